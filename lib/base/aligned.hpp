@@ -1,0 +1,51 @@
+// Memory aligned to a cache line, which is also the widest vector.
+#pragma once
+
+#include <cstddef>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <span>
+#include <type_traits>
+
+namespace lockstep {
+
+inline constexpr std::size_t alignment_bytes = 64;
+
+/// A fixed number of elements, zeroed, at an address that is a multiple of 64 bytes.
+///
+/// Owns its memory; moves, does not copy.
+template <class T>
+class AlignedBuffer {
+  static_assert(std::is_trivially_copyable_v<T>);
+
+ public:
+  AlignedBuffer() = default;
+
+  /// Throws std::bad_alloc.
+  explicit AlignedBuffer(std::size_t count)
+      : data_(static_cast<T*>(std::aligned_alloc(alignment_bytes, padded_bytes(count)))),
+        count_(count) {
+    if (data_ == nullptr) throw std::bad_alloc();
+    std::uninitialized_fill_n(data_.get(), count, T{});
+  }
+
+  std::span<T> span() noexcept { return {data_.get(), count_}; }
+  std::span<const T> span() const noexcept { return {data_.get(), count_}; }
+  T* data() noexcept { return data_.get(); }
+  const T* data() const noexcept { return data_.get(); }
+  std::size_t size() const noexcept { return count_; }
+
+ private:
+  static constexpr std::size_t padded_bytes(std::size_t count) noexcept {
+    return (count * sizeof(T) / alignment_bytes + 1) * alignment_bytes;
+  }
+
+  struct Free {
+    void operator()(T* data) const noexcept { std::free(data); }
+  };
+  std::unique_ptr<T[], Free> data_;
+  std::size_t count_ = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,117 @@
+#include "lib/base/files.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "lib/base/errors.hpp"
+
+namespace lockstep {
+namespace {
+
+constexpr std::size_t buffered_bytes = 1 << 16;
+
+[[noreturn]] void fail(const std::filesystem::path& path, const char* what, int code) {
+  throw OutputError(
+      path.string() + ": cannot " + what + ": " + std::generic_category().message(code),
+      "free the space or choose another folder with --run-dir");
+}
+
+int create(const std::filesystem::path& path) {
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (descriptor < 0) fail(path, "create", errno);
+  return descriptor;
+}
+
+void write_all(int descriptor, std::span<const std::byte> bytes,
+               const std::filesystem::path& path) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail(path, "write", errno);
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+}
+
+/// Closes on every path out; `close_checked` is the way out that looks at the result.
+struct Descriptor {
+  explicit Descriptor(int opened) : number(opened) {}
+  ~Descriptor() {
+    if (number >= 0) ::close(number);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  int number;
+};
+
+}  // namespace
+
+void write_file(const std::filesystem::path& path,
+                std::span<const std::span<const std::byte>> pieces) {
+  std::filesystem::path temporary = path;
+  temporary += ".tmp";
+  try {
+    Descriptor file(create(temporary));
+    for (const auto piece : pieces) write_all(file.number, piece, temporary);
+    if (::fsync(file.number) != 0) fail(temporary, "write", errno);
+    if (::close(std::exchange(file.number, -1)) != 0) fail(temporary, "write", errno);
+    if (::rename(temporary.c_str(), path.c_str()) != 0) fail(path, "write", errno);
+  } catch (const OutputError&) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+}
+
+void write_file(const std::filesystem::path& path, std::string_view text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  write_file(path, std::span(&bytes, 1));
+}
+
+LineFile::LineFile(std::filesystem::path path)
+    : path_(std::move(path)), descriptor_(create(path_)) {
+  buffer_.reserve(2 * buffered_bytes);
+}
+
+LineFile::~LineFile() {
+  if (descriptor_ < 0) return;
+  try {
+    flush();
+  } catch (const OutputError&) {  // a destructor stays silent; whoever cares has called flush()
+  }
+  ::close(descriptor_);
+}
+
+LineFile::LineFile(LineFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      buffer_(std::move(other.buffer_)) {}
+
+void LineFile::write(std::string_view line) {
+  buffer_ += line;
+  buffer_ += '\n';
+  if (buffer_.size() >= buffered_bytes) flush();
+}
+
+void LineFile::flush() {
+  const std::string ready = std::exchange(buffer_, {});
+  buffer_.reserve(2 * buffered_bytes);
+  write_all(descriptor_, std::as_bytes(std::span(ready)), path_);
+}
+
+void make_folder(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (!error && !std::filesystem::is_directory(path))
+    error = std::make_error_code(std::errc::not_a_directory);
+  if (error) fail(path, "make the folder", error.value());
+}
+
+void rename_folder(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) fail(to, "rename into", errno);
+}
+
+}  // namespace lockstep

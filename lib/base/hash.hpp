@@ -1,0 +1,39 @@
+// One 64-bit hash for everything that is compared between ranks, runs and files.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+/// XXH3, 64 bits, of the bytes given so far, whatever their division into calls.
+///
+/// Numbers are taken in the machine's own (little-endian) representation.
+/// Source   https://github.com/Cyan4973/xxHash, XXH3_64bits.
+class Hash {
+ public:
+  Hash();
+  ~Hash();
+  Hash(Hash&&) noexcept;
+  Hash& operator=(Hash&&) noexcept;
+
+  void add_bytes(std::span<const std::byte> bytes);
+  void add(std::string_view text);  ///< length and bytes, so that "ab","c" is not "a","bc"
+  void add(std::uint64_t number);
+  void add(std::span<const float> values) { add_bytes(std::as_bytes(values)); }
+
+  std::uint64_t value() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// 16 lower-case hexadecimal digits.
+std::string to_hex(std::uint64_t value);
+
+}  // namespace lockstep

@@ -1,0 +1,45 @@
+// Small helpers for the words and numbers that people read and write.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep {
+
+/// 905010 -> "905,010".
+std::string grouped(std::uint64_t number);
+
+/// 1 -> "1 step", 1407 -> "1,407 steps".
+std::string counted(std::uint64_t number, std::string_view noun);
+
+/// 3,140,608 -> "3.1 MB"; powers of 1000.
+std::string bytes_text(double bytes);
+
+/// The shortest decimal text that reads back as the same float; always with a point or exponent.
+std::string shortest(float value);
+
+/// `value` with `decimals` digits after the point.
+std::string fixed(double value, int decimals);
+
+/// "a, b, c" -> {"a", "b", "c"}: pieces between commas without surrounding blanks.
+std::vector<std::string> split_list(std::string_view text);
+
+/// A whole number in [least, most]; `most` is at most 2^63 - 1, which is also TOML's limit.
+///
+/// Errors   throws ConfigError with the reason alone; the caller knows the place.
+std::uint64_t parse_count(std::string_view text, std::uint64_t least,
+                          std::uint64_t most = std::numeric_limits<std::int64_t>::max());
+
+/// Whether `text` is UTF-8, as TOML and JSON demand.
+bool is_utf8(std::string_view text) noexcept;
+
+/// The candidate with the fewest edits from `word`, if that is at most a third of its length
+/// (and at least two): what a person probably meant.
+std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates);
+
+}  // namespace lockstep

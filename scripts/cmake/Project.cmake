@@ -1,0 +1,69 @@
+# The only file with compiler flags: lockstep_library, lockstep_test and lockstep_mpi_test.
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+# C++20, warnings, include root, sanitizers; and no contraction: a * b + c is rounded twice
+# wherever the source does not say fma, so that every compiler gives the same bits.
+function(lockstep_defaults target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
+  target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wconversion -Wshadow
+                                           -ffp-contract=off)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+    target_compile_options(${target} PRIVATE -Wno-restrict)  # false alarms, GCC bug 105651
+  endif()
+  if(LOCKSTEP_WERROR)
+    target_compile_options(${target} PRIVATE -Werror)
+  endif()
+  if(LOCKSTEP_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${LOCKSTEP_SANITIZE}
+                                             -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    target_link_options(${target} PUBLIC -fsanitize=${LOCKSTEP_SANITIZE})
+  endif()
+endfunction()
+
+# lockstep_library(NAME SOURCES ... [LINK public...] [LINK_PRIVATE ...])
+function(lockstep_library name)
+  cmake_parse_arguments(A "" "" "SOURCES;LINK;LINK_PRIVATE" ${ARGN})
+  add_library(${name} STATIC ${A_SOURCES})
+  target_link_libraries(${name} PUBLIC ${A_LINK} PRIVATE ${A_LINK_PRIVATE})
+  lockstep_defaults(${name})
+endfunction()
+
+# Leaks and races inside Open MPI and the libraries below it are not ours; see tests/support.
+set(LOCKSTEP_TEST_ENVIRONMENT
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp:print_suppressions=0"
+    "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/tsan.supp:ignore_noninstrumented_modules=1")
+
+# lockstep_test(NAME SOURCES ... [LINK ...]): one Catch2 binary, one ctest entry.
+function(lockstep_test name)
+  cmake_parse_arguments(A "" "" "SOURCES;LINK" ${ARGN})
+  add_executable(${name} ${A_SOURCES})
+  target_link_libraries(${name} PRIVATE lockstep_catch_main ${A_LINK})
+  lockstep_defaults(${name})
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 300 ENVIRONMENT
+                       "${LOCKSTEP_TEST_ENVIRONMENT}")
+endfunction()
+
+# lockstep_mpi_test(NAME RANKS n... SOURCES ... [LINK ...]): one binary, one ctest entry a rank
+# count, as all_reduce.np3. A rank that fails an assertion must not leave the others waiting, so
+# mpirun has a limit of its own, below that of ctest.
+function(lockstep_mpi_test name)
+  cmake_parse_arguments(A "" "" "RANKS;SOURCES;LINK" ${ARGN})
+  add_executable(${name} ${A_SOURCES})
+  target_link_libraries(${name} PRIVATE ${A_LINK})
+  lockstep_defaults(${name})
+  foreach(n IN LISTS A_RANKS)
+    add_test(NAME ${name}.np${n}
+             COMMAND ${MPIEXEC_EXECUTABLE} --oversubscribe --timeout 120 ${MPIEXEC_NUMPROC_FLAG} ${n}
+                     $<TARGET_FILE:${name}>)
+    set_tests_properties(${name}.np${n} PROPERTIES LABELS mpi PROCESSORS 2 TIMEOUT 150 ENVIRONMENT
+                         "${LOCKSTEP_TEST_ENVIRONMENT}")
+  endforeach()
+endfunction()

@@ -1,0 +1,104 @@
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include "lib/base/aligned.hpp"
+#include "lib/base/errors.hpp"
+#include "lib/base/files.hpp"
+#include "lib/base/hash.hpp"
+#include "lib/base/philox.hpp"
+#include "lib/base/process.hpp"
+#include "tests/support/temporary_folder.hpp"
+
+using namespace lockstep;
+
+namespace {
+
+std::string contents(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace
+
+TEST_CASE("Philox gives the published test vectors", "[base]") {
+  // Random123's kat_vectors, philox4x32 with 10 rounds.
+  CHECK(Philox::at({0, 0, 0, 0}, {0, 0}) ==
+        Philox::Block{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
+  CHECK(Philox::at({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff}) ==
+        Philox::Block{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
+  CHECK(Philox::at({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}) ==
+        Philox::Block{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
+}
+
+TEST_CASE("hashes see bytes, not calls", "[base]") {
+  Hash whole;
+  whole.add_bytes(std::as_bytes(std::span("lockstep", 8)));
+  Hash parts;
+  parts.add_bytes(std::as_bytes(std::span("lock", 4)));
+  parts.add_bytes(std::as_bytes(std::span("step", 4)));
+  CHECK(whole.value() == parts.value());
+  Hash one;
+  one.add("ab");
+  one.add("c");
+  Hash other;
+  other.add("a");
+  other.add("bc");
+  CHECK(one.value() != other.value());
+  CHECK(Hash().value() == 0x2d06800538d394c2);  // XXH3's value for nothing
+  CHECK(to_hex(0x2d06800538d394c2) == "2d06800538d394c2");
+  CHECK(to_hex(10) == "000000000000000a");
+}
+
+TEST_CASE("aligned buffers are aligned, zeroed and may be empty", "[base]") {
+  for (const std::size_t count : {0, 1, 15, 16, 17, 1000}) {
+    AlignedBuffer<float> buffer(count);
+    CHECK(reinterpret_cast<std::uintptr_t>(buffer.data()) % alignment_bytes == 0);
+    CHECK(buffer.size() == count);
+    for (const float value : buffer.span()) REQUIRE(value == 0);
+  }
+}
+
+TEST_CASE("a file is written whole or not at all", "[base]") {
+  const test::TemporaryFolder folder;
+  const auto path = folder.path() / "a.txt";
+  write_file(path, "first");
+  write_file(path, "second");
+  CHECK(contents(path) == "second");
+  const auto missing = folder.path() / "no" / "a.txt";
+  CHECK_THROWS_WITH(write_file(missing, "x"),
+                    Catch::Contains(missing.string()) && Catch::Contains("No such file"));
+  CHECK_THROWS_AS(write_file("/dev/full/x", "x"), OutputError);
+  CHECK_THROWS_AS(make_folder(path / "below"), OutputError);
+}
+
+TEST_CASE("a line file keeps its lines", "[base]") {
+  const test::TemporaryFolder folder;
+  const auto path = folder.path() / "lines";
+  {
+    LineFile file(path);
+    for (int i = 0; i < 20000; ++i) file.write(std::to_string(i));
+    LineFile moved(std::move(file));
+    moved.write("end");
+  }
+  std::ifstream read(path);
+  std::string line;
+  int lines = 0;
+  while (std::getline(read, line)) CHECK((line == std::to_string(lines++) || line == "end"));
+  CHECK(lines == 20001);
+  CHECK_THROWS_AS(LineFile(folder.path()), OutputError);
+  LineFile full("/dev/full");
+  full.write("x");
+  CHECK_THROWS_WITH(full.flush(), Catch::Contains("No space left"));
+}
+
+TEST_CASE("the process knows itself", "[base]") {
+  CHECK(process_age_seconds() >= 0);
+  CHECK(process_age_seconds() < 3600);
+  CHECK(peak_rss_bytes() > 1'000'000);
+  CHECK(memory_limit_bytes() > 100'000'000);
+  CHECK(bound_cores() >= 1);
+  CHECK(bound_cores() <= machine_cores());
+  CHECK(executable_hash() == executable_hash());
+}

@@ -1,0 +1,39 @@
+#include "lib/base/text.hpp"
+
+#include <array>
+#include <catch2/catch.hpp>
+
+using namespace lockstep;
+
+TEST_CASE("numbers for people", "[base]") {
+  CHECK(grouped(0) == "0");
+  CHECK(grouped(999) == "999");
+  CHECK(grouped(1000) == "1,000");
+  CHECK(grouped(905010) == "905,010");
+  CHECK(grouped(18446744073709551615U) == "18,446,744,073,709,551,615");
+  CHECK(counted(1, "step") == "1 step");
+  CHECK(counted(1407, "step") == "1,407 steps");
+  CHECK(counted(0, "step") == "0 steps");
+  CHECK(bytes_text(999) == "999 bytes");
+  CHECK(bytes_text(3140608) == "3.1 MB");
+  CHECK(bytes_text(1e22) == "10000.0 EB");
+  CHECK(fixed(0.8394, 3) == "0.839");
+  CHECK(shortest(0.001F) == "0.001");
+  CHECK(shortest(2.0F) == "2.0");
+  CHECK(shortest(1e-20F) == "1e-20");
+}
+
+TEST_CASE("lists are split at commas", "[base]") {
+  CHECK(split_list("700, 500") == std::vector<std::string>{"700", "500"});
+  CHECK(split_list("7") == std::vector<std::string>{"7"});
+  CHECK(split_list("7,") == std::vector<std::string>{"7", ""});
+  CHECK(split_list("  ").empty());
+}
+
+TEST_CASE("the nearest name is near", "[base]") {
+  const std::array<std::string, 3> names = {"batch-size", "learning-rate", "seed"};
+  CHECK(nearest("batchsize", names) == "batch-size");
+  CHECK(nearest("learning_rate", names) == "learning-rate");
+  CHECK(nearest("sede", names) == "seed");
+  CHECK_FALSE(nearest("momentum", names).has_value());
+}
