@@ -1,0 +1,214 @@
+#include "collectives/agreement.hpp"
+
+#include <algorithm>
+#include <map>
+#include <new>
+#include <optional>
+#include <set>
+#include <span>
+
+#include "lib/base/hash.hpp"
+
+namespace lockstep::comm {
+namespace {
+
+std::span<std::uint8_t> bytes_of(std::string& text) {
+  return {reinterpret_cast<std::uint8_t*>(text.data()), text.size()};
+}
+
+// Several texts in one, each behind its length.
+std::string pack(const std::vector<std::string>& texts) {
+  std::string packed;
+  for (const std::string& text : texts) packed += std::to_string(text.size()) + ':' + text;
+  return packed;
+}
+
+std::vector<std::string> unpack(const std::string& packed) {
+  std::vector<std::string> texts;
+  for (std::size_t at = 0; at < packed.size();) {
+    const std::size_t colon = packed.find(':', at);
+    const std::size_t size = std::stoull(packed.substr(at, colon - at));
+    texts.push_back(packed.substr(colon + 1, size));
+    at = colon + 1 + size;
+  }
+  return texts;
+}
+
+struct Failure {
+  ExitCode code;
+  std::string text;
+  std::string host;
+};
+
+std::optional<Failure> attempt(Communicator& comm, const std::function<void()>& work) {
+  const std::string& host = comm.place().host;
+  try {
+    work();
+    return std::nullopt;
+  } catch (const Error& error) {
+    return Failure{error.code(), error.what(), host};
+  } catch (const std::bad_alloc&) {
+    return Failure{ExitCode::internal, "out of memory", host};
+  } catch (const std::exception& error) {
+    return Failure{ExitCode::internal, error.what(), host};
+  } catch (...) {
+    return Failure{ExitCode::internal, "an exception of unknown type", host};
+  }
+}
+
+// Collective. The failures by rank; ranks that did not fail are not in it.
+std::map<int, Failure> gather_failures(Communicator& comm, const std::optional<Failure>& mine) {
+  const auto packed =
+      mine ? pack({std::to_string(static_cast<int>(mine->code)), mine->text, mine->host})
+           : std::string();
+  std::map<int, Failure> failures;
+  int rank = 0;
+  for (const std::string& theirs : gather_text(comm, packed)) {
+    const auto parts = unpack(theirs);
+    if (!parts.empty()) {
+      failures[rank] = {static_cast<ExitCode>(std::stoi(parts[0])), parts[1], parts[2]};
+    }
+    ++rank;
+  }
+  return failures;
+}
+
+using Groups = std::map<std::string, std::vector<int>>;  // a value -> the ranks that have it
+
+std::string name_ranks(const std::vector<int>& ranks, const std::vector<std::string>& hosts) {
+  constexpr std::size_t most = 8;
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < std::min(ranks.size(), most); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  }
+  if (ranks.size() > most) text += ", ... (" + std::to_string(ranks.size()) + " in all)";
+  if (ranks.size() == 1) text += " on " + hosts[static_cast<std::size_t>(ranks[0])];
+  return text;
+}
+
+// "batch-size is 64 on rank 3 on h2, 128 on the other 3 ranks": the odd ones first.
+std::string describe_difference(const std::string& key, const Groups& groups,
+                                const std::vector<std::string>& hosts) {
+  std::vector<Groups::const_pointer> order;
+  for (const auto& group : groups) order.push_back(&group);
+  std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
+    return std::pair(a->second.size(), a->second) < std::pair(b->second.size(), b->second);
+  });
+  const std::size_t largest = order.back()->second.size();
+  const bool majority = order[order.size() - 2]->second.size() < largest;
+  std::string text;
+  for (const auto* group : order) {
+    const bool rest = majority && group == order.back() && largest > 1;
+    text += (text.empty() ? key + " is " : ", ") + group->first + " on " +
+            (rest ? "the other " + std::to_string(largest) + " ranks"
+                  : name_ranks(group->second, hosts));
+  }
+  return text;
+}
+
+struct Settings {
+  std::vector<std::map<std::string, std::string>> of_rank;
+  std::vector<std::string> hosts;
+  std::set<std::string> keys;
+};
+
+Settings gather_settings(Communicator& comm, const std::string& packed) {
+  Settings all;
+  for (const std::string& theirs : gather_text(comm, pack({comm.place().host, packed}))) {
+    const auto parts = unpack(theirs);
+    all.hosts.push_back(parts[0]);
+    auto& settings = all.of_rank.emplace_back();
+    const auto pairs = unpack(parts[1]);
+    for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
+      settings[pairs[i]] = pairs[i + 1];
+      all.keys.insert(pairs[i]);
+    }
+  }
+  return all;
+}
+
+Groups group_by_value(const Settings& all, const std::string& key) {
+  Groups groups;
+  int rank = 0;
+  for (const auto& settings : all.of_rank) {
+    const auto found = settings.find(key);
+    const std::string value = found == settings.end() ? "(not set)"
+                              : found->second.empty() ? "(empty)"
+                                                      : found->second;
+    groups[value].push_back(rank++);
+  }
+  return groups;
+}
+
+}  // namespace
+
+void together(Communicator& comm, const std::function<void()>& local_work) {
+  const auto mine = attempt(comm, local_work);
+  if (comm.all_agree(!mine)) return;
+  const auto failures = gather_failures(comm, mine);
+  const auto& [rank, first] = *failures.begin();
+  const auto failed = failures.size();
+  const bool by_all = failed == static_cast<std::size_t>(comm.size()) &&
+                      std::all_of(failures.begin(), failures.end(), [&](const auto& other) {
+                        return other.second.text == first.text;
+                      });
+  if (by_all) throw AgreedError(first.code, first.text);
+  std::string who = "rank " + std::to_string(rank) + " on " + first.host;
+  if (failed > 1) {
+    who += " (the first of " + std::to_string(failed) + " that failed, of " +
+           std::to_string(comm.size()) + " ranks)";
+  }
+  throw AgreedError(first.code, who + ": " + first.text);
+}
+
+std::vector<std::string> gather_text(Communicator& comm, const std::string& mine) {
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  const auto me = static_cast<std::size_t>(comm.rank());
+  std::vector<std::uint64_t> sizes(ranks);
+  sizes[me] = mine.size();
+  comm.all_gather(std::span(sizes));
+  const std::size_t longest = *std::max_element(sizes.begin(), sizes.end());
+  std::string all(ranks * longest, '\0');
+  mine.copy(all.data() + me * longest, mine.size());
+  comm.all_gather(bytes_of(all));
+  std::vector<std::string> texts;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    texts.push_back(all.substr(rank * longest, sizes[rank]));
+  }
+  return texts;
+}
+
+std::string broadcast_text(Communicator& comm, std::string text, int root) {
+  std::uint64_t size = text.size();
+  comm.broadcast(std::span(&size, 1), root);
+  text.resize(size);
+  comm.broadcast(bytes_of(text), root);
+  return text;
+}
+
+void require_equal(Communicator& comm, const std::string& what, const KeyValues& mine,
+                   const std::string& remedy, ExitCode code) {
+  std::vector<std::string> flat;
+  const std::map<std::string, std::string> sorted(mine.begin(), mine.end());
+  for (const auto& [key, value] : sorted) {
+    flat.push_back(key);
+    flat.push_back(value);
+  }
+  const std::string packed = pack(flat);
+  std::vector<std::uint64_t> hashes(static_cast<std::size_t>(comm.size()));
+  Hash hash;
+  hash.add(packed);
+  hashes[static_cast<std::size_t>(comm.rank())] = hash.value();
+  comm.all_gather(std::span(hashes));
+  if (std::all_of(hashes.begin(), hashes.end(), [&](auto h) { return h == hashes[0]; })) return;
+
+  const Settings all = gather_settings(comm, packed);
+  std::string text = what + " differs between ranks:";
+  for (const std::string& key : all.keys) {
+    const Groups groups = group_by_value(all, key);
+    if (groups.size() > 1) text += "\n  " + describe_difference(key, groups, all.hosts);
+  }
+  throw AgreedError(code, text, remedy);
+}
+
+}  // namespace lockstep::comm

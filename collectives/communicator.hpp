@@ -1,0 +1,148 @@
+// The interface that every way of talking between ranks implements.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "lib/base/errors.hpp"
+
+namespace lockstep::comm {
+
+/// How all_reduce combines. Sums of integers wrap around. A NaN survives sum, but min and max may
+/// lose it: look for it with a sum or with a flag of its own.
+enum class Op { sum, min, max };
+enum class Type { u8, u64, f32, f64 };
+
+/// The transport failed, or a peer did. The communicator is unusable afterwards. Exit code 86.
+struct CommError : Error {
+  explicit CommError(const std::string& problem) : Error(ExitCode::timeout, problem) {}
+};
+
+/// What a backend sees in place of T: `count` elements, never bytes.
+struct Elements {
+  std::byte* data;
+  std::size_t count;
+  Type type;
+};
+
+template <class T>
+struct TypeOf;
+template <>
+struct TypeOf<std::uint8_t> {
+  static constexpr Type value = Type::u8;
+};
+template <>
+struct TypeOf<std::uint64_t> {
+  static constexpr Type value = Type::u64;
+};
+template <>
+struct TypeOf<float> {
+  static constexpr Type value = Type::f32;
+};
+template <>
+struct TypeOf<double> {
+  static constexpr Type value = Type::f64;
+};
+
+template <class T>
+concept Element = requires {
+  TypeOf<T>::value;
+};  // u8, u64, f32, f64
+
+/// Bytes of one element.
+constexpr std::size_t width(Type type) noexcept {
+  switch (type) {
+    case Type::u8: return 1;
+    case Type::f32: return 4;
+    case Type::u64:
+    case Type::f64: return 8;
+  }
+  return 0;
+}
+
+/// Where a rank runs, as the transport found it.
+struct Place {
+  std::string host;     ///< name of the machine
+  int node = 0;         ///< index of the machine, in the order of its lowest rank
+  int nodes = 1;        ///< machines of the group
+  int local_rank = 0;   ///< rank among those of this machine
+  int local_ranks = 1;  ///< ranks of this machine
+};
+
+/// Name of this machine, as gethostname gives it. Local.
+std::string host_name();
+
+/// A fixed group of ranks that run the same collectives in the same order.
+///
+/// Every collective is called by all ranks with equal counts, type, op and root. A call returns
+/// once `values` may be reused and leaves the same bits on every rank (all_gather and all_reduce)
+/// or the root's (broadcast). Empty spans and groups of one cost nothing and send nothing.
+///
+/// Threads  one thread per communicator, the one that made it.
+/// Errors   throws CommError; nothing else, but for std::invalid_argument where said.
+/// Counts   ThreadCommunicator tells ranks whose counts differ; MPI does not, and damages memory:
+///          compare sizes that a user could get wrong with require_equal (agreement.hpp) first.
+class Communicator {
+ public:
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  virtual ~Communicator() = default;
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+
+  /// "self", "threads" or "mpi".
+  virtual const char* backend() const noexcept = 0;
+
+  /// This rank's machine and its place among the machine's ranks. Local.
+  virtual const Place& place() const noexcept = 0;
+
+  /// Replaces `values` by its element-wise reduction over all ranks.
+  template <Element T>
+  void all_reduce(std::span<T> values, Op op = Op::sum) {
+    if (size_ > 1 && !values.empty()) do_all_reduce(erase(values), op);
+  }
+
+  /// Overwrites `values` with those of `root`.
+  template <Element T>
+  void broadcast(std::span<T> values, int root = 0) {
+    if (size_ > 1 && !values.empty()) do_broadcast(erase(values), root);
+  }
+
+  /// `values` holds size() blocks of equal length; this rank has filled block rank(), and gets
+  /// the others. Throws std::invalid_argument where the length does not divide.
+  template <Element T>
+  void all_gather(std::span<T> values) {
+    require_blocks(values.size());
+    if (size_ > 1 && !values.empty()) do_all_gather(erase(values));
+  }
+
+  /// True on every rank iff `ok` on every rank: how ranks fail together.
+  bool all_agree(bool ok) {
+    std::uint8_t flag = ok ? 1 : 0;
+    all_reduce(std::span<std::uint8_t>(&flag, 1), Op::min);
+    return flag != 0;
+  }
+
+ protected:
+  Communicator(int rank, int size) noexcept : rank_(rank), size_(size) {}
+
+ private:
+  virtual void do_all_reduce(Elements values, Op op) = 0;
+  virtual void do_broadcast(Elements values, int root) = 0;
+  virtual void do_all_gather(Elements values) = 0;
+
+  void require_blocks(std::size_t count) const;
+
+  template <Element T>
+  static Elements erase(std::span<T> values) noexcept {
+    return {reinterpret_cast<std::byte*>(values.data()), values.size(), TypeOf<T>::value};
+  }
+
+  int rank_;
+  int size_;
+};
+
+}  // namespace lockstep::comm

@@ -1,0 +1,135 @@
+#include "collectives/mpi_communicator.hpp"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "collectives/mpi_check.hpp"
+
+namespace lockstep::comm {
+namespace {
+
+int query(MPI_Comm comm, int (*get)(MPI_Comm, int*), const char* call) {
+  int value = 0;
+  check_mpi(get(comm, &value), call);
+  return value;
+}
+
+MPI_Datatype datatype(Type type) {
+  switch (type) {
+    case Type::u8: return MPI_UINT8_T;
+    case Type::u64: return MPI_UINT64_T;
+    case Type::f32: return MPI_FLOAT;
+    case Type::f64: return MPI_DOUBLE;
+  }
+  return MPI_DATATYPE_NULL;
+}
+
+MPI_Op operation(Op op) {
+  switch (op) {
+    case Op::sum: return MPI_SUM;
+    case Op::min: return MPI_MIN;
+    case Op::max: return MPI_MAX;
+  }
+  return MPI_OP_NULL;
+}
+
+template <class Call>
+void for_each_slice(Elements all, std::size_t limit, Call call) {
+  for (std::size_t first = 0; first < all.count; first += limit) {
+    const std::size_t count = std::min(limit, all.count - first);
+    call(all.data + first * width(all.type), static_cast<int>(count));
+  }
+}
+
+std::string processor_name() {
+  std::array<char, MPI_MAX_PROCESSOR_NAME> name{};
+  int length = 0;
+  check_mpi(MPI_Get_processor_name(name.data(), &length), "MPI_Get_processor_name");
+  return {name.data(), static_cast<std::size_t>(length)};
+}
+
+}  // namespace
+
+/// An MPI communicator of our own: errors come back as codes, and it is freed with the object.
+struct MpiCommunicator::State {
+  MPI_Comm comm = MPI_COMM_NULL;
+
+  State() = default;
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  ~State() {
+    int finalized = 0;
+    if (comm == MPI_COMM_NULL || MPI_Finalized(&finalized) != MPI_SUCCESS) return;
+    if (finalized == 0) MPI_Comm_free(&comm);
+  }
+
+  void return_errors() {
+    check_mpi(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  }
+
+  /// Collective. A node is known by its lowest rank.
+  Place find_place(int rank, int size) const {
+    State node;
+    check_mpi(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node.comm),
+              "MPI_Comm_split_type");
+    node.return_errors();
+    int lowest = rank;
+    check_mpi(MPI_Bcast(&lowest, 1, MPI_INT, 0, node.comm), "MPI_Bcast");
+    std::vector<int> nodes(static_cast<std::size_t>(size));
+    check_mpi(MPI_Allgather(&lowest, 1, MPI_INT, nodes.data(), 1, MPI_INT, comm), "MPI_Allgather");
+    std::sort(nodes.begin(), nodes.end());
+    nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
+    const auto index = std::lower_bound(nodes.begin(), nodes.end(), lowest) - nodes.begin();
+    return {.host = processor_name(),
+            .node = static_cast<int>(index),
+            .nodes = static_cast<int>(nodes.size()),
+            .local_rank = query(node.comm, MPI_Comm_rank, "MPI_Comm_rank"),
+            .local_ranks = query(node.comm, MPI_Comm_size, "MPI_Comm_size")};
+  }
+};
+
+MpiCommunicator::MpiCommunicator(std::size_t elements_per_call)
+    : Communicator(query(MPI_COMM_WORLD, MPI_Comm_rank, "MPI_Comm_rank"),
+                   query(MPI_COMM_WORLD, MPI_Comm_size, "MPI_Comm_size")),
+      state_(std::make_unique<State>()),
+      elements_per_call_(std::clamp(elements_per_call, std::size_t{1}, longest_call)) {
+  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &state_->comm), "MPI_Comm_dup");
+  state_->return_errors();
+  place_ = state_->find_place(rank(), size());
+}
+
+MpiCommunicator::~MpiCommunicator() = default;
+
+void MpiCommunicator::do_all_reduce(Elements values, Op op) {
+  for_each_slice(values, elements_per_call_, [&](void* data, int count) {
+    check_mpi(MPI_Allreduce(MPI_IN_PLACE, data, count, datatype(values.type), operation(op),
+                            state_->comm),
+              "MPI_Allreduce");
+  });
+}
+
+void MpiCommunicator::do_broadcast(Elements values, int root) {
+  for_each_slice(values, elements_per_call_, [&](void* data, int count) {
+    check_mpi(MPI_Bcast(data, count, datatype(values.type), root, state_->comm), "MPI_Bcast");
+  });
+}
+
+// A slice of every block is not one piece of memory, so long blocks are broadcast by their owners.
+// The limit is on the total, since MPI libraries compute in int beyond what the standard asks.
+void MpiCommunicator::do_all_gather(Elements values) {
+  const std::size_t block = values.count / static_cast<std::size_t>(size());
+  if (values.count > elements_per_call_) {
+    for (int owner = 0; owner < size(); ++owner) {
+      const std::size_t offset = static_cast<std::size_t>(owner) * block * width(values.type);
+      do_broadcast({values.data + offset, block, values.type}, owner);
+    }
+    return;
+  }
+  check_mpi(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, values.data, static_cast<int>(block),
+                          datatype(values.type), state_->comm),
+            "MPI_Allgather");
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,44 @@
+// Ranks as the processes of an MPI job.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "collectives/communicator.hpp"
+
+namespace lockstep::comm {
+
+/// All ranks of the job, over a duplicate of MPI_COMM_WORLD that nobody else uses.
+///
+/// Owns the duplicate. Lives inside an MpiSession and is used by the thread that made that.
+///
+/// place()  nodes are groups of ranks that can share memory (MPI_COMM_TYPE_SHARED), so two
+///          containers on one machine count as two; host is MPI_Get_processor_name.
+/// Sums     the same bits on all ranks of a run, but not for other numbers of ranks, and not
+///          between versions of MPI: who needs that, sums in an order of their own.
+/// Errors   CommError with the MPI call and MPI's text. A dead peer is not reported: MPI waits
+///          for ever, or the launcher ends the job.
+class MpiCommunicator final : public Communicator {
+ public:
+  /// More elements than this go out in several MPI calls, whose counts are int.
+  static constexpr std::size_t longest_call = std::size_t{1} << 30;
+
+  /// Collective over all ranks of the job. Only tests lower `elements_per_call`, equally on all.
+  explicit MpiCommunicator(std::size_t elements_per_call = longest_call);
+  ~MpiCommunicator() override;
+
+  const char* backend() const noexcept override { return "mpi"; }
+  const Place& place() const noexcept override { return place_; }
+
+ private:
+  void do_all_reduce(Elements values, Op op) override;
+  void do_broadcast(Elements values, int root) override;
+  void do_all_gather(Elements values) override;
+
+  struct State;  // the MPI_Comm: this header needs no mpi.h
+  std::unique_ptr<State> state_;
+  std::size_t elements_per_call_;
+  Place place_;
+};
+
+}  // namespace lockstep::comm

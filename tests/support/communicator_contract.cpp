@@ -1,0 +1,275 @@
+#include "tests/support/communicator_contract.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <new>
+#include <numeric>
+#include <stdexcept>
+
+#include "collectives/agreement.hpp"
+
+namespace lockstep::test {
+namespace {
+
+using comm::AgreedError;
+using comm::Communicator;
+using comm::Op;
+
+// Around the sizes where backends change their ways: 256 bytes, a cache line, a power of two.
+constexpr std::size_t counts[] = {0, 1, 31, 33, 257, 1023, 1025, 70001};
+
+// Small integers: exact in every type and in any order of summation (8 ranks: at most 252).
+template <class T>
+T element(int rank, std::size_t i) {
+  return static_cast<T>(static_cast<std::size_t>(rank + 1) * (i % 7 + 1));
+}
+
+template <class T>
+std::vector<T> elements(int rank, std::size_t count) {
+  std::vector<T> values(count);
+  for (std::size_t i = 0; i < count; ++i) values[i] = element<T>(rank, i);
+  return values;
+}
+
+std::string label(const char* what, comm::Type type, std::size_t count) {
+  return std::string(what) + " type " + std::to_string(static_cast<int>(type)) + " count " +
+         std::to_string(count);
+}
+
+template <class T>
+void reduce_type(Communicator& comm, Findings& findings) {
+  const int ranks = comm.size();
+  for (const std::size_t count : counts) {
+    for (const Op op : {Op::sum, Op::min, Op::max}) {
+      auto values = elements<T>(comm.rank(), count);
+      comm.all_reduce(std::span(values), op);
+      const int factor = op == Op::sum ? ranks * (ranks + 1) / 2 : op == Op::min ? 1 : ranks;
+      findings.expect(values == elements<T>(factor - 1, count),
+                      label("all_reduce", comm::TypeOf<T>::value, count));
+    }
+  }
+}
+
+template <class T>
+void broadcast_type(Communicator& comm, Findings& findings) {
+  for (const std::size_t count : counts) {
+    for (int root = 0; root < comm.size(); ++root) {
+      auto values = elements<T>(comm.rank(), count);
+      comm.broadcast(std::span(values), root);
+      findings.expect(values == elements<T>(root, count),
+                      label("broadcast", comm::TypeOf<T>::value, count));
+    }
+  }
+}
+
+template <class T>
+void gather_type(Communicator& comm, Findings& findings) {
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  for (const std::size_t count : counts) {
+    std::vector<T> values(ranks * count);
+    std::vector<T> expected;
+    for (int rank = 0; rank < comm.size(); ++rank) {
+      const auto block = elements<T>(rank, count);
+      expected.insert(expected.end(), block.begin(), block.end());
+      const auto at = static_cast<std::ptrdiff_t>(static_cast<std::size_t>(rank) * count);
+      if (rank == comm.rank()) std::copy(block.begin(), block.end(), values.begin() + at);
+    }
+    comm.all_gather(std::span(values));
+    findings.expect(values == expected, label("all_gather", comm::TypeOf<T>::value, count));
+  }
+}
+
+void all_reduce(Communicator& comm, Findings& findings) {
+  reduce_type<std::uint8_t>(comm, findings);
+  reduce_type<std::uint64_t>(comm, findings);
+  reduce_type<float>(comm, findings);
+  reduce_type<double>(comm, findings);
+}
+
+void broadcast(Communicator& comm, Findings& findings) {
+  broadcast_type<std::uint8_t>(comm, findings);
+  broadcast_type<std::uint64_t>(comm, findings);
+  broadcast_type<float>(comm, findings);
+  broadcast_type<double>(comm, findings);
+}
+
+void all_gather(Communicator& comm, Findings& findings) {
+  gather_type<std::uint8_t>(comm, findings);
+  gather_type<std::uint64_t>(comm, findings);
+  gather_type<float>(comm, findings);
+  gather_type<double>(comm, findings);
+}
+
+void uneven_blocks(Communicator& comm, Findings& findings) {
+  if (comm.size() == 1) return;
+  std::vector<float> values(static_cast<std::size_t>(comm.size()) + 1);
+  findings.expect_throw<std::invalid_argument>("uneven all_gather",
+                                               [&] { comm.all_gather(std::span(values)); });
+}
+
+void same_bits(Communicator& comm, Findings& findings) {
+  for (const std::size_t count : counts) {
+    std::vector<float> values(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      values[i] = 0.1F * static_cast<float>(comm.rank() + 1) / static_cast<float>(i + 3);
+    }
+    comm.all_reduce(std::span(values));
+    std::uint64_t digest = 0;
+    for (const float v : values) digest = digest * 31 + std::bit_cast<std::uint32_t>(v);
+    std::vector<std::uint64_t> digests(static_cast<std::size_t>(comm.size()));
+    digests[static_cast<std::size_t>(comm.rank())] = digest;
+    comm.all_gather(std::span(digests));
+    findings.expect(std::all_of(digests.begin(), digests.end(),
+                                [&](std::uint64_t d) { return d == digests[0]; }),
+                    label("bits of all_reduce", comm::Type::f32, count));
+  }
+}
+
+void all_agree(Communicator& comm, Findings& findings) {
+  findings.expect(comm.all_agree(true), "all agree");
+  findings.expect(!comm.all_agree(false), "none agrees");
+  for (int odd = 0; odd < comm.size(); ++odd) {
+    findings.expect(!comm.all_agree(comm.rank() != odd), "all but one agree");
+  }
+}
+
+void place(Communicator& comm, Findings& findings) {
+  const comm::Place& place = comm.place();
+  findings.expect(!place.host.empty(), "host has a name");
+  findings.expect(place.node >= 0 && place.node < place.nodes, "node is among the nodes");
+  findings.expect(place.local_rank >= 0 && place.local_rank < place.local_ranks,
+                  "local rank is among the local ranks");
+  std::vector<std::uint64_t> on_node(static_cast<std::size_t>(place.nodes));
+  on_node[static_cast<std::size_t>(place.node)] = 1;
+  comm.all_reduce(std::span(on_node));
+  findings.expect(on_node[static_cast<std::size_t>(place.node)] ==
+                      static_cast<std::uint64_t>(place.local_ranks),
+                  "as many ranks on the node as it says");
+}
+
+void texts(Communicator& comm, Findings& findings) {
+  const auto text_of = [](int rank) {
+    return std::string(static_cast<std::size_t>(rank) * 100, 'x') + std::string(1, '\0') +
+           std::to_string(rank);
+  };
+  const auto all = comm::gather_text(comm, text_of(comm.rank()));
+  findings.expect(all.size() == static_cast<std::size_t>(comm.size()), "one text a rank");
+  for (int rank = 0; rank < comm.size(); ++rank) {
+    findings.expect(all[static_cast<std::size_t>(rank)] == text_of(rank), "gather_text");
+    findings.expect(comm::broadcast_text(comm, text_of(comm.rank()), rank) == text_of(rank),
+                    "broadcast_text");
+  }
+  const auto empty = comm::gather_text(comm, "");
+  findings.expect(empty == std::vector<std::string>(all.size()), "empty texts");
+}
+
+void together_succeeds(Communicator& comm, Findings& findings) {
+  bool ran = false;
+  comm::together(comm, [&] { ran = true; });
+  findings.expect(ran, "local work runs");
+}
+
+// Any rank's failure is everybody's, with its code and text.
+void together_fails(Communicator& comm, Findings& findings) {
+  for (int bad = 0; bad < comm.size(); ++bad) {
+    try {
+      comm::together(comm, [&] {
+        if (comm.rank() == bad) throw DataError("train.idx: no such file");
+      });
+      findings.expect(false, "together does not throw");
+    } catch (const AgreedError& error) {
+      const std::string what = error.what();
+      const std::string who = "rank " + std::to_string(bad) + " on ";
+      findings.expect(error.code() == ExitCode::data, "code of together");
+      findings.expect(what.ends_with("train.idx: no such file"), what);
+      findings.expect(what.starts_with(comm.size() == 1 ? "train" : who), what);
+    }
+  }
+}
+
+void together_fails_on_all(Communicator& comm, Findings& findings) {
+  const auto same = findings.expect_throw<AgreedError>("same failure on all", [&] {
+    comm::together(comm, [] { throw ConfigError("no key `x`", "use y"); });
+  });
+  findings.expect(same == "no key `x`\n  remedy: use y", same);
+  const auto memory = findings.expect_throw<AgreedError>(
+      "bad_alloc", [&] { comm::together(comm, [] { throw std::bad_alloc(); }); });
+  findings.expect(memory == "out of memory", memory);
+  if (comm.size() < 3) return;
+  const auto some = findings.expect_throw<AgreedError>("several, differently", [&] {
+    comm::together(comm, [&] {
+      if (comm.rank() > 0) throw std::runtime_error("reason " + std::to_string(comm.rank()));
+    });
+  });
+  const auto tail = " (the first of " + std::to_string(comm.size() - 1) + " that failed, of " +
+                    std::to_string(comm.size()) + " ranks): reason 1";
+  findings.expect(some.starts_with("rank 1 on ") && some.ends_with(tail), some);
+}
+
+void equal_settings(Communicator& comm, Findings& findings) {
+  comm::require_equal(comm, "the configuration", {});
+  comm::KeyValues settings = {{"seed", "22"}, {"layers", "700,500"}};
+  if (comm.rank() % 2 == 1) std::reverse(settings.begin(), settings.end());
+  comm::require_equal(comm, "the configuration", settings);
+  findings.expect(true, "");
+}
+
+void one_odd_rank(Communicator& comm, Findings& findings) {
+  if (comm.size() < 3) return;
+  for (int odd = 0; odd < comm.size(); ++odd) {
+    const bool mine = comm.rank() == odd;
+    try {
+      comm::require_equal(comm, "the configuration",
+                          {{"layers", "700"}, {"seed", mine ? "23" : "22"}});
+      findings.expect(false, "require_equal does not throw");
+    } catch (const AgreedError& error) {
+      const std::string what = error.what();
+      const auto odd_part = "seed is 23 on rank " + std::to_string(odd) + " on ";
+      const auto rest = "22 on the other " + std::to_string(comm.size() - 1) + " ranks";
+      findings.expect(error.code() == ExitCode::usage, "code of require_equal");
+      findings.expect(what.find(odd_part) != std::string::npos, what);
+      findings.expect(what.find(rest) != std::string::npos, what);
+      findings.expect(what.find("layers") == std::string::npos, what);
+    }
+  }
+}
+
+void halves_differ(Communicator& comm, Findings& findings) {
+  if (comm.size() % 2 != 0) return;
+  const bool low = comm.rank() < comm.size() / 2;
+  const auto what = findings.expect_throw<AgreedError>("halves", [&] {
+    comm::KeyValues settings = {{"batch-size", low ? "128" : "64"}};
+    if (low) settings.emplace_back("leaf", "16");
+    comm::require_equal(comm, "the configuration", settings);
+  });
+  const std::string tail =
+      comm.size() == 2 ? " on rank 1 on " : " on ranks " + std::to_string(comm.size() / 2) + ", ";
+  findings.expect(what.find("batch-size is 128 on rank") != std::string::npos, what);
+  findings.expect(what.find(", 64" + tail) != std::string::npos, what);
+  findings.expect(what.find("leaf is 16 on rank") != std::string::npos, what);
+  findings.expect(what.find(", (not set)" + tail) != std::string::npos, what);
+}
+
+}  // namespace
+
+const std::vector<ContractCheck>& communicator_contract() {
+  static const std::vector<ContractCheck> checks = {
+      {"all_reduce", all_reduce},
+      {"broadcast", broadcast},
+      {"all_gather", all_gather},
+      {"all_gather refuses uneven blocks", uneven_blocks},
+      {"all ranks get the same bits", same_bits},
+      {"all_agree", all_agree},
+      {"place", place},
+      {"gather_text and broadcast_text", texts},
+      {"together succeeds", together_succeeds},
+      {"together fails on one rank", together_fails},
+      {"together fails on several", together_fails_on_all},
+      {"require_equal accepts equal settings", equal_settings},
+      {"require_equal names the odd rank", one_odd_rank},
+      {"require_equal names both halves", halves_differ},
+  };
+  return checks;
+}
+
+}  // namespace lockstep::test

@@ -1,0 +1,140 @@
+#include "collectives/thread_group.hpp"
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "tests/support/communicator_contract.hpp"
+
+using namespace lockstep;
+using comm::Communicator;
+
+namespace {
+
+/// Runs `body` on every rank and returns what each rank found wrong.
+std::string findings_of(int ranks, void (*body)(Communicator&, test::Findings&)) {
+  std::vector<test::Findings> findings(static_cast<std::size_t>(ranks));
+  comm::run_ranks(ranks, [&](Communicator& comm) {
+    body(comm, findings[static_cast<std::size_t>(comm.rank())]);
+  });
+  std::string all;
+  for (const auto& rank : findings) all += rank.text();
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("threads keep the communicator's contract", "[collectives]") {
+  const int ranks = GENERATE(1, 2, 3, 4, 5, 8);
+  for (const auto& check : test::communicator_contract()) {
+    INFO(check.name << " on " << ranks);
+    CHECK(findings_of(ranks, check.run) == "");
+  }
+}
+
+TEST_CASE("threads add in rank order", "[collectives]") {
+  const std::size_t count = GENERATE(std::size_t{1}, 5000);
+  const auto value = [](int rank) { return 0.1F / static_cast<float>(rank + 1); };
+  float expected = value(0);
+  for (int rank = 1; rank < 5; ++rank) expected += value(rank);
+  std::vector<std::vector<float>> results(5);
+  comm::run_ranks(5, [&](Communicator& comm) {
+    std::vector<float> values(count, value(comm.rank()));
+    comm.all_reduce(std::span(values));
+    results[static_cast<std::size_t>(comm.rank())] = values;
+  });
+  for (const auto& result : results) REQUIRE(result == std::vector<float>(count, expected));
+}
+
+TEST_CASE("a rank that throws takes its peers with it", "[collectives]") {
+  const int ranks = GENERATE(2, 3, 8);
+  std::atomic<int> released{0};
+  const auto body = [&](Communicator& comm) {
+    comm.all_agree(true);
+    if (comm.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the peers are asleep by then
+      throw std::runtime_error("disk full");
+    }
+    try {
+      comm.all_agree(true);
+    } catch (const comm::CommError&) {
+      ++released;
+      throw;
+    }
+  };
+  REQUIRE_THROWS_WITH(comm::run_ranks(ranks, body), "disk full");
+  REQUIRE(released == ranks - 1);
+}
+
+TEST_CASE("the failure that came first in time is rethrown", "[collectives]") {
+  const auto body = [](Communicator& comm) {
+    if (comm.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    throw std::runtime_error("rank " + std::to_string(comm.rank()));
+  };
+  REQUIRE_THROWS_WITH(comm::run_ranks(2, body), "rank 1");
+}
+
+TEST_CASE("a rank that returns early releases its peers", "[collectives]") {
+  const auto body = [](Communicator& comm) {
+    if (comm.rank() != 2) comm.all_agree(true);
+  };
+  REQUIRE_THROWS_AS(comm::run_ranks(3, body), comm::CommError);
+  REQUIRE_THROWS_WITH(comm::run_ranks(3, body), Catch::Contains("rank 2 has left the group"));
+}
+
+TEST_CASE("a rank may leave right after its last collective", "[collectives]") {
+  for (int i = 0; i < 300; ++i) {
+    comm::run_ranks(3, [](Communicator& comm) {
+      std::vector<double> values(1000, 1.0);
+      comm.all_reduce(std::span(values));
+      comm.all_agree(true);
+    });
+  }
+}
+
+TEST_CASE("ranks out of step are told", "[collectives]") {
+  const auto counts = [](Communicator& comm) {
+    std::vector<float> values(comm.rank() == 2 ? 9 : 800);
+    comm.all_reduce(std::span(values));
+  };
+  REQUIRE_THROWS_WITH(comm::run_ranks(4, counts),
+                      "ranks 0 and 2 are not in step: all_reduce (sum) of 800 f32 against "
+                      "all_reduce (sum) of 9 f32");
+  const auto kinds = [](Communicator& comm) {
+    std::vector<double> values(4);
+    if (comm.rank() == 0) comm.broadcast(std::span(values), 1);
+    if (comm.rank() == 1) comm.all_gather(std::span(values));
+  };
+  REQUIRE_THROWS_WITH(comm::run_ranks(2, kinds),
+                      "ranks 0 and 1 are not in step: broadcast from rank 1 of 4 f64 against "
+                      "all_gather of 4 f64");
+  const auto ops = [](Communicator& comm) {
+    std::vector<double> values(1000);
+    comm.all_reduce(std::span(values), comm.rank() == 0 ? comm::Op::min : comm::Op::max);
+  };
+  REQUIRE_THROWS_AS(comm::run_ranks(2, ops), comm::CommError);
+}
+
+TEST_CASE("a group knows its size", "[collectives]") {
+  REQUIRE_THROWS_AS(comm::run_ranks(0, [](Communicator&) {}), std::invalid_argument);
+  std::atomic<int> sum{0};
+  comm::run_ranks(1, [&](Communicator& comm) { sum += comm.size() + comm.rank(); });
+  REQUIRE(sum == 1);
+}
+
+TEST_CASE("rounds of all lengths may follow each other at once", "[collectives]") {
+  std::atomic<int> wrong{0};
+  comm::run_ranks(4, [&](Communicator& comm) {
+    std::vector<std::uint64_t> values(3000);
+    for (std::uint64_t round = 1; round <= 500; ++round) {
+      const std::span<std::uint64_t> some(values.data(), 1 + round * 7 % values.size());
+      std::fill(some.begin(), some.end(), round + static_cast<std::uint64_t>(comm.rank()));
+      comm.all_reduce(some, comm::Op::max);
+      if (some.front() != round + 3 || some.back() != round + 3) ++wrong;
+    }
+  });
+  REQUIRE(wrong == 0);
+}
