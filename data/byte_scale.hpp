@@ -1,0 +1,27 @@
+// From stored bytes to features.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+namespace lockstep::data {
+
+/// float(v) / divisor for every byte v, divided once, in float32.
+class ByteScale {
+ public:
+  /// None means 255. Throws ConfigError unless the divisor is positive and finite.
+  explicit ByteScale(std::optional<float> divide_by);
+
+  float divisor() const noexcept { return divisor_; }
+
+  /// Writes one feature a byte; `features` is at least as long as `bytes`.
+  void apply(std::span<const std::uint8_t> bytes, std::span<float> features) const noexcept;
+
+ private:
+  float divisor_;
+  std::array<float, 256> table_{};
+};
+
+}  // namespace lockstep::data

@@ -1,0 +1,37 @@
+// Several sources one after the other.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/source.hpp"
+
+namespace lockstep::data {
+
+/// Sources one after the other as one: record 0 of the second follows the last of the first.
+///
+/// Owns them. Local; not thread-safe.
+class ConcatSource final : public Source {
+ public:
+  /// Throws std::invalid_argument for no parts, or parts with different numbers of features.
+  explicit ConcatSource(std::vector<std::unique_ptr<Source>> parts);
+
+  std::uint64_t records() const noexcept override { return ends_.back(); }
+  std::size_t features() const noexcept override { return parts_.front()->features(); }
+  float divisor() const noexcept override { return parts_.front()->divisor(); }
+  std::string identity() const override;
+  void read(std::span<const std::uint64_t> ids, std::span<float> x,
+            std::span<std::int32_t> labels) override;
+
+  /// Records of each part, in order.
+  std::vector<std::uint64_t> part_records() const;
+
+ private:
+  std::vector<std::unique_ptr<Source>> parts_;
+  std::vector<std::uint64_t> ends_;  // ends_[i]: records of parts 0 to i
+  std::vector<std::uint64_t> local_ids_;
+};
+
+}  // namespace lockstep::data

@@ -1,0 +1,241 @@
+#include "data/drawing.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "data/glyphs.hpp"
+#include "lib/base/philox.hpp"
+
+namespace lockstep::data {
+namespace {
+
+// How much hands differ. Tuned so that a linear classifier and the tutorial's network find these
+// digits about as hard as MNIST's; a change of any number changes every image.
+namespace hand {
+constexpr float size = 0.20F;          // pixels per unit of the glyph's square
+constexpr float size_spread = 0.16F;   // of 1, either way
+constexpr float width_spread = 0.26F;  // of 1, on top of it
+constexpr float turn = 0.30F;          // radians
+constexpr float slant = 0.38F;         // pixels to the side per pixel down
+constexpr float shift = 2.6F;          // pixels
+constexpr float bend = 0.0045F;        // units per squared unit
+constexpr float shake = 6.6F;          // units, of each point by itself
+constexpr float scrawl = 2.0F;         // how much more the worst hand shakes and bends
+constexpr float pen_least = 0.75F;     // pixels, half the pen's width
+constexpr float pen_most = 1.75F;
+constexpr float edge = 0.65F;      // pixels over which ink fades, either side of the pen's edge
+constexpr float faintest = 0.75F;  // of full ink
+}  // namespace hand
+
+/// Random numbers of one image, one after the other.
+class Draws {
+ public:
+  explicit Draws(const DrawingId& id) noexcept
+      : key_{static_cast<std::uint32_t>(id.seed), static_cast<std::uint32_t>(id.seed >> 32)},
+        counter_{0, id.part, static_cast<std::uint32_t>(id.index),
+                 static_cast<std::uint32_t>(id.index >> 32)} {}
+
+  std::uint32_t word() noexcept {
+    if (used_ == block_.size()) {
+      block_ = Philox::at(counter_, key_);
+      ++counter_[0];
+      used_ = 0;
+    }
+    return block_[used_++];
+  }
+
+  /// Uniform over [0, n).
+  std::uint32_t below(std::uint32_t n) noexcept {
+    return static_cast<std::uint32_t>((std::uint64_t{word()} * n) >> 32);
+  }
+
+  /// Uniform over [0, 1).
+  float unit() noexcept { return unit_float(word()); }
+
+  /// Within (-most, most), near 0 more often than far from it.
+  float about_zero(float most) noexcept {
+    const std::uint32_t bits = word();
+    const auto high = static_cast<std::int32_t>(bits >> 16);
+    const auto low = static_cast<std::int32_t>(bits & 0xFFFFU);
+    return static_cast<float>(high - low) * (most / 65536.0F);
+  }
+
+ private:
+  Philox::Key key_;
+  Philox::Block counter_;
+  Philox::Block block_{};
+  std::size_t used_ = block_.size();
+};
+
+/// Sine and cosine of a small angle; libm's differ between machines.
+Point direction(float angle) noexcept {
+  const float square = angle * angle;
+  const float sine = angle * (1.0F - square * (1.0F / 6.0F - square * (1.0F / 120.0F)));
+  const float cosine = 1.0F - square * (0.5F - square * (1.0F / 24.0F));
+  return {cosine, sine};
+}
+
+/// From the glyph's square to pixels: bends, then an affine map, after the point has shaken.
+class Hand {
+ public:
+  explicit Hand(Draws& draws) noexcept {
+    const float u = draws.unit();
+    const float wildness = 1.0F + hand::scrawl * (u * u) * (u * u) * (u * u);
+    shake_ = hand::shake * wildness;
+    for (float& coefficient : bend_) coefficient = draws.about_zero(hand::bend * wildness);
+    const float tall = hand::size * (1.0F + draws.about_zero(hand::size_spread));
+    const float wide = tall * (1.0F + draws.about_zero(hand::width_spread));
+    const float slant = draws.about_zero(hand::slant);
+    const Point turn = direction(draws.about_zero(hand::turn));
+    xx_ = turn.x * wide;
+    xy_ = (turn.x * -slant - turn.y) * tall;
+    yx_ = turn.y * wide;
+    yy_ = (turn.x - turn.y * slant) * tall;
+    constexpr float middle = (drawing_side - 1) / 2.0F;
+    x_ = middle + draws.about_zero(hand::shift);
+    y_ = middle + draws.about_zero(hand::shift);
+  }
+
+  Point place(Point point, Draws& draws) const noexcept {
+    float x = point.x - 50.0F + draws.about_zero(shake_);
+    float y = point.y - 50.0F + draws.about_zero(shake_);
+    const float bent_x = x + (bend_[0] * x * x + bend_[1] * x * y + bend_[2] * y * y);
+    const float bent_y = y + (bend_[3] * x * x + bend_[4] * x * y + bend_[5] * y * y);
+    return {x_ + (xx_ * bent_x + xy_ * bent_y), y_ + (yx_ * bent_x + yy_ * bent_y)};
+  }
+
+ private:
+  float shake_;
+  std::array<float, 6> bend_;
+  float xx_, xy_, yx_, yy_, x_, y_;
+};
+
+/// For every pixel the squared distance to the nearest ink, as far as the pen reaches.
+class Sheet {
+ public:
+  explicit Sheet(float reach) noexcept : reach_(reach) { nearest_.fill(far); }
+
+  float nearest(std::size_t row, std::size_t column) const noexcept {
+    return nearest_[row * stride + column];
+  }
+
+  /// The straight line from a to b. Visits only the pixels within reach of its bounding box, in
+  /// groups of columns.
+  void line(Point a, Point b) noexcept {
+    const Point along{b.x - a.x, b.y - a.y};
+    const float scale = 1.0F / std::max(along.x * along.x + along.y * along.y, 1e-6F);
+    const int top = pixel(std::min(a.y, b.y) - reach_ + 1.0F);
+    const int bottom = pixel(std::max(a.y, b.y) + reach_ + 1.0F);
+    const int left = pixel(std::min(a.x, b.x) - reach_ + 1.0F);
+    const int right = pixel(std::max(a.x, b.x) + reach_ + 1.0F);
+    for (int row = top; row < bottom; ++row) {
+      const float y = static_cast<float>(row) - a.y;
+      for (int column = left; column < right; column += group) {
+        float* const pixels =
+            &nearest_[static_cast<std::size_t>(row) * stride + static_cast<std::size_t>(column)];
+        const Lanes x = lane + (static_cast<float>(column) - a.x);
+        Lanes t = (x * along.x + y * along.y) * scale;
+        t = t > 0.0F ? t : Lanes{};
+        t = t < 1.0F ? t : Lanes{} + 1.0F;
+        const Lanes dx = x - t * along.x;
+        const Lanes dy = y - t * along.y;
+        const Lanes distance = dx * dx + dy * dy;
+        Lanes nearest;
+        std::memcpy(&nearest, pixels, sizeof nearest);
+        nearest = distance < nearest ? distance : nearest;
+        std::memcpy(pixels, &nearest, sizeof nearest);
+      }
+    }
+  }
+
+ private:
+  // Four columns at once. Compilers' own vectors: left to itself GCC branches on every pixel.
+  using Lanes [[gnu::vector_size(4 * sizeof(float))]] = float;
+  static constexpr int group = 4;
+  static constexpr Lanes lane{0.0F, 1.0F, 2.0F, 3.0F};
+  static constexpr std::size_t stride = drawing_side + group;  // a group may stick out
+  static constexpr float far = 1e9F;
+
+  static int pixel(float place) noexcept {
+    return static_cast<int>(std::clamp(place, 0.0F, static_cast<float>(drawing_side)));
+  }
+
+  float reach_;
+  std::array<float, drawing_side * stride> nearest_;
+};
+
+/// The curve from b to c that also knows its neighbours a and d: uniform Catmull-Rom.
+void curve(Sheet& sheet, Point a, Point b, Point c, Point d) noexcept {
+  constexpr int pieces = 3;
+  const auto at = [](float p, float q, float r, float s, float t) {
+    const float linear = r - p;
+    const float square = 2.0F * p - 5.0F * q + 4.0F * r - s;
+    const float cube = 3.0F * (q - r) + s - p;
+    return q + 0.5F * t * (linear + t * (square + t * cube));
+  };
+  Point from = b;
+  for (int piece = 1; piece <= pieces; ++piece) {
+    const float t = static_cast<float>(piece) / static_cast<float>(pieces);
+    const Point to{at(a.x, b.x, c.x, d.x, t), at(a.y, b.y, c.y, d.y, t)};
+    sheet.line(from, to);
+    from = to;
+  }
+}
+
+void draw_stroke(Sheet& sheet, const Stroke& stroke, const Hand& hand, Draws& draws) noexcept {
+  std::array<Point, Stroke::most_points> placed{};
+  const std::size_t size = stroke.points().size();
+  for (std::size_t i = 0; i < size; ++i) placed[i] = hand.place(stroke.points()[i], draws);
+  if (stroke.path() == Path::straight) {
+    for (std::size_t i = 0; i + 1 < size; ++i) sheet.line(placed[i], placed[i + 1]);
+  } else if (stroke.path() == Path::loop) {
+    for (std::size_t i = 0; i < size; ++i) {
+      curve(sheet, placed[(i + size - 1) % size], placed[i], placed[(i + 1) % size],
+            placed[(i + 2) % size]);
+    }
+  } else {
+    for (std::size_t i = 0; i + 1 < size; ++i) {
+      curve(sheet, placed[i == 0 ? 0 : i - 1], placed[i], placed[i + 1],
+            placed[std::min(i + 2, size - 1)]);
+    }
+  }
+}
+
+/// Ink where the pen went, fading at its edges, with the grain of the paper.
+void develop(const Sheet& sheet, float pen, Draws& draws,
+             std::span<std::uint8_t, drawing_pixels> image) noexcept {
+  const float inner = std::max(pen - hand::edge, 0.0F);
+  const float outer = pen + hand::edge;
+  const float fade = 1.0F / (outer * outer - inner * inner);
+  const float ink = 255.0F - (1.0F - hand::faintest) * 255.0F * draws.unit();
+  const std::uint32_t grain = draws.word();
+  for (std::size_t row = 0; row < drawing_side; ++row) {
+    for (std::size_t column = 0; column < drawing_side; ++column) {
+      const std::size_t pixel = row * drawing_side + column;
+      const std::uint32_t speck = (grain ^ static_cast<std::uint32_t>(pixel)) * 0x9E3779B1U;
+      const auto noise = static_cast<std::int32_t>((speck ^ (speck >> 15)) * 0x85EBCA77U >> 26);
+      float covered = (outer * outer - sheet.nearest(row, column)) * fade;
+      covered = covered > 0.0F ? covered : 0.0F;
+      covered = covered < 1.0F ? covered : 1.0F;
+      const float value = covered * (ink - static_cast<float>(noise));
+      image[pixel] = static_cast<std::uint8_t>(static_cast<std::int32_t>(value));
+    }
+  }
+}
+
+}  // namespace
+
+int drawn_label(const DrawingId& id) noexcept { return static_cast<int>(Draws(id).below(10)); }
+
+void draw(const DrawingId& id, std::span<std::uint8_t, drawing_pixels> image) noexcept {
+  Draws draws(id);
+  const auto variants = writing_variants(static_cast<int>(draws.below(10)));
+  const Glyph& glyph = variants[draws.below(static_cast<std::uint32_t>(variants.size()))];
+  const Hand hand(draws);
+  const float pen = hand::pen_least + (hand::pen_most - hand::pen_least) * draws.unit();
+  Sheet sheet(pen + hand::edge);
+  for (const Stroke& stroke : glyph.strokes()) draw_stroke(sheet, stroke, hand, draws);
+  develop(sheet, pen, draws, image);
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,78 @@
+// What every reader of records offers, whatever the format.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace lockstep::data {
+
+/// How records are read; the same for every format.
+struct ReadOptions {
+  /// The first N records are used, before any shuffling; none: all of them.
+  std::optional<std::uint64_t> limit;
+  /// Features are divided by this in float32; none: 255 for bytes, 1 for numbers.
+  std::optional<float> divide_by;
+  /// Labels outside [0, classes) are bad data.
+  int classes = 10;
+};
+
+/// Records in global order; each one is a row of features and a label.
+///
+/// Made once per rank; not thread-safe. Two ranks that opened the same data have the same
+/// `identity()`, wherever their copies stand. A source never holds fewer than one record.
+class Source {
+ public:
+  Source() = default;
+  Source(const Source&) = delete;
+  Source& operator=(const Source&) = delete;
+  virtual ~Source() = default;
+
+  virtual std::uint64_t records() const noexcept = 0;
+
+  /// Features per record.
+  virtual std::size_t features() const noexcept = 0;
+
+  /// What the features were divided by, in float32.
+  virtual float divisor() const noexcept = 0;
+
+  /// What distinguishes this data from other data, in words: compared between ranks.
+  virtual std::string identity() const = 0;
+
+  /// Reads the records `ids`, in that order.
+  ///
+  /// Shapes   x [ids.size(), features()] row-major, divided already; labels [ids.size()].
+  /// Errors   throws std::out_of_range for an id outside [0, records()); std::invalid_argument for
+  ///          other shapes; DataError where the medium fails or has changed since it was opened.
+  /// Ranks    local.
+  virtual void read(std::span<const std::uint64_t> ids, std::span<float> x,
+                    std::span<std::int32_t> labels) = 0;
+};
+
+/// A training set and a test set with the same number of features.
+struct DataSet {
+  std::unique_ptr<Source> train;
+  std::unique_ptr<Source> test;
+};
+
+/// Limits of the two parts, and what they share.
+struct DataSetOptions {
+  std::optional<std::uint64_t> train_limit;
+  std::optional<std::uint64_t> test_limit;
+  std::optional<float> divide_by;
+  int classes = 10;
+};
+
+/// Opens `synthetic`, or the data folder at `path` (see data/README.md for its layout).
+///
+/// A folder of that name is `./synthetic`.
+///
+/// Errors   throws DataError that names file, place and remedy; ConfigError for options that
+///          cannot be honoured.
+/// Ranks    local; every rank opens the same path.
+DataSet open_data_set(const std::string& path, const DataSetOptions& options);
+
+}  // namespace lockstep::data

@@ -1,0 +1,58 @@
+#include "data/synthetic.hpp"
+
+#include <algorithm>
+
+#include "data/checks.hpp"
+#include "lib/base/errors.hpp"
+
+namespace lockstep::data {
+
+SyntheticSource::SyntheticSource(SyntheticPart part, const ReadOptions& options, std::uint64_t seed)
+    : part_(part),
+      seed_(seed),
+      records_(std::min(synthetic_records(part),
+                        checked_limit(options).value_or(synthetic_records(part)))),
+      scale_(options.divide_by),
+      blocks_(static_cast<std::size_t>((records_ + block_records - 1) / block_records)) {
+  if (options.classes < 10) {
+    throw ConfigError(
+        "the built-in data set has 10 classes, not " + std::to_string(options.classes),
+        "give --classes 10 or more, or other data with --data");
+  }
+}
+
+std::string SyntheticSource::identity() const {
+  return std::string("drawn digits, ") + (part_ == SyntheticPart::train ? "train" : "test") +
+         ", version 1, seed " + std::to_string(seed_) + ": " + std::to_string(records_) +
+         " records, 28x28 = 784 features";
+}
+
+SyntheticSource::Block& SyntheticSource::drawn(std::uint64_t index) {
+  Block& block = blocks_[static_cast<std::size_t>(index / block_records)];
+  if (block.labels.empty()) {
+    block.pixels.resize(block_records * drawing_pixels);
+    block.labels.assign(block_records, not_drawn);
+  }
+  const auto slot = static_cast<std::size_t>(index % block_records);
+  if (block.labels[slot] == not_drawn) {
+    const DrawingId id{seed_, static_cast<std::uint32_t>(part_), index};
+    draw(id, std::span<std::uint8_t, drawing_pixels>(&block.pixels[slot * drawing_pixels],
+                                                     drawing_pixels));
+    block.labels[slot] = static_cast<std::uint8_t>(drawn_label(id));
+  }
+  return block;
+}
+
+void SyntheticSource::read(std::span<const std::uint64_t> ids, std::span<float> x,
+                           std::span<std::int32_t> labels) {
+  check_read(*this, ids, x, labels);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const Block& block = drawn(ids[i]);
+    const auto slot = static_cast<std::size_t>(ids[i] % block_records);
+    scale_.apply({&block.pixels[slot * drawing_pixels], drawing_pixels},
+                 x.subspan(i * drawing_pixels, drawing_pixels));
+    labels[i] = block.labels[slot];
+  }
+}
+
+}  // namespace lockstep::data

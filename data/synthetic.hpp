@@ -1,0 +1,63 @@
+// The built-in data set: drawn digits, about as hard as MNIST, without a file.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/byte_scale.hpp"
+#include "data/drawing.hpp"
+#include "data/source.hpp"
+
+namespace lockstep::data {
+
+enum class SyntheticPart : std::uint32_t { train = 0, test = 1 };
+
+/// The one data set that `--data synthetic` means, whatever the run's seed.
+constexpr std::uint64_t synthetic_seed = 1;
+
+/// Records of a part unless a limit says fewer: as many as MNIST has.
+constexpr std::uint64_t synthetic_records(SyntheticPart part) noexcept {
+  return part == SyntheticPart::train ? 60'000 : 10'000;
+}
+
+/// Drawn digits, 28x28 bytes, 10 classes: see data/drawing.hpp.
+///
+/// Draws a record when it is first read, and remembers it: 784 bytes each, taken in blocks.
+/// Local; not thread-safe.
+class SyntheticSource final : public Source {
+ public:
+  /// A limit above what the part has means all of it. Throws ConfigError for a limit of 0, or
+  /// fewer than 10 classes.
+  SyntheticSource(SyntheticPart part, const ReadOptions& options,
+                  std::uint64_t seed = synthetic_seed);
+
+  std::uint64_t records() const noexcept override { return records_; }
+  std::size_t features() const noexcept override { return drawing_pixels; }
+  float divisor() const noexcept override { return scale_.divisor(); }
+  std::string identity() const override;
+  void read(std::span<const std::uint64_t> ids, std::span<float> x,
+            std::span<std::int32_t> labels) override;
+
+ private:
+  static constexpr std::size_t block_records = 256;
+  static constexpr std::uint8_t not_drawn = 255;
+
+  /// The records of one block that were drawn, and which ones those are.
+  struct Block {
+    std::vector<std::uint8_t> pixels;
+    std::vector<std::uint8_t> labels;  // or not_drawn
+  };
+
+  /// Fills the block's entry for `index` where it is empty.
+  Block& drawn(std::uint64_t index);
+
+  SyntheticPart part_;
+  std::uint64_t seed_;
+  std::uint64_t records_;
+  ByteScale scale_;
+  std::vector<Block> blocks_;
+};
+
+}  // namespace lockstep::data

@@ -1,0 +1,202 @@
+#include "data/folder.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "lib/base/errors.hpp"
+#include "tests/support/temporary_folder.hpp"
+#include "tests/unit/data/idx_bytes.hpp"
+
+namespace lockstep::test {
+namespace {
+
+using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
+
+/// A folder that holds `train-*` and `t10k-*` as MNIST does, unless told otherwise.
+struct DataFolder {
+  void add(const std::string& images_name, const std::string& labels_name, std::uint32_t records,
+           std::uint32_t base = 0) const {
+    folder.write(images_name, images(records, base));
+    folder.write(labels_name, labels(records, base));
+  }
+  void add_train() const { add("train-images-idx3-ubyte", "train-labels-idx1-ubyte", 7); }
+  void add_test() const { add("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte", 3); }
+  data::DataSet open(const data::DataSetOptions& options = {}) const {
+    return data::open_data_set(folder.path().string(), options);
+  }
+  std::string error() const {
+    return message_of<DataError>([&] { open(); });
+  }
+  std::string path() const { return folder.path().string(); }
+
+  TemporaryFolder folder;
+};
+
+std::vector<std::string> image_names(const std::vector<data::IdxPair>& pairs) {
+  std::vector<std::string> names;
+  names.reserve(pairs.size());
+  for (const auto& pair : pairs) names.push_back(pair.images.filename().string());
+  return names;
+}
+
+TEST_CASE("a folder as MNIST's gives both parts", "[data]") {
+  const DataFolder data;
+  data.add_train();
+  data.add_test();
+  data.folder.write("notes.txt", {});
+  data.folder.write("train-images.npy", {});
+  data.folder.write("train-images-idx3-ubyte.md5", {});
+  data.folder.write("unrelated-images", {});
+  const auto set = data.open();
+  REQUIRE(set.train->records() == 7);
+  REQUIRE(set.test->records() == 3);
+  const auto limited = data.open({.train_limit = 5, .test_limit = 100, .divide_by = {}});
+  REQUIRE(limited.train->records() == 5);
+  REQUIRE(limited.test->records() == 3);
+}
+
+TEST_CASE("pairs are found under all usual names", "[data]") {
+  using Names = std::pair<const char*, const char*>;
+  const auto names = GENERATE(Names{"train-images.idx3-ubyte", "train-labels.idx1-ubyte"},
+                              Names{"train_images", "train_labels"},
+                              Names{"train-images-idx2-ubyte", "train-labels-idx1-ubyte"},
+                              Names{"training.images.idx", "training.labels.idx"});
+  const DataFolder data;
+  data.add(names.first, names.second, 4);
+  data.add("test-images", "test-labels", 2);
+  REQUIRE(data.open().train->records() == 4);
+  REQUIRE(data.open().test->records() == 2);
+}
+
+TEST_CASE("where plain and packed stand side by side the plain one is read", "[data]") {
+  const DataFolder data;
+  data.add_train();
+  data.add_test();
+  data.folder.write("train-images-idx3-ubyte.gz", {});  // would be refused
+  data.folder.write("t10k-labels-idx1-ubyte.gz", gzip(labels(3)));
+  REQUIRE(data.open().train->records() == 7);
+  std::filesystem::remove(data.folder.path() / "t10k-labels-idx1-ubyte");
+  REQUIRE(data.open().test->records() == 3);  // a packed partner of a plain file
+}
+
+TEST_CASE("many pairs are one source in the order of their names", "[data]") {
+  const DataFolder data;
+  data.add_test();
+  data.add("train-00001-of-00003-images", "train-00001-of-00003-labels", 3, 4);
+  data.add("train-00002-of-00003-images", "train-00002-of-00003-labels", 1, 7);
+  data.add("train-00000-of-00003-images", "train-00000-of-00003-labels", 4, 0);
+  REQUIRE(image_names(data::find_pairs(data.folder.path()).train) ==
+          std::vector<std::string>{"train-00000-of-00003-images", "train-00001-of-00003-images",
+                                   "train-00002-of-00003-images"});
+  const auto set = data.open();
+  REQUIRE(read_all(*set.train).labels == std::vector<std::int32_t>{0, 1, 2, 3, 4, 5, 6, 7});
+  const auto limit = GENERATE(1, 4, 5, 7, 8, 9);
+  const auto limited = data.open({.train_limit = limit, .test_limit = {}, .divide_by = {}});
+  REQUIRE(limited.train->records() == static_cast<std::uint64_t>(std::min(limit, 8)));
+  const auto last = limited.train->records() - 1;
+  REQUIRE(read(*limited.train, {last}) == read(*set.train, {last}));
+}
+
+TEST_CASE("what is no data folder is refused with its path", "[data]") {
+  const DataFolder data;
+  CHECK_THAT(data.error(), StartsWith(data.path() + ": the folder is empty") &&
+                               Contains("scripts/get_mnist.sh") && Contains("--data synthetic"));
+  const auto missing = data.path() + "/missing";
+  CHECK_THAT(message_of<DataError>([&] { data::open_data_set(missing, {}); }),
+             StartsWith(missing + ": no such folder") && Contains("scripts/get_mnist.sh") &&
+                 Contains("--data synthetic"));
+  const auto file = data.folder.write("file", images(1)).string();
+  CHECK_THAT(message_of<DataError>([&] { data::open_data_set(file, {}); }),
+             StartsWith(file + ": is not a folder"));
+  const auto fifo = data.path() + "/fifo";
+  REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+  CHECK_THAT(message_of<DataError>([&] { data::open_data_set(fifo, {}); }),
+             StartsWith(fifo + ": is not a folder"));
+  CHECK_THAT(message_of<DataError>([&] { data::open_data_set("", {}); }),
+             Contains("no such folder"));
+}
+
+TEST_CASE("a part without files is named", "[data]") {
+  const DataFolder data;
+  data.add_test();
+  CHECK_THAT(data.error(), StartsWith(data.path() + ": no training files (train*)"));
+  const DataFolder other;
+  other.add_train();
+  CHECK_THAT(other.error(), StartsWith(other.path() + ": no test files (test* or t10k*)"));
+}
+
+TEST_CASE("files without a partner, and ambiguous ones, are named", "[data]") {
+  const DataFolder data;
+  data.add_train();
+  data.add_test();
+  data.folder.write("train-more-images", images(1));
+  CHECK_THAT(data.error(), StartsWith(data.path() + ": train-more-images has no labels beside it"));
+  std::filesystem::remove(data.folder.path() / "train-more-images");
+  std::filesystem::remove(data.folder.path() / "t10k-images-idx3-ubyte");
+  CHECK_THAT(data.error(),
+             StartsWith(data.path() + ": t10k-labels-idx1-ubyte has no images beside it"));
+  data.add_test();
+  data.folder.write("train-images-idx2-ubyte", images(1));
+  CHECK_THAT(data.error(), Contains("both train-images-idx2-ubyte and train-images-idx3-ubyte"));
+}
+
+TEST_CASE("a split of which a file is missing is refused", "[data]") {
+  const DataFolder data;
+  data.add_test();
+  data.add("train-00000-of-00003-images", "train-00000-of-00003-labels", 3);
+  data.add("train-00002-of-00003-images", "train-00002-of-00003-labels", 3);
+  CHECK_THAT(data.error(), StartsWith(data.path() + ": the names say that 3 pairs") &&
+                               Contains("but 2 are here"));
+}
+
+TEST_CASE("images of different sizes do not mix", "[data]") {
+  const DataFolder data;
+  data.add_train();
+  data.add_test();
+  data.folder.write("train-more-images", images(2, 0, 4, 3));
+  data.folder.write("train-more-labels", labels(2));
+  CHECK_THAT(
+      data.error(),
+      StartsWith(data.path() + "/train-more-images: byte 8: images are 4x3, but those of ") &&
+          Contains("are 3x4"));
+  const DataFolder other;
+  other.add_train();
+  other.folder.write("test-images", images(2, 0, 5, 5));
+  other.folder.write("test-labels", labels(2));
+  CHECK_THAT(other.error(), StartsWith(other.path() + "/test-images: byte 8: test records have 25 "
+                                                      "features, but those of ") &&
+                                Contains("have 12"));
+}
+
+TEST_CASE("a FIFO or a folder in a file's place is refused at once", "[data]") {
+  const DataFolder data;
+  data.add_train();
+  data.add_test();
+  const auto victim = data.folder.path() / "train-labels-idx1-ubyte";
+  std::filesystem::remove(victim);
+  REQUIRE(::mkfifo(victim.c_str(), 0600) == 0);
+  CHECK_THAT(data.error(), StartsWith(victim.string() + ": is a FIFO"));
+  std::filesystem::remove(victim);
+  std::filesystem::create_directory(victim);
+  CHECK_THAT(data.error(), StartsWith(victim.string() + ": is a folder"));
+}
+
+TEST_CASE("a folder that may not be listed says so", "[data]") {
+  const DataFolder data;
+  data.add_train();
+  if (::geteuid() == 0) {
+    WARN("SKIPPED: root may list every folder, so permission cannot be denied");
+    SUCCEED();
+    return;
+  }
+  std::filesystem::permissions(data.folder.path(), std::filesystem::perms::none);
+  CHECK_THAT(data.error(), StartsWith(data.path() + ": cannot be listed: Permission denied"));
+  std::filesystem::permissions(data.folder.path(), std::filesystem::perms::owner_all);
+}
+
+}  // namespace
+}  // namespace lockstep::test

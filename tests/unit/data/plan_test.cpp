@@ -1,0 +1,178 @@
+#include "data/plan.hpp"
+
+#include <catch2/catch.hpp>
+#include <random>
+#include <set>
+
+#include "data/permutation.hpp"
+#include "lib/base/errors.hpp"
+
+using namespace lockstep;
+using namespace lockstep::data;
+
+namespace {
+
+using Ids = std::vector<std::uint64_t>;
+
+/// Step -> rank -> records of the first epoch.
+std::vector<std::vector<Ids>> dealt(const PlanOptions& options) {
+  const Plan plan(options);
+  std::vector<std::vector<Ids>> all(plan.steps(), std::vector<Ids>(options.ranks));
+  for (std::uint64_t step = 0; step < plan.steps(); ++step) {
+    for (std::uint64_t rank = 0; rank < options.ranks; ++rank) {
+      plan.records(0, step, rank, all[step][rank]);
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("the guide's examples of rebatching", "[plan]") {
+  using Steps = std::vector<std::vector<Ids>>;
+  const auto example = [](std::uint64_t records, std::uint64_t ranks) {
+    return dealt({.records = records, .batch_size = 4, .ranks = ranks});
+  };
+  CHECK(example(6, 2) == Steps{{{0, 1}, {2, 3}}, {{4}, {5}}});
+  CHECK(example(4, 5) == Steps{{{0}, {1}, {2}, {3}, {}}});
+  CHECK(example(8, 3) == Steps{{{0, 1}, {2, 3}, {}}, {{4, 5}, {6, 7}, {}}});
+  CHECK(example(9, 2) == Steps{{{0, 1}, {2, 3}}, {{4, 5}, {6, 7}}, {{8}, {}}});
+  CHECK(example(12, 2) == Steps{{{0, 1}, {2, 3}}, {{4, 5}, {6, 7}}, {{8, 9}, {10, 11}}});
+  const auto alone = dealt({.records = 100, .batch_size = 16, .ranks = 1});
+  REQUIRE(alone.size() == 7);
+  for (std::size_t step = 0; step < 7; ++step) CHECK(alone[step][0].size() == (step < 6 ? 16 : 4));
+}
+
+TEST_CASE("the automatic leaf", "[plan]") {
+  CHECK(automatic_leaf(0) == 1);
+  CHECK(automatic_leaf(8) == 1);
+  CHECK(automatic_leaf(15) == 1);
+  CHECK(automatic_leaf(16) == 2);
+  CHECK(automatic_leaf(32) == 4);
+  CHECK(automatic_leaf(127) == 8);
+  CHECK(automatic_leaf(128) == 16);
+  CHECK(automatic_leaf(1 << 20) == 16);
+}
+
+TEST_CASE("the tutorial's last batch of 8 goes to 8 ranks one by one", "[plan]") {
+  const Plan plan({.records = 5000, .batch_size = 128, .ranks = 8});
+  REQUIRE(plan.steps() == 40);
+  CHECK(plan.examples(39) == 8);
+  for (std::uint64_t rank = 0; rank < 8; ++rank) {
+    CHECK(plan.positions(39, rank) == Range{4992 + rank, 4993 + rank});
+    CHECK(plan.positions(0, rank) == Range{16 * rank, 16 * rank + 16});
+  }
+}
+
+TEST_CASE("pieces are disjoint, complete, in whole leaves, for any number of ranks", "[plan]") {
+  std::mt19937_64 random(1);
+  const auto draw = [&](std::uint64_t most) { return 1 + random() % most; };
+  for (int trial = 0; trial < 3000; ++trial) {
+    PlanOptions options{.records = draw(400),
+                        .batch_size = draw(150),
+                        .ranks = draw(20),
+                        .leaf = random() % 3 == 0 ? 0 : draw(40),
+                        .drop_remainder = random() % 4 == 0,
+                        .shuffle = random() % 2 == 0 ? Shuffle::global : Shuffle::none,
+                        .seed = random()};
+    const Plan plan(options);
+    const auto all = dealt(options);
+    Ids seen;
+    for (std::uint64_t step = 0; step < plan.steps(); ++step) {
+      std::uint64_t next = step * options.batch_size;
+      for (std::uint64_t rank = 0; rank < options.ranks; ++rank) {
+        const Range piece = plan.positions(step, rank);
+        REQUIRE(piece.size() <= plan.largest_piece());
+        REQUIRE(piece.begin == next);
+        next = piece.end;
+        const bool last = piece.end == step * options.batch_size + plan.examples(step);
+        REQUIRE((last || piece.size() % plan.leaf(step) == 0));
+        seen.insert(seen.end(), all[step][rank].begin(), all[step][rank].end());
+      }
+      REQUIRE(next == step * options.batch_size + plan.examples(step));
+    }
+    const std::set<std::uint64_t> distinct(seen.begin(), seen.end());
+    REQUIRE(distinct.size() == seen.size());
+    REQUIRE(seen.size() == plan.examples_per_epoch());
+    if (!options.drop_remainder) REQUIRE(seen.size() == options.records);
+
+    options.ranks = draw(20);  // the same global batches, in the same order, on any other number
+    Ids other;
+    for (const auto& step : dealt(options)) {
+      for (const auto& ids : step) other.insert(other.end(), ids.begin(), ids.end());
+    }
+    REQUIRE(other == seen);
+  }
+}
+
+TEST_CASE("huge plans are arithmetic too", "[plan]") {
+  const Plan plan({.records = 1'000'000'000'000,
+                   .batch_size = 1 << 20,
+                   .ranks = 65536,
+                   .shuffle = Shuffle::global});
+  CHECK(plan.steps() == 953675);
+  CHECK(plan.positions(953674, 0).begin == 953674ULL << 20);
+  CHECK(plan.positions(0, 65535).end == 1 << 20);
+  Ids ids;
+  plan.records(5, 1234, 4321, ids);
+  CHECK(ids.size() == 16);
+  const auto most = ~std::uint64_t{0};
+  CHECK(piece_of(most, 1, 2, 3).end == most);
+  CHECK(piece_of(10, 16, most - 1, most).size() == 0);
+}
+
+TEST_CASE("idle ranks and digests", "[plan]") {
+  const auto plan = [](std::uint64_t batch, std::uint64_t ranks) {
+    return Plan({.records = 1000, .batch_size = batch, .ranks = ranks});
+  };
+  CHECK(plan(128, 8).idle_ranks() == 0);
+  CHECK(plan(128, 16).idle_ranks() == 8);
+  CHECK(plan(128, 5).idle_ranks() == 1);  // 2 + 2 + 2 + 2 leaves
+  CHECK(plan(4, 5).idle_ranks() == 1);
+  CHECK(plan(128, 8).digest() == plan(128, 8).digest());
+  CHECK(plan(128, 8).digest() != plan(128, 4).digest());
+  CHECK(plan(128, 8).digest() != plan(64, 8).digest());
+}
+
+TEST_CASE("a plan needs a batch and a rank", "[plan]") {
+  CHECK_THROWS_AS(Plan({.records = 1, .batch_size = 0}), ConfigError);
+  CHECK_THROWS_AS(Plan({.records = 1, .ranks = 0}), ConfigError);
+  CHECK(Plan({.records = 5, .batch_size = 6, .drop_remainder = true}).steps() == 0);
+}
+
+TEST_CASE("the shuffled order is a bijection that epochs and seeds change", "[permutation]") {
+  for (const std::uint64_t n : {1, 2, 3, 4, 5, 16, 17, 255, 256, 257, 1000, 4097, 60000}) {
+    const Permutation order(n, 22, 0);
+    std::vector<bool> hit(n);
+    for (std::uint64_t i = 0; i < n; ++i) {
+      const std::uint64_t record = order(i);
+      REQUIRE(record < n);
+      REQUIRE_FALSE(hit[record]);
+      hit[record] = true;
+    }
+  }
+  const auto first = [](std::uint64_t seed, std::uint64_t epoch) {
+    Ids ids;
+    for (std::uint64_t i = 0; i < 50; ++i) ids.push_back(Permutation(60000, seed, epoch)(i));
+    return ids;
+  };
+  CHECK(first(22, 0) == first(22, 0));
+  CHECK(first(22, 0) != first(22, 1));
+  CHECK(first(22, 0) != first(23, 0));
+}
+
+TEST_CASE("the shuffled order looks random", "[permutation]") {
+  // Every block of 600 positions should draw about equally from each tenth of the records:
+  // chi-squared with 9 degrees of freedom is above 33.7 once in 10,000.
+  constexpr std::uint64_t n = 60000;
+  const Permutation order(n, 22, 3);
+  int unlikely = 0;
+  for (std::uint64_t block = 0; block < 100; ++block) {
+    std::array<double, 10> counts{};
+    for (std::uint64_t i = 0; i < 600; ++i) ++counts[order(block * 600 + i) / (n / 10)];
+    double chi = 0;
+    for (const double count : counts) chi += (count - 60) * (count - 60) / 60;
+    if (chi > 33.7) ++unlikely;
+  }
+  CHECK(unlikely <= 1);
+}
