@@ -1,0 +1,52 @@
+#include "lib/nn/initialisers.hpp"
+
+#include <cmath>
+
+#include "lib/base/philox.hpp"
+
+namespace lockstep::nn {
+namespace {
+
+struct Stream {
+  Philox::Key key;
+  Philox::Block counter;
+
+  /// The words of group `index`: the counter is a 128-bit number that this is added to.
+  Philox::Block group(std::uint64_t index) const noexcept {
+    Philox::Block at = counter;
+    const std::uint64_t low = (std::uint64_t{at[1]} << 32 | at[0]) + index;
+    if (low < index && ++at[2] == 0) ++at[3];
+    at[0] = static_cast<std::uint32_t>(low);
+    at[1] = static_cast<std::uint32_t>(low >> 32);
+    return Philox::at(at, key);
+  }
+};
+
+/// TensorFlow scrambles the seed, so that every bit of it matters.
+Stream scrambled(SeedPair seed) {
+  const Philox::Block mix = Philox::at(
+      {static_cast<std::uint32_t>(seed.first), static_cast<std::uint32_t>(seed.first >> 32),
+       static_cast<std::uint32_t>(seed.second), static_cast<std::uint32_t>(seed.second >> 32)},
+      {0x3EC8F720U, 0x02461E29U});
+  return {{mix[0], mix[1]}, {0, 0, mix[2], mix[3]}};
+}
+
+}  // namespace
+
+void stateless_uniform(SeedPair seed, float low, float high, std::span<float> values) {
+  const Stream stream = scrambled(seed);
+  const float range = high - low;
+  Philox::Block words{};
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (i % words.size() == 0) words = stream.group(i / words.size());
+    values[i] = unit_float(words[i % words.size()]) * range + low;
+  }
+}
+
+void glorot_uniform(SeedPair seed, std::size_t inputs, std::size_t outputs,
+                    std::span<float> values) {
+  const float limit = std::sqrt(6.0F) / std::sqrt(static_cast<float>(inputs + outputs));
+  stateless_uniform(seed, -limit, limit, values);
+}
+
+}  // namespace lockstep::nn

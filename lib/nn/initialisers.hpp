@@ -1,0 +1,29 @@
+// First weights: a function of seed and shape alone, so the same on any number of ranks.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace lockstep::nn {
+
+/// The two words that TensorFlow's stateless generators are seeded with.
+struct SeedPair {
+  std::uint64_t first;
+  std::uint64_t second;
+};
+
+/// Fills `values` with floats in [low, high): those of tf.random.stateless_uniform, bit by bit.
+///
+/// Ranks    local.
+/// Source   TensorFlow 2, core/kernels/stateless_random_ops (GenerateKey, then Philox 4x32-10 by
+///          groups of four); u * (high - low) + low, each operation rounded to float32.
+void stateless_uniform(SeedPair seed, float low, float high, std::span<float> values);
+
+/// Fills a weight matrix [inputs, outputs] uniformly in +-sqrt(6) / sqrt(inputs + outputs).
+///
+/// Ranks    local.
+/// Source   Glorot & Bengio 2010, eq. 16; in float32 as the DTensor tutorial has it.
+void glorot_uniform(SeedPair seed, std::size_t inputs, std::size_t outputs,
+                    std::span<float> values);
+
+}  // namespace lockstep::nn

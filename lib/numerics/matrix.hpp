@@ -1,0 +1,46 @@
+// The matrix view that layers, losses and products share.
+#pragma once
+
+#include <cassert>
+#include <cstddef>
+#include <span>
+#include <type_traits>
+
+namespace lockstep {
+
+/// A dense row-major matrix that somebody else owns: rows of `cols` elements, one after the other.
+///
+/// Cheap to copy; like std::span, const Matrix<float> may still be written through.
+template <class Real>
+struct Matrix {
+  Real* data = nullptr;
+  std::size_t rows = 0;
+  std::size_t cols = 0;
+
+  Matrix() = default;
+  Matrix(Real* first, std::size_t row_count, std::size_t col_count) noexcept
+      : data(first), rows(row_count), cols(col_count) {}
+
+  /// A matrix that may be written is one that may be read.
+  operator Matrix<const Real>() const noexcept requires(!std::is_const_v<Real>) {
+    return {data, rows, cols};
+  }
+
+  Real& operator()(std::size_t row, std::size_t col) const noexcept {
+    assert(row < rows && col < cols);
+    return data[row * cols + col];
+  }
+  std::span<Real> row(std::size_t index) const noexcept {
+    assert(index < rows);
+    return {data + index * cols, cols};
+  }
+  std::span<Real> flat() const noexcept { return {data, rows * cols}; }
+
+  /// The first `count` rows.
+  Matrix top(std::size_t count) const noexcept {
+    assert(count <= rows);
+    return {data, count, cols};
+  }
+};
+
+}  // namespace lockstep

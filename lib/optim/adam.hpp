@@ -1,0 +1,52 @@
+// Adam on flat spans.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "lib/base/aligned.hpp"
+
+namespace lockstep::optim {
+
+/// The tutorial's constants. `epsilon` stands outside the root, after bias correction.
+struct AdamOptions {
+  double learning_rate = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-7;
+};
+
+/// One moment pair per weight of a contiguous range of the parameter block.
+///
+///   g = gradient_sum * (1 / examples)
+///   m <- b1 m + (1 - b1) g           v <- b2 v + (1 - b2) g^2
+///   w <- w - rate * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + epsilon),   t from 1
+///
+/// The factors 1 / examples, rate / (1 - b1^t) and 1 / (1 - b2^t) are taken in double and rounded
+/// once; then every operation is rounded to float32, in one order, without contraction. So an
+/// update depends neither on the machine's vector width nor on how the range is divided. One
+/// thread; local.
+/// Source   Kingma & Ba 2015, alg. 1, arXiv:1412.6980.
+class Adam {
+ public:
+  /// Moments for `weights` weights, all zero. Throws std::bad_alloc.
+  Adam(std::size_t weights, const AdamOptions& options);
+
+  /// One step. `examples` is the number of examples that `gradient_sums` runs over, at least 1.
+  ///
+  /// Returns false where a gradient is not finite; the weights are then of no use.
+  /// Errors   throws std::invalid_argument where the spans are not of the constructor's length.
+  bool update(std::span<float> values, std::span<const float> gradient_sums,
+              std::uint64_t examples);
+
+  /// Steps taken.
+  std::uint64_t steps() const noexcept { return step_; }
+
+ private:
+  AdamOptions options_;
+  std::uint64_t step_ = 0;
+  AlignedBuffer<float> first_;   // m
+  AlignedBuffer<float> second_;  // v
+};
+
+}  // namespace lockstep::optim
