@@ -1,0 +1,178 @@
+#include "apps/console.hpp"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "apps/terminal.hpp"
+#include "lib/base/hash.hpp"
+#include "lib/base/text.hpp"
+
+namespace lockstep::apps {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto bar_interval = 100ms;
+constexpr auto line_interval = 5s;
+constexpr int widest_bar = 30;
+
+std::string clock_text(double seconds) {
+  const auto whole = static_cast<std::uint64_t>(std::lround(std::max(0.0, seconds)));
+  return fmt::format("{}:{:02}", whole / 60, whole % 60);
+}
+
+std::string percent(double part, double whole) {
+  return fmt::format("{:5.1f} %", whole > 0 ? 100 * part / whole : 0.0);
+}
+
+/// The label whose examples are misread most often, and what for.
+struct WorstLabel {
+  std::size_t label = 0;
+  std::size_t taken_for = 0;
+  std::uint64_t misread = 0;
+  std::uint64_t examples = 0;
+  std::uint64_t times = 0;
+};
+
+WorstLabel worst_label(const std::vector<std::uint64_t>& confusion) {
+  const auto classes = static_cast<std::size_t>(std::lround(std::sqrt(confusion.size())));
+  WorstLabel worst;
+  for (std::size_t label = 0; label < classes; ++label) {
+    WorstLabel here{.label = label};
+    for (std::size_t guess = 0; guess < classes; ++guess) {
+      const std::uint64_t times = confusion[label * classes + guess];
+      here.examples += times;
+      if (guess == label) continue;
+      here.misread += times;
+      if (times > here.times) {
+        here.times = times;
+        here.taken_for = guess;
+      }
+    }
+    if (here.misread * std::max<std::uint64_t>(worst.examples, 1) >
+        worst.misread * std::max<std::uint64_t>(here.examples, 1)) {
+      worst = here;
+    }
+  }
+  return worst;
+}
+
+}  // namespace
+
+Progress progress_of(const std::string& setting) {
+  if (setting == "off") return Progress::off;
+  if (setting == "lines") return Progress::lines;
+  return setting == "bar" || terminal_columns() ? Progress::bar : Progress::lines;
+}
+
+void Banner::print() const {
+  fmt::print("{}\n", headline);
+  for (const auto& [label, text] : rows) fmt::print("  {:<10} {}\n", label, text);
+  std::fflush(stdout);
+}
+
+Console::Console(Progress progress, std::uint64_t epochs, std::uint64_t total_steps)
+    : progress_(progress),
+      epochs_(epochs),
+      total_steps_(total_steps),
+      columns_(terminal_columns().value_or(80)) {}
+
+void Console::on_step(const train::StepReport& report) {
+  if (report.epoch != epoch_) {
+    epoch_ = report.epoch;
+    epoch_loss_ = 0;
+    epoch_examples_ = 0;
+  }
+  seconds_ += report.seconds;
+  examples_ += report.examples;
+  epoch_examples_ += report.examples;
+  epoch_loss_ += report.loss * static_cast<double>(report.examples);
+  const auto now = Clock::now();
+  if (progress_ == Progress::off) return;
+  if (now - shown_ < (progress_ == Progress::bar ? Clock::duration(bar_interval)
+                                                 : Clock::duration(line_interval))) {
+    return;
+  }
+  shown_ = now;
+  show_progress(report);
+}
+
+void Console::show_progress(const train::StepReport& report) {
+  const auto done = static_cast<double>(report.step);
+  const auto all = static_cast<double>(total_steps_);
+  const std::string figures =
+      fmt::format("step {}/{}  epoch {}/{}  loss {:.3f}  {} examples/s  {} left",
+                  grouped(report.step), grouped(total_steps_), report.epoch, epochs_,
+                  epoch_loss_ / static_cast<double>(epoch_examples_),
+                  grouped(static_cast<std::uint64_t>(static_cast<double>(examples_) / seconds_)),
+                  clock_text(seconds_ / done * (all - done)));
+  if (progress_ == Progress::lines) {
+    fmt::print("  {}\n", figures);
+  } else {
+    const int room = columns_ - static_cast<int>(figures.size()) - 5;
+    const int width = std::clamp(room, 0, widest_bar);
+    const auto filled = static_cast<std::size_t>(done / all * width);
+    std::string bar =
+        std::string(filled, '#') + std::string(static_cast<std::size_t>(width) - filled, '.');
+    if (width > 0) bar = "[" + bar + "] ";
+    fmt::print("\r{}\x1b[K", (bar + figures).substr(0, static_cast<std::size_t>(columns_ - 1)));
+    bar_shown_ = true;
+  }
+  std::fflush(stdout);
+}
+
+void Console::clear_bar() {
+  if (bar_shown_) fmt::print("\r\x1b[K");
+  bar_shown_ = false;
+}
+
+void Console::on_epoch(const train::EpochReport& report) {
+  if (progress_ == Progress::off) return;
+  clear_bar();
+  fmt::print(
+      "epoch {}/{}  training loss {:.3f}, accuracy {:.3f}   testing loss {:.3f}, accuracy {:.3f}"
+      "   {:.1f} s, {} examples/s\n",
+      report.epoch, epochs_, report.train_loss, report.train_accuracy, report.test_loss,
+      report.test_accuracy, report.seconds,
+      grouped(static_cast<std::uint64_t>(report.examples_per_second)));
+  std::fflush(stdout);
+}
+
+void Console::finish(const train::RunReport& report, const std::string& saved) const {
+  if (progress_ == Progress::off) return;
+  const auto& median = report.step_seconds;
+  const double other =
+      std::max(0.0, median.total - median.data - median.compute - median.reduce - median.update);
+  const auto row = [&](const char* what, double seconds) {
+    fmt::print("  {:<26} {:>9.3f} ms  {}\n", what, 1e3 * seconds, percent(seconds, median.total));
+  };
+  fmt::print("\n{}, {} examples/s; the first step was done {:.2f} s after the start\n",
+             counted(report.steps, "step"),
+             grouped(static_cast<std::uint64_t>(report.examples_per_second)),
+             report.startup_seconds);
+  row("one step (median)", median.total);
+  row("  reading the batch", median.data);
+  row("  forward and backward", median.compute);
+  row("  summing over ranks", median.reduce);
+  row("  Adam", median.update);
+  row("  everything else", other);
+  fmt::print("test: {}\n", error_in_words(report.test));
+  fmt::print("weights {} saved in {}\n", to_hex(report.weights_hash), saved);
+  std::fflush(stdout);
+}
+
+std::string error_in_words(const train::Evaluation& test) {
+  const std::uint64_t misread = test.examples - test.correct;
+  std::string text = fmt::format("{} of {} examples misread ({:.1f} %)", grouped(misread),
+                                 grouped(test.examples), 100 * (1 - test.accuracy()));
+  if (misread == 0 || test.confusion.empty()) return text;
+  const WorstLabel worst = worst_label(test.confusion);
+  return text + fmt::format("; label {} is the hardest: {} of its {}, {} of them taken for {}",
+                            worst.label, grouped(worst.misread), grouped(worst.examples),
+                            grouped(worst.times), worst.taken_for);
+}
+
+}  // namespace lockstep::apps

@@ -1,0 +1,60 @@
+// What a person sees of a run: banner, progress, figures of an epoch, closing table.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lib/train/report.hpp"
+
+namespace lockstep::apps {
+
+enum class Progress { bar, lines, off };
+
+/// Resolves "auto": a bar on a terminal, lines elsewhere.
+Progress progress_of(const std::string& setting);
+
+/// "label  text" rows under a headline, to stdout.
+struct Banner {
+  std::string headline;
+  std::vector<std::pair<std::string, std::string>> rows;
+
+  void print() const;
+};
+
+/// Prints to stdout as the run goes; made on rank 0 alone.
+class Console final : public train::Observer {
+ public:
+  Console(Progress progress, std::uint64_t epochs, std::uint64_t total_steps);
+
+  void on_step(const train::StepReport& report) override;
+  void on_epoch(const train::EpochReport& report) override;
+  void on_checkpoint(const nn::Network<float>&, std::uint64_t, std::uint64_t) override {}
+
+  /// The closing table. `saved` is the last checkpoint's path.
+  void finish(const train::RunReport& report, const std::string& saved) const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void show_progress(const train::StepReport& report);
+  void clear_bar();
+
+  Progress progress_;
+  std::uint64_t epochs_;
+  std::uint64_t total_steps_;
+  int columns_;
+  Clock::time_point shown_ = Clock::now();
+  double seconds_ = 0;
+  std::uint64_t examples_ = 0;
+  std::uint64_t epoch_ = 0;
+  double epoch_loss_ = 0;
+  std::uint64_t epoch_examples_ = 0;
+  bool bar_shown_ = false;
+};
+
+/// The test errors of a run in words that tell a person what to look at.
+std::string error_in_words(const train::Evaluation& test);
+
+}  // namespace lockstep::apps

@@ -1,0 +1,95 @@
+#include "apps/generate.hpp"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <cxxopts.hpp>
+#include <filesystem>
+
+#include "collectives/launcher.hpp"
+#include "data/idx_writer.hpp"
+#include "data/synthetic.hpp"
+#include "lib/base/errors.hpp"
+#include "lib/base/files.hpp"
+#include "lib/base/text.hpp"
+
+namespace lockstep::apps {
+namespace {
+
+cxxopts::Options generate_options() {
+  cxxopts::Options options("lockstep generate",
+                           "Writes the built-in data set, drawn digits, as IDX files.");
+  options.custom_help("FOLDER [flags]");
+  const auto number = [](std::uint64_t otherwise) {
+    return cxxopts::value<std::string>()->default_value(std::to_string(otherwise));
+  };
+  options.add_options()("train-limit", "training images",
+                        number(data::synthetic_records(data::SyntheticPart::train)), "N")(
+      "test-limit", "test images", number(data::synthetic_records(data::SyntheticPart::test)), "N")(
+      "seed", "of the drawings; `train --data synthetic` has the default",
+      number(data::synthetic_seed), "N")("h,help", "show this");
+  options.add_options("hidden")("folder", "", cxxopts::value<std::string>()->default_value(""));
+  options.positional_help("");
+  options.parse_positional({"folder"});
+  return options;
+}
+
+std::uint64_t number_of(const cxxopts::ParseResult& result, const std::string& flag,
+                        std::uint64_t least) {
+  try {
+    return parse_count(result[flag].as<std::string>(), least);
+  } catch (const ConfigError& error) {
+    throw ConfigError("--" + flag + ": " + error.what());
+  }
+}
+
+void require_absent(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) return;
+  throw ConfigError(path.string() + ": is there already", "choose another folder, or remove it");
+}
+
+void write_part(const std::filesystem::path& folder, const std::string& stem,
+                data::SyntheticPart part, std::uint64_t records, std::uint64_t seed) {
+  const auto images = folder / (stem + "-images-idx3-ubyte");
+  const auto labels = folder / (stem + "-labels-idx1-ubyte");
+  require_absent(images);
+  require_absent(labels);
+  const data::IdxShape shape = {records, data::drawing_side, data::drawing_side};
+  data::write_idx(images, labels, shape, [&](std::uint64_t index, std::span<std::uint8_t> pixels) {
+    const data::DrawingId id = {seed, static_cast<std::uint32_t>(part), index};
+    data::draw(id, pixels.first<data::drawing_pixels>());
+    return static_cast<std::uint8_t>(data::drawn_label(id));
+  });
+  fmt::print("{}: {} images\n", images.string(), grouped(records));
+}
+
+}  // namespace
+
+int generate_command(const std::vector<std::string>& words) {
+  const auto launch = comm::detect_launcher();
+  if (launch && launch->rank != 0) return static_cast<int>(ExitCode::success);  // one writes
+  std::vector<const char*> argv = {"lockstep generate"};
+  for (const auto& word : words) argv.push_back(word.c_str());
+  try {
+    auto options = generate_options();
+    const auto result = options.parse(static_cast<int>(argv.size()), argv.data());
+    if (result.count("help") != 0) {
+      fmt::print("{}", options.help({""}));
+      return static_cast<int>(ExitCode::success);
+    }
+    const auto folder = result["folder"].as<std::string>();
+    if (folder.empty()) throw ConfigError("no folder", "`lockstep generate FOLDER` writes into it");
+    if (!result.unmatched().empty())
+      throw ConfigError("unexpected '" + result.unmatched()[0] + "'");
+    const std::uint64_t train = number_of(result, "train-limit", 1);
+    const std::uint64_t test = number_of(result, "test-limit", 1);
+    const std::uint64_t seed = number_of(result, "seed", 0);
+    make_folder(folder);
+    write_part(folder, "train", data::SyntheticPart::train, train, seed);
+    write_part(folder, "t10k", data::SyntheticPart::test, test, seed);
+    return static_cast<int>(ExitCode::success);
+  } catch (const cxxopts::exceptions::exception& error) {
+    throw ConfigError(error.what(), "`lockstep generate --help` lists all flags");
+  }
+}
+
+}  // namespace lockstep::apps

@@ -1,0 +1,80 @@
+// The `lockstep` command: picks the subcommand, and is the only place that ends the process.
+#include <spdlog/fmt/fmt.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <array>
+#include <cstdio>
+
+#include "apps/failure.hpp"
+#include "apps/generate.hpp"
+#include "apps/train.hpp"
+#include "apps/version.hpp"
+#include "lib/base/errors.hpp"
+#include "lib/base/text.hpp"
+
+namespace lockstep::apps {
+namespace {
+
+using Words = std::vector<std::string>;
+
+struct Subcommand {
+  const char* name;
+  const char* does;
+  int (*run)(const Words& words);
+};
+
+constexpr std::array subcommands = {
+    Subcommand{"train", "trains a network on all ranks of this job", train_command},
+    Subcommand{"generate", "writes the built-in data set as IDX files", generate_command},
+};
+
+void print_usage() {
+  fmt::print(
+      "lockstep {}: trains neural networks on many processes that stay in step\n\n"
+      "usage: lockstep SUBCOMMAND [CONFIG.toml] [flags]\n\n",
+      version);
+  for (const auto& subcommand : subcommands) {
+    fmt::print("  {:<10} {}\n", subcommand.name, subcommand.does);
+  }
+  fmt::print(
+      "\n`lockstep SUBCOMMAND --help` lists its flags; `lockstep --version` is for scripts.\n");
+}
+
+int dispatch(const Words& words) {
+  if (words.empty()) throw ConfigError("no subcommand", "`lockstep --help` lists them");
+  if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
+    print_usage();
+    return static_cast<int>(ExitCode::success);
+  }
+  if (words[0] == "--version") {
+    fmt::print("{}\n", version);
+    return static_cast<int>(ExitCode::success);
+  }
+  Words names;
+  for (const auto& subcommand : subcommands) {
+    if (words[0] == subcommand.name) return subcommand.run({words.begin() + 1, words.end()});
+    names.emplace_back(subcommand.name);
+  }
+  const auto guess = nearest(words[0], names);
+  throw ConfigError("unknown subcommand '" + words[0] + "'",
+                    guess ? "did you mean '" + *guess + "'?" : "`lockstep --help` lists them");
+}
+
+int run_main(const Words& words) {
+  spdlog::set_default_logger(spdlog::stderr_color_mt("lockstep"));
+  spdlog::set_pattern("%n: %^%l%$: %v");
+  try {
+    const int code = dispatch(words);
+    if (std::fflush(stdout) != 0) throw OutputError("stdout: cannot be written");
+    return code;
+  } catch (const std::exception& error) {
+    print_error(what_of(error));
+    return exit_code(error);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::apps
+
+int main(int argc, char** argv) { return lockstep::apps::run_main({argv + 1, argv + argc}); }

@@ -1,0 +1,193 @@
+#include "apps/train_job.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <system_error>
+
+#include "collectives/agreement.hpp"
+#include "lib/base/errors.hpp"
+#include "lib/base/hash.hpp"
+#include "lib/base/process.hpp"
+#include "lib/base/text.hpp"
+#include "lib/numerics/cuda/devices.hpp"
+#include "lib/train/evaluation.hpp"
+
+namespace lockstep::apps {
+namespace {
+
+std::string read_run_file(const std::string& path) {
+  if (path.empty()) return "";
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) {
+    throw ConfigError(path + ": no such run file, or no regular file",
+                      "see configs/ for run files, and `lockstep train --help` for flags");
+  }
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) throw ConfigError(path + ": cannot be read", "check its permissions");
+  return text.str();
+}
+
+void require_device(const train::RunConfig& config) {
+  if (config.device != "cuda") return;
+  const CudaDevices devices = cuda_devices();
+  if (devices.count == 0) {
+    throw ConfigError(
+        "device cuda: " + devices.reason,
+        devices.built_in ? "use --device cpu" : "use --device cpu, or build the preset cuda");
+  }
+  throw ConfigError("device cuda: replicas on GPUs are not built yet in this version",
+                    "use --device cpu");
+}
+
+void require_mesh(const train::RunConfig& config, int ranks) {
+  const std::string whole = "batch=" + std::to_string(ranks);
+  if (config.mesh == "auto" || config.mesh == whole) return;
+  throw ConfigError("mesh " + config.mesh + ": this version shards the batch alone, over all " +
+                        std::to_string(ranks) + " ranks",
+                    "use --mesh " + whole + ", or leave it out");
+}
+
+/// Cores that this rank may take for itself, without those of its neighbours.
+int own_cores(const comm::Place& place) {
+  return std::max(1, std::min(bound_cores(), machine_cores() / place.local_ranks));
+}
+
+int threads_of(const train::RunConfig& config, const comm::Communicator& comm) {
+  const int own = own_cores(comm.place());
+  if (!config.threads) return own;
+  constexpr std::uint64_t most = 1024;
+  if (*config.threads > most) {
+    throw ConfigError("threads: " + std::to_string(*config.threads) + " is more than " +
+                      std::to_string(most));
+  }
+  const int threads = static_cast<int>(*config.threads);
+  if (threads > own && comm.rank() == 0) {
+    spdlog::warn(
+        "{} threads a rank on {} core{}: they will take turns; `mpirun --bind-to none` "
+        "unbinds ranks from their cores",
+        threads, own, own == 1 ? "" : "s");
+  }
+  return threads;
+}
+
+/// In double, so that no width overflows it.
+double replica_bytes(const nn::NetworkShape& shape, std::uint64_t rows) {
+  const auto widths = shape.widths();
+  double weights = 0;
+  auto values_a_row = static_cast<double>(widths[0]);
+  for (std::size_t i = 0; i + 1 < widths.size(); ++i) {
+    const auto outputs = static_cast<double>(widths[i + 1]);
+    weights += (static_cast<double>(widths[i]) + 1) * outputs;
+    values_a_row += 2 * outputs;  // its output, and the gradient by it
+  }
+  constexpr double blocks = 4;  // weights, gradients and Adam's two moments
+  return sizeof(float) * (blocks * weights + static_cast<double>(rows) * values_a_row);
+}
+
+void require_memory(const nn::NetworkShape& shape, std::uint64_t rows, const comm::Place& place) {
+  const double needed = replica_bytes(shape, rows) * place.local_ranks;
+  const auto there = static_cast<double>(memory_limit_bytes());
+  if (needed <= there) return;
+  throw ConfigError("layers: " + std::to_string(place.local_ranks) + " replica(s) on " +
+                        place.host + " need " + bytes_text(needed) + " of memory; there are " +
+                        bytes_text(there),
+                    "use narrower --layers, a smaller --batch-size, or fewer ranks a host");
+}
+
+data::Plan training_plan(const train::RunConfig& config, std::uint64_t records, int ranks) {
+  const data::Plan plan(
+      {.records = records,
+       .batch_size = config.batch_size,
+       .ranks = static_cast<std::uint64_t>(ranks),
+       .leaf = config.leaf.value_or(0),
+       .drop_remainder = config.drop_remainder,
+       .shuffle = config.shuffle == "global" ? data::Shuffle::global : data::Shuffle::none,
+       .seed = config.seed});
+  if (plan.steps() == 0) {
+    throw ConfigError("drop-remainder: batch-size " + std::to_string(config.batch_size) +
+                          " leaves no step of " + std::to_string(records) + " records",
+                      "use a smaller --batch-size, or keep the remainder");
+  }
+  return plan;
+}
+
+void require_fitting_data(const data::DataSet& data) {
+  if (data.train->features() == data.test->features()) return;
+  throw DataError("training records have " + std::to_string(data.train->features()) +
+                      " features, test records " + std::to_string(data.test->features()),
+                  "give parts of one data set");
+}
+
+}  // namespace
+
+train::RunConfig agreed_config(const TrainArguments& arguments, comm::Communicator& comm) {
+  std::string text;
+  comm::together(comm, [&] {
+    if (comm.rank() == 0) text = read_run_file(arguments.run_file);
+  });
+  text = comm::broadcast_text(comm, text);
+  train::RunConfig config;
+  comm::together(comm, [&] {
+    train::apply_run_file(config, arguments.run_file, text);
+    for (const auto& [key, value] : arguments.settings) {
+      train::set_value(config, "--" + key, key, value);
+    }
+  });
+  auto mine = train::key_values(config);
+  mine.emplace_back("the run file", arguments.run_file);
+  mine.emplace_back("--print-config", arguments.print_config ? "given" : "not given");
+  mine.emplace_back("--dry-run", arguments.dry_run ? "given" : "not given");
+  mine.emplace_back("the lockstep binary", to_hex(executable_hash()));
+  comm::require_equal(comm, "the configuration", mine,
+                      "start all ranks with the same flags, run file and binary");
+  return config;
+}
+
+std::uint64_t TrainJob::total_steps(const train::RunConfig& config) const {
+  const std::uint64_t each = plan->steps();
+  const std::uint64_t limit = config.steps.value_or(~std::uint64_t{0});
+  return config.epochs > limit / each ? limit : std::min(limit, config.epochs * each);
+}
+
+TrainJob make_job(const train::RunConfig& config, comm::Communicator& comm) {
+  TrainJob job;
+  comm::together(comm, [&] {
+    require_device(config);
+    require_mesh(config, comm.size());
+    job.threads = threads_of(config, comm);
+    job.data = data::open_data_set(config.data, {.train_limit = config.train_limit,
+                                                 .test_limit = config.test_limit,
+                                                 .divide_by = config.divide_by,
+                                                 .classes = static_cast<int>(config.classes)});
+    require_fitting_data(job.data);
+  });
+  comm::require_equal(
+      comm, "the data of ranks",
+      {{"training set", job.data.train->identity()}, {"test set", job.data.test->identity()}},
+      "give all hosts the same files");
+  comm::together(comm, [&] {
+    job.plan = training_plan(config, job.data.train->records(), comm.size());
+    const auto test_plan = train::evaluation_plan(job.data.test->records(), comm.size());
+    const auto rows = std::max(job.plan->largest_piece(), test_plan.largest_piece());
+    const nn::NetworkShape shape = {
+        job.data.train->features(), {config.layers.begin(), config.layers.end()}, config.classes};
+    require_memory(shape, rows, comm.place());
+    set_product_threads(job.threads);
+    job.network = std::make_unique<nn::Network<float>>(shape, rows);
+    nn::initialise(*job.network, {config.seed, config.seed + 1});
+    job.adam = std::make_unique<optim::Adam>(
+        job.network->parameters().values().size(),
+        optim::AdamOptions{.learning_rate = static_cast<double>(config.learning_rate)});
+    job.train = std::make_unique<data::BatchReader>(*job.data.train, *job.plan, comm.rank());
+    job.test = std::make_unique<data::BatchReader>(*job.data.test, test_plan, comm.rank());
+  });
+  return job;
+}
+
+}  // namespace lockstep::apps

@@ -1,0 +1,47 @@
+// From a configuration to the parts of a training run, on every rank alike.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "apps/arguments.hpp"
+#include "collectives/communicator.hpp"
+#include "data/batches.hpp"
+#include "data/source.hpp"
+#include "lib/nn/network.hpp"
+#include "lib/optim/adam.hpp"
+#include "lib/train/config.hpp"
+
+namespace lockstep::apps {
+
+/// The configuration that all ranks agree on: defaults, then the run file as rank 0 reads it, then
+/// each rank's flags.
+///
+/// Errors   throws comm::AgreedError (code 2) on every rank: a bad flag or run file, or ranks that
+///          were started with different flags, files or builds (names the odd rank and the key).
+/// Ranks    collective.
+train::RunConfig agreed_config(const TrainArguments& arguments, comm::Communicator& comm);
+
+/// Everything that one rank trains with. Made once, before any work; a step allocates nothing.
+struct TrainJob {
+  data::DataSet data;
+  std::optional<data::Plan> plan;
+  int threads = 1;
+  std::unique_ptr<nn::Network<float>> network;
+  std::unique_ptr<optim::Adam> adam;
+  std::unique_ptr<data::BatchReader> train;
+  std::unique_ptr<data::BatchReader> test;
+
+  /// Steps that the run will take.
+  std::uint64_t total_steps(const train::RunConfig& config) const;
+};
+
+/// Opens the data, lays the plan, and makes the first weights.
+///
+/// Errors   throws comm::AgreedError on every rank: settings that cannot be honoured here (2), bad
+///          data (65), data that differs between ranks (2), too little memory (2).
+/// Ranks    collective.
+TrainJob make_job(const train::RunConfig& config, comm::Communicator& comm);
+
+}  // namespace lockstep::apps

@@ -1,0 +1,64 @@
+#include "apps/world.hpp"
+
+#include <spdlog/fmt/fmt.h>
+
+#include "apps/failure.hpp"
+#include "collectives/agreement.hpp"
+#include "collectives/mpi_communicator.hpp"
+#include "collectives/mpi_session.hpp"
+#include "collectives/thread_group.hpp"
+#include "lib/base/errors.hpp"
+
+namespace lockstep::apps {
+namespace {
+
+constexpr std::uint64_t most_threads = 1024;
+
+int run_rank(comm::Communicator& comm, const RankBody& body) {
+  try {
+    body(comm);
+    return static_cast<int>(ExitCode::success);
+  } catch (const comm::AgreedError& error) {
+    if (comm.rank() == 0) print_error(error.what());
+    return exit_code(error);
+  } catch (const std::exception& error) {
+    print_error(fmt::format("rank {} on {}: {}", comm.rank(), comm.place().host, what_of(error)));
+    comm::abort_job(exit_code(error));
+  }
+}
+
+}  // namespace
+
+int run_over_mpi(const std::optional<comm::Launch>& launch, const RankBody& body) {
+  try {
+    if (launch) comm::require_pmix(*launch);
+    const comm::MpiSession session;
+    comm::MpiCommunicator comm;
+    if (launch) comm::require_promised_world(*launch, comm.size(), comm::mpi_version());
+    return run_rank(comm, body);
+  } catch (const ConfigError& error) {  // every process of the launch has found the same
+    const bool first = launch->rank == 0 || launch->ranks == 0;  // 0: who else there is, is unknown
+    if (first) print_error(error.what());
+    return exit_code(error);
+  }
+}
+
+void run_over_threads(std::uint64_t ranks, const RankBody& body) {
+  if (ranks > most_threads) {
+    throw ConfigError(fmt::format("ranks: {} threads are more than {}", ranks, most_threads),
+                      "start that many ranks as processes, with mpirun");
+  }
+  comm::run_ranks(static_cast<int>(ranks), [&](comm::Communicator& comm) {
+    try {
+      body(comm);
+    } catch (const comm::AgreedError&) {
+      throw;
+    } catch (const std::exception& error) {
+      if (comm.size() == 1) throw;
+      throw Error(static_cast<ExitCode>(exit_code(error)),
+                  fmt::format("rank {}: {}", comm.rank(), what_of(error)));
+    }
+  });
+}
+
+}  // namespace lockstep::apps

@@ -1,0 +1,25 @@
+// Ranks for a subcommand: processes that a launcher started, or threads of this process.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "collectives/communicator.hpp"
+#include "collectives/launcher.hpp"
+
+namespace lockstep::apps {
+
+/// One rank's part of a subcommand. What it throws as comm::AgreedError, all ranks throw.
+using RankBody = std::function<void(comm::Communicator&)>;
+
+/// Runs `body` as one rank of the MPI world that `launch` promised (or of a world of one).
+///
+/// Returns the exit code. Errors are printed here: one that all ranks share once, by rank 0; any
+/// other by the rank that met it, which then ends the whole job, for its peers may be waiting.
+int run_over_mpi(const std::optional<comm::Launch>& launch, const RankBody& body);
+
+/// Runs `body` on `ranks` threads. Throws the first failure, naming its rank where it is one's own.
+void run_over_threads(std::uint64_t ranks, const RankBody& body);
+
+}  // namespace lockstep::apps

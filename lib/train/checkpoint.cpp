@@ -1,0 +1,79 @@
+#include "lib/train/checkpoint.hpp"
+
+#include <array>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "lib/base/files.hpp"
+#include "lib/base/hash.hpp"
+
+namespace lockstep::train {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string folder_name(std::uint64_t step) {
+  std::string digits = std::to_string(step);
+  constexpr std::size_t width = 8;
+  if (digits.size() < width) digits.insert(0, width - digits.size(), '0');
+  return "step-" + digits;
+}
+
+/// The header: name -> type, shape, and bytes [begin, end) behind the header.
+std::string safetensors_header(const nn::ParameterBlock<float>& block) {
+  ordered_json header;
+  header["__metadata__"] = {{"format", "lockstep"}};
+  std::size_t at = 0;
+  for (const nn::Tensor& tensor : block.tensors()) {
+    const std::size_t end = at + tensor.size() * sizeof(float);
+    ordered_json shape = ordered_json::array();
+    if (!tensor.vector) shape.push_back(tensor.rows);
+    shape.push_back(tensor.cols);
+    header[tensor.name] = {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {at, end}}};
+    at = end;
+  }
+  std::string text = header.dump();
+  text.append((8 - text.size() % 8) % 8, ' ');  // so that the tensors stand aligned
+  return text;
+}
+
+void write_safetensors(const std::filesystem::path& path, const nn::ParameterBlock<float>& block) {
+  const std::string header = safetensors_header(block);
+  const std::uint64_t length = header.size();
+  std::vector<std::span<const std::byte>> pieces = {std::as_bytes(std::span(&length, 1)),
+                                                    std::as_bytes(std::span(header))};
+  for (const nn::Tensor& tensor : block.tensors()) {
+    pieces.push_back(std::as_bytes(block.values().subspan(tensor.offset, tensor.size())));
+  }
+  write_file(path, pieces);
+}
+
+std::string description(const nn::Network<float>& network, const CheckpointInfo& info) {
+  const ordered_json json = {{"model", "mlp"},
+                             {"widths", network.shape().widths()},
+                             {"activation", "relu"},
+                             {"parameters", network.shape().parameters()},
+                             {"divide_by", info.divide_by},
+                             {"data", info.data},
+                             {"step", info.step},
+                             {"examples", info.examples},
+                             {"weights_hash", to_hex(weights_hash(network.parameters()))}};
+  return json.dump(2) + "\n";
+}
+
+}  // namespace
+
+std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
+                                      const nn::Network<float>& network,
+                                      const CheckpointInfo& info) {
+  const std::filesystem::path final_path = checkpoints / folder_name(info.step);
+  std::filesystem::path temporary = checkpoints / ("." + folder_name(info.step) + ".tmp");
+  make_folder(temporary);
+  write_safetensors(temporary / "model.safetensors", network.parameters());
+  write_file(temporary / "network.json", description(network, info));
+  rename_folder(temporary, final_path);
+  return final_path;
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,86 @@
+// What a run is configured with: one struct, one table of settings, three ways to fill it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace lockstep::train {
+
+/// Every setting of `lockstep train`, with its default. Names and meanings: settings().
+struct RunConfig {
+  std::string data = "synthetic";
+  std::string format = "auto";
+  std::optional<std::uint64_t> train_limit;
+  std::optional<std::uint64_t> test_limit;
+  std::uint64_t classes = 10;
+  std::optional<float> divide_by;
+
+  std::string model = "mlp";
+  std::vector<std::uint64_t> layers = {700, 500};
+  std::string precision = "float32";
+
+  std::uint64_t batch_size = 128;
+  bool drop_remainder = false;
+  std::uint64_t epochs = 3;
+  std::optional<std::uint64_t> steps;
+  float learning_rate = 0.001F;
+  std::uint64_t seed = 22;
+  std::string shuffle = "global";
+
+  std::string shard_policy = "data";
+  std::string rebatch = "ceil";
+  std::string reduction = "allreduce";
+  std::string products = "auto";
+  std::string simd = "auto";
+  std::optional<std::uint64_t> leaf;
+  std::string mesh = "auto";
+
+  std::string backend = "auto";
+  std::uint64_t ranks = 1;
+  std::string device = "auto";
+  std::optional<std::uint64_t> threads;
+
+  std::string run_dir = "auto";
+  std::string resume = "none";
+  std::optional<std::uint64_t> checkpoint_every;
+  std::string progress = "auto";
+};
+
+/// One setting: its name is the flag's (without --) and the run file's key.
+struct Setting {
+  std::string name;
+  std::string
+      argument;  ///< "N", "PATH", "global|none": what help shows; "true|false" may be left out
+  std::string help;
+  /// Throws ConfigError with the reason alone; the caller knows the place.
+  std::function<void(RunConfig&, const std::string&)> set;
+  /// The value as a TOML literal that `set` reads back.
+  std::function<std::string(const RunConfig&)> literal;
+};
+
+/// All settings in the order in which they are shown.
+const std::vector<Setting>& settings();
+
+/// Sets `key`. `place` begins every message: "--seed", "runs.toml:3".
+///
+/// Errors   throws ConfigError: unknown key (with the nearest valid name), or bad value.
+void set_value(RunConfig& config, std::string_view place, const std::string& key,
+               const std::string& value);
+
+/// Applies a run file's text; `path` is for messages.
+///
+/// Errors   throws ConfigError with path and line: not TOML, unknown key, bad value.
+void apply_run_file(RunConfig& config, const std::string& path, const std::string& text);
+
+/// The whole configuration as TOML, a valid run file itself.
+std::string to_toml(const RunConfig& config);
+
+/// Names and literals: what ranks compare.
+std::vector<std::pair<std::string, std::string>> key_values(const RunConfig& config);
+
+}  // namespace lockstep::train

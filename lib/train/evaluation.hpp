@@ -1,0 +1,40 @@
+// The loss and accuracy of a network over a whole data set, every example counted once.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "collectives/communicator.hpp"
+#include "data/batches.hpp"
+#include "lib/nn/network.hpp"
+
+namespace lockstep::train {
+
+/// Examples that all ranks together evaluate at once. Not the training batch: no weights change in
+/// between, so only speed and memory choose it.
+inline constexpr std::uint64_t evaluation_batch = 1024;
+
+/// Sums over all ranks; the same on each.
+struct Evaluation {
+  std::uint64_t examples = 0;
+  double loss_sum = 0;
+  std::uint64_t correct = 0;
+  /// confusion[label * classes + predicted]: examples; empty for more than 256 classes.
+  std::vector<std::uint64_t> confusion;
+
+  double loss() const { return loss_sum / static_cast<double>(examples); }
+  double accuracy() const { return static_cast<double>(correct) / static_cast<double>(examples); }
+};
+
+/// The plan under which `records` records are evaluated on `ranks` ranks.
+data::Plan evaluation_plan(std::uint64_t records, int ranks);
+
+/// Runs the network over every record that the reader's plan deals to this rank, and adds up.
+///
+/// The network must have been made for at least the plan's largest piece.
+/// Errors   throws what reading and communicating throw.
+/// Ranks    collective.
+Evaluation evaluate(nn::Network<float>& network, data::BatchReader& reader,
+                    comm::Communicator& comm);
+
+}  // namespace lockstep::train

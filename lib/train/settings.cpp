@@ -1,0 +1,189 @@
+// The table of settings: name, help, how text becomes a value and back.
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "lib/base/errors.hpp"
+#include "lib/base/text.hpp"
+#include "lib/train/config.hpp"
+
+namespace lockstep::train {
+namespace {
+
+std::string quoted(const std::string& text) {
+  std::string literal = "\"";
+  for (const char c : text) {
+    constexpr unsigned char first_printable = 0x20;
+    if (static_cast<unsigned char>(c) < first_printable) {
+      literal += std::string("\\u00") + (c < 16 ? '0' : '1') + "0123456789ABCDEF"[c & 15];
+      continue;
+    }
+    if (c == '"' || c == '\\') literal += '\\';
+    literal += c;
+  }
+  return literal + '"';
+}
+
+float positive_number(const std::string& text) {
+  float number = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc() || stop != end || !std::isfinite(number) || number <= 0) {
+    throw ConfigError("'" + text + "' is not a finite number above 0 (in float32)");
+  }
+  return number;
+}
+
+using Count = std::uint64_t RunConfig::*;
+using MaybeCount = std::optional<std::uint64_t> RunConfig::*;
+using Text = std::string RunConfig::*;
+
+Setting count(const char* name, Count member, std::uint64_t least, const char* help,
+              std::uint64_t most = std::numeric_limits<std::int64_t>::max()) {
+  return {
+      name, "N", help,
+      [=](RunConfig& c, const std::string& text) { c.*member = parse_count(text, least, most); },
+      [=](const RunConfig& c) { return std::to_string(c.*member); }};
+}
+
+/// A count of at least 1, or `word`, which stands for no value.
+Setting count_or(const char* word, const char* name, MaybeCount member, const char* help) {
+  const std::string none = word;
+  return {name, none + "|N", help,
+          [=](RunConfig& c, const std::string& text) {
+            c.*member = text == none ? std::nullopt : std::optional(parse_count(text, 1));
+          },
+          [=](const RunConfig& c) {
+            return (c.*member).has_value() ? std::to_string(*(c.*member)) : quoted(none);
+          }};
+}
+
+Setting text(const char* name, Text member, const char* argument, const char* help) {
+  return {name, argument, help,
+          [=](RunConfig& c, const std::string& value) {
+            if (value.empty()) throw ConfigError("the value is empty");
+            if (!is_utf8(value)) throw ConfigError("'" + value + "' is not UTF-8");
+            c.*member = value;
+          },
+          [=](const RunConfig& c) { return quoted(c.*member); }};
+}
+
+/// One of `words`, of which this version honours the first `honoured`.
+Setting choice(const char* name, Text member, const std::vector<std::string>& words,
+               std::size_t honoured, const char* help) {
+  std::string all;
+  for (const auto& word : words) all += (all.empty() ? "" : "|") + word;
+  const auto set = [=](RunConfig& c, const std::string& value) {
+    std::size_t at = 0;
+    while (at < words.size() && words[at] != value) ++at;
+    if (at == words.size()) {
+      const auto guess = nearest(value, words);
+      throw ConfigError("'" + value + "' is none of " + all,
+                        guess ? "did you mean '" + *guess + "'?" : "");
+    }
+    if (at >= honoured) {
+      std::string now;
+      for (std::size_t i = 0; i < honoured; ++i) now += (i == 0 ? "" : " or ") + words[i];
+      throw ConfigError("'" + value + "' is not built yet in this version", "use " + now);
+    }
+    c.*member = value;
+  };
+  return {name, all, help, set, [=](const RunConfig& c) { return quoted(c.*member); }};
+}
+
+Setting drop_remainder() {
+  return {"drop-remainder", "true|false", "leave out the last, smaller global batch of an epoch",
+          [](RunConfig& c, const std::string& value) {
+            if (value != "true" && value != "false") {
+              throw ConfigError("'" + value + "' is neither true nor false");
+            }
+            c.drop_remainder = value == "true";
+          },
+          [](const RunConfig& c) { return std::string(c.drop_remainder ? "true" : "false"); }};
+}
+
+Setting layers() {
+  return {"layers", "700,500|none", "widths of the hidden layers; none: a linear classifier",
+          [](RunConfig& c, const std::string& value) {
+            std::vector<std::uint64_t> widths;
+            if (value != "none") {
+              for (const auto& width : split_list(value)) widths.push_back(parse_count(width, 1));
+            }
+            c.layers = widths;
+          },
+          [](const RunConfig& c) {
+            std::string list;
+            for (const auto width : c.layers) {
+              list += (list.empty() ? "" : ", ") + std::to_string(width);
+            }
+            return "[" + list + "]";
+          }};
+}
+
+Setting divide_by() {
+  return {"divide-by", "auto|X", "features are divided by this; auto: 255 for bytes, 1 for numbers",
+          [](RunConfig& c, const std::string& value) {
+            c.divide_by = value == "auto" ? std::nullopt : std::optional(positive_number(value));
+          },
+          [](const RunConfig& c) { return c.divide_by ? shortest(*c.divide_by) : quoted("auto"); }};
+}
+
+Setting learning_rate() {
+  return {"learning-rate", "X", "Adam's rate",
+          [](RunConfig& c, const std::string& value) { c.learning_rate = positive_number(value); },
+          [](const RunConfig& c) { return shortest(c.learning_rate); }};
+}
+
+std::vector<Setting> table() {
+  using C = RunConfig;
+  return {
+      text("data", &C::data, "PATH|synthetic", "data folder, or the built-in drawn digits"),
+      choice("format", &C::format, {"auto", "idx", "csv", "tfrecord", "npy"}, 2,
+             "format of the files in the data folder"),
+      count_or("all", "train-limit", &C::train_limit, "use the first N training records"),
+      count_or("all", "test-limit", &C::test_limit, "use the first N test records"),
+      count("classes", &C::classes, 1, "labels lie in [0, N)",
+            std::numeric_limits<std::int32_t>::max()),
+      divide_by(),
+      choice("model", &C::model, {"mlp", "lenet"}, 1, "kind of network"),
+      layers(),
+      choice("precision", &C::precision, {"float32", "tf32", "bf16"}, 1, "of the products"),
+      count("batch-size", &C::batch_size, 1, "examples of one step over all ranks"),
+      drop_remainder(),
+      count("epochs", &C::epochs, 1, "passes over the training set"),
+      count_or("none", "steps", &C::steps, "end after N steps, if that comes before the epochs"),
+      learning_rate(),
+      count("seed", &C::seed, 0, "of the first weights (TensorFlow's pair N, N+1) and the order"),
+      choice("shuffle", &C::shuffle, {"global", "none"}, 2, "a new order of records every epoch"),
+      choice("shard-policy", &C::shard_policy, {"data", "auto", "file", "off"}, 1,
+             "how records are dealt to ranks"),
+      choice("rebatch", &C::rebatch, {"ceil", "balanced"}, 1, "how a global batch is cut"),
+      choice("reduction", &C::reduction, {"allreduce", "canonical"}, 1, "how gradients are summed"),
+      choice("products", &C::products, {"auto", "library", "strict"}, 2, "who multiplies matrices"),
+      choice("simd", &C::simd, {"auto", "scalar", "avx2", "avx512"}, 1, "instruction set"),
+      count_or("auto", "leaf", &C::leaf,
+               "examples per leaf; pieces are whole leaves; auto: 16 for batches of 128 and more"),
+      text("mesh", &C::mesh, "auto|batch=N", "dimensions of the ranks; auto: batch=ranks"),
+      choice("backend", &C::backend, {"auto", "threads", "mpi", "shared", "nccl"}, 3,
+             "how ranks talk; auto: mpi under a launcher, else threads"),
+      count("ranks", &C::ranks, 1, "ranks as threads of this process; not under a launcher"),
+      choice("device", &C::device, {"auto", "cpu", "cuda"}, 3, "where replicas live"),
+      count_or("auto", "threads", &C::threads,
+               "threads of each rank's products; auto: the cores the launcher bound"),
+      text("run-dir", &C::run_dir, "auto|DIR", "where the run is recorded; auto: runs/DATE-TIME"),
+      choice("resume", &C::resume, {"none", "auto"}, 1, "continue a run"),
+      count_or("end", "checkpoint-every", &C::checkpoint_every,
+               "save the weights every N steps, besides at the end"),
+      choice("progress", &C::progress, {"auto", "bar", "lines", "off"}, 4,
+             "off: errors and warnings only"),
+  };
+}
+
+}  // namespace
+
+const std::vector<Setting>& settings() {
+  static const std::vector<Setting> all = table();
+  return all;
+}
+
+}  // namespace lockstep::train

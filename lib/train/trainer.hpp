@@ -1,0 +1,66 @@
+// Synchronous data-parallel training: the loop.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "collectives/communicator.hpp"
+#include "data/batches.hpp"
+#include "lib/nn/network.hpp"
+#include "lib/optim/adam.hpp"
+#include "lib/train/report.hpp"
+
+namespace lockstep::train {
+
+/// How long to train and when to save; the rest is in the parts that the trainer is given.
+struct TrainerOptions {
+  std::uint64_t epochs = 1;
+  std::optional<std::uint64_t> steps;             ///< in all
+  std::optional<std::uint64_t> checkpoint_every;  ///< steps; the end is always saved
+};
+
+/// Trains one replica in step with its peers; every rank makes one and calls run().
+///
+/// Reduction `allreduce`: each rank sums the gradients of its piece, the sums are summed over the
+/// ranks and divided once by the true number of examples of the step, and every rank takes the
+/// same Adam step. Pieces may be uneven or empty. One thread a rank.
+class Trainer {
+ public:
+  /// The parts must outlive the trainer. `network` is made for the largest piece of both readers.
+  Trainer(const TrainerOptions& options, nn::Network<float>& network, optim::Adam& adam,
+          data::BatchReader& train, data::BatchReader& test, comm::Communicator& comm);
+
+  /// Trains to the end and evaluates after every epoch. `observers` are told on rank 0 alone.
+  ///
+  /// Errors   throws comm::AgreedError, on all ranks alike: diverged (76), or replicas that differ
+  ///          at the end of an epoch (70); and what reading, communicating and observers throw.
+  /// Ranks    collective. The report is the same on all ranks but for its times.
+  RunReport run(const std::vector<Observer*>& observers);
+
+ private:
+  struct EpochSums;
+
+  EpochReport run_epoch(std::uint64_t epoch, const std::vector<Observer*>& observers);
+  nn::Tally train_step(const data::Batch& batch, PhaseSeconds& seconds);
+  nn::Tally sum_over_ranks(nn::Tally mine);
+  void save(const std::vector<Observer*>& observers);
+  static void require_finite(bool finite, std::uint64_t step, const char* what);
+  void require_same_replicas(std::uint64_t hash);
+  bool finished() const noexcept;
+
+  TrainerOptions options_;
+  nn::Network<float>& network_;
+  optim::Adam& adam_;
+  data::BatchReader& train_;
+  data::BatchReader& test_;
+  comm::Communicator& comm_;
+  std::uint64_t step_ = 0;
+  std::uint64_t examples_ = 0;
+  std::uint64_t saved_step_ = 0;
+  double startup_seconds_ = 0;
+  Evaluation last_test_;
+  std::vector<PhaseSeconds> phases_;
+};
+
+}  // namespace lockstep::train

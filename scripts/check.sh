@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# The one definition of clean, for the hook and for CI: format, clang-tidy, direction of includes, house rules.
+#   scripts/check.sh            every file that git tracks or would track
+#   scripts/check.sh --staged   only what is staged: what the pre-commit hook runs
+# clang-tidy needs a configured build/dev (cmake --preset dev). Changes nothing.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+list=(git ls-files --cached --others --exclude-standard)
+case "${1-}" in
+  '') ;;
+  --staged) list=(git diff --cached --name-only --diff-filter=ACMR) ;;
+  *) echo "usage: scripts/check.sh [--staged]" >&2; exit 2 ;;
+esac
+mapfile -t files < <("${list[@]}" | while read -r file; do if [ -f "$file" ]; then echo "$file"; fi; done)
+
+failures=0
+skipped=0
+fail() { echo "check: $*" >&2; failures=$((failures + 1)); }
+skip() { echo "check: SKIPPED $1" >&2; skipped=$((skipped + 1)); }
+
+# matching REGEX: the files whose path matches.
+matching() { printf '%s\n' "${files[@]}" | grep -E "$1" || true; }
+
+# forbid REASON LINES PATHS [EXCEPT]: no line that matches LINES in files whose path matches PATHS, but not EXCEPT.
+forbid() {
+  local found
+  found=$(matching "$3" | grep -vE "${4:-^$}" | tr '\n' '\0' | xargs -0r grep -nHIE -- "$2" || true)
+  [ -z "$found" ] || fail "$1"$'\n'"$found"
+}
+
+mapfile -t sources < <(matching '\.(cpp|hpp|cu)$')
+if [ ${#sources[@]} -eq 0 ]; then
+  :
+elif command -v clang-format >/dev/null; then
+  clang-format --dry-run -Werror "${sources[@]}" || fail "format: run clang-format -i on the files above"
+else
+  skip "format: no clang-format (scripts/install.sh brings it)"
+fi
+
+tidy=$(command -v clang-tidy-16 || command -v clang-tidy || true)
+database=build/dev/compile_commands.json
+mapfile -t units < <(matching '\.cpp$' | while read -r file; do
+  if grep -qsF "\"$PWD/$file\"" "$database"; then echo "$file"; fi
+done)
+if [ -z "$tidy" ]; then
+  skip "tidy: no clang-tidy (scripts/install.sh brings it)"
+elif [ ! -e "$database" ]; then
+  skip "tidy: no $database (cmake --preset dev writes it)"
+elif [ ${#units[@]} -gt 0 ]; then
+  # One file a process; "exit 1" because xargs would stop at a crash.
+  printf '%s\0' "${units[@]}" | xargs -0 -n 1 -P "$(nproc)" sh -c '"$@" || exit 1' tidy "$tidy" --quiet -p build/dev \
+    2> >(grep -vE 'warnings?( and [0-9]+ errors?)? generated|treated as errors' >&2) || fail "tidy: see above"
+fi
+
+# apps -> lib -> {collectives, data} -> lib/base
+up() { echo "^ *# *include *[<\"](lockstep/)?($1)/"; }
+code='\.(cpp|hpp|cu|cuh|h)$'
+forbid "includes: lib/base sees nothing above it" "$(up 'apps|collectives|data|tests|lib/([^b/]|b[^a/])[^/]*')" "^lib/base/.*$code"
+forbid "includes: collectives see lib/base alone" "$(up 'apps|data|tests|lib/([^b/]|b[^a/])[^/]*')" "^collectives/.*$code"
+forbid "includes: data sees lib/base alone" "$(up 'apps|collectives|tests|lib/([^b/]|b[^a/])[^/]*')" "^data/.*$code"
+forbid "includes: lib sees neither apps nor tests" "$(up 'apps|tests')" "^lib/.*$code"
+forbid "includes: only tests see tests" "$(up tests)" "^apps/.*$code"
+forbid "includes: write the path from the root" '^ *# *include *"\.\./' "$code"
+forbid "includes: mpi.h belongs in collectives/mpi_*" '^ *# *include *[<"]mpi\.h' "$code" '^(collectives|tests)/([a-z]+/)*mpi_'
+forbid "includes: CUDA and NCCL belong below cuda/ and in collectives/nccl*" \
+  '^ *# *include *[<"](cuda|cublas|curand|nccl|nvml|nvtx)[A-Za-z0-9_]*[./]' "$code" '(^|/)(cuda|gpu)/|^collectives/nccl'
+forbid "includes: spdlog belongs in apps/" '^ *# *include *[<"]spdlog/' "$code" '^apps/'
+
+forbid "a path of one machine" '(^|[^A-Za-z0-9_.-])/(work|farm)/' '.'
+
+while read -r file; do
+  [ "$(wc -l <"$file")" -le 400 ] || fail "$file is longer than 400 lines: does it still hold one idea?"
+done < <(matching '\.(cpp|hpp|cu|cuh|h|sh|py|cmake)$|CMakeLists\.txt$' | grep -v '^tests/' || true)
+
+for folder in apps collectives data configs scripts tests lib lib/*/; do
+  [ -e "${folder%/}/README.md" ] || fail "${folder%/} has no README.md"
+done
+
+echo "check: ${#files[@]} files, $failures failed, $skipped skipped"
+[ "$failures" -eq 0 ]

@@ -1,0 +1,166 @@
+"""Runs the `lockstep` command as a person would: alone, with ranks as threads, or under mpirun."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TIME_FACTOR = float(os.environ.get("LOCKSTEP_TIME_FACTOR", "1"))
+LIMIT = 60.0  # seconds for any one command, before the factor
+SMALL = "--train-limit 600 --test-limit 200 --layers 32 --epochs 1"
+
+# Once a rank has ended with another code than 0, mpirun kills the others after a second of grace;
+# every refusal would take that second.
+MPIRUN = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+          "OMPI_MCA_odls_base_sigkill_timeout": "0"}
+
+binary = REPOSITORY / "build/release/lockstep"  # run.py sets it
+
+
+def seconds(limit):
+    """A time limit for the build under test: sanitizers are slower."""
+    return limit * TIME_FACTOR
+
+
+def words(*args):
+    """Strings are split at spaces; paths and numbers stay whole."""
+    return [word for arg in args
+            for word in (arg.split() if isinstance(arg, str) else [str(arg)])]
+
+
+def mpirun(ranks, *args, program=None, options=""):
+    """The words of one mpirun; several of them joined by ":" are one job."""
+    return words("mpirun --oversubscribe", f"-n {ranks}", options, Path(program or binary), *args)
+
+
+def environment(extra=None):
+    """This process's, without traces of a launcher that may have started the tests."""
+    traces = ("OMPI_COMM_", "PMI_", "PMIX_", "SLURM_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(traces)}
+    return kept | MPIRUN | (extra or {})
+
+
+@dataclass
+class Result:
+    """What a command left behind."""
+    argv: list
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+    @property
+    def errors(self):
+        return [line for line in self.err.splitlines() if line.startswith("lockstep: error:")]
+
+    def __str__(self):
+        return (f"\n$ {' '.join(self.argv)}\n{self.out}--- stderr:\n{self.err}"
+                f"--- code {self.code} after {self.seconds:.1f} s")
+
+
+def start(argv, env=None, cwd=None, **options):
+    """Starts a command and returns at once."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    return subprocess.Popen(argv, env=environment(env), cwd=cwd, stdin=subprocess.DEVNULL,
+                            start_new_session=True, **pipes)
+
+
+def stop(process):
+    """Ends a command that hangs; mpirun takes its ranks with it."""
+    process.terminate()
+    try:
+        return process.communicate(timeout=10)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.communicate(timeout=10)
+
+
+def finish(process, limit=LIMIT):
+    """Waits for a started command; one that takes longer than the limit is a failure."""
+    began = time.monotonic()
+    try:
+        output, late = process.communicate(timeout=seconds(limit)), False
+    except subprocess.TimeoutExpired:
+        output, late = stop(process), True
+    out, err = ((text or b"").decode(errors="replace").replace("\r\n", "\n") for text in output)
+    result = Result(process.args, process.returncode, out, err, time.monotonic() - began)
+    if late:
+        raise AssertionError(f"still running after {seconds(limit):.0f} s: {result}")
+    return result
+
+
+def call(argv, limit=LIMIT, **options):
+    return finish(start(argv, **options), limit)
+
+
+def run(*args, ranks=None, threads=None, **options):
+    """Runs `lockstep ARGS`: under mpirun with `ranks`, or with `threads` as its --ranks."""
+    if threads:
+        args += (f"--ranks {threads}",)
+    return call(mpirun(ranks, *args) if ranks else words(binary, *args), **options)
+
+
+class Run:
+    """A run directory, as its files say."""
+
+    def __init__(self, folder, result=None):
+        self.folder = Path(folder)
+        self.result = result
+
+    @property
+    def summary(self):
+        return json.loads((self.folder / "summary.json").read_text())
+
+    @property
+    def metrics(self):
+        text = (self.folder / "metrics.jsonl").read_text()
+        return [json.loads(line) for line in text.splitlines()]
+
+    @property
+    def losses(self):
+        return [line["loss"] for line in self.metrics]
+
+    @property
+    def checkpoints(self):
+        return sorted((self.folder / "checkpoints").glob("step-*"))
+
+
+class CommandTest(unittest.TestCase):
+    """A test with a folder of its own, and assertions that show the whole command."""
+
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="lockstep-test-"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def assert_ends(self, result, code):
+        self.assertEqual(result.code, code, f"expected code {code}: {result}")
+        self.assertNotIn("Sanitizer", result.err, str(result))
+
+    def assert_says(self, text, needles, result):
+        """Each needle stands in the text, in either case."""
+        for needle in [needles] if isinstance(needles, str) else needles:
+            self.assertIn(str(needle).lower(), text.lower(), f"no '{needle}' in: {result}")
+
+    def assert_refused(self, result, code, needles=(), limit=20):
+        """The documented code, soon, and one message however many ranks there are."""
+        self.assert_ends(result, code)
+        self.assertEqual(len(result.errors), 1, f"expected one error line: {result}")
+        self.assert_says(result.err, needles, result)
+        self.assertLess(result.seconds, seconds(limit), str(result))
+
+    def succeed(self, *args, **options):
+        result = run(*args, **options)
+        self.assert_ends(result, 0)
+        return result
+
+    def train(self, *args, name="run", **options):
+        """A run of `lockstep train` that must succeed, in the folder `name`."""
+        folder = self.folder / name
+        return Run(folder, self.succeed("train", *args, "--run-dir", folder, **options))

@@ -1,0 +1,468 @@
+"""The contract of the command: flags, run files, run directories, agreement, launchers."""
+
+import gzip
+import math
+import os
+import re
+import shutil
+import struct
+import tomllib
+import unittest
+from pathlib import Path
+
+import command
+import files
+from command import SMALL, call, mpirun, run
+
+DEFAULTS = {
+    "data": "synthetic", "format": "auto", "train-limit": "all", "test-limit": "all",
+    "classes": 10, "divide-by": "auto", "model": "mlp", "layers": [700, 500],
+    "precision": "float32", "batch-size": 128, "drop-remainder": False, "epochs": 3,
+    "steps": "none", "learning-rate": 0.001, "seed": 22, "shuffle": "global",
+    "shard-policy": "data", "rebatch": "ceil", "products": "auto", "simd": "auto",
+    "leaf": "auto", "backend": "auto", "ranks": 1, "device": "auto", "threads": "auto",
+    "resume": "none", "checkpoint-every": "end", "progress": "auto",
+}
+SUMMARY = {"version", "ranks", "parameters", "steps", "examples", "epochs", "step_seconds",
+           "startup_seconds", "examples_per_second", "weights_hash", "plan_digest",
+           "peak_rss_bytes"}
+EPOCH = {"epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "seconds",
+         "examples_per_second", "weights_hash"}
+STEP_SECONDS = {"median", "data", "compute", "reduce", "update"}
+METRICS = {"step", "epoch", "examples", "loss", "accuracy", "seconds"}
+HASH = re.compile(r"[0-9a-f]{16}")
+
+USAGE_ERRORS = [  # words of the command, what the message must name
+    ("", ["no subcommand", "--help"]),
+    ("tran", ["'tran'", "'train'"]),
+    ("frobnicate", ["'frobnicate'", "--help"]),
+    ("--verson", ["--verson"]),
+    ("train --batchsize 3", ["--batchsize", "'--batch-size'"]),
+    ("train --bach-size=3", ["--bach-size", "'--batch-size'"]),
+    ("train --qqqqqqqq 1", ["--qqqqqqqq", "--help"]),
+    ("train --batch-size", ["batch-size"]),
+    ("train --set bacth-size=3", ["bacth-size", "'batch-size'"]),
+    ("train --set batch-size", ["batch-size", "KEY=VALUE"]),
+    ("train --shuffle gobal", ["--shuffle", "gobal", "global"]),
+    ("train --batch-size 12x", ["--batch-size", "12x"]),
+    ("train --seed 99999999999999999999", ["--seed", "99999999999999999999"]),
+    ("train missing.toml", ["missing.toml", "no such"]),
+    ("train .", ["."]),
+    ("train a.toml b.toml", ["a.toml", "b.toml"]),
+    ("generate", ["folder"]),
+    ("generate digits --trainlimit 3", ["trainlimit"]),
+    ("generate digits --train-limit 0", ["train-limit"]),
+]
+RUN_FILE_ERRORS = [  # text of the run file, what the message must name
+    ("seed = 1\nbach-size = 3\n", ["bad.toml:2", "bach-size", "'batch-size'"]),
+    ("seed = 1\n\nseed =\n", ["bad.toml:3"]),
+    ("batch-size = 0\n", ["bad.toml:1", "batch-size"]),
+    ("seed = 1\nseed = 2\n", ["bad.toml:2", "seed"]),
+    ("[train]\nseed = 1\n", ["bad.toml:1", "train"]),
+    ("seed = 2020-01-01\n", ["bad.toml:1", "seed"]),
+    ("layers = [[1]]\n", ["bad.toml:1", "layers"]),
+    ("drop-remainder = 3\n", ["bad.toml:1", "drop-remainder"]),
+    ("seed = true\n", ["bad.toml:1", "seed"]),
+]
+
+
+class Usage(command.CommandTest):
+    def test_help_and_version(self):
+        for args, needles in (("--help", ["train", "generate"]),
+                              ("train --help", [f"--{key}" for key in DEFAULTS]),
+                              ("generate --help", ["--train-limit", "--seed"]),
+                              ("--version", [])):
+            with self.subTest(args=args):
+                result = self.succeed(args)
+                self.assert_says(result.out, needles, result)
+                self.assertEqual(result.err, "")
+        self.assertRegex(self.succeed("--version").out, r"^\d+\.\d+\.\d+\n$")
+
+    def test_usage_errors(self):
+        for args, needles in USAGE_ERRORS:
+            with self.subTest(args=args):
+                result = run(args, cwd=self.folder)
+                self.assert_refused(result, 2, needles)
+                self.assertEqual(result.out, "")
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_run_file_errors(self):
+        for text, needles in RUN_FILE_ERRORS:
+            with self.subTest(text=text):
+                (self.folder / "bad.toml").write_text(text)
+                self.assert_refused(run("train bad.toml", cwd=self.folder), 2, needles)
+
+    def test_under_mpirun_they_are_said_once(self):
+        (self.folder / "bad.toml").write_text("bach-size = 3\n")
+        self.assert_refused(run("train --batchsize 3", ranks=3), 2, "'--batch-size'")
+        self.assert_refused(run("train bad.toml", ranks=3, cwd=self.folder), 2, "bad.toml:1")
+        self.assertEqual(self.succeed("train --help", ranks=2).out.count("--batch-size"), 1)
+
+
+class Configuration(command.CommandTest):
+    def resolved(self, *args, **options):
+        return tomllib.loads(self.succeed("train", *args, "--print-config", **options).out)
+
+    def test_defaults(self):
+        config = self.resolved()
+        self.assertEqual({key: config.get(key) for key in DEFAULTS}, DEFAULTS)
+
+    def test_what_is_printed_is_a_run_file(self):
+        flags = ("--layers 7,5 --learning-rate 0.3 --divide-by 2.5 --drop-remainder --leaf 4 "
+                 "--steps 9 --seed 9223372036854775807 --data", Path('a "b" \\c \t é'))
+        printed = self.succeed("train", *flags, "--print-config").out
+        self.assertEqual(tomllib.loads(printed)["data"], 'a "b" \\c \t é')
+        file = self.folder / "run.toml"
+        file.write_text(printed)
+        self.assertEqual(self.succeed("train", file, "--print-config").out, printed)
+        out = self.succeed("train", file, "--print-config", ranks=2).out
+        self.assertEqual(out.splitlines(), printed.splitlines())
+
+    def test_the_largest_numbers_are_refused_or_printed_as_a_run_file(self):
+        file = self.folder / "run.toml"
+        for key in ("seed", "epochs", "steps", "batch-size", "train-limit", "classes", "leaf"):
+            with self.subTest(key=key):
+                result = run(f"train --{key} {2**64 - 1} --print-config")
+                if result.code == 2:
+                    continue
+                file.write_text(result.out)
+                self.assertEqual(self.succeed("train", file, "--print-config").out, result.out)
+
+    def test_flags_override_the_file_and_the_file_defaults(self):
+        file = self.folder / "run.toml"
+        file.write_text('batch-size = 64\nseed = 5\nlayers = [3]\nsteps = 4\n')
+        config = self.resolved(file, "--seed 6 --set layers=9,8 --steps none --epochs 1 --epochs 2")
+        self.assertEqual([config[key] for key in ("batch-size", "seed", "layers", "steps",
+                                                  "epochs", "classes")],
+                         [64, 6, [9, 8], "none", 2, 10])
+        self.assertEqual(self.resolved("--set seed=7", file)["seed"], 7)
+        self.assertEqual(self.resolved("--layers none")["layers"], [])
+
+    def test_the_run_files_that_come_along(self):
+        for file in sorted((command.REPOSITORY / "configs").glob("*.toml")):
+            with self.subTest(file=file.name):
+                written = tomllib.loads(file.read_text())
+                self.assertLessEqual(written.items(), self.resolved(file).items())
+
+    def test_dry_run_creates_nothing(self):
+        for options in ({}, {"ranks": 2}, {"threads": 3}):
+            with self.subTest(**options):
+                result = self.succeed("train", SMALL, "--dry-run", cwd=self.folder, **options)
+                self.assert_says(result.out, ["600 training", "784-32-10"], result)
+                self.assertEqual(list(self.folder.iterdir()), [])
+
+
+class RunDirectory(command.CommandTest):
+    def test_files_and_keys(self):
+        made = self.train(SMALL, "--epochs 2")
+        summary, metrics = made.summary, made.metrics
+        self.assertLessEqual(SUMMARY, summary.keys())
+        self.assertLessEqual(STEP_SECONDS, summary["step_seconds"].keys())
+        self.assertLessEqual({"config.toml", "summary.json", "metrics.jsonl", "checkpoints"},
+                             {path.name for path in made.folder.iterdir()})
+        for line in metrics:
+            self.assertLessEqual(METRICS, line.keys())
+        self.assertEqual([line["step"] for line in metrics], list(range(1, 11)))
+        self.assertEqual([line["examples"] for line in metrics], 2 * ([128] * 4 + [88]))
+        self.assertEqual((summary["ranks"], summary["steps"], summary["examples"]), (1, 10, 1200))
+        self.assertEqual(summary["parameters"], 784 * 32 + 32 + 32 * 10 + 10)
+        self.assertEqual(summary["weights_hash"], summary["epochs"][-1]["weights_hash"])
+        for text in (summary["weights_hash"], summary["plan_digest"]):
+            self.assertRegex(text, HASH)
+        for key in ("startup_seconds", "examples_per_second", "peak_rss_bytes"):
+            self.assertGreater(summary[key], 0, key)
+        self.assertEqual(tomllib.loads((made.folder / "config.toml").read_text())["epochs"], 2)
+        for epoch in summary["epochs"]:
+            self.assertLessEqual(EPOCH, epoch.keys())
+            for figure in ("loss", "accuracy"):  # true means over the epoch's examples
+                total = sum(line[figure] * line["examples"] for line in metrics
+                            if line["epoch"] == epoch["epoch"])
+                self.assertAlmostEqual(epoch[f"train_{figure}"], total / 600, delta=1e-9)
+
+    def test_its_config_repeats_the_run(self):
+        first = self.train(SMALL, "--seed 7 --batch-size 50 --shuffle none", name="first")
+        again = self.train(first.folder / "config.toml", name="again")
+        other = self.train(SMALL, "--seed 8 --batch-size 50 --shuffle none", name="other")
+        self.assertEqual(again.summary["weights_hash"], first.summary["weights_hash"])
+        self.assertEqual(again.losses, first.losses)
+        self.assertNotEqual(other.summary["weights_hash"], first.summary["weights_hash"])
+
+    def test_checkpoint_is_a_whole_safetensors_file(self):
+        made = self.train(SMALL, "--layers 32,7", ranks=2)
+        self.assertEqual([path.name for path in made.checkpoints], ["step-00000005"])
+        tensors = files.read_safetensors(made.checkpoints[0] / "model.safetensors")
+        self.assertEqual([shape for shape, _ in tensors.values()],
+                         [[784, 32], [32], [32, 7], [7], [7, 10], [10]])
+        self.assertTrue(all(map(math.isfinite, sum((v for _, v in tensors.values()), ()))))
+        self.assertEqual(sum(len(values) for _, values in tensors.values()),
+                         made.summary["parameters"])
+        described = (made.checkpoints[0] / "network.json").read_text()
+        self.assertIn(made.summary["weights_hash"], described)
+
+    def test_default_place(self):
+        self.succeed("train", SMALL, cwd=self.folder)
+        self.succeed("train", SMALL, cwd=self.folder)
+        made = sorted((self.folder / "runs").iterdir())
+        self.assertEqual(len(made), 2)
+        self.assertRegex(made[0].name, r"^\d{4}-\d\d-\d\d-\d{6}$")
+        self.assertTrue(all((path / "summary.json").is_file() for path in made))
+
+    def test_a_path_that_is_not_utf8(self):
+        digits = self.folder / os.fsdecode(b"digits-\xff")
+        self.succeed("generate", digits, "--train-limit 60 --test-limit 20")
+        result = run("train --layers 4 --data", digits, "--run-dir", self.folder / "run")
+        if result.code == 2:
+            self.assertFalse((self.folder / "run").exists())
+        else:
+            self.assert_ends(result, 0)
+
+    def test_one_that_holds_a_run_is_refused(self):
+        made = self.train(SMALL)
+        before = {path: path.stat().st_mtime_ns for path in made.folder.rglob("*")}
+        for options in ({}, {"threads": 2}, {"ranks": 2}):
+            with self.subTest(**options):
+                result = run("train", SMALL, "--run-dir", made.folder, **options)
+                self.assert_refused(result, 2, [made.folder, "remedy"])
+        self.assertEqual({path: path.stat().st_mtime_ns for path in made.folder.rglob("*")}, before)
+
+    def test_one_that_cannot_be_written(self):
+        file = self.folder / "file"
+        file.write_text("")
+        for path, options in (("/proc/x", {}), (file, {}), (file / "run", {"threads": 3}),
+                              ("/proc/x", {"ranks": 2})):
+            with self.subTest(path=path, **options):
+                result = run("train", SMALL, "--run-dir", Path(path), **options)
+                self.assert_refused(result, 74, [path, "remedy"])
+
+
+class Steps(command.CommandTest):
+    def sizes(self, run):
+        return [line["examples"] for line in run.metrics]
+
+    def test_checkpoint_every(self):
+        for every, steps in ((2, [2, 4, 5]), (5, [5]), (7, [5])):
+            with self.subTest(every=every):
+                made = self.train(SMALL, f"--checkpoint-every {every}", name=f"every-{every}")
+                self.assertEqual([path.name for path in made.checkpoints],
+                                 [f"step-{step:08}" for step in steps])
+                for path in made.checkpoints:
+                    files.read_safetensors(path / "model.safetensors")
+
+    def test_steps_end_the_run(self):
+        for steps, epochs in ((3, 1), (5, 1), (7, 2), (100, 3)):
+            with self.subTest(steps=steps):
+                made = self.train(SMALL, f"--epochs 3 --steps {steps}", name=f"steps-{steps}")
+                self.assertEqual(self.sizes(made), (3 * ([128] * 4 + [88]))[:steps])
+                self.assertEqual(made.summary["steps"], min(steps, 15))
+                self.assertEqual(len(made.summary["epochs"]), epochs)
+
+    def test_enormous_numbers_are_only_limits(self):
+        most = 2**63 - 1
+        made = self.train(SMALL, f"--epochs {most} --steps 2 --batch-size {most} --leaf {most}",
+                          f"--train-limit {most} --test-limit 100 --seed {most}", threads=2)
+        self.assertEqual(self.sizes(made), [60000, 60000])
+
+    def test_drop_remainder(self):
+        self.assertEqual(self.sizes(self.train(SMALL, "--drop-remainder")), [128] * 4)
+        result = run("train", SMALL, "--drop-remainder --batch-size 601", cwd=self.folder)
+        self.assert_refused(result, 2, ["drop-remainder", "601", "600"])
+
+    def test_leaf(self):
+        usual = self.train(SMALL, ranks=2)
+        wide = self.train(SMALL, "--leaf 64", ranks=2, name="wide")
+        self.assert_says(usual.result.out, "64 a rank in leaves of 16", usual.result)
+        self.assert_says(wide.result.out, "64 a rank in leaves of 64", wide.result)
+        for loss, other in zip(usual.losses, wide.losses):
+            self.assertAlmostEqual(loss, other, delta=1e-5)
+
+    def test_more_ranks_than_examples(self):
+        few = "--train-limit 3 --test-limit 2 --layers 32 --epochs 4"
+        alone = self.train(few, name="alone")
+        for launch in ("ranks", "threads"):
+            with self.subTest(launch=launch):
+                made = self.train(few, name=launch, **{launch: 5})
+                self.assert_says(made.result.out, ["idle", "2 of 5 ranks"], made.result)
+                self.assertEqual(made.summary["examples"], 12)
+                for loss, other in zip(made.losses, alone.losses):
+                    self.assertAlmostEqual(loss, other, delta=1e-5)
+                for key in ("test_loss", "test_accuracy"):
+                    self.assertAlmostEqual(made.summary["epochs"][-1][key],
+                                           alone.summary["epochs"][-1][key], delta=1e-4)
+
+    def test_idle_ranks_are_named(self):
+        made = self.train(SMALL, "--batch-size 4 --steps 9", threads=5)
+        self.assert_says(made.result.out, ["idle", "1 of 5 ranks"], made.result)
+
+    def test_a_linear_classifier(self):
+        self.assertEqual(self.train(SMALL, "--layers none").summary["parameters"], 7850)
+
+
+class Output(command.CommandTest):
+    def test_progress_off_is_silent(self):
+        for launch in ("ranks", "threads"):
+            with self.subTest(launch=launch):
+                made = self.train(SMALL, "--progress off", name=launch, **{launch: 2})
+                self.assertEqual((made.result.out, made.result.err), ("", ""))
+
+    def test_every_line_is_printed_once(self):
+        labels = ("device", "data", "policy", "network", "batch", "reduction")
+        for launch in ("ranks", "threads"):
+            with self.subTest(launch=launch):
+                result = self.train(SMALL, "--progress lines", name=launch, **{launch: 3}).result
+                lines = result.out.splitlines()
+                for start in ("lockstep ", *(f"  {label} " for label in labels), "epoch 1/1",
+                              "5 steps", "test: ", "weights "):
+                    found = [line for line in lines if line.startswith(start)]
+                    self.assertEqual(len(found), 1, f"'{start}': {result}")
+                self.assert_says(lines[0], "3 ranks on 1 host", result)
+
+    def test_a_bar_is_drawn_where_it_is_asked_for(self):
+        result = self.train(SMALL, "--layers 700 --epochs 30 --progress bar").result
+        self.assertIn("\r[", result.out, str(result))
+        self.assertNotIn("\r", self.train(SMALL, name="alone").result.out)
+        self.assertNotIn("\r", self.train(SMALL, name="ranks", ranks=2).result.out)
+
+    def test_a_full_disk_behind_stdout(self):
+        for args in ("--help", "train --print-config", "train --help"):
+            with self.subTest(args=args), open("/dev/full", "wb") as full:
+                process = command.start([str(command.binary), *args.split()], stdout=full)
+                self.assert_ends(command.finish(process), 74)
+
+
+class Generate(command.CommandTest):
+    LIMITS = "--train-limit 600 --test-limit 200"
+
+    def test_files_hold_the_built_in_digits(self):
+        digits = self.folder / "new" / "digits"
+        self.succeed("generate", digits, self.LIMITS)
+        headers = [(0x803, 600, 28, 28), (0x801, 600), (0x803, 200, 28, 28), (0x801, 200)]
+        zipped = self.folder / "zipped"
+        zipped.mkdir()
+        for name, header in zip(files.TRAIN + files.TEST, headers):
+            raw = (digits / name).read_bytes()
+            self.assertEqual(struct.unpack_from(f">{len(header)}I", raw), header)
+            self.assertEqual(len(raw), 4 * len(header) + math.prod(header[1:]))
+            (zipped / f"{name}.gz").write_bytes(gzip.compress(raw))
+        hashes = {name: self.train(SMALL, "--data", data, name=name).summary["weights_hash"]
+                  for name, data in (("built-in", "synthetic"), ("files", digits),
+                                     ("gzip", zipped))}
+        self.assertEqual(len(set(hashes.values())), 1, str(hashes))
+
+    def test_other_seeds_draw_other_digits(self):
+        for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+            self.succeed("generate", self.folder / name, self.LIMITS, f"--seed {seed}")
+        a, b, c = ((self.folder / name / files.TRAIN[0]).read_bytes() for name in "abc")
+        self.assertEqual(a, b)
+        self.assertNotEqual(a, c)
+
+    def test_an_existing_set_is_refused(self):
+        self.succeed("generate", self.folder, self.LIMITS)
+        before = (self.folder / files.TRAIN[0]).read_bytes()
+        result = run("generate", self.folder, "--train-limit 5 --test-limit 5")
+        self.assert_refused(result, 2, [self.folder, "remedy"])
+        self.assertEqual((self.folder / files.TRAIN[0]).read_bytes(), before)
+
+    def test_an_unwritable_folder(self):
+        self.assert_refused(run("generate /proc/x", self.LIMITS), 74, ["/proc/x", "remedy"])
+
+
+class Agreement(command.CommandTest):
+    """Ranks that were started differently end together, and the odd one is named."""
+
+    def job(self, *pieces):
+        """Two ranks as usual and rank 2 with another program, flags or folder."""
+        argv = pieces[0]
+        for piece in pieces[1:]:
+            argv = argv + [":"] + piece[2:]  # without "mpirun --oversubscribe"
+        return call(argv, cwd=self.folder)
+
+    def test_flags(self):
+        usual = ("train", SMALL, "--run-dir run")
+        for flags, needles in (("--seed 5", ["rank 2", "seed", "22", "5"]),
+                               ("--dry-run", ["rank 2", "--dry-run"]),
+                               ("--print-config", ["rank 2", "--print-config"]),
+                               ("--batchsize 5", ["rank 2", "--batchsize", "--batch-size"])):
+            with self.subTest(flags=flags):
+                result = self.job(mpirun(2, *usual), mpirun(1, *usual, flags))
+                self.assert_refused(result, 2, needles)
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_binaries(self):
+        other = self.folder / "lockstep"
+        shutil.copy(command.binary, other)
+        with other.open("ab") as file:
+            file.write(b"\0")
+        result = self.job(mpirun(2, "train", SMALL), mpirun(1, "train", SMALL, program=other))
+        self.assert_refused(result, 2, ["rank 2", "binary"])
+
+    def test_run_files(self):
+        for name in ("a.toml", "b.toml"):
+            (self.folder / name).write_text("seed = 5\n")
+        result = self.job(mpirun(2, "train a.toml", SMALL), mpirun(1, "train b.toml", SMALL))
+        self.assert_refused(result, 2, ["rank 2", "run file", "a.toml", "b.toml"])
+
+    def test_data(self):
+        here, there = self.folder / "here", self.folder / "there"
+        files.write_set(here / "digits")
+        files.write_set(there / "digits", train=30)
+        train = ("train --data digits --layers 4 --run-dir", self.folder / "run")
+        result = self.job(mpirun(2, *train, options=f"-wdir {here}"),
+                          mpirun(1, *train, options=f"-wdir {there}"))
+        self.assertIn(result.code, (2, 65), str(result))
+        self.assert_refused(result, result.code, ["rank 2", "training set", "20 of", "30 of"])
+        shutil.rmtree(there / "digits")
+        result = self.job(mpirun(2, *train, options=f"-wdir {here}"),
+                          mpirun(1, *train, options=f"-wdir {there}"))
+        self.assert_refused(result, 65, ["rank 2", "digits", "no such folder", "remedy"])
+        self.assertFalse((self.folder / "run").exists())
+
+
+class Launchers(command.CommandTest):
+    FAKES = [  # what a launcher would leave in the environment, what the message must name
+        ({"PMI_SIZE": "2", "PMI_RANK": "0"}, ["2 ranks", "world of 1", "mpirun"]),
+        ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}, ["4", "srun --mpi=pmix", "--ranks"]),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2",
+          "SLURM_NTASKS": "2", "SLURM_PROCID": "0"}, ["2 ranks", "PMIx", "srun --mpi=pmix"]),
+    ]
+
+    def test_a_world_that_the_launcher_did_not_promise_is_refused(self):
+        for env, needles in self.FAKES:
+            with self.subTest(**env):
+                result = run("train", SMALL, env=env, cwd=self.folder)
+                self.assert_refused(result, 2, [*needles, "remedy"])
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_other_ranks_stay_silent(self):
+        for env in ({"PMI_SIZE": "2", "PMI_RANK": "1"},
+                    {**self.FAKES[-1][0], "SLURM_PROCID": "1"}):
+            with self.subTest(**env):
+                result = run("train", SMALL, env=env, cwd=self.folder)
+                self.assert_ends(result, 2)
+                self.assertEqual(result.errors, [], str(result))
+
+    def test_threads_inside_a_slurm_job_may_be_asked_for(self):
+        env = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}
+        self.assertEqual(self.train(SMALL, threads=2, env=env).summary["ranks"], 2)
+
+    def test_ranks_as_threads_are_refused_under_a_launcher(self):
+        for flags in ("--ranks 2", "--ranks 1", "--backend threads"):
+            with self.subTest(flags=flags):
+                result = run("train", SMALL, flags, ranks=2, cwd=self.folder)
+                self.assert_refused(result, 2, ["--ranks", "remedy"])
+
+    def test_ranks_that_nobody_started_are_refused(self):
+        for flags, env in (("--backend mpi --ranks 3", {}),
+                           ("--backend mpi", {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"})):
+            with self.subTest(flags=flags, **env):
+                result = run("train", SMALL, flags, env=env, cwd=self.folder)
+                self.assert_refused(result, 2, ["mpi", "remedy"])
+
+    def test_backends(self):
+        made = self.train(SMALL, "--backend mpi", name="mpi")
+        self.assert_says(made.result.out, ["1 rank", "backend mpi"], made.result)
+        made = self.train(SMALL, "--backend threads", name="threads", threads=2)
+        self.assert_says(made.result.out, ["2 ranks", "backend threads"], made.result)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,165 @@
+"""Killed ranks, signals and full disks: the job ends soon, and what was saved stays whole."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+from pathlib import Path
+
+import command
+import files
+from command import SMALL, call, finish, mpirun, seconds, start, words
+
+LONG = "train --train-limit 600 --test-limit 200 --layers 32 --epochs 1000000 --checkpoint-every 5"
+USUAL_GRACE = {"OMPI_MCA_odls_base_sigkill_timeout": "1"}  # mpirun's default
+SOON = 10  # seconds in which a job must end
+
+
+def children(pid):
+    """The processes that `pid` started and that run the command, in the order of their start."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, rest = path.read_text().rsplit(")", 1)
+        except OSError:  # ended meanwhile
+            continue
+        if int(rest.split()[1]) == pid and name.endswith(f"({command.binary.name[:15]}"):
+            found.append(int(path.parent.name))
+    return sorted(found)
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+class Interrupted(command.CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.made = command.Run(self.folder / "run")
+
+    def begin(self, argv):
+        """Starts a long job and waits until it has saved a few checkpoints."""
+        process = start(argv, env=USUAL_GRACE)
+        self.addCleanup(lambda: process.poll() is None and command.stop(process))
+        end = time.monotonic() + seconds(command.LIMIT)
+        while len(self.made.checkpoints) < 3:
+            if process.poll() is not None or time.monotonic() > end:
+                self.fail(f"no checkpoints: {finish(process)}")
+            time.sleep(0.02)
+        return process
+
+    def assert_kept(self):
+        """Every checkpoint is whole, and every line that was recorded can be read."""
+        self.assertGreaterEqual(len(self.made.checkpoints), 3)
+        for step, path in enumerate(self.made.checkpoints, start=1):
+            self.assertEqual(path.name, f"step-{5 * step:08}")
+            files.read_safetensors(path / "model.safetensors")
+        for step, line in enumerate(self.made.metrics, start=1):
+            self.assertEqual(line["step"], step)
+        self.assertTrue((self.made.folder / "config.toml").is_file())
+        self.assertFalse((self.made.folder / "summary.json").exists())
+
+    def job(self):
+        return mpirun(3, LONG, "--run-dir", self.made.folder)
+
+    def test_a_killed_rank_ends_the_job(self):
+        for rank in (0, 2):
+            with self.subTest(rank=rank):
+                process = self.begin(self.job())
+                ranks = children(process.pid)
+                self.assertEqual(len(ranks), 3)
+                os.kill(ranks[rank], signal.SIGKILL)
+                result = finish(process, SOON)
+                self.assertNotEqual(result.code, 0, str(result))
+                self.assertFalse(any(map(alive, ranks)), str(result))
+                self.assert_kept()
+                shutil.rmtree(self.made.folder)
+
+    def test_sigterm_to_mpirun_ends_the_job(self):
+        process = self.begin(self.job())
+        ranks = children(process.pid)
+        process.terminate()
+        result = finish(process, SOON)
+        self.assertNotEqual(result.code, 0, str(result))
+        self.assertFalse(any(map(alive, ranks)), str(result))
+        self.assert_kept()
+
+    def test_signals_end_threads(self):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
+            with self.subTest(signal=number.name):
+                process = self.begin(words(command.binary, LONG, "--ranks 3 --run-dir",
+                                           self.made.folder))
+                process.send_signal(number)
+                result = finish(process, SOON)
+                self.assertNotEqual(result.code, 0, str(result))
+                self.assert_kept()
+                shutil.rmtree(self.made.folder)
+
+
+class FullDisk(command.CommandTest):
+    """Tests that mount a tiny disk skip where that is not allowed."""
+
+    MOUNT = 'mount -t tmpfs -o size="$0" lockstep-test "$1" && shift && exec "$@"'
+
+    def setUp(self):
+        super().setUp()
+        unshare = words("unshare --mount", "" if os.geteuid() == 0 else "--map-root-user")
+        self.mount = [*unshare, "sh", "-c", self.MOUNT]
+        self.disk = self.folder / "disk"
+        self.disk.mkdir()
+
+    def require_tiny_disk(self):
+        tried = subprocess.run([*self.mount, "64k", self.disk, "true"], check=False,
+                               capture_output=True, text=True)
+        if tried.returncode != 0:
+            self.skipTest(f"no tmpfs can be mounted here: {tried.stderr.strip()}")
+
+    def on_tiny_disk(self, size, argv):
+        """The command in a mount namespace of its own, where self.disk is a tiny disk."""
+        env = USUAL_GRACE | {"TMPDIR": str(self.folder)}  # mpirun's, whose user may be another here
+        return call([*self.mount, size, str(self.disk), *argv], limit=2 * SOON, env=env)
+
+    def each_world(self, *args):
+        return {"processes": mpirun(2, *args), "threads": words(command.binary, *args, "--ranks 3"),
+                "alone": words(command.binary, *args)}.items()
+
+    def test_a_checkpoint_that_does_not_fit(self):
+        self.require_tiny_disk()
+        train = ("train", SMALL, "--layers 700,500 --run-dir", self.disk / "run")
+        for world, argv in self.each_world(*train):
+            with self.subTest(world=world):
+                result = self.on_tiny_disk("2m", argv)
+                self.assert_refused(result, 74, [self.disk / "run/checkpoints", "No space",
+                                                 "model.safetensors", "remedy"], SOON)
+
+    def test_metrics_that_do_not_fit(self):
+        self.require_tiny_disk()
+        train = ("train --train-limit 60 --test-limit 10 --layers 1 --batch-size 1 --epochs 99 "
+                 "--run-dir", self.disk / "run")
+        for world, argv in self.each_world(*train):
+            with self.subTest(world=world):
+                result = self.on_tiny_disk("64k", argv)
+                self.assert_refused(result, 74, ["metrics.jsonl", "No space", "remedy"], SOON)
+
+    def test_a_file_size_limit(self):
+        """As a full disk, without mounting anything: writes beyond the limit fail."""
+        argv = words(command.binary, "train", SMALL, "--ranks 3 --layers 700,500 --run-dir",
+                     self.folder / "run")
+        result = call(["prlimit", "--fsize=1000000", *argv], restore_signals=False)
+        self.assert_refused(result, 74, ["model.safetensors", "remedy"], SOON)
+        self.assertEqual(list((self.folder / "run/checkpoints").glob("step-*")), [])
+
+    def test_generate(self):
+        self.require_tiny_disk()
+        argv = words(command.binary, "generate", self.disk / "set")
+        result = self.on_tiny_disk("1m", argv)
+        self.assert_refused(result, 74, ["train-images", "No space", "remedy"])
+
+
+if __name__ == "__main__":
+    unittest.main()

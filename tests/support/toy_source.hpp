@@ -1,0 +1,48 @@
+// A small data set in memory, for tests of what consumes one.
+#pragma once
+
+#include <random>
+#include <vector>
+
+#include "data/source.hpp"
+
+namespace lockstep {
+
+/// Gaussian features; the label is the index of the greatest of the first `classes` of them.
+class ToySource final : public data::Source {
+ public:
+  ToySource(std::uint64_t records, std::size_t features, int classes, unsigned seed = 1)
+      : records_(records), features_(features), x_(records * features) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    for (float& value : x_) value = normal(random);
+    for (std::uint64_t i = 0; i < records; ++i) {
+      const float* row = x_.data() + i * features;
+      labels_.push_back(static_cast<std::int32_t>(std::max_element(row, row + classes) - row));
+    }
+  }
+
+  std::uint64_t records() const noexcept override { return records_; }
+  std::size_t features() const noexcept override { return features_; }
+  float divisor() const noexcept override { return 1; }
+  std::string identity() const override { return "toy"; }
+
+  void read(std::span<const std::uint64_t> ids, std::span<float> x,
+            std::span<std::int32_t> labels) override {
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      std::copy_n(x_.begin() + static_cast<std::ptrdiff_t>(ids[i] * features_), features_,
+                  x.begin() + static_cast<std::ptrdiff_t>(i * features_));
+      labels[i] = labels_[ids[i]];
+    }
+  }
+
+  std::vector<float>& x() { return x_; }
+
+ private:
+  std::uint64_t records_;
+  std::size_t features_;
+  std::vector<float> x_;
+  std::vector<std::int32_t> labels_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,111 @@
+#include "lib/train/checkpoint.hpp"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "lib/base/errors.hpp"
+#include "lib/train/run_directory.hpp"
+#include "tests/support/temporary_folder.hpp"
+
+using namespace lockstep;
+using namespace lockstep::train;
+using nlohmann::json;
+using test::TemporaryFolder;
+
+namespace {
+
+nn::Network<float> small_network() {
+  nn::Network<float> network({5, {3}, 2}, 1);
+  nn::initialise(network, {22, 23});
+  return network;
+}
+
+json json_in(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return json::parse(file);
+}
+
+}  // namespace
+
+TEST_CASE("a checkpoint holds plain tensors without padding", "[checkpoint]") {
+  const TemporaryFolder folder;
+  auto network = small_network();
+  network.parameters().value(1).flat()[0] = 7;
+  const auto path = save_checkpoint(folder.path(), network, {.step = 1200, .examples = 5});
+  CHECK(path == folder.path() / "step-00001200");
+
+  const auto bytes = test::read_bytes(path / "model.safetensors");
+  std::uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), sizeof length);
+  CHECK(length % 8 == 0);
+  const auto header = json::parse(bytes.begin() + 8, bytes.begin() + 8 + static_cast<long>(length));
+  CHECK(header["0.weight"]["shape"] == json({5, 3}));
+  CHECK(header["0.bias"]["shape"] == json({3}));
+  CHECK(header["1.weight"]["dtype"] == "F32");
+  CHECK(header["0.weight"]["data_offsets"] == json({0, 60}));
+  CHECK(header["1.bias"]["data_offsets"] == json({96, 104}));
+  CHECK(bytes.size() == 8 + length + 104);
+  float bias = 0;
+  std::memcpy(&bias, bytes.data() + 8 + length + 60, sizeof bias);
+  CHECK(bias == 7.0F);
+
+  const auto info = json_in(path / "network.json");
+  CHECK(info["widths"] == json({5, 3, 2}));
+  CHECK(info["step"] == 1200);
+  CHECK(info["parameters"] == 5 * 3 + 3 + 3 * 2 + 2);
+}
+
+TEST_CASE("what is saved stays when saving fails", "[checkpoint]") {
+  const TemporaryFolder folder;
+  const auto network = small_network();
+  const auto first = save_checkpoint(folder.path(), network, {.step = 1});
+  std::filesystem::create_directory(folder.path() / ".step-00000002.tmp");
+  std::filesystem::create_directory(folder.path() / ".step-00000002.tmp" / "model.safetensors");
+  CHECK_THROWS_AS(save_checkpoint(folder.path(), network, {.step = 2}), OutputError);
+  CHECK(std::filesystem::exists(first / "model.safetensors"));
+  CHECK_FALSE(std::filesystem::exists(folder.path() / "step-00000002"));
+}
+
+TEST_CASE("the hash is of the logical weights", "[checkpoint]") {
+  auto network = small_network();
+  const auto before = nn::weights_hash(network.parameters());
+  CHECK(before == nn::weights_hash(small_network().parameters()));
+  network.parameters().value(2).flat()[1] += 1e-6F;
+  CHECK(before != nn::weights_hash(network.parameters()));
+  const auto changed = nn::weights_hash(network.parameters());
+  network.parameters().values()[15] = 1;  // 0.weight has 15 elements: this is padding
+  CHECK(changed == nn::weights_hash(network.parameters()));
+}
+
+TEST_CASE("a run directory records a run and refuses a second one", "[run]") {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "run";
+  RunDirectory directory(path.string(), "epochs = 3\n", {.version = "1", .ranks = 2});
+  directory.on_step({1, 1, 128, 2.327221, 0.0625, 0.0041});
+  const auto network = small_network();
+  directory.on_checkpoint(network, 1, 128);
+  RunReport report;
+  report.steps = 1;
+  report.epochs.push_back({.epoch = 1, .weights_hash = 0xab});
+  directory.finish(report);
+
+  std::ifstream metrics(path / "metrics.jsonl");
+  std::string line;
+  std::getline(metrics, line);
+  CHECK(
+      line ==
+      R"({"step":1,"epoch":1,"examples":128,"loss":2.327221,"accuracy":0.0625,"seconds":0.0041})");
+  const auto summary = json_in(path / "summary.json");
+  CHECK(summary["ranks"] == 2);
+  CHECK(summary["epochs"][0]["weights_hash"] == "00000000000000ab");
+  for (const char* key : {"version", "parameters", "examples", "step_seconds", "startup_seconds",
+                          "examples_per_second", "weights_hash", "plan_digest", "peak_rss_bytes"}) {
+    CHECK(summary.contains(key));
+  }
+  CHECK(directory.last_checkpoint() == path / "checkpoints" / "step-00000001");
+  CHECK_THROWS_WITH(RunDirectory(path.string(), "", {}),
+                    Catch::Contains(path.string()) && Catch::Contains("holds a run already"));
+  CHECK_THROWS_AS(RunDirectory("/proc/nothing", "", {}), OutputError);
+}
