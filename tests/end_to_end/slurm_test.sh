@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Lockstep under Slurm, on an emulated cluster of three nodes: a job through scripts/slurm/train.sbatch, a launch that
+# would be several worlds instead of one, and a rank that is killed.
+#   tests/end_to_end/slurm_test.sh LOCKSTEP      the executable; exit code 77, with the reason, where it cannot run
+set -euo pipefail
+root=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
+
+if [ "${1-}" != --on-head ]; then
+  binary=$(realpath "${1:-$root/build/release/lockstep}")
+  [ -x "$binary" ] || { echo "SKIP: no executable $binary"; exit 77; }
+  folder=$(mktemp -d)
+  trap 'rm -rf "$folder"' EXIT
+  code=0
+  "$root/tests/support/slurm_cluster.sh" 3 "$folder" "$root/tests/end_to_end/slurm_test.sh" --on-head "$folder" "$binary" || code=$?
+  exit "$code"
+fi
+
+export LOCKSTEP=$3
+cd "$2"
+batch=$root/scripts/slurm/train.sbatch
+small=(--data synthetic --train-limit 512 --test-limit 128 --layers 32)
+long=(--data synthetic --train-limit 512 --test-limit 128 --layers 32 --epochs 1000000)
+
+fail() {
+  echo "FAILED: $*"
+  tail -n 20 ./*.out slurm/*.log 2>/dev/null
+  exit 1
+}
+until_true() {  # until_true SECONDS COMMAND...
+  local deadline=$((SECONDS + $1))
+  shift
+  until "$@"; do
+    [ "$SECONDS" -lt "$deadline" ] || return 1
+    sleep 0.1
+  done
+}
+state() { scontrol show job "$1" | grep -oP 'JobState=\K\w+'; }
+ended() { [[ $(state "$1") != @(PENDING|CONFIGURING|RUNNING|COMPLETING) ]]; }
+all_gone() { ! pgrep -x "$(basename "$LOCKSTEP")" >/dev/null; }  # the head sees the processes of all hosts
+ranks_running() { [ "$(pgrep -cx "$(basename "$LOCKSTEP")")" -eq "$1" ]; }
+
+echo "== a job on three nodes"
+job=$(sbatch --parsable --nodes=3 "$batch" "${small[@]}" --epochs 1 --run-dir "$PWD/run")
+until_true 60 ended "$job" || fail "job $job is still $(state "$job") after 60 s"
+[ "$(state "$job")" = COMPLETED ] || fail "job $job is $(state "$job")"
+grep -qE '"ranks": *3\b' run/summary.json || fail "summary.json does not say 3 ranks: $(cat run/summary.json)"
+until_true 5 all_gone || fail "processes are left: $(pgrep -l .)"
+
+echo "== srun without PMIx: several worlds of one rank"
+code=0
+timeout 60 srun --mpi=none --ntasks=2 "$LOCKSTEP" train "${small[@]}" --epochs 1 >no_pmix.out 2>&1 || code=$?
+[ "$code" -eq 2 ] || fail "exit code $code instead of 2"
+grep -q -e '--mpi=pmix' no_pmix.out || fail "the message does not name the remedy"
+
+echo "== a rank is killed"
+job=$(sbatch --parsable --nodes=3 "$batch" "${long[@]}" --run-dir "$PWD/killed")
+until_true 30 ranks_running 3 || fail "three ranks did not start"
+sleep 1
+kill -KILL "$(pgrep -nx "$(basename "$LOCKSTEP")")"
+until_true 10 ended "$job" || fail "ten seconds after a rank died the job is $(state "$job")"
+[ "$(state "$job")" = FAILED ] || fail "job $job is $(state "$job")"
+until_true 5 all_gone || fail "processes are left: $(pgrep -l .)"
+
+echo "slurm: all passed"
