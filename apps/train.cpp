@@ -73,7 +73,8 @@ Banner banner(const train::RunConfig& config, const TrainJob& job, comm::Communi
                             "smaller --leaf or a larger --batch-size would employ them",
                             idle, comm.size()));
   }
-  add("reduction", "allreduce; products by oneDNN in float32");
+  add("reduction",
+      fmt::format("{}; {} products in float32", job.step->name(), job.products->name()));
   return banner;
 }
 
@@ -111,8 +112,8 @@ void train_on(const TrainArguments& arguments, const train::RunConfig& config,
     console.emplace(progress, config.epochs, job.total_steps(config));
     observers = {&*directory, &*console};
   });
-  train::Trainer trainer({config.epochs, config.steps, config.checkpoint_every}, *job.network,
-                         *job.adam, *job.train, *job.test, comm);
+  train::Trainer trainer({config.epochs, config.steps, config.checkpoint_every, config.hash_every},
+                         *job.network, *job.step, *job.train, *job.test, comm);
   const train::RunReport report = trainer.run(observers);
   if (!speaks) return;
   directory->finish(report);

@@ -117,6 +117,40 @@ data::Plan training_plan(const train::RunConfig& config, std::uint64_t records, 
   return plan;
 }
 
+std::unique_ptr<Products<float>> make_products(const train::RunConfig& config) {
+  const bool canonical = config.reduction == "canonical";
+  if (canonical && config.products == "library") {
+    throw ConfigError(
+        "products library with reduction canonical: oneDNN does not promise that rows "
+        "are the same bits whatever their number",
+        "use --products strict, or --reduction allreduce");
+  }
+  const bool strict = config.products == "strict" || (config.products == "auto" && canonical);
+  if (!strict && config.simd != "auto") {
+    throw ConfigError("simd " + config.simd + " with products library: oneDNN chooses for itself",
+                      "use --products strict");
+  }
+  if (!strict) return make_library_products<float>();
+  const auto simd = config.simd == "scalar"   ? Simd::scalar
+                    : config.simd == "avx2"   ? Simd::avx2
+                    : config.simd == "avx512" ? Simd::avx512
+                                              : Simd::automatic;
+  return make_strict_products(simd);
+}
+
+/// Products, first weights, and the step.
+void make_replica(const train::RunConfig& config, const nn::NetworkShape& shape, std::uint64_t rows,
+                  comm::Communicator& comm, TrainJob& job) {
+  const bool canonical = config.reduction == "canonical";
+  job.products = make_products(config);
+  job.network = std::make_unique<nn::Network<float>>(
+      shape, rows, *job.products, canonical ? static_cast<std::size_t>(comm.size()) : 1);
+  nn::initialise(*job.network, {config.seed, config.seed + 1});
+  const optim::AdamOptions options = {.learning_rate = static_cast<double>(config.learning_rate)};
+  job.step = canonical ? train::make_canonical_step(*job.network, options, comm)
+                       : train::make_allreduce_step(*job.network, options, comm);
+}
+
 void require_fitting_data(const data::DataSet& data) {
   if (data.train->features() == data.test->features()) return;
   throw DataError("training records have " + std::to_string(data.train->features()) +
@@ -174,16 +208,12 @@ TrainJob make_job(const train::RunConfig& config, comm::Communicator& comm) {
   comm::together(comm, [&] {
     job.plan = training_plan(config, job.data.train->records(), comm.size());
     const auto test_plan = train::evaluation_plan(job.data.test->records(), comm.size());
-    const auto rows = std::max(job.plan->largest_piece(), test_plan.largest_piece());
+    const auto rows = std::max(job.plan->largest_gathered(), test_plan.largest_gathered());
     const nn::NetworkShape shape = {
         job.data.train->features(), {config.layers.begin(), config.layers.end()}, config.classes};
     require_memory(shape, rows, comm.place());
     set_product_threads(job.threads);
-    job.network = std::make_unique<nn::Network<float>>(shape, rows);
-    nn::initialise(*job.network, {config.seed, config.seed + 1});
-    job.adam = std::make_unique<optim::Adam>(
-        job.network->parameters().values().size(),
-        optim::AdamOptions{.learning_rate = static_cast<double>(config.learning_rate)});
+    make_replica(config, shape, rows, comm, job);
     job.train = std::make_unique<data::BatchReader>(*job.data.train, *job.plan, comm.rank());
     job.test = std::make_unique<data::BatchReader>(*job.data.test, test_plan, comm.rank());
   });

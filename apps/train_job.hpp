@@ -10,8 +10,8 @@
 #include "data/batches.hpp"
 #include "data/source.hpp"
 #include "lib/nn/network.hpp"
-#include "lib/optim/adam.hpp"
 #include "lib/train/config.hpp"
+#include "lib/train/step.hpp"
 
 namespace lockstep::apps {
 
@@ -28,8 +28,9 @@ struct TrainJob {
   data::DataSet data;
   std::optional<data::Plan> plan;
   int threads = 1;
+  std::unique_ptr<Products<float>> products;
   std::unique_ptr<nn::Network<float>> network;
-  std::unique_ptr<optim::Adam> adam;
+  std::unique_ptr<train::Step> step;
   std::unique_ptr<data::BatchReader> train;
   std::unique_ptr<data::BatchReader> test;
 

@@ -7,21 +7,20 @@
 
 #include "data/plan.hpp"
 #include "data/source.hpp"
-#include "lib/base/aligned.hpp"
 
 namespace lockstep::data {
 
-/// One rank's piece of one global batch; views into the reader, valid until its next read.
-///
-/// B examples (maybe 0), D features each.
+/// One rank's piece of one global batch. Views into the reader, valid until its next read.
 struct Batch {
-  std::span<const float> x;              ///< [B, D] row-major
-  std::span<const std::int32_t> labels;  ///< [B]
-  std::span<const std::uint64_t> ids;    ///< [B] records in the data set
+  Range piece;                           ///< of the global batch: examples [begin, end)
+  std::span<const std::int32_t> labels;  ///< [piece.size()]
+  std::span<const std::uint64_t> ids;    ///< [piece.size()] records in the data set
   std::uint64_t global_examples = 0;     ///< of this step over all ranks
+  std::uint64_t leaf = 1;                ///< examples per leaf in this step
+  std::uint64_t block = 0;               ///< examples of the first rank's piece, the largest
 };
 
-/// Reads the batches of one rank. Memory for the largest piece is taken once. Local; one thread.
+/// Reads the batches of one rank. Local; one thread.
 class BatchReader {
  public:
   /// `source` must outlive the reader and hold the plan's number of records.
@@ -29,15 +28,18 @@ class BatchReader {
 
   const Plan& plan() const noexcept { return plan_; }
 
-  /// This rank's piece at `step` of `epoch` (both from 0). Throws what Source::read throws.
-  Batch read(std::uint64_t epoch, std::uint64_t step);
+  /// This rank's piece of the global batch at `step`.
+  Range piece(std::uint64_t step) const noexcept { return plan_.piece(step, rank_); }
+
+  /// Reads the piece at `step` of `epoch` (both from 0). Its features go to `x`, which holds
+  /// piece(step).size() rows of features. Throws what Source::read throws.
+  Batch read(std::uint64_t epoch, std::uint64_t step, std::span<float> x);
 
  private:
   Source& source_;
   Plan plan_;
   std::uint64_t rank_;
   std::vector<std::uint64_t> ids_;
-  AlignedBuffer<float> x_;
   std::vector<std::int32_t> labels_;
 };
 

@@ -52,19 +52,23 @@ std::uint64_t Plan::leaf(std::uint64_t step) const noexcept {
   return options_.leaf > 0 ? options_.leaf : automatic_leaf(examples(step));
 }
 
+Range Plan::piece(std::uint64_t step, std::uint64_t rank) const noexcept {
+  return piece_of(examples(step), leaf(step), rank, options_.ranks);
+}
+
 Range Plan::positions(std::uint64_t step, std::uint64_t rank) const noexcept {
-  const Range piece = piece_of(examples(step), leaf(step), rank, options_.ranks);
+  const Range mine = piece(step, rank);
   const std::uint64_t first = step * options_.batch_size;
-  return {first + piece.begin, first + piece.end};
+  return {first + mine.begin, first + mine.end};
 }
 
 void Plan::records(std::uint64_t epoch, std::uint64_t step, std::uint64_t rank,
                    std::vector<std::uint64_t>& ids) const {
-  const Range piece = positions(step, rank);
-  ids.resize(piece.size());
+  const Range mine = positions(step, rank);
+  ids.resize(mine.size());
   const Permutation order(options_.records, options_.seed, epoch);
-  for (std::uint64_t i = 0; i < piece.size(); ++i) {
-    const std::uint64_t position = piece.begin + i;
+  for (std::uint64_t i = 0; i < mine.size(); ++i) {
+    const std::uint64_t position = mine.begin + i;
     ids[i] = options_.shuffle == Shuffle::global ? order(position) : position;
   }
 }
@@ -74,6 +78,8 @@ std::uint64_t Plan::largest_piece() const noexcept {
   const std::uint64_t last = steps_ - 1;  // may have a leaf of its own
   return std::max(positions(0, 0).size(), positions(last, 0).size());
 }
+
+std::uint64_t Plan::largest_gathered() const noexcept { return largest_piece() * options_.ranks; }
 
 std::uint64_t Plan::idle_ranks() const noexcept {
   if (steps_ == 0) return options_.ranks;

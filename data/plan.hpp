@@ -63,6 +63,9 @@ class Plan {
   /// Examples per leaf in `step`.
   std::uint64_t leaf(std::uint64_t step) const noexcept;
 
+  /// The piece of `rank` at `step`, counted from the beginning of the global batch.
+  Range piece(std::uint64_t step, std::uint64_t rank) const noexcept;
+
   /// Positions in the epoch's order that `rank` reads at `step`.
   Range positions(std::uint64_t step, std::uint64_t rank) const noexcept;
 
@@ -72,6 +75,10 @@ class Plan {
 
   /// The most examples that any rank holds in any step: what buffers must fit.
   std::uint64_t largest_piece() const noexcept;
+
+  /// The most rows that ranks * (the first rank's piece) comes to: what buffers must fit that
+  /// gather all ranks' pieces in blocks of one size.
+  std::uint64_t largest_gathered() const noexcept;
 
   /// Ranks without an example in a full step.
   std::uint64_t idle_ranks() const noexcept;

@@ -13,7 +13,7 @@ namespace lockstep::nn {
 /// A layer is a value: its shape, and which tensors of the block are its own.
 ///
 /// It owns no memory; forward and backward work on the block and the buffers they are given.
-/// B rows of this rank's piece of the batch, I inputs, O outputs. Everything here is local.
+/// B rows, I inputs, O outputs. Everything here is local.
 struct Dense {
   std::size_t inputs = 0;
   std::size_t outputs = 0;
@@ -21,29 +21,16 @@ struct Dense {
   std::size_t weight = 0;  ///< index of W [I, O] in the block; the bias [O] is the next
 
   /// The two tensors in the block's order, named "`prefix`.weight" and "`prefix`.bias".
-  std::vector<Tensor> tensors(const std::string& prefix) const {
-    return {{prefix + ".weight", inputs, outputs}, {prefix + ".bias", 1, outputs, true}};
+  template <class Real>
+  std::vector<Tensor> tensors(const std::string& prefix, const Products<Real>& products) const {
+    return {{prefix + ".weight", inputs, outputs, false, products.weight_size(inputs, outputs)},
+            {prefix + ".bias", 1, outputs, true, products.bias_size(outputs)}};
   }
 
-  /// y = activation(x W + b).  x [B, I], y [B, O].
+  /// What the products take.
   template <class Real>
-  void forward(ParameterBlock<Real>& block, Matrix<const Real> x, Matrix<Real> y) const {
-    multiply_forward<Real>(x, block.value(weight), block.value(weight + 1).flat(), activation, y);
-  }
-
-  /// Overwrites the gradients of W and b with sums over the batch.  x [B, I], dz [B, O].
-  template <class Real>
-  void backward_weights(ParameterBlock<Real>& block, Matrix<const Real> x,
-                        Matrix<const Real> dz) const {
-    multiply_backward_weights<Real>(x, dz, block.gradient(weight),
-                                    block.gradient(weight + 1).flat());
-  }
-
-  /// dx = dz W^T, times the derivative of `below`, the activation that gave x.  dx [B, I].
-  template <class Real>
-  void backward_input(ParameterBlock<Real>& block, Matrix<const Real> dz, Matrix<const Real> x,
-                      Activation below, Matrix<Real> dx) const {
-    multiply_backward_input<Real>(dz, block.value(weight), x, below, dx);
+  LayerWeights<Real> weights(const ParameterBlock<Real>& block) const {
+    return {inputs, outputs, block.value(weight), block.value(weight + 1)};
   }
 };
 

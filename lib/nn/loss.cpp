@@ -1,35 +1,44 @@
 #include "lib/nn/loss.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cassert>
 #include <cmath>
+
+#include "lib/numerics/strict_math.hpp"
 
 namespace lockstep::nn {
 namespace {
 
-/// log(sum(exp(z))) without overflow; exact shape of every loss below.
+float exponential(float x) { return strict_exp(x); }
+float logarithm(float x) { return strict_log(x); }
+double exponential(double x) { return std::exp(x); }
+double logarithm(double x) { return std::log(x); }
+
+/// log(sum(exp(z))) without overflow.
 template <class Real>
 Real log_sum_exp(std::span<const Real> z) {
   const Real greatest = *std::max_element(z.begin(), z.end());
   Real sum = 0;
-  for (const Real value : z) sum += std::exp(value - greatest);
-  return greatest + std::log(sum);
+  for (const Real value : z) sum += exponential(value - greatest);
+  return greatest + logarithm(sum);
 }
 
-template <class Real, class Row>
-Tally tally_rows(Matrix<const Real> z, std::span<const std::int32_t> labels, Row visit) {
-  assert(labels.size() == z.rows);
-  Tally tally;
-  for (std::size_t i = 0; i < z.rows; ++i) {
-    const auto row = std::span<const Real>(z.row(i));
-    const auto label = static_cast<std::size_t>(labels[i]);
-    assert(label < row.size());
-    const Real normaliser = log_sum_exp(row);
-    tally.loss_sum += static_cast<double>(normaliser - row[label]);
-    tally.correct += predicted_class(row) == label ? 1 : 0;
-    visit(i, row, label, normaliser);
+/// node(first, size) of the tree over leaves: `size` is a power of two of leaves, and the node
+/// exists, for `first` is a leaf that does.
+double tree(std::span<const ExampleResult> results, std::size_t leaf, std::size_t first,
+            std::size_t size) {
+  if (size == 1) {
+    const std::size_t begin = first * leaf;
+    double sum = 0;
+    for (const auto& result : results.subspan(begin, std::min(leaf, results.size() - begin))) {
+      sum += result.loss;
+    }
+    return sum;
   }
-  return tally;
+  const double left = tree(results, leaf, first, size / 2);
+  const std::size_t middle = first + size / 2;
+  return middle * leaf < results.size() ? left + tree(results, leaf, middle, size / 2) : left;
 }
 
 }  // namespace
@@ -40,26 +49,35 @@ std::size_t predicted_class(std::span<const Real> logits) noexcept {
 }
 
 template <class Real>
-Tally softmax_cross_entropy(Matrix<const Real> z, std::span<const std::int32_t> labels,
-                            Matrix<Real> dz) {
-  assert(dz.rows == z.rows && dz.cols == z.cols);
-  return tally_rows(z, labels, [&](std::size_t i, auto row, std::size_t label, Real normaliser) {
+void softmax_cross_entropy(Matrix<const Real> z, std::span<const std::int32_t> labels,
+                           std::span<ExampleResult> results, Matrix<Real> dz) {
+  assert(labels.size() == z.rows && results.size() == z.rows);
+  for (std::size_t i = 0; i < z.rows; ++i) {
+    const auto row = std::span<const Real>(z.row(i));
+    const auto label = static_cast<std::size_t>(labels[i]);
+    assert(label < row.size());
+    const Real normaliser = log_sum_exp(row);
+    results[i] = {static_cast<double>(normaliser - row[label]),
+                  predicted_class(row) == label ? 1.0 : 0.0};
+    if (dz.rows == 0) continue;
     const auto out = dz.row(i);
-    for (std::size_t j = 0; j < out.size(); ++j) out[j] = std::exp(row[j] - normaliser);
+    for (std::size_t j = 0; j < out.size(); ++j) out[j] = exponential(row[j] - normaliser);
     out[label] -= 1;
-  });
+  }
 }
 
-template <class Real>
-Tally softmax_cross_entropy(Matrix<const Real> z, std::span<const std::int32_t> labels) {
-  return tally_rows(z, labels, [](auto&&...) {});
+Tally sum_over_leaves(std::span<const ExampleResult> results, std::size_t leaf) {
+  if (results.empty()) return {};
+  const std::size_t leaves = (results.size() + leaf - 1) / leaf;
+  double correct = 0;
+  for (const auto& result : results) correct += result.correct;
+  return {tree(results, leaf, 0, std::bit_ceil(leaves)), static_cast<std::uint64_t>(correct)};
 }
 
-#define LOCKSTEP_INSTANTIATE(Real)                                                        \
-  template std::size_t predicted_class(std::span<const Real>) noexcept;                   \
-  template Tally softmax_cross_entropy(Matrix<const Real>, std::span<const std::int32_t>, \
-                                       Matrix<Real>);                                     \
-  template Tally softmax_cross_entropy(Matrix<const Real>, std::span<const std::int32_t>);
+#define LOCKSTEP_INSTANTIATE(Real)                                                       \
+  template std::size_t predicted_class(std::span<const Real>) noexcept;                  \
+  template void softmax_cross_entropy(Matrix<const Real>, std::span<const std::int32_t>, \
+                                      std::span<ExampleResult>, Matrix<Real>);
 LOCKSTEP_INSTANTIATE(float)
 LOCKSTEP_INSTANTIATE(double)
 #undef LOCKSTEP_INSTANTIATE

@@ -1,4 +1,4 @@
-// Softmax cross-entropy on logits, and what is counted with it.
+// Softmax cross-entropy on logits, and how examples are counted.
 #pragma once
 
 #include <cstdint>
@@ -14,24 +14,34 @@ struct Tally {
   std::uint64_t correct = 0;  ///< examples whose greatest logit is that of their label
 };
 
+/// What one example adds to a tally. Both are doubles so that they travel in one message; `correct`
+/// is 1 or 0.
+struct ExampleResult {
+  double loss = 0;
+  double correct = 0;
+};
+
 /// The first index of the greatest logit.
 template <class Real>
 std::size_t predicted_class(std::span<const Real> logits) noexcept;
 
-/// The loss -log softmax(z)[label] of every row, summed, and the number of rows predicted right.
+/// The loss -log softmax(z)[label] of every row, and whether it was predicted right.
 ///
-/// Shapes   z [B, C] logits; labels [B] in [0, C); dz [B, C] gets the gradient of the *sum* of
-///          losses, softmax(z) - onehot(label); it may be z itself. B may be 0.
-/// Errors   none: a row that is not finite gives a sum that is not finite, which the trainer sees.
+/// In float every operation is fixed: the sum of exponentials runs over the classes in order, and
+/// exponential and logarithm are those of strict_math.hpp. So a row's result is the same bits on
+/// every processor.
+/// Shapes   z [B, C] logits; labels [B] in [0, C); results [B]; dz [B, C] gets the gradient of the
+///          *sum* of losses, softmax(z) - onehot(label), or is empty. B may be 0.
+/// Errors   none: a row that is not finite gives a loss that is not finite, which the trainer sees.
 /// Ranks    local.
 /// Source   Goodfellow et al. 2016, "Deep Learning", 6.2.2.3; the greatest logit is subtracted
 ///          first, so no exponential overflows.
 template <class Real>
-Tally softmax_cross_entropy(Matrix<const Real> z, std::span<const std::int32_t> labels,
-                            Matrix<Real> dz);
+void softmax_cross_entropy(Matrix<const Real> z, std::span<const std::int32_t> labels,
+                           std::span<ExampleResult> results, Matrix<Real> dz = {});
 
-/// The same without the gradient: for evaluation.
-template <class Real>
-Tally softmax_cross_entropy(Matrix<const Real> z, std::span<const std::int32_t> labels);
+/// The sum over examples: within a leaf of `leaf` in order, then the balanced binary tree over
+/// leaves (missing leaves are skipped), in double. One fixed expression of the results.
+Tally sum_over_leaves(std::span<const ExampleResult> results, std::size_t leaf);
 
 }  // namespace lockstep::nn

@@ -1,5 +1,6 @@
 #include "lib/nn/network.hpp"
 
+#include <algorithm>
 #include <cassert>
 
 namespace lockstep::nn {
@@ -16,12 +17,23 @@ std::vector<Dense> dense_layers(const NetworkShape& shape) {
   return layers;
 }
 
-std::vector<Tensor> tensors_of(const std::vector<Dense>& layers) {
+template <class Real>
+std::vector<Tensor> tensors_of(const std::vector<Dense>& layers, const Products<Real>& products) {
   std::vector<Tensor> tensors;
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    for (auto& tensor : layers[i].tensors(std::to_string(i))) tensors.push_back(std::move(tensor));
+    for (auto& tensor : layers[i].tensors(std::to_string(i), products)) {
+      tensors.push_back(std::move(tensor));
+    }
   }
   return tensors;
+}
+
+/// The part of `slice` that lies in the tensor, counted from the tensor's first element.
+Slice within(const Tensor& tensor, Slice slice) {
+  const std::size_t end = tensor.offset + tensor.stored;
+  const std::size_t first = std::clamp(slice.first, tensor.offset, end);
+  const std::size_t last = std::clamp(slice.last, first, end);
+  return {first - tensor.offset, last - tensor.offset};
 }
 
 }  // namespace
@@ -41,54 +53,76 @@ std::size_t NetworkShape::parameters() const {
 }
 
 template <class Real>
-Network<Real>::Network(const NetworkShape& shape, std::size_t rows)
-    : shape_(shape), layers_(dense_layers(shape)), block_(tensors_of(layers_)) {
+Network<Real>::Network(const NetworkShape& shape, std::size_t rows, Products<Real>& products,
+                       std::size_t slices)
+    : shape_(shape),
+      rows_(rows),
+      products_(products),
+      layers_(dense_layers(shape)),
+      block_(tensors_of(layers_, products), products, slices),
+      results_(rows) {
+  activations_.emplace_back(rows * shape.features);
   for (const Dense& layer : layers_) {
-    outputs_.emplace_back(rows * layer.outputs);
+    activations_.emplace_back(rows * layer.outputs);
     gradients_.emplace_back(rows * layer.outputs);
   }
 }
 
-/// What layer `layer` reads: x itself, or the output of the layer below.
 template <class Real>
-Matrix<const Real> Network<Real>::activation(std::size_t layer, Matrix<const Real> x) const {
-  if (layer == 0) return x;
-  return {outputs_[layer - 1].data(), x.rows, layers_[layer - 1].outputs};
-}
-
-template <class Real>
-Matrix<const Real> Network<Real>::forward(Matrix<const Real> x) {
-  assert(x.cols == shape_.features && x.rows * shape_.classes <= outputs_.back().size());
+Matrix<const Real> Network<Real>::forward(Rows rows) {
+  assert(rows.first + rows.count <= rows_);
   for (std::size_t i = 0; i < layers_.size(); ++i) {
-    layers_[i].forward(block_, activation(i, x),
-                       Matrix<Real>(outputs_[i].data(), x.rows, layers_[i].outputs));
+    const Dense& layer = layers_[i];
+    products_.forward(view(activations_[i], layer.inputs, rows), layer.weights(block_),
+                      layer.activation, view(activations_[i + 1], layer.outputs, rows));
   }
-  return activation(layers_.size(), x);
+  return view(activations_.back(), shape_.classes, rows);
 }
 
 template <class Real>
-Tally Network<Real>::forward_backward(Matrix<const Real> x, std::span<const std::int32_t> labels) {
-  const auto gradient = [&](std::size_t i) {
-    return Matrix<Real>(gradients_[i].data(), x.rows, layers_[i].outputs);
-  };
-  const Matrix<const Real> logits = forward(x);
-  const Tally tally = softmax_cross_entropy<Real>(logits, labels, gradient(layers_.size() - 1));
-  for (std::size_t i = layers_.size(); i-- > 0;) {
-    const Matrix<const Real> input = activation(i, x);
-    layers_[i].backward_weights(block_, input, Matrix<const Real>(gradient(i)));
-    if (i > 0) {
-      layers_[i].backward_input(block_, Matrix<const Real>(gradient(i)), input,
-                                layers_[i - 1].activation, gradient(i - 1));
+void Network<Real>::loss(Rows rows, std::span<const std::int32_t> labels, bool training) {
+  const Matrix<const Real> logits = view(activations_.back(), shape_.classes, rows);
+  const Matrix<Real> dz = training ? view(gradients_.back(), shape_.classes, rows) : Matrix<Real>();
+  softmax_cross_entropy<Real>(logits, labels, results(rows), dz);
+}
+
+template <class Real>
+void Network<Real>::backward(Rows rows) {
+  for (std::size_t i = layers_.size(); i-- > 1;) {
+    const Dense& layer = layers_[i];
+    products_.backward_input(view(gradients_[i], layer.outputs, rows), layer.weights(block_),
+                             view(activations_[i], layer.inputs, rows), layers_[i - 1].activation,
+                             view(gradients_[i - 1], layer.inputs, rows));
+  }
+}
+
+template <class Real>
+void Network<Real>::weight_gradients(Rows rows, std::size_t leaf, Slice slice) {
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const Dense& layer = layers_[i];
+    const Matrix<const Real> x = view(activations_[i], layer.inputs, rows);
+    const Matrix<const Real> dz = view(gradients_[i], layer.outputs, rows);
+    const Slice w = within(block_.tensors()[layer.weight], slice);
+    if (w.size() > 0) {
+      products_.backward_weights(x, dz, leaf, w,
+                                 block_.gradient(layer.weight).subspan(w.first, w.size()));
+    }
+    const Slice b = within(block_.tensors()[layer.weight + 1], slice);
+    if (b.size() > 0) {
+      products_.backward_bias(dz, leaf, b,
+                              block_.gradient(layer.weight + 1).subspan(b.first, b.size()));
     }
   }
-  return tally;
 }
 
 void initialise(Network<float>& network, SeedPair seed) {
   auto& block = network.parameters();
   for (std::size_t i = 0; i < block.tensors().size(); ++i) {
     const Tensor& tensor = block.tensors()[i];
-    if (!tensor.vector) glorot_uniform(seed, tensor.rows, tensor.cols, block.value(i).flat());
+    if (tensor.vector) continue;
+    std::vector<float> weights(tensor.size());
+    glorot_uniform(seed, tensor.rows, tensor.cols, weights);
+    block.set_logical_value(i, weights);
   }
 }
 

@@ -26,35 +26,73 @@ struct NetworkShape {
   std::size_t parameters() const;
 };
 
-/// The weights and gradients of one replica, and the buffers to run `rows` examples at once.
+/// Rows [first, first + count) of a network's buffers.
+struct Rows {
+  std::size_t first = 0;
+  std::size_t count = 0;
+};
+
+/// The weights and gradients of one replica, and buffers for the rows of a batch.
 ///
-/// All memory is taken in the constructor; a step allocates nothing. One thread. Local.
+/// The buffers hold all rows that weight gradients are summed over; a rank fills its own with
+/// forward and backward, and may fill the others with those of its peers. All
+/// memory is taken in the constructor; a step allocates nothing. One thread; everything is local.
 template <class Real>
 class Network {
  public:
-  /// Weights are zero. `rows`: the most examples that a call will bring.
+  /// Weights are zero. `rows`: rows of the buffers. `slices`: see ParameterBlock. `products` must
+  /// outlive the network.
   /// Errors   throws std::bad_alloc.
-  Network(const NetworkShape& shape, std::size_t rows);
+  Network(const NetworkShape& shape, std::size_t rows, Products<Real>& products,
+          std::size_t slices = 1);
 
   const NetworkShape& shape() const noexcept { return shape_; }
+  std::size_t rows() const noexcept { return rows_; }
   ParameterBlock<Real>& parameters() noexcept { return block_; }
   const ParameterBlock<Real>& parameters() const noexcept { return block_; }
 
-  /// Logits of x.  x [B, features], result [B, classes]; valid until the next call.
-  Matrix<const Real> forward(Matrix<const Real> x);
+  /// Where the features of `rows` belong.  [count, features]
+  Matrix<Real> inputs(Rows rows) noexcept { return view(activations_[0], shape_.features, rows); }
 
-  /// Forward, loss, backward: overwrites the gradients with those of the *sum* of losses over x.
-  /// B = 0 gives zero gradients and an empty tally.
-  Tally forward_backward(Matrix<const Real> x, std::span<const std::int32_t> labels);
+  /// What examples added to the loss; filled by loss(), read by sum_over_leaves().
+  std::span<ExampleResult> results(Rows rows) noexcept {
+    return std::span(results_).subspan(rows.first, rows.count);
+  }
+
+  /// From inputs(rows) to logits [count, classes].
+  Matrix<const Real> forward(Rows rows);
+
+  /// After forward(): fills results(rows), and, for training, the gradient by the logits.
+  void loss(Rows rows, std::span<const std::int32_t> labels, bool training);
+
+  /// After loss(): the gradient of the *sum* of losses by every layer's x W + b.
+  void backward(Rows rows);
+
+  /// The slice of the gradient block, summed over `rows`, which begin with a leaf of `leaf`.
+  void weight_gradients(Rows rows, std::size_t leaf, Slice slice);
+
+  /// Calls visit(span) for every buffer that weight_gradients() reads: all its elements of `rows`.
+  template <class Visit>
+  void for_each_exchanged(Rows rows, Visit visit) {
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      visit(view(activations_[i], layers_[i].inputs, rows).flat());
+      visit(view(gradients_[i], layers_[i].outputs, rows).flat());
+    }
+  }
 
  private:
-  Matrix<const Real> activation(std::size_t layer, Matrix<const Real> x) const;
+  Matrix<Real> view(AlignedBuffer<Real>& buffer, std::size_t width, Rows rows) noexcept {
+    return {buffer.data() + rows.first * width, rows.count, width};
+  }
 
   NetworkShape shape_;
+  std::size_t rows_;
+  Products<Real>& products_;
   std::vector<Dense> layers_;
   ParameterBlock<Real> block_;
-  std::vector<AlignedBuffer<Real>> outputs_;    // of each layer, [rows, O]
-  std::vector<AlignedBuffer<Real>> gradients_;  // of the loss by each layer's x W + b, [rows, O]
+  std::vector<AlignedBuffer<Real>> activations_;  // inputs, then each layer's output, [rows, width]
+  std::vector<AlignedBuffer<Real>> gradients_;    // of the loss by each layer's x W + b
+  std::vector<ExampleResult> results_;
 };
 
 /// Glorot uniform weights, zero biases; the same seed for every layer, as in the tutorial.

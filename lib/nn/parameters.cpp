@@ -1,28 +1,47 @@
 #include "lib/nn/parameters.hpp"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
+
+#include "lib/base/hash.hpp"
 
 namespace lockstep::nn {
 namespace {
 
-constexpr std::size_t padding = 16;  // elements: one cache line of floats
+constexpr std::size_t line = 16;  // elements: one cache line of floats
+
+std::size_t rounded_up(std::size_t count, std::size_t unit) {
+  return (count + unit - 1) / unit * unit;
+}
 
 /// Sets the offsets; returns the length of a block.
-std::size_t lay_out(std::vector<Tensor>& tensors) {
+std::size_t lay_out(std::vector<Tensor>& tensors, std::size_t slices) {
   std::size_t at = 0;
   for (Tensor& tensor : tensors) {
     tensor.offset = at;
-    at += (tensor.size() + padding - 1) / padding * padding;
+    at += rounded_up(tensor.stored, line);
   }
-  return at;
+  return rounded_up(at, line * slices);
+}
+
+void add_tensor(Hash& hash, const ParameterBlock<float>& block, std::size_t index) {
+  const Tensor& tensor = block.tensors()[index];
+  hash.add(tensor.name);
+  hash.add(std::uint64_t{tensor.rows});
+  hash.add(std::uint64_t{tensor.cols});
+  hash.add(block.logical_value(index));
 }
 
 }  // namespace
 
 template <class Real>
-ParameterBlock<Real>::ParameterBlock(std::vector<Tensor> tensors)
-    : tensors_(std::move(tensors)), values_(lay_out(tensors_)), gradients_(values_.size()) {}
+ParameterBlock<Real>::ParameterBlock(std::vector<Tensor> tensors, const Products<Real>& products,
+                                     std::size_t slices)
+    : tensors_(std::move(tensors)),
+      products_(products),
+      values_(lay_out(tensors_, slices)),
+      gradients_(values_.size()) {}
 
 template <class Real>
 std::size_t ParameterBlock<Real>::parameters() const noexcept {
@@ -30,14 +49,49 @@ std::size_t ParameterBlock<Real>::parameters() const noexcept {
                                [](const Tensor& tensor) { return tensor.size(); });
 }
 
+template <class Real>
+std::vector<Real> ParameterBlock<Real>::logical_value(std::size_t tensor) const {
+  return logical(values_.span(), tensor);
+}
+
+template <class Real>
+std::vector<Real> ParameterBlock<Real>::logical_gradient(std::size_t tensor) const {
+  return logical(gradients_.span(), tensor);
+}
+
+template <class Real>
+std::vector<Real> ParameterBlock<Real>::logical(std::span<const Real> block,
+                                                std::size_t tensor) const {
+  const Tensor& t = tensors_[tensor];
+  const auto stored = view(block, tensor);
+  std::vector<Real> result(t.size());
+  if (t.vector) {
+    std::copy_n(stored.begin(), t.size(), result.begin());
+  } else {
+    products_.load(stored, {result.data(), t.rows, t.cols});
+  }
+  return result;
+}
+
+template <class Real>
+void ParameterBlock<Real>::set_logical_value(std::size_t tensor, std::span<const Real> logical) {
+  const Tensor& t = tensors_[tensor];
+  if (t.vector) {
+    std::copy(logical.begin(), logical.end(), value(tensor).begin());
+  } else {
+    products_.store({logical.data(), t.rows, t.cols}, value(tensor));
+  }
+}
+
 std::uint64_t weights_hash(const ParameterBlock<float>& block) {
   Hash hash;
-  for (const Tensor& tensor : block.tensors()) {
-    hash.add(tensor.name);
-    hash.add(std::uint64_t{tensor.rows});
-    hash.add(std::uint64_t{tensor.cols});
-    hash.add(block.values().subspan(tensor.offset, tensor.size()));
-  }
+  for (std::size_t i = 0; i < block.tensors().size(); ++i) add_tensor(hash, block, i);
+  return hash.value();
+}
+
+std::uint64_t tensor_hash(const ParameterBlock<float>& block, std::size_t tensor) {
+  Hash hash;
+  add_tensor(hash, block, tensor);
   return hash.value();
 }
 

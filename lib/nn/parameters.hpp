@@ -7,41 +7,52 @@
 #include <vector>
 
 #include "lib/base/aligned.hpp"
-#include "lib/base/hash.hpp"
-#include "lib/numerics/matrix.hpp"
+#include "lib/numerics/products.hpp"
 
 namespace lockstep::nn {
 
-/// A named weight: a matrix [rows, cols], or a vector [cols] where rows is 1 and `vector` is set.
+/// A named weight: logically a matrix [rows, cols], or a vector [cols] where `vector` is set.
 struct Tensor {
   std::string name;  ///< "0.weight"
   std::size_t rows = 1;
   std::size_t cols = 0;
   bool vector = false;
+  std::size_t stored = 0;  ///< elements as the products store it, their padding included
   std::size_t offset = 0;  ///< first element in both blocks; a multiple of 16
 
-  std::size_t size() const noexcept { return rows * cols; }
+  std::size_t size() const noexcept { return rows * cols; }  ///< logical
 };
 
 /// Owns weights and gradients as two flat blocks of equal layout.
 ///
-/// Layers see matrices into the blocks; optimizer, collectives and checkpoints see flat spans.
-/// Each tensor begins on a 64-byte boundary; the elements between tensors are zero and stay zero.
-/// Views live as long as this object. Not copyable: there is one block of weights a replica.
+/// Layers see stored tensors; optimizer and collectives see flat spans; checkpoints and hashes see
+/// the logical tensors. Each tensor begins on a 64-byte boundary; elements between tensors are
+/// zero and stay zero. Views live as long as this object. Not copyable: there is one block of
+/// weights a replica.
 template <class Real>
 class ParameterBlock {
  public:
-  /// Lays `tensors` out in order; their offsets are set here. All weights are zero.
+  /// Lays `tensors` out in order; their offsets are set here. All weights are zero. Both blocks
+  /// are as long as `slices` equal slices of whole cache lines. `products` must outlive the block.
   /// Errors   throws std::bad_alloc.
-  explicit ParameterBlock(std::vector<Tensor> tensors);
+  ParameterBlock(std::vector<Tensor> tensors, const Products<Real>& products, std::size_t slices);
 
   const std::vector<Tensor>& tensors() const noexcept { return tensors_; }
 
   /// Number of weights, without padding.
   std::size_t parameters() const noexcept;
 
-  Matrix<Real> value(std::size_t tensor) noexcept { return view(values_, tensor); }
-  Matrix<Real> gradient(std::size_t tensor) noexcept { return view(gradients_, tensor); }
+  /// A tensor as it is stored.
+  std::span<Real> value(std::size_t tensor) noexcept { return view(values_.span(), tensor); }
+  std::span<const Real> value(std::size_t tensor) const noexcept {
+    return view(values_.span(), tensor);
+  }
+  std::span<Real> gradient(std::size_t tensor) noexcept { return view(gradients_.span(), tensor); }
+
+  /// Copies of a tensor in logical order, row-major; and the way back.
+  std::vector<Real> logical_value(std::size_t tensor) const;
+  std::vector<Real> logical_gradient(std::size_t tensor) const;
+  void set_logical_value(std::size_t tensor, std::span<const Real> logical);
 
   /// Both blocks whole, padding included: equal lengths.
   std::span<Real> values() noexcept { return values_.span(); }
@@ -49,17 +60,22 @@ class ParameterBlock {
   std::span<Real> gradients() noexcept { return gradients_.span(); }
 
  private:
-  Matrix<Real> view(AlignedBuffer<Real>& block, std::size_t tensor) noexcept {
-    const Tensor& t = tensors_[tensor];
-    return {block.data() + t.offset, t.rows, t.cols};
+  template <class Element>
+  std::span<Element> view(std::span<Element> block, std::size_t tensor) const noexcept {
+    return block.subspan(tensors_[tensor].offset, tensors_[tensor].stored);
   }
+  std::vector<Real> logical(std::span<const Real> block, std::size_t tensor) const;
 
   std::vector<Tensor> tensors_;
+  const Products<Real>& products_;
   AlignedBuffer<Real> values_;
   AlignedBuffer<Real> gradients_;
 };
 
 /// Hash of names, shapes and weights in logical order: padding and layout do not touch it.
 std::uint64_t weights_hash(const ParameterBlock<float>& block);
+
+/// The same of one tensor alone; needs memory for a copy of it.
+std::uint64_t tensor_hash(const ParameterBlock<float>& block, std::size_t tensor);
 
 }  // namespace lockstep::nn

@@ -1,38 +1,82 @@
-// The three matrix products of a dense layer, each with what can be fused to it.
+// The three matrix products of a dense layer, behind one interface for all who compute them.
 //
-// B rows of the batch held by this rank, I inputs, O outputs of the layer.
+// B rows of the batch, I inputs, O outputs of the layer, L examples in a leaf.
 #pragma once
 
+#include <cstddef>
+#include <memory>
 #include <span>
 
 #include "lib/numerics/matrix.hpp"
+#include "lib/numerics/slice.hpp"
 
 namespace lockstep {
 
 enum class Activation { identity, relu };
 
-/// y = activation(x W + b).
-///
-/// Shapes   x [B, I], w [I, O], bias [O], y [B, O]; B may be 0.
-/// Ranks    local, as all functions here. Shapes are the caller's duty (asserted).
+/// A dense layer's weights as its products store them.
 template <class Real>
-void multiply_forward(Matrix<const Real> x, Matrix<const Real> w, std::span<const Real> bias,
-                      Activation activation, Matrix<Real> y);
+struct LayerWeights {
+  std::size_t inputs = 0;
+  std::size_t outputs = 0;
+  std::span<const Real> weight;  ///< weight_size(inputs, outputs) elements
+  std::span<const Real> bias;    ///< bias_size(outputs) elements
+};
 
-/// dx = (dz W^T), times the derivative of the activation that gave x.
+/// Multiplies for one rank, and says how weights are stored.
 ///
-/// Shapes   dz [B, O], w [I, O], dx [B, I]; x [B, I] is what the layer below gave, and
-///          `below` its activation: for relu, dx is zero where x is not positive.
+/// The logical weight is a row-major matrix [I, O]; products may store it otherwise, with padding
+/// that stays zero. Shapes are the caller's duty (asserted). Everything is local; one thread calls
+/// an object at a time, which may itself use the threads of set_product_threads().
 template <class Real>
-void multiply_backward_input(Matrix<const Real> dz, Matrix<const Real> w, Matrix<const Real> x,
-                             Activation below, Matrix<Real> dx);
+class Products {
+ public:
+  Products() = default;
+  Products(const Products&) = delete;
+  Products& operator=(const Products&) = delete;
+  virtual ~Products() = default;
 
-/// dw = x^T dz and db = column sums of dz: sums over the batch, never means.
-///
-/// Shapes   x [B, I], dz [B, O], dw [I, O], db [O]; for B = 0 both become zero.
+  /// "library", "strict", "reference".
+  virtual const char* name() const noexcept = 0;
+
+  /// Stored elements of a weight [I, O], and of a bias [O].
+  virtual std::size_t weight_size(std::size_t inputs, std::size_t outputs) const = 0;
+  virtual std::size_t bias_size(std::size_t outputs) const = 0;
+
+  /// Between the logical matrix and what is stored.
+  virtual void store(Matrix<const Real> logical, std::span<Real> stored) const = 0;
+  virtual void load(std::span<const Real> stored, Matrix<Real> logical) const = 0;
+
+  /// y = activation(x W + b).  x [B, I], y [B, O]; B may be 0.
+  virtual void forward(Matrix<const Real> x, const LayerWeights<Real>& w, Activation activation,
+                       Matrix<Real> y) = 0;
+
+  /// dx = (dz W^T), times the derivative of `below`, the activation that gave x: for relu, dx is
+  /// zero where x is not positive.  dz [B, O], x and dx [B, I].
+  virtual void backward_input(Matrix<const Real> dz, const LayerWeights<Real>& w,
+                              Matrix<const Real> x, Activation below, Matrix<Real> dx) = 0;
+
+  /// The slice of dW = x^T dz, a sum over the batch, never a mean; zero for B = 0. Rows stand in
+  /// leaves of `leaf`; only strict products keep them apart.  dw: slice.size() elements.
+  /// Errors   throws std::invalid_argument for a slice that these products cannot compute alone.
+  virtual void backward_weights(Matrix<const Real> x, Matrix<const Real> dz, std::size_t leaf,
+                                Slice slice, std::span<Real> dw) = 0;
+
+  /// The slice of db, the column sums of dz; as above.
+  virtual void backward_bias(Matrix<const Real> dz, std::size_t leaf, Slice slice,
+                             std::span<Real> db) = 0;
+};
+
+/// Row-major weights. oneDNN in float; plain loops in double, which the gradient checks use.
 template <class Real>
-void multiply_backward_weights(Matrix<const Real> x, Matrix<const Real> dz, Matrix<Real> dw,
-                               std::span<Real> db);
+std::unique_ptr<Products<Real>> make_library_products();
+
+/// Which instructions compute; never which bits.
+enum class Simd { automatic, scalar, avx2, avx512 };
+
+/// Weights in panels (panels.hpp), every element a fixed expression (strict.hpp).
+/// Errors   throws ConfigError where this processor lacks the instructions.
+std::unique_ptr<Products<float>> make_strict_products(Simd simd);
 
 /// Threads that this rank's products use from now on, at least 1. Local to the calling thread.
 void set_product_threads(int threads);

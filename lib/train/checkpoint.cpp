@@ -43,8 +43,9 @@ void write_safetensors(const std::filesystem::path& path, const nn::ParameterBlo
   const std::uint64_t length = header.size();
   std::vector<std::span<const std::byte>> pieces = {std::as_bytes(std::span(&length, 1)),
                                                     std::as_bytes(std::span(header))};
-  for (const nn::Tensor& tensor : block.tensors()) {
-    pieces.push_back(std::as_bytes(block.values().subspan(tensor.offset, tensor.size())));
+  std::vector<std::vector<float>> tensors;
+  for (std::size_t i = 0; i < block.tensors().size(); ++i) {
+    pieces.push_back(std::as_bytes(std::span(tensors.emplace_back(block.logical_value(i)))));
   }
   write_file(path, pieces);
 }

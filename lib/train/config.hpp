@@ -34,7 +34,7 @@ struct RunConfig {
 
   std::string shard_policy = "data";
   std::string rebatch = "ceil";
-  std::string reduction = "allreduce";
+  std::string reduction = "canonical";
   std::string products = "auto";
   std::string simd = "auto";
   std::optional<std::uint64_t> leaf;
@@ -48,6 +48,7 @@ struct RunConfig {
   std::string run_dir = "auto";
   std::string resume = "none";
   std::optional<std::uint64_t> checkpoint_every;
+  std::optional<std::uint64_t> hash_every;
   std::string progress = "auto";
 };
 

@@ -1,6 +1,6 @@
 #include "lib/train/evaluation.hpp"
 
-#include <array>
+#include "lib/train/step.hpp"
 
 namespace lockstep::train {
 namespace {
@@ -32,20 +32,19 @@ Evaluation evaluate(nn::Network<float>& network, data::BatchReader& reader,
   if (shape.classes <= most_confusion_classes) {
     result.confusion.resize(shape.classes * shape.classes);
   }
-  nn::Tally total;
   for (std::uint64_t step = 0; step < reader.plan().steps(); ++step) {
-    const data::Batch batch = reader.read(0, step);
-    const auto logits = network.forward({batch.x.data(), batch.labels.size(), shape.features});
-    const auto tally = nn::softmax_cross_entropy<float>(logits, batch.labels);
-    total.loss_sum += tally.loss_sum;
-    total.correct += tally.correct;
-    count_confusion(logits, batch.labels, result.confusion);
+    const data::Range piece = reader.piece(step);
+    const nn::Rows mine = {piece.begin, piece.size()};
+    const data::Batch batch = reader.read(0, step, network.inputs(mine).flat());
+    count_confusion(network.forward(mine), batch.labels, result.confusion);
+    network.loss(mine, batch.labels, false);
+    gather_results(network, batch.block, comm);
+    const nn::Tally tally =
+        nn::sum_over_leaves(network.results({0, batch.global_examples}), batch.leaf);
+    result.loss_sum += tally.loss_sum;
+    result.correct += tally.correct;
   }
-  comm.all_reduce(std::span(&total.loss_sum, 1));
-  comm.all_reduce(std::span(&total.correct, 1));
   comm.all_reduce(std::span(result.confusion));
-  result.loss_sum = total.loss_sum;
-  result.correct = total.correct;
   return result;
 }
 

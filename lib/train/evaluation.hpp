@@ -14,7 +14,8 @@ namespace lockstep::train {
 /// between, so only speed and memory choose it.
 inline constexpr std::uint64_t evaluation_batch = 1024;
 
-/// Sums over all ranks; the same on each.
+/// Sums over all ranks; the same on each, and for any number of them where rows are: the loss is
+/// summed over leaves in a tree, batch after batch.
 struct Evaluation {
   std::uint64_t examples = 0;
   double loss_sum = 0;
@@ -31,7 +32,7 @@ data::Plan evaluation_plan(std::uint64_t records, int ranks);
 
 /// Runs the network over every record that the reader's plan deals to this rank, and adds up.
 ///
-/// The network must have been made for at least the plan's largest piece.
+/// The network must have rows for the plan's largest_gathered().
 /// Errors   throws what reading and communicating throw.
 /// Ranks    collective.
 Evaluation evaluate(nn::Network<float>& network, data::BatchReader& reader,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/train/evaluation.hpp"
@@ -17,6 +18,8 @@ struct StepReport {
   double loss = 0;
   double accuracy = 0;
   double seconds = 0;  ///< from the last step's end to this one's
+  /// Every tensor's name and hash after the step's update; empty where none is due.
+  std::vector<std::pair<std::string, std::uint64_t>> hashes = {};
 };
 
 /// One epoch. Training figures are means over its examples, each taken just before its update.

@@ -61,9 +61,10 @@ RunDirectory::RunDirectory(const std::string& path, const std::string& config_to
 }
 
 void RunDirectory::on_step(const StepReport& report) {
-  const ordered_json line = {{"step", report.step},         {"epoch", report.epoch},
-                             {"examples", report.examples}, {"loss", report.loss},
-                             {"accuracy", report.accuracy}, {"seconds", report.seconds}};
+  ordered_json line = {{"step", report.step},         {"epoch", report.epoch},
+                       {"examples", report.examples}, {"loss", report.loss},
+                       {"accuracy", report.accuracy}, {"seconds", report.seconds}};
+  for (const auto& [tensor, hash] : report.hashes) line["hashes"][tensor] = to_hex(hash);
   metrics_->write(line.dump());
 }
 

@@ -27,6 +27,7 @@ struct RunFacts {
 /// renamed. metrics.jsonl has one line a step:
 ///   {"step": 1, "epoch": 1, "examples": 128, "loss": 2.327221, "accuracy": 0.0625, "seconds":
 ///   0.0041}
+/// with "hashes": {"0.weight": "16 hex digits", ...} on the steps that --hash-every names,
 /// and its numbers read back as the same doubles. It reaches the disk at every epoch's end.
 class RunDirectory final : public Observer {
  public:

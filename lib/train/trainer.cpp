@@ -1,7 +1,6 @@
 #include "lib/train/trainer.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "collectives/agreement.hpp"
@@ -13,22 +12,6 @@ namespace {
 
 constexpr std::size_t warm_up_steps = 10;
 constexpr std::uint64_t most_timed_steps = 1 << 20;
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-/// Seconds since the last call, or since it was made.
-class Lap {
- public:
-  double take() {
-    const double now = now_seconds();
-    return now - std::exchange(last_, now);
-  }
-
- private:
-  double last_ = now_seconds();
-};
 
 double median_of(std::span<const PhaseSeconds> steps, double PhaseSeconds::*phase) {
   if (steps.empty()) return 0;
@@ -55,9 +38,9 @@ struct Trainer::EpochSums {
   double seconds = 0;
 };
 
-Trainer::Trainer(const TrainerOptions& options, nn::Network<float>& network, optim::Adam& adam,
+Trainer::Trainer(const TrainerOptions& options, nn::Network<float>& network, Step& step,
                  data::BatchReader& train, data::BatchReader& test, comm::Communicator& comm)
-    : options_(options), network_(network), adam_(adam), train_(train), test_(test), comm_(comm) {
+    : options_(options), network_(network), update_(step), train_(train), test_(test), comm_(comm) {
   const std::uint64_t each = std::min(train.plan().steps(), most_timed_steps);
   const std::uint64_t epochs = std::min(options.epochs, most_timed_steps);
   phases_.reserve(
@@ -85,31 +68,7 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
 
 EpochReport Trainer::run_epoch(std::uint64_t epoch, const std::vector<Observer*>& observers) {
   EpochSums sums;
-  Lap whole_step;
-  for (std::uint64_t s = 0; s < train_.plan().steps() && !finished(); ++s) {
-    PhaseSeconds seconds;
-    Lap reading;
-    const data::Batch batch = train_.read(epoch, s);
-    seconds.data = reading.take();
-    const nn::Tally tally = train_step(batch, seconds);
-    ++step_;
-    const auto examples = batch.global_examples;
-    examples_ += examples;
-    if (step_ == 1) startup_seconds_ = process_age_seconds();
-
-    seconds.total = whole_step.take();
-    if (phases_.size() < phases_.capacity()) phases_.push_back(seconds);
-    sums.tally.loss_sum += tally.loss_sum;
-    sums.tally.correct += tally.correct;
-    sums.examples += examples;
-    sums.seconds += seconds.total;
-    const auto count = static_cast<double>(examples);
-    for (Observer* observer : observers) {
-      observer->on_step({step_, epoch + 1, examples, tally.loss_sum / count,
-                         static_cast<double>(tally.correct) / count, seconds.total});
-    }
-    if (options_.checkpoint_every && step_ % *options_.checkpoint_every == 0) save(observers);
-  }
+  train_steps(epoch, sums, observers);
   last_test_ = evaluate(network_, test_, comm_);
   require_finite(std::isfinite(last_test_.loss_sum), step_, "test loss");
   const std::uint64_t hash = nn::weights_hash(network_.parameters());
@@ -125,31 +84,58 @@ EpochReport Trainer::run_epoch(std::uint64_t epoch, const std::vector<Observer*>
           hash};
 }
 
-/// One step of synchronous data-parallel training. Returns the tally of the global batch.
-nn::Tally Trainer::train_step(const data::Batch& batch, PhaseSeconds& seconds) {
-  auto& parameters = network_.parameters();
-  Lap phase;
-  const nn::Tally mine = network_.forward_backward(
-      {batch.x.data(), batch.labels.size(), network_.shape().features}, batch.labels);
-  seconds.compute = phase.take();
+void Trainer::train_steps(std::uint64_t epoch, EpochSums& sums,
+                          const std::vector<Observer*>& observers) {
+  Lap whole_step;
+  for (std::uint64_t s = 0; s < train_.plan().steps() && !finished(); ++s) {
+    PhaseSeconds seconds;
+    const nn::Tally tally = train_step(epoch, s, seconds);
+    ++step_;
+    const std::uint64_t examples = train_.plan().examples(s);
+    examples_ += examples;
+    if (step_ == 1) startup_seconds_ = process_age_seconds();
+    auto hashes = hashes_due();
 
-  const nn::Tally global = sum_over_ranks(mine);
-  require_finite(std::isfinite(global.loss_sum), step_ + 1, "loss");
-  comm_.all_reduce(parameters.gradients());
-  seconds.reduce = phase.take();
-
-  const bool finite =
-      adam_.update(parameters.values(), parameters.gradients(), batch.global_examples);
-  require_finite(finite, step_ + 1, "gradient");
-  seconds.update = phase.take();
-  return global;
+    seconds.total = whole_step.take();
+    if (phases_.size() < phases_.capacity()) phases_.push_back(seconds);
+    sums.tally.loss_sum += tally.loss_sum;
+    sums.tally.correct += tally.correct;
+    sums.examples += examples;
+    sums.seconds += seconds.total;
+    const auto count = static_cast<double>(examples);
+    const StepReport report{step_,
+                            epoch + 1,
+                            examples,
+                            tally.loss_sum / count,
+                            static_cast<double>(tally.correct) / count,
+                            seconds.total,
+                            std::move(hashes)};
+    for (Observer* observer : observers) observer->on_step(report);
+    if (options_.checkpoint_every && step_ % *options_.checkpoint_every == 0) save(observers);
+  }
 }
 
-nn::Tally Trainer::sum_over_ranks(nn::Tally mine) {
-  // Counts are exact in double far beyond any batch, so one message carries both.
-  std::array totals = {mine.loss_sum, static_cast<double>(mine.correct)};
-  comm_.all_reduce(std::span<double>(totals));
-  return {totals[0], static_cast<std::uint64_t>(totals[1])};
+/// One step of synchronous data-parallel training. Returns the tally of the global batch.
+nn::Tally Trainer::train_step(std::uint64_t epoch, std::uint64_t step, PhaseSeconds& seconds) {
+  Lap reading;
+  const nn::Rows mine = update_.place(train_.piece(step));
+  const data::Batch batch = train_.read(epoch, step, network_.inputs(mine).flat());
+  seconds.data = reading.take();
+  const StepResult result = update_.run(batch, seconds);
+  require_finite(std::isfinite(result.tally.loss_sum), step_ + 1, "loss");
+  require_finite(result.finite, step_ + 1, "gradient");
+  return result.tally;
+}
+
+/// One rank's replica stands for all: whether they are equal is another question.
+std::vector<std::pair<std::string, std::uint64_t>> Trainer::hashes_due() const {
+  if (!options_.hash_every || step_ % *options_.hash_every != 0 || comm_.rank() != 0) return {};
+  const auto& block = network_.parameters();
+  std::vector<std::pair<std::string, std::uint64_t>> hashes;
+  for (std::size_t i = 0; i < block.tensors().size(); ++i) {
+    hashes.emplace_back(block.tensors()[i].name, nn::tensor_hash(block, i));
+  }
+  return hashes;
 }
 
 /// Saves the weights as they stand, unless that is done.

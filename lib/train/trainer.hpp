@@ -3,13 +3,15 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "collectives/communicator.hpp"
 #include "data/batches.hpp"
 #include "lib/nn/network.hpp"
-#include "lib/optim/adam.hpp"
 #include "lib/train/report.hpp"
+#include "lib/train/step.hpp"
 
 namespace lockstep::train {
 
@@ -18,17 +20,17 @@ struct TrainerOptions {
   std::uint64_t epochs = 1;
   std::optional<std::uint64_t> steps;             ///< in all
   std::optional<std::uint64_t> checkpoint_every;  ///< steps; the end is always saved
+  std::optional<std::uint64_t> hash_every = {};   ///< steps; of every tensor, by rank 0
 };
 
 /// Trains one replica in step with its peers; every rank makes one and calls run().
 ///
-/// Reduction `allreduce`: each rank sums the gradients of its piece, the sums are summed over the
-/// ranks and divided once by the true number of examples of the step, and every rank takes the
-/// same Adam step. Pieces may be uneven or empty. One thread a rank.
+/// Pieces may be uneven or empty. One thread a rank.
 class Trainer {
  public:
-  /// The parts must outlive the trainer. `network` is made for the largest piece of both readers.
-  Trainer(const TrainerOptions& options, nn::Network<float>& network, optim::Adam& adam,
+  /// The parts must outlive the trainer. `network` has rows for Plan::largest_gathered() of both
+  /// readers' plans.
+  Trainer(const TrainerOptions& options, nn::Network<float>& network, Step& step,
           data::BatchReader& train, data::BatchReader& test, comm::Communicator& comm);
 
   /// Trains to the end and evaluates after every epoch. `observers` are told on rank 0 alone.
@@ -42,8 +44,9 @@ class Trainer {
   struct EpochSums;
 
   EpochReport run_epoch(std::uint64_t epoch, const std::vector<Observer*>& observers);
-  nn::Tally train_step(const data::Batch& batch, PhaseSeconds& seconds);
-  nn::Tally sum_over_ranks(nn::Tally mine);
+  void train_steps(std::uint64_t epoch, EpochSums& sums, const std::vector<Observer*>& observers);
+  nn::Tally train_step(std::uint64_t epoch, std::uint64_t step, PhaseSeconds& seconds);
+  std::vector<std::pair<std::string, std::uint64_t>> hashes_due() const;
   void save(const std::vector<Observer*>& observers);
   static void require_finite(bool finite, std::uint64_t step, const char* what);
   void require_same_replicas(std::uint64_t hash);
@@ -51,7 +54,7 @@ class Trainer {
 
   TrainerOptions options_;
   nn::Network<float>& network_;
-  optim::Adam& adam_;
+  Step& update_;
   data::BatchReader& train_;
   data::BatchReader& test_;
   comm::Communicator& comm_;

@@ -89,13 +89,14 @@ SETTINGS = {
     "--device cuda + mpi": ["device", "cuda", "--device cpu"],
     "--mesh batch=7": ["mesh", "batch=7"],
     "--mesh rows=1": ["mesh", "rows=1"],
+    "--products library": ["products library", "canonical", "--reduction allreduce"],
+    "--reduction allreduce --simd avx2": ["simd avx2", "--products strict"],
 }
 
 NOT_BUILT = {
     "model": ["lenet"], "precision": ["tf32", "bf16"], "format": ["csv", "tfrecord", "npy"],
-    "shard-policy": ["auto", "file", "off"], "rebatch": ["balanced"], "reduction": ["canonical"],
-    "simd": ["scalar", "avx2", "avx512"], "backend": ["shared", "nccl"], "resume": ["auto"],
-    "mesh": ["batch=1,model=2"], "device": ["cuda"],
+    "shard-policy": ["auto", "file", "off"], "rebatch": ["balanced"], "backend": ["shared", "nccl"],
+    "resume": ["auto"], "mesh": ["batch=1,model=2"], "device": ["cuda"],
 }
 
 

@@ -19,9 +19,9 @@ DEFAULTS = {
     "classes": 10, "divide-by": "auto", "model": "mlp", "layers": [700, 500],
     "precision": "float32", "batch-size": 128, "drop-remainder": False, "epochs": 3,
     "steps": "none", "learning-rate": 0.001, "seed": 22, "shuffle": "global",
-    "shard-policy": "data", "rebatch": "ceil", "products": "auto", "simd": "auto",
+    "shard-policy": "data", "rebatch": "ceil", "reduction": "canonical", "products": "auto", "simd": "auto",
     "leaf": "auto", "backend": "auto", "ranks": 1, "device": "auto", "threads": "auto",
-    "resume": "none", "checkpoint-every": "end", "progress": "auto",
+    "resume": "none", "checkpoint-every": "end", "hash-every": "none", "progress": "auto",
 }
 SUMMARY = {"version", "ranks", "parameters", "steps", "examples", "epochs", "step_seconds",
            "startup_seconds", "examples_per_second", "weights_hash", "plan_digest",
@@ -52,6 +52,9 @@ USAGE_ERRORS = [  # words of the command, what the message must name
     ("generate", ["folder"]),
     ("generate digits --trainlimit 3", ["trainlimit"]),
     ("generate digits --train-limit 0", ["train-limit"]),
+    ("compare", ["0 run folders", "RUN_A RUN_B"]),
+    ("compare a b c", ["3 run folders", "RUN_A RUN_B"]),
+    ("compare a b --jsn", ["jsn", "--help"]),
 ]
 RUN_FILE_ERRORS = [  # text of the run file, what the message must name
     ("seed = 1\nbach-size = 3\n", ["bad.toml:2", "bach-size", "'batch-size'"]),
@@ -68,9 +71,10 @@ RUN_FILE_ERRORS = [  # text of the run file, what the message must name
 
 class Usage(command.CommandTest):
     def test_help_and_version(self):
-        for args, needles in (("--help", ["train", "generate"]),
+        for args, needles in (("--help", ["train", "generate", "compare"]),
                               ("train --help", [f"--{key}" for key in DEFAULTS]),
                               ("generate --help", ["--train-limit", "--seed"]),
+                              ("compare --help", ["RUN_A RUN_B", "--json", "1 where they differ"]),
                               ("--version", [])):
             with self.subTest(args=args):
                 result = self.succeed(args)

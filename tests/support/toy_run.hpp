@@ -13,9 +13,14 @@ struct ToyRun {
   std::uint64_t records = 203;
   std::uint64_t batch_size = 24;
   std::uint64_t leaf = 0;
+  bool canonical = true;
+  std::vector<std::size_t> hidden = {19, 8};
+  Simd simd = Simd::automatic;
+  int threads = 1;
   std::uint64_t epochs = 3;
   float learning_rate = 0.01F;
   std::optional<std::uint64_t> steps = std::nullopt;
+  std::optional<std::uint64_t> hash_every = std::nullopt;
 };
 
 /// What a run leaves behind.
@@ -36,17 +41,27 @@ inline ToyResult train_toy(comm::Communicator& comm, const ToyRun& run,
                          .leaf = run.leaf,
                          .shuffle = data::Shuffle::global});
   const data::Plan test_plan = train::evaluation_plan(test.records(), comm.size());
-  nn::Network<float> network({features, {19, 8}, classes},
-                             std::max(plan.largest_piece(), test_plan.largest_piece()));
+  const auto products =
+      run.canonical ? make_strict_products(run.simd) : make_library_products<float>();
+  set_product_threads(run.threads);
+  nn::Network<float> network({features, run.hidden, classes},
+                             std::max(plan.largest_gathered(), test_plan.largest_gathered()),
+                             *products, run.canonical ? static_cast<std::size_t>(comm.size()) : 1);
   nn::initialise(network, {22, 23});
-  optim::Adam adam(network.parameters().values().size(), {.learning_rate = run.learning_rate});
+  const optim::AdamOptions adam = {.learning_rate = static_cast<double>(run.learning_rate)};
+  const auto step = run.canonical ? train::make_canonical_step(network, adam, comm)
+                                  : train::make_allreduce_step(network, adam, comm);
   data::BatchReader train_reader(training, plan, comm.rank());
   data::BatchReader test_reader(test, test_plan, comm.rank());
-  train::Trainer trainer({run.epochs, run.steps, std::nullopt}, network, adam, train_reader,
-                         test_reader, comm);
+  train::Trainer trainer({run.epochs, run.steps, std::nullopt, run.hash_every}, network, *step,
+                         train_reader, test_reader, comm);
   auto report = trainer.run(comm.rank() == 0 ? observers : std::vector<train::Observer*>{});
-  const auto values = network.parameters().values();
-  return {{values.begin(), values.end()}, std::move(report)};
+  ToyResult result{{}, std::move(report)};
+  for (std::size_t t = 0; t < network.parameters().tensors().size(); ++t) {
+    const auto tensor = network.parameters().logical_value(t);
+    result.weights.insert(result.weights.end(), tensor.begin(), tensor.end());
+  }
+  return result;
 }
 
 }  // namespace lockstep

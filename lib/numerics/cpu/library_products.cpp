@@ -42,60 +42,84 @@ void gemm(Form a_form, Matrix<const double> a, Form b_form, Matrix<const double>
   }
 }
 
+template <class Real>
+class LibraryProducts final : public Products<Real> {
+ public:
+  const char* name() const noexcept override {
+    return std::is_same_v<Real, float> ? "library" : "reference";
+  }
+
+  std::size_t weight_size(std::size_t inputs, std::size_t outputs) const override {
+    return inputs * outputs;
+  }
+  std::size_t bias_size(std::size_t outputs) const override { return outputs; }
+
+  void store(Matrix<const Real> logical, std::span<Real> stored) const override {
+    std::copy(logical.flat().begin(), logical.flat().end(), stored.begin());
+  }
+  void load(std::span<const Real> stored, Matrix<Real> logical) const override {
+    std::copy(stored.begin(), stored.end(), logical.flat().begin());
+  }
+
+  void forward(Matrix<const Real> x, const LayerWeights<Real>& w, Activation activation,
+               Matrix<Real> y) override {
+    if (y.rows == 0) return;
+    for (std::size_t i = 0; i < y.rows; ++i) {
+      std::copy(w.bias.begin(), w.bias.end(), y.row(i).begin());
+    }
+    gemm(Form::plain, x, Form::plain, matrix(w), Real{1}, y);
+    if (activation == Activation::relu) {
+      for (Real& value : y.flat()) value = value < 0 ? 0 : value;  // keeps NaN: it must be seen
+    }
+  }
+
+  void backward_input(Matrix<const Real> dz, const LayerWeights<Real>& w, Matrix<const Real> x,
+                      Activation below, Matrix<Real> dx) override {
+    if (dx.rows == 0) return;
+    gemm(Form::plain, dz, Form::transposed, matrix(w), Real{0}, dx);
+    if (below == Activation::relu) {
+      const auto out = dx.flat();
+      const auto in = x.flat();
+      for (std::size_t i = 0; i < out.size(); ++i) out[i] = in[i] > 0 ? out[i] : 0;
+    }
+  }
+
+  void backward_weights(Matrix<const Real> x, Matrix<const Real> dz, std::size_t, Slice slice,
+                        std::span<Real> dw) override {
+    if (slice.size() != x.cols * dz.cols) {
+      throw std::invalid_argument("library products compute whole weight gradients");
+    }
+    if (x.rows == 0) {
+      std::fill(dw.begin(), dw.end(), Real{0});
+    } else {
+      gemm(Form::transposed, x, Form::plain, dz, Real{0}, Matrix<Real>(dw.data(), x.cols, dz.cols));
+    }
+  }
+
+  void backward_bias(Matrix<const Real> dz, std::size_t, Slice slice, std::span<Real> db) override {
+    std::fill(db.begin(), db.end(), Real{0});
+    for (std::size_t i = 0; i < dz.rows; ++i) {
+      const auto row = dz.row(i).subspan(slice.first, slice.size());
+      for (std::size_t j = 0; j < row.size(); ++j) db[j] += row[j];
+    }
+  }
+
+ private:
+  static Matrix<const Real> matrix(const LayerWeights<Real>& w) {
+    return {w.weight.data(), w.inputs, w.outputs};
+  }
+};
+
 }  // namespace
 
 template <class Real>
-void multiply_forward(Matrix<const Real> x, Matrix<const Real> w, std::span<const Real> bias,
-                      Activation activation, Matrix<Real> y) {
-  assert(x.rows == y.rows && x.cols == w.rows && w.cols == y.cols && bias.size() == y.cols);
-  if (y.rows == 0) return;
-  for (std::size_t i = 0; i < y.rows; ++i) std::copy(bias.begin(), bias.end(), y.row(i).begin());
-  gemm(Form::plain, x, Form::plain, w, Real{1}, y);
-  if (activation == Activation::relu) {
-    for (Real& value : y.flat()) value = value < 0 ? 0 : value;  // keeps NaN: it must be seen
-  }
+std::unique_ptr<Products<Real>> make_library_products() {
+  return std::make_unique<LibraryProducts<Real>>();
 }
 
-template <class Real>
-void multiply_backward_input(Matrix<const Real> dz, Matrix<const Real> w, Matrix<const Real> x,
-                             Activation below, Matrix<Real> dx) {
-  assert(dz.rows == dx.rows && dz.cols == w.cols && w.rows == dx.cols && x.cols == dx.cols);
-  if (dx.rows == 0) return;
-  gemm(Form::plain, dz, Form::transposed, w, Real{0}, dx);
-  if (below == Activation::relu) {
-    const auto out = dx.flat();
-    const auto in = x.flat();
-    for (std::size_t i = 0; i < out.size(); ++i) out[i] = in[i] > 0 ? out[i] : 0;
-  }
-}
-
-template <class Real>
-void multiply_backward_weights(Matrix<const Real> x, Matrix<const Real> dz, Matrix<Real> dw,
-                               std::span<Real> db) {
-  assert(x.rows == dz.rows && x.cols == dw.rows && dz.cols == dw.cols && db.size() == dw.cols);
-  std::fill(db.begin(), db.end(), Real{0});
-  if (x.rows == 0) {
-    std::fill(dw.flat().begin(), dw.flat().end(), Real{0});
-    return;
-  }
-  gemm(Form::transposed, x, Form::plain, dz, Real{0}, dw);
-  for (std::size_t i = 0; i < dz.rows; ++i) {
-    const auto row = dz.row(i);
-    for (std::size_t j = 0; j < row.size(); ++j) db[j] += row[j];
-  }
-}
+template std::unique_ptr<Products<float>> make_library_products();
+template std::unique_ptr<Products<double>> make_library_products();
 
 void set_product_threads(int threads) { omp_set_num_threads(std::max(1, threads)); }
-
-#define LOCKSTEP_INSTANTIATE(Real)                                                              \
-  template void multiply_forward(Matrix<const Real>, Matrix<const Real>, std::span<const Real>, \
-                                 Activation, Matrix<Real>);                                     \
-  template void multiply_backward_input(Matrix<const Real>, Matrix<const Real>,                 \
-                                        Matrix<const Real>, Activation, Matrix<Real>);          \
-  template void multiply_backward_weights(Matrix<const Real>, Matrix<const Real>, Matrix<Real>, \
-                                          std::span<Real>);
-LOCKSTEP_INSTANTIATE(float)
-LOCKSTEP_INSTANTIATE(double)
-#undef LOCKSTEP_INSTANTIATE
 
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/base/errors.hpp"
+#include "lib/base/hash.hpp"
 #include "lib/train/run_directory.hpp"
 #include "tests/support/temporary_folder.hpp"
 
@@ -16,11 +17,13 @@ using test::TemporaryFolder;
 
 namespace {
 
-nn::Network<float> small_network() {
-  nn::Network<float> network({5, {3}, 2}, 1);
-  nn::initialise(network, {22, 23});
-  return network;
-}
+/// 5-3-2 with first weights, stored in panels, so that padding and order differ from the file's.
+struct SmallNetwork {
+  std::unique_ptr<Products<float>> products = make_strict_products(Simd::automatic);
+  nn::Network<float> network{{5, {3}, 2}, 1, *products};
+
+  SmallNetwork() { nn::initialise(network, {22, 23}); }
+};
 
 json json_in(const std::filesystem::path& path) {
   std::ifstream file(path);
@@ -31,9 +34,9 @@ json json_in(const std::filesystem::path& path) {
 
 TEST_CASE("a checkpoint holds plain tensors without padding", "[checkpoint]") {
   const TemporaryFolder folder;
-  auto network = small_network();
-  network.parameters().value(1).flat()[0] = 7;
-  const auto path = save_checkpoint(folder.path(), network, {.step = 1200, .examples = 5});
+  SmallNetwork small;
+  small.network.parameters().value(1)[0] = 7;
+  const auto path = save_checkpoint(folder.path(), small.network, {.step = 1200, .examples = 5});
   CHECK(path == folder.path() / "step-00001200");
 
   const auto bytes = test::read_bytes(path / "model.safetensors");
@@ -59,24 +62,49 @@ TEST_CASE("a checkpoint holds plain tensors without padding", "[checkpoint]") {
 
 TEST_CASE("what is saved stays when saving fails", "[checkpoint]") {
   const TemporaryFolder folder;
-  const auto network = small_network();
-  const auto first = save_checkpoint(folder.path(), network, {.step = 1});
+  const SmallNetwork small;
+  const auto first = save_checkpoint(folder.path(), small.network, {.step = 1});
   std::filesystem::create_directory(folder.path() / ".step-00000002.tmp");
   std::filesystem::create_directory(folder.path() / ".step-00000002.tmp" / "model.safetensors");
-  CHECK_THROWS_AS(save_checkpoint(folder.path(), network, {.step = 2}), OutputError);
+  CHECK_THROWS_AS(save_checkpoint(folder.path(), small.network, {.step = 2}), OutputError);
   CHECK(std::filesystem::exists(first / "model.safetensors"));
   CHECK_FALSE(std::filesystem::exists(folder.path() / "step-00000002"));
 }
 
 TEST_CASE("the hash is of the logical weights", "[checkpoint]") {
-  auto network = small_network();
-  const auto before = nn::weights_hash(network.parameters());
-  CHECK(before == nn::weights_hash(small_network().parameters()));
-  network.parameters().value(2).flat()[1] += 1e-6F;
-  CHECK(before != nn::weights_hash(network.parameters()));
-  const auto changed = nn::weights_hash(network.parameters());
-  network.parameters().values()[15] = 1;  // 0.weight has 15 elements: this is padding
-  CHECK(changed == nn::weights_hash(network.parameters()));
+  SmallNetwork small;
+  auto& block = small.network.parameters();
+  const auto before = nn::weights_hash(block);
+  CHECK(before == nn::weights_hash(SmallNetwork().network.parameters()));
+
+  const auto products = make_library_products<float>();  // stored otherwise, logically the same
+  nn::Network<float> other({5, {3}, 2}, 1, *products);
+  nn::initialise(other, {22, 23});
+  CHECK(before == nn::weights_hash(other.parameters()));
+  CHECK(block.values().size() != other.parameters().values().size());
+
+  block.value(2)[1] += 1e-6F;
+  const auto changed = nn::weights_hash(block);
+  CHECK(before != changed);
+  block.value(2)[15] = 1;  // 1.weight has 2 outputs: this is padding
+  CHECK(changed == nn::weights_hash(block));
+}
+
+TEST_CASE("a hash is of name, shape and values", "[checkpoint]") {
+  const SmallNetwork small;
+  const auto& block = small.network.parameters();
+  Hash all;
+  for (std::size_t t = 0; t < block.tensors().size(); ++t) {
+    Hash one;
+    for (Hash* hash : {&one, &all}) {
+      hash->add(block.tensors()[t].name);
+      hash->add(std::uint64_t{block.tensors()[t].rows});
+      hash->add(std::uint64_t{block.tensors()[t].cols});
+      hash->add(block.logical_value(t));
+    }
+    CHECK(nn::tensor_hash(block, t) == one.value());
+  }
+  CHECK(nn::weights_hash(block) == all.value());
 }
 
 TEST_CASE("a run directory records a run and refuses a second one", "[run]") {
@@ -84,8 +112,9 @@ TEST_CASE("a run directory records a run and refuses a second one", "[run]") {
   const auto path = folder.path() / "run";
   RunDirectory directory(path.string(), "epochs = 3\n", {.version = "1", .ranks = 2});
   directory.on_step({1, 1, 128, 2.327221, 0.0625, 0.0041});
-  const auto network = small_network();
-  directory.on_checkpoint(network, 1, 128);
+  directory.on_step({2, 1, 128, 2.0, 0.5, 0.004, {{"0.weight", 0xab}, {"0.bias", 1}}});
+  const SmallNetwork small;
+  directory.on_checkpoint(small.network, 1, 128);
   RunReport report;
   report.steps = 1;
   report.epochs.push_back({.epoch = 1, .weights_hash = 0xab});
@@ -97,6 +126,9 @@ TEST_CASE("a run directory records a run and refuses a second one", "[run]") {
   CHECK(
       line ==
       R"({"step":1,"epoch":1,"examples":128,"loss":2.327221,"accuracy":0.0625,"seconds":0.0041})");
+  std::getline(metrics, line);
+  CHECK_THAT(line, Catch::Contains(R"("seconds":0.004,"hashes":{"0.weight":"00000000000000ab",)"
+                                   R"("0.bias":"0000000000000001"}})"));
   const auto summary = json_in(path / "summary.json");
   CHECK(summary["ranks"] == 2);
   CHECK(summary["epochs"][0]["weights_hash"] == "00000000000000ab");

@@ -29,22 +29,48 @@ Problem random_problem(const NetworkShape& shape, std::size_t rows, unsigned see
   return problem;
 }
 
+/// A network with random weights, the same in float and double and for all products.
 template <class Real>
-Network<Real> random_network(const NetworkShape& shape, std::size_t rows, unsigned seed) {
-  std::mt19937 random(seed);
-  Network<Real> network(shape, rows);
-  auto& block = network.parameters();
-  for (std::size_t t = 0; t < block.tensors().size(); ++t) {
-    for (Real& value : block.value(t).flat()) {
-      value = static_cast<Real>(std::normal_distribution<float>(0, 0.5F)(random));
+struct RandomNetwork {
+  std::unique_ptr<Products<Real>> products;
+  Network<Real> network;
+
+  RandomNetwork(const NetworkShape& shape, std::size_t rows, unsigned seed,
+                std::unique_ptr<Products<Real>> by = make_library_products<Real>())
+      : products(std::move(by)), network(shape, rows, *products) {
+    std::mt19937 random(seed);
+    auto& block = network.parameters();
+    for (std::size_t t = 0; t < block.tensors().size(); ++t) {
+      std::vector<Real> weights(block.tensors()[t].size());
+      for (Real& weight : weights) {
+        weight = static_cast<Real>(std::normal_distribution<float>(0, 0.5F)(random));
+      }
+      block.set_logical_value(t, weights);
     }
   }
-  return network;
+};
+
+/// Sets the rows' features and runs everything; the gradients are those of these rows.
+template <class Real>
+Tally forward_backward(Network<Real>& network, std::span<const double> x, Rows rows,
+                       std::span<const std::int32_t> labels) {
+  std::copy(x.begin(), x.end(), network.inputs(rows).flat().begin());
+  network.forward(rows);
+  network.loss(rows, labels, true);
+  network.backward(rows);
+  network.weight_gradients(rows, 4, {0, network.parameters().values().size()});
+  return sum_over_leaves(network.results(rows), 4);
 }
 
 double loss(Network<double>& network, const Problem& p) {
-  const auto logits = network.forward({p.x.data(), p.rows, p.shape.features});
-  return softmax_cross_entropy<double>(logits, p.labels).loss_sum;
+  const Rows rows = {0, p.rows};
+  network.forward(rows);
+  network.loss(rows, p.labels, false);
+  return sum_over_leaves(network.results(rows), 4).loss_sum;
+}
+
+std::unique_ptr<Products<float>> float_products(const std::string& name) {
+  return name == "strict" ? make_strict_products(Simd::automatic) : make_library_products<float>();
 }
 
 }  // namespace
@@ -55,9 +81,9 @@ TEST_CASE("gradients agree with central differences in double", "[nn][gradient]"
                NetworkShape{4, {5, 6, 4}, 2}, NetworkShape{3, {1}, 1});
   const std::size_t rows = GENERATE(1, 2, 9);
   const auto problem = random_problem(shape, rows, 3);
-  auto network = random_network<double>(shape, rows, 4);
-  const auto tally =
-      network.forward_backward({problem.x.data(), rows, shape.features}, problem.labels);
+  RandomNetwork<double> random(shape, rows, 4);
+  auto& network = random.network;
+  const auto tally = forward_backward<double>(network, problem.x, {0, rows}, problem.labels);
   CHECK(tally.loss_sum == Approx(loss(network, problem)).epsilon(1e-14));
 
   const std::vector<double> gradients(network.parameters().gradients().begin(),
@@ -81,25 +107,28 @@ TEST_CASE("gradients agree with central differences in double", "[nn][gradient]"
   CHECK(worst < 1e-6);
 }
 
-TEST_CASE("the float replica computes the double one's gradients", "[nn][gradient]") {
-  const NetworkShape shape{37, {41, 29}, 10};
+TEST_CASE("float replicas compute the double one's gradients", "[nn][gradient]") {
+  const NetworkShape shape{37, {41, 129}, 10};
   const std::size_t rows = GENERATE(1, 16, 33);
-  const auto problem = random_problem(shape, rows, 5);
-  auto exact = random_network<double>(shape, rows, 6);
-  auto single = random_network<float>(shape, rows, 6);
-  const std::vector<float> x(problem.x.begin(), problem.x.end());
-  const std::vector<double> rounded(x.begin(), x.end());
-  const auto tally = single.forward_backward({x.data(), rows, shape.features}, problem.labels);
-  const auto reference =
-      exact.forward_backward({rounded.data(), rows, shape.features}, problem.labels);
+  const std::string by = GENERATE("library", "strict");
+  auto problem = random_problem(shape, rows, 5);
+  for (double& value : problem.x) value = static_cast<double>(static_cast<float>(value));
+  RandomNetwork<double> exact(shape, rows, 6);
+  RandomNetwork<float> single(shape, rows, 6, float_products(by));
+  const Rows all = {0, rows};
+  const auto tally = forward_backward<float>(single.network, problem.x, all, problem.labels);
+  const auto reference = forward_backward<double>(exact.network, problem.x, all, problem.labels);
   CHECK(tally.correct == reference.correct);
   CHECK(tally.loss_sum == Approx(reference.loss_sum).epsilon(1e-5));
   double error = 0;
   double norm = 0;
-  for (std::size_t i = 0; i < exact.parameters().gradients().size(); ++i) {
-    const double g = exact.parameters().gradients()[i];
-    error += std::pow(static_cast<double>(single.parameters().gradients()[i]) - g, 2);
-    norm += g * g;
+  for (std::size_t t = 0; t < exact.network.parameters().tensors().size(); ++t) {
+    const auto expected = exact.network.parameters().logical_gradient(t);
+    const auto found = single.network.parameters().logical_gradient(t);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      error += std::pow(static_cast<double>(found[i]) - expected[i], 2);
+      norm += expected[i] * expected[i];
+    }
   }
   CHECK(std::sqrt(error / norm) < 1e-5);
 }
@@ -107,13 +136,14 @@ TEST_CASE("the float replica computes the double one's gradients", "[nn][gradien
 TEST_CASE("the gradient of a whole is the sum of its pieces'", "[nn][gradient]") {
   const NetworkShape shape{11, {13}, 5};
   const auto problem = random_problem(shape, 10, 7);
-  auto network = random_network<double>(shape, 10, 8);
+  RandomNetwork<double> random(shape, 10, 8);
   const auto gradients_of = [&](std::size_t begin, std::size_t end) {
-    const auto tally = network.forward_backward(
-        {problem.x.data() + begin * shape.features, end - begin, shape.features},
-        std::span(problem.labels).subspan(begin, end - begin));
-    std::vector<double> result(network.parameters().gradients().begin(),
-                               network.parameters().gradients().end());
+    const auto tally = forward_backward<double>(
+        random.network,
+        std::span(problem.x).subspan(begin * shape.features, (end - begin) * shape.features),
+        {begin, end - begin}, std::span(problem.labels).subspan(begin, end - begin));
+    const auto gradients = random.network.parameters().gradients();
+    std::vector<double> result(gradients.begin(), gradients.end());
     result.push_back(tally.loss_sum);
     result.push_back(static_cast<double>(tally.correct));
     return result;
@@ -128,25 +158,27 @@ TEST_CASE("the gradient of a whole is the sum of its pieces'", "[nn][gradient]")
 }
 
 TEST_CASE("an empty piece contributes exactly nothing", "[nn]") {
-  const NetworkShape shape{11, {13}, 5};
-  auto network = random_network<float>(shape, 4, 8);
-  std::fill(network.parameters().gradients().begin(), network.parameters().gradients().end(), 9.0F);
-  const auto tally = network.forward_backward({nullptr, 0, shape.features}, {});
+  const std::string by = GENERATE("library", "strict");
+  RandomNetwork<float> random({11, {13}, 5}, 4, 8, float_products(by));
+  const auto gradients = random.network.parameters().gradients();
+  std::fill(gradients.begin(), gradients.end(), 9.0F);
+  const auto tally = forward_backward<float>(random.network, {}, {4, 0}, {});
   CHECK(tally.loss_sum == 0);
   CHECK(tally.correct == 0);
-  for (std::size_t t = 0; t < network.parameters().tensors().size(); ++t) {
-    for (const float g : network.parameters().gradient(t).flat()) REQUIRE(g == 0);
+  for (std::size_t t = 0; t < random.network.parameters().tensors().size(); ++t) {
+    for (const float g : random.network.parameters().gradient(t)) REQUIRE(g == 0);
   }
 }
 
 TEST_CASE("the forward product is Eigen's in double", "[numerics]") {
-  using Rows = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-  const Rows x = Rows::Random(5, 7);
-  const Rows w = Rows::Random(7, 4);
+  using RowMajor = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  const RowMajor x = RowMajor::Random(5, 7);
+  const RowMajor w = RowMajor::Random(7, 4);
   const Eigen::RowVectorXd bias = Eigen::RowVectorXd::Random(4);
-  Rows y(5, 4);
-  multiply_forward<double>({x.data(), 5, 7}, {w.data(), 7, 4}, {bias.data(), 4}, Activation::relu,
-                           {y.data(), 5, 4});
-  const Rows expected = ((x * w).rowwise() + bias).cwiseMax(0);
+  RowMajor y(5, 4);
+  make_library_products<double>()->forward({x.data(), 5, 7},
+                                           {7, 4, {w.data(), 28}, {bias.data(), 4}},
+                                           Activation::relu, {y.data(), 5, 4});
+  const RowMajor expected = ((x * w).rowwise() + bias).cwiseMax(0);
   CHECK((y - expected).cwiseAbs().maxCoeff() < 1e-15);
 }

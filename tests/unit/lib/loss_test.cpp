@@ -8,35 +8,48 @@
 using namespace lockstep;
 using namespace lockstep::nn;
 
+namespace {
+
+template <class Real>
+std::vector<ExampleResult> results_of(const std::vector<Real>& z, std::size_t classes,
+                                      const std::vector<std::int32_t>& labels,
+                                      std::vector<Real>* dz = nullptr) {
+  std::vector<ExampleResult> results(labels.size());
+  const Matrix<const Real> logits(z.data(), labels.size(), classes);
+  if (dz == nullptr) {
+    softmax_cross_entropy<Real>(logits, labels, results);
+  } else {
+    dz->resize(z.size());
+    softmax_cross_entropy<Real>(logits, labels, results,
+                                Matrix<Real>(dz->data(), labels.size(), classes));
+  }
+  return results;
+}
+
+}  // namespace
+
 TEST_CASE("equal logits cost log(classes)", "[nn]") {
-  const std::vector<double> z(10, 3.0);
-  const std::vector<std::int32_t> labels = {4};
-  const auto tally = softmax_cross_entropy<double>({z.data(), 1, 10}, labels);
-  CHECK(tally.loss_sum == Approx(std::log(10.0)).epsilon(1e-15));
-  CHECK(tally.correct == 0);  // of equal logits the first is the prediction
+  const auto results = results_of<double>(std::vector<double>(10, 3.0), 10, {4});
+  CHECK(results[0].loss == Approx(std::log(10.0)).epsilon(1e-15));
+  CHECK(results[0].correct == 0);  // of equal logits the first is the prediction
 }
 
 TEST_CASE("the gradient is softmax minus one-hot and sums to zero", "[nn]") {
-  const std::vector<double> z = {1, 2, 3, -1, 0, 1};
-  const std::vector<std::int32_t> labels = {2, 0};
-  std::vector<double> dz(6);
-  const auto tally =
-      softmax_cross_entropy<double>({z.data(), 2, 3}, labels, Matrix<double>(dz.data(), 2, 3));
+  std::vector<double> dz;
+  const auto results = results_of<double>({1, 2, 3, -1, 0, 1}, 3, {2, 0}, &dz);
   const double total = std::exp(1) + std::exp(2) + std::exp(3);
   CHECK(dz[0] == Approx(std::exp(1) / total));
   CHECK(dz[2] == Approx(std::exp(3) / total - 1));
   CHECK(dz[0] + dz[1] + dz[2] == Approx(0).margin(1e-15));
   CHECK(dz[3] + dz[4] + dz[5] == Approx(0).margin(1e-15));
-  CHECK(tally.correct == 1);
+  CHECK(results[0].correct == 1);
+  CHECK(results[1].correct == 0);
 }
 
 TEST_CASE("great logits neither overflow nor lose the loss", "[nn]") {
-  const std::vector<float> z = {1e4F, -1e4F, 0.0F};
-  std::vector<float> dz(3);
-  const std::vector<std::int32_t> labels = {1};
-  const auto tally =
-      softmax_cross_entropy<float>({z.data(), 1, 3}, labels, Matrix<float>(dz.data(), 1, 3));
-  CHECK(tally.loss_sum == Approx(2e4));
+  std::vector<float> dz;
+  const auto results = results_of<float>({1e4F, -1e4F, 0.0F}, 3, {1}, &dz);
+  CHECK(results[0].loss == Approx(2e4));
   CHECK(dz[0] == 1.0F);
   CHECK(dz[1] == -1.0F);
 }
@@ -44,8 +57,21 @@ TEST_CASE("great logits neither overflow nor lose the loss", "[nn]") {
 TEST_CASE("what is not finite is seen in the loss", "[nn]") {
   const float bad =
       GENERATE(std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity());
-  const std::vector<float> z = {0.0F, bad, 1.0F};
-  const std::vector<std::int32_t> labels = {2};
-  const auto tally = softmax_cross_entropy<float>({z.data(), 1, 3}, labels);
-  CHECK_FALSE(std::isfinite(tally.loss_sum));
+  CHECK_FALSE(std::isfinite(results_of<float>({0.0F, bad, 1.0F}, 3, {2})[0].loss));
+}
+
+TEST_CASE("losses are summed in a tree over leaves", "[nn]") {
+  std::vector<ExampleResult> results;
+  for (const double loss : {1e16, 1.0, 1.0, 1.0, -1e16, 3.0, 5.0}) results.push_back({loss, 1});
+  // Leaves of 2: [1e16 + 1] [1 + 1] [-1e16 + 3] [5]; then ((a + b) + (c + d)).
+  const double expected = ((1e16 + 1.0) + (1.0 + 1.0)) + ((-1e16 + 3.0) + 5.0);
+  CHECK(sum_over_leaves(results, 2).loss_sum == expected);
+  CHECK(sum_over_leaves(results, 2).correct == 7);
+  CHECK(sum_over_leaves(std::span(results).first(1), 16).loss_sum == 1e16);
+  CHECK(sum_over_leaves({}, 4).loss_sum == 0);
+  // Two halves of four leaves each: the parent is their sum.
+  const auto half = [&](std::size_t begin) {
+    return sum_over_leaves(std::span(results).subspan(begin, begin == 0 ? 4 : 3), 1).loss_sum;
+  };
+  CHECK(sum_over_leaves(results, 1).loss_sum == half(0) + half(4));
 }

@@ -1,0 +1,112 @@
+// The `strict` products as Products: weights in panels, and threads that share rows or a slice.
+#include <omp.h>
+
+#include <vector>
+
+#include "lib/base/aligned.hpp"
+#include "lib/numerics/strict.hpp"
+
+namespace lockstep {
+namespace {
+
+/// Threads take whole rows of panels, a register tile's worth at least.
+constexpr std::size_t slice_unit = 24 * panel_columns;
+
+class PanelProducts final : public Products<float> {
+ public:
+  explicit PanelProducts(Simd simd) : strict_(strict_products(simd)) {}
+
+  const char* name() const noexcept override { return "strict"; }
+
+  std::size_t weight_size(std::size_t inputs, std::size_t outputs) const override {
+    return Panels{inputs, outputs}.size();
+  }
+  std::size_t bias_size(std::size_t outputs) const override { return round_to_unit(outputs); }
+
+  void store(Matrix<const float> logical, std::span<float> stored) const override {
+    to_panels(logical, {logical.rows, logical.cols}, stored);
+  }
+  void load(std::span<const float> stored, Matrix<float> logical) const override {
+    from_panels({{logical.rows, logical.cols}, stored}, logical);
+  }
+
+  void forward(Matrix<const float> x, const LayerWeights<float>& w, Activation activation,
+               Matrix<float> y) override {
+    share(x.rows, 1, [&](Slice rows, std::size_t) {
+      strict_.forward(part(x, rows), panels(w), w.bias, activation, part(y, rows));
+    });
+  }
+
+  void backward_input(Matrix<const float> dz, const LayerWeights<float>& w, Matrix<const float> x,
+                      Activation below, Matrix<float> dx) override {
+    reserve(dz.rows, w.outputs);
+    share(dz.rows, 1, [&](Slice rows, std::size_t thread) {
+      strict_.backward_input(part(dz, rows), panels(w), part(x, rows), below, part(dx, rows),
+                             scratch_[thread].span());
+    });
+  }
+
+  void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
+                        Slice slice, std::span<float> dw) override {
+    reserve(dz.rows, dz.cols);
+    share(slice.size(), slice_unit, [&](Slice mine, std::size_t thread) {
+      strict_.backward_weights(x, dz, leaf, {slice.first + mine.first, slice.first + mine.last},
+                               dw.subspan(mine.first, mine.size()), scratch_[thread].span());
+    });
+  }
+
+  void backward_bias(Matrix<const float> dz, std::size_t leaf, Slice slice,
+                     std::span<float> db) override {
+    reserve(dz.rows, dz.cols);
+    strict_.backward_bias(dz, leaf, slice, db, scratch_[0].span());
+  }
+
+ private:
+  static PanelWeights panels(const LayerWeights<float>& w) {
+    return {{w.inputs, w.outputs}, w.weight};
+  }
+
+  template <class Real>
+  static Matrix<Real> part(Matrix<Real> matrix, Slice rows) {
+    return {matrix.data + rows.first * matrix.cols, rows.size(), matrix.cols};
+  }
+
+  /// Scratch for every thread; takes memory only when a call is the largest so far.
+  void reserve(std::size_t rows, std::size_t outputs) {
+    const std::size_t floats = strict_scratch_size(rows, outputs);
+    const auto threads = static_cast<std::size_t>(omp_get_max_threads());
+    if (floats <= scratch_floats_ && threads <= scratch_.size()) return;
+    scratch_floats_ = std::max(floats, scratch_floats_);
+    scratch_.clear();
+    for (std::size_t i = 0; i < threads; ++i) scratch_.emplace_back(scratch_floats_);
+  }
+
+  /// Calls work(part, thread) with parts of [0, count), each a multiple of `unit` but the last.
+  template <class Work>
+  static void share(std::size_t count, std::size_t unit, Work work) {
+    const int threads = omp_get_max_threads();
+    if (threads == 1) {
+      work(Slice{0, count}, std::size_t{0});
+      return;
+    }
+    const auto parts = static_cast<std::size_t>(threads);
+    const std::size_t each = ((count + parts - 1) / parts + unit - 1) / unit * unit;
+#pragma omp parallel for schedule(static, 1) num_threads(threads)
+    for (std::size_t i = 0; i < parts; ++i) {
+      const Slice mine = {std::min(count, i * each), std::min(count, (i + 1) * each)};
+      if (mine.size() > 0) work(mine, i);
+    }
+  }
+
+  const StrictProducts& strict_;
+  std::size_t scratch_floats_ = 0;
+  std::vector<AlignedBuffer<float>> scratch_;
+};
+
+}  // namespace
+
+std::unique_ptr<Products<float>> make_strict_products(Simd simd) {
+  return std::make_unique<PanelProducts>(simd);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,153 @@
+// The register tile that all strict products share: sums, the chain of multiply-adds, dispatch.
+//
+// Included once for every target: this guard turns with Highway's.
+#if defined(LOCKSTEP_STRICT_TILE) == defined(HWY_TARGET_TOGGLE)
+#ifdef LOCKSTEP_STRICT_TILE
+#undef LOCKSTEP_STRICT_TILE
+#else
+#define LOCKSTEP_STRICT_TILE
+#endif
+
+#include <hwy/cache_control.h>
+#include <hwy/highway.h>
+
+#include <array>
+#include <bit>
+#include <limits>
+#include <utility>
+
+#include "lib/numerics/strict.hpp"
+
+#ifndef LOCKSTEP_STRICT_SIZES
+#define LOCKSTEP_STRICT_SIZES
+namespace lockstep {
+namespace {
+
+constexpr std::size_t input_columns = 64;  // examples of one block of dx
+constexpr std::size_t block_rows = 128;    // examples of one block of dw: their dz stays in L1
+constexpr std::size_t group_inputs = 24;   // inputs of x that are packed together: whole tiles
+constexpr std::size_t strip_inputs = 192;  // inputs of x that stay in L2
+constexpr std::size_t tile_floats = 24 * 16;
+constexpr std::size_t strip_tiles = strip_inputs / group_inputs * 4;
+constexpr std::size_t most_waiting = 7;  // nodes, within block_rows leaves of one example
+
+/// Levels of the tree over blocks, which have more than block_rows / 2 rows each.
+constexpr std::size_t block_levels(std::size_t rows) {
+  return static_cast<std::size_t>(std::bit_width(rows / (block_rows / 2)));
+}
+
+}  // namespace
+}  // namespace lockstep
+#endif
+
+// Unrolled by the compiler at every level of optimisation, so that tiles stay in registers.
+#undef LOCKSTEP_UNROLL
+#define LOCKSTEP_UNROLL _Pragma("GCC unroll 16")
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+
+HWY_BEFORE_NAMESPACE();
+namespace lockstep::HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr hn::ScalableTag<float> tag;
+using Vector = hn::Vec<decltype(tag)>;
+constexpr std::size_t lanes = hn::MaxLanes(tag);
+constexpr std::size_t most_vectors = lanes == 16 ? 4 : 2;
+constexpr std::size_t most_columns = most_vectors * lanes;
+
+/// Rows of a tile of V vectors: what the registers hold (32 or 16).
+constexpr std::size_t most_rows(std::size_t vectors) { return lanes == 16 && vectors < 4 ? 8 : 6; }
+
+template <std::size_t R, std::size_t V>
+struct Sums {
+  Vector at[R][V];
+};
+
+template <std::size_t R, std::size_t V>
+HWY_INLINE void clear(Sums<R, V>& sums) {
+  LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
+    LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) sums.at[r][v] = hn::Zero(tag);
+  }
+}
+
+template <std::size_t R, std::size_t V>
+HWY_INLINE void store(const Sums<R, V>& sums, float* out, std::size_t row) {
+  LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
+    LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
+      hn::Store(sums.at[r][v], tag, out + r * row + v * lanes);
+    }
+  }
+}
+
+/// sums[r][c] = fma(a[r * row + t * step], b[t * stride + c], sums[r][c]) for t = 0 .. count-1.
+/// Fetches b that many rows ahead: none where it is in L1 already.
+template <std::size_t ahead, std::size_t R, std::size_t V>
+HWY_INLINE void multiply_add(Sums<R, V>& sums, const float* a, std::size_t row, std::size_t step,
+                             const float* b, std::size_t stride, std::size_t count) {
+  for (std::size_t t = 0; t < count; ++t, a += step, b += stride) {
+    Vector columns[V];
+    LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
+      columns[v] = hn::LoadU(tag, b + v * lanes);
+      if constexpr (ahead > 0) hwy::Prefetch(b + ahead * stride + v * lanes);
+    }
+    LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
+      const Vector factor = hn::Set(tag, a[r * row]);
+      LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
+        sums.at[r][v] = hn::MulAdd(factor, columns[v], sums.at[r][v]);
+      }
+    }
+  }
+}
+
+/// The first `count` lanes, or all.
+HWY_INLINE hn::Mask<decltype(tag)> first_lanes(std::size_t count) {
+  return hn::FirstN(tag, std::min(count, lanes));
+}
+
+HWY_INLINE Vector one_nan(Vector a) {
+  return hn::IfThenElse(hn::IsNaN(a), hn::Set(tag, std::numeric_limits<float>::quiet_NaN()), a);
+}
+
+/// Calls Kernel<R, V>::run(task) for rows and columns that are known only now.
+template <template <std::size_t, std::size_t> class Kernel, class Task>
+struct Dispatch {
+  using Function = void (*)(const Task&);
+
+  template <std::size_t V, std::size_t... R>
+  static constexpr std::array<Function, sizeof...(R)> heights(std::index_sequence<R...>) {
+    return {Kernel<R + 1, V>::run...};
+  }
+  template <std::size_t V>
+  static constexpr auto functions = heights<V>(std::make_index_sequence<most_rows(V)>{});
+
+  static void call(std::size_t rows, std::size_t columns, const Task& task) {
+    if constexpr (lanes == 16) {
+      if (columns == 16) return functions<1>[rows - 1](task);
+      if (columns == 32) return functions<2>[rows - 1](task);
+      if (columns == 48) return functions<3>[rows - 1](task);
+    }
+    functions<most_vectors>[rows - 1](task);
+  }
+};
+
+/// Cuts `rows` into as few near-equal parts as tiles of `columns` allow: work(first, count).
+template <class Work>
+HWY_INLINE void for_tiles(std::size_t rows, std::size_t columns, Work work) {
+  const std::size_t most = most_rows(columns / lanes);
+  const std::size_t parts = (rows + most - 1) / most;
+  for (std::size_t part = 0, first = 0; part < parts; ++part) {
+    const std::size_t count = rows / parts + (part < rows % parts ? 1 : 0);
+    work(first, count);
+    first += count;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // AVX2 or AVX3
+#endif  // guard

@@ -1,0 +1,218 @@
+// dW and db: leaves summed in register tiles, and the tree over leaves folded inside them.
+//
+// Included once for every target: this guard turns with Highway's.
+#if defined(LOCKSTEP_STRICT_WEIGHTS) == defined(HWY_TARGET_TOGGLE)
+#ifdef LOCKSTEP_STRICT_WEIGHTS
+#undef LOCKSTEP_STRICT_WEIGHTS
+#else
+#define LOCKSTEP_STRICT_WEIGHTS
+#endif
+
+#include "lib/numerics/cpu/strict_tile-inl.hpp"
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+
+HWY_BEFORE_NAMESPACE();
+namespace lockstep::HWY_NAMESPACE {
+namespace {
+
+struct WeightsTask {
+  const float* x;  ///< from one input on: rows of group_inputs
+  const float* dz;
+  std::size_t dz_step;  ///< from row to row
+  float* dw;
+  std::size_t width;    ///< of a row of dw
+  std::size_t columns;  ///< of dw that exist from here on
+  std::size_t rows;     ///< of this block
+  std::size_t leaf;
+  std::size_t block;  ///< its number
+  bool last;          ///< block of all
+  float* leaves;      ///< nodes within the block that wait for their right sibling
+  float* blocks;      ///< such nodes of whole blocks
+};
+
+/// Takes node `index` of one level of the tree; `waiting` holds the nodes without a right sibling,
+/// oldest first. The tree is a binary counter: a node completes as many of them as its index has
+/// trailing ones, newest first, older + newer. The last node completes whatever waits, and stays
+/// in `sums`; the others go to wait.
+template <std::size_t R, std::size_t V>
+HWY_INLINE void climb(Sums<R, V>& sums, float* waiting, std::size_t index, bool last) {
+  const int count = std::popcount(index);
+  float* top = waiting + static_cast<std::size_t>(count) * (R * V * lanes);
+  for (int merges = last ? count : std::countr_one(index); merges > 0; --merges) {
+    top -= R * V * lanes;
+    LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
+      LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
+        sums.at[r][v] = hn::Add(hn::Load(tag, top + (r * V + v) * lanes), sums.at[r][v]);
+      }
+    }
+  }
+  if (!last) store(sums, top, V * lanes);
+}
+
+template <std::size_t R, std::size_t V>
+HWY_INLINE void sum_leaf(Sums<R, V>& sums, const WeightsTask& t, std::size_t i, std::size_t count) {
+  clear(sums);
+  multiply_add<0>(sums, t.x + i * group_inputs, 1, group_inputs, t.dz + i * t.dz_step, t.dz_step,
+                  count);
+}
+
+template <std::size_t R, std::size_t V>
+struct WeightsTile {
+  static void run(const WeightsTask& t) {
+    Sums<R, V> sums;
+    float* fours = t.leaves + 2 * R * V * lanes;
+    for (std::size_t q = 0, i = 0; i < t.rows; ++q) {
+      if (t.rows - i >= 4 * t.leaf) {  // the same in straight lines, whose branches are foreseen
+        LOCKSTEP_UNROLL for (std::size_t n = 0; n < 4; ++n, i += t.leaf) {
+          sum_leaf(sums, t, i, t.leaf);
+          climb(sums, t.leaves, n, n == 3);
+        }
+      } else {
+        for (std::size_t n = 0; i < t.rows; ++n) {
+          const std::size_t count = std::min(t.leaf, t.rows - i);
+          sum_leaf(sums, t, i, count);
+          i += count;
+          climb(sums, t.leaves, n, i == t.rows);
+        }
+      }
+      climb(sums, fours, q, i == t.rows);
+    }
+    climb(sums, t.blocks, t.block, t.last);
+    if (!t.last) return;
+    LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
+      // Padding is zero, though infinity times its zeros is not.
+      const auto exist = first_lanes(t.columns - std::min(t.columns, v * lanes));
+      LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
+        sums.at[r][v] = hn::IfThenElseZero(exist, one_nan(sums.at[r][v]));
+      }
+    }
+    store(sums, t.dw, t.width);
+  }
+};
+
+/// Columns [first, first + columns) of `rows` rows, one row after the other; zero beyond `exist`.
+/// Writes up to one vector beyond the last one.
+void pack(const float* first, std::size_t step, std::size_t rows, std::size_t exist,
+          std::size_t columns, float* out) {
+  for (std::size_t i = 0; i < rows; ++i, first += step, out += columns) {
+    for (std::size_t c = 0; c < columns; c += lanes) {
+      const auto mask = first_lanes(c < exist ? exist - c : 0);
+      hn::StoreU(hn::MaskedLoad(mask, tag, first + c), tag, out + c);
+    }
+  }
+}
+
+/// One call, and its pieces of scratch.
+struct WeightsCall {
+  Panels layout;
+  std::size_t rows;
+  std::size_t leaf;
+  float* waiting;  ///< nodes of a strip: [tile][level]
+  float* columns;  ///< dz: [panel][row][width]
+  float* factors;  ///< x of a strip: [group][row][group_inputs]
+};
+
+/// Rows [first, last) of the strip that c.factors holds, times dz of columns that make one tile.
+void weights_tiles(const WeightsCall& c, std::size_t first, std::size_t last, std::size_t columns,
+                   WeightsTask task) {
+  alignas(64) std::array<float, most_waiting * tile_floats> leaves;
+  // A block is a power of two of leaves: a node of the tree.
+  const std::size_t rows = std::bit_floor(std::max(block_rows / c.leaf, std::size_t{1})) * c.leaf;
+  const std::size_t node_floats = block_levels(c.rows) * tile_floats;
+  const float* dz = task.dz;
+  float* dw = task.dw;
+  task.leaf = c.leaf;
+  task.leaves = leaves.data();
+  for (std::size_t i = 0; i < c.rows; i += rows) {
+    task.rows = std::min(rows, c.rows - i);
+    task.block = i / rows;
+    task.last = i + rows >= c.rows;
+    task.blocks = c.waiting;
+    task.dz = dz + i * task.dz_step;
+    for (std::size_t k = first, inputs = 0; k < last; k += inputs) {
+      const std::size_t skip = k % group_inputs;
+      inputs = std::min(group_inputs - skip, last - k);
+      const float* x = c.factors + (k - skip) * c.rows + i * group_inputs + skip;
+      for_tiles(inputs, columns, [&](std::size_t r, std::size_t height) HWY_ATTR {
+        task.x = x + r;
+        task.dw = dw + (k - first + r) * task.width;
+        Dispatch<WeightsTile, WeightsTask>::call(height, columns, task);
+        task.blocks += node_floats;
+      });
+    }
+  }
+}
+
+/// What of the slice lies in the strip of inputs [first, last).
+void weights_strip(const WeightsCall& c, Slice slice, std::size_t first, std::size_t last,
+                   float* dw) {
+  for (std::size_t at = slice.first; at < slice.last;) {
+    const PanelBlock block = c.layout.block_at(at, slice.last);
+    const std::size_t k = std::max(first, block.first_row);
+    const std::size_t end = std::min(last, block.last_row);
+    const std::size_t panel = block.column / panel_columns;
+    for (std::size_t column = 0; k < end && column < block.width; column += most_columns) {
+      WeightsTask task{};
+      task.dz = c.columns + panel * panel_columns * c.rows + block.column % panel_columns + column;
+      task.dz_step = c.layout.width(panel);
+      task.dw = dw + (at - slice.first) + (k - block.first_row) * block.width + column;
+      task.width = block.width;
+      task.columns = c.layout.outputs - std::min(c.layout.outputs, block.column + column);
+      weights_tiles(c, k - first, end - first, std::min(most_columns, block.width - column), task);
+    }
+    at += (block.last_row - block.first_row) * block.width;
+  }
+}
+
+/// x has rows `x_step` apart: I, or 0 for the one that makes db of dW.
+void weights_slice(const float* x, std::size_t x_step, Matrix<const float> dz, std::size_t leaf,
+                   const Panels& layout, Slice slice, std::span<float> dw,
+                   std::span<float> scratch) {
+  assert(dw.size() == slice.size() && slice.last <= layout.size() && leaf > 0);
+  assert(scratch.size() >= strict_scratch_size(dz.rows, dz.cols));
+  if (dz.rows == 0) return std::fill(dw.begin(), dw.end(), 0.0F);
+  float* columns = scratch.data() + strip_tiles * block_levels(dz.rows) * tile_floats;
+  const WeightsCall call{.layout = layout,
+                         .rows = dz.rows,
+                         .leaf = leaf,
+                         .waiting = scratch.data(),
+                         .columns = columns,
+                         .factors = columns + dz.rows * round_to_unit(dz.cols)};
+  const std::size_t panel_floats = panel_columns * layout.inputs;
+  for (std::size_t panel = slice.first / panel_floats; panel * panel_floats < slice.last; ++panel) {
+    const std::size_t j = panel * panel_columns;
+    pack(dz.data + j, dz.cols, dz.rows, dz.cols - j, layout.width(panel), columns + j * dz.rows);
+  }
+  for (std::size_t k = 0; k < layout.inputs; k += strip_inputs) {
+    const std::size_t last = std::min(k + strip_inputs, layout.inputs);
+    for (std::size_t g = k; g < last; g += group_inputs) {
+      pack(x + g, x_step, dz.rows, last - g, group_inputs, call.factors + (g - k) * dz.rows);
+    }
+    weights_strip(call, slice, k, last, dw.data());
+  }
+}
+
+void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf, Slice slice,
+                      std::span<float> dw, std::span<float> scratch) {
+  assert(x.rows == dz.rows);
+  weights_slice(x.data, x.cols, dz, leaf, {x.cols, dz.cols}, slice, dw, scratch);
+}
+
+/// fma(1, dz, a) is dz + a, bit by bit: db is the dW of one more input that is always 1.
+void backward_bias(Matrix<const float> dz, std::size_t leaf, Slice slice, std::span<float> db,
+                   std::span<float> scratch) {
+  static constexpr auto ones = [] {
+    std::array<float, round_to_unit(group_inputs)> values{};
+    values.fill(1);
+    return values;
+  }();
+  weights_slice(ones.data(), 0, dz, leaf, {1, dz.cols}, slice, db, scratch);
+}
+
+}  // namespace
+}  // namespace lockstep::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // AVX2 or AVX3
+#endif  // guard

@@ -1,0 +1,59 @@
+#include <array>
+
+#include "lib/train/step.hpp"
+
+namespace lockstep::train {
+namespace {
+
+class AllReduceStep final : public Step {
+ public:
+  AllReduceStep(nn::Network<float>& network, const optim::AdamOptions& options,
+                comm::Communicator& comm)
+      : network_(network), adam_(network.parameters().values().size(), options), comm_(comm) {}
+
+  const char* name() const noexcept override { return "allreduce"; }
+
+  nn::Rows place(data::Range piece) const noexcept override { return {0, piece.size()}; }
+
+  StepResult run(const data::Batch& batch, PhaseSeconds& seconds) override {
+    auto& parameters = network_.parameters();
+    const nn::Rows mine = place(batch.piece);
+    Lap phase;
+    network_.forward(mine);
+    network_.loss(mine, batch.labels, true);
+    network_.backward(mine);
+    network_.weight_gradients(mine, batch.leaf, {0, parameters.values().size()});
+    seconds.compute += phase.take();
+
+    const nn::Tally tally = sum_over_ranks(nn::sum_over_leaves(network_.results(mine), batch.leaf));
+    comm_.all_reduce(parameters.gradients());
+    seconds.reduce += phase.take();
+
+    const bool finite =
+        adam_.update(parameters.values(), parameters.gradients(), batch.global_examples);
+    seconds.update += phase.take();
+    return {tally, finite};
+  }
+
+ private:
+  nn::Tally sum_over_ranks(nn::Tally mine) {
+    // Counts are exact in double far beyond any batch, so one message carries both.
+    std::array totals = {mine.loss_sum, static_cast<double>(mine.correct)};
+    comm_.all_reduce(std::span<double>(totals));
+    return {totals[0], static_cast<std::uint64_t>(totals[1])};
+  }
+
+  nn::Network<float>& network_;
+  optim::Adam adam_;
+  comm::Communicator& comm_;
+};
+
+}  // namespace
+
+std::unique_ptr<Step> make_allreduce_step(nn::Network<float>& network,
+                                          const optim::AdamOptions& options,
+                                          comm::Communicator& comm) {
+  return std::make_unique<AllReduceStep>(network, options, comm);
+}
+
+}  // namespace lockstep::train

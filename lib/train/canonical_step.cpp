@@ -1,0 +1,80 @@
+#include <cmath>
+#include <type_traits>
+
+#include "lib/train/step.hpp"
+
+namespace lockstep::train {
+namespace {
+
+/// The slice of the flat block that a rank updates: equal lengths, whole cache lines.
+Slice slice_of(std::size_t block, const comm::Communicator& comm) {
+  const std::size_t each = block / static_cast<std::size_t>(comm.size());
+  const std::size_t first = each * static_cast<std::size_t>(comm.rank());
+  return {first, first + each};
+}
+
+class CanonicalStep final : public Step {
+ public:
+  CanonicalStep(nn::Network<float>& network, const optim::AdamOptions& options,
+                comm::Communicator& comm)
+      : network_(network),
+        comm_(comm),
+        slice_(slice_of(network.parameters().values().size(), comm)),
+        adam_(slice_.size(), options) {}
+
+  const char* name() const noexcept override { return "canonical"; }
+
+  nn::Rows place(data::Range piece) const noexcept override { return {piece.begin, piece.size()}; }
+
+  StepResult run(const data::Batch& batch, PhaseSeconds& seconds) override {
+    const nn::Rows mine = place(batch.piece);
+    const nn::Rows all = {0, batch.global_examples};
+    Lap phase;
+    network_.forward(mine);
+    network_.loss(mine, batch.labels, true);
+    network_.backward(mine);
+    seconds.compute += phase.take();
+
+    gather_results(network_, batch.block, comm_);
+    const nn::Rows gathered = {0, batch.block * static_cast<std::size_t>(comm_.size())};
+    network_.for_each_exchanged(gathered, [&](std::span<float> rows) { comm_.all_gather(rows); });
+    seconds.reduce += phase.take();
+
+    network_.weight_gradients(all, batch.leaf, slice_);
+    seconds.compute += phase.take();
+
+    auto& parameters = network_.parameters();
+    const bool finite = adam_.update(parameters.values().subspan(slice_.first, slice_.size()),
+                                     parameters.gradients().subspan(slice_.first, slice_.size()),
+                                     batch.global_examples);
+    seconds.update += phase.take();
+
+    comm_.all_gather(parameters.values());
+    const bool all_finite = comm_.all_agree(finite);
+    seconds.reduce += phase.take();
+    return {nn::sum_over_leaves(network_.results(all), batch.leaf), all_finite};
+  }
+
+ private:
+  nn::Network<float>& network_;
+  comm::Communicator& comm_;
+  Slice slice_;
+  optim::Adam adam_;
+};
+
+}  // namespace
+
+std::unique_ptr<Step> make_canonical_step(nn::Network<float>& network,
+                                          const optim::AdamOptions& options,
+                                          comm::Communicator& comm) {
+  return std::make_unique<CanonicalStep>(network, options, comm);
+}
+
+void gather_results(nn::Network<float>& network, std::size_t block, comm::Communicator& comm) {
+  static_assert(std::is_standard_layout_v<nn::ExampleResult> &&
+                sizeof(nn::ExampleResult) == 2 * sizeof(double));
+  const auto results = network.results({0, block * static_cast<std::size_t>(comm.size())});
+  comm.all_gather(std::span(reinterpret_cast<double*>(results.data()), 2 * results.size()));
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,98 @@
+// One step: from a rank's piece of a batch to the same update on every rank. Two ways.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "collectives/communicator.hpp"
+#include "data/batches.hpp"
+#include "lib/nn/network.hpp"
+#include "lib/optim/adam.hpp"
+#include "lib/train/report.hpp"
+
+namespace lockstep::train {
+
+/// What the gradient of a step was, as far as the trainer must know.
+struct StepResult {
+  nn::Tally tally;     ///< of the whole global batch, the same on every rank
+  bool finite = true;  ///< the gradient was finite everywhere; the same on every rank
+};
+
+/// Forward, backward, reduce, update, publish, for one rank; its peers do the same.
+///
+/// Afterwards the weights are the same bits on every rank. One thread a rank; a step allocates
+/// nothing.
+class Step {
+ public:
+  Step() = default;
+  Step(const Step&) = delete;
+  Step& operator=(const Step&) = delete;
+  virtual ~Step() = default;
+
+  /// "canonical", "allreduce".
+  virtual const char* name() const noexcept = 0;
+
+  /// The rows of the network's buffers where this rank's piece of a batch belongs.
+  virtual nn::Rows place(data::Range piece) const noexcept = 0;
+
+  /// `batch` has its features at place(batch.piece). Collective; throws comm::CommError.
+  /// Adds to `seconds` where the time went.
+  virtual StepResult run(const data::Batch& batch, PhaseSeconds& seconds) = 0;
+};
+
+/// The textbook's: each rank sums its own piece's gradients, one all-reduce adds them up, and every
+/// rank takes the whole Adam step. The sum's order depends on the ranks and on the transport.
+///
+/// The parts must outlive the step.
+std::unique_ptr<Step> make_allreduce_step(nn::Network<float>& network,
+                                          const optim::AdamOptions& options,
+                                          comm::Communicator& comm);
+
+/// Ours: every number of a step is one fixed expression of the global batch and the weights.
+///
+///   forward, dX     one chain of fused multiply-adds an element        lib/numerics/strict.hpp
+///   exp, log        fixed operations lib/numerics/strict_math.hpp loss, dz        a row's
+///   operations in the order of the classes     lib/nn/loss.hpp dW, db          a chain over each
+///   leaf's examples, then the balanced tree over leaves total loss      each leaf's in order, in
+///   double, then the same tree; counts are exact division        once, by the step's true number
+///   of examples Adam            one sequence of rounded operations a weight lib/optim/adam.hpp
+///
+/// Proof that ranks, blocks, threads, vectors and transports cannot touch a bit. Leaves are runs of
+/// a global batch whose records and whose leaf size are functions of the plan alone, so each line
+/// above names its operands and their order without naming a rank. Every operation is correctly
+/// rounded (IEEE 754), hence a function of its operands' bits; by induction so is every line. Ranks
+/// only choose who evaluates which element: a rank evaluates the rows of its own leaves, shows
+/// them to its peers, evaluates the gradient and the update of its own slice of the block over all
+/// leaves, and shows that. Messages move bits and never add. So two runs that agree on batch, leaf,
+/// seed and data agree on everything, for any number of ranks.
+///
+/// What travels are activations and their gradients, which are smaller than the weights' gradients
+/// where the batch is small against the layers, and then the updated slices. Adam's moments are
+/// kept for the own slice alone. Needs strict products, and a network made with `slices` = the
+/// number of ranks and rows for Plan::largest_gathered().
+std::unique_ptr<Step> make_canonical_step(nn::Network<float>& network,
+                                          const optim::AdamOptions& options,
+                                          comm::Communicator& comm);
+
+/// Replaces the results of every rank's block by all of them: `block` rows a rank, from row 0 on.
+/// Collective.
+void gather_results(nn::Network<float>& network, std::size_t block, comm::Communicator& comm);
+
+/// Seconds since the last call, or since it was made.
+class Lap {
+ public:
+  double take() {
+    const double now = seconds();
+    return now - std::exchange(last_, now);
+  }
+
+ private:
+  static double seconds() {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration<double>(now).count();
+  }
+  double last_ = seconds();
+};
+
+}  // namespace lockstep::train

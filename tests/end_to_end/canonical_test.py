@@ -1,0 +1,81 @@
+"""One hash of the weights for any ranks, transport, threads and instruction set; allreduce has many."""
+
+import unittest
+from pathlib import Path
+
+import command
+from tutorial_test import FIRST_5000, MNIST
+
+# name: the rest of the command line. Batches that do not divide, leaves that are cut short.
+JOBS = {
+    "tutorial": "--train-limit 1000 --test-limit 300 --epochs 1",
+    "wide": "--layers 130,70,33 --batch-size 100 --train-limit 450 --test-limit 130 --epochs 2",
+    "linear": "--layers none --batch-size 37 --train-limit 300 --test-limit 90 --epochs 2 --leaf 5",
+    "deep": "--layers 20,20,20,20 --batch-size 512 --train-limit 900 --test-limit 50 --epochs 3",
+}
+RANKS = (1, 2, 3, 4, 5, 8, 13, 16)
+WORLDS = ([{"threads": ranks} for ranks in RANKS] + [{"ranks": ranks} for ranks in RANKS])
+
+
+class Canonical(command.CommandTest):
+    def hashes(self, job, worlds, *flags):
+        """Every epoch's hash and loss, of every world: one tuple where all agree."""
+        found = {}
+        for world in worlds:
+            name = f"run-{len(list(self.folder.iterdir()))}"
+            run = self.train(job, *flags, name=name, **world)
+            lines = tuple((e["weights_hash"], e["train_loss"], e["test_loss"], e["test_accuracy"])
+                          for e in run.summary["epochs"])
+            found.setdefault(lines + tuple(run.losses), []).append(world)
+        return found
+
+    def assert_one(self, found):
+        self.assertEqual(len(found), 1, "\n".join(f"{worlds}: {key}" for key, worlds in
+                                                  found.items()))
+
+    def test_ranks_and_transports(self):
+        for name, job in JOBS.items():
+            with self.subTest(job=name):
+                self.assert_one(self.hashes(job, WORLDS, "--threads 1"))
+
+    def test_threads_of_a_rank(self):
+        for name, job in JOBS.items():
+            with self.subTest(job=name):
+                found = self.hashes(job, [{"threads": 1}], "--threads 1")
+                two = self.hashes(job, [{"threads": 1}, {"ranks": 2}, {"threads": 3}],
+                                  "--threads 2")
+                self.assertEqual(found.keys(), two.keys())
+
+    def test_instruction_sets(self):
+        job = JOBS["wide"]
+        expected = self.hashes(job, [{"threads": 2}])
+        for simd in ("scalar", "avx2", "avx512"):
+            with self.subTest(simd=simd):
+                if not self.has(simd):
+                    self.skipTest(f"this processor has no {simd}")
+                self.assertEqual(self.hashes(job, [{"threads": 2}], f"--simd {simd}").keys(),
+                                 expected.keys())
+
+    @staticmethod
+    def has(simd):
+        flags = Path("/proc/cpuinfo").read_text().split()
+        return simd == "scalar" or {"avx2": "avx2", "avx512": "avx512f"}[simd] in flags
+
+    def test_saved_weights_are_the_same_bytes(self):
+        saved = set()
+        for name, world in (("one", {"threads": 1}), ("five", {"threads": 5}),
+                            ("three", {"ranks": 3})):
+            run = self.train(JOBS["wide"], name=name, **world)
+            saved.add((run.checkpoints[-1] / "model.safetensors").read_bytes())
+        self.assertEqual(len(saved), 1)
+
+    def test_allreduce_depends_on_the_ranks(self):
+        """So that the tests above could fail."""
+        found = self.hashes(JOBS["tutorial"], [{"threads": ranks} for ranks in (1, 2, 3)],
+                            "--reduction allreduce")
+        self.assertEqual(len(found), 3)
+
+    @unittest.skipUnless(MNIST.is_dir(), f"{MNIST}: no MNIST there")
+    def test_mnist(self):
+        worlds = [{"threads": 1}, {"threads": 3}, {"ranks": 2}, {"ranks": 5}, {"ranks": 8}]
+        self.assert_one(self.hashes(f"--data {MNIST} {FIRST_5000}", worlds))

@@ -1,0 +1,384 @@
+#include "lib/numerics/strict.hpp"
+
+#include <bit>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "lib/base/aligned.hpp"
+#include "lib/base/errors.hpp"
+#include "lib/numerics/strict_math.hpp"
+
+using namespace lockstep;
+
+namespace {
+
+using Bits = std::vector<std::uint32_t>;
+
+Bits bits(std::span<const float> values) {
+  Bits result;
+  for (const float value : values) result.push_back(std::bit_cast<std::uint32_t>(value));
+  return result;
+}
+
+float positive_nan(float a) { return a != a ? std::numeric_limits<float>::quiet_NaN() : a; }
+
+/// One layer and one batch, and everything the products make of them.
+struct Case {
+  std::size_t rows, inputs, outputs, leaf;
+  AlignedBuffer<float> x, w, bias, dz;
+  Panels layout{inputs, outputs};
+  AlignedBuffer<float> panels{layout.size()}, scratch{strict_scratch_size(rows, outputs)};
+
+  Matrix<const float> xs() const { return {x.data(), rows, inputs}; }
+  Matrix<const float> dzs() const { return {dz.data(), rows, outputs}; }
+  PanelWeights weights() const { return {layout, panels.span()}; }
+
+  std::vector<float> forward(const StrictProducts& p, Activation activation) const {
+    std::vector<float> y(rows * outputs, 7.0F);
+    p.forward(xs(), weights(), bias.span(), activation, {y.data(), rows, outputs});
+    return y;
+  }
+  std::vector<float> input(const StrictProducts& p, Activation below) {
+    std::vector<float> dx(rows * inputs, 7.0F);
+    p.backward_input(dzs(), weights(), xs(), below, {dx.data(), rows, inputs}, scratch.span());
+    return dx;
+  }
+  std::vector<float> slice(const StrictProducts& p, Slice slice) {
+    AlignedBuffer<float> dw(slice.size());
+    std::fill(dw.span().begin(), dw.span().end(), 7.0F);
+    p.backward_weights(xs(), dzs(), leaf, slice, dw.span(), scratch.span());
+    return {dw.span().begin(), dw.span().end()};
+  }
+  std::vector<float> bias_slice(const StrictProducts& p, Slice slice) {
+    AlignedBuffer<float> db(slice.size());
+    std::fill(db.span().begin(), db.span().end(), 7.0F);
+    p.backward_bias(dzs(), leaf, slice, db.span(), scratch.span());
+    return {db.span().begin(), db.span().end()};
+  }
+};
+
+enum class Values { ordinary, special };
+
+void fill(std::span<float> values, std::mt19937& random, Values kind) {
+  const float special[] = {0.0F,
+                           -0.0F,
+                           1e-40F,
+                           -1e-45F,
+                           3e38F,
+                           -3e38F,
+                           1e-38F,
+                           std::numeric_limits<float>::infinity(),
+                           -std::numeric_limits<float>::infinity(),
+                           std::numeric_limits<float>::quiet_NaN(),
+                           -std::numeric_limits<float>::quiet_NaN()};
+  for (float& value : values) {
+    value = std::normal_distribution<float>()(random);
+    if (random() % 3 == 0) value = 0;
+    if (kind == Values::special && random() % 50 == 0) value = special[random() % 11];
+    if (kind == Values::special && random() % 10 == 0) value *= 1e-38F;
+  }
+}
+
+Case make_case(std::size_t rows, std::size_t inputs, std::size_t outputs, std::size_t leaf,
+               unsigned seed, Values kind = Values::ordinary) {
+  Case c{rows,
+         inputs,
+         outputs,
+         leaf,
+         AlignedBuffer<float>(rows * inputs),
+         AlignedBuffer<float>(inputs * outputs),
+         AlignedBuffer<float>(round_to_unit(outputs)),
+         AlignedBuffer<float>(rows * outputs)};
+  std::mt19937 random(seed);
+  for (auto* buffer : {&c.x, &c.w, &c.dz}) fill(buffer->span(), random, kind);
+  fill(c.bias.span().first(outputs), random, kind);
+  to_panels({c.w.data(), inputs, outputs}, c.layout, c.panels.span());
+  return c;
+}
+
+// The definition, written once more: logical matrices, and the tree by recursion.
+
+std::vector<float> naive_forward(const Case& c, Activation activation) {
+  std::vector<float> y;
+  for (std::size_t i = 0; i < c.rows; ++i) {
+    for (std::size_t j = 0; j < c.outputs; ++j) {
+      float a = c.bias.data()[j];
+      for (std::size_t k = 0; k < c.inputs; ++k) {
+        a = std::fma(c.xs()(i, k), c.w.data()[k * c.outputs + j], a);
+      }
+      y.push_back(positive_nan(activation == Activation::relu && a < 0 ? 0 : a));
+    }
+  }
+  return y;
+}
+
+std::vector<float> naive_input(const Case& c, Activation below) {
+  std::vector<float> dx;
+  for (std::size_t i = 0; i < c.rows; ++i) {
+    for (std::size_t k = 0; k < c.inputs; ++k) {
+      float a = 0;
+      for (std::size_t j = 0; j < c.outputs; ++j) {
+        a = std::fma(c.dzs()(i, j), c.w.data()[k * c.outputs + j], a);
+      }
+      dx.push_back(below == Activation::identity || c.xs()(i, k) > 0 ? positive_nan(a) : 0);
+    }
+  }
+  return dx;
+}
+
+/// node(height, q) of x[:, k] times dz[:, j]; of dz alone where k is beyond x.
+float node(const Case& c, std::size_t height, std::size_t q, std::size_t k, std::size_t j) {
+  const std::size_t first = (q << height) * c.leaf;
+  if (height > 0) {
+    const float left = node(c, height - 1, 2 * q, k, j);
+    const bool both = ((2 * q + 1) << (height - 1)) * c.leaf < c.rows;
+    return both ? left + node(c, height - 1, 2 * q + 1, k, j) : left;
+  }
+  float a = 0;
+  for (std::size_t i = first; i < std::min(c.rows, first + c.leaf); ++i) {
+    a = k < c.inputs ? std::fma(c.xs()(i, k), c.dzs()(i, j), a) : a + c.dzs()(i, j);
+  }
+  return a;
+}
+
+float naive_sum(const Case& c, std::size_t k, std::size_t j) {
+  if (c.rows == 0) return 0;
+  const std::size_t leaves = (c.rows + c.leaf - 1) / c.leaf;
+  return positive_nan(node(c, static_cast<std::size_t>(std::bit_width(leaves - 1)), 0, k, j));
+}
+
+std::vector<float> naive_weights(const Case& c) {
+  std::vector<float> dw(c.layout.size());
+  for (std::size_t k = 0; k < c.inputs; ++k) {
+    for (std::size_t j = 0; j < c.outputs; ++j) dw[c.layout.index(k, j)] = naive_sum(c, k, j);
+  }
+  return dw;
+}
+
+std::vector<float> naive_bias(const Case& c) {
+  std::vector<float> db(round_to_unit(c.outputs));
+  for (std::size_t j = 0; j < c.outputs; ++j) db[j] = naive_sum(c, c.inputs, j);
+  return db;
+}
+
+/// Every set of instructions of this processor; says which are missing.
+std::vector<const StrictProducts*> all_products() {
+  std::vector<const StrictProducts*> result;
+  for (const Simd simd : {Simd::scalar, Simd::avx2, Simd::avx512}) {
+    if (has_simd(simd)) {
+      result.push_back(&strict_products(simd));
+    } else {
+      const std::string name = simd == Simd::avx2 ? "AVX2" : "AVX-512";
+      WARN("SKIPPED: this processor has no " + name + ", so its kernels are not tested");
+      REQUIRE_THROWS_AS(strict_products(simd), ConfigError);
+    }
+  }
+  return result;
+}
+
+void require_definition(Case& c) {
+  INFO(c.rows << " rows, " << c.inputs << " -> " << c.outputs << ", leaves of " << c.leaf);
+  const Bits dw = bits(naive_weights(c));
+  const Bits db = bits(naive_bias(c));
+  for (const StrictProducts* p : all_products()) {
+    INFO("simd " << static_cast<int>(p->simd));
+    for (const Activation a : {Activation::identity, Activation::relu}) {
+      REQUIRE((bits(c.forward(*p, a)) == bits(naive_forward(c, a))));
+      REQUIRE((bits(c.input(*p, a)) == bits(naive_input(c, a))));
+    }
+    REQUIRE((bits(c.slice(*p, c.layout.all())) == dw));
+    REQUIRE((bits(c.bias_slice(*p, {0, c.bias.size()})) == db));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("panels hold every element once and the rest is zero", "[strict]") {
+  const std::size_t inputs = GENERATE(1, 3, 17);
+  const std::size_t outputs = GENERATE(1, 10, 16, 63, 64, 65, 130, 192);
+  const Case c = make_case(1, inputs, outputs, 1, 1);
+  std::vector<float> back(inputs * outputs);
+  from_panels(c.weights(), {back.data(), inputs, outputs});
+  REQUIRE((bits(back) == bits(c.w.span())));
+  REQUIRE(c.layout.size() % 16 == 0);
+  std::size_t used = 0;
+  for (const float value : c.panels.span()) used += value != 0 ? 1 : 0;
+  std::size_t given = 0;
+  for (const float value : c.w.span()) given += value != 0 ? 1 : 0;
+  REQUIRE(used == given);
+}
+
+TEST_CASE("all instructions give the bits of the definition", "[strict]") {
+  const auto kind = GENERATE(Values::ordinary, Values::special);
+  for (const std::size_t rows : {0, 1, 2, 5, 15, 16, 17, 63, 64, 65, 100}) {
+    std::mt19937 random(static_cast<unsigned>(rows));
+    const std::size_t inputs = 1 + random() % 70;
+    const std::size_t outputs = 1 + random() % 150;
+    Case c = make_case(rows, inputs, outputs, 1 + random() % 20, 3, kind);
+    require_definition(c);
+  }
+}
+
+TEST_CASE("every width of a panel and every height of a tile", "[strict]") {
+  for (std::size_t outputs = 1; outputs <= 130; outputs += 7) {
+    Case c = make_case(9, 13, outputs, 2, 4, Values::special);
+    require_definition(c);
+  }
+  for (std::size_t inputs = 1; inputs <= 50; ++inputs) {
+    Case c = make_case(inputs % 21, inputs, 40, 3, 5);
+    require_definition(c);
+  }
+}
+
+TEST_CASE("leaves of every size, with a short last one", "[strict]") {
+  for (std::size_t leaf = 1; leaf <= 20; ++leaf) {
+    Case c = make_case(6 * leaf + leaf / 2 + 1, 7, 20, leaf, 6, Values::special);
+    require_definition(c);
+  }
+}
+
+TEST_CASE("more rows than a block holds, and more inputs than a strip", "[strict]") {
+  for (const std::size_t leaf : {1, 7, 16, 43, 200}) {
+    Case c = make_case(1000, 9, 17, leaf, 7);
+    require_definition(c);
+  }
+  Case wide = make_case(20, 500, 70, 2, 8);
+  require_definition(wide);
+  Case both = make_case(300, 230, 5, 16, 9);
+  require_definition(both);
+  // Masks of more lanes than a byte counts.
+  for (const std::size_t wider : {256, 257, 300, 515}) {
+    Case outputs = make_case(5, 20, wider, 2, 10);
+    require_definition(outputs);
+    Case inputs = make_case(5, wider, 20, 2, 10);
+    require_definition(inputs);
+  }
+}
+
+TEST_CASE("a row alone has the bits that it has in a batch", "[strict]") {
+  Case c = make_case(77, 50, 70, 4, 10);
+  for (const StrictProducts* p : all_products()) {
+    const auto y = c.forward(*p, Activation::relu);
+    const auto dx = c.input(*p, Activation::relu);
+    for (std::size_t i = 0; i < c.rows; ++i) {
+      std::vector<float> one(c.outputs);
+      p->forward({c.x.data() + i * c.inputs, 1, c.inputs}, c.weights(), c.bias.span(),
+                 Activation::relu, {one.data(), 1, c.outputs});
+      REQUIRE((bits(one) == bits(std::span(y).subspan(i * c.outputs, c.outputs))));
+      std::vector<float> back(c.inputs);
+      p->backward_input({c.dz.data() + i * c.outputs, 1, c.outputs}, c.weights(),
+                        {c.x.data() + i * c.inputs, 1, c.inputs}, Activation::relu,
+                        {back.data(), 1, c.inputs}, c.scratch.span());
+      REQUIRE((bits(back) == bits(std::span(dx).subspan(i * c.inputs, c.inputs))));
+    }
+  }
+}
+
+TEST_CASE("slices glued together are the whole", "[strict]") {
+  Case c = make_case(150, 30, 150, 5, 11);
+  std::mt19937 random(12);
+  for (const StrictProducts* p : all_products()) {
+    const Bits whole = bits(c.slice(*p, c.layout.all()));
+    const Bits bias = bits(c.bias_slice(*p, {0, c.bias.size()}));
+    for (int round = 0; round < 5; ++round) {
+      Bits glued;
+      for (std::size_t first = 0; first < c.layout.size();) {
+        const std::size_t last = std::min(c.layout.size(), first + 16 * (random() % 90));
+        const Bits piece = bits(c.slice(*p, {first, last}));
+        glued.insert(glued.end(), piece.begin(), piece.end());
+        first = last;
+      }
+      REQUIRE((glued == whole));
+      const std::size_t middle = 16 * (random() % (c.bias.size() / 16 + 1));
+      Bits both = bits(c.bias_slice(*p, {0, middle}));
+      const Bits rest = bits(c.bias_slice(*p, {middle, c.bias.size()}));
+      both.insert(both.end(), rest.begin(), rest.end());
+      REQUIRE((both == bias));
+    }
+  }
+}
+
+TEST_CASE("the tree over leaves is the sum of its subtrees", "[strict]") {
+  Case c = make_case(8 * 3 - 1, 12, 40, 3, 13);
+  for (const StrictProducts* p : all_products()) {
+    const auto part = [&](std::size_t first, std::size_t last) {
+      AlignedBuffer<float> dw(c.layout.size());
+      p->backward_weights({c.x.data() + first * c.inputs, last - first, c.inputs},
+                          {c.dz.data() + first * c.outputs, last - first, c.outputs}, c.leaf,
+                          c.layout.all(), dw.span(), c.scratch.span());
+      return dw;
+    };
+    const auto left = part(0, 12);
+    const auto right = part(12, c.rows);
+    std::vector<float> sum(c.layout.size());
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = left.data()[i] + right.data()[i];
+    REQUIRE((bits(sum) == bits(c.slice(*p, c.layout.all()))));
+  }
+}
+
+TEST_CASE("automatic takes the widest instructions", "[strict]") {
+  const Simd best = has_simd(Simd::avx512) ? Simd::avx512
+                    : has_simd(Simd::avx2) ? Simd::avx2
+                                           : Simd::scalar;
+  REQUIRE(strict_products(Simd::automatic).simd == best);
+  REQUIRE(has_simd(Simd::automatic));
+}
+
+namespace {
+
+/// How far `got` is from `exact`, in units of the last place of a float near it.
+double ulps(float got, long double exact) {
+  int exponent = 0;
+  std::frexp(exact, &exponent);
+  const long double unit = std::ldexp(1.0L, std::max(exponent - 24, -149));
+  return static_cast<double>(std::abs((static_cast<long double>(got) - exact) / unit));
+}
+
+}  // namespace
+
+TEST_CASE("exponential and logarithm are rounded to the nearest", "[strict]") {
+  std::mt19937 random(14);
+  double worst_exp = 0;
+  double worst_log = 0;
+  for (int i = 0; i < 300000; ++i) {
+    const float x = std::uniform_real_distribution<float>(-103.0F, 88.7F)(random);
+    worst_exp = std::max(worst_exp, ulps(strict_exp(x), std::exp(static_cast<long double>(x))));
+    const auto any = std::bit_cast<float>(static_cast<std::uint32_t>(random()) & 0x7fffffffU);
+    for (const float y : {any, 1 + x * 1e-3F, 1 + x * 1e-6F}) {
+      if (!std::isfinite(y) || y <= 0) continue;
+      worst_log = std::max(worst_log, ulps(strict_log(y), std::log(static_cast<long double>(y))));
+    }
+  }
+  CHECK(worst_exp <= 0.51);
+  CHECK(worst_log <= 0.51);
+}
+
+TEST_CASE("exponential and logarithm at the edges", "[strict]") {
+  using Float = std::numeric_limits<float>;
+  const float infinity = Float::infinity();
+  const auto same = [](float a, float b) { return bits({{a}}) == bits({{b}}); };
+  CHECK(same(strict_exp(0.0F), 1.0F));
+  CHECK(same(strict_exp(-0.0F), 1.0F));
+  CHECK(same(strict_exp(1e-45F), 1.0F));
+  CHECK(same(strict_exp(infinity), infinity));
+  CHECK(same(strict_exp(-infinity), 0.0F));
+  CHECK(same(strict_exp(-Float::quiet_NaN()), Float::quiet_NaN()));
+  CHECK(same(strict_exp(88.7228F), std::exp(88.7228F)));
+  CHECK(same(strict_exp(88.7229F), infinity));
+  CHECK(same(strict_exp(-103.9F), Float::denorm_min()));
+  CHECK(same(strict_exp(-104.0F), 0.0F));
+  CHECK(same(strict_log(1.0F), 0.0F));
+  CHECK(same(strict_log(0.0F), -infinity));
+  CHECK(same(strict_log(-0.0F), -infinity));
+  CHECK(same(strict_log(infinity), infinity));
+  CHECK(same(strict_log(-1.0F), Float::quiet_NaN()));
+  CHECK(same(strict_log(-infinity), Float::quiet_NaN()));
+  CHECK(same(strict_log(-Float::quiet_NaN()), Float::quiet_NaN()));
+  CHECK(same(strict_log(Float::denorm_min()), -103.278929F));
+  CHECK(same(strict_log(Float::max()), 88.7228394F));
+}
