@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdio>
 
+#include "apps/compare.hpp"
 #include "apps/failure.hpp"
 #include "apps/generate.hpp"
 #include "apps/train.hpp"
@@ -27,6 +28,7 @@ struct Subcommand {
 constexpr std::array subcommands = {
     Subcommand{"train", "trains a network on all ranks of this job", train_command},
     Subcommand{"generate", "writes the built-in data set as IDX files", generate_command},
+    Subcommand{"compare", "two runs: the first recorded point that differs", compare_command},
 };
 
 void print_usage() {

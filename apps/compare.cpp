@@ -1,0 +1,138 @@
+#include "apps/compare.hpp"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <cstdio>
+#include <cxxopts.hpp>
+
+#include "apps/console.hpp"
+#include "collectives/launcher.hpp"
+#include "lib/base/errors.hpp"
+#include "lib/base/text.hpp"
+#include "lib/train/compare.hpp"
+
+namespace lockstep::apps {
+namespace {
+
+constexpr int the_same = 0;
+constexpr int differ = 1;
+
+cxxopts::Options compare_options() {
+  cxxopts::Options options(
+      "lockstep compare",
+      "Compares what two runs recorded, to the last bit, as far as both go: the steps' loss and "
+      "accuracy, the tensors' hashes (train --hash-every N), the epochs' weights and test loss.\n"
+      "Ends with 0 where they are the same and 1 where they differ, as cmp does; 2: usage; 65: a "
+      "run folder is missing or damaged.\n");
+  options.custom_help("RUN_A RUN_B [flags]");
+  options.add_options()("json", "print one line of JSON instead")("h,help", "show this");
+  options.add_options("hidden")("runs", "", cxxopts::value<std::vector<std::string>>());
+  options.positional_help("");
+  options.parse_positional({"runs"});
+  return options;
+}
+
+std::string value_text(const train::Recorded& value) {
+  return std::visit([](const auto& held) { return fmt::format("{}", held); }, value);
+}
+
+std::string difference_text(const train::Difference& difference) {
+  std::string text = fmt::format("step {}, {}: A {}, B {}", difference.step, difference.what,
+                                 value_text(difference.a), value_text(difference.b));
+  if (difference.others > 0) text += fmt::format("; and {} more there", difference.others);
+  return text;
+}
+
+std::string kind_text(const std::optional<train::Difference>& difference, const char* none) {
+  return difference ? "first differ at " + difference_text(*difference) : none;
+}
+
+std::string run_text(const std::string& folder, const train::RecordedRun& run) {
+  return fmt::format("{}: steps {} to {}{}", folder, run.steps.front().step, run.steps.back().step,
+                     run.finished ? "" : ", unfinished (no summary.json)");
+}
+
+std::string headline(const train::Comparison& comparison) {
+  const auto* first = comparison.first();
+  if (first == nullptr) return "the same to the last bit, in all that both runs recorded";
+  return fmt::format("the runs differ, first at step {}: {}", first->step, first->what);
+}
+
+std::string tensors_text(const train::Comparison& comparison) {
+  if (comparison.hashed_steps == 0) {
+    return "not compared: both runs need --hash-every, with a step in common";
+  }
+  return fmt::format("{} with hashes: {}", counted(comparison.hashed_steps, "step"),
+                     kind_text(comparison.tensor, "every tensor alike"));
+}
+
+std::string epochs_text(const train::Comparison& comparison) {
+  if (comparison.epochs == 0) return "not compared: none that ended at the same step in both runs";
+  return fmt::format(
+      "{}: {}", counted(comparison.epochs, "epoch"),
+      kind_text(comparison.epoch, "weights' hash, test loss and test accuracy alike"));
+}
+
+Banner receipt(const train::Comparison& comparison) {
+  Banner banner;
+  banner.headline = headline(comparison);
+  const auto add = [&](const char* label, std::string text) {
+    banner.rows.emplace_back(label, std::move(text));
+  };
+  add("steps",
+      fmt::format("{} ({} to {}): {}", counted(comparison.steps, "step"), comparison.first_step,
+                  comparison.last_step, kind_text(comparison.figure, "loss and accuracy alike")));
+  add("tensors", tensors_text(comparison));
+  add("epochs", epochs_text(comparison));
+  for (const auto& setting : comparison.settings) {
+    add("setting",
+        fmt::format("{}: A {}, B {}", setting.what, value_text(setting.a), value_text(setting.b)));
+  }
+  return banner;
+}
+
+int compare_runs(const std::vector<std::string>& folders, bool json) {
+  if (folders.size() != 2) {
+    throw ConfigError(fmt::format("{}, where two belong", counted(folders.size(), "run folder")),
+                      "`lockstep compare RUN_A RUN_B` compares two folders of `lockstep train`");
+  }
+  const auto a = train::read_run(folders[0]);
+  const auto b = train::read_run(folders[1]);
+  const auto comparison = train::compare(a, b);
+  if (json) {
+    fmt::print("{}\n", train::to_json(comparison));
+  } else {
+    Banner banner = receipt(comparison);
+    banner.rows.insert(banner.rows.begin(),
+                       {{"A", run_text(folders[0], a)}, {"B", run_text(folders[1], b)}});
+    banner.print();
+  }
+  if (std::ferror(stdout) != 0) throw OutputError("stdout: cannot be written");
+  return comparison.first() == nullptr ? the_same : differ;
+}
+
+}  // namespace
+
+int compare_command(const std::vector<std::string>& words) {
+  const auto launch = comm::detect_launcher();
+  if (launch && launch->rank != 0) return the_same;  // one speaks
+  std::vector<const char*> argv = {"lockstep compare"};
+  for (const auto& word : words) argv.push_back(word.c_str());
+  try {
+    auto options = compare_options();
+    const auto result = options.parse(static_cast<int>(argv.size()), argv.data());
+    if (result.count("help") != 0) {
+      fmt::print("{}", options.help({""}));
+      return the_same;
+    }
+    if (!result.unmatched().empty())
+      throw ConfigError("unexpected '" + result.unmatched()[0] + "'");
+    const auto runs = result.count("runs") == 0 ? std::vector<std::string>{}
+                                                : result["runs"].as<std::vector<std::string>>();
+    return compare_runs(runs, result.count("json") != 0);
+  } catch (const cxxopts::exceptions::exception& error) {
+    throw ConfigError(error.what(), "`lockstep compare --help` lists all flags");
+  }
+}
+
+}  // namespace lockstep::apps
