@@ -142,12 +142,17 @@ std::unique_ptr<Products<float>> make_products(const train::RunConfig& config) {
 void make_replica(const train::RunConfig& config, const nn::NetworkShape& shape, std::uint64_t rows,
                   comm::Communicator& comm, TrainJob& job) {
   const bool canonical = config.reduction == "canonical";
+  if (!canonical && config.audit_every) {
+    throw ConfigError(
+        "audit-every with reduction allreduce: its ranks see their own examples alone",
+        "use --reduction canonical, or leave the audit out");
+  }
   job.products = make_products(config);
   job.network = std::make_unique<nn::Network<float>>(
       shape, rows, *job.products, canonical ? static_cast<std::size_t>(comm.size()) : 1);
   nn::initialise(*job.network, {config.seed, config.seed + 1});
   const optim::AdamOptions options = {.learning_rate = static_cast<double>(config.learning_rate)};
-  job.step = canonical ? train::make_canonical_step(*job.network, options, comm)
+  job.step = canonical ? train::make_canonical_step(*job.network, options, comm, config.audit_every)
                        : train::make_allreduce_step(*job.network, options, comm);
 }
 

@@ -39,6 +39,10 @@ void Hash::add(std::uint64_t number) { add_bytes(std::as_bytes(std::span(&number
 
 std::uint64_t Hash::value() const { return XXH3_64bits_digest(state_->xxh); }
 
+std::uint64_t hash_of(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
+
 std::string to_hex(std::uint64_t value) {
   std::string text(16, '0');
   for (auto digit = text.rbegin(); digit != text.rend(); ++digit, value >>= 4) {

@@ -33,6 +33,9 @@ class Hash {
   std::unique_ptr<State> state_;
 };
 
+/// The same of one piece, at once: Hash with a single add_bytes.
+std::uint64_t hash_of(std::span<const std::byte> bytes);
+
 /// 16 lower-case hexadecimal digits.
 std::string to_hex(std::uint64_t value);
 

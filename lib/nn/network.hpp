@@ -68,6 +68,11 @@ class Network {
   /// After loss(): the gradient of the *sum* of losses by every layer's x W + b.
   void backward(Rows rows);
 
+  /// The gradients by the logits, as loss() left them.
+  Matrix<const Real> logit_gradients(Rows rows) noexcept {
+    return view(gradients_.back(), shape_.classes, rows);
+  }
+
   /// The slice of the gradient block, summed over `rows`, which begin with a leaf of `leaf`.
   void weight_gradients(Rows rows, std::size_t leaf, Slice slice);
 

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "lib/train/audit.hpp"
 #include "lib/train/step.hpp"
 
 namespace lockstep::train {
@@ -16,11 +17,12 @@ Slice slice_of(std::size_t block, const comm::Communicator& comm) {
 class CanonicalStep final : public Step {
  public:
   CanonicalStep(nn::Network<float>& network, const optim::AdamOptions& options,
-                comm::Communicator& comm)
+                comm::Communicator& comm, std::optional<std::uint64_t> audit_every)
       : network_(network),
         comm_(comm),
         slice_(slice_of(network.parameters().values().size(), comm)),
-        adam_(slice_.size(), options) {}
+        adam_(slice_.size(), options),
+        audit_(network, comm, audit_every) {}
 
   const char* name() const noexcept override { return "canonical"; }
 
@@ -40,7 +42,10 @@ class CanonicalStep final : public Step {
     network_.for_each_exchanged(gathered, [&](std::span<float> rows) { comm_.all_gather(rows); });
     seconds.reduce += phase.take();
 
+    const std::uint64_t step = adam_.steps() + 1;
+    if (audit_.due(step)) audit_.check_leaf(step, batch);
     network_.weight_gradients(all, batch.leaf, slice_);
+    if (audit_.due(step)) audit_.check_gradients(step, batch, slice_);
     seconds.compute += phase.take();
 
     auto& parameters = network_.parameters();
@@ -60,14 +65,16 @@ class CanonicalStep final : public Step {
   comm::Communicator& comm_;
   Slice slice_;
   optim::Adam adam_;
+  Audit audit_;
 };
 
 }  // namespace
 
 std::unique_ptr<Step> make_canonical_step(nn::Network<float>& network,
                                           const optim::AdamOptions& options,
-                                          comm::Communicator& comm) {
-  return std::make_unique<CanonicalStep>(network, options, comm);
+                                          comm::Communicator& comm,
+                                          std::optional<std::uint64_t> audit_every) {
+  return std::make_unique<CanonicalStep>(network, options, comm, audit_every);
 }
 
 void gather_results(nn::Network<float>& network, std::size_t block, comm::Communicator& comm) {

@@ -49,6 +49,7 @@ struct RunConfig {
   std::string resume = "none";
   std::optional<std::uint64_t> checkpoint_every;
   std::optional<std::uint64_t> hash_every;
+  std::optional<std::uint64_t> audit_every;
   std::string progress = "auto";
 };
 

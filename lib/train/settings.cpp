@@ -176,6 +176,8 @@ std::vector<Setting> table() {
       choice("resume", &C::resume, {"none", "auto"}, 1, "continue a run"),
       count_or("end", "checkpoint-every", &C::checkpoint_every,
                "save the weights every N steps, besides at the end"),
+      count_or("none", "audit-every", &C::audit_every,
+               "every N steps another rank computes a leaf and a slice again"),
       count_or("none", "hash-every", &C::hash_every,
                "record every tensor's hash every N steps, for `lockstep compare`"),
       choice("progress", &C::progress, {"auto", "bar", "lines", "off"}, 4,

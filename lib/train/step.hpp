@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "collectives/communicator.hpp"
@@ -70,10 +71,11 @@ std::unique_ptr<Step> make_allreduce_step(nn::Network<float>& network,
 /// What travels are activations and their gradients, which are smaller than the weights' gradients
 /// where the batch is small against the layers, and then the updated slices. Adam's moments are
 /// kept for the own slice alone. Needs strict products, and a network made with `slices` = the
-/// number of ranks and rows for Plan::largest_gathered().
+/// number of ranks and rows for Plan::largest_gathered(). `audit_every`: see audit.hpp.
 std::unique_ptr<Step> make_canonical_step(nn::Network<float>& network,
                                           const optim::AdamOptions& options,
-                                          comm::Communicator& comm);
+                                          comm::Communicator& comm,
+                                          std::optional<std::uint64_t> audit_every = std::nullopt);
 
 /// Replaces the results of every rank's block by all of them: `block` rows a rank, from row 0 on.
 /// Collective.

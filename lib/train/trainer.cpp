@@ -40,7 +40,13 @@ struct Trainer::EpochSums {
 
 Trainer::Trainer(const TrainerOptions& options, nn::Network<float>& network, Step& step,
                  data::BatchReader& train, data::BatchReader& test, comm::Communicator& comm)
-    : options_(options), network_(network), update_(step), train_(train), test_(test), comm_(comm) {
+    : options_(options),
+      network_(network),
+      update_(step),
+      sentinel_(network, comm),
+      train_(train),
+      test_(test),
+      comm_(comm) {
   const std::uint64_t each = std::min(train.plan().steps(), most_timed_steps);
   const std::uint64_t epochs = std::min(options.epochs, most_timed_steps);
   phases_.reserve(
@@ -121,6 +127,7 @@ nn::Tally Trainer::train_step(std::uint64_t epoch, std::uint64_t step, PhaseSeco
   const nn::Rows mine = update_.place(train_.piece(step));
   const data::Batch batch = train_.read(epoch, step, network_.inputs(mine).flat());
   seconds.data = reading.take();
+  sentinel_.check(step_ + 1);
   const StepResult result = update_.run(batch, seconds);
   require_finite(std::isfinite(result.tally.loss_sum), step_ + 1, "loss");
   require_finite(result.finite, step_ + 1, "gradient");

@@ -11,6 +11,7 @@
 #include "data/batches.hpp"
 #include "lib/nn/network.hpp"
 #include "lib/train/report.hpp"
+#include "lib/train/sentinel.hpp"
 #include "lib/train/step.hpp"
 
 namespace lockstep::train {
@@ -35,8 +36,9 @@ class Trainer {
 
   /// Trains to the end and evaluates after every epoch. `observers` are told on rank 0 alone.
   ///
-  /// Errors   throws comm::AgreedError, on all ranks alike: diverged (76), or replicas that differ
-  ///          at the end of an epoch (70); and what reading, communicating and observers throw.
+  /// Errors   throws comm::AgreedError, on all ranks alike: diverged (76), replicas that differ
+  ///          (70, see sentinel.hpp and audit.hpp); and what reading, communicating and observers
+  ///          throw.
   /// Ranks    collective. The report is the same on all ranks but for its times.
   RunReport run(const std::vector<Observer*>& observers);
 
@@ -55,6 +57,7 @@ class Trainer {
   TrainerOptions options_;
   nn::Network<float>& network_;
   Step& update_;
+  Sentinel sentinel_;
   data::BatchReader& train_;
   data::BatchReader& test_;
   comm::Communicator& comm_;

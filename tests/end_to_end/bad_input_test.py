@@ -90,6 +90,7 @@ SETTINGS = {
     "--mesh batch=7": ["mesh", "batch=7"],
     "--mesh rows=1": ["mesh", "rows=1"],
     "--products library": ["products library", "canonical", "--reduction allreduce"],
+    "--reduction allreduce --audit-every 3": ["audit-every", "canonical"],
     "--reduction allreduce --simd avx2": ["simd avx2", "--products strict"],
 }
 

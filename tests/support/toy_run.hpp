@@ -1,6 +1,7 @@
 // A whole training run of a toy network on one rank, for parity tests over any communicator.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "collectives/communicator.hpp"
@@ -17,6 +18,12 @@ struct ToyRun {
   std::vector<std::size_t> hidden = {19, 8};
   Simd simd = Simd::automatic;
   int threads = 1;
+  std::optional<std::uint64_t> audit_every = std::nullopt;
+  /// Called before every step (from 1) with the rank's network: where a test disturbs a replica.
+  std::function<void(nn::Network<float>&, int rank, std::uint64_t step)> disturb = {};
+  /// Wraps a rank's products.
+  std::function<std::unique_ptr<Products<float>>(std::unique_ptr<Products<float>>, int rank)> wrap =
+      {};
   std::uint64_t epochs = 3;
   float learning_rate = 0.01F;
   std::optional<std::uint64_t> steps = std::nullopt;
@@ -41,16 +48,19 @@ inline ToyResult train_toy(comm::Communicator& comm, const ToyRun& run,
                          .leaf = run.leaf,
                          .shuffle = data::Shuffle::global});
   const data::Plan test_plan = train::evaluation_plan(test.records(), comm.size());
-  const auto products =
-      run.canonical ? make_strict_products(run.simd) : make_library_products<float>();
+  auto products = run.canonical ? make_strict_products(run.simd) : make_library_products<float>();
+  if (run.wrap) products = run.wrap(std::move(products), comm.rank());
   set_product_threads(run.threads);
   nn::Network<float> network({features, run.hidden, classes},
                              std::max(plan.largest_gathered(), test_plan.largest_gathered()),
                              *products, run.canonical ? static_cast<std::size_t>(comm.size()) : 1);
   nn::initialise(network, {22, 23});
   const optim::AdamOptions adam = {.learning_rate = static_cast<double>(run.learning_rate)};
-  const auto step = run.canonical ? train::make_canonical_step(network, adam, comm)
+  const auto step = run.canonical ? train::make_canonical_step(network, adam, comm, run.audit_every)
                                   : train::make_allreduce_step(network, adam, comm);
+  training.on_read = [&, read = std::uint64_t{0}]() mutable {
+    if (run.disturb) run.disturb(network, comm.rank(), ++read);
+  };
   data::BatchReader train_reader(training, plan, comm.rank());
   data::BatchReader test_reader(test, test_plan, comm.rank());
   train::Trainer trainer({run.epochs, run.steps, std::nullopt, run.hash_every}, network, *step,

@@ -1,6 +1,8 @@
 // A small data set in memory, for tests of what consumes one.
 #pragma once
 
+#include <algorithm>
+#include <functional>
 #include <random>
 #include <vector>
 
@@ -29,6 +31,7 @@ class ToySource final : public data::Source {
 
   void read(std::span<const std::uint64_t> ids, std::span<float> x,
             std::span<std::int32_t> labels) override {
+    if (on_read) on_read();
     for (std::size_t i = 0; i < ids.size(); ++i) {
       std::copy_n(x_.begin() + static_cast<std::ptrdiff_t>(ids[i] * features_), features_,
                   x.begin() + static_cast<std::ptrdiff_t>(i * features_));
@@ -36,7 +39,8 @@ class ToySource final : public data::Source {
     }
   }
 
-  std::vector<float>& x() { return x_; }
+  /// Called at every read: where a test disturbs a run.
+  std::function<void()> on_read;
 
  private:
   std::uint64_t records_;

@@ -1,0 +1,96 @@
+#include "lib/train/audit.hpp"
+
+#include <algorithm>
+
+#include "collectives/agreement.hpp"
+#include "lib/base/errors.hpp"
+#include "lib/base/hash.hpp"
+
+namespace lockstep::train {
+
+Audit::Audit(nn::Network<float>& network, comm::Communicator& comm,
+             std::optional<std::uint64_t> every)
+    : network_(network),
+      comm_(comm),
+      every_(every),
+      hashes_(2 * static_cast<std::size_t>(comm.size())) {}
+
+void Audit::check_leaf(std::uint64_t step, const data::Batch& batch) {
+  const std::uint64_t leaves = (batch.global_examples + batch.leaf - 1) / batch.leaf;
+  const std::uint64_t leaf = step / *every_ % leaves;
+  const std::size_t first = leaf * batch.leaf;
+  const nn::Rows rows = {first, std::min(batch.leaf, batch.global_examples - first)};
+  const int owner = static_cast<int>(first / batch.block);
+  const int auditor = (owner + 1) % comm_.size();
+
+  // Every rank holds these rows by now; all show that they hold the same, the auditor makes them
+  // again in place.
+  const std::uint64_t given = hash_rows(rows);
+  if (comm_.rank() == auditor) {
+    recover_labels(rows);
+    network_.forward(rows);
+    network_.loss(rows, labels_, true);
+    network_.backward(rows);
+  }
+  const auto me = 2 * static_cast<std::size_t>(comm_.rank());
+  hashes_[me] = given;
+  hashes_[me + 1] = hash_rows(rows);
+  comm_.all_gather(std::span(hashes_));
+  const auto of_auditor = 2 * static_cast<std::size_t>(auditor);
+  if (hashes_[of_auditor] == hashes_[of_auditor + 1]) return;
+  fail(step, "leaf " + std::to_string(leaf) + "'s activations or their gradients", owner, auditor);
+}
+
+void Audit::check_gradients(std::uint64_t step, const data::Batch& batch, Slice slice) {
+  const int ranks = comm_.size();
+  const int owner = (comm_.rank() + ranks - 1) % ranks;
+  const std::size_t first = static_cast<std::size_t>(owner) * slice.size();
+  const Slice theirs = {first, first + slice.size()};
+  const auto gradients = network_.parameters().gradients();
+  const auto hash_of = [&](Slice part) {
+    Hash hash;
+    hash.add(std::span<const float>(gradients.subspan(part.first, part.size())));
+    return hash.value();
+  };
+  const auto me = 2 * static_cast<std::size_t>(comm_.rank());
+  hashes_[me] = hash_of(slice);
+  network_.weight_gradients({0, batch.global_examples}, batch.leaf, theirs);
+  hashes_[me + 1] = hash_of(theirs);
+  comm_.all_gather(std::span(hashes_));
+  for (int rank = 0; rank < ranks; ++rank) {
+    const int auditor = (rank + 1) % ranks;
+    if (hashes_[2 * static_cast<std::size_t>(rank)] !=
+        hashes_[2 * static_cast<std::size_t>(auditor) + 1]) {
+      fail(step, "its slice of the weights' gradients", rank, auditor);
+    }
+  }
+}
+
+std::uint64_t Audit::hash_rows(nn::Rows rows) {
+  Hash hash;
+  network_.for_each_exchanged(rows, [&](std::span<const float> values) { hash.add(values); });
+  return hash.value();
+}
+
+/// The gradient by the logits is softmax - onehot, so its only negative entry is the label's.
+void Audit::recover_labels(nn::Rows rows) {
+  labels_.clear();
+  const Matrix<const float> dz = network_.logit_gradients(rows);
+  for (std::size_t i = 0; i < dz.rows; ++i) {
+    const auto row = dz.row(i);
+    labels_.push_back(
+        static_cast<std::int32_t>(std::min_element(row.begin(), row.end()) - row.begin()));
+  }
+}
+
+void Audit::fail(std::uint64_t step, const std::string& what, int owner, int auditor) {
+  throw comm::AgreedError(
+      ExitCode::invariant,
+      "audit of step " + std::to_string(step) + ": rank " + std::to_string(owner) + " computed " +
+          what + ", rank " + std::to_string(auditor) +
+          " computed the same again, and the bits differ",
+      "look for a faulty processor or memory on the hosts of these two ranks; checkpoints saved "
+      "before the last audit that passed are good");
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,58 @@
+#include "lib/train/sentinel.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "collectives/agreement.hpp"
+#include "lib/base/hash.hpp"
+
+namespace lockstep::train {
+namespace {
+
+std::uint64_t hash_of_weights(std::span<const float> weights) {
+  return hash_of(std::as_bytes(weights));
+}
+
+}  // namespace
+
+Sentinel::Sentinel(const nn::Network<float>& network, comm::Communicator& comm)
+    : network_(network), comm_(comm), hashes_(static_cast<std::size_t>(comm.size())) {}
+
+Slice Sentinel::part(std::uint64_t step) const noexcept {
+  const std::size_t all = network_.parameters().values().size();
+  const std::size_t each = (all + parts - 1) / parts;
+  const std::size_t first = std::min(all, step % parts * each);
+  return {first, std::min(all, first + each)};
+}
+
+void Sentinel::check(std::uint64_t step) {
+  if (comm_.size() == 1) return;
+  const Slice due = part(step);
+  hashes_[static_cast<std::size_t>(comm_.rank())] =
+      hash_of_weights(network_.parameters().values().subspan(due.first, due.size()));
+  comm_.all_gather(std::span(hashes_));
+  const bool same = std::all_of(hashes_.begin(), hashes_.end(),
+                                [&](std::uint64_t hash) { return hash == hashes_[0]; });
+  if (!same) report(step, due);
+}
+
+void Sentinel::report(std::uint64_t step, Slice part) {
+  comm::KeyValues tensors;
+  const auto& block = network_.parameters();
+  for (const nn::Tensor& tensor : block.tensors()) {
+    const std::size_t first = std::max(part.first, tensor.offset);
+    const std::size_t last = std::min(part.last, tensor.offset + tensor.stored);
+    if (first >= last) continue;
+    tensors.emplace_back("the hash of " + tensor.name,
+                         to_hex(hash_of_weights(block.values().subspan(first, last - first))));
+  }
+  comm::require_equal(
+      comm_, "the replica before step " + std::to_string(step), tensors,
+      "look for faulty memory on the odd rank's host; checkpoints saved more than " +
+          std::to_string(parts) + " steps ago are good",
+      ExitCode::invariant);
+  throw InvariantError("replicas differed before step " + std::to_string(step) +
+                       " in padding between tensors");
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,196 @@
+// Faults planted into one rank of three, and whether they are found and named.
+#include "lib/train/sentinel.hpp"
+
+#include <bit>
+#include <catch2/catch.hpp>
+#include <regex>
+
+#include "collectives/agreement.hpp"
+#include "collectives/thread_group.hpp"
+#include "tests/support/toy_run.hpp"
+
+using namespace lockstep;
+using Catch::Contains;
+
+namespace {
+
+constexpr std::uint64_t fault_step = 5;
+
+void flip(float& value, int bit) {
+  value = std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) ^ (1U << bit));
+}
+
+struct Outcome {
+  int code = 0;
+  std::string text;
+};
+
+Outcome outcome_of(int ranks, const ToyRun& run) {
+  try {
+    comm::run_ranks(ranks, [&](comm::Communicator& comm) { train_toy(comm, run); });
+  } catch (const comm::AgreedError& error) {
+    return {static_cast<int>(error.code()), error.what()};
+  }
+  return {};
+}
+
+/// The step that a message names.
+std::uint64_t step_in(const std::string& text) {
+  std::smatch found;
+  return std::regex_search(text, found, std::regex("step ([0-9]+)")) ? std::stoull(found[1]) : 0;
+}
+
+/// Passes everything on, and flips a bit of what one call gives.
+class FaultyProducts final : public Products<float> {
+ public:
+  enum class Fault { forward, input, weights };
+
+  FaultyProducts(std::unique_ptr<Products<float>> inner, Fault fault, int call)
+      : inner_(std::move(inner)), fault_(fault), call_(call) {}
+
+  const char* name() const noexcept override { return inner_->name(); }
+  std::size_t weight_size(std::size_t inputs, std::size_t outputs) const override {
+    return inner_->weight_size(inputs, outputs);
+  }
+  std::size_t bias_size(std::size_t outputs) const override { return inner_->bias_size(outputs); }
+  void store(Matrix<const float> logical, std::span<float> stored) const override {
+    inner_->store(logical, stored);
+  }
+  void load(std::span<const float> stored, Matrix<float> logical) const override {
+    inner_->load(stored, logical);
+  }
+  void forward(Matrix<const float> x, const LayerWeights<float>& w, Activation activation,
+               Matrix<float> y) override {
+    inner_->forward(x, w, activation, y);
+    spoil(Fault::forward, y.flat());
+  }
+  void backward_input(Matrix<const float> dz, const LayerWeights<float>& w, Matrix<const float> x,
+                      Activation below, Matrix<float> dx) override {
+    inner_->backward_input(dz, w, x, below, dx);
+    spoil(Fault::input, dx.flat());
+  }
+  void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
+                        Slice slice, std::span<float> dw) override {
+    inner_->backward_weights(x, dz, leaf, slice, dw);
+    spoil(Fault::weights, dw);
+  }
+  void backward_bias(Matrix<const float> dz, std::size_t leaf, Slice slice,
+                     std::span<float> db) override {
+    inner_->backward_bias(dz, leaf, slice, db);
+  }
+
+ private:
+  void spoil(Fault fault, std::span<float> values) {
+    if (fault != fault_ || values.empty() || calls_++ != call_) return;
+    flip(values[0], 20);
+  }
+
+  std::unique_ptr<Products<float>> inner_;
+  Fault fault_;
+  int call_;
+  int calls_ = 0;
+};
+
+ToyRun audited(FaultyProducts::Fault fault, int call) {
+  return {.audit_every = 1, .wrap = [=](std::unique_ptr<Products<float>> inner, int rank) {
+            std::unique_ptr<Products<float>> products = std::move(inner);
+            if (rank == 1) {
+              products = std::make_unique<FaultyProducts>(std::move(products), fault, call);
+            }
+            return products;
+          }};
+}
+
+}  // namespace
+
+TEST_CASE("without a fault nobody is accused", "[sentinel]") {
+  const bool canonical = GENERATE(true, false);
+  CHECK(outcome_of(3, {.canonical = canonical}).code == 0);
+  CHECK(outcome_of(GENERATE(1, 2, 3, 5), {.audit_every = 1}).code == 0);
+}
+
+TEST_CASE("allreduce: a bit that flips once in one rank's weights is found", "[sentinel]") {
+  const int bit = GENERATE(6, 12, 22, 31);  // the lowest may be lost in the next rounding
+  const double where = GENERATE(0.0, 0.3, 0.7);
+  const auto found = outcome_of(3, {.batch_size = 4,
+                                    .canonical = false,
+                                    .disturb = [=](auto& network, int rank, std::uint64_t step) {
+                                      if (rank != 1 || step != fault_step) return;
+                                      const auto w = network.parameters().value(2);
+                                      flip(w[static_cast<std::size_t>(where * 100)], bit);
+                                    }});
+  CHECK(found.code == 70);
+  CHECK_THAT(found.text,
+             Contains("1.weight") && Contains("on rank 1 ") && Contains("the other 2 ranks"));
+  CHECK(step_in(found.text) >= fault_step);
+  CHECK(step_in(found.text) < fault_step + train::Sentinel::parts);
+}
+
+TEST_CASE("canonical: a bit that is stuck in one rank's weights is found", "[sentinel]") {
+  const auto found =
+      outcome_of(3, {.batch_size = 4, .disturb = [](auto& network, int rank, std::uint64_t step) {
+                       if (rank == 2 && step >= fault_step)
+                         flip(network.parameters().value(0)[7], 3);
+                     }});
+  CHECK(found.code == 70);
+  CHECK_THAT(found.text, Contains("0.weight") && Contains("on rank 2 "));
+  CHECK(step_in(found.text) < fault_step + train::Sentinel::parts);
+}
+
+TEST_CASE("with two ranks both are named", "[sentinel]") {
+  const auto found = outcome_of(2, {.batch_size = 4,
+                                    .canonical = false,
+                                    .disturb = [](auto& network, int rank, std::uint64_t step) {
+                                      if (rank == 1 && step == fault_step) {
+                                        flip(network.parameters().value(0)[0], 3);
+                                      }
+                                    }});
+  CHECK(found.code == 70);
+  CHECK_THAT(found.text, Contains("rank 0") && Contains("rank 1"));
+}
+
+TEST_CASE("allreduce: an update that one rank skips is found", "[sentinel]") {
+  auto kept = std::make_shared<std::vector<float>>();
+  const auto found = outcome_of(3, {.batch_size = 4,
+                                    .canonical = false,
+                                    .disturb = [=](auto& network, int rank, std::uint64_t step) {
+                                      if (rank != 0) return;
+                                      const auto values = network.parameters().values();
+                                      if (step == fault_step) {
+                                        kept->assign(values.begin(), values.end());
+                                      }
+                                      if (step == fault_step + 1) {
+                                        std::copy(kept->begin(), kept->end(), values.begin());
+                                      }
+                                    }});
+  CHECK(found.code == 70);
+  CHECK_THAT(found.text, Contains("on rank 0 "));
+}
+
+TEST_CASE("the audit finds a bit that flips in a gradient or an activation", "[audit]") {
+  using Fault = FaultyProducts::Fault;
+  // There are 12 leaves of 2 examples; rank 1 owns leaves 4 to 7, and step 4 audits leaf 4. Before
+  // that rank 1 audits rank 0, so the first call of step 4 is number 18 of forward (three layers)
+  // and number 12 of backward_input (two).
+  const auto weights = outcome_of(3, audited(Fault::weights, 4));
+  CHECK(weights.code == 70);
+  CHECK_THAT(weights.text, Contains("rank 1 computed its slice") && Contains("rank 2"));
+
+  const auto forward = outcome_of(3, audited(Fault::forward, 18));
+  CHECK(forward.code == 70);
+  CHECK_THAT(forward.text, Contains("audit of step 4") && Contains("leaf 4") &&
+                               Contains("rank 1 computed") && Contains("rank 2 computed"));
+
+  const auto input = outcome_of(3, audited(Fault::input, 12));
+  CHECK(input.code == 70);
+  CHECK_THAT(input.text, Contains("audit of step 4") && Contains("leaf 4"));
+}
+
+TEST_CASE("the audit of one rank finds what does not happen twice", "[audit]") {
+  auto run = audited(FaultyProducts::Fault::weights, 4);
+  run.wrap = [](std::unique_ptr<Products<float>> inner, int) -> std::unique_ptr<Products<float>> {
+    return std::make_unique<FaultyProducts>(std::move(inner), FaultyProducts::Fault::weights, 3);
+  };
+  const auto found = outcome_of(1, run);
+  CHECK(found.code == 70);
+}
