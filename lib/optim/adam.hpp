@@ -22,6 +22,7 @@ struct AdamOptions {
 ///   m <- b1 m + (1 - b1) g           v <- b2 v + (1 - b2) g^2
 ///   w <- w - rate * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + epsilon),   t from 1
 ///
+/// Gradients and moments next to nothing become zero (adam_kernel.hpp says which, and why).
 /// The factors 1 / examples, rate / (1 - b1^t) and 1 / (1 - b2^t) are taken in double and rounded
 /// once; then every operation is rounded to float32, in one order, without contraction. So an
 /// update depends neither on the machine's vector width nor on how the range is divided. One

@@ -11,22 +11,31 @@ namespace lockstep::optim::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
+/// Zero instead of what is nearer to zero than `least`.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V without_dust(D d, V value, float least) {
+  return hn::IfThenZeroElse(hn::Lt(hn::Abs(value), hn::Set(d, least)), value);
+}
+
 /// Lanes(d) weights from `i` on. Returns all-ones where the gradient is finite.
 template <class D>
 HWY_INLINE hn::Mask<D> update_at(D d, const AdamFactors& f, const AdamRanges& s, std::size_t i) {
   const auto constant = [d](float value) { return hn::Set(d, value); };
-  const auto g = hn::Mul(hn::LoadU(d, s.gradient_sums + i), constant(f.inverse_examples));
+  const auto mean = hn::Mul(hn::LoadU(d, s.gradient_sums + i), constant(f.inverse_examples));
+  const auto g = without_dust(d, mean, least_gradient);
   const auto m =
       hn::Add(hn::Mul(constant(f.beta1), hn::LoadU(d, s.first + i)), hn::Mul(constant(f.rest1), g));
   const auto v = hn::Add(hn::Mul(constant(f.beta2), hn::LoadU(d, s.second + i)),
                          hn::Mul(constant(f.rest2), hn::Mul(g, g)));
-  hn::StoreU(m, d, s.first + i);
-  hn::StoreU(v, d, s.second + i);
-  const auto root = hn::Sqrt(hn::Mul(v, constant(f.inverse_correction2)));
+  const auto kept_m = without_dust(d, m, least_first_moment);
+  const auto kept_v = without_dust(d, v, least_second_moment);
+  hn::StoreU(kept_m, d, s.first + i);
+  hn::StoreU(kept_v, d, s.second + i);
+  const auto root = hn::Sqrt(hn::Mul(kept_v, constant(f.inverse_correction2)));
   const auto step =
-      hn::Div(hn::Mul(m, constant(f.corrected_rate)), hn::Add(root, constant(f.epsilon)));
+      hn::Div(hn::Mul(kept_m, constant(f.corrected_rate)), hn::Add(root, constant(f.epsilon)));
   hn::StoreU(hn::Sub(hn::LoadU(d, s.values + i), step), d, s.values + i);
-  return hn::IsFinite(g);
+  return hn::IsFinite(mean);
 }
 
 bool adam(const AdamFactors& factors, const AdamRanges& ranges) {

@@ -95,6 +95,20 @@ TEST_CASE("a gradient that is not finite is reported", "[adam]") {
   CHECK_FALSE(adam.update(w, sums, 1));
 }
 
+TEST_CASE("what is next to nothing becomes zero and stays there", "[adam]") {
+  std::vector<float> w(20, 0.0F);
+  Adam adam(20, {});
+  REQUIRE(adam.update(w, std::vector<float>(20, 1e-20F), 1));
+  CHECK(w == std::vector<float>(20, 0.0F));  // the formula gives -1e-16
+  REQUIRE(adam.update(w, std::vector<float>(20, 1e-9F), 1));
+  for (int step = 0; step < 1000; ++step) {
+    REQUIRE(adam.update(w, std::vector<float>(20, 0.0F), 1));
+  }
+  const auto settled = w;
+  REQUIRE(adam.update(w, std::vector<float>(20, 0.0F), 1));
+  CHECK(w == settled);  // the first moment is 0, not denormal
+}
+
 TEST_CASE("spans of another length are a caller's mistake", "[adam]") {
   Adam adam(4, {});
   std::vector<float> w(4);
