@@ -68,7 +68,8 @@ int run_main(const Words& words) {
   spdlog::set_pattern("%n: %^%l%$: %v");
   try {
     const int code = dispatch(words);
-    if (std::fflush(stdout) != 0) throw OutputError("stdout: cannot be written");
+    const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+    if (!written) throw OutputError("stdout: cannot be written");
     return code;
   } catch (const std::exception& error) {
     print_error(what_of(error));

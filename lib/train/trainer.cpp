@@ -123,11 +123,12 @@ void Trainer::train_steps(std::uint64_t epoch, EpochSums& sums,
 
 /// One step of synchronous data-parallel training. Returns the tally of the global batch.
 nn::Tally Trainer::train_step(std::uint64_t epoch, std::uint64_t step, PhaseSeconds& seconds) {
-  Lap reading;
+  Lap phase;
   const nn::Rows mine = update_.place(train_.piece(step));
   const data::Batch batch = train_.read(epoch, step, network_.inputs(mine).flat());
-  seconds.data = reading.take();
+  seconds.data = phase.take();
   sentinel_.check(step_ + 1);
+  seconds.reduce = phase.take();  // whoever is early waits here
   const StepResult result = update_.run(batch, seconds);
   require_finite(std::isfinite(result.tally.loss_sum), step_ + 1, "loss");
   require_finite(result.finite, step_ + 1, "gradient");
