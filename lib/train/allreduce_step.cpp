@@ -32,7 +32,9 @@ class AllReduceStep final : public Step {
     const bool finite =
         adam_.update(parameters.values(), parameters.gradients(), batch.global_examples);
     seconds.update += phase.take();
-    return {tally, finite};
+    const bool all_finite = comm_.all_agree(finite);  // a faulty rank must not leave alone
+    seconds.reduce += phase.take();
+    return {tally, all_finite};
   }
 
  private:

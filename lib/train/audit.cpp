@@ -23,12 +23,10 @@ void Audit::check_leaf(std::uint64_t step, const data::Batch& batch) {
   const int owner = static_cast<int>(first / batch.block);
   const int auditor = (owner + 1) % comm_.size();
 
-  // Every rank holds these rows by now; all show that they hold the same, the auditor makes them
-  // again in place.
+  // Every rank holds these rows by now; the auditor makes them again, in place.
   const std::uint64_t given = hash_rows(rows);
   if (comm_.rank() == auditor) {
-    recover_labels(rows);
-    network_.forward(rows);
+    recover_labels(rows, network_.forward(rows));
     network_.loss(rows, labels_, true);
     network_.backward(rows);
   }
@@ -72,14 +70,17 @@ std::uint64_t Audit::hash_rows(nn::Rows rows) {
   return hash.value();
 }
 
-/// The gradient by the logits is softmax - onehot, so its only negative entry is the label's.
-void Audit::recover_labels(nn::Rows rows) {
+/// The gradient by the logits is softmax - onehot: its only negative entry is the label's. Where
+/// there is none, the label's probability was rounded to 1, and its logit is the greatest.
+void Audit::recover_labels(nn::Rows rows, Matrix<const float> logits) {
   labels_.clear();
   const Matrix<const float> dz = network_.logit_gradients(rows);
   for (std::size_t i = 0; i < dz.rows; ++i) {
     const auto row = dz.row(i);
-    labels_.push_back(
-        static_cast<std::int32_t>(std::min_element(row.begin(), row.end()) - row.begin()));
+    const auto least = std::min_element(row.begin(), row.end());
+    const std::size_t label = *least < 0 ? static_cast<std::size_t>(least - row.begin())
+                                         : nn::predicted_class<float>(logits.row(i));
+    labels_.push_back(static_cast<std::int32_t>(label));
   }
 }
 

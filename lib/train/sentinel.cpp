@@ -51,8 +51,10 @@ void Sentinel::report(std::uint64_t step, Slice part) {
       "look for faulty memory on the odd rank's host; checkpoints saved more than " +
           std::to_string(parts) + " steps ago are good",
       ExitCode::invariant);
-  throw InvariantError("replicas differed before step " + std::to_string(step) +
-                       " in padding between tensors");
+  throw comm::AgreedError(ExitCode::invariant,
+                          "replicas differed before step " + std::to_string(step) +
+                              ", in padding between tensors or for a moment only",
+                          "look for faulty memory on the hosts of this job");
 }
 
 }  // namespace lockstep::train

@@ -107,6 +107,8 @@ TEST_CASE("without a fault nobody is accused", "[sentinel]") {
   const bool canonical = GENERATE(true, false);
   CHECK(outcome_of(3, {.canonical = canonical}).code == 0);
   CHECK(outcome_of(GENERATE(1, 2, 3, 5), {.audit_every = 1}).code == 0);
+  // Logits so far apart that probabilities are 1 and 0: the gradient then shows no label.
+  CHECK(outcome_of(3, {.audit_every = 1, .learning_rate = 10.0F}).code == 0);
 }
 
 TEST_CASE("allreduce: a bit that flips once in one rank's weights is found", "[sentinel]") {
