@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <cstdio>
 #include <new>
 
 #include "lib/base/errors.hpp"
@@ -10,7 +11,9 @@ namespace lockstep::apps {
 
 int exit_code(const std::exception& error) noexcept {
   const auto* known = dynamic_cast<const Error*>(&error);
-  return static_cast<int>(known == nullptr ? ExitCode::internal : known->code());
+  if (known != nullptr) return static_cast<int>(known->code());
+  const bool lost_output = std::ferror(stdout) != 0;  // fmt::print throws a system_error of its own
+  return static_cast<int>(lost_output ? ExitCode::output : ExitCode::internal);
 }
 
 std::string what_of(const std::exception& error) {

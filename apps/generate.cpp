@@ -36,30 +36,44 @@ cxxopts::Options generate_options() {
 std::uint64_t number_of(const cxxopts::ParseResult& result, const std::string& flag,
                         std::uint64_t least) {
   try {
-    return parse_count(result[flag].as<std::string>(), least);
+    constexpr std::uint64_t most_in_idx = 0xFFFFFFFF;
+    return parse_count(result[flag].as<std::string>(), least, most_in_idx);
   } catch (const ConfigError& error) {
     throw ConfigError("--" + flag + ": " + error.what());
   }
 }
 
 void require_absent(const std::filesystem::path& path) {
-  if (!std::filesystem::exists(path)) return;
+  std::error_code error;
+  const bool there = std::filesystem::exists(path, error);
+  if (error) throw OutputError(path.string() + ": " + error.message(), "make the folder readable");
+  if (!there) return;
   throw ConfigError(path.string() + ": is there already", "choose another folder, or remove it");
 }
 
-void write_part(const std::filesystem::path& folder, const std::string& stem,
-                data::SyntheticPart part, std::uint64_t records, std::uint64_t seed) {
-  const auto images = folder / (stem + "-images-idx3-ubyte");
-  const auto labels = folder / (stem + "-labels-idx1-ubyte");
-  require_absent(images);
-  require_absent(labels);
+/// The two files of a part.
+struct PartFiles {
+  std::filesystem::path images;
+  std::filesystem::path labels;
+
+  PartFiles(const std::filesystem::path& folder, const std::string& stem)
+      : images(folder / (stem + "-images-idx3-ubyte")),
+        labels(folder / (stem + "-labels-idx1-ubyte")) {
+    require_absent(images);
+    require_absent(labels);
+  }
+};
+
+void write_part(const PartFiles& files, data::SyntheticPart part, std::uint64_t records,
+                std::uint64_t seed) {
   const data::IdxShape shape = {records, data::drawing_side, data::drawing_side};
-  data::write_idx(images, labels, shape, [&](std::uint64_t index, std::span<std::uint8_t> pixels) {
+  const auto record = [&](std::uint64_t index, std::span<std::uint8_t> pixels) {
     const data::DrawingId id = {seed, static_cast<std::uint32_t>(part), index};
     data::draw(id, pixels.first<data::drawing_pixels>());
     return static_cast<std::uint8_t>(data::drawn_label(id));
-  });
-  fmt::print("{}: {} images\n", images.string(), grouped(records));
+  };
+  data::write_idx(files.images, files.labels, shape, record);
+  fmt::print("{}: {} images\n", files.images.string(), grouped(records));
 }
 
 }  // namespace
@@ -84,8 +98,10 @@ int generate_command(const std::vector<std::string>& words) {
     const std::uint64_t test = number_of(result, "test-limit", 1);
     const std::uint64_t seed = number_of(result, "seed", 0);
     make_folder(folder);
-    write_part(folder, "train", data::SyntheticPart::train, train, seed);
-    write_part(folder, "t10k", data::SyntheticPart::test, test, seed);
+    const PartFiles train_files(folder, "train");
+    const PartFiles test_files(folder, "t10k");
+    write_part(train_files, data::SyntheticPart::train, train, seed);
+    write_part(test_files, data::SyntheticPart::test, test, seed);
     return static_cast<int>(ExitCode::success);
   } catch (const cxxopts::exceptions::exception& error) {
     throw ConfigError(error.what(), "`lockstep generate --help` lists all flags");

@@ -121,17 +121,16 @@ void train_on(const TrainArguments& arguments, const train::RunConfig& config,
 }
 
 /// Settings that contradict the way this process was started; the same on every rank.
-void require_fitting_launch(const TrainArguments& arguments, const train::RunConfig& config,
-                            const comm::Communicator& comm) {
-  const bool asks_for_threads =
-      config.backend == "threads" || config.ranks != 1 || !arguments.value("ranks", "").empty();
+void require_fitting_launch(const train::RunConfig& config, const comm::Communicator& comm) {
+  const bool asks_for_threads = config.backend == "threads" || config.ranks != 1;
   if (!asks_for_threads) return;
   throw comm::AgreedError(
       ExitCode::usage,
       fmt::format("ranks as threads (--ranks, --backend threads) under a launcher, which started "
                   "{}",
                   counted(static_cast<std::uint64_t>(comm.size()), "rank")),
-      "leave --ranks out: the launcher says how many ranks there are; or start without it");
+      "leave --ranks out (or say --ranks 1, where a run file has more): the launcher says how many "
+      "there are; or start without it");
 }
 
 /// A batch script's own shell is one process where the job has room for many.
@@ -177,7 +176,7 @@ int train_command(const std::vector<std::string>& words) {
         if (parse_error) std::rethrow_exception(parse_error);
       });
       const auto config = agreed_config(arguments, comm);
-      require_fitting_launch(arguments, config, comm);
+      require_fitting_launch(config, comm);
       train_on(arguments, config, comm);
     });
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <new>
 #include <sstream>
 #include <system_error>
 
@@ -54,12 +55,15 @@ void require_mesh(const train::RunConfig& config, int ranks) {
 }
 
 /// Cores that this rank may take for itself, without those of its neighbours.
-int own_cores(const comm::Place& place) {
-  return std::max(1, std::min(bound_cores(), machine_cores() / place.local_ranks));
+int own_cores(const comm::Communicator& comm) {
+  const int shared = comm.place().local_ranks;  // ranks as threads share what this process may use
+  const bool threads = std::string(comm.backend()) == "threads";
+  return std::max(
+      1, threads ? bound_cores() / shared : std::min(bound_cores(), machine_cores() / shared));
 }
 
 int threads_of(const train::RunConfig& config, const comm::Communicator& comm) {
-  const int own = own_cores(comm.place());
+  const int own = own_cores(comm);
   if (!config.threads) return own;
   constexpr std::uint64_t most = 1024;
   if (*config.threads > most) {
@@ -75,6 +79,8 @@ int threads_of(const train::RunConfig& config, const comm::Communicator& comm) {
   }
   return threads;
 }
+
+const char* const narrower = "use narrower --layers, a smaller --batch-size, or fewer ranks a host";
 
 /// In double, so that no width overflows it.
 double replica_bytes(const nn::NetworkShape& shape, std::uint64_t rows) {
@@ -97,7 +103,7 @@ void require_memory(const nn::NetworkShape& shape, std::uint64_t rows, const com
   throw ConfigError("layers: " + std::to_string(place.local_ranks) + " replica(s) on " +
                         place.host + " need " + bytes_text(needed) + " of memory; there are " +
                         bytes_text(there),
-                    "use narrower --layers, a smaller --batch-size, or fewer ranks a host");
+                    narrower);
 }
 
 data::Plan training_plan(const train::RunConfig& config, std::uint64_t records, int ranks) {
@@ -218,7 +224,11 @@ TrainJob make_job(const train::RunConfig& config, comm::Communicator& comm) {
         job.data.train->features(), {config.layers.begin(), config.layers.end()}, config.classes};
     require_memory(shape, rows, comm.place());
     set_product_threads(job.threads);
-    make_replica(config, shape, rows, comm, job);
+    try {
+      make_replica(config, shape, rows, comm, job);
+    } catch (const std::bad_alloc&) {
+      throw ConfigError("layers: out of memory on " + comm.place().host, narrower);
+    }
     job.train = std::make_unique<data::BatchReader>(*job.data.train, *job.plan, comm.rank());
     job.test = std::make_unique<data::BatchReader>(*job.data.test, test_plan, comm.rank());
   });

@@ -43,7 +43,8 @@ struct PlanOptions {
 ///
 /// A pure function of its options: no I/O, no communication, no state. Within an epoch, pieces are
 /// disjoint and complete (but for a dropped remainder), and the union of the pieces of a step does
-/// not depend on the number of ranks. All members are local and take constant time.
+/// not depend on the number of ranks. All members are local; but for records(), which lists a
+/// piece, they take constant time.
 class Plan {
  public:
   /// Throws ConfigError where batch_size or ranks is 0.
@@ -83,7 +84,7 @@ class Plan {
   /// Ranks without an example in a full step.
   std::uint64_t idle_ranks() const noexcept;
 
-  /// Hash of the options: equal on two ranks iff they follow the same plan.
+  /// Hash of the options: equal where all of them are.
   std::uint64_t digest() const;
 
  private:

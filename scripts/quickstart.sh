@@ -15,7 +15,8 @@ in_root cmake --build --preset release --target lockstep
 if [ "$(id -u)" -eq 0 ]; then  # Open MPI asks root to say it twice
   show export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
-if [ "$(nproc)" -lt 2 ]; then  # two processes on one core
+cores=$(lscpu -p=CORE,SOCKET | grep -v '^#' | sort -u | wc -l)  # what Open MPI counts: no hyperthreads
+if [ "$cores" -lt 2 ]; then
   show export OMPI_MCA_rmaps_base_oversubscribe=1
 fi
 binary=$(realpath --relative-to=. "$root/build/release/lockstep")

@@ -53,16 +53,4 @@ struct OutputError : Error {
       : Error(ExitCode::output, problem, remedy) {}
 };
 
-/// Replicas that must be equal are not. Exit code 70.
-struct InvariantError : Error {
-  explicit InvariantError(const std::string& problem, const std::string& remedy = "")
-      : Error(ExitCode::invariant, problem, remedy) {}
-};
-
-/// The loss or a gradient is not finite. Exit code 76.
-struct DivergedError : Error {
-  explicit DivergedError(const std::string& problem, const std::string& remedy = "")
-      : Error(ExitCode::diverged, problem, remedy) {}
-};
-
 }  // namespace lockstep

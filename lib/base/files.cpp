@@ -1,6 +1,7 @@
 #include "lib/base/files.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -17,7 +18,7 @@ constexpr std::size_t buffered_bytes = 1 << 16;
 [[noreturn]] void fail(const std::filesystem::path& path, const char* what, int code) {
   throw OutputError(
       path.string() + ": cannot " + what + ": " + std::generic_category().message(code),
-      "free the space or choose another folder with --run-dir");
+      "free space there, or choose another folder");
 }
 
 int create(const std::filesystem::path& path) {
@@ -47,6 +48,12 @@ struct Descriptor {
 
   int number;
 };
+
+/// What a folder holds, names included, reaches the disk.
+void sync_folder(const std::filesystem::path& path) {
+  const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.number < 0 || ::fsync(folder.number) != 0) fail(path, "write", errno);
+}
 
 }  // namespace
 
@@ -105,13 +112,23 @@ void LineFile::flush() {
 void make_folder(const std::filesystem::path& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  if (!error && !std::filesystem::is_directory(path))
-    error = std::make_error_code(std::errc::not_a_directory);
+  std::error_code unknown;
+  if (!error && !std::filesystem::is_directory(path, unknown)) {
+    error = unknown ? unknown : std::make_error_code(std::errc::not_a_directory);
+  }
   if (error) fail(path, "make the folder", error.value());
 }
 
+bool claim_folder(const std::filesystem::path& path) {
+  if (::mkdir(path.c_str(), 0777) == 0) return true;
+  if (errno != EEXIST) fail(path, "make the folder", errno);
+  return false;
+}
+
 void rename_folder(const std::filesystem::path& from, const std::filesystem::path& to) {
+  sync_folder(from);
   if (::rename(from.c_str(), to.c_str()) != 0) fail(to, "rename into", errno);
+  sync_folder(to.parent_path());
 }
 
 }  // namespace lockstep

@@ -42,7 +42,12 @@ class LineFile {
 /// Makes the folder and those above it. Throws OutputError with the path and the reason.
 void make_folder(const std::filesystem::path& path);
 
-/// Gives a finished folder its final name, in one step. Throws OutputError.
+/// Makes the folder itself and says true, or says false where it is there already: of two that ask
+/// at the same time one gets it. Throws OutputError.
+bool claim_folder(const std::filesystem::path& path);
+
+/// Gives a finished folder its final name, in one step, and sees it to the disk. Throws
+/// OutputError.
 void rename_folder(const std::filesystem::path& from, const std::filesystem::path& to);
 
 }  // namespace lockstep

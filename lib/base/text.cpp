@@ -33,6 +33,15 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
+template <class Number>
+std::string shortest_text(Number value) {
+  std::array<char, 32> text{};
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
+  std::string result(text.data(), end);
+  if (result.find_first_of(".en") == std::string::npos) result += ".0";
+  return result;
+}
+
 }  // namespace
 
 std::string grouped(std::uint64_t number) {
@@ -56,13 +65,8 @@ std::string bytes_text(double bytes) {
   return fixed(bytes, unit == 0 ? 0 : 1) + " " + units[unit];
 }
 
-std::string shortest(float value) {
-  std::array<char, 32> text{};
-  const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
-  std::string result(text.data(), end);
-  if (result.find_first_of(".en") == std::string::npos) result += ".0";
-  return result;
-}
+std::string shortest(float value) { return shortest_text(value); }
+std::string shortest(double value) { return shortest_text(value); }
 
 std::string fixed(double value, int decimals) {
   std::array<char, 400> text{};

@@ -20,8 +20,9 @@ std::string counted(std::uint64_t number, std::string_view noun);
 /// 3,140,608 -> "3.1 MB"; powers of 1000.
 std::string bytes_text(double bytes);
 
-/// The shortest decimal text that reads back as the same float; always with a point or exponent.
+/// The shortest decimal text that reads back as the same number; always with a point or exponent.
 std::string shortest(float value);
+std::string shortest(double value);
 
 /// `value` with `decimals` digits after the point.
 std::string fixed(double value, int decimals);

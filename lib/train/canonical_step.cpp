@@ -1,4 +1,3 @@
-#include <cmath>
 #include <type_traits>
 
 #include "lib/train/audit.hpp"

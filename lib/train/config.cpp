@@ -29,7 +29,7 @@ std::string flag_text(const toml::node& node, const std::string& place) {
   if (const auto* text = node.as_string()) return text->get();
   if (const auto* number = node.as_integer()) return std::to_string(number->get());
   if (const auto* number = node.as_floating_point()) {
-    return shortest(static_cast<float>(number->get()));
+    return shortest(number->get());
   }
   if (const auto* flag = node.as_boolean()) return flag->get() ? "true" : "false";
   const auto* list = node.as_array();

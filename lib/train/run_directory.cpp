@@ -13,18 +13,22 @@ namespace lockstep::train {
 namespace {
 
 using nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
 
-/// runs/2026-11-20-235959, or with -2, -3 ... where that is taken.
-std::filesystem::path dated_folder() {
+constexpr auto flush_interval = std::chrono::seconds(1);
+
+/// Makes runs/2026-11-20-235959, or with -2, -3 ... where that is taken: two runs that start in the
+/// same second get a folder each.
+std::filesystem::path claim_dated_folder() {
   const std::time_t now = std::time(nullptr);
   std::tm local{};
   localtime_r(&now, &local);
   std::array<char, 32> text{};
   std::strftime(text.data(), text.size(), "%Y-%m-%d-%H%M%S", &local);
   const std::filesystem::path first = std::filesystem::path("runs") / text.data();
+  make_folder(first.parent_path());
   std::filesystem::path path = first;
-  for (int n = 2; std::filesystem::exists(path); ++n)
-    path = first.string() + "-" + std::to_string(n);
+  for (int n = 2; !claim_folder(path); ++n) path = first.string() + "-" + std::to_string(n);
   return path;
 }
 
@@ -52,7 +56,7 @@ ordered_json epoch_json(const EpochReport& epoch) {
 }  // namespace
 
 RunDirectory::RunDirectory(const std::string& path, const std::string& config_toml, RunFacts facts)
-    : path_(path == "auto" ? dated_folder() : std::filesystem::path(path)),
+    : path_(path == "auto" ? claim_dated_folder() : std::filesystem::path(path)),
       facts_(std::move(facts)) {
   require_no_run(path_);
   make_folder(path_ / "checkpoints");
@@ -66,12 +70,17 @@ void RunDirectory::on_step(const StepReport& report) {
                        {"accuracy", report.accuracy}, {"seconds", report.seconds}};
   for (const auto& [tensor, hash] : report.hashes) line["hashes"][tensor] = to_hex(hash);
   metrics_->write(line.dump());
+  const auto now = Clock::now();
+  if (now - flushed_ < flush_interval) return;
+  metrics_->flush();
+  flushed_ = now;
 }
 
 void RunDirectory::on_epoch(const EpochReport&) { metrics_->flush(); }
 
 void RunDirectory::on_checkpoint(const nn::Network<float>& network, std::uint64_t step,
                                  std::uint64_t examples) {
+  metrics_->flush();
   facts_.checkpoint.step = step;
   facts_.checkpoint.examples = examples;
   last_checkpoint_ = save_checkpoint(path_ / "checkpoints", network, facts_.checkpoint);

@@ -1,6 +1,7 @@
 // The folder that records a run: config.toml, metrics.jsonl, summary.json, checkpoints/.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -24,11 +25,13 @@ struct RunFacts {
 /// Owned by rank 0 alone; everything here is local.
 ///
 /// The formats of summary.json and metrics.jsonl are a contract: fields may be added, never
-/// renamed. metrics.jsonl has one line a step:
-///   {"step": 1, "epoch": 1, "examples": 128, "loss": 2.327221, "accuracy": 0.0625, "seconds":
-///   0.0041}
-/// with "hashes": {"0.weight": "16 hex digits", ...} on the steps that --hash-every names,
-/// and its numbers read back as the same doubles. It reaches the disk at every epoch's end.
+/// renamed. metrics.jsonl has one line a step, with "hashes": {"0.weight": "16 hex digits", ...} on
+/// the steps that --hash-every names:
+// clang-format off
+///   {"step": 1, "epoch": 1, "examples": 128, "loss": 2.327221, "accuracy": 0.0625, "seconds": 0.0041}
+// clang-format on
+/// Its numbers read back as the same doubles. It is handed to the system every second, at every
+/// epoch's end and with every checkpoint.
 class RunDirectory final : public Observer {
  public:
   /// Makes the folder and writes config.toml; `path` "auto" stands for runs/DATE-TIME.
@@ -54,6 +57,7 @@ class RunDirectory final : public Observer {
   std::filesystem::path path_;
   RunFacts facts_;
   std::optional<LineFile> metrics_;
+  std::chrono::steady_clock::time_point flushed_ = std::chrono::steady_clock::now();
   std::filesystem::path last_checkpoint_;
 };
 

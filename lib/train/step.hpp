@@ -52,12 +52,15 @@ std::unique_ptr<Step> make_allreduce_step(nn::Network<float>& network,
 
 /// Ours: every number of a step is one fixed expression of the global batch and the weights.
 ///
+// clang-format off
 ///   forward, dX     one chain of fused multiply-adds an element        lib/numerics/strict.hpp
-///   exp, log        fixed operations lib/numerics/strict_math.hpp loss, dz        a row's
-///   operations in the order of the classes     lib/nn/loss.hpp dW, db          a chain over each
-///   leaf's examples, then the balanced tree over leaves total loss      each leaf's in order, in
-///   double, then the same tree; counts are exact division        once, by the step's true number
-///   of examples Adam            one sequence of rounded operations a weight lib/optim/adam.hpp
+///   exp, log        fixed operations                                   lib/numerics/strict_math.hpp
+///   loss, dz        a row's operations in the order of the classes     lib/nn/loss.hpp
+///   dW, db          a chain over each leaf's examples, then the balanced tree over leaves
+///   total loss      each leaf's in order, in double, then the same tree; counts are exact
+///   division        once, by the step's true number of examples
+///   Adam            one sequence of rounded operations a weight        lib/optim/adam.hpp
+// clang-format on
 ///
 /// Proof that ranks, blocks, threads, vectors and transports cannot touch a bit. Leaves are runs of
 /// a global batch whose records and whose leaf size are functions of the plan alone, so each line

@@ -449,7 +449,7 @@ class Launchers(command.CommandTest):
         self.assertEqual(self.train(SMALL, threads=2, env=env).summary["ranks"], 2)
 
     def test_ranks_as_threads_are_refused_under_a_launcher(self):
-        for flags in ("--ranks 2", "--ranks 1", "--backend threads"):
+        for flags in ("--ranks 2", "--set ranks=3", "--backend threads"):
             with self.subTest(flags=flags):
                 result = run("train", SMALL, flags, ranks=2, cwd=self.folder)
                 self.assert_refused(result, 2, ["--ranks", "remedy"])

@@ -1,6 +1,7 @@
 // The `strict` products as Products: weights in panels, and threads that share rows or a slice.
 #include <omp.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "lib/base/aligned.hpp"
