@@ -1,7 +1,6 @@
 #include "apps/arguments.hpp"
 
-#include <cxxopts.hpp>
-
+#include "apps/words.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/base/text.hpp"
 
@@ -88,16 +87,10 @@ std::string TrainArguments::value(const std::string& name, const std::string& ot
 }
 
 TrainArguments parse_train_arguments(const std::vector<std::string>& words) {
-  std::vector<const char*> argv = {"lockstep train"};
-  for (const auto& word : words) argv.push_back(word.c_str());
-  try {
-    auto options = train_options();
-    const auto result = options.parse(static_cast<int>(argv.size()), argv.data());
-    refuse_unknown(result.unmatched());
-    return taken(result);
-  } catch (const cxxopts::exceptions::exception& error) {
-    throw ConfigError(error.what(), "`lockstep train --help` lists all flags");
-  }
+  auto options = train_options();
+  const auto result = parse_words(options, "lockstep train", words);
+  refuse_unknown(result.unmatched());
+  return taken(result);
 }
 
 std::string train_help() { return train_options().help({""}); }

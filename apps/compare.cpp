@@ -3,9 +3,9 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <cstdio>
-#include <cxxopts.hpp>
 
 #include "apps/console.hpp"
+#include "apps/words.hpp"
 #include "collectives/launcher.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/base/text.hpp"
@@ -116,23 +116,16 @@ int compare_runs(const std::vector<std::string>& folders, bool json) {
 int compare_command(const std::vector<std::string>& words) {
   const auto launch = comm::detect_launcher();
   if (launch && launch->rank != 0) return the_same;  // one speaks
-  std::vector<const char*> argv = {"lockstep compare"};
-  for (const auto& word : words) argv.push_back(word.c_str());
-  try {
-    auto options = compare_options();
-    const auto result = options.parse(static_cast<int>(argv.size()), argv.data());
-    if (result.count("help") != 0) {
-      fmt::print("{}", options.help({""}));
-      return the_same;
-    }
-    if (!result.unmatched().empty())
-      throw ConfigError("unexpected '" + result.unmatched()[0] + "'");
-    const auto runs = result.count("runs") == 0 ? std::vector<std::string>{}
-                                                : result["runs"].as<std::vector<std::string>>();
-    return compare_runs(runs, result.count("json") != 0);
-  } catch (const cxxopts::exceptions::exception& error) {
-    throw ConfigError(error.what(), "`lockstep compare --help` lists all flags");
+  auto options = compare_options();
+  const auto result = parse_words(options, "lockstep compare", words);
+  if (result.count("help") != 0) {
+    fmt::print("{}", options.help({""}));
+    return the_same;
   }
+  if (!result.unmatched().empty()) throw ConfigError("unexpected '" + result.unmatched()[0] + "'");
+  const auto runs = result.count("runs") == 0 ? std::vector<std::string>{}
+                                              : result["runs"].as<std::vector<std::string>>();
+  return compare_runs(runs, result.count("json") != 0);
 }
 
 }  // namespace lockstep::apps

@@ -2,9 +2,9 @@
 
 #include <spdlog/fmt/fmt.h>
 
-#include <cxxopts.hpp>
 #include <filesystem>
 
+#include "apps/words.hpp"
 #include "collectives/launcher.hpp"
 #include "data/idx_writer.hpp"
 #include "data/synthetic.hpp"
@@ -81,31 +81,24 @@ void write_part(const PartFiles& files, data::SyntheticPart part, std::uint64_t 
 int generate_command(const std::vector<std::string>& words) {
   const auto launch = comm::detect_launcher();
   if (launch && launch->rank != 0) return static_cast<int>(ExitCode::success);  // one writes
-  std::vector<const char*> argv = {"lockstep generate"};
-  for (const auto& word : words) argv.push_back(word.c_str());
-  try {
-    auto options = generate_options();
-    const auto result = options.parse(static_cast<int>(argv.size()), argv.data());
-    if (result.count("help") != 0) {
-      fmt::print("{}", options.help({""}));
-      return static_cast<int>(ExitCode::success);
-    }
-    const auto folder = result["folder"].as<std::string>();
-    if (folder.empty()) throw ConfigError("no folder", "`lockstep generate FOLDER` writes into it");
-    if (!result.unmatched().empty())
-      throw ConfigError("unexpected '" + result.unmatched()[0] + "'");
-    const std::uint64_t train = number_of(result, "train-limit", 1);
-    const std::uint64_t test = number_of(result, "test-limit", 1);
-    const std::uint64_t seed = number_of(result, "seed", 0);
-    make_folder(folder);
-    const PartFiles train_files(folder, "train");
-    const PartFiles test_files(folder, "t10k");
-    write_part(train_files, data::SyntheticPart::train, train, seed);
-    write_part(test_files, data::SyntheticPart::test, test, seed);
+  auto options = generate_options();
+  const auto result = parse_words(options, "lockstep generate", words);
+  if (result.count("help") != 0) {
+    fmt::print("{}", options.help({""}));
     return static_cast<int>(ExitCode::success);
-  } catch (const cxxopts::exceptions::exception& error) {
-    throw ConfigError(error.what(), "`lockstep generate --help` lists all flags");
   }
+  const auto folder = result["folder"].as<std::string>();
+  if (folder.empty()) throw ConfigError("no folder", "`lockstep generate FOLDER` writes into it");
+  if (!result.unmatched().empty()) throw ConfigError("unexpected '" + result.unmatched()[0] + "'");
+  const std::uint64_t train = number_of(result, "train-limit", 1);
+  const std::uint64_t test = number_of(result, "test-limit", 1);
+  const std::uint64_t seed = number_of(result, "seed", 0);
+  make_folder(folder);
+  const PartFiles train_files(folder, "train");
+  const PartFiles test_files(folder, "t10k");
+  write_part(train_files, data::SyntheticPart::train, train, seed);
+  write_part(test_files, data::SyntheticPart::test, test, seed);
+  return static_cast<int>(ExitCode::success);
 }
 
 }  // namespace lockstep::apps
