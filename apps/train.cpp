@@ -142,11 +142,11 @@ void require_step(const TrainArguments& arguments, const std::optional<comm::Lau
       "threads of this process alone");
 }
 
-/// Over MPI without a launcher there is one rank, whatever was asked for.
+/// As processes without a launcher there is one rank, whatever was asked for.
 void require_one_rank(const train::RunConfig& config) {
   if (config.ranks == 1) return;
   throw ConfigError(
-      fmt::format("backend mpi with ranks = {}, but no launcher", config.ranks),
+      fmt::format("backend {} with ranks = {}, but no launcher", config.backend, config.ranks),
       fmt::format("start it with `mpirun -n {}`, or leave --backend out to train with "
                   "threads",
                   config.ranks));
@@ -171,25 +171,29 @@ int train_command(const std::vector<std::string>& words) {
     return static_cast<int>(ExitCode::success);
   }
   if (launch && launch->launcher != "sbatch" && !is_lone_step(*launch)) {
-    return run_over_mpi(launch, [&](comm::Communicator& comm) {
-      comm::together(comm, [&] {
+    return run_over_mpi(launch, [&](comm::MpiCommunicator& mpi) {
+      comm::together(mpi, [&] {
         if (parse_error) std::rethrow_exception(parse_error);
       });
-      const auto config = agreed_config(arguments, comm);
-      require_fitting_launch(config, comm);
-      train_on(arguments, config, comm);
+      const auto config = agreed_config(arguments, mpi);
+      require_fitting_launch(config, mpi);
+      const auto shared = share_nodes(config.backend, mpi);
+      train_on(arguments, config, shared ? *shared : mpi);
     });
   }
   if (parse_error) std::rethrow_exception(parse_error);
   comm::SelfCommunicator self;
   const auto config = agreed_config(arguments, self);
   require_step(arguments, launch);
-  const auto body = [&](comm::Communicator& comm) { train_on(arguments, config, comm); };
-  if (config.backend == "mpi") {
+  if (config.backend == "mpi" || config.backend == "shared") {
     require_one_rank(config);
-    return run_over_mpi(std::nullopt, body);
+    return run_over_mpi(std::nullopt, [&](comm::MpiCommunicator& mpi) {
+      const auto shared = share_nodes(config.backend, mpi);
+      train_on(arguments, config, shared ? *shared : mpi);
+    });
   }
-  run_over_threads(config.ranks, body);
+  run_over_threads(config.ranks,
+                   [&](comm::Communicator& comm) { train_on(arguments, config, comm); });
   return static_cast<int>(ExitCode::success);
 }
 

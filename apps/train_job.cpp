@@ -155,7 +155,8 @@ void make_replica(const train::RunConfig& config, const nn::NetworkShape& shape,
   }
   job.products = make_products(config);
   job.network = std::make_unique<nn::Network<float>>(
-      shape, rows, *job.products, canonical ? static_cast<std::size_t>(comm.size()) : 1);
+      shape, rows, *job.products, canonical ? static_cast<std::size_t>(comm.size()) : 1,
+      comm.memory());
   nn::initialise(*job.network, {config.seed, config.seed + 1});
   const optim::AdamOptions options = {.learning_rate = static_cast<double>(config.learning_rate)};
   job.step = canonical ? train::make_canonical_step(*job.network, options, comm, config.audit_every)

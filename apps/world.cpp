@@ -1,12 +1,13 @@
 #include "apps/world.hpp"
 
-#include <spdlog/fmt/fmt.h>
+#include <spdlog/spdlog.h>
 
 #include "apps/failure.hpp"
 #include "collectives/agreement.hpp"
-#include "collectives/mpi_communicator.hpp"
 #include "collectives/mpi_session.hpp"
+#include "collectives/shared_communicator.hpp"
 #include "collectives/thread_group.hpp"
+#include "collectives/two_level_communicator.hpp"
 #include "lib/base/errors.hpp"
 
 namespace lockstep::apps {
@@ -14,7 +15,7 @@ namespace {
 
 constexpr std::uint64_t most_threads = 1024;
 
-int run_rank(comm::Communicator& comm, const RankBody& body) {
+int run_rank(comm::MpiCommunicator& comm, const MpiRankBody& body) {
   try {
     body(comm);
     return static_cast<int>(ExitCode::success);
@@ -29,7 +30,7 @@ int run_rank(comm::Communicator& comm, const RankBody& body) {
 
 }  // namespace
 
-int run_over_mpi(const std::optional<comm::Launch>& launch, const RankBody& body) {
+int run_over_mpi(const std::optional<comm::Launch>& launch, const MpiRankBody& body) {
   try {
     if (launch) comm::require_pmix(*launch);
     const comm::MpiSession session;
@@ -40,6 +41,27 @@ int run_over_mpi(const std::optional<comm::Launch>& launch, const RankBody& body
     const bool first = launch->rank == 0 || launch->ranks == 0;  // 0: who else there is, is unknown
     if (first) print_error(error.what());
     return exit_code(error);
+  }
+}
+
+std::unique_ptr<comm::Communicator> share_nodes(const std::string& backend,
+                                                comm::MpiCommunicator& mpi) {
+  const comm::Place& place = mpi.place();
+  const bool alone = mpi.size() > 1 && place.nodes == mpi.size();
+  if (backend == "shared" && alone) {
+    throw comm::AgreedError(ExitCode::usage,
+                            "backend shared: no two ranks of this job are on one host",
+                            "use --backend mpi, or leave it out");
+  }
+  const bool shares = backend == "shared" || (backend == "auto" && mpi.size() > place.nodes);
+  if (!shares) return nullptr;
+  try {
+    if (place.nodes == 1) return std::make_unique<comm::SharedCommunicator>(mpi, place);
+    return std::make_unique<comm::TwoLevelCommunicator>(mpi, place, mpi.leaders(place));
+  } catch (const comm::AgreedError& error) {
+    if (backend == "shared") throw;
+    if (mpi.rank() == 0) spdlog::warn("backend auto takes MPI alone: {}", error.what());
+    return nullptr;
   }
 }
 

@@ -3,21 +3,33 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <string>
 
 #include "collectives/communicator.hpp"
 #include "collectives/launcher.hpp"
+#include "collectives/mpi_communicator.hpp"
 
 namespace lockstep::apps {
 
 /// One rank's part of a subcommand. What it throws as comm::AgreedError, all ranks throw.
 using RankBody = std::function<void(comm::Communicator&)>;
+using MpiRankBody = std::function<void(comm::MpiCommunicator&)>;
 
 /// Runs `body` as one rank of the MPI world that `launch` promised (or of a world of one).
 ///
 /// Returns the exit code. Errors are printed here: one that all ranks share once, by rank 0; any
 /// other by the rank that met it, which then ends the whole job, for its peers may be waiting.
-int run_over_mpi(const std::optional<comm::Launch>& launch, const RankBody& body);
+int run_over_mpi(const std::optional<comm::Launch>& launch, const MpiRankBody& body);
+
+/// The same ranks, of which those of a node share memory, where `backend` asks for that; null for
+/// MPI alone. "auto": where nodes hold several ranks that can; a warning says where they cannot.
+///
+/// Errors   throws comm::AgreedError (2) where "shared" cannot be honoured.
+/// Ranks    collective.
+std::unique_ptr<comm::Communicator> share_nodes(const std::string& backend,
+                                                comm::MpiCommunicator& mpi);
 
 /// Runs `body` on `ranks` threads. Throws the first failure, naming its rank where it is one's own.
 void run_over_threads(std::uint64_t ranks, const RankBody& body);

@@ -4,9 +4,7 @@
 
 #include <algorithm>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "collectives/pause.hpp"
 
 namespace lockstep::comm {
 namespace {
@@ -17,14 +15,6 @@ constexpr std::uint32_t broken = 2;
 int usable_cores() noexcept {
   cpu_set_t cores;
   return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
-}
-
-void pause() noexcept {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
 }
 
 // First some 10 us of pauses: 0.3 us a round where the threads have cores of their own. Then the

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory_resource>
 #include <span>
 #include <string>
 
@@ -93,8 +94,13 @@ class Communicator {
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
 
-  /// "self", "threads" or "mpi".
+  /// "self", "threads", "mpi", "shared" or "shared+mpi".
   virtual const char* backend() const noexcept = 0;
+
+  /// Where buffers that collectives move are best kept: peers may read them there without another
+  /// copy. The spans of one call lie in it on all ranks, or on none. Lives as long as this object.
+  /// Local.
+  virtual std::pmr::memory_resource& memory() noexcept { return *std::pmr::new_delete_resource(); }
 
   /// This rank's machine and its place among the machine's ranks. Local.
   virtual const Place& place() const noexcept = 0;
@@ -115,8 +121,19 @@ class Communicator {
   /// the others. Throws std::invalid_argument where the length does not divide.
   template <Element T>
   void all_gather(std::span<T> values) {
-    require_blocks(values.size());
+    require_blocks("all_gather", values.size());
     if (size_ > 1 && !values.empty()) do_all_gather(erase(values));
+  }
+
+  /// `send` and `receive` hold size() blocks of equal length and do not overlap: block j of `send`
+  /// goes to rank j, block i of `receive` comes from rank i. Throws std::invalid_argument where the
+  /// length does not divide, or the two differ.
+  template <Element T>
+  void all_to_all(std::span<const T> send, std::span<T> receive) {
+    require_blocks("all_to_all", receive.size());
+    require_equal_lengths(send.size(), receive.size());
+    if (receive.empty()) return;
+    do_all_to_all(reinterpret_cast<const std::byte*>(send.data()), erase(receive));
   }
 
   /// True on every rank iff `ok` on every rank: how ranks fail together.
@@ -133,8 +150,10 @@ class Communicator {
   virtual void do_all_reduce(Elements values, Op op) = 0;
   virtual void do_broadcast(Elements values, int root) = 0;
   virtual void do_all_gather(Elements values) = 0;
+  virtual void do_all_to_all(const std::byte* send, Elements receive) = 0;
 
-  void require_blocks(std::size_t count) const;
+  void require_blocks(const char* collective, std::size_t count) const;
+  static void require_equal_lengths(std::size_t send, std::size_t receive);
 
   template <Element T>
   static Elements erase(std::span<T> values) noexcept {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <vector>
 
 #include "collectives/mpi_check.hpp"
@@ -65,6 +66,12 @@ struct MpiCommunicator::State {
     if (finalized == 0) MPI_Comm_free(&comm);
   }
 
+  static std::unique_ptr<State> world() {
+    auto state = std::make_unique<State>();
+    check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &state->comm), "MPI_Comm_dup");
+    return state;
+  }
+
   void return_errors() {
     check_mpi(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   }
@@ -91,13 +98,24 @@ struct MpiCommunicator::State {
 };
 
 MpiCommunicator::MpiCommunicator(std::size_t elements_per_call)
-    : Communicator(query(MPI_COMM_WORLD, MPI_Comm_rank, "MPI_Comm_rank"),
-                   query(MPI_COMM_WORLD, MPI_Comm_size, "MPI_Comm_size")),
-      state_(std::make_unique<State>()),
-      elements_per_call_(std::clamp(elements_per_call, std::size_t{1}, longest_call)) {
-  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &state_->comm), "MPI_Comm_dup");
+    : MpiCommunicator(State::world(), std::clamp(elements_per_call, std::size_t{1}, longest_call)) {
+}
+
+MpiCommunicator::MpiCommunicator(std::unique_ptr<State> state, std::size_t elements_per_call)
+    : Communicator(query(state->comm, MPI_Comm_rank, "MPI_Comm_rank"),
+                   query(state->comm, MPI_Comm_size, "MPI_Comm_size")),
+      state_(std::move(state)),
+      elements_per_call_(elements_per_call) {
   state_->return_errors();
   place_ = state_->find_place(rank(), size());
+}
+
+std::unique_ptr<Communicator> MpiCommunicator::leaders(const Place& place) const {
+  auto part = std::make_unique<State>();
+  const int colour = place.local_rank == 0 ? 0 : MPI_UNDEFINED;
+  check_mpi(MPI_Comm_split(state_->comm, colour, rank(), &part->comm), "MPI_Comm_split");
+  if (colour == MPI_UNDEFINED) return nullptr;
+  return std::unique_ptr<Communicator>(new MpiCommunicator(std::move(part), elements_per_call_));
 }
 
 MpiCommunicator::~MpiCommunicator() = default;
@@ -130,6 +148,33 @@ void MpiCommunicator::do_all_gather(Elements values) {
   check_mpi(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, values.data, static_cast<int>(block),
                           datatype(values.type), state_->comm),
             "MPI_Allgather");
+}
+
+// Long blocks are cut: a piece of every block is copied together, so that one call moves them.
+void MpiCommunicator::do_all_to_all(const std::byte* send, Elements receive) {
+  const auto ranks = static_cast<std::size_t>(size());
+  const std::size_t block = receive.count / ranks;
+  const auto exchange = [&](const std::byte* from, std::byte* to, std::size_t count) {
+    const MPI_Datatype type = datatype(receive.type);
+    const int each = static_cast<int>(count);
+    check_mpi(MPI_Alltoall(from, each, type, to, each, type, state_->comm), "MPI_Alltoall");
+  };
+  if (receive.count <= elements_per_call_) return exchange(send, receive.data, block);
+  const std::size_t bytes = width(receive.type);
+  const std::size_t most = std::max<std::size_t>(1, elements_per_call_ / ranks);
+  std::vector<std::byte> out(ranks * most * bytes);
+  std::vector<std::byte> in(out.size());
+  for (std::size_t first = 0; first < block; first += most) {
+    const std::size_t count = std::min(most, block - first);
+    const auto at = [&](std::size_t rank) { return (rank * block + first) * bytes; };
+    for (std::size_t r = 0; r < ranks; ++r) {
+      std::memcpy(out.data() + r * count * bytes, send + at(r), count * bytes);
+    }
+    exchange(out.data(), in.data(), count);
+    for (std::size_t r = 0; r < ranks; ++r) {
+      std::memcpy(receive.data + at(r), in.data() + r * count * bytes, count * bytes);
+    }
+  }
 }
 
 }  // namespace lockstep::comm

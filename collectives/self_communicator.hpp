@@ -19,6 +19,7 @@ class SelfCommunicator final : public Communicator {
   void do_all_reduce(Elements values, Op op) override;
   void do_broadcast(Elements values, int root) override;
   void do_all_gather(Elements values) override;
+  void do_all_to_all(const std::byte* send, Elements receive) override;
 
   Place place_;
 };

@@ -2,9 +2,8 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdlib>
 #include <memory>
-#include <new>
+#include <memory_resource>
 #include <span>
 #include <type_traits>
 
@@ -22,11 +21,12 @@ class AlignedBuffer {
  public:
   AlignedBuffer() = default;
 
-  /// Throws std::bad_alloc.
-  explicit AlignedBuffer(std::size_t count)
-      : data_(static_cast<T*>(std::aligned_alloc(alignment_bytes, padded_bytes(count)))),
+  /// `memory` must outlive the buffer. Throws std::bad_alloc.
+  explicit AlignedBuffer(std::size_t count,
+                         std::pmr::memory_resource& memory = *std::pmr::new_delete_resource())
+      : data_(static_cast<T*>(memory.allocate(padded_bytes(count), alignment_bytes)),
+              Free{&memory, padded_bytes(count)}),
         count_(count) {
-    if (data_ == nullptr) throw std::bad_alloc();
     std::uninitialized_fill_n(data_.get(), count, T{});
   }
 
@@ -42,7 +42,9 @@ class AlignedBuffer {
   }
 
   struct Free {
-    void operator()(T* data) const noexcept { std::free(data); }
+    std::pmr::memory_resource* memory = nullptr;
+    std::size_t bytes = 0;
+    void operator()(T* data) const noexcept { memory->deallocate(data, bytes, alignment_bytes); }
   };
   std::unique_ptr<T[], Free> data_;
   std::size_t count_ = 0;

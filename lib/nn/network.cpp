@@ -54,17 +54,17 @@ std::size_t NetworkShape::parameters() const {
 
 template <class Real>
 Network<Real>::Network(const NetworkShape& shape, std::size_t rows, Products<Real>& products,
-                       std::size_t slices)
+                       std::size_t slices, std::pmr::memory_resource& memory)
     : shape_(shape),
       rows_(rows),
       products_(products),
       layers_(dense_layers(shape)),
-      block_(tensors_of(layers_, products), products, slices),
-      results_(rows) {
-  activations_.emplace_back(rows * shape.features);
+      block_(tensors_of(layers_, products), products, slices, memory),
+      results_(rows, memory) {
+  activations_.emplace_back(rows * shape.features, memory);
   for (const Dense& layer : layers_) {
-    activations_.emplace_back(rows * layer.outputs);
-    gradients_.emplace_back(rows * layer.outputs);
+    activations_.emplace_back(rows * layer.outputs, memory);
+    gradients_.emplace_back(rows * layer.outputs, memory);
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory_resource>
 #include <span>
 #include <vector>
 
@@ -40,11 +41,13 @@ struct Rows {
 template <class Real>
 class Network {
  public:
-  /// Weights are zero. `rows`: rows of the buffers. `slices`: see ParameterBlock. `products` must
-  /// outlive the network.
+  /// Weights are zero. `rows`: rows of the buffers. `slices`: see ParameterBlock. `memory`: where
+  /// all buffers are kept; a rank with peers gives that of its communicator. `products` and
+  /// `memory` must outlive the network.
   /// Errors   throws std::bad_alloc.
   Network(const NetworkShape& shape, std::size_t rows, Products<Real>& products,
-          std::size_t slices = 1);
+          std::size_t slices = 1,
+          std::pmr::memory_resource& memory = *std::pmr::new_delete_resource());
 
   const NetworkShape& shape() const noexcept { return shape_; }
   std::size_t rows() const noexcept { return rows_; }
@@ -56,7 +59,7 @@ class Network {
 
   /// What examples added to the loss; filled by loss(), read by sum_over_leaves().
   std::span<ExampleResult> results(Rows rows) noexcept {
-    return std::span(results_).subspan(rows.first, rows.count);
+    return results_.span().subspan(rows.first, rows.count);
   }
 
   /// From inputs(rows) to logits [count, classes].
@@ -97,7 +100,7 @@ class Network {
   ParameterBlock<Real> block_;
   std::vector<AlignedBuffer<Real>> activations_;  // inputs, then each layer's output, [rows, width]
   std::vector<AlignedBuffer<Real>> gradients_;    // of the loss by each layer's x W + b
-  std::vector<ExampleResult> results_;
+  AlignedBuffer<ExampleResult> results_;
 };
 
 /// Glorot uniform weights, zero biases; the same seed for every layer, as in the tutorial.

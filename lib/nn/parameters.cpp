@@ -37,11 +37,11 @@ void add_tensor(Hash& hash, const ParameterBlock<float>& block, std::size_t inde
 
 template <class Real>
 ParameterBlock<Real>::ParameterBlock(std::vector<Tensor> tensors, const Products<Real>& products,
-                                     std::size_t slices)
+                                     std::size_t slices, std::pmr::memory_resource& memory)
     : tensors_(std::move(tensors)),
       products_(products),
-      values_(lay_out(tensors_, slices)),
-      gradients_(values_.size()) {}
+      values_(lay_out(tensors_, slices), memory),
+      gradients_(values_.size(), memory) {}
 
 template <class Real>
 std::size_t ParameterBlock<Real>::parameters() const noexcept {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory_resource>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,9 +34,11 @@ template <class Real>
 class ParameterBlock {
  public:
   /// Lays `tensors` out in order; their offsets are set here. All weights are zero. Both blocks
-  /// are as long as `slices` equal slices of whole cache lines. `products` must outlive the block.
+  /// are as long as `slices` equal slices of whole cache lines. `products` and `memory` must
+  /// outlive the block.
   /// Errors   throws std::bad_alloc.
-  ParameterBlock(std::vector<Tensor> tensors, const Products<Real>& products, std::size_t slices);
+  ParameterBlock(std::vector<Tensor> tensors, const Products<Real>& products, std::size_t slices,
+                 std::pmr::memory_resource& memory);
 
   const std::vector<Tensor>& tensors() const noexcept { return tensors_; }
 

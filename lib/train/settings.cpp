@@ -166,8 +166,9 @@ std::vector<Setting> table() {
       count_or("auto", "leaf", &C::leaf,
                "examples per leaf; pieces are whole leaves; auto: 16 for batches of 128 and more"),
       text("mesh", &C::mesh, "auto|batch=N", "dimensions of the ranks; auto: batch=ranks"),
-      choice("backend", &C::backend, {"auto", "threads", "mpi", "shared", "nccl"}, 3,
-             "how ranks talk; auto: mpi under a launcher, else threads"),
+      choice("backend", &C::backend, {"auto", "threads", "shared", "mpi", "nccl"}, 4,
+             "how ranks talk; shared: memory within a host, MPI between hosts; auto: that under a "
+             "launcher, else threads"),
       count("ranks", &C::ranks, 1, "ranks as threads of this process; not under a launcher"),
       choice("device", &C::device, {"auto", "cpu", "cuda"}, 3, "where replicas live"),
       count_or("auto", "threads", &C::threads,

@@ -1,4 +1,4 @@
-"""One hash of the weights for any ranks, transport, threads and instruction set; allreduce has many."""
+"""One hash of the weights for any ranks, backend, threads and instruction set; allreduce has many."""
 
 import unittest
 from pathlib import Path
@@ -14,7 +14,9 @@ JOBS = {
     "deep": "--layers 20,20,20,20 --batch-size 512 --train-limit 900 --test-limit 50 --epochs 3",
 }
 RANKS = (1, 2, 3, 4, 5, 8, 13, 16)
-WORLDS = ([{"threads": ranks} for ranks in RANKS] + [{"ranks": ranks} for ranks in RANKS])
+WORLDS = ([("", {"threads": ranks}) for ranks in RANKS] +
+          [(f"--backend {backend}", {"ranks": ranks})
+           for backend in ("shared", "mpi") for ranks in RANKS])
 
 
 class Canonical(command.CommandTest):
@@ -22,8 +24,9 @@ class Canonical(command.CommandTest):
         """Every epoch's hash and loss, of every world: one tuple where all agree."""
         found = {}
         for world in worlds:
+            backend, ranks = world if isinstance(world, tuple) else ("", world)
             name = f"run-{len(list(self.folder.iterdir()))}"
-            run = self.train(job, *flags, name=name, **world)
+            run = self.train(job, backend, *flags, name=name, **ranks)
             lines = tuple((e["weights_hash"], e["train_loss"], e["test_loss"], e["test_accuracy"])
                           for e in run.summary["epochs"])
             found.setdefault(lines + tuple(run.losses), []).append(world)
@@ -33,7 +36,7 @@ class Canonical(command.CommandTest):
         self.assertEqual(len(found), 1, "\n".join(f"{worlds}: {key}" for key, worlds in
                                                   found.items()))
 
-    def test_ranks_and_transports(self):
+    def test_ranks_and_backends(self):
         for name, job in JOBS.items():
             with self.subTest(job=name):
                 self.assert_one(self.hashes(job, WORLDS, "--threads 1"))

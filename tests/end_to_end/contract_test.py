@@ -455,15 +455,17 @@ class Launchers(command.CommandTest):
                 self.assert_refused(result, 2, ["--ranks", "remedy"])
 
     def test_ranks_that_nobody_started_are_refused(self):
-        for flags, env in (("--backend mpi --ranks 3", {}),
+        for flags, env in (("--backend mpi --ranks 3", {}), ("--backend shared --ranks 3", {}),
                            ("--backend mpi", {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"})):
             with self.subTest(flags=flags, **env):
                 result = run("train", SMALL, flags, env=env, cwd=self.folder)
-                self.assert_refused(result, 2, ["mpi", "remedy"])
+                self.assert_refused(result, 2, [flags.split()[1], "remedy"])
 
     def test_backends(self):
         made = self.train(SMALL, "--backend mpi", name="mpi")
         self.assert_says(made.result.out, ["1 rank", "backend mpi"], made.result)
+        made = self.train(SMALL, "--backend shared", name="shared", ranks=2)
+        self.assert_says(made.result.out, ["2 ranks", "backend shared"], made.result)
         made = self.train(SMALL, "--backend threads", name="threads", threads=2)
         self.assert_says(made.result.out, ["2 ranks", "backend threads"], made.result)
 

@@ -12,18 +12,27 @@ fail() { echo "FAILED: $*"; exit 1; }
 hash_of() { grep -oP '"weights_hash": *"\K[0-9a-f]{16}' "$1/summary.json" | tail -n 1; }
 
 small=(--data synthetic --train-limit 512 --test-limit 128 --layers 32 --epochs 1)
-code=0
-"$root/tests/support/hosts.sh" 2 "$folder" timeout 60 \
-  mpirun --host h1:2,h2:2 -n 4 "$binary" train "${small[@]}" --run-dir "$folder/four" || code=$?
-[ "$code" -ne 77 ] || exit 77
-[ "$code" -eq 0 ] || fail "mpirun on two hosts ended with $code"
-grep -qE '"ranks": *4\b' "$folder/four/summary.json" || fail "summary.json does not say 4 ranks"
+on_hosts() {  # on_hosts RANKS NAME [FLAG...]: a run on two hosts, RANKS on each
+  local ranks=$1 name=$2
+  shift 2
+  "$root/tests/support/hosts.sh" 2 "$folder" timeout 60 mpirun --host "h1:$ranks,h2:$ranks" -n $((2 * ranks)) \
+    "$binary" train "${small[@]}" --run-dir "$folder/$name" "$@"
+}
 
 "$binary" train "${small[@]}" --run-dir "$folder/one" || fail "one rank ended with $?"
-if grep -qE 'reduction *= *["'\'']canonical' "$folder/four/config.toml"; then
-  [ "$(hash_of "$folder/four")" = "$(hash_of "$folder/one")" ] ||
-    fail "four ranks on two hosts learn other weights than one: $(hash_of "$folder/four"), $(hash_of "$folder/one")"
-else
-  echo "the reduction is not canonical: the weights' hashes are not compared"
-fi
+for backend in shared mpi; do
+  code=0
+  on_hosts 2 "$backend" --backend "$backend" | tee "$folder/out" || code=$?
+  [ "$code" -ne 77 ] || exit 77
+  [ "$code" -eq 0 ] || fail "mpirun on two hosts ended with $code"
+  grep -qE '"ranks": *4\b' "$folder/$backend/summary.json" || fail "summary.json does not say 4 ranks"
+  [ "$(hash_of "$folder/$backend")" = "$(hash_of "$folder/one")" ] ||
+    fail "four ranks on two hosts ($backend) learn other weights than one: $(hash_of "$folder/$backend"), $(hash_of "$folder/one")"
+done
+grep -q 'backend mpi' "$folder/out" || fail "the banner does not name the backend"
+
+code=0
+on_hosts 1 alone --backend shared 2>"$folder/error" || code=$?
+[ "$code" -eq 2 ] || fail "nobody to share memory with: ended with $code"
+grep -q 'no two ranks of this job are on one host' "$folder/error" || fail "$(cat "$folder/error")"
 echo "hosts: all passed"

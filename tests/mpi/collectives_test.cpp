@@ -1,8 +1,11 @@
 #include "collectives/mpi_communicator.hpp"
 #include "collectives/mpi_session.hpp"
+#include "collectives/shared_communicator.hpp"
+#include "collectives/two_level_communicator.hpp"
 #include "tests/support/communicator_contract.hpp"
 #include "tests/support/mpi_world.hpp"
 #include "tests/support/require_on_all.hpp"
+#include "tests/support/two_levels.hpp"
 
 using namespace lockstep;
 
@@ -24,6 +27,31 @@ TEST_CASE("vectors beyond one MPI call go out in slices", "[mpi]") {
     check.run(sliced, findings);
     INFO(check.name << '\n' << findings.text());
     REQUIRE_ON_ALL(sliced, findings.text().empty());
+  }
+}
+
+TEST_CASE("shared memory between processes keeps the contract", "[mpi]") {
+  comm::Communicator& world = test::mpi_world();
+  comm::SharedCommunicator shared(world, world.place());
+  for (const auto& check : test::communicator_contract()) {
+    test::Findings findings;
+    check.run(shared, findings);
+    INFO(check.name << '\n' << findings.text());
+    REQUIRE_ON_ALL(shared, findings.text().empty());
+  }
+}
+
+TEST_CASE("shared memory below MPI keeps the contract", "[mpi]") {
+  comm::MpiCommunicator wire;
+  for (const test::Nodes& nodes : test::layouts(wire.size())) {
+    const comm::Place place = test::place_in(nodes, wire.rank());
+    comm::TwoLevelCommunicator two(wire, place, wire.leaders(place));
+    for (const auto& check : test::communicator_contract()) {
+      test::Findings findings;
+      check.run(two, findings);
+      INFO(check.name << '\n' << findings.text());
+      REQUIRE_ON_ALL(two, findings.text().empty());
+    }
   }
 }
 

@@ -1,10 +1,14 @@
 // Training over MPI leaves the same weights as ranks that are threads, and as one rank alone.
 #include <catch2/catch.hpp>
 
+#include "collectives/mpi_communicator.hpp"
 #include "collectives/self_communicator.hpp"
+#include "collectives/shared_communicator.hpp"
+#include "collectives/two_level_communicator.hpp"
 #include "tests/support/mpi_world.hpp"
 #include "tests/support/require_on_all.hpp"
 #include "tests/support/toy_run.hpp"
+#include "tests/support/two_levels.hpp"
 
 using namespace lockstep;
 
@@ -20,6 +24,21 @@ TEST_CASE("canonical training over MPI gives the bits of one rank alone", "[mpi]
   for (std::size_t e = 0; e < alone.report.epochs.size(); ++e) {
     REQUIRE_ON_ALL(comm, mine.report.epochs[e].train_loss == alone.report.epochs[e].train_loss);
     REQUIRE_ON_ALL(comm, mine.report.epochs[e].test_loss == alone.report.epochs[e].test_loss);
+  }
+}
+
+TEST_CASE("canonical training in shared memory, below MPI too, gives the same bits",
+          "[mpi][canonical]") {
+  comm::MpiCommunicator wire;
+  const ToyRun run = GENERATE(ToyRun{}, ToyRun{.batch_size = 100, .hidden = {70, 130, 5}});
+  comm::SelfCommunicator self;
+  const auto alone = train_toy(self, run);
+  comm::SharedCommunicator shared(wire, wire.place());
+  REQUIRE_ON_ALL(wire, train_toy(shared, run).weights == alone.weights);
+  for (const test::Nodes& nodes : test::layouts(wire.size())) {
+    const comm::Place place = test::place_in(nodes, wire.rank());
+    comm::TwoLevelCommunicator two(wire, place, wire.leaders(place));
+    REQUIRE_ON_ALL(wire, train_toy(two, run).weights == alone.weights);
   }
 }
 

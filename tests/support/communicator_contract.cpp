@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "collectives/agreement.hpp"
+#include "lib/base/aligned.hpp"
 
 namespace lockstep::test {
 namespace {
@@ -98,6 +99,69 @@ void all_gather(Communicator& comm, Findings& findings) {
   gather_type<std::uint64_t>(comm, findings);
   gather_type<float>(comm, findings);
   gather_type<double>(comm, findings);
+}
+
+template <class T>
+void all_to_all_type(Communicator& comm, Findings& findings) {
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  for (const std::size_t count : counts) {
+    std::vector<T> send;
+    std::vector<T> expected;
+    for (int peer = 0; peer < comm.size(); ++peer) {
+      const auto to = elements<T>((comm.rank() + 2 * peer) % 8, count);
+      const auto from = elements<T>((peer + 2 * comm.rank()) % 8, count);
+      send.insert(send.end(), to.begin(), to.end());
+      expected.insert(expected.end(), from.begin(), from.end());
+    }
+    std::vector<T> receive(ranks * count);
+    comm.all_to_all(std::span<const T>(send), std::span(receive));
+    findings.expect(receive == expected, label("all_to_all", comm::TypeOf<T>::value, count));
+  }
+}
+
+void all_to_all(Communicator& comm, Findings& findings) {
+  all_to_all_type<std::uint8_t>(comm, findings);
+  all_to_all_type<std::uint64_t>(comm, findings);
+  all_to_all_type<float>(comm, findings);
+  all_to_all_type<double>(comm, findings);
+  std::vector<float> one(static_cast<std::size_t>(comm.size()));
+  std::vector<float> two(2 * one.size());
+  findings.expect_throw<std::invalid_argument>("all_to_all of different lengths", [&] {
+    comm.all_to_all(std::span<const float>(one), std::span(two));
+  });
+}
+
+/// What lies in the communicator's own memory is moved another way, to the same result.
+void own_memory(Communicator& comm, Findings& findings) {
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  for (const std::size_t count : counts) {
+    AlignedBuffer<float> sums(count, comm.memory());
+    AlignedBuffer<float> blocks(ranks * count, comm.memory());
+    AlignedBuffer<float> received(ranks * count, comm.memory());
+    for (int round = 0; round < 2; ++round) {
+      const auto mine = elements<float>(comm.rank(), count);
+      std::copy(mine.begin(), mine.end(), sums.data());
+      std::copy(mine.begin(), mine.end(),
+                blocks.data() + static_cast<std::size_t>(comm.rank()) * count);
+      comm.all_reduce(sums.span());
+      comm.all_gather(blocks.span());
+      comm.all_to_all(std::span<const float>(blocks.span()), received.span());
+      const auto sum = elements<float>(comm.size() * (comm.size() + 1) / 2 - 1, count);
+      findings.expect(std::equal(sum.begin(), sum.end(), sums.data()), "sums in own memory");
+      for (int peer = 0; peer < comm.size(); ++peer) {
+        const auto theirs = elements<float>(peer, count);
+        const auto own = elements<float>(comm.rank(), count);
+        const std::size_t at = static_cast<std::size_t>(peer) * count;
+        findings.expect(std::equal(theirs.begin(), theirs.end(), blocks.data() + at),
+                        "blocks in own memory");
+        findings.expect(std::equal(own.begin(), own.end(), received.data() + at),
+                        "all_to_all in own memory");
+      }
+      comm.broadcast(sums.span(), comm.size() - 1);
+      findings.expect(std::equal(sum.begin(), sum.end(), sums.data()), "broadcast in own memory");
+      comm.all_agree(true);  // the next round writes what peers have read by now
+    }
+  }
 }
 
 void uneven_blocks(Communicator& comm, Findings& findings) {
@@ -258,6 +322,8 @@ const std::vector<ContractCheck>& communicator_contract() {
       {"broadcast", broadcast},
       {"all_gather", all_gather},
       {"all_gather refuses uneven blocks", uneven_blocks},
+      {"all_to_all", all_to_all},
+      {"own memory", own_memory},
       {"all ranks get the same bits", same_bits},
       {"all_agree", all_agree},
       {"place", place},

@@ -53,7 +53,8 @@ inline ToyResult train_toy(comm::Communicator& comm, const ToyRun& run,
   set_product_threads(run.threads);
   nn::Network<float> network({features, run.hidden, classes},
                              std::max(plan.largest_gathered(), test_plan.largest_gathered()),
-                             *products, run.canonical ? static_cast<std::size_t>(comm.size()) : 1);
+                             *products, run.canonical ? static_cast<std::size_t>(comm.size()) : 1,
+                             comm.memory());
   nn::initialise(network, {22, 23});
   const optim::AdamOptions adam = {.learning_rate = static_cast<double>(run.learning_rate)};
   const auto step = run.canonical ? train::make_canonical_step(network, adam, comm, run.audit_every)

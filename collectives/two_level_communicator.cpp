@@ -1,0 +1,116 @@
+#include "collectives/two_level_communicator.hpp"
+
+#include <algorithm>
+
+#include "collectives/agreement.hpp"
+
+namespace lockstep::comm {
+namespace {
+
+template <class Call>
+void with_type(Elements values, Call call) {
+  const auto as = [&]<class T>(T*) {
+    call(std::span(reinterpret_cast<T*>(values.data), values.count));
+  };
+  switch (values.type) {
+    case Type::u8: return as(static_cast<std::uint8_t*>(nullptr));
+    case Type::u64: return as(static_cast<std::uint64_t*>(nullptr));
+    case Type::f32: return as(static_cast<float*>(nullptr));
+    case Type::f64: return as(static_cast<double*>(nullptr));
+  }
+}
+
+Elements part(Elements values, std::size_t first, std::size_t count) {
+  return {values.data + first * width(values.type), count, values.type};
+}
+
+void broadcast_over(Communicator& comm, Elements values, int root) {
+  with_type(values, [&](auto span) { comm.broadcast(span, root); });
+}
+
+void gather_over(Communicator& comm, Elements values) {
+  with_type(values, [&](auto span) { comm.all_gather(span); });
+}
+
+}  // namespace
+
+TwoLevelCommunicator::TwoLevelCommunicator(Communicator& wire, const Place& place,
+                                           std::unique_ptr<Communicator> leaders)
+    : Communicator(wire.rank(), wire.size()),
+      wire_(wire),
+      local_(wire, place),
+      leaders_(std::move(leaders)) {
+  const auto ranks = static_cast<std::size_t>(size());
+  std::vector<std::uint64_t> places(2 * ranks);
+  const auto mine = 2 * static_cast<std::size_t>(rank());
+  places[mine] = static_cast<std::uint64_t>(place.node);
+  places[mine + 1] = static_cast<std::uint64_t>(place.local_rank);
+  wire.all_gather(std::span(places));
+  for (std::size_t r = 0; r < ranks; ++r) {
+    node_of_.push_back(static_cast<int>(places[2 * r]));
+    local_rank_of_.push_back(static_cast<int>(places[2 * r + 1]));
+    const bool continues = r > 0 && node_of_[r] == node_of_[r - 1];
+    if (!continues) runs_.push_back({node_of_[r], r, 0});
+    ++runs_.back().count;
+  }
+  equal_runs_ = static_cast<int>(runs_.size()) == place.nodes &&
+                std::all_of(runs_.begin(), runs_.end(),
+                            [&](const Run& run) { return run.count == runs_[0].count; });
+}
+
+void TwoLevelCommunicator::do_all_reduce(Elements values, Op op) {
+  with_type(values, [&](auto span) {
+    local_.all_reduce(span, op);
+    if (leaders_) leaders_->all_reduce(span, op);
+    local_.broadcast(span);
+  });
+}
+
+void TwoLevelCommunicator::do_broadcast(Elements values, int root) {
+  if (root < 0 || root >= size()) {
+    throw CommError("broadcast: no rank " + std::to_string(root) + " among " +
+                    std::to_string(size()));
+  }
+  const int node = node_of_[static_cast<std::size_t>(root)];
+  const bool home = place().node == node;
+  if (home) broadcast_over(local_, values, local_rank_of_[static_cast<std::size_t>(root)]);
+  if (leaders_) broadcast_over(*leaders_, values, node);
+  if (!home) broadcast_over(local_, values, 0);
+}
+
+/// After this all ranks of the run's node hold its blocks; `blocks` are those of all ranks.
+void TwoLevelCommunicator::gather_on_node(Elements blocks, const Run& run) {
+  const std::size_t block = blocks.count / static_cast<std::size_t>(size());
+  const bool whole = run.count == static_cast<std::size_t>(local_.size());
+  if (whole) return gather_over(local_, part(blocks, run.first * block, run.count * block));
+  for (std::size_t r = run.first; r < run.first + run.count; ++r) {
+    broadcast_over(local_, part(blocks, r * block, block), local_rank_of_[r]);
+  }
+}
+
+void TwoLevelCommunicator::do_all_gather(Elements values) {
+  const std::size_t block = values.count / static_cast<std::size_t>(size());
+  for (const Run& run : runs_) {
+    if (run.node == place().node) gather_on_node(values, run);
+  }
+  if (leaders_ && equal_runs_) {
+    gather_over(*leaders_, values);
+  } else if (leaders_) {
+    for (const Run& run : runs_) {
+      broadcast_over(*leaders_, part(values, run.first * block, run.count * block), run.node);
+    }
+  }
+  for (const Run& run : runs_) {
+    if (run.node == place().node) continue;
+    broadcast_over(local_, part(values, run.first * block, run.count * block), 0);
+  }
+}
+
+// Every block has one reader: there is nothing to save by going through leaders.
+void TwoLevelCommunicator::do_all_to_all(const std::byte* send, Elements receive) {
+  with_type(receive, [&]<class T>(std::span<T> span) {
+    wire_.all_to_all(std::span<const T>(reinterpret_cast<const T*>(send), span.size()), span);
+  });
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,110 @@
+// Shared memory between ranks that are threads here: every rank still opens its peers' regions.
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "collectives/agreement.hpp"
+#include "collectives/shared_communicator.hpp"
+#include "collectives/thread_group.hpp"
+#include "collectives/two_level_communicator.hpp"
+#include "tests/support/communicator_contract.hpp"
+#include "tests/support/two_levels.hpp"
+
+using namespace lockstep;
+using comm::Communicator;
+
+namespace {
+
+using Wrap = std::function<std::unique_ptr<Communicator>(Communicator& wire)>;
+
+/// Runs `check` on what `wrap` makes of `ranks` threads; returns what each rank found wrong.
+std::string findings_of(int ranks, const Wrap& wrap,
+                        const std::function<void(Communicator&, test::Findings&)>& check) {
+  std::vector<test::Findings> findings(static_cast<std::size_t>(ranks));
+  comm::run_ranks(ranks, [&](Communicator& wire) {
+    const auto comm = wrap(wire);
+    check(*comm, findings[static_cast<std::size_t>(wire.rank())]);
+  });
+  std::string all;
+  for (const auto& rank : findings) all += rank.text();
+  return all;
+}
+
+std::unique_ptr<Communicator> shared(Communicator& wire) {
+  return std::make_unique<comm::SharedCommunicator>(wire, wire.place());
+}
+
+/// The leaders share memory as well here: as if they were a node of their own.
+std::unique_ptr<Communicator> two_levels(Communicator& wire, const test::Nodes& nodes) {
+  const comm::Place place = test::place_in(nodes, wire.rank());
+  comm::Place among_leaders{.host = "leaders", .node = 1 + wire.rank()};
+  if (place.local_rank == 0) {
+    among_leaders.node = 0;
+    among_leaders.local_rank = place.node;
+    among_leaders.local_ranks = place.nodes;
+  }
+  std::unique_ptr<Communicator> leaders =
+      std::make_unique<comm::SharedCommunicator>(wire, among_leaders);
+  if (place.local_rank != 0) leaders.reset();
+  return std::make_unique<comm::TwoLevelCommunicator>(wire, place, std::move(leaders));
+}
+
+}  // namespace
+
+TEST_CASE("shared memory keeps the communicator's contract", "[collectives]") {
+  const int ranks = GENERATE(1, 2, 3, 4, 5, 8);
+  for (const auto& check : test::communicator_contract()) {
+    INFO(check.name << " on " << ranks);
+    CHECK(findings_of(ranks, shared, check.run) == "");
+  }
+}
+
+TEST_CASE("two levels keep the communicator's contract", "[collectives]") {
+  const int ranks = GENERATE(2, 3, 4, 5, 8);
+  for (const test::Nodes& nodes : test::layouts(ranks)) {
+    const auto wrap = [&](Communicator& wire) { return two_levels(wire, nodes); };
+    for (const auto& check : test::communicator_contract()) {
+      INFO(check.name << " on " << ranks << ", the last on node " << nodes.back());
+      CHECK(findings_of(ranks, wrap, check.run) == "");
+    }
+  }
+}
+
+TEST_CASE("sums of both levels do not depend on which rank asks", "[collectives]") {
+  const auto bits = [](const Wrap& wrap) {
+    return findings_of(5, wrap, [](Communicator& comm, test::Findings& findings) {
+      std::vector<float> values(5000, 0.1F / static_cast<float>(comm.rank() + 1));
+      comm.all_reduce(std::span(values));
+      float expected = 0.1F;
+      for (int rank = 1; rank < 5; ++rank) expected += 0.1F / static_cast<float>(rank + 1);
+      findings.expect(values == std::vector<float>(5000, expected), "not the sum in rank order");
+    });
+  };
+  CHECK(bits(shared) == "");
+}
+
+TEST_CASE("ranks out of step are told apart in shared memory", "[collectives]") {
+  const auto text = findings_of(3, shared, [](Communicator& comm, test::Findings& findings) {
+    std::vector<float> values(comm.rank() == 2 ? 7 : 8);
+    const auto what = findings.expect_throw<comm::CommError>(
+        "different counts", [&] { comm.all_reduce(std::span(values)); });
+    findings.expect(what.find("ranks 0 and 2 are not in step") != std::string::npos, what);
+  });
+  CHECK(text == "");
+}
+
+TEST_CASE("a region that is not there is an error with a way out", "[collectives]") {
+  CHECK_THROWS_AS(comm::SharedRegion::open("1 4096 /proc/self/fd/999"), ConfigError);
+  auto region = comm::SharedRegion::create(10000);
+  std::string address = region.address();
+  CHECK(comm::SharedRegion::open(address).size() == region.size());
+  CHECK_THROWS_WITH(comm::SharedRegion::open("7" + address), Catch::Contains("another file"));
+}
+
+TEST_CASE("a region's memory ends", "[collectives]") {
+  const auto region = comm::SharedRegion::create(1 << 16);
+  comm::RegionMemory memory(region, 0);
+  void* first = memory.allocate(100, 64);
+  CHECK_THROWS_AS(memory.allocate(1 << 16, 64), std::bad_alloc);
+  memory.deallocate(first, 100, 64);
+  CHECK(memory.allocate(100, 64) == first);
+}
