@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include <array>
+#include <csignal>
 #include <cstdio>
 
 #include "apps/compare.hpp"
@@ -64,6 +65,7 @@ int dispatch(const Words& words) {
 }
 
 int run_main(const Words& words) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file beyond `ulimit -f` is an error to report, not our end
   spdlog::set_default_logger(spdlog::stderr_color_mt("lockstep"));
   spdlog::set_pattern("%n: %^%l%$: %v");
   try {
