@@ -112,7 +112,8 @@ void train_on(const TrainArguments& arguments, const train::RunConfig& config,
     console.emplace(progress, config.epochs, job.total_steps(config));
     observers = {&*directory, &*console};
   });
-  train::Trainer trainer({config.epochs, config.steps, config.checkpoint_every, config.hash_every},
+  train::Trainer trainer({config.epochs, config.steps, config.checkpoint_every, config.hash_every,
+                          config.sentinel_steps},
                          *job.network, *job.step, *job.train, *job.test, comm);
   const train::RunReport report = trainer.run(observers);
   if (!speaks) return;

@@ -50,6 +50,7 @@ struct RunConfig {
   std::optional<std::uint64_t> checkpoint_every;
   std::optional<std::uint64_t> hash_every;
   std::optional<std::uint64_t> audit_every;
+  std::uint64_t sentinel_steps = 16;
   std::string progress = "auto";
 };
 

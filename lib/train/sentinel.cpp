@@ -15,13 +15,16 @@ std::uint64_t hash_of_weights(std::span<const float> weights) {
 
 }  // namespace
 
-Sentinel::Sentinel(const nn::Network<float>& network, comm::Communicator& comm)
-    : network_(network), comm_(comm), hashes_(static_cast<std::size_t>(comm.size())) {}
+Sentinel::Sentinel(const nn::Network<float>& network, comm::Communicator& comm, std::uint64_t parts)
+    : network_(network),
+      comm_(comm),
+      parts_(parts),
+      hashes_(static_cast<std::size_t>(comm.size())) {}
 
 Slice Sentinel::part(std::uint64_t step) const noexcept {
   const std::size_t all = network_.parameters().values().size();
-  const std::size_t each = (all + parts - 1) / parts;
-  const std::size_t first = std::min(all, step % parts * each);
+  const std::size_t each = all / parts_ + (all % parts_ == 0 ? 0 : 1);
+  const std::size_t first = std::min(all, step % parts_ * each);
   return {first, std::min(all, first + each)};
 }
 
@@ -49,7 +52,7 @@ void Sentinel::report(std::uint64_t step, Slice part) {
   comm::require_equal(
       comm_, "the replica before step " + std::to_string(step), tensors,
       "look for faulty memory on the odd rank's host; checkpoints saved more than " +
-          std::to_string(parts) + " steps ago are good",
+          std::to_string(parts_) + " steps ago are good",
       ExitCode::invariant);
   throw comm::AgreedError(ExitCode::invariant,
                           "replicas differed before step " + std::to_string(step) +

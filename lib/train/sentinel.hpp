@@ -8,24 +8,26 @@
 
 namespace lockstep::train {
 
-/// Before a step each rank hashes one sixteenth of its weights, another one every step, and all
-/// compare: one small message. Replicas that differ for 16 steps cannot pass.
+/// Before a step each rank hashes a part of its weights, another one every step and all of them
+/// within `parts` steps, and all compare: one small message. Replicas that differ for that long
+/// cannot pass.
 ///
-/// What it finds   replicas that stay different: under `allreduce` any flipped bit, for every rank
-///                 updates its own copy for ever, and an update that one rank skipped or took
-///                 twice; under `canonical` a memory cell that is stuck, or a slice that did not
-///                 arrive.
+/// What it finds   with 1 part, any bit that differs when a step begins, before a forward reads it,
+///                 in a twentieth of a step's time. With more parts, replicas that stay different:
+///                 under `allreduce` any flipped bit, for every rank updates its own copy for ever,
+///                 and an update that one rank skipped or took twice; under `canonical` a memory
+///                 cell that is stuck, or a slice that did not arrive.
 /// What it cannot  a wrong value that all ranks share. Under `canonical` the slices are published
-///                 anew in every step, so a bit that flips once is either overwritten by its
-///                 owner's weights before its turn comes, or, in the owner's copy, reaches all
-///                 ranks alike; and no comparison of weights sees a gradient that was computed
-///                 wrongly. For those there is the audit (audit.hpp).
+///                 anew in every step, so where there are several parts a bit that flips once is
+///                 either overwritten by its owner's weights before its turn comes, or, in the
+///                 owner's copy, reaches all ranks alike; and no comparison of weights sees a
+///                 gradient that was computed wrongly. For those there is the audit (audit.hpp).
 class Sentinel {
  public:
-  static constexpr std::uint64_t parts = 16;
+  static constexpr std::uint64_t default_parts = 16;
 
-  /// Both must outlive the sentinel.
-  Sentinel(const nn::Network<float>& network, comm::Communicator& comm);
+  /// Both must outlive the sentinel. `parts` is at least 1.
+  Sentinel(const nn::Network<float>& network, comm::Communicator& comm, std::uint64_t parts);
 
   /// Compares the part that is due before step `step` (from 1).
   ///
@@ -40,6 +42,7 @@ class Sentinel {
 
   const nn::Network<float>& network_;
   comm::Communicator& comm_;
+  std::uint64_t parts_;
   std::vector<std::uint64_t> hashes_;
 };
 

@@ -43,7 +43,7 @@ Trainer::Trainer(const TrainerOptions& options, nn::Network<float>& network, Ste
     : options_(options),
       network_(network),
       update_(step),
-      sentinel_(network, comm),
+      sentinel_(network, comm, options.sentinel_steps),
       train_(train),
       test_(test),
       comm_(comm) {

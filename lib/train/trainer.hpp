@@ -19,9 +19,10 @@ namespace lockstep::train {
 /// How long to train and when to save; the rest is in the parts that the trainer is given.
 struct TrainerOptions {
   std::uint64_t epochs = 1;
-  std::optional<std::uint64_t> steps;             ///< in all
-  std::optional<std::uint64_t> checkpoint_every;  ///< steps; the end is always saved
-  std::optional<std::uint64_t> hash_every = {};   ///< steps; of every tensor, by rank 0
+  std::optional<std::uint64_t> steps;                      ///< in all
+  std::optional<std::uint64_t> checkpoint_every;           ///< steps; the end is always saved
+  std::optional<std::uint64_t> hash_every = {};            ///< steps; of every tensor, by rank 0
+  std::uint64_t sentinel_steps = Sentinel::default_parts;  ///< in which all weights are compared
 };
 
 /// Trains one replica in step with its peers; every rank makes one and calls run().

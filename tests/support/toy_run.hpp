@@ -28,6 +28,7 @@ struct ToyRun {
   float learning_rate = 0.01F;
   std::optional<std::uint64_t> steps = std::nullopt;
   std::optional<std::uint64_t> hash_every = std::nullopt;
+  std::uint64_t sentinel_steps = train::Sentinel::default_parts;
 };
 
 /// What a run leaves behind.
@@ -64,8 +65,8 @@ inline ToyResult train_toy(comm::Communicator& comm, const ToyRun& run,
   };
   data::BatchReader train_reader(training, plan, comm.rank());
   data::BatchReader test_reader(test, test_plan, comm.rank());
-  train::Trainer trainer({run.epochs, run.steps, std::nullopt, run.hash_every}, network, *step,
-                         train_reader, test_reader, comm);
+  train::Trainer trainer({run.epochs, run.steps, std::nullopt, run.hash_every, run.sentinel_steps},
+                         network, *step, train_reader, test_reader, comm);
   auto report = trainer.run(comm.rank() == 0 ? observers : std::vector<train::Observer*>{});
   ToyResult result{{}, std::move(report)};
   for (std::size_t t = 0; t < network.parameters().tensors().size(); ++t) {

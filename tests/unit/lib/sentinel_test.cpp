@@ -125,7 +125,7 @@ TEST_CASE("allreduce: a bit that flips once in one rank's weights is found", "[s
   CHECK_THAT(found.text,
              Contains("1.weight") && Contains("on rank 1 ") && Contains("the other 2 ranks"));
   CHECK(step_in(found.text) >= fault_step);
-  CHECK(step_in(found.text) < fault_step + train::Sentinel::parts);
+  CHECK(step_in(found.text) < fault_step + train::Sentinel::default_parts);
 }
 
 TEST_CASE("canonical: a bit that is stuck in one rank's weights is found", "[sentinel]") {
@@ -136,7 +136,26 @@ TEST_CASE("canonical: a bit that is stuck in one rank's weights is found", "[sen
                      }});
   CHECK(found.code == 70);
   CHECK_THAT(found.text, Contains("0.weight") && Contains("on rank 2 "));
-  CHECK(step_in(found.text) < fault_step + train::Sentinel::parts);
+  CHECK(step_in(found.text) < fault_step + train::Sentinel::default_parts);
+}
+
+TEST_CASE("canonical: a bit that flips once is found before it is read, where all is compared",
+          "[sentinel]") {
+  const int bit = GENERATE(0, 12, 31);
+  const std::size_t tensor = GENERATE(0, 3, 4);
+  ToyRun run = {.batch_size = 4,
+                .disturb =
+                    [=](auto& network, int rank, std::uint64_t step) {
+                      if (rank == 1 && step == fault_step)
+                        flip(network.parameters().value(tensor)[1], bit);
+                    },
+                .sentinel_steps = 1};
+  const auto found = outcome_of(3, run);
+  CHECK(found.code == 70);
+  CHECK_THAT(found.text, Contains("on rank 1 ") && Contains("the other 2 ranks"));
+  CHECK(step_in(found.text) <= fault_step + 1);
+  run.sentinel_steps = train::Sentinel::default_parts;
+  CHECK(outcome_of(3, run).code == 0);  // the next publication heals it, or spreads it
 }
 
 TEST_CASE("with two ranks both are named", "[sentinel]") {
