@@ -1,0 +1,38 @@
+// The balanced tree over the leaves of a batch, cut where ranks meet.
+//
+// Leaf i stands at position i of a complete binary tree; leaves that a batch lacks are skipped. A
+// rank that holds a run of leaves can sum those parts of the tree that are its own whole, its
+// maximal aligned subtrees; whoever has all ranks' parts sums the rest. Both are the same additions
+// in the same places as if one rank had summed the whole tree.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace lockstep {
+
+/// Positions [first, first + size) of the tree: size is a power of two that divides first.
+struct Subtree {
+  std::uint64_t first = 0;
+  std::uint64_t size = 1;
+
+  bool operator==(const Subtree&) const = default;
+};
+
+/// The fewest subtrees that hold the leaves [begin, end) of `leaves` and no other leaf, in order.
+/// The last one of a tree may reach beyond its last leaf. At most two for each level of the tree.
+std::vector<Subtree> aligned_subtrees(std::uint64_t begin, std::uint64_t end, std::uint64_t leaves);
+
+/// One addition: the sum of parts[left] and parts[right] takes the place of parts[left].
+struct TreeSum {
+  std::size_t left;
+  std::size_t right;
+};
+
+/// The additions that sum `parts`, which together hold all leaves, in order; the result is in
+/// parts[0]. Throws std::invalid_argument where they leave a gap.
+std::vector<TreeSum> sums_of(std::span<const Subtree> parts);
+
+}  // namespace lockstep
