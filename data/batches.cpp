@@ -9,6 +9,7 @@ BatchReader::BatchReader(Source& source, const Plan& plan, int rank)
       plan_(plan),
       rank_(static_cast<std::uint64_t>(rank)),
       labels_(plan.largest_piece()) {
+  require_worker(rank_, plan.options().ranks);
   if (source.records() != plan.options().records) {
     throw std::invalid_argument("BatchReader: the plan is for another number of records");
   }
@@ -19,8 +20,15 @@ Batch BatchReader::read(std::uint64_t epoch, std::uint64_t step, std::span<float
   plan_.records(epoch, step, rank_, ids_);
   const auto labels = std::span(labels_).first(ids_.size());
   source_.read(ids_, x, labels);
-  return {piece(step),          labels,           ids_,
-          plan_.examples(step), plan_.leaf(step), plan_.piece(step, 0).size()};
+  return {.piece = piece(step),
+          .labels = labels,
+          .ids = ids_,
+          .global_examples = plan_.examples(step),
+          .leaf = plan_.leaf(step),
+          .block = plan_.block(step),
+          .summed_rows = plan_.summed_rows(step),
+          .plan = &plan_,
+          .step = step};
 }
 
 }  // namespace lockstep::data

@@ -1,6 +1,7 @@
 // One rank's batches, read from a source as the plan says.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -10,26 +11,38 @@
 
 namespace lockstep::data {
 
-/// One rank's piece of one global batch. Views into the reader, valid until its next read.
+/// One rank's piece of one step's examples. Views into the reader, valid until its next read.
 struct Batch {
-  Range piece;                           ///< of the global batch: examples [begin, end)
+  Range piece;                           ///< its rows among those of all ranks: [begin, end)
   std::span<const std::int32_t> labels;  ///< [piece.size()]
   std::span<const std::uint64_t> ids;    ///< [piece.size()] records in the data set
   std::uint64_t global_examples = 0;     ///< of this step over all ranks
   std::uint64_t leaf = 1;                ///< examples per leaf in this step
-  std::uint64_t block = 0;               ///< examples of the first rank's piece, the largest
+  std::uint64_t block = 0;               ///< rows of each rank: its own begin at rank * block
+  std::uint64_t summed_rows = 0;         ///< rows, from 0 on, over which gradients are summed
+  const Plan* plan = nullptr;            ///< the reader's
+  std::uint64_t step = 0;                ///< of the epoch, from 0
+
+  /// Where the examples of `rank` stand among the rows.
+  Range rows_of(std::uint64_t rank) const noexcept { return plan->rows(step, rank); }
+
+  /// The rows behind the piece that are summed over and hold no example: see Plan.
+  Range gap() const noexcept {
+    return {piece.end, std::max(piece.end, std::min(piece.begin + block, summed_rows))};
+  }
 };
 
 /// Reads the batches of one rank. Local; one thread.
 class BatchReader {
  public:
   /// `source` must outlive the reader and hold the plan's number of records.
+  /// Throws ConfigError for a rank that the plan does not have.
   BatchReader(Source& source, const Plan& plan, int rank);
 
   const Plan& plan() const noexcept { return plan_; }
 
-  /// This rank's piece of the global batch at `step`.
-  Range piece(std::uint64_t step) const noexcept { return plan_.piece(step, rank_); }
+  /// The rows of this rank's piece at `step`.
+  Range piece(std::uint64_t step) const noexcept { return plan_.rows(step, rank_); }
 
   /// Reads the piece at `step` of `epoch` (both from 0). Its features go to `x`, which holds
   /// piece(step).size() rows of features. Throws what Source::read throws.

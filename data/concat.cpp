@@ -28,10 +28,13 @@ std::string ConcatSource::identity() const {
   return text;
 }
 
-std::vector<std::uint64_t> ConcatSource::part_records() const {
+std::vector<std::uint64_t> ConcatSource::file_records() const {
   std::vector<std::uint64_t> records;
-  records.reserve(parts_.size());
-  for (const auto& part : parts_) records.push_back(part->records());
+  for (const auto& part : parts_) {
+    const auto files = part->file_records();
+    if (files.empty()) return {};
+    records.insert(records.end(), files.begin(), files.end());
+  }
   return records;
 }
 

@@ -21,12 +21,10 @@ class ConcatSource final : public Source {
   std::uint64_t records() const noexcept override { return ends_.back(); }
   std::size_t features() const noexcept override { return parts_.front()->features(); }
   float divisor() const noexcept override { return parts_.front()->divisor(); }
+  std::vector<std::uint64_t> file_records() const override;
   std::string identity() const override;
   void read(std::span<const std::uint64_t> ids, std::span<float> x,
             std::span<std::int32_t> labels) override;
-
-  /// Records of each part, in order.
-  std::vector<std::uint64_t> part_records() const;
 
  private:
   std::vector<std::unique_ptr<Source>> parts_;

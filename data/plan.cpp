@@ -2,100 +2,182 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
+#include <stdexcept>
 
 #include "data/permutation.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/base/hash.hpp"
+#include "lib/base/philox.hpp"
 
 namespace lockstep::data {
 namespace {
 
-/// Without the overflow of (a + b - 1) / b.
-std::uint64_t ceil_divide(std::uint64_t a, std::uint64_t b) noexcept {
-  return a / b + (a % b == 0 ? 0 : 1);
+constexpr std::uint64_t most_examples = std::uint64_t{1} << 63;
+
+std::uint64_t round_up(std::uint64_t count, std::uint64_t leaf) noexcept {
+  return ceil_divide(count, leaf) * leaf;
+}
+
+/// The seed of a worker's order under FILE. The first worker keeps the run's: alone, it reads in
+/// the order of DATA.
+std::uint64_t stream_seed(std::uint64_t seed, std::uint64_t worker) noexcept {
+  if (worker == 0) return seed;
+  constexpr std::uint32_t purpose = 0x46494c45;  // "FILE", in no counter of a Permutation's rounds
+  const auto block = Philox::at(
+      {static_cast<std::uint32_t>(worker), static_cast<std::uint32_t>(worker >> 32), 0, purpose},
+      {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
+  return std::uint64_t{block[0]} << 32 | block[1];
+}
+
+void require_whole_files(const PlanOptions& options) {
+  const auto& files = options.file_records;
+  const auto sum = std::accumulate(files.begin(), files.end(), std::uint64_t{0});
+  if (files.empty() || sum == options.records) return;
+  throw std::invalid_argument("Plan: files of " + std::to_string(sum) + " records, and " +
+                              std::to_string(options.records) + " in all");
 }
 
 }  // namespace
 
-std::uint64_t automatic_leaf(std::uint64_t examples) noexcept {
-  return std::bit_floor(std::clamp<std::uint64_t>(examples / 8, 1, 16));
-}
-
-Range piece_of(std::uint64_t examples, std::uint64_t leaf, std::uint64_t rank,
-               std::uint64_t ranks) noexcept {
-  const std::uint64_t leaves = ceil_divide(examples, leaf);
-  const std::uint64_t each = ceil_divide(leaves, ranks);
-  const std::uint64_t first = rank < ceil_divide(leaves, std::max<std::uint64_t>(each, 1))
-                                  ? rank * each
-                                  : leaves;  // before any product can overflow
-  const std::uint64_t last = std::min(leaves, first + each);
-  const auto position = [&](std::uint64_t at) { return at == leaves ? examples : at * leaf; };
-  return {position(first), position(last)};
-}
-
 Plan::Plan(const PlanOptions& options) : options_(options) {
   if (options.batch_size == 0) throw ConfigError("batch-size is 0", "give at least 1");
-  if (options.ranks == 0) throw ConfigError("a plan for 0 ranks", "give at least 1");
-  steps_ = options.drop_remainder ? options.records / options.batch_size
-                                  : ceil_divide(options.records, options.batch_size);
+  require_whole_files(options);
+  options_.policy =
+      choose_policy(options.policy, options.file_records.size(), options.ranks).policy;
+  if (options.records > most_examples / options.ranks) {
+    throw ConfigError("a plan of more examples than can be counted", "use fewer ranks");
+  }
+  if (options_.policy != ShardPolicy::data) {
+    make_streams();
+    return;
+  }
+  if (options.rebatch == Rebatch::balanced) {
+    throw ConfigError("rebatch balanced with shard-policy data, whose pieces are whole leaves",
+                      "use --rebatch ceil, or --shard-policy file or off");
+  }
+  steps_ = ceil_divide(whole_batches(options.records), options.batch_size);
+}
+
+void Plan::make_streams() {
+  std::vector<std::uint64_t> lengths(options_.ranks, options_.records);
+  if (options_.policy == ShardPolicy::file) {
+    if (options_.file_records.empty()) options_.file_records = {options_.records};  // one rank
+    files_.emplace(options_.file_records, options_.ranks);
+    lengths = files_->lengths();
+  }
+  for (std::uint64_t& length : lengths) length = whole_batches(length);
+  streams_.emplace(std::move(lengths), options_.batch_size, options_.rebatch);
+  steps_ = streams_->steps();
+}
+
+/// What a dropped remainder leaves of `records`.
+std::uint64_t Plan::whole_batches(std::uint64_t records) const noexcept {
+  return options_.drop_remainder ? records - records % options_.batch_size : records;
 }
 
 std::uint64_t Plan::examples(std::uint64_t step) const noexcept {
+  if (by_streams()) return streams_->examples(step);
   return std::min(options_.batch_size, options_.records - step * options_.batch_size);
 }
 
 std::uint64_t Plan::examples_per_epoch() const noexcept {
-  return options_.drop_remainder ? steps_ * options_.batch_size : options_.records;
+  if (!by_streams()) return whole_batches(options_.records);
+  const auto& lengths = streams_->lengths();
+  return std::accumulate(lengths.begin(), lengths.end(), std::uint64_t{0});
+}
+
+std::uint64_t Plan::examples_of(std::uint64_t rank) const noexcept {
+  if (by_streams()) return streams_->lengths()[rank];
+  if (steps_ == 0) return 0;  // all steps are alike, but perhaps the last
+  return (steps_ - 1) * piece_size(0, rank) + piece_size(steps_ - 1, rank);
+}
+
+std::uint64_t Plan::filled_steps(std::uint64_t rank) const noexcept {
+  if (by_streams()) return streams_->filled_steps(rank);
+  if (steps_ == 0) return 0;
+  return (steps_ - 1) * (piece_size(0, rank) > 0 ? 1 : 0) +
+         (piece_size(steps_ - 1, rank) > 0 ? 1 : 0);
 }
 
 std::uint64_t Plan::leaf(std::uint64_t step) const noexcept {
-  return options_.leaf > 0 ? options_.leaf : automatic_leaf(examples(step));
-}
-
-Range Plan::piece(std::uint64_t step, std::uint64_t rank) const noexcept {
-  return piece_of(examples(step), leaf(step), rank, options_.ranks);
+  const std::uint64_t leaf = options_.leaf > 0 ? options_.leaf : automatic_leaf(examples(step));
+  return by_streams() ? std::min(leaf, streams_->largest_piece(step)) : leaf;
 }
 
 Range Plan::positions(std::uint64_t step, std::uint64_t rank) const noexcept {
-  const Range mine = piece(step, rank);
+  if (by_streams()) return streams_->piece(step, rank);
+  const Range piece = piece_of(examples(step), leaf(step), rank, options_.ranks);
   const std::uint64_t first = step * options_.batch_size;
-  return {first + mine.begin, first + mine.end};
+  return {first + piece.begin, first + piece.end};
 }
 
 void Plan::records(std::uint64_t epoch, std::uint64_t step, std::uint64_t rank,
                    std::vector<std::uint64_t>& ids) const {
+  require_worker(rank, options_.ranks);
   const Range mine = positions(step, rank);
   ids.resize(mine.size());
-  const Permutation order(options_.records, options_.seed, epoch);
+  // A dropped remainder is of the order, not of the records: every record has its turn.
+  const Permutation order =
+      files_ ? Permutation(files_->lengths()[rank], stream_seed(options_.seed, rank), epoch)
+             : Permutation(options_.records, options_.seed, epoch);
   for (std::uint64_t i = 0; i < mine.size(); ++i) {
-    const std::uint64_t position = mine.begin + i;
-    ids[i] = options_.shuffle == Shuffle::global ? order(position) : position;
+    const std::uint64_t at = mine.begin + i;
+    const std::uint64_t position = options_.shuffle == Shuffle::global ? order(at) : at;
+    ids[i] = files_ ? files_->record(rank, position) : position;
   }
+}
+
+std::uint64_t Plan::block(std::uint64_t step) const noexcept {
+  if (by_streams()) return round_up(streams_->largest_piece(step), leaf(step));
+  return piece_size(step, 0);
+}
+
+Range Plan::rows(std::uint64_t step, std::uint64_t rank) const noexcept {
+  const std::uint64_t first = rank * block(step);
+  return {first, first + piece_size(step, rank)};
+}
+
+std::uint64_t Plan::summed_rows(std::uint64_t step) const noexcept {
+  return by_streams() ? block(step) * options_.ranks : examples(step);
 }
 
 std::uint64_t Plan::largest_piece() const noexcept {
   if (steps_ == 0) return 0;
-  const std::uint64_t last = steps_ - 1;  // may have a leaf of its own
-  return std::max(positions(0, 0).size(), positions(last, 0).size());
+  if (by_streams()) return streams_->largest_piece();
+  return std::max(piece_size(0, 0), piece_size(steps_ - 1, 0));  // the last has a leaf of its own
 }
 
-std::uint64_t Plan::largest_gathered() const noexcept { return largest_piece() * options_.ranks; }
+std::uint64_t Plan::largest_gathered() const noexcept {
+  if (!by_streams()) return largest_piece() * options_.ranks;
+  if (steps_ == 0) return 0;
+  // A step's automatic leaf is its largest piece, or a power of two that grows with its examples.
+  const std::uint64_t piece = largest_piece();
+  const std::uint64_t leaf =
+      options_.leaf > 0 ? std::min(options_.leaf, piece)
+                        : std::min(automatic_leaf(piece * options_.ranks), std::bit_floor(piece));
+  return round_up(piece, leaf) * options_.ranks;
+}
 
 std::uint64_t Plan::idle_ranks() const noexcept {
   if (steps_ == 0) return options_.ranks;
-  const std::uint64_t leaves = ceil_divide(examples(0), leaf(0));
-  return options_.ranks - ceil_divide(leaves, ceil_divide(leaves, options_.ranks));
+  if (!by_streams()) return options_.ranks - filled_pieces(examples(0), leaf(0), options_.ranks);
+  const auto& lengths = streams_->lengths();
+  return static_cast<std::uint64_t>(std::count(lengths.begin(), lengths.end(), 0U));
 }
 
 std::uint64_t Plan::digest() const {
   Hash hash;
-  hash.add("data");  // policy and rule, of which there is one today
-  hash.add("ceil");
+  hash.add(name_of(options_.policy));
+  hash.add(name_of(options_.rebatch));
   for (const std::uint64_t number :
        {options_.records, options_.batch_size, options_.ranks, options_.leaf,
         std::uint64_t{options_.drop_remainder}, static_cast<std::uint64_t>(options_.shuffle),
         options_.shuffle == Shuffle::global ? options_.seed : 0}) {
     hash.add(number);
+  }
+  if (files_) {
+    for (const std::uint64_t records : options_.file_records) hash.add(records);
   }
   return hash.value();
 }

@@ -2,31 +2,17 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <optional>
 #include <vector>
+
+#include "data/file_streams.hpp"
+#include "data/policy.hpp"
+#include "data/rebatch.hpp"
+#include "data/stream_steps.hpp"
 
 namespace lockstep::data {
 
 enum class Shuffle { none, global };
-
-/// A run of consecutive positions.
-struct Range {
-  std::uint64_t begin = 0;
-  std::uint64_t end = 0;
-
-  std::uint64_t size() const noexcept { return end - begin; }
-  bool operator==(const Range&) const = default;
-};
-
-/// Examples per leaf that `--leaf auto` means for a step of `examples`: the greatest power of two
-/// that is at most an eighth of them, between 1 and 16.
-std::uint64_t automatic_leaf(std::uint64_t examples) noexcept;
-
-/// Piece of `rank` when `examples` are dealt in leaves of `leaf` to `ranks`: contiguous runs of
-/// ceil(leaves / ranks) leaves each, trailing ranks fewer or none. For leaf 1 it is the guide's
-/// rule `ceil`. All arguments at least 1, but for `examples`.
-Range piece_of(std::uint64_t examples, std::uint64_t leaf, std::uint64_t rank,
-               std::uint64_t ranks) noexcept;
 
 /// What a plan is a function of.
 struct PlanOptions {
@@ -37,59 +23,113 @@ struct PlanOptions {
   bool drop_remainder = false;
   Shuffle shuffle = Shuffle::none;
   std::uint64_t seed = 22;
+  ShardPolicy policy = ShardPolicy::data;  ///< automatic: see choose_policy()
+  Rebatch rebatch = Rebatch::ceil;
+  std::vector<std::uint64_t> file_records = {};  ///< of each file; empty: not from files
 };
 
-/// The plan of policy DATA with rule `ceil`: every rank takes its piece of every global batch.
+/// The records of every rank at every step.
 ///
-/// A pure function of its options: no I/O, no communication, no state. Within an epoch, pieces are
-/// disjoint and complete (but for a dropped remainder), and the union of the pieces of a step does
-/// not depend on the number of ranks. All members are local; but for records(), which lists a
-/// piece, they take constant time.
+/// A pure function of its options: no I/O, no communication, no state. All members are local and
+/// take constant or logarithmic time, but for records(), which lists a piece, and where
+/// StreamSteps says so. Under DATA and OFF it takes constant memory a rank, under FILE a few
+/// numbers a file besides.
+///
+/// DATA   The epoch's order is cut into global batches, and each batch into pieces of whole leaves,
+///        one a rank (`ceil`). Pieces are disjoint and complete (but for a dropped remainder), and
+///        the union of a step's pieces does not depend on the number of ranks.
+/// FILE   Every rank has a stream of its own, the records of its files, and takes a piece of it a
+///        step (stream_steps.hpp). Disjoint and complete too; which records meet in a step depends
+///        on the number of ranks.
+/// OFF    The same with all records as the stream of every rank, so each is read once by each rank.
+///
+/// `drop_remainder` drops what is left of the epoch (DATA) or of a rank's stream (FILE, OFF) behind
+/// the last whole global batch. Shuffle `global` permutes the epoch's order by (seed, epoch), under
+/// FILE each rank's stream by (seed, epoch, rank).
+///
+/// Rows. A step's examples are gathered in blocks of one size: rank r's begin at row r * block().
+/// Leaves are counted over these rows. Under DATA all blocks are full up to the last example, so
+/// row i is example i of the global batch. Under FILE and OFF leaves are cut inside each rank's
+/// piece: a block is a whole number of leaves, and the rows between a piece's end and its block's
+/// end are zero (features and gradients +0).
+///
+/// Why these rows change no value. They enter a gradient's chains as a <- fma(0, 0, a) and
+/// a <- a + 0, which is `a` itself unless a is -0, and its tree as a + 0. A chain begins with +0,
+/// and a sum rounded to nearest is -0 only where both terms are, or where a negative one is too
+/// small for a float (underflow); there the zero's sign may become +, and a gradient's zero moves
+/// no weight, whatever its sign. Losses are never negative, so their sums are exact. And as the
+/// plan alone fixes which rows are zero, the sum is one expression, whoever evaluates it.
 class Plan {
  public:
-  /// Throws ConfigError where batch_size or ranks is 0.
+  /// Throws ConfigError: batch_size or ranks is 0; what choose_policy() refuses; `balanced` with
+  /// DATA, or with fewer examples in a batch than ranks; more steps or examples than 2^63.
+  /// Throws std::invalid_argument where files do not add up to the records.
   explicit Plan(const PlanOptions& options);
 
+  /// As given, but for the policy, which is never automatic.
   const PlanOptions& options() const noexcept { return options_; }
 
-  /// Steps of one epoch; 0 where a dropped remainder leaves none.
+  /// Steps of one epoch; 0 where a dropped remainder leaves none. Each has an example.
   std::uint64_t steps() const noexcept { return steps_; }
 
-  /// Examples of step `step` (from 0) over all ranks.
+  /// Examples of step `step` (from 0) over all ranks: what its gradient is divided by.
   std::uint64_t examples(std::uint64_t step) const noexcept;
 
-  /// Examples of one epoch over all ranks.
+  /// Examples of one epoch over all ranks, and over `rank`'s steps.
   std::uint64_t examples_per_epoch() const noexcept;
+  std::uint64_t examples_of(std::uint64_t rank) const noexcept;
 
-  /// Examples per leaf in `step`.
+  /// Steps at which `rank` has an example.
+  std::uint64_t filled_steps(std::uint64_t rank) const noexcept;
+
+  /// Examples per leaf in `step`: the leaf that was asked for, under FILE and OFF at most the
+  /// step's largest piece.
   std::uint64_t leaf(std::uint64_t step) const noexcept;
 
-  /// The piece of `rank` at `step`, counted from the beginning of the global batch.
-  Range piece(std::uint64_t step, std::uint64_t rank) const noexcept;
+  /// Examples of `rank` at `step`.
+  std::uint64_t piece_size(std::uint64_t step, std::uint64_t rank) const noexcept {
+    return positions(step, rank).size();
+  }
 
-  /// Positions in the epoch's order that `rank` reads at `step`.
+  /// Positions that `rank` reads at `step`: in the epoch's order (DATA), or in its stream. Where
+  /// there are none, only the size says anything.
   Range positions(std::uint64_t step, std::uint64_t rank) const noexcept;
 
   /// The records of `rank` at `step` of `epoch` (from 0), in order, into `ids` (resized).
+  /// Throws ConfigError for a rank that there is not.
   void records(std::uint64_t epoch, std::uint64_t step, std::uint64_t rank,
                std::vector<std::uint64_t>& ids) const;
+
+  /// Rows of a rank's block at `step`: the largest piece, under FILE and OFF in whole leaves.
+  std::uint64_t block(std::uint64_t step) const noexcept;
+
+  /// Rows that hold the piece of `rank`: from rank * block(step) on.
+  Range rows(std::uint64_t step, std::uint64_t rank) const noexcept;
+
+  /// Rows, from 0 on, over which the gradient is summed: the examples (DATA), or all blocks.
+  std::uint64_t summed_rows(std::uint64_t step) const noexcept;
 
   /// The most examples that any rank holds in any step: what buffers must fit.
   std::uint64_t largest_piece() const noexcept;
 
-  /// The most rows that ranks * (the first rank's piece) comes to: what buffers must fit that
-  /// gather all ranks' pieces in blocks of one size.
+  /// At least the rows of all blocks in any step: what buffers must fit that gather them.
   std::uint64_t largest_gathered() const noexcept;
 
-  /// Ranks without an example in a full step.
+  /// Ranks without an example in the first step.
   std::uint64_t idle_ranks() const noexcept;
 
-  /// Hash of the options: equal where all of them are.
+  /// Hash of all options that shape the plan: equal where all of them are.
   std::uint64_t digest() const;
 
  private:
+  bool by_streams() const noexcept { return streams_.has_value(); }
+  std::uint64_t whole_batches(std::uint64_t records) const noexcept;
+  void make_streams();
+
   PlanOptions options_;
   std::uint64_t steps_ = 0;
+  std::optional<FileStreams> files_;    // FILE
+  std::optional<StreamSteps> streams_;  // FILE and OFF
 };
 
 }  // namespace lockstep::data

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace lockstep::data {
 
@@ -38,6 +39,10 @@ class Source {
 
   /// What the features were divided by, in float32.
   virtual float divisor() const noexcept = 0;
+
+  /// Records of each file in use, in global order; empty where the data does not come from files.
+  /// Unless overridden, the source is one file.
+  virtual std::vector<std::uint64_t> file_records() const { return {records()}; }
 
   /// What distinguishes this data from other data, in words: compared between ranks.
   virtual std::string identity() const = 0;

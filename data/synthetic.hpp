@@ -36,6 +36,7 @@ class SyntheticSource final : public Source {
   std::uint64_t records() const noexcept override { return records_; }
   std::size_t features() const noexcept override { return drawing_pixels; }
   float divisor() const noexcept override { return scale_.divisor(); }
+  std::vector<std::uint64_t> file_records() const override { return {}; }
   std::string identity() const override;
   void read(std::span<const std::uint64_t> ids, std::span<float> x,
             std::span<std::int32_t> labels) override;

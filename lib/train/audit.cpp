@@ -7,6 +7,16 @@
 #include "lib/base/hash.hpp"
 
 namespace lockstep::train {
+namespace {
+
+/// The examples of a leaf; under some plans it holds none, or its rows are not all examples.
+nn::Rows rows_of(const data::Batch& batch, std::uint64_t leaf) {
+  const std::uint64_t first = leaf * batch.leaf;
+  const std::uint64_t end = batch.rows_of(first / batch.block).end;
+  return {first, first < end ? std::min(batch.leaf, end - first) : 0};
+}
+
+}  // namespace
 
 Audit::Audit(nn::Network<float>& network, comm::Communicator& comm,
              std::optional<std::uint64_t> every)
@@ -16,10 +26,11 @@ Audit::Audit(nn::Network<float>& network, comm::Communicator& comm,
       hashes_(2 * static_cast<std::size_t>(comm.size())) {}
 
 void Audit::check_leaf(std::uint64_t step, const data::Batch& batch) {
-  const std::uint64_t leaves = (batch.global_examples + batch.leaf - 1) / batch.leaf;
-  const std::uint64_t leaf = step / *every_ % leaves;
-  const std::size_t first = leaf * batch.leaf;
-  const nn::Rows rows = {first, std::min(batch.leaf, batch.global_examples - first)};
+  const std::uint64_t leaves = (batch.summed_rows + batch.leaf - 1) / batch.leaf;
+  std::uint64_t leaf = step / *every_ % leaves;
+  while (rows_of(batch, leaf).count == 0) leaf = (leaf + 1) % leaves;  // a step has an example
+  const nn::Rows rows = rows_of(batch, leaf);
+  const std::size_t first = rows.first;
   const int owner = static_cast<int>(first / batch.block);
   const int auditor = (owner + 1) % comm_.size();
 
@@ -52,7 +63,7 @@ void Audit::check_gradients(std::uint64_t step, const data::Batch& batch, Slice 
   };
   const auto me = 2 * static_cast<std::size_t>(comm_.rank());
   hashes_[me] = hash_of(slice);
-  network_.weight_gradients({0, batch.global_examples}, batch.leaf, theirs);
+  network_.weight_gradients({0, batch.summed_rows}, batch.leaf, theirs);
   hashes_[me + 1] = hash_of(theirs);
   comm_.all_gather(std::span(hashes_));
   for (int rank = 0; rank < ranks; ++rank) {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <type_traits>
 
 #include "lib/train/audit.hpp"
@@ -11,6 +12,13 @@ Slice slice_of(std::size_t block, const comm::Communicator& comm) {
   const std::size_t each = block / static_cast<std::size_t>(comm.size());
   const std::size_t first = each * static_cast<std::size_t>(comm.rank());
   return {first, first + each};
+}
+
+/// Rows that hold no example: zero in all that is gathered (data::Plan says why).
+void clear(nn::Network<float>& network, nn::Rows rows) {
+  network.for_each_exchanged(rows, [](std::span<float> v) { std::fill(v.begin(), v.end(), 0.0F); });
+  const auto results = network.results(rows);
+  std::fill(results.begin(), results.end(), nn::ExampleResult{});
 }
 
 class CanonicalStep final : public Step {
@@ -29,8 +37,9 @@ class CanonicalStep final : public Step {
 
   StepResult run(const data::Batch& batch, PhaseSeconds& seconds) override {
     const nn::Rows mine = place(batch.piece);
-    const nn::Rows all = {0, batch.global_examples};
+    const nn::Rows all = {0, batch.summed_rows};
     Lap phase;
+    clear(network_, {batch.gap().begin, batch.gap().size()});
     network_.forward(mine);
     network_.loss(mine, batch.labels, true);
     network_.backward(mine);

@@ -58,6 +58,7 @@ std::unique_ptr<Step> make_allreduce_step(nn::Network<float>& network,
 ///   loss, dz        a row's operations in the order of the classes     lib/nn/loss.hpp
 ///   dW, db          a chain over each leaf's examples, then the balanced tree over leaves
 ///   total loss      each leaf's in order, in double, then the same tree; counts are exact
+///   no example      under FILE and OFF, rows of zeros that change no value   data/plan.hpp
 ///   division        once, by the step's true number of examples
 ///   Adam            one sequence of rounded operations a weight        lib/optim/adam.hpp
 // clang-format on

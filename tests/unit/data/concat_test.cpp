@@ -57,7 +57,7 @@ TEST_CASE("parts follow one another", "[data]") {
   ConcatSource source(parts_of(sizes));
   REQUIRE(source.records() == 7);
   REQUIRE(source.features() == 2);
-  REQUIRE(source.part_records() == sizes);
+  REQUIRE(source.file_records() == sizes);
   const auto forwards = read_all(source);
   REQUIRE(forwards.labels == std::vector<std::int32_t>{0, 1, 2, 3, 4, 5, 6});
   const auto mixed = read(source, {6, 0, 3, 3, 2, 5});
