@@ -1,6 +1,7 @@
 // The command line of `lockstep train`, before anything is known of the other ranks.
 #pragma once
 
+#include <cxxopts.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +28,20 @@ struct TrainArguments {
 /// Errors   throws ConfigError: unknown flag (with the nearest valid name), missing value, more
 ///          than one run file.
 TrainArguments parse_train_arguments(const std::vector<std::string>& words);
+
+/// Adds the flag of a setting, with its default in the help.
+void add_setting(cxxopts::Options& options, const train::Setting& setting);
+
+/// Flags that cxxopts did not know come back untouched: `unmatched`. Throws ConfigError if there is
+/// one, with the nearest of `names`.
+void refuse_unknown(const std::vector<std::string>& unmatched,
+                    const std::vector<std::string>& names, const std::string& command);
+
+/// "seed=5" of `--set` as key and value. Throws ConfigError without a '='.
+std::pair<std::string, std::string> key_value(const std::string& text);
+
+/// The text of a run file; nothing for an empty path. Throws ConfigError where there is none.
+std::string read_run_file(const std::string& path);
 
 /// Text of `lockstep train --help`.
 std::string train_help();

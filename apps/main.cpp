@@ -10,6 +10,7 @@
 #include "apps/compare.hpp"
 #include "apps/failure.hpp"
 #include "apps/generate.hpp"
+#include "apps/plan.hpp"
 #include "apps/train.hpp"
 #include "apps/version.hpp"
 #include "lib/base/errors.hpp"
@@ -28,6 +29,7 @@ struct Subcommand {
 
 constexpr std::array subcommands = {
     Subcommand{"train", "trains a network on all ranks of this job", train_command},
+    Subcommand{"plan", "who reads which record at which step, and the proof", plan_command},
     Subcommand{"generate", "writes the built-in data set as IDX files", generate_command},
     Subcommand{"compare", "two runs: the first recorded point that differs", compare_command},
 };

@@ -47,7 +47,7 @@ std::string network_text(const nn::NetworkShape& shape) {
 std::string batch_text(const TrainJob& job) {
   const auto& plan = *job.plan;
   return fmt::format("{} global, at most {} a rank in leaves of {}; {} an epoch",
-                     grouped(plan.examples(0)), grouped(plan.positions(0, 0).size()), plan.leaf(0),
+                     grouped(plan.examples(0)), grouped(plan.largest_piece()), plan.leaf(0),
                      counted(plan.steps(), "step"));
 }
 
@@ -63,15 +63,18 @@ Banner banner(const train::RunConfig& config, const TrainJob& job, comm::Communi
   add("data", fmt::format("{}: {} training and {} test records of {} features", config.data,
                           grouped(job.data.train->records()), grouped(job.data.test->records()),
                           grouped(job.data.train->features())));
-  add("policy", fmt::format("data: each rank reads its piece of every global batch, so the number "
-                            "of ranks changes no batch; shuffle {}",
+  add("policy", fmt::format("{}: {}; {}shuffle {}", data::name_of(job.plan->options().policy),
+                            job.policy_reason,
+                            config.rebatch == "ceil" ? "" : "rebatch " + config.rebatch + "; ",
                             config.shuffle));
   add("network", network_text(job.network->shape()));
   add("batch", batch_text(job));
   if (const auto idle = job.plan->idle_ranks(); idle > 0) {
-    add("idle", fmt::format("{} of {} ranks: a full batch has fewer leaves than ranks need; a "
-                            "smaller --leaf or a larger --batch-size would employ them",
-                            idle, comm.size()));
+    const bool data = job.plan->options().policy == data::ShardPolicy::data;
+    add("idle", fmt::format("{} of {} ranks: {}", idle, comm.size(),
+                            data ? "a full batch has fewer leaves than ranks need; a smaller "
+                                   "--leaf or a larger --batch-size would employ them"
+                                 : "their files leave them no record"));
   }
   add("reduction",
       fmt::format("{}; {} products in float32", job.step->name(), job.products->name()));

@@ -3,12 +3,9 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <new>
-#include <sstream>
-#include <system_error>
 
+#include "apps/training_plan.hpp"
 #include "collectives/agreement.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/base/hash.hpp"
@@ -19,20 +16,6 @@
 
 namespace lockstep::apps {
 namespace {
-
-std::string read_run_file(const std::string& path) {
-  if (path.empty()) return "";
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) {
-    throw ConfigError(path + ": no such run file, or no regular file",
-                      "see configs/ for run files, and `lockstep train --help` for flags");
-  }
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) throw ConfigError(path + ": cannot be read", "check its permissions");
-  return text.str();
-}
 
 void require_device(const train::RunConfig& config) {
   if (config.device != "cuda") return;
@@ -104,23 +87,6 @@ void require_memory(const nn::NetworkShape& shape, std::uint64_t rows, const com
                         place.host + " need " + bytes_text(needed) + " of memory; there are " +
                         bytes_text(there),
                     narrower);
-}
-
-data::Plan training_plan(const train::RunConfig& config, std::uint64_t records, int ranks) {
-  const data::Plan plan(
-      {.records = records,
-       .batch_size = config.batch_size,
-       .ranks = static_cast<std::uint64_t>(ranks),
-       .leaf = config.leaf.value_or(0),
-       .drop_remainder = config.drop_remainder,
-       .shuffle = config.shuffle == "global" ? data::Shuffle::global : data::Shuffle::none,
-       .seed = config.seed});
-  if (plan.steps() == 0) {
-    throw ConfigError("drop-remainder: batch-size " + std::to_string(config.batch_size) +
-                          " leaves no step of " + std::to_string(records) + " records",
-                      "use a smaller --batch-size, or keep the remainder");
-  }
-  return plan;
 }
 
 std::unique_ptr<Products<float>> make_products(const train::RunConfig& config) {
@@ -218,7 +184,11 @@ TrainJob make_job(const train::RunConfig& config, comm::Communicator& comm) {
       {{"training set", job.data.train->identity()}, {"test set", job.data.test->identity()}},
       "give all hosts the same files");
   comm::together(comm, [&] {
-    job.plan = training_plan(config, job.data.train->records(), comm.size());
+    auto chosen = training_plan(config, job.data.train->records(), job.data.train->file_records(),
+                                static_cast<std::uint64_t>(comm.size()));
+    if (!chosen.warning.empty() && comm.rank() == 0) spdlog::warn("{}", chosen.warning);
+    job.plan = std::move(chosen.plan);
+    job.policy_reason = std::move(chosen.reason);
     const auto test_plan = train::evaluation_plan(job.data.test->records(), comm.size());
     const auto rows = std::max(job.plan->largest_gathered(), test_plan.largest_gathered());
     const nn::NetworkShape shape = {

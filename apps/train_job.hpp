@@ -27,6 +27,7 @@ train::RunConfig agreed_config(const TrainArguments& arguments, comm::Communicat
 struct TrainJob {
   data::DataSet data;
   std::optional<data::Plan> plan;
+  std::string policy_reason;  ///< why the plan is of its policy
   int threads = 1;
   std::unique_ptr<Products<float>> products;
   std::unique_ptr<nn::Network<float>> network;

@@ -5,7 +5,6 @@
 #include <numeric>
 #include <stdexcept>
 
-#include "data/permutation.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/base/hash.hpp"
 #include "lib/base/philox.hpp"
@@ -117,15 +116,28 @@ void Plan::records(std::uint64_t epoch, std::uint64_t step, std::uint64_t rank,
   require_worker(rank, options_.ranks);
   const Range mine = positions(step, rank);
   ids.resize(mine.size());
-  // A dropped remainder is of the order, not of the records: every record has its turn.
-  const Permutation order =
-      files_ ? Permutation(files_->lengths()[rank], stream_seed(options_.seed, rank), epoch)
-             : Permutation(options_.records, options_.seed, epoch);
+  const Permutation shuffled = order(epoch, rank);
   for (std::uint64_t i = 0; i < mine.size(); ++i) {
-    const std::uint64_t at = mine.begin + i;
-    const std::uint64_t position = options_.shuffle == Shuffle::global ? order(at) : at;
-    ids[i] = files_ ? files_->record(rank, position) : position;
+    ids[i] = record_in(shuffled, rank, mine.begin + i);
   }
+}
+
+std::uint64_t Plan::record(std::uint64_t epoch, std::uint64_t rank,
+                           std::uint64_t position) const noexcept {
+  return record_in(order(epoch, rank), rank, position);
+}
+
+/// Of all records that `rank` might read, those of a dropped remainder included: every record has
+/// its turn.
+Permutation Plan::order(std::uint64_t epoch, std::uint64_t rank) const noexcept {
+  if (!files_) return {options_.records, options_.seed, epoch};
+  return {files_->lengths()[rank], stream_seed(options_.seed, rank), epoch};
+}
+
+std::uint64_t Plan::record_in(const Permutation& order, std::uint64_t rank,
+                              std::uint64_t position) const noexcept {
+  const std::uint64_t at = options_.shuffle == Shuffle::global ? order(position) : position;
+  return files_ ? files_->record(rank, at) : at;
 }
 
 std::uint64_t Plan::block(std::uint64_t step) const noexcept {

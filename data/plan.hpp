@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "data/file_streams.hpp"
+#include "data/permutation.hpp"
 #include "data/policy.hpp"
 #include "data/rebatch.hpp"
 #include "data/stream_steps.hpp"
@@ -100,6 +101,10 @@ class Plan {
   void records(std::uint64_t epoch, std::uint64_t step, std::uint64_t rank,
                std::vector<std::uint64_t>& ids) const;
 
+  /// The record that `rank` reads at `position` (as positions() counts) in `epoch`.
+  std::uint64_t record(std::uint64_t epoch, std::uint64_t rank,
+                       std::uint64_t position) const noexcept;
+
   /// Rows of a rank's block at `step`: the largest piece, under FILE and OFF in whole leaves.
   std::uint64_t block(std::uint64_t step) const noexcept;
 
@@ -122,6 +127,9 @@ class Plan {
   std::uint64_t digest() const;
 
  private:
+  Permutation order(std::uint64_t epoch, std::uint64_t rank) const noexcept;
+  std::uint64_t record_in(const Permutation& order, std::uint64_t rank,
+                          std::uint64_t position) const noexcept;
   bool by_streams() const noexcept { return streams_.has_value(); }
   std::uint64_t whole_batches(std::uint64_t records) const noexcept;
   void make_streams();

@@ -96,7 +96,7 @@ SETTINGS = {
 
 NOT_BUILT = {
     "model": ["lenet"], "precision": ["tf32", "bf16"], "format": ["csv", "tfrecord", "npy"],
-    "shard-policy": ["auto", "file", "off"], "rebatch": ["balanced"], "backend": ["nccl"],
+    "backend": ["nccl"],
     "resume": ["auto"], "mesh": ["batch=1,model=2"], "device": ["cuda"],
 }
 

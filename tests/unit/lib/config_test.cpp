@@ -99,8 +99,6 @@ TEST_CASE("values that make no sense are refused with the reason", "[config]") {
 
 TEST_CASE("what this version does not build yet is refused, never replaced", "[config]") {
   for (const auto& [key, value] : {std::pair{"precision", "bf16"},
-                                   {"shard-policy", "file"},
-                                   {"rebatch", "balanced"},
                                    {"backend", "nccl"},
                                    {"model", "lenet"},
                                    {"format", "csv"},
