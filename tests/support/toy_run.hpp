@@ -15,6 +15,9 @@ struct ToyRun {
   std::uint64_t batch_size = 24;
   std::uint64_t leaf = 0;
   bool canonical = true;
+  data::ShardPolicy policy = data::ShardPolicy::data;
+  data::Rebatch rebatch = data::Rebatch::ceil;
+  std::vector<std::uint64_t> files = {};  ///< records of each, summing up to `records`
   std::vector<std::size_t> hidden = {19, 8};
   Simd simd = Simd::automatic;
   int threads = 1;
@@ -47,7 +50,10 @@ inline ToyResult train_toy(comm::Communicator& comm, const ToyRun& run,
                          .batch_size = run.batch_size,
                          .ranks = static_cast<std::uint64_t>(comm.size()),
                          .leaf = run.leaf,
-                         .shuffle = data::Shuffle::global});
+                         .shuffle = data::Shuffle::global,
+                         .policy = run.policy,
+                         .rebatch = run.rebatch,
+                         .file_records = run.files});
   const data::Plan test_plan = train::evaluation_plan(test.records(), comm.size());
   auto products = run.canonical ? make_strict_products(run.simd) : make_library_products<float>();
   if (run.wrap) products = run.wrap(std::move(products), comm.rank());

@@ -1,0 +1,83 @@
+// Training under FILE and OFF: uneven and empty pieces, rows without examples.
+#include <catch2/catch.hpp>
+
+#include "collectives/thread_group.hpp"
+#include "tests/support/toy_run.hpp"
+
+using namespace lockstep;
+using data::Rebatch;
+using data::ShardPolicy;
+
+namespace {
+
+/// Results by rank; asserts stay on the test's thread.
+std::vector<ToyResult> per_rank(int ranks, const ToyRun& run) {
+  std::vector<ToyResult> results(static_cast<std::size_t>(ranks));
+  comm::run_ranks(ranks, [&](comm::Communicator& comm) {
+    results[static_cast<std::size_t>(comm.rank())] = train_toy(comm, run);
+  });
+  return results;
+}
+
+/// 203 records in 7 files, so that 3 ranks have 3, 2 and 2 of them, and streams of 151, 3 and 49.
+ToyRun uneven(std::uint64_t batch) {
+  return {.batch_size = batch, .policy = ShardPolicy::file, .files = {60, 3, 20, 50, 0, 29, 41}};
+}
+
+void require_close(const std::vector<float>& a, const std::vector<float>& b) {
+  REQUIRE(a.size() == b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) REQUIRE(a[i] == Approx(b[i]).margin(5e-4));
+}
+
+}  // namespace
+
+TEST_CASE("alone, every policy trains to the weights of DATA", "[train][policy]") {
+  const std::uint64_t batch = GENERATE(1, 7, 24, 100, 500);
+  const std::uint64_t leaf = GENERATE(0, 3);
+  const auto expected = per_rank(1, {.batch_size = batch, .leaf = leaf}).front();
+  for (const auto policy : {ShardPolicy::file, ShardPolicy::off}) {
+    ToyRun run = uneven(batch);
+    run.policy = policy;
+    run.leaf = leaf;
+    const auto result = per_rank(1, run).front();
+    CHECK(result.weights == expected.weights);  // rows of zeros behind the last leaf included
+    CHECK(result.report.epochs.back().train_loss == expected.report.epochs.back().train_loss);
+  }
+}
+
+TEST_CASE("uneven files: every example once, the same bits on all ranks", "[train][policy]") {
+  ToyRun run = uneven(GENERATE(2, 7, 24, 128));
+  run.rebatch = run.batch_size > 3 ? GENERATE(Rebatch::ceil, Rebatch::balanced) : Rebatch::ceil;
+  run.audit_every = 1;  // leaves without examples are passed over
+  const auto results = per_rank(3, run);
+  for (const auto& result : results) {
+    REQUIRE(result.report.examples == 3 * 203);
+    REQUIRE(result.weights == results.front().weights);
+  }
+  REQUIRE(per_rank(3, run).front().weights == results.front().weights);
+  run.threads = 2;
+  REQUIRE(per_rank(3, run).front().weights == results.front().weights);
+
+  run.canonical = false;  // which sums no rows but examples
+  run.audit_every.reset();
+  const auto textbook = per_rank(3, run);
+  REQUIRE(textbook.front().report.examples == 3 * 203);
+  require_close(textbook.front().weights, results.front().weights);
+}
+
+TEST_CASE("OFF: the mean gradient of all workers is that of one", "[train][policy]") {
+  const bool canonical = GENERATE(true, false);
+  // Two workers cut each batch of 24 into two of 12, which one worker takes one by one.
+  const auto alone =
+      per_rank(1, {.records = 192, .batch_size = 12, .canonical = canonical}).front();
+  const auto off =
+      per_rank(
+          2, {.records = 192, .batch_size = 24, .canonical = canonical, .policy = ShardPolicy::off})
+          .front();
+  CHECK(off.report.examples == 2 * alone.report.examples);
+  CHECK(off.report.steps == alone.report.steps);
+  require_close(off.weights, alone.weights);
+  for (std::size_t e = 0; e < alone.report.epochs.size(); ++e) {
+    CHECK(off.report.epochs[e].train_loss == Approx(alone.report.epochs[e].train_loss));
+  }
+}
