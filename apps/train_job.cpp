@@ -110,23 +110,44 @@ std::unique_ptr<Products<float>> make_products(const train::RunConfig& config) {
   return make_strict_products(simd);
 }
 
-/// Products, first weights, and the step.
-void make_replica(const train::RunConfig& config, const nn::NetworkShape& shape, std::uint64_t rows,
-                  comm::Communicator& comm, TrainJob& job) {
-  const bool canonical = config.reduction == "canonical";
-  if (!canonical && config.audit_every) {
+/// What only the canonical reduction can honour.
+void require_canonical(const train::RunConfig& config) {
+  const char* const remedy = "use --reduction canonical, or leave it out";
+  if (config.audit_every) {
     throw ConfigError(
-        "audit-every with reduction allreduce: its ranks see their own examples alone",
-        "use --reduction canonical, or leave the audit out");
+        "audit-every with reduction allreduce: its ranks see their own examples alone", remedy);
   }
+  if (config.exchange != "auto") {
+    throw ConfigError("exchange " + config.exchange + " with reduction allreduce", remedy);
+  }
+}
+
+train::Exchange exchange_of(const train::RunConfig& config, const train::CanonicalOptions& options,
+                            const nn::NetworkShape& shape) {
+  const auto asked = config.exchange == "activations" ? train::Exchange::activations
+                     : config.exchange == "sums"      ? train::Exchange::partial_sums
+                                                      : train::Exchange::automatic;
+  return train::chosen_exchange(asked, options, shape);
+}
+
+/// Products, first weights, and the step. `test_rows`: what evaluation needs.
+void make_replica(const train::RunConfig& config, const nn::NetworkShape& shape,
+                  std::uint64_t test_rows, comm::Communicator& comm, TrainJob& job) {
+  const bool canonical = config.reduction == "canonical";
+  if (!canonical) require_canonical(config);
+  const optim::AdamOptions adam = {.learning_rate = static_cast<double>(config.learning_rate)};
+  const train::CanonicalOptions options = {adam, &*job.plan, config.audit_every};
+  const auto exchange = exchange_of(config, options, shape);
+  const auto rows = std::max(
+      test_rows, canonical ? train::rows_needed(exchange, *job.plan) : job.plan->largest_piece());
+  require_memory(shape, rows, comm.place());
   job.products = make_products(config);
   job.network = std::make_unique<nn::Network<float>>(
       shape, rows, *job.products, canonical ? static_cast<std::size_t>(comm.size()) : 1,
       comm.memory());
   nn::initialise(*job.network, {config.seed, config.seed + 1});
-  const optim::AdamOptions options = {.learning_rate = static_cast<double>(config.learning_rate)};
-  job.step = canonical ? train::make_canonical_step(*job.network, options, comm, config.audit_every)
-                       : train::make_allreduce_step(*job.network, options, comm);
+  job.step = canonical ? train::make_canonical_step(*job.network, exchange, options, comm)
+                       : train::make_allreduce_step(*job.network, adam, comm);
 }
 
 void require_fitting_data(const data::DataSet& data) {
@@ -190,13 +211,11 @@ TrainJob make_job(const train::RunConfig& config, comm::Communicator& comm) {
     job.plan = std::move(chosen.plan);
     job.policy_reason = std::move(chosen.reason);
     const auto test_plan = train::evaluation_plan(job.data.test->records(), comm.size());
-    const auto rows = std::max(job.plan->largest_gathered(), test_plan.largest_gathered());
     const nn::NetworkShape shape = {
         job.data.train->features(), {config.layers.begin(), config.layers.end()}, config.classes};
-    require_memory(shape, rows, comm.place());
     set_product_threads(job.threads);
     try {
-      make_replica(config, shape, rows, comm, job);
+      make_replica(config, shape, test_plan.largest_piece(), comm, job);
     } catch (const std::bad_alloc&) {
       throw ConfigError("layers: out of memory on " + comm.place().host, narrower);
     }

@@ -97,21 +97,21 @@ void Network<Real>::backward(Rows rows) {
 }
 
 template <class Real>
-void Network<Real>::weight_gradients(Rows rows, std::size_t leaf, Slice slice) {
+void Network<Real>::weight_gradients(Rows rows, std::size_t leaf, Slice slice,
+                                     std::span<Real> gradients) {
+  const auto part = [&](const Tensor& tensor, Slice within) {
+    return gradients.subspan(tensor.offset + within.first, within.size());
+  };
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const Dense& layer = layers_[i];
     const Matrix<const Real> x = view(activations_[i], layer.inputs, rows);
     const Matrix<const Real> dz = view(gradients_[i], layer.outputs, rows);
-    const Slice w = within(block_.tensors()[layer.weight], slice);
-    if (w.size() > 0) {
-      products_.backward_weights(x, dz, leaf, w,
-                                 block_.gradient(layer.weight).subspan(w.first, w.size()));
-    }
-    const Slice b = within(block_.tensors()[layer.weight + 1], slice);
-    if (b.size() > 0) {
-      products_.backward_bias(dz, leaf, b,
-                              block_.gradient(layer.weight + 1).subspan(b.first, b.size()));
-    }
+    const Tensor& weight = block_.tensors()[layer.weight];
+    const Tensor& bias = block_.tensors()[layer.weight + 1];
+    const Slice w = within(weight, slice);
+    if (w.size() > 0) products_.backward_weights(x, dz, leaf, w, part(weight, w));
+    const Slice b = within(bias, slice);
+    if (b.size() > 0) products_.backward_bias(dz, leaf, b, part(bias, b));
   }
 }
 

@@ -1,95 +1,64 @@
+// Which of the two ways a canonical step takes: the same bits, other messages.
 #include <algorithm>
-#include <type_traits>
 
-#include "lib/train/audit.hpp"
-#include "lib/train/step.hpp"
+#include "lib/base/errors.hpp"
+#include "lib/numerics/leaf_tree.hpp"
+#include "lib/train/canonical_steps.hpp"
 
 namespace lockstep::train {
 namespace {
 
-/// The slice of the flat block that a rank updates: equal lengths, whole cache lines.
-Slice slice_of(std::size_t block, const comm::Communicator& comm) {
-  const std::size_t each = block / static_cast<std::size_t>(comm.size());
-  const std::size_t first = each * static_cast<std::size_t>(comm.rank());
-  return {first, first + each};
-}
-
-/// Rows that hold no example: zero in all that is gathered (data::Plan says why).
-void clear(nn::Network<float>& network, nn::Rows rows) {
-  network.for_each_exchanged(rows, [](std::span<float> v) { std::fill(v.begin(), v.end(), 0.0F); });
-  const auto results = network.results(rows);
-  std::fill(results.begin(), results.end(), nn::ExampleResult{});
-}
-
-class CanonicalStep final : public Step {
- public:
-  CanonicalStep(nn::Network<float>& network, const optim::AdamOptions& options,
-                comm::Communicator& comm, std::optional<std::uint64_t> audit_every)
-      : network_(network),
-        comm_(comm),
-        slice_(slice_of(network.parameters().values().size(), comm)),
-        adam_(slice_.size(), options),
-        audit_(network, comm, audit_every) {}
-
-  const char* name() const noexcept override { return "canonical"; }
-
-  nn::Rows place(data::Range piece) const noexcept override { return {piece.begin, piece.size()}; }
-
-  StepResult run(const data::Batch& batch, PhaseSeconds& seconds) override {
-    const nn::Rows mine = place(batch.piece);
-    const nn::Rows all = {0, batch.summed_rows};
-    Lap phase;
-    clear(network_, {batch.gap().begin, batch.gap().size()});
-    network_.forward(mine);
-    network_.loss(mine, batch.labels, true);
-    network_.backward(mine);
-    seconds.compute += phase.take();
-
-    gather_results(network_, batch.block, comm_);
-    const nn::Rows gathered = {0, batch.block * static_cast<std::size_t>(comm_.size())};
-    network_.for_each_exchanged(gathered, [&](std::span<float> rows) { comm_.all_gather(rows); });
-    seconds.reduce += phase.take();
-
-    const std::uint64_t step = adam_.steps() + 1;
-    if (audit_.due(step)) audit_.check_leaf(step, batch);
-    network_.weight_gradients(all, batch.leaf, slice_);
-    if (audit_.due(step)) audit_.check_gradients(step, batch, slice_);
-    seconds.compute += phase.take();
-
-    auto& parameters = network_.parameters();
-    const bool finite = adam_.update(parameters.values().subspan(slice_.first, slice_.size()),
-                                     parameters.gradients().subspan(slice_.first, slice_.size()),
-                                     batch.global_examples);
-    seconds.update += phase.take();
-
-    comm_.all_gather(parameters.values());
-    const bool all_finite = comm_.all_agree(finite);
-    seconds.reduce += phase.take();
-    return {nn::sum_over_leaves(network_.results(all), batch.leaf), all_finite};
+/// Elements of all rows that a rank needs where it computes its slice alone.
+double exchanged_activations(const data::Plan& plan, const nn::NetworkShape& shape) {
+  const auto widths = shape.widths();
+  double row = 0;
+  for (std::size_t i = 0; i + 1 < widths.size(); ++i) {
+    row += static_cast<double>(widths[i]) + static_cast<double>(widths[i + 1]);
   }
+  return row * static_cast<double>(plan.summed_rows(0));
+}
 
- private:
-  nn::Network<float>& network_;
-  comm::Communicator& comm_;
-  Slice slice_;
-  optim::Adam adam_;
-  Audit audit_;
-};
+/// Parts of the tree that the rank with the most of them holds in a full step.
+std::size_t most_parts(const data::Plan& plan) {
+  const std::uint64_t leaf = plan.leaf(0);
+  const std::uint64_t each = (plan.block(0) + leaf - 1) / leaf;
+  const std::uint64_t leaves = (plan.summed_rows(0) + leaf - 1) / leaf;
+  std::size_t most = 1;
+  for (std::uint64_t begin = 0; begin < leaves; begin += each) {
+    most = std::max(most, aligned_subtrees(begin, begin + each, leaves).size());
+  }
+  return most;
+}
 
 }  // namespace
 
-std::unique_ptr<Step> make_canonical_step(nn::Network<float>& network,
-                                          const optim::AdamOptions& options,
-                                          comm::Communicator& comm,
-                                          std::optional<std::uint64_t> audit_every) {
-  return std::make_unique<CanonicalStep>(network, options, comm, audit_every);
+Exchange chosen_exchange(Exchange asked, const CanonicalOptions& options,
+                         const nn::NetworkShape& shape) {
+  const data::Plan& plan = *options.plan;
+  if (options.audit_every && asked == Exchange::partial_sums) {
+    throw ConfigError("audit-every with exchange sums: an auditor needs the others' activations",
+                      "use --exchange activations, or leave the audit out");
+  }
+  if (asked != Exchange::automatic) return asked;
+  if (options.audit_every || plan.options().ranks == 1) return Exchange::activations;
+  // A sum is written, sent, read and added; an activation is sent and read.
+  constexpr double cost_of_a_sum = 2;
+  const double sums = static_cast<double>(most_parts(plan)) *
+                      static_cast<double>(shape.parameters()) * cost_of_a_sum;
+  return exchanged_activations(plan, shape) <= sums ? Exchange::activations
+                                                    : Exchange::partial_sums;
 }
 
-void gather_results(nn::Network<float>& network, std::size_t block, comm::Communicator& comm) {
-  static_assert(std::is_standard_layout_v<nn::ExampleResult> &&
-                sizeof(nn::ExampleResult) == 2 * sizeof(double));
-  const auto results = network.results({0, block * static_cast<std::size_t>(comm.size())});
-  comm.all_gather(std::span(reinterpret_cast<double*>(results.data()), 2 * results.size()));
+std::uint64_t rows_needed(Exchange exchange, const data::Plan& plan) noexcept {
+  const std::uint64_t all = plan.largest_gathered();
+  return exchange == Exchange::activations ? all : all / plan.options().ranks;
+}
+
+std::unique_ptr<Step> make_canonical_step(nn::Network<float>& network, Exchange exchange,
+                                          const CanonicalOptions& options,
+                                          comm::Communicator& comm) {
+  return exchange == Exchange::partial_sums ? make_partial_sums_step(network, options, comm)
+                                            : make_activations_step(network, options, comm);
 }
 
 }  // namespace lockstep::train

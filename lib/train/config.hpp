@@ -35,6 +35,7 @@ struct RunConfig {
   std::string shard_policy = "data";
   std::string rebatch = "ceil";
   std::string reduction = "canonical";
+  std::string exchange = "auto";
   std::string products = "auto";
   std::string simd = "auto";
   std::optional<std::uint64_t> leaf;

@@ -1,6 +1,6 @@
 #include "lib/train/evaluation.hpp"
 
-#include "lib/train/step.hpp"
+#include "lib/train/gathered_results.hpp"
 
 namespace lockstep::train {
 namespace {
@@ -32,15 +32,14 @@ Evaluation evaluate(nn::Network<float>& network, data::BatchReader& reader,
   if (shape.classes <= most_confusion_classes) {
     result.confusion.resize(shape.classes * shape.classes);
   }
+  GatheredResults results(reader.plan().largest_gathered(), comm);
   for (std::uint64_t step = 0; step < reader.plan().steps(); ++step) {
-    const data::Range piece = reader.piece(step);
-    const nn::Rows mine = {piece.begin, piece.size()};
+    const nn::Rows mine = {0, reader.piece(step).size()};
     const data::Batch batch = reader.read(0, step, network.inputs(mine).flat());
     count_confusion(network.forward(mine), batch.labels, result.confusion);
     network.loss(mine, batch.labels, false);
-    gather_results(network, batch.block, comm);
-    const nn::Tally tally =
-        nn::sum_over_leaves(network.results({0, batch.global_examples}), batch.leaf);
+    const auto all = results.gather(network.results(mine), batch.block);
+    const nn::Tally tally = nn::sum_over_leaves(all.first(batch.global_examples), batch.leaf);
     result.loss_sum += tally.loss_sum;
     result.correct += tally.correct;
   }

@@ -32,7 +32,7 @@ data::Plan evaluation_plan(std::uint64_t records, int ranks);
 
 /// Runs the network over every record that the reader's plan deals to this rank, and adds up.
 ///
-/// The network must have rows for the plan's largest_gathered().
+/// The network must have rows for the plan's largest_piece().
 /// Errors   throws what reading and communicating throw.
 /// Ranks    collective.
 Evaluation evaluate(nn::Network<float>& network, data::BatchReader& reader,

@@ -160,6 +160,8 @@ std::vector<Setting> table() {
       choice("rebatch", &C::rebatch, {"ceil", "balanced"}, 2,
              "how a batch is cut; balanced: with shard-policy file or off"),
       choice("reduction", &C::reduction, {"canonical", "allreduce"}, 2, "how gradients are summed"),
+      choice("exchange", &C::exchange, {"auto", "activations", "sums"}, 3,
+             "what canonical ranks show each other, rows or sums over them; never other bits"),
       choice("products", &C::products, {"auto", "library", "strict"}, 3,
              "who multiplies matrices; auto: strict for canonical, library for allreduce"),
       choice("simd", &C::simd, {"auto", "scalar", "avx2", "avx512"}, 4,

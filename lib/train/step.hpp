@@ -31,7 +31,7 @@ class Step {
   Step& operator=(const Step&) = delete;
   virtual ~Step() = default;
 
-  /// "canonical", "allreduce".
+  /// How gradients are summed, in words: "allreduce", "canonical, by activations".
   virtual const char* name() const noexcept = 0;
 
   /// The rows of the network's buffers where this rank's piece of a batch belongs.
@@ -67,23 +67,43 @@ std::unique_ptr<Step> make_allreduce_step(nn::Network<float>& network,
 /// a global batch whose records and whose leaf size are functions of the plan alone, so each line
 /// above names its operands and their order without naming a rank. Every operation is correctly
 /// rounded (IEEE 754), hence a function of its operands' bits; by induction so is every line. Ranks
-/// only choose who evaluates which element: a rank evaluates the rows of its own leaves, shows
-/// them to its peers, evaluates the gradient and the update of its own slice of the block over all
-/// leaves, and shows that. Messages move bits and never add. So two runs that agree on batch, leaf,
-/// seed and data agree on everything, for any number of ranks.
+/// only choose who evaluates which part of an expression: a rank evaluates the rows of its own
+/// leaves, and the gradient's tree where Exchange says, updates its own slice of the block, and
+/// shows that. Messages move bits and never add. So two runs that agree on batch, leaf, seed and
+/// data agree on everything, for any number of ranks.
 ///
-/// What travels are activations and their gradients, which are smaller than the weights' gradients
-/// where the batch is small against the layers, and then the updated slices. Adam's moments are
-/// kept for the own slice alone. Needs strict products, and a network made with `slices` = the
-/// number of ranks and rows for Plan::largest_gathered(). `audit_every`: see audit.hpp.
-std::unique_ptr<Step> make_canonical_step(nn::Network<float>& network,
-                                          const optim::AdamOptions& options,
-                                          comm::Communicator& comm,
-                                          std::optional<std::uint64_t> audit_every = std::nullopt);
+/// Adam's moments are kept for the own slice alone.
+enum class Exchange {
+  automatic,
+  /// Ranks gather all rows' activations and the gradients by them; each evaluates its slice of the
+  /// gradient over all leaves. Less to send where the batch is small against the layers.
+  activations,
+  /// Ranks sum their own leaves, as far as the tree allows (numerics/leaf_tree.hpp), and send each
+  /// other the sums' slices. What is sent does not grow with the batch, and no rank holds others'
+  /// rows.
+  partial_sums,
+};
 
-/// Replaces the results of every rank's block by all of them: `block` rows a rank, from row 0 on.
-/// Collective.
-void gather_results(nn::Network<float>& network, std::size_t block, comm::Communicator& comm);
+struct CanonicalOptions {
+  optim::AdamOptions adam;
+  const data::Plan* plan = nullptr;                         ///< of training; outlives the step
+  std::optional<std::uint64_t> audit_every = std::nullopt;  ///< see audit.hpp
+};
+
+/// The exchange that `asked` means for this plan and network: `automatic` takes the one that moves
+/// less. The same on every rank.
+/// Errors   throws ConfigError for partial sums with an audit, which needs all rows.
+Exchange chosen_exchange(Exchange asked, const CanonicalOptions& options,
+                         const nn::NetworkShape& shape);
+
+/// Rows that the network's buffers must hold.
+std::uint64_t rows_needed(Exchange exchange, const data::Plan& plan) noexcept;
+
+/// `exchange` is one of chosen_exchange()'s. The network has strict products, as many slices as
+/// there are ranks, and at least rows_needed().
+std::unique_ptr<Step> make_canonical_step(nn::Network<float>& network, Exchange exchange,
+                                          const CanonicalOptions& options,
+                                          comm::Communicator& comm);
 
 /// Seconds since the last call, or since it was made.
 class Lap {

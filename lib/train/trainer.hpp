@@ -30,8 +30,8 @@ struct TrainerOptions {
 /// Pieces may be uneven or empty. One thread a rank.
 class Trainer {
  public:
-  /// The parts must outlive the trainer. `network` has rows for Plan::largest_gathered() of both
-  /// readers' plans.
+  /// The parts must outlive the trainer. `network` has rows for the step, and for
+  /// Plan::largest_piece() of the test reader's plan.
   Trainer(const TrainerOptions& options, nn::Network<float>& network, Step& step,
           data::BatchReader& train, data::BatchReader& test, comm::Communicator& comm);
 

@@ -20,7 +20,7 @@ DEFAULTS = {
     "precision": "float32", "batch-size": 128, "drop-remainder": False, "epochs": 3,
     "steps": "none", "learning-rate": 0.001, "seed": 22, "shuffle": "global",
     "shard-policy": "data", "rebatch": "ceil", "reduction": "canonical", "products": "auto", "simd": "auto",
-    "leaf": "auto", "sentinel-steps": 16, "backend": "auto", "ranks": 1, "device": "auto", "threads": "auto",
+    "leaf": "auto", "exchange": "auto", "sentinel-steps": 16, "backend": "auto", "ranks": 1, "device": "auto", "threads": "auto",
     "resume": "none", "checkpoint-every": "end", "hash-every": "none", "audit-every": "none", "progress": "auto",
 }
 SUMMARY = {"version", "ranks", "parameters", "steps", "examples", "epochs", "step_seconds",

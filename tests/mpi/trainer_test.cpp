@@ -30,10 +30,14 @@ TEST_CASE("canonical training over MPI gives the bits of one rank alone", "[mpi]
 TEST_CASE("canonical training in shared memory, below MPI too, gives the same bits",
           "[mpi][canonical]") {
   comm::MpiCommunicator wire;
-  const ToyRun run = GENERATE(ToyRun{}, ToyRun{.batch_size = 100, .hidden = {70, 130, 5}});
+  const auto exchange = GENERATE(train::Exchange::activations, train::Exchange::partial_sums);
+  const ToyRun run =
+      GENERATE_COPY(ToyRun{.exchange = exchange},
+                    ToyRun{.batch_size = 100, .exchange = exchange, .hidden = {70, 130, 5}});
   comm::SelfCommunicator self;
   const auto alone = train_toy(self, run);
   comm::SharedCommunicator shared(wire, wire.place());
+  REQUIRE_ON_ALL(wire, train_toy(wire, run).weights == alone.weights);
   REQUIRE_ON_ALL(wire, train_toy(shared, run).weights == alone.weights);
   for (const test::Nodes& nodes : test::layouts(wire.size())) {
     const comm::Place place = test::place_in(nodes, wire.rank());

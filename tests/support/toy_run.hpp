@@ -15,6 +15,7 @@ struct ToyRun {
   std::uint64_t batch_size = 24;
   std::uint64_t leaf = 0;
   bool canonical = true;
+  train::Exchange exchange = train::Exchange::automatic;
   data::ShardPolicy policy = data::ShardPolicy::data;
   data::Rebatch rebatch = data::Rebatch::ceil;
   std::vector<std::uint64_t> files = {};  ///< records of each, summing up to `records`
@@ -55,16 +56,19 @@ inline ToyResult train_toy(comm::Communicator& comm, const ToyRun& run,
                          .rebatch = run.rebatch,
                          .file_records = run.files});
   const data::Plan test_plan = train::evaluation_plan(test.records(), comm.size());
+  const nn::NetworkShape shape = {features, run.hidden, classes};
+  const optim::AdamOptions adam = {.learning_rate = static_cast<double>(run.learning_rate)};
+  const train::CanonicalOptions options = {adam, &plan, run.audit_every};
+  const auto exchange = train::chosen_exchange(run.exchange, options, shape);
+  const auto rows = run.canonical ? train::rows_needed(exchange, plan) : plan.largest_piece();
   auto products = run.canonical ? make_strict_products(run.simd) : make_library_products<float>();
   if (run.wrap) products = run.wrap(std::move(products), comm.rank());
   set_product_threads(run.threads);
-  nn::Network<float> network({features, run.hidden, classes},
-                             std::max(plan.largest_gathered(), test_plan.largest_gathered()),
-                             *products, run.canonical ? static_cast<std::size_t>(comm.size()) : 1,
+  nn::Network<float> network(shape, std::max(rows, test_plan.largest_piece()), *products,
+                             run.canonical ? static_cast<std::size_t>(comm.size()) : 1,
                              comm.memory());
   nn::initialise(network, {22, 23});
-  const optim::AdamOptions adam = {.learning_rate = static_cast<double>(run.learning_rate)};
-  const auto step = run.canonical ? train::make_canonical_step(network, adam, comm, run.audit_every)
+  const auto step = run.canonical ? train::make_canonical_step(network, exchange, options, comm)
                                   : train::make_allreduce_step(network, adam, comm);
   training.on_read = [&, read = std::uint64_t{0}]() mutable {
     if (run.disturb) run.disturb(network, comm.rank(), ++read);

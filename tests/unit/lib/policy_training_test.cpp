@@ -55,11 +55,14 @@ TEST_CASE("uneven files: every example once, the same bits on all ranks", "[trai
     REQUIRE(result.weights == results.front().weights);
   }
   REQUIRE(per_rank(3, run).front().weights == results.front().weights);
+  run.audit_every.reset();
+  run.exchange = train::Exchange::partial_sums;
+  REQUIRE(per_rank(3, run).front().weights == results.front().weights);
+  run.exchange = train::Exchange::automatic;
   run.threads = 2;
   REQUIRE(per_rank(3, run).front().weights == results.front().weights);
 
   run.canonical = false;  // which sums no rows but examples
-  run.audit_every.reset();
   const auto textbook = per_rank(3, run);
   REQUIRE(textbook.front().report.examples == 3 * 203);
   require_close(textbook.front().weights, results.front().weights);

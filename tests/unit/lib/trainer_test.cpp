@@ -37,13 +37,14 @@ struct Recorder final : Observer {
 
 }  // namespace
 
-TEST_CASE("canonical: one hash for any number of ranks and threads", "[train][canonical]") {
-  const ToyRun run =
+TEST_CASE("canonical: one hash for any number of ranks and both exchanges", "[train][canonical]") {
+  ToyRun run =
       GENERATE(ToyRun{}, ToyRun{.batch_size = 1}, ToyRun{.batch_size = 7},
                ToyRun{.batch_size = 500, .leaf = 3}, ToyRun{.batch_size = 128, .hidden = {}},
                ToyRun{.batch_size = 100, .hidden = {70, 130, 5}});
   const auto alone = per_rank(1, run).front();
-  for (const int ranks : {2, 3, 4, 5, 8, 13, 16}) {
+  run.exchange = GENERATE(train::Exchange::activations, train::Exchange::partial_sums);
+  for (const int ranks : {1, 2, 3, 4, 5, 8, 13, 16}) {
     for (const auto& result : per_rank(ranks, run)) {
       REQUIRE(result.weights == alone.weights);
       REQUIRE(result.report.weights_hash == alone.report.weights_hash);

@@ -1,0 +1,74 @@
+// The canonical step of ranks that show each other activations and their gradients.
+#include <algorithm>
+
+#include "lib/train/audit.hpp"
+#include "lib/train/canonical_steps.hpp"
+#include "lib/train/gathered_results.hpp"
+#include "lib/train/slice_update.hpp"
+
+namespace lockstep::train {
+namespace {
+
+class ActivationsStep final : public Step {
+ public:
+  ActivationsStep(nn::Network<float>& network, const CanonicalOptions& options,
+                  comm::Communicator& comm)
+      : network_(network),
+        comm_(comm),
+        update_(network, options.adam, comm),
+        results_(options.plan->largest_gathered(), comm),
+        audit_(network, comm, options.audit_every) {}
+
+  const char* name() const noexcept override { return "canonical, by activations"; }
+
+  nn::Rows place(data::Range piece) const noexcept override { return {piece.begin, piece.size()}; }
+
+  StepResult run(const data::Batch& batch, PhaseSeconds& seconds) override {
+    const nn::Rows mine = place(batch.piece);
+    Lap phase;
+    clear({batch.gap().begin, batch.gap().size()});
+    network_.forward(mine);
+    network_.loss(mine, batch.labels, true);
+    network_.backward(mine);
+    seconds.compute += phase.take();
+
+    const auto results = results_.gather(network_.results(mine), batch.block);
+    const nn::Rows gathered = {0, batch.block * static_cast<std::size_t>(comm_.size())};
+    network_.for_each_exchanged(gathered, [&](std::span<float> rows) { comm_.all_gather(rows); });
+    seconds.reduce += phase.take();
+
+    const std::uint64_t step = update_.steps() + 1;
+    const Slice slice = update_.slice();
+    if (audit_.due(step)) audit_.check_leaf(step, batch);
+    network_.weight_gradients({0, batch.summed_rows}, batch.leaf, slice);
+    if (audit_.due(step)) audit_.check_gradients(step, batch, slice);
+    seconds.compute += phase.take();
+
+    const auto sums = network_.parameters().gradients().subspan(slice.first, slice.size());
+    const bool finite = update_.run(sums, batch.global_examples, seconds);
+    return {nn::sum_over_leaves(results.first(batch.summed_rows), batch.leaf), finite};
+  }
+
+ private:
+  /// Rows that hold no example: zero in all that is summed over (data::Plan says why).
+  void clear(nn::Rows rows) {
+    network_.for_each_exchanged(rows,
+                                [](std::span<float> v) { std::fill(v.begin(), v.end(), 0.0F); });
+  }
+
+  nn::Network<float>& network_;
+  comm::Communicator& comm_;
+  SliceUpdate update_;
+  GatheredResults results_;
+  Audit audit_;
+};
+
+}  // namespace
+
+std::unique_ptr<Step> make_activations_step(nn::Network<float>& network,
+                                            const CanonicalOptions& options,
+                                            comm::Communicator& comm) {
+  return std::make_unique<ActivationsStep>(network, options, comm);
+}
+
+}  // namespace lockstep::train
