@@ -36,7 +36,7 @@ struct Records {
 };
 
 /// The first `limit` records of imagined files.
-Records imagined(std::vector<std::uint64_t> files, std::optional<std::uint64_t> limit) {
+Records imagined(const std::vector<std::uint64_t>& files, std::optional<std::uint64_t> limit) {
   Records records;
   records.from = "--files";
   for (std::uint64_t count : files) {

@@ -28,7 +28,8 @@ cxxopts::Options plan_options() {
       "Prints and proves the data plan of `lockstep train` with the same settings: which rank "
       "reads which records at which step. Starts nothing; needs no MPI.\n");
   options.custom_help("[CONFIG.toml] [flags]   (flags override the file, the file the defaults)");
-  for (const auto& setting : train::settings()) {
+  for (train::Setting setting : train::settings()) {
+    if (setting.name == "ranks") setting.help = "ranks that the records are dealt to";
     if (std::find(setting_flags.begin(), setting_flags.end(), setting.name) !=
         setting_flags.end()) {
       add_setting(options, setting);

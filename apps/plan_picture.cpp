@@ -70,7 +70,7 @@ std::vector<Column> step_columns(const data::Plan& plan, std::uint64_t epoch,
     if (used > room && !columns.empty()) break;
     columns.push_back(std::move(column));
   }
-  if (next + 1 < plan.steps()) columns.push_back(Column(ranks.size() + 1, gap));
+  if (next + 1 < plan.steps()) columns.emplace_back(ranks.size() + 1, gap);
   columns.push_back(std::move(last));
   return columns;
 }

@@ -46,9 +46,10 @@ std::string network_text(const nn::NetworkShape& shape) {
 
 std::string batch_text(const TrainJob& job) {
   const auto& plan = *job.plan;
+  const bool data = plan.options().policy == data::ShardPolicy::data;
   return fmt::format("{} global, at most {} a rank in leaves of {}; {} an epoch",
-                     grouped(plan.examples(0)), grouped(plan.largest_piece()), plan.leaf(0),
-                     counted(plan.steps(), "step"));
+                     grouped(data ? plan.examples(0) : plan.options().batch_size),
+                     grouped(plan.largest_piece()), plan.leaf(0), counted(plan.steps(), "step"));
 }
 
 Banner banner(const train::RunConfig& config, const TrainJob& job, comm::Communicator& comm) {

@@ -70,7 +70,8 @@ std::unique_ptr<Step> make_allreduce_step(nn::Network<float>& network,
 /// only choose who evaluates which part of an expression: a rank evaluates the rows of its own
 /// leaves, and the gradient's tree where Exchange says, updates its own slice of the block, and
 /// shows that. Messages move bits and never add. So two runs that agree on batch, leaf, seed and
-/// data agree on everything, for any number of ranks.
+/// data agree on everything, for any number of ranks; under FILE and OFF, where the number of
+/// workers decides which records meet in a step, for one number of them.
 ///
 /// Adam's moments are kept for the own slice alone.
 enum class Exchange {
@@ -86,7 +87,7 @@ enum class Exchange {
 
 struct CanonicalOptions {
   optim::AdamOptions adam;
-  const data::Plan* plan = nullptr;                         ///< of training; outlives the step
+  const data::Plan* plan = nullptr;                         ///< of training
   std::optional<std::uint64_t> audit_every = std::nullopt;  ///< see audit.hpp
 };
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <numeric>
 
 #include "lib/base/errors.hpp"
 #include "tests/support/temporary_folder.hpp"
@@ -99,6 +100,12 @@ TEST_CASE("many pairs are one source in the order of their names", "[data]") {
   REQUIRE(limited.train->records() == static_cast<std::uint64_t>(std::min(limit, 8)));
   const auto last = limited.train->records() - 1;
   REQUIRE(read(*limited.train, {last}) == read(*set.train, {last}));
+  REQUIRE(set.train->file_records() == std::vector<std::uint64_t>{4, 3, 1});
+  REQUIRE(set.test->file_records() == std::vector<std::uint64_t>{3});
+  auto files = limited.train->file_records();  // the limit ends in the last of them
+  REQUIRE(std::accumulate(files.begin(), files.end(), std::uint64_t{0}) == last + 1);
+  REQUIRE(files.size() == (limit <= 4 ? 1 : limit <= 7 ? 2 : 3));
+  REQUIRE(data::open_data_set("synthetic", {}).train->file_records().empty());
 }
 
 TEST_CASE("what is no data folder is refused with its path", "[data]") {
