@@ -51,7 +51,7 @@ TEST_CASE("uneven files: every example once, the same bits on all ranks", "[trai
   run.audit_every = 1;  // leaves without examples are passed over
   const auto results = per_rank(3, run);
   for (const auto& result : results) {
-    REQUIRE(result.report.examples == 3 * 203);
+    REQUIRE(result.report.examples == std::uint64_t{3} * 203);
     REQUIRE(result.weights == results.front().weights);
   }
   REQUIRE(per_rank(3, run).front().weights == results.front().weights);
@@ -64,7 +64,7 @@ TEST_CASE("uneven files: every example once, the same bits on all ranks", "[trai
 
   run.canonical = false;  // which sums no rows but examples
   const auto textbook = per_rank(3, run);
-  REQUIRE(textbook.front().report.examples == 3 * 203);
+  REQUIRE(textbook.front().report.examples == std::uint64_t{3} * 203);
   require_close(textbook.front().weights, results.front().weights);
 }
 
