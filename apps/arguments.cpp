@@ -1,5 +1,6 @@
 #include "apps/arguments.hpp"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -12,40 +13,91 @@
 namespace lockstep::apps {
 namespace {
 
-cxxopts::Options train_options() {
-  cxxopts::Options options("lockstep train", "Trains a network on all ranks of this job.");
-  options.custom_help("[CONFIG.toml] [flags]   (flags override the file, the file the defaults)");
-  for (const auto& setting : train::settings()) add_setting(options, setting);
+cxxopts::Options options_of(const Syntax& syntax) {
+  cxxopts::Options options(syntax.command, syntax.does);
+  options.custom_help(syntax.usage);
+  const auto value_of = [](const auto& setting) {
+    auto value = cxxopts::value<std::string>();
+    return setting.argument == "true|false" ? value->implicit_value("true") : value;
+  };
+  const train::RunConfig defaults;
+  for (const auto& setting : train::settings()) {
+    if (!syntax.takes(setting.name)) continue;
+    const auto other = syntax.other_help.find(setting.name);
+    const std::string help = (other == syntax.other_help.end() ? setting.help : other->second) +
+                             " [" + setting.literal(defaults) + "]";
+    options.add_options()(setting.name, help, value_of(setting), setting.argument);
+  }
   options.add_options()("set", "another way to give a setting", cxxopts::value<std::string>(),
-                        "KEY=VALUE")("print-config", "print the resolved run file and end")(
-      "dry-run", "check configuration, data and agreement between ranks, and end")("h,help",
-                                                                                   "show this");
-  options.add_options("hidden")("config", "", cxxopts::value<std::vector<std::string>>());
+                        "KEY=VALUE");
+  for (const auto& flag : syntax.flags) {
+    if (flag.argument.empty()) {
+      options.add_options()(flag.name, flag.help);
+    } else {
+      options.add_options()(flag.name, flag.help, cxxopts::value<std::string>(), flag.argument);
+    }
+  }
+  options.add_options()("h,help", "show this");
+  options.add_options("hidden")("operand", "", cxxopts::value<std::vector<std::string>>());
   options.positional_help("");
-  options.parse_positional({"config"});
+  options.parse_positional({"operand"});
   options.allow_unrecognised_options();
   return options;
 }
 
-TrainArguments taken(const cxxopts::ParseResult& result) {
-  TrainArguments arguments;
+/// Flags that cxxopts did not know come back untouched.
+void refuse_unknown(const Syntax& syntax, const std::vector<std::string>& unmatched) {
+  if (unmatched.empty()) return;
+  const auto& word = unmatched.front();
+  const auto begin = word.find_first_not_of('-');
+  const auto name = begin == std::string::npos ? "" : word.substr(begin, word.find('=') - begin);
+  std::vector<std::string> names = {"set", "help"};
+  for (const auto& flag : syntax.flags) names.push_back(flag.name);
+  for (const auto& setting : train::settings()) {
+    if (syntax.takes(setting.name)) names.push_back(setting.name);
+  }
+  const auto guess = nearest(name, names);
+  throw ConfigError("unknown flag '" + word + "'",
+                    guess ? "did you mean '--" + *guess + "'?"
+                          : "`" + syntax.command + " --help` lists all flags");
+}
+
+std::pair<std::string, std::string> key_value(const Syntax& syntax, const std::string& text) {
+  const auto equals = text.find('=');
+  if (equals == std::string::npos) {
+    throw ConfigError("--set " + text + ": there is no '='", "write --set KEY=VALUE");
+  }
+  const std::string key = text.substr(0, equals);
+  const auto& all = train::settings();
+  const bool known = std::any_of(
+      all.begin(), all.end(), [&](const train::Setting& setting) { return setting.name == key; });
+  if (known && !syntax.takes(key)) {
+    throw ConfigError("--set " + text + ": `" + syntax.command + "` has no setting '" + key + "'",
+                      "`" + syntax.command + " --help` lists those that it has");
+  }
+  return {key, text.substr(equals + 1)};
+}
+
+Arguments taken(const Syntax& syntax, const cxxopts::ParseResult& result) {
+  Arguments arguments;
   for (const auto& argument : result.arguments()) {
     const std::string& key = argument.key();
     const std::string& value = argument.value();
+    const bool flag = std::any_of(syntax.flags.begin(), syntax.flags.end(),
+                                  [&](const Flag& one) { return one.name == key; });
     if (key == "help") {
       arguments.help = true;
-    } else if (key == "print-config") {
-      arguments.print_config = true;
-    } else if (key == "dry-run") {
-      arguments.dry_run = true;
+    } else if (flag) {
+      arguments.flags.emplace_back(key, value);
     } else if (key == "set") {
-      arguments.settings.push_back(key_value(value));
-    } else if (key != "config") {
+      arguments.settings.push_back(key_value(syntax, value));
+    } else if (key != "operand") {
       arguments.settings.emplace_back(key, value);
-    } else if (arguments.run_file.empty()) {
-      arguments.run_file = value;
+    } else if (arguments.operand.empty()) {
+      arguments.operand = value;
     } else {
-      throw ConfigError("two run files: " + arguments.run_file + " and " + value, "give one");
+      throw ConfigError("two " + syntax.operand + "s: " + arguments.operand + " and " + value,
+                        "give one");
     }
   }
   return arguments;
@@ -53,48 +105,31 @@ TrainArguments taken(const cxxopts::ParseResult& result) {
 
 }  // namespace
 
-std::string TrainArguments::value(const std::string& name, const std::string& otherwise) const {
+bool Syntax::takes(const std::string& setting) const {
+  return settings.empty() || std::find(settings.begin(), settings.end(), setting) != settings.end();
+}
+
+std::string Arguments::value(const std::string& name, const std::string& otherwise) const {
   std::string last = otherwise;
-  for (const auto& [key, value] : settings) {
-    if (key == name) last = value;
+  for (const auto* pairs : {&settings, &flags}) {
+    for (const auto& [key, value] : *pairs) {
+      if (key == name) last = value;
+    }
   }
   return last;
 }
 
-TrainArguments parse_train_arguments(const std::vector<std::string>& words) {
-  auto options = train_options();
-  const auto result = parse_words(options, "lockstep train", words);
-  std::vector<std::string> names = {"set", "print-config", "dry-run", "help"};
-  for (const auto& setting : train::settings()) names.push_back(setting.name);
-  refuse_unknown(result.unmatched(), names, "lockstep train");
-  return taken(result);
+bool Arguments::given(const std::string& name) const {
+  const auto named = [&](const auto& pair) { return pair.first == name; };
+  return std::any_of(settings.begin(), settings.end(), named) ||
+         std::any_of(flags.begin(), flags.end(), named);
 }
 
-void add_setting(cxxopts::Options& options, const train::Setting& setting) {
-  auto value = cxxopts::value<std::string>();
-  if (setting.argument == "true|false") value = value->implicit_value("true");
-  const std::string help = setting.help + " [" + setting.literal(train::RunConfig{}) + "]";
-  options.add_options()(setting.name, help, value, setting.argument);
-}
-
-void refuse_unknown(const std::vector<std::string>& unmatched,
-                    const std::vector<std::string>& names, const std::string& command) {
-  for (const auto& word : unmatched) {
-    const auto begin = word.find_first_not_of('-');
-    const auto name = begin == std::string::npos ? "" : word.substr(begin, word.find('=') - begin);
-    const auto guess = nearest(name, names);
-    throw ConfigError(
-        "unknown flag '" + word + "'",
-        guess ? "did you mean '--" + *guess + "'?" : "`" + command + " --help` lists all flags");
-  }
-}
-
-std::pair<std::string, std::string> key_value(const std::string& text) {
-  const auto equals = text.find('=');
-  if (equals == std::string::npos) {
-    throw ConfigError("--set " + text + ": there is no '='", "write --set KEY=VALUE");
-  }
-  return {text.substr(0, equals), text.substr(equals + 1)};
+Arguments parse_arguments(const Syntax& syntax, const std::vector<std::string>& words) {
+  auto options = options_of(syntax);
+  const auto result = parse_words(options, syntax.command, words);
+  refuse_unknown(syntax, result.unmatched());
+  return taken(syntax, result);
 }
 
 std::string read_run_file(const std::string& path) {
@@ -111,6 +146,6 @@ std::string read_run_file(const std::string& path) {
   return text.str();
 }
 
-std::string train_help() { return train_options().help({""}); }
+std::string help_text(const Syntax& syntax) { return options_of(syntax).help({""}); }
 
 }  // namespace lockstep::apps

@@ -1,7 +1,7 @@
-// The command line of `lockstep train`, before anything is known of the other ranks.
+// The command line of a subcommand that runs on ranks, before anything is known of the others.
 #pragma once
 
-#include <cxxopts.hpp>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,40 +10,53 @@
 
 namespace lockstep::apps {
 
-/// What one rank was started with. Values are checked when they are applied, not here.
-struct TrainArguments {
-  std::string run_file;  ///< empty: none
-  /// Settings in the order given: name without dashes, value; --set KEY=VALUE is one of them.
-  std::vector<std::pair<std::string, std::string>> settings;
-  bool help = false;
-  bool print_config = false;
-  bool dry_run = false;
-
-  /// The last value given for `name`, or `otherwise`.
-  std::string value(const std::string& name, const std::string& otherwise) const;
+/// A flag that is no setting: of this invocation alone, and in no run file.
+struct Flag {
+  std::string name;
+  std::string argument;  ///< "FILE"; empty: it takes none
+  std::string help;
 };
 
-/// Takes the words after `lockstep train`.
+/// What a subcommand can be told.
+struct Syntax {
+  std::string command;                ///< "lockstep train"
+  std::string does;                   ///< one sentence
+  std::string usage;                  ///< "[CONFIG.toml] [flags]"
+  std::string operand;                ///< what the one word without dashes is: "run file"
+  bool run_file = false;              ///< the operand is a run file
+  std::vector<std::string> settings;  ///< those of train::settings() that it takes; empty: all
+  std::vector<Flag> flags;
+  std::map<std::string, std::string> other_help;  ///< of settings that mean something else here
+
+  /// Whether the setting is one of its own.
+  bool takes(const std::string& setting) const;
+};
+
+/// What one rank was started with. Values are checked when they are applied, not here.
+struct Arguments {
+  std::string operand;  ///< empty: none
+  /// Settings in the order given: name without dashes, value; --set KEY=VALUE is one of them.
+  std::vector<std::pair<std::string, std::string>> settings;
+  std::vector<std::pair<std::string, std::string>> flags;  ///< those given, likewise
+  bool help = false;
+
+  /// The last value given for a setting, or for a flag; or `otherwise`.
+  std::string value(const std::string& name, const std::string& otherwise) const;
+
+  /// Whether the setting or flag was given.
+  bool given(const std::string& name) const;
+};
+
+/// Takes the words behind the subcommand's name.
 ///
 /// Errors   throws ConfigError: unknown flag (with the nearest valid name), missing value, more
-///          than one run file.
-TrainArguments parse_train_arguments(const std::vector<std::string>& words);
-
-/// Adds the flag of a setting, with its default in the help.
-void add_setting(cxxopts::Options& options, const train::Setting& setting);
-
-/// Flags that cxxopts did not know come back untouched: `unmatched`. Throws ConfigError if there is
-/// one, with the nearest of `names`.
-void refuse_unknown(const std::vector<std::string>& unmatched,
-                    const std::vector<std::string>& names, const std::string& command);
-
-/// "seed=5" of `--set` as key and value. Throws ConfigError without a '='.
-std::pair<std::string, std::string> key_value(const std::string& text);
+///          than one operand.
+Arguments parse_arguments(const Syntax& syntax, const std::vector<std::string>& words);
 
 /// The text of a run file; nothing for an empty path. Throws ConfigError where there is none.
 std::string read_run_file(const std::string& path);
 
-/// Text of `lockstep train --help`.
-std::string train_help();
+/// Text of --help.
+std::string help_text(const Syntax& syntax);
 
 }  // namespace lockstep::apps

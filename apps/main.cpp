@@ -8,9 +8,11 @@
 #include <cstdio>
 
 #include "apps/compare.hpp"
+#include "apps/evaluate.hpp"
 #include "apps/failure.hpp"
 #include "apps/generate.hpp"
 #include "apps/plan.hpp"
+#include "apps/predict.hpp"
 #include "apps/train.hpp"
 #include "apps/version.hpp"
 #include "lib/base/errors.hpp"
@@ -30,6 +32,8 @@ struct Subcommand {
 constexpr std::array subcommands = {
     Subcommand{"train", "trains a network on all ranks of this job", train_command},
     Subcommand{"plan", "who reads which record at which step, and the proof", plan_command},
+    Subcommand{"evaluate", "loss and accuracy of a checkpoint on a test set", evaluate_command},
+    Subcommand{"predict", "a checkpoint's label for every example of a test set", predict_command},
     Subcommand{"generate", "writes the built-in data set as IDX files", generate_command},
     Subcommand{"compare", "two runs: the first recorded point that differs", compare_command},
 };

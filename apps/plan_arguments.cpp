@@ -1,60 +1,34 @@
 #include "apps/plan_arguments.hpp"
 
-#include <algorithm>
-#include <array>
-#include <cxxopts.hpp>
-
 #include "apps/arguments.hpp"
-#include "apps/words.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/base/text.hpp"
 
 namespace lockstep::apps {
 namespace {
 
-/// Settings of `train` that shape a plan, and those that choose its records.
-constexpr std::array setting_flags = {
-    "data",           "format", "train-limit", "test-limit",   "classes", "divide-by", "batch-size",
-    "drop-remainder", "seed",   "shuffle",     "shard-policy", "rebatch", "leaf",      "ranks"};
-
-constexpr std::array own_flags = {"range", "files", "record-bytes", "epoch",
-                                  "json",  "ids",   "set",          "help"};
-
 constexpr std::uint64_t most_ranks = 1 << 20;  // a number or two is kept for each
 
-cxxopts::Options plan_options() {
-  cxxopts::Options options(
-      "lockstep plan",
+Syntax plan_syntax() {
+  Syntax syntax;
+  syntax.command = "lockstep plan";
+  syntax.does =
       "Prints and proves the data plan of `lockstep train` with the same settings: which rank "
-      "reads which records at which step. Starts nothing; needs no MPI.\n");
-  options.custom_help("[CONFIG.toml] [flags]   (flags override the file, the file the defaults)");
-  for (train::Setting setting : train::settings()) {
-    if (setting.name == "ranks") setting.help = "ranks that the records are dealt to";
-    if (std::find(setting_flags.begin(), setting_flags.end(), setting.name) !=
-        setting_flags.end()) {
-      add_setting(options, setting);
-    }
-  }
-  const auto text = [] { return cxxopts::value<std::string>(); };
-  options.add_options()("range", "instead of --data: records 0 to N - 1, not from files", text(),
-                        "N")("files", "instead of --data: records of imagined files", text(),
-                             "6,6")(
-      "record-bytes", "bytes of one record [as float32 where --data is given]", text(), "N")(
-      "epoch", "whose order is shown, from 1 [1]", text(), "N")(
-      "json", "print one line of JSON instead")("ids",
-                                                "with --json: the ids of every step and rank")(
-      "set", "another way to give a setting", text(), "KEY=VALUE")("h,help", "show this");
-  options.add_options("hidden")("config", "", cxxopts::value<std::vector<std::string>>());
-  options.positional_help("");
-  options.parse_positional({"config"});
-  options.allow_unrecognised_options();
-  return options;
-}
-
-std::vector<std::string> flag_names() {
-  std::vector<std::string> names(setting_flags.begin(), setting_flags.end());
-  names.insert(names.end(), own_flags.begin(), own_flags.end());
-  return names;
+      "reads which records at which step. Starts nothing; needs no MPI.\n";
+  syntax.usage = "[CONFIG.toml] [flags]   (flags override the file, the file the defaults)";
+  syntax.operand = "run file";
+  syntax.run_file = true;
+  syntax.settings = {"data",         "format",     "train-limit",    "test-limit", "classes",
+                     "divide-by",    "batch-size", "drop-remainder", "seed",       "shuffle",
+                     "shard-policy", "rebatch",    "leaf",           "ranks"};
+  syntax.flags = {{"range", "N", "instead of --data: records 0 to N - 1, not from files"},
+                  {"files", "6,6", "instead of --data: records of imagined files"},
+                  {"record-bytes", "N", "bytes of one record [as float32 where --data is given]"},
+                  {"epoch", "N", "whose order is shown, from 1 [1]"},
+                  {"json", "", "print one line of JSON instead"},
+                  {"ids", "", "with --json: the ids of every step and rank"}};
+  syntax.other_help = {{"ranks", "ranks that the records are dealt to"}};
+  return syntax;
 }
 
 /// A count, with the flag's name before what is wrong with it.
@@ -92,11 +66,6 @@ void take(PlanArguments& arguments, const std::string& key, const std::string& v
     arguments.json = true;
   } else if (key == "ids") {
     arguments.ids = true;
-  } else if (key == "set") {
-    const auto [name, text] = key_value(value);
-    train::set_value(arguments.config, "--set", name, text);
-  } else {
-    train::set_value(arguments.config, "--" + key, key, value);
   }
 }
 
@@ -114,38 +83,22 @@ void require_sensible(const PlanArguments& arguments, bool data_given) {
   }
 }
 
-/// The run file first, whatever the order of the words.
-PlanArguments taken(const cxxopts::ParseResult& result) {
-  PlanArguments arguments;
-  if (result.count("config") > 0) {
-    const auto paths = result["config"].as<std::vector<std::string>>();
-    if (paths.size() > 1) {
-      throw ConfigError("two run files: " + paths[0] + " and " + paths[1], "give one");
-    }
-    train::apply_run_file(arguments.config, paths[0], read_run_file(paths[0]));
-  }
-  bool data_given = false;
-  for (const auto& argument : result.arguments()) {
-    if (argument.key() == "config") continue;
-    data_given = data_given || argument.key() == "data";
-    take(arguments, argument.key(), argument.value());
-  }
-  require_sensible(arguments, data_given);
-  return arguments;
-}
-
 }  // namespace
 
 PlanArguments parse_plan_arguments(const std::vector<std::string>& words) {
-  auto options = plan_options();
-  const auto result = parse_words(options, "lockstep plan", words);
-  refuse_unknown(result.unmatched(), flag_names(), "lockstep plan");
-  if (result.count("help") == 0) return taken(result);
+  const Arguments given = parse_arguments(plan_syntax(), words);
   PlanArguments arguments;
-  arguments.help = true;
+  arguments.help = given.help;
+  if (given.help) return arguments;
+  train::apply_run_file(arguments.config, given.operand, read_run_file(given.operand));
+  for (const auto& [key, value] : given.settings) {
+    train::set_value(arguments.config, "--" + key, key, value);
+  }
+  for (const auto& [key, value] : given.flags) take(arguments, key, value);
+  require_sensible(arguments, given.given("data"));
   return arguments;
 }
 
-std::string plan_help() { return plan_options().help({""}); }
+std::string plan_help() { return help_text(plan_syntax()); }
 
 }  // namespace lockstep::apps

@@ -2,17 +2,13 @@
 
 #include <spdlog/fmt/fmt.h>
 
-#include <exception>
 #include <optional>
 
 #include "apps/console.hpp"
+#include "apps/ranks.hpp"
 #include "apps/train_job.hpp"
 #include "apps/version.hpp"
-#include "apps/world.hpp"
 #include "collectives/agreement.hpp"
-#include "collectives/launcher.hpp"
-#include "collectives/self_communicator.hpp"
-#include "lib/base/errors.hpp"
 #include "lib/base/text.hpp"
 #include "lib/train/run_directory.hpp"
 #include "lib/train/trainer.hpp"
@@ -94,10 +90,10 @@ train::RunFacts facts_of(const train::RunConfig& config, const TrainJob& job, in
 }
 
 /// One rank's part of the command, from its configuration to the closing table.
-void train_on(const TrainArguments& arguments, const train::RunConfig& config,
+void train_on(const Arguments& arguments, const train::RunConfig& config,
               comm::Communicator& comm) {
   const bool speaks = comm.rank() == 0;
-  if (arguments.print_config) {
+  if (arguments.given("print-config")) {
     if (speaks) fmt::print("{}", train::to_toml(config));
     return;
   }
@@ -105,7 +101,7 @@ void train_on(const TrainArguments& arguments, const train::RunConfig& config,
   const Banner shown = banner(config, job, comm);
   const Progress progress = progress_of(config.progress);
   if (speaks && progress != Progress::off) shown.print();
-  if (arguments.dry_run) return;
+  if (arguments.given("dry-run")) return;
 
   std::optional<train::RunDirectory> directory;
   std::optional<Console> console;
@@ -125,81 +121,23 @@ void train_on(const TrainArguments& arguments, const train::RunConfig& config,
   console->finish(report, directory->last_checkpoint().string());
 }
 
-/// Settings that contradict the way this process was started; the same on every rank.
-void require_fitting_launch(const train::RunConfig& config, const comm::Communicator& comm) {
-  const bool asks_for_threads = config.backend == "threads" || config.ranks != 1;
-  if (!asks_for_threads) return;
-  throw comm::AgreedError(
-      ExitCode::usage,
-      fmt::format("ranks as threads (--ranks, --backend threads) under a launcher, which started "
-                  "{}",
-                  counted(static_cast<std::uint64_t>(comm.size()), "rank")),
-      "leave --ranks out (or say --ranks 1, where a run file has more): the launcher says how many "
-      "there are; or start without it");
+Syntax train_syntax() {
+  Syntax syntax;
+  syntax.command = "lockstep train";
+  syntax.does = "Trains a network on all ranks of this job.";
+  syntax.usage = "[CONFIG.toml] [flags]   (flags override the file, the file the defaults)";
+  syntax.operand = "run file";
+  syntax.run_file = true;
+  syntax.flags = {
+      {"print-config", "", "print the resolved run file and end"},
+      {"dry-run", "", "check configuration, data and agreement between ranks, and end"}};
+  return syntax;
 }
-
-/// A batch script's own shell is one process where the job has room for many.
-void require_step(const TrainArguments& arguments, const std::optional<comm::Launch>& launch) {
-  if (!launch || launch->launcher != "sbatch" || !arguments.value("ranks", "").empty()) return;
-  throw ConfigError(
-      fmt::format("this is one process in the shell of a Slurm job of {} tasks", launch->ranks),
-      "start it with `srun --mpi=pmix -K lockstep train ...`, or say --ranks N to train with N "
-      "threads of this process alone");
-}
-
-/// As processes without a launcher there is one rank, whatever was asked for.
-void require_one_rank(const train::RunConfig& config) {
-  if (config.ranks == 1) return;
-  throw ConfigError(
-      fmt::format("backend {} with ranks = {}, but no launcher", config.backend, config.ranks),
-      fmt::format("start it with `mpirun -n {}`, or leave --backend out to train with "
-                  "threads",
-                  config.ranks));
-}
-
-/// A Slurm step of one task, such as an interactive shell: without PMIx, MPI would not even start.
-bool is_lone_step(const comm::Launch& launch) { return launch.ranks == 1 && !launch.pmix; }
 
 }  // namespace
 
 int train_command(const std::vector<std::string>& words) {
-  const auto launch = comm::detect_launcher();
-  TrainArguments arguments;
-  std::exception_ptr parse_error;
-  try {
-    arguments = parse_train_arguments(words);
-  } catch (const ConfigError&) {
-    parse_error = std::current_exception();
-  }
-  if (arguments.help) {
-    if (!launch || launch->rank == 0) fmt::print("{}", train_help());
-    return static_cast<int>(ExitCode::success);
-  }
-  if (launch && launch->launcher != "sbatch" && !is_lone_step(*launch)) {
-    return run_over_mpi(launch, [&](comm::MpiCommunicator& mpi) {
-      comm::together(mpi, [&] {
-        if (parse_error) std::rethrow_exception(parse_error);
-      });
-      const auto config = agreed_config(arguments, mpi);
-      require_fitting_launch(config, mpi);
-      const auto shared = share_nodes(config.backend, mpi);
-      train_on(arguments, config, shared ? *shared : mpi);
-    });
-  }
-  if (parse_error) std::rethrow_exception(parse_error);
-  comm::SelfCommunicator self;
-  const auto config = agreed_config(arguments, self);
-  require_step(arguments, launch);
-  if (config.backend == "mpi" || config.backend == "shared") {
-    require_one_rank(config);
-    return run_over_mpi(std::nullopt, [&](comm::MpiCommunicator& mpi) {
-      const auto shared = share_nodes(config.backend, mpi);
-      train_on(arguments, config, shared ? *shared : mpi);
-    });
-  }
-  run_over_threads(config.ranks,
-                   [&](comm::Communicator& comm) { train_on(arguments, config, comm); });
-  return static_cast<int>(ExitCode::success);
+  return run_on_ranks(train_syntax(), words, train_on);
 }
 
 }  // namespace lockstep::apps

@@ -5,29 +5,14 @@
 #include <algorithm>
 #include <new>
 
+#include "apps/resources.hpp"
 #include "apps/training_plan.hpp"
 #include "collectives/agreement.hpp"
 #include "lib/base/errors.hpp"
-#include "lib/base/hash.hpp"
-#include "lib/base/process.hpp"
-#include "lib/base/text.hpp"
-#include "lib/numerics/cuda/devices.hpp"
 #include "lib/train/evaluation.hpp"
 
 namespace lockstep::apps {
 namespace {
-
-void require_device(const train::RunConfig& config) {
-  if (config.device != "cuda") return;
-  const CudaDevices devices = cuda_devices();
-  if (devices.count == 0) {
-    throw ConfigError(
-        "device cuda: " + devices.reason,
-        devices.built_in ? "use --device cpu" : "use --device cpu, or build the preset cuda");
-  }
-  throw ConfigError("device cuda: replicas on GPUs are not built yet in this version",
-                    "use --device cpu");
-}
 
 void require_mesh(const train::RunConfig& config, int ranks) {
   const std::string whole = "batch=" + std::to_string(ranks);
@@ -37,57 +22,7 @@ void require_mesh(const train::RunConfig& config, int ranks) {
                     "use --mesh " + whole + ", or leave it out");
 }
 
-/// Cores that this rank may take for itself, without those of its neighbours.
-int own_cores(const comm::Communicator& comm) {
-  const int shared = comm.place().local_ranks;  // ranks as threads share what this process may use
-  const bool threads = std::string(comm.backend()) == "threads";
-  return std::max(
-      1, threads ? bound_cores() / shared : std::min(bound_cores(), machine_cores() / shared));
-}
-
-int threads_of(const train::RunConfig& config, const comm::Communicator& comm) {
-  const int own = own_cores(comm);
-  if (!config.threads) return own;
-  constexpr std::uint64_t most = 1024;
-  if (*config.threads > most) {
-    throw ConfigError("threads: " + std::to_string(*config.threads) + " is more than " +
-                      std::to_string(most));
-  }
-  const int threads = static_cast<int>(*config.threads);
-  if (threads > own && comm.rank() == 0) {
-    spdlog::warn(
-        "{} threads a rank on {} core{}: they will take turns; `mpirun --bind-to none` "
-        "unbinds ranks from their cores",
-        threads, own, own == 1 ? "" : "s");
-  }
-  return threads;
-}
-
 const char* const narrower = "use narrower --layers, a smaller --batch-size, or fewer ranks a host";
-
-/// In double, so that no width overflows it.
-double replica_bytes(const nn::NetworkShape& shape, std::uint64_t rows) {
-  const auto widths = shape.widths();
-  double weights = 0;
-  auto values_a_row = static_cast<double>(widths[0]);
-  for (std::size_t i = 0; i + 1 < widths.size(); ++i) {
-    const auto outputs = static_cast<double>(widths[i + 1]);
-    weights += (static_cast<double>(widths[i]) + 1) * outputs;
-    values_a_row += 2 * outputs;  // its output, and the gradient by it
-  }
-  constexpr double blocks = 4;  // weights, gradients and Adam's two moments
-  return sizeof(float) * (blocks * weights + static_cast<double>(rows) * values_a_row);
-}
-
-void require_memory(const nn::NetworkShape& shape, std::uint64_t rows, const comm::Place& place) {
-  const double needed = replica_bytes(shape, rows) * place.local_ranks;
-  const auto there = static_cast<double>(memory_limit_bytes());
-  if (needed <= there) return;
-  throw ConfigError("layers: " + std::to_string(place.local_ranks) + " replica(s) on " +
-                        place.host + " need " + bytes_text(needed) + " of memory; there are " +
-                        bytes_text(there),
-                    narrower);
-}
 
 std::unique_ptr<Products<float>> make_products(const train::RunConfig& config) {
   const bool canonical = config.reduction == "canonical";
@@ -140,7 +75,7 @@ void make_replica(const train::RunConfig& config, const nn::NetworkShape& shape,
   const auto exchange = exchange_of(config, options, shape);
   const auto rows = std::max(
       test_rows, canonical ? train::rows_needed(exchange, *job.plan) : job.plan->largest_piece());
-  require_memory(shape, rows, comm.place());
+  require_memory(shape, rows, comm.place(), narrower);
   job.products = make_products(config);
   job.network = std::make_unique<nn::Network<float>>(
       shape, rows, *job.products, canonical ? static_cast<std::size_t>(comm.size()) : 1,
@@ -158,29 +93,6 @@ void require_fitting_data(const data::DataSet& data) {
 }
 
 }  // namespace
-
-train::RunConfig agreed_config(const TrainArguments& arguments, comm::Communicator& comm) {
-  std::string text;
-  comm::together(comm, [&] {
-    if (comm.rank() == 0) text = read_run_file(arguments.run_file);
-  });
-  text = comm::broadcast_text(comm, text);
-  train::RunConfig config;
-  comm::together(comm, [&] {
-    train::apply_run_file(config, arguments.run_file, text);
-    for (const auto& [key, value] : arguments.settings) {
-      train::set_value(config, "--" + key, key, value);
-    }
-  });
-  auto mine = train::key_values(config);
-  mine.emplace_back("the run file", arguments.run_file);
-  mine.emplace_back("--print-config", arguments.print_config ? "given" : "not given");
-  mine.emplace_back("--dry-run", arguments.dry_run ? "given" : "not given");
-  mine.emplace_back("the lockstep binary", to_hex(executable_hash()));
-  comm::require_equal(comm, "the configuration", mine,
-                      "start all ranks with the same flags, run file and binary");
-  return config;
-}
 
 std::uint64_t TrainJob::total_steps(const train::RunConfig& config) const {
   const std::uint64_t each = plan->steps();

@@ -3,9 +3,7 @@
 
 #include <memory>
 #include <optional>
-#include <string>
 
-#include "apps/arguments.hpp"
 #include "collectives/communicator.hpp"
 #include "data/batches.hpp"
 #include "data/source.hpp"
@@ -14,14 +12,6 @@
 #include "lib/train/step.hpp"
 
 namespace lockstep::apps {
-
-/// The configuration that all ranks agree on: defaults, then the run file as rank 0 reads it, then
-/// each rank's flags.
-///
-/// Errors   throws comm::AgreedError (code 2) on every rank: a bad flag or run file, or ranks that
-///          were started with different flags, files or builds (names the odd rank and the key).
-/// Ranks    collective.
-train::RunConfig agreed_config(const TrainArguments& arguments, comm::Communicator& comm);
 
 /// Everything that one rank trains with. Made once, before any work; a step allocates nothing.
 struct TrainJob {

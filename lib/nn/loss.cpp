@@ -15,13 +15,19 @@ float logarithm(float x) { return strict_log(x); }
 double exponential(double x) { return std::exp(x); }
 double logarithm(double x) { return std::log(x); }
 
+/// sum(exp(z - greatest)), at least 1.
+template <class Real>
+Real sum_exp(std::span<const Real> z, Real greatest) {
+  Real sum = 0;
+  for (const Real value : z) sum += exponential(value - greatest);
+  return sum;
+}
+
 /// log(sum(exp(z))) without overflow.
 template <class Real>
 Real log_sum_exp(std::span<const Real> z) {
   const Real greatest = *std::max_element(z.begin(), z.end());
-  Real sum = 0;
-  for (const Real value : z) sum += exponential(value - greatest);
-  return greatest + logarithm(sum);
+  return greatest + logarithm(sum_exp(z, greatest));
 }
 
 /// node(first, size) of the tree over leaves: `size` is a power of two of leaves, and the node
@@ -46,6 +52,11 @@ double tree(std::span<const ExampleResult> results, std::size_t leaf, std::size_
 template <class Real>
 std::size_t predicted_class(std::span<const Real> logits) noexcept {
   return static_cast<std::size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+template <class Real>
+Real greatest_probability(std::span<const Real> logits) noexcept {
+  return 1 / sum_exp(logits, *std::max_element(logits.begin(), logits.end()));
 }
 
 template <class Real>
@@ -76,6 +87,7 @@ Tally sum_over_leaves(std::span<const ExampleResult> results, std::size_t leaf) 
 
 #define LOCKSTEP_INSTANTIATE(Real)                                                       \
   template std::size_t predicted_class(std::span<const Real>) noexcept;                  \
+  template Real greatest_probability(std::span<const Real>) noexcept;                    \
   template void softmax_cross_entropy(Matrix<const Real>, std::span<const std::int32_t>, \
                                       std::span<ExampleResult>, Matrix<Real>);
 LOCKSTEP_INSTANTIATE(float)

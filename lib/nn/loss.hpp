@@ -25,6 +25,11 @@ struct ExampleResult {
 template <class Real>
 std::size_t predicted_class(std::span<const Real> logits) noexcept;
 
+/// softmax(z)[predicted_class(z)]: in [1/C, 1], or NaN where a logit is not finite. In float every
+/// operation is fixed, as below.
+template <class Real>
+Real greatest_probability(std::span<const Real> logits) noexcept;
+
 /// The loss -log softmax(z)[label] of every row, and whether it was predicted right.
 ///
 /// In float every operation is fixed: the sum of exponentials runs over the classes in order, and

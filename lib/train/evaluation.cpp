@@ -1,5 +1,7 @@
 #include "lib/train/evaluation.hpp"
 
+#include "collectives/agreement.hpp"
+#include "lib/base/hash.hpp"
 #include "lib/train/gathered_results.hpp"
 
 namespace lockstep::train {
@@ -33,9 +35,11 @@ Evaluation evaluate(nn::Network<float>& network, data::BatchReader& reader,
     result.confusion.resize(shape.classes * shape.classes);
   }
   GatheredResults results(reader.plan().largest_gathered(), comm);
+  data::IdsDigest digest;
   for (std::uint64_t step = 0; step < reader.plan().steps(); ++step) {
     const nn::Rows mine = {0, reader.piece(step).size()};
     const data::Batch batch = reader.read(0, step, network.inputs(mine).flat());
+    digest.add(batch.ids);
     count_confusion(network.forward(mine), batch.labels, result.confusion);
     network.loss(mine, batch.labels, false);
     const auto all = results.gather(network.results(mine), batch.block);
@@ -44,7 +48,20 @@ Evaluation evaluate(nn::Network<float>& network, data::BatchReader& reader,
     result.correct += tally.correct;
   }
   comm.all_reduce(std::span(result.confusion));
+  result.ids_digest = certify_ids(digest, result.examples, comm);
   return result;
+}
+
+std::uint64_t certify_ids(data::IdsDigest mine, std::uint64_t records, comm::Communicator& comm) {
+  comm.all_reduce(std::span<std::uint64_t>(mine.parts()));
+  const data::IdsDigest expected = data::digest_of_all(records);
+  if (mine == expected) return mine.value();
+  throw comm::AgreedError(
+      ExitCode::invariant,
+      "not every record was evaluated exactly once: " + std::to_string(mine.count()) +
+          " ids with the digest " + to_hex(mine.value()) + ", where " + std::to_string(records) +
+          " have " + to_hex(expected.value()),
+      "this is an error of lockstep, or of a machine's memory: please report it");
 }
 
 }  // namespace lockstep::train

@@ -6,6 +6,7 @@
 
 #include "collectives/communicator.hpp"
 #include "data/batches.hpp"
+#include "data/ids_digest.hpp"
 #include "lib/nn/network.hpp"
 
 namespace lockstep::train {
@@ -22,6 +23,8 @@ struct Evaluation {
   std::uint64_t correct = 0;
   /// confusion[label * classes + predicted]: examples; empty for more than 256 classes.
   std::vector<std::uint64_t> confusion;
+  /// Of the ids that all ranks together evaluated: proved to be every record once.
+  std::uint64_t ids_digest = 0;
 
   double loss() const { return loss_sum / static_cast<double>(examples); }
   double accuracy() const { return static_cast<double>(correct) / static_cast<double>(examples); }
@@ -33,9 +36,17 @@ data::Plan evaluation_plan(std::uint64_t records, int ranks);
 /// Runs the network over every record that the reader's plan deals to this rank, and adds up.
 ///
 /// The network must have rows for the plan's largest_piece().
-/// Errors   throws what reading and communicating throw.
+/// Errors   throws comm::AgreedError (70) where not every record was evaluated exactly once; and
+///          what reading and communicating throw.
 /// Ranks    collective.
 Evaluation evaluate(nn::Network<float>& network, data::BatchReader& reader,
                     comm::Communicator& comm);
+
+/// Adds up the digests of all ranks' ids and compares with every one of `records` records once.
+/// Returns the digest's value.
+///
+/// Errors   throws comm::AgreedError (70) where they differ.
+/// Ranks    collective.
+std::uint64_t certify_ids(data::IdsDigest mine, std::uint64_t records, comm::Communicator& comm);
 
 }  // namespace lockstep::train

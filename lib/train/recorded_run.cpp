@@ -4,10 +4,10 @@
 #include <fstream>
 #include <iterator>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "lib/base/errors.hpp"
 #include "lib/train/config.hpp"
+#include "lib/train/json_fields.hpp"
 
 namespace lockstep::train {
 namespace {
@@ -17,70 +17,21 @@ using nlohmann::ordered_json;
 constexpr const char* remedy =
     "give a folder that `lockstep train --run-dir` wrote, as it wrote it";
 
-/// What is being read: for messages.
-struct Place {
-  std::filesystem::path path;
-  std::size_t line = 0;  ///< 0: the file as a whole
-};
-
-[[noreturn]] void fail(const Place& place, const std::string& reason) {
-  const std::string line = place.line == 0 ? "" : ":" + std::to_string(place.line);
-  throw DataError(place.path.string() + line + ": " + reason, remedy);
-}
+JsonPlace place_of(const std::filesystem::path& path) { return {path, 0, remedy}; }
 
 std::string read_text(const std::filesystem::path& path) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
-  if (!std::filesystem::exists(status)) fail({path}, "no such file, so its folder holds no run");
-  if (!std::filesystem::is_regular_file(status)) fail({path}, "is no regular file");
+  if (!std::filesystem::exists(status))
+    fail(place_of(path), "no such file, so its folder holds no run");
+  if (!std::filesystem::is_regular_file(status)) fail(place_of(path), "is no regular file");
   std::ifstream file(path, std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file.is_open() || file.bad()) fail({path}, "cannot be read");
+  if (!file.is_open() || file.bad()) fail(place_of(path), "cannot be read");
   return text;
 }
 
-/// `place` is where `text` begins.
-ordered_json parse_object(const std::string& text, const Place& place) {
-  ordered_json json;
-  try {
-    json = ordered_json::parse(text);
-  } catch (const ordered_json::parse_error& error) {
-    const auto end = text.begin() + static_cast<std::ptrdiff_t>(std::min(error.byte, text.size()));
-    const auto lines = static_cast<std::size_t>(std::count(text.begin(), end, '\n'));
-    fail({place.path, std::max<std::size_t>(place.line, 1) + lines}, "not JSON, or cut off");
-  } catch (const ordered_json::exception&) {
-    fail(place, "holds a number that no double holds");
-  }
-  if (!json.is_object()) fail(place, "not an object in {}");
-  return json;
-}
-
-const ordered_json& field(const ordered_json& object, const char* key, const Place& place) {
-  if (!object.is_object()) fail(place, std::string("no object around '") + key + "'");
-  const auto found = object.find(key);
-  if (found == object.end()) fail(place, std::string("'") + key + "' is missing");
-  return *found;
-}
-
-std::uint64_t count_in(const ordered_json& object, const char* key, const Place& place) {
-  const auto& value = field(object, key, place);
-  if (!value.is_number_unsigned()) fail(place, std::string("'") + key + "' is no whole number");
-  return value.get<std::uint64_t>();
-}
-
-double number_in(const ordered_json& object, const char* key, const Place& place) {
-  const auto& value = field(object, key, place);
-  if (!value.is_number()) fail(place, std::string("'") + key + "' is no number");
-  return value.get<double>();
-}
-
-std::string text_in(const ordered_json& object, const char* key, const Place& place) {
-  const auto& value = field(object, key, place);
-  if (!value.is_string()) fail(place, std::string("'") + key + "' is no text");
-  return value.get<std::string>();
-}
-
-RecordedStep step_in(const std::string& line, const Place& place) {
+RecordedStep step_in(const std::string& line, const JsonPlace& place) {
   const ordered_json json = parse_object(line, place);
   RecordedStep step;
   step.step = count_in(json, "step", place);
@@ -100,7 +51,7 @@ RecordedStep step_in(const std::string& line, const Place& place) {
 std::vector<RecordedStep> read_metrics(const std::filesystem::path& path) {
   const std::string text = read_text(path);
   std::vector<RecordedStep> steps;
-  Place place = {path, 1};
+  JsonPlace place = {path, 1, remedy};
   for (std::size_t at = 0; at < text.size(); ++place.line) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
     RecordedStep step = step_in(text.substr(at, end - at), place);
@@ -112,7 +63,7 @@ std::vector<RecordedStep> read_metrics(const std::filesystem::path& path) {
     steps.push_back(std::move(step));
     at = end + 1;
   }
-  if (steps.empty()) fail({path}, "no step is recorded");
+  if (steps.empty()) fail(place_of(path), "no step is recorded");
   return steps;
 }
 
@@ -139,7 +90,7 @@ std::map<std::uint64_t, std::uint64_t> last_steps(const std::vector<RecordedStep
 }
 
 void read_summary(const std::filesystem::path& path, RecordedRun& run) {
-  const Place place = {path};
+  const JsonPlace place = place_of(path);
   const ordered_json json = parse_object(read_text(path), place);
   const auto& epochs = field(json, "epochs", place);
   if (!epochs.is_array()) fail(place, "'epochs' is not a list in []");
@@ -162,8 +113,8 @@ void read_summary(const std::filesystem::path& path, RecordedRun& run) {
 
 RecordedRun read_run(const std::filesystem::path& folder) {
   std::error_code ignored;
-  if (!std::filesystem::exists(folder, ignored)) fail({folder}, "no such folder");
-  if (!std::filesystem::is_directory(folder, ignored)) fail({folder}, "is no folder");
+  if (!std::filesystem::exists(folder, ignored)) fail(place_of(folder), "no such folder");
+  if (!std::filesystem::is_directory(folder, ignored)) fail(place_of(folder), "is no folder");
   RecordedRun run;
   run.settings = read_settings(folder / "config.toml");
   run.steps = read_metrics(folder / "metrics.jsonl");

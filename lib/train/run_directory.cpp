@@ -105,6 +105,7 @@ void RunDirectory::finish(const RunReport& report) {
                                 {"startup_seconds", report.startup_seconds},
                                 {"examples_per_second", report.examples_per_second},
                                 {"weights_hash", to_hex(report.weights_hash)},
+                                {"test_ids_digest", to_hex(report.test.ids_digest)},
                                 {"plan_digest", to_hex(facts_.plan_digest)},
                                 {"peak_rss_bytes", peak_rss_bytes()}};
   metrics_->flush();

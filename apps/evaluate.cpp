@@ -1,0 +1,76 @@
+#include "apps/evaluate.hpp"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "apps/console.hpp"
+#include "apps/inference_job.hpp"
+#include "apps/ranks.hpp"
+#include "collectives/agreement.hpp"
+#include "lib/base/errors.hpp"
+#include "lib/base/hash.hpp"
+#include "lib/base/text.hpp"
+#include "lib/train/evaluation.hpp"
+
+namespace lockstep::apps {
+namespace {
+
+Syntax evaluate_syntax() {
+  Syntax syntax = inference_syntax();
+  syntax.command = "lockstep evaluate";
+  syntax.does = "Loss and accuracy of a checkpoint on a test set, every example counted once.";
+  syntax.usage = "CHECKPOINT --data PATH [flags]   (a checkpoint, or a run: its last one)";
+  syntax.flags = {{"json", "", "print one line of JSON instead"}};
+  return syntax;
+}
+
+/// The same on every rank.
+void require_finite(const train::Evaluation& result) {
+  if (std::isfinite(result.loss_sum)) return;
+  throw comm::AgreedError(ExitCode::diverged, "the loss on the test set is not finite",
+                          "look for extreme values in the data, or use an earlier checkpoint");
+}
+
+std::string json_text(const train::Evaluation& result, std::uint64_t weights_hash) {
+  const nlohmann::ordered_json json = {{"examples", result.examples},
+                                       {"loss", result.loss()},
+                                       {"accuracy", result.accuracy()},
+                                       {"ids_digest", to_hex(result.ids_digest)},
+                                       {"weights_hash", to_hex(weights_hash)}};
+  return json.dump();
+}
+
+void print_table(const train::Evaluation& result, const InferenceJob& job,
+                 const train::RunConfig& config) {
+  Banner table;
+  table.headline = fmt::format("loss {:.6f}, accuracy {:.4f} on {}", result.loss(),
+                               result.accuracy(), counted(result.examples, "example"));
+  table.rows = subject_rows(job, config);
+  table.rows.emplace_back("test", error_in_words(result));
+  table.rows.emplace_back("examples", fmt::format("each evaluated exactly once: ids digest {}",
+                                                  to_hex(result.ids_digest)));
+  table.print();
+}
+
+void evaluate_on(const Arguments& arguments, const train::RunConfig& config,
+                 comm::Communicator& comm) {
+  const InferenceJob job = make_inference_job(arguments, config, comm);
+  const train::Evaluation result = train::evaluate(*job.network, *job.reader, comm);
+  require_finite(result);
+  if (comm.rank() != 0) return;
+  if (arguments.given("json")) {
+    fmt::print("{}\n", json_text(result, nn::weights_hash(job.network->parameters())));
+  } else {
+    print_table(result, job, config);
+  }
+}
+
+}  // namespace
+
+int evaluate_command(const std::vector<std::string>& words) {
+  return run_on_ranks(evaluate_syntax(), words, evaluate_on);
+}
+
+}  // namespace lockstep::apps

@@ -1,0 +1,110 @@
+#include "apps/inference_job.hpp"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <new>
+
+#include "apps/resources.hpp"
+#include "collectives/agreement.hpp"
+#include "lib/base/errors.hpp"
+#include "lib/base/hash.hpp"
+#include "lib/base/text.hpp"
+#include "lib/train/evaluation.hpp"
+
+namespace lockstep::apps {
+namespace {
+
+constexpr const char* fewer = "use fewer ranks a host, or hosts with more memory";
+
+void require_words(const Arguments& arguments) {
+  if (arguments.operand.empty()) {
+    throw ConfigError("no checkpoint",
+                      "name one: RUN/checkpoints/step-NNNNNNNN, or the run's folder");
+  }
+  if (!arguments.given("data")) {
+    throw ConfigError("no --data", "say which data: a data folder, or `--data synthetic`");
+  }
+}
+
+Simd simd_of(const train::RunConfig& config) {
+  return config.simd == "scalar"   ? Simd::scalar
+         : config.simd == "avx2"   ? Simd::avx2
+         : config.simd == "avx512" ? Simd::avx512
+                                   : Simd::automatic;
+}
+
+/// The test set as the network was trained to see it.
+std::unique_ptr<data::Source> open_test_set(const train::RunConfig& config,
+                                            const train::SavedNetwork& saved) {
+  auto data = data::open_data_set(config.data, {.train_limit = 1,
+                                                .test_limit = config.test_limit,
+                                                .divide_by = saved.info.divide_by,
+                                                .classes = static_cast<int>(saved.shape.classes)});
+  if (data.test->features() != saved.shape.features) {
+    throw DataError(
+        fmt::format("{}: its records have {} features, but the network in {} takes {}", config.data,
+                    data.test->features(), saved.folder.string(), saved.shape.features),
+        "give data of the kind that the network was trained on");
+  }
+  return std::move(data.test);
+}
+
+void load(const train::RunConfig& config, const comm::Communicator& comm, InferenceJob& job) {
+  const auto plan = train::evaluation_plan(job.test->records(), comm.size());
+  require_memory(job.saved.shape, plan.largest_piece(), comm.place(), fewer);
+  set_product_threads(threads_of(config, comm));
+  job.products = make_strict_products(simd_of(config));
+  try {
+    job.network =
+        std::make_unique<nn::Network<float>>(job.saved.shape, plan.largest_piece(), *job.products);
+    train::read_weights(job.saved, *job.network);
+  } catch (const std::bad_alloc&) {
+    throw ConfigError("out of memory on " + comm.place().host, fewer);
+  }
+  job.reader = std::make_unique<data::BatchReader>(*job.test, plan, comm.rank());
+}
+
+}  // namespace
+
+Syntax inference_syntax() {
+  Syntax syntax;
+  syntax.operand = "checkpoint";
+  syntax.settings = {"data",  "format", "test-limit", "backend",
+                     "ranks", "device", "threads",    "simd"};
+  return syntax;
+}
+
+InferenceJob make_inference_job(const Arguments& arguments, const train::RunConfig& config,
+                                comm::Communicator& comm) {
+  InferenceJob job;
+  comm::together(comm, [&] {
+    require_words(arguments);
+    require_device(config);
+    job.saved = train::read_description(train::find_checkpoint(arguments.operand));
+    job.test = open_test_set(config, job.saved);
+  });
+  comm::require_equal(comm, "what ranks read",
+                      {{"checkpoint", job.saved.folder.filename().string()},
+                       {"the weights' hash", to_hex(job.saved.weights_hash)},
+                       {"test set", job.test->identity()}},
+                      "give all hosts the same files");
+  comm::together(comm, [&] { load(config, comm, job); });
+  return job;
+}
+
+std::vector<std::pair<std::string, std::string>> subject_rows(const InferenceJob& job,
+                                                              const train::RunConfig& config) {
+  std::string widths;
+  for (const auto width : job.saved.shape.widths()) {
+    widths += (widths.empty() ? "" : "-") + std::to_string(width);
+  }
+  return {{"checkpoint", fmt::format("{}: after {}", job.saved.folder.string(),
+                                     counted(job.saved.info.step, "step"))},
+          {"network",
+           fmt::format("{}, {} parameters, weights {}", widths,
+                       grouped(job.saved.shape.parameters()), to_hex(job.saved.weights_hash))},
+          {"data", fmt::format("{}: {} test records, divided by {}", config.data,
+                               grouped(job.test->records()), job.saved.info.divide_by)}};
+}
+
+}  // namespace lockstep::apps

@@ -1,0 +1,44 @@
+// From a checkpoint and a data set to the parts of evaluate and predict, on every rank alike.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/arguments.hpp"
+#include "collectives/communicator.hpp"
+#include "data/batches.hpp"
+#include "data/source.hpp"
+#include "lib/nn/network.hpp"
+#include "lib/train/config.hpp"
+#include "lib/train/saved_network.hpp"
+
+namespace lockstep::apps {
+
+/// What `evaluate` and `predict` have in common; the caller adds command, sentence and flags.
+Syntax inference_syntax();
+
+/// A saved network, ready to run over a test set. Its products are strict, as those of canonical
+/// training, so what it computes is the same bits as there, on any number of ranks.
+struct InferenceJob {
+  train::SavedNetwork saved;
+  std::unique_ptr<data::Source> test;
+  std::unique_ptr<Products<float>> products;
+  std::unique_ptr<nn::Network<float>> network;
+  std::unique_ptr<data::BatchReader> reader;
+};
+
+/// Reads the checkpoint, opens the data and loads the weights.
+///
+/// Errors   throws comm::AgreedError on every rank: no checkpoint or no --data given, settings that
+///          cannot be honoured here (2); a damaged checkpoint, bad data, data of another number of
+///          features than the network's (65); files that differ between ranks (2).
+/// Ranks    collective.
+InferenceJob make_inference_job(const Arguments& arguments, const train::RunConfig& config,
+                                comm::Communicator& comm);
+
+/// "label  text" rows that say what was run on what.
+std::vector<std::pair<std::string, std::string>> subject_rows(const InferenceJob& job,
+                                                              const train::RunConfig& config);
+
+}  // namespace lockstep::apps

@@ -1,0 +1,81 @@
+#include "apps/resources.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <string>
+
+#include "lib/base/errors.hpp"
+#include "lib/base/process.hpp"
+#include "lib/base/text.hpp"
+#include "lib/numerics/cuda/devices.hpp"
+
+namespace lockstep::apps {
+namespace {
+
+/// Cores that this rank may take for itself, without those of its neighbours.
+int own_cores(const comm::Communicator& comm) {
+  const int shared = comm.place().local_ranks;  // ranks as threads share what this process may use
+  const bool threads = std::string(comm.backend()) == "threads";
+  return std::max(
+      1, threads ? bound_cores() / shared : std::min(bound_cores(), machine_cores() / shared));
+}
+
+/// In double, so that no width overflows it.
+double replica_bytes(const nn::NetworkShape& shape, std::uint64_t rows) {
+  const auto widths = shape.widths();
+  double weights = 0;
+  auto values_a_row = static_cast<double>(widths[0]);
+  for (std::size_t i = 0; i + 1 < widths.size(); ++i) {
+    const auto outputs = static_cast<double>(widths[i + 1]);
+    weights += (static_cast<double>(widths[i]) + 1) * outputs;
+    values_a_row += 2 * outputs;  // its output, and the gradient by it
+  }
+  constexpr double blocks = 4;  // weights, gradients and Adam's two moments
+  return sizeof(float) * (blocks * weights + static_cast<double>(rows) * values_a_row);
+}
+
+}  // namespace
+
+void require_device(const train::RunConfig& config) {
+  if (config.device != "cuda") return;
+  const CudaDevices devices = cuda_devices();
+  if (devices.count == 0) {
+    throw ConfigError(
+        "device cuda: " + devices.reason,
+        devices.built_in ? "use --device cpu" : "use --device cpu, or build the preset cuda");
+  }
+  throw ConfigError("device cuda: replicas on GPUs are not built yet in this version",
+                    "use --device cpu");
+}
+
+int threads_of(const train::RunConfig& config, const comm::Communicator& comm) {
+  const int own = own_cores(comm);
+  if (!config.threads) return own;
+  constexpr std::uint64_t most = 1024;
+  if (*config.threads > most) {
+    throw ConfigError("threads: " + std::to_string(*config.threads) + " is more than " +
+                      std::to_string(most));
+  }
+  const int threads = static_cast<int>(*config.threads);
+  if (threads > own && comm.rank() == 0) {
+    spdlog::warn(
+        "{} threads a rank on {} core{}: they will take turns; `mpirun --bind-to none` "
+        "unbinds ranks from their cores",
+        threads, own, own == 1 ? "" : "s");
+  }
+  return threads;
+}
+
+void require_memory(const nn::NetworkShape& shape, std::uint64_t rows, const comm::Place& place,
+                    const char* remedy) {
+  const double needed = replica_bytes(shape, rows) * place.local_ranks;
+  const auto there = static_cast<double>(memory_limit_bytes());
+  if (needed <= there) return;
+  throw ConfigError("layers: " + std::to_string(place.local_ranks) + " replica(s) on " +
+                        place.host + " need " + bytes_text(needed) + " of memory; there are " +
+                        bytes_text(there),
+                    remedy);
+}
+
+}  // namespace lockstep::apps

@@ -1,0 +1,24 @@
+// What a rank may take of its machine: devices, cores, memory.
+#pragma once
+
+#include <cstdint>
+
+#include "collectives/communicator.hpp"
+#include "lib/nn/network.hpp"
+#include "lib/train/config.hpp"
+
+namespace lockstep::apps {
+
+/// Throws ConfigError unless replicas can live where `config.device` says. Local.
+void require_device(const train::RunConfig& config);
+
+/// Threads of a rank's products: as set, else the cores that are this rank's own. Rank 0 warns of
+/// more threads than cores. Local. Throws ConfigError for more than anybody can mean.
+int threads_of(const train::RunConfig& config, const comm::Communicator& comm);
+
+/// Throws ConfigError unless this machine has memory for its ranks' networks of `shape`, trained,
+/// with buffers of `rows` rows. `remedy` ends the message. Local.
+void require_memory(const nn::NetworkShape& shape, std::uint64_t rows, const comm::Place& place,
+                    const char* remedy);
+
+}  // namespace lockstep::apps

@@ -1,0 +1,58 @@
+// A certificate that records were visited exactly once, whoever visited them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+namespace lockstep::data {
+
+/// How many ids were added, and the sum of a 64-bit mix of each; the order does not matter, so the
+/// parts of ranks add up to the whole.
+///
+/// What it proves   the mix is one to one, so equal counts with a single id that is missing,
+///                  doubled or another's always give other sums; any other set of ids that was not
+///                  made on purpose passes with a chance of 2^-64.
+/// What it cannot   it tells that something is wrong, not which id; somebody who wants to can make
+///                  two sets of one digest; and it is of ids, not of what was read under them.
+class IdsDigest {
+ public:
+  void add(std::uint64_t id) noexcept {
+    ++parts_[0];
+    parts_[1] += mixed(id);
+  }
+  void add(std::span<const std::uint64_t> ids) noexcept {
+    for (const std::uint64_t id : ids) add(id);
+  }
+
+  std::uint64_t count() const noexcept { return parts_[0]; }
+
+  /// Count and sum: what ranks add up, modulo 2^64.
+  std::span<std::uint64_t, 2> parts() noexcept { return parts_; }
+
+  /// One number of both.
+  std::uint64_t value() const noexcept { return mixed(parts_[1] + mixed(parts_[0])); }
+
+  bool operator==(const IdsDigest&) const = default;
+
+ private:
+  /// Finaliser of SplitMix64, a permutation of 64-bit numbers.
+  /// Source   Steele et al. 2014, "Fast splittable pseudorandom number generators", OOPSLA.
+  static constexpr std::uint64_t mixed(std::uint64_t id) noexcept {
+    id += 0x9E3779B97F4A7C15U;
+    id = (id ^ (id >> 30)) * 0xBF58476D1CE4E5B9U;
+    id = (id ^ (id >> 27)) * 0x94D049BB133111EBU;
+    return id ^ (id >> 31);
+  }
+
+  std::array<std::uint64_t, 2> parts_{};
+};
+
+/// The digest of 0, 1, ..., records - 1, each once. Takes about a nanosecond a record.
+inline IdsDigest digest_of_all(std::uint64_t records) noexcept {
+  IdsDigest digest;
+  for (std::uint64_t id = 0; id < records; ++id) digest.add(id);
+  return digest;
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,268 @@
+#include "lib/train/saved_network.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <optional>
+#include <system_error>
+#include <vector>
+
+#include "data/file.hpp"
+#include "lib/base/errors.hpp"
+#include "lib/base/hash.hpp"
+#include "lib/train/json_fields.hpp"
+
+namespace lockstep::train {
+namespace {
+
+using data::RegularFile;
+using nlohmann::ordered_json;
+
+constexpr const char* remedy =
+    "give a checkpoint that `lockstep train` saved, as it saved it: RUN/checkpoints/step-NNNNNNNN";
+constexpr std::uint64_t length_bytes = 8;               // of the header's length
+constexpr std::uint64_t most_header_bytes = 100 << 20;  // as safetensors itself has it
+constexpr std::uint64_t most_description_bytes = 1 << 20;
+
+JsonPlace place_of(const std::filesystem::path& path) { return {path, 0, remedy}; }
+
+[[noreturn]] void fail_at(const std::filesystem::path& path, std::uint64_t byte,
+                          const std::string& reason) {
+  throw DataError(data::place(path, byte) + ": " + reason, remedy);
+}
+
+std::string text_at(const RegularFile& file, std::uint64_t offset, std::uint64_t bytes) {
+  std::string text(bytes, '\0');
+  file.read_at(offset, {reinterpret_cast<std::uint8_t*>(text.data()), text.size()});
+  return text;
+}
+
+/// The step of a name like "step-00001407"; nothing for other names.
+std::optional<std::uint64_t> step_in(const std::string& name) {
+  constexpr std::string_view prefix = "step-";
+  if (!name.starts_with(prefix)) return std::nullopt;
+  std::uint64_t step = 0;
+  const char* end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + prefix.size(), end, step);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  return step;
+}
+
+std::filesystem::path last_checkpoint_in(const std::filesystem::path& folder) {
+  std::map<std::uint64_t, std::filesystem::path> checkpoints;
+  std::error_code error;
+  std::filesystem::directory_iterator entry(folder, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    if (const auto step = step_in(entry->path().filename().string())) {
+      checkpoints[*step] = entry->path();
+    }
+  }
+  if (error) fail(place_of(folder), "cannot be listed: " + error.message());
+  if (checkpoints.empty()) fail(place_of(folder), "holds no checkpoint (step-NNNNNNNN)");
+  return checkpoints.rbegin()->second;
+}
+
+constexpr std::uint64_t too_many = std::numeric_limits<std::uint64_t>::max();
+
+/// Weights of layers of these widths, at least one of them; too_many where no 64 bits hold it.
+std::uint64_t weights_of(const std::vector<std::uint64_t>& widths) {
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i + 1 < widths.size(); ++i) {
+    std::uint64_t inputs = 0;
+    std::uint64_t weights = 0;
+    const bool overflow = __builtin_add_overflow(widths[i], std::uint64_t{1}, &inputs) ||
+                          __builtin_mul_overflow(inputs, widths[i + 1], &weights) ||
+                          __builtin_add_overflow(sum, weights, &sum);
+    if (overflow) return too_many;
+  }
+  return sum;
+}
+
+std::vector<std::uint64_t> widths_in(const ordered_json& json, const JsonPlace& place) {
+  auto widths = counts_in(json, "widths", place);
+  const bool usable = widths.size() >= 2 && std::count(widths.begin(), widths.end(), 0U) == 0 &&
+                      widths.back() <= std::numeric_limits<std::int32_t>::max();
+  if (!usable) fail(place, "'widths' are not those of a network: features, hidden layers, classes");
+  if (count_in(json, "parameters", place) != weights_of(widths)) {
+    fail(place, "'parameters' is not the number of weights of a network of these 'widths'");
+  }
+  return widths;
+}
+
+float divisor_in(const ordered_json& json, const JsonPlace& place) {
+  const auto divisor = static_cast<float>(number_in(json, "divide_by", place));
+  if (!std::isfinite(divisor) || divisor <= 0) fail(place, "'divide_by' is no number above 0");
+  return divisor;
+}
+
+std::uint64_t hash_in(const ordered_json& json, const JsonPlace& place) {
+  const std::string text = text_in(json, "weights_hash", place);
+  std::uint64_t hash = 0;
+  std::from_chars(text.data(), text.data() + text.size(), hash, 16);
+  if (to_hex(hash) != text) fail(place, "'weights_hash' is not 16 hexadecimal digits");
+  return hash;
+}
+
+void require_known(const ordered_json& json, const char* key, const char* known,
+                   const JsonPlace& place) {
+  const std::string value = text_in(json, key, place);
+  if (value == known) return;
+  fail(place, std::string("'") + key + "' is '" + value + "'; this version knows " + known);
+}
+
+/// Bytes [begin, end) behind the header.
+struct Extent {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+
+/// A model.safetensors whose header was read and checked against the file's size.
+struct OpenModel {
+  RegularFile file;
+  ordered_json header;
+  std::uint64_t data_begin = 0;
+
+  explicit OpenModel(const std::filesystem::path& path) : file(path) {
+    if (file.size() < length_bytes) fail_at(path, file.size(), "ends within the header's length");
+    std::uint64_t length = 0;
+    file.read_at(0, {reinterpret_cast<std::uint8_t*>(&length), sizeof length});
+    const std::uint64_t most = std::min(file.size() - length_bytes, most_header_bytes);
+    if (length > most) {
+      fail_at(path, 0,
+              "a header of " + std::to_string(length) + " bytes, where " + std::to_string(most) +
+                  " can be");
+    }
+    header = parse_object(text_at(file, length_bytes, length), {path, 1, remedy});
+    header.erase("__metadata__");
+    data_begin = length_bytes + length;
+  }
+
+  std::uint64_t data_bytes() const { return file.size() - data_begin; }
+};
+
+std::vector<std::uint64_t> shape_of(const nn::Tensor& tensor) {
+  if (tensor.vector) return {tensor.cols};
+  return {tensor.rows, tensor.cols};
+}
+
+std::string shape_text(const std::vector<std::uint64_t>& shape) {
+  std::string text;
+  for (const auto dim : shape) text += (text.empty() ? "" : ", ") + std::to_string(dim);
+  return "[" + text + "]";
+}
+
+/// Where the tensor stands, once it is what the network needs.
+Extent extent_of(const OpenModel& model, const nn::Tensor& tensor) {
+  const JsonPlace place = {model.file.path(), 1, remedy};
+  const auto fail_here = [&](const std::string& reason) {
+    fail(place, "tensor " + tensor.name + " " + reason);
+  };
+  const auto& entry = field(model.header, tensor.name.c_str(), place);
+  const std::string type = text_in(entry, "dtype", place);
+  if (type != "F32") fail_here("is of type " + type + ", not F32");
+  const auto shape = counts_in(entry, "shape", place);
+  if (shape != shape_of(tensor)) {
+    fail_here("has the shape " + shape_text(shape) + ", but network.json's widths ask for " +
+              shape_text(shape_of(tensor)));
+  }
+  const auto offsets = counts_in(entry, "data_offsets", place);
+  const bool ordered = offsets.size() == 2 && offsets[0] <= offsets[1];
+  if (!ordered || offsets[1] - offsets[0] != tensor.size() * sizeof(float)) {
+    fail_here("has data_offsets that are not its " + std::to_string(tensor.size()) + " floats'");
+  }
+  if (offsets[1] > model.data_bytes()) {
+    fail_here("ends at byte " + std::to_string(offsets[1]) + " behind the header, where " +
+              std::to_string(model.data_bytes()) + " are: the file is cut off");
+  }
+  return {offsets[0], offsets[1]};
+}
+
+/// Sizes are right already, so covering the file from end to end leaves neither gap nor overlap.
+void require_cover(const OpenModel& model, std::vector<Extent> extents) {
+  std::sort(extents.begin(), extents.end(),
+            [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
+  std::uint64_t at = 0;
+  for (const Extent& extent : extents) {
+    if (extent.begin != at) {
+      fail_at(model.file.path(), model.data_begin + at, "tensors leave a gap here, or overlap");
+    }
+    at = extent.end;
+  }
+  if (at != model.data_bytes()) {
+    fail_at(model.file.path(), model.data_begin + at,
+            std::to_string(model.data_bytes() - at) + " bytes that no tensor describes");
+  }
+}
+
+std::vector<Extent> extents_of(const OpenModel& model, const std::vector<nn::Tensor>& tensors) {
+  std::vector<Extent> extents;
+  extents.reserve(tensors.size());
+  for (const nn::Tensor& tensor : tensors) extents.push_back(extent_of(model, tensor));
+  for (const auto& [name, entry] : model.header.items()) {
+    const bool known = std::any_of(tensors.begin(), tensors.end(),
+                                   [&](const nn::Tensor& tensor) { return tensor.name == name; });
+    if (!known) {
+      fail({model.file.path(), 1, remedy}, "tensor " + name + " has no place in this network");
+    }
+  }
+  require_cover(model, extents);
+  return extents;
+}
+
+}  // namespace
+
+std::filesystem::path find_checkpoint(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) fail(place_of(path), "no such checkpoint");
+  if (!std::filesystem::is_directory(path, ignored)) {
+    fail(place_of(path), "is no folder, as a checkpoint is");
+  }
+  for (const char* name : {"network.json", "model.safetensors"}) {
+    if (std::filesystem::exists(std::filesystem::symlink_status(path / name, ignored))) return path;
+  }
+  const bool run = std::filesystem::is_directory(path / "checkpoints", ignored);
+  return last_checkpoint_in(run ? path / "checkpoints" : path);
+}
+
+SavedNetwork read_description(const std::filesystem::path& folder) {
+  const RegularFile file(folder / "network.json");
+  const JsonPlace place = place_of(file.path());
+  if (file.size() > most_description_bytes) fail(place, "is too long to be a description");
+  const ordered_json json = parse_object(text_at(file, 0, file.size()), place);
+  require_known(json, "model", "mlp", place);
+  require_known(json, "activation", "relu", place);
+  const auto widths = widths_in(json, place);
+  const RegularFile model(folder / "model.safetensors");
+  if (weights_of(widths) > model.size() / sizeof(float)) {
+    fail_at(model.path(), model.size(),
+            "the file ends here, too short for the " + std::to_string(weights_of(widths)) +
+                " weights of network.json");
+  }
+  return {folder,
+          {widths.front(), {widths.begin() + 1, widths.end() - 1}, widths.back()},
+          {count_in(json, "step", place), count_in(json, "examples", place),
+           divisor_in(json, place), text_in(json, "data", place)},
+          hash_in(json, place)};
+}
+
+void read_weights(const SavedNetwork& saved, nn::Network<float>& network) {
+  const OpenModel model(saved.folder / "model.safetensors");
+  auto& block = network.parameters();
+  const auto extents = extents_of(model, block.tensors());
+  for (std::size_t i = 0; i < extents.size(); ++i) {
+    std::vector<float> weights(block.tensors()[i].size());
+    const auto bytes = std::as_writable_bytes(std::span(weights));
+    model.file.read_at(model.data_begin + extents[i].begin,
+                       {reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()});
+    block.set_logical_value(i, weights);
+  }
+  const std::uint64_t hash = nn::weights_hash(block);
+  if (hash == saved.weights_hash) return;
+  fail_at(model.file.path(), model.data_begin,
+          "the weights' hash is " + to_hex(hash) + ", but network.json says " +
+              to_hex(saved.weights_hash) + ": one of the two files is damaged");
+}
+
+}  // namespace lockstep::train

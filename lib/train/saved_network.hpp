@@ -1,0 +1,44 @@
+// A checkpoint read back: what it says of its network, then its weights.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+#include "lib/nn/network.hpp"
+#include "lib/train/checkpoint.hpp"
+
+namespace lockstep::train {
+
+/// What a checkpoint says of itself, before any memory is taken for weights.
+struct SavedNetwork {
+  std::filesystem::path folder;  ///< checkpoints/step-NNNNNNNN
+  nn::NetworkShape shape;
+  CheckpointInfo info;
+  std::uint64_t weights_hash = 0;
+};
+
+/// The checkpoint that `path` means: itself, or the last (of the greatest step) in a run directory
+/// or in its `checkpoints`.
+///
+/// Errors   throws DataError: nothing there, or nothing with a checkpoint in it.
+/// Ranks    local.
+std::filesystem::path find_checkpoint(const std::filesystem::path& path);
+
+/// Reads `folder`/network.json and holds it against the size of model.safetensors.
+///
+/// Formats  those that save_checkpoint() writes; further fields are ignored.
+/// Errors   throws DataError with file and reason: missing, not regular, damaged, of a kind that
+///          this version does not know, or widths for more weights than the file has bytes.
+/// Ranks    local.
+SavedNetwork read_description(const std::filesystem::path& folder);
+
+/// Fills the weights of `network`, which has the saved network's shape, from model.safetensors.
+///
+/// Tensors may stand in any order, and cover the file without gap or overlap.
+/// Errors   throws DataError with file, byte or tensor, and reason: a header that is longer than
+///          the file or no JSON; a tensor that is missing, unknown, of another type or shape, or
+///          outside the file; weights whose hash is not the one in network.json.
+/// Ranks    local.
+void read_weights(const SavedNetwork& saved, nn::Network<float>& network);
+
+}  // namespace lockstep::train

@@ -1,0 +1,188 @@
+"""evaluate and predict: the figures of training itself, the same bytes on any number of ranks."""
+
+import csv
+import json
+import os
+import shutil
+import unittest
+
+import command
+import files
+from command import SMALL, run
+from files import TEST
+
+DATA = "--data synthetic --test-limit 200"
+JSON = "--data synthetic --test-limit 200 --json"
+
+# What becomes of one file of a checkpoint, and what the message must name besides the file.
+DAMAGES = {
+    "missing description": ("network.json", None, []),
+    "cut description": ("network.json", lambda raw: raw[:50], ["not JSON, or cut off"]),
+    "description of another kind": ("network.json", lambda raw: b"[]", ["not an object"]),
+    "FIFO for a description": ("network.json", "fifo", ["FIFO"]),
+    "missing weights": ("model.safetensors", None, []),
+    "FIFO for weights": ("model.safetensors", "fifo", ["FIFO"]),
+    "empty weights": ("model.safetensors", lambda raw: b"", ["byte 0"]),
+    "cut weights": ("model.safetensors", lambda raw: raw[:-1000], ["too short", "byte"]),
+    "cut by less than the header": ("model.safetensors", lambda raw: raw[:-5], ["cut off"]),
+    "bytes behind the weights": ("model.safetensors", lambda raw: raw + b"x", ["no tensor"]),
+    "enormous header": ("model.safetensors", lambda raw: b"\xff" * 8 + raw[8:], ["byte 0"]),
+    "flipped bit": ("model.safetensors", lambda raw: raw[:-1] + bytes([raw[-1] ^ 64]), ["hash"]),
+    "wrong shape": ("model.safetensors", lambda raw: raw.replace(b"[784,32]", b"[32,784]"),
+                    ["0.weight", "[32, 784]", "[784, 32]"]),
+    "wrong type": ("model.safetensors", lambda raw: raw.replace(b"F32", b"F16", 1), ["F16"]),
+    "missing tensor": ("model.safetensors", lambda raw: raw.replace(b'"1.bias"', b'"1.baas"'),
+                       ["1.bias", "missing"]),
+    "other widths": ("network.json", lambda raw: raw.replace(b"784", b"785", 1), ["parameters"]),
+}
+
+
+class Inference(command.CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.made = self.train(SMALL, "--epochs 2 --checkpoint-every 4")
+        self.checkpoint = self.made.checkpoints[-1]
+
+    def evaluate(self, *args, **options):
+        return json.loads(self.succeed("evaluate", *args, **options).out)
+
+    def test_evaluation_is_that_of_training(self):
+        last = self.made.summary["epochs"][-1]
+        for options in ({}, {"threads": 3}, {"threads": 8}, {"ranks": 3}):
+            with self.subTest(**options):
+                found = self.evaluate(self.checkpoint, JSON, **options)
+                self.assertEqual(list(found), ["examples", "loss", "accuracy", "ids_digest",
+                                               "weights_hash"])
+                self.assertEqual(found["examples"], 200)
+                self.assertEqual(found["loss"], last["test_loss"])
+                self.assertEqual(found["accuracy"], last["test_accuracy"])
+                self.assertEqual(found["weights_hash"], last["weights_hash"])
+                self.assertEqual(found["ids_digest"], self.made.summary["test_ids_digest"])
+
+    def test_a_run_means_its_last_checkpoint(self):
+        folder = self.made.folder
+        expected = self.evaluate(self.checkpoint, JSON)
+        self.assertGreater(len(self.made.checkpoints), 1)
+        for path in (folder, folder / "checkpoints"):
+            self.assertEqual(self.evaluate(path, JSON), expected)
+        earlier = self.evaluate(self.made.checkpoints[0], JSON)
+        self.assertNotEqual(earlier["weights_hash"], expected["weights_hash"])
+
+    def test_test_limit(self):
+        whole = self.evaluate(self.checkpoint, "--data synthetic --json")
+        self.assertEqual(whole["examples"], 10_000)
+        one = self.evaluate(self.checkpoint, "--data synthetic --test-limit 1 --json --ranks 3")
+        self.assertEqual(one["examples"], 1)
+        self.assertNotEqual(one["ids_digest"], whole["ids_digest"])
+        self.assert_refused(run("evaluate", self.checkpoint, "--data synthetic --test-limit 0"), 2,
+                            ["test-limit"])
+
+    def test_table(self):
+        result = self.succeed("evaluate", self.checkpoint, DATA)
+        self.assert_says(result.out, ["200 examples", "exactly once", "784-32-10", "misread",
+                                      self.made.summary["weights_hash"]], result)
+
+    def predict(self, name, *args, **options):
+        output = self.folder / name
+        self.succeed("predict", self.checkpoint, *args, "--output", output, **options)
+        return output
+
+    def test_predictions_are_the_same_bytes_on_any_ranks(self):
+        data = "--data synthetic --test-limit 2500"
+        alone = self.predict("alone.csv", data).read_bytes()
+        for options in ({"threads": 2}, {"threads": 3}, {"threads": 5}, {"threads": 8},
+                        {"ranks": 2}, {"ranks": 3}):
+            with self.subTest(**options):
+                output = self.predict("several.csv", data, **options)
+                self.assertEqual(output.read_bytes(), alone)
+        rows = list(csv.DictReader(alone.decode().splitlines()))
+        self.assertEqual(list(rows[0]), ["id", "label", "probability"])
+        self.assertEqual([int(row["id"]) for row in rows], list(range(2500)))
+        self.assertTrue(all(0.1 <= float(row["probability"]) <= 1 for row in rows))
+        self.assertLess({row["label"] for row in rows}, {str(n) for n in range(11)})
+        left = sorted(path.name for path in self.folder.iterdir())
+        self.assertEqual(left, ["alone.csv", "run", "several.csv"])
+
+    def test_predictions_agree_with_the_accuracy(self):
+        self.succeed("generate", self.folder / "digits", "--train-limit 600 --test-limit 200")
+        rows = list(csv.DictReader(self.predict("p.csv", "--data", self.folder / "digits")
+                                   .read_text().splitlines()))
+        labels = (self.folder / "digits" / TEST[1]).read_bytes()[8:]
+        right = sum(int(row["label"]) == label for row, label in zip(rows, labels))
+        self.assertEqual(len(rows), 200)
+        self.assertEqual(right / 200, self.made.summary["epochs"][-1]["test_accuracy"])
+
+    def test_damaged_checkpoints(self):
+        for case, (name, damage, needles) in DAMAGES.items():
+            bad = self.folder / "bad"
+            shutil.rmtree(bad, ignore_errors=True)
+            shutil.copytree(self.checkpoint, bad)
+            whole = (bad / name).read_bytes()
+            (bad / name).unlink()
+            if damage == "fifo":
+                os.mkfifo(bad / name)
+            elif damage is not None:
+                self.assertNotEqual(damage(whole), whole)
+                (bad / name).write_bytes(damage(whole))
+            for options in ({}, {"threads": 3}) + (({"ranks": 3},) if case[0] == "c" else ()):
+                with self.subTest(case=case, **options):
+                    self.assert_refused(run("evaluate", bad, DATA, **options), 65,
+                                        [bad / name, "remedy:", *needles])
+
+    def test_wrong_paths(self):
+        empty = self.folder / "empty"
+        empty.mkdir()
+        for path, needles in ((self.folder / "nowhere", ["no such checkpoint"]),
+                              (empty, ["holds no checkpoint"]),
+                              (self.checkpoint / "network.json", ["no folder"])):
+            with self.subTest(path=path.name):
+                self.assert_refused(run("evaluate", path, DATA), 65, [path, *needles])
+        self.assert_refused(run("evaluate", self.checkpoint, "--data", self.folder / "nowhere"), 65,
+                            ["nowhere", "no such folder"])
+
+    def test_words(self):
+        for args, needles in ((["evaluate"], ["no checkpoint"]),
+                              (["evaluate", self.checkpoint], ["no --data"]),
+                              (["evaluate", self.checkpoint, self.checkpoint, DATA], ["two"]),
+                              (["evaluate", self.checkpoint, DATA, "--jsn"], ["--json"]),
+                              (["evaluate", self.checkpoint, DATA, "--set epochs=3"], ["epochs"]),
+                              (["evaluate", self.checkpoint, DATA, "--device cuda"], ["cuda"]),
+                              (["predict", self.checkpoint, DATA], ["no --output"])):
+            with self.subTest(args=args):
+                self.assert_refused(run(*args), 2, needles)
+        under_a_launcher = run("evaluate", self.checkpoint, DATA, "--ranks 2", ranks=2)
+        self.assert_refused(under_a_launcher, 2, ["--ranks"])
+
+    def test_data_of_other_features(self):
+        data = files.write_set(self.folder / "data")
+        for options in ({}, {"threads": 3}):
+            self.assert_refused(run("evaluate", self.checkpoint, "--data", data, **options), 65,
+                                [data, "16 features", "784", "remedy:"])
+
+    def test_an_empty_test_set(self):
+        data = files.write_set(self.folder / "data", side=28)
+        (data / TEST[0]).write_bytes(files.images(0, 28))
+        (data / TEST[1]).write_bytes(files.labels(0))
+        self.assert_refused(run("evaluate", self.checkpoint, "--data", data), 65, ["0 records"])
+
+    def test_output_that_cannot_be_written(self):
+        folder = self.folder / "folder"
+        folder.mkdir()
+        for output in (folder, self.folder / "nowhere" / "p.csv", "/dev/full"):
+            for options in ({"threads": 3}, {"ranks": 2}):
+                with self.subTest(output=output, **options):
+                    result = run("predict", self.checkpoint, DATA, "--output", output, **options)
+                    self.assert_refused(result, 74, [output, "remedy:"])
+        old = self.folder / "old.csv"
+        old.write_text("old")
+        bad = self.folder / "bad"
+        shutil.copytree(self.checkpoint, bad)
+        (bad / "network.json").unlink()
+        self.assert_refused(run("predict", bad, DATA, "--output", old), 65, [bad])
+        self.assertEqual(old.read_text(), "old")
+        self.predict("old.csv", DATA)
+        self.assertEqual(len(old.read_text().splitlines()), 201)
+
+
+if __name__ == "__main__":
+    unittest.main()

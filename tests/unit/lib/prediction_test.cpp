@@ -1,0 +1,124 @@
+#include "lib/train/prediction.hpp"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+
+#include "collectives/agreement.hpp"
+#include "collectives/thread_group.hpp"
+#include "lib/train/evaluation.hpp"
+#include "tests/support/toy_source.hpp"
+
+using namespace lockstep;
+using namespace lockstep::train;
+
+namespace {
+
+/// One rank's network with first weights over a toy set of 2,500 records: three global batches.
+struct Setting {
+  static constexpr std::size_t features = 12;
+  ToySource source{2500, features, 4};
+  std::unique_ptr<Products<float>> products = make_strict_products(Simd::automatic);
+  data::Plan plan;
+  nn::Network<float> network;
+  data::BatchReader reader;
+
+  explicit Setting(comm::Communicator& comm)
+      : plan(evaluation_plan(source.records(), comm.size())),
+        network({features, {9}, 4}, plan.largest_piece(), *products),
+        reader(source, plan, comm.rank()) {
+    nn::initialise(network, {22, 23});
+  }
+};
+
+std::vector<Prediction> predictions_of(int ranks) {
+  std::vector<Prediction> all;
+  comm::run_ranks(ranks, [&](comm::Communicator& comm) {
+    Setting setting(comm);
+    predict(setting.network, setting.reader, comm, [&](std::span<const Prediction> batch) {
+      REQUIRE(comm.rank() == 0);
+      all.insert(all.end(), batch.begin(), batch.end());
+    });
+  });
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("predictions are the same for any number of ranks, in order", "[predict]") {
+  const auto alone = predictions_of(1);
+  REQUIRE(alone.size() == 2500);
+  for (std::size_t i = 0; i < alone.size(); ++i) {
+    REQUIRE(alone[i].id == i);
+    REQUIRE(alone[i].label >= 0);
+    REQUIRE(alone[i].label < 4);
+    REQUIRE(alone[i].probability >= 0.25F);
+    REQUIRE(alone[i].probability <= 1.0F);
+  }
+  for (const int ranks : {2, 3, 5, 8}) {
+    const auto several = predictions_of(ranks);
+    REQUIRE(several.size() == alone.size());
+    for (std::size_t i = 0; i < alone.size(); ++i) {
+      REQUIRE(several[i].id == i);
+      REQUIRE(several[i].label == alone[i].label);
+      REQUIRE(several[i].probability == alone[i].probability);
+    }
+  }
+}
+
+TEST_CASE("predictions agree with the evaluation's count", "[predict]") {
+  std::uint64_t correct = 0;
+  Evaluation evaluation;
+  comm::run_ranks(1, [&](comm::Communicator& comm) {
+    Setting setting(comm);
+    evaluation = evaluate(setting.network, setting.reader, comm);
+    std::vector<float> x(Setting::features);
+    predict(setting.network, setting.reader, comm, [&](std::span<const Prediction> batch) {
+      for (const Prediction& prediction : batch) {
+        std::int32_t label = 0;
+        setting.source.read({&prediction.id, 1}, x, {&label, 1});
+        correct += label == prediction.label ? 1 : 0;
+      }
+    });
+  });
+  CHECK(correct == evaluation.correct);
+  CHECK(evaluation.ids_digest == data::digest_of_all(2500).value());
+}
+
+TEST_CASE("the probability is that of the softmax", "[predict]") {
+  const std::vector<float> logits = {1.0F, -2.0F, 3.0F, 0.5F};
+  double sum = 0;
+  for (const float z : logits) sum += std::exp(static_cast<double>(z));
+  CHECK(nn::greatest_probability<float>(logits) == Approx(std::exp(3.0) / sum).epsilon(1e-6));
+  const std::vector<float> huge = {1e30F, -1e30F};
+  CHECK(nn::greatest_probability<float>(huge) == 1.0F);
+}
+
+TEST_CASE("outputs that are not finite end every rank with code 76", "[predict]") {
+  std::vector<int> codes(3);
+  comm::run_ranks(3, [&](comm::Communicator& comm) {
+    Setting setting(comm);
+    setting.network.parameters().value(0)[0] = std::numeric_limits<float>::quiet_NaN();
+    try {
+      predict(setting.network, setting.reader, comm, [](std::span<const Prediction>) {});
+    } catch (const comm::AgreedError& error) {
+      codes[static_cast<std::size_t>(comm.rank())] = static_cast<int>(error.code());
+    }
+  });
+  CHECK(codes == std::vector<int>{76, 76, 76});
+}
+
+TEST_CASE("a record evaluated twice, or not at all, ends every rank with code 70", "[predict]") {
+  std::vector<int> codes(3);
+  comm::run_ranks(3, [&](comm::Communicator& comm) {
+    data::IdsDigest mine;
+    const auto rank = static_cast<std::uint64_t>(comm.rank());
+    for (std::uint64_t id = rank; id < 30; id += 3) mine.add(id == 29 ? 28 : id);
+    try {
+      certify_ids(mine, 30, comm);
+    } catch (const comm::AgreedError& error) {
+      codes[rank] = static_cast<int>(error.code());
+    }
+  });
+  CHECK(codes == std::vector<int>{70, 70, 70});
+}
