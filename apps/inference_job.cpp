@@ -51,7 +51,7 @@ std::unique_ptr<data::Source> open_test_set(const train::RunConfig& config,
 
 void load(const train::RunConfig& config, const comm::Communicator& comm, InferenceJob& job) {
   const auto plan = train::evaluation_plan(job.test->records(), comm.size());
-  require_memory(job.saved.shape, plan.largest_piece(), comm.place(), fewer);
+  require_memory(job.saved.shape, plan.largest_piece(), 0, comm.place(), fewer);
   set_product_threads(threads_of(config, comm));
   job.products = make_strict_products(simd_of(config));
   try {

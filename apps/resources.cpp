@@ -67,9 +67,11 @@ int threads_of(const train::RunConfig& config, const comm::Communicator& comm) {
   return threads;
 }
 
-void require_memory(const nn::NetworkShape& shape, std::uint64_t rows, const comm::Place& place,
-                    const char* remedy) {
-  const double needed = replica_bytes(shape, rows) * place.local_ranks;
+void require_memory(const nn::NetworkShape& shape, std::uint64_t rows, std::uint64_t prefetched,
+                    const comm::Place& place, const char* remedy) {
+  const double beside =
+      sizeof(float) * static_cast<double>(prefetched) * static_cast<double>(shape.features);
+  const double needed = (replica_bytes(shape, rows) + beside) * place.local_ranks;
   const auto there = static_cast<double>(memory_limit_bytes());
   if (needed <= there) return;
   throw ConfigError("layers: " + std::to_string(place.local_ranks) + " replica(s) on " +

@@ -17,8 +17,9 @@ void require_device(const train::RunConfig& config);
 int threads_of(const train::RunConfig& config, const comm::Communicator& comm);
 
 /// Throws ConfigError unless this machine has memory for its ranks' networks of `shape`, trained,
-/// with buffers of `rows` rows. `remedy` ends the message. Local.
-void require_memory(const nn::NetworkShape& shape, std::uint64_t rows, const comm::Place& place,
-                    const char* remedy);
+/// with buffers of `rows` rows, and for `prefetched` rows of features a rank beside them. `remedy`
+/// ends the message. Local.
+void require_memory(const nn::NetworkShape& shape, std::uint64_t rows, std::uint64_t prefetched,
+                    const comm::Place& place, const char* remedy);
 
 }  // namespace lockstep::apps

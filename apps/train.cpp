@@ -64,6 +64,7 @@ Banner banner(const train::RunConfig& config, const TrainJob& job, comm::Communi
                             job.policy_reason,
                             config.rebatch == "ceil" ? "" : "rebatch " + config.rebatch + "; ",
                             config.shuffle));
+  if (job.transform) add("augment", config.augment + ", a function of seed, epoch and record");
   add("network", network_text(job.network->shape()));
   add("batch", batch_text(job));
   if (const auto idle = job.plan->idle_ranks(); idle > 0) {
@@ -113,7 +114,7 @@ void train_on(const Arguments& arguments, const train::RunConfig& config,
     observers = {&*directory, &*console};
   });
   train::Trainer trainer({config.epochs, config.steps, config.checkpoint_every, config.hash_every,
-                          config.sentinel_steps},
+                          config.sentinel_steps, config.prefetch},
                          *job.network, *job.step, *job.train, *job.test, comm);
   const train::RunReport report = trainer.run(observers);
   if (!speaks) return;

@@ -22,7 +22,8 @@ void require_mesh(const train::RunConfig& config, int ranks) {
                     "use --mesh " + whole + ", or leave it out");
 }
 
-const char* const narrower = "use narrower --layers, a smaller --batch-size, or fewer ranks a host";
+const char* const narrower =
+    "use narrower --layers, a smaller --batch-size or --prefetch, or fewer ranks a host";
 
 std::unique_ptr<Products<float>> make_products(const train::RunConfig& config) {
   const bool canonical = config.reduction == "canonical";
@@ -65,6 +66,11 @@ train::Exchange exchange_of(const train::RunConfig& config, const train::Canonic
   return train::chosen_exchange(asked, options, shape);
 }
 
+/// Rows of all slots of data::Prefetch.
+std::uint64_t prefetched_rows(const train::RunConfig& config, const data::Plan& plan) {
+  return config.prefetch == 0 ? 0 : (config.prefetch + 1) * plan.largest_piece();
+}
+
 /// Products, first weights, and the step. `test_rows`: what evaluation needs.
 void make_replica(const train::RunConfig& config, const nn::NetworkShape& shape,
                   std::uint64_t test_rows, comm::Communicator& comm, TrainJob& job) {
@@ -75,7 +81,7 @@ void make_replica(const train::RunConfig& config, const nn::NetworkShape& shape,
   const auto exchange = exchange_of(config, options, shape);
   const auto rows = std::max(
       test_rows, canonical ? train::rows_needed(exchange, *job.plan) : job.plan->largest_piece());
-  require_memory(shape, rows, comm.place(), narrower);
+  require_memory(shape, rows, prefetched_rows(config, *job.plan), comm.place(), narrower);
   job.products = make_products(config);
   job.network = std::make_unique<nn::Network<float>>(
       shape, rows, *job.products, canonical ? static_cast<std::size_t>(comm.size()) : 1,
@@ -83,6 +89,17 @@ void make_replica(const train::RunConfig& config, const nn::NetworkShape& shape,
   nn::initialise(*job.network, {config.seed, config.seed + 1});
   job.step = canonical ? train::make_canonical_step(*job.network, exchange, options, comm)
                        : train::make_allreduce_step(*job.network, adam, comm);
+}
+
+std::unique_ptr<data::Transform> make_transform(const train::RunConfig& config,
+                                                const data::Source& source) {
+  const auto augmentation = data::parse_augmentation(config.augment);
+  if (!augmentation.any()) return nullptr;
+  try {
+    return std::make_unique<data::Transform>(augmentation, config.seed, source.dims());
+  } catch (const ConfigError& error) {
+    throw ConfigError("augment " + config.augment + ": " + error.what());
+  }
 }
 
 void require_fitting_data(const data::DataSet& data) {
@@ -131,7 +148,9 @@ TrainJob make_job(const train::RunConfig& config, comm::Communicator& comm) {
     } catch (const std::bad_alloc&) {
       throw ConfigError("layers: out of memory on " + comm.place().host, narrower);
     }
-    job.train = std::make_unique<data::BatchReader>(*job.data.train, *job.plan, comm.rank());
+    job.transform = make_transform(config, *job.data.train);
+    job.train = std::make_unique<data::BatchReader>(*job.data.train, *job.plan, comm.rank(),
+                                                    job.transform.get());
     job.test = std::make_unique<data::BatchReader>(*job.data.test, test_plan, comm.rank());
   });
   return job;

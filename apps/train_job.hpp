@@ -22,6 +22,7 @@ struct TrainJob {
   std::unique_ptr<Products<float>> products;
   std::unique_ptr<nn::Network<float>> network;
   std::unique_ptr<train::Step> step;
+  std::unique_ptr<data::Transform> transform;  ///< of training batches; null: none
   std::unique_ptr<data::BatchReader> train;
   std::unique_ptr<data::BatchReader> test;
 

@@ -4,8 +4,9 @@
 
 namespace lockstep::data {
 
-BatchReader::BatchReader(Source& source, const Plan& plan, int rank)
+BatchReader::BatchReader(Source& source, const Plan& plan, int rank, Transform* transform)
     : source_(source),
+      transform_(transform),
       plan_(plan),
       rank_(static_cast<std::uint64_t>(rank)),
       labels_(plan.largest_piece()) {
@@ -20,6 +21,7 @@ Batch BatchReader::read(std::uint64_t epoch, std::uint64_t step, std::span<float
   plan_.records(epoch, step, rank_, ids_);
   const auto labels = std::span(labels_).first(ids_.size());
   source_.read(ids_, x, labels);
+  if (transform_ != nullptr) transform_->apply(epoch, ids_, x);
   return {.piece = piece(step),
           .labels = labels,
           .ids = ids_,

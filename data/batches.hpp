@@ -8,6 +8,7 @@
 
 #include "data/plan.hpp"
 #include "data/source.hpp"
+#include "data/transform.hpp"
 
 namespace lockstep::data {
 
@@ -35,9 +36,13 @@ struct Batch {
 /// Reads the batches of one rank. Local; one thread.
 class BatchReader {
  public:
-  /// `source` must outlive the reader and hold the plan's number of records.
+  /// `source` must outlive the reader and hold the plan's number of records; so must `transform`,
+  /// which changes the features, unless it is null.
   /// Throws ConfigError for a rank that the plan does not have.
-  BatchReader(Source& source, const Plan& plan, int rank);
+  BatchReader(Source& source, const Plan& plan, int rank, Transform* transform = nullptr);
+
+  /// Features per record.
+  std::size_t features() const noexcept { return source_.features(); }
 
   const Plan& plan() const noexcept { return plan_; }
 
@@ -50,6 +55,7 @@ class BatchReader {
 
  private:
   Source& source_;
+  Transform* transform_;
   Plan plan_;
   std::uint64_t rank_;
   std::vector<std::uint64_t> ids_;

@@ -23,6 +23,7 @@ class ConcatSource final : public Source {
   float divisor() const noexcept override { return parts_.front()->divisor(); }
   std::vector<std::uint64_t> file_records() const override;
   std::string identity() const override;
+  std::vector<std::size_t> dims() const override { return parts_.front()->dims(); }
   void read(std::span<const std::uint64_t> ids, std::span<float> x,
             std::span<std::int32_t> labels) override;
 

@@ -85,6 +85,9 @@ class IdxSource final : public Source {
   std::size_t features() const noexcept override { return features_; }
   float divisor() const noexcept override { return scale_.divisor(); }
   std::string identity() const override;
+  std::vector<std::size_t> dims() const override {
+    return {images_.header().dims.begin(), images_.header().dims.end()};
+  }
   void read(std::span<const std::uint64_t> ids, std::span<float> x,
             std::span<std::int32_t> labels) override;
 

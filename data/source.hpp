@@ -37,6 +37,10 @@ class Source {
   /// Features per record.
   virtual std::size_t features() const noexcept = 0;
 
+  /// How the features are arranged: {rows, columns} or {rows, columns, channels} for images, as
+  /// far as the data says so. Their product is features().
+  virtual std::vector<std::size_t> dims() const { return {features()}; }
+
   /// What the features were divided by, in float32.
   virtual float divisor() const noexcept = 0;
 

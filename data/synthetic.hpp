@@ -38,6 +38,7 @@ class SyntheticSource final : public Source {
   float divisor() const noexcept override { return scale_.divisor(); }
   std::vector<std::uint64_t> file_records() const override { return {}; }
   std::string identity() const override;
+  std::vector<std::size_t> dims() const override { return {drawing_side, drawing_side}; }
   void read(std::span<const std::uint64_t> ids, std::span<float> x,
             std::span<std::int32_t> labels) override;
 

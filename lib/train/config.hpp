@@ -31,6 +31,7 @@ struct RunConfig {
   float learning_rate = 0.001F;
   std::uint64_t seed = 22;
   std::string shuffle = "global";
+  std::string augment = "none";
 
   std::string shard_policy = "data";
   std::string rebatch = "ceil";
@@ -40,6 +41,7 @@ struct RunConfig {
   std::string simd = "auto";
   std::optional<std::uint64_t> leaf;
   std::string mesh = "auto";
+  std::uint64_t prefetch = 2;
 
   std::string backend = "auto";
   std::uint64_t ranks = 1;

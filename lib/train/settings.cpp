@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "data/transform.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/base/text.hpp"
 #include "lib/train/config.hpp"
@@ -33,6 +34,8 @@ float positive_number(const std::string& text) {
   }
   return number;
 }
+
+constexpr std::uint64_t most_prefetched = 1024;
 
 using Count = std::uint64_t RunConfig::*;
 using MaybeCount = std::optional<std::uint64_t> RunConfig::*;
@@ -102,6 +105,16 @@ Setting drop_remainder() {
           [](const RunConfig& c) { return std::string(c.drop_remainder ? "true" : "false"); }};
 }
 
+Setting augment() {
+  return {"augment", "none|shift=PIXELS,rotate=DEGREES,noise=DEVIATION",
+          "random changes of training images, any of the three",
+          [](RunConfig& c, const std::string& value) {
+            data::parse_augmentation(value);
+            c.augment = value;
+          },
+          [](const RunConfig& c) { return quoted(c.augment); }};
+}
+
 Setting layers() {
   return {"layers", "700,500|none", "widths of the hidden layers; none: a linear classifier",
           [](RunConfig& c, const std::string& value) {
@@ -155,6 +168,7 @@ std::vector<Setting> table() {
       learning_rate(),
       count("seed", &C::seed, 0, "of the first weights (TensorFlow's pair N, N+1) and the order"),
       choice("shuffle", &C::shuffle, {"global", "none"}, 2, "a new order of records every epoch"),
+      augment(),
       choice("shard-policy", &C::shard_policy, {"data", "auto", "file", "off"}, 4,
              "how records are dealt to ranks"),
       choice("rebatch", &C::rebatch, {"ceil", "balanced"}, 2,
@@ -168,6 +182,8 @@ std::vector<Setting> table() {
              "instructions of the strict products; never other bits"),
       count_or("auto", "leaf", &C::leaf,
                "examples per leaf; pieces are whole leaves; auto: 16 for batches of 128 and more"),
+      count("prefetch", &C::prefetch, 0, "batches read ahead by a thread in the background",
+            most_prefetched),
       text("mesh", &C::mesh, "auto|batch=N", "dimensions of the ranks; auto: batch=ranks"),
       choice("backend", &C::backend, {"auto", "threads", "shared", "mpi", "nccl"}, 4,
              "how ranks talk; shared: memory within a host, MPI between hosts; auto: that under a "

@@ -44,7 +44,7 @@ Trainer::Trainer(const TrainerOptions& options, nn::Network<float>& network, Ste
       network_(network),
       update_(step),
       sentinel_(network, comm, options.sentinel_steps),
-      train_(train),
+      train_(train, options.prefetch),
       test_(test),
       comm_(comm) {
   const std::uint64_t each = std::min(train.plan().steps(), most_timed_steps);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "collectives/communicator.hpp"
-#include "data/batches.hpp"
+#include "data/prefetch.hpp"
 #include "lib/nn/network.hpp"
 #include "lib/train/report.hpp"
 #include "lib/train/sentinel.hpp"
@@ -23,6 +23,7 @@ struct TrainerOptions {
   std::optional<std::uint64_t> checkpoint_every;           ///< steps; the end is always saved
   std::optional<std::uint64_t> hash_every = {};            ///< steps; of every tensor, by rank 0
   std::uint64_t sentinel_steps = Sentinel::default_parts;  ///< in which all weights are compared
+  std::size_t prefetch = 0;                                ///< batches read ahead; 0: none
 };
 
 /// Trains one replica in step with its peers; every rank makes one and calls run().
@@ -59,7 +60,7 @@ class Trainer {
   nn::Network<float>& network_;
   Step& update_;
   Sentinel sentinel_;
-  data::BatchReader& train_;
+  data::Prefetch train_;
   data::BatchReader& test_;
   comm::Communicator& comm_;
   std::uint64_t step_ = 0;
