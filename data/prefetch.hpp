@@ -23,10 +23,10 @@ namespace lockstep::data {
 /// touches the reader and its source while this object lives. Depth 0: no thread, no memory, and
 /// the consumer reads by itself.
 ///
-/// Speed    two ranks on two cores, drawn digits or IDX in the page cache, batch 128: depths 1, 2
-///          and 4 take the time of depth 0 or a tenth of a millisecond less a step; one rank on
-///          them takes 0.1 to 0.4 ms less of 3.6 to 3.9. So 2 is the command's default, whatever
-///          the source.
+/// Speed    batch 128 on two cores, drawn digits or IDX in the page cache, least of five runs: on
+///          two ranks, depths 1, 2 and 4 take a step as long as depth 0 or a tenth of a millisecond
+///          less; on one rank 0.1 to 0.4 ms less of 3.6 to 3.9. So 2 is the command's default,
+///          whatever the source.
 class Prefetch {
  public:
   /// `reader` must outlive this object. Throws std::bad_alloc.
