@@ -39,7 +39,8 @@ std::unique_ptr<data::Source> open_test_set(const train::RunConfig& config,
   auto data = data::open_data_set(config.data, {.train_limit = 1,
                                                 .test_limit = config.test_limit,
                                                 .divide_by = saved.info.divide_by,
-                                                .classes = static_cast<int>(saved.shape.classes)});
+                                                .classes = static_cast<int>(saved.shape.classes),
+                                                .format = data::format_named(config.format)});
   if (data.test->features() != saved.shape.features) {
     throw DataError(
         fmt::format("{}: its records have {} features, but the network in {} takes {}", config.data,

@@ -8,6 +8,7 @@
 #include <cstdio>
 
 #include "apps/compare.hpp"
+#include "apps/convert.hpp"
 #include "apps/evaluate.hpp"
 #include "apps/failure.hpp"
 #include "apps/generate.hpp"
@@ -34,7 +35,8 @@ constexpr std::array subcommands = {
     Subcommand{"plan", "who reads which record at which step, and the proof", plan_command},
     Subcommand{"evaluate", "loss and accuracy of a checkpoint on a test set", evaluate_command},
     Subcommand{"predict", "a checkpoint's label for every example of a test set", predict_command},
-    Subcommand{"generate", "writes the built-in data set as IDX files", generate_command},
+    Subcommand{"generate", "writes the built-in data set as files", generate_command},
+    Subcommand{"convert", "writes a data set in another format, or other files", convert_command},
     Subcommand{"compare", "two runs: the first recorded point that differs", compare_command},
 };
 

@@ -52,7 +52,8 @@ Records opened(const train::RunConfig& config) {
   const auto set = data::open_data_set(config.data, {.train_limit = config.train_limit,
                                                      .test_limit = config.test_limit,
                                                      .divide_by = config.divide_by,
-                                                     .classes = static_cast<int>(config.classes)});
+                                                     .classes = static_cast<int>(config.classes),
+                                                     .format = data::format_named(config.format)});
   const std::uint64_t bytes = set.train->features() * sizeof(float) + sizeof(std::int32_t);
   return {set.train->records(), set.train->file_records(), config.data, bytes};
 }

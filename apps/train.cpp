@@ -3,6 +3,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <optional>
+#include <span>
 
 #include "apps/console.hpp"
 #include "apps/ranks.hpp"
@@ -90,6 +91,14 @@ train::RunFacts facts_of(const train::RunConfig& config, const TrainJob& job, in
   return facts;
 }
 
+/// What each rank read of the training set. Collective.
+std::vector<std::uint64_t> bytes_read(const data::Source& train, comm::Communicator& comm) {
+  std::vector<std::uint64_t> bytes(static_cast<std::size_t>(comm.size()));
+  bytes[static_cast<std::size_t>(comm.rank())] = train.bytes_read();
+  comm.all_gather(std::span(bytes));
+  return bytes;
+}
+
 /// One rank's part of the command, from its configuration to the closing table.
 void train_on(const Arguments& arguments, const train::RunConfig& config,
               comm::Communicator& comm) {
@@ -116,7 +125,8 @@ void train_on(const Arguments& arguments, const train::RunConfig& config,
   train::Trainer trainer({config.epochs, config.steps, config.checkpoint_every, config.hash_every,
                           config.sentinel_steps, config.prefetch},
                          *job.network, *job.step, *job.train, *job.test, comm);
-  const train::RunReport report = trainer.run(observers);
+  train::RunReport report = trainer.run(observers);
+  report.bytes_read = bytes_read(*job.data.train, comm);
   if (!speaks) return;
   directory->finish(report);
   console->finish(report, directory->last_checkpoint().string());

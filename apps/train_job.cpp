@@ -96,7 +96,7 @@ std::unique_ptr<data::Transform> make_transform(const train::RunConfig& config,
   const auto augmentation = data::parse_augmentation(config.augment);
   if (!augmentation.any()) return nullptr;
   try {
-    return std::make_unique<data::Transform>(augmentation, config.seed, source.dims());
+    return std::make_unique<data::Transform>(augmentation, config.seed, source.shape());
   } catch (const ConfigError& error) {
     throw ConfigError("augment " + config.augment + ": " + error.what());
   }
@@ -126,7 +126,8 @@ TrainJob make_job(const train::RunConfig& config, comm::Communicator& comm) {
     job.data = data::open_data_set(config.data, {.train_limit = config.train_limit,
                                                  .test_limit = config.test_limit,
                                                  .divide_by = config.divide_by,
-                                                 .classes = static_cast<int>(config.classes)});
+                                                 .classes = static_cast<int>(config.classes),
+                                                 .format = data::format_named(config.format)});
     require_fitting_data(job.data);
   });
   comm::require_equal(

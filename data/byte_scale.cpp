@@ -8,11 +8,15 @@
 
 namespace lockstep::data {
 
-ByteScale::ByteScale(std::optional<float> divide_by) : divisor_(divide_by.value_or(255.0F)) {
-  if (!std::isfinite(divisor_) || divisor_ <= 0.0F) {
-    throw ConfigError("divide-by is " + std::to_string(divisor_),
-                      "give --divide-by a positive, finite number, or auto");
-  }
+float checked_divisor(std::optional<float> divide_by, float otherwise) {
+  const float divisor = divide_by.value_or(otherwise);
+  if (std::isfinite(divisor) && divisor > 0.0F) return divisor;
+  throw ConfigError("divide-by is " + std::to_string(divisor),
+                    "give --divide-by a positive, finite number, or auto");
+}
+
+ByteScale::ByteScale(std::optional<float> divide_by)
+    : divisor_(checked_divisor(divide_by, 255.0F)) {
   for (std::size_t v = 0; v < table_.size(); ++v) table_[v] = static_cast<float>(v) / divisor_;
 }
 

@@ -8,6 +8,10 @@
 
 namespace lockstep::data {
 
+/// `divide_by`, or `otherwise` where there is none. Throws ConfigError unless it is positive and
+/// finite.
+float checked_divisor(std::optional<float> divide_by, float otherwise);
+
 /// float(v) / divisor for every byte v, divided once, in float32.
 class ByteScale {
  public:

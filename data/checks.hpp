@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "data/source.hpp"
 
@@ -11,6 +13,20 @@ namespace lockstep::data {
 
 /// `options.limit`. Throws ConfigError where it is 0, or `options.classes` is below 1.
 std::optional<std::uint64_t> checked_limit(const ReadOptions& options);
+
+/// `label` as a class. Throws DataError that names `place` and the record unless it is in
+/// [0, classes).
+std::int32_t checked_label(std::int64_t label, int classes, std::uint64_t record,
+                           const std::string& place);
+
+/// a * b, or none where that does not fit.
+std::optional<std::uint64_t> product(std::uint64_t a, std::uint64_t b) noexcept;
+
+/// "28x28"; "1" for no dimensions.
+std::string shape_text(std::span<const std::uint64_t> dims);
+
+/// The file's name as every rank sees it, wherever it stands and however it is compressed.
+std::string bare_name(const std::filesystem::path& path);
 
 /// Throws std::out_of_range for an id that `source` does not hold, and std::invalid_argument where
 /// `x` or `labels` has another length than Source::read says.

@@ -28,6 +28,12 @@ std::string ConcatSource::identity() const {
   return text;
 }
 
+std::uint64_t ConcatSource::bytes_read() const noexcept {
+  std::uint64_t bytes = 0;
+  for (const auto& part : parts_) bytes += part->bytes_read();
+  return bytes;
+}
+
 std::vector<std::uint64_t> ConcatSource::file_records() const {
   std::vector<std::uint64_t> records;
   for (const auto& part : parts_) {

@@ -22,8 +22,10 @@ class ConcatSource final : public Source {
   std::size_t features() const noexcept override { return parts_.front()->features(); }
   float divisor() const noexcept override { return parts_.front()->divisor(); }
   std::vector<std::uint64_t> file_records() const override;
+  Element element() const noexcept override { return parts_.front()->element(); }
+  std::vector<std::uint64_t> shape() const override { return parts_.front()->shape(); }
+  std::uint64_t bytes_read() const noexcept override;
   std::string identity() const override;
-  std::vector<std::size_t> dims() const override { return parts_.front()->dims(); }
   void read(std::span<const std::uint64_t> ids, std::span<float> x,
             std::span<std::int32_t> labels) override;
 

@@ -1,45 +1,20 @@
 #include "data/folder.hpp"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <set>
-#include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "data/checks.hpp"
 #include "data/concat.hpp"
-#include "data/idx.hpp"
+#include "data/listing.hpp"
 #include "lib/base/errors.hpp"
 
 namespace lockstep::data {
 namespace {
 
-const char* const get_data =
-    "fetch MNIST with scripts/get_mnist.sh FOLDER, or train on the built-in digits with --data "
-    "synthetic";
-
-std::set<std::string> names_in(const std::filesystem::path& folder) {
-  std::error_code error;
-  const auto status = std::filesystem::status(folder, error);
-  if (status.type() == std::filesystem::file_type::not_found) {
-    throw DataError(folder.string() + ": no such folder", get_data);
-  }
-  if (!error && !std::filesystem::is_directory(status)) {
-    throw DataError(folder.string() + ": is not a folder", "name the folder that holds the files");
-  }
-  std::set<std::string> names;
-  std::filesystem::directory_iterator entry;
-  if (!error) entry = std::filesystem::directory_iterator(folder, error);
-  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    names.insert(entry->path().filename().string());
-  }
-  if (error) throw DataError(folder.string() + ": cannot be listed: " + error.message());
-  if (names.empty()) throw DataError(folder.string() + ": the folder is empty", get_data);
-  return names;
-}
+using Paths = std::set<std::filesystem::path>;
 
 bool replace(std::string& text, std::string_view from, std::string_view to) {
   const auto at = text.find(from);
@@ -48,40 +23,46 @@ bool replace(std::string& text, std::string_view from, std::string_view to) {
   return true;
 }
 
-/// Names with another format's or a checksum's ending are not IDX, whatever they begin with.
-bool has_foreign_ending(std::string_view name) {
-  constexpr std::array<std::string_view, 10> endings{
-      ".npy", ".npz", ".csv", ".tfrecord", ".md5", ".sha256", ".txt", ".json", ".png", ".part"};
-  return std::any_of(endings.begin(), endings.end(),
-                     [name](std::string_view ending) { return name.ends_with(ending); });
+/// The name without `.gz`.
+std::string plain_name(const std::filesystem::path& path) {
+  std::string name = path.filename().string();
+  if (name.ends_with(".gz")) name.resize(name.size() - 3);
+  return name;
 }
 
-/// The names of one pair, under what they have in common.
-struct Names {
-  std::string images;
-  std::string labels;
-};
-using Pairs = std::map<std::string, Names>;
+bool has_plain_twin(const std::filesystem::path& path, const Paths& all) {
+  const std::string name = plain_name(path);
+  return name != path.filename().string() && all.contains(path.parent_path() / name);
+}
 
-/// Enters `name` under its key: without `.gz`, and with `*` for images or labels.
-void enter(Pairs& pairs, const std::string& name, const std::set<std::string>& names,
-           const std::filesystem::path& folder) {
-  std::string key = name;
-  if (key.ends_with(".gz")) key.resize(key.size() - 3);
-  if (key != name && names.contains(key)) return;
-  if (has_foreign_ending(key)) return;
-  const bool images = replace(key, "images", "*");
-  if (!images && !replace(key, "labels", "*")) return;
-  for (const char* magic : {"idx1", "idx2", "idx3", "idx4"}) {
-    if (replace(key, magic, "idx")) break;
+bool is_train(const std::string& name) { return name.starts_with("train"); }
+bool is_test(const std::string& name) {
+  return name.starts_with("test") || name.starts_with("t10k");
+}
+
+/// Files of one part, under their folder and what names of one pair have in common.
+using Groups = std::map<std::pair<std::filesystem::path, std::string>, RecordFiles>;
+
+/// Enters `path` under its key: without `.gz`, and with `*` for images or labels of a pair.
+void enter(Groups& groups, Format format, const std::filesystem::path& path,
+           const std::string& where) {
+  std::string key = plain_name(path);
+  bool labels = false;
+  if (is_paired(format)) {
+    labels = !replace(key, "images", "*") && replace(key, "labels", "*");
+    for (const char* magic : {"idx1", "idx2", "idx3", "idx4"}) {
+      if (replace(key, magic, "idx")) break;
+    }
   }
-  std::string& place = images ? pairs[key].images : pairs[key].labels;
+  RecordFiles& group = groups[{path.parent_path(), key}];
+  std::filesystem::path& place = labels ? group.labels : group.records;
   if (!place.empty()) {
-    throw DataError(folder.string() + ": both " + place + " and " + name + " could be the " +
-                        (images ? "images" : "labels") + " of one pair",
+    throw DataError(where + ": both " + place.filename().string() + " and " +
+                        path.filename().string() + " could be the " +
+                        (labels ? "labels" : "images") + " of one pair",
                     "remove one of them");
   }
-  place = name;
+  place = path;
 }
 
 /// "train-00000-of-00005..." -> 5; 0 for a name without such a count.
@@ -96,72 +77,125 @@ std::uint64_t stated_files(std::string_view key) {
   return 0;
 }
 
-void check_complete(const Pairs& pairs, const std::filesystem::path& folder) {
-  std::map<std::uint64_t, std::uint64_t> found;
-  for (const auto& [key, names] : pairs) ++found[stated_files(key)];
-  for (const auto& [stated, count] : found) {
-    if (stated == 0 || stated == count) continue;
-    throw DataError(folder.string() + ": the names say that " + std::to_string(stated) +
-                        " pairs belong together, but " + std::to_string(count) +
-                        " are here: " + pairs.begin()->second.images + " ...",
+void check_complete(const Groups& groups, Format format, const std::string& where) {
+  std::map<std::pair<std::filesystem::path, std::uint64_t>, std::uint64_t> found;
+  for (const auto& [key, files] : groups) ++found[{key.first, stated_files(key.second)}];
+  for (const auto& [key, count] : found) {
+    if (key.second == 0 || key.second == count) continue;
+    const auto& first = groups.lower_bound({key.first, ""})->second.records;
+    throw DataError(where + ": the names say that " + std::to_string(key.second) +
+                        (is_paired(format) ? " pairs" : " files") + " belong together, but " +
+                        std::to_string(count) + " are here: " + first.filename().string() + " ...",
                     "bring the missing files, or remove what is left of another split");
   }
 }
 
-std::vector<IdxPair> paths_of(const Pairs& pairs, const std::filesystem::path& folder) {
-  std::vector<IdxPair> paths;
-  for (const auto& [key, names] : pairs) {
-    const bool no_labels = names.labels.empty();
-    if (no_labels || names.images.empty()) {
-      throw DataError(folder.string() + ": " + (no_labels ? names.images : names.labels) +
-                          " has no " + (no_labels ? "labels" : "images") + " beside it (" + key +
+std::vector<RecordFiles> files_of(const Groups& groups, Format format, const std::string& where) {
+  std::vector<RecordFiles> result;
+  for (const auto& [key, files] : groups) {
+    const bool no_labels = files.labels.empty();
+    if (is_paired(format) && (no_labels || files.records.empty())) {
+      const auto& there = no_labels ? files.records : files.labels;
+      throw DataError(where + ": " + there.filename().string() + " has no " +
+                          (no_labels ? "labels" : "images") + " beside it (" + key.second +
                           ", plain or .gz)",
                       "bring the missing file, or remove this one");
     }
-    paths.push_back({folder / names.images, folder / names.labels});
+    result.push_back(files);
   }
-  check_complete(pairs, folder);
-  return paths;
+  check_complete(groups, format, where);
+  return result;
 }
 
-void check_found(const std::vector<IdxPair>& pairs, const std::string& what,
-                 const std::filesystem::path& folder) {
-  if (!pairs.empty()) return;
-  throw DataError(folder.string() + ": no " + what + " with *images* and *labels* in their names",
-                  get_data);
+/// The one format among the data files, of which `first` holds one each.
+Format only_format(const std::map<Format, std::filesystem::path>& first, const std::string& where) {
+  if (first.size() == 1) return first.begin()->first;
+  if (first.empty()) {
+    throw DataError(where +
+                        ": no data files (train*, and test* or t10k*): neither *.csv nor "
+                        "*.tfrecord nor *images* and *labels*, of NPY or IDX",
+                    get_data);
+  }
+  const auto& [one, one_path] = *first.begin();
+  const auto& [other, other_path] = *std::next(first.begin());
+  throw DataError(where + ": files of two formats, " + one_path.filename().string() + " (" +
+                      name_of(one) + ") and " + other_path.filename().string() + " (" +
+                      name_of(other) + ")",
+                  std::string("say which with --format ") + name_of(one) + " or --format " +
+                      name_of(other) + ", or keep one of them in the folder");
+}
+
+void check_found(const std::vector<RecordFiles>& files, const char* what, Format format,
+                 const std::string& where) {
+  if (!files.empty()) return;
+  throw DataError(where + ": no " + what + " of format " + name_of(format), get_data);
+}
+
+/// A source, and the file that errors name.
+struct Named {
+  const Source& source;
+  const std::filesystem::path& path;
+};
+
+void check_same_shape(const Named& one, const Named& first, bool exactly) {
+  const bool same = exactly ? one.source.shape() == first.source.shape()
+                            : one.source.features() == first.source.features();
+  if (same) return;
+  const auto text = [](const Source& source) {
+    return shape_text(source.shape()) + " (" + std::to_string(source.features()) + " features)";
+  };
+  throw DataError(one.path.string() + ": records are " + text(one.source) + ", but those of " +
+                      first.path.string() + " are " + text(first.source),
+                  "use files that belong together, with records of one shape");
+}
+
+/// Bytes are divided by 255 and numbers by 1 unless a divisor is given: they do not mix.
+void check_same_divisor(const Named& one, const Named& first) {
+  if (one.source.divisor() == first.source.divisor()) return;
+  const auto kind = [](const Source& of) {
+    return of.element() == Element::byte ? "bytes" : "numbers";
+  };
+  throw DataError(one.path.string() + ": holds " + kind(one.source) + ", but " +
+                      first.path.string() + " holds " + kind(first.source),
+                  "say with --divide-by what both are to be divided by, or write them alike");
 }
 
 }  // namespace
 
-FolderFiles find_pairs(const std::filesystem::path& folder) {
-  const auto names = names_in(folder);
-  Pairs train;
-  Pairs test;
-  for (const std::string& name : names) {
-    if (name.starts_with("train")) enter(train, name, names, folder);
-    if (name.starts_with("test") || name.starts_with("t10k")) enter(test, name, names, folder);
+FolderFiles find_files(const std::string& path, std::optional<Format> format) {
+  const Paths all = list_files(path);
+  std::map<Format, Groups> train;
+  std::map<Format, Groups> test;
+  std::map<Format, std::filesystem::path> first;
+  for (const auto& file : all) {
+    const std::string name = plain_name(file);
+    const auto found = format_of_file(name);
+    if (!found || (format && found != format) || has_plain_twin(file, all)) continue;
+    if (!is_train(name) && !is_test(name)) continue;
+    first.try_emplace(*found, file);
+    enter(is_train(name) ? train[*found] : test[*found], *found, file, path);
   }
-  FolderFiles files{paths_of(train, folder), paths_of(test, folder)};
-  check_found(files.train, "training files (train*)", folder);
-  check_found(files.test, "test files (test* or t10k*)", folder);
+  const Format chosen = format ? *format : only_format(first, path);
+  FolderFiles files{chosen, files_of(train[chosen], chosen, path),
+                    files_of(test[chosen], chosen, path)};
+  check_found(files.train, "training files (train*)", chosen, path);
+  check_found(files.test, "test files (test* or t10k*)", chosen, path);
   return files;
 }
 
-std::unique_ptr<Source> open_pairs(const std::vector<IdxPair>& pairs, const ReadOptions& options) {
+std::unique_ptr<Source> open_part(Format format, const std::vector<RecordFiles>& files,
+                                  const ReadOptions& options) {
   ReadOptions left = options;
   checked_limit(options);
   std::vector<std::unique_ptr<Source>> parts;
-  std::string shape;
-  for (const IdxPair& pair : pairs) {
-    auto part = std::make_unique<IdxSource>(pair.images, pair.labels, left);
-    if (parts.empty()) shape = part->shape();
-    if (part->shape() != shape) {
-      throw DataError(place(pair.images, 8) + ": images are " + part->shape() + ", but those of " +
-                          pairs.front().images.string() + " are " + shape,
-                      "give all files of one part images of one size");
-    }
+  for (const RecordFiles& pair : files) {
+    auto part = open_files(format, pair, left);
     const std::uint64_t records = part->records();
     parts.push_back(std::move(part));
+    const Named one{*parts.back(), pair.records};
+    const Named first{*parts.front(), files.front().records};
+    check_same_shape(one, first, true);
+    check_same_divisor(one, first);
     if (!left.limit) continue;
     *left.limit -= records;
     if (*left.limit == 0) break;
@@ -170,18 +204,17 @@ std::unique_ptr<Source> open_pairs(const std::vector<IdxPair>& pairs, const Read
   return std::make_unique<ConcatSource>(std::move(parts));
 }
 
-DataSet open_folder(const std::filesystem::path& folder, const DataSetOptions& options) {
-  const FolderFiles files = find_pairs(folder);
+DataSet open_folder(const std::string& path, const DataSetOptions& options) {
+  const FolderFiles files = find_files(path, options.format);
   DataSet set;
-  set.train = open_pairs(files.train, {options.train_limit, options.divide_by, options.classes});
-  set.test = open_pairs(files.test, {options.test_limit, options.divide_by, options.classes});
-  if (set.train->features() != set.test->features()) {
-    throw DataError(place(files.test.front().images, 8) + ": test records have " +
-                        std::to_string(set.test->features()) + " features, but those of " +
-                        files.train.front().images.string() + " have " +
-                        std::to_string(set.train->features()),
-                    "use a training and a test set that belong together");
-  }
+  set.train = open_part(files.format, files.train,
+                        {options.train_limit, options.divide_by, options.classes});
+  set.test =
+      open_part(files.format, files.test, {options.test_limit, options.divide_by, options.classes});
+  const Named test{*set.test, files.test.front().records};
+  const Named train{*set.train, files.train.front().records};
+  check_same_shape(test, train, false);
+  check_same_divisor(test, train);
   return set;
 }
 

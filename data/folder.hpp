@@ -1,47 +1,48 @@
 // A data folder: which of its files hold the training set, which the test set.
 //
-// Training files have names that begin with `train`, test files with `test` or MNIST's `t10k`. A
-// pair is two names that differ only in `images` and `labels` (and in `idx3` and `idx1`), plain or
-// with `.gz` behind; where both stand there, the plain one is used. One pair or many, such as
+// Training files have names that begin with `train`, test files with `test` or MNIST's `t10k`. All
+// are of one format (data/format.hpp), which their names tell: `.csv`; `.tfrecord` or `.tfrecords`,
+// perhaps with -00000-of-00005 behind; two names that differ only in `images` and `labels` (and in
+// `idx3` and `idx1`), with `.npy` behind or, for IDX, without. Each plain or with `.gz` behind;
+// where both stand there, the plain one is used. One file or pair or many, such as
 // train-00000-of-00005-images-idx3-ubyte; many are read in the order of their names. All other
-// files are ignored.
+// files are ignored. What a pattern matches is read in the same way, whatever folders it is in.
 #pragma once
 
-#include <filesystem>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
+#include "data/format.hpp"
 #include "data/source.hpp"
 
 namespace lockstep::data {
 
-/// Images and their labels.
-struct IdxPair {
-  std::filesystem::path images;
-  std::filesystem::path labels;
-};
-
-/// The pairs of a folder, each part sorted by name.
+/// The files of a folder, each part sorted by name.
 struct FolderFiles {
-  std::vector<IdxPair> train;
-  std::vector<IdxPair> test;
+  Format format = Format::idx;
+  std::vector<RecordFiles> train;
+  std::vector<RecordFiles> test;
 };
 
-/// Looks into the folder, and opens nothing.
+/// Looks into the folder, or expands the pattern, and opens nothing.
 ///
-/// Errors   throws DataError where it is missing, not a folder, unreadable or empty, where a part
-///          has no files, and for a file without its partner or a part of which some are missing.
-FolderFiles find_pairs(const std::filesystem::path& folder);
+/// `format`  which files to use; none: the one format that there is.
+/// Errors    throws DataError as list_files does, where a part has no files or there are two
+///           formats, and for a file without its partner or a part of which some are missing.
+FolderFiles find_files(const std::string& path, std::optional<Format> format);
 
-/// Opens the pairs of one part as one source; no more of them than `options.limit` needs.
+/// Opens the files of one part as one source; no more of them than `options.limit` needs.
 ///
-/// Errors   throws DataError as IdxSource does, and where the images differ in size.
-std::unique_ptr<Source> open_pairs(const std::vector<IdxPair>& pairs, const ReadOptions& options);
+/// Errors   throws DataError as open_files does, and where records differ in shape, or some are
+///          bytes, others numbers, and no divisor is given.
+std::unique_ptr<Source> open_part(Format format, const std::vector<RecordFiles>& files,
+                                  const ReadOptions& options);
 
-/// Both parts of a folder.
+/// Both parts of a folder or pattern.
 ///
-/// Errors   throws DataError as the functions above do, and where the parts' features differ in
-///          number.
-DataSet open_folder(const std::filesystem::path& folder, const DataSetOptions& options);
+/// Errors   throws DataError as the functions above do, and where the parts differ in the same way.
+DataSet open_folder(const std::string& path, const DataSetOptions& options);
 
 }  // namespace lockstep::data

@@ -46,6 +46,7 @@ struct GzipReader::State {
                     "fetch the file again: this copy is damaged");
   }
 
+  bool at_end() const noexcept { return member_ended && !input_left(); }
   bool input_left() const noexcept { return stream.avail_in > 0 || loaded < file.size(); }
 
   void load() {
@@ -91,12 +92,18 @@ void GzipReader::read(std::span<std::uint8_t> bytes) {
   while (!bytes.empty()) bytes = bytes.subspan(state_->inflate_some(bytes.data(), bytes.size()));
 }
 
+std::size_t GzipReader::read_some(std::span<std::uint8_t> bytes) {
+  while (!state_->at_end()) {
+    if (const std::size_t got = state_->inflate_some(bytes.data(), bytes.size()); got > 0)
+      return got;
+  }
+  return 0;
+}
+
 void GzipReader::expect_end() {
   std::uint8_t one_more = 0;
-  while (!state_->member_ended || state_->input_left()) {
-    if (state_->inflate_some(&one_more, 1) > 0) {
-      state_->fail("the decompressed bytes go on after the last record");
-    }
+  if (read_some({&one_more, 1}) > 0) {
+    state_->fail("the decompressed bytes go on after the last record");
   }
 }
 

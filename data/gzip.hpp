@@ -1,6 +1,7 @@
 // Gzip-compressed files, read from front to back.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -30,6 +31,10 @@ class GzipReader {
   /// Errors   throws DataError that names the file and the offset in the compressed bytes, where
   ///          they are damaged or end before that.
   void read(std::span<std::uint8_t> bytes);
+
+  /// Puts the next decompressed bytes at the front of `bytes`, and returns how many came: at least
+  /// one, or 0 at the end, with all checks made. Throws DataError as read.
+  std::size_t read_some(std::span<std::uint8_t> bytes);
 
   /// Throws DataError unless the decompressed bytes end exactly here, and their checks hold.
   void expect_end();

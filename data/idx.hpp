@@ -17,15 +17,11 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "data/byte_scale.hpp"
-#include "data/file.hpp"
-#include "data/source.hpp"
+#include "data/stored_source.hpp"
 
 namespace lockstep::data {
 
@@ -37,74 +33,30 @@ struct IdxHeader {
   std::uint64_t records = 0;
   std::uint64_t record_bytes = 1;  ///< the product of `dims`
   std::uint64_t header_bytes = 0;
-
-  /// "28x28"; "1" for labels.
-  std::string shape() const;
 };
 
-/// The records of one IDX file.
+/// Reads the header, and checks the file's length against it. A compressed file is decompressed to
+/// its end; at least its first `keep` records can be read afterwards.
 ///
-/// A plain file is read by position, only the records asked for. A compressed one is decompressed
-/// once, whole, so that its checks are made, but no more than `keep` records stay in memory.
-class IdxFile {
- public:
-  /// Throws DataError that names the file and the offset: not IDX or another kind of it, no
-  /// records or records without bytes, or a length that differs from what the header says.
-  IdxFile(const std::filesystem::path& path, IdxKind kind, std::optional<std::uint64_t> keep);
-
-  const std::filesystem::path& path() const noexcept { return file_.path(); }
-  const IdxHeader& header() const noexcept { return header_; }
-
-  /// Records that can be read: those of the header, at most `keep`.
-  std::uint64_t kept() const noexcept { return kept_; }
-
-  /// The bytes of `count` records from `first` on, all of them kept. Valid until the next call;
-  /// `scratch` holds them where they come from the disk.
-  std::span<const std::uint8_t> view(std::uint64_t first, std::uint64_t count,
-                                     std::vector<std::uint8_t>& scratch) const;
-
- private:
-  void check_plain_size() const;
-  void inflate_all();
-
-  RegularFile file_;
-  IdxHeader header_;
-  std::uint64_t kept_ = 0;
-  std::unique_ptr<std::uint8_t[]> inflated_;  // the kept records; none for a plain file
-};
+/// Errors   throws DataError that names the file and the offset: not IDX or another kind of it, no
+///          records or records without bytes, or a length that differs from what the header says.
+IdxHeader read_idx_header(Content& content, IdxKind kind, std::uint64_t keep);
 
 /// A pair of IDX files. Local; not thread-safe.
-class IdxSource final : public Source {
+class IdxSource final : public StoredSource {
  public:
-  /// Throws DataError as IdxFile does, and where the counts differ or a label in use is outside
-  /// [0, classes); ConfigError for a limit or a number of classes below 1.
+  /// Throws DataError as read_idx_header does, and where the counts differ or a label in use is
+  /// outside [0, classes); ConfigError for a limit or a number of classes below 1.
   IdxSource(const std::filesystem::path& images, const std::filesystem::path& labels,
             const ReadOptions& options);
 
-  std::uint64_t records() const noexcept override { return labels_.size(); }
-  std::size_t features() const noexcept override { return features_; }
-  float divisor() const noexcept override { return scale_.divisor(); }
-  std::string identity() const override;
-  std::vector<std::size_t> dims() const override {
-    return {images_.header().dims.begin(), images_.header().dims.end()};
-  }
-  void read(std::span<const std::uint64_t> ids, std::span<float> x,
-            std::span<std::int32_t> labels) override;
-
-  /// "28x28": how the features were arranged.
-  std::string shape() const { return images_.header().shape(); }
-
-  const std::filesystem::path& images_path() const noexcept { return images_.path(); }
-
  private:
-  void load_labels(const IdxFile& file, int classes);
+  void load_labels(const std::filesystem::path& path);
+  std::uint64_t offset(std::uint64_t index) const noexcept override;
+  void decode(std::uint64_t first, std::size_t count, std::span<const std::uint8_t> bytes,
+              std::span<float> x) override;
 
-  IdxFile images_;
-  std::string labels_name_;
-  ByteScale scale_;
-  std::size_t features_ = 0;
-  std::vector<std::uint8_t> labels_;
-  std::vector<std::uint8_t> scratch_;
+  IdxHeader header_;
 };
 
 }  // namespace lockstep::data

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <array>
-#include <limits>
+#include <optional>
 
-#include "data/gzip.hpp"
+#include "data/checks.hpp"
 #include "data/idx.hpp"
 #include "lib/base/errors.hpp"
 
@@ -28,27 +28,20 @@ std::string hex(std::uint32_t value) {
   return text;
 }
 
-/// a * b, or nothing where that does not fit.
-std::optional<std::uint64_t> product(std::uint64_t a, std::uint64_t b) noexcept {
-  if (b != 0 && a > std::numeric_limits<std::uint64_t>::max() / b) return std::nullopt;
-  return a * b;
-}
-
-/// Reads a header piece by piece with `fill(offset, bytes)`.
+/// Reads a header piece by piece.
 class HeaderParser {
  public:
-  HeaderParser(const std::filesystem::path& path, IdxKind kind) : path_(path), kind_(kind) {}
+  HeaderParser(Content& content, IdxKind kind) : content_(content), kind_(kind) {}
 
-  template <class Fill>
-  IdxHeader parse(Fill fill) {
+  IdxHeader parse() {
     std::array<std::uint8_t, 4> bytes{};
-    fill(std::uint64_t{0}, bytes);
+    content_.read_at(0, bytes);
     const std::uint32_t magic = big_endian(bytes);
     check_magic(magic);
     const std::size_t dims = magic & 0xFFU;
     std::array<std::uint64_t, most_dims> values{};
     for (std::size_t i = 0; i < dims; ++i) {
-      fill(4 * (i + 1), bytes);
+      content_.read_at(4 * (i + 1), bytes);
       values[i] = big_endian(bytes);
     }
     return header(std::span(values).first(dims));
@@ -66,7 +59,8 @@ class HeaderParser {
                                      ? "0x00000803 (IDX images; 0x00000802 and 0x00000804 also do)"
                                      : "0x00000801 (IDX labels)";
     throw DataError(
-        place(path_, 0) + ": the magic number is " + hex(magic) + what + ", expected " + expected,
+        place(content_.path(), 0) + ": the magic number is " + hex(magic) + what + ", expected " +
+            expected,
         images || labels ? "check whether images and labels are exchanged" : fetch_again);
   }
 
@@ -76,100 +70,59 @@ class HeaderParser {
     header.dims.assign(values.begin() + 1, values.end());
     header.header_bytes = 4 + 4 * values.size();
     if (header.records == 0) {
-      throw DataError(place(path_, 4) + ": holds 0 records", "give it at least one");
+      throw DataError(place(content_.path(), 4) + ": holds 0 records", "give it at least one");
     }
     std::optional<std::uint64_t> each = 1;
     for (const std::uint64_t dim : header.dims) each = each ? product(*each, dim) : each;
     if (each == 0U) {
-      throw DataError(place(path_, 8) + ": images are " + header.shape() + ", without a pixel",
+      throw DataError(place(content_.path(), 8) + ": images are " + shape_text(header.dims) +
+                          ", without a pixel",
                       fetch_again);
     }
     const auto total = each ? product(*each, header.records) : each;
     if (!total || *total > most_bytes) {
-      throw DataError(place(path_, 4) + ": " + std::to_string(header.records) + " records of " +
-                          header.shape() + " bytes are more than any file holds",
+      throw DataError(place(content_.path(), 4) + ": " + std::to_string(header.records) +
+                          " records of " + shape_text(header.dims) +
+                          " bytes are more than any file holds",
                       fetch_again);
     }
     header.record_bytes = *each;
     return header;
   }
 
-  const std::filesystem::path& path_;
+  Content& content_;
   IdxKind kind_;
 };
 
-}  // namespace
-
-std::string IdxHeader::shape() const {
-  if (dims.empty()) return "1";
-  std::string text;
-  for (const std::uint64_t dim : dims) text += (text.empty() ? "" : "x") + std::to_string(dim);
-  return text;
-}
-
-IdxFile::IdxFile(const std::filesystem::path& path, IdxKind kind, std::optional<std::uint64_t> keep)
-    : file_(path) {
-  HeaderParser parser(file_.path(), kind);
-  const bool compressed = is_gzip(file_);
-  if (compressed) {
-    GzipReader reader(file_);
-    header_ =
-        parser.parse([&](std::uint64_t, std::span<std::uint8_t> bytes) { reader.read(bytes); });
-  } else {
-    header_ = parser.parse(
-        [&](std::uint64_t offset, std::span<std::uint8_t> bytes) { file_.read_at(offset, bytes); });
-  }
-  kept_ = std::min(header_.records, keep.value_or(header_.records));
-  if (compressed) {
-    inflate_all();
-  } else {
-    check_plain_size();
-  }
-}
-
-void IdxFile::check_plain_size() const {
-  const std::uint64_t expected = header_.header_bytes + header_.records * header_.record_bytes;
-  if (file_.size() == expected) return;
-  throw DataError(place(file_.path(), std::min(file_.size(), expected)) + ": " +
-                      std::to_string(header_.records) + " records of " + header_.shape() +
-                      " bytes make a file of " + std::to_string(expected) + " bytes, but it has " +
-                      std::to_string(file_.size()),
+void check_length(const IdxHeader& header, const Content& content) {
+  const std::uint64_t expected = header.header_bytes + header.records * header.record_bytes;
+  const std::uint64_t size = content.size();
+  if (size == expected) return;
+  throw DataError(content.place(std::min(size, expected)) + ": " + std::to_string(header.records) +
+                      " records of " + shape_text(header.dims) + " bytes make a file of " +
+                      std::to_string(expected) + " bytes, but it has " + std::to_string(size),
                   fetch_again);
 }
 
-void IdxFile::inflate_all() {
-  const std::uint64_t expected = header_.header_bytes + header_.records * header_.record_bytes;
-  if (expected > most_inflated(file_.size())) {
-    throw DataError(place(file_.path(), file_.size()) +
-                        " (compressed): " + std::to_string(header_.records) + " records of " +
-                        header_.shape() + " bytes cannot come from so short a file",
+void inflate_all(const IdxHeader& header, Content& content, std::uint64_t keep) {
+  const std::uint64_t expected = header.header_bytes + header.records * header.record_bytes;
+  if (expected > content.most_bytes()) {
+    throw DataError(place(content.path(), 4) +
+                        " (decompressed): " + std::to_string(header.records) + " records of " +
+                        shape_text(header.dims) + " bytes cannot come from so short a file",
                     fetch_again);
   }
-  GzipReader reader(file_);
-  std::array<std::uint8_t, 4 * (most_dims + 1)> skipped{};
-  reader.read(std::span(skipped).first(static_cast<std::size_t>(header_.header_bytes)));
-  const auto bytes = static_cast<std::size_t>(kept_ * header_.record_bytes);
-  inflated_ = std::make_unique_for_overwrite<std::uint8_t[]>(bytes);
-  reader.read({inflated_.get(), bytes});
-  std::vector<std::uint8_t> rest(std::size_t{1} << 16);
-  std::uint64_t left = (header_.records - kept_) * header_.record_bytes;
-  while (left > 0) {
-    const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(left, rest.size()));
-    reader.read(std::span(rest).first(count));
-    left -= count;
-  }
-  reader.expect_end();
+  content.finish(expected,
+                 header.header_bytes + std::min(keep, header.records) * header.record_bytes);
 }
 
-std::span<const std::uint8_t> IdxFile::view(std::uint64_t first, std::uint64_t count,
-                                            std::vector<std::uint8_t>& scratch) const {
-  const std::uint64_t offset = first * header_.record_bytes;
-  const auto bytes = static_cast<std::size_t>(count * header_.record_bytes);
-  if (inflated_) return {inflated_.get() + offset, bytes};
-  if (scratch.size() < bytes) scratch.resize(bytes);
-  const auto filled = std::span(scratch).first(bytes);
-  file_.read_at(header_.header_bytes + offset, filled);
-  return filled;
+}  // namespace
+
+IdxHeader read_idx_header(Content& content, IdxKind kind, std::uint64_t keep) {
+  const IdxHeader header = HeaderParser(content, kind).parse();
+  if (content.compressed()) inflate_all(header, content, keep);
+  check_length(header, content);
+  return header;
 }
 
 }  // namespace lockstep::data

@@ -5,7 +5,8 @@
 
 namespace lockstep::data {
 
-Prefetch::Prefetch(BatchReader& reader, std::size_t depth) : reader_(reader) {
+Prefetch::Prefetch(BatchReader& reader, std::size_t depth, std::uint64_t batches)
+    : reader_(reader), batches_(batches) {
   if (depth == 0) return;
   slots_.resize(depth + 1);  // one is the consumer's
   const auto rows = static_cast<std::size_t>(reader.plan().largest_piece());
@@ -39,7 +40,10 @@ Batch Prefetch::read(std::uint64_t epoch, std::uint64_t step, std::span<float> x
 Prefetch::Slot& Prefetch::wait_for_batch(Position position) {
   std::unique_lock lock(mutex_);
   if (next_ != position) seek(position);
+  asked_ = true;
+  changed_.notify_all();
   changed_.wait(lock, [&] { return full_ > 0 || error_ != nullptr; });
+  asked_ = false;
   if (full_ == 0) {
     next_.reset();  // whoever asks again, reads again
     std::rethrow_exception(std::exchange(error_, nullptr));
@@ -58,7 +62,6 @@ void Prefetch::seek(Position position) {
   error_ = nullptr;
   ahead_ = position;
   next_ = position;
-  changed_.notify_all();
 }
 
 Prefetch::Position Prefetch::after(Position position) const noexcept {
@@ -66,10 +69,18 @@ Prefetch::Position Prefetch::after(Position position) const noexcept {
   return {position.epoch + 1, 0};
 }
 
+bool Prefetch::is_foreseen(Position position) const noexcept {
+  const std::uint64_t steps = plan().steps();
+  return position.epoch < batches_ / steps ||
+         (position.epoch == batches_ / steps && position.step < batches_ % steps);
+}
+
 void Prefetch::read_ahead() {
   std::unique_lock lock(mutex_);
   const auto has_work = [&] {
-    return next_.has_value() && error_ == nullptr && full_ + 1 < slots_.size();
+    const bool wanted = asked_ && full_ == 0;
+    return next_.has_value() && error_ == nullptr && full_ + 1 < slots_.size() &&
+           (wanted || is_foreseen(ahead_));
   };
   for (;;) {
     changed_.wait(lock, [&] { return stop_ || has_work(); });

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -16,7 +17,8 @@
 namespace lockstep::data {
 
 /// Reads what a BatchReader reads, up to `depth` batches ahead: the steps of an epoch in order, and
-/// then those of the next. A consumer that goes elsewhere is followed at once.
+/// then those of the next, but none beyond the first `batches` of all, unless it is asked for. A
+/// consumer that goes elsewhere is followed at once.
 ///
 /// All memory is taken in the constructor, a batch of features for each of depth + 1 slots; a step
 /// allocates nothing. The consumer is one thread; a thread of this object's own reads, and alone
@@ -30,7 +32,8 @@ namespace lockstep::data {
 class Prefetch {
  public:
   /// `reader` must outlive this object. Throws std::bad_alloc.
-  Prefetch(BatchReader& reader, std::size_t depth);
+  Prefetch(BatchReader& reader, std::size_t depth,
+           std::uint64_t batches = std::numeric_limits<std::uint64_t>::max());
 
   /// Stops the thread; waits for the batch that it is reading, and for no more.
   ~Prefetch();
@@ -60,12 +63,14 @@ class Prefetch {
   };
 
   Position after(Position position) const noexcept;
+  bool is_foreseen(Position position) const noexcept;
   void seek(Position position);
   Slot& wait_for_batch(Position position);
   void read_ahead();
   void fill(Slot& slot, Position position);
 
   BatchReader& reader_;
+  std::uint64_t batches_;
   std::vector<Slot> slots_;
 
   // Under the mutex. Slots [first_, first_ + full_) hold batches in order, the first of them that
@@ -76,6 +81,7 @@ class Prefetch {
   std::size_t full_ = 0;
   std::optional<Position> next_;  // the consumer's, as far as we know
   Position ahead_;                // the thread's
+  bool asked_ = false;            // the consumer waits
   std::uint64_t journey_ = 0;     // counts seeks: what was begun before one is dropped after it
   std::exception_ptr error_;      // met at ahead_, where the thread rests
   bool stop_ = false;

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "data/format.hpp"
+
 namespace lockstep::data {
 
 /// How records are read; the same for every format.
@@ -20,6 +22,9 @@ struct ReadOptions {
   /// Labels outside [0, classes) are bad data.
   int classes = 10;
 };
+
+/// What a data set's features are, as they are stored.
+enum class Element { byte, number };
 
 /// Records in global order; each one is a row of features and a label.
 ///
@@ -37,16 +42,22 @@ class Source {
   /// Features per record.
   virtual std::size_t features() const noexcept = 0;
 
-  /// How the features are arranged: {rows, columns} or {rows, columns, channels} for images, as
-  /// far as the data says so. Their product is features().
-  virtual std::vector<std::size_t> dims() const { return {features()}; }
-
   /// What the features were divided by, in float32.
   virtual float divisor() const noexcept = 0;
 
   /// Records of each file in use, in global order; empty where the data does not come from files.
   /// Unless overridden, the source is one file.
   virtual std::vector<std::uint64_t> file_records() const { return {records()}; }
+
+  /// Whether features are stored as bytes, whole numbers in [0, 255], or as any numbers.
+  virtual Element element() const noexcept { return Element::number; }
+
+  /// How a record's features are arranged: {rows, columns} or {rows, columns, channels} for
+  /// images, as far as the data says so. Their product is features().
+  virtual std::vector<std::uint64_t> shape() const { return {features()}; }
+
+  /// Bytes of stored records that read() has fetched so far; what opening took does not count.
+  virtual std::uint64_t bytes_read() const noexcept { return 0; }
 
   /// What distinguishes this data from other data, in words: compared between ranks.
   virtual std::string identity() const = 0;
@@ -69,15 +80,18 @@ struct DataSet {
 
 /// Limits of the two parts, and what they share.
 struct DataSetOptions {
-  std::optional<std::uint64_t> train_limit;
-  std::optional<std::uint64_t> test_limit;
-  std::optional<float> divide_by;
+  std::optional<std::uint64_t> train_limit = {};
+  std::optional<std::uint64_t> test_limit = {};
+  std::optional<float> divide_by = {};
   int classes = 10;
+  std::optional<Format> format = {};  ///< none: the one whose files are there
 };
 
-/// Opens `synthetic`, or the data folder at `path` (see data/README.md for its layout).
+/// Opens `synthetic`, the data folder at `path`, or the files that the pattern `path` matches (see
+/// data/README.md).
 ///
-/// A folder of that name is `./synthetic`.
+/// A folder of that name is `./synthetic`. A pattern holds `*`, `?` or `[` and names nothing
+/// itself.
 ///
 /// Errors   throws DataError that names file, place and remedy; ConfigError for options that
 ///          cannot be honoured.

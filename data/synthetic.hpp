@@ -37,8 +37,9 @@ class SyntheticSource final : public Source {
   std::size_t features() const noexcept override { return drawing_pixels; }
   float divisor() const noexcept override { return scale_.divisor(); }
   std::vector<std::uint64_t> file_records() const override { return {}; }
+  Element element() const noexcept override { return Element::byte; }
+  std::vector<std::uint64_t> shape() const override { return {drawing_side, drawing_side}; }
   std::string identity() const override;
-  std::vector<std::size_t> dims() const override { return {drawing_side, drawing_side}; }
   void read(std::span<const std::uint64_t> ids, std::span<float> x,
             std::span<std::int32_t> labels) override;
 

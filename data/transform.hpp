@@ -41,7 +41,7 @@ Augmentation parse_augmentation(std::string_view text);
 /// Threads  one at a time: it holds an image's copy.
 class Transform {
  public:
-  /// `dims` of a record as Source::dims() says.
+  /// `dims` of a record as Source::shape() says.
   ///
   /// Errors   throws ConfigError where images are to be moved, and records are none: rows and
   ///          columns, and maybe channels behind them.

@@ -53,6 +53,8 @@ struct RunReport {
   double examples_per_second = 0;
   std::uint64_t weights_hash = 0;
   Evaluation test;  ///< after the last step
+  /// Bytes of training records that each rank read from its files; empty where nobody counted.
+  std::vector<std::uint64_t> bytes_read = {};
 };
 
 /// Whoever wants to know. Called on rank 0 alone; exceptions end the run.

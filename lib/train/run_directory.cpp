@@ -106,6 +106,7 @@ void RunDirectory::finish(const RunReport& report) {
                                 {"examples_per_second", report.examples_per_second},
                                 {"weights_hash", to_hex(report.weights_hash)},
                                 {"test_ids_digest", to_hex(report.test.ids_digest)},
+                                {"data", {{"bytes_read", report.bytes_read}}},
                                 {"plan_digest", to_hex(facts_.plan_digest)},
                                 {"peak_rss_bytes", peak_rss_bytes()}};
   metrics_->flush();

@@ -150,9 +150,10 @@ Setting learning_rate() {
 std::vector<Setting> table() {
   using C = RunConfig;
   return {
-      text("data", &C::data, "PATH|synthetic", "data folder, or the built-in drawn digits"),
-      choice("format", &C::format, {"auto", "idx", "csv", "tfrecord", "npy"}, 2,
-             "format of the files in the data folder"),
+      text("data", &C::data, "PATH|GLOB|synthetic",
+           "data folder, a pattern for its files, or the built-in drawn digits"),
+      choice("format", &C::format, {"auto", "idx", "csv", "tfrecord", "npy"}, 5,
+             "format of the files in the data folder; auto: the one that is there"),
       count_or("all", "train-limit", &C::train_limit, "use the first N training records"),
       count_or("all", "test-limit", &C::test_limit, "use the first N test records"),
       count("classes", &C::classes, 1, "labels lie in [0, N)",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "collectives/agreement.hpp"
 #include "lib/base/hash.hpp"
@@ -30,6 +31,13 @@ PhaseSeconds medians(std::span<const PhaseSeconds> steps) {
           median_of(steps, &PhaseSeconds::update)};
 }
 
+/// Steps that a run takes.
+std::uint64_t steps_of(const TrainerOptions& options, const data::Plan& plan) {
+  const std::uint64_t most = options.steps.value_or(std::numeric_limits<std::uint64_t>::max());
+  const std::uint64_t each = std::max<std::uint64_t>(plan.steps(), 1);
+  return options.epochs > most / each ? most : std::min(most, options.epochs * each);
+}
+
 }  // namespace
 
 struct Trainer::EpochSums {
@@ -44,7 +52,7 @@ Trainer::Trainer(const TrainerOptions& options, nn::Network<float>& network, Ste
       network_(network),
       update_(step),
       sentinel_(network, comm, options.sentinel_steps),
-      train_(train, options.prefetch),
+      train_(train, options.prefetch, steps_of(options, train.plan())),
       test_(test),
       comm_(comm) {
   const std::uint64_t each = std::min(train.plan().steps(), most_timed_steps);

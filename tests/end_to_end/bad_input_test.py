@@ -95,8 +95,7 @@ SETTINGS = {
 }
 
 NOT_BUILT = {
-    "model": ["lenet"], "precision": ["tf32", "bf16"], "format": ["csv", "tfrecord", "npy"],
-    "backend": ["nccl"],
+    "model": ["lenet"], "precision": ["tf32", "bf16"], "backend": ["nccl"],
     "resume": ["auto"], "mesh": ["batch=1,model=2"], "device": ["cuda"],
 }
 

@@ -7,6 +7,7 @@
 #include <catch2/catch.hpp>
 #include <numeric>
 
+#include "data/writer.hpp"
 #include "lib/base/errors.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/data/idx_bytes.hpp"
@@ -37,10 +38,10 @@ struct DataFolder {
   TemporaryFolder folder;
 };
 
-std::vector<std::string> image_names(const std::vector<data::IdxPair>& pairs) {
+std::vector<std::string> image_names(const std::vector<data::RecordFiles>& pairs) {
   std::vector<std::string> names;
   names.reserve(pairs.size());
-  for (const auto& pair : pairs) names.push_back(pair.images.filename().string());
+  for (const auto& pair : pairs) names.push_back(pair.records.filename().string());
   return names;
 }
 
@@ -49,7 +50,6 @@ TEST_CASE("a folder as MNIST's gives both parts", "[data]") {
   data.add_train();
   data.add_test();
   data.folder.write("notes.txt", {});
-  data.folder.write("train-images.npy", {});
   data.folder.write("train-images-idx3-ubyte.md5", {});
   data.folder.write("unrelated-images", {});
   const auto set = data.open();
@@ -90,7 +90,7 @@ TEST_CASE("many pairs are one source in the order of their names", "[data]") {
   data.add("train-00001-of-00003-images", "train-00001-of-00003-labels", 3, 4);
   data.add("train-00002-of-00003-images", "train-00002-of-00003-labels", 1, 7);
   data.add("train-00000-of-00003-images", "train-00000-of-00003-labels", 4, 0);
-  REQUIRE(image_names(data::find_pairs(data.folder.path()).train) ==
+  REQUIRE(image_names(data::find_files(data.path(), {}).train) ==
           std::vector<std::string>{"train-00000-of-00003-images", "train-00001-of-00003-images",
                                    "train-00002-of-00003-images"});
   const auto set = data.open();
@@ -166,17 +166,17 @@ TEST_CASE("images of different sizes do not mix", "[data]") {
   data.add_test();
   data.folder.write("train-more-images", images(2, 0, 4, 3));
   data.folder.write("train-more-labels", labels(2));
-  CHECK_THAT(
-      data.error(),
-      StartsWith(data.path() + "/train-more-images: byte 8: images are 4x3, but those of ") &&
-          Contains("are 3x4"));
+  CHECK_THAT(data.error(),
+             StartsWith(data.path() +
+                        "/train-more-images: records are 4x3 (12 features), but those of ") &&
+                 Contains("are 3x4"));
   const DataFolder other;
   other.add_train();
   other.folder.write("test-images", images(2, 0, 5, 5));
   other.folder.write("test-labels", labels(2));
-  CHECK_THAT(other.error(), StartsWith(other.path() + "/test-images: byte 8: test records have 25 "
-                                                      "features, but those of ") &&
-                                Contains("have 12"));
+  CHECK_THAT(other.error(), StartsWith(other.path() + "/test-images: records are 5x5 (25 "
+                                                      "features), but those of ") &&
+                                Contains("(12 features)"));
 }
 
 TEST_CASE("a FIFO or a folder in a file's place is refused at once", "[data]") {
@@ -190,6 +190,86 @@ TEST_CASE("a FIFO or a folder in a file's place is refused at once", "[data]") {
   std::filesystem::remove(victim);
   std::filesystem::create_directory(victim);
   CHECK_THAT(data.error(), StartsWith(victim.string() + ": is a folder"));
+}
+
+void write_part(const std::filesystem::path& folder, const char* part, data::Format format,
+                std::uint64_t files = 1, data::Element element = data::Element::byte) {
+  data::write_records({folder, part, format, files}, {6, {3}, element},
+                      [](std::uint64_t index, std::span<float> features) {
+                        std::fill(features.begin(), features.end(), static_cast<float>(index));
+                        return static_cast<std::int32_t>(index);
+                      });
+}
+
+TEST_CASE("two formats in a folder are told apart only by the flag", "[data]") {
+  const DataFolder data;
+  write_part(data.path(), "test", data::Format::idx);
+  write_part(data.path(), "train", data::Format::idx);
+  write_part(data.path(), "train", data::Format::csv);
+  CHECK_THAT(data.error(), StartsWith(data.path() + ": files of two formats, ") &&
+                               Contains("(idx)") && Contains("train.csv (csv)") &&
+                               Contains("--format idx or --format csv"));
+  CHECK(data.open({.format = data::Format::idx}).train->records() == 6);
+  const auto csv = message_of<DataError>([&] { data.open({.format = data::Format::csv}); });
+  CHECK_THAT(csv, StartsWith(data.path() + ": no test files (test* or t10k*) of format csv"));
+}
+
+TEST_CASE("names of all formats are known", "[data]") {
+  using data::Format;
+  const auto format_of = [](const char* name) { return data::format_of_file(name); };
+  CHECK(format_of("train.csv") == Format::csv);
+  CHECK(format_of("train-images.npy") == Format::npy);
+  CHECK(format_of("train-images-idx3-ubyte") == Format::idx);
+  for (const char* name : {"train.tfrecord", "train.tfrecords", "train-00000-of-00005.tfrecord",
+                           "train.tfrecord-00000-of-00005", "train.tfrecords-00000-of-00005"}) {
+    CHECK(format_of(name) == Format::tfrecord);
+  }
+  for (const char* name : {"train.npy", "train.npz", "train.tfrecord.md5", "train.txt", "train",
+                           "train-images.csv.part", "train-images.tfrecord.index"}) {
+    CHECK_FALSE(format_of(name) == Format::csv);
+    CHECK_FALSE(format_of(name) == Format::npy);
+    CHECK_FALSE(format_of(name) == Format::tfrecord);
+  }
+}
+
+TEST_CASE("a split of any format must be complete", "[data]") {
+  const DataFolder data;
+  write_part(data.path(), "test", data::Format::tfrecord);
+  write_part(data.path(), "train", data::Format::tfrecord, 3);
+  REQUIRE(data.open().train->records() == 6);
+  std::filesystem::rename(data.path() + "/train-00001-of-00003.tfrecord",
+                          data.path() + "/elsewhere");
+  CHECK_THAT(data.error(), StartsWith(data.path() + ": the names say that 3 files") &&
+                               Contains("but 2 are here"));
+}
+
+TEST_CASE("a pattern is read as the folder would be", "[data]") {
+  const DataFolder data;
+  const std::filesystem::path sub = data.folder.path() / "images";
+  std::filesystem::create_directory(sub);
+  write_part(sub, "train", data::Format::npy, 2);
+  write_part(data.path(), "test", data::Format::npy);
+  data.folder.write("train.csv", {});
+  const auto open = [&](const std::string& pattern) {
+    return data::open_data_set(data.path() + pattern, {});
+  };
+  REQUIRE_THROWS_AS(open("/*"), DataError);
+  write_part(sub, "test", data::Format::npy);
+  CHECK(read_all(*open("/images/t*.npy").train).labels ==
+        std::vector<std::int32_t>{0, 1, 2, 3, 4, 5});
+  CHECK(open("/im?ges/[t]*").test->records() == 6);
+  CHECK_THAT(message_of<DataError>([&] { open("/images/t*-00000-of-00002*"); }),
+             Contains("belong together, but 1 are here"));
+  CHECK_THAT(message_of<DataError>([&] { open("/images/x*"); }), Contains("no file matches"));
+}
+
+TEST_CASE("bytes and numbers do not mix without a divisor", "[data]") {
+  const DataFolder data;
+  write_part(data.path(), "train", data::Format::npy);
+  write_part(data.path(), "test", data::Format::npy, 1, data::Element::number);
+  CHECK_THAT(data.error(), StartsWith(data.path() + "/test-images.npy: holds numbers, but ") &&
+                               Contains("train-images.npy holds bytes") && Contains("--divide-by"));
+  CHECK(data.open({.divide_by = 2.0F}).test->divisor() == 2.0F);
 }
 
 TEST_CASE("a folder that may not be listed says so", "[data]") {

@@ -88,6 +88,20 @@ TEST_CASE("it reads ahead by its depth, and no further", "[prefetch]") {
   CHECK(reads == 4);  // the consumer's, and three ahead
 }
 
+TEST_CASE("it reads nothing beyond the end that it was told, unless asked", "[prefetch]") {
+  Setting setting;
+  std::atomic<int> reads = 0;
+  setting.source.on_read = [&] { ++reads; };
+  const auto steps = setting.reader.plan().steps();
+  Prefetch prefetch(setting.reader, 2, steps + 1);
+  for (std::uint64_t step = 0; step < steps; ++step) read(prefetch, 0, step);
+  read(prefetch, 1, 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK(reads == static_cast<int>(steps) + 1);
+  read(prefetch, 1, 1);
+  CHECK(reads == static_cast<int>(steps) + 2);
+}
+
 TEST_CASE("views stay valid until the next read", "[prefetch]") {
   Setting direct;
   Setting ahead;

@@ -1,0 +1,57 @@
+// CSV: a header line with the columns' names, then one record a line.
+//
+// The column `label` holds whole numbers, all others features, in their order, as decimal numbers.
+// Fields may stand in double quotes, in which "" is one quote and a comma or a new line is text;
+// lines end with LF or CR LF, the last one perhaps with nothing; empty lines may follow it, and a
+// byte order mark may come first. Blanks around an unquoted number are ignored. Every number is the
+// float32 nearest to its decimal text. The file may be gzip-compressed.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/stored_source.hpp"
+
+namespace lockstep::data {
+
+/// Takes one field: its number in the line, from 0, and its text, without quotes.
+using CsvField = std::function<void(std::size_t column, std::string_view text)>;
+
+/// Splits one record, without its line's end, into fields, and returns how many there were.
+/// `fail` is called with the reason, and must throw, where quotes do not match.
+std::size_t split_csv(std::string_view record, std::string& scratch, const CsvField& field,
+                      const std::function<void(const std::string&)>& fail);
+
+/// The records of one CSV file.
+///
+/// Opened by one pass over the file, which checks every field and remembers where records begin (8
+/// bytes each); afterwards only the records asked for are read. Local; not thread-safe.
+class CsvSource final : public StoredSource {
+ public:
+  /// Throws DataError that begins with FILE:LINE and names the column: no column `label` or two, no
+  /// features, no records, another number of fields than the header, a number or label that is
+  /// none, quotes that do not match, a line longer than 64 MiB.
+  CsvSource(const std::filesystem::path& path, const ReadOptions& options);
+
+ private:
+  /// A row's numbers; `place` names the row in errors.
+  std::int64_t parse_row(std::string_view row, std::span<float> x,
+                         const std::function<std::string()>& place);
+  void parse_header(std::string_view row);
+  void scan();
+  std::uint64_t offset(std::uint64_t index) const noexcept override { return offsets_[index]; }
+  void decode(std::uint64_t first, std::size_t count, std::span<const std::uint8_t> bytes,
+              std::span<float> x) override;
+
+  std::vector<std::string> columns_;
+  std::size_t label_column_ = 0;
+  std::vector<std::uint64_t> offsets_;  // of every record, and the end of the last
+  std::string scratch_text_;
+};
+
+}  // namespace lockstep::data

@@ -1,0 +1,88 @@
+#include "data/csv_rows.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "lib/base/errors.hpp"
+
+namespace lockstep::data {
+namespace {
+
+constexpr std::uint64_t chunk_bytes = std::uint64_t{1} << 18;
+constexpr std::size_t most_row_bytes = std::size_t{1} << 26;
+
+}  // namespace
+
+CsvRows::CsvRows(Content& content) : content_(content) {
+  if (load() && buffer_.size() >= 3 && std::memcmp(buffer_.data(), "\xEF\xBB\xBF", 3) == 0) at_ = 3;
+}
+
+std::string_view CsvRows::row() const noexcept {
+  return {reinterpret_cast<const char*>(buffer_.data()) + begin_, length_};
+}
+
+/// Adds the next chunk behind what is not used yet; false at the end of the file.
+bool CsvRows::load() {
+  buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(at_));
+  at_ = 0;
+  if (buffer_.size() > most_row_bytes) {
+    throw DataError(content_.path().string() + ":" + std::to_string(next_line_) +
+                        ": a record of more than 64 MiB",
+                    "look for a quote that is never closed, or a file that is no CSV");
+  }
+  const std::uint64_t count = std::min(chunk_bytes, content_.size() - loaded_);
+  if (count == 0) return false;
+  const std::size_t used = buffer_.size();
+  buffer_.resize(used + static_cast<std::size_t>(count));
+  content_.read_at(loaded_, std::span(buffer_).subspan(used));
+  loaded_ += count;
+  return true;
+}
+
+/// Finds the end of the line that begins at at_; `length` goes on where the last call stopped.
+bool CsvRows::find_end(std::size_t& length) {
+  bool quoted = false;
+  std::size_t from = 0;
+  if (length > 0) {  // how many quotes there were is counted anew: long records are rare
+    quoted = std::count(buffer_.begin() + static_cast<std::ptrdiff_t>(at_),
+                        buffer_.begin() + static_cast<std::ptrdiff_t>(at_ + length), '"') %
+                 2 !=
+             0;
+    from = length;
+  }
+  const std::uint8_t* const data = buffer_.data() + at_;
+  const std::size_t size = buffer_.size() - at_;
+  while (from < size) {
+    const void* const stop = quoted ? nullptr : std::memchr(data + from, '\n', size - from);
+    const std::size_t end =
+        stop == nullptr ? size
+                        : static_cast<std::size_t>(static_cast<const std::uint8_t*>(stop) - data);
+    const void* const quote = std::memchr(data + from, '"', end - from);
+    if (quote == nullptr) {
+      length = end;
+      return stop != nullptr;
+    }
+    quoted = !quoted;
+    from = static_cast<std::size_t>(static_cast<const std::uint8_t*>(quote) - data) + 1;
+  }
+  length = size;
+  return false;
+}
+
+bool CsvRows::next() {
+  std::size_t length = 0;
+  bool ended = find_end(length);
+  while (!ended && load()) ended = find_end(length);
+  if (!ended && length == 0) return false;
+  offset_ = end();
+  begin_ = at_;
+  length_ = length;
+  line_ = next_line_;
+  next_line_ += 1 + static_cast<std::uint64_t>(std::count(row().begin(), row().end(), '\n'));
+  at_ += length + (ended ? 1 : 0);
+  if (length_ > 0 && row().back() == '\r') --length_;
+  return true;
+}
+
+}  // namespace lockstep::data
