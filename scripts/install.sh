@@ -9,7 +9,8 @@ running=(g++ cmake ninja-build pkg-config ccache
          libopenmpi-dev openmpi-bin libdnnl-dev libhwy-dev zlib1g-dev libxxhash-dev
          libtomlplusplus-dev nlohmann-json3-dev libspdlog-dev libcxxopts-dev
          ca-certificates curl)
-testing=(catch2 libeigen3-dev clang-format clang-tidy-16 libomp-16-dev python3 git
+testing=(catch2 libeigen3-dev clang-format clang-tidy-16 clang-16 libclang-rt-16-dev libomp-16-dev
+         python3 python3-numpy git
          slurmctld slurmd slurm-client iproute2 util-linux procps)
 
 case "${1-}" in

@@ -1,0 +1,296 @@
+"""The same records in every format and number of files train to the same weights; NumPy agrees."""
+
+import gzip
+import os
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import command
+import files
+from command import run
+
+FORMATS = ("idx", "csv", "npy", "tfrecord")
+LIMITS = "--train-limit 1500 --test-limit 300"
+TRAIN = "--layers 24 --epochs 1 --progress off"
+
+
+def python_with_numpy():
+    """Debian's interpreter has Debian's NumPy; another one in front of it may have none."""
+    for python in (sys.executable, "/usr/bin/python3"):
+        probe = subprocess.run([python, "-c", "import numpy"], capture_output=True, check=False)
+        if probe.returncode == 0:
+            return python
+    return None
+
+
+NUMPY = python_with_numpy()
+
+
+def crc32c(data):
+    """CRC-32C bit by bit, from its definition."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def masked(data):
+    crc = crc32c(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def varint(number):
+    out = b""
+    while number >= 128:
+        out, number = out + bytes([number & 127 | 128]), number >> 7
+    return out + bytes([number])
+
+
+def field(number, value):
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def example(pixels, label):
+    """tf.train.Example as TensorFlow serialises it: entries of the map in the keys' order."""
+    image = field(1, field(1, pixels))
+    number = field(3, field(1, varint(label)))
+    entries = (field(1, field(1, key) + field(2, value))
+               for key, value in ((b"image", image), (b"label", number)))
+    return field(1, b"".join(entries))
+
+
+def tfrecord(records):
+    out = b""
+    for pixels, label in records:
+        payload = example(pixels, label)
+        length = struct.pack("<Q", len(payload))
+        out += (length + struct.pack("<I", masked(length)) + payload
+                + struct.pack("<I", masked(payload)))
+    return out
+
+
+class Formats(command.CommandTest):
+    shared = None  # a folder with the sets, made by the first test that needs them
+
+    @classmethod
+    def tearDownClass(cls):
+        if cls.shared:
+            shutil.rmtree(cls.shared, ignore_errors=True)
+        super().tearDownClass()
+
+    def make_sets(self):
+        names = [f"{name}-{count}" for name in FORMATS for count in (1, 16)]
+        if not Formats.shared:
+            Formats.shared = Path(tempfile.mkdtemp(prefix="lockstep-test-"))
+            self.succeed("generate", self.shared / "drawn", LIMITS)
+            for name in names:
+                form, count = name.split("-")
+                self.succeed("convert", self.shared / "drawn", self.shared / name,
+                             f"--format {form} --files {count}")
+        return {name: self.shared / name for name in ("drawn", *names)}
+
+    @staticmethod
+    def flags(name):
+        return "--divide-by 255" if "csv" in name else ""
+
+    def trained(self, name, data, **options):
+        return self.train(TRAIN, "--data", data, self.flags(name), name=f"run-{name}", **options)
+
+    def test_all_formats_and_files_train_to_the_same_weights(self):
+        sets = self.make_sets()
+        hashes, read = {}, {}
+        ranks = 1
+        for name, data in sets.items():
+            made = self.trained(name, data, **({"threads": ranks} if ranks > 1 else {}))
+            hashes[f"{name} on {ranks}"] = made.summary["weights_hash"]
+            read[name] = made.summary["data"]["bytes_read"]
+            self.assertEqual(len(read[name]), ranks)
+            ranks = ranks % 3 + 1
+        for name in FORMATS:
+            for options in ({"threads": 2}, {"threads": 3}):
+                count = 16 if "threads" in options else 1
+                key = f"{name}-{count}"
+                made = self.trained(f"{key}-{options}", sets[key], **options)
+                hashes[f"{key} on {options}"] = made.summary["weights_hash"]
+        made = self.trained("tfrecord-mpi", sets["tfrecord-16"], ranks=2)
+        hashes["tfrecord-16 under mpirun"] = made.summary["weights_hash"]
+        self.assertEqual(len(set(hashes.values())), 1, hashes)
+
+    def test_each_rank_reads_its_own_records(self):
+        sets = self.make_sets()
+        for name, record in (("drawn", 784), ("npy-1", 784), ("idx-16", 784), ("tfrecord-1", None),
+                             ("csv-16", None)):
+            with self.subTest(name=name):
+                alone = self.trained(f"{name}-1", sets[name]).summary["data"]["bytes_read"]
+                two = self.trained(f"{name}-2", sets[name], threads=2)
+                two = two.summary["data"]["bytes_read"]
+                if record:
+                    self.assertEqual(alone, [1500 * record])
+                self.assertEqual(sum(two), alone[0])
+                self.assertLess(abs(two[0] - two[1]), 0.15 * alone[0])
+
+    def test_a_pattern_is_what_the_shell_would_give(self):
+        sets = self.make_sets()
+        by_folder = self.trained("by-folder", sets["npy-16"]).summary["weights_hash"]
+        by_pattern = self.trained("by-pattern", f"{sets['npy-16']}/t*.npy")
+        self.assertEqual(by_pattern.summary["weights_hash"], by_folder)
+        result = run("train --data", f"{self.folder}/nothing*", "--run-dir", self.folder / "none")
+        self.assert_refused(result, 65, ["nothing*", "no file matches"])
+
+    def test_compressed_files_train_to_the_same_weights(self):
+        sets = self.make_sets()
+        for name in ("csv-1", "npy-1", "tfrecord-16"):
+            with self.subTest(name=name):
+                plain = self.trained(name, sets[name]).summary["weights_hash"]
+                zipped = self.folder / f"{name}-zipped"
+                zipped.mkdir()
+                for path in sets[name].iterdir():
+                    (zipped / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), 1))
+                packed = self.trained(f"{name}-gz", zipped, threads=2)
+                self.assertEqual(packed.summary["weights_hash"], plain)
+
+    def test_conversion_gives_back_the_same_files(self):
+        idx = self.folder / "drawn"
+        self.succeed("generate", idx, "--train-limit 50 --test-limit 20")
+        first = {path.name: path.read_bytes() for path in idx.iterdir()}
+        npy, again = self.folder / "npy", self.folder / "again"
+        self.succeed("convert", idx, npy, "--format npy --files 7")
+        self.succeed("convert", npy, again, "--format idx")
+        self.assertEqual({path.name: path.read_bytes() for path in again.iterdir()}, first)
+        limited = self.folder / "limited"
+        self.succeed("convert", npy, limited, "--format csv --train-limit 9 --test-limit 3")
+        self.assertEqual((limited / "train.csv").read_text().count("\n"), 10)
+        self.assertEqual((limited / "test.csv").read_text().count("\n"), 4)
+
+    def test_tfrecord_of_another_writer(self):
+        folder = files.write_set(self.folder / "idx", train=40, test=10)
+        other = self.folder / "tfrecord"
+        self.succeed("convert", folder, other, "--format tfrecord")
+        for part, count in (("train", 40), ("test", 10)):
+            pixels, labels = files.images(count)[16:], files.labels(count)[8:]
+            golden = tfrecord((pixels[16 * i:16 * i + 16], labels[i]) for i in range(count))
+            self.assertEqual((other / f"{part}.tfrecord").read_bytes(), golden)
+
+    def test_refusals_of_convert(self):
+        folder = files.write_set(self.folder / "idx", train=5, test=3)
+        to = self.folder / "to"
+        for args, code, needles in (
+                ((folder, to), 2, ["--format"]), ((folder,), 2, ["convert"]), ((), 2, ["convert"]),
+                ((folder, to, "--format png"), 2, ["png"]),
+                ((folder, to, "--format csv --files 0"), 2, ["--files"]),
+                ((folder, to, "--format csv --files 4"), 2, ["3 test records", "4 files"]),
+                ((folder, folder, "--format csv"), 2, ["is there already"]),
+                ((self.folder / "nowhere", to, "--format csv"), 65, ["nowhere"]),
+                ((folder, "/proc/x", "--format csv"), 74, ["/proc/x"])):
+            with self.subTest(args=args):
+                self.assert_refused(run("convert", *args), code, needles)
+                shutil.rmtree(to, ignore_errors=True)
+        (folder / "train.csv").write_text("label,a\n1,2\n")
+        result = run("convert", folder, to, "--format npy")
+        self.assert_refused(result, 65, ["two formats", "--format"])
+        self.succeed("convert", folder, to, "--format npy --from-format idx")
+
+    def test_numbers_do_not_fit_into_idx(self):
+        folder = self.folder / "csv"
+        folder.mkdir()
+        for part in ("train", "test"):
+            (folder / f"{part}.csv").write_text("label,a\n1,2.5\n")
+        result = run("convert", folder, self.folder / "to", "--format idx")
+        self.assert_refused(result, 2, ["2.5", "record 0"])
+
+    def numpy(self, code):
+        done = subprocess.run([NUMPY, "-c", code], capture_output=True, text=True, check=False,
+                              cwd=self.folder, env={"PATH": os.environ["PATH"]})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    @unittest.skipIf(NUMPY is None, "no NumPy (scripts/install.sh brings python3-numpy)")
+    def test_numpy_reads_what_we_write(self):
+        idx = self.folder / "drawn"
+        self.succeed("generate", idx, "--train-limit 50 --test-limit 20")
+        self.succeed("convert", idx, self.folder / "npy", "--format npy")
+        self.succeed("convert", idx, self.folder / "csv", "--format csv")
+        self.numpy("""
+import numpy
+raw = numpy.fromfile("drawn/train-images-idx3-ubyte", "u1")[16:].reshape(50, 28, 28)
+labels = numpy.fromfile("drawn/train-labels-idx1-ubyte", "u1")[8:]
+x, y = numpy.load("npy/train-images.npy"), numpy.load("npy/train-labels.npy")
+assert x.dtype == numpy.uint8 and numpy.array_equal(x, raw), x.dtype
+assert numpy.array_equal(y, labels), y
+table = numpy.genfromtxt("csv/train.csv", delimiter=",", names=True)
+assert numpy.array_equal(table["label"], labels)
+assert numpy.array_equal(numpy.loadtxt("csv/train.csv", delimiter=",", skiprows=1)[:, 1:],
+                         raw.reshape(50, 784))
+""")
+
+    @unittest.skipIf(NUMPY is None, "no NumPy (scripts/install.sh brings python3-numpy)")
+    def test_we_read_what_numpy_writes(self):
+        self.numpy("""
+import numpy, os
+rng = numpy.random.default_rng(5)
+x, y = rng.integers(0, 256, (60, 5, 6)), rng.integers(0, 10, 60)
+for name, dtype, labels in (("u1", "u1", "i8"), ("i2", ">i2", "u1"), ("f4", "<f4", ">i4"),
+                            ("f8", ">f8", "u8"), ("i8", "i8", "i2")):
+    os.mkdir(name)
+    for part in ("train", "test"):
+        numpy.save(f"{name}/{part}-images.npy", x.astype(dtype))
+        numpy.save(f"{name}/{part}-labels.npy", y.astype(labels))
+os.mkdir("csv")
+for part in ("train", "test"):
+    numpy.savetxt(f"csv/{part}.csv", numpy.column_stack([x.reshape(60, 30), y]), fmt="%d",
+                  delimiter=",", comments="", header=",".join(f"p{i}" for i in range(30)) + ",label")
+numpy.save("fortran.npy", numpy.asfortranarray(x.reshape(60, 30)))
+""")
+        hashes = {}
+        for name in ("u1", "i2", "f4", "f8", "i8", "csv"):
+            made = self.train(TRAIN, "--data", self.folder / name, "--divide-by 255",
+                              name=f"run-{name}")
+            hashes[name] = made.summary["weights_hash"]
+        self.assertEqual(len(set(hashes.values())), 1, hashes)
+        shutil.copy(self.folder / "fortran.npy", self.folder / "u1" / "train-images.npy")
+        result = run("train --data", self.folder / "u1", "--run-dir", self.folder / "none")
+        self.assert_refused(result, 65, ["train-images.npy", "byte 10", "ascontiguousarray"])
+
+    def test_damaged_files_end_all_ranks_alike(self):
+        folder = files.write_set(self.folder / "idx", train=20, test=10)
+        chance = random.Random(3)
+        for name, victim in (("csv", "train.csv"), ("npy", "train-images.npy"),
+                             ("tfrecord", "test.tfrecord")):
+            good = self.folder / name
+            self.succeed("convert", folder, good, f"--format {name}")
+            whole = (good / victim).read_bytes()
+            cut = whole[:chance.randrange(20, len(whole) - 30)]
+            at = whole.index(b"\n") + 1 if name == "csv" else 9
+            flipped = whole[:at] + b"\xff" + whole[at + 1:]
+            cases = [cut, b"", b"\x1f\x8b", flipped, "fifo", "folder", None]
+            for case, content in enumerate(cases):
+                with self.subTest(name=name, case=case):
+                    path = good / victim
+                    if path.is_dir():
+                        path.rmdir()
+                    else:
+                        path.unlink()
+                    if content == "fifo":
+                        os.mkfifo(path)
+                    elif content == "folder":
+                        path.mkdir()
+                    elif content is None:
+                        path.symlink_to("nowhere")
+                    else:
+                        path.write_bytes(content)
+                    options = {"ranks": 2} if case == 0 else {"threads": 2}
+                    result = run("train --layers 4 --data", good, "--run-dir",
+                                 self.folder / "none", **options)
+                    self.assert_refused(result, 65, [path, "remedy:"])
+
+
+if __name__ == "__main__":
+    unittest.main()

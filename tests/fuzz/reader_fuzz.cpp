@@ -1,0 +1,96 @@
+// libFuzzer target of one reader: the bytes are its file. Built once for each FUZZ_FORMAT.
+//
+// What is refused must be refused by DataError; what is accepted must be readable to the last
+// record. Sanitizers and libFuzzer's limits of memory find the rest.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <numeric>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "data/content.hpp"
+#include "data/format.hpp"
+#include "data/source.hpp"
+#include "lib/base/errors.hpp"
+
+namespace lockstep::data {
+namespace {
+
+/// A regular file that has no name but that of its descriptor.
+class MemoryFile {
+ public:
+  explicit MemoryFile(std::span<const std::uint8_t> bytes)
+      : descriptor_(::memfd_create("fuzz", 0)) {
+    if (descriptor_ < 0) std::abort();
+    if (::write(descriptor_, bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) {
+      std::abort();
+    }
+  }
+  ~MemoryFile() { ::close(descriptor_); }
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+
+  std::string path() const { return "/proc/self/fd/" + std::to_string(descriptor_); }
+
+ private:
+  int descriptor_;
+};
+
+/// A pair is two bytes for the size of the images, the images, and the labels.
+void read_pair_or_file(Format format, std::span<const std::uint8_t> bytes) {
+  std::size_t first = bytes.size();
+  if (is_paired(format)) {
+    if (bytes.size() < 2) return;
+    const std::size_t size = bytes[0] + 256U * bytes[1];
+    bytes = bytes.subspan(2);
+    first = std::min(size, bytes.size());
+  }
+  const MemoryFile records(bytes.first(first));
+  const MemoryFile labels(bytes.subspan(first));
+  const auto source = open_files(format, {records.path(), labels.path()}, {});
+  constexpr std::uint64_t most = 256;
+  const auto count = static_cast<std::size_t>(std::min(source->records(), most));
+  std::vector<std::uint64_t> ids(count);
+  std::iota(ids.begin(), ids.end(), source->records() - count);
+  std::vector<float> x(count * source->features());
+  std::vector<std::int32_t> classes(count);
+  source->read(ids, x, classes);
+  for (const float value : x) {
+    if (!std::isfinite(value)) std::abort();
+  }
+  for (const std::int32_t label : classes) {
+    if (label < 0 || label >= 10) std::abort();
+  }
+}
+
+void read_gzip(std::span<const std::uint8_t> bytes) {
+  const MemoryFile file(bytes);
+  Content content(file.path());
+  content.finish(std::uint64_t{1} << 24);
+  if (content.size() > content.most_bytes()) std::abort();
+  std::uint8_t last = 0;
+  if (content.size() > 0) content.read_at(content.size() - 1, {&last, 1});
+}
+
+}  // namespace
+}  // namespace lockstep::data
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::span bytes(data, size);
+  try {
+    const auto format = lockstep::data::format_named(FUZZ_FORMAT);
+    if (format) {
+      lockstep::data::read_pair_or_file(*format, bytes);
+    } else {
+      lockstep::data::read_gzip(bytes);
+    }
+  } catch (const lockstep::DataError&) {
+  }
+  return 0;
+}

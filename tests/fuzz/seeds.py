@@ -1,0 +1,55 @@
+"""Writes small good files of a format as the seeds of its fuzz target: seeds.py FORMAT FOLDER."""
+
+import gzip
+import struct
+import sys
+import zlib
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "end_to_end"))
+import files  # noqa: E402
+from formats_test import example, field, tfrecord  # noqa: E402
+
+
+def npy(descr, shape, payload, version=1):
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    size = struct.pack("<H" if version == 1 else "<I", len(text))
+    return b"\x93NUMPY" + bytes([version, 0]) + size + text + payload
+
+
+def pair(images, labels):
+    return struct.pack("<H", len(images)) + images + labels
+
+
+def seeds(name):
+    if name == "idx":
+        yield pair(files.images(5), files.labels(5))
+        yield pair(gzip.compress(files.images(5)), files.labels(5))
+    elif name == "csv":
+        yield b"label,a,b\n1,2,3.5\n0,-1e3,7\n"
+        yield b'\xef\xbb\xbf"a ""x""",label\r\n"1",2\r\n\r\n'
+        yield gzip.compress(b"a,label\n1,2\n")
+    elif name == "npy":
+        labels = npy("<i8", "(2,)", struct.pack("<2q", 1, 2))
+        yield pair(npy("|u1", "(2, 3)", bytes(6)), labels)
+        yield pair(npy(">f4", "(2, 1)", struct.pack(">2f", 1, 2), 2), labels)
+        yield pair(npy("<f8", "(2, 1)", struct.pack("<2d", 1, 2)), npy("|u1", "(2, 1)", b"\1\2"))
+    elif name == "tfrecord":
+        yield tfrecord([(b"abc", 1), (b"def", 2)])
+        yield gzip.compress(tfrecord([(b"abc", 1)]))
+        yield example(b"abc", 1) + field(2, b"unknown")
+    else:
+        yield gzip.compress(b"some text" * 9)
+        yield gzip.compress(b"one") + gzip.compress(b"two")
+        yield zlib.compress(b"text", wbits=31, level=0)
+
+
+def main(name, folder):
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for index, content in enumerate(seeds(name)):
+        (folder / f"seed-{index}").write_bytes(content)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
