@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds and tests the presets dev and asan, and builds cuda where there is a toolkit.
+# Installs what is missing, builds and tests the presets dev and asan, fuzzes the readers of data, and builds cuda
+# where there is a toolkit.
 #   scripts/test.sh             under 20 minutes on two cores
-#   scripts/test.sh --all       tsan as well, and the tests labelled slow
+#   scripts/test.sh --all       tsan as well, the tests labelled slow, and minutes of fuzzing
 # With CI=true a warning in dev is an error. The last line is `N passed, N failed`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -65,6 +66,22 @@ for preset in "${presets[@]}"; do
   notes+=("$preset: ${good:-0} passed, $bad failed")
 done
 [ ${#selection[@]} -eq 0 ] || notes+=("slow and tsan: skipped, they run with --all")
+
+# A crash that few seconds find is news; minutes of every reader come with --all.
+fuzz_seconds=4
+[ ${#selection[@]} -gt 0 ] || fuzz_seconds=120
+if ! command -v clang++-16 >/dev/null; then
+  notes+=("fuzz: skipped, no clang++-16 (scripts/install.sh brings it)")
+elif build fuzz; then
+  printf '\n== fuzz: %s s for each reader\n' "$fuzz_seconds"
+  if tests/fuzz/run.sh "$fuzz_seconds"; then
+    passed=$((passed + 1))
+    notes+=("fuzz: passed, $fuzz_seconds s for each reader")
+  else
+    failed=$((failed + 1))
+    notes+=("fuzz: FAILED")
+  fi
+fi
 
 PATH=$PATH:/usr/local/cuda/bin
 if command -v nvcc >/dev/null; then

@@ -71,7 +71,7 @@ RUN_FILE_ERRORS = [  # text of the run file, what the message must name
 
 class Usage(command.CommandTest):
     def test_help_and_version(self):
-        for args, needles in (("--help", ["train", "generate", "compare"]),
+        for args, needles in (("--help", ["train", "generate", "convert", "compare"]),
                               ("train --help", [f"--{key}" for key in DEFAULTS]),
                               ("generate --help", ["--train-limit", "--seed"]),
                               ("compare --help", ["RUN_A RUN_B", "--json", "1 where they differ"]),

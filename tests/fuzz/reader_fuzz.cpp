@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "data/content.hpp"
+#include "data/crc32c.hpp"
 #include "data/format.hpp"
 #include "data/source.hpp"
 #include "lib/base/errors.hpp"
@@ -42,8 +43,28 @@ class MemoryFile {
   int descriptor_;
 };
 
+/// No mutation finds a checksum: after an even first byte the rest becomes the payload of a record
+/// whose checksums hold.
+std::vector<std::uint8_t> framed(std::span<const std::uint8_t> bytes) {
+  std::vector<std::uint8_t> out;
+  const auto put = [&](std::uint64_t value, int size) {
+    for (int i = 0; i < size; ++i) out.push_back(static_cast<std::uint8_t>(value >> (8 * i)));
+  };
+  const auto payload = bytes.subspan(1);
+  put(payload.size(), 8);
+  put(masked(crc32c(out)), 4);
+  out.insert(out.end(), payload.begin(), payload.end());
+  put(masked(crc32c(payload)), 4);
+  return out;
+}
+
 /// A pair is two bytes for the size of the images, the images, and the labels.
 void read_pair_or_file(Format format, std::span<const std::uint8_t> bytes) {
+  std::vector<std::uint8_t> frame;
+  if (format == Format::tfrecord && !bytes.empty() && bytes[0] % 2 == 0) {
+    frame = framed(bytes);
+    bytes = frame;
+  }
   std::size_t first = bytes.size();
   if (is_paired(format)) {
     if (bytes.size() < 2) return;

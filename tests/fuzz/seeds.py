@@ -37,7 +37,11 @@ def seeds(name):
     elif name == "tfrecord":
         yield tfrecord([(b"abc", 1), (b"def", 2)])
         yield gzip.compress(tfrecord([(b"abc", 1)]))
-        yield example(b"abc", 1) + field(2, b"unknown")
+        yield b"\0" + example(b"abc", 1) + field(2, b"unknown")
+        floats = field(2, field(1, struct.pack("<2f", 0.5, 2)))
+        entries = (field(1, field(1, key) + field(2, value))
+                   for key, value in ((b"image", floats), (b"label", field(3, b"\x08\x07"))))
+        yield b"\0" + field(1, b"".join(entries))
     else:
         yield gzip.compress(b"some text" * 9)
         yield gzip.compress(b"one") + gzip.compress(b"two")
