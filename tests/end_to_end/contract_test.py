@@ -413,7 +413,7 @@ class Agreement(command.CommandTest):
         result = self.job(mpirun(2, *train, options=f"-wdir {here}"),
                           mpirun(1, *train, options=f"-wdir {there}"))
         self.assertIn(result.code, (2, 65), str(result))
-        self.assert_refused(result, result.code, ["rank 2", "training set", "20 of", "30 of"])
+        self.assert_refused(result, result.code, ["rank 2", "training set", "20 records", "30 records"])
         shutil.rmtree(there / "digits")
         result = self.job(mpirun(2, *train, options=f"-wdir {here}"),
                           mpirun(1, *train, options=f"-wdir {there}"))
