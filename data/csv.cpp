@@ -72,7 +72,7 @@ void CsvSource::parse_header(std::string_view row) {
       fail);
   const auto labels = std::count(columns_.begin(), columns_.end(), "label");
   if (labels != 1) {
-    throw DataError(place + ": " + (labels == 0 ? "no column" : "two columns") +
+    throw DataError(place + ": " + (labels == 0 ? "no column" : "more than one column") +
                         " of the header is named 'label'; it begins with '" +
                         shown(columns_.front()) + "'",
                     "give the file a header line in which one column is named label");

@@ -1,10 +1,12 @@
 #include "data/tfrecord.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <catch2/catch.hpp>
 #include <limits>
 
 #include "data/crc32c.hpp"
+#include "data/writer.hpp"
 #include "lib/base/errors.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/data/idx_bytes.hpp"
@@ -93,6 +95,23 @@ TEST_CASE("CRC-32C is that of RFC 3720, by instruction and by table", "[data]") 
     const auto piece = std::span(bytes).first(size);
     CHECK(data::crc32c(piece) == data::crc32c_by_table(piece));
   }
+}
+
+TEST_CASE("a file that TensorFlow wrote is read, and written alike", "[data]") {
+  // tf.io.TFRecordWriter of TensorFlow 2.21: image b"\\x01\\x02\\xff", label 7.
+  const Bytes golden{0x24, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x42, 0x2B, 0x80, 0x4D, 0x0A,
+                     0x22, 0x0A, 0x10, 0x0A, 0x05, 0x69, 0x6D, 0x61, 0x67, 0x65, 0x12, 0x07, 0x0A,
+                     0x05, 0x0A, 0x03, 0x01, 0x02, 0xFF, 0x0A, 0x0E, 0x0A, 0x05, 0x6C, 0x61, 0x62,
+                     0x65, 0x6C, 0x12, 0x05, 0x1A, 0x03, 0x0A, 0x01, 0x07, 0xB9, 0x17, 0xA0, 0xD0};
+  CHECK(RecordFile(golden).read({.limit = {}, .divide_by = 1.0F}) == Records{{1, 2, 255}, {7}});
+  const TemporaryFolder folder;
+  data::write_records({folder.path(), "train", data::Format::tfrecord, 1},
+                      {1, {3}, data::Element::byte}, [](std::uint64_t, std::span<float> features) {
+                        const std::vector<float> pixels{1, 2, 255};
+                        std::copy(pixels.begin(), pixels.end(), features.begin());
+                        return 7;
+                      });
+  CHECK(read_bytes(folder.path() / "train.tfrecord") == golden);
 }
 
 TEST_CASE("examples are read in every encoding that protocol buffers allow", "[data]") {
