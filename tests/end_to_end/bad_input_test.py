@@ -91,6 +91,9 @@ SETTINGS = {
     "--mesh rows=1": ["mesh", "rows=1"],
     "--products library": ["products library", "canonical", "--reduction allreduce"],
     "--reduction allreduce --audit-every 3": ["audit-every", "canonical"],
+    "--reduction allreduce --exchange sums": ["exchange sums", "canonical"],
+    "--exchange sums --audit-every 3": ["audit-every", "--exchange activations"],
+    "--sentinel-steps 0": ["sentinel-steps", "0"],
     "--reduction allreduce --simd avx2": ["simd avx2", "--products strict"],
 }
 

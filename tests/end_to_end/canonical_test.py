@@ -17,6 +17,9 @@ RANKS = (1, 2, 3, 4, 5, 8, 13, 16)
 WORLDS = ([("", {"threads": ranks}) for ranks in RANKS] +
           [(f"--backend {backend}", {"ranks": ranks})
            for backend in ("shared", "mpi") for ranks in RANKS])
+SUMS = ([("--exchange sums", {"threads": ranks}) for ranks in (1, 3, 8)] +
+        [("--exchange sums --backend shared", {"ranks": ranks}) for ranks in (2, 5, 13)] +
+        [("--exchange sums --backend mpi", {"ranks": ranks}) for ranks in (3, 4)])
 
 
 class Canonical(command.CommandTest):
@@ -36,10 +39,10 @@ class Canonical(command.CommandTest):
         self.assertEqual(len(found), 1, "\n".join(f"{worlds}: {key}" for key, worlds in
                                                   found.items()))
 
-    def test_ranks_and_backends(self):
+    def test_ranks_backends_and_exchanges(self):
         for name, job in JOBS.items():
             with self.subTest(job=name):
-                self.assert_one(self.hashes(job, WORLDS, "--threads 1"))
+                self.assert_one(self.hashes(job, WORLDS + SUMS, "--threads 1"))
 
     def test_threads_of_a_rank(self):
         for name, job in JOBS.items():
