@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <exception>
 #include <mutex>
 #include <stdexcept>
@@ -65,7 +66,7 @@ class ThreadCommunicator final : public DirectCommunicator {
     return reinterpret_cast<std::uintptr_t>(data);
   }
   const std::byte* find(int, std::uintptr_t where) const noexcept override {
-    return reinterpret_cast<const std::byte*>(where);
+    return std::bit_cast<const std::byte*>(where);
   }
 
   Group& group_;
