@@ -1,0 +1,226 @@
+// A data set as a pipeline: where elements come from, and what is done to them on the way.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "lib/base/errors.hpp"
+#include "lib/distribute/readers.hpp"
+
+namespace lockstep {
+
+/// What is known of a data set before it is read.
+struct DatasetFacts {
+  std::uint64_t files = 0;  ///< it comes from; 0: it does not
+  std::uint64_t batch_size =
+      0;  ///< elements are batches of at most so many examples; 0: they are not
+  bool drop_remainder = false;  ///< and all of them are full
+  std::size_t prefetch = 0;     ///< elements read ahead at the end of the pipeline
+  std::string identity = {};    ///< what distinguishes the data from other data, in words
+};
+
+/// Elements of type T in a fixed order: a description, which reads nothing before it is iterated.
+///
+/// A value: cheap to copy, never changed; transformations return new ones. sources.hpp makes them.
+/// Elements are numbers, texts, Tensors, and pairs or tuples of them; others can be mapped, not
+/// batched. A pass is opened for an epoch, and everything random is a function of (seed, epoch,
+/// element), so a data set yields the same elements wherever and however often it is read.
+/// Order    the size is known and any element is reached at once behind range, from_elements and
+///          from_source, through map, batch, repeat, take, shard and shuffle(seed). Generators and
+///          files of unknown length can only be read in order.
+/// Errors   transformations throw ConfigError for what cannot be done; reading throws what sources
+///          and the given functions throw.
+/// Ranks    everything is local. See Strategy for what is not.
+template <class T>
+class Dataset {
+ public:
+  using Element = T;
+  using Open = readers::Open<T>;
+
+  /// `open` begins a pass; it must outlast nothing else and may be called from any thread.
+  Dataset(Open open, DatasetFacts facts) : open_(std::move(open)), facts_(std::move(facts)) {}
+
+  const DatasetFacts& facts() const noexcept { return facts_; }
+
+  /// Elements of an epoch, perhaps `endless`; none where that is not known before it is read.
+  std::optional<std::uint64_t> size() const { return open_({})->size(); }
+
+  /// `function(element)`, or `function(parts...)` of a pair or tuple.
+  template <class Function>
+  auto map(Function function) const {
+    using To = std::decay_t<decltype(call_with(function, std::declval<T>()))>;
+    return mapped<To>([function](Item<T> item) mutable -> To {
+      return call_with(function, std::move(item.value));
+    });
+  }
+
+  /// `function(element, draw)`: see Draw for the random numbers that it brings.
+  template <class Function>
+  auto map_random(std::uint64_t seed, Function function) const {
+    using To = std::decay_t<std::invoke_result_t<Function, T, const Draw&>>;
+    return mapped<To>([function, seed](Item<T> item) mutable -> To {
+      return function(std::move(item.value), Draw{seed, item.epoch, item.id});
+    });
+  }
+
+  /// Batches of `size` elements that follow each other: see Batched. Under a Strategy `size` is the
+  /// global batch. The last batch may be smaller, unless it is dropped.
+  Dataset<Batched<T>> batch(std::uint64_t size, bool drop_remainder = false) const {
+    if (size == 0) throw ConfigError("batches of 0 elements", "give at least 1");
+    DatasetFacts facts = behind_prefetch();
+    facts.batch_size = size;
+    facts.drop_remainder = drop_remainder;
+    return {[open = opener(), size, drop_remainder](const Pass& pass) {
+              return std::make_unique<readers::BatchesOf<T>>(open(pass), size, drop_remainder);
+            },
+            facts};
+  }
+
+  /// `times` passes in a row (at least 1): in epoch e those of epochs e * times, e * times + 1, ...
+  Dataset repeat(std::uint64_t times) const {
+    if (times == 0) throw ConfigError("0 repetitions", "give at least 1, or none: without end");
+    return repeated(times);
+  }
+
+  /// Passes without end: from epoch e on those of epochs e, e + 1, ... Of nothing, it is nothing.
+  Dataset repeat() const { return repeated(0); }
+
+  /// The first `count` elements; under FILE, of each worker's files.
+  Dataset take(std::uint64_t count) const {
+    return then([count](ReaderPtr<T> from, const Pass&) {
+      return std::make_unique<readers::Taken<T>>(std::move(from), count);
+    });
+  }
+
+  /// Elements index, index + count, index + 2 count, ...: for sets that shard themselves.
+  Dataset shard(std::uint64_t count, std::uint64_t index) const {
+    if (index >= count) {
+      throw ConfigError("shard " + std::to_string(index) + " of " + std::to_string(count),
+                        "shards are counted from 0");
+    }
+    return then([count, index](ReaderPtr<T> from, const Pass&) {
+      return std::make_unique<readers::Sharded<T>>(std::move(from), count, index);
+    });
+  }
+
+  /// All elements in another order in every epoch, a function of (seed, epoch) (and, under FILE, of
+  /// the worker) in constant memory. Throws ConfigError unless the size is known and finite.
+  Dataset shuffle(std::uint64_t seed) const {
+    const auto all = size();
+    if (!all || *all == endless) {
+      throw ConfigError("shuffle of a data set whose end is not known",
+                        "give the number of elements to draw from: shuffle(seed, places)");
+    }
+    return then([seed](ReaderPtr<T> from, const Pass& pass) {
+      const std::uint64_t own = readers::seed_of(seed, pass);
+      return std::make_unique<readers::Shuffled<T>>(std::move(from), own, pass.epoch);
+    });
+  }
+
+  /// The same for any data set, as far as `places` (at least 1) elements in memory allow: each is
+  /// drawn from those that are next.
+  Dataset shuffle(std::uint64_t seed, std::size_t places) const {
+    if (places == 0) throw ConfigError("shuffle among 0 elements", "give at least 1");
+    return then([seed, places](ReaderPtr<T> from, const Pass& pass) {
+      const std::uint64_t own = readers::seed_of(seed, pass);
+      return std::make_unique<readers::BufferShuffled<T>>(std::move(from), own, pass.epoch, places);
+    });
+  }
+
+  /// A thread that reads at most `depth` elements (at least 1) ahead. Best the last in a pipeline:
+  /// behind it elements can only be read in order.
+  Dataset prefetch(std::size_t depth) const {
+    if (depth == 0) throw ConfigError("prefetch of 0 elements", "give at least 1, or leave it out");
+    Dataset ahead(opener(), behind_prefetch());
+    ahead.facts_.prefetch = depth;
+    return ahead;
+  }
+
+  /// A pass of one epoch, read ahead as prefetch() said.
+  ReaderPtr<T> open(const Pass& pass) const { return opener()(pass); }
+
+  /// The same without prefetch at the end, for who reads ahead himself.
+  ReaderPtr<T> open_plain(const Pass& pass) const { return open_(pass); }
+
+  /// Iterates over one epoch:  for (auto& element : dataset.epoch(2))
+  class Elements;
+  Elements epoch(std::uint64_t number) const { return Elements(open({.epoch = number})); }
+
+ private:
+  template <class>
+  friend class Dataset;
+
+  Open opener() const {
+    if (facts_.prefetch == 0) return open_;
+    return [open = open_, depth = facts_.prefetch](const Pass& pass) {
+      return std::make_unique<readers::Prefetched<T>>(open(pass), depth);
+    };
+  }
+
+  DatasetFacts behind_prefetch() const {
+    DatasetFacts facts = facts_;
+    facts.prefetch = 0;
+    return facts;
+  }
+
+  /// The data set whose passes are `wrap(pass of this one)`.
+  template <class Wrap>
+  Dataset then(Wrap wrap) const {
+    return {[open = opener(), wrap](const Pass& pass) -> ReaderPtr<T> {
+              return wrap(open(pass), pass);
+            },
+            behind_prefetch()};
+  }
+
+  template <class To, class Function>
+  Dataset<To> mapped(Function function) const {
+    return {[open = opener(), function](const Pass& pass) -> ReaderPtr<To> {
+              return std::make_unique<readers::Mapped<T, To, Function>>(open(pass), function);
+            },
+            behind_prefetch()};
+  }
+
+  Dataset repeated(std::uint64_t times) const {
+    return {[open = opener(), times](const Pass& pass) {
+              return std::make_unique<readers::Repeated<T>>(open, pass, times);
+            },
+            behind_prefetch()};
+  }
+
+  Open open_;
+  DatasetFacts facts_;
+};
+
+/// A range of input iterators over one pass: begin() is called once.
+template <class T>
+class Dataset<T>::Elements {
+ public:
+  explicit Elements(ReaderPtr<T> reader) : reader_(std::move(reader)) {}
+
+  struct End {};
+  class Iterator {
+   public:
+    explicit Iterator(Reader<T>& reader) : reader_(&reader), item_(reader.next()) {}
+    T& operator*() { return item_->value; }
+    Iterator& operator++() {
+      item_ = reader_->next();
+      return *this;
+    }
+    bool operator==(End) const { return !item_; }
+
+   private:
+    Reader<T>* reader_;
+    std::optional<Item<T>> item_;
+  };
+
+  Iterator begin() { return Iterator(*reader_); }
+  End end() const { return {}; }
+
+ private:
+  ReaderPtr<T> reader_;
+};
+
+}  // namespace lockstep

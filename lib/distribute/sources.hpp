@@ -1,0 +1,198 @@
+// Where data sets come from.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "data/file_streams.hpp"
+#include "data/source.hpp"
+#include "lib/distribute/dataset.hpp"
+#include "lib/distribute/files.hpp"
+
+namespace lockstep {
+
+/// The numbers 0 to count - 1, whose ids they are.
+Dataset<std::int64_t> range(std::int64_t count);
+
+/// A record of a data::Source: its features [features], and its label.
+using Example = std::pair<Tensor<float>, std::int32_t>;
+
+/// The records of `source`; under FILE, of each worker's files. A record's number is its id.
+/// Passes take turns to read: the source need not be thread-safe.
+Dataset<Example> from_source(std::shared_ptr<data::Source> source);
+
+namespace sources {
+
+template <class T>
+class Elements final : public IndexedReader<T> {
+ public:
+  Elements(std::shared_ptr<const std::vector<T>> elements, std::uint64_t epoch)
+      : elements_(std::move(elements)), epoch_(epoch) {}
+
+  std::optional<std::uint64_t> size() const override { return elements_->size(); }
+  Item<T> at(std::uint64_t index) override { return {elements_->at(index), index, epoch_}; }
+
+ private:
+  std::shared_ptr<const std::vector<T>> elements_;
+  std::uint64_t epoch_;
+};
+
+template <class T>
+class Generated final : public Reader<T> {
+ public:
+  Generated(std::function<std::optional<T>()> next, std::uint64_t epoch)
+      : next_(std::move(next)), epoch_(epoch) {}
+
+  std::optional<Item<T>> next() override {
+    if (ended_) return std::nullopt;
+    auto value = next_();
+    ended_ = !value;
+    if (ended_) return std::nullopt;
+    return Item<T>{std::move(*value), id_++, epoch_};
+  }
+
+ private:
+  std::function<std::optional<T>()> next_;
+  std::uint64_t epoch_;
+  std::uint64_t id_ = 0;
+  bool ended_ = false;
+};
+
+}  // namespace sources
+
+/// The elements of a vector, in order; an element's index is its id.
+template <class T>
+Dataset<T> from_elements(std::vector<T> elements) {
+  const auto shared = std::make_shared<const std::vector<T>>(std::move(elements));
+  return {[shared](const Pass& pass) {
+            return std::make_unique<sources::Elements<T>>(shared, pass.epoch);
+          },
+          {.identity = std::to_string(shared->size()) + " elements"}};
+}
+
+/// Yields one element a call, and nothing at its end, if it has one.
+template <class T>
+using Generator = std::function<std::optional<T>()>;
+
+/// The elements of a generator. `start` makes a new one for each epoch, so every pass begins at the
+/// first element; on every rank the same ones come, or a Strategy cannot share them out. An
+/// element's place in the pass is its id.
+template <class T>
+Dataset<T> from_generator(std::function<Generator<T>()> start) {
+  return {[start = std::move(start)](const Pass& pass) {
+            return std::make_unique<sources::Generated<T>>(start(), pass.epoch);
+          },
+          {.identity = "a generator"}};
+}
+
+/// How several files become one stream.
+struct FileOptions {
+  std::size_t cycle_length = 1;  ///< files that are open at a time
+  std::size_t block_length = 1;  ///< elements taken from one before the next one's turn
+  bool shuffle_files = false;    ///< in an order that is a function of (seed, epoch) (and worker)
+  std::uint64_t seed = 22;
+};
+
+namespace sources {
+
+/// Takes blocks from `cycle_length` open files in turn; one that ends makes room for the next.
+template <class T>
+class Interleaved final : public Reader<T> {
+ public:
+  using Read = std::function<Generator<T>(const std::string& path)>;
+
+  Interleaved(std::vector<NumberedFile> files, Read read, const FileOptions& options,
+              std::uint64_t epoch)
+      : files_(std::move(files)), read_(std::move(read)), options_(options), epoch_(epoch) {}
+
+  std::optional<Item<T>> next() override {
+    while (fill()) {
+      Open& file = open_[turn_];
+      std::optional<T> value;
+      if (taken_ < options_.block_length) value = file.next();
+      if (value) {
+        ++taken_;
+        return Item<T>{std::move(*value), file_record_id(file.number, file.records++), epoch_};
+      }
+      if (taken_ < options_.block_length) end_file();
+      next_turn();
+    }
+    return std::nullopt;
+  }
+
+ private:
+  struct Open {
+    Generator<T> next;
+    std::uint64_t number = 0;
+    std::uint64_t records = 0;
+  };
+
+  /// Opens files where there is room; false where none is open.
+  bool fill() {
+    while (open_.size() < options_.cycle_length && opened_ < files_.size()) {
+      open_.push_back(open_next());
+    }
+    return !open_.empty();
+  }
+
+  Open open_next() {
+    const NumberedFile& file = files_[opened_++];
+    return {read_(file.path), file.number};
+  }
+
+  /// The file whose turn it is has ended: another takes its place, and its turn comes next round.
+  void end_file() {
+    if (opened_ < files_.size()) {
+      open_[turn_] = open_next();
+      return;
+    }
+    open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(turn_--));
+  }
+
+  void next_turn() {
+    taken_ = 0;
+    ++turn_;
+    if (turn_ >= open_.size()) turn_ = 0;
+  }
+
+  std::vector<NumberedFile> files_;
+  Read read_;
+  FileOptions options_;
+  std::uint64_t epoch_;
+  std::vector<Open> open_;
+  std::size_t opened_ = 0;
+  std::size_t turn_ = 0;
+  std::size_t taken_ = 0;
+};
+
+}  // namespace sources
+
+/// The elements of the files that match `pattern`, each read by `read(path)`.
+///
+/// Files are sorted by name, so every rank deals the same list; under FILE worker w of N reads
+/// files w, w + N, ... and shuffles those. The order is a function of (seed, epoch). An element's
+/// id is its file's place in the sorted list times 2^40 plus its place in the file. Errors   throws
+/// DataError where no regular file matches, naming the pattern; ConfigError for a
+///          cycle or block of 0.
+template <class T>
+Dataset<T> from_files(const std::string& pattern,
+                      std::function<Generator<T>(const std::string& path)> read,
+                      const FileOptions& options = {}) {
+  auto paths = find_files(pattern);
+  require_lengths(options.cycle_length, options.block_length);
+  DatasetFacts facts{.files = paths.size(), .identity = identity_of(paths)};
+  return {[paths = std::move(paths), read = std::move(read), options](const Pass& pass) {
+            auto files = dealt_files(paths, pass);
+            if (options.shuffle_files) files = shuffled_files(files, options.seed, pass);
+            return std::make_unique<sources::Interleaved<T>>(std::move(files), read, options,
+                                                             pass.epoch);
+          },
+          facts};
+}
+
+}  // namespace lockstep

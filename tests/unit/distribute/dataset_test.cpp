@@ -1,0 +1,185 @@
+#include "lib/distribute/dataset.hpp"
+
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "lib/distribute/sources.hpp"
+#include "tests/support/numbered_file.hpp"
+#include "tests/support/temporary_folder.hpp"
+#include "tests/support/toy_source.hpp"
+
+using namespace lockstep;
+using Numbers = std::vector<std::int64_t>;
+
+namespace {
+
+template <class T>
+std::vector<T> all_of(const Dataset<T>& dataset, std::uint64_t epoch = 0) {
+  std::vector<T> all;
+  for (auto& element : dataset.epoch(epoch)) all.push_back(element);
+  return all;
+}
+
+/// Elements by position, where they can be reached so.
+template <class T>
+std::vector<T> by_position(const Dataset<T>& dataset, std::uint64_t epoch = 0) {
+  const auto reader = dataset.open({.epoch = epoch});
+  std::vector<T> all(reader->size().value());
+  for (std::uint64_t i = all.size(); i-- > 0;) all[i] = reader->at(i).value;
+  return all;
+}
+
+Dataset<std::int64_t> counting_from(std::int64_t first, std::int64_t count) {
+  return from_generator<std::int64_t>([=] {
+    return [first, last = first + count]() mutable -> std::optional<std::int64_t> {
+      return first < last ? std::optional(first++) : std::nullopt;
+    };
+  });
+}
+
+std::string texts(const Dataset<Tensor<std::int64_t>>& batches) {
+  std::string text;
+  for (auto& batch : batches.epoch(0)) text += to_text(batch);
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("elements come in order, from anywhere", "[distribute]") {
+  CHECK(all_of(range(4)) == Numbers{0, 1, 2, 3});
+  CHECK(all_of(range(0)).empty());
+  CHECK(all_of(from_elements<std::string>({"a", "b"})) == std::vector<std::string>{"a", "b"});
+  CHECK(all_of(counting_from(3, 2), 7) == Numbers{3, 4});
+  CHECK_FALSE(counting_from(3, 2).size());
+  const auto toy = all_of(from_source(std::make_shared<ToySource>(5, 3, 2)));
+  CHECK(toy.size() == 5);
+  CHECK(toy[4].first.shape() == Shape{3});
+}
+
+TEST_CASE("transformations compose, in order and by position alike", "[distribute]") {
+  const bool stream = GENERATE(false, true);
+  const auto ten = stream ? counting_from(0, 10) : range(10);
+  const auto check = [&](const Dataset<std::int64_t>& dataset, const Numbers& expected) {
+    CHECK(all_of(dataset) == expected);
+    CHECK(all_of(dataset) == expected);  // again
+    CHECK(all_of(dataset.prefetch(3)) == expected);
+    if (!stream) CHECK(by_position(dataset) == expected);
+  };
+  check(ten.map([](std::int64_t i) { return i * i; }).take(4), {0, 1, 4, 9});
+  check(ten.take(2).repeat(3), {0, 1, 0, 1, 0, 1});
+  check(ten.take(2).repeat().take(5), {0, 1, 0, 1, 0});
+  check(ten.take(0).repeat(), {});
+  check(ten.shard(3, 0), {0, 3, 6, 9});
+  check(ten.shard(3, 2), {2, 5, 8});
+  check(ten.take(1).shard(3, 2), {});
+  check(ten.take(99), {0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
+}
+
+TEST_CASE("batches stack elements", "[distribute]") {
+  const bool stream = GENERATE(false, true);
+  const auto seven = stream ? counting_from(0, 7) : range(7);
+  CHECK(texts(seven.batch(3)) == "[0, 1, 2][3, 4, 5][6]");
+  CHECK(texts(seven.batch(3, true)) == "[0, 1, 2][3, 4, 5]");
+  CHECK(texts(seven.batch(2).batch(2).take(1)) == "[[0, 1], [2, 3]]");
+  if (!stream) CHECK(by_position(seven.batch(3)) == all_of(seven.batch(3)));
+  const auto nested = seven.map([](std::int64_t i) {
+    return std::pair(Tensor<float>({static_cast<float>(i), 0.5F}), std::tuple(i, std::string("x")));
+  });
+  const auto batch = all_of(nested.batch(2))[1];
+  CHECK(to_text(batch) == "([[2.0, 0.5], [3.0, 0.5]], ([2, 3], [x, x]))");
+  CHECK(rows_of(batch) == 2);
+  CHECK(to_text(cut(batch, 1, 2)) == "([[3.0, 0.5]], ([3], [x]))");
+}
+
+TEST_CASE("elements that do not fit together are bad data", "[distribute]") {
+  const auto ragged = from_elements(std::vector{Tensor<float>({1, 2}), Tensor<float>({1, 2, 3})});
+  CHECK_THROWS_AS(all_of(ragged.batch(2)), DataError);
+  CHECK_NOTHROW(all_of(ragged.batch(1)));
+}
+
+TEST_CASE("a shuffled order is a function of seed and epoch", "[distribute]") {
+  const auto pool = GENERATE(std::size_t{0}, 1, 4, 50);
+  const auto shuffled = [&](std::uint64_t seed) {
+    return pool == 0 ? range(20).shuffle(seed) : counting_from(0, 20).shuffle(seed, pool);
+  };
+  const auto first = all_of(shuffled(1));
+  CHECK(std::multiset(first.begin(), first.end()).size() == 20);
+  CHECK(std::set(first.begin(), first.end()).size() == 20);
+  CHECK(all_of(shuffled(1)) == first);
+  if (pool == 1) {
+    CHECK(first == all_of(range(20)));
+    return;
+  }
+  CHECK(all_of(shuffled(1), 1) != first);
+  CHECK(all_of(shuffled(2)) != first);
+  const auto twice = all_of(shuffled(1).repeat(2));  // epochs 0 and 1
+  CHECK(Numbers(twice.begin(), twice.begin() + 20) == first);
+  CHECK(Numbers(twice.begin() + 20, twice.end()) == all_of(shuffled(1), 1));
+}
+
+TEST_CASE("random transformations follow the element", "[distribute]") {
+  const auto noisy = [](const Dataset<std::int64_t>& numbers) {
+    return numbers.map_random(5, [](std::int64_t i, const Draw& draw) {
+      return std::pair(i, draw.uniform(0) + draw.uniform(1));
+    });
+  };
+  const auto plain = all_of(noisy(range(30)));
+  auto shuffled = all_of(noisy(range(30).shuffle(3)));
+  CHECK(shuffled != plain);
+  std::sort(shuffled.begin(), shuffled.end());
+  CHECK(shuffled == plain);
+  CHECK(all_of(noisy(range(30).shard(3, 1)))[2] == plain[7]);
+  CHECK(all_of(noisy(range(30)), 1) != plain);
+  CHECK(plain[0].second != plain[1].second);
+}
+
+TEST_CASE("files by pattern are sorted and interleaved", "[distribute]") {
+  const test::TemporaryFolder folder;
+  for (const int i : {2, 0, 1}) {
+    test::write_numbers(folder.path() / ("f" + std::to_string(i)), 10 * i, 2 + i);
+  }
+  std::filesystem::create_directory(folder.path() / "f9");
+  const auto read = [&](const FileOptions& options) {
+    return from_files<std::int64_t>(folder.path() / "f*", test::read_numbers, options);
+  };
+  CHECK(read({}).facts().files == 3);
+  CHECK(all_of(read({})) == Numbers{0, 1, 10, 11, 12, 20, 21, 22, 23});
+  CHECK(all_of(read({.cycle_length = 2})) == Numbers{0, 10, 1, 11, 12, 20, 21, 22, 23});
+  CHECK(all_of(read({.cycle_length = 3, .block_length = 2})) ==
+        Numbers{0, 1, 10, 11, 20, 21, 12, 22, 23});
+  CHECK(all_of(read({.cycle_length = 9})).size() == 9);
+  const auto shuffled = read({.shuffle_files = true, .seed = 1});
+  std::set<Numbers> orders;
+  for (std::uint64_t epoch = 0; epoch < 20; ++epoch) orders.insert(all_of(shuffled, epoch));
+  CHECK(orders.size() > 2);
+  CHECK(all_of(shuffled, 4) == all_of(shuffled, 4));
+  const auto reader = read({}).open({.worker = 1, .workers = 2});
+  CHECK(reader->next()->id == std::uint64_t{1} << 40);
+  CHECK_THROWS_AS(from_files<std::int64_t>(folder.path() / "g*", test::read_numbers), DataError);
+  CHECK_THROWS_AS(read({.cycle_length = 0}), ConfigError);
+  CHECK_THROWS_AS(read({.block_length = 0}), ConfigError);
+}
+
+TEST_CASE("what cannot be done to a data set is refused", "[distribute]") {
+  CHECK_THROWS_AS(range(-1), ConfigError);
+  CHECK_THROWS_AS(range(3).batch(0), ConfigError);
+  CHECK_THROWS_AS(range(3).repeat(0), ConfigError);
+  CHECK_THROWS_AS(range(3).shard(2, 2), ConfigError);
+  CHECK_THROWS_AS(range(3).shard(0, 0), ConfigError);
+  CHECK_THROWS_AS(range(3).prefetch(0), ConfigError);
+  CHECK_THROWS_AS(range(3).shuffle(1, 0), ConfigError);
+  CHECK_THROWS_AS(counting_from(0, 3).shuffle(1), ConfigError);
+  CHECK_THROWS_AS(range(3).repeat().shuffle(1), ConfigError);
+}
+
+TEST_CASE("tensors know their shape", "[distribute]") {
+  const Tensor<float> six({2, 3}, {1, 2, 3, 4, 5, 6});
+  CHECK(six.rows(1, 2) == Tensor<float>({1, 3}, {4, 5, 6}));
+  CHECK(six.rows(1, 1).shape() == Shape{0, 3});
+  CHECK(Tensor<float>().shape() == Shape{0});
+  CHECK(Tensor<float>(2.0F).item() == 2);
+  CHECK_THROWS_AS(six.item(), std::invalid_argument);
+  CHECK_THROWS_AS(six.rows(1, 3), std::out_of_range);
+  CHECK_THROWS_AS(Tensor<float>(2.0F).rows(), std::invalid_argument);
+  CHECK_THROWS_AS(Tensor<float>({2, 2}, {1, 2, 3}), std::invalid_argument);
+}

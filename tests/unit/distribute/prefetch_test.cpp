@@ -1,0 +1,81 @@
+#include "lib/distribute/prefetch.hpp"
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <stdexcept>
+
+#include "lib/distribute/sources.hpp"
+
+using namespace lockstep;
+
+namespace {
+
+/// Counts up to `end`, and how often it was asked.
+struct Counter {
+  int end;
+  std::atomic<int> asked{0};
+  std::optional<int> operator()() {
+    const int now = asked++;
+    return now < end ? std::optional(now) : std::nullopt;
+  }
+};
+
+template <class Condition>
+bool soon(Condition condition) {
+  for (int i = 0; i < 2000 && !condition(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return condition();
+}
+
+}  // namespace
+
+TEST_CASE("values come in order and end, whatever the depth", "[prefetch]") {
+  const auto depth = GENERATE(std::size_t{0}, 1, 2, 100);
+  Counter counter{500};
+  Prefetcher<int> ahead([&] { return counter(); }, depth);
+  for (int i = 0; i < 500; ++i) REQUIRE(ahead.next() == i);
+  CHECK_FALSE(ahead.next());
+  CHECK_FALSE(ahead.next());
+}
+
+TEST_CASE("a thread reads ahead, and no further than it may", "[prefetch]") {
+  Counter counter{1000};
+  Prefetcher<int> ahead([&] { return counter(); }, 3);
+  CHECK(counter.asked == 0);  // nothing before the first next()
+  CHECK(ahead.next() == 0);
+  CHECK(soon([&] { return counter.asked == 5; }));  // 1 taken, 3 ready, 1 in hand
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK(counter.asked == 5);
+}
+
+TEST_CASE("it stops cleanly at any time", "[prefetch]") {
+  for (int taken = 0; taken < 50; ++taken) {
+    Counter counter{1 << 30};
+    Prefetcher<int> ahead([&] { return counter(); }, 1 + static_cast<std::size_t>(taken % 4));
+    for (int i = 0; i < taken; ++i) REQUIRE(ahead.next() == i);
+  }
+}
+
+TEST_CASE("what the thread throws comes out of next(), behind the values before it", "[prefetch]") {
+  const auto depth = GENERATE(std::size_t{1}, 8);
+  Prefetcher<int> ahead(
+      [i = 0]() mutable -> std::optional<int> {
+        if (i == 3) throw std::runtime_error("line 4");
+        return i++;
+      },
+      depth);
+  for (int i = 0; i < 3; ++i) CHECK(ahead.next() == i);
+  CHECK_THROWS_WITH(ahead.next(), "line 4");
+  CHECK_THROWS_WITH(ahead.next(), "line 4");
+}
+
+TEST_CASE("a data set is read ahead", "[prefetch]") {
+  const auto dataset = range(2000).map([](std::int64_t i) { return 2 * i; }).batch(10).prefetch(4);
+  std::int64_t sum = 0;
+  for (auto& batch : dataset.epoch(0)) {
+    for (const auto value : batch.values()) sum += value;
+  }
+  CHECK(sum == 2000 * 1999);
+}

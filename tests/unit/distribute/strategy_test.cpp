@@ -1,0 +1,354 @@
+// The guide's examples of data sets from functions, values, variables and order.
+#include "lib/distribute/strategy.hpp"
+
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "collectives/agreement.hpp"
+#include "tests/support/per_rank.hpp"
+
+namespace lockstep {
+
+/// Damages one replica's copy.
+struct MirroredTest {
+  template <class T>
+  static void damage(Mirrored<T>& variable, T value) {
+    variable.value_ = std::move(value);
+  }
+};
+
+}  // namespace lockstep
+
+using namespace lockstep;
+using test::on_all;
+
+namespace {
+
+Dataset<Tensor<std::int32_t>> guide() { return from_elements<std::int32_t>({5, 6, 7, 8}).batch(2); }
+
+template <class Body>
+auto with_first_value(Body body) {
+  return on_all(2, [&](comm::Communicator& comm) {
+    Strategy strategy(comm);
+    auto distributed = strategy.distribute_dataset(guide());
+    const auto value = distributed.make_iterator().next();
+    return body(strategy, value);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("a function makes each worker's data set", "[distribute]") {
+  const auto text = on_all(2, [](comm::Communicator& comm) {
+    Strategy strategy(comm);
+    int calls = 0;
+    auto distributed = strategy.distribute_datasets_from_function([&](const InputContext& context) {
+      ++calls;
+      return range(16)
+          .shard(context.num_input_pipelines, context.input_pipeline_id)
+          .batch(context.per_replica_batch_size(8))
+          .prefetch(2);
+    });
+    std::string all = std::to_string(calls) + " call";
+    for (auto& batch : distributed) all += "; " + strategy.describe(batch);
+    return all + "; " + to_text(distributed.element_spec()[0]);
+  });
+  CHECK(text ==
+        "1 call; {0: [0, 2, 4, 6], 1: [1, 3, 5, 7]}; {0: [8, 10, 12, 14], 1: [9, 11, 13, 15]}; "
+        "int64 (4)");
+}
+
+TEST_CASE("data sets from a function may end at different times", "[distribute]") {
+  const bool counted = GENERATE(true, false);
+  const auto text = on_all(3, [&](comm::Communicator& comm) {
+    Strategy strategy(comm);
+    auto distributed = strategy.distribute_datasets_from_function([&](const InputContext& context) {
+      const auto count = static_cast<std::int64_t>(context.input_pipeline_id);  // 0, 1, 2
+      if (counted) return range(count).batch(1);
+      return from_generator<std::int64_t>([count] {
+               return [count, i = std::int64_t{0}]() mutable -> std::optional<std::int64_t> {
+                 return i < count ? std::optional(i++) : std::nullopt;
+               };
+             })
+          .batch(1);
+    });
+    std::string all;
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      for (auto& batch : distributed) all += strategy.describe(batch);
+    }
+    return all;
+  });
+  const std::string once = "{0: [], 1: [0], 2: [0]}{0: [], 1: [], 2: [1]}";
+  CHECK(text == once + once);
+}
+
+TEST_CASE("infinite data sets may differ in their seed", "[distribute]") {
+  const auto steps = on_all(2, [](comm::Communicator& comm) {
+    Strategy strategy(comm);
+    auto distributed = strategy.distribute_datasets_from_function([](const InputContext& context) {
+      return range(10).shuffle(context.input_pipeline_id).repeat().batch(3);
+    });
+    auto iterator = distributed.make_iterator();
+    std::set<std::string> different;
+    for (int step = 0; step < 20; ++step) different.insert(strategy.describe(iterator.next()));
+    return different.size();
+  });
+  CHECK(steps == 20);
+}
+
+TEST_CASE("a global batch that does not divide is refused", "[distribute]") {
+  const InputContext context{.num_replicas_in_sync = 3};
+  CHECK(context.per_replica_batch_size(12) == 4);
+  CHECK_THROWS_AS(context.per_replica_batch_size(16), ConfigError);
+  CHECK_THROWS_AS(comm::run_ranks(3,
+                                  [](comm::Communicator& comm) {
+                                    Strategy(comm).distribute_datasets_from_function(
+                                        [](const InputContext& given) {
+                                          return range(9).batch(given.per_replica_batch_size(16));
+                                        });
+                                  }),
+                  comm::AgreedError);
+}
+
+TEST_CASE("an infinite generator of 4 floats runs 4 steps", "[distribute]") {
+  const int ranks = GENERATE(1, 2, 3, 8);
+  const auto [steps, warning, spec] = on_all(ranks, [](comm::Communicator& comm) {
+    Strategy strategy(comm);
+    const auto endless_ones = from_generator<Tensor<float>>([] {
+      return [i = 0]() mutable -> std::optional<Tensor<float>> {
+        return Tensor<float>(std::vector(4, static_cast<float>(i++)));
+      };
+    });
+    auto distributed = strategy.distribute_dataset(endless_ones.batch(16, true));
+    auto iterator = distributed.make_iterator();
+    std::vector<float> sums;
+    for (int step = 0; step < 4; ++step) {
+      sums.push_back(strategy.reduce(ReduceOp::sum, iterator.next(), 0).values()[3]);
+    }
+    return std::tuple(sums, distributed.warning(), to_text(distributed.element_spec()[0]));
+  });
+  CHECK(steps == std::vector<float>{120, 376, 632, 888});
+  CHECK(warning.empty() == (ranks == 1));
+  CHECK(spec ==
+        (ranks == 3 ? "float32 (?, 4)" : "float32 (" + std::to_string(16 / ranks) + ", 4)"));
+}
+
+TEST_CASE("a function makes each replica's value", "[distribute]") {
+  const auto text = on_all(4, [](comm::Communicator& comm) {
+    Strategy strategy(comm);
+    const auto ones =
+        strategy.distribute_values_from_function([](const ValueContext&) { return 1.0; });
+    const auto ids = strategy.distribute_values_from_function(
+        [](const ValueContext& context) { return context.replica_id_in_sync_group; });
+    return strategy.describe(ones) + strategy.describe(ids) +
+           to_text(strategy.reduce(ReduceOp::sum, ones)) +
+           to_text(strategy.reduce(ReduceOp::sum, ids));
+  });
+  CHECK(text == "{0: 1.0, 1: 1.0, 2: 1.0, 3: 1.0}{0: 0, 1: 1, 2: 2, 3: 3}4.06");
+}
+
+TEST_CASE("outputs are put back in global order", "[distribute]") {
+  const int ranks = GENERATE(1, 2, 3, 4, 5, 8);
+  const auto ordered = on_all(ranks, [](comm::Communicator& comm) {
+    Strategy strategy(comm);
+    const auto indexed = range(24).map([](std::int64_t i) { return std::pair(i, i); });
+    auto distributed = strategy.distribute_dataset(indexed.shuffle(5).batch(6));
+    std::map<std::int64_t, std::int64_t> all;
+    for (auto& batch : distributed) {
+      const auto indices =
+          strategy.run([](const auto& index, const auto&) { return index; }, batch);
+      const auto doubled = strategy.run(
+          [](const auto&, const auto& x) { return x.map([](std::int64_t v) { return 2 * v; }); },
+          batch);
+      all.merge(in_global_order(strategy, indices, doubled));
+    }
+    return all;
+  });
+  REQUIRE(ordered.size() == 24);
+  for (const auto& [index, value] : ordered) CHECK(value == 2 * index);
+}
+
+TEST_CASE("values of replicas cannot be made by hand", "[distribute]") {
+  using Value = PerReplica<Tensor<float>>;
+  using Weights = Mirrored<Tensor<float>>;
+  STATIC_REQUIRE_FALSE(std::is_default_constructible_v<Value>);
+  STATIC_REQUIRE_FALSE(std::is_constructible_v<Value, Tensor<float>>);
+  STATIC_REQUIRE_FALSE(std::is_default_constructible_v<Weights>);
+  STATIC_REQUIRE_FALSE(std::is_constructible_v<Weights, Tensor<float>>);
+  STATIC_REQUIRE_FALSE(std::is_default_constructible_v<SyncOnRead<double>>);
+  STATIC_REQUIRE_FALSE(std::is_convertible_v<Value, Weights>);
+  STATIC_REQUIRE_FALSE(std::is_convertible_v<Weights, Value>);
+}
+
+TEST_CASE("the first value of [5, 6, 7, 8] is {0: [5], 1: [6]}", "[distribute]") {
+  CHECK(with_first_value([](auto& strategy, const auto& value) {
+          return strategy.describe(value);
+        }) == "{0: [5], 1: [6]}");
+  const auto own = test::per_rank(2, [](comm::Communicator& comm) {
+    Strategy strategy(comm);
+    auto distributed = strategy.distribute_dataset(guide());
+    return strategy.local_results(distributed.make_iterator().next());
+  });
+  CHECK(own[0] == std::vector{Tensor<std::int32_t>({5})});
+  CHECK(own[1] == std::vector{Tensor<std::int32_t>({6})});
+  CHECK(own[1][0].shape() == Shape{1});
+}
+
+TEST_CASE("run computes on every replica", "[distribute]") {
+  CHECK(with_first_value([](auto& strategy, const auto& value) {
+          const auto more = [](const Tensor<std::int32_t>& x) {
+            return x.map([](std::int32_t v) { return v + 1; });
+          };
+          return strategy.describe(strategy.run(more, value)) +
+                 strategy.describe(strategy.run([&] { return strategy.replica_id(); }));
+        }) == "{0: [6], 1: [7]}{0: 0, 1: 1}");
+}
+
+TEST_CASE("run takes arguments of all kinds apart", "[distribute]") {
+  CHECK(with_first_value([](auto& strategy, const auto& value) {
+          const auto weight = strategy.create_variable(10);
+          const auto sum = [](std::int32_t w, const auto& pair, int plain) {
+            return w + pair.first.item() + pair.second + plain;
+          };
+          int ran = 0;
+          strategy.run([&](const auto&) { ++ran; }, value);
+          return strategy.describe(strategy.run(sum, weight, std::pair(value, 100), 1000)) +
+                 std::to_string(ran);
+        }) == "{0: 1115, 1: 1116}1");
+}
+
+TEST_CASE("reduce adds and averages over replicas", "[distribute]") {
+  const auto sum = with_first_value(
+      [](auto& strategy, const auto& value) { return strategy.reduce(ReduceOp::sum, value, 0); });
+  CHECK(sum == Tensor<std::int32_t>(11));
+  CHECK(sum.shape().empty());
+  CHECK(with_first_value([](auto& strategy, const auto& value) {
+          return strategy.reduce(ReduceOp::sum, value);
+        }) == Tensor<std::int32_t>({11}));
+  const int ranks = GENERATE(1, 2, 3, 4, 5, 8);
+  const auto reduced = on_all(ranks, [](comm::Communicator& comm) {
+    Strategy strategy(comm);
+    const auto id = strategy.replica_id();
+    const auto value = strategy.run([&] {  // rank r holds r rows [r, -r]
+      std::vector<double> rows;
+      for (int i = 0; i < id; ++i) rows.insert(rows.end(), {double(id), double(-id)});
+      return Tensor<double>({static_cast<std::size_t>(id), 2}, rows);
+    });
+    const auto scalar = strategy.run([&] { return static_cast<float>(id); });
+    const auto row = strategy.run([&] { return Tensor<std::int8_t>({-1, 2}); });
+    return std::tuple(strategy.reduce(ReduceOp::sum, value, 0), strategy.gather(value, 0),
+                      strategy.reduce(ReduceOp::mean, scalar), strategy.reduce(ReduceOp::sum, row));
+  });
+  double squares = 0;
+  for (int id = 0; id < ranks; ++id) squares += id * id;
+  if (ranks > 1) {
+    CHECK(std::get<0>(reduced) == Tensor<double>({squares, -squares}));
+    CHECK(std::get<1>(reduced).shape() ==
+          Shape{static_cast<std::size_t>(ranks * (ranks - 1) / 2), 2});
+  }
+  CHECK(std::get<2>(reduced) == static_cast<float>(ranks - 1) / 2);
+  CHECK(std::get<3>(reduced).values()[0] == -ranks);
+}
+
+TEST_CASE("gather joins along any axis", "[distribute]") {
+  const auto joined = on_all(3, [](comm::Communicator& comm) {
+    Strategy strategy(comm);
+    const auto id = static_cast<float>(strategy.replica_id());
+    const auto value = strategy.run([&] { return Tensor<float>({2, 1}, {id, 10 + id}); });
+    return strategy.gather(value, 1);
+  });
+  CHECK(joined == Tensor<float>({2, 3}, {0, 1, 2, 10, 11, 12}));
+}
+
+TEST_CASE("what cannot be reduced is refused on every rank", "[distribute]") {
+  const auto refuse = [](auto body) {
+    return [body](comm::Communicator& comm) {
+      Strategy strategy(comm);
+      body(strategy);
+    };
+  };
+  const auto shapes = refuse([](Strategy& strategy) {
+    const auto id = static_cast<std::size_t>(strategy.replica_id());
+    const auto value = strategy.run([&] { return Tensor<float>(std::vector<float>(id + 1)); });
+    strategy.reduce(ReduceOp::sum, value);
+  });
+  const auto axis = refuse([](Strategy& strategy) {
+    const auto value = strategy.run([] { return Tensor<float>({1, 2}); });
+    strategy.reduce(ReduceOp::sum, value, 1);
+  });
+  const auto whole = refuse(
+      [](Strategy& strategy) { strategy.reduce(ReduceOp::mean, strategy.run([] { return 1; })); });
+  const auto nothing = refuse([](Strategy& strategy) {
+    strategy.reduce(ReduceOp::mean, strategy.run([] { return Tensor<float>(); }), 0);
+  });
+  const auto gathered = refuse([](Strategy& strategy) {
+    strategy.gather(strategy.run([] { return Tensor<float>(1.0F); }), 0);
+  });
+  CHECK_THROWS_AS(comm::run_ranks(3, shapes), comm::AgreedError);
+  CHECK_THROWS_AS(comm::run_ranks(3, axis), comm::AgreedError);
+  CHECK_THROWS_AS(comm::run_ranks(3, whole), comm::AgreedError);
+  CHECK_THROWS_AS(comm::run_ranks(3, nothing), comm::AgreedError);
+  CHECK_THROWS_AS(comm::run_ranks(3, gathered), comm::AgreedError);
+}
+
+TEST_CASE("a mirrored variable is the same everywhere, which can be verified", "[distribute]") {
+  const int ranks = GENERATE(1, 2, 3, 5);
+  CHECK(on_all(ranks, [](comm::Communicator& comm) {
+          Strategy strategy(comm);
+          auto weights = strategy.create_variable(
+              Tensor<float>({1.0F + static_cast<float>(strategy.replica_id()), 2}));
+          weights.verify();
+          const auto before = weights.read();
+          weights.assign(before.map([](float w) { return w - 0.5F; }));
+          weights.verify();
+          return std::pair(before, weights.read());
+        }) == std::pair(Tensor<float>({1, 2}), Tensor<float>({0.5F, 1.5F})));
+}
+
+TEST_CASE("replicas that differ are named", "[distribute]") {
+  const auto differ = [](bool assign) {
+    return [assign](comm::Communicator& comm) {
+      Strategy strategy(comm);
+      auto weights = strategy.create_variable(Tensor<float>({0.0F, 2}));
+      const Tensor<float> odd({strategy.replica_id() == 1 ? -0.0F : 0.0F, 2});
+      if (assign) weights.assign(odd);
+      MirroredTest::damage(weights, odd);
+      weights.verify();
+    };
+  };
+  const auto invariant = Catch::Predicate<comm::AgreedError>(
+      [](const comm::AgreedError& error) { return error.code() == ExitCode::invariant; });
+  for (const bool assign : {true, false}) {
+    CHECK_THROWS_MATCHES(comm::run_ranks(3, differ(assign)), comm::AgreedError, invariant);
+    CHECK_THROWS_WITH(comm::run_ranks(3, differ(assign)), Catch::Contains("on rank 1"));
+  }
+}
+
+TEST_CASE("a metric is put together when it is read", "[distribute]") {
+  const int ranks = GENERATE(1, 2, 4);
+  const auto read = on_all(ranks, [](comm::Communicator& comm) {
+    Strategy strategy(comm);
+    auto sum = strategy.create_metric<double>(ReduceOp::sum);
+    auto mean = strategy.create_metric<float>(ReduceOp::mean);
+    auto count = strategy.create_metric<std::int32_t>(ReduceOp::sum);
+    for (int step = 0; step < 3; ++step) {
+      sum.add(strategy.replica_id());
+      mean.add(static_cast<float>(strategy.replica_id()));
+      count.add(-1);
+    }
+    const auto twice = sum.read() + sum.read();
+    sum.reset();
+    return std::tuple(twice, mean.read(), count.read(), sum.read());
+  });
+  const double ids = ranks * (ranks - 1) / 2;
+  CHECK(read == std::tuple(6 * ids, static_cast<float>(3 * ids / ranks), -3 * ranks, 0.0));
+}
+
+TEST_CASE("the cluster is shown", "[distribute]") {
+  const auto cluster = on_all(3, [](comm::Communicator& comm) {
+    const Strategy strategy(comm, "device " + std::to_string(comm.rank()));
+    return to_text(strategy.cluster());
+  });
+  CHECK_THAT(cluster, Catch::StartsWith("3 replicas on 1 host over threads"));
+  CHECK_THAT(cluster, Catch::Contains("replica 2") && Catch::EndsWith("device 2"));
+}
