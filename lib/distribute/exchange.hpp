@@ -66,6 +66,7 @@ void drop_empty(std::vector<Tensor<T>>& all) {
 template <class T>
 void require_alike(const std::vector<Tensor<T>>& all, std::optional<std::size_t> axis) {
   std::vector<Shape> shapes;
+  shapes.reserve(all.size());
   for (const auto& tensor : all) shapes.push_back(tensor.shape());
   require_alike(shapes, axis);
 }

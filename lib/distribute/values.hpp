@@ -73,9 +73,12 @@ class Mirrored {
   Mirrored(comm::Communicator& comm, T value) : comm_(&comm), value_(std::move(value)) {}
 
   void require_same(const T& value, const char* what) const {
-    const Tensor tensor(value);
-    const auto values = tensor.values();
-    const auto packed = exchange::pack(tensor.shape(), values.data(), values.size_bytes());
+    std::string packed;
+    if constexpr (Number<T>) {
+      packed = exchange::pack({}, &value, sizeof(value));
+    } else {
+      packed = exchange::pack(value.shape(), value.values().data(), value.values().size_bytes());
+    }
     comm::require_equal(*comm_, what, {{"hash of its bits", exchange::bits_of(packed)}},
                         "look for a replica that computed it alone, or for faulty memory",
                         ExitCode::invariant);

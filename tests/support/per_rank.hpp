@@ -14,6 +14,7 @@ namespace lockstep::test {
 template <class Body>
 auto per_rank(int ranks, Body body) {
   using Result = std::decay_t<std::invoke_result_t<Body, comm::Communicator&>>;
+  static_assert(!std::is_same_v<Result, bool>, "bits of std::vector<bool> share their bytes");
   std::vector<Result> results(static_cast<std::size_t>(ranks));
   comm::run_ranks(ranks, [&](comm::Communicator& comm) {
     results[static_cast<std::size_t>(comm.rank())] = body(comm);
@@ -23,7 +24,7 @@ auto per_rank(int ranks, Body body) {
 
 /// The same of bodies whose result is the same on every rank: that result, or an exception.
 template <class Body>
-auto on_all(int ranks, Body body) {
+std::decay_t<std::invoke_result_t<Body, comm::Communicator&>> on_all(int ranks, Body body) {
   auto results = per_rank(ranks, body);
   for (const auto& result : results) {
     if (!(result == results.front())) throw std::logic_error("ranks have different results");

@@ -135,7 +135,7 @@ TEST_CASE("random transformations follow the element", "[distribute]") {
 
 TEST_CASE("files by pattern are sorted and interleaved", "[distribute]") {
   const test::TemporaryFolder folder;
-  for (const int i : {2, 0, 1}) {
+  for (const std::int64_t i : {2, 0, 1}) {
     test::write_numbers(folder.path() / ("f" + std::to_string(i)), 10 * i, 2 + i);
   }
   std::filesystem::create_directory(folder.path() / "f9");

@@ -77,5 +77,5 @@ TEST_CASE("a data set is read ahead", "[prefetch]") {
   for (auto& batch : dataset.epoch(0)) {
     for (const auto value : batch.values()) sum += value;
   }
-  CHECK(sum == 2000 * 1999);
+  CHECK(sum == std::int64_t{2000} * 1999);
 }

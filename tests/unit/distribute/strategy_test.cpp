@@ -122,6 +122,7 @@ TEST_CASE("an infinite generator of 4 floats runs 4 steps", "[distribute]") {
     auto distributed = strategy.distribute_dataset(endless_ones.batch(16, true));
     auto iterator = distributed.make_iterator();
     std::vector<float> sums;
+    sums.reserve(4);
     for (int step = 0; step < 4; ++step) {
       sums.push_back(strategy.reduce(ReduceOp::sum, iterator.next(), 0).values()[3]);
     }
@@ -340,7 +341,7 @@ TEST_CASE("a metric is put together when it is read", "[distribute]") {
     sum.reset();
     return std::tuple(twice, mean.read(), count.read(), sum.read());
   });
-  const double ids = ranks * (ranks - 1) / 2;
+  const double ids = ranks * (ranks - 1) / 2.0;
   CHECK(read == std::tuple(6 * ids, static_cast<float>(3 * ids / ranks), -3 * ranks, 0.0));
 }
 
