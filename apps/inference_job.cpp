@@ -26,13 +26,6 @@ void require_words(const Arguments& arguments) {
   }
 }
 
-Simd simd_of(const train::RunConfig& config) {
-  return config.simd == "scalar"   ? Simd::scalar
-         : config.simd == "avx2"   ? Simd::avx2
-         : config.simd == "avx512" ? Simd::avx512
-                                   : Simd::automatic;
-}
-
 /// The test set as the network was trained to see it.
 std::unique_ptr<data::Source> open_test_set(const train::RunConfig& config,
                                             const train::SavedNetwork& saved) {
@@ -52,7 +45,7 @@ std::unique_ptr<data::Source> open_test_set(const train::RunConfig& config,
 
 void load(const train::RunConfig& config, const comm::Communicator& comm, InferenceJob& job) {
   const auto plan = train::evaluation_plan(job.test->records(), comm.size());
-  require_memory(job.saved.shape, plan.largest_piece(), 0, comm.place(), fewer);
+  require_memory(job.saved.shape, {.rows = plan.largest_piece()}, comm.place(), fewer);
   set_product_threads(threads_of(config, comm));
   job.products = make_strict_products(simd_of(config));
   try {

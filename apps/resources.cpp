@@ -22,7 +22,7 @@ int own_cores(const comm::Communicator& comm) {
 }
 
 /// In double, so that no width overflows it.
-double replica_bytes(const nn::NetworkShape& shape, std::uint64_t rows) {
+double replica_bytes(const nn::NetworkShape& shape, const Buffers& buffers) {
   const auto widths = shape.widths();
   double weights = 0;
   auto values_a_row = static_cast<double>(widths[0]);
@@ -31,8 +31,11 @@ double replica_bytes(const nn::NetworkShape& shape, std::uint64_t rows) {
     weights += (static_cast<double>(widths[i]) + 1) * outputs;
     values_a_row += 2 * outputs;  // its output, and the gradient by it
   }
-  constexpr double blocks = 4;  // weights, gradients and Adam's two moments
-  return sizeof(float) * (blocks * weights + static_cast<double>(rows) * values_a_row);
+  // Weights, gradients and Adam's two moments.
+  const double blocks = 4 + static_cast<double>(buffers.sum_blocks);
+  return sizeof(float) *
+         (blocks * weights + static_cast<double>(buffers.rows) * values_a_row +
+          static_cast<double>(buffers.prefetched_rows) * static_cast<double>(shape.features));
 }
 
 }  // namespace
@@ -67,11 +70,16 @@ int threads_of(const train::RunConfig& config, const comm::Communicator& comm) {
   return threads;
 }
 
-void require_memory(const nn::NetworkShape& shape, std::uint64_t rows, std::uint64_t prefetched,
-                    const comm::Place& place, const char* remedy) {
-  const double beside =
-      sizeof(float) * static_cast<double>(prefetched) * static_cast<double>(shape.features);
-  const double needed = (replica_bytes(shape, rows) + beside) * place.local_ranks;
+Simd simd_of(const train::RunConfig& config) {
+  return config.simd == "scalar"   ? Simd::scalar
+         : config.simd == "avx2"   ? Simd::avx2
+         : config.simd == "avx512" ? Simd::avx512
+                                   : Simd::automatic;
+}
+
+void require_memory(const nn::NetworkShape& shape, const Buffers& buffers, const comm::Place& place,
+                    const char* remedy) {
+  const double needed = replica_bytes(shape, buffers) * place.local_ranks;
   const auto there = static_cast<double>(memory_limit_bytes());
   if (needed <= there) return;
   throw ConfigError("layers: " + std::to_string(place.local_ranks) + " replica(s) on " +

@@ -5,6 +5,7 @@
 
 #include "collectives/communicator.hpp"
 #include "lib/nn/network.hpp"
+#include "lib/numerics/products.hpp"
 #include "lib/train/config.hpp"
 
 namespace lockstep::apps {
@@ -16,10 +17,19 @@ void require_device(const train::RunConfig& config);
 /// more threads than cores. Local. Throws ConfigError for more than anybody can mean.
 int threads_of(const train::RunConfig& config, const comm::Communicator& comm);
 
-/// Throws ConfigError unless this machine has memory for its ranks' networks of `shape`, trained,
-/// with buffers of `rows` rows, and for `prefetched` rows of features a rank beside them. `remedy`
-/// ends the message. Local.
-void require_memory(const nn::NetworkShape& shape, std::uint64_t rows, std::uint64_t prefetched,
-                    const comm::Place& place, const char* remedy);
+/// The instructions that `config.simd` names. Local.
+Simd simd_of(const train::RunConfig& config);
+
+/// What a rank keeps besides its weights.
+struct Buffers {
+  std::uint64_t rows = 0;             ///< of the network's buffers
+  std::uint64_t prefetched_rows = 0;  ///< of features, read ahead
+  std::uint64_t sum_blocks = 0;       ///< of the weights' size: see train::sum_blocks
+};
+
+/// Throws ConfigError unless this machine has memory for its ranks' networks of `shape`, trained.
+/// `remedy` ends the message. Local.
+void require_memory(const nn::NetworkShape& shape, const Buffers& buffers, const comm::Place& place,
+                    const char* remedy);
 
 }  // namespace lockstep::apps

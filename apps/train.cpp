@@ -119,7 +119,8 @@ void train_on(const Arguments& arguments, const train::RunConfig& config,
   comm::together(comm, [&] {
     if (!speaks) return;
     directory.emplace(config.run_dir, train::to_toml(config), facts_of(config, job, comm.size()));
-    console.emplace(progress, config.epochs, job.total_steps(config));
+    console.emplace(progress, config.epochs,
+                    train::total_steps(config.epochs, config.steps, *job.plan));
     observers = {&*directory, &*console};
   });
   train::Trainer trainer({config.epochs, config.steps, config.checkpoint_every, config.hash_every,

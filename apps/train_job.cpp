@@ -39,11 +39,7 @@ std::unique_ptr<Products<float>> make_products(const train::RunConfig& config) {
                       "use --products strict");
   }
   if (!strict) return make_library_products<float>();
-  const auto simd = config.simd == "scalar"   ? Simd::scalar
-                    : config.simd == "avx2"   ? Simd::avx2
-                    : config.simd == "avx512" ? Simd::avx512
-                                              : Simd::automatic;
-  return make_strict_products(simd);
+  return make_strict_products(simd_of(config));
 }
 
 /// What only the canonical reduction can honour.
@@ -81,7 +77,11 @@ void make_replica(const train::RunConfig& config, const nn::NetworkShape& shape,
   const auto exchange = exchange_of(config, options, shape);
   const auto rows = std::max(
       test_rows, canonical ? train::rows_needed(exchange, *job.plan) : job.plan->largest_piece());
-  require_memory(shape, rows, prefetched_rows(config, *job.plan), comm.place(), narrower);
+  require_memory(shape,
+                 {.rows = rows,
+                  .prefetched_rows = prefetched_rows(config, *job.plan),
+                  .sum_blocks = canonical ? train::sum_blocks(exchange, *job.plan) : 0},
+                 comm.place(), narrower);
   job.products = make_products(config);
   job.network = std::make_unique<nn::Network<float>>(
       shape, rows, *job.products, canonical ? static_cast<std::size_t>(comm.size()) : 1,
@@ -110,12 +110,6 @@ void require_fitting_data(const data::DataSet& data) {
 }
 
 }  // namespace
-
-std::uint64_t TrainJob::total_steps(const train::RunConfig& config) const {
-  const std::uint64_t each = plan->steps();
-  const std::uint64_t limit = config.steps.value_or(~std::uint64_t{0});
-  return config.epochs > limit / each ? limit : std::min(limit, config.epochs * each);
-}
 
 TrainJob make_job(const train::RunConfig& config, comm::Communicator& comm) {
   TrainJob job;

@@ -25,9 +25,6 @@ struct TrainJob {
   std::unique_ptr<data::Transform> transform;  ///< of training batches; null: none
   std::unique_ptr<data::BatchReader> train;
   std::unique_ptr<data::BatchReader> test;
-
-  /// Steps that the run will take.
-  std::uint64_t total_steps(const train::RunConfig& config) const;
 };
 
 /// Opens the data, lays the plan, and makes the first weights.

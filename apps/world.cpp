@@ -38,7 +38,8 @@ int run_over_mpi(const std::optional<comm::Launch>& launch, const MpiRankBody& b
     if (launch) comm::require_promised_world(*launch, comm.size(), comm::mpi_version());
     return run_rank(comm, body);
   } catch (const ConfigError& error) {  // every process of the launch has found the same
-    const bool first = launch->rank == 0 || launch->ranks == 0;  // 0: who else there is, is unknown
+    const bool first =
+        !launch || launch->rank == 0 || launch->ranks == 0;  // 0: who else there is, is unknown
     if (first) print_error(error.what());
     return exit_code(error);
   }

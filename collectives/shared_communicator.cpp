@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::size_t window_bytes = std::size_t{1} << 20;
 
-// As in AbortableBarrier.
+// As in AbortableBarrier, but by the machine's cores: a launcher binds each rank to its own.
 constexpr int pauses = 200;
 constexpr int spins = 1000;
 
@@ -50,10 +50,11 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
 SharedCommunicator::SharedCommunicator(Communicator& wire, const Place& place)
     : DirectCommunicator(place.local_rank, place.local_ranks), place_(place) {
-  // Addresses for all the memory of the machine; pages are taken when touched.
+  // Addresses for this rank's part of the machine's memory; pages are taken when touched.
   std::unique_ptr<SharedRegion> mine;
   together(wire, [&] {
-    mine = std::make_unique<SharedRegion>(SharedRegion::create(memory_limit_bytes()));
+    mine = std::make_unique<SharedRegion>(SharedRegion::create(
+        memory_limit_bytes() / static_cast<std::uint64_t>(place.local_ranks) + window_bytes));
     reinterpret_cast<Header*>(mine->data())->process = ::getpid();
   });
   const auto all = gather_text(wire, std::to_string(place.node) + ' ' + mine->address());
@@ -98,7 +99,7 @@ void SharedCommunicator::wait_for(int peer, const char* collective) {
     if (static_cast<std::int32_t>(arrived - meetings_) >= 0) return;  // it may be one ahead
     if (spin < std::min(spins_, pauses)) {
       pause();
-    } else if (spin < spins) {
+    } else if (spin < spins_) {
       sched_yield();
     } else {
       ++theirs.sleepers;

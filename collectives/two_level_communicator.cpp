@@ -106,7 +106,8 @@ void TwoLevelCommunicator::do_all_gather(Elements values) {
   }
 }
 
-// Every block has one reader: there is nothing to save by going through leaders.
+// Every block has one reader, so leaders would save nothing; the wire itself knows which of them
+// are on its own node.
 void TwoLevelCommunicator::do_all_to_all(const std::byte* send, Elements receive) {
   with_type(receive, [&]<class T>(std::span<T> span) {
     wire_.all_to_all(std::span<const T>(reinterpret_cast<const T*>(send), span.size()), span);

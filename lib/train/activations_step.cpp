@@ -26,7 +26,7 @@ class ActivationsStep final : public Step {
   StepResult run(const data::Batch& batch, PhaseSeconds& seconds) override {
     const nn::Rows mine = place(batch.piece);
     Lap phase;
-    clear({batch.gap().begin, batch.gap().size()});
+    clear(network_, {batch.gap().begin, batch.gap().size()});
     network_.forward(mine);
     network_.loss(mine, batch.labels, true);
     network_.backward(mine);
@@ -50,12 +50,6 @@ class ActivationsStep final : public Step {
   }
 
  private:
-  /// Rows that hold no example: zero in all that is summed over (data::Plan says why).
-  void clear(nn::Rows rows) {
-    network_.for_each_exchanged(rows,
-                                [](std::span<float> v) { std::fill(v.begin(), v.end(), 0.0F); });
-  }
-
   nn::Network<float>& network_;
   comm::Communicator& comm_;
   SliceUpdate update_;

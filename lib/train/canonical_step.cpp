@@ -18,11 +18,11 @@ double exchanged_activations(const data::Plan& plan, const nn::NetworkShape& sha
   return row * static_cast<double>(plan.summed_rows(0));
 }
 
-/// Parts of the tree that the rank with the most of them holds in a full step.
-std::size_t most_parts(const data::Plan& plan) {
-  const std::uint64_t leaf = plan.leaf(0);
-  const std::uint64_t each = (plan.block(0) + leaf - 1) / leaf;
-  const std::uint64_t leaves = (plan.summed_rows(0) + leaf - 1) / leaf;
+/// Parts of the tree that the rank with the most of them holds at `step`.
+std::size_t most_parts(const data::Plan& plan, std::uint64_t step) {
+  const std::uint64_t leaf = plan.leaf(step);
+  const std::uint64_t each = (plan.block(step) + leaf - 1) / leaf;
+  const std::uint64_t leaves = (plan.summed_rows(step) + leaf - 1) / leaf;
   std::size_t most = 1;
   for (std::uint64_t begin = 0; begin < leaves; begin += each) {
     most = std::max(most, aligned_subtrees(begin, begin + each, leaves).size());
@@ -43,10 +43,15 @@ Exchange chosen_exchange(Exchange asked, const CanonicalOptions& options,
   if (options.audit_every || plan.options().ranks == 1) return Exchange::activations;
   // A sum is written, sent, read and added; an activation is sent and read.
   constexpr double cost_of_a_sum = 2;
-  const double sums = static_cast<double>(most_parts(plan)) *
+  const double sums = static_cast<double>(most_parts(plan, 0)) *
                       static_cast<double>(shape.parameters()) * cost_of_a_sum;
   return exchanged_activations(plan, shape) <= sums ? Exchange::activations
                                                     : Exchange::partial_sums;
+}
+
+std::uint64_t sum_blocks(Exchange exchange, const data::Plan& plan) {
+  if (exchange != Exchange::partial_sums || plan.steps() == 0) return 0;
+  return 2 * std::max(most_parts(plan, 0), most_parts(plan, plan.steps() - 1));
 }
 
 std::uint64_t rows_needed(Exchange exchange, const data::Plan& plan) noexcept {

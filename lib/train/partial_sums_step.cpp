@@ -57,7 +57,9 @@ class PartialSumsStep final : public Step {
       : network_(network),
         comm_(comm),
         update_(network, options.adam, comm),
-        results_(options.plan->largest_gathered(), comm) {}
+        results_(options.plan->largest_gathered(), comm) {
+    reserve(sum_blocks(Exchange::partial_sums, *options.plan) / 2);
+  }
 
   const char* name() const noexcept override { return "canonical, by partial sums"; }
 
@@ -68,7 +70,7 @@ class PartialSumsStep final : public Step {
     const nn::Rows summed = {0, batch.piece.size() + batch.gap().size()};
     Lap phase;
     if (!layout_.fits(batch)) lay_out(batch);
-    clear({mine.count, batch.gap().size()});
+    clear(network_, {mine.count, batch.gap().size()});
     network_.forward(mine);
     network_.loss(mine, batch.labels, true);
     network_.backward(mine);
@@ -94,7 +96,11 @@ class PartialSumsStep final : public Step {
 
   void lay_out(const data::Batch& batch) {
     layout_ = layout_of(batch, comm_);
-    while (own_.size() < layout_.most_parts) {
+    reserve(layout_.most_parts);
+  }
+
+  void reserve(std::size_t parts) {
+    while (own_.size() < parts) {
       own_.emplace_back(whole().size(), comm_.memory());
       received_.emplace_back(whole().size(), comm_.memory());
     }
@@ -104,12 +110,6 @@ class PartialSumsStep final : public Step {
   nn::Rows rows_of(const Subtree& tree, nn::Rows summed) const {
     const std::size_t first = (tree.first - layout_.first_leaf) * layout_.leaf;
     return {first, std::min<std::size_t>(tree.size * layout_.leaf, summed.count - first)};
-  }
-
-  /// Rows that hold no example: zero in all that is summed over (data::Plan says why).
-  void clear(nn::Rows rows) {
-    network_.for_each_exchanged(rows,
-                                [](std::span<float> v) { std::fill(v.begin(), v.end(), 0.0F); });
   }
 
   /// This rank's slice of a part, as its rank sent it.

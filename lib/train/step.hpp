@@ -22,8 +22,8 @@ struct StepResult {
 
 /// Forward, backward, reduce, update, publish, for one rank; its peers do the same.
 ///
-/// Afterwards the weights are the same bits on every rank. One thread a rank; a step allocates
-/// nothing.
+/// Afterwards the weights are the same bits on every rank. One thread a rank calls it; a step
+/// allocates nothing, but for a sum's buffers under FILE where a step needs more than the first.
 class Step {
  public:
   Step() = default;
@@ -50,6 +50,36 @@ std::unique_ptr<Step> make_allreduce_step(nn::Network<float>& network,
                                           const optim::AdamOptions& options,
                                           comm::Communicator& comm);
 
+/// What canonical ranks show each other; never which bits come out.
+enum class Exchange {
+  automatic,
+  /// Ranks gather all rows' activations and the gradients by them; each evaluates its slice of the
+  /// gradient over all leaves. Less to send where the batch is small against the layers.
+  activations,
+  /// Ranks sum their own leaves, as far as the tree allows (numerics/leaf_tree.hpp), and send each
+  /// other the sums' slices. What is sent does not grow with the batch, and no rank holds others'
+  /// rows.
+  partial_sums,
+};
+
+struct CanonicalOptions {
+  optim::AdamOptions adam;
+  const data::Plan* plan = nullptr;                         ///< of training
+  std::optional<std::uint64_t> audit_every = std::nullopt;  ///< see audit.hpp
+};
+
+/// The exchange that `asked` means for this plan and network: `automatic` takes the one that moves
+/// less. The same on every rank.
+/// Errors   throws ConfigError for partial sums with an audit, which needs all rows.
+Exchange chosen_exchange(Exchange asked, const CanonicalOptions& options,
+                         const nn::NetworkShape& shape);
+
+/// Blocks of the weights' size that the step keeps for sums, besides those of the network.
+std::uint64_t sum_blocks(Exchange exchange, const data::Plan& plan);
+
+/// Rows that the network's buffers must hold.
+std::uint64_t rows_needed(Exchange exchange, const data::Plan& plan) noexcept;
+
 /// Ours: every number of a step is one fixed expression of the global batch and the weights.
 ///
 // clang-format off
@@ -74,32 +104,6 @@ std::unique_ptr<Step> make_allreduce_step(nn::Network<float>& network,
 /// workers decides which records meet in a step, for one number of them.
 ///
 /// Adam's moments are kept for the own slice alone.
-enum class Exchange {
-  automatic,
-  /// Ranks gather all rows' activations and the gradients by them; each evaluates its slice of the
-  /// gradient over all leaves. Less to send where the batch is small against the layers.
-  activations,
-  /// Ranks sum their own leaves, as far as the tree allows (numerics/leaf_tree.hpp), and send each
-  /// other the sums' slices. What is sent does not grow with the batch, and no rank holds others'
-  /// rows.
-  partial_sums,
-};
-
-struct CanonicalOptions {
-  optim::AdamOptions adam;
-  const data::Plan* plan = nullptr;                         ///< of training
-  std::optional<std::uint64_t> audit_every = std::nullopt;  ///< see audit.hpp
-};
-
-/// The exchange that `asked` means for this plan and network: `automatic` takes the one that moves
-/// less. The same on every rank.
-/// Errors   throws ConfigError for partial sums with an audit, which needs all rows.
-Exchange chosen_exchange(Exchange asked, const CanonicalOptions& options,
-                         const nn::NetworkShape& shape);
-
-/// Rows that the network's buffers must hold.
-std::uint64_t rows_needed(Exchange exchange, const data::Plan& plan) noexcept;
-
 /// `exchange` is one of chosen_exchange()'s. The network has strict products, as many slices as
 /// there are ranks, and at least rows_needed().
 std::unique_ptr<Step> make_canonical_step(nn::Network<float>& network, Exchange exchange,

@@ -31,14 +31,14 @@ PhaseSeconds medians(std::span<const PhaseSeconds> steps) {
           median_of(steps, &PhaseSeconds::update)};
 }
 
-/// Steps that a run takes.
-std::uint64_t steps_of(const TrainerOptions& options, const data::Plan& plan) {
-  const std::uint64_t most = options.steps.value_or(std::numeric_limits<std::uint64_t>::max());
-  const std::uint64_t each = std::max<std::uint64_t>(plan.steps(), 1);
-  return options.epochs > most / each ? most : std::min(most, options.epochs * each);
-}
-
 }  // namespace
+
+std::uint64_t total_steps(std::uint64_t epochs, std::optional<std::uint64_t> steps,
+                          const data::Plan& plan) {
+  const std::uint64_t most = steps.value_or(std::numeric_limits<std::uint64_t>::max());
+  const std::uint64_t each = std::max<std::uint64_t>(plan.steps(), 1);
+  return epochs > most / each ? most : std::min(most, epochs * each);
+}
 
 struct Trainer::EpochSums {
   nn::Tally tally;
@@ -52,7 +52,7 @@ Trainer::Trainer(const TrainerOptions& options, nn::Network<float>& network, Ste
       network_(network),
       update_(step),
       sentinel_(network, comm, options.sentinel_steps),
-      train_(train, options.prefetch, steps_of(options, train.plan())),
+      train_(train, options.prefetch, total_steps(options.epochs, options.steps, train.plan())),
       test_(test),
       comm_(comm) {
   const std::uint64_t each = std::min(train.plan().steps(), most_timed_steps);

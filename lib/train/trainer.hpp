@@ -26,6 +26,10 @@ struct TrainerOptions {
   std::size_t prefetch = 0;                                ///< batches read ahead; 0: none
 };
 
+/// Steps that training takes: `epochs` of the plan's, or `steps` if that is less.
+std::uint64_t total_steps(std::uint64_t epochs, std::optional<std::uint64_t> steps,
+                          const data::Plan& plan);
+
 /// Trains one replica in step with its peers; every rank makes one and calls run().
 ///
 /// Pieces may be uneven or empty. One thread a rank.

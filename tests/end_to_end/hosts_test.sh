@@ -28,8 +28,10 @@ for backend in shared mpi; do
   grep -qE '"ranks": *4\b' "$folder/$backend/summary.json" || fail "summary.json does not say 4 ranks"
   [ "$(hash_of "$folder/$backend")" = "$(hash_of "$folder/one")" ] ||
     fail "four ranks on two hosts ($backend) learn other weights than one: $(hash_of "$folder/$backend"), $(hash_of "$folder/one")"
+  named=$backend
+  [ "$backend" = mpi ] || named=shared+mpi
+  grep -qF "backend $named" "$folder/out" || fail "the banner does not say backend $named"
 done
-grep -q 'backend mpi' "$folder/out" || fail "the banner does not name the backend"
 
 code=0
 on_hosts 1 alone --backend shared 2>"$folder/error" || code=$?
