@@ -89,13 +89,22 @@ class Reader {
   std::vector<std::int32_t> labels_;
 };
 
-void convert_part(data::Source& source, const data::Target& target) {
+data::FinishedFiles convert_part(data::Source& source, const data::Target& target) {
   Reader reader(source);
   const data::RecordShape shape = {source.records(), source.shape(), source.element()};
-  data::write_records(target, shape, [&](std::uint64_t index, std::span<float> features) {
+  return data::finish_records(target, shape, [&](std::uint64_t index, std::span<float> features) {
     return reader.read(index, features);
   });
-  fmt::print("{}: {}\n", files_text(target), counted(source.records(), "record"));
+}
+
+/// All or nothing: no file of one part takes its name before those of the other are complete.
+void convert_both(const data::DataSet& from, const data::Target& train, const data::Target& test) {
+  auto training = convert_part(*from.train, train);
+  auto testing = convert_part(*from.test, test);
+  training.publish();
+  testing.publish();
+  fmt::print("{}: {}\n", files_text(train), counted(from.train->records(), "record"));
+  fmt::print("{}: {}\n", files_text(test), counted(from.test->records(), "record"));
 }
 
 /// CSV has no type for bytes, so that `divide-by auto` divides what came from them by nothing.
@@ -130,9 +139,10 @@ int convert_command(const std::vector<std::string>& words) {
   const data::Target train = target_of(to, "train", result);
   const data::Target test = target_of(to, "test", result);
   const data::DataSet from = open_source(result);
+  data::require_files(train, from.train->records());
+  data::require_files(test, from.test->records());
   make_data_folder(to);
-  convert_part(*from.train, train);
-  convert_part(*from.test, test);
+  convert_both(from, train, test);
   print_divisor(from.train->element(), train.format);
   return static_cast<int>(ExitCode::success);
 }

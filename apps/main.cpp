@@ -17,6 +17,7 @@
 #include "apps/train.hpp"
 #include "apps/version.hpp"
 #include "lib/base/errors.hpp"
+#include "lib/base/temporaries.hpp"
 #include "lib/base/text.hpp"
 
 namespace lockstep::apps {
@@ -73,6 +74,7 @@ int dispatch(const Words& words) {
 }
 
 int run_main(const Words& words) {
+  remove_temporaries_on_signals();
   std::signal(SIGXFSZ, SIG_IGN);  // a file beyond `ulimit -f` is an error to report, not our end
   spdlog::set_default_logger(spdlog::stderr_color_mt("lockstep"));
   spdlog::set_pattern("%n: %^%l%$: %v");

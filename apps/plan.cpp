@@ -222,7 +222,11 @@ int show_plan(const PlanArguments& arguments) {
 int plan_command(const std::vector<std::string>& words) {
   const auto launch = comm::detect_launcher();
   if (launch && launch->rank != 0) return static_cast<int>(ExitCode::success);  // one speaks
-  const PlanArguments arguments = parse_plan_arguments(words);
+  PlanArguments arguments = parse_plan_arguments(words);
+  const bool started = launch && launch->launcher != "sbatch" && launch->ranks > 0;
+  if (started && !arguments.ranks_given) {
+    arguments.config.ranks = static_cast<std::uint64_t>(launch->ranks);
+  }
   if (!arguments.help) return show_plan(arguments);
   fmt::print("{}", plan_help());
   return static_cast<int>(ExitCode::success);

@@ -69,9 +69,18 @@ void take(PlanArguments& arguments, const std::string& key, const std::string& v
   }
 }
 
-void require_sensible(const PlanArguments& arguments, bool data_given) {
-  if (int{data_given} + int{arguments.range.has_value()} + int{arguments.files.has_value()} > 1) {
+void require_sensible(const PlanArguments& arguments, const Arguments& given) {
+  if (int{given.given("data")} + int{arguments.range.has_value()} +
+          int{arguments.files.has_value()} >
+      1) {
     throw ConfigError("records from more than one of --data, --range and --files", "give one");
+  }
+  if (arguments.range || arguments.files) {
+    for (const char* flag : {"format", "divide-by", "classes", "train-limit", "test-limit"}) {
+      if (!given.given(flag)) continue;
+      throw ConfigError("--" + std::string(flag) + " with records that are imagined",
+                        "leave it out, or give --data");
+    }
   }
   if (arguments.ids && !arguments.json) {
     throw ConfigError("--ids without --json", "give both, or look at the picture without");
@@ -95,7 +104,8 @@ PlanArguments parse_plan_arguments(const std::vector<std::string>& words) {
     train::set_value(arguments.config, "--" + key, key, value);
   }
   for (const auto& [key, value] : given.flags) take(arguments, key, value);
-  require_sensible(arguments, given.given("data"));
+  arguments.ranks_given = arguments.config.ranks != 1 || given.given("ranks");
+  require_sensible(arguments, given);
   return arguments;
 }
 

@@ -17,6 +17,7 @@ struct PlanArguments {
   std::optional<std::vector<std::uint64_t>> files;  ///< records of imagined files
   std::optional<std::uint64_t> record_bytes;        ///< of one record
   std::uint64_t epoch = 0;                          ///< from 0
+  bool ranks_given = false;
   bool json = false;
   bool ids = false;
   bool help = false;

@@ -5,10 +5,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <random>
 #include <system_error>
 #include <utility>
 
 #include "lib/base/errors.hpp"
+#include "lib/base/temporaries.hpp"
 
 namespace lockstep::data {
 namespace {
@@ -76,15 +78,24 @@ void RegularFile::read_at(std::uint64_t offset, std::span<std::uint8_t> bytes) c
 }
 
 NewFile::NewFile(std::filesystem::path path) : path_(std::move(path)) {
-  temporary_ = path_.parent_path() /
-               ("." + path_.filename().string() + ".tmp-" + std::to_string(::getpid()));
-  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) fail("created", errno);
+  std::random_device random;  // hosts that share a file system may share process ids
+  const std::string begin = "." + path_.filename().string() + ".tmp-";
+  do {
+    temporary_ = path_.parent_path() / (begin + std::to_string(random()));
+    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  } while (descriptor_ < 0 && errno == EEXIST);
+  if (descriptor_ < 0) {
+    temporary_.clear();
+    fail("created", errno);
+  }
+  add_temporary(temporary_);
 }
 
 NewFile::~NewFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
-  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  if (temporary_.empty()) return;
+  ::unlink(temporary_.c_str());
+  forget_temporary(temporary_);
 }
 
 void NewFile::write(std::span<const std::uint8_t> bytes) {
@@ -103,6 +114,7 @@ void NewFile::finish() {
 
 void NewFile::publish() {
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("given its name", errno);
+  forget_temporary(temporary_);
   temporary_.clear();
 }
 

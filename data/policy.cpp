@@ -28,7 +28,8 @@ Choice named(std::string_view name, const std::array<const char*, N>& names, con
 
 [[noreturn]] void refuse_few_files(ShardPolicy asked, std::uint64_t files, std::uint64_t workers) {
   throw ConfigError("shard-policy " + std::string(name_of(asked)) + ": " + counted(files, "file") +
-                        " for " + counted(workers, "worker") + ", and each needs one of its own",
+                        " with records in use for " + counted(workers, "worker") +
+                        ", and each needs one of its own",
                     "use --shard-policy data (every worker reads its share of all files), or "
                     "--shard-policy off (every worker sees everything), or split the files: "
                     "`lockstep convert --files " +

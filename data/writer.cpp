@@ -46,12 +46,25 @@ std::vector<RecordFiles> files_of(const Target& target) {
   return files;
 }
 
-void write_records(const Target& target, const RecordShape& shape, const RecordAt& record) {
-  if (target.files == 0 || target.files > shape.records) {
-    throw ConfigError(std::to_string(shape.records) + " " + target.stem + " records do not fill " +
-                          std::to_string(target.files) + " files",
-                      "ask for at least one file, and at most as many as there are records");
-  }
+FinishedFiles::FinishedFiles(std::vector<std::unique_ptr<FormatWriter>> writers)
+    : writers_(std::move(writers)) {}
+FinishedFiles::FinishedFiles(FinishedFiles&& other) noexcept = default;
+FinishedFiles::~FinishedFiles() = default;
+
+void FinishedFiles::publish() {
+  for (const auto& writer : writers_) writer->publish();
+}
+
+void require_files(const Target& target, std::uint64_t records) {
+  if (target.files > 0 && target.files <= records) return;
+  throw ConfigError(std::to_string(records) + " " + target.stem + " records do not fill " +
+                        std::to_string(target.files) + " files",
+                    "ask for at least one file, and at most as many as there are records");
+}
+
+FinishedFiles finish_records(const Target& target, const RecordShape& shape,
+                             const RecordAt& record) {
+  require_files(target, shape.records);
   const auto paths = files_of(target);
   std::vector<std::unique_ptr<FormatWriter>> writers;
   std::vector<float> features(static_cast<std::size_t>(shape.features()));
@@ -67,7 +80,11 @@ void write_records(const Target& target, const RecordShape& shape, const RecordA
     }
     writers.back()->finish();
   }
-  for (const auto& writer : writers) writer->publish();
+  return FinishedFiles(std::move(writers));
+}
+
+void write_records(const Target& target, const RecordShape& shape, const RecordAt& record) {
+  finish_records(target, shape, record).publish();
 }
 
 }  // namespace lockstep::data

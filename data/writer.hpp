@@ -13,6 +13,8 @@
 
 namespace lockstep::data {
 
+class FormatWriter;
+
 /// What the records are, before any division.
 struct RecordShape {
   std::uint64_t records = 0;
@@ -36,17 +38,39 @@ std::vector<RecordFiles> files_of(const Target& target);
 /// Fills `features` with record `index`, undivided, and returns its label.
 using RecordAt = std::function<std::int32_t(std::uint64_t index, std::span<float> features)>;
 
+/// Files that lack nothing but their names; without those, nothing of them remains.
+class FinishedFiles {
+ public:
+  explicit FinishedFiles(std::vector<std::unique_ptr<FormatWriter>> writers);
+  FinishedFiles(FinishedFiles&& other) noexcept;
+  FinishedFiles& operator=(FinishedFiles&&) = delete;
+  ~FinishedFiles();
+
+  /// Gives them their names, one after the other. Throws OutputError.
+  void publish();
+
+ private:
+  std::vector<std::unique_ptr<FormatWriter>> writers_;
+};
+
 /// Writes `shape.records` records, asked for in order, each file a contiguous run of them; runs
 /// differ by at most one record.
 ///
 /// Formats  bytes stay bytes in IDX, NPY (|u1) and TFRecord (one bytes value); numbers are float32
 ///          in NPY and TFRecord. CSV writes the shortest decimal text that reads back as the same
 ///          float32. IDX holds nothing but whole numbers of 0 to 255.
-/// Streams  memory for about 1 MB. All files are complete and on the disk before the first one
-///          takes its name; where anything fails, whatever `record` throws included, no name is
-///          touched and nothing else remains.
+/// Streams  memory for about 1 MB. All files are complete and on the disk when this returns, and
+///          take their names in FinishedFiles::publish; where anything fails before that, whatever
+///          `record` throws included, no name is touched and nothing else remains.
 /// Errors   throws OutputError with the path and the system's reason; ConfigError for what the
-///          format cannot hold, more files than records, or no records.
+///          format cannot hold, and what require_files refuses.
+FinishedFiles finish_records(const Target& target, const RecordShape& shape,
+                             const RecordAt& record);
+
+/// The same, and gives the files their names.
 void write_records(const Target& target, const RecordShape& shape, const RecordAt& record);
+
+/// Throws ConfigError for no files, or more of them than records.
+void require_files(const Target& target, std::uint64_t records);
 
 }  // namespace lockstep::data

@@ -55,7 +55,9 @@ std::filesystem::path last_checkpoint_in(const std::filesystem::path& folder) {
   std::error_code error;
   std::filesystem::directory_iterator entry(folder, error);
   for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    if (const auto step = step_in(entry->path().filename().string())) {
+    const auto step = step_in(entry->path().filename().string());
+    std::error_code none;
+    if (step && std::filesystem::exists(entry->path() / "network.json", none)) {
       checkpoints[*step] = entry->path();
     }
   }

@@ -4,6 +4,7 @@ import gzip
 import os
 import random
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -192,7 +193,7 @@ class Formats(command.CommandTest):
                 ((folder, "/proc/x", "--format csv"), 74, ["/proc/x"])):
             with self.subTest(args=args):
                 self.assert_refused(run("convert", *args), code, needles)
-                shutil.rmtree(to, ignore_errors=True)
+                self.assertFalse(to.exists(), "a refusal that left something behind")
         (folder / "train.csv").write_text("label,a\n1,2\n")
         result = run("convert", folder, to, "--format npy")
         self.assert_refused(result, 65, ["two formats", "--format"])
@@ -205,6 +206,23 @@ class Formats(command.CommandTest):
             (folder / f"{part}.csv").write_text("label,a\n1,2.5\n")
         result = run("convert", folder, self.folder / "to", "--format idx")
         self.assert_refused(result, 2, ["2.5", "record 0"])
+        self.assertEqual(list((self.folder / "to").iterdir()), [])
+
+    def test_unknown_flags_name_the_nearest(self):
+        self.assert_refused(run("convert a b --fromat csv"), 2, ["fromat", "--format"])
+
+    def test_what_signals_interrupt_leaves_nothing(self):
+        idx, to = self.folder / "idx", self.folder / "to"
+        self.succeed("generate", idx)
+        for sent in (signal.SIGINT, signal.SIGTERM):
+            with self.subTest(signal=sent.name):
+                convert = subprocess.Popen([command.binary, "convert", idx, to, "--format", "csv"],
+                                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                while not to.is_dir() or not list(to.iterdir()):  # a file that has no name yet
+                    self.assertIsNone(convert.poll(), "it ended before it could be interrupted")
+                convert.send_signal(sent)
+                self.assertEqual(convert.wait(timeout=20), -sent)
+                self.assertEqual(list(to.iterdir()), [])
 
     def numpy(self, code):
         done = subprocess.run([NUMPY, "-c", code], capture_output=True, text=True, check=False,

@@ -7,7 +7,7 @@ import unittest
 from collections import Counter
 
 import command
-from command import words
+from command import run, words
 from files import images, labels, write_set
 
 NETWORK = "--layers 16 --epochs 2 --test-limit 40"
@@ -194,6 +194,10 @@ class Plan(command.CommandTest):
         self.assertNotIn("--layers", text)
         result = self.succeed("plan --range 9 --json", ranks=3)
         self.assertEqual(len(result.out.splitlines()), 1, str(result))
+        self.assertEqual(json.loads(result.out)["ranks"], 3)
+        self.assertEqual(json.loads(self.succeed("plan --range 9 --json --ranks 2", ranks=3).out)
+                         ["ranks"], 2)
+        self.assert_refused(run("plan --range 9 --classes 3"), 2, ["--classes"])
 
     def test_run_file(self):
         path = self.folder / "run.toml"
