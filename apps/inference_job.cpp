@@ -29,18 +29,18 @@ void require_words(const Arguments& arguments) {
 /// The test set as the network was trained to see it.
 std::unique_ptr<data::Source> open_test_set(const train::RunConfig& config,
                                             const train::SavedNetwork& saved) {
-  auto data = data::open_data_set(config.data, {.train_limit = 1,
-                                                .test_limit = config.test_limit,
-                                                .divide_by = saved.info.divide_by,
-                                                .classes = static_cast<int>(saved.shape.classes),
-                                                .format = data::format_named(config.format)});
-  if (data.test->features() != saved.shape.features) {
+  auto test = data::open_data_part(config.data, data::Part::test,
+                                   {.test_limit = config.test_limit,
+                                    .divide_by = saved.info.divide_by,
+                                    .classes = static_cast<int>(saved.shape.classes),
+                                    .format = data::format_named(config.format)});
+  if (test->features() != saved.shape.features) {
     throw DataError(
         fmt::format("{}: its records have {} features, but the network in {} takes {}", config.data,
-                    data.test->features(), saved.folder.string(), saved.shape.features),
+                    test->features(), saved.folder.string(), saved.shape.features),
         "give data of the kind that the network was trained on");
   }
-  return std::move(data.test);
+  return test;
 }
 
 void load(const train::RunConfig& config, const comm::Communicator& comm, InferenceJob& job) {

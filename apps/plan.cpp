@@ -49,13 +49,13 @@ Records imagined(const std::vector<std::uint64_t>& files, std::optional<std::uin
 }
 
 Records opened(const train::RunConfig& config) {
-  const auto set = data::open_data_set(config.data, {.train_limit = config.train_limit,
-                                                     .test_limit = config.test_limit,
-                                                     .divide_by = config.divide_by,
-                                                     .classes = static_cast<int>(config.classes),
-                                                     .format = data::format_named(config.format)});
-  const std::uint64_t bytes = set.train->features() * sizeof(float) + sizeof(std::int32_t);
-  return {set.train->records(), set.train->file_records(), config.data, bytes};
+  const auto train = data::open_data_part(config.data, data::Part::train,
+                                          {.train_limit = config.train_limit,
+                                           .divide_by = config.divide_by,
+                                           .classes = static_cast<int>(config.classes),
+                                           .format = data::format_named(config.format)});
+  const std::uint64_t bytes = train->features() * sizeof(float) + sizeof(std::int32_t);
+  return {train->records(), train->file_records(), config.data, bytes};
 }
 
 Records records_of(const PlanArguments& arguments) {

@@ -35,9 +35,15 @@ bool has_plain_twin(const std::filesystem::path& path, const Paths& all) {
   return name != path.filename().string() && all.contains(path.parent_path() / name);
 }
 
-bool is_train(const std::string& name) { return name.starts_with("train"); }
-bool is_test(const std::string& name) {
-  return name.starts_with("test") || name.starts_with("t10k");
+/// None: a file of neither part.
+std::optional<Part> part_of(const std::string& name) {
+  if (name.starts_with("train")) return Part::train;
+  if (name.starts_with("test") || name.starts_with("t10k")) return Part::test;
+  return std::nullopt;
+}
+
+const char* files_called(Part part) {
+  return part == Part::train ? "training files (train*)" : "test files (test* or t10k*)";
 }
 
 /// Files of one part, under their folder and what names of one pair have in common.
@@ -108,12 +114,13 @@ std::vector<RecordFiles> files_of(const Groups& groups, Format format, const std
 }
 
 /// The one format among the data files, of which `first` holds one each.
-Format only_format(const std::map<Format, std::filesystem::path>& first, const std::string& where) {
+Format only_format(const std::map<Format, std::filesystem::path>& first, std::optional<Part> only,
+                   const std::string& where) {
   if (first.size() == 1) return first.begin()->first;
   if (first.empty()) {
-    throw DataError(where +
-                        ": no data files (train*, and test* or t10k*): neither *.csv nor "
-                        "*.tfrecord nor *images* and *labels*, of NPY or IDX",
+    throw DataError(where + ": no " +
+                        (only ? files_called(*only) : "data files (train*, and test* or t10k*)") +
+                        ": neither *.csv nor *.tfrecord nor *images* and *labels*, of NPY or IDX",
                     get_data);
   }
   const auto& [one, one_path] = *first.begin();
@@ -125,10 +132,10 @@ Format only_format(const std::map<Format, std::filesystem::path>& first, const s
                       name_of(other) + ", or keep one of them in the folder");
 }
 
-void check_found(const std::vector<RecordFiles>& files, const char* what, Format format,
+void check_found(const std::vector<RecordFiles>& files, Part part, Format format,
                  const std::string& where) {
   if (!files.empty()) return;
-  throw DataError(where + ": no " + what + " of format " + name_of(format), get_data);
+  throw DataError(where + ": no " + files_called(part) + " of format " + name_of(format), get_data);
 }
 
 /// A source, and the file that errors name.
@@ -162,7 +169,8 @@ void check_same_divisor(const Named& one, const Named& first) {
 
 }  // namespace
 
-FolderFiles find_files(const std::string& path, std::optional<Format> format) {
+FolderFiles find_files(const std::string& path, std::optional<Format> format,
+                       std::optional<Part> only) {
   const Paths all = list_files(path);
   std::map<Format, Groups> train;
   std::map<Format, Groups> test;
@@ -171,15 +179,16 @@ FolderFiles find_files(const std::string& path, std::optional<Format> format) {
     const std::string name = plain_name(file);
     const auto found = format_of_file(name);
     if (!found || (format && found != format) || has_plain_twin(file, all)) continue;
-    if (!is_train(name) && !is_test(name)) continue;
+    const auto part = part_of(name);
+    if (!part || (only && part != only)) continue;
     first.try_emplace(*found, file);
-    enter(is_train(name) ? train[*found] : test[*found], *found, file, path);
+    enter(part == Part::train ? train[*found] : test[*found], *found, file, path);
   }
-  const Format chosen = format ? *format : only_format(first, path);
+  const Format chosen = format ? *format : only_format(first, only, path);
   FolderFiles files{chosen, files_of(train[chosen], chosen, path),
                     files_of(test[chosen], chosen, path)};
-  check_found(files.train, "training files (train*)", chosen, path);
-  check_found(files.test, "test files (test* or t10k*)", chosen, path);
+  if (only != Part::test) check_found(files.train, Part::train, chosen, path);
+  if (only != Part::train) check_found(files.test, Part::test, chosen, path);
   return files;
 }
 
@@ -204,13 +213,17 @@ std::unique_ptr<Source> open_part(Format format, const std::vector<RecordFiles>&
   return std::make_unique<ConcatSource>(std::move(parts));
 }
 
+std::unique_ptr<Source> open_folder_part(const std::string& path, Part part,
+                                         const DataSetOptions& options) {
+  const FolderFiles files = find_files(path, options.format, part);
+  return open_part(files.format, part == Part::train ? files.train : files.test, options.of(part));
+}
+
 DataSet open_folder(const std::string& path, const DataSetOptions& options) {
   const FolderFiles files = find_files(path, options.format);
   DataSet set;
-  set.train = open_part(files.format, files.train,
-                        {options.train_limit, options.divide_by, options.classes});
-  set.test =
-      open_part(files.format, files.test, {options.test_limit, options.divide_by, options.classes});
+  set.train = open_part(files.format, files.train, options.of(Part::train));
+  set.test = open_part(files.format, files.test, options.of(Part::test));
   const Named test{*set.test, files.test.front().records};
   const Named train{*set.train, files.train.front().records};
   check_same_shape(test, train, false);

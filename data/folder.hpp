@@ -29,9 +29,11 @@ struct FolderFiles {
 /// Looks into the folder, or expands the pattern, and opens nothing.
 ///
 /// `format`  which files to use; none: the one format that there is.
+/// `only`    the part to look for, whatever there is of the other; none: both.
 /// Errors    throws DataError as list_files does, where a part has no files or there are two
 ///           formats, and for a file without its partner or a part of which some are missing.
-FolderFiles find_files(const std::string& path, std::optional<Format> format);
+FolderFiles find_files(const std::string& path, std::optional<Format> format,
+                       std::optional<Part> only = {});
 
 /// Opens the files of one part as one source; no more of them than `options.limit` needs.
 ///
@@ -39,6 +41,10 @@ FolderFiles find_files(const std::string& path, std::optional<Format> format);
 ///          bytes, others numbers, and no divisor is given.
 std::unique_ptr<Source> open_part(Format format, const std::vector<RecordFiles>& files,
                                   const ReadOptions& options);
+
+/// One part of a folder or pattern. Throws what the functions above throw.
+std::unique_ptr<Source> open_folder_part(const std::string& path, Part part,
+                                         const DataSetOptions& options);
 
 /// Both parts of a folder or pattern.
 ///

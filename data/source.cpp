@@ -7,12 +7,14 @@ namespace lockstep::data {
 
 DataSet open_data_set(const std::string& path, const DataSetOptions& options) {
   if (path != "synthetic") return open_folder(path, options);
-  const ReadOptions train{options.train_limit, options.divide_by, options.classes};
-  const ReadOptions test{options.test_limit, options.divide_by, options.classes};
-  DataSet set;
-  set.train = std::make_unique<SyntheticSource>(SyntheticPart::train, train);
-  set.test = std::make_unique<SyntheticSource>(SyntheticPart::test, test);
-  return set;
+  return {open_data_part(path, Part::train, options), open_data_part(path, Part::test, options)};
+}
+
+std::unique_ptr<Source> open_data_part(const std::string& path, Part part,
+                                       const DataSetOptions& options) {
+  if (path != "synthetic") return open_folder_part(path, part, options);
+  const auto drawn = part == Part::train ? SyntheticPart::train : SyntheticPart::test;
+  return std::make_unique<SyntheticSource>(drawn, options.of(part));
 }
 
 }  // namespace lockstep::data

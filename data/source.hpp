@@ -72,6 +72,9 @@ class Source {
                     std::span<std::int32_t> labels) = 0;
 };
 
+/// A data set's two parts.
+enum class Part : std::uint8_t { train, test };
+
 /// A training set and a test set with the same number of features.
 struct DataSet {
   std::unique_ptr<Source> train;
@@ -85,6 +88,11 @@ struct DataSetOptions {
   std::optional<float> divide_by = {};
   int classes = 10;
   std::optional<Format> format = {};  ///< none: the one whose files are there
+
+  /// What one part is read with.
+  ReadOptions of(Part part) const noexcept {
+    return {part == Part::train ? train_limit : test_limit, divide_by, classes};
+  }
 };
 
 /// Opens `synthetic`, the data folder at `path`, or the files that the pattern `path` matches (see
@@ -97,5 +105,12 @@ struct DataSetOptions {
 ///          cannot be honoured.
 /// Ranks    local; every rank opens the same path.
 DataSet open_data_set(const std::string& path, const DataSetOptions& options);
+
+/// Opens one part of it alone. Files of the other part need not be there, and are not looked at.
+///
+/// Errors   as open_data_set.
+/// Ranks    local.
+std::unique_ptr<Source> open_data_part(const std::string& path, Part part,
+                                       const DataSetOptions& options);
 
 }  // namespace lockstep::data

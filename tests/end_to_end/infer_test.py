@@ -112,6 +112,17 @@ class Inference(command.CommandTest):
         self.assertEqual(len(rows), 200)
         self.assertEqual(right / 200, self.made.summary["epochs"][-1]["test_accuracy"])
 
+    def test_a_folder_with_a_test_set_alone(self):
+        data = self.folder / "digits"
+        self.succeed("generate", data, "--train-limit 1 --test-limit 200")
+        for path in data.glob("train*"):
+            path.unlink()
+        expected = self.evaluate(self.checkpoint, JSON)
+        self.assertEqual(self.evaluate(self.checkpoint, "--data", data, "--json"), expected)
+        self.predict("alone.csv", "--data", data)
+        result = run("train --data", data, "--run-dir", self.folder / "none")
+        self.assert_refused(result, 65, [data, "no training files"])
+
     def test_damaged_checkpoints(self):
         for case, (name, damage, needles) in DAMAGES.items():
             bad = self.folder / "bad"

@@ -232,6 +232,15 @@ class Training(command.CommandTest):
                 hashes.add(run.summary["weights_hash"])
             self.assertEqual(len(hashes), 1)
 
+    def test_a_folder_with_a_training_set_alone(self):
+        data = write_split(self.folder / "data", (30, 10))
+        args = f"--data {data} --ranks 2 --batch-size 8 --ids"
+        whole = self.plan(args)
+        for path in data.glob("t10k*"):
+            path.unlink()
+        self.assertEqual(self.plan(args), whole)
+        self.assertEqual((whole["files"], whole["records"]), (2, 40))
+
     def test_the_guide(self):
         """12 records in two files: steps of 4, 4, 2 and 2; balanced: 4, 4 and 4."""
         data = write_split(self.folder / "data", [6, 6])

@@ -136,6 +136,23 @@ TEST_CASE("a part without files is named", "[data]") {
   CHECK_THAT(other.error(), StartsWith(other.path() + ": no test files (test* or t10k*)"));
 }
 
+TEST_CASE("one part opens alone, whatever there is of the other", "[data]") {
+  const auto part = GENERATE(data::Part::train, data::Part::test);
+  const bool train = part == data::Part::train;
+  const DataFolder data;
+  const auto open = [&] { return data::open_data_part(data.path(), part, {.test_limit = 2}); };
+  data.folder.write(train ? "test.csv" : "train.csv", {});                // another format
+  data.folder.write(train ? "test-images" : "train-images", {});          // no partner
+  data.folder.write(train ? "t10k-0-of-2.csv" : "train-0-of-2.csv", {});  // not complete
+  CHECK_THAT(message_of<DataError>(open),
+             StartsWith(data.path() + ": no " + (train ? "training" : "test") + " files"));
+  train ? data.add_train() : data.add_test();
+  CHECK(open()->records() == (train ? 7 : 2));
+  CHECK(data::open_data_part("synthetic", part, {.test_limit = 2})->records() ==
+        (train ? 60'000 : 2));
+  CHECK_THROWS_AS(data.open(), DataError);
+}
+
 TEST_CASE("files without a partner, and ambiguous ones, are named", "[data]") {
   const DataFolder data;
   data.add_train();
