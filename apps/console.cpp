@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <functional>
 
 #include "apps/terminal.hpp"
 #include "lib/base/hash.hpp"
@@ -26,6 +27,13 @@ std::string clock_text(double seconds) {
 
 std::string percent(double part, double whole) {
   return fmt::format("{:5.1f} %", whole > 0 ? 100 * part / whole : 0.0);
+}
+
+/// What a rank read from files of training data: "23.4 MB", or "0.6 MB to 1.1 MB".
+std::string read_text(const std::vector<std::uint64_t>& bytes) {
+  const auto [least, most] = std::minmax_element(bytes.begin(), bytes.end());
+  const std::string text = bytes_text(static_cast<double>(*least));
+  return *least == *most ? text : text + " to " + bytes_text(static_cast<double>(*most));
 }
 
 /// The label whose examples are misread most often, and what for.
@@ -159,6 +167,9 @@ void Console::finish(const train::RunReport& report, const std::string& saved) c
   row("  summing over ranks", median.reduce);
   row("  Adam", median.update);
   row("  everything else", other);
+  if (std::any_of(report.bytes_read.begin(), report.bytes_read.end(), std::identity())) {
+    fmt::print("each rank read {} of training data\n", read_text(report.bytes_read));
+  }
   fmt::print("test: {}\n", error_in_words(report.test));
   fmt::print("weights {} saved in {}\n", to_hex(report.weights_hash), saved);
   std::fflush(stdout);

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 
+#include "apps/bench.hpp"
 #include "apps/compare.hpp"
 #include "apps/convert.hpp"
 #include "apps/evaluate.hpp"
@@ -39,6 +40,7 @@ constexpr std::array subcommands = {
     Subcommand{"generate", "writes the built-in data set as files", generate_command},
     Subcommand{"convert", "writes a data set in another format, or other files", convert_command},
     Subcommand{"compare", "two runs: the first recorded point that differs", compare_command},
+    Subcommand{"bench", "measures one part by itself: `bench data`, reading", bench_command},
 };
 
 void print_usage() {

@@ -137,6 +137,11 @@ class Formats(command.CommandTest):
                     self.assertEqual(alone, [1500 * record])
                 self.assertEqual(sum(two), alone[0])
                 self.assertLess(abs(two[0] - two[1]), 0.15 * alone[0])
+        spoken = TRAIN.replace("--progress off", "--progress lines")
+        made = self.train(spoken, "--data", sets["idx-1"], name="spoken", threads=2)
+        self.assertEqual(made.summary["data"]["bytes_read"], [589568, 586432])
+        self.assert_says(made.result.out, "each rank read 586.4 kB to 589.6 kB of training data",
+                         made.result)
 
     def test_a_pattern_is_what_the_shell_would_give(self):
         sets = self.make_sets()
