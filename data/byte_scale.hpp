@@ -28,4 +28,7 @@ class ByteScale {
   std::array<float, 256> table_{};
 };
 
+/// Divides each value, in float32.
+void divide(std::span<float> values, float divisor) noexcept;
+
 }  // namespace lockstep::data

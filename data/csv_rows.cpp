@@ -64,6 +64,7 @@ bool CsvRows::find_end(std::size_t& length) {
       return stop != nullptr;
     }
     quoted = !quoted;
+    has_quotes_ = true;
     from = static_cast<std::size_t>(static_cast<const std::uint8_t*>(quote) - data) + 1;
   }
   length = size;
@@ -72,6 +73,7 @@ bool CsvRows::find_end(std::size_t& length) {
 
 bool CsvRows::next() {
   std::size_t length = 0;
+  has_quotes_ = false;
   bool ended = find_end(length);
   while (!ended && load()) ended = find_end(length);
   if (!ended && length == 0) return false;
@@ -79,7 +81,10 @@ bool CsvRows::next() {
   begin_ = at_;
   length_ = length;
   line_ = next_line_;
-  next_line_ += 1 + static_cast<std::uint64_t>(std::count(row().begin(), row().end(), '\n'));
+  ++next_line_;
+  if (has_quotes_) {  // else no line ends within it
+    next_line_ += static_cast<std::uint64_t>(std::count(row().begin(), row().end(), '\n'));
+  }
   at_ += length + (ended ? 1 : 0);
   if (length_ > 0 && row().back() == '\r') --length_;
   return true;

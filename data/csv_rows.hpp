@@ -37,6 +37,7 @@ class CsvRows {
   std::size_t at_ = 0;     // in the buffer: behind the current record
   std::size_t begin_ = 0;  // in the buffer: the current record
   std::size_t length_ = 0;
+  bool has_quotes_ = false;
   std::uint64_t offset_ = 0;
   std::uint64_t line_ = 0;
   std::uint64_t next_line_ = 1;

@@ -47,8 +47,7 @@ void StoredSource::scale_bytes(std::span<const std::uint8_t> bytes,
 }
 
 void StoredSource::divide(std::span<float> x) const noexcept {
-  if (divisor_ == 1.0F) return;
-  for (float& value : x) value /= divisor_;
+  if (divisor_ != 1.0F) data::divide(x, divisor_);
 }
 
 void StoredSource::read(std::span<const std::uint64_t> ids, std::span<float> x,

@@ -1,5 +1,6 @@
 #include "data/csv.hpp"
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdio>
@@ -52,6 +53,61 @@ TEST_CASE("CSV of all usual shapes gives the same records", "[data]") {
       "\"label\",\"a,\n\"\"x\"\"\",b\n\"7\",\"1\",2.5\n0,\"3\",-4\n",
       "label,a,b\n 7 , +1,2.5e0\t\n+0,0.3E1,-4.\n", "a,label,a\n1,7,2.5\n3,0,-4\n");
   CHECK(read_text(text) == two);
+}
+
+/// A record of `columns` fields of which `label` is a label: zeros mostly, some of all kinds.
+std::string random_row(std::mt19937& random, std::size_t columns, std::size_t label, bool quoted) {
+  const auto pick = [&](auto... words) {
+    const std::array<const char*, sizeof...(words)> all{words...};
+    return std::string(all[random() % all.size()]);
+  };
+  std::string row;
+  for (std::size_t i = 0; i < columns; ++i) {
+    std::string field = random() % 4 != 0 ? "0"
+                                          : pick("7", "42", "255", "007", "1000", "-0", "-3", "+5",
+                                                 "0.0", "2.5e3", " 9", "8 ", "1e-50", "0.1");
+    if (i == label) field = pick("0", "9", "+4", " 3 ");
+    row += (i == 0 ? "" : ",") + (quoted ? '"' + field + '"' : field);
+  }
+  return row;
+}
+
+TEST_CASE("quoted and plain CSV are the same numbers, bit for bit", "[data]") {
+  std::mt19937 random(11);
+  for (std::size_t columns = 2; columns < 40; ++columns) {
+    const std::size_t label = random() % columns;
+    std::string header;
+    for (std::size_t i = 0; i < columns; ++i) {
+      header += (i == 0 ? "" : ",") + (i == label ? "label" : "c" + std::to_string(i));
+    }
+    std::string plain = header + "\n";
+    std::string quoted = plain;
+    for (int row = 0; row < 20; ++row) {
+      auto again = random;
+      plain += random_row(random, columns, label, false) + "\n";
+      quoted += random_row(again, columns, label, true) + "\n";
+    }
+    const auto one = read_text(plain);
+    const auto other = read_text(quoted);
+    REQUIRE(one.labels == other.labels);
+    REQUIRE(one.x.size() == other.x.size());
+    REQUIRE(std::memcmp(one.x.data(), other.x.data(), one.x.size() * sizeof(float)) == 0);
+  }
+}
+
+TEST_CASE("a CSV row that is not whole is refused after whatever went well", "[data]") {
+  const std::string header = "label,a,b,c,d,e\n";
+  const auto said = [&](const char* row) {
+    return CsvFile(header + "1,0,0,0,0,0\n" + row + "\n").error();
+  };
+  CHECK_THAT(said("1,0,0,0,0"), StartsWith("t.csv:3: 5 fields, but the header names 6"));
+  CHECK_THAT(said("1,0,0,0,0,0,"), StartsWith("t.csv:3: 7 fields, but the header names 6"));
+  CHECK_THAT(said("1,0,0,0,0,0,0"), StartsWith("t.csv:3: 7 fields, but the header names 6"));
+  CHECK_THAT(said("1,0,0,0,0,"), StartsWith("t.csv:3: column 'e': ''"));
+  CHECK_THAT(said("1,0,0,0,0,0x"), StartsWith("t.csv:3: column 'e': '0x'"));
+  CHECK_THAT(said("1,0,0,12a,0,0"), StartsWith("t.csv:3: column 'c': '12a'"));
+  CHECK_THAT(said(",0,0,0,0,0"), StartsWith("t.csv:3: column 'label': ''"));
+  CHECK_THAT(said("1"), StartsWith("t.csv:3: 1 fields, but the header names 6"));
 }
 
 TEST_CASE("CSV is read by position, and counts what it reads", "[data]") {
