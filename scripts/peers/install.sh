@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
-# Installs what users would pick instead, for measurements only: scripts/peers/install.sh FOLDER
-# PyTorch and mpi4py in a virtual environment, about 6 GB with the CUDA libraries its wheel brings.
+# Installs what users would pick instead, for measurements only, into a virtual environment:
+#   scripts/peers/install.sh FOLDER                  PyTorch and mpi4py, about 6 GB with the CUDA libraries of its wheel
+#   scripts/peers/install.sh FOLDER tensorflow-cpu   other packages, by pip's names
 set -euo pipefail
-folder=${1:?usage: scripts/peers/install.sh FOLDER}
+folder=${1:?usage: scripts/peers/install.sh FOLDER [PACKAGE...]}
+shift
+[ $# -gt 0 ] || set -- torch numpy mpi4py
 [ -x "$folder/bin/python" ] || python3 -m venv "$folder"
-"$folder/bin/pip" install --quiet torch numpy mpi4py
-"$folder/bin/python" -c 'import torch; print("torch", torch.__version__)'
+"$folder/bin/pip" install --quiet "$@"
+"$folder/bin/pip" list --format=freeze | grep -E "^(${1%%[=<>]*}|numpy)="

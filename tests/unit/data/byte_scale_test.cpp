@@ -1,7 +1,8 @@
 #include "data/byte_scale.hpp"
 
+#include <algorithm>
+#include <bit>
 #include <catch2/catch.hpp>
-#include <cstring>
 #include <numeric>
 #include <vector>
 
@@ -9,7 +10,9 @@ namespace lockstep::test {
 namespace {
 
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](float x, float y) {
+    return std::bit_cast<std::uint32_t>(x) == std::bit_cast<std::uint32_t>(y);
+  });
 }
 
 TEST_CASE("bytes and numbers are divided as one by one, whatever their number", "[data]") {
