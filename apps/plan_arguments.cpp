@@ -76,7 +76,7 @@ void require_sensible(const PlanArguments& arguments, const Arguments& given) {
     throw ConfigError("records from more than one of --data, --range and --files", "give one");
   }
   if (arguments.range || arguments.files) {
-    for (const char* flag : {"format", "divide-by", "classes", "train-limit", "test-limit"}) {
+    for (const char* flag : {"format", "divide-by", "classes", "test-limit"}) {
       if (!given.given(flag)) continue;
       throw ConfigError("--" + std::string(flag) + " with records that are imagined",
                         "leave it out, or give --data");
