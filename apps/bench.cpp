@@ -3,6 +3,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include "apps/bench_data.hpp"
+#include "collectives/launcher.hpp"
 #include "lib/base/errors.hpp"
 
 namespace lockstep::apps {
@@ -17,6 +18,8 @@ int bench_command(const std::vector<std::string>& words) {
         "`lockstep bench data --help` lists its flags.\n");
     return static_cast<int>(ExitCode::success);
   }
+  const auto launch = comm::detect_launcher();
+  if (launch && launch->rank != 0) return static_cast<int>(ExitCode::usage);  // rank 0 says why
   throw ConfigError(part.empty() ? "nothing to measure" : "'" + part + "' cannot be measured",
                     "`lockstep bench data` measures how fast data is read");
 }
