@@ -88,14 +88,10 @@ InferenceJob make_inference_job(const Arguments& arguments, const train::RunConf
 
 std::vector<std::pair<std::string, std::string>> subject_rows(const InferenceJob& job,
                                                               const train::RunConfig& config) {
-  std::string widths;
-  for (const auto width : job.saved.shape.widths()) {
-    widths += (widths.empty() ? "" : "-") + std::to_string(width);
-  }
   return {{"checkpoint", fmt::format("{}: after {}", job.saved.folder.string(),
                                      counted(job.saved.info.step, "step"))},
           {"network",
-           fmt::format("{}, {} parameters, weights {}", widths,
+           fmt::format("{}, {} parameters, weights {}", job.saved.shape.text(),
                        grouped(job.saved.shape.parameters()), to_hex(job.saved.weights_hash))},
           {"data", fmt::format("{}: {} test records, divided by {}", config.data,
                                grouped(job.test->records()), job.saved.info.divide_by)}};

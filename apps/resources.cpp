@@ -23,19 +23,11 @@ int own_cores(const comm::Communicator& comm) {
 
 /// In double, so that no width overflows it.
 double replica_bytes(const nn::NetworkShape& shape, const Buffers& buffers) {
-  const auto widths = shape.widths();
-  double weights = 0;
-  auto values_a_row = static_cast<double>(widths[0]);
-  for (std::size_t i = 0; i + 1 < widths.size(); ++i) {
-    const auto outputs = static_cast<double>(widths[i + 1]);
-    weights += (static_cast<double>(widths[i]) + 1) * outputs;
-    values_a_row += 2 * outputs;  // its output, and the gradient by it
-  }
   // Weights, gradients and Adam's two moments.
   const double blocks = 4 + static_cast<double>(buffers.sum_blocks);
   return sizeof(float) *
-         (blocks * weights + static_cast<double>(buffers.rows) * values_a_row +
-          static_cast<double>(buffers.prefetched_rows) * static_cast<double>(shape.features));
+         (blocks * shape.weights() + static_cast<double>(buffers.rows) * shape.row_values() +
+          static_cast<double>(buffers.prefetched_rows) * static_cast<double>(shape.features()));
 }
 
 }  // namespace

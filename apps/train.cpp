@@ -36,9 +36,7 @@ std::string ranks_text(comm::Communicator& comm) {
 }
 
 std::string network_text(const nn::NetworkShape& shape) {
-  std::string text;
-  for (const auto width : shape.widths()) text += (text.empty() ? "" : "-") + std::to_string(width);
-  return fmt::format("{}, {} parameters", text, grouped(shape.parameters()));
+  return fmt::format("{}, {} parameters", shape.text(), grouped(shape.parameters()));
 }
 
 std::string batch_text(const TrainJob& job) {

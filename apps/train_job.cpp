@@ -23,7 +23,7 @@ void require_mesh(const train::RunConfig& config, int ranks) {
 }
 
 const char* const narrower =
-    "use narrower --layers, a smaller --batch-size or --prefetch, or fewer ranks a host";
+    "use narrower layers, a smaller --batch-size or --prefetch, or fewer ranks a host";
 
 std::unique_ptr<Products<float>> make_products(const train::RunConfig& config) {
   const bool canonical = config.reduction == "canonical";
@@ -135,8 +135,7 @@ TrainJob make_job(const train::RunConfig& config, comm::Communicator& comm) {
     job.plan = std::move(chosen.plan);
     job.policy_reason = std::move(chosen.reason);
     const auto test_plan = train::evaluation_plan(job.data.test->records(), comm.size());
-    const nn::NetworkShape shape = {
-        job.data.train->features(), {config.layers.begin(), config.layers.end()}, config.classes};
+    const nn::NetworkShape shape = train::network_of(config, job.data.train->shape());
     set_product_threads(job.threads);
     try {
       make_replica(config, shape, test_plan.largest_piece(), comm, job);

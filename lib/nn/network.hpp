@@ -1,36 +1,30 @@
-// A network of dense layers with softmax cross-entropy: one replica.
+// Layers with softmax cross-entropy: one replica.
 #pragma once
 
 #include <cstdint>
 #include <memory_resource>
+#include <optional>
 #include <span>
 #include <vector>
 
-#include "lib/nn/dense.hpp"
 #include "lib/nn/initialisers.hpp"
+#include "lib/nn/layers.hpp"
 #include "lib/nn/loss.hpp"
+#include "lib/nn/network_shape.hpp"
 #include "lib/nn/parameters.hpp"
 
 namespace lockstep::nn {
-
-/// features -> hidden widths, each followed by ReLU -> classes (logits). No hidden widths: a
-/// linear classifier.
-struct NetworkShape {
-  std::size_t features = 0;
-  std::vector<std::size_t> hidden;
-  std::size_t classes = 0;
-
-  /// features, hidden widths, classes.
-  std::vector<std::size_t> widths() const;
-
-  /// Number of weights.
-  std::size_t parameters() const;
-};
 
 /// Rows [first, first + count) of a network's buffers.
 struct Rows {
   std::size_t first = 0;
   std::size_t count = 0;
+};
+
+/// Which rows of which step a training pass computes: random layers draw by them.
+struct TrainingRows {
+  std::uint64_t step = 0;
+  std::uint64_t first = 0;  ///< of the global batch: what stands in row 0 of the buffers
 };
 
 /// The weights and gradients of one replica, and buffers for the rows of a batch.
@@ -62,13 +56,19 @@ class Network {
     return results_.span().subspan(rows.first, rows.count);
   }
 
-  /// From inputs(rows) to logits [count, classes].
-  Matrix<const Real> forward(Rows rows);
+  /// From inputs(rows) to logits [count, classes], as evaluation has them; or as a training step
+  /// has them, with what is random in it.
+  Matrix<const Real> forward(Rows rows) { return forward(rows, std::nullopt); }
+  Matrix<const Real> forward(Rows rows, std::optional<TrainingRows> training);
+
+  /// Keys what is random in training.
+  void set_seed(std::uint64_t seed) noexcept { seed_ = seed; }
 
   /// After forward(): fills results(rows), and, for training, the gradient by the logits.
   void loss(Rows rows, std::span<const std::int32_t> labels, bool training);
 
-  /// After loss(): the gradient of the *sum* of losses by every layer's x W + b.
+  /// After loss(): the gradient of the *sum* of losses by what every layer gives before its
+  /// activation. Draws as the last forward() did.
   void backward(Rows rows);
 
   /// The gradients by the logits, as loss() left them.
@@ -84,12 +84,13 @@ class Network {
   /// The same into another block of that length.
   void weight_gradients(Rows rows, std::size_t leaf, Slice slice, std::span<Real> gradients);
 
-  /// Calls visit(span) for every buffer that weight_gradients() reads: all its elements of `rows`.
+  /// Calls visit(span) for the inputs and every buffer that weight_gradients() reads: all its
+  /// elements of `rows`.
   template <class Visit>
   void for_each_exchanged(Rows rows, Visit visit) {
     for (std::size_t i = 0; i < layers_.size(); ++i) {
-      visit(view(activations_[i], layers_[i].inputs, rows).flat());
-      visit(view(gradients_[i], layers_[i].outputs, rows).flat());
+      if (i == 0 || layers_[i].trained) visit(input(i, rows).flat());
+      if (layers_[i].trained) visit(gradient(i, rows).flat());
     }
   }
 
@@ -98,17 +99,44 @@ class Network {
     return {buffer.data() + rows.first * width, rows.count, width};
   }
 
+  /// What comes into layer `i`, what goes out of it, and the gradient by that before its
+  /// activation.
+  Matrix<Real> input(std::size_t i, Rows rows) noexcept {
+    return view(activations_[i], layers_[i].layer->inputs(), rows);
+  }
+  Matrix<Real> output(std::size_t i, Rows rows) noexcept {
+    return view(activations_[i + 1], layers_[i].layer->outputs(), rows);
+  }
+  Matrix<Real> gradient(std::size_t i, Rows rows) noexcept {
+    return view(gradients_[i], layers_[i].layer->outputs(), rows);
+  }
+
+  /// A layer at its place: its number in the shape, its first tensor in the block.
+  struct Placed {
+    std::unique_ptr<Layer<Real>> layer;
+    std::size_t number = 0;
+    std::size_t tensor = 0;
+    bool trained = false;
+  };
+  static std::vector<Tensor> place(std::vector<Placed>& layers, const NetworkShape& shape,
+                                   const Products<Real>& products);
+  Pass<Real> pass(std::size_t layer, Rows rows);
+
   NetworkShape shape_;
   std::size_t rows_;
   Products<Real>& products_;
-  std::vector<Dense> layers_;
+  std::vector<Placed> layers_;
   ParameterBlock<Real> block_;
   std::vector<AlignedBuffer<Real>> activations_;  // inputs, then each layer's output, [rows, width]
-  std::vector<AlignedBuffer<Real>> gradients_;    // of the loss by each layer's x W + b
+  std::vector<AlignedBuffer<Real>> gradients_;    // of the loss by each layer's output
   AlignedBuffer<ExampleResult> results_;
+  Scratch<Real> scratch_;
+  std::uint64_t seed_ = 0;
+  std::optional<TrainingRows> training_;  // of the last forward()
 };
 
-/// Glorot uniform weights, zero biases; the same seed for every layer, as in the tutorial.
+/// Glorot uniform weights, gains of one, zero biases; the same seed for every layer, as in the
+/// tutorial. Keys what is random in training with it too.
 void initialise(Network<float>& network, SeedPair seed);
 
 }  // namespace lockstep::nn

@@ -12,6 +12,17 @@
 
 namespace lockstep::nn {
 
+/// What a tensor's elements are at first: zero, one, or Glorot uniform by numbers of inputs and
+/// outputs.
+struct Start {
+  float value = 0;
+  std::size_t fan_in = 0;  ///< 0: not random
+  std::size_t fan_out = 0;
+
+  static Start ones() { return {1, 0, 0}; }
+  static Start glorot(std::size_t fan_in, std::size_t fan_out) { return {0, fan_in, fan_out}; }
+};
+
 /// A named weight: logically a matrix [rows, cols], or a vector [cols] where `vector` is set.
 struct Tensor {
   std::string name;  ///< "0.weight"
@@ -20,6 +31,7 @@ struct Tensor {
   bool vector = false;
   std::size_t stored = 0;  ///< elements as the products store it, their padding included
   std::size_t offset = 0;  ///< first element in both blocks; a multiple of 16
+  Start start = {};
 
   std::size_t size() const noexcept { return rows * cols; }  ///< logical
 };

@@ -27,7 +27,7 @@ class ActivationsStep final : public Step {
     const nn::Rows mine = place(batch.piece);
     Lap phase;
     clear(network_, {batch.gap().begin, batch.gap().size()});
-    network_.forward(mine);
+    network_.forward(mine, nn::TrainingRows{update_.steps() + 1, 0});
     network_.loss(mine, batch.labels, true);
     network_.backward(mine);
     seconds.compute += phase.take();

@@ -19,7 +19,7 @@ class AllReduceStep final : public Step {
     auto& parameters = network_.parameters();
     const nn::Rows mine = place(batch.piece);
     Lap phase;
-    network_.forward(mine);
+    network_.forward(mine, nn::TrainingRows{adam_.steps() + 1, batch.piece.begin});
     network_.loss(mine, batch.labels, true);
     network_.backward(mine);
     network_.weight_gradients(mine, batch.leaf, {0, parameters.values().size()});

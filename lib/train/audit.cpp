@@ -37,7 +37,7 @@ void Audit::check_leaf(std::uint64_t step, const data::Batch& batch) {
   // Every rank holds these rows by now; the auditor makes them again, in place.
   const std::uint64_t given = hash_rows(rows);
   if (comm_.rank() == auditor) {
-    recover_labels(rows, network_.forward(rows));
+    recover_labels(rows, network_.forward(rows, nn::TrainingRows{step, 0}));
     network_.loss(rows, labels_, true);
     network_.backward(rows);
   }

@@ -10,12 +10,7 @@ namespace {
 
 /// Elements of all rows that a rank needs where it computes its slice alone.
 double exchanged_activations(const data::Plan& plan, const nn::NetworkShape& shape) {
-  const auto widths = shape.widths();
-  double row = 0;
-  for (std::size_t i = 0; i + 1 < widths.size(); ++i) {
-    row += static_cast<double>(widths[i]) + static_cast<double>(widths[i + 1]);
-  }
-  return row * static_cast<double>(plan.summed_rows(0));
+  return shape.exchanged_values() * static_cast<double>(plan.summed_rows(0));
 }
 
 /// Parts of the tree that the rank with the most of them holds at `step`.
@@ -43,8 +38,8 @@ Exchange chosen_exchange(Exchange asked, const CanonicalOptions& options,
   if (options.audit_every || plan.options().ranks == 1) return Exchange::activations;
   // A sum is written, sent, read and added; an activation is sent and read.
   constexpr double cost_of_a_sum = 2;
-  const double sums = static_cast<double>(most_parts(plan, 0)) *
-                      static_cast<double>(shape.parameters()) * cost_of_a_sum;
+  const double sums =
+      static_cast<double>(most_parts(plan, 0)) * shape.weights() * cost_of_a_sum;
   return exchanged_activations(plan, shape) <= sums ? Exchange::activations
                                                     : Exchange::partial_sums;
 }

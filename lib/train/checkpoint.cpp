@@ -50,16 +50,36 @@ void write_safetensors(const std::filesystem::path& path, const nn::ParameterBlo
   write_file(path, pieces);
 }
 
+ordered_json field_json(const nn::FieldValue& value) {
+  return std::visit([](const auto& held) { return ordered_json(held); }, value);
+}
+
+/// What network.json says of the layers: widths of an mlp, or a list of layers.
+ordered_json shape_json(const nn::NetworkShape& shape) {
+  if (shape.is_mlp()) {
+    return {{"model", "mlp"}, {"widths", shape.widths()}, {"activation", "relu"}};
+  }
+  ordered_json layers = ordered_json::array();
+  for (const auto& layer : shape.layers) {
+    ordered_json fields;
+    for (const auto& [key, value] : nn::fields_of(layer)) fields[key] = field_json(value);
+    layers.push_back(std::move(fields));
+  }
+  const auto& input = shape.input;
+  const auto extent = input.image
+                          ? std::vector<std::size_t>{input.rows, input.columns, input.channels}
+                          : std::vector<std::size_t>{input.size()};
+  return {{"model", "layers"}, {"input", extent}, {"layers", std::move(layers)}};
+}
+
 std::string description(const nn::Network<float>& network, const CheckpointInfo& info) {
-  const ordered_json json = {{"model", "mlp"},
-                             {"widths", network.shape().widths()},
-                             {"activation", "relu"},
-                             {"parameters", network.shape().parameters()},
-                             {"divide_by", info.divide_by},
-                             {"data", info.data},
-                             {"step", info.step},
-                             {"examples", info.examples},
-                             {"weights_hash", to_hex(weights_hash(network.parameters()))}};
+  ordered_json json = shape_json(network.shape());
+  json["parameters"] = network.shape().parameters();
+  json["divide_by"] = info.divide_by;
+  json["data"] = info.data;
+  json["step"] = info.step;
+  json["examples"] = info.examples;
+  json["weights_hash"] = to_hex(weights_hash(network.parameters()));
   return json.dump(2) + "\n";
 }
 

@@ -42,6 +42,56 @@ std::string flag_text(const toml::node& node, const std::string& place) {
   return text.empty() ? "none" : text;
 }
 
+constexpr const char* layer_key = "layer";
+
+nn::FieldValue field_value(const toml::node& node, const std::string& place) {
+  if (const auto* text = node.as_string()) return text->get();
+  if (const auto* number = node.as_integer()) {
+    if (number->get() >= 0) return static_cast<std::uint64_t>(number->get());
+    return static_cast<double>(number->get());
+  }
+  if (const auto* number = node.as_floating_point()) return number->get();
+  throw ConfigError(place + ": neither text nor a number");
+}
+
+nn::LayerSpec layer_in(const toml::node& node, const std::string& path) {
+  const std::string begin = path + ":" + std::to_string(node.source().begin.line) + ": layer";
+  const auto* table = node.as_table();
+  if (table == nullptr) throw ConfigError(begin + ": not a table", "write [[layer]]");
+  nn::Fields fields;
+  for (const auto& [key, value] : *table) {
+    const std::string place = path + ":" + std::to_string(key.source().begin.line) + ": layer: ";
+    fields.emplace_back(key.str(), field_value(value, place + std::string(key.str())));
+  }
+  try {
+    return nn::layer_of(fields);
+  } catch (const ConfigError& error) {
+    throw ConfigError(begin + ": " + error.what());
+  }
+}
+
+/// A list of layers is a model of its own, which a flag or a later key may still change.
+void apply_layers(RunConfig& config, const std::string& path, const std::string& place,
+                  const toml::node& node) {
+  const auto* list = node.as_array();
+  if (list == nullptr) throw ConfigError(place + ": layer is no list", "write [[layer]]");
+  config.layer_list.clear();
+  for (const auto& layer : *list) config.layer_list.push_back(layer_in(layer, path));
+  config.model = "layers";
+}
+
+std::string layers_literal(const std::vector<nn::LayerSpec>& layers) {
+  std::string list;
+  for (const auto& layer : layers) {
+    std::string table;
+    for (const auto& [key, value] : nn::fields_of(layer)) {
+      table += (table.empty() ? "" : ", ") + key + " = " + nn::literal_of(value);
+    }
+    list += (list.empty() ? "{" : ", {") + table + "}";
+  }
+  return "[" + list + "]";
+}
+
 }  // namespace
 
 void set_value(RunConfig& config, std::string_view place, const std::string& key,
@@ -65,6 +115,10 @@ void apply_run_file(RunConfig& config, const std::string& path, const std::strin
   }
   for (const auto& [key, node] : file) {
     const std::string place = path + ":" + std::to_string(key.source().begin.line);
+    if (key.str() == layer_key) {
+      apply_layers(config, path, place, node);
+      continue;
+    }
     const Setting& setting = setting_named(place, std::string(key.str()));
     set_value(config, place, setting.name, flag_text(node, place + ": " + setting.name));
   }
@@ -72,13 +126,22 @@ void apply_run_file(RunConfig& config, const std::string& path, const std::strin
 
 std::string to_toml(const RunConfig& config) {
   std::string text;
-  for (const auto& [key, value] : key_values(config)) text += key + " = " + value + "\n";
+  for (const auto& [key, value] : key_values(config)) {
+    if (key != layer_key) text += key + " = " + value + "\n";
+  }
+  for (const auto& layer : config.layer_list) {  // at the end: what follows a table belongs to it
+    text += "\n[[layer]]\n";
+    for (const auto& [key, value] : nn::fields_of(layer)) {
+      text += key + " = " + nn::literal_of(value) + "\n";
+    }
+  }
   return text;
 }
 
 std::vector<std::pair<std::string, std::string>> key_values(const RunConfig& config) {
   std::vector<std::pair<std::string, std::string>> pairs;
   for (const auto& setting : settings()) pairs.emplace_back(setting.name, setting.literal(config));
+  if (!config.layer_list.empty()) pairs.emplace_back(layer_key, layers_literal(config.layer_list));
   return pairs;
 }
 

@@ -9,9 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "lib/nn/network_shape.hpp"
+
 namespace lockstep::train {
 
-/// Every setting of `lockstep train`, with its default. Names and meanings: settings().
+/// Every setting of `lockstep train`, with its default. Names and meanings: settings(); but for
+/// `layer_list`, which run files alone give.
 struct RunConfig {
   std::string data = "synthetic";
   std::string format = "auto";
@@ -21,7 +24,8 @@ struct RunConfig {
   std::optional<float> divide_by;
 
   std::string model = "mlp";
-  std::vector<std::uint64_t> layers = {700, 500};
+  std::vector<std::uint64_t> layers = {700, 500};  ///< of model mlp
+  std::vector<nn::LayerSpec> layer_list;           ///< of model layers: [[layer]] of the run file
   std::string precision = "float32";
 
   std::uint64_t batch_size = 128;
@@ -86,7 +90,13 @@ void apply_run_file(RunConfig& config, const std::string& path, const std::strin
 /// The whole configuration as TOML, a valid run file itself.
 std::string to_toml(const RunConfig& config);
 
-/// Names and literals: what ranks compare.
+/// The network that is asked for, on examples of `shape` (data::Source::shape()).
+///
+/// Errors   throws ConfigError: settings of one model given with another, no list of layers for
+///          model layers, a layer that cannot take what comes into it.
+nn::NetworkShape network_of(const RunConfig& config, const std::vector<std::uint64_t>& shape);
+
+/// Names and literals: what ranks compare. The list of layers is one of them, "layer".
 std::vector<std::pair<std::string, std::string>> key_values(const RunConfig& config);
 
 }  // namespace lockstep::train

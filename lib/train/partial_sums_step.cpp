@@ -71,7 +71,7 @@ class PartialSumsStep final : public Step {
     Lap phase;
     if (!layout_.fits(batch)) lay_out(batch);
     clear(network_, {mine.count, batch.gap().size()});
-    network_.forward(mine);
+    network_.forward(mine, nn::TrainingRows{update_.steps() + 1, batch.piece.begin});
     network_.loss(mine, batch.labels, true);
     network_.backward(mine);
     for (std::size_t i = 0; i < layout_.mine.size(); ++i) {

@@ -13,6 +13,7 @@
 #include "lib/base/errors.hpp"
 #include "lib/base/hash.hpp"
 #include "lib/train/json_fields.hpp"
+#include "lib/train/saved_shape.hpp"
 
 namespace lockstep::train {
 namespace {
@@ -66,33 +67,6 @@ std::filesystem::path last_checkpoint_in(const std::filesystem::path& folder) {
   return checkpoints.rbegin()->second;
 }
 
-constexpr std::uint64_t too_many = std::numeric_limits<std::uint64_t>::max();
-
-/// Weights of layers of these widths, at least one of them; too_many where no 64 bits hold it.
-std::uint64_t weights_of(const std::vector<std::uint64_t>& widths) {
-  std::uint64_t sum = 0;
-  for (std::size_t i = 0; i + 1 < widths.size(); ++i) {
-    std::uint64_t inputs = 0;
-    std::uint64_t weights = 0;
-    const bool overflow = __builtin_add_overflow(widths[i], std::uint64_t{1}, &inputs) ||
-                          __builtin_mul_overflow(inputs, widths[i + 1], &weights) ||
-                          __builtin_add_overflow(sum, weights, &sum);
-    if (overflow) return too_many;
-  }
-  return sum;
-}
-
-std::vector<std::uint64_t> widths_in(const ordered_json& json, const JsonPlace& place) {
-  auto widths = counts_in(json, "widths", place);
-  const bool usable = widths.size() >= 2 && std::count(widths.begin(), widths.end(), 0U) == 0 &&
-                      widths.back() <= std::numeric_limits<std::int32_t>::max();
-  if (!usable) fail(place, "'widths' are not those of a network: features, hidden layers, classes");
-  if (count_in(json, "parameters", place) != weights_of(widths)) {
-    fail(place, "'parameters' is not the number of weights of a network of these 'widths'");
-  }
-  return widths;
-}
-
 float divisor_in(const ordered_json& json, const JsonPlace& place) {
   const auto divisor = static_cast<float>(number_in(json, "divide_by", place));
   if (!std::isfinite(divisor) || divisor <= 0) fail(place, "'divide_by' is no number above 0");
@@ -105,13 +79,6 @@ std::uint64_t hash_in(const ordered_json& json, const JsonPlace& place) {
   std::from_chars(text.data(), text.data() + text.size(), hash, 16);
   if (to_hex(hash) != text) fail(place, "'weights_hash' is not 16 hexadecimal digits");
   return hash;
-}
-
-void require_known(const ordered_json& json, const char* key, const char* known,
-                   const JsonPlace& place) {
-  const std::string value = text_in(json, key, place);
-  if (value == known) return;
-  fail(place, std::string("'") + key + "' is '" + value + "'; this version knows " + known);
 }
 
 /// Bytes [begin, end) behind the header.
@@ -166,7 +133,7 @@ Extent extent_of(const OpenModel& model, const nn::Tensor& tensor) {
   if (type != "F32") fail_here("is of type " + type + ", not F32");
   const auto shape = counts_in(entry, "shape", place);
   if (shape != shape_of(tensor)) {
-    fail_here("has the shape " + shape_text(shape) + ", but network.json's widths ask for " +
+    fail_here("has the shape " + shape_text(shape) + ", but network.json's layers ask for " +
               shape_text(shape_of(tensor)));
   }
   const auto offsets = counts_in(entry, "data_offsets", place);
@@ -233,17 +200,15 @@ SavedNetwork read_description(const std::filesystem::path& folder) {
   const JsonPlace place = place_of(file.path());
   if (file.size() > most_description_bytes) fail(place, "is too long to be a description");
   const ordered_json json = parse_object(text_at(file, 0, file.size()), place);
-  require_known(json, "model", "mlp", place);
-  require_known(json, "activation", "relu", place);
-  const auto widths = widths_in(json, place);
+  const nn::NetworkShape shape = shape_in(json, place);
   const RegularFile model(folder / "model.safetensors");
-  if (weights_of(widths) > model.size() / sizeof(float)) {
+  if (shape.parameters() > model.size() / sizeof(float)) {
     fail_at(model.path(), model.size(),
-            "the file ends here, too short for the " + std::to_string(weights_of(widths)) +
+            "the file ends here, too short for the " + std::to_string(shape.parameters()) +
                 " weights of network.json");
   }
   return {folder,
-          {widths.front(), {widths.begin() + 1, widths.end() - 1}, widths.back()},
+          shape,
           {count_in(json, "step", place), count_in(json, "examples", place),
            divisor_in(json, place), text_in(json, "data", place)},
           hash_in(json, place)};

@@ -116,7 +116,8 @@ Setting augment() {
 }
 
 Setting layers() {
-  return {"layers", "700,500|none", "widths of the hidden layers; none: a linear classifier",
+  return {"layers", "700,500|none",
+          "widths of the hidden layers of model mlp; none: a linear classifier",
           [](RunConfig& c, const std::string& value) {
             std::vector<std::uint64_t> widths;
             if (value != "none") {
@@ -159,7 +160,8 @@ std::vector<Setting> table() {
       count("classes", &C::classes, 1, "labels lie in [0, N)",
             std::numeric_limits<std::int32_t>::max()),
       divide_by(),
-      choice("model", &C::model, {"mlp", "lenet"}, 1, "kind of network"),
+      choice("model", &C::model, {"mlp", "lenet", "layers"}, 3,
+             "kind of network; layers: the [[layer]] list of the run file"),
       layers(),
       choice("precision", &C::precision, {"float32", "tf32", "bf16"}, 1, "of the products"),
       count("batch-size", &C::batch_size, 1, "examples of one step over all ranks"),

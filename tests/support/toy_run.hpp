@@ -20,6 +20,7 @@ struct ToyRun {
   data::Rebatch rebatch = data::Rebatch::ceil;
   std::vector<std::uint64_t> files = {};  ///< records of each, summing up to `records`
   std::vector<std::size_t> hidden = {19, 8};
+  std::vector<nn::LayerSpec> layers = {};  ///< instead of hidden, on images of 3 x 4
   Simd simd = Simd::automatic;
   int threads = 1;
   std::optional<std::uint64_t> audit_every = std::nullopt;
@@ -56,7 +57,9 @@ inline ToyResult train_toy(comm::Communicator& comm, const ToyRun& run,
                          .rebatch = run.rebatch,
                          .file_records = run.files});
   const data::Plan test_plan = train::evaluation_plan(test.records(), comm.size());
-  const nn::NetworkShape shape = {features, run.hidden, classes};
+  const nn::NetworkShape shape =
+      run.layers.empty() ? nn::NetworkShape(features, run.hidden, classes)
+                         : nn::NetworkShape(nn::Extent{3, 4, 1, true}, run.layers, classes);
   const optim::AdamOptions adam = {.learning_rate = static_cast<double>(run.learning_rate)};
   const train::CanonicalOptions options = {adam, &plan, run.audit_every};
   const auto exchange = train::chosen_exchange(run.exchange, options, shape);

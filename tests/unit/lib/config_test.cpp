@@ -98,10 +98,69 @@ TEST_CASE("values that make no sense are refused with the reason", "[config]") {
 }
 
 TEST_CASE("what this version does not build yet is refused, never replaced", "[config]") {
-  for (const auto& [key, value] : {std::pair{"precision", "bf16"},
-                                   {"backend", "nccl"},
-                                   {"model", "lenet"},
-                                   {"resume", "auto"}}) {
+  for (const auto& [key, value] :
+       {std::pair{"precision", "bf16"}, {"backend", "nccl"}, {"resume", "auto"}}) {
     CHECK_THAT(refusal(key, value), Contains("not built yet in this version"));
   }
+}
+
+TEST_CASE("a list of layers is printed as it is read", "[config][layers]") {
+  const auto config = from_file(
+      "[[layer]]\nkind = 'conv'\nfilters = 6\nkernel = 5\npadding = 'same'\n"
+      "[[layer]]\nkind = 'max-pool'\nsize = 2\n"
+      "[[layer]]\nkind = 'average-pool'\nsize = 2\n"
+      "[[layer]]\nkind = 'flatten'\n[[layer]]\nkind = 'dropout'\nrate = 0.5\n"
+      "[[layer]]\nkind = 'layer-norm'\n"
+      "[[layer]]\nkind = 'dense'\nwidth = 7\nactivation = 'identity'\n");
+  CHECK(config.model == "layers");
+  REQUIRE(config.layer_list.size() == 7);
+  CHECK(to_toml(from_file(to_toml(config))) == to_toml(config));
+  CHECK(to_toml(config).find("\n[[layer]]\nkind = \"conv\"\nfilters = 6\nkernel = 5\n"
+                             "padding = \"same\"\nactivation = \"relu\"\n") != std::string::npos);
+  const auto shape = network_of(config, {28, 28});
+  CHECK(shape.text() ==
+        "28x28x1, conv 6@5x5, max-pool 2, average-pool 2, flatten, dropout 0.5, layer-norm, dense "
+        "7, dense 10");
+  CHECK(shape.parameters() == 6 * 26 + 2 * 294 + 295 * 7 + 80);
+}
+
+TEST_CASE("a bad layer is refused with its place", "[config][layers]") {
+  const auto layer = [](const std::string& keys) { return from_file("\n[[layer]]\n" + keys); };
+  CHECK_THROWS_WITH(layer("kind = 'conf'\n"),
+                    Contains("run.toml:2") && Contains("did you mean 'conv'?"));
+  CHECK_THROWS_WITH(layer("width = 3\n"), Contains("no 'kind'"));
+  CHECK_THROWS_WITH(layer("kind = 'dense'\n"), Contains("no 'width'"));
+  CHECK_THROWS_WITH(layer("kind = 'dense'\nwidht = 3\nwidth = 3\n"),
+                    Contains("did you mean 'width'?"));
+  for (const char* width : {"0", "-3", "2.5", "'x'", "3000000000"}) {
+    CHECK_THROWS_WITH(layer("kind = 'dense'\nwidth = " + std::string(width) + "\n"),
+                      Contains("width") && Contains("whole number in [1,"));
+  }
+  for (const char* rate : {"1", "-0.5", "nan", "inf", "'x'"}) {
+    CHECK_THROWS_WITH(layer("kind = 'dropout'\nrate = " + std::string(rate) + "\n"),
+                      Contains("number in [0, 1)"));
+  }
+  CHECK_THROWS_WITH(layer("kind = 'max-pool'\nsize = [2]\n"),
+                    Contains("run.toml:4: layer: size: neither text nor a number"));
+  CHECK_THROWS_WITH(from_file("layer = 3\n"), Contains("run.toml:1: layer is no list"));
+  CHECK_THROWS_WITH(from_file("layer = [3]\n"), Contains("not a table"));
+}
+
+TEST_CASE("a model that the data or other settings do not fit is refused", "[config][layers]") {
+  RunConfig config;
+  set_value(config, "", "model", "lenet");
+  CHECK(network_of(config, {28, 28}).parameters() == 61706);
+  CHECK_THROWS_WITH(network_of(config, {784}),
+                    Contains("layer 1 (conv 6@5x5)") && Contains("takes images"));
+  CHECK_THROWS_WITH(network_of(config, {5, 5, 3}), Contains("layer 3") && Contains("kernel of 5"));
+  set_value(config, "", "layers", "32");
+  CHECK_THROWS_WITH(network_of(config, {28, 28}), Contains("layers with model lenet"));
+  RunConfig listed;
+  set_value(listed, "", "model", "layers");
+  CHECK_THROWS_WITH(network_of(listed, {28, 28}), Contains("without a list"));
+  listed.layer_list = {nn::Dense{5}};
+  CHECK_THROWS_WITH(network_of(listed, {28, 28}), Contains("flatten"));
+  CHECK(network_of(listed, {784}).is_mlp());
+  set_value(listed, "", "model", "mlp");
+  CHECK_THROWS_WITH(network_of(listed, {784}), Contains("beside a [[layer]] list"));
 }

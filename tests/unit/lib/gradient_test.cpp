@@ -12,6 +12,24 @@ using namespace lockstep::nn;
 
 namespace {
 
+constexpr TrainingRows training = {5, 1000};  // any step, the same for all: masks do not move
+
+constexpr Extent image = {6, 7, 2, true};
+
+std::vector<NetworkShape> layer_shapes() {
+  const Pool max = {Pooling::max, 2};
+  const Convolution same = {3, 4, Padding::same, Activation::relu};
+  const Convolution valid = {4, 3, Padding::valid, Activation::identity};
+  return {{image, {same, Flatten{}}, 3},
+          {image, {valid, same, Flatten{}}, 3},
+          {image, {max, same, Pool{Pooling::average, 2}, Flatten{}}, 3},
+          {image, {same, max, same, Flatten{}, Dense{5}}, 2},
+          {image, {Convolution{2, 9, Padding::same, Activation::relu}, Flatten{}}, 2},
+          {image, {same, LayerNorm{}, Dropout{0.4}, Flatten{}, LayerNorm{}}, 3},
+          {flat(6), {Dense{5}, Dropout{0.5}, Dense{4, Activation::identity}, LayerNorm{}}, 3},
+          {Extent{28, 28, 1, true}, lenet_layers(), 10}};
+}
+
 struct Problem {
   NetworkShape shape;
   std::size_t rows;
@@ -55,7 +73,7 @@ template <class Real>
 Tally forward_backward(Network<Real>& network, std::span<const double> x, Rows rows,
                        std::span<const std::int32_t> labels) {
   std::copy(x.begin(), x.end(), network.inputs(rows).flat().begin());
-  network.forward(rows);
+  network.forward(rows, training);
   network.loss(rows, labels, true);
   network.backward(rows);
   network.weight_gradients(rows, 4, {0, network.parameters().values().size()});
@@ -64,9 +82,24 @@ Tally forward_backward(Network<Real>& network, std::span<const double> x, Rows r
 
 double loss(Network<double>& network, const Problem& p) {
   const Rows rows = {0, p.rows};
-  network.forward(rows);
+  network.forward(rows, training);
   network.loss(rows, p.labels, false);
   return sum_over_leaves(network.results(rows), 4).loss_sum;
+}
+
+/// Between the gradients of two networks, against the length of the second's.
+double distance(Network<float>& single, Network<double>& exact) {
+  double error = 0;
+  double norm = 0;
+  for (std::size_t t = 0; t < exact.parameters().tensors().size(); ++t) {
+    const auto expected = exact.parameters().logical_gradient(t);
+    const auto found = single.parameters().logical_gradient(t);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      error += std::pow(static_cast<double>(found[i]) - expected[i], 2);
+      norm += expected[i] * expected[i];
+    }
+  }
+  return std::sqrt(error / norm);
 }
 
 std::unique_ptr<Products<float>> float_products(const std::string& name) {
@@ -75,23 +108,24 @@ std::unique_ptr<Products<float>> float_products(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("gradients agree with central differences in double", "[nn][gradient]") {
-  const auto shape =
-      GENERATE(NetworkShape{5, {}, 3}, NetworkShape{7, {6}, 4}, NetworkShape{6, {9, 5}, 3},
-               NetworkShape{4, {5, 6, 4}, 2}, NetworkShape{3, {1}, 1});
-  const std::size_t rows = GENERATE(1, 2, 9);
+namespace {
+
+/// The worst difference over every weight, or over some of a network with many.
+double worst_difference(const NetworkShape& shape, std::size_t rows) {
   const auto problem = random_problem(shape, rows, 3);
   RandomNetwork<double> random(shape, rows, 4);
   auto& network = random.network;
   const auto tally = forward_backward<double>(network, problem.x, {0, rows}, problem.labels);
   CHECK(tally.loss_sum == Approx(loss(network, problem)).epsilon(1e-14));
 
+  constexpr std::size_t most_checked = 60;
   const std::vector<double> gradients(network.parameters().gradients().begin(),
                                       network.parameters().gradients().end());
   constexpr double h = 1e-6;
   double worst = 0;
   for (const Tensor& tensor : network.parameters().tensors()) {
-    for (std::size_t i = tensor.offset; i < tensor.offset + tensor.size(); ++i) {
+    const std::size_t step = std::max<std::size_t>(1, tensor.size() / most_checked);
+    for (std::size_t i = tensor.offset; i < tensor.offset + tensor.size(); i += step) {
       double& weight = network.parameters().values()[i];
       const double kept = weight;
       weight = kept + h;
@@ -104,7 +138,61 @@ TEST_CASE("gradients agree with central differences in double", "[nn][gradient]"
                        std::abs(difference - gradients[i]) / std::max(1.0, std::abs(gradients[i])));
     }
   }
-  CHECK(worst < 1e-6);
+  return worst;
+}
+
+}  // namespace
+
+TEST_CASE("gradients agree with central differences in double", "[nn][gradient]") {
+  const auto shape =
+      GENERATE(NetworkShape{5, {}, 3}, NetworkShape{7, {6}, 4}, NetworkShape{6, {9, 5}, 3},
+               NetworkShape{4, {5, 6, 4}, 2}, NetworkShape{3, {1}, 1});
+  CHECK(worst_difference(shape, GENERATE(1, 2, 9)) < 1e-6);
+}
+
+TEST_CASE("every kind of layer agrees with central differences", "[nn][gradient][layers]") {
+  for (const auto& shape : layer_shapes()) {
+    INFO(shape.text());
+    CHECK(worst_difference(shape, 3) < 1e-5);
+  }
+}
+
+TEST_CASE("float layers compute the double ones' gradients", "[nn][gradient][layers]") {
+  const std::string by = GENERATE("library", "strict");
+  for (const auto& shape : layer_shapes()) {
+    INFO(shape.text() << " by " << by);
+    auto problem = random_problem(shape, 9, 5);
+    for (double& value : problem.x) value = static_cast<double>(static_cast<float>(value));
+    RandomNetwork<double> exact(shape, 9, 6);
+    RandomNetwork<float> single(shape, 9, 6, float_products(by));
+    forward_backward<float>(single.network, problem.x, {0, 9}, problem.labels);
+    forward_backward<double>(exact.network, problem.x, {0, 9}, problem.labels);
+    CHECK(distance(single.network, exact.network) < 1e-4);
+  }
+}
+
+TEST_CASE("dropout keeps what it should, anew in every step and row", "[nn][layers]") {
+  const NetworkShape shape(flat(4000), {Dropout{0.25}}, 2);
+  const auto products = float_products("strict");
+  Network<float> network(shape, 3, *products);
+  const auto mask = [&](std::uint64_t step, std::uint64_t first) {
+    std::fill(network.inputs({0, 3}).flat().begin(), network.inputs({0, 3}).flat().end(), 1.0F);
+    network.forward({0, 3}, TrainingRows{step, first});
+    const std::vector<std::int32_t> labels(3);
+    network.loss({0, 3}, labels, true);
+    std::vector<bool> kept;  // dW of a dropped input is zero
+    network.weight_gradients({1, 1}, 1, {0, network.parameters().values().size()});
+    const auto dw = network.parameters().logical_gradient(0);
+    for (std::size_t i = 0; i < dw.size(); i += 2) kept.push_back(dw[i] != 0);
+    return kept;
+  };
+  const auto first = mask(1, 0);
+  CHECK(std::count(first.begin(), first.end(), true) == Approx(3000).margin(150));
+  CHECK(mask(1, 0) == first);
+  CHECK(mask(2, 0) != first);
+  CHECK(mask(1, 1) != first);
+  network.set_seed(9);
+  CHECK(mask(1, 0) != first);
 }
 
 TEST_CASE("float replicas compute the double one's gradients", "[nn][gradient]") {
@@ -120,17 +208,7 @@ TEST_CASE("float replicas compute the double one's gradients", "[nn][gradient]")
   const auto reference = forward_backward<double>(exact.network, problem.x, all, problem.labels);
   CHECK(tally.correct == reference.correct);
   CHECK(tally.loss_sum == Approx(reference.loss_sum).epsilon(1e-5));
-  double error = 0;
-  double norm = 0;
-  for (std::size_t t = 0; t < exact.network.parameters().tensors().size(); ++t) {
-    const auto expected = exact.network.parameters().logical_gradient(t);
-    const auto found = single.network.parameters().logical_gradient(t);
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      error += std::pow(static_cast<double>(found[i]) - expected[i], 2);
-      norm += expected[i] * expected[i];
-    }
-  }
-  CHECK(std::sqrt(error / norm) < 1e-5);
+  CHECK(distance(single.network, exact.network) < 1e-5);
 }
 
 TEST_CASE("the gradient of a whole is the sum of its pieces'", "[nn][gradient]") {

@@ -23,6 +23,24 @@ std::vector<ToyResult> per_rank(int ranks, const ToyRun& run) {
   return results;
 }
 
+/// Every kind of layer, on images of 3 x 4.
+std::vector<nn::LayerSpec> small_convolutions() {
+  return {nn::Convolution{5, 3, nn::Padding::same, Activation::relu},
+          nn::LayerNorm{},
+          nn::Dropout{0.25},
+          nn::Convolution{18, 2, nn::Padding::valid, Activation::relu},
+          nn::Pool{nn::Pooling::max, 2},
+          nn::Flatten{},
+          nn::Dropout{0.5},
+          nn::Dense{7, Activation::relu},
+          nn::LayerNorm{}};
+}
+
+/// No weights in the first layer: its input must travel all the same.
+std::vector<nn::LayerSpec> random_first() {
+  return {nn::Dropout{0.5}, nn::Pool{nn::Pooling::average, 2}, nn::Flatten{}, nn::Dense{9}};
+}
+
 struct Recorder final : Observer {
   std::vector<StepReport> steps;
   std::vector<EpochReport> epochs;
@@ -41,7 +59,9 @@ TEST_CASE("canonical: one hash for any number of ranks and both exchanges", "[tr
   ToyRun run =
       GENERATE(ToyRun{}, ToyRun{.batch_size = 1}, ToyRun{.batch_size = 7},
                ToyRun{.batch_size = 500, .leaf = 3}, ToyRun{.batch_size = 128, .hidden = {}},
-               ToyRun{.batch_size = 100, .hidden = {70, 130, 5}});
+               ToyRun{.batch_size = 100, .hidden = {70, 130, 5}},
+               ToyRun{.batch_size = 60, .layers = small_convolutions()},
+               ToyRun{.batch_size = 40, .leaf = 16, .layers = random_first()});
   const auto alone = per_rank(1, run).front();
   run.exchange = GENERATE(train::Exchange::activations, train::Exchange::partial_sums);
   for (const int ranks : {1, 2, 3, 4, 5, 8, 13, 16}) {

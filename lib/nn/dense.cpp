@@ -1,0 +1,61 @@
+#include "lib/nn/layers.hpp"
+
+namespace lockstep::nn {
+namespace {
+
+template <class Real>
+class DenseLayer final : public Layer<Real> {
+ public:
+  DenseLayer(const Dense& spec, const Extent& input)
+      : Layer<Real>(input.size(), spec.width), activation_(spec.activation) {}
+
+  Activation activation() const noexcept override { return activation_; }
+
+  std::vector<Tensor> tensors(const std::string& prefix,
+                              const Products<Real>& products) const override {
+    const std::size_t inputs = this->inputs();
+    const std::size_t outputs = this->outputs();
+    return {{prefix + ".weight", inputs, outputs, false, products.weight_size(inputs, outputs), 0,
+             Start::glorot(inputs, outputs)},
+            {prefix + ".bias", 1, outputs, true, products.bias_size(outputs)}};
+  }
+
+  void forward(const Pass<Real>& pass, Matrix<const Real> x, Matrix<Real> y) override {
+    pass.products.forward(x, weights(pass), activation_, y);
+  }
+
+  void backward_input(const Pass<Real>& pass, Matrix<const Real> dz, Matrix<const Real> x,
+                      Activation below, Matrix<Real> dx) override {
+    pass.products.backward_input(dz, weights(pass), x, below, dx);
+  }
+
+  void weight_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
+                        std::size_t leaf, const GradientSlice<Real>& out) override {
+    out.with(pass.tensor, [&](Slice slice, std::span<Real> dw) {
+      pass.products.backward_weights(x, dz, leaf, slice, dw);
+    });
+    out.with(pass.tensor + 1, [&](Slice slice, std::span<Real> db) {
+      pass.products.backward_bias(dz, leaf, slice, db);
+    });
+  }
+
+ private:
+  LayerWeights<Real> weights(const Pass<Real>& pass) const {
+    return {this->inputs(), this->outputs(), pass.block.value(pass.tensor),
+            pass.block.value(pass.tensor + 1)};
+  }
+
+  Activation activation_;
+};
+
+}  // namespace
+
+template <class Real>
+std::unique_ptr<Layer<Real>> make_dense(const Dense& spec, const Extent& input) {
+  return std::make_unique<DenseLayer<Real>>(spec, input);
+}
+
+template std::unique_ptr<Layer<float>> make_dense(const Dense&, const Extent&);
+template std::unique_ptr<Layer<double>> make_dense(const Dense&, const Extent&);
+
+}  // namespace lockstep::nn

@@ -1,0 +1,73 @@
+#include "lib/base/philox.hpp"
+#include "lib/nn/layers.hpp"
+
+namespace lockstep::nn {
+namespace {
+
+std::uint32_t low(std::uint64_t word) { return static_cast<std::uint32_t>(word); }
+std::uint32_t high(std::uint64_t word) { return static_cast<std::uint32_t>(word >> 32); }
+
+/// One key for each layer and step.
+Philox::Key key_of(const Draws& draws) {
+  const Philox::Block mixed =
+      Philox::at({low(draws.seed), high(draws.seed), low(draws.step), high(draws.step)},
+                 {low(draws.layer), 0x64726F70U});  // "drop"
+  return {mixed[0], mixed[1]};
+}
+
+template <class Real>
+class DropoutLayer final : public Layer<Real> {
+ public:
+  DropoutLayer(const Dropout& spec, const Extent& input)
+      : Layer<Real>(input.size(), input.size()),
+        dropped_below_(static_cast<std::uint64_t>(spec.rate * 4294967296.0)),
+        kept_(static_cast<Real>(1 / (1 - spec.rate))) {}
+
+  void forward(const Pass<Real>& pass, Matrix<const Real> x, Matrix<Real> y) override {
+    apply(pass, x, y);
+  }
+
+  void backward_input(const Pass<Real>& pass, Matrix<const Real> dz, Matrix<const Real> x,
+                      Activation below, Matrix<Real> dx) override {
+    apply(pass, dz, dx);
+    through(below, x, dx);
+  }
+
+ private:
+  /// The same mask forward and backward: `from` where it is kept, or all of it in evaluation.
+  void apply(const Pass<Real>& pass, Matrix<const Real> from, Matrix<Real> to) const {
+    if (!pass.draws) {
+      std::copy(from.flat().begin(), from.flat().end(), to.flat().begin());
+      return;
+    }
+    const Philox::Key key = key_of(*pass.draws);
+    for (std::size_t i = 0; i < from.rows; ++i) {
+      const std::uint64_t row = pass.draws->first_row + i;
+      const auto in = from.row(i);
+      const auto out = to.row(i);
+      Philox::Block words{};
+      for (std::size_t e = 0; e < in.size(); ++e) {
+        if (e % words.size() == 0) {
+          const std::uint64_t group = e / words.size();
+          words = Philox::at({low(group), high(group), low(row), high(row)}, key);
+        }
+        out[e] = words[e % words.size()] < dropped_below_ ? Real{0} : in[e] * kept_;
+      }
+    }
+  }
+
+  std::uint64_t dropped_below_;  ///< of a random word
+  Real kept_;                    ///< factor of what is kept
+};
+
+}  // namespace
+
+template <class Real>
+std::unique_ptr<Layer<Real>> make_dropout(const Dropout& spec, const Extent& input) {
+  return std::make_unique<DropoutLayer<Real>>(spec, input);
+}
+
+template std::unique_ptr<Layer<float>> make_dropout(const Dropout&, const Extent&);
+template std::unique_ptr<Layer<double>> make_dropout(const Dropout&, const Extent&);
+
+}  // namespace lockstep::nn

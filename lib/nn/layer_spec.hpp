@@ -1,0 +1,96 @@
+// What a layer is, before it has weights: kinds and their numbers, as run files and checkpoints
+// write them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "lib/numerics/products.hpp"
+
+namespace lockstep::nn {
+
+/// How one example's values stand between two layers: row by row, a pixel's channels side by side.
+/// Values that are no image are the channels of one pixel.
+struct Extent {
+  std::size_t rows = 1;
+  std::size_t columns = 1;
+  std::size_t channels = 0;
+  bool image = false;
+
+  std::size_t positions() const noexcept { return rows * columns; }
+  std::size_t size() const noexcept { return positions() * channels; }
+};
+
+/// `size` values without an order of rows and columns.
+inline Extent flat(std::size_t size) { return {1, 1, size, false}; }
+
+/// Every input to every output. Takes values that are no image.
+struct Dense {
+  std::size_t width = 0;
+  Activation activation = Activation::relu;
+};
+
+/// same: zeros around the image keep its size; with an even kernel one more behind than before.
+/// valid: the kernel stays inside.
+enum class Padding { same, valid };
+
+/// A kernel x kernel window over all channels, at every pixel.
+struct Convolution {
+  std::size_t filters = 0;
+  std::size_t kernel = 0;
+  Padding padding = Padding::valid;
+  Activation activation = Activation::relu;
+};
+
+enum class Pooling { max, average };
+
+/// Windows of size x size side by side; rows and columns that fill none are left out.
+struct Pool {
+  Pooling pooling = Pooling::max;
+  std::size_t size = 0;
+};
+
+/// The same values, no longer an image.
+struct Flatten {};
+
+/// In training, a value is zero with the probability `rate`, else divided by 1 - rate.
+struct Dropout {
+  double rate = 0;
+};
+
+/// Channels of each pixel (of values that are no image: all of them) to mean 0 and variance 1,
+/// then a gain and a bias a channel.
+struct LayerNorm {};
+
+using LayerSpec = std::variant<Dense, Convolution, Pool, Flatten, Dropout, LayerNorm>;
+
+/// What comes out of a layer.
+/// Errors   throws ConfigError, with the reason alone: it cannot take this input, or gives more
+///          values than anybody can mean.
+Extent output_of(const LayerSpec& layer, const Extent& input);
+
+/// Weights of the layer; in double, so that no width overflows it.
+double weights_of(const LayerSpec& layer, const Extent& input);
+
+/// "conv 6@5x5".
+std::string text_of(const LayerSpec& layer);
+
+/// A layer's keys and values, "kind" first: what run files and checkpoints hold.
+using FieldValue = std::variant<std::uint64_t, double, std::string>;
+using Fields = std::vector<std::pair<std::string, FieldValue>>;
+
+Fields fields_of(const LayerSpec& layer);
+
+/// The way back; keys may stand in any order.
+/// Errors   throws ConfigError, with the reason alone: unknown kind or key (with the nearest valid
+///          one), a key that is missing, a bad value.
+LayerSpec layer_of(const Fields& fields);
+
+/// A value as a literal of TOML, which is also one of JSON.
+std::string literal_of(const FieldValue& value);
+
+}  // namespace lockstep::nn
