@@ -98,7 +98,7 @@ SETTINGS = {
 }
 
 NOT_BUILT = {
-    "model": ["lenet"], "precision": ["tf32", "bf16"], "backend": ["nccl"],
+    "precision": ["tf32", "bf16"], "backend": ["nccl"],
     "resume": ["auto"], "mesh": ["batch=1,model=2"], "device": ["cuda"],
 }
 
