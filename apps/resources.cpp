@@ -27,7 +27,7 @@ double replica_bytes(const nn::NetworkShape& shape, const Buffers& buffers) {
   const double blocks = 4 + static_cast<double>(buffers.sum_blocks);
   return sizeof(float) *
          (blocks * shape.weights() + static_cast<double>(buffers.rows) * shape.row_values() +
-          static_cast<double>(buffers.prefetched_rows) * static_cast<double>(shape.features()));
+          static_cast<double>(buffers.prefetched_rows) * static_cast<double>(shape.features));
 }
 
 }  // namespace
