@@ -38,8 +38,7 @@ Exchange chosen_exchange(Exchange asked, const CanonicalOptions& options,
   if (options.audit_every || plan.options().ranks == 1) return Exchange::activations;
   // A sum is written, sent, read and added; an activation is sent and read.
   constexpr double cost_of_a_sum = 2;
-  const double sums =
-      static_cast<double>(most_parts(plan, 0)) * shape.weights() * cost_of_a_sum;
+  const double sums = static_cast<double>(most_parts(plan, 0)) * shape.weights() * cost_of_a_sum;
   return exchanged_activations(plan, shape) <= sums ? Exchange::activations
                                                     : Exchange::partial_sums;
 }

@@ -23,7 +23,7 @@ TEST_CASE("bytes and numbers are divided as one by one, whatever their number", 
     std::iota(bytes.begin(), bytes.end(), static_cast<std::uint8_t>(256 - size));
     std::vector<float> expected;
     for (const int byte : bytes) {
-      volatile float value = static_cast<float>(byte);  // one division at a time
+      volatile auto value = static_cast<float>(byte);  // one division at a time
       expected.push_back(value / divisor);
     }
     std::vector<float> scaled(size, -1.0F);
