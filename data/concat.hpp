@@ -24,6 +24,7 @@ class ConcatSource final : public Source {
   std::vector<std::uint64_t> file_records() const override;
   Element element() const noexcept override { return parts_.front()->element(); }
   std::vector<std::uint64_t> shape() const override { return parts_.front()->shape(); }
+  std::vector<std::string> columns() const override { return parts_.front()->columns(); }
   std::uint64_t bytes_read() const noexcept override;
   std::string identity() const override;
   void read(std::span<const std::uint64_t> ids, std::span<float> x,

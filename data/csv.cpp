@@ -127,6 +127,12 @@ std::optional<std::int64_t> CsvSource::parse_plain_row(std::string_view row,
   return at == row.size() + 1 ? label : std::nullopt;
 }
 
+std::vector<std::string> CsvSource::columns() const {
+  std::vector<std::string> names = columns_;
+  names.erase(names.begin() + static_cast<std::ptrdiff_t>(label_column_));
+  return names;
+}
+
 std::int64_t CsvSource::parse_row(std::string_view row, std::span<float> x,
                                   const std::function<std::string()>& place) {
   if (const auto plain = parse_plain_row(row, x)) return *plain;

@@ -39,6 +39,9 @@ class CsvSource final : public StoredSource {
   /// none, quotes that do not match, a line longer than 64 MiB.
   CsvSource(const std::filesystem::path& path, const ReadOptions& options);
 
+  /// The header's, without the label.
+  std::vector<std::string> columns() const override;
+
  private:
   /// A row's numbers, quickly, where nothing is quoted and nothing wrong; else none.
   std::optional<std::int64_t> parse_plain_row(std::string_view row,

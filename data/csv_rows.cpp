@@ -53,19 +53,23 @@ bool CsvRows::find_end(std::size_t& length) {
   }
   const std::uint8_t* const data = buffer_.data() + at_;
   const std::size_t size = buffer_.size() - at_;
+  const auto find = [&](char wanted, std::size_t first, std::size_t last) {
+    const void* const at = std::memchr(data + first, wanted, last - first);
+    return at == nullptr ? last
+                         : static_cast<std::size_t>(static_cast<const std::uint8_t*>(at) - data);
+  };
+  std::size_t line_end = 0;  // looked for once, and again where it turned out to be quoted
   while (from < size) {
-    const void* const stop = quoted ? nullptr : std::memchr(data + from, '\n', size - from);
-    const std::size_t end =
-        stop == nullptr ? size
-                        : static_cast<std::size_t>(static_cast<const std::uint8_t*>(stop) - data);
-    const void* const quote = std::memchr(data + from, '"', end - from);
-    if (quote == nullptr) {
+    if (!quoted && line_end <= from) line_end = find('\n', from, size);
+    const std::size_t end = quoted ? size : line_end;
+    const std::size_t quote = find('"', from, end);
+    if (quote == end) {
       length = end;
-      return stop != nullptr;
+      return end < size;
     }
     quoted = !quoted;
     has_quotes_ = true;
-    from = static_cast<std::size_t>(static_cast<const std::uint8_t*>(quote) - data) + 1;
+    from = quote + 1;
   }
   length = size;
   return false;

@@ -156,6 +156,18 @@ void check_same_shape(const Named& one, const Named& first, bool exactly) {
                   "use files that belong together, with records of one shape");
 }
 
+/// Features are known by their places, so names must not stand in another order.
+void check_same_columns(const Named& one, const Named& first) {
+  const auto here = one.source.columns();
+  const auto there = first.source.columns();
+  for (std::size_t i = 0; i < std::min(here.size(), there.size()); ++i) {
+    if (here[i] == there[i]) continue;
+    throw DataError(one.path.string() + ":1: feature " + std::to_string(i) + " is called '" +
+                        here[i] + "', but in " + first.path.string() + " '" + there[i] + "'",
+                    "give all files the same columns in the same order");
+  }
+}
+
 /// Bytes are divided by 255 and numbers by 1 unless a divisor is given: they do not mix.
 void check_same_divisor(const Named& one, const Named& first) {
   if (one.source.divisor() == first.source.divisor()) return;
@@ -204,6 +216,7 @@ std::unique_ptr<Source> open_part(Format format, const std::vector<RecordFiles>&
     const Named one{*parts.back(), pair.records};
     const Named first{*parts.front(), files.front().records};
     check_same_shape(one, first, true);
+    check_same_columns(one, first);
     check_same_divisor(one, first);
     if (!left.limit) continue;
     *left.limit -= records;
@@ -227,6 +240,7 @@ DataSet open_folder(const std::string& path, const DataSetOptions& options) {
   const Named test{*set.test, files.test.front().records};
   const Named train{*set.train, files.train.front().records};
   check_same_shape(test, train, false);
+  check_same_columns(test, train);
   check_same_divisor(test, train);
   return set;
 }

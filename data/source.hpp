@@ -56,6 +56,9 @@ class Source {
   /// images, as far as the data says so. Their product is features().
   virtual std::vector<std::uint64_t> shape() const { return {features()}; }
 
+  /// Names of the features, in their order, where files give them; else empty.
+  virtual std::vector<std::string> columns() const { return {}; }
+
   /// Bytes of stored records that read() has fetched so far; what opening took does not count.
   virtual std::uint64_t bytes_read() const noexcept { return 0; }
 

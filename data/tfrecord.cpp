@@ -31,8 +31,8 @@ bool matches(std::span<const std::uint8_t> bytes, std::span<const std::uint8_t> 
 
 /// PNG's or JPEG's first bytes: images that would have to be decoded.
 bool is_encoded(std::span<const std::uint8_t> bytes) {
-  constexpr std::array<std::uint8_t, 4> png{0x89, 'P', 'N', 'G'};
-  constexpr std::array<std::uint8_t, 3> jpeg{0xFF, 0xD8, 0xFF};
+  constexpr std::array<std::uint8_t, 8> png{0x89, 'P', 'N', 'G', '\r', '\n', 0x1A, '\n'};
+  constexpr std::array<std::uint8_t, 4> jpeg{0xFF, 0xD8, 0xFF, 0xE0};  // JFIF, as TensorFlow writes
   const auto begins = [bytes](std::span<const std::uint8_t> magic) {
     return bytes.size() > magic.size() && std::equal(magic.begin(), magic.end(), bytes.begin());
   };

@@ -187,6 +187,22 @@ TEST_CASE("what is wrong with a CSV file is named with line and column", "[data]
   CHECK_THAT(error(std::string("label,a\n1,2\0\n", 13)), StartsWith("t.csv:2: column 'a': '2?'"));
 }
 
+TEST_CASE("features of other names, or in another order, do not belong together", "[data]") {
+  const TemporaryFolder folder;
+  folder.write("train-00000-of-00002.csv", bytes_of("b,label,c\n1,7,2\n"));
+  const auto error = [&](const char* shard, const char* test) {
+    folder.write("train-00001-of-00002.csv", bytes_of(shard));
+    folder.write("test.csv", bytes_of(test));
+    return message_of<DataError>([&] { data::open_data_set(folder.path().string(), {}); });
+  };
+  CHECK_THAT(error("c,label,b\n1,7,2\n", "b,c,label\n1,2,7\n"),
+             Contains("train-00001-of-00002.csv:1: feature 0 is called 'c'") && Contains("'b'"));
+  CHECK_THAT(error("b,c,label\n1,2,7\n", "b,x,label\n1,2,7\n"),
+             Contains("test.csv:1: feature 1 is called 'x'"));
+  folder.write("test.csv", bytes_of("label,b,c\n7,1,2\n"));  // the label may stand anywhere
+  CHECK(data::open_data_set(folder.path().string(), {}).test->records() == 1);
+}
+
 TEST_CASE("a CSV file that changes while it is open is bad data", "[data]") {
   const CsvFile file("label,a\n1,2\n3,4\n");
   CsvSource source(file.path, {});

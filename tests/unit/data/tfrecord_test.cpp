@@ -202,7 +202,7 @@ TEST_CASE("what is wrong with a TFRecord file is named with byte and record", "[
   const auto nan = std::numeric_limits<float>::infinity();
   CHECK_THAT(error(record(example(entry("image", floats({nan})) + label(1)))),
              Contains("not finite"));
-  CHECK_THAT(error(record(example(image({0x89, 'P', 'N', 'G', 13, 10}) + label(1)))),
+  CHECK_THAT(error(record(example(image({0x89, 'P', 'N', 'G', 13, 10, 26, 10, 0}) + label(1)))),
              Contains("PNG or JPEG") && Contains("decode"));
 }
 
