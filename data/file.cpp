@@ -81,14 +81,15 @@ NewFile::NewFile(std::filesystem::path path) : path_(std::move(path)) {
   std::random_device random;  // hosts that share a file system may share process ids
   const std::string begin = "." + path_.filename().string() + ".tmp-";
   do {
+    if (!temporary_.empty()) forget_temporary(temporary_);
     temporary_ = path_.parent_path() / (begin + std::to_string(random()));
+    add_temporary(temporary_);  // before it is there, for a signal may come at any time
     descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   } while (descriptor_ < 0 && errno == EEXIST);
-  if (descriptor_ < 0) {
-    temporary_.clear();
-    fail("created", errno);
-  }
-  add_temporary(temporary_);
+  if (descriptor_ >= 0) return;
+  const int code = errno;
+  forget_temporary(temporary_);
+  fail("created", code);
 }
 
 NewFile::~NewFile() {

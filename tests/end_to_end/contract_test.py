@@ -54,7 +54,7 @@ USAGE_ERRORS = [  # words of the command, what the message must name
     ("generate digits --train-limit 0", ["train-limit"]),
     ("compare", ["0 run folders", "RUN_A RUN_B"]),
     ("compare a b c", ["3 run folders", "RUN_A RUN_B"]),
-    ("compare a b --jsn", ["jsn", "--help"]),
+    ("compare a b --jsn", ["jsn", "--json"]),
 ]
 RUN_FILE_ERRORS = [  # text of the run file, what the message must name
     ("seed = 1\nbach-size = 3\n", ["bad.toml:2", "bach-size", "'batch-size'"]),

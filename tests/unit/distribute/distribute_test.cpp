@@ -221,8 +221,9 @@ TEST_CASE("AUTO falls back with a warning, or refuses", "[distribute]") {
   CHECK(decided(from_counting({6, 6}, 4), 2) == std::pair(ShardPolicy::file, std::string()));
   CHECK_THROWS_AS(decided(from_counting({6, 6}, 4), 3), comm::AgreedError);
   CHECK_THROWS_WITH(decided(from_counting({6, 6}, 4), 3),
-                    Catch::Contains("2 files for 3 workers") && Catch::Contains("data") &&
-                        Catch::Contains("off") && Catch::Contains("convert"));
+                    Catch::Contains("2 files with records in use for 3 workers") &&
+                        Catch::Contains("data") && Catch::Contains("off") &&
+                        Catch::Contains("convert"));
 }
 
 TEST_CASE("what cannot be shared out is refused on every rank alike", "[distribute]") {

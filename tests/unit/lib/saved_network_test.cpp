@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 
@@ -238,7 +239,9 @@ TEST_CASE("a path means a checkpoint, a run or its checkpoints", "[saved]") {
   const auto run = saved.folder.path() / "run";
   for (const char* name : {"step-00000099", "step-100000000", "step-x", ".step-200000000.tmp"}) {
     std::filesystem::create_directories(run / "checkpoints" / name);
+    std::ofstream(run / "checkpoints" / name / "network.json") << "{}";
   }
+  std::filesystem::create_directories(run / "checkpoints" / "step-300000000");  // holds none
   CHECK(find_checkpoint(run) == run / "checkpoints" / "step-100000000");
   const TemporaryFolder empty;
   CHECK_THROWS_WITH(find_checkpoint(empty.path()), Catch::Contains("holds no checkpoint"));
