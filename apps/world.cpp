@@ -58,7 +58,7 @@ std::unique_ptr<comm::Communicator> share_nodes(const std::string& backend,
   if (!shares) return nullptr;
   try {
     if (place.nodes == 1) return std::make_unique<comm::SharedCommunicator>(mpi, place);
-    return std::make_unique<comm::TwoLevelCommunicator>(mpi, place, mpi.leaders(place));
+    return std::make_unique<comm::TwoLevelCommunicator>(mpi, place);
   } catch (const comm::AgreedError& error) {
     if (backend == "shared") throw;
     if (mpi.rank() == 0) spdlog::warn("backend auto takes MPI alone: {}", error.what());

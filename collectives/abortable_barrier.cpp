@@ -25,9 +25,9 @@ constexpr int spins = 1000;
 
 }  // namespace
 
-AbortableBarrier::AbortableBarrier(int threads)
+AbortableBarrier::AbortableBarrier(int threads, int running)
     : threads_(static_cast<std::uint32_t>(threads)),
-      spins_(threads <= usable_cores() ? spins : 0) {}
+      spins_(running <= usable_cores() ? spins : 0) {}
 
 bool AbortableBarrier::wait() noexcept {
   const std::uint32_t before = state_.load(std::memory_order_acquire);

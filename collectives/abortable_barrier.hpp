@@ -10,11 +10,12 @@ namespace lockstep::comm {
 ///
 /// Threads  wait() and abort() may be called from any thread; at most `threads` of them wait at
 ///          once. What a thread wrote before wait() is seen by all after it.
-/// Cost     waiters spin for some microseconds, then sleep (futex). Where threads outnumber the
-///          cores that this process may use, they sleep at once.
+/// Cost     waiters spin for some microseconds, then sleep (futex). Where those that run outnumber
+///          the cores that this process may use, they sleep at once.
 class AbortableBarrier {
  public:
-  explicit AbortableBarrier(int threads);
+  /// `running`: threads that want the cores at the same time, these included.
+  AbortableBarrier(int threads, int running);
 
   /// Returns true once all threads have called it, false once the barrier is broken.
   ///

@@ -5,6 +5,8 @@
 #include <array>
 #include <stdexcept>
 
+#include "collectives/self_communicator.hpp"
+
 namespace lockstep::comm {
 
 std::string host_name() {
@@ -21,10 +23,26 @@ void Communicator::require_blocks(const char* collective, std::size_t count) con
   }
 }
 
-void Communicator::require_equal_lengths(std::size_t send, std::size_t receive) {
+void Communicator::require_equal_lengths(const char* collective, std::size_t send,
+                                         std::size_t receive) {
   if (send == receive) return;
-  throw std::invalid_argument("all_to_all: " + std::to_string(send) + " elements to send, but " +
-                              std::to_string(receive) + " to receive");
+  throw std::invalid_argument(std::string(collective) + ": " + std::to_string(send) +
+                              " elements to send, but " + std::to_string(receive) + " to receive");
+}
+
+std::unique_ptr<Communicator> Communicator::split(int color) {
+  std::vector<std::uint64_t> colors(static_cast<std::size_t>(size_));
+  colors[static_cast<std::size_t>(rank_)] = static_cast<std::uint64_t>(color);
+  all_gather(std::span(colors));
+  Subgroup part;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (colors[static_cast<std::size_t>(rank)] != static_cast<std::uint64_t>(color)) continue;
+    if (rank == rank_) part.rank = part.size();
+    part.ranks.push_back(rank);
+  }
+  auto made = size_ > 1 ? do_split(part) : nullptr;
+  if (part.size() == 1) return std::make_unique<SelfCommunicator>();
+  return made;
 }
 
 }  // namespace lockstep::comm

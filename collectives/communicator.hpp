@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <memory_resource>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "lib/base/errors.hpp"
 
@@ -131,10 +133,26 @@ class Communicator {
   template <Element T>
   void all_to_all(std::span<const T> send, std::span<T> receive) {
     require_blocks("all_to_all", receive.size());
-    require_equal_lengths(send.size(), receive.size());
+    require_equal_lengths("all_to_all", send.size(), receive.size());
     if (receive.empty()) return;
     do_all_to_all(reinterpret_cast<const std::byte*>(send.data()), erase(receive));
   }
+
+  /// In a ring: `send` goes to rank() + 1, `receive` comes from rank() - 1; equal lengths, which do
+  /// not overlap. Throws std::invalid_argument where the two differ.
+  template <Element T>
+  void shift(std::span<const T> send, std::span<T> receive) {
+    require_equal_lengths("shift", send.size(), receive.size());
+    if (receive.empty()) return;
+    do_shift(reinterpret_cast<const std::byte*>(send.data()), erase(receive));
+  }
+
+  /// The ranks that give the same `color`, in their order here, as a group of their own. Both
+  /// groups may be used, in the same order on all ranks that share them.
+  ///
+  /// The part must not outlive this group; it knows its ranks by their numbers within it.
+  /// Errors   throws AgreedError (2) on all ranks of a part that cannot be made.
+  std::unique_ptr<Communicator> split(int color);
 
   /// True on every rank iff `ok` on every rank: how ranks fail together.
   bool all_agree(bool ok) {
@@ -146,14 +164,25 @@ class Communicator {
  protected:
   Communicator(int rank, int size) noexcept : rank_(rank), size_(size) {}
 
+  /// A part of the group, as one of its ranks sees it.
+  struct Subgroup {
+    int rank = 0;            ///< this rank's within the part
+    std::vector<int> ranks;  ///< of this group, in order; two or more, or this one alone
+    int size() const noexcept { return static_cast<int>(ranks.size()); }
+  };
+
  private:
   virtual void do_all_reduce(Elements values, Op op) = 0;
   virtual void do_broadcast(Elements values, int root) = 0;
   virtual void do_all_gather(Elements values) = 0;
   virtual void do_all_to_all(const std::byte* send, Elements receive) = 0;
+  virtual void do_shift(const std::byte* send, Elements receive) = 0;
+
+  /// Called by all ranks of the group. Null will do for a rank alone.
+  virtual std::unique_ptr<Communicator> do_split(const Subgroup& part) = 0;
 
   void require_blocks(const char* collective, std::size_t count) const;
-  static void require_equal_lengths(std::size_t send, std::size_t receive);
+  static void require_equal_lengths(const char* collective, std::size_t send, std::size_t receive);
 
   template <Element T>
   static Elements erase(std::span<T> values) noexcept {

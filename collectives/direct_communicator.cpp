@@ -8,7 +8,7 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr std::array names = {"all_reduce", "broadcast", "all_gather", "all_to_all"};
+constexpr std::array names = {"all_reduce", "broadcast", "all_gather", "all_to_all", "shift"};
 
 /// The part of `count` elements that `rank` reduces: whole cache lines, trailing ranks fewer.
 struct Part {
@@ -100,6 +100,13 @@ void DirectCommunicator::do_all_to_all(const std::byte* send, Elements receive) 
                 input(peer) + static_cast<std::size_t>(rank()) * block, block);
   }
   if (!small) meet("all_to_all");
+}
+
+void DirectCommunicator::do_shift(const std::byte* send, Elements receive) {
+  const std::size_t bytes = receive.count * width(receive.type);
+  const bool small = show({Call::Kind::shift, receive.type, receive.count, 0}, send, bytes);
+  std::memcpy(receive.data, input((rank() + size() - 1) % size()), bytes);
+  if (!small) meet("shift");
 }
 
 /// Shows `data` to the peers and waits for theirs in inputs_. Returns whether it was copied;

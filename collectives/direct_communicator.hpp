@@ -24,7 +24,7 @@ class DirectCommunicator : public Communicator {
 
   /// Names a collective and its arguments; all ranks must name the same.
   struct Call {
-    enum class Kind : std::uint32_t { all_reduce, broadcast, all_gather, all_to_all };
+    enum class Kind : std::uint32_t { all_reduce, broadcast, all_gather, all_to_all, shift };
     Kind kind;
     Type type;
     std::uint64_t count;
@@ -47,6 +47,7 @@ class DirectCommunicator : public Communicator {
   void do_broadcast(Elements values, int root) override;
   void do_all_gather(Elements values) override;
   void do_all_to_all(const std::byte* send, Elements receive) override;
+  void do_shift(const std::byte* send, Elements receive) override;
 
  private:
   /// The slot of `rank` for collectives of this turn, 0 or 1: used alternately, for a fast rank may

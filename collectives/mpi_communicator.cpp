@@ -110,12 +110,12 @@ MpiCommunicator::MpiCommunicator(std::unique_ptr<State> state, std::size_t eleme
   place_ = state_->find_place(rank(), size());
 }
 
-std::unique_ptr<Communicator> MpiCommunicator::leaders(const Place& place) const {
-  auto part = std::make_unique<State>();
-  const int colour = place.local_rank == 0 ? 0 : MPI_UNDEFINED;
-  check_mpi(MPI_Comm_split(state_->comm, colour, rank(), &part->comm), "MPI_Comm_split");
-  if (colour == MPI_UNDEFINED) return nullptr;
-  return std::unique_ptr<Communicator>(new MpiCommunicator(std::move(part), elements_per_call_));
+// A part is known by its lowest rank.
+std::unique_ptr<Communicator> MpiCommunicator::do_split(const Subgroup& part) {
+  auto state = std::make_unique<State>();
+  check_mpi(MPI_Comm_split(state_->comm, part.ranks.front(), part.rank, &state->comm),
+            "MPI_Comm_split");
+  return std::unique_ptr<Communicator>(new MpiCommunicator(std::move(state), elements_per_call_));
 }
 
 MpiCommunicator::~MpiCommunicator() = default;
@@ -175,6 +175,17 @@ void MpiCommunicator::do_all_to_all(const std::byte* send, Elements receive) {
       std::memcpy(receive.data + at(r), in.data() + r * count * bytes, count * bytes);
     }
   }
+}
+
+void MpiCommunicator::do_shift(const std::byte* send, Elements receive) {
+  const int next = (rank() + 1) % size();
+  const int previous = (rank() + size() - 1) % size();
+  const MPI_Datatype type = datatype(receive.type);
+  for_each_slice(receive, elements_per_call_, [&](std::byte* data, int count) {
+    check_mpi(MPI_Sendrecv(send + (data - receive.data), count, type, next, 0, data, count, type,
+                           previous, 0, state_->comm, MPI_STATUS_IGNORE),
+              "MPI_Sendrecv");
+  });
 }
 
 }  // namespace lockstep::comm

@@ -30,14 +30,13 @@ class MpiCommunicator final : public Communicator {
   const char* backend() const noexcept override { return "mpi"; }
   const Place& place() const noexcept override { return place_; }
 
-  /// The ranks whose local_rank in `place` is 0, in order; null on all others. Collective over all.
-  std::unique_ptr<Communicator> leaders(const Place& place) const;
-
  private:
   void do_all_reduce(Elements values, Op op) override;
   void do_broadcast(Elements values, int root) override;
   void do_all_gather(Elements values) override;
   void do_all_to_all(const std::byte* send, Elements receive) override;
+  void do_shift(const std::byte* send, Elements receive) override;
+  std::unique_ptr<Communicator> do_split(const Subgroup& part) override;
 
   struct State;  // the MPI_Comm: this header needs no mpi.h
   MpiCommunicator(std::unique_ptr<State> state, std::size_t elements_per_call);

@@ -126,38 +126,10 @@ bool SharedCommunicator::readable(const std::byte* data) const noexcept {
   return !std::less<>()(data, mine.data()) && std::less<>()(data, mine.data() + mine.size());
 }
 
-// What peers cannot read goes through the window; both ways ask the same of every rank.
-void SharedCommunicator::do_all_reduce(Elements values, Op op) {
-  const std::size_t bytes = width(values.type);
-  if (values.count * bytes <= small_bytes || readable(values.data)) {
-    return DirectCommunicator::do_all_reduce(values, op);
-  }
-  const std::size_t most = window_bytes / bytes;
-  for (std::size_t first = 0; first < values.count; first += most) {
-    const std::size_t count = std::min(most, values.count - first);
-    std::memcpy(window_, values.data + first * bytes, count * bytes);
-    DirectCommunicator::do_all_reduce({window_, count, values.type}, op);
-    std::memcpy(values.data + first * bytes, window_, count * bytes);
-  }
-}
-
-void SharedCommunicator::do_broadcast(Elements values, int root) {
-  const std::size_t bytes = width(values.type);
-  if (values.count * bytes <= small_bytes || readable(values.data)) {
-    return DirectCommunicator::do_broadcast(values, root);
-  }
-  const std::size_t most = window_bytes / bytes;
-  for (std::size_t first = 0; first < values.count; first += most) {
-    const std::size_t count = std::min(most, values.count - first);
-    if (rank() == root) std::memcpy(window_, values.data + first * bytes, count * bytes);
-    DirectCommunicator::do_broadcast({window_, count, values.type}, root);
-    if (rank() != root) std::memcpy(values.data + first * bytes, window_, count * bytes);
-  }
-}
-
 namespace {
 
-/// Calls move(count) for pieces of `block` elements, of which the window holds one of each rank.
+/// Calls move(offset in bytes, count) for pieces of `block` elements, of which the window holds one
+/// of each rank.
 template <class Move>
 void for_each_piece(std::size_t block, std::size_t ranks, std::size_t bytes, Move move) {
   const std::size_t most = window_bytes / bytes / ranks;
@@ -167,6 +139,42 @@ void for_each_piece(std::size_t block, std::size_t ranks, std::size_t bytes, Mov
 }
 
 }  // namespace
+
+// What peers cannot read goes through the window; both ways ask the same of every rank.
+void SharedCommunicator::do_all_reduce(Elements values, Op op) {
+  const std::size_t bytes = width(values.type);
+  if (values.count * bytes <= small_bytes || readable(values.data)) {
+    return DirectCommunicator::do_all_reduce(values, op);
+  }
+  for_each_piece(values.count, 1, bytes, [&](std::size_t offset, std::size_t count) {
+    std::memcpy(window_, values.data + offset, count * bytes);
+    DirectCommunicator::do_all_reduce({window_, count, values.type}, op);
+    std::memcpy(values.data + offset, window_, count * bytes);
+  });
+}
+
+void SharedCommunicator::do_broadcast(Elements values, int root) {
+  const std::size_t bytes = width(values.type);
+  if (values.count * bytes <= small_bytes || readable(values.data)) {
+    return DirectCommunicator::do_broadcast(values, root);
+  }
+  for_each_piece(values.count, 1, bytes, [&](std::size_t offset, std::size_t count) {
+    if (rank() == root) std::memcpy(window_, values.data + offset, count * bytes);
+    DirectCommunicator::do_broadcast({window_, count, values.type}, root);
+    if (rank() != root) std::memcpy(values.data + offset, window_, count * bytes);
+  });
+}
+
+void SharedCommunicator::do_shift(const std::byte* send, Elements receive) {
+  const std::size_t bytes = width(receive.type);
+  if (receive.count * bytes <= small_bytes || readable(send)) {
+    return DirectCommunicator::do_shift(send, receive);
+  }
+  for_each_piece(receive.count, 1, bytes, [&](std::size_t offset, std::size_t count) {
+    std::memcpy(window_, send + offset, count * bytes);
+    DirectCommunicator::do_shift(window_, {receive.data + offset, count, receive.type});
+  });
+}
 
 void SharedCommunicator::do_all_gather(Elements values) {
   const auto ranks = static_cast<std::size_t>(size());
@@ -204,6 +212,18 @@ void SharedCommunicator::do_all_to_all(const std::byte* send, Elements receive) 
       std::memcpy(receive.data + at(r), arrived.data() + r * piece, piece);
     }
   });
+}
+
+// Each part maps its own regions, as a node of its own would.
+std::unique_ptr<Communicator> SharedCommunicator::do_split(const Subgroup& part) {
+  Place place = {.host = place_.host,
+                 .node = part.ranks.front(),
+                 .local_rank = part.rank,
+                 .local_ranks = part.size()};
+  auto made = std::make_unique<SharedCommunicator>(*this, place);
+  made->place_.node = 0;
+  made->spins_ = spins_;
+  return made;
 }
 
 }  // namespace lockstep::comm

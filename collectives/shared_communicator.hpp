@@ -37,6 +37,8 @@ class SharedCommunicator final : public DirectCommunicator {
   void do_broadcast(Elements values, int root) override;
   void do_all_gather(Elements values) override;
   void do_all_to_all(const std::byte* send, Elements receive) override;
+  void do_shift(const std::byte* send, Elements receive) override;
+  std::unique_ptr<Communicator> do_split(const Subgroup& part) override;
 
   Slot& slot(int rank, unsigned turn) noexcept override;
   void meet(const char* collective) override;

@@ -1,9 +1,11 @@
 #include "collectives/thread_group.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <thread>
@@ -17,13 +19,20 @@ namespace {
 
 class Group {
  public:
-  explicit Group(int ranks) : size(ranks), barrier(ranks), slots(static_cast<std::size_t>(ranks)) {}
+  /// `threads`: of all groups, which share the cores.
+  Group(int ranks, int threads)
+      : size(ranks),
+        barrier(ranks, threads),
+        slots(static_cast<std::size_t>(ranks)),
+        threads_(threads) {}
 
-  void leave(int rank) noexcept {
-    int nobody = -1;
-    first_to_leave_.compare_exchange_strong(nobody, rank);
-    barrier.abort();
-  }
+  ~Group();
+
+  /// Releases the peers here and in all parts that the rank belongs to.
+  void leave(int rank) noexcept;
+
+  /// A group of some of this one's ranks, which lives as long.
+  Group& add_part(const std::vector<int>& ranks);
 
   void fail(std::exception_ptr failure) noexcept {
     const std::scoped_lock lock(mutex_);
@@ -38,10 +47,41 @@ class Group {
   std::vector<std::array<DirectCommunicator::Slot, 2>> slots;
 
  private:
+  struct Part;
+
+  const int threads_;
   std::atomic<int> first_to_leave_{-1};
   std::mutex mutex_;
+  std::vector<std::unique_ptr<Part>> parts_;
   std::exception_ptr failure_;
 };
+
+struct Group::Part {
+  Part(const std::vector<int>& members, int threads)
+      : ranks(members), group(static_cast<int>(members.size()), threads) {}
+
+  const std::vector<int> ranks;
+  Group group;
+};
+
+Group::~Group() = default;
+
+void Group::leave(int rank) noexcept {
+  int nobody = -1;
+  first_to_leave_.compare_exchange_strong(nobody, rank);
+  barrier.abort();
+  const std::scoped_lock lock(mutex_);
+  for (const auto& part : parts_) {
+    const auto place = std::find(part->ranks.begin(), part->ranks.end(), rank);
+    if (place == part->ranks.end()) continue;
+    part->group.leave(static_cast<int>(place - part->ranks.begin()));
+  }
+}
+
+Group& Group::add_part(const std::vector<int>& ranks) {
+  const std::scoped_lock lock(mutex_);
+  return parts_.emplace_back(std::make_unique<Part>(ranks, threads_))->group;
+}
 
 class ThreadCommunicator final : public DirectCommunicator {
  public:
@@ -69,6 +109,18 @@ class ThreadCommunicator final : public DirectCommunicator {
     return std::bit_cast<const std::byte*>(where);
   }
 
+  /// The lowest rank of a part makes its group.
+  std::unique_ptr<Communicator> do_split(const Subgroup& part) override {
+    std::vector<std::uint64_t> groups(static_cast<std::size_t>(size()));
+    if (part.rank == 0) {
+      Group* const mine = &group_.add_part(part.ranks);
+      groups[static_cast<std::size_t>(rank())] = std::bit_cast<std::uintptr_t>(mine);
+    }
+    all_gather(std::span(groups));
+    const auto where = groups[static_cast<std::size_t>(part.ranks.front())];
+    return std::make_unique<ThreadCommunicator>(*std::bit_cast<Group*>(where), part.rank);
+  }
+
   Group& group_;
   Place place_;
 };
@@ -87,7 +139,7 @@ void run_rank(Group& group, int rank, const std::function<void(Communicator&)>& 
 
 void run_ranks(int size, const std::function<void(Communicator&)>& body) {
   if (size < 1) throw std::invalid_argument("run_ranks: " + std::to_string(size) + " ranks");
-  Group group(size);
+  Group group(size, size);
   {
     std::vector<std::jthread> threads;
     threads.reserve(static_cast<std::size_t>(size));

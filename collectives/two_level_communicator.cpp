@@ -32,14 +32,29 @@ void gather_over(Communicator& comm, Elements values) {
   with_type(values, [&](auto span) { comm.all_gather(span); });
 }
 
+/// The place of `rank` among ranks that stand on `nodes`.
+Place place_among(const std::vector<int>& nodes, int rank, const std::string& host) {
+  Place place{.host = host, .nodes = 0, .local_ranks = 0};
+  const int node = nodes[static_cast<std::size_t>(rank)];
+  for (auto other = nodes.begin(); other != nodes.end(); ++other) {
+    const bool first = std::find(nodes.begin(), other, *other) == other;
+    if (first && *other == node) place.node = place.nodes;
+    if (first) ++place.nodes;
+    if (*other != node) continue;
+    if (other - nodes.begin() < rank) ++place.local_rank;
+    ++place.local_ranks;
+  }
+  return place;
+}
+
 }  // namespace
 
-TwoLevelCommunicator::TwoLevelCommunicator(Communicator& wire, const Place& place,
-                                           std::unique_ptr<Communicator> leaders)
+TwoLevelCommunicator::TwoLevelCommunicator(Communicator& wire, const Place& place)
     : Communicator(wire.rank(), wire.size()),
       wire_(wire),
       local_(wire, place),
-      leaders_(std::move(leaders)) {
+      leaders_(wire.split(place.local_rank == 0 ? 0 : 1)) {
+  if (place.local_rank != 0) leaders_.reset();
   const auto ranks = static_cast<std::size_t>(size());
   std::vector<std::uint64_t> places(2 * ranks);
   const auto mine = 2 * static_cast<std::size_t>(rank());
@@ -112,6 +127,25 @@ void TwoLevelCommunicator::do_all_to_all(const std::byte* send, Elements receive
   with_type(receive, [&]<class T>(std::span<T> span) {
     wire_.all_to_all(std::span<const T>(reinterpret_cast<const T*>(send), span.size()), span);
   });
+}
+
+void TwoLevelCommunicator::do_shift(const std::byte* send, Elements receive) {
+  with_type(receive, [&]<class T>(std::span<T> span) {
+    wire_.shift(std::span<const T>(reinterpret_cast<const T*>(send), span.size()), span);
+  });
+}
+
+std::unique_ptr<Communicator> TwoLevelCommunicator::do_split(const Subgroup& part) {
+  auto wire = wire_.split(part.ranks.front());
+  if (part.size() == 1) return wire;
+  std::vector<int> nodes;
+  for (const int rank : part.ranks) nodes.push_back(node_of_[static_cast<std::size_t>(rank)]);
+  const Place where = place_among(nodes, part.rank, place().host);
+  if (where.nodes == part.size()) return wire;
+  if (where.nodes == 1) return std::make_unique<SharedCommunicator>(*wire, where);
+  auto made = std::make_unique<TwoLevelCommunicator>(*wire, where);
+  made->own_wire_ = std::move(wire);
+  return made;
 }
 
 }  // namespace lockstep::comm

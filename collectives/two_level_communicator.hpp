@@ -15,13 +15,11 @@ namespace lockstep::comm {
 /// Sums     within a node in rank order, then between nodes as `leaders` does.
 class TwoLevelCommunicator final : public Communicator {
  public:
-  /// `wire` must outlive this; `place` is consistent over its ranks. `leaders` holds the ranks with
-  /// local_rank 0 in order of their nodes; null on all others.
+  /// `wire` must outlive this; `place` is consistent over its ranks.
   ///
   /// Errors   throws AgreedError (2) on all ranks where a node's ranks cannot share memory.
   /// Ranks    collective over `wire`.
-  TwoLevelCommunicator(Communicator& wire, const Place& place,
-                       std::unique_ptr<Communicator> leaders);
+  TwoLevelCommunicator(Communicator& wire, const Place& place);
 
   const char* backend() const noexcept override { return "shared+mpi"; }
   const Place& place() const noexcept override { return local_.place(); }
@@ -39,13 +37,16 @@ class TwoLevelCommunicator final : public Communicator {
   void do_broadcast(Elements values, int root) override;
   void do_all_gather(Elements values) override;
   void do_all_to_all(const std::byte* send, Elements receive) override;
+  void do_shift(const std::byte* send, Elements receive) override;
+  std::unique_ptr<Communicator> do_split(const Subgroup& part) override;
 
   void gather_on_node(Elements blocks, const Run& run);
 
+  std::unique_ptr<Communicator> own_wire_;  // of a part
   Communicator& wire_;
   SharedCommunicator local_;
-  std::unique_ptr<Communicator> leaders_;
-  std::vector<Run> runs_;  // in rank order
+  std::unique_ptr<Communicator> leaders_;  // the lowest ranks of all nodes; null on all others
+  std::vector<Run> runs_;                  // in rank order
   std::vector<int> node_of_;
   std::vector<int> local_rank_of_;
   bool equal_runs_ = false;  // one run a node, all of one length

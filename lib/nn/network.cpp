@@ -6,26 +6,30 @@
 namespace lockstep::nn {
 
 template <class Real>
-std::vector<Tensor> Network<Real>::place(std::vector<Placed>& layers, const NetworkShape& shape,
-                                         const Products<Real>& products) {
+std::vector<Tensor> Network<Real>::place(std::vector<NumberedLayer<Real>> layers,
+                                         const Products<Real>& products,
+                                         std::vector<Placed>& placed) {
   std::vector<Tensor> tensors;
-  for (auto& [number, layer] : make_layers<Real>(shape)) {
+  for (auto& [number, layer] : layers) {
     const std::size_t first = tensors.size();
     for (auto& tensor : layer->tensors(std::to_string(number), products)) {
       tensors.push_back(std::move(tensor));
     }
-    layers.push_back({std::move(layer), number, first, tensors.size() > first});
+    placed.push_back({std::move(layer), number, first, tensors.size() > first});
   }
   return tensors;
 }
 
 template <class Real>
 Network<Real>::Network(const NetworkShape& shape, std::size_t rows, Products<Real>& products,
-                       std::size_t slices, std::pmr::memory_resource& memory)
+                       std::size_t slices, std::pmr::memory_resource& memory,
+                       std::vector<NumberedLayer<Real>> layers)
     : shape_(shape),
       rows_(rows),
       products_(products),
-      block_(place(layers_, shape, products), products, slices, memory),
+      block_(
+          place(layers.empty() ? make_layers<Real>(shape) : std::move(layers), products, layers_),
+          products, slices, memory),
       results_(rows, memory) {
   activations_.emplace_back(rows * shape.features, memory);
   for (const Placed& placed : layers_) {

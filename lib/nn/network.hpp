@@ -36,12 +36,14 @@ template <class Real>
 class Network {
  public:
   /// Weights are zero. `rows`: rows of the buffers. `slices`: see ParameterBlock. `memory`: where
-  /// all buffers are kept; a rank with peers gives that of its communicator. `products` and
+  /// all buffers are kept; a rank with peers gives that of its communicator. `layers`: ready ones
+  /// in place of make_layers(shape), which lead from its features to its classes. `products` and
   /// `memory` must outlive the network.
   /// Errors   throws std::bad_alloc.
   Network(const NetworkShape& shape, std::size_t rows, Products<Real>& products,
           std::size_t slices = 1,
-          std::pmr::memory_resource& memory = *std::pmr::new_delete_resource());
+          std::pmr::memory_resource& memory = *std::pmr::new_delete_resource(),
+          std::vector<NumberedLayer<Real>> layers = {});
 
   const NetworkShape& shape() const noexcept { return shape_; }
   std::size_t rows() const noexcept { return rows_; }
@@ -118,8 +120,8 @@ class Network {
     std::size_t tensor = 0;
     bool trained = false;
   };
-  static std::vector<Tensor> place(std::vector<Placed>& layers, const NetworkShape& shape,
-                                   const Products<Real>& products);
+  static std::vector<Tensor> place(std::vector<NumberedLayer<Real>> layers,
+                                   const Products<Real>& products, std::vector<Placed>& placed);
   Pass<Real> pass(std::size_t layer, Rows rows);
 
   NetworkShape shape_;

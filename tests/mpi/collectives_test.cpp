@@ -45,7 +45,7 @@ TEST_CASE("shared memory below MPI keeps the contract", "[mpi]") {
   comm::MpiCommunicator wire;
   for (const test::Nodes& nodes : test::layouts(wire.size())) {
     const comm::Place place = test::place_in(nodes, wire.rank());
-    comm::TwoLevelCommunicator two(wire, place, wire.leaders(place));
+    comm::TwoLevelCommunicator two(wire, place);
     for (const auto& check : test::communicator_contract()) {
       test::Findings findings;
       check.run(two, findings);

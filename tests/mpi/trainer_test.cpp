@@ -41,7 +41,7 @@ TEST_CASE("canonical training in shared memory, below MPI too, gives the same bi
   REQUIRE_ON_ALL(wire, train_toy(shared, run).weights == alone.weights);
   for (const test::Nodes& nodes : test::layouts(wire.size())) {
     const comm::Place place = test::place_in(nodes, wire.rank());
-    comm::TwoLevelCommunicator two(wire, place, wire.leaders(place));
+    comm::TwoLevelCommunicator two(wire, place);
     REQUIRE_ON_ALL(wire, train_toy(two, run).weights == alone.weights);
   }
 }

@@ -131,6 +131,25 @@ void all_to_all(Communicator& comm, Findings& findings) {
   });
 }
 
+template <class T>
+void shift_type(Communicator& comm, Findings& findings) {
+  const int before = (comm.rank() + comm.size() - 1) % comm.size();
+  for (const std::size_t count : counts) {
+    const auto send = elements<T>(comm.rank(), count);
+    std::vector<T> receive(count);
+    comm.shift(std::span<const T>(send), std::span(receive));
+    findings.expect(receive == elements<T>(before, count),
+                    label("shift", comm::TypeOf<T>::value, count));
+  }
+}
+
+void shift(Communicator& comm, Findings& findings) {
+  shift_type<std::uint8_t>(comm, findings);
+  shift_type<std::uint64_t>(comm, findings);
+  shift_type<float>(comm, findings);
+  shift_type<double>(comm, findings);
+}
+
 /// What lies in the communicator's own memory is moved another way, to the same result.
 void own_memory(Communicator& comm, Findings& findings) {
   const auto ranks = static_cast<std::size_t>(comm.size());
@@ -157,6 +176,8 @@ void own_memory(Communicator& comm, Findings& findings) {
         findings.expect(std::equal(own.begin(), own.end(), received.data() + at),
                         "all_to_all in own memory");
       }
+      comm.shift(std::span<const float>(sums.span()), received.span().first(count));
+      findings.expect(std::equal(sum.begin(), sum.end(), received.data()), "shift in own memory");
       comm.broadcast(sums.span(), comm.size() - 1);
       findings.expect(std::equal(sum.begin(), sum.end(), sums.data()), "broadcast in own memory");
       comm.all_agree(true);  // the next round writes what peers have read by now
@@ -314,6 +335,25 @@ void halves_differ(Communicator& comm, Findings& findings) {
   findings.expect(what.find(", (not set)" + tail) != std::string::npos, what);
 }
 
+/// The parts of a group keep the contract too, also at the same time, and the whole beside them.
+void split(Communicator& comm, Findings& findings) {
+  const int last = comm.size() - 1;
+  for (const int color : {comm.rank() % 2, comm.rank() / 2 - 7, comm.rank() == last ? 1 : 0, 3}) {
+    const auto part = comm.split(color);
+    std::vector<std::uint64_t> here(static_cast<std::size_t>(part->size()));
+    here[static_cast<std::size_t>(part->rank())] = static_cast<std::uint64_t>(comm.rank());
+    part->all_gather(std::span(here));
+    findings.expect(std::is_sorted(here.begin(), here.end()), "a part's ranks in order");
+    if (color == 3) findings.expect(part->size() == comm.size(), "one color: all ranks");
+    for (const auto check : {all_reduce, broadcast, all_to_all, shift, own_memory, place}) {
+      check(*part, findings);
+    }
+    all_reduce(comm, findings);
+    const auto halves = part->split(part->rank() % 2);
+    all_gather(*halves, findings);
+  }
+}
+
 }  // namespace
 
 const std::vector<ContractCheck>& communicator_contract() {
@@ -323,7 +363,9 @@ const std::vector<ContractCheck>& communicator_contract() {
       {"all_gather", all_gather},
       {"all_gather refuses uneven blocks", uneven_blocks},
       {"all_to_all", all_to_all},
+      {"shift", shift},
       {"own memory", own_memory},
+      {"split", split},
       {"all ranks get the same bits", same_bits},
       {"all_agree", all_agree},
       {"place", place},

@@ -33,19 +33,8 @@ std::unique_ptr<Communicator> shared(Communicator& wire) {
   return std::make_unique<comm::SharedCommunicator>(wire, wire.place());
 }
 
-/// The leaders share memory as well here: as if they were a node of their own.
 std::unique_ptr<Communicator> two_levels(Communicator& wire, const test::Nodes& nodes) {
-  const comm::Place place = test::place_in(nodes, wire.rank());
-  comm::Place among_leaders{.host = "leaders", .node = 1 + wire.rank()};
-  if (place.local_rank == 0) {
-    among_leaders.node = 0;
-    among_leaders.local_rank = place.node;
-    among_leaders.local_ranks = place.nodes;
-  }
-  std::unique_ptr<Communicator> leaders =
-      std::make_unique<comm::SharedCommunicator>(wire, among_leaders);
-  if (place.local_rank != 0) leaders.reset();
-  return std::make_unique<comm::TwoLevelCommunicator>(wire, place, std::move(leaders));
+  return std::make_unique<comm::TwoLevelCommunicator>(wire, test::place_in(nodes, wire.rank()));
 }
 
 }  // namespace

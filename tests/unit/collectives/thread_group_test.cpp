@@ -27,6 +27,17 @@ std::string findings_of(int ranks, void (*body)(Communicator&, test::Findings&))
 
 }  // namespace
 
+TEST_CASE("a rank that leaves releases its peers in every part", "[collectives]") {
+  const auto body = [](Communicator& comm) {
+    const auto part = comm.split(comm.rank() / 2);
+    if (comm.rank() == 3) throw std::runtime_error("disk full");
+    std::vector<float> values(1000);
+    part->all_reduce(std::span(values));
+    if (comm.rank() == 2) throw std::logic_error("went on without rank 3");
+  };
+  CHECK_THROWS_WITH(comm::run_ranks(4, body), "disk full");
+}
+
 TEST_CASE("threads keep the communicator's contract", "[collectives]") {
   const int ranks = GENERATE(1, 2, 3, 4, 5, 8);
   for (const auto& check : test::communicator_contract()) {
