@@ -14,6 +14,10 @@ namespace lockstep {
 
 enum class Activation { identity, relu };
 
+/// How a sum begins: anew, or from what the result holds, which is the sum so far over other inputs
+/// (outputs, in backward_input). A chain that goes on is the chain that never stopped.
+enum class Chain { begins, goes_on };
+
 /// A dense layer's weights as its products store them.
 template <class Real>
 struct LayerWeights {
@@ -47,14 +51,17 @@ class Products {
   virtual void store(Matrix<const Real> logical, std::span<Real> stored) const = 0;
   virtual void load(std::span<const Real> stored, Matrix<Real> logical) const = 0;
 
-  /// y = activation(x W + b).  x [B, I], y [B, O]; B may be 0.
+  /// y = activation(x W + b), or activation(x W + y) where the chain goes on.
+  /// Shapes   x [B, I], y [B, O]; B may be 0.
   virtual void forward(Matrix<const Real> x, const LayerWeights<Real>& w, Activation activation,
-                       Matrix<Real> y) = 0;
+                       Matrix<Real> y, Chain chain = Chain::begins) = 0;
 
-  /// dx = (dz W^T), times the derivative of `below`, the activation that gave x: for relu, dx is
-  /// zero where x is not positive.  dz [B, O], x and dx [B, I].
+  /// dx = dz W^T, or dz W^T + dx where the chain goes on; times the derivative of `below`, the
+  /// activation that gave x: for relu, dx is zero where x is not positive.
+  /// Shapes   dz [B, O], x and dx [B, I].
   virtual void backward_input(Matrix<const Real> dz, const LayerWeights<Real>& w,
-                              Matrix<const Real> x, Activation below, Matrix<Real> dx) = 0;
+                              Matrix<const Real> x, Activation below, Matrix<Real> dx,
+                              Chain chain = Chain::begins) = 0;
 
   /// The slice of dW = x^T dz, a sum over the batch, never a mean; zero for B = 0. Rows stand in
   /// leaves of `leaf`; only strict products keep them apart.  dw: slice.size() elements.

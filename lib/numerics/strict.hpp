@@ -24,8 +24,8 @@
 // other elements, nor who evaluates it. Each operation is correctly rounded, hence a function of
 // its operands. By induction over the expression the value is a function of the operands' bits.
 // An implementation may choose which elements it computes together (vectors, tiles, threads,
-// slices, ranks) and when it pauses a chain (blocks), as long as each chain keeps its order; it may
-// evaluate subtrees anywhere, because node(h, q) is itself such an expression: over leaves that
+// slices, ranks) and when it pauses a chain (blocks, ranks), as long as each keeps its order; it
+// may evaluate subtrees anywhere, because node(h, q) is itself such an expression: over leaves that
 // begin at a multiple of 2^h the products below yield exactly that node, and adding two such nodes,
 // left to right, yields their parent. Sums of leaves in any other grouping are not promised.
 //
@@ -46,19 +46,20 @@ namespace lockstep {
 struct StrictProducts {
   Simd simd;  ///< never automatic
 
-  /// y = activation(x W + b).
+  /// y = activation(x W + b), or activation(x W + y) where the chain goes on.
   ///
   /// Shapes   x [B, I], w panels of [I, O], bias of round_to_unit(O) with zeros beyond O,
   ///          y [B, O]; B may be 0.
   void (*forward)(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
-                  Activation activation, Matrix<float> y);
+                  Activation activation, Matrix<float> y, Chain chain);
 
-  /// dx = (dz W^T), times the derivative of the activation that gave x.
+  /// dx = dz W^T, or dz W^T + dx where the chain goes on; times the derivative of the activation
+  /// that gave x.
   ///
   /// Shapes   dz [B, O], dx [B, I]; x [B, I] is what the layer below gave, and `below` its
   ///          activation (x is not read for identity). scratch: strict_scratch_size floats.
   void (*backward_input)(Matrix<const float> dz, PanelWeights w, Matrix<const float> x,
-                         Activation below, Matrix<float> dx, std::span<float> scratch);
+                         Activation below, Matrix<float> dx, Chain chain, std::span<float> scratch);
 
   /// The slice of dw, in the panel layout of [I, O], summed over the leaves of all rows given.
   ///

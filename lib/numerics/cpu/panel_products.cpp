@@ -32,17 +32,17 @@ class PanelProducts final : public Products<float> {
   }
 
   void forward(Matrix<const float> x, const LayerWeights<float>& w, Activation activation,
-               Matrix<float> y) override {
+               Matrix<float> y, Chain chain) override {
     share(x.rows, 1, [&](Slice rows, std::size_t) {
-      strict_.forward(part(x, rows), panels(w), w.bias, activation, part(y, rows));
+      strict_.forward(part(x, rows), panels(w), w.bias, activation, part(y, rows), chain);
     });
   }
 
   void backward_input(Matrix<const float> dz, const LayerWeights<float>& w, Matrix<const float> x,
-                      Activation below, Matrix<float> dx) override {
+                      Activation below, Matrix<float> dx, Chain chain) override {
     reserve(dz.rows, w.outputs);
     share(dz.rows, 1, [&](Slice rows, std::size_t thread) {
-      strict_.backward_input(part(dz, rows), panels(w), part(x, rows), below, part(dx, rows),
+      strict_.backward_input(part(dz, rows), panels(w), part(x, rows), below, part(dx, rows), chain,
                              scratch_[thread].span());
     });
   }

@@ -22,6 +22,7 @@ struct InputTask {
   const float* dz;  ///< transposed: [outputs][stride], from an example on
   std::size_t stride;
   float* dx;  ///< transposed: [k][input_columns]
+  bool goes_on;
 };
 
 template <std::size_t R, std::size_t V>
@@ -29,7 +30,11 @@ struct InputTile {
   static void run(const InputTask& t) {
     const Panels& layout = t.w.layout;
     Sums<R, V> sums;
-    clear(sums);
+    if (t.goes_on) {
+      load(sums, t.dx, input_columns);
+    } else {
+      clear(sums);
+    }
     for (std::size_t panel = 0; panel < layout.panels(); ++panel) {
       const std::size_t width = layout.width(panel);
       const std::size_t j = panel * panel_columns;
@@ -80,15 +85,18 @@ HWY_INLINE void transpose(Square& m) {
   }
 }
 
-/// out[j][i] = rows[i][j] for all j, and for i below `stride`: zero where rows has none.
-void transpose_rows(Matrix<const float> rows, float* out, std::size_t stride) {
-  for (std::size_t i = 0; i < stride; i += lanes) {
-    for (std::size_t j = 0; j < rows.cols; j += lanes) {
-      const auto mask = first_lanes(rows.cols - j);
+/// out[j * stride + i] = rows[i][first + j] for j below `columns`, and for i below the rows rounded
+/// up to a unit: zero where rows has none.
+void transpose_columns(Matrix<const float> rows, std::size_t first, std::size_t columns, float* out,
+                       std::size_t stride) {
+  for (std::size_t i = 0; i < round_to_unit(rows.rows); i += lanes) {
+    for (std::size_t j = 0; j < columns; j += lanes) {
+      const auto mask = first_lanes(columns - j);
       Square m;
       for (std::size_t r = 0; r < lanes; ++r) {
-        m[r] = i + r < rows.rows ? hn::MaskedLoad(mask, tag, rows.data + (i + r) * rows.cols + j)
-                                 : hn::Zero(tag);
+        m[r] = i + r < rows.rows
+                   ? hn::MaskedLoad(mask, tag, rows.data + (i + r) * rows.cols + first + j)
+                   : hn::Zero(tag);
       }
       transpose(m);
       for (std::size_t c = 0; c < lanes; ++c) hn::Store(m[c], tag, out + (j + c) * stride + i);
@@ -122,15 +130,18 @@ void store_transposed(const float* tile, std::size_t k, Matrix<const float> x, A
 
 /// Up to 64 examples, whose dz stands transposed in `dz` with `stride` columns.
 void backward_input_block(const float* dz, std::size_t stride, PanelWeights w,
-                          Matrix<const float> x, Activation below, Matrix<float> dx) {
+                          Matrix<const float> x, Activation below, Matrix<float> dx, Chain chain) {
+  const bool goes_on = chain == Chain::goes_on;
   alignas(64) std::array<float, panel_unit * input_columns> tile{};
   for (std::size_t k = 0; k < dx.cols; k += panel_unit) {
     const std::size_t inputs = std::min(panel_unit, dx.cols - k);
+    if (goes_on) transpose_columns(dx, k, inputs, tile.data(), input_columns);
     for (std::size_t i = 0; i < stride; i += most_columns) {
       const std::size_t columns = std::min(most_columns, stride - i);
       for_tiles(inputs, columns, [&](std::size_t r, std::size_t rows) HWY_ATTR {
         Dispatch<InputTile, InputTask>::call(
-            rows, columns, {w, k + r, dz + i, stride, tile.data() + r * input_columns + i});
+            rows, columns,
+            {w, k + r, dz + i, stride, tile.data() + r * input_columns + i, goes_on});
       });
     }
     store_transposed(tile.data(), k, x, below, dx);
@@ -138,17 +149,17 @@ void backward_input_block(const float* dz, std::size_t stride, PanelWeights w,
 }
 
 void backward_input(Matrix<const float> dz, PanelWeights w, Matrix<const float> x, Activation below,
-                    Matrix<float> dx, std::span<float> scratch) {
+                    Matrix<float> dx, Chain chain, std::span<float> scratch) {
   assert(dz.rows == dx.rows && dz.cols == w.layout.outputs && dx.cols == w.layout.inputs);
   assert(scratch.size() >= strict_scratch_size(dz.rows, dz.cols));
   for (std::size_t i = 0; i < dz.rows; i += input_columns) {
     const std::size_t rows = std::min(input_columns, dz.rows - i);
     const std::size_t stride = round_to_unit(rows);
-    transpose_rows({dz.data + i * dz.cols, rows, dz.cols}, scratch.data(), stride);
+    transpose_columns({dz.data + i * dz.cols, rows, dz.cols}, 0, dz.cols, scratch.data(), stride);
     const bool masked = below == Activation::relu;
     backward_input_block(scratch.data(), stride, w,
                          {masked ? x.data + i * x.cols : nullptr, rows, x.cols}, below,
-                         {dx.data + i * dx.cols, rows, dx.cols});
+                         {dx.data + i * dx.cols, rows, dx.cols}, chain);
   }
 }
 

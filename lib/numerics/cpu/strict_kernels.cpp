@@ -38,6 +38,7 @@ struct ForwardTask {
   std::size_t outputs;
   std::size_t columns;  ///< of y that exist from here on
   bool relu;
+  bool goes_on;  ///< from y, not from the bias
 };
 
 template <std::size_t R, std::size_t V>
@@ -45,8 +46,12 @@ struct ForwardTile {
   static void run(const ForwardTask& t) {
     Sums<R, V> sums;
     LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
-      const Vector bias = hn::LoadU(tag, t.bias + v * lanes);
-      LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) sums.at[r][v] = bias;
+      const auto mask = first_lanes(t.columns - std::min(t.columns, v * lanes));
+      LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
+        const float* y = t.y + r * t.outputs + v * lanes;
+        sums.at[r][v] =
+            t.goes_on ? hn::MaskedLoad(mask, tag, y) : hn::LoadU(tag, t.bias + v * lanes);
+      }
     }
     multiply_add<12>(sums, t.x, t.inputs, 1, t.weights, t.width, t.inputs);
     LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
@@ -65,7 +70,7 @@ struct ForwardTile {
 };
 
 void forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
-             Activation activation, Matrix<float> y) {
+             Activation activation, Matrix<float> y, Chain chain) {
   const Panels& layout = w.layout;
   assert(x.rows == y.rows && x.cols == layout.inputs && y.cols == layout.outputs);
   assert(w.values.size() == layout.size() && bias.size() == round_to_unit(y.cols));
@@ -84,7 +89,8 @@ void forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
            .y = y.data + i * y.cols + j,
            .outputs = y.cols,
            .columns = y.cols - std::min(j, y.cols),
-           .relu = activation == Activation::relu});
+           .relu = activation == Activation::relu,
+           .goes_on = chain == Chain::goes_on});
     });
   }
 }

@@ -29,13 +29,14 @@ LOCKSTEP_LOOPS float one_nan(float a) {
 
 LOCKSTEP_LOOPS void forward_loops(const Matrix<const float>& x, const PanelWeights& w,
                                   std::span<const float> bias, Activation activation,
-                                  const Matrix<float>& y) {
+                                  const Matrix<float>& y, Chain chain) {
   for (std::size_t i = 0; i < y.rows; ++i) {
     for (std::size_t j = 0; j < y.cols; j += panel_unit) {
       const std::size_t columns = std::min(panel_unit, y.cols - j);
       const float* weights = w.values.data() + w.layout.index(0, j);
       Unit sums{};
-      for (std::size_t c = 0; c < columns; ++c) sums[c] = bias[j + c];
+      const float* start = chain == Chain::begins ? bias.data() : y.data + i * y.cols;
+      for (std::size_t c = 0; c < columns; ++c) sums[c] = start[j + c];
       for (std::size_t k = 0; k < x.cols; ++k, weights += w.layout.width(j / panel_columns)) {
         const float factor = x.data[i * x.cols + k];
         for (std::size_t c = 0; c < panel_unit; ++c) {
@@ -52,10 +53,10 @@ LOCKSTEP_LOOPS void forward_loops(const Matrix<const float>& x, const PanelWeigh
 
 LOCKSTEP_LOOPS void input_loops(const Matrix<const float>& dz, const PanelWeights& w,
                                 const Matrix<const float>& x, Activation below,
-                                const Matrix<float>& dx) {
+                                const Matrix<float>& dx, Chain chain) {
   for (std::size_t i = 0; i < dx.rows; ++i) {
     for (std::size_t k = 0; k < dx.cols; ++k) {
-      float a = 0;
+      float a = chain == Chain::begins ? 0 : dx.data[i * dx.cols + k];
       for (std::size_t j = 0; j < dz.cols; ++j) {
         a = __builtin_fmaf(dz.data[i * dz.cols + j], w.values[w.layout.index(k, j)], a);
       }
@@ -126,12 +127,12 @@ LOCKSTEP_LOOPS void bias_loops(const Matrix<const float>& dz, std::size_t leaf, 
 /// The loops as functions of their own, in the signatures of StrictProducts.
 struct Plain {
   static void forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
-                      Activation activation, Matrix<float> y) {
-    forward_loops(x, w, bias, activation, y);
+                      Activation activation, Matrix<float> y, Chain chain) {
+    forward_loops(x, w, bias, activation, y, chain);
   }
   static void input(Matrix<const float> dz, PanelWeights w, Matrix<const float> x, Activation below,
-                    Matrix<float> dx, std::span<float>) {
-    input_loops(dz, w, x, below, dx);
+                    Matrix<float> dx, Chain chain, std::span<float>) {
+    input_loops(dz, w, x, below, dx, chain);
   }
   static void weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf, Slice slice,
                       std::span<float> dw, std::span<float>) {
@@ -148,12 +149,13 @@ struct Plain {
 struct Fused {
   LOCKSTEP_FMA static void forward(Matrix<const float> x, PanelWeights w,
                                    std::span<const float> bias, Activation activation,
-                                   Matrix<float> y) {
-    forward_loops(x, w, bias, activation, y);
+                                   Matrix<float> y, Chain chain) {
+    forward_loops(x, w, bias, activation, y, chain);
   }
   LOCKSTEP_FMA static void input(Matrix<const float> dz, PanelWeights w, Matrix<const float> x,
-                                 Activation below, Matrix<float> dx, std::span<float>) {
-    input_loops(dz, w, x, below, dx);
+                                 Activation below, Matrix<float> dx, Chain chain,
+                                 std::span<float>) {
+    input_loops(dz, w, x, below, dx, chain);
   }
   LOCKSTEP_FMA static void weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
                                    Slice slice, std::span<float> dw, std::span<float>) {

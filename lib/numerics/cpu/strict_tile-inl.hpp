@@ -74,6 +74,15 @@ HWY_INLINE void clear(Sums<R, V>& sums) {
 }
 
 template <std::size_t R, std::size_t V>
+HWY_INLINE void load(Sums<R, V>& sums, const float* in, std::size_t row) {
+  LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
+    LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
+      sums.at[r][v] = hn::Load(tag, in + r * row + v * lanes);
+    }
+  }
+}
+
+template <std::size_t R, std::size_t V>
 HWY_INLINE void store(const Sums<R, V>& sums, float* out, std::size_t row) {
   LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
     LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
@@ -102,7 +111,7 @@ HWY_INLINE void multiply_add(Sums<R, V>& sums, const float* a, std::size_t row, 
   }
 }
 
-/// The first `count` lanes, or all.
+/// The first `count` lanes, all or none.
 HWY_INLINE hn::Mask<decltype(tag)> first_lanes(std::size_t count) {
   return hn::FirstN(tag, std::min(count, lanes));
 }

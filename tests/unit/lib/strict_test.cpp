@@ -40,12 +40,13 @@ struct Case {
 
   std::vector<float> forward(const StrictProducts& p, Activation activation) const {
     std::vector<float> y(rows * outputs, 7.0F);
-    p.forward(xs(), weights(), bias.span(), activation, {y.data(), rows, outputs});
+    p.forward(xs(), weights(), bias.span(), activation, {y.data(), rows, outputs}, Chain::begins);
     return y;
   }
   std::vector<float> input(const StrictProducts& p, Activation below) {
     std::vector<float> dx(rows * inputs, 7.0F);
-    p.backward_input(dzs(), weights(), xs(), below, {dx.data(), rows, inputs}, scratch.span());
+    p.backward_input(dzs(), weights(), xs(), below, {dx.data(), rows, inputs}, Chain::begins,
+                     scratch.span());
     return dx;
   }
   std::vector<float> slice(const StrictProducts& p, Slice slice) {
@@ -166,6 +167,33 @@ std::vector<float> naive_bias(const Case& c) {
   return db;
 }
 
+/// The case with inputs [first, last) alone, or with outputs [first, last).
+Case with_inputs(const Case& c, Slice part) {
+  Case cut = make_case(c.rows, part.size(), c.outputs, c.leaf, 0);
+  for (std::size_t i = 0; i < c.rows; ++i) {
+    std::copy_n(c.x.data() + i * c.inputs + part.first, part.size(),
+                cut.x.data() + i * part.size());
+  }
+  std::copy_n(c.w.data() + part.first * c.outputs, part.size() * c.outputs, cut.w.data());
+  std::copy_n(c.bias.data(), c.outputs, cut.bias.data());
+  to_panels({cut.w.data(), part.size(), c.outputs}, cut.layout, cut.panels.span());
+  return cut;
+}
+
+Case with_outputs(const Case& c, Slice part) {
+  Case cut = make_case(c.rows, c.inputs, part.size(), c.leaf, 0);
+  const auto copy = [&](const AlignedBuffer<float>& from, std::size_t rows, float* to) {
+    for (std::size_t i = 0; i < rows; ++i) {
+      std::copy_n(from.data() + i * c.outputs + part.first, part.size(), to + i * part.size());
+    }
+  };
+  copy(c.dz, c.rows, cut.dz.data());
+  copy(c.w, c.inputs, cut.w.data());
+  std::copy_n(c.x.data(), c.rows * c.inputs, cut.x.data());
+  to_panels({cut.w.data(), c.inputs, part.size()}, cut.layout, cut.panels.span());
+  return cut;
+}
+
 /// Every set of instructions of this processor; says which are missing.
 std::vector<const StrictProducts*> all_products() {
   std::vector<const StrictProducts*> result;
@@ -268,13 +296,42 @@ TEST_CASE("a row alone has the bits that it has in a batch", "[strict]") {
     for (std::size_t i = 0; i < c.rows; ++i) {
       std::vector<float> one(c.outputs);
       p->forward({c.x.data() + i * c.inputs, 1, c.inputs}, c.weights(), c.bias.span(),
-                 Activation::relu, {one.data(), 1, c.outputs});
+                 Activation::relu, {one.data(), 1, c.outputs}, Chain::begins);
       REQUIRE((bits(one) == bits(std::span(y).subspan(i * c.outputs, c.outputs))));
       std::vector<float> back(c.inputs);
       p->backward_input({c.dz.data() + i * c.outputs, 1, c.outputs}, c.weights(),
                         {c.x.data() + i * c.inputs, 1, c.inputs}, Activation::relu,
-                        {back.data(), 1, c.inputs}, c.scratch.span());
+                        {back.data(), 1, c.inputs}, Chain::begins, c.scratch.span());
       REQUIRE((bits(back) == bits(std::span(dx).subspan(i * c.inputs, c.inputs))));
+    }
+  }
+}
+
+TEST_CASE("a chain that pauses anywhere is the chain that never stopped", "[strict]") {
+  std::mt19937 random(13);
+  for (const std::size_t rows : {0, 1, 7, 16, 65}) {
+    const std::size_t inputs = 2 + random() % 90;
+    const std::size_t outputs = 2 + random() % 150;
+    Case c = make_case(rows, inputs, outputs, 4, 14, Values::special);
+    const std::size_t input = 1 + random() % (inputs - 1);
+    const std::size_t output = 1 + random() % (outputs - 1);
+    INFO(rows << " rows, " << inputs << " -> " << outputs << ", cut at " << input << ", "
+              << output);
+    const Case low_k = with_inputs(c, {0, input});
+    const Case high_k = with_inputs(c, {input, inputs});
+    Case low_j = with_outputs(c, {0, output});
+    Case high_j = with_outputs(c, {output, outputs});
+    for (const StrictProducts* p : all_products()) {
+      for (const Activation a : {Activation::identity, Activation::relu}) {
+        auto y = low_k.forward(*p, Activation::identity);
+        p->forward(high_k.xs(), high_k.weights(), high_k.bias.span(), a, {y.data(), rows, outputs},
+                   Chain::goes_on);
+        REQUIRE((bits(y) == bits(c.forward(*p, a))));
+        auto dx = low_j.input(*p, Activation::identity);
+        p->backward_input(high_j.dzs(), high_j.weights(), high_j.xs(), a, {dx.data(), rows, inputs},
+                          Chain::goes_on, high_j.scratch.span());
+        REQUIRE((bits(dx) == bits(c.input(*p, a))));
+      }
     }
   }
 }
