@@ -57,11 +57,12 @@ void print_table(const train::Evaluation& result, const InferenceJob& job,
 void evaluate_on(const Arguments& arguments, const train::RunConfig& config,
                  comm::Communicator& comm) {
   const InferenceJob job = make_inference_job(arguments, config, comm);
-  const train::Evaluation result = train::evaluate(*job.network, *job.reader, comm);
+  const train::Evaluation result =
+      train::evaluate(*job.network, *job.reader, job.mesh->groups().batch);
   require_finite(result);
   if (comm.rank() != 0) return;
   if (arguments.given("json")) {
-    fmt::print("{}\n", json_text(result, nn::weights_hash(job.network->parameters())));
+    fmt::print("{}\n", json_text(result, job.saved.weights_hash));
   } else {
     print_table(result, job, config);
   }

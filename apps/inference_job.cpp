@@ -10,6 +10,7 @@
 #include "lib/base/hash.hpp"
 #include "lib/base/text.hpp"
 #include "lib/train/evaluation.hpp"
+#include "lib/train/sharded_dense.hpp"
 
 namespace lockstep::apps {
 namespace {
@@ -44,18 +45,22 @@ std::unique_ptr<data::Source> open_test_set(const train::RunConfig& config,
 }
 
 void load(const train::RunConfig& config, const comm::Communicator& comm, InferenceJob& job) {
-  const auto plan = train::evaluation_plan(job.test->records(), comm.size());
-  require_memory(job.saved.shape, {.rows = plan.largest_piece()}, comm.place(), fewer);
+  const train::Groups groups = job.mesh->groups();
+  const auto plan = train::evaluation_plan(job.test->records(), groups.batch.size());
+  require_memory(job.saved.shape,
+                 {.rows = plan.largest_piece(), .model_ranks = groups.model_ranks()}, comm.place(),
+                 fewer);
   set_product_threads(threads_of(config, comm));
   job.products = make_strict_products(simd_of(config));
   try {
-    job.network =
-        std::make_unique<nn::Network<float>>(job.saved.shape, plan.largest_piece(), *job.products);
+    job.network = std::make_unique<nn::Network<float>>(
+        job.saved.shape, plan.largest_piece(), *job.products, 1, *std::pmr::new_delete_resource(),
+        train::make_layers_of(job.saved.shape, groups));
     train::read_weights(job.saved, *job.network);
   } catch (const std::bad_alloc&) {
     throw ConfigError("out of memory on " + comm.place().host, fewer);
   }
-  job.reader = std::make_unique<data::BatchReader>(*job.test, plan, comm.rank());
+  job.reader = std::make_unique<data::BatchReader>(*job.test, plan, groups.batch.rank());
 }
 
 }  // namespace
@@ -63,7 +68,7 @@ void load(const train::RunConfig& config, const comm::Communicator& comm, Infere
 Syntax inference_syntax() {
   Syntax syntax;
   syntax.operand = "checkpoint";
-  syntax.settings = {"data",  "format", "test-limit", "backend",
+  syntax.settings = {"data",  "format", "test-limit", "mesh", "backend",
                      "ranks", "device", "threads",    "simd"};
   return syntax;
 }
@@ -74,6 +79,7 @@ InferenceJob make_inference_job(const Arguments& arguments, const train::RunConf
   comm::together(comm, [&] {
     require_words(arguments);
     require_device(config);
+    train::mesh_of(config, static_cast<std::uint64_t>(comm.size()));
     job.saved = train::read_description(train::find_checkpoint(arguments.operand));
     job.test = open_test_set(config, job.saved);
   });
@@ -82,6 +88,8 @@ InferenceJob make_inference_job(const Arguments& arguments, const train::RunConf
                        {"the weights' hash", to_hex(job.saved.weights_hash)},
                        {"test set", job.test->identity()}},
                       "give all hosts the same files");
+  job.mesh = std::make_unique<train::Mesh>(
+      comm, train::mesh_of(config, static_cast<std::uint64_t>(comm.size())));
   comm::together(comm, [&] { load(config, comm, job); });
   return job;
 }

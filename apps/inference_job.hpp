@@ -11,6 +11,7 @@
 #include "data/source.hpp"
 #include "lib/nn/network.hpp"
 #include "lib/train/config.hpp"
+#include "lib/train/mesh.hpp"
 #include "lib/train/saved_network.hpp"
 
 namespace lockstep::apps {
@@ -22,6 +23,7 @@ Syntax inference_syntax();
 /// training, so what it computes is the same bits as there, on any number of ranks.
 struct InferenceJob {
   train::SavedNetwork saved;
+  std::unique_ptr<train::Mesh> mesh;
   std::unique_ptr<data::Source> test;
   std::unique_ptr<Products<float>> products;
   std::unique_ptr<nn::Network<float>> network;

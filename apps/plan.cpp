@@ -18,6 +18,7 @@
 #include "lib/base/errors.hpp"
 #include "lib/base/hash.hpp"
 #include "lib/base/text.hpp"
+#include "lib/train/mesh.hpp"
 
 namespace lockstep::apps {
 namespace {
@@ -201,7 +202,8 @@ Banner banner(const Findings& found) {
 int show_plan(const PlanArguments& arguments) {
   const Records records = records_of(arguments);
   const TrainingPlan chosen =
-      training_plan(arguments.config, records.count, records.files, arguments.config.ranks);
+      training_plan(arguments.config, records.count, records.files,
+                    train::mesh_of(arguments.config, arguments.config.ranks).batch);
   if (!chosen.warning.empty()) spdlog::warn("{}", chosen.warning);
   const data::PlanFacts facts = data::facts_of(chosen.plan);
   const data::PlanProof proof = data::prove(chosen.plan, facts, arguments.epoch);

@@ -20,7 +20,7 @@ Syntax plan_syntax() {
   syntax.run_file = true;
   syntax.settings = {"data",         "format",     "train-limit",    "test-limit", "classes",
                      "divide-by",    "batch-size", "drop-remainder", "seed",       "shuffle",
-                     "shard-policy", "rebatch",    "leaf",           "ranks"};
+                     "shard-policy", "rebatch",    "leaf",           "mesh",       "ranks"};
   syntax.flags = {{"range", "N", "instead of --data: records 0 to N - 1, not from files"},
                   {"files", "6,6", "instead of --data: records of imagined files"},
                   {"record-bytes", "N", "bytes of one record [as float32 where --data is given]"},

@@ -82,8 +82,11 @@ void predict_on(const Arguments& arguments, const train::RunConfig& config,
   comm::together(comm, [&] {
     if (comm.rank() == 0) file.emplace(output);
   });
-  train::predict(*job.network, *job.reader, comm,
-                 [&](std::span<const train::Prediction> batch) { file->write(batch); });
+  train::predict(*job.network, *job.reader, job.mesh->groups().batch,
+                 [&](std::span<const train::Prediction> batch) {
+                   if (file)
+                     file->write(batch);  // a mesh has several ranks that are first of theirs
+                 });
   comm::together(comm, [&] {
     if (file) file->finish();
   });

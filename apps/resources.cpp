@@ -21,12 +21,23 @@ int own_cores(const comm::Communicator& comm) {
       1, threads ? bound_cores() / shared : std::min(bound_cores(), machine_cores() / shared));
 }
 
-/// In double, so that no width overflows it.
+double weights_a_rank(const nn::NetworkShape& shape, std::uint64_t model_ranks) {
+  const auto sizes = shape.sizes();
+  double weights = 0;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const bool shared_out = std::holds_alternative<nn::Dense>(shape.layers[i]);
+    weights += sizes[i].weights / (shared_out ? static_cast<double>(model_ranks) : 1);
+  }
+  return weights;
+}
+
+/// In double, so that no width overflows it. Rows count as if no layer were shared out.
 double replica_bytes(const nn::NetworkShape& shape, const Buffers& buffers) {
   // Weights, gradients and Adam's two moments.
   const double blocks = 4 + static_cast<double>(buffers.sum_blocks);
   return sizeof(float) *
-         (blocks * shape.weights() + static_cast<double>(buffers.rows) * shape.row_values() +
+         (blocks * weights_a_rank(shape, buffers.model_ranks) +
+          static_cast<double>(buffers.rows) * shape.row_values() +
           static_cast<double>(buffers.prefetched_rows) * static_cast<double>(shape.features));
 }
 

@@ -25,6 +25,7 @@ struct Buffers {
   std::uint64_t rows = 0;             ///< of the network's buffers
   std::uint64_t prefetched_rows = 0;  ///< of features, read ahead
   std::uint64_t sum_blocks = 0;       ///< of the weights' size: see train::sum_blocks
+  std::uint64_t model_ranks = 1;      ///< that share out the weights of dense layers
 };
 
 /// Throws ConfigError unless this machine has memory for its ranks' networks of `shape`, trained.

@@ -10,17 +10,10 @@
 #include "collectives/agreement.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/train/evaluation.hpp"
+#include "lib/train/sharded_dense.hpp"
 
 namespace lockstep::apps {
 namespace {
-
-void require_mesh(const train::RunConfig& config, int ranks) {
-  const std::string whole = "batch=" + std::to_string(ranks);
-  if (config.mesh == "auto" || config.mesh == whole) return;
-  throw ConfigError("mesh " + config.mesh + ": this version shards the batch alone, over all " +
-                        std::to_string(ranks) + " ranks",
-                    "use --mesh " + whole + ", or leave it out");
-}
 
 const char* const narrower =
     "use narrower layers, a smaller --batch-size or --prefetch, or fewer ranks a host";
@@ -43,8 +36,15 @@ std::unique_ptr<Products<float>> make_products(const train::RunConfig& config) {
 }
 
 /// What only the canonical reduction can honour.
-void require_canonical(const train::RunConfig& config) {
+void require_canonical(const train::RunConfig& config, const train::Groups& groups) {
   const char* const remedy = "use --reduction canonical, or leave it out";
+  if (groups.model != nullptr) {
+    throw ConfigError(
+        "mesh " + config.mesh +
+            " with reduction allreduce: its sums have no fixed order, so the ranks of "
+            "model would drift apart in what they hold in common",
+        remedy);
+  }
   if (config.audit_every) {
     throw ConfigError(
         "audit-every with reduction allreduce: its ranks see their own examples alone", remedy);
@@ -69,9 +69,15 @@ std::uint64_t prefetched_rows(const train::RunConfig& config, const data::Plan& 
 
 /// Products, first weights, and the step. `test_rows`: what evaluation needs.
 void make_replica(const train::RunConfig& config, const nn::NetworkShape& shape,
-                  std::uint64_t test_rows, comm::Communicator& comm, TrainJob& job) {
+                  std::uint64_t test_rows, TrainJob& job) {
+  const train::Groups groups = job.mesh->groups();
+  comm::Communicator& batch = groups.batch;
   const bool canonical = config.reduction == "canonical";
-  if (!canonical) require_canonical(config);
+  if (!canonical) require_canonical(config, groups);
+  if (groups.model != nullptr && config.audit_every) {
+    throw ConfigError("audit-every with mesh " + config.mesh + ": an auditor needs whole layers",
+                      "use a mesh of batch alone, or leave the audit out");
+  }
   const optim::AdamOptions adam = {.learning_rate = static_cast<double>(config.learning_rate)};
   const train::CanonicalOptions options = {adam, &*job.plan, config.audit_every};
   const auto exchange = exchange_of(config, options, shape);
@@ -80,15 +86,16 @@ void make_replica(const train::RunConfig& config, const nn::NetworkShape& shape,
   require_memory(shape,
                  {.rows = rows,
                   .prefetched_rows = prefetched_rows(config, *job.plan),
-                  .sum_blocks = canonical ? train::sum_blocks(exchange, *job.plan) : 0},
-                 comm.place(), narrower);
+                  .sum_blocks = canonical ? train::sum_blocks(exchange, *job.plan) : 0,
+                  .model_ranks = groups.model_ranks()},
+                 groups.all.place(), narrower);
   job.products = make_products(config);
   job.network = std::make_unique<nn::Network<float>>(
-      shape, rows, *job.products, canonical ? static_cast<std::size_t>(comm.size()) : 1,
-      comm.memory());
+      shape, rows, *job.products, canonical ? static_cast<std::size_t>(batch.size()) : 1,
+      batch.memory(), train::make_layers_of(shape, groups));
   nn::initialise(*job.network, {config.seed, config.seed + 1});
-  job.step = canonical ? train::make_canonical_step(*job.network, exchange, options, comm)
-                       : train::make_allreduce_step(*job.network, adam, comm);
+  job.step = canonical ? train::make_canonical_step(*job.network, exchange, options, batch)
+                       : train::make_allreduce_step(*job.network, adam, batch);
 }
 
 std::unique_ptr<data::Transform> make_transform(const train::RunConfig& config,
@@ -115,7 +122,7 @@ TrainJob make_job(const train::RunConfig& config, comm::Communicator& comm) {
   TrainJob job;
   comm::together(comm, [&] {
     require_device(config);
-    require_mesh(config, comm.size());
+    train::mesh_of(config, static_cast<std::uint64_t>(comm.size()));
     job.threads = threads_of(config, comm);
     job.data = data::open_data_set(config.data, {.train_limit = config.train_limit,
                                                  .test_limit = config.test_limit,
@@ -128,24 +135,27 @@ TrainJob make_job(const train::RunConfig& config, comm::Communicator& comm) {
       comm, "the data of ranks",
       {{"training set", job.data.train->identity()}, {"test set", job.data.test->identity()}},
       "give all hosts the same files");
+  job.mesh = std::make_unique<train::Mesh>(
+      comm, train::mesh_of(config, static_cast<std::uint64_t>(comm.size())));
+  comm::Communicator& batch = job.mesh->groups().batch;
   comm::together(comm, [&] {
     auto chosen = training_plan(config, job.data.train->records(), job.data.train->file_records(),
-                                static_cast<std::uint64_t>(comm.size()));
+                                static_cast<std::uint64_t>(batch.size()));
     if (!chosen.warning.empty() && comm.rank() == 0) spdlog::warn("{}", chosen.warning);
     job.plan = std::move(chosen.plan);
     job.policy_reason = std::move(chosen.reason);
-    const auto test_plan = train::evaluation_plan(job.data.test->records(), comm.size());
+    const auto test_plan = train::evaluation_plan(job.data.test->records(), batch.size());
     const nn::NetworkShape shape = train::network_of(config, job.data.train->shape());
     set_product_threads(job.threads);
     try {
-      make_replica(config, shape, test_plan.largest_piece(), comm, job);
+      make_replica(config, shape, test_plan.largest_piece(), job);
     } catch (const std::bad_alloc&) {
       throw ConfigError("layers: out of memory on " + comm.place().host, narrower);
     }
     job.transform = make_transform(config, *job.data.train);
-    job.train = std::make_unique<data::BatchReader>(*job.data.train, *job.plan, comm.rank(),
+    job.train = std::make_unique<data::BatchReader>(*job.data.train, *job.plan, batch.rank(),
                                                     job.transform.get());
-    job.test = std::make_unique<data::BatchReader>(*job.data.test, test_plan, comm.rank());
+    job.test = std::make_unique<data::BatchReader>(*job.data.test, test_plan, batch.rank());
   });
   return job;
 }

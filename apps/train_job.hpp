@@ -9,6 +9,7 @@
 #include "data/source.hpp"
 #include "lib/nn/network.hpp"
 #include "lib/train/config.hpp"
+#include "lib/train/mesh.hpp"
 #include "lib/train/step.hpp"
 
 namespace lockstep::apps {
@@ -17,6 +18,7 @@ namespace lockstep::apps {
 struct TrainJob {
   data::DataSet data;
   std::optional<data::Plan> plan;
+  std::unique_ptr<train::Mesh> mesh;
   std::string policy_reason;  ///< why the plan is of its policy
   int threads = 1;
   std::unique_ptr<Products<float>> products;

@@ -139,6 +139,7 @@ std::unique_ptr<Communicator> TwoLevelCommunicator::do_split(const Subgroup& par
   auto wire = wire_.split(part.ranks.front());
   if (part.size() == 1) return wire;
   std::vector<int> nodes;
+  nodes.reserve(part.ranks.size());
   for (const int rank : part.ranks) nodes.push_back(node_of_[static_cast<std::size_t>(rank)]);
   const Place where = place_among(nodes, part.rank, place().host);
   if (where.nodes == part.size()) return wire;

@@ -87,11 +87,11 @@ void initialise(Network<float>& network, SeedPair seed) {
   auto& block = network.parameters();
   for (std::size_t i = 0; i < block.tensors().size(); ++i) {
     const Tensor& tensor = block.tensors()[i];
-    std::vector<float> weights(tensor.size(), tensor.start.value);
+    std::vector<float> weights(tensor.whole_size(), tensor.start.value);
     if (tensor.start.fan_in > 0) {
       glorot_uniform(seed, tensor.start.fan_in, tensor.start.fan_out, weights);
     }
-    block.set_logical_value(i, weights);
+    block.set_from_whole(i, weights);
   }
   network.set_seed(seed.first);
 }

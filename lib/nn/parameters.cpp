@@ -4,8 +4,6 @@
 #include <numeric>
 #include <utility>
 
-#include "lib/base/hash.hpp"
-
 namespace lockstep::nn {
 namespace {
 
@@ -23,14 +21,6 @@ std::size_t lay_out(std::vector<Tensor>& tensors, std::size_t slices) {
     at += rounded_up(tensor.stored, line);
   }
   return rounded_up(at, line * slices);
-}
-
-void add_tensor(Hash& hash, const ParameterBlock<float>& block, std::size_t index) {
-  const Tensor& tensor = block.tensors()[index];
-  hash.add(tensor.name);
-  hash.add(std::uint64_t{tensor.rows});
-  hash.add(std::uint64_t{tensor.cols});
-  hash.add(block.logical_value(index));
 }
 
 }  // namespace
@@ -83,15 +73,31 @@ void ParameterBlock<Real>::set_logical_value(std::size_t tensor, std::span<const
   }
 }
 
-std::uint64_t weights_hash(const ParameterBlock<float>& block) {
-  Hash hash;
-  for (std::size_t i = 0; i < block.tensors().size(); ++i) add_tensor(hash, block, i);
-  return hash.value();
+template <class Real>
+void ParameterBlock<Real>::set_from_whole(std::size_t tensor, std::span<const Real> whole) {
+  const Tensor& t = tensors_[tensor];
+  if (!t.cut) return set_logical_value(tensor, whole);
+  std::vector<Real> part;
+  part.reserve(t.size());
+  for (std::size_t row = 0; row < t.rows; ++row) {
+    const auto values = whole.subspan((t.cut->first_row + row) * t.cut->cols + t.cut->first_col);
+    part.insert(part.end(), values.begin(), values.begin() + static_cast<std::ptrdiff_t>(t.cols));
+  }
+  set_logical_value(tensor, part);
 }
 
-std::uint64_t tensor_hash(const ParameterBlock<float>& block, std::size_t tensor) {
-  Hash hash;
-  add_tensor(hash, block, tensor);
+void WeightsHash::add(const Tensor& tensor, std::span<const float> values) {
+  hash_.add(tensor.name);
+  hash_.add(std::uint64_t{tensor.whole_rows()});
+  hash_.add(std::uint64_t{tensor.whole_cols()});
+  hash_.add(values);
+}
+
+std::uint64_t weights_hash(const ParameterBlock<float>& block) {
+  WeightsHash hash;
+  for (std::size_t i = 0; i < block.tensors().size(); ++i) {
+    hash.add(block.tensors()[i], block.logical_value(i));
+  }
   return hash.value();
 }
 

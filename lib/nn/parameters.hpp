@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <memory_resource>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "lib/base/aligned.hpp"
+#include "lib/base/hash.hpp"
 #include "lib/numerics/products.hpp"
 
 namespace lockstep::nn {
@@ -23,6 +25,14 @@ struct Start {
   static Start glorot(std::size_t fan_in, std::size_t fan_out) { return {0, fan_in, fan_out}; }
 };
 
+/// What a tensor is a part of, where a tensor is shared out over ranks.
+struct Cut {
+  std::size_t rows = 0;  ///< of the whole
+  std::size_t cols = 0;
+  std::size_t first_row = 0;  ///< where the part begins
+  std::size_t first_col = 0;
+};
+
 /// A named weight: logically a matrix [rows, cols], or a vector [cols] where `vector` is set.
 struct Tensor {
   std::string name;  ///< "0.weight"
@@ -32,8 +42,12 @@ struct Tensor {
   std::size_t stored = 0;  ///< elements as the products store it, their padding included
   std::size_t offset = 0;  ///< first element in both blocks; a multiple of 16
   Start start = {};
+  std::optional<Cut> cut = {};  ///< none: the whole tensor is here
 
   std::size_t size() const noexcept { return rows * cols; }  ///< logical
+  std::size_t whole_rows() const noexcept { return cut ? cut->rows : rows; }
+  std::size_t whole_cols() const noexcept { return cut ? cut->cols : cols; }
+  std::size_t whole_size() const noexcept { return whole_rows() * whole_cols(); }
 };
 
 /// Owns weights and gradients as two flat blocks of equal layout.
@@ -69,6 +83,9 @@ class ParameterBlock {
   std::vector<Real> logical_gradient(std::size_t tensor) const;
   void set_logical_value(std::size_t tensor, std::span<const Real> logical);
 
+  /// Takes its part of a whole tensor, which is all of it unless the tensor is cut.
+  void set_from_whole(std::size_t tensor, std::span<const Real> whole);
+
   /// Both blocks whole, padding included: equal lengths.
   std::span<Real> values() noexcept { return values_.span(); }
   std::span<const Real> values() const noexcept { return values_.span(); }
@@ -88,9 +105,17 @@ class ParameterBlock {
 };
 
 /// Hash of names, shapes and weights in logical order: padding and layout do not touch it.
-std::uint64_t weights_hash(const ParameterBlock<float>& block);
+class WeightsHash {
+ public:
+  /// `values`: the whole tensor, row-major.
+  void add(const Tensor& tensor, std::span<const float> values);
+  std::uint64_t value() const { return hash_.value(); }
 
-/// The same of one tensor alone; needs memory for a copy of it.
-std::uint64_t tensor_hash(const ParameterBlock<float>& block, std::size_t tensor);
+ private:
+  Hash hash_;
+};
+
+/// Of all tensors in order; none is cut.
+std::uint64_t weights_hash(const ParameterBlock<float>& block);
 
 }  // namespace lockstep::nn

@@ -24,7 +24,7 @@ struct LayerWeights {
   std::size_t inputs = 0;
   std::size_t outputs = 0;
   std::span<const Real> weight;  ///< weight_size(inputs, outputs) elements
-  std::span<const Real> bias;    ///< bias_size(outputs) elements
+  std::span<const Real> bias;    ///< bias_size(outputs) elements; not read where a chain goes on
 };
 
 /// Multiplies for one rank, and says how weights are stored.

@@ -48,8 +48,8 @@ struct StrictProducts {
 
   /// y = activation(x W + b), or activation(x W + y) where the chain goes on.
   ///
-  /// Shapes   x [B, I], w panels of [I, O], bias of round_to_unit(O) with zeros beyond O,
-  ///          y [B, O]; B may be 0.
+  /// Shapes   x [B, I], w panels of [I, O], bias of round_to_unit(O) with zeros beyond O (not read
+  ///          where the chain goes on), y [B, O]; B may be 0.
   void (*forward)(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
                   Activation activation, Matrix<float> y, Chain chain);
 

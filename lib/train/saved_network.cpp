@@ -112,8 +112,8 @@ struct OpenModel {
 };
 
 std::vector<std::uint64_t> shape_of(const nn::Tensor& tensor) {
-  if (tensor.vector) return {tensor.cols};
-  return {tensor.rows, tensor.cols};
+  if (tensor.vector) return {tensor.whole_cols()};
+  return {tensor.whole_rows(), tensor.whole_cols()};
 }
 
 std::string shape_text(const std::vector<std::uint64_t>& shape) {
@@ -138,8 +138,9 @@ Extent extent_of(const OpenModel& model, const nn::Tensor& tensor) {
   }
   const auto offsets = counts_in(entry, "data_offsets", place);
   const bool ordered = offsets.size() == 2 && offsets[0] <= offsets[1];
-  if (!ordered || offsets[1] - offsets[0] != tensor.size() * sizeof(float)) {
-    fail_here("has data_offsets that are not its " + std::to_string(tensor.size()) + " floats'");
+  if (!ordered || offsets[1] - offsets[0] != tensor.whole_size() * sizeof(float)) {
+    fail_here("has data_offsets that are not its " + std::to_string(tensor.whole_size()) +
+              " floats'");
   }
   if (offsets[1] > model.data_bytes()) {
     fail_here("ends at byte " + std::to_string(offsets[1]) + " behind the header, where " +
@@ -218,14 +219,16 @@ void read_weights(const SavedNetwork& saved, nn::Network<float>& network) {
   const OpenModel model(saved.folder / "model.safetensors");
   auto& block = network.parameters();
   const auto extents = extents_of(model, block.tensors());
+  nn::WeightsHash weights_hash;
   for (std::size_t i = 0; i < extents.size(); ++i) {
-    std::vector<float> weights(block.tensors()[i].size());
+    std::vector<float> weights(block.tensors()[i].whole_size());
     const auto bytes = std::as_writable_bytes(std::span(weights));
     model.file.read_at(model.data_begin + extents[i].begin,
                        {reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()});
-    block.set_logical_value(i, weights);
+    block.set_from_whole(i, weights);
+    weights_hash.add(block.tensors()[i], weights);
   }
-  const std::uint64_t hash = nn::weights_hash(block);
+  const std::uint64_t hash = weights_hash.value();
   if (hash == saved.weights_hash) return;
   fail_at(model.file.path(), model.data_begin,
           "the weights' hash is " + to_hex(hash) + ", but network.json says " +

@@ -32,7 +32,8 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 /// Ranks    local.
 SavedNetwork read_description(const std::filesystem::path& folder);
 
-/// Fills the weights of `network`, which has the saved network's shape, from model.safetensors.
+/// Fills the weights of `network`, which has the saved network's shape, from model.safetensors; of
+/// tensors that are shared out over ranks, this rank's part.
 ///
 /// Tensors may stand in any order, and cover the file without gap or overlap.
 /// Errors   throws DataError with file, byte or tensor, and reason: a header that is longer than

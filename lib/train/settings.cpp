@@ -7,6 +7,7 @@
 #include "lib/base/errors.hpp"
 #include "lib/base/text.hpp"
 #include "lib/train/config.hpp"
+#include "lib/train/mesh.hpp"
 
 namespace lockstep::train {
 namespace {
@@ -115,6 +116,17 @@ Setting augment() {
           [](const RunConfig& c) { return quoted(c.augment); }};
 }
 
+Setting mesh() {
+  return {"mesh", "auto|batch=N,model=M",
+          "dimensions of the ranks: batch shares examples, model the dense layers' weights; auto: "
+          "batch=ranks",
+          [](RunConfig& c, const std::string& value) {
+            require_mesh(value);
+            c.mesh = value;
+          },
+          [](const RunConfig& c) { return quoted(c.mesh); }};
+}
+
 Setting layers() {
   return {"layers", "700,500|none",
           "widths of the hidden layers of model mlp; none: a linear classifier",
@@ -187,7 +199,7 @@ std::vector<Setting> table() {
                "examples per leaf; pieces are whole leaves; auto: 16 for batches of 128 and more"),
       count("prefetch", &C::prefetch, 0, "batches read ahead by a thread in the background",
             most_prefetched),
-      text("mesh", &C::mesh, "auto|batch=N", "dimensions of the ranks; auto: batch=ranks"),
+      mesh(),
       choice("backend", &C::backend, {"auto", "threads", "shared", "mpi", "nccl"}, 4,
              "how ranks talk; shared: memory within a host, MPI between hosts; auto: that under a "
              "launcher, else threads"),

@@ -99,9 +99,10 @@ std::uint64_t rows_needed(Exchange exchange, const data::Plan& plan) noexcept;
 /// rounded (IEEE 754), hence a function of its operands' bits; by induction so is every line. Ranks
 /// only choose who evaluates which part of an expression: a rank evaluates the rows of its own
 /// leaves, and the gradient's tree where Exchange says, updates its own slice of the block, and
-/// shows that. Messages move bits and never add. So two runs that agree on batch, leaf, seed and
-/// data agree on everything, for any number of ranks; under FILE and OFF, where the number of
-/// workers decides which records meet in a step, for one number of them.
+/// shows that. Under a mesh, ranks hand a chain on from one to the next (sharded_dense.hpp).
+/// Messages move bits and never add. So two runs that agree on batch, leaf, seed and data agree on
+/// everything, for any number of ranks and any mesh of them; under FILE and OFF, where the number
+/// of workers decides which records meet in a step, for one number of them.
 ///
 /// Adam's moments are kept for the own slice alone.
 /// `exchange` is one of chosen_exchange()'s. The network has strict products, as many slices as

@@ -7,6 +7,7 @@
 #include "collectives/agreement.hpp"
 #include "lib/base/hash.hpp"
 #include "lib/base/process.hpp"
+#include "lib/train/whole_weights.hpp"
 
 namespace lockstep::train {
 namespace {
@@ -47,14 +48,14 @@ struct Trainer::EpochSums {
 };
 
 Trainer::Trainer(const TrainerOptions& options, nn::Network<float>& network, Step& step,
-                 data::BatchReader& train, data::BatchReader& test, comm::Communicator& comm)
+                 data::BatchReader& train, data::BatchReader& test, const Groups& groups)
     : options_(options),
       network_(network),
       update_(step),
-      sentinel_(network, comm, options.sentinel_steps),
+      sentinel_(network, groups.batch, options.sentinel_steps),
       train_(train, options.prefetch, total_steps(options.epochs, options.steps, train.plan())),
       test_(test),
-      comm_(comm) {
+      groups_(groups) {
   const std::uint64_t each = std::min(train.plan().steps(), most_timed_steps);
   const std::uint64_t epochs = std::min(options.epochs, most_timed_steps);
   phases_.reserve(
@@ -83,9 +84,9 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
 EpochReport Trainer::run_epoch(std::uint64_t epoch, const std::vector<Observer*>& observers) {
   EpochSums sums;
   train_steps(epoch, sums, observers);
-  last_test_ = evaluate(network_, test_, comm_);
+  fail_together([&] { last_test_ = evaluate(network_, test_, groups_.batch); });
   require_finite(std::isfinite(last_test_.loss_sum), step_, "test loss");
-  const std::uint64_t hash = nn::weights_hash(network_.parameters());
+  const std::uint64_t hash = whole_hash(network_.parameters(), groups_);
   require_same_replicas(hash);
   const auto count = static_cast<double>(sums.examples);
   return {epoch + 1,
@@ -135,21 +136,24 @@ nn::Tally Trainer::train_step(std::uint64_t epoch, std::uint64_t step, PhaseSeco
   const nn::Rows mine = update_.place(train_.piece(step));
   const data::Batch batch = train_.read(epoch, step, network_.inputs(mine).flat());
   seconds.data = phase.take();
-  sentinel_.check(step_ + 1);
+  fail_together([&] { sentinel_.check(step_ + 1); });
   seconds.reduce = phase.take();  // whoever is early waits here
   const StepResult result = update_.run(batch, seconds);
   require_finite(std::isfinite(result.tally.loss_sum), step_ + 1, "loss");
-  require_finite(result.finite, step_ + 1, "gradient");
+  require_finite(agreed(result.finite), step_ + 1, "gradient");
   return result.tally;
 }
 
-/// One rank's replica stands for all: whether they are equal is another question.
+/// One replica stands for all: whether they are equal is another question.
 std::vector<std::pair<std::string, std::uint64_t>> Trainer::hashes_due() const {
-  if (!options_.hash_every || step_ % *options_.hash_every != 0 || comm_.rank() != 0) return {};
+  if (!options_.hash_every || step_ % *options_.hash_every != 0) return {};
+  if (groups_.batch.rank() != 0) return {};
   const auto& block = network_.parameters();
   std::vector<std::pair<std::string, std::uint64_t>> hashes;
   for (std::size_t i = 0; i < block.tensors().size(); ++i) {
-    hashes.emplace_back(block.tensors()[i].name, nn::tensor_hash(block, i));
+    nn::WeightsHash hash;
+    hash.add(block.tensors()[i], whole_tensor(block, i, groups_));
+    hashes.emplace_back(block.tensors()[i].name, hash.value());
   }
   return hashes;
 }
@@ -158,7 +162,11 @@ std::vector<std::pair<std::string, std::uint64_t>> Trainer::hashes_due() const {
 void Trainer::save(const std::vector<Observer*>& observers) {
   if (saved_step_ == step_) return;
   saved_step_ = step_;
-  for (Observer* observer : observers) observer->on_checkpoint(network_, step_, examples_);
+  const auto products = make_library_products<float>();  // which store weights as files do
+  const auto whole =
+      groups_.model != nullptr ? whole_network(network_, *products, groups_) : nullptr;
+  const auto& saved = whole ? *whole : network_;
+  for (Observer* observer : observers) observer->on_checkpoint(saved, step_, examples_);
 }
 
 /// Sums are the same on every rank, so all ranks throw in the same step.
@@ -172,11 +180,34 @@ void Trainer::require_finite(bool finite, std::uint64_t step, const char* what) 
 }
 
 void Trainer::require_same_replicas(std::uint64_t hash) {
-  comm::require_equal(comm_, "the replica after step " + std::to_string(step_),
+  comm::require_equal(groups_.all, "the replica after step " + std::to_string(step_),
                       {{"the weights' hash", to_hex(hash)}},
                       "the weights saved before are those of rank 0; look for faulty memory on the "
                       "odd rank's host",
                       ExitCode::invariant);
+}
+
+/// Ranks that share out weights see different parts of them.
+bool Trainer::agreed(bool ok) {
+  return groups_.model == nullptr ? ok : groups_.model->all_agree(ok);
+}
+
+/// Runs `work`, in which the ranks of `batch` throw an AgreedError together; then all ranks do.
+void Trainer::fail_together(const std::function<void()>& work) {
+  if (groups_.model == nullptr) return work();
+  std::optional<comm::AgreedError> mine;
+  try {
+    work();
+  } catch (const comm::AgreedError& error) {
+    mine = error;
+  }
+  if (groups_.model->all_agree(!mine)) return;
+  auto code = static_cast<std::uint64_t>(mine ? mine->code() : ExitCode::success);
+  groups_.model->all_reduce(std::span(&code, 1), comm::Op::max);
+  const auto texts = comm::gather_text(*groups_.model, mine ? mine->what() : "");
+  const auto first = std::find_if(texts.begin(), texts.end(),
+                                  [](const std::string& text) { return !text.empty(); });
+  throw comm::AgreedError(static_cast<ExitCode>(code), *first);
 }
 
 bool Trainer::finished() const noexcept { return options_.steps && step_ >= *options_.steps; }

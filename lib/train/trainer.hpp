@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "collectives/communicator.hpp"
 #include "data/prefetch.hpp"
 #include "lib/nn/network.hpp"
+#include "lib/train/mesh.hpp"
 #include "lib/train/report.hpp"
 #include "lib/train/sentinel.hpp"
 #include "lib/train/step.hpp"
@@ -36,9 +38,10 @@ std::uint64_t total_steps(std::uint64_t epochs, std::optional<std::uint64_t> ste
 class Trainer {
  public:
   /// The parts must outlive the trainer. `network` has rows for the step, and for
-  /// Plan::largest_piece() of the test reader's plan.
+  /// Plan::largest_piece() of the test reader's plan. The step and the readers are those of a rank
+  /// of `groups.batch`.
   Trainer(const TrainerOptions& options, nn::Network<float>& network, Step& step,
-          data::BatchReader& train, data::BatchReader& test, comm::Communicator& comm);
+          data::BatchReader& train, data::BatchReader& test, const Groups& groups);
 
   /// Trains to the end and evaluates after every epoch. `observers` are told on rank 0 alone.
   ///
@@ -55,6 +58,8 @@ class Trainer {
   void train_steps(std::uint64_t epoch, EpochSums& sums, const std::vector<Observer*>& observers);
   nn::Tally train_step(std::uint64_t epoch, std::uint64_t step, PhaseSeconds& seconds);
   std::vector<std::pair<std::string, std::uint64_t>> hashes_due() const;
+  void fail_together(const std::function<void()>& work);
+  bool agreed(bool ok);
   void save(const std::vector<Observer*>& observers);
   static void require_finite(bool finite, std::uint64_t step, const char* what);
   void require_same_replicas(std::uint64_t hash);
@@ -66,7 +71,7 @@ class Trainer {
   Sentinel sentinel_;
   data::Prefetch train_;
   data::BatchReader& test_;
-  comm::Communicator& comm_;
+  Groups groups_;
   std::uint64_t step_ = 0;
   std::uint64_t examples_ = 0;
   std::uint64_t saved_step_ = 0;

@@ -88,7 +88,12 @@ SETTINGS = {
     "--divide-by 0": ["divide-by"],
     "--device cuda + mpi": ["device", "cuda", "--device cpu"],
     "--mesh batch=7": ["mesh", "batch=7"],
-    "--mesh rows=1": ["mesh", "rows=1"],
+    "--mesh rows=1": ["mesh", "'rows'", "batch=N,model=M"],
+    "--mesh model=0": ["mesh", "model"],
+    "--mesh batch=": ["mesh", "batch"],
+    "--mesh batch=1,batch=1": ["mesh", "batch", "twice"],
+    "--mesh model=5": ["mesh model=5", "groups of 5"],
+    "--mesh batch=2,model=2": ["mesh batch=2,model=2", "4 places"],
     "--products library": ["products library", "canonical", "--reduction allreduce"],
     "--reduction allreduce --audit-every 3": ["audit-every", "canonical"],
     "--reduction allreduce --exchange sums": ["exchange sums", "canonical"],
@@ -99,7 +104,7 @@ SETTINGS = {
 
 NOT_BUILT = {
     "precision": ["tf32", "bf16"], "backend": ["nccl"],
-    "resume": ["auto"], "mesh": ["batch=1,model=2"], "device": ["cuda"],
+    "resume": ["auto"], "device": ["cuda"],
 }
 
 

@@ -46,6 +46,26 @@ TEST_CASE("canonical training in shared memory, below MPI too, gives the same bi
   }
 }
 
+TEST_CASE("a mesh over MPI, shared memory and both gives the bits of one rank alone",
+          "[mpi][canonical]") {
+  comm::MpiCommunicator wire;
+  const auto exchange = GENERATE(train::Exchange::activations, train::Exchange::partial_sums);
+  ToyRun run{.batch_size = 100, .exchange = exchange, .hidden = {70, 130, 5}};
+  comm::SelfCommunicator self;
+  const auto alone = train_toy(self, run);
+  for (int model = 1; model <= wire.size(); ++model) {
+    if (wire.size() % model != 0 || model > 4) continue;
+    run.model = static_cast<std::uint64_t>(model);
+    REQUIRE_ON_ALL(wire, train_toy(wire, run).weights == alone.weights);
+    comm::SharedCommunicator shared(wire, wire.place());
+    REQUIRE_ON_ALL(wire, train_toy(shared, run).weights == alone.weights);
+    for (const test::Nodes& nodes : test::layouts(wire.size())) {
+      comm::TwoLevelCommunicator two(wire, test::place_in(nodes, wire.rank()));
+      REQUIRE_ON_ALL(wire, train_toy(two, run).weights == alone.weights);
+    }
+  }
+}
+
 TEST_CASE("allreduce training over MPI follows one rank alone", "[mpi][train]") {
   auto& comm = test::mpi_world();
   const std::uint64_t batch = GENERATE(1, 24, 500);

@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "collectives/communicator.hpp"
+#include "lib/train/sharded_dense.hpp"
 #include "lib/train/trainer.hpp"
+#include "lib/train/whole_weights.hpp"
 #include "tests/support/toy_source.hpp"
 
 namespace lockstep {
@@ -21,6 +23,7 @@ struct ToyRun {
   std::vector<std::uint64_t> files = {};  ///< records of each, summing up to `records`
   std::vector<std::size_t> hidden = {19, 8};
   std::vector<nn::LayerSpec> layers = {};  ///< instead of hidden, on images of 3 x 4
+  std::uint64_t model = 1;                 ///< ranks that share out dense layers
   Simd simd = Simd::automatic;
   int threads = 1;
   std::optional<std::uint64_t> audit_every = std::nullopt;
@@ -42,8 +45,11 @@ struct ToyResult {
   train::RunReport report;
 };
 
-inline ToyResult train_toy(comm::Communicator& comm, const ToyRun& run,
+inline ToyResult train_toy(comm::Communicator& all, const ToyRun& run,
                            const std::vector<train::Observer*>& observers = {}) {
+  const train::Mesh mesh(all, {static_cast<std::uint64_t>(all.size()) / run.model, run.model});
+  const train::Groups groups = mesh.groups();
+  comm::Communicator& comm = groups.batch;
   constexpr std::size_t features = 12;
   constexpr int classes = 4;
   ToySource training(run.records, features, classes, 1);
@@ -65,25 +71,25 @@ inline ToyResult train_toy(comm::Communicator& comm, const ToyRun& run,
   const auto exchange = train::chosen_exchange(run.exchange, options, shape);
   const auto rows = run.canonical ? train::rows_needed(exchange, plan) : plan.largest_piece();
   auto products = run.canonical ? make_strict_products(run.simd) : make_library_products<float>();
-  if (run.wrap) products = run.wrap(std::move(products), comm.rank());
+  if (run.wrap) products = run.wrap(std::move(products), all.rank());
   set_product_threads(run.threads);
   nn::Network<float> network(shape, std::max(rows, test_plan.largest_piece()), *products,
                              run.canonical ? static_cast<std::size_t>(comm.size()) : 1,
-                             comm.memory());
+                             comm.memory(), train::make_layers_of(shape, groups));
   nn::initialise(network, {22, 23});
   const auto step = run.canonical ? train::make_canonical_step(network, exchange, options, comm)
                                   : train::make_allreduce_step(network, adam, comm);
   training.on_read = [&, read = std::uint64_t{0}]() mutable {
-    if (run.disturb) run.disturb(network, comm.rank(), ++read);
+    if (run.disturb) run.disturb(network, all.rank(), ++read);
   };
   data::BatchReader train_reader(training, plan, comm.rank());
   data::BatchReader test_reader(test, test_plan, comm.rank());
   train::Trainer trainer({run.epochs, run.steps, std::nullopt, run.hash_every, run.sentinel_steps},
-                         network, *step, train_reader, test_reader, comm);
-  auto report = trainer.run(comm.rank() == 0 ? observers : std::vector<train::Observer*>{});
+                         network, *step, train_reader, test_reader, groups);
+  auto report = trainer.run(all.rank() == 0 ? observers : std::vector<train::Observer*>{});
   ToyResult result{{}, std::move(report)};
   for (std::size_t t = 0; t < network.parameters().tensors().size(); ++t) {
-    const auto tensor = network.parameters().logical_value(t);
+    const auto tensor = train::whole_tensor(network.parameters(), t, groups);
     result.weights.insert(result.weights.end(), tensor.begin(), tensor.end());
   }
   return result;

@@ -33,12 +33,12 @@ struct ForwardTask {
   std::size_t inputs;
   const float* weights;
   std::size_t width;  ///< of the panel
-  const float* bias;
+  const float* bias;  ///< null where the chain goes on from y
   float* y;
   std::size_t outputs;
   std::size_t columns;  ///< of y that exist from here on
   bool relu;
-  bool goes_on;  ///< from y, not from the bias
+  bool goes_on;
 };
 
 template <std::size_t R, std::size_t V>
@@ -73,8 +73,10 @@ void forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
              Activation activation, Matrix<float> y, Chain chain) {
   const Panels& layout = w.layout;
   assert(x.rows == y.rows && x.cols == layout.inputs && y.cols == layout.outputs);
-  assert(w.values.size() == layout.size() && bias.size() == round_to_unit(y.cols));
-  for (std::size_t j = 0, columns = 0; j < bias.size(); j += columns) {
+  const bool goes_on = chain == Chain::goes_on;
+  assert(w.values.size() == layout.size());
+  assert(goes_on || bias.size() == round_to_unit(y.cols));
+  for (std::size_t j = 0, columns = 0; j < round_to_unit(y.cols); j += columns) {
     const std::size_t panel = j / panel_columns;
     const std::size_t width = layout.width(panel);
     columns = std::min(most_columns, width - j % panel_columns);
@@ -85,12 +87,12 @@ void forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
            .inputs = x.cols,
            .weights = w.values.data() + layout.first_of(panel) + j % panel_columns,
            .width = width,
-           .bias = bias.data() + j,
+           .bias = goes_on ? nullptr : bias.data() + j,
            .y = y.data + i * y.cols + j,
            .outputs = y.cols,
            .columns = y.cols - std::min(j, y.cols),
            .relu = activation == Activation::relu,
-           .goes_on = chain == Chain::goes_on});
+           .goes_on = goes_on});
     });
   }
 }

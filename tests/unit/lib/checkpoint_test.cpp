@@ -102,7 +102,9 @@ TEST_CASE("a hash is of name, shape and values", "[checkpoint]") {
       hash->add(std::uint64_t{block.tensors()[t].cols});
       hash->add(block.logical_value(t));
     }
-    CHECK(nn::tensor_hash(block, t) == one.value());
+    nn::WeightsHash tensor;
+    tensor.add(block.tensors()[t], block.logical_value(t));
+    CHECK(tensor.value() == one.value());
   }
   CHECK(nn::weights_hash(block) == all.value());
 }

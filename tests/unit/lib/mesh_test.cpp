@@ -1,0 +1,178 @@
+// Meshes of batch x model: whatever their sizes, the bits of one rank alone.
+#include "lib/train/mesh.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "collectives/agreement.hpp"
+#include "collectives/thread_group.hpp"
+#include "tests/support/per_rank.hpp"
+#include "tests/support/toy_run.hpp"
+
+using namespace lockstep;
+using namespace lockstep::train;
+
+namespace {
+
+struct Size {
+  int ranks;
+  std::uint64_t model;
+};
+
+std::vector<ToyResult> on_mesh(Size size, ToyRun run,
+                               const std::vector<Observer*>& observers = {}) {
+  run.model = size.model;
+  std::vector<ToyResult> results(static_cast<std::size_t>(size.ranks));
+  comm::run_ranks(size.ranks, [&](comm::Communicator& comm) {
+    results[static_cast<std::size_t>(comm.rank())] = train_toy(comm, run, observers);
+  });
+  return results;
+}
+
+MeshSizes sizes_of(const std::string& text, std::uint64_t ranks) {
+  RunConfig config;
+  config.mesh = text;
+  return mesh_of(config, ranks);
+}
+
+/// The last weights of a run, as a checkpoint would have them.
+struct Saver final : Observer {
+  std::vector<float> weights;
+  std::vector<StepReport> steps;
+
+  void on_step(const StepReport& report) override { steps.push_back(report); }
+  void on_epoch(const EpochReport&) override {}
+  void on_checkpoint(const nn::Network<float>& network, std::uint64_t, std::uint64_t) override {
+    weights.clear();
+    for (std::size_t t = 0; t < network.parameters().tensors().size(); ++t) {
+      const auto tensor = network.parameters().logical_value(t);
+      weights.insert(weights.end(), tensor.begin(), tensor.end());
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("canonical: one hash for any mesh and both exchanges", "[mesh][canonical]") {
+  const std::vector<nn::LayerSpec> image = {
+      nn::Convolution{5, 3, nn::Padding::same, Activation::relu},
+      nn::Flatten{},
+      nn::Dense{30, Activation::relu},
+      nn::Dense{9, Activation::identity},
+      nn::LayerNorm{},
+      nn::Dense{40, Activation::relu},
+      nn::Dropout{0.5}};
+  ToyRun run = GENERATE_COPY(ToyRun{}, ToyRun{.batch_size = 1}, ToyRun{.hidden = {}},
+                             ToyRun{.batch_size = 300, .hidden = {70, 130, 33}},
+                             ToyRun{.batch_size = 60, .layers = image});
+  run.epochs = 2;
+  const auto alone = on_mesh({1, 1}, run).front();
+  run.exchange = GENERATE(Exchange::activations, Exchange::partial_sums);
+  for (const Size size : {Size{2, 2}, {3, 3}, {4, 4}, {4, 2}, {6, 2}, {6, 3}, {10, 2}, {12, 4}}) {
+    INFO(size.ranks << " ranks, model " << size.model);
+    for (const auto& result : on_mesh(size, run)) {
+      REQUIRE(result.weights == alone.weights);
+      REQUIRE(result.report.weights_hash == alone.report.weights_hash);
+      REQUIRE(result.report.epochs.back().train_loss == alone.report.epochs.back().train_loss);
+      REQUIRE(result.report.epochs.back().test_loss == alone.report.epochs.back().test_loss);
+    }
+  }
+}
+
+TEST_CASE("what rank 0 saves under a mesh is whole", "[mesh]") {
+  ToyRun run{.hidden = {20, 19}};
+  run.hash_every = 1;
+  Saver alone;
+  Saver meshed;
+  on_mesh({1, 1}, run, {&alone});
+  on_mesh({6, 3}, run, {&meshed});
+  REQUIRE(meshed.weights == alone.weights);
+  REQUIRE(meshed.steps.size() == alone.steps.size());
+  for (std::size_t i = 0; i < alone.steps.size(); ++i) {
+    REQUIRE(!alone.steps[i].hashes.empty());
+    REQUIRE(meshed.steps[i].hashes == alone.steps[i].hashes);
+  }
+}
+
+TEST_CASE("a replica that differs in one group of a mesh ends all of them", "[mesh]") {
+  ToyRun run;
+  run.model = 2;
+  run.sentinel_steps = 1;
+  run.disturb = [](nn::Network<float>& network, int rank, std::uint64_t step) {
+    if (rank == 3 && step == 4) network.parameters().values()[1] += 1;
+  };
+  std::atomic<int> agreed{0};
+  comm::run_ranks(6, [&](comm::Communicator& comm) {
+    try {
+      train_toy(comm, run);
+    } catch (const comm::AgreedError& error) {
+      const std::string text = error.what();
+      const bool named = text.find("before step 4") != std::string::npos &&
+                         text.find("0.weight") != std::string::npos;
+      if (named && error.code() == ExitCode::invariant) ++agreed;
+    }
+  });
+  CHECK(agreed == 6);
+}
+
+TEST_CASE("a gradient that is not finite in one part of a mesh ends all of them", "[mesh]") {
+  ToyRun run;
+  run.model = 2;
+  run.learning_rate = 1e30F;
+  std::atomic<int> agreed{0};
+  comm::run_ranks(4, [&](comm::Communicator& comm) {
+    try {
+      train_toy(comm, run);
+    } catch (const comm::AgreedError& error) {
+      if (error.code() == ExitCode::diverged) ++agreed;
+    }
+  });
+  CHECK(agreed == 4);
+}
+
+TEST_CASE("shards cover a width in order, in whole vectors where it is wide", "[mesh]") {
+  for (const std::size_t width : {1, 2, 3, 10, 31, 32, 33, 48, 500, 700, 701}) {
+    for (int ranks = 1; ranks <= 8 && static_cast<std::size_t>(ranks) <= width; ++ranks) {
+      std::size_t at = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const Slice part = shard_of(width, rank, ranks);
+        REQUIRE(part.first == at);
+        REQUIRE(part.size() > 0);
+        const bool wide = width >= 16 * static_cast<std::size_t>(ranks);
+        if (wide) REQUIRE(part.first % 16 == 0);
+        at = part.last;
+      }
+      REQUIRE(at == width);
+    }
+  }
+}
+
+TEST_CASE("a mesh is what its text says, and fits the ranks", "[mesh]") {
+  const auto is = [](MeshSizes sizes, std::uint64_t batch, std::uint64_t model) {
+    return sizes.batch == batch && sizes.model == model;
+  };
+  CHECK(is(sizes_of("auto", 7), 7, 1));
+  CHECK(is(sizes_of("batch=7", 7), 7, 1));
+  CHECK(is(sizes_of("batch=2,model=3", 6), 2, 3));
+  CHECK(is(sizes_of("model=3,batch=2", 6), 2, 3));
+  CHECK(is(sizes_of("model=3", 6), 2, 3));
+  CHECK_THROWS_WITH(sizes_of("model=4", 6),
+                    Catch::Contains("6 ranks cannot be cut into groups of 4"));
+  CHECK_THROWS_WITH(sizes_of("batch=2,model=2", 3),
+                    Catch::Contains("4 places are not the 3 ranks"));
+  CHECK_THROWS_WITH(sizes_of("batch=2", 1), Catch::Contains("2 places are not the 1 rank that"));
+  CHECK_THROWS_WITH(sizes_of("rows=2", 2), Catch::Contains("'rows' is no dimension"));
+  for (const char* bad : {"", "batch", "batch=0", "batch=x", "batch=1,batch=1", "batch=1,", "=1"}) {
+    CHECK_THROWS_AS(sizes_of(bad, 1), ConfigError);
+  }
+}
+
+TEST_CASE("layers too narrow to be shared out are refused", "[mesh]") {
+  comm::run_ranks(3, [](comm::Communicator& comm) {
+    try {
+      make_sharded_layers<float>({12, {2, 9}, 4}, comm);
+    } catch (const ConfigError& error) {
+      if (std::string(error.what()).find("layer 1 has 2 outputs") != std::string::npos) return;
+    }
+    throw std::logic_error("not refused");
+  });
+}
