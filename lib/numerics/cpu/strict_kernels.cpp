@@ -41,16 +41,27 @@ struct ForwardTask {
   bool goes_on;
 };
 
+/// What y holds, and zero beyond its columns.
+template <std::size_t R, std::size_t V>
+HWY_INLINE void load_rows(Sums<R, V>& sums, const ForwardTask& t) {
+  LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
+    const auto mask = first_lanes(t.columns - std::min(t.columns, v * lanes));
+    LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
+      sums.at[r][v] = hn::MaskedLoad(mask, tag, t.y + r * t.outputs + v * lanes);
+    }
+  }
+}
+
 template <std::size_t R, std::size_t V>
 struct ForwardTile {
   static void run(const ForwardTask& t) {
     Sums<R, V> sums;
-    LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
-      const auto mask = first_lanes(t.columns - std::min(t.columns, v * lanes));
-      LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
-        const float* y = t.y + r * t.outputs + v * lanes;
-        sums.at[r][v] =
-            t.goes_on ? hn::MaskedLoad(mask, tag, y) : hn::LoadU(tag, t.bias + v * lanes);
+    if (t.goes_on) {
+      load_rows(sums, t);
+    } else {
+      LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
+        const Vector bias = hn::LoadU(tag, t.bias + v * lanes);
+        LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) sums.at[r][v] = bias;
       }
     }
     multiply_add<12>(sums, t.x, t.inputs, 1, t.weights, t.width, t.inputs);
