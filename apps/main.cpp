@@ -11,15 +11,15 @@
 #include "apps/compare.hpp"
 #include "apps/convert.hpp"
 #include "apps/evaluate.hpp"
-#include "apps/failure.hpp"
 #include "apps/generate.hpp"
 #include "apps/plan.hpp"
 #include "apps/predict.hpp"
 #include "apps/train.hpp"
-#include "apps/version.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/base/temporaries.hpp"
 #include "lib/base/text.hpp"
+#include "lib/launch/failure.hpp"
+#include "lib/version.hpp"
 
 namespace lockstep::apps {
 namespace {
@@ -86,8 +86,8 @@ int run_main(const Words& words) {
     if (!written) throw OutputError("stdout: cannot be written");
     return code;
   } catch (const std::exception& error) {
-    print_error(what_of(error));
-    return exit_code(error);
+    launch::print_error(launch::what_of(error));
+    return launch::exit_code(error);
   }
 }
 

@@ -11,7 +11,6 @@
 #include "apps/plan_picture.hpp"
 #include "apps/terminal.hpp"
 #include "apps/training_plan.hpp"
-#include "apps/version.hpp"
 #include "collectives/launcher.hpp"
 #include "data/plan_facts.hpp"
 #include "data/source.hpp"
@@ -19,6 +18,7 @@
 #include "lib/base/hash.hpp"
 #include "lib/base/text.hpp"
 #include "lib/train/mesh.hpp"
+#include "lib/version.hpp"
 
 namespace lockstep::apps {
 namespace {

@@ -5,7 +5,6 @@
 #include <exception>
 #include <optional>
 
-#include "apps/world.hpp"
 #include "collectives/agreement.hpp"
 #include "collectives/launcher.hpp"
 #include "collectives/self_communicator.hpp"
@@ -13,6 +12,7 @@
 #include "lib/base/hash.hpp"
 #include "lib/base/process.hpp"
 #include "lib/base/text.hpp"
+#include "lib/launch/world.hpp"
 
 namespace lockstep::apps {
 namespace {
@@ -60,17 +60,6 @@ void require_fitting_launch(const train::RunConfig& config, const comm::Communic
       "there are; or start without it");
 }
 
-/// A batch script's own shell is one process where the job has room for many.
-void require_step(const Syntax& syntax, const Arguments& arguments,
-                  const std::optional<comm::Launch>& launch) {
-  if (!launch || launch->launcher != "sbatch" || arguments.given("ranks")) return;
-  throw ConfigError(
-      fmt::format("this is one process in the shell of a Slurm job of {} tasks", launch->ranks),
-      fmt::format("start it with `srun --mpi=pmix -K {} ...`, or say --ranks N for N threads of "
-                  "this process alone",
-                  syntax.command));
-}
-
 /// As processes without a launcher there is one rank, whatever was asked for.
 void require_one_rank(const train::RunConfig& config) {
   if (config.ranks == 1) return;
@@ -79,9 +68,6 @@ void require_one_rank(const train::RunConfig& config) {
       fmt::format("start it with `mpirun -n {}`, or leave --backend out to use threads",
                   config.ranks));
 }
-
-/// A Slurm step of one task, such as an interactive shell: without PMIx, MPI would not even start.
-bool is_lone_step(const comm::Launch& launch) { return launch.ranks == 1 && !launch.pmix; }
 
 }  // namespace
 
@@ -99,30 +85,30 @@ int run_on_ranks(const Syntax& syntax, const std::vector<std::string>& words,
     if (!launch || launch->rank == 0) fmt::print("{}", help_text(syntax));
     return static_cast<int>(ExitCode::success);
   }
-  if (launch && launch->launcher != "sbatch" && !is_lone_step(*launch)) {
-    return run_over_mpi(launch, [&](comm::MpiCommunicator& mpi) {
+  if (launch::is_rank(launch)) {
+    return launch::run_over_mpi(launch, [&](comm::MpiCommunicator& mpi) {
       comm::together(mpi, [&] {
         if (parse_error) std::rethrow_exception(parse_error);
       });
       const auto config = agreed_config(syntax, arguments, mpi);
       require_fitting_launch(config, mpi);
-      const auto shared = share_nodes(config.backend, mpi);
+      const auto shared = launch::share_nodes(config.backend, mpi);
       command(arguments, config, shared ? *shared : mpi);
     });
   }
   if (parse_error) std::rethrow_exception(parse_error);
   comm::SelfCommunicator self;
   const auto config = agreed_config(syntax, arguments, self);
-  require_step(syntax, arguments, launch);
+  if (!arguments.given("ranks")) launch::require_no_batch_shell(launch, syntax.command);
   if (config.backend == "mpi" || config.backend == "shared") {
     require_one_rank(config);
-    return run_over_mpi(std::nullopt, [&](comm::MpiCommunicator& mpi) {
-      const auto shared = share_nodes(config.backend, mpi);
+    return launch::run_over_mpi(std::nullopt, [&](comm::MpiCommunicator& mpi) {
+      const auto shared = launch::share_nodes(config.backend, mpi);
       command(arguments, config, shared ? *shared : mpi);
     });
   }
-  run_over_threads(config.ranks,
-                   [&](comm::Communicator& comm) { command(arguments, config, comm); });
+  launch::run_over_threads(config.ranks,
+                           [&](comm::Communicator& comm) { command(arguments, config, comm); });
   return static_cast<int>(ExitCode::success);
 }
 

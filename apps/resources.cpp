@@ -2,24 +2,16 @@
 
 #include <spdlog/spdlog.h>
 
-#include <algorithm>
 #include <string>
 
 #include "lib/base/errors.hpp"
 #include "lib/base/process.hpp"
 #include "lib/base/text.hpp"
 #include "lib/numerics/cuda/devices.hpp"
+#include "lib/train/replica.hpp"
 
 namespace lockstep::apps {
 namespace {
-
-/// Cores that this rank may take for itself, without those of its neighbours.
-int own_cores(const comm::Communicator& comm) {
-  const int shared = comm.place().local_ranks;  // ranks as threads share what this process may use
-  const bool threads = std::string(comm.backend()) == "threads";
-  return std::max(
-      1, threads ? bound_cores() / shared : std::min(bound_cores(), machine_cores() / shared));
-}
 
 double weights_a_rank(const nn::NetworkShape& shape, std::uint64_t model_ranks) {
   const auto sizes = shape.sizes();
@@ -56,7 +48,7 @@ void require_device(const train::RunConfig& config) {
 }
 
 int threads_of(const train::RunConfig& config, const comm::Communicator& comm) {
-  const int own = own_cores(comm);
+  const int own = train::own_cores(comm);
   if (!config.threads) return own;
   constexpr std::uint64_t most = 1024;
   if (*config.threads > most) {

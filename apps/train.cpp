@@ -8,11 +8,11 @@
 #include "apps/console.hpp"
 #include "apps/ranks.hpp"
 #include "apps/train_job.hpp"
-#include "apps/version.hpp"
 #include "collectives/agreement.hpp"
 #include "lib/base/text.hpp"
 #include "lib/train/run_directory.hpp"
 #include "lib/train/trainer.hpp"
+#include "lib/version.hpp"
 
 namespace lockstep::apps {
 namespace {

@@ -1,9 +1,9 @@
 // The guide to distributed input, in its order. Every number below is printed by rank 0.
+//
+//   guide --ranks 2, or mpirun -n 2 guide
 #include <cstdio>
+#include <lockstep/lockstep.hpp>
 #include <optional>
-
-#include "apps/examples/replicas.hpp"
-#include "lib/distribute/strategy.hpp"
 
 using namespace lockstep;
 
@@ -84,7 +84,7 @@ void from_a_function(Strategy& strategy, const Speaker& speaker) {
   auto data = strategy.distribute_datasets_from_function([](const InputContext& context) {
     return range(16)
         .shard(context.num_input_pipelines, context.input_pipeline_id)
-        .batch(context.per_replica_batch_size(8))
+        .batch(context.per_replica_batch_size(4 * context.num_replicas_in_sync))
         .prefetch(2);
   });
   speaker.say("from a function that shards range(16) itself:");
@@ -176,4 +176,4 @@ void guide(comm::Communicator& comm) {
 
 }  // namespace
 
-int main() { return apps::run_replicas(2, guide); }
+int main(int argc, char** argv) { return run_replicas(argc, argv, guide); }

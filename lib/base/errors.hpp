@@ -21,7 +21,7 @@ enum class ExitCode : int {
 
 /// Something went wrong that a person can mend: what, where, and how to mend it.
 ///
-/// Libraries throw it; only the entry point in apps/ catches it and ends the process.
+/// Libraries throw it; only an entry point (apps/, lib/launch/) catches it and ends the process.
 class Error : public std::runtime_error {
  public:
   /// `problem` names the thing and the place; `remedy` is one imperative sentence, or empty.

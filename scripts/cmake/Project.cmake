@@ -6,13 +6,15 @@ if(CCACHE)
 endif()
 
 # C++20, warnings, include root, sanitizers; and no contraction: a * b + c is rounded twice
-# wherever the source does not say fma, so that every compiler gives the same bits.
+# wherever the source does not say fma, so that every compiler gives the same bits. Who uses an
+# installed copy gets that too: it holds for what our headers, and layers of one's own, compute.
 function(lockstep_defaults target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
-  target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
+  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+                                              $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/generated>)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wconversion -Wshadow
-                                           -ffp-contract=off)
+                                   PUBLIC -ffp-contract=off)
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     target_compile_options(${target} PRIVATE -Wno-restrict)  # false alarms, GCC bug 105651
   endif()
@@ -26,12 +28,16 @@ function(lockstep_defaults target)
   endif()
 endfunction()
 
-# lockstep_library(NAME SOURCES ... [LINK public...] [LINK_PRIVATE ...])
+# lockstep_library(NAME SOURCES ... [LINK public...] [LINK_PRIVATE ...]): lockstep_data is installed
+# as lockstep::data.
 function(lockstep_library name)
   cmake_parse_arguments(A "" "" "SOURCES;LINK;LINK_PRIVATE" ${ARGN})
   add_library(${name} STATIC ${A_SOURCES})
   target_link_libraries(${name} PUBLIC ${A_LINK} PRIVATE ${A_LINK_PRIVATE})
   lockstep_defaults(${name})
+  string(REGEX REPLACE "^lockstep_" "" part ${name})
+  set_target_properties(${name} PROPERTIES EXPORT_NAME ${part})
+  set_property(GLOBAL APPEND PROPERTY LOCKSTEP_PARTS ${part})
 endfunction()
 
 # Leaks and races inside Open MPI and the libraries below it are not ours; see tests/support.

@@ -1,16 +1,17 @@
-#include "apps/world.hpp"
+#include "lib/launch/world.hpp"
 
-#include <spdlog/spdlog.h>
+#include <cstdio>
 
-#include "apps/failure.hpp"
 #include "collectives/agreement.hpp"
 #include "collectives/mpi_session.hpp"
 #include "collectives/shared_communicator.hpp"
 #include "collectives/thread_group.hpp"
 #include "collectives/two_level_communicator.hpp"
 #include "lib/base/errors.hpp"
+#include "lib/base/text.hpp"
+#include "lib/launch/failure.hpp"
 
-namespace lockstep::apps {
+namespace lockstep::launch {
 namespace {
 
 constexpr std::uint64_t most_threads = 1024;
@@ -23,12 +24,28 @@ int run_rank(comm::MpiCommunicator& comm, const MpiRankBody& body) {
     if (comm.rank() == 0) print_error(error.what());
     return exit_code(error);
   } catch (const std::exception& error) {
-    print_error(fmt::format("rank {} on {}: {}", comm.rank(), comm.place().host, what_of(error)));
+    print_error("rank " + std::to_string(comm.rank()) + " on " + comm.place().host + ": " +
+                what_of(error));
+    std::fflush(stdout);
     comm::abort_job(exit_code(error));
   }
 }
 
 }  // namespace
+
+bool is_rank(const std::optional<comm::Launch>& launch) {
+  if (!launch || launch->launcher == "sbatch") return false;
+  const bool lone_step = launch->ranks == 1 && !launch->pmix;
+  return !lone_step;
+}
+
+void require_no_batch_shell(const std::optional<comm::Launch>& launch, const std::string& program) {
+  if (!launch || launch->launcher != "sbatch") return;
+  throw ConfigError("this is one process in the shell of a Slurm job of " +
+                        std::to_string(launch->ranks) + " tasks",
+                    "start it with `srun --mpi=pmix -K " + program +
+                        " ...`, or say --ranks N for N threads of this process alone");
+}
 
 int run_over_mpi(const std::optional<comm::Launch>& launch, const MpiRankBody& body) {
   try {
@@ -61,14 +78,16 @@ std::unique_ptr<comm::Communicator> share_nodes(const std::string& backend,
     return std::make_unique<comm::TwoLevelCommunicator>(mpi, place);
   } catch (const comm::AgreedError& error) {
     if (backend == "shared") throw;
-    if (mpi.rank() == 0) spdlog::warn("backend auto takes MPI alone: {}", error.what());
+    if (mpi.rank() == 0)
+      print_warning(std::string("backend auto takes MPI alone: ") + error.what());
     return nullptr;
   }
 }
 
 void run_over_threads(std::uint64_t ranks, const RankBody& body) {
   if (ranks > most_threads) {
-    throw ConfigError(fmt::format("ranks: {} threads are more than {}", ranks, most_threads),
+    throw ConfigError("ranks: " + std::to_string(ranks) + " threads are more than " +
+                          std::to_string(most_threads),
                       "start that many ranks as processes, with mpirun");
   }
   comm::run_ranks(static_cast<int>(ranks), [&](comm::Communicator& comm) {
@@ -79,9 +98,9 @@ void run_over_threads(std::uint64_t ranks, const RankBody& body) {
     } catch (const std::exception& error) {
       if (comm.size() == 1) throw;
       throw Error(static_cast<ExitCode>(exit_code(error)),
-                  fmt::format("rank {}: {}", comm.rank(), what_of(error)));
+                  "rank " + std::to_string(comm.rank()) + ": " + what_of(error));
     }
   });
 }
 
-}  // namespace lockstep::apps
+}  // namespace lockstep::launch

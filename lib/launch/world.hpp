@@ -1,4 +1,4 @@
-// Ranks for a subcommand: processes that a launcher started, or threads of this process.
+// Ranks: processes that a launcher started, or threads of this process.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,25 @@
 #include "collectives/launcher.hpp"
 #include "collectives/mpi_communicator.hpp"
 
-namespace lockstep::apps {
+namespace lockstep {
 
-/// One rank's part of a subcommand. What it throws as comm::AgreedError, all ranks throw.
+/// One rank's part of a program. What it throws as comm::AgreedError, all ranks throw.
 using RankBody = std::function<void(comm::Communicator&)>;
+
+namespace launch {
+
 using MpiRankBody = std::function<void(comm::MpiCommunicator&)>;
+
+/// Whether this process is one of the ranks that `launch` started, and so belongs to an MPI world.
+///
+/// It is not where nobody launched it, in the shell of a batch script, and as a Slurm step of one
+/// task without PMIx, such as an interactive shell, where MPI would not even start. Local.
+bool is_rank(const std::optional<comm::Launch>& launch);
+
+/// Refuses the shell of a batch script, which is one process in the place of many. Local.
+///
+/// Errors   throws ConfigError that says how to start `program` there.
+void require_no_batch_shell(const std::optional<comm::Launch>& launch, const std::string& program);
 
 /// Runs `body` as one rank of the MPI world that `launch` promised (or of a world of one).
 ///
@@ -31,7 +45,9 @@ int run_over_mpi(const std::optional<comm::Launch>& launch, const MpiRankBody& b
 std::unique_ptr<comm::Communicator> share_nodes(const std::string& backend,
                                                 comm::MpiCommunicator& mpi);
 
-/// Runs `body` on `ranks` threads. Throws the first failure, naming its rank where it is one's own.
+/// Runs `body` on `ranks` threads. Throws the first failure, naming its rank where it is one's own;
+/// ConfigError for more threads than anybody can mean.
 void run_over_threads(std::uint64_t ranks, const RankBody& body);
 
-}  // namespace lockstep::apps
+}  // namespace launch
+}  // namespace lockstep

@@ -1,0 +1,119 @@
+#include "lib/train/replica.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <string>
+
+#include "collectives/agreement.hpp"
+#include "lib/base/hash.hpp"
+#include "lib/base/process.hpp"
+
+namespace lockstep::train {
+namespace {
+
+/// What training and evaluation need, whatever the number of records.
+std::size_t rows_of(Exchange exchange, const data::Plan& plan, int ranks) {
+  return std::max(rows_needed(exchange, plan),
+                  evaluation_plan(evaluation_batch, ranks).largest_piece());
+}
+
+std::unique_ptr<Products<float>> make_products(const ReplicaOptions& options,
+                                               const comm::Communicator& comm) {
+  set_product_threads(options.threads > 0 ? options.threads : own_cores(comm));
+  return make_strict_products(options.simd);
+}
+
+[[noreturn]] void diverged(const char* what) {
+  throw comm::AgreedError(ExitCode::diverged,
+                          std::string("training diverged: the ") + what + " is not finite",
+                          "use a lower learning rate, or look for extreme values in the data");
+}
+
+}  // namespace
+
+int own_cores(const comm::Communicator& comm) {
+  const int shared = comm.place().local_ranks;  // ranks as threads share what this process may use
+  const bool threads = std::string(comm.backend()) == "threads";
+  return std::max(
+      1, threads ? bound_cores() / shared : std::min(bound_cores(), machine_cores() / shared));
+}
+
+Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, comm::Communicator& comm,
+                 const ReplicaOptions& options)
+    : plan_(plan),
+      comm_(comm),
+      exchange_(chosen_exchange(Exchange::automatic, {options.adam, &plan}, shape)),
+      products_(make_products(options, comm)),
+      network_(shape, rows_of(exchange_, plan, comm.size()), *products_,
+               static_cast<std::size_t>(comm.size()), comm.memory()),
+      step_(make_canonical_step(network_, exchange_, {options.adam, &plan}, comm)) {
+  nn::initialise(network_, options.seed);
+}
+
+void Replica::fill(nn::Rows rows, std::span<const float> features) {
+  const auto inputs = network_.inputs(rows).flat();
+  if (features.size() != inputs.size()) {
+    throw std::invalid_argument("Replica: " + std::to_string(features.size()) + " features for " +
+                                std::to_string(rows.count) + " examples of " +
+                                std::to_string(network_.shape().features));
+  }
+  std::copy(features.begin(), features.end(), inputs.begin());
+}
+
+nn::Tally Replica::train(std::span<const float> features, std::span<const std::int32_t> labels) {
+  const std::uint64_t step = steps_ % plan_.steps();
+  const data::Range piece = plan_.rows(step, static_cast<std::uint64_t>(comm_.rank()));
+  if (labels.size() != piece.size()) {
+    throw std::invalid_argument("Replica: " + std::to_string(labels.size()) +
+                                " labels, where the plan's step has " +
+                                std::to_string(piece.size()) + " examples for this rank");
+  }
+  fill(step_->place(piece), features);
+  PhaseSeconds seconds;
+  const StepResult result = step_->run({.piece = piece,
+                                        .labels = labels,
+                                        .ids = {},
+                                        .global_examples = plan_.examples(step),
+                                        .leaf = plan_.leaf(step),
+                                        .block = plan_.block(step),
+                                        .summed_rows = plan_.summed_rows(step),
+                                        .plan = &plan_,
+                                        .step = step},
+                                       seconds);
+  if (!std::isfinite(result.tally.loss_sum)) diverged("loss");
+  if (!result.finite) diverged("gradient");
+  ++steps_;
+  return result.tally;
+}
+
+Evaluation Replica::evaluate(data::Source& source) {
+  data::BatchReader reader(source, evaluation_plan(source.records(), comm_.size()), comm_.rank());
+  return train::evaluate(network_, reader, comm_);
+}
+
+std::vector<std::int32_t> Replica::predict(std::span<const float> features) {
+  const std::size_t width = network_.shape().features;
+  if (features.size() % width != 0) fill({0, 0}, features);
+  std::vector<std::int32_t> labels;
+  while (!features.empty()) {
+    const nn::Rows rows = {0, std::min(network_.rows(), features.size() / width)};
+    fill(rows, features.first(rows.count * width));
+    const auto logits = network_.forward(rows);
+    for (std::size_t i = 0; i < rows.count; ++i) {
+      labels.push_back(static_cast<std::int32_t>(nn::predicted_class<float>(logits.row(i))));
+    }
+    features = features.subspan(rows.count * width);
+  }
+  return labels;
+}
+
+std::uint64_t Replica::weights_hash() {
+  const std::uint64_t hash = nn::weights_hash(network_.parameters());
+  comm::require_equal(comm_, "the replica after step " + std::to_string(steps_),
+                      {{"the weights' hash", to_hex(hash)}},
+                      "look for faulty memory on the odd rank's host", ExitCode::invariant);
+  return hash;
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,92 @@
+// A network and the step that trains it, in one object: what a loop of one's own is written with.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "collectives/communicator.hpp"
+#include "data/plan.hpp"
+#include "data/source.hpp"
+#include "lib/nn/network.hpp"
+#include "lib/train/evaluation.hpp"
+#include "lib/train/step.hpp"
+
+namespace lockstep::train {
+
+/// The defaults are those of `lockstep train`, so the same data gives the same weights.
+struct ReplicaOptions {
+  nn::SeedPair seed = {22, 23};  ///< of the first weights, and of what is random in training
+  optim::AdamOptions adam = {.learning_rate = static_cast<double>(0.001F)};
+  Simd simd = Simd::automatic;
+  int threads = 0;  ///< of this rank's products; 0: own_cores()
+};
+
+/// Cores that this rank may take for itself, without those of its neighbours. Local.
+int own_cores(const comm::Communicator& comm);
+
+/// One rank's replica of a network, trained in step with its peers by the canonical step.
+///
+/// Weights are the same bits on every rank after every step, and for any number of ranks
+/// (make_canonical_step() proves it). All memory is taken in the constructor. It owns the network;
+/// communicator and plan must outlive it. One thread: that of the communicator.
+class Replica {
+ public:
+  /// Makes the first weights of a network of `shape` that is to be trained along `plan`, as
+  /// DistributedDataset::plan() has it.
+  ///
+  /// Errors   throws ConfigError for instructions that this processor lacks; std::bad_alloc.
+  /// Ranks    collective.
+  Replica(const nn::NetworkShape& shape, const data::Plan& plan, comm::Communicator& comm,
+          const ReplicaOptions& options = {});
+
+  nn::Network<float>& network() noexcept { return network_; }
+
+  /// Steps trained so far.
+  std::uint64_t steps() const noexcept { return steps_; }
+
+  /// Trains on this rank's piece of the plan's next step; behind an epoch's last step comes the
+  /// next epoch's first. Returns loss and correct predictions of the whole global batch, as they
+  /// were before the update, the same on every rank.
+  ///
+  /// Shapes   features [b, shape.features] row-major, labels [b] in [0, classes); b is the plan's
+  ///          piece for this rank and step, and may be 0.
+  /// Errors   throws std::invalid_argument for other shapes; comm::AgreedError (76) where loss or
+  ///          gradient are not finite; comm::CommError.
+  /// Ranks    collective.
+  nn::Tally train(std::span<const float> features, std::span<const std::int32_t> labels);
+
+  /// Loss and accuracy over all of `source`, every example counted once.
+  ///
+  /// Errors   throws what train::evaluate() throws.
+  /// Ranks    collective.
+  Evaluation evaluate(data::Source& source);
+
+  /// What the network takes each example for: the first index of its greatest logit.
+  ///
+  /// Shapes   features [b, shape.features] row-major, any b; returns [b].
+  /// Errors   throws std::invalid_argument for other shapes.
+  /// Ranks    local.
+  std::vector<std::int32_t> predict(std::span<const float> features);
+
+  /// The weights' hash, after comparing that of all ranks.
+  ///
+  /// Errors   throws comm::AgreedError (70) where replicas differ; it names the odd rank.
+  /// Ranks    collective.
+  std::uint64_t weights_hash();
+
+ private:
+  /// Copies as many features as belong there.
+  void fill(nn::Rows rows, std::span<const float> features);
+
+  const data::Plan& plan_;
+  comm::Communicator& comm_;
+  Exchange exchange_;
+  std::unique_ptr<Products<float>> products_;
+  nn::Network<float> network_;
+  std::unique_ptr<Step> step_;
+  std::uint64_t steps_ = 0;
+};
+
+}  // namespace lockstep::train

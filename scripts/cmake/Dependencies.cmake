@@ -1,0 +1,45 @@
+# What the libraries stand on. The tree includes this, and so does an installed copy, where
+# find_package(lockstep) reports what is missing.
+
+macro(lockstep_needs)
+  if(CMAKE_FIND_PACKAGE_NAME STREQUAL lockstep)
+    include(CMakeFindDependencyMacro)
+    find_dependency(${ARGV})
+  else()
+    find_package(${ARGV} REQUIRED)
+  endif()
+endmacro()
+
+lockstep_needs(Threads)
+set(MPI_CXX_SKIP_MPICXX ON)  # Open MPI 4's C++ bindings are dead weight and warn
+lockstep_needs(MPI COMPONENTS CXX)
+lockstep_needs(OpenMP COMPONENTS CXX)
+lockstep_needs(ZLIB)
+lockstep_needs(tomlplusplus)
+lockstep_needs(PkgConfig)
+pkg_check_modules(hwy IMPORTED_TARGET libhwy)
+pkg_check_modules(xxhash IMPORTED_TARGET libxxhash)
+
+# Debian's package file of oneDNN asks for OpenCL's headers, which nobody needs here.
+find_path(DNNL_INCLUDE_DIR dnnl.h)
+find_library(DNNL_LIBRARY dnnl)
+if(DNNL_INCLUDE_DIR AND DNNL_LIBRARY)
+  set(dnnl_FOUND TRUE)
+  if(NOT TARGET lockstep_dnnl)
+    add_library(lockstep_dnnl UNKNOWN IMPORTED)
+    set_target_properties(lockstep_dnnl PROPERTIES
+                          IMPORTED_LOCATION ${DNNL_LIBRARY}
+                          INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE_DIR})
+  endif()
+endif()
+
+foreach(library hwy xxhash dnnl)
+  if(${library}_FOUND)
+    continue()
+  elseif(CMAKE_FIND_PACKAGE_NAME STREQUAL lockstep)
+    set(lockstep_FOUND FALSE)
+    set(lockstep_NOT_FOUND_MESSAGE "lockstep needs the development files of lib${library}.")
+    return()
+  endif()
+  message(FATAL_ERROR "no development files of lib${library}: scripts/install.sh brings them")
+endforeach()

@@ -1,0 +1,268 @@
+"""An installed copy: a consumer outside the tree builds on it, and the examples run as they say.
+
+The build under test is installed into a folder that is then moved. Against the moved copy alone are
+built: apps/examples, a consumer of three lines, and every public header by itself.
+"""
+
+import os
+import re
+import shutil
+import tempfile
+import unittest
+from pathlib import Path
+
+import command
+from command import CommandTest, call, mpirun
+
+EXAMPLES = command.REPOSITORY / "apps/examples"
+TUTORIAL = "--train-limit 5000 --test-limit 5000"
+WARNINGS = "-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
+
+CONSUMER = """cmake_minimum_required(VERSION 3.25)
+project(consumer LANGUAGES CXX)
+find_package(lockstep 0.1 REQUIRED COMPONENTS distribute train)
+add_executable(consumer consumer.cpp)
+target_link_libraries(consumer PRIVATE lockstep::lockstep)
+file(GLOB headers headers/*.cpp)
+add_library(headers OBJECT EXCLUDE_FROM_ALL ${headers})
+target_link_libraries(headers PRIVATE lockstep::lockstep)
+target_compile_options(headers PRIVATE -O0)
+"""
+
+PROGRAM = """#include <lockstep/lockstep.hpp>
+void body(lockstep::comm::Communicator& comm) { std::printf("rank %d\\n", comm.rank()); }
+int main(int argc, char** argv) { return lockstep::run_replicas(argc, argv, body); }
+"""
+
+GUIDE = """2 replicas in sync
+range(6) in global batches of 4:
+  {0: [0, 1], 1: [2, 3]}
+  {0: [4], 1: [5]}
+  warning: shard-policy auto: the data does not come from files, so it is sharded as by data
+  element spec: int64 (?)
+100 ones in batches of 16: 7 steps, 100 examples, label - 0.3 * feature = 0.7
+10 epochs of 5 steps: 50 steps
+range(9) in batches of 4: 3 steps, then nothing
+  next(): no replica has data for another step
+  remedy: catch it and go on with the next epoch, or use next_as_optional()
+from a function that shards range(16) itself:
+  {0: [0, 2, 4, 6], 1: [1, 3, 5, 7]}
+  {0: [8, 10, 12, 14], 1: [9, 11, 13, 15]}
+four steps of an infinite generator:
+  {0: [[0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]], 1: [[2.0, 2.0, 2.0, 2.0], [3.0, 3.0, 3.0, 3.0]]}
+  {0: [[4.0, 4.0, 4.0, 4.0], [5.0, 5.0, 5.0, 5.0]], 1: [[6.0, 6.0, 6.0, 6.0], [7.0, 7.0, 7.0, 7.0]]}
+  {0: [[8.0, 8.0, 8.0, 8.0], [9.0, 9.0, 9.0, 9.0]], 1: [[10.0, 10.0, 10.0, 10.0], [11.0, 11.0, 11.0, 11.0]]}
+  {0: [[12.0, 12.0, 12.0, 12.0], [13.0, 13.0, 13.0, 13.0]], 1: [[14.0, 14.0, 14.0, 14.0], [15.0, 15.0, 15.0, 15.0]]}
+the first value of [5, 6, 7, 8]: {0: [5], 1: [6]}
+  x + 1: {0: [6], 1: [7]}
+  replica ids: {0: 0, 1: 1}
+  reduce(sum, axis 0): 11, shape ()
+  gather(axis 0): [5, 6]
+  local results of replica 0: [5]
+  a constant 1.0 for each replica: {0: 1.0, 1: 1.0}
+a mirrored variable: [0.5, 1.0], verified; a metric: 24 examples
+doubled, in global order: {""" + ", ".join(f"{i}: {2 * i}" for i in range(24)) + "}\n"
+
+
+def cached(name):
+    """A variable of the build under test."""
+    cache = (command.binary.parent / "CMakeCache.txt").read_text()
+    found = re.search(rf"^{name}:\w+=(.*)$", cache, re.MULTILINE)
+    return found[1] if found else ""
+
+
+class Copy:
+    """The installed copy, and what was built on it; made once."""
+    folder = None  # of everything
+    prefix = None
+    sanitizer = ""
+
+
+def setUpModule():
+    if not (command.binary.parent / "CMakeCache.txt").is_file():
+        raise unittest.SkipTest(f"{command.binary.parent}: no build folder, so nothing to install")
+    Copy.folder = Path(tempfile.mkdtemp(prefix="lockstep-package-"))
+    unittest.addModuleCleanup(shutil.rmtree, Copy.folder, ignore_errors=True)
+    Copy.sanitizer = cached("LOCKSTEP_SANITIZE")
+    Copy.prefix = Copy.folder / "moved/lockstep"
+    first = Copy.folder / "installed"
+    cmake("--install", command.binary.parent, "--prefix", first)
+    Copy.prefix.parent.mkdir()
+    first.rename(Copy.prefix)
+    build(EXAMPLES, Copy.folder / "examples")
+
+
+def cmake(*args, code=0):
+    """Runs cmake, with ccache where there is one: its keys leave out the folder's changing name."""
+    env = {"CCACHE_BASEDIR": str(Copy.folder), "CCACHE_NOHASHDIR": "1"}
+    if shutil.which("ccache"):
+        env["CMAKE_CXX_COMPILER_LAUNCHER"] = "ccache"
+    result = call([cached("CMAKE_COMMAND"), *map(str, args)], limit=300, env=env)
+    if (result.code == 0) != (code == 0):
+        raise AssertionError(str(result))
+    return result
+
+
+def configure(source, folder, *args, code=0):
+    flags = f"-O1 {WARNINGS}"
+    if Copy.sanitizer:
+        flags = f"-O1 -fsanitize={Copy.sanitizer} -fno-sanitize-recover=all"
+    return cmake("-S", source, "-B", folder, "-G", cached("CMAKE_GENERATOR"),
+                 f"-DCMAKE_CXX_COMPILER={cached('CMAKE_CXX_COMPILER')}",
+                 f"-DCMAKE_PREFIX_PATH={Copy.prefix}", f"-DCMAKE_CXX_FLAGS={flags}", *args, code=code)
+
+
+def build(source, folder, *targets):
+    configure(source, folder)
+    cmake("--build", folder, "--parallel", os.cpu_count(), *(f"--target={name}" for name in targets))
+
+
+def unsanitized(reason):
+    """Skips a test in builds with a sanitizer; said once for each."""
+    def decorate(test):
+        def run(self):
+            if Copy.sanitizer:
+                self.skipTest(f"sanitizer {Copy.sanitizer}: {reason}")
+            test(self)
+        return run
+    return decorate
+
+
+class Examples(CommandTest):
+    maxDiff = None
+
+    def example(self, name, ranks=None, threads=None):
+        """What the program prints."""
+        program = Copy.folder / "examples" / name
+        argv = mpirun(ranks, program=program) if ranks else [str(program)]
+        result = call(argv + (["--ranks", str(threads)] if threads else []))
+        self.assert_ends(result, 0)
+        return result.out
+
+    def outputs(self, name, worlds=(1, 2, 3)):
+        """What it prints as each number of threads and, but for sanitizers (whose reports on Open
+        MPI itself only programs of the tree suppress), of processes."""
+        out = {f"{n} threads": self.example(name, threads=n) for n in worlds}
+        if not Copy.sanitizer:
+            out |= {f"{n} processes": self.example(name, ranks=n) for n in worlds}
+        return out
+
+    def assert_alike(self, outputs):
+        self.assertEqual(len(set(outputs.values())), 1, outputs)
+        return next(iter(outputs.values()))
+
+    def test_all_of_them_are_built_and_tested(self):
+        programs = {path.stem for path in EXAMPLES.glob("*.cpp")}
+        tested = {name.removeprefix("test_") for name in dir(self) if name.startswith("test_")}
+        self.assertLessEqual(programs, tested)
+
+    def test_tutorial(self):
+        run = self.train(TUTORIAL)
+        worlds = (2,) if Copy.sanitizer else (1, 2, 3)
+        lines = {world: out.splitlines() for world, out in self.outputs("tutorial", worlds).items()}
+        for world, (first, *rest) in lines.items():
+            self.assertIn(f"{world.split()[0]} replicas in sync", first)
+            self.assertEqual(rest[-1], f"weights {run.summary['weights_hash']}", world)
+        figures = self.assert_alike({world: "\n".join(rest) for world, (_, *rest) in lines.items()})
+        for epoch, line in zip(run.summary["epochs"], figures.splitlines()[:-1], strict=True):
+            numbers = [float(text) for text in re.findall(r"\d\.\d{3}", line)]
+            expected = [epoch[f"{part}_{of}"] for part in ("train", "test")
+                        for of in ("loss", "accuracy")]
+            for number, exact in zip(numbers, expected, strict=True):
+                self.assertAlmostEqual(number, exact, delta=0.0006)
+
+    def test_guide(self):
+        self.assertEqual(self.assert_alike(self.outputs("guide", (2,))), GUIDE)
+        for world, out in self.outputs("guide", (1, 3)).items():
+            self.assertIn(f"{world[0]} replicas in sync\n", out)
+            self.assertIn("100 ones in batches of 16: 7 steps, 100 examples", out)
+            self.assertEqual(out.splitlines()[-1], GUIDE.splitlines()[-1])
+
+    def test_dataset_from_function(self):
+        self.assertEqual(self.assert_alike(self.outputs("dataset_from_function")),
+                         "z = 2.00 x -3.00 y +1.00, loss 0.0000\n")
+
+    def test_prediction_in_order(self):
+        lines = self.assert_alike(self.outputs("prediction_in_order")).splitlines()
+        self.assertEqual([int(line.split(":")[0]) for line in lines], list(range(24)))
+        self.assertGreater(len({line.split(": ")[1] for line in lines}), 5)
+
+    def test_words_that_an_example_does_not_know(self):
+        guide = [str(Copy.folder / "examples/guide")]
+        for words in (["--rank", "2"], ["--ranks", "0"], ["2"]):
+            result = call(guide + words)
+            self.assert_ends(result, 2)
+            self.assertTrue(result.err.startswith("guide: error: "), str(result))
+
+    @unsanitized("Open MPI's own reports are in the way")
+    def test_one_message_and_code_under_a_launcher(self):
+        program = Copy.folder / "examples/dataset_from_function"
+        for options, words, says in (("", ["--ranks", "2"], "--ranks under a launcher"),
+                                     ("", [], "does not divide by 7")):
+            result = call(mpirun(2 if words else 7, program=program) + words)
+            self.assert_ends(result, 2)
+            errors = [line for line in result.err.splitlines() if ": error: " in line]
+            self.assertEqual(len(errors), 1, str(result))
+            self.assertIn(says, errors[0])
+
+
+class Consumer(CommandTest):
+
+    @unsanitized("what is installed is for consumers without one")
+    def test_three_lines_and_every_header_alone(self):
+        source, folder = Copy.folder / "consumer", Copy.folder / "consumer-build"
+        (source / "headers").mkdir(parents=True)
+        (source / "CMakeLists.txt").write_text(CONSUMER)
+        (source / "consumer.cpp").write_text(PROGRAM)
+        include = Copy.prefix / "include"
+        headers = [path.relative_to(include) for path in include.rglob("*.hpp")]
+        self.assertGreater(len(headers), 80)
+        for header in headers:
+            name = str(header).replace("/", "_").replace(".hpp", ".cpp")
+            (source / "headers" / name).write_text(f"#include <{header}>\n" * 2)
+        build(source, folder, "consumer", "headers")
+        result = call([str(folder / "consumer"), "--ranks", "2"])
+        self.assert_ends(result, 0)
+        self.assertEqual(sorted(result.out.splitlines()), ["rank 0", "rank 1"])
+
+    def test_only_one_name_is_taken_and_no_path_of_the_tree(self):
+        self.assertEqual(os.listdir(Copy.prefix / "include"), ["lockstep"])
+        for path in Copy.prefix.rglob("*"):
+            self.assertFalse(path.name.endswith("-inl.hpp"), path)
+            if path.suffix not in (".hpp", ".cmake"):
+                continue
+            text = path.read_text()
+            self.assertNotIn(str(command.REPOSITORY), text, path)
+            self.assertNotIn(str(Copy.folder), text, path)
+            self.assertEqual(re.findall(r'#include "[^"]*"', text), [], path)
+
+    def test_the_command_and_the_licence(self):
+        result = call([str(Copy.prefix / "bin/lockstep"), "--version"])
+        self.assert_ends(result, 0)
+        self.assertRegex(result.out, r"^\d+\.\d+\.\d+\n$")
+        self.assertTrue((Copy.prefix / "share/doc/lockstep/LICENSE").is_file())
+
+    def test_another_version_or_part_is_refused(self):
+        for asked, says in (("0.2", "version: 0.1"), ("1.0", "version: 0.1"),
+                            ("0.1 COMPONENTS gardening", "gardening")):
+            folder = self.folder / asked.replace(" ", "-")
+            folder.mkdir()
+            (folder / "CMakeLists.txt").write_text(
+                "cmake_minimum_required(VERSION 3.25)\nproject(other LANGUAGES CXX)\n"
+                f"find_package(lockstep {asked} REQUIRED)\n")
+            result = configure(folder, folder / "build", code=1)
+            self.assertIn(says, result.err)
+
+
+class Docs(CommandTest):
+
+    @unittest.skipUnless(shutil.which("doxygen"), "no doxygen: scripts/install.sh brings it")
+    @unsanitized("the same headers as without")
+    def test_headers_give_pages_without_a_warning(self):
+        cmake("--build", command.binary.parent, "--target", "docs")
+        page = command.binary.parent / "docs/html/index.html"
+        self.assertTrue(page.is_file())
+
+
+if __name__ == "__main__":
+    unittest.main()

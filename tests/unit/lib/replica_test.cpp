@@ -1,0 +1,110 @@
+#include "lib/train/replica.hpp"
+
+#include <catch2/catch.hpp>
+#include <limits>
+
+#include "collectives/agreement.hpp"
+#include "tests/support/per_rank.hpp"
+#include "tests/support/toy_run.hpp"
+
+using namespace lockstep;
+
+namespace {
+
+constexpr std::size_t features = 12;
+constexpr int classes = 4;
+constexpr std::uint64_t records = 203;
+constexpr std::uint64_t epochs = 3;
+
+data::Plan plan_for(int ranks) {
+  return data::Plan({.records = records,
+                     .batch_size = 24,
+                     .ranks = static_cast<std::uint64_t>(ranks),
+                     .shuffle = data::Shuffle::global});
+}
+
+const train::ReplicaOptions options = {
+    .adam = {.learning_rate = static_cast<double>(ToyRun{}.learning_rate)}};
+
+struct Result {
+  std::uint64_t hash = 0;
+  double loss_sum = 0;
+  double test_loss = 0;
+  std::vector<std::int32_t> predicted;
+  bool operator==(const Result&) const = default;
+};
+
+/// The loop of train_toy(), written by hand.
+Result train_by_hand(comm::Communicator& comm) {
+  const data::Plan plan = plan_for(comm.size());
+  train::Replica replica({features, {19, 8}, classes}, plan, comm, options);
+  ToySource source(records, features, classes, 1);
+  data::BatchReader reader(source, plan, comm.rank());
+  Result result;
+  for (std::uint64_t step = 0; step < epochs * plan.steps(); ++step) {
+    const std::uint64_t of_epoch = step % plan.steps();
+    std::vector<float> x(reader.piece(of_epoch).size() * features);
+    const auto batch = reader.read(step / plan.steps(), of_epoch, x);
+    result.loss_sum += replica.train(x, batch.labels).loss_sum;
+  }
+  ToySource test(97, features, classes, 2);
+  result.test_loss = replica.evaluate(test).loss();
+  std::vector<std::uint64_t> ids(97);
+  std::vector<float> x(ids.size() * features);
+  std::vector<std::int32_t> labels(ids.size());
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = i;
+  test.read(ids, x, labels);
+  result.predicted = replica.predict(x);
+  result.hash = replica.weights_hash();
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("a loop of one's own trains as the trainer does", "[train]") {
+  const auto trainer = test::per_rank(2, [](comm::Communicator& comm) {
+                         return train_toy(comm, {.epochs = epochs}).report;
+                       }).front();
+  const int ranks = GENERATE(1, 2, 3, 5);
+  const Result own = test::on_all(ranks, train_by_hand);
+  CHECK(own.hash == trainer.weights_hash);
+  CHECK(own.test_loss == trainer.epochs.back().test_loss);
+  CHECK(own.predicted.size() == 97);
+  const auto [least, most] = std::minmax_element(own.predicted.begin(), own.predicted.end());
+  CHECK(*least >= 0);
+  CHECK(*most < classes);
+  CHECK(*least != *most);
+}
+
+TEST_CASE("a replica refuses what does not fit its step", "[train]") {
+  comm::run_ranks(1, [](comm::Communicator& comm) {
+    const data::Plan plan = plan_for(1);
+    train::Replica replica({features, {}, classes}, plan, comm, options);
+    std::vector<float> x(24 * features);
+    std::vector<std::int32_t> labels(24);
+    CHECK_THROWS_AS(replica.train(x, std::span(labels).first(23)), std::invalid_argument);
+    CHECK_THROWS_AS(replica.train(std::span(x).first(23), labels), std::invalid_argument);
+    CHECK_THROWS_AS(replica.predict(std::span(x).first(13)), std::invalid_argument);
+    CHECK(replica.predict({}).empty());
+    CHECK(replica.steps() == 0);
+    CHECK_NOTHROW(replica.train(x, labels));
+    CHECK(replica.steps() == 1);
+    x[0] = std::numeric_limits<float>::infinity();
+    CHECK_THROWS_AS(replica.train(x, labels), comm::AgreedError);
+  });
+}
+
+TEST_CASE("a replica that went its own way is named", "[train]") {
+  const auto messages = test::per_rank(3, [](comm::Communicator& comm) -> std::string {
+    const data::Plan plan = plan_for(3);
+    train::Replica replica({features, {}, classes}, plan, comm, options);
+    if (comm.rank() == 1) replica.network().parameters().value(0)[0] += 1;
+    try {
+      replica.weights_hash();
+    } catch (const comm::AgreedError& error) {
+      return error.code() == ExitCode::invariant ? error.what() : "another code";
+    }
+    return "no error";
+  });
+  for (const auto& message : messages) CHECK_THAT(message, Catch::Contains("rank 1"));
+}
