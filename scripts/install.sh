@@ -10,7 +10,7 @@ running=(g++ cmake ninja-build pkg-config ccache
          libtomlplusplus-dev nlohmann-json3-dev libspdlog-dev libcxxopts-dev
          ca-certificates curl)
 testing=(catch2 libeigen3-dev clang-format clang-tidy-16 clang-16 libclang-rt-16-dev libomp-16-dev
-         python3 python3-numpy git
+         python3 python3-numpy git doxygen
          slurmctld slurmd slurm-client iproute2 util-linux procps)
 
 case "${1-}" in

@@ -29,8 +29,9 @@ struct OutOfRange : Error {
 /// do gets a batch of 0 examples. Under the plan (DistributedDataset::plan), where all read the
 /// same stream, and where sizes were compared beforehand, every rank knows the end by itself.
 /// Otherwise (policy FILE, rule `balanced`, or data sets from a function, all of unknown length)
-/// each step costs one message of three bytes. Errors   next() and next_as_optional() throw what
-/// reading throws: on the rank that read, or, as
+/// each step costs one message of three bytes.
+///
+/// Errors   next() and next_as_optional() throw what reading throws: on the rank that read, or, as
 ///          one comm::AgreedError, on all of them, where each step costs a message.
 /// Ranks    collective: all ranks ask for the same steps. One thread.
 template <BatchLike T>

@@ -176,8 +176,8 @@ class Interleaved final : public Reader<T> {
 ///
 /// Files are sorted by name, so every rank deals the same list; under FILE worker w of N reads
 /// files w, w + N, ... and shuffles those. The order is a function of (seed, epoch). An element's
-/// id is its file's place in the sorted list times 2^40 plus its place in the file. Errors   throws
-/// DataError where no regular file matches, naming the pattern; ConfigError for a
+/// id is its file's place in the sorted list times 2^40 plus its place in the file.
+/// Errors   throws DataError where no regular file matches, naming the pattern; ConfigError for a
 ///          cycle or block of 0.
 template <class T>
 Dataset<T> from_files(const std::string& pattern,
