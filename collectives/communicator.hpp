@@ -16,6 +16,8 @@ namespace lockstep::comm {
 /// How all_reduce combines. Sums of integers wrap around. A NaN survives sum, but min and max may
 /// lose it: look for it with a sum or with a flag of its own.
 enum class Op { sum, min, max };
+
+/// What elements are: whole numbers without sign, or floating point.
 enum class Type { u8, u64, f32, f64 };
 
 /// The transport failed, or a peer did. The communicator is unusable afterwards. Exit code 86.
@@ -30,6 +32,7 @@ struct Elements {
   Type type;
 };
 
+/// The Type of the elements T.
 template <class T>
 struct TypeOf;
 template <>
@@ -49,10 +52,11 @@ struct TypeOf<double> {
   static constexpr Type value = Type::f64;
 };
 
+/// What collectives move: std::uint8_t, std::uint64_t, float, double.
 template <class T>
 concept Element = requires {
   TypeOf<T>::value;
-};  // u8, u64, f32, f64
+};
 
 /// Bytes of one element.
 constexpr std::size_t width(Type type) noexcept {
@@ -93,6 +97,7 @@ class Communicator {
   Communicator& operator=(const Communicator&) = delete;
   virtual ~Communicator() = default;
 
+  /// This rank, in [0, size()); the same for as long as the object lives. Local.
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
 

@@ -37,6 +37,7 @@ class Source {
   Source& operator=(const Source&) = delete;
   virtual ~Source() = default;
 
+  /// At least 1.
   virtual std::uint64_t records() const noexcept = 0;
 
   /// Features per record.
@@ -86,7 +87,7 @@ struct DataSet {
 
 /// Limits of the two parts, and what they share.
 struct DataSetOptions {
-  std::optional<std::uint64_t> train_limit = {};
+  std::optional<std::uint64_t> train_limit = {};  ///< see ReadOptions, also for what follows
   std::optional<std::uint64_t> test_limit = {};
   std::optional<float> divide_by = {};
   int classes = 10;

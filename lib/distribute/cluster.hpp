@@ -10,12 +10,13 @@ namespace lockstep {
 
 /// Where one replica runs.
 struct ReplicaPlace {
-  std::string host;
+  std::string host;    ///< name of the machine
   int node = 0;        ///< index of the machine
   int local_rank = 0;  ///< among the ranks of this machine
   std::string device;  ///< "cpu"
 };
 
+/// All replicas of a job, the same on every rank.
 struct Cluster {
   std::string transport;                    ///< "mpi", "threads", "self", ...
   std::vector<ReplicaPlace> replicas = {};  ///< by rank

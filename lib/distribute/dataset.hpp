@@ -43,6 +43,7 @@ class Dataset {
   /// `open` begins a pass; it must outlast nothing else and may be called from any thread.
   Dataset(Open open, DatasetFacts facts) : open_(std::move(open)), facts_(std::move(facts)) {}
 
+  /// What is known without reading. Local.
   const DatasetFacts& facts() const noexcept { return facts_; }
 
   /// Elements of an epoch, perhaps `endless`; none where that is not known before it is read.

@@ -171,6 +171,7 @@ class DistributedDataset {
   std::uint64_t epoch_ = 0;
 };
 
+/// An input iterator over one epoch; moving on is collective.
 template <BatchLike T>
 class DistributedDataset<T>::Iterator {
  public:

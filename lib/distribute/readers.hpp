@@ -156,6 +156,7 @@ class Repeated final : public Reader<T> {
   std::uint64_t sought_ = 0;
 };
 
+/// The first elements.
 template <class T>
 class Taken final : public Reader<T> {
  public:
@@ -251,6 +252,7 @@ class BufferShuffled final : public Reader<T> {
   std::uint64_t drawn_ = 0;
 };
 
+/// Elements that a thread reads ahead.
 template <class T>
 class Prefetched final : public Reader<T> {
  public:

@@ -28,6 +28,7 @@ Dataset<Example> from_source(std::shared_ptr<data::Source> source);
 
 namespace sources {
 
+/// Elements that stand in memory.
 template <class T>
 class Elements final : public IndexedReader<T> {
  public:
@@ -42,6 +43,7 @@ class Elements final : public IndexedReader<T> {
   std::uint64_t epoch_;
 };
 
+/// Elements that a function yields, until it yields none.
 template <class T>
 class Generated final : public Reader<T> {
  public:

@@ -18,9 +18,9 @@ namespace lockstep {
 
 /// What a function that makes a worker's data set is told. A worker is a rank, with one replica.
 struct InputContext {
-  std::uint64_t num_input_pipelines = 1;
-  std::uint64_t input_pipeline_id = 0;
-  std::uint64_t num_replicas_in_sync = 1;
+  std::uint64_t num_input_pipelines = 1;   ///< workers
+  std::uint64_t input_pipeline_id = 0;     ///< this worker among them
+  std::uint64_t num_replicas_in_sync = 1;  ///< of all workers together
 
   /// Examples of one replica's batch. Throws ConfigError where the global batch does not divide.
   std::uint64_t per_replica_batch_size(std::uint64_t global) const;
@@ -28,7 +28,7 @@ struct InputContext {
 
 /// What a function that makes a replica's value is told.
 struct ValueContext {
-  std::uint64_t replica_id_in_sync_group = 0;
+  std::uint64_t replica_id_in_sync_group = 0;  ///< this replica among all
   std::uint64_t num_replicas_in_sync = 1;
 };
 
@@ -52,6 +52,7 @@ class Strategy {
   Strategy(const Strategy&) = delete;
   Strategy& operator=(const Strategy&) = delete;
 
+  /// Replicas, one on each rank; and this rank's among them. Local.
   int num_replicas_in_sync() const noexcept { return comm_.size(); }
   int replica_id() const noexcept { return comm_.rank(); }
 

@@ -12,6 +12,7 @@
 
 namespace lockstep {
 
+/// What an element goes through: itself, or max(z, 0).
 enum class Activation { identity, relu };
 
 /// How a sum begins: anew, or from what the result holds, which is the sum so far over other inputs

@@ -13,8 +13,8 @@ namespace lockstep::train {
 struct SavedNetwork {
   std::filesystem::path folder;  ///< checkpoints/step-NNNNNNNN
   nn::NetworkShape shape;
-  CheckpointInfo info;
-  std::uint64_t weights_hash = 0;
+  CheckpointInfo info;             ///< how it was trained
+  std::uint64_t weights_hash = 0;  ///< as nn::weights_hash() of its weights gives it
 };
 
 /// The checkpoint that `path` means: itself, or the last (of the greatest step) in a run directory

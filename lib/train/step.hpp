@@ -62,6 +62,7 @@ enum class Exchange {
   partial_sums,
 };
 
+/// What a canonical step is made for.
 struct CanonicalOptions {
   optim::AdamOptions adam;
   const data::Plan* plan = nullptr;                         ///< of training

@@ -33,6 +33,10 @@ if(DNNL_INCLUDE_DIR AND DNNL_LIBRARY)
   endif()
 endif()
 
+if(LOCKSTEP_CUDA)
+  lockstep_needs(CUDAToolkit)
+endif()
+
 foreach(library hwy xxhash dnnl)
   if(${library}_FOUND)
     continue()

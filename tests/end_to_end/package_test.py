@@ -151,10 +151,11 @@ class Examples(CommandTest):
         self.assertEqual(len(set(outputs.values())), 1, outputs)
         return next(iter(outputs.values()))
 
-    def test_all_of_them_are_built_and_tested(self):
-        programs = {path.stem for path in EXAMPLES.glob("*.cpp")}
-        tested = {name.removeprefix("test_") for name in dir(self) if name.startswith("test_")}
-        self.assertLessEqual(programs, tested)
+    def test_every_other_program_prints_the_same_on_any_ranks(self):
+        for path in EXAMPLES.glob("*.cpp"):
+            if not hasattr(self, f"test_{path.stem}"):
+                with self.subTest(program=path.stem):
+                    self.assertTrue(self.assert_alike(self.outputs(path.stem)))
 
     def test_tutorial(self):
         run = self.train(TUTORIAL)
