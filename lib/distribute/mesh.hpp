@@ -1,0 +1,152 @@
+// Ranks in a grid of named dimensions, and the collectives along each of them, counted.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "collectives/communicator.hpp"
+#include "lib/distribute/mesh_shape.hpp"
+#include "lib/distribute/wrapping.hpp"
+
+namespace lockstep {
+
+/// Collectives that a rank took part in along dimensions of more than one rank, and the elements
+/// that reached it from others, padding of uneven pieces included.
+struct Traffic {
+  std::uint64_t all_gathers = 0;
+  std::uint64_t reduce_scatters = 0;
+  std::uint64_t all_to_alls = 0;
+  std::uint64_t all_reduces = 0;
+  std::uint64_t elements = 0;
+
+  bool operator==(const Traffic&) const = default;
+};
+
+/// "1 all-gather, 2 all-reduces, 24 elements".
+std::string to_text(const Traffic& traffic);
+
+/// Ranks of a communicator as a grid with named dimensions.
+///
+///   Mesh mesh(comm, {{"batch", 2}, {"model", 3}});  // rank 4 stands at batch 1, model 1
+///
+/// It stands for its MeshShape wherever layouts are made. The collectives below run among the ranks
+/// that differ in one dimension alone, in the order of their coordinate; each is called by all of
+/// those with equal counts. Sums are taken in the order of the coordinates, so their bits do not
+/// depend on the transport.
+/// Threads  that of the communicator, which must outlive the mesh; the mesh outlives its tensors.
+/// Errors   of the transport: comm::CommError.
+class Mesh {
+ public:
+  /// Errors   throws the same comm::AgreedError (2) on all ranks: ranks that give different
+  ///          dimensions, naming the odd one; what MeshShape refuses; sizes whose product is not
+  ///          the number of ranks.
+  /// Ranks    collective.
+  Mesh(comm::Communicator& comm, const std::vector<MeshDimension>& dimensions);
+  Mesh(const Mesh&) = delete;
+  Mesh& operator=(const Mesh&) = delete;
+
+  const MeshShape& shape() const noexcept { return shape_; }
+  operator const MeshShape&() const noexcept { return shape_; }
+  const std::vector<MeshDimension>& dimensions() const noexcept { return shape_.dimensions(); }
+
+  /// Ranks of the whole mesh, or along a dimension.
+  int size() const noexcept { return shape_.size(); }
+  int size(std::string_view name) const { return shape_.size(name); }
+
+  /// This rank, and where it stands.
+  int rank() const noexcept { return comm_.rank(); }
+  int coordinate(std::string_view name) const { return shape_.coordinate(rank(), name); }
+
+  /// All ranks, and those that differ from this one in `name` alone, by their coordinate there.
+  comm::Communicator& communicator() noexcept { return comm_; }
+  comm::Communicator& communicator(std::string_view name) { return *along_[shape_.index(name)]; }
+
+  /// `values` holds a block of equal length for each coordinate; this rank has filled its own.
+  template <Number T>
+  void all_gather(std::string_view name, std::span<T> values) {
+    auto& comm = communicator(name);
+    comm.all_gather(bytes_of(values));
+    count(&Traffic::all_gathers, comm, foreign(comm, values.size()));
+  }
+
+  /// As Communicator::all_to_all: block j of `send` goes to coordinate j.
+  template <Number T>
+  void all_to_all(std::string_view name, std::span<const T> send, std::span<T> receive) {
+    auto& comm = communicator(name);
+    comm.all_to_all(bytes_of(send), bytes_of(receive));
+    count(&Traffic::all_to_alls, comm, foreign(comm, send.size()));
+  }
+
+  /// `sum` becomes the sum over all coordinates of the block of this one. `values` holds size(name)
+  /// blocks as long as `sum`.
+  template <Number T>
+  void reduce_scatter(std::string_view name, std::span<const T> values, std::span<T> sum) {
+    auto& comm = communicator(name);
+    sum_own_block(comm, values, sum);
+    count(&Traffic::reduce_scatters, comm, foreign(comm, values.size()));
+  }
+
+  /// Replaces `values` by its sum over all coordinates: each adds up a part, which goes to all.
+  template <Number T>
+  void all_reduce(std::string_view name, std::span<T> values) {
+    auto& comm = communicator(name);
+    if (comm.size() == 1 || values.empty()) return;
+    const auto ranks = static_cast<std::size_t>(comm.size());
+    const std::size_t block = (values.size() + ranks - 1) / ranks;
+    std::vector<T> padded(ranks * block);
+    std::copy(values.begin(), values.end(), padded.begin());
+    std::vector<T> mine(block);
+    sum_own_block(comm, std::span<const T>(padded), std::span(mine));
+    const auto own = static_cast<std::size_t>(comm.rank()) * block;
+    std::copy(mine.begin(), mine.end(), padded.begin() + static_cast<std::ptrdiff_t>(own));
+    comm.all_gather(bytes_of(std::span(padded)));
+    std::copy_n(padded.begin(), values.size(), values.begin());
+    count(&Traffic::all_reduces, comm, 2 * foreign(comm, padded.size()));
+  }
+
+  /// What the collectives above moved since the mesh was made, or since the last reset. Local.
+  const Traffic& traffic() const noexcept { return traffic_; }
+  void reset_traffic() noexcept { traffic_ = {}; }
+
+ private:
+  template <class T>
+  static auto bytes_of(std::span<T> values) noexcept {
+    using Byte = std::conditional_t<std::is_const_v<T>, const std::uint8_t, std::uint8_t>;
+    return std::span<Byte>(reinterpret_cast<Byte*>(values.data()), values.size_bytes());
+  }
+
+  // Of so many elements in blocks, those of other ranks.
+  static std::size_t foreign(const comm::Communicator& comm, std::size_t elements) noexcept {
+    return elements - elements / static_cast<std::size_t>(comm.size());
+  }
+
+  void count(std::uint64_t Traffic::*kind, const comm::Communicator& comm, std::size_t elements) {
+    if (comm.size() == 1 || elements == 0) return;
+    ++(traffic_.*kind);
+    traffic_.elements += elements;
+  }
+
+  template <Number T>
+  static void sum_own_block(comm::Communicator& comm, std::span<const T> values, std::span<T> sum) {
+    std::vector<T> addends(values.size());
+    comm.all_to_all(bytes_of(values), bytes_of(std::span(addends)));
+    std::copy_n(addends.begin(), sum.size(), sum.begin());
+    for (std::size_t at = sum.size(); at < addends.size(); at += sum.size()) {
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = sharding::plus(sum[i], addends[at + i]);
+    }
+  }
+
+  comm::Communicator& comm_;
+  MeshShape shape_;
+  std::vector<std::unique_ptr<comm::Communicator>> owned_;
+  std::vector<comm::Communicator*> along_;  // by dimension
+  Traffic traffic_;
+};
+
+}  // namespace lockstep
