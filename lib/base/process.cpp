@@ -61,6 +61,12 @@ int bound_cores() {
 
 int machine_cores() { return std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN))); }
 
+int own_cores(int local_ranks, bool are_threads) {
+  const int shared = std::max(1, local_ranks);
+  return std::max(
+      1, are_threads ? bound_cores() / shared : std::min(bound_cores(), machine_cores() / shared));
+}
+
 std::uint64_t executable_hash() {
   std::ifstream file("/proc/self/exe", std::ios::binary);
   Hash hash;

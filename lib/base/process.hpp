@@ -21,6 +21,10 @@ int bound_cores();
 /// Cores of the machine that are online.
 int machine_cores();
 
+/// Cores of one of `local_ranks` ranks on this machine, without those of its neighbours; at
+/// least 1. Ranks that are threads share what this process may use.
+int own_cores(int local_ranks, bool are_threads);
+
 /// Hash of the running executable's bytes: equal iff the same build.
 std::uint64_t executable_hash();
 

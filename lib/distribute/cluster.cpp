@@ -1,6 +1,7 @@
 #include "lib/distribute/cluster.hpp"
 
 #include "collectives/agreement.hpp"
+#include "lib/base/process.hpp"
 #include "lib/base/text.hpp"
 
 namespace lockstep {
@@ -32,10 +33,12 @@ Cluster resolve_cluster(comm::Communicator& comm, const std::string& device) {
   const auto nodes = comm::gather_text(comm, std::to_string(place.node));
   const auto local_ranks = comm::gather_text(comm, std::to_string(place.local_rank));
   const auto devices = comm::gather_text(comm, device);
+  const bool threads = comm.backend() == std::string("threads");
+  const auto cores = comm::gather_text(comm, std::to_string(own_cores(place.local_ranks, threads)));
   Cluster cluster{.transport = comm.backend()};
   for (std::size_t i = 0; i < hosts.size(); ++i) {
-    cluster.replicas.push_back(
-        {hosts[i], std::stoi(nodes[i]), std::stoi(local_ranks[i]), devices[i]});
+    cluster.replicas.push_back({hosts[i], std::stoi(nodes[i]), std::stoi(local_ranks[i]),
+                                devices[i], std::stoi(cores[i])});
   }
   return cluster;
 }

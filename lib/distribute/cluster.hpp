@@ -14,6 +14,7 @@ struct ReplicaPlace {
   int node = 0;        ///< index of the machine
   int local_rank = 0;  ///< among the ranks of this machine
   std::string device;  ///< "cpu"
+  int cores = 1;       ///< its own: those it may run on, shared with the ranks bound to the same
 };
 
 /// All replicas of a job, the same on every rank.

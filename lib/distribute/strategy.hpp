@@ -4,6 +4,7 @@
 #include <concepts>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "lib/distribute/cluster.hpp"
+#include "lib/distribute/device_assignment.hpp"
 #include "lib/distribute/distributed_dataset.hpp"
 #include "lib/distribute/sources.hpp"
 
@@ -48,7 +50,12 @@ struct ValueContext {
 class Strategy {
  public:
   /// `device`: what this replica computes on, as cluster() shows it. Collective.
-  explicit Strategy(comm::Communicator& comm, const std::string& device = "cpu");
+  /// `assignment`: which devices compute which replica; built from resolve_cluster(comm, device).
+  /// Errors   throws the same comm::AgreedError (2) on all ranks: assignments that differ, naming
+  ///          the odd rank; an assignment whose replica r has devices of other ranks than r, or
+  ///          whose replicas are not as many as the ranks.
+  explicit Strategy(comm::Communicator& comm, const std::string& device = "cpu",
+                    std::optional<DeviceAssignment> assignment = std::nullopt);
   Strategy(const Strategy&) = delete;
   Strategy& operator=(const Strategy&) = delete;
 
@@ -58,6 +65,19 @@ class Strategy {
 
   /// Hosts, ranks and devices of the job. Local.
   const Cluster& cluster() const noexcept { return cluster_; }
+
+  /// As given. Local.
+  const std::optional<DeviceAssignment>& device_assignment() const noexcept { return assignment_; }
+
+  /// `value`, as it is. A rank computes with all of its devices, so that this names the logical
+  /// device that a value belongs to and moves nothing. Local.
+  /// Errors   throws ConfigError for an id that does not fit the partitions of a replica: those of
+  ///          the device assignment, 1 without it.
+  template <class T>
+  T assign_to_logical_device(T value, int logical_device_id) const {
+    require_logical_device(logical_device_id);
+    return value;
+  }
 
   /// Shares out a data set that is batched by the global batch size.
   ///
@@ -270,9 +290,11 @@ class Strategy {
   }
 
   std::string describe_texts(const std::string& mine) const;
+  void require_logical_device(int id) const;
 
   comm::Communicator& comm_;
   Cluster cluster_;
+  std::optional<DeviceAssignment> assignment_;
 };
 
 /// Outputs by the index that their elements carry, in global order, the same on every replica.
