@@ -45,7 +45,7 @@ std::unique_ptr<data::Source> open_test_set(const train::RunConfig& config,
 }
 
 void load(const train::RunConfig& config, const comm::Communicator& comm, InferenceJob& job) {
-  const train::Groups groups = job.mesh->groups();
+  const train::Groups groups(*job.mesh);
   const auto plan = train::evaluation_plan(job.test->records(), groups.batch.size());
   require_memory(job.saved.shape,
                  {.rows = plan.largest_piece(), .model_ranks = groups.model_ranks()}, comm.place(),
@@ -88,8 +88,8 @@ InferenceJob make_inference_job(const Arguments& arguments, const train::RunConf
                        {"the weights' hash", to_hex(job.saved.weights_hash)},
                        {"test set", job.test->identity()}},
                       "give all hosts the same files");
-  job.mesh = std::make_unique<train::Mesh>(
-      comm, train::mesh_of(config, static_cast<std::uint64_t>(comm.size())));
+  job.mesh =
+      train::make_mesh(comm, train::mesh_of(config, static_cast<std::uint64_t>(comm.size())));
   comm::together(comm, [&] { load(config, comm, job); });
   return job;
 }

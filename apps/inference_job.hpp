@@ -23,7 +23,7 @@ Syntax inference_syntax();
 /// training, so what it computes is the same bits as there, on any number of ranks.
 struct InferenceJob {
   train::SavedNetwork saved;
-  std::unique_ptr<train::Mesh> mesh;
+  std::unique_ptr<Mesh> mesh;
   std::unique_ptr<data::Source> test;
   std::unique_ptr<Products<float>> products;
   std::unique_ptr<nn::Network<float>> network;

@@ -82,7 +82,7 @@ void predict_on(const Arguments& arguments, const train::RunConfig& config,
   comm::together(comm, [&] {
     if (comm.rank() == 0) file.emplace(output);
   });
-  train::predict(*job.network, *job.reader, job.mesh->groups().batch,
+  train::predict(*job.network, *job.reader, train::Groups(*job.mesh).batch,
                  [&](std::span<const train::Prediction> batch) {
                    if (file)
                      file->write(batch);  // a mesh has several ranks that are first of theirs

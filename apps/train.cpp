@@ -65,10 +65,10 @@ Banner banner(const train::RunConfig& config, const TrainJob& job, comm::Communi
                             config.shuffle));
   if (job.transform) add("augment", config.augment + ", a function of seed, epoch and record");
   add("network", network_text(job.network->shape()));
-  const auto model = job.mesh->groups().model_ranks();
+  const auto model = train::Groups(*job.mesh).model_ranks();
   if (model > 1) {
     add("mesh", fmt::format("{} replicas of {} ranks, which share out the weights of dense layers",
-                            job.mesh->groups().batch.size(), model));
+                            train::Groups(*job.mesh).batch.size(), model));
   }
   add("batch", batch_text(job));
   if (const auto idle = job.plan->idle_ranks(); idle > 0) {
@@ -128,7 +128,7 @@ void train_on(const Arguments& arguments, const train::RunConfig& config,
   });
   train::Trainer trainer({config.epochs, config.steps, config.checkpoint_every, config.hash_every,
                           config.sentinel_steps, config.prefetch},
-                         *job.network, *job.step, *job.train, *job.test, job.mesh->groups());
+                         *job.network, *job.step, *job.train, *job.test, train::Groups(*job.mesh));
   train::RunReport report = trainer.run(observers);
   report.bytes_read = bytes_read(*job.data.train, comm);
   if (!speaks) return;

@@ -70,7 +70,7 @@ std::uint64_t prefetched_rows(const train::RunConfig& config, const data::Plan& 
 /// Products, first weights, and the step. `test_rows`: what evaluation needs.
 void make_replica(const train::RunConfig& config, const nn::NetworkShape& shape,
                   std::uint64_t test_rows, TrainJob& job) {
-  const train::Groups groups = job.mesh->groups();
+  const train::Groups groups(*job.mesh);
   comm::Communicator& batch = groups.batch;
   const bool canonical = config.reduction == "canonical";
   if (!canonical) require_canonical(config, groups);
@@ -135,9 +135,9 @@ TrainJob make_job(const train::RunConfig& config, comm::Communicator& comm) {
       comm, "the data of ranks",
       {{"training set", job.data.train->identity()}, {"test set", job.data.test->identity()}},
       "give all hosts the same files");
-  job.mesh = std::make_unique<train::Mesh>(
-      comm, train::mesh_of(config, static_cast<std::uint64_t>(comm.size())));
-  comm::Communicator& batch = job.mesh->groups().batch;
+  job.mesh =
+      train::make_mesh(comm, train::mesh_of(config, static_cast<std::uint64_t>(comm.size())));
+  comm::Communicator& batch = train::Groups(*job.mesh).batch;
   comm::together(comm, [&] {
     auto chosen = training_plan(config, job.data.train->records(), job.data.train->file_records(),
                                 static_cast<std::uint64_t>(batch.size()));

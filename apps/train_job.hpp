@@ -18,7 +18,7 @@ namespace lockstep::apps {
 struct TrainJob {
   data::DataSet data;
   std::optional<data::Plan> plan;
-  std::unique_ptr<train::Mesh> mesh;
+  std::unique_ptr<Mesh> mesh;
   std::string policy_reason;  ///< why the plan is of its policy
   int threads = 1;
   std::unique_ptr<Products<float>> products;

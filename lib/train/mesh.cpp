@@ -58,15 +58,15 @@ MeshSizes mesh_of(const RunConfig& config, std::uint64_t ranks) {
       "start as many ranks as the mesh has places, or use another mesh");
 }
 
-Mesh::Mesh(comm::Communicator& ranks, const MeshSizes& sizes) : ranks_(ranks) {
-  if (sizes.model == 1) return;
-  const int model = static_cast<int>(sizes.model);
-  batch_ = ranks.split(ranks.rank() % model);
-  model_ = ranks.split(ranks.rank() / model);
+std::unique_ptr<Mesh> make_mesh(comm::Communicator& ranks, const MeshSizes& sizes) {
+  return std::make_unique<Mesh>(
+      ranks, std::vector<MeshDimension>{{"batch", static_cast<int>(sizes.batch)},
+                                        {"model", static_cast<int>(sizes.model)}});
 }
 
-Groups Mesh::groups() const noexcept {
-  return model_ ? Groups(ranks_, *batch_, *model_) : Groups(ranks_);
-}
+Groups::Groups(Mesh& mesh)
+    : all(mesh.communicator()),
+      batch(mesh.communicator("batch")),
+      model(mesh.size("model") > 1 ? &mesh.communicator("model") : nullptr) {}
 
 }  // namespace lockstep::train

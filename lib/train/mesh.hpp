@@ -6,12 +6,13 @@
 #include <string>
 
 #include "collectives/communicator.hpp"
+#include "lib/distribute/mesh.hpp"
 #include "lib/train/config.hpp"
 
 namespace lockstep::train {
 
-/// Sizes of the mesh's dimensions. Rank r stands at (r / model, r % model): ranks that share a
-/// replica's weights are neighbours.
+/// Sizes of the dimensions "batch" and "model", in this order: ranks that share a replica's weights
+/// are neighbours.
 struct MeshSizes {
   std::uint64_t batch = 1;  ///< replicas, among which the plan deals examples
   std::uint64_t model = 1;  ///< ranks that share the weights of one replica's dense layers
@@ -29,32 +30,23 @@ void require_mesh(const std::string& text);
 struct Groups {
   /// Every rank has a whole replica.
   Groups(comm::Communicator& ranks) : all(ranks), batch(ranks) {}  // NOLINT: that is what it means
-  Groups(comm::Communicator& ranks, comm::Communicator& replicas, comm::Communicator& sharers)
-      : all(ranks), batch(replicas), model(&sharers) {}
+  /// Dimensions "batch" and "model", as make_mesh() has them. The mesh must outlive this.
+  Groups(Mesh& mesh);  // NOLINT
 
   /// Ranks that share one replica's weights.
   std::uint64_t model_ranks() const noexcept {
     return model == nullptr ? 1 : static_cast<std::uint64_t>(model->size());
   }
 
+  /// Whether all of them say so, who share one replica's weights and see different parts of them.
+  bool all_agree(bool ok) const { return model == nullptr ? ok : model->all_agree(ok); }
+
   comm::Communicator& all;
   comm::Communicator& batch;            ///< ranks that hold the same weights
   comm::Communicator* model = nullptr;  ///< ranks that share a replica's; null: nobody does
 };
 
-/// Owns the groups of a mesh.
-class Mesh {
- public:
-  /// Groups of one dimension are those of `ranks`, which must outlive the mesh.
-  /// Ranks    collective.
-  Mesh(comm::Communicator& ranks, const MeshSizes& sizes);
-
-  Groups groups() const noexcept;
-
- private:
-  comm::Communicator& ranks_;
-  std::unique_ptr<comm::Communicator> batch_;
-  std::unique_ptr<comm::Communicator> model_;
-};
+/// A mesh of these sizes. Collective.
+std::unique_ptr<Mesh> make_mesh(comm::Communicator& ranks, const MeshSizes& sizes);
 
 }  // namespace lockstep::train

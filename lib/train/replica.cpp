@@ -8,6 +8,8 @@
 #include "collectives/agreement.hpp"
 #include "lib/base/hash.hpp"
 #include "lib/base/process.hpp"
+#include "lib/train/sharded_dense.hpp"
+#include "lib/train/whole_weights.hpp"
 
 namespace lockstep::train {
 namespace {
@@ -33,21 +35,19 @@ std::unique_ptr<Products<float>> make_products(const ReplicaOptions& options,
 }  // namespace
 
 int own_cores(const comm::Communicator& comm) {
-  const int shared = comm.place().local_ranks;  // ranks as threads share what this process may use
-  const bool threads = std::string(comm.backend()) == "threads";
-  return std::max(
-      1, threads ? bound_cores() / shared : std::min(bound_cores(), machine_cores() / shared));
+  return lockstep::own_cores(comm.place().local_ranks, std::string(comm.backend()) == "threads");
 }
 
-Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, comm::Communicator& comm,
+Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Groups& groups,
                  const ReplicaOptions& options)
     : plan_(plan),
-      comm_(comm),
+      groups_(groups),
       exchange_(chosen_exchange(Exchange::automatic, {options.adam, &plan}, shape)),
-      products_(make_products(options, comm)),
-      network_(shape, rows_of(exchange_, plan, comm.size()), *products_,
-               static_cast<std::size_t>(comm.size()), comm.memory()),
-      step_(make_canonical_step(network_, exchange_, {options.adam, &plan}, comm)) {
+      products_(make_products(options, groups.all)),
+      network_(shape, rows_of(exchange_, plan, groups.batch.size()), *products_,
+               static_cast<std::size_t>(groups.batch.size()), groups.batch.memory(),
+               make_layers_of(shape, groups)),
+      step_(make_canonical_step(network_, exchange_, {options.adam, &plan}, groups.batch)) {
   nn::initialise(network_, options.seed);
 }
 
@@ -63,7 +63,7 @@ void Replica::fill(nn::Rows rows, std::span<const float> features) {
 
 nn::Tally Replica::train(std::span<const float> features, std::span<const std::int32_t> labels) {
   const std::uint64_t step = steps_ % plan_.steps();
-  const data::Range piece = plan_.rows(step, static_cast<std::uint64_t>(comm_.rank()));
+  const data::Range piece = plan_.rows(step, static_cast<std::uint64_t>(groups_.batch.rank()));
   if (labels.size() != piece.size()) {
     throw std::invalid_argument("Replica: " + std::to_string(labels.size()) +
                                 " labels, where the plan's step has " +
@@ -82,14 +82,15 @@ nn::Tally Replica::train(std::span<const float> features, std::span<const std::i
                                         .step = step},
                                        seconds);
   if (!std::isfinite(result.tally.loss_sum)) diverged("loss");
-  if (!result.finite) diverged("gradient");
+  if (!groups_.all_agree(result.finite)) diverged("gradient");
   ++steps_;
   return result.tally;
 }
 
 Evaluation Replica::evaluate(data::Source& source) {
-  data::BatchReader reader(source, evaluation_plan(source.records(), comm_.size()), comm_.rank());
-  return train::evaluate(network_, reader, comm_);
+  data::BatchReader reader(source, evaluation_plan(source.records(), groups_.batch.size()),
+                           groups_.batch.rank());
+  return train::evaluate(network_, reader, groups_.batch);
 }
 
 std::vector<std::int32_t> Replica::predict(std::span<const float> features) {
@@ -109,8 +110,8 @@ std::vector<std::int32_t> Replica::predict(std::span<const float> features) {
 }
 
 std::uint64_t Replica::weights_hash() {
-  const std::uint64_t hash = nn::weights_hash(network_.parameters());
-  comm::require_equal(comm_, "the replica after step " + std::to_string(steps_),
+  const std::uint64_t hash = whole_hash(network_.parameters(), groups_);
+  comm::require_equal(groups_.all, "the replica after step " + std::to_string(steps_),
                       {{"the weights' hash", to_hex(hash)}},
                       "look for faulty memory on the odd rank's host", ExitCode::invariant);
   return hash;

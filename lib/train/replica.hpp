@@ -11,6 +11,7 @@
 #include "data/source.hpp"
 #include "lib/nn/network.hpp"
 #include "lib/train/evaluation.hpp"
+#include "lib/train/mesh.hpp"
 #include "lib/train/step.hpp"
 
 namespace lockstep::train {
@@ -36,9 +37,13 @@ class Replica {
   /// Makes the first weights of a network of `shape` that is to be trained along `plan`, as
   /// DistributedDataset::plan() has it.
   ///
-  /// Errors   throws ConfigError for instructions that this processor lacks; std::bad_alloc.
+  /// `groups`: a communicator, or a mesh, whose ranks of "model" share out dense layers and whose
+  /// ranks of "batch" the plan counts.
+  /// Errors   throws ConfigError for instructions that this processor lacks, or layers narrower
+  /// than
+  ///          "model"; std::bad_alloc.
   /// Ranks    collective.
-  Replica(const nn::NetworkShape& shape, const data::Plan& plan, comm::Communicator& comm,
+  Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Groups& groups,
           const ReplicaOptions& options = {});
 
   nn::Network<float>& network() noexcept { return network_; }
@@ -67,7 +72,7 @@ class Replica {
   ///
   /// Shapes   features [b, shape.features] row-major, any b; returns [b].
   /// Errors   throws std::invalid_argument for other shapes.
-  /// Ranks    local.
+  /// Ranks    local; collective over "model" of a mesh.
   std::vector<std::int32_t> predict(std::span<const float> features);
 
   /// The weights' hash, after comparing that of all ranks.
@@ -81,7 +86,7 @@ class Replica {
   void fill(nn::Rows rows, std::span<const float> features);
 
   const data::Plan& plan_;
-  comm::Communicator& comm_;
+  Groups groups_;
   Exchange exchange_;
   std::unique_ptr<Products<float>> products_;
   nn::Network<float> network_;

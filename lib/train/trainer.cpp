@@ -140,7 +140,7 @@ nn::Tally Trainer::train_step(std::uint64_t epoch, std::uint64_t step, PhaseSeco
   seconds.reduce = phase.take();  // whoever is early waits here
   const StepResult result = update_.run(batch, seconds);
   require_finite(std::isfinite(result.tally.loss_sum), step_ + 1, "loss");
-  require_finite(agreed(result.finite), step_ + 1, "gradient");
+  require_finite(groups_.all_agree(result.finite), step_ + 1, "gradient");
   return result.tally;
 }
 
@@ -185,11 +185,6 @@ void Trainer::require_same_replicas(std::uint64_t hash) {
                       "the weights saved before are those of rank 0; look for faulty memory on the "
                       "odd rank's host",
                       ExitCode::invariant);
-}
-
-/// Ranks that share out weights see different parts of them.
-bool Trainer::agreed(bool ok) {
-  return groups_.model == nullptr ? ok : groups_.model->all_agree(ok);
 }
 
 /// Runs `work`, in which the ranks of `batch` throw an AgreedError together; then all ranks do.

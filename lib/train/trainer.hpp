@@ -59,7 +59,6 @@ class Trainer {
   nn::Tally train_step(std::uint64_t epoch, std::uint64_t step, PhaseSeconds& seconds);
   std::vector<std::pair<std::string, std::uint64_t>> hashes_due() const;
   void fail_together(const std::function<void()>& work);
-  bool agreed(bool ok);
   void save(const std::vector<Observer*>& observers);
   static void require_finite(bool finite, std::uint64_t step, const char* what);
   void require_same_replicas(std::uint64_t hash);

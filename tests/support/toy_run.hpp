@@ -47,8 +47,9 @@ struct ToyResult {
 
 inline ToyResult train_toy(comm::Communicator& all, const ToyRun& run,
                            const std::vector<train::Observer*>& observers = {}) {
-  const train::Mesh mesh(all, {static_cast<std::uint64_t>(all.size()) / run.model, run.model});
-  const train::Groups groups = mesh.groups();
+  const auto mesh =
+      train::make_mesh(all, {static_cast<std::uint64_t>(all.size()) / run.model, run.model});
+  const train::Groups groups(*mesh);
   comm::Communicator& comm = groups.batch;
   constexpr std::size_t features = 12;
   constexpr int classes = 4;
