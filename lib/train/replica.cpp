@@ -14,6 +14,18 @@
 namespace lockstep::train {
 namespace {
 
+const data::Plan& fitting(const data::Plan& plan, const comm::Communicator& comm) {
+  if (plan.options().ranks != static_cast<std::uint64_t>(comm.size())) {
+    throw std::invalid_argument("Replica: a plan for " + std::to_string(plan.options().ranks) +
+                                " ranks, where there are " + std::to_string(comm.size()));
+  }
+  if (plan.steps() == 0) {
+    throw ConfigError("a plan without a step: drop_remainder leaves no batch",
+                      "use smaller batches, or keep the remainder");
+  }
+  return plan;
+}
+
 /// What training and evaluation need, whatever the number of records.
 std::size_t rows_of(Exchange exchange, const data::Plan& plan, int ranks) {
   return std::max(rows_needed(exchange, plan),
@@ -40,7 +52,7 @@ int own_cores(const comm::Communicator& comm) {
 
 Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Groups& groups,
                  const ReplicaOptions& options)
-    : plan_(plan),
+    : plan_(fitting(plan, groups.batch)),
       groups_(groups),
       exchange_(chosen_exchange(Exchange::automatic, {options.adam, &plan}, shape)),
       products_(make_products(options, groups.all)),

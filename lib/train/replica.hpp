@@ -39,9 +39,9 @@ class Replica {
   ///
   /// `groups`: a communicator, or a mesh, whose ranks of "model" share out dense layers and whose
   /// ranks of "batch" the plan counts.
-  /// Errors   throws ConfigError for instructions that this processor lacks, or layers narrower
-  /// than
-  ///          "model"; std::bad_alloc.
+  /// Errors   throws ConfigError: a plan without a step, instructions that this processor lacks,
+  ///          layers narrower than "model"; std::invalid_argument: a plan of other ranks;
+  ///          std::bad_alloc.
   /// Ranks    collective.
   Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Groups& groups,
           const ReplicaOptions& options = {});

@@ -89,6 +89,10 @@ TEST_CASE("a replica refuses what does not fit its step", "[train]") {
     CHECK(replica.steps() == 0);
     CHECK_NOTHROW(replica.train(x, labels));
     CHECK(replica.steps() == 1);
+    CHECK_THROWS_AS(train::Replica({features, {}, classes}, plan_for(2), comm, options),
+                    std::invalid_argument);
+    const data::Plan empty({.records = 10, .batch_size = 24, .drop_remainder = true});
+    CHECK_THROWS_AS(train::Replica({features, {}, classes}, empty, comm, options), ConfigError);
     x[0] = std::numeric_limits<float>::infinity();
     CHECK_THROWS_AS(replica.train(x, labels), comm::AgreedError);
   });
