@@ -1,6 +1,7 @@
 // All that most programs on the library include.
 //
 //   strategy, values     tf.distribute's model over any communicator    distribute/strategy.hpp
+//   mesh, layout         DTensor's model: tensors spread over ranks     distribute/dtensor_math.hpp
 //   Replica              a network and its step in one object           train/replica.hpp
 //   run_replicas         main(), on ranks                               launch/replicas.hpp
 #pragma once
@@ -10,6 +11,7 @@
 #include "lib/base/errors.hpp"
 #include "lib/base/hash.hpp"
 #include "lib/base/text.hpp"
+#include "lib/distribute/dtensor_math.hpp"
 #include "lib/distribute/strategy.hpp"
 #include "lib/launch/replicas.hpp"
 #include "lib/train/replica.hpp"

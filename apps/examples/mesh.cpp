@@ -2,7 +2,6 @@
 //
 //   mesh --ranks 6, or mpirun -n 6 mesh
 #include <cstdio>
-#include <lockstep/distribute/dtensor_math.hpp>
 #include <lockstep/lockstep.hpp>
 
 using namespace lockstep;
