@@ -5,10 +5,10 @@
 namespace lockstep::nn {
 namespace {
 
-/// Elements of windows that stay in the cache between gathering and the product; and those of a
-/// piece of leaves, whose sums cost more to add than they have rows.
+/// Elements of windows that stay in a core's cache between gathering and the product; and those of
+/// a piece of leaves, whose sums cost more to add than they have rows.
 constexpr std::size_t most_cached = 1 << 16;
-constexpr std::size_t most_summed = 1 << 20;
+constexpr std::size_t most_summed = 1 << 18;
 
 template <class Real>
 class ConvolutionLayer final : public Layer<Real> {
@@ -45,7 +45,7 @@ class ConvolutionLayer final : public Layer<Real> {
       const Matrix<Real> gradients = windows(pass, count);
       pass.products.backward_input(by_position(rows_of(dz, first, count)), weights(pass), gradients,
                                    Activation::identity, gradients);
-      windows_.scatter(Matrix<const Real>(gradients), rows_of(dx, first, count));
+      scatter(gradients, rows_of(dx, first, count));
     });
     through(below, x, dx);
   }
@@ -84,16 +84,29 @@ class ConvolutionLayer final : public Layer<Real> {
     return {memory.data(), rows, windows_.size()};
   }
 
+  /// Of every image of x.
   Matrix<const Real> gathered(const Pass<Real>& pass, Matrix<const Real> x) const {
     const Matrix<Real> result = windows(pass, x.rows);
-    windows_.gather(x, result);
+    share(x.rows, 1, [&](Slice images, std::size_t) {
+      for (std::size_t i = images.first; i < images.last; ++i) {
+        windows_.gather(x.row(i).data(), result.row(i * positions_).data());
+      }
+    });
     return result;
+  }
+
+  void scatter(Matrix<const Real> windows, Matrix<Real> dx) const {
+    share(dx.rows, 1, [&](Slice images, std::size_t) {
+      for (std::size_t i = images.first; i < images.last; ++i) {
+        windows_.scatter(windows.row(i * positions_).data(), dx.row(i).data());
+      }
+    });
   }
 
   template <class Work>
   void for_pieces(std::size_t rows, Work work) const {
     const std::size_t piece =
-        std::max<std::size_t>(1, most_cached / (positions_ * windows_.size()));
+        std::max<std::size_t>(1, most_cached / (positions_ * windows_.size())) * product_threads();
     for (std::size_t first = 0; first < rows; first += piece) {
       work(first, std::min(piece, rows - first));
     }

@@ -103,13 +103,12 @@ std::string NetworkShape::text() const {
 }
 
 std::vector<LayerSpec> lenet_layers() {
-  return {Convolution{6, 5, Padding::same, Activation::relu},
+  return {Convolution{20, 5, Padding::valid, Activation::relu},
           Pool{Pooling::max, 2},
-          Convolution{16, 5, Padding::valid, Activation::relu},
+          Convolution{50, 5, Padding::valid, Activation::relu},
           Pool{Pooling::max, 2},
           Flatten{},
-          Dense{120, Activation::relu},
-          Dense{84, Activation::relu}};
+          Dense{500, Activation::relu}};
 }
 
 }  // namespace lockstep::nn

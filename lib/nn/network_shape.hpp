@@ -54,8 +54,10 @@ struct NetworkShape {
   std::string text() const;
 };
 
-/// LeNet-5 with ReLU and max pooling, but for its last layer: for images of about 28 x 28.
-/// Source   LeCun et al. 1998, "Gradient-based learning applied to document recognition", II.B.
+/// LeNet with Caffe's widths and ReLU after its convolutions, but for its last layer: for images of
+/// about 28 x 28.
+/// Source   Caffe, examples/mnist/lenet.prototxt; after LeCun et al. 1998, "Gradient-based learning
+///          applied to document recognition", II.B.
 std::vector<LayerSpec> lenet_layers();
 
 }  // namespace lockstep::nn

@@ -9,6 +9,7 @@
 
 #include "lib/numerics/matrix.hpp"
 #include "lib/numerics/slice.hpp"
+#include "lib/numerics/threads.hpp"
 
 namespace lockstep {
 
@@ -85,8 +86,5 @@ enum class Simd { automatic, scalar, avx2, avx512 };
 /// Weights in panels (panels.hpp), every element a fixed expression (strict.hpp).
 /// Errors   throws ConfigError where this processor lacks the instructions.
 std::unique_ptr<Products<float>> make_strict_products(Simd simd);
-
-/// Threads that this rank's products use from now on, at least 1. Local to the calling thread.
-void set_product_threads(int threads);
 
 }  // namespace lockstep

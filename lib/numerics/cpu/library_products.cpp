@@ -1,6 +1,5 @@
 // The `library` products: oneDNN's in float, plain loops in double (which only tests use).
 #include <dnnl.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <cassert>
@@ -120,7 +119,5 @@ std::unique_ptr<Products<Real>> make_library_products() {
 
 template std::unique_ptr<Products<float>> make_library_products();
 template std::unique_ptr<Products<double>> make_library_products();
-
-void set_product_threads(int threads) { omp_set_num_threads(std::max(1, threads)); }
 
 }  // namespace lockstep

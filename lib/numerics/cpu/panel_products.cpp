@@ -1,6 +1,4 @@
 // The `strict` products as Products: weights in panels, and threads that share rows or a slice.
-#include <omp.h>
-
 #include <algorithm>
 #include <vector>
 
@@ -75,28 +73,11 @@ class PanelProducts final : public Products<float> {
   /// Scratch for every thread; takes memory only when a call is the largest so far.
   void reserve(std::size_t rows, std::size_t outputs) {
     const std::size_t floats = strict_scratch_size(rows, outputs);
-    const auto threads = static_cast<std::size_t>(omp_get_max_threads());
+    const std::size_t threads = product_threads();
     if (floats <= scratch_floats_ && threads <= scratch_.size()) return;
     scratch_floats_ = std::max(floats, scratch_floats_);
     scratch_.clear();
     for (std::size_t i = 0; i < threads; ++i) scratch_.emplace_back(scratch_floats_);
-  }
-
-  /// Calls work(part, thread) with parts of [0, count), each a multiple of `unit` but the last.
-  template <class Work>
-  static void share(std::size_t count, std::size_t unit, Work work) {
-    const int threads = omp_get_max_threads();
-    if (threads == 1) {
-      work(Slice{0, count}, std::size_t{0});
-      return;
-    }
-    const auto parts = static_cast<std::size_t>(threads);
-    const std::size_t each = ((count + parts - 1) / parts + unit - 1) / unit * unit;
-#pragma omp parallel for schedule(static, 1) num_threads(threads)
-    for (std::size_t i = 0; i < parts; ++i) {
-      const Slice mine = {std::min(count, i * each), std::min(count, (i + 1) * each)};
-      if (mine.size() > 0) work(mine, i);
-    }
   }
 
   const StrictProducts& strict_;

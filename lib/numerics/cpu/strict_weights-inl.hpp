@@ -165,10 +165,10 @@ void weights_strip(const WeightsCall& c, Slice slice, std::size_t first, std::si
   }
 }
 
-/// x has rows `x_step` apart: I, or 0 for the one that makes db of dW.
-void weights_slice(const float* x, std::size_t x_step, Matrix<const float> dz, std::size_t leaf,
-                   const Panels& layout, Slice slice, std::span<float> dw,
-                   std::span<float> scratch) {
+void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf, Slice slice,
+                      std::span<float> dw, std::span<float> scratch) {
+  const Panels layout{x.cols, dz.cols};
+  assert(x.rows == dz.rows);
   assert(dw.size() == slice.size() && slice.last <= layout.size() && leaf > 0);
   assert(scratch.size() >= strict_scratch_size(dz.rows, dz.cols));
   if (dz.rows == 0) return std::fill(dw.begin(), dw.end(), 0.0F);
@@ -187,27 +187,47 @@ void weights_slice(const float* x, std::size_t x_step, Matrix<const float> dz, s
   for (std::size_t k = 0; k < layout.inputs; k += strip_inputs) {
     const std::size_t last = std::min(k + strip_inputs, layout.inputs);
     for (std::size_t g = k; g < last; g += group_inputs) {
-      pack(x + g, x_step, dz.rows, last - g, group_inputs, call.factors + (g - k) * dz.rows);
+      pack(x.data + g, x.cols, dz.rows, last - g, group_inputs, call.factors + (g - k) * dz.rows);
     }
     weights_strip(call, slice, k, last, dw.data());
   }
 }
 
-void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf, Slice slice,
-                      std::span<float> dw, std::span<float> scratch) {
-  assert(x.rows == dz.rows);
-  weights_slice(x.data, x.cols, dz, leaf, {x.cols, dz.cols}, slice, dw, scratch);
+/// The sums of all rows' columns that begin at `dz`, of which `exist` do.
+void bias_columns(const float* dz, Matrix<const float> all, std::size_t leaf, std::size_t exist,
+                  float* waiting, std::array<float, most_columns>& out) {
+  constexpr std::size_t V = most_vectors;
+  hn::Mask<decltype(tag)> masks[V];
+  for (std::size_t v = 0; v < V; ++v) masks[v] = first_lanes(exist - std::min(exist, v * lanes));
+  Sums<1, V> sums;
+  for (std::size_t q = 0, i = 0; i < all.rows; ++q) {
+    clear(sums);
+    for (const std::size_t end = i + std::min(leaf, all.rows - i); i < end; ++i, dz += all.cols) {
+      LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
+        const Vector row = hn::MaskedLoad(masks[v], tag, dz + v * lanes);
+        sums.at[0][v] = hn::Add(row, sums.at[0][v]);
+      }
+    }
+    climb(sums, waiting, q, i == all.rows);
+  }
+  LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
+    hn::StoreU(one_nan(sums.at[0][v]), tag, out.data() + v * lanes);
+  }
 }
 
-/// fma(1, dz, a) is dz + a, bit by bit: db is the dW of one more input that is always 1.
+/// Leaf by leaf from dz as it stands: nothing is packed.
 void backward_bias(Matrix<const float> dz, std::size_t leaf, Slice slice, std::span<float> db,
                    std::span<float> scratch) {
-  static constexpr auto ones = [] {
-    std::array<float, round_to_unit(group_inputs)> values{};
-    values.fill(1);
-    return values;
-  }();
-  weights_slice(ones.data(), 0, dz, leaf, {1, dz.cols}, slice, db, scratch);
+  assert(db.size() == slice.size() && slice.last <= round_to_unit(dz.cols) && leaf > 0);
+  assert(scratch.size() >= strict_scratch_size(dz.rows, dz.cols));
+  if (dz.rows == 0) return std::fill(db.begin(), db.end(), 0.0F);
+  alignas(64) std::array<float, most_columns> sums;
+  for (std::size_t j = slice.first; j < slice.last; j += most_columns) {
+    const std::size_t exist = std::min(most_columns, dz.cols - std::min(dz.cols, j));
+    bias_columns(dz.data + j, dz, leaf, exist, scratch.data(), sums);
+    const std::size_t count = std::min(most_columns, slice.last - j);
+    std::copy_n(sums.begin(), count, db.begin() + static_cast<std::ptrdiff_t>(j - slice.first));
+  }
 }
 
 }  // namespace

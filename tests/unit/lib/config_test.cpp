@@ -149,10 +149,10 @@ TEST_CASE("a bad layer is refused with its place", "[config][layers]") {
 TEST_CASE("a model that the data or other settings do not fit is refused", "[config][layers]") {
   RunConfig config;
   set_value(config, "", "model", "lenet");
-  CHECK(network_of(config, {28, 28}).parameters() == 61706);
+  CHECK(network_of(config, {28, 28}).parameters() == 431080);
   CHECK_THROWS_WITH(network_of(config, {784}),
-                    Contains("layer 1 (conv 6@5x5)") && Contains("takes images"));
-  CHECK_THROWS_WITH(network_of(config, {5, 5, 3}), Contains("layer 3") && Contains("kernel of 5"));
+                    Contains("layer 1 (conv 20@5x5)") && Contains("takes images"));
+  CHECK_THROWS_WITH(network_of(config, {8, 8, 3}), Contains("layer 3") && Contains("kernel of 5"));
   set_value(config, "", "layers", "32");
   CHECK_THROWS_WITH(network_of(config, {28, 28}), Contains("layers with model lenet"));
   RunConfig listed;

@@ -1,0 +1,35 @@
+// The threads of a rank: those that the products use, for whoever computes rows beside them.
+#pragma once
+
+#include <cstddef>
+
+#include "lib/numerics/slice.hpp"
+
+namespace lockstep {
+
+/// Threads that this rank's products use from now on, at least 1. Local to the calling thread.
+void set_product_threads(int threads);
+
+/// How many they are.
+std::size_t product_threads() noexcept;
+
+/// A call of `work` with one part of a range, by the thread of that number.
+struct SharedWork {
+  void (*call)(const void* work, Slice part, std::size_t thread);
+  const void* work;
+};
+
+void share_between_threads(std::size_t count, std::size_t unit, SharedWork work);
+
+/// Calls work(part, thread) with parts of [0, count), each a multiple of `unit` but the last, on
+/// the products' threads; at most one call for each thread, and none without anything to do.
+/// `work` may not throw, nor share further.
+template <class Work>
+void share(std::size_t count, std::size_t unit, const Work& work) {
+  const auto call = [](const void* w, Slice part, std::size_t thread) {
+    (*static_cast<const Work*>(w))(part, thread);
+  };
+  share_between_threads(count, unit, {call, &work});
+}
+
+}  // namespace lockstep

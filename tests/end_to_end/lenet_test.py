@@ -1,0 +1,35 @@
+"""LeNet on real MNIST: what it reaches after three epochs, and one hash on any number of ranks."""
+
+import unittest
+
+import command
+from tutorial_test import MNIST
+
+PART = "--train-limit 700 --test-limit 200 --epochs 1"
+WORLDS = [{"ranks": 1}, {"ranks": 2}, {"ranks": 3}, {"threads": 3}, {"ranks": 5}]
+
+
+@unittest.skipUnless(MNIST.is_dir(), f"{MNIST}: no MNIST there; set LOCKSTEP_MNIST to its folder, "
+                                     "or fetch it with scripts/get_mnist.sh")
+class LeNet(command.CommandTest):
+    def hash_of(self, name, *args, **world):
+        run = self.train("--model lenet --data", MNIST, PART, *args, name=name, **world)
+        return (run.summary["weights_hash"], *run.losses)
+
+    def test_one_hash(self):
+        found = {str(world): self.hash_of(f"world-{number}", "--threads 1", **world)
+                 for number, world in enumerate(WORLDS)}
+        found["2 threads of products"] = self.hash_of("products", "--threads 2", ranks=1)
+        found["batches read ahead"] = self.hash_of("ahead", "--prefetch 2 --threads 3", threads=1)
+        self.assertEqual(len(set(found.values())), 1, found)
+
+    def test_three_epochs(self):
+        """About 99 %, whatever the seed: lib/nn/README.md."""
+        run = self.train("--model lenet --data", MNIST, "--threads 1", ranks=2, limit=600)
+        epochs = run.summary["epochs"]
+        self.assertEqual(len(epochs), 3)
+        self.assertGreaterEqual(epochs[-1]["test_accuracy"], 0.985)
+
+
+if __name__ == "__main__":
+    unittest.main()
