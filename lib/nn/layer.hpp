@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lib/base/aligned.hpp"
+#include "lib/nn/batch_sums.hpp"
 #include "lib/nn/network_shape.hpp"
 #include "lib/nn/parameters.hpp"
 #include "lib/numerics/matrix.hpp"
@@ -48,6 +49,7 @@ struct Pass {
   std::size_t tensor;  ///< the layer's first in the block
   Scratch<Real>& scratch;
   std::optional<Draws> draws;  ///< none: evaluation
+  BatchSums* batch = nullptr;  ///< null: evaluation, or no layer sums over the batch
 };
 
 /// A slice of the gradient block that is asked for.
@@ -98,6 +100,10 @@ class Layer {
     return {};
   }
 
+  /// Whether passes of training sum over the global batch (Pass::batch). Then every rank's
+  /// forward() and backward_input() are collective, and rows depend on the whole batch.
+  virtual bool sums_over_batch() const noexcept { return false; }
+
   virtual void forward(const Pass<Real>& pass, Matrix<const Real> x, Matrix<Real> y) = 0;
 
   /// The gradient by x, times the derivative of `below`, the activation that gave x.
@@ -109,6 +115,10 @@ class Layer {
   virtual void weight_gradients(const Pass<Real>& /*pass*/, Matrix<const Real> /*x*/,
                                 Matrix<const Real> /*dz*/, std::size_t /*leaf*/,
                                 const GradientSlice<Real>& /*out*/) {}
+
+  /// After the backward pass of a step: may change those of its tensors, from `tensor` on, whose
+  /// gradients are always zero, on every rank alike.
+  virtual void end_training_pass(ParameterBlock<Real>& /*block*/, std::size_t /*tensor*/) {}
 
  private:
   std::size_t inputs_;

@@ -1,5 +1,6 @@
 // Layers as keys and values, and back.
 #include <algorithm>
+#include <optional>
 
 #include "lib/base/errors.hpp"
 #include "lib/base/text.hpp"
@@ -44,7 +45,8 @@ class Reader {
                       " is not a whole number in [1, " + std::to_string(most) + "]");
   }
 
-  double share(const char* key) const {
+  double share(const char* key, std::optional<double> otherwise = std::nullopt) const {
+    if (otherwise && find(key) == nullptr) return *otherwise;
     const FieldValue& value = required(key);
     const auto* whole = std::get_if<std::uint64_t>(&value);
     const auto* number = std::get_if<double>(&value);
@@ -132,6 +134,9 @@ struct FieldsOf {
     return {{"kind", "dropout"}, {"rate", layer.rate}};
   }
   Fields operator()(const LayerNorm&) const { return {{"kind", "layer-norm"}}; }
+  Fields operator()(const BatchNorm& layer) const {
+    return {{"kind", "batch-norm"}, {"momentum", layer.momentum}};
+  }
 };
 
 }  // namespace
@@ -139,8 +144,8 @@ struct FieldsOf {
 Fields fields_of(const LayerSpec& layer) { return std::visit(FieldsOf(), layer); }
 
 LayerSpec layer_of(const Fields& fields) {
-  static const Words kinds = {"dense",   "conv",    "max-pool",  "average-pool",
-                              "flatten", "dropout", "layer-norm"};
+  static const Words kinds = {"dense",   "conv",    "max-pool",   "average-pool",
+                              "flatten", "dropout", "layer-norm", "batch-norm"};
   const Reader reader(fields);
   const auto kind = std::find_if(fields.begin(), fields.end(),
                                  [](const auto& field) { return field.first == "kind"; });
@@ -152,7 +157,10 @@ LayerSpec layer_of(const Fields& fields) {
     case 3: return pool(Pooling::average, reader);
     case 4: reader.require_known({}); return Flatten{};
     case 5: reader.require_known({"rate"}); return Dropout{reader.share("rate")};
-    default: reader.require_known({}); return LayerNorm{};
+    case 6: reader.require_known({}); return LayerNorm{};
+    default:
+      reader.require_known({"momentum"});
+      return BatchNorm{reader.share("momentum", BatchNorm().momentum)};
   }
 }
 

@@ -88,9 +88,12 @@ double weights_of(const LayerSpec& layer, const Extent& input) {
             const auto kernel = static_cast<double>(convolution.kernel);
             return (kernel * kernel * channels + 1) * static_cast<double>(convolution.filters);
           },
-          [&](const LayerNorm&) { return 2 * channels; }, [](const auto&) { return 0.0; }},
+          [&](const LayerNorm&) { return 2 * channels; },
+          [&](const BatchNorm&) { return 4 * channels; }, [](const auto&) { return 0.0; }},
       layer);
 }
+
+bool sums_over_batch(const LayerSpec& layer) { return std::holds_alternative<BatchNorm>(layer); }
 
 std::string text_of(const LayerSpec& layer) {
   const auto text = [](std::size_t count) { return std::to_string(count); };
@@ -105,7 +108,8 @@ std::string text_of(const LayerSpec& layer) {
           },
           [](const Flatten&) { return std::string("flatten"); },
           [](const Dropout& dropout) { return "dropout " + literal_of(FieldValue(dropout.rate)); },
-          [](const LayerNorm&) { return std::string("layer-norm"); }},
+          [](const LayerNorm&) { return std::string("layer-norm"); },
+          [](const BatchNorm&) { return std::string("batch-norm"); }},
       layer);
 }
 

@@ -66,15 +66,25 @@ struct Dropout {
 /// then a gain and a bias a channel.
 struct LayerNorm {};
 
-using LayerSpec = std::variant<Dense, Convolution, Pool, Flatten, Dropout, LayerNorm>;
+/// Each channel to mean 0 and variance 1 over all examples and pixels of the global batch, then a
+/// gain and a bias a channel. Evaluation takes running statistics instead; after each step
+/// running = running * momentum + (the batch's) * (1 - momentum).
+struct BatchNorm {
+  double momentum = 0.9;
+};
+
+using LayerSpec = std::variant<Dense, Convolution, Pool, Flatten, Dropout, LayerNorm, BatchNorm>;
 
 /// What comes out of a layer.
 /// Errors   throws ConfigError, with the reason alone: it cannot take this input, or gives more
 ///          values than anybody can mean.
 Extent output_of(const LayerSpec& layer, const Extent& input);
 
-/// Weights of the layer; in double, so that no width overflows it.
+/// Weights of the layer, running statistics among them; in double, so that no width overflows it.
 double weights_of(const LayerSpec& layer, const Extent& input);
+
+/// Whether its training sums over the global batch, so that rows depend on each other.
+bool sums_over_batch(const LayerSpec& layer);
 
 /// "conv 6@5x5".
 std::string text_of(const LayerSpec& layer);

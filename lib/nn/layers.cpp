@@ -23,6 +23,9 @@ struct Make {
   std::unique_ptr<Layer<Real>> operator()(const LayerNorm&) const {
     return make_layer_norm<Real>(input);
   }
+  std::unique_ptr<Layer<Real>> operator()(const BatchNorm& spec) const {
+    return make_batch_norm<Real>(spec, input);
+  }
 };
 
 }  // namespace

@@ -32,6 +32,9 @@ std::vector<NumberedLayer<Real>> make_layers(const NetworkShape& shape);
 ///                below rate * 2^32 is zero
 ///   layer norm   m = sum(x) / C, s = sum((x - m)^2) / C, each in order; y = (x - m) /
 ///                sqrt(s + 1e-5) * gain + bias, every operation rounded
+///   batch norm   as layer norm, but with m = S1 / N and s = S2 / N - m^2 of the sums S1 of x and S2
+///                of x^2 over the batch (batch_sums.hpp), N terms a channel, and 1 / sqrt(s + 1e-5),
+///                all in double and then rounded
 // clang-format on
 template <class Real>
 std::unique_ptr<Layer<Real>> make_dense(const Dense& spec, const Extent& input);
@@ -43,5 +46,7 @@ template <class Real>
 std::unique_ptr<Layer<Real>> make_dropout(const Dropout& spec, const Extent& input);
 template <class Real>
 std::unique_ptr<Layer<Real>> make_layer_norm(const Extent& input);
+template <class Real>
+std::unique_ptr<Layer<Real>> make_batch_norm(const BatchNorm& spec, const Extent& input);
 
 }  // namespace lockstep::nn

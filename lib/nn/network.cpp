@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <stdexcept>
 
 namespace lockstep::nn {
 
@@ -45,17 +46,26 @@ Pass<Real> Network<Real>::pass(std::size_t layer, Rows rows) {
   if (training_) {
     draws = Draws{seed_, training_->step, placed.number, training_->first + rows.first};
   }
-  return {products_, block_, placed.tensor, scratch_, draws};
+  return {products_, block_, placed.tensor, scratch_, draws, training_ ? batch_sums_ : nullptr};
 }
 
 template <class Real>
 Matrix<const Real> Network<Real>::forward(Rows rows, std::optional<TrainingRows> training) {
   assert(rows.first + rows.count <= rows_);
+  if (training && batch_sums_ == nullptr && sums_over_batch()) {
+    throw std::logic_error("a layer sums over the batch: Network::set_batch_sums() first");
+  }
   training_ = training;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     layers_[i].layer->forward(pass(i, rows), input(i, rows), output(i, rows));
   }
   return view(activations_.back(), shape_.classes, rows);
+}
+
+template <class Real>
+bool Network<Real>::sums_over_batch() const noexcept {
+  return std::any_of(layers_.begin(), layers_.end(),
+                     [](const Placed& placed) { return placed.layer->sums_over_batch(); });
 }
 
 template <class Real>
@@ -71,6 +81,7 @@ void Network<Real>::backward(Rows rows) {
     layers_[i].layer->backward_input(pass(i, rows), gradient(i, rows), input(i, rows),
                                      layers_[i - 1].layer->activation(), gradient(i - 1, rows));
   }
+  for (const Placed& placed : layers_) placed.layer->end_training_pass(block_, placed.tensor);
 }
 
 template <class Real>

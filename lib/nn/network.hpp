@@ -59,18 +59,26 @@ class Network {
   }
 
   /// From inputs(rows) to logits [count, classes], as evaluation has them; or as a training step
-  /// has them, with what is random in it.
+  /// has them, with what is random in it and the statistics of its batch.
+  /// Errors   throws std::logic_error: training where sums_over_batch(), without batch sums.
   Matrix<const Real> forward(Rows rows) { return forward(rows, std::nullopt); }
   Matrix<const Real> forward(Rows rows, std::optional<TrainingRows> training);
 
   /// Keys what is random in training.
   void set_seed(std::uint64_t seed) noexcept { seed_ = seed; }
 
+  /// What layers that sum over the global batch do it with in training; must outlive its use. Null
+  /// until a step sets it (lib/train/global_batch.hpp); WholeBatch serves a replica that is alone.
+  void set_batch_sums(BatchSums* sums) noexcept { batch_sums_ = sums; }
+
+  /// Whether training needs them.
+  bool sums_over_batch() const noexcept;
+
   /// After forward(): fills results(rows), and, for training, the gradient by the logits.
   void loss(Rows rows, std::span<const std::int32_t> labels, bool training);
 
   /// After loss(): the gradient of the *sum* of losses by what every layer gives before its
-  /// activation. Draws as the last forward() did.
+  /// activation. Draws as the last forward() did. Layers with running statistics move them.
   void backward(Rows rows);
 
   /// The gradients by the logits, as loss() left them.
@@ -133,6 +141,7 @@ class Network {
   std::vector<AlignedBuffer<Real>> gradients_;    // of the loss by each layer's output
   AlignedBuffer<ExampleResult> results_;
   Scratch<Real> scratch_;
+  BatchSums* batch_sums_ = nullptr;
   std::uint64_t seed_ = 0;
   std::optional<TrainingRows> training_;  // of the last forward()
 };

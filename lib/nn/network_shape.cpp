@@ -87,6 +87,11 @@ double NetworkShape::exchanged_values() const {
   return values;
 }
 
+bool NetworkShape::sums_over_batch() const {
+  return std::any_of(layers.begin(), layers.end(),
+                     [](const LayerSpec& layer) { return nn::sums_over_batch(layer); });
+}
+
 std::string NetworkShape::text() const {
   std::string text = std::to_string(features);
   if (is_mlp()) {

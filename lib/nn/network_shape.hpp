@@ -50,6 +50,9 @@ struct NetworkShape {
   double row_values() const;
   double exchanged_values() const;
 
+  /// Whether training sums over the global batch, so that no row can be computed alone.
+  bool sums_over_batch() const;
+
   /// "784-700-500-10", or "28x28x1, conv 6@5x5, ..., dense 10".
   std::string text() const;
 };

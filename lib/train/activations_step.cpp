@@ -4,6 +4,7 @@
 #include "lib/train/audit.hpp"
 #include "lib/train/canonical_steps.hpp"
 #include "lib/train/gathered_results.hpp"
+#include "lib/train/global_batch.hpp"
 #include "lib/train/slice_update.hpp"
 
 namespace lockstep::train {
@@ -16,6 +17,7 @@ class ActivationsStep final : public Step {
       : network_(network),
         comm_(comm),
         update_(network, options.adam, comm),
+        global_(network, comm),
         results_(options.plan->largest_gathered(), comm),
         audit_(network, comm, options.audit_every) {}
 
@@ -27,6 +29,7 @@ class ActivationsStep final : public Step {
     const nn::Rows mine = place(batch.piece);
     Lap phase;
     clear(network_, {batch.gap().begin, batch.gap().size()});
+    global_.begin(batch);
     network_.forward(mine, nn::TrainingRows{update_.steps() + 1, 0});
     network_.loss(mine, batch.labels, true);
     network_.backward(mine);
@@ -53,6 +56,7 @@ class ActivationsStep final : public Step {
   nn::Network<float>& network_;
   comm::Communicator& comm_;
   SliceUpdate update_;
+  GlobalBatch global_;
   GatheredResults results_;
   Audit audit_;
 };

@@ -1,5 +1,6 @@
 #include <array>
 
+#include "lib/train/global_batch.hpp"
 #include "lib/train/step.hpp"
 
 namespace lockstep::train {
@@ -9,7 +10,10 @@ class AllReduceStep final : public Step {
  public:
   AllReduceStep(nn::Network<float>& network, const optim::AdamOptions& options,
                 comm::Communicator& comm)
-      : network_(network), adam_(network.parameters().values().size(), options), comm_(comm) {}
+      : network_(network),
+        adam_(network.parameters().values().size(), options),
+        comm_(comm),
+        global_(network, comm) {}
 
   const char* name() const noexcept override { return "allreduce"; }
 
@@ -19,6 +23,7 @@ class AllReduceStep final : public Step {
     auto& parameters = network_.parameters();
     const nn::Rows mine = place(batch.piece);
     Lap phase;
+    global_.begin(batch);
     network_.forward(mine, nn::TrainingRows{adam_.steps() + 1, batch.piece.begin});
     network_.loss(mine, batch.labels, true);
     network_.backward(mine);
@@ -48,6 +53,7 @@ class AllReduceStep final : public Step {
   nn::Network<float>& network_;
   optim::Adam adam_;
   comm::Communicator& comm_;
+  GlobalBatch global_;
 };
 
 }  // namespace

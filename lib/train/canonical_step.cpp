@@ -34,6 +34,11 @@ Exchange chosen_exchange(Exchange asked, const CanonicalOptions& options,
     throw ConfigError("audit-every with exchange sums: an auditor needs the others' activations",
                       "use --exchange activations, or leave the audit out");
   }
+  if (options.audit_every && shape.sums_over_batch()) {
+    throw ConfigError(
+        "audit-every with a batch-norm layer: its rows cannot be computed again alone",
+        "use layer-norm, or leave the audit out");
+  }
   if (asked != Exchange::automatic) return asked;
   if (options.audit_every || plan.options().ranks == 1) return Exchange::activations;
   // A sum is written, sent, read and added; an activation is sent and read.

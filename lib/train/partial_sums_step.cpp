@@ -3,52 +3,13 @@
 #include <cassert>
 
 #include "lib/base/aligned.hpp"
-#include "lib/numerics/leaf_tree.hpp"
 #include "lib/train/canonical_steps.hpp"
 #include "lib/train/gathered_results.hpp"
+#include "lib/train/global_batch.hpp"
 #include "lib/train/slice_update.hpp"
 
 namespace lockstep::train {
 namespace {
-
-/// A step's leaves as each rank's parts of the tree, and how they are summed.
-struct Layout {
-  std::uint64_t leaf = 0;
-  std::uint64_t block = 0;
-  std::uint64_t summed_rows = 0;
-
-  std::vector<Subtree> mine;
-  std::uint64_t first_leaf = 0;   // of this rank
-  std::size_t most_parts = 0;     // of any rank
-  std::vector<std::size_t> from;  // part -> the message, a round and a rank, that brings it
-  std::vector<TreeSum> sums;      // of parts of all ranks, in order
-
-  bool fits(const data::Batch& batch) const noexcept {
-    return leaf == batch.leaf && block == batch.block && summed_rows == batch.summed_rows;
-  }
-};
-
-std::uint64_t leaf_at(std::uint64_t row, std::uint64_t leaf) { return (row + leaf - 1) / leaf; }
-
-Layout layout_of(const data::Batch& batch, const comm::Communicator& comm) {
-  Layout layout{batch.leaf, batch.block, batch.summed_rows, {}, 0, 0, {}, {}};
-  const auto ranks = static_cast<std::size_t>(comm.size());
-  const std::uint64_t leaves = leaf_at(batch.summed_rows, batch.leaf);
-  std::vector<Subtree> all;
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    const std::uint64_t begin = leaf_at(rank * batch.block, batch.leaf);
-    const std::uint64_t end = leaf_at((rank + 1) * batch.block, batch.leaf);
-    const auto parts = aligned_subtrees(begin, end, leaves);
-    for (std::size_t i = 0; i < parts.size(); ++i) layout.from.push_back(i * ranks + rank);
-    all.insert(all.end(), parts.begin(), parts.end());
-    layout.most_parts = std::max(layout.most_parts, parts.size());
-    if (static_cast<int>(rank) != comm.rank()) continue;
-    layout.mine = parts;
-    layout.first_leaf = begin;
-  }
-  layout.sums = sums_of(all);
-  return layout;
-}
 
 class PartialSumsStep final : public Step {
  public:
@@ -57,6 +18,7 @@ class PartialSumsStep final : public Step {
       : network_(network),
         comm_(comm),
         update_(network, options.adam, comm),
+        global_(network, comm),
         results_(options.plan->largest_gathered(), comm) {
     reserve(sum_blocks(Exchange::partial_sums, *options.plan) / 2);
   }
@@ -70,6 +32,7 @@ class PartialSumsStep final : public Step {
     const nn::Rows summed = {0, batch.piece.size() + batch.gap().size()};
     Lap phase;
     if (!layout_.fits(batch)) lay_out(batch);
+    global_.begin(batch);
     clear(network_, {mine.count, batch.gap().size()});
     network_.forward(mine, nn::TrainingRows{update_.steps() + 1, batch.piece.begin});
     network_.loss(mine, batch.labels, true);
@@ -95,7 +58,7 @@ class PartialSumsStep final : public Step {
   Slice whole() { return {0, network_.parameters().gradients().size()}; }
 
   void lay_out(const data::Batch& batch) {
-    layout_ = layout_of(batch, comm_);
+    layout_ = leaf_layout(batch, comm_);
     reserve(layout_.most_parts);
   }
 
@@ -137,8 +100,9 @@ class PartialSumsStep final : public Step {
   nn::Network<float>& network_;
   comm::Communicator& comm_;
   SliceUpdate update_;
+  GlobalBatch global_;
   GatheredResults results_;
-  Layout layout_;
+  LeafLayout layout_;
   std::vector<AlignedBuffer<float>> own_;       // this rank's sums, a part each
   std::vector<AlignedBuffer<float>> received_;  // this rank's slice of every rank's, a round each
 };

@@ -71,7 +71,9 @@ struct CanonicalOptions {
 
 /// The exchange that `asked` means for this plan and network: `automatic` takes the one that moves
 /// less. The same on every rank.
-/// Errors   throws ConfigError for partial sums with an audit, which needs all rows.
+/// Errors   throws ConfigError for an audit with partial sums, for it needs all rows, or with
+/// layers
+///          that sum over the batch.
 Exchange chosen_exchange(Exchange asked, const CanonicalOptions& options,
                          const nn::NetworkShape& shape);
 
@@ -86,6 +88,7 @@ std::uint64_t rows_needed(Exchange exchange, const data::Plan& plan) noexcept;
 // clang-format off
 ///   forward, dX     one chain of fused multiply-adds an element        lib/numerics/strict.hpp
 ///   exp, log        fixed operations                                   lib/numerics/strict_math.hpp
+///   batch norm      sums over leaves in order, then the balanced tree   lib/nn/batch_sums.hpp
 ///   loss, dz        a row's operations in the order of the classes     lib/nn/loss.hpp
 ///   dW, db          a chain over each leaf's examples, then the balanced tree over leaves
 ///   total loss      each leaf's in order, in double, then the same tree; counts are exact

@@ -14,6 +14,9 @@ kernel = 3
 padding = "same"
 
 [[layer]]
+kind = "batch-norm"
+
+[[layer]]
 kind = "layer-norm"
 
 [[layer]]
@@ -57,9 +60,19 @@ class Layers(command.CommandTest):
         self.assert_one_hash(self.run_file())
 
     def test_audit(self):
-        audited = self.train(self.run_file(), FEW, "--audit-every 1", threads=3, name="audited")
-        alone = self.train(self.run_file(), FEW, threads=1, name="alone")
+        rows_alone = self.run_file(LIST.replace("batch-norm", "layer-norm"))
+        audited = self.train(rows_alone, FEW, "--audit-every 1", threads=3, name="audited")
+        alone = self.train(rows_alone, FEW, threads=1, name="alone")
         self.assertEqual(audited.summary["weights_hash"], alone.summary["weights_hash"])
+
+    def test_batch_norm_under_file(self):
+        """Files decide the batches; rows without an example count nowhere."""
+        self.succeed("generate", self.folder / "data", "--train-limit 200 --test-limit 50 --files 6")
+        found = {self.train(self.run_file(), "--data", self.folder / "data", "--batch-size 33",
+                            "--shard-policy file --epochs 1 --threads 1 --exchange", exchange,
+                            name=f"{launch}-{exchange}", **{launch: 3}).summary["weights_hash"]
+                 for launch in ("threads", "ranks") for exchange in ("activations", "sums")}
+        self.assertEqual(len(found), 1)
 
     def test_allreduce(self):
         run = self.train(self.run_file(), FEW, "--reduction allreduce", threads=2)
@@ -69,7 +82,8 @@ class Layers(command.CommandTest):
         printed = self.succeed("train", self.run_file(), "--print-config").out
         again = self.succeed("train", self.run_file(printed, "again.toml"), "--print-config").out
         self.assertEqual(printed, again)
-        self.assertEqual(printed.count("[[layer]]"), 6)
+        self.assertEqual(printed.count("[[layer]]"), 7)
+        self.assertIn("momentum = 0.9", printed)
 
     def test_checkpoints_are_evaluated(self):
         run = self.train(self.run_file(), FEW, threads=2)
@@ -88,10 +102,12 @@ class Layers(command.CommandTest):
         for text, needles in (
                 (LIST.replace('"conv"', '"conf"'), ["own.toml:2", "did you mean 'conv'?"]),
                 (LIST.replace("kernel = 3", "kernel = 0"), ["own.toml:2", "kernel"]),
-                (LIST.replace("size = 4", "size = 40"), ["layer 3 (average-pool 40)", "28x28x4"]),
-                (LIST.replace('kind = "flatten"', 'kind = "layer-norm"'), ["layer 6", "flatten"])):
+                (LIST.replace("size = 4", "size = 40"), ["layer 4 (average-pool 40)", "28x28x4"]),
+                (LIST.replace('kind = "flatten"', 'kind = "layer-norm"'), ["layer 7", "flatten"])):
             result = command.run("train", self.run_file(text), FEW, "--progress off", threads=2)
             self.assert_refused(result, 2, needles)
+        result = command.run("train", self.run_file(), FEW, "--audit-every 2", threads=2)
+        self.assert_refused(result, 2, ["audit-every", "batch-norm", "layer-norm"])
         self.assert_refused(command.run("train --model lenet --layers 32", FEW), 2, ["--model mlp"])
         self.assert_refused(command.run("train --model layers", FEW), 2, ["[[layer]]"])
 

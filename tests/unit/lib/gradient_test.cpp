@@ -26,6 +26,7 @@ std::vector<NetworkShape> layer_shapes() {
           {image, {same, max, same, Flatten{}, Dense{5}}, 2},
           {image, {Convolution{2, 9, Padding::same, Activation::relu}, Flatten{}}, 2},
           {image, {same, LayerNorm{}, Dropout{0.4}, Flatten{}, LayerNorm{}}, 3},
+          {image, {BatchNorm{}, same, BatchNorm{}, max, Flatten{}, Dense{4}, BatchNorm{}}, 3},
           {flat(6), {Dense{5}, Dropout{0.5}, Dense{4, Activation::identity}, LayerNorm{}}, 3},
           {Extent{28, 28, 1, true}, lenet_layers(), 10}};
 }
@@ -52,10 +53,12 @@ template <class Real>
 struct RandomNetwork {
   std::unique_ptr<Products<Real>> products;
   Network<Real> network;
+  WholeBatch batch;
 
   RandomNetwork(const NetworkShape& shape, std::size_t rows, unsigned seed,
                 std::unique_ptr<Products<Real>> by = make_library_products<Real>())
-      : products(std::move(by)), network(shape, rows, *products) {
+      : products(std::move(by)), network(shape, rows, *products), batch(rows, 4) {
+    network.set_batch_sums(&batch);
     std::mt19937 random(seed);
     auto& block = network.parameters();
     for (std::size_t t = 0; t < block.tensors().size(); ++t) {

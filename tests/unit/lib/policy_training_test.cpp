@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "collectives/thread_group.hpp"
+#include "lib/train/global_batch.hpp"
 #include "tests/support/toy_run.hpp"
 
 using namespace lockstep;
@@ -66,6 +67,54 @@ TEST_CASE("uneven files: every example once, the same bits on all ranks", "[trai
   const auto textbook = per_rank(3, run);
   REQUIRE(textbook.front().report.examples == std::uint64_t{3} * 203);
   require_close(textbook.front().weights, results.front().weights);
+}
+
+TEST_CASE("rows without an example are in no sum over the batch", "[train][policy][batch-norm]") {
+  const data::Plan plan({.records = 203,
+                         .batch_size = 24,
+                         .ranks = 3,
+                         .policy = ShardPolicy::file,
+                         .file_records = {60, 3, 20, 50, 0, 29, 41}});
+  std::vector<std::vector<double>> counts(3);
+  comm::run_ranks(3, [&](comm::Communicator& comm) {
+    ToySource source(203, 2, 2, 1);
+    data::BatchReader reader(source, plan, comm.rank());
+    const auto products = make_strict_products(Simd::automatic);
+    nn::Network<float> network({nn::flat(2), {nn::BatchNorm{}}, 2}, 24, *products);
+    train::GlobalBatch global(network, comm);
+    for (std::uint64_t step = 0; step < plan.steps(); ++step) {
+      const std::size_t rows = reader.piece(step).size();
+      global.begin(reader.read(0, step, network.inputs({0, rows}).flat()));
+      std::vector<double> sum(1);
+      global.sum(sum, [&](std::size_t first, std::size_t count, std::span<double> into) {
+        if (first + count > rows) throw std::logic_error("a row that this rank does not hold");
+        into[0] += static_cast<double>(count);
+      });
+      counts[static_cast<std::size_t>(comm.rank())].push_back(sum[0]);
+    }
+  });
+  for (const auto& found : counts) {
+    for (std::uint64_t step = 0; step < plan.steps(); ++step) {
+      CHECK(found[step] == static_cast<double>(plan.examples(step)));
+    }
+  }
+}
+
+TEST_CASE("FILE and OFF train with batch statistics, on all ranks alike",
+          "[train][policy][batch-norm]") {
+  ToyRun run = uneven(24);
+  run.layers = {nn::BatchNorm{}, nn::Flatten{}, nn::Dense{6}, nn::BatchNorm{}};
+  const auto expected = per_rank(3, run).front().weights;
+  for (const auto exchange : {train::Exchange::activations, train::Exchange::partial_sums}) {
+    run.exchange = exchange;
+    for (const auto& result : per_rank(3, run)) CHECK(result.weights == expected);
+  }
+  // Two workers that read the same double every example, which changes no statistics.
+  run = {.records = 192, .batch_size = 12, .layers = run.layers, .epochs = 1};
+  const auto alone = per_rank(1, run).front();
+  run.batch_size = 24;
+  run.policy = ShardPolicy::off;
+  require_close(per_rank(2, run).front().weights, alone.weights);
 }
 
 TEST_CASE("OFF: the mean gradient of all workers is that of one", "[train][policy]") {

@@ -41,6 +41,13 @@ std::vector<nn::LayerSpec> random_first() {
   return {nn::Dropout{0.5}, nn::Pool{nn::Pooling::average, 2}, nn::Flatten{}, nn::Dense{9}};
 }
 
+/// Statistics of the whole batch, of pixels and of values.
+std::vector<nn::LayerSpec> batch_statistics() {
+  return {nn::BatchNorm{},    nn::Convolution{6, 3, nn::Padding::same, Activation::relu},
+          nn::BatchNorm{0.5}, nn::Flatten{},
+          nn::Dense{9},       nn::BatchNorm{}};
+}
+
 struct Recorder final : Observer {
   std::vector<StepReport> steps;
   std::vector<EpochReport> epochs;
@@ -61,7 +68,9 @@ TEST_CASE("canonical: one hash for any number of ranks and both exchanges", "[tr
                ToyRun{.batch_size = 500, .leaf = 3}, ToyRun{.batch_size = 128, .hidden = {}},
                ToyRun{.batch_size = 100, .hidden = {70, 130, 5}},
                ToyRun{.batch_size = 60, .layers = small_convolutions()},
-               ToyRun{.batch_size = 40, .leaf = 16, .layers = random_first()});
+               ToyRun{.batch_size = 40, .leaf = 16, .layers = random_first()},
+               ToyRun{.batch_size = 60, .layers = batch_statistics()},
+               ToyRun{.batch_size = 7, .leaf = 2, .layers = batch_statistics()});
   const auto alone = per_rank(1, run).front();
   run.exchange = GENERATE(train::Exchange::activations, train::Exchange::partial_sums);
   for (const int ranks : {1, 2, 3, 4, 5, 8, 13, 16}) {
@@ -100,6 +109,21 @@ TEST_CASE("allreduce: the same bits on every rank, close to those of one", "[tra
   for (std::size_t i = 0; i < alone.weights.size(); ++i) {
     REQUIRE(results.front().weights[i] == Approx(alone.weights[i]).margin(2e-4));
   }
+}
+
+TEST_CASE("allreduce: statistics are those of the whole batch", "[train][batch-norm]") {
+  const ToyRun run{.canonical = false, .layers = batch_statistics(), .epochs = 1};
+  const auto alone = per_rank(1, run).front();
+  for (const auto& result : per_rank(5, run)) {
+    for (std::size_t i = 0; i < alone.weights.size(); ++i) {
+      REQUIRE(result.weights[i] == Approx(alone.weights[i]).margin(2e-3));
+    }
+  }
+}
+
+TEST_CASE("an audit of layers that sum over the batch is refused", "[train][batch-norm]") {
+  const ToyRun run{.layers = batch_statistics(), .audit_every = 1};
+  CHECK_THROWS_WITH(per_rank(1, run), Catch::Contains("batch-norm"));
 }
 
 TEST_CASE("allreduce: another number of ranks gives other bits", "[train]") {
