@@ -1,6 +1,7 @@
 // Layers as keys and values, and back.
 #include <algorithm>
 #include <optional>
+#include <stdexcept>
 
 #include "lib/base/errors.hpp"
 #include "lib/base/text.hpp"
@@ -95,6 +96,12 @@ class Reader {
   const Fields& fields_;
 };
 
+const Words& built_in_kinds() {
+  static const Words kinds = {"dense",   "conv",    "max-pool",   "average-pool",
+                              "flatten", "dropout", "layer-norm", "batch-norm"};
+  return kinds;
+}
+
 LayerSpec dense(const Reader& fields) {
   fields.require_known({"width", "activation"});
   return Dense{fields.count("width", most_width), fields.activation()};
@@ -137,20 +144,48 @@ struct FieldsOf {
   Fields operator()(const BatchNorm& layer) const {
     return {{"kind", "batch-norm"}, {"momentum", layer.momentum}};
   }
+  Fields operator()(const Custom& layer) const {
+    Fields fields = layer.kind->fields();
+    fields.insert(fields.begin(), {"kind", layer.kind->name()});
+    return fields;
+  }
 };
 
 }  // namespace
 
 Fields fields_of(const LayerSpec& layer) { return std::visit(FieldsOf(), layer); }
 
-LayerSpec layer_of(const Fields& fields) {
-  static const Words kinds = {"dense",   "conv",    "max-pool",   "average-pool",
-                              "flatten", "dropout", "layer-norm", "batch-norm"};
+void LayerKinds::add(const std::string& name, Read read) {
+  const bool built_in =
+      std::find(built_in_kinds().begin(), built_in_kinds().end(), name) != built_in_kinds().end();
+  if (built_in || find(name) != nullptr) {
+    throw std::invalid_argument("LayerKinds: the name '" + name + "' is taken");
+  }
+  kinds_.emplace_back(name, std::move(read));
+}
+
+const LayerKinds::Read* LayerKinds::find(const std::string& name) const noexcept {
+  const auto found = std::find_if(kinds_.begin(), kinds_.end(),
+                                  [&](const auto& kind) { return kind.first == name; });
+  return found == kinds_.end() ? nullptr : &found->second;
+}
+
+Words LayerKinds::names() const {
+  Words names;
+  for (const auto& [name, read] : kinds_) names.push_back(name);
+  return names;
+}
+
+LayerSpec layer_of(const Fields& fields, const LayerKinds& own) {
+  Words kinds = built_in_kinds();
+  for (const auto& name : own.names()) kinds.push_back(name);
   const Reader reader(fields);
   const auto kind = std::find_if(fields.begin(), fields.end(),
                                  [](const auto& field) { return field.first == "kind"; });
   if (kind == fields.end()) throw ConfigError("no 'kind'", "give one of " + among(kinds));
-  switch (reader.choice("kind", kinds)) {
+  const std::size_t chosen = reader.choice("kind", kinds);
+  if (const auto* read = own.find(kinds[chosen])) return Custom{(*read)(fields)};
+  switch (chosen) {
     case 0: return dense(reader);
     case 1: return convolution(reader);
     case 2: return pool(Pooling::max, reader);

@@ -73,27 +73,34 @@ Extent output_of(const LayerSpec& layer, const Extent& input) {
                  [&](const Convolution& convolution) { return windows(convolution, input); },
                  [&](const Pool& pool) { return windows(pool, input); },
                  [&](const Flatten&) { return flat(input.size()); },
+                 [&](const Custom& custom) { return limited(custom.kind->output_of(input)); },
                  [&](const auto&) { return input; }},
       layer);
 }
 
 double weights_of(const LayerSpec& layer, const Extent& input) {
   const auto channels = static_cast<double>(input.channels);
-  return std::visit(
-      Overloaded{
-          [&](const Dense& dense) {
-            return (static_cast<double>(input.size()) + 1) * static_cast<double>(dense.width);
-          },
-          [&](const Convolution& convolution) {
-            const auto kernel = static_cast<double>(convolution.kernel);
-            return (kernel * kernel * channels + 1) * static_cast<double>(convolution.filters);
-          },
-          [&](const LayerNorm&) { return 2 * channels; },
-          [&](const BatchNorm&) { return 4 * channels; }, [](const auto&) { return 0.0; }},
-      layer);
+  return std::visit(Overloaded{[&](const Dense& dense) {
+                                 return (static_cast<double>(input.size()) + 1) *
+                                        static_cast<double>(dense.width);
+                               },
+                               [&](const Convolution& convolution) {
+                                 const auto kernel = static_cast<double>(convolution.kernel);
+                                 return (kernel * kernel * channels + 1) *
+                                        static_cast<double>(convolution.filters);
+                               },
+                               [&](const LayerNorm&) { return 2 * channels; },
+                               [&](const BatchNorm&) { return 4 * channels; },
+                               [&](const Custom& custom) { return custom.kind->weights(input); },
+                               [](const auto&) { return 0.0; }},
+                    layer);
 }
 
-bool sums_over_batch(const LayerSpec& layer) { return std::holds_alternative<BatchNorm>(layer); }
+bool sums_over_batch(const LayerSpec& layer) {
+  const auto* custom = std::get_if<Custom>(&layer);
+  return custom != nullptr ? custom->kind->sums_over_batch()
+                           : std::holds_alternative<BatchNorm>(layer);
+}
 
 std::string text_of(const LayerSpec& layer) {
   const auto text = [](std::size_t count) { return std::to_string(count); };
@@ -109,7 +116,8 @@ std::string text_of(const LayerSpec& layer) {
           [](const Flatten&) { return std::string("flatten"); },
           [](const Dropout& dropout) { return "dropout " + literal_of(FieldValue(dropout.rate)); },
           [](const LayerNorm&) { return std::string("layer-norm"); },
-          [](const BatchNorm&) { return std::string("batch-norm"); }},
+          [](const BatchNorm&) { return std::string("batch-norm"); },
+          [](const Custom& custom) { return custom.kind->text(); }},
       layer);
 }
 

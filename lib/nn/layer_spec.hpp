@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <variant>
@@ -27,6 +29,46 @@ struct Extent {
 
 /// `size` values without an order of rows and columns.
 inline Extent flat(std::size_t size) { return {1, 1, size, false}; }
+
+/// A layer's keys and values: what run files and checkpoints hold.
+using FieldValue = std::variant<std::uint64_t, double, std::string>;
+using Fields = std::vector<std::pair<std::string, FieldValue>>;
+
+template <class Real>
+class Layer;
+
+/// What a layer of the user's own is, before it has weights: derive from this and from Layer
+/// (layer.hpp), and put Custom{kind} into a NetworkShape. Immutable; shared by all who name it.
+class LayerKind {
+ public:
+  LayerKind() = default;
+  LayerKind(const LayerKind&) = delete;
+  LayerKind& operator=(const LayerKind&) = delete;
+  virtual ~LayerKind() = default;
+
+  /// Its "kind" in checkpoints; unlike those of built-in layers.
+  virtual std::string name() const = 0;
+
+  /// Its other keys and values, from which LayerKinds::Read makes it again.
+  virtual Fields fields() const { return {}; }
+
+  /// As it stands in the banner: "scale 3".
+  virtual std::string text() const { return name(); }
+
+  /// What comes out where `input` comes in.
+  /// Errors   throws ConfigError, with the reason alone, where it cannot take that.
+  virtual Extent output_of(const Extent& input) const = 0;
+
+  /// The logical size of all tensors of the layer that make() gives; none unless overridden.
+  virtual double weights(const Extent& /*input*/) const { return 0; }
+
+  /// Layer::sums_over_batch() of that layer.
+  virtual bool sums_over_batch() const { return false; }
+
+  /// The layer in the precision that trains, and in that of gradient checks.
+  virtual std::unique_ptr<Layer<float>> make(const Extent& input) const = 0;
+  virtual std::unique_ptr<Layer<double>> make_double(const Extent& input) const = 0;
+};
 
 /// Every input to every output. Takes values that are no image.
 struct Dense {
@@ -73,7 +115,13 @@ struct BatchNorm {
   double momentum = 0.9;
 };
 
-using LayerSpec = std::variant<Dense, Convolution, Pool, Flatten, Dropout, LayerNorm, BatchNorm>;
+/// A layer of the user's own.
+struct Custom {
+  std::shared_ptr<const LayerKind> kind;  ///< never null
+};
+
+using LayerSpec =
+    std::variant<Dense, Convolution, Pool, Flatten, Dropout, LayerNorm, BatchNorm, Custom>;
 
 /// What comes out of a layer.
 /// Errors   throws ConfigError, with the reason alone: it cannot take this input, or gives more
@@ -89,16 +137,33 @@ bool sums_over_batch(const LayerSpec& layer);
 /// "conv 6@5x5".
 std::string text_of(const LayerSpec& layer);
 
-/// A layer's keys and values, "kind" first: what run files and checkpoints hold.
-using FieldValue = std::variant<std::uint64_t, double, std::string>;
-using Fields = std::vector<std::pair<std::string, FieldValue>>;
-
+/// "kind" first.
 Fields fields_of(const LayerSpec& layer);
+
+/// The user's kinds that checkpoints may name: each with the function that reads its fields.
+///
+/// A value that is handed to whoever reads; there is no list of kinds besides.
+class LayerKinds {
+ public:
+  /// Makes a layer of `fields`, "kind" among them; throws ConfigError, with the reason alone.
+  using Read = std::function<std::shared_ptr<const LayerKind>(const Fields& fields)>;
+
+  /// Errors   throws std::invalid_argument: a name that is taken, by a built-in kind too.
+  void add(const std::string& name, Read read);
+
+  /// Null: no such kind.
+  const Read* find(const std::string& name) const noexcept;
+
+  std::vector<std::string> names() const;
+
+ private:
+  std::vector<std::pair<std::string, Read>> kinds_;
+};
 
 /// The way back; keys may stand in any order.
 /// Errors   throws ConfigError, with the reason alone: unknown kind or key (with the nearest valid
 ///          one), a key that is missing, a bad value.
-LayerSpec layer_of(const Fields& fields);
+LayerSpec layer_of(const Fields& fields, const LayerKinds& kinds = {});
 
 /// A value as a literal of TOML, which is also one of JSON.
 std::string literal_of(const FieldValue& value);

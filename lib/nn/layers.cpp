@@ -1,5 +1,7 @@
 #include "lib/nn/layers.hpp"
 
+#include <type_traits>
+
 namespace lockstep::nn {
 namespace {
 
@@ -25,6 +27,13 @@ struct Make {
   }
   std::unique_ptr<Layer<Real>> operator()(const BatchNorm& spec) const {
     return make_batch_norm<Real>(spec, input);
+  }
+  std::unique_ptr<Layer<Real>> operator()(const Custom& spec) const {
+    if constexpr (std::is_same_v<Real, float>) {
+      return spec.kind->make(input);
+    } else {
+      return spec.kind->make_double(input);
+    }
   }
 };
 

@@ -77,6 +77,25 @@ void softmax_cross_entropy(Matrix<const Real> z, std::span<const std::int32_t> l
   }
 }
 
+template <class Real>
+void MeanSquaredError<Real>::run(Matrix<const Real> z, std::span<const std::int32_t> labels,
+                                 std::span<ExampleResult> results, Matrix<Real> dz) const {
+  assert(labels.size() == z.rows && results.size() == z.rows);
+  const auto classes = static_cast<Real>(z.cols);
+  for (std::size_t i = 0; i < z.rows; ++i) {
+    const auto row = z.row(i);
+    const auto label = static_cast<std::size_t>(labels[i]);
+    Real sum = 0;
+    for (std::size_t j = 0; j < row.size(); ++j) {
+      const Real distance = row[j] - (j == label ? Real{1} : Real{0});
+      sum = sum + distance * distance;
+      if (dz.rows > 0) dz(i, j) = 2 * distance / classes;
+    }
+    results[i] = {static_cast<double>(sum / classes),
+                  predicted_class<Real>(row) == label ? 1.0 : 0.0};
+  }
+}
+
 Tally sum_over_leaves(std::span<const ExampleResult> results, std::size_t leaf) {
   if (results.empty()) return {};
   const std::size_t leaves = (results.size() + leaf - 1) / leaf;
@@ -89,7 +108,8 @@ Tally sum_over_leaves(std::span<const ExampleResult> results, std::size_t leaf) 
   template std::size_t predicted_class(std::span<const Real>) noexcept;                  \
   template Real greatest_probability(std::span<const Real>) noexcept;                    \
   template void softmax_cross_entropy(Matrix<const Real>, std::span<const std::int32_t>, \
-                                      std::span<ExampleResult>, Matrix<Real>);
+                                      std::span<ExampleResult>, Matrix<Real>);           \
+  template class MeanSquaredError<Real>;
 LOCKSTEP_INSTANTIATE(float)
 LOCKSTEP_INSTANTIATE(double)
 #undef LOCKSTEP_INSTANTIATE

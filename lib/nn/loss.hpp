@@ -1,4 +1,4 @@
-// Softmax cross-entropy on logits, and how examples are counted.
+// Losses on logits, and how examples are counted.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +44,49 @@ Real greatest_probability(std::span<const Real> logits) noexcept;
 template <class Real>
 void softmax_cross_entropy(Matrix<const Real> z, std::span<const std::int32_t> labels,
                            std::span<ExampleResult> results, Matrix<Real> dz = {});
+
+/// What a network is trained for: derive from it for a loss of one's own.
+///
+/// Rows are examples. To be canonical, what comes of a row is one fixed expression of that row and
+/// its label. Local; has no state that a call changes.
+template <class Real>
+class Loss {
+ public:
+  Loss() = default;
+  Loss(const Loss&) = delete;
+  Loss& operator=(const Loss&) = delete;
+  virtual ~Loss() = default;
+
+  /// "softmax cross-entropy".
+  virtual const char* name() const noexcept = 0;
+
+  /// Every row's loss and whether it was predicted right; and the gradient of the *sum* of losses
+  /// by the outputs, unless dz is empty.
+  /// Shapes   z [B, C]; labels [B] in [0, C); results [B]; dz [B, C], or empty. B may be 0.
+  virtual void run(Matrix<const Real> z, std::span<const std::int32_t> labels,
+                   std::span<ExampleResult> results, Matrix<Real> dz) const = 0;
+};
+
+/// softmax_cross_entropy(): what a network has unless it is given another.
+template <class Real>
+class SoftmaxCrossEntropy final : public Loss<Real> {
+ public:
+  const char* name() const noexcept override { return "softmax cross-entropy"; }
+  void run(Matrix<const Real> z, std::span<const std::int32_t> labels,
+           std::span<ExampleResult> results, Matrix<Real> dz) const override {
+    softmax_cross_entropy(z, labels, results, dz);
+  }
+};
+
+/// sum((z - onehot(label))^2) / C, in the order of the classes, every operation rounded; the
+/// greatest output is the prediction.
+template <class Real>
+class MeanSquaredError final : public Loss<Real> {
+ public:
+  const char* name() const noexcept override { return "mean squared error"; }
+  void run(Matrix<const Real> z, std::span<const std::int32_t> labels,
+           std::span<ExampleResult> results, Matrix<Real> dz) const override;
+};
 
 /// The sum over examples: within a leaf of `leaf` in order, then the balanced binary tree over
 /// leaves (missing leaves are skipped), in double. One fixed expression of the results.

@@ -5,6 +5,15 @@
 #include <stdexcept>
 
 namespace lockstep::nn {
+namespace {
+
+template <class Real>
+const Loss<Real>& default_loss() {
+  static const SoftmaxCrossEntropy<Real> loss;
+  return loss;
+}
+
+}  // namespace
 
 template <class Real>
 std::vector<Tensor> Network<Real>::place(std::vector<NumberedLayer<Real>> layers,
@@ -31,7 +40,8 @@ Network<Real>::Network(const NetworkShape& shape, std::size_t rows, Products<Rea
       block_(
           place(layers.empty() ? make_layers<Real>(shape) : std::move(layers), products, layers_),
           products, slices, memory),
-      results_(rows, memory) {
+      results_(rows, memory),
+      loss_(&default_loss<Real>()) {
   activations_.emplace_back(rows * shape.features, memory);
   for (const Placed& placed : layers_) {
     activations_.emplace_back(rows * placed.layer->outputs(), memory);
@@ -72,7 +82,7 @@ template <class Real>
 void Network<Real>::loss(Rows rows, std::span<const std::int32_t> labels, bool training) {
   const Matrix<const Real> logits = view(activations_.back(), shape_.classes, rows);
   const Matrix<Real> dz = training ? view(gradients_.back(), shape_.classes, rows) : Matrix<Real>();
-  softmax_cross_entropy<Real>(logits, labels, results(rows), dz);
+  loss_->run(logits, labels, results(rows), dz);
 }
 
 template <class Real>

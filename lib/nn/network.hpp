@@ -1,4 +1,4 @@
-// Layers with softmax cross-entropy: one replica.
+// Layers and a loss: one replica.
 #pragma once
 
 #include <cstdint>
@@ -74,6 +74,11 @@ class Network {
   /// Whether training needs them.
   bool sums_over_batch() const noexcept;
 
+  /// What loss() computes; must outlive its use, and is set before a step is made. Softmax
+  /// cross-entropy unless it is set.
+  void set_loss(const Loss<Real>& loss) noexcept { loss_ = &loss; }
+  const Loss<Real>& loss_function() const noexcept { return *loss_; }
+
   /// After forward(): fills results(rows), and, for training, the gradient by the logits.
   void loss(Rows rows, std::span<const std::int32_t> labels, bool training);
 
@@ -142,6 +147,7 @@ class Network {
   AlignedBuffer<ExampleResult> results_;
   Scratch<Real> scratch_;
   BatchSums* batch_sums_ = nullptr;
+  const Loss<Real>* loss_;
   std::uint64_t seed_ = 0;
   std::optional<TrainingRows> training_;  // of the last forward()
 };

@@ -23,7 +23,13 @@ Audit::Audit(nn::Network<float>& network, comm::Communicator& comm,
     : network_(network),
       comm_(comm),
       every_(every),
-      hashes_(2 * static_cast<std::size_t>(comm.size())) {}
+      hashes_(2 * static_cast<std::size_t>(comm.size())) {
+  const auto& loss = network.loss_function();
+  if (!every || dynamic_cast<const nn::SoftmaxCrossEntropy<float>*>(&loss) != nullptr) return;
+  throw ConfigError(std::string("audit-every with the loss ") + loss.name() +
+                        ": an auditor knows labels by softmax cross-entropy alone",
+                    "leave the audit out");
+}
 
 void Audit::check_leaf(std::uint64_t step, const data::Batch& batch) {
   const std::uint64_t leaves = (batch.summed_rows + batch.leaf - 1) / batch.leaf;

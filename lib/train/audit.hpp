@@ -22,6 +22,7 @@ namespace lockstep::train {
 class Audit {
  public:
   /// Both must outlive the audit. `every` counts steps; none: never.
+  /// Errors   throws ConfigError: another loss than softmax cross-entropy.
   Audit(nn::Network<float>& network, comm::Communicator& comm, std::optional<std::uint64_t> every);
 
   bool due(std::uint64_t step) const noexcept { return every_ && step % *every_ == 0; }

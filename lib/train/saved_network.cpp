@@ -196,12 +196,12 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& path) {
   return last_checkpoint_in(run ? path / "checkpoints" : path);
 }
 
-SavedNetwork read_description(const std::filesystem::path& folder) {
+SavedNetwork read_description(const std::filesystem::path& folder, const nn::LayerKinds& kinds) {
   const RegularFile file(folder / "network.json");
   const JsonPlace place = place_of(file.path());
   if (file.size() > most_description_bytes) fail(place, "is too long to be a description");
   const ordered_json json = parse_object(text_at(file, 0, file.size()), place);
-  const nn::NetworkShape shape = shape_in(json, place);
+  const nn::NetworkShape shape = shape_in(json, place, kinds);
   const RegularFile model(folder / "model.safetensors");
   if (shape.parameters() > model.size() / sizeof(float)) {
     fail_at(model.path(), model.size(),

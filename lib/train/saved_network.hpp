@@ -24,13 +24,15 @@ struct SavedNetwork {
 /// Ranks    local.
 std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 
-/// Reads `folder`/network.json and holds it against the size of model.safetensors.
+/// Reads `folder`/network.json, whose layers are built in or of `kinds`, and holds it against the
+/// size of model.safetensors.
 ///
 /// Formats  those that save_checkpoint() writes; further fields are ignored.
 /// Errors   throws DataError with file and reason: missing, not regular, damaged, of a kind that
 ///          this version does not know, or widths for more weights than the file has bytes.
 /// Ranks    local.
-SavedNetwork read_description(const std::filesystem::path& folder);
+SavedNetwork read_description(const std::filesystem::path& folder,
+                              const nn::LayerKinds& kinds = {});
 
 /// Fills the weights of `network`, which has the saved network's shape, from model.safetensors; of
 /// tensors that are shared out over ranks, this rank's part.

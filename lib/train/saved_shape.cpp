@@ -40,7 +40,8 @@ nn::Extent input_in(const ordered_json& json, const JsonPlace& place) {
   return {sides[0], sides[1], sides[2], true};
 }
 
-nn::LayerSpec layer_in(const ordered_json& json, const JsonPlace& place) {
+nn::LayerSpec layer_in(const ordered_json& json, const JsonPlace& place,
+                       const nn::LayerKinds& kinds) {
   if (!json.is_object()) fail(place, "'layers' has an entry that is no object");
   nn::Fields fields;
   for (const auto& [key, value] : json.items()) {
@@ -54,16 +55,17 @@ nn::LayerSpec layer_in(const ordered_json& json, const JsonPlace& place) {
       fail(place, "'layers' has '" + key + "', which is neither text nor a number");
     }
   }
-  return nn::layer_of(fields);
+  return nn::layer_of(fields, kinds);
 }
 
-nn::NetworkShape list_in(const ordered_json& json, const JsonPlace& place) {
+nn::NetworkShape list_in(const ordered_json& json, const JsonPlace& place,
+                         const nn::LayerKinds& kinds) {
   const ordered_json& list = field(json, "layers", place);
   if (!list.is_array() || list.empty()) fail(place, "'layers' is no list of layers");
   const nn::Extent input = input_in(json, place);
   try {
     std::vector<nn::LayerSpec> layers;
-    for (const auto& layer : list) layers.push_back(layer_in(layer, place));
+    for (const auto& layer : list) layers.push_back(layer_in(layer, place, kinds));
     const auto* last = std::get_if<nn::Dense>(&layers.back());
     if (last == nullptr || last->activation != Activation::identity || last->width > most_classes) {
       fail(place, "'layers' does not end with a dense layer to the classes");
@@ -78,10 +80,11 @@ nn::NetworkShape list_in(const ordered_json& json, const JsonPlace& place) {
 
 }  // namespace
 
-nn::NetworkShape shape_in(const ordered_json& json, const JsonPlace& place) {
+nn::NetworkShape shape_in(const ordered_json& json, const JsonPlace& place,
+                          const nn::LayerKinds& kinds) {
   const bool listed = text_in(json, "model", place) == "layers";
   if (!listed) require_known(json, "model", "mlp", place);
-  nn::NetworkShape shape = listed ? list_in(json, place) : mlp_in(json, place);
+  nn::NetworkShape shape = listed ? list_in(json, place, kinds) : mlp_in(json, place);
   if (shape.weights() >= most_weights ||
       count_in(json, "parameters", place) != shape.parameters()) {
     fail(place, std::string("'parameters' is not the number of weights of a network of these '") +

@@ -183,6 +183,12 @@ class Examples(CommandTest):
         self.assertEqual(self.assert_alike(self.outputs("dataset_from_function")),
                          "z = 2.00 x -3.00 y +1.00, loss 0.0000\n")
 
+    def test_custom_layer(self):
+        lines = self.assert_alike(self.outputs("custom_layer", (1, 2, 3, 5))).splitlines()
+        losses = [float(line.split("hinge ")[1].split(",")[0]) for line in lines[1:3]]
+        self.assertLess(losses[1], 0.8 * losses[0])
+        self.assertRegex(lines[-1], "^weights [0-9a-f]{16}$")
+
     def test_prediction_in_order(self):
         lines = self.assert_alike(self.outputs("prediction_in_order")).splitlines()
         self.assertEqual([int(line.split(":")[0]) for line in lines], list(range(24)))

@@ -27,6 +27,7 @@ struct ToyRun {
   Simd simd = Simd::automatic;
   int threads = 1;
   std::optional<std::uint64_t> audit_every = std::nullopt;
+  const nn::Loss<float>* loss = nullptr;  ///< null: softmax cross-entropy
   /// Called before every step (from 1) with the rank's network: where a test disturbs a replica.
   std::function<void(nn::Network<float>&, int rank, std::uint64_t step)> disturb = {};
   /// Wraps a rank's products.
@@ -78,6 +79,7 @@ inline ToyResult train_toy(comm::Communicator& all, const ToyRun& run,
                              run.canonical ? static_cast<std::size_t>(comm.size()) : 1,
                              comm.memory(), train::make_layers_of(shape, groups));
   nn::initialise(network, {22, 23});
+  if (run.loss != nullptr) network.set_loss(*run.loss);
   const auto step = run.canonical ? train::make_canonical_step(network, exchange, options, comm)
                                   : train::make_allreduce_step(network, adam, comm);
   training.on_read = [&, read = std::uint64_t{0}]() mutable {

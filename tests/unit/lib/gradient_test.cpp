@@ -5,6 +5,7 @@
 #include <random>
 #include <vector>
 
+#include "lib/nn/gradient_check.hpp"
 #include "lib/nn/network.hpp"
 
 using namespace lockstep;
@@ -83,13 +84,6 @@ Tally forward_backward(Network<Real>& network, std::span<const double> x, Rows r
   return sum_over_leaves(network.results(rows), 4);
 }
 
-double loss(Network<double>& network, const Problem& p) {
-  const Rows rows = {0, p.rows};
-  network.forward(rows, training);
-  network.loss(rows, p.labels, false);
-  return sum_over_leaves(network.results(rows), 4).loss_sum;
-}
-
 /// Between the gradients of two networks, against the length of the second's.
 double distance(Network<float>& single, Network<double>& exact) {
   double error = 0;
@@ -111,52 +105,22 @@ std::unique_ptr<Products<float>> float_products(const std::string& name) {
 
 }  // namespace
 
-namespace {
-
-/// The worst difference over every weight, or over some of a network with many.
-double worst_difference(const NetworkShape& shape, std::size_t rows) {
-  const auto problem = random_problem(shape, rows, 3);
-  RandomNetwork<double> random(shape, rows, 4);
-  auto& network = random.network;
-  const auto tally = forward_backward<double>(network, problem.x, {0, rows}, problem.labels);
-  CHECK(tally.loss_sum == Approx(loss(network, problem)).epsilon(1e-14));
-
-  constexpr std::size_t most_checked = 60;
-  const std::vector<double> gradients(network.parameters().gradients().begin(),
-                                      network.parameters().gradients().end());
-  constexpr double h = 1e-6;
-  double worst = 0;
-  for (const Tensor& tensor : network.parameters().tensors()) {
-    const std::size_t step = std::max<std::size_t>(1, tensor.size() / most_checked);
-    for (std::size_t i = tensor.offset; i < tensor.offset + tensor.size(); i += step) {
-      double& weight = network.parameters().values()[i];
-      const double kept = weight;
-      weight = kept + h;
-      const double above = loss(network, problem);
-      weight = kept - h;
-      const double below = loss(network, problem);
-      weight = kept;
-      const double difference = (above - below) / (2 * h);
-      worst = std::max(worst,
-                       std::abs(difference - gradients[i]) / std::max(1.0, std::abs(gradients[i])));
-    }
-  }
-  return worst;
-}
-
-}  // namespace
-
 TEST_CASE("gradients agree with central differences in double", "[nn][gradient]") {
   const auto shape =
       GENERATE(NetworkShape{5, {}, 3}, NetworkShape{7, {6}, 4}, NetworkShape{6, {9, 5}, 3},
                NetworkShape{4, {5, 6, 4}, 2}, NetworkShape{3, {1}, 1});
-  CHECK(worst_difference(shape, GENERATE(1, 2, 9)) < 1e-6);
+  const MeanSquaredError<double> squares;
+  const std::size_t rows = GENERATE(1, 2, 9);
+  CHECK(check_gradients(shape, SoftmaxCrossEntropy<double>(), rows).worst < 1e-6);
+  CHECK(check_gradients(shape, squares, rows).worst < 1e-6);
 }
 
 TEST_CASE("every kind of layer agrees with central differences", "[nn][gradient][layers]") {
   for (const auto& shape : layer_shapes()) {
     INFO(shape.text());
-    CHECK(worst_difference(shape, 3) < 1e-5);
+    const auto check = check_gradients(shape);
+    INFO(check.place);
+    CHECK(check.worst < 1e-5);
   }
 }
 

@@ -1,0 +1,95 @@
+#include "lib/nn/gradient_check.hpp"
+
+#include <cmath>
+#include <random>
+
+#include "lib/nn/network.hpp"
+
+namespace lockstep::nn {
+namespace {
+
+constexpr std::size_t leaf = 4;
+constexpr std::size_t most_checked = 60;  // weights of a tensor
+constexpr double step = 1e-6;
+constexpr float deviation = 0.5F;  // of the weights
+
+/// A network with random weights, rows and labels.
+class Problem {
+ public:
+  Problem(const NetworkShape& shape, const Loss<double>& loss, std::size_t rows, std::uint32_t seed)
+      : products_(make_library_products<double>()),
+        network_(shape, rows, *products_),
+        batch_(rows, leaf),
+        all_{0, rows} {
+    network_.set_loss(loss);
+    network_.set_batch_sums(&batch_);
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    for (double& x : network_.inputs(all_).flat()) x = static_cast<double>(normal(random));
+    for (std::size_t i = 0; i < rows; ++i) {
+      labels_.push_back(static_cast<std::int32_t>(random() % shape.classes));
+    }
+    auto& block = network_.parameters();
+    for (std::size_t t = 0; t < block.tensors().size(); ++t) {
+      std::vector<double> weights(block.tensors()[t].size());
+      for (double& w : weights) w = static_cast<double>(deviation * normal(random));
+      block.set_logical_value(t, weights);
+    }
+  }
+
+  std::vector<double> gradients() {
+    run(true);
+    network_.backward(all_);
+    auto& block = network_.parameters();
+    network_.weight_gradients(all_, leaf, {0, block.values().size()});
+    return {block.gradients().begin(), block.gradients().end()};
+  }
+
+  /// By the weight at a place of the block.
+  double difference(std::size_t at) {
+    double& weight = network_.parameters().values()[at];
+    const double kept = weight;
+    weight = kept + step;
+    const double above = run(false);
+    weight = kept - step;
+    const double below = run(false);
+    weight = kept;
+    return (above - below) / (2 * step);
+  }
+
+  const std::vector<Tensor>& tensors() { return network_.parameters().tensors(); }
+
+ private:
+  double run(bool training) {
+    network_.forward(all_, TrainingRows{5, 1000});  // any step: the same for all
+    network_.loss(all_, labels_, training);
+    return sum_over_leaves(network_.results(all_), leaf).loss_sum;
+  }
+
+  std::unique_ptr<Products<double>> products_;
+  Network<double> network_;
+  WholeBatch batch_;
+  Rows all_;
+  std::vector<std::int32_t> labels_;
+};
+
+}  // namespace
+
+GradientCheck check_gradients(const NetworkShape& shape, const Loss<double>& loss, std::size_t rows,
+                              std::uint32_t seed) {
+  Problem problem(shape, loss, rows, seed);
+  const auto gradients = problem.gradients();
+  GradientCheck check;
+  for (const Tensor& tensor : problem.tensors()) {
+    const std::size_t stride = std::max<std::size_t>(1, tensor.size() / most_checked);
+    for (std::size_t i = 0; i < tensor.size(); i += stride) {
+      const double gradient = gradients[tensor.offset + i];
+      const double difference = problem.difference(tensor.offset + i);
+      const double error = std::abs(difference - gradient) / std::max(1.0, std::abs(gradient));
+      if (!(error <= check.worst)) check = {error, tensor.name + "[" + std::to_string(i) + "]"};
+    }
+  }
+  return check;
+}
+
+}  // namespace lockstep::nn

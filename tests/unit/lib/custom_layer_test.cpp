@@ -1,0 +1,159 @@
+// A layer and a loss of the user's own: shapes, checkpoints, gradients, and one hash on any ranks.
+#include <catch2/catch.hpp>
+
+#include "collectives/thread_group.hpp"
+#include "lib/base/errors.hpp"
+#include "lib/nn/gradient_check.hpp"
+#include "lib/train/checkpoint.hpp"
+#include "lib/train/saved_network.hpp"
+#include "tests/support/temporary_folder.hpp"
+#include "tests/support/toy_run.hpp"
+
+using namespace lockstep;
+using namespace lockstep::nn;
+using Catch::Contains;
+
+namespace {
+
+/// y = factor * weight * x with one weight; `wrong`: its gradient is off by that factor.
+template <class Real>
+class Scale final : public Layer<Real> {
+ public:
+  Scale(std::size_t width, double factor, double wrong)
+      : Layer<Real>(width, width),
+        factor_(static_cast<Real>(factor)),
+        wrong_(static_cast<Real>(wrong)) {}
+
+  std::vector<nn::Tensor> tensors(const std::string& prefix,
+                                  const Products<Real>& products) const override {
+    return {{prefix + ".scale", 1, 1, true, products.bias_size(1), 0, Start::ones()}};
+  }
+  void forward(const Pass<Real>& pass, Matrix<const Real> x, Matrix<Real> y) override {
+    const Real scale = factor_ * pass.block.value(pass.tensor)[0];
+    for (std::size_t i = 0; i < x.flat().size(); ++i) y.flat()[i] = scale * x.flat()[i];
+  }
+  void backward_input(const Pass<Real>& pass, Matrix<const Real> dz, Matrix<const Real> x,
+                      Activation below, Matrix<Real> dx) override {
+    const Real scale = factor_ * pass.block.value(pass.tensor)[0];
+    for (std::size_t i = 0; i < dz.flat().size(); ++i) dx.flat()[i] = scale * dz.flat()[i];
+    through(below, x, dx);
+  }
+  void weight_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
+                        std::size_t leaf, const GradientSlice<Real>& out) override {
+    const auto terms = pass.scratch.get(Scratch<Real>::columns, x.rows);
+    for (std::size_t i = 0; i < x.rows; ++i) {
+      Real sum = 0;
+      for (std::size_t j = 0; j < x.cols; ++j) sum = sum + x(i, j) * dz(i, j);
+      terms[i] = factor_ * wrong_ * sum;
+    }
+    out.with(pass.tensor, [&](Slice slice, std::span<Real> sums) {
+      pass.products.backward_bias({terms.data(), x.rows, 1}, leaf, slice, sums);
+    });
+  }
+
+ private:
+  Real factor_;
+  Real wrong_;
+};
+
+class ScaleKind final : public LayerKind {
+ public:
+  explicit ScaleKind(double factor, double wrong = 1) : factor_(factor), wrong_(wrong) {}
+
+  std::string name() const override { return "scale"; }
+  Fields fields() const override { return {{"factor", factor_}}; }
+  std::string text() const override { return "scale " + literal_of(factor_); }
+  Extent output_of(const Extent& input) const override {
+    if (input.image) throw ConfigError("scale takes no images", "place it behind flatten");
+    return input;
+  }
+  double weights(const Extent&) const override { return 1; }
+  std::unique_ptr<Layer<float>> make(const Extent& input) const override {
+    return std::make_unique<Scale<float>>(input.size(), factor_, wrong_);
+  }
+  std::unique_ptr<Layer<double>> make_double(const Extent& input) const override {
+    return std::make_unique<Scale<double>>(input.size(), factor_, wrong_);
+  }
+
+ private:
+  double factor_;
+  double wrong_;
+};
+
+std::shared_ptr<const LayerKind> read_scale(const Fields& fields) {
+  for (const auto& [key, value] : fields) {
+    if (key == "factor") return std::make_shared<ScaleKind>(std::get<double>(value));
+  }
+  throw ConfigError("no 'factor'", "give it a value");
+}
+
+Custom scale(double factor, double wrong = 1) {
+  return {std::make_shared<ScaleKind>(factor, wrong)};
+}
+
+NetworkShape own_network() { return {flat(5), {Dense{4}, scale(0.5), Dense{3}}, 2}; }
+
+}  // namespace
+
+TEST_CASE("a layer of one's own has its place in shapes", "[nn][custom]") {
+  const NetworkShape shape = own_network();
+  CHECK(shape.text() == "5, dense 4, scale 0.5, dense 3, dense 2");
+  CHECK(shape.parameters() == 24 + 1 + 15 + 8);
+  CHECK_FALSE(shape.is_mlp());
+  CHECK_THROWS_WITH(NetworkShape(Extent{2, 2, 1, true}, {scale(1)}, 2),
+                    Contains("layer 1 (scale 1.0): scale takes no images"));
+}
+
+TEST_CASE("the gradient check finds a wrong gradient, and its place", "[nn][custom][gradient]") {
+  CHECK(check_gradients(own_network()).worst < 1e-6);
+  CHECK(check_gradients(own_network(), MeanSquaredError<double>()).worst < 1e-6);
+  const auto check = check_gradients({flat(5), {Dense{4}, scale(0.5, 1.01)}, 2});
+  CHECK(check.worst > 1e-4);
+  CHECK(check.place == "1.scale[0]");
+}
+
+TEST_CASE("checkpoints with layers of one's own need their kinds", "[checkpoint][custom]") {
+  const test::TemporaryFolder folder;
+  const NetworkShape shape = own_network();
+  const auto products = make_strict_products(Simd::automatic);
+  Network<float> network(shape, 1, *products);
+  initialise(network, {1, 2});
+  const auto path = train::save_checkpoint(folder.path(), network, {});
+  CHECK_THROWS_WITH(train::read_description(path), Contains("'scale' is none of dense"));
+
+  LayerKinds kinds;
+  kinds.add("scale", read_scale);
+  const auto saved = train::read_description(path, kinds);
+  CHECK(saved.shape.text() == shape.text());
+  Network<float> again(saved.shape, 1, *products);
+  train::read_weights(saved, again);
+  CHECK(weights_hash(again.parameters()) == weights_hash(network.parameters()));
+
+  CHECK_THROWS_AS(kinds.add("scale", read_scale), std::invalid_argument);
+  CHECK_THROWS_AS(kinds.add("dense", read_scale), std::invalid_argument);
+}
+
+TEST_CASE("layers and losses of one's own: one hash on any ranks", "[train][canonical][custom]") {
+  ToyRun run{.batch_size = 40, .layers = {Flatten{}, Dense{7}, scale(0.5)}, .epochs = 1};
+  const MeanSquaredError<float> squares;
+  const bool own_loss = GENERATE(false, true);
+  if (own_loss) run.loss = &squares;
+  run.exchange = GENERATE(train::Exchange::activations, train::Exchange::partial_sums);
+  std::vector<std::uint64_t> hashes;
+  for (const int ranks : {1, 2, 3, 5}) {
+    comm::run_ranks(ranks, [&](comm::Communicator& comm) {
+      const auto hash = train_toy(comm, run).report.weights_hash;
+      if (comm.rank() == 0) hashes.push_back(hash);
+    });
+  }
+  CHECK(hashes == std::vector<std::uint64_t>(4, hashes.front()));
+}
+
+TEST_CASE("an audit with another loss is refused", "[train][custom]") {
+  const MeanSquaredError<float> squares;
+  const ToyRun run{.audit_every = 1, .loss = &squares};
+  const auto train = [&] {
+    comm::run_ranks(2, [&](comm::Communicator& comm) { train_toy(comm, run); });
+  };
+  CHECK_THROWS_WITH(train(), Contains("mean squared error"));
+}
