@@ -29,7 +29,7 @@ std::vector<NetworkShape> layer_shapes() {
           {image, {same, LayerNorm{}, Dropout{0.4}, Flatten{}, LayerNorm{}}, 3},
           {image, {BatchNorm{}, same, BatchNorm{}, max, Flatten{}, Dense{4}, BatchNorm{}}, 3},
           {flat(6), {Dense{5}, Dropout{0.5}, Dense{4, Activation::identity}, LayerNorm{}}, 3},
-          {Extent{28, 28, 1, true}, lenet_layers(), 10}};
+          {Extent{16, 16, 1, true}, lenet_layers(), 10}};
 }
 
 struct Problem {
