@@ -75,11 +75,12 @@ std::map<int, Failure> gather_failures(Communicator& comm, const std::optional<F
 
 using Groups = std::map<std::string, std::vector<int>>;  // a value -> the ranks that have it
 
-std::string name_ranks(const std::vector<int>& ranks, const std::vector<std::string>& hosts) {
+std::string name_ranks(const Communicator& comm, const std::vector<int>& ranks,
+                       const std::vector<std::string>& hosts) {
   constexpr std::size_t most = 8;
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (std::size_t i = 0; i < std::min(ranks.size(), most); ++i) {
-    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+    text += (i == 0 ? "" : ", ") + std::to_string(comm.world_rank(ranks[i]));
   }
   if (ranks.size() > most) text += ", ... (" + std::to_string(ranks.size()) + " in all)";
   if (ranks.size() == 1) text += " on " + hosts[static_cast<std::size_t>(ranks[0])];
@@ -87,8 +88,8 @@ std::string name_ranks(const std::vector<int>& ranks, const std::vector<std::str
 }
 
 // "batch-size is 64 on rank 3 on h2, 128 on the other 3 ranks": the odd ones first.
-std::string describe_difference(const std::string& key, const Groups& groups,
-                                const std::vector<std::string>& hosts) {
+std::string describe_difference(const Communicator& comm, const std::string& key,
+                                const Groups& groups, const std::vector<std::string>& hosts) {
   std::vector<Groups::const_pointer> order;
   for (const auto& group : groups) order.push_back(&group);
   std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
@@ -101,7 +102,7 @@ std::string describe_difference(const std::string& key, const Groups& groups,
     const bool rest = majority && group == order.back() && largest > 1;
     text += (text.empty() ? key + " is " : ", ") + group->first + " on " +
             (rest ? "the other " + std::to_string(largest) + " ranks"
-                  : name_ranks(group->second, hosts));
+                  : name_ranks(comm, group->second, hosts));
   }
   return text;
 }
@@ -153,7 +154,7 @@ void together(Communicator& comm, const std::function<void()>& local_work) {
                         return other.second.text == first.text;
                       });
   if (by_all) throw AgreedError(first.code, first.text);
-  std::string who = "rank " + std::to_string(rank) + " on " + first.host;
+  std::string who = "rank " + std::to_string(comm.world_rank(rank)) + " on " + first.host;
   if (failed > 1) {
     who += " (the first of " + std::to_string(failed) + " that failed, of " +
            std::to_string(comm.size()) + " ranks)";
@@ -206,7 +207,7 @@ void require_equal(Communicator& comm, const std::string& what, const KeyValues&
   std::string text = what + " differs between ranks:";
   for (const std::string& key : all.keys) {
     const Groups groups = group_by_value(all, key);
-    if (groups.size() > 1) text += "\n  " + describe_difference(key, groups, all.hosts);
+    if (groups.size() > 1) text += "\n  " + describe_difference(comm, key, groups, all.hosts);
   }
   throw AgreedError(code, text, remedy);
 }

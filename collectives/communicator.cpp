@@ -41,7 +41,8 @@ std::unique_ptr<Communicator> Communicator::split(int color) {
     part.ranks.push_back(rank);
   }
   auto made = size_ > 1 ? do_split(part) : nullptr;
-  if (part.size() == 1) return std::make_unique<SelfCommunicator>();
+  if (part.size() == 1) made = std::make_unique<SelfCommunicator>();
+  for (const int rank : part.ranks) made->world_ranks_.push_back(world_rank(rank));
   return made;
 }
 

@@ -101,6 +101,12 @@ class Communicator {
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
 
+  /// The number that messages give to `rank`, which is in [0, size()): that in the group which was
+  /// split first, so that a user finds the process. Local.
+  int world_rank(int rank) const noexcept {
+    return world_ranks_.empty() ? rank : world_ranks_[static_cast<std::size_t>(rank)];
+  }
+
   /// "self", "threads", "mpi", "shared" or "shared+mpi".
   virtual const char* backend() const noexcept = 0;
 
@@ -155,7 +161,8 @@ class Communicator {
   /// The ranks that give the same `color`, in their order here, as a group of their own. Both
   /// groups may be used, in the same order on all ranks that share them.
   ///
-  /// The part must not outlive this group; it knows its ranks by their numbers within it.
+  /// The part must not outlive this group. It counts its ranks from 0; messages call them as
+  /// world_rank() does.
   /// Errors   throws AgreedError (2) on all ranks of a part that cannot be made.
   std::unique_ptr<Communicator> split(int color);
 
@@ -196,6 +203,7 @@ class Communicator {
 
   int rank_;
   int size_;
+  std::vector<int> world_ranks_;  // of a part
 };
 
 }  // namespace lockstep::comm

@@ -37,9 +37,10 @@ std::string describe(const Call& call) {
 
 // All ranks compare with rank 0, so all of them throw, and the same.
 template <class Call>
-void require_same(int peer, const Call& first, const Call& other) {
+void require_same(const Communicator& comm, int peer, const Call& first, const Call& other) {
   if (other == first) return;
-  throw CommError("ranks 0 and " + std::to_string(peer) + " are not in step: " + describe(first) +
+  throw CommError("ranks " + std::to_string(comm.world_rank(0)) + " and " +
+                  std::to_string(comm.world_rank(peer)) + " are not in step: " + describe(first) +
                   " against " + describe(other));
 }
 
@@ -122,7 +123,7 @@ bool DirectCommunicator::show(const Call& call, const std::byte* data, std::size
   const Call first = slot(0, turn).call;
   for (int peer = 0; peer < size(); ++peer) {
     const Slot& theirs = slot(peer, turn);
-    require_same(peer, first, theirs.call);
+    require_same(*this, peer, first, theirs.call);
     inputs_[static_cast<std::size_t>(peer)] =
         small ? theirs.small.data() : find(peer, theirs.where);
   }

@@ -63,7 +63,7 @@ SharedCommunicator::SharedCommunicator(Communicator& wire, const Place& place)
     for (int rank = 0; rank < wire.size(); ++rank) {
       const std::string& text = all[static_cast<std::size_t>(rank)];
       if (!text.starts_with(here)) continue;
-      ranks_.push_back(rank);
+      ranks_.push_back(wire.world_rank(rank));
       regions_.push_back(rank == wire.rank() ? std::move(*mine)
                                              : SharedRegion::open(text.substr(here.size())));
     }

@@ -99,8 +99,8 @@ class ThreadCommunicator final : public DirectCommunicator {
   }
   void meet(const char* collective) override {
     if (group_.barrier.wait()) return;
-    throw CommError(std::string(collective) + ": rank " + std::to_string(group_.first_to_leave()) +
-                    " has left the group");
+    throw CommError(std::string(collective) + ": rank " +
+                    std::to_string(world_rank(group_.first_to_leave())) + " has left the group");
   }
   std::uintptr_t locate(const std::byte* data) const noexcept override {
     return reinterpret_cast<std::uintptr_t>(data);

@@ -351,6 +351,11 @@ void split(Communicator& comm, Findings& findings) {
     all_reduce(comm, findings);
     const auto halves = part->split(part->rank() % 2);
     all_gather(*halves, findings);
+    for (const auto* group : {part.get(), halves.get()}) {
+      const int named = group->world_rank(group->rank());
+      findings.expect(named == comm.world_rank(comm.rank()),
+                      "a part names ranks as the whole does");
+    }
   }
 }
 

@@ -1,12 +1,15 @@
 #include "collectives/thread_group.hpp"
 
+#include <array>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "collectives/agreement.hpp"
 #include "tests/support/communicator_contract.hpp"
 
 using namespace lockstep;
@@ -36,6 +39,31 @@ TEST_CASE("a rank that leaves releases its peers in every part", "[collectives]"
     if (comm.rank() == 2) throw std::logic_error("went on without rank 3");
   };
   CHECK_THROWS_WITH(comm::run_ranks(4, body), "disk full");
+}
+
+TEST_CASE("a part names ranks by their numbers in the job", "[collectives]") {
+  std::array<std::string, 4> texts;
+  comm::run_ranks(4, [&](Communicator& comm) {
+    const auto part = comm.split(comm.rank() / 2);
+    std::string& text = texts[static_cast<std::size_t>(comm.rank())];
+    try {
+      comm::together(*part, [&] {
+        if (comm.rank() == 3) throw std::runtime_error("disk full");
+      });
+      comm::require_equal(*part, "the plan", {{"ranks", std::to_string(comm.rank())}});
+    } catch (const comm::AgreedError& error) {
+      text = error.what();
+    }
+    try {
+      if (comm.rank() != 3) part->all_agree(true);
+    } catch (const comm::CommError& lost) {
+      text += lost.what();
+    }
+  });
+  CHECK_THAT(texts[0],
+             Catch::Contains("ranks is 0 on rank 0 on") && Catch::Contains("1 on rank 1"));
+  CHECK_THAT(texts[2], Catch::Contains("rank 3 on ") && Catch::Contains(": disk full"));
+  CHECK_THAT(texts[2], Catch::Contains("all_reduce: rank 3 has left the group"));
 }
 
 TEST_CASE("threads keep the communicator's contract", "[collectives]") {
