@@ -1,6 +1,7 @@
 #include "lib/distribute/mesh.hpp"
 
 #include <optional>
+#include <stdexcept>
 
 #include "collectives/agreement.hpp"
 #include "collectives/self_communicator.hpp"
@@ -38,6 +39,14 @@ std::string to_text(const Traffic& traffic) {
   add(traffic.all_to_alls, "all-to-all");
   add(traffic.all_reduces, "all-reduce");
   return text + counted(traffic.elements, "element");
+}
+
+void Mesh::require_blocks(const char* collective, const comm::Communicator& comm,
+                          std::size_t elements, std::size_t block) {
+  if (elements == block * static_cast<std::size_t>(comm.size())) return;
+  throw std::invalid_argument(std::string(collective) + ": " + std::to_string(elements) +
+                              " elements are not " + std::to_string(comm.size()) + " blocks of " +
+                              std::to_string(block));
 }
 
 Mesh::Mesh(comm::Communicator& comm, const std::vector<MeshDimension>& dimensions)

@@ -40,7 +40,9 @@ std::string to_text(const Traffic& traffic);
 /// those with equal counts. Sums are taken in the order of the coordinates, so their bits do not
 /// depend on the transport.
 /// Threads  that of the communicator, which must outlive the mesh; the mesh outlives its tensors.
-/// Errors   of the transport: comm::CommError.
+/// Errors   of the transport: comm::CommError; std::invalid_argument, before anything is sent,
+/// where
+///          values are not one equal block for each coordinate.
 class Mesh {
  public:
   /// Errors   throws the same comm::AgreedError (2) on all ranks: ranks that give different
@@ -71,6 +73,7 @@ class Mesh {
   template <Number T>
   void all_gather(std::string_view name, std::span<T> values) {
     auto& comm = communicator(name);
+    require_blocks("all_gather", comm, values.size(), block_of(comm, values.size()));
     comm.all_gather(bytes_of(values));
     count(&Traffic::all_gathers, comm, foreign(comm, values.size()));
   }
@@ -79,6 +82,7 @@ class Mesh {
   template <Number T>
   void all_to_all(std::string_view name, std::span<const T> send, std::span<T> receive) {
     auto& comm = communicator(name);
+    require_blocks("all_to_all", comm, send.size(), block_of(comm, receive.size()));
     comm.all_to_all(bytes_of(send), bytes_of(receive));
     count(&Traffic::all_to_alls, comm, foreign(comm, send.size()));
   }
@@ -88,6 +92,7 @@ class Mesh {
   template <Number T>
   void reduce_scatter(std::string_view name, std::span<const T> values, std::span<T> sum) {
     auto& comm = communicator(name);
+    require_blocks("reduce_scatter", comm, values.size(), sum.size());
     sum_own_block(comm, values, sum);
     count(&Traffic::reduce_scatters, comm, foreign(comm, values.size()));
   }
@@ -123,8 +128,16 @@ class Mesh {
 
   // Of so many elements in blocks, those of other ranks.
   static std::size_t foreign(const comm::Communicator& comm, std::size_t elements) noexcept {
-    return elements - elements / static_cast<std::size_t>(comm.size());
+    return elements - block_of(comm, elements);
   }
+
+  static std::size_t block_of(const comm::Communicator& comm, std::size_t elements) noexcept {
+    return elements / static_cast<std::size_t>(comm.size());
+  }
+
+  // In elements: the communicator sees bytes, which may divide where elements do not.
+  static void require_blocks(const char* collective, const comm::Communicator& comm,
+                             std::size_t elements, std::size_t block);
 
   void count(std::uint64_t Traffic::*kind, const comm::Communicator& comm, std::size_t elements) {
     if (comm.size() == 1 || elements == 0) return;

@@ -114,6 +114,33 @@ TEST_CASE("the collectives of a mesh are counted, with what reaches a rank", "[m
         "1 all-reduce, 16 elements; 1 all-reduce, 12 elements; 0 elements; ");
 }
 
+TEST_CASE("blocks that are not equal are refused, before anything is sent", "[mesh]") {
+  const auto refused = on_all(2, [](comm::Communicator& comm) {
+    Mesh mesh(comm, {{"batch", 2}});
+    std::vector<float> values(3, 1);
+    std::vector<float> other(3);
+    const std::span<const float> three(values);
+    int times = 0;
+    const auto expect_refusal = [&](auto call) {
+      try {
+        call();
+      } catch (const std::invalid_argument&) {
+        ++times;
+      }
+    };
+    expect_refusal([&] { mesh.all_gather("batch", std::span(values)); });
+    expect_refusal([&] { mesh.all_to_all("batch", three, std::span(other)); });
+    expect_refusal([&] { mesh.all_to_all("batch", three.first(2), std::span(other).first(0)); });
+    expect_refusal([&] { mesh.reduce_scatter("batch", three, std::span(other).first(1)); });
+    expect_refusal(
+        [&] { mesh.reduce_scatter("batch", three.first(2), std::span(other).first(2)); });
+    expect_refusal(
+        [&] { mesh.reduce_scatter("batch", three.first(2), std::span(other).first(0)); });
+    return std::pair(times, mesh.traffic() == Traffic{});
+  });
+  CHECK(refused == std::pair(6, true));
+}
+
 TEST_CASE("sums are taken in the order of the coordinates", "[mesh]") {
   // In float32, ((1 + 2^25) - 2^25) + 1 is 1, and other orders give 0 or 2.
   const auto sums = on_all(4, [](comm::Communicator& comm) {
