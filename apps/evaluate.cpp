@@ -57,8 +57,7 @@ void print_table(const train::Evaluation& result, const InferenceJob& job,
 void evaluate_on(const Arguments& arguments, const train::RunConfig& config,
                  comm::Communicator& comm) {
   const InferenceJob job = make_inference_job(arguments, config, comm);
-  const train::Evaluation result =
-      train::evaluate(*job.network, *job.reader, train::Groups(*job.mesh).batch);
+  const train::Evaluation result = train::evaluate(*job.network, *job.reader, *job.mesh);
   require_finite(result);
   if (comm.rank() != 0) return;
   if (arguments.given("json")) {

@@ -82,11 +82,8 @@ void predict_on(const Arguments& arguments, const train::RunConfig& config,
   comm::together(comm, [&] {
     if (comm.rank() == 0) file.emplace(output);
   });
-  train::predict(*job.network, *job.reader, train::Groups(*job.mesh).batch,
-                 [&](std::span<const train::Prediction> batch) {
-                   if (file)
-                     file->write(batch);  // a mesh has several ranks that are first of theirs
-                 });
+  train::predict(*job.network, *job.reader, *job.mesh,
+                 [&](std::span<const train::Prediction> batch) { file->write(batch); });
   comm::together(comm, [&] {
     if (file) file->finish();
   });

@@ -67,8 +67,8 @@ Banner banner(const train::RunConfig& config, const TrainJob& job, comm::Communi
   add("network", network_text(job.network->shape()));
   const auto model = train::Groups(*job.mesh).model_ranks();
   if (model > 1) {
-    add("mesh", fmt::format("{} replicas of {} ranks, which share out the weights of dense layers",
-                            train::Groups(*job.mesh).batch.size(), model));
+    add("mesh", fmt::format("{} of {} ranks, which share out the weights of dense layers",
+                            counted(train::Groups(*job.mesh).batch.size(), "replica"), model));
   }
   add("batch", batch_text(job));
   if (const auto idle = job.plan->idle_ranks(); idle > 0) {

@@ -18,16 +18,8 @@ void count_confusion(Matrix<const float> logits, std::span<const std::int32_t> l
   }
 }
 
-}  // namespace
-
-data::Plan evaluation_plan(std::uint64_t records, int ranks) {
-  return data::Plan({.records = records,
-                     .batch_size = evaluation_batch,
-                     .ranks = static_cast<std::uint64_t>(ranks)});
-}
-
-Evaluation evaluate(nn::Network<float>& network, data::BatchReader& reader,
-                    comm::Communicator& comm) {
+Evaluation evaluate_on(nn::Network<float>& network, data::BatchReader& reader,
+                       comm::Communicator& comm) {
   const auto& shape = network.shape();
   Evaluation result;
   result.examples = reader.plan().examples_per_epoch();
@@ -49,6 +41,20 @@ Evaluation evaluate(nn::Network<float>& network, data::BatchReader& reader,
   }
   comm.all_reduce(std::span(result.confusion));
   result.ids_digest = certify_ids(digest, result.examples, comm);
+  return result;
+}
+
+}  // namespace
+
+data::Plan evaluation_plan(std::uint64_t records, int ranks) {
+  return data::Plan({.records = records,
+                     .batch_size = evaluation_batch,
+                     .ranks = static_cast<std::uint64_t>(ranks)});
+}
+
+Evaluation evaluate(nn::Network<float>& network, data::BatchReader& reader, const Groups& groups) {
+  Evaluation result;
+  groups.fail_together([&] { result = evaluate_on(network, reader, groups.batch); });
   return result;
 }
 

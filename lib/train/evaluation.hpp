@@ -8,6 +8,7 @@
 #include "data/batches.hpp"
 #include "data/ids_digest.hpp"
 #include "lib/nn/network.hpp"
+#include "lib/train/mesh.hpp"
 
 namespace lockstep::train {
 
@@ -35,12 +36,12 @@ data::Plan evaluation_plan(std::uint64_t records, int ranks);
 
 /// Runs the network over every record that the reader's plan deals to this rank, and adds up.
 ///
-/// The network must have rows for the plan's largest_piece().
+/// The network must have rows for the plan's largest_piece(); its plan counts the ranks of
+/// `groups.batch`.
 /// Errors   throws comm::AgreedError (70) where not every record was evaluated exactly once; and
 ///          what reading and communicating throw.
 /// Ranks    collective.
-Evaluation evaluate(nn::Network<float>& network, data::BatchReader& reader,
-                    comm::Communicator& comm);
+Evaluation evaluate(nn::Network<float>& network, data::BatchReader& reader, const Groups& groups);
 
 /// Adds up the digests of all ranks' ids and compares with every one of `records` records once.
 /// Returns the digest's value.

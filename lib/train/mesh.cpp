@@ -1,9 +1,12 @@
 #include "lib/train/mesh.hpp"
 
+#include <algorithm>
 #include <optional>
 
+#include "collectives/agreement.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/base/text.hpp"
+#include "lib/train/config.hpp"
 
 namespace lockstep::train {
 namespace {
@@ -29,7 +32,7 @@ Dimensions dimensions_of(const std::string& text) {
       throw ConfigError("mesh " + text + ": '" + name + "' is no dimension", remedy);
     }
     auto& size = name == "batch" ? dimensions.batch : dimensions.model;
-    if (size) throw ConfigError("mesh " + text + ": " + name + " stands there twice");
+    if (size) throw ConfigError("mesh " + text + ": " + name + " stands there twice", remedy);
     try {
       size = parse_count(sign == std::string::npos ? "" : word.substr(sign + 1), 1, most);
     } catch (const ConfigError& error) {
@@ -68,5 +71,21 @@ Groups::Groups(Mesh& mesh)
     : all(mesh.communicator()),
       batch(mesh.communicator("batch")),
       model(mesh.size("model") > 1 ? &mesh.communicator("model") : nullptr) {}
+
+void Groups::fail_together(const std::function<void()>& work) const {
+  if (model == nullptr) return work();
+  std::string mine;
+  try {
+    work();
+  } catch (const comm::AgreedError& error) {
+    mine = std::to_string(static_cast<int>(error.code())) + ' ' + error.what();
+  }
+  if (model->all_agree(mine.empty())) return;
+  const auto texts = comm::gather_text(*model, mine);
+  const auto first =
+      std::find_if(texts.begin(), texts.end(), [](auto& text) { return !text.empty(); });
+  throw comm::AgreedError(static_cast<ExitCode>(std::stoi(*first)),
+                          first->substr(first->find(' ') + 1));
+}
 
 }  // namespace lockstep::train

@@ -2,14 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "collectives/communicator.hpp"
 #include "lib/distribute/mesh.hpp"
-#include "lib/train/config.hpp"
 
 namespace lockstep::train {
+
+struct RunConfig;
 
 /// Sizes of the dimensions "batch" and "model", in this order: ranks that share a replica's weights
 /// are neighbours.
@@ -40,6 +42,10 @@ struct Groups {
 
   /// Whether all of them say so, who share one replica's weights and see different parts of them.
   bool all_agree(bool ok) const { return model == nullptr ? ok : model->all_agree(ok); }
+
+  /// Runs `work`, in which the ranks of one `batch` throw an AgreedError together; then all ranks
+  /// throw it. Collective; without `model` it costs nothing.
+  void fail_together(const std::function<void()>& work) const;
 
   comm::Communicator& all;
   comm::Communicator& batch;            ///< ranks that hold the same weights

@@ -42,10 +42,8 @@ void require_finite(std::span<const Prediction> predictions) {
   }
 }
 
-}  // namespace
-
-void predict(nn::Network<float>& network, data::BatchReader& reader, comm::Communicator& comm,
-             const PredictionSink& sink) {
+void predict_on(nn::Network<float>& network, data::BatchReader& reader, comm::Communicator& comm,
+                const PredictionSink* sink) {
   const auto& plan = reader.plan();
   const auto rank = static_cast<std::size_t>(comm.rank());
   std::vector<std::uint64_t> words(words_each * plan.largest_gathered());
@@ -61,9 +59,17 @@ void predict(nn::Network<float>& network, data::BatchReader& reader, comm::Commu
     comm.all_gather(std::span(words).first(static_cast<std::size_t>(comm.size()) * block));
     unpack(std::span(words).first(words_each * batch.global_examples), predictions);
     require_finite(predictions);
-    if (comm.rank() == 0) sink(predictions);
+    if (sink != nullptr) (*sink)(predictions);
   }
   certify_ids(digest, plan.examples_per_epoch(), comm);
+}
+
+}  // namespace
+
+void predict(nn::Network<float>& network, data::BatchReader& reader, const Groups& groups,
+             const PredictionSink& sink) {
+  const auto* const mine = groups.all.rank() == 0 ? &sink : nullptr;
+  groups.fail_together([&] { predict_on(network, reader, groups.batch, mine); });
 }
 
 }  // namespace lockstep::train

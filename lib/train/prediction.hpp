@@ -8,6 +8,7 @@
 #include "collectives/communicator.hpp"
 #include "data/batches.hpp"
 #include "lib/nn/network.hpp"
+#include "lib/train/mesh.hpp"
 
 namespace lockstep::train {
 
@@ -22,15 +23,15 @@ struct Prediction {
 using PredictionSink = std::function<void(std::span<const Prediction>)>;
 
 /// Runs the network over every record that `reader`'s plan deals to the ranks, and hands `sink` all
-/// predictions on rank 0, batch after batch, in global order: ids 0, 1, 2, ...
+/// predictions on rank 0 of `groups.all`, batch after batch, in global order: ids 0, 1, 2, ...
 ///
 /// Needs memory for one global batch, whatever the number of records. `reader` follows
-/// evaluation_plan(); the network has rows for its largest_piece(). What `sink` gets does not
-/// depend on the number of ranks where the network's products are strict.
-/// Errors   throws comm::AgreedError: a prediction that is not finite (76), not every record
+/// evaluation_plan() of `groups.batch`; the network has rows for its largest_piece(). What `sink`
+/// gets does not depend on the number of ranks where the network's products are strict. Errors
+/// throws comm::AgreedError: a prediction that is not finite (76), not every record
 ///          predicted exactly once (70); and what reading, communicating and `sink` throw.
 /// Ranks    collective.
-void predict(nn::Network<float>& network, data::BatchReader& reader, comm::Communicator& comm,
+void predict(nn::Network<float>& network, data::BatchReader& reader, const Groups& groups,
              const PredictionSink& sink);
 
 }  // namespace lockstep::train

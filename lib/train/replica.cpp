@@ -102,7 +102,7 @@ nn::Tally Replica::train(std::span<const float> features, std::span<const std::i
 Evaluation Replica::evaluate(data::Source& source) {
   data::BatchReader reader(source, evaluation_plan(source.records(), groups_.batch.size()),
                            groups_.batch.rank());
-  return train::evaluate(network_, reader, groups_.batch);
+  return train::evaluate(network_, reader, groups_);
 }
 
 std::vector<std::int32_t> Replica::predict(std::span<const float> features) {

@@ -84,7 +84,7 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
 EpochReport Trainer::run_epoch(std::uint64_t epoch, const std::vector<Observer*>& observers) {
   EpochSums sums;
   train_steps(epoch, sums, observers);
-  fail_together([&] { last_test_ = evaluate(network_, test_, groups_.batch); });
+  last_test_ = evaluate(network_, test_, groups_);
   require_finite(std::isfinite(last_test_.loss_sum), step_, "test loss");
   const std::uint64_t hash = whole_hash(network_.parameters(), groups_);
   require_same_replicas(hash);
@@ -136,7 +136,7 @@ nn::Tally Trainer::train_step(std::uint64_t epoch, std::uint64_t step, PhaseSeco
   const nn::Rows mine = update_.place(train_.piece(step));
   const data::Batch batch = train_.read(epoch, step, network_.inputs(mine).flat());
   seconds.data = phase.take();
-  fail_together([&] { sentinel_.check(step_ + 1); });
+  groups_.fail_together([&] { sentinel_.check(step_ + 1); });
   seconds.reduce = phase.take();  // whoever is early waits here
   const StepResult result = update_.run(batch, seconds);
   require_finite(std::isfinite(result.tally.loss_sum), step_ + 1, "loss");
@@ -185,24 +185,6 @@ void Trainer::require_same_replicas(std::uint64_t hash) {
                       "the weights saved before are those of rank 0; look for faulty memory on the "
                       "odd rank's host",
                       ExitCode::invariant);
-}
-
-/// Runs `work`, in which the ranks of `batch` throw an AgreedError together; then all ranks do.
-void Trainer::fail_together(const std::function<void()>& work) {
-  if (groups_.model == nullptr) return work();
-  std::optional<comm::AgreedError> mine;
-  try {
-    work();
-  } catch (const comm::AgreedError& error) {
-    mine = error;
-  }
-  if (groups_.model->all_agree(!mine)) return;
-  auto code = static_cast<std::uint64_t>(mine ? mine->code() : ExitCode::success);
-  groups_.model->all_reduce(std::span(&code, 1), comm::Op::max);
-  const auto texts = comm::gather_text(*groups_.model, mine ? mine->what() : "");
-  const auto first = std::find_if(texts.begin(), texts.end(),
-                                  [](const std::string& text) { return !text.empty(); });
-  throw comm::AgreedError(static_cast<ExitCode>(code), *first);
 }
 
 bool Trainer::finished() const noexcept { return options_.steps && step_ >= *options_.steps; }

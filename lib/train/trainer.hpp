@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -58,7 +57,6 @@ class Trainer {
   void train_steps(std::uint64_t epoch, EpochSums& sums, const std::vector<Observer*>& observers);
   nn::Tally train_step(std::uint64_t epoch, std::uint64_t step, PhaseSeconds& seconds);
   std::vector<std::pair<std::string, std::uint64_t>> hashes_due() const;
-  void fail_together(const std::function<void()>& work);
   void save(const std::vector<Observer*>& observers);
   static void require_finite(bool finite, std::uint64_t step, const char* what);
   void require_same_replicas(std::uint64_t hash);

@@ -5,6 +5,7 @@
 
 #include "collectives/agreement.hpp"
 #include "collectives/thread_group.hpp"
+#include "lib/train/config.hpp"
 #include "tests/support/per_rank.hpp"
 #include "tests/support/toy_run.hpp"
 
@@ -114,6 +115,24 @@ TEST_CASE("a replica that differs in one group of a mesh ends all of them", "[me
     }
   });
   CHECK(agreed == 6);
+}
+
+TEST_CASE("what one group of a mesh agrees to be wrong ends all of them, as the first says it",
+          "[mesh]") {
+  const auto texts = test::per_rank(6, [](comm::Communicator& comm) -> std::string {
+    const auto mesh = make_mesh(comm, {2, 3});
+    try {
+      Groups(*mesh).fail_together([&] {
+        const int at = mesh->coordinate("model");
+        if (at == 1) throw comm::AgreedError(ExitCode::invariant, "odd one", "look at it");
+        if (at == 2) throw comm::AgreedError(ExitCode::diverged, "not said");
+      });
+    } catch (const comm::AgreedError& error) {
+      return std::to_string(static_cast<int>(error.code())) + ": " + error.what();
+    }
+    return "nothing";
+  });
+  for (const auto& text : texts) CHECK_THAT(text, Catch::StartsWith("70: odd one"));
 }
 
 TEST_CASE("a gradient that is not finite in one part of a mesh ends all of them", "[mesh]") {
