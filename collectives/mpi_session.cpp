@@ -1,10 +1,12 @@
 #include "collectives/mpi_session.hpp"
 
 #include <array>
+#include <chrono>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <stdexcept>
+#include <thread>
 
 #include "collectives/communicator.hpp"
 #include "collectives/mpi_check.hpp"
@@ -73,6 +75,19 @@ MpiSession::~MpiSession() {
 void abort_job(int code) noexcept {
   if (mpi_is_running()) MPI_Abort(MPI_COMM_WORLD, code);
   std::_Exit(code);
+}
+
+// MPI_COMM_WORLD itself, on which nothing else is ever sent.
+bool all_ranks_leave(double seconds) {
+  MPI_Request all = MPI_REQUEST_NULL;
+  check_mpi(MPI_Ibarrier(MPI_COMM_WORLD, &all), "MPI_Ibarrier");
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  int here = 0;
+  for (;;) {
+    check_mpi(MPI_Test(&all, &here, MPI_STATUS_IGNORE), "MPI_Test");
+    if (here != 0 || std::chrono::steady_clock::now() > end) return here != 0;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 std::string mpi_version() {

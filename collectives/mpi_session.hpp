@@ -33,6 +33,14 @@ class MpiSession {
 /// process alone.
 [[noreturn]] void abort_job(int code) noexcept;
 
+/// Whether every rank of the job calls this within so many seconds: asked before a rank leaves with
+/// what it believes to be an error of all. Where it is false, peers wait in a collective for ranks
+/// that will not come, and abort_job() is the only end.
+///
+/// Errors   throws CommError.
+/// Ranks    collective; called at most once.
+bool all_ranks_leave(double seconds);
+
 /// Name and version of the MPI library, as "Open MPI v4.1.4"; needs no session. Local.
 std::string mpi_version();
 

@@ -16,18 +16,27 @@ namespace {
 
 constexpr std::uint64_t most_threads = 1024;
 
+// A rank that fell back in its last step, or has much memory to give back, is that late at most.
+constexpr double seconds_to_leave = 5;
+
+[[noreturn]] void end_job(const std::string& text, int code) {
+  print_error(text);
+  std::fflush(stdout);
+  comm::abort_job(code);
+}
+
 int run_rank(comm::MpiCommunicator& comm, const MpiRankBody& body) {
   try {
     body(comm);
     return static_cast<int>(ExitCode::success);
   } catch (const comm::AgreedError& error) {
+    if (!comm::all_ranks_leave(seconds_to_leave)) end_job(error.what(), exit_code(error));
     if (comm.rank() == 0) print_error(error.what());
     return exit_code(error);
   } catch (const std::exception& error) {
-    print_error("rank " + std::to_string(comm.rank()) + " on " + comm.place().host + ": " +
-                what_of(error));
-    std::fflush(stdout);
-    comm::abort_job(exit_code(error));
+    end_job(
+        "rank " + std::to_string(comm.rank()) + " on " + comm.place().host + ": " + what_of(error),
+        exit_code(error));
   }
 }
 

@@ -34,7 +34,8 @@ void require_no_batch_shell(const std::optional<comm::Launch>& launch, const std
 /// Runs `body` as one rank of the MPI world that `launch` promised (or of a world of one).
 ///
 /// Returns the exit code. Errors are printed here: one that all ranks share once, by rank 0; any
-/// other by the rank that met it, which then ends the whole job, for its peers may be waiting.
+/// other by the rank that met it, which then ends the whole job, for its peers may be waiting. So
+/// does one that only some ranks share: others have not come to leave within seconds.
 int run_over_mpi(const std::optional<comm::Launch>& launch, const MpiRankBody& body);
 
 /// The same ranks, of which those of a node share memory, where `backend` asks for that; null for
