@@ -116,8 +116,7 @@ void custom_layer(comm::Communicator& comm) {
                                              {.policy = data::ShardPolicy::data, .leaf = 0});
   const nn::NetworkShape shape = network_for({28, 28, 1, true});
   const SquaredHinge<float> loss;
-  train::Replica replica(shape, *batches.plan(), comm);
-  replica.network().set_loss(loss);
+  train::Replica replica(shape, *batches.plan(), comm, {.loss = &loss});
 
   const bool speaks = strategy.replica_id() == 0;
   if (speaks) std::printf("%s\n", shape.text().c_str());

@@ -119,6 +119,15 @@ LayerSpec pool(Pooling pooling, const Reader& fields) {
   return Pool{pooling, fields.count("size", most_window)};
 }
 
+Custom custom(const LayerKinds::Read& read, const std::string& name, const Fields& fields) {
+  try {
+    Custom layer{read(fields)};
+    if (layer.kind != nullptr) return layer;
+  } catch (const std::bad_variant_access&) {  // std::get<double> of a text
+  }
+  throw ConfigError("kind '" + name + "' cannot be made of its keys and values");
+}
+
 struct FieldsOf {
   Fields operator()(const Dense& layer) const {
     return {{"kind", "dense"},
@@ -155,10 +164,13 @@ struct FieldsOf {
 
 Fields fields_of(const LayerSpec& layer) { return std::visit(FieldsOf(), layer); }
 
+bool is_built_in(const std::string& kind) {
+  const Words& kinds = built_in_kinds();
+  return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
+}
+
 void LayerKinds::add(const std::string& name, Read read) {
-  const bool built_in =
-      std::find(built_in_kinds().begin(), built_in_kinds().end(), name) != built_in_kinds().end();
-  if (built_in || find(name) != nullptr) {
+  if (is_built_in(name) || find(name) != nullptr) {
     throw std::invalid_argument("LayerKinds: the name '" + name + "' is taken");
   }
   kinds_.emplace_back(name, std::move(read));
@@ -184,7 +196,7 @@ LayerSpec layer_of(const Fields& fields, const LayerKinds& own) {
                                  [](const auto& field) { return field.first == "kind"; });
   if (kind == fields.end()) throw ConfigError("no 'kind'", "give one of " + among(kinds));
   const std::size_t chosen = reader.choice("kind", kinds);
-  if (const auto* read = own.find(kinds[chosen])) return Custom{(*read)(fields)};
+  if (const auto* read = own.find(kinds[chosen])) return custom(*read, kinds[chosen], fields);
   switch (chosen) {
     case 0: return dense(reader);
     case 1: return convolution(reader);

@@ -57,6 +57,15 @@ Extent outputs(const Dense& layer, const Extent& input) {
                     "put a layer of kind = \"flatten\" before it");
 }
 
+Extent outputs(const Custom& layer, const Extent& input) {
+  const std::string name = layer.kind->name();
+  if (is_built_in(name)) {
+    throw ConfigError("a built-in layer is of kind '" + name + "'",
+                      "give LayerKind::name() another name");
+  }
+  return limited(layer.kind->output_of(input));
+}
+
 /// Calls the first of `cases` that takes the layer.
 template <class... Cases>
 struct Overloaded : Cases... {
@@ -73,7 +82,7 @@ Extent output_of(const LayerSpec& layer, const Extent& input) {
                  [&](const Convolution& convolution) { return windows(convolution, input); },
                  [&](const Pool& pool) { return windows(pool, input); },
                  [&](const Flatten&) { return flat(input.size()); },
-                 [&](const Custom& custom) { return limited(custom.kind->output_of(input)); },
+                 [&](const Custom& custom) { return outputs(custom, input); },
                  [&](const auto&) { return input; }},
       layer);
 }

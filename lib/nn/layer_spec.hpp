@@ -46,7 +46,7 @@ class LayerKind {
   LayerKind& operator=(const LayerKind&) = delete;
   virtual ~LayerKind() = default;
 
-  /// Its "kind" in checkpoints; unlike those of built-in layers.
+  /// Its "kind" in checkpoints; unlike those of built-in layers, which a NetworkShape refuses.
   virtual std::string name() const = 0;
 
   /// Its other keys and values, from which LayerKinds::Read makes it again.
@@ -59,7 +59,8 @@ class LayerKind {
   /// Errors   throws ConfigError, with the reason alone, where it cannot take that.
   virtual Extent output_of(const Extent& input) const = 0;
 
-  /// The logical size of all tensors of the layer that make() gives; none unless overridden.
+  /// The logical size of all tensors of the layer that make() gives; none unless overridden. A
+  /// Network refuses a layer with another number.
   virtual double weights(const Extent& /*input*/) const { return 0; }
 
   /// Layer::sums_over_batch() of that layer.
@@ -140,12 +141,16 @@ std::string text_of(const LayerSpec& layer);
 /// "kind" first.
 Fields fields_of(const LayerSpec& layer);
 
+/// Whether a built-in layer has this "kind".
+bool is_built_in(const std::string& kind);
+
 /// The user's kinds that checkpoints may name: each with the function that reads its fields.
 ///
 /// A value that is handed to whoever reads; there is no list of kinds besides.
 class LayerKinds {
  public:
-  /// Makes a layer of `fields`, "kind" among them; throws ConfigError, with the reason alone.
+  /// Makes a layer of `fields`, "kind" among them; throws ConfigError, with the reason alone. A
+  /// std::bad_variant_access, of a value of another type, is taken as one; so is null.
   using Read = std::function<std::shared_ptr<const LayerKind>(const Fields& fields)>;
 
   /// Errors   throws std::invalid_argument: a name that is taken, by a built-in kind too.

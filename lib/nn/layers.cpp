@@ -1,9 +1,31 @@
 #include "lib/nn/layers.hpp"
 
+#include <stdexcept>
+#include <string>
 #include <type_traits>
 
 namespace lockstep::nn {
 namespace {
+
+/// Buffers and steps follow the kind, so the layer must be what its kind says.
+template <class Real>
+std::unique_ptr<Layer<Real>> as_said(std::unique_ptr<Layer<Real>> layer, const LayerKind& kind,
+                                     const Extent& input) {
+  const auto refuse = [&](const std::string& problem) {
+    throw std::invalid_argument("LayerKind '" + kind.name() + "': " + problem);
+  };
+  if (layer == nullptr) refuse("it makes no layer");
+  const std::size_t outputs = kind.output_of(input).size();
+  if (layer->inputs() != input.size() || layer->outputs() != outputs) {
+    refuse("its layer leads from " + std::to_string(layer->inputs()) + " values to " +
+           std::to_string(layer->outputs()) + ", where " + std::to_string(input.size()) + " and " +
+           std::to_string(outputs) + " are");
+  }
+  if (layer->sums_over_batch() != kind.sums_over_batch()) {
+    refuse("sums_over_batch() is not that of its layer");
+  }
+  return layer;
+}
 
 template <class Real>
 struct Make {
@@ -30,9 +52,9 @@ struct Make {
   }
   std::unique_ptr<Layer<Real>> operator()(const Custom& spec) const {
     if constexpr (std::is_same_v<Real, float>) {
-      return spec.kind->make(input);
+      return as_said(spec.kind->make(input), *spec.kind, input);
     } else {
-      return spec.kind->make_double(input);
+      return as_said(spec.kind->make_double(input), *spec.kind, input);
     }
   }
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <stdexcept>
+#include <string>
 
 namespace lockstep::nn {
 namespace {
@@ -13,18 +14,43 @@ const Loss<Real>& default_loss() {
   return loss;
 }
 
+/// What the shape says must be what the layer has: memory, messages and checkpoints follow the
+/// shape.
+template <class Real>
+void require_weights(const NetworkShape& shape, std::size_t number,
+                     const std::vector<Tensor>& tensors, const Products<Real>& products) {
+  const std::string layer =
+      "layer " + std::to_string(number + 1) + " (" + text_of(shape.layers[number]) + ")";
+  std::size_t weights = 0;
+  for (const Tensor& tensor : tensors) {
+    weights += tensor.whole_size();
+    const std::size_t stored = tensor.vector ? products.bias_size(tensor.size())
+                                             : products.weight_size(tensor.rows, tensor.cols);
+    if (tensor.stored == stored) continue;
+    throw std::invalid_argument(layer + ": tensor " + tensor.name + " is stored in " +
+                                std::to_string(tensor.stored) + " elements, which " +
+                                (tensor.vector ? "bias_size" : "weight_size") +
+                                "() of the products wants to be " + std::to_string(stored));
+  }
+  const auto said = static_cast<std::size_t>(shape.sizes()[number].weights);
+  if (weights == said) return;
+  throw std::invalid_argument(layer + ": its tensors hold " + std::to_string(weights) +
+                              " weights, but LayerKind::weights() says " + std::to_string(said));
+}
+
 }  // namespace
 
 template <class Real>
-std::vector<Tensor> Network<Real>::place(std::vector<NumberedLayer<Real>> layers,
+std::vector<Tensor> Network<Real>::place(const NetworkShape& shape,
+                                         std::vector<NumberedLayer<Real>> layers,
                                          const Products<Real>& products,
                                          std::vector<Placed>& placed) {
   std::vector<Tensor> tensors;
   for (auto& [number, layer] : layers) {
     const std::size_t first = tensors.size();
-    for (auto& tensor : layer->tensors(std::to_string(number), products)) {
-      tensors.push_back(std::move(tensor));
-    }
+    auto own = layer->tensors(std::to_string(number), products);
+    require_weights(shape, number, own, products);
+    for (auto& tensor : own) tensors.push_back(std::move(tensor));
     placed.push_back({std::move(layer), number, first, tensors.size() > first});
   }
   return tensors;
@@ -37,9 +63,9 @@ Network<Real>::Network(const NetworkShape& shape, std::size_t rows, Products<Rea
     : shape_(shape),
       rows_(rows),
       products_(products),
-      block_(
-          place(layers.empty() ? make_layers<Real>(shape) : std::move(layers), products, layers_),
-          products, slices, memory),
+      block_(place(shape, layers.empty() ? make_layers<Real>(shape) : std::move(layers), products,
+                   layers_),
+             products, slices, memory),
       results_(rows, memory),
       loss_(&default_loss<Real>()) {
   activations_.emplace_back(rows * shape.features, memory);
@@ -80,6 +106,18 @@ bool Network<Real>::sums_over_batch() const noexcept {
 
 template <class Real>
 void Network<Real>::loss(Rows rows, std::span<const std::int32_t> labels, bool training) {
+  if (labels.size() != rows.count) {
+    throw std::invalid_argument(std::to_string(labels.size()) + " labels for " +
+                                std::to_string(rows.count) + " examples");
+  }
+  const auto wrong = std::find_if(labels.begin(), labels.end(), [&](std::int32_t label) {
+    return label < 0 || static_cast<std::size_t>(label) >= shape_.classes;
+  });
+  if (wrong != labels.end()) {
+    throw std::invalid_argument("label " + std::to_string(*wrong) + " of example " +
+                                std::to_string(wrong - labels.begin()) + " is not in [0, " +
+                                std::to_string(shape_.classes) + "), the network's classes");
+  }
   const Matrix<const Real> logits = view(activations_.back(), shape_.classes, rows);
   const Matrix<Real> dz = training ? view(gradients_.back(), shape_.classes, rows) : Matrix<Real>();
   loss_->run(logits, labels, results(rows), dz);

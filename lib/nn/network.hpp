@@ -39,7 +39,8 @@ class Network {
   /// all buffers are kept; a rank with peers gives that of its communicator. `layers`: ready ones
   /// in place of make_layers(shape), which lead from its features to its classes. `products` and
   /// `memory` must outlive the network.
-  /// Errors   throws std::bad_alloc.
+  /// Errors   throws std::bad_alloc; std::invalid_argument where a layer of the user's own is not
+  ///          what its kind says, or its tensors are not stored as `products` store them.
   Network(const NetworkShape& shape, std::size_t rows, Products<Real>& products,
           std::size_t slices = 1,
           std::pmr::memory_resource& memory = *std::pmr::new_delete_resource(),
@@ -77,9 +78,11 @@ class Network {
   /// What loss() computes; must outlive its use, and is set before a step is made. Softmax
   /// cross-entropy unless it is set.
   void set_loss(const Loss<Real>& loss) noexcept { loss_ = &loss; }
+  void set_loss(const Loss<Real>&&) = delete;  ///< it would not live
   const Loss<Real>& loss_function() const noexcept { return *loss_; }
 
   /// After forward(): fills results(rows), and, for training, the gradient by the logits.
+  /// Errors   throws std::invalid_argument: not a label for each row, or one outside [0, classes).
   void loss(Rows rows, std::span<const std::int32_t> labels, bool training);
 
   /// After loss(): the gradient of the *sum* of losses by what every layer gives before its
@@ -133,7 +136,8 @@ class Network {
     std::size_t tensor = 0;
     bool trained = false;
   };
-  static std::vector<Tensor> place(std::vector<NumberedLayer<Real>> layers,
+  static std::vector<Tensor> place(const NetworkShape& shape,
+                                   std::vector<NumberedLayer<Real>> layers,
                                    const Products<Real>& products, std::vector<Placed>& placed);
   Pass<Real> pass(std::size_t layer, Rows rows);
 

@@ -32,8 +32,9 @@ Evaluation evaluate_on(nn::Network<float>& network, data::BatchReader& reader,
     const nn::Rows mine = {0, reader.piece(step).size()};
     const data::Batch batch = reader.read(0, step, network.inputs(mine).flat());
     digest.add(batch.ids);
-    count_confusion(network.forward(mine), batch.labels, result.confusion);
-    network.loss(mine, batch.labels, false);
+    const auto logits = network.forward(mine);
+    network.loss(mine, batch.labels, false);  // refuses labels of no class
+    count_confusion(logits, batch.labels, result.confusion);
     const auto all = results.gather(network.results(mine), batch.block);
     const nn::Tally tally = nn::sum_over_leaves(all.first(batch.global_examples), batch.leaf);
     result.loss_sum += tally.loss_sum;

@@ -38,8 +38,9 @@ data::Plan evaluation_plan(std::uint64_t records, int ranks);
 ///
 /// The network must have rows for the plan's largest_piece(); its plan counts the ranks of
 /// `groups.batch`.
-/// Errors   throws comm::AgreedError (70) where not every record was evaluated exactly once; and
-///          what reading and communicating throw.
+/// Errors   throws comm::AgreedError (70) where not every record was evaluated exactly once;
+///          std::invalid_argument for a label that is none of the network's classes; and what
+///          reading and communicating throw.
 /// Ranks    collective.
 Evaluation evaluate(nn::Network<float>& network, data::BatchReader& reader, const Groups& groups);
 

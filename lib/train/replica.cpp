@@ -60,6 +60,7 @@ Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Gr
                static_cast<std::size_t>(groups.batch.size()), groups.batch.memory(),
                make_layers_of(shape, groups)),
       step_(make_canonical_step(network_, exchange_, {options.adam, &plan}, groups.batch)) {
+  if (options.loss != nullptr) network_.set_loss(*options.loss);
   nn::initialise(network_, options.seed);
 }
 

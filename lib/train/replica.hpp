@@ -21,7 +21,8 @@ struct ReplicaOptions {
   nn::SeedPair seed = {22, 23};  ///< of the first weights, and of what is random in training
   optim::AdamOptions adam = {.learning_rate = static_cast<double>(0.001F)};
   Simd simd = Simd::automatic;
-  int threads = 0;  ///< of this rank's products; 0: own_cores()
+  int threads = 0;                        ///< of this rank's products; 0: own_cores()
+  const nn::Loss<float>* loss = nullptr;  ///< must outlive the replica; null: cross-entropy
 };
 
 /// Cores that this rank may take for itself, without those of its neighbours. Local.
@@ -57,8 +58,8 @@ class Replica {
   ///
   /// Shapes   features [b, shape.features] row-major, labels [b] in [0, classes); b is the plan's
   ///          piece for this rank and step, and may be 0.
-  /// Errors   throws std::invalid_argument for other shapes; comm::AgreedError (76) where loss or
-  ///          gradient are not finite; comm::CommError.
+  /// Errors   throws std::invalid_argument for other shapes and labels; comm::AgreedError (76)
+  ///          where loss or gradient are not finite; comm::CommError.
   /// Ranks    collective.
   nn::Tally train(std::span<const float> features, std::span<const std::int32_t> labels);
 

@@ -1,5 +1,7 @@
 // A layer and a loss of the user's own: shapes, checkpoints, gradients, and one hash on any ranks.
 #include <catch2/catch.hpp>
+#include <fstream>
+#include <iterator>
 
 #include "collectives/thread_group.hpp"
 #include "lib/base/errors.hpp"
@@ -104,6 +106,100 @@ TEST_CASE("a layer of one's own has its place in shapes", "[nn][custom]") {
                     Contains("layer 1 (scale 1.0): scale takes no images"));
 }
 
+namespace {
+
+/// A kind that says what its layer is not.
+class Wrong final : public LayerKind {
+ public:
+  std::string called = "wrong";
+  double said_weights = 1;
+  bool said_sums = false;
+  std::size_t made_width = 4;
+  bool makes = true;
+
+  std::string name() const override { return called; }
+  Extent output_of(const Extent& input) const override { return input; }
+  double weights(const Extent&) const override { return said_weights; }
+  bool sums_over_batch() const override { return said_sums; }
+  std::unique_ptr<Layer<float>> make(const Extent&) const override {
+    return makes ? std::make_unique<Scale<float>>(made_width, 1, 1) : nullptr;
+  }
+  std::unique_ptr<Layer<double>> make_double(const Extent&) const override { return nullptr; }
+};
+
+/// What is said of a network with such a layer behind 4 values.
+std::string said_of(const std::shared_ptr<const LayerKind>& kind) {
+  const auto products = make_strict_products(Simd::automatic);
+  try {
+    const Network<float> network({flat(4), {Custom{kind}}, 2}, 1, *products);
+    return "";
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+/// A vector whose padding was forgotten.
+class Unpadded final : public Layer<float> {
+ public:
+  Unpadded() : Layer<float>(4, 4) {}
+  std::vector<nn::Tensor> tensors(const std::string& prefix,
+                                  const Products<float>&) const override {
+    return {{prefix + ".bias", 1, 4, true}};
+  }
+  void forward(const Pass<float>&, Matrix<const float>, Matrix<float>) override {}
+  void backward_input(const Pass<float>&, Matrix<const float>, Matrix<const float>, Activation,
+                      Matrix<float>) override {}
+};
+
+}  // namespace
+
+TEST_CASE("a layer that is not what its kind says is refused", "[nn][custom]") {
+  const auto wrong = std::make_shared<Wrong>();
+  CHECK(said_of(wrong).empty());
+  SECTION("weights") {
+    wrong->said_weights = 0;
+    CHECK_THAT(said_of(wrong), Contains("layer 1 (wrong)") && Contains("1 weights") &&
+                                   Contains("LayerKind::weights() says 0"));
+  }
+  SECTION("sums over the batch") {
+    wrong->said_sums = true;
+    CHECK_THAT(said_of(wrong), Contains("'wrong'") && Contains("sums_over_batch"));
+  }
+  SECTION("sizes") {
+    wrong->made_width = 5;
+    CHECK_THAT(said_of(wrong), Contains("from 5 values to 5, where 4 and 4 are"));
+  }
+  SECTION("no layer") {
+    wrong->makes = false;
+    CHECK_THAT(said_of(wrong), Contains("'wrong': it makes no layer"));
+  }
+  SECTION("a built-in kind's name") {
+    wrong->called = "dropout";
+    CHECK_THAT(said_of(wrong), Contains("built-in") && Contains("LayerKind::name()"));
+  }
+  SECTION("tensors without the products' padding") {
+    const auto products = make_strict_products(Simd::automatic);
+    std::vector<NumberedLayer<float>> layers;
+    layers.push_back({0, std::make_unique<Unpadded>()});
+    CHECK_THROWS_WITH(Network<float>({flat(4), {Custom{wrong}}, 2}, 1, *products, 1,
+                                     *std::pmr::new_delete_resource(), std::move(layers)),
+                      Contains("0.bias") && Contains("bias_size()"));
+  }
+}
+
+TEST_CASE("labels of no class are refused before anything is written", "[nn][loss]") {
+  const auto products = make_strict_products(Simd::automatic);
+  Network<float> network({2, {}, 3}, 2, *products);
+  network.forward({0, 2});
+  for (const std::int32_t label : {-1, 3}) {
+    const std::vector<std::int32_t> labels = {0, label};
+    CHECK_THROWS_WITH(network.loss({0, 2}, labels, true),
+                      Contains("label " + std::to_string(label) + " of example 1"));
+  }
+  const std::vector<std::int32_t> one = {0};
+  CHECK_THROWS_WITH(network.loss({0, 2}, one, true), Contains("1 labels for 2 examples"));
+}
+
 TEST_CASE("the gradient check finds a wrong gradient, and its place", "[nn][custom][gradient]") {
   CHECK(check_gradients(own_network()).worst < 1e-6);
   CHECK(check_gradients(own_network(), MeanSquaredError<double>()).worst < 1e-6);
@@ -128,6 +224,21 @@ TEST_CASE("checkpoints with layers of one's own need their kinds", "[checkpoint]
   Network<float> again(saved.shape, 1, *products);
   train::read_weights(saved, again);
   CHECK(weights_hash(again.parameters()) == weights_hash(network.parameters()));
+
+  const auto description_with = [&](const std::string& factor) {
+    std::ifstream in(path / "network.json");
+    std::string text{std::istreambuf_iterator<char>(in), {}};
+    const std::string field = "\"factor\": 0.5";
+    text.replace(text.find(field), field.size(), "\"factor\": " + factor);
+    return text;
+  };
+  const std::string damaged = description_with("\"half\"");
+  std::ofstream(path / "network.json") << damaged;
+  CHECK_THROWS_WITH(train::read_description(path, kinds),
+                    Contains("network.json") && Contains("'scale' cannot be made"));
+  LayerKinds none;
+  none.add("scale", [](const Fields&) { return nullptr; });
+  CHECK_THROWS_AS(train::read_description(path, none), DataError);
 
   CHECK_THROWS_AS(kinds.add("scale", read_scale), std::invalid_argument);
   CHECK_THROWS_AS(kinds.add("dense", read_scale), std::invalid_argument);

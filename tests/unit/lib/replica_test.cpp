@@ -11,6 +11,13 @@ using namespace lockstep;
 
 namespace {
 
+template <class Loss>
+concept Kept = requires(nn::Network<float>& network) {
+  network.set_loss(std::declval<Loss>());
+};
+static_assert(Kept<const nn::MeanSquaredError<float>&>);
+static_assert(!Kept<nn::MeanSquaredError<float>>, "a temporary loss would be gone when it is used");
+
 constexpr std::size_t features = 12;
 constexpr int classes = 4;
 constexpr std::uint64_t records = 203;
@@ -86,6 +93,9 @@ TEST_CASE("a replica refuses what does not fit its step", "[train]") {
     CHECK_THROWS_AS(replica.train(std::span(x).first(23), labels), std::invalid_argument);
     CHECK_THROWS_AS(replica.predict(std::span(x).first(13)), std::invalid_argument);
     CHECK(replica.predict({}).empty());
+    labels[5] = classes;
+    CHECK_THROWS_AS(replica.train(x, labels), std::invalid_argument);
+    labels[5] = 0;
     CHECK(replica.steps() == 0);
     CHECK_NOTHROW(replica.train(x, labels));
     CHECK(replica.steps() == 1);
@@ -95,6 +105,17 @@ TEST_CASE("a replica refuses what does not fit its step", "[train]") {
     CHECK_THROWS_AS(train::Replica({features, {}, classes}, empty, comm, options), ConfigError);
     x[0] = std::numeric_limits<float>::infinity();
     CHECK_THROWS_AS(replica.train(x, labels), comm::AgreedError);
+  });
+}
+
+TEST_CASE("a replica trains for the loss that it is given", "[train][custom]") {
+  comm::run_ranks(1, [](comm::Communicator& comm) {
+    const nn::MeanSquaredError<float> squares;
+    const data::Plan plan = plan_for(1);
+    train::ReplicaOptions own = options;
+    own.loss = &squares;
+    train::Replica replica({features, {}, classes}, plan, comm, own);
+    CHECK(&replica.network().loss_function() == &squares);
   });
 }
 
