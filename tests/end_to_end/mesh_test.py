@@ -13,15 +13,18 @@ MESHES = [(2, "model=2"), (3, "batch=1,model=3"), (4, "batch=2,model=2"), (4, "m
 
 class Mesh(command.CommandTest):
     def test_one_hash_under_every_mesh(self):
-        for settings in ("", "--model lenet --train-limit 300", "--exchange sums"):
-            alone = self.train(FEW, settings, name=f"alone {settings}")
+        listed = command.REPOSITORY / "configs/layers.toml"
+        for name, settings in (("mlp", ""), ("lenet", "--model lenet --train-limit 300"),
+                               ("sums", "--exchange sums"),
+                               ("listed", f"{listed} --train-limit 300")):
+            alone = self.train(FEW, settings, name=f"alone {name}")
             for ranks, mesh in MESHES:
                 for launch in ("threads", "ranks"):
                     if launch == "ranks" and settings:
                         continue
                     with self.subTest(settings=settings, mesh=mesh, launch=launch):
                         run = self.train(FEW, settings, "--mesh", mesh, **{launch: ranks},
-                                         name=f"{settings} {mesh} {ranks} {launch}")
+                                         name=f"{name} {mesh} {ranks} {launch}")
                         self.assertEqual(run.summary["weights_hash"], alone.summary["weights_hash"])
                         self.assertEqual(run.losses, alone.losses)
                         self.assertEqual(run.summary["ranks"], ranks)
