@@ -26,6 +26,17 @@ Syntax evaluate_syntax() {
   return syntax;
 }
 
+/// The loss that the network was trained for. The same on every rank.
+void set_loss(InferenceJob& job) {
+  const auto* loss = nn::built_in_loss<float>(job.saved.loss);
+  if (loss != nullptr) return job.network->set_loss(*loss);
+  throw comm::AgreedError(
+      ExitCode::data,
+      (job.saved.folder / "network.json").string() + ": was trained for the loss '" +
+          job.saved.loss + "', which is none of lockstep's own",
+      "evaluate it with the program that trained it; `lockstep predict` needs no loss");
+}
+
 /// The same on every rank.
 void require_finite(const train::Evaluation& result) {
   if (std::isfinite(result.loss_sum)) return;
@@ -48,6 +59,7 @@ void print_table(const train::Evaluation& result, const InferenceJob& job,
   table.headline = fmt::format("loss {:.6f}, accuracy {:.4f} on {}", result.loss(),
                                result.accuracy(), counted(result.examples, "example"));
   table.rows = subject_rows(job, config);
+  if (job.saved.loss != nn::default_loss) table.rows.emplace_back("loss", job.saved.loss);
   table.rows.emplace_back("test", error_in_words(result));
   table.rows.emplace_back("examples", fmt::format("each evaluated exactly once: ids digest {}",
                                                   to_hex(result.ids_digest)));
@@ -56,7 +68,8 @@ void print_table(const train::Evaluation& result, const InferenceJob& job,
 
 void evaluate_on(const Arguments& arguments, const train::RunConfig& config,
                  comm::Communicator& comm) {
-  const InferenceJob job = make_inference_job(arguments, config, comm);
+  InferenceJob job = make_inference_job(arguments, config, comm);
+  set_loss(job);
   const train::Evaluation result = train::evaluate(*job.network, *job.reader, *job.mesh);
   require_finite(result);
   if (comm.rank() != 0) return;

@@ -86,6 +86,7 @@ InferenceJob make_inference_job(const Arguments& arguments, const train::RunConf
   comm::require_equal(comm, "what ranks read",
                       {{"checkpoint", job.saved.folder.filename().string()},
                        {"the weights' hash", to_hex(job.saved.weights_hash)},
+                       {"the loss", job.saved.loss},
                        {"test set", job.test->identity()}},
                       "give all hosts the same files");
   job.mesh =

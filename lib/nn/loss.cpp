@@ -96,6 +96,17 @@ void MeanSquaredError<Real>::run(Matrix<const Real> z, std::span<const std::int3
   }
 }
 
+template <class Real>
+const Loss<Real>* built_in_loss(std::string_view name) noexcept {
+  static const SoftmaxCrossEntropy<Real> cross_entropy;
+  static const MeanSquaredError<Real> squares;
+  for (const Loss<Real>* loss :
+       {static_cast<const Loss<Real>*>(&cross_entropy), static_cast<const Loss<Real>*>(&squares)}) {
+    if (name == loss->name()) return loss;
+  }
+  return nullptr;
+}
+
 Tally sum_over_leaves(std::span<const ExampleResult> results, std::size_t leaf) {
   if (results.empty()) return {};
   const std::size_t leaves = (results.size() + leaf - 1) / leaf;
@@ -109,7 +120,8 @@ Tally sum_over_leaves(std::span<const ExampleResult> results, std::size_t leaf) 
   template Real greatest_probability(std::span<const Real>) noexcept;                    \
   template void softmax_cross_entropy(Matrix<const Real>, std::span<const std::int32_t>, \
                                       std::span<ExampleResult>, Matrix<Real>);           \
-  template class MeanSquaredError<Real>;
+  template class MeanSquaredError<Real>;                                                 \
+  template const Loss<Real>* built_in_loss(std::string_view) noexcept;
 LOCKSTEP_INSTANTIATE(float)
 LOCKSTEP_INSTANTIATE(double)
 #undef LOCKSTEP_INSTANTIATE

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "lib/numerics/matrix.hpp"
 
@@ -57,7 +58,7 @@ class Loss {
   Loss& operator=(const Loss&) = delete;
   virtual ~Loss() = default;
 
-  /// "softmax cross-entropy".
+  /// "softmax cross-entropy": what checkpoints record; unlike those of built-in losses.
   virtual const char* name() const noexcept = 0;
 
   /// Every row's loss and whether it was predicted right; and the gradient of the *sum* of losses
@@ -67,11 +68,14 @@ class Loss {
                    std::span<ExampleResult> results, Matrix<Real> dz) const = 0;
 };
 
+/// What networks are trained for unless they are given another loss.
+inline constexpr const char* default_loss = "softmax cross-entropy";
+
 /// softmax_cross_entropy(): what a network has unless it is given another.
 template <class Real>
 class SoftmaxCrossEntropy final : public Loss<Real> {
  public:
-  const char* name() const noexcept override { return "softmax cross-entropy"; }
+  const char* name() const noexcept override { return default_loss; }
   void run(Matrix<const Real> z, std::span<const std::int32_t> labels,
            std::span<ExampleResult> results, Matrix<Real> dz) const override {
     softmax_cross_entropy(z, labels, results, dz);
@@ -87,6 +91,10 @@ class MeanSquaredError final : public Loss<Real> {
   void run(Matrix<const Real> z, std::span<const std::int32_t> labels,
            std::span<ExampleResult> results, Matrix<Real> dz) const override;
 };
+
+/// The built-in loss of that name, which lives as long as the program; null: none.
+template <class Real>
+const Loss<Real>* built_in_loss(std::string_view name) noexcept;
 
 /// The sum over examples: within a leaf of `leaf` in order, then the balanced binary tree over
 /// leaves (missing leaves are skipped), in double. One fixed expression of the results.

@@ -8,12 +8,6 @@
 namespace lockstep::nn {
 namespace {
 
-template <class Real>
-const Loss<Real>& default_loss() {
-  static const SoftmaxCrossEntropy<Real> loss;
-  return loss;
-}
-
 /// What the shape says must be what the layer has: memory, messages and checkpoints follow the
 /// shape.
 template <class Real>
@@ -67,7 +61,7 @@ Network<Real>::Network(const NetworkShape& shape, std::size_t rows, Products<Rea
                    layers_),
              products, slices, memory),
       results_(rows, memory),
-      loss_(&default_loss<Real>()) {
+      loss_(built_in_loss<Real>(default_loss)) {
   activations_.emplace_back(rows * shape.features, memory);
   for (const Placed& placed : layers_) {
     activations_.emplace_back(rows * placed.layer->outputs(), memory);

@@ -3,6 +3,8 @@
 #include <array>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <typeinfo>
 #include <vector>
 
 #include "lib/base/files.hpp"
@@ -72,8 +74,17 @@ ordered_json shape_json(const nn::NetworkShape& shape) {
   return {{"model", "layers"}, {"input", extent}, {"layers", std::move(layers)}};
 }
 
+/// A name that means this loss and no other to who reads it.
+std::string loss_name(const nn::Loss<float>& loss) {
+  const auto* built_in = nn::built_in_loss<float>(loss.name());
+  if (built_in == nullptr || typeid(*built_in) == typeid(loss)) return loss.name();
+  throw std::invalid_argument(std::string("a built-in loss is named '") + loss.name() +
+                              "': give Loss::name() another name");
+}
+
 std::string description(const nn::Network<float>& network, const CheckpointInfo& info) {
   ordered_json json = shape_json(network.shape());
+  json["loss"] = loss_name(network.loss_function());
   json["parameters"] = network.shape().parameters();
   json["divide_by"] = info.divide_by;
   json["data"] = info.data;

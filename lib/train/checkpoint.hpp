@@ -21,9 +21,10 @@ struct CheckpointInfo {
 ///
 /// The folder holds `model.safetensors` (F32 tensors "0.weight" [inputs, outputs] row-major,
 /// "0.bias" [outputs], and so on, whatever the ranks and the padding) and `network.json` (kind and
-/// widths of the network, step, the weights' hash). It is written under another name, reaches the
-/// disk, and is renamed: a folder named step-... is always whole.
-/// Errors   throws OutputError; checkpoints written before stay as they were.
+/// widths of the network, its loss, step, the weights' hash). It is written under another name,
+/// reaches the disk, and is renamed: a folder named step-... is always whole. Errors   throws
+/// OutputError; std::invalid_argument for a loss of the user's own with the name of
+///          a built-in one. Checkpoints written before stay as they were.
 /// Ranks    local; one rank of a job calls it.
 /// Source   https://github.com/huggingface/safetensors, "Format".
 std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,

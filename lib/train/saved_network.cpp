@@ -212,6 +212,7 @@ SavedNetwork read_description(const std::filesystem::path& folder, const nn::Lay
           shape,
           {count_in(json, "step", place), count_in(json, "examples", place),
            divisor_in(json, place), text_in(json, "data", place)},
+          json.contains("loss") ? text_in(json, "loss", place) : nn::default_loss,
           hash_in(json, place)};
 }
 

@@ -13,8 +13,9 @@ namespace lockstep::train {
 struct SavedNetwork {
   std::filesystem::path folder;  ///< checkpoints/step-NNNNNNNN
   nn::NetworkShape shape;
-  CheckpointInfo info;             ///< how it was trained
-  std::uint64_t weights_hash = 0;  ///< as nn::weights_hash() of its weights gives it
+  CheckpointInfo info;                  ///< how it was trained
+  std::string loss = nn::default_loss;  ///< Loss::name() of what it was trained for
+  std::uint64_t weights_hash = 0;       ///< as nn::weights_hash() of its weights gives it
 };
 
 /// The checkpoint that `path` means: itself, or the last (of the greatest step) in a run directory
@@ -27,7 +28,8 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 /// Reads `folder`/network.json, whose layers are built in or of `kinds`, and holds it against the
 /// size of model.safetensors.
 ///
-/// Formats  those that save_checkpoint() writes; further fields are ignored.
+/// Formats  those that save_checkpoint() writes; further fields are ignored; without `loss`
+///          it is nn::default_loss.
 /// Errors   throws DataError with file and reason: missing, not regular, damaged, of a kind that
 ///          this version does not know, or widths for more weights than the file has bytes.
 /// Ranks    local.

@@ -36,6 +36,7 @@ std::unique_ptr<nn::Network<float>> whole_network(const nn::Network<float>& netw
   std::unique_ptr<nn::Network<float>> whole;
   if (groups.all.rank() == 0) {
     whole = std::make_unique<nn::Network<float>>(network.shape(), 0, products);
+    whole->set_loss(network.loss_function());
   }
   const auto& block = network.parameters();
   for (std::size_t i = 0; i < block.tensors().size(); ++i) {

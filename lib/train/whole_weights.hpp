@@ -18,7 +18,7 @@ std::vector<float> whole_tensor(const nn::ParameterBlock<float>& block, std::siz
 /// Hash of all weights, for any mesh that of the same network without one. Ranks as above.
 std::uint64_t whole_hash(const nn::ParameterBlock<float>& block, const Groups& groups);
 
-/// A network without rows that has all weights, for saving. Needs memory for them.
+/// A network without rows that has all weights, and the loss, for saving. Needs memory for them.
 /// Errors   throws std::bad_alloc.
 /// Ranks    as above; null on all ranks of `groups.all` but the first.
 std::unique_ptr<nn::Network<float>> whole_network(const nn::Network<float>& network,

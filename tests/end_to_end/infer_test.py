@@ -140,6 +140,33 @@ class Inference(command.CommandTest):
                     self.assert_refused(run("evaluate", bad, DATA, **options), 65,
                                         [bad / name, "remedy:", *needles])
 
+    def test_the_loss_is_the_one_that_was_trained_for(self):
+        described = json.loads((self.checkpoint / "network.json").read_text())
+        self.assertEqual(described["loss"], "softmax cross-entropy")
+        entropy = self.evaluate(self.checkpoint, JSON)
+
+        def saved_with(loss):
+            path = self.folder / "other"
+            shutil.rmtree(path, ignore_errors=True)
+            shutil.copytree(self.checkpoint, path)
+            fields = {key: value for key, value in described.items() if key != "loss"}
+            fields |= {} if loss is None else {"loss": loss}
+            (path / "network.json").write_text(json.dumps(fields))
+            return path
+
+        self.assertEqual(self.evaluate(saved_with(None), JSON), entropy)
+        squares = self.evaluate(saved_with("mean squared error"), JSON, threads=3)
+        self.assertEqual(squares["accuracy"], entropy["accuracy"])
+        self.assertNotEqual(squares["loss"], entropy["loss"])
+        self.assertIn("loss       mean squared error",
+                      self.succeed("evaluate", self.folder / "other", DATA).out)
+        own = saved_with("squared hinge")
+        for options in ({}, {"threads": 2}, {"ranks": 2}):
+            self.assert_refused(run("evaluate", own, DATA, **options), 65,
+                                [own / "network.json", "'squared hinge'", "remedy:"])
+        self.succeed("predict", own, DATA, "--output", self.folder / "p.csv")
+        self.assert_refused(run("evaluate", saved_with(3), DATA), 65, ["network.json", "loss"])
+
     def test_wrong_paths(self):
         empty = self.folder / "empty"
         empty.mkdir()

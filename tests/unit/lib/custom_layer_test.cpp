@@ -244,6 +244,54 @@ TEST_CASE("checkpoints with layers of one's own need their kinds", "[checkpoint]
   CHECK_THROWS_AS(kinds.add("dense", read_scale), std::invalid_argument);
 }
 
+namespace {
+
+/// A loss of the user's own under a name that is taken.
+class Impostor final : public Loss<float> {
+ public:
+  const char* name() const noexcept override { return default_loss; }
+  void run(Matrix<const float>, std::span<const std::int32_t>, std::span<ExampleResult>,
+           Matrix<float>) const override {}
+};
+
+}  // namespace
+
+TEST_CASE("checkpoints name the loss", "[checkpoint][custom]") {
+  const test::TemporaryFolder folder;
+  const auto products = make_strict_products(Simd::automatic);
+  const MeanSquaredError<float> squares;
+  const Impostor impostor;
+  Network<float> network({2, {}, 3}, 1, *products);
+  const auto saved_loss = [&](std::uint64_t step) {
+    return train::read_description(train::save_checkpoint(folder.path(), network, {.step = step}))
+        .loss;
+  };
+  CHECK(saved_loss(1) == "softmax cross-entropy");
+  network.set_loss(squares);
+  CHECK(saved_loss(2) == "mean squared error");
+  CHECK(built_in_loss<float>("mean squared error") != nullptr);
+  CHECK(built_in_loss<float>("squared hinge") == nullptr);
+  network.set_loss(impostor);
+  CHECK_THROWS_WITH(saved_loss(3), Contains("Loss::name()"));
+}
+
+TEST_CASE("checkpoints of a mesh name the loss", "[checkpoint][custom][mesh]") {
+  struct Watch final : train::Observer {
+    std::string loss;
+    void on_step(const train::StepReport&) override {}
+    void on_epoch(const train::EpochReport&) override {}
+    void on_checkpoint(const Network<float>& network, std::uint64_t, std::uint64_t) override {
+      loss = network.loss_function().name();
+    }
+  };
+  const MeanSquaredError<float> squares;
+  Watch watch;
+  comm::run_ranks(2, [&](comm::Communicator& comm) {
+    train_toy(comm, {.model = 2, .loss = &squares, .epochs = 1}, {&watch});
+  });
+  CHECK(watch.loss == "mean squared error");
+}
+
 TEST_CASE("layers and losses of one's own: one hash on any ranks", "[train][canonical][custom]") {
   ToyRun run{.batch_size = 40, .layers = {Flatten{}, Dense{7}, scale(0.5)}, .epochs = 1};
   const MeanSquaredError<float> squares;
