@@ -1,11 +1,15 @@
 // A layer and a loss of one's own in a network that the library trains: one hash for any number of
 // replicas, a checkpoint, and the gradient check that both must pass.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <lockstep/lockstep.hpp>
 #include <lockstep/nn/gradient_check.hpp>
 #include <lockstep/nn/layer.hpp>
 #include <lockstep/nn/loss.hpp>
+#include <lockstep/train/saved_network.hpp>
 #include <stdexcept>
 
 using namespace lockstep;
@@ -105,6 +109,22 @@ nn::NetworkShape network_for(const nn::Extent& input) {
           10};
 }
 
+/// The weights of a checkpoint, read by who knows the kind, and taken back by the replica.
+std::uint64_t saved_and_read(train::Replica& replica, comm::Communicator& comm) {
+  auto process = static_cast<std::uint64_t>(::getpid());
+  comm.broadcast(std::span(&process, 1), 0);
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("custom_layer-" + std::to_string(process));
+  const auto path = replica.save(folder, {.divide_by = 255, .data = "synthetic digits"});
+  nn::LayerKinds kinds;
+  kinds.add("prelu", [](const nn::Fields&) { return std::make_shared<PreluKind>(); });
+  const auto saved = train::read_description(path, kinds);
+  train::read_weights(saved, replica.network());
+  const std::uint64_t hash = replica.weights_hash();  // all ranks have read
+  if (comm.rank() == 0) std::filesystem::remove_all(folder);
+  return saved.loss == replica.network().loss_function().name() ? hash : 0;
+}
+
 void custom_layer(comm::Communicator& comm) {
   const auto check = nn::check_gradients(network_for({12, 12, 1, true}), SquaredHinge<double>());
   if (!(check.worst < 1e-5)) throw std::logic_error("wrong gradient: " + check.place);
@@ -134,7 +154,9 @@ void custom_layer(comm::Communicator& comm) {
                 tested.accuracy());
   }
   const std::uint64_t hash = replica.weights_hash();  // compared between ranks
-  if (speaks) std::printf("weights %s\n", to_hex(hash).c_str());
+  const std::uint64_t again = saved_and_read(replica, comm);
+  if (speaks)
+    std::printf("weights %s, saved and read %s\n", to_hex(hash).c_str(), to_hex(again).c_str());
 }
 
 }  // namespace

@@ -36,7 +36,8 @@ Exchange chosen_exchange(Exchange asked, const CanonicalOptions& options,
   }
   if (options.audit_every && shape.sums_over_batch()) {
     throw ConfigError(
-        "audit-every with a batch-norm layer: its rows cannot be computed again alone",
+        "audit-every with a layer that sums over the batch, as batch-norm does: its rows cannot "
+        "be computed again alone",
         "use layer-norm, or leave the audit out");
   }
   if (asked != Exchange::automatic) return asked;

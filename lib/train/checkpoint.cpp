@@ -15,13 +15,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-std::string folder_name(std::uint64_t step) {
-  std::string digits = std::to_string(step);
-  constexpr std::size_t width = 8;
-  if (digits.size() < width) digits.insert(0, width - digits.size(), '0');
-  return "step-" + digits;
-}
-
 /// The header: name -> type, shape, and bytes [begin, end) behind the header.
 std::string safetensors_header(const nn::ParameterBlock<float>& block) {
   ordered_json header;
@@ -94,13 +87,29 @@ std::string description(const nn::Network<float>& network, const CheckpointInfo&
   return json.dump(2) + "\n";
 }
 
+void require_whole(const nn::ParameterBlock<float>& block) {
+  for (const nn::Tensor& tensor : block.tensors()) {
+    if (!tensor.cut) continue;
+    throw std::invalid_argument("save_checkpoint: tensor " + tensor.name +
+                                " is a part of one that ranks share: save whole_network()");
+  }
+}
+
 }  // namespace
+
+std::string checkpoint_name(std::uint64_t step) {
+  std::string digits = std::to_string(step);
+  constexpr std::size_t width = 8;
+  if (digits.size() < width) digits.insert(0, width - digits.size(), '0');
+  return "step-" + digits;
+}
 
 std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
                                       const nn::Network<float>& network,
                                       const CheckpointInfo& info) {
-  const std::filesystem::path final_path = checkpoints / folder_name(info.step);
-  std::filesystem::path temporary = checkpoints / ("." + folder_name(info.step) + ".tmp");
+  require_whole(network.parameters());
+  const std::filesystem::path final_path = checkpoints / checkpoint_name(info.step);
+  std::filesystem::path temporary = checkpoints / ("." + checkpoint_name(info.step) + ".tmp");
   make_folder(temporary);
   write_safetensors(temporary / "model.safetensors", network.parameters());
   write_file(temporary / "network.json", description(network, info));

@@ -97,6 +97,7 @@ nn::Tally Replica::train(std::span<const float> features, std::span<const std::i
   if (!std::isfinite(result.tally.loss_sum)) diverged("loss");
   if (!groups_.all_agree(result.finite)) diverged("gradient");
   ++steps_;
+  examples_ += plan_.examples(step);
   return result.tally;
 }
 
@@ -128,6 +129,17 @@ std::uint64_t Replica::weights_hash() {
                       {{"the weights' hash", to_hex(hash)}},
                       "look for faulty memory on the odd rank's host", ExitCode::invariant);
   return hash;
+}
+
+std::filesystem::path Replica::save(const std::filesystem::path& folder, CheckpointInfo about) {
+  about.step = steps_;
+  about.examples = examples_;
+  const auto whole =
+      groups_.model != nullptr ? whole_network(network_, *products_, groups_) : nullptr;
+  comm::together(groups_.all, [&] {
+    if (groups_.all.rank() == 0) save_checkpoint(folder, whole ? *whole : network_, about);
+  });
+  return folder / checkpoint_name(steps_);
 }
 
 }  // namespace lockstep::train

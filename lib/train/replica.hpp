@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "data/plan.hpp"
 #include "data/source.hpp"
 #include "lib/nn/network.hpp"
+#include "lib/train/checkpoint.hpp"
 #include "lib/train/evaluation.hpp"
 #include "lib/train/mesh.hpp"
 #include "lib/train/step.hpp"
@@ -82,6 +84,14 @@ class Replica {
   /// Ranks    collective.
   std::uint64_t weights_hash();
 
+  /// Saves a checkpoint in `folder`, whole under a mesh too, and returns its path. `about`: what it
+  /// says of the data; step and examples are this replica's own. read_description() and
+  /// read_weights(saved, network()) are the way back.
+  ///
+  /// Errors   throws comm::AgreedError (74) where rank 0 cannot write, or step's is there already.
+  /// Ranks    collective; rank 0 writes.
+  std::filesystem::path save(const std::filesystem::path& folder, CheckpointInfo about = {});
+
  private:
   /// Copies as many features as belong there.
   void fill(nn::Rows rows, std::span<const float> features);
@@ -93,6 +103,7 @@ class Replica {
   nn::Network<float> network_;
   std::unique_ptr<Step> step_;
   std::uint64_t steps_ = 0;
+  std::uint64_t examples_ = 0;
 };
 
 }  // namespace lockstep::train

@@ -74,7 +74,10 @@ nn::NetworkShape list_in(const ordered_json& json, const JsonPlace& place,
     layers.pop_back();
     return {input, std::move(layers), classes};
   } catch (const ConfigError& error) {
-    throw DataError(place.path.string() + ": 'layers': " + error.what(), place.remedy);
+    throw DataError(place.path.string() + ": 'layers': " + error.what(),
+                    place.remedy +
+                        "; layers of a program's own are known to programs alone that "
+                        "give their kinds (LayerKinds)");
   }
 }
 

@@ -187,7 +187,7 @@ class Examples(CommandTest):
         lines = self.assert_alike(self.outputs("custom_layer", (1, 2, 3, 5))).splitlines()
         losses = [float(line.split("hinge ")[1].split(",")[0]) for line in lines[1:3]]
         self.assertLess(losses[1], 0.8 * losses[0])
-        self.assertRegex(lines[-1], "^weights [0-9a-f]{16}$")
+        self.assertRegex(lines[-1], r"^weights ([0-9a-f]{16}), saved and read \1$")
 
     def test_prediction_in_order(self):
         lines = self.assert_alike(self.outputs("prediction_in_order")).splitlines()

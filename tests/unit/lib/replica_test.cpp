@@ -4,7 +4,9 @@
 #include <limits>
 
 #include "collectives/agreement.hpp"
+#include "lib/train/saved_network.hpp"
 #include "tests/support/per_rank.hpp"
+#include "tests/support/temporary_folder.hpp"
 #include "tests/support/toy_run.hpp"
 
 using namespace lockstep;
@@ -117,6 +119,42 @@ TEST_CASE("a replica trains for the loss that it is given", "[train][custom]") {
     train::Replica replica({features, {}, classes}, plan, comm, own);
     CHECK(&replica.network().loss_function() == &squares);
   });
+}
+
+TEST_CASE("a replica saves all of its network, under a mesh too", "[train][checkpoint][mesh]") {
+  const test::TemporaryFolder folder;
+  const nn::NetworkShape shape(features, {16}, classes);
+  const std::uint64_t model = GENERATE(1, 2);
+  const data::Plan plan = plan_for(1);
+  const auto problems =
+      test::per_rank(static_cast<int>(model), [&](comm::Communicator& comm) -> std::string {
+        const auto mesh = train::make_mesh(comm, {1, model});
+        train::Replica replica(shape, plan, *mesh, options);
+        replica.train(std::vector<float>(24 * features, 0.5F), std::vector<std::int32_t>(24));
+        const auto path = replica.save(folder.path(), {.divide_by = 255, .data = "halves"});
+        const auto saved = train::read_description(path);
+        if (saved.weights_hash != replica.weights_hash()) return "another hash";
+        const bool described = saved.info.step == 1 && saved.info.examples == 24 &&
+                               saved.info.divide_by == 255 && saved.info.data == "halves";
+        if (!described) return "described otherwise";
+        replica.network().parameters().value(0)[0] += 1;
+        train::read_weights(saved, replica.network());
+        if (saved.weights_hash != replica.weights_hash()) return "read otherwise";
+        try {
+          replica.save(folder.path());  // it is there already
+          return "saved twice";
+        } catch (const comm::AgreedError& error) {
+          if (error.code() != ExitCode::output) return error.what();
+        }
+        if (model == 1) return "";
+        try {
+          train::save_checkpoint(folder.path(), replica.network(), {.step = 2});
+        } catch (const std::invalid_argument&) {
+          return "";
+        }
+        return "saved a part";
+      });
+  CHECK(problems == std::vector<std::string>(model));
 }
 
 TEST_CASE("a replica that went its own way is named", "[train]") {
