@@ -6,8 +6,9 @@
 
 namespace lockstep::apps {
 
-/// Says where two recorded runs part. Returns 0 where they do not, and 1 where they do, as cmp
-/// does. No MPI. Errors   throws ConfigError and DataError.
+/// Says where two recorded runs part. No MPI. Returns 0 where they do not, and 1 where they do, as
+/// cmp does.
+/// Errors   throws ConfigError and DataError.
 int compare_command(const std::vector<std::string>& words);
 
 }  // namespace lockstep::apps

@@ -6,8 +6,8 @@
 
 namespace lockstep::apps {
 
-/// Writes the built-in data set as files of any format into a folder. Returns the exit code. No
-/// MPI. Errors   throws ConfigError and OutputError.
+/// Writes the built-in data set as files of any format into a folder. No MPI.
+/// Errors   throws ConfigError and OutputError.
 int generate_command(const std::vector<std::string>& words);
 
 }  // namespace lockstep::apps

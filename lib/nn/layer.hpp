@@ -76,8 +76,8 @@ struct GradientSlice {
 /// Rows are examples. Everything is local; one thread. It keeps nothing of a row between calls:
 /// weight_gradients() is also given rows that went through another rank's layer. To be canonical, a
 /// row of forward() and backward_input() is one fixed expression of its row alone, and
-/// weight_gradients() the leaf-wise sum of numerics/strict.hpp over the rows. Shapes   x, dx [B,
-/// inputs()]; y, dz [B, outputs()]; B may be 0.
+/// weight_gradients() the leaf-wise sum of numerics/strict.hpp over the rows.
+/// Shapes   x, dx [B, inputs()]; y, dz [B, outputs()]; B may be 0.
 template <class Real>
 class Layer {
  public:

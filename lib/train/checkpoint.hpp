@@ -25,8 +25,8 @@ std::string checkpoint_name(std::uint64_t step);
 /// The folder holds `model.safetensors` (F32 tensors "0.weight" [inputs, outputs] row-major,
 /// "0.bias" [outputs], and so on, whatever the ranks and the padding) and `network.json` (kind and
 /// widths of the network, its loss, step, the weights' hash). It is written under another name,
-/// reaches the disk, and is renamed: a folder named step-... is always whole. Errors   throws
-/// OutputError; std::invalid_argument for a loss of the user's own with the name of
+/// reaches the disk, and is renamed: a folder named step-... is always whole.
+/// Errors   throws OutputError; std::invalid_argument for a loss of the user's own with the name of
 ///          a built-in one, and for a network of which this rank holds a part (whole_network()
 ///          puts it together). Checkpoints written before stay as they were.
 /// Ranks    local; one rank of a job calls it.

@@ -134,8 +134,7 @@ std::uint64_t Replica::weights_hash() {
 std::filesystem::path Replica::save(const std::filesystem::path& folder, CheckpointInfo about) {
   about.step = steps_;
   about.examples = examples_;
-  const auto whole =
-      groups_.model != nullptr ? whole_network(network_, *products_, groups_) : nullptr;
+  const auto whole = whole_network(network_, *products_, groups_);
   comm::together(groups_.all, [&] {
     if (groups_.all.rank() == 0) save_checkpoint(folder, whole ? *whole : network_, about);
   });

@@ -9,9 +9,9 @@
 
 namespace lockstep::train {
 
+// clang-format off
 /// The layers of a shape, of which every dense one keeps a part of its weights here.
 ///
-// clang-format off
 ///   columns   outputs are cut: y = act(x W + b) of a rank's own columns. If the next layer is dense,
 ///             it takes rows, and y stays where it is; else all ranks gather y.
 ///   rows      inputs are cut as the columns before them: y = act(x W + b) is summed over ranks.
@@ -19,15 +19,17 @@ namespace lockstep::train {
 ///             begins on the first rank and goes on from rank to rank, in the order of the whole
 ///             layer's. Rows of the batch follow each other in groups, so that all ranks work.
 ///   others    convolution, pooling and the like are computed by every rank alike.
-// clang-format on
 ///
 /// With strict products every output, gradient and weight has the bits of the layer that is not
-/// shared out, for any number of ranks in `model`. Each rank keeps the parts that Tensor::cut
-/// names; the bias of rows stands on the first rank alone. A pass is collective over `model`, which
-/// must outlive the layers: all of its ranks compute the same rows. Sent a row: in forward the
-/// output of each second dense layer twice over, in backward the gradient by the input of each
-/// first one; what is gathered once. Errors   throws ConfigError: a dense layer narrower than the
-/// ranks. Source   Shoeybi et al. 2019, "Megatron-LM", 3 (columns, then rows), arXiv:1909.08053.
+/// shared out, for any number of ranks in `model`. Each rank keeps the parts that Tensor::cut names;
+/// the bias of rows stands on the first rank alone.
+/// Moves    for each row of the batch the y of rows and, on the way back, the dx of columns: from
+///          neighbour to neighbour, then from the last to all. A y that is gathered moves once.
+/// Errors   throws ConfigError: a dense layer narrower than the ranks.
+/// Ranks    making is local; every pass is collective over `model`, which must outlive the layers:
+///          all of its ranks compute the same rows.
+/// Source   Shoeybi et al. 2019, "Megatron-LM", 3 (columns, then rows), arXiv:1909.08053.
+// clang-format on
 template <class Real>
 std::vector<nn::NumberedLayer<Real>> make_sharded_layers(const nn::NetworkShape& shape,
                                                          comm::Communicator& model);

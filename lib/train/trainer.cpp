@@ -163,8 +163,7 @@ void Trainer::save(const std::vector<Observer*>& observers) {
   if (saved_step_ == step_) return;
   saved_step_ = step_;
   const auto products = make_library_products<float>();  // which store weights as files do
-  const auto whole =
-      groups_.model != nullptr ? whole_network(network_, *products, groups_) : nullptr;
+  const auto whole = whole_network(network_, *products, groups_);
   const auto& saved = whole ? *whole : network_;
   for (Observer* observer : observers) observer->on_checkpoint(saved, step_, examples_);
 }

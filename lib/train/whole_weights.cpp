@@ -33,8 +33,10 @@ std::uint64_t whole_hash(const nn::ParameterBlock<float>& block, const Groups& g
 
 std::unique_ptr<nn::Network<float>> whole_network(const nn::Network<float>& network,
                                                   Products<float>& products, const Groups& groups) {
+  const bool first_replica = groups.batch.rank() == 0;  // the others hold the same
+  if (groups.model == nullptr || !first_replica) return nullptr;
   std::unique_ptr<nn::Network<float>> whole;
-  if (groups.all.rank() == 0) {
+  if (groups.model->rank() == 0) {
     whole = std::make_unique<nn::Network<float>>(network.shape(), 0, products);
     whole->set_loss(network.loss_function());
   }

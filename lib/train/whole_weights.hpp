@@ -19,8 +19,9 @@ std::vector<float> whole_tensor(const nn::ParameterBlock<float>& block, std::siz
 std::uint64_t whole_hash(const nn::ParameterBlock<float>& block, const Groups& groups);
 
 /// A network without rows that has all weights, and the loss, for saving. Needs memory for them.
+/// Null where `network` has them itself, and on all ranks of `groups.all` but the first.
 /// Errors   throws std::bad_alloc.
-/// Ranks    as above; null on all ranks of `groups.all` but the first.
+/// Ranks    as above.
 std::unique_ptr<nn::Network<float>> whole_network(const nn::Network<float>& network,
                                                   Products<float>& products, const Groups& groups);
 
