@@ -102,6 +102,7 @@ TEST_CASE("4 steps of an infinite generator; AUTO warns and takes DATA", "[mpi][
       auto distributed = strategy.distribute_dataset(endless_floats().batch(16, true));
       auto iterator = distributed.make_iterator();
       std::vector<float> sums;
+      sums.reserve(4);
       for (int step = 0; step < 4; ++step) {
         sums.push_back(strategy.reduce(ReduceOp::sum, iterator.next(), 0).values()[3]);
       }
