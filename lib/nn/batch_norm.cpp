@@ -7,7 +7,6 @@ namespace lockstep::nn {
 namespace {
 
 constexpr double epsilon = 1e-5;
-constexpr std::size_t most_summed = 1 << 18;
 
 enum TensorOrder : std::size_t { gain, bias, running_mean, running_variance };
 
@@ -64,7 +63,7 @@ class BatchNormLayer final : public Layer<Real> {
     const Matrix<const Real> by_output = in_rows_of(channels_, dz);
     const Matrix<Real> to = in_rows_of(channels_, dx);
     sum_gradients(pass, by_output, from);
-    const double terms = terms_of(pass);
+    const double terms = terms_of(*pass.batch);
     for (double& sum : sums_) sum = sum / terms;
     for (std::size_t i = 0; i < from.rows; ++i) {
       for (std::size_t c = 0; c < channels_; ++c) {
@@ -79,22 +78,10 @@ class BatchNormLayer final : public Layer<Real> {
 
   void weight_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
                         std::size_t leaf, const GradientSlice<Real>& out) override {
-    const std::size_t piece = piece_rows(leaf, this->inputs(), most_summed);
-    const auto sums = [&](std::size_t tensor, auto terms) {
-      out.with(pass.tensor + tensor, [&](Slice slice, std::span<Real> into) {
-        sum_by_pieces<Real>(x.rows, piece, pass.scratch, into,
-                            [&](std::size_t first, std::size_t count, std::span<Real> part) {
-                              pass.products.backward_bias(terms(first, count), leaf * positions_,
-                                                          slice, part);
+    gain_and_bias_gradients(pass, x, dz, leaf, channels_, out,
+                            [&](Matrix<const Real> rows, Matrix<const Real> by_rows) {
+                              return by_gain(pass, rows, by_rows);
                             });
-      });
-    };
-    sums(gain, [&](std::size_t first, std::size_t count) {
-      return by_gain(pass, rows_of(x, first, count), rows_of(dz, first, count));
-    });
-    sums(bias, [&](std::size_t first, std::size_t count) {
-      return in_rows_of(channels_, rows_of(dz, first, count));
-    });
     for (const std::size_t tensor : {running_mean, running_variance}) {
       out.with(pass.tensor + tensor,
                [](Slice, std::span<Real> none) { std::fill(none.begin(), none.end(), Real{0}); });
@@ -108,8 +95,8 @@ class BatchNormLayer final : public Layer<Real> {
 
  private:
   /// Values of a channel in the global batch.
-  double terms_of(const Pass<Real>& pass) const {
-    return static_cast<double>(pass.batch->examples()) * static_cast<double>(positions_);
+  double terms_of(const BatchSums& batch) const {
+    return static_cast<double>(batch.examples()) * static_cast<double>(positions_);
   }
 
   /// The statistics of the global batch. Float's squares are exact in double.
@@ -125,7 +112,7 @@ class BatchNormLayer final : public Layer<Real> {
         }
       }
     });
-    const double terms = static_cast<double>(batch.examples()) * static_cast<double>(positions_);
+    const double terms = terms_of(batch);
     for (std::size_t c = 0; c < channels_; ++c) {
       const double mean = sums_[c] / terms;
       const double variance = sums_[channels_ + c] / terms - mean * mean;

@@ -54,26 +54,11 @@ class BatchSums {
 template <class Leaf>
 void sum_subtree(const Subtree& tree, std::uint64_t leaves, std::span<double> out,
                  std::vector<double>& scratch, const Leaf& leaf) {
-  const auto levels = static_cast<std::size_t>(std::bit_width(tree.size));
-  if (scratch.size() < levels * out.size()) scratch.resize(levels * out.size());
-  const auto waiting = [&](std::size_t level) {
-    return std::span(scratch).subspan(level * out.size(), out.size());
-  };
-  // Nodes that wait for their right sibling, oldest first: a binary counter.
-  const std::uint64_t end = std::min(tree.first + tree.size, leaves);
-  for (std::uint64_t q = tree.first; q < end; ++q) {
-    const std::uint64_t n = q - tree.first;
-    auto top = static_cast<std::size_t>(std::popcount(n));
-    leaf(q, waiting(top));
-    const bool last = q + 1 == end;
-    for (auto merges = last ? top : static_cast<std::size_t>(std::countr_one(n)); merges > 0;
-         --merges, --top) {
-      const auto older = waiting(top - 1);
-      const auto newer = waiting(top);
-      for (std::size_t i = 0; i < older.size(); ++i) older[i] = older[i] + newer[i];
-    }
-  }
-  std::copy_n(waiting(0).begin(), out.size(), out.begin());
+  const std::uint64_t count = std::min(tree.size, leaves - tree.first);
+  const std::size_t needed = tree_slots(count) * out.size();
+  if (scratch.size() < needed) scratch.resize(needed);
+  sum_tree(count, std::span(scratch), out,
+           [&](std::uint64_t n, std::span<double> into) { leaf(tree.first + n, into); });
 }
 
 /// The sums of one replica that holds the whole batch.

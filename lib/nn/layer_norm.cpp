@@ -7,7 +7,6 @@ namespace lockstep::nn {
 namespace {
 
 constexpr double epsilon = 1e-5;
-constexpr std::size_t most_summed = 1 << 18;
 
 /// x is normalised to (x - mean) * scale.
 template <class Real>
@@ -34,9 +33,7 @@ template <class Real>
 class LayerNormLayer final : public Layer<Real> {
  public:
   explicit LayerNormLayer(const Extent& input)
-      : Layer<Real>(input.size(), input.size()),
-        channels_(input.channels),
-        positions_(input.positions()) {}
+      : Layer<Real>(input.size(), input.size()), channels_(input.channels) {}
 
   std::vector<Tensor> tensors(const std::string& prefix,
                               const Products<Real>& products) const override {
@@ -85,22 +82,10 @@ class LayerNormLayer final : public Layer<Real> {
 
   void weight_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
                         std::size_t leaf, const GradientSlice<Real>& out) override {
-    const std::size_t piece = piece_rows(leaf, this->inputs(), most_summed);
-    const auto sums = [&](std::size_t tensor, auto terms) {
-      out.with(tensor, [&](Slice slice, std::span<Real> into) {
-        sum_by_pieces<Real>(x.rows, piece, pass.scratch, into,
-                            [&](std::size_t first, std::size_t count, std::span<Real> part) {
-                              pass.products.backward_bias(terms(first, count), leaf * positions_,
-                                                          slice, part);
+    gain_and_bias_gradients(pass, x, dz, leaf, channels_, out,
+                            [&](Matrix<const Real> rows, Matrix<const Real> by_rows) {
+                              return by_gain(pass, rows, by_rows);
                             });
-      });
-    };
-    sums(pass.tensor, [&](std::size_t first, std::size_t count) {
-      return by_gain(pass, rows_of(x, first, count), rows_of(dz, first, count));
-    });
-    sums(pass.tensor + 1, [&](std::size_t first, std::size_t count) {
-      return in_rows_of(channels_, rows_of(dz, first, count));
-    });
   }
 
  private:
@@ -121,7 +106,6 @@ class LayerNormLayer final : public Layer<Real> {
   }
 
   std::size_t channels_;
-  std::size_t positions_;
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "lib/nn/layer.hpp"
+#include "lib/numerics/leaf_tree.hpp"
 
 namespace lockstep::nn {
 
@@ -21,22 +22,33 @@ void sum_by_pieces(std::size_t rows, std::size_t piece, Scratch<Real>& scratch, 
                    Sum sum) {
   if (rows <= piece) return sum(std::size_t{0}, rows, out);
   const std::size_t pieces = (rows + piece - 1) / piece;
-  // Nodes that wait for their right sibling, oldest first: a binary counter.
-  const auto waiting = scratch.get(
-      Scratch<Real>::waiting, out.size() * (static_cast<std::size_t>(std::bit_width(pieces)) + 1));
-  for (std::size_t q = 0; q < pieces; ++q) {
-    auto top = static_cast<std::size_t>(std::popcount(q));
-    sum(q * piece, std::min(piece, rows - q * piece),
-        waiting.subspan(top * out.size(), out.size()));
-    const bool last = q + 1 == pieces;
-    for (auto merges = last ? top : static_cast<std::size_t>(std::countr_one(q)); merges > 0;
-         --merges, --top) {
-      Real* const newer = waiting.data() + top * out.size();
-      Real* const older = newer - out.size();
-      for (std::size_t i = 0; i < out.size(); ++i) older[i] = older[i] + newer[i];
-    }
-  }
-  std::copy_n(waiting.begin(), out.size(), out.begin());
+  const auto waiting = scratch.get(Scratch<Real>::waiting, tree_slots(pieces) * out.size());
+  sum_tree(pieces, waiting, out, [&](std::size_t q, std::span<Real> into) {
+    sum(q * piece, std::min(piece, rows - q * piece), into);
+  });
+}
+
+/// The slices of a gain and a bias for each of `channels`, which stand one behind the other from
+/// the pass's first tensor on: the sums of gain_terms(x, dz) and of dz over all rows and positions.
+template <class Real, class Terms>
+void gain_and_bias_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
+                             std::size_t leaf, std::size_t channels, const GradientSlice<Real>& out,
+                             Terms gain_terms) {
+  constexpr std::size_t most_summed = 1 << 18;
+  const std::size_t piece = piece_rows(leaf, x.cols, most_summed);
+  const auto sums = [&](std::size_t tensor, auto terms) {
+    out.with(tensor, [&](Slice slice, std::span<Real> into) {
+      sum_by_pieces<Real>(x.rows, piece, pass.scratch, into,
+                          [&](std::size_t first, std::size_t count, std::span<Real> part) {
+                            pass.products.backward_bias(
+                                terms(rows_of(x, first, count), rows_of(dz, first, count)),
+                                leaf * (x.cols / channels), slice, part);
+                          });
+    });
+  };
+  sums(pass.tensor, gain_terms);
+  sums(pass.tensor + 1,
+       [&](Matrix<const Real>, Matrix<const Real> rows) { return in_rows_of(channels, rows); });
 }
 
 }  // namespace lockstep::nn

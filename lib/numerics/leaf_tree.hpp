@@ -6,6 +6,8 @@
 // in the same places as if one rank had summed the whole tree.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -34,5 +36,33 @@ struct TreeSum {
 /// The additions that sum `parts`, which together hold all leaves, in order; the result is in
 /// parts[0]. Throws std::invalid_argument where they leave a gap.
 std::vector<TreeSum> sums_of(std::span<const Subtree> parts);
+
+/// Sums that sum_tree() keeps waiting at once.
+constexpr std::size_t tree_slots(std::uint64_t nodes) noexcept {
+  return static_cast<std::size_t>(std::bit_width(nodes));
+}
+
+/// Sets `out` to the sum of `nodes` neighbours in the tree, at least one, of which the first stands
+/// at a multiple of bit_ceil(nodes). node(n, into) sets `into`, as long as `out`, to the n-th.
+/// `waiting`: tree_slots(nodes) times as long as `out`.
+template <class Real, class Node>
+void sum_tree(std::uint64_t nodes, std::span<Real> waiting, std::span<Real> out, const Node& node) {
+  const auto slot = [&](std::size_t level) {
+    return waiting.subspan(level * out.size(), out.size());
+  };
+  // Nodes that wait for their right sibling, oldest first: a binary counter.
+  for (std::uint64_t n = 0; n < nodes; ++n) {
+    auto top = static_cast<std::size_t>(std::popcount(n));
+    node(n, slot(top));
+    const bool last = n + 1 == nodes;
+    for (auto merges = last ? top : static_cast<std::size_t>(std::countr_one(n)); merges > 0;
+         --merges, --top) {
+      const auto older = slot(top - 1);
+      const auto newer = slot(top);
+      for (std::size_t i = 0; i < out.size(); ++i) older[i] = older[i] + newer[i];
+    }
+  }
+  std::copy_n(waiting.begin(), out.size(), out.begin());
+}
 
 }  // namespace lockstep
