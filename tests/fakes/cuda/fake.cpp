@@ -1,0 +1,414 @@
+#include "tests/fakes/cuda/fake.hpp"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "tests/fakes/cuda/fibers.hpp"
+
+namespace {
+
+using Work = std::function<void()>;
+
+struct Allocation {
+  std::size_t bytes = 0;
+  cudaMemoryType type = cudaMemoryTypeDevice;
+  int device = 0;
+};
+
+struct Failure {
+  std::string function;
+  cudaError_t error = cudaSuccess;
+  int count = 0;
+};
+
+struct State {
+  std::mutex mutex;
+  int devices = 1;
+  std::map<const std::byte*, Allocation> memory;
+  std::vector<std::string> log;
+  std::vector<Failure> failures;
+  std::size_t objects = 0;
+
+  State() {
+    if (const char* count = std::getenv("FAKE_CUDA_DEVICES")) devices = std::atoi(count);
+  }
+};
+
+State& state() {
+  static State instance;
+  return instance;
+}
+
+thread_local int current_device = 0;
+thread_local cudaError_t last_error = cudaSuccess;
+thread_local fake_cuda::Order order = fake_cuda::Order::ascending;
+
+cudaError_t remember(cudaError_t error) {
+  if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
+  return error;
+}
+
+void count_object(std::ptrdiff_t change) {
+  const std::lock_guard lock(state().mutex);
+  state().objects += static_cast<std::size_t>(change);
+}
+
+/// The allocation that holds all of [memory, memory + bytes), if any does.
+const Allocation* find(const void* memory, std::size_t bytes) {
+  const auto* first = static_cast<const std::byte*>(memory);
+  auto next = state().memory.upper_bound(first);
+  if (next == state().memory.begin()) return nullptr;
+  const auto& [begin, allocation] = *--next;
+  return first + bytes <= begin + allocation.bytes ? &allocation : nullptr;
+}
+
+cudaError_t give(void** memory, std::size_t bytes, cudaMemoryType type) {
+  constexpr std::size_t line = 256;
+  void* given = std::aligned_alloc(line, (bytes + line - 1) / line * line);
+  if (given == nullptr) return cudaErrorMemoryAllocation;
+  std::memset(given, 0xff, bytes);  // NaN
+  const std::lock_guard lock(state().mutex);
+  state().memory[static_cast<std::byte*>(given)] = {bytes, type, current_device};
+  *memory = given;
+  return cudaSuccess;
+}
+
+cudaError_t take_back(void* memory, cudaMemoryType type) {
+  {
+    const std::lock_guard lock(state().mutex);
+    const auto at = state().memory.find(static_cast<std::byte*>(memory));
+    if (at == state().memory.end() || at->second.type != type) return cudaErrorInvalidValue;
+    state().memory.erase(at);
+  }
+  std::free(memory);
+  return cudaSuccess;
+}
+
+/// Whether `memory` is what a copy may touch: the device's, or any of the host's.
+bool is_device(const void* memory, std::size_t bytes) {
+  const std::lock_guard lock(state().mutex);
+  const Allocation* found = find(memory, bytes);
+  return found != nullptr && found->type == cudaMemoryTypeDevice;
+}
+
+}  // namespace
+
+struct CUgraph_st {
+  std::vector<Work> work;
+};
+struct CUgraphExec_st {
+  std::vector<Work> work;
+};
+struct CUstream_st {
+  std::deque<Work> queue;
+  std::shared_ptr<CUgraph_st> capture;  // shared by the streams of one capture
+};
+/// What an event marked last.
+struct Mark {
+  CUstream_st* stream = nullptr;
+  bool reached = false;
+};
+struct CUevent_st {
+  std::shared_ptr<Mark> mark;
+  std::shared_ptr<CUgraph_st> capture;
+};
+
+namespace {
+
+void add(CUstream_st* stream, Work work) {
+  if (stream->capture) {
+    stream->capture->work.push_back(std::move(work));
+  } else {
+    stream->queue.push_back(std::move(work));
+  }
+}
+
+void run_next(CUstream_st* stream) {
+  const Work work = std::move(stream->queue.front());
+  stream->queue.pop_front();
+  work();
+}
+
+void run_to(const Mark& mark) {
+  while (!mark.reached && !mark.stream->queue.empty()) run_next(mark.stream);
+}
+
+}  // namespace
+
+namespace fake_cuda {
+
+void set_devices(int count) {
+  const std::lock_guard lock(state().mutex);
+  state().devices = count;
+}
+
+void set_order(Order asked) { order = asked; }
+
+void fail(const std::string& function, cudaError_t error, int count) {
+  const std::lock_guard lock(state().mutex);
+  state().failures.push_back({function, error, count});
+}
+
+std::vector<std::string> take_log() {
+  const std::lock_guard lock(state().mutex);
+  return std::exchange(state().log, {});
+}
+
+cudaError_t note(const char* function) {
+  const std::lock_guard lock(state().mutex);
+  state().log.emplace_back(function);
+  for (auto& failure : state().failures) {
+    if (failure.function == function && failure.count > 0 && --failure.count == 0) {
+      return remember(failure.error);
+    }
+  }
+  return cudaSuccess;
+}
+
+void enqueue(cudaStream_t stream, std::function<void()> work) { add(stream, std::move(work)); }
+
+std::size_t live_objects() {
+  const std::lock_guard lock(state().mutex);
+  return state().objects + state().memory.size();
+}
+
+}  // namespace fake_cuda
+
+// Every function notes its call first, and ends there where it was asked to fail.
+#define FAKE(function) \
+  if (const auto failed = fake_cuda::note(function); failed != cudaSuccess) return failed
+
+const char* cudaGetErrorName(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess: return "cudaSuccess";
+    case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
+    case cudaErrorIllegalAddress: return "cudaErrorIllegalAddress";
+    case cudaErrorNoDevice: return "cudaErrorNoDevice";
+    default: return "cudaErrorUnknown";
+  }
+}
+const char* cudaGetErrorString(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess: return "no error";
+    case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorIllegalAddress: return "an illegal memory access was encountered";
+    case cudaErrorNoDevice: return "no CUDA-capable device is detected";
+    default: return "unknown error";
+  }
+}
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  FAKE("cudaGetDeviceCount");
+  const std::lock_guard lock(state().mutex);
+  *count = state().devices;
+  return state().devices == 0 ? cudaErrorNoDevice : cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  FAKE("cudaSetDevice");
+  const std::lock_guard lock(state().mutex);
+  if (device < 0 || device >= state().devices) return remember(cudaErrorInvalidDevice);
+  current_device = device;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = current_device;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int /*device*/) {
+  FAKE("cudaGetDeviceProperties");
+  *properties = {};
+  std::snprintf(properties->name, sizeof properties->name, "a processor that plays a device");
+  properties->totalGlobalMem = std::size_t{1} << 30;
+  properties->multiProcessorCount = 2;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr /*attribute*/, int /*device*/) {
+  FAKE("cudaDeviceGetAttribute");
+  *value = 2;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
+  FAKE("cudaDeviceGetPCIBusId");
+  std::snprintf(id, static_cast<std::size_t>(length), "0000:%02x:00.0", device + 1);
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  FAKE("cudaMemGetInfo");
+  *free = *total = std::size_t{1} << 30;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+  FAKE("cudaMalloc");
+  return remember(give(memory, bytes, cudaMemoryTypeDevice));
+}
+cudaError_t cudaFree(void* memory) {
+  FAKE("cudaFree");
+  return remember(take_back(memory, cudaMemoryTypeDevice));
+}
+cudaError_t cudaMallocHost(void** memory, std::size_t bytes) {
+  FAKE("cudaMallocHost");
+  return remember(give(memory, bytes, cudaMemoryTypeHost));
+}
+cudaError_t cudaFreeHost(void* memory) {
+  FAKE("cudaFreeHost");
+  return remember(take_back(memory, cudaMemoryTypeHost));
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* memory) {
+  FAKE("cudaPointerGetAttributes");
+  const std::lock_guard lock(state().mutex);
+  const Allocation* found = find(memory, 1);
+  *attributes = {found != nullptr ? found->type : cudaMemoryTypeUnregistered,
+                 found != nullptr ? found->device : -1};
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+  FAKE("cudaMemcpyAsync");
+  const bool to_device = is_device(to, bytes);
+  const bool from_device = is_device(from, bytes);
+  const bool asked_to = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+  const bool asked_from = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  if (!to_device && !from_device) return remember(cudaErrorInvalidValue);
+  if (kind != cudaMemcpyDefault && (asked_to != to_device || asked_from != from_device)) {
+    return remember(cudaErrorInvalidValue);
+  }
+  add(stream, [=] { std::memcpy(to, from, bytes); });
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
+  FAKE("cudaMemsetAsync");
+  if (!is_device(memory, bytes)) return remember(cudaErrorInvalidValue);
+  add(stream, [=] { std::memset(memory, value, bytes); });
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned /*flags*/) {
+  FAKE("cudaStreamCreateWithFlags");
+  *stream = new CUstream_st;
+  count_object(1);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  FAKE("cudaStreamDestroy");
+  if (stream == nullptr) return cudaErrorInvalidValue;
+  delete stream;
+  count_object(-1);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  FAKE("cudaStreamSynchronize");
+  if (stream->capture) return remember(cudaErrorStreamCaptureUnsupported);
+  while (!stream->queue.empty()) run_next(stream);
+  return last_error;
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  FAKE("cudaStreamQuery");
+  return stream->queue.empty() ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned /*flags*/) {
+  FAKE("cudaStreamWaitEvent");
+  if (event->capture) {  // fork or join: work stands in the order in which it was recorded
+    stream->capture = event->capture;
+  } else if (event->mark && event->mark->stream != stream) {
+    add(stream, [mark = event->mark] { run_to(*mark); });
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode /*mode*/) {
+  FAKE("cudaStreamBeginCapture");
+  if (stream->capture) return remember(cudaErrorStreamCaptureUnsupported);
+  stream->capture = std::make_shared<CUgraph_st>();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  FAKE("cudaStreamEndCapture");
+  if (!stream->capture) return remember(cudaErrorInvalidValue);
+  *graph = new CUgraph_st(std::move(*std::exchange(stream->capture, nullptr)));
+  count_object(1);
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned /*flags*/) {
+  FAKE("cudaEventCreateWithFlags");
+  *event = new CUevent_st;
+  count_object(1);
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  FAKE("cudaEventDestroy");
+  if (event == nullptr) return cudaErrorInvalidValue;
+  delete event;
+  count_object(-1);
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  FAKE("cudaEventRecord");
+  event->capture = stream->capture;
+  if (stream->capture) return cudaSuccess;
+  event->mark = std::make_shared<Mark>(Mark{stream});
+  add(stream, [mark = event->mark] { mark->reached = true; });
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  FAKE("cudaEventSynchronize");
+  if (event->mark) run_to(*event->mark);
+  return last_error;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  FAKE("cudaEventQuery");
+  // A device would get on meanwhile.
+  if (event->mark && !event->mark->reached && !event->mark->stream->queue.empty()) {
+    run_next(event->mark->stream);
+  }
+  return !event->mark || event->mark->reached ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
+                                 unsigned long long /*flags*/) {
+  FAKE("cudaGraphInstantiate");
+  *executable = new CUgraphExec_st{graph->work};
+  count_object(1);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+  FAKE("cudaGraphLaunch");
+  for (const Work& work : graph->work) add(stream, work);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  FAKE("cudaGraphDestroy");
+  delete graph;
+  count_object(-1);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  FAKE("cudaGraphExecDestroy");
+  delete graph;
+  count_object(-1);
+  return cudaSuccess;
+}
+
+cudaError_t fake_cuda_launch(const cudaLaunchConfig_t& config, std::function<void()> thread) {
+  FAKE("kernel");
+  const bool descending = order == fake_cuda::Order::descending;
+  add(config.stream, [config, descending, thread = std::move(thread)] {
+    gridDim = config.gridDim;
+    for (unsigned z = 0; z < gridDim.z; ++z) {
+      for (unsigned y = 0; y < gridDim.y; ++y) {
+        for (unsigned x = 0; x < gridDim.x; ++x) {
+          blockIdx = {x, y, z};
+          fake_cuda::run_block(thread, config.blockDim, descending);
+        }
+      }
+    }
+  });
+  return cudaSuccess;
+}

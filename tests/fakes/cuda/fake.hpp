@@ -1,0 +1,42 @@
+// A CUDA runtime without a device, and what tests ask of it.
+//
+// Device memory is the host's, filled with NaN when it is given out, so that AddressSanitizer sees
+// what compute-sanitizer would. Work is queued by stream and runs only when the host waits for it
+// (or another stream does), so that a missing wait shows stale values. The threads of a block run
+// one after the other and change places at barriers, in an order that tests turn round: a missing
+// barrier then gives other values. Copies that do not touch device memory as they should fail.
+//
+// Each rank of a test is a thread with streams of its own; a stream is used by one thread.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <string>
+#include <vector>
+
+namespace fake_cuda {
+
+/// How many devices there are; 1, or what FAKE_CUDA_DEVICES says, before the first call.
+void set_devices(int count);
+
+/// The order of a block's threads between two barriers, for the calling thread's kernels.
+enum class Order { ascending, descending };
+void set_order(Order order);
+
+/// From now on the `count`-th call from now (1: the next) of the function named so fails.
+void fail(const std::string& function, cudaError_t error, int count = 1);
+
+/// The names of the calls since the last one of this function, in order, of all threads; kernels by
+/// "kernel". clear with take_log().
+std::vector<std::string> take_log();
+
+/// Adds a name to the log, and gives the error that was asked for it: for other fakes.
+cudaError_t note(const char* function);
+
+/// Enqueues what another fake does in a stream. Honours capture.
+void enqueue(cudaStream_t stream, std::function<void()> work);
+
+/// Bytes, streams, events and graphs that are not given back yet.
+std::size_t live_objects();
+
+}  // namespace fake_cuda
