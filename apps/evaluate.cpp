@@ -70,7 +70,8 @@ void evaluate_on(const Arguments& arguments, const train::RunConfig& config,
                  comm::Communicator& comm) {
   InferenceJob job = make_inference_job(arguments, config, comm);
   set_loss(job);
-  const train::Evaluation result = train::evaluate(*job.network, *job.reader, *job.mesh);
+  const train::Evaluation result =
+      train::evaluate(job.inference(), job.network->loss_function(), *job.reader, *job.mesh);
   require_finite(result);
   if (comm.rank() != 0) return;
   if (arguments.given("json")) {

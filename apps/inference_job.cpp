@@ -4,6 +4,7 @@
 
 #include <new>
 
+#include "apps/device.hpp"
 #include "apps/resources.hpp"
 #include "collectives/agreement.hpp"
 #include "lib/base/errors.hpp"
@@ -47,20 +48,29 @@ std::unique_ptr<data::Source> open_test_set(const train::RunConfig& config,
 void load(const train::RunConfig& config, const comm::Communicator& comm, InferenceJob& job) {
   const train::Groups groups(*job.mesh);
   const auto plan = train::evaluation_plan(job.test->records(), groups.batch.size());
-  require_memory(job.saved.shape,
-                 {.rows = plan.largest_piece(), .model_ranks = groups.model_ranks()}, comm.place(),
+  const std::uint64_t rows = job.device_options ? 0 : plan.largest_piece();
+  require_memory(job.saved.shape, {.rows = rows, .model_ranks = groups.model_ranks()}, comm.place(),
                  fewer);
   set_product_threads(threads_of(config, comm));
   job.products = make_strict_products(simd_of(config));
   try {
     job.network = std::make_unique<nn::Network<float>>(
-        job.saved.shape, plan.largest_piece(), *job.products, 1, *std::pmr::new_delete_resource(),
+        job.saved.shape, rows, *job.products, 1, *std::pmr::new_delete_resource(),
         train::make_layers_of(job.saved.shape, groups));
     train::read_weights(job.saved, *job.network);
+    if (!job.device_options)
+      job.processor = std::make_unique<train::NetworkInference>(*job.network);
   } catch (const std::bad_alloc&) {
     throw ConfigError("out of memory on " + comm.place().host, fewer);
   }
   job.reader = std::make_unique<data::BatchReader>(*job.test, plan, groups.batch.rank());
+}
+
+void make_device(InferenceJob& job) {
+  comm::Communicator& batch = train::Groups(*job.mesh).batch;
+  job.device_options->rows = job.reader->plan().largest_piece();
+  job.device_options->exchange = train::DeviceExchange::staged;  // of nothing: there are no sums
+  job.device = train::make_device_replica(*job.network, *job.device_options, batch);
 }
 
 }  // namespace
@@ -68,8 +78,8 @@ void load(const train::RunConfig& config, const comm::Communicator& comm, Infere
 Syntax inference_syntax() {
   Syntax syntax;
   syntax.operand = "checkpoint";
-  syntax.settings = {"data",  "format", "test-limit", "mesh", "backend",
-                     "ranks", "device", "threads",    "simd"};
+  syntax.settings = {"data",  "format", "test-limit",   "mesh",    "backend",
+                     "ranks", "device", "share-device", "threads", "simd"};
   return syntax;
 }
 
@@ -78,7 +88,7 @@ InferenceJob make_inference_job(const Arguments& arguments, const train::RunConf
   InferenceJob job;
   comm::together(comm, [&] {
     require_words(arguments);
-    require_device(config);
+    job.device_options = device_options(config, static_cast<std::uint64_t>(comm.size()));
     train::mesh_of(config, static_cast<std::uint64_t>(comm.size()));
     job.saved = train::read_description(train::find_checkpoint(arguments.operand));
     job.test = open_test_set(config, job.saved);
@@ -92,6 +102,7 @@ InferenceJob make_inference_job(const Arguments& arguments, const train::RunConf
   job.mesh =
       train::make_mesh(comm, train::mesh_of(config, static_cast<std::uint64_t>(comm.size())));
   comm::together(comm, [&] { load(config, comm, job); });
+  if (job.device_options) make_device(job);
   return job;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "data/source.hpp"
 #include "lib/nn/network.hpp"
 #include "lib/train/config.hpp"
+#include "lib/train/device.hpp"
 #include "lib/train/mesh.hpp"
 #include "lib/train/saved_network.hpp"
 
@@ -28,6 +30,11 @@ struct InferenceJob {
   std::unique_ptr<Products<float>> products;
   std::unique_ptr<nn::Network<float>> network;
   std::unique_ptr<data::BatchReader> reader;
+  std::optional<train::DeviceOptions> device_options;  ///< none: replicas live on the processor
+  std::unique_ptr<train::DeviceReplica> device;        ///< null: likewise
+  std::unique_ptr<train::Inference> processor;         ///< null with a device
+
+  train::Inference& inference() { return device ? device->inference() : *processor; }
 };
 
 /// Reads the checkpoint, opens the data and loads the weights.

@@ -78,11 +78,11 @@ void predict_on(const Arguments& arguments, const train::RunConfig& config,
   comm::together(comm, [&] {
     if (output.empty()) throw ConfigError("no --output", "say which file to write");
   });
-  const InferenceJob job = make_inference_job(arguments, config, comm);
+  InferenceJob job = make_inference_job(arguments, config, comm);
   comm::together(comm, [&] {
     if (comm.rank() == 0) file.emplace(output);
   });
-  train::predict(*job.network, *job.reader, *job.mesh,
+  train::predict(job.inference(), *job.reader, *job.mesh,
                  [&](std::span<const train::Prediction> batch) { file->write(batch); });
   comm::together(comm, [&] {
     if (file) file->finish();

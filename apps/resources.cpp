@@ -7,7 +7,6 @@
 #include "lib/base/errors.hpp"
 #include "lib/base/process.hpp"
 #include "lib/base/text.hpp"
-#include "lib/numerics/cuda/devices.hpp"
 #include "lib/train/replica.hpp"
 
 namespace lockstep::apps {
@@ -34,18 +33,6 @@ double replica_bytes(const nn::NetworkShape& shape, const Buffers& buffers) {
 }
 
 }  // namespace
-
-void require_device(const train::RunConfig& config) {
-  if (config.device != "cuda") return;
-  const CudaDevices devices = cuda_devices();
-  if (devices.count == 0) {
-    throw ConfigError(
-        "device cuda: " + devices.reason,
-        devices.built_in ? "use --device cpu" : "use --device cpu, or build the preset cuda");
-  }
-  throw ConfigError("device cuda: replicas on GPUs are not built yet in this version",
-                    "use --device cpu");
-}
 
 int threads_of(const train::RunConfig& config, const comm::Communicator& comm) {
   const int own = train::own_cores(comm);

@@ -1,4 +1,4 @@
-// What a rank may take of its machine: devices, cores, memory.
+// What a rank may take of its machine: cores, memory.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,6 @@
 #include "lib/train/config.hpp"
 
 namespace lockstep::apps {
-
-/// Throws ConfigError unless replicas can live where `config.device` says. Local.
-void require_device(const train::RunConfig& config);
 
 /// Threads of a rank's products: as set, else the cores that are this rank's own. Rank 0 warns of
 /// more threads than cores. Local. Throws ConfigError for more than anybody can mean.

@@ -47,6 +47,16 @@ std::string batch_text(const TrainJob& job) {
                      grouped(plan.largest_piece()), plan.leaf(0), counted(plan.steps(), "step"));
 }
 
+std::string device_text(const TrainJob& job) {
+  if (!job.device) {
+    return fmt::format("cpu, {} a rank",
+                       counted(static_cast<std::uint64_t>(job.threads), "thread"));
+  }
+  const auto& exchange = job.device->exchange();
+  return fmt::format("cuda, {} on rank 0{}", job.device->device(),
+                     exchange.empty() ? "" : "; exchange " + exchange);
+}
+
 Banner banner(const train::RunConfig& config, const TrainJob& job, comm::Communicator& comm) {
   Banner banner;
   banner.headline =
@@ -54,8 +64,7 @@ Banner banner(const train::RunConfig& config, const TrainJob& job, comm::Communi
   const auto add = [&](const char* label, std::string text) {
     banner.rows.emplace_back(label, std::move(text));
   };
-  add("device",
-      fmt::format("cpu, {} a rank", counted(static_cast<std::uint64_t>(job.threads), "thread")));
+  add("device", device_text(job));
   add("data", fmt::format("{}: {} training and {} test records of {} features", config.data,
                           grouped(job.data.train->records()), grouped(job.data.test->records()),
                           grouped(job.data.train->features())));
@@ -79,7 +88,8 @@ Banner banner(const train::RunConfig& config, const TrainJob& job, comm::Communi
                                  : "their files leave them no record"));
   }
   add("reduction",
-      fmt::format("{}; {} products in float32", job.step->name(), job.products->name()));
+      fmt::format("{}; {} products in {}", job.step->name(),
+                  job.device ? job.device->products() : job.products->name(), config.precision));
   return banner;
 }
 
@@ -128,7 +138,8 @@ void train_on(const Arguments& arguments, const train::RunConfig& config,
   });
   train::Trainer trainer({config.epochs, config.steps, config.checkpoint_every, config.hash_every,
                           config.sentinel_steps, config.prefetch},
-                         *job.network, *job.step, *job.train, *job.test, train::Groups(*job.mesh));
+                         *job.network, *job.step, job.inference(), *job.train, *job.test,
+                         train::Groups(*job.mesh));
   train::RunReport report = trainer.run(observers);
   report.bytes_read = bytes_read(*job.data.train, comm);
   if (!speaks) return;

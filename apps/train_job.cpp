@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <new>
 
+#include "apps/device.hpp"
 #include "apps/resources.hpp"
 #include "apps/training_plan.hpp"
 #include "collectives/agreement.hpp"
@@ -67,19 +68,47 @@ std::uint64_t prefetched_rows(const train::RunConfig& config, const data::Plan& 
   return config.prefetch == 0 ? 0 : (config.prefetch + 1) * plan.largest_piece();
 }
 
+bool is_canonical(const train::RunConfig& config) { return config.reduction == "canonical"; }
+
+train::CanonicalOptions canonical_options(const train::RunConfig& config, const TrainJob& job) {
+  return {
+      {.learning_rate = static_cast<double>(config.learning_rate)}, &*job.plan, config.audit_every};
+}
+
+void require_fitting_mesh(const train::RunConfig& config, const train::Groups& groups) {
+  if (!is_canonical(config)) require_canonical(config, groups);
+  if (groups.model == nullptr) return;
+  if (config.audit_every) {
+    throw ConfigError("audit-every with mesh " + config.mesh + ": an auditor needs whole layers",
+                      "use a mesh of batch alone, or leave the audit out");
+  }
+}
+
+/// Weights on the host, as a replica on a device stores them; it computes on its own.
+void make_weights(const train::RunConfig& config, const nn::NetworkShape& shape,
+                  std::uint64_t test_rows, TrainJob& job) {
+  comm::Communicator& batch = train::Groups(*job.mesh).batch;
+  const auto rows =
+      std::max(test_rows, train::rows_needed(train::Exchange::partial_sums, *job.plan));
+  require_memory(shape, {.prefetched_rows = prefetched_rows(config, *job.plan) + rows},
+                 batch.place(), narrower);
+  job.device_options->rows = rows;
+  job.products = job.device_options->strict ? make_strict_products(Simd::automatic)
+                                            : make_library_products<float>();
+  job.network = std::make_unique<nn::Network<float>>(
+      shape, 0, *job.products, is_canonical(config) ? static_cast<std::size_t>(batch.size()) : 1);
+  nn::initialise(*job.network, {config.seed, config.seed + 1});
+}
+
 /// Products, first weights, and the step. `test_rows`: what evaluation needs.
 void make_replica(const train::RunConfig& config, const nn::NetworkShape& shape,
                   std::uint64_t test_rows, TrainJob& job) {
   const train::Groups groups(*job.mesh);
+  require_fitting_mesh(config, groups);
+  if (job.device_options) return make_weights(config, shape, test_rows, job);
   comm::Communicator& batch = groups.batch;
-  const bool canonical = config.reduction == "canonical";
-  if (!canonical) require_canonical(config, groups);
-  if (groups.model != nullptr && config.audit_every) {
-    throw ConfigError("audit-every with mesh " + config.mesh + ": an auditor needs whole layers",
-                      "use a mesh of batch alone, or leave the audit out");
-  }
-  const optim::AdamOptions adam = {.learning_rate = static_cast<double>(config.learning_rate)};
-  const train::CanonicalOptions options = {adam, &*job.plan, config.audit_every};
+  const bool canonical = is_canonical(config);
+  const train::CanonicalOptions options = canonical_options(config, job);
   const auto exchange = exchange_of(config, options, shape);
   const auto rows = std::max(
       test_rows, canonical ? train::rows_needed(exchange, *job.plan) : job.plan->largest_piece());
@@ -95,7 +124,18 @@ void make_replica(const train::RunConfig& config, const nn::NetworkShape& shape,
       batch.memory(), train::make_layers_of(shape, groups));
   nn::initialise(*job.network, {config.seed, config.seed + 1});
   job.step = canonical ? train::make_canonical_step(*job.network, exchange, options, batch)
-                       : train::make_allreduce_step(*job.network, adam, batch);
+                       : train::make_allreduce_step(*job.network, options.adam, batch);
+  job.processor = std::make_unique<train::NetworkInference>(*job.network);
+}
+
+/// The replica on this rank's device, from the weights on the host. Collective.
+void make_device(const train::RunConfig& config, TrainJob& job) {
+  comm::Communicator& batch = train::Groups(*job.mesh).batch;
+  job.device = train::make_device_replica(*job.network, *job.device_options, batch);
+  comm::together(batch, [&] {
+    job.step = job.device->make_step(is_canonical(config), canonical_options(config, job));
+  });
+  warn_of_staging(*job.device, batch);
 }
 
 std::unique_ptr<data::Transform> make_transform(const train::RunConfig& config,
@@ -121,7 +161,7 @@ void require_fitting_data(const data::DataSet& data) {
 TrainJob make_job(const train::RunConfig& config, comm::Communicator& comm) {
   TrainJob job;
   comm::together(comm, [&] {
-    require_device(config);
+    job.device_options = device_options(config, static_cast<std::uint64_t>(comm.size()));
     train::mesh_of(config, static_cast<std::uint64_t>(comm.size()));
     job.threads = threads_of(config, comm);
     job.data = data::open_data_set(config.data, {.train_limit = config.train_limit,
@@ -157,6 +197,7 @@ TrainJob make_job(const train::RunConfig& config, comm::Communicator& comm) {
                                                     job.transform.get());
     job.test = std::make_unique<data::BatchReader>(*job.data.test, test_plan, batch.rank());
   });
+  if (job.device_options) make_device(config, job);
   return job;
 }
 

@@ -9,6 +9,7 @@
 #include "data/source.hpp"
 #include "lib/nn/network.hpp"
 #include "lib/train/config.hpp"
+#include "lib/train/device.hpp"
 #include "lib/train/mesh.hpp"
 #include "lib/train/step.hpp"
 
@@ -23,10 +24,15 @@ struct TrainJob {
   int threads = 1;
   std::unique_ptr<Products<float>> products;
   std::unique_ptr<nn::Network<float>> network;
+  std::optional<train::DeviceOptions> device_options;  ///< none: replicas live on the processor
+  std::unique_ptr<train::DeviceReplica> device;        ///< null: likewise
+  std::unique_ptr<train::Inference> processor;         ///< its forward passes; null with a device
   std::unique_ptr<train::Step> step;
   std::unique_ptr<data::Transform> transform;  ///< of training batches; null: none
   std::unique_ptr<data::BatchReader> train;
   std::unique_ptr<data::BatchReader> test;
+
+  train::Inference& inference() { return device ? device->inference() : *processor; }
 };
 
 /// Opens the data, lays the plan, and makes the first weights.

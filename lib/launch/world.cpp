@@ -80,7 +80,8 @@ std::unique_ptr<comm::Communicator> share_nodes(const std::string& backend,
                             "backend shared: no two ranks of this job are on one host",
                             "use --backend mpi, or leave it out");
   }
-  const bool shares = backend == "shared" || (backend == "auto" && mpi.size() > place.nodes);
+  const bool shares =
+      backend == "shared" || ((backend == "auto" || backend == "nccl") && mpi.size() > place.nodes);
   if (!shares) return nullptr;
   try {
     if (place.nodes == 1) return std::make_unique<comm::SharedCommunicator>(mpi, place);

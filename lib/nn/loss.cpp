@@ -4,6 +4,8 @@
 #include <bit>
 #include <cassert>
 #include <cmath>
+#include <stdexcept>
+#include <string>
 
 #include "lib/numerics/strict_math.hpp"
 
@@ -57,6 +59,21 @@ std::size_t predicted_class(std::span<const Real> logits) noexcept {
 template <class Real>
 Real greatest_probability(std::span<const Real> logits) noexcept {
   return 1 / sum_exp(logits, *std::max_element(logits.begin(), logits.end()));
+}
+
+void require_labels(std::span<const std::int32_t> labels, std::size_t examples,
+                    std::size_t classes) {
+  if (labels.size() != examples) {
+    throw std::invalid_argument(std::to_string(labels.size()) + " labels for " +
+                                std::to_string(examples) + " examples");
+  }
+  const auto wrong = std::find_if(labels.begin(), labels.end(), [&](std::int32_t label) {
+    return label < 0 || static_cast<std::size_t>(label) >= classes;
+  });
+  if (wrong == labels.end()) return;
+  throw std::invalid_argument("label " + std::to_string(*wrong) + " of example " +
+                              std::to_string(wrong - labels.begin()) + " is not in [0, " +
+                              std::to_string(classes) + "), the network's classes");
 }
 
 template <class Real>

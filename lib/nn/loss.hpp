@@ -31,6 +31,10 @@ std::size_t predicted_class(std::span<const Real> logits) noexcept;
 template <class Real>
 Real greatest_probability(std::span<const Real> logits) noexcept;
 
+/// Throws std::invalid_argument: not a label for each of `examples`, or one outside [0, classes).
+void require_labels(std::span<const std::int32_t> labels, std::size_t examples,
+                    std::size_t classes);
+
 /// The loss -log softmax(z)[label] of every row, and whether it was predicted right.
 ///
 /// In float every operation is fixed: the sum of exponentials runs over the classes in order, and

@@ -100,18 +100,7 @@ bool Network<Real>::sums_over_batch() const noexcept {
 
 template <class Real>
 void Network<Real>::loss(Rows rows, std::span<const std::int32_t> labels, bool training) {
-  if (labels.size() != rows.count) {
-    throw std::invalid_argument(std::to_string(labels.size()) + " labels for " +
-                                std::to_string(rows.count) + " examples");
-  }
-  const auto wrong = std::find_if(labels.begin(), labels.end(), [&](std::int32_t label) {
-    return label < 0 || static_cast<std::size_t>(label) >= shape_.classes;
-  });
-  if (wrong != labels.end()) {
-    throw std::invalid_argument("label " + std::to_string(*wrong) + " of example " +
-                                std::to_string(wrong - labels.begin()) + " is not in [0, " +
-                                std::to_string(shape_.classes) + "), the network's classes");
-  }
+  require_labels(labels, rows.count, shape_.classes);
   const Matrix<const Real> logits = view(activations_.back(), shape_.classes, rows);
   const Matrix<Real> dz = training ? view(gradients_.back(), shape_.classes, rows) : Matrix<Real>();
   loss_->run(logits, labels, results(rows), dz);

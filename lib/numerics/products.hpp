@@ -20,6 +20,9 @@ enum class Activation { identity, relu };
 /// (outputs, in backward_input). A chain that goes on is the chain that never stopped.
 enum class Chain { begins, goes_on };
 
+/// What the factors of products may be rounded to; sums are in float32. float32 rounds nothing.
+enum class Precision { float32, tf32, bf16 };
+
 /// A dense layer's weights as its products store them.
 template <class Real>
 struct LayerWeights {

@@ -23,7 +23,7 @@ class ActivationsStep final : public Step {
 
   const char* name() const noexcept override { return "canonical, by activations"; }
 
-  nn::Rows place(data::Range piece) const noexcept override { return {piece.begin, piece.size()}; }
+  Matrix<float> inputs(data::Range piece) override { return network_.inputs(place(piece)); }
 
   StepResult run(const data::Batch& batch, PhaseSeconds& seconds) override {
     const nn::Rows mine = place(batch.piece);
@@ -53,6 +53,8 @@ class ActivationsStep final : public Step {
   }
 
  private:
+  static nn::Rows place(data::Range piece) noexcept { return {piece.begin, piece.size()}; }
+
   nn::Network<float>& network_;
   comm::Communicator& comm_;
   SliceUpdate update_;

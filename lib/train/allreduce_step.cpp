@@ -17,7 +17,7 @@ class AllReduceStep final : public Step {
 
   const char* name() const noexcept override { return "allreduce"; }
 
-  nn::Rows place(data::Range piece) const noexcept override { return {0, piece.size()}; }
+  Matrix<float> inputs(data::Range piece) override { return network_.inputs(place(piece)); }
 
   StepResult run(const data::Batch& batch, PhaseSeconds& seconds) override {
     auto& parameters = network_.parameters();
@@ -43,6 +43,8 @@ class AllReduceStep final : public Step {
   }
 
  private:
+  static nn::Rows place(data::Range piece) noexcept { return {0, piece.size()}; }
+
   nn::Tally sum_over_ranks(nn::Tally mine) {
     // Counts are exact in double far beyond any batch, so one message carries both.
     std::array totals = {mine.loss_sum, static_cast<double>(mine.correct)};

@@ -50,6 +50,7 @@ struct RunConfig {
   std::string backend = "auto";
   std::uint64_t ranks = 1;
   std::string device = "auto";
+  bool share_device = false;
   std::optional<std::uint64_t> threads;
 
   std::string run_dir = "auto";

@@ -18,7 +18,7 @@ void count_confusion(Matrix<const float> logits, std::span<const std::int32_t> l
   }
 }
 
-Evaluation evaluate_on(nn::Network<float>& network, data::BatchReader& reader,
+Evaluation evaluate_on(Inference& network, const nn::Loss<float>& loss, data::BatchReader& reader,
                        comm::Communicator& comm) {
   const auto& shape = network.shape();
   Evaluation result;
@@ -26,16 +26,19 @@ Evaluation evaluate_on(nn::Network<float>& network, data::BatchReader& reader,
   if (shape.classes <= most_confusion_classes) {
     result.confusion.resize(shape.classes * shape.classes);
   }
+  std::vector<nn::ExampleResult> mine(reader.plan().largest_piece());
   GatheredResults results(reader.plan().largest_gathered(), comm);
   data::IdsDigest digest;
   for (std::uint64_t step = 0; step < reader.plan().steps(); ++step) {
-    const nn::Rows mine = {0, reader.piece(step).size()};
-    const data::Batch batch = reader.read(0, step, network.inputs(mine).flat());
+    const std::size_t rows = reader.piece(step).size();
+    const data::Batch batch = reader.read(0, step, network.inputs(rows).flat());
     digest.add(batch.ids);
-    const auto logits = network.forward(mine);
-    network.loss(mine, batch.labels, false);  // refuses labels of no class
+    nn::require_labels(batch.labels, rows, shape.classes);
+    const auto logits = network.forward(rows);
+    const auto own = std::span(mine).first(rows);
+    loss.run(logits, batch.labels, own, {});
     count_confusion(logits, batch.labels, result.confusion);
-    const auto all = results.gather(network.results(mine), batch.block);
+    const auto all = results.gather(own, batch.block);
     const nn::Tally tally = nn::sum_over_leaves(all.first(batch.global_examples), batch.leaf);
     result.loss_sum += tally.loss_sum;
     result.correct += tally.correct;
@@ -53,10 +56,16 @@ data::Plan evaluation_plan(std::uint64_t records, int ranks) {
                      .ranks = static_cast<std::uint64_t>(ranks)});
 }
 
-Evaluation evaluate(nn::Network<float>& network, data::BatchReader& reader, const Groups& groups) {
+Evaluation evaluate(Inference& network, const nn::Loss<float>& loss, data::BatchReader& reader,
+                    const Groups& groups) {
   Evaluation result;
-  groups.fail_together([&] { result = evaluate_on(network, reader, groups.batch); });
+  groups.fail_together([&] { result = evaluate_on(network, loss, reader, groups.batch); });
   return result;
+}
+
+Evaluation evaluate(nn::Network<float>& network, data::BatchReader& reader, const Groups& groups) {
+  NetworkInference inference(network);
+  return evaluate(inference, network.loss_function(), reader, groups);
 }
 
 std::uint64_t certify_ids(data::IdsDigest mine, std::uint64_t records, comm::Communicator& comm) {

@@ -8,6 +8,7 @@
 #include "data/batches.hpp"
 #include "data/ids_digest.hpp"
 #include "lib/nn/network.hpp"
+#include "lib/train/inference.hpp"
 #include "lib/train/mesh.hpp"
 
 namespace lockstep::train {
@@ -34,14 +35,17 @@ struct Evaluation {
 /// The plan under which `records` records are evaluated on `ranks` ranks.
 data::Plan evaluation_plan(std::uint64_t records, int ranks);
 
-/// Runs the network over every record that the reader's plan deals to this rank, and adds up.
+/// Runs a network over every record that the reader's plan deals to this rank, and adds up.
 ///
-/// The network must have rows for the plan's largest_piece(); its plan counts the ranks of
-/// `groups.batch`.
+/// It must have rows for the plan's largest_piece(); the plan counts the ranks of `groups.batch`.
 /// Errors   throws comm::AgreedError (70) where not every record was evaluated exactly once;
 ///          std::invalid_argument for a label that is none of the network's classes; and what
 ///          reading and communicating throw.
 /// Ranks    collective.
+Evaluation evaluate(Inference& network, const nn::Loss<float>& loss, data::BatchReader& reader,
+                    const Groups& groups);
+
+/// The same on this processor, by the network's own loss.
 Evaluation evaluate(nn::Network<float>& network, data::BatchReader& reader, const Groups& groups);
 
 /// Adds up the digests of all ranks' ids and compares with every one of `records` records once.

@@ -25,11 +25,11 @@ class PartialSumsStep final : public Step {
 
   const char* name() const noexcept override { return "canonical, by partial sums"; }
 
-  nn::Rows place(data::Range piece) const noexcept override { return {0, piece.size()}; }
+  Matrix<float> inputs(data::Range piece) override { return network_.inputs(place(piece)); }
 
   StepResult run(const data::Batch& batch, PhaseSeconds& seconds) override {
     const nn::Rows mine = place(batch.piece);
-    const nn::Rows summed = {0, batch.piece.size() + batch.gap().size()};
+    const std::size_t summed = batch.piece.size() + batch.gap().size();
     Lap phase;
     if (!layout_.fits(batch)) lay_out(batch);
     global_.begin(batch);
@@ -38,7 +38,7 @@ class PartialSumsStep final : public Step {
     network_.loss(mine, batch.labels, true);
     network_.backward(mine);
     for (std::size_t i = 0; i < layout_.mine.size(); ++i) {
-      network_.weight_gradients(rows_of(layout_.mine[i], summed), batch.leaf, whole(),
+      network_.weight_gradients(layout_.rows_of(layout_.mine[i], summed), batch.leaf, whole(),
                                 own_[i].span());
     }
     seconds.compute += phase.take();
@@ -55,6 +55,8 @@ class PartialSumsStep final : public Step {
   }
 
  private:
+  static nn::Rows place(data::Range piece) noexcept { return {0, piece.size()}; }
+
   Slice whole() { return {0, network_.parameters().gradients().size()}; }
 
   void lay_out(const data::Batch& batch) {
@@ -67,12 +69,6 @@ class PartialSumsStep final : public Step {
       own_.emplace_back(whole().size(), comm_.memory());
       received_.emplace_back(whole().size(), comm_.memory());
     }
-  }
-
-  /// A subtree's rows among those of this rank; the last leaf may be short.
-  nn::Rows rows_of(const Subtree& tree, nn::Rows summed) const {
-    const std::size_t first = (tree.first - layout_.first_leaf) * layout_.leaf;
-    return {first, std::min<std::size_t>(tree.size * layout_.leaf, summed.count - first)};
   }
 
   /// This rank's slice of a part, as its rank sent it.

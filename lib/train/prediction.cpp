@@ -42,7 +42,7 @@ void require_finite(std::span<const Prediction> predictions) {
   }
 }
 
-void predict_on(nn::Network<float>& network, data::BatchReader& reader, comm::Communicator& comm,
+void predict_on(Inference& network, data::BatchReader& reader, comm::Communicator& comm,
                 const PredictionSink* sink) {
   const auto& plan = reader.plan();
   const auto rank = static_cast<std::size_t>(comm.rank());
@@ -51,11 +51,11 @@ void predict_on(nn::Network<float>& network, data::BatchReader& reader, comm::Co
   predictions.reserve(plan.largest_gathered());
   data::IdsDigest digest;
   for (std::uint64_t step = 0; step < plan.steps(); ++step) {
-    const nn::Rows mine = {0, reader.piece(step).size()};
-    const data::Batch batch = reader.read(0, step, network.inputs(mine).flat());
+    const std::size_t rows = reader.piece(step).size();
+    const data::Batch batch = reader.read(0, step, network.inputs(rows).flat());
     digest.add(batch.ids);
     const std::size_t block = words_each * batch.block;
-    pack(batch, network.forward(mine), std::span(words).subspan(rank * block, block));
+    pack(batch, network.forward(rows), std::span(words).subspan(rank * block, block));
     comm.all_gather(std::span(words).first(static_cast<std::size_t>(comm.size()) * block));
     unpack(std::span(words).first(words_each * batch.global_examples), predictions);
     require_finite(predictions);
@@ -66,10 +66,16 @@ void predict_on(nn::Network<float>& network, data::BatchReader& reader, comm::Co
 
 }  // namespace
 
-void predict(nn::Network<float>& network, data::BatchReader& reader, const Groups& groups,
+void predict(Inference& network, data::BatchReader& reader, const Groups& groups,
              const PredictionSink& sink) {
   const auto* const mine = groups.all.rank() == 0 ? &sink : nullptr;
   groups.fail_together([&] { predict_on(network, reader, groups.batch, mine); });
+}
+
+void predict(nn::Network<float>& network, data::BatchReader& reader, const Groups& groups,
+             const PredictionSink& sink) {
+  NetworkInference inference(network);
+  predict(inference, reader, groups, sink);
 }
 
 }  // namespace lockstep::train

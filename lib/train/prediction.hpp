@@ -8,6 +8,7 @@
 #include "collectives/communicator.hpp"
 #include "data/batches.hpp"
 #include "lib/nn/network.hpp"
+#include "lib/train/inference.hpp"
 #include "lib/train/mesh.hpp"
 
 namespace lockstep::train {
@@ -27,10 +28,14 @@ using PredictionSink = std::function<void(std::span<const Prediction>)>;
 ///
 /// Needs memory for one global batch, whatever the number of records. `reader` follows
 /// evaluation_plan() of `groups.batch`; the network has rows for its largest_piece(). What `sink`
-/// gets does not depend on the number of ranks where the network's products are strict. Errors
-/// throws comm::AgreedError: a prediction that is not finite (76), not every record
+/// gets does not depend on the number of ranks where the network's products are strict.
+/// Errors   throws comm::AgreedError: a prediction that is not finite (76), not every record
 ///          predicted exactly once (70); and what reading, communicating and `sink` throw.
 /// Ranks    collective.
+void predict(Inference& network, data::BatchReader& reader, const Groups& groups,
+             const PredictionSink& sink);
+
+/// The same on this processor.
 void predict(nn::Network<float>& network, data::BatchReader& reader, const Groups& groups,
              const PredictionSink& sink);
 

@@ -64,14 +64,13 @@ Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Gr
   nn::initialise(network_, options.seed);
 }
 
-void Replica::fill(nn::Rows rows, std::span<const float> features) {
-  const auto inputs = network_.inputs(rows).flat();
-  if (features.size() != inputs.size()) {
+void Replica::fill(Matrix<float> inputs, std::span<const float> features) {
+  if (features.size() != inputs.flat().size()) {
     throw std::invalid_argument("Replica: " + std::to_string(features.size()) + " features for " +
-                                std::to_string(rows.count) + " examples of " +
-                                std::to_string(network_.shape().features));
+                                std::to_string(inputs.rows) + " examples of " +
+                                std::to_string(inputs.cols));
   }
-  std::copy(features.begin(), features.end(), inputs.begin());
+  std::copy(features.begin(), features.end(), inputs.flat().begin());
 }
 
 nn::Tally Replica::train(std::span<const float> features, std::span<const std::int32_t> labels) {
@@ -82,7 +81,7 @@ nn::Tally Replica::train(std::span<const float> features, std::span<const std::i
                                 " labels, where the plan's step has " +
                                 std::to_string(piece.size()) + " examples for this rank");
   }
-  fill(step_->place(piece), features);
+  fill(step_->inputs(piece), features);
   PhaseSeconds seconds;
   const StepResult result = step_->run({.piece = piece,
                                         .labels = labels,
@@ -109,11 +108,11 @@ Evaluation Replica::evaluate(data::Source& source) {
 
 std::vector<std::int32_t> Replica::predict(std::span<const float> features) {
   const std::size_t width = network_.shape().features;
-  if (features.size() % width != 0) fill({0, 0}, features);
+  if (features.size() % width != 0) fill(network_.inputs({0, 0}), features);
   std::vector<std::int32_t> labels;
   while (!features.empty()) {
     const nn::Rows rows = {0, std::min(network_.rows(), features.size() / width)};
-    fill(rows, features.first(rows.count * width));
+    fill(network_.inputs(rows), features.first(rows.count * width));
     const auto logits = network_.forward(rows);
     for (std::size_t i = 0; i < rows.count; ++i) {
       labels.push_back(static_cast<std::int32_t>(nn::predicted_class<float>(logits.row(i))));

@@ -94,7 +94,7 @@ class Replica {
 
  private:
   /// Copies as many features as belong there.
-  void fill(nn::Rows rows, std::span<const float> features);
+  static void fill(Matrix<float> inputs, std::span<const float> features);
 
   const data::Plan& plan_;
   Groups groups_;

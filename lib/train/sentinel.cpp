@@ -21,7 +21,8 @@ Sentinel::Sentinel(const nn::Network<float>& network, comm::Communicator& comm, 
       parts_(parts),
       hashes_(static_cast<std::size_t>(comm.size())) {}
 
-Slice Sentinel::part(std::uint64_t step) const noexcept {
+Slice Sentinel::due(std::uint64_t step) const noexcept {
+  if (comm_.size() == 1) return {};
   const std::size_t all = network_.parameters().values().size();
   const std::size_t each = all / parts_ + (all % parts_ == 0 ? 0 : 1);
   const std::size_t first = std::min(all, step % parts_ * each);
@@ -30,13 +31,13 @@ Slice Sentinel::part(std::uint64_t step) const noexcept {
 
 void Sentinel::check(std::uint64_t step) {
   if (comm_.size() == 1) return;
-  const Slice due = part(step);
+  const Slice part = due(step);
   hashes_[static_cast<std::size_t>(comm_.rank())] =
-      hash_of_weights(network_.parameters().values().subspan(due.first, due.size()));
+      hash_of_weights(network_.parameters().values().subspan(part.first, part.size()));
   comm_.all_gather(std::span(hashes_));
   const bool same = std::all_of(hashes_.begin(), hashes_.end(),
                                 [&](std::uint64_t hash) { return hash == hashes_[0]; });
-  if (!same) report(step, due);
+  if (!same) report(step, part);
 }
 
 void Sentinel::report(std::uint64_t step, Slice part) {

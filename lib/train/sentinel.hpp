@@ -29,6 +29,9 @@ class Sentinel {
   /// Both must outlive the sentinel. `parts` is at least 1.
   Sentinel(const nn::Network<float>& network, comm::Communicator& comm, std::uint64_t parts);
 
+  /// What check(step) reads; nothing where there is nobody to compare with. Local.
+  Slice due(std::uint64_t step) const noexcept;
+
   /// Compares the part that is due before step `step` (from 1).
   ///
   /// Errors   throws comm::AgreedError (70) on every rank; it names step, tensor and the odd rank,
@@ -37,7 +40,6 @@ class Sentinel {
   void check(std::uint64_t step);
 
  private:
-  Slice part(std::uint64_t step) const noexcept;
   [[noreturn]] void report(std::uint64_t step, Slice part);
 
   const nn::Network<float>& network_;

@@ -95,15 +95,15 @@ Setting choice(const char* name, Text member, const std::vector<std::string>& wo
   return {name, all, help, set, [=](const RunConfig& c) { return quoted(c.*member); }};
 }
 
-Setting drop_remainder() {
-  return {"drop-remainder", "true|false", "leave out the last, smaller global batch of an epoch",
-          [](RunConfig& c, const std::string& value) {
+Setting yes_or_no(const char* name, bool RunConfig::*member, const char* help) {
+  return {name, "true|false", help,
+          [=](RunConfig& c, const std::string& value) {
             if (value != "true" && value != "false") {
               throw ConfigError("'" + value + "' is neither true nor false");
             }
-            c.drop_remainder = value == "true";
+            c.*member = value == "true";
           },
-          [](const RunConfig& c) { return std::string(c.drop_remainder ? "true" : "false"); }};
+          [=](const RunConfig& c) { return std::string(c.*member ? "true" : "false"); }};
 }
 
 Setting augment() {
@@ -175,9 +175,11 @@ std::vector<Setting> table() {
       choice("model", &C::model, {"mlp", "lenet", "layers"}, 3,
              "kind of network; layers: the [[layer]] list of the run file"),
       layers(),
-      choice("precision", &C::precision, {"float32", "tf32", "bf16"}, 1, "of the products"),
+      choice("precision", &C::precision, {"float32", "tf32", "bf16"}, 3,
+             "of the products' factors; tf32 and bf16: of the library's on a device"),
       count("batch-size", &C::batch_size, 1, "examples of one step over all ranks"),
-      drop_remainder(),
+      yes_or_no("drop-remainder", &C::drop_remainder,
+                "leave out the last, smaller global batch of an epoch"),
       count("epochs", &C::epochs, 1, "passes over the training set"),
       count_or("none", "steps", &C::steps, "end after N steps, if that comes before the epochs"),
       learning_rate(),
@@ -200,11 +202,14 @@ std::vector<Setting> table() {
       count("prefetch", &C::prefetch, 0, "batches read ahead by a thread in the background",
             most_prefetched),
       mesh(),
-      choice("backend", &C::backend, {"auto", "threads", "shared", "mpi", "nccl"}, 4,
+      choice("backend", &C::backend, {"auto", "threads", "shared", "mpi", "nccl"}, 5,
              "how ranks talk; shared: memory within a host, MPI between hosts; auto: that under a "
-             "launcher, else threads"),
+             "launcher, else threads; nccl: as auto, and NCCL between devices"),
       count("ranks", &C::ranks, 1, "ranks as threads of this process; not under a launcher"),
-      choice("device", &C::device, {"auto", "cpu", "cuda"}, 3, "where replicas live"),
+      choice("device", &C::device, {"auto", "cpu", "cuda"}, 3,
+             "where replicas live: this processor, or a GPU for each rank; auto: cpu"),
+      yes_or_no("share-device", &C::share_device,
+                "ranks of a host may share its GPUs, and exchange through the host's memory"),
       count_or("auto", "threads", &C::threads,
                "threads of each rank's products; auto: the cores the launcher bound"),
       text("run-dir", &C::run_dir, "auto|DIR", "where the run is recorded; auto: runs/DATE-TIME"),

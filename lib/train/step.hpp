@@ -34,12 +34,16 @@ class Step {
   /// How gradients are summed, in words: "allreduce", "canonical, by activations".
   virtual const char* name() const noexcept = 0;
 
-  /// The rows of the network's buffers where this rank's piece of a batch belongs.
-  virtual nn::Rows place(data::Range piece) const noexcept = 0;
+  /// Where the features of this rank's piece of the next batch belong.  [piece.size(), features]
+  virtual Matrix<float> inputs(data::Range piece) = 0;
 
-  /// `batch` has its features at place(batch.piece). Collective; throws comm::CommError.
+  /// `batch` has its features at inputs(batch.piece). Collective; throws comm::CommError.
   /// Adds to `seconds` where the time went.
   virtual StepResult run(const data::Batch& batch, PhaseSeconds& seconds) = 0;
+
+  /// Brings this slice of the network's block of weights up to date, where the step computes on
+  /// weights that stand elsewhere. Local.
+  virtual void show_weights(Slice /*slice*/) {}
 };
 
 /// The textbook's: each rank sums its own piece's gradients, one all-reduce adds them up, and every

@@ -48,10 +48,12 @@ struct Trainer::EpochSums {
 };
 
 Trainer::Trainer(const TrainerOptions& options, nn::Network<float>& network, Step& step,
-                 data::BatchReader& train, data::BatchReader& test, const Groups& groups)
+                 Inference& inference, data::BatchReader& train, data::BatchReader& test,
+                 const Groups& groups)
     : options_(options),
       network_(network),
       update_(step),
+      inference_(inference),
       sentinel_(network, groups.batch, options.sentinel_steps),
       train_(train, options.prefetch, total_steps(options.epochs, options.steps, train.plan())),
       test_(test),
@@ -84,8 +86,9 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
 EpochReport Trainer::run_epoch(std::uint64_t epoch, const std::vector<Observer*>& observers) {
   EpochSums sums;
   train_steps(epoch, sums, observers);
-  last_test_ = evaluate(network_, test_, groups_);
+  last_test_ = evaluate(inference_, network_.loss_function(), test_, groups_);
   require_finite(std::isfinite(last_test_.loss_sum), step_, "test loss");
+  show_weights();
   const std::uint64_t hash = whole_hash(network_.parameters(), groups_);
   require_same_replicas(hash);
   const auto count = static_cast<double>(sums.examples);
@@ -133,9 +136,9 @@ void Trainer::train_steps(std::uint64_t epoch, EpochSums& sums,
 /// One step of synchronous data-parallel training. Returns the tally of the global batch.
 nn::Tally Trainer::train_step(std::uint64_t epoch, std::uint64_t step, PhaseSeconds& seconds) {
   Lap phase;
-  const nn::Rows mine = update_.place(train_.piece(step));
-  const data::Batch batch = train_.read(epoch, step, network_.inputs(mine).flat());
+  const data::Batch batch = train_.read(epoch, step, update_.inputs(train_.piece(step)).flat());
   seconds.data = phase.take();
+  update_.show_weights(sentinel_.due(step_ + 1));
   groups_.fail_together([&] { sentinel_.check(step_ + 1); });
   seconds.reduce = phase.take();  // whoever is early waits here
   const StepResult result = update_.run(batch, seconds);
@@ -145,9 +148,10 @@ nn::Tally Trainer::train_step(std::uint64_t epoch, std::uint64_t step, PhaseSeco
 }
 
 /// One replica stands for all: whether they are equal is another question.
-std::vector<std::pair<std::string, std::uint64_t>> Trainer::hashes_due() const {
+std::vector<std::pair<std::string, std::uint64_t>> Trainer::hashes_due() {
   if (!options_.hash_every || step_ % *options_.hash_every != 0) return {};
   if (groups_.batch.rank() != 0) return {};
+  show_weights();
   const auto& block = network_.parameters();
   std::vector<std::pair<std::string, std::uint64_t>> hashes;
   for (std::size_t i = 0; i < block.tensors().size(); ++i) {
@@ -158,10 +162,14 @@ std::vector<std::pair<std::string, std::uint64_t>> Trainer::hashes_due() const {
   return hashes;
 }
 
+/// All of them, in the network's block.
+void Trainer::show_weights() { update_.show_weights({0, network_.parameters().values().size()}); }
+
 /// Saves the weights as they stand, unless that is done.
 void Trainer::save(const std::vector<Observer*>& observers) {
   if (saved_step_ == step_) return;
   saved_step_ = step_;
+  show_weights();
   const auto products = make_library_products<float>();  // which store weights as files do
   const auto whole = whole_network(network_, *products, groups_);
   const auto& saved = whole ? *whole : network_;

@@ -10,6 +10,7 @@
 #include "collectives/communicator.hpp"
 #include "data/prefetch.hpp"
 #include "lib/nn/network.hpp"
+#include "lib/train/inference.hpp"
 #include "lib/train/mesh.hpp"
 #include "lib/train/report.hpp"
 #include "lib/train/sentinel.hpp"
@@ -36,11 +37,12 @@ std::uint64_t total_steps(std::uint64_t epochs, std::optional<std::uint64_t> ste
 /// Pieces may be uneven or empty. One thread a rank.
 class Trainer {
  public:
-  /// The parts must outlive the trainer. `network` has rows for the step, and for
-  /// Plan::largest_piece() of the test reader's plan. The step and the readers are those of a rank
-  /// of `groups.batch`.
+  /// The parts must outlive the trainer. `network` holds the weights as step.show_weights() shows
+  /// them; `inference` is of what the step trains, with rows for Plan::largest_piece() of the test
+  /// reader's plan. The step and the readers are those of a rank of `groups.batch`.
   Trainer(const TrainerOptions& options, nn::Network<float>& network, Step& step,
-          data::BatchReader& train, data::BatchReader& test, const Groups& groups);
+          Inference& inference, data::BatchReader& train, data::BatchReader& test,
+          const Groups& groups);
 
   /// Trains to the end and evaluates after every epoch. `observers` are told on rank 0 alone.
   ///
@@ -56,8 +58,9 @@ class Trainer {
   EpochReport run_epoch(std::uint64_t epoch, const std::vector<Observer*>& observers);
   void train_steps(std::uint64_t epoch, EpochSums& sums, const std::vector<Observer*>& observers);
   nn::Tally train_step(std::uint64_t epoch, std::uint64_t step, PhaseSeconds& seconds);
-  std::vector<std::pair<std::string, std::uint64_t>> hashes_due() const;
+  std::vector<std::pair<std::string, std::uint64_t>> hashes_due();
   void save(const std::vector<Observer*>& observers);
+  void show_weights();
   static void require_finite(bool finite, std::uint64_t step, const char* what);
   void require_same_replicas(std::uint64_t hash);
   bool finished() const noexcept;
@@ -65,6 +68,7 @@ class Trainer {
   TrainerOptions options_;
   nn::Network<float>& network_;
   Step& update_;
+  Inference& inference_;
   Sentinel sentinel_;
   data::Prefetch train_;
   data::BatchReader& test_;

@@ -2,4 +2,3 @@
 file(GLOB LOCKSTEP_DEVICE_SOURCES CONFIGURE_DEPENDS
      ${PROJECT_SOURCE_DIR}/lib/*/cuda/*.cpp ${PROJECT_SOURCE_DIR}/lib/*/cuda/*.cu
      ${PROJECT_SOURCE_DIR}/collectives/cuda/*.cpp)
-list(FILTER LOCKSTEP_DEVICE_SOURCES EXCLUDE REGEX /devices\\.cpp$)

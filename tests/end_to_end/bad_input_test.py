@@ -87,6 +87,16 @@ SETTINGS = {
     "--learning-rate fast": ["learning-rate", "fast"],
     "--divide-by 0": ["divide-by"],
     "--device cuda + mpi": ["device", "cuda", "--device cpu"],
+    "--precision tf32": ["precision tf32", "device cpu", "--device cuda"],
+    "--precision bf16": ["precision bf16", "device cpu"],
+    "--backend nccl + mpi": ["backend nccl", "device cpu", "--device cuda"],
+    "--share-device": ["share-device", "device cpu"],
+    "--device cuda --simd avx2": ["simd avx2", "device cuda"],
+    "--device cuda --threads 2": ["threads", "device cuda"],
+    "--device cuda --exchange activations": ["exchange activations", "device cuda"],
+    "--device cuda --audit-every 5": ["audit-every", "device cuda"],
+    "--device cuda --products library": ["products library", "cuBLAS", "--reduction allreduce"],
+    "--device cuda --precision tf32": ["precision tf32", "strict"],
     "--mesh batch=7": ["mesh", "batch=7"],
     "--mesh rows=1": ["mesh", "'rows'", "batch=N,model=M"],
     "--mesh model=0": ["mesh", "model"],
@@ -102,10 +112,7 @@ SETTINGS = {
     "--reduction allreduce --simd avx2": ["simd avx2", "--products strict"],
 }
 
-NOT_BUILT = {
-    "precision": ["tf32", "bf16"], "backend": ["nccl"],
-    "resume": ["auto"], "device": ["cuda"],
-}
+NOT_BUILT = {"resume": ["auto"]}
 
 
 class BadInput(command.CommandTest):

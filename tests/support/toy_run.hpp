@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "collectives/communicator.hpp"
+#include "lib/train/device.hpp"
 #include "lib/train/sharded_dense.hpp"
 #include "lib/train/trainer.hpp"
 #include "lib/train/whole_weights.hpp"
@@ -33,6 +34,10 @@ struct ToyRun {
   /// Wraps a rank's products.
   std::function<std::unique_ptr<Products<float>>(std::unique_ptr<Products<float>>, int rank)> wrap =
       {};
+  /// Makes a rank's replica on a device, for as many rows, from weights on the host.
+  std::function<std::unique_ptr<train::DeviceReplica>(nn::Network<float>&, std::size_t rows,
+                                                      comm::Communicator&)>
+      device = {};
   std::uint64_t epochs = 3;
   float learning_rate = 0.01F;
   std::optional<std::uint64_t> steps = std::nullopt;
@@ -75,20 +80,25 @@ inline ToyResult train_toy(comm::Communicator& all, const ToyRun& run,
   auto products = run.canonical ? make_strict_products(run.simd) : make_library_products<float>();
   if (run.wrap) products = run.wrap(std::move(products), all.rank());
   set_product_threads(run.threads);
-  nn::Network<float> network(shape, std::max(rows, test_plan.largest_piece()), *products,
+  const std::size_t all_rows = std::max(rows, test_plan.largest_piece());
+  nn::Network<float> network(shape, run.device ? 0 : all_rows, *products,
                              run.canonical ? static_cast<std::size_t>(comm.size()) : 1,
                              comm.memory(), train::make_layers_of(shape, groups));
   nn::initialise(network, {22, 23});
   if (run.loss != nullptr) network.set_loss(*run.loss);
-  const auto step = run.canonical ? train::make_canonical_step(network, exchange, options, comm)
-                                  : train::make_allreduce_step(network, adam, comm);
+  const auto device = run.device ? run.device(network, all_rows, comm) : nullptr;
+  const auto step = device          ? device->make_step(run.canonical, options)
+                    : run.canonical ? train::make_canonical_step(network, exchange, options, comm)
+                                    : train::make_allreduce_step(network, adam, comm);
   training.on_read = [&, read = std::uint64_t{0}]() mutable {
     if (run.disturb) run.disturb(network, all.rank(), ++read);
   };
   data::BatchReader train_reader(training, plan, comm.rank());
   data::BatchReader test_reader(test, test_plan, comm.rank());
+  train::NetworkInference processor(network);
+  train::Inference& inference = device ? device->inference() : processor;
   train::Trainer trainer({run.epochs, run.steps, std::nullopt, run.hash_every, run.sentinel_steps},
-                         network, *step, train_reader, test_reader, groups);
+                         network, *step, inference, train_reader, test_reader, groups);
   auto report = trainer.run(all.rank() == 0 ? observers : std::vector<train::Observer*>{});
   ToyResult result{{}, std::move(report)};
   for (std::size_t t = 0; t < network.parameters().tensors().size(); ++t) {

@@ -47,9 +47,6 @@ class DeviceProducts {
 /// as on the processor. For at most `rows` rows.
 std::unique_ptr<DeviceProducts> make_strict_device_products(std::size_t rows);
 
-/// What the device's matrix units may round products to: float32 means float32.
-enum class Precision { float32, tf32, bf16 };
-
 /// Row-major weights; cuBLASLt with bias and activation in its epilogues. For at most `rows` rows.
 /// Sums run in the library's order, whatever `leaf` is.
 std::unique_ptr<DeviceProducts> make_library_device_products(std::size_t rows, Precision precision);

@@ -1,0 +1,13 @@
+#include "collectives/agreement.hpp"
+#include "lib/train/device.hpp"
+
+namespace lockstep::train {
+
+std::unique_ptr<DeviceReplica> make_device_replica(nn::Network<float>& /*network*/,
+                                                   const DeviceOptions& /*options*/,
+                                                   comm::Communicator& /*comm*/) {
+  throw comm::AgreedError(ExitCode::usage, "device cuda: this build has no CUDA parts",
+                          "use --device cpu, or build the preset cuda");
+}
+
+}  // namespace lockstep::train
