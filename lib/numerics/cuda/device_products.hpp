@@ -15,7 +15,8 @@ namespace lockstep {
 /// Spans and matrices lie in the memory of the device that was current when the object was made;
 /// weights are stored there as by the products of the same name on the processor, so that a block
 /// is copied as it stands. Shapes as in Products; B may be 0. Every call only enqueues: results are
-/// there when the stream gets there. Calls may be recorded in a graph. One thread calls.
+/// there when the stream gets there. Calls may be recorded in a graph. One thread calls, and the
+/// work of one call ends before that of the next begins: they may share scratch memory.
 /// Errors   throws cuda::DeviceError.
 class DeviceProducts {
  public:
@@ -26,6 +27,9 @@ class DeviceProducts {
 
   /// "library" or "strict".
   virtual const char* name() const noexcept = 0;
+
+  /// Called once for each layer's sizes before the first product: takes what memory they need.
+  virtual void reserve(std::size_t /*inputs*/, std::size_t /*outputs*/) {}
 
   /// y = activation(x W + b).
   virtual void forward(Matrix<const float> x, const LayerWeights<float>& w, Activation activation,
@@ -48,7 +52,9 @@ class DeviceProducts {
 std::unique_ptr<DeviceProducts> make_strict_device_products(std::size_t rows);
 
 /// Row-major weights; cuBLASLt with bias and activation in its epilogues. For at most `rows` rows.
-/// Sums run in the library's order, whatever `leaf` is.
+/// Sums run in the library's order, whatever `leaf` is; relu may turn NaN into 0, as the library's
+/// does.
+/// Errors   calls throw ConfigError (2) for shapes that the library has no algorithm for.
 std::unique_ptr<DeviceProducts> make_library_device_products(std::size_t rows, Precision precision);
 
 }  // namespace lockstep
