@@ -29,7 +29,7 @@ forbid() {
   [ -z "$found" ] || fail "$1"$'\n'"$found"
 }
 
-mapfile -t sources < <(matching '\.(cpp|hpp|cu)$')
+mapfile -t sources < <(matching '\.(cpp|hpp|cu|cuh)$')
 if [ ${#sources[@]} -eq 0 ]; then
   :
 elif command -v clang-format >/dev/null; then

@@ -1,6 +1,7 @@
 // The three products of a dense layer on a device: products.hpp, on device memory and in a stream.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <span>
 
@@ -28,7 +29,8 @@ class DeviceProducts {
   /// "library" or "strict".
   virtual const char* name() const noexcept = 0;
 
-  /// Called once for each layer's sizes before the first product: takes what memory they need.
+  /// Called once for each layer's sizes before the first product is recorded: takes what memory
+  /// they are faster with. Changes no bit.
   virtual void reserve(std::size_t /*inputs*/, std::size_t /*outputs*/) {}
 
   /// y = activation(x W + b).

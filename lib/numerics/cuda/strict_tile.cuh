@@ -1,0 +1,237 @@
+// What the strict products' kernels share: operands staged in shared memory, tiles in registers.
+//
+// A block computes a tile of D[m][n] = a chain over terms t, in order, of fma(A[m][t], B[t][n], .),
+// and each of its threads a smaller tile within. Terms come in stages; while a stage is multiplied
+// the next one is on its way from device memory to registers. Tiles differ in who computes an
+// element, never in its expression.
+//
+// A stage reaches beyond the last term. There A is -0 and B is +0: fma(-0, +0, a) is a for every a,
+// -0 and NaN included, so no chain has more terms than it should.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "lib/numerics/matrix.hpp"
+#include "lib/numerics/panels.hpp"
+
+namespace lockstep::cuda {
+
+/// A block's `tile_rows` x `tile_columns` elements, of which a thread has `rows` x `columns`; terms
+/// by stages of `terms`. `resident`: blocks of a multiprocessor that registers are kept for.
+template <unsigned tile_rows, unsigned tile_columns, unsigned stage_terms, unsigned rows_each,
+          unsigned columns_each, unsigned resident_blocks>
+struct Tile {
+  static constexpr unsigned rows = tile_rows;
+  static constexpr unsigned columns = tile_columns;
+  static constexpr unsigned terms = stage_terms;
+  static constexpr unsigned thread_rows = rows_each;
+  static constexpr unsigned thread_columns = columns_each;
+  static constexpr unsigned across = columns / columns_each;  ///< threads side by side
+  static constexpr unsigned threads = rows / rows_each * across;
+  static constexpr unsigned resident = resident_blocks;
+
+  /// Tiles of a matrix.
+  static constexpr std::size_t down_of(std::size_t count) { return (count + rows - 1) / rows; }
+  static constexpr std::size_t across_of(std::size_t count) {
+    return (count + columns - 1) / columns;
+  }
+};
+
+/// Four neighbours, the first at a multiple of four, and `outside` where there is nothing.
+///
+/// Lines of `length` floats, each `stride` after the one before.
+struct Lines {
+  const float* data;
+  std::size_t stride;
+  unsigned lines;
+  unsigned length;
+  bool aligned;  ///< every line begins at a multiple of 16 bytes
+
+  __device__ float4 four(unsigned line, unsigned at, float outside) const {
+    if (line >= lines || at >= length) return make_float4(outside, outside, outside, outside);
+    const float* from = data + line * stride + at;
+    if (aligned && at + 4 <= length) return *reinterpret_cast<const float4*>(from);
+    return make_float4(from[0], at + 1 < length ? from[1] : outside,
+                       at + 2 < length ? from[2] : outside, at + 3 < length ? from[3] : outside);
+  }
+};
+
+inline bool aligned_rows(const float* data, std::size_t stride) {
+  return stride % 4 == 0 && reinterpret_cast<std::uintptr_t>(data) % sizeof(float4) == 0;
+}
+
+inline Lines lines_of(const Matrix<const float>& matrix) {
+  return {matrix.data, matrix.cols, static_cast<unsigned>(matrix.rows),
+          static_cast<unsigned>(matrix.cols), aligned_rows(matrix.data, matrix.cols)};
+}
+
+/// Where element (k, j) of panels stands (panels.hpp), for `outputs` rounded to 16.
+__device__ inline std::size_t panel_at(unsigned k, unsigned j, unsigned inputs, unsigned outputs) {
+  constexpr auto panel = static_cast<unsigned>(panel_columns);
+  const unsigned first = j / panel * panel;
+  const unsigned width = outputs - first < panel ? outputs - first : panel;
+  return std::size_t{first} * inputs + std::size_t{k} * width + (j - first);
+}
+
+/// The same, of weights in panels: a line is an input.
+struct PanelLines {
+  const float* data;
+  unsigned inputs;
+  unsigned outputs;  ///< rounded to 16
+
+  __device__ float4 four(unsigned k, unsigned j, float outside) const {
+    if (k >= inputs || j >= outputs) return make_float4(outside, outside, outside, outside);
+    return *reinterpret_cast<const float4*>(data + panel_at(k, j, inputs, outputs));
+  }
+};
+
+/// Two stages of both operands, by terms. Four floats more keep a line's columns in other banks
+/// than its neighbour's.
+template <class T>
+struct Shared {
+  alignas(16) float a[2][T::terms][T::rows + 4];
+  alignas(16) float b[2][T::terms][T::columns + 4];
+};
+
+/// What lies side by side in device memory: the terms of an element's operand, or the elements.
+enum class Along { terms, elements };
+
+/// A thread's part of one operand's stage, on its way through registers.
+template <class T, unsigned elements, Along along>
+struct Stage {
+  static constexpr unsigned fours = elements * T::terms / 4;
+  static constexpr unsigned count = (fours + T::threads - 1) / T::threads;
+  static constexpr unsigned line = (along == Along::terms ? T::terms : elements) / 4;
+  float4 held[count];
+
+  template <class Source>
+  __device__ __forceinline__ void load(const Source& source, unsigned element, unsigned term,
+                                       float outside) {
+#pragma unroll
+    for (unsigned n = 0; n < count; ++n) {
+      const unsigned at = n * T::threads + threadIdx.x;
+      if (fours % T::threads != 0 && at >= fours) break;
+      held[n] = along == Along::terms
+                    ? source.four(element + at / line, term + at % line * 4, outside)
+                    : source.four(term + at / line, element + at % line * 4, outside);
+    }
+  }
+
+  __device__ __forceinline__ void store(float (*shared)[elements + 4]) const {
+#pragma unroll
+    for (unsigned n = 0; n < count; ++n) {
+      const unsigned at = n * T::threads + threadIdx.x;
+      if (fours % T::threads != 0 && at >= fours) break;
+      if (along == Along::elements) {
+        *reinterpret_cast<float4*>(&shared[at / line][at % line * 4]) = held[n];
+      } else {
+        const unsigned element = at / line;
+        const unsigned term = at % line * 4;
+        shared[term][element] = held[n].x;
+        shared[term + 1][element] = held[n].y;
+        shared[term + 2][element] = held[n].z;
+        shared[term + 3][element] = held[n].w;
+      }
+    }
+  }
+};
+
+/// Which element of the tile a thread's n-th is, of `each` in this direction: by runs of up to
+/// four, so that they are read at once, and neighbouring threads read neighbouring runs.
+template <unsigned elements, unsigned each>
+__device__ __forceinline__ unsigned element_of(unsigned thread, unsigned n) {
+  constexpr unsigned run = each < 4 ? each : 4;
+  return n / run * (elements / (each / run)) + thread * run + n % run;
+}
+
+/// A thread's elements of one term.
+template <unsigned elements, unsigned each>
+__device__ __forceinline__ void read_term(const float* term, unsigned thread, float (&out)[each]) {
+  static_assert(each % 4 == 0 || each == 2);
+  if constexpr (each == 2) {
+    const auto two = *reinterpret_cast<const float2*>(term + thread * 2);
+    out[0] = two.x;
+    out[1] = two.y;
+  } else {
+#pragma unroll
+    for (unsigned n = 0; n < each; n += 4) {
+      const auto four =
+          *reinterpret_cast<const float4*>(term + element_of<elements, each>(thread, n));
+      out[n] = four.x;
+      out[n + 1] = four.y;
+      out[n + 2] = four.z;
+      out[n + 3] = four.w;
+    }
+  }
+}
+
+template <class T>
+using Sums = float[T::thread_rows][T::thread_columns];
+
+/// `terms` more terms of every chain, the stage's from `first` on.
+template <class T, unsigned terms>
+__device__ __forceinline__ void multiply(const float (*a)[T::rows + 4],
+                                         const float (*b)[T::columns + 4], unsigned first,
+                                         Sums<T>& sums) {
+#pragma unroll
+  for (unsigned t = 0; t < terms; ++t) {
+    float left[T::thread_rows];
+    float right[T::thread_columns];
+    read_term<T::rows>(a[first + t], threadIdx.x / T::across, left);
+    read_term<T::columns>(b[first + t], threadIdx.x % T::across, right);
+#pragma unroll
+    for (unsigned m = 0; m < T::thread_rows; ++m) {
+#pragma unroll
+      for (unsigned n = 0; n < T::thread_columns; ++n) {
+        sums[m][n] = fmaf(left[m], right[n], sums[m][n]);
+      }
+    }
+  }
+}
+
+/// The first elements of this block's tile, and the terms [first_term, last_term).
+struct Place {
+  unsigned row;
+  unsigned column;
+  unsigned first_term;
+  unsigned last_term;
+};
+
+/// Calls use(a, b, term) for the stages in order, `term` being the first of a stage. All threads of
+/// the block take part.
+template <class T, Along a_along, Along b_along, class A, class B, class Use>
+__device__ __forceinline__ void for_each_stage(Shared<T>& shared, const A& a, const B& b,
+                                               const Place& place, const Use& use) {
+  Stage<T, T::rows, a_along> next_a;
+  Stage<T, T::columns, b_along> next_b;
+  next_a.load(a, place.row, place.first_term, -0.0F);
+  next_b.load(b, place.column, place.first_term, 0.0F);
+  next_a.store(shared.a[0]);
+  next_b.store(shared.b[0]);
+  __syncthreads();
+  unsigned now = 0;
+  for (unsigned term = place.first_term; term < place.last_term; term += T::terms) {
+    const bool more = place.last_term - term > T::terms;
+    if (more) {
+      next_a.load(a, place.row, term + T::terms, -0.0F);
+      next_b.load(b, place.column, term + T::terms, 0.0F);
+    }
+    use(shared.a[now], shared.b[now], term);
+    if (!more) break;
+    now = 1 - now;  // nobody reads it any more: all passed the barrier after reading
+    next_a.store(shared.a[now]);
+    next_b.store(shared.b[now]);
+    __syncthreads();
+  }
+}
+
+/// The one NaN that products write.
+__device__ inline float one_nan(float a) {
+  return a != a ? std::numeric_limits<float>::quiet_NaN() : a;
+}
+
+}  // namespace lockstep::cuda
