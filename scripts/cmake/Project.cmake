@@ -19,7 +19,8 @@ function(lockstep_defaults target)
     target_compile_options(${target} PRIVATE -Wno-restrict)  # false alarms, GCC bug 105651
   endif()
   if(LOCKSTEP_WERROR)
-    target_compile_options(${target} PRIVATE -Werror)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:C,CXX>:-Werror>
+                                             $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
   endif()
   if(LOCKSTEP_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${LOCKSTEP_SANITIZE}

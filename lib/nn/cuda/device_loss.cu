@@ -1,0 +1,113 @@
+#include <cassert>
+#include <cstddef>
+#include <limits>
+
+#include "lib/nn/cuda/device_loss.hpp"
+#include "lib/numerics/strict_math-inl.hpp"
+
+namespace lockstep::cuda {
+namespace {
+
+constexpr unsigned few_classes = 64;
+constexpr unsigned few_threads = 32;
+constexpr unsigned most_threads = 256;
+constexpr unsigned chunk = 1024;  // exponentials that one thread adds up, in order
+
+struct Loss {
+  const float* z;
+  const std::int32_t* labels;
+  nn::ExampleResult* results;
+  float* dz;  // or null
+  unsigned rows;
+  unsigned classes;
+};
+
+/// A logit and its class.
+struct Candidate {
+  float value;
+  unsigned index;
+};
+
+/// Whether std::max_element, which takes the first of equals, would prefer `other`.
+__device__ bool is_better(const Candidate& other, const Candidate& best) {
+  return other.value > best.value || (other.value == best.value && other.index < best.index);
+}
+
+/// The first greatest logit: of all threads, in candidates[0]. As std::max_element finds no NaN
+/// but one that stands first, and then finds nothing else.
+__device__ void find_greatest(const float* z, unsigned classes, Candidate* candidates) {
+  Candidate best = {z[0], 0};
+  for (unsigned j = threadIdx.x; j < classes; j += blockDim.x) {
+    if (best.value < z[j]) best = {z[j], j};
+  }
+  candidates[threadIdx.x] = best;
+  for (unsigned apart = blockDim.x / 2; apart > 0; apart /= 2) {
+    __syncthreads();
+    if (threadIdx.x >= apart) continue;
+    const Candidate other = candidates[threadIdx.x + apart];
+    if (is_better(other, candidates[threadIdx.x])) candidates[threadIdx.x] = other;
+  }
+  __syncthreads();
+}
+
+/// Thread 0's result: the sum of exponentials in the order of classes.
+__device__ float sum_exp(const float* z, unsigned classes, float greatest, float* terms) {
+  float sum = 0;
+  for (unsigned first = 0; first < classes; first += chunk) {
+    const unsigned count = classes - first < chunk ? classes - first : chunk;
+    for (unsigned j = threadIdx.x; j < count; j += blockDim.x) {
+      terms[j] = fixed_exp(z[first + j] - greatest);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      for (unsigned j = 0; j < count; ++j) sum += terms[j];
+    }
+    __syncthreads();
+  }
+  return sum;
+}
+
+/// A block for each row.
+__global__ void __launch_bounds__(most_threads) cross_entropy(Loss task) {
+  __shared__ Candidate candidates[most_threads];
+  __shared__ float terms[chunk];
+  __shared__ float shared_normaliser;
+  const std::size_t begin = std::size_t{blockIdx.x} * task.classes;
+  const float* z = task.z + begin;
+  const auto label = static_cast<unsigned>(task.labels[blockIdx.x]);
+  find_greatest(z, task.classes, candidates);
+  const Candidate greatest = candidates[0];
+  const float sum = sum_exp(z, task.classes, greatest.value, terms);
+  if (threadIdx.x == 0) {
+    shared_normaliser = greatest.value + fixed_log(sum);
+    task.results[blockIdx.x] = {static_cast<double>(shared_normaliser - z[label]),
+                                greatest.index == label ? 1.0 : 0.0};
+  }
+  if (task.dz == nullptr) return;
+  __syncthreads();
+  const float normaliser = shared_normaliser;
+  for (unsigned j = threadIdx.x; j < task.classes; j += blockDim.x) {
+    float p = fixed_exp(z[j] - normaliser);
+    if (j == label) p -= 1;
+    task.dz[begin + j] = p != p ? std::numeric_limits<float>::quiet_NaN() : p;
+  }
+}
+
+}  // namespace
+
+void softmax_cross_entropy(Matrix<const float> z, std::span<const std::int32_t> labels,
+                           std::span<nn::ExampleResult> results, Matrix<float> dz,
+                           const Stream& stream) {
+  assert(labels.size() == z.rows && results.size() == z.rows);
+  assert(dz.rows == 0 || (dz.rows == z.rows && dz.cols == z.cols));
+  const Loss task = {z.data,
+                     labels.data(),
+                     results.data(),
+                     dz.rows > 0 ? dz.data : nullptr,
+                     static_cast<unsigned>(z.rows),
+                     static_cast<unsigned>(z.cols)};
+  const unsigned threads = z.cols <= few_classes ? few_threads : most_threads;
+  launch("softmax cross-entropy", cross_entropy, {dim3(task.rows), dim3(threads)}, stream, task);
+}
+
+}  // namespace lockstep::cuda
