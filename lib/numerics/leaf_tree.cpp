@@ -50,4 +50,23 @@ std::vector<TreeSum> sums_of(std::span<const Subtree> parts) {
   return sums;
 }
 
+std::vector<std::uint8_t> merges_of(std::size_t parts, std::span<const TreeSum> sums) {
+  std::vector<std::size_t> left;  // the parts that values began with
+  std::vector<std::uint8_t> merges(parts);
+  std::size_t done = 0;
+  for (std::size_t part = 0; part < parts; ++part) {
+    left.push_back(part);
+    while (done < sums.size() && left.size() > 1 && sums[done].left == left[left.size() - 2] &&
+           sums[done].right == left.back()) {
+      left.pop_back();
+      ++merges[part];
+      ++done;
+    }
+  }
+  if (left.size() > 1 || done != sums.size()) {
+    throw std::invalid_argument("merges_of: sums of other parts, or in another order");
+  }
+  return merges;
+}
+
 }  // namespace lockstep

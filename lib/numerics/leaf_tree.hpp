@@ -37,6 +37,15 @@ struct TreeSum {
 /// parts[0]. Throws std::invalid_argument where they leave a gap.
 std::vector<TreeSum> sums_of(std::span<const Subtree> parts);
 
+/// The same for parts that come one after another: how many sums follow the n-th, each of the two
+/// newest values that are left, the older one on the left. `sums` are those of sums_of().
+/// Throws std::invalid_argument where they are not.
+std::vector<std::uint8_t> merges_of(std::size_t parts, std::span<const TreeSum> sums);
+
+/// Values that are left at once in merges_of(), at most: subtrees of falling size, for up to 2^32
+/// leaves.
+inline constexpr std::size_t most_waiting_parts = 33;
+
 /// Sums that sum_tree() keeps waiting at once.
 constexpr std::size_t tree_slots(std::uint64_t nodes) noexcept {
   return static_cast<std::size_t>(std::bit_width(nodes));

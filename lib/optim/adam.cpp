@@ -7,6 +7,19 @@
 
 namespace lockstep::optim {
 
+AdamFactors adam_factors(const AdamOptions& options, std::uint64_t step, std::uint64_t examples) {
+  const auto t = static_cast<double>(step);
+  return {.inverse_examples = static_cast<float>(1 / static_cast<double>(examples)),
+          .beta1 = static_cast<float>(options.beta1),
+          .rest1 = static_cast<float>(1 - options.beta1),
+          .beta2 = static_cast<float>(options.beta2),
+          .rest2 = static_cast<float>(1 - options.beta2),
+          .corrected_rate =
+              static_cast<float>(options.learning_rate / (1 - std::pow(options.beta1, t))),
+          .inverse_correction2 = static_cast<float>(1 / (1 - std::pow(options.beta2, t))),
+          .epsilon = static_cast<float>(options.epsilon)};
+}
+
 Adam::Adam(std::size_t weights, const AdamOptions& options)
     : options_(options), first_(weights), second_(weights) {}
 
@@ -15,17 +28,7 @@ bool Adam::update(std::span<float> values, std::span<const float> gradient_sums,
   if (values.size() != first_.size() || gradient_sums.size() != first_.size() || examples == 0) {
     throw std::invalid_argument("Adam::update: spans differ from the moments, or no examples");
   }
-  const auto t = static_cast<double>(++step_);
-  const AdamFactors factors = {
-      .inverse_examples = static_cast<float>(1 / static_cast<double>(examples)),
-      .beta1 = static_cast<float>(options_.beta1),
-      .rest1 = static_cast<float>(1 - options_.beta1),
-      .beta2 = static_cast<float>(options_.beta2),
-      .rest2 = static_cast<float>(1 - options_.beta2),
-      .corrected_rate =
-          static_cast<float>(options_.learning_rate / (1 - std::pow(options_.beta1, t))),
-      .inverse_correction2 = static_cast<float>(1 / (1 - std::pow(options_.beta2, t))),
-      .epsilon = static_cast<float>(options_.epsilon)};
+  const AdamFactors factors = adam_factors(options_, ++step_, examples);
   return adam_kernel(
       factors, {values.data(), gradient_sums.data(), first_.data(), second_.data(), values.size()});
 }

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace lockstep::optim {
+
+struct AdamOptions;
 
 /// The constants of one step, so that a weight costs one division and one root.
 struct AdamFactors {
@@ -14,6 +17,9 @@ struct AdamFactors {
   float inverse_correction2;  ///< 1 / (1 - beta2^t)
   float epsilon;
 };
+
+/// Those of step t, from 1, over so many examples, at least 1: taken in double, rounded once.
+AdamFactors adam_factors(const AdamOptions& options, std::uint64_t step, std::uint64_t examples);
 
 /// What is nearer to zero than these becomes zero, before it can decay into denormal numbers, which
 /// processors take a hundred times longer for: after two epochs of MNIST a step took half as long

@@ -17,6 +17,23 @@ std::string expression(std::uint64_t first, std::uint64_t size, std::uint64_t le
   return right.empty() ? left : "(" + left + "+" + right + ")";
 }
 
+/// What is left of parts that come one after another.
+std::string one_by_one(const std::vector<std::string>& parts,
+                       const std::vector<std::uint8_t>& merges) {
+  std::vector<std::string> waiting;
+  for (std::size_t part = 0; part < parts.size(); ++part) {
+    std::string value = parts[part];
+    for (int n = 0; n < merges[part]; ++n) {
+      value = "(" + waiting.back() + "+" + value + ")";
+      waiting.pop_back();
+    }
+    waiting.push_back(value);
+    REQUIRE(waiting.size() <= most_waiting_parts);
+  }
+  REQUIRE(waiting.size() == 1);
+  return waiting.front();
+}
+
 /// The same, from the parts of ranks that hold `each` leaves.
 std::string in_parts(std::uint64_t leaves, std::uint64_t each) {
   std::vector<Subtree> parts;
@@ -27,7 +44,10 @@ std::string in_parts(std::uint64_t leaves, std::uint64_t each) {
       texts.push_back(expression(part.first, part.size, leaves));
     }
   }
-  for (const TreeSum& sum : sums_of(parts)) {
+  const auto sums = sums_of(parts);
+  REQUIRE(one_by_one(texts, merges_of(parts.size(), sums)) ==
+          expression(0, std::bit_ceil(leaves), leaves));
+  for (const TreeSum& sum : sums) {
     texts[sum.left] = "(" + texts[sum.left] + "+" + texts[sum.right] + ")";
   }
   return texts[0];
@@ -62,4 +82,12 @@ TEST_CASE("parts that leave a gap are refused", "[leaf-tree]") {
   CHECK_THROWS_AS(sums_of(std::vector<Subtree>{{0, 2}, {3, 1}}), std::invalid_argument);
   CHECK_THROWS_AS(sums_of(std::vector<Subtree>{{0, 1}, {1, 2}}), std::invalid_argument);
   CHECK(sums_of(std::vector<Subtree>{{0, 16}}).empty());
+}
+
+TEST_CASE("sums of other parts have no merges", "[leaf-tree]") {
+  const std::vector<TreeSum> sums = {{0, 1}, {0, 2}};
+  CHECK(merges_of(3, sums) == std::vector<std::uint8_t>{0, 1, 1});
+  CHECK(merges_of(1, {}) == std::vector<std::uint8_t>{0});
+  CHECK_THROWS_AS(merges_of(2, sums), std::invalid_argument);
+  CHECK_THROWS_AS(merges_of(4, sums), std::invalid_argument);
 }
