@@ -1,5 +1,6 @@
 #include "tests/fakes/cuda/fake.hpp"
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -7,12 +8,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 
 #include "tests/fakes/cuda/fibers.hpp"
 
 namespace {
 
-using Work = std::function<void()>;
+using Work = std::function<bool()>;  // false: not yet, ask again
 
 struct Allocation {
   std::size_t bytes = 0;
@@ -45,12 +47,20 @@ State& state() {
 }
 
 thread_local int current_device = 0;
+thread_local std::vector<int> visible;  // the machine's devices that the thread sees; empty: all
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local fake_cuda::Order order = fake_cuda::Order::ascending;
 
 cudaError_t remember(cudaError_t error) {
   if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
   return error;
+}
+
+/// The machine's own number of a device, or -1 for one that the thread does not see.
+int machine_device(int device) {
+  const int count = visible.empty() ? state().devices : static_cast<int>(visible.size());
+  if (device < 0 || device >= count) return -1;
+  return visible.empty() ? device : visible[static_cast<std::size_t>(device)];
 }
 
 void count_object(std::ptrdiff_t change) {
@@ -128,14 +138,32 @@ void add(CUstream_st* stream, Work work) {
   }
 }
 
-void run_next(CUstream_st* stream) {
-  const Work work = std::move(stream->queue.front());
+/// Runs the next work of a stream; false where it cannot end yet.
+bool advance(CUstream_st* stream) {
+  if (!stream->queue.front()()) return false;
   stream->queue.pop_front();
-  work();
+  return true;
 }
 
-void run_to(const Mark& mark) {
-  while (!mark.reached && !mark.stream->queue.empty()) run_next(mark.stream);
+/// Runs a stream up to a mark; false where something before it cannot end yet.
+bool advance_to(const Mark& mark) {
+  while (!mark.reached && !mark.stream->queue.empty()) {
+    if (!advance(mark.stream)) return false;
+  }
+  return true;
+}
+
+/// Where work waits for another rank, so does the thread.
+template <class Condition>
+void wait_until(Condition condition) {
+  while (!condition()) std::this_thread::sleep_for(std::chrono::microseconds(20));
+}
+
+Work at_once(std::function<void()> work) {
+  return [work = std::move(work)] {
+    work();
+    return true;
+  };
 }
 
 }  // namespace
@@ -170,7 +198,20 @@ cudaError_t note(const char* function) {
   return cudaSuccess;
 }
 
-void enqueue(cudaStream_t stream, std::function<void()> work) { add(stream, std::move(work)); }
+void enqueue(cudaStream_t stream, std::function<void()> work) {
+  add(stream, at_once(std::move(work)));
+}
+
+void enqueue_until(cudaStream_t stream, std::function<bool()> work) {
+  add(stream, std::move(work));
+}
+
+void set_visible(std::vector<int> devices) {
+  visible = std::move(devices);
+  current_device = 0;
+}
+
+int chosen_device() { return machine_device(current_device); }
 
 std::size_t live_objects() {
   const std::lock_guard lock(state().mutex);
@@ -206,13 +247,13 @@ cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); 
 cudaError_t cudaGetDeviceCount(int* count) {
   FAKE("cudaGetDeviceCount");
   const std::lock_guard lock(state().mutex);
-  *count = state().devices;
-  return state().devices == 0 ? cudaErrorNoDevice : cudaSuccess;
+  *count = visible.empty() ? state().devices : static_cast<int>(visible.size());
+  return *count == 0 ? cudaErrorNoDevice : cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
   FAKE("cudaSetDevice");
   const std::lock_guard lock(state().mutex);
-  if (device < 0 || device >= state().devices) return remember(cudaErrorInvalidDevice);
+  if (machine_device(device) < 0) return remember(cudaErrorInvalidDevice);
   current_device = device;
   return cudaSuccess;
 }
@@ -235,7 +276,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr /*attribute*/, int
 }
 cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
   FAKE("cudaDeviceGetPCIBusId");
-  std::snprintf(id, static_cast<std::size_t>(length), "0000:%02x:00.0", device + 1);
+  std::snprintf(id, static_cast<std::size_t>(length), "0000:%02x:00.0", machine_device(device) + 1);
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
@@ -280,13 +321,13 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
   if (kind != cudaMemcpyDefault && (asked_to != to_device || asked_from != from_device)) {
     return remember(cudaErrorInvalidValue);
   }
-  add(stream, [=] { std::memcpy(to, from, bytes); });
+  fake_cuda::enqueue(stream, [=] { std::memcpy(to, from, bytes); });
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
   FAKE("cudaMemsetAsync");
   if (!is_device(memory, bytes)) return remember(cudaErrorInvalidValue);
-  add(stream, [=] { std::memset(memory, value, bytes); });
+  fake_cuda::enqueue(stream, [=] { std::memset(memory, value, bytes); });
   return cudaSuccess;
 }
 
@@ -306,11 +347,16 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   FAKE("cudaStreamSynchronize");
   if (stream->capture) return remember(cudaErrorStreamCaptureUnsupported);
-  while (!stream->queue.empty()) run_next(stream);
+  wait_until([&] {
+    while (!stream->queue.empty() && advance(stream)) {
+    }
+    return stream->queue.empty();
+  });
   return last_error;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   FAKE("cudaStreamQuery");
+  if (!stream->queue.empty()) advance(stream);  // a device would get on meanwhile
   return stream->queue.empty() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned /*flags*/) {
@@ -318,7 +364,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   if (event->capture) {  // fork or join: work stands in the order in which it was recorded
     stream->capture = event->capture;
   } else if (event->mark && event->mark->stream != stream) {
-    add(stream, [mark = event->mark] { run_to(*mark); });
+    add(stream, [mark = event->mark] { return advance_to(*mark); });
   }
   return cudaSuccess;
 }
@@ -354,19 +400,19 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   event->capture = stream->capture;
   if (stream->capture) return cudaSuccess;
   event->mark = std::make_shared<Mark>(Mark{stream});
-  add(stream, [mark = event->mark] { mark->reached = true; });
+  fake_cuda::enqueue(stream, [mark = event->mark] { mark->reached = true; });
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   FAKE("cudaEventSynchronize");
-  if (event->mark) run_to(*event->mark);
+  if (event->mark) wait_until([&] { return advance_to(*event->mark); });
   return last_error;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   FAKE("cudaEventQuery");
   // A device would get on meanwhile.
   if (event->mark && !event->mark->reached && !event->mark->stream->queue.empty()) {
-    run_next(event->mark->stream);
+    advance(event->mark->stream);
   }
   return !event->mark || event->mark->reached ? cudaSuccess : cudaErrorNotReady;
 }
@@ -399,7 +445,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
 cudaError_t fake_cuda_launch(const cudaLaunchConfig_t& config, std::function<void()> thread) {
   FAKE("kernel");
   const bool descending = order == fake_cuda::Order::descending;
-  add(config.stream, [config, descending, thread = std::move(thread)] {
+  fake_cuda::enqueue(config.stream, [config, descending, thread = std::move(thread)] {
     gridDim = config.gridDim;
     for (unsigned z = 0; z < gridDim.z; ++z) {
       for (unsigned y = 0; y < gridDim.y; ++y) {

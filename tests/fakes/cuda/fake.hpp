@@ -19,6 +19,13 @@ namespace fake_cuda {
 /// How many devices there are; 1, or what FAKE_CUDA_DEVICES says, before the first call.
 void set_devices(int count);
 
+/// The machine's devices that the calling thread sees, as CUDA_VISIBLE_DEVICES would say; empty:
+/// all of them. Selects the first.
+void set_visible(std::vector<int> devices);
+
+/// The machine's own number of the calling thread's device: for other fakes.
+int chosen_device();
+
 /// The order of a block's threads between two barriers, for the calling thread's kernels.
 enum class Order { ascending, descending };
 void set_order(Order order);
@@ -35,6 +42,10 @@ cudaError_t note(const char* function);
 
 /// Enqueues what another fake does in a stream. Honours capture.
 void enqueue(cudaStream_t stream, std::function<void()> work);
+
+/// Enqueues what may have to wait for another rank: `work` returns false as long as it cannot end,
+/// and is then called again. Whoever only asks whether a stream got on does not wait for it.
+void enqueue_until(cudaStream_t stream, std::function<bool()> work);
 
 /// Bytes, streams, events and graphs that are not given back yet.
 std::size_t live_objects();
