@@ -107,7 +107,7 @@ class Communicator {
     return world_ranks_.empty() ? rank : world_ranks_[static_cast<std::size_t>(rank)];
   }
 
-  /// "self", "threads", "mpi", "shared" or "shared+mpi".
+  /// "self", "threads", "mpi", "shared" or "shared+mpi"; on devices "nccl" or "staged over ...".
   virtual const char* backend() const noexcept = 0;
 
   /// Where buffers that collectives move are best kept: peers may read them there without another
@@ -175,6 +175,9 @@ class Communicator {
 
  protected:
   Communicator(int rank, int size) noexcept : rank_(rank), size_(size) {}
+
+  /// Messages call the ranks as those of `other`, which are the same. Local.
+  void number_like(const Communicator& other) { world_ranks_ = other.world_ranks_; }
 
   /// A part of the group, as one of its ranks sees it.
   struct Subgroup {

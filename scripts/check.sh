@@ -63,8 +63,8 @@ forbid "includes: lib sees neither apps nor tests" "$(up 'apps|tests')" "^lib/.*
 forbid "includes: only tests see tests" "$(up tests)" "^apps/.*$code"
 forbid "includes: write the path from the root" '^ *# *include *"\.\./' "$code"
 forbid "includes: mpi.h belongs in collectives/mpi_*" '^ *# *include *[<"]mpi\.h' "$code" '^(collectives|tests)/([a-z]+/)*mpi_'
-forbid "includes: CUDA and NCCL belong below cuda/ and in collectives/nccl*" \
-  '^ *# *include *[<"](cuda|cublas|curand|nccl|nvml|nvtx)[A-Za-z0-9_]*[./]' "$code" '(^|/)(cuda|gpu)/|^collectives/nccl'
+forbid "includes: CUDA and NCCL belong below cuda/" \
+  '^ *# *include *[<"](cuda|cublas|curand|nccl|nvml|nvtx)[A-Za-z0-9_]*[./]' "$code" '(^|/)(cuda|gpu)/'
 forbid "includes: spdlog belongs in apps/" '^ *# *include *[<"]spdlog/' "$code" '^apps/'
 
 forbid "a path of one machine" '(^|[^A-Za-z0-9_.-])/(work|farm)/' '.'

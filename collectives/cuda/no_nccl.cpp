@@ -1,0 +1,16 @@
+// Stands in for nccl_*.cpp in a build without NCCL.
+#include "collectives/cuda/device_communicator.hpp"
+
+namespace lockstep::comm {
+
+bool nccl_built_in() noexcept { return false; }
+
+std::unique_ptr<DeviceCommunicator> make_nccl_communicator(Communicator& /*host*/,
+                                                           const cuda::Stream& /*stream*/,
+                                                           std::chrono::milliseconds /*limit*/) {
+  throw ConfigError(
+      "this build has no NCCL",
+      "install NCCL's development files and configure anew, or use another --backend");
+}
+
+}  // namespace lockstep::comm
