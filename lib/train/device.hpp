@@ -26,6 +26,8 @@ struct DeviceOptions {
   bool share = false;  ///< ranks of a host may share its devices
   DeviceExchange exchange = DeviceExchange::automatic;
   std::size_t rows = 0;  ///< that a pass may have on this rank
+  /// The ranks that take a device, where others train on their processors; null: all of them.
+  comm::Communicator* devices = nullptr;
 };
 
 /// A network whose weights, gradients and moments stand in a device's memory.
@@ -67,7 +69,7 @@ class DeviceReplica {
 /// Errors   throws comm::AgreedError (2) on every rank: no device, two ranks on one that is not to
 ///          be shared, a layer that has no device code, an exchange that cannot be had, a
 ///          build without CUDA.
-/// Ranks    collective.
+/// Ranks    collective; over options.devices alone where that is set, and the exchange staged.
 std::unique_ptr<DeviceReplica> make_device_replica(nn::Network<float>& network,
                                                    const DeviceOptions& options,
                                                    comm::Communicator& comm);

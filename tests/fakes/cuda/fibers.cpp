@@ -2,6 +2,7 @@
 
 #include <ucontext.h>
 
+#include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -18,18 +19,18 @@ namespace {
 constexpr std::size_t stack_bytes = 128 * 1024;
 
 struct Fiber {
-  ucontext_t context{};
-  std::unique_ptr<char[]> stack = std::make_unique_for_overwrite<char[]>(stack_bytes);
+  ucontext_t begin{};
+  jmp_buf at{};  // where it waits; no signal mask is saved, which would cost a call of the kernel
+  std::unique_ptr<char[]> stack;
   bool done = false;
 };
 
-/// The block that the calling thread runs.
+/// The block that the calling thread runs. Fibers live on from block to block.
 struct Block {
-  std::vector<Fiber> fibers;  // kept from block to block for their stacks
-  ucontext_t scheduler{};
+  std::vector<Fiber> fibers;
+  jmp_buf scheduler{};
   const std::function<void()>* thread = nullptr;
   std::size_t running = 0;
-  bool in_fibers = false;
 };
 thread_local Block block_state;
 
@@ -43,28 +44,35 @@ void set_thread(std::size_t index) {
   threadIdx = {i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};
 }
 
+/// Back to the scheduler, until it resumes this fiber.
+void leave() {
+  Block& state = block_state;
+  if (_setjmp(state.fibers[state.running].at) == 0) _longjmp(state.scheduler, 1);
+}
+
 void enter() {
   Block& state = block_state;
-  (*state.thread)();
-  state.fibers[state.running].done = true;
-  swapcontext(&state.fibers[state.running].context, &state.scheduler);
+  for (;;) {
+    (*state.thread)();
+    state.fibers[state.running].done = true;
+    leave();
+  }
 }
 
 /// Runs a fiber up to its next barrier or its end.
 void resume(std::size_t index) {
   block_state.running = index;
   set_thread(index);
-  swapcontext(&block_state.scheduler, &block_state.fibers[index].context);
-}
-
-void start(std::size_t index) {
   Fiber& fiber = block_state.fibers[index];
-  fiber.done = false;
-  getcontext(&fiber.context);
-  fiber.context.uc_stack.ss_sp = fiber.stack.get();
-  fiber.context.uc_stack.ss_size = stack_bytes;
-  fiber.context.uc_link = nullptr;
-  makecontext(&fiber.context, enter, 0);
+  if (_setjmp(block_state.scheduler) != 0) return;
+  if (fiber.stack) _longjmp(fiber.at, 1);
+  fiber.stack = std::make_unique_for_overwrite<char[]>(stack_bytes);
+  getcontext(&fiber.begin);
+  fiber.begin.uc_stack.ss_sp = fiber.stack.get();
+  fiber.begin.uc_stack.ss_size = stack_bytes;
+  fiber.begin.uc_link = nullptr;
+  makecontext(&fiber.begin, enter, 0);
+  setcontext(&fiber.begin);
 }
 
 }  // namespace
@@ -76,7 +84,7 @@ void run_block(const std::function<void()>& thread, dim3 block, bool descending)
   blockDim = block;
   state.thread = &thread;
   if (state.fibers.size() < count) state.fibers.resize(count);
-  for (std::size_t i = 0; i < count; ++i) start(i);
+  for (std::size_t i = 0; i < count; ++i) state.fibers[i].done = false;
   std::size_t finished = 0;
   while (finished == 0) {
     for (std::size_t i = 0; i < count; ++i) {
@@ -88,11 +96,7 @@ void run_block(const std::function<void()>& thread, dim3 block, bool descending)
   }
 }
 
-/// Back to the scheduler until all threads of the block came here.
-void meet() {
-  Block& state = block_state;
-  swapcontext(&state.fibers[state.running].context, &state.scheduler);
-}
+void meet() { leave(); }
 
 }  // namespace fake_cuda
 

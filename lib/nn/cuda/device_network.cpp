@@ -1,0 +1,110 @@
+#include "lib/nn/cuda/device_network.hpp"
+
+#include <string>
+
+#include "lib/nn/cuda/device_loss.hpp"
+
+namespace lockstep::nn {
+namespace {
+
+[[noreturn]] void refuse_layer(std::size_t number) {
+  throw ConfigError("device cuda: layer " + std::to_string(number) +
+                        " is not dense, and other layers have no device code yet",
+                    "use --device cpu");
+}
+
+}  // namespace
+
+DeviceNetwork::DeviceNetwork(Network<float>& host, std::size_t rows, DeviceProducts& products,
+                             const cuda::Stream& stream)
+    : host_(host),
+      rows_(rows),
+      products_(products),
+      values_(host.parameters().values().size()),
+      labels_(rows),
+      results_(rows) {
+  const auto sizes = shape().sizes();
+  activations_.emplace_back(rows * shape().features);
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    if (std::holds_alternative<Flatten>(shape().layers[i])) continue;
+    const auto* dense = std::get_if<Dense>(&shape().layers[i]);
+    if (dense == nullptr) refuse_layer(i);
+    const std::size_t inputs = sizes[i].input.size();
+    dense_.push_back({inputs, dense->width, dense->activation, 2 * dense_.size()});
+    products_.reserve(inputs, dense->width);
+    activations_.emplace_back(rows * dense->width);
+    gradients_.emplace_back(rows * dense->width);
+  }
+  cuda::copy(std::span<const float>(host.parameters().values()), values(), stream);
+  stream.synchronise();
+}
+
+Slice DeviceNetwork::slice(std::size_t i) const noexcept {
+  const auto& tensors = host_.parameters().tensors();
+  const Tensor& last = tensors[dense_[i].tensor + 1];
+  return {tensors[dense_[i].tensor].offset, last.offset + last.stored};
+}
+
+void DeviceNetwork::show(Slice slice, const cuda::Stream& stream) {
+  if (slice.size() == 0) return;
+  cuda::copy(std::span<const float>(values().subspan(slice.first, slice.size())),
+             host_.parameters().values().subspan(slice.first, slice.size()), stream);
+  stream.synchronise();
+}
+
+Matrix<float> DeviceNetwork::input(std::size_t i, Rows rows) const noexcept {
+  const std::size_t width = dense_[i].inputs;
+  return {activations_[i].data() + rows.first * width, rows.count, width};
+}
+
+Matrix<float> DeviceNetwork::gradient(std::size_t i, Rows rows) const noexcept {
+  const std::size_t width = dense_[i].outputs;
+  return {gradients_[i].data() + rows.first * width, rows.count, width};
+}
+
+std::span<float> DeviceNetwork::tensor(std::span<float> block, std::size_t index) const noexcept {
+  const Tensor& tensor = host_.parameters().tensors()[index];
+  return block.subspan(tensor.offset, tensor.stored);
+}
+
+LayerWeights<float> DeviceNetwork::weights(std::size_t i) const noexcept {
+  const DenseLayer& layer = dense_[i];
+  return {layer.inputs, layer.outputs, tensor(values(), layer.tensor),
+          tensor(values(), layer.tensor + 1)};
+}
+
+Matrix<const float> DeviceNetwork::forward(std::size_t count, const cuda::Stream& stream) {
+  for (std::size_t i = 0; i < layers(); ++i) {
+    const Matrix<float> y(activations_[i + 1].data(), count, dense_[i].outputs);
+    products_.forward(input(i, {0, count}), weights(i), dense_[i].activation, y, stream);
+  }
+  return {activations_.back().data(), count, shape().classes};
+}
+
+void DeviceNetwork::loss(std::size_t count, const cuda::Stream& stream) {
+  cuda::softmax_cross_entropy({activations_.back().data(), count, shape().classes}, labels(count),
+                              results(count), gradient(layers() - 1, {0, count}), stream);
+}
+
+void DeviceNetwork::backward_input(std::size_t i, std::size_t count, const cuda::Stream& stream) {
+  const Rows rows = {0, count};
+  products_.backward_input(gradient(i, rows), weights(i), input(i, rows), dense_[i - 1].activation,
+                           gradient(i - 1, rows), stream);
+}
+
+void DeviceNetwork::weight_gradients(std::size_t i, Rows rows, std::size_t leaf,
+                                     std::span<float> gradients, const cuda::Stream& stream) {
+  products_.weight_gradients(input(i, rows), gradient(i, rows), leaf,
+                             tensor(gradients, dense_[i].tensor),
+                             tensor(gradients, dense_[i].tensor + 1), stream);
+}
+
+void DeviceNetwork::clear(Rows rows, const cuda::Stream& stream) {
+  if (rows.count == 0) return;
+  for (std::size_t i = 0; i < layers(); ++i) {
+    cuda::clear(input(i, rows).flat(), stream);
+    cuda::clear(gradient(i, rows).flat(), stream);
+  }
+}
+
+}  // namespace lockstep::nn

@@ -1,0 +1,89 @@
+// A network of dense layers in a device's memory.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lib/base/cuda/runtime.hpp"
+#include "lib/nn/network.hpp"
+#include "lib/numerics/cuda/device_products.hpp"
+
+namespace lockstep::nn {
+
+/// Weights as a host's network lays them out, and buffers for rows: Network, on a device.
+///
+/// Everything enqueues, and may be recorded in a graph. Layers are counted from the input; each is
+/// dense. One thread; everything is local.
+class DeviceNetwork {
+ public:
+  /// Copies the weights of `host`, whose products store them as `products` do. Both must outlive
+  /// this.
+  /// Errors   throws ConfigError: a layer without device code, memory used up.
+  DeviceNetwork(Network<float>& host, std::size_t rows, DeviceProducts& products,
+                const cuda::Stream& stream);
+
+  const NetworkShape& shape() const noexcept { return host_.shape(); }
+  std::size_t rows() const noexcept { return rows_; }
+  std::size_t layers() const noexcept { return dense_.size(); }
+
+  /// The block of weights, padding included, as long as the host's.
+  std::span<float> values() const noexcept { return values_.span(); }
+
+  /// The weights of layer `i` within the block.
+  Slice slice(std::size_t i) const noexcept;
+
+  /// Copies this slice of the weights to the host's block, and waits.
+  void show(Slice slice, const cuda::Stream& stream);
+
+  /// [count, features], labels [count], results [count]
+  Matrix<float> inputs(std::size_t count) const noexcept { return input(0, {0, count}); }
+  std::span<std::int32_t> labels(std::size_t count) const noexcept {
+    return labels_.span().first(count);
+  }
+  std::span<ExampleResult> results(std::size_t count) const noexcept {
+    return results_.span().first(count);
+  }
+
+  /// Logits of the first `count` rows.  [count, classes]
+  Matrix<const float> forward(std::size_t count, const cuda::Stream& stream);
+
+  /// After forward(): results and the gradient by the logits, by labels(count).
+  void loss(std::size_t count, const cuda::Stream& stream);
+
+  /// The gradient by what goes into layer `i`, at least 1, from that by what comes out.
+  void backward_input(std::size_t i, std::size_t count, const cuda::Stream& stream);
+
+  /// The gradients of layer `i` into a block as long as values(), summed over `rows`, which begin
+  /// with a leaf of `leaf`.
+  void weight_gradients(std::size_t i, Rows rows, std::size_t leaf, std::span<float> gradients,
+                        const cuda::Stream& stream);
+
+  /// Zeroes rows that hold no example, in all that is summed over.
+  void clear(Rows rows, const cuda::Stream& stream);
+
+ private:
+  struct DenseLayer {
+    std::size_t inputs = 0;
+    std::size_t outputs = 0;
+    Activation activation = Activation::identity;
+    std::size_t tensor = 0;  ///< its weight's; the bias follows
+  };
+
+  Matrix<float> input(std::size_t i, Rows rows) const noexcept;
+  Matrix<float> gradient(std::size_t i, Rows rows) const noexcept;
+  std::span<float> tensor(std::span<float> block, std::size_t index) const noexcept;
+  LayerWeights<float> weights(std::size_t i) const noexcept;
+
+  Network<float>& host_;
+  std::size_t rows_;
+  DeviceProducts& products_;
+  std::vector<DenseLayer> dense_;
+  cuda::DeviceBuffer<float> values_;
+  std::vector<cuda::DeviceBuffer<float>> activations_;  // inputs, then each layer's output
+  std::vector<cuda::DeviceBuffer<float>> gradients_;    // of the loss by each layer's output
+  cuda::DeviceBuffer<std::int32_t> labels_;
+  cuda::DeviceBuffer<ExampleResult> results_;
+};
+
+}  // namespace lockstep::nn

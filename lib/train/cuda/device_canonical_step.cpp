@@ -1,0 +1,187 @@
+// The canonical step on devices: partial_sums_step.cpp with the same messages, on device memory.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "lib/base/cuda/range.hpp"
+#include "lib/numerics/leaf_tree.hpp"
+#include "lib/train/cuda/device_steps.hpp"
+#include "lib/train/cuda/device_update.hpp"
+#include "lib/train/gathered_results.hpp"
+#include "lib/train/leaf_layout.hpp"
+
+namespace lockstep::train {
+namespace {
+
+class DeviceCanonicalStep final : public Step {
+ public:
+  DeviceCanonicalStep(const DeviceParts& parts, const CanonicalOptions& options)
+      : network_(parts.network),
+        comm_(parts.host),
+        device_(parts.device),
+        stream_(parts.compute),
+        exchange_(parts.exchange),
+        batch_(network_, options.plan->largest_piece()),
+        block_(network_.values().size()),
+        slice_(block_ / static_cast<std::size_t>(comm_.size())),
+        update_(network_.values().subspan(slice_ * static_cast<std::size_t>(comm_.rank()), slice_),
+                options.adam, stream_),
+        results_(options.plan->largest_gathered(), comm_) {
+    reserve(std::max<std::size_t>(1, sum_blocks(Exchange::partial_sums, *options.plan) / 2));
+  }
+
+  const char* name() const noexcept override { return "canonical, by partial sums"; }
+
+  Matrix<float> inputs(data::Range piece) override { return batch_.inputs(piece.size()); }
+
+  void show_weights(Slice slice) override { network_.show(slice, stream_); }
+
+  StepResult run(const data::Batch& batch, PhaseSeconds& seconds) override {
+    Lap phase;
+    batch_.set_labels(batch.labels, batch.piece.size());
+    const Recorded& recorded = recorded_for(batch);
+    update_.begin(batch.global_examples);
+    {
+      const cuda::Range range("forward, backward");
+      recorded.compute.enqueue(stream_);
+      computed_.record(stream_);
+      computed_.synchronise();
+    }
+    seconds.compute += phase.take();
+    const auto results = results_.gather(batch_.results(batch.piece.size()), batch.block);
+    exchange_sums(recorded.layout.most_parts);
+    seconds.reduce += phase.take();
+    recorded.update.enqueue(stream_);
+    publish();
+    seconds.update += phase.take();
+    const bool finite = comm_.all_agree(update_.finite());
+    seconds.reduce += phase.take();
+    return {nn::sum_over_leaves(results.first(batch.summed_rows), batch.leaf), finite};
+  }
+
+ private:
+  /// A step's work for batches of one shape.
+  struct Recorded {
+    LeafLayout layout;
+    std::size_t piece = 0;
+    std::size_t gap = 0;
+    std::unique_ptr<DeviceSums> sums;
+    cuda::Graph compute;
+    cuda::Graph update;
+  };
+
+  static bool fits(const Recorded& recorded, const data::Batch& batch) {
+    return recorded.layout.fits(batch) && recorded.piece == batch.piece.size() &&
+           recorded.gap == batch.gap().size();
+  }
+
+  const Recorded& recorded_for(const data::Batch& batch) {
+    const auto known = std::find_if(recorded_.begin(), recorded_.end(),
+                                    [&](const auto& r) { return fits(*r, batch); });
+    if (known != recorded_.end()) return **known;
+    constexpr std::size_t most_kept = 16;  // under FILE nearly every step has a shape of its own
+    if (recorded_.size() == most_kept) recorded_.erase(recorded_.begin());
+    recorded_.push_back(record(batch));
+    return *recorded_.back();
+  }
+
+  std::unique_ptr<Recorded> record(const data::Batch& batch) {
+    auto recorded = std::make_unique<Recorded>();
+    recorded->layout = leaf_layout(batch, comm_);
+    recorded->piece = batch.piece.size();
+    recorded->gap = batch.gap().size();
+    const LeafLayout& layout = recorded->layout;
+    reserve(layout.most_parts);
+    recorded->sums = std::make_unique<DeviceSums>(
+        received(), offsets(layout), merges_of(layout.from.size(), layout.sums), stream_);
+    recorded->compute = cuda::Graph::record(stream_, [&] { compute(*recorded); });
+    recorded->update =
+        cuda::Graph::record(stream_, [&] { update_.enqueue(*recorded->sums, stream_); });
+    return recorded;
+  }
+
+  void compute(const Recorded& recorded) {
+    const std::size_t summed = recorded.piece + recorded.gap;
+    network_.clear({recorded.piece, recorded.gap}, stream_);
+    batch_.forward(recorded.piece, stream_);
+    for (std::size_t i = network_.layers() - 1; i > 0; --i) {
+      network_.backward_input(i, recorded.piece, stream_);
+    }
+    for (std::size_t part = 0; part < recorded.layout.mine.size(); ++part) {
+      const nn::Rows rows = recorded.layout.rows_of(recorded.layout.mine[part], summed);
+      const auto sums = own_.span().subspan(part * block_, block_);
+      for (std::size_t i = 0; i < network_.layers(); ++i) {
+        network_.weight_gradients(i, rows, recorded.layout.leaf, sums, stream_);
+      }
+    }
+  }
+
+  /// Each rank's slice of every rank's sums, in rounds; its own sums for a rank alone.
+  std::span<float> received() const noexcept {
+    return device_ == nullptr ? own_.span() : received_.span();
+  }
+
+  std::vector<std::size_t> offsets(const LeafLayout& layout) const {
+    const auto ranks = static_cast<std::size_t>(comm_.size());
+    std::vector<std::size_t> offsets;
+    for (const std::size_t message : layout.from) {
+      offsets.push_back(message / ranks * block_ + message % ranks * slice_);
+    }
+    return offsets;
+  }
+
+  /// Memory for `parts` sums of this rank. What was recorded before has lost its own.
+  void reserve(std::size_t parts) {
+    if (own_.size() >= parts * block_) return;
+    recorded_.clear();
+    own_ = cuda::DeviceBuffer<float>(parts * block_);
+    cuda::clear(own_.span(), stream_);  // padding between tensors stays zero
+    if (device_ != nullptr) received_ = cuda::DeviceBuffer<float>(parts * block_);
+  }
+
+  void exchange_sums(std::size_t rounds) {
+    if (device_ == nullptr) return;
+    const cuda::Range range("exchange of sums");
+    for (std::size_t round = 0; round < rounds; ++round) {
+      device_->all_to_all(std::span<const float>(own_.span().subspan(round * block_, block_)),
+                          received_.span().subspan(round * block_, block_));
+    }
+    received_all_.record(exchange_);
+    received_all_.block(stream_);
+  }
+
+  void publish() {
+    const cuda::Range range("update, gather of weights");
+    if (device_ == nullptr) return stream_.synchronise();
+    updated_.record(stream_);
+    updated_.block(exchange_);
+    device_->all_gather(network_.values());
+    device_->wait("the weights after step " + std::to_string(update_.steps()));
+  }
+
+  nn::DeviceNetwork& network_;
+  comm::Communicator& comm_;
+  comm::DeviceCommunicator* device_;
+  const cuda::Stream& stream_;
+  const cuda::Stream& exchange_;
+  DeviceBatch batch_;
+  std::size_t block_;  // elements of all weights, and of a rank's slice of them
+  std::size_t slice_;
+  DeviceUpdate update_;
+  GatheredResults results_;
+  cuda::Event computed_;
+  cuda::Event received_all_;
+  cuda::Event updated_;
+  cuda::DeviceBuffer<float> own_;       // this rank's sums, a block each
+  cuda::DeviceBuffer<float> received_;  // this rank's slice of every rank's, a block a round
+  std::vector<std::unique_ptr<Recorded>> recorded_;
+};
+
+}  // namespace
+
+std::unique_ptr<Step> make_device_canonical_step(const DeviceParts& parts,
+                                                 const CanonicalOptions& options) {
+  return std::make_unique<DeviceCanonicalStep>(parts, options);
+}
+
+}  // namespace lockstep::train

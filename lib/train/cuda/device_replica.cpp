@@ -1,0 +1,147 @@
+#include <chrono>
+
+#include "collectives/agreement.hpp"
+#include "collectives/cuda/device_communicator.hpp"
+#include "collectives/cuda/device_of_rank.hpp"
+#include "lib/train/cuda/device_steps.hpp"
+#include "lib/train/device.hpp"
+
+namespace lockstep::train {
+namespace {
+
+/// How long ranks wait for each other on their devices.
+constexpr std::chrono::minutes most_patience{2};
+
+std::unique_ptr<DeviceProducts> make_products(const DeviceOptions& options) {
+  return options.strict ? make_strict_device_products(options.rows)
+                        : make_library_device_products(options.rows, options.precision);
+}
+
+void require_device_loss(const nn::Loss<float>& loss) {
+  if (std::string(loss.name()) == nn::default_loss) return;
+  throw ConfigError("device cuda: no device code for the loss " + std::string(loss.name()),
+                    "use --device cpu");
+}
+
+/// The same on every rank.
+void require_nccl(const comm::DeviceOfRank& device) {
+  if (!comm::nccl_built_in()) {
+    throw comm::AgreedError(ExitCode::usage, "backend nccl: this build has no NCCL",
+                            "leave --backend out, or build with -DLOCKSTEP_NCCL=ON");
+  }
+  if (device.shared) {
+    throw comm::AgreedError(ExitCode::usage,
+                            "backend nccl: ranks share a device, and NCCL serves one rank on each",
+                            "leave --backend out to exchange through the host's memory");
+  }
+}
+
+/// Null for a rank alone, unless NCCL was asked for.
+std::unique_ptr<comm::DeviceCommunicator> make_exchange(const DeviceOptions& options,
+                                                        const comm::DeviceOfRank& device,
+                                                        const cuda::Stream& stream,
+                                                        comm::Communicator& comm) {
+  if (options.exchange == DeviceExchange::nccl) {
+    require_nccl(device);
+    return comm::make_nccl_communicator(comm, stream, most_patience);
+  }
+  if (comm.size() == 1) return nullptr;
+  const bool can_nccl = comm::nccl_built_in() && !device.shared;
+  if (options.exchange == DeviceExchange::automatic && can_nccl) {
+    return comm::make_nccl_communicator(comm, stream, most_patience);
+  }
+  return comm::make_staged_communicator(comm, stream);
+}
+
+/// Forward passes on the device, for rows of the host.
+class DeviceInference final : public Inference {
+ public:
+  DeviceInference(nn::DeviceNetwork& network, const cuda::Stream& stream)
+      : network_(network),
+        stream_(stream),
+        inputs_(network.rows() * network.shape().features),
+        logits_(network.rows() * network.shape().classes) {}
+
+  const nn::NetworkShape& shape() const noexcept override { return network_.shape(); }
+
+  Matrix<float> inputs(std::size_t rows) override {
+    return {inputs_.data(), rows, shape().features};
+  }
+
+  Matrix<const float> forward(std::size_t rows) override {
+    cuda::copy(std::span<const float>(inputs(rows).flat()), network_.inputs(rows).flat(), stream_);
+    const auto logits = network_.forward(rows, stream_);
+    cuda::copy(logits.flat(), logits_.span(), stream_);
+    stream_.synchronise();
+    return {logits_.data(), rows, shape().classes};
+  }
+
+ private:
+  nn::DeviceNetwork& network_;
+  const cuda::Stream& stream_;
+  cuda::PinnedBuffer<float> inputs_;
+  cuda::PinnedBuffer<float> logits_;
+};
+
+class CudaReplica final : public DeviceReplica {
+ public:
+  /// The device is selected; local.
+  CudaReplica(nn::Network<float>& network, const DeviceOptions& options,
+              const comm::DeviceOfRank& device, comm::Communicator& comm)
+      : host_(network),
+        comm_(comm),
+        device_text_(device.name + " (" + device.bus_id + ")"),
+        shared_(device.shared),
+        products_(make_products(options)),
+        network_(network, options.rows, *products_, compute_),
+        inference_(network_, compute_) {}
+
+  /// Collective.
+  void connect(const DeviceOptions& options, const comm::DeviceOfRank& device) {
+    device_ = make_exchange(options, device, exchange_, comm_);
+    if (device_) exchange_text_ = device_->backend();
+  }
+
+  Inference& inference() override { return inference_; }
+
+  std::unique_ptr<Step> make_step(bool canonical, const CanonicalOptions& options) override {
+    require_device_loss(host_.loss_function());
+    const DeviceParts parts = {network_, comm_, device_.get(), compute_, exchange_};
+    return canonical ? make_device_canonical_step(parts, options)
+                     : make_device_allreduce_step(parts, options);
+  }
+
+  const std::string& device() const noexcept override { return device_text_; }
+  const std::string& exchange() const noexcept override { return exchange_text_; }
+  const char* products() const noexcept override { return products_->name(); }
+  bool shares_device() const noexcept override { return shared_; }
+
+ private:
+  nn::Network<float>& host_;
+  comm::Communicator& comm_;
+  std::string device_text_;
+  std::string exchange_text_;
+  bool shared_;
+  cuda::Stream compute_;
+  cuda::Stream exchange_;
+  std::unique_ptr<DeviceProducts> products_;
+  nn::DeviceNetwork network_;
+  DeviceInference inference_;
+  std::unique_ptr<comm::DeviceCommunicator> device_;
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceReplica> make_device_replica(nn::Network<float>& network,
+                                                   const DeviceOptions& options,
+                                                   comm::Communicator& comm) {
+  comm::Communicator& takers = options.devices != nullptr ? *options.devices : comm;
+  const comm::DeviceOfRank device = comm::choose_device(takers, options.share);
+  std::unique_ptr<CudaReplica> replica;
+  comm::together(takers,
+                 [&] { replica = std::make_unique<CudaReplica>(network, options, device, comm); });
+  replica->connect(options, device);
+  return replica;
+}
+
+}  // namespace lockstep::train

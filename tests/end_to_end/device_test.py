@@ -1,0 +1,125 @@
+"""Replicas on devices: the same bits as on the processor, what is refused, what the banner says.
+
+Here the binary's devices are fakes that compute on the processor, as many as FAKE_CUDA_DEVICES
+says. With the preset cuda's binary and GPUs=N in the environment the same tests use N real ones.
+"""
+
+import json
+import os
+import unittest
+
+import command
+
+FEW = "--train-limit 300 --test-limit 100 --layers 40,24 --epochs 1"
+GPUS = int(os.environ.get("GPUS", "0"))  # 0: fakes
+
+
+def devices(count):
+    return {"env": {"FAKE_CUDA_DEVICES": str(count)}}
+
+
+def needs(count):
+    return unittest.skipIf(0 < GPUS < count, f"needs {count} devices, there are {GPUS}")
+
+
+class Device(command.CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.processor = self.train(FEW, name="processor")
+
+    def on_device(self, *args, count=1, name="device", **world):
+        return self.train(FEW, "--device cuda", *args, name=name, **devices(count), **world)
+
+    def assert_same(self, run):
+        self.assertEqual(run.summary["weights_hash"], self.processor.summary["weights_hash"])
+        self.assertEqual(run.losses, self.processor.losses)
+        for key in ("train_loss", "test_loss", "test_accuracy"):
+            self.assertEqual(run.summary["epochs"][0][key],
+                             self.processor.summary["epochs"][0][key])
+
+    def test_one_rank(self):
+        run = self.on_device("--hash-every 2 --checkpoint-every 1")
+        self.assert_same(run)
+        self.assertRegex(run.result.out, r"device +cuda, .* \(0000:..:00.0\) on rank 0\n")
+        self.assertRegex(run.result.out, "strict products in float32")
+        self.assertNotIn("warn", run.result.err)
+
+    def test_one_rank_over_nccl(self):
+        self.assert_same(self.on_device("--backend nccl"))
+
+    def test_processes_share_a_device(self):
+        for ranks in (2, 3, 4):
+            run = self.on_device("--share-device", ranks=ranks, name=f"{ranks} ranks")
+            self.assert_same(run)
+            self.assertIn("exchange staged over", run.result.out)
+            self.assert_says(run.result.err, ["warning", "through memory of the host",
+                                              "ranks share a device"], run.result)
+
+    def test_threads_share_a_device(self):
+        self.assert_same(self.on_device("--share-device", threads=3))
+
+    @needs(3)
+    def test_a_device_each_over_nccl(self):
+        for ranks in (2, 3):
+            run = self.on_device(threads=ranks, count=3, name=f"{ranks} ranks")
+            self.assert_same(run)
+            self.assertIn("exchange nccl", run.result.out)
+
+    @needs(2)
+    def test_a_device_each_staged(self):
+        for options in ({"ranks": 2, "count": 2}, {"threads": 2, "count": 2}):
+            backend = "--backend mpi" if "ranks" in options else "--backend threads"
+            self.assert_same(self.on_device(backend, name=backend.split()[1], **options))
+
+    def test_policies(self):
+        for name, policy in (("off", "--shard-policy off"), ("odd", "--batch-size 37 --leaf 5")):
+            processor = self.train(FEW, policy, "--exchange sums", threads=2, name=f"{name} cpu")
+            device = self.on_device(policy, "--share-device", threads=2, name=name)
+            self.assertEqual(device.summary["weights_hash"], processor.summary["weights_hash"])
+
+    def test_textbook(self):
+        for precision in ("float32", "tf32", "bf16"):
+            run = self.on_device("--reduction allreduce --share-device --precision", precision,
+                                 threads=2, name=precision)
+            self.assertIn(f"allreduce; library products in {precision}", run.result.out)
+            expected = self.processor.summary["epochs"][0]["train_loss"]
+            self.assertAlmostEqual(run.summary["epochs"][0]["train_loss"], expected, delta=0.02)
+
+    def test_evaluate_and_predict(self):
+        checkpoint = self.processor.checkpoints[-1]
+        what = (checkpoint, "--data synthetic --test-limit 100")
+        expected = json.loads(self.succeed("evaluate", *what, "--json").out)
+        for ranks in (1, 3):
+            world = {"threads": ranks} if ranks > 1 else {}
+            found = self.succeed("evaluate", *what, "--json --device cuda --share-device",
+                                 **devices(1), **world)
+            self.assertEqual(json.loads(found.out), expected)
+        tables = []
+        for device in ("", "--device cuda"):
+            output = self.folder / "p.csv"
+            self.succeed("predict", *what, "--output", output, device, **devices(1))
+            tables.append(output.read_text())
+        self.assertEqual(*tables)
+
+    def test_refusals(self):
+        cases = [
+            ("", 2, 1, ["ranks 0 and 1", "same device", "0000:", "--share-device"]),
+            ("--backend nccl --share-device", 2, 1, ["backend nccl", "share a device"]),
+            ("--model lenet --layers 700,500", 1, 1, ["layer 0", "--device cpu"]),
+        ]
+        if GPUS == 0:
+            cases += [("", 1, 0, ["no", "device"]), ("", 3, 2, ["--share-device"])]
+        for settings, ranks, count, needles in cases:
+            if GPUS > 0 and count != GPUS:
+                continue
+            for launch in ("threads", "ranks"):
+                with self.subTest(settings=settings, ranks=ranks, devices=count, launch=launch):
+                    result = command.run("train", FEW, settings, "--device cuda --progress off",
+                                         "--run-dir", self.folder / "refused", **devices(count),
+                                         **{launch: ranks})
+                    self.assert_refused(result, 2, needles)
+
+    def test_a_run_that_diverges(self):
+        result = command.run("train", FEW, "--learning-rate 1e30 --device cuda --share-device",
+                             "--run-dir", self.folder / "run", ranks=2, **devices(1))
+        self.assertEqual(result.code, 76, str(result))

@@ -1,0 +1,143 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "collectives/self_communicator.hpp"
+#include "collectives/thread_group.hpp"
+#include "lib/train/device.hpp"
+#include "tests/fakes/cuda/fake.hpp"
+#include "tests/support/toy_run.hpp"
+
+using namespace lockstep;
+
+namespace {
+
+using train::DeviceExchange;
+
+/// A replica on a device as a test asks for it.
+auto on_device(DeviceExchange exchange, bool strict = true, comm::Communicator* devices = nullptr) {
+  return [=](nn::Network<float>& network, std::size_t rows, comm::Communicator& comm) {
+    return train::make_device_replica(network,
+                                      {.strict = strict,
+                                       .share = exchange != DeviceExchange::nccl,
+                                       .exchange = exchange,
+                                       .rows = rows,
+                                       .devices = devices},
+                                      comm);
+  };
+}
+
+/// Results by rank.
+std::vector<ToyResult> per_rank(int ranks, const ToyRun& run) {
+  std::vector<ToyResult> results(static_cast<std::size_t>(ranks));
+  comm::run_ranks(ranks, [&](comm::Communicator& comm) {
+    results[static_cast<std::size_t>(comm.rank())] = train_toy(comm, run);
+  });
+  return results;
+}
+
+ToyResult on_processor(ToyRun run) {
+  run.device = nullptr;
+  comm::SelfCommunicator self;
+  return train_toy(self, run);
+}
+
+void require_same(const std::vector<ToyResult>& results, const ToyResult& expected) {
+  for (const auto& result : results) {
+    REQUIRE(result.weights == expected.weights);
+    REQUIRE(result.report.weights_hash == expected.report.weights_hash);
+    for (std::size_t e = 0; e < expected.report.epochs.size(); ++e) {
+      REQUIRE(result.report.epochs[e].train_loss == expected.report.epochs[e].train_loss);
+      REQUIRE(result.report.epochs[e].test_loss == expected.report.epochs[e].test_loss);
+      REQUIRE(result.report.epochs[e].test_accuracy == expected.report.epochs[e].test_accuracy);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("device: canonical replicas on devices have the processor's bits", "[device][train]") {
+  fake_cuda::set_devices(8);
+  ToyRun run = GENERATE(ToyRun{.epochs = 2}, ToyRun{.batch_size = 1, .steps = 30},
+                        ToyRun{.batch_size = 7, .epochs = 1},
+                        ToyRun{.batch_size = 500, .leaf = 3, .epochs = 2},
+                        ToyRun{.batch_size = 128, .hidden = {}, .epochs = 2},
+                        ToyRun{.batch_size = 100, .hidden = {70, 130, 5}, .epochs = 1});
+  const ToyResult expected = on_processor(run);
+  const auto exchange = GENERATE(DeviceExchange::staged, DeviceExchange::nccl);
+  run.device = on_device(exchange);
+  for (const int ranks : {1, 2, 3, 5, 8}) require_same(per_rank(ranks, run), expected);
+}
+
+TEST_CASE("device: ranks on devices and on processors train one network", "[device][train]") {
+  fake_cuda::set_devices(2);
+  ToyRun run{.batch_size = 60, .exchange = train::Exchange::partial_sums, .epochs = 2};
+  const ToyResult expected = on_processor(run);
+  const int processors = GENERATE(1, 2, 3);
+  std::vector<ToyResult> results(4);
+  comm::run_ranks(4, [&](comm::Communicator& comm) {
+    const bool has_device = comm.rank() >= processors;
+    const auto alike = comm.split(has_device ? 1 : 0);
+    ToyRun mine = run;
+    if (has_device) mine.device = on_device(DeviceExchange::staged, true, alike.get());
+    results[static_cast<std::size_t>(comm.rank())] = train_toy(comm, mine);
+  });
+  require_same(results, expected);
+}
+
+TEST_CASE("device: uneven pieces and idle ranks under FILE", "[device][train]") {
+  fake_cuda::set_devices(3);
+  ToyRun run{.records = 60,
+             .batch_size = 12,
+             .exchange = train::Exchange::partial_sums,
+             .policy = data::ShardPolicy::file,
+             .files = {30, 17, 13},
+             .epochs = 2};
+  const auto expected = per_rank(3, run);
+  run.device = on_device(DeviceExchange::automatic);
+  require_same(per_rank(3, run), expected.front());
+}
+
+TEST_CASE("device: the textbook's step learns as the processor's does", "[device][train]") {
+  fake_cuda::set_devices(3);
+  ToyRun run{.batch_size = 24, .canonical = false, .hidden = {70, 30}, .epochs = 1};
+  const ToyResult expected = on_processor(run);
+  const auto exchange = GENERATE(DeviceExchange::staged, DeviceExchange::nccl);
+  run.device = on_device(exchange, false);
+  for (const int ranks : {1, 2, 3}) {
+    const auto results = per_rank(ranks, run);
+    for (const auto& result : results) {
+      REQUIRE(result.weights == results.front().weights);
+      REQUIRE(result.weights.size() == expected.weights.size());
+      for (std::size_t i = 0; i < expected.weights.size(); ++i) {
+        REQUIRE(result.weights[i] == Approx(expected.weights[i]).margin(2e-4));
+      }
+    }
+  }
+}
+
+TEST_CASE("device: what has no device code is refused", "[device][train]") {
+  fake_cuda::set_devices(1);
+  const auto message = [](const ToyRun& run) -> std::string {
+    comm::SelfCommunicator self;
+    try {
+      train_toy(self, run);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  ToyRun run{.layers = {nn::Dropout{0.5}, nn::Flatten{}, nn::Dense{5}}, .epochs = 1};
+  run.device = on_device(DeviceExchange::automatic);
+  REQUIRE_THAT(message(run), Catch::Contains("layer 0 is not dense"));
+  run.layers = {};
+  run.loss = nn::built_in_loss<float>("mean squared error");
+  REQUIRE(run.loss != nullptr);
+  REQUIRE_THAT(message(run), Catch::Contains("no device code for the loss"));
+}
+
+TEST_CASE("device: a gradient that is not finite ends training", "[device][train]") {
+  fake_cuda::set_devices(2);
+  ToyRun run{.epochs = 2, .learning_rate = 1e30F};
+  run.device = on_device(DeviceExchange::automatic);
+  REQUIRE_THROWS_WITH(per_rank(2, run), Catch::Contains("training diverged"));
+}
