@@ -18,12 +18,27 @@ BatchReader::BatchReader(Source& source, const Plan& plan, int rank, Transform* 
 }
 
 Batch BatchReader::read(std::uint64_t epoch, std::uint64_t step, std::span<float> x) {
-  plan_.records(epoch, step, rank_, ids_);
-  const auto labels = std::span(labels_).first(ids_.size());
+  const auto labels = look_up(epoch, step);
   source_.read(ids_, x, labels);
   if (transform_ != nullptr) transform_->apply(epoch, ids_, x);
+  return batch_at(step);
+}
+
+Batch BatchReader::read_bytes(std::uint64_t epoch, std::uint64_t step, std::span<std::uint8_t> x) {
+  if (!gives_bytes()) throw std::logic_error("BatchReader: these features are not given as bytes");
+  const auto labels = look_up(epoch, step);
+  source_.read_bytes(ids_, x, labels);
+  return batch_at(step);
+}
+
+std::span<std::int32_t> BatchReader::look_up(std::uint64_t epoch, std::uint64_t step) {
+  plan_.records(epoch, step, rank_, ids_);
+  return std::span(labels_).first(ids_.size());
+}
+
+Batch BatchReader::batch_at(std::uint64_t step) const noexcept {
   return {.piece = piece(step),
-          .labels = labels,
+          .labels = std::span(labels_).first(ids_.size()),
           .ids = ids_,
           .global_examples = plan_.examples(step),
           .leaf = plan_.leaf(step),

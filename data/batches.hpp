@@ -41,6 +41,14 @@ class BatchReader {
   /// Throws ConfigError for a rank that the plan does not have.
   BatchReader(Source& source, const Plan& plan, int rank, Transform* transform = nullptr);
 
+  /// What features are divided by: Source::divisor().
+  float divisor() const noexcept { return source_.divisor(); }
+
+  /// Whether read_bytes() may be called: the source's features are bytes, and nothing changes them.
+  bool gives_bytes() const noexcept {
+    return source_.element() == Element::byte && transform_ == nullptr;
+  }
+
   /// Features per record.
   std::size_t features() const noexcept { return source_.features(); }
 
@@ -53,7 +61,16 @@ class BatchReader {
   /// piece(step).size() rows of features. Throws what Source::read throws.
   Batch read(std::uint64_t epoch, std::uint64_t step, std::span<float> x);
 
+  /// As read(), with the features as they are stored: see Source::read_bytes. Throws
+  /// std::logic_error unless gives_bytes().
+  Batch read_bytes(std::uint64_t epoch, std::uint64_t step, std::span<std::uint8_t> x);
+
  private:
+  /// The piece's ids go to ids_; returns where its labels go.
+  std::span<std::int32_t> look_up(std::uint64_t epoch, std::uint64_t step);
+
+  Batch batch_at(std::uint64_t step) const noexcept;
+
   Source& source_;
   Transform* transform_;
   Plan plan_;

@@ -47,12 +47,12 @@ std::string bare_name(const std::filesystem::path& path) {
   return (path.extension() == ".gz" ? path.stem() : path.filename()).string();
 }
 
-void check_read(const Source& source, std::span<const std::uint64_t> ids, std::span<float> x,
-                std::span<std::int32_t> labels) {
-  if (labels.size() != ids.size() || x.size() != ids.size() * source.features()) {
+void check_read(const Source& source, std::span<const std::uint64_t> ids, std::size_t features,
+                std::size_t labels) {
+  if (labels != ids.size() || features != ids.size() * source.features()) {
     throw std::invalid_argument("read: " + std::to_string(ids.size()) + " records do not fit " +
-                                std::to_string(x.size()) + " features and " +
-                                std::to_string(labels.size()) + " labels");
+                                std::to_string(features) + " features and " +
+                                std::to_string(labels) + " labels");
   }
   const std::uint64_t records = source.records();
   for (const std::uint64_t id : ids) {
@@ -60,6 +60,14 @@ void check_read(const Source& source, std::span<const std::uint64_t> ids, std::s
     throw std::out_of_range("read: record " + std::to_string(id) + " of " +
                             std::to_string(records));
   }
+}
+
+void check_read_bytes(const Source& source, std::span<const std::uint64_t> ids,
+                      std::size_t features, std::size_t labels) {
+  if (source.element() != Element::byte) {
+    throw std::logic_error("read_bytes: features are numbers, not bytes: " + source.identity());
+  }
+  check_read(source, ids, features, labels);
 }
 
 }  // namespace lockstep::data

@@ -1,6 +1,7 @@
 // Checks that every source makes in the same words.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -29,8 +30,12 @@ std::string shape_text(std::span<const std::uint64_t> dims);
 std::string bare_name(const std::filesystem::path& path);
 
 /// Throws std::out_of_range for an id that `source` does not hold, and std::invalid_argument where
-/// `x` or `labels` has another length than Source::read says.
-void check_read(const Source& source, std::span<const std::uint64_t> ids, std::span<float> x,
-                std::span<std::int32_t> labels);
+/// there is room for other numbers of `features` or `labels` than Source::read says.
+void check_read(const Source& source, std::span<const std::uint64_t> ids, std::size_t features,
+                std::size_t labels);
+
+/// The same for Source::read_bytes. Throws std::logic_error where features are no bytes.
+void check_read_bytes(const Source& source, std::span<const std::uint64_t> ids,
+                      std::size_t features, std::size_t labels);
 
 }  // namespace lockstep::data

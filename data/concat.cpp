@@ -16,6 +16,11 @@ ConcatSource::ConcatSource(std::vector<std::unique_ptr<Source>> parts) : parts_(
       throw std::invalid_argument("ConcatSource: parts of " + std::to_string(features()) +
                                   " and of " + std::to_string(part->features()) + " features");
     }
+    if (part->divisor() != divisor()) {
+      throw std::invalid_argument("ConcatSource: parts divided by " + std::to_string(divisor()) +
+                                  " and by " + std::to_string(part->divisor()));
+    }
+    if (part->element() != Element::byte) element_ = Element::number;
     records += part->records();
     ends_.push_back(records);
   }
@@ -44,22 +49,37 @@ std::vector<std::uint64_t> ConcatSource::file_records() const {
   return records;
 }
 
-void ConcatSource::read(std::span<const std::uint64_t> ids, std::span<float> x,
-                        std::span<std::int32_t> labels) {
-  check_read(*this, ids, x, labels);
+template <class Read>
+void ConcatSource::each_run(std::span<const std::uint64_t> ids, Read read) {
   for (std::size_t i = 0; i < ids.size();) {
     const auto end = std::upper_bound(ends_.begin(), ends_.end(), ids[i]);
     const auto part = static_cast<std::size_t>(end - ends_.begin());
     const std::uint64_t begin = part == 0 ? 0 : ends_[part - 1];
-    const std::size_t first = i;
+    const std::size_t row = i;
     local_ids_.clear();
     for (; i < ids.size() && ids[i] >= begin && ids[i] < *end; ++i) {
       local_ids_.push_back(ids[i] - begin);
     }
-    const std::size_t count = i - first;
-    parts_[part]->read(local_ids_, x.subspan(first * features(), count * features()),
-                       labels.subspan(first, count));
+    read(*parts_[part], row, i - row);
   }
+}
+
+void ConcatSource::read(std::span<const std::uint64_t> ids, std::span<float> x,
+                        std::span<std::int32_t> labels) {
+  check_read(*this, ids, x.size(), labels.size());
+  each_run(ids, [&](Source& part, std::size_t row, std::size_t count) {
+    part.read(local_ids_, x.subspan(row * features(), count * features()),
+              labels.subspan(row, count));
+  });
+}
+
+void ConcatSource::read_bytes(std::span<const std::uint64_t> ids, std::span<std::uint8_t> x,
+                              std::span<std::int32_t> labels) {
+  check_read_bytes(*this, ids, x.size(), labels.size());
+  each_run(ids, [&](Source& part, std::size_t row, std::size_t count) {
+    part.read_bytes(local_ids_, x.subspan(row * features(), count * features()),
+                    labels.subspan(row, count));
+  });
 }
 
 }  // namespace lockstep::data

@@ -60,7 +60,7 @@ class Source {
   /// Names of the features, in their order, where files give them; else empty.
   virtual std::vector<std::string> columns() const { return {}; }
 
-  /// Bytes of stored records that read() has fetched so far; what opening took does not count.
+  /// Bytes of stored records that reading has fetched so far; what opening took does not count.
   virtual std::uint64_t bytes_read() const noexcept { return 0; }
 
   /// What distinguishes this data from other data, in words: compared between ranks.
@@ -74,6 +74,14 @@ class Source {
   /// Ranks    local.
   virtual void read(std::span<const std::uint64_t> ids, std::span<float> x,
                     std::span<std::int32_t> labels) = 0;
+
+  /// As read(), with the features as they are stored: bytes, undivided. float(byte) / divisor(), in
+  /// float32, is bit for bit what read() gives.
+  ///
+  /// Errors   throws std::logic_error unless element() is Element::byte and the source overrides
+  ///          this, as all sources of bytes in data/ do; else what read() throws.
+  virtual void read_bytes(std::span<const std::uint64_t> ids, std::span<std::uint8_t> x,
+                          std::span<std::int32_t> labels);
 };
 
 /// A data set's two parts.

@@ -1,5 +1,6 @@
 #include "data/stored_source.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "data/checks.hpp"
@@ -50,9 +51,14 @@ void StoredSource::divide(std::span<float> x) const noexcept {
   if (divisor_ != 1.0F) data::divide(x, divisor_);
 }
 
-void StoredSource::read(std::span<const std::uint64_t> ids, std::span<float> x,
-                        std::span<std::int32_t> labels) {
-  check_read(*this, ids, x, labels);
+void StoredSource::decode_bytes(std::uint64_t, std::size_t, std::span<const std::uint8_t> bytes,
+                                std::span<std::uint8_t> x) {
+  std::copy(bytes.begin(), bytes.end(), x.begin());
+}
+
+template <class Take>
+void StoredSource::each_run(std::span<const std::uint64_t> ids, std::span<std::int32_t> labels,
+                            Take take) {
   for (std::size_t i = 0; i < ids.size();) {
     const std::uint64_t first = ids[i];
     const std::uint64_t begin = offset(first);
@@ -66,10 +72,26 @@ void StoredSource::read(std::span<const std::uint64_t> ids, std::span<float> x,
     const auto bytes = std::span(scratch_).first(size);
     content_.read_at(begin, bytes);
     bytes_read_ += size;
-    decode(first, run, bytes, x.subspan(i * features_, run * features_));
+    take(i, first, run, bytes);
     for (std::size_t k = 0; k < run; ++k) labels[i + k] = labels_[first + k];
     i += run;
   }
+}
+
+void StoredSource::read(std::span<const std::uint64_t> ids, std::span<float> x,
+                        std::span<std::int32_t> labels) {
+  check_read(*this, ids, x.size(), labels.size());
+  each_run(ids, labels, [&](std::size_t row, std::uint64_t first, std::size_t run, auto bytes) {
+    decode(first, run, bytes, x.subspan(row * features_, run * features_));
+  });
+}
+
+void StoredSource::read_bytes(std::span<const std::uint64_t> ids, std::span<std::uint8_t> x,
+                              std::span<std::int32_t> labels) {
+  check_read_bytes(*this, ids, x.size(), labels.size());
+  each_run(ids, labels, [&](std::size_t row, std::uint64_t first, std::size_t run, auto bytes) {
+    decode_bytes(first, run, bytes, x.subspan(row * features_, run * features_));
+  });
 }
 
 }  // namespace lockstep::data

@@ -30,6 +30,8 @@ class StoredSource : public Source {
   std::string identity() const override;
   void read(std::span<const std::uint64_t> ids, std::span<float> x,
             std::span<std::int32_t> labels) override;
+  void read_bytes(std::span<const std::uint64_t> ids, std::span<std::uint8_t> x,
+                  std::span<std::int32_t> labels) override;
 
   const std::filesystem::path& path() const noexcept { return content_.path(); }
 
@@ -44,6 +46,11 @@ class StoredSource : public Source {
   virtual void decode(std::uint64_t first, std::size_t count, std::span<const std::uint8_t> bytes,
                       std::span<float> x) = 0;
 
+  /// The same features as stored; asked of byte formats alone. Unless overridden, `bytes` are
+  /// features and nothing else.
+  virtual void decode_bytes(std::uint64_t first, std::size_t count,
+                            std::span<const std::uint8_t> bytes, std::span<std::uint8_t> x);
+
   /// What the records are. `shape` has a product that fits.
   void describe(Element element, std::vector<std::uint64_t> shape);
 
@@ -57,6 +64,11 @@ class StoredSource : public Source {
   std::vector<std::int32_t> labels_;
 
  private:
+  /// Reads the records `ids`: their labels, and run by run their bytes. Calls `take(row, first,
+  /// run, bytes)` for ids[row] == first and those after it that follow one another.
+  template <class Take>
+  void each_run(std::span<const std::uint64_t> ids, std::span<std::int32_t> labels, Take take);
+
   const char* format_;
   std::optional<float> divide_by_;
   std::optional<ByteScale> scale_;  // of bytes

@@ -27,31 +27,41 @@ std::string SyntheticSource::identity() const {
          " records, 28x28 = 784 features";
 }
 
-SyntheticSource::Block& SyntheticSource::drawn(std::uint64_t index) {
+SyntheticSource::Digit SyntheticSource::drawn(std::uint64_t index) {
   Block& block = blocks_[static_cast<std::size_t>(index / block_records)];
   if (block.labels.empty()) {
     block.pixels.resize(block_records * drawing_pixels);
     block.labels.assign(block_records, not_drawn);
   }
   const auto slot = static_cast<std::size_t>(index % block_records);
+  const auto pixels =
+      std::span(block.pixels).subspan(slot * drawing_pixels).first<drawing_pixels>();
   if (block.labels[slot] == not_drawn) {
     const DrawingId id{seed_, static_cast<std::uint32_t>(part_), index};
-    draw(id, std::span<std::uint8_t, drawing_pixels>(&block.pixels[slot * drawing_pixels],
-                                                     drawing_pixels));
+    draw(id, pixels);
     block.labels[slot] = static_cast<std::uint8_t>(drawn_label(id));
   }
-  return block;
+  return {pixels, block.labels[slot]};
 }
 
 void SyntheticSource::read(std::span<const std::uint64_t> ids, std::span<float> x,
                            std::span<std::int32_t> labels) {
-  check_read(*this, ids, x, labels);
+  check_read(*this, ids, x.size(), labels.size());
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    const Block& block = drawn(ids[i]);
-    const auto slot = static_cast<std::size_t>(ids[i] % block_records);
-    scale_.apply({&block.pixels[slot * drawing_pixels], drawing_pixels},
-                 x.subspan(i * drawing_pixels, drawing_pixels));
-    labels[i] = block.labels[slot];
+    const Digit digit = drawn(ids[i]);
+    scale_.apply(digit.pixels, x.subspan(i * drawing_pixels, drawing_pixels));
+    labels[i] = digit.label;
+  }
+}
+
+void SyntheticSource::read_bytes(std::span<const std::uint64_t> ids, std::span<std::uint8_t> x,
+                                 std::span<std::int32_t> labels) {
+  check_read_bytes(*this, ids, x.size(), labels.size());
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const Digit digit = drawn(ids[i]);
+    std::copy(digit.pixels.begin(), digit.pixels.end(),
+              x.subspan(i * drawing_pixels, drawing_pixels).begin());
+    labels[i] = digit.label;
   }
 }
 

@@ -42,6 +42,8 @@ class SyntheticSource final : public Source {
   std::string identity() const override;
   void read(std::span<const std::uint64_t> ids, std::span<float> x,
             std::span<std::int32_t> labels) override;
+  void read_bytes(std::span<const std::uint64_t> ids, std::span<std::uint8_t> x,
+                  std::span<std::int32_t> labels) override;
 
  private:
   static constexpr std::size_t block_records = 256;
@@ -53,8 +55,14 @@ class SyntheticSource final : public Source {
     std::vector<std::uint8_t> labels;  // or not_drawn
   };
 
+  /// A view of one record.
+  struct Digit {
+    std::span<const std::uint8_t> pixels;
+    std::int32_t label;
+  };
+
   /// Fills the block's entry for `index` where it is empty.
-  Block& drawn(std::uint64_t index);
+  Digit drawn(std::uint64_t index);
 
   SyntheticPart part_;
   std::uint64_t seed_;

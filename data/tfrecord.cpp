@@ -147,23 +147,37 @@ void TfRecordSource::scan_record(std::uint64_t offset, std::span<const std::uint
                          : checked_label(example_.label, classes_, record, content_.place(offset)));
 }
 
+const Example& TfRecordSource::example_in(std::span<const std::uint8_t> bytes, std::uint64_t first,
+                                          std::size_t k) {
+  const std::uint64_t offset = offsets_[first + k];
+  const auto size = static_cast<std::size_t>(offsets_[first + k + 1] - offset);
+  const auto record = bytes.subspan(static_cast<std::size_t>(offset - offsets_[first]), size);
+  const std::string problem = parse_example(payload_in(offset, record), example_);
+  if (!problem.empty() || example_.element != element() || example_.features() != features()) {
+    fail(offset, first + k, "it has changed since the file was opened", fetch_again);
+  }
+  return example_;
+}
+
 void TfRecordSource::decode(std::uint64_t first, std::size_t count,
                             std::span<const std::uint8_t> bytes, std::span<float> x) {
   for (std::size_t k = 0; k < count; ++k) {
-    const std::uint64_t offset = offsets_[first + k];
-    const auto size = static_cast<std::size_t>(offsets_[first + k + 1] - offset);
-    const auto record = bytes.subspan(static_cast<std::size_t>(offset - offsets_[first]), size);
-    const std::string problem = parse_example(payload_in(offset, record), example_);
-    if (!problem.empty() || example_.element != element() || example_.features() != features()) {
-      fail(offset, first + k, "it has changed since the file was opened", fetch_again);
-    }
+    const Example& example = example_in(bytes, first, k);
     const auto row = x.subspan(k * features(), features());
     if (element() == Element::byte) {
-      scale_bytes(example_.bytes, row);
+      scale_bytes(example.bytes, row);
     } else {
-      std::copy(example_.numbers.begin(), example_.numbers.end(), row.begin());
+      std::copy(example.numbers.begin(), example.numbers.end(), row.begin());
       divide(row);
     }
+  }
+}
+
+void TfRecordSource::decode_bytes(std::uint64_t first, std::size_t count,
+                                  std::span<const std::uint8_t> bytes, std::span<std::uint8_t> x) {
+  for (std::size_t k = 0; k < count; ++k) {
+    const auto image = example_in(bytes, first, k).bytes;
+    std::copy(image.begin(), image.end(), x.subspan(k * features(), features()).begin());
   }
 }
 

@@ -60,6 +60,13 @@ class TfRecordSource final : public StoredSource {
   std::uint64_t offset(std::uint64_t index) const noexcept override { return offsets_[index]; }
   void decode(std::uint64_t first, std::size_t count, std::span<const std::uint8_t> bytes,
               std::span<float> x) override;
+  void decode_bytes(std::uint64_t first, std::size_t count, std::span<const std::uint8_t> bytes,
+                    std::span<std::uint8_t> x) override;
+
+  /// Record `first` + `k` of those from `first` on whose bytes are `bytes`, checked once more;
+  /// valid until the next call.
+  const Example& example_in(std::span<const std::uint8_t> bytes, std::uint64_t first,
+                            std::size_t k);
 
   std::vector<std::uint64_t> offsets_;  // of every record, and the end of the last
   Example example_;
