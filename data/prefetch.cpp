@@ -1,21 +1,40 @@
 #include "data/prefetch.hpp"
 
 #include <algorithm>
+#include <stdexcept>
 #include <utility>
 
 namespace lockstep::data {
 
 Prefetch::Prefetch(BatchReader& reader, std::size_t depth, std::uint64_t batches)
-    : reader_(reader), batches_(batches) {
+    : reader_(reader), depth_(depth), batches_(batches) {
   if (depth == 0) return;
-  slots_.resize(depth + 1);  // one is the consumer's
-  const auto rows = static_cast<std::size_t>(reader.plan().largest_piece());
+  make_slots(depth + 1, *std::pmr::new_delete_resource());
+  thread_ = std::thread([this] { read_ahead(); });
+}
+
+Prefetch::Prefetch(BatchReader& reader, std::size_t depth, std::uint64_t batches,
+                   const Staging& staging)
+    : reader_(reader), depth_(depth), batches_(batches), staged_(true) {
+  if (staging.features == Features::bytes && reader.gives_bytes()) {
+    scale_.emplace(reader.divisor());
+  }
+  make_slots(depth + 2, *staging.memory);
+  if (depth > 0) thread_ = std::thread([this] { read_ahead(); });
+}
+
+void Prefetch::make_slots(std::size_t count, std::pmr::memory_resource& memory) {
+  slots_.resize(count);
+  const auto rows = static_cast<std::size_t>(plan().largest_piece());
   for (Slot& slot : slots_) {
-    slot.x.resize(rows * reader.features());
-    slot.labels.resize(rows);
+    if (holds_bytes()) {
+      slot.bytes = AlignedBuffer<std::uint8_t>(rows * reader_.features(), memory);
+    } else {
+      slot.floats = AlignedBuffer<float>(rows * reader_.features(), memory);
+    }
+    slot.labels = AlignedBuffer<std::int32_t>(rows, memory);
     slot.ids.resize(rows);
   }
-  thread_ = std::thread([this] { read_ahead(); });
 }
 
 Prefetch::~Prefetch() {
@@ -29,14 +48,47 @@ Prefetch::~Prefetch() {
 }
 
 Batch Prefetch::read(std::uint64_t epoch, std::uint64_t step, std::span<float> x) {
-  if (slots_.empty()) return reader_.read(epoch, step, x);
-  const Slot& slot = wait_for_batch({epoch, step});
-  const std::size_t count = slot.batch.ids.size() * reader_.features();
-  std::copy_n(slot.x.begin(), count, x.begin());
-  return slot.batch;
+  if (depth_ == 0) return reader_.read(epoch, step, x);
+  const StagedBatch staged = view(wait_for_batch({epoch, step}));
+  if (holds_bytes()) {
+    scale_->apply(staged.bytes, x);
+  } else {
+    std::copy(staged.floats.begin(), staged.floats.end(), x.begin());
+  }
+  return staged.batch;
 }
 
-/// Takes the batch out of the queue; its slot stays the consumer's until the next call.
+StagedBatch Prefetch::take(std::uint64_t epoch, std::uint64_t step) {
+  if (!staged_) throw std::logic_error("Prefetch::take: made without Staging");
+  return view(depth_ == 0 ? fill_next({epoch, step}) : wait_for_batch({epoch, step}));
+}
+
+std::optional<StagedBatch> Prefetch::ready(std::uint64_t epoch, std::uint64_t step) noexcept {
+  if (!staged_) return {};
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < full_; ++i) {
+    const Slot& slot = slots_[(first_ + i) % slots_.size()];
+    if (slot.position == Position{epoch, step}) return view(slot);
+  }
+  return {};
+}
+
+StagedBatch Prefetch::view(const Slot& slot) const noexcept {
+  const std::size_t count = slot.batch.ids.size() * reader_.features();
+  if (holds_bytes()) return {slot.batch, {}, slot.bytes.span().first(count)};
+  return {slot.batch, slot.floats.span().first(count), {}};
+}
+
+/// Reads on the consumer's own thread, into the slots by turns.
+Prefetch::Slot& Prefetch::fill_next(Position position) {
+  Slot& slot = slots_[first_];
+  fill(slot, position);
+  first_ = (first_ + 1) % slots_.size();
+  return slot;
+}
+
+/// Takes the batch out of the queue; its slot stays the consumer's until the next call,
+/// staged until the one after that.
 Prefetch::Slot& Prefetch::wait_for_batch(Position position) {
   std::unique_lock lock(mutex_);
   if (next_ != position) seek(position);
@@ -52,7 +104,7 @@ Prefetch::Slot& Prefetch::wait_for_batch(Position position) {
   first_ = (first_ + 1) % slots_.size();
   --full_;
   next_ = after(position);
-  changed_.notify_all();  // the slot of the last call is free now
+  changed_.notify_all();  // a slot of the calls before is free now
   return slot;
 }
 
@@ -79,7 +131,7 @@ void Prefetch::read_ahead() {
   std::unique_lock lock(mutex_);
   const auto has_work = [&] {
     const bool wanted = asked_ && full_ == 0;
-    return next_.has_value() && error_ == nullptr && full_ + 1 < slots_.size() &&
+    return next_.has_value() && error_ == nullptr && full_ < depth_ &&
            (wanted || is_foreseen(ahead_));
   };
   for (;;) {
@@ -109,11 +161,14 @@ void Prefetch::read_ahead() {
 
 void Prefetch::fill(Slot& slot, Position position) {
   const auto rows = static_cast<std::size_t>(reader_.piece(position.step).size());
-  slot.batch = reader_.read(position.epoch, position.step,
-                            std::span(slot.x).first(rows * reader_.features()));
-  std::copy(slot.batch.labels.begin(), slot.batch.labels.end(), slot.labels.begin());
+  const std::size_t count = rows * reader_.features();
+  const auto [epoch, step] = position;
+  slot.position = position;
+  slot.batch = holds_bytes() ? reader_.read_bytes(epoch, step, slot.bytes.span().first(count))
+                             : reader_.read(epoch, step, slot.floats.span().first(count));
+  std::copy(slot.batch.labels.begin(), slot.batch.labels.end(), slot.labels.data());
   std::copy(slot.batch.ids.begin(), slot.batch.ids.end(), slot.ids.begin());
-  slot.batch.labels = std::span(slot.labels).first(rows);
+  slot.batch.labels = slot.labels.span().first(rows);
   slot.batch.ids = std::span(slot.ids).first(rows);
 }
 

@@ -3,9 +3,12 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <map>
+#include <memory_resource>
 #include <stdexcept>
 #include <thread>
 
+#include "data/synthetic.hpp"
 #include "tests/support/toy_source.hpp"
 
 using namespace lockstep;
@@ -37,10 +40,13 @@ struct Copy {
   bool operator==(const Copy&) const = default;
 };
 
+std::size_t width_of(const BatchReader& reader) { return reader.features(); }
+std::size_t width_of(const Prefetch& prefetch) { return prefetch.features(); }
+
 template <class Reader>
 Copy read(Reader& reader, std::uint64_t epoch, std::uint64_t step) {
   Copy copy;
-  copy.x.resize(reader.piece(step).size() * features);
+  copy.x.resize(reader.piece(step).size() * width_of(reader));
   const Batch batch = reader.read(epoch, step, copy.x);
   REQUIRE(batch.piece == reader.piece(step));
   REQUIRE(batch.global_examples == reader.plan().examples(step));
@@ -48,6 +54,76 @@ Copy read(Reader& reader, std::uint64_t epoch, std::uint64_t step) {
   copy.ids.assign(batch.ids.begin(), batch.ids.end());
   return copy;
 }
+
+constexpr std::uint64_t endless = std::numeric_limits<std::uint64_t>::max();
+
+/// The same of drawn digits, which are bytes.
+struct Digits {
+  SyntheticSource source{SyntheticPart::train, {.limit = 50, .divide_by = 3.0F, .classes = 10}};
+  Plan plan = Plan(Setting::plan_options());
+  BatchReader reader{source, plan, 0};
+};
+
+/// What was taken, bytes divided.
+Copy copy_of(const StagedBatch& staged, const BatchReader& reader) {
+  Copy copy;
+  copy.x.assign(staged.floats.begin(), staged.floats.end());
+  for (const std::uint8_t byte : staged.bytes) {
+    copy.x.push_back(static_cast<float>(byte) / reader.divisor());
+  }
+  copy.labels.assign(staged.batch.labels.begin(), staged.batch.labels.end());
+  copy.ids.assign(staged.batch.ids.begin(), staged.batch.ids.end());
+  return copy;
+}
+
+/// Waits for the thread. Throws after 20 seconds.
+StagedBatch wait_until_ready(Prefetch& prefetch, std::uint64_t epoch, std::uint64_t step) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (std::chrono::steady_clock::now() < deadline) {
+    if (const auto staged = prefetch.ready(epoch, step)) return *staged;
+    std::this_thread::yield();
+  }
+  throw std::runtime_error("never ready");
+}
+
+/// Waits for the thread's reads. Throws after 20 seconds.
+void wait_for(const std::atomic<int>& reads, int count) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (reads < count) {
+    if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("never read");
+    std::this_thread::yield();
+  }
+}
+
+/// Knows what it gave, and gives no more than `left` blocks.
+class Recording final : public std::pmr::memory_resource {
+ public:
+  bool holds(std::span<const std::byte> view) const {
+    if (view.empty()) return true;
+    const auto after = blocks.upper_bound(view.data());
+    if (after == blocks.begin()) return false;
+    const auto& [begin, size] = *std::prev(after);
+    return view.data() + view.size() <= begin + size;
+  }
+
+  std::map<const std::byte*, std::size_t> blocks;
+  std::size_t bytes = 0;
+  int left = 1000;
+
+ private:
+  void* do_allocate(std::size_t size, std::size_t alignment) override {
+    if (left-- == 0) throw std::bad_alloc();
+    void* const block = std::pmr::new_delete_resource()->allocate(size, alignment);
+    blocks[static_cast<const std::byte*>(block)] = size;
+    bytes += size;
+    return block;
+  }
+  void do_deallocate(void* block, std::size_t size, std::size_t alignment) override {
+    blocks.erase(static_cast<const std::byte*>(block));
+    std::pmr::new_delete_resource()->deallocate(block, size, alignment);
+  }
+  bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
+};
 
 }  // namespace
 
@@ -82,8 +158,7 @@ TEST_CASE("it reads ahead by its depth, and no further", "[prefetch]") {
   setting.source.on_read = [&] { ++reads; };
   Prefetch prefetch(setting.reader, 3);
   read(prefetch, 0, 0);
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (reads < 4 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  wait_for(reads, 4);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   CHECK(reads == 4);  // the consumer's, and three ahead
 }
@@ -150,4 +225,244 @@ TEST_CASE("a consumer may leave at any time", "[prefetch]") {
       read(prefetch, 0, static_cast<std::uint64_t>(step));
     }
   }
+}
+
+TEST_CASE("what is taken is what would be read, in order", "[prefetch][staged]") {
+  const std::size_t depth = GENERATE(0, 1, 2, 3, 4);
+  const Features held = GENERATE(Features::floats, Features::bytes);
+  Digits direct;
+  Digits ahead;
+  Prefetch prefetch(ahead.reader, depth, endless, {.features = held});
+  CHECK(prefetch.holds_bytes() == (held == Features::bytes));
+  CHECK(prefetch.divisor() == 3.0F);
+  for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
+    for (std::uint64_t step = 0; step < direct.plan.steps(); ++step) {
+      const StagedBatch staged = prefetch.take(epoch, step);
+      REQUIRE(staged.batch.step == step);
+      REQUIRE(staged.batch.piece == direct.reader.piece(step));
+      REQUIRE(copy_of(staged, ahead.reader) == read(direct.reader, epoch, step));
+      REQUIRE((held == Features::bytes ? staged.floats.empty() : staged.bytes.empty()));
+    }
+  }
+}
+
+TEST_CASE("what was taken stays while the next one is taken", "[prefetch][staged]") {
+  const std::size_t depth = GENERATE(0, 1, 2, 3, 4);
+  const Features held = GENERATE(Features::floats, Features::bytes);
+  Digits direct;
+  Digits ahead;
+  Prefetch prefetch(ahead.reader, depth, endless, {.features = held});
+  const std::uint64_t steps = direct.plan.steps();
+  const auto expected = [&](std::uint64_t i) { return read(direct.reader, i / steps, i % steps); };
+  StagedBatch last = prefetch.take(0, 0);
+  for (std::uint64_t i = 1; i < 3 * steps; ++i) {
+    const StagedBatch next = prefetch.take(i / steps, i % steps);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the thread is ahead by now
+    REQUIRE(copy_of(last, ahead.reader) == expected(i - 1));
+    REQUIRE(copy_of(next, ahead.reader) == expected(i));
+    last = next;
+  }
+}
+
+TEST_CASE("what was taken stays while the consumer goes elsewhere", "[prefetch][staged]") {
+  const std::size_t depth = GENERATE(0, 1, 2, 3, 4);
+  Digits direct;
+  Digits ahead;
+  Prefetch prefetch(ahead.reader, depth, endless, {.features = Features::bytes});
+  const std::vector<std::pair<std::uint64_t, std::uint64_t>> walk = {
+      {3, 4}, {3, 5}, {0, 0}, {0, 0}, {0, 6}, {1, 0}, {9, 2}, {8, 6}, {9, 0}, {9, 1}, {9, 2}};
+  std::optional<StagedBatch> last;
+  Copy expected_last;
+  for (int round = 0; round < 20; ++round) {
+    for (const auto& [epoch, step] : walk) {
+      const StagedBatch next = prefetch.take(epoch, step);
+      const Copy expected = read(direct.reader, epoch, step);
+      if (round % 2 == 0) std::this_thread::yield();
+      if (last) REQUIRE(copy_of(*last, ahead.reader) == expected_last);
+      REQUIRE(copy_of(next, ahead.reader) == expected);
+      last = next;
+      expected_last = expected;
+    }
+  }
+}
+
+TEST_CASE("reading and taking may take turns, whatever is held", "[prefetch][staged]") {
+  const std::size_t depth = GENERATE(0, 1, 2);
+  const Features held = GENERATE(Features::floats, Features::bytes);
+  Digits direct;
+  Digits ahead;
+  Prefetch prefetch(ahead.reader, depth, endless, {.features = held});
+  for (std::uint64_t step = 0; step + 1 < direct.plan.steps(); step += 2) {
+    const StagedBatch staged = prefetch.take(0, step);
+    REQUIRE(read(prefetch, 0, step + 1) == read(direct.reader, 0, step + 1));
+    REQUIRE(copy_of(staged, ahead.reader) == read(direct.reader, 0, step));
+  }
+}
+
+TEST_CASE("numbers are held as floats", "[prefetch][staged]") {
+  Setting direct;
+  Setting ahead;
+  Prefetch prefetch(ahead.reader, 2, endless, {.features = Features::bytes});
+  CHECK_FALSE(prefetch.holds_bytes());
+  CHECK(copy_of(prefetch.take(0, 0), ahead.reader) == read(direct.reader, 0, 0));
+}
+
+TEST_CASE("a batch that is ready is the one that is taken", "[prefetch][staged]") {
+  const std::size_t depth = GENERATE(1, 2, 3, 4);
+  const Features held = GENERATE(Features::floats, Features::bytes);
+  Digits direct;
+  Digits ahead;
+  Prefetch prefetch(ahead.reader, depth, endless, {.features = held});
+  CHECK_FALSE(prefetch.ready(0, 0));  // nobody has said where to begin
+  prefetch.take(0, 0);
+  const std::uint64_t steps = direct.plan.steps();
+  for (std::uint64_t i = 1; i < 3 * steps; ++i) {
+    // All that are ahead, in order, before the first of them is taken.
+    for (std::uint64_t k = i; k < i + depth; ++k) {
+      const StagedBatch early = wait_until_ready(prefetch, k / steps, k % steps);
+      REQUIRE(copy_of(early, ahead.reader) == read(direct.reader, k / steps, k % steps));
+    }
+    const std::uint64_t beyond = i + depth;
+    REQUIRE_FALSE(prefetch.ready(beyond / steps, beyond % steps));
+    REQUIRE_FALSE(prefetch.ready((i - 1) / steps, (i - 1) % steps));  // taken already
+    const StagedBatch early = *prefetch.ready(i / steps, i % steps);
+    const StagedBatch taken = prefetch.take(i / steps, i % steps);
+    REQUIRE(early.floats.data() == taken.floats.data());
+    REQUIRE(early.bytes.data() == taken.bytes.data());
+    REQUIRE(early.batch.labels.data() == taken.batch.labels.data());
+    REQUIRE(early.batch.ids.data() == taken.batch.ids.data());
+    REQUIRE(copy_of(taken, ahead.reader) == read(direct.reader, i / steps, i % steps));
+  }
+}
+
+TEST_CASE("asking what is ready neither waits nor throws nor moves", "[prefetch][staged]") {
+  Setting setting;
+  std::atomic<int> reads = 0;
+  std::atomic<bool> closed = false;
+  std::atomic<bool> broken = false;
+  setting.source.on_read = [&] {
+    ++reads;
+    // Opens in the end by itself, so that waiting for it fails below and does not hang.
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (closed && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    if (broken) throw std::runtime_error("broken");
+  };
+  Setting direct;
+  Prefetch prefetch(setting.reader, 1, endless, {});
+  closed = true;
+  CHECK_FALSE(prefetch.ready(0, 0));
+  CHECK(reads == 0);
+  closed = false;
+  prefetch.take(0, 0);
+  wait_until_ready(prefetch, 0, 1);
+  closed = true;
+  prefetch.take(0, 1);
+  wait_for(reads, 3);
+  CHECK_FALSE(prefetch.ready(0, 2));  // its read has begun and does not end
+  broken = true;
+  closed = false;
+  CHECK_THROWS_WITH(prefetch.take(0, 2), "broken");
+  CHECK_FALSE(prefetch.ready(0, 2));
+  CHECK_FALSE(prefetch.ready(5, 0));
+  broken = false;
+  CHECK(copy_of(prefetch.take(0, 2), setting.reader) == read(direct.reader, 0, 2));
+}
+
+TEST_CASE("an error comes out with the batch that is taken", "[prefetch][staged]") {
+  const std::size_t depth = GENERATE(0, 1, 2, 3, 4);
+  Setting setting;
+  std::atomic<bool> broken = true;
+  std::atomic<int> reads = 0;
+  setting.source.on_read = [&] {
+    if (++reads >= 3 && broken) throw std::runtime_error("broken");
+  };
+  Prefetch prefetch(setting.reader, depth, endless, {});
+  const StagedBatch first = prefetch.take(0, 0);
+  const StagedBatch second = prefetch.take(0, 1);
+  Setting direct;
+  CHECK(copy_of(first, setting.reader) == read(direct.reader, 0, 0));
+  if (depth > 0) {  // the thread has met it: whoever asks what is ready hears nothing of it
+    wait_for(reads, 3);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    CHECK_FALSE(prefetch.ready(0, 2));
+  }
+  CHECK_THROWS_WITH(prefetch.take(0, 2), "broken");
+  CHECK(copy_of(second, setting.reader) == read(direct.reader, 0, 1));
+  CHECK_THROWS_WITH(prefetch.take(0, 2), "broken");
+  broken = false;
+  CHECK(copy_of(prefetch.take(0, 2), setting.reader) == read(direct.reader, 0, 2));
+  CHECK(copy_of(prefetch.take(0, 3), setting.reader) == read(direct.reader, 0, 3));
+}
+
+TEST_CASE("going elsewhere drops what was read", "[prefetch][staged]") {
+  Setting setting;
+  std::atomic<int> reads = 0;
+  setting.source.on_read = [&] { ++reads; };
+  const std::uint64_t steps = setting.plan.steps();
+  Prefetch prefetch(setting.reader, 2, steps, {});
+  prefetch.take(0, 0);
+  wait_until_ready(prefetch, 0, 2);
+  prefetch.take(0, 5);
+  CHECK_FALSE(prefetch.ready(0, 1));
+  CHECK_FALSE(prefetch.ready(0, 2));
+  wait_until_ready(prefetch, 0, 6);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK_FALSE(prefetch.ready(1, 0));  // beyond the end that it was told
+  CHECK(reads == 5);
+}
+
+TEST_CASE("it reads ahead by its depth when batches are staged, too", "[prefetch][staged]") {
+  const int depth = GENERATE(1, 2, 3, 4);
+  Setting setting;
+  std::atomic<int> reads = 0;
+  setting.source.on_read = [&] { ++reads; };
+  Prefetch prefetch(setting.reader, static_cast<std::size_t>(depth), endless, {});
+  for (std::uint64_t step = 0; step < 3; ++step) prefetch.take(0, step);
+  wait_until_ready(prefetch, 0, 2 + static_cast<std::uint64_t>(depth));
+  std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  CHECK(reads == 3 + depth);
+}
+
+TEST_CASE("without staging there is nothing to take", "[prefetch][staged]") {
+  Setting setting;
+  Prefetch prefetch(setting.reader, GENERATE(0, 2));
+  CHECK_THROWS_AS(prefetch.take(0, 0), std::logic_error);
+  read(prefetch, 0, 0);
+  CHECK_FALSE(prefetch.ready(0, 1));
+}
+
+TEST_CASE("slots stand in the memory that is given, taken once", "[prefetch][staged]") {
+  const std::size_t depth = GENERATE(0, 1, 4);
+  const Features held = GENERATE(Features::floats, Features::bytes);
+  Recording memory;
+  {
+    Digits setting;
+    Prefetch prefetch(setting.reader, depth, endless, {.features = held, .memory = &memory});
+    const std::size_t blocks = memory.blocks.size();
+    CHECK(blocks == 2 * (depth + 2));  // features and labels
+    const std::size_t rows = 8;
+    const std::size_t width =
+        setting.source.features() * (held == Features::bytes ? 1 : sizeof(float));
+    CHECK(memory.bytes >= (depth + 2) * rows * (width + sizeof(std::int32_t)));
+    CHECK(memory.bytes <= (depth + 2) * (rows * (width + sizeof(std::int32_t)) + 128));
+    for (std::uint64_t step = 0; step < setting.plan.steps(); ++step) {
+      const StagedBatch staged = prefetch.take(0, step);
+      CHECK(memory.holds(std::as_bytes(staged.floats)));
+      CHECK(memory.holds(std::as_bytes(staged.bytes)));
+      CHECK(memory.holds(std::as_bytes(staged.batch.labels)));
+    }
+    CHECK(memory.blocks.size() == blocks);
+  }
+  CHECK(memory.blocks.empty());
+}
+
+TEST_CASE("memory that is not given ends the construction", "[prefetch][staged]") {
+  Setting setting;
+  Recording memory;
+  memory.left = GENERATE(0, 1, 5);
+  const auto make = [&](std::size_t depth) {
+    Prefetch(setting.reader, depth, endless, {.features = Features::floats, .memory = &memory});
+  };
+  CHECK_THROWS_AS(make(3), std::bad_alloc);
+  CHECK(memory.blocks.empty());
 }
