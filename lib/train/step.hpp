@@ -3,11 +3,12 @@
 
 #include <chrono>
 #include <memory>
+#include <memory_resource>
 #include <optional>
 #include <utility>
 
 #include "collectives/communicator.hpp"
-#include "data/batches.hpp"
+#include "data/prefetch.hpp"
 #include "lib/nn/network.hpp"
 #include "lib/optim/adam.hpp"
 #include "lib/train/report.hpp"
@@ -35,10 +36,21 @@ class Step {
   virtual const char* name() const noexcept = 0;
 
   /// Where the features of this rank's piece of the next batch belong.  [piece.size(), features]
+  /// Errors   throws std::logic_error where batches are staged.
   virtual Matrix<float> inputs(data::Range piece) = 0;
 
-  /// `batch` has its features at inputs(batch.piece). Collective; throws comm::CommError.
-  /// Adds to `seconds` where the time went.
+  /// Memory for batches that the step copies from there by itself; null where inputs() takes them.
+  virtual std::pmr::memory_resource* staging() noexcept { return nullptr; }
+
+  /// Begins to copy such a batch, whose bytes are to be divided by `divisor`: each before its
+  /// run(), and in their order; the next one may be staged before this one runs. Local.
+  virtual void stage(const data::StagedBatch& /*staged*/, float /*divisor*/) {}
+
+  /// Lets go of the memory of batches that were staged, and will not run. Local.
+  virtual void forget_staged() noexcept {}
+
+  /// `batch` has its features at inputs(batch.piece), or is staged. Collective; throws
+  /// comm::CommError. Adds to `seconds` where the time went.
   virtual StepResult run(const data::Batch& batch, PhaseSeconds& seconds) = 0;
 
   /// Brings this slice of the network's block of weights up to date, where the step computes on

@@ -41,6 +41,17 @@ std::uint64_t total_steps(std::uint64_t epochs, std::optional<std::uint64_t> ste
   return epochs > most / each ? most : std::min(most, epochs * each);
 }
 
+namespace {
+
+data::Prefetch prefetch(data::BatchReader& reader, const TrainerOptions& options, Step& step) {
+  const auto batches = total_steps(options.epochs, options.steps, reader.plan());
+  auto* const memory = step.staging();
+  if (memory == nullptr) return data::Prefetch(reader, options.prefetch, batches);
+  return data::Prefetch(reader, options.prefetch, batches, {data::Features::bytes, memory});
+}
+
+}  // namespace
+
 struct Trainer::EpochSums {
   nn::Tally tally;
   std::uint64_t examples = 0;
@@ -55,14 +66,17 @@ Trainer::Trainer(const TrainerOptions& options, nn::Network<float>& network, Ste
       update_(step),
       inference_(inference),
       sentinel_(network, groups.batch, options.sentinel_steps),
-      train_(train, options.prefetch, total_steps(options.epochs, options.steps, train.plan())),
+      train_(prefetch(train, options, step)),
       test_(test),
-      groups_(groups) {
+      groups_(groups),
+      total_steps_(total_steps(options.epochs, options.steps, train.plan())) {
   const std::uint64_t each = std::min(train.plan().steps(), most_timed_steps);
   const std::uint64_t epochs = std::min(options.epochs, most_timed_steps);
   phases_.reserve(
       std::min({epochs * each, options.steps.value_or(most_timed_steps), most_timed_steps}));
 }
+
+Trainer::~Trainer() { update_.forget_staged(); }  // before train_ takes their memory away
 
 RunReport Trainer::run(const std::vector<Observer*>& observers) {
   RunReport report;
@@ -133,10 +147,29 @@ void Trainer::train_steps(std::uint64_t epoch, EpochSums& sums,
   }
 }
 
+/// Reads the batch where the step looks for it.
+data::Batch Trainer::next_batch(std::uint64_t epoch, std::uint64_t step) {
+  if (update_.staging() == nullptr) {
+    return train_.read(epoch, step, update_.inputs(train_.piece(step)).flat());
+  }
+  const data::StagedBatch staged = train_.take(epoch, step);
+  update_.stage(staged, train_.divisor());
+  stage_following(epoch, step);
+  return staged.batch;
+}
+
+/// Lets the batch of the step after this one travel beside this one's work, if it is read already.
+void Trainer::stage_following(std::uint64_t epoch, std::uint64_t step) {
+  if (step_ + 1 >= total_steps_) return;
+  const bool last = step + 1 == train_.plan().steps();
+  const auto following = train_.ready(last ? epoch + 1 : epoch, last ? 0 : step + 1);
+  if (following) update_.stage(*following, train_.divisor());
+}
+
 /// One step of synchronous data-parallel training. Returns the tally of the global batch.
 nn::Tally Trainer::train_step(std::uint64_t epoch, std::uint64_t step, PhaseSeconds& seconds) {
   Lap phase;
-  const data::Batch batch = train_.read(epoch, step, update_.inputs(train_.piece(step)).flat());
+  const data::Batch batch = next_batch(epoch, step);
   seconds.data = phase.take();
   update_.show_weights(sentinel_.due(step_ + 1));
   groups_.fail_together([&] { sentinel_.check(step_ + 1); });

@@ -44,6 +44,10 @@ class Trainer {
           Inference& inference, data::BatchReader& train, data::BatchReader& test,
           const Groups& groups);
 
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
   /// Trains to the end and evaluates after every epoch. `observers` are told on rank 0 alone.
   ///
   /// Errors   throws comm::AgreedError, on all ranks alike: diverged (76), replicas that differ
@@ -57,6 +61,8 @@ class Trainer {
 
   EpochReport run_epoch(std::uint64_t epoch, const std::vector<Observer*>& observers);
   void train_steps(std::uint64_t epoch, EpochSums& sums, const std::vector<Observer*>& observers);
+  data::Batch next_batch(std::uint64_t epoch, std::uint64_t step);
+  void stage_following(std::uint64_t epoch, std::uint64_t step);
   nn::Tally train_step(std::uint64_t epoch, std::uint64_t step, PhaseSeconds& seconds);
   std::vector<std::pair<std::string, std::uint64_t>> hashes_due();
   void save(const std::vector<Observer*>& observers);
@@ -73,6 +79,7 @@ class Trainer {
   data::Prefetch train_;
   data::BatchReader& test_;
   Groups groups_;
+  std::uint64_t total_steps_;
   std::uint64_t step_ = 0;
   std::uint64_t examples_ = 0;
   std::uint64_t saved_step_ = 0;

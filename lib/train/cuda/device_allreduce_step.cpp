@@ -2,10 +2,13 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "lib/base/cuda/pinned_memory.hpp"
 #include "lib/base/cuda/range.hpp"
+#include "lib/train/cuda/device_batches.hpp"
 #include "lib/train/cuda/device_steps.hpp"
 #include "lib/train/cuda/device_update.hpp"
 
@@ -45,7 +48,7 @@ class DeviceAllReduceStep final : public Step {
         device_(parts.device),
         stream_(parts.compute),
         exchange_(parts.exchange),
-        batch_(network_, options.plan->largest_piece()),
+        batches_(network_, options.plan->largest_piece()),
         buckets_(buckets_of(network_)),
         gradients_(network_.values().size()),
         sums_(gradients_.span(), stream_),
@@ -56,16 +59,26 @@ class DeviceAllReduceStep final : public Step {
 
   const char* name() const noexcept override { return "allreduce"; }
 
-  Matrix<float> inputs(data::Range piece) override { return batch_.inputs(piece.size()); }
+  Matrix<float> inputs(data::Range /*piece*/) override {
+    throw std::logic_error("a device's batches are staged");
+  }
+
+  std::pmr::memory_resource* staging() noexcept override { return &cuda::pinned_memory(); }
+
+  void stage(const data::StagedBatch& staged, float divisor) override {
+    batches_.stage(staged, divisor);
+  }
+
+  void forget_staged() noexcept override { batches_.forget(); }
 
   void show_weights(Slice slice) override { network_.show(slice, stream_); }
 
   StepResult run(const data::Batch& batch, PhaseSeconds& seconds) override {
     Lap phase;
     const std::size_t rows = batch.piece.size();
-    batch_.set_labels(batch.labels, rows);
+    const std::size_t slot = batches_.take(batch, stream_);
     update_.begin(batch.global_examples);
-    const auto& graphs = graphs_for(rows, batch.leaf);
+    const auto& graphs = graphs_for({slot, rows, batch.leaf});
     {
       const cuda::Range range("forward, backward, reduce");
       for (std::size_t b = 0; b < buckets_.size(); ++b) {
@@ -80,30 +93,31 @@ class DeviceAllReduceStep final : public Step {
     }
     wait();
     seconds.compute += phase.take();
-    const nn::Tally tally = sum_over_ranks(nn::sum_over_leaves(batch_.results(rows), batch.leaf));
+    const nn::Tally tally = sum_over_ranks(nn::sum_over_leaves(batches_.results(rows), batch.leaf));
     const bool finite = comm_.all_agree(update_.finite());  // a faulty rank must not leave alone
     seconds.reduce += phase.take();
     return {tally, finite};
   }
 
  private:
-  using Shape = std::pair<std::size_t, std::size_t>;  // rows, leaf
+  using Shape = std::array<std::size_t, 3>;  // slot, rows, leaf
 
   /// One for each bucket.
-  const std::vector<cuda::Graph>& graphs_for(std::size_t rows, std::size_t leaf) {
+  const std::vector<cuda::Graph>& graphs_for(const Shape& shape) {
     constexpr std::size_t most_kept = 16;
-    const auto known = graphs_.find({rows, leaf});
+    const auto known = graphs_.find(shape);
     if (known != graphs_.end()) return known->second;
     if (graphs_.size() == most_kept) graphs_.clear();
     std::vector<cuda::Graph> graphs;
     for (const Bucket& bucket : buckets_) {
-      graphs.push_back(cuda::Graph::record(stream_, [&] { compute(bucket, rows, leaf); }));
+      graphs.push_back(cuda::Graph::record(stream_, [&] { compute(bucket, shape); }));
     }
-    return graphs_.emplace(Shape{rows, leaf}, std::move(graphs)).first->second;
+    return graphs_.emplace(shape, std::move(graphs)).first->second;
   }
 
-  void compute(const Bucket& bucket, std::size_t rows, std::size_t leaf) {
-    if (bucket.last == network_.layers()) batch_.forward(rows, stream_);
+  void compute(const Bucket& bucket, const Shape& shape) {
+    const auto [slot, rows, leaf] = shape;
+    if (bucket.last == network_.layers()) batches_.forward(slot, rows, stream_);
     for (std::size_t i = bucket.last; i-- > bucket.first;) {
       if (i + 1 < network_.layers()) network_.backward_input(i + 1, rows, stream_);
       network_.weight_gradients(i, {0, rows}, leaf, gradients_.span(), stream_);
@@ -136,7 +150,7 @@ class DeviceAllReduceStep final : public Step {
   comm::DeviceCommunicator* device_;
   const cuda::Stream& stream_;
   const cuda::Stream& exchange_;
-  DeviceBatch batch_;
+  DeviceBatches batches_;
   std::vector<Bucket> buckets_;
   cuda::DeviceBuffer<float> gradients_;
   DeviceSums sums_;

@@ -1,10 +1,14 @@
 // The canonical step on devices: partial_sums_step.cpp with the same messages, on device memory.
 #include <algorithm>
+#include <array>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "lib/base/cuda/pinned_memory.hpp"
 #include "lib/base/cuda/range.hpp"
 #include "lib/numerics/leaf_tree.hpp"
+#include "lib/train/cuda/device_batches.hpp"
 #include "lib/train/cuda/device_steps.hpp"
 #include "lib/train/cuda/device_update.hpp"
 #include "lib/train/gathered_results.hpp"
@@ -21,7 +25,7 @@ class DeviceCanonicalStep final : public Step {
         device_(parts.device),
         stream_(parts.compute),
         exchange_(parts.exchange),
-        batch_(network_, options.plan->largest_piece()),
+        batches_(network_, options.plan->largest_piece()),
         block_(network_.values().size()),
         slice_(block_ / static_cast<std::size_t>(comm_.size())),
         update_(network_.values().subspan(slice_ * static_cast<std::size_t>(comm_.rank()), slice_),
@@ -32,23 +36,32 @@ class DeviceCanonicalStep final : public Step {
 
   const char* name() const noexcept override { return "canonical, by partial sums"; }
 
-  Matrix<float> inputs(data::Range piece) override { return batch_.inputs(piece.size()); }
+  Matrix<float> inputs(data::Range /*piece*/) override {
+    throw std::logic_error("a device's batches are staged");
+  }
+
+  std::pmr::memory_resource* staging() noexcept override { return &cuda::pinned_memory(); }
+
+  void stage(const data::StagedBatch& staged, float divisor) override {
+    batches_.stage(staged, divisor);
+  }
+
+  void forget_staged() noexcept override { batches_.forget(); }
 
   void show_weights(Slice slice) override { network_.show(slice, stream_); }
 
   StepResult run(const data::Batch& batch, PhaseSeconds& seconds) override {
     Lap phase;
-    batch_.set_labels(batch.labels, batch.piece.size());
-    const Recorded& recorded = recorded_for(batch);
+    const std::size_t slot = batches_.take(batch, stream_);
+    const Recorded& recorded = recorded_for(batch, slot);
     update_.begin(batch.global_examples);
-    {
-      const cuda::Range range("forward, backward");
-      recorded.compute.enqueue(stream_);
-      computed_.record(stream_);
-      computed_.synchronise();
-    }
+    const cuda::Range range("step");
+    recorded.compute[slot].enqueue(stream_);
+    if (device_ == nullptr) return finish_alone(recorded, batch, seconds);
+    computed_.record(stream_);
+    computed_.synchronise();
     seconds.compute += phase.take();
-    const auto results = results_.gather(batch_.results(batch.piece.size()), batch.block);
+    const auto results = gather(batch);
     exchange_sums(recorded.layout.most_parts);
     seconds.reduce += phase.take();
     recorded.update.enqueue(stream_);
@@ -56,7 +69,7 @@ class DeviceCanonicalStep final : public Step {
     seconds.update += phase.take();
     const bool finite = comm_.all_agree(update_.finite());
     seconds.reduce += phase.take();
-    return {nn::sum_over_leaves(results.first(batch.summed_rows), batch.leaf), finite};
+    return {nn::sum_over_leaves(results, batch.leaf), finite};
   }
 
  private:
@@ -66,7 +79,7 @@ class DeviceCanonicalStep final : public Step {
     std::size_t piece = 0;
     std::size_t gap = 0;
     std::unique_ptr<DeviceSums> sums;
-    cuda::Graph compute;
+    std::array<cuda::Graph, 2> compute;  // by the batch's slot
     cuda::Graph update;
   };
 
@@ -75,14 +88,36 @@ class DeviceCanonicalStep final : public Step {
            recorded.gap == batch.gap().size();
   }
 
-  const Recorded& recorded_for(const data::Batch& batch) {
-    const auto known = std::find_if(recorded_.begin(), recorded_.end(),
-                                    [&](const auto& r) { return fits(*r, batch); });
-    if (known != recorded_.end()) return **known;
-    constexpr std::size_t most_kept = 16;  // under FILE nearly every step has a shape of its own
-    if (recorded_.size() == most_kept) recorded_.erase(recorded_.begin());
-    recorded_.push_back(record(batch));
-    return *recorded_.back();
+  /// What the examples of all ranks added to the loss, once the own are there.
+  std::span<const nn::ExampleResult> gather(const data::Batch& batch) {
+    return results_.gather(batches_.results(batch.piece.size()), batch.block)
+        .first(batch.summed_rows);
+  }
+
+  /// A rank without peers waits once.
+  StepResult finish_alone(const Recorded& recorded, const data::Batch& batch,
+                          PhaseSeconds& seconds) {
+    Lap phase;
+    recorded.update.enqueue(stream_);
+    stream_.synchronise();
+    seconds.compute += phase.take();
+    return {nn::sum_over_leaves(gather(batch), batch.leaf), update_.finite()};
+  }
+
+  const Recorded& recorded_for(const data::Batch& batch, std::size_t slot) {
+    auto known = std::find_if(recorded_.begin(), recorded_.end(),
+                              [&](const auto& r) { return fits(*r, batch); });
+    if (known == recorded_.end()) {
+      constexpr std::size_t most_kept = 16;  // under FILE nearly every step has a shape of its own
+      if (recorded_.size() == most_kept) recorded_.erase(recorded_.begin());
+      recorded_.push_back(record(batch));
+      known = recorded_.end() - 1;
+    }
+    Recorded& recorded = **known;
+    if (!recorded.compute[slot]) {
+      recorded.compute[slot] = cuda::Graph::record(stream_, [&] { compute(recorded, slot); });
+    }
+    return recorded;
   }
 
   std::unique_ptr<Recorded> record(const data::Batch& batch) {
@@ -94,16 +129,15 @@ class DeviceCanonicalStep final : public Step {
     reserve(layout.most_parts);
     recorded->sums = std::make_unique<DeviceSums>(
         received(), offsets(layout), merges_of(layout.from.size(), layout.sums), stream_);
-    recorded->compute = cuda::Graph::record(stream_, [&] { compute(*recorded); });
     recorded->update =
         cuda::Graph::record(stream_, [&] { update_.enqueue(*recorded->sums, stream_); });
     return recorded;
   }
 
-  void compute(const Recorded& recorded) {
+  void compute(const Recorded& recorded, std::size_t slot) {
     const std::size_t summed = recorded.piece + recorded.gap;
     network_.clear({recorded.piece, recorded.gap}, stream_);
-    batch_.forward(recorded.piece, stream_);
+    batches_.forward(slot, recorded.piece, stream_);
     for (std::size_t i = network_.layers() - 1; i > 0; --i) {
       network_.backward_input(i, recorded.piece, stream_);
     }
@@ -140,7 +174,6 @@ class DeviceCanonicalStep final : public Step {
   }
 
   void exchange_sums(std::size_t rounds) {
-    if (device_ == nullptr) return;
     const cuda::Range range("exchange of sums");
     for (std::size_t round = 0; round < rounds; ++round) {
       device_->all_to_all(std::span<const float>(own_.span().subspan(round * block_, block_)),
@@ -152,7 +185,6 @@ class DeviceCanonicalStep final : public Step {
 
   void publish() {
     const cuda::Range range("update, gather of weights");
-    if (device_ == nullptr) return stream_.synchronise();
     updated_.record(stream_);
     updated_.block(exchange_);
     device_->all_gather(network_.values());
@@ -164,7 +196,7 @@ class DeviceCanonicalStep final : public Step {
   comm::DeviceCommunicator* device_;
   const cuda::Stream& stream_;
   const cuda::Stream& exchange_;
-  DeviceBatch batch_;
+  DeviceBatches batches_;
   std::size_t block_;  // elements of all weights, and of a rank's slice of them
   std::size_t slice_;
   DeviceUpdate update_;
