@@ -2,7 +2,6 @@
 
 #include <ucontext.h>
 
-#include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -18,9 +17,13 @@ namespace {
 
 constexpr std::size_t stack_bytes = 128 * 1024;
 
+/// A place to jump to: the compiler's own setjmp saves no signal mask, which would cost a call of
+/// the kernel, and no sanitizer looks at it, which would cost more.
+using Jump = void* [5];
+
 struct Fiber {
   ucontext_t begin{};
-  jmp_buf at{};  // where it waits; no signal mask is saved, which would cost a call of the kernel
+  Jump at{};  // where it waits
   std::unique_ptr<char[]> stack;
   bool done = false;
 };
@@ -28,7 +31,7 @@ struct Fiber {
 /// The block that the calling thread runs. Fibers live on from block to block.
 struct Block {
   std::vector<Fiber> fibers;
-  jmp_buf scheduler{};
+  Jump scheduler{};
   const std::function<void()>* thread = nullptr;
   std::size_t running = 0;
 };
@@ -47,7 +50,7 @@ void set_thread(std::size_t index) {
 /// Back to the scheduler, until it resumes this fiber.
 void leave() {
   Block& state = block_state;
-  if (_setjmp(state.fibers[state.running].at) == 0) _longjmp(state.scheduler, 1);
+  if (__builtin_setjmp(state.fibers[state.running].at) == 0) __builtin_longjmp(state.scheduler, 1);
 }
 
 void enter() {
@@ -64,8 +67,8 @@ void resume(std::size_t index) {
   block_state.running = index;
   set_thread(index);
   Fiber& fiber = block_state.fibers[index];
-  if (_setjmp(block_state.scheduler) != 0) return;
-  if (fiber.stack) _longjmp(fiber.at, 1);
+  if (__builtin_setjmp(block_state.scheduler) != 0) return;
+  if (fiber.stack) __builtin_longjmp(fiber.at, 1);
   fiber.stack = std::make_unique_for_overwrite<char[]>(stack_bytes);
   getcontext(&fiber.begin);
   fiber.begin.uc_stack.ss_sp = fiber.stack.get();
