@@ -97,6 +97,7 @@ train::RunFacts facts_of(const train::RunConfig& config, const TrainJob& job, in
   train::RunFacts facts;
   facts.version = version;
   facts.ranks = ranks;
+  facts.device = job.device ? job.device->device() : "cpu";
   facts.parameters = job.network->shape().parameters();
   facts.plan_digest = job.plan->digest();
   facts.checkpoint.divide_by = job.data.train->divisor();

@@ -90,8 +90,8 @@ void make_weights(const train::RunConfig& config, const nn::NetworkShape& shape,
   comm::Communicator& batch = train::Groups(*job.mesh).batch;
   const auto rows =
       std::max(test_rows, train::rows_needed(train::Exchange::partial_sums, *job.plan));
-  require_memory(shape, {.prefetched_rows = prefetched_rows(config, *job.plan) + rows},
-                 batch.place(), narrower);
+  const std::uint64_t staged = (config.prefetch + 2) * job.plan->largest_piece();
+  require_memory(shape, {.prefetched_rows = staged + rows}, batch.place(), narrower);
   job.device_options->rows = rows;
   job.products = job.device_options->strict ? make_strict_products(Simd::automatic)
                                             : make_library_products<float>();

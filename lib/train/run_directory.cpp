@@ -92,6 +92,7 @@ void RunDirectory::finish(const RunReport& report) {
   const auto& seconds = report.step_seconds;
   const ordered_json summary = {{"version", facts_.version},
                                 {"ranks", facts_.ranks},
+                                {"device", facts_.device},
                                 {"parameters", facts_.parameters},
                                 {"steps", report.steps},
                                 {"examples", report.examples},

@@ -17,6 +17,7 @@ namespace lockstep::train {
 struct RunFacts {
   std::string version;
   int ranks = 1;
+  std::string device = "cpu";  ///< of rank 0
   std::uint64_t parameters = 0;
   std::uint64_t plan_digest = 0;
   CheckpointInfo checkpoint = {};  ///< step and examples are filled in when one is saved

@@ -23,7 +23,7 @@ DEFAULTS = {
     "leaf": "auto", "exchange": "auto", "sentinel-steps": 16, "backend": "auto", "ranks": 1, "device": "auto", "threads": "auto",
     "resume": "none", "checkpoint-every": "end", "hash-every": "none", "audit-every": "none", "progress": "auto",
 }
-SUMMARY = {"version", "ranks", "parameters", "steps", "examples", "epochs", "step_seconds",
+SUMMARY = {"version", "ranks", "device", "parameters", "steps", "examples", "epochs", "step_seconds",
            "startup_seconds", "examples_per_second", "weights_hash", "plan_digest",
            "peak_rss_bytes"}
 EPOCH = {"epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "seconds",

@@ -42,6 +42,7 @@ class Device(command.CommandTest):
         self.assert_same(run)
         self.assertRegex(run.result.out, r"device +cuda, .* \(0000:..:00.0\) on rank 0\n")
         self.assertRegex(run.result.out, "strict products in float32")
+        self.assertRegex(run.summary["device"], r"\(0000:..:00.0\)$")
         self.assertNotIn("warn", run.result.err)
 
     def test_one_rank_over_nccl(self):
