@@ -9,7 +9,7 @@ set(LOCKSTEP_PRIVATE_HEADERS
     collectives/rank_order.hpp
     data/checks.hpp data/crc32c.hpp data/csv_rows.hpp data/glyphs.hpp data/gzip.hpp
     data/listing.hpp data/number_text.hpp data/wire.hpp
-    lib/nn/windows.hpp lib/optim/adam_kernel.hpp
+    lib/nn/windows.hpp lib/numerics/strict_math-inl.hpp lib/optim/adam_kernel.hpp
     lib/train/audit.hpp lib/train/canonical_steps.hpp lib/train/gathered_results.hpp
     lib/train/json_fields.hpp lib/train/saved_shape.hpp lib/train/slice_update.hpp)
 
