@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "tests/fakes/cuda/fibers.hpp"
@@ -63,6 +64,20 @@ int machine_device(int device) {
   return visible.empty() ? device : visible[static_cast<std::size_t>(device)];
 }
 
+int chosen_machine_device() { return machine_device(current_device); }
+
+/// What every device since 2012 can launch.
+bool fits_device(const cudaLaunchConfig_t& config) {
+  constexpr unsigned most_x = 0x7fffffff;
+  constexpr unsigned most_other = 65535;
+  constexpr unsigned most_threads = 1024;
+  constexpr unsigned most_deep = 64;
+  const auto [blocks_x, blocks_y, blocks_z] = config.gridDim;
+  const auto [x, y, z] = config.blockDim;
+  return blocks_x <= most_x && blocks_y <= most_other && blocks_z <= most_other && z <= most_deep &&
+         std::size_t{x} * y * z <= most_threads && std::size_t{x} * y * z > 0;
+}
+
 void count_object(std::ptrdiff_t change) {
   const std::lock_guard lock(state().mutex);
   state().objects += static_cast<std::size_t>(change);
@@ -99,6 +114,12 @@ cudaError_t take_back(void* memory, cudaMemoryType type) {
   return cudaSuccess;
 }
 
+/// Whether `memory` was given out here: the device's, or pinned.
+bool is_known(const void* memory, std::size_t bytes) {
+  const std::lock_guard lock(state().mutex);
+  return find(memory, bytes) != nullptr;
+}
+
 /// Whether `memory` is what a copy may touch: the device's, or any of the host's.
 bool is_device(const void* memory, std::size_t bytes) {
   const std::lock_guard lock(state().mutex);
@@ -114,9 +135,19 @@ struct CUgraph_st {
 struct CUgraphExec_st {
   std::vector<Work> work;
 };
+/// What is recorded meanwhile, shared by its streams.
+struct Capture {
+  CUstream_st* origin = nullptr;
+  std::thread::id thread;
+  std::vector<Work> work;
+  std::set<CUstream_st*> streams;
+  std::set<CUstream_st*> unjoined;  // those that have work for which the origin does not wait
+  bool valid = true;
+};
 struct CUstream_st {
+  int device = 0;
   std::deque<Work> queue;
-  std::shared_ptr<CUgraph_st> capture;  // shared by the streams of one capture
+  std::shared_ptr<Capture> capture;
 };
 /// What an event marked last.
 struct Mark {
@@ -124,15 +155,32 @@ struct Mark {
   bool reached = false;
 };
 struct CUevent_st {
+  int device = 0;
   std::shared_ptr<Mark> mark;
-  std::shared_ptr<CUgraph_st> capture;
+  std::weak_ptr<Capture> capture;  // none once it has ended
+  CUstream_st* recorded_in = nullptr;
 };
 
 namespace {
 
+thread_local std::shared_ptr<Capture> captured_by_thread;
+
+/// What a capture does not survive.
+cudaError_t spoil(Capture& capture, cudaError_t error) {
+  capture.valid = false;
+  return remember(error);
+}
+
+/// For calls that may wait for the device: refused where the thread captures.
+cudaError_t refused_in_capture() {
+  if (!captured_by_thread) return cudaSuccess;
+  return spoil(*captured_by_thread, cudaErrorStreamCaptureUnsupported);
+}
+
 void add(CUstream_st* stream, Work work) {
   if (stream->capture) {
     stream->capture->work.push_back(std::move(work));
+    if (stream != stream->capture->origin) stream->capture->unjoined.insert(stream);
   } else {
     stream->queue.push_back(std::move(work));
   }
@@ -211,7 +259,7 @@ void set_visible(std::vector<int> devices) {
   current_device = 0;
 }
 
-int chosen_device() { return machine_device(current_device); }
+int chosen_device() { return chosen_machine_device(); }
 
 std::size_t live_objects() {
   const std::lock_guard lock(state().mutex);
@@ -223,9 +271,15 @@ std::size_t live_objects() {
 // Every function notes its call first, and ends there where it was asked to fail.
 #define FAKE(function) \
   if (const auto failed = fake_cuda::note(function); failed != cudaSuccess) return failed
+#define REFUSE_IN_CAPTURE \
+  if (const auto refused = refused_in_capture(); refused != cudaSuccess) return refused
 
 const char* cudaGetErrorName(cudaError_t error) {
   switch (error) {
+    case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
+    case cudaErrorStreamCaptureInvalidated: return "cudaErrorStreamCaptureInvalidated";
+    case cudaErrorStreamCaptureUnjoined: return "cudaErrorStreamCaptureUnjoined";
+    case cudaErrorStreamCaptureIsolation: return "cudaErrorStreamCaptureIsolation";
     case cudaSuccess: return "cudaSuccess";
     case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
     case cudaErrorIllegalAddress: return "cudaErrorIllegalAddress";
@@ -287,18 +341,22 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
 
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   FAKE("cudaMalloc");
+  REFUSE_IN_CAPTURE;
   return remember(give(memory, bytes, cudaMemoryTypeDevice));
 }
 cudaError_t cudaFree(void* memory) {
   FAKE("cudaFree");
+  REFUSE_IN_CAPTURE;
   return remember(take_back(memory, cudaMemoryTypeDevice));
 }
 cudaError_t cudaMallocHost(void** memory, std::size_t bytes) {
   FAKE("cudaMallocHost");
+  REFUSE_IN_CAPTURE;
   return remember(give(memory, bytes, cudaMemoryTypeHost));
 }
 cudaError_t cudaFreeHost(void* memory) {
   FAKE("cudaFreeHost");
+  REFUSE_IN_CAPTURE;
   return remember(take_back(memory, cudaMemoryTypeHost));
 }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* memory) {
@@ -321,6 +379,9 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
   if (kind != cudaMemcpyDefault && (asked_to != to_device || asked_from != from_device)) {
     return remember(cudaErrorInvalidValue);
   }
+  if (stream->capture && !(is_known(to, bytes) && is_known(from, bytes))) {  // pageable
+    return spoil(*stream->capture, cudaErrorStreamCaptureUnsupported);
+  }
   fake_cuda::enqueue(stream, [=] { std::memcpy(to, from, bytes); });
   return cudaSuccess;
 }
@@ -334,6 +395,7 @@ cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStre
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned /*flags*/) {
   FAKE("cudaStreamCreateWithFlags");
   *stream = new CUstream_st;
+  (*stream)->device = chosen_machine_device();
   count_object(1);
   return cudaSuccess;
 }
@@ -346,7 +408,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   FAKE("cudaStreamSynchronize");
-  if (stream->capture) return remember(cudaErrorStreamCaptureUnsupported);
+  if (stream->capture) return spoil(*stream->capture, cudaErrorStreamCaptureUnsupported);
   wait_until([&] {
     while (!stream->queue.empty() && advance(stream)) {
     }
@@ -356,13 +418,25 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   FAKE("cudaStreamQuery");
+  if (stream->capture) return spoil(*stream->capture, cudaErrorStreamCaptureUnsupported);
   if (!stream->queue.empty()) advance(stream);  // a device would get on meanwhile
   return stream->queue.empty() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned /*flags*/) {
   FAKE("cudaStreamWaitEvent");
-  if (event->capture) {  // fork or join: work stands in the order in which it was recorded
-    stream->capture = event->capture;
+  const auto capture = event->capture.lock();
+  if (capture) {  // fork or join: work stands in the order in which it was recorded
+    if (stream->capture && stream->capture != capture) {
+      return spoil(*capture, cudaErrorStreamCaptureMerge);
+    }
+    capture->unjoined.erase(event->recorded_in);
+    if (!stream->capture) {
+      stream->capture = capture;
+      capture->streams.insert(stream);
+    }
+    if (stream != capture->origin) capture->unjoined.insert(stream);
+  } else if (stream->capture && event->mark) {
+    return spoil(*stream->capture, cudaErrorStreamCaptureIsolation);
   } else if (event->mark && event->mark->stream != stream) {
     add(stream, [mark = event->mark] { return advance_to(*mark); });
   }
@@ -370,14 +444,27 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode /*mode*/) {
   FAKE("cudaStreamBeginCapture");
-  if (stream->capture) return remember(cudaErrorStreamCaptureUnsupported);
-  stream->capture = std::make_shared<CUgraph_st>();
+  if (stream->capture || captured_by_thread) return remember(cudaErrorStreamCaptureUnsupported);
+  stream->capture = captured_by_thread = std::make_shared<Capture>();
+  stream->capture->origin = stream;
+  stream->capture->thread = std::this_thread::get_id();
+  stream->capture->streams.insert(stream);
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   FAKE("cudaStreamEndCapture");
-  if (!stream->capture) return remember(cudaErrorInvalidValue);
-  *graph = new CUgraph_st(std::move(*std::exchange(stream->capture, nullptr)));
+  *graph = nullptr;
+  const auto capture = stream->capture;
+  if (!capture) return remember(cudaErrorInvalidValue);
+  if (capture->thread != std::this_thread::get_id()) {
+    return spoil(*capture, cudaErrorStreamCaptureWrongThread);
+  }
+  if (capture->origin != stream) return spoil(*capture, cudaErrorStreamCaptureUnmatched);
+  for (CUstream_st* one : capture->streams) one->capture = nullptr;
+  captured_by_thread = nullptr;
+  if (!capture->valid) return remember(cudaErrorStreamCaptureInvalidated);
+  if (!capture->unjoined.empty()) return remember(cudaErrorStreamCaptureUnjoined);
+  *graph = new CUgraph_st{std::move(capture->work)};
   count_object(1);
   return cudaSuccess;
 }
@@ -385,6 +472,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned /*flags*/) {
   FAKE("cudaEventCreateWithFlags");
   *event = new CUevent_st;
+  (*event)->device = chosen_machine_device();
   count_object(1);
   return cudaSuccess;
 }
@@ -397,7 +485,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   FAKE("cudaEventRecord");
+  if (event->device != stream->device) return remember(cudaErrorInvalidResourceHandle);
   event->capture = stream->capture;
+  event->recorded_in = stream;
   if (stream->capture) return cudaSuccess;
   event->mark = std::make_shared<Mark>(Mark{stream});
   fake_cuda::enqueue(stream, [mark = event->mark] { mark->reached = true; });
@@ -405,11 +495,13 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   FAKE("cudaEventSynchronize");
+  if (const auto capture = event->capture.lock()) return spoil(*capture, cudaErrorCapturedEvent);
   if (event->mark) wait_until([&] { return advance_to(*event->mark); });
   return last_error;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   FAKE("cudaEventQuery");
+  if (const auto capture = event->capture.lock()) return spoil(*capture, cudaErrorCapturedEvent);
   // A device would get on meanwhile.
   if (event->mark && !event->mark->reached && !event->mark->stream->queue.empty()) {
     advance(event->mark->stream);
@@ -426,6 +518,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
   FAKE("cudaGraphLaunch");
+  if (stream->capture) return spoil(*stream->capture, cudaErrorStreamCaptureUnsupported);
   for (const Work& work : graph->work) add(stream, work);
   return cudaSuccess;
 }
@@ -444,6 +537,10 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
 
 cudaError_t fake_cuda_launch(const cudaLaunchConfig_t& config, std::function<void()> thread) {
   FAKE("kernel");
+  if (config.stream->device != chosen_machine_device()) {
+    return remember(cudaErrorInvalidResourceHandle);
+  }
+  if (!fits_device(config)) return remember(cudaErrorInvalidConfiguration);
   const bool descending = order == fake_cuda::Order::descending;
   fake_cuda::enqueue(config.stream, [config, descending, thread = std::move(thread)] {
     gridDim = config.gridDim;

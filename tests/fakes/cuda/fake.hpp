@@ -4,7 +4,9 @@
 // what compute-sanitizer would. Work is queued by stream and runs only when the host waits for it
 // (or another stream does), so that a missing wait shows stale values. The threads of a block run
 // one after the other and change places at barriers, in an order that tests turn round: a missing
-// barrier then gives other values. Copies that do not touch device memory as they should fail.
+// barrier then gives other values. Copies that do not touch device memory as they should fail, and
+// so does what a device would refuse: what may not be captured, grids beyond its limits, streams of
+// another device.
 //
 // Each rank of a test is a thread with streams of its own; a stream is used by one thread.
 #pragma once
