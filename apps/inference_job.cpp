@@ -89,6 +89,10 @@ InferenceJob make_inference_job(const Arguments& arguments, const train::RunConf
   comm::together(comm, [&] {
     require_words(arguments);
     job.device_options = device_options(config, static_cast<std::uint64_t>(comm.size()));
+    if (config.backend == "nccl") {
+      throw ConfigError("backend nccl: there is nothing to exchange between devices here",
+                        "leave --backend out");
+    }
     train::mesh_of(config, static_cast<std::uint64_t>(comm.size()));
     job.saved = train::read_description(train::find_checkpoint(arguments.operand));
     job.test = open_test_set(config, job.saved);

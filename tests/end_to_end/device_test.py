@@ -95,6 +95,8 @@ class Device(command.CommandTest):
             found = self.succeed("evaluate", *what, "--json --device cuda --share-device",
                                  **devices(1), **world)
             self.assertEqual(json.loads(found.out), expected)
+        refused = command.run("evaluate", *what, "--device cuda --backend nccl", **devices(1))
+        self.assert_refused(refused, 2, ["backend nccl", "leave --backend out"])
         tables = []
         for device in ("", "--device cuda"):
             output = self.folder / "p.csv"

@@ -57,13 +57,26 @@ bool Event::reached() const {
   return true;
 }
 
+namespace {
+
+void pin(void** memory, std::size_t bytes) {
+  const cudaError_t error = cudaMallocHost(memory, bytes);
+  if (error != cudaErrorMemoryAllocation) return check(error, "cudaMallocHost");
+  cudaGetLastError();  // the next call is not to blame
+  throw ConfigError(
+      "cudaMallocHost: no more of the host's memory can be pinned for a device",
+      "use narrower layers or a smaller --batch-size, or raise the limit of the job's memory");
+}
+
+}  // namespace
+
 void* allocate(Where where, std::size_t bytes) {
   void* memory = nullptr;
   if (bytes == 0) return memory;
   if (where == Where::device) {
     check(cudaMalloc(&memory, bytes), "cudaMalloc");
   } else {
-    check(cudaMallocHost(&memory, bytes), "cudaMallocHost");
+    pin(&memory, bytes);
   }
   return memory;
 }

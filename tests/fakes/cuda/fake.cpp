@@ -164,6 +164,7 @@ struct CUevent_st {
 namespace {
 
 thread_local std::shared_ptr<Capture> captured_by_thread;
+thread_local std::set<CUstream_st*> streams_of_thread;
 
 /// What a capture does not survive.
 cudaError_t spoil(Capture& capture, cudaError_t error) {
@@ -175,6 +176,12 @@ cudaError_t spoil(Capture& capture, cudaError_t error) {
 cudaError_t refused_in_capture() {
   if (!captured_by_thread) return cudaSuccess;
   return spoil(*captured_by_thread, cudaErrorStreamCaptureUnsupported);
+}
+
+void end_capture(const std::shared_ptr<Capture>& capture) {
+  if (!capture) return;
+  for (CUstream_st* one : capture->streams) one->capture = nullptr;
+  captured_by_thread = nullptr;
 }
 
 void add(CUstream_st* stream, Work work) {
@@ -207,6 +214,17 @@ void wait_until(Condition condition) {
   while (!condition()) std::this_thread::sleep_for(std::chrono::microseconds(20));
 }
 
+/// Memory is freed when all that may use it is done.
+void finish_work() {
+  for (CUstream_st* stream : streams_of_thread) {
+    wait_until([&] {
+      while (!stream->queue.empty() && advance(stream)) {
+      }
+      return stream->queue.empty();
+    });
+  }
+}
+
 Work at_once(std::function<void()> work) {
   return [work = std::move(work)] {
     work();
@@ -228,6 +246,11 @@ void set_order(Order asked) { order = asked; }
 void fail(const std::string& function, cudaError_t error, int count) {
   const std::lock_guard lock(state().mutex);
   state().failures.push_back({function, error, count});
+}
+
+void fail_no_more() {
+  const std::lock_guard lock(state().mutex);
+  state().failures.clear();
 }
 
 std::vector<std::string> take_log() {
@@ -347,6 +370,7 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
 cudaError_t cudaFree(void* memory) {
   FAKE("cudaFree");
   REFUSE_IN_CAPTURE;
+  finish_work();
   return remember(take_back(memory, cudaMemoryTypeDevice));
 }
 cudaError_t cudaMallocHost(void** memory, std::size_t bytes) {
@@ -357,6 +381,7 @@ cudaError_t cudaMallocHost(void** memory, std::size_t bytes) {
 cudaError_t cudaFreeHost(void* memory) {
   FAKE("cudaFreeHost");
   REFUSE_IN_CAPTURE;
+  finish_work();
   return remember(take_back(memory, cudaMemoryTypeHost));
 }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* memory) {
@@ -396,12 +421,14 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned /*flags*/) 
   FAKE("cudaStreamCreateWithFlags");
   *stream = new CUstream_st;
   (*stream)->device = chosen_machine_device();
+  streams_of_thread.insert(*stream);
   count_object(1);
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   FAKE("cudaStreamDestroy");
   if (stream == nullptr) return cudaErrorInvalidValue;
+  streams_of_thread.erase(stream);
   delete stream;
   count_object(-1);
   return cudaSuccess;
@@ -452,16 +479,19 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode /*
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  FAKE("cudaStreamEndCapture");
   *graph = nullptr;
   const auto capture = stream->capture;
+  if (const auto failed = fake_cuda::note("cudaStreamEndCapture"); failed != cudaSuccess) {
+    if (capture) capture->valid = false;
+    end_capture(capture);
+    return failed;
+  }
   if (!capture) return remember(cudaErrorInvalidValue);
   if (capture->thread != std::this_thread::get_id()) {
     return spoil(*capture, cudaErrorStreamCaptureWrongThread);
   }
   if (capture->origin != stream) return spoil(*capture, cudaErrorStreamCaptureUnmatched);
-  for (CUstream_st* one : capture->streams) one->capture = nullptr;
-  captured_by_thread = nullptr;
+  end_capture(capture);
   if (!capture->valid) return remember(cudaErrorStreamCaptureInvalidated);
   if (!capture->unjoined.empty()) return remember(cudaErrorStreamCaptureUnjoined);
   *graph = new CUgraph_st{std::move(capture->work)};

@@ -2,11 +2,11 @@
 //
 // Device memory is the host's, filled with NaN when it is given out, so that AddressSanitizer sees
 // what compute-sanitizer would. Work is queued by stream and runs only when the host waits for it
-// (or another stream does), so that a missing wait shows stale values. The threads of a block run
-// one after the other and change places at barriers, in an order that tests turn round: a missing
-// barrier then gives other values. Copies that do not touch device memory as they should fail, and
-// so does what a device would refuse: what may not be captured, grids beyond its limits, streams of
-// another device.
+// (or another stream does), or frees memory, so that a missing wait shows stale values. The threads
+// of a block run one after the other and change places at barriers, in an order that tests turn
+// round: a missing barrier then gives other values. Copies that do not touch device memory as they
+// should fail, and so does what a device would refuse: what may not be captured, grids beyond its
+// limits, streams of another device.
 //
 // Each rank of a test is a thread with streams of its own; a stream is used by one thread.
 #pragma once
@@ -48,6 +48,9 @@ void enqueue(cudaStream_t stream, std::function<void()> work);
 /// Enqueues what may have to wait for another rank: `work` returns false as long as it cannot end,
 /// and is then called again. Whoever only asks whether a stream got on does not wait for it.
 void enqueue_until(cudaStream_t stream, std::function<bool()> work);
+
+/// Forgets the failures that were asked for and did not come.
+void fail_no_more();
 
 /// Bytes, streams, events and graphs that are not given back yet.
 std::size_t live_objects();

@@ -141,3 +141,28 @@ TEST_CASE("device: a gradient that is not finite ends training", "[device][train
   run.device = on_device(DeviceExchange::automatic);
   REQUIRE_THROWS_WITH(per_rank(2, run), Catch::Contains("training diverged"));
 }
+
+TEST_CASE("device: a call that fails on one rank ends all, and nothing is left",
+          "[device][train]") {
+  fake_cuda::set_devices(2);
+  const bool canonical = GENERATE(true, false);
+  const std::string function = GENERATE("cudaGraphLaunch", "cudaStreamEndCapture",
+                                        "cudaEventRecord", "cudaMalloc", "cudaMallocHost");
+  const auto objects = fake_cuda::live_objects();
+  ToyRun run{.batch_size = 60, .canonical = canonical, .epochs = 1};
+  run.device = on_device(DeviceExchange::staged, canonical);
+  int failed = 0;
+  for (int count = 1; count <= 12; ++count) {
+    CAPTURE(canonical, function, count);
+    fake_cuda::fail(function, cudaErrorMemoryAllocation, count);
+    try {
+      per_rank(2, run);
+    } catch (const Error& error) {
+      ++failed;
+      REQUIRE_THAT(error.what(), Catch::Contains("memory"));
+    }
+    fake_cuda::fail_no_more();
+    REQUIRE(fake_cuda::live_objects() == objects);
+  }
+  REQUIRE(failed > 0);
+}

@@ -68,6 +68,8 @@ TEST_CASE("device: failures name the call and the device", "[device]") {
   fake_cuda::fail("cudaMalloc", cudaErrorMemoryAllocation);
   REQUIRE_THROWS_WITH(cuda::DeviceBuffer<int>(5),
                       Catch::Contains("cudaMalloc on device 0: the device's memory is used up"));
+  fake_cuda::fail("cudaMallocHost", cudaErrorMemoryAllocation);
+  REQUIRE_THROWS_WITH(cuda::PinnedBuffer<int>(5), Catch::Contains("the host's memory"));
   fake_cuda::fail("kernel", cudaErrorIllegalAddress);
   const cuda::Stream stream;
   REQUIRE_THROWS_WITH(
