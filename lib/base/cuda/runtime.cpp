@@ -14,6 +14,12 @@ void check(cudaError_t error, const char* what) {
     throw ConfigError(where + "the device's memory is used up",
                       "use narrower layers or a smaller --batch-size, or share no device");
   }
+  if (error == cudaErrorNoKernelImageForDevice) {
+    cudaGetLastError();
+    throw ConfigError(
+        where + "this build has no code for devices of its kind",
+        "build with -DCMAKE_CUDA_ARCHITECTURES=native on its host, or use --device cpu");
+  }
   throw DeviceError(where + cudaGetErrorString(error) + " (" + cudaGetErrorName(error) + ")");
 }
 

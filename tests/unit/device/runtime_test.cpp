@@ -75,6 +75,10 @@ TEST_CASE("device: failures name the call and the device", "[device]") {
   REQUIRE_THROWS_WITH(
       cuda::launch("forward", add_neighbour, {dim3(1), dim3(64)}, stream, nullptr, nullptr),
       Catch::Contains("forward on device 0: an illegal memory access"));
+  fake_cuda::fail("kernel", cudaErrorNoKernelImageForDevice);
+  REQUIRE_THROWS_AS(
+      cuda::launch("forward", add_neighbour, {dim3(1), dim3(64)}, stream, nullptr, nullptr),
+      ConfigError);
   cudaGetLastError();
 }
 
