@@ -23,8 +23,8 @@ struct DeviceError : Error {
       : Error(ExitCode::internal, problem, "look into the kernel's log (dmesg) for Xid messages") {}
 };
 
-/// Throws DeviceError that names `what` and the device; ConfigError (2) where memory is used up, and
-/// for devices that this build has no code for.
+/// Throws DeviceError that names `what` and the device; ConfigError (2) where memory is used up,
+/// and for devices that this build has no code for.
 void check(cudaError_t error, const char* what);
 
 /// Makes `device` the calling thread's: the first call of every rank.
