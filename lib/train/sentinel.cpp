@@ -22,22 +22,29 @@ Sentinel::Sentinel(const nn::Network<float>& network, comm::Communicator& comm, 
       hashes_(static_cast<std::size_t>(comm.size())) {}
 
 Slice Sentinel::due(std::uint64_t step) const noexcept {
-  if (comm_.size() == 1) return {};
   const std::size_t all = network_.parameters().values().size();
   const std::size_t each = all / parts_ + (all % parts_ == 0 ? 0 : 1);
   const std::size_t first = std::min(all, step % parts_ * each);
   return {first, std::min(all, first + each)};
 }
 
-void Sentinel::check(std::uint64_t step) {
+std::uint64_t Sentinel::hash(Slice part, Step& update) {
+  if (!by_steps_) by_steps_ = comm_.all_agree(update.hash_of_weights({}).has_value());
+  if (*by_steps_) return *update.hash_of_weights(part);
+  update.show_weights(part);
+  return hash_of_weights(network_.parameters().values().subspan(part.first, part.size()));
+}
+
+void Sentinel::check(std::uint64_t step, Step& update) {
   if (comm_.size() == 1) return;
   const Slice part = due(step);
-  hashes_[static_cast<std::size_t>(comm_.rank())] =
-      hash_of_weights(network_.parameters().values().subspan(part.first, part.size()));
+  hashes_[static_cast<std::size_t>(comm_.rank())] = hash(part, update);
   comm_.all_gather(std::span(hashes_));
   const bool same = std::all_of(hashes_.begin(), hashes_.end(),
                                 [&](std::uint64_t hash) { return hash == hashes_[0]; });
-  if (!same) report(step, part);
+  if (same) return;
+  update.show_weights(part);
+  report(step, part);
 }
 
 void Sentinel::report(std::uint64_t step, Slice part) {

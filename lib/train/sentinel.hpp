@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "collectives/communicator.hpp"
 #include "lib/nn/network.hpp"
+#include "lib/train/step.hpp"
 
 namespace lockstep::train {
 
@@ -29,23 +31,24 @@ class Sentinel {
   /// Both must outlive the sentinel. `parts` is at least 1.
   Sentinel(const nn::Network<float>& network, comm::Communicator& comm, std::uint64_t parts);
 
-  /// What check(step) reads; nothing where there is nobody to compare with. Local.
-  Slice due(std::uint64_t step) const noexcept;
-
-  /// Compares the part that is due before step `step` (from 1).
+  /// Compares the part that is due before step `step` (from 1) of what `update` computes on: by
+  /// hashes of its own where all ranks' steps have such, else by those of `network`'s block.
   ///
   /// Errors   throws comm::AgreedError (70) on every rank; it names step, tensor and the odd rank,
   ///          by majority; with two ranks both.
   /// Ranks    collective.
-  void check(std::uint64_t step);
+  void check(std::uint64_t step, Step& update);
 
  private:
+  Slice due(std::uint64_t step) const noexcept;
+  std::uint64_t hash(Slice part, Step& update);
   [[noreturn]] void report(std::uint64_t step, Slice part);
 
   const nn::Network<float>& network_;
   comm::Communicator& comm_;
   std::uint64_t parts_;
   std::vector<std::uint64_t> hashes_;
+  std::optional<bool> by_steps_;  // whether all ranks' steps hash; unknown before the first check
 };
 
 }  // namespace lockstep::train

@@ -53,6 +53,10 @@ class Step {
   /// comm::CommError. Adds to `seconds` where the time went.
   virtual StepResult run(const data::Batch& batch, PhaseSeconds& seconds) = 0;
 
+  /// A hash of this slice of the weights, of a kind that such steps have in common; none where it
+  /// is taken of what show_weights() shows. Local.
+  virtual std::optional<std::uint64_t> hash_of_weights(Slice /*slice*/) { return std::nullopt; }
+
   /// Brings this slice of the network's block of weights up to date, where the step computes on
   /// weights that stand elsewhere. Local.
   virtual void show_weights(Slice /*slice*/) {}

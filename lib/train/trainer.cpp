@@ -171,8 +171,7 @@ nn::Tally Trainer::train_step(std::uint64_t epoch, std::uint64_t step, PhaseSeco
   Lap phase;
   const data::Batch batch = next_batch(epoch, step);
   seconds.data = phase.take();
-  update_.show_weights(sentinel_.due(step_ + 1));
-  groups_.fail_together([&] { sentinel_.check(step_ + 1); });
+  groups_.fail_together([&] { sentinel_.check(step_ + 1, update_); });
   seconds.reduce = phase.take();  // whoever is early waits here
   const StepResult result = update_.run(batch, seconds);
   require_finite(std::isfinite(result.tally.loss_sum), step_ + 1, "loss");

@@ -111,7 +111,7 @@ Graph::~Graph() {
 }
 
 void Graph::begin(const Stream& stream) {
-  check(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal),
+  check(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeRelaxed),
         "cudaStreamBeginCapture");
 }
 

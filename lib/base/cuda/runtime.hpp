@@ -174,7 +174,8 @@ class Graph {
   Graph& operator=(const Graph&) = delete;
   ~Graph();
 
-  /// What body() enqueues on `stream`; nothing of it runs yet.
+  /// What body() enqueues on `stream`; nothing of it runs yet. Libraries may meanwhile do what a
+  /// strict capture forbids: load their kernels, when they are used for the first time.
   template <class Body>
   static Graph record(const Stream& stream, const Body& body) {
     begin(stream);

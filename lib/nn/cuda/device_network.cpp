@@ -3,6 +3,7 @@
 #include <string>
 
 #include "lib/nn/cuda/device_loss.hpp"
+#include "lib/numerics/cuda/device_hash.hpp"
 
 namespace lockstep::nn {
 namespace {
@@ -22,7 +23,9 @@ DeviceNetwork::DeviceNetwork(Network<float>& host, std::size_t rows, DeviceProdu
       products_(products),
       values_(host.parameters().values().size()),
       labels_(rows),
-      results_(rows) {
+      results_(rows),
+      hash_(1),
+      hash_on_host_(1) {
   const auto sizes = shape().sizes();
   activations_.emplace_back(rows * shape().features);
   for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -50,6 +53,13 @@ void DeviceNetwork::show(Slice slice, const cuda::Stream& stream) {
   cuda::copy(std::span<const float>(values().subspan(slice.first, slice.size())),
              host_.parameters().values().subspan(slice.first, slice.size()), stream);
   stream.synchronise();
+}
+
+std::uint64_t DeviceNetwork::hash(Slice slice, const cuda::Stream& stream) const {
+  cuda::hash_values(values().subspan(slice.first, slice.size()), hash_.data(), stream);
+  cuda::copy(std::span<const unsigned long long>(hash_.span()), hash_on_host_.span(), stream);
+  stream.synchronise();
+  return *hash_on_host_.data();
 }
 
 Matrix<float> DeviceNetwork::input(std::size_t i, Rows rows) const noexcept {

@@ -36,6 +36,9 @@ class DeviceNetwork {
   /// Copies this slice of the weights to the host's block, and waits.
   void show(Slice slice, const cuda::Stream& stream);
 
+  /// The hash of this slice of the weights (numerics/cuda/device_hash.hpp); waits.
+  std::uint64_t hash(Slice slice, const cuda::Stream& stream) const;
+
   /// [count, features], labels [count], results [count]
   Matrix<float> inputs(std::size_t count) const noexcept { return input(0, {0, count}); }
   std::span<std::int32_t> labels(std::size_t count) const noexcept {
@@ -84,6 +87,8 @@ class DeviceNetwork {
   std::vector<cuda::DeviceBuffer<float>> gradients_;    // of the loss by each layer's output
   cuda::DeviceBuffer<std::int32_t> labels_;
   cuda::DeviceBuffer<ExampleResult> results_;
+  cuda::DeviceBuffer<unsigned long long> hash_;
+  cuda::PinnedBuffer<unsigned long long> hash_on_host_;
 };
 
 }  // namespace lockstep::nn

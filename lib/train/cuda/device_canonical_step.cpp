@@ -50,6 +50,10 @@ class DeviceCanonicalStep final : public Step {
 
   void show_weights(Slice slice) override { network_.show(slice, stream_); }
 
+  std::optional<std::uint64_t> hash_of_weights(Slice slice) override {
+    return network_.hash(slice, stream_);
+  }
+
   StepResult run(const data::Batch& batch, PhaseSeconds& seconds) override {
     Lap phase;
     const std::size_t slot = batches_.take(batch, stream_);
