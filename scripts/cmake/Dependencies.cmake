@@ -11,8 +11,10 @@ macro(lockstep_needs)
 endmacro()
 
 lockstep_needs(Threads)
-set(MPI_CXX_SKIP_MPICXX ON)  # Open MPI 4's C++ bindings are dead weight and warn
-lockstep_needs(MPI COMPONENTS CXX)
+if(LOCKSTEP_MPI)
+  set(MPI_CXX_SKIP_MPICXX ON)  # Open MPI 4's C++ bindings are dead weight and warn
+  lockstep_needs(MPI COMPONENTS CXX)
+endif()
 lockstep_needs(OpenMP COMPONENTS CXX)
 lockstep_needs(ZLIB)
 lockstep_needs(tomlplusplus)

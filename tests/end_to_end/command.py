@@ -13,6 +13,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIME_FACTOR = float(os.environ.get("LOCKSTEP_TIME_FACTOR", "1"))
+MPI = os.environ.get("LOCKSTEP_MPI", "ON") != "OFF"  # as the build under test was configured
 LIMIT = 60.0  # seconds for any one command, before the factor
 SMALL = "--train-limit 600 --test-limit 200 --layers 32 --epochs 1"
 
@@ -37,6 +38,8 @@ def words(*args):
 
 def mpirun(ranks, *args, program=None, options=""):
     """The words of one mpirun; several of them joined by ":" are one job."""
+    if not MPI:
+        raise unittest.SkipTest("the build under test has no MPI (LOCKSTEP_MPI=OFF)")
     return words("mpirun --oversubscribe", f"-n {ranks}", options, Path(program or binary), *args)
 
 
