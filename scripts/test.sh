@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds and tests the presets dev and asan, fuzzes the readers of data, and builds cuda
-# where there is a toolkit.
+# Installs what is missing, builds and tests the presets dev and asan, and fuzzes the readers of data. Where there is a
+# toolkit, builds cuda, whose tests are skipped without a device.
 #   scripts/test.sh             under 20 minutes on two cores
 #   scripts/test.sh --all       tsan as well, the tests labelled slow, and minutes of fuzzing
 # With CI=true a warning in dev is an error. The last line is `N passed, N failed`.
@@ -49,14 +49,12 @@ print("\n".join(notes), end="")
 PYTHON
 }
 
-for preset in "${presets[@]}"; do
-  build "$preset" || continue
+run_tests() {  # run_tests PRESET CTEST_OPTION...: counts what passed and failed
+  local preset=$1 junit=$PWD/build/$1/junit.xml code=0 good=0 bad=0
+  shift
   printf '\n== %s: test\n' "$preset"
-  junit=$PWD/build/$preset/junit.xml
   rm -f "$junit"
-  code=0
-  ctest --preset "$preset" --parallel "$(nproc)" "${selection[@]}" --output-junit "$junit" || code=$?
-  good=0 bad=0
+  ctest --preset "$preset" "$@" --output-junit "$junit" || code=$?
   { read -r good bad && mapfile -t -O "${#notes[@]}" notes; } < <(results "$preset" "$junit") || true
   if [ "${bad:-0}" -eq 0 ] && [ "$code" -ne 0 ]; then  # no tests at all, or ctest itself fell over
     bad=1
@@ -64,6 +62,11 @@ for preset in "${presets[@]}"; do
   fi
   passed=$((passed + ${good:-0})) failed=$((failed + bad))
   notes+=("$preset: ${good:-0} passed, $bad failed")
+}
+
+for preset in "${presets[@]}"; do
+  build "$preset" || continue
+  run_tests "$preset" --parallel "$(nproc)" "${selection[@]}"
 done
 [ ${#selection[@]} -eq 0 ] || notes+=("slow and tsan: skipped, they run with --all")
 
@@ -85,7 +88,7 @@ fi
 
 PATH=$PATH:/usr/local/cuda/bin
 if command -v nvcc >/dev/null; then
-  build cuda lockstep && notes+=("cuda: built, not run")
+  build cuda lockstep gpu_tests && run_tests cuda --label-regex '^gpu$'
 else
   notes+=("cuda: skipped, no nvcc")
 fi

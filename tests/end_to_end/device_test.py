@@ -1,17 +1,39 @@
 """Replicas on devices: the same bits as on the processor, what is refused, what the banner says.
 
 Here the binary's devices are fakes that compute on the processor, as many as FAKE_CUDA_DEVICES
-says. With the preset cuda's binary and GPUs=N in the environment the same tests use N real ones.
+says. With the preset cuda's binary and GPUS=N in the environment the same tests use N real ones;
+with GPUS=visible as many as CUDA would see.
 """
 
 import json
 import os
+import shutil
+import subprocess
 import unittest
 
 import command
 
 FEW = "--train-limit 300 --test-limit 100 --layers 40,24 --epochs 1"
-GPUS = int(os.environ.get("GPUS", "0"))  # 0: fakes
+LAUNCHES = ("threads", "ranks") if command.MPI else ("threads",)
+
+
+def visible():
+    """How many real devices a program sees here."""
+    if not shutil.which("nvidia-smi"):
+        return 0
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+    count = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return count if chosen is None else min(count, len([one for one in chosen.split(",") if one]))
+
+
+ASKED = os.environ.get("GPUS", "fakes")
+GPUS = 0 if ASKED == "fakes" else visible() if ASKED == "visible" else int(ASKED)
+
+
+def setUpModule():
+    if ASKED != "fakes" and GPUS == 0:
+        raise unittest.SkipTest("there is no CUDA device: nvidia-smi lists none")
 
 
 def devices(count):
@@ -19,7 +41,8 @@ def devices(count):
 
 
 def needs(count):
-    return unittest.skipIf(0 < GPUS < count, f"needs {count} devices, there are {GPUS}")
+    few = ASKED != "fakes" and GPUS < count
+    return unittest.skipIf(few, f"needs {count} devices, there are {GPUS}")
 
 
 class Device(command.CommandTest):
@@ -68,9 +91,10 @@ class Device(command.CommandTest):
 
     @needs(2)
     def test_a_device_each_staged(self):
-        for options in ({"ranks": 2, "count": 2}, {"threads": 2, "count": 2}):
-            backend = "--backend mpi" if "ranks" in options else "--backend threads"
-            self.assert_same(self.on_device(backend, name=backend.split()[1], **options))
+        for launch in LAUNCHES:
+            backend = "mpi" if launch == "ranks" else "threads"
+            self.assert_same(self.on_device("--backend", backend, name=backend, count=2,
+                                            **{launch: 2}))
 
     def test_policies(self):
         for name, policy in (("off", "--shard-policy off"), ("odd", "--batch-size 37 --leaf 5")):
@@ -110,12 +134,12 @@ class Device(command.CommandTest):
             ("--backend nccl --share-device", 2, 1, ["backend nccl", "share a device"]),
             ("--model lenet --layers 700,500", 1, 1, ["layer 0", "--device cpu"]),
         ]
-        if GPUS == 0:
+        if ASKED == "fakes":
             cases += [("", 1, 0, ["no", "device"]), ("", 3, 2, ["--share-device"])]
         for settings, ranks, count, needles in cases:
             if GPUS > 0 and count != GPUS:
                 continue
-            for launch in ("threads", "ranks"):
+            for launch in LAUNCHES:
                 with self.subTest(settings=settings, ranks=ranks, devices=count, launch=launch):
                     result = command.run("train", FEW, settings, "--device cuda --progress off",
                                          "--run-dir", self.folder / "refused", **devices(count),

@@ -8,7 +8,6 @@
 
 #include "lib/numerics/leaf_tree.hpp"
 #include "lib/optim/cuda/device_adam.hpp"
-#include "tests/fakes/cuda/fake.hpp"
 #include "tests/unit/device/device_memory.hpp"
 
 using namespace lockstep;
@@ -138,10 +137,7 @@ TEST_CASE("device: a recorded update takes the factors of the step in which it r
     REQUIRE(slice.update_here(128 + step));
     slice.require_same(stream);
     std::fill(slice.parts.begin(), slice.parts.end(), step < 3 ? 1e-20F : 0.0F);
-    cuda::PinnedBuffer<float> host(slice.parts.size());
-    std::copy(slice.parts.begin(), slice.parts.end(), host.span().begin());
-    cuda::copy(host.span(), slice.part_memory.span(), stream);
-    stream.synchronise();
+    slice.part_memory.write(slice.parts, stream);
   }
 }
 

@@ -11,7 +11,7 @@
 #include "data/byte_scale.hpp"
 #include "lib/nn/cuda/device_loss.hpp"
 #include "lib/numerics/cuda/elementwise.hpp"
-#include "tests/fakes/cuda/fake.hpp"
+#include "tests/support/device.hpp"
 #include "tests/unit/device/device_memory.hpp"
 
 using namespace lockstep;
@@ -81,7 +81,7 @@ void require_same(const Outcome& device, const Outcome& processor) {
 }  // namespace
 
 TEST_CASE("device: the loss has the processor's bits", "[device]") {
-  fake_cuda::set_order(GENERATE(fake_cuda::Order::ascending, fake_cuda::Order::descending));
+  test::set_thread_order(GENERATE(from_range(test::thread_orders())));
   for (const std::size_t classes : {1, 2, 10, 64, 65, 300, 2500}) {
     for (const std::size_t rows : {0, 1, 7, 64}) {
       if (rows * classes > 20000) continue;
@@ -90,7 +90,7 @@ TEST_CASE("device: the loss has the processor's bits", "[device]") {
       require_same(on_device(b), on_processor(b));
     }
   }
-  fake_cuda::set_order(fake_cuda::Order::ascending);
+  test::set_thread_order(test::thread_orders().front());
 }
 
 TEST_CASE("device: the loss of logits that are not finite is the processor's", "[device]") {

@@ -1,135 +1,14 @@
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <limits>
-#include <random>
 #include <vector>
 
-#include "lib/base/aligned.hpp"
-#include "lib/numerics/cuda/device_products.hpp"
-#include "lib/numerics/strict.hpp"
-#include "tests/fakes/cuda/fake.hpp"
-#include "tests/unit/device/device_memory.hpp"
+#include "tests/support/device.hpp"
+#include "tests/unit/device/strict_case.hpp"
 
 using namespace lockstep;
+using namespace lockstep::test;
 
 namespace {
-
-enum class Values { ordinary, special };
-
-void fill(std::span<float> values, std::mt19937& random, Values kind) {
-  const float special[] = {-0.0F,
-                           1e-40F,
-                           -1e-45F,
-                           3e38F,
-                           -1e-38F,
-                           std::numeric_limits<float>::infinity(),
-                           -std::numeric_limits<float>::infinity(),
-                           -std::numeric_limits<float>::quiet_NaN()};
-  for (float& value : values) {
-    value = std::normal_distribution<float>()(random);
-    if (random() % 4 == 0) value = random() % 2 == 0 ? 0.0F : -0.0F;
-    if (kind == Values::special && random() % 200 == 0) value = special[random() % 8];
-    // Products below the least number: chains that begin with -0.
-    if (kind == Values::special && random() % 2 == 0) value *= 1e-30F;
-  }
-}
-
-/// One layer and one batch, here and on the device.
-struct Case {
-  std::size_t rows, inputs, outputs, leaf;
-  Panels layout{inputs, outputs};
-  std::vector<float> x, dz;
-  AlignedBuffer<float> w, bias;
-
-  Case(std::size_t b, std::size_t i, std::size_t o, std::size_t l, Values kind)
-      : rows(b),
-        inputs(i),
-        outputs(o),
-        leaf(l),
-        x(b * i),
-        dz(b * o),
-        w(layout.size()),
-        bias(round_to_unit(o)) {
-    std::mt19937 random(static_cast<unsigned>(b * 1000003 + i * 1009 + o * 31 + l));
-    std::vector<float> logical(i * o);
-    fill(logical, random, kind);
-    fill(bias.span().first(o), random, kind);
-    fill(x, random, kind);
-    fill(dz, random, kind);
-    to_panels({logical.data(), i, o}, layout, w.span());
-  }
-
-  Matrix<const float> xs() const { return {x.data(), rows, inputs}; }
-  Matrix<const float> dzs() const { return {dz.data(), rows, outputs}; }
-  PanelWeights weights() const { return {layout, w.span()}; }
-};
-
-struct Results {
-  std::vector<float> y, dx, dw, db;
-};
-
-Results on_processor(const Case& c, Activation activation) {
-  const StrictProducts& p = strict_products(Simd::automatic);
-  AlignedBuffer<float> dw(c.layout.size());
-  AlignedBuffer<float> db(round_to_unit(c.outputs));
-  AlignedBuffer<float> scratch(strict_scratch_size(c.rows, c.outputs));
-  Results r{std::vector<float>(c.rows * c.outputs), std::vector<float>(c.rows * c.inputs), {}, {}};
-  p.forward(c.xs(), c.weights(), c.bias.span(), activation, {r.y.data(), c.rows, c.outputs},
-            Chain::begins);
-  p.backward_input(c.dzs(), c.weights(), c.xs(), activation, {r.dx.data(), c.rows, c.inputs},
-                   Chain::begins, scratch.span());
-  p.backward_weights(c.xs(), c.dzs(), c.leaf, c.layout.all(), dw.span(), scratch.span());
-  p.backward_bias(c.dzs(), c.leaf, {0, db.size()}, db.span(), scratch.span());
-  r.dw.assign(dw.span().begin(), dw.span().end());
-  r.db.assign(db.span().begin(), db.span().end());
-  return r;
-}
-
-/// A case's operands and results in device memory.
-struct OnDevice {
-  const Case& c;
-  Guarded<float> x{c.x}, dz{c.dz}, w{c.w.span()}, bias{c.bias.span()};
-  Guarded<float> y{std::vector<float>(c.rows * c.outputs, 7.0F)};
-  Guarded<float> dx{std::vector<float>(c.rows * c.inputs, 7.0F)};
-  Guarded<float> dw{std::vector<float>(c.layout.size(), 7.0F)};
-  Guarded<float> db{std::vector<float>(round_to_unit(c.outputs), 7.0F)};
-
-  void enqueue(DeviceProducts& p, Activation activation, const cuda::Stream& stream) const {
-    const LayerWeights<float> weights{c.inputs, c.outputs, w.span(), bias.span()};
-    const Matrix<const float> xs(x.data(), c.rows, c.inputs);
-    const Matrix<const float> dzs(dz.data(), c.rows, c.outputs);
-    p.forward(xs, weights, activation, {y.data(), c.rows, c.outputs}, stream);
-    p.backward_input(dzs, weights, xs, activation, {dx.data(), c.rows, c.inputs}, stream);
-    p.weight_gradients(xs, dzs, c.leaf, dw.span(), db.span(), stream);
-  }
-  Results read(const cuda::Stream& stream) {
-    Results r{y.read(stream), dx.read(stream), dw.read(stream), db.read(stream)};
-    REQUIRE(y.intact());
-    REQUIRE(dx.intact());
-    REQUIRE(dw.intact());
-    REQUIRE(db.intact());
-    return r;
-  }
-};
-
-void require_same(const Results& device, const Results& processor) {
-  REQUIRE(bits(device.y) == bits(processor.y));
-  REQUIRE(bits(device.dx) == bits(processor.dx));
-  REQUIRE(bits(device.dw) == bits(processor.dw));
-  REQUIRE(bits(device.db) == bits(processor.db));
-}
-
-void compare(const Case& c, Activation activation, bool reserved) {
-  INFO("B " << c.rows << ", I " << c.inputs << ", O " << c.outputs << ", leaf " << c.leaf
-            << (reserved ? ", reserved" : ""));
-  const cuda::Stream stream;
-  const auto products = make_strict_device_products(c.rows);
-  if (reserved) products->reserve(c.inputs, c.outputs);
-  OnDevice device{c};
-  device.enqueue(*products, activation, stream);
-  require_same(device.read(stream), on_processor(c, activation));
-}
 
 /// One sum of products in double, and the sum of their sizes.
 struct Wide {
@@ -148,8 +27,7 @@ struct Wide {
 }  // namespace
 
 TEST_CASE("device: strict products give the processor's bits in any shape", "[device]") {
-  const auto order = GENERATE(fake_cuda::Order::ascending, fake_cuda::Order::descending);
-  fake_cuda::set_order(order);
+  set_thread_order(GENERATE(from_range(thread_orders())));
   // Tiles of rows are 32, 64 or 128 high, those of weights 32 or 128; the fake's device has two
   // multiprocessors.
   const std::size_t shapes[][4] = {
@@ -164,7 +42,7 @@ TEST_CASE("device: strict products give the processor's bits in any shape", "[de
       compare(c, special ? Activation::relu : Activation::identity, special);
     }
   }
-  fake_cuda::set_order(fake_cuda::Order::ascending);
+  set_thread_order(thread_orders().front());
 }
 
 TEST_CASE("device: strict sums over many leaves are the processor's, however they are grouped",
@@ -180,7 +58,7 @@ TEST_CASE("device: strict products of no rows write zeros alone", "[device]") {
   const Case c(0, 5, 17, 4, Values::ordinary);
   const cuda::Stream stream;
   const auto products = make_strict_device_products(4);
-  OnDevice device{c};
+  CaseOnDevice device{c};
   device.enqueue(*products, Activation::relu, stream);
   const auto r = device.read(stream);
   REQUIRE(bits(r.dw) == std::vector<std::uint32_t>(c.layout.size(), 0));
@@ -192,7 +70,7 @@ TEST_CASE("device: strict products are near to those in double", "[device]") {
   const cuda::Stream stream;
   const auto products = make_strict_device_products(c.rows);
   products->reserve(c.inputs, c.outputs);
-  OnDevice device{c};
+  CaseOnDevice device{c};
   device.enqueue(*products, Activation::identity, stream);
   const auto r = device.read(stream);
   const auto w = [&](std::size_t k, std::size_t j) {
@@ -228,15 +106,13 @@ TEST_CASE("device: strict products repeat in a graph", "[device]") {
   const cuda::Stream stream;
   const auto products = make_strict_device_products(c.rows);
   products->reserve(c.inputs, c.outputs);
-  OnDevice device{c};
+  CaseOnDevice device{c};
   const auto graph =
       cuda::Graph::record(stream, [&] { device.enqueue(*products, Activation::relu, stream); });
   graph.enqueue(stream);
   require_same(device.read(stream), on_processor(c, Activation::relu));
   for (float& value : c.x) value += 1;
-  cuda::PinnedBuffer<float> host(c.x.size());
-  std::copy(c.x.begin(), c.x.end(), host.span().begin());
-  cuda::copy(host.span(), device.x.span(), stream);
+  device.x.write(c.x, stream);
   graph.enqueue(stream);
   require_same(device.read(stream), on_processor(c, Activation::relu));
 }
