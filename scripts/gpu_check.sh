@@ -1,20 +1,23 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, in one call: builds, tests, compares hashes, runs compute-sanitizer, and measures beside
 # PyTorch. Prints a Markdown table, then what passed, failed and was skipped, and why.
-#   scripts/gpu_check.sh [--peers FOLDER] [--rounds N] [--quick]
+#   scripts/gpu_check.sh [--deps FOLDER] [--peers FOLDER] [--rounds N] [--quick]
+#     --deps FOLDER    of scripts/gpu_deps.sh, where this machine lacks Debian's packages and has no network
 #     --peers FOLDER   of scripts/peers/install.sh, for PyTorch; else the python3 that is found, if it has PyTorch
 #     --rounds N       of the measurements, 3 otherwise
 #     --quick          leaves out racecheck, which takes minutes, and batch 16384
-# Works in build/gpu, and leaves its measurements in build/gpu/gpu_check.json. One GPU is enough; more are not used.
+# Works in build/gpu, unpacks into build/deps, and leaves its measurements in build/gpu/gpu_check.json. One GPU is
+# enough; tests use more of them where CUDA_VISIBLE_DEVICES names them.
 # Exit code 77: there is no GPU, or no toolkit to build with. 1: something failed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-usage() { echo "usage: scripts/gpu_check.sh [--peers FOLDER] [--rounds N] [--quick]" >&2; exit 2; }
-peers='' rounds=3 quick=false
+usage() { echo "usage: scripts/gpu_check.sh [--deps FOLDER] [--peers FOLDER] [--rounds N] [--quick]" >&2; exit 2; }
+deps='' peers='' rounds=3 quick=false
 while [ $# -gt 0 ]; do
   case $1 in
-    --peers | --rounds) [ $# -gt 1 ] || usage ;;&
+    --deps | --peers | --rounds) [ $# -gt 1 ] || usage ;;&
+    --deps) deps=$2; shift ;;
     --peers) peers=$2; shift ;;
     --rounds) rounds=$2; shift ;;
     --quick) quick=true ;;
@@ -57,21 +60,58 @@ verdict() {
   if [ "$code" -eq 0 ]; then good "$name"; else bad "$name: exit code $code"; fi
 }
 
-section build
-configure() {
-  cmake --preset cuda -B "$build" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS=-g1 --log-level=WARNING "$@"
+# Where the packages of --deps are found: by CMake, pkg-config, the linker and the loader.
+unpack_deps() {
+  local folder=$PWD/build/deps libraries=$PWD/build/deps/usr/lib/x86_64-linux-gnu package
+  compgen -G "$deps/*.deb" >/dev/null || { echo "gpu_check: $deps has no .deb files" >&2; exit 2; }
+  rm -rf "$folder"
+  mkdir -p "$folder"
+  for package in "$deps"/*.deb; do dpkg -x "$package" "$folder"; done
+  export CMAKE_PREFIX_PATH=$folder/usr${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}
+  export LD_LIBRARY_PATH=$libraries:$folder/lib/x86_64-linux-gnu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  export PKG_CONFIG=$folder/usr/bin/pkgconf PKG_CONFIG_SYSROOT_DIR=$folder
+  export PKG_CONFIG_LIBDIR=$libraries/pkgconfig:$folder/usr/share/pkgconfig
+  command -v ninja >/dev/null || PATH=$PATH:$folder/usr/bin
 }
-nccl=true
-if ! configure; then
+
+section build
+[ -z "$deps" ] || unpack_deps
+options=() nccl=true mpi=true
+configure() {
+  cmake --preset cuda -B "$build" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS=-g1 --log-level=WARNING \
+    "${options[@]}" "$@"
+}
+if ! command -v mpirun >/dev/null || ! command -v mpicxx >/dev/null; then
+  mpi=false
+  options+=(-DLOCKSTEP_MPI=OFF)
+  export LOCKSTEP_MPI=OFF  # for end-to-end tests
+  skip "MPI: there is no mpirun and mpicxx; built without, ranks are threads"
+fi
+if ! configure -DLOCKSTEP_NCCL=ON; then
   nccl=false
   configure -DLOCKSTEP_NCCL=OFF || { bad configure; finish; }
   skip "NCCL: it is not installed, see above; built without"
 fi
-verdict "build, release flags" cmake --build "$build" --target lockstep gpu_tests
+# The command alone first: where only the tests do not build, the rest still runs.
+verdict "build lockstep, release flags" cmake --build "$build" --target lockstep
 [ "$failed" -eq 0 ] || finish
+verdict "build gpu_tests" cmake --build "$build" --target gpu_tests
 
 section tests
-verdict "tests labelled gpu" ctest --test-dir "$build" -L gpu --output-on-failure --no-tests=error --timeout 600
+gpu_tests=$build/tests/gpu/gpu_tests
+# run_gpu_tests NAME FILTER [WRAPPER...]: one binary, which says what it skips.
+run_gpu_tests() {
+  local name=$1 filter=$2
+  shift 2
+  if [ -x "$gpu_tests" ]; then
+    verdict "$name" timeout 900 "$@" "$gpu_tests" "$filter"
+  else
+    skip "$name: gpu_tests was not built"
+  fi
+}
+run_gpu_tests gpu_tests '*'
+verdict "end to end on devices" env GPUS=visible timeout 600 \
+  python3 tests/end_to_end/run.py "$lockstep" device_test.py
 
 # weights_hash LAUNCHER... -- FLAGS...: prints it, after 40 steps; what the run says goes to stderr.
 weights_hash() {
@@ -115,10 +155,10 @@ if [ -z "$reference" ]; then
 else
   one_hash "2 ranks, staged" "$reference" -- --device cuda --ranks 2 --share-device
   one_hash "4 ranks, staged" "$reference" -- --device cuda --ranks 4 --share-device
-  if command -v mpirun >/dev/null; then
+  if $mpi; then
     one_hash "2 ranks by mpirun, staged" "$reference" mpirun --oversubscribe -n 2 -- --device cuda --share-device
   else
-    skip "2 ranks by mpirun: there is no mpirun; ranks as threads ran instead"
+    skip "2 ranks by mpirun: built without MPI; ranks as threads ran instead"
   fi
 fi
 one_hash "strict, CPU" '' -- --device cpu --products strict
@@ -131,17 +171,16 @@ else
 fi
 
 section compute-sanitizer
-gpu_tests=$(find "$build" -type f -name gpu_tests -perm -u+x -print -quit)
 if ! command -v compute-sanitizer >/dev/null; then
   skip "memcheck and racecheck: there is no compute-sanitizer"
-elif [ -z "$gpu_tests" ]; then
-  bad "memcheck and racecheck: $build has no gpu_tests"
 else
-  verdict memcheck timeout 900 compute-sanitizer --tool memcheck --error-exitcode 1 "$gpu_tests"
+  sanitize=(compute-sanitizer --error-exitcode 1 --tool)
+  run_gpu_tests memcheck '~[train]~[large]' "${sanitize[@]}" memcheck
   if $quick; then
     skip "racecheck: --quick"
-  else
-    verdict racecheck timeout 900 compute-sanitizer --tool racecheck --error-exitcode 1 "$gpu_tests"
+  else  # of kernels with shared memory, on small shapes
+    run_gpu_tests racecheck 'device: the loss*,device: strict products*~[large],device: sum and Adam*' \
+      "${sanitize[@]}" racecheck
   fi
 fi
 
