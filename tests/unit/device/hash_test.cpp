@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "lib/numerics/cuda/device_hash.hpp"
-#include "tests/fakes/cuda/fake.hpp"
+#include "tests/support/device.hpp"
 
 using namespace lockstep;
 
@@ -33,9 +33,10 @@ TEST_CASE("device: a hash of weights sees every bit and every place", "[device][
   const std::size_t count = GENERATE(1, 255, 256, 1000, 300000);
   const auto values = numbered(count);
   const auto expected = hash_of(values);
-  fake_cuda::set_order(fake_cuda::Order::descending);
-  REQUIRE(hash_of(values) == expected);
-  fake_cuda::set_order(fake_cuda::Order::ascending);
+  for (const int order : test::thread_orders()) {
+    test::set_thread_order(order);
+    REQUIRE(hash_of(values) == expected);
+  }
   for (const std::size_t at : {std::size_t{0}, count / 2, count - 1}) {
     for (const int bit : {0, 17, 31}) {
       auto flipped = values;

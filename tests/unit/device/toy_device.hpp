@@ -1,0 +1,35 @@
+// Toy runs on devices.
+#pragma once
+
+#include <vector>
+
+#include "collectives/thread_group.hpp"
+#include "lib/train/device.hpp"
+#include "tests/support/toy_run.hpp"
+
+namespace lockstep::test {
+
+/// A replica on a device as a test asks for it.
+inline auto on_device(train::DeviceExchange exchange, bool strict = true,
+                      comm::Communicator* devices = nullptr) {
+  return [=](nn::Network<float>& network, std::size_t rows, comm::Communicator& comm) {
+    return train::make_device_replica(network,
+                                      {.strict = strict,
+                                       .share = exchange != train::DeviceExchange::nccl,
+                                       .exchange = exchange,
+                                       .rows = rows,
+                                       .devices = devices},
+                                      comm);
+  };
+}
+
+/// Results by rank.
+inline std::vector<ToyResult> per_rank(int ranks, const ToyRun& run) {
+  std::vector<ToyResult> results(static_cast<std::size_t>(ranks));
+  comm::run_ranks(ranks, [&](comm::Communicator& comm) {
+    results[static_cast<std::size_t>(comm.rank())] = train_toy(comm, run);
+  });
+  return results;
+}
+
+}  // namespace lockstep::test
