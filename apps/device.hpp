@@ -8,8 +8,8 @@
 
 namespace lockstep::apps {
 
-/// Where `config` says that replicas live: on a device so, or, where there is nothing, on this
-/// processor. Without its rows, which the caller knows.
+/// What `config` asks of a device, but for the rows, which the caller knows; nothing where replicas
+/// live on this processor.
 ///
 /// Errors   throws ConfigError for settings that cannot be honoured there. Local.
 std::optional<train::DeviceOptions> device_options(const train::RunConfig& config,
