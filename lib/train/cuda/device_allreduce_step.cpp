@@ -2,13 +2,10 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "lib/base/cuda/pinned_memory.hpp"
 #include "lib/base/cuda/range.hpp"
-#include "lib/train/cuda/device_batches.hpp"
 #include "lib/train/cuda/device_steps.hpp"
 #include "lib/train/cuda/device_update.hpp"
 
@@ -40,15 +37,10 @@ std::vector<Bucket> buckets_of(const nn::DeviceNetwork& network) {
   return buckets;
 }
 
-class DeviceAllReduceStep final : public Step {
+class DeviceAllReduceStep final : public DeviceStep {
  public:
   DeviceAllReduceStep(const DeviceParts& parts, const CanonicalOptions& options)
-      : network_(parts.network),
-        comm_(parts.host),
-        device_(parts.device),
-        stream_(parts.compute),
-        exchange_(parts.exchange),
-        batches_(network_, options.plan->largest_piece()),
+      : DeviceStep(parts, options),
         buckets_(buckets_of(network_)),
         gradients_(network_.values().size()),
         sums_(gradients_.span(), stream_),
@@ -58,24 +50,6 @@ class DeviceAllReduceStep final : public Step {
   }
 
   const char* name() const noexcept override { return "allreduce"; }
-
-  Matrix<float> inputs(data::Range /*piece*/) override {
-    throw std::logic_error("a device's batches are staged");
-  }
-
-  std::pmr::memory_resource* staging() noexcept override { return &cuda::pinned_memory(); }
-
-  void stage(const data::StagedBatch& staged, float divisor) override {
-    batches_.stage(staged, divisor);
-  }
-
-  void forget_staged() noexcept override { batches_.forget(); }
-
-  void show_weights(Slice slice) override { network_.show(slice, stream_); }
-
-  std::optional<std::uint64_t> hash_of_weights(Slice slice) override {
-    return network_.hash(slice, stream_);
-  }
 
   StepResult run(const data::Batch& batch, PhaseSeconds& seconds) override {
     Lap phase;
@@ -113,6 +87,7 @@ class DeviceAllReduceStep final : public Step {
     if (known != graphs_.end()) return known->second;
     if (graphs_.size() == most_kept) graphs_.clear();
     std::vector<cuda::Graph> graphs;
+    graphs.reserve(buckets_.size());
     for (const Bucket& bucket : buckets_) {
       graphs.push_back(cuda::Graph::record(stream_, [&] { compute(bucket, shape); }));
     }
@@ -149,12 +124,6 @@ class DeviceAllReduceStep final : public Step {
     return {totals[0], static_cast<std::uint64_t>(totals[1])};
   }
 
-  nn::DeviceNetwork& network_;
-  comm::Communicator& comm_;
-  comm::DeviceCommunicator* device_;
-  const cuda::Stream& stream_;
-  const cuda::Stream& exchange_;
-  DeviceBatches batches_;
   std::vector<Bucket> buckets_;
   cuda::DeviceBuffer<float> gradients_;
   DeviceSums sums_;

@@ -1,14 +1,11 @@
 // The canonical step on devices: partial_sums_step.cpp with the same messages, on device memory.
 #include <algorithm>
 #include <array>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "lib/base/cuda/pinned_memory.hpp"
 #include "lib/base/cuda/range.hpp"
 #include "lib/numerics/leaf_tree.hpp"
-#include "lib/train/cuda/device_batches.hpp"
 #include "lib/train/cuda/device_steps.hpp"
 #include "lib/train/cuda/device_update.hpp"
 #include "lib/train/gathered_results.hpp"
@@ -17,15 +14,10 @@
 namespace lockstep::train {
 namespace {
 
-class DeviceCanonicalStep final : public Step {
+class DeviceCanonicalStep final : public DeviceStep {
  public:
   DeviceCanonicalStep(const DeviceParts& parts, const CanonicalOptions& options)
-      : network_(parts.network),
-        comm_(parts.host),
-        device_(parts.device),
-        stream_(parts.compute),
-        exchange_(parts.exchange),
-        batches_(network_, options.plan->largest_piece()),
+      : DeviceStep(parts, options),
         block_(network_.values().size()),
         slice_(block_ / static_cast<std::size_t>(comm_.size())),
         update_(network_.values().subspan(slice_ * static_cast<std::size_t>(comm_.rank()), slice_),
@@ -35,24 +27,6 @@ class DeviceCanonicalStep final : public Step {
   }
 
   const char* name() const noexcept override { return "canonical, by partial sums"; }
-
-  Matrix<float> inputs(data::Range /*piece*/) override {
-    throw std::logic_error("a device's batches are staged");
-  }
-
-  std::pmr::memory_resource* staging() noexcept override { return &cuda::pinned_memory(); }
-
-  void stage(const data::StagedBatch& staged, float divisor) override {
-    batches_.stage(staged, divisor);
-  }
-
-  void forget_staged() noexcept override { batches_.forget(); }
-
-  void show_weights(Slice slice) override { network_.show(slice, stream_); }
-
-  std::optional<std::uint64_t> hash_of_weights(Slice slice) override {
-    return network_.hash(slice, stream_);
-  }
 
   StepResult run(const data::Batch& batch, PhaseSeconds& seconds) override {
     Lap phase;
@@ -162,6 +136,7 @@ class DeviceCanonicalStep final : public Step {
   std::vector<std::size_t> offsets(const LeafLayout& layout) const {
     const auto ranks = static_cast<std::size_t>(comm_.size());
     std::vector<std::size_t> offsets;
+    offsets.reserve(layout.from.size());
     for (const std::size_t message : layout.from) {
       offsets.push_back(message / ranks * block_ + message % ranks * slice_);
     }
@@ -195,12 +170,6 @@ class DeviceCanonicalStep final : public Step {
     device_->wait("the weights after step " + std::to_string(update_.steps()));
   }
 
-  nn::DeviceNetwork& network_;
-  comm::Communicator& comm_;
-  comm::DeviceCommunicator* device_;
-  const cuda::Stream& stream_;
-  const cuda::Stream& exchange_;
-  DeviceBatches batches_;
   std::size_t block_;  // elements of all weights, and of a rank's slice of them
   std::size_t slice_;
   DeviceUpdate update_;

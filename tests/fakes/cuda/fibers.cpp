@@ -15,7 +15,7 @@ thread_local dim3 gridDim;
 namespace fake_cuda {
 namespace {
 
-constexpr std::size_t stack_bytes = 128 * 1024;
+constexpr std::size_t stack_bytes = std::size_t{128} << 10;
 
 /// A place to jump to: the compiler's own setjmp saves no signal mask, which would cost a call of
 /// the kernel, and no sanitizer looks at it, which would cost more.
