@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include "apps/resources.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/train/mesh.hpp"
 
@@ -31,22 +32,6 @@ void require_fits_device(const train::RunConfig& config) {
   if (config.audit_every) refuse("audit-every", "use --device cpu, or leave the audit out");
 }
 
-bool wants_strict(const train::RunConfig& config) {
-  const bool canonical = config.reduction == "canonical";
-  if (canonical && config.products == "library") {
-    throw ConfigError(
-        "products library with reduction canonical: cuBLAS does not promise that rows are the "
-        "same bits whatever their number",
-        "use --products strict, or --reduction allreduce");
-  }
-  const bool strict = config.products == "strict" || (config.products == "auto" && canonical);
-  if (strict && config.precision != "float32") {
-    throw ConfigError("precision " + config.precision + " with products strict",
-                      "use --reduction allreduce --products library, or --precision float32");
-  }
-  return strict;
-}
-
 }  // namespace
 
 std::optional<train::DeviceOptions> device_options(const train::RunConfig& config,
@@ -61,7 +46,11 @@ std::optional<train::DeviceOptions> device_options(const train::RunConfig& confi
                       "use a mesh of batch alone, or --device cpu");
   }
   train::DeviceOptions options;
-  options.strict = wants_strict(config);
+  options.strict = wants_strict(config, "cuBLAS");
+  if (options.strict && config.precision != "float32") {
+    throw ConfigError("precision " + config.precision + " with products strict",
+                      "use --reduction allreduce --products library, or --precision float32");
+  }
   options.precision = config.precision == "tf32"   ? Precision::tf32
                       : config.precision == "bf16" ? Precision::bf16
                                                    : Precision::float32;

@@ -52,6 +52,16 @@ int threads_of(const train::RunConfig& config, const comm::Communicator& comm) {
   return threads;
 }
 
+bool wants_strict(const train::RunConfig& config, const char* library) {
+  const bool canonical = config.reduction == "canonical";
+  if (canonical && config.products == "library") {
+    throw ConfigError("products library with reduction canonical: " + std::string(library) +
+                          " does not promise that rows are the same bits whatever their number",
+                      "use --products strict, or --reduction allreduce");
+  }
+  return config.products == "strict" || (config.products == "auto" && canonical);
+}
+
 Simd simd_of(const train::RunConfig& config) {
   return config.simd == "scalar"   ? Simd::scalar
          : config.simd == "avx2"   ? Simd::avx2

@@ -14,6 +14,10 @@ namespace lockstep::apps {
 /// more threads than cores. Local. Throws ConfigError for more than anybody can mean.
 int threads_of(const train::RunConfig& config, const comm::Communicator& comm);
 
+/// Whether products are strict, where `library` would compute the others. Throws ConfigError for
+/// those of a library under the canonical reduction. Local.
+bool wants_strict(const train::RunConfig& config, const char* library);
+
 /// The instructions that `config.simd` names. Local.
 Simd simd_of(const train::RunConfig& config);
 

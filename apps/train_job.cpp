@@ -20,14 +20,7 @@ const char* const narrower =
     "use narrower layers, a smaller --batch-size or --prefetch, or fewer ranks a host";
 
 std::unique_ptr<Products<float>> make_products(const train::RunConfig& config) {
-  const bool canonical = config.reduction == "canonical";
-  if (canonical && config.products == "library") {
-    throw ConfigError(
-        "products library with reduction canonical: oneDNN does not promise that rows "
-        "are the same bits whatever their number",
-        "use --products strict, or --reduction allreduce");
-  }
-  const bool strict = config.products == "strict" || (config.products == "auto" && canonical);
+  const bool strict = wants_strict(config, "oneDNN");
   if (!strict && config.simd != "auto") {
     throw ConfigError("simd " + config.simd + " with products library: oneDNN chooses for itself",
                       "use --products strict");

@@ -1,5 +1,4 @@
-#include <array>
-
+#include "lib/train/gathered_results.hpp"
 #include "lib/train/global_batch.hpp"
 #include "lib/train/step.hpp"
 
@@ -30,7 +29,8 @@ class AllReduceStep final : public Step {
     network_.weight_gradients(mine, batch.leaf, {0, parameters.values().size()});
     seconds.compute += phase.take();
 
-    const nn::Tally tally = sum_over_ranks(nn::sum_over_leaves(network_.results(mine), batch.leaf));
+    const nn::Tally tally =
+        sum_over_ranks(nn::sum_over_leaves(network_.results(mine), batch.leaf), comm_);
     comm_.all_reduce(parameters.gradients());
     seconds.reduce += phase.take();
 
@@ -44,13 +44,6 @@ class AllReduceStep final : public Step {
 
  private:
   static nn::Rows place(data::Range piece) noexcept { return {0, piece.size()}; }
-
-  nn::Tally sum_over_ranks(nn::Tally mine) {
-    // Counts are exact in double far beyond any batch, so one message carries both.
-    std::array totals = {mine.loss_sum, static_cast<double>(mine.correct)};
-    comm_.all_reduce(std::span<double>(totals));
-    return {totals[0], static_cast<std::uint64_t>(totals[1])};
-  }
 
   nn::Network<float>& network_;
   optim::Adam adam_;

@@ -1,6 +1,7 @@
 #include "lib/train/gathered_results.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <type_traits>
 
@@ -20,6 +21,13 @@ std::span<const nn::ExampleResult> GatheredResults::gather(std::span<const nn::E
   std::fill(rest, own.end(), nn::ExampleResult{});
   comm_.all_gather(std::span(reinterpret_cast<double*>(all.data()), 2 * all.size()));
   return all;
+}
+
+nn::Tally sum_over_ranks(nn::Tally mine, comm::Communicator& comm) {
+  // Counts are exact in double far beyond any batch, so one message carries both.
+  std::array totals = {mine.loss_sum, static_cast<double>(mine.correct)};
+  comm.all_reduce(std::span<double>(totals));
+  return {totals[0], static_cast<std::uint64_t>(totals[1])};
 }
 
 }  // namespace lockstep::train

@@ -27,4 +27,8 @@ class GatheredResults {
   AlignedBuffer<nn::ExampleResult> all_;
 };
 
+/// The sum of all ranks' tallies, the same on each.
+/// Ranks    collective.
+nn::Tally sum_over_ranks(nn::Tally mine, comm::Communicator& comm);
+
 }  // namespace lockstep::train

@@ -9,6 +9,7 @@
 #include "lib/train/sharded_dense.hpp"
 #include "lib/train/trainer.hpp"
 #include "lib/train/whole_weights.hpp"
+#include "tests/support/per_rank.hpp"
 #include "tests/support/toy_source.hpp"
 
 namespace lockstep {
@@ -106,6 +107,11 @@ inline ToyResult train_toy(comm::Communicator& all, const ToyRun& run,
     result.weights.insert(result.weights.end(), tensor.begin(), tensor.end());
   }
   return result;
+}
+
+/// That of every rank, as threads of this process.
+inline std::vector<ToyResult> per_rank(int ranks, const ToyRun& run) {
+  return test::per_rank(ranks, [&](comm::Communicator& comm) { return train_toy(comm, run); });
 }
 
 }  // namespace lockstep

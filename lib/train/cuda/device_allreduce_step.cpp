@@ -8,6 +8,7 @@
 #include "lib/base/cuda/range.hpp"
 #include "lib/train/cuda/device_steps.hpp"
 #include "lib/train/cuda/device_update.hpp"
+#include "lib/train/gathered_results.hpp"
 
 namespace lockstep::train {
 namespace {
@@ -71,7 +72,8 @@ class DeviceAllReduceStep final : public DeviceStep {
     }
     wait();
     seconds.compute += phase.take();
-    const nn::Tally tally = sum_over_ranks(nn::sum_over_leaves(batches_.results(rows), batch.leaf));
+    const nn::Tally tally =
+        sum_over_ranks(nn::sum_over_leaves(batches_.results(rows), batch.leaf), comm_);
     const bool finite = comm_.all_agree(update_.finite());  // a faulty rank must not leave alone
     seconds.reduce += phase.take();
     return {tally, finite};
@@ -116,12 +118,6 @@ class DeviceAllReduceStep final : public DeviceStep {
       device_->wait("the gradients of step " + std::to_string(update_.steps()));
     }
     stream_.synchronise();
-  }
-
-  nn::Tally sum_over_ranks(nn::Tally mine) {
-    std::array totals = {mine.loss_sum, static_cast<double>(mine.correct)};
-    comm_.all_reduce(std::span<double>(totals));
-    return {totals[0], static_cast<std::uint64_t>(totals[1])};
   }
 
   std::vector<Bucket> buckets_;

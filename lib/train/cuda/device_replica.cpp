@@ -41,13 +41,11 @@ std::unique_ptr<comm::DeviceCommunicator> make_exchange(const DeviceOptions& opt
                                                         const comm::DeviceOfRank& device,
                                                         const cuda::Stream& stream,
                                                         comm::Communicator& comm) {
-  if (options.exchange == DeviceExchange::nccl) {
-    require_nccl(device);
-    return comm::make_nccl_communicator(comm, stream, most_patience);
-  }
-  if (comm.size() == 1) return nullptr;
+  const bool asked = options.exchange == DeviceExchange::nccl;
+  if (asked) require_nccl(device);
+  if (!asked && comm.size() == 1) return nullptr;
   const bool can_nccl = comm::nccl_built_in() && !device.shared;
-  if (options.exchange == DeviceExchange::automatic && can_nccl) {
+  if (asked || (options.exchange == DeviceExchange::automatic && can_nccl)) {
     return comm::make_nccl_communicator(comm, stream, most_patience);
   }
   return comm::make_staged_communicator(comm, stream);

@@ -356,11 +356,6 @@ cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
   std::snprintf(id, static_cast<std::size_t>(length), "0000:%02x:00.0", machine_device(device) + 1);
   return cudaSuccess;
 }
-cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
-  FAKE("cudaMemGetInfo");
-  *free = *total = std::size_t{1} << 30;
-  return cudaSuccess;
-}
 
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   FAKE("cudaMalloc");
@@ -442,12 +437,6 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     return stream->queue.empty();
   });
   return last_error;
-}
-cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  FAKE("cudaStreamQuery");
-  if (stream->capture) return spoil(*stream->capture, cudaErrorStreamCaptureUnsupported);
-  if (!stream->queue.empty()) advance(stream);  // a device would get on meanwhile
-  return stream->queue.empty() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned /*flags*/) {
   FAKE("cudaStreamWaitEvent");

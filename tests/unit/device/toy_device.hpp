@@ -1,9 +1,6 @@
 // Toy runs on devices.
 #pragma once
 
-#include <vector>
-
-#include "collectives/thread_group.hpp"
 #include "lib/train/device.hpp"
 #include "tests/support/toy_run.hpp"
 
@@ -21,15 +18,6 @@ inline auto on_device(train::DeviceExchange exchange, bool strict = true,
                                        .devices = devices},
                                       comm);
   };
-}
-
-/// Results by rank.
-inline std::vector<ToyResult> per_rank(int ranks, const ToyRun& run) {
-  std::vector<ToyResult> results(static_cast<std::size_t>(ranks));
-  comm::run_ranks(ranks, [&](comm::Communicator& comm) {
-    results[static_cast<std::size_t>(comm.rank())] = train_toy(comm, run);
-  });
-  return results;
 }
 
 }  // namespace lockstep::test

@@ -11,15 +11,6 @@ using data::ShardPolicy;
 
 namespace {
 
-/// Results by rank; asserts stay on the test's thread.
-std::vector<ToyResult> per_rank(int ranks, const ToyRun& run) {
-  std::vector<ToyResult> results(static_cast<std::size_t>(ranks));
-  comm::run_ranks(ranks, [&](comm::Communicator& comm) {
-    results[static_cast<std::size_t>(comm.rank())] = train_toy(comm, run);
-  });
-  return results;
-}
-
 /// 203 records in 7 files, so that 3 ranks have 3, 2 and 2 of them, and streams of 151, 3 and 49.
 ToyRun uneven(std::uint64_t batch) {
   return {.batch_size = batch, .policy = ShardPolicy::file, .files = {60, 3, 20, 50, 0, 29, 41}};

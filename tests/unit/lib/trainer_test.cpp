@@ -14,15 +14,6 @@ using namespace lockstep::train;
 
 namespace {
 
-/// Results by rank; asserts stay on the test's thread.
-std::vector<ToyResult> per_rank(int ranks, const ToyRun& run) {
-  std::vector<ToyResult> results(static_cast<std::size_t>(ranks));
-  comm::run_ranks(ranks, [&](comm::Communicator& comm) {
-    results[static_cast<std::size_t>(comm.rank())] = train_toy(comm, run);
-  });
-  return results;
-}
-
 /// Every kind of layer, on images of 3 x 4.
 std::vector<nn::LayerSpec> small_convolutions() {
   return {nn::Convolution{5, 3, nn::Padding::same, Activation::relu},
