@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "apps/ranks.hpp"
+#include "apps/cli.hpp"
 #include "apps/training_plan.hpp"
 #include "collectives/agreement.hpp"
 #include "data/batches.hpp"

@@ -4,12 +4,12 @@
 
 #include <cstdio>
 
+#include "apps/cli.hpp"
 #include "apps/console.hpp"
-#include "apps/words.hpp"
 #include "collectives/launcher.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/base/text.hpp"
-#include "lib/train/compare.hpp"
+#include "lib/train/run_directory.hpp"
 
 namespace lockstep::apps {
 namespace {

@@ -3,13 +3,13 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lib/train/report.hpp"
 
 namespace lockstep::apps {
-
 enum class Progress { bar, lines, off };
 
 /// Resolves "auto": a bar on a terminal, lines elsewhere.
@@ -56,5 +56,14 @@ class Console final : public train::Observer {
 
 /// The test errors of a run in words that tell a person what to look at.
 std::string error_in_words(const train::Evaluation& test);
+
+// Is a person watching? Under mpirun that is harder to tell than it seems.
+
+/// Columns of the terminal that this process's output ends up on; nothing where it is no terminal,
+/// or one that cannot move its cursor (TERM=dumb).
+///
+/// Under mpirun a rank's stdout is a pseudo-terminal of size 0x0 whatever stands behind it, so the
+/// parent's own stdout decides where the parent is mpirun on this machine. Local.
+std::optional<int> terminal_columns();
 
 }  // namespace lockstep::apps

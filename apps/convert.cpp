@@ -6,7 +6,7 @@
 #include <limits>
 #include <numeric>
 
-#include "apps/words.hpp"
+#include "apps/cli.hpp"
 #include "apps/writing.hpp"
 #include "collectives/launcher.hpp"
 #include "data/source.hpp"

@@ -4,7 +4,7 @@
 
 #include "apps/resources.hpp"
 #include "lib/base/errors.hpp"
-#include "lib/train/mesh.hpp"
+#include "lib/train/tensor_parallel.hpp"
 
 namespace lockstep::apps {
 namespace {

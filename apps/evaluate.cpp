@@ -5,9 +5,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "apps/cli.hpp"
 #include "apps/console.hpp"
 #include "apps/inference_job.hpp"
-#include "apps/ranks.hpp"
 #include "collectives/agreement.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/base/hash.hpp"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "apps/words.hpp"
+#include "apps/cli.hpp"
 #include "apps/writing.hpp"
 #include "collectives/launcher.hpp"
 #include "data/synthetic.hpp"

@@ -11,7 +11,7 @@
 #include "lib/base/hash.hpp"
 #include "lib/base/text.hpp"
 #include "lib/train/evaluation.hpp"
-#include "lib/train/sharded_dense.hpp"
+#include "lib/train/tensor_parallel.hpp"
 
 namespace lockstep::apps {
 namespace {

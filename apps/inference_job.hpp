@@ -6,15 +6,15 @@
 #include <string>
 #include <vector>
 
-#include "apps/arguments.hpp"
+#include "apps/cli.hpp"
 #include "collectives/communicator.hpp"
 #include "data/batches.hpp"
 #include "data/source.hpp"
 #include "lib/nn/network.hpp"
+#include "lib/train/checkpoint.hpp"
 #include "lib/train/config.hpp"
 #include "lib/train/device.hpp"
-#include "lib/train/mesh.hpp"
-#include "lib/train/saved_network.hpp"
+#include "lib/train/tensor_parallel.hpp"
 
 namespace lockstep::apps {
 

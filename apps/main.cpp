@@ -16,9 +16,9 @@
 #include "apps/predict.hpp"
 #include "apps/train.hpp"
 #include "lib/base/errors.hpp"
-#include "lib/base/temporaries.hpp"
+#include "lib/base/files.hpp"
 #include "lib/base/text.hpp"
-#include "lib/launch/failure.hpp"
+#include "lib/launch/launch.hpp"
 #include "lib/version.hpp"
 
 namespace lockstep::apps {

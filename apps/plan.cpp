@@ -9,15 +9,14 @@
 #include "apps/console.hpp"
 #include "apps/plan_arguments.hpp"
 #include "apps/plan_picture.hpp"
-#include "apps/terminal.hpp"
 #include "apps/training_plan.hpp"
 #include "collectives/launcher.hpp"
-#include "data/plan_facts.hpp"
+#include "data/plan.hpp"
 #include "data/source.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/base/hash.hpp"
 #include "lib/base/text.hpp"
-#include "lib/train/mesh.hpp"
+#include "lib/train/tensor_parallel.hpp"
 #include "lib/version.hpp"
 
 namespace lockstep::apps {

@@ -1,6 +1,6 @@
 #include "apps/plan_arguments.hpp"
 
-#include "apps/arguments.hpp"
+#include "apps/cli.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/base/text.hpp"
 

@@ -7,13 +7,13 @@
 #include <optional>
 #include <system_error>
 
+#include "apps/cli.hpp"
 #include "apps/inference_job.hpp"
-#include "apps/ranks.hpp"
 #include "collectives/agreement.hpp"
 #include "data/file.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/base/text.hpp"
-#include "lib/train/prediction.hpp"
+#include "lib/train/evaluation.hpp"
 
 namespace lockstep::apps {
 namespace {

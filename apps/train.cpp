@@ -5,8 +5,8 @@
 #include <optional>
 #include <span>
 
+#include "apps/cli.hpp"
 #include "apps/console.hpp"
-#include "apps/ranks.hpp"
 #include "apps/train_job.hpp"
 #include "collectives/agreement.hpp"
 #include "lib/base/text.hpp"

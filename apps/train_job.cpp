@@ -11,7 +11,7 @@
 #include "collectives/agreement.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/train/evaluation.hpp"
-#include "lib/train/sharded_dense.hpp"
+#include "lib/train/tensor_parallel.hpp"
 
 namespace lockstep::apps {
 namespace {

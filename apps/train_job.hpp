@@ -10,8 +10,8 @@
 #include "lib/nn/network.hpp"
 #include "lib/train/config.hpp"
 #include "lib/train/device.hpp"
-#include "lib/train/mesh.hpp"
 #include "lib/train/step.hpp"
+#include "lib/train/tensor_parallel.hpp"
 
 namespace lockstep::apps {
 

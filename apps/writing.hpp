@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "data/format.hpp"
+#include "data/source.hpp"
 #include "data/writer.hpp"
 
 namespace lockstep::apps {

@@ -12,7 +12,6 @@
 #include "lib/base/errors.hpp"
 
 namespace lockstep::comm {
-
 /// How all_reduce combines. Sums of integers wrap around. A NaN survives sum, but min and max may
 /// lose it: look for it with a sum or with a flag of its own.
 enum class Op { sum, min, max };
@@ -207,6 +206,29 @@ class Communicator {
   int rank_;
   int size_;
   std::vector<int> world_ranks_;  // of a part
+};
+
+// The world of one: what a process without a launcher uses, so that callers never ask for MPI.
+
+/// A group of one rank. Every collective is complete before it begins.
+///
+/// Owns nothing; any number of them may exist, in any thread.
+class SelfCommunicator final : public Communicator {
+ public:
+  SelfCommunicator();
+
+  const char* backend() const noexcept override { return "self"; }
+  const Place& place() const noexcept override { return place_; }
+
+ private:
+  void do_all_reduce(Elements values, Op op) override;
+  void do_broadcast(Elements values, int root) override;
+  void do_all_gather(Elements values) override;
+  void do_all_to_all(const std::byte* send, Elements receive) override;
+  void do_shift(const std::byte* send, Elements receive) override;
+  std::unique_ptr<Communicator> do_split(const Subgroup& part) override;
+
+  Place place_;
 };
 
 }  // namespace lockstep::comm

@@ -1,8 +1,7 @@
 // Stands in for mpi_*.cpp in a build without MPI: nothing gets beyond an MpiSession.
 #include <cstdlib>
 
-#include "collectives/mpi_communicator.hpp"
-#include "collectives/mpi_session.hpp"
+#include "collectives/mpi.hpp"
 #include "lib/base/errors.hpp"
 
 namespace lockstep::comm {

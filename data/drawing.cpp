@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "data/glyphs.hpp"
 #include "lib/base/philox.hpp"
 
 namespace lockstep::data {
@@ -165,7 +164,7 @@ class Sheet {
 };
 
 /// The curve from b to c that also knows its neighbours a and d: uniform Catmull-Rom.
-void curve(Sheet& sheet, Point a, Point b, Point c, Point d) noexcept {
+void draw_curve(Sheet& sheet, Point a, Point b, Point c, Point d) noexcept {
   constexpr int pieces = 3;
   const auto at = [](float p, float q, float r, float s, float t) {
     const float linear = r - p;
@@ -190,13 +189,13 @@ void draw_stroke(Sheet& sheet, const Stroke& stroke, const Hand& hand, Draws& dr
     for (std::size_t i = 0; i + 1 < size; ++i) sheet.line(placed[i], placed[i + 1]);
   } else if (stroke.path() == Path::loop) {
     for (std::size_t i = 0; i < size; ++i) {
-      curve(sheet, placed[(i + size - 1) % size], placed[i], placed[(i + 1) % size],
-            placed[(i + 2) % size]);
+      draw_curve(sheet, placed[(i + size - 1) % size], placed[i], placed[(i + 1) % size],
+                 placed[(i + 2) % size]);
     }
   } else {
     for (std::size_t i = 0; i + 1 < size; ++i) {
-      curve(sheet, placed[i == 0 ? 0 : i - 1], placed[i], placed[i + 1],
-            placed[std::min(i + 2, size - 1)]);
+      draw_curve(sheet, placed[i == 0 ? 0 : i - 1], placed[i], placed[i + 1],
+                 placed[std::min(i + 2, size - 1)]);
     }
   }
 }
@@ -236,6 +235,193 @@ void draw(const DrawingId& id, std::span<std::uint8_t, drawing_pixels> image) no
   Sheet sheet(pen + hand::edge);
   for (const Stroke& stroke : glyph.strokes()) draw_stroke(sheet, stroke, hand, draws);
   develop(sheet, pen, draws, image);
+}
+
+namespace {
+
+using enum Path;
+
+constexpr std::array zero{
+    Glyph{{loop, {{50, 5}, {28, 15}, {18, 50}, {28, 85}, {50, 95}, {72, 85}, {82, 50}, {72, 15}}}},
+    Glyph{
+        {curve,
+         {{58, 7}, {36, 14}, {22, 48}, {32, 88}, {56, 94}, {78, 62}, {74, 26}, {52, 8}, {40, 16}}}},
+    Glyph{{loop, {{50, 16}, {20, 30}, {16, 58}, {34, 86}, {62, 86}, {84, 60}, {76, 28}}}},
+};
+
+constexpr std::array one{
+    Glyph{{straight, {{50, 5}, {50, 50}, {50, 95}}}},
+    Glyph{{straight, {{34, 26}, {52, 6}, {52, 50}, {51, 95}}}},
+    Glyph{{straight, {{32, 25}, {52, 6}, {52, 95}}}, {straight, {{30, 95}, {74, 94}}}},
+    Glyph{{curve, {{56, 4}, {50, 35}, {49, 65}, {46, 96}}}},
+};
+
+constexpr std::array two{
+    Glyph{{curve, {{22, 28}, {36, 8}, {60, 6}, {76, 25}, {66, 50}, {42, 75}, {22, 93}}},
+          {straight, {{22, 93}, {80, 92}}}},
+    Glyph{{curve,
+           {{24, 25},
+            {46, 6},
+            {70, 14},
+            {70, 40},
+            {50, 68},
+            {28, 90},
+            {18, 82},
+            {34, 75},
+            {58, 90},
+            {84, 86}}}},
+    Glyph{{curve, {{20, 16}, {48, 7}, {76, 20}, {70, 42}, {46, 68}, {22, 91}}},
+          {curve, {{22, 91}, {50, 86}, {84, 94}}}},
+};
+
+constexpr std::array three{
+    Glyph{{curve, {{24, 16}, {48, 5}, {72, 20}, {62, 40}, {42, 47}}},
+          {curve, {{42, 47}, {68, 54}, {78, 74}, {58, 94}, {34, 94}, {18, 80}}}},
+    Glyph{{straight, {{24, 8}, {74, 8}, {44, 42}}},
+          {curve, {{44, 42}, {70, 50}, {78, 72}, {58, 93}, {34, 94}, {18, 82}}}},
+    Glyph{{curve,
+           {{28, 10},
+            {58, 6},
+            {70, 24},
+            {54, 42},
+            {46, 48},
+            {56, 52},
+            {74, 68},
+            {62, 90},
+            {30, 95}}}},
+};
+
+constexpr std::array four{
+    Glyph{{straight, {{28, 8}, {20, 55}, {82, 54}}}, {straight, {{66, 14}, {65, 54}, {62, 95}}}},
+    Glyph{{straight, {{62, 95}, {62, 50}, {62, 5}, {16, 66}, {84, 66}}}},
+    Glyph{{curve, {{30, 8}, {22, 40}, {34, 56}, {56, 54}, {72, 40}}},
+          {curve, {{76, 8}, {70, 50}, {64, 95}}}},
+    Glyph{{curve, {{66, 8}, {40, 28}, {24, 52}, {46, 56}, {70, 46}}},
+          {straight, {{70, 10}, {66, 52}, {60, 95}}}},
+};
+
+constexpr std::array five{
+    Glyph{{straight, {{76, 7}, {34, 8}, {29, 45}}},
+          {curve, {{29, 45}, {52, 38}, {76, 54}, {74, 80}, {50, 95}, {22, 86}}}},
+    Glyph{{curve,
+           {{74, 8},
+            {42, 10},
+            {32, 24},
+            {32, 42},
+            {58, 46},
+            {75, 66},
+            {62, 90},
+            {38, 95},
+            {20, 84}}}},
+    Glyph{{straight, {{36, 10}, {32, 44}}},
+          {curve, {{32, 44}, {58, 42}, {74, 62}, {64, 88}, {40, 95}, {18, 88}}},
+          {straight, {{36, 10}, {58, 9}, {80, 5}}}},
+};
+
+constexpr std::array six{
+    Glyph{{curve,
+           {{66, 6},
+            {42, 25},
+            {26, 58},
+            {31, 86},
+            {52, 95},
+            {74, 82},
+            {74, 62},
+            {54, 52},
+            {32, 66}}}},
+    Glyph{{curve, {{54, 4}, {36, 40}, {28, 72}, {42, 94}, {66, 90}, {72, 70}, {56, 57}, {34, 70}}}},
+    Glyph{{curve,
+           {{76, 12},
+            {50, 8},
+            {28, 34},
+            {22, 66},
+            {40, 92},
+            {66, 90},
+            {78, 70},
+            {62, 52},
+            {36, 56},
+            {26, 70}}}},
+};
+
+constexpr std::array seven{
+    Glyph{{straight, {{20, 11}, {78, 9}, {60, 50}, {42, 95}}}},
+    Glyph{{straight, {{20, 10}, {78, 9}, {44, 95}}}, {straight, {{32, 52}, {74, 50}}}},
+    Glyph{{curve, {{18, 16}, {46, 13}, {76, 10}, {62, 40}, {48, 70}, {44, 95}}}},
+    Glyph{{straight, {{20, 26}, {22, 10}, {78, 10}, {56, 50}, {46, 95}}}},
+};
+
+constexpr std::array eight{
+    Glyph{{curve,
+           {{70, 20},
+            {50, 5},
+            {31, 18},
+            {37, 38},
+            {60, 54},
+            {74, 76},
+            {54, 95},
+            {30, 86},
+            {30, 66},
+            {46, 50},
+            {66, 36},
+            {70, 18}}}},
+    Glyph{{loop, {{50, 5}, {31, 14}, {31, 36}, {50, 47}, {69, 36}, {69, 14}}},
+          {loop, {{50, 47}, {26, 60}, {26, 86}, {50, 95}, {74, 86}, {74, 60}}}},
+    Glyph{{curve,
+           {{76, 12},
+            {52, 8},
+            {30, 22},
+            {48, 44},
+            {70, 66},
+            {64, 90},
+            {38, 94},
+            {26, 76},
+            {44, 54},
+            {64, 34},
+            {78, 10}}}},
+};
+
+constexpr std::array nine{
+    Glyph{{loop, {{71, 26}, {54, 7}, {32, 14}, {25, 34}, {40, 50}, {62, 44}}},
+          {straight, {{72, 12}, {70, 40}, {64, 95}}}},
+    Glyph{{curve,
+           {{70, 24},
+            {54, 7},
+            {32, 15},
+            {27, 36},
+            {44, 49},
+            {66, 40},
+            {72, 22},
+            {73, 60},
+            {62, 88},
+            {42, 95},
+            {26, 86}}}},
+    Glyph{{curve,
+           {{68, 14},
+            {44, 8},
+            {28, 30},
+            {40, 48},
+            {60, 42},
+            {70, 16},
+            {68, 42},
+            {60, 70},
+            {52, 96}}}},
+};
+
+}  // namespace
+
+std::span<const Glyph> writing_variants(int digit) noexcept {
+  switch (digit) {
+    case 0: return zero;
+    case 1: return one;
+    case 2: return two;
+    case 3: return three;
+    case 4: return four;
+    case 5: return five;
+    case 6: return six;
+    case 7: return seven;
+    case 8: return eight;
+    default: return nine;
+  }
 }
 
 }  // namespace lockstep::data

@@ -3,14 +3,22 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstdlib>
+#include <limits>
+#include <new>
 #include <random>
+#include <stdexcept>
+#include <string>
 #include <system_error>
 #include <utility>
 
 #include "lib/base/errors.hpp"
-#include "lib/base/temporaries.hpp"
+#include "lib/base/files.hpp"
 
 namespace lockstep::data {
 namespace {
@@ -122,6 +130,212 @@ void NewFile::publish() {
 void NewFile::fail(const char* what, int code) const {
   throw OutputError(path_.string() + ": cannot be " + what + ": " + reason(code),
                     "free the space or choose a folder that can be written to");
+}
+
+namespace {
+
+constexpr std::size_t chunk_bytes = std::size_t{1} << 16;
+constexpr int gzip_window = 15 + 16;  // zlib's code for the largest window, in a gzip wrapper
+
+std::string spill_folder() {
+  const char* const named = std::getenv("TMPDIR");
+  return named != nullptr && *named != '\0' ? named : "/tmp";
+}
+
+[[noreturn]] void fail_to_spill(const std::filesystem::path& path, int code) {
+  throw OutputError(path.string() + ": cannot be decompressed into " + spill_folder() + ": " +
+                        std::generic_category().message(code),
+                    "set TMPDIR to a folder with room for it, or decompress the file yourself");
+}
+
+}  // namespace
+
+Content::Content(std::filesystem::path path) : file_(std::move(path)), compressed_(is_gzip(file_)) {
+  if (compressed_) reader_ = std::make_unique<GzipReader>(file_);
+}
+
+Content::~Content() {
+  if (spill_ >= 0) ::close(spill_);
+}
+
+std::string Content::place(std::uint64_t offset) const {
+  return data::place(path(), offset) + (compressed_ ? " (decompressed)" : "");
+}
+
+std::uint64_t Content::most_bytes() const noexcept {
+  return compressed_ ? most_inflated(file_.size()) : file_.size();
+}
+
+void Content::open_spill() {
+  std::string name = spill_folder() + "/lockstep-XXXXXX";
+  spill_ = ::mkostemp(name.data(), O_CLOEXEC);
+  if (spill_ < 0) fail_to_spill(path(), errno);
+  ::unlink(name.c_str());
+}
+
+void Content::keep(std::span<const std::uint8_t> bytes) {
+  const std::uint64_t room = most_in_memory - memory_.size();
+  const auto first =
+      bytes.first(static_cast<std::size_t>(std::min<std::uint64_t>(room, bytes.size())));
+  memory_.insert(memory_.end(), first.begin(), first.end());
+  kept_ += bytes.size();
+  bytes = bytes.subspan(first.size());
+  if (!bytes.empty() && spill_ < 0) open_spill();
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(spill_, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail_to_spill(path(), errno);
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+}
+
+void Content::inflate_to(std::uint64_t end) {
+  std::vector<std::uint8_t> chunk(chunk_bytes);
+  while (inflated_ < end) {
+    const std::uint64_t wanted = std::min<std::uint64_t>(end - inflated_, chunk.size());
+    const auto bytes = std::span(chunk).first(static_cast<std::size_t>(wanted));
+    reader_->read(bytes);
+    keep(bytes);
+    inflated_ += wanted;
+  }
+}
+
+void Content::finish(std::uint64_t most, std::uint64_t keep_bytes) {
+  if (!reader_) return;
+  std::vector<std::uint8_t> chunk(chunk_bytes);
+  for (;;) {
+    const std::uint64_t wanted = std::min<std::uint64_t>(most - inflated_, chunk.size());
+    if (wanted == 0) {
+      reader_->expect_end();
+      break;
+    }
+    const std::size_t got =
+        reader_->read_some(std::span(chunk).first(static_cast<std::size_t>(wanted)));
+    if (got == 0) break;
+    const std::uint64_t kept = std::clamp(keep_bytes, inflated_, inflated_ + got) - inflated_;
+    keep(std::span(chunk).first(static_cast<std::size_t>(kept)));
+    inflated_ += got;
+  }
+  reader_.reset();
+}
+
+void Content::read_at(std::uint64_t offset, std::span<std::uint8_t> bytes) {
+  bytes_read_ += bytes.size();
+  if (!compressed_) return file_.read_at(offset, bytes);
+  if (reader_) inflate_to(offset + bytes.size());
+  if (offset > kept_ || bytes.size() > kept_ - offset) {
+    throw DataError(place(kept_) + ": the content ends here, too early",
+                    "fetch the file again: this copy is incomplete or damaged");
+  }
+  if (offset < memory_.size()) {
+    const auto count =
+        static_cast<std::size_t>(std::min<std::uint64_t>(memory_.size() - offset, bytes.size()));
+    std::copy_n(memory_.begin() + static_cast<std::ptrdiff_t>(offset), count, bytes.begin());
+    bytes = bytes.subspan(count);
+    offset += count;
+  }
+  while (!bytes.empty()) {
+    const auto at = static_cast<off_t>(offset - most_in_memory);
+    const ssize_t got = ::pread(spill_, bytes.data(), bytes.size(), at);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) {
+      throw DataError(place(offset) + ": what was decompressed cannot be read back from " +
+                      spill_folder());
+    }
+    offset += static_cast<std::uint64_t>(got);
+    bytes = bytes.subspan(static_cast<std::size_t>(got));
+  }
+}
+
+namespace {}  // namespace
+
+bool is_gzip(const RegularFile& file) {
+  std::array<std::uint8_t, 2> magic{};
+  if (file.size() < magic.size()) return false;
+  file.read_at(0, magic);
+  return magic[0] == 0x1F && magic[1] == 0x8B;
+}
+
+std::uint64_t most_inflated(std::uint64_t compressed) noexcept {
+  constexpr std::uint64_t best_ratio = 1032;  // 258 bytes from 2 bits
+  constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
+  return compressed > most / best_ratio ? most : compressed * best_ratio;
+}
+
+struct GzipReader::State {
+  explicit State(const RegularFile& opened) : file(opened) {
+    if (inflateInit2(&stream, gzip_window) != Z_OK) throw std::bad_alloc();
+  }
+  ~State() { inflateEnd(&stream); }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  std::uint64_t offset() const noexcept { return loaded - stream.avail_in; }
+
+  [[noreturn]] void fail(const std::string& problem) const {
+    throw DataError(place(file.path(), offset()) + " (compressed): " + problem,
+                    "fetch the file again: this copy is damaged");
+  }
+
+  bool at_end() const noexcept { return member_ended && !input_left(); }
+  bool input_left() const noexcept { return stream.avail_in > 0 || loaded < file.size(); }
+
+  void load() {
+    const std::uint64_t count = std::min<std::uint64_t>(chunk_bytes, file.size() - loaded);
+    if (count == 0) fail("the gzip stream ends too early");
+    file.read_at(loaded, std::span(input.data(), static_cast<std::size_t>(count)));
+    loaded += count;
+    stream.next_in = input.data();
+    stream.avail_in = static_cast<uInt>(count);
+  }
+
+  /// One call of inflate, at the most `room` bytes to `out`; returns how many came.
+  std::size_t inflate_some(std::uint8_t* out, std::size_t room) {
+    if (stream.avail_in == 0) load();
+    if (member_ended) {
+      if (inflateReset(&stream) != Z_OK) fail("gzip cannot be restarted");
+      member_ended = false;
+    }
+    stream.next_out = out;
+    stream.avail_out = static_cast<uInt>(std::min<std::size_t>(room, 1U << 30));
+    const uInt before = stream.avail_out;
+    const int code = ::inflate(&stream, Z_NO_FLUSH);
+    if (code == Z_MEM_ERROR) throw std::bad_alloc();
+    if (code == Z_STREAM_END) member_ended = true;
+    if (code != Z_OK && code != Z_STREAM_END && code != Z_BUF_ERROR) {
+      fail(std::string("the gzip stream is damaged: ") +
+           (stream.msg != nullptr ? stream.msg : "it needs a dictionary"));
+    }
+    return before - stream.avail_out;
+  }
+
+  const RegularFile& file;
+  z_stream stream{};
+  std::uint64_t loaded = 0;
+  bool member_ended = false;
+  std::array<std::uint8_t, chunk_bytes> input{};
+};
+
+GzipReader::GzipReader(const RegularFile& file) : state_(std::make_unique<State>(file)) {}
+GzipReader::~GzipReader() = default;
+
+void GzipReader::read(std::span<std::uint8_t> bytes) {
+  while (!bytes.empty()) bytes = bytes.subspan(state_->inflate_some(bytes.data(), bytes.size()));
+}
+
+std::size_t GzipReader::read_some(std::span<std::uint8_t> bytes) {
+  while (!state_->at_end()) {
+    if (const std::size_t got = state_->inflate_some(bytes.data(), bytes.size()); got > 0)
+      return got;
+  }
+  return 0;
+}
+
+void GzipReader::expect_end() {
+  std::uint8_t one_more = 0;
+  if (read_some({&one_more, 1}) > 0) {
+    state_->fail("the decompressed bytes go on after the last record");
+  }
 }
 
 }  // namespace lockstep::data

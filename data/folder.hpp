@@ -1,7 +1,7 @@
 // A data folder: which of its files hold the training set, which the test set.
 //
 // Training files have names that begin with `train`, test files with `test` or MNIST's `t10k`. All
-// are of one format (data/format.hpp), which their names tell: `.csv`; `.tfrecord` or `.tfrecords`,
+// are of one format (data/source.hpp), which their names tell: `.csv`; `.tfrecord` or `.tfrecords`,
 // perhaps with -00000-of-00005 behind; two names that differ only in `images` and `labels` (and in
 // `idx3` and `idx1`), with `.npy` behind or, for IDX, without. Each plain or with `.gz` behind;
 // where both stand there, the plain one is used. One file or pair or many, such as
@@ -9,16 +9,16 @@
 // files are ignored. What a pattern matches is read in the same way, whatever folders it is in.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
-#include "data/format.hpp"
 #include "data/source.hpp"
 
 namespace lockstep::data {
-
 /// The files of a folder, each part sorted by name.
 struct FolderFiles {
   Format format = Format::idx;
@@ -50,5 +50,19 @@ std::unique_ptr<Source> open_folder_part(const std::string& path, Part part,
 ///
 /// Errors   throws DataError as the functions above do, and where the parts differ in the same way.
 DataSet open_folder(const std::string& path, const DataSetOptions& options);
+
+// The names of files that `--data` could mean.
+
+/// Whether `path` is a pattern: it holds `*`, `?` or `[`, and nothing has that very name.
+bool is_pattern(const std::string& path);
+
+/// The entries of a folder, or what a pattern matches, as the shell expands it. Opens no file.
+///
+/// Errors   throws DataError where the folder is missing, not a folder, unreadable or empty, or
+///          the pattern matches nothing.
+std::set<std::filesystem::path> list_files(const std::string& path);
+
+/// How errors end where there is no data.
+extern const char* const get_data;
 
 }  // namespace lockstep::data

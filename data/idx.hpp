@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "data/stored_source.hpp"
+#include "data/source.hpp"
 
 namespace lockstep::data {
 

@@ -1,11 +1,17 @@
 #include "data/npy.hpp"
 
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
+#include <string_view>
 
-#include "data/checks.hpp"
+#include "data/csv.hpp"
+#include "data/source.hpp"
 #include "lib/base/errors.hpp"
 
 namespace lockstep::data {
@@ -122,6 +128,224 @@ void NpySource::decode(std::uint64_t first, std::size_t, std::span<const std::ui
     check(i, x[i]);
   });
   divide(x);
+}
+
+namespace {
+
+constexpr std::uint64_t most_header_bytes = std::uint64_t{1} << 16;
+constexpr std::uint64_t most_bytes = std::uint64_t{1} << 62;  // with a header still an off_t
+constexpr std::size_t most_dims = 32;                         // NumPy's own limit
+const char* const save_again = "save it again with numpy.save, from an array of one plain type";
+const char* const fetch_again = "fetch the file again: this copy is incomplete or damaged";
+
+/// The header's dictionary: Python literals, of which three are known.
+class DictParser {
+ public:
+  DictParser(std::string_view text, std::string place) : text_(text), place_(std::move(place)) {}
+
+  NpyHeader parse() {
+    expect('{');
+    while (!take('}')) {
+      entry();
+      if (take(',')) continue;
+      expect('}');
+      break;
+    }
+    blanks();
+    if (at_ != text_.size()) fail("something follows the header's dictionary");
+    if (!descr_ || !fortran_order_ || !shape_)
+      fail("the header lacks descr, fortran_order or shape");
+    NpyHeader header;
+    header.descr = *descr_;
+    header.shape = *shape_;
+    return header;
+  }
+
+  bool fortran_order() const noexcept { return fortran_order_.value_or(false); }
+
+ private:
+  [[noreturn]] void fail(const std::string& problem) const {
+    throw DataError(place_ + ": " + problem, save_again);
+  }
+
+  void blanks() noexcept {
+    while (at_ < text_.size() && std::strchr(" \t\r\n", text_[at_]) != nullptr && text_[at_] != 0)
+      ++at_;
+  }
+  bool take(char c) noexcept {
+    blanks();
+    if (at_ >= text_.size() || text_[at_] != c) return false;
+    ++at_;
+    return true;
+  }
+  void expect(char c) {
+    if (!take(c)) fail(std::string("the header is no dictionary: '") + c + "' is missing");
+  }
+
+  std::string quoted() {
+    const char quote = take('\'') ? '\'' : take('"') ? '"' : '\0';
+    if (quote == '\0') fail("a text in the header is not quoted; arrays of records are not read");
+    const std::size_t end = text_.find(quote, at_);
+    if (end == std::string_view::npos) fail("a quote in the header is never closed");
+    std::string value(text_.substr(at_, end - at_));
+    at_ = end + 1;
+    return value;
+  }
+
+  bool boolean() {
+    blanks();
+    for (const std::string_view word : {"True", "False"}) {
+      if (!text_.substr(at_).starts_with(word)) continue;
+      at_ += word.size();
+      return word == "True";
+    }
+    fail("fortran_order is neither True nor False");
+  }
+
+  std::vector<std::uint64_t> tuple() {
+    std::vector<std::uint64_t> numbers;
+    expect('(');
+    while (!take(')')) {
+      blanks();
+      std::uint64_t number = 0;
+      const char* const begin = text_.data() + at_;
+      const auto [stop, error] = std::from_chars(begin, text_.data() + text_.size(), number);
+      if (error != std::errc() || numbers.size() == most_dims) fail("the shape is damaged");
+      numbers.push_back(number);
+      at_ += static_cast<std::size_t>(stop - begin);
+      if (take(',')) continue;
+      expect(')');
+      break;
+    }
+    return numbers;
+  }
+
+  void entry() {
+    const std::string key = quoted();
+    expect(':');
+    if (key == "descr" && !descr_) {
+      descr_ = quoted();
+    } else if (key == "fortran_order" && !fortran_order_) {
+      fortran_order_ = boolean();
+    } else if (key == "shape" && !shape_) {
+      shape_ = tuple();
+    } else {
+      fail("the header has an unknown entry '" + shown(key) + "', or it twice");
+    }
+  }
+
+  std::string_view text_;
+  std::string place_;
+  std::size_t at_ = 0;
+  std::optional<std::string> descr_;
+  std::optional<bool> fortran_order_;
+  std::optional<std::vector<std::uint64_t>> shape_;
+};
+
+NpyType type_of(const std::string& descr, const std::string& place) {
+  constexpr std::array<std::string_view, 11> known{"b1", "u1", "i1", "u2", "i2", "u4",
+                                                   "i4", "u8", "i8", "f4", "f8"};
+  const char order = descr.empty() ? '\0' : descr[0];
+  const bool ordered = order == '<' || order == '>' || order == '=' || order == '|';
+  const std::string_view type = ordered ? std::string_view(descr).substr(1) : "";
+  const bool sized = order != '|' || type.ends_with('1');
+  if (!sized || std::find(known.begin(), known.end(), type) == known.end()) {
+    throw DataError(place + ": elements of type '" + shown(descr) + "' are not read",
+                    "save the array as uint8, float32 or another plain integer or float type: "
+                    "numpy.save(path, array.astype('float32'))");
+  }
+  const auto bytes = static_cast<std::size_t>(type[1] - '0');
+  constexpr bool little = std::endian::native == std::endian::little;
+  return {type[0], bytes, bytes > 1 && order == (little ? '>' : '<')};
+}
+
+/// The dictionary's text, and how long everything before the elements is.
+std::string dictionary_of(Content& content, std::uint64_t& header_bytes) {
+  std::array<std::uint8_t, 8> start{};
+  content.read_at(0, start);
+  if (std::memcmp(start.data(), "\x93NUMPY", 6) != 0) {
+    throw DataError(content.place(0) + ": not an NPY file: it does not begin with \\x93NUMPY",
+                    fetch_again);
+  }
+  const std::uint8_t version = start[6];
+  if (version < 1 || version > 3 || start[7] != 0) {
+    throw DataError(content.place(6) + ": NPY version " + std::to_string(version) + "." +
+                        std::to_string(start[7]) + " is not read, only 1.0, 2.0 and 3.0",
+                    save_again);
+  }
+  std::array<std::uint8_t, 4> size{};
+  const std::size_t size_bytes = version == 1 ? 2 : 4;
+  content.read_at(8, std::span(size).first(size_bytes));
+  const std::uint64_t length = std::uint64_t{size[0]} | std::uint64_t{size[1]} << 8 |
+                               std::uint64_t{size[2]} << 16 | std::uint64_t{size[3]} << 24;
+  header_bytes = 8 + size_bytes + length;
+  if (length > most_header_bytes || header_bytes > content.most_bytes()) {
+    throw DataError(content.place(8) + ": a header of " + std::to_string(length) +
+                        " bytes does not fit this file",
+                    fetch_again);
+  }
+  std::string text(static_cast<std::size_t>(length), '\0');
+  content.read_at(8 + size_bytes, {reinterpret_cast<std::uint8_t*>(text.data()), text.size()});
+  return text;
+}
+
+/// Fills in what follows from the shape, and returns the length that the file must have.
+std::uint64_t measure(NpyHeader& header, const std::string& place) {
+  const std::string shape = "(" + shape_text(header.shape) + ")";
+  if (header.shape.empty()) throw DataError(place + ": an array without dimensions", save_again);
+  if (header.shape[0] == 0) throw DataError(place + ": holds 0 records", "give it at least one");
+  std::optional<std::uint64_t> each = 1;
+  for (const std::uint64_t dim : std::span(header.shape).subspan(1)) {
+    if (dim == 0)
+      throw DataError(place + ": records of shape " + shape + " have no element", save_again);
+    each = each ? product(*each, dim) : each;
+  }
+  const auto record = each ? product(*each, header.type.bytes) : each;
+  const auto total = record ? product(*record, header.shape[0]) : record;
+  if (!total || *total > most_bytes) {
+    throw DataError(place + ": an array of shape " + shape + " is more than any file holds",
+                    fetch_again);
+  }
+  header.record_elements = *each;
+  return header.header_bytes + *total;
+}
+
+void require_length(const NpyHeader& header, std::uint64_t expected, std::uint64_t size,
+                    const std::string& place) {
+  if (size == expected) return;
+  throw DataError(place + ": an array of shape (" + shape_text(header.shape) + ") of '" +
+                      header.descr + "' makes a file of " + std::to_string(expected) +
+                      " bytes, but it has " + std::to_string(size),
+                  fetch_again);
+}
+
+}  // namespace
+
+NpyHeader read_npy_header(Content& content, std::uint64_t keep) {
+  std::uint64_t header_bytes = 0;
+  const std::string text = dictionary_of(content, header_bytes);
+  const std::string place = content.place(10);
+  DictParser parser(text, place);
+  NpyHeader header = parser.parse();
+  header.header_bytes = header_bytes;
+  header.type = type_of(header.descr, place);
+  if (parser.fortran_order() && header.shape.size() > 1) {
+    throw DataError(place + ": the array is in Fortran's order, column by column",
+                    "save it in C's order: numpy.save(path, numpy.ascontiguousarray(array))");
+  }
+  const std::uint64_t expected = measure(header, place);
+  if (content.compressed()) {
+    if (expected > content.most_bytes()) {
+      throw DataError(place + ": " + std::to_string(expected) +
+                          " bytes cannot come from so short a compressed file",
+                      fetch_again);
+    }
+    const std::uint64_t kept = std::min(keep, header.shape[0]);
+    content.finish(expected, header.header_bytes + kept * header.record_bytes());
+  }
+  const std::uint64_t size = content.size();
+  require_length(header, expected, size, content.place(std::min(size, expected)));
+  return header;
 }
 
 }  // namespace lockstep::data

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "data/checks.hpp"
+#include "data/source.hpp"
 #include "lib/base/errors.hpp"
 
 namespace lockstep::data {

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "data/byte_scale.hpp"
 #include "data/drawing.hpp"
 #include "data/source.hpp"
 

@@ -1,8 +1,16 @@
 #include "data/writer.hpp"
 
+#include <array>
+#include <bit>
+#include <charconv>
+#include <cmath>
 #include <cstdio>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
 
-#include "data/format_writer.hpp"
+#include "data/tfrecord.hpp"
 #include "lib/base/errors.hpp"
 
 namespace lockstep::data {
@@ -85,6 +93,243 @@ FinishedFiles finish_records(const Target& target, const RecordShape& shape,
 
 void write_records(const Target& target, const RecordShape& shape, const RecordAt& record) {
   finish_records(target, shape, record).publish();
+}
+
+namespace {
+
+using Bytes = std::vector<std::uint8_t>;
+constexpr std::size_t chunk_bytes = std::size_t{1} << 20;
+
+void put_text(Bytes& bytes, std::string_view text) {
+  bytes.insert(bytes.end(), text.begin(), text.end());
+}
+
+template <class Number>
+void put_little(Bytes& bytes, Number number) {
+  for (std::size_t i = 0; i < sizeof(Number); ++i) {
+    bytes.push_back(static_cast<std::uint8_t>(number >> (8 * i)));
+  }
+}
+
+void put_big(Bytes& bytes, std::uint64_t number) {
+  for (const int shift : {24, 16, 8, 0})
+    bytes.push_back(static_cast<std::uint8_t>(number >> shift));
+}
+
+template <class Number>
+void put_decimal(Bytes& bytes, Number number) {
+  std::array<char, 32> text{};
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), number).ptr;
+  put_text(bytes, {text.data(), static_cast<std::size_t>(end - text.data())});
+}
+
+void put_features(Bytes& bytes, Element element, std::span<const float> features) {
+  for (const float value : features) {
+    if (element == Element::byte) {
+      bytes.push_back(static_cast<std::uint8_t>(value));
+    } else {
+      put_little(bytes, std::bit_cast<std::uint32_t>(value));
+    }
+  }
+}
+
+class IdxWriter final : public FormatWriter {
+ public:
+  IdxWriter(const RecordFiles& files, const RecordShape& what) : FormatWriter(files, what) {
+    constexpr std::uint64_t most = std::numeric_limits<std::uint32_t>::max();
+    constexpr std::size_t most_dims = 3;
+    bool fits = what.records <= most && !what.dims.empty() && what.dims.size() <= most_dims;
+    for (const std::uint64_t dim : what.dims) fits = fits && dim > 0 && dim <= most;
+    if (!fits) {
+      throw ConfigError("IDX holds at most 2^32 - 1 records of 1 to 3 dimensions",
+                        "choose another --format, or more --files");
+    }
+    put_big(records(), 0x801 + what.dims.size());
+    put_big(records(), what.records);
+    for (const std::uint64_t dim : what.dims) put_big(records(), dim);
+    put_big(labels(), 0x801);
+    put_big(labels(), what.records);
+  }
+
+  void add(std::uint64_t index, std::span<const float> features, std::int32_t label) override {
+    for (const float value : features) records().push_back(byte_of(value, index, "a feature"));
+    labels().push_back(byte_of(static_cast<float>(label), index, "the label"));
+  }
+
+ private:
+  static std::uint8_t byte_of(float value, std::uint64_t index, const char* what) {
+    if (value >= 0.0F && value <= 255.0F && value == std::floor(value)) {
+      return static_cast<std::uint8_t>(value);
+    }
+    throw ConfigError("IDX holds whole numbers of 0 to 255, but " + std::string(what) +
+                          " of record " + std::to_string(index) + " is " + std::to_string(value),
+                      "choose another --format: npy, tfrecord or csv");
+  }
+};
+
+class CsvWriter final : public FormatWriter {
+ public:
+  CsvWriter(const RecordFiles& files, const RecordShape& what) : FormatWriter(files, what) {
+    put_text(records(), "label");
+    for (std::uint64_t i = 0; i < what.features(); ++i) {
+      put_text(records(), ",x");
+      put_decimal(records(), i);
+    }
+    records().push_back('\n');
+  }
+
+  void add(std::uint64_t, std::span<const float> features, std::int32_t label) override {
+    put_decimal(records(), label);
+    for (const float value : features) {
+      records().push_back(',');
+      put_decimal(records(), value);
+    }
+    records().push_back('\n');
+  }
+};
+
+class NpyWriter final : public FormatWriter {
+ public:
+  NpyWriter(const RecordFiles& files, const RecordShape& what) : FormatWriter(files, what) {
+    put_header(records(), what.element == Element::byte ? "|u1" : "<f4", what.records, what.dims);
+    put_header(labels(), "<i4", what.records, {});
+  }
+
+  void add(std::uint64_t, std::span<const float> features, std::int32_t label) override {
+    put_features(records(), shape().element, features);
+    put_little(labels(), static_cast<std::uint32_t>(label));
+  }
+
+ private:
+  static void put_header(Bytes& bytes, const char* type, std::uint64_t records,
+                         std::span<const std::uint64_t> dims) {
+    std::string text = std::string("{'descr': '") + type + "', 'fortran_order': False, 'shape': (" +
+                       std::to_string(records) + ",";
+    for (const std::uint64_t dim : dims) text += " " + std::to_string(dim) + ",";
+    text += "), }";
+    constexpr std::size_t before = 10;  // bytes in front of the text
+    constexpr std::size_t alignment = 64;
+    while ((before + text.size() + 1) % alignment != 0) text += ' ';
+    text += '\n';
+    put_text(bytes, "\x93NUMPY");
+    put_little(bytes, std::uint16_t{1});  // version 1.0
+    put_little(bytes, static_cast<std::uint16_t>(text.size()));
+    put_text(bytes, text);
+  }
+};
+
+class TfRecordWriter final : public FormatWriter {
+ public:
+  using FormatWriter::FormatWriter;
+
+  void add(std::uint64_t, std::span<const float> features, std::int32_t label) override {
+    list_.clear();
+    if (shape().element == Element::byte) {
+      values_.clear();
+      put_features(values_, Element::byte, features);
+      put_field(list_, 1, values_);  // BytesList.value
+      make_feature(1);
+    } else {
+      values_.clear();
+      put_features(values_, Element::number, features);
+      put_field(list_, 1, values_);  // FloatList.value, packed
+      make_feature(2);
+    }
+    features_.clear();
+    add_entry("image");
+    values_.clear();
+    put_varint(values_, static_cast<std::uint64_t>(std::int64_t{label}));
+    list_.clear();
+    put_field(list_, 1, values_);  // Int64List.value, packed
+    make_feature(3);
+    add_entry("label");
+    example_.clear();
+    put_field(example_, 1, features_);
+    put_record();
+  }
+
+ private:
+  static void put_varint(Bytes& bytes, std::uint64_t number) {
+    for (; number >= 0x80U; number >>= 7)
+      bytes.push_back(static_cast<std::uint8_t>(number | 0x80U));
+    bytes.push_back(static_cast<std::uint8_t>(number));
+  }
+
+  static void put_field(Bytes& bytes, std::uint8_t field, std::span<const std::uint8_t> value) {
+    bytes.push_back(static_cast<std::uint8_t>(field << 3 | 2));  // wire type: bytes
+    put_varint(bytes, value.size());
+    bytes.insert(bytes.end(), value.begin(), value.end());
+  }
+
+  /// A Feature that holds `list_` as its list number `kind`.
+  void make_feature(std::uint8_t kind) {
+    feature_.clear();
+    put_field(feature_, kind, list_);
+  }
+
+  /// `feature_` under `key`, one more entry of the map.
+  void add_entry(std::string_view key) {
+    entry_.clear();
+    put_field(entry_, 1, {reinterpret_cast<const std::uint8_t*>(key.data()), key.size()});
+    put_field(entry_, 2, feature_);
+    put_field(features_, 1, entry_);
+  }
+
+  void put_record() {
+    Bytes& out = records();
+    const std::size_t begin = out.size();
+    put_little(out, std::uint64_t{example_.size()});
+    put_little(out, masked(crc32c(std::span(out).subspan(begin))));
+    out.insert(out.end(), example_.begin(), example_.end());
+    put_little(out, masked(crc32c(example_)));
+  }
+
+  Bytes values_, list_, feature_, entry_, features_, example_;
+};
+
+}  // namespace
+
+void BufferedFile::flush_some() {
+  if (buffer_.size() < chunk_bytes) return;
+  file_.write(buffer_);
+  buffer_.clear();
+}
+
+void BufferedFile::finish() {
+  file_.write(buffer_);
+  file_.finish();
+  std::exchange(buffer_, {});
+}
+
+FormatWriter::FormatWriter(const RecordFiles& files, RecordShape shape)
+    : shape_(std::move(shape)), records_(files.records) {
+  if (!files.labels.empty()) labels_.emplace(files.labels);
+}
+
+void FormatWriter::flush_some() {
+  records_.flush_some();
+  if (labels_) labels_->flush_some();
+}
+
+void FormatWriter::finish() {
+  records_.finish();
+  if (labels_) labels_->finish();
+}
+
+void FormatWriter::publish() {
+  records_.publish();
+  if (labels_) labels_->publish();
+}
+
+std::unique_ptr<FormatWriter> new_format_writer(Format format, const RecordFiles& files,
+                                                const RecordShape& shape) {
+  switch (format) {
+    case Format::idx: return std::make_unique<IdxWriter>(files, shape);
+    case Format::csv: return std::make_unique<CsvWriter>(files, shape);
+    case Format::npy: return std::make_unique<NpyWriter>(files, shape);
+    case Format::tfrecord: return std::make_unique<TfRecordWriter>(files, shape);
+  }
+  throw ConfigError("an unknown format");
 }
 
 }  // namespace lockstep::data

@@ -62,7 +62,7 @@ forbid "includes: data sees lib/base alone" "$(up 'apps|collectives|tests|lib/([
 forbid "includes: lib sees neither apps nor tests" "$(up 'apps|tests')" "^lib/.*$code"
 forbid "includes: only tests see tests" "$(up tests)" "^apps/.*$code"
 forbid "includes: write the path from the root" '^ *# *include *"\.\./' "$code"
-forbid "includes: mpi.h belongs in collectives/mpi_*" '^ *# *include *[<"]mpi\.h' "$code" '^(collectives|tests)/([a-z]+/)*mpi_'
+forbid "includes: mpi.h belongs in collectives/mpi.cpp" '^ *# *include *[<"]mpi\.h' "$code" '^(collectives/mpi\.cpp|tests/)'
 forbid "includes: CUDA and NCCL belong below cuda/" \
   '^ *# *include *[<"](cuda|cublas|curand|nccl|nvml|nvtx)[A-Za-z0-9_]*[./]' "$code" '(^|/)(cuda|gpu)/'
 forbid "includes: spdlog belongs in apps/" '^ *# *include *[<"]spdlog/' "$code" '^apps/'
@@ -70,7 +70,7 @@ forbid "includes: spdlog belongs in apps/" '^ *# *include *[<"]spdlog/' "$code" 
 forbid "a path of one machine" '(^|[^A-Za-z0-9_.-])/(work|farm)/' '.'
 
 while read -r file; do
-  [ "$(wc -l <"$file")" -le 400 ] || fail "$file is longer than 400 lines: does it still hold one idea?"
+  [ "$(wc -l <"$file")" -le 600 ] || fail "$file is longer than 600 lines: does it hold one concept?"
 done < <(matching '\.(cpp|hpp|cu|cuh|h|sh|py|cmake)$|CMakeLists\.txt$' | grep -v '^tests/' || true)
 
 for folder in apps collectives data configs scripts tests lib lib/*/; do

@@ -9,7 +9,7 @@
 #include <lockstep/nn/gradient_check.hpp>
 #include <lockstep/nn/layer.hpp>
 #include <lockstep/nn/loss.hpp>
-#include <lockstep/train/saved_network.hpp>
+#include <lockstep/train/checkpoint.hpp>
 #include <stdexcept>
 
 using namespace lockstep;

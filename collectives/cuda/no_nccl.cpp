@@ -1,5 +1,5 @@
 // Stands in for nccl_*.cpp in a build without NCCL.
-#include "collectives/cuda/device_communicator.hpp"
+#include "collectives/cuda/device.hpp"
 
 namespace lockstep::comm {
 

@@ -7,7 +7,6 @@
 #include <string_view>
 
 namespace lockstep {
-
 /// Writes `pieces` one after the other to `path`: all of it or nothing.
 ///
 /// Goes to a temporary file in the same folder, reaches the disk, and is renamed.
@@ -49,5 +48,16 @@ bool claim_folder(const std::filesystem::path& path);
 /// Gives a finished folder its final name, in one step, and sees it to the disk. Throws
 /// OutputError.
 void rename_folder(const std::filesystem::path& from, const std::filesystem::path& to);
+
+// Files that must not outlive an interrupted process.
+
+/// Puts the file on the list of those to remove, or takes it off. Any thread. A list of thousands
+/// is full; what does not fit is left to its owner alone.
+void add_temporary(const std::filesystem::path& path);
+void forget_temporary(const std::filesystem::path& path) noexcept;
+
+/// From now on SIGHUP, SIGINT and SIGTERM remove what is on the list before they end the process.
+/// A signal that is ignored stays ignored.
+void remove_temporaries_on_signals() noexcept;
 
 }  // namespace lockstep

@@ -8,13 +8,219 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
-#include "lib/distribute/pieces.hpp"
-#include "lib/distribute/prefetch.hpp"
+#include "collectives/communicator.hpp"
+#include "data/plan.hpp"
+#include "lib/distribute/dataset.hpp"
+#include "lib/distribute/readers.hpp"
+#include "lib/distribute/tensor.hpp"
 #include "lib/distribute/values.hpp"
 
 namespace lockstep {
+// How a batched data set is shared out among replicas: what all ranks agree on before they read.
 
+/// How distribute_dataset shares out.
+struct DistributeOptions {
+  data::ShardPolicy policy = data::ShardPolicy::automatic;
+  data::Rebatch rebatch = data::Rebatch::ceil;
+  /// Under DATA, pieces are whole leaves of so many examples: see data::piece_of. 1 is the guide's
+  /// rule; 0 means data::automatic_leaf, as in training.
+  std::uint64_t leaf = 1;
+  /// Pieces that a thread reads ahead; 0: no thread. None: as many as there are replicas in sync in
+  /// an input pipeline, which is 1, or what the data set's own last prefetch says.
+  std::optional<std::size_t> prefetch = std::nullopt;
+};
+
+/// A rank's part of a data set.
+struct Share {
+  data::PolicyChoice choice = {};
+  data::Rebatch rebatch = data::Rebatch::ceil;
+  std::uint64_t leaf = 1;
+  std::uint64_t rank = 0;
+  std::uint64_t ranks = 1;
+  std::uint64_t batch_size = 0;
+  bool drop_remainder = false;
+  /// All that is read, in closed form; none where the number of examples is not known, or batches
+  /// do not follow from it alone (transformed batches).
+  std::optional<data::Plan> plan = std::nullopt;
+  bool endless_batches = false;  ///< the same without an end, under DATA
+
+  /// The pass over the data set that this rank reads.
+  Pass pass(std::uint64_t epoch) const noexcept {
+    const bool by_files = choice.policy == data::ShardPolicy::file;
+    return {epoch, by_files ? rank : 0, by_files ? ranks : 1};
+  }
+
+  /// Ranks cannot know alone when the others' streams end.
+  bool ends_differ() const noexcept;
+
+  /// Examples of every piece, where that is the same at every step on every rank.
+  std::optional<std::size_t> fixed_rows() const;
+};
+
+/// Examples of a pass, where they are known.
+using CountExamples = std::function<std::optional<std::uint64_t>(const Pass&)>;
+
+/// What this rank reads.
+///
+/// Errors   throws comm::AgreedError (2): data that is not batched; what data::Plan and
+///          data::choose_policy refuse; `balanced` with DATA; ranks whose data or options differ.
+/// Ranks    collective.
+Share agree_on_share(comm::Communicator& comm, const DatasetFacts& facts,
+                     const DistributeOptions& options, const CountExamples& count);
+
+/// The most of all ranks' counts where all know theirs (perhaps `endless`), none where one does
+/// not. Collective.
+std::optional<std::uint64_t> agree_on_longest(comm::Communicator& comm,
+                                              std::optional<std::uint64_t> mine);
+
+/// One message a step, where ends differ.
+struct StepNews {
+  bool has_examples = false;
+  bool goes_on = false;
+  bool failed = false;
+};
+
+/// What is true of any rank. Collective.
+StepNews any_rank(comm::Communicator& comm, const StepNews& mine);
+
+}  // namespace lockstep
+
+namespace lockstep::pieces {
+// One rank's pieces of a data set's batches, one a step. Users meet distributed_dataset.hpp alone.
+
+/// This rank's piece of each step, in order; none at the end of its own stream. Local.
+template <class T>
+using Pieces = std::function<std::optional<T>()>;
+
+/// By the plan: only what is this rank's is read.
+template <BatchLike T>
+Pieces<T> planned(ReaderPtr<T> reader, const Share& share) {
+  const auto shared = std::shared_ptr<Reader<T>>(std::move(reader));
+  return [shared, plan = *share.plan, rank = share.rank,
+          step = std::uint64_t{0}]() mutable -> std::optional<T> {
+    if (step == plan.steps()) return std::nullopt;
+    const data::Range mine = plan.positions(step++, rank);
+    return shared->rows(mine.size() > 0 ? mine : data::Range{0, 0});
+  };
+}
+
+inline data::Range piece_of_batch(std::uint64_t examples, const Share& share) {
+  const std::uint64_t leaf = share.leaf > 0 ? share.leaf : data::automatic_leaf(examples);
+  return data::piece_of(examples, leaf, share.rank, share.ranks);
+}
+
+/// Under DATA, without an end: only what is this rank's is read.
+template <BatchLike T>
+Pieces<T> endless_batches(ReaderPtr<T> reader, const Share& share) {
+  const auto shared = std::shared_ptr<Reader<T>>(std::move(reader));
+  const data::Range mine = piece_of_batch(share.batch_size, share);
+  return [shared, mine, size = share.batch_size,
+          first = std::uint64_t{0}]() mutable -> std::optional<T> {
+    const std::uint64_t at = std::exchange(first, first + size);
+    return shared->rows({at + mine.begin, at + mine.end});
+  };
+}
+
+/// Under DATA, of a stream: every rank reads all batches and keeps its pieces.
+template <BatchLike T>
+Pieces<T> kept(ReaderPtr<T> reader, const Share& share) {
+  const auto shared = std::shared_ptr<Reader<T>>(std::move(reader));
+  return [shared, share]() -> std::optional<T> {
+    const auto batch = shared->next();
+    if (!batch) return std::nullopt;
+    const data::Range mine = piece_of_batch(rows_of(batch->value), share);
+    return cut(batch->value, mine.begin, mine.end);
+  };
+}
+
+/// Under FILE and OFF, rule `ceil`: each batch of this rank's own stream in as many pieces as there
+/// are replicas, of which the last may be empty. `all_alike`: so they are on all ranks, and left
+/// out.
+template <BatchLike T>
+Pieces<T> own(ReaderPtr<T> reader, const Share& share, bool all_alike) {
+  struct State {
+    ReaderPtr<T> reader;
+    std::optional<Item<T>> batch;
+    std::uint64_t piece = 0;
+  };
+  const auto state = std::make_shared<State>(State{std::move(reader), {}, share.ranks});
+  return [state, all_alike, ranks = share.ranks]() -> std::optional<T> {
+    while (true) {
+      if (state->piece == ranks) {
+        state->batch = state->reader->next();
+        if (!state->batch) return std::nullopt;
+        state->piece = 0;
+      }
+      const T& batch = state->batch->value;
+      const auto mine = data::piece_of(rows_of(batch), 1, state->piece++, ranks);
+      if (mine.size() > 0 || !all_alike) return cut(batch, mine.begin, mine.end);
+    }
+  };
+}
+
+/// Under FILE and OFF, rule `balanced`: pieces reach across the ends of batches.
+template <BatchLike T>
+class Balanced {
+ public:
+  Balanced(ReaderPtr<T> reader, const Share& share)
+      : reader_(std::move(reader)),
+        sizes_(data::BalancedPieces(share.batch_size, share.ranks).sizes(share.rank)) {}
+
+  std::optional<T> next() {
+    const std::uint64_t wanted = sizes_[turn_++ % sizes_.size()];
+    std::vector<T> parts;
+    for (std::uint64_t have = 0; have < wanted; have += rows_of(parts.back())) {
+      if (at_ == end_ && !read()) break;
+      const std::uint64_t some = std::min(wanted - have, end_ - at_);
+      parts.push_back(cut(batch_->value, at_, at_ + some));
+      at_ += some;
+    }
+    if (parts.empty()) return std::nullopt;
+    return join(parts);
+  }
+
+ private:
+  bool read() {
+    do {
+      batch_ = reader_->next();
+      if (!batch_) return false;
+      at_ = 0;
+      end_ = rows_of(batch_->value);
+    } while (end_ == 0);
+    return true;
+  }
+
+  ReaderPtr<T> reader_;
+  std::vector<std::uint64_t> sizes_;
+  std::size_t turn_ = 0;
+  std::optional<Item<T>> batch_;
+  std::uint64_t at_ = 0;
+  std::uint64_t end_ = 0;
+};
+
+template <BatchLike T>
+Pieces<T> balanced(ReaderPtr<T> reader, const Share& share) {
+  const auto state = std::make_shared<Balanced<T>>(std::move(reader), share);
+  return [state] { return state->next(); };
+}
+
+/// The pieces of `epoch`, as the share says.
+template <BatchLike T>
+Pieces<T> of(const Dataset<T>& dataset, const Share& share, std::uint64_t epoch) {
+  auto reader = dataset.open_plain(share.pass(epoch));
+  if (share.plan) return planned(std::move(reader), share);
+  if (share.endless_batches) return endless_batches(std::move(reader), share);
+  if (share.choice.policy == data::ShardPolicy::data) return kept(std::move(reader), share);
+  if (share.rebatch == data::Rebatch::balanced) return balanced(std::move(reader), share);
+  const bool all_alike = share.choice.policy == data::ShardPolicy::off || share.ranks == 1;
+  return own(std::move(reader), share, all_alike);
+}
+
+}  // namespace lockstep::pieces
+
+namespace lockstep {
 /// next() was asked for more than there is; the end of a loop, not a fault. Exit code 1 where
 /// nobody catches it.
 struct OutOfRange : Error {

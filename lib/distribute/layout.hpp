@@ -7,12 +7,11 @@
 #include <string_view>
 #include <vector>
 
-#include "data/rebatch.hpp"
-#include "lib/distribute/mesh_shape.hpp"
+#include "data/pieces.hpp"
+#include "lib/distribute/mesh.hpp"
 #include "lib/distribute/tensor.hpp"
 
 namespace lockstep {
-
 /// For each axis of a tensor the mesh dimension that cuts it, or unsharded.
 ///
 ///   Layout rows(mesh, {"batch", Layout::unsharded});  // rows cut over batch, whole columns
@@ -99,3 +98,66 @@ std::string to_text(const Layout& layout);
 Shape global_shape(const Layout& layout, const std::vector<Shape>& pieces);
 
 }  // namespace lockstep
+
+namespace lockstep::sharding {
+// The moves that take a tensor from one layout to another.
+
+/// In the order in which they are made where several can be: what shrinks pieces comes first.
+enum class MoveKind {
+  slice,           ///< replicated -> cut: local
+  reduce_scatter,  ///< partial -> cut
+  all_to_all,      ///< cut on one axis -> cut on another
+  all_reduce,      ///< partial -> replicated
+  all_gather,      ///< cut -> replicated
+};
+
+/// One change along one mesh dimension.
+struct Move {
+  MoveKind kind;
+  std::string dimension;
+  std::size_t from = 0;  ///< the axis that it cut before: all_to_all, all_gather
+  std::size_t to = 0;    ///< the axis that it cuts after: slice, reduce_scatter, all_to_all
+
+  bool operator==(const Move&) const = default;
+};
+
+/// One move for each mesh dimension whose part differs, none for the others.
+///
+/// An axis is never cut by two dimensions at a time. So where dimensions exchange axes in a circle,
+/// the shortest of them is gathered first and sliced at last: one move more.
+/// Errors   throws ConfigError: layouts of different meshes or numbers of axes; a sum that `to`
+///          leaves to be taken and `from` does not.
+std::vector<Move> moves_between(const Layout& from, const Layout& to);
+
+/// The layout behind a move.
+Layout after(const Layout& layout, const Move& move);
+
+// How operations on tensors of a mesh lay out their operands and results: arithmetic.
+
+/// What an operation on two tensors does: both are moved, each rank computes on its pieces alone,
+/// and what it gets is a piece of the result, or an addend of one.
+struct BinaryPlan {
+  Layout a;
+  Layout b;
+  Layout result;  ///< partial where ranks hold addends
+  Shape shape;    ///< of the result, globally
+};
+
+/// [m, k] times [k, n]; see matmul in dtensor_math.hpp.
+/// Errors   throws comm::AgreedError (2) for other shapes, and for layouts of different meshes.
+BinaryPlan matmul_plan(const Layout& a, const Shape& a_shape, const Layout& b,
+                       const Shape& b_shape);
+
+/// Value by value, with broadcasting; see elementwise in dtensor_math.hpp.
+/// Errors   throws comm::AgreedError (2) for shapes that do not fit, and for different meshes.
+BinaryPlan elementwise_plan(const Layout& a, const Shape& a_shape, const Layout& b,
+                            const Shape& b_shape);
+
+/// The result of adding up an axis, each rank those indices that it owns.
+/// Errors   throws comm::AgreedError (2) for an axis that there is not.
+Layout reduced_layout(const Layout& layout, std::size_t axis);
+
+/// The same of all axes.
+Layout fully_reduced_layout(const Layout& layout);
+
+}  // namespace lockstep::sharding

@@ -1,10 +1,14 @@
 #include "lib/distribute/mesh.hpp"
 
+#include <cstdint>
+#include <limits>
 #include <optional>
+#include <set>
 #include <stdexcept>
 
 #include "collectives/agreement.hpp"
-#include "collectives/self_communicator.hpp"
+#include "collectives/communicator.hpp"
+#include "lib/base/errors.hpp"
 #include "lib/base/text.hpp"
 
 namespace lockstep {
@@ -66,5 +70,95 @@ Mesh::Mesh(comm::Communicator& comm, const std::vector<MeshDimension>& dimension
     along_.push_back(owned_.back().get());
   }
 }
+
+namespace {
+
+void require_name(const std::string& name) {
+  if (name.empty()) {
+    throw ConfigError("a dimension of the mesh has no name", "name it, as \"batch\"");
+  }
+  if (name == "unsharded") {
+    throw ConfigError("a dimension of the mesh is called \"unsharded\"",
+                      "choose another name: layouts say it of axes that are not cut");
+  }
+}
+
+[[noreturn]] void refuse_rank(const std::string& what, const MeshShape& shape) {
+  throw std::out_of_range("MeshShape: " + what + " in mesh " + to_text(shape));
+}
+
+}  // namespace
+
+MeshShape::MeshShape(std::vector<MeshDimension> dimensions) : dimensions_(std::move(dimensions)) {
+  if (dimensions_.empty()) {
+    throw ConfigError("a mesh without dimensions", "give one, as {\"batch\", ranks}");
+  }
+  std::set<std::string> names;
+  std::int64_t ranks = 1;
+  for (const auto& [name, size] : dimensions_) {
+    require_name(name);
+    if (!names.insert(name).second) {
+      throw ConfigError("two dimensions of the mesh are called \"" + name + "\"",
+                        "give each a name of its own");
+    }
+    if (size < 1) {
+      throw ConfigError("dimension \"" + name + "\" of the mesh has size " + std::to_string(size),
+                        "sizes are at least 1");
+    }
+    ranks *= size;
+    if (ranks > std::numeric_limits<int>::max()) {
+      throw ConfigError("mesh " + to_text(dimensions_) + " has too many ranks",
+                        "the product of the sizes is the number of ranks");
+    }
+  }
+  size_ = static_cast<int>(ranks);
+}
+
+std::size_t MeshShape::index(std::string_view name) const {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < dimensions_.size(); ++i) {
+    if (dimensions_[i].name == name) return i;
+    names.push_back(dimensions_[i].name);
+  }
+  const auto meant = nearest(name, names);
+  throw ConfigError(
+      "mesh " + to_text(*this) + " has no dimension \"" + std::string(name) + "\"",
+      meant ? "did you mean \"" + *meant + "\"?" : "name one of the mesh's dimensions");
+}
+
+std::vector<int> MeshShape::coordinates(int rank) const {
+  if (rank < 0 || rank >= size_) refuse_rank("no rank " + std::to_string(rank), *this);
+  std::vector<int> coordinates(dimensions_.size());
+  for (std::size_t i = dimensions_.size(); i-- > 0;) {
+    coordinates[i] = rank % dimensions_[i].size;
+    rank /= dimensions_[i].size;
+  }
+  return coordinates;
+}
+
+int MeshShape::rank_of(const std::vector<int>& coordinates) const {
+  if (coordinates.size() != dimensions_.size()) {
+    refuse_rank(counted(coordinates.size(), "coordinate"), *this);
+  }
+  int rank = 0;
+  for (std::size_t i = 0; i < coordinates.size(); ++i) {
+    const auto& [name, size] = dimensions_[i];
+    if (coordinates[i] < 0 || coordinates[i] >= size) {
+      refuse_rank("no " + name + " " + std::to_string(coordinates[i]), *this);
+    }
+    rank = rank * size + coordinates[i];
+  }
+  return rank;
+}
+
+std::string to_text(const std::vector<MeshDimension>& dimensions) {
+  std::string text;
+  for (const auto& [name, size] : dimensions) {
+    text += (text.empty() ? "" : ", ") + name + "=" + std::to_string(size);
+  }
+  return text;
+}
+
+std::string to_text(const MeshShape& shape) { return to_text(shape.dimensions()); }
 
 }  // namespace lockstep

@@ -2,21 +2,238 @@
 #pragma once
 
 #include <algorithm>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
 #include <functional>
+#include <limits>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <stdexcept>
+#include <stop_token>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "data/permutation.hpp"
-#include "lib/distribute/files.hpp"
-#include "lib/distribute/prefetch.hpp"
-#include "lib/distribute/random.hpp"
-#include "lib/distribute/reader.hpp"
-#include "lib/distribute/structure.hpp"
+#include "data/pieces.hpp"
+#include "lib/base/philox.hpp"
+#include "lib/distribute/tensor.hpp"
+
+namespace lockstep {
+// One pass over a data set: what every transformation implements.
+
+/// The size of what never ends.
+inline constexpr std::uint64_t endless = std::numeric_limits<std::uint64_t>::max();
+
+/// Which pass over a data set, and by whom.
+struct Pass {
+  std::uint64_t epoch = 0;
+  /// Files are dealt round-robin to `workers`: this pass reads those of `worker`. Data that does
+  /// not come from files is read whole.
+  std::uint64_t worker = 0;
+  std::uint64_t workers = 1;
+};
+
+/// An element, and what random transformations of it are a function of.
+template <class T>
+struct Item {
+  T value;
+  std::uint64_t id = 0;     ///< the same in every pass, whoever reads it
+  std::uint64_t epoch = 0;  ///< of the pass; each repetition counts as one
+};
+
+/// Yields the elements of one pass. Local; one thread.
+///
+/// Where size() is known, any element can be reached at once. Where examples() is, the elements are
+/// batches that can be cut before they are read: rows() reads just those examples.
+template <class T>
+class Reader {
+ public:
+  Reader() = default;
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+  virtual ~Reader() = default;
+
+  /// The next element; none at the end, and ever after.
+  virtual std::optional<Item<T>> next() = 0;
+
+  /// Elements of the pass, perhaps endless; none where elements follow each other only.
+  virtual std::optional<std::uint64_t> size() const { return std::nullopt; }
+
+  /// Element `index`, below size(). Leaves next() where it stands.
+  virtual Item<T> at(std::uint64_t) { throw std::logic_error("Reader::at: no random access"); }
+
+  /// Examples of the pass, all batches together.
+  virtual std::optional<std::uint64_t> examples() const { return std::nullopt; }
+
+  /// The examples at these positions of the pass as one batch.
+  virtual T rows(data::Range) { throw std::logic_error("Reader::rows: no random access"); }
+};
+
+template <class T>
+using ReaderPtr = std::unique_ptr<Reader<T>>;
+
+/// What can be reached at once, read in order.
+template <class T>
+class IndexedReader : public Reader<T> {
+ public:
+  std::optional<Item<T>> next() override {
+    if (position_ >= this->size().value()) return std::nullopt;
+    return this->at(position_++);
+  }
+
+ private:
+  std::uint64_t position_ = 0;
+};
+
+// Random numbers for transformations: functions of what is transformed, never of who does it.
+
+/// Random numbers of one element in one epoch: word(0), word(1), ... as many as wanted.
+///
+/// A pure function of (seed, epoch, id, index): whichever rank transforms the element, and whatever
+/// it has transformed before, the numbers are the same. Indices below 2^32; epochs count modulo
+/// 2^32.
+/// Source   Philox 4x32-10 with the seed as key and (index, id, epoch) as counter.
+struct Draw {
+  std::uint64_t seed = 0;
+  std::uint64_t epoch = 0;
+  std::uint64_t id = 0;  ///< of the element in the data set
+
+  std::uint64_t word(std::uint32_t index) const noexcept {
+    const auto block = at(index);
+    return std::uint64_t{block[0]} << 32 | block[1];
+  }
+
+  /// In [0, 1).
+  float uniform(std::uint32_t index) const noexcept { return unit_float(at(index)[2]); }
+
+ private:
+  Philox::Block at(std::uint32_t index) const noexcept {
+    const auto low = [](std::uint64_t word) { return static_cast<std::uint32_t>(word); };
+    return Philox::at({index, low(id), low(id >> 32), low(epoch)}, {low(seed), low(seed >> 32)});
+  }
+};
+
+// A thread that reads ahead.
+
+/// Calls `produce` in a thread of its own, at most `depth` values ahead of next().
+///
+/// The thread starts at the first next(). It ends when `produce` returns nothing or throws, or with
+/// the prefetcher, which waits for the call of `produce` that is running: that must return.
+/// `produce` may touch nothing that its owner touches meanwhile; no communicator above all.
+/// Threads  next() and the destructor belong to one thread.
+template <class T>
+class Prefetcher {
+ public:
+  using Produce = std::function<std::optional<T>()>;
+
+  /// A depth of 0 means no thread: next() calls `produce`.
+  Prefetcher(Produce produce, std::size_t depth) : produce_(std::move(produce)), depth_(depth) {}
+  Prefetcher(const Prefetcher&) = delete;
+  Prefetcher& operator=(const Prefetcher&) = delete;
+
+  ~Prefetcher() {
+    thread_.request_stop();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  /// The next value in order, none at the end and ever after. Rethrows what `produce` threw, behind
+  /// the values before it; every later call throws it again.
+  std::optional<T> next() {
+    if (depth_ == 0) return produce_();
+    if (!thread_.joinable()) {
+      thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
+    }
+    std::unique_lock lock(mutex_);
+    filled_.wait(lock, [&] { return !ready_.empty() || ended_; });
+    if (ready_.empty()) {
+      if (failure_) std::rethrow_exception(failure_);
+      return std::nullopt;
+    }
+    std::optional<T> value(std::move(ready_.front()));
+    ready_.pop_front();
+    taken_.notify_one();
+    return value;
+  }
+
+ private:
+  void run(const std::stop_token& stop) noexcept {
+    try {
+      while (offer(stop, produce_())) {
+      }
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      failure_ = std::current_exception();
+    }
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    filled_.notify_one();
+  }
+
+  /// Waits for room. False where there is nothing more to do.
+  bool offer(const std::stop_token& stop, std::optional<T> value) {
+    if (!value) return false;
+    std::unique_lock lock(mutex_);
+    if (!taken_.wait(lock, stop, [&] { return ready_.size() < depth_; })) return false;
+    ready_.push_back(std::move(*value));
+    filled_.notify_one();
+    return !stop.stop_requested();
+  }
+
+  Produce produce_;
+  std::size_t depth_;
+  std::mutex mutex_;
+  std::condition_variable filled_;
+  std::condition_variable_any taken_;
+  std::deque<T> ready_;
+  bool ended_ = false;
+  std::exception_ptr failure_;
+  std::jthread thread_;  // the last: it ends before what it uses
+};
+
+// Lists of files that every rank finds alike.
+
+/// The regular files that match a shell pattern ("data/part-*.csv"), sorted by bytes. Local.
+/// Errors   throws DataError where none does, or a folder cannot be read.
+std::vector<std::string> find_files(const std::string& pattern);
+
+/// A file, and its place in the sorted list of all.
+struct NumberedFile {
+  std::string path;
+  std::uint64_t number = 0;
+};
+
+/// The files that this pass reads: worker w of N has w, w + N, ...
+std::vector<NumberedFile> dealt_files(const std::vector<std::string>& paths, const Pass& pass);
+
+/// In an order that is a function of (seed, epoch, worker).
+std::vector<NumberedFile> shuffled_files(const std::vector<NumberedFile>& files, std::uint64_t seed,
+                                         const Pass& pass);
+
+/// The id of record `place` of file `number`: number * 2^40 + place.
+std::uint64_t file_record_id(std::uint64_t number, std::uint64_t place) noexcept;
+
+/// "3 files, ...": equal where the lists of names (without their folders) are.
+std::string identity_of(const std::vector<std::string>& paths);
+
+/// Throws ConfigError where one is 0.
+void require_lengths(std::size_t cycle_length, std::size_t block_length);
+
+namespace readers {
+
+/// The seed of a worker's own order; that of worker 0 is `seed`.
+std::uint64_t seed_of(std::uint64_t seed, const Pass& pass) noexcept;
+
+}  // namespace readers
+
+}  // namespace lockstep
 
 namespace lockstep::readers {
-
 template <class T>
 using Open = std::function<ReaderPtr<T>(const Pass&)>;
 

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "data/file_streams.hpp"
+#include "data/pieces.hpp"
 #include "data/source.hpp"
 #include "lib/distribute/dataset.hpp"
-#include "lib/distribute/files.hpp"
+#include "lib/distribute/readers.hpp"
 
 namespace lockstep {
 

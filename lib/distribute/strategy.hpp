@@ -11,8 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/distribute/cluster.hpp"
-#include "lib/distribute/device_assignment.hpp"
+#include "lib/distribute/devices.hpp"
 #include "lib/distribute/distributed_dataset.hpp"
 #include "lib/distribute/sources.hpp"
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "lib/nn/layer_spec.hpp"
 #include "lib/nn/loss.hpp"
-#include "lib/nn/network_shape.hpp"
 
 namespace lockstep::nn {
 

@@ -9,7 +9,7 @@
 
 #include "lib/base/aligned.hpp"
 #include "lib/nn/batch_sums.hpp"
-#include "lib/nn/network_shape.hpp"
+#include "lib/nn/layer_spec.hpp"
 #include "lib/nn/parameters.hpp"
 #include "lib/numerics/matrix.hpp"
 #include "lib/numerics/products.hpp"

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "lib/nn/initialisers.hpp"
+#include "lib/nn/layer_spec.hpp"
 #include "lib/nn/layers.hpp"
 #include "lib/nn/loss.hpp"
-#include "lib/nn/network_shape.hpp"
 #include "lib/nn/parameters.hpp"
 
 namespace lockstep::nn {
@@ -69,7 +69,7 @@ class Network {
   void set_seed(std::uint64_t seed) noexcept { seed_ = seed; }
 
   /// What layers that sum over the global batch do it with in training; must outlive its use. Null
-  /// until a step sets it (lib/train/global_batch.hpp); WholeBatch serves a replica that is alone.
+  /// until a step sets it (lib/train/canonical.hpp); WholeBatch serves a replica that is alone.
   void set_batch_sums(BatchSums* sums) noexcept { batch_sums_ = sums; }
 
   /// Whether training needs them.

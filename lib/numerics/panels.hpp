@@ -17,7 +17,6 @@
 #include <span>
 
 #include "lib/numerics/matrix.hpp"
-#include "lib/numerics/slice.hpp"
 
 namespace lockstep {
 

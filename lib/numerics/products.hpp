@@ -8,7 +8,6 @@
 #include <span>
 
 #include "lib/numerics/matrix.hpp"
-#include "lib/numerics/slice.hpp"
 #include "lib/numerics/threads.hpp"
 
 namespace lockstep {

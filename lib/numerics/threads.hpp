@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "lib/numerics/slice.hpp"
+#include "lib/numerics/matrix.hpp"
 
 namespace lockstep {
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/nn/network_shape.hpp"
+#include "lib/nn/layer_spec.hpp"
 
 namespace lockstep::train {
 

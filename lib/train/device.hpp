@@ -7,7 +7,7 @@
 
 #include "collectives/communicator.hpp"
 #include "lib/nn/network.hpp"
-#include "lib/train/inference.hpp"
+#include "lib/train/evaluation.hpp"
 #include "lib/train/step.hpp"
 
 namespace lockstep::train {

@@ -13,8 +13,8 @@
 #include "lib/nn/network.hpp"
 #include "lib/train/checkpoint.hpp"
 #include "lib/train/evaluation.hpp"
-#include "lib/train/mesh.hpp"
 #include "lib/train/step.hpp"
+#include "lib/train/tensor_parallel.hpp"
 
 namespace lockstep::train {
 

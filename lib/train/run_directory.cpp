@@ -1,13 +1,20 @@
 #include "lib/train/run_directory.hpp"
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <ctime>
+#include <fstream>
+#include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "lib/base/errors.hpp"
 #include "lib/base/hash.hpp"
 #include "lib/base/process.hpp"
+#include "lib/train/config.hpp"
+#include "lib/train/json_fields.hpp"
 
 namespace lockstep::train {
 namespace {
@@ -112,6 +119,245 @@ void RunDirectory::finish(const RunReport& report) {
                                 {"peak_rss_bytes", peak_rss_bytes()}};
   metrics_->flush();
   write_file(path_ / "summary.json", summary.dump(2) + "\n");
+}
+
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr const char* remedy =
+    "give a folder that `lockstep train --run-dir` wrote, as it wrote it";
+
+JsonPlace place_of(const std::filesystem::path& path) { return {path, 0, remedy}; }
+
+std::string read_text(const std::filesystem::path& path) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status))
+    fail(place_of(path), "no such file, so its folder holds no run");
+  if (!std::filesystem::is_regular_file(status)) fail(place_of(path), "is no regular file");
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (!file.is_open() || file.bad()) fail(place_of(path), "cannot be read");
+  return text;
+}
+
+RecordedStep step_in(const std::string& line, const JsonPlace& place) {
+  const ordered_json json = parse_object(line, place);
+  RecordedStep step;
+  step.step = count_in(json, "step", place);
+  step.epoch = count_in(json, "epoch", place);
+  for (const char* figure : {"loss", "accuracy"}) {
+    step.figures.emplace_back(figure, number_in(json, figure, place));
+  }
+  if (!json.contains("hashes")) return step;
+  const auto& hashes = json["hashes"];
+  if (!hashes.is_object()) fail(place, "'hashes' is not an object in {}");
+  for (const auto& [tensor, hash] : hashes.items()) {
+    step.tensors.emplace_back(tensor, text_in(hashes, tensor.c_str(), place));
+  }
+  return step;
+}
+
+std::vector<RecordedStep> read_metrics(const std::filesystem::path& path) {
+  const std::string text = read_text(path);
+  std::vector<RecordedStep> steps;
+  JsonPlace place = {path, 1, remedy};
+  for (std::size_t at = 0; at < text.size(); ++place.line) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    RecordedStep step = step_in(text.substr(at, end - at), place);
+    const std::uint64_t last = steps.empty() ? 0 : steps.back().step;
+    if (step.step <= last) {
+      fail(place,
+           "step " + std::to_string(step.step) + " stands behind step " + std::to_string(last));
+    }
+    steps.push_back(std::move(step));
+    at = end + 1;
+  }
+  if (steps.empty()) fail(place_of(path), "no step is recorded");
+  return steps;
+}
+
+Figures read_settings(const std::filesystem::path& path) {
+  RunConfig config;
+  try {
+    apply_run_file(config, path.string(), read_text(path));
+  } catch (const ConfigError& error) {
+    const std::string what = error.what();  // its remedy is for a run file that a person writes
+    throw DataError(what.substr(0, what.find('\n')), remedy);
+  }
+  Figures settings;
+  for (auto& [name, literal] : key_values(config)) {
+    const bool told = name != "run-dir" && name != "progress" && name != "ranks";
+    if (told) settings.emplace_back(name, std::move(literal));
+  }
+  return settings;
+}
+
+std::map<std::uint64_t, std::uint64_t> last_steps(const std::vector<RecordedStep>& steps) {
+  std::map<std::uint64_t, std::uint64_t> last;
+  for (const auto& step : steps) last[step.epoch] = step.step;
+  return last;
+}
+
+void read_summary(const std::filesystem::path& path, RecordedRun& run) {
+  const JsonPlace place = place_of(path);
+  const ordered_json json = parse_object(read_text(path), place);
+  const auto& epochs = field(json, "epochs", place);
+  if (!epochs.is_array()) fail(place, "'epochs' is not a list in []");
+  auto last_step = last_steps(run.steps);
+  for (const auto& entry : epochs) {
+    RecordedEpoch epoch;
+    epoch.epoch = count_in(entry, "epoch", place);
+    epoch.last_step = last_step[epoch.epoch];
+    epoch.figures = {{"weights_hash", text_in(entry, "weights_hash", place)},
+                     {"test_loss", number_in(entry, "test_loss", place)},
+                     {"test_accuracy", number_in(entry, "test_accuracy", place)}};
+    run.epochs.push_back(std::move(epoch));
+  }
+  run.settings.emplace_back("ranks", std::to_string(count_in(json, "ranks", place)));
+  run.settings.emplace_back("version", text_in(json, "version", place));
+  run.finished = true;
+}
+
+}  // namespace
+
+RecordedRun read_run(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(folder, ignored)) fail(place_of(folder), "no such folder");
+  if (!std::filesystem::is_directory(folder, ignored)) fail(place_of(folder), "is no folder");
+  RecordedRun run;
+  run.settings = read_settings(folder / "config.toml");
+  run.steps = read_metrics(folder / "metrics.jsonl");
+  const auto summary = folder / "summary.json";
+  if (std::filesystem::exists(std::filesystem::symlink_status(summary, ignored))) {
+    read_summary(summary, run);
+  }
+  return run;
+}
+
+namespace {
+
+using nlohmann::ordered_json;
+
+bool same_bits(const Recorded& a, const Recorded& b) {
+  const auto* x = std::get_if<double>(&a);
+  const auto* y = std::get_if<double>(&b);
+  if (x == nullptr || y == nullptr) return a == b;
+  return std::bit_cast<std::uint64_t>(*x) == std::bit_cast<std::uint64_t>(*y);
+}
+
+const Recorded* find(const Figures& figures, const std::string& name) {
+  const auto found = std::find_if(figures.begin(), figures.end(),
+                                  [&](const auto& figure) { return figure.first == name; });
+  return found == figures.end() ? nullptr : &found->second;
+}
+
+/// All of them, in a's order, then what only b has.
+std::vector<Difference> differences(const Figures& a, const Figures& b) {
+  const Recorded absent = "absent";
+  std::vector<Difference> found;
+  for (const auto& [name, value] : a) {
+    const Recorded* other = find(b, name);
+    if (other != nullptr && same_bits(value, *other)) continue;
+    found.push_back({0, name, value, other == nullptr ? absent : *other});
+  }
+  for (const auto& [name, value] : b) {
+    if (find(a, name) == nullptr) found.push_back({0, name, absent, value});
+  }
+  return found;
+}
+
+std::optional<Difference> first_difference(const Figures& a, const Figures& b, std::uint64_t step,
+                                           const std::string& prefix) {
+  const auto all = differences(a, b);
+  if (all.empty()) return std::nullopt;
+  return Difference{step, prefix + all[0].what, all[0].a, all[0].b, all.size() - 1};
+}
+
+void compare_step(const RecordedStep& a, const RecordedStep& b, Comparison& result) {
+  if (result.steps++ == 0) result.first_step = a.step;
+  result.last_step = a.step;
+  if (!result.figure) result.figure = first_difference(a.figures, b.figures, a.step, "");
+  if (a.tensors.empty() || b.tensors.empty()) return;
+  ++result.hashed_steps;
+  if (!result.tensor) result.tensor = first_difference(a.tensors, b.tensors, a.step, "tensor ");
+}
+
+void compare_steps(const RecordedRun& a, const RecordedRun& b, Comparison& result) {
+  auto at = b.steps.begin();
+  for (const auto& step : a.steps) {
+    while (at != b.steps.end() && at->step < step.step) ++at;
+    if (at != b.steps.end() && at->step == step.step) compare_step(step, *at, result);
+  }
+  if (result.steps != 0) return;
+  throw DataError(
+      "the runs have no step in common: one recorded " + std::to_string(a.steps.front().step) +
+          " to " + std::to_string(a.steps.back().step) + ", the other " +
+          std::to_string(b.steps.front().step) + " to " + std::to_string(b.steps.back().step),
+      "compare runs that cover the same steps");
+}
+
+void compare_epochs(const RecordedRun& a, const RecordedRun& b, Comparison& result) {
+  for (const auto& epoch : a.epochs) {
+    const auto same = std::find_if(b.epochs.begin(), b.epochs.end(), [&](const auto& other) {
+      return other.epoch == epoch.epoch && other.last_step == epoch.last_step;
+    });
+    if (same == b.epochs.end() || epoch.last_step == 0) continue;
+    ++result.epochs;
+    if (result.epoch) continue;
+    const auto prefix = "epoch " + std::to_string(epoch.epoch) + " ";
+    result.epoch = first_difference(epoch.figures, same->figures, epoch.last_step, prefix);
+  }
+}
+
+ordered_json value_json(const Recorded& value) {
+  return std::visit([](const auto& held) { return ordered_json(held); }, value);
+}
+
+ordered_json difference_json(const Difference* difference) {
+  if (difference == nullptr) return nullptr;
+  return {{"step", difference->step},
+          {"what", difference->what},
+          {"a", value_json(difference->a)},
+          {"b", value_json(difference->b)}};
+}
+
+}  // namespace
+
+const Difference* Comparison::first() const noexcept {
+  const Difference* earliest = nullptr;
+  for (const auto* kind : {&figure, &tensor, &epoch}) {
+    if (*kind && (earliest == nullptr || (*kind)->step < earliest->step)) earliest = &**kind;
+  }
+  return earliest;
+}
+
+Comparison compare(const RecordedRun& a, const RecordedRun& b) {
+  Comparison result;
+  compare_steps(a, b, result);
+  compare_epochs(a, b, result);
+  result.settings = differences(a.settings, b.settings);
+  std::erase_if(result.settings, [&](const auto& setting) {  // known of a finished run alone
+    return find(a.settings, setting.what) == nullptr || find(b.settings, setting.what) == nullptr;
+  });
+  return result;
+}
+
+std::string to_json(const Comparison& comparison) {
+  ordered_json settings = ordered_json::object();
+  for (const auto& setting : comparison.settings) {
+    settings[setting.what] = ordered_json::array({value_json(setting.a), value_json(setting.b)});
+  }
+  const ordered_json json = {{"same", comparison.first() == nullptr},
+                             {"steps_compared", comparison.steps},
+                             {"hashed_steps_compared", comparison.hashed_steps},
+                             {"epochs_compared", comparison.epochs},
+                             {"first_difference", difference_json(comparison.first())},
+                             {"first_tensor_difference",
+                              difference_json(comparison.tensor ? &*comparison.tensor : nullptr)},
+                             {"settings", settings}};
+  return json.dump();
 }
 
 }  // namespace lockstep::train

@@ -6,13 +6,15 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "lib/base/files.hpp"
 #include "lib/train/checkpoint.hpp"
 #include "lib/train/report.hpp"
 
 namespace lockstep::train {
-
 /// What summary.json says beyond the report itself.
 struct RunFacts {
   std::string version;
@@ -61,5 +63,89 @@ class RunDirectory final : public Observer {
   std::chrono::steady_clock::time_point flushed_ = std::chrono::steady_clock::now();
   std::filesystem::path last_checkpoint_;
 };
+
+// A run directory read back: what a run recorded, to the last bit.
+
+/// A figure as it was recorded (the same double), or a text: a hash, a setting's TOML literal.
+using Recorded = std::variant<double, std::string>;
+
+/// Names and what was recorded under them, in the file's order.
+using Figures = std::vector<std::pair<std::string, Recorded>>;
+
+/// One line of metrics.jsonl.
+struct RecordedStep {
+  std::uint64_t step = 0;   ///< from 1, over the whole run
+  std::uint64_t epoch = 0;  ///< from 1
+  Figures figures;          ///< "loss", "accuracy": taken just before the step's update
+  Figures tensors;          ///< "0.weight" and its hash just after it; empty without --hash-every
+};
+
+/// One epoch of summary.json.
+struct RecordedEpoch {
+  std::uint64_t epoch = 0;      ///< from 1
+  std::uint64_t last_step = 0;  ///< its last in metrics.jsonl; 0 where none is recorded
+  Figures figures;              ///< "weights_hash", "test_loss", "test_accuracy"
+};
+
+/// What two runs can be compared by.
+struct RecordedRun {
+  std::vector<RecordedStep> steps;  ///< ascending, at least one
+  std::vector<RecordedEpoch> epochs;
+  bool finished = false;  ///< there is a summary.json; without it no epoch is known
+  /// Every resolved setting but run-dir and progress; "ranks", which a launcher may have decided,
+  /// and "version" only of a finished run.
+  Figures settings;
+};
+
+/// Reads config.toml, metrics.jsonl and, where the run finished, summary.json. Local.
+///
+/// Formats  those that lib/train/run_directory.hpp writes; further fields are ignored.
+/// Errors   throws DataError with file, line and reason: no such folder, no run in it, no step
+///          recorded, a line that is cut off or is not what it should be.
+RecordedRun read_run(const std::filesystem::path& folder);
+
+// Two recorded runs, compared bit by bit: the first recorded point where they part.
+
+/// Something that two runs did not record alike.
+struct Difference {
+  std::uint64_t step = 0;
+  std::string what;        ///< "loss", "tensor 0.weight", "epoch 2 weights_hash"
+  Recorded a;              ///< "absent" where that run has none
+  Recorded b;              ///< likewise
+  std::size_t others = 0;  ///< that differ at the same point: other figures, or other tensors
+};
+
+/// The receipt: how far two runs were compared, and where they part. Figures, tensors and epochs
+/// have a first difference each, for the figures tell when, and the tensors where.
+struct Comparison {
+  std::uint64_t steps = 0;         ///< recorded by both
+  std::uint64_t first_step = 0;    ///< of those
+  std::uint64_t last_step = 0;     ///< of those
+  std::uint64_t hashed_steps = 0;  ///< of those, with tensors' hashes in both
+  std::uint64_t epochs = 0;        ///< that ended at the same step in both
+
+  std::optional<Difference> figure;
+  std::optional<Difference> tensor;
+  std::optional<Difference> epoch;
+  std::vector<Difference> settings;  ///< a hint; they make no difference by themselves
+
+  /// The earliest of the three: in a step, loss and accuracy come before the update, and an
+  /// epoch's figures after it. Null where all that both runs recorded is the same.
+  const Difference* first() const noexcept;
+};
+
+/// Compares what both runs recorded; one may go on for longer than the other. Doubles are compared
+/// by their bits. Epochs that ended at different steps (--steps) are left out.
+///
+/// Errors   throws DataError where no step is recorded by both.
+Comparison compare(const RecordedRun& a, const RecordedRun& b);
+
+/// One line of JSON:
+///   {"same": false, "steps_compared": 5, "hashed_steps_compared": 5, "epochs_compared": 1,
+///    "first_difference": {"step": 1, "what": "loss", "a": 2.3, "b": 2.4},
+///    "first_tensor_difference": {"step": 1, "what": "tensor 0.weight", "a": "...", "b": "..."},
+///    "settings": {"reduction": ["\"canonical\"", "\"allreduce\""]}}
+/// with null for a difference that there is not, and settings as TOML literals.
+std::string to_json(const Comparison& comparison);
 
 }  // namespace lockstep::train

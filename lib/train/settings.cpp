@@ -7,7 +7,7 @@
 #include "lib/base/errors.hpp"
 #include "lib/base/text.hpp"
 #include "lib/train/config.hpp"
-#include "lib/train/mesh.hpp"
+#include "lib/train/tensor_parallel.hpp"
 
 namespace lockstep::train {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "collectives/communicator.hpp"
-#include "data/prefetch.hpp"
+#include "data/batches.hpp"
 #include "lib/nn/network.hpp"
 #include "lib/optim/adam.hpp"
 #include "lib/train/report.hpp"

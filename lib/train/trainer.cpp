@@ -7,7 +7,7 @@
 #include "collectives/agreement.hpp"
 #include "lib/base/hash.hpp"
 #include "lib/base/process.hpp"
-#include "lib/train/whole_weights.hpp"
+#include "lib/train/tensor_parallel.hpp"
 
 namespace lockstep::train {
 namespace {

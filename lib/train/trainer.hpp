@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "collectives/communicator.hpp"
-#include "data/prefetch.hpp"
+#include "data/batches.hpp"
 #include "lib/nn/network.hpp"
-#include "lib/train/inference.hpp"
-#include "lib/train/mesh.hpp"
+#include "lib/train/evaluation.hpp"
+#include "lib/train/integrity.hpp"
 #include "lib/train/report.hpp"
-#include "lib/train/sentinel.hpp"
 #include "lib/train/step.hpp"
+#include "lib/train/tensor_parallel.hpp"
 
 namespace lockstep::train {
 

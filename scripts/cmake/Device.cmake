@@ -2,7 +2,7 @@
 file(GLOB LOCKSTEP_DEVICE_SOURCES CONFIGURE_DEPENDS
      ${PROJECT_SOURCE_DIR}/lib/*/cuda/*.cpp ${PROJECT_SOURCE_DIR}/lib/*/cuda/*.cu
      ${PROJECT_SOURCE_DIR}/collectives/cuda/*.cpp)
-# no_nccl.cpp stands in for nccl_*.cpp.
+# no_nccl.cpp stands in for nccl.cpp.
 list(FILTER LOCKSTEP_DEVICE_SOURCES EXCLUDE REGEX /no_nccl\\.cpp$)
 
 # As on the processor: no contraction, so that a * b + c is rounded twice unless it says fma.

@@ -5,13 +5,7 @@ include(GNUInstallDirs)
 
 # Headers that only our own sources include. All others of lib/, collectives/ and data/ are public.
 set(LOCKSTEP_PRIVATE_HEADERS
-    collectives/abortable_barrier.hpp collectives/mpi_check.hpp collectives/pause.hpp
-    collectives/rank_order.hpp
-    data/checks.hpp data/crc32c.hpp data/csv_rows.hpp data/glyphs.hpp data/gzip.hpp
-    data/listing.hpp data/number_text.hpp data/wire.hpp
-    lib/nn/windows.hpp lib/numerics/strict_math-inl.hpp lib/optim/adam_kernel.hpp
-    lib/train/audit.hpp lib/train/canonical_steps.hpp lib/train/gathered_results.hpp
-    lib/train/json_fields.hpp lib/train/saved_shape.hpp lib/train/slice_update.hpp)
+    lib/numerics/strict_math-inl.hpp lib/optim/adam_kernel.hpp lib/train/json_fields.hpp)
 
 set(LOCKSTEP_PUBLIC_HEADERS ${PROJECT_BINARY_DIR}/public)  # as they are installed
 configure_file(${CMAKE_CURRENT_LIST_DIR}/PublicHeaders.cmake.in

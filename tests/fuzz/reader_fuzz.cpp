@@ -14,10 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "data/content.hpp"
-#include "data/crc32c.hpp"
-#include "data/format.hpp"
+#include "data/file.hpp"
 #include "data/source.hpp"
+#include "data/tfrecord.hpp"
 #include "lib/base/errors.hpp"
 
 namespace lockstep::data {

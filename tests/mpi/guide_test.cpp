@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <functional>
 
-#include "lib/distribute/dtensor_math.hpp"
+#include "lib/distribute/dtensor.hpp"
 #include "lib/distribute/strategy.hpp"
 #include "tests/support/mpi_world.hpp"
 #include "tests/support/require_on_all.hpp"

@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "lib/distribute/dtensor_math.hpp"
+#include "lib/distribute/dtensor.hpp"
 #include "tests/support/layouts.hpp"
 #include "tests/support/mpi_world.hpp"
 #include "tests/support/require_on_all.hpp"

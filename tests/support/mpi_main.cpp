@@ -8,8 +8,7 @@
 #include <sstream>
 #include <thread>
 
-#include "collectives/mpi_communicator.hpp"
-#include "collectives/mpi_session.hpp"
+#include "collectives/mpi.hpp"
 #include "tests/support/mpi_world.hpp"
 
 namespace {

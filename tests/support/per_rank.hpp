@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/thread_group.hpp"
+#include "collectives/threads.hpp"
 
 namespace lockstep::test {
 

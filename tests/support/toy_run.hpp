@@ -6,9 +6,8 @@
 
 #include "collectives/communicator.hpp"
 #include "lib/train/device.hpp"
-#include "lib/train/sharded_dense.hpp"
+#include "lib/train/tensor_parallel.hpp"
 #include "lib/train/trainer.hpp"
-#include "lib/train/whole_weights.hpp"
 #include "tests/support/per_rank.hpp"
 #include "tests/support/toy_source.hpp"
 

@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 
-#include "collectives/cuda/device_communicator.hpp"
-#include "collectives/self_communicator.hpp"
+#include "collectives/communicator.hpp"
+#include "collectives/cuda/device.hpp"
 
 using namespace lockstep;
 

@@ -3,7 +3,6 @@
 #include <array>
 
 namespace lockstep::cuda {
-
 void check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
   int device = -1;
@@ -134,6 +133,25 @@ Graph Graph::end(const Stream& stream) {
 
 void Graph::enqueue(const Stream& stream) const {
   check(cudaGraphLaunch(graph_, stream.get()), "cudaGraphLaunch");
+}
+
+namespace {
+
+class PinnedMemory final : public std::pmr::memory_resource {
+  void* do_allocate(std::size_t bytes, std::size_t /*alignment*/) override {
+    return cuda::allocate(Where::pinned, bytes);
+  }
+  void do_deallocate(void* memory, std::size_t /*bytes*/, std::size_t /*alignment*/) override {
+    cuda::release(Where::pinned, memory);
+  }
+  bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
+};
+
+}  // namespace
+
+std::pmr::memory_resource& pinned_memory() noexcept {
+  static PinnedMemory memory;
+  return memory;
 }
 
 }  // namespace lockstep::cuda

@@ -5,8 +5,10 @@
 #pragma once
 
 #include <cuda_runtime.h>
+#include <nvtx3/nvToolsExt.h>
 
 #include <cstddef>
+#include <memory_resource>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -15,7 +17,6 @@
 #include "lib/base/errors.hpp"
 
 namespace lockstep::cuda {
-
 /// A call of the runtime failed, or a kernel before it did: the process's device is of no use from
 /// then on. Exit code 1.
 struct DeviceError : Error {
@@ -198,6 +199,23 @@ class Graph {
   static Graph end(const Stream& stream);
 
   cudaGraphExec_t graph_ = nullptr;
+};
+
+// Memory of the host that devices copy by themselves, as containers take it.
+
+/// Pinned memory, page-aligned. Lives as long as the process. Any thread whose device is set.
+/// Errors   allocate() throws ConfigError (2) where no more can be pinned.
+std::pmr::memory_resource& pinned_memory() noexcept;
+
+// A named span of host time that Nsight Systems shows.
+
+/// From here to the end of the scope. Costs nothing where no tool listens.
+class Range {
+ public:
+  explicit Range(const char* name) { nvtxRangePushA(name); }
+  ~Range() { nvtxRangePop(); }
+  Range(const Range&) = delete;
+  Range& operator=(const Range&) = delete;
 };
 
 }  // namespace lockstep::cuda

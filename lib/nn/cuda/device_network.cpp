@@ -3,7 +3,7 @@
 #include <string>
 
 #include "lib/nn/cuda/device_loss.hpp"
-#include "lib/numerics/cuda/device_hash.hpp"
+#include "lib/numerics/cuda/elementwise.hpp"
 
 namespace lockstep::nn {
 namespace {

@@ -5,7 +5,7 @@
 #include <cassert>
 
 #include "lib/numerics/cuda/blas.hpp"
-#include "lib/numerics/cuda/library_kernels.hpp"
+#include "lib/numerics/cuda/elementwise.hpp"
 
 namespace lockstep {
 namespace {

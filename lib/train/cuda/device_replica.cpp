@@ -1,9 +1,8 @@
 #include <chrono>
 
 #include "collectives/agreement.hpp"
-#include "collectives/cuda/device_communicator.hpp"
-#include "collectives/cuda/device_of_rank.hpp"
-#include "lib/train/cuda/device_steps.hpp"
+#include "collectives/cuda/device.hpp"
+#include "lib/train/cuda/device_step.hpp"
 #include "lib/train/device.hpp"
 
 namespace lockstep::train {

@@ -1,10 +1,18 @@
-#include <stdexcept>
+#include "lib/train/cuda/device_step.hpp"
 
-#include "lib/base/cuda/pinned_memory.hpp"
-#include "lib/train/cuda/device_steps.hpp"
+#include <algorithm>
+#include <array>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "lib/base/cuda/runtime.hpp"
+#include "lib/numerics/cuda/elementwise.hpp"
+#include "lib/numerics/leaf_tree.hpp"
+#include "lib/train/canonical.hpp"
 
 namespace lockstep::train {
-
 DeviceStep::DeviceStep(const DeviceParts& parts, const CanonicalOptions& options)
     : network_(parts.network),
       comm_(parts.host),
@@ -30,5 +38,427 @@ std::optional<std::uint64_t> DeviceStep::hash_of_weights(Slice slice) {
 }
 
 void DeviceStep::show_weights(Slice slice) { network_.show(slice, stream_); }
+
+namespace {
+
+class DeviceCanonicalStep final : public DeviceStep {
+ public:
+  DeviceCanonicalStep(const DeviceParts& parts, const CanonicalOptions& options)
+      : DeviceStep(parts, options),
+        block_(network_.values().size()),
+        slice_(block_ / static_cast<std::size_t>(comm_.size())),
+        update_(network_.values().subspan(slice_ * static_cast<std::size_t>(comm_.rank()), slice_),
+                options.adam, stream_),
+        results_(options.plan->largest_gathered(), comm_) {
+    reserve(std::max<std::size_t>(1, sum_blocks(Exchange::partial_sums, *options.plan) / 2));
+  }
+
+  const char* name() const noexcept override { return "canonical, by partial sums"; }
+
+  StepResult run(const data::Batch& batch, PhaseSeconds& seconds) override {
+    Lap phase;
+    const std::size_t slot = batches_.take(batch, stream_);
+    const Recorded& recorded = recorded_for(batch, slot);
+    update_.begin(batch.global_examples);
+    const cuda::Range range("step");
+    recorded.compute[slot].enqueue(stream_);
+    if (device_ == nullptr) return finish_alone(recorded, batch, seconds);
+    computed_.record(stream_);
+    computed_.synchronise();
+    seconds.compute += phase.take();
+    const auto results = gather(batch);
+    exchange_sums(recorded.layout.most_parts);
+    seconds.reduce += phase.take();
+    recorded.update.enqueue(stream_);
+    publish();
+    seconds.update += phase.take();
+    const bool finite = comm_.all_agree(update_.finite());
+    seconds.reduce += phase.take();
+    return {nn::sum_over_leaves(results, batch.leaf), finite};
+  }
+
+ private:
+  /// A step's work for batches of one shape.
+  struct Recorded {
+    LeafLayout layout;
+    std::size_t piece = 0;
+    std::size_t gap = 0;
+    std::unique_ptr<DeviceSums> sums;
+    std::array<cuda::Graph, 2> compute;  // by the batch's slot
+    cuda::Graph update;
+  };
+
+  static bool fits(const Recorded& recorded, const data::Batch& batch) {
+    return recorded.layout.fits(batch) && recorded.piece == batch.piece.size() &&
+           recorded.gap == batch.gap().size();
+  }
+
+  /// What the examples of all ranks added to the loss, once the own are there.
+  std::span<const nn::ExampleResult> gather(const data::Batch& batch) {
+    return results_.gather(batches_.results(batch.piece.size()), batch.block)
+        .first(batch.summed_rows);
+  }
+
+  /// A rank without peers waits once.
+  StepResult finish_alone(const Recorded& recorded, const data::Batch& batch,
+                          PhaseSeconds& seconds) {
+    Lap phase;
+    recorded.update.enqueue(stream_);
+    stream_.synchronise();
+    seconds.compute += phase.take();
+    return {nn::sum_over_leaves(gather(batch), batch.leaf), update_.finite()};
+  }
+
+  const Recorded& recorded_for(const data::Batch& batch, std::size_t slot) {
+    auto known = std::find_if(recorded_.begin(), recorded_.end(),
+                              [&](const auto& r) { return fits(*r, batch); });
+    if (known == recorded_.end()) {
+      constexpr std::size_t most_kept = 16;  // under FILE nearly every step has a shape of its own
+      if (recorded_.size() == most_kept) recorded_.erase(recorded_.begin());
+      recorded_.push_back(record(batch));
+      known = recorded_.end() - 1;
+    }
+    Recorded& recorded = **known;
+    if (!recorded.compute[slot]) {
+      recorded.compute[slot] = cuda::Graph::record(stream_, [&] { compute(recorded, slot); });
+    }
+    return recorded;
+  }
+
+  std::unique_ptr<Recorded> record(const data::Batch& batch) {
+    auto recorded = std::make_unique<Recorded>();
+    recorded->layout = leaf_layout(batch, comm_);
+    recorded->piece = batch.piece.size();
+    recorded->gap = batch.gap().size();
+    const LeafLayout& layout = recorded->layout;
+    reserve(layout.most_parts);
+    recorded->sums = std::make_unique<DeviceSums>(
+        received(), offsets(layout), merges_of(layout.from.size(), layout.sums), stream_);
+    recorded->update =
+        cuda::Graph::record(stream_, [&] { update_.enqueue(*recorded->sums, stream_); });
+    return recorded;
+  }
+
+  void compute(const Recorded& recorded, std::size_t slot) {
+    const std::size_t summed = recorded.piece + recorded.gap;
+    network_.clear({recorded.piece, recorded.gap}, stream_);
+    batches_.forward(slot, recorded.piece, stream_);
+    for (std::size_t i = network_.layers() - 1; i > 0; --i) {
+      network_.backward_input(i, recorded.piece, stream_);
+    }
+    for (std::size_t part = 0; part < recorded.layout.mine.size(); ++part) {
+      const nn::Rows rows = recorded.layout.rows_of(recorded.layout.mine[part], summed);
+      const auto sums = own_.span().subspan(part * block_, block_);
+      for (std::size_t i = 0; i < network_.layers(); ++i) {
+        network_.weight_gradients(i, rows, recorded.layout.leaf, sums, stream_);
+      }
+    }
+  }
+
+  /// Each rank's slice of every rank's sums, in rounds; its own sums for a rank alone.
+  std::span<float> received() const noexcept {
+    return device_ == nullptr ? own_.span() : received_.span();
+  }
+
+  std::vector<std::size_t> offsets(const LeafLayout& layout) const {
+    const auto ranks = static_cast<std::size_t>(comm_.size());
+    std::vector<std::size_t> offsets;
+    offsets.reserve(layout.from.size());
+    for (const std::size_t message : layout.from) {
+      offsets.push_back(message / ranks * block_ + message % ranks * slice_);
+    }
+    return offsets;
+  }
+
+  /// Memory for `parts` sums of this rank. What was recorded before has lost its own.
+  void reserve(std::size_t parts) {
+    if (own_.size() >= parts * block_) return;
+    recorded_.clear();
+    own_ = cuda::DeviceBuffer<float>(parts * block_);
+    cuda::clear(own_.span(), stream_);  // padding between tensors stays zero
+    if (device_ != nullptr) received_ = cuda::DeviceBuffer<float>(parts * block_);
+  }
+
+  void exchange_sums(std::size_t rounds) {
+    const cuda::Range range("exchange of sums");
+    for (std::size_t round = 0; round < rounds; ++round) {
+      device_->all_to_all(std::span<const float>(own_.span().subspan(round * block_, block_)),
+                          received_.span().subspan(round * block_, block_));
+    }
+    received_all_.record(exchange_);
+    received_all_.block(stream_);
+  }
+
+  void publish() {
+    const cuda::Range range("update, gather of weights");
+    updated_.record(stream_);
+    updated_.block(exchange_);
+    device_->all_gather(network_.values());
+    device_->wait("the weights after step " + std::to_string(update_.steps()));
+  }
+
+  std::size_t block_;  // elements of all weights, and of a rank's slice of them
+  std::size_t slice_;
+  DeviceUpdate update_;
+  GatheredResults results_;
+  cuda::Event computed_;
+  cuda::Event received_all_;
+  cuda::Event updated_;
+  cuda::DeviceBuffer<float> own_;       // this rank's sums, a block each
+  cuda::DeviceBuffer<float> received_;  // this rank's slice of every rank's, a block a round
+  std::vector<std::unique_ptr<Recorded>> recorded_;
+};
+
+}  // namespace
+
+std::unique_ptr<Step> make_device_canonical_step(const DeviceParts& parts,
+                                                 const CanonicalOptions& options) {
+  return std::make_unique<DeviceCanonicalStep>(parts, options);
+}
+
+namespace {
+
+/// Floats that are worth a message of their own.
+constexpr std::size_t least_bucket = std::size_t{1} << 20;
+
+/// Layers [first, last), and where their gradients stand.
+struct Bucket {
+  std::size_t first = 0;
+  std::size_t last = 0;
+  Slice slice;
+};
+
+/// From the last layer down, as backward goes.
+std::vector<Bucket> buckets_of(const nn::DeviceNetwork& network) {
+  std::vector<Bucket> buckets;
+  for (std::size_t i = network.layers(); i-- > 0;) {
+    const Slice slice = network.slice(i);
+    if (buckets.empty() || buckets.back().slice.size() >= least_bucket) {
+      buckets.push_back({i, i + 1, slice});
+    } else {
+      buckets.back().first = i;
+      buckets.back().slice.first = slice.first;
+    }
+  }
+  return buckets;
+}
+
+class DeviceAllReduceStep final : public DeviceStep {
+ public:
+  DeviceAllReduceStep(const DeviceParts& parts, const CanonicalOptions& options)
+      : DeviceStep(parts, options),
+        buckets_(buckets_of(network_)),
+        gradients_(network_.values().size()),
+        sums_(gradients_.span(), stream_),
+        update_(network_.values(), options.adam, stream_) {
+    cuda::clear(gradients_.span(), stream_);  // padding between tensors stays zero
+    update_graph_ = cuda::Graph::record(stream_, [&] { update_.enqueue(sums_, stream_); });
+  }
+
+  const char* name() const noexcept override { return "allreduce"; }
+
+  StepResult run(const data::Batch& batch, PhaseSeconds& seconds) override {
+    Lap phase;
+    const std::size_t rows = batch.piece.size();
+    const std::size_t slot = batches_.take(batch, stream_);
+    update_.begin(batch.global_examples);
+    const auto& graphs = graphs_for({slot, rows, batch.leaf});
+    {
+      const cuda::Range range("forward, backward, reduce");
+      for (std::size_t b = 0; b < buckets_.size(); ++b) {
+        graphs[b].enqueue(stream_);
+        reduce(buckets_[b].slice);
+      }
+      if (device_ != nullptr) {
+        reduced_.record(exchange_);
+        reduced_.block(stream_);
+      }
+      update_graph_.enqueue(stream_);
+    }
+    wait();
+    seconds.compute += phase.take();
+    const nn::Tally tally =
+        sum_over_ranks(nn::sum_over_leaves(batches_.results(rows), batch.leaf), comm_);
+    const bool finite = comm_.all_agree(update_.finite());  // a faulty rank must not leave alone
+    seconds.reduce += phase.take();
+    return {tally, finite};
+  }
+
+ private:
+  using Shape = std::array<std::size_t, 3>;  // slot, rows, leaf
+
+  /// One for each bucket.
+  const std::vector<cuda::Graph>& graphs_for(const Shape& shape) {
+    constexpr std::size_t most_kept = 16;
+    const auto known = graphs_.find(shape);
+    if (known != graphs_.end()) return known->second;
+    if (graphs_.size() == most_kept) graphs_.clear();
+    std::vector<cuda::Graph> graphs;
+    graphs.reserve(buckets_.size());
+    for (const Bucket& bucket : buckets_) {
+      graphs.push_back(cuda::Graph::record(stream_, [&] { compute(bucket, shape); }));
+    }
+    return graphs_.emplace(shape, std::move(graphs)).first->second;
+  }
+
+  void compute(const Bucket& bucket, const Shape& shape) {
+    const auto [slot, rows, leaf] = shape;
+    if (bucket.last == network_.layers()) batches_.forward(slot, rows, stream_);
+    for (std::size_t i = bucket.last; i-- > bucket.first;) {
+      if (i + 1 < network_.layers()) network_.backward_input(i + 1, rows, stream_);
+      network_.weight_gradients(i, {0, rows}, leaf, gradients_.span(), stream_);
+    }
+  }
+
+  /// Enqueues the sum over all ranks, beside what is computed next.
+  void reduce(Slice slice) {
+    if (device_ == nullptr) return;
+    computed_.record(stream_);
+    computed_.block(exchange_);
+    device_->all_reduce(gradients_.span().subspan(slice.first, slice.size()));
+  }
+
+  void wait() {
+    if (device_ != nullptr) {
+      device_->wait("the gradients of step " + std::to_string(update_.steps()));
+    }
+    stream_.synchronise();
+  }
+
+  std::vector<Bucket> buckets_;
+  cuda::DeviceBuffer<float> gradients_;
+  DeviceSums sums_;
+  DeviceUpdate update_;
+  cuda::Graph update_graph_;
+  cuda::Event computed_;
+  cuda::Event reduced_;
+  std::map<Shape, std::vector<cuda::Graph>> graphs_;
+};
+
+}  // namespace
+
+std::unique_ptr<Step> make_device_allreduce_step(const DeviceParts& parts,
+                                                 const CanonicalOptions& options) {
+  return std::make_unique<DeviceAllReduceStep>(parts, options);
+}
+
+DeviceSums::DeviceSums(std::span<const float> parts, std::span<const std::size_t> offsets,
+                       std::span<const std::uint8_t> merges, const cuda::Stream& stream)
+    : parts_(parts), offsets_(offsets.size()), merges_(merges.size()) {
+  cuda::copy(offsets, offsets_.span(), stream);
+  cuda::copy(merges, merges_.span(), stream);
+  stream.synchronise();  // the spans are the caller's
+}
+
+void DeviceSums::put(cuda::DeviceAdamSlice& slice) const noexcept {
+  slice.parts = parts_.data();
+  slice.offsets = offsets_.data();
+  slice.merges = merges_.data();
+  slice.part_count = offsets_.size();
+}
+
+DeviceUpdate::DeviceUpdate(std::span<float> values, const optim::AdamOptions& options,
+                           const cuda::Stream& stream)
+    : values_(values),
+      options_(options),
+      first_(values.size()),
+      second_(values.size()),
+      factors_(1),
+      device_factors_(1),
+      not_finite_(1),
+      device_not_finite_(1) {
+  cuda::clear(first_.span(), stream);
+  cuda::clear(second_.span(), stream);
+  *not_finite_.data() = 0;
+}
+
+void DeviceUpdate::begin(std::uint64_t examples) {
+  *factors_.data() = optim::adam_factors(options_, ++steps_, examples);
+}
+
+void DeviceUpdate::enqueue(const DeviceSums& sums, const cuda::Stream& stream) const {
+  cuda::copy(std::span<const optim::AdamFactors>(factors_.span()), device_factors_.span(), stream);
+  cuda::clear(device_not_finite_.span(), stream);
+  cuda::DeviceAdamSlice slice = {};
+  slice.values = values_.data();
+  slice.first = first_.data();
+  slice.second = second_.data();
+  slice.count = values_.size();
+  slice.factors = device_factors_.data();
+  slice.not_finite = device_not_finite_.data();
+  sums.put(slice);
+  cuda::sum_and_update(slice, stream);
+  cuda::copy(std::span<const int>(device_not_finite_.span()), not_finite_.span(), stream);
+}
+
+namespace {
+
+/// Enqueues a copy to the front of a buffer of `size` elements, which is made once.
+template <class T>
+void copy_to(cuda::DeviceBuffer<T>& buffer, std::size_t size, std::span<const T> from,
+             const cuda::Stream& stream) {
+  if (buffer.size() == 0) buffer = cuda::DeviceBuffer<T>(size);
+  cuda::copy(from, buffer.span(), stream);
+}
+
+}  // namespace
+
+DeviceBatches::DeviceBatches(nn::DeviceNetwork& network, std::size_t rows)
+    : network_(network), rows_(rows), results_(rows) {
+  for (Slot& slot : slots_) slot.labels = cuda::DeviceBuffer<std::int32_t>(rows);
+}
+
+DeviceBatches::Slot* DeviceBatches::find(std::span<const std::int32_t> labels) noexcept {
+  const auto slot = std::find_if(slots_.begin(), slots_.end(),
+                                 [&](const Slot& s) { return s.staged == labels.data(); });
+  return slot == slots_.end() ? nullptr : &*slot;
+}
+
+void DeviceBatches::stage(const data::StagedBatch& staged, float divisor) {
+  const auto& batch = staged.batch;
+  if (find(batch.labels) != nullptr) return;
+  Slot* const slot = find({});
+  if (slot == nullptr) throw std::logic_error("DeviceBatches: two batches are staged already");
+  nn::require_labels(batch.labels, batch.piece.size(), network_.shape().classes);
+  divisor_ = divisor;
+  const std::size_t values = rows_ * network_.shape().features;
+  if (!staged.bytes.empty()) copy_to(slot->bytes, values, staged.bytes, copies_);
+  if (!staged.floats.empty()) copy_to(slot->floats, values, staged.floats, copies_);
+  cuda::copy(batch.labels, slot->labels.span(), copies_);
+  slot->copied.record(copies_);
+  slot->staged = batch.labels.data();
+}
+
+void DeviceBatches::forget() noexcept {
+  try {
+    copies_.synchronise();
+  } catch (const Error&) {  // whoever waits next is told
+  }
+  for (Slot& slot : slots_) slot.staged = nullptr;
+}
+
+std::size_t DeviceBatches::take(const data::Batch& batch, const cuda::Stream& stream) {
+  Slot* const slot = find(batch.labels);
+  if (slot == nullptr) throw std::logic_error("DeviceBatches: a batch that was not staged");
+  slot->copied.block(stream);
+  slot->staged = nullptr;
+  return static_cast<std::size_t>(slot - slots_.data());
+}
+
+void DeviceBatches::forward(std::size_t slot, std::size_t rows, const cuda::Stream& stream) const {
+  const Slot& from = slots_[slot];
+  const auto inputs = network_.inputs(rows).flat();
+  if (from.bytes.size() > 0) {
+    cuda::divide_bytes(from.bytes.span().first(inputs.size()), divisor_, inputs, stream);
+  } else if (!inputs.empty()) {
+    cuda::copy(std::span<const float>(from.floats.span().first(inputs.size())), inputs, stream);
+  }
+  cuda::copy(std::span<const std::int32_t>(from.labels.span().first(rows)), network_.labels(rows),
+             stream);
+  network_.forward(rows, stream);
+  network_.loss(rows, stream);
+  cuda::copy(std::span<const nn::ExampleResult>(network_.results(rows)),
+             results_.span().first(rows), stream);
+}
 
 }  // namespace lockstep::train

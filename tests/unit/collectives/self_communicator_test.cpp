@@ -1,7 +1,6 @@
-#include "collectives/self_communicator.hpp"
-
 #include <catch2/catch.hpp>
 
+#include "collectives/communicator.hpp"
 #include "tests/support/communicator_contract.hpp"
 
 using namespace lockstep;

@@ -1,5 +1,3 @@
-#include "collectives/thread_group.hpp"
-
 #include <array>
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "collectives/agreement.hpp"
+#include "collectives/threads.hpp"
 #include "tests/support/communicator_contract.hpp"
 
 using namespace lockstep;

@@ -1,10 +1,10 @@
-#include "data/byte_scale.hpp"
-
 #include <algorithm>
 #include <bit>
 #include <catch2/catch.hpp>
 #include <numeric>
 #include <vector>
+
+#include "data/source.hpp"
 
 namespace lockstep::test {
 namespace {

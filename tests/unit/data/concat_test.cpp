@@ -1,9 +1,8 @@
-#include "data/concat.hpp"
-
 #include <catch2/catch.hpp>
 #include <stdexcept>
 #include <utility>
 
+#include "data/source.hpp"
 #include "tests/unit/data/idx_bytes.hpp"
 
 namespace lockstep::test {

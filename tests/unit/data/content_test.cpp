@@ -1,9 +1,8 @@
-#include "data/content.hpp"
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 
+#include "data/file.hpp"
 #include "lib/base/errors.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/data/idx_bytes.hpp"

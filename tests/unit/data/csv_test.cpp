@@ -8,7 +8,6 @@
 #include <cstring>
 #include <random>
 
-#include "data/number_text.hpp"
 #include "lib/base/errors.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/data/idx_bytes.hpp"

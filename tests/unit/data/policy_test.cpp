@@ -1,11 +1,10 @@
-#include "data/policy.hpp"
-
 #include <catch2/catch.hpp>
 #include <map>
 #include <numeric>
 #include <random>
 
-#include "data/plan_facts.hpp"
+#include "data/pieces.hpp"
+#include "data/plan.hpp"
 #include "lib/base/errors.hpp"
 #include "tests/support/dealt.hpp"
 

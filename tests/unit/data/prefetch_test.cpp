@@ -1,5 +1,3 @@
-#include "data/prefetch.hpp"
-
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -8,6 +6,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "data/batches.hpp"
 #include "data/synthetic.hpp"
 #include "tests/support/toy_source.hpp"
 

@@ -5,8 +5,8 @@
 #include <stdexcept>
 
 #include "data/batches.hpp"
-#include "data/concat.hpp"
 #include "data/folder.hpp"
+#include "data/source.hpp"
 #include "data/synthetic.hpp"
 #include "data/writer.hpp"
 #include "tests/support/temporary_folder.hpp"

@@ -5,7 +5,6 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
-#include "data/crc32c.hpp"
 #include "data/writer.hpp"
 #include "lib/base/errors.hpp"
 #include "tests/support/temporary_folder.hpp"

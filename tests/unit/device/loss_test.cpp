@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "data/byte_scale.hpp"
+#include "data/source.hpp"
 #include "lib/nn/cuda/device_loss.hpp"
 #include "lib/numerics/cuda/elementwise.hpp"
 #include "tests/support/device.hpp"

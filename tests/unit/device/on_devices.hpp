@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "collectives/cuda/device_communicator.hpp"
-#include "collectives/thread_group.hpp"
+#include "collectives/cuda/device.hpp"
+#include "collectives/threads.hpp"
 #include "tests/support/device.hpp"
 
 namespace lockstep::test {

@@ -1,9 +1,8 @@
 // Logical devices of replicas, from the topology that is there.
-#include "lib/distribute/device_assignment.hpp"
-
 #include <catch2/catch.hpp>
 #include <set>
 
+#include "lib/distribute/devices.hpp"
 #include "lib/distribute/strategy.hpp"
 #include "tests/support/refusal.hpp"
 

@@ -1,10 +1,9 @@
 // Products, element-wise operations and reductions under every layout.
-#include "lib/distribute/dtensor_math.hpp"
-
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "lib/distribute/structure.hpp"
+#include "lib/distribute/dtensor.hpp"
+#include "lib/distribute/tensor.hpp"
 #include "tests/support/layouts.hpp"
 #include "tests/support/refusal.hpp"
 

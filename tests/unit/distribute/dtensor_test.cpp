@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "lib/distribute/structure.hpp"
+#include "lib/distribute/tensor.hpp"
 #include "tests/support/layouts.hpp"
 #include "tests/support/refusal.hpp"
 

@@ -5,7 +5,6 @@
 #include <set>
 
 #include "lib/base/errors.hpp"
-#include "lib/distribute/relayout.hpp"
 #include "tests/support/layouts.hpp"
 
 using namespace lockstep;

@@ -1,10 +1,9 @@
-#include "lib/distribute/prefetch.hpp"
-
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <stdexcept>
 
+#include "lib/distribute/readers.hpp"
 #include "lib/distribute/sources.hpp"
 
 using namespace lockstep;

@@ -1,10 +1,10 @@
+#include "lib/launch/launch.hpp"
+
 #include <atomic>
 #include <catch2/catch.hpp>
 
 #include "collectives/agreement.hpp"
 #include "lib/base/errors.hpp"
-#include "lib/launch/failure.hpp"
-#include "lib/launch/replicas.hpp"
 
 using namespace lockstep;
 

@@ -1,5 +1,3 @@
-#include "lib/train/compare.hpp"
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>

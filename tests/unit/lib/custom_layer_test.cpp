@@ -3,11 +3,10 @@
 #include <fstream>
 #include <iterator>
 
-#include "collectives/thread_group.hpp"
+#include "collectives/threads.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/nn/gradient_check.hpp"
 #include "lib/train/checkpoint.hpp"
-#include "lib/train/saved_network.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/support/toy_run.hpp"
 

@@ -1,11 +1,10 @@
 // Meshes of batch x model: whatever their sizes, the bits of one rank alone.
-#include "lib/train/mesh.hpp"
-
 #include <catch2/catch.hpp>
 
 #include "collectives/agreement.hpp"
-#include "collectives/thread_group.hpp"
+#include "collectives/threads.hpp"
 #include "lib/train/config.hpp"
+#include "lib/train/tensor_parallel.hpp"
 #include "tests/support/per_rank.hpp"
 #include "tests/support/toy_run.hpp"
 

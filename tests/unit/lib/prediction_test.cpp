@@ -1,11 +1,9 @@
-#include "lib/train/prediction.hpp"
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 
 #include "collectives/agreement.hpp"
-#include "collectives/thread_group.hpp"
+#include "collectives/threads.hpp"
 #include "lib/train/evaluation.hpp"
 #include "tests/support/toy_source.hpp"
 

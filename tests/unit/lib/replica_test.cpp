@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "collectives/agreement.hpp"
-#include "lib/train/saved_network.hpp"
+#include "lib/train/checkpoint.hpp"
 #include "tests/support/per_rank.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/support/toy_run.hpp"

@@ -1,5 +1,3 @@
-#include "lib/train/saved_network.hpp"
-
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <fstream>
@@ -7,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/base/errors.hpp"
+#include "lib/train/checkpoint.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 using namespace lockstep;

@@ -1,12 +1,11 @@
 // Faults planted into one rank of three, and whether they are found and named.
-#include "lib/train/sentinel.hpp"
-
 #include <bit>
 #include <catch2/catch.hpp>
 #include <regex>
 
 #include "collectives/agreement.hpp"
-#include "collectives/thread_group.hpp"
+#include "collectives/threads.hpp"
+#include "lib/train/integrity.hpp"
 #include "tests/support/toy_run.hpp"
 
 using namespace lockstep;

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "collectives/agreement.hpp"
-#include "collectives/self_communicator.hpp"
-#include "collectives/thread_group.hpp"
+#include "collectives/communicator.hpp"
+#include "collectives/threads.hpp"
 #include "lib/numerics/strict.hpp"
 #include "tests/support/toy_run.hpp"
 

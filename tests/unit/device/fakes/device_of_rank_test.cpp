@@ -1,5 +1,3 @@
-#include "collectives/cuda/device_of_rank.hpp"
-
 #include <catch2/catch.hpp>
 #include <functional>
 #include <stdexcept>
@@ -7,6 +5,7 @@
 #include <vector>
 
 #include "collectives/agreement.hpp"
+#include "collectives/cuda/device.hpp"
 #include "tests/fakes/cuda/fake.hpp"
 #include "tests/support/per_rank.hpp"
 

@@ -1,0 +1,298 @@
+#include "apps/cli.hpp"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <system_error>
+
+#include "collectives/agreement.hpp"
+#include "collectives/communicator.hpp"
+#include "collectives/launcher.hpp"
+#include "lib/base/errors.hpp"
+#include "lib/base/hash.hpp"
+#include "lib/base/process.hpp"
+#include "lib/base/text.hpp"
+#include "lib/launch/launch.hpp"
+
+namespace lockstep::apps {
+namespace {
+
+cxxopts::Options options_of(const Syntax& syntax) {
+  cxxopts::Options options(syntax.command, syntax.does);
+  options.custom_help(syntax.usage);
+  const auto value_of = [](const auto& setting) {
+    auto value = cxxopts::value<std::string>();
+    return setting.argument == "true|false" ? value->implicit_value("true") : value;
+  };
+  const train::RunConfig defaults;
+  for (const auto& setting : train::settings()) {
+    if (!syntax.takes(setting.name)) continue;
+    const auto other = syntax.other_help.find(setting.name);
+    const std::string help = (other == syntax.other_help.end() ? setting.help : other->second) +
+                             " [" + setting.literal(defaults) + "]";
+    options.add_options()(setting.name, help, value_of(setting), setting.argument);
+  }
+  options.add_options()("set", "another way to give a setting", cxxopts::value<std::string>(),
+                        "KEY=VALUE");
+  for (const auto& flag : syntax.flags) {
+    if (flag.argument.empty()) {
+      options.add_options()(flag.name, flag.help);
+    } else {
+      options.add_options()(flag.name, flag.help, cxxopts::value<std::string>(), flag.argument);
+    }
+  }
+  options.add_options()("h,help", "show this");
+  options.add_options("hidden")("operand", "", cxxopts::value<std::vector<std::string>>());
+  options.positional_help("");
+  options.parse_positional({"operand"});
+  options.allow_unrecognised_options();
+  return options;
+}
+
+/// Flags that cxxopts did not know come back untouched.
+void refuse_unknown(const Syntax& syntax, const std::vector<std::string>& unmatched) {
+  if (unmatched.empty()) return;
+  const auto& word = unmatched.front();
+  const auto begin = word.find_first_not_of('-');
+  const auto name = begin == std::string::npos ? "" : word.substr(begin, word.find('=') - begin);
+  std::vector<std::string> names = {"set", "help"};
+  for (const auto& flag : syntax.flags) names.push_back(flag.name);
+  for (const auto& setting : train::settings()) {
+    if (syntax.takes(setting.name)) names.push_back(setting.name);
+  }
+  const auto guess = nearest(name, names);
+  throw ConfigError("unknown flag '" + word + "'",
+                    guess ? "did you mean '--" + *guess + "'?"
+                          : "`" + syntax.command + " --help` lists all flags");
+}
+
+std::pair<std::string, std::string> key_value(const Syntax& syntax, const std::string& text) {
+  const auto equals = text.find('=');
+  if (equals == std::string::npos) {
+    throw ConfigError("--set " + text + ": there is no '='", "write --set KEY=VALUE");
+  }
+  const std::string key = text.substr(0, equals);
+  const auto& all = train::settings();
+  const bool known = std::any_of(
+      all.begin(), all.end(), [&](const train::Setting& setting) { return setting.name == key; });
+  if (known && !syntax.takes(key)) {
+    throw ConfigError("--set " + text + ": `" + syntax.command + "` has no setting '" + key + "'",
+                      "`" + syntax.command + " --help` lists those that it has");
+  }
+  return {key, text.substr(equals + 1)};
+}
+
+Arguments taken(const Syntax& syntax, const cxxopts::ParseResult& result) {
+  Arguments arguments;
+  for (const auto& argument : result.arguments()) {
+    const std::string& key = argument.key();
+    const std::string& value = argument.value();
+    const bool flag = std::any_of(syntax.flags.begin(), syntax.flags.end(),
+                                  [&](const Flag& one) { return one.name == key; });
+    if (key == "help") {
+      arguments.help = true;
+    } else if (flag) {
+      arguments.flags.emplace_back(key, value);
+    } else if (key == "set") {
+      arguments.settings.push_back(key_value(syntax, value));
+    } else if (key != "operand") {
+      arguments.settings.emplace_back(key, value);
+    } else if (arguments.operand.empty()) {
+      arguments.operand = value;
+    } else {
+      throw ConfigError("two " + syntax.operand + "s: " + arguments.operand + " and " + value,
+                        "give one");
+    }
+  }
+  return arguments;
+}
+
+}  // namespace
+
+bool Syntax::takes(const std::string& setting) const {
+  return settings.empty() || std::find(settings.begin(), settings.end(), setting) != settings.end();
+}
+
+std::string Arguments::value(const std::string& name, const std::string& otherwise) const {
+  std::string last = otherwise;
+  for (const auto* pairs : {&settings, &flags}) {
+    for (const auto& [key, value] : *pairs) {
+      if (key == name) last = value;
+    }
+  }
+  return last;
+}
+
+bool Arguments::given(const std::string& name) const {
+  const auto named = [&](const auto& pair) { return pair.first == name; };
+  return std::any_of(settings.begin(), settings.end(), named) ||
+         std::any_of(flags.begin(), flags.end(), named);
+}
+
+Arguments parse_arguments(const Syntax& syntax, const std::vector<std::string>& words) {
+  auto options = options_of(syntax);
+  const auto result = parse_words(options, syntax.command, words);
+  refuse_unknown(syntax, result.unmatched());
+  return taken(syntax, result);
+}
+
+std::string read_run_file(const std::string& path) {
+  if (path.empty()) return "";
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) {
+    throw ConfigError(path + ": no such run file, or no regular file",
+                      "see configs/ for run files, and `lockstep train --help` for flags");
+  }
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) throw ConfigError(path + ": cannot be read", "check its permissions");
+  return text.str();
+}
+
+std::string help_text(const Syntax& syntax) { return options_of(syntax).help({""}); }
+
+namespace {
+
+std::vector<std::string> names_of(const cxxopts::Options& options) {
+  std::vector<std::string> names;
+  for (const auto& group : options.groups()) {
+    for (const auto& flag : options.group_help(group).options) {
+      names.insert(names.end(), flag.l.begin(), flag.l.end());
+    }
+  }
+  return names;
+}
+
+/// The nearest name to the first flag among `words` that is none of them.
+std::optional<std::string> guess(const cxxopts::Options& options,
+                                 const std::vector<std::string>& words) {
+  const auto names = names_of(options);
+  for (const auto& word : words) {
+    const std::string name = word.starts_with("--") ? word.substr(2, word.find('=') - 2) : "";
+    if (name.empty() || std::find(names.begin(), names.end(), name) != names.end()) continue;
+    return nearest(name, names);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+cxxopts::ParseResult parse_words(cxxopts::Options& options, const std::string& command,
+                                 const std::vector<std::string>& words) {
+  std::vector<const char*> argv = {command.c_str()};
+  for (const auto& word : words) argv.push_back(word.c_str());
+  try {
+    return options.parse(static_cast<int>(argv.size()), argv.data());
+  } catch (const cxxopts::exceptions::no_such_option& error) {
+    const auto name = guess(options, words);
+    throw ConfigError(error.what(), name ? "did you mean '--" + *name + "'?"
+                                         : "`" + command + " --help` lists all flags");
+  } catch (const cxxopts::exceptions::exception& error) {
+    throw ConfigError(error.what(), "`" + command + " --help` lists all flags");
+  }
+}
+
+namespace {
+
+/// Throws comm::AgreedError (2) on every rank where one cannot read its words, or where they
+/// differ. Collective.
+train::RunConfig agreed_config(const Syntax& syntax, const Arguments& arguments,
+                               comm::Communicator& comm) {
+  std::string text;
+  const std::string run_file = syntax.run_file ? arguments.operand : "";
+  comm::together(comm, [&] {
+    if (comm.rank() == 0) text = read_run_file(run_file);
+  });
+  text = comm::broadcast_text(comm, text);
+  train::RunConfig config;
+  comm::together(comm, [&] {
+    train::apply_run_file(config, run_file, text);
+    for (const auto& [key, value] : arguments.settings) {
+      train::set_value(config, "--" + key, key, value);
+    }
+  });
+  auto mine = train::key_values(config);
+  mine.emplace_back("the " + syntax.operand, arguments.operand);
+  for (const auto& flag : syntax.flags) {
+    const bool given = arguments.given(flag.name);
+    mine.emplace_back("--" + flag.name,
+                      given ? "given " + arguments.value(flag.name, "") : "not given");
+  }
+  mine.emplace_back("the lockstep binary", to_hex(executable_hash()));
+  comm::require_equal(comm, "the configuration", mine,
+                      "start all ranks with the same flags, " + syntax.operand + " and binary");
+  return config;
+}
+
+/// Settings that contradict the way this process was started; the same on every rank.
+void require_fitting_launch(const train::RunConfig& config, const comm::Communicator& comm) {
+  const bool asks_for_threads = config.backend == "threads" || config.ranks != 1;
+  if (!asks_for_threads) return;
+  throw comm::AgreedError(
+      ExitCode::usage,
+      fmt::format("ranks as threads (--ranks, --backend threads) under a launcher, which started "
+                  "{}",
+                  counted(static_cast<std::uint64_t>(comm.size()), "rank")),
+      "leave --ranks out (or say --ranks 1, where a run file has more): the launcher says how many "
+      "there are; or start without it");
+}
+
+/// As processes without a launcher there is one rank, whatever was asked for.
+void require_one_rank(const train::RunConfig& config) {
+  if (config.ranks == 1) return;
+  throw ConfigError(
+      fmt::format("backend {} with ranks = {}, but no launcher", config.backend, config.ranks),
+      fmt::format("start it with `mpirun -n {}`, or leave --backend out to use threads",
+                  config.ranks));
+}
+
+}  // namespace
+
+int run_on_ranks(const Syntax& syntax, const std::vector<std::string>& words,
+                 const RankCommand& command) {
+  const auto launch = comm::detect_launcher();
+  Arguments arguments;
+  std::exception_ptr parse_error;
+  try {
+    arguments = parse_arguments(syntax, words);
+  } catch (const ConfigError&) {
+    parse_error = std::current_exception();
+  }
+  if (arguments.help) {
+    if (!launch || launch->rank == 0) fmt::print("{}", help_text(syntax));
+    return static_cast<int>(ExitCode::success);
+  }
+  if (launch::is_rank(launch)) {
+    return launch::run_over_mpi(launch, [&](comm::MpiCommunicator& mpi) {
+      comm::together(mpi, [&] {
+        if (parse_error) std::rethrow_exception(parse_error);
+      });
+      const auto config = agreed_config(syntax, arguments, mpi);
+      require_fitting_launch(config, mpi);
+      const auto shared = launch::share_nodes(config.backend, mpi);
+      command(arguments, config, shared ? *shared : mpi);
+    });
+  }
+  if (parse_error) std::rethrow_exception(parse_error);
+  comm::SelfCommunicator self;
+  const auto config = agreed_config(syntax, arguments, self);
+  if (!arguments.given("ranks")) launch::require_no_batch_shell(launch, syntax.command);
+  if (config.backend == "mpi" || config.backend == "shared") {
+    require_one_rank(config);
+    return launch::run_over_mpi(std::nullopt, [&](comm::MpiCommunicator& mpi) {
+      const auto shared = launch::share_nodes(config.backend, mpi);
+      command(arguments, config, shared ? *shared : mpi);
+    });
+  }
+  launch::run_over_threads(config.ranks,
+                           [&](comm::Communicator& comm) { command(arguments, config, comm); });
+  return static_cast<int>(ExitCode::success);
+}
+
+}  // namespace lockstep::apps

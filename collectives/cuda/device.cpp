@@ -1,0 +1,177 @@
+#include "collectives/cuda/device.hpp"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "collectives/agreement.hpp"
+#include "lib/base/cuda/runtime.hpp"
+#include "lib/base/errors.hpp"
+#include "lib/base/text.hpp"
+
+namespace lockstep::comm {
+namespace {
+
+constexpr std::size_t most_named = 8;
+
+/// How many devices this process sees.
+int visible_devices() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaSuccess && count > 0) return count;
+  cudaGetLastError();  // the next call is not to blame
+  std::string why = "no CUDA device is visible";
+  if (error != cudaSuccess) why += std::string(" (") + cudaGetErrorString(error) + ")";
+  throw ConfigError(why,
+                    "ask the launcher for devices (Slurm: --gpus-per-task=1), look at "
+                    "CUDA_VISIBLE_DEVICES and nvidia-smi, or use --device cpu");
+}
+
+int choose(int visible, const Place& place, bool share) {
+  if (visible == 1) return 0;
+  if (share) return place.local_rank % visible;
+  if (place.local_ranks <= visible) return place.local_rank;
+  throw ConfigError(
+      counted(static_cast<std::uint64_t>(place.local_ranks), "rank") + " on " + place.host +
+          ", but only " + std::to_string(visible) + " devices are visible",
+      "start no more ranks on a host than it has devices, or pass --share-device, which is slow");
+}
+
+DeviceOfRank take(int device) {
+  cuda::select_device(device);
+  cudaDeviceProp properties = {};
+  cuda::check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  return {.device = device,
+          .bus_id = cuda::pci_bus_id(device),
+          .name = properties.name,
+          .memory_bytes = properties.totalGlobalMem};
+}
+
+/// "ranks 0 and 1", "ranks 0, 1 and 2".
+std::string name_ranks(const Communicator& host, const std::vector<int>& ranks) {
+  std::string text = "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (i == most_named) return text + ", ... (" + std::to_string(ranks.size()) + " in all)";
+    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
+    text += std::to_string(host.world_rank(ranks[i]));
+  }
+  return text;
+}
+
+/// One line for each device that several ranks take.
+std::vector<std::string> shared_devices(Communicator& host, const DeviceOfRank& mine) {
+  std::map<std::string, std::vector<int>> ranks_of;
+  const auto all = gather_text(
+      host, host.place().host + " take the same device, " + mine.bus_id + " (" + mine.name + ")");
+  for (int rank = 0; rank < host.size(); ++rank) {
+    ranks_of[all[static_cast<std::size_t>(rank)]].push_back(rank);
+  }
+  std::vector<std::string> lines;
+  for (const auto& [device, ranks] : ranks_of) {
+    if (ranks.size() > 1) lines.push_back(name_ranks(host, ranks) + " on " + device);
+  }
+  return lines;
+}
+
+}  // namespace
+
+DeviceOfRank choose_device(Communicator& host, bool share) {
+  DeviceOfRank mine;
+  together(host, [&] { mine = take(choose(visible_devices(), host.place(), share)); });
+  const auto lines = shared_devices(host, mine);
+  mine.shared = !lines.empty();
+  if (!mine.shared || share) return mine;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(lines.size(), most_named); ++i) {
+    text += (i > 0 ? "\n  " : "") + lines[i];
+  }
+  if (lines.size() > most_named)
+    text += "\n  and so on, " + std::to_string(lines.size()) + " in all";
+  throw AgreedError(ExitCode::usage, text,
+                    "give each rank a device of its own (Slurm: --gpus-per-task=1, not --gres), "
+                    "start fewer ranks, or pass --share-device, which is slow");
+}
+
+void require_device_memory(const char* collective, const void* memory) {
+  cudaPointerAttributes attributes = {};
+  cuda::check(cudaPointerGetAttributes(&attributes, memory), "cudaPointerGetAttributes");
+  if (attributes.type == cudaMemoryTypeDevice) return;
+  throw std::invalid_argument(std::string(collective) +
+                              ": the values lie in host memory, which is for the host's "
+                              "communicator");
+}
+
+/// Ranks write often, so each has a cache line of its own.
+struct Arrivals::Entry {
+  alignas(64) std::atomic<std::uint64_t> count;
+  std::atomic<bool> left;
+};
+
+Arrivals::Arrivals(Communicator& host) : host_(host.place().host), alone_(host.place().nodes == 1) {
+  const std::string node = std::to_string(host.place().node) + ' ';
+  const bool leads = host.place().local_rank == 0;
+  if (leads) {
+    try {
+      region_.emplace(SharedRegion::create(static_cast<std::size_t>(host.size()) * sizeof(Entry)));
+    } catch (const ConfigError&) {  // told below
+    }
+  }
+  const auto all = gather_text(host, node + (region_ ? region_->address() : ""));
+  std::string address;
+  for (int rank = 0; rank < host.size(); ++rank) {
+    const std::string& text = all[static_cast<std::size_t>(rank)];
+    if (!text.starts_with(node)) continue;
+    if (rank == host.rank()) mine_ = ranks_.size();
+    ranks_.push_back(host.world_rank(rank));
+    if (text.size() > node.size()) address = text.substr(node.size());
+  }
+  if (!host.all_agree(map(host, address))) region_.reset();
+  if (region_) region_->close();
+}
+
+Arrivals::~Arrivals() {
+  if (region_) entry(mine_).left = true;
+}
+
+bool Arrivals::map(Communicator& host, const std::string& leaders_address) {
+  if (region_ || host.size() == 1) return true;
+  if (leaders_address.empty()) return false;
+  try {
+    region_.emplace(SharedRegion::open(leaders_address));
+  } catch (const ConfigError&) {
+    return false;
+  }
+  return true;
+}
+
+Arrivals::Entry& Arrivals::entry(std::size_t local_rank) const noexcept {
+  return reinterpret_cast<Entry*>(region_->data())[local_rank];
+}
+
+void Arrivals::come(std::uint64_t count) noexcept {
+  if (region_) entry(mine_).count = count;
+}
+
+std::string Arrivals::lagging(std::uint64_t count) const {
+  if (!region_) return "which rank lags is not known: ranks of " + host_ + " cannot share memory";
+  std::string text;
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    const std::uint64_t theirs = entry(i).count;
+    const bool left = entry(i).left;
+    if (theirs >= count && !left) continue;
+    text += (text.empty() ? "rank " : "; rank ") + std::to_string(ranks_[i]) + " on " + host_ +
+            (left ? " has left: it came to wait " : " lags: it came to wait ") +
+            std::to_string(theirs) + ", this is " + std::to_string(count);
+  }
+  if (!text.empty()) return text;
+  const std::string here =
+      "all " + std::to_string(ranks_.size()) + " ranks of " + host_ + " have come to it: ";
+  return here + (alone_ ? "a device, or the link between two, is stuck"
+                        : "the rank that lags is on another host, or a link is stuck");
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,362 @@
+#include <nccl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+
+#include "collectives/agreement.hpp"
+#include "collectives/communicator.hpp"
+#include "collectives/cuda/device.hpp"
+#include "collectives/direct.hpp"
+#include "lib/base/cuda/runtime.hpp"
+#include "lib/base/text.hpp"
+
+namespace lockstep::comm {
+/// Owns an ncclComm_t of the current device; destroys it, or aborts it where a call failed or an
+/// exception unwinds.
+///
+/// Nothing here outlasts the limit, though NCCL may: its start waits for lost peers, and its end
+/// for graphs that recorded its calls, even its abort. Such a call is left to a thread of its own.
+class NcclHandle {
+ public:
+  /// Errors   AgreedError (86) on all ranks.
+  /// Ranks    collective over `host`.
+  NcclHandle(Communicator& host, std::chrono::milliseconds limit);
+  NcclHandle(const NcclHandle&) = delete;
+  NcclHandle& operator=(const NcclHandle&) = delete;
+  ~NcclHandle();
+
+  ncclComm_t get() const noexcept { return comm_; }
+
+  /// "rank 2 of 4", as messages call it.
+  const std::string& who() const noexcept { return who_; }
+
+  /// Aborts and throws CommError, with NCCL's reason, unless all is well.
+  void check(ncclResult_t result, const std::string& what);
+
+  /// What went wrong since, here or at a peer; empty where all is well.
+  std::string failure();
+
+  /// Ends what is running on the device.
+  void abort() noexcept;
+
+ private:
+  std::chrono::milliseconds limit_;
+  std::string who_;
+  int exceptions_;
+  ncclComm_t comm_ = nullptr;
+};
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int spins = 2000;  // looks at the device, of about a microsecond each; then naps
+constexpr std::chrono::microseconds nap{20};
+
+ncclDataType_t datatype(Type type) {
+  switch (type) {
+    case Type::u8: return ncclUint8;
+    case Type::u64: return ncclUint64;
+    case Type::f32: return ncclFloat32;
+    case Type::f64: return ncclFloat64;
+  }
+  return ncclUint8;
+}
+
+ncclRedOp_t operation(Op op) {
+  switch (op) {
+    case Op::sum: return ncclSum;
+    case Op::min: return ncclMin;
+    case Op::max: return ncclMax;
+  }
+  return ncclSum;
+}
+
+/// Calls that run together; none of them where an exception unwinds.
+class Group {
+ public:
+  explicit Group(NcclHandle& nccl) : nccl_(nccl) {
+    nccl_.check(ncclGroupStart(), "ncclGroupStart");
+  }
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+  ~Group() {
+    if (open_) ncclGroupEnd();
+  }
+
+  void end() {
+    open_ = false;
+    nccl_.check(ncclGroupEnd(), "ncclGroupEnd");
+  }
+
+ private:
+  NcclHandle& nccl_;
+  bool open_ = true;
+};
+
+class NcclCommunicator final : public DeviceCommunicator {
+ public:
+  NcclCommunicator(Communicator& host, const cuda::Stream& stream, std::chrono::milliseconds limit)
+      : DeviceCommunicator(host),
+        stream_(stream),
+        limit_(limit),
+        place_(host.place()),
+        arrivals_(host),
+        nccl_(host, limit) {}
+
+  const char* backend() const noexcept override { return "nccl"; }
+  const Place& place() const noexcept override { return place_; }
+  bool recordable() const noexcept override { return true; }
+  void wait(std::string_view what) override;
+
+ private:
+  void do_all_reduce(Elements values, Op op) override;
+  void do_broadcast(Elements values, int root) override;
+  void do_all_gather(Elements values) override;
+  void do_all_to_all(const std::byte* send, Elements receive) override;
+  void do_shift(const std::byte* send, Elements receive) override;
+  std::unique_ptr<Communicator> do_split(const Subgroup& part) override;
+
+  ncclComm_t usable();
+  void exchange(const std::byte* send, int to, std::byte* receive, int from, std::size_t count,
+                Type type);
+  [[noreturn]] void give_up(std::string_view what, const std::string& reason);
+
+  const cuda::Stream& stream_;
+  std::chrono::milliseconds limit_;
+  Place place_;
+  Arrivals arrivals_;
+  NcclHandle nccl_;
+  cuda::Event reached_;
+  std::uint64_t waits_ = 0;
+};
+
+ncclComm_t NcclCommunicator::usable() {
+  if (nccl_.get() != nullptr) return nccl_.get();
+  throw CommError("nccl on " + nccl_.who() + ": the communicator was aborted after an error");
+}
+
+void NcclCommunicator::do_all_reduce(Elements values, Op op) {
+  require_device_memory("all_reduce", values.data);
+  nccl_.check(ncclAllReduce(values.data, values.data, values.count, datatype(values.type),
+                            operation(op), usable(), stream_.get()),
+              "ncclAllReduce");
+}
+
+void NcclCommunicator::do_broadcast(Elements values, int root) {
+  require_device_memory("broadcast", values.data);
+  nccl_.check(ncclBroadcast(values.data, values.data, values.count, datatype(values.type), root,
+                            usable(), stream_.get()),
+              "ncclBroadcast");
+}
+
+void NcclCommunicator::do_all_gather(Elements values) {
+  require_device_memory("all_gather", values.data);
+  const std::size_t block = values.count / static_cast<std::size_t>(size());
+  const std::size_t mine = static_cast<std::size_t>(rank()) * block * width(values.type);
+  nccl_.check(ncclAllGather(values.data + mine, values.data, block, datatype(values.type), usable(),
+                            stream_.get()),
+              "ncclAllGather");
+}
+
+void NcclCommunicator::exchange(const std::byte* send, int to, std::byte* receive, int from,
+                                std::size_t count, Type type) {
+  nccl_.check(ncclSend(send, count, datatype(type), to, usable(), stream_.get()), "ncclSend");
+  nccl_.check(ncclRecv(receive, count, datatype(type), from, usable(), stream_.get()), "ncclRecv");
+}
+
+void NcclCommunicator::do_all_to_all(const std::byte* send, Elements receive) {
+  require_device_memory("all_to_all", send);
+  require_device_memory("all_to_all", receive.data);
+  usable();
+  const std::size_t block = receive.count / static_cast<std::size_t>(size());
+  const std::size_t bytes = block * width(receive.type);
+  const std::size_t mine = static_cast<std::size_t>(rank()) * bytes;
+  cuda::copy_bytes(send + mine, receive.data + mine, bytes, stream_);
+  if (size() == 1) return;
+  Group group(nccl_);
+  for (int peer = 0; peer < size(); ++peer) {
+    const std::size_t at = static_cast<std::size_t>(peer) * bytes;
+    if (peer != rank()) exchange(send + at, peer, receive.data + at, peer, block, receive.type);
+  }
+  group.end();
+}
+
+void NcclCommunicator::do_shift(const std::byte* send, Elements receive) {
+  require_device_memory("shift", send);
+  require_device_memory("shift", receive.data);
+  usable();
+  if (size() == 1) {
+    return cuda::copy_bytes(send, receive.data, receive.count * width(receive.type), stream_);
+  }
+  Group group(nccl_);
+  exchange(send, (rank() + 1) % size(), receive.data, (rank() + size() - 1) % size(), receive.count,
+           receive.type);
+  group.end();
+}
+
+// split() moves colors, which lie in host memory, and is refused before this.
+std::unique_ptr<Communicator> NcclCommunicator::do_split(const Subgroup& /*part*/) {
+  throw CommError("nccl: split the host's communicator");
+}
+
+void NcclCommunicator::wait(std::string_view what) {
+  usable();
+  arrivals_.come(++waits_);
+  reached_.record(stream_);
+  const auto deadline = Clock::now() + limit_;
+  for (int looks = 0; !reached_.reached(); ++looks) {
+    if (const std::string failure = nccl_.failure(); !failure.empty()) give_up(what, failure);
+    if (Clock::now() > deadline) {
+      give_up(what,
+              "not done after " + fixed(std::chrono::duration<double>(limit_).count(), 1) + " s");
+    }
+    looks < spins ? pause() : std::this_thread::sleep_for(nap);
+  }
+  if (const std::string failure = nccl_.failure(); !failure.empty()) give_up(what, failure);
+}
+
+void NcclCommunicator::give_up(std::string_view what, const std::string& reason) {
+  const std::string text = std::string(what) + ", by NCCL on " + nccl_.who() + ": " + reason +
+                           "; " + arrivals_.lagging(waits_);
+  nccl_.abort();
+  throw CommError(text);
+}
+
+}  // namespace
+
+bool nccl_built_in() noexcept { return true; }
+
+std::unique_ptr<DeviceCommunicator> make_nccl_communicator(Communicator& host,
+                                                           const cuda::Stream& stream,
+                                                           std::chrono::milliseconds limit) {
+  return std::make_unique<NcclCommunicator>(host, stream, limit);
+}
+
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds patience{2000};  // with an end that should take some milliseconds
+
+/// Whether `work` ended within `limit`; if not, it goes on without us.
+bool ends_within(milliseconds limit, std::function<void()> work) {
+  std::packaged_task<void()> task(std::move(work));
+  const auto end = task.get_future();
+  std::thread thread(std::move(task));
+  const bool ended = end.wait_for(limit) == std::future_status::ready;
+  ended ? thread.join() : thread.detach();
+  return ended;
+}
+
+void end_within(milliseconds limit, ncclResult_t (*end)(ncclComm_t), ncclComm_t comm) noexcept {
+  try {
+    ends_within(std::min(limit, patience), [end, comm] { end(comm); });
+  } catch (const std::exception&) {  // no more threads
+    end(comm);
+  }
+}
+
+std::string reason(ncclResult_t result, ncclComm_t comm) {
+  const char* const last = ncclGetLastError(comm);
+  std::string text = ncclGetErrorString(result);
+  if (last != nullptr && *last != '\0') text += ": " + std::string(last);
+  return text;
+}
+
+/// What a thread that starts NCCL hands over, unless nobody waits any more.
+struct Start {
+  std::mutex mutex;
+  ncclComm_t comm = nullptr;
+  std::string failure;
+  bool ended = false;
+  bool abandoned = false;
+};
+
+void start(Start& start, int device, int ranks, const ncclUniqueId& id, int rank) {
+  ncclComm_t comm = nullptr;
+  std::string failure;
+  if (const cudaError_t error = cudaSetDevice(device); error != cudaSuccess) {
+    failure = std::string("cudaSetDevice: ") + cudaGetErrorString(error);
+  } else if (const auto result = ncclCommInitRank(&comm, ranks, id, rank); result != ncclSuccess) {
+    failure = reason(result, nullptr);
+  }
+  const std::scoped_lock lock(start.mutex);
+  start.comm = comm;
+  start.failure = failure;
+  start.ended = true;
+  if (start.abandoned && failure.empty()) ncclCommAbort(comm);
+}
+
+/// Null where there was no end within `limit`.
+ncclComm_t start_within(milliseconds limit, const Communicator& host, const ncclUniqueId& id) {
+  int device = 0;
+  cuda::check(cudaGetDevice(&device), "cudaGetDevice");
+  const auto state = std::make_shared<Start>();
+  ends_within(limit, [=, ranks = host.size(), rank = host.rank()] {
+    start(*state, device, ranks, id, rank);
+  });
+  const std::scoped_lock lock(state->mutex);
+  state->abandoned = !state->ended;
+  if (!state->failure.empty()) throw CommError("ncclCommInitRank: " + state->failure);
+  return state->comm;
+}
+
+}  // namespace
+
+NcclHandle::NcclHandle(Communicator& host, milliseconds limit)
+    : limit_(limit),
+      who_("rank " + std::to_string(host.world_rank(host.rank())) + " of " +
+           std::to_string(host.size())),
+      exceptions_(std::uncaught_exceptions()) {
+  ncclUniqueId id = {};
+  together(host, [&] {
+    if (host.rank() == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  });
+  host.broadcast(std::span(reinterpret_cast<std::uint8_t*>(&id), sizeof id));
+  try {
+    together(host, [&] { comm_ = start_within(limit, host, id); });
+    together(host, [&] {  // where a rank failed, it is named, and not those that waited for it
+      if (comm_ != nullptr) return;
+      throw CommError("ncclCommInitRank between " +
+                      counted(static_cast<std::uint64_t>(host.size()), "rank") +
+                      ": not done after " + fixed(std::chrono::duration<double>(limit).count(), 1) +
+                      " s (NCCL_DEBUG=INFO tells more)");
+    });
+  } catch (...) {
+    abort();
+    throw;
+  }
+}
+
+NcclHandle::~NcclHandle() {
+  if (std::uncaught_exceptions() > exceptions_) abort();
+  if (comm_ != nullptr) end_within(limit_, ncclCommDestroy, comm_);
+}
+
+void NcclHandle::abort() noexcept {
+  if (comm_ != nullptr) end_within(limit_, ncclCommAbort, std::exchange(comm_, nullptr));
+}
+
+void NcclHandle::check(ncclResult_t result, const std::string& what) {
+  if (result == ncclSuccess) return;
+  const std::string text = what + " on " + who_ + ": " + reason(result, comm_);
+  abort();
+  throw CommError(text);
+}
+
+std::string NcclHandle::failure() {
+  ncclResult_t state = ncclSuccess;
+  check(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError");
+  return state == ncclSuccess || state == ncclInProgress ? "" : reason(state, comm_);
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,159 @@
+#include <algorithm>
+#include <string>
+
+#include "collectives/cuda/device.hpp"
+
+namespace lockstep::comm {
+namespace {
+
+/// The same elements as a span that a host communicator takes.
+template <class Call>
+void with_type(Elements values, Call call) {
+  const auto typed = [&]<class T>(T) {
+    call(std::span<T>(reinterpret_cast<T*>(values.data), values.count));
+  };
+  switch (values.type) {
+    case Type::u8: return typed(std::uint8_t{});
+    case Type::u64: return typed(std::uint64_t{});
+    case Type::f32: return typed(float{});
+    case Type::f64: return typed(double{});
+  }
+}
+
+class StagedCommunicator final : public DeviceCommunicator {
+ public:
+  StagedCommunicator(Communicator& host, const cuda::Stream& stream)
+      : DeviceCommunicator(host),
+        host_(host),
+        stream_(stream),
+        backend_(std::string("staged over ") + host.backend()) {}
+  StagedCommunicator(const StagedCommunicator&) = delete;
+  StagedCommunicator& operator=(const StagedCommunicator&) = delete;
+
+  /// Copies from pinned memory may not be done yet.
+  ~StagedCommunicator() override { cudaStreamSynchronize(stream_.get()); }
+
+  const char* backend() const noexcept override { return backend_.c_str(); }
+  const Place& place() const noexcept override { return host_.place(); }
+  bool recordable() const noexcept override { return false; }
+  void wait(std::string_view /*what*/) override { stream_.synchronise(); }
+
+ private:
+  void do_all_reduce(Elements values, Op op) override;
+  void do_broadcast(Elements values, int root) override;
+  void do_all_gather(Elements values) override;
+  void do_all_to_all(const std::byte* send, Elements receive) override;
+  void do_shift(const std::byte* send, Elements receive) override;
+  std::unique_ptr<Communicator> do_split(const Subgroup& part) override;
+
+  /// Room for `values` in pinned memory.
+  Elements staged(Elements values, std::size_t parts = 1);
+  void copy_but_own_block(const std::byte* from, std::byte* to, std::size_t bytes);
+  std::size_t own_block(std::size_t bytes) const noexcept {
+    return bytes / static_cast<std::size_t>(size()) * static_cast<std::size_t>(rank());
+  }
+
+  Communicator& host_;
+  const cuda::Stream& stream_;
+  std::string backend_;
+  cuda::PinnedBuffer<std::byte> pinned_;
+};
+
+// Copies in from it that the stream has not done yet end before it is freed.
+Elements StagedCommunicator::staged(Elements values, std::size_t parts) {
+  const std::size_t bytes = values.count * width(values.type) * parts;
+  if (pinned_.size() < bytes) {
+    stream_.synchronise();
+    pinned_ = {};
+    pinned_ = cuda::PinnedBuffer<std::byte>(bytes);
+  }
+  return {pinned_.data(), values.count, values.type};
+}
+
+/// All blocks of `bytes` bytes but this rank's, from and to the same places.
+void StagedCommunicator::copy_but_own_block(const std::byte* from, std::byte* to,
+                                            std::size_t bytes) {
+  const std::size_t mine = own_block(bytes);
+  const std::size_t after = mine + bytes / static_cast<std::size_t>(size());
+  cuda::copy_bytes(from, to, mine, stream_);
+  cuda::copy_bytes(from + after, to + after, bytes - after, stream_);
+}
+
+void StagedCommunicator::do_all_reduce(Elements values, Op op) {
+  require_device_memory("all_reduce", values.data);
+  const Elements here = staged(values);
+  const std::size_t bytes = values.count * width(values.type);
+  cuda::copy_bytes(values.data, here.data, bytes, stream_);
+  stream_.synchronise();
+  with_type(here, [&](auto all) { host_.all_reduce(all, op); });
+  cuda::copy_bytes(here.data, values.data, bytes, stream_);
+}
+
+void StagedCommunicator::do_broadcast(Elements values, int root) {
+  require_device_memory("broadcast", values.data);
+  const Elements here = staged(values);
+  const std::size_t bytes = values.count * width(values.type);
+  if (rank() == root) cuda::copy_bytes(values.data, here.data, bytes, stream_);
+  stream_.synchronise();
+  with_type(here, [&](auto all) { host_.broadcast(all, root); });
+  if (rank() != root) cuda::copy_bytes(here.data, values.data, bytes, stream_);
+}
+
+void StagedCommunicator::do_all_gather(Elements values) {
+  require_device_memory("all_gather", values.data);
+  const Elements here = staged(values);
+  const std::size_t bytes = values.count * width(values.type);
+  const std::size_t mine = own_block(bytes);
+  cuda::copy_bytes(values.data + mine, here.data + mine, bytes / static_cast<std::size_t>(size()),
+                   stream_);
+  stream_.synchronise();
+  with_type(here, [&](auto all) { host_.all_gather(all); });
+  copy_but_own_block(here.data, values.data, bytes);
+}
+
+void StagedCommunicator::do_all_to_all(const std::byte* send, Elements receive) {
+  require_device_memory("all_to_all", send);
+  require_device_memory("all_to_all", receive.data);
+  const std::size_t bytes = receive.count * width(receive.type);
+  const std::size_t mine = own_block(bytes);
+  cuda::copy_bytes(send + mine, receive.data + mine, bytes / static_cast<std::size_t>(size()),
+                   stream_);
+  if (size() == 1) return;
+  const Elements out = staged(receive, 2);
+  const Elements in = {out.data + bytes, out.count, out.type};
+  copy_but_own_block(send, out.data, bytes);
+  stream_.synchronise();
+  with_type(in, [&]<class T>(std::span<T> all) {
+    host_.all_to_all(std::span<const T>(reinterpret_cast<const T*>(out.data), all.size()), all);
+  });
+  copy_but_own_block(in.data, receive.data, bytes);
+}
+
+void StagedCommunicator::do_shift(const std::byte* send, Elements receive) {
+  require_device_memory("shift", send);
+  require_device_memory("shift", receive.data);
+  const std::size_t bytes = receive.count * width(receive.type);
+  if (size() == 1) return cuda::copy_bytes(send, receive.data, bytes, stream_);
+  const Elements out = staged(receive, 2);
+  const Elements in = {out.data + bytes, out.count, out.type};
+  cuda::copy_bytes(send, out.data, bytes, stream_);
+  stream_.synchronise();
+  with_type(in, [&]<class T>(std::span<T> all) {
+    host_.shift(std::span<const T>(reinterpret_cast<const T*>(out.data), all.size()), all);
+  });
+  cuda::copy_bytes(in.data, receive.data, bytes, stream_);
+}
+
+// split() moves colors, which lie in host memory, and is refused before this.
+std::unique_ptr<Communicator> StagedCommunicator::do_split(const Subgroup& /*part*/) {
+  throw CommError("staged: split the host's communicator");
+}
+
+}  // namespace
+
+std::unique_ptr<DeviceCommunicator> make_staged_communicator(Communicator& host,
+                                                             const cuda::Stream& stream) {
+  return std::make_unique<StagedCommunicator>(host, stream);
+}
+
+}  // namespace lockstep::comm

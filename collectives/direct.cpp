@@ -1,0 +1,195 @@
+#include "collectives/direct.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace lockstep::comm {
+namespace {
+
+constexpr std::array names = {"all_reduce", "broadcast", "all_gather", "all_to_all", "shift"};
+
+/// The part of `count` elements that `rank` reduces: whole cache lines, trailing ranks fewer.
+struct Part {
+  std::size_t first;
+  std::size_t count;
+};
+
+Part part_of(std::size_t count, int rank, int size) {
+  constexpr std::size_t line = 64;  // elements: at least a cache line of any type
+  const auto ranks = static_cast<std::size_t>(size);
+  const std::size_t each = ((count + ranks - 1) / ranks + line - 1) / line * line;
+  const std::size_t first = std::min(count, static_cast<std::size_t>(rank) * each);
+  return {first, std::min(each, count - first)};
+}
+
+template <class Call>
+std::string describe(const Call& call) {
+  static constexpr std::array ops = {" (sum)", " (min)", " (max)"};
+  static constexpr std::array types = {"u8", "u64", "f32", "f64"};
+  std::string text = names[static_cast<std::size_t>(call.kind)];
+  if (call.kind == Call::Kind::all_reduce) text += ops[static_cast<std::size_t>(call.detail)];
+  if (call.kind == Call::Kind::broadcast) text += " from rank " + std::to_string(call.detail);
+  return text + " of " + std::to_string(call.count) + " " +
+         types[static_cast<std::size_t>(call.type)];
+}
+
+// All ranks compare with rank 0, so all of them throw, and the same.
+template <class Call>
+void require_same(const Communicator& comm, int peer, const Call& first, const Call& other) {
+  if (other == first) return;
+  throw CommError("ranks " + std::to_string(comm.world_rank(0)) + " and " +
+                  std::to_string(comm.world_rank(peer)) + " are not in step: " + describe(first) +
+                  " against " + describe(other));
+}
+
+}  // namespace
+
+DirectCommunicator::DirectCommunicator(int rank, int size)
+    : Communicator(rank, size), inputs_(static_cast<std::size_t>(size)) {}
+
+void DirectCommunicator::do_all_reduce(Elements values, Op op) {
+  const std::size_t bytes = values.count * width(values.type);
+  const bool small =
+      show({Call::Kind::all_reduce, values.type, values.count, static_cast<std::int64_t>(op)},
+           values.data, bytes);
+  const Part mine = small ? Part{0, values.count} : part_of(values.count, rank(), size());
+  reduce_in_rank_order(inputs_, values.type, op, mine.first, mine.count, values.data);
+  if (small) return;
+  meet("all_reduce");
+  for (int peer = 0; peer < size(); ++peer) {
+    const Part part = part_of(values.count, peer, size());
+    const std::size_t offset = part.first * width(values.type);
+    if (peer != rank()) {
+      std::memcpy(values.data + offset, input(peer) + offset, part.count * width(values.type));
+    }
+  }
+  meet("all_reduce");
+}
+
+void DirectCommunicator::do_broadcast(Elements values, int root) {
+  if (root < 0 || root >= size()) {
+    throw CommError("broadcast: no rank " + std::to_string(root) + " among " +
+                    std::to_string(size()));
+  }
+  const std::size_t bytes = values.count * width(values.type);
+  const bool small =
+      show({Call::Kind::broadcast, values.type, values.count, root}, values.data, bytes);
+  if (rank() != root) std::memcpy(values.data, input(root), bytes);
+  if (!small) meet("broadcast");
+}
+
+void DirectCommunicator::do_all_gather(Elements values) {
+  const std::size_t block = values.count / static_cast<std::size_t>(size()) * width(values.type);
+  const auto at = [&](int peer) { return static_cast<std::size_t>(peer) * block; };
+  const bool small =
+      show({Call::Kind::all_gather, values.type, values.count, 0}, values.data + at(rank()), block);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank()) std::memcpy(values.data + at(peer), input(peer), block);
+  }
+  if (!small) meet("all_gather");
+}
+
+void DirectCommunicator::do_all_to_all(const std::byte* send, Elements receive) {
+  const std::size_t bytes = receive.count * width(receive.type);
+  const std::size_t block = bytes / static_cast<std::size_t>(size());
+  const bool small = show({Call::Kind::all_to_all, receive.type, receive.count, 0}, send, bytes);
+  for (int step = 0; step < size(); ++step) {
+    const int peer = (rank() + step) % size();  // not all at the same peer at once
+    std::memcpy(receive.data + static_cast<std::size_t>(peer) * block,
+                input(peer) + static_cast<std::size_t>(rank()) * block, block);
+  }
+  if (!small) meet("all_to_all");
+}
+
+void DirectCommunicator::do_shift(const std::byte* send, Elements receive) {
+  const std::size_t bytes = receive.count * width(receive.type);
+  const bool small = show({Call::Kind::shift, receive.type, receive.count, 0}, send, bytes);
+  std::memcpy(receive.data, input((rank() + size() - 1) % size()), bytes);
+  if (!small) meet("shift");
+}
+
+/// Shows `data` to the peers and waits for theirs in inputs_. Returns whether it was copied;
+/// otherwise the peers read it where it is, until the next meeting.
+bool DirectCommunicator::show(const Call& call, const std::byte* data, std::size_t bytes) {
+  const unsigned turn = round_++ % 2;
+  Slot& mine = slot(rank(), turn);
+  const bool small = bytes <= small_bytes;
+  if (small) std::memcpy(mine.small.data(), data, bytes);
+  mine.call = call;
+  mine.where = small ? 0 : locate(data);
+  meet(names[static_cast<std::size_t>(call.kind)]);
+  const Call first = slot(0, turn).call;
+  for (int peer = 0; peer < size(); ++peer) {
+    const Slot& theirs = slot(peer, turn);
+    require_same(*this, peer, first, theirs.call);
+    inputs_[static_cast<std::size_t>(peer)] =
+        small ? theirs.small.data() : find(peer, theirs.where);
+  }
+  return small;
+}
+
+namespace {
+
+using Inputs = std::span<const std::byte* const>;
+
+struct Sum {
+  template <class T>
+  T operator()(T a, T b) const {
+    return static_cast<T>(a + b);
+  }
+};
+struct Min {
+  template <class T>
+  T operator()(T a, T b) const {
+    return b < a ? b : a;
+  }
+};
+struct Max {
+  template <class T>
+  T operator()(T a, T b) const {
+    return a < b ? b : a;
+  }
+};
+
+// A block of sums stays in L1 while the ranks' blocks pass by; writing it last lets `out` be one
+// of the inputs.
+template <class T, class Combine>
+void reduce_block(Inputs inputs, std::size_t first, std::size_t count, std::byte* out,
+                  Combine combine) {
+  constexpr std::size_t capacity = 4096 / sizeof(T);
+  std::array<T, capacity> sums;
+  for (std::size_t done = 0; done < count; done += capacity) {
+    const std::size_t now = std::min(capacity, count - done);
+    const std::size_t offset = (first + done) * sizeof(T);
+    std::memcpy(sums.data(), inputs[0] + offset, now * sizeof(T));
+    for (const std::byte* input : inputs.subspan(1)) {
+      const T* values = reinterpret_cast<const T*>(input + offset);
+      for (std::size_t i = 0; i < now; ++i) sums[i] = combine(sums[i], values[i]);
+    }
+    std::memcpy(out + offset, sums.data(), now * sizeof(T));
+  }
+}
+
+template <class T>
+void reduce_typed(Inputs inputs, Op op, std::size_t first, std::size_t count, std::byte* out) {
+  switch (op) {
+    case Op::sum: return reduce_block<T>(inputs, first, count, out, Sum{});
+    case Op::min: return reduce_block<T>(inputs, first, count, out, Min{});
+    case Op::max: return reduce_block<T>(inputs, first, count, out, Max{});
+  }
+}
+
+}  // namespace
+
+void reduce_in_rank_order(Inputs inputs, Type type, Op op, std::size_t first, std::size_t count,
+                          std::byte* out) {
+  switch (type) {
+    case Type::u8: return reduce_typed<std::uint8_t>(inputs, op, first, count, out);
+    case Type::u64: return reduce_typed<std::uint64_t>(inputs, op, first, count, out);
+    case Type::f32: return reduce_typed<float>(inputs, op, first, count, out);
+    case Type::f64: return reduce_typed<double>(inputs, op, first, count, out);
+  }
+}
+
+}  // namespace lockstep::comm

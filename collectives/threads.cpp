@@ -1,0 +1,243 @@
+#include "collectives/threads.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "collectives/direct.hpp"
+
+namespace lockstep::comm {
+/// A barrier for a fixed number of threads that any of them may break for good.
+///
+/// Threads  wait() and abort() may be called from any thread; at most `threads` of them wait at
+///          once. What a thread wrote before wait() is seen by all after it.
+/// Cost     waiters spin for some microseconds, then sleep (futex). Where those that run outnumber
+///          the cores that this process may use, they sleep at once.
+class AbortableBarrier {
+ public:
+  /// `running`: threads that want the cores at the same time, these included.
+  AbortableBarrier(int threads, int running);
+
+  /// Returns true once all threads have called it, false once the barrier is broken.
+  ///
+  /// A round that was complete before abort() returns true, even to a thread that wakes later:
+  /// so a thread may leave the group right after its last round.
+  bool wait() noexcept;
+
+  /// Breaks this round and all later ones. Only for a thread that will not wait again.
+  void abort() noexcept;
+
+ private:
+  bool wait_for_flip(std::uint32_t before) noexcept;
+
+  const std::uint32_t threads_;
+  const int spins_;
+  alignas(64) std::atomic<std::uint32_t> arrived_{0};
+  alignas(64) std::atomic<std::uint32_t> state_{0};  // bit 0 flips each round; bit 1: broken
+};
+
+namespace {
+
+class Group {
+ public:
+  /// `threads`: of all groups, which share the cores.
+  Group(int ranks, int threads)
+      : size(ranks),
+        barrier(ranks, threads),
+        slots(static_cast<std::size_t>(ranks)),
+        threads_(threads) {}
+
+  ~Group();
+
+  /// Releases the peers here and in all parts that the rank belongs to.
+  void leave(int rank) noexcept;
+
+  /// A group of some of this one's ranks, which lives as long.
+  Group& add_part(const std::vector<int>& ranks);
+
+  void fail(std::exception_ptr failure) noexcept {
+    const std::scoped_lock lock(mutex_);
+    if (!failure_) failure_ = std::move(failure);
+  }
+
+  int first_to_leave() const noexcept { return first_to_leave_.load(); }
+  const std::exception_ptr& failure() const noexcept { return failure_; }
+
+  const int size;
+  AbortableBarrier barrier;
+  std::vector<std::array<DirectCommunicator::Slot, 2>> slots;
+
+ private:
+  struct Part;
+
+  const int threads_;
+  std::atomic<int> first_to_leave_{-1};
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Part>> parts_;
+  std::exception_ptr failure_;
+};
+
+struct Group::Part {
+  Part(const std::vector<int>& members, int threads)
+      : ranks(members), group(static_cast<int>(members.size()), threads) {}
+
+  const std::vector<int> ranks;
+  Group group;
+};
+
+Group::~Group() = default;
+
+void Group::leave(int rank) noexcept {
+  int nobody = -1;
+  first_to_leave_.compare_exchange_strong(nobody, rank);
+  barrier.abort();
+  const std::scoped_lock lock(mutex_);
+  for (const auto& part : parts_) {
+    const auto place = std::find(part->ranks.begin(), part->ranks.end(), rank);
+    if (place == part->ranks.end()) continue;
+    part->group.leave(static_cast<int>(place - part->ranks.begin()));
+  }
+}
+
+Group& Group::add_part(const std::vector<int>& ranks) {
+  const std::scoped_lock lock(mutex_);
+  return parts_.emplace_back(std::make_unique<Part>(ranks, threads_))->group;
+}
+
+class ThreadCommunicator final : public DirectCommunicator {
+ public:
+  ThreadCommunicator(Group& group, int rank)
+      : DirectCommunicator(rank, group.size),
+        group_(group),
+        place_{.host = host_name(), .local_rank = rank, .local_ranks = group.size} {}
+
+  const char* backend() const noexcept override { return "threads"; }
+  const Place& place() const noexcept override { return place_; }
+
+ private:
+  Slot& slot(int rank, unsigned turn) noexcept override {
+    return group_.slots[static_cast<std::size_t>(rank)][turn];
+  }
+  void meet(const char* collective) override {
+    if (group_.barrier.wait()) return;
+    throw CommError(std::string(collective) + ": rank " +
+                    std::to_string(world_rank(group_.first_to_leave())) + " has left the group");
+  }
+  std::uintptr_t locate(const std::byte* data) const noexcept override {
+    return reinterpret_cast<std::uintptr_t>(data);
+  }
+  const std::byte* find(int, std::uintptr_t where) const noexcept override {
+    return std::bit_cast<const std::byte*>(where);
+  }
+
+  /// The lowest rank of a part makes its group.
+  std::unique_ptr<Communicator> do_split(const Subgroup& part) override {
+    std::vector<std::uint64_t> groups(static_cast<std::size_t>(size()));
+    if (part.rank == 0) {
+      Group* const mine = &group_.add_part(part.ranks);
+      groups[static_cast<std::size_t>(rank())] = std::bit_cast<std::uintptr_t>(mine);
+    }
+    all_gather(std::span(groups));
+    const auto where = groups[static_cast<std::size_t>(part.ranks.front())];
+    return std::make_unique<ThreadCommunicator>(*std::bit_cast<Group*>(where), part.rank);
+  }
+
+  Group& group_;
+  Place place_;
+};
+
+void run_rank(Group& group, int rank, const std::function<void(Communicator&)>& body) noexcept {
+  try {
+    ThreadCommunicator comm(group, rank);
+    body(comm);
+  } catch (...) {
+    group.fail(std::current_exception());
+  }
+  group.leave(rank);
+}
+
+}  // namespace
+
+void run_ranks(int size, const std::function<void(Communicator&)>& body) {
+  if (size < 1) throw std::invalid_argument("run_ranks: " + std::to_string(size) + " ranks");
+  Group group(size, size);
+  {
+    std::vector<std::jthread> threads;
+    threads.reserve(static_cast<std::size_t>(size));
+    for (int rank = 0; rank < size; ++rank) {
+      try {
+        threads.emplace_back(run_rank, std::ref(group), rank, std::cref(body));
+      } catch (...) {
+        group.fail(std::current_exception());
+        group.leave(rank);
+        break;
+      }
+    }
+  }
+  if (group.failure()) std::rethrow_exception(group.failure());
+}
+
+namespace {
+
+constexpr std::uint32_t flip = 1;
+constexpr std::uint32_t broken = 2;
+
+int usable_cores() noexcept {
+  cpu_set_t cores;
+  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
+// First some 10 us of pauses: 0.3 us a round where the threads have cores of their own. Then the
+// scheduler is asked, for on a busy machine two threads often share a core for milliseconds, and
+// pausing alone made a round 80 us there instead of 4. Then sleep.
+constexpr int pauses = 200;
+constexpr int spins = 1000;
+
+}  // namespace
+
+AbortableBarrier::AbortableBarrier(int threads, int running)
+    : threads_(static_cast<std::uint32_t>(threads)),
+      spins_(running <= usable_cores() ? spins : 0) {}
+
+bool AbortableBarrier::wait() noexcept {
+  const std::uint32_t before = state_.load(std::memory_order_acquire);
+  if ((before & broken) != 0) return false;
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < threads_) return wait_for_flip(before);
+  arrived_.store(0, std::memory_order_relaxed);
+  state_.fetch_xor(flip, std::memory_order_acq_rel);
+  state_.notify_all();
+  return true;
+}
+
+bool AbortableBarrier::wait_for_flip(std::uint32_t before) noexcept {
+  for (int spin = 0;; ++spin) {
+    const std::uint32_t now = state_.load(std::memory_order_acquire);
+    // In this order: a round may be complete and the next one already broken.
+    if (((now ^ before) & flip) != 0) return true;
+    if ((now & broken) != 0) return false;
+    if (spin < std::min(spins_, pauses)) {
+      pause();
+    } else if (spin < spins_) {
+      sched_yield();
+    } else {
+      state_.wait(now, std::memory_order_acquire);
+    }
+  }
+}
+
+void AbortableBarrier::abort() noexcept {
+  state_.fetch_or(broken, std::memory_order_acq_rel);
+  state_.notify_all();
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,152 @@
+#include "collectives/two_level.hpp"
+
+#include <algorithm>
+
+#include "collectives/agreement.hpp"
+
+namespace lockstep::comm {
+namespace {
+
+template <class Call>
+void with_type(Elements values, Call call) {
+  const auto as = [&]<class T>(T*) {
+    call(std::span(reinterpret_cast<T*>(values.data), values.count));
+  };
+  switch (values.type) {
+    case Type::u8: return as(static_cast<std::uint8_t*>(nullptr));
+    case Type::u64: return as(static_cast<std::uint64_t*>(nullptr));
+    case Type::f32: return as(static_cast<float*>(nullptr));
+    case Type::f64: return as(static_cast<double*>(nullptr));
+  }
+}
+
+Elements part(Elements values, std::size_t first, std::size_t count) {
+  return {values.data + first * width(values.type), count, values.type};
+}
+
+void broadcast_over(Communicator& comm, Elements values, int root) {
+  with_type(values, [&](auto span) { comm.broadcast(span, root); });
+}
+
+void gather_over(Communicator& comm, Elements values) {
+  with_type(values, [&](auto span) { comm.all_gather(span); });
+}
+
+/// The place of `rank` among ranks that stand on `nodes`.
+Place place_among(const std::vector<int>& nodes, int rank, const std::string& host) {
+  Place place{.host = host, .nodes = 0, .local_ranks = 0};
+  const int node = nodes[static_cast<std::size_t>(rank)];
+  for (auto other = nodes.begin(); other != nodes.end(); ++other) {
+    const bool first = std::find(nodes.begin(), other, *other) == other;
+    if (first && *other == node) place.node = place.nodes;
+    if (first) ++place.nodes;
+    if (*other != node) continue;
+    if (other - nodes.begin() < rank) ++place.local_rank;
+    ++place.local_ranks;
+  }
+  return place;
+}
+
+}  // namespace
+
+TwoLevelCommunicator::TwoLevelCommunicator(Communicator& wire, const Place& place)
+    : Communicator(wire.rank(), wire.size()),
+      wire_(wire),
+      local_(wire, place),
+      leaders_(wire.split(place.local_rank == 0 ? 0 : 1)) {
+  if (place.local_rank != 0) leaders_.reset();
+  const auto ranks = static_cast<std::size_t>(size());
+  std::vector<std::uint64_t> places(2 * ranks);
+  const auto mine = 2 * static_cast<std::size_t>(rank());
+  places[mine] = static_cast<std::uint64_t>(place.node);
+  places[mine + 1] = static_cast<std::uint64_t>(place.local_rank);
+  wire.all_gather(std::span(places));
+  for (std::size_t r = 0; r < ranks; ++r) {
+    node_of_.push_back(static_cast<int>(places[2 * r]));
+    local_rank_of_.push_back(static_cast<int>(places[2 * r + 1]));
+    const bool continues = r > 0 && node_of_[r] == node_of_[r - 1];
+    if (!continues) runs_.push_back({node_of_[r], r, 0});
+    ++runs_.back().count;
+  }
+  equal_runs_ = static_cast<int>(runs_.size()) == place.nodes &&
+                std::all_of(runs_.begin(), runs_.end(),
+                            [&](const Run& run) { return run.count == runs_[0].count; });
+}
+
+void TwoLevelCommunicator::do_all_reduce(Elements values, Op op) {
+  with_type(values, [&](auto span) {
+    local_.all_reduce(span, op);
+    if (leaders_) leaders_->all_reduce(span, op);
+    local_.broadcast(span);
+  });
+}
+
+void TwoLevelCommunicator::do_broadcast(Elements values, int root) {
+  if (root < 0 || root >= size()) {
+    throw CommError("broadcast: no rank " + std::to_string(root) + " among " +
+                    std::to_string(size()));
+  }
+  const int node = node_of_[static_cast<std::size_t>(root)];
+  const bool home = place().node == node;
+  if (home) broadcast_over(local_, values, local_rank_of_[static_cast<std::size_t>(root)]);
+  if (leaders_) broadcast_over(*leaders_, values, node);
+  if (!home) broadcast_over(local_, values, 0);
+}
+
+/// After this all ranks of the run's node hold its blocks; `blocks` are those of all ranks.
+void TwoLevelCommunicator::gather_on_node(Elements blocks, const Run& run) {
+  const std::size_t block = blocks.count / static_cast<std::size_t>(size());
+  const bool whole = run.count == static_cast<std::size_t>(local_.size());
+  if (whole) return gather_over(local_, part(blocks, run.first * block, run.count * block));
+  for (std::size_t r = run.first; r < run.first + run.count; ++r) {
+    broadcast_over(local_, part(blocks, r * block, block), local_rank_of_[r]);
+  }
+}
+
+void TwoLevelCommunicator::do_all_gather(Elements values) {
+  const std::size_t block = values.count / static_cast<std::size_t>(size());
+  for (const Run& run : runs_) {
+    if (run.node == place().node) gather_on_node(values, run);
+  }
+  if (leaders_ && equal_runs_) {
+    gather_over(*leaders_, values);
+  } else if (leaders_) {
+    for (const Run& run : runs_) {
+      broadcast_over(*leaders_, part(values, run.first * block, run.count * block), run.node);
+    }
+  }
+  for (const Run& run : runs_) {
+    if (run.node == place().node) continue;
+    broadcast_over(local_, part(values, run.first * block, run.count * block), 0);
+  }
+}
+
+// Every block has one reader, so leaders would save nothing; the wire itself knows which of them
+// are on its own node.
+void TwoLevelCommunicator::do_all_to_all(const std::byte* send, Elements receive) {
+  with_type(receive, [&]<class T>(std::span<T> span) {
+    wire_.all_to_all(std::span<const T>(reinterpret_cast<const T*>(send), span.size()), span);
+  });
+}
+
+void TwoLevelCommunicator::do_shift(const std::byte* send, Elements receive) {
+  with_type(receive, [&]<class T>(std::span<T> span) {
+    wire_.shift(std::span<const T>(reinterpret_cast<const T*>(send), span.size()), span);
+  });
+}
+
+std::unique_ptr<Communicator> TwoLevelCommunicator::do_split(const Subgroup& part) {
+  auto wire = wire_.split(part.ranks.front());
+  if (part.size() == 1) return wire;
+  std::vector<int> nodes;
+  nodes.reserve(part.ranks.size());
+  for (const int rank : part.ranks) nodes.push_back(node_of_[static_cast<std::size_t>(rank)]);
+  const Place where = place_among(nodes, part.rank, place().host);
+  if (where.nodes == part.size()) return wire;
+  if (where.nodes == 1) return std::make_unique<SharedCommunicator>(*wire, where);
+  auto made = std::make_unique<TwoLevelCommunicator>(*wire, where);
+  made->own_wire_ = std::move(wire);
+  return made;
+}
+
+}  // namespace lockstep::comm

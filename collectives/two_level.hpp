@@ -1,0 +1,54 @@
+// Ranks on several machines: shared memory within each, another transport between their leaders.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "collectives/shared.hpp"
+
+namespace lockstep::comm {
+/// All ranks of `wire`, in two levels, so that what comes from another node crosses the wire once
+/// for all of the node's ranks. The leader of a node is its lowest rank.
+///
+/// Nodes may hold different numbers of ranks, in any order.
+/// Sums     within a node in rank order, then between nodes as `leaders` does.
+class TwoLevelCommunicator final : public Communicator {
+ public:
+  /// `wire` must outlive this; `place` is consistent over its ranks.
+  ///
+  /// Errors   throws AgreedError (2) on all ranks where a node's ranks cannot share memory.
+  /// Ranks    collective over `wire`.
+  TwoLevelCommunicator(Communicator& wire, const Place& place);
+
+  const char* backend() const noexcept override { return "shared+mpi"; }
+  const Place& place() const noexcept override { return local_.place(); }
+  std::pmr::memory_resource& memory() noexcept override { return local_.memory(); }
+
+ private:
+  /// Consecutive ranks of one node.
+  struct Run {
+    int node;
+    std::size_t first;
+    std::size_t count;
+  };
+
+  void do_all_reduce(Elements values, Op op) override;
+  void do_broadcast(Elements values, int root) override;
+  void do_all_gather(Elements values) override;
+  void do_all_to_all(const std::byte* send, Elements receive) override;
+  void do_shift(const std::byte* send, Elements receive) override;
+  std::unique_ptr<Communicator> do_split(const Subgroup& part) override;
+
+  void gather_on_node(Elements blocks, const Run& run);
+
+  std::unique_ptr<Communicator> own_wire_;  // of a part
+  Communicator& wire_;
+  SharedCommunicator local_;
+  std::unique_ptr<Communicator> leaders_;  // the lowest ranks of all nodes; null on all others
+  std::vector<Run> runs_;                  // in rank order
+  std::vector<int> node_of_;
+  std::vector<int> local_rank_of_;
+  bool equal_runs_ = false;  // one run a node, all of one length
+};
+
+}  // namespace lockstep::comm

@@ -1,0 +1,135 @@
+#include "lib/distribute/distributed_dataset.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+#include "collectives/agreement.hpp"
+#include "lib/base/hash.hpp"
+
+namespace lockstep {
+namespace {
+
+using data::Rebatch;
+using data::ShardPolicy;
+
+/// Under DATA and OFF the stream of all; under FILE each worker's is a file of the plan's.
+std::optional<data::PlanOptions> plan_options(const Share& share, const CountExamples& count) {
+  data::PlanOptions options = {.batch_size = share.batch_size,
+                               .ranks = share.ranks,
+                               .leaf = share.leaf,
+                               .policy = share.choice.policy,
+                               .rebatch = share.rebatch};
+  const bool by_files = share.choice.policy == ShardPolicy::file;
+  for (std::uint64_t worker = 0; worker < (by_files ? share.ranks : 1); ++worker) {
+    const auto examples = count({0, worker, by_files ? share.ranks : 1});
+    if (!examples || *examples == endless) return std::nullopt;
+    options.records += *examples;
+    if (by_files) options.file_records.push_back(*examples);
+  }
+  return options;
+}
+
+void require_cuttable(const Share& share) {
+  if (share.rebatch != Rebatch::balanced) return;
+  if (share.choice.policy == ShardPolicy::data) {
+    throw ConfigError("rebatch balanced with shard-policy data, whose pieces are whole leaves",
+                      "use rebatch ceil, or shard-policy file or off");
+  }
+  if (share.batch_size < share.ranks) {
+    throw ConfigError("rebatch balanced cuts batches of " + std::to_string(share.batch_size) +
+                          " for " + std::to_string(share.ranks) + " replicas",
+                      "give a batch for all of them, or use rebatch ceil");
+  }
+}
+
+Share decide(comm::Communicator& comm, const DatasetFacts& facts, const DistributeOptions& options,
+             const CountExamples& count) {
+  if (facts.batch_size == 0) {
+    throw ConfigError("a data set that is not batched cannot be shared out",
+                      "batch it by the global batch size");
+  }
+  Share share{.rebatch = options.rebatch,
+              .leaf = options.leaf,
+              .rank = static_cast<std::uint64_t>(comm.rank()),
+              .ranks = static_cast<std::uint64_t>(comm.size()),
+              .batch_size = facts.batch_size,
+              .drop_remainder = facts.drop_remainder};
+  share.choice = data::choose_policy(options.policy, facts.files, share.ranks);
+  require_cuttable(share);
+  if (const auto plan = plan_options(share, count)) {
+    share.plan.emplace(*plan);
+  } else {
+    share.endless_batches =
+        share.choice.policy == ShardPolicy::data && count({}).value_or(0) == endless;
+  }
+  return share;
+}
+
+}  // namespace
+
+bool Share::ends_differ() const noexcept {
+  if (plan || ranks == 1) return false;
+  return choice.policy == ShardPolicy::file || rebatch == Rebatch::balanced;
+}
+
+std::optional<std::size_t> Share::fixed_rows() const {
+  if (batch_size % ranks != 0) return std::nullopt;
+  const std::uint64_t each = batch_size / ranks;
+  if (!plan) {
+    const bool full = drop_remainder || endless_batches;
+    const bool regular = leaf == 1 && choice.policy != ShardPolicy::file;
+    return full && regular ? std::optional<std::size_t>(each) : std::nullopt;
+  }
+  if (plan->steps() == 0) return std::nullopt;
+  const bool by_streams = choice.policy != ShardPolicy::data;
+  for (std::uint64_t worker = 0; worker < ranks; ++worker) {
+    const std::uint64_t length =
+        by_streams ? plan->examples_of(worker) : plan->examples_per_epoch();
+    if (length % batch_size != 0 || length != (by_streams ? plan->examples_of(0) : length) ||
+        plan->piece_size(0, worker) != each) {
+      return std::nullopt;
+    }
+  }
+  return each;
+}
+
+Share agree_on_share(comm::Communicator& comm, const DatasetFacts& facts,
+                     const DistributeOptions& options, const CountExamples& count) {
+  Share share;
+  comm::together(comm, [&] { share = decide(comm, facts, options, count); });
+  comm::require_equal(comm, "the data set that is shared out",
+                      {{"data", facts.identity},
+                       {"batch size", std::to_string(facts.batch_size)},
+                       {"drop remainder", facts.drop_remainder ? "yes" : "no"},
+                       {"shard policy", data::name_of(share.choice.policy)},
+                       {"rebatch", data::name_of(options.rebatch)},
+                       {"leaf", std::to_string(options.leaf)},
+                       {"plan", share.plan ? to_hex(share.plan->digest()) : "none"}},
+                      "make the same data set with the same options on every rank");
+  return share;
+}
+
+std::optional<std::uint64_t> agree_on_longest(comm::Communicator& comm,
+                                              std::optional<std::uint64_t> mine) {
+  const auto me = static_cast<std::size_t>(comm.rank());
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(comm.size()) * 2);
+  all[2 * me] = mine ? 1 : 0;
+  all[2 * me + 1] = mine.value_or(0);
+  comm.all_gather(std::span(all));
+  std::uint64_t longest = 0;
+  for (std::size_t i = 0; i < all.size(); i += 2) {
+    if (all[i] == 0) return std::nullopt;
+    longest = std::max(longest, all[i + 1]);
+  }
+  return longest;
+}
+
+StepNews any_rank(comm::Communicator& comm, const StepNews& mine) {
+  std::array<std::uint8_t, 3> flags = {mine.has_examples, mine.goes_on, mine.failed};
+  comm.all_reduce(std::span<std::uint8_t>(flags), comm::Op::max);
+  return {flags[0] != 0, flags[1] != 0, flags[2] != 0};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,70 @@
+#include "lib/distribute/values.hpp"
+
+#include <array>
+#include <span>
+
+#include "lib/base/hash.hpp"
+
+namespace lockstep::exchange {
+std::string pack(const Shape& shape, const void* values, std::size_t bytes) {
+  std::vector<std::uint64_t> head = {shape.size()};
+  head.insert(head.end(), shape.begin(), shape.end());
+  std::string packed(reinterpret_cast<const char*>(head.data()), head.size() * sizeof(head[0]));
+  if (bytes > 0) packed.append(static_cast<const char*>(values), bytes);
+  return packed;
+}
+
+Shape unpack_shape(const std::string& packed) {
+  std::uint64_t axes = 0;
+  std::memcpy(&axes, packed.data(), sizeof(axes));
+  std::vector<std::uint64_t> lengths(axes);
+  if (axes > 0) {
+    std::memcpy(lengths.data(), packed.data() + sizeof(axes), axes * sizeof(std::uint64_t));
+  }
+  return {lengths.begin(), lengths.end()};
+}
+
+const char* unpack_values(const std::string& packed) {
+  std::uint64_t axes = 0;
+  std::memcpy(&axes, packed.data(), sizeof(axes));
+  return packed.data() + (axes + 1) * sizeof(std::uint64_t);
+}
+
+AxisView view_axis(const Shape& shape, std::size_t axis) {
+  if (axis >= shape.size()) {
+    throw ConfigError("shape " + to_text(shape) + " has no axis " + std::to_string(axis),
+                      "axes are counted from 0");
+  }
+  AxisView view{.length = shape[axis]};
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    if (i < axis) view.outer *= shape[i];
+    if (i > axis) view.inner *= shape[i];
+  }
+  return view;
+}
+
+void refuse(const std::string& problem, const std::string& remedy) {
+  throw comm::AgreedError(ExitCode::usage, problem, remedy);
+}
+
+void require_alike(const std::vector<Shape>& shapes, std::optional<std::size_t> axis) {
+  for (Shape shape : shapes) {
+    Shape first = shapes.front();
+    if (axis && (*axis >= shape.size() || *axis >= first.size())) {
+      refuse("shape " + to_text(*axis >= shape.size() ? shape : first) + " has no axis " +
+                 std::to_string(*axis),
+             "axes are counted from 0");
+    }
+    if (axis) shape[*axis] = first[*axis] = 0;
+    if (shape == first) continue;
+    refuse("replicas hold shapes " + to_text(shapes.front()) + " and " + to_text(shape) +
+               (axis ? " (0: any length)" : ""),
+           "give values of one shape");
+  }
+}
+
+std::string bits_of(const std::string& packed) {
+  return to_hex(hash_of(std::as_bytes(std::span(packed))));
+}
+
+}  // namespace lockstep::exchange

@@ -1,0 +1,307 @@
+#include <cmath>
+
+#include "lib/nn/layers.hpp"
+#include "lib/nn/leaf_pieces.hpp"
+
+namespace lockstep::nn {
+namespace {
+
+constexpr double epsilon = 1e-5;
+
+enum TensorOrder : std::size_t { gain, bias, running_mean, running_variance };
+
+template <class Real>
+class BatchNormLayer final : public Layer<Real> {
+ public:
+  BatchNormLayer(const BatchNorm& spec, const Extent& input)
+      : Layer<Real>(input.size(), input.size()),
+        channels_(input.channels),
+        positions_(input.positions()),
+        kept_(spec.momentum),
+        sums_(2 * channels_),
+        batch_mean_(channels_),
+        batch_variance_(channels_),
+        mean_(channels_),
+        scale_(channels_) {}
+
+  bool sums_over_batch() const noexcept override { return true; }
+
+  std::vector<Tensor> tensors(const std::string& prefix,
+                              const Products<Real>& products) const override {
+    const std::size_t stored = products.bias_size(channels_);
+    return {{prefix + ".gain", 1, channels_, true, stored, 0, Start::ones()},
+            {prefix + ".bias", 1, channels_, true, stored},
+            {prefix + ".mean", 1, channels_, true, stored},
+            {prefix + ".variance", 1, channels_, true, stored, 0, Start::ones()}};
+  }
+
+  void forward(const Pass<Real>& pass, Matrix<const Real> x, Matrix<Real> y) override {
+    if (pass.batch != nullptr) {
+      measure(*pass.batch, x);
+    } else {
+      recall(pass);
+    }
+    const auto gains = pass.block.value(pass.tensor + gain);
+    const auto biases = pass.block.value(pass.tensor + bias);
+    const Matrix<const Real> from = in_rows_of(channels_, x);
+    const Matrix<Real> to = in_rows_of(channels_, y);
+    for (std::size_t i = 0; i < from.rows; ++i) {
+      const Real* in = from.row(i).data();
+      Real* out = to.row(i).data();
+      for (std::size_t c = 0; c < channels_; ++c) {
+        out[c] = (in[c] - mean_[c]) * scale_[c] * gains[c] + biases[c];
+      }
+    }
+  }
+
+  /// With n = (x - mean) * scale and N terms a channel:
+  /// dx = gain * scale * (dz - sum(dz) / N - n * sum(dz n) / N).
+  void backward_input(const Pass<Real>& pass, Matrix<const Real> dz, Matrix<const Real> x,
+                      Activation below, Matrix<Real> dx) override {
+    const auto gains = pass.block.value(pass.tensor + gain);
+    const Matrix<const Real> from = in_rows_of(channels_, x);
+    const Matrix<const Real> by_output = in_rows_of(channels_, dz);
+    const Matrix<Real> to = in_rows_of(channels_, dx);
+    sum_gradients(pass, by_output, from);
+    const double terms = terms_of(*pass.batch);
+    for (double& sum : sums_) sum = sum / terms;
+    for (std::size_t i = 0; i < from.rows; ++i) {
+      for (std::size_t c = 0; c < channels_; ++c) {
+        const Real n = (from(i, c) - mean_[c]) * scale_[c];
+        const auto mean_dz = static_cast<Real>(sums_[c]);
+        const auto mean_dz_n = static_cast<Real>(sums_[channels_ + c]);
+        to(i, c) = gains[c] * scale_[c] * (by_output(i, c) - mean_dz - n * mean_dz_n);
+      }
+    }
+    through(below, x, dx);
+  }
+
+  void weight_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
+                        std::size_t leaf, const GradientSlice<Real>& out) override {
+    gain_and_bias_gradients(pass, x, dz, leaf, channels_, out,
+                            [&](Matrix<const Real> rows, Matrix<const Real> by_rows) {
+                              return by_gain(pass, rows, by_rows);
+                            });
+    for (const std::size_t tensor : {running_mean, running_variance}) {
+      out.with(pass.tensor + tensor,
+               [](Slice, std::span<Real> none) { std::fill(none.begin(), none.end(), Real{0}); });
+    }
+  }
+
+  void end_training_pass(ParameterBlock<Real>& block, std::size_t tensor) override {
+    move(block.value(tensor + running_mean), batch_mean_);
+    move(block.value(tensor + running_variance), batch_variance_);
+  }
+
+ private:
+  /// Values of a channel in the global batch.
+  double terms_of(const BatchSums& batch) const {
+    return static_cast<double>(batch.examples()) * static_cast<double>(positions_);
+  }
+
+  /// The statistics of the global batch. Float's squares are exact in double.
+  void measure(BatchSums& batch, Matrix<const Real> x) {
+    batch.sum(sums_, [&](std::size_t first, std::size_t count, std::span<double> into) {
+      const Matrix<const Real> rows = in_rows_of(channels_, rows_of(x, first, count));
+      for (std::size_t i = 0; i < rows.rows; ++i) {
+        const Real* in = rows.row(i).data();
+        for (std::size_t c = 0; c < channels_; ++c) {
+          const auto value = static_cast<double>(in[c]);
+          into[c] = into[c] + value;
+          into[channels_ + c] = into[channels_ + c] + value * value;
+        }
+      }
+    });
+    const double terms = terms_of(batch);
+    for (std::size_t c = 0; c < channels_; ++c) {
+      const double mean = sums_[c] / terms;
+      const double variance = sums_[channels_ + c] / terms - mean * mean;
+      set(c, mean, variance < 0 ? 0 : variance);  // a NaN stays one
+      batch_mean_[c] = mean;
+      batch_variance_[c] = variance < 0 ? 0 : variance;
+    }
+  }
+
+  /// The running statistics, in evaluation.
+  void recall(const Pass<Real>& pass) {
+    const auto mean = pass.block.value(pass.tensor + running_mean);
+    const auto variance = pass.block.value(pass.tensor + running_variance);
+    for (std::size_t c = 0; c < channels_; ++c) {
+      set(c, static_cast<double>(mean[c]), static_cast<double>(variance[c]));
+    }
+  }
+
+  void set(std::size_t channel, double mean, double variance) {
+    mean_[channel] = static_cast<Real>(mean);
+    scale_[channel] = static_cast<Real>(1 / std::sqrt(variance + epsilon));
+  }
+
+  /// Sums of dz, then of dz n.
+  void sum_gradients(const Pass<Real>& pass, Matrix<const Real> dz, Matrix<const Real> x) {
+    pass.batch->sum(sums_, [&](std::size_t first, std::size_t count, std::span<double> into) {
+      for (std::size_t i = first * positions_; i < (first + count) * positions_; ++i) {
+        for (std::size_t c = 0; c < channels_; ++c) {
+          const Real n = (x(i, c) - mean_[c]) * scale_[c];
+          into[c] = into[c] + static_cast<double>(dz(i, c));
+          into[channels_ + c] =
+              into[channels_ + c] + static_cast<double>(dz(i, c)) * static_cast<double>(n);
+        }
+      }
+    });
+  }
+
+  /// What each row adds to the gradient by the gain: dz n.
+  Matrix<const Real> by_gain(const Pass<Real>& pass, Matrix<const Real> x,
+                             Matrix<const Real> dz) const {
+    const Matrix<const Real> from = in_rows_of(channels_, x);
+    const Matrix<const Real> by_output = in_rows_of(channels_, dz);
+    const auto memory = pass.scratch.get(Scratch<Real>::columns, x.rows * x.cols);
+    const Matrix<Real> terms(memory.data(), from.rows, channels_);
+    for (std::size_t i = 0; i < from.rows; ++i) {
+      for (std::size_t c = 0; c < channels_; ++c) {
+        terms(i, c) = by_output(i, c) * ((from(i, c) - mean_[c]) * scale_[c]);
+      }
+    }
+    return terms;
+  }
+
+  void move(std::span<Real> running, const std::vector<double>& batch) const {
+    for (std::size_t c = 0; c < channels_; ++c) {
+      running[c] =
+          static_cast<Real>(static_cast<double>(running[c]) * kept_ + batch[c] * (1 - kept_));
+    }
+  }
+
+  std::size_t channels_;
+  std::size_t positions_;
+  double kept_;
+  std::vector<double> sums_;            // two a channel
+  std::vector<double> batch_mean_;      // of the last training pass
+  std::vector<double> batch_variance_;  //
+  std::vector<Real> mean_;              // of the last pass: x is normalised to (x - mean) * scale
+  std::vector<Real> scale_;
+};
+
+}  // namespace
+
+template <class Real>
+std::unique_ptr<Layer<Real>> make_batch_norm(const BatchNorm& spec, const Extent& input) {
+  return std::make_unique<BatchNormLayer<Real>>(spec, input);
+}
+
+template std::unique_ptr<Layer<float>> make_batch_norm(const BatchNorm&, const Extent&);
+template std::unique_ptr<Layer<double>> make_batch_norm(const BatchNorm&, const Extent&);
+
+namespace {
+
+/// x is normalised to (x - mean) * scale.
+template <class Real>
+struct Statistics {
+  Real mean;
+  Real scale;
+};
+
+template <class Real>
+Statistics<Real> statistics(std::span<const Real> x) {
+  const auto count = static_cast<Real>(x.size());
+  Real sum = 0;
+  for (const Real value : x) sum = sum + value;
+  const Real mean = sum / count;
+  Real squares = 0;
+  for (const Real value : x) {
+    const Real distance = value - mean;
+    squares = squares + distance * distance;
+  }
+  return {mean, 1 / std::sqrt(squares / count + static_cast<Real>(epsilon))};
+}
+
+template <class Real>
+class LayerNormLayer final : public Layer<Real> {
+ public:
+  explicit LayerNormLayer(const Extent& input)
+      : Layer<Real>(input.size(), input.size()), channels_(input.channels) {}
+
+  std::vector<Tensor> tensors(const std::string& prefix,
+                              const Products<Real>& products) const override {
+    const std::size_t stored = products.bias_size(channels_);
+    return {{prefix + ".gain", 1, channels_, true, stored, 0, Start::ones()},
+            {prefix + ".bias", 1, channels_, true, stored}};
+  }
+
+  void forward(const Pass<Real>& pass, Matrix<const Real> x, Matrix<Real> y) override {
+    const auto gain = pass.block.value(pass.tensor);
+    const auto bias = pass.block.value(pass.tensor + 1);
+    const Matrix<const Real> from = in_rows_of(channels_, x);
+    const Matrix<Real> to = in_rows_of(channels_, y);
+    for (std::size_t i = 0; i < from.rows; ++i) {
+      const auto [mean, scale] = statistics<Real>(from.row(i));
+      for (std::size_t c = 0; c < channels_; ++c) {
+        to(i, c) = (from(i, c) - mean) * scale * gain[c] + bias[c];
+      }
+    }
+  }
+
+  /// With n = (x - mean) * scale and g = dz * gain: dx = scale * (g - mean(g) - n * mean(g n)).
+  void backward_input(const Pass<Real>& pass, Matrix<const Real> dz, Matrix<const Real> x,
+                      Activation below, Matrix<Real> dx) override {
+    const auto gain = pass.block.value(pass.tensor);
+    const Matrix<const Real> from = in_rows_of(channels_, x);
+    const Matrix<const Real> by_output = in_rows_of(channels_, dz);
+    const Matrix<Real> to = in_rows_of(channels_, dx);
+    const auto count = static_cast<Real>(channels_);
+    for (std::size_t i = 0; i < from.rows; ++i) {
+      const auto [mean, scale] = statistics<Real>(from.row(i));
+      Real sum = 0;
+      Real product = 0;
+      for (std::size_t c = 0; c < channels_; ++c) {
+        const Real g = by_output(i, c) * gain[c];
+        sum = sum + g;
+        product = product + g * ((from(i, c) - mean) * scale);
+      }
+      for (std::size_t c = 0; c < channels_; ++c) {
+        const Real n = (from(i, c) - mean) * scale;
+        to(i, c) = scale * (by_output(i, c) * gain[c] - sum / count - n * (product / count));
+      }
+    }
+    through(below, x, dx);
+  }
+
+  void weight_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
+                        std::size_t leaf, const GradientSlice<Real>& out) override {
+    gain_and_bias_gradients(pass, x, dz, leaf, channels_, out,
+                            [&](Matrix<const Real> rows, Matrix<const Real> by_rows) {
+                              return by_gain(pass, rows, by_rows);
+                            });
+  }
+
+ private:
+  /// What each row adds to the gradient by the gain: dz n.
+  Matrix<const Real> by_gain(const Pass<Real>& pass, Matrix<const Real> x,
+                             Matrix<const Real> dz) const {
+    const Matrix<const Real> from = in_rows_of(channels_, x);
+    const Matrix<const Real> by_output = in_rows_of(channels_, dz);
+    const auto memory = pass.scratch.get(Scratch<Real>::columns, x.rows * x.cols);
+    const Matrix<Real> terms(memory.data(), from.rows, channels_);
+    for (std::size_t i = 0; i < from.rows; ++i) {
+      const auto [mean, scale] = statistics<Real>(from.row(i));
+      for (std::size_t c = 0; c < channels_; ++c) {
+        terms(i, c) = by_output(i, c) * ((from(i, c) - mean) * scale);
+      }
+    }
+    return terms;
+  }
+
+  std::size_t channels_;
+};
+
+}  // namespace
+
+template <class Real>
+std::unique_ptr<Layer<Real>> make_layer_norm(const Extent& input) {
+  return std::make_unique<LayerNormLayer<Real>>(input);
+}
+
+template std::unique_ptr<Layer<float>> make_layer_norm(const Extent&);
+template std::unique_ptr<Layer<double>> make_layer_norm(const Extent&);
+
+}  // namespace lockstep::nn

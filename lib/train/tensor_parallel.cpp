@@ -1,0 +1,360 @@
+#include "lib/train/tensor_parallel.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "collectives/agreement.hpp"
+#include "lib/base/errors.hpp"
+#include "lib/base/text.hpp"
+#include "lib/train/config.hpp"
+
+namespace lockstep::train {
+namespace {
+
+constexpr std::size_t vector_width = 16;
+constexpr std::size_t fewest_rows = 16;   // of a group: tiles of the products stay full
+constexpr std::size_t groups_a_rank = 8;  // so that ranks wait for each other an eighth of the time
+
+enum class Sharding { columns, gathered_columns, rows };
+
+/// Buffers that ranks of one group show each other.
+template <class Real>
+class Shown {
+ public:
+  explicit Shown(comm::Communicator& comm) : comm_(comm) {}
+
+  std::span<Real> get(std::size_t count) {
+    if (buffer_.size() < count) buffer_ = AlignedBuffer<Real>(count, comm_.memory());
+    return buffer_.span().first(count);
+  }
+
+ private:
+  comm::Communicator& comm_;
+  AlignedBuffer<Real> buffer_;
+};
+
+template <class Real>
+class ShardedDense final : public nn::Layer<Real> {
+ public:
+  ShardedDense(const nn::Dense& spec, std::size_t inputs, Sharding sharding,
+               comm::Communicator& model)
+      : nn::Layer<Real>(sharding == Sharding::rows ? own(inputs, model).size() : inputs,
+                        sharding == Sharding::columns ? own(spec.width, model).size() : spec.width),
+        whole_inputs_(inputs),
+        whole_outputs_(spec.width),
+        in_(sharding == Sharding::rows ? own(inputs, model) : Slice{0, inputs}),
+        out_(sharding == Sharding::rows ? Slice{0, spec.width} : own(spec.width, model)),
+        activation_(spec.activation),
+        sharding_(sharding),
+        model_(model),
+        sent_(model),
+        received_(model) {}
+
+  Activation activation() const noexcept override { return activation_; }
+
+  std::vector<nn::Tensor> tensors(const std::string& prefix,
+                                  const Products<Real>& products) const override {
+    const bool keeps_bias = sharding_ != Sharding::rows || first();
+    nn::Tensor weight = {prefix + ".weight", in_.size(), out_.size()};
+    weight.stored = products.weight_size(in_.size(), out_.size());
+    weight.start = nn::Start::glorot(whole_inputs_, whole_outputs_);
+    weight.cut = {whole_inputs_, whole_outputs_, in_.first, out_.first};
+    nn::Tensor bias = {prefix + ".bias", 1, keeps_bias ? out_.size() : 0, true};
+    bias.stored = products.bias_size(bias.cols);
+    bias.cut = {1, whole_outputs_, 0, out_.first};
+    return {weight, bias};
+  }
+
+  void forward(const nn::Pass<Real>& pass, Matrix<const Real> x, Matrix<Real> y) override {
+    if (sharding_ == Sharding::columns) {
+      return pass.products.forward(x, weights(pass), activation_, y);
+    }
+    if (sharding_ == Sharding::gathered_columns) return forward_gathered(pass, x, y);
+    go_on_over_ranks(y, [&](std::size_t begin, std::size_t count, Chain chain) {
+      pass.products.forward(nn::rows_of(x, begin, count), weights(pass),
+                            last() ? activation_ : Activation::identity,
+                            nn::rows_of(y, begin, count), chain);
+    });
+  }
+
+  void backward_input(const nn::Pass<Real>& pass, Matrix<const Real> dz, Matrix<const Real> x,
+                      Activation below, Matrix<Real> dx) override {
+    if (sharding_ == Sharding::rows) {
+      return pass.products.backward_input(dz, weights(pass), x, below, dx);
+    }
+    const auto mine = own_columns(pass, dz);
+    go_on_over_ranks(dx, [&](std::size_t begin, std::size_t count, Chain chain) {
+      pass.products.backward_input(
+          nn::rows_of(mine, begin, count), weights(pass), nn::rows_of(x, begin, count),
+          last() ? below : Activation::identity, nn::rows_of(dx, begin, count), chain);
+    });
+  }
+
+  void weight_gradients(const nn::Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
+                        std::size_t leaf, const nn::GradientSlice<Real>& out) override {
+    const auto mine = own_columns(pass, dz);
+    out.with(pass.tensor, [&](Slice slice, std::span<Real> dw) {
+      pass.products.backward_weights(x, mine, leaf, slice, dw);
+    });
+    out.with(pass.tensor + 1, [&](Slice slice, std::span<Real> db) {
+      pass.products.backward_bias(mine, leaf, slice, db);
+    });
+  }
+
+ private:
+  static Slice own(std::size_t width, const comm::Communicator& model) {
+    return shard_of(width, model.rank(), model.size());
+  }
+  bool first() const noexcept { return model_.rank() == 0; }
+  bool last() const noexcept { return model_.rank() + 1 == model_.size(); }
+
+  LayerWeights<Real> weights(const nn::Pass<Real>& pass) const {
+    return {in_.size(), out_.size(), pass.block.value(pass.tensor),
+            pass.block.value(pass.tensor + 1)};
+  }
+
+  /// The columns of dz that this rank's weights gave.
+  Matrix<const Real> own_columns(const nn::Pass<Real>& pass, Matrix<const Real> dz) {
+    if (sharding_ != Sharding::gathered_columns) return dz;
+    const auto copy = pass.scratch.get(nn::Scratch<Real>::columns, dz.rows * out_.size());
+    const Matrix<Real> mine = {copy.data(), dz.rows, out_.size()};
+    for (std::size_t i = 0; i < dz.rows; ++i) {
+      std::copy_n(dz.data + i * dz.cols + out_.first, out_.size(), mine.data + i * mine.cols);
+    }
+    return {mine.data, mine.rows, mine.cols};
+  }
+
+  /// Blocks of equal length travel, as wide as the widest part.
+  void forward_gathered(const nn::Pass<Real>& pass, Matrix<const Real> x, Matrix<Real> y) {
+    const auto ranks = static_cast<std::size_t>(model_.size());
+    std::size_t widest = 0;
+    for (int rank = 0; rank < model_.size(); ++rank) {
+      widest = std::max(widest, shard_of(whole_outputs_, rank, model_.size()).size());
+    }
+    const std::size_t block = y.rows * widest;
+    const auto all = sent_.get(ranks * block);
+    Real* const mine = all.data() + static_cast<std::size_t>(model_.rank()) * block;
+    pass.products.forward(x, weights(pass), activation_, {mine, y.rows, out_.size()});
+    model_.all_gather(all);
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      const Slice part = shard_of(whole_outputs_, static_cast<int>(rank), model_.size());
+      for (std::size_t i = 0; i < y.rows; ++i) {
+        std::copy_n(all.data() + rank * block + i * part.size(), part.size(),
+                    y.data + i * y.cols + part.first);
+      }
+    }
+  }
+
+  /// Fills `sums` on every rank: compute(first row, rows, chain) adds this rank's part to rows of
+  /// it. In round t rank r has group t - r, while the others have those before and behind it.
+  template <class Compute>
+  void go_on_over_ranks(Matrix<Real> sums, Compute compute) {
+    const auto rank = static_cast<std::size_t>(model_.rank());
+    const auto ranks = static_cast<std::size_t>(model_.size());
+    if (sums.rows == 0) return;
+    const std::size_t most = std::max(fewest_rows, sums.rows / (groups_a_rank * ranks));
+    const std::size_t groups = (sums.rows + most - 1) / most;
+    const std::size_t values = most * sums.cols;
+    const auto sent = sent_.get(values);
+    const auto received = received_.get(values);
+    for (std::size_t round = 0; round + 1 < groups + ranks; ++round) {
+      const bool busy = round >= rank && round - rank < groups;
+      const std::size_t begin = busy ? (round - rank) * most : 0;
+      const std::size_t count = busy ? std::min(most, sums.rows - begin) : 0;
+      Real* const rows = sums.data + begin * sums.cols;
+      if (busy && !first()) std::copy_n(received.data(), count * sums.cols, rows);
+      if (busy) compute(begin, count, first() ? Chain::begins : Chain::goes_on);
+      if (round + 2 == groups + ranks) break;  // the last rank's last group
+      std::copy_n(rows, count * sums.cols, sent.data());
+      model_.shift(std::span<const Real>(sent), received);
+    }
+    model_.broadcast(sums.flat(), model_.size() - 1);
+  }
+
+  std::size_t whole_inputs_;
+  std::size_t whole_outputs_;
+  Slice in_;   // of the whole layer's inputs
+  Slice out_;  // of its outputs
+  Activation activation_;
+  Sharding sharding_;
+  comm::Communicator& model_;
+  Shown<Real> sent_;
+  Shown<Real> received_;
+};
+
+void require_width(std::size_t layer, std::size_t width, int ranks) {
+  if (width >= static_cast<std::size_t>(ranks)) return;
+  throw ConfigError("mesh model=" + std::to_string(ranks) + ": layer " + std::to_string(layer + 1) +
+                        " has " + std::to_string(width) + " outputs, too few to share out",
+                    "use a smaller model dimension, or wider layers");
+}
+
+}  // namespace
+
+Slice shard_of(std::size_t width, int rank, int ranks) noexcept {
+  const auto parts = static_cast<std::size_t>(ranks);
+  const std::size_t unit = width >= vector_width * parts ? vector_width : 1;
+  const std::size_t units = (width + unit - 1) / unit;
+  const auto begin = [&](std::size_t part) { return std::min(width, units * part / parts * unit); };
+  return {begin(static_cast<std::size_t>(rank)), begin(static_cast<std::size_t>(rank) + 1)};
+}
+
+template <class Real>
+std::vector<nn::NumberedLayer<Real>> make_sharded_layers(const nn::NetworkShape& shape,
+                                                         comm::Communicator& model) {
+  auto layers = nn::make_layers<Real>(shape);
+  const auto sizes = shape.sizes();
+  const auto dense = [&](std::size_t i) {
+    return i < layers.size() ? std::get_if<nn::Dense>(&shape.layers[layers[i].number]) : nullptr;
+  };
+  bool after_columns = false;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const nn::Dense* spec = dense(i);
+    if (spec == nullptr) continue;
+    require_width(layers[i].number, spec->width, model.size());
+    const auto sharding = after_columns             ? Sharding::rows
+                          : dense(i + 1) != nullptr ? Sharding::columns
+                                                    : Sharding::gathered_columns;
+    after_columns = sharding == Sharding::columns;
+    layers[i].layer = std::make_unique<ShardedDense<Real>>(
+        *spec, sizes[layers[i].number].input.size(), sharding, model);
+  }
+  return layers;
+}
+
+std::vector<nn::NumberedLayer<float>> make_layers_of(const nn::NetworkShape& shape,
+                                                     const Groups& groups) {
+  if (groups.model == nullptr) return {};
+  return make_sharded_layers<float>(shape, *groups.model);
+}
+
+template std::vector<nn::NumberedLayer<float>> make_sharded_layers(const nn::NetworkShape&,
+                                                                   comm::Communicator&);
+template std::vector<nn::NumberedLayer<double>> make_sharded_layers(const nn::NetworkShape&,
+                                                                    comm::Communicator&);
+
+namespace {
+
+constexpr const char* remedy = "use batch=N, or batch=N,model=M";
+
+/// Dimensions as they are written: those that are not are left open.
+struct Dimensions {
+  std::optional<std::uint64_t> batch;
+  std::optional<std::uint64_t> model;
+};
+
+Dimensions dimensions_of(const std::string& text) {
+  constexpr std::uint64_t most = 1 << 20;
+  Dimensions dimensions;
+  if (text == "auto") return dimensions;
+  const auto words = split_list(text);
+  if (words.empty()) throw ConfigError("mesh: no dimension", remedy);
+  for (const auto& word : words) {
+    const auto sign = word.find('=');
+    const std::string name = word.substr(0, sign);
+    if (name != "batch" && name != "model") {
+      throw ConfigError("mesh " + text + ": '" + name + "' is no dimension", remedy);
+    }
+    auto& size = name == "batch" ? dimensions.batch : dimensions.model;
+    if (size) throw ConfigError("mesh " + text + ": " + name + " stands there twice", remedy);
+    try {
+      size = parse_count(sign == std::string::npos ? "" : word.substr(sign + 1), 1, most);
+    } catch (const ConfigError& error) {
+      throw ConfigError("mesh " + text + ": " + name + ": " + error.what(), remedy);
+    }
+  }
+  return dimensions;
+}
+
+}  // namespace
+
+void require_mesh(const std::string& text) { dimensions_of(text); }
+
+MeshSizes mesh_of(const RunConfig& config, std::uint64_t ranks) {
+  const Dimensions given = dimensions_of(config.mesh);
+  MeshSizes sizes;
+  sizes.model = given.model.value_or(1);
+  sizes.batch = given.batch.value_or(ranks / sizes.model);
+  if (sizes.batch * sizes.model == ranks) return sizes;
+  const std::string there = std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks");
+  throw ConfigError(
+      "mesh " + config.mesh + ": " +
+          (given.batch ? "its " + std::to_string(sizes.batch * sizes.model) +
+                             " places are not the " + there + " that there are"
+                       : there + " cannot be cut into groups of " + std::to_string(sizes.model)),
+      "start as many ranks as the mesh has places, or use another mesh");
+}
+
+std::unique_ptr<Mesh> make_mesh(comm::Communicator& ranks, const MeshSizes& sizes) {
+  return std::make_unique<Mesh>(
+      ranks, std::vector<MeshDimension>{{"batch", static_cast<int>(sizes.batch)},
+                                        {"model", static_cast<int>(sizes.model)}});
+}
+
+Groups::Groups(Mesh& mesh)
+    : all(mesh.communicator()),
+      batch(mesh.communicator("batch")),
+      model(mesh.size("model") > 1 ? &mesh.communicator("model") : nullptr) {}
+
+void Groups::fail_together(const std::function<void()>& work) const {
+  if (model == nullptr) return work();
+  std::string mine;
+  try {
+    work();
+  } catch (const comm::AgreedError& error) {
+    mine = std::to_string(static_cast<int>(error.code())) + ' ' + error.what();
+  }
+  if (model->all_agree(mine.empty())) return;
+  const auto texts = comm::gather_text(*model, mine);
+  const auto first =
+      std::find_if(texts.begin(), texts.end(), [](auto& text) { return !text.empty(); });
+  throw comm::AgreedError(static_cast<ExitCode>(std::stoi(*first)),
+                          first->substr(first->find(' ') + 1));
+}
+
+// A byte of the whole is zero on all ranks but the one that keeps it, so the greatest is that
+// one's.
+std::vector<float> whole_tensor(const nn::ParameterBlock<float>& block, std::size_t index,
+                                const Groups& groups) {
+  const nn::Tensor& tensor = block.tensors()[index];
+  std::vector<float> part = block.logical_value(index);
+  if (groups.model == nullptr || !tensor.cut) return part;
+  std::vector<float> whole(tensor.whole_size());
+  for (std::size_t row = 0; row < tensor.rows; ++row) {
+    std::copy_n(
+        part.data() + row * tensor.cols, tensor.cols,
+        whole.data() + (tensor.cut->first_row + row) * tensor.cut->cols + tensor.cut->first_col);
+  }
+  const std::span<std::uint8_t> bytes(reinterpret_cast<std::uint8_t*>(whole.data()),
+                                      whole.size() * sizeof(float));
+  groups.model->all_reduce(bytes, comm::Op::max);
+  return whole;
+}
+
+std::uint64_t whole_hash(const nn::ParameterBlock<float>& block, const Groups& groups) {
+  nn::WeightsHash hash;
+  for (std::size_t i = 0; i < block.tensors().size(); ++i) {
+    hash.add(block.tensors()[i], whole_tensor(block, i, groups));
+  }
+  return hash.value();
+}
+
+std::unique_ptr<nn::Network<float>> whole_network(const nn::Network<float>& network,
+                                                  Products<float>& products, const Groups& groups) {
+  const bool first_replica = groups.batch.rank() == 0;  // the others hold the same
+  if (groups.model == nullptr || !first_replica) return nullptr;
+  std::unique_ptr<nn::Network<float>> whole;
+  if (groups.model->rank() == 0) {
+    whole = std::make_unique<nn::Network<float>>(network.shape(), 0, products);
+    whole->set_loss(network.loss_function());
+  }
+  const auto& block = network.parameters();
+  for (std::size_t i = 0; i < block.tensors().size(); ++i) {
+    const auto tensor = whole_tensor(block, i, groups);
+    if (whole) whole->parameters().set_logical_value(i, tensor);
+  }
+  return whole;
+}
+
+}  // namespace lockstep::train
