@@ -25,7 +25,7 @@ std::vector<std::uint64_t> shown(std::uint64_t count, std::uint64_t most) {
 /// "0-15" where records follow each other; else the first ones, "7 3 5" or "7 3 +14".
 std::string cell(const data::Plan& plan, std::uint64_t epoch, std::uint64_t step,
                  std::uint64_t rank) {
-  const data::Range range = plan.positions(step, rank);
+  const Range range = plan.positions(step, rank);
   const std::uint64_t size = range.size();
   if (size == 0) return "-";
   const auto record = [&](std::uint64_t i) { return plan.record(epoch, rank, range.begin + i); };

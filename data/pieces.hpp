@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/base/range.hpp"
+
 namespace lockstep::data {
 // clang-format off
 /// How records are dealt to workers. A worker is a rank.
@@ -50,15 +52,6 @@ PolicyChoice choose_policy(ShardPolicy asked, std::uint64_t files, std::uint64_t
 void require_worker(std::uint64_t worker, std::uint64_t workers);
 
 // How a batch is cut into pieces, one for each of N workers or steps: arithmetic.
-
-/// A run of consecutive positions.
-struct Range {
-  std::uint64_t begin = 0;
-  std::uint64_t end = 0;
-
-  std::uint64_t size() const noexcept { return end - begin; }
-  bool operator==(const Range&) const = default;
-};
 
 /// a / b, rounded up. b at least 1.
 std::uint64_t ceil_divide(std::uint64_t a, std::uint64_t b) noexcept;

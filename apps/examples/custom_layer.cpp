@@ -54,7 +54,7 @@ class Prelu final : public nn::Layer<Real> {
     }
     const Matrix<const Real> rows(terms.data(), terms.size() / channels_, channels_);
     const std::size_t positions = this->inputs() / channels_;
-    out.with(pass.tensor, [&](Slice slice, std::span<Real> sums) {
+    out.with(pass.tensor, [&](Range slice, std::span<Real> sums) {
       pass.products.backward_bias(rows, leaf * positions, slice, sums);
     });
   }

@@ -101,12 +101,12 @@ Pieces<T> planned(ReaderPtr<T> reader, const Share& share) {
   return [shared, plan = *share.plan, rank = share.rank,
           step = std::uint64_t{0}]() mutable -> std::optional<T> {
     if (step == plan.steps()) return std::nullopt;
-    const data::Range mine = plan.positions(step++, rank);
-    return shared->rows(mine.size() > 0 ? mine : data::Range{0, 0});
+    const Range mine = plan.positions(step++, rank);
+    return shared->rows(mine.size() > 0 ? mine : Range{0, 0});
   };
 }
 
-inline data::Range piece_of_batch(std::uint64_t examples, const Share& share) {
+inline Range piece_of_batch(std::uint64_t examples, const Share& share) {
   const std::uint64_t leaf = share.leaf > 0 ? share.leaf : data::automatic_leaf(examples);
   return data::piece_of(examples, leaf, share.rank, share.ranks);
 }
@@ -115,7 +115,7 @@ inline data::Range piece_of_batch(std::uint64_t examples, const Share& share) {
 template <BatchLike T>
 Pieces<T> endless_batches(ReaderPtr<T> reader, const Share& share) {
   const auto shared = std::shared_ptr<Reader<T>>(std::move(reader));
-  const data::Range mine = piece_of_batch(share.batch_size, share);
+  const Range mine = piece_of_batch(share.batch_size, share);
   return [shared, mine, size = share.batch_size,
           first = std::uint64_t{0}]() mutable -> std::optional<T> {
     const std::uint64_t at = std::exchange(first, first + size);
@@ -130,7 +130,7 @@ Pieces<T> kept(ReaderPtr<T> reader, const Share& share) {
   return [shared, share]() -> std::optional<T> {
     const auto batch = shared->next();
     if (!batch) return std::nullopt;
-    const data::Range mine = piece_of_batch(rows_of(batch->value), share);
+    const Range mine = piece_of_batch(rows_of(batch->value), share);
     return cut(batch->value, mine.begin, mine.end);
   };
 }

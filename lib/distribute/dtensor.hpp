@@ -46,7 +46,7 @@ std::string bits_of(const Tensor<T>& tensor) {
 
 /// Indices [range.begin, range.end) of `axis`.
 template <class T>
-Tensor<T> cut_axis(const Tensor<T>& tensor, std::size_t axis, data::Range range) {
+Tensor<T> cut_axis(const Tensor<T>& tensor, std::size_t axis, Range range) {
   const auto view = exchange::view_axis(tensor.shape(), axis);
   Shape shape = tensor.shape();
   shape[axis] = range.size();
@@ -111,7 +111,7 @@ struct Along {
   std::size_t length;
   int parts;
 
-  data::Range owned(int coordinate) const noexcept {
+  Range owned(int coordinate) const noexcept {
     return data::piece_of(length, 1, static_cast<std::uint64_t>(coordinate),
                           static_cast<std::uint64_t>(parts));
   }

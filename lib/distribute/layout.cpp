@@ -114,7 +114,7 @@ int Layout::num_shards(std::size_t axis) const {
   return spec(axis) == unsharded ? 1 : mesh_.size(spec(axis));
 }
 
-data::Range Layout::owned(std::size_t length, std::size_t axis, int rank) const {
+Range Layout::owned(std::size_t length, std::size_t axis, int rank) const {
   if (spec(axis) == unsharded) return {0, length};
   const auto coordinate = static_cast<std::uint64_t>(mesh_.coordinate(rank, spec(axis)));
   return data::piece_of(length, 1, coordinate, static_cast<std::uint64_t>(num_shards(axis)));

@@ -69,7 +69,7 @@ class Layout {
   int num_shards(std::size_t axis) const;
 
   /// What the rank `rank` of the mesh owns of an axis of `length`.
-  data::Range owned(std::size_t length, std::size_t axis, int rank) const;
+  Range owned(std::size_t length, std::size_t axis, int rank) const;
 
   /// Of a tensor of shape `global`: the shape of a rank's piece, and its longest over all ranks.
   /// Throws ConfigError where the number of axes is another.

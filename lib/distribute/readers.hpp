@@ -72,7 +72,7 @@ class Reader {
   virtual std::optional<std::uint64_t> examples() const { return std::nullopt; }
 
   /// The examples at these positions of the pass as one batch.
-  virtual T rows(data::Range) { throw std::logic_error("Reader::rows: no random access"); }
+  virtual T rows(Range) { throw std::logic_error("Reader::rows: no random access"); }
 };
 
 template <class T>
@@ -303,7 +303,7 @@ class BatchesOf final : public Reader<Batched<T>> {
     return *all - *all % size_;
   }
 
-  Batch rows(data::Range positions) override {
+  Batch rows(Range positions) override {
     std::vector<T> elements;
     elements.reserve(positions.size());
     for (std::uint64_t i = positions.begin; i < positions.end; ++i) {

@@ -17,9 +17,9 @@
 namespace lockstep {
 namespace {
 
-class Range final : public IndexedReader<std::int64_t> {
+class RangeReader final : public IndexedReader<std::int64_t> {
  public:
-  Range(std::uint64_t count, std::uint64_t epoch) : count_(count), epoch_(epoch) {}
+  RangeReader(std::uint64_t count, std::uint64_t epoch) : count_(count), epoch_(epoch) {}
 
   std::optional<std::uint64_t> size() const override { return count_; }
   Item<std::int64_t> at(std::uint64_t index) override {
@@ -70,7 +70,7 @@ class Records final : public IndexedReader<Example> {
 Dataset<std::int64_t> range(std::int64_t count) {
   if (count < 0) throw ConfigError("a range of " + std::to_string(count), "give at least 0");
   const auto size = static_cast<std::uint64_t>(count);
-  return {[size](const Pass& pass) { return std::make_unique<Range>(size, pass.epoch); },
+  return {[size](const Pass& pass) { return std::make_unique<RangeReader>(size, pass.epoch); },
           {.identity = "range " + std::to_string(count)}};
 }
 

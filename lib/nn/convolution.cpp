@@ -57,8 +57,8 @@ class PoolLayer : public Layer<Real> {
       : Layer<Real>(input.size(), output.size()), windows_(spec, input, output) {}
 
   void forward(const Pass<Real>&, Matrix<const Real> x, Matrix<Real> y) final {
-    share(x.rows, 1, [&](Slice rows, std::size_t) {
-      for (std::size_t i = rows.first; i < rows.last; ++i) {
+    share(x.rows, 1, [&](Range rows, std::size_t) {
+      for (std::size_t i = rows.begin; i < rows.end; ++i) {
         const Real* from = x.row(i).data();
         Real* to = y.row(i).data();
         windows_.for_each([&](std::size_t out, std::size_t in) { pool(from + in, to + out); });
@@ -71,8 +71,8 @@ class PoolLayer : public Layer<Real> {
     if (!windows_.cover()) std::fill(dx.flat().begin(), dx.flat().end(), Real{0});
     const std::size_t each = 2 * windows_.channels();
     const auto scratch = pass.scratch.get(Scratch<Real>::columns, each * product_threads());
-    share(x.rows, 1, [&](Slice rows, std::size_t thread) {
-      for (std::size_t i = rows.first; i < rows.last; ++i) {
+    share(x.rows, 1, [&](Range rows, std::size_t thread) {
+      for (std::size_t i = rows.begin; i < rows.end; ++i) {
         windows_.for_each([&](std::size_t out, std::size_t in) {
           spread(dz.row(i).data() + out, x.row(i).data() + in, dx.row(i).data() + in,
                  scratch.data() + thread * each);
@@ -329,7 +329,7 @@ class ConvolutionLayer final : public Layer<Real> {
                         std::size_t leaf, const GradientSlice<Real>& out) override {
     const std::size_t piece = piece_rows(leaf, positions_ * windows_.size(), most_summed);
     const std::size_t rows_of_leaf = leaf * positions_;
-    out.with(pass.tensor, [&](Slice slice, std::span<Real> dw) {
+    out.with(pass.tensor, [&](Range slice, std::span<Real> dw) {
       sum_by_pieces<Real>(x.rows, piece, pass.scratch, dw,
                           [&](std::size_t first, std::size_t count, std::span<Real> into) {
                             pass.products.backward_weights(gathered(pass, rows_of(x, first, count)),
@@ -337,7 +337,7 @@ class ConvolutionLayer final : public Layer<Real> {
                                                            rows_of_leaf, slice, into);
                           });
     });
-    out.with(pass.tensor + 1, [&](Slice slice, std::span<Real> db) {
+    out.with(pass.tensor + 1, [&](Range slice, std::span<Real> db) {
       sum_by_pieces<Real>(x.rows, piece, pass.scratch, db,
                           [&](std::size_t first, std::size_t count, std::span<Real> into) {
                             pass.products.backward_bias(by_position(rows_of(dz, first, count)),
@@ -362,8 +362,8 @@ class ConvolutionLayer final : public Layer<Real> {
   /// Of every image of x.
   Matrix<const Real> gathered(const Pass<Real>& pass, Matrix<const Real> x) const {
     const Matrix<Real> result = windows(pass, x.rows);
-    share(x.rows, 1, [&](Slice images, std::size_t) {
-      for (std::size_t i = images.first; i < images.last; ++i) {
+    share(x.rows, 1, [&](Range images, std::size_t) {
+      for (std::size_t i = images.begin; i < images.end; ++i) {
         windows_.gather(x.row(i).data(), result.row(i * positions_).data());
       }
     });
@@ -371,8 +371,8 @@ class ConvolutionLayer final : public Layer<Real> {
   }
 
   void scatter(Matrix<const Real> windows, Matrix<Real> dx) const {
-    share(dx.rows, 1, [&](Slice images, std::size_t) {
-      for (std::size_t i = images.first; i < images.last; ++i) {
+    share(dx.rows, 1, [&](Range images, std::size_t) {
+      for (std::size_t i = images.begin; i < images.end; ++i) {
         windows_.scatter(windows.row(i * positions_).data(), dx.row(i).data());
       }
     });

@@ -31,10 +31,10 @@ class DenseLayer final : public Layer<Real> {
 
   void weight_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
                         std::size_t leaf, const GradientSlice<Real>& out) override {
-    out.with(pass.tensor, [&](Slice slice, std::span<Real> dw) {
+    out.with(pass.tensor, [&](Range slice, std::span<Real> dw) {
       pass.products.backward_weights(x, dz, leaf, slice, dw);
     });
-    out.with(pass.tensor + 1, [&](Slice slice, std::span<Real> db) {
+    out.with(pass.tensor + 1, [&](Range slice, std::span<Real> db) {
       pass.products.backward_bias(dz, leaf, slice, db);
     });
   }

@@ -56,7 +56,7 @@ struct Pass {
 template <class Real>
 struct GradientSlice {
   const std::vector<Tensor>& tensors;
-  Slice slice;
+  Range slice;
   std::span<Real> gradients;  ///< the whole block
 
   /// Calls sum(within, out) with the part of `tensor` that lies in the slice, counted from the
@@ -64,10 +64,10 @@ struct GradientSlice {
   template <class Sum>
   void with(std::size_t tensor, Sum sum) const {
     const Tensor& t = tensors[tensor];
-    const std::size_t first = std::clamp(slice.first, t.offset, t.offset + t.stored);
-    const std::size_t last = std::clamp(slice.last, first, t.offset + t.stored);
+    const std::size_t first = std::clamp(slice.begin, t.offset, t.offset + t.stored);
+    const std::size_t last = std::clamp(slice.end, first, t.offset + t.stored);
     if (first == last) return;
-    sum(Slice{first - t.offset, last - t.offset}, gradients.subspan(first, last - first));
+    sum(Range{first - t.offset, last - t.offset}, gradients.subspan(first, last - first));
   }
 };
 

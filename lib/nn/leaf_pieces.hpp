@@ -37,7 +37,7 @@ void gain_and_bias_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matri
   constexpr std::size_t most_summed = 1 << 18;
   const std::size_t piece = piece_rows(leaf, x.cols, most_summed);
   const auto sums = [&](std::size_t tensor, auto terms) {
-    out.with(tensor, [&](Slice slice, std::span<Real> into) {
+    out.with(tensor, [&](Range slice, std::span<Real> into) {
       sum_by_pieces<Real>(x.rows, piece, pass.scratch, into,
                           [&](std::size_t first, std::size_t count, std::span<Real> part) {
                             pass.products.backward_bias(

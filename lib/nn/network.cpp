@@ -116,7 +116,7 @@ void Network<Real>::backward(Rows rows) {
 }
 
 template <class Real>
-void Network<Real>::weight_gradients(Rows rows, std::size_t leaf, Slice slice,
+void Network<Real>::weight_gradients(Rows rows, std::size_t leaf, Range slice,
                                      std::span<Real> gradients) {
   const GradientSlice<Real> out{block_.tensors(), slice, gradients};
   for (std::size_t i = 0; i < layers_.size(); ++i) {

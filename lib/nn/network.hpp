@@ -95,12 +95,12 @@ class Network {
   }
 
   /// The slice of the gradient block, summed over `rows`, which begin with a leaf of `leaf`.
-  void weight_gradients(Rows rows, std::size_t leaf, Slice slice) {
+  void weight_gradients(Rows rows, std::size_t leaf, Range slice) {
     weight_gradients(rows, leaf, slice, block_.gradients());
   }
 
   /// The same into another block of that length.
-  void weight_gradients(Rows rows, std::size_t leaf, Slice slice, std::span<Real> gradients);
+  void weight_gradients(Rows rows, std::size_t leaf, Range slice, std::span<Real> gradients);
 
   /// Calls visit(span) for the inputs and every buffer that weight_gradients() reads: all its
   /// elements of `rows`.

@@ -84,7 +84,7 @@ class BatchNormLayer final : public Layer<Real> {
                             });
     for (const std::size_t tensor : {running_mean, running_variance}) {
       out.with(pass.tensor + tensor,
-               [](Slice, std::span<Real> none) { std::fill(none.begin(), none.end(), Real{0}); });
+               [](Range, std::span<Real> none) { std::fill(none.begin(), none.end(), Real{0}); });
     }
   }
 

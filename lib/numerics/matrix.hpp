@@ -6,6 +6,8 @@
 #include <span>
 #include <type_traits>
 
+#include "lib/base/range.hpp"
+
 namespace lockstep {
 /// A dense row-major matrix that somebody else owns: rows of `cols` elements, one after the other.
 ///
@@ -40,17 +42,6 @@ struct Matrix {
     assert(count <= rows);
     return {data, count, cols};
   }
-};
-
-// A contiguous run of elements of a flat block.
-
-/// Elements [first, last).
-struct Slice {
-  std::size_t first = 0;
-  std::size_t last = 0;
-
-  constexpr std::size_t size() const noexcept { return last - first; }
-  constexpr bool operator==(const Slice&) const = default;
 };
 
 }  // namespace lockstep

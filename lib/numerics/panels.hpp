@@ -57,7 +57,7 @@ struct Panels {
     const std::size_t panel = j / panel_columns;
     return first_of(panel) + k * width(panel) + j % panel_columns;
   }
-  constexpr Slice all() const noexcept { return {0, size()}; }
+  constexpr Range all() const noexcept { return {0, size()}; }
 
   /// The block that begins at the flat position `first` (a multiple of 16, below `last`) and
   /// reaches as far as one rectangle can: a piece of a row up to that row's end, or whole rows.

@@ -71,10 +71,10 @@ class Products {
   /// leaves of `leaf`; only strict products keep them apart.  dw: slice.size() elements.
   /// Errors   throws std::invalid_argument for a slice that these products cannot compute alone.
   virtual void backward_weights(Matrix<const Real> x, Matrix<const Real> dz, std::size_t leaf,
-                                Slice slice, std::span<Real> dw) = 0;
+                                Range slice, std::span<Real> dw) = 0;
 
   /// The slice of db, the column sums of dz; as above.
-  virtual void backward_bias(Matrix<const Real> dz, std::size_t leaf, Slice slice,
+  virtual void backward_bias(Matrix<const Real> dz, std::size_t leaf, Range slice,
                              std::span<Real> db) = 0;
 };
 

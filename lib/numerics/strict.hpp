@@ -67,10 +67,10 @@ struct StrictProducts {
   ///          and aligned to 64 bytes. Padding becomes zero, and so does everything for B = 0.
   ///          scratch: strict_scratch_size floats. Slices glued together are the whole.
   void (*backward_weights)(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
-                           Slice slice, std::span<float> dw, std::span<float> scratch);
+                           Range slice, std::span<float> dw, std::span<float> scratch);
 
   /// The slice of db, which has round_to_unit(O) floats; as above.
-  void (*backward_bias)(Matrix<const float> dz, std::size_t leaf, Slice slice, std::span<float> db,
+  void (*backward_bias)(Matrix<const float> dz, std::size_t leaf, Range slice, std::span<float> db,
                         std::span<float> scratch);
 };
 

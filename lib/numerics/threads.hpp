@@ -15,7 +15,7 @@ std::size_t product_threads() noexcept;
 
 /// A call of `work` with one part of a range, by the thread of that number.
 struct SharedWork {
-  void (*call)(const void* work, Slice part, std::size_t thread);
+  void (*call)(const void* work, Range part, std::size_t thread);
   const void* work;
 };
 
@@ -26,7 +26,7 @@ void share_between_threads(std::size_t count, std::size_t unit, SharedWork work)
 /// `work` may not throw, nor share further.
 template <class Work>
 void share(std::size_t count, std::size_t unit, const Work& work) {
-  const auto call = [](const void* w, Slice part, std::size_t thread) {
+  const auto call = [](const void* w, Range part, std::size_t thread) {
     (*static_cast<const Work*>(w))(part, thread);
   };
   share_between_threads(count, unit, {call, &work});

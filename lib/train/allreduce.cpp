@@ -15,7 +15,7 @@ class AllReduceStep final : public Step {
 
   const char* name() const noexcept override { return "allreduce"; }
 
-  Matrix<float> inputs(data::Range piece) override { return network_.inputs(place(piece)); }
+  Matrix<float> inputs(Range piece) override { return network_.inputs(place(piece)); }
 
   StepResult run(const data::Batch& batch, PhaseSeconds& seconds) override {
     auto& parameters = network_.parameters();
@@ -42,7 +42,7 @@ class AllReduceStep final : public Step {
   }
 
  private:
-  static nn::Rows place(data::Range piece) noexcept { return {0, piece.size()}; }
+  static nn::Rows place(Range piece) noexcept { return {0, piece.size()}; }
 
   nn::Network<float>& network_;
   optim::Adam adam_;

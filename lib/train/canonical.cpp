@@ -89,7 +89,7 @@ class ActivationsStep final : public Step {
 
   const char* name() const noexcept override { return "canonical, by activations"; }
 
-  Matrix<float> inputs(data::Range piece) override { return network_.inputs(place(piece)); }
+  Matrix<float> inputs(Range piece) override { return network_.inputs(place(piece)); }
 
   StepResult run(const data::Batch& batch, PhaseSeconds& seconds) override {
     const nn::Rows mine = place(batch.piece);
@@ -107,19 +107,19 @@ class ActivationsStep final : public Step {
     seconds.reduce += phase.take();
 
     const std::uint64_t step = update_.steps() + 1;
-    const Slice slice = update_.slice();
+    const Range slice = update_.slice();
     if (audit_.due(step)) audit_.check_leaf(step, batch);
     network_.weight_gradients({0, batch.summed_rows}, batch.leaf, slice);
     if (audit_.due(step)) audit_.check_gradients(step, batch, slice);
     seconds.compute += phase.take();
 
-    const auto sums = network_.parameters().gradients().subspan(slice.first, slice.size());
+    const auto sums = network_.parameters().gradients().subspan(slice.begin, slice.size());
     const bool finite = update_.run(sums, batch.global_examples, seconds);
     return {nn::sum_over_leaves(results.first(batch.summed_rows), batch.leaf), finite};
   }
 
  private:
-  static nn::Rows place(data::Range piece) noexcept { return {piece.begin, piece.size()}; }
+  static nn::Rows place(Range piece) noexcept { return {piece.begin, piece.size()}; }
 
   nn::Network<float>& network_;
   comm::Communicator& comm_;
@@ -153,7 +153,7 @@ class PartialSumsStep final : public Step {
 
   const char* name() const noexcept override { return "canonical, by partial sums"; }
 
-  Matrix<float> inputs(data::Range piece) override { return network_.inputs(place(piece)); }
+  Matrix<float> inputs(Range piece) override { return network_.inputs(place(piece)); }
 
   StepResult run(const data::Batch& batch, PhaseSeconds& seconds) override {
     const nn::Rows mine = place(batch.piece);
@@ -183,9 +183,9 @@ class PartialSumsStep final : public Step {
   }
 
  private:
-  static nn::Rows place(data::Range piece) noexcept { return {0, piece.size()}; }
+  static nn::Rows place(Range piece) noexcept { return {0, piece.size()}; }
 
-  Slice whole() { return {0, network_.parameters().gradients().size()}; }
+  Range whole() { return {0, network_.parameters().gradients().size()}; }
 
   void lay_out(const data::Batch& batch) {
     layout_ = leaf_layout(batch, comm_);
@@ -338,7 +338,7 @@ void GlobalBatch::do_sum(std::span<double> sums, Terms terms) {
 
 namespace {
 
-Slice slice_of(std::size_t block, const comm::Communicator& comm) {
+Range slice_of(std::size_t block, const comm::Communicator& comm) {
   const std::size_t each = block / static_cast<std::size_t>(comm.size());
   const std::size_t first = each * static_cast<std::size_t>(comm.rank());
   return {first, first + each};
@@ -358,7 +358,7 @@ bool SliceUpdate::run(std::span<const float> gradient_sums, std::uint64_t exampl
   Lap phase;
   const auto values = network_.parameters().values();
   const bool finite =
-      adam_.update(values.subspan(slice_.first, slice_.size()), gradient_sums, examples);
+      adam_.update(values.subspan(slice_.begin, slice_.size()), gradient_sums, examples);
   seconds.update += phase.take();
   comm_.all_gather(values);
   const bool all_finite = comm_.all_agree(finite);

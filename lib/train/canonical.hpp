@@ -128,7 +128,7 @@ class SliceUpdate {
   SliceUpdate(nn::Network<float>& network, const optim::AdamOptions& options,
               comm::Communicator& comm);
 
-  Slice slice() const noexcept { return slice_; }
+  Range slice() const noexcept { return slice_; }
 
   /// Steps taken.
   std::uint64_t steps() const noexcept { return adam_.steps(); }
@@ -140,7 +140,7 @@ class SliceUpdate {
  private:
   nn::Network<float>& network_;
   comm::Communicator& comm_;
-  Slice slice_;
+  Range slice_;
   optim::Adam adam_;
 };
 

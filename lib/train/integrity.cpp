@@ -22,23 +22,23 @@ Sentinel::Sentinel(const nn::Network<float>& network, comm::Communicator& comm, 
       parts_(parts),
       hashes_(static_cast<std::size_t>(comm.size())) {}
 
-Slice Sentinel::due(std::uint64_t step) const noexcept {
+Range Sentinel::due(std::uint64_t step) const noexcept {
   const std::size_t all = network_.parameters().values().size();
   const std::size_t each = all / parts_ + (all % parts_ == 0 ? 0 : 1);
   const std::size_t first = std::min(all, step % parts_ * each);
   return {first, std::min(all, first + each)};
 }
 
-std::uint64_t Sentinel::hash(Slice part, Step& update) {
+std::uint64_t Sentinel::hash(Range part, Step& update) {
   if (!by_steps_) by_steps_ = comm_.all_agree(update.hash_of_weights({}).has_value());
   if (*by_steps_) return *update.hash_of_weights(part);
   update.show_weights(part);
-  return hash_of_weights(network_.parameters().values().subspan(part.first, part.size()));
+  return hash_of_weights(network_.parameters().values().subspan(part.begin, part.size()));
 }
 
 void Sentinel::check(std::uint64_t step, Step& update) {
   if (comm_.size() == 1) return;
-  const Slice part = due(step);
+  const Range part = due(step);
   hashes_[static_cast<std::size_t>(comm_.rank())] = hash(part, update);
   comm_.all_gather(std::span(hashes_));
   const bool same = std::all_of(hashes_.begin(), hashes_.end(),
@@ -48,12 +48,12 @@ void Sentinel::check(std::uint64_t step, Step& update) {
   report(step, part);
 }
 
-void Sentinel::report(std::uint64_t step, Slice part) {
+void Sentinel::report(std::uint64_t step, Range part) {
   comm::KeyValues tensors;
   const auto& block = network_.parameters();
   for (const nn::Tensor& tensor : block.tensors()) {
-    const std::size_t first = std::max(part.first, tensor.offset);
-    const std::size_t last = std::min(part.last, tensor.offset + tensor.stored);
+    const std::size_t first = std::max(part.begin, tensor.offset);
+    const std::size_t last = std::min(part.end, tensor.offset + tensor.stored);
     if (first >= last) continue;
     tensors.emplace_back("the hash of " + tensor.name,
                          to_hex(hash_of_weights(block.values().subspan(first, last - first))));
@@ -118,15 +118,15 @@ void Audit::check_leaf(std::uint64_t step, const data::Batch& batch) {
   fail(step, "leaf " + std::to_string(leaf) + "'s activations or their gradients", owner, auditor);
 }
 
-void Audit::check_gradients(std::uint64_t step, const data::Batch& batch, Slice slice) {
+void Audit::check_gradients(std::uint64_t step, const data::Batch& batch, Range slice) {
   const int ranks = comm_.size();
   const int owner = (comm_.rank() + ranks - 1) % ranks;
   const std::size_t first = static_cast<std::size_t>(owner) * slice.size();
-  const Slice theirs = {first, first + slice.size()};
+  const Range theirs = {first, first + slice.size()};
   const auto gradients = network_.parameters().gradients();
-  const auto hash_of = [&](Slice part) {
+  const auto hash_of = [&](Range part) {
     Hash hash;
-    hash.add(std::span<const float>(gradients.subspan(part.first, part.size())));
+    hash.add(std::span<const float>(gradients.subspan(part.begin, part.size())));
     return hash.value();
   };
   const auto me = 2 * static_cast<std::size_t>(comm_.rank());

@@ -41,9 +41,9 @@ class Sentinel {
   void check(std::uint64_t step, Step& update);
 
  private:
-  Slice due(std::uint64_t step) const noexcept;
-  std::uint64_t hash(Slice part, Step& update);
-  [[noreturn]] void report(std::uint64_t step, Slice part);
+  Range due(std::uint64_t step) const noexcept;
+  std::uint64_t hash(Range part, Step& update);
+  [[noreturn]] void report(std::uint64_t step, Range part);
 
   const nn::Network<float>& network_;
   comm::Communicator& comm_;
@@ -78,7 +78,7 @@ class Audit {
 
   /// After weight_gradients() and before the update: computes the predecessor's slice again.
   /// `slice` is this rank's own; slices are equally long.
-  void check_gradients(std::uint64_t step, const data::Batch& batch, Slice slice);
+  void check_gradients(std::uint64_t step, const data::Batch& batch, Range slice);
 
  private:
   std::uint64_t hash_rows(nn::Rows rows);

@@ -74,7 +74,7 @@ void Replica::fill(Matrix<float> inputs, std::span<const float> features) {
 
 nn::Tally Replica::train(std::span<const float> features, std::span<const std::int32_t> labels) {
   const std::uint64_t step = steps_ % plan_.steps();
-  const data::Range piece = plan_.rows(step, static_cast<std::uint64_t>(groups_.batch.rank()));
+  const Range piece = plan_.rows(step, static_cast<std::uint64_t>(groups_.batch.rank()));
   if (labels.size() != piece.size()) {
     throw std::invalid_argument("Replica: " + std::to_string(labels.size()) +
                                 " labels, where the plan's step has " +

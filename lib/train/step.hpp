@@ -37,7 +37,7 @@ class Step {
 
   /// Where the features of this rank's piece of the next batch belong.  [piece.size(), features]
   /// Errors   throws std::logic_error where batches are staged.
-  virtual Matrix<float> inputs(data::Range piece) = 0;
+  virtual Matrix<float> inputs(Range piece) = 0;
 
   /// Memory for batches that the step copies from there by itself; null where inputs() takes them.
   virtual std::pmr::memory_resource* staging() noexcept { return nullptr; }
@@ -55,11 +55,11 @@ class Step {
 
   /// A hash of this slice of the weights, of a kind that such steps have in common; none where it
   /// is taken of what show_weights() shows. Local.
-  virtual std::optional<std::uint64_t> hash_of_weights(Slice /*slice*/) { return std::nullopt; }
+  virtual std::optional<std::uint64_t> hash_of_weights(Range /*slice*/) { return std::nullopt; }
 
   /// Brings this slice of the network's block of weights up to date, where the step computes on
   /// weights that stand elsewhere. Local.
-  virtual void show_weights(Slice /*slice*/) {}
+  virtual void show_weights(Range /*slice*/) {}
 };
 
 /// The textbook's: each rank sums its own piece's gradients, one all-reduce adds them up, and every

@@ -43,8 +43,8 @@ class ShardedDense final : public nn::Layer<Real> {
                         sharding == Sharding::columns ? own(spec.width, model).size() : spec.width),
         whole_inputs_(inputs),
         whole_outputs_(spec.width),
-        in_(sharding == Sharding::rows ? own(inputs, model) : Slice{0, inputs}),
-        out_(sharding == Sharding::rows ? Slice{0, spec.width} : own(spec.width, model)),
+        in_(sharding == Sharding::rows ? own(inputs, model) : Range{0, inputs}),
+        out_(sharding == Sharding::rows ? Range{0, spec.width} : own(spec.width, model)),
         activation_(spec.activation),
         sharding_(sharding),
         model_(model),
@@ -59,10 +59,10 @@ class ShardedDense final : public nn::Layer<Real> {
     nn::Tensor weight = {prefix + ".weight", in_.size(), out_.size()};
     weight.stored = products.weight_size(in_.size(), out_.size());
     weight.start = nn::Start::glorot(whole_inputs_, whole_outputs_);
-    weight.cut = {whole_inputs_, whole_outputs_, in_.first, out_.first};
+    weight.cut = {whole_inputs_, whole_outputs_, in_.begin, out_.begin};
     nn::Tensor bias = {prefix + ".bias", 1, keeps_bias ? out_.size() : 0, true};
     bias.stored = products.bias_size(bias.cols);
-    bias.cut = {1, whole_outputs_, 0, out_.first};
+    bias.cut = {1, whole_outputs_, 0, out_.begin};
     return {weight, bias};
   }
 
@@ -94,16 +94,16 @@ class ShardedDense final : public nn::Layer<Real> {
   void weight_gradients(const nn::Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
                         std::size_t leaf, const nn::GradientSlice<Real>& out) override {
     const auto mine = own_columns(pass, dz);
-    out.with(pass.tensor, [&](Slice slice, std::span<Real> dw) {
+    out.with(pass.tensor, [&](Range slice, std::span<Real> dw) {
       pass.products.backward_weights(x, mine, leaf, slice, dw);
     });
-    out.with(pass.tensor + 1, [&](Slice slice, std::span<Real> db) {
+    out.with(pass.tensor + 1, [&](Range slice, std::span<Real> db) {
       pass.products.backward_bias(mine, leaf, slice, db);
     });
   }
 
  private:
-  static Slice own(std::size_t width, const comm::Communicator& model) {
+  static Range own(std::size_t width, const comm::Communicator& model) {
     return shard_of(width, model.rank(), model.size());
   }
   bool first() const noexcept { return model_.rank() == 0; }
@@ -120,7 +120,7 @@ class ShardedDense final : public nn::Layer<Real> {
     const auto copy = pass.scratch.get(nn::Scratch<Real>::columns, dz.rows * out_.size());
     const Matrix<Real> mine = {copy.data(), dz.rows, out_.size()};
     for (std::size_t i = 0; i < dz.rows; ++i) {
-      std::copy_n(dz.data + i * dz.cols + out_.first, out_.size(), mine.data + i * mine.cols);
+      std::copy_n(dz.data + i * dz.cols + out_.begin, out_.size(), mine.data + i * mine.cols);
     }
     return {mine.data, mine.rows, mine.cols};
   }
@@ -138,10 +138,10 @@ class ShardedDense final : public nn::Layer<Real> {
     pass.products.forward(x, weights(pass), activation_, {mine, y.rows, out_.size()});
     model_.all_gather(all);
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-      const Slice part = shard_of(whole_outputs_, static_cast<int>(rank), model_.size());
+      const Range part = shard_of(whole_outputs_, static_cast<int>(rank), model_.size());
       for (std::size_t i = 0; i < y.rows; ++i) {
         std::copy_n(all.data() + rank * block + i * part.size(), part.size(),
-                    y.data + i * y.cols + part.first);
+                    y.data + i * y.cols + part.begin);
       }
     }
   }
@@ -174,8 +174,8 @@ class ShardedDense final : public nn::Layer<Real> {
 
   std::size_t whole_inputs_;
   std::size_t whole_outputs_;
-  Slice in_;   // of the whole layer's inputs
-  Slice out_;  // of its outputs
+  Range in_;   // of the whole layer's inputs
+  Range out_;  // of its outputs
   Activation activation_;
   Sharding sharding_;
   comm::Communicator& model_;
@@ -192,7 +192,7 @@ void require_width(std::size_t layer, std::size_t width, int ranks) {
 
 }  // namespace
 
-Slice shard_of(std::size_t width, int rank, int ranks) noexcept {
+Range shard_of(std::size_t width, int rank, int ranks) noexcept {
   const auto parts = static_cast<std::size_t>(ranks);
   const std::size_t unit = width >= vector_width * parts ? vector_width : 1;
   const std::size_t units = (width + unit - 1) / unit;

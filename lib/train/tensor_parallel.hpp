@@ -91,7 +91,7 @@ std::vector<nn::NumberedLayer<float>> make_layers_of(const nn::NetworkShape& sha
 
 /// The part of `width` inputs or outputs that `rank` of `ranks` keeps: runs in rank order, of whole
 /// vectors of 16 where there are enough.
-Slice shard_of(std::size_t width, int rank, int ranks) noexcept;
+Range shard_of(std::size_t width, int rank, int ranks) noexcept;
 
 // Whole tensors of a network whose weights are shared out over ranks.
 

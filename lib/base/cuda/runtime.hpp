@@ -210,12 +210,12 @@ std::pmr::memory_resource& pinned_memory() noexcept;
 // A named span of host time that Nsight Systems shows.
 
 /// From here to the end of the scope. Costs nothing where no tool listens.
-class Range {
+class TraceRange {
  public:
-  explicit Range(const char* name) { nvtxRangePushA(name); }
-  ~Range() { nvtxRangePop(); }
-  Range(const Range&) = delete;
-  Range& operator=(const Range&) = delete;
+  explicit TraceRange(const char* name) { nvtxRangePushA(name); }
+  ~TraceRange() { nvtxRangePop(); }
+  TraceRange(const TraceRange&) = delete;
+  TraceRange& operator=(const TraceRange&) = delete;
 };
 
 }  // namespace lockstep::cuda

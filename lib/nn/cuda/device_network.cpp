@@ -42,21 +42,21 @@ DeviceNetwork::DeviceNetwork(Network<float>& host, std::size_t rows, DeviceProdu
   stream.synchronise();
 }
 
-Slice DeviceNetwork::slice(std::size_t i) const noexcept {
+Range DeviceNetwork::slice(std::size_t i) const noexcept {
   const auto& tensors = host_.parameters().tensors();
   const Tensor& last = tensors[dense_[i].tensor + 1];
   return {tensors[dense_[i].tensor].offset, last.offset + last.stored};
 }
 
-void DeviceNetwork::show(Slice slice, const cuda::Stream& stream) {
+void DeviceNetwork::show(Range slice, const cuda::Stream& stream) {
   if (slice.size() == 0) return;
-  cuda::copy(std::span<const float>(values().subspan(slice.first, slice.size())),
-             host_.parameters().values().subspan(slice.first, slice.size()), stream);
+  cuda::copy(std::span<const float>(values().subspan(slice.begin, slice.size())),
+             host_.parameters().values().subspan(slice.begin, slice.size()), stream);
   stream.synchronise();
 }
 
-std::uint64_t DeviceNetwork::hash(Slice slice, const cuda::Stream& stream) const {
-  cuda::hash_values(values().subspan(slice.first, slice.size()), hash_.data(), stream);
+std::uint64_t DeviceNetwork::hash(Range slice, const cuda::Stream& stream) const {
+  cuda::hash_values(values().subspan(slice.begin, slice.size()), hash_.data(), stream);
   cuda::copy(std::span<const unsigned long long>(hash_.span()), hash_on_host_.span(), stream);
   stream.synchronise();
   return *hash_on_host_.data();

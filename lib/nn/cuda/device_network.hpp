@@ -31,13 +31,13 @@ class DeviceNetwork {
   std::span<float> values() const noexcept { return values_.span(); }
 
   /// The weights of layer `i` within the block.
-  Slice slice(std::size_t i) const noexcept;
+  Range slice(std::size_t i) const noexcept;
 
   /// Copies this slice of the weights to the host's block, and waits.
-  void show(Slice slice, const cuda::Stream& stream);
+  void show(Range slice, const cuda::Stream& stream);
 
   /// The hash of this slice of the weights (numerics/cuda/device_hash.hpp); waits.
-  std::uint64_t hash(Slice slice, const cuda::Stream& stream) const;
+  std::uint64_t hash(Range slice, const cuda::Stream& stream) const;
 
   /// [count, features], labels [count], results [count]
   Matrix<float> inputs(std::size_t count) const noexcept { return input(0, {0, count}); }

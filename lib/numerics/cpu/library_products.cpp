@@ -84,7 +84,7 @@ class LibraryProducts final : public Products<Real> {
     }
   }
 
-  void backward_weights(Matrix<const Real> x, Matrix<const Real> dz, std::size_t, Slice slice,
+  void backward_weights(Matrix<const Real> x, Matrix<const Real> dz, std::size_t, Range slice,
                         std::span<Real> dw) override {
     if (slice.size() != x.cols * dz.cols) {
       throw std::invalid_argument("library products compute whole weight gradients");
@@ -96,10 +96,10 @@ class LibraryProducts final : public Products<Real> {
     }
   }
 
-  void backward_bias(Matrix<const Real> dz, std::size_t, Slice slice, std::span<Real> db) override {
+  void backward_bias(Matrix<const Real> dz, std::size_t, Range slice, std::span<Real> db) override {
     std::fill(db.begin(), db.end(), Real{0});
     for (std::size_t i = 0; i < dz.rows; ++i) {
-      const auto row = dz.row(i).subspan(slice.first, slice.size());
+      const auto row = dz.row(i).subspan(slice.begin, slice.size());
       for (std::size_t j = 0; j < row.size(); ++j) db[j] += row[j];
     }
   }

@@ -31,7 +31,7 @@ class PanelProducts final : public Products<float> {
 
   void forward(Matrix<const float> x, const LayerWeights<float>& w, Activation activation,
                Matrix<float> y, Chain chain) override {
-    share(x.rows, 1, [&](Slice rows, std::size_t) {
+    share(x.rows, 1, [&](Range rows, std::size_t) {
       strict_.forward(part(x, rows), panels(w), w.bias, activation, part(y, rows), chain);
     });
   }
@@ -39,22 +39,22 @@ class PanelProducts final : public Products<float> {
   void backward_input(Matrix<const float> dz, const LayerWeights<float>& w, Matrix<const float> x,
                       Activation below, Matrix<float> dx, Chain chain) override {
     reserve(dz.rows, w.outputs);
-    share(dz.rows, 1, [&](Slice rows, std::size_t thread) {
+    share(dz.rows, 1, [&](Range rows, std::size_t thread) {
       strict_.backward_input(part(dz, rows), panels(w), part(x, rows), below, part(dx, rows), chain,
                              scratch_[thread].span());
     });
   }
 
   void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
-                        Slice slice, std::span<float> dw) override {
+                        Range slice, std::span<float> dw) override {
     reserve(dz.rows, dz.cols);
-    share(slice.size(), slice_unit, [&](Slice mine, std::size_t thread) {
-      strict_.backward_weights(x, dz, leaf, {slice.first + mine.first, slice.first + mine.last},
-                               dw.subspan(mine.first, mine.size()), scratch_[thread].span());
+    share(slice.size(), slice_unit, [&](Range mine, std::size_t thread) {
+      strict_.backward_weights(x, dz, leaf, {slice.begin + mine.begin, slice.begin + mine.end},
+                               dw.subspan(mine.begin, mine.size()), scratch_[thread].span());
     });
   }
 
-  void backward_bias(Matrix<const float> dz, std::size_t leaf, Slice slice,
+  void backward_bias(Matrix<const float> dz, std::size_t leaf, Range slice,
                      std::span<float> db) override {
     reserve(dz.rows, dz.cols);
     strict_.backward_bias(dz, leaf, slice, db, scratch_[0].span());
@@ -66,8 +66,8 @@ class PanelProducts final : public Products<float> {
   }
 
   template <class Real>
-  static Matrix<Real> part(Matrix<Real> matrix, Slice rows) {
-    return {matrix.data + rows.first * matrix.cols, rows.size(), matrix.cols};
+  static Matrix<Real> part(Matrix<Real> matrix, Range rows) {
+    return {matrix.data + rows.begin * matrix.cols, rows.size(), matrix.cols};
   }
 
   /// Scratch for every thread; takes memory only when a call is the largest so far.

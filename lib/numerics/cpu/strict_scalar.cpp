@@ -107,20 +107,20 @@ LOCKSTEP_LOOPS Unit tree_sums(const Matrix<const float>& x, const Matrix<const f
 }
 
 LOCKSTEP_LOOPS void weights_loops(const Matrix<const float>& x, const Matrix<const float>& dz,
-                                  std::size_t leaf, Slice slice, std::span<float> dw) {
+                                  std::size_t leaf, Range slice, std::span<float> dw) {
   const Panels layout{x.cols, dz.cols};
-  for (std::size_t at = slice.first; at < slice.last; at += panel_unit) {
+  for (std::size_t at = slice.begin; at < slice.end; at += panel_unit) {
     const PanelBlock block = layout.block_at(at, at + panel_unit);
     const Unit root = tree_sums(x, dz, leaf, block.first_row, block.column);
-    std::copy(root.begin(), root.end(), dw.begin() + static_cast<std::ptrdiff_t>(at - slice.first));
+    std::copy(root.begin(), root.end(), dw.begin() + static_cast<std::ptrdiff_t>(at - slice.begin));
   }
 }
 
-LOCKSTEP_LOOPS void bias_loops(const Matrix<const float>& dz, std::size_t leaf, Slice slice,
+LOCKSTEP_LOOPS void bias_loops(const Matrix<const float>& dz, std::size_t leaf, Range slice,
                                std::span<float> db) {
-  for (std::size_t j = slice.first; j < slice.last; j += panel_unit) {
+  for (std::size_t j = slice.begin; j < slice.end; j += panel_unit) {
     const Unit root = tree_sums({}, dz, leaf, 0, j);
-    std::copy(root.begin(), root.end(), db.begin() + static_cast<std::ptrdiff_t>(j - slice.first));
+    std::copy(root.begin(), root.end(), db.begin() + static_cast<std::ptrdiff_t>(j - slice.begin));
   }
 }
 
@@ -134,11 +134,11 @@ struct Plain {
                     Matrix<float> dx, Chain chain, std::span<float>) {
     input_loops(dz, w, x, below, dx, chain);
   }
-  static void weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf, Slice slice,
+  static void weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf, Range slice,
                       std::span<float> dw, std::span<float>) {
     weights_loops(x, dz, leaf, slice, dw);
   }
-  static void bias(Matrix<const float> dz, std::size_t leaf, Slice slice, std::span<float> db,
+  static void bias(Matrix<const float> dz, std::size_t leaf, Range slice, std::span<float> db,
                    std::span<float>) {
     bias_loops(dz, leaf, slice, db);
   }
@@ -158,10 +158,10 @@ struct Fused {
     input_loops(dz, w, x, below, dx, chain);
   }
   LOCKSTEP_FMA static void weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
-                                   Slice slice, std::span<float> dw, std::span<float>) {
+                                   Range slice, std::span<float> dw, std::span<float>) {
     weights_loops(x, dz, leaf, slice, dw);
   }
-  LOCKSTEP_FMA static void bias(Matrix<const float> dz, std::size_t leaf, Slice slice,
+  LOCKSTEP_FMA static void bias(Matrix<const float> dz, std::size_t leaf, Range slice,
                                 std::span<float> db, std::span<float>) {
     bias_loops(dz, leaf, slice, db);
   }

@@ -145,10 +145,10 @@ void weights_tiles(const WeightsCall& c, std::size_t first, std::size_t last, st
 }
 
 /// What of the slice lies in the strip of inputs [first, last).
-void weights_strip(const WeightsCall& c, Slice slice, std::size_t first, std::size_t last,
+void weights_strip(const WeightsCall& c, Range slice, std::size_t first, std::size_t last,
                    float* dw) {
-  for (std::size_t at = slice.first; at < slice.last;) {
-    const PanelBlock block = c.layout.block_at(at, slice.last);
+  for (std::size_t at = slice.begin; at < slice.end;) {
+    const PanelBlock block = c.layout.block_at(at, slice.end);
     const std::size_t k = std::max(first, block.first_row);
     const std::size_t end = std::min(last, block.last_row);
     const std::size_t panel = block.column / panel_columns;
@@ -156,7 +156,7 @@ void weights_strip(const WeightsCall& c, Slice slice, std::size_t first, std::si
       WeightsTask task{};
       task.dz = c.columns + panel * panel_columns * c.rows + block.column % panel_columns + column;
       task.dz_step = c.layout.width(panel);
-      task.dw = dw + (at - slice.first) + (k - block.first_row) * block.width + column;
+      task.dw = dw + (at - slice.begin) + (k - block.first_row) * block.width + column;
       task.width = block.width;
       task.columns = c.layout.outputs - std::min(c.layout.outputs, block.column + column);
       weights_tiles(c, k - first, end - first, std::min(most_columns, block.width - column), task);
@@ -165,11 +165,11 @@ void weights_strip(const WeightsCall& c, Slice slice, std::size_t first, std::si
   }
 }
 
-void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf, Slice slice,
+void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf, Range slice,
                       std::span<float> dw, std::span<float> scratch) {
   const Panels layout{x.cols, dz.cols};
   assert(x.rows == dz.rows);
-  assert(dw.size() == slice.size() && slice.last <= layout.size() && leaf > 0);
+  assert(dw.size() == slice.size() && slice.end <= layout.size() && leaf > 0);
   assert(scratch.size() >= strict_scratch_size(dz.rows, dz.cols));
   if (dz.rows == 0) return std::fill(dw.begin(), dw.end(), 0.0F);
   float* columns = scratch.data() + strip_tiles * block_levels(dz.rows) * tile_floats;
@@ -180,7 +180,7 @@ void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t
                          .columns = columns,
                          .factors = columns + dz.rows * round_to_unit(dz.cols)};
   const std::size_t panel_floats = panel_columns * layout.inputs;
-  for (std::size_t panel = slice.first / panel_floats; panel * panel_floats < slice.last; ++panel) {
+  for (std::size_t panel = slice.begin / panel_floats; panel * panel_floats < slice.end; ++panel) {
     const std::size_t j = panel * panel_columns;
     pack(dz.data + j, dz.cols, dz.rows, dz.cols - j, layout.width(panel), columns + j * dz.rows);
   }
@@ -216,17 +216,17 @@ void bias_columns(const float* dz, Matrix<const float> all, std::size_t leaf, st
 }
 
 /// Leaf by leaf from dz as it stands: nothing is packed.
-void backward_bias(Matrix<const float> dz, std::size_t leaf, Slice slice, std::span<float> db,
+void backward_bias(Matrix<const float> dz, std::size_t leaf, Range slice, std::span<float> db,
                    std::span<float> scratch) {
-  assert(db.size() == slice.size() && slice.last <= round_to_unit(dz.cols) && leaf > 0);
+  assert(db.size() == slice.size() && slice.end <= round_to_unit(dz.cols) && leaf > 0);
   assert(scratch.size() >= strict_scratch_size(dz.rows, dz.cols));
   if (dz.rows == 0) return std::fill(db.begin(), db.end(), 0.0F);
   alignas(64) std::array<float, most_columns> sums;
-  for (std::size_t j = slice.first; j < slice.last; j += most_columns) {
+  for (std::size_t j = slice.begin; j < slice.end; j += most_columns) {
     const std::size_t exist = std::min(most_columns, dz.cols - std::min(dz.cols, j));
     bias_columns(dz.data + j, dz, leaf, exist, scratch.data(), sums);
-    const std::size_t count = std::min(most_columns, slice.last - j);
-    std::copy_n(sums.begin(), count, db.begin() + static_cast<std::ptrdiff_t>(j - slice.first));
+    const std::size_t count = std::min(most_columns, slice.end - j);
+    std::copy_n(sums.begin(), count, db.begin() + static_cast<std::ptrdiff_t>(j - slice.begin));
   }
 }
 

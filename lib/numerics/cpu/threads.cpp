@@ -17,7 +17,7 @@ void share_between_threads(std::size_t count, std::size_t unit, SharedWork work)
   const std::size_t each = ((count + threads - 1) / threads + unit - 1) / unit * unit;
 #pragma omp parallel for schedule(static, 1) num_threads(static_cast <int>(threads))
   for (std::size_t i = 0; i < threads; ++i) {
-    const Slice mine = {std::min(count, i * each), std::min(count, (i + 1) * each)};
+    const Range mine = {std::min(count, i * each), std::min(count, (i + 1) * each)};
     if (mine.size() > 0) work.call(work.work, mine, i);
   }
 }

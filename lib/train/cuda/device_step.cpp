@@ -21,7 +21,7 @@ DeviceStep::DeviceStep(const DeviceParts& parts, const CanonicalOptions& options
       exchange_(parts.exchange),
       batches_(network_, options.plan->largest_piece()) {}
 
-Matrix<float> DeviceStep::inputs(data::Range /*piece*/) {
+Matrix<float> DeviceStep::inputs(Range /*piece*/) {
   throw std::logic_error("a device's batches are staged");
 }
 
@@ -33,11 +33,11 @@ void DeviceStep::stage(const data::StagedBatch& staged, float divisor) {
 
 void DeviceStep::forget_staged() noexcept { batches_.forget(); }
 
-std::optional<std::uint64_t> DeviceStep::hash_of_weights(Slice slice) {
+std::optional<std::uint64_t> DeviceStep::hash_of_weights(Range slice) {
   return network_.hash(slice, stream_);
 }
 
-void DeviceStep::show_weights(Slice slice) { network_.show(slice, stream_); }
+void DeviceStep::show_weights(Range slice) { network_.show(slice, stream_); }
 
 namespace {
 
@@ -60,7 +60,7 @@ class DeviceCanonicalStep final : public DeviceStep {
     const std::size_t slot = batches_.take(batch, stream_);
     const Recorded& recorded = recorded_for(batch, slot);
     update_.begin(batch.global_examples);
-    const cuda::Range range("step");
+    const cuda::TraceRange range("step");
     recorded.compute[slot].enqueue(stream_);
     if (device_ == nullptr) return finish_alone(recorded, batch, seconds);
     computed_.record(stream_);
@@ -180,7 +180,7 @@ class DeviceCanonicalStep final : public DeviceStep {
   }
 
   void exchange_sums(std::size_t rounds) {
-    const cuda::Range range("exchange of sums");
+    const cuda::TraceRange range("exchange of sums");
     for (std::size_t round = 0; round < rounds; ++round) {
       device_->all_to_all(std::span<const float>(own_.span().subspan(round * block_, block_)),
                           received_.span().subspan(round * block_, block_));
@@ -190,7 +190,7 @@ class DeviceCanonicalStep final : public DeviceStep {
   }
 
   void publish() {
-    const cuda::Range range("update, gather of weights");
+    const cuda::TraceRange range("update, gather of weights");
     updated_.record(stream_);
     updated_.block(exchange_);
     device_->all_gather(network_.values());
@@ -225,19 +225,19 @@ constexpr std::size_t least_bucket = std::size_t{1} << 20;
 struct Bucket {
   std::size_t first = 0;
   std::size_t last = 0;
-  Slice slice;
+  Range slice;
 };
 
 /// From the last layer down, as backward goes.
 std::vector<Bucket> buckets_of(const nn::DeviceNetwork& network) {
   std::vector<Bucket> buckets;
   for (std::size_t i = network.layers(); i-- > 0;) {
-    const Slice slice = network.slice(i);
+    const Range slice = network.slice(i);
     if (buckets.empty() || buckets.back().slice.size() >= least_bucket) {
       buckets.push_back({i, i + 1, slice});
     } else {
       buckets.back().first = i;
-      buckets.back().slice.first = slice.first;
+      buckets.back().slice.begin = slice.begin;
     }
   }
   return buckets;
@@ -264,7 +264,7 @@ class DeviceAllReduceStep final : public DeviceStep {
     update_.begin(batch.global_examples);
     const auto& graphs = graphs_for({slot, rows, batch.leaf});
     {
-      const cuda::Range range("forward, backward, reduce");
+      const cuda::TraceRange range("forward, backward, reduce");
       for (std::size_t b = 0; b < buckets_.size(); ++b) {
         graphs[b].enqueue(stream_);
         reduce(buckets_[b].slice);
@@ -311,11 +311,11 @@ class DeviceAllReduceStep final : public DeviceStep {
   }
 
   /// Enqueues the sum over all ranks, beside what is computed next.
-  void reduce(Slice slice) {
+  void reduce(Range slice) {
     if (device_ == nullptr) return;
     computed_.record(stream_);
     computed_.block(exchange_);
-    device_->all_reduce(gradients_.span().subspan(slice.first, slice.size()));
+    device_->all_reduce(gradients_.span().subspan(slice.begin, slice.size()));
   }
 
   void wait() {

@@ -134,12 +134,12 @@ struct DeviceParts {
 /// What both steps have in common: weights stand on the device, and batches are staged.
 class DeviceStep : public Step {
  public:
-  Matrix<float> inputs(data::Range piece) final;
+  Matrix<float> inputs(Range piece) final;
   std::pmr::memory_resource* staging() noexcept final;
   void stage(const data::StagedBatch& staged, float divisor) final;
   void forget_staged() noexcept final;
-  std::optional<std::uint64_t> hash_of_weights(Slice slice) final;
-  void show_weights(Slice slice) final;
+  std::optional<std::uint64_t> hash_of_weights(Range slice) final;
+  void show_weights(Range slice) final;
 
  protected:
   DeviceStep(const DeviceParts& parts, const CanonicalOptions& options);

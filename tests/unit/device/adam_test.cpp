@@ -40,7 +40,7 @@ std::vector<Subtree> parts_of(std::size_t ranks, std::size_t leaves) {
 }
 
 /// A slice with the parts of a step, on the device and by the processor's code.
-struct Slice {
+struct Range {
   std::size_t count;
   std::vector<TreeSum> sums;
   std::vector<std::size_t> offsets;
@@ -97,7 +97,7 @@ struct Slice {
   }
 };
 
-Slice make_slice(std::size_t count, const std::vector<Subtree>& parts) {
+Range make_slice(std::size_t count, const std::vector<Subtree>& parts) {
   std::vector<std::size_t> offsets;
   // The last part stands first, so that addresses do not follow the tree.
   for (std::size_t p = 0; p < parts.size(); ++p) {
@@ -113,7 +113,7 @@ TEST_CASE("device: sum and Adam have the processor's bits for any ranks", "[devi
   for (std::size_t ranks = 1; ranks <= 16; ++ranks) {
     for (const std::size_t leaves : {1, 3, 8, 13, 31, 100}) {
       INFO(ranks << " ranks, " << leaves << " leaves");
-      Slice slice = make_slice(48, parts_of(ranks, leaves));
+      Range slice = make_slice(48, parts_of(ranks, leaves));
       const cuda::Stream stream;
       for (std::uint64_t step = 1; step <= 3; ++step) {
         slice.set_factors(step, 10 + step, stream);
@@ -127,7 +127,7 @@ TEST_CASE("device: sum and Adam have the processor's bits for any ranks", "[devi
 }
 
 TEST_CASE("device: a recorded update takes the factors of the step in which it runs", "[device]") {
-  Slice slice = make_slice(4096, parts_of(3, 7));
+  Range slice = make_slice(4096, parts_of(3, 7));
   const cuda::Stream stream;
   const auto graph =
       cuda::Graph::record(stream, [&] { cuda::sum_and_update(slice.on_device(), stream); });
@@ -144,7 +144,7 @@ TEST_CASE("device: a recorded update takes the factors of the step in which it r
 TEST_CASE("device: an update tells of gradients that are not finite", "[device]") {
   for (const float bad :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), 3e38F}) {
-    Slice slice = make_slice(64, parts_of(2, 2));
+    Range slice = make_slice(64, parts_of(2, 2));
     const std::size_t at = 37;
     for (const std::size_t offset : slice.offsets) slice.parts[offset + at] = bad;
     slice.part_memory = Guarded<float>(slice.parts);
@@ -161,7 +161,7 @@ TEST_CASE("device: an update tells of gradients that are not finite", "[device]"
 }
 
 TEST_CASE("device: an update of nothing does nothing", "[device]") {
-  Slice slice = make_slice(0, parts_of(1, 1));
+  Range slice = make_slice(0, parts_of(1, 1));
   const cuda::Stream stream;
   cuda::sum_and_update(slice.on_device(), stream);
   slice.require_same(stream);

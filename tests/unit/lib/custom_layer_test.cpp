@@ -47,7 +47,7 @@ class Scale final : public Layer<Real> {
       for (std::size_t j = 0; j < x.cols; ++j) sum = sum + x(i, j) * dz(i, j);
       terms[i] = factor_ * wrong_ * sum;
     }
-    out.with(pass.tensor, [&](Slice slice, std::span<Real> sums) {
+    out.with(pass.tensor, [&](Range slice, std::span<Real> sums) {
       pass.products.backward_bias({terms.data(), x.rows, 1}, leaf, slice, sums);
     });
   }

@@ -162,12 +162,12 @@ TEST_CASE("shards cover a width in order, in whole vectors where it is wide", "[
     for (int ranks = 1; ranks <= 8 && static_cast<std::size_t>(ranks) <= width; ++ranks) {
       std::size_t at = 0;
       for (int rank = 0; rank < ranks; ++rank) {
-        const Slice part = shard_of(width, rank, ranks);
-        REQUIRE(part.first == at);
+        const Range part = shard_of(width, rank, ranks);
+        REQUIRE(part.begin == at);
         REQUIRE(part.size() > 0);
         const bool wide = width >= 16 * static_cast<std::size_t>(ranks);
-        if (wide) REQUIRE(part.first % 16 == 0);
-        at = part.last;
+        if (wide) REQUIRE(part.begin % 16 == 0);
+        at = part.end;
       }
       REQUIRE(at == width);
     }

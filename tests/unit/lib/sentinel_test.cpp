@@ -69,11 +69,11 @@ class FaultyProducts final : public Products<float> {
     spoil(Fault::input, dx.flat());
   }
   void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
-                        Slice slice, std::span<float> dw) override {
+                        Range slice, std::span<float> dw) override {
     inner_->backward_weights(x, dz, leaf, slice, dw);
     spoil(Fault::weights, dw);
   }
-  void backward_bias(Matrix<const float> dz, std::size_t leaf, Slice slice,
+  void backward_bias(Matrix<const float> dz, std::size_t leaf, Range slice,
                      std::span<float> db) override {
     inner_->backward_bias(dz, leaf, slice, db);
   }

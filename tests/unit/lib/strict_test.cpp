@@ -49,13 +49,13 @@ struct Case {
                      scratch.span());
     return dx;
   }
-  std::vector<float> slice(const StrictProducts& p, Slice slice) {
+  std::vector<float> slice(const StrictProducts& p, Range slice) {
     AlignedBuffer<float> dw(slice.size());
     std::fill(dw.span().begin(), dw.span().end(), 7.0F);
     p.backward_weights(xs(), dzs(), leaf, slice, dw.span(), scratch.span());
     return {dw.span().begin(), dw.span().end()};
   }
-  std::vector<float> bias_slice(const StrictProducts& p, Slice slice) {
+  std::vector<float> bias_slice(const StrictProducts& p, Range slice) {
     AlignedBuffer<float> db(slice.size());
     std::fill(db.span().begin(), db.span().end(), 7.0F);
     p.backward_bias(dzs(), leaf, slice, db.span(), scratch.span());
@@ -168,23 +168,23 @@ std::vector<float> naive_bias(const Case& c) {
 }
 
 /// The case with inputs [first, last) alone, or with outputs [first, last).
-Case with_inputs(const Case& c, Slice part) {
+Case with_inputs(const Case& c, Range part) {
   Case cut = make_case(c.rows, part.size(), c.outputs, c.leaf, 0);
   for (std::size_t i = 0; i < c.rows; ++i) {
-    std::copy_n(c.x.data() + i * c.inputs + part.first, part.size(),
+    std::copy_n(c.x.data() + i * c.inputs + part.begin, part.size(),
                 cut.x.data() + i * part.size());
   }
-  std::copy_n(c.w.data() + part.first * c.outputs, part.size() * c.outputs, cut.w.data());
+  std::copy_n(c.w.data() + part.begin * c.outputs, part.size() * c.outputs, cut.w.data());
   std::copy_n(c.bias.data(), c.outputs, cut.bias.data());
   to_panels({cut.w.data(), part.size(), c.outputs}, cut.layout, cut.panels.span());
   return cut;
 }
 
-Case with_outputs(const Case& c, Slice part) {
+Case with_outputs(const Case& c, Range part) {
   Case cut = make_case(c.rows, c.inputs, part.size(), c.leaf, 0);
   const auto copy = [&](const AlignedBuffer<float>& from, std::size_t rows, float* to) {
     for (std::size_t i = 0; i < rows; ++i) {
-      std::copy_n(from.data() + i * c.outputs + part.first, part.size(), to + i * part.size());
+      std::copy_n(from.data() + i * c.outputs + part.begin, part.size(), to + i * part.size());
     }
   };
   copy(c.dz, c.rows, cut.dz.data());

@@ -40,7 +40,7 @@ class FaultyStep final : public train::Step {
   explicit FaultyStep(std::unique_ptr<train::Step> step) : step_(std::move(step)) {}
 
   const char* name() const noexcept override { return step_->name(); }
-  Matrix<float> inputs(data::Range piece) override { return step_->inputs(piece); }
+  Matrix<float> inputs(Range piece) override { return step_->inputs(piece); }
   std::pmr::memory_resource* staging() noexcept override { return step_->staging(); }
   void stage(const data::StagedBatch& staged, float divisor) override {
     step_->stage(staged, divisor);
@@ -49,10 +49,10 @@ class FaultyStep final : public train::Step {
   train::StepResult run(const data::Batch& batch, train::PhaseSeconds& seconds) override {
     return step_->run(batch, seconds);
   }
-  std::optional<std::uint64_t> hash_of_weights(Slice slice) override {
+  std::optional<std::uint64_t> hash_of_weights(Range slice) override {
     return *step_->hash_of_weights(slice) + (++looks_ < 5 ? 0 : 1);
   }
-  void show_weights(Slice slice) override { step_->show_weights(slice); }
+  void show_weights(Range slice) override { step_->show_weights(slice); }
 
  private:
   std::unique_ptr<train::Step> step_;
