@@ -7,6 +7,7 @@
 namespace lockstep::optim {
 
 struct AdamOptions;
+struct AdamState;
 
 /// The constants of one step, so that a weight costs one division and one root.
 struct AdamFactors {
@@ -18,8 +19,10 @@ struct AdamFactors {
   float epsilon;
 };
 
-/// Those of step t, from 1, over so many examples, at least 1: taken in double, rounded once.
-AdamFactors adam_factors(const AdamOptions& options, std::uint64_t step, std::uint64_t examples);
+/// Those of the step that `state` was advanced to, over so many examples, at least 1: computed in
+/// double, rounded once.
+AdamFactors adam_factors(const AdamOptions& options, const AdamState& state,
+                         std::uint64_t examples);
 
 /// What is nearer to zero than these becomes zero, before it can decay into denormal numbers, which
 /// processors take a hundred times longer for: after two epochs of MNIST a step took half as long

@@ -373,7 +373,8 @@ DeviceUpdate::DeviceUpdate(std::span<float> values, const optim::AdamOptions& op
 }
 
 void DeviceUpdate::begin(std::uint64_t examples) {
-  *factors_.data() = optim::adam_factors(options_, ++steps_, examples);
+  state_.advance(options_);
+  *factors_.data() = optim::adam_factors(options_, state_, examples);
 }
 
 void DeviceUpdate::enqueue(const DeviceSums& sums, const cuda::Stream& stream) const {

@@ -49,7 +49,7 @@ class DeviceUpdate {
                const cuda::Stream& stream);
 
   /// Steps begun.
-  std::uint64_t steps() const noexcept { return steps_; }
+  std::uint64_t steps() const noexcept { return state_.steps; }
 
   /// The next update is of sums over `examples` examples. The one before is over.
   void begin(std::uint64_t examples);
@@ -63,7 +63,7 @@ class DeviceUpdate {
  private:
   std::span<float> values_;
   optim::AdamOptions options_;
-  std::uint64_t steps_ = 0;
+  optim::AdamState state_;
   cuda::DeviceBuffer<float> first_;
   cuda::DeviceBuffer<float> second_;
   cuda::PinnedBuffer<optim::AdamFactors> factors_;

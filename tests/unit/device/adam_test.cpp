@@ -71,8 +71,10 @@ struct Range {
 
   /// Puts the step's factors where the kernel finds them.
   void set_factors(std::uint64_t step, std::uint64_t examples, const cuda::Stream& stream) const {
+    optim::AdamState state;
+    while (state.steps < step) state.advance(options);
     cuda::PinnedBuffer<optim::AdamFactors> host(1);
-    host.span()[0] = optim::adam_factors(options, step, examples);
+    host.span()[0] = optim::adam_factors(options, state, examples);
     cuda::copy(host.span(), factors.span(), stream);
     stream.synchronise();
   }
