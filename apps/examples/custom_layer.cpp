@@ -20,11 +20,11 @@ namespace {
 template <class Real>
 class Prelu final : public nn::Layer<Real> {
  public:
-  explicit Prelu(const nn::Extent& input)
+  explicit Prelu(const nn::FeatureShape& input)
       : nn::Layer<Real>(input.size(), input.size()), channels_(input.channels) {}
 
-  std::vector<nn::Tensor> tensors(const std::string& prefix,
-                                  const Products<Real>& products) const override {
+  std::vector<nn::ParameterSpec> tensors(const std::string& prefix,
+                                         const Products<Real>& products) const override {
     return {{prefix + ".slope", 1, channels_, true, products.bias_size(channels_)}};
   }
 
@@ -66,14 +66,14 @@ class Prelu final : public nn::Layer<Real> {
 class PreluKind final : public nn::LayerKind {
  public:
   std::string name() const override { return "prelu"; }
-  nn::Extent output_of(const nn::Extent& input) const override { return input; }
-  double weights(const nn::Extent& input) const override {
+  nn::FeatureShape output_of(const nn::FeatureShape& input) const override { return input; }
+  double weights(const nn::FeatureShape& input) const override {
     return static_cast<double>(input.channels);
   }
-  std::unique_ptr<nn::Layer<float>> make(const nn::Extent& input) const override {
+  std::unique_ptr<nn::Layer<float>> make(const nn::FeatureShape& input) const override {
     return std::make_unique<Prelu<float>>(input);
   }
-  std::unique_ptr<nn::Layer<double>> make_double(const nn::Extent& input) const override {
+  std::unique_ptr<nn::Layer<double>> make_double(const nn::FeatureShape& input) const override {
     return std::make_unique<Prelu<double>>(input);
   }
 };
@@ -100,7 +100,7 @@ class SquaredHinge final : public nn::Loss<Real> {
   }
 };
 
-nn::NetworkShape network_for(const nn::Extent& input) {
+nn::NetworkShape network_for(const nn::FeatureShape& input) {
   const nn::Custom prelu = {std::make_shared<PreluKind>()};
   return {input,
           {nn::Convolution{6, 5, nn::Padding::valid, Activation::identity}, prelu,

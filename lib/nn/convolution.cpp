@@ -10,7 +10,7 @@ namespace {
 /// The windows of one pooled image. Channels stand side by side and share the loops.
 class PoolWindows {
  public:
-  PoolWindows(const Pool& spec, const Extent& input, const Extent& output)
+  PoolWindows(const Pool& spec, const FeatureShape& input, const FeatureShape& output)
       : input_(input), output_(output), size_(spec.size) {}
 
   /// Calls visit(out, in) for every window in order: where its channels begin in the output, and
@@ -38,8 +38,8 @@ class PoolWindows {
   }
 
  private:
-  Extent input_;
-  Extent output_;
+  FeatureShape input_;
+  FeatureShape output_;
   std::size_t size_;
 };
 
@@ -53,7 +53,7 @@ bool is_greater(Real value, Real than) {
 template <class Real>
 class PoolLayer : public Layer<Real> {
  public:
-  PoolLayer(const Pool& spec, const Extent& input, const Extent& output)
+  PoolLayer(const Pool& spec, const FeatureShape& input, const FeatureShape& output)
       : Layer<Real>(input.size(), output.size()), windows_(spec, input, output) {}
 
   void forward(const Pass<Real>&, Matrix<const Real> x, Matrix<Real> y) final {
@@ -159,20 +159,20 @@ class AveragePool final : public PoolLayer<Real> {
 }  // namespace
 
 template <class Real>
-std::unique_ptr<Layer<Real>> make_pool(const Pool& spec, const Extent& input) {
-  const Extent output = output_of(spec, input);
+std::unique_ptr<Layer<Real>> make_pool(const Pool& spec, const FeatureShape& input) {
+  const FeatureShape output = output_of(spec, input);
   if (spec.pooling == Pooling::max) return std::make_unique<MaxPool<Real>>(spec, input, output);
   return std::make_unique<AveragePool<Real>>(spec, input, output);
 }
 
-template std::unique_ptr<Layer<float>> make_pool(const Pool&, const Extent&);
-template std::unique_ptr<Layer<double>> make_pool(const Pool&, const Extent&);
+template std::unique_ptr<Layer<float>> make_pool(const Pool&, const FeatureShape&);
+template std::unique_ptr<Layer<double>> make_pool(const Pool&, const FeatureShape&);
 
 /// kernel x kernel windows around or inside every pixel of `input`; `output` has one pixel for
 /// each. A row of a window is one run of the image's values, but for what reaches beyond it.
 struct Windows {
-  Extent input;
-  Extent output;
+  FeatureShape input;
+  FeatureShape output;
   std::size_t kernel = 1;
   std::size_t before = 0;  ///< zeros before the first row and column
 
@@ -288,7 +288,7 @@ constexpr std::size_t most_summed = 1 << 18;
 template <class Real>
 class ConvolutionLayer final : public Layer<Real> {
  public:
-  ConvolutionLayer(const Convolution& spec, const Extent& input, const Extent& output)
+  ConvolutionLayer(const Convolution& spec, const FeatureShape& input, const FeatureShape& output)
       : Layer<Real>(input.size(), output.size()),
         spec_(spec),
         windows_{input, output, spec.kernel,
@@ -297,8 +297,8 @@ class ConvolutionLayer final : public Layer<Real> {
 
   Activation activation() const noexcept override { return spec_.activation; }
 
-  std::vector<Tensor> tensors(const std::string& prefix,
-                              const Products<Real>& products) const override {
+  std::vector<ParameterSpec> tensors(const std::string& prefix,
+                                     const Products<Real>& products) const override {
     const std::size_t inputs = windows_.size();
     const std::size_t outputs = spec_.filters;
     const Start start = Start::glorot(inputs, spec_.kernel * spec_.kernel * outputs);
@@ -400,11 +400,11 @@ class ConvolutionLayer final : public Layer<Real> {
 }  // namespace
 
 template <class Real>
-std::unique_ptr<Layer<Real>> make_convolution(const Convolution& spec, const Extent& input) {
+std::unique_ptr<Layer<Real>> make_convolution(const Convolution& spec, const FeatureShape& input) {
   return std::make_unique<ConvolutionLayer<Real>>(spec, input, output_of(spec, input));
 }
 
-template std::unique_ptr<Layer<float>> make_convolution(const Convolution&, const Extent&);
-template std::unique_ptr<Layer<double>> make_convolution(const Convolution&, const Extent&);
+template std::unique_ptr<Layer<float>> make_convolution(const Convolution&, const FeatureShape&);
+template std::unique_ptr<Layer<double>> make_convolution(const Convolution&, const FeatureShape&);
 
 }  // namespace lockstep::nn

@@ -6,13 +6,13 @@ namespace {
 template <class Real>
 class DenseLayer final : public Layer<Real> {
  public:
-  DenseLayer(const Dense& spec, const Extent& input)
+  DenseLayer(const Dense& spec, const FeatureShape& input)
       : Layer<Real>(input.size(), spec.width), activation_(spec.activation) {}
 
   Activation activation() const noexcept override { return activation_; }
 
-  std::vector<Tensor> tensors(const std::string& prefix,
-                              const Products<Real>& products) const override {
+  std::vector<ParameterSpec> tensors(const std::string& prefix,
+                                     const Products<Real>& products) const override {
     const std::size_t inputs = this->inputs();
     const std::size_t outputs = this->outputs();
     return {{prefix + ".weight", inputs, outputs, false, products.weight_size(inputs, outputs), 0,
@@ -51,11 +51,11 @@ class DenseLayer final : public Layer<Real> {
 }  // namespace
 
 template <class Real>
-std::unique_ptr<Layer<Real>> make_dense(const Dense& spec, const Extent& input) {
+std::unique_ptr<Layer<Real>> make_dense(const Dense& spec, const FeatureShape& input) {
   return std::make_unique<DenseLayer<Real>>(spec, input);
 }
 
-template std::unique_ptr<Layer<float>> make_dense(const Dense&, const Extent&);
-template std::unique_ptr<Layer<double>> make_dense(const Dense&, const Extent&);
+template std::unique_ptr<Layer<float>> make_dense(const Dense&, const FeatureShape&);
+template std::unique_ptr<Layer<double>> make_dense(const Dense&, const FeatureShape&);
 
 }  // namespace lockstep::nn

@@ -18,7 +18,7 @@ Philox::Key key_of(const Draws& draws) {
 template <class Real>
 class DropoutLayer final : public Layer<Real> {
  public:
-  DropoutLayer(const Dropout& spec, const Extent& input)
+  DropoutLayer(const Dropout& spec, const FeatureShape& input)
       : Layer<Real>(input.size(), input.size()),
         dropped_below_(static_cast<std::uint64_t>(spec.rate * 4294967296.0)),
         kept_(static_cast<Real>(1 / (1 - spec.rate))) {}
@@ -63,11 +63,11 @@ class DropoutLayer final : public Layer<Real> {
 }  // namespace
 
 template <class Real>
-std::unique_ptr<Layer<Real>> make_dropout(const Dropout& spec, const Extent& input) {
+std::unique_ptr<Layer<Real>> make_dropout(const Dropout& spec, const FeatureShape& input) {
   return std::make_unique<DropoutLayer<Real>>(spec, input);
 }
 
-template std::unique_ptr<Layer<float>> make_dropout(const Dropout&, const Extent&);
-template std::unique_ptr<Layer<double>> make_dropout(const Dropout&, const Extent&);
+template std::unique_ptr<Layer<float>> make_dropout(const Dropout&, const FeatureShape&);
+template std::unique_ptr<Layer<double>> make_dropout(const Dropout&, const FeatureShape&);
 
 }  // namespace lockstep::nn

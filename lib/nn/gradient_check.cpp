@@ -57,7 +57,7 @@ class Problem {
     return (above - below) / (2 * step);
   }
 
-  const std::vector<Tensor>& tensors() { return network_.parameters().tensors(); }
+  const std::vector<ParameterSpec>& tensors() { return network_.parameters().tensors(); }
 
  private:
   double run(bool training) {
@@ -80,7 +80,7 @@ GradientCheck check_gradients(const NetworkShape& shape, const Loss<double>& los
   Problem problem(shape, loss, rows, seed);
   const auto gradients = problem.gradients();
   GradientCheck check;
-  for (const Tensor& tensor : problem.tensors()) {
+  for (const ParameterSpec& tensor : problem.tensors()) {
     const std::size_t stride = std::max<std::size_t>(1, tensor.size() / most_checked);
     for (std::size_t i = 0; i < tensor.size(); i += stride) {
       const double gradient = gradients[tensor.offset + i];

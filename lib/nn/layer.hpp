@@ -55,7 +55,7 @@ struct Pass {
 /// A slice of the gradient block that is asked for.
 template <class Real>
 struct GradientSlice {
-  const std::vector<Tensor>& tensors;
+  const std::vector<ParameterSpec>& tensors;
   Range slice;
   std::span<Real> gradients;  ///< the whole block
 
@@ -63,7 +63,7 @@ struct GradientSlice {
   /// tensor's first element, and where its sums belong; not at all where there is none.
   template <class Sum>
   void with(std::size_t tensor, Sum sum) const {
-    const Tensor& t = tensors[tensor];
+    const ParameterSpec& t = tensors[tensor];
     const std::size_t first = std::clamp(slice.begin, t.offset, t.offset + t.stored);
     const std::size_t last = std::clamp(slice.end, first, t.offset + t.stored);
     if (first == last) return;
@@ -96,8 +96,8 @@ class Layer {
 
   /// Its weights in the block's order, named "`prefix`.weight" and the like; none unless
   /// overridden.
-  virtual std::vector<Tensor> tensors(const std::string& /*prefix*/,
-                                      const Products<Real>& /*products*/) const {
+  virtual std::vector<ParameterSpec> tensors(const std::string& /*prefix*/,
+                                             const Products<Real>& /*products*/) const {
     return {};
   }
 

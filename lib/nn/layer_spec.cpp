@@ -12,12 +12,12 @@ namespace {
 
 constexpr double most_values = 1099511627776.0;  // 2^40 of one example: 4 TB
 
-std::string image_text(const Extent& extent) {
-  return std::to_string(extent.rows) + "x" + std::to_string(extent.columns) + "x" +
-         std::to_string(extent.channels);
+std::string image_text(const FeatureShape& shape) {
+  return std::to_string(shape.rows) + "x" + std::to_string(shape.columns) + "x" +
+         std::to_string(shape.channels);
 }
 
-void require_image(const Extent& input) {
+void require_image(const FeatureShape& input) {
   if (input.image) return;
   throw ConfigError("takes images, but " + std::to_string(input.size()) +
                         " values without rows and columns come in",
@@ -25,14 +25,14 @@ void require_image(const Extent& input) {
                     "and columns: IDX or NPY");
 }
 
-Extent limited(const Extent& extent) {
-  const double values = static_cast<double>(extent.rows) * static_cast<double>(extent.columns) *
-                        static_cast<double>(extent.channels);
-  if (values <= most_values) return extent;
+FeatureShape limited(const FeatureShape& shape) {
+  const double values = static_cast<double>(shape.rows) * static_cast<double>(shape.columns) *
+                        static_cast<double>(shape.channels);
+  if (values <= most_values) return shape;
   throw ConfigError("gives more than 2^40 values an example", "make it smaller");
 }
 
-Extent windows(const Convolution& layer, const Extent& input) {
+FeatureShape windows(const Convolution& layer, const FeatureShape& input) {
   require_image(input);
   if (layer.padding == Padding::same) {
     return limited({input.rows, input.columns, layer.filters, true});
@@ -46,7 +46,7 @@ Extent windows(const Convolution& layer, const Extent& input) {
       {input.rows - layer.kernel + 1, input.columns - layer.kernel + 1, layer.filters, true});
 }
 
-Extent windows(const Pool& layer, const Extent& input) {
+FeatureShape windows(const Pool& layer, const FeatureShape& input) {
   require_image(input);
   if (layer.size > input.rows || layer.size > input.columns) {
     throw ConfigError(
@@ -56,13 +56,13 @@ Extent windows(const Pool& layer, const Extent& input) {
   return {input.rows / layer.size, input.columns / layer.size, input.channels, true};
 }
 
-Extent outputs(const Dense& layer, const Extent& input) {
+FeatureShape outputs(const Dense& layer, const FeatureShape& input) {
   if (!input.image) return flat(layer.width);
   throw ConfigError("takes a row of values, but an image of " + image_text(input) + " comes in",
                     "put a layer of kind = \"flatten\" before it");
 }
 
-Extent outputs(const Custom& layer, const Extent& input) {
+FeatureShape outputs(const Custom& layer, const FeatureShape& input) {
   const std::string name = layer.kind->name();
   if (is_built_in(name)) {
     throw ConfigError("a built-in layer is of kind '" + name + "'",
@@ -81,7 +81,7 @@ Overloaded(Cases...) -> Overloaded<Cases...>;
 
 }  // namespace
 
-Extent output_of(const LayerSpec& layer, const Extent& input) {
+FeatureShape output_of(const LayerSpec& layer, const FeatureShape& input) {
   return std::visit(
       Overloaded{[&](const Dense& dense) { return outputs(dense, input); },
                  [&](const Convolution& convolution) { return windows(convolution, input); },
@@ -92,7 +92,7 @@ Extent output_of(const LayerSpec& layer, const Extent& input) {
       layer);
 }
 
-double weights_of(const LayerSpec& layer, const Extent& input) {
+double weights_of(const LayerSpec& layer, const FeatureShape& input) {
   const auto channels = static_cast<double>(input.channels);
   return std::visit(Overloaded{[&](const Dense& dense) {
                                  return (static_cast<double>(input.size()) + 1) *
@@ -360,14 +360,14 @@ NetworkShape::NetworkShape(std::size_t feature_count, const std::vector<std::siz
   layers.emplace_back(Dense{classes, Activation::identity});
 }
 
-NetworkShape::NetworkShape(const Extent& from, std::vector<LayerSpec> hidden,
+NetworkShape::NetworkShape(const FeatureShape& from, std::vector<LayerSpec> hidden,
                            std::size_t class_count)
     : input(from), layers(std::move(hidden)), features(from.size()), classes(class_count) {
   layers.emplace_back(Dense{classes, Activation::identity});
-  Extent extent = input;
+  FeatureShape shape = input;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     try {
-      extent = output_of(layers[i], extent);
+      shape = output_of(layers[i], shape);
     } catch (const ConfigError& error) {
       const bool last = i + 1 == layers.size();
       throw ConfigError(
@@ -391,11 +391,11 @@ std::vector<std::size_t> NetworkShape::widths() const {
 
 std::vector<LayerSize> NetworkShape::sizes() const {
   std::vector<LayerSize> all;
-  Extent extent = input;
+  FeatureShape shape = input;
   for (const LayerSpec& layer : layers) {
-    const Extent output = output_of(layer, extent);
-    all.push_back({extent, output, weights_of(layer, extent)});
-    extent = output;
+    const FeatureShape output = output_of(layer, shape);
+    all.push_back({shape, output, weights_of(layer, shape)});
+    shape = output;
   }
   return all;
 }

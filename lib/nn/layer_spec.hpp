@@ -16,7 +16,7 @@
 namespace lockstep::nn {
 /// How one example's values stand between two layers: row by row, a pixel's channels side by side.
 /// Values that are no image are the channels of one pixel.
-struct Extent {
+struct FeatureShape {
   std::size_t rows = 1;
   std::size_t columns = 1;
   std::size_t channels = 0;
@@ -27,7 +27,7 @@ struct Extent {
 };
 
 /// `size` values without an order of rows and columns.
-inline Extent flat(std::size_t size) { return {1, 1, size, false}; }
+inline FeatureShape flat(std::size_t size) { return {1, 1, size, false}; }
 
 /// A layer's keys and values: what run files and checkpoints hold.
 using FieldValue = std::variant<std::uint64_t, double, std::string>;
@@ -56,18 +56,18 @@ class LayerKind {
 
   /// What comes out where `input` comes in.
   /// Errors   throws ConfigError, with the reason alone, where it cannot take that.
-  virtual Extent output_of(const Extent& input) const = 0;
+  virtual FeatureShape output_of(const FeatureShape& input) const = 0;
 
   /// The logical size of all tensors of the layer that make() gives; none unless overridden. A
   /// Network refuses a layer with another number.
-  virtual double weights(const Extent& /*input*/) const { return 0; }
+  virtual double weights(const FeatureShape& /*input*/) const { return 0; }
 
   /// Layer::sums_over_batch() of that layer.
   virtual bool sums_over_batch() const { return false; }
 
   /// The layer in the precision that trains, and in that of gradient checks.
-  virtual std::unique_ptr<Layer<float>> make(const Extent& input) const = 0;
-  virtual std::unique_ptr<Layer<double>> make_double(const Extent& input) const = 0;
+  virtual std::unique_ptr<Layer<float>> make(const FeatureShape& input) const = 0;
+  virtual std::unique_ptr<Layer<double>> make_double(const FeatureShape& input) const = 0;
 };
 
 /// Every input to every output. Takes values that are no image.
@@ -126,10 +126,10 @@ using LayerSpec =
 /// What comes out of a layer.
 /// Errors   throws ConfigError, with the reason alone: it cannot take this input, or gives more
 ///          values than anybody can mean.
-Extent output_of(const LayerSpec& layer, const Extent& input);
+FeatureShape output_of(const LayerSpec& layer, const FeatureShape& input);
 
 /// Weights of the layer, running statistics among them; in double, so that no width overflows it.
-double weights_of(const LayerSpec& layer, const Extent& input);
+double weights_of(const LayerSpec& layer, const FeatureShape& input);
 
 /// Whether its training sums over the global batch, so that rows depend on each other.
 bool sums_over_batch(const LayerSpec& layer);
@@ -176,14 +176,14 @@ std::string literal_of(const FieldValue& value);
 
 /// One layer between its neighbours.
 struct LayerSize {
-  Extent input;
-  Extent output;
+  FeatureShape input;
+  FeatureShape output;
   double weights = 0;
 };
 
 /// Layers one after the other; the last is dense and gives the logits of the classes.
 struct NetworkShape {
-  Extent input;
+  FeatureShape input;
   std::vector<LayerSpec> layers;
   std::size_t features = 0;  ///< input.size()
   std::size_t classes = 0;
@@ -196,7 +196,7 @@ struct NetworkShape {
 
   /// `hidden` layers, then a dense one to the classes.
   /// Errors   throws ConfigError: a layer cannot take what comes from the one before it.
-  NetworkShape(const Extent& input, std::vector<LayerSpec> hidden, std::size_t classes);
+  NetworkShape(const FeatureShape& input, std::vector<LayerSpec> hidden, std::size_t classes);
 
   /// Whether the first constructor can make it.
   bool is_mlp() const;

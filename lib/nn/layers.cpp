@@ -10,7 +10,7 @@ namespace {
 /// Buffers and steps follow the kind, so the layer must be what its kind says.
 template <class Real>
 std::unique_ptr<Layer<Real>> as_said(std::unique_ptr<Layer<Real>> layer, const LayerKind& kind,
-                                     const Extent& input) {
+                                     const FeatureShape& input) {
   const auto refuse = [&](const std::string& problem) {
     throw std::invalid_argument("LayerKind '" + kind.name() + "': " + problem);
   };
@@ -29,7 +29,7 @@ std::unique_ptr<Layer<Real>> as_said(std::unique_ptr<Layer<Real>> layer, const L
 
 template <class Real>
 struct Make {
-  const Extent& input;
+  const FeatureShape& input;
 
   std::unique_ptr<Layer<Real>> operator()(const Dense& spec) const {
     return make_dense<Real>(spec, input);

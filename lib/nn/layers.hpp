@@ -37,16 +37,16 @@ std::vector<NumberedLayer<Real>> make_layers(const NetworkShape& shape);
 ///                all in double and then rounded
 // clang-format on
 template <class Real>
-std::unique_ptr<Layer<Real>> make_dense(const Dense& spec, const Extent& input);
+std::unique_ptr<Layer<Real>> make_dense(const Dense& spec, const FeatureShape& input);
 template <class Real>
-std::unique_ptr<Layer<Real>> make_convolution(const Convolution& spec, const Extent& input);
+std::unique_ptr<Layer<Real>> make_convolution(const Convolution& spec, const FeatureShape& input);
 template <class Real>
-std::unique_ptr<Layer<Real>> make_pool(const Pool& spec, const Extent& input);
+std::unique_ptr<Layer<Real>> make_pool(const Pool& spec, const FeatureShape& input);
 template <class Real>
-std::unique_ptr<Layer<Real>> make_dropout(const Dropout& spec, const Extent& input);
+std::unique_ptr<Layer<Real>> make_dropout(const Dropout& spec, const FeatureShape& input);
 template <class Real>
-std::unique_ptr<Layer<Real>> make_layer_norm(const Extent& input);
+std::unique_ptr<Layer<Real>> make_layer_norm(const FeatureShape& input);
 template <class Real>
-std::unique_ptr<Layer<Real>> make_batch_norm(const BatchNorm& spec, const Extent& input);
+std::unique_ptr<Layer<Real>> make_batch_norm(const BatchNorm& spec, const FeatureShape& input);
 
 }  // namespace lockstep::nn

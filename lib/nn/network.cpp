@@ -12,11 +12,11 @@ namespace {
 /// shape.
 template <class Real>
 void require_weights(const NetworkShape& shape, std::size_t number,
-                     const std::vector<Tensor>& tensors, const Products<Real>& products) {
+                     const std::vector<ParameterSpec>& tensors, const Products<Real>& products) {
   const std::string layer =
       "layer " + std::to_string(number + 1) + " (" + text_of(shape.layers[number]) + ")";
   std::size_t weights = 0;
-  for (const Tensor& tensor : tensors) {
+  for (const ParameterSpec& tensor : tensors) {
     weights += tensor.whole_size();
     const std::size_t stored = tensor.vector ? products.bias_size(tensor.size())
                                              : products.weight_size(tensor.rows, tensor.cols);
@@ -35,11 +35,11 @@ void require_weights(const NetworkShape& shape, std::size_t number,
 }  // namespace
 
 template <class Real>
-std::vector<Tensor> Network<Real>::place(const NetworkShape& shape,
-                                         std::vector<NumberedLayer<Real>> layers,
-                                         const Products<Real>& products,
-                                         std::vector<Placed>& placed) {
-  std::vector<Tensor> tensors;
+std::vector<ParameterSpec> Network<Real>::place(const NetworkShape& shape,
+                                                std::vector<NumberedLayer<Real>> layers,
+                                                const Products<Real>& products,
+                                                std::vector<Placed>& placed) {
+  std::vector<ParameterSpec> tensors;
   for (auto& [number, layer] : layers) {
     const std::size_t first = tensors.size();
     auto own = layer->tensors(std::to_string(number), products);
@@ -128,7 +128,7 @@ void Network<Real>::weight_gradients(Rows rows, std::size_t leaf, Range slice,
 void initialise(Network<float>& network, SeedPair seed) {
   auto& block = network.parameters();
   for (std::size_t i = 0; i < block.tensors().size(); ++i) {
-    const Tensor& tensor = block.tensors()[i];
+    const ParameterSpec& tensor = block.tensors()[i];
     std::vector<float> weights(tensor.whole_size(), tensor.start.value);
     if (tensor.start.fan_in > 0) {
       glorot_uniform(seed, tensor.start.fan_in, tensor.start.fan_out, weights);

@@ -136,9 +136,10 @@ class Network {
     std::size_t tensor = 0;
     bool trained = false;
   };
-  static std::vector<Tensor> place(const NetworkShape& shape,
-                                   std::vector<NumberedLayer<Real>> layers,
-                                   const Products<Real>& products, std::vector<Placed>& placed);
+  static std::vector<ParameterSpec> place(const NetworkShape& shape,
+                                          std::vector<NumberedLayer<Real>> layers,
+                                          const Products<Real>& products,
+                                          std::vector<Placed>& placed);
   Pass<Real> pass(std::size_t layer, Rows rows);
 
   NetworkShape shape_;

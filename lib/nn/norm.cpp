@@ -13,7 +13,7 @@ enum TensorOrder : std::size_t { gain, bias, running_mean, running_variance };
 template <class Real>
 class BatchNormLayer final : public Layer<Real> {
  public:
-  BatchNormLayer(const BatchNorm& spec, const Extent& input)
+  BatchNormLayer(const BatchNorm& spec, const FeatureShape& input)
       : Layer<Real>(input.size(), input.size()),
         channels_(input.channels),
         positions_(input.positions()),
@@ -26,8 +26,8 @@ class BatchNormLayer final : public Layer<Real> {
 
   bool sums_over_batch() const noexcept override { return true; }
 
-  std::vector<Tensor> tensors(const std::string& prefix,
-                              const Products<Real>& products) const override {
+  std::vector<ParameterSpec> tensors(const std::string& prefix,
+                                     const Products<Real>& products) const override {
     const std::size_t stored = products.bias_size(channels_);
     return {{prefix + ".gain", 1, channels_, true, stored, 0, Start::ones()},
             {prefix + ".bias", 1, channels_, true, stored},
@@ -185,12 +185,12 @@ class BatchNormLayer final : public Layer<Real> {
 }  // namespace
 
 template <class Real>
-std::unique_ptr<Layer<Real>> make_batch_norm(const BatchNorm& spec, const Extent& input) {
+std::unique_ptr<Layer<Real>> make_batch_norm(const BatchNorm& spec, const FeatureShape& input) {
   return std::make_unique<BatchNormLayer<Real>>(spec, input);
 }
 
-template std::unique_ptr<Layer<float>> make_batch_norm(const BatchNorm&, const Extent&);
-template std::unique_ptr<Layer<double>> make_batch_norm(const BatchNorm&, const Extent&);
+template std::unique_ptr<Layer<float>> make_batch_norm(const BatchNorm&, const FeatureShape&);
+template std::unique_ptr<Layer<double>> make_batch_norm(const BatchNorm&, const FeatureShape&);
 
 namespace {
 
@@ -218,11 +218,11 @@ Statistics<Real> statistics(std::span<const Real> x) {
 template <class Real>
 class LayerNormLayer final : public Layer<Real> {
  public:
-  explicit LayerNormLayer(const Extent& input)
+  explicit LayerNormLayer(const FeatureShape& input)
       : Layer<Real>(input.size(), input.size()), channels_(input.channels) {}
 
-  std::vector<Tensor> tensors(const std::string& prefix,
-                              const Products<Real>& products) const override {
+  std::vector<ParameterSpec> tensors(const std::string& prefix,
+                                     const Products<Real>& products) const override {
     const std::size_t stored = products.bias_size(channels_);
     return {{prefix + ".gain", 1, channels_, true, stored, 0, Start::ones()},
             {prefix + ".bias", 1, channels_, true, stored}};
@@ -297,11 +297,11 @@ class LayerNormLayer final : public Layer<Real> {
 }  // namespace
 
 template <class Real>
-std::unique_ptr<Layer<Real>> make_layer_norm(const Extent& input) {
+std::unique_ptr<Layer<Real>> make_layer_norm(const FeatureShape& input) {
   return std::make_unique<LayerNormLayer<Real>>(input);
 }
 
-template std::unique_ptr<Layer<float>> make_layer_norm(const Extent&);
-template std::unique_ptr<Layer<double>> make_layer_norm(const Extent&);
+template std::unique_ptr<Layer<float>> make_layer_norm(const FeatureShape&);
+template std::unique_ptr<Layer<double>> make_layer_norm(const FeatureShape&);
 
 }  // namespace lockstep::nn

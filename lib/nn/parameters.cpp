@@ -14,9 +14,9 @@ std::size_t rounded_up(std::size_t count, std::size_t unit) {
 }
 
 /// Sets the offsets; returns the length of a block.
-std::size_t lay_out(std::vector<Tensor>& tensors, std::size_t slices) {
+std::size_t lay_out(std::vector<ParameterSpec>& tensors, std::size_t slices) {
   std::size_t at = 0;
-  for (Tensor& tensor : tensors) {
+  for (ParameterSpec& tensor : tensors) {
     tensor.offset = at;
     at += rounded_up(tensor.stored, line);
   }
@@ -26,8 +26,9 @@ std::size_t lay_out(std::vector<Tensor>& tensors, std::size_t slices) {
 }  // namespace
 
 template <class Real>
-ParameterBlock<Real>::ParameterBlock(std::vector<Tensor> tensors, const Products<Real>& products,
-                                     std::size_t slices, std::pmr::memory_resource& memory)
+ParameterBlock<Real>::ParameterBlock(std::vector<ParameterSpec> tensors,
+                                     const Products<Real>& products, std::size_t slices,
+                                     std::pmr::memory_resource& memory)
     : tensors_(std::move(tensors)),
       products_(products),
       values_(lay_out(tensors_, slices), memory),
@@ -36,7 +37,7 @@ ParameterBlock<Real>::ParameterBlock(std::vector<Tensor> tensors, const Products
 template <class Real>
 std::size_t ParameterBlock<Real>::parameters() const noexcept {
   return std::transform_reduce(tensors_.begin(), tensors_.end(), std::size_t{0}, std::plus<>(),
-                               [](const Tensor& tensor) { return tensor.size(); });
+                               [](const ParameterSpec& tensor) { return tensor.size(); });
 }
 
 template <class Real>
@@ -52,7 +53,7 @@ std::vector<Real> ParameterBlock<Real>::logical_gradient(std::size_t tensor) con
 template <class Real>
 std::vector<Real> ParameterBlock<Real>::logical(std::span<const Real> block,
                                                 std::size_t tensor) const {
-  const Tensor& t = tensors_[tensor];
+  const ParameterSpec& t = tensors_[tensor];
   const auto stored = view(block, tensor);
   std::vector<Real> result(t.size());
   if (t.vector) {
@@ -65,7 +66,7 @@ std::vector<Real> ParameterBlock<Real>::logical(std::span<const Real> block,
 
 template <class Real>
 void ParameterBlock<Real>::set_logical_value(std::size_t tensor, std::span<const Real> logical) {
-  const Tensor& t = tensors_[tensor];
+  const ParameterSpec& t = tensors_[tensor];
   if (t.vector) {
     std::copy(logical.begin(), logical.end(), value(tensor).begin());
   } else {
@@ -75,7 +76,7 @@ void ParameterBlock<Real>::set_logical_value(std::size_t tensor, std::span<const
 
 template <class Real>
 void ParameterBlock<Real>::set_from_whole(std::size_t tensor, std::span<const Real> whole) {
-  const Tensor& t = tensors_[tensor];
+  const ParameterSpec& t = tensors_[tensor];
   if (!t.cut) return set_logical_value(tensor, whole);
   std::vector<Real> part;
   part.reserve(t.size());
@@ -86,7 +87,7 @@ void ParameterBlock<Real>::set_from_whole(std::size_t tensor, std::span<const Re
   set_logical_value(tensor, part);
 }
 
-void WeightsHash::add(const Tensor& tensor, std::span<const float> values) {
+void WeightsHash::add(const ParameterSpec& tensor, std::span<const float> values) {
   hash_.add(tensor.name);
   hash_.add(std::uint64_t{tensor.whole_rows()});
   hash_.add(std::uint64_t{tensor.whole_cols()});

@@ -34,7 +34,7 @@ struct Cut {
 };
 
 /// A named weight: logically a matrix [rows, cols], or a vector [cols] where `vector` is set.
-struct Tensor {
+struct ParameterSpec {
   std::string name;  ///< "0.weight"
   std::size_t rows = 1;
   std::size_t cols = 0;
@@ -63,10 +63,10 @@ class ParameterBlock {
   /// are as long as `slices` equal slices of whole cache lines. `products` and `memory` must
   /// outlive the block.
   /// Errors   throws std::bad_alloc.
-  ParameterBlock(std::vector<Tensor> tensors, const Products<Real>& products, std::size_t slices,
-                 std::pmr::memory_resource& memory);
+  ParameterBlock(std::vector<ParameterSpec> tensors, const Products<Real>& products,
+                 std::size_t slices, std::pmr::memory_resource& memory);
 
-  const std::vector<Tensor>& tensors() const noexcept { return tensors_; }
+  const std::vector<ParameterSpec>& tensors() const noexcept { return tensors_; }
 
   /// Number of weights, without padding.
   std::size_t parameters() const noexcept;
@@ -98,7 +98,7 @@ class ParameterBlock {
   }
   std::vector<Real> logical(std::span<const Real> block, std::size_t tensor) const;
 
-  std::vector<Tensor> tensors_;
+  std::vector<ParameterSpec> tensors_;
   const Products<Real>& products_;
   AlignedBuffer<Real> values_;
   AlignedBuffer<Real> gradients_;
@@ -108,7 +108,7 @@ class ParameterBlock {
 class WeightsHash {
  public:
   /// `values`: the whole tensor, row-major.
-  void add(const Tensor& tensor, std::span<const float> values);
+  void add(const ParameterSpec& tensor, std::span<const float> values);
   std::uint64_t value() const { return hash_.value(); }
 
  private:

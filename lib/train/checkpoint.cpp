@@ -18,6 +18,7 @@
 #include "lib/base/errors.hpp"
 #include "lib/base/files.hpp"
 #include "lib/base/hash.hpp"
+#include "lib/base/range.hpp"
 #include "lib/nn/layer_spec.hpp"
 #include "lib/train/json_fields.hpp"
 
@@ -31,7 +32,7 @@ std::string safetensors_header(const nn::ParameterBlock<float>& block) {
   ordered_json header;
   header["__metadata__"] = {{"format", "lockstep"}};
   std::size_t at = 0;
-  for (const nn::Tensor& tensor : block.tensors()) {
+  for (const nn::ParameterSpec& tensor : block.tensors()) {
     const std::size_t end = at + tensor.size() * sizeof(float);
     ordered_json shape = ordered_json::array();
     if (!tensor.vector) shape.push_back(tensor.rows);
@@ -72,10 +73,10 @@ ordered_json shape_json(const nn::NetworkShape& shape) {
     layers.push_back(std::move(fields));
   }
   const auto& input = shape.input;
-  const auto extent = input.image
-                          ? std::vector<std::size_t>{input.rows, input.columns, input.channels}
-                          : std::vector<std::size_t>{input.size()};
-  return {{"model", "layers"}, {"input", extent}, {"layers", std::move(layers)}};
+  const auto lengths = input.image
+                           ? std::vector<std::size_t>{input.rows, input.columns, input.channels}
+                           : std::vector<std::size_t>{input.size()};
+  return {{"model", "layers"}, {"input", lengths}, {"layers", std::move(layers)}};
 }
 
 /// A name that means this loss and no other to who reads it.
@@ -99,7 +100,7 @@ std::string description(const nn::Network<float>& network, const CheckpointInfo&
 }
 
 void require_whole(const nn::ParameterBlock<float>& block) {
-  for (const nn::Tensor& tensor : block.tensors()) {
+  for (const nn::ParameterSpec& tensor : block.tensors()) {
     if (!tensor.cut) continue;
     throw std::invalid_argument("save_checkpoint: tensor " + tensor.name +
                                 " is a part of one that ranks share: save whole_network()");
@@ -203,12 +204,6 @@ std::uint64_t hash_in(const ordered_json& json, const JsonPlace& place) {
   return hash;
 }
 
-/// Bytes [begin, end) behind the header.
-struct Extent {
-  std::uint64_t begin = 0;
-  std::uint64_t end = 0;
-};
-
 /// A model.safetensors whose header was read and checked against the file's size.
 struct OpenModel {
   RegularFile file;
@@ -233,7 +228,7 @@ struct OpenModel {
   std::uint64_t data_bytes() const { return file.size() - data_begin; }
 };
 
-std::vector<std::uint64_t> shape_of(const nn::Tensor& tensor) {
+std::vector<std::uint64_t> shape_of(const nn::ParameterSpec& tensor) {
   if (tensor.vector) return {tensor.whole_cols()};
   return {tensor.whole_rows(), tensor.whole_cols()};
 }
@@ -244,8 +239,8 @@ std::string shape_text(const std::vector<std::uint64_t>& shape) {
   return "[" + text + "]";
 }
 
-/// Where the tensor stands, once it is what the network needs.
-Extent extent_of(const OpenModel& model, const nn::Tensor& tensor) {
+/// The tensor's bytes behind the header. Throws if type, shape or size are not the network's.
+Range bytes_of(const OpenModel& model, const nn::ParameterSpec& tensor) {
   const JsonPlace place = {model.file.path(), 1, remedy};
   const auto fail_here = [&](const std::string& reason) {
     fail(place, "tensor " + tensor.name + " " + reason);
@@ -272,15 +267,15 @@ Extent extent_of(const OpenModel& model, const nn::Tensor& tensor) {
 }
 
 /// Sizes are right already, so covering the file from end to end leaves neither gap nor overlap.
-void require_cover(const OpenModel& model, std::vector<Extent> extents) {
-  std::sort(extents.begin(), extents.end(),
-            [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
+void require_cover(const OpenModel& model, std::vector<Range> ranges) {
+  std::sort(ranges.begin(), ranges.end(),
+            [](const Range& a, const Range& b) { return a.begin < b.begin; });
   std::uint64_t at = 0;
-  for (const Extent& extent : extents) {
-    if (extent.begin != at) {
+  for (const Range& range : ranges) {
+    if (range.begin != at) {
       fail_at(model.file.path(), model.data_begin + at, "tensors leave a gap here, or overlap");
     }
-    at = extent.end;
+    at = range.end;
   }
   if (at != model.data_bytes()) {
     fail_at(model.file.path(), model.data_begin + at,
@@ -288,19 +283,21 @@ void require_cover(const OpenModel& model, std::vector<Extent> extents) {
   }
 }
 
-std::vector<Extent> extents_of(const OpenModel& model, const std::vector<nn::Tensor>& tensors) {
-  std::vector<Extent> extents;
-  extents.reserve(tensors.size());
-  for (const nn::Tensor& tensor : tensors) extents.push_back(extent_of(model, tensor));
+std::vector<Range> all_bytes_of(const OpenModel& model,
+                                const std::vector<nn::ParameterSpec>& tensors) {
+  std::vector<Range> ranges;
+  ranges.reserve(tensors.size());
+  for (const nn::ParameterSpec& tensor : tensors) ranges.push_back(bytes_of(model, tensor));
   for (const auto& [name, entry] : model.header.items()) {
-    const bool known = std::any_of(tensors.begin(), tensors.end(),
-                                   [&](const nn::Tensor& tensor) { return tensor.name == name; });
+    const bool known =
+        std::any_of(tensors.begin(), tensors.end(),
+                    [&](const nn::ParameterSpec& tensor) { return tensor.name == name; });
     if (!known) {
       fail({model.file.path(), 1, remedy}, "tensor " + name + " has no place in this network");
     }
   }
-  require_cover(model, extents);
-  return extents;
+  require_cover(model, ranges);
+  return ranges;
 }
 
 }  // namespace
@@ -341,12 +338,12 @@ SavedNetwork read_description(const std::filesystem::path& folder, const nn::Lay
 void read_weights(const SavedNetwork& saved, nn::Network<float>& network) {
   const OpenModel model(saved.folder / "model.safetensors");
   auto& block = network.parameters();
-  const auto extents = extents_of(model, block.tensors());
+  const auto ranges = all_bytes_of(model, block.tensors());
   nn::WeightsHash weights_hash;
-  for (std::size_t i = 0; i < extents.size(); ++i) {
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
     std::vector<float> weights(block.tensors()[i].whole_size());
     const auto bytes = std::as_writable_bytes(std::span(weights));
-    model.file.read_at(model.data_begin + extents[i].begin,
+    model.file.read_at(model.data_begin + ranges[i].begin,
                        {reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()});
     block.set_from_whole(i, weights);
     weights_hash.add(block.tensors()[i], weights);
@@ -382,7 +379,7 @@ nn::NetworkShape mlp_in(const ordered_json& json, const JsonPlace& place) {
   return {widths.front(), {widths.begin() + 1, widths.end() - 1}, widths.back()};
 }
 
-nn::Extent input_in(const ordered_json& json, const JsonPlace& place) {
+nn::FeatureShape input_in(const ordered_json& json, const JsonPlace& place) {
   const auto sides = counts_in(json, "input", place);
   const bool usable = (sides.size() == 1 || sides.size() == 3) &&
                       std::all_of(sides.begin(), sides.end(),
@@ -414,7 +411,7 @@ nn::NetworkShape list_in(const ordered_json& json, const JsonPlace& place,
                          const nn::LayerKinds& kinds) {
   const ordered_json& list = field(json, "layers", place);
   if (!list.is_array() || list.empty()) fail(place, "'layers' is no list of layers");
-  const nn::Extent input = input_in(json, place);
+  const nn::FeatureShape input = input_in(json, place);
   try {
     std::vector<nn::LayerSpec> layers;
     for (const auto& layer : list) layers.push_back(layer_in(layer, place, kinds));

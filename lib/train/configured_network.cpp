@@ -6,7 +6,7 @@ namespace lockstep::train {
 namespace {
 
 /// {rows, columns} and {rows, columns, channels} are images.
-nn::Extent input_of(const std::vector<std::uint64_t>& shape) {
+nn::FeatureShape input_of(const std::vector<std::uint64_t>& shape) {
   std::size_t size = 1;
   for (const auto dimension : shape) size *= dimension;
   if (shape.size() == 2) return {shape[0], shape[1], 1, true};
@@ -34,7 +34,7 @@ void require_one_model(const RunConfig& config) {
 
 nn::NetworkShape network_of(const RunConfig& config, const std::vector<std::uint64_t>& shape) {
   require_one_model(config);
-  const nn::Extent input = input_of(shape);
+  const nn::FeatureShape input = input_of(shape);
   if (config.model == "mlp") {
     return {input.size(), {config.layers.begin(), config.layers.end()}, config.classes};
   }

@@ -51,7 +51,7 @@ void Sentinel::check(std::uint64_t step, Step& update) {
 void Sentinel::report(std::uint64_t step, Range part) {
   comm::KeyValues tensors;
   const auto& block = network_.parameters();
-  for (const nn::Tensor& tensor : block.tensors()) {
+  for (const nn::ParameterSpec& tensor : block.tensors()) {
     const std::size_t first = std::max(part.begin, tensor.offset);
     const std::size_t last = std::min(part.end, tensor.offset + tensor.stored);
     if (first >= last) continue;

@@ -53,14 +53,14 @@ class ShardedDense final : public nn::Layer<Real> {
 
   Activation activation() const noexcept override { return activation_; }
 
-  std::vector<nn::Tensor> tensors(const std::string& prefix,
-                                  const Products<Real>& products) const override {
+  std::vector<nn::ParameterSpec> tensors(const std::string& prefix,
+                                         const Products<Real>& products) const override {
     const bool keeps_bias = sharding_ != Sharding::rows || first();
-    nn::Tensor weight = {prefix + ".weight", in_.size(), out_.size()};
+    nn::ParameterSpec weight = {prefix + ".weight", in_.size(), out_.size()};
     weight.stored = products.weight_size(in_.size(), out_.size());
     weight.start = nn::Start::glorot(whole_inputs_, whole_outputs_);
     weight.cut = {whole_inputs_, whole_outputs_, in_.begin, out_.begin};
-    nn::Tensor bias = {prefix + ".bias", 1, keeps_bias ? out_.size() : 0, true};
+    nn::ParameterSpec bias = {prefix + ".bias", 1, keeps_bias ? out_.size() : 0, true};
     bias.stored = products.bias_size(bias.cols);
     bias.cut = {1, whole_outputs_, 0, out_.begin};
     return {weight, bias};
@@ -317,7 +317,7 @@ void Groups::fail_together(const std::function<void()>& work) const {
 // one's.
 std::vector<float> whole_tensor(const nn::ParameterBlock<float>& block, std::size_t index,
                                 const Groups& groups) {
-  const nn::Tensor& tensor = block.tensors()[index];
+  const nn::ParameterSpec& tensor = block.tensors()[index];
   std::vector<float> part = block.logical_value(index);
   if (groups.model == nullptr || !tensor.cut) return part;
   std::vector<float> whole(tensor.whole_size());

@@ -71,7 +71,7 @@ std::unique_ptr<Mesh> make_mesh(comm::Communicator& ranks, const MeshSizes& size
 ///   others    convolution, pooling and the like are computed by every rank alike.
 ///
 /// With strict products every output, gradient and weight has the bits of the layer that is not
-/// shared out, for any number of ranks in `model`. Each rank keeps the parts that Tensor::cut names;
+/// shared out, for any number of ranks in `model`. Each rank keeps the parts that ParameterSpec::cut names;
 /// the bias of rows stands on the first rank alone.
 /// Moves    for each row of the batch the y of rows and, on the way back, the dx of columns: from
 ///          neighbour to neighbour, then from the last to all. A y that is gathered moves once.

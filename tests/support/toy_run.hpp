@@ -72,7 +72,7 @@ inline ToyResult train_toy(comm::Communicator& all, const ToyRun& run,
   const data::Plan test_plan = train::evaluation_plan(test.records(), comm.size());
   const nn::NetworkShape shape =
       run.layers.empty() ? nn::NetworkShape(features, run.hidden, classes)
-                         : nn::NetworkShape(nn::Extent{3, 4, 1, true}, run.layers, classes);
+                         : nn::NetworkShape(nn::FeatureShape{3, 4, 1, true}, run.layers, classes);
   const optim::AdamOptions adam = {.learning_rate = static_cast<double>(run.learning_rate)};
   const train::CanonicalOptions options = {adam, &plan, run.audit_every};
   const auto exchange = train::chosen_exchange(run.exchange, options, shape);

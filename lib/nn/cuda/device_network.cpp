@@ -44,7 +44,7 @@ DeviceNetwork::DeviceNetwork(Network<float>& host, std::size_t rows, DeviceProdu
 
 Range DeviceNetwork::slice(std::size_t i) const noexcept {
   const auto& tensors = host_.parameters().tensors();
-  const Tensor& last = tensors[dense_[i].tensor + 1];
+  const ParameterSpec& last = tensors[dense_[i].tensor + 1];
   return {tensors[dense_[i].tensor].offset, last.offset + last.stored};
 }
 
@@ -73,7 +73,7 @@ Matrix<float> DeviceNetwork::gradient(std::size_t i, Rows rows) const noexcept {
 }
 
 std::span<float> DeviceNetwork::tensor(std::span<float> block, std::size_t index) const noexcept {
-  const Tensor& tensor = host_.parameters().tensors()[index];
+  const ParameterSpec& tensor = host_.parameters().tensors()[index];
   return block.subspan(tensor.offset, tensor.stored);
 }
 

@@ -12,7 +12,7 @@ using namespace lockstep::nn;
 namespace {
 
 constexpr std::size_t rows = 7;
-const NetworkShape shape(Extent{3, 2, 2, true}, {BatchNorm{0.75}, Flatten{}}, 2);
+const NetworkShape shape(FeatureShape{3, 2, 2, true}, {BatchNorm{0.75}, Flatten{}}, 2);
 
 struct Replica {
   std::unique_ptr<Products<float>> products = make_strict_products(Simd::automatic);

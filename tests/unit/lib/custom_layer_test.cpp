@@ -25,8 +25,8 @@ class Scale final : public Layer<Real> {
         factor_(static_cast<Real>(factor)),
         wrong_(static_cast<Real>(wrong)) {}
 
-  std::vector<nn::Tensor> tensors(const std::string& prefix,
-                                  const Products<Real>& products) const override {
+  std::vector<nn::ParameterSpec> tensors(const std::string& prefix,
+                                         const Products<Real>& products) const override {
     return {{prefix + ".scale", 1, 1, true, products.bias_size(1), 0, Start::ones()}};
   }
   void forward(const Pass<Real>& pass, Matrix<const Real> x, Matrix<Real> y) override {
@@ -64,15 +64,15 @@ class ScaleKind final : public LayerKind {
   std::string name() const override { return "scale"; }
   Fields fields() const override { return {{"factor", factor_}}; }
   std::string text() const override { return "scale " + literal_of(factor_); }
-  Extent output_of(const Extent& input) const override {
+  FeatureShape output_of(const FeatureShape& input) const override {
     if (input.image) throw ConfigError("scale takes no images", "place it behind flatten");
     return input;
   }
-  double weights(const Extent&) const override { return 1; }
-  std::unique_ptr<Layer<float>> make(const Extent& input) const override {
+  double weights(const FeatureShape&) const override { return 1; }
+  std::unique_ptr<Layer<float>> make(const FeatureShape& input) const override {
     return std::make_unique<Scale<float>>(input.size(), factor_, wrong_);
   }
-  std::unique_ptr<Layer<double>> make_double(const Extent& input) const override {
+  std::unique_ptr<Layer<double>> make_double(const FeatureShape& input) const override {
     return std::make_unique<Scale<double>>(input.size(), factor_, wrong_);
   }
 
@@ -101,7 +101,7 @@ TEST_CASE("a layer of one's own has its place in shapes", "[nn][custom]") {
   CHECK(shape.text() == "5, dense 4, scale 0.5, dense 3, dense 2");
   CHECK(shape.parameters() == 24 + 1 + 15 + 8);
   CHECK_FALSE(shape.is_mlp());
-  CHECK_THROWS_WITH(NetworkShape(Extent{2, 2, 1, true}, {scale(1)}, 2),
+  CHECK_THROWS_WITH(NetworkShape(FeatureShape{2, 2, 1, true}, {scale(1)}, 2),
                     Contains("layer 1 (scale 1.0): scale takes no images"));
 }
 
@@ -117,13 +117,13 @@ class Wrong final : public LayerKind {
   bool makes = true;
 
   std::string name() const override { return called; }
-  Extent output_of(const Extent& input) const override { return input; }
-  double weights(const Extent&) const override { return said_weights; }
+  FeatureShape output_of(const FeatureShape& input) const override { return input; }
+  double weights(const FeatureShape&) const override { return said_weights; }
   bool sums_over_batch() const override { return said_sums; }
-  std::unique_ptr<Layer<float>> make(const Extent&) const override {
+  std::unique_ptr<Layer<float>> make(const FeatureShape&) const override {
     return makes ? std::make_unique<Scale<float>>(made_width, 1, 1) : nullptr;
   }
-  std::unique_ptr<Layer<double>> make_double(const Extent&) const override { return nullptr; }
+  std::unique_ptr<Layer<double>> make_double(const FeatureShape&) const override { return nullptr; }
 };
 
 /// What is said of a network with such a layer behind 4 values.
@@ -141,8 +141,8 @@ std::string said_of(const std::shared_ptr<const LayerKind>& kind) {
 class Unpadded final : public Layer<float> {
  public:
   Unpadded() : Layer<float>(4, 4) {}
-  std::vector<nn::Tensor> tensors(const std::string& prefix,
-                                  const Products<float>&) const override {
+  std::vector<nn::ParameterSpec> tensors(const std::string& prefix,
+                                         const Products<float>&) const override {
     return {{prefix + ".bias", 1, 4, true}};
   }
   void forward(const Pass<float>&, Matrix<const float>, Matrix<float>) override {}

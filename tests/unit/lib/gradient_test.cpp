@@ -15,7 +15,7 @@ namespace {
 
 constexpr TrainingRows training = {5, 1000};  // any step, the same for all: masks do not move
 
-constexpr Extent image = {6, 7, 2, true};
+constexpr FeatureShape image = {6, 7, 2, true};
 
 std::vector<NetworkShape> layer_shapes() {
   const Pool max = {Pooling::max, 2};
@@ -29,7 +29,7 @@ std::vector<NetworkShape> layer_shapes() {
           {image, {same, LayerNorm{}, Dropout{0.4}, Flatten{}, LayerNorm{}}, 3},
           {image, {BatchNorm{}, same, BatchNorm{}, max, Flatten{}, Dense{4}, BatchNorm{}}, 3},
           {flat(6), {Dense{5}, Dropout{0.5}, Dense{4, Activation::identity}, LayerNorm{}}, 3},
-          {Extent{16, 16, 1, true}, lenet_layers(), 10}};
+          {FeatureShape{16, 16, 1, true}, lenet_layers(), 10}};
 }
 
 struct Problem {
