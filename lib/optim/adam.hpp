@@ -51,7 +51,8 @@ class Adam {
 
   /// One step. `examples` is the number of examples that `gradient_sums` runs over, at least 1.
   ///
-  /// Returns false where a gradient is not finite; the weights are then of no use.
+  /// Returns false where a second moment is not finite: a gradient was not, or its square was too
+  /// large for float32 (beyond 1.8e19), and the weight could never move again.
   /// Errors   throws std::invalid_argument where the spans are not of the constructor's length.
   bool update(std::span<float> values, std::span<const float> gradient_sums,
               std::uint64_t examples);

@@ -17,7 +17,8 @@ HWY_INLINE V without_dust(D d, V value, float least) {
   return hn::IfThenZeroElse(hn::Lt(hn::Abs(value), hn::Set(d, least)), value);
 }
 
-/// Lanes(d) weights from `i` on. Returns all-ones where the gradient is finite.
+/// Lanes(d) weights from `i` on. Returns all-ones where the second moment is finite, which it is
+/// for no gradient that is not finite, nor for one whose square overflows.
 template <class D>
 HWY_INLINE hn::Mask<D> update_at(D d, const AdamFactors& f, const AdamRanges& s, std::size_t i) {
   const auto constant = [d](float value) { return hn::Set(d, value); };
@@ -31,11 +32,12 @@ HWY_INLINE hn::Mask<D> update_at(D d, const AdamFactors& f, const AdamRanges& s,
   const auto kept_v = without_dust(d, v, least_second_moment);
   hn::StoreU(kept_m, d, s.first + i);
   hn::StoreU(kept_v, d, s.second + i);
-  const auto root = hn::Sqrt(hn::Mul(kept_v, constant(f.inverse_correction2)));
+  const auto corrected_v = hn::Mul(kept_v, constant(f.inverse_correction2));
+  const auto root = hn::Sqrt(corrected_v);
   const auto step =
       hn::Div(hn::Mul(kept_m, constant(f.corrected_rate)), hn::Add(root, constant(f.epsilon)));
   hn::StoreU(hn::Sub(hn::LoadU(d, s.values + i), step), d, s.values + i);
-  return hn::IsFinite(mean);
+  return hn::IsFinite(corrected_v);
 }
 
 bool adam(const AdamFactors& factors, const AdamRanges& ranges) {

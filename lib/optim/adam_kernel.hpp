@@ -40,7 +40,7 @@ struct AdamRanges {
   std::size_t count;
 };
 
-/// The formula of adam.hpp. False where a gradient is not finite.
+/// The formula of adam.hpp. False where a second moment is not finite.
 bool adam_kernel(const AdamFactors& factors, const AdamRanges& ranges);
 
 }  // namespace lockstep::optim

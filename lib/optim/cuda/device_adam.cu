@@ -34,16 +34,17 @@ __device__ float4 sum_parts(const DeviceAdamSlice& s, std::size_t at) {
 /// Zero instead of what is nearer to zero than `least`.
 __device__ float without_dust(float value, float least) { return fabsf(value) < least ? 0 : value; }
 
-/// adam_kernel.cpp's update of one weight. Returns whether its gradient is finite.
+/// adam_kernel.cpp's update of one weight. Returns whether its second moment is finite.
 __device__ bool update(const optim::AdamFactors& f, float sum, float& value, float& first,
                        float& second) {
   const float mean = sum * f.inverse_examples;
   const float g = without_dust(mean, optim::least_gradient);
   first = without_dust(f.beta1 * first + f.rest1 * g, optim::least_first_moment);
   second = without_dust(f.beta2 * second + f.rest2 * (g * g), optim::least_second_moment);
-  const float root = sqrtf(second * f.inverse_correction2);
+  const float corrected_second = second * f.inverse_correction2;
+  const float root = sqrtf(corrected_second);
   value = value - first * f.corrected_rate / (root + f.epsilon);
-  return fabsf(mean) <= std::numeric_limits<float>::max();
+  return fabsf(corrected_second) <= std::numeric_limits<float>::max();
 }
 
 __global__ void sum_and_update_fours(DeviceAdamSlice s) {

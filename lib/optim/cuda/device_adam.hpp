@@ -26,7 +26,7 @@ struct DeviceAdamSlice {
 
   /// Of the step: read when the kernel runs, so that a recorded one runs on.
   const optim::AdamFactors* factors = nullptr;
-  /// Set to 1 where a gradient is not finite, else left alone.
+  /// Set to 1 where a second moment is not finite, else left alone.
   int* not_finite = nullptr;
 };
 

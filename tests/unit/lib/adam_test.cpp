@@ -118,6 +118,18 @@ TEST_CASE("a gradient that is not finite is reported", "[adam]") {
   CHECK_FALSE(adam.update(w, sums, 1));
 }
 
+TEST_CASE("a gradient whose square is not finite is reported", "[adam]") {
+  const std::size_t place = GENERATE(0, 15, 63, 64, 69);
+  std::vector<float> sums(70, 1.0F);
+  std::vector<float> w(70);
+  Adam adam(70, {});
+  sums[place] = 1.8e19F;  // the largest whose square is a float32 is 1.84e19
+  CHECK(adam.update(w, sums, 1));
+  sums[place] = 1.9e19F;
+  CHECK_FALSE(adam.update(w, sums, 1));
+  CHECK_FALSE(adam.update(w, std::vector<float>(70, 1.0F), 1));  // the moment stays infinite
+}
+
 TEST_CASE("what is next to nothing becomes zero and stays there", "[adam]") {
   std::vector<float> w(20, 0.0F);
   Adam adam(20, {});
