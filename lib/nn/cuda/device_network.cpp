@@ -31,7 +31,7 @@ DeviceNetwork::DeviceNetwork(Network<float>& host, std::size_t rows, DeviceProdu
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     if (std::holds_alternative<Flatten>(shape().layers[i])) continue;
     const auto* dense = std::get_if<Dense>(&shape().layers[i]);
-    if (dense == nullptr) refuse_layer(i);
+    if (dense == nullptr) refuse_layer(i + 1);
     const std::size_t inputs = sizes[i].input.size();
     dense_.push_back({inputs, dense->width, dense->activation, 2 * dense_.size()});
     products_.reserve(inputs, dense->width);

@@ -110,7 +110,7 @@ TEST_CASE("device: what has no device code is refused", "[device][train]") {
   };
   ToyRun run{.layers = {nn::Dropout{0.5}, nn::Flatten{}, nn::Dense{5}}, .epochs = 1};
   run.device = on_device(DeviceExchange::automatic);
-  REQUIRE_THAT(message(run), Catch::Contains("layer 0 is not dense"));
+  REQUIRE_THAT(message(run), Catch::Contains("layer 1 is not dense"));
   run.layers = {};
   run.loss = nn::built_in_loss<float>("mean squared error");
   REQUIRE(run.loss != nullptr);
