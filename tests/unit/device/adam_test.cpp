@@ -144,9 +144,8 @@ TEST_CASE("device: a recorded update takes the factors of the step in which it r
 }
 
 TEST_CASE("device: an update tells of gradients that are not finite", "[device]") {
-  for (const float bad :
-       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), 3e38F,
-        4e19F}) {
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(),
+                          std::numeric_limits<float>::infinity(), 3e38F, 4e19F}) {
     Range slice = make_slice(64, parts_of(2, 2));
     const std::size_t at = 37;
     for (const std::size_t offset : slice.offsets) slice.parts[offset + at] = bad;
