@@ -1,7 +1,6 @@
 #include "apps/bench_data.hpp"
 
 #include <spdlog/fmt/fmt.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <chrono>
@@ -16,6 +15,7 @@
 #include "data/source.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/base/text.hpp"
+#include "lib/launch/launch.hpp"
 
 namespace lockstep::apps {
 namespace {
@@ -61,7 +61,7 @@ Bench make_bench(const train::RunConfig& config, comm::Communicator& comm) {
                                   static_cast<std::uint64_t>(comm.size()));
   });
   if (!bench.planned->warning.empty() && comm.rank() == 0) {
-    spdlog::warn("{}", bench.planned->warning);
+    launch::print_warning(bench.planned->warning);
   }
   return bench;
 }

@@ -159,6 +159,42 @@ std::string help_text(const Syntax& syntax) { return options_of(syntax).help({""
 
 namespace {
 
+/// "rebatch=ceil" -> "--rebatch ceil"; nothing for words that are no option.
+std::optional<std::string> flag_of(const std::string& option) {
+  const auto equals = option.find('=');
+  std::string name = option.substr(0, equals);
+  if (option.find(' ') != std::string::npos || name.find('-') != std::string::npos) {
+    return std::nullopt;
+  }
+  std::replace(name.begin(), name.end(), '_', '-');
+  const auto& all = train::settings();
+  const bool setting =
+      std::any_of(all.begin(), all.end(), [&](const auto& one) { return one.name == name; });
+  if (!setting && name != "files") return std::nullopt;  // files: of `generate` and `convert`
+  std::string flag = "--" + name;
+  const std::string value = equals == std::string::npos ? "" : option.substr(equals + 1);
+  if (!value.empty() && value != "true") flag += " " + value;
+  return flag;
+}
+
+}  // namespace
+
+std::string with_flags(const std::string& message) {
+  std::string text;
+  std::size_t at = 0;
+  while (true) {
+    const auto open = message.find('`', at);
+    const auto close = open == std::string::npos ? open : message.find('`', open + 1);
+    if (close == std::string::npos) return text + message.substr(at);
+    const auto flag = flag_of(message.substr(open + 1, close - open - 1));
+    text += message.substr(at, open - at);
+    text += flag ? *flag : message.substr(open, close + 1 - open);
+    at = close + 1;
+  }
+}
+
+namespace {
+
 std::vector<std::string> names_of(const cxxopts::Options& options) {
   std::vector<std::string> names;
   for (const auto& group : options.groups()) {

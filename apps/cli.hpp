@@ -61,6 +61,11 @@ std::string read_run_file(const std::string& path);
 /// Text of --help.
 std::string help_text(const Syntax& syntax);
 
+/// A library's message with the names of options, which it writes as `rebatch=ceil` or
+/// `batch_size`, as flags of this command: --rebatch ceil, --batch-size. Other words in backquotes
+/// stay.
+std::string with_flags(const std::string& message);
+
 // Words of a command line, parsed by cxxopts, with errors in our terms.
 
 /// Parses what follows `command`, as "lockstep train".

@@ -1,9 +1,10 @@
 #include "apps/device.hpp"
 
-#include <spdlog/spdlog.h>
+#include <spdlog/fmt/fmt.h>
 
 #include "apps/resources.hpp"
 #include "lib/base/errors.hpp"
+#include "lib/launch/launch.hpp"
 #include "lib/train/tensor_parallel.hpp"
 
 namespace lockstep::apps {
@@ -63,10 +64,10 @@ std::optional<train::DeviceOptions> device_options(const train::RunConfig& confi
 
 void warn_of_staging(const train::DeviceReplica& replica, const comm::Communicator& comm) {
   if (comm.rank() != 0 || replica.exchange().rfind("staged", 0) != 0) return;
-  spdlog::warn(
+  launch::print_warning(fmt::format(
       "devices exchange through memory of the host ({}){}: each step copies gradients and weights "
       "out and in, at the speed of PCI Express",
-      replica.exchange(), replica.shares_device() ? ", for ranks share a device" : "");
+      replica.exchange(), replica.shares_device() ? ", for ranks share a device" : ""));
 }
 
 }  // namespace lockstep::apps

@@ -8,6 +8,7 @@
 #include <cstdio>
 
 #include "apps/bench.hpp"
+#include "apps/cli.hpp"
 #include "apps/compare.hpp"
 #include "apps/convert.hpp"
 #include "apps/evaluate.hpp"
@@ -75,11 +76,18 @@ int dispatch(const Words& words) {
                     guess ? "did you mean '" + *guess + "'?" : "`lockstep --help` lists them");
 }
 
+/// Warnings and errors, of the libraries too.
+void print_message(launch::Level level, const std::string& text) {
+  const bool error = level == launch::Level::error;
+  spdlog::log(error ? spdlog::level::err : spdlog::level::warn, "{}", with_flags(text));
+}
+
 int run_main(const Words& words) {
   remove_temporaries_on_signals();
   std::signal(SIGXFSZ, SIG_IGN);  // a file beyond `ulimit -f` is an error to report, not our end
   spdlog::set_default_logger(spdlog::stderr_color_mt("lockstep"));
   spdlog::set_pattern("%n: %^%l%$: %v");
+  launch::set_message_printer(print_message);
   try {
     const int code = dispatch(words);
     const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;

@@ -1,7 +1,6 @@
 #include "apps/plan.hpp"
 
 #include <spdlog/fmt/fmt.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -16,6 +15,7 @@
 #include "lib/base/errors.hpp"
 #include "lib/base/hash.hpp"
 #include "lib/base/text.hpp"
+#include "lib/launch/launch.hpp"
 #include "lib/train/tensor_parallel.hpp"
 #include "lib/version.hpp"
 
@@ -203,7 +203,7 @@ int show_plan(const PlanArguments& arguments) {
   const TrainingPlan chosen =
       training_plan(arguments.config, records.count, records.files,
                     train::mesh_of(arguments.config, arguments.config.ranks).batch);
-  if (!chosen.warning.empty()) spdlog::warn("{}", chosen.warning);
+  if (!chosen.warning.empty()) launch::print_warning(chosen.warning);
   const data::PlanFacts facts = data::facts_of(chosen.plan);
   const data::PlanProof proof = data::prove(chosen.plan, facts, arguments.epoch);
   const Findings found{arguments, records, chosen, facts, proof};

@@ -1,12 +1,13 @@
 #include "apps/resources.hpp"
 
-#include <spdlog/spdlog.h>
+#include <spdlog/fmt/fmt.h>
 
 #include <string>
 
 #include "lib/base/errors.hpp"
 #include "lib/base/process.hpp"
 #include "lib/base/text.hpp"
+#include "lib/launch/launch.hpp"
 #include "lib/train/replica.hpp"
 
 namespace lockstep::apps {
@@ -44,10 +45,10 @@ int threads_of(const train::RunConfig& config, const comm::Communicator& comm) {
   }
   const int threads = static_cast<int>(*config.threads);
   if (threads > own && comm.rank() == 0) {
-    spdlog::warn(
-        "{} threads a rank on {} core{}: they will take turns; `mpirun --bind-to none` "
-        "unbinds ranks from their cores",
-        threads, own, own == 1 ? "" : "s");
+    launch::print_warning(
+        fmt::format("{} threads a rank on {} core{}: they will take turns; `mpirun --bind-to none` "
+                    "unbinds ranks from their cores",
+                    threads, own, own == 1 ? "" : "s"));
   }
   return threads;
 }

@@ -1,7 +1,5 @@
 #include "apps/train_job.hpp"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <new>
 
@@ -10,6 +8,7 @@
 #include "apps/training_plan.hpp"
 #include "collectives/agreement.hpp"
 #include "lib/base/errors.hpp"
+#include "lib/launch/launch.hpp"
 #include "lib/train/evaluation.hpp"
 #include "lib/train/tensor_parallel.hpp"
 
@@ -174,7 +173,7 @@ TrainJob make_job(const train::RunConfig& config, comm::Communicator& comm) {
   comm::together(comm, [&] {
     auto chosen = training_plan(config, job.data.train->records(), job.data.train->file_records(),
                                 static_cast<std::uint64_t>(batch.size()));
-    if (!chosen.warning.empty() && comm.rank() == 0) spdlog::warn("{}", chosen.warning);
+    if (!chosen.warning.empty() && comm.rank() == 0) launch::print_warning(chosen.warning);
     job.plan = std::move(chosen.plan);
     job.policy_reason = std::move(chosen.reason);
     const auto test_plan = train::evaluation_plan(job.data.test->records(), batch.size());

@@ -1,8 +1,10 @@
 // The errors a user can meet, and the exit code that each one ends the command with.
 #pragma once
 
+#include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace lockstep {
 
@@ -14,31 +16,58 @@ enum class ExitCode : int {
   data = 65,       ///< bad or missing data or checkpoint
   invariant = 70,  ///< replicas differ
   output = 74,     ///< output could not be written
-  stopped = 75,    ///< stopped on request, checkpoint saved
   diverged = 76,   ///< loss or gradient not finite
   timeout = 86,    ///< communication failed or timed out
 };
 
-/// Something went wrong that a person can mend: what, where, and how to mend it.
+/// An error that a person can act on: what is wrong, where, and what to do about it.
 ///
 /// Libraries throw it; only an entry point (apps/, lib/launch/) catches it and ends the process.
+/// Texts name options of the library in backquotes, in snake case, with a value where there is one:
+/// "use `rebatch=ceil`, or `batch_size` of at least 4". The command prints those as its flags.
 class Error : public std::runtime_error {
  public:
   /// `problem` names the thing and the place; `remedy` is one imperative sentence, or empty.
   Error(ExitCode code, const std::string& problem, const std::string& remedy = "")
-      : std::runtime_error(remedy.empty() ? problem : problem + "\n  remedy: " + remedy),
-        code_(code) {}
+      : std::runtime_error(remedy.empty() ? problem : problem + mark + remedy), code_(code) {}
 
   ExitCode code() const noexcept { return code_; }
 
+  /// The two parts of what(), which is "PROBLEM\n  remedy: REMEDY".
+  std::string problem() const { return text().substr(0, text().find(mark)); }
+  std::string remedy() const {
+    const auto at = text().find(mark);
+    return at == std::string::npos ? "" : text().substr(at + std::string(mark).size());
+  }
+
  private:
+  static constexpr const char* mark = "\n  remedy: ";
+  std::string text() const { return what(); }
+
   ExitCode code_;
+};
+
+/// An option of the library and the value that it was given, as text.
+struct Option {
+  std::string name;   ///< in snake case: "batch_size"
+  std::string value;  ///< empty: none
 };
 
 /// The user's configuration, or a setting that this build or machine cannot honour. Exit code 2.
 struct ConfigError : Error {
   explicit ConfigError(const std::string& problem, const std::string& remedy = "")
       : Error(ExitCode::usage, problem, remedy) {}
+
+  /// The same, about one option: what() is "NAME: PROBLEM".
+  ConfigError(Option option, const std::string& problem, const std::string& remedy = "")
+      : Error(ExitCode::usage, option.name + ": " + problem, remedy),
+        option_(std::make_shared<const Option>(std::move(option))) {}
+
+  /// The option that is wrong; null where the error is about several, or about something else.
+  const Option* option() const noexcept { return option_.get(); }
+
+ private:
+  std::shared_ptr<const Option> option_;  // shared: copying an exception must not throw
 };
 
 /// Missing or malformed data; `problem` begins with file and offset or line. Exit code 65.

@@ -4,9 +4,9 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cxxopts.hpp>
 #include <new>
 #include <optional>
-#include <vector>
 
 #include "collectives/agreement.hpp"
 #include "collectives/mpi.hpp"
@@ -19,19 +19,18 @@
 namespace lockstep {
 namespace {
 
-/// N of "--ranks N" or "--ranks=N"; nothing where there are no words.
-std::optional<std::uint64_t> ranks_of(const std::vector<std::string>& words) {
-  if (words.empty()) return std::nullopt;
-  const std::string flag = "--ranks";
-  const bool joined = words.size() == 1 && words[0].starts_with(flag + "=");
-  if (!joined && (words.size() != 2 || words[0] != flag)) {
-    throw ConfigError("unknown words, from '" + words[0] + "' on",
-                      "this program takes --ranks N alone, for N ranks as threads");
-  }
+/// The number behind --ranks; nothing where there are no words.
+std::optional<std::uint64_t> ranks_of(int argc, char** argv) {
+  cxxopts::Options options(argv[0]);
+  options.add_options()("ranks", "", cxxopts::value<std::string>());
   try {
-    return parse_count(joined ? words[0].substr(flag.size() + 1) : words[1], 1);
-  } catch (const ConfigError& error) {
-    throw ConfigError(flag + ": " + error.what());
+    const auto words = options.parse(argc, argv);
+    if (!words.unmatched().empty())
+      throw ConfigError("unknown word '" + words.unmatched()[0] + "'");
+    if (words.count("ranks") == 0) return std::nullopt;
+    return parse_count(words["ranks"].as<std::string>(), 1);
+  } catch (const std::exception& error) {
+    throw ConfigError(error.what(), "this program takes --ranks N alone, for N ranks as threads");
   }
 }
 
@@ -72,7 +71,7 @@ int run_replicas(std::uint64_t threads, const RankBody& body) noexcept {
 
 int run_replicas(int argc, char** argv, const RankBody& body) noexcept {
   return run_main([&](const std::optional<comm::Launch>& launch) {
-    const auto ranks = [&] { return ranks_of({argv + 1, argv + argc}); };
+    const auto ranks = [&] { return ranks_of(argc, argv); };
     if (launch::is_rank(launch)) {
       return run_over_launcher(launch, [&](comm::Communicator& comm) {
         comm::together(comm, [&] {
@@ -135,7 +134,7 @@ void require_no_batch_shell(const std::optional<comm::Launch>& launch, const std
   throw ConfigError("this is one process in the shell of a Slurm job of " +
                         std::to_string(launch->ranks) + " tasks",
                     "start it with `srun --mpi=pmix -K " + program +
-                        " ...`, or say --ranks N for N threads of this process alone");
+                        " ...`, or give `ranks=N` for N threads of this process alone");
 }
 
 int run_over_mpi(const std::optional<comm::Launch>& launch, const MpiRankBody& body) {
@@ -160,7 +159,7 @@ std::unique_ptr<comm::Communicator> share_nodes(const std::string& backend,
   if (backend == "shared" && alone) {
     throw comm::AgreedError(ExitCode::usage,
                             "backend shared: no two ranks of this job are on one host",
-                            "use --backend mpi, or leave it out");
+                            "use `backend=mpi`, or leave it out");
   }
   const bool shares =
       backend == "shared" || ((backend == "auto" || backend == "nccl") && mpi.size() > place.nodes);
@@ -178,9 +177,10 @@ std::unique_ptr<comm::Communicator> share_nodes(const std::string& backend,
 
 void run_over_threads(std::uint64_t ranks, const RankBody& body) {
   if (ranks > most_threads) {
-    throw ConfigError("ranks: " + std::to_string(ranks) + " threads are more than " +
-                          std::to_string(most_threads),
-                      "start that many ranks as processes, with mpirun");
+    throw ConfigError(
+        {"ranks", std::to_string(ranks)},
+        std::to_string(ranks) + " threads are more than " + std::to_string(most_threads),
+        "start that many ranks as processes, with mpirun");
   }
   comm::run_ranks(static_cast<int>(ranks), [&](comm::Communicator& comm) {
     try {
@@ -198,11 +198,15 @@ void run_over_threads(std::uint64_t ranks, const RankBody& body) {
 namespace {
 
 /// One call writes it all: lines of several ranks do not tear.
-void print(const std::string& colour, const std::string& level, const std::string& text) {
+void print_to_stderr(Level level, const std::string& text) {
   const bool coloured = ::isatty(STDERR_FILENO) == 1;
-  const std::string word = coloured ? colour + level + "\033[m" : level;
+  const std::string name = level == Level::error ? "error" : "warning";
+  const std::string colour = level == Level::error ? "\033[31m\033[1m" : "\033[33m\033[1m";
+  const std::string word = coloured ? colour + name + "\033[m" : name;
   std::fputs((program_invocation_short_name + (": " + word) + ": " + text + "\n").c_str(), stderr);
 }
+
+void (*message_printer)(Level level, const std::string& text) = print_to_stderr;
 
 }  // namespace
 
@@ -218,8 +222,12 @@ std::string what_of(const std::exception& error) {
   return error.what();
 }
 
-void print_error(const std::string& text) { print("\033[31m\033[1m", "error", text); }
+void set_message_printer(void (*printer)(Level level, const std::string& text)) noexcept {
+  message_printer = printer;
+}
 
-void print_warning(const std::string& text) { print("\033[33m\033[1m", "warning", text); }
+void print_error(const std::string& text) { message_printer(Level::error, text); }
+
+void print_warning(const std::string& text) { message_printer(Level::warning, text); }
 
 }  // namespace lockstep::launch

@@ -90,4 +90,10 @@ void print_error(const std::string& text);
 /// The same with "warning". Local.
 void print_warning(const std::string& text);
 
+enum class Level { warning, error };
+
+/// Makes both of the above call `printer` instead: the command writes options as its flags, and has
+/// a logger of its own. Called by main(), before any rank runs.
+void set_message_printer(void (*printer)(Level level, const std::string& text)) noexcept;
+
 }  // namespace lockstep::launch

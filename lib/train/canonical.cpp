@@ -40,7 +40,7 @@ Exchange chosen_exchange(Exchange asked, const CanonicalOptions& options,
   const data::Plan& plan = *options.plan;
   if (options.audit_every && asked == Exchange::partial_sums) {
     throw ConfigError("audit-every with exchange sums: an auditor needs the others' activations",
-                      "use --exchange activations, or leave the audit out");
+                      "use `exchange=activations`, or leave the audit out");
   }
   if (options.audit_every && shape.sums_over_batch()) {
     throw ConfigError(

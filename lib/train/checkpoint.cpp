@@ -145,7 +145,7 @@ using data::RegularFile;
 using nlohmann::ordered_json;
 
 constexpr const char* remedy =
-    "give a checkpoint that `lockstep train` saved, as it saved it: RUN/checkpoints/step-NNNNNNNN";
+    "give a checkpoint that training saved, unchanged: RUN/checkpoints/step-NNNNNNNN";
 constexpr std::uint64_t length_bytes = 8;               // of the header's length
 constexpr std::uint64_t most_header_bytes = 100 << 20;  // as safetensors itself has it
 constexpr std::uint64_t most_description_bytes = 1 << 20;

@@ -26,7 +26,7 @@ void require_one_model(const RunConfig& config) {
   }
   if (config.model != "mlp" && config.layers != RunConfig().layers) {
     throw ConfigError("layers with model " + config.model + ": they are the widths of model mlp",
-                      "leave layers out, or use --model mlp");
+                      "leave `layers` out, or use `model=mlp`");
   }
 }
 

@@ -7,7 +7,7 @@ std::unique_ptr<DeviceReplica> make_device_replica(nn::Network<float>& /*network
                                                    const DeviceOptions& /*options*/,
                                                    comm::Communicator& /*comm*/) {
   throw comm::AgreedError(ExitCode::usage, "device cuda: this build has no CUDA parts",
-                          "use --device cpu, or build the preset cuda");
+                          "use `device=cpu`, or build the preset cuda");
 }
 
 }  // namespace lockstep::train

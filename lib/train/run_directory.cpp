@@ -44,7 +44,7 @@ void require_no_run(const std::filesystem::path& path) {
     std::error_code ignored;
     if (std::filesystem::exists(path / name, ignored)) {
       throw ConfigError("run-dir " + path.string() + ": holds a run already (" + name + ")",
-                        "choose another --run-dir, or move that one away");
+                        "choose another `run_dir`, or move that one away");
     }
   }
 }
@@ -126,7 +126,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr const char* remedy =
-    "give a folder that `lockstep train --run-dir` wrote, as it wrote it";
+    "give the folder of a run, unchanged";
 
 JsonPlace place_of(const std::filesystem::path& path) { return {path, 0, remedy}; }
 

@@ -29,7 +29,7 @@ struct RunFacts {
 ///
 /// The formats of summary.json and metrics.jsonl are a contract: fields may be added, never
 /// renamed. metrics.jsonl has one line a step, with "hashes": {"0.weight": "16 hex digits", ...} on
-/// the steps that --hash-every names:
+/// every `hash_every` steps:
 // clang-format off
 ///   {"step": 1, "epoch": 1, "examples": 128, "loss": 2.327221, "accuracy": 0.0625, "seconds": 0.0041}
 // clang-format on
@@ -77,7 +77,7 @@ struct RecordedStep {
   std::uint64_t step = 0;   ///< from 1, over the whole run
   std::uint64_t epoch = 0;  ///< from 1
   Figures figures;          ///< "loss", "accuracy": taken just before the step's update
-  Figures tensors;          ///< "0.weight" and its hash just after it; empty without --hash-every
+  Figures tensors;          ///< "0.weight" and its hash just after it; empty unless `hash_every` is set
 };
 
 /// One epoch of summary.json.

@@ -215,7 +215,7 @@ void Trainer::require_finite(bool finite, std::uint64_t step, const char* what) 
       ExitCode::diverged,
       "training diverged at step " + std::to_string(step) + ": the " + what +
           " is not finite; checkpoints saved before are intact",
-      "lower --learning-rate, or look for extreme values in the data (--divide-by)");
+      "lower `learning_rate`, or look for extreme values in the data (`divide_by`)");
 }
 
 void Trainer::require_same_replicas(std::uint64_t hash) {

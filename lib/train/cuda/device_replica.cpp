@@ -19,19 +19,19 @@ std::unique_ptr<DeviceProducts> make_products(const DeviceOptions& options) {
 void require_device_loss(const nn::Loss<float>& loss) {
   if (std::string(loss.name()) == nn::default_loss) return;
   throw ConfigError("device cuda: no device code for the loss " + std::string(loss.name()),
-                    "use --device cpu");
+                    "use `device=cpu`");
 }
 
 /// The same on every rank.
 void require_nccl(const comm::DeviceOfRank& device) {
   if (!comm::nccl_built_in()) {
     throw comm::AgreedError(ExitCode::usage, "backend nccl: this build has no NCCL",
-                            "leave --backend out, or build with -DLOCKSTEP_NCCL=ON");
+                            "leave `backend` out, or build with -DLOCKSTEP_NCCL=ON");
   }
   if (device.shared) {
     throw comm::AgreedError(ExitCode::usage,
                             "backend nccl: ranks share a device, and NCCL serves one rank on each",
-                            "leave --backend out to exchange through the host's memory");
+                            "leave `backend` out to exchange through the host's memory");
   }
 }
 
