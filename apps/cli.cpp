@@ -29,8 +29,8 @@ cxxopts::Options options_of(const Syntax& syntax) {
     auto value = cxxopts::value<std::string>();
     return setting.argument == "true|false" ? value->implicit_value("true") : value;
   };
-  const train::RunConfig defaults;
-  for (const auto& setting : train::settings()) {
+  const RunConfig defaults;
+  for (const auto& setting : settings()) {
     if (!syntax.takes(setting.name)) continue;
     const auto other = syntax.other_help.find(setting.name);
     const std::string help = (other == syntax.other_help.end() ? setting.help : other->second) +
@@ -62,7 +62,7 @@ void refuse_unknown(const Syntax& syntax, const std::vector<std::string>& unmatc
   const auto name = begin == std::string::npos ? "" : word.substr(begin, word.find('=') - begin);
   std::vector<std::string> names = {"set", "help"};
   for (const auto& flag : syntax.flags) names.push_back(flag.name);
-  for (const auto& setting : train::settings()) {
+  for (const auto& setting : settings()) {
     if (syntax.takes(setting.name)) names.push_back(setting.name);
   }
   const auto guess = nearest(name, names);
@@ -77,9 +77,9 @@ std::pair<std::string, std::string> key_value(const Syntax& syntax, const std::s
     throw ConfigError("--set " + text + ": there is no '='", "write --set KEY=VALUE");
   }
   const std::string key = text.substr(0, equals);
-  const auto& all = train::settings();
-  const bool known = std::any_of(
-      all.begin(), all.end(), [&](const train::Setting& setting) { return setting.name == key; });
+  const auto& all = settings();
+  const bool known = std::any_of(all.begin(), all.end(),
+                                 [&](const Setting& setting) { return setting.name == key; });
   if (known && !syntax.takes(key)) {
     throw ConfigError("--set " + text + ": `" + syntax.command + "` has no setting '" + key + "'",
                       "`" + syntax.command + " --help` lists those that it has");
@@ -141,57 +141,7 @@ Arguments parse_arguments(const Syntax& syntax, const std::vector<std::string>& 
   return taken(syntax, result);
 }
 
-std::string read_run_file(const std::string& path) {
-  if (path.empty()) return "";
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) {
-    throw ConfigError(path + ": no such run file, or no regular file",
-                      "see configs/ for run files, and `lockstep train --help` for flags");
-  }
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) throw ConfigError(path + ": cannot be read", "check its permissions");
-  return text.str();
-}
-
 std::string help_text(const Syntax& syntax) { return options_of(syntax).help({""}); }
-
-namespace {
-
-/// "rebatch=ceil" -> "--rebatch ceil"; nothing for words that are no option.
-std::optional<std::string> flag_of(const std::string& option) {
-  const auto equals = option.find('=');
-  std::string name = option.substr(0, equals);
-  if (option.find(' ') != std::string::npos || name.find('-') != std::string::npos) {
-    return std::nullopt;
-  }
-  std::replace(name.begin(), name.end(), '_', '-');
-  const auto& all = train::settings();
-  const bool setting =
-      std::any_of(all.begin(), all.end(), [&](const auto& one) { return one.name == name; });
-  if (!setting && name != "files") return std::nullopt;  // files: of `generate` and `convert`
-  std::string flag = "--" + name;
-  const std::string value = equals == std::string::npos ? "" : option.substr(equals + 1);
-  if (!value.empty() && value != "true") flag += " " + value;
-  return flag;
-}
-
-}  // namespace
-
-std::string with_flags(const std::string& message) {
-  std::string text;
-  std::size_t at = 0;
-  while (true) {
-    const auto open = message.find('`', at);
-    const auto close = open == std::string::npos ? open : message.find('`', open + 1);
-    if (close == std::string::npos) return text + message.substr(at);
-    const auto flag = flag_of(message.substr(open + 1, close - open - 1));
-    text += message.substr(at, open - at);
-    text += flag ? *flag : message.substr(open, close + 1 - open);
-    at = close + 1;
-  }
-}
 
 namespace {
 
@@ -238,22 +188,22 @@ namespace {
 
 /// Throws comm::AgreedError (2) on every rank where one cannot read its words, or where they
 /// differ. Collective.
-train::RunConfig agreed_config(const Syntax& syntax, const Arguments& arguments,
-                               comm::Communicator& comm) {
+RunConfig agreed_config(const Syntax& syntax, const Arguments& arguments,
+                        comm::Communicator& comm) {
   std::string text;
   const std::string run_file = syntax.run_file ? arguments.operand : "";
   comm::together(comm, [&] {
     if (comm.rank() == 0) text = read_run_file(run_file);
   });
   text = comm::broadcast_text(comm, text);
-  train::RunConfig config;
+  RunConfig config;
   comm::together(comm, [&] {
-    train::apply_run_file(config, run_file, text);
+    apply_run_file(config, run_file, text);
     for (const auto& [key, value] : arguments.settings) {
-      train::set_value(config, "--" + key, key, value);
+      set_value(config, "--" + key, key, value);
     }
   });
-  auto mine = train::key_values(config);
+  auto mine = key_values(config);
   mine.emplace_back("the " + syntax.operand, arguments.operand);
   for (const auto& flag : syntax.flags) {
     const bool given = arguments.given(flag.name);
@@ -267,7 +217,7 @@ train::RunConfig agreed_config(const Syntax& syntax, const Arguments& arguments,
 }
 
 /// Settings that contradict the way this process was started; the same on every rank.
-void require_fitting_launch(const train::RunConfig& config, const comm::Communicator& comm) {
+void require_fitting_launch(const RunConfig& config, const comm::Communicator& comm) {
   const bool asks_for_threads = config.backend == "threads" || config.ranks != 1;
   if (!asks_for_threads) return;
   throw comm::AgreedError(
@@ -280,7 +230,7 @@ void require_fitting_launch(const train::RunConfig& config, const comm::Communic
 }
 
 /// As processes without a launcher there is one rank, whatever was asked for.
-void require_one_rank(const train::RunConfig& config) {
+void require_one_rank(const RunConfig& config) {
   if (config.ranks == 1) return;
   throw ConfigError(
       fmt::format("backend {} with ranks = {}, but no launcher", config.backend, config.ranks),

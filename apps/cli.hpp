@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "apps/settings.hpp"
 #include "collectives/communicator.hpp"
-#include "lib/train/config.hpp"
 
 namespace lockstep::apps {
 /// A flag that is no setting: of this invocation alone, and in no run file.
@@ -26,7 +26,7 @@ struct Syntax {
   std::string usage;                  ///< "[CONFIG.toml] [flags]"
   std::string operand;                ///< what the one word without dashes is: "run file"
   bool run_file = false;              ///< the operand is a run file
-  std::vector<std::string> settings;  ///< those of train::settings() that it takes; empty: all
+  std::vector<std::string> settings;  ///< those of settings() that it takes; empty: all
   std::vector<Flag> flags;
   std::map<std::string, std::string> other_help;  ///< of settings that mean something else here
 
@@ -55,16 +55,8 @@ struct Arguments {
 ///          than one operand.
 Arguments parse_arguments(const Syntax& syntax, const std::vector<std::string>& words);
 
-/// The text of a run file; nothing for an empty path. Throws ConfigError where there is none.
-std::string read_run_file(const std::string& path);
-
 /// Text of --help.
 std::string help_text(const Syntax& syntax);
-
-/// A library's message with the names of options, which it writes as `rebatch=ceil` or
-/// `batch_size`, as flags of this command: --rebatch ceil, --batch-size. Other words in backquotes
-/// stay.
-std::string with_flags(const std::string& message);
 
 // Words of a command line, parsed by cxxopts, with errors in our terms.
 
@@ -77,8 +69,7 @@ cxxopts::ParseResult parse_words(cxxopts::Options& options, const std::string& c
 // A subcommand on all ranks of this job: how it was launched, and what the ranks agree on.
 
 /// One rank's part of a subcommand, with the configuration that all ranks agreed on.
-using RankCommand =
-    std::function<void(const Arguments&, const train::RunConfig&, comm::Communicator&)>;
+using RankCommand = std::function<void(const Arguments&, const RunConfig&, comm::Communicator&)>;
 
 /// Runs `command` on all ranks of this job: under a launcher over MPI, else as threads of this
 /// process. `words` follow the subcommand's name.

@@ -1,11 +1,13 @@
-#include "apps/compare.hpp"
-
+// `lockstep compare`: the first recorded point where two runs differ.
 #include <spdlog/fmt/fmt.h>
 
 #include <cstdio>
+#include <filesystem>
 
 #include "apps/cli.hpp"
 #include "apps/console.hpp"
+#include "apps/settings.hpp"
+#include "apps/subcommands.hpp"
 #include "collectives/launcher.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/base/text.hpp"
@@ -91,13 +93,33 @@ Banner receipt(const train::Comparison& comparison) {
   return banner;
 }
 
+/// A run with the settings of its config.toml before the others; "ranks", which a launcher may have
+/// decided, is in summary.json.
+train::RecordedRun read_run(const std::filesystem::path& folder) {
+  auto run = train::read_run(folder);
+  const std::string file = (folder / "config.toml").string();
+  RunConfig config;
+  try {
+    apply_run_file(config, file, read_run_file(file));
+  } catch (const ConfigError& error) {
+    throw DataError(error.problem(), "give the folder of a run, unchanged");
+  }
+  train::Figures settings;
+  for (const auto& [name, literal] : key_values(config)) {
+    const bool compared = name != "run-dir" && name != "progress" && name != "ranks";
+    if (compared) settings.emplace_back(name, literal);
+  }
+  run.settings.insert(run.settings.begin(), settings.begin(), settings.end());
+  return run;
+}
+
 int compare_runs(const std::vector<std::string>& folders, bool json) {
   if (folders.size() != 2) {
     throw ConfigError(fmt::format("{}, where two belong", counted(folders.size(), "run folder")),
                       "`lockstep compare RUN_A RUN_B` compares two folders of `lockstep train`");
   }
-  const auto a = train::read_run(folders[0]);
-  const auto b = train::read_run(folders[1]);
+  const auto a = read_run(folders[0]);
+  const auto b = read_run(folders[1]);
   const auto comparison = train::compare(a, b);
   if (json) {
     fmt::print("{}\n", train::to_json(comparison));

@@ -11,7 +11,7 @@ namespace lockstep::apps {
 namespace {
 
 /// What a processor cannot honour.
-void require_fits_processor(const train::RunConfig& config) {
+void require_fits_processor(const RunConfig& config) {
   const auto refuse = [](const std::string& setting) {
     throw ConfigError(setting + " with device cpu", "use --device cuda, or leave it out");
   };
@@ -21,7 +21,7 @@ void require_fits_processor(const train::RunConfig& config) {
 }
 
 /// What replicas on devices cannot honour.
-void require_fits_device(const train::RunConfig& config) {
+void require_fits_device(const RunConfig& config) {
   const auto refuse = [](const std::string& setting, const char* remedy) {
     throw ConfigError(setting + " with device cuda", remedy);
   };
@@ -35,14 +35,13 @@ void require_fits_device(const train::RunConfig& config) {
 
 }  // namespace
 
-std::optional<train::DeviceOptions> device_options(const train::RunConfig& config,
-                                                   std::uint64_t ranks) {
+std::optional<train::DeviceOptions> device_options(const RunConfig& config, std::uint64_t ranks) {
   if (config.device != "cuda") {
     require_fits_processor(config);
     return std::nullopt;
   }
   require_fits_device(config);
-  if (train::mesh_of(config, ranks).model > 1) {
+  if (mesh_of(config, ranks).model > 1) {
     throw ConfigError("mesh " + config.mesh + " with device cuda: a device holds whole layers",
                       "use a mesh of batch alone, or --device cpu");
   }

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "lib/train/config.hpp"
+#include "apps/settings.hpp"
 #include "lib/train/device.hpp"
 
 namespace lockstep::apps {
@@ -12,8 +12,7 @@ namespace lockstep::apps {
 /// live on this processor.
 ///
 /// Errors   throws ConfigError for settings that cannot be honoured there. Local.
-std::optional<train::DeviceOptions> device_options(const train::RunConfig& config,
-                                                   std::uint64_t ranks);
+std::optional<train::DeviceOptions> device_options(const RunConfig& config, std::uint64_t ranks);
 
 /// Warns, on rank 0, of what a device's replicas cannot have here: an exchange of their own.
 void warn_of_staging(const train::DeviceReplica& replica, const comm::Communicator& comm);

@@ -1,5 +1,4 @@
-#include "apps/evaluate.hpp"
-
+// `lockstep evaluate`: loss and accuracy of a checkpoint.
 #include <spdlog/fmt/fmt.h>
 
 #include <cmath>
@@ -8,6 +7,7 @@
 #include "apps/cli.hpp"
 #include "apps/console.hpp"
 #include "apps/inference_job.hpp"
+#include "apps/subcommands.hpp"
 #include "collectives/agreement.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/base/hash.hpp"
@@ -54,7 +54,7 @@ std::string json_text(const train::Evaluation& result, std::uint64_t weights_has
 }
 
 void print_table(const train::Evaluation& result, const InferenceJob& job,
-                 const train::RunConfig& config) {
+                 const RunConfig& config) {
   Banner table;
   table.headline = fmt::format("loss {:.6f}, accuracy {:.4f} on {}", result.loss(),
                                result.accuracy(), counted(result.examples, "example"));
@@ -66,8 +66,7 @@ void print_table(const train::Evaluation& result, const InferenceJob& job,
   table.print();
 }
 
-void evaluate_on(const Arguments& arguments, const train::RunConfig& config,
-                 comm::Communicator& comm) {
+void evaluate_on(const Arguments& arguments, const RunConfig& config, comm::Communicator& comm) {
   InferenceJob job = make_inference_job(arguments, config, comm);
   set_loss(job);
   const train::Evaluation result =

@@ -29,7 +29,7 @@ void require_words(const Arguments& arguments) {
 }
 
 /// The test set as the network was trained to see it.
-std::unique_ptr<data::Source> open_test_set(const train::RunConfig& config,
+std::unique_ptr<data::Source> open_test_set(const RunConfig& config,
                                             const train::SavedNetwork& saved) {
   auto test = data::open_data_part(config.data, data::Part::test,
                                    {.test_limit = config.test_limit,
@@ -45,7 +45,7 @@ std::unique_ptr<data::Source> open_test_set(const train::RunConfig& config,
   return test;
 }
 
-void load(const train::RunConfig& config, const comm::Communicator& comm, InferenceJob& job) {
+void load(const RunConfig& config, const comm::Communicator& comm, InferenceJob& job) {
   const train::Groups groups(*job.mesh);
   const auto plan = train::evaluation_plan(job.test->records(), groups.batch.size());
   const std::uint64_t rows = job.device_options ? 0 : plan.largest_piece();
@@ -83,7 +83,7 @@ Syntax inference_syntax() {
   return syntax;
 }
 
-InferenceJob make_inference_job(const Arguments& arguments, const train::RunConfig& config,
+InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& config,
                                 comm::Communicator& comm) {
   InferenceJob job;
   comm::together(comm, [&] {
@@ -93,7 +93,7 @@ InferenceJob make_inference_job(const Arguments& arguments, const train::RunConf
       throw ConfigError("backend nccl: there is nothing to exchange between devices here",
                         "leave --backend out");
     }
-    train::mesh_of(config, static_cast<std::uint64_t>(comm.size()));
+    mesh_of(config, static_cast<std::uint64_t>(comm.size()));
     job.saved = train::read_description(train::find_checkpoint(arguments.operand));
     job.test = open_test_set(config, job.saved);
   });
@@ -103,15 +103,14 @@ InferenceJob make_inference_job(const Arguments& arguments, const train::RunConf
                        {"the loss", job.saved.loss},
                        {"test set", job.test->identity()}},
                       "give all hosts the same files");
-  job.mesh =
-      train::make_mesh(comm, train::mesh_of(config, static_cast<std::uint64_t>(comm.size())));
+  job.mesh = train::make_mesh(comm, mesh_of(config, static_cast<std::uint64_t>(comm.size())));
   comm::together(comm, [&] { load(config, comm, job); });
   if (job.device_options) make_device(job);
   return job;
 }
 
 std::vector<std::pair<std::string, std::string>> subject_rows(const InferenceJob& job,
-                                                              const train::RunConfig& config) {
+                                                              const RunConfig& config) {
   return {{"checkpoint", fmt::format("{}: after {}", job.saved.folder.string(),
                                      counted(job.saved.info.step, "step"))},
           {"network",

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "apps/cli.hpp"
+#include "apps/settings.hpp"
 #include "collectives/communicator.hpp"
 #include "data/batches.hpp"
 #include "data/source.hpp"
 #include "lib/nn/network.hpp"
 #include "lib/train/checkpoint.hpp"
-#include "lib/train/config.hpp"
 #include "lib/train/device.hpp"
 #include "lib/train/tensor_parallel.hpp"
 
@@ -43,11 +43,11 @@ struct InferenceJob {
 ///          cannot be honoured here (2); a damaged checkpoint, bad data, data of another number of
 ///          features than the network's (65); files that differ between ranks (2).
 /// Ranks    collective.
-InferenceJob make_inference_job(const Arguments& arguments, const train::RunConfig& config,
+InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& config,
                                 comm::Communicator& comm);
 
 /// "label  text" rows that say what was run on what.
 std::vector<std::pair<std::string, std::string>> subject_rows(const InferenceJob& job,
-                                                              const train::RunConfig& config);
+                                                              const RunConfig& config);
 
 }  // namespace lockstep::apps

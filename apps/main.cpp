@@ -7,15 +7,8 @@
 #include <csignal>
 #include <cstdio>
 
-#include "apps/bench.hpp"
-#include "apps/cli.hpp"
-#include "apps/compare.hpp"
-#include "apps/convert.hpp"
-#include "apps/evaluate.hpp"
-#include "apps/generate.hpp"
-#include "apps/plan.hpp"
-#include "apps/predict.hpp"
-#include "apps/train.hpp"
+#include "apps/settings.hpp"
+#include "apps/subcommands.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/base/files.hpp"
 #include "lib/base/text.hpp"

@@ -4,11 +4,12 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
+#include "apps/cli.hpp"
 #include "apps/console.hpp"
-#include "apps/plan_arguments.hpp"
-#include "apps/plan_picture.hpp"
-#include "apps/training_plan.hpp"
+#include "apps/subcommands.hpp"
 #include "collectives/launcher.hpp"
 #include "data/plan.hpp"
 #include "data/source.hpp"
@@ -20,7 +21,244 @@
 #include "lib/version.hpp"
 
 namespace lockstep::apps {
+
+TrainingPlan training_plan(const RunConfig& config, std::uint64_t records,
+                           std::vector<std::uint64_t> file_records, std::uint64_t ranks) {
+  auto choice =
+      data::choose_policy(data::policy_named(config.shard_policy), file_records.size(), ranks);
+  data::Plan plan(
+      {.records = records,
+       .batch_size = config.batch_size,
+       .ranks = ranks,
+       .leaf = config.leaf.value_or(0),
+       .drop_remainder = config.drop_remainder,
+       .shuffle = config.shuffle == "global" ? data::Shuffle::global : data::Shuffle::none,
+       .seed = config.seed,
+       .policy = choice.policy,
+       .rebatch = data::rebatch_named(config.rebatch),
+       .file_records = std::move(file_records)});
+  if (plan.steps() == 0) {
+    const bool by_rank = choice.policy == data::ShardPolicy::file;
+    throw ConfigError("drop-remainder: batch-size " + std::to_string(config.batch_size) +
+                          " leaves no step of " + std::to_string(records) + " records" +
+                          (by_rank ? " in " + std::to_string(ranks) + " streams" : ""),
+                      "use a smaller --batch-size, or keep the remainder");
+  }
+  return {std::move(plan), std::move(choice.reason), std::move(choice.warning)};
+}
+
 namespace {
+
+// The command line.
+
+/// What one `lockstep plan` was asked for.
+struct PlanArguments {
+  RunConfig config;
+  std::optional<std::uint64_t> range;               ///< records 0 to N - 1
+  std::optional<std::vector<std::uint64_t>> files;  ///< records of imagined files
+  std::optional<std::uint64_t> record_bytes;        ///< of one record
+  std::uint64_t epoch = 0;                          ///< from 0
+  bool ranks_given = false;
+  bool json = false;
+  bool ids = false;
+  bool help = false;
+};
+
+constexpr std::uint64_t most_ranks = 1 << 20;  // a number or two is kept for each
+
+Syntax plan_syntax() {
+  Syntax syntax;
+  syntax.command = "lockstep plan";
+  syntax.does =
+      "Prints and proves the data plan of `lockstep train` with the same settings: which rank "
+      "reads which records at which step. Starts nothing; needs no MPI.\n";
+  syntax.usage = "[CONFIG.toml] [flags]   (flags override the file, the file the defaults)";
+  syntax.operand = "run file";
+  syntax.run_file = true;
+  syntax.settings = {"data",         "format",     "train-limit",    "test-limit", "classes",
+                     "divide-by",    "batch-size", "drop-remainder", "seed",       "shuffle",
+                     "shard-policy", "rebatch",    "leaf",           "mesh",       "ranks"};
+  syntax.flags = {{"range", "N", "instead of --data: records 0 to N - 1, not from files"},
+                  {"files", "6,6", "instead of --data: records of imagined files"},
+                  {"record-bytes", "N", "bytes of one record [as float32 where --data is given]"},
+                  {"epoch", "N", "whose order is shown, from 1 [1]"},
+                  {"json", "", "print one line of JSON instead"},
+                  {"ids", "", "with --json: the ids of every step and rank"}};
+  syntax.other_help = {{"ranks", "ranks that the records are dealt to"}};
+  return syntax;
+}
+
+/// A count, with the flag's name before what is wrong with it.
+std::uint64_t count_of(const std::string& flag, const std::string& text, std::uint64_t least) {
+  try {
+    return parse_count(text, least);
+  } catch (const ConfigError& error) {
+    throw ConfigError("--" + flag + ": " + error.what());
+  }
+}
+
+std::vector<std::uint64_t> files_of(const std::string& text) {
+  constexpr std::uint64_t most = std::uint64_t{1} << 62;
+  std::vector<std::uint64_t> files;
+  std::uint64_t sum = 0;
+  for (const auto& word : split_list(text)) {
+    files.push_back(count_of("files", word, 0));
+    if (files.back() > most - sum) throw ConfigError("--files: more records than can be counted");
+    sum += files.back();
+  }
+  if (sum == 0) throw ConfigError("--files: no records", "give record counts, as --files 6,6");
+  return files;
+}
+
+void take(PlanArguments& arguments, const std::string& key, const std::string& value) {
+  if (key == "range") {
+    arguments.range = count_of(key, value, 1);
+  } else if (key == "files") {
+    arguments.files = files_of(value);
+  } else if (key == "record-bytes") {
+    arguments.record_bytes = count_of(key, value, 1);
+  } else if (key == "epoch") {
+    arguments.epoch = count_of(key, value, 1) - 1;
+  } else if (key == "json") {
+    arguments.json = true;
+  } else if (key == "ids") {
+    arguments.ids = true;
+  }
+}
+
+void require_sensible(const PlanArguments& arguments, const Arguments& given) {
+  if (int{given.given("data")} + int{arguments.range.has_value()} +
+          int{arguments.files.has_value()} >
+      1) {
+    throw ConfigError("records from more than one of --data, --range and --files", "give one");
+  }
+  if (arguments.range || arguments.files) {
+    for (const char* flag : {"format", "divide-by", "classes", "test-limit"}) {
+      if (!given.given(flag)) continue;
+      throw ConfigError("--" + std::string(flag) + " with records that are imagined",
+                        "leave it out, or give --data");
+    }
+  }
+  if (arguments.ids && !arguments.json) {
+    throw ConfigError("--ids without --json", "give both, or look at the picture without");
+  }
+  if (arguments.config.ranks > most_ranks) {
+    throw ConfigError(
+        "--ranks: " + grouped(arguments.config.ranks) + " is more than " + grouped(most_ranks),
+        "plan for fewer ranks");
+  }
+}
+
+/// Takes the words after `lockstep plan`, and reads the run file that they name.
+PlanArguments parse_plan_arguments(const std::vector<std::string>& words) {
+  const Arguments given = parse_arguments(plan_syntax(), words);
+  PlanArguments arguments;
+  arguments.help = given.help;
+  if (given.help) return arguments;
+  apply_run_file(arguments.config, given.operand, read_run_file(given.operand));
+  for (const auto& [key, value] : given.settings) {
+    set_value(arguments.config, "--" + key, key, value);
+  }
+  for (const auto& [key, value] : given.flags) take(arguments, key, value);
+  arguments.ranks_given = arguments.config.ranks != 1 || given.given("ranks");
+  require_sensible(arguments, given);
+  return arguments;
+}
+
+// The plan as a table for the terminal.
+
+constexpr std::uint64_t most_rows = 16;
+constexpr std::uint64_t most_steps = 24;
+constexpr const char* gap = "...";
+
+/// The first indices below `count`, and the last: at most `most`.
+std::vector<std::uint64_t> shown(std::uint64_t count, std::uint64_t most) {
+  std::vector<std::uint64_t> indices;
+  for (std::uint64_t i = 0; i < count && indices.size() + 1 < most; ++i) indices.push_back(i);
+  if (indices.size() < count) indices.push_back(count - 1);
+  return indices;
+}
+
+/// "0-15" where records follow each other; else the first ones, "7 3 5" or "7 3 +14".
+std::string cell(const data::Plan& plan, std::uint64_t epoch, std::uint64_t step,
+                 std::uint64_t rank) {
+  const Range range = plan.positions(step, rank);
+  const std::uint64_t size = range.size();
+  if (size == 0) return "-";
+  const auto record = [&](std::uint64_t i) { return plan.record(epoch, rank, range.begin + i); };
+  const bool ordered = plan.options().shuffle == data::Shuffle::none;
+  if (size == 1) return std::to_string(record(0));
+  if (ordered && record(size - 1) - record(0) == size - 1) {
+    return fmt::format("{}-{}", record(0), record(size - 1));
+  }
+  const std::uint64_t listed = size <= 3 ? size : 2;
+  std::string text;
+  for (std::uint64_t i = 0; i < listed; ++i) text += fmt::format("{}{}", i ? " " : "", record(i));
+  return listed < size ? text + fmt::format(" +{}", size - listed) : text;
+}
+
+using Column = std::vector<std::string>;
+
+std::size_t width_of(const Column& column) {
+  std::size_t width = 0;
+  for (const auto& text : column) width = std::max(width, text.size());
+  return width;
+}
+
+Column step_column(const data::Plan& plan, std::uint64_t epoch, std::uint64_t step,
+                   const std::vector<std::uint64_t>& ranks) {
+  Column column = {fmt::format("step {}", step + 1)};
+  for (const auto rank : ranks) column.push_back(cell(plan, epoch, step, rank));
+  return column;
+}
+
+/// The steps that fit behind the first columns; a gap before the last where some are left out.
+std::vector<Column> step_columns(const data::Plan& plan, std::uint64_t epoch,
+                                 const std::vector<std::uint64_t>& ranks, std::size_t room) {
+  const auto steps = shown(plan.steps(), most_steps);
+  Column last = step_column(plan, epoch, steps.back(), ranks);
+  std::vector<Column> columns;
+  const std::size_t reserved = width_of(last) + 2 + std::string(gap).size() + 2;
+  std::size_t used = reserved;
+  std::uint64_t next = 0;
+  for (; next + 1 < steps.size(); ++next) {
+    Column column = step_column(plan, epoch, steps[next], ranks);
+    used += width_of(column) + 2;
+    if (used > room && !columns.empty()) break;
+    columns.push_back(std::move(column));
+  }
+  if (next + 1 < plan.steps()) columns.emplace_back(ranks.size() + 1, gap);
+  columns.push_back(std::move(last));
+  return columns;
+}
+
+/// A table: ranks down, steps across, records in the cells. At most `columns` wide: the first ranks
+/// and steps that fit, and always the last ones. `epoch` from 0.
+std::string plan_picture(const data::Plan& plan, std::uint64_t epoch, std::size_t columns) {
+  const auto ranks = shown(plan.options().ranks, most_rows);
+  Column names = {fmt::format("epoch {}", epoch + 1)};
+  Column counts = {"records"};
+  for (const auto rank : ranks) {
+    names.push_back(fmt::format("rank {}", rank));
+    counts.push_back(grouped(plan.examples_of(rank)));
+  }
+  const std::size_t taken = width_of(names) + width_of(counts) + 4;
+  auto steps = step_columns(plan, epoch, ranks, columns > taken ? columns - taken : 0);
+  steps.insert(steps.begin(), {names, counts});
+  std::string text;
+  for (std::size_t row = 0; row <= ranks.size(); ++row) {
+    const bool jump = row > 1 && ranks[row - 1] != ranks[row - 2] + 1;
+    if (jump) text += std::string(2, ' ') + gap + "\n";
+    std::string line;
+    for (std::size_t c = 0; c < steps.size(); ++c) {
+      line += fmt::format("  {:<{}}", steps[c][row], width_of(steps[c]));
+    }
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
+// The plan and its proof, as JSON or as text.
 
 using nlohmann::ordered_json;
 
@@ -48,7 +286,7 @@ Records imagined(const std::vector<std::uint64_t>& files, std::optional<std::uin
   return records;
 }
 
-Records opened(const train::RunConfig& config) {
+Records opened(const RunConfig& config) {
   const auto train = data::open_data_part(config.data, data::Part::train,
                                           {.train_limit = config.train_limit,
                                            .divide_by = config.divide_by,
@@ -202,7 +440,7 @@ int show_plan(const PlanArguments& arguments) {
   const Records records = records_of(arguments);
   const TrainingPlan chosen =
       training_plan(arguments.config, records.count, records.files,
-                    train::mesh_of(arguments.config, arguments.config.ranks).batch);
+                    mesh_of(arguments.config, arguments.config.ranks).batch);
   if (!chosen.warning.empty()) launch::print_warning(chosen.warning);
   const data::PlanFacts facts = data::facts_of(chosen.plan);
   const data::PlanProof proof = data::prove(chosen.plan, facts, arguments.epoch);
@@ -229,7 +467,7 @@ int plan_command(const std::vector<std::string>& words) {
     arguments.config.ranks = static_cast<std::uint64_t>(launch->ranks);
   }
   if (!arguments.help) return show_plan(arguments);
-  fmt::print("{}", plan_help());
+  fmt::print("{}", help_text(plan_syntax()));
   return static_cast<int>(ExitCode::success);
 }
 

@@ -1,5 +1,4 @@
-#include "apps/predict.hpp"
-
+// `lockstep predict`: a checkpoint's label for every example, as CSV.
 #include <spdlog/fmt/fmt.h>
 
 #include <filesystem>
@@ -9,6 +8,7 @@
 
 #include "apps/cli.hpp"
 #include "apps/inference_job.hpp"
+#include "apps/subcommands.hpp"
 #include "collectives/agreement.hpp"
 #include "data/file.hpp"
 #include "lib/base/errors.hpp"
@@ -71,8 +71,7 @@ class PredictionFile {
   std::string text_;
 };
 
-void predict_on(const Arguments& arguments, const train::RunConfig& config,
-                comm::Communicator& comm) {
+void predict_on(const Arguments& arguments, const RunConfig& config, comm::Communicator& comm) {
   const std::string output = arguments.value("output", "");
   std::optional<PredictionFile> file;
   comm::together(comm, [&] {

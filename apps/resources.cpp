@@ -35,7 +35,7 @@ double replica_bytes(const nn::NetworkShape& shape, const Buffers& buffers) {
 
 }  // namespace
 
-int threads_of(const train::RunConfig& config, const comm::Communicator& comm) {
+int threads_of(const RunConfig& config, const comm::Communicator& comm) {
   const int own = train::own_cores(comm);
   if (!config.threads) return own;
   constexpr std::uint64_t most = 1024;
@@ -53,7 +53,7 @@ int threads_of(const train::RunConfig& config, const comm::Communicator& comm) {
   return threads;
 }
 
-bool wants_strict(const train::RunConfig& config, const char* library) {
+bool wants_strict(const RunConfig& config, const char* library) {
   const bool canonical = config.reduction == "canonical";
   if (canonical && config.products == "library") {
     throw ConfigError("products library with reduction canonical: " + std::string(library) +
@@ -63,7 +63,7 @@ bool wants_strict(const train::RunConfig& config, const char* library) {
   return config.products == "strict" || (config.products == "auto" && canonical);
 }
 
-Simd simd_of(const train::RunConfig& config) {
+Simd simd_of(const RunConfig& config) {
   return config.simd == "scalar"   ? Simd::scalar
          : config.simd == "avx2"   ? Simd::avx2
          : config.simd == "avx512" ? Simd::avx512

@@ -3,23 +3,23 @@
 
 #include <cstdint>
 
+#include "apps/settings.hpp"
 #include "collectives/communicator.hpp"
 #include "lib/nn/network.hpp"
 #include "lib/numerics/products.hpp"
-#include "lib/train/config.hpp"
 
 namespace lockstep::apps {
 
 /// Threads of a rank's products: as set, else the cores that are this rank's own. Rank 0 warns of
 /// more threads than cores. Local. Throws ConfigError for more than anybody can mean.
-int threads_of(const train::RunConfig& config, const comm::Communicator& comm);
+int threads_of(const RunConfig& config, const comm::Communicator& comm);
 
 /// Whether products are strict, where `library` would compute the others. Throws ConfigError for
 /// those of a library under the canonical reduction. Local.
-bool wants_strict(const train::RunConfig& config, const char* library);
+bool wants_strict(const RunConfig& config, const char* library);
 
 /// The instructions that `config.simd` names. Local.
-Simd simd_of(const train::RunConfig& config);
+Simd simd_of(const RunConfig& config);
 
 /// What a rank keeps besides its weights.
 struct Buffers {

@@ -1,5 +1,4 @@
-#include "apps/train.hpp"
-
+// `lockstep train`: from the configuration to the closing table.
 #include <spdlog/fmt/fmt.h>
 
 #include <optional>
@@ -7,6 +6,7 @@
 
 #include "apps/cli.hpp"
 #include "apps/console.hpp"
+#include "apps/subcommands.hpp"
 #include "apps/train_job.hpp"
 #include "collectives/agreement.hpp"
 #include "lib/base/text.hpp"
@@ -57,7 +57,7 @@ std::string device_text(const TrainJob& job) {
                      exchange.empty() ? "" : "; exchange " + exchange);
 }
 
-Banner banner(const train::RunConfig& config, const TrainJob& job, comm::Communicator& comm) {
+Banner banner(const RunConfig& config, const TrainJob& job, comm::Communicator& comm) {
   Banner banner;
   banner.headline =
       fmt::format("lockstep {}: {}, backend {}", version, ranks_text(comm), comm.backend());
@@ -93,7 +93,7 @@ Banner banner(const train::RunConfig& config, const TrainJob& job, comm::Communi
   return banner;
 }
 
-train::RunFacts facts_of(const train::RunConfig& config, const TrainJob& job, int ranks) {
+train::RunFacts facts_of(const RunConfig& config, const TrainJob& job, int ranks) {
   train::RunFacts facts;
   facts.version = version;
   facts.ranks = ranks;
@@ -114,11 +114,10 @@ std::vector<std::uint64_t> bytes_read(const data::Source& train, comm::Communica
 }
 
 /// One rank's part of the command, from its configuration to the closing table.
-void train_on(const Arguments& arguments, const train::RunConfig& config,
-              comm::Communicator& comm) {
+void train_on(const Arguments& arguments, const RunConfig& config, comm::Communicator& comm) {
   const bool speaks = comm.rank() == 0;
   if (arguments.given("print-config")) {
-    if (speaks) fmt::print("{}", train::to_toml(config));
+    if (speaks) fmt::print("{}", to_toml(config));
     return;
   }
   TrainJob job = make_job(config, comm);
@@ -132,7 +131,7 @@ void train_on(const Arguments& arguments, const train::RunConfig& config,
   std::vector<train::Observer*> observers;
   comm::together(comm, [&] {
     if (!speaks) return;
-    directory.emplace(config.run_dir, train::to_toml(config), facts_of(config, job, comm.size()));
+    directory.emplace(config.run_dir, to_toml(config), facts_of(config, job, comm.size()));
     console.emplace(progress, config.epochs,
                     train::total_steps(config.epochs, config.steps, *job.plan));
     observers = {&*directory, &*console};

@@ -4,8 +4,8 @@
 #include <new>
 
 #include "apps/device.hpp"
+#include "apps/plan.hpp"
 #include "apps/resources.hpp"
-#include "apps/training_plan.hpp"
 #include "collectives/agreement.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/launch/launch.hpp"
@@ -18,7 +18,7 @@ namespace {
 const char* const narrower =
     "use narrower layers, a smaller --batch-size or --prefetch, or fewer ranks a host";
 
-std::unique_ptr<Products<float>> make_products(const train::RunConfig& config) {
+std::unique_ptr<Products<float>> make_products(const RunConfig& config) {
   const bool strict = wants_strict(config, "oneDNN");
   if (!strict && config.simd != "auto") {
     throw ConfigError("simd " + config.simd + " with products library: oneDNN chooses for itself",
@@ -29,7 +29,7 @@ std::unique_ptr<Products<float>> make_products(const train::RunConfig& config) {
 }
 
 /// What only the canonical reduction can honour.
-void require_canonical(const train::RunConfig& config, const train::Groups& groups) {
+void require_canonical(const RunConfig& config, const train::Groups& groups) {
   const char* const remedy = "use --reduction canonical, or leave it out";
   if (groups.model != nullptr) {
     throw ConfigError(
@@ -47,7 +47,7 @@ void require_canonical(const train::RunConfig& config, const train::Groups& grou
   }
 }
 
-train::Exchange exchange_of(const train::RunConfig& config, const train::CanonicalOptions& options,
+train::Exchange exchange_of(const RunConfig& config, const train::CanonicalOptions& options,
                             const nn::NetworkShape& shape) {
   const auto asked = config.exchange == "activations" ? train::Exchange::activations
                      : config.exchange == "sums"      ? train::Exchange::partial_sums
@@ -56,18 +56,18 @@ train::Exchange exchange_of(const train::RunConfig& config, const train::Canonic
 }
 
 /// Rows of all slots of data::Prefetch.
-std::uint64_t prefetched_rows(const train::RunConfig& config, const data::Plan& plan) {
+std::uint64_t prefetched_rows(const RunConfig& config, const data::Plan& plan) {
   return config.prefetch == 0 ? 0 : (config.prefetch + 1) * plan.largest_piece();
 }
 
-bool is_canonical(const train::RunConfig& config) { return config.reduction == "canonical"; }
+bool is_canonical(const RunConfig& config) { return config.reduction == "canonical"; }
 
-train::CanonicalOptions canonical_options(const train::RunConfig& config, const TrainJob& job) {
+train::CanonicalOptions canonical_options(const RunConfig& config, const TrainJob& job) {
   return {
       {.learning_rate = static_cast<double>(config.learning_rate)}, &*job.plan, config.audit_every};
 }
 
-void require_fitting_mesh(const train::RunConfig& config, const train::Groups& groups) {
+void require_fitting_mesh(const RunConfig& config, const train::Groups& groups) {
   if (!is_canonical(config)) require_canonical(config, groups);
   if (groups.model == nullptr) return;
   if (config.audit_every) {
@@ -77,8 +77,8 @@ void require_fitting_mesh(const train::RunConfig& config, const train::Groups& g
 }
 
 /// Weights on the host, as a replica on a device stores them; it computes on its own.
-void make_weights(const train::RunConfig& config, const nn::NetworkShape& shape,
-                  std::uint64_t test_rows, TrainJob& job) {
+void make_weights(const RunConfig& config, const nn::NetworkShape& shape, std::uint64_t test_rows,
+                  TrainJob& job) {
   comm::Communicator& batch = train::Groups(*job.mesh).batch;
   const auto rows =
       std::max(test_rows, train::rows_needed(train::Exchange::partial_sums, *job.plan));
@@ -93,8 +93,8 @@ void make_weights(const train::RunConfig& config, const nn::NetworkShape& shape,
 }
 
 /// Products, first weights, and the step. `test_rows`: what evaluation needs.
-void make_replica(const train::RunConfig& config, const nn::NetworkShape& shape,
-                  std::uint64_t test_rows, TrainJob& job) {
+void make_replica(const RunConfig& config, const nn::NetworkShape& shape, std::uint64_t test_rows,
+                  TrainJob& job) {
   const train::Groups groups(*job.mesh);
   require_fitting_mesh(config, groups);
   if (job.device_options) return make_weights(config, shape, test_rows, job);
@@ -121,7 +121,7 @@ void make_replica(const train::RunConfig& config, const nn::NetworkShape& shape,
 }
 
 /// The replica on this rank's device, from the weights on the host. Collective.
-void make_device(const train::RunConfig& config, TrainJob& job) {
+void make_device(const RunConfig& config, TrainJob& job) {
   comm::Communicator& batch = train::Groups(*job.mesh).batch;
   job.device = train::make_device_replica(*job.network, *job.device_options, batch);
   comm::together(batch, [&] {
@@ -130,7 +130,7 @@ void make_device(const train::RunConfig& config, TrainJob& job) {
   warn_of_staging(*job.device, batch);
 }
 
-std::unique_ptr<data::Transform> make_transform(const train::RunConfig& config,
+std::unique_ptr<data::Transform> make_transform(const RunConfig& config,
                                                 const data::Source& source) {
   const auto augmentation = data::parse_augmentation(config.augment);
   if (!augmentation.any()) return nullptr;
@@ -150,11 +150,11 @@ void require_fitting_data(const data::DataSet& data) {
 
 }  // namespace
 
-TrainJob make_job(const train::RunConfig& config, comm::Communicator& comm) {
+TrainJob make_job(const RunConfig& config, comm::Communicator& comm) {
   TrainJob job;
   comm::together(comm, [&] {
     job.device_options = device_options(config, static_cast<std::uint64_t>(comm.size()));
-    train::mesh_of(config, static_cast<std::uint64_t>(comm.size()));
+    mesh_of(config, static_cast<std::uint64_t>(comm.size()));
     job.threads = threads_of(config, comm);
     job.data = data::open_data_set(config.data, {.train_limit = config.train_limit,
                                                  .test_limit = config.test_limit,
@@ -167,8 +167,7 @@ TrainJob make_job(const train::RunConfig& config, comm::Communicator& comm) {
       comm, "the data of ranks",
       {{"training set", job.data.train->identity()}, {"test set", job.data.test->identity()}},
       "give all hosts the same files");
-  job.mesh =
-      train::make_mesh(comm, train::mesh_of(config, static_cast<std::uint64_t>(comm.size())));
+  job.mesh = train::make_mesh(comm, mesh_of(config, static_cast<std::uint64_t>(comm.size())));
   comm::Communicator& batch = train::Groups(*job.mesh).batch;
   comm::together(comm, [&] {
     auto chosen = training_plan(config, job.data.train->records(), job.data.train->file_records(),
@@ -177,7 +176,7 @@ TrainJob make_job(const train::RunConfig& config, comm::Communicator& comm) {
     job.plan = std::move(chosen.plan);
     job.policy_reason = std::move(chosen.reason);
     const auto test_plan = train::evaluation_plan(job.data.test->records(), batch.size());
-    const nn::NetworkShape shape = train::network_of(config, job.data.train->shape());
+    const nn::NetworkShape shape = network_of(config, job.data.train->shape());
     set_product_threads(job.threads);
     try {
       make_replica(config, shape, test_plan.largest_piece(), job);

@@ -4,11 +4,11 @@
 #include <memory>
 #include <optional>
 
+#include "apps/settings.hpp"
 #include "collectives/communicator.hpp"
 #include "data/batches.hpp"
 #include "data/source.hpp"
 #include "lib/nn/network.hpp"
-#include "lib/train/config.hpp"
 #include "lib/train/device.hpp"
 #include "lib/train/step.hpp"
 #include "lib/train/tensor_parallel.hpp"
@@ -40,6 +40,6 @@ struct TrainJob {
 /// Errors   throws comm::AgreedError on every rank: settings that cannot be honoured here (2), bad
 ///          data (65), data that differs between ranks (2), too little memory (2).
 /// Ranks    collective.
-TrainJob make_job(const train::RunConfig& config, comm::Communicator& comm);
+TrainJob make_job(const RunConfig& config, comm::Communicator& comm);
 
 }  // namespace lockstep::apps

@@ -102,31 +102,6 @@ std::uint64_t parse_count(std::string_view text, std::uint64_t least, std::uint6
   return number;
 }
 
-bool is_utf8(std::string_view text) noexcept {
-  for (std::size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<unsigned char>(text[i]);
-    const int length = lead < 0x80             ? 1
-                       : (lead & 0xE0) == 0xC0 ? 2
-                       : (lead & 0xF0) == 0xE0 ? 3
-                       : (lead & 0xF8) == 0xF0 ? 4
-                                               : 0;
-    if (length == 0 || i + static_cast<std::size_t>(length) > text.size()) return false;
-    std::uint32_t code = length == 1 ? lead : lead & (0x7FU >> length);
-    for (int k = 1; k < length; ++k) {
-      const auto next = static_cast<unsigned char>(text[i + static_cast<std::size_t>(k)]);
-      if ((next & 0xC0) != 0x80) return false;
-      code = code << 6 | (next & 0x3FU);
-    }
-    constexpr std::array<std::uint32_t, 5> shortest_form = {0, 0, 0x80, 0x800, 0x10000};
-    const bool surrogate = code >= 0xD800 && code < 0xE000;
-    if (code < shortest_form[static_cast<std::size_t>(length)] || surrogate || code > 0x10FFFF) {
-      return false;
-    }
-    i += static_cast<std::size_t>(length);
-  }
-  return true;
-}
-
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates) {
   std::optional<std::string> best;
   std::size_t fewest = std::max<std::size_t>(2, word.size() / 3) + 1;

@@ -36,9 +36,6 @@ std::vector<std::string> split_list(std::string_view text);
 std::uint64_t parse_count(std::string_view text, std::uint64_t least,
                           std::uint64_t most = std::numeric_limits<std::int64_t>::max());
 
-/// Whether `text` is UTF-8, as TOML and JSON demand.
-bool is_utf8(std::string_view text) noexcept;
-
 /// The candidate with the fewest edits from `word`, if that is at most a third of its length
 /// (and at least two): what a person probably meant.
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates);

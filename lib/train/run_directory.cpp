@@ -13,7 +13,6 @@
 #include "lib/base/errors.hpp"
 #include "lib/base/hash.hpp"
 #include "lib/base/process.hpp"
-#include "lib/train/config.hpp"
 #include "lib/train/json_fields.hpp"
 
 namespace lockstep::train {
@@ -125,8 +124,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr const char* remedy =
-    "give the folder of a run, unchanged";
+constexpr const char* remedy = "give the folder of a run, unchanged";
 
 JsonPlace place_of(const std::filesystem::path& path) { return {path, 0, remedy}; }
 
@@ -178,22 +176,6 @@ std::vector<RecordedStep> read_metrics(const std::filesystem::path& path) {
   return steps;
 }
 
-Figures read_settings(const std::filesystem::path& path) {
-  RunConfig config;
-  try {
-    apply_run_file(config, path.string(), read_text(path));
-  } catch (const ConfigError& error) {
-    const std::string what = error.what();  // its remedy is for a run file that a person writes
-    throw DataError(what.substr(0, what.find('\n')), remedy);
-  }
-  Figures settings;
-  for (auto& [name, literal] : key_values(config)) {
-    const bool told = name != "run-dir" && name != "progress" && name != "ranks";
-    if (told) settings.emplace_back(name, std::move(literal));
-  }
-  return settings;
-}
-
 std::map<std::uint64_t, std::uint64_t> last_steps(const std::vector<RecordedStep>& steps) {
   std::map<std::uint64_t, std::uint64_t> last;
   for (const auto& step : steps) last[step.epoch] = step.step;
@@ -227,7 +209,6 @@ RecordedRun read_run(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(folder, ignored)) fail(place_of(folder), "no such folder");
   if (!std::filesystem::is_directory(folder, ignored)) fail(place_of(folder), "is no folder");
   RecordedRun run;
-  run.settings = read_settings(folder / "config.toml");
   run.steps = read_metrics(folder / "metrics.jsonl");
   const auto summary = folder / "summary.json";
   if (std::filesystem::exists(std::filesystem::symlink_status(summary, ignored))) {

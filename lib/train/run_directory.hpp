@@ -77,7 +77,7 @@ struct RecordedStep {
   std::uint64_t step = 0;   ///< from 1, over the whole run
   std::uint64_t epoch = 0;  ///< from 1
   Figures figures;          ///< "loss", "accuracy": taken just before the step's update
-  Figures tensors;          ///< "0.weight" and its hash just after it; empty unless `hash_every` is set
+  Figures tensors;  ///< "0.weight" and its hash just after it; empty unless `hash_every` is set
 };
 
 /// One epoch of summary.json.
@@ -92,12 +92,12 @@ struct RecordedRun {
   std::vector<RecordedStep> steps;  ///< ascending, at least one
   std::vector<RecordedEpoch> epochs;
   bool finished = false;  ///< there is a summary.json; without it no epoch is known
-  /// Every resolved setting but run-dir and progress; "ranks", which a launcher may have decided,
-  /// and "version" only of a finished run.
+  /// "ranks" and "version" of a finished run, and what the caller adds of its own settings.
   Figures settings;
 };
 
-/// Reads config.toml, metrics.jsonl and, where the run finished, summary.json. Local.
+/// Reads metrics.jsonl and, where the run finished, summary.json. Local.
+/// config.toml is for the program that wrote it: its settings are not the library's.
 ///
 /// Formats  those that lib/train/run_directory.hpp writes; further fields are ignored.
 /// Errors   throws DataError with file, line and reason: no such folder, no run in it, no step

@@ -15,22 +15,12 @@
 namespace lockstep::train {
 // Who a rank trains with: all ranks, or a mesh of batch x model.
 
-struct RunConfig;
-
 /// Sizes of the dimensions "batch" and "model", in this order: ranks that share a replica's weights
 /// are neighbours.
 struct MeshSizes {
   std::uint64_t batch = 1;  ///< replicas, among which the plan deals examples
   std::uint64_t model = 1;  ///< ranks that share the weights of one replica's dense layers
 };
-
-/// What `config.mesh` means for that many ranks. "model=2" alone leaves the rest to batch.
-/// Errors   throws ConfigError where the dimensions' product is another number.
-/// Ranks    local.
-MeshSizes mesh_of(const RunConfig& config, std::uint64_t ranks);
-
-/// Throws ConfigError unless `text` names dimensions and sizes, or is "auto". Local.
-void require_mesh(const std::string& text);
 
 /// The groups that a rank belongs to, as those see them who use them.
 struct Groups {

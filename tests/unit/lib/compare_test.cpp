@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/base/errors.hpp"
-#include "lib/train/config.hpp"
 #include "lib/train/run_directory.hpp"
 #include "tests/support/temporary_folder.hpp"
 
@@ -34,9 +33,7 @@ RecordedRun recorded(std::uint64_t count) {
 /// A run directory as the trainer leaves it; returns its path.
 std::filesystem::path written(const TemporaryFolder& folder) {
   const auto path = folder.path() / "run";
-  RunConfig config;
-  config.seed = 7;
-  RunDirectory directory(path.string(), to_toml(config), {.version = "1", .ranks = 3});
+  RunDirectory directory(path.string(), "seed = 7\n", {.version = "1", .ranks = 3});
   directory.on_step({1, 1, 128, 0.1 + 0.2, 0.0625, 0.0041});
   directory.on_step({2, 1, 128, 1e-300, 0.5, 0.0041, {{"0.weight", 0xab}, {"0.bias", 1}}});
   RunReport report;
@@ -197,10 +194,8 @@ TEST_CASE("a run directory reads back as it was written", "[compare]") {
   const auto has = [&](const char* name, const char* literal) {
     return std::count(run.settings.begin(), run.settings.end(), Figures::value_type(name, literal));
   };
-  CHECK(has("seed", "7") == 1);
   CHECK(has("ranks", "3") == 1);
   CHECK(has("version", "1") == 1);
-  CHECK(has("progress", "\"auto\"") + has("run-dir", "\"auto\"") == 0);
   CHECK(compare(run, read_run(path)).first() == nullptr);
 
   std::filesystem::remove(path / "summary.json");
@@ -251,15 +246,13 @@ TEST_CASE("a damaged run directory is refused with file, line and reason", "[com
              Contains("summary.json:") && Contains("not JSON, or cut off"));
   CHECK_THAT(refusal("summary.json", "{}"), Contains("'epochs' is missing"));
   CHECK_THAT(refusal("summary.json", R"({"epochs": [3]})"), Contains("no object around 'epoch'"));
-  CHECK_THAT(refusal("config.toml", "seed = \n"), Contains("config.toml:1: not TOML"));
-  CHECK_THAT(refusal("config.toml", "sed = 1\n"), Contains("config.toml:1") && Contains("'sed'"));
 }
 
 TEST_CASE("a folder without a run is refused", "[compare]") {
   const TemporaryFolder folder;
   CHECK_THROWS_WITH(read_run(folder.path() / "none"), Contains("none: no such folder"));
-  CHECK_THROWS_WITH(read_run(folder.path()), Contains("config.toml: no such file"));
+  CHECK_THROWS_WITH(read_run(folder.path()), Contains("metrics.jsonl: no such file"));
   CHECK_THROWS_WITH(read_run("/dev/null"), Contains("is no folder"));
-  std::filesystem::create_directory(folder.path() / "config.toml");
+  std::filesystem::create_directory(folder.path() / "metrics.jsonl");
   CHECK_THROWS_WITH(read_run(folder.path()), Contains("is no regular file"));
 }

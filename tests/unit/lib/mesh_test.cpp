@@ -3,7 +3,6 @@
 
 #include "collectives/agreement.hpp"
 #include "collectives/threads.hpp"
-#include "lib/train/config.hpp"
 #include "lib/train/tensor_parallel.hpp"
 #include "tests/support/per_rank.hpp"
 #include "tests/support/toy_run.hpp"
@@ -26,12 +25,6 @@ std::vector<ToyResult> on_mesh(Size size, ToyRun run,
     results[static_cast<std::size_t>(comm.rank())] = train_toy(comm, run, observers);
   });
   return results;
-}
-
-MeshSizes sizes_of(const std::string& text, std::uint64_t ranks) {
-  RunConfig config;
-  config.mesh = text;
-  return mesh_of(config, ranks);
 }
 
 /// The last weights of a run, as a checkpoint would have them.
@@ -171,26 +164,6 @@ TEST_CASE("shards cover a width in order, in whole vectors where it is wide", "[
       }
       REQUIRE(at == width);
     }
-  }
-}
-
-TEST_CASE("a mesh is what its text says, and fits the ranks", "[mesh]") {
-  const auto is = [](MeshSizes sizes, std::uint64_t batch, std::uint64_t model) {
-    return sizes.batch == batch && sizes.model == model;
-  };
-  CHECK(is(sizes_of("auto", 7), 7, 1));
-  CHECK(is(sizes_of("batch=7", 7), 7, 1));
-  CHECK(is(sizes_of("batch=2,model=3", 6), 2, 3));
-  CHECK(is(sizes_of("model=3,batch=2", 6), 2, 3));
-  CHECK(is(sizes_of("model=3", 6), 2, 3));
-  CHECK_THROWS_WITH(sizes_of("model=4", 6),
-                    Catch::Contains("6 ranks cannot be cut into groups of 4"));
-  CHECK_THROWS_WITH(sizes_of("batch=2,model=2", 3),
-                    Catch::Contains("4 places are not the 3 ranks"));
-  CHECK_THROWS_WITH(sizes_of("batch=2", 1), Catch::Contains("2 places are not the 1 rank that"));
-  CHECK_THROWS_WITH(sizes_of("rows=2", 2), Catch::Contains("'rows' is no dimension"));
-  for (const char* bad : {"", "batch", "batch=0", "batch=x", "batch=1,batch=1", "batch=1,", "=1"}) {
-    CHECK_THROWS_AS(sizes_of(bad, 1), ConfigError);
   }
 }
 

@@ -1,13 +1,16 @@
-#include "lib/train/config.hpp"
-
+// Run files: TOML into settings, and settings into TOML.
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
 
+#include "apps/settings.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/base/text.hpp"
 
-namespace lockstep::train {
+namespace lockstep::apps {
 namespace {
 
 const Setting& setting_named(std::string_view place, const std::string& key) {
@@ -105,6 +108,20 @@ void set_value(RunConfig& config, std::string_view place, const std::string& key
   }
 }
 
+std::string read_run_file(const std::string& path) {
+  if (path.empty()) return "";
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) {
+    throw ConfigError(path + ": no such run file, or no regular file",
+                      "see configs/ for run files, and `lockstep train --help` for flags");
+  }
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) throw ConfigError(path + ": cannot be read", "check its permissions");
+  return text.str();
+}
+
 void apply_run_file(RunConfig& config, const std::string& path, const std::string& text) {
   toml::table file;
   try {
@@ -145,4 +162,4 @@ std::vector<std::pair<std::string, std::string>> key_values(const RunConfig& con
   return pairs;
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::apps

@@ -1,4 +1,4 @@
-#include "lib/train/config.hpp"
+#include "apps/settings.hpp"
 
 #include <catch2/catch.hpp>
 #include <sstream>
@@ -6,7 +6,7 @@
 #include "lib/base/errors.hpp"
 
 using namespace lockstep;
-using namespace lockstep::train;
+using namespace lockstep::apps;
 using Catch::Matchers::Contains;
 
 namespace {
@@ -27,11 +27,17 @@ std::string refusal(const std::string& key, const std::string& value) {
   return "";
 }
 
+train::MeshSizes sizes_of(const std::string& text, std::uint64_t ranks) {
+  RunConfig config;
+  config.mesh = text;
+  return mesh_of(config, ranks);
+}
+
 }  // namespace
 
 TEST_CASE("defaults are the contract's", "[config]") {
   const RunConfig config;
-  CHECK(to_toml(config).find("layers = [700, 500]\n") != std::string::npos);
+  CHECK(to_toml(config).find("layers = [ 700, 500 ]\n") != std::string::npos);
   CHECK(to_toml(config).find("learning-rate = 0.001\n") != std::string::npos);
   CHECK(to_toml(config).find("train-limit = \"all\"\n") != std::string::npos);
 }
@@ -160,4 +166,57 @@ TEST_CASE("a model that the data or other settings do not fit is refused", "[con
   CHECK(network_of(listed, {784}).is_mlp());
   set_value(listed, "", "model", "mlp");
   CHECK_THROWS_WITH(network_of(listed, {784}), Contains("beside a [[layer]] list"));
+}
+
+TEST_CASE("a mesh is what its text says, and fits the ranks", "[mesh]") {
+  const auto is = [](train::MeshSizes sizes, std::uint64_t batch, std::uint64_t model) {
+    return sizes.batch == batch && sizes.model == model;
+  };
+  CHECK(is(sizes_of("auto", 7), 7, 1));
+  CHECK(is(sizes_of("batch=7", 7), 7, 1));
+  CHECK(is(sizes_of("batch=2,model=3", 6), 2, 3));
+  CHECK(is(sizes_of("model=3,batch=2", 6), 2, 3));
+  CHECK(is(sizes_of("model=3", 6), 2, 3));
+  CHECK_THROWS_WITH(sizes_of("model=4", 6), Contains("6 ranks cannot be cut into groups of 4"));
+  CHECK_THROWS_WITH(sizes_of("batch=2,model=2", 3), Contains("4 places are not the 3 ranks"));
+  CHECK_THROWS_WITH(sizes_of("batch=2", 1), Contains("2 places are not the 1 rank that"));
+  CHECK_THROWS_WITH(sizes_of("rows=2", 2), Contains("'rows' is no dimension"));
+  for (const char* bad : {"", "batch", "batch=0", "batch=x", "batch=1,batch=1", "batch=1,", "=1"}) {
+    CHECK_THROWS_AS(sizes_of(bad, 1), ConfigError);
+  }
+}
+
+TEST_CASE("options in a library's message are printed as flags", "[config]") {
+  CHECK(with_flags("use `rebatch=ceil`, or `batch_size` of at least 4") ==
+        "use --rebatch ceil, or --batch-size of at least 4");
+  CHECK(with_flags("leave `backend` out, or set `share_device=true`") ==
+        "leave --backend out, or set --share-device");
+  CHECK(with_flags("choose more `files`") == "choose more --files");
+  CHECK(with_flags("`data=synthetic`") == "--data synthetic");
+}
+
+TEST_CASE("other words in backquotes stay as they are", "[config]") {
+  for (const char* text :
+       {"start it with `srun --mpi=pmix -K program ...`", "`mpirun -n 4`, then `unknown=1`",
+        "`lockstep plan --help` lists them", "run.toml:3: rebatch: 'x' is none of ceil|balanced",
+        "one ` alone", "", "`batch-size` is the flag's own name"}) {
+    CHECK(with_flags(text) == text);
+  }
+}
+
+TEST_CASE("flags are written in errors that passed through other ranks as text", "[config]") {
+  const Error error(ExitCode::usage, "rank 1 on h2: too few", "use a larger `batch_size`");
+  const Error agreed(ExitCode::usage, error.what());
+  CHECK(agreed.problem() == "rank 1 on h2: too few");
+  CHECK(agreed.remedy() == "use a larger `batch_size`");
+  CHECK(with_flags(agreed.what()) == "rank 1 on h2: too few\n  remedy: use a larger --batch-size");
+}
+
+TEST_CASE("an error about one option carries its name and value", "[config]") {
+  const ConfigError error({"batch_size", "0"}, "0 is less than 1", "give at least 1");
+  CHECK(error.what() == std::string("batch_size: 0 is less than 1\n  remedy: give at least 1"));
+  REQUIRE(error.option() != nullptr);
+  CHECK(error.option()->name == "batch_size");
+  CHECK(error.option()->value == "0");
+  CHECK(ConfigError("several settings disagree").option() == nullptr);
 }

@@ -1,29 +1,38 @@
-// The table of settings: name, help, how text becomes a value and back.
+#include "apps/settings.hpp"
+
+#include <toml++/toml.h>
+
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "data/transform.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/base/text.hpp"
-#include "lib/train/config.hpp"
-#include "lib/train/tensor_parallel.hpp"
 
-namespace lockstep::train {
+namespace lockstep::apps {
 namespace {
 
-std::string quoted(const std::string& text) {
-  std::string literal = "\"";
-  for (const char c : text) {
-    constexpr unsigned char first_printable = 0x20;
-    if (static_cast<unsigned char>(c) < first_printable) {
-      literal += std::string("\\u00") + (c < 16 ? '0' : '1') + "0123456789ABCDEF"[c & 15];
-      continue;
-    }
-    if (c == '"' || c == '\\') literal += '\\';
-    literal += c;
+std::string literal(const toml::node& value) {
+  using Flags = toml::format_flags;  // on one line, and every text in the same quotes
+  constexpr auto flags = toml::toml_formatter::default_flags & ~Flags::allow_literal_strings &
+                         ~Flags::allow_multi_line_strings;
+  std::ostringstream text;
+  text << toml::toml_formatter(value, flags);
+  return text.str();
+}
+
+std::string literal(const std::string& text) { return literal(toml::value<std::string>(text)); }
+
+/// As TOML and JSON files demand.
+void require_utf8(const std::string& text) {
+  try {
+    static_cast<void>(nlohmann::json(text).dump());
+  } catch (const nlohmann::json::type_error&) {
+    throw ConfigError("'" + text + "' is not UTF-8");
   }
-  return literal + '"';
 }
 
 float positive_number(const std::string& text) {
@@ -58,7 +67,7 @@ Setting count_or(const char* word, const char* name, MaybeCount member, const ch
             c.*member = text == none ? std::nullopt : std::optional(parse_count(text, 1));
           },
           [=](const RunConfig& c) {
-            return (c.*member).has_value() ? std::to_string(*(c.*member)) : quoted(none);
+            return (c.*member).has_value() ? std::to_string(*(c.*member)) : literal(none);
           }};
 }
 
@@ -66,10 +75,10 @@ Setting text(const char* name, Text member, const char* argument, const char* he
   return {name, argument, help,
           [=](RunConfig& c, const std::string& value) {
             if (value.empty()) throw ConfigError("the value is empty");
-            if (!is_utf8(value)) throw ConfigError("'" + value + "' is not UTF-8");
+            require_utf8(value);
             c.*member = value;
           },
-          [=](const RunConfig& c) { return quoted(c.*member); }};
+          [=](const RunConfig& c) { return literal(c.*member); }};
 }
 
 /// One of `words`, of which this version honours the first `honoured`.
@@ -92,7 +101,7 @@ Setting choice(const char* name, Text member, const std::vector<std::string>& wo
     }
     c.*member = value;
   };
-  return {name, all, help, set, [=](const RunConfig& c) { return quoted(c.*member); }};
+  return {name, all, help, set, [=](const RunConfig& c) { return literal(c.*member); }};
 }
 
 Setting yes_or_no(const char* name, bool RunConfig::*member, const char* help) {
@@ -106,6 +115,37 @@ Setting yes_or_no(const char* name, bool RunConfig::*member, const char* help) {
           [=](const RunConfig& c) { return std::string(c.*member ? "true" : "false"); }};
 }
 
+constexpr const char* mesh_remedy = "use batch=N, or batch=N,model=M";
+
+/// Dimensions as they are written: those that are not are left open.
+struct Dimensions {
+  std::optional<std::uint64_t> batch;
+  std::optional<std::uint64_t> model;
+};
+
+Dimensions dimensions_of(const std::string& text) {
+  constexpr std::uint64_t most = 1 << 20;
+  Dimensions dimensions;
+  if (text == "auto") return dimensions;
+  const auto words = split_list(text);
+  if (words.empty()) throw ConfigError("mesh: no dimension", mesh_remedy);
+  for (const auto& word : words) {
+    const auto sign = word.find('=');
+    const std::string name = word.substr(0, sign);
+    if (name != "batch" && name != "model") {
+      throw ConfigError("mesh " + text + ": '" + name + "' is no dimension", mesh_remedy);
+    }
+    auto& size = name == "batch" ? dimensions.batch : dimensions.model;
+    if (size) throw ConfigError("mesh " + text + ": " + name + " stands there twice", mesh_remedy);
+    try {
+      size = parse_count(sign == std::string::npos ? "" : word.substr(sign + 1), 1, most);
+    } catch (const ConfigError& error) {
+      throw ConfigError("mesh " + text + ": " + name + ": " + error.what(), mesh_remedy);
+    }
+  }
+  return dimensions;
+}
+
 Setting augment() {
   return {"augment", "none|shift=PIXELS,rotate=DEGREES,noise=DEVIATION",
           "random changes of training images, any of the three",
@@ -113,7 +153,7 @@ Setting augment() {
             data::parse_augmentation(value);
             c.augment = value;
           },
-          [](const RunConfig& c) { return quoted(c.augment); }};
+          [](const RunConfig& c) { return literal(c.augment); }};
 }
 
 Setting mesh() {
@@ -121,10 +161,10 @@ Setting mesh() {
           "dimensions of the ranks: batch shares examples, model the dense layers' weights; auto: "
           "batch=ranks",
           [](RunConfig& c, const std::string& value) {
-            require_mesh(value);
+            dimensions_of(value);
             c.mesh = value;
           },
-          [](const RunConfig& c) { return quoted(c.mesh); }};
+          [](const RunConfig& c) { return literal(c.mesh); }};
 }
 
 Setting layers() {
@@ -138,20 +178,19 @@ Setting layers() {
             c.layers = widths;
           },
           [](const RunConfig& c) {
-            std::string list;
-            for (const auto width : c.layers) {
-              list += (list.empty() ? "" : ", ") + std::to_string(width);
-            }
-            return "[" + list + "]";
+            toml::array list;
+            for (const auto width : c.layers) list.push_back(static_cast<std::int64_t>(width));
+            return literal(list);
           }};
 }
 
 Setting divide_by() {
-  return {"divide-by", "auto|X", "features are divided by this; auto: 255 for bytes, 1 for numbers",
-          [](RunConfig& c, const std::string& value) {
-            c.divide_by = value == "auto" ? std::nullopt : std::optional(positive_number(value));
-          },
-          [](const RunConfig& c) { return c.divide_by ? shortest(*c.divide_by) : quoted("auto"); }};
+  return {
+      "divide-by", "auto|X", "features are divided by this; auto: 255 for bytes, 1 for numbers",
+      [](RunConfig& c, const std::string& value) {
+        c.divide_by = value == "auto" ? std::nullopt : std::optional(positive_number(value));
+      },
+      [](const RunConfig& c) { return c.divide_by ? shortest(*c.divide_by) : literal("auto"); }};
 }
 
 Setting learning_rate() {
@@ -235,4 +274,98 @@ const std::vector<Setting>& settings() {
   return all;
 }
 
-}  // namespace lockstep::train
+namespace {
+
+/// {rows, columns} and {rows, columns, channels} are images.
+nn::FeatureShape input_of(const std::vector<std::uint64_t>& shape) {
+  std::size_t size = 1;
+  for (const auto dimension : shape) size *= dimension;
+  if (shape.size() == 2) return {shape[0], shape[1], 1, true};
+  if (shape.size() == 3) return {shape[0], shape[1], shape[2], true};
+  return nn::flat(size);
+}
+
+void require_one_model(const RunConfig& config) {
+  const bool listed = config.model == "layers";
+  if (listed && config.layer_list.empty()) {
+    throw ConfigError("model layers without a list of layers",
+                      "give a run file with [[layer]] tables");
+  }
+  if (!listed && !config.layer_list.empty()) {
+    throw ConfigError("model " + config.model + " beside a [[layer]] list",
+                      "leave one of them out");
+  }
+  if (config.model != "mlp" && config.layers != RunConfig().layers) {
+    throw ConfigError("layers with model " + config.model + ": they are the widths of model mlp",
+                      "leave `layers` out, or use `model=mlp`");
+  }
+}
+
+}  // namespace
+
+nn::NetworkShape network_of(const RunConfig& config, const std::vector<std::uint64_t>& shape) {
+  require_one_model(config);
+  const nn::FeatureShape input = input_of(shape);
+  if (config.model == "mlp") {
+    return {input.size(), {config.layers.begin(), config.layers.end()}, config.classes};
+  }
+  try {
+    return {input, config.model == "lenet" ? nn::lenet_layers() : config.layer_list,
+            config.classes};
+  } catch (const ConfigError& error) {
+    throw ConfigError("model " + config.model + ": " + error.what());
+  }
+}
+
+train::MeshSizes mesh_of(const RunConfig& config, std::uint64_t ranks) {
+  const Dimensions given = dimensions_of(config.mesh);
+  train::MeshSizes sizes;
+  sizes.model = given.model.value_or(1);
+  sizes.batch = given.batch.value_or(ranks / sizes.model);
+  if (sizes.batch * sizes.model == ranks) return sizes;
+  const std::string there = std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks");
+  throw ConfigError(
+      "mesh " + config.mesh + ": " +
+          (given.batch ? "its " + std::to_string(sizes.batch * sizes.model) +
+                             " places are not the " + there + " that there are"
+                       : there + " cannot be cut into groups of " + std::to_string(sizes.model)),
+      "start as many ranks as the mesh has places, or use another mesh");
+}
+
+namespace {
+
+/// "rebatch=ceil" -> "--rebatch ceil"; nothing for words that are no option.
+std::optional<std::string> flag_of(const std::string& option) {
+  const auto equals = option.find('=');
+  std::string name = option.substr(0, equals);
+  if (option.find(' ') != std::string::npos || name.find('-') != std::string::npos) {
+    return std::nullopt;
+  }
+  std::replace(name.begin(), name.end(), '_', '-');
+  const auto& all = settings();
+  const bool setting =
+      std::any_of(all.begin(), all.end(), [&](const auto& one) { return one.name == name; });
+  if (!setting && name != "files") return std::nullopt;  // files: of `generate` and `convert`
+  std::string flag = "--" + name;
+  const std::string value = equals == std::string::npos ? "" : option.substr(equals + 1);
+  if (!value.empty() && value != "true") flag += " " + value;
+  return flag;
+}
+
+}  // namespace
+
+std::string with_flags(const std::string& message) {
+  std::string text;
+  std::size_t at = 0;
+  while (true) {
+    const auto open = message.find('`', at);
+    const auto close = open == std::string::npos ? open : message.find('`', open + 1);
+    if (close == std::string::npos) return text + message.substr(at);
+    const auto flag = flag_of(message.substr(open + 1, close - open - 1));
+    text += message.substr(at, open - at);
+    text += flag ? *flag : message.substr(open, close + 1 - open);
+    at = close + 1;
+  }
+}
+
+}  // namespace lockstep::apps

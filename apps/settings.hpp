@@ -1,4 +1,5 @@
-// What a run is configured with: one struct, one table of settings, three ways to fill it.
+// What a run is configured with: one struct, the table of its settings, and run files. A setting is
+// a flag of the command line (--batch-size 64) and a key of a run file (batch-size = 64).
 #pragma once
 
 #include <cstdint>
@@ -10,11 +11,10 @@
 #include <vector>
 
 #include "lib/nn/layer_spec.hpp"
+#include "lib/train/tensor_parallel.hpp"
 
-namespace lockstep::train {
-
-/// Every setting of `lockstep train`, with its default. Names and meanings: settings(); but for
-/// `layer_list`, which run files alone give.
+namespace lockstep::apps {
+/// Every setting of `lockstep train`, with its default. Names and meanings: settings().
 struct RunConfig {
   std::string data = "synthetic";
   std::string format = "auto";
@@ -25,7 +25,7 @@ struct RunConfig {
 
   std::string model = "mlp";
   std::vector<std::uint64_t> layers = {700, 500};  ///< of model mlp
-  std::vector<nn::LayerSpec> layer_list;           ///< of model layers: [[layer]] of the run file
+  std::vector<nn::LayerSpec> layer_list;           ///< of model layers: the run file's [[layer]]
   std::string precision = "float32";
 
   std::uint64_t batch_size = 128;
@@ -65,10 +65,10 @@ struct RunConfig {
 /// One setting: its name is the flag's (without --) and the run file's key.
 struct Setting {
   std::string name;
-  std::string
-      argument;  ///< "N", "PATH", "global|none": what help shows; "true|false" may be left out
+  /// "N", "PATH", "global|none": shown by --help; "true|false" may be left out.
+  std::string argument;
   std::string help;
-  /// Throws ConfigError with the reason alone; the caller knows the place.
+  /// Throws ConfigError with the reason alone; the caller adds the place.
   std::function<void(RunConfig&, const std::string&)> set;
   /// The value as a TOML literal that `set` reads back.
   std::function<std::string(const RunConfig&)> literal;
@@ -83,7 +83,10 @@ const std::vector<Setting>& settings();
 void set_value(RunConfig& config, std::string_view place, const std::string& key,
                const std::string& value);
 
-/// Applies a run file's text; `path` is for messages.
+/// The text of a run file; nothing for an empty path. Throws ConfigError where there is none.
+std::string read_run_file(const std::string& path);
+
+/// Applies a run file's text; `path` is for messages. A [[layer]] list sets model to "layers".
 ///
 /// Errors   throws ConfigError with path and line: not TOML, unknown key, bad value.
 void apply_run_file(RunConfig& config, const std::string& path, const std::string& text);
@@ -97,7 +100,16 @@ std::string to_toml(const RunConfig& config);
 ///          model layers, a layer that cannot take what comes into it.
 nn::NetworkShape network_of(const RunConfig& config, const std::vector<std::uint64_t>& shape);
 
-/// Names and literals: what ranks compare. The list of layers is one of them, "layer".
+/// Sizes of the mesh's dimensions on that many ranks. "model=2" alone leaves the rest to batch.
+/// Errors   throws ConfigError where the dimensions' product is not the number of ranks.
+train::MeshSizes mesh_of(const RunConfig& config, std::uint64_t ranks);
+
+/// Names and TOML literals of all settings, for comparing. The list of layers is the last, "layer".
 std::vector<std::pair<std::string, std::string>> key_values(const RunConfig& config);
 
-}  // namespace lockstep::train
+/// A library's message with the names of options, which it writes as `rebatch=ceil` or
+/// `batch_size`, as flags of this command: --rebatch ceil, --batch-size. Other words in backquotes
+/// stay.
+std::string with_flags(const std::string& message);
+
+}  // namespace lockstep::apps
