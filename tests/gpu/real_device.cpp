@@ -15,8 +15,10 @@ int devices(int wanted, int least) {
   return 0;
 }
 
-std::vector<int> thread_orders() { return {0}; }
-void set_thread_order(int /*order*/) {}
+std::vector<unsigned> seeds() { return {0}; }
+Seeded::Seeded(unsigned seed) : before_(seed) {}
+Seeded::~Seeded() = default;
+void set_multiprocessors(int /*count*/) {}
 std::size_t live_objects() { return 0; }
 
 }  // namespace lockstep::test

@@ -11,12 +11,24 @@ namespace lockstep::test {
 /// are as many as wanted. Else 0, and a warning that says what is skipped. On a test's own thread.
 int devices(int wanted, int least);
 
-/// The orders in which a block's threads can be told to run between two barriers: a real device
-/// chooses its own, so there is one.
-std::vector<int> thread_orders();
+/// Seeds of the orders in which the fake runs work, blocks and threads (tests/fakes/cuda/fake.hpp).
+/// A real device chooses its own, so there is one.
+std::vector<unsigned> seeds();
 
-/// For the kernels of the calling thread.
-void set_thread_order(int order);
+/// Uses a seed, for all threads, as long as this lives.
+class Seeded {
+ public:
+  explicit Seeded(unsigned seed);
+  ~Seeded();
+  Seeded(const Seeded&) = delete;
+  Seeded& operator=(const Seeded&) = delete;
+
+ private:
+  unsigned before_;
+};
+
+/// How many multiprocessors the fake's devices have; a real device has its own.
+void set_multiprocessors(int count);
 
 /// What was taken of the runtime and is not given back; always 0 where nobody counts it.
 std::size_t live_objects();

@@ -1,5 +1,7 @@
 #include "tests/fakes/cuda/fake.hpp"
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -8,10 +10,14 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
+#include <optional>
+#include <random>
 #include <set>
 #include <thread>
 
 #include "tests/fakes/cuda/fibers.hpp"
+#include "tests/fakes/cuda/memory.hpp"
 
 namespace {
 
@@ -32,6 +38,8 @@ struct Failure {
 struct State {
   std::mutex mutex;
   int devices = 1;
+  int multiprocessors = 132;
+  std::atomic<unsigned> seed = 0;
   std::map<const std::byte*, Allocation> memory;
   std::vector<std::string> log;
   std::vector<Failure> failures;
@@ -39,6 +47,9 @@ struct State {
 
   State() {
     if (const char* count = std::getenv("FAKE_CUDA_DEVICES")) devices = std::atoi(count);
+    if (const char* given = std::getenv("FAKE_CUDA_SEED")) {
+      seed = static_cast<unsigned>(std::atoi(given));
+    }
   }
 };
 
@@ -50,7 +61,15 @@ State& state() {
 thread_local int current_device = 0;
 thread_local std::vector<int> visible;  // the machine's devices that the thread sees; empty: all
 thread_local cudaError_t last_error = cudaSuccess;
-thread_local fake_cuda::Order order = fake_cuda::Order::ascending;
+
+/// What draws the calling thread's orders, begun again with each seed; nullptr for seed 0.
+std::mt19937* random_order() {
+  thread_local unsigned begun = 0;
+  thread_local std::mt19937 random;
+  const unsigned seed = state().seed;
+  if (seed != begun) random.seed(begun = seed);
+  return seed == 0 ? nullptr : &random;
+}
 
 cudaError_t remember(cudaError_t error) {
   if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
@@ -94,9 +113,14 @@ const Allocation* find(const void* memory, std::size_t bytes) {
 
 cudaError_t give(void** memory, std::size_t bytes, cudaMemoryType type) {
   constexpr std::size_t line = 256;
-  void* given = std::aligned_alloc(line, (bytes + line - 1) / line * line);
+  void* given = nullptr;
+  if (type == cudaMemoryTypeDevice) {
+    given = fake_cuda::device_allocate(bytes);
+  } else {
+    given = std::aligned_alloc(line, (bytes + line - 1) / line * line);
+    if (given != nullptr) std::memset(given, 0xff, bytes);  // NaN
+  }
   if (given == nullptr) return cudaErrorMemoryAllocation;
-  std::memset(given, 0xff, bytes);  // NaN
   const std::lock_guard lock(state().mutex);
   state().memory[static_cast<std::byte*>(given)] = {bytes, type, current_device};
   *memory = given;
@@ -104,13 +128,19 @@ cudaError_t give(void** memory, std::size_t bytes, cudaMemoryType type) {
 }
 
 cudaError_t take_back(void* memory, cudaMemoryType type) {
+  std::size_t bytes = 0;
   {
     const std::lock_guard lock(state().mutex);
     const auto at = state().memory.find(static_cast<std::byte*>(memory));
     if (at == state().memory.end() || at->second.type != type) return cudaErrorInvalidValue;
+    bytes = at->second.bytes;
     state().memory.erase(at);
   }
-  std::free(memory);
+  if (type == cudaMemoryTypeDevice) {
+    fake_cuda::device_free(memory, bytes);
+  } else {
+    std::free(memory);
+  }
   return cudaSuccess;
 }
 
@@ -164,7 +194,7 @@ struct CUevent_st {
 namespace {
 
 thread_local std::shared_ptr<Capture> captured_by_thread;
-thread_local std::set<CUstream_st*> streams_of_thread;
+thread_local std::vector<CUstream_st*> streams_of_thread;  // in the order of their making
 
 /// What a capture does not survive.
 cudaError_t spoil(Capture& capture, cudaError_t error) {
@@ -184,19 +214,18 @@ void end_capture(const std::shared_ptr<Capture>& capture) {
   captured_by_thread = nullptr;
 }
 
-void add(CUstream_st* stream, Work work) {
-  if (stream->capture) {
-    stream->capture->work.push_back(std::move(work));
-    if (stream != stream->capture->origin) stream->capture->unjoined.insert(stream);
-  } else {
-    stream->queue.push_back(std::move(work));
-  }
-}
-
 /// Runs the next work of a stream; false where it cannot end yet.
 bool advance(CUstream_st* stream) {
   if (!stream->queue.front()()) return false;
   stream->queue.pop_front();
+  return true;
+}
+
+/// Runs all work of a stream; false where some cannot end yet.
+bool advance_all(CUstream_st* stream) {
+  while (!stream->queue.empty()) {
+    if (!advance(stream)) return false;
+  }
   return true;
 }
 
@@ -208,20 +237,32 @@ bool advance_to(const Mark& mark) {
   return true;
 }
 
+void add(CUstream_st* stream, Work work) {
+  if (stream->capture) {
+    stream->capture->work.push_back(std::move(work));
+    if (stream != stream->capture->origin) stream->capture->unjoined.insert(stream);
+    return;
+  }
+  stream->queue.push_back(std::move(work));
+  std::mt19937* const random = random_order();
+  if (random == nullptr) return;
+  const fake_cuda::DeviceAccess access;
+  for (CUstream_st* any : streams_of_thread) {
+    if ((*random)() % 2 == 0) advance_all(any);
+  }
+}
+
 /// Where work waits for another rank, so does the thread.
 template <class Condition>
 void wait_until(Condition condition) {
+  const fake_cuda::DeviceAccess access;
   while (!condition()) std::this_thread::sleep_for(std::chrono::microseconds(20));
 }
 
 /// Memory is freed when all that may use it is done.
 void finish_work() {
   for (CUstream_st* stream : streams_of_thread) {
-    wait_until([&] {
-      while (!stream->queue.empty() && advance(stream)) {
-      }
-      return stream->queue.empty();
-    });
+    if (!stream->queue.empty()) wait_until([&] { return advance_all(stream); });
   }
 }
 
@@ -241,7 +282,13 @@ void set_devices(int count) {
   state().devices = count;
 }
 
-void set_order(Order asked) { order = asked; }
+void set_multiprocessors(int count) {
+  const std::lock_guard lock(state().mutex);
+  state().multiprocessors = count;
+}
+
+void set_seed(unsigned seed) { state().seed = seed; }
+unsigned seed() { return state().seed; }
 
 void fail(const std::string& function, cudaError_t error, int count) {
   const std::lock_guard lock(state().mutex);
@@ -343,12 +390,14 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int /*device*/) 
   *properties = {};
   std::snprintf(properties->name, sizeof properties->name, "a processor that plays a device");
   properties->totalGlobalMem = std::size_t{1} << 30;
-  properties->multiProcessorCount = 2;
+  const std::lock_guard lock(state().mutex);
+  properties->multiProcessorCount = state().multiprocessors;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr /*attribute*/, int /*device*/) {
   FAKE("cudaDeviceGetAttribute");
-  *value = 2;
+  const std::lock_guard lock(state().mutex);
+  *value = state().multiprocessors;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
@@ -416,14 +465,14 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned /*flags*/) 
   FAKE("cudaStreamCreateWithFlags");
   *stream = new CUstream_st;
   (*stream)->device = chosen_machine_device();
-  streams_of_thread.insert(*stream);
+  streams_of_thread.push_back(*stream);
   count_object(1);
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   FAKE("cudaStreamDestroy");
   if (stream == nullptr) return cudaErrorInvalidValue;
-  streams_of_thread.erase(stream);
+  std::erase(streams_of_thread, stream);
   delete stream;
   count_object(-1);
   return cudaSuccess;
@@ -431,11 +480,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   FAKE("cudaStreamSynchronize");
   if (stream->capture) return spoil(*stream->capture, cudaErrorStreamCaptureUnsupported);
-  wait_until([&] {
-    while (!stream->queue.empty() && advance(stream)) {
-    }
-    return stream->queue.empty();
-  });
+  if (!stream->queue.empty()) wait_until([&] { return advance_all(stream); });
   return last_error;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned /*flags*/) {
@@ -515,17 +560,22 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   FAKE("cudaEventSynchronize");
   if (const auto capture = event->capture.lock()) return spoil(*capture, cudaErrorCapturedEvent);
-  if (event->mark) wait_until([&] { return advance_to(*event->mark); });
+  if (event->mark && !event->mark->reached) wait_until([&] { return advance_to(*event->mark); });
   return last_error;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   FAKE("cudaEventQuery");
   if (const auto capture = event->capture.lock()) return spoil(*capture, cudaErrorCapturedEvent);
-  // A device would get on meanwhile.
+  // A device would get on meanwhile. Its memory stays open between one look and the next, since
+  // callers spin.
+  thread_local std::optional<fake_cuda::DeviceAccess> looking;
   if (event->mark && !event->mark->reached && !event->mark->stream->queue.empty()) {
+    if (!looking) looking.emplace();
     advance(event->mark->stream);
   }
-  return !event->mark || event->mark->reached ? cudaSuccess : cudaErrorNotReady;
+  if (event->mark && !event->mark->reached) return cudaErrorNotReady;
+  looking.reset();
+  return cudaSuccess;
 }
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
@@ -560,16 +610,16 @@ cudaError_t fake_cuda_launch(const cudaLaunchConfig_t& config, std::function<voi
     return remember(cudaErrorInvalidResourceHandle);
   }
   if (!fits_device(config)) return remember(cudaErrorInvalidConfiguration);
-  const bool descending = order == fake_cuda::Order::descending;
-  fake_cuda::enqueue(config.stream, [config, descending, thread = std::move(thread)] {
-    gridDim = config.gridDim;
-    for (unsigned z = 0; z < gridDim.z; ++z) {
-      for (unsigned y = 0; y < gridDim.y; ++y) {
-        for (unsigned x = 0; x < gridDim.x; ++x) {
-          blockIdx = {x, y, z};
-          fake_cuda::run_block(thread, config.blockDim, descending);
-        }
-      }
+  fake_cuda::enqueue(config.stream, [config, thread = std::move(thread)] {
+    const auto [x, y, z] = gridDim = config.gridDim;
+    std::mt19937* const random = random_order();
+    std::vector<std::size_t> blocks(std::size_t{x} * y * z);
+    std::iota(blocks.begin(), blocks.end(), std::size_t{0});
+    if (random != nullptr) std::shuffle(blocks.begin(), blocks.end(), *random);
+    for (const std::size_t block : blocks) {
+      blockIdx = {static_cast<unsigned>(block % x), static_cast<unsigned>(block / x % y),
+                  static_cast<unsigned>(block / x / y)};
+      fake_cuda::run_block(thread, config.blockDim, random);
     }
   });
   return cudaSuccess;

@@ -1,12 +1,16 @@
 // A CUDA runtime without a device, and what tests ask of it.
 //
-// Device memory is the host's, filled with NaN when it is given out, so that AddressSanitizer sees
-// what compute-sanitizer would. Work is queued by stream and runs only when the host waits for it
-// (or another stream does), or frees memory, so that a missing wait shows stale values. The threads
-// of a block run one after the other and change places at barriers, in an order that tests turn
-// round: a missing barrier then gives other values. Copies that do not touch device memory as they
-// should fail, and so does what a device would refuse: what may not be captured, grids beyond its
-// limits, streams of another device.
+// Kernels run on the processor as C++. Device memory is filled with NaN when it is given out;
+// AddressSanitizer sees its bounds as compute-sanitizer would, and the host cannot read or write it
+// but by copies. Calls that a device would refuse fail: copies in the wrong direction, what may not
+// be captured, grids beyond its limits, streams of another device.
+//
+// A device is free to choose when queued work runs, and in which order blocks and threads do. The
+// seed chooses for it:
+//   0       Work runs only when the host waits for it (or another stream does) or frees memory, so
+//           that a missing wait shows stale values. Blocks and threads run in ascending order.
+//   others  After each call, any of the thread's streams may get on, so that a write before the
+//           last read shows. Blocks, and the threads between two barriers, run in random order.
 //
 // Each rank of a test is a thread with streams of its own; a stream is used by one thread.
 #pragma once
@@ -21,16 +25,19 @@ namespace fake_cuda {
 /// How many devices there are; 1, or what FAKE_CUDA_DEVICES says, before the first call.
 void set_devices(int count);
 
+/// How many multiprocessors each device says it has; 132, as an H100, before the first call.
+void set_multiprocessors(int count);
+
+/// For all threads, from their next call on; 0, or what FAKE_CUDA_SEED says, before the first call.
+void set_seed(unsigned seed);
+unsigned seed();
+
 /// The machine's devices that the calling thread sees, as CUDA_VISIBLE_DEVICES would say; empty:
 /// all of them. Selects the first.
 void set_visible(std::vector<int> devices);
 
 /// The machine's own number of the calling thread's device: for other fakes.
 int chosen_device();
-
-/// The order of a block's threads between two barriers, for the calling thread's kernels.
-enum class Order { ascending, descending };
-void set_order(Order order);
 
 /// From now on the `count`-th call from now (1: the next) of the function named so fails.
 void fail(const std::string& function, cudaError_t error, int count = 1);

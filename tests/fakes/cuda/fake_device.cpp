@@ -8,12 +8,12 @@ int devices(int wanted, int /*least*/) {
   return wanted;
 }
 
-std::vector<int> thread_orders() {
-  return {static_cast<int>(fake_cuda::Order::ascending),
-          static_cast<int>(fake_cuda::Order::descending)};
-}
+std::vector<unsigned> seeds() { return {fake_cuda::seed(), fake_cuda::seed() + 1}; }
 
-void set_thread_order(int order) { fake_cuda::set_order(static_cast<fake_cuda::Order>(order)); }
+Seeded::Seeded(unsigned seed) : before_(fake_cuda::seed()) { fake_cuda::set_seed(seed); }
+Seeded::~Seeded() { fake_cuda::set_seed(before_); }
+
+void set_multiprocessors(int count) { fake_cuda::set_multiprocessors(count); }
 
 std::size_t live_objects() { return fake_cuda::live_objects(); }
 

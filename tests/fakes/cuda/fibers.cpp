@@ -80,7 +80,7 @@ void resume(std::size_t index) {
 
 }  // namespace
 
-void run_block(const std::function<void()>& thread, dim3 block, bool descending) {
+void run_block(const std::function<void()>& thread, dim3 block, std::mt19937* random) {
   Block& state = block_state;
   const std::size_t count = std::size_t{block.x} * block.y * block.z;
   if (count == 0 || count > 1024) end_with("a block has 1 to 1024 threads");
@@ -90,8 +90,10 @@ void run_block(const std::function<void()>& thread, dim3 block, bool descending)
   for (std::size_t i = 0; i < count; ++i) state.fibers[i].done = false;
   std::size_t finished = 0;
   while (finished == 0) {
+    const std::size_t first = random != nullptr ? (*random)() % count : 0;
+    const bool descending = random != nullptr && (*random)() % 2 == 1;
     for (std::size_t i = 0; i < count; ++i) {
-      const std::size_t index = descending ? count - 1 - i : i;
+      const std::size_t index = (first + (descending ? count - i : i)) % count;
       resume(index);
       finished += state.fibers[index].done ? 1 : 0;
     }

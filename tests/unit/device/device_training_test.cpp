@@ -46,6 +46,7 @@ TEST_CASE("device: canonical replicas on devices have the processor's bits", "[d
   const auto exchange = GENERATE(DeviceExchange::staged, DeviceExchange::nccl);
   run.device = on_device(exchange);
   for (const int ranks : {1, 2, 3, 5, 8}) {
+    const Seeded seeded(seeds()[static_cast<std::size_t>(ranks) % seeds().size()]);
     if (devices_for(ranks, exchange)) require_same(per_rank(ranks, run), expected);
   }
 }
@@ -75,6 +76,7 @@ TEST_CASE("device: uneven pieces and idle ranks under FILE", "[device][train]") 
              .files = {30, 17, 13},
              .epochs = 2};
   const auto expected = per_rank(3, run);
+  const Seeded seeded(GENERATE(from_range(seeds())));
   run.device = on_device(DeviceExchange::automatic);
   require_same(per_rank(3, run), expected.front());
 }
@@ -83,6 +85,7 @@ TEST_CASE("device: the textbook's step learns as the processor's does", "[device
   ToyRun run{.batch_size = 24, .canonical = false, .hidden = {70, 30}, .epochs = 1};
   const ToyResult expected = on_processor(run);
   const auto exchange = GENERATE(DeviceExchange::staged, DeviceExchange::nccl);
+  const Seeded seeded(GENERATE(from_range(seeds())));
   run.device = on_device(exchange, false);
   for (const int ranks : {1, 2, 3}) {
     if (!devices_for(ranks, exchange)) continue;

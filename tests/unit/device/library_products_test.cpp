@@ -9,7 +9,7 @@ using namespace lockstep;
 using namespace lockstep::test;
 
 TEST_CASE("library products on a device: every product of many shapes", "[device][products]") {
-  set_thread_order(GENERATE(from_range(thread_orders())));
+  const Seeded seeded(GENERATE(from_range(seeds())));
   const auto activation = GENERATE(Activation::identity, Activation::relu);
   const auto objects = live_objects();
   {

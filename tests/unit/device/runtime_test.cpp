@@ -9,7 +9,7 @@
 using namespace lockstep;
 
 TEST_CASE("device: copies and kernels run in stream order", "[device]") {
-  test::set_thread_order(GENERATE(from_range(test::thread_orders())));
+  const test::Seeded seeded(GENERATE(from_range(test::seeds())));
   const auto objects = test::live_objects();
   {
     const cuda::Stream stream;

@@ -41,7 +41,7 @@ TEST_CASE("library products on a device: what the precision drops", "[device][pr
 
 TEST_CASE("library products on a device: bias gradients where the library has none fused",
           "[device][products]") {
-  set_thread_order(GENERATE(from_range(thread_orders())));
+  const Seeded seeded(GENERATE(from_range(seeds())));
   Layer layer{70, 9, 37};
   const auto products = make_library_device_products(70, Precision::float32);
   LayerOnDevice device(layer);

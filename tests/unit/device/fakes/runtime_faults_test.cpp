@@ -1,22 +1,141 @@
+// How the fake of CUDA's runtime shows mistakes of device code, and how failed calls are reported.
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
+#include <cerrno>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "lib/base/cuda/runtime.hpp"
 #include "tests/fakes/cuda/fake.hpp"
+#include "tests/support/device.hpp"
 #include "tests/unit/device/neighbours.hpp"
 
 using namespace lockstep;
 
 namespace {
 
+constexpr std::array few_seeds = {1U, 2U, 3U, 4U, 5U, 6U, 7U, 8U};
+
 void idle(const int* /*in*/, int* /*out*/) {}
+
+/// Wrong where a block runs before the one before it: nothing on a device says that it does not.
+void count_blocks(const int* in, int* out) {
+  out[blockIdx.x] = blockIdx.x == 0 ? in[0] : out[blockIdx.x - 1] + 1;
+}
+
+/// Wrong for lack of a barrier between the write and the read of a neighbour.
+void next_thread(const int* in, int* out) {
+  __shared__ int line[64];
+  line[threadIdx.x] = in[threadIdx.x];
+  out[threadIdx.x] = threadIdx.x == 0 ? 0 : line[threadIdx.x - 1];
+}
+
+/// What `kernel` makes of 1, 2, 3 ... 64.
+std::vector<int> run(void (*kernel)(const int*, int*), unsigned blocks, unsigned threads) {
+  const cuda::Stream stream;
+  const cuda::PinnedBuffer<int> host(64);
+  const cuda::DeviceBuffer<int> in(64);
+  const cuda::DeviceBuffer<int> out(64);
+  for (int i = 0; i < 64; ++i) host.span()[static_cast<std::size_t>(i)] = 1 + i;
+  cuda::copy(host.span(), in.span(), stream);
+  cuda::launch("planted", kernel, {dim3(blocks), dim3(threads)}, stream, in.data(), out.data());
+  cuda::copy(out.span(), host.span(), stream);
+  stream.synchronise();
+  return {host.span().begin(), host.span().end()};
+}
+
+/// Sums neighbours of ones in one stream, while another clears them: at once, or after an event.
+bool sums_before_clearing(bool waits) {
+  const cuda::Stream stream;
+  const cuda::Stream beside;
+  const cuda::Event summed;
+  const cuda::PinnedBuffer<int> host(64);
+  const cuda::DeviceBuffer<int> in(64);
+  const cuda::DeviceBuffer<int> out(64);
+  for (int& value : host.span()) value = 1;
+  cuda::copy(host.span(), in.span(), stream);
+  stream.synchronise();
+  test::add_neighbours(1, in.data(), out.data(), stream);
+  summed.record(stream);
+  if (waits) summed.block(beside);
+  cuda::clear(in.span(), beside);
+  cuda::copy(out.span(), host.span(), stream);
+  stream.synchronise();
+  beside.synchronise();
+  return std::ranges::all_of(host.span(), [](int value) { return value == 2; });
+}
+
+/// Whether the host can read there: a system call says so without a crash.
+bool readable(const void* memory) {
+  std::array<int, 2> ends = {-1, -1};
+  REQUIRE(pipe(ends.data()) == 0);
+  const bool read = write(ends[1], memory, 4) == 4;
+  REQUIRE((read || errno == EFAULT));
+  for (const int end : ends) close(end);
+  return read;
+}
 
 }  // namespace
 
+TEST_CASE("device: the fake shows a write before the last read", "[device]") {
+  const test::Seeded lazy(0);
+  REQUIRE(sums_before_clearing(false));  // hidden: nobody waits for the stream that clears
+  const auto with_seed = [](bool waits) {
+    return [waits](unsigned seed) {
+      const test::Seeded eager(seed);
+      return sums_before_clearing(waits);
+    };
+  };
+  REQUIRE_FALSE(std::ranges::all_of(few_seeds, with_seed(false)));
+  REQUIRE(std::ranges::all_of(few_seeds, with_seed(true)));
+}
+
+TEST_CASE("device: the fake shows blocks that rely on their order", "[device]") {
+  const test::Seeded ascending(0);
+  const auto expected = run(count_blocks, 64, 1);
+  REQUIRE(expected.back() == 64);
+  const test::Seeded random(1);
+  REQUIRE(run(count_blocks, 64, 1) != expected);
+}
+
+TEST_CASE("device: the fake shows a missing barrier", "[device]") {
+  std::vector<int> expected(64);
+  std::iota(expected.begin(), expected.end(), 0);
+  const test::Seeded random(1);  // first: shared memory keeps what a kernel left there
+  REQUIRE(run(next_thread, 1, 64) != expected);
+  const test::Seeded ascending(0);
+  REQUIRE(run(next_thread, 1, 64) == expected);
+}
+
+TEST_CASE("device: the host cannot read device memory", "[device]") {
+  const cuda::DeviceBuffer<int> on_device(64);
+  const cuda::PinnedBuffer<int> pinned(64);
+  REQUIRE_FALSE(readable(on_device.data()));
+  REQUIRE(readable(pinned.data()));
+  REQUIRE(run([](const int*, int* out) { *out = 5; }, 1, 1)[0] == 5);
+  REQUIRE_FALSE(readable(on_device.data()));
+}
+
+TEST_CASE("device: the fake's devices have as many multiprocessors as a test says", "[device]") {
+  const auto multiprocessors = [] {
+    int count = 0;
+    cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, 0);
+    return count;
+  };
+  REQUIRE(multiprocessors() == 132);
+  test::set_multiprocessors(2);
+  REQUIRE(multiprocessors() == 2);
+  test::set_multiprocessors(132);
+}
+
 TEST_CASE("device: the fake runs nothing before it is waited for", "[device]") {
+  const test::Seeded lazy(0);
   const cuda::Stream stream;
   const cuda::PinnedBuffer<int> host(64);
   const cuda::DeviceBuffer<int> in(64);
