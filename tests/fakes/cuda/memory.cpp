@@ -33,8 +33,8 @@ struct Arena {
   std::size_t users = 0;  // DeviceAccess objects
 
   Arena() {
-    void* range = mmap(nullptr, capacity, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                       -1, 0);
+    void* range =
+        mmap(nullptr, capacity, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (range == MAP_FAILED) end_with("mmap");
     begin = static_cast<std::byte*>(range);
   }
