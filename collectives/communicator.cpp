@@ -28,6 +28,56 @@ void Communicator::require_equal_lengths(const char* collective, std::size_t sen
                               " elements to send, but " + std::to_string(receive) + " to receive");
 }
 
+void Communicator::all_gather(Buffers buffers) {
+  std::vector<std::span<std::byte>> filled;
+  filled.reserve(buffers.size());
+  for (const auto& buffer : buffers) {
+    require_blocks("all_gather", buffer.size());
+    if (!buffer.empty()) filled.push_back(buffer);
+  }
+  if (size_ == 1 || filled.empty()) return;
+  if (filled.size() == 1) return do_all_gather({filled[0].data(), filled[0].size(), Type::u8});
+  do_grouped_all_gather(filled);
+}
+
+void Communicator::do_grouped_all_gather(Buffers buffers) {
+  for (const auto& buffer : buffers) do_all_gather({buffer.data(), buffer.size(), Type::u8});
+}
+
+void Communicator::gather_packed(Buffers buffers, std::pmr::vector<std::byte>& packed) {
+  const std::size_t each = packed_bytes(buffers);
+  const std::size_t bytes = each * static_cast<std::size_t>(size_);
+  if (packed.size() < bytes) packed.resize(bytes);
+  const auto at = [&](int rank) { return packed.data() + static_cast<std::size_t>(rank) * each; };
+  pack(buffers, rank_, at(rank_));
+  do_all_gather({packed.data(), bytes, Type::u8});
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank != rank_) unpack(buffers, rank, at(rank));
+  }
+}
+
+std::size_t Communicator::packed_bytes(Buffers buffers) const noexcept {
+  std::size_t bytes = 0;
+  for (const auto& buffer : buffers) bytes += buffer.size() / static_cast<std::size_t>(size_);
+  return bytes;
+}
+
+void Communicator::pack(Buffers buffers, int rank, std::byte* packed) const noexcept {
+  for (const auto& buffer : buffers) {
+    const std::size_t block = buffer.size() / static_cast<std::size_t>(size_);
+    std::memcpy(packed, buffer.data() + static_cast<std::size_t>(rank) * block, block);
+    packed += block;
+  }
+}
+
+void Communicator::unpack(Buffers buffers, int rank, const std::byte* packed) const noexcept {
+  for (const auto& buffer : buffers) {
+    const std::size_t block = buffer.size() / static_cast<std::size_t>(size_);
+    std::memcpy(buffer.data() + static_cast<std::size_t>(rank) * block, packed, block);
+    packed += block;
+  }
+}
+
 std::unique_ptr<Communicator> Communicator::split(int color) {
   std::vector<std::uint64_t> colors(static_cast<std::size_t>(size_));
   colors[static_cast<std::size_t>(rank_)] = static_cast<std::uint64_t>(color);

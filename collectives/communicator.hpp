@@ -137,6 +137,14 @@ class Communicator {
     if (size_ > 1 && !values.empty()) do_all_gather(erase(values));
   }
 
+  /// all_gather of several buffers in one message: as if it were called for each, at the cost of
+  /// one call. A buffer holds size() blocks of equal length, in bytes (std::as_writable_bytes).
+  ///
+  /// All ranks pass as many buffers, of the same lengths; they do not overlap; some may be empty.
+  /// Fastest where all lie in memory(). Throws std::invalid_argument where a length does not
+  /// divide.
+  void all_gather(std::span<const std::span<std::byte>> buffers);
+
   /// `send` and `receive` hold size() blocks of equal length and do not overlap: block j of `send`
   /// goes to rank j, block i of `receive` comes from rank i. Throws std::invalid_argument where the
   /// length does not divide, or the two differ.
@@ -173,7 +181,20 @@ class Communicator {
   }
 
  protected:
+  /// Buffers of one grouped all_gather, none of them empty; two or more.
+  using Buffers = std::span<const std::span<std::byte>>;
+
   Communicator(int rank, int size) noexcept : rank_(rank), size_(size) {}
+
+  /// Gathers `buffers` as one message by way of `packed`, which is enlarged where it is too small.
+  void gather_packed(Buffers buffers, std::pmr::vector<std::byte>& packed);
+
+  /// Bytes of one block of each of `buffers` together.
+  std::size_t packed_bytes(Buffers buffers) const noexcept;
+
+  /// Copies the blocks of `rank`, one of each buffer, behind each other to `packed`; and back.
+  void pack(Buffers buffers, int rank, std::byte* packed) const noexcept;
+  void unpack(Buffers buffers, int rank, const std::byte* packed) const noexcept;
 
   /// Messages call the ranks as those of `other`, which are the same. Local.
   void number_like(const Communicator& other) { world_ranks_ = other.world_ranks_; }
@@ -189,6 +210,7 @@ class Communicator {
   virtual void do_all_reduce(Elements values, Op op) = 0;
   virtual void do_broadcast(Elements values, int root) = 0;
   virtual void do_all_gather(Elements values) = 0;
+  virtual void do_grouped_all_gather(Buffers buffers);  // unless overridden: one by one
   virtual void do_all_to_all(const std::byte* send, Elements receive) = 0;
   virtual void do_shift(const std::byte* send, Elements receive) = 0;
 

@@ -4,10 +4,13 @@
 #include <array>
 #include <cstring>
 
+#include "lib/base/hash.hpp"
+
 namespace lockstep::comm {
 namespace {
 
-constexpr std::array names = {"all_reduce", "broadcast", "all_gather", "all_to_all", "shift"};
+constexpr std::array names = {"all_reduce",         "broadcast",  "all_gather",
+                              "grouped all_gather", "all_to_all", "shift"};
 
 /// The part of `count` elements that `rank` reduces: whole cache lines, trailing ranks fewer.
 struct Part {
@@ -30,6 +33,10 @@ std::string describe(const Call& call) {
   std::string text = names[static_cast<std::size_t>(call.kind)];
   if (call.kind == Call::Kind::all_reduce) text += ops[static_cast<std::size_t>(call.detail)];
   if (call.kind == Call::Kind::broadcast) text += " from rank " + std::to_string(call.detail);
+  if (call.kind == Call::Kind::grouped_all_gather) {
+    return text + " of " + std::to_string(call.count) + " bytes (lengths " +
+           to_hex(static_cast<std::uint64_t>(call.detail)) + ")";
+  }
   return text + " of " + std::to_string(call.count) + " " +
          types[static_cast<std::size_t>(call.type)];
 }
@@ -90,6 +97,49 @@ void DirectCommunicator::do_all_gather(Elements values) {
   if (!small) meet("all_gather");
 }
 
+// As many buffers at a time as a slot has room for addresses.
+void DirectCommunicator::do_grouped_all_gather(Buffers buffers) {
+  constexpr std::size_t most = std::tuple_size_v<decltype(Slot::blocks)>;
+  for (; buffers.size() > most; buffers = buffers.subspan(most)) gather_group(buffers.first(most));
+  gather_group(buffers);
+}
+
+void DirectCommunicator::gather_group(Buffers buffers) {
+  const auto ranks = static_cast<std::size_t>(size());
+  const auto mine = static_cast<std::size_t>(rank());
+  const std::size_t bytes = packed_bytes(buffers);
+  const bool small = bytes <= small_bytes;
+  std::uint64_t lengths = buffers.size();
+  for (const auto& buffer : buffers) lengths = lengths * 0x9E3779B97F4A7C15U + buffer.size();
+
+  const unsigned turn = round_++ % 2;
+  Slot& slot = this->slot(rank(), turn);
+  if (small) {
+    pack(buffers, rank(), slot.small.data());
+  } else {
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      slot.blocks[i] = locate(buffers[i].data() + buffers[i].size() / ranks * mine);
+    }
+  }
+  meet_over(
+      {Call::Kind::grouped_all_gather, Type::u8, bytes * ranks, static_cast<std::int64_t>(lengths)},
+      turn);
+  for (int step = 1; step < size(); ++step) {
+    const int peer = (rank() + step) % size();  // not all at the same peer at once
+    const Slot& theirs = this->slot(peer, turn);
+    if (small) {
+      unpack(buffers, peer, theirs.small.data());
+      continue;
+    }
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      const std::size_t block = buffers[i].size() / ranks;
+      std::memcpy(buffers[i].data() + block * static_cast<std::size_t>(peer),
+                  find(peer, theirs.blocks[i]), block);
+    }
+  }
+  if (!small) meet("grouped all_gather");
+}
+
 void DirectCommunicator::do_all_to_all(const std::byte* send, Elements receive) {
   const std::size_t bytes = receive.count * width(receive.type);
   const std::size_t block = bytes / static_cast<std::size_t>(size());
@@ -116,17 +166,22 @@ bool DirectCommunicator::show(const Call& call, const std::byte* data, std::size
   Slot& mine = slot(rank(), turn);
   const bool small = bytes <= small_bytes;
   if (small) std::memcpy(mine.small.data(), data, bytes);
-  mine.call = call;
   mine.where = small ? 0 : locate(data);
-  meet(names[static_cast<std::size_t>(call.kind)]);
-  const Call first = slot(0, turn).call;
+  meet_over(call, turn);
   for (int peer = 0; peer < size(); ++peer) {
     const Slot& theirs = slot(peer, turn);
-    require_same(*this, peer, first, theirs.call);
     inputs_[static_cast<std::size_t>(peer)] =
         small ? theirs.small.data() : find(peer, theirs.where);
   }
   return small;
+}
+
+/// Meets the peers, all of which must have come for the same call.
+void DirectCommunicator::meet_over(const Call& call, unsigned turn) {
+  slot(rank(), turn).call = call;
+  meet(names[static_cast<std::size_t>(call.kind)]);
+  const Call first = slot(0, turn).call;
+  for (int peer = 0; peer < size(); ++peer) require_same(*this, peer, first, slot(peer, turn).call);
 }
 
 namespace {

@@ -24,11 +24,18 @@ class DirectCommunicator : public Communicator {
 
   /// Names a collective and its arguments; all ranks must name the same.
   struct Call {
-    enum class Kind : std::uint32_t { all_reduce, broadcast, all_gather, all_to_all, shift };
+    enum class Kind : std::uint32_t {
+      all_reduce,
+      broadcast,
+      all_gather,
+      grouped_all_gather,
+      all_to_all,
+      shift
+    };
     Kind kind;
     Type type;
     std::uint64_t count;
-    std::int64_t detail;  // the op of all_reduce, the root of broadcast
+    std::int64_t detail;  // the op of all_reduce, the root of broadcast, a group's lengths
     bool operator==(const Call&) const = default;
   };
 
@@ -37,7 +44,10 @@ class DirectCommunicator : public Communicator {
   struct alignas(64) Slot {
     Call call;
     std::uintptr_t where;  // see locate()
-    std::array<std::byte, small_bytes> small;
+    union {
+      std::array<std::byte, small_bytes> small;
+      std::array<std::uintptr_t, small_bytes / sizeof(std::uintptr_t)> blocks;  // of a group
+    };
   };
 
  protected:
@@ -46,6 +56,7 @@ class DirectCommunicator : public Communicator {
   void do_all_reduce(Elements values, Op op) override;
   void do_broadcast(Elements values, int root) override;
   void do_all_gather(Elements values) override;
+  void do_grouped_all_gather(Buffers buffers) override;
   void do_all_to_all(const std::byte* send, Elements receive) override;
   void do_shift(const std::byte* send, Elements receive) override;
 
@@ -63,6 +74,8 @@ class DirectCommunicator : public Communicator {
   virtual const std::byte* find(int peer, std::uintptr_t where) const noexcept = 0;
 
   bool show(const Call& call, const std::byte* data, std::size_t bytes);
+  void gather_group(Buffers buffers);
+  void meet_over(const Call& call, unsigned turn);
   const std::byte* input(int peer) const { return inputs_[static_cast<std::size_t>(peer)]; }
 
   std::vector<const std::byte*> inputs_;  // what each rank shows in the current collective

@@ -162,6 +162,8 @@ void MpiCommunicator::do_all_gather(Elements values) {
             "MPI_Allgather");
 }
 
+void MpiCommunicator::do_grouped_all_gather(Buffers buffers) { gather_packed(buffers, packed_); }
+
 // Long blocks are cut: a piece of every block is copied together, so that one call moves them.
 void MpiCommunicator::do_all_to_all(const std::byte* send, Elements receive) {
   const auto ranks = static_cast<std::size_t>(size());

@@ -34,6 +34,7 @@ class MpiCommunicator final : public Communicator {
   void do_all_reduce(Elements values, Op op) override;
   void do_broadcast(Elements values, int root) override;
   void do_all_gather(Elements values) override;
+  void do_grouped_all_gather(Buffers buffers) override;
   void do_all_to_all(const std::byte* send, Elements receive) override;
   void do_shift(const std::byte* send, Elements receive) override;
   std::unique_ptr<Communicator> do_split(const Subgroup& part) override;
@@ -44,6 +45,7 @@ class MpiCommunicator final : public Communicator {
   std::unique_ptr<State> state_;
   std::size_t elements_per_call_;
   Place place_;
+  std::pmr::vector<std::byte> packed_;
 };
 
 // The lifetime of MPI in this process, and the one way to end a job from one rank.

@@ -80,6 +80,7 @@ SharedCommunicator::SharedCommunicator(Communicator& wire, const Place& place)
   memory_ = std::make_unique<RegionMemory>(regions_[static_cast<std::size_t>(this->rank())],
                                            sizeof(Header));
   window_ = static_cast<std::byte*>(memory_->allocate(window_bytes, alignment_bytes));
+  packed_.emplace(memory_.get());
   spins_ = size() <= machine_cores() ? spins : 0;
 }
 
@@ -201,6 +202,15 @@ void SharedCommunicator::do_all_gather(Elements values) {
     DirectCommunicator::do_all_gather({window_, ranks * count, values.type});
     for (std::size_t r = 0; r < ranks; ++r) copy(r, false);
   });
+}
+
+void SharedCommunicator::do_grouped_all_gather(Buffers buffers) {
+  const bool direct = std::all_of(buffers.begin(), buffers.end(),
+                                  [&](auto buffer) { return readable(buffer.data()); });
+  if (direct || packed_bytes(buffers) <= small_bytes) {
+    return DirectCommunicator::do_grouped_all_gather(buffers);
+  }
+  gather_packed(buffers, *packed_);
 }
 
 void SharedCommunicator::do_all_to_all(const std::byte* send, Elements receive) {

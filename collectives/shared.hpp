@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <memory_resource>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -89,6 +90,7 @@ class SharedCommunicator final : public DirectCommunicator {
   void do_all_reduce(Elements values, Op op) override;
   void do_broadcast(Elements values, int root) override;
   void do_all_gather(Elements values) override;
+  void do_grouped_all_gather(Buffers buffers) override;
   void do_all_to_all(const std::byte* send, Elements receive) override;
   void do_shift(const std::byte* send, Elements receive) override;
   std::unique_ptr<Communicator> do_split(const Subgroup& part) override;
@@ -107,6 +109,7 @@ class SharedCommunicator final : public DirectCommunicator {
   std::vector<SharedRegion> regions_;
   std::unique_ptr<RegionMemory> memory_;
   std::byte* window_ = nullptr;
+  std::optional<std::pmr::vector<std::byte>> packed_;  // in memory_
   std::uint32_t meetings_ = 0;
   int spins_ = 0;
 };

@@ -121,6 +121,10 @@ void TwoLevelCommunicator::do_all_gather(Elements values) {
   }
 }
 
+void TwoLevelCommunicator::do_grouped_all_gather(Buffers buffers) {
+  gather_packed(buffers, packed_);
+}
+
 // Every block has one reader, so leaders would save nothing; the wire itself knows which of them
 // are on its own node.
 void TwoLevelCommunicator::do_all_to_all(const std::byte* send, Elements receive) {

@@ -35,6 +35,7 @@ class TwoLevelCommunicator final : public Communicator {
   void do_all_reduce(Elements values, Op op) override;
   void do_broadcast(Elements values, int root) override;
   void do_all_gather(Elements values) override;
+  void do_grouped_all_gather(Buffers buffers) override;
   void do_all_to_all(const std::byte* send, Elements receive) override;
   void do_shift(const std::byte* send, Elements receive) override;
   std::unique_ptr<Communicator> do_split(const Subgroup& part) override;
@@ -49,6 +50,7 @@ class TwoLevelCommunicator final : public Communicator {
   std::vector<int> node_of_;
   std::vector<int> local_rank_of_;
   bool equal_runs_ = false;  // one run a node, all of one length
+  std::pmr::vector<std::byte> packed_{&local_.memory()};
 };
 
 }  // namespace lockstep::comm

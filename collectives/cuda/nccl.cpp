@@ -121,6 +121,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   void do_all_reduce(Elements values, Op op) override;
   void do_broadcast(Elements values, int root) override;
   void do_all_gather(Elements values) override;
+  void do_grouped_all_gather(Buffers buffers) override;
   void do_all_to_all(const std::byte* send, Elements receive) override;
   void do_shift(const std::byte* send, Elements receive) override;
   std::unique_ptr<Communicator> do_split(const Subgroup& part) override;
@@ -165,6 +166,13 @@ void NcclCommunicator::do_all_gather(Elements values) {
   nccl_.check(ncclAllGather(values.data + mine, values.data, block, datatype(values.type), usable(),
                             stream_.get()),
               "ncclAllGather");
+}
+
+void NcclCommunicator::do_grouped_all_gather(Buffers buffers) {
+  usable();
+  Group group(nccl_);
+  for (const auto& buffer : buffers) do_all_gather({buffer.data(), buffer.size(), Type::u8});
+  group.end();
 }
 
 void NcclCommunicator::exchange(const std::byte* send, int to, std::byte* receive, int from,

@@ -42,6 +42,7 @@ class StagedCommunicator final : public DeviceCommunicator {
   void do_all_reduce(Elements values, Op op) override;
   void do_broadcast(Elements values, int root) override;
   void do_all_gather(Elements values) override;
+  void do_grouped_all_gather(Buffers buffers) override;
   void do_all_to_all(const std::byte* send, Elements receive) override;
   void do_shift(const std::byte* send, Elements receive) override;
   std::unique_ptr<Communicator> do_split(const Subgroup& part) override;
@@ -109,6 +110,32 @@ void StagedCommunicator::do_all_gather(Elements values) {
   stream_.synchronise();
   with_type(here, [&](auto all) { host_.all_gather(all); });
   copy_but_own_block(here.data, values.data, bytes);
+}
+
+void StagedCommunicator::do_grouped_all_gather(Buffers buffers) {
+  const auto ranks = static_cast<std::size_t>(size());
+  const std::size_t bytes = packed_bytes(buffers);
+  const Elements here = staged({nullptr, bytes * ranks, Type::u8});
+  const auto for_each_block = [&](int rank, auto copy) {
+    std::byte* packed = here.data + static_cast<std::size_t>(rank) * bytes;
+    for (const auto& buffer : buffers) {
+      const std::size_t block = buffer.size() / ranks;
+      copy(buffer.data() + static_cast<std::size_t>(rank) * block, packed, block);
+      packed += block;
+    }
+  };
+  for_each_block(rank(), [&](std::byte* device, std::byte* host, std::size_t block) {
+    require_device_memory("all_gather", device);
+    cuda::copy_bytes(device, host, block, stream_);
+  });
+  stream_.synchronise();
+  with_type(here, [&](auto all) { host_.all_gather(all); });
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    for_each_block(peer, [&](std::byte* device, std::byte* host, std::size_t block) {
+      cuda::copy_bytes(host, device, block, stream_);
+    });
+  }
 }
 
 void StagedCommunicator::do_all_to_all(const std::byte* send, Elements receive) {

@@ -80,6 +80,60 @@ void gather_type(Communicator& comm, Findings& findings) {
   }
 }
 
+/// A grouped all_gather leaves what one all_gather of each buffer would; with as many buffers as
+/// there are `lengths` (bytes a rank), in memory of `memory`.
+void grouped_gather_of(Communicator& comm, Findings& findings,
+                       const std::vector<std::size_t>& lengths, std::pmr::memory_resource& memory) {
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  const auto byte_of = [](std::size_t buffer, int rank, std::size_t i) {
+    return static_cast<std::byte>(37 * buffer + 11 * static_cast<std::size_t>(rank) + i % 251);
+  };
+  std::vector<AlignedBuffer<std::byte>> storage;
+  std::vector<std::span<std::byte>> buffers;
+  for (std::size_t b = 0; b < lengths.size(); ++b) {
+    storage.emplace_back(ranks * lengths[b], memory);
+    buffers.push_back(storage.back().span());
+    const auto mine = buffers[b].subspan(static_cast<std::size_t>(comm.rank()) * lengths[b]);
+    for (std::size_t i = 0; i < lengths[b]; ++i) mine[i] = byte_of(b, comm.rank(), i);
+  }
+  comm.all_gather(buffers);
+  for (std::size_t b = 0; b < lengths.size(); ++b) {
+    bool right = true;
+    for (int rank = 0; rank < comm.size(); ++rank) {
+      const auto block = buffers[b].subspan(static_cast<std::size_t>(rank) * lengths[b]);
+      for (std::size_t i = 0; i < lengths[b]; ++i) right &= block[i] == byte_of(b, rank, i);
+    }
+    findings.expect(right, label("grouped all_gather", comm::Type::u8, lengths[b]));
+  }
+  while (!storage.empty()) storage.pop_back();  // the last first: what memory() takes back
+}
+
+void grouped_all_gather(Communicator& comm, Findings& findings) {
+  const std::vector<std::vector<std::size_t>> groups = {
+      {},
+      {0},
+      {0, 0},
+      {7},
+      {0, 257, 0},
+      {1, 3, 5},
+      {4096, 1, 0, 70001},
+      std::vector<std::size_t>(40, 9),  // more than a slot has room for
+      std::vector<std::size_t>(40, 6),  // but short enough to travel in it
+      std::vector<std::size_t>(70, 333)};
+  for (const auto& lengths : groups) {
+    grouped_gather_of(comm, findings, lengths, *std::pmr::new_delete_resource());
+    for (int round = 0; round < 2; ++round) {
+      grouped_gather_of(comm, findings, lengths, comm.memory());
+    }
+  }
+  if (comm.size() == 1) return;
+  std::vector<std::byte> odd(static_cast<std::size_t>(comm.size()) + 1);
+  const std::span<std::byte> buffers[] = {
+      std::span(odd).first(static_cast<std::size_t>(comm.size())), odd};
+  findings.expect_throw<std::invalid_argument>("uneven grouped all_gather",
+                                               [&] { comm.all_gather(buffers); });
+}
+
 void all_reduce(Communicator& comm, Findings& findings) {
   reduce_type<std::uint8_t>(comm, findings);
   reduce_type<std::uint64_t>(comm, findings);
@@ -367,6 +421,7 @@ const std::vector<ContractCheck>& communicator_contract() {
       {"broadcast", broadcast},
       {"all_gather", all_gather},
       {"all_gather refuses uneven blocks", uneven_blocks},
+      {"grouped all_gather", grouped_all_gather},
       {"all_to_all", all_to_all},
       {"shift", shift},
       {"own memory", own_memory},
