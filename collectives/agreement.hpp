@@ -1,4 +1,4 @@
-// How ranks find out together, before any work, that they cannot go on, and say so as one.
+// Errors that all ranks throw together, and comparison of settings and texts between ranks.
 #pragma once
 
 #include <functional>
@@ -13,16 +13,16 @@ namespace lockstep::comm {
 
 /// An error that all ranks throw in the same place, with the same code and text.
 ///
-/// So nobody waits in a collective: rank 0 alone prints it, and every rank may finalize MPI and
-/// return the code. No other error promises that.
+/// No rank is left waiting in a collective: rank 0 prints the error, and every rank may finalize
+/// MPI and return the code. Other exceptions do not guarantee this.
 struct AgreedError : Error {
   using Error::Error;
 };
 
 /// Runs `local_work` on every rank; if it throws on any, every rank throws the same AgreedError.
 ///
-/// For what each rank finds out alone: opening its files, reading its configuration, claiming its
-/// device. `local_work` itself must not communicate.
+/// For work that can fail on some ranks only: opening files, reading a configuration, selecting a
+/// device. `local_work` must not communicate.
 ///
 /// Code     that of the lowest failing rank; ExitCode::internal for what is not an Error.
 /// Text     that rank's. Unless all ranks failed with the same text it begins "rank R on HOST: "
@@ -38,17 +38,16 @@ std::vector<std::string> gather_text(Communicator& comm, const std::string& mine
 /// The text of `root`, on every rank; what the others pass is ignored. Collective.
 std::string broadcast_text(Communicator& comm, std::string text, int root = 0);
 
-/// A setting and its value, both as a person would write them.
+/// Settings and their values, as text.
 using KeyValues = std::vector<std::pair<std::string, std::string>>;
 
 /// Throws the same AgreedError, with `code`, on every rank unless all pass the same pairs.
 ///
-/// `what` names the whole, as "the configuration". The message names the keys that differ, the
-/// odd ranks with their hosts and value, and the value of the majority; where no value has a
-/// majority, all groups of ranks. The order of the pairs does not matter; each key stands once. A
-/// key that a rank lacks counts as different.
-/// `remedy` ends the message.
-/// Ranks    collective; where all is equal it costs one all_gather of 8 bytes a rank.
+/// `what` is the subject of the message, as "the configuration". The message names the keys that
+/// differ, the deviating ranks with their hosts and values, and the value of the majority; where no
+/// value has a majority, all groups of ranks. The order of the pairs does not matter; keys are
+/// unique; a missing key counts as different. `remedy` ends the message.
+/// Ranks    collective; if all are equal, one all_gather of 8 bytes a rank.
 void require_equal(Communicator& comm, const std::string& what, const KeyValues& mine,
                    const std::string& remedy = "", ExitCode code = ExitCode::usage);
 

@@ -78,6 +78,16 @@ void Communicator::unpack(Buffers buffers, int rank, const std::byte* packed) co
   }
 }
 
+void Communicator::require_root(int root) const {
+  if (root >= 0 && root < size_) return;
+  throw CommError("broadcast: root " + std::to_string(root) + " is not a rank, of " +
+                  std::to_string(size_));
+}
+
+std::unique_ptr<Communicator> Communicator::do_split(const Subgroup& /*part*/) {
+  throw CommError(std::string(backend()) + ": this communicator cannot be split");
+}
+
 std::unique_ptr<Communicator> Communicator::split(int color) {
   std::vector<std::uint64_t> colors(static_cast<std::size_t>(size_));
   colors[static_cast<std::size_t>(rank_)] = static_cast<std::uint64_t>(color);
@@ -96,11 +106,10 @@ std::unique_ptr<Communicator> Communicator::split(int color) {
 
 SelfCommunicator::SelfCommunicator() : Communicator(0, 1), place_{.host = host_name()} {}
 
-// The front never calls these four for a group of one.
+// Communicator returns before it calls these for one rank.
 void SelfCommunicator::do_all_reduce(Elements, Op) {}
 void SelfCommunicator::do_broadcast(Elements, int) {}
 void SelfCommunicator::do_all_gather(Elements) {}
-std::unique_ptr<Communicator> SelfCommunicator::do_split(const Subgroup&) { return nullptr; }
 
 void SelfCommunicator::do_all_to_all(const std::byte* send, Elements receive) {
   std::memcpy(receive.data, send, receive.count * width(receive.type));

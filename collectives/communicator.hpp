@@ -1,4 +1,4 @@
-// The interface that every way of talking between ranks implements.
+// Communicator: collectives over a fixed group of ranks; the interface of every backend.
 #pragma once
 
 #include <cstddef>
@@ -16,15 +16,15 @@ namespace lockstep::comm {
 /// lose it: look for it with a sum or with a flag of its own.
 enum class Op { sum, min, max };
 
-/// What elements are: whole numbers without sign, or floating point.
+/// Element types: unsigned integers and floating point.
 enum class Type { u8, u64, f32, f64 };
 
-/// The transport failed, or a peer did. The communicator is unusable afterwards. Exit code 86.
+/// The transport or a peer failed. The communicator is unusable afterwards. Exit code 86.
 struct CommError : Error {
   explicit CommError(const std::string& problem) : Error(ExitCode::timeout, problem) {}
 };
 
-/// What a backend sees in place of T: `count` elements, never bytes.
+/// A span whose element type is a value, for the virtual functions. `count` is in elements.
 struct Elements {
   std::byte* data;
   std::size_t count;
@@ -51,7 +51,7 @@ struct TypeOf<double> {
   static constexpr Type value = Type::f64;
 };
 
-/// What collectives move: std::uint8_t, std::uint64_t, float, double.
+/// Types that collectives accept: std::uint8_t, std::uint64_t, float, double.
 template <class T>
 concept Element = requires {
   TypeOf<T>::value;
@@ -68,7 +68,21 @@ constexpr std::size_t width(Type type) noexcept {
   return 0;
 }
 
-/// Where a rank runs, as the transport found it.
+/// Calls `call` with the span<T> that `values` describes.
+template <class Call>
+void with_span(Elements values, Call call) {
+  const auto as = [&]<class T>(T*) {
+    call(std::span<T>(reinterpret_cast<T*>(values.data), values.count));
+  };
+  switch (values.type) {
+    case Type::u8: return as(static_cast<std::uint8_t*>(nullptr));
+    case Type::u64: return as(static_cast<std::uint64_t*>(nullptr));
+    case Type::f32: return as(static_cast<float*>(nullptr));
+    case Type::f64: return as(static_cast<double*>(nullptr));
+  }
+}
+
+/// The machine of a rank, and the rank's position there, as the transport reports them.
 struct Place {
   std::string host;     ///< name of the machine
   int node = 0;         ///< index of the machine, in the order of its lowest rank
@@ -87,9 +101,9 @@ std::string host_name();
 /// or the root's (broadcast). Empty spans and groups of one cost nothing and send nothing.
 ///
 /// Threads  one thread per communicator, the one that made it.
-/// Errors   throws CommError; nothing else, but for std::invalid_argument where said.
-/// Counts   ThreadCommunicator tells ranks whose counts differ; MPI does not, and damages memory:
-///          compare sizes that a user could get wrong with require_equal (agreement.hpp) first.
+/// Errors   throws CommError; std::invalid_argument where documented.
+/// Counts   threads and shared memory report ranks whose counts differ. MPI does not, and corrupts
+///          memory: compare sizes that depend on user input with require_equal (agreement.hpp).
 class Communicator {
  public:
   Communicator(const Communicator&) = delete;
@@ -100,8 +114,8 @@ class Communicator {
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
 
-  /// The number that messages give to `rank`, which is in [0, size()): that in the group which was
-  /// split first, so that a user finds the process. Local.
+  /// The number of `rank` (in [0, size())) in the original communicator, before any split():
+  /// messages use it. Local.
   int world_rank(int rank) const noexcept {
     return world_ranks_.empty() ? rank : world_ranks_[static_cast<std::size_t>(rank)];
   }
@@ -109,9 +123,9 @@ class Communicator {
   /// "self", "threads", "mpi", "shared" or "shared+mpi"; on devices "nccl" or "staged over ...".
   virtual const char* backend() const noexcept = 0;
 
-  /// Where buffers that collectives move are best kept: peers may read them there without another
-  /// copy. The spans of one call lie in it on all ranks, or on none. Lives as long as this object.
-  /// Local.
+  /// Allocator for buffers that collectives move: peers may read them without another copy. The
+  /// spans of one call are allocated from it on all ranks, or on none. Lives as long as this
+  /// object. Local.
   virtual std::pmr::memory_resource& memory() noexcept { return *std::pmr::new_delete_resource(); }
 
   /// This rank's machine and its place among the machine's ranks. Local.
@@ -123,10 +137,12 @@ class Communicator {
     if (size_ > 1 && !values.empty()) do_all_reduce(erase(values), op);
   }
 
-  /// Overwrites `values` with those of `root`.
+  /// Overwrites `values` with those of `root`. Throws CommError where `root` is not a rank.
   template <Element T>
   void broadcast(std::span<T> values, int root = 0) {
-    if (size_ > 1 && !values.empty()) do_broadcast(erase(values), root);
+    if (size_ == 1 || values.empty()) return;
+    require_root(root);
+    do_broadcast(erase(values), root);
   }
 
   /// `values` holds size() blocks of equal length; this rank has filled block rank(), and gets
@@ -165,15 +181,15 @@ class Communicator {
     do_shift(reinterpret_cast<const std::byte*>(send.data()), erase(receive));
   }
 
-  /// The ranks that give the same `color`, in their order here, as a group of their own. Both
-  /// groups may be used, in the same order on all ranks that share them.
+  /// A communicator over the ranks that pass the same `color`, in the order of their ranks here.
   ///
-  /// The part must not outlive this group. It counts its ranks from 0; messages call them as
-  /// world_rank() does.
+  /// Both communicators may be used, in the same order on all ranks. The new one must not outlive
+  /// this one. Its ranks start from 0; world_rank() gives the original numbers.
   /// Errors   throws AgreedError (2) on all ranks of a part that cannot be made.
+  /// Ranks    collective.
   std::unique_ptr<Communicator> split(int color);
 
-  /// True on every rank iff `ok` on every rank: how ranks fail together.
+  /// True on every rank iff `ok` is true on every rank. Collective.
   bool all_agree(bool ok) {
     std::uint8_t flag = ok ? 1 : 0;
     all_reduce(std::span<std::uint8_t>(&flag, 1), Op::min);
@@ -196,13 +212,13 @@ class Communicator {
   void pack(Buffers buffers, int rank, std::byte* packed) const noexcept;
   void unpack(Buffers buffers, int rank, const std::byte* packed) const noexcept;
 
-  /// Messages call the ranks as those of `other`, which are the same. Local.
+  /// Takes world_rank() from `other`, which has the same ranks. Local.
   void number_like(const Communicator& other) { world_ranks_ = other.world_ranks_; }
 
-  /// A part of the group, as one of its ranks sees it.
+  /// The ranks of a new communicator, for do_split().
   struct Subgroup {
-    int rank = 0;            ///< this rank's within the part
-    std::vector<int> ranks;  ///< of this group, in order; two or more, or this one alone
+    int rank = 0;            ///< this rank, within the new communicator
+    std::vector<int> ranks;  ///< of this communicator, in order
     int size() const noexcept { return static_cast<int>(ranks.size()); }
   };
 
@@ -214,9 +230,11 @@ class Communicator {
   virtual void do_all_to_all(const std::byte* send, Elements receive) = 0;
   virtual void do_shift(const std::byte* send, Elements receive) = 0;
 
-  /// Called by all ranks of the group. Null will do for a rank alone.
-  virtual std::unique_ptr<Communicator> do_split(const Subgroup& part) = 0;
+  /// Called by all ranks if size() > 1; the result is ignored for a part of one rank. Throws
+  /// CommError unless overridden.
+  virtual std::unique_ptr<Communicator> do_split(const Subgroup& part);
 
+  void require_root(int root) const;
   void require_blocks(const char* collective, std::size_t count) const;
   static void require_equal_lengths(const char* collective, std::size_t send, std::size_t receive);
 
@@ -227,14 +245,12 @@ class Communicator {
 
   int rank_;
   int size_;
-  std::vector<int> world_ranks_;  // of a part
+  std::vector<int> world_ranks_;  // empty unless made by split()
 };
 
-// The world of one: what a process without a launcher uses, so that callers never ask for MPI.
-
-/// A group of one rank. Every collective is complete before it begins.
+/// A communicator of one rank, for processes that no launcher started. Needs no MPI.
 ///
-/// Owns nothing; any number of them may exist, in any thread.
+/// Any number of them may exist, in any thread.
 class SelfCommunicator final : public Communicator {
  public:
   SelfCommunicator();
@@ -248,7 +264,6 @@ class SelfCommunicator final : public Communicator {
   void do_all_gather(Elements values) override;
   void do_all_to_all(const std::byte* send, Elements receive) override;
   void do_shift(const std::byte* send, Elements receive) override;
-  std::unique_ptr<Communicator> do_split(const Subgroup& part) override;
 
   Place place_;
 };

@@ -1,5 +1,7 @@
 #include "collectives/direct.hpp"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -12,12 +14,13 @@ namespace {
 constexpr std::array names = {"all_reduce",         "broadcast",  "all_gather",
                               "grouped all_gather", "all_to_all", "shift"};
 
-/// The part of `count` elements that `rank` reduces: whole cache lines, trailing ranks fewer.
+/// The elements that one rank reduces.
 struct Part {
   std::size_t first;
   std::size_t count;
 };
 
+/// Whole cache lines; the last ranks may have fewer elements, or none.
 Part part_of(std::size_t count, int rank, int size) {
   constexpr std::size_t line = 64;  // elements: at least a cache line of any type
   const auto ranks = static_cast<std::size_t>(size);
@@ -45,146 +48,11 @@ std::string describe(const Call& call) {
 template <class Call>
 void require_same(const Communicator& comm, int peer, const Call& first, const Call& other) {
   if (other == first) return;
-  throw CommError("ranks " + std::to_string(comm.world_rank(0)) + " and " +
-                  std::to_string(comm.world_rank(peer)) + " are not in step: " + describe(first) +
-                  " against " + describe(other));
+  const auto call_of = [&](int rank, const Call& call) {
+    return "rank " + std::to_string(comm.world_rank(rank)) + " calls " + describe(call);
+  };
+  throw CommError("collective mismatch: " + call_of(0, first) + ", " + call_of(peer, other));
 }
-
-}  // namespace
-
-DirectCommunicator::DirectCommunicator(int rank, int size)
-    : Communicator(rank, size), inputs_(static_cast<std::size_t>(size)) {}
-
-void DirectCommunicator::do_all_reduce(Elements values, Op op) {
-  const std::size_t bytes = values.count * width(values.type);
-  const bool small =
-      show({Call::Kind::all_reduce, values.type, values.count, static_cast<std::int64_t>(op)},
-           values.data, bytes);
-  const Part mine = small ? Part{0, values.count} : part_of(values.count, rank(), size());
-  reduce_in_rank_order(inputs_, values.type, op, mine.first, mine.count, values.data);
-  if (small) return;
-  meet("all_reduce");
-  for (int peer = 0; peer < size(); ++peer) {
-    const Part part = part_of(values.count, peer, size());
-    const std::size_t offset = part.first * width(values.type);
-    if (peer != rank()) {
-      std::memcpy(values.data + offset, input(peer) + offset, part.count * width(values.type));
-    }
-  }
-  meet("all_reduce");
-}
-
-void DirectCommunicator::do_broadcast(Elements values, int root) {
-  if (root < 0 || root >= size()) {
-    throw CommError("broadcast: no rank " + std::to_string(root) + " among " +
-                    std::to_string(size()));
-  }
-  const std::size_t bytes = values.count * width(values.type);
-  const bool small =
-      show({Call::Kind::broadcast, values.type, values.count, root}, values.data, bytes);
-  if (rank() != root) std::memcpy(values.data, input(root), bytes);
-  if (!small) meet("broadcast");
-}
-
-void DirectCommunicator::do_all_gather(Elements values) {
-  const std::size_t block = values.count / static_cast<std::size_t>(size()) * width(values.type);
-  const auto at = [&](int peer) { return static_cast<std::size_t>(peer) * block; };
-  const bool small =
-      show({Call::Kind::all_gather, values.type, values.count, 0}, values.data + at(rank()), block);
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer != rank()) std::memcpy(values.data + at(peer), input(peer), block);
-  }
-  if (!small) meet("all_gather");
-}
-
-// As many buffers at a time as a slot has room for addresses.
-void DirectCommunicator::do_grouped_all_gather(Buffers buffers) {
-  constexpr std::size_t most = std::tuple_size_v<decltype(Slot::blocks)>;
-  for (; buffers.size() > most; buffers = buffers.subspan(most)) gather_group(buffers.first(most));
-  gather_group(buffers);
-}
-
-void DirectCommunicator::gather_group(Buffers buffers) {
-  const auto ranks = static_cast<std::size_t>(size());
-  const auto mine = static_cast<std::size_t>(rank());
-  const std::size_t bytes = packed_bytes(buffers);
-  const bool small = bytes <= small_bytes;
-  std::uint64_t lengths = buffers.size();
-  for (const auto& buffer : buffers) lengths = lengths * 0x9E3779B97F4A7C15U + buffer.size();
-
-  const unsigned turn = round_++ % 2;
-  Slot& slot = this->slot(rank(), turn);
-  if (small) {
-    pack(buffers, rank(), slot.small.data());
-  } else {
-    for (std::size_t i = 0; i < buffers.size(); ++i) {
-      slot.blocks[i] = locate(buffers[i].data() + buffers[i].size() / ranks * mine);
-    }
-  }
-  meet_over(
-      {Call::Kind::grouped_all_gather, Type::u8, bytes * ranks, static_cast<std::int64_t>(lengths)},
-      turn);
-  for (int step = 1; step < size(); ++step) {
-    const int peer = (rank() + step) % size();  // not all at the same peer at once
-    const Slot& theirs = this->slot(peer, turn);
-    if (small) {
-      unpack(buffers, peer, theirs.small.data());
-      continue;
-    }
-    for (std::size_t i = 0; i < buffers.size(); ++i) {
-      const std::size_t block = buffers[i].size() / ranks;
-      std::memcpy(buffers[i].data() + block * static_cast<std::size_t>(peer),
-                  find(peer, theirs.blocks[i]), block);
-    }
-  }
-  if (!small) meet("grouped all_gather");
-}
-
-void DirectCommunicator::do_all_to_all(const std::byte* send, Elements receive) {
-  const std::size_t bytes = receive.count * width(receive.type);
-  const std::size_t block = bytes / static_cast<std::size_t>(size());
-  const bool small = show({Call::Kind::all_to_all, receive.type, receive.count, 0}, send, bytes);
-  for (int step = 0; step < size(); ++step) {
-    const int peer = (rank() + step) % size();  // not all at the same peer at once
-    std::memcpy(receive.data + static_cast<std::size_t>(peer) * block,
-                input(peer) + static_cast<std::size_t>(rank()) * block, block);
-  }
-  if (!small) meet("all_to_all");
-}
-
-void DirectCommunicator::do_shift(const std::byte* send, Elements receive) {
-  const std::size_t bytes = receive.count * width(receive.type);
-  const bool small = show({Call::Kind::shift, receive.type, receive.count, 0}, send, bytes);
-  std::memcpy(receive.data, input((rank() + size() - 1) % size()), bytes);
-  if (!small) meet("shift");
-}
-
-/// Shows `data` to the peers and waits for theirs in inputs_. Returns whether it was copied;
-/// otherwise the peers read it where it is, until the next meeting.
-bool DirectCommunicator::show(const Call& call, const std::byte* data, std::size_t bytes) {
-  const unsigned turn = round_++ % 2;
-  Slot& mine = slot(rank(), turn);
-  const bool small = bytes <= small_bytes;
-  if (small) std::memcpy(mine.small.data(), data, bytes);
-  mine.where = small ? 0 : locate(data);
-  meet_over(call, turn);
-  for (int peer = 0; peer < size(); ++peer) {
-    const Slot& theirs = slot(peer, turn);
-    inputs_[static_cast<std::size_t>(peer)] =
-        small ? theirs.small.data() : find(peer, theirs.where);
-  }
-  return small;
-}
-
-/// Meets the peers, all of which must have come for the same call.
-void DirectCommunicator::meet_over(const Call& call, unsigned turn) {
-  slot(rank(), turn).call = call;
-  meet(names[static_cast<std::size_t>(call.kind)]);
-  const Call first = slot(0, turn).call;
-  for (int peer = 0; peer < size(); ++peer) require_same(*this, peer, first, slot(peer, turn).call);
-}
-
-namespace {
 
 using Inputs = std::span<const std::byte* const>;
 
@@ -207,8 +75,7 @@ struct Max {
   }
 };
 
-// A block of sums stays in L1 while the ranks' blocks pass by; writing it last lets `out` be one
-// of the inputs.
+// One block of sums stays in L1 over all inputs. It is written last, so `out` may be an input.
 template <class T, class Combine>
 void reduce_block(Inputs inputs, std::size_t first, std::size_t count, std::byte* out,
                   Combine combine) {
@@ -235,8 +102,8 @@ void reduce_typed(Inputs inputs, Op op, std::size_t first, std::size_t count, st
   }
 }
 
-}  // namespace
-
+/// Combines element i of all `inputs` in rank order, (((in0 op in1) op in2) ...), for i in
+/// [first, first + count). `out` gets the results at the same positions; it may be an input.
 void reduce_in_rank_order(Inputs inputs, Type type, Op op, std::size_t first, std::size_t count,
                           std::byte* out) {
   switch (type) {
@@ -245,6 +112,142 @@ void reduce_in_rank_order(Inputs inputs, Type type, Op op, std::size_t first, st
     case Type::f32: return reduce_typed<float>(inputs, op, first, count, out);
     case Type::f64: return reduce_typed<double>(inputs, op, first, count, out);
   }
+}
+
+}  // namespace
+
+bool spin(int step) noexcept {
+  if (step >= 1000) return false;
+  step < 200 ? spin_hint() : static_cast<void>(sched_yield());
+  return true;
+}
+
+DirectCommunicator::DirectCommunicator(int rank, int size)
+    : Communicator(rank, size), inputs_(static_cast<std::size_t>(size)) {}
+
+void DirectCommunicator::do_all_reduce(Elements values, Op op) {
+  const std::size_t bytes = values.count * width(values.type);
+  const bool small =
+      publish({Call::Kind::all_reduce, values.type, values.count, static_cast<std::int64_t>(op)},
+              values.data, bytes);
+  const Part mine = small ? Part{0, values.count} : part_of(values.count, rank(), size());
+  reduce_in_rank_order(inputs_, values.type, op, mine.first, mine.count, values.data);
+  if (small) return;
+  barrier("all_reduce");
+  for (int peer = 0; peer < size(); ++peer) {
+    const Part part = part_of(values.count, peer, size());
+    const std::size_t offset = part.first * width(values.type);
+    if (peer != rank()) {
+      std::memcpy(values.data + offset, input(peer) + offset, part.count * width(values.type));
+    }
+  }
+  barrier("all_reduce");
+}
+
+void DirectCommunicator::do_broadcast(Elements values, int root) {
+  const std::size_t bytes = values.count * width(values.type);
+  const bool small =
+      publish({Call::Kind::broadcast, values.type, values.count, root}, values.data, bytes);
+  if (rank() != root) std::memcpy(values.data, input(root), bytes);
+  if (!small) barrier("broadcast");
+}
+
+void DirectCommunicator::do_all_gather(Elements values) {
+  const std::size_t block = values.count / static_cast<std::size_t>(size()) * width(values.type);
+  const auto at = [&](int peer) { return static_cast<std::size_t>(peer) * block; };
+  const bool small = publish({Call::Kind::all_gather, values.type, values.count, 0},
+                             values.data + at(rank()), block);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank()) std::memcpy(values.data + at(peer), input(peer), block);
+  }
+  if (!small) barrier("all_gather");
+}
+
+// As many buffers at a time as a slot has room for addresses.
+void DirectCommunicator::do_grouped_all_gather(Buffers buffers) {
+  constexpr std::size_t most = std::tuple_size_v<decltype(Slot::blocks)>;
+  for (; buffers.size() > most; buffers = buffers.subspan(most)) gather_group(buffers.first(most));
+  gather_group(buffers);
+}
+
+void DirectCommunicator::gather_group(Buffers buffers) {
+  const auto ranks = static_cast<std::size_t>(size());
+  const auto mine = static_cast<std::size_t>(rank());
+  const std::size_t bytes = packed_bytes(buffers);
+  const bool small = bytes <= small_bytes;
+  std::uint64_t lengths = buffers.size();
+  for (const auto& buffer : buffers) lengths = lengths * 0x9E3779B97F4A7C15U + buffer.size();
+
+  const unsigned turn = round_++ % 2;
+  Slot& slot = this->slot(rank(), turn);
+  if (small) {
+    pack(buffers, rank(), slot.small.data());
+  } else {
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      slot.blocks[i] = to_address(buffers[i].data() + buffers[i].size() / ranks * mine);
+    }
+  }
+  check_call(
+      {Call::Kind::grouped_all_gather, Type::u8, bytes * ranks, static_cast<std::int64_t>(lengths)},
+      turn);
+  for (int step = 1; step < size(); ++step) {
+    const int peer = (rank() + step) % size();  // not all at the same peer at once
+    const Slot& theirs = this->slot(peer, turn);
+    if (small) {
+      unpack(buffers, peer, theirs.small.data());
+      continue;
+    }
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      const std::size_t block = buffers[i].size() / ranks;
+      std::memcpy(buffers[i].data() + block * static_cast<std::size_t>(peer),
+                  from_address(peer, theirs.blocks[i]), block);
+    }
+  }
+  if (!small) barrier("grouped all_gather");
+}
+
+void DirectCommunicator::do_all_to_all(const std::byte* send, Elements receive) {
+  const std::size_t bytes = receive.count * width(receive.type);
+  const std::size_t block = bytes / static_cast<std::size_t>(size());
+  const bool small = publish({Call::Kind::all_to_all, receive.type, receive.count, 0}, send, bytes);
+  for (int step = 0; step < size(); ++step) {
+    const int peer = (rank() + step) % size();  // not all at the same peer at once
+    std::memcpy(receive.data + static_cast<std::size_t>(peer) * block,
+                input(peer) + static_cast<std::size_t>(rank()) * block, block);
+  }
+  if (!small) barrier("all_to_all");
+}
+
+void DirectCommunicator::do_shift(const std::byte* send, Elements receive) {
+  const std::size_t bytes = receive.count * width(receive.type);
+  const bool small = publish({Call::Kind::shift, receive.type, receive.count, 0}, send, bytes);
+  std::memcpy(receive.data, input((rank() + size() - 1) % size()), bytes);
+  if (!small) barrier("shift");
+}
+
+/// Publishes `data` and waits until inputs_ points to the data of all ranks. Returns true if the
+/// data was copied to the slot; otherwise peers read it in place, until the next barrier.
+bool DirectCommunicator::publish(const Call& call, const std::byte* data, std::size_t bytes) {
+  const unsigned turn = round_++ % 2;
+  Slot& mine = slot(rank(), turn);
+  const bool small = bytes <= small_bytes;
+  if (small) std::memcpy(mine.small.data(), data, bytes);
+  mine.address = small ? 0 : to_address(data);
+  check_call(call, turn);
+  for (int peer = 0; peer < size(); ++peer) {
+    const Slot& theirs = slot(peer, turn);
+    inputs_[static_cast<std::size_t>(peer)] =
+        small ? theirs.small.data() : from_address(peer, theirs.address);
+  }
+  return small;
+}
+
+/// A barrier, after which all ranks' calls must be equal.
+void DirectCommunicator::check_call(const Call& call, unsigned turn) {
+  slot(rank(), turn).call = call;
+  barrier(names[static_cast<std::size_t>(call.kind)]);
+  const Call first = slot(0, turn).call;
+  for (int peer = 0; peer < size(); ++peer) require_same(*this, peer, first, slot(peer, turn).call);
 }
 
 }  // namespace lockstep::comm

@@ -9,20 +9,41 @@
 
 #include "collectives/communicator.hpp"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace lockstep::comm {
-/// All collectives, built on three things that a backend adds: a slot a rank, a meeting of all
-/// ranks, and a way to find a peer's memory.
+/// A spin-wait hint for the processor: some tens of nanoseconds.
+inline void spin_hint() noexcept {
+#if defined(__x86_64__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+/// Step `step` of a spin-wait; false once the caller should sleep instead.
 ///
-/// Sums     in rank order, so their bits depend on the number of ranks alone.
+/// The first 200 steps (about 10 us) are spin hints: a barrier takes 0.3 us where the waiting ranks
+/// have a core each. Then sched_yield: on a busy machine two ranks often share a core for
+/// milliseconds, and hints alone made a barrier 80 us there instead of 4.
+bool spin(int step) noexcept;
+
+/// All collectives, over three primitives of a backend: a slot for each rank, a barrier, and the
+/// address of a peer's memory.
+///
+/// Sums     in rank order, so their bits depend only on the number of ranks.
 /// Errors   ranks whose calls differ in kind, count, type, op or root all throw the same CommError,
 ///          which names two ranks and both calls.
-/// Cost     one meeting for up to 256 bytes, which travel in the slots; else two, and each byte is
-///          read once from where its owner has it. all_reduce: every rank adds up a part.
+/// Cost     one barrier for up to 256 bytes a rank, which are copied through the slots; otherwise
+///          two, and each byte is read once, from the memory of its owner. In all_reduce every
+///          rank reduces a part (and there is a third barrier).
 class DirectCommunicator : public Communicator {
  public:
   static constexpr std::size_t small_bytes = 256;
 
-  /// Names a collective and its arguments; all ranks must name the same.
+  /// A collective and its arguments, which must be equal on all ranks.
   struct Call {
     enum class Kind : std::uint32_t {
       all_reduce,
@@ -39,11 +60,11 @@ class DirectCommunicator : public Communicator {
     bool operator==(const Call&) const = default;
   };
 
-  /// What a rank shows to its peers in one collective. Small contributions are copied into it, so
-  /// that one meeting is enough: nobody reads the caller's own memory.
+  /// What a rank publishes to its peers in one collective. Small contributions are copied into it:
+  /// then peers never read the caller's memory, and one barrier is enough.
   struct alignas(64) Slot {
     Call call;
-    std::uintptr_t where;  // see locate()
+    std::uintptr_t address;  // see to_address()
     union {
       std::array<std::byte, small_bytes> small;
       std::array<std::uintptr_t, small_bytes / sizeof(std::uintptr_t)> blocks;  // of a group
@@ -61,54 +82,25 @@ class DirectCommunicator : public Communicator {
   void do_shift(const std::byte* send, Elements receive) override;
 
  private:
-  /// The slot of `rank` for collectives of this turn, 0 or 1: used alternately, for a fast rank may
-  /// fill the next while a slow one still reads.
+  /// The slot of `rank` for this turn, 0 or 1. Collectives alternate between two slots, because a
+  /// fast rank may write the next one while a slow rank still reads.
   virtual Slot& slot(int rank, unsigned turn) noexcept = 0;
 
-  /// Returns once all ranks have called it; what they wrote before is seen by all.
-  /// Throws CommError, in which `collective` is named, where that will not happen.
-  virtual void meet(const char* collective) = 0;
+  /// Returns once all ranks have called it; their earlier writes are then visible to all.
+  /// Throws CommError, which names `collective`, where a rank has left.
+  virtual void barrier(const char* collective) = 0;
 
-  /// What to write into a slot so that find() on a peer leads to `data`.
-  virtual std::uintptr_t locate(const std::byte* data) const noexcept = 0;
-  virtual const std::byte* find(int peer, std::uintptr_t where) const noexcept = 0;
+  /// The address to publish in a slot for `data`; from_address() on a peer reverses it.
+  virtual std::uintptr_t to_address(const std::byte* data) const noexcept = 0;
+  virtual const std::byte* from_address(int peer, std::uintptr_t address) const noexcept = 0;
 
-  bool show(const Call& call, const std::byte* data, std::size_t bytes);
+  bool publish(const Call& call, const std::byte* data, std::size_t bytes);
   void gather_group(Buffers buffers);
-  void meet_over(const Call& call, unsigned turn);
+  void check_call(const Call& call, unsigned turn);
   const std::byte* input(int peer) const { return inputs_[static_cast<std::size_t>(peer)]; }
 
-  std::vector<const std::byte*> inputs_;  // what each rank shows in the current collective
-  unsigned round_ = 0;
+  std::vector<const std::byte*> inputs_;  // of each rank, in the current collective
+  unsigned round_ = 0;                    // collectives so far
 };
-
-// Sums, minima and maxima over ranks in one fixed order, for backends that see all ranks' memory.
-
-/// Combines element i of all `inputs`, first to last, for i in [first, first + count).
-///
-/// inputs   one pointer per rank, in rank order; at least one. Each has first + count elements.
-/// out      gets the results at the same positions; may be one of the inputs, or apart from all.
-/// Bits     out[i] = (((in0 op in1) op in2) ...): no dependence on `first`, `count` or threads.
-void reduce_in_rank_order(std::span<const std::byte* const> inputs, Type type, Op op,
-                          std::size_t first, std::size_t count, std::byte* out);
-
-}  // namespace lockstep::comm
-
-// What a waiting thread does between two looks at memory.
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
-namespace lockstep::comm {
-
-/// Some tens of nanoseconds in which the core's other thread may run.
-inline void pause() noexcept {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 }  // namespace lockstep::comm

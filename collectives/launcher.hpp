@@ -1,4 +1,4 @@
-// What the environment says about the launch, before MPI is started.
+// Detects the launcher (mpirun, srun, a batch script) from the environment, before MPI starts.
 #pragma once
 
 #include <functional>
@@ -7,7 +7,7 @@
 
 namespace lockstep::comm {
 
-/// A launcher's promise: this process is rank `rank` of `ranks`.
+/// How this process was launched: as rank `rank` of `ranks`.
 struct Launch {
   std::string launcher;  ///< "mpirun", "srun", "sbatch" or "a PMI launcher"
   int ranks;             ///< processes of the launch; 0 where the launcher does not say
@@ -18,33 +18,32 @@ struct Launch {
 /// Reads one environment variable; null where it is not set.
 using Lookup = std::function<const char*(const char* variable)>;
 
-/// Who started this process, or nothing where nobody did. Local; reads the environment only.
+/// The launcher of this process, or nothing where there is none. Local.
 ///
-/// In this order, since mpirun works inside a Slurm job and srun inside a batch script:
+/// Checked in this order, because mpirun runs inside Slurm jobs and srun inside batch scripts:
 ///   mpirun          OMPI_COMM_WORLD_SIZE, OMPI_COMM_WORLD_RANK
 ///   srun            SLURM_STEP_ID with SLURM_STEP_NUM_TASKS (or SLURM_NTASKS), SLURM_PROCID
 ///   a PMI launcher  PMI_SIZE, PMI_RANK; or PMIX_RANK alone, which leaves `ranks` 0
 ///   sbatch          SLURM_JOB_ID without a step and SLURM_NTASKS above 1: the shell of a batch
-///                   script or of salloc, where one process stands for an allotment of many, so
-///                   that a caller about to train may refuse
+///                   script or of salloc, which is one process in an allocation for several
 /// Variables that are not whole numbers count as not set.
 std::optional<Launch> detect_launcher(const Lookup& lookup);
 
 /// detect_launcher over this process's environment.
 std::optional<Launch> detect_launcher();
 
-/// Refuses, before MPI starts, a Slurm launch of several ranks that does not offer PMIx. Local; all
-/// ranks see the same.
+/// Throws for a Slurm launch of several ranks without PMIx, before MPI starts. Local; the same on
+/// all ranks.
 ///
-/// Open MPI ends such a process inside MPI_Init, with advice on how to build it and exit code 1.
-/// A step of one rank (srun --pty bash) has the same trouble: use SelfCommunicator there.
+/// Open MPI would end such a process inside MPI_Init with exit code 1. A step of one rank (srun
+/// --pty bash) has the same problem: use SelfCommunicator there.
 /// Errors   ConfigError (exit code 2) with the command to use.
 void require_pmix(const Launch& launch);
 
-/// Refuses a world that is smaller or larger than the one promised, as when the mpirun of
-/// another MPI starts N worlds of one that would each train alone. Local; all ranks see the same.
+/// Throws if the MPI world has another size than the launch: the mpirun of another MPI library
+/// starts N worlds of one rank, each of which would train alone. Local; the same on all ranks.
 ///
-/// `library` is this program's own MPI (mpi_version()), for the message; may be empty.
+/// `library` is this program's MPI (mpi_version()), for the message; may be empty.
 /// Errors   ConfigError (exit code 2) that names both numbers, the launcher and the remedy.
 void require_promised_world(const Launch& launch, int world_size, const std::string& library = "");
 

@@ -14,13 +14,18 @@
 #include <thread>
 #include <vector>
 
-#include "collectives/communicator.hpp"
-
 namespace lockstep::comm {
-/// Throws CommError with `call` and MPI's own text unless `code` is MPI_SUCCESS. Local.
-void check_mpi(int code, const char* call);
-
 namespace {
+
+/// Throws CommError with `call` and MPI's own text unless `code` is MPI_SUCCESS.
+void check_mpi(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS) length = 0;
+  throw CommError(std::string(call) + ": " +
+                  std::string(text.data(), static_cast<std::size_t>(length)));
+}
 
 int query(MPI_Comm comm, int (*get)(MPI_Comm, int*), const char* call) {
   int value = 0;
@@ -64,7 +69,7 @@ std::string processor_name() {
 
 }  // namespace
 
-/// An MPI communicator of our own: errors come back as codes, and it is freed with the object.
+/// Owns an MPI_Comm whose errors are returned as codes.
 struct MpiCommunicator::State {
   MPI_Comm comm = MPI_COMM_NULL;
 
@@ -88,7 +93,7 @@ struct MpiCommunicator::State {
     check_mpi(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   }
 
-  /// Collective. A node is known by its lowest rank.
+  /// Collective. The lowest rank of a node identifies the node.
   Place find_place(int rank, int size) const {
     State node;
     check_mpi(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node.comm),
@@ -122,7 +127,7 @@ MpiCommunicator::MpiCommunicator(std::unique_ptr<State> state, std::size_t eleme
   place_ = state_->find_place(rank(), size());
 }
 
-// A part is known by its lowest rank.
+// The lowest rank of a part is its color.
 std::unique_ptr<Communicator> MpiCommunicator::do_split(const Subgroup& part) {
   auto state = std::make_unique<State>();
   check_mpi(MPI_Comm_split(state_->comm, part.ranks.front(), part.rank, &state->comm),
@@ -146,8 +151,8 @@ void MpiCommunicator::do_broadcast(Elements values, int root) {
   });
 }
 
-// A slice of every block is not one piece of memory, so long blocks are broadcast by their owners.
-// The limit is on the total, since MPI libraries compute in int beyond what the standard asks.
+// A slice of every block is not contiguous, so owners broadcast long blocks. The limit applies to
+// the total count, because MPI libraries also compute totals in int.
 void MpiCommunicator::do_all_gather(Elements values) {
   const std::size_t block = values.count / static_cast<std::size_t>(size());
   if (values.count > elements_per_call_) {
@@ -164,7 +169,7 @@ void MpiCommunicator::do_all_gather(Elements values) {
 
 void MpiCommunicator::do_grouped_all_gather(Buffers buffers) { gather_packed(buffers, packed_); }
 
-// Long blocks are cut: a piece of every block is copied together, so that one call moves them.
+// Long blocks go in several calls, each with a slice of every block, packed.
 void MpiCommunicator::do_all_to_all(const std::byte* send, Elements receive) {
   const auto ranks = static_cast<std::size_t>(size());
   const std::size_t block = receive.count / ranks;
@@ -208,8 +213,8 @@ bool is_set(const char* variable) { return std::getenv(variable) != nullptr; }
 
 void set_default(const char* variable, const char* value) { ::setenv(variable, value, 0); }
 
-// InfiniBand, RoCE, Omni-Path and EFA show themselves in the first folder, Slingshot in the
-// second, Aries in the third. Without /sys nothing can be told.
+// InfiniBand, RoCE, Omni-Path and EFA are listed in /sys/class/infiniband, Slingshot in cxi, Aries
+// in gni. Without /sys a fabric is assumed.
 bool may_have_fabric() {
   std::error_code ignored;
   const auto exists = [&](const char* path) { return std::filesystem::exists(path, ignored); };
@@ -286,15 +291,6 @@ std::string mpi_version() {
   check_mpi(MPI_Get_library_version(text.data(), &length), "MPI_Get_library_version");
   const std::string all(text.data(), static_cast<std::size_t>(length));
   return all.substr(0, all.find(','));  // Open MPI goes on with package, ident and date
-}
-
-void check_mpi(int code, const char* call) {
-  if (code == MPI_SUCCESS) return;
-  std::array<char, MPI_MAX_ERROR_STRING> text{};
-  int length = 0;
-  if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS) length = 0;
-  throw CommError(std::string(call) + ": " +
-                  std::string(text.data(), static_cast<std::size_t>(length)));
 }
 
 }  // namespace lockstep::comm

@@ -1,4 +1,4 @@
-// Ranks as the processes of an MPI job.
+// MpiCommunicator: ranks are the processes of an MPI job. MpiSession: MPI's start and end.
 #pragma once
 
 #include <cstddef>
@@ -8,16 +8,16 @@
 #include "collectives/communicator.hpp"
 
 namespace lockstep::comm {
-/// All ranks of the job, over a duplicate of MPI_COMM_WORLD that nobody else uses.
+/// All ranks of the job, over its own duplicate of MPI_COMM_WORLD.
 ///
-/// Owns the duplicate. Lives inside an MpiSession and is used by the thread that made that.
+/// Requires an MpiSession that outlives it; used by the thread that made the session.
 ///
 /// place()  nodes are groups of ranks that can share memory (MPI_COMM_TYPE_SHARED), so two
 ///          containers on one machine count as two; host is MPI_Get_processor_name.
-/// Sums     the same bits on all ranks of a run, but not for other numbers of ranks, and not
-///          between versions of MPI: who needs that, sums in an order of their own.
+/// Sums     the same bits on all ranks of a run; they depend on the number of ranks and on the
+///          version of MPI.
 /// Errors   CommError with the MPI call and MPI's text. A dead peer is not reported: MPI waits
-///          for ever, or the launcher ends the job.
+///          indefinitely, or the launcher ends the job.
 class MpiCommunicator final : public Communicator {
  public:
   /// More elements than this go out in several MPI calls, whose counts are int.
@@ -48,19 +48,17 @@ class MpiCommunicator final : public Communicator {
   std::pmr::vector<std::byte> packed_;
 };
 
-// The lifetime of MPI in this process, and the one way to end a job from one rank.
-
-/// MPI from construction to destruction; everything that communicates over MPI lives within it.
+/// Initialises MPI, and finalizes it in the destructor. Everything that uses MPI lives within it.
 ///
-/// The entry point makes one, before anything else touches MPI. It initialises MPI for
-/// MPI_THREAD_FUNNELED: only the thread that made it may call MPI (abort_job apart).
+/// The entry point makes one, before any other use of MPI. The thread level is
+/// MPI_THREAD_FUNNELED: only the thread that made the session may call MPI (except abort_job).
 ///
-/// Environment  sets defaults that the user has not set: no signal handlers of Open MPI's own,
-///              and a quick start on machines without a fast fabric (see the source).
+/// Environment  sets variables that are not set: they disable Open MPI's signal handlers, and its
+///              search for devices on machines without a fast fabric (see the source).
 /// Errors       CommError where MPI cannot start or lacks the thread level; std::logic_error where
 ///              MPI is running or has ended already: a process starts it once.
-/// Ranks        both ends are collective. While an exception unwinds, the destructor does not
-///              finalize, for the peers may never come: the launcher then ends the job.
+/// Ranks        constructor and destructor are collective. During stack unwinding the destructor
+///              does not finalize, because peers may not arrive: the launcher then ends the job.
 class MpiSession {
  public:
   MpiSession();
@@ -72,15 +70,14 @@ class MpiSession {
   int exceptions_;
 };
 
-/// Ends the whole job with exit code `code`; peers may be waiting in a collective. Local.
+/// Ends the whole job with exit code `code`, also while peers wait in a collective. Local.
 ///
-/// Flush your own output first. Any thread may call it. Where MPI does not run, it ends this
-/// process alone.
+/// Does not flush output. Any thread may call it. Without a running MPI it ends this process.
 [[noreturn]] void abort_job(int code) noexcept;
 
-/// Whether every rank of the job calls this within so many seconds: asked before a rank leaves with
-/// what it believes to be an error of all. Where it is false, peers wait in a collective for ranks
-/// that will not come, and abort_job() is the only end.
+/// True if every rank of the job calls this within `seconds`. A rank calls it before it returns
+/// because of an error that all ranks should share. If it is false, peers may be waiting in a
+/// collective: call abort_job().
 ///
 /// Errors   throws CommError.
 /// Ranks    collective; called at most once.

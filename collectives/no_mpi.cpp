@@ -1,4 +1,4 @@
-// Stands in for mpi_*.cpp in a build without MPI: nothing gets beyond an MpiSession.
+// Replaces mpi.cpp in a build without MPI: MpiSession throws.
 #include <cstdlib>
 
 #include "collectives/mpi.hpp"
@@ -9,7 +9,7 @@ namespace {
 
 [[noreturn]] void no_mpi() {
   throw ConfigError("this build has no MPI",
-                    "start it without a launcher, with --ranks N for threads; or install MPI's "
+                    "start it without a launcher, with `ranks=N` for threads; or install MPI's "
                     "development files and configure with -DLOCKSTEP_MPI=ON");
 }
 

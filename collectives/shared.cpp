@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <linux/futex.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -21,229 +20,11 @@
 #include <utility>
 
 #include "collectives/agreement.hpp"
-#include "collectives/direct.hpp"
 #include "lib/base/aligned.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/base/process.hpp"
 
 namespace lockstep::comm {
-namespace {
-
-constexpr std::size_t window_bytes = std::size_t{1} << 20;
-
-// As in AbortableBarrier, but by the machine's cores: a launcher binds each rank to its own.
-constexpr int pauses = 200;
-constexpr int spins = 1000;
-
-// Words that several processes wait on, so without FUTEX_PRIVATE_FLAG (which std::atomic sets).
-void sleep_while(std::atomic<std::uint32_t>& word, std::uint32_t value) {
-  const timespec most = {.tv_sec = 0, .tv_nsec = 100'000'000};  // then see whether the peer lives
-  ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &most, nullptr, 0);
-}
-
-void wake_all(std::atomic<std::uint32_t>& word) {
-  ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
-
-}  // namespace
-
-/// The beginning of every rank's region.
-struct SharedCommunicator::Header {
-  alignas(64) std::atomic<std::uint32_t> arrived;  // meetings that the owner has come to
-  std::atomic<std::uint32_t> sleepers;             // peers that sleep until that grows
-  std::int32_t process;
-  std::array<Slot, 2> slots;
-};
-static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
-
-SharedCommunicator::SharedCommunicator(Communicator& wire, const Place& place)
-    : DirectCommunicator(place.local_rank, place.local_ranks), place_(place) {
-  // Addresses for this rank's part of the machine's memory; pages are taken when touched.
-  std::unique_ptr<SharedRegion> mine;
-  together(wire, [&] {
-    mine = std::make_unique<SharedRegion>(SharedRegion::create(
-        memory_limit_bytes() / static_cast<std::uint64_t>(place.local_ranks) + window_bytes));
-    reinterpret_cast<Header*>(mine->data())->process = ::getpid();
-  });
-  const auto all = gather_text(wire, std::to_string(place.node) + ' ' + mine->address());
-  together(wire, [&] {
-    const std::string here = std::to_string(place.node) + ' ';
-    for (int rank = 0; rank < wire.size(); ++rank) {
-      const std::string& text = all[static_cast<std::size_t>(rank)];
-      if (!text.starts_with(here)) continue;
-      ranks_.push_back(wire.world_rank(rank));
-      regions_.push_back(rank == wire.rank() ? std::move(*mine)
-                                             : SharedRegion::open(text.substr(here.size())));
-    }
-  });
-  for (SharedRegion& region : regions_) region.close();
-  memory_ = std::make_unique<RegionMemory>(regions_[static_cast<std::size_t>(this->rank())],
-                                           sizeof(Header));
-  window_ = static_cast<std::byte*>(memory_->allocate(window_bytes, alignment_bytes));
-  packed_.emplace(memory_.get());
-  spins_ = size() <= machine_cores() ? spins : 0;
-}
-
-SharedCommunicator::~SharedCommunicator() = default;
-
-SharedCommunicator::Header& SharedCommunicator::header(int rank) const noexcept {
-  return *reinterpret_cast<Header*>(regions_[static_cast<std::size_t>(rank)].data());
-}
-
-DirectCommunicator::Slot& SharedCommunicator::slot(int rank, unsigned turn) noexcept {
-  return header(rank).slots[turn];
-}
-
-void SharedCommunicator::meet(const char* collective) {
-  Header& mine = header(rank());
-  mine.arrived.store(++meetings_);
-  if (mine.sleepers.load() != 0) wake_all(mine.arrived);
-  for (int step = 1; step < size(); ++step) wait_for((rank() + step) % size(), collective);
-}
-
-void SharedCommunicator::wait_for(int peer, const char* collective) {
-  Header& theirs = header(peer);
-  for (int spin = 0;; ++spin) {
-    const std::uint32_t arrived = theirs.arrived.load(std::memory_order_acquire);
-    if (static_cast<std::int32_t>(arrived - meetings_) >= 0) return;  // it may be one ahead
-    if (spin < std::min(spins_, pauses)) {
-      pause();
-    } else if (spin < spins_) {
-      sched_yield();
-    } else {
-      ++theirs.sleepers;
-      sleep_while(theirs.arrived, arrived);
-      --theirs.sleepers;
-      if (::kill(theirs.process, 0) == 0 || errno != ESRCH) continue;
-      throw CommError(std::string(collective) + ": rank " +
-                      std::to_string(ranks_[static_cast<std::size_t>(peer)]) + " (process " +
-                      std::to_string(theirs.process) + ") has ended");
-    }
-  }
-}
-
-std::uintptr_t SharedCommunicator::locate(const std::byte* data) const noexcept {
-  return static_cast<std::uintptr_t>(data - regions_[static_cast<std::size_t>(rank())].data());
-}
-
-const std::byte* SharedCommunicator::find(int peer, std::uintptr_t where) const noexcept {
-  return regions_[static_cast<std::size_t>(peer)].data() + where;
-}
-
-bool SharedCommunicator::readable(const std::byte* data) const noexcept {
-  const SharedRegion& mine = regions_[static_cast<std::size_t>(rank())];
-  return !std::less<>()(data, mine.data()) && std::less<>()(data, mine.data() + mine.size());
-}
-
-namespace {
-
-/// Calls move(offset in bytes, count) for pieces of `block` elements, of which the window holds one
-/// of each rank.
-template <class Move>
-void for_each_piece(std::size_t block, std::size_t ranks, std::size_t bytes, Move move) {
-  const std::size_t most = window_bytes / bytes / ranks;
-  for (std::size_t first = 0; first < block; first += most) {
-    move(first * bytes, std::min(most, block - first));
-  }
-}
-
-}  // namespace
-
-// What peers cannot read goes through the window; both ways ask the same of every rank.
-void SharedCommunicator::do_all_reduce(Elements values, Op op) {
-  const std::size_t bytes = width(values.type);
-  if (values.count * bytes <= small_bytes || readable(values.data)) {
-    return DirectCommunicator::do_all_reduce(values, op);
-  }
-  for_each_piece(values.count, 1, bytes, [&](std::size_t offset, std::size_t count) {
-    std::memcpy(window_, values.data + offset, count * bytes);
-    DirectCommunicator::do_all_reduce({window_, count, values.type}, op);
-    std::memcpy(values.data + offset, window_, count * bytes);
-  });
-}
-
-void SharedCommunicator::do_broadcast(Elements values, int root) {
-  const std::size_t bytes = width(values.type);
-  if (values.count * bytes <= small_bytes || readable(values.data)) {
-    return DirectCommunicator::do_broadcast(values, root);
-  }
-  for_each_piece(values.count, 1, bytes, [&](std::size_t offset, std::size_t count) {
-    if (rank() == root) std::memcpy(window_, values.data + offset, count * bytes);
-    DirectCommunicator::do_broadcast({window_, count, values.type}, root);
-    if (rank() != root) std::memcpy(values.data + offset, window_, count * bytes);
-  });
-}
-
-void SharedCommunicator::do_shift(const std::byte* send, Elements receive) {
-  const std::size_t bytes = width(receive.type);
-  if (receive.count * bytes <= small_bytes || readable(send)) {
-    return DirectCommunicator::do_shift(send, receive);
-  }
-  for_each_piece(receive.count, 1, bytes, [&](std::size_t offset, std::size_t count) {
-    std::memcpy(window_, send + offset, count * bytes);
-    DirectCommunicator::do_shift(window_, {receive.data + offset, count, receive.type});
-  });
-}
-
-void SharedCommunicator::do_all_gather(Elements values) {
-  const auto ranks = static_cast<std::size_t>(size());
-  const std::size_t bytes = width(values.type);
-  const std::size_t block = values.count / ranks;
-  if (block * bytes <= small_bytes || readable(values.data)) {
-    return DirectCommunicator::do_all_gather(values);
-  }
-  for_each_piece(block, ranks, bytes, [&](std::size_t offset, std::size_t count) {
-    const auto copy = [&](std::size_t r, bool out) {
-      std::byte* const theirs = values.data + r * block * bytes + offset;
-      std::byte* const shown = window_ + r * count * bytes;
-      std::memcpy(out ? shown : theirs, out ? theirs : shown, count * bytes);
-    };
-    copy(static_cast<std::size_t>(rank()), true);
-    DirectCommunicator::do_all_gather({window_, ranks * count, values.type});
-    for (std::size_t r = 0; r < ranks; ++r) copy(r, false);
-  });
-}
-
-void SharedCommunicator::do_grouped_all_gather(Buffers buffers) {
-  const bool direct = std::all_of(buffers.begin(), buffers.end(),
-                                  [&](auto buffer) { return readable(buffer.data()); });
-  if (direct || packed_bytes(buffers) <= small_bytes) {
-    return DirectCommunicator::do_grouped_all_gather(buffers);
-  }
-  gather_packed(buffers, *packed_);
-}
-
-void SharedCommunicator::do_all_to_all(const std::byte* send, Elements receive) {
-  const auto ranks = static_cast<std::size_t>(size());
-  const std::size_t bytes = width(receive.type);
-  const std::size_t block = receive.count / ranks;
-  if (receive.count * bytes <= small_bytes || readable(send)) {
-    return DirectCommunicator::do_all_to_all(send, receive);
-  }
-  std::vector<std::byte> arrived(window_bytes);
-  for_each_piece(block, ranks, bytes, [&](std::size_t offset, std::size_t count) {
-    const auto at = [&](std::size_t r) { return r * block * bytes + offset; };
-    const std::size_t piece = count * bytes;
-    for (std::size_t r = 0; r < ranks; ++r) std::memcpy(window_ + r * piece, send + at(r), piece);
-    DirectCommunicator::do_all_to_all(window_, {arrived.data(), ranks * count, receive.type});
-    for (std::size_t r = 0; r < ranks; ++r) {
-      std::memcpy(receive.data + at(r), arrived.data() + r * piece, piece);
-    }
-  });
-}
-
-// Each part maps its own regions, as a node of its own would.
-std::unique_ptr<Communicator> SharedCommunicator::do_split(const Subgroup& part) {
-  Place place = {.host = place_.host,
-                 .node = part.ranks.front(),
-                 .local_rank = part.rank,
-                 .local_ranks = part.size()};
-  auto made = std::make_unique<SharedCommunicator>(*this, place);
-  made->place_.node = 0;
-  made->spins_ = spins_;
-  return made;
-}
-
 namespace {
 
 constexpr std::size_t page = 4096;
@@ -254,10 +35,10 @@ std::size_t rounded_up(std::size_t value, std::size_t unit) {
 
 [[noreturn]] void fail(const std::string& what) {
   throw ConfigError("shared memory: " + what + ": " + std::generic_category().message(errno),
-                    "use --backend mpi");
+                    "use `backend=mpi`");
 }
 
-/// Which file a descriptor means: what tells a peer's region from another file of that number.
+/// Inode and size of an open file: they identify a peer's region.
 std::pair<std::uint64_t, std::uint64_t> identity_and_size(int descriptor) {
   struct stat status = {};
   if (::fstat(descriptor, &status) != 0) fail("fstat");
@@ -304,7 +85,7 @@ SharedRegion SharedRegion::open(const std::string& address) {
     throw ConfigError("shared memory: " + path +
                           " is another file here than for the peer that named it (ranks in "
                           "different containers?)",
-                      "use --backend mpi");
+                      "use `backend=mpi`");
   }
   return {descriptor, size};
 }
@@ -342,6 +123,214 @@ void RegionMemory::do_deallocate(void* data, std::size_t bytes, std::size_t) {
   const std::size_t begin = rounded_up(first, page);
   const std::size_t end = (first + bytes) / page * page;
   if (begin < end) ::madvise(region_.data() + begin, end - begin, MADV_REMOVE);
+}
+
+namespace {
+
+constexpr std::size_t window_bytes = std::size_t{1} << 20;
+
+// Words that several processes wait on, so without FUTEX_PRIVATE_FLAG (which std::atomic sets).
+void sleep_while(std::atomic<std::uint32_t>& word, std::uint32_t value) {
+  const timespec most = {.tv_sec = 0, .tv_nsec = 100'000'000};  // then checks the peer's process
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &most, nullptr, 0);
+}
+
+void wake_all(std::atomic<std::uint32_t>& word) {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace
+
+/// The beginning of every rank's region.
+struct SharedCommunicator::Header {
+  alignas(64) std::atomic<std::uint32_t> arrived;  // barriers that the owner has reached
+  std::atomic<std::uint32_t> sleepers;             // peers that sleep on `arrived`
+  std::int32_t process;
+  std::array<Slot, 2> slots;
+};
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
+
+SharedCommunicator::SharedCommunicator(Communicator& wire, const Place& place)
+    : DirectCommunicator(place.local_rank, place.local_ranks), place_(place) {
+  // Reserves addresses for this rank's share of the machine's memory; pages are taken on use.
+  std::unique_ptr<SharedRegion> mine;
+  together(wire, [&] {
+    mine = std::make_unique<SharedRegion>(SharedRegion::create(
+        memory_limit_bytes() / static_cast<std::uint64_t>(place.local_ranks) + window_bytes));
+    reinterpret_cast<Header*>(mine->data())->process = ::getpid();
+  });
+  const auto all = gather_text(wire, std::to_string(place.node) + ' ' + mine->address());
+  together(wire, [&] {
+    const std::string here = std::to_string(place.node) + ' ';
+    for (int rank = 0; rank < wire.size(); ++rank) {
+      const std::string& text = all[static_cast<std::size_t>(rank)];
+      if (!text.starts_with(here)) continue;
+      ranks_.push_back(wire.world_rank(rank));
+      regions_.push_back(rank == wire.rank() ? std::move(*mine)
+                                             : SharedRegion::open(text.substr(here.size())));
+    }
+  });
+  for (SharedRegion& region : regions_) region.close();
+  memory_ = std::make_unique<RegionMemory>(regions_[static_cast<std::size_t>(this->rank())],
+                                           sizeof(Header));
+  window_ = static_cast<std::byte*>(memory_->allocate(window_bytes, alignment_bytes));
+  packed_.emplace(memory_.get());
+  spins_ = size() <= machine_cores();  // a launcher binds each rank to its own
+}
+
+SharedCommunicator::~SharedCommunicator() = default;
+
+SharedCommunicator::Header& SharedCommunicator::header(int rank) const noexcept {
+  return *reinterpret_cast<Header*>(regions_[static_cast<std::size_t>(rank)].data());
+}
+
+DirectCommunicator::Slot& SharedCommunicator::slot(int rank, unsigned turn) noexcept {
+  return header(rank).slots[turn];
+}
+
+void SharedCommunicator::barrier(const char* collective) {
+  Header& mine = header(rank());
+  mine.arrived.store(++barriers_);
+  if (mine.sleepers.load() != 0) wake_all(mine.arrived);
+  for (int step = 1; step < size(); ++step) wait_for((rank() + step) % size(), collective);
+}
+
+void SharedCommunicator::wait_for(int peer, const char* collective) {
+  Header& theirs = header(peer);
+  for (int step = 0;; ++step) {
+    const std::uint32_t arrived = theirs.arrived.load(std::memory_order_acquire);
+    if (static_cast<std::int32_t>(arrived - barriers_) >= 0) return;  // it may be one ahead
+    if (spins_ && spin(step)) continue;
+    ++theirs.sleepers;
+    sleep_while(theirs.arrived, arrived);
+    --theirs.sleepers;
+    if (::kill(theirs.process, 0) == 0 || errno != ESRCH) continue;
+    throw CommError(std::string(collective) + ": rank " +
+                    std::to_string(ranks_[static_cast<std::size_t>(peer)]) + " (process " +
+                    std::to_string(theirs.process) + ") has ended");
+  }
+}
+
+std::uintptr_t SharedCommunicator::to_address(const std::byte* data) const noexcept {
+  return static_cast<std::uintptr_t>(data - regions_[static_cast<std::size_t>(rank())].data());
+}
+
+const std::byte* SharedCommunicator::from_address(int peer, std::uintptr_t address) const noexcept {
+  return regions_[static_cast<std::size_t>(peer)].data() + address;
+}
+
+bool SharedCommunicator::readable(const std::byte* data) const noexcept {
+  const SharedRegion& mine = regions_[static_cast<std::size_t>(rank())];
+  return !std::less<>()(data, mine.data()) && std::less<>()(data, mine.data() + mine.size());
+}
+
+namespace {
+
+/// Calls move(offset in bytes, count) for pieces of `block` elements, of which the window holds one
+/// of each rank.
+template <class Move>
+void for_each_piece(std::size_t block, std::size_t ranks, std::size_t bytes, Move move) {
+  const std::size_t most = window_bytes / bytes / ranks;
+  for (std::size_t first = 0; first < block; first += most) {
+    move(first * bytes, std::min(most, block - first));
+  }
+}
+
+}  // namespace
+
+// Values outside memory() go through the window: the same choice on every rank.
+void SharedCommunicator::do_all_reduce(Elements values, Op op) {
+  const std::size_t bytes = width(values.type);
+  if (values.count * bytes <= small_bytes || readable(values.data)) {
+    return DirectCommunicator::do_all_reduce(values, op);
+  }
+  for_each_piece(values.count, 1, bytes, [&](std::size_t offset, std::size_t count) {
+    std::memcpy(window_, values.data + offset, count * bytes);
+    DirectCommunicator::do_all_reduce({window_, count, values.type}, op);
+    std::memcpy(values.data + offset, window_, count * bytes);
+  });
+}
+
+void SharedCommunicator::do_broadcast(Elements values, int root) {
+  const std::size_t bytes = width(values.type);
+  if (values.count * bytes <= small_bytes || readable(values.data)) {
+    return DirectCommunicator::do_broadcast(values, root);
+  }
+  for_each_piece(values.count, 1, bytes, [&](std::size_t offset, std::size_t count) {
+    if (rank() == root) std::memcpy(window_, values.data + offset, count * bytes);
+    DirectCommunicator::do_broadcast({window_, count, values.type}, root);
+    if (rank() != root) std::memcpy(values.data + offset, window_, count * bytes);
+  });
+}
+
+void SharedCommunicator::do_shift(const std::byte* send, Elements receive) {
+  const std::size_t bytes = width(receive.type);
+  if (receive.count * bytes <= small_bytes || readable(send)) {
+    return DirectCommunicator::do_shift(send, receive);
+  }
+  for_each_piece(receive.count, 1, bytes, [&](std::size_t offset, std::size_t count) {
+    std::memcpy(window_, send + offset, count * bytes);
+    DirectCommunicator::do_shift(window_, {receive.data + offset, count, receive.type});
+  });
+}
+
+void SharedCommunicator::do_all_gather(Elements values) {
+  const auto ranks = static_cast<std::size_t>(size());
+  const std::size_t bytes = width(values.type);
+  const std::size_t block = values.count / ranks;
+  if (block * bytes <= small_bytes || readable(values.data)) {
+    return DirectCommunicator::do_all_gather(values);
+  }
+  for_each_piece(block, ranks, bytes, [&](std::size_t offset, std::size_t count) {
+    const auto copy = [&](std::size_t r, bool out) {
+      std::byte* const theirs = values.data + r * block * bytes + offset;
+      std::byte* const piece = window_ + r * count * bytes;
+      std::memcpy(out ? piece : theirs, out ? theirs : piece, count * bytes);
+    };
+    copy(static_cast<std::size_t>(rank()), true);
+    DirectCommunicator::do_all_gather({window_, ranks * count, values.type});
+    for (std::size_t r = 0; r < ranks; ++r) copy(r, false);
+  });
+}
+
+void SharedCommunicator::do_grouped_all_gather(Buffers buffers) {
+  const bool direct = std::all_of(buffers.begin(), buffers.end(),
+                                  [&](auto buffer) { return readable(buffer.data()); });
+  if (direct || packed_bytes(buffers) <= small_bytes) {
+    return DirectCommunicator::do_grouped_all_gather(buffers);
+  }
+  gather_packed(buffers, *packed_);
+}
+
+void SharedCommunicator::do_all_to_all(const std::byte* send, Elements receive) {
+  const auto ranks = static_cast<std::size_t>(size());
+  const std::size_t bytes = width(receive.type);
+  const std::size_t block = receive.count / ranks;
+  if (receive.count * bytes <= small_bytes || readable(send)) {
+    return DirectCommunicator::do_all_to_all(send, receive);
+  }
+  std::vector<std::byte> arrived(window_bytes);
+  for_each_piece(block, ranks, bytes, [&](std::size_t offset, std::size_t count) {
+    const auto at = [&](std::size_t r) { return r * block * bytes + offset; };
+    const std::size_t piece = count * bytes;
+    for (std::size_t r = 0; r < ranks; ++r) std::memcpy(window_ + r * piece, send + at(r), piece);
+    DirectCommunicator::do_all_to_all(window_, {arrived.data(), ranks * count, receive.type});
+    for (std::size_t r = 0; r < ranks; ++r) {
+      std::memcpy(receive.data + at(r), arrived.data() + r * piece, piece);
+    }
+  });
+}
+
+// Each part maps its own regions, as a node of its own would.
+std::unique_ptr<Communicator> SharedCommunicator::do_split(const Subgroup& part) {
+  Place place = {.host = place_.host,
+                 .node = part.ranks.front(),
+                 .local_rank = part.rank,
+                 .local_ranks = part.size()};
+  auto made = std::make_unique<SharedCommunicator>(*this, place);
+  made->place_.node = 0;
+  made->spins_ = spins_;
+  return made;
 }
 
 }  // namespace lockstep::comm

@@ -12,29 +12,26 @@
 #include "collectives/direct.hpp"
 
 namespace lockstep::comm {
-// Memory of one process that others of its machine read: a file without a name, and its mapping.
-
-/// A mapping of zeroed bytes that this process made, or that a peer made and this one opened.
+/// Memory that processes of one machine share: created by one of them, zeroed, opened by others.
 ///
-/// The bytes are those of a memfd: no name in the file system, nothing left behind by a crash, no
-/// limit of /dev/shm, and no memory taken before a page is touched. Unmaps in its destructor.
+/// A memfd: it has no name in the file system, leaves nothing behind after a crash, is not subject
+/// to the limit of /dev/shm, and takes pages on first use. The destructor unmaps it.
 /// Errors   ConfigError with the system's reason.
 class SharedRegion {
  public:
-  /// What a peer needs to open a region, as a line of text.
   static SharedRegion create(std::size_t bytes);
 
-  /// Opens what `address` of another process of this machine names, which must still be open there.
+  /// Opens the region with this address(), which its process must not have closed yet.
   static SharedRegion open(const std::string& address);
 
   SharedRegion(SharedRegion&& other) noexcept;
   SharedRegion& operator=(SharedRegion&&) = delete;
   ~SharedRegion();
 
-  /// What open() wants. Valid until close().
+  /// Text for open() in other processes. Valid until close().
   std::string address() const;
 
-  /// Forgets the file, keeps the mapping: nobody can open it any more.
+  /// Closes the file and keeps the mapping; other processes can no longer open it.
   void close() noexcept;
 
   std::byte* data() const noexcept { return data_; }
@@ -48,8 +45,8 @@ class SharedRegion {
   std::size_t size_ = 0;
 };
 
-/// Hands out the bytes of a region from `first` on, in order; takes back the last of them at once,
-/// and the pages of all others. One thread.
+/// Allocates from a region, from offset `first` on, in order. Deallocation reuses the addresses of
+/// the last block, and releases the pages of any other. Not thread-safe.
 class RegionMemory final : public std::pmr::memory_resource {
  public:
   RegionMemory(const SharedRegion& region, std::size_t first) : region_(region), used_(first) {}
@@ -63,12 +60,12 @@ class RegionMemory final : public std::pmr::memory_resource {
   std::size_t used_;
 };
 
-/// The ranks of one node. Each owns a region of memory that all others map; memory() hands it out,
-/// and what lies there is read by the peers without another copy. Other spans travel through a
-/// window of the region, a piece at a time.
+/// The ranks of one node. Each owns a region that the others map. memory() allocates from it, and
+/// peers read such buffers without another copy. Other spans are copied through a window of the
+/// region, in pieces.
 ///
-/// Waiting  some 10 us of pauses, then the scheduler is asked, then sleep (a futex between
-///          processes): ranks may outnumber the cores.
+/// Waiting  a spin-wait (see spin()), then sleep on a futex; sleep at once where ranks outnumber
+///          the cores.
 /// Errors   CommError where a peer's process has ended, besides those of DirectCommunicator.
 class SharedCommunicator final : public DirectCommunicator {
  public:
@@ -96,9 +93,9 @@ class SharedCommunicator final : public DirectCommunicator {
   std::unique_ptr<Communicator> do_split(const Subgroup& part) override;
 
   Slot& slot(int rank, unsigned turn) noexcept override;
-  void meet(const char* collective) override;
-  std::uintptr_t locate(const std::byte* data) const noexcept override;
-  const std::byte* find(int peer, std::uintptr_t where) const noexcept override;
+  void barrier(const char* collective) override;
+  std::uintptr_t to_address(const std::byte* data) const noexcept override;
+  const std::byte* from_address(int peer, std::uintptr_t address) const noexcept override;
 
   Header& header(int rank) const noexcept;
   void wait_for(int peer, const char* collective);
@@ -110,8 +107,8 @@ class SharedCommunicator final : public DirectCommunicator {
   std::unique_ptr<RegionMemory> memory_;
   std::byte* window_ = nullptr;
   std::optional<std::pmr::vector<std::byte>> packed_;  // in memory_
-  std::uint32_t meetings_ = 0;
-  int spins_ = 0;
+  std::uint32_t barriers_ = 0;
+  bool spins_ = false;  // false where ranks outnumber the cores
 };
 
 }  // namespace lockstep::comm

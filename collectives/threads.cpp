@@ -1,7 +1,5 @@
 #include "collectives/threads.hpp"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -15,38 +13,70 @@
 #include <vector>
 
 #include "collectives/direct.hpp"
+#include "lib/base/process.hpp"
 
 namespace lockstep::comm {
-/// A barrier for a fixed number of threads that any of them may break for good.
+namespace {
+
+/// A barrier for a fixed number of threads, which any of them may break permanently.
 ///
-/// Threads  wait() and abort() may be called from any thread; at most `threads` of them wait at
-///          once. What a thread wrote before wait() is seen by all after it.
-/// Cost     waiters spin for some microseconds, then sleep (futex). Where those that run outnumber
-///          the cores that this process may use, they sleep at once.
+/// Threads  wait() and abort() may be called from any thread; at most `threads` wait at once.
+///          Writes before wait() are visible to all threads after it.
+/// Cost     waiters spin (see spin()), then sleep on a futex. They sleep at once where running
+///          threads outnumber the cores that this process may use.
 class AbortableBarrier {
  public:
-  /// `running`: threads that want the cores at the same time, these included.
+  /// `running`: all threads that compete for the cores, these included.
   AbortableBarrier(int threads, int running);
 
   /// Returns true once all threads have called it, false once the barrier is broken.
   ///
-  /// A round that was complete before abort() returns true, even to a thread that wakes later:
-  /// so a thread may leave the group right after its last round.
+  /// A round that was complete before abort() returns true, even to a thread that wakes later, so
+  /// that a thread may abort() right after its last round.
   bool wait() noexcept;
 
-  /// Breaks this round and all later ones. Only for a thread that will not wait again.
+  /// Breaks this round and all later ones. The caller must not wait() again.
   void abort() noexcept;
 
  private:
+  static constexpr std::uint32_t flip = 1;
+  static constexpr std::uint32_t broken = 2;
+
   bool wait_for_flip(std::uint32_t before) noexcept;
 
   const std::uint32_t threads_;
-  const int spins_;
+  const bool spins_;
   alignas(64) std::atomic<std::uint32_t> arrived_{0};
-  alignas(64) std::atomic<std::uint32_t> state_{0};  // bit 0 flips each round; bit 1: broken
+  alignas(64) std::atomic<std::uint32_t> state_{0};  // the bit `flip` changes each round
 };
 
-namespace {
+AbortableBarrier::AbortableBarrier(int threads, int running)
+    : threads_(static_cast<std::uint32_t>(threads)), spins_(running <= bound_cores()) {}
+
+bool AbortableBarrier::wait() noexcept {
+  const std::uint32_t before = state_.load(std::memory_order_acquire);
+  if ((before & broken) != 0) return false;
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < threads_) return wait_for_flip(before);
+  arrived_.store(0, std::memory_order_relaxed);
+  state_.fetch_xor(flip, std::memory_order_acq_rel);
+  state_.notify_all();
+  return true;
+}
+
+bool AbortableBarrier::wait_for_flip(std::uint32_t before) noexcept {
+  for (int step = 0;; ++step) {
+    const std::uint32_t now = state_.load(std::memory_order_acquire);
+    // In this order: a round may be complete and the next one already broken.
+    if (((now ^ before) & flip) != 0) return true;
+    if ((now & broken) != 0) return false;
+    if (!spins_ || !spin(step)) state_.wait(now, std::memory_order_acquire);
+  }
+}
+
+void AbortableBarrier::abort() noexcept {
+  state_.fetch_or(broken, std::memory_order_acq_rel);
+  state_.notify_all();
+}
 
 class Group {
  public:
@@ -128,16 +158,16 @@ class ThreadCommunicator final : public DirectCommunicator {
   Slot& slot(int rank, unsigned turn) noexcept override {
     return group_.slots[static_cast<std::size_t>(rank)][turn];
   }
-  void meet(const char* collective) override {
+  void barrier(const char* collective) override {
     if (group_.barrier.wait()) return;
     throw CommError(std::string(collective) + ": rank " +
                     std::to_string(world_rank(group_.first_to_leave())) + " has left the group");
   }
-  std::uintptr_t locate(const std::byte* data) const noexcept override {
+  std::uintptr_t to_address(const std::byte* data) const noexcept override {
     return reinterpret_cast<std::uintptr_t>(data);
   }
-  const std::byte* find(int, std::uintptr_t where) const noexcept override {
-    return std::bit_cast<const std::byte*>(where);
+  const std::byte* from_address(int, std::uintptr_t address) const noexcept override {
+    return std::bit_cast<const std::byte*>(address);
   }
 
   /// The lowest rank of a part makes its group.
@@ -185,59 +215,6 @@ void run_ranks(int size, const std::function<void(Communicator&)>& body) {
     }
   }
   if (group.failure()) std::rethrow_exception(group.failure());
-}
-
-namespace {
-
-constexpr std::uint32_t flip = 1;
-constexpr std::uint32_t broken = 2;
-
-int usable_cores() noexcept {
-  cpu_set_t cores;
-  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
-}
-
-// First some 10 us of pauses: 0.3 us a round where the threads have cores of their own. Then the
-// scheduler is asked, for on a busy machine two threads often share a core for milliseconds, and
-// pausing alone made a round 80 us there instead of 4. Then sleep.
-constexpr int pauses = 200;
-constexpr int spins = 1000;
-
-}  // namespace
-
-AbortableBarrier::AbortableBarrier(int threads, int running)
-    : threads_(static_cast<std::uint32_t>(threads)),
-      spins_(running <= usable_cores() ? spins : 0) {}
-
-bool AbortableBarrier::wait() noexcept {
-  const std::uint32_t before = state_.load(std::memory_order_acquire);
-  if ((before & broken) != 0) return false;
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < threads_) return wait_for_flip(before);
-  arrived_.store(0, std::memory_order_relaxed);
-  state_.fetch_xor(flip, std::memory_order_acq_rel);
-  state_.notify_all();
-  return true;
-}
-
-bool AbortableBarrier::wait_for_flip(std::uint32_t before) noexcept {
-  for (int spin = 0;; ++spin) {
-    const std::uint32_t now = state_.load(std::memory_order_acquire);
-    // In this order: a round may be complete and the next one already broken.
-    if (((now ^ before) & flip) != 0) return true;
-    if ((now & broken) != 0) return false;
-    if (spin < std::min(spins_, pauses)) {
-      pause();
-    } else if (spin < spins_) {
-      sched_yield();
-    } else {
-      state_.wait(now, std::memory_order_acquire);
-    }
-  }
-}
-
-void AbortableBarrier::abort() noexcept {
-  state_.fetch_or(broken, std::memory_order_acq_rel);
-  state_.notify_all();
 }
 
 }  // namespace lockstep::comm

@@ -7,32 +7,19 @@
 namespace lockstep::comm {
 namespace {
 
-template <class Call>
-void with_type(Elements values, Call call) {
-  const auto as = [&]<class T>(T*) {
-    call(std::span(reinterpret_cast<T*>(values.data), values.count));
-  };
-  switch (values.type) {
-    case Type::u8: return as(static_cast<std::uint8_t*>(nullptr));
-    case Type::u64: return as(static_cast<std::uint64_t*>(nullptr));
-    case Type::f32: return as(static_cast<float*>(nullptr));
-    case Type::f64: return as(static_cast<double*>(nullptr));
-  }
-}
-
 Elements part(Elements values, std::size_t first, std::size_t count) {
   return {values.data + first * width(values.type), count, values.type};
 }
 
 void broadcast_over(Communicator& comm, Elements values, int root) {
-  with_type(values, [&](auto span) { comm.broadcast(span, root); });
+  with_span(values, [&](auto span) { comm.broadcast(span, root); });
 }
 
 void gather_over(Communicator& comm, Elements values) {
-  with_type(values, [&](auto span) { comm.all_gather(span); });
+  with_span(values, [&](auto span) { comm.all_gather(span); });
 }
 
-/// The place of `rank` among ranks that stand on `nodes`.
+/// The place of `rank`, where nodes[r] is the node of rank r.
 Place place_among(const std::vector<int>& nodes, int rank, const std::string& host) {
   Place place{.host = host, .nodes = 0, .local_ranks = 0};
   const int node = nodes[static_cast<std::size_t>(rank)];
@@ -74,7 +61,7 @@ TwoLevelCommunicator::TwoLevelCommunicator(Communicator& wire, const Place& plac
 }
 
 void TwoLevelCommunicator::do_all_reduce(Elements values, Op op) {
-  with_type(values, [&](auto span) {
+  with_span(values, [&](auto span) {
     local_.all_reduce(span, op);
     if (leaders_) leaders_->all_reduce(span, op);
     local_.broadcast(span);
@@ -82,10 +69,6 @@ void TwoLevelCommunicator::do_all_reduce(Elements values, Op op) {
 }
 
 void TwoLevelCommunicator::do_broadcast(Elements values, int root) {
-  if (root < 0 || root >= size()) {
-    throw CommError("broadcast: no rank " + std::to_string(root) + " among " +
-                    std::to_string(size()));
-  }
   const int node = node_of_[static_cast<std::size_t>(root)];
   const bool home = place().node == node;
   if (home) broadcast_over(local_, values, local_rank_of_[static_cast<std::size_t>(root)]);
@@ -93,7 +76,7 @@ void TwoLevelCommunicator::do_broadcast(Elements values, int root) {
   if (!home) broadcast_over(local_, values, 0);
 }
 
-/// After this all ranks of the run's node hold its blocks; `blocks` are those of all ranks.
+/// Gathers the blocks of `run` on the ranks of its node; `blocks` holds those of all ranks.
 void TwoLevelCommunicator::gather_on_node(Elements blocks, const Run& run) {
   const std::size_t block = blocks.count / static_cast<std::size_t>(size());
   const bool whole = run.count == static_cast<std::size_t>(local_.size());
@@ -125,16 +108,15 @@ void TwoLevelCommunicator::do_grouped_all_gather(Buffers buffers) {
   gather_packed(buffers, packed_);
 }
 
-// Every block has one reader, so leaders would save nothing; the wire itself knows which of them
-// are on its own node.
+// Every block has one reader, so leaders would save nothing.
 void TwoLevelCommunicator::do_all_to_all(const std::byte* send, Elements receive) {
-  with_type(receive, [&]<class T>(std::span<T> span) {
+  with_span(receive, [&]<class T>(std::span<T> span) {
     wire_.all_to_all(std::span<const T>(reinterpret_cast<const T*>(send), span.size()), span);
   });
 }
 
 void TwoLevelCommunicator::do_shift(const std::byte* send, Elements receive) {
-  with_type(receive, [&]<class T>(std::span<T> span) {
+  with_span(receive, [&]<class T>(std::span<T> span) {
     wire_.shift(std::span<const T>(reinterpret_cast<const T*>(send), span.size()), span);
   });
 }

@@ -1,4 +1,4 @@
-// Ranks on several machines: shared memory within each, another transport between their leaders.
+// Ranks on several nodes: shared memory within a node, another transport between their leaders.
 #pragma once
 
 #include <memory>
@@ -7,11 +7,11 @@
 #include "collectives/shared.hpp"
 
 namespace lockstep::comm {
-/// All ranks of `wire`, in two levels, so that what comes from another node crosses the wire once
-/// for all of the node's ranks. The leader of a node is its lowest rank.
+/// All ranks of `wire`. Data of another node is sent once to the leader of a node (its lowest
+/// rank), and reaches the other ranks through shared memory.
 ///
 /// Nodes may hold different numbers of ranks, in any order.
-/// Sums     within a node in rank order, then between nodes as `leaders` does.
+/// Sums     within a node in rank order, then between leaders as `wire` sums.
 class TwoLevelCommunicator final : public Communicator {
  public:
   /// `wire` must outlive this; `place` is consistent over its ranks.
@@ -42,14 +42,14 @@ class TwoLevelCommunicator final : public Communicator {
 
   void gather_on_node(Elements blocks, const Run& run);
 
-  std::unique_ptr<Communicator> own_wire_;  // of a part
+  std::unique_ptr<Communicator> own_wire_;  // where made by split()
   Communicator& wire_;
   SharedCommunicator local_;
-  std::unique_ptr<Communicator> leaders_;  // the lowest ranks of all nodes; null on all others
+  std::unique_ptr<Communicator> leaders_;  // null on ranks that are not leaders
   std::vector<Run> runs_;                  // in rank order
   std::vector<int> node_of_;
   std::vector<int> local_rank_of_;
-  bool equal_runs_ = false;  // one run a node, all of one length
+  bool equal_runs_ = false;  // one run on each node, of equal lengths
   std::pmr::vector<std::byte> packed_{&local_.memory()};
 };
 

@@ -18,17 +18,17 @@ namespace {
 
 constexpr std::size_t most_named = 8;
 
-/// How many devices this process sees.
+/// The number of devices that this process sees.
 int visible_devices() {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error == cudaSuccess && count > 0) return count;
-  cudaGetLastError();  // the next call is not to blame
+  cudaGetLastError();  // clears the error
   std::string why = "no CUDA device is visible";
   if (error != cudaSuccess) why += std::string(" (") + cudaGetErrorString(error) + ")";
   throw ConfigError(why,
                     "ask the launcher for devices (Slurm: --gpus-per-task=1), look at "
-                    "CUDA_VISIBLE_DEVICES and nvidia-smi, or use --device cpu");
+                    "CUDA_VISIBLE_DEVICES and nvidia-smi, or use `device=cpu`");
 }
 
 int choose(int visible, const Place& place, bool share) {
@@ -38,7 +38,7 @@ int choose(int visible, const Place& place, bool share) {
   throw ConfigError(
       counted(static_cast<std::uint64_t>(place.local_ranks), "rank") + " on " + place.host +
           ", but only " + std::to_string(visible) + " devices are visible",
-      "start no more ranks on a host than it has devices, or pass --share-device, which is slow");
+      "start no more ranks on a host than it has devices, or pass `share_device`, which is slow");
 }
 
 DeviceOfRank take(int device) {
@@ -93,7 +93,7 @@ DeviceOfRank choose_device(Communicator& host, bool share) {
     text += "\n  and so on, " + std::to_string(lines.size()) + " in all";
   throw AgreedError(ExitCode::usage, text,
                     "give each rank a device of its own (Slurm: --gpus-per-task=1, not --gres), "
-                    "start fewer ranks, or pass --share-device, which is slow");
+                    "start fewer ranks, or pass `share_device`, which is slow");
 }
 
 void require_device_memory(const char* collective, const void* memory) {
@@ -105,7 +105,7 @@ void require_device_memory(const char* collective, const void* memory) {
                               "communicator");
 }
 
-/// Ranks write often, so each has a cache line of its own.
+/// One cache line a rank, because ranks write often.
 struct Arrivals::Entry {
   alignas(64) std::atomic<std::uint64_t> count;
   std::atomic<bool> left;

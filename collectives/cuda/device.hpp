@@ -16,33 +16,30 @@
 #include "lib/base/cuda/runtime.hpp"
 
 namespace lockstep::comm {
-/// A Communicator whose spans lie in the memory of the device that was current when it was made.
+/// A Communicator for memory of the device that was current when it was made.
 ///
-/// A call enqueues on the communicator's stream, and returns: where Communicator says that a call
-/// leaves values, or that they may be reused, read "for what comes later in that stream". All else
-/// holds: the same calls in the same order on all ranks, in place, nothing for empty spans.
+/// A call enqueues its work on the communicator's stream and returns: its results are available to
+/// later work of that stream. Otherwise the contract is that of Communicator: the same calls in the
+/// same order on all ranks, in place, no work for empty spans. Calls of the NCCL backend may be
+/// recorded in a graph.
 ///
-/// Host memory   is refused with std::invalid_argument. So flags, texts and all_agree go over the
-///               host communicator; and split() refuses: split the host, and make one over the
-///               part.
-/// Threads       one thread, whose device is current. Never in flight together with calls of
-///               the host communicator that touch device memory.
-/// Lifetime      host, stream and the buffers that calls touch outlive it: it ends what still runs,
-///               for which cudaFree would wait. Graphs that recorded its calls are destroyed before
-///               it, for NCCL waits for them.
+/// Host memory   throws std::invalid_argument. Use the host communicator for flags, texts and
+///               all_agree. split() throws: split the host communicator, and make one over the
+///               result.
+/// Threads       one thread, whose device is current. Its calls must not run at the same time as
+///               calls of the host communicator that touch device memory.
+/// Lifetime      host, stream and buffers outlive it; graphs that recorded its calls are destroyed
+///               before it.
 class DeviceCommunicator : public Communicator {
  public:
-  /// Waits until the device has done all that was enqueued on the stream: how a step ends.
+  /// Waits for all work of the stream.
   ///
-  /// `what` is named by errors, as in "the gradients of step 12".
-  /// Errors   CommError (86) where a peer or a link failed, or after the limit; it names what was
-  ///          waited for and the ranks of this host that lag. The communicator is aborted, and of
-  ///          no use. cuda::DeviceError for kernels that failed.
-  /// Ranks    collective, in that it is called equally often by all: this is how they see who lags.
+  /// `what` is the subject of error messages, as in "the gradients of step 12".
+  /// Errors   CommError (86) where a peer or a link failed, or after the limit; it names `what` and
+  ///          the ranks of this host that lag. The communicator is aborted and unusable.
+  ///          cuda::DeviceError for kernels that failed.
+  /// Ranks    all ranks call it equally often: the count tells which ranks lag.
   virtual void wait(std::string_view what) = 0;
-
-  /// Whether calls may be recorded in a graph; wait() never is.
-  virtual bool recordable() const noexcept = 0;
 
  protected:
   /// The ranks of `host`.
@@ -51,7 +48,7 @@ class DeviceCommunicator : public Communicator {
   }
 };
 
-/// Whether this build has NCCL.
+/// True if this build has NCCL.
 bool nccl_built_in() noexcept;
 
 /// NCCL, started over `host`: any communicator whose ranks have a device each.
@@ -59,58 +56,49 @@ bool nccl_built_in() noexcept;
 /// `limit` bounds the start, each wait() and the end.
 /// Sums     the same bits on all ranks, not for other numbers of ranks.
 /// Errors   AgreedError (86) on all ranks where NCCL cannot start on one. ConfigError (2) in a
-/// build
-///          without NCCL. Later, CommError (86) with call, rank and NCCL's reason.
+///          build without NCCL. Later, CommError (86) with call, rank and NCCL's reason.
 /// Ranks    collective over `host`, after choose_device().
 std::unique_ptr<DeviceCommunicator> make_nccl_communicator(Communicator& host,
                                                            const cuda::Stream& stream,
                                                            std::chrono::milliseconds limit);
 
-/// Copies out to pinned host memory, the collective of `host`, copies in: for builds without NCCL,
-/// and for ranks that share a device.
+/// Copies to pinned host memory, runs the collective of `host`, and copies back: for builds without
+/// NCCL, and for ranks that share a device.
 ///
-/// A call waits for the stream and for the peers, so that it cannot be recorded in a graph. Pinned
+/// A call waits for the stream and for the peers, so it cannot be recorded in a graph. Pinned
 /// memory grows to the longest call, twice that for all_to_all and shift.
 /// Sums     those of `host`.
-/// Errors   those of `host`; ConfigError (2) where no more memory can be pinned. No limit of its
-/// own:
-///          wait() waits for the device alone.
+/// Errors   those of `host`; ConfigError (2) where no more memory can be pinned. wait() has no
+///          limit: it waits only for this rank's device.
 /// Ranks    local.
 std::unique_ptr<DeviceCommunicator> make_staged_communicator(Communicator& host,
                                                              const cuda::Stream& stream);
 
-// Which device a rank takes, and what ranks must find out together before they take one.
-
 /// A rank's device, which is current for the thread that asked.
 struct DeviceOfRank {
   int device = 0;                ///< as CUDA numbers those that this process sees
-  std::string bus_id;            ///< "0000:1b:00.0": what tells the devices of a host apart
+  std::string bus_id;            ///< "0000:1b:00.0", unique on a host
   std::string name;              ///< "NVIDIA H200"
   std::size_t memory_bytes = 0;  ///< all of it
   bool shared = false;  ///< two ranks of the job, or more, share a device; the same on every rank
 };
 
-/// The only device that the rank sees (as Slurm's --gpus-per-task gives it), or the one of its
-/// number among the host's ranks; with `share`, and fewer devices than ranks, dealt in turn.
+/// The only visible device (Slurm's --gpus-per-task), or the device with the number of the local
+/// rank; with `share` the local rank modulo the number of devices.
 ///
-/// Where `shared` is set NCCL cannot be used: stage (device_communicator.hpp). Instances of one
-/// device (MIG) count as one device, as NCCL counts them.
+/// NCCL cannot be used if the result is `shared`: use make_staged_communicator. MIG instances of
+/// one device count as one device, as in NCCL.
 /// Errors   AgreedError (2), the same on every rank: no device, fewer devices than ranks of the
 ///          host, or two ranks on one device, unless `share`; it names ranks, host and device.
 /// Ranks    collective over `host`.
 DeviceOfRank choose_device(Communicator& host, bool share);
 
-// What communicators on device memory refuse.
-
-/// Errors   std::invalid_argument, which names `collective`, where `memory` is not a device's.
+/// Throws std::invalid_argument, which names `collective`, unless `memory` is device memory.
 void require_device_memory(const char* collective, const void* memory);
 
-// How far each rank of a host has come, readable by the others without its help.
-
-/// Counts, one a rank, on memory that the ranks of a host share: threads and processes alike.
-///
-/// Ranks of other hosts are not seen. Where the ranks of a host cannot share memory, nobody's count
-/// is seen and lagging() says so.
+/// One counter of wait() calls for each rank of a host, in shared memory, so that a rank can name
+/// the peers that lag. Covers the ranks of one host; where these cannot share memory, lagging()
+/// reports that.
 class Arrivals {
  public:
   /// Ranks    collective over `host`.
@@ -118,14 +106,13 @@ class Arrivals {
   Arrivals(const Arrivals&) = delete;
   Arrivals& operator=(const Arrivals&) = delete;
 
-  /// Says that this rank has left.
+  /// Marks this rank as gone.
   ~Arrivals();
 
-  /// This rank has come to its `count`-th wait. Local.
+  /// Records that this rank has reached its `count`-th wait(). Local.
   void come(std::uint64_t count) noexcept;
 
-  /// What a rank that waits in vain knows: "rank 3 on h1 lags: it came to wait 11, this is 12".
-  /// Local.
+  /// The ranks behind `count`, as in "rank 3 on h1 lags: it came to wait 11, this is 12". Local.
   std::string lagging(std::uint64_t count) const;
 
  private:
@@ -135,7 +122,7 @@ class Arrivals {
 
   std::optional<SharedRegion> region_;  // none where it cannot be shared
   std::string host_;
-  std::vector<int> ranks_;  // of this host, as messages call them
+  std::vector<int> ranks_;  // world ranks of this host
   std::size_t mine_ = 0;    // this rank's place among them
   bool alone_ = true;       // no other host
 };

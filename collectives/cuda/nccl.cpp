@@ -1,3 +1,4 @@
+// The communicator on device memory that uses NCCL (device.hpp).
 #include <nccl.h>
 
 #include <algorithm>
@@ -19,11 +20,13 @@
 #include "lib/base/text.hpp"
 
 namespace lockstep::comm {
-/// Owns an ncclComm_t of the current device; destroys it, or aborts it where a call failed or an
-/// exception unwinds.
+namespace {
+
+/// Owns an ncclComm_t of the current device. The destructor destroys it, or aborts it after a
+/// failed call or during stack unwinding.
 ///
-/// Nothing here outlasts the limit, though NCCL may: its start waits for lost peers, and its end
-/// for graphs that recorded its calls, even its abort. Such a call is left to a thread of its own.
+/// NCCL's start waits for lost peers, and its destroy and abort wait for graphs that recorded its
+/// calls. They run in a thread that is abandoned after the limit.
 class NcclHandle {
  public:
   /// Errors   AgreedError (86) on all ranks.
@@ -35,16 +38,16 @@ class NcclHandle {
 
   ncclComm_t get() const noexcept { return comm_; }
 
-  /// "rank 2 of 4", as messages call it.
+  /// "rank 2 of 4", for messages.
   const std::string& who() const noexcept { return who_; }
 
-  /// Aborts and throws CommError, with NCCL's reason, unless all is well.
+  /// Aborts and throws CommError with NCCL's reason, unless `result` is ncclSuccess.
   void check(ncclResult_t result, const std::string& what);
 
-  /// What went wrong since, here or at a peer; empty where all is well.
+  /// The asynchronous error of this rank or a peer; empty where there is none.
   std::string failure();
 
-  /// Ends what is running on the device.
+  /// Ends the collectives that are running on the device.
   void abort() noexcept;
 
  private:
@@ -54,11 +57,123 @@ class NcclHandle {
   ncclComm_t comm_ = nullptr;
 };
 
-namespace {
+using std::chrono::milliseconds;
+
+constexpr milliseconds most_to_end{2000};  // usually some milliseconds
+
+/// True if `work` ended within `limit`; otherwise its thread is detached.
+bool ends_within(milliseconds limit, std::function<void()> work) {
+  std::packaged_task<void()> task(std::move(work));
+  const auto end = task.get_future();
+  std::thread thread(std::move(task));
+  const bool ended = end.wait_for(limit) == std::future_status::ready;
+  ended ? thread.join() : thread.detach();
+  return ended;
+}
+
+void end_within(milliseconds limit, ncclResult_t (*end)(ncclComm_t), ncclComm_t comm) noexcept {
+  try {
+    ends_within(std::min(limit, most_to_end), [end, comm] { end(comm); });
+  } catch (const std::exception&) {  // no more threads
+    end(comm);
+  }
+}
+
+std::string reason(ncclResult_t result, ncclComm_t comm) {
+  const char* const last = ncclGetLastError(comm);
+  std::string text = ncclGetErrorString(result);
+  if (last != nullptr && *last != '\0') text += ": " + std::string(last);
+  return text;
+}
+
+/// Shared by the thread that starts NCCL and the one that waits for it.
+struct Start {
+  std::mutex mutex;
+  ncclComm_t comm = nullptr;
+  std::string failure;
+  bool ended = false;
+  bool abandoned = false;
+};
+
+void start(Start& start, int device, int ranks, const ncclUniqueId& id, int rank) {
+  ncclComm_t comm = nullptr;
+  std::string failure;
+  if (const cudaError_t error = cudaSetDevice(device); error != cudaSuccess) {
+    failure = std::string("cudaSetDevice: ") + cudaGetErrorString(error);
+  } else if (const auto result = ncclCommInitRank(&comm, ranks, id, rank); result != ncclSuccess) {
+    failure = reason(result, nullptr);
+  }
+  const std::scoped_lock lock(start.mutex);
+  start.comm = comm;
+  start.failure = failure;
+  start.ended = true;
+  if (start.abandoned && failure.empty()) ncclCommAbort(comm);
+}
+
+/// Null if NCCL did not start within `limit`.
+ncclComm_t start_within(milliseconds limit, const Communicator& host, const ncclUniqueId& id) {
+  int device = 0;
+  cuda::check(cudaGetDevice(&device), "cudaGetDevice");
+  const auto state = std::make_shared<Start>();
+  ends_within(limit, [=, ranks = host.size(), rank = host.rank()] {
+    start(*state, device, ranks, id, rank);
+  });
+  const std::scoped_lock lock(state->mutex);
+  state->abandoned = !state->ended;
+  if (!state->failure.empty()) throw CommError("ncclCommInitRank: " + state->failure);
+  return state->comm;
+}
+
+NcclHandle::NcclHandle(Communicator& host, milliseconds limit)
+    : limit_(limit),
+      who_("rank " + std::to_string(host.world_rank(host.rank())) + " of " +
+           std::to_string(host.size())),
+      exceptions_(std::uncaught_exceptions()) {
+  ncclUniqueId id = {};
+  together(host, [&] {
+    if (host.rank() == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  });
+  host.broadcast(std::span(reinterpret_cast<std::uint8_t*>(&id), sizeof id));
+  try {
+    together(host, [&] { comm_ = start_within(limit, host, id); });
+    together(host, [&] {  // where a rank failed, it is named, and not those that waited for it
+      if (comm_ != nullptr) return;
+      throw CommError("ncclCommInitRank between " +
+                      counted(static_cast<std::uint64_t>(host.size()), "rank") +
+                      ": not done after " + fixed(std::chrono::duration<double>(limit).count(), 1) +
+                      " s (NCCL_DEBUG=INFO tells more)");
+    });
+  } catch (...) {
+    abort();
+    throw;
+  }
+}
+
+NcclHandle::~NcclHandle() {
+  if (std::uncaught_exceptions() > exceptions_) abort();
+  if (comm_ != nullptr) end_within(limit_, ncclCommDestroy, comm_);
+}
+
+void NcclHandle::abort() noexcept {
+  if (comm_ != nullptr) end_within(limit_, ncclCommAbort, std::exchange(comm_, nullptr));
+}
+
+void NcclHandle::check(ncclResult_t result, const std::string& what) {
+  if (result == ncclSuccess) return;
+  const std::string text = what + " on " + who_ + ": " + reason(result, comm_);
+  abort();
+  throw CommError(text);
+}
+
+std::string NcclHandle::failure() {
+  ncclResult_t state = ncclSuccess;
+  check(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError");
+  return state == ncclSuccess || state == ncclInProgress ? "" : reason(state, comm_);
+}
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int spins = 2000;  // looks at the device, of about a microsecond each; then naps
+constexpr int spins = 2000;  // polls of the device, about a microsecond each; then sleeps
 constexpr std::chrono::microseconds nap{20};
 
 ncclDataType_t datatype(Type type) {
@@ -80,7 +195,7 @@ ncclRedOp_t operation(Op op) {
   return ncclSum;
 }
 
-/// Calls that run together; none of them where an exception unwinds.
+/// ncclGroupStart and ncclGroupEnd.
 class Group {
  public:
   explicit Group(NcclHandle& nccl) : nccl_(nccl) {
@@ -114,7 +229,6 @@ class NcclCommunicator final : public DeviceCommunicator {
 
   const char* backend() const noexcept override { return "nccl"; }
   const Place& place() const noexcept override { return place_; }
-  bool recordable() const noexcept override { return true; }
   void wait(std::string_view what) override;
 
  private:
@@ -124,7 +238,6 @@ class NcclCommunicator final : public DeviceCommunicator {
   void do_grouped_all_gather(Buffers buffers) override;
   void do_all_to_all(const std::byte* send, Elements receive) override;
   void do_shift(const std::byte* send, Elements receive) override;
-  std::unique_ptr<Communicator> do_split(const Subgroup& part) override;
 
   ncclComm_t usable();
   void exchange(const std::byte* send, int to, std::byte* receive, int from, std::size_t count,
@@ -211,23 +324,18 @@ void NcclCommunicator::do_shift(const std::byte* send, Elements receive) {
   group.end();
 }
 
-// split() moves colors, which lie in host memory, and is refused before this.
-std::unique_ptr<Communicator> NcclCommunicator::do_split(const Subgroup& /*part*/) {
-  throw CommError("nccl: split the host's communicator");
-}
-
 void NcclCommunicator::wait(std::string_view what) {
   usable();
   arrivals_.come(++waits_);
   reached_.record(stream_);
   const auto deadline = Clock::now() + limit_;
-  for (int looks = 0; !reached_.reached(); ++looks) {
+  for (int polls = 0; !reached_.reached(); ++polls) {
     if (const std::string failure = nccl_.failure(); !failure.empty()) give_up(what, failure);
     if (Clock::now() > deadline) {
       give_up(what,
               "not done after " + fixed(std::chrono::duration<double>(limit_).count(), 1) + " s");
     }
-    looks < spins ? pause() : std::this_thread::sleep_for(nap);
+    polls < spins ? spin_hint() : std::this_thread::sleep_for(nap);
   }
   if (const std::string failure = nccl_.failure(); !failure.empty()) give_up(what, failure);
 }
@@ -247,124 +355,6 @@ std::unique_ptr<DeviceCommunicator> make_nccl_communicator(Communicator& host,
                                                            const cuda::Stream& stream,
                                                            std::chrono::milliseconds limit) {
   return std::make_unique<NcclCommunicator>(host, stream, limit);
-}
-
-namespace {
-
-using std::chrono::milliseconds;
-
-constexpr milliseconds patience{2000};  // with an end that should take some milliseconds
-
-/// Whether `work` ended within `limit`; if not, it goes on without us.
-bool ends_within(milliseconds limit, std::function<void()> work) {
-  std::packaged_task<void()> task(std::move(work));
-  const auto end = task.get_future();
-  std::thread thread(std::move(task));
-  const bool ended = end.wait_for(limit) == std::future_status::ready;
-  ended ? thread.join() : thread.detach();
-  return ended;
-}
-
-void end_within(milliseconds limit, ncclResult_t (*end)(ncclComm_t), ncclComm_t comm) noexcept {
-  try {
-    ends_within(std::min(limit, patience), [end, comm] { end(comm); });
-  } catch (const std::exception&) {  // no more threads
-    end(comm);
-  }
-}
-
-std::string reason(ncclResult_t result, ncclComm_t comm) {
-  const char* const last = ncclGetLastError(comm);
-  std::string text = ncclGetErrorString(result);
-  if (last != nullptr && *last != '\0') text += ": " + std::string(last);
-  return text;
-}
-
-/// What a thread that starts NCCL hands over, unless nobody waits any more.
-struct Start {
-  std::mutex mutex;
-  ncclComm_t comm = nullptr;
-  std::string failure;
-  bool ended = false;
-  bool abandoned = false;
-};
-
-void start(Start& start, int device, int ranks, const ncclUniqueId& id, int rank) {
-  ncclComm_t comm = nullptr;
-  std::string failure;
-  if (const cudaError_t error = cudaSetDevice(device); error != cudaSuccess) {
-    failure = std::string("cudaSetDevice: ") + cudaGetErrorString(error);
-  } else if (const auto result = ncclCommInitRank(&comm, ranks, id, rank); result != ncclSuccess) {
-    failure = reason(result, nullptr);
-  }
-  const std::scoped_lock lock(start.mutex);
-  start.comm = comm;
-  start.failure = failure;
-  start.ended = true;
-  if (start.abandoned && failure.empty()) ncclCommAbort(comm);
-}
-
-/// Null where there was no end within `limit`.
-ncclComm_t start_within(milliseconds limit, const Communicator& host, const ncclUniqueId& id) {
-  int device = 0;
-  cuda::check(cudaGetDevice(&device), "cudaGetDevice");
-  const auto state = std::make_shared<Start>();
-  ends_within(limit, [=, ranks = host.size(), rank = host.rank()] {
-    start(*state, device, ranks, id, rank);
-  });
-  const std::scoped_lock lock(state->mutex);
-  state->abandoned = !state->ended;
-  if (!state->failure.empty()) throw CommError("ncclCommInitRank: " + state->failure);
-  return state->comm;
-}
-
-}  // namespace
-
-NcclHandle::NcclHandle(Communicator& host, milliseconds limit)
-    : limit_(limit),
-      who_("rank " + std::to_string(host.world_rank(host.rank())) + " of " +
-           std::to_string(host.size())),
-      exceptions_(std::uncaught_exceptions()) {
-  ncclUniqueId id = {};
-  together(host, [&] {
-    if (host.rank() == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-  });
-  host.broadcast(std::span(reinterpret_cast<std::uint8_t*>(&id), sizeof id));
-  try {
-    together(host, [&] { comm_ = start_within(limit, host, id); });
-    together(host, [&] {  // where a rank failed, it is named, and not those that waited for it
-      if (comm_ != nullptr) return;
-      throw CommError("ncclCommInitRank between " +
-                      counted(static_cast<std::uint64_t>(host.size()), "rank") +
-                      ": not done after " + fixed(std::chrono::duration<double>(limit).count(), 1) +
-                      " s (NCCL_DEBUG=INFO tells more)");
-    });
-  } catch (...) {
-    abort();
-    throw;
-  }
-}
-
-NcclHandle::~NcclHandle() {
-  if (std::uncaught_exceptions() > exceptions_) abort();
-  if (comm_ != nullptr) end_within(limit_, ncclCommDestroy, comm_);
-}
-
-void NcclHandle::abort() noexcept {
-  if (comm_ != nullptr) end_within(limit_, ncclCommAbort, std::exchange(comm_, nullptr));
-}
-
-void NcclHandle::check(ncclResult_t result, const std::string& what) {
-  if (result == ncclSuccess) return;
-  const std::string text = what + " on " + who_ + ": " + reason(result, comm_);
-  abort();
-  throw CommError(text);
-}
-
-std::string NcclHandle::failure() {
-  ncclResult_t state = ncclSuccess;
-  check(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError");
-  return state == ncclSuccess || state == ncclInProgress ? "" : reason(state, comm_);
 }
 
 }  // namespace lockstep::comm

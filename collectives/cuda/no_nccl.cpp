@@ -1,4 +1,4 @@
-// Stands in for nccl_*.cpp in a build without NCCL.
+// Replaces nccl.cpp in a build without NCCL.
 #include "collectives/cuda/device.hpp"
 
 namespace lockstep::comm {
@@ -10,7 +10,7 @@ std::unique_ptr<DeviceCommunicator> make_nccl_communicator(Communicator& /*host*
                                                            std::chrono::milliseconds /*limit*/) {
   throw ConfigError(
       "this build has no NCCL",
-      "install NCCL's development files and configure anew, or use another --backend");
+      "install NCCL's development files and configure anew, or use another `backend`");
 }
 
 }  // namespace lockstep::comm

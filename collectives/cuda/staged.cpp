@@ -1,24 +1,10 @@
-#include <algorithm>
+// The communicator on device memory that stages data through pinned host memory (device.hpp).
 #include <string>
 
 #include "collectives/cuda/device.hpp"
 
 namespace lockstep::comm {
 namespace {
-
-/// The same elements as a span that a host communicator takes.
-template <class Call>
-void with_type(Elements values, Call call) {
-  const auto typed = [&]<class T>(T) {
-    call(std::span<T>(reinterpret_cast<T*>(values.data), values.count));
-  };
-  switch (values.type) {
-    case Type::u8: return typed(std::uint8_t{});
-    case Type::u64: return typed(std::uint64_t{});
-    case Type::f32: return typed(float{});
-    case Type::f64: return typed(double{});
-  }
-}
 
 class StagedCommunicator final : public DeviceCommunicator {
  public:
@@ -30,12 +16,11 @@ class StagedCommunicator final : public DeviceCommunicator {
   StagedCommunicator(const StagedCommunicator&) = delete;
   StagedCommunicator& operator=(const StagedCommunicator&) = delete;
 
-  /// Copies from pinned memory may not be done yet.
+  /// Waits for copies from pinned memory.
   ~StagedCommunicator() override { cudaStreamSynchronize(stream_.get()); }
 
   const char* backend() const noexcept override { return backend_.c_str(); }
   const Place& place() const noexcept override { return host_.place(); }
-  bool recordable() const noexcept override { return false; }
   void wait(std::string_view /*what*/) override { stream_.synchronise(); }
 
  private:
@@ -45,7 +30,6 @@ class StagedCommunicator final : public DeviceCommunicator {
   void do_grouped_all_gather(Buffers buffers) override;
   void do_all_to_all(const std::byte* send, Elements receive) override;
   void do_shift(const std::byte* send, Elements receive) override;
-  std::unique_ptr<Communicator> do_split(const Subgroup& part) override;
 
   /// Room for `values` in pinned memory.
   Elements staged(Elements values, std::size_t parts = 1);
@@ -60,7 +44,7 @@ class StagedCommunicator final : public DeviceCommunicator {
   cuda::PinnedBuffer<std::byte> pinned_;
 };
 
-// Copies in from it that the stream has not done yet end before it is freed.
+// Waits for copies from the old memory before it is freed.
 Elements StagedCommunicator::staged(Elements values, std::size_t parts) {
   const std::size_t bytes = values.count * width(values.type) * parts;
   if (pinned_.size() < bytes) {
@@ -71,7 +55,7 @@ Elements StagedCommunicator::staged(Elements values, std::size_t parts) {
   return {pinned_.data(), values.count, values.type};
 }
 
-/// All blocks of `bytes` bytes but this rank's, from and to the same places.
+/// Copies all blocks except this rank's; `bytes` is the length of all.
 void StagedCommunicator::copy_but_own_block(const std::byte* from, std::byte* to,
                                             std::size_t bytes) {
   const std::size_t mine = own_block(bytes);
@@ -86,7 +70,7 @@ void StagedCommunicator::do_all_reduce(Elements values, Op op) {
   const std::size_t bytes = values.count * width(values.type);
   cuda::copy_bytes(values.data, here.data, bytes, stream_);
   stream_.synchronise();
-  with_type(here, [&](auto all) { host_.all_reduce(all, op); });
+  with_span(here, [&](auto all) { host_.all_reduce(all, op); });
   cuda::copy_bytes(here.data, values.data, bytes, stream_);
 }
 
@@ -96,7 +80,7 @@ void StagedCommunicator::do_broadcast(Elements values, int root) {
   const std::size_t bytes = values.count * width(values.type);
   if (rank() == root) cuda::copy_bytes(values.data, here.data, bytes, stream_);
   stream_.synchronise();
-  with_type(here, [&](auto all) { host_.broadcast(all, root); });
+  with_span(here, [&](auto all) { host_.broadcast(all, root); });
   if (rank() != root) cuda::copy_bytes(here.data, values.data, bytes, stream_);
 }
 
@@ -108,7 +92,7 @@ void StagedCommunicator::do_all_gather(Elements values) {
   cuda::copy_bytes(values.data + mine, here.data + mine, bytes / static_cast<std::size_t>(size()),
                    stream_);
   stream_.synchronise();
-  with_type(here, [&](auto all) { host_.all_gather(all); });
+  with_span(here, [&](auto all) { host_.all_gather(all); });
   copy_but_own_block(here.data, values.data, bytes);
 }
 
@@ -129,7 +113,7 @@ void StagedCommunicator::do_grouped_all_gather(Buffers buffers) {
     cuda::copy_bytes(device, host, block, stream_);
   });
   stream_.synchronise();
-  with_type(here, [&](auto all) { host_.all_gather(all); });
+  with_span(here, [&](auto all) { host_.all_gather(all); });
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
     for_each_block(peer, [&](std::byte* device, std::byte* host, std::size_t block) {
@@ -150,7 +134,7 @@ void StagedCommunicator::do_all_to_all(const std::byte* send, Elements receive) 
   const Elements in = {out.data + bytes, out.count, out.type};
   copy_but_own_block(send, out.data, bytes);
   stream_.synchronise();
-  with_type(in, [&]<class T>(std::span<T> all) {
+  with_span(in, [&]<class T>(std::span<T> all) {
     host_.all_to_all(std::span<const T>(reinterpret_cast<const T*>(out.data), all.size()), all);
   });
   copy_but_own_block(in.data, receive.data, bytes);
@@ -165,15 +149,10 @@ void StagedCommunicator::do_shift(const std::byte* send, Elements receive) {
   const Elements in = {out.data + bytes, out.count, out.type};
   cuda::copy_bytes(send, out.data, bytes, stream_);
   stream_.synchronise();
-  with_type(in, [&]<class T>(std::span<T> all) {
+  with_span(in, [&]<class T>(std::span<T> all) {
     host_.shift(std::span<const T>(reinterpret_cast<const T*>(out.data), all.size()), all);
   });
   cuda::copy_bytes(in.data, receive.data, bytes, stream_);
-}
-
-// split() moves colors, which lie in host memory, and is refused before this.
-std::unique_ptr<Communicator> StagedCommunicator::do_split(const Subgroup& /*part*/) {
-  throw CommError("staged: split the host's communicator");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Memory aligned to a cache line, which is also the widest vector.
+// Memory aligned to 64 bytes: a cache line, and the widest vector.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Writing files so that a reader never sees half of one.
+// Atomic writes of files, line-oriented output, folders, and removal of temporary files.
 #pragma once
 
 #include <filesystem>
@@ -7,9 +7,9 @@
 #include <string_view>
 
 namespace lockstep {
-/// Writes `pieces` one after the other to `path`: all of it or nothing.
+/// Writes `pieces` one after the other to `path`, atomically.
 ///
-/// Goes to a temporary file in the same folder, reaches the disk, and is renamed.
+/// Writes a temporary file in the same folder, syncs it to the disk, and renames it.
 /// Errors   throws OutputError with the path and the system's reason; `path` is then untouched.
 void write_file(const std::filesystem::path& path,
                 std::span<const std::span<const std::byte>> pieces);
@@ -17,7 +17,7 @@ void write_file(const std::filesystem::path& path,
 /// The same for text.
 void write_file(const std::filesystem::path& path, std::string_view text);
 
-/// A file that grows by lines, such as metrics.jsonl. Move-only; closes in its destructor.
+/// Buffered output of lines, such as metrics.jsonl. Move-only; the destructor closes it.
 class LineFile {
  public:
   /// Creates or truncates. Throws OutputError.
@@ -29,7 +29,7 @@ class LineFile {
   /// Adds `line` and a newline; buffered. Throws OutputError.
   void write(std::string_view line);
 
-  /// Hands what is buffered to the system. Throws OutputError.
+  /// Writes buffered lines to the file. Throws OutputError.
   void flush();
 
  private:
@@ -41,23 +41,20 @@ class LineFile {
 /// Makes the folder and those above it. Throws OutputError with the path and the reason.
 void make_folder(const std::filesystem::path& path);
 
-/// Makes the folder itself and says true, or says false where it is there already: of two that ask
-/// at the same time one gets it. Throws OutputError.
+/// Makes the folder; false if it exists already. Of two processes that call it at the same time,
+/// one gets true. Throws OutputError.
 bool claim_folder(const std::filesystem::path& path);
 
-/// Gives a finished folder its final name, in one step, and sees it to the disk. Throws
-/// OutputError.
+/// Renames a folder atomically and syncs it to the disk. Throws OutputError.
 void rename_folder(const std::filesystem::path& from, const std::filesystem::path& to);
 
-// Files that must not outlive an interrupted process.
-
-/// Puts the file on the list of those to remove, or takes it off. Any thread. A list of thousands
-/// is full; what does not fit is left to its owner alone.
+/// Adds a file to the list of files to remove on a signal, or takes it off. Thread-safe. The list
+/// has room for some thousands; further files are not added.
 void add_temporary(const std::filesystem::path& path);
 void forget_temporary(const std::filesystem::path& path) noexcept;
 
-/// From now on SIGHUP, SIGINT and SIGTERM remove what is on the list before they end the process.
-/// A signal that is ignored stays ignored.
+/// Makes SIGHUP, SIGINT and SIGTERM remove the listed files before they end the process. Ignored
+/// signals stay ignored.
 void remove_temporaries_on_signals() noexcept;
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// One 64-bit hash for everything that is compared between ranks, runs and files.
+// The 64-bit hash that is compared between ranks, runs and files.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-/// XXH3, 64 bits, of the bytes given so far, whatever their division into calls.
+/// XXH3, 64 bits, of all bytes added so far, regardless of their division into calls.
 ///
 /// Numbers are taken in the machine's own (little-endian) representation.
 /// Source   https://github.com/Cyan4973/xxHash, XXH3_64bits.
@@ -33,7 +33,7 @@ class Hash {
   std::unique_ptr<State> state_;
 };
 
-/// The same of one piece, at once: Hash with a single add_bytes.
+/// The hash of one piece.
 std::uint64_t hash_of(std::span<const std::byte> bytes);
 
 /// 16 lower-case hexadecimal digits.

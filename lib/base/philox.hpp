@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 
 namespace lockstep {
@@ -32,6 +33,9 @@ struct Philox {
 };
 
 /// A float in [0, 1) from the low 23 bits of `word`, as TensorFlow makes it.
-float unit_float(std::uint32_t word) noexcept;
+constexpr float unit_float(std::uint32_t word) noexcept {
+  constexpr std::uint32_t one = 127U << 23;  // the bits of 1.0F
+  return std::bit_cast<float>(one | (word & 0x7FFFFFU)) - 1.0F;
+}
 
 }  // namespace lockstep

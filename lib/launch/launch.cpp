@@ -16,6 +16,145 @@
 #include "lib/base/errors.hpp"
 #include "lib/base/text.hpp"
 
+namespace lockstep::launch {
+namespace {
+
+/// Writes the line in one call, so that lines of several ranks do not mix.
+void print_to_stderr(Level level, const std::string& text) {
+  const bool coloured = ::isatty(STDERR_FILENO) == 1;
+  const std::string name = level == Level::error ? "error" : "warning";
+  const std::string colour = level == Level::error ? "\033[31m\033[1m" : "\033[33m\033[1m";
+  const std::string word = coloured ? colour + name + "\033[m" : name;
+  std::fputs((program_invocation_short_name + (": " + word) + ": " + text + "\n").c_str(), stderr);
+}
+
+void (*message_printer)(Level level, const std::string& text) = print_to_stderr;
+
+}  // namespace
+
+int exit_code(const std::exception& error) noexcept {
+  const auto* known = dynamic_cast<const Error*>(&error);
+  if (known != nullptr) return static_cast<int>(known->code());
+  const bool lost_output = std::ferror(stdout) != 0;  // fmt::print throws std::system_error
+  return static_cast<int>(lost_output ? ExitCode::output : ExitCode::internal);
+}
+
+std::string what_of(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return "out of memory";
+  return error.what();
+}
+
+void set_message_printer(void (*printer)(Level level, const std::string& text)) noexcept {
+  message_printer = printer;
+}
+
+void print_error(const std::string& text) { message_printer(Level::error, text); }
+
+void print_warning(const std::string& text) { message_printer(Level::warning, text); }
+
+namespace {
+
+constexpr std::uint64_t most_threads = 1024;
+
+// Peers may reach the same error this much later.
+constexpr double seconds_to_leave = 5;
+
+[[noreturn]] void end_job(const std::string& text, int code) {
+  print_error(text);
+  std::fflush(stdout);
+  comm::abort_job(code);
+}
+
+int run_rank(comm::MpiCommunicator& comm, const MpiRankBody& body) {
+  try {
+    body(comm);
+    return static_cast<int>(ExitCode::success);
+  } catch (const comm::AgreedError& error) {
+    if (!comm::all_ranks_leave(seconds_to_leave)) end_job(error.what(), exit_code(error));
+    if (comm.rank() == 0) print_error(error.what());
+    return exit_code(error);
+  } catch (const std::exception& error) {
+    end_job(
+        "rank " + std::to_string(comm.rank()) + " on " + comm.place().host + ": " + what_of(error),
+        exit_code(error));
+  }
+}
+
+}  // namespace
+
+bool is_rank(const std::optional<comm::Launch>& launch) {
+  if (!launch || launch->launcher == "sbatch") return false;
+  const bool lone_step = launch->ranks == 1 && !launch->pmix;
+  return !lone_step;
+}
+
+void require_no_batch_shell(const std::optional<comm::Launch>& launch, const std::string& program) {
+  if (!launch || launch->launcher != "sbatch") return;
+  throw ConfigError("this is one process in the shell of a Slurm job of " +
+                        std::to_string(launch->ranks) + " tasks",
+                    "start it with `srun --mpi=pmix -K " + program +
+                        " ...`, or give `ranks=N` for N threads of this process alone");
+}
+
+int run_over_mpi(const std::optional<comm::Launch>& launch, const MpiRankBody& body) {
+  try {
+    if (launch) comm::require_pmix(*launch);
+    const comm::MpiSession session;
+    comm::MpiCommunicator comm;
+    if (launch) comm::require_promised_world(*launch, comm.size(), comm::mpi_version());
+    return run_rank(comm, body);
+  } catch (const ConfigError& error) {  // the same in every process of the launch
+    const bool first = !launch || launch->rank == 0 || launch->ranks == 0;  // 0: unknown
+    if (first) print_error(error.what());
+    return exit_code(error);
+  }
+}
+
+std::unique_ptr<comm::Communicator> share_nodes(const std::string& backend,
+                                                comm::MpiCommunicator& mpi) {
+  const comm::Place& place = mpi.place();
+  const bool alone = mpi.size() > 1 && place.nodes == mpi.size();
+  if (backend == "shared" && alone) {
+    throw comm::AgreedError(ExitCode::usage,
+                            "backend shared: no two ranks of this job are on one host",
+                            "use `backend=mpi`, or leave it out");
+  }
+  const bool shares =
+      backend == "shared" || ((backend == "auto" || backend == "nccl") && mpi.size() > place.nodes);
+  if (!shares) return nullptr;
+  try {
+    if (place.nodes == 1) return std::make_unique<comm::SharedCommunicator>(mpi, place);
+    return std::make_unique<comm::TwoLevelCommunicator>(mpi, place);
+  } catch (const comm::AgreedError& error) {
+    if (backend == "shared") throw;
+    if (mpi.rank() == 0)
+      print_warning(std::string("backend auto takes MPI alone: ") + error.what());
+    return nullptr;
+  }
+}
+
+void run_over_threads(std::uint64_t ranks, const RankBody& body) {
+  if (ranks > most_threads) {
+    throw ConfigError(
+        {"ranks", std::to_string(ranks)},
+        std::to_string(ranks) + " threads are more than " + std::to_string(most_threads),
+        "start that many ranks as processes, with mpirun");
+  }
+  comm::run_ranks(static_cast<int>(ranks), [&](comm::Communicator& comm) {
+    try {
+      body(comm);
+    } catch (const comm::AgreedError&) {
+      throw;
+    } catch (const std::exception& error) {
+      if (comm.size() == 1) throw;
+      throw Error(static_cast<ExitCode>(exit_code(error)),
+                  "rank " + std::to_string(comm.rank()) + ": " + what_of(error));
+    }
+  });
+}
+
+}  // namespace lockstep::launch
+
 namespace lockstep {
 namespace {
 
@@ -91,143 +230,3 @@ int run_replicas(int argc, char** argv, const RankBody& body) noexcept {
 }
 
 }  // namespace lockstep
-
-namespace lockstep::launch {
-namespace {
-
-constexpr std::uint64_t most_threads = 1024;
-
-// A rank that fell back in its last step, or has much memory to give back, is that late at most.
-constexpr double seconds_to_leave = 5;
-
-[[noreturn]] void end_job(const std::string& text, int code) {
-  print_error(text);
-  std::fflush(stdout);
-  comm::abort_job(code);
-}
-
-int run_rank(comm::MpiCommunicator& comm, const MpiRankBody& body) {
-  try {
-    body(comm);
-    return static_cast<int>(ExitCode::success);
-  } catch (const comm::AgreedError& error) {
-    if (!comm::all_ranks_leave(seconds_to_leave)) end_job(error.what(), exit_code(error));
-    if (comm.rank() == 0) print_error(error.what());
-    return exit_code(error);
-  } catch (const std::exception& error) {
-    end_job(
-        "rank " + std::to_string(comm.rank()) + " on " + comm.place().host + ": " + what_of(error),
-        exit_code(error));
-  }
-}
-
-}  // namespace
-
-bool is_rank(const std::optional<comm::Launch>& launch) {
-  if (!launch || launch->launcher == "sbatch") return false;
-  const bool lone_step = launch->ranks == 1 && !launch->pmix;
-  return !lone_step;
-}
-
-void require_no_batch_shell(const std::optional<comm::Launch>& launch, const std::string& program) {
-  if (!launch || launch->launcher != "sbatch") return;
-  throw ConfigError("this is one process in the shell of a Slurm job of " +
-                        std::to_string(launch->ranks) + " tasks",
-                    "start it with `srun --mpi=pmix -K " + program +
-                        " ...`, or give `ranks=N` for N threads of this process alone");
-}
-
-int run_over_mpi(const std::optional<comm::Launch>& launch, const MpiRankBody& body) {
-  try {
-    if (launch) comm::require_pmix(*launch);
-    const comm::MpiSession session;
-    comm::MpiCommunicator comm;
-    if (launch) comm::require_promised_world(*launch, comm.size(), comm::mpi_version());
-    return run_rank(comm, body);
-  } catch (const ConfigError& error) {  // every process of the launch has found the same
-    const bool first =
-        !launch || launch->rank == 0 || launch->ranks == 0;  // 0: who else there is, is unknown
-    if (first) print_error(error.what());
-    return exit_code(error);
-  }
-}
-
-std::unique_ptr<comm::Communicator> share_nodes(const std::string& backend,
-                                                comm::MpiCommunicator& mpi) {
-  const comm::Place& place = mpi.place();
-  const bool alone = mpi.size() > 1 && place.nodes == mpi.size();
-  if (backend == "shared" && alone) {
-    throw comm::AgreedError(ExitCode::usage,
-                            "backend shared: no two ranks of this job are on one host",
-                            "use `backend=mpi`, or leave it out");
-  }
-  const bool shares =
-      backend == "shared" || ((backend == "auto" || backend == "nccl") && mpi.size() > place.nodes);
-  if (!shares) return nullptr;
-  try {
-    if (place.nodes == 1) return std::make_unique<comm::SharedCommunicator>(mpi, place);
-    return std::make_unique<comm::TwoLevelCommunicator>(mpi, place);
-  } catch (const comm::AgreedError& error) {
-    if (backend == "shared") throw;
-    if (mpi.rank() == 0)
-      print_warning(std::string("backend auto takes MPI alone: ") + error.what());
-    return nullptr;
-  }
-}
-
-void run_over_threads(std::uint64_t ranks, const RankBody& body) {
-  if (ranks > most_threads) {
-    throw ConfigError(
-        {"ranks", std::to_string(ranks)},
-        std::to_string(ranks) + " threads are more than " + std::to_string(most_threads),
-        "start that many ranks as processes, with mpirun");
-  }
-  comm::run_ranks(static_cast<int>(ranks), [&](comm::Communicator& comm) {
-    try {
-      body(comm);
-    } catch (const comm::AgreedError&) {
-      throw;
-    } catch (const std::exception& error) {
-      if (comm.size() == 1) throw;
-      throw Error(static_cast<ExitCode>(exit_code(error)),
-                  "rank " + std::to_string(comm.rank()) + ": " + what_of(error));
-    }
-  });
-}
-
-namespace {
-
-/// One call writes it all: lines of several ranks do not tear.
-void print_to_stderr(Level level, const std::string& text) {
-  const bool coloured = ::isatty(STDERR_FILENO) == 1;
-  const std::string name = level == Level::error ? "error" : "warning";
-  const std::string colour = level == Level::error ? "\033[31m\033[1m" : "\033[33m\033[1m";
-  const std::string word = coloured ? colour + name + "\033[m" : name;
-  std::fputs((program_invocation_short_name + (": " + word) + ": " + text + "\n").c_str(), stderr);
-}
-
-void (*message_printer)(Level level, const std::string& text) = print_to_stderr;
-
-}  // namespace
-
-int exit_code(const std::exception& error) noexcept {
-  const auto* known = dynamic_cast<const Error*>(&error);
-  if (known != nullptr) return static_cast<int>(known->code());
-  const bool lost_output = std::ferror(stdout) != 0;  // fmt::print throws a system_error of its own
-  return static_cast<int>(lost_output ? ExitCode::output : ExitCode::internal);
-}
-
-std::string what_of(const std::exception& error) {
-  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return "out of memory";
-  return error.what();
-}
-
-void set_message_printer(void (*printer)(Level level, const std::string& text)) noexcept {
-  message_printer = printer;
-}
-
-void print_error(const std::string& text) { message_printer(Level::error, text); }
-
-void print_warning(const std::string& text) { message_printer(Level::warning, text); }
-
-}  // namespace lockstep::launch

@@ -9,15 +9,15 @@ void check(cudaError_t error, const char* what) {
   cudaGetDevice(&device);
   const std::string where = std::string(what) + " on device " + std::to_string(device) + ": ";
   if (error == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // the next call is not to blame
+    cudaGetLastError();  // clears the error
     throw ConfigError(where + "the device's memory is used up",
-                      "use narrower layers or a smaller --batch-size, or share no device");
+                      "use narrower layers or a smaller `batch_size`, or share no device");
   }
   if (error == cudaErrorNoKernelImageForDevice) {
     cudaGetLastError();
     throw ConfigError(
         where + "this build has no code for devices of its kind",
-        "build with -DCMAKE_CUDA_ARCHITECTURES=native on its host, or use --device cpu");
+        "build with -DCMAKE_CUDA_ARCHITECTURES=native on its host, or use `device=cpu`");
   }
   throw DeviceError(where + cudaGetErrorString(error) + " (" + cudaGetErrorName(error) + ")");
 }
@@ -67,10 +67,10 @@ namespace {
 void pin(void** memory, std::size_t bytes) {
   const cudaError_t error = cudaMallocHost(memory, bytes);
   if (error != cudaErrorMemoryAllocation) return check(error, "cudaMallocHost");
-  cudaGetLastError();  // the next call is not to blame
+  cudaGetLastError();  // clears the error
   throw ConfigError(
       "cudaMallocHost: no more of the host's memory can be pinned for a device",
-      "use narrower layers or a smaller --batch-size, or raise the limit of the job's memory");
+      "use narrower layers or a smaller `batch_size`, or raise the limit of the job's memory");
 }
 
 }  // namespace

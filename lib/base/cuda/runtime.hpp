@@ -1,7 +1,7 @@
-// The CUDA runtime with owners and exceptions: what all device code stands on.
+// RAII wrappers of the CUDA runtime: streams, events, buffers, graphs, kernel launches.
 //
-// Every call is checked. Objects belong to the device that was current when they were made; one
-// host thread uses an object at a time, and each rank has its own.
+// Every call is checked. Objects belong to the device that was current when they were made. They
+// are not thread-safe; each rank has its own.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,25 +17,25 @@
 #include "lib/base/errors.hpp"
 
 namespace lockstep::cuda {
-/// A call of the runtime failed, or a kernel before it did: the process's device is of no use from
-/// then on. Exit code 1.
+/// A runtime call or an earlier kernel failed; the device is unusable for this process. Exit
+/// code 1.
 struct DeviceError : Error {
   explicit DeviceError(const std::string& problem)
       : Error(ExitCode::internal, problem, "look into the kernel's log (dmesg) for Xid messages") {}
 };
 
-/// Throws DeviceError that names `what` and the device; ConfigError (2) where memory is used up,
-/// and for devices that this build has no code for.
+/// Throws DeviceError with `what` and the device; ConfigError (2) where device memory is exhausted
+/// or the build has no code for the device.
 void check(cudaError_t error, const char* what);
 
-/// Makes `device` the calling thread's: the first call of every rank.
+/// Selects `device` for the calling thread: the first call of every rank.
 /// Errors   throws DeviceError.
 void select_device(int device);
 
-/// What distinguishes devices of a host: "0000:1b:00.0".
+/// The PCI bus id, as "0000:1b:00.0": unique on a host.
 std::string pci_bus_id(int device);
 
-/// Work in order, beside that of other streams.
+/// A CUDA stream: its work runs in order.
 class Stream {
  public:
   Stream();
@@ -45,15 +45,15 @@ class Stream {
 
   cudaStream_t get() const noexcept { return stream_; }
 
-  /// Waits until all that was enqueued is done.
-  /// Errors   throws DeviceError, also for what failed since the last check.
+  /// Waits for all enqueued work.
+  /// Errors   throws DeviceError, also for earlier asynchronous failures.
   void synchronise() const;
 
  private:
   cudaStream_t stream_ = nullptr;
 };
 
-/// A point in a stream.
+/// A CUDA event: a point in a stream.
 class Event {
  public:
   Event();
@@ -63,30 +63,30 @@ class Event {
 
   void record(const Stream& stream) const;
 
-  /// What is enqueued on `stream` from now on begins after the point recorded last.
+  /// Later work of `stream` waits for the recorded point.
   void block(const Stream& stream) const;
 
-  /// The calling thread waits for the point recorded last; no wait before the first.
+  /// Blocks the calling thread until the recorded point; returns at once if none was recorded.
   void synchronise() const;
 
-  /// Whether that point was reached.
+  /// True if the recorded point was reached.
   bool reached() const;
 
  private:
   cudaEvent_t event_ = nullptr;
 };
 
-/// Which memory a Buffer takes.
+/// Kinds of memory of a Buffer.
 enum class Where {
   device,
-  pinned,  ///< of the host, which the device copies without the processor
+  pinned,  ///< page-locked host memory
 };
 
 /// Memory of `bytes` bytes, or null for none; freed with release().
 void* allocate(Where where, std::size_t bytes);
 void release(Where where, void* memory) noexcept;
 
-/// A fixed number of elements that are not set to anything. Moves, does not copy.
+/// A fixed number of uninitialized elements. Move-only.
 template <class T, Where where>
 class Buffer {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -94,7 +94,7 @@ class Buffer {
  public:
   Buffer() = default;
 
-  /// Errors   throws ConfigError (2) where memory is used up.
+  /// Errors   throws ConfigError (2) where memory is exhausted.
   explicit Buffer(std::size_t count)
       : data_(static_cast<T*>(allocate(where, count * sizeof(T)))), count_(count) {}
   ~Buffer() { release(where, data_); }
@@ -122,7 +122,7 @@ using DeviceBuffer = Buffer<T, Where::device>;
 template <class T>
 using PinnedBuffer = Buffer<T, Where::pinned>;
 
-/// Enqueues a copy of bytes, in whatever direction the two addresses mean.
+/// Enqueues a copy of bytes between host and device, in either direction.
 void copy_bytes(const void* from, void* to, std::size_t bytes, const Stream& stream);
 
 /// Enqueues a copy of all of `from` to the front of `to`, which is at least as long.
@@ -162,7 +162,7 @@ void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, c
   check(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), name);
 }
 
-/// Work that was recorded once, to be enqueued again and again as one.
+/// A CUDA graph: recorded work that is enqueued as a whole.
 class Graph {
  public:
   Graph() = default;
@@ -175,8 +175,8 @@ class Graph {
   Graph& operator=(const Graph&) = delete;
   ~Graph();
 
-  /// What body() enqueues on `stream`; nothing of it runs yet. Libraries may meanwhile do what a
-  /// strict capture forbids: load their kernels, when they are used for the first time.
+  /// Records the work that body() enqueues on `stream`, without running it. Capture is relaxed, so
+  /// that libraries may load their kernels on first use.
   template <class Body>
   static Graph record(const Stream& stream, const Body& body) {
     begin(stream);
@@ -201,15 +201,11 @@ class Graph {
   cudaGraphExec_t graph_ = nullptr;
 };
 
-// Memory of the host that devices copy by themselves, as containers take it.
-
-/// Pinned memory, page-aligned. Lives as long as the process. Any thread whose device is set.
+/// Pinned host memory, page-aligned, for containers. Lives as long as the process; thread-safe.
 /// Errors   allocate() throws ConfigError (2) where no more can be pinned.
 std::pmr::memory_resource& pinned_memory() noexcept;
 
-// A named span of host time that Nsight Systems shows.
-
-/// From here to the end of the scope. Costs nothing where no tool listens.
+/// A named range for Nsight Systems, until the end of the scope.
 class TraceRange {
  public:
   explicit TraceRange(const char* name) { nvtxRangePushA(name); }

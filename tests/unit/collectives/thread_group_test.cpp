@@ -133,22 +133,31 @@ TEST_CASE("a rank may leave right after its last collective", "[collectives]") {
   }
 }
 
-TEST_CASE("ranks out of step are told", "[collectives]") {
+TEST_CASE("ranks whose collectives differ are named", "[collectives]") {
   const auto counts = [](Communicator& comm) {
     std::vector<float> values(comm.rank() == 2 ? 9 : 800);
     comm.all_reduce(std::span(values));
   };
   REQUIRE_THROWS_WITH(comm::run_ranks(4, counts),
-                      "ranks 0 and 2 are not in step: all_reduce (sum) of 800 f32 against "
-                      "all_reduce (sum) of 9 f32");
+                      "collective mismatch: rank 0 calls all_reduce (sum) of 800 f32, "
+                      "rank 2 calls all_reduce (sum) of 9 f32");
   const auto kinds = [](Communicator& comm) {
     std::vector<double> values(4);
     if (comm.rank() == 0) comm.broadcast(std::span(values), 1);
     if (comm.rank() == 1) comm.all_gather(std::span(values));
   };
   REQUIRE_THROWS_WITH(comm::run_ranks(2, kinds),
-                      "ranks 0 and 1 are not in step: broadcast from rank 1 of 4 f64 against "
-                      "all_gather of 4 f64");
+                      "collective mismatch: rank 0 calls broadcast from rank 1 of 4 f64, "
+                      "rank 1 calls all_gather of 4 f64");
+  const auto lengths = [](Communicator& comm) {
+    std::vector<std::byte> values(1200);
+    const std::size_t first = comm.rank() == 0 ? 400 : 800;
+    const std::span<std::byte> buffers[] = {std::span(values).first(first),
+                                            std::span(values).subspan(first)};
+    comm.all_gather(buffers);
+  };
+  REQUIRE_THROWS_WITH(comm::run_ranks(2, lengths),
+                      Catch::Contains("rank 1 calls grouped all_gather of 1200 bytes (lengths "));
   const auto ops = [](Communicator& comm) {
     std::vector<double> values(1000);
     comm.all_reduce(std::span(values), comm.rank() == 0 ? comm::Op::min : comm::Op::max);

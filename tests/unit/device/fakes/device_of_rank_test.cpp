@@ -46,7 +46,6 @@ class OnHosts final : public Communicator {
     throw std::logic_error("unused");
   }
   void do_shift(const std::byte*, comm::Elements) override { throw std::logic_error("unused"); }
-  std::unique_ptr<Communicator> do_split(const Subgroup&) override { return nullptr; }
 
   Communicator& base_;
   comm::Place place_;
@@ -123,7 +122,7 @@ TEST_CASE("device: ranks that see different devices", "[device]") {
       refusal({.devices = 4, .hosts = {0, 0}, .visible = {{1}, {0, 1}}}) ==
       "ranks 0 and 1 on h0 take the same device, 0000:02:00.0 (a processor that plays a device)\n"
       "  remedy: give each rank a device of its own (Slurm: --gpus-per-task=1, not --gres), start "
-      "fewer ranks, or pass --share-device, which is slow");
+      "fewer ranks, or pass `share_device`, which is slow");
 }
 
 TEST_CASE("device: the chosen device is current", "[device]") {
@@ -142,7 +141,7 @@ TEST_CASE("device: two ranks on one device are named", "[device]") {
   CHECK_THAT(text, Catch::StartsWith("ranks 0 and 3 on h0 take the same device, 0000:01:00.0"));
   CHECK_THAT(text,
              Catch::Contains("\n  ranks 1, 2 and 4 on h1 take the same device, 0000:01:00.0"));
-  CHECK_THAT(text, Catch::Contains("--share-device"));
+  CHECK_THAT(text, Catch::Contains("`share_device`"));
 }
 
 TEST_CASE("device: the same device number on two hosts is not the same device", "[device]") {
@@ -170,7 +169,7 @@ TEST_CASE("device: a rank without a device is named", "[device]") {
   const auto text = refusal({.devices = 0, .hosts = {0, 0}});
   CHECK_THAT(text,
              Catch::StartsWith("no CUDA device is visible (no CUDA-capable device is detected)\n"));
-  CHECK_THAT(text, Catch::Contains("CUDA_VISIBLE_DEVICES") && Catch::Contains("--device cpu"));
+  CHECK_THAT(text, Catch::Contains("CUDA_VISIBLE_DEVICES") && Catch::Contains("`device=cpu`"));
   fake_cuda::fail("cudaGetDeviceCount", cudaErrorNoDevice);
   CHECK_THAT(refusal({.devices = 2, .hosts = {0, 1}}),
              Catch::Contains(" on h") && Catch::Contains(": no CUDA device is visible"));
