@@ -42,7 +42,7 @@ class Prelu final : public nn::Layer<Real> {
     for (std::size_t i = 0; i < x.flat().size(); ++i) {
       dx.flat()[i] = x.flat()[i] > 0 ? dz.flat()[i] : slope[i % channels_] * dz.flat()[i];
     }
-    nn::through(below, x, dx);
+    nn::apply_relu_gradient(below, x, dx);
   }
 
   /// What each row adds, summed over leaves as biases are: so the sum is canonical.

@@ -116,7 +116,7 @@ Tensor<float> product(const Tensor<float>& a, const Tensor<float>& b) {
     const AlignedBuffer<float> bias(round_to_unit(columns));
     strict_products(Simd::automatic)
         .forward({a.values().data(), rows, inner}, {panels, weights.span()}, bias.span(),
-                 Activation::identity, {values.data(), rows, columns}, Chain::begins);
+                 Activation::identity, {values.data(), rows, columns}, Output::overwrite);
   }
   return {{rows, columns}, std::move(values)};
 }

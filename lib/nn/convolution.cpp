@@ -1,13 +1,12 @@
+// Convolution and pooling over windows of an image.
 #include <cstring>
 
 #include "lib/nn/layer.hpp"
-#include "lib/nn/layers.hpp"
-#include "lib/nn/leaf_pieces.hpp"
 
 namespace lockstep::nn {
 namespace {
 
-/// The windows of one pooled image. Channels stand side by side and share the loops.
+/// The windows of one pooled image. Channels are adjacent and share the loops.
 class PoolWindows {
  public:
   PoolWindows(const Pool& spec, const FeatureShape& input, const FeatureShape& output)
@@ -79,7 +78,7 @@ class PoolLayer : public Layer<Real> {
         });
       }
     });
-    through(below, x, dx);
+    apply_relu_gradient(below, x, dx);
   }
 
  protected:
@@ -155,18 +154,6 @@ class AveragePool final : public PoolLayer<Real> {
 
   using PoolLayer<Real>::windows_;
 };
-
-}  // namespace
-
-template <class Real>
-std::unique_ptr<Layer<Real>> make_pool(const Pool& spec, const FeatureShape& input) {
-  const FeatureShape output = output_of(spec, input);
-  if (spec.pooling == Pooling::max) return std::make_unique<MaxPool<Real>>(spec, input, output);
-  return std::make_unique<AveragePool<Real>>(spec, input, output);
-}
-
-template std::unique_ptr<Layer<float>> make_pool(const Pool&, const FeatureShape&);
-template std::unique_ptr<Layer<double>> make_pool(const Pool&, const FeatureShape&);
 
 /// kernel x kernel windows around or inside every pixel of `input`; `output` has one pixel for
 /// each. A row of a window is one run of the image's values, but for what reaches beyond it.
@@ -278,12 +265,10 @@ struct Windows {
   }
 };
 
-namespace {
-
 /// Elements of windows that stay in a core's cache between gathering and the product; and those of
 /// a piece of leaves, whose sums cost more to add than they have rows.
-constexpr std::size_t most_cached = 1 << 16;
-constexpr std::size_t most_summed = 1 << 18;
+constexpr std::size_t max_cached = 1 << 16;
+constexpr std::size_t max_summed = 1 << 18;
 
 template <class Real>
 class ConvolutionLayer final : public Layer<Real> {
@@ -322,12 +307,12 @@ class ConvolutionLayer final : public Layer<Real> {
                                    Activation::identity, gradients);
       scatter(gradients, rows_of(dx, first, count));
     });
-    through(below, x, dx);
+    apply_relu_gradient(below, x, dx);
   }
 
   void weight_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
                         std::size_t leaf, const GradientSlice<Real>& out) override {
-    const std::size_t piece = piece_rows(leaf, positions_ * windows_.size(), most_summed);
+    const std::size_t piece = piece_rows(leaf, positions_ * windows_.size(), max_summed);
     const std::size_t rows_of_leaf = leaf * positions_;
     out.with(pass.tensor, [&](Range slice, std::span<Real> dw) {
       sum_by_pieces<Real>(x.rows, piece, pass.scratch, dw,
@@ -350,7 +335,7 @@ class ConvolutionLayer final : public Layer<Real> {
   /// A row for every pixel of the output.
   template <class Element>
   Matrix<Element> by_position(Matrix<Element> images) const {
-    return in_rows_of(spec_.filters, images);
+    return reshape_to_columns(spec_.filters, images);
   }
 
   Matrix<Real> windows(const Pass<Real>& pass, std::size_t images) const {
@@ -381,7 +366,7 @@ class ConvolutionLayer final : public Layer<Real> {
   template <class Work>
   void for_pieces(std::size_t rows, Work work) const {
     const std::size_t piece =
-        std::max<std::size_t>(1, most_cached / (positions_ * windows_.size())) * product_threads();
+        std::max<std::size_t>(1, max_cached / (positions_ * windows_.size())) * product_threads();
     for (std::size_t first = 0; first < rows; first += piece) {
       work(first, std::min(piece, rows - first));
     }
@@ -398,6 +383,16 @@ class ConvolutionLayer final : public Layer<Real> {
 };
 
 }  // namespace
+
+template <class Real>
+std::unique_ptr<Layer<Real>> make_pool(const Pool& spec, const FeatureShape& input) {
+  const FeatureShape output = output_of(spec, input);
+  if (spec.pooling == Pooling::max) return std::make_unique<MaxPool<Real>>(spec, input, output);
+  return std::make_unique<AveragePool<Real>>(spec, input, output);
+}
+
+template std::unique_ptr<Layer<float>> make_pool(const Pool&, const FeatureShape&);
+template std::unique_ptr<Layer<double>> make_pool(const Pool&, const FeatureShape&);
 
 template <class Real>
 std::unique_ptr<Layer<Real>> make_convolution(const Convolution& spec, const FeatureShape& input) {

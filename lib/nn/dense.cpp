@@ -1,4 +1,4 @@
-#include "lib/nn/layers.hpp"
+#include "lib/nn/layer.hpp"
 
 namespace lockstep::nn {
 namespace {

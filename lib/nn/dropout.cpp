@@ -1,5 +1,5 @@
 #include "lib/base/philox.hpp"
-#include "lib/nn/layers.hpp"
+#include "lib/nn/layer.hpp"
 
 namespace lockstep::nn {
 namespace {
@@ -20,7 +20,7 @@ class DropoutLayer final : public Layer<Real> {
  public:
   DropoutLayer(const Dropout& spec, const FeatureShape& input)
       : Layer<Real>(input.size(), input.size()),
-        dropped_below_(static_cast<std::uint64_t>(spec.rate * 4294967296.0)),
+        drop_threshold_(static_cast<std::uint64_t>(spec.rate * 4294967296.0)),
         kept_(static_cast<Real>(1 / (1 - spec.rate))) {}
 
   void forward(const Pass<Real>& pass, Matrix<const Real> x, Matrix<Real> y) override {
@@ -30,7 +30,7 @@ class DropoutLayer final : public Layer<Real> {
   void backward_input(const Pass<Real>& pass, Matrix<const Real> dz, Matrix<const Real> x,
                       Activation below, Matrix<Real> dx) override {
     apply(pass, dz, dx);
-    through(below, x, dx);
+    apply_relu_gradient(below, x, dx);
   }
 
  private:
@@ -51,13 +51,13 @@ class DropoutLayer final : public Layer<Real> {
           const std::uint64_t group = e / words.size();
           words = Philox::at({low(group), high(group), low(row), high(row)}, key);
         }
-        out[e] = words[e % words.size()] < dropped_below_ ? Real{0} : in[e] * kept_;
+        out[e] = words[e % words.size()] < drop_threshold_ ? Real{0} : in[e] * kept_;
       }
     }
   }
 
-  std::uint64_t dropped_below_;  ///< of a random word
-  Real kept_;                    ///< factor of what is kept
+  std::uint64_t drop_threshold_;  ///< of a random word
+  Real kept_;                     ///< factor of what is kept
 };
 
 }  // namespace

@@ -9,7 +9,7 @@ namespace lockstep::nn {
 namespace {
 
 constexpr std::size_t leaf = 4;
-constexpr std::size_t most_checked = 60;  // weights of a tensor
+constexpr std::size_t max_checked = 60;  // weights of a tensor
 constexpr double step = 1e-6;
 constexpr float deviation = 0.5F;  // of the weights
 
@@ -81,7 +81,7 @@ GradientCheck check_gradients(const NetworkShape& shape, const Loss<double>& los
   const auto gradients = problem.gradients();
   GradientCheck check;
   for (const ParameterSpec& tensor : problem.tensors()) {
-    const std::size_t stride = std::max<std::size_t>(1, tensor.size() / most_checked);
+    const std::size_t stride = std::max<std::size_t>(1, tensor.size() / max_checked);
     for (std::size_t i = 0; i < tensor.size(); i += stride) {
       const double gradient = gradients[tensor.offset + i];
       const double difference = problem.difference(tensor.offset + i);

@@ -1,22 +1,98 @@
-// What a layer does: forward, backward, and its part of the gradient block.
+// The layer interface (forward, backward, weight gradients), sums over a batch that layers need,
+// and the built-in layers.
 #pragma once
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cstddef>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "lib/base/aligned.hpp"
-#include "lib/nn/batch_sums.hpp"
 #include "lib/nn/layer_spec.hpp"
 #include "lib/nn/parameters.hpp"
+#include "lib/numerics/leaf_tree.hpp"
 #include "lib/numerics/matrix.hpp"
 #include "lib/numerics/products.hpp"
 
 namespace lockstep::nn {
+/// Adds up terms of all examples of the global batch: within a leaf in order, then the balanced
+/// binary tree over leaves, as gradients are summed, but in double. One fixed expression, so the
+/// bits depend neither on the ranks nor on which rank holds an example.
+class BatchSums {
+ public:
+  BatchSums() = default;
+  BatchSums(const BatchSums&) = delete;
+  BatchSums& operator=(const BatchSums&) = delete;
+  virtual ~BatchSums() = default;
 
-/// Where a layer's random numbers come from: the same for an example wherever it is computed.
+  /// Of the step over all ranks; at least 1.
+  virtual std::size_t examples() const noexcept = 0;
+
+  /// Sets `sums` to those of all examples. `add(first, count, into)` adds to `into`, in order, the
+  /// terms of `count` examples of this rank, counted from the rank's first example.
+  /// Ranks    collective: a rank without examples calls it too, with as many sums.
+  template <class Add>
+  void sum(std::span<double> sums, const Add& add) {
+    do_sum(sums, {&add, [](const void* object, std::size_t first, std::size_t count,
+                           std::span<double> into) {
+                    (*static_cast<const Add*>(object))(first, count, into);
+                  }});
+  }
+
+ protected:
+  struct Terms {
+    const void* object;
+    void (*call)(const void* object, std::size_t first, std::size_t count, std::span<double> into);
+
+    void add(std::size_t first, std::size_t count, std::span<double> into) const {
+      call(object, first, count, into);
+    }
+  };
+
+ private:
+  virtual void do_sum(std::span<double> sums, Terms terms) = 0;
+};
+
+/// Sums one subtree of the leaves [0, leaves) into `out`: leaf(q, into) sets `into` to the sums of
+/// leaf `q`. `scratch` is grown to what the tree needs.
+template <class Leaf>
+void sum_subtree(const Subtree& tree, std::uint64_t leaves, std::span<double> out,
+                 std::vector<double>& scratch, const Leaf& leaf) {
+  const std::uint64_t count = std::min(tree.size, leaves - tree.first);
+  const std::size_t needed = tree_slots(count) * out.size();
+  if (scratch.size() < needed) scratch.resize(needed);
+  sum_tree(count, std::span(scratch), out,
+           [&](std::uint64_t n, std::span<double> into) { leaf(tree.first + n, into); });
+}
+
+/// The sums of one replica that holds the whole batch.
+class WholeBatch final : public BatchSums {
+ public:
+  WholeBatch(std::size_t examples, std::size_t leaf) : examples_(examples), leaf_(leaf) {}
+
+  std::size_t examples() const noexcept override { return examples_; }
+
+ private:
+  void do_sum(std::span<double> sums, Terms terms) override {
+    const std::uint64_t leaves = (examples_ + leaf_ - 1) / leaf_;
+    sum_subtree({0, std::bit_ceil(leaves)}, leaves, sums, scratch_,
+                [&](std::uint64_t q, std::span<double> into) {
+                  std::fill(into.begin(), into.end(), 0.0);
+                  terms.add(q * leaf_, std::min(leaf_, examples_ - q * leaf_), into);
+                });
+  }
+
+  std::size_t examples_;
+  std::size_t leaf_;
+  std::vector<double> scratch_;
+};
+
+/// The seed of a layer's random numbers: the same for an example on every rank.
 struct Draws {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;       ///< of the run
@@ -24,7 +100,7 @@ struct Draws {
   std::uint64_t first_row = 0;  ///< of the global batch: the row of x(0)
 };
 
-/// Memory that layers compute in; takes more only when a call is the largest so far.
+/// Scratch memory of layers; grows when a call needs more than all calls before.
 template <class Real>
 class Scratch {
  public:
@@ -41,7 +117,7 @@ class Scratch {
   std::array<AlignedBuffer<Real>, uses> buffers_;
 };
 
-/// What a layer is given for one pass over some rows.
+/// The context of one forward or backward pass over some rows.
 template <class Real>
 struct Pass {
   Products<Real>& products;
@@ -52,7 +128,7 @@ struct Pass {
   BatchSums* batch = nullptr;  ///< null: evaluation, or no layer sums over the batch
 };
 
-/// A slice of the gradient block that is asked for.
+/// The requested slice of the gradient block.
 template <class Real>
 struct GradientSlice {
   const std::vector<ParameterSpec>& tensors;
@@ -71,10 +147,10 @@ struct GradientSlice {
   }
 };
 
-/// One layer of a network. It owns no weights: they stand in the block that each pass names.
+/// One layer of a network. It owns no weights: they are in the parameter block of each pass.
 ///
-/// Rows are examples. Everything is local; one thread. It keeps nothing of a row between calls:
-/// weight_gradients() is also given rows that went through another rank's layer. To be canonical, a
+/// Rows are examples. Everything is local; one thread. It keeps no state of a row between
+/// calls: weight_gradients() also gets rows that another rank computed. To be canonical, a
 /// row of forward() and backward_input() is one fixed expression of its row alone, and
 /// weight_gradients() the leaf-wise sum of numerics/strict.hpp over the rows.
 /// Shapes   x, dx [B, inputs()]; y, dz [B, outputs()]; B may be 0.
@@ -90,8 +166,8 @@ class Layer {
   std::size_t inputs() const noexcept { return inputs_; }
   std::size_t outputs() const noexcept { return outputs_; }
 
-  /// What forward() ends with. `dz` below is the gradient by what stood before it: the layer above
-  /// multiplies by its derivative, which it knows from `y`.
+  /// The activation that forward() applies last. `dz` below is the gradient with respect to its
+  /// input: the layer above multiplies by the derivative, which it computes from `y`.
   virtual Activation activation() const noexcept { return Activation::identity; }
 
   /// Its weights in the block's order, named "`prefix`.weight" and the like; none unless
@@ -128,7 +204,7 @@ class Layer {
 
 /// The same elements in rows of `cols`.
 template <class Real>
-Matrix<Real> in_rows_of(std::size_t cols, Matrix<Real> matrix) {
+Matrix<Real> reshape_to_columns(std::size_t cols, Matrix<Real> matrix) {
   return {matrix.data, matrix.rows * (matrix.cols / cols), cols};
 }
 
@@ -138,13 +214,98 @@ Matrix<Real> rows_of(Matrix<Real> matrix, std::size_t first, std::size_t count) 
   return {matrix.data + first * matrix.cols, count, matrix.cols};
 }
 
-/// Multiplies dx by the derivative of `below`, which gave x.
+/// Multiplies dx by the derivative of `below`, the activation that gave x.
 template <class Real>
-void through(Activation below, Matrix<const Real> x, Matrix<Real> dx) {
+void apply_relu_gradient(Activation below, Matrix<const Real> x, Matrix<Real> dx) {
   if (below != Activation::relu) return;
   const auto in = x.flat();
   const auto out = dx.flat();
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = in[i] > 0 ? out[i] : Real{0};
 }
+
+/// Rows of a piece: as many whole leaves, a power of two, as hold at most `most` elements where a
+/// row needs `row` of them; one leaf at least.
+inline std::size_t piece_rows(std::size_t leaf, std::size_t row, std::size_t most) {
+  return leaf * std::bit_floor(std::max<std::size_t>(1, most / (leaf * row)));
+}
+
+/// Sums `rows` rows into `out` by pieces of `piece` rows: sum(first, count, into) gives the tree
+/// over the leaves of one piece, and their nodes are added as the tree over all leaves adds them
+/// (numerics/strict.hpp). So the result is the same bits as of one sum over all rows.
+template <class Real, class Sum>
+void sum_by_pieces(std::size_t rows, std::size_t piece, Scratch<Real>& scratch, std::span<Real> out,
+                   Sum sum) {
+  if (rows <= piece) return sum(std::size_t{0}, rows, out);
+  const std::size_t pieces = (rows + piece - 1) / piece;
+  const auto waiting = scratch.get(Scratch<Real>::waiting, tree_slots(pieces) * out.size());
+  sum_tree(pieces, waiting, out, [&](std::size_t q, std::span<Real> into) {
+    sum(q * piece, std::min(piece, rows - q * piece), into);
+  });
+}
+
+/// The slices of a gain and a bias for each of `channels`, which are adjacent, from
+/// the pass's first tensor on: the sums of gain_terms(x, dz) and of dz over all rows and positions.
+template <class Real, class Terms>
+void gain_and_bias_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
+                             std::size_t leaf, std::size_t channels, const GradientSlice<Real>& out,
+                             Terms gain_terms) {
+  constexpr std::size_t max_summed = 1 << 18;
+  const std::size_t piece = piece_rows(leaf, x.cols, max_summed);
+  const auto sums = [&](std::size_t tensor, auto terms) {
+    out.with(tensor, [&](Range slice, std::span<Real> into) {
+      sum_by_pieces<Real>(x.rows, piece, pass.scratch, into,
+                          [&](std::size_t first, std::size_t count, std::span<Real> part) {
+                            pass.products.backward_bias(
+                                terms(rows_of(x, first, count), rows_of(dz, first, count)),
+                                leaf * (x.cols / channels), slice, part);
+                          });
+    });
+  };
+  sums(pass.tensor, gain_terms);
+  sums(pass.tensor + 1, [&](Matrix<const Real>, Matrix<const Real> rows) {
+    return reshape_to_columns(channels, rows);
+  });
+}
+
+/// A layer and its index in the shape; flatten makes no layer.
+template <class Real>
+struct NumberedLayer {
+  std::size_t number;
+  std::unique_ptr<Layer<Real>> layer;
+};
+
+/// The layers of a shape in order.
+template <class Real>
+std::vector<NumberedLayer<Real>> make_layers(const NetworkShape& shape);
+
+/// Make one layer for inputs of the given shape.
+///
+// clang-format off
+///   dense        y = activation(x W + b)
+///   convolution  the dense product of every window with W [kernel * kernel * channels, filters],
+///                whose rows are in the window's order: row, column, channel. dx adds up windows
+///                in the order of their pixels
+///   pool         max: the greatest value, dx goes to the first of them; average: the sum in the
+///                window's order, divided by their number
+///   dropout      element e of row r: word e % 4 of Philox(e / 4, r; key of seed, layer, step)
+///                below rate * 2^32 is zero
+///   layer norm   m = sum(x) / C, s = sum((x - m)^2) / C, each in order; y = (x - m) /
+///                sqrt(s + 1e-5) * gain + bias, every operation rounded
+///   batch norm   as layer norm, but with m = S1 / N and s = S2 / N - m^2 of the sums S1 of x and S2
+///                of x^2 over the batch (BatchSums), N terms a channel, and 1 / sqrt(s + 1e-5),
+///                all in double and then rounded
+// clang-format on
+template <class Real>
+std::unique_ptr<Layer<Real>> make_dense(const Dense& spec, const FeatureShape& input);
+template <class Real>
+std::unique_ptr<Layer<Real>> make_convolution(const Convolution& spec, const FeatureShape& input);
+template <class Real>
+std::unique_ptr<Layer<Real>> make_pool(const Pool& spec, const FeatureShape& input);
+template <class Real>
+std::unique_ptr<Layer<Real>> make_dropout(const Dropout& spec, const FeatureShape& input);
+template <class Real>
+std::unique_ptr<Layer<Real>> make_layer_norm(const FeatureShape& input);
+template <class Real>
+std::unique_ptr<Layer<Real>> make_batch_norm(const BatchNorm& spec, const FeatureShape& input);
 
 }  // namespace lockstep::nn

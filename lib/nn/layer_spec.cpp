@@ -10,7 +10,7 @@
 namespace lockstep::nn {
 namespace {
 
-constexpr double most_values = 1099511627776.0;  // 2^40 of one example: 4 TB
+constexpr double max_values = 1099511627776.0;  // 2^40 of one example: 4 TB
 
 std::string image_text(const FeatureShape& shape) {
   return std::to_string(shape.rows) + "x" + std::to_string(shape.columns) + "x" +
@@ -28,7 +28,7 @@ void require_image(const FeatureShape& input) {
 FeatureShape limited(const FeatureShape& shape) {
   const double values = static_cast<double>(shape.rows) * static_cast<double>(shape.columns) *
                         static_cast<double>(shape.channels);
-  if (values <= most_values) return shape;
+  if (values <= max_values) return shape;
   throw ConfigError("gives more than 2^40 values an example", "make it smaller");
 }
 
@@ -139,9 +139,9 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-constexpr std::uint64_t most_width = std::uint64_t{1} << 31;
-constexpr std::uint64_t most_filters = std::uint64_t{1} << 20;
-constexpr std::uint64_t most_window = std::uint64_t{1} << 15;
+constexpr std::uint64_t max_width = std::uint64_t{1} << 31;
+constexpr std::uint64_t max_filters = std::uint64_t{1} << 20;
+constexpr std::uint64_t max_window = std::uint64_t{1} << 15;
 
 const char* name_of(Activation activation) {
   return activation == Activation::relu ? "relu" : "identity";
@@ -160,7 +160,7 @@ std::string among(const Words& words) {
                     guess ? "did you mean '" + *guess + "'?" : "");
 }
 
-/// The fields of one layer, as they are asked for.
+/// Reads and checks the fields of one layer.
 class Reader {
  public:
   explicit Reader(const Fields& fields) : fields_(fields) {}
@@ -231,19 +231,19 @@ const Words& built_in_kinds() {
 
 LayerSpec dense(const Reader& fields) {
   fields.require_known({"width", "activation"});
-  return Dense{fields.count("width", most_width), fields.activation()};
+  return Dense{fields.count("width", max_width), fields.activation()};
 }
 
 LayerSpec convolution(const Reader& fields) {
   fields.require_known({"filters", "kernel", "padding", "activation"});
   const bool valid = fields.choice("padding", {"valid", "same"}) == 0;
-  return Convolution{fields.count("filters", most_filters), fields.count("kernel", most_window),
+  return Convolution{fields.count("filters", max_filters), fields.count("kernel", max_window),
                      valid ? Padding::valid : Padding::same, fields.activation()};
 }
 
 LayerSpec pool(Pooling pooling, const Reader& fields) {
   fields.require_known({"size"});
-  return Pool{pooling, fields.count("size", most_window)};
+  return Pool{pooling, fields.count("size", max_window)};
 }
 
 Custom custom(const LayerKinds::Read& read, const std::string& name, const Fields& fields) {

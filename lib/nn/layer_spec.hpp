@@ -1,5 +1,4 @@
-// What a layer is, before it has weights: kinds and their numbers, as run files and checkpoints
-// write them.
+// Descriptions of layers and networks without weights, as run files and checkpoints write them.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +13,7 @@
 #include "lib/numerics/products.hpp"
 
 namespace lockstep::nn {
-/// How one example's values stand between two layers: row by row, a pixel's channels side by side.
+/// The layout of one example's values between two layers: row by row, a pixel's channels adjacent.
 /// Values that are no image are the channels of one pixel.
 struct FeatureShape {
   std::size_t rows = 1;
@@ -36,8 +35,8 @@ using Fields = std::vector<std::pair<std::string, FieldValue>>;
 template <class Real>
 class Layer;
 
-/// What a layer of the user's own is, before it has weights: derive from this and from Layer
-/// (layer.hpp), and put Custom{kind} into a NetworkShape. Immutable; shared by all who name it.
+/// The description of a custom layer: derive from this and from Layer (layer.hpp), and put
+/// Custom{kind} into a NetworkShape. Immutable and shared.
 class LayerKind {
  public:
   LayerKind() = default;
@@ -51,7 +50,7 @@ class LayerKind {
   /// Its other keys and values, from which LayerKinds::Read makes it again.
   virtual Fields fields() const { return {}; }
 
-  /// As it stands in the banner: "scale 3".
+  /// Its text in the banner: "scale 3".
   virtual std::string text() const { return name(); }
 
   /// What comes out where `input` comes in.
@@ -115,7 +114,7 @@ struct BatchNorm {
   double momentum = 0.9;
 };
 
-/// A layer of the user's own.
+/// A custom layer.
 struct Custom {
   std::shared_ptr<const LayerKind> kind;  ///< never null
 };
@@ -125,7 +124,7 @@ using LayerSpec =
 
 /// What comes out of a layer.
 /// Errors   throws ConfigError, with the reason alone: it cannot take this input, or gives more
-///          values than anybody can mean.
+///          than 2^40 values.
 FeatureShape output_of(const LayerSpec& layer, const FeatureShape& input);
 
 /// Weights of the layer, running statistics among them; in double, so that no width overflows it.
@@ -143,9 +142,9 @@ Fields fields_of(const LayerSpec& layer);
 /// Whether a built-in layer has this "kind".
 bool is_built_in(const std::string& kind);
 
-/// The user's kinds that checkpoints may name: each with the function that reads its fields.
+/// The custom kinds that checkpoints may name, each with the function that reads its fields.
 ///
-/// A value that is handed to whoever reads; there is no list of kinds besides.
+/// A plain value, passed to functions that read checkpoints; there is no global registry.
 class LayerKinds {
  public:
   /// Makes a layer of `fields`, "kind" among them; throws ConfigError, with the reason alone. A
@@ -164,15 +163,13 @@ class LayerKinds {
   std::vector<std::pair<std::string, Read>> kinds_;
 };
 
-/// The way back; keys may stand in any order.
+/// The inverse of fields_of(); keys may be in any order.
 /// Errors   throws ConfigError, with the reason alone: unknown kind or key (with the nearest valid
 ///          one), a key that is missing, a bad value.
 LayerSpec layer_of(const Fields& fields, const LayerKinds& kinds = {});
 
 /// A value as a literal of TOML, which is also one of JSON.
 std::string literal_of(const FieldValue& value);
-
-// A network without its weights: input, layers, classes.
 
 /// One layer between its neighbours.
 struct LayerSize {
@@ -211,7 +208,7 @@ struct NetworkShape {
   double weights() const;
   std::size_t parameters() const { return static_cast<std::size_t>(weights()); }
 
-  /// Values that a row of a network's buffers holds, and of them those that ranks show each other
+  /// Values that a row of a network's buffers holds, and of them those that ranks exchange
   /// where each computes its slice of the gradient (Network::for_each_exchanged).
   double row_values() const;
   double exchanged_values() const;

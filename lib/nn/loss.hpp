@@ -50,7 +50,7 @@ template <class Real>
 void softmax_cross_entropy(Matrix<const Real> z, std::span<const std::int32_t> labels,
                            std::span<ExampleResult> results, Matrix<Real> dz = {});
 
-/// What a network is trained for: derive from it for a loss of one's own.
+/// A loss function; derive from it for a custom loss.
 ///
 /// Rows are examples. To be canonical, what comes of a row is one fixed expression of that row and
 /// its label. Local; has no state that a call changes.
@@ -72,10 +72,10 @@ class Loss {
                    std::span<ExampleResult> results, Matrix<Real> dz) const = 0;
 };
 
-/// What networks are trained for unless they are given another loss.
+/// The name of the loss of networks that are not given another.
 inline constexpr const char* default_loss = "softmax cross-entropy";
 
-/// softmax_cross_entropy(): what a network has unless it is given another.
+/// softmax_cross_entropy(), the default.
 template <class Real>
 class SoftmaxCrossEntropy final : public Loss<Real> {
  public:

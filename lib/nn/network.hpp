@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "lib/nn/initialisers.hpp"
+#include "lib/nn/layer.hpp"
 #include "lib/nn/layer_spec.hpp"
-#include "lib/nn/layers.hpp"
 #include "lib/nn/loss.hpp"
 #include "lib/nn/parameters.hpp"
 

@@ -1,7 +1,7 @@
+// Batch normalisation and layer normalisation.
 #include <cmath>
 
-#include "lib/nn/layers.hpp"
-#include "lib/nn/leaf_pieces.hpp"
+#include "lib/nn/layer.hpp"
 
 namespace lockstep::nn {
 namespace {
@@ -17,7 +17,7 @@ class BatchNormLayer final : public Layer<Real> {
       : Layer<Real>(input.size(), input.size()),
         channels_(input.channels),
         positions_(input.positions()),
-        kept_(spec.momentum),
+        momentum_(spec.momentum),
         sums_(2 * channels_),
         batch_mean_(channels_),
         batch_variance_(channels_),
@@ -37,14 +37,14 @@ class BatchNormLayer final : public Layer<Real> {
 
   void forward(const Pass<Real>& pass, Matrix<const Real> x, Matrix<Real> y) override {
     if (pass.batch != nullptr) {
-      measure(*pass.batch, x);
+      compute_batch_statistics(*pass.batch, x);
     } else {
-      recall(pass);
+      load_running_statistics(pass);
     }
     const auto gains = pass.block.value(pass.tensor + gain);
     const auto biases = pass.block.value(pass.tensor + bias);
-    const Matrix<const Real> from = in_rows_of(channels_, x);
-    const Matrix<Real> to = in_rows_of(channels_, y);
+    const Matrix<const Real> from = reshape_to_columns(channels_, x);
+    const Matrix<Real> to = reshape_to_columns(channels_, y);
     for (std::size_t i = 0; i < from.rows; ++i) {
       const Real* in = from.row(i).data();
       Real* out = to.row(i).data();
@@ -59,9 +59,9 @@ class BatchNormLayer final : public Layer<Real> {
   void backward_input(const Pass<Real>& pass, Matrix<const Real> dz, Matrix<const Real> x,
                       Activation below, Matrix<Real> dx) override {
     const auto gains = pass.block.value(pass.tensor + gain);
-    const Matrix<const Real> from = in_rows_of(channels_, x);
-    const Matrix<const Real> by_output = in_rows_of(channels_, dz);
-    const Matrix<Real> to = in_rows_of(channels_, dx);
+    const Matrix<const Real> from = reshape_to_columns(channels_, x);
+    const Matrix<const Real> by_output = reshape_to_columns(channels_, dz);
+    const Matrix<Real> to = reshape_to_columns(channels_, dx);
     sum_gradients(pass, by_output, from);
     const double terms = terms_of(*pass.batch);
     for (double& sum : sums_) sum = sum / terms;
@@ -73,14 +73,14 @@ class BatchNormLayer final : public Layer<Real> {
         to(i, c) = gains[c] * scale_[c] * (by_output(i, c) - mean_dz - n * mean_dz_n);
       }
     }
-    through(below, x, dx);
+    apply_relu_gradient(below, x, dx);
   }
 
   void weight_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
                         std::size_t leaf, const GradientSlice<Real>& out) override {
     gain_and_bias_gradients(pass, x, dz, leaf, channels_, out,
                             [&](Matrix<const Real> rows, Matrix<const Real> by_rows) {
-                              return by_gain(pass, rows, by_rows);
+                              return gain_terms(pass, rows, by_rows);
                             });
     for (const std::size_t tensor : {running_mean, running_variance}) {
       out.with(pass.tensor + tensor,
@@ -89,8 +89,8 @@ class BatchNormLayer final : public Layer<Real> {
   }
 
   void end_training_pass(ParameterBlock<Real>& block, std::size_t tensor) override {
-    move(block.value(tensor + running_mean), batch_mean_);
-    move(block.value(tensor + running_variance), batch_variance_);
+    update_running(block.value(tensor + running_mean), batch_mean_);
+    update_running(block.value(tensor + running_variance), batch_variance_);
   }
 
  private:
@@ -100,9 +100,9 @@ class BatchNormLayer final : public Layer<Real> {
   }
 
   /// The statistics of the global batch. Float's squares are exact in double.
-  void measure(BatchSums& batch, Matrix<const Real> x) {
+  void compute_batch_statistics(BatchSums& batch, Matrix<const Real> x) {
     batch.sum(sums_, [&](std::size_t first, std::size_t count, std::span<double> into) {
-      const Matrix<const Real> rows = in_rows_of(channels_, rows_of(x, first, count));
+      const Matrix<const Real> rows = reshape_to_columns(channels_, rows_of(x, first, count));
       for (std::size_t i = 0; i < rows.rows; ++i) {
         const Real* in = rows.row(i).data();
         for (std::size_t c = 0; c < channels_; ++c) {
@@ -123,7 +123,7 @@ class BatchNormLayer final : public Layer<Real> {
   }
 
   /// The running statistics, in evaluation.
-  void recall(const Pass<Real>& pass) {
+  void load_running_statistics(const Pass<Real>& pass) {
     const auto mean = pass.block.value(pass.tensor + running_mean);
     const auto variance = pass.block.value(pass.tensor + running_variance);
     for (std::size_t c = 0; c < channels_; ++c) {
@@ -150,11 +150,11 @@ class BatchNormLayer final : public Layer<Real> {
     });
   }
 
-  /// What each row adds to the gradient by the gain: dz n.
-  Matrix<const Real> by_gain(const Pass<Real>& pass, Matrix<const Real> x,
-                             Matrix<const Real> dz) const {
-    const Matrix<const Real> from = in_rows_of(channels_, x);
-    const Matrix<const Real> by_output = in_rows_of(channels_, dz);
+  /// The terms of the gradient with respect to the gain: dz n.
+  Matrix<const Real> gain_terms(const Pass<Real>& pass, Matrix<const Real> x,
+                                Matrix<const Real> dz) const {
+    const Matrix<const Real> from = reshape_to_columns(channels_, x);
+    const Matrix<const Real> by_output = reshape_to_columns(channels_, dz);
     const auto memory = pass.scratch.get(Scratch<Real>::columns, x.rows * x.cols);
     const Matrix<Real> terms(memory.data(), from.rows, channels_);
     for (std::size_t i = 0; i < from.rows; ++i) {
@@ -165,34 +165,22 @@ class BatchNormLayer final : public Layer<Real> {
     return terms;
   }
 
-  void move(std::span<Real> running, const std::vector<double>& batch) const {
+  void update_running(std::span<Real> running, const std::vector<double>& batch) const {
     for (std::size_t c = 0; c < channels_; ++c) {
-      running[c] =
-          static_cast<Real>(static_cast<double>(running[c]) * kept_ + batch[c] * (1 - kept_));
+      running[c] = static_cast<Real>(static_cast<double>(running[c]) * momentum_ +
+                                     batch[c] * (1 - momentum_));
     }
   }
 
   std::size_t channels_;
   std::size_t positions_;
-  double kept_;
+  double momentum_;
   std::vector<double> sums_;            // two a channel
   std::vector<double> batch_mean_;      // of the last training pass
   std::vector<double> batch_variance_;  //
   std::vector<Real> mean_;              // of the last pass: x is normalised to (x - mean) * scale
   std::vector<Real> scale_;
 };
-
-}  // namespace
-
-template <class Real>
-std::unique_ptr<Layer<Real>> make_batch_norm(const BatchNorm& spec, const FeatureShape& input) {
-  return std::make_unique<BatchNormLayer<Real>>(spec, input);
-}
-
-template std::unique_ptr<Layer<float>> make_batch_norm(const BatchNorm&, const FeatureShape&);
-template std::unique_ptr<Layer<double>> make_batch_norm(const BatchNorm&, const FeatureShape&);
-
-namespace {
 
 /// x is normalised to (x - mean) * scale.
 template <class Real>
@@ -231,8 +219,8 @@ class LayerNormLayer final : public Layer<Real> {
   void forward(const Pass<Real>& pass, Matrix<const Real> x, Matrix<Real> y) override {
     const auto gain = pass.block.value(pass.tensor);
     const auto bias = pass.block.value(pass.tensor + 1);
-    const Matrix<const Real> from = in_rows_of(channels_, x);
-    const Matrix<Real> to = in_rows_of(channels_, y);
+    const Matrix<const Real> from = reshape_to_columns(channels_, x);
+    const Matrix<Real> to = reshape_to_columns(channels_, y);
     for (std::size_t i = 0; i < from.rows; ++i) {
       const auto [mean, scale] = statistics<Real>(from.row(i));
       for (std::size_t c = 0; c < channels_; ++c) {
@@ -245,9 +233,9 @@ class LayerNormLayer final : public Layer<Real> {
   void backward_input(const Pass<Real>& pass, Matrix<const Real> dz, Matrix<const Real> x,
                       Activation below, Matrix<Real> dx) override {
     const auto gain = pass.block.value(pass.tensor);
-    const Matrix<const Real> from = in_rows_of(channels_, x);
-    const Matrix<const Real> by_output = in_rows_of(channels_, dz);
-    const Matrix<Real> to = in_rows_of(channels_, dx);
+    const Matrix<const Real> from = reshape_to_columns(channels_, x);
+    const Matrix<const Real> by_output = reshape_to_columns(channels_, dz);
+    const Matrix<Real> to = reshape_to_columns(channels_, dx);
     const auto count = static_cast<Real>(channels_);
     for (std::size_t i = 0; i < from.rows; ++i) {
       const auto [mean, scale] = statistics<Real>(from.row(i));
@@ -263,23 +251,23 @@ class LayerNormLayer final : public Layer<Real> {
         to(i, c) = scale * (by_output(i, c) * gain[c] - sum / count - n * (product / count));
       }
     }
-    through(below, x, dx);
+    apply_relu_gradient(below, x, dx);
   }
 
   void weight_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
                         std::size_t leaf, const GradientSlice<Real>& out) override {
     gain_and_bias_gradients(pass, x, dz, leaf, channels_, out,
                             [&](Matrix<const Real> rows, Matrix<const Real> by_rows) {
-                              return by_gain(pass, rows, by_rows);
+                              return gain_terms(pass, rows, by_rows);
                             });
   }
 
  private:
-  /// What each row adds to the gradient by the gain: dz n.
-  Matrix<const Real> by_gain(const Pass<Real>& pass, Matrix<const Real> x,
-                             Matrix<const Real> dz) const {
-    const Matrix<const Real> from = in_rows_of(channels_, x);
-    const Matrix<const Real> by_output = in_rows_of(channels_, dz);
+  /// The terms of the gradient with respect to the gain: dz n.
+  Matrix<const Real> gain_terms(const Pass<Real>& pass, Matrix<const Real> x,
+                                Matrix<const Real> dz) const {
+    const Matrix<const Real> from = reshape_to_columns(channels_, x);
+    const Matrix<const Real> by_output = reshape_to_columns(channels_, dz);
     const auto memory = pass.scratch.get(Scratch<Real>::columns, x.rows * x.cols);
     const Matrix<Real> terms(memory.data(), from.rows, channels_);
     for (std::size_t i = 0; i < from.rows; ++i) {
@@ -295,6 +283,14 @@ class LayerNormLayer final : public Layer<Real> {
 };
 
 }  // namespace
+
+template <class Real>
+std::unique_ptr<Layer<Real>> make_batch_norm(const BatchNorm& spec, const FeatureShape& input) {
+  return std::make_unique<BatchNormLayer<Real>>(spec, input);
+}
+
+template std::unique_ptr<Layer<float>> make_batch_norm(const BatchNorm&, const FeatureShape&);
+template std::unique_ptr<Layer<double>> make_batch_norm(const BatchNorm&, const FeatureShape&);
 
 template <class Real>
 std::unique_ptr<Layer<Real>> make_layer_norm(const FeatureShape& input) {

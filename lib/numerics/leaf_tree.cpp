@@ -44,7 +44,7 @@ std::vector<TreeSum> sums_of(std::span<const Subtree> parts) {
       open.pop_back();
     }
   }
-  for (; open.size() > 1; open.pop_back()) {  // what would stand between them is missing
+  for (; open.size() > 1; open.pop_back()) {  // the leaves between them are missing
     sums.push_back({open[open.size() - 2].part, open.back().part});
   }
   return sums;

@@ -1,9 +1,9 @@
-// The balanced tree over the leaves of a batch, cut where ranks meet.
+// The balanced binary tree over the leaves of a batch, and its division between ranks.
 //
-// Leaf i stands at position i of a complete binary tree; leaves that a batch lacks are skipped. A
-// rank that holds a run of leaves can sum those parts of the tree that are its own whole, its
-// maximal aligned subtrees; whoever has all ranks' parts sums the rest. Both are the same additions
-// in the same places as if one rank had summed the whole tree.
+// Leaf i is at position i of a complete binary tree; leaves that a batch lacks are skipped. A
+// rank that holds a run of leaves sums the subtrees that lie entirely within it, its maximal
+// aligned subtrees; the sums of all ranks are then added in the tree's order. These are the same
+// additions as when one rank sums the whole tree.
 #pragma once
 
 #include <algorithm>
@@ -44,14 +44,14 @@ std::vector<std::uint8_t> merges_of(std::size_t parts, std::span<const TreeSum> 
 
 /// Values that are left at once in merges_of(), at most: subtrees of falling size, for up to 2^32
 /// leaves.
-inline constexpr std::size_t most_waiting_parts = 33;
+inline constexpr std::size_t max_pending_parts = 33;
 
-/// Sums that sum_tree() keeps waiting at once.
+/// Slots of scratch that sum_tree() needs: pending sums.
 constexpr std::size_t tree_slots(std::uint64_t nodes) noexcept {
   return static_cast<std::size_t>(std::bit_width(nodes));
 }
 
-/// Sets `out` to the sum of `nodes` neighbours in the tree, at least one, of which the first stands
+/// Sets `out` to the sum of `nodes` neighbours in the tree, at least one, of which the first is
 /// at a multiple of bit_ceil(nodes). node(n, into) sets `into`, as long as `out`, to the n-th.
 /// `waiting`: tree_slots(nodes) times as long as `out`.
 template <class Real, class Node>

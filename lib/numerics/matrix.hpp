@@ -9,7 +9,7 @@
 #include "lib/base/range.hpp"
 
 namespace lockstep {
-/// A dense row-major matrix that somebody else owns: rows of `cols` elements, one after the other.
+/// A non-owning view of a dense row-major matrix: rows of `cols` elements, one after the other.
 ///
 /// Cheap to copy; like std::span, const Matrix<float> may still be written through.
 template <class Real>
@@ -22,7 +22,7 @@ struct Matrix {
   Matrix(Real* first, std::size_t row_count, std::size_t col_count) noexcept
       : data(first), rows(row_count), cols(col_count) {}
 
-  /// A matrix that may be written is one that may be read.
+  /// A mutable view converts to a const one.
   operator Matrix<const Real>() const noexcept requires(!std::is_const_v<Real>) {
     return {data, rows, cols};
   }

@@ -1,4 +1,5 @@
-// The strict products: the three matrix products of a dense layer as fixed expressions.
+// The strict products: the three matrix products of a dense layer as fixed expressions, and the
+// layout of weights that they read.
 //
 // B rows of the batch held by this rank, I inputs, O outputs of the layer, L examples in a leaf.
 // Every operation is one of IEEE 754 in float32, rounded to nearest, denormals kept:
@@ -16,56 +17,128 @@
 //   the tree    node(h, q) = node(h-1, 2q) + node(h-1, 2q+1), node(0, q) = leaf q; a node without
 //               leaves does not exist, and the sum of one child is that child (nothing is added).
 //               The result is the root; without any leaf it is 0.
-//   NaN         every NaN written is the positive quiet one, 0x7fc00000: which operand's sign and
-//               payload an instruction hands on is the one thing IEEE 754 leaves open.
+//   NaN         every NaN written is the positive quiet one, 0x7fc00000: IEEE 754 does not
+//               define which operand's sign and payload a result takes.
 //
-// Why ranks, rows, blocking, threads and vectors cannot touch a bit. The right-hand side of an
+// Why ranks, rows, blocking, threads and vectors do not change a bit. The right-hand side of an
 // element names its operands and their order, and nothing else: neither B (in forward and dX), nor
-// other elements, nor who evaluates it. Each operation is correctly rounded, hence a function of
-// its operands. By induction over the expression the value is a function of the operands' bits.
-// An implementation may choose which elements it computes together (vectors, tiles, threads,
-// slices, ranks) and when it pauses a chain (blocks, ranks), as long as each keeps its order; it
-// may evaluate subtrees anywhere, because node(h, q) is itself such an expression: over leaves that
-// begin at a multiple of 2^h the products below yield exactly that node, and adding two such nodes,
-// left to right, yields their parent. Sums of leaves in any other grouping are not promised.
+// other elements, nor the thread or rank that evaluates it. Each operation is correctly rounded,
+// hence a function of its operands. By induction over the expression the value is a function of the
+// operands' bits. An implementation may choose which elements it computes together (vectors, tiles,
+// threads, slices, ranks) and where it splits a chain of additions (blocks, ranks), as long as each
+// keeps its order; it may evaluate subtrees anywhere, because node(h, q) is itself such an
+// expression: over leaves that begin at a multiple of 2^h the products below yield exactly that
+// node, and adding two such nodes, left to right, yields their parent. Sums of leaves in any other
+// grouping are not promised.
 //
 // All functions are local to the rank and may run on many threads at once on separate outputs and
-// separate scratch. They allocate nothing and throw nothing. Shapes are the caller's duty
+// separate scratch. They allocate nothing and throw nothing. Shapes must match
 // (asserted).
 #pragma once
 
+#include <algorithm>
+#include <cassert>
 #include <cstddef>
 #include <span>
 
-#include "lib/numerics/panels.hpp"
+#include "lib/numerics/matrix.hpp"
 #include "lib/numerics/products.hpp"
 
 namespace lockstep {
+// The layout of a dense layer's weights: panels of 64 output columns.
+//
+// The strict products read it directly, so nothing is packed in a step. A panel holds all
+// inputs of 64 outputs, one input after the other, so each of its rows is four cache lines:
+//
+//   element (k, j)  is at  64 * (j / 64) * inputs  +  k * width  +  j % 64
+//
+// where width is 64, but for the last panel the remaining outputs rounded up to 16. Every panel and
+// every row begins at a multiple of 16 floats. Columns beyond `outputs` are padding: zero, and
+// the products keep them so. The logical matrix (row-major, no padding) is what files and hashes
+// see.
+inline constexpr std::size_t panel_columns = 64;
+inline constexpr std::size_t panel_unit =
+    16;  ///< floats in a cache line: what widths are rounded to
+
+constexpr std::size_t round_to_unit(std::size_t count) noexcept {
+  return (count + panel_unit - 1) / panel_unit * panel_unit;
+}
+
+/// Rows [first_row, last_row) of one panel, and of them the columns [column, column + width).
+struct PanelBlock {
+  std::size_t first_row = 0;
+  std::size_t last_row = 0;
+  std::size_t column = 0;  ///< of the matrix
+  std::size_t width = 0;   ///< a multiple of 16, at most 64; may cover padding
+};
+
+/// The positions of the elements of an [inputs, outputs] matrix. Pure arithmetic; no memory.
+struct Panels {
+  std::size_t inputs = 0;   ///< at least 1
+  std::size_t outputs = 0;  ///< at least 1
+
+  /// Floats in all panels, padding included.
+  constexpr std::size_t size() const noexcept { return inputs * round_to_unit(outputs); }
+  constexpr std::size_t panels() const noexcept {
+    return (outputs + panel_columns - 1) / panel_columns;
+  }
+  constexpr std::size_t first_of(std::size_t panel) const noexcept {
+    return panel * panel_columns * inputs;
+  }
+  constexpr std::size_t width(std::size_t panel) const noexcept {
+    return std::min(panel_columns, round_to_unit(outputs) - panel * panel_columns);
+  }
+  constexpr std::size_t index(std::size_t k, std::size_t j) const noexcept {
+    assert(k < inputs && j < outputs);
+    const std::size_t panel = j / panel_columns;
+    return first_of(panel) + k * width(panel) + j % panel_columns;
+  }
+  constexpr Range all() const noexcept { return {0, size()}; }
+
+  /// The block that begins at the flat position `first` (a multiple of 16, below `last`) and
+  /// reaches as far as one rectangle can: a piece of a row up to that row's end, or whole rows.
+  /// Walking block by block covers a slice once and in the flat order, as
+  /// (last_row - first_row) * width floats each.
+  PanelBlock block_at(std::size_t first, std::size_t last) const noexcept;
+};
+
+/// A non-owning view of weights in panels; 64-byte aligned.
+struct PanelWeights {
+  Panels layout;
+  std::span<const float> values;  ///< layout.size() of them
+};
+
+/// Copies a row-major matrix [inputs, outputs] into panels; padding becomes zero.
+void to_panels(Matrix<const float> matrix, const Panels& layout, std::span<float> panels);
+
+/// Copies panels into a row-major matrix [inputs, outputs]; padding is left behind.
+void from_panels(PanelWeights panels, Matrix<float> matrix);
 
 /// One implementation of the products, by one set of instructions.
 struct StrictProducts {
   Simd simd;  ///< never automatic
 
-  /// y = activation(x W + b), or activation(x W + y) where the chain goes on.
+  /// y = activation(x W + b), or activation(x W + y) when accumulating.
   ///
   /// Shapes   x [B, I], w panels of [I, O], bias of round_to_unit(O) with zeros beyond O (not read
-  ///          where the chain goes on), y [B, O]; B may be 0.
+  ///          when accumulating), y [B, O]; B may be 0.
   void (*forward)(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
-                  Activation activation, Matrix<float> y, Chain chain);
+                  Activation activation, Matrix<float> y, Output output);
 
-  /// dx = dz W^T, or dz W^T + dx where the chain goes on; times the derivative of the activation
+  /// dx = dz W^T, or dz W^T + dx when accumulating; times the derivative of the activation
   /// that gave x.
   ///
   /// Shapes   dz [B, O], dx [B, I]; x [B, I] is what the layer below gave, and `below` its
   ///          activation (x is not read for identity). scratch: strict_scratch_size floats.
   void (*backward_input)(Matrix<const float> dz, PanelWeights w, Matrix<const float> x,
-                         Activation below, Matrix<float> dx, Chain chain, std::span<float> scratch);
+                         Activation below, Matrix<float> dx, Output output,
+                         std::span<float> scratch);
 
   /// The slice of dw, in the panel layout of [I, O], summed over the leaves of all rows given.
   ///
   /// Shapes   x [B, I], dz [B, O]; `slice` within [0, Panels{I, O}.size()), dw of slice.size()
   ///          and aligned to 64 bytes. Padding becomes zero, and so does everything for B = 0.
-  ///          scratch: strict_scratch_size floats. Slices glued together are the whole.
+  ///          scratch: strict_scratch_size floats. Concatenated slices equal the whole.
   void (*backward_weights)(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
                            Range slice, std::span<float> dw, std::span<float> scratch);
 
@@ -85,8 +158,8 @@ const StrictProducts& strict_products(Simd simd);
 /// The products in plain loops: strict_products(Simd::scalar).
 const StrictProducts& scalar_products() noexcept;
 
-/// Floats of scratch, aligned to 64 bytes, that every product of up to `rows` rows and `outputs`
-/// outputs makes do with, for any leaf.
+/// Floats of scratch, aligned to 64 bytes, that suffice for every product of up to `rows` rows and
+/// `outputs` outputs, for any leaf.
 std::size_t strict_scratch_size(std::size_t rows, std::size_t outputs) noexcept;
 
 }  // namespace lockstep

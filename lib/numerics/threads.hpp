@@ -1,4 +1,4 @@
-// The threads of a rank: those that the products use, for whoever computes rows beside them.
+// The threads of a rank, which products and layers share.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@ namespace lockstep {
 /// Threads that this rank's products use from now on, at least 1. Local to the calling thread.
 void set_product_threads(int threads);
 
-/// How many they are.
+/// The number of these threads.
 std::size_t product_threads() noexcept;
 
 /// A call of `work` with one part of a range, by the thread of that number.

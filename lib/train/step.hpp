@@ -108,7 +108,7 @@ std::uint64_t rows_needed(Exchange exchange, const data::Plan& plan) noexcept;
 // clang-format off
 ///   forward, dX     one chain of fused multiply-adds an element        lib/numerics/strict.hpp
 ///   exp, log        fixed operations                                   lib/numerics/strict_math.hpp
-///   batch norm      sums over leaves in order, then the balanced tree   lib/nn/batch_sums.hpp
+///   batch norm      sums over leaves in order, then the balanced tree   lib/nn/layer.hpp
 ///   loss, dz        a row's operations in the order of the classes     lib/nn/loss.hpp
 ///   dW, db          a chain over each leaf's examples, then the balanced tree over leaves
 ///   total loss      each leaf's in order, in double, then the same tree; counts are exact

@@ -68,10 +68,10 @@ class ShardedDense final : public nn::Layer<Real> {
       return pass.products.forward(x, weights(pass), activation_, y);
     }
     if (sharding_ == Sharding::gathered_columns) return forward_gathered(pass, x, y);
-    go_on_over_ranks(y, [&](std::size_t begin, std::size_t count, Chain chain) {
+    go_on_over_ranks(y, [&](std::size_t begin, std::size_t count, Output output) {
       pass.products.forward(nn::rows_of(x, begin, count), weights(pass),
                             last() ? activation_ : Activation::identity,
-                            nn::rows_of(y, begin, count), chain);
+                            nn::rows_of(y, begin, count), output);
     });
   }
 
@@ -81,10 +81,10 @@ class ShardedDense final : public nn::Layer<Real> {
       return pass.products.backward_input(dz, weights(pass), x, below, dx);
     }
     const auto mine = own_columns(pass, dz);
-    go_on_over_ranks(dx, [&](std::size_t begin, std::size_t count, Chain chain) {
+    go_on_over_ranks(dx, [&](std::size_t begin, std::size_t count, Output output) {
       pass.products.backward_input(
           nn::rows_of(mine, begin, count), weights(pass), nn::rows_of(x, begin, count),
-          last() ? below : Activation::identity, nn::rows_of(dx, begin, count), chain);
+          last() ? below : Activation::identity, nn::rows_of(dx, begin, count), output);
     });
   }
 
@@ -161,7 +161,7 @@ class ShardedDense final : public nn::Layer<Real> {
       const std::size_t count = busy ? std::min(most, sums.rows - begin) : 0;
       Real* const rows = sums.data + begin * sums.cols;
       if (busy && !first()) std::copy_n(received.data(), count * sums.cols, rows);
-      if (busy) compute(begin, count, first() ? Chain::begins : Chain::goes_on);
+      if (busy) compute(begin, count, first() ? Output::overwrite : Output::accumulate);
       if (round + 2 == groups + ranks) break;  // the last rank's last group
       std::copy_n(rows, count * sums.cols, sent.data());
       model_.shift(std::span<const Real>(sent), received);

@@ -9,7 +9,7 @@
 
 #include "collectives/communicator.hpp"
 #include "lib/distribute/mesh.hpp"
-#include "lib/nn/layers.hpp"
+#include "lib/nn/layer.hpp"
 #include "lib/nn/network.hpp"
 
 namespace lockstep::train {

@@ -5,7 +5,7 @@ include(GNUInstallDirs)
 
 # Headers that only our own sources include. All others of lib/, collectives/ and data/ are public.
 set(LOCKSTEP_PRIVATE_HEADERS
-    lib/numerics/strict_math-inl.hpp lib/optim/adam_kernel.hpp lib/train/json_fields.hpp)
+    lib/numerics/strict_tile-inl.hpp lib/numerics/strict_weights-inl.hpp lib/train/json_fields.hpp)
 
 set(LOCKSTEP_PUBLIC_HEADERS ${PROJECT_BINARY_DIR}/public)  # as they are installed
 configure_file(${CMAKE_CURRENT_LIST_DIR}/PublicHeaders.cmake.in

@@ -2,15 +2,15 @@
 #include <cstddef>
 #include <limits>
 
-#include "lib/nn/cuda/device_loss.hpp"
-#include "lib/numerics/strict_math-inl.hpp"
+#include "lib/nn/cuda/device_network.hpp"
+#include "lib/numerics/strict_math.hpp"
 
 namespace lockstep::cuda {
 namespace {
 
 constexpr unsigned few_classes = 64;
 constexpr unsigned few_threads = 32;
-constexpr unsigned most_threads = 256;
+constexpr unsigned max_threads = 256;
 constexpr unsigned chunk = 1024;  // exponentials that one thread adds up, in order
 
 struct Loss {
@@ -34,8 +34,8 @@ __device__ bool is_better(const Candidate& other, const Candidate& best) {
 }
 
 /// The first greatest logit: of all threads, in candidates[0]. As std::max_element finds no NaN
-/// but one that stands first, and then finds nothing else.
-__device__ void find_greatest(const float* z, unsigned classes, Candidate* candidates) {
+/// unless it comes first, and then finds nothing else.
+__device__ void find_max(const float* z, unsigned classes, Candidate* candidates) {
   Candidate best = {z[0], 0};
   for (unsigned j = threadIdx.x; j < classes; j += blockDim.x) {
     if (best.value < z[j]) best = {z[j], j};
@@ -56,7 +56,7 @@ __device__ float sum_exp(const float* z, unsigned classes, float greatest, float
   for (unsigned first = 0; first < classes; first += chunk) {
     const unsigned count = classes - first < chunk ? classes - first : chunk;
     for (unsigned j = threadIdx.x; j < count; j += blockDim.x) {
-      terms[j] = fixed_exp(z[first + j] - greatest);
+      terms[j] = strict_exp(z[first + j] - greatest);
     }
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -68,18 +68,18 @@ __device__ float sum_exp(const float* z, unsigned classes, float greatest, float
 }
 
 /// A block for each row.
-__global__ void __launch_bounds__(most_threads) cross_entropy(Loss task) {
-  __shared__ Candidate candidates[most_threads];
+__global__ void __launch_bounds__(max_threads) cross_entropy(Loss task) {
+  __shared__ Candidate candidates[max_threads];
   __shared__ float terms[chunk];
   __shared__ float shared_normaliser;
   const std::size_t begin = std::size_t{blockIdx.x} * task.classes;
   const float* z = task.z + begin;
   const auto label = static_cast<unsigned>(task.labels[blockIdx.x]);
-  find_greatest(z, task.classes, candidates);
+  find_max(z, task.classes, candidates);
   const Candidate greatest = candidates[0];
   const float sum = sum_exp(z, task.classes, greatest.value, terms);
   if (threadIdx.x == 0) {
-    shared_normaliser = greatest.value + fixed_log(sum);
+    shared_normaliser = greatest.value + strict_log(sum);
     task.results[blockIdx.x] = {static_cast<double>(shared_normaliser - z[label]),
                                 greatest.index == label ? 1.0 : 0.0};
   }
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(most_threads) cross_entropy(Loss task) {
   __syncthreads();
   const float normaliser = shared_normaliser;
   for (unsigned j = threadIdx.x; j < task.classes; j += blockDim.x) {
-    float p = fixed_exp(z[j] - normaliser);
+    float p = strict_exp(z[j] - normaliser);
     if (j == label) p -= 1;
     task.dz[begin + j] = p != p ? std::numeric_limits<float>::quiet_NaN() : p;
   }
@@ -106,7 +106,7 @@ void softmax_cross_entropy(Matrix<const float> z, std::span<const std::int32_t> 
                      dz.rows > 0 ? dz.data : nullptr,
                      static_cast<unsigned>(z.rows),
                      static_cast<unsigned>(z.cols)};
-  const unsigned threads = z.cols <= few_classes ? few_threads : most_threads;
+  const unsigned threads = z.cols <= few_classes ? few_threads : max_threads;
   launch("softmax cross-entropy", cross_entropy, {dim3(task.rows), dim3(threads)}, stream, task);
 }
 

@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "lib/nn/cuda/device_loss.hpp"
 #include "lib/numerics/cuda/elementwise.hpp"
 
 namespace lockstep::nn {
@@ -11,7 +10,7 @@ namespace {
 [[noreturn]] void refuse_layer(std::size_t number) {
   throw ConfigError("device cuda: layer " + std::to_string(number) +
                         " is not dense, and other layers have no device code yet",
-                    "use --device cpu");
+                    "use `device=cpu`");
 }
 
 }  // namespace
@@ -48,7 +47,7 @@ Range DeviceNetwork::slice(std::size_t i) const noexcept {
   return {tensors[dense_[i].tensor].offset, last.offset + last.stored};
 }
 
-void DeviceNetwork::show(Range slice, const cuda::Stream& stream) {
+void DeviceNetwork::copy_weights_to_host(Range slice, const cuda::Stream& stream) {
   if (slice.size() == 0) return;
   cuda::copy(std::span<const float>(values().subspan(slice.begin, slice.size())),
              host_.parameters().values().subspan(slice.begin, slice.size()), stream);

@@ -6,11 +6,12 @@
 #include <vector>
 
 #include "lib/base/cuda/runtime.hpp"
+#include "lib/nn/loss.hpp"
 #include "lib/nn/network.hpp"
 #include "lib/numerics/cuda/device_products.hpp"
+#include "lib/numerics/matrix.hpp"
 
 namespace lockstep::nn {
-
 /// Weights as a host's network lays them out, and buffers for rows: Network, on a device.
 ///
 /// Everything enqueues, and may be recorded in a graph. Layers are counted from the input; each is
@@ -34,9 +35,9 @@ class DeviceNetwork {
   Range slice(std::size_t i) const noexcept;
 
   /// Copies this slice of the weights to the host's block, and waits.
-  void show(Range slice, const cuda::Stream& stream);
+  void copy_weights_to_host(Range slice, const cuda::Stream& stream);
 
-  /// The hash of this slice of the weights (numerics/cuda/device_hash.hpp); waits.
+  /// The hash of this slice of the weights (hash_values() of numerics/cuda/elementwise.hpp); waits.
   std::uint64_t hash(Range slice, const cuda::Stream& stream) const;
 
   /// [count, features], labels [count], results [count]
@@ -92,3 +93,16 @@ class DeviceNetwork {
 };
 
 }  // namespace lockstep::nn
+
+namespace lockstep::cuda {
+// The loss on a device.
+
+/// nn::softmax_cross_entropy() on device memory: the same bits, whatever is finite. What is not is
+/// the one positive quiet NaN in dz, and some NaN or infinity in the results. Enqueues.
+/// Shapes   z [B, C]; labels [B] in [0, C); results [B]; dz [B, C], or none of it. B may be 0.
+/// Errors   throws DeviceError. Labels are not checked.
+void softmax_cross_entropy(Matrix<const float> z, std::span<const std::int32_t> labels,
+                           std::span<nn::ExampleResult> results, Matrix<float> dz,
+                           const Stream& stream);
+
+}  // namespace lockstep::cuda

@@ -15,10 +15,10 @@ namespace lockstep {
 ///
 /// Spans and matrices lie in the memory of the device that was current when the object was made;
 /// weights are stored there as by the products of the same name on the processor, so that a block
-/// is copied as it stands. Shapes as in Products; B may be 0. Every call only enqueues: results are
-/// there when the stream gets there. Calls may be recorded in a graph. One thread calls, and the
-/// work of one call ends before that of the next begins: they may share scratch memory.
-/// Errors   throws cuda::DeviceError.
+/// is copied unchanged. Shapes as in Products; B may be 0. Every call only enqueues: results are
+/// complete when the stream reaches them. Calls may be recorded in a graph. One thread calls, and
+/// the work of one call ends before that of the next begins: they may share scratch memory. Errors
+/// throws cuda::DeviceError.
 class DeviceProducts {
  public:
   DeviceProducts() = default;
@@ -29,8 +29,8 @@ class DeviceProducts {
   /// "library" or "strict".
   virtual const char* name() const noexcept = 0;
 
-  /// Called once for each layer's sizes before the first product is recorded: takes what memory
-  /// they are faster with. Changes no bit.
+  /// Called once for each layer's sizes before the first product is recorded: allocates memory
+  /// that makes them faster. Results do not depend on it.
   virtual void reserve(std::size_t /*inputs*/, std::size_t /*outputs*/) {}
 
   /// y = activation(x W + b).

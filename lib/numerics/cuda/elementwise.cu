@@ -46,9 +46,6 @@ void divide_bytes(std::span<const std::uint8_t> bytes, float divisor, std::span<
          divisor, values.data() + 4 * fours, rest);
 }
 
-}  // namespace lockstep::cuda
-
-namespace lockstep {
 namespace {
 
 __global__ void relu_mask(const float* x, float* dx, std::size_t count) {
@@ -76,24 +73,19 @@ __global__ void column_sums(const float* dz, std::size_t rows, std::size_t cols,
 
 }  // namespace
 
-void enqueue_relu_mask(std::span<const float> x, std::span<float> dx, const cuda::Stream& stream) {
-  cuda::launch("relu_mask", relu_mask, cuda::grid_of(dx.size()), stream, x.data(), dx.data(),
-               dx.size());
+void apply_relu_gradient(std::span<const float> x, std::span<float> dx, const Stream& stream) {
+  launch("relu_mask", relu_mask, grid_of(dx.size()), stream, x.data(), dx.data(), dx.size());
 }
 
-void enqueue_column_sums(Matrix<const float> dz, std::span<float> sums,
-                         const cuda::Stream& stream) {
-  const cuda::Grid grid = {cuda::grid_of(dz.cols, columns).blocks, dim3(columns, strands)};
-  cuda::launch("column_sums", column_sums, grid, stream, dz.data, dz.rows, dz.cols, sums.data());
+void sum_columns(Matrix<const float> dz, std::span<float> sums, const Stream& stream) {
+  const Grid grid = {grid_of(dz.cols, columns).blocks, dim3(columns, strands)};
+  launch("column_sums", column_sums, grid, stream, dz.data, dz.rows, dz.cols, sums.data());
 }
 
-}  // namespace lockstep
-
-namespace lockstep::cuda {
 namespace {
 
 constexpr unsigned block_threads = 256;
-constexpr unsigned most_blocks = 1024;
+constexpr unsigned max_blocks = 1024;
 
 __device__ unsigned long long mixed(std::size_t place, float value) {
   unsigned long long z =
@@ -125,7 +117,7 @@ __global__ void sum_mixes(const float* values, std::size_t count, unsigned long 
 void hash_values(std::span<const float> values, unsigned long long* hash, const Stream& stream) {
   clear_bytes(hash, sizeof *hash, stream);
   Grid grid = grid_of(values.size(), block_threads);
-  grid.blocks.x = std::min(grid.blocks.x, most_blocks);
+  grid.blocks.x = std::min(grid.blocks.x, max_blocks);
   launch("hash of weights", sum_mixes, grid, stream, values.data(), values.size(), hash);
 }
 

@@ -1,4 +1,4 @@
-// What happens to single elements on a device.
+// Kernels on single elements and columns in device memory. All of them enqueue.
 #pragma once
 
 #include <cstdint>
@@ -8,32 +8,22 @@
 #include "lib/numerics/matrix.hpp"
 
 namespace lockstep::cuda {
-/// values[i] = float(bytes[i]) / divisor, rounded to nearest: what sources do on the processor.
-/// Enqueues. `values` is as long as `bytes`.
+/// values[i] = float(bytes[i]) / divisor, rounded to nearest: the same as data sources
+/// compute on the processor. `values` is as long as `bytes`.
 /// Errors   throws DeviceError.
 void divide_bytes(std::span<const std::uint8_t> bytes, float divisor, std::span<float> values,
                   const Stream& stream);
 
-}  // namespace lockstep::cuda
+/// Sets dx to zero where x is not positive: the gradient of ReLU. Equal sizes.
+void apply_relu_gradient(std::span<const float> x, std::span<float> dx, const Stream& stream);
 
-namespace lockstep {
-// What the library products compute beside the library.
-
-/// Enqueues: dx is zero from now on where x is not positive. Equal sizes.
-void enqueue_relu_mask(std::span<const float> x, std::span<float> dx, const cuda::Stream& stream);
-
-/// Enqueues the sums of dz's columns into the first dz.cols elements of `sums`, each in one order.
-void enqueue_column_sums(Matrix<const float> dz, std::span<float> sums, const cuda::Stream& stream);
-
-}  // namespace lockstep
-
-namespace lockstep::cuda {
-// A hash of device memory that blocks of threads may take in any order.
+/// Writes the sums of dz's columns to the first dz.cols elements of `sums`, each in a fixed order.
+void sum_columns(Matrix<const float> dz, std::span<float> sums, const Stream& stream);
 
 /// Sets *hash, on the device, to the sum modulo 2^64 of a mix of every value's bits and its place.
 ///
-/// One value that differs always gives another hash. It is no other hash of this project: compare
-/// it with its like alone. Enqueues.
+/// Changing one value always changes the hash. Blocks of threads may add in any order. Compare it
+/// only with results of this function: the project's other hashes differ.
 /// Source   the mix is that of splitmix64 (Steele, Lea & Flood 2014), a permutation of 64 bits.
 /// Errors   throws DeviceError.
 void hash_values(std::span<const float> values, unsigned long long* hash, const Stream& stream);

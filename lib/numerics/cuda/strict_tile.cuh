@@ -1,9 +1,9 @@
-// What the strict products' kernels share: operands staged in shared memory, tiles in registers.
+// The tiles of the strict products' kernels: operands staged in shared memory, sums in registers.
 //
 // A block computes a tile of D[m][n] = a chain over terms t, in order, of fma(A[m][t], B[t][n], .),
 // and each of its threads a smaller tile within. Terms come in stages; while a stage is multiplied
-// the next one is on its way from device memory to registers. Tiles differ in who computes an
-// element, never in its expression.
+// the next one is loaded from device memory to registers. Tiles differ in which thread computes
+// an element, never in its expression.
 //
 // A stage reaches beyond the last term. There A is -0 and B is +0: fma(-0, +0, a) is a for every a,
 // -0 and NaN included, so no chain has more terms than it should.
@@ -16,7 +16,7 @@
 #include <limits>
 
 #include "lib/numerics/matrix.hpp"
-#include "lib/numerics/panels.hpp"
+#include "lib/numerics/strict.hpp"
 
 namespace lockstep::cuda {
 
@@ -69,7 +69,7 @@ inline Lines lines_of(const Matrix<const float>& matrix) {
           static_cast<unsigned>(matrix.cols), aligned_rows(matrix.data, matrix.cols)};
 }
 
-/// Where element (k, j) of panels stands (panels.hpp), for `outputs` rounded to 16.
+/// The index of element (k, j) in panels (strict.hpp), for `outputs` rounded up to 16.
 __device__ inline std::size_t panel_at(unsigned k, unsigned j, unsigned inputs, unsigned outputs) {
   constexpr auto panel = static_cast<unsigned>(panel_columns);
   const unsigned first = j / panel * panel;
@@ -222,7 +222,7 @@ __device__ __forceinline__ void for_each_stage(Shared<T>& shared, const A& a, co
     }
     use(shared.a[now], shared.b[now], term);
     if (!more) break;
-    now = 1 - now;  // nobody reads it any more: all passed the barrier after reading
+    now = 1 - now;  // free: all threads passed the barrier after reading it
     next_a.store(shared.a[now]);
     next_b.store(shared.b[now]);
     __syncthreads();
@@ -230,7 +230,7 @@ __device__ __forceinline__ void for_each_stage(Shared<T>& shared, const A& a, co
 }
 
 /// The one NaN that products write.
-__device__ inline float one_nan(float a) {
+__device__ inline float canonical_nan(float a) {
   return a != a ? std::numeric_limits<float>::quiet_NaN() : a;
 }
 

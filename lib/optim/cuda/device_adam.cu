@@ -14,7 +14,7 @@ __device__ float4 sum_of(const float4& left, const float4& right) {
 /// Four elements of the tree over the parts. The newest value stays in registers, so that one part,
 /// or two, need no local memory.
 __device__ float4 sum_parts(const DeviceAdamSlice& s, std::size_t at) {
-  float4 waiting[most_waiting_parts];
+  float4 waiting[max_pending_parts];
   unsigned top = 0;
   float4 newest = *reinterpret_cast<const float4*>(s.parts + s.offsets[0] + at);
   for (std::size_t p = 1; p < s.part_count; ++p) {
@@ -31,16 +31,18 @@ __device__ float4 sum_parts(const DeviceAdamSlice& s, std::size_t at) {
   return newest;
 }
 
-/// Zero instead of what is nearer to zero than `least`.
-__device__ float without_dust(float value, float least) { return fabsf(value) < least ? 0 : value; }
+/// Zero where |value| < limit.
+__device__ float flush_small_to_zero(float value, float limit) {
+  return fabsf(value) < limit ? 0 : value;
+}
 
-/// adam_kernel.cpp's update of one weight. Returns whether its second moment is finite.
+/// adam.cpp's update of one weight. Returns whether its second moment is finite.
 __device__ bool update(const optim::AdamFactors& f, float sum, float& value, float& first,
                        float& second) {
   const float mean = sum * f.inverse_examples;
-  const float g = without_dust(mean, optim::least_gradient);
-  first = without_dust(f.beta1 * first + f.rest1 * g, optim::least_first_moment);
-  second = without_dust(f.beta2 * second + f.rest2 * (g * g), optim::least_second_moment);
+  const float g = flush_small_to_zero(mean, optim::min_gradient);
+  first = flush_small_to_zero(f.beta1 * first + f.rest1 * g, optim::min_first_moment);
+  second = flush_small_to_zero(f.beta2 * second + f.rest2 * (g * g), optim::min_second_moment);
   const float corrected_second = second * f.inverse_correction2;
   const float root = sqrtf(corrected_second);
   value = value - first * f.corrected_rate / (root + f.epsilon);

@@ -1,15 +1,16 @@
-// A rank's slice on a device: its peers' sums added up, and Adam, in one pass.
+// Adam on a device: the sum of all ranks' partial gradients of a slice and its update, in one
+// kernel.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "lib/base/cuda/runtime.hpp"
-#include "lib/optim/adam_kernel.hpp"
+#include "lib/optim/adam.hpp"
 
 namespace lockstep::cuda {
 
-/// What a step reads and writes. All of it is device memory that somebody else owns, floats at
+/// What a step reads and writes. All of it is non-owned device memory, floats at
 /// addresses and counts that are multiples of 16 bytes and of 4 floats.
 struct DeviceAdamSlice {
   float* values = nullptr;
@@ -18,7 +19,7 @@ struct DeviceAdamSlice {
   std::size_t count = 0;
 
   /// The sums of gradients, in the order of the tree: part p is the `count` floats from
-  /// parts[offsets[p]] on, and after it come merges[p] sums, as merges_of() (leaf_tree.hpp) says.
+  /// parts[offsets[p]] on, and after it come merges[p] sums, see merges_of() (leaf_tree.hpp).
   const float* parts = nullptr;
   const std::size_t* offsets = nullptr;
   const std::uint8_t* merges = nullptr;

@@ -37,7 +37,7 @@ std::optional<std::uint64_t> DeviceStep::hash_of_weights(Range slice) {
   return network_.hash(slice, stream_);
 }
 
-void DeviceStep::show_weights(Range slice) { network_.show(slice, stream_); }
+void DeviceStep::show_weights(Range slice) { network_.copy_weights_to_host(slice, stream_); }
 
 namespace {
 

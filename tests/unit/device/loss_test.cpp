@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "data/source.hpp"
-#include "lib/nn/cuda/device_loss.hpp"
+#include "lib/nn/cuda/device_network.hpp"
 #include "lib/numerics/cuda/elementwise.hpp"
 #include "tests/support/device.hpp"
 #include "tests/unit/device/device_memory.hpp"

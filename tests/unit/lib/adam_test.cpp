@@ -6,8 +6,6 @@
 #include <random>
 #include <vector>
 
-#include "lib/optim/adam_kernel.hpp"
-
 using namespace lockstep::optim;
 
 namespace {

@@ -37,7 +37,7 @@ class Scale final : public Layer<Real> {
                       Activation below, Matrix<Real> dx) override {
     const Real scale = factor_ * pass.block.value(pass.tensor)[0];
     for (std::size_t i = 0; i < dz.flat().size(); ++i) dx.flat()[i] = scale * dz.flat()[i];
-    through(below, x, dx);
+    apply_relu_gradient(below, x, dx);
   }
   void weight_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
                         std::size_t leaf, const GradientSlice<Real>& out) override {

@@ -28,7 +28,7 @@ std::string one_by_one(const std::vector<std::string>& parts,
       waiting.pop_back();
     }
     waiting.push_back(value);
-    REQUIRE(waiting.size() <= most_waiting_parts);
+    REQUIRE(waiting.size() <= max_pending_parts);
   }
   REQUIRE(waiting.size() == 1);
   return waiting.front();

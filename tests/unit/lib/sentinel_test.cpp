@@ -59,13 +59,13 @@ class FaultyProducts final : public Products<float> {
     inner_->load(stored, logical);
   }
   void forward(Matrix<const float> x, const LayerWeights<float>& w, Activation activation,
-               Matrix<float> y, Chain chain) override {
-    inner_->forward(x, w, activation, y, chain);
+               Matrix<float> y, Output output) override {
+    inner_->forward(x, w, activation, y, output);
     spoil(Fault::forward, y.flat());
   }
   void backward_input(Matrix<const float> dz, const LayerWeights<float>& w, Matrix<const float> x,
-                      Activation below, Matrix<float> dx, Chain chain) override {
-    inner_->backward_input(dz, w, x, below, dx, chain);
+                      Activation below, Matrix<float> dx, Output output) override {
+    inner_->backward_input(dz, w, x, below, dx, output);
     spoil(Fault::input, dx.flat());
   }
   void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,

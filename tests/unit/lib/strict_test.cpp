@@ -40,12 +40,13 @@ struct Case {
 
   std::vector<float> forward(const StrictProducts& p, Activation activation) const {
     std::vector<float> y(rows * outputs, 7.0F);
-    p.forward(xs(), weights(), bias.span(), activation, {y.data(), rows, outputs}, Chain::begins);
+    p.forward(xs(), weights(), bias.span(), activation, {y.data(), rows, outputs},
+              Output::overwrite);
     return y;
   }
   std::vector<float> input(const StrictProducts& p, Activation below) {
     std::vector<float> dx(rows * inputs, 7.0F);
-    p.backward_input(dzs(), weights(), xs(), below, {dx.data(), rows, inputs}, Chain::begins,
+    p.backward_input(dzs(), weights(), xs(), below, {dx.data(), rows, inputs}, Output::overwrite,
                      scratch.span());
     return dx;
   }
@@ -296,12 +297,12 @@ TEST_CASE("a row alone has the bits that it has in a batch", "[strict]") {
     for (std::size_t i = 0; i < c.rows; ++i) {
       std::vector<float> one(c.outputs);
       p->forward({c.x.data() + i * c.inputs, 1, c.inputs}, c.weights(), c.bias.span(),
-                 Activation::relu, {one.data(), 1, c.outputs}, Chain::begins);
+                 Activation::relu, {one.data(), 1, c.outputs}, Output::overwrite);
       REQUIRE((bits(one) == bits(std::span(y).subspan(i * c.outputs, c.outputs))));
       std::vector<float> back(c.inputs);
       p->backward_input({c.dz.data() + i * c.outputs, 1, c.outputs}, c.weights(),
                         {c.x.data() + i * c.inputs, 1, c.inputs}, Activation::relu,
-                        {back.data(), 1, c.inputs}, Chain::begins, c.scratch.span());
+                        {back.data(), 1, c.inputs}, Output::overwrite, c.scratch.span());
       REQUIRE((bits(back) == bits(std::span(dx).subspan(i * c.inputs, c.inputs))));
     }
   }
@@ -324,11 +325,12 @@ TEST_CASE("a chain that pauses anywhere is the chain that never stopped", "[stri
     for (const StrictProducts* p : all_products()) {
       for (const Activation a : {Activation::identity, Activation::relu}) {
         auto y = low_k.forward(*p, Activation::identity);
-        p->forward(high_k.xs(), high_k.weights(), {}, a, {y.data(), rows, outputs}, Chain::goes_on);
+        p->forward(high_k.xs(), high_k.weights(), {}, a, {y.data(), rows, outputs},
+                   Output::accumulate);
         REQUIRE((bits(y) == bits(c.forward(*p, a))));
         auto dx = low_j.input(*p, Activation::identity);
         p->backward_input(high_j.dzs(), high_j.weights(), high_j.xs(), a, {dx.data(), rows, inputs},
-                          Chain::goes_on, high_j.scratch.span());
+                          Output::accumulate, high_j.scratch.span());
         REQUIRE((bits(dx) == bits(c.input(*p, a))));
       }
     }

@@ -8,7 +8,7 @@
 #define LOCKSTEP_STRICT_WEIGHTS
 #endif
 
-#include "lib/numerics/cpu/strict_tile-inl.hpp"
+#include "lib/numerics/strict_tile-inl.hpp"
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 
@@ -31,12 +31,13 @@ struct WeightsTask {
   float* blocks;      ///< such nodes of whole blocks
 };
 
-/// Takes node `index` of one level of the tree; `waiting` holds the nodes without a right sibling,
-/// oldest first. The tree is a binary counter: a node completes as many of them as its index has
-/// trailing ones, newest first, older + newer. The last node completes whatever waits, and stays
-/// in `sums`; the others go to wait.
+/// Adds node `index` of one level of the tree, given in `sums`; `waiting` holds the pending nodes,
+/// those without their right sibling yet, oldest first. The tree is a binary counter: as many
+/// pending nodes are merged as the index has trailing ones, newest first, older + newer. The last
+/// node is merged with all pending ones and stays in `sums`; another one becomes pending.
 template <std::size_t R, std::size_t V>
-HWY_INLINE void climb(Sums<R, V>& sums, float* waiting, std::size_t index, bool last) {
+HWY_INLINE void merge_pending_nodes(Sums<R, V>& sums, float* waiting, std::size_t index,
+                                    bool last) {
   const int count = std::popcount(index);
   float* top = waiting + static_cast<std::size_t>(count) * (R * V * lanes);
   for (int merges = last ? count : std::countr_one(index); merges > 0; --merges) {
@@ -63,28 +64,28 @@ struct WeightsTile {
     Sums<R, V> sums;
     float* fours = t.leaves + 2 * R * V * lanes;
     for (std::size_t q = 0, i = 0; i < t.rows; ++q) {
-      if (t.rows - i >= 4 * t.leaf) {  // the same in straight lines, whose branches are foreseen
+      if (t.rows - i >= 4 * t.leaf) {  // the same unrolled, for better branch prediction
         LOCKSTEP_UNROLL for (std::size_t n = 0; n < 4; ++n, i += t.leaf) {
           sum_leaf(sums, t, i, t.leaf);
-          climb(sums, t.leaves, n, n == 3);
+          merge_pending_nodes(sums, t.leaves, n, n == 3);
         }
       } else {
         for (std::size_t n = 0; i < t.rows; ++n) {
           const std::size_t count = std::min(t.leaf, t.rows - i);
           sum_leaf(sums, t, i, count);
           i += count;
-          climb(sums, t.leaves, n, i == t.rows);
+          merge_pending_nodes(sums, t.leaves, n, i == t.rows);
         }
       }
-      climb(sums, fours, q, i == t.rows);
+      merge_pending_nodes(sums, fours, q, i == t.rows);
     }
-    climb(sums, t.blocks, t.block, t.last);
+    merge_pending_nodes(sums, t.blocks, t.block, t.last);
     if (!t.last) return;
     LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
       // Padding is zero, though infinity times its zeros is not.
       const auto exist = first_lanes(t.columns - std::min(t.columns, v * lanes));
       LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
-        sums.at[r][v] = hn::IfThenElseZero(exist, one_nan(sums.at[r][v]));
+        sums.at[r][v] = hn::IfThenElseZero(exist, canonical_nan(sums.at[r][v]));
       }
     }
     store(sums, t.dw, t.width);
@@ -116,7 +117,7 @@ struct WeightsCall {
 /// Rows [first, last) of the strip that c.factors holds, times dz of columns that make one tile.
 void weights_tiles(const WeightsCall& c, std::size_t first, std::size_t last, std::size_t columns,
                    WeightsTask task) {
-  alignas(64) std::array<float, most_waiting * tile_floats> leaves;
+  alignas(64) std::array<float, max_waiting * tile_floats> leaves;
   // A block is a power of two of leaves: a node of the tree.
   const std::size_t rows = std::bit_floor(std::max(block_rows / c.leaf, std::size_t{1})) * c.leaf;
   const std::size_t node_floats = block_levels(c.rows) * tile_floats;
@@ -152,14 +153,14 @@ void weights_strip(const WeightsCall& c, Range slice, std::size_t first, std::si
     const std::size_t k = std::max(first, block.first_row);
     const std::size_t end = std::min(last, block.last_row);
     const std::size_t panel = block.column / panel_columns;
-    for (std::size_t column = 0; k < end && column < block.width; column += most_columns) {
+    for (std::size_t column = 0; k < end && column < block.width; column += max_columns) {
       WeightsTask task{};
       task.dz = c.columns + panel * panel_columns * c.rows + block.column % panel_columns + column;
       task.dz_step = c.layout.width(panel);
       task.dw = dw + (at - slice.begin) + (k - block.first_row) * block.width + column;
       task.width = block.width;
       task.columns = c.layout.outputs - std::min(c.layout.outputs, block.column + column);
-      weights_tiles(c, k - first, end - first, std::min(most_columns, block.width - column), task);
+      weights_tiles(c, k - first, end - first, std::min(max_columns, block.width - column), task);
     }
     at += (block.last_row - block.first_row) * block.width;
   }
@@ -195,8 +196,8 @@ void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t
 
 /// The sums of all rows' columns that begin at `dz`, of which `exist` do.
 void bias_columns(const float* dz, Matrix<const float> all, std::size_t leaf, std::size_t exist,
-                  float* waiting, std::array<float, most_columns>& out) {
-  constexpr std::size_t V = most_vectors;
+                  float* waiting, std::array<float, max_columns>& out) {
+  constexpr std::size_t V = max_vectors;
   hn::Mask<decltype(tag)> masks[V];
   for (std::size_t v = 0; v < V; ++v) masks[v] = first_lanes(exist - std::min(exist, v * lanes));
   Sums<1, V> sums;
@@ -208,24 +209,24 @@ void bias_columns(const float* dz, Matrix<const float> all, std::size_t leaf, st
         sums.at[0][v] = hn::Add(row, sums.at[0][v]);
       }
     }
-    climb(sums, waiting, q, i == all.rows);
+    merge_pending_nodes(sums, waiting, q, i == all.rows);
   }
   LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
-    hn::StoreU(one_nan(sums.at[0][v]), tag, out.data() + v * lanes);
+    hn::StoreU(canonical_nan(sums.at[0][v]), tag, out.data() + v * lanes);
   }
 }
 
-/// Leaf by leaf from dz as it stands: nothing is packed.
+/// Leaf by leaf, directly from dz: nothing is packed.
 void backward_bias(Matrix<const float> dz, std::size_t leaf, Range slice, std::span<float> db,
                    std::span<float> scratch) {
   assert(db.size() == slice.size() && slice.end <= round_to_unit(dz.cols) && leaf > 0);
   assert(scratch.size() >= strict_scratch_size(dz.rows, dz.cols));
   if (dz.rows == 0) return std::fill(db.begin(), db.end(), 0.0F);
-  alignas(64) std::array<float, most_columns> sums;
-  for (std::size_t j = slice.begin; j < slice.end; j += most_columns) {
-    const std::size_t exist = std::min(most_columns, dz.cols - std::min(dz.cols, j));
+  alignas(64) std::array<float, max_columns> sums;
+  for (std::size_t j = slice.begin; j < slice.end; j += max_columns) {
+    const std::size_t exist = std::min(max_columns, dz.cols - std::min(dz.cols, j));
     bias_columns(dz.data + j, dz, leaf, exist, scratch.data(), sums);
-    const std::size_t count = std::min(most_columns, slice.end - j);
+    const std::size_t count = std::min(max_columns, slice.end - j);
     std::copy_n(sums.begin(), count, db.begin() + static_cast<std::ptrdiff_t>(j - slice.begin));
   }
 }

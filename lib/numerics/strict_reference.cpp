@@ -2,6 +2,7 @@
 //
 // The loops are compiled twice, since std::fma without the instruction is a hundred times slower
 // (the C library then computes the same bits in software).
+
 #include <array>
 #include <bit>
 #include <cmath>
@@ -23,19 +24,19 @@ namespace {
 /// Neighbouring columns: they share the loops, and nothing else.
 using Unit = std::array<float, panel_unit>;
 
-LOCKSTEP_LOOPS float one_nan(float a) {
+LOCKSTEP_LOOPS float canonical_nan(float a) {
   return a != a ? std::numeric_limits<float>::quiet_NaN() : a;
 }
 
 LOCKSTEP_LOOPS void forward_loops(const Matrix<const float>& x, const PanelWeights& w,
                                   std::span<const float> bias, Activation activation,
-                                  const Matrix<float>& y, Chain chain) {
+                                  const Matrix<float>& y, Output output) {
   for (std::size_t i = 0; i < y.rows; ++i) {
     for (std::size_t j = 0; j < y.cols; j += panel_unit) {
       const std::size_t columns = std::min(panel_unit, y.cols - j);
       const float* weights = w.values.data() + w.layout.index(0, j);
       Unit sums{};
-      const float* start = chain == Chain::begins ? bias.data() : y.data + i * y.cols;
+      const float* start = output == Output::overwrite ? bias.data() : y.data + i * y.cols;
       for (std::size_t c = 0; c < columns; ++c) sums[c] = start[j + c];
       for (std::size_t k = 0; k < x.cols; ++k, weights += w.layout.width(j / panel_columns)) {
         const float factor = x.data[i * x.cols + k];
@@ -44,7 +45,7 @@ LOCKSTEP_LOOPS void forward_loops(const Matrix<const float>& x, const PanelWeigh
         }
       }
       for (std::size_t c = 0; c < columns; ++c) {
-        const float a = one_nan(sums[c]);
+        const float a = canonical_nan(sums[c]);
         y.data[i * y.cols + j + c] = activation == Activation::relu && a < 0 ? 0.0F : a;
       }
     }
@@ -53,15 +54,15 @@ LOCKSTEP_LOOPS void forward_loops(const Matrix<const float>& x, const PanelWeigh
 
 LOCKSTEP_LOOPS void input_loops(const Matrix<const float>& dz, const PanelWeights& w,
                                 const Matrix<const float>& x, Activation below,
-                                const Matrix<float>& dx, Chain chain) {
+                                const Matrix<float>& dx, Output output) {
   for (std::size_t i = 0; i < dx.rows; ++i) {
     for (std::size_t k = 0; k < dx.cols; ++k) {
-      float a = chain == Chain::begins ? 0 : dx.data[i * dx.cols + k];
+      float a = output == Output::overwrite ? 0 : dx.data[i * dx.cols + k];
       for (std::size_t j = 0; j < dz.cols; ++j) {
         a = __builtin_fmaf(dz.data[i * dz.cols + j], w.values[w.layout.index(k, j)], a);
       }
-      const bool open = below != Activation::relu || x.data[i * x.cols + k] > 0;
-      dx.data[i * dx.cols + k] = open ? one_nan(a) : 0.0F;
+      const bool active = below != Activation::relu || x.data[i * x.cols + k] > 0;
+      dx.data[i * dx.cols + k] = active ? canonical_nan(a) : 0.0F;
     }
   }
 }
@@ -102,7 +103,7 @@ LOCKSTEP_LOOPS Unit tree_sums(const Matrix<const float>& x, const Matrix<const f
     waiting[count++] = node;
   }
   Unit root = count == 0 ? Unit{} : waiting[0];
-  for (float& a : root) a = one_nan(a);
+  for (float& a : root) a = canonical_nan(a);
   return root;
 }
 
@@ -127,12 +128,12 @@ LOCKSTEP_LOOPS void bias_loops(const Matrix<const float>& dz, std::size_t leaf, 
 /// The loops as functions of their own, in the signatures of StrictProducts.
 struct Plain {
   static void forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
-                      Activation activation, Matrix<float> y, Chain chain) {
-    forward_loops(x, w, bias, activation, y, chain);
+                      Activation activation, Matrix<float> y, Output output) {
+    forward_loops(x, w, bias, activation, y, output);
   }
   static void input(Matrix<const float> dz, PanelWeights w, Matrix<const float> x, Activation below,
-                    Matrix<float> dx, Chain chain, std::span<float>) {
-    input_loops(dz, w, x, below, dx, chain);
+                    Matrix<float> dx, Output output, std::span<float>) {
+    input_loops(dz, w, x, below, dx, output);
   }
   static void weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf, Range slice,
                       std::span<float> dw, std::span<float>) {
@@ -149,13 +150,13 @@ struct Plain {
 struct Fused {
   LOCKSTEP_FMA static void forward(Matrix<const float> x, PanelWeights w,
                                    std::span<const float> bias, Activation activation,
-                                   Matrix<float> y, Chain chain) {
-    forward_loops(x, w, bias, activation, y, chain);
+                                   Matrix<float> y, Output output) {
+    forward_loops(x, w, bias, activation, y, output);
   }
   LOCKSTEP_FMA static void input(Matrix<const float> dz, PanelWeights w, Matrix<const float> x,
-                                 Activation below, Matrix<float> dx, Chain chain,
+                                 Activation below, Matrix<float> dx, Output output,
                                  std::span<float>) {
-    input_loops(dz, w, x, below, dx, chain);
+    input_loops(dz, w, x, below, dx, output);
   }
   LOCKSTEP_FMA static void weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
                                    Range slice, std::span<float> dw, std::span<float>) {

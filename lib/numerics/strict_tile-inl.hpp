@@ -29,7 +29,7 @@ constexpr std::size_t group_inputs = 24;   // inputs of x that are packed togeth
 constexpr std::size_t strip_inputs = 192;  // inputs of x that stay in L2
 constexpr std::size_t tile_floats = 24 * 16;
 constexpr std::size_t strip_tiles = strip_inputs / group_inputs * 4;
-constexpr std::size_t most_waiting = 7;  // nodes, within block_rows leaves of one example
+constexpr std::size_t max_waiting = 7;  // nodes, within block_rows leaves of one example
 
 /// Levels of the tree over blocks, which have more than block_rows / 2 rows each.
 constexpr std::size_t block_levels(std::size_t rows) {
@@ -55,11 +55,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 constexpr hn::ScalableTag<float> tag;
 using Vector = hn::Vec<decltype(tag)>;
 constexpr std::size_t lanes = hn::MaxLanes(tag);
-constexpr std::size_t most_vectors = lanes == 16 ? 4 : 2;
-constexpr std::size_t most_columns = most_vectors * lanes;
+constexpr std::size_t max_vectors = lanes == 16 ? 4 : 2;
+constexpr std::size_t max_columns = max_vectors * lanes;
 
 /// Rows of a tile of V vectors: what the registers hold (32 or 16).
-constexpr std::size_t most_rows(std::size_t vectors) { return lanes == 16 && vectors < 4 ? 8 : 6; }
+constexpr std::size_t max_rows(std::size_t vectors) { return lanes == 16 && vectors < 4 ? 8 : 6; }
 
 template <std::size_t R, std::size_t V>
 struct Sums {
@@ -116,7 +116,7 @@ HWY_INLINE hn::Mask<decltype(tag)> first_lanes(std::size_t count) {
   return hn::FirstN(tag, std::min(count, lanes));
 }
 
-HWY_INLINE Vector one_nan(Vector a) {
+HWY_INLINE Vector canonical_nan(Vector a) {
   return hn::IfThenElse(hn::IsNaN(a), hn::Set(tag, std::numeric_limits<float>::quiet_NaN()), a);
 }
 
@@ -130,7 +130,7 @@ struct Dispatch {
     return {Kernel<R + 1, V>::run...};
   }
   template <std::size_t V>
-  static constexpr auto functions = heights<V>(std::make_index_sequence<most_rows(V)>{});
+  static constexpr auto functions = heights<V>(std::make_index_sequence<max_rows(V)>{});
 
   static void call(std::size_t rows, std::size_t columns, const Task& task) {
     if constexpr (lanes == 16) {
@@ -138,14 +138,14 @@ struct Dispatch {
       if (columns == 32) return functions<2>[rows - 1](task);
       if (columns == 48) return functions<3>[rows - 1](task);
     }
-    functions<most_vectors>[rows - 1](task);
+    functions<max_vectors>[rows - 1](task);
   }
 };
 
 /// Cuts `rows` into as few near-equal parts as tiles of `columns` allow: work(first, count).
 template <class Work>
 HWY_INLINE void for_tiles(std::size_t rows, std::size_t columns, Work work) {
-  const std::size_t most = most_rows(columns / lanes);
+  const std::size_t most = max_rows(columns / lanes);
   const std::size_t parts = (rows + most - 1) / most;
   for (std::size_t part = 0, first = 0; part < parts; ++part) {
     const std::size_t count = rows / parts + (part < rows % parts ? 1 : 0);

@@ -1,4 +1,4 @@
-// cuBLASLt with owners and exceptions: one product in float at a time, its algorithm chosen once.
+// RAII and exceptions for cuBLASLt: one product in float at a time, its algorithm chosen once.
 #pragma once
 
 #include <cublasLt.h>
@@ -13,7 +13,6 @@
 #include "lib/numerics/cuda/device_products.hpp"
 
 namespace lockstep::cuda {
-
 /// Throws DeviceError that names `call`, the device and the status; ConfigError (2) where memory is
 /// used up.
 void check(cublasStatus_t status, const char* call);
@@ -57,7 +56,7 @@ class Blas {
   /// For the calling thread's device.
   explicit Blas(Precision precision);
 
-  /// Chooses the algorithm for aligned operands, and says whether there is one.
+  /// Chooses the algorithm for aligned operands; false if there is none.
   bool supports(const Gemm& gemm) { return plan(gemm, alignment).found; }
 
   /// Errors   throws ConfigError (2) where cuBLASLt has no algorithm.

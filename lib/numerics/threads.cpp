@@ -5,7 +5,6 @@
 #include <algorithm>
 
 namespace lockstep {
-
 void set_product_threads(int threads) { omp_set_num_threads(std::max(1, threads)); }
 
 std::size_t product_threads() noexcept { return static_cast<std::size_t>(omp_get_max_threads()); }

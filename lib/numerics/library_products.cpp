@@ -61,9 +61,9 @@ class LibraryProducts final : public Products<Real> {
   }
 
   void forward(Matrix<const Real> x, const LayerWeights<Real>& w, Activation activation,
-               Matrix<Real> y, Chain chain) override {
+               Matrix<Real> y, Output output) override {
     if (y.rows == 0) return;
-    for (std::size_t i = 0; chain == Chain::begins && i < y.rows; ++i) {
+    for (std::size_t i = 0; output == Output::overwrite && i < y.rows; ++i) {
       std::copy(w.bias.begin(), w.bias.end(), y.row(i).begin());
     }
     gemm(Form::plain, x, Form::plain, matrix(w), Real{1}, y);
@@ -73,9 +73,9 @@ class LibraryProducts final : public Products<Real> {
   }
 
   void backward_input(Matrix<const Real> dz, const LayerWeights<Real>& w, Matrix<const Real> x,
-                      Activation below, Matrix<Real> dx, Chain chain) override {
+                      Activation below, Matrix<Real> dx, Output output) override {
     if (dx.rows == 0) return;
-    const Real held = chain == Chain::begins ? 0 : 1;
+    const Real held = output == Output::overwrite ? 0 : 1;
     gemm(Form::plain, dz, Form::transposed, matrix(w), held, dx);
     if (below == Activation::relu) {
       const auto out = dx.flat();

@@ -1,4 +1,4 @@
-#include "lib/nn/layers.hpp"
+#include "lib/nn/layer.hpp"
 
 #include <stdexcept>
 #include <string>
@@ -7,10 +7,10 @@
 namespace lockstep::nn {
 namespace {
 
-/// Buffers and steps follow the kind, so the layer must be what its kind says.
+/// Buffers are sized by the kind, so the layer must match it.
 template <class Real>
-std::unique_ptr<Layer<Real>> as_said(std::unique_ptr<Layer<Real>> layer, const LayerKind& kind,
-                                     const FeatureShape& input) {
+std::unique_ptr<Layer<Real>> checked_layer(std::unique_ptr<Layer<Real>> layer,
+                                           const LayerKind& kind, const FeatureShape& input) {
   const auto refuse = [&](const std::string& problem) {
     throw std::invalid_argument("LayerKind '" + kind.name() + "': " + problem);
   };
@@ -52,9 +52,9 @@ struct Make {
   }
   std::unique_ptr<Layer<Real>> operator()(const Custom& spec) const {
     if constexpr (std::is_same_v<Real, float>) {
-      return as_said(spec.kind->make(input), *spec.kind, input);
+      return checked_layer(spec.kind->make(input), *spec.kind, input);
     } else {
-      return as_said(spec.kind->make_double(input), *spec.kind, input);
+      return checked_layer(spec.kind->make_double(input), *spec.kind, input);
     }
   }
 };

@@ -1,9 +1,11 @@
 // The `strict` products as Products: weights in panels, and threads that share rows or a slice.
+
+#include "lib/numerics/strict.hpp"
+
 #include <algorithm>
 #include <vector>
 
 #include "lib/base/aligned.hpp"
-#include "lib/numerics/strict.hpp"
 
 namespace lockstep {
 namespace {
@@ -30,18 +32,18 @@ class PanelProducts final : public Products<float> {
   }
 
   void forward(Matrix<const float> x, const LayerWeights<float>& w, Activation activation,
-               Matrix<float> y, Chain chain) override {
+               Matrix<float> y, Output output) override {
     share(x.rows, 1, [&](Range rows, std::size_t) {
-      strict_.forward(part(x, rows), panels(w), w.bias, activation, part(y, rows), chain);
+      strict_.forward(part(x, rows), panels(w), w.bias, activation, part(y, rows), output);
     });
   }
 
   void backward_input(Matrix<const float> dz, const LayerWeights<float>& w, Matrix<const float> x,
-                      Activation below, Matrix<float> dx, Chain chain) override {
+                      Activation below, Matrix<float> dx, Output output) override {
     reserve(dz.rows, w.outputs);
     share(dz.rows, 1, [&](Range rows, std::size_t thread) {
-      strict_.backward_input(part(dz, rows), panels(w), part(x, rows), below, part(dx, rows), chain,
-                             scratch_[thread].span());
+      strict_.backward_input(part(dz, rows), panels(w), part(x, rows), below, part(dx, rows),
+                             output, scratch_[thread].span());
     });
   }
 
@@ -89,6 +91,42 @@ class PanelProducts final : public Products<float> {
 
 std::unique_ptr<Products<float>> make_strict_products(Simd simd) {
   return std::make_unique<PanelProducts>(simd);
+}
+
+PanelBlock Panels::block_at(std::size_t first, std::size_t last) const noexcept {
+  assert(first % panel_unit == 0 && last % panel_unit == 0 && first < last && last <= size());
+  const std::size_t panel = first / (panel_columns * inputs);
+  const std::size_t columns = width(panel);
+  const std::size_t row = (first - first_of(panel)) / columns;
+  const std::size_t column = (first - first_of(panel)) % columns;
+  const std::size_t end = std::min(last, first_of(panel) + inputs * columns);
+
+  const std::size_t whole_rows = (end - first) / columns;
+  const bool piece = column != 0 || whole_rows == 0;
+  return {.first_row = row,
+          .last_row = row + (piece ? 1 : whole_rows),
+          .column = panel * panel_columns + column,
+          .width = piece ? std::min(columns - column, end - first) : columns};
+}
+
+void to_panels(Matrix<const float> matrix, const Panels& layout, std::span<float> panels) {
+  assert(matrix.rows == layout.inputs && matrix.cols == layout.outputs);
+  assert(panels.size() == layout.size());
+  std::fill(panels.begin(), panels.end(), 0.0F);
+  for (std::size_t k = 0; k < layout.inputs; ++k) {
+    for (std::size_t j = 0; j < layout.outputs; ++j) panels[layout.index(k, j)] = matrix(k, j);
+  }
+}
+
+void from_panels(PanelWeights panels, Matrix<float> matrix) {
+  const Panels& layout = panels.layout;
+  assert(matrix.rows == layout.inputs && matrix.cols == layout.outputs);
+  assert(panels.values.size() == layout.size());
+  for (std::size_t k = 0; k < layout.inputs; ++k) {
+    for (std::size_t j = 0; j < layout.outputs; ++j) {
+      matrix(k, j) = panels.values[layout.index(k, j)];
+    }
+  }
 }
 
 }  // namespace lockstep

@@ -1,0 +1,315 @@
+// The strict products in vectors: AVX-512 and AVX2, chosen at run time.
+//
+// All three products use one register tile: R x V vectors of sums, and per step of the chain V
+// vectors times R broadcast scalars. They differ in which operand is broadcast and which is loaded
+// as a vector:
+//
+//   forward   x[i][k]  times  w[k][j ..]    rows i, columns j, the chain runs over k
+//   dX        w[k][j]  times  dz[i ..][j]   rows k, columns i, over j; dz and dx transposed
+//   dW        x[i][k]  times  dz[i][j ..]   rows k, columns j, over the i of a leaf
+#include <string>
+
+#include "lib/base/errors.hpp"
+#include "lib/numerics/strict.hpp"
+
+// AVX2 stays selectable in a build for newer processors, which Highway 1.0.3 refuses without this.
+#define HWY_COMPILE_ALL_ATTAINABLE
+#define HWY_WANT_AVX3_DL
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "lib/numerics/strict_simd.cpp"
+#include <hwy/foreach_target.h>
+// Highway includes this file once more for every target, so foreach_target.h must come first.
+#include "lib/numerics/strict_tile-inl.hpp"
+#include "lib/numerics/strict_weights-inl.hpp"
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+
+HWY_BEFORE_NAMESPACE();
+namespace lockstep::HWY_NAMESPACE {
+namespace {
+
+struct ForwardTask {
+  const float* x;
+  std::size_t inputs;
+  const float* weights;
+  std::size_t width;  ///< of the panel
+  const float* bias;  ///< null where the output goes on from y
+  float* y;
+  std::size_t outputs;
+  std::size_t columns;  ///< of y that exist from here on
+  bool relu;
+  bool accumulate;
+};
+
+/// Loads y, and zero beyond its columns.
+template <std::size_t R, std::size_t V>
+HWY_INLINE void load_rows(Sums<R, V>& sums, const ForwardTask& t) {
+  LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
+    const auto mask = first_lanes(t.columns - std::min(t.columns, v * lanes));
+    LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
+      sums.at[r][v] = hn::MaskedLoad(mask, tag, t.y + r * t.outputs + v * lanes);
+    }
+  }
+}
+
+template <std::size_t R, std::size_t V>
+struct ForwardTile {
+  static void run(const ForwardTask& t) {
+    Sums<R, V> sums;
+    if (t.accumulate) {
+      load_rows(sums, t);
+    } else {
+      LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
+        const Vector bias = hn::LoadU(tag, t.bias + v * lanes);
+        LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) sums.at[r][v] = bias;
+      }
+    }
+    multiply_add<12>(sums, t.x, t.inputs, 1, t.weights, t.width, t.inputs);
+    LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
+      LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
+        Vector a = canonical_nan(sums.at[r][v]);
+        if (t.relu) a = hn::IfThenZeroElse(hn::Lt(a, hn::Zero(tag)), a);
+        float* y = t.y + r * t.outputs + v * lanes;
+        if ((v + 1) * lanes <= t.columns) {
+          hn::StoreU(a, tag, y);
+        } else if (v * lanes < t.columns) {
+          hn::BlendedStore(a, first_lanes(t.columns - v * lanes), tag, y);
+        }
+      }
+    }
+  }
+};
+
+void forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
+             Activation activation, Matrix<float> y, Output output) {
+  const Panels& layout = w.layout;
+  assert(x.rows == y.rows && x.cols == layout.inputs && y.cols == layout.outputs);
+  const bool accumulate = output == Output::accumulate;
+  assert(w.values.size() == layout.size());
+  assert(accumulate || bias.size() == round_to_unit(y.cols));
+  for (std::size_t j = 0, columns = 0; j < round_to_unit(y.cols); j += columns) {
+    const std::size_t panel = j / panel_columns;
+    const std::size_t width = layout.width(panel);
+    columns = std::min(max_columns, width - j % panel_columns);
+    for_tiles(x.rows, columns, [&](std::size_t i, std::size_t rows) HWY_ATTR {
+      Dispatch<ForwardTile, ForwardTask>::call(
+          rows, columns,
+          {.x = x.data + i * x.cols,
+           .inputs = x.cols,
+           .weights = w.values.data() + layout.first_of(panel) + j % panel_columns,
+           .width = width,
+           .bias = accumulate ? nullptr : bias.data() + j,
+           .y = y.data + i * y.cols + j,
+           .outputs = y.cols,
+           .columns = y.cols - std::min(j, y.cols),
+           .relu = activation == Activation::relu,
+           .accumulate = accumulate});
+    });
+  }
+}
+
+// dX: dz is transposed before and dx after, so that weights stay in panels.
+
+struct InputTask {
+  PanelWeights w;
+  std::size_t k;
+  const float* dz;  ///< transposed: [outputs][stride], from an example on
+  std::size_t stride;
+  float* dx;  ///< transposed: [k][input_columns]
+  bool accumulate;
+};
+
+template <std::size_t R, std::size_t V>
+struct InputTile {
+  static void run(const InputTask& t) {
+    const Panels& layout = t.w.layout;
+    Sums<R, V> sums;
+    if (t.accumulate) {
+      load(sums, t.dx, input_columns);
+    } else {
+      clear(sums);
+    }
+    for (std::size_t panel = 0; panel < layout.panels(); ++panel) {
+      const std::size_t width = layout.width(panel);
+      const std::size_t j = panel * panel_columns;
+      const float* weights = t.w.values.data() + layout.first_of(panel) + t.k * width;
+      if (panel + 1 < layout.panels()) {
+        const float* next =
+            t.w.values.data() + layout.first_of(panel + 1) + t.k * layout.width(panel + 1);
+        for (std::size_t c = 0; c < R * layout.width(panel + 1); c += panel_unit) {
+          hwy::Prefetch(next + c);
+        }
+      }
+      multiply_add<12>(sums, weights, width, 1, t.dz + j * t.stride, t.stride,
+                       std::min(panel_columns, layout.outputs - j));
+    }
+    store(sums, t.dx, input_columns);
+  }
+};
+
+using Square = std::array<Vector, lanes>;
+
+/// Transposes 4 x 4 elements within the 128-bit blocks, then the blocks.
+HWY_INLINE void transpose(Square& m) {
+  Square u;
+  LOCKSTEP_UNROLL for (std::size_t g = 0; g < lanes; g += 4) {
+    const Vector even = hn::InterleaveLower(tag, m[g], m[g + 2]);
+    const Vector odd = hn::InterleaveLower(tag, m[g + 1], m[g + 3]);
+    const Vector upper_even = hn::InterleaveUpper(tag, m[g], m[g + 2]);
+    const Vector upper_odd = hn::InterleaveUpper(tag, m[g + 1], m[g + 3]);
+    u[g] = hn::InterleaveLower(tag, even, odd);
+    u[g + 1] = hn::InterleaveUpper(tag, even, odd);
+    u[g + 2] = hn::InterleaveLower(tag, upper_even, upper_odd);
+    u[g + 3] = hn::InterleaveUpper(tag, upper_even, upper_odd);
+  }
+  LOCKSTEP_UNROLL for (std::size_t c = 0; c < 4; ++c) {
+    if constexpr (lanes == 16) {
+      const Vector low_even = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(u[4 + c]), u[c]);
+      const Vector low_odd = hn::OddEvenBlocks(u[4 + c], hn::SwapAdjacentBlocks(u[c]));
+      const Vector high_even = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(u[12 + c]), u[8 + c]);
+      const Vector high_odd = hn::OddEvenBlocks(u[12 + c], hn::SwapAdjacentBlocks(u[8 + c]));
+      m[c] = hn::ConcatLowerLower(tag, high_even, low_even);
+      m[4 + c] = hn::ConcatLowerLower(tag, high_odd, low_odd);
+      m[8 + c] = hn::ConcatUpperUpper(tag, high_even, low_even);
+      m[12 + c] = hn::ConcatUpperUpper(tag, high_odd, low_odd);
+    } else {
+      m[c] = hn::ConcatLowerLower(tag, u[4 + c], u[c]);
+      m[4 + c] = hn::ConcatUpperUpper(tag, u[4 + c], u[c]);
+    }
+  }
+}
+
+/// out[j * stride + i] = rows[i][first + j] for j below `columns`, and for i below the rows rounded
+/// up to a unit: zero where rows has none.
+void transpose_columns(Matrix<const float> rows, std::size_t first, std::size_t columns, float* out,
+                       std::size_t stride) {
+  for (std::size_t i = 0; i < round_to_unit(rows.rows); i += lanes) {
+    for (std::size_t j = 0; j < columns; j += lanes) {
+      const auto mask = first_lanes(columns - j);
+      Square m;
+      for (std::size_t r = 0; r < lanes; ++r) {
+        m[r] = i + r < rows.rows
+                   ? hn::MaskedLoad(mask, tag, rows.data + (i + r) * rows.cols + first + j)
+                   : hn::Zero(tag);
+      }
+      transpose(m);
+      for (std::size_t c = 0; c < lanes; ++c) hn::Store(m[c], tag, out + (j + c) * stride + i);
+    }
+  }
+}
+
+/// dx[i][k ..] of up to 16 inputs, from the transposed tile; zero where ReLU is inactive (x <= 0).
+void store_transposed(const float* tile, std::size_t k, Matrix<const float> x, Activation below,
+                      Matrix<float> dx) {
+  const std::size_t last = std::min(dx.cols, k + panel_unit);
+  for (; k < last; k += lanes, tile += lanes * input_columns) {
+    const auto mask = first_lanes(last - k);
+    for (std::size_t i = 0; i < dx.rows; i += lanes) {
+      Square m;
+      LOCKSTEP_UNROLL for (std::size_t r = 0; r < lanes; ++r) {
+        m[r] = hn::Load(tag, tile + r * input_columns + i);
+      }
+      transpose(m);
+      for (std::size_t r = 0; r < std::min(lanes, dx.rows - i); ++r) {
+        Vector a = canonical_nan(m[r]);
+        if (below == Activation::relu) {
+          const Vector in = hn::MaskedLoad(mask, tag, x.data + (i + r) * x.cols + k);
+          a = hn::IfThenElseZero(hn::Gt(in, hn::Zero(tag)), a);
+        }
+        hn::BlendedStore(a, mask, tag, dx.data + (i + r) * dx.cols + k);
+      }
+    }
+  }
+}
+
+/// Up to 64 examples, whose dz is transposed in `dz` with `stride` columns.
+void backward_input_block(const float* dz, std::size_t stride, PanelWeights w,
+                          Matrix<const float> x, Activation below, Matrix<float> dx,
+                          Output output) {
+  const bool accumulate = output == Output::accumulate;
+  alignas(64) std::array<float, panel_unit * input_columns> tile{};
+  for (std::size_t k = 0; k < dx.cols; k += panel_unit) {
+    const std::size_t inputs = std::min(panel_unit, dx.cols - k);
+    if (accumulate) transpose_columns(dx, k, inputs, tile.data(), input_columns);
+    for (std::size_t i = 0; i < stride; i += max_columns) {
+      const std::size_t columns = std::min(max_columns, stride - i);
+      for_tiles(inputs, columns, [&](std::size_t r, std::size_t rows) HWY_ATTR {
+        Dispatch<InputTile, InputTask>::call(
+            rows, columns,
+            {w, k + r, dz + i, stride, tile.data() + r * input_columns + i, accumulate});
+      });
+    }
+    store_transposed(tile.data(), k, x, below, dx);
+  }
+}
+
+void backward_input(Matrix<const float> dz, PanelWeights w, Matrix<const float> x, Activation below,
+                    Matrix<float> dx, Output output, std::span<float> scratch) {
+  assert(dz.rows == dx.rows && dz.cols == w.layout.outputs && dx.cols == w.layout.inputs);
+  assert(scratch.size() >= strict_scratch_size(dz.rows, dz.cols));
+  for (std::size_t i = 0; i < dz.rows; i += input_columns) {
+    const std::size_t rows = std::min(input_columns, dz.rows - i);
+    const std::size_t stride = round_to_unit(rows);
+    transpose_columns({dz.data + i * dz.cols, rows, dz.cols}, 0, dz.cols, scratch.data(), stride);
+    const bool masked = below == Activation::relu;
+    backward_input_block(scratch.data(), stride, w,
+                         {masked ? x.data + i * x.cols : nullptr, rows, x.cols}, below,
+                         {dx.data + i * dx.cols, rows, dx.cols}, output);
+  }
+}
+
+}  // namespace
+
+extern const StrictProducts products;
+constexpr StrictProducts products{.simd = lanes == 16 ? Simd::avx512 : Simd::avx2,
+                                  .forward = forward,
+                                  .backward_input = backward_input,
+                                  .backward_weights = backward_weights,
+                                  .backward_bias = backward_bias};
+
+}  // namespace lockstep::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // AVX2 or AVX3
+
+#if HWY_ONCE
+namespace lockstep {
+namespace {
+
+/// Null where this build or this processor has no such instructions.
+const StrictProducts* find(Simd simd) noexcept {
+  [[maybe_unused]] static const auto supported =
+      hwy::SupportedTargets();  // slow: asks the processor
+  [[maybe_unused]] const auto wanted = [simd](Simd name, auto target) {
+    return (simd == name || simd == Simd::automatic) && (supported & target) != 0;
+  };
+#if HWY_TARGETS & HWY_AVX3
+  if (wanted(Simd::avx512, HWY_AVX3)) return &N_AVX3::products;
+#endif
+#if HWY_TARGETS & HWY_AVX2
+  if (wanted(Simd::avx2, HWY_AVX2)) return &N_AVX2::products;
+#endif
+  return simd == Simd::scalar || simd == Simd::automatic ? &scalar_products() : nullptr;
+}
+
+}  // namespace
+
+bool has_simd(Simd simd) noexcept { return find(simd) != nullptr; }
+
+const StrictProducts& strict_products(Simd simd) {
+  if (const StrictProducts* products = find(simd)) return *products;
+  throw ConfigError(
+      std::string("this processor has no ") + (simd == Simd::avx512 ? "AVX-512" : "AVX2"),
+      "use `simd=auto`: every choice gives the same bits");
+}
+
+std::size_t strict_scratch_size(std::size_t rows, std::size_t outputs) noexcept {
+  const std::size_t columns = round_to_unit(outputs);
+  const std::size_t for_input = columns * input_columns;
+  const std::size_t for_weights =
+      strip_tiles * block_levels(rows) * tile_floats + rows * (columns + strip_inputs) + panel_unit;
+  return std::max(for_input, for_weights);
+}
+
+}  // namespace lockstep
+#endif
