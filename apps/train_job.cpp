@@ -19,9 +19,10 @@ const char* const narrower =
     "use narrower layers, a smaller --batch-size or --prefetch, or fewer ranks a host";
 
 std::unique_ptr<Products<float>> make_products(const RunConfig& config) {
-  const bool strict = wants_strict(config, "oneDNN");
+  const bool strict = wants_strict(config, library_products_name());
   if (!strict && config.simd != "auto") {
-    throw ConfigError("simd " + config.simd + " with products library: oneDNN chooses for itself",
+    throw ConfigError("simd " + config.simd + " with products library: " + library_products_name() +
+                          " chooses for itself",
                       "use --products strict");
   }
   if (!strict) return make_library_products<float>();

@@ -1,10 +1,14 @@
-// The `library` products: oneDNN's in float, plain loops in double (which only tests use).
+// The `library` products: oneDNN's in float where the build has it, else Eigen's; Eigen's in
+// double.
+#ifdef LOCKSTEP_ONEDNN
 #include <dnnl.h>
+#endif
 
+#include <Eigen/Core>
 #include <algorithm>
-#include <cassert>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 #include "lib/numerics/products.hpp"
 
@@ -13,11 +17,44 @@ namespace {
 
 enum class Form : char { plain = 'N', transposed = 'T' };
 
-/// c = a b + beta c, where a form says that the matrix stands there transposed.
-void gemm(Form a_form, Matrix<const float> a, Form b_form, Matrix<const float> b, float beta,
+template <class Real>
+auto eigen_view(Matrix<Real> matrix) {
+  using Dense =
+      Eigen::Matrix<std::remove_const_t<Real>, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  using View = std::conditional_t<std::is_const_v<Real>, const Dense, Dense>;
+  return Eigen::Map<View>(matrix.data, static_cast<Eigen::Index>(matrix.rows),
+                          static_cast<Eigen::Index>(matrix.cols));
+}
+
+/// c = op(a) op(b), or c += op(a) op(b); at most one operand is stored transposed.
+template <class Real>
+void gemm(Form a_form, Matrix<const Real> a, Form b_form, Matrix<const Real> b, Output output,
+          Matrix<Real> c) {
+  auto result = eigen_view(c);
+  const auto multiply = [&](const auto& left, const auto& right) {
+    if (output == Output::overwrite) {
+      result.noalias() = left * right;
+    } else {
+      result.noalias() += left * right;
+    }
+  };
+  const auto left = eigen_view(a);
+  const auto right = eigen_view(b);
+  if (a_form == Form::transposed) {
+    multiply(left.transpose(), right);
+  } else if (b_form == Form::transposed) {
+    multiply(left, right.transpose());
+  } else {
+    multiply(left, right);
+  }
+}
+
+#ifdef LOCKSTEP_ONEDNN
+void gemm(Form a_form, Matrix<const float> a, Form b_form, Matrix<const float> b, Output output,
           Matrix<float> c) {
   const auto inner = static_cast<dnnl_dim_t>(a_form == Form::plain ? a.cols : a.rows);
   const auto size = [](std::size_t count) { return static_cast<dnnl_dim_t>(count); };
+  const float beta = output == Output::overwrite ? 0 : 1;
   const dnnl_status_t status = dnnl_sgemm(
       static_cast<char>(a_form), static_cast<char>(b_form), size(c.rows), size(c.cols), inner, 1.0F,
       a.data, size(a.cols), b.data, size(b.cols), beta, c.data, size(c.cols));
@@ -25,27 +62,18 @@ void gemm(Form a_form, Matrix<const float> a, Form b_form, Matrix<const float> b
     throw std::runtime_error("dnnl_sgemm failed with status " + std::to_string(status));
   }
 }
-
-void gemm(Form a_form, Matrix<const double> a, Form b_form, Matrix<const double> b, double beta,
-          Matrix<double> c) {
-  const std::size_t inner = a_form == Form::plain ? a.cols : a.rows;
-  for (std::size_t i = 0; i < c.rows; ++i) {
-    for (std::size_t j = 0; j < c.cols; ++j) {
-      double sum = beta == 0 ? 0 : beta * c(i, j);
-      for (std::size_t k = 0; k < inner; ++k) {
-        sum += (a_form == Form::plain ? a(i, k) : a(k, i)) *
-               (b_form == Form::plain ? b(k, j) : b(j, k));
-      }
-      c(i, j) = sum;
-    }
-  }
-}
+#endif
 
 template <class Real>
 class LibraryProducts final : public Products<Real> {
  public:
   const char* name() const noexcept override {
-    return std::is_same_v<Real, float> ? "library" : "reference";
+    if (std::is_same_v<Real, double>) return "reference";
+#ifdef LOCKSTEP_ONEDNN
+    return "library (oneDNN)";
+#else
+    return "library (Eigen)";
+#endif
   }
 
   std::size_t weight_size(std::size_t inputs, std::size_t outputs) const override {
@@ -66,17 +94,16 @@ class LibraryProducts final : public Products<Real> {
     for (std::size_t i = 0; output == Output::overwrite && i < y.rows; ++i) {
       std::copy(w.bias.begin(), w.bias.end(), y.row(i).begin());
     }
-    gemm(Form::plain, x, Form::plain, matrix(w), Real{1}, y);
+    gemm(Form::plain, x, Form::plain, matrix(w), Output::accumulate, y);
     if (activation == Activation::relu) {
-      for (Real& value : y.flat()) value = value < 0 ? 0 : value;  // keeps NaN: it must be seen
+      for (Real& value : y.flat()) value = value < 0 ? 0 : value;  // keeps NaN
     }
   }
 
   void backward_input(Matrix<const Real> dz, const LayerWeights<Real>& w, Matrix<const Real> x,
                       Activation below, Matrix<Real> dx, Output output) override {
     if (dx.rows == 0) return;
-    const Real held = output == Output::overwrite ? 0 : 1;
-    gemm(Form::plain, dz, Form::transposed, matrix(w), held, dx);
+    gemm(Form::plain, dz, Form::transposed, matrix(w), output, dx);
     if (below == Activation::relu) {
       const auto out = dx.flat();
       const auto in = x.flat();
@@ -92,7 +119,8 @@ class LibraryProducts final : public Products<Real> {
     if (x.rows == 0) {
       std::fill(dw.begin(), dw.end(), Real{0});
     } else {
-      gemm(Form::transposed, x, Form::plain, dz, Real{0}, Matrix<Real>(dw.data(), x.cols, dz.cols));
+      gemm(Form::transposed, x, Form::plain, dz, Output::overwrite,
+           Matrix<Real>(dw.data(), x.cols, dz.cols));
     }
   }
 
@@ -111,6 +139,14 @@ class LibraryProducts final : public Products<Real> {
 };
 
 }  // namespace
+
+const char* library_products_name() noexcept {
+#ifdef LOCKSTEP_ONEDNN
+  return "oneDNN";
+#else
+  return "Eigen";
+#endif
+}
 
 template <class Real>
 std::unique_ptr<Products<Real>> make_library_products() {

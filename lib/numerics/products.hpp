@@ -45,7 +45,7 @@ class Products {
   Products& operator=(const Products&) = delete;
   virtual ~Products() = default;
 
-  /// "library", "strict", "reference".
+  /// "strict", "library (oneDNN)", "library (Eigen)", or "reference" in double.
   virtual const char* name() const noexcept = 0;
 
   /// Stored elements of a weight [I, O], and of a bias [O].
@@ -79,9 +79,13 @@ class Products {
                              std::span<Real> db) = 0;
 };
 
-/// Row-major weights. oneDNN in float; plain loops in double, which the gradient checks use.
+/// Row-major weights. In float the products are oneDNN's, or Eigen's in a build without oneDNN; in
+/// double, which gradient checks use, they are Eigen's.
 template <class Real>
 std::unique_ptr<Products<Real>> make_library_products();
+
+/// The library of make_library_products<float>(): "oneDNN" or "Eigen".
+const char* library_products_name() noexcept;
 
 /// The instruction set to use; every choice gives the same bits.
 enum class Simd { automatic, scalar, avx2, avx512 };

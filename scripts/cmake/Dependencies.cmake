@@ -21,23 +21,31 @@ lockstep_needs(PkgConfig)
 pkg_check_modules(hwy IMPORTED_TARGET libhwy)
 pkg_check_modules(xxhash IMPORTED_TARGET libxxhash)
 
-# Debian's package file of oneDNN asks for OpenCL's headers, which nobody needs here.
-find_path(DNNL_INCLUDE_DIR dnnl.h)
-find_library(DNNL_LIBRARY dnnl)
-if(DNNL_INCLUDE_DIR AND DNNL_LIBRARY)
-  set(dnnl_FOUND TRUE)
-  if(NOT TARGET lockstep_dnnl)
-    add_library(lockstep_dnnl UNKNOWN IMPORTED)
-    set_target_properties(lockstep_dnnl PROPERTIES
-                          IMPORTED_LOCATION ${DNNL_LIBRARY}
-                          INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE_DIR})
+# oneDNN computes the library products, or Eigen where there is none (LOCKSTEP_ONEDNN: AUTO, ON,
+# OFF). Debian's package file of oneDNN requires OpenCL's headers, which are not needed here.
+set(LOCKSTEP_HAS_ONEDNN OFF)
+if(LOCKSTEP_ONEDNN)
+  find_path(DNNL_INCLUDE_DIR dnnl.h)
+  find_library(DNNL_LIBRARY dnnl)
+  if(DNNL_INCLUDE_DIR AND DNNL_LIBRARY)
+    set(dnnl_FOUND TRUE)
+    set(LOCKSTEP_HAS_ONEDNN ON)
+    if(NOT TARGET lockstep_dnnl)
+      add_library(lockstep_dnnl UNKNOWN IMPORTED)
+      set_target_properties(lockstep_dnnl PROPERTIES
+                            IMPORTED_LOCATION ${DNNL_LIBRARY}
+                            INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE_DIR})
+    endif()
   endif()
 endif()
 
 if(LOCKSTEP_CUDA)
   lockstep_needs(CUDAToolkit)
 endif()
-set(plain_libraries hwy xxhash dnnl)
+set(plain_libraries hwy xxhash)
+if(LOCKSTEP_ONEDNN AND NOT LOCKSTEP_ONEDNN STREQUAL "AUTO")
+  list(APPEND plain_libraries dnnl)
+endif()
 if(LOCKSTEP_CUDA AND LOCKSTEP_NCCL)  # beside the toolkit, or in the system
   find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
   find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
