@@ -1,4 +1,4 @@
-// Which devices of the job compute which replica.
+// The cluster of a job, its devices as a topology, and which devices compute which replica.
 #pragma once
 
 #include <array>
@@ -10,15 +10,14 @@
 #include "collectives/communicator.hpp"
 
 namespace lockstep {
-// Who takes part: the job's resolved cluster, as every rank sees it.
 
 /// Where one replica runs.
 struct ReplicaPlace {
   std::string host;    ///< name of the machine
   int node = 0;        ///< index of the machine
-  int local_rank = 0;  ///< among the ranks of this machine
+  int local_rank = 0;  ///< index among the ranks of this machine
   std::string device;  ///< "cpu"
-  int cores = 1;       ///< its own: those it may run on, shared with the ranks bound to the same
+  int cores = 1;       ///< cores it may use: those it is bound to, divided by the ranks bound there
 };
 
 /// All replicas of a job, the same on every rank.
@@ -30,37 +29,39 @@ struct Cluster {
   std::vector<std::string> hosts() const;
 };
 
-/// A line for the cluster and one for each replica.
+/// One line for the cluster and one per replica.
 std::string to_text(const Cluster& cluster);
 
-/// Asks all ranks. `device` is this rank's. Collective.
+/// Gathers the places of all ranks. `device`: the name of this rank's device. Collective.
 Cluster resolve_cluster(comm::Communicator& comm, const std::string& device);
 
 /// The four axes of a topology and of a computation shape: node, rank on the node, GPU, core.
 inline constexpr std::size_t topology_axes = 4;
 
-/// A device of the job by its position on each axis.
+/// The index of a device on each axis.
 using DeviceCoordinates = std::array<int, topology_axes>;
 
 /// "node 0, rank 1, GPU 0, core 3".
 std::string to_text(const DeviceCoordinates& coordinates);
 
-/// The devices that are there, as a box: every node has as many ranks, every rank as many GPUs, and
-/// every GPU's rank as many cores. A value; local.
+/// The devices of a job as a grid: every node has the same number of ranks, every rank the same
+/// number of GPUs and of cores. A value; local.
 class Topology {
  public:
-  /// A box of that shape whose ranks stand node by node. Throws ConfigError for lengths below 1.
+  /// A grid of that shape, with ranks numbered node by node. Throws ConfigError for lengths
+  /// below 1.
   explicit Topology(const DeviceCoordinates& shape);
 
-  /// What a job's cluster has. A rank without a GPU counts one device on that axis, its processor;
-  /// where ranks have different numbers of cores, the least counts.
-  /// Errors   throws ConfigError, naming both, for nodes with different numbers of ranks, and where
-  ///          some ranks compute on GPUs and others do not.
+  /// The topology of a cluster. A rank without a GPU has one device on the GPU axis, its processor.
+  /// If ranks have different numbers of cores, the smallest is used.
+  /// Errors   throws ConfigError, naming two nodes or ranks, if nodes have different numbers of
+  /// ranks
+  ///          or only some ranks compute on GPUs.
   static Topology of(const Cluster& cluster);
 
   const DeviceCoordinates& shape() const noexcept { return shape_; }
 
-  /// The job's rank at [node, rank on the node]. Throws std::out_of_range.
+  /// The rank of the job with that node and local rank. Throws std::out_of_range.
   int rank_at(int node, int local_rank) const;
 
  private:
@@ -70,7 +71,7 @@ class Topology {
   std::vector<int> ranks_;  // node by node
 };
 
-/// A box of devices for each replica; each device of it is a logical device of that replica.
+/// A block of the topology for each replica; its devices are the logical devices of that replica.
 ///
 ///   const auto topology = Topology::of(resolve_cluster(comm, "cpu"));
 ///   const auto assignment = DeviceAssignment::build(topology, {1, 1, 1, 2}, 4);
@@ -79,28 +80,29 @@ class Topology {
 /// A value; local. All ranks that build it from one cluster get the same.
 class DeviceAssignment {
  public:
-  /// Cuts the topology into boxes of `computation_shape`. Replica r has the r-th box by the lowest
-  /// rank in it, and the position in the topology where several have that rank; a box's logical
-  /// devices are counted along its last axis first. Boxes beyond `num_replicas` stay idle.
-  /// Errors   throws ConfigError: a shape without four axes, or with one below 1; one that does not
-  ///          divide the topology; fewer than 1 replicas, or more than there are boxes.
+  /// Cuts the topology into blocks of `computation_shape`. Blocks are ordered by their lowest rank,
+  /// then by position; replica r has the r-th. Logical devices are numbered along the last axis
+  /// first. Blocks beyond `num_replicas` stay idle.
+  /// Errors   throws ConfigError: a shape without four axes, with a length below 1, or that does
+  /// not
+  ///          divide the topology; fewer than 1 replicas, or more than there are blocks.
   static DeviceAssignment build(const Topology& topology, const std::vector<int>& computation_shape,
                                 int num_replicas);
 
   int num_replicas() const noexcept { return static_cast<int>(devices_.size()); }
 
-  /// Partitions of each replica: the product of the computation shape.
+  /// The number of partitions of a replica: the product of the computation shape.
   int num_logical_devices() const noexcept { return static_cast<int>(devices_.front().size()); }
 
-  /// Where a logical device stands. Throws ConfigError for a replica or an id that there is not.
+  /// The coordinates of a logical device. Throws ConfigError for an unknown replica or device.
   const DeviceCoordinates& coordinates(int replica, int logical_device) const;
 
-  /// The job's rank that it belongs to. Throws as above.
+  /// The rank of the job that owns the logical device. Throws as coordinates().
   int rank(int replica, int logical_device) const;
 
   const Topology& topology() const noexcept { return topology_; }
 
-  /// Throws ConfigError for an id that is not one of the logical devices.
+  /// Throws ConfigError unless `id` is in [0, num_logical_devices()).
   void require_logical_device(int id) const;
 
  private:
@@ -108,7 +110,7 @@ class DeviceAssignment {
 
   DeviceAssignment(Topology topology, std::vector<Box> devices);
 
-  // The box at that position in the grid of boxes, and the lowest rank in it.
+  // The block at that position in the grid of blocks, and the lowest rank in it.
   static std::pair<int, Box> box_at(const Topology& topology, const DeviceCoordinates& shape,
                                     const DeviceCoordinates& at);
 
@@ -116,7 +118,7 @@ class DeviceAssignment {
   std::vector<Box> devices_;  // by replica, by logical device
 };
 
-/// A line for each replica: "replica 0  node 0, rank 0, GPU 0, core 0; node 0, rank 0, ...".
+/// One line per replica: "replica 0  node 0, rank 0, GPU 0, core 0; node 0, rank 0, ...".
 std::string to_text(const DeviceAssignment& assignment);
 
 }  // namespace lockstep

@@ -9,7 +9,7 @@
 namespace lockstep::sharding {
 namespace {
 
-// Where a piece lies: the coordinates along the dimensions on which ranks hold different ones.
+// A rank's coordinates along the dimensions whose ranks hold different pieces.
 std::vector<int> place_of(const Layout& layout, int rank) {
   std::vector<int> place;
   for (const auto& [name, size] : layout.mesh().dimensions()) {
@@ -29,7 +29,8 @@ std::string ranks_text(const std::vector<int>& ranks) {
   return text + (ranks.size() > 8 ? ", ..." : "");
 }
 
-// "rank 2 differs from ranks 0, 1": those in the minority, or all but rank 0's where there is none.
+// "rank 2 differs from ranks 0, 1": the minority, or those that differ from rank 0 if there is
+// none.
 std::string difference(const Holders& holders) {
   const auto most = std::max_element(holders.begin(), holders.end(), [](auto& a, auto& b) {
     return std::pair(a.second.size(), -a.second[0]) < std::pair(b.second.size(), -b.second[0]);
@@ -121,23 +122,15 @@ Tensor<float> product(const Tensor<float>& a, const Tensor<float>& b) {
   return {{rows, columns}, std::move(values)};
 }
 
-Walk::Walk(const Shape& operand, const Shape& result) {
+std::vector<std::size_t> broadcast_strides(const Shape& operand, const Shape& result) {
+  std::vector<std::size_t> strides(result.size());
   std::size_t stride = 1;
-  for (std::size_t i = 0; i < result.size(); ++i) {
-    const bool missing = i >= operand.size();
-    const std::size_t length = missing ? 1 : operand[operand.size() - 1 - i];
-    axes_.push_back({result[result.size() - 1 - i], length == 1 ? 0 : stride});
+  for (std::size_t i = 1; i <= operand.size(); ++i) {
+    const std::size_t length = operand[operand.size() - i];
+    strides[result.size() - i] = length == 1 ? 0 : stride;
     stride *= length;
   }
-}
-
-void Walk::next() noexcept {
-  for (auto& axis : axes_) {  // the last axis first
-    index_ += axis.stride;
-    if (++axis.at < axis.length) return;
-    index_ -= axis.stride * axis.length;
-    axis.at = 0;
-  }
+  return strides;
 }
 
 }  // namespace lockstep::sharding

@@ -1,6 +1,8 @@
-// Tensors that are spread over a mesh: each rank holds its piece.
+// Tensors distributed over a mesh: each rank holds one piece. How they are made (pack,
+// copy_to_mesh), redistributed (relayout) and computed with (matmul, elementwise, reductions).
 #pragma once
 
+#include <Eigen/Core>
 #include <algorithm>
 #include <cstddef>
 #include <functional>
@@ -18,7 +20,6 @@
 #include "lib/distribute/values.hpp"
 
 namespace lockstep::sharding {
-// What each move of a relayout does to a rank's piece.
 
 struct Maker;
 struct DTensorTest;
@@ -26,61 +27,42 @@ struct DTensorTest;
 /// Throws ConfigError for a layout of another mesh.
 void require_same_mesh(const Mesh& mesh, const Layout& layout);
 
-/// Checks what all ranks give to pack, and returns the global shape. Collective.
+/// Checks the arguments of pack on all ranks and returns the global shape. Collective.
 Shape agree_on_pieces(Mesh& mesh, const std::string& type, const Shape& piece,
                       const Layout& layout);
 
-/// Checks what all ranks give to copy_to_mesh. `bits`: the hash of the values. Collective.
+/// Checks the arguments of copy_to_mesh on all ranks. `bits`: the hash of the values. Collective.
 void agree_on_whole(Mesh& mesh, const std::string& type, const Shape& shape, const Layout& layout,
                     const std::string& bits);
 
-/// Throws comm::AgreedError (70) unless ranks that hold one piece have the same `bits`. Collective.
+/// Throws comm::AgreedError (70) unless ranks that hold the same piece pass the same `bits`.
+/// Collective.
 void require_same_replicas(Mesh& mesh, const Layout& layout, const std::string& bits);
 
-/// The hash of a tensor's shape and bits, in words. Local.
+/// The hash of a tensor's shape and bits, as hexadecimal text. Local.
 template <Number T>
 std::string bits_of(const Tensor<T>& tensor) {
   const auto values = tensor.values();
   return exchange::bits_of(exchange::pack(tensor.shape(), values.data(), values.size_bytes()));
 }
 
-/// Indices [range.begin, range.end) of `axis`.
+/// A copy of the indices `range` of `axis`.
 template <class T>
 Tensor<T> cut_axis(const Tensor<T>& tensor, std::size_t axis, Range range) {
-  const auto view = exchange::view_axis(tensor.shape(), axis);
+  const auto [outer, length, inner] = exchange::view_axis(tensor.shape(), axis);
+  const std::size_t columns = range.size() * inner;
   Shape shape = tensor.shape();
   shape[axis] = range.size();
-  std::vector<T> values;
-  values.reserve(elements_of(shape));
-  for (std::size_t o = 0; o < view.outer; ++o) {
-    const auto run = tensor.values().subspan((o * view.length + range.begin) * view.inner,
-                                             range.size() * view.inner);
-    values.insert(values.end(), run.begin(), run.end());
-  }
+  std::vector<T> values(outer * columns);
+  exchange::as_rows(std::span(values), outer, columns) =
+      exchange::as_rows(tensor.values(), outer, length * inner)
+          .middleCols(static_cast<Eigen::Index>(range.begin * inner),
+                      static_cast<Eigen::Index>(columns));
   return {std::move(shape), std::move(values)};
 }
 
-/// The parts one behind the other along `axis`; alike on the others. At least one.
-template <class T>
-Tensor<T> join_axis(const std::vector<Tensor<T>>& parts, std::size_t axis) {
-  Shape shape = parts.front().shape();
-  shape[axis] = 0;
-  for (const auto& part : parts) shape[axis] += part.shape()[axis];
-  std::vector<T> values;
-  values.reserve(elements_of(shape));
-  const std::size_t outer = exchange::view_axis(shape, axis).outer;
-  for (std::size_t o = 0; o < outer; ++o) {
-    for (const auto& part : parts) {
-      const std::size_t length = part.values().size() / outer;
-      const auto run = part.values().subspan(o * length, length);
-      values.insert(values.end(), run.begin(), run.end());
-    }
-  }
-  return {std::move(shape), std::move(values)};
-}
-
-/// One block of equal length for each coordinate along a mesh dimension, each with a tensor at its
-/// beginning that may be shorter.
+/// A buffer of equal blocks, one per coordinate of a mesh dimension. Each block begins with a
+/// tensor, which may be shorter than the block.
 template <Number T>
 class Blocks {
  public:
@@ -105,7 +87,7 @@ class Blocks {
   std::vector<T> values_;
 };
 
-/// Pieces along one mesh dimension: what coordinate c of `parts` owns of an axis.
+/// How an axis of `length` is cut into `parts` pieces along a mesh dimension.
 struct Along {
   std::size_t axis;
   std::size_t length;
@@ -115,7 +97,7 @@ struct Along {
     return data::piece_of(length, 1, static_cast<std::uint64_t>(coordinate),
                           static_cast<std::uint64_t>(parts));
   }
-  /// `shape` with the axis as that coordinate has it.
+  /// `shape` with the axis as long as that coordinate's piece.
   Shape piece(Shape shape, int coordinate) const {
     shape[axis] = owned(coordinate).size();
     return shape;
@@ -131,7 +113,7 @@ Tensor<T> all_gather(Mesh& mesh, const std::string& name, const Along& old,
   std::vector<Tensor<T>> parts;
   parts.reserve(static_cast<std::size_t>(old.parts));
   for (int c = 0; c < old.parts; ++c) parts.push_back(blocks.take(c, old.piece(piece.shape(), c)));
-  return join_axis(parts, old.axis);
+  return exchange::concatenate(parts, old.axis);
 }
 
 template <Number T>
@@ -146,7 +128,7 @@ Tensor<T> all_to_all(Mesh& mesh, const std::string& name, const Along& old, cons
   std::vector<Tensor<T>> parts;
   parts.reserve(static_cast<std::size_t>(old.parts));
   for (int c = 0; c < old.parts; ++c) parts.push_back(receive.take(c, old.piece(mine, c)));
-  return join_axis(parts, old.axis);
+  return exchange::concatenate(parts, old.axis);
 }
 
 template <Number T>
@@ -160,7 +142,7 @@ Tensor<T> reduce_scatter(Mesh& mesh, const std::string& name, const Along& now,
   return sum.take(0, now.piece(piece.shape(), mesh.coordinate(name)));
 }
 
-/// This rank's piece of a tensor of shape `global` behind a move. Collective, but for slices.
+/// This rank's piece of a tensor of shape `global` after `move`. Collective, except for slices.
 template <Number T>
 Tensor<T> moved(Mesh& mesh, const Move& move, const Shape& global, const Tensor<T>& piece) {
   const std::string& name = move.dimension;
@@ -180,21 +162,76 @@ Tensor<T> moved(Mesh& mesh, const Move& move, const Shape& global, const Tensor<
   return sum;
 }
 
+/// The matrix product of [m, k] and [k, n]. Each element is one sum over k in order, so its bits do
+/// not depend on the other rows and columns. float32 uses the strict products on one thread (with
+/// fused multiply-adds); integers wrap around. Local.
+Tensor<float> product(const Tensor<float>& a, const Tensor<float>& b);
+
+template <Number T>
+Tensor<T> product(const Tensor<T>& a, const Tensor<T>& b) {
+  using Sum = std::conditional_t<std::is_floating_point_v<T>, T, std::uint64_t>;
+  const auto left = exchange::as_rows(a.values(), a.shape()[0], a.shape()[1]);
+  const auto right = exchange::as_rows(b.values(), b.shape()[0], b.shape()[1]);
+  std::vector<T> values(a.shape()[0] * b.shape()[1]);
+  auto result = exchange::as_rows(std::span(values), a.shape()[0], b.shape()[1]);
+  Eigen::Array<Sum, 1, Eigen::Dynamic> sums(right.cols());
+  for (Eigen::Index row = 0; row < left.rows(); ++row) {
+    sums.setZero();
+    for (Eigen::Index k = 0; k < left.cols(); ++k) {
+      sums += static_cast<Sum>(left(row, k)) * right.row(k).template cast<Sum>();
+    }
+    result.row(row) = sums.template cast<T>();
+  }
+  return {{a.shape()[0], b.shape()[1]}, std::move(values)};
+}
+
+/// The stride of each axis of `result` in an operand that is broadcast to it: axes are aligned at
+/// the last one; the stride of an axis that is repeated is 0.
+std::vector<std::size_t> broadcast_strides(const Shape& operand, const Shape& result);
+
+/// `function(x, y)` for each element of `shape`, to which both tensors are broadcast. Local.
+template <class T, class Function>
+auto zip(const Tensor<T>& a, const Tensor<T>& b, const Shape& shape, Function function) {
+  using Result = std::decay_t<std::invoke_result_t<Function&, const T&, const T&>>;
+  using Operand = Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>, 0, Eigen::InnerStride<>>;
+  const Shape rows(shape.begin(), shape.empty() ? shape.end() : shape.end() - 1);
+  const auto length = static_cast<Eigen::Index>(shape.empty() ? 1 : shape.back());
+  const auto left = broadcast_strides(a.shape(), shape);
+  const auto right = broadcast_strides(b.shape(), shape);
+  std::vector<Result> values(elements_of(shape));
+  const auto run = [&](const T* first, std::size_t stride) {
+    return Operand(first, length, Eigen::InnerStride<>(static_cast<Eigen::Index>(stride)));
+  };
+  for (std::size_t row = 0; length > 0 && row < elements_of(rows); ++row) {
+    std::size_t x = 0;
+    std::size_t y = 0;
+    std::size_t rest = row;
+    for (std::size_t axis = rows.size(); axis-- > 0; rest /= rows[axis]) {
+      x += rest % rows[axis] * left[axis];
+      y += rest % rows[axis] * right[axis];
+    }
+    exchange::as_rows(std::span(values), values.size(), 1)
+        .middleRows(static_cast<Eigen::Index>(row) * length, length) =
+        run(a.values().data() + x, left.empty() ? 1 : left.back())
+            .binaryExpr(run(b.values().data() + y, right.empty() ? 1 : right.back()), function);
+  }
+  return Tensor<Result>(shape, std::move(values));
+}
+
 }  // namespace lockstep::sharding
 
 namespace lockstep {
-/// A tensor of a global shape, of which each rank of a mesh holds the piece that its layout says.
+/// A tensor with a global shape. Each rank of a mesh holds the piece that the layout assigns to it.
 ///
 ///   Mesh mesh(comm, {{"batch", 2}, {"model", 3}});
 ///   auto x = copy_to_mesh(mesh, Tensor<float>({2, 3}, {1, 2, 3, 4, 5, 6}),
 ///                         Layout(mesh, {"batch", "model"}));
 ///   auto whole = x.relayout(Layout::replicated(mesh, 2));
 ///
-/// Made by pack, copy_to_mesh and the operations of dtensor_math.hpp alone, and never changed:
-/// copies share the piece. What is marked collective is called by all ranks of the mesh in the same
-/// order, with layouts alike.
-/// Errors   those of shapes and layouts are the same comm::AgreedError (2) on all ranks.
-/// Threads  that of the mesh, which must outlive the tensor.
+/// Made by pack, copy_to_mesh and the operations below. Immutable: copies share the piece.
+/// Functions marked collective are called by all ranks of the mesh in the same order, with equal
+/// layouts. Errors   a wrong shape or layout throws the same comm::AgreedError (2) on all ranks.
+/// Threads  the one of the mesh, which must outlive the tensor.
 template <Number T>
 class DTensor {
  public:
@@ -210,15 +247,15 @@ class DTensor {
 
   /// The same tensor with another layout.
   ///
-  ///   along a mesh dimension          is moved by      elements that reach a rank, of p along it
+  ///   change along a dimension        collective       elements a rank receives (size p)
   ///   replicated -> cut               nothing          0
   ///   partial -> cut                  reduce-scatter   p - 1 pieces as long as the new one
   ///   cut on an axis -> on another    all-to-all       p - 1 parts of a piece, a p-th each
   ///   partial -> replicated           all-reduce       2 (p - 1) p-ths of the piece
   ///   cut -> replicated               all-gather       p - 1 pieces as long as the old one
   ///
-  /// Once for each dimension where the two differ, in this order as far as axes are free (see
-  /// sharding::moves_between); where nothing differs, nothing is sent.
+  /// One move per mesh dimension in which the layouts differ, in this order unless an axis is still
+  /// cut by another dimension (see sharding::moves_between). Equal layouts send nothing.
   /// Ranks    collective.
   DTensor relayout(const Layout& layout) const {
     std::vector<sharding::Move> moves;
@@ -241,8 +278,8 @@ class DTensor {
     return relayout(Layout::replicated(*mesh_, shape_.size())).unpack();
   }
 
-  /// Compares the bits of pieces that several ranks hold.
-  /// Errors   throws comm::AgreedError (70) on every rank where they differ, naming the odd ranks.
+  /// Compares the bits of replicated pieces.
+  /// Errors   throws comm::AgreedError (70) on every rank if they differ, naming the ranks.
   /// Ranks    collective.
   void verify() const {
     sharding::require_same_replicas(*mesh_, layout_, sharding::bits_of(*piece_));
@@ -266,7 +303,7 @@ class DTensor {
 
 namespace sharding {
 
-/// Makes DTensors for the functions of this library.
+/// Access to the private constructor of DTensor, for the functions below.
 struct Maker {
   template <Number T>
   static DTensor<T> make(Mesh& mesh, Layout layout, Shape shape, Tensor<T> piece) {
@@ -276,12 +313,13 @@ struct Maker {
 
 }  // namespace sharding
 
-/// A tensor from its pieces: each rank gives what it is to hold, and nothing is moved.
+/// A tensor from its pieces: each rank passes its own piece; no values are sent.
 ///
-/// Replicas give the same piece (DTensor::verify compares them); with a layout that is partial over
-/// a dimension each rank gives its addend, as a gradient that is to be summed over "batch".
-/// Errors   throws the same comm::AgreedError (2) on all ranks, naming the odd one: layouts, types
-///          or meshes that differ; pieces that do not make one tensor (see global_shape).
+/// Replicas pass the same piece (DTensor::verify compares them). With a layout that is partial over
+/// a dimension each rank passes an addend, such as a gradient that is summed over "batch" later.
+/// Errors   throws the same comm::AgreedError (2) on all ranks, naming the rank that differs:
+///          different layouts, types or meshes; pieces that do not form one tensor (see
+///          global_shape).
 /// Ranks    collective. Shapes are compared, values are not.
 template <Number T>
 DTensor<T> pack(Mesh& mesh, Tensor<T> piece, const Layout& layout) {
@@ -289,11 +327,11 @@ DTensor<T> pack(Mesh& mesh, Tensor<T> piece, const Layout& layout) {
   return sharding::Maker::make(mesh, layout, shape, std::move(piece));
 }
 
-/// A tensor that every rank has: each keeps its piece and only that.
+/// A tensor from the whole, which every rank passes; each rank keeps its piece only.
 ///
-/// Errors   throws the same comm::AgreedError (2) on all ranks, naming the odd one: layouts, types
-///          or shapes that differ; a layout with another number of axes, or partial. (70): values
-///          whose bits differ.
+/// Errors   throws the same comm::AgreedError on all ranks, naming the rank that differs: (2) for
+///          different layouts, types or shapes, and for a layout with another number of axes or
+///          with partial sums; (70) for values whose bits differ.
 /// Ranks    collective. Hashes are compared.
 template <Number T>
 DTensor<T> copy_to_mesh(Mesh& mesh, const Tensor<T>& tensor, const Layout& layout) {
@@ -306,89 +344,22 @@ DTensor<T> copy_to_mesh(Mesh& mesh, const Tensor<T>& tensor, const Layout& layou
   return sharding::Maker::make(mesh, layout, tensor.shape(), std::move(piece));
 }
 
-}  // namespace lockstep
-
-namespace lockstep::sharding {
-// What operations compute on the pieces of one rank.
-
-/// [m, k] times [k, n], each value one chain over k in order: no other row or column changes its
-/// bits. float32 by the strict products (one thread; multiply and add fused), others by plain
-/// loops; whole numbers wrap around.
-Tensor<float> product(const Tensor<float>& a, const Tensor<float>& b);
-
-template <Number T>
-Tensor<T> product(const Tensor<T>& a, const Tensor<T>& b) {
-  using Sum = std::conditional_t<std::is_floating_point_v<T>, T, std::uint64_t>;
-  const std::size_t inner = a.shape()[1];
-  const std::size_t columns = b.shape()[1];
-  std::vector<T> values;
-  std::vector<Sum> sums(columns);
-  for (std::size_t row = 0; row < a.shape()[0]; ++row) {
-    std::fill(sums.begin(), sums.end(), Sum{});
-    for (std::size_t k = 0; k < inner; ++k) {
-      const auto factor = static_cast<Sum>(a.values()[row * inner + k]);
-      const auto other = b.values().subspan(k * columns, columns);
-      for (std::size_t j = 0; j < columns; ++j) sums[j] += factor * static_cast<Sum>(other[j]);
-    }
-    for (const Sum sum : sums) values.push_back(static_cast<T>(sum));
-  }
-  return {{a.shape()[0], columns}, std::move(values)};
-}
-
-/// Walks through an operand in the order of a result that it is broadcast to.
-class Walk {
- public:
-  /// Axes are aligned at the last; one of length 1 is repeated.
-  Walk(const Shape& operand, const Shape& result);
-
-  std::size_t index() const noexcept { return index_; }
-  void next() noexcept;
-
- private:
-  struct Axis {
-    std::size_t length;
-    std::size_t stride;  // 0 where it is repeated
-    std::size_t at = 0;
-  };
-  std::vector<Axis> axes_;
-  std::size_t index_ = 0;
-};
-
-/// `function` of both, value by value; `shape` is what they are broadcast to.
-template <class T, class Function>
-auto zip(const Tensor<T>& a, const Tensor<T>& b, const Shape& shape, Function function) {
-  using Result = std::decay_t<std::invoke_result_t<Function&, const T&, const T&>>;
-  std::vector<Result> values;
-  const std::size_t count = elements_of(shape);
-  values.reserve(count);
-  Walk left(a.shape(), shape);
-  Walk right(b.shape(), shape);
-  for (std::size_t i = 0; i < count; ++i, left.next(), right.next()) {
-    values.push_back(function(a.values()[left.index()], b.values()[right.index()]));
-  }
-  return Tensor<Result>(shape, std::move(values));
-}
-
-}  // namespace lockstep::sharding
-
-namespace lockstep {
-// Operations on tensors that are spread over a mesh: each rank computes on its pieces, and what the
-// layouts imply is moved, nothing else.
+// Operations. Each rank computes on its pieces; the layouts decide what is sent.
 //
-// All are collective, and take the layout of the result as last argument. Without it the result
-// lies as the operation's table says, with all sums taken. Operands that hold sums not yet taken
-// are summed first, but for reductions, which keep them to the end.
+// All are collective and take the layout of the result as last argument. Without it the result has
+// the layout of the operation's table, with all sums complete. Operands with partial sums are
+// summed first; reductions keep them partial until the end.
 //
-// Bits     No cut of an axis that is kept changes a bit. Over an axis that is added up, each rank
-//          adds its own indices in order, and the ranks' sums are added by coordinate: so floats
-//          may differ in their last bits from one cut of that axis to another. Whole numbers are
-//          exact and wrap around.
-// Errors   throw the same comm::AgreedError (2) on all ranks: shapes that do not fit, tensors on
-//          different meshes, a layout that the result cannot take.
+// Bits     Cutting an axis that the result keeps changes no bit. Along an axis that is summed, each
+//          rank adds its own indices in order, and the ranks' sums are added by coordinate: floats
+//          may differ in their last bits between different cuts of that axis. Integers are exact
+//          and wrap around.
+// Errors   throw the same comm::AgreedError (2) on all ranks: incompatible shapes, tensors on
+//          different meshes, a layout that the result cannot have.
 
 namespace sharding {
 
-/// The result from its pieces, as it was asked for.
+/// The result from its pieces, in the requested layout or with all sums complete.
 template <Number T>
 DTensor<T> finished(Mesh& mesh, const Layout& layout, Shape shape, Tensor<T> piece,
                     const std::optional<Layout>& to) {
@@ -396,7 +367,7 @@ DTensor<T> finished(Mesh& mesh, const Layout& layout, Shape shape, Tensor<T> pie
       .relayout(to.value_or(layout.summed()));
 }
 
-/// The divisor of a mean, in the elements' type.
+/// Each element divided by `count`, in the elements' type.
 template <Number T>
 DTensor<T> divided(const DTensor<T>& sum, std::size_t count) {
   const auto divisor = static_cast<T>(count);
@@ -404,6 +375,7 @@ DTensor<T> divided(const DTensor<T>& sum, std::size_t count) {
                      sum.unpack().map([&](T value) { return static_cast<T>(value / divisor); }));
 }
 
+/// Throws comm::AgreedError (2) unless T, the number of values and the layout allow a mean.
 template <Number T>
 void require_mean(const DTensor<T>& tensor, std::size_t count, const std::optional<Layout>& to) {
   exchange::require_divisible<T>(ReduceOp::mean);
@@ -418,9 +390,9 @@ void require_mean(const DTensor<T>& tensor, std::size_t count, const std::option
 
 }  // namespace sharding
 
-/// [m, k] times [k, n].
+/// The matrix product of a [m, k] and b [k, n].
 ///
-///   a          b          moved first                result
+///   a          b          sent before                result
 ///   [x, -]     [-, y]     nothing                    [x, y]
 ///   [x, s]     [s, y]     nothing                    [x, y], summed over s
 ///   [x, s]     [-, y]     b sliced (local)           [x, y], summed over s
@@ -430,9 +402,9 @@ void require_mean(const DTensor<T>& tensor, std::size_t count, const std::option
 ///   [x, -]     [x, y]     b gathered over x          [x, y]
 ///   [x, -]     [-, x]     b gathered over x          [x, -]
 ///
-/// Rows stay cut as in a, columns as in b; where that is one dimension the columns give way. The
-/// sum over s is an all-reduce, or a reduce-scatter where `to` cuts an axis over s; it is left to
-/// be taken where `to` is partial over s. Each value is one chain over k (sharding::product).
+/// Rows stay cut as in a and columns as in b; if that is the same dimension, only the rows are cut.
+/// The sum over s is an all-reduce, or a reduce-scatter if `to` cuts an axis over s; it is left out
+/// if `to` is partial over s. Each element is one sum over k in order (sharding::product).
 template <Number T>
 DTensor<T> matmul(const DTensor<T>& a, const DTensor<T>& b,
                   const std::optional<Layout>& to = std::nullopt) {
@@ -443,10 +415,11 @@ DTensor<T> matmul(const DTensor<T>& a, const DTensor<T>& b,
                             sharding::product(left.unpack(), right.unpack()), to);
 }
 
-/// `function(x, y)` of every pair of values; an axis that one lacks or has with length 1 is
-/// repeated for it, axes counted from the last: a bias [n] is added to each row of [m, n].
+/// `function(x, y)` for each pair of elements. Shapes broadcast as in NumPy: axes are aligned at
+/// the last one, and a missing axis or one of length 1 is repeated. A bias [n] is added to each row
+/// of [m, n].
 ///
-///   larger     smaller    moved first                result
+///   larger     smaller    sent before                result
 ///   [x, y]     [x, y]     nothing                    [x, y]
 ///   [x, y]     [y]        nothing                    [x, y]    the bias as layout.without_axis(0)
 ///   [x, y]     [-, -]     the smaller sliced (local) [x, y]
@@ -454,7 +427,7 @@ DTensor<T> matmul(const DTensor<T>& a, const DTensor<T>& b,
 ///   [x, -]     [y, -]     y gathered, then sliced    [x, -]
 ///   [x, -]     [-, x]     x moved by all-to-all      [x, -]
 ///
-/// Of two that are equally large, `a` counts as the larger.
+/// If both have the same number of elements, `a` counts as the larger.
 template <Number T, class Function>
 auto elementwise(const DTensor<T>& a, const DTensor<T>& b, Function function,
                  const std::optional<Layout>& to = std::nullopt) {
@@ -466,7 +439,7 @@ auto elementwise(const DTensor<T>& a, const DTensor<T>& b, Function function,
                             sharding::zip(left.unpack(), right.unpack(), local, function), to);
 }
 
-/// Sums and products value by value; see elementwise. Whole numbers wrap around.
+/// The element-wise sum, or product; see elementwise. Integers wrap around.
 template <Number T>
 DTensor<T> add(const DTensor<T>& a, const DTensor<T>& b,
                const std::optional<Layout>& to = std::nullopt) {
@@ -478,7 +451,7 @@ DTensor<T> multiply(const DTensor<T>& a, const DTensor<T>& b,
   return elementwise(a, b, sharding::times<T>, to);
 }
 
-/// `function` of every value. Where sums are taken it is local, and the layout stays.
+/// `function` of each element, in the same layout. Local, unless partial sums are completed first.
 template <Number T, class Function>
 auto map(const DTensor<T>& tensor, Function function) {
   const auto summed = tensor.relayout(tensor.layout().summed());
@@ -486,11 +459,11 @@ auto map(const DTensor<T>& tensor, Function function) {
                                summed.unpack().map(function));
 }
 
-/// The sum along `axis`, which goes. Ranks' own sums are taken in double and rounded.
+/// The sum along `axis`, which is removed. Each rank sums in double and rounds once.
 ///
 ///   axis       result
-///   unsharded  the layout without the axis; nothing is moved
-///   cut by s   the same, summed over s: an all-reduce, or a reduce-scatter where `to` cuts over s
+///   unsharded  the layout without the axis; nothing is sent
+///   cut by s   the same, summed over s: an all-reduce, or a reduce-scatter if `to` cuts over s
 template <Number T>
 DTensor<T> reduce_sum(const DTensor<T>& tensor, std::size_t axis,
                       const std::optional<Layout>& to = std::nullopt) {
@@ -502,7 +475,7 @@ DTensor<T> reduce_sum(const DTensor<T>& tensor, std::size_t axis,
                             to);
 }
 
-/// The sum of all values, shape (), on every rank: summed over every dimension that cuts an axis.
+/// The sum of all elements, shape (), on every rank.
 template <Number T>
 DTensor<T> reduce_sum(const DTensor<T>& tensor) {
   const auto values = tensor.unpack().values();
@@ -511,7 +484,8 @@ DTensor<T> reduce_sum(const DTensor<T>& tensor) {
                             exchange::narrowed<T>(exchange::sum_along(flat, 0), 1), std::nullopt);
 }
 
-/// The same divided by the number of values. Also refused: whole numbers, and no values.
+/// The sum divided by the number of addends.
+/// Errors   also throws comm::AgreedError (2) for integers, no addends, and a partial `to`.
 template <Number T>
 DTensor<T> reduce_mean(const DTensor<T>& tensor, std::size_t axis,
                        const std::optional<Layout>& to = std::nullopt) {

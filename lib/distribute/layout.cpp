@@ -151,7 +151,7 @@ namespace {
 
 using Lengths = std::vector<std::size_t>;  // of one axis, by rank
 
-// The one that most ranks have; of several the one that comes first.
+// The length that most ranks have; the smallest of several.
 std::size_t commonest(const Lengths& lengths) {
   std::map<std::size_t, std::size_t> times;
   for (const auto length : lengths) ++times[length];
@@ -159,7 +159,7 @@ std::size_t commonest(const Lengths& lengths) {
                            [&](auto a, auto b) { return times[a] < times[b]; });
 }
 
-// The length of the axis, were each piece as long as most ranks say.
+// The length of the axis if each piece has the length that most of its replicas have.
 std::size_t whole_length(const Layout& layout, std::size_t axis, const Lengths& lengths) {
   std::map<int, Lengths> by_coordinate;
   for (int rank = 0; rank < layout.mesh().size(); ++rank) {
@@ -212,7 +212,7 @@ std::size_t axis_length(const Layout& layout, std::size_t axis, const Lengths& f
   const std::size_t length = whole_length(layout, axis, found);
   const auto expected = owned_lengths(layout, axis, length);
   if (found == expected) return length;
-  // One piece too long moves all others: then it is the commonest length that was meant.
+  // One piece that is too long shifts all others: then compare with the most common length.
   const Lengths even(found.size(), commonest(found));
   const bool one_is_odd = odd_ranks(found, even).size() < odd_ranks(found, expected).size();
   refuse(layout, axis, found, one_is_odd ? even : expected);
@@ -277,10 +277,10 @@ bool possible(const Move& move, const Layout& now) {
          now.spec(move.to) == Layout::unsharded;
 }
 
-// What to do next; nothing where `now` is `to`.
+// The next move; none if `now` equals `to`.
 std::optional<Move> next_move(const Layout& now, const Layout& to) {
   std::optional<Move> best;
-  std::optional<Move> opening;  // of a circle
+  std::optional<Move> opening;  // of a cycle
   for (const auto& [name, size] : now.mesh().dimensions()) {
     const auto move = move_along(name, now, to);
     if (!move) continue;
@@ -331,7 +331,7 @@ void require_one_mesh(const Layout& a, const Layout& b) {
                    "put both on one mesh");
 }
 
-// The operand's length on an axis of the result, which it may lack: axes are aligned at the last.
+// The operand's length on an axis of the result: 1 if missing; axes are aligned at the last one.
 std::size_t length_at(const Shape& shape, std::size_t rank, std::size_t axis) {
   const std::size_t missing = rank - shape.size();
   return axis < missing ? 1 : shape[axis - missing];
@@ -351,7 +351,7 @@ Shape broadcast(const Shape& a, const Shape& b) {
   return shape;
 }
 
-// An operand as the result sees it: it has an axis where it is as long there as the result.
+// An operand of a broadcast. It "has" an axis of the result if it is as long there as the result.
 struct Operand {
   const Layout& layout;
   const Shape& shape;

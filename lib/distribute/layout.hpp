@@ -1,4 +1,5 @@
-// How a tensor lies on a mesh, and which part of it each rank owns: arithmetic.
+// How a tensor is distributed over a mesh: which part of it each rank owns, which collectives
+// change one layout into another, and the layouts of operations. Arithmetic only: nothing is sent.
 #pragma once
 
 #include <cstddef>
@@ -16,39 +17,39 @@ namespace lockstep {
 ///
 ///   Layout rows(mesh, {"batch", Layout::unsharded});  // rows cut over batch, whole columns
 ///
-/// Over the mesh dimensions that cut none of its axes a tensor is replicated, unless the layout
-/// says that it is a sum not yet taken: then each rank along that dimension holds an addend.
+/// Along the mesh dimensions that cut no axis the tensor is replicated, or partial: then each rank
+/// along that dimension holds one addend of the tensor.
 ///
 /// A value; local.
-/// Uneven   Coordinate c of p owns [c q, (c + 1) q) of n with q = ceil(n / p), as far as there are
-///          so many: trailing pieces are shorter or empty. It is the guide's rule `ceil`,
-///          data::piece_of. Collectives pad pieces to q.
+/// Uneven   Coordinate c of p owns indices [c q, (c + 1) q) of n, with q = ceil(n / p); trailing
+///          pieces are shorter or empty (data::piece_of). Collectives pad pieces to q.
 class Layout {
  public:
   static constexpr const char* unsharded = "unsharded";
 
-  /// Throws ConfigError for a dimension that the mesh lacks, or that stands twice.
+  /// `sharding_specs`: one per axis. Throws ConfigError for a dimension that the mesh does not
+  /// have, or that is used twice.
   Layout(MeshShape mesh, std::vector<std::string> sharding_specs);
 
-  /// Every rank holds all of a tensor with so many axes.
+  /// Every rank holds the whole tensor, which has `rank` axes.
   static Layout replicated(MeshShape mesh, std::size_t rank);
 
-  /// One axis is cut: axis 0, or the last one. Throws ConfigError for rank 0 as well.
+  /// One axis is cut by `dimension`: axis 0, or the last one. Throws ConfigError, also for rank 0.
   static Layout batch_sharded(MeshShape mesh, const std::string& dimension, std::size_t rank);
   static Layout inner_sharded(MeshShape mesh, const std::string& dimension, std::size_t rank);
 
-  /// Without an axis and what cut it: the bias's layout is that of the activations without axis 0.
-  /// Throws ConfigError for an axis that there is not.
+  /// The layout without one axis: a bias has the layout of the activations without axis 0. Throws
+  /// ConfigError unless axis < rank().
   Layout without_axis(std::size_t axis) const;
 
-  /// With another spec for one axis. Throws ConfigError.
+  /// The layout with another spec for one axis. Throws ConfigError.
   Layout with_axis(std::size_t axis, const std::string& spec) const;
 
-  /// Each rank along `dimension` holds an addend of the tensor. Throws ConfigError for a dimension
-  /// that the mesh lacks, or that cuts an axis.
+  /// The layout in which each rank along `dimension` holds an addend. Throws ConfigError for a
+  /// dimension that the mesh does not have, or that cuts an axis.
   Layout partial_over(const std::string& dimension) const;
 
-  /// The same with the sum over `dimension`, or over all, taken.
+  /// The layout after the sum over `dimension`, or over all partial dimensions.
   Layout summed_over(std::string_view dimension) const;
   Layout summed() const;
 
@@ -56,23 +57,23 @@ class Layout {
   std::size_t rank() const noexcept { return specs_.size(); }
   const std::vector<std::string>& sharding_specs() const noexcept { return specs_; }
 
-  /// Throws ConfigError for an axis that there is not.
+  /// The dimension that cuts `axis`, or unsharded. Throws ConfigError unless axis < rank().
   const std::string& spec(std::size_t axis) const;
 
-  /// The axis that a mesh dimension cuts.
+  /// The axis that a mesh dimension cuts, if any.
   std::optional<std::size_t> axis_of(std::string_view dimension) const noexcept;
   bool is_partial_over(std::string_view dimension) const noexcept;
   bool is_partial() const noexcept { return !partial_.empty(); }
   bool is_fully_replicated() const noexcept;
 
-  /// Pieces of an axis: 1 where it is unsharded.
+  /// The number of pieces of an axis: 1 if it is unsharded.
   int num_shards(std::size_t axis) const;
 
-  /// What the rank `rank` of the mesh owns of an axis of `length`.
+  /// The indices that mesh rank `rank` owns of an axis of `length`.
   Range owned(std::size_t length, std::size_t axis, int rank) const;
 
-  /// Of a tensor of shape `global`: the shape of a rank's piece, and its longest over all ranks.
-  /// Throws ConfigError where the number of axes is another.
+  /// The shape of a rank's piece of a tensor of shape `global`; and the largest piece of any rank.
+  /// Throws ConfigError if `global` does not have rank() axes.
   Shape local_shape(const Shape& global, int rank) const;
   Shape largest_local_shape(const Shape& global) const;
 
@@ -86,23 +87,23 @@ class Layout {
   std::vector<std::string> partial_;  // in the order of the mesh
 };
 
-/// "sharding_specs:[batch, unsharded], mesh:[batch=2, model=3]"; sums not yet taken stand between
-/// as "partial:[model]".
+/// "sharding_specs:[batch, unsharded], mesh:[batch=2, model=3]"; a partial layout has
+/// "partial:[model]" before the mesh.
 std::string to_text(const Layout& layout);
 
-/// The shape of the tensor whose pieces, by rank of the mesh, have these shapes.
+/// The global shape of the tensor whose pieces have the shapes `pieces`, by rank of the mesh.
 ///
-/// Errors   throws ConfigError that names the odd ranks: another number of axes than the layout;
-///          lengths that differ on an axis that is unsharded, or between replicas; pieces other
-///          than Layout::owned.
+/// Errors   throws ConfigError that names the ranks that differ: another number of axes than the
+///          layout; different lengths on an unsharded axis or between replicas; pieces of other
+///          lengths than Layout::owned.
 Shape global_shape(const Layout& layout, const std::vector<Shape>& pieces);
 
 }  // namespace lockstep
 
 namespace lockstep::sharding {
-// The moves that take a tensor from one layout to another.
 
-/// In the order in which they are made where several can be: what shrinks pieces comes first.
+/// How a tensor changes its layout along one mesh dimension. If several moves are possible the
+/// first of this list is made first, so that pieces shrink early.
 enum class MoveKind {
   slice,           ///< replicated -> cut: local
   reduce_scatter,  ///< partial -> cut
@@ -115,27 +116,25 @@ enum class MoveKind {
 struct Move {
   MoveKind kind;
   std::string dimension;
-  std::size_t from = 0;  ///< the axis that it cut before: all_to_all, all_gather
-  std::size_t to = 0;    ///< the axis that it cuts after: slice, reduce_scatter, all_to_all
+  std::size_t from = 0;  ///< the axis it cut before: all_to_all, all_gather
+  std::size_t to = 0;    ///< the axis it cuts afterwards: slice, reduce_scatter, all_to_all
 
   bool operator==(const Move&) const = default;
 };
 
-/// One move for each mesh dimension whose part differs, none for the others.
+/// The moves from one layout to another: one per mesh dimension in which they differ.
 ///
-/// An axis is never cut by two dimensions at a time. So where dimensions exchange axes in a circle,
-/// the shortest of them is gathered first and sliced at last: one move more.
-/// Errors   throws ConfigError: layouts of different meshes or numbers of axes; a sum that `to`
-///          leaves to be taken and `from` does not.
+/// An axis is never cut by two dimensions at once. If dimensions exchange their axes in a cycle,
+/// the smallest of them is gathered first and sliced last, which is one move more. Errors   throws
+/// ConfigError: layouts of different meshes or numbers of axes; a dimension over
+///          which `to` is partial and `from` is not.
 std::vector<Move> moves_between(const Layout& from, const Layout& to);
 
-/// The layout behind a move.
+/// The layout after a move.
 Layout after(const Layout& layout, const Move& move);
 
-// How operations on tensors of a mesh lay out their operands and results: arithmetic.
-
-/// What an operation on two tensors does: both are moved, each rank computes on its pieces alone,
-/// and what it gets is a piece of the result, or an addend of one.
+/// The layouts of an operation on two tensors: the operands are brought into layouts `a` and `b`,
+/// each rank computes on its pieces, and has then a piece of the result, or an addend of one.
 struct BinaryPlan {
   Layout a;
   Layout b;
@@ -143,21 +142,21 @@ struct BinaryPlan {
   Shape shape;    ///< of the result, globally
 };
 
-/// [m, k] times [k, n]; see matmul in dtensor_math.hpp.
-/// Errors   throws comm::AgreedError (2) for other shapes, and for layouts of different meshes.
+/// For the product of [m, k] and [k, n]; see matmul in dtensor.hpp.
+/// Errors   throws comm::AgreedError (2) for other shapes and for layouts of different meshes.
 BinaryPlan matmul_plan(const Layout& a, const Shape& a_shape, const Layout& b,
                        const Shape& b_shape);
 
-/// Value by value, with broadcasting; see elementwise in dtensor_math.hpp.
-/// Errors   throws comm::AgreedError (2) for shapes that do not fit, and for different meshes.
+/// For element-wise operations with broadcasting; see elementwise in dtensor.hpp.
+/// Errors   throws comm::AgreedError (2) for incompatible shapes and for different meshes.
 BinaryPlan elementwise_plan(const Layout& a, const Shape& a_shape, const Layout& b,
                             const Shape& b_shape);
 
-/// The result of adding up an axis, each rank those indices that it owns.
-/// Errors   throws comm::AgreedError (2) for an axis that there is not.
+/// The layout after summing an axis, each rank over the indices that it owns.
+/// Errors   throws comm::AgreedError (2) unless axis < layout.rank().
 Layout reduced_layout(const Layout& layout, std::size_t axis);
 
-/// The same of all axes.
+/// The layout after summing all axes.
 Layout fully_reduced_layout(const Layout& layout);
 
 }  // namespace lockstep::sharding

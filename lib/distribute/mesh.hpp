@@ -1,4 +1,5 @@
-// Ranks in a grid of named dimensions, and the collectives along each of them, counted.
+// Ranks in a grid of named dimensions, the collectives along each dimension, and counters of what
+// they send.
 #pragma once
 
 #include <algorithm>
@@ -15,9 +16,8 @@
 #include "lib/distribute/tensor.hpp"
 
 namespace lockstep {
-// The dimensions of a mesh of ranks, and which rank stands where: arithmetic.
 
-/// A named dimension of a mesh and how many ranks it has.
+/// A named dimension of a mesh and its number of ranks.
 struct MeshDimension {
   std::string name;
   int size = 1;
@@ -25,13 +25,13 @@ struct MeshDimension {
   bool operator==(const MeshDimension&) const = default;
 };
 
-/// Ranks 0, 1, ... in a grid, row by row: the last dimension runs fastest.
+/// The grid of ranks 0, 1, ... in row-major order: the last dimension varies fastest.
 ///
-/// With {{"batch", 2}, {"model", 3}} rank 4 stands at batch 1, model 1. A value; local.
+/// With {{"batch", 2}, {"model", 3}} rank 4 has the coordinates batch 1, model 1. A value; local.
 class MeshShape {
  public:
-  /// Throws ConfigError: no dimension; a name that is empty, "unsharded" or given twice; a size
-  /// below 1; more ranks than an int counts.
+  /// Throws ConfigError: no dimension; a name that is empty, "unsharded" or used twice; a size
+  /// below 1; more ranks than an int holds.
   explicit MeshShape(std::vector<MeshDimension> dimensions);
 
   const std::vector<MeshDimension>& dimensions() const noexcept { return dimensions_; }
@@ -39,17 +39,18 @@ class MeshShape {
   /// Ranks of the mesh: the product of all sizes.
   int size() const noexcept { return size_; }
 
-  /// Ranks along a dimension. Throws ConfigError for a name that there is not.
+  /// Ranks along a dimension. Throws ConfigError for an unknown name.
   int size(std::string_view name) const { return dimensions_[index(name)].size; }
 
-  /// Position of a dimension among the others. Throws ConfigError for a name that there is not.
+  /// Index of a dimension in dimensions(). Throws ConfigError for an unknown name.
   std::size_t index(std::string_view name) const;
 
-  /// One for each dimension. Throws std::out_of_range for a rank that there is not.
+  /// The coordinates of a rank, one per dimension; or along one dimension. Throws std::out_of_range
+  /// for a rank outside [0, size()), ConfigError for an unknown name.
   std::vector<int> coordinates(int rank) const;
   int coordinate(int rank, std::string_view name) const { return coordinates(rank)[index(name)]; }
 
-  /// The inverse. Throws std::out_of_range.
+  /// The rank with these coordinates. Throws std::out_of_range.
   int rank_of(const std::vector<int>& coordinates) const;
 
   bool operator==(const MeshShape&) const = default;
@@ -63,8 +64,8 @@ class MeshShape {
 std::string to_text(const std::vector<MeshDimension>& dimensions);
 std::string to_text(const MeshShape& shape);
 
-/// Collectives that a rank took part in along dimensions of more than one rank, and the elements
-/// that reached it from others, padding of uneven pieces included.
+/// The number of collectives along dimensions of more than one rank, and of the elements that this
+/// rank received from others, including the padding of uneven pieces.
 struct Traffic {
   std::uint64_t all_gathers = 0;
   std::uint64_t reduce_scatters = 0;
@@ -78,23 +79,24 @@ struct Traffic {
 /// "1 all-gather, 2 all-reduces, 24 elements".
 std::string to_text(const Traffic& traffic);
 
-/// Ranks of a communicator as a grid with named dimensions.
+/// The ranks of a communicator as a grid with named dimensions.
 ///
-///   Mesh mesh(comm, {{"batch", 2}, {"model", 3}});  // rank 4 stands at batch 1, model 1
+///   Mesh mesh(comm, {{"batch", 2}, {"model", 3}});  // rank 4 is batch 1, model 1
 ///
-/// It stands for its MeshShape wherever layouts are made. The collectives below run among the ranks
-/// that differ in one dimension alone, in the order of their coordinate; each is called by all of
-/// those with equal counts. Sums are taken in the order of the coordinates, so their bits do not
-/// depend on the transport.
-/// Threads  that of the communicator, which must outlive the mesh; the mesh outlives its tensors.
-/// Errors   of the transport: comm::CommError; std::invalid_argument, before anything is sent,
-/// where
-///          values are not one equal block for each coordinate.
+/// Converts to its MeshShape, so that layouts are made from a mesh. The collectives below run among
+/// the ranks that differ in one dimension only, ordered by their coordinate in it; all of these
+/// ranks call them, with equal counts. Sums are taken in the order of the coordinates, so their
+/// bits do not depend on the transport. Threads  the one of the communicator, which must outlive
+/// the mesh. The mesh must outlive its
+///          tensors.
+/// Errors   comm::CommError of the transport; std::invalid_argument, before anything is sent, if
+/// the
+///          values are not one block of equal length per coordinate.
 class Mesh {
  public:
-  /// Errors   throws the same comm::AgreedError (2) on all ranks: ranks that give different
-  ///          dimensions, naming the odd one; what MeshShape refuses; sizes whose product is not
-  ///          the number of ranks.
+  /// Errors   throws the same comm::AgreedError (2) on all ranks: ranks that pass different
+  ///          dimensions, naming the one that differs; the errors of MeshShape; sizes whose product
+  ///          is not the number of ranks.
   /// Ranks    collective.
   Mesh(comm::Communicator& comm, const std::vector<MeshDimension>& dimensions);
   Mesh(const Mesh&) = delete;
@@ -104,19 +106,21 @@ class Mesh {
   operator const MeshShape&() const noexcept { return shape_; }
   const std::vector<MeshDimension>& dimensions() const noexcept { return shape_.dimensions(); }
 
-  /// Ranks of the whole mesh, or along a dimension.
+  /// The number of ranks of the mesh, or along a dimension.
   int size() const noexcept { return shape_.size(); }
   int size(std::string_view name) const { return shape_.size(name); }
 
-  /// This rank, and where it stands.
+  /// This rank, and its coordinate along a dimension.
   int rank() const noexcept { return comm_.rank(); }
   int coordinate(std::string_view name) const { return shape_.coordinate(rank(), name); }
 
-  /// All ranks, and those that differ from this one in `name` alone, by their coordinate there.
+  /// All ranks; and the ranks that differ from this one in dimension `name` only, in order of their
+  /// coordinate.
   comm::Communicator& communicator() noexcept { return comm_; }
   comm::Communicator& communicator(std::string_view name) { return *along_[shape_.index(name)]; }
 
-  /// `values` holds a block of equal length for each coordinate; this rank has filled its own.
+  /// `values` holds one block of equal length per coordinate. Each rank has filled its own block,
+  /// and receives the others.
   template <Number T>
   void all_gather(std::string_view name, std::span<T> values) {
     auto& comm = communicator(name);
@@ -125,7 +129,7 @@ class Mesh {
     count(&Traffic::all_gathers, comm, foreign(comm, values.size()));
   }
 
-  /// As Communicator::all_to_all: block j of `send` goes to coordinate j.
+  /// Sends block j of `send` to coordinate j; block i of `receive` comes from coordinate i.
   template <Number T>
   void all_to_all(std::string_view name, std::span<const T> send, std::span<T> receive) {
     auto& comm = communicator(name);
@@ -134,7 +138,7 @@ class Mesh {
     count(&Traffic::all_to_alls, comm, foreign(comm, send.size()));
   }
 
-  /// `sum` becomes the sum over all coordinates of the block of this one. `values` holds size(name)
+  /// Sets `sum` to the sum, over all coordinates, of this rank's block. `values` holds size(name)
   /// blocks as long as `sum`.
   template <Number T>
   void reduce_scatter(std::string_view name, std::span<const T> values, std::span<T> sum) {
@@ -144,7 +148,8 @@ class Mesh {
     count(&Traffic::reduce_scatters, comm, foreign(comm, values.size()));
   }
 
-  /// Replaces `values` by its sum over all coordinates: each adds up a part, which goes to all.
+  /// Replaces `values` by its sum over all coordinates. Each rank sums one block and gathers the
+  /// others.
   template <Number T>
   void all_reduce(std::string_view name, std::span<T> values) {
     auto& comm = communicator(name);
@@ -162,7 +167,7 @@ class Mesh {
     count(&Traffic::all_reduces, comm, 2 * foreign(comm, padded.size()));
   }
 
-  /// What the collectives above moved since the mesh was made, or since the last reset. Local.
+  /// What the collectives above have sent since the mesh was made or the last reset. Local.
   const Traffic& traffic() const noexcept { return traffic_; }
   void reset_traffic() noexcept { traffic_ = {}; }
 
@@ -173,7 +178,7 @@ class Mesh {
     return std::span<Byte>(reinterpret_cast<Byte*>(values.data()), values.size_bytes());
   }
 
-  // Of so many elements in blocks, those of other ranks.
+  // The elements of all blocks but this rank's own.
   static std::size_t foreign(const comm::Communicator& comm, std::size_t elements) noexcept {
     return elements - block_of(comm, elements);
   }
@@ -182,7 +187,7 @@ class Mesh {
     return elements / static_cast<std::size_t>(comm.size());
   }
 
-  // In elements: the communicator sees bytes, which may divide where elements do not.
+  // Checked in elements: the communicator counts bytes, which may divide where elements do not.
   static void require_blocks(const char* collective, const comm::Communicator& comm,
                              std::size_t elements, std::size_t block);
 

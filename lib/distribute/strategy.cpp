@@ -3,7 +3,7 @@
 namespace lockstep {
 namespace {
 
-// A replica is a rank, with all of its devices.
+// Throws ConfigError unless replica r has devices of rank r only.
 void require_own_devices(const DeviceAssignment& assignment, int ranks) {
   if (assignment.num_replicas() != ranks) {
     throw ConfigError("a device assignment of " + std::to_string(assignment.num_replicas()) +

@@ -1,4 +1,5 @@
-// Synchronous data parallelism as a library: data sets, values and functions over replicas.
+// Synchronous data parallelism: a Strategy distributes data sets, runs functions on all replicas
+// and reduces or gathers their results.
 #pragma once
 
 #include <concepts>
@@ -17,19 +18,20 @@
 
 namespace lockstep {
 
-/// What a function that makes a worker's data set is told. A worker is a rank, with one replica.
+/// The argument of a function that makes one worker's data set. A worker is a rank with one
+/// replica.
 struct InputContext {
   std::uint64_t num_input_pipelines = 1;   ///< workers
-  std::uint64_t input_pipeline_id = 0;     ///< this worker among them
-  std::uint64_t num_replicas_in_sync = 1;  ///< of all workers together
+  std::uint64_t input_pipeline_id = 0;     ///< this worker's index
+  std::uint64_t num_replicas_in_sync = 1;  ///< of all workers
 
-  /// Examples of one replica's batch. Throws ConfigError where the global batch does not divide.
+  /// The batch size of one replica. Throws ConfigError if the global batch does not divide.
   std::uint64_t per_replica_batch_size(std::uint64_t global) const;
 };
 
-/// What a function that makes a replica's value is told.
+/// The argument of a function that makes one replica's value.
 struct ValueContext {
-  std::uint64_t replica_id_in_sync_group = 0;  ///< this replica among all
+  std::uint64_t replica_id_in_sync_group = 0;  ///< this replica's index
   std::uint64_t num_replicas_in_sync = 1;
 };
 
@@ -42,55 +44,56 @@ struct ValueContext {
 ///     auto total = strategy.reduce(ReduceOp::sum, doubled, 0);
 ///   }
 ///
-/// All ranks run this same program; each holds its own component of what is per replica. What is
-/// marked collective is called by all of them, in the same order, with data and options alike.
-/// Errors that all ranks share are comm::AgreedError. One thread: that of the communicator, which
-/// must outlive the strategy and everything it made.
+/// All ranks run the same program; each holds its own component of per-replica values. Functions
+/// marked collective are called by all ranks in the same order, with equal data and options.
+/// Errors   those found on all ranks are comm::AgreedError.
+/// Threads  the one of the communicator, which must outlive the strategy and what it made.
 class Strategy {
  public:
-  /// `device`: what this replica computes on, as cluster() shows it. Collective.
-  /// `assignment`: which devices compute which replica; built from resolve_cluster(comm, device).
+  /// `device`: the name of this replica's device in cluster(). `assignment`: which devices compute
+  /// which replica; built from resolve_cluster(comm, device).
   /// Errors   throws the same comm::AgreedError (2) on all ranks: assignments that differ, naming
-  ///          the odd rank; an assignment whose replica r has devices of other ranks than r, or
-  ///          whose replicas are not as many as the ranks.
+  ///          the rank; an assignment whose replica r has devices of other ranks than r; a number
+  ///          of replicas other than the number of ranks.
+  /// Ranks    collective.
   explicit Strategy(comm::Communicator& comm, const std::string& device = "cpu",
                     std::optional<DeviceAssignment> assignment = std::nullopt);
   Strategy(const Strategy&) = delete;
   Strategy& operator=(const Strategy&) = delete;
 
-  /// Replicas, one on each rank; and this rank's among them. Local.
+  /// The number of replicas, one per rank; and the index of this rank's replica. Local.
   int num_replicas_in_sync() const noexcept { return comm_.size(); }
   int replica_id() const noexcept { return comm_.rank(); }
 
   /// Hosts, ranks and devices of the job. Local.
   const Cluster& cluster() const noexcept { return cluster_; }
 
-  /// As given. Local.
+  /// The assignment passed to the constructor. Local.
   const std::optional<DeviceAssignment>& device_assignment() const noexcept { return assignment_; }
 
-  /// `value`, as it is. A rank computes with all of its devices, so that this names the logical
-  /// device that a value belongs to and moves nothing. Local.
-  /// Errors   throws ConfigError for an id that does not fit the partitions of a replica: those of
-  ///          the device assignment, 1 without it.
+  /// Returns `value` unchanged. A rank computes with all of its devices, so this only checks the id
+  /// of the logical device. Local.
+  /// Errors   throws ConfigError unless the id is below the number of a replica's partitions: that
+  /// of
+  ///          the device assignment, 1 without one.
   template <class T>
   T assign_to_logical_device(T value, int logical_device_id) const {
     require_logical_device(logical_device_id);
     return value;
   }
 
-  /// Shares out a data set that is batched by the global batch size.
+  /// Distributes a data set that is batched by the global batch size.
   ///
-  /// DATA   each batch is cut into pieces, one a replica, in order (data::piece_of).
-  /// FILE   each replica's pass reads its own files (Pass); each of its batches is cut into as many
-  ///        pieces as there are replicas, and a step takes one.
-  /// OFF    the same with all data for everybody.
-  /// AUTO   see data::choose_policy; its warning is the result's.
+  /// DATA   each batch is cut into one piece per replica, in order (data::piece_of).
+  /// FILE   each replica reads its own files (Pass); each of its batches is cut into as many pieces
+  ///        as there are replicas, and a step takes one piece.
+  /// OFF    as FILE, but each replica reads all data.
+  /// AUTO   see data::choose_policy; the result has its warning.
   ///
-  /// Where the data set ends in batch (and prefetch) behind elements that can be reached at once,
-  /// all of it follows a data::Plan, and a rank reads its own examples alone. Batches that were
-  /// transformed are read whole by every rank that cuts them.
-  /// Errors   throws comm::AgreedError (2): see agree_on_share.
-  /// Ranks    collective.
+  /// If the data set ends in batch (and prefetch) and its elements allow random access, it follows
+  /// a data::Plan and each rank reads its own examples only. Batches that are transformed further
+  /// are read whole by every rank that cuts them. Errors   throws comm::AgreedError (2): see
+  /// agree_on_share. Ranks    collective.
   template <BatchLike T>
   DistributedDataset<T> distribute_dataset(const Dataset<T>& dataset,
                                            const DistributeOptions& options = {}) {
@@ -110,11 +113,11 @@ class Strategy {
              .choice = share.choice}};
   }
 
-  /// `make(InputContext)` is called once, here, and gives this worker's data set, which batches and
-  /// shards itself: nothing is added to it, prefetch neither.
+  /// Calls `make(InputContext)` once for this worker's data set, which must batch and shard itself;
+  /// no prefetch is added.
   ///
-  /// Errors   throws the same comm::AgreedError on all ranks where `make` fails on one.
-  /// Ranks    collective. Sizes are compared; where one is not known, each step costs a message.
+  /// Errors   throws the same comm::AgreedError on all ranks if `make` fails on one.
+  /// Ranks    collective. Sizes are compared; if one is unknown, each step costs a message.
   template <class Make>
   auto distribute_datasets_from_function(Make make)
       -> DistributedDataset<typename std::invoke_result_t<Make, InputContext>::Element> {
@@ -137,7 +140,7 @@ class Strategy {
              .choice = {data::ShardPolicy::data, "each worker's data set shards itself", ""}}};
   }
 
-  /// `make(ValueContext)` for every replica. Local.
+  /// The per-replica value of `make(ValueContext)`. Local.
   template <class Make>
   auto distribute_values_from_function(Make make) const {
     using T = std::decay_t<std::invoke_result_t<Make, ValueContext>>;
@@ -173,39 +176,39 @@ class Strategy {
     return exchange::reduce_values(comm_, op, Tensor<T>(value.value_)).item();
   }
 
-  /// The same along `axis` as well, which goes: every example counts once, also in the mean, and
-  /// replicas without examples count nothing. Sums are taken in double, a replica's in order, then
-  /// the replicas' by rank, and rounded once.
-  /// Errors   throws comm::AgreedError (2): the mean of no values; an axis or shapes that do not
-  ///          fit.
+  /// The reduction over all replicas and along `axis`, which is removed. Every example counts once,
+  /// also in the mean; replicas without examples are skipped. Each replica sums in double in the
+  /// order of the indices; the replicas' sums are added by rank and rounded once.
+  /// Errors   throws comm::AgreedError (2): the mean of no values; an axis that does not exist;
+  ///          different shapes.
   /// Ranks    collective.
   template <Number T>
   Tensor<T> reduce(ReduceOp op, const PerReplica<Tensor<T>>& value, std::size_t axis) const {
     return exchange::reduce_along(comm_, op, value.value_, axis);
   }
 
-  /// All replicas' values one behind the other along `axis`, by rank, the same on every replica.
-  /// Replicas without values are left out.
-  /// Errors   throws comm::AgreedError (2) where the other axes differ.
+  /// All replicas' values concatenated along `axis` in rank order, the same on every replica.
+  /// Replicas without values are skipped.
+  /// Errors   throws comm::AgreedError (2) if the other axes differ.
   /// Ranks    collective.
   template <Number T>
   Tensor<T> gather(const PerReplica<Tensor<T>>& value, std::size_t axis) const {
     return exchange::gather_along(comm_, value.value_, axis);
   }
 
-  /// The components that this process's replica holds: its own, alone. Local.
+  /// The components in this process: its own replica's only. Local.
   template <class T>
   std::vector<T> local_results(const PerReplica<T>& value) const {
     return {value.value_};
   }
 
-  /// "{0: [5], 1: [6]}" on every rank: for people. Collective.
+  /// The components as text, "{0: [5], 1: [6]}", on every rank. Collective.
   template <class T>
   std::string describe(const PerReplica<T>& value) const {
     return describe_texts(to_text(value.value_));
   }
 
-  /// A variable with the value of replica 0 on all replicas. Collective.
+  /// A variable that starts with the value of replica 0 on all replicas. Collective.
   template <Variable T>
   Mirrored<T> create_variable(T initial) const {
     if constexpr (Number<T>) {
@@ -215,13 +218,14 @@ class Strategy {
     }
   }
 
-  /// A number that each replica accumulates for itself, from 0. Throws for a mean of whole numbers.
+  /// A number, initially 0, that each replica accumulates locally. Throws comm::AgreedError (2) for
+  /// the mean of an integer type.
   template <Number T>
   SyncOnRead<T> create_metric(ReduceOp op) const {
     return {comm_, op};
   }
 
-  /// What this worker's functions are told. Local.
+  /// The context of this worker. Local.
   InputContext input_context() const noexcept;
 
  private:
@@ -296,12 +300,13 @@ class Strategy {
   std::optional<DeviceAssignment> assignment_;
 };
 
-/// Outputs by the index that their elements carry, in global order, the same on every replica.
+/// Outputs in global order, by the index of their elements; the same on every replica. Merge the
+/// results of several steps with std::map::merge.
 ///
-/// Shapes   `indices` [b] and `values` [b] on each replica, which may hold any number of them. Of
-///          an index that comes several times (policy OFF), the first in rank order counts.
-/// Errors   throws comm::AgreedError (2) where the two do not have one value for each index.
-/// Ranks    collective. Steps are put together with std::map::merge.
+/// Shapes   `indices` [b] and `values` [b]; b may differ between replicas. If an index occurs more
+///          than once (policy OFF), the first in rank order is kept.
+/// Errors   throws comm::AgreedError (2) unless there is one value per index.
+/// Ranks    collective.
 template <std::integral Index, Number T>
 std::map<Index, T> in_global_order(const Strategy& strategy,
                                    const PerReplica<Tensor<Index>>& indices,

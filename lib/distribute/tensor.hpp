@@ -1,4 +1,5 @@
-// A small dense value with a shape: what elements, batches and results are made of.
+// Tensors, the dense values that data sets and replicas exchange, and elements nested from them:
+// pairs and tuples that are batched, cut and joined part by part.
 #pragma once
 
 #include <algorithm>
@@ -19,25 +20,25 @@
 #include "lib/base/text.hpp"
 
 namespace lockstep {
-/// Lengths of the axes, the outermost first; {} is a single value.
+/// The lengths of the axes, outermost first; {} is a single value.
 using Shape = std::vector<std::size_t>;
 
-/// Elements of a tensor of that shape: the product; 1 for {}.
+/// The number of elements: the product of the lengths; 1 for {}.
 std::size_t elements_of(const Shape& shape) noexcept;
 
 /// "(2, 3)", "(1,)" is "(1)", "()".
 std::string to_text(const Shape& shape);
 
-/// What arithmetic over replicas works on. Truth values are std::uint8_t.
+/// The element types of arithmetic over replicas. Use std::uint8_t for truth values.
 template <class T>
 concept Number = std::is_arithmetic_v<T> && !std::is_same_v<T, bool> && sizeof(T) <= 8;
 
-/// Values in row-major order, owned. Copies deep; local; no device.
+/// A shape and its values in row-major order, owned, in host memory. A copy is deep.
 ///
-/// A batch is a tensor whose axis 0 counts examples, of which there may be 0.
+/// A batch is a tensor whose axis 0 counts examples; there may be 0.
 template <class T>
 class Tensor {
-  static_assert(!std::is_same_v<T, bool>, "std::vector<bool> is no memory: use std::uint8_t");
+  static_assert(!std::is_same_v<T, bool>, "std::vector<bool> is not an array: use std::uint8_t");
 
  public:
   using Value = T;
@@ -53,7 +54,7 @@ class Tensor {
 
   Tensor(std::initializer_list<T> values) : Tensor(std::vector<T>(values)) {}
 
-  /// Throws std::invalid_argument where the values are not as many as the shape says.
+  /// Throws std::invalid_argument unless values.size() == elements_of(shape).
   Tensor(Shape shape, std::vector<T> values)
       : shape_(std::move(shape)), values_(std::move(values)) {
     if (elements_of(shape_) != values_.size()) {
@@ -66,7 +67,7 @@ class Tensor {
   std::span<const T> values() const noexcept { return values_; }
   std::span<T> values() noexcept { return values_; }
 
-  /// The one value. Throws std::invalid_argument where there is another number of them.
+  /// The single value. Throws std::invalid_argument unless there is exactly one.
   const T& item() const {
     if (values_.size() != 1) {
       throw std::invalid_argument("Tensor::item: shape " + to_text(shape_) +
@@ -75,7 +76,7 @@ class Tensor {
     return values_.front();
   }
 
-  /// Length of axis 0. Throws std::invalid_argument for shape ().
+  /// The length of axis 0. Throws std::invalid_argument for shape ().
   std::size_t rows() const {
     if (shape_.empty()) throw std::invalid_argument("Tensor: shape () has no rows");
     return shape_.front();
@@ -97,7 +98,7 @@ class Tensor {
     return {std::move(shape), std::vector<T>(at(begin), at(end))};
   }
 
-  /// The same shape with `function` of every value.
+  /// A tensor of the same shape with `function` of each value.
   template <class Function>
   auto map(Function function) const {
     using Result = std::decay_t<std::invoke_result_t<Function, const T&>>;
@@ -114,7 +115,7 @@ class Tensor {
   std::vector<T> values_;
 };
 
-/// The name of an element's type: "float32", "int64"; "object" for what is no number and no text.
+/// The name of an element type: "float32", "int64", "string"; "object" for all others.
 template <class T>
 constexpr const char* type_name() noexcept {
   constexpr auto bytes = sizeof(T);
@@ -132,8 +133,8 @@ constexpr const char* type_name() noexcept {
 }  // namespace lockstep
 
 namespace lockstep::sharding {
-// Sums and products in which whole numbers wrap around.
 
+/// The sum, and the product; integers wrap around.
 template <Number T>
 T plus(T a, T b) noexcept {
   if constexpr (std::is_floating_point_v<T>) return a + b;
@@ -149,7 +150,6 @@ T times(T a, T b) noexcept {
 }  // namespace lockstep::sharding
 
 namespace lockstep {
-// Elements may be nested: pairs and tuples of numbers and tensors, batched and cut part by part.
 
 template <class T>
 struct IsTensor : std::false_type {};
@@ -163,12 +163,12 @@ struct IsNested<std::pair<A, B>> : std::true_type {};
 template <class... Parts>
 struct IsNested<std::tuple<Parts...>> : std::true_type {};
 
-/// A pair or a tuple: what is taken apart.
+/// A pair or a tuple.
 template <class T>
 concept Nested = IsNested<std::remove_cvref_t<T>>::value;
 
-/// What `batch` makes of elements T: Tensor<T> with axis 0 added, and of nested elements the same
-/// structure of batches. A tensor gets one more axis.
+/// The batch of elements T: Tensor<T>. Of tensors: a tensor with one more axis, axis 0. Of nested
+/// elements: the same structure of batches.
 template <class T>
 struct BatchOf {
   using type = Tensor<T>;
@@ -188,7 +188,7 @@ struct BatchOf<std::tuple<Parts...>> {
 template <class T>
 using Batched = typename BatchOf<T>::type;
 
-/// Tensors, and pairs and tuples of them: what has rows that can be cut.
+/// Tensors, and pairs and tuples of tensors, which can be cut by rows.
 template <class T>
 struct IsBatch : IsTensor<T> {};
 template <class A, class B>
@@ -198,7 +198,7 @@ struct IsBatch<std::tuple<Parts...>> : std::bool_constant<(IsBatch<Parts>::value
 template <class T>
 concept BatchLike = IsBatch<T>::value;
 
-/// Calls `function(value)`, or with the parts of a nested value where it takes those.
+/// Calls `function(value)`, or `function(parts...)` of a nested value if it takes the parts.
 template <class Function, class Value>
 decltype(auto) call_with(Function&& function, Value&& value) {
   if constexpr (std::is_invocable_v<Function, Value>) {
@@ -209,8 +209,8 @@ decltype(auto) call_with(Function&& function, Value&& value) {
   }
 }
 
-/// Examples of a batch: the length of axis 0 of all its parts.
-/// Errors   throws DataError where parts differ; std::invalid_argument for a part of shape ().
+/// The number of examples of a batch: the length of axis 0 of all its parts.
+/// Errors   throws DataError if parts differ; std::invalid_argument for a part of shape ().
 template <BatchLike T>
 std::size_t rows_of(const T& batch) {
   if constexpr (Nested<T>) {
@@ -243,7 +243,7 @@ T cut(const T& batch, std::size_t begin, std::size_t end) {
 
 namespace structure {
 
-/// Throws DataError unless the rows of two tensors are alike.
+/// Throws DataError unless the shapes are equal but for axis 0.
 void require_same_rows(const Shape& a, const Shape& b);
 
 template <class T>
@@ -277,8 +277,8 @@ auto by_columns(const std::vector<T>& values, Each each) {
 
 }  // namespace structure
 
-/// The batches one after the other; at least one.
-/// Errors   throws DataError where their rows have different shapes.
+/// The batches concatenated along axis 0; at least one.
+/// Errors   throws DataError if their rows have different shapes.
 template <BatchLike T>
 T join(const std::vector<T>& batches) {
   if constexpr (Nested<T>) {
@@ -289,8 +289,8 @@ T join(const std::vector<T>& batches) {
   }
 }
 
-/// Elements as one batch; none give batches of shape (0).
-/// Errors   throws DataError where tensors among them have different shapes.
+/// One batch of the elements; of shape (0) if there are none.
+/// Errors   throws DataError if tensors among them have different shapes.
 template <class T>
 Batched<T> stack(const std::vector<T>& elements) {
   if constexpr (Nested<T>) {
@@ -312,7 +312,7 @@ Batched<T> stack(const std::vector<T>& elements) {
   }
 }
 
-/// A value as people write it: "[5, 6]", "([1, 2], 0)".
+/// A value as text: "[5, 6]", "([1, 2], 0)".
 template <class T>
 std::string to_text(const T& value);
 
@@ -349,8 +349,7 @@ std::string to_text(const T& value) {
   }
 }
 
-/// Type and shape of a part of an element; none: a length that is not known, or not always the
-/// same.
+/// Type and shape of a part of an element. A length that is unknown or varies is nullopt.
 struct TensorSpec {
   std::string type;  ///< "float32"
   std::vector<std::optional<std::size_t>> shape;
@@ -361,7 +360,7 @@ struct TensorSpec {
 /// "float32 (?, 784)".
 std::string to_text(const TensorSpec& spec);
 
-/// One spec a part, nested parts in order.
+/// One spec per part, nested parts in order.
 using ElementSpec = std::vector<TensorSpec>;
 
 /// The spec of batches like `batch` that hold `rows` examples.

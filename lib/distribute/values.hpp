@@ -1,12 +1,13 @@
-// Values that live on replicas. None of them is made by hand: a Strategy does.
-//
-// Every replica runs the same program on a rank of its own and holds its own component.
+// Values that have a component on each replica: per-replica, mirrored and sync-on-read values, and
+// the collectives that combine the components. A Strategy makes them.
 #pragma once
 
+#include <Eigen/Core>
 #include <algorithm>
 #include <concepts>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -16,33 +17,35 @@
 #include "lib/distribute/tensor.hpp"
 
 namespace lockstep {
-// Tensors of all replicas, put together.
 
+/// How the components of replicas are combined.
 enum class ReduceOp { sum, mean };
 
 namespace exchange {
 
-/// What sums are taken in: double, or whole numbers that wrap around.
+/// The type that sums are taken in: double for floating point, else std::uint64_t, which wraps.
 template <Number T>
 using Wide = std::conditional_t<std::is_floating_point_v<T>, double, std::uint64_t>;
 
-/// The lengths of a tensor's axes and its bytes, as text of any bytes; and the way back.
+/// The lengths of a tensor's axes and its bytes in one string of bytes; and the inverse.
 std::string pack(const Shape& shape, const void* values, std::size_t bytes);
 Shape unpack_shape(const std::string& packed);
 const char* unpack_values(const std::string& packed);
 
-/// A tensor seen from one axis: [outer, length, inner].
+/// A tensor's shape around one axis: [outer, length, inner], row-major.
 struct AxisView {
   std::size_t outer = 1;
   std::size_t length = 0;
   std::size_t inner = 1;
 };
+/// Throws ConfigError if `axis` is not below the number of axes.
 AxisView view_axis(const Shape& shape, std::size_t axis);
 
-/// Throws comm::AgreedError (2); every rank must find the same.
+/// Throws comm::AgreedError (2). Every rank must call it, with the same text.
 [[noreturn]] void refuse(const std::string& problem, const std::string& remedy);
 
-/// Throws unless all shapes are equal but on `axis`; all ranks hold the same shapes.
+/// Throws comm::AgreedError (2) unless all shapes are equal, `axis` excepted. Every rank passes the
+/// same shapes.
 void require_alike(const std::vector<Shape>& shapes, std::optional<std::size_t> axis);
 
 /// Every rank's tensor in rank order. Collective.
@@ -60,7 +63,7 @@ std::vector<Tensor<T>> all_tensors(comm::Communicator& comm, const Tensor<T>& mi
   return all;
 }
 
-/// Those that hold values; where none does, the first.
+/// Removes the tensors without values; if none has values, keeps the first.
 template <class T>
 void drop_empty(std::vector<Tensor<T>>& all) {
   const Tensor<T> first = all.front();
@@ -76,24 +79,54 @@ void require_alike(const std::vector<Tensor<T>>& all, std::optional<std::size_t>
   require_alike(shapes, axis);
 }
 
-/// Sums along `axis`, which goes; each sum in order.
+/// A tensor's values as a row-major matrix [rows, columns], without a copy.
+template <class T>
+auto as_rows(std::span<T> values, std::size_t rows, std::size_t columns) noexcept {
+  using Rows =
+      Eigen::Array<std::remove_const_t<T>, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  using View = std::conditional_t<std::is_const_v<T>, const Rows, Rows>;
+  return Eigen::Map<View>(values.data(), static_cast<Eigen::Index>(rows),
+                          static_cast<Eigen::Index>(columns));
+}
+
+/// The sums along `axis`, which is removed from the shape. Each sum is taken in the order of the
+/// indices.
 template <Number T>
 Tensor<Wide<T>> sum_along(const Tensor<T>& tensor, std::size_t axis) {
-  const AxisView view = view_axis(tensor.shape(), axis);
-  std::vector<Wide<T>> sums(view.outer * view.inner);
-  auto value = tensor.values().begin();
-  for (std::size_t o = 0; o < view.outer; ++o) {
-    for (std::size_t l = 0; l < view.length; ++l) {
-      for (std::size_t i = 0; i < view.inner; ++i) {
-        sums[o * view.inner + i] += static_cast<Wide<T>>(*value++);
-      }
+  const auto [outer, length, inner] = view_axis(tensor.shape(), axis);
+  std::vector<Wide<T>> values(outer * inner);
+  auto sums = as_rows(std::span(values), outer, inner);
+  for (std::size_t o = 0; o < outer; ++o) {
+    const auto addends =
+        as_rows(tensor.values().subspan(o * length * inner, length * inner), length, inner);
+    for (Eigen::Index l = 0; l < addends.rows(); ++l) {
+      sums.row(static_cast<Eigen::Index>(o)) += addends.row(l).template cast<Wide<T>>();
     }
   }
   Shape shape = tensor.shape();
   shape.erase(shape.begin() + static_cast<std::ptrdiff_t>(axis));
-  return {std::move(shape), std::move(sums)};
+  return {std::move(shape), std::move(values)};
 }
 
+/// The tensors concatenated along `axis`; at least one, of equal shapes on the other axes.
+template <class T>
+Tensor<T> concatenate(const std::vector<Tensor<T>>& parts, std::size_t axis) {
+  Shape shape = parts.front().shape();
+  shape[axis] = 0;
+  for (const auto& part : parts) shape[axis] += part.shape()[axis];
+  const auto [outer, length, inner] = view_axis(shape, axis);
+  std::vector<T> values(elements_of(shape));
+  auto all = as_rows(std::span(values), outer, length * inner);
+  Eigen::Index first = 0;
+  for (const auto& part : parts) {
+    const auto columns = static_cast<Eigen::Index>(part.shape()[axis] * inner);
+    all.middleCols(first, columns) = as_rows(part.values(), outer, part.shape()[axis] * inner);
+    first += columns;
+  }
+  return {std::move(shape), std::move(values)};
+}
+
+/// Sums as T, divided by `divisor` if T is floating point.
 template <Number T>
 Tensor<T> narrowed(const Tensor<Wide<T>>& sums, double divisor) {
   return sums.map([&](Wide<T> sum) {
@@ -102,28 +135,28 @@ Tensor<T> narrowed(const Tensor<Wide<T>>& sums, double divisor) {
   });
 }
 
-/// The sums of all ranks' tensors in rank order, in double or whole numbers. Collective.
+/// The sum of all ranks' tensors, in rank order; tensors without values are skipped. Collective.
 template <Number T>
 Tensor<T> add_up(comm::Communicator& comm, const Tensor<T>& mine) {
   auto all = all_tensors(comm, mine);
   drop_empty(all);
   require_alike(all, std::nullopt);
   Tensor<T> total = std::move(all.front());
+  auto sums = as_rows(total.values(), 1, total.values().size());
   for (std::size_t i = 1; i < all.size(); ++i) {
-    for (std::size_t v = 0; v < total.values().size(); ++v) {
-      total.values()[v] += all[i].values()[v];
-    }
+    sums += as_rows(std::as_const(all[i]).values(), 1, all[i].values().size());
   }
   return total;
 }
 
+/// Throws comm::AgreedError (2) for the mean of an integer type.
 template <Number T>
 void require_divisible(ReduceOp op) {
   if (op == ReduceOp::sum || std::is_floating_point_v<T>) return;
   refuse("a mean of whole numbers would be rounded", "map them to double first");
 }
 
-/// Over the replicas and along `axis`. Collective.
+/// The reduction over all replicas and along `axis`. Collective.
 template <Number T>
 Tensor<T> reduce_along(comm::Communicator& comm, ReduceOp op, const Tensor<T>& mine,
                        std::size_t axis) {
@@ -143,7 +176,7 @@ Tensor<T> reduce_along(comm::Communicator& comm, ReduceOp op, const Tensor<T>& m
   return narrowed<T>(add_up(comm, sums), op == ReduceOp::mean ? static_cast<double>(count) : 1);
 }
 
-/// Over the replicas, value by value. Collective.
+/// The element-wise reduction over all replicas. Collective.
 template <Number T>
 Tensor<T> reduce_values(comm::Communicator& comm, ReduceOp op, Tensor<T> mine) {
   require_divisible<T>(op);
@@ -160,29 +193,16 @@ Tensor<T> reduce_values(comm::Communicator& comm, ReduceOp op, Tensor<T> mine) {
   }
 }
 
-/// One behind the other along `axis`, in rank order. Collective.
+/// All replicas' tensors concatenated along `axis` in rank order. Collective.
 template <Number T>
 Tensor<T> gather_along(comm::Communicator& comm, const Tensor<T>& mine, std::size_t axis) {
   auto all = all_tensors(comm, mine);
   drop_empty(all);
   require_alike(all, axis);
-  Shape shape = all.front().shape();
-  shape[axis] = 0;
-  for (const auto& tensor : all) shape[axis] += tensor.shape()[axis];
-  std::vector<T> values;
-  values.reserve(elements_of(shape));
-  const std::size_t outer = view_axis(shape, axis).outer;
-  for (std::size_t o = 0; o < outer; ++o) {
-    for (const auto& tensor : all) {
-      const auto run = tensor.values().size() / outer;
-      const auto part = tensor.values().subspan(o * run, run);
-      values.insert(values.end(), part.begin(), part.end());
-    }
-  }
-  return {std::move(shape), std::move(values)};
+  return concatenate(all, axis);
 }
 
-/// The hash of the bits, in words. Local.
+/// The hash of packed bytes, as hexadecimal text. Local.
 std::string bits_of(const std::string& packed);
 
 }  // namespace exchange
@@ -191,9 +211,9 @@ class Strategy;
 template <BatchLike T>
 class DistributedIterator;
 
-/// A value for each replica, which may differ: what iteration and run() give.
+/// One value per replica; they may differ. Iteration and Strategy::run return it.
 ///
-/// Opened by reduce, gather, local_results and run alone.
+/// Read by Strategy::reduce, gather, local_results and run.
 template <class T>
 class PerReplica {
  public:
@@ -209,12 +229,12 @@ class PerReplica {
   T value_;  // this replica's
 };
 
-/// What a variable can hold.
+/// The types that a variable can hold: numbers and tensors of numbers.
 template <class T>
 concept Variable = Number<T> ||
     (IsTensor<T>::value&& requires { requires Number<typename T::Value>; });
 
-/// A variable with the same value on all replicas, which is kept so: weights.
+/// A variable whose copies on all replicas are the same bits, such as weights.
 template <Variable T>
 class Mirrored {
  public:
@@ -229,8 +249,9 @@ class Mirrored {
   const T& read() const noexcept { return value_; }
 
   /// Sets all copies to `value`, which must be the same bits on all replicas.
-  /// Errors   throws comm::AgreedError (70) where it is not, naming the odd rank; the variable is
-  ///          then as it was.
+  /// Errors   throws comm::AgreedError (70) if it is not, naming the rank that differs; the
+  /// variable
+  ///          is then unchanged.
   /// Ranks    collective.
   void assign(T value) {
     require_same(value, "the value assigned to a mirrored variable");
@@ -238,7 +259,7 @@ class Mirrored {
   }
 
   /// Compares the bits of all copies.
-  /// Errors   throws comm::AgreedError (70) on every rank where they differ, naming the odd rank.
+  /// Errors   throws comm::AgreedError (70) on every rank if they differ, naming the rank.
   /// Ranks    collective.
   void verify() const { require_same(value_, "a mirrored variable"); }
 
@@ -264,8 +285,8 @@ class Mirrored {
   T value_;
 };
 
-/// A number that each replica accumulates for itself, and that is put together when it is read:
-/// sums of losses, counts.
+/// A number that each replica accumulates locally and that is reduced when it is read, such as a
+/// sum of losses or a count.
 template <Number T>
 class SyncOnRead {
  public:
@@ -276,14 +297,14 @@ class SyncOnRead {
   SyncOnRead(const SyncOnRead&) = delete;
   SyncOnRead& operator=(const SyncOnRead&) = delete;
 
-  /// To this replica's component. Local.
+  /// Adds `amount` to this replica's component. Local.
   void add(T amount) noexcept { value_ = static_cast<T>(value_ + amount); }
 
-  /// This replica's component becomes 0. Local.
+  /// Sets this replica's component to 0. Local.
   void reset() noexcept { value_ = 0; }
 
   /// The sum or the mean of the components, the same on every replica; added in rank order, in
-  /// double or in whole numbers that wrap around. A mean over examples is the quotient of two sums.
+  /// double or in 64-bit integers that wrap around. For a mean over examples divide two sums.
   /// Ranks    collective.
   T read() const {
     using Wide = exchange::Wide<T>;

@@ -1,4 +1,4 @@
-# What the libraries stand on. The tree includes this, and so does an installed copy, where
+# The packages that the libraries need. Included by the build and by the installed package, where
 # find_package(lockstep) reports what is missing.
 
 macro(lockstep_needs)
@@ -16,6 +16,7 @@ if(LOCKSTEP_MPI)
   lockstep_needs(MPI COMPONENTS CXX)
 endif()
 lockstep_needs(OpenMP COMPONENTS CXX)
+lockstep_needs(Eigen3)
 lockstep_needs(ZLIB)
 lockstep_needs(PkgConfig)
 pkg_check_modules(hwy IMPORTED_TARGET libhwy)
