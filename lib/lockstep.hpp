@@ -1,9 +1,9 @@
-// All that most programs on the library include.
+// The header that most programs include: the public API except custom layers and checkpoints.
 //
-//   strategy, values     tf.distribute's model over any communicator    distribute/strategy.hpp
-//   mesh, layout         DTensor's model: tensors spread over ranks     distribute/dtensor_math.hpp
-//   Replica              a network and its step in one object           train/replica.hpp
-//   run_replicas         main(), on ranks                               launch/replicas.hpp
+//   run_replicas         main() on ranks: threads or MPI          launch/launch.hpp
+//   Strategy, Dataset    data parallelism, as in tf.distribute    distribute/strategy.hpp
+//   Mesh, DTensor        tensors over ranks, as in DTensor        distribute/dtensor.hpp
+//   Replica              a network with its training step         train/replica.hpp
 #pragma once
 
 #include "collectives/agreement.hpp"

@@ -1,11 +1,19 @@
-# An installed copy: the command, the static libraries, headers as <lockstep/...>, package files.
-# `docs` needs the same headers.
+# The installed package: the command, the static libraries, the public headers as <lockstep/...> and
+# the files of find_package(lockstep). The target `docs` reads the same headers.
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
-# Headers that only our own sources include. All others of lib/, collectives/ and data/ are public.
-set(LOCKSTEP_PRIVATE_HEADERS
-    lib/numerics/strict_tile-inl.hpp lib/numerics/strict_weights-inl.hpp lib/train/json_fields.hpp)
+# The public API: the headers that a program includes. Headers that these include are installed too.
+set(LOCKSTEP_API
+    lib/lockstep.hpp lib/base/errors.hpp lib/base/philox.hpp
+    collectives/communicator.hpp collectives/agreement.hpp collectives/threads.hpp
+    data/source.hpp data/plan.hpp
+    lib/distribute/tensor.hpp lib/distribute/dataset.hpp lib/distribute/sources.hpp
+    lib/distribute/strategy.hpp lib/distribute/devices.hpp lib/distribute/mesh.hpp
+    lib/distribute/layout.hpp lib/distribute/dtensor.hpp
+    lib/launch/launch.hpp
+    lib/nn/layer_spec.hpp lib/nn/layer.hpp lib/nn/loss.hpp lib/nn/gradient_check.hpp
+    lib/train/replica.hpp lib/train/checkpoint.hpp)
 
 set(LOCKSTEP_PUBLIC_HEADERS ${PROJECT_BINARY_DIR}/public)  # as they are installed
 configure_file(${CMAKE_CURRENT_LIST_DIR}/PublicHeaders.cmake.in
@@ -16,7 +24,7 @@ install(DIRECTORY ${LOCKSTEP_PUBLIC_HEADERS}/lockstep DESTINATION ${CMAKE_INSTAL
 install(TARGETS lockstep RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
-# The command has the name already.
+# lockstep::lockstep: all libraries. Its target has another name here, since the command is lockstep.
 add_library(lockstep_whole INTERFACE)
 get_property(parts GLOBAL PROPERTY LOCKSTEP_PARTS)
 list(TRANSFORM parts PREPEND lockstep_ OUTPUT_VARIABLE libraries)
@@ -32,7 +40,7 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/lockstepConfig.cmake.in
                               ${PROJECT_BINARY_DIR}/package/lockstepConfig.cmake
                               INSTALL_DESTINATION ${package}
                               NO_SET_AND_CHECK_MACRO NO_CHECK_REQUIRED_COMPONENTS_MACRO)
-# Until 1.0 a minor version may change what it likes.
+# Until 1.0 each minor version may break compatibility.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/package/lockstepConfigVersion.cmake
                                  COMPATIBILITY SameMinorVersion)
 configure_file(${CMAKE_CURRENT_LIST_DIR}/Dependencies.cmake

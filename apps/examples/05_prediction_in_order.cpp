@@ -1,8 +1,7 @@
 // Prediction in global order: every element carries its index, each replica predicts its own piece,
-// and the outputs come back by index, whatever the number of ranks and however the data is
-// shuffled.
+// and the outputs are collected by index, for any number of ranks and any shuffling.
 //
-//   prediction_in_order --ranks 3, or mpirun -n 3 prediction_in_order
+//   05_prediction_in_order --ranks 3, or mpirun -n 3 05_prediction_in_order
 #include <cstdio>
 #include <lockstep/lockstep.hpp>
 
@@ -13,7 +12,7 @@ namespace {
 constexpr std::uint64_t seed = 22;
 constexpr std::size_t classes = 10;
 
-/// A small network after one epoch.
+/// Trains for one epoch.
 void train(const Strategy& strategy, DistributedDataset<Batched<Example>>& batches,
            train::Replica& replica) {
   for (const auto& batch : batches) {
@@ -25,7 +24,7 @@ void train(const Strategy& strategy, DistributedDataset<Batched<Example>>& batch
   }
 }
 
-/// The records of a source, each with its index in front: (index, features).
+/// The records of a source as pairs (index, features).
 auto indexed(const std::shared_ptr<data::Source>& source) {
   const auto record = [source](std::int64_t index) {
     const auto id = static_cast<std::uint64_t>(index);

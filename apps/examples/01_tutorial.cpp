@@ -1,11 +1,9 @@
-// The data-parallel tutorial: digits, a dense network, a training loop, evaluation.
+// Training: digits, a dense network, a training loop and evaluation. The weights are those of
+// `lockstep train --train-limit 5000 --test-limit 5000`, bit for bit, on any number of ranks.
 //
-//   tutorial                 one rank
-//   tutorial --ranks 2       two, as threads
-//   mpirun -n 2 tutorial     two, as processes
-//
-// The weights are those of `lockstep train --train-limit 5000 --test-limit 5000`, to the last bit,
-// on any number of ranks.
+//   01_tutorial                 one rank
+//   01_tutorial --ranks 2       two, as threads
+//   mpirun -n 2 01_tutorial     two, as processes
 #include <cstdio>
 #include <lockstep/lockstep.hpp>
 
@@ -18,18 +16,18 @@ constexpr std::uint64_t batch_size = 128;  // global: of all ranks together
 constexpr int epochs = 3;
 constexpr std::size_t classes = 10;
 
-/// The digits that lockstep draws; a folder with MNIST's four files does as well.
+/// Digits that lockstep draws. A folder with MNIST's four files works as well.
 data::DataSet open_digits() {
   return data::open_data_set("synthetic", {.train_limit = 5000, .test_limit = 5000});
 }
 
-/// Loss and accuracy of one pass over the training data, each example counted once.
+/// Mean loss and accuracy over one epoch, each example counted once.
 struct Means {
   double loss = 0;
   double accuracy = 0;
 };
 
-/// One epoch: `batches` gives every rank its piece of each global batch.
+/// One epoch: iterating over `batches` gives each rank its piece of every global batch.
 template <class Batches>
 Means train(const Strategy& strategy, Batches& batches, train::Replica& replica) {
   nn::Tally sums;
@@ -46,22 +44,21 @@ Means train(const Strategy& strategy, Batches& batches, train::Replica& replica)
   return {sums.loss_sum / examples, static_cast<double>(sums.correct) / examples};
 }
 
-/// What every rank runs.
 void tutorial(comm::Communicator& comm) {
   Strategy strategy(comm);
-  const bool speaks = strategy.replica_id() == 0;
+  const bool is_root = strategy.replica_id() == 0;
 
-  // A data set, shuffled anew in every epoch, in global batches. Under policy DATA each rank reads
-  // its own piece of every batch, cut between leaves, in which gradients are summed.
+  // A data set, reshuffled in every epoch, in global batches. With policy DATA each rank reads only
+  // its own piece of every batch. Pieces are cut between leaves, the units of gradient summation.
   auto digits = open_digits();
   const std::shared_ptr<data::Source> training = std::move(digits.train);
   auto batches = strategy.distribute_dataset(from_source(training).shuffle(seed).batch(batch_size),
                                              {.policy = data::ShardPolicy::data, .leaf = 0});
 
-  // The network, the same on every rank: two hidden layers with ReLU; softmax is in the loss.
+  // The same network on every rank: two hidden layers with ReLU; softmax is part of the loss.
   const nn::NetworkShape shape(training->features(), {700, 500}, classes);
   train::Replica replica(shape, *batches.plan(), comm, {.seed = {seed, seed + 1}});
-  if (speaks) {
+  if (is_root) {
     std::printf("%d replicas in sync: %s, %zu parameters\n", strategy.num_replicas_in_sync(),
                 shape.text().c_str(), shape.parameters());
   }
@@ -69,13 +66,13 @@ void tutorial(comm::Communicator& comm) {
   for (int epoch = 1; epoch <= epochs; ++epoch) {
     const Means trained = train(strategy, batches, replica);
     const auto tested = replica.evaluate(*digits.test);
-    if (!speaks) continue;
+    if (!is_root) continue;
     std::printf("epoch %d: training loss %.3f, accuracy %.3f   testing loss %.3f, accuracy %.3f\n",
                 epoch, trained.loss, trained.accuracy, tested.loss(), tested.accuracy());
   }
 
   const std::uint64_t hash = replica.weights_hash();  // compared between ranks
-  if (speaks) std::printf("weights %s\n", to_hex(hash).c_str());
+  if (is_root) std::printf("weights %s\n", to_hex(hash).c_str());
 }
 
 }  // namespace

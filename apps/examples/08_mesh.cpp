@@ -1,6 +1,7 @@
-// Tensors over a mesh, in the order of the DTensor guide. Prints the same on any number of ranks.
+// Distributed tensors: a mesh of ranks, layouts, matrix products under several layouts, and a
+// gradient that is summed in slices. Prints the same on any number of ranks.
 //
-//   mesh --ranks 6, or mpirun -n 6 mesh
+//   08_mesh --ranks 6, or mpirun -n 6 08_mesh
 #include <cstdio>
 #include <lockstep/lockstep.hpp>
 
@@ -10,37 +11,37 @@ namespace {
 
 constexpr auto unsharded = Layout::unsharded;
 
-/// What rank 0 says. The others compute the same and are silent.
-void say(const Mesh& mesh, const std::string& text) {
+/// Prints on rank 0; the other ranks compute the same text.
+void print(const Mesh& mesh, const std::string& text) {
   if (mesh.rank() == 0) std::printf("%s\n", text.c_str());
 }
 
 std::string yes(bool right) { return right ? "yes" : "no"; }
 
-/// As square as it goes: "batch" times "model".
+/// The most square factorization of `ranks` into "batch" times "model".
 std::vector<MeshDimension> dimensions(int ranks) {
   int batch = 1;
   for (int i = 1; i * i <= ranks; ++i) batch = ranks % i == 0 ? i : batch;
   return {{"batch", batch}, {"model", ranks / batch}};
 }
 
-/// Each replica its piece, and back.
+/// pack, unpack and relayout.
 void pieces(Mesh& mesh) {
   const Tensor<float> mine({1, 2}, {1.0F * static_cast<float>(mesh.coordinate("batch")), 1});
   const auto packed = pack(mesh, mine, Layout(mesh, {"batch", unsharded}));
   packed.verify();  // over "model" it is replicated
-  say(mesh, "unpack gives what was packed: " + yes(packed.unpack() == mine));
+  print(mesh, "unpack gives what was packed: " + yes(packed.unpack() == mine));
   const auto columns = packed.relayout(Layout(mesh, {unsharded, "model"}));
-  say(mesh, "relayout keeps the tensor: " + yes(columns.to_global() == packed.to_global()));
+  print(mesh, "relayout keeps the tensor: " + yes(columns.to_global() == packed.to_global()));
 }
 
-/// One product under three layouts.
+/// The same product under three layouts.
 void product(Mesh& mesh) {
   const Tensor<float> a({2, 3}, {1, 2, 3, 4, 5, 6});
   const Tensor<float> b({3, 2}, {6, 5, 4, 3, 2, 1});
   const auto multiply = [&](const char* name, const Layout& left, const Layout& right) {
     const auto c = matmul(copy_to_mesh(mesh, a, left), copy_to_mesh(mesh, b, right));
-    say(mesh, std::string("product, ") + name + ": " + to_text(c.to_global()));
+    print(mesh, std::string("product, ") + name + ": " + to_text(c.to_global()));
   };
   multiply("replicated", Layout::replicated(mesh, 2), Layout::replicated(mesh, 2));
   multiply("contraction sharded", Layout(mesh, {unsharded, "model"}),
@@ -49,7 +50,7 @@ void product(Mesh& mesh) {
            Layout(mesh, {"model", unsharded}));
 }
 
-/// Two dense layers, the first cut by columns and the second by rows: one sum in all.
+/// Two dense layers, the first cut by columns and the second by rows: a single all-reduce.
 void two_layers(Mesh& mesh) {
   const auto ones = [](const Shape& shape) {
     return Tensor<float>(shape, std::vector<float>(elements_of(shape), 1));
@@ -62,10 +63,10 @@ void two_layers(Mesh& mesh) {
   const auto hidden = map(add(matmul(x, w1), b1), [](float v) { return v > 0 ? v : 0; });
   const auto y = matmul(hidden, w2);
   const auto mean = reduce_mean(y);
-  say(mesh, "two layers: " + to_text(y.to_global()) + ", mean " + to_text(mean.unpack()));
+  print(mesh, "two layers: " + to_text(y.to_global()) + ", mean " + to_text(mean.unpack()));
 }
 
-/// Gradients of the replicas, averaged: each rank along "batch" sums and keeps a slice.
+/// The mean of the replicas' gradients: each rank along "batch" sums and keeps one slice.
 void gradient(Mesh& mesh) {
   const Tensor<float> mine = {8, 16, 24};
   const auto addends = pack(mesh, mine, Layout::replicated(mesh, 1).partial_over("batch"));
@@ -74,18 +75,7 @@ void gradient(Mesh& mesh) {
   const bool least = mesh.traffic().all_reduces == 0 && mesh.traffic().reduce_scatters <= 1;
   const auto replicas = static_cast<float>(mesh.size("batch"));
   const auto mean = map(slice, [&](float v) { return v / replicas; });
-  say(mesh, "gradient: " + to_text(mean.to_global()) + ", by one reduce-scatter: " + yes(least));
-}
-
-/// Logical devices: every core of every rank is one.
-void devices(comm::Communicator& comm, const Mesh& mesh) {
-  const auto topology = Topology::of(resolve_cluster(comm, "cpu"));
-  const auto assignment =
-      DeviceAssignment::build(topology, {1, 1, 1, topology.shape()[3]}, comm.size());
-  const Strategy strategy(comm, "cpu", assignment);
-  const Tensor<float> tensor = {1, 2};
-  say(mesh,
-      "assigned to logical device 0: " + to_text(strategy.assign_to_logical_device(tensor, 0)));
+  print(mesh, "gradient: " + to_text(mean.to_global()) + ", by one reduce-scatter: " + yes(least));
 }
 
 void program(comm::Communicator& comm) {
@@ -94,7 +84,6 @@ void program(comm::Communicator& comm) {
   product(mesh);
   two_layers(mesh);
   gradient(mesh);
-  devices(comm, mesh);
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
-// A data set of one's own, from a function: points that are drawn, not read. A plane is fitted to
-// them by a loop that is written out: a mirrored variable, gradients, a sum over replicas.
+// A custom data set and a custom training loop: each worker draws its own points, and gradient
+// descent on a mirrored variable fits a plane to them.
 //
-//   dataset_from_function --ranks 3, or mpirun -n 3 dataset_from_function
+//   04_dataset_from_function --ranks 3, or mpirun -n 3 04_dataset_from_function
 //
-// The global batch of 60 must divide by the ranks: each makes batches of its own share.
+// The number of ranks must divide the global batch of 60: each worker makes its own batches.
 #include <array>
 #include <cstdio>
 #include <lockstep/base/philox.hpp>
@@ -18,10 +18,10 @@ constexpr std::uint64_t batch_size = 60;
 constexpr int epochs = 20;
 constexpr float rate = 0.5F;
 
-/// A point (x, y), and its height over the plane z = 2x - 3y + 1.
+/// A point (x, y) and the height z = 2x - 3y + 1.
 using Point = std::pair<Tensor<float>, float>;
 
-/// Point `index`: a function of its number, so no rank needs to know what others draw.
+/// Point `index`: a function of its index only, so ranks draw independently.
 Point point(std::int64_t index) {
   const auto words = Philox::at({static_cast<std::uint32_t>(index), 0, 0, 0}, {22, 23});
   const float x = unit_float(words[0]);
@@ -29,7 +29,7 @@ Point point(std::int64_t index) {
   return {Tensor<float>{x, y}, 2 * x - 3 * y + 1};
 }
 
-/// This worker's part of the points, in batches of its own.
+/// This worker's points, in batches of its share of the global batch.
 Dataset<Batched<Point>> make_dataset(const InputContext& context) {
   return range(points)
       .shard(context.num_input_pipelines, context.input_pipeline_id)
@@ -37,8 +37,8 @@ Dataset<Batched<Point>> make_dataset(const InputContext& context) {
       .batch(context.per_replica_batch_size(batch_size));
 }
 
-/// The gradient of half the squared error, summed over this replica's examples: by the two slopes
-/// and the height above the origin, and the error itself.
+/// Summed over this replica's examples: the gradient of half the squared error by the two slopes
+/// and the intercept, and half the squared error itself.
 Tensor<float> sums(const Tensor<float>& plane, const Tensor<float>& xy, const Tensor<float>& z) {
   std::array<float, 4> total{};
   const auto w = plane.values();
