@@ -29,7 +29,7 @@ Layout::Layout(MeshShape mesh, std::vector<std::string> sharding_specs)
     mesh_.index(specs_[axis]);
     if (axis_of(specs_[axis]) == axis) continue;
     throw ConfigError(
-        "mesh dimension \"" + specs_[axis] + "\" stands twice in the layout " + joined(specs_),
+        "mesh dimension \"" + specs_[axis] + "\" is used twice in the layout " + joined(specs_),
         "let each mesh dimension cut one axis, and leave others unsharded");
   }
 }
@@ -244,11 +244,11 @@ namespace {
 void require_comparable(const Layout& from, const Layout& to) {
   if (from.mesh() != to.mesh()) {
     throw ConfigError(
-        "a tensor on mesh [" + to_text(from.mesh()) + "] cannot lie as " + to_text(to),
+        "a tensor on mesh [" + to_text(from.mesh()) + "] cannot have the layout " + to_text(to),
         "make the layout with the tensor's mesh");
   }
   if (from.rank() != to.rank()) {
-    throw ConfigError("a tensor with " + to_text(from) + " cannot lie as " + to_text(to),
+    throw ConfigError("a tensor with " + to_text(from) + " cannot have the layout " + to_text(to),
                       "give one spec for each axis");
   }
   for (const auto& [name, size] : from.mesh().dimensions()) {
@@ -326,9 +326,9 @@ using Specs = std::vector<std::string>;
 
 void require_one_mesh(const Layout& a, const Layout& b) {
   if (a.mesh() == b.mesh()) return;
-  exchange::refuse("tensors on mesh [" + to_text(a.mesh()) + "] and on mesh [" + to_text(b.mesh()) +
-                       "] do not meet",
-                   "put both on one mesh");
+  exchange::refuse(
+      "tensors on different meshes: [" + to_text(a.mesh()) + "] and [" + to_text(b.mesh()) + "]",
+      "put both on one mesh");
 }
 
 // The operand's length on an axis of the result: 1 if missing; axes are aligned at the last one.
@@ -343,7 +343,7 @@ Shape broadcast(const Shape& a, const Shape& b) {
     const std::size_t left = length_at(a, shape.size(), axis);
     const std::size_t right = length_at(b, shape.size(), axis);
     if (left != right && left != 1 && right != 1) {
-      exchange::refuse("shapes " + to_text(a) + " and " + to_text(b) + " do not fit",
+      exchange::refuse("shapes " + to_text(a) + " and " + to_text(b) + " cannot be broadcast",
                        "give axes of equal length, counted from the last, or of length 1");
     }
     shape[axis] = left == 1 ? right : left;

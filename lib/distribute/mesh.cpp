@@ -20,7 +20,7 @@ void require_name(const std::string& name) {
   }
   if (name == "unsharded") {
     throw ConfigError("a dimension of the mesh is called \"unsharded\"",
-                      "choose another name: layouts say it of axes that are not cut");
+                      "choose another name: it is the spec of axes that are not cut");
   }
 }
 

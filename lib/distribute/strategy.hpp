@@ -148,11 +148,11 @@ class Strategy {
                                            static_cast<std::uint64_t>(comm_.size())}));
   }
 
-  /// `function(arguments...)` on every replica, with its own component of each argument: those of
-  /// PerReplica and Mirrored values, also inside pairs and tuples; others are passed as they are. A
-  /// single nested argument is taken apart where the function takes its parts.
+  /// Calls `function(arguments...)` on every replica. PerReplica and Mirrored arguments, also
+  /// inside pairs and tuples, are replaced by this replica's component; others are passed
+  /// unchanged. A single nested argument is passed as its parts if the function takes the parts.
   ///
-  /// Returns a PerReplica of what the function returned; nothing where it returned nothing.
+  /// Returns the results as a PerReplica, or nothing if the function returns nothing.
   /// Ranks    local, unless the function communicates.
   template <class Function, class... Arguments>
   auto run(Function&& function, const Arguments&... arguments) const {
@@ -164,9 +164,10 @@ class Strategy {
     }
   }
 
-  /// The sum or mean over the replicas, value by value; all shapes alike. The same on every
-  /// replica, added as Communicator::all_reduce adds. A mean of whole numbers is refused.
-  /// Ranks    collective.
+  /// The element-wise sum or mean over the replicas, the same on every replica; the order of the
+  /// sums is that of Communicator::all_reduce.
+  /// Errors   throws comm::AgreedError (2) for different shapes and for the mean of an integer
+  /// type. Ranks    collective.
   template <Number T>
   Tensor<T> reduce(ReduceOp op, const PerReplica<Tensor<T>>& value) const {
     return exchange::reduce_values(comm_, op, value.value_);

@@ -378,7 +378,7 @@ TEST_CASE("operations that cannot be are refused alike", "[mesh]") {
   CHECK_THAT(refusal([](Mesh& mesh, const Matrix& a) {
                add(a, copy_to_mesh(mesh, counting<float>({2}), Layout(mesh, {none})));
              }),
-             StartsWith("2: shapes (2, 3) and (2) do not fit"));
+             StartsWith("2: shapes (2, 3) and (2) cannot be broadcast"));
   CHECK_THAT(
       refusal([](Mesh&, const Matrix& a) { reduce_sum(a, 2); }),
       StartsWith("2: a tensor with sharding_specs:[x, unsharded], mesh:[x=2] has no axis 2"));
@@ -404,5 +404,5 @@ TEST_CASE("operations that cannot be are refused alike", "[mesh]") {
                Mesh other(mesh.communicator(), {{"y", 2}});
                add(a, copy_to_mesh(other, counting<float>({2, 3}), Layout(other, {"y", none})));
              }),
-             StartsWith("2: tensors on mesh [x=2] and on mesh [y=2] do not meet"));
+             StartsWith("2: tensors on different meshes: [x=2] and [y=2]"));
 }

@@ -97,7 +97,7 @@ TEST_CASE("a layout may leave sums to be taken", "[mesh]") {
 }
 
 TEST_CASE("layouts that cannot be are refused", "[mesh]") {
-  CHECK_THROWS_WITH(layout({"batch", "batch"}), Contains("\"batch\" stands twice"));
+  CHECK_THROWS_WITH(layout({"batch", "batch"}), Contains("\"batch\" is used twice"));
   CHECK_THROWS_WITH(layout({"rows"}), Contains("no dimension \"rows\""));
   CHECK_THROWS_WITH(Layout::batch_sharded(two_by_three, "batch", 0), Contains("no axis 0"));
   CHECK_THROWS_WITH(layout({"batch"}).local_shape({4, 4}, 0),
