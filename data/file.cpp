@@ -19,6 +19,7 @@
 
 #include "lib/base/errors.hpp"
 #include "lib/base/files.hpp"
+#include "lib/base/hash.hpp"
 
 namespace lockstep::data {
 namespace {
@@ -220,9 +221,12 @@ void Content::finish(std::uint64_t most, std::uint64_t keep_bytes) {
 }
 
 void Content::read_at(std::uint64_t offset, std::span<std::uint8_t> bytes) {
-  bytes_read_ += bytes.size();
-  if (!compressed_) return file_.read_at(offset, bytes);
   if (reader_) inflate_to(offset + bytes.size());
+  read_kept(offset, bytes);
+}
+
+void Content::read_kept(std::uint64_t offset, std::span<std::uint8_t> bytes) const {
+  if (!compressed_) return file_.read_at(offset, bytes);
   if (offset > kept_ || bytes.size() > kept_ - offset) {
     throw DataError(place(kept_) + ": the content ends here, too early",
                     "fetch the file again: this copy is incomplete or damaged");
@@ -247,7 +251,18 @@ void Content::read_at(std::uint64_t offset, std::span<std::uint8_t> bytes) {
   }
 }
 
-namespace {}  // namespace
+void Content::add_sample(Hash& hash, std::uint64_t end, std::uint64_t blocks) const {
+  constexpr std::uint64_t block_bytes = 4096;
+  hash.add(end);
+  const bool whole = end <= blocks * block_bytes;
+  const std::uint64_t gaps = blocks - 1;
+  const std::uint64_t span = whole ? 0 : end - block_bytes;  // from the first block to the last
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(whole ? end : block_bytes));
+  for (std::uint64_t i = 0; i < (whole ? 1 : blocks); ++i) {
+    read_kept(span / gaps * i + span % gaps * i / gaps, bytes);
+    hash.add_bytes(std::as_bytes(std::span(bytes)));
+  }
+}
 
 bool is_gzip(const RegularFile& file) {
   std::array<std::uint8_t, 2> magic{};

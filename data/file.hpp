@@ -10,6 +10,10 @@
 #include <string>
 #include <vector>
 
+namespace lockstep {
+class Hash;
+}
+
 namespace lockstep::data {
 /// "PATH: byte 16": how errors name a place in a file.
 std::string place(const std::filesystem::path& path, std::uint64_t offset);
@@ -113,10 +117,18 @@ class Content {
   /// and OutputError as finish.
   void read_at(std::uint64_t offset, std::span<std::uint8_t> bytes);
 
-  /// Bytes that read_at has delivered so far.
-  std::uint64_t bytes_read() const noexcept { return bytes_read_; }
+  /// Adds to `hash` the number `end` and a sample of the first `end` bytes: `blocks` blocks of 4
+  /// KiB at equal distances, the first and the last among them, or all bytes where there are no
+  /// more than that. The same for equal bytes, compressed or not, in a time that does not grow with
+  /// the file.
+  ///
+  /// `end`     at most the bytes that can be read: call finish before.
+  /// `blocks`  at least 2.
+  /// Errors    throws as read_at.
+  void add_sample(Hash& hash, std::uint64_t end, std::uint64_t blocks) const;
 
  private:
+  void read_kept(std::uint64_t offset, std::span<std::uint8_t> bytes) const;
   void inflate_to(std::uint64_t end);
   void keep(std::span<const std::uint8_t> bytes);
   void open_spill();
@@ -128,7 +140,6 @@ class Content {
   int spill_ = -1;                      // those behind them
   std::uint64_t inflated_ = 0;
   std::uint64_t kept_ = 0;
-  std::uint64_t bytes_read_ = 0;
 };
 
 // Gzip-compressed files, read from front to back.

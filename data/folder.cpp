@@ -210,6 +210,9 @@ std::unique_ptr<Source> open_part(Format format, const std::vector<RecordFiles>&
                                   const ReadOptions& options) {
   ReadOptions left = options;
   checked_limit(options);
+  constexpr std::uint64_t most_sampled = 256;  // blocks of all files, for Source::identity
+  left.sampled_blocks =
+      std::clamp<std::uint64_t>(most_sampled / files.size(), 2, left.sampled_blocks);
   std::vector<std::unique_ptr<Source>> parts;
   for (const RecordFiles& pair : files) {
     auto part = open_files(format, pair, left);

@@ -47,6 +47,7 @@ StoredSource::StoredSource(const char* format, std::filesystem::path path,
     : content_(std::move(path)),
       limit_(checked_limit(options)),
       classes_(options.classes),
+      sampled_blocks_(options.sampled_blocks),
       format_(format),
       divide_by_(options.divide_by) {
   checked_divisor(divide_by_, 1.0F);
@@ -62,12 +63,15 @@ void StoredSource::describe(Element element, std::vector<std::uint64_t> shape) {
 }
 
 std::string StoredSource::identity() const {
-  Hash hash;
-  hash.add_bytes(std::as_bytes(std::span(labels_)));
+  Hash labels;
+  labels.add_bytes(std::as_bytes(std::span(labels_)));
+  Hash sample;
+  content_.add_sample(sample, offset(records()), sampled_blocks_);
   return std::string(format_) + " " + bare_name(path()) +
          (labels_name_.empty() ? "" : " + " + labels_name_) + ": " + std::to_string(records()) +
          " records, " + shape_text(shape_) + " = " + std::to_string(features_) +
-         (element_ == Element::byte ? " bytes" : " numbers") + ", labels " + to_hex(hash.value());
+         (element_ == Element::byte ? " bytes" : " numbers") + ", labels " +
+         to_hex(labels.value()) + ", sample " + to_hex(sample.value());
 }
 
 void StoredSource::scale_bytes(std::span<const std::uint8_t> bytes,

@@ -79,6 +79,8 @@ struct ReadOptions {
   std::optional<float> divide_by;
   /// Labels outside [0, classes) are bad data.
   int classes = 10;
+  /// Blocks of 4 KiB of each file that Source::identity() hashes; at least 2.
+  std::uint64_t sampled_blocks = 64;
 };
 
 /// What a data set's features are, as they are stored.
@@ -122,6 +124,9 @@ class Source {
   virtual std::uint64_t bytes_read() const noexcept { return 0; }
 
   /// What distinguishes this data from other data, in words: compared between ranks.
+  ///
+  /// Files are told apart by their names, number of records, shape, all labels, and a sample of
+  /// their bytes (Content::add_sample), so that it takes a bounded time.
   virtual std::string identity() const = 0;
 
   /// Reads the records `ids`, in that order.
@@ -231,6 +236,7 @@ class StoredSource : public Source {
   Content content_;
   std::optional<std::uint64_t> limit_;
   int classes_;
+  std::uint64_t sampled_blocks_;
   std::string labels_name_;  // of a second file, where there is one
   std::vector<std::int32_t> labels_;
 

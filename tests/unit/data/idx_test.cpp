@@ -77,6 +77,30 @@ TEST_CASE("gzip is known by its bytes, and gives the same records", "[data]") {
   REQUIRE(one.identity() == other.identity());
 }
 
+TEST_CASE("files whose images differ have another identity", "[data]") {
+  constexpr std::uint32_t count = 30000;  // 360 kB: more than is sampled
+  const Bytes original = images(count);
+  const auto identity = [](const Bytes& bytes, const ReadOptions& options = {}) {
+    return Pair(bytes, labels(count)).open(options).identity();
+  };
+  const auto differs_at = [&](std::size_t byte) {
+    Bytes changed = original;
+    changed[byte] ^= 1U;
+    return identity(changed) != identity(original);
+  };
+  CHECK(identity(gzip(original)) == identity(original));
+  CHECK(differs_at(16));
+  CHECK(differs_at(original.size() - 1));
+  Bytes inverted = original;
+  for (std::size_t i = 16; i < inverted.size(); ++i) inverted[i] = 255 - inverted[i];
+  CHECK(identity(inverted) != identity(original));
+  CHECK(identity(gzip(inverted)) == identity(inverted));
+  Bytes late = original;  // beyond the records in use
+  late.back() ^= 1U;
+  CHECK(identity(late, {.limit = 20000, .divide_by = {}}) ==
+        identity(original, {.limit = 20000, .divide_by = {}}));
+}
+
 TEST_CASE("gzip members one after the other are one file", "[data]") {
   const Bytes whole = images(50);
   Bytes joined = gzip({whole.begin(), whole.begin() + 7});
