@@ -30,7 +30,7 @@ constexpr float faintest = 0.75F;  // of full ink
 class Draws {
  public:
   explicit Draws(const DrawingId& id) noexcept
-      : key_{static_cast<std::uint32_t>(id.seed), static_cast<std::uint32_t>(id.seed >> 32)},
+      : key_(philox_key(id.seed)),
         counter_{0, id.part, static_cast<std::uint32_t>(id.index),
                  static_cast<std::uint32_t>(id.index >> 32)} {}
 

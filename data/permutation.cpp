@@ -21,8 +21,7 @@ std::uint64_t Permutation::operator()(std::uint64_t position) const noexcept {
 
 std::uint64_t Permutation::once(std::uint64_t value) const noexcept {
   const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
-  const Philox::Key key = {static_cast<std::uint32_t>(seed_),
-                           static_cast<std::uint32_t>(seed_ >> 32)};
+  const Philox::Key key = philox_key(seed_);
   std::uint64_t left = value >> half_bits_;
   std::uint64_t right = value & mask;
   for (std::uint32_t round = 0; round < 4; ++round) {
@@ -36,6 +35,15 @@ std::uint64_t Permutation::once(std::uint64_t value) const noexcept {
     right = mixed;
   }
   return left << half_bits_ | right;
+}
+
+std::uint64_t worker_seed(std::uint64_t seed, std::uint64_t worker) noexcept {
+  if (worker == 0) return seed;
+  constexpr std::uint32_t tag = 0x46494C45;  // "FILE", which is no round of a Permutation
+  const Philox::Block block = Philox::at(
+      {static_cast<std::uint32_t>(worker), static_cast<std::uint32_t>(worker >> 32), 0, tag},
+      philox_key(seed));
+  return std::uint64_t{block[0]} << 32 | block[1];
 }
 
 }  // namespace lockstep::data

@@ -28,4 +28,8 @@ class Permutation {
   int half_bits_ = 1;
 };
 
+/// The seed of a worker's own order under FILE. That of worker 0 is `seed`: a single worker reads
+/// in the order of DATA.
+std::uint64_t worker_seed(std::uint64_t seed, std::uint64_t worker) noexcept;
+
 }  // namespace lockstep::data

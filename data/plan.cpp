@@ -7,7 +7,6 @@
 
 #include "lib/base/errors.hpp"
 #include "lib/base/hash.hpp"
-#include "lib/base/philox.hpp"
 #include "lib/base/text.hpp"
 
 namespace lockstep::data {
@@ -17,17 +16,6 @@ constexpr std::uint64_t most_examples = std::uint64_t{1} << 63;
 
 std::uint64_t round_up(std::uint64_t count, std::uint64_t leaf) noexcept {
   return ceil_divide(count, leaf) * leaf;
-}
-
-/// The seed of a worker's order under FILE. The first worker keeps the run's: alone, it reads in
-/// the order of DATA.
-std::uint64_t stream_seed(std::uint64_t seed, std::uint64_t worker) noexcept {
-  if (worker == 0) return seed;
-  constexpr std::uint32_t purpose = 0x46494c45;  // "FILE", in no counter of a Permutation's rounds
-  const auto block = Philox::at(
-      {static_cast<std::uint32_t>(worker), static_cast<std::uint32_t>(worker >> 32), 0, purpose},
-      {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
-  return std::uint64_t{block[0]} << 32 | block[1];
 }
 
 void require_whole_files(const PlanOptions& options) {
@@ -132,7 +120,7 @@ std::uint64_t Plan::record(std::uint64_t epoch, std::uint64_t rank,
 /// its turn.
 Permutation Plan::order(std::uint64_t epoch, std::uint64_t rank) const noexcept {
   if (!files_) return {options_.records, options_.seed, epoch};
-  return {files_->lengths()[rank], stream_seed(options_.seed, rank), epoch};
+  return {files_->lengths()[rank], worker_seed(options_.seed, rank), epoch};
 }
 
 std::uint64_t Plan::record_in(const Permutation& order, std::uint64_t rank,

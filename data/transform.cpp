@@ -46,15 +46,11 @@ double amount_of(const Change& change, const std::string& text) {
                     change.name);
 }
 
-/// So that no other user of the seed draws the same numbers: "augm" and "ent!" in ASCII.
-constexpr std::array<std::uint32_t, 2> own_stream = {0x6175676DU, 0x656E7421U};
-
 Philox::Block draws(std::uint64_t seed, std::uint32_t epoch, std::uint64_t id,
                     std::uint32_t count) noexcept {
-  const Philox::Key key = {static_cast<std::uint32_t>(seed) ^ own_stream[0],
-                           static_cast<std::uint32_t>(seed >> 32) ^ own_stream[1]};
   return Philox::at(
-      {count, epoch, static_cast<std::uint32_t>(id), static_cast<std::uint32_t>(id >> 32)}, key);
+      {count, epoch, static_cast<std::uint32_t>(id), static_cast<std::uint32_t>(id >> 32)},
+      philox_key(seed_for(RandomUse::augmentation, seed)));
 }
 
 /// Uniform over [-1, 1), exact in double.

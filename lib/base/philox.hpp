@@ -32,6 +32,40 @@ struct Philox {
   }
 };
 
+/// What random numbers are for: a tag, so that uses of one seed never share a key and a counter.
+///
+/// Below, `seed` is the user's. Two words where a number has 64 bits.
+///
+///   use                      key                          counter
+///   order of records         seed                         value, epoch (2), round 0 to 3
+///   order of another worker  seed: makes that one's seed  worker (2), 0, "FILE"
+///   image changes            seed ^ augmentation          draw, epoch, record (2)
+///   shuffle in a buffer      seed ^ buffer                0, draw (2), epoch
+///   order of files           seed ^ files                 as order of records
+///   map_random               seed ^ map                   draw, element (2), epoch
+///   dropout                  Philox(seed, step; layer)    group (2), row (2)
+///   initialisers             TensorFlow's mix of seed     group (2), two words of the mix
+///   built-in digits          their own seed               draw, part, record (2)
+///
+/// The digits' seed is 1 unless `generate` is given another: no run should shuffle with that seed.
+enum class RandomUse : std::uint64_t {
+  order = 0,
+  augmentation = 0x656E74216175676D,  // "augm", "ent!": low word first
+  buffer = 0x6572212162756666,        // "buff", "er!!"
+  files = 0x7321212166696C65,         // "file", "s!!!"
+  map = 0x72616E646D61705F,           // "map_", "rand"
+};
+
+/// The seed that `use` takes for the user's `seed`: the same bits, turned by the tag.
+constexpr std::uint64_t seed_for(RandomUse use, std::uint64_t seed) noexcept {
+  return seed ^ static_cast<std::uint64_t>(use);
+}
+
+/// The key of a seed: its low word, then its high word.
+constexpr Philox::Key philox_key(std::uint64_t seed) noexcept {
+  return {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
+}
+
 /// A float in [0, 1) from the low 23 bits of `word`, as TensorFlow makes it.
 constexpr float unit_float(std::uint32_t word) noexcept {
   constexpr std::uint32_t one = 127U << 23;  // the bits of 1.0F

@@ -116,7 +116,7 @@ class Dataset {
                         "give the number of elements to draw from: shuffle(seed, places)");
     }
     return then([seed](ReaderPtr<T> from, const Pass& pass) {
-      const std::uint64_t own = readers::seed_of(seed, pass);
+      const std::uint64_t own = data::worker_seed(seed, pass.worker);
       return std::make_unique<readers::Shuffled<T>>(std::move(from), own, pass.epoch);
     });
   }
@@ -126,7 +126,7 @@ class Dataset {
   Dataset shuffle(std::uint64_t seed, std::size_t places) const {
     if (places == 0) throw ConfigError("shuffle among 0 elements", "give at least 1");
     return then([seed, places](ReaderPtr<T> from, const Pass& pass) {
-      const std::uint64_t own = readers::seed_of(seed, pass);
+      const std::uint64_t own = data::worker_seed(seed, pass.worker);
       return std::make_unique<readers::BufferShuffled<T>>(std::move(from), own, pass.epoch, places);
     });
   }

@@ -98,11 +98,12 @@ class IndexedReader : public Reader<T> {
 /// A pure function of (seed, epoch, id, index): whichever rank transforms the element, and whatever
 /// it has transformed before, the numbers are the same. Indices below 2^32; epochs count modulo
 /// 2^32.
-/// Source   Philox 4x32-10 with the seed as key and (index, id, epoch) as counter.
+/// Source   Philox 4x32-10 with (index, id, epoch) as counter; see RandomUse for the key.
 struct Draw {
   std::uint64_t seed = 0;
   std::uint64_t epoch = 0;
   std::uint64_t id = 0;  ///< of the element in the data set
+  RandomUse use = RandomUse::map;
 
   std::uint64_t word(std::uint32_t index) const noexcept {
     const auto block = at(index);
@@ -115,7 +116,7 @@ struct Draw {
  private:
   Philox::Block at(std::uint32_t index) const noexcept {
     const auto low = [](std::uint64_t word) { return static_cast<std::uint32_t>(word); };
-    return Philox::at({index, low(id), low(id >> 32), low(epoch)}, {low(seed), low(seed >> 32)});
+    return Philox::at({index, low(id), low(id >> 32), low(epoch)}, philox_key(seed_for(use, seed)));
   }
 };
 
@@ -224,13 +225,6 @@ std::string identity_of(const std::vector<std::string>& paths);
 /// Throws ConfigError where one is 0.
 void require_lengths(std::size_t cycle_length, std::size_t block_length);
 
-namespace readers {
-
-/// The seed of a worker's own order; that of worker 0 is `seed`.
-std::uint64_t seed_of(std::uint64_t seed, const Pass& pass) noexcept;
-
-}  // namespace readers
-
 }  // namespace lockstep
 
 namespace lockstep::readers {
@@ -293,8 +287,14 @@ class BatchesOf final : public Reader<Batched<T>> {
 
   Item<Batch> at(std::uint64_t index) override {
     const std::uint64_t begin = index * size_;
-    const auto first = from_->at(begin);
-    return {rows({begin, std::min(*examples() - begin, size_) + begin}), first.id, first.epoch};
+    auto first = from_->at(begin);
+    Item<Batch> batch{{}, first.id, first.epoch};
+    std::vector<T> elements;
+    elements.push_back(std::move(first.value));
+    append({begin + 1, begin + std::min(*examples() - begin, size_)}, elements);
+    batch.value = stack(elements);
+    if (!empty_) empty_ = cut(batch.value, 0, 0);
+    return batch;
   }
 
   std::optional<std::uint64_t> examples() const override {
@@ -304,21 +304,28 @@ class BatchesOf final : public Reader<Batched<T>> {
   }
 
   Batch rows(Range positions) override {
+    if (positions.empty() && empty_) return *empty_;
+    if (positions.empty() && examples().value() == 0) return {};
     std::vector<T> elements;
-    elements.reserve(positions.size());
-    for (std::uint64_t i = positions.begin; i < positions.end; ++i) {
-      elements.push_back(from_->at(i).value);
-    }
-    if (!elements.empty()) return stack(elements);
-    if (examples().value() == 0) return {};
-    elements.push_back(from_->at(0).value);  // for the shape of its parts
-    return cut(stack(elements), 0, 0);
+    // Where nothing was read before, record 0 tells the shape of an empty batch.
+    append(positions.empty() ? Range{0, 1} : positions, elements);
+    Batch batch = stack(elements);
+    if (!empty_) empty_ = cut(batch, 0, 0);
+    return positions.empty() ? *empty_ : batch;
   }
 
  private:
+  void append(Range positions, std::vector<T>& elements) {
+    elements.reserve(elements.size() + positions.size());
+    for (std::uint64_t i = positions.begin; i < positions.end; ++i) {
+      elements.push_back(from_->at(i).value);
+    }
+  }
+
   ReaderPtr<T> from_;
   std::uint64_t size_;
   bool drop_;
+  std::optional<Batch> empty_;  // once a batch was read
 };
 
 /// The passes of `times` epochs one after the other; 0: without end.
@@ -453,7 +460,7 @@ class BufferShuffled final : public Reader<T> {
       buffer_.push_back(std::move(*item));
     }
     if (buffer_.empty()) return std::nullopt;
-    const Draw draw{seed_, epoch_, drawn_++};
+    const Draw draw{seed_, epoch_, drawn_++, RandomUse::buffer};
     std::swap(buffer_[draw.word(0) % buffer_.size()], buffer_.back());
     std::optional<Item<T>> item(std::move(buffer_.back()));
     buffer_.pop_back();

@@ -121,7 +121,8 @@ std::vector<NumberedFile> dealt_files(const std::vector<std::string>& paths, con
 
 std::vector<NumberedFile> shuffled_files(const std::vector<NumberedFile>& files, std::uint64_t seed,
                                          const Pass& pass) {
-  const data::Permutation order(files.size(), readers::seed_of(seed, pass), pass.epoch);
+  const std::uint64_t own = seed_for(RandomUse::files, data::worker_seed(seed, pass.worker));
+  const data::Permutation order(files.size(), own, pass.epoch);
   std::vector<NumberedFile> shuffled;
   for (std::uint64_t i = 0; i < files.size(); ++i) shuffled.push_back(files[order(i)]);
   return shuffled;
@@ -142,12 +143,6 @@ void require_lengths(std::size_t cycle_length, std::size_t block_length) {
   throw ConfigError("files are read with cycle_length " + std::to_string(cycle_length) +
                         " and block_length " + std::to_string(block_length),
                     "give at least 1 for both");
-}
-
-std::uint64_t readers::seed_of(std::uint64_t seed, const Pass& pass) noexcept {
-  if (pass.worker == 0) return seed;
-  constexpr std::uint32_t purpose = 0x46494c45;  // "FILE"
-  return Draw{seed, 0, pass.worker}.word(purpose);
 }
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
+#include "lib/base/philox.hpp"
 #include "lib/distribute/sources.hpp"
 #include "tests/support/numbered_file.hpp"
 #include "tests/support/temporary_folder.hpp"
@@ -131,6 +132,35 @@ TEST_CASE("random transformations follow the element", "[distribute]") {
   CHECK(all_of(noisy(range(30).shard(3, 1)))[2] == plain[7]);
   CHECK(all_of(noisy(range(30)), 1) != plain);
   CHECK(plain[0].second != plain[1].second);
+}
+
+TEST_CASE("a transformation and a shuffle with one seed share no random numbers", "[distribute]") {
+  // Round r of the order of epoch e mixes with Philox at {value, e, 0, r}.
+  constexpr std::uint32_t seed = 22;
+  for (std::uint32_t epoch = 0; epoch < 4; ++epoch) {
+    const auto words = all_of(
+        range(3).map_random(seed, [](std::int64_t, const Draw& draw) { return draw.word(7); }),
+        epoch);
+    for (std::uint32_t id = 0; id < 3; ++id) {
+      const auto block = Philox::at({7, id, 0, epoch}, {seed, 0});
+      CHECK(words[id] != (std::uint64_t{block[0]} << 32 | block[1]));
+    }
+  }
+}
+
+TEST_CASE("batches read no record twice, and none for an empty piece", "[distribute]") {
+  std::vector<std::int64_t> read;
+  const auto batches = range(10)
+                           .map([&read](std::int64_t i) {
+                             read.push_back(i);
+                             return i;
+                           })
+                           .batch(4);
+  const auto reader = batches.open({});
+  CHECK(reader->at(1).id == 4);
+  CHECK(read == Numbers{4, 5, 6, 7});
+  CHECK(to_text(reader->rows({0, 0})) == "[]");
+  CHECK(read.size() == 4);
 }
 
 TEST_CASE("files by pattern are sorted and interleaved", "[distribute]") {
