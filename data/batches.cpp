@@ -32,6 +32,19 @@ Batch BatchReader::read_bytes(std::uint64_t epoch, std::uint64_t step, std::span
   return batch_at(step);
 }
 
+std::span<const std::int32_t> BatchReader::read_positions(std::uint64_t epoch, Range positions,
+                                                          std::span<float> x) {
+  ids_.clear();
+  for (std::uint64_t at = positions.begin; at < positions.end; ++at) {
+    ids_.push_back(plan_.record(epoch, rank_, at));
+  }
+  if (labels_.size() < ids_.size()) labels_.resize(ids_.size());
+  const auto labels = std::span(labels_).first(ids_.size());
+  source_.read(ids_, x, labels);
+  if (transform_ != nullptr) transform_->apply(epoch, ids_, x);
+  return labels;
+}
+
 std::span<std::int32_t> BatchReader::look_up(std::uint64_t epoch, std::uint64_t step) {
   plan_.records(epoch, step, rank_, ids_);
   return std::span(labels_).first(ids_.size());
@@ -50,26 +63,24 @@ Batch BatchReader::batch_at(std::uint64_t step) const noexcept {
 }
 
 Prefetch::Prefetch(BatchReader& reader, std::size_t depth, std::uint64_t batches)
-    : reader_(reader), depth_(depth), batches_(batches) {
-  if (depth == 0) return;
-  make_slots(depth + 1, *std::pmr::new_delete_resource());
-  thread_ = std::thread([this] { read_ahead(); });
+    : reader_(reader) {
+  if (depth > 0) make_slots(depth + 1, depth, batches, *std::pmr::new_delete_resource());
 }
 
 Prefetch::Prefetch(BatchReader& reader, std::size_t depth, std::uint64_t batches,
                    const Staging& staging)
-    : reader_(reader), depth_(depth), batches_(batches), staged_(true) {
+    : reader_(reader), staged_(true) {
   if (staging.features == Features::bytes && reader.gives_bytes()) {
     scale_.emplace(reader.divisor());
   }
-  make_slots(depth + 2, *staging.memory);
-  if (depth > 0) thread_ = std::thread([this] { read_ahead(); });
+  make_slots(depth + 2, depth, batches, *staging.memory);
 }
 
-void Prefetch::make_slots(std::size_t count, std::pmr::memory_resource& memory) {
-  slots_.resize(count);
+void Prefetch::make_slots(std::size_t count, std::size_t depth, std::uint64_t batches,
+                          std::pmr::memory_resource& memory) {
+  std::vector<Slot> slots(count);
   const auto rows = static_cast<std::size_t>(plan().largest_piece());
-  for (Slot& slot : slots_) {
+  for (Slot& slot : slots) {
     if (holds_bytes()) {
       slot.bytes = AlignedBuffer<std::uint8_t>(rows * reader_.features(), memory);
     } else {
@@ -78,21 +89,18 @@ void Prefetch::make_slots(std::size_t count, std::pmr::memory_resource& memory) 
     slot.labels = AlignedBuffer<std::int32_t>(rows, memory);
     slot.ids.resize(rows);
   }
-}
-
-Prefetch::~Prefetch() {
-  if (!thread_.joinable()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  changed_.notify_all();
-  thread_.join();
+  ahead_.emplace(
+      std::move(slots), depth,
+      [this](Slot& slot, std::uint64_t index) {
+        fill(slot, index);
+        return true;  // epochs have no end
+      },
+      batches);
 }
 
 Batch Prefetch::read(std::uint64_t epoch, std::uint64_t step, std::span<float> x) {
-  if (depth_ == 0) return reader_.read(epoch, step, x);
-  const StagedBatch staged = view(wait_for_batch({epoch, step}));
+  if (!ahead_) return reader_.read(epoch, step, x);
+  const StagedBatch staged = view(*ahead_->take(index_of(epoch, step)));
   if (holds_bytes()) {
     scale_->apply(staged.bytes, x);
   } else {
@@ -103,17 +111,12 @@ Batch Prefetch::read(std::uint64_t epoch, std::uint64_t step, std::span<float> x
 
 StagedBatch Prefetch::take(std::uint64_t epoch, std::uint64_t step) {
   if (!staged_) throw std::logic_error("Prefetch::take: made without Staging");
-  return view(depth_ == 0 ? fill_next({epoch, step}) : wait_for_batch({epoch, step}));
+  return view(*ahead_->take(index_of(epoch, step)));
 }
 
 std::optional<StagedBatch> Prefetch::ready(std::uint64_t epoch, std::uint64_t step) noexcept {
-  if (!staged_) return {};
-  const std::lock_guard lock(mutex_);
-  for (std::size_t i = 0; i < full_; ++i) {
-    const Slot& slot = slots_[(first_ + i) % slots_.size()];
-    if (slot.position == Position{epoch, step}) return view(slot);
-  }
-  return {};
+  const Slot* const slot = staged_ ? ahead_->ready(index_of(epoch, step)) : nullptr;
+  return slot == nullptr ? std::nullopt : std::optional(view(*slot));
 }
 
 StagedBatch Prefetch::view(const Slot& slot) const noexcept {
@@ -122,91 +125,11 @@ StagedBatch Prefetch::view(const Slot& slot) const noexcept {
   return {slot.batch, slot.floats.span().first(count), {}};
 }
 
-/// Reads on the consumer's own thread, into the slots by turns.
-Prefetch::Slot& Prefetch::fill_next(Position position) {
-  Slot& slot = slots_[first_];
-  fill(slot, position);
-  first_ = (first_ + 1) % slots_.size();
-  return slot;
-}
-
-/// Takes the batch out of the queue; its slot stays the consumer's until the next call,
-/// staged until the one after that.
-Prefetch::Slot& Prefetch::wait_for_batch(Position position) {
-  std::unique_lock lock(mutex_);
-  if (next_ != position) seek(position);
-  asked_ = true;
-  changed_.notify_all();
-  changed_.wait(lock, [&] { return full_ > 0 || error_ != nullptr; });
-  asked_ = false;
-  if (full_ == 0) {
-    next_.reset();  // whoever asks again, reads again
-    std::rethrow_exception(std::exchange(error_, nullptr));
-  }
-  Slot& slot = slots_[first_];
-  first_ = (first_ + 1) % slots_.size();
-  --full_;
-  next_ = after(position);
-  changed_.notify_all();  // a slot of the calls before is free now
-  return slot;
-}
-
-void Prefetch::seek(Position position) {
-  ++journey_;
-  full_ = 0;
-  error_ = nullptr;
-  ahead_ = position;
-  next_ = position;
-}
-
-Prefetch::Position Prefetch::after(Position position) const noexcept {
-  if (position.step + 1 < plan().steps()) return {position.epoch, position.step + 1};
-  return {position.epoch + 1, 0};
-}
-
-bool Prefetch::is_foreseen(Position position) const noexcept {
-  const std::uint64_t steps = plan().steps();
-  return position.epoch < batches_ / steps ||
-         (position.epoch == batches_ / steps && position.step < batches_ % steps);
-}
-
-void Prefetch::read_ahead() {
-  std::unique_lock lock(mutex_);
-  const auto has_work = [&] {
-    const bool wanted = asked_ && full_ == 0;
-    return next_.has_value() && error_ == nullptr && full_ < depth_ &&
-           (wanted || is_foreseen(ahead_));
-  };
-  for (;;) {
-    changed_.wait(lock, [&] { return stop_ || has_work(); });
-    if (stop_) return;
-    const Position position = ahead_;
-    const std::uint64_t journey = journey_;
-    Slot& slot = slots_[(first_ + full_) % slots_.size()];
-    std::exception_ptr error;
-    lock.unlock();
-    try {
-      fill(slot, position);
-    } catch (...) {
-      error = std::current_exception();
-    }
-    lock.lock();
-    if (journey != journey_) continue;
-    if (error != nullptr) {
-      error_ = error;
-    } else {
-      ++full_;
-      ahead_ = after(position);
-    }
-    changed_.notify_all();
-  }
-}
-
-void Prefetch::fill(Slot& slot, Position position) {
-  const auto rows = static_cast<std::size_t>(reader_.piece(position.step).size());
+void Prefetch::fill(Slot& slot, std::uint64_t index) {
+  const std::uint64_t epoch = index / plan().steps();
+  const std::uint64_t step = index % plan().steps();
+  const auto rows = static_cast<std::size_t>(reader_.piece(step).size());
   const std::size_t count = rows * reader_.features();
-  const auto [epoch, step] = position;
-  slot.position = position;
   slot.batch = holds_bytes() ? reader_.read_bytes(epoch, step, slot.bytes.span().first(count))
                              : reader_.read(epoch, step, slot.floats.span().first(count));
   std::copy(slot.batch.labels.begin(), slot.batch.labels.end(), slot.labels.data());

@@ -2,19 +2,16 @@
 #pragma once
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <limits>
 #include <memory_resource>
-#include <mutex>
 #include <optional>
 #include <span>
-#include <thread>
 #include <vector>
 
 #include "data/plan.hpp"
+#include "data/read_ahead.hpp"
 #include "data/source.hpp"
 #include "data/transform.hpp"
 #include "lib/base/aligned.hpp"
@@ -69,6 +66,12 @@ class BatchReader {
   /// piece(step).size() rows of features. Throws what Source::read throws.
   Batch read(std::uint64_t epoch, std::uint64_t step, std::span<float> x);
 
+  /// Reads the records at `positions` of this rank's order in `epoch`, as Plan::positions counts
+  /// them. Their features go to `x`, [positions.size(), features()]. Returns their labels, valid
+  /// until the next read. Throws what Source::read throws.
+  std::span<const std::int32_t> read_positions(std::uint64_t epoch, Range positions,
+                                               std::span<float> x);
+
   /// As read(), with the features as they are stored: see Source::read_bytes. Throws
   /// std::logic_error unless gives_bytes().
   Batch read_bytes(std::uint64_t epoch, std::uint64_t step, std::span<std::uint8_t> x);
@@ -111,16 +114,16 @@ struct StagedBatch {
 };
 
 /// Reads what a BatchReader reads, up to `depth` batches ahead: the steps of an epoch in order, and
-/// then those of the next, but none beyond the first `batches` of all, unless it is asked for. A
-/// consumer that goes elsewhere is followed at once.
+/// then those of the next, but none beyond the first `batches` of all, unless it is asked for. To
+/// read any other step restarts there.
 ///
 /// All memory is taken in the constructor, a batch of features for each of depth + 1 slots; a step
-/// allocates nothing. The consumer is one thread; a thread of this object's own reads, and alone
-/// touches the reader and its source while this object lives. Depth 0: no thread, no memory, and
-/// the consumer reads by itself.
+/// allocates nothing. The consumer is one thread; a thread of this object (ReadAhead) reads, and it
+/// alone touches the reader and its source while this object lives. Depth 0: no thread, no memory,
+/// and the consumer's thread reads.
 ///
-/// Staging  with it there is one slot more, also at depth 0, so that the last batch stays where it
-///          is while the next one is taken: a device may still be copying it.
+/// Staging  with it there is one slot more, also at depth 0, so that the last batch stays in place
+///          while the next one is taken: a device may still be copying it.
 ///
 /// Speed    batch 128 on two cores, drawn digits or IDX in the page cache, least of five runs: on
 ///          two ranks, depths 1, 2 and 4 take a step as long as depth 0 or a tenth of a millisecond
@@ -135,8 +138,6 @@ class Prefetch {
   /// The same, with slots for take() and ready(). Throws what `staging.memory` throws, too.
   Prefetch(BatchReader& reader, std::size_t depth, std::uint64_t batches, const Staging& staging);
 
-  /// Stops the thread; waits for the batch that it is reading, and for no more.
-  ~Prefetch();
   Prefetch(const Prefetch&) = delete;
   Prefetch& operator=(const Prefetch&) = delete;
 
@@ -160,64 +161,36 @@ class Prefetch {
   /// valid until the call after the next one, each of read() or take().
   StagedBatch take(std::uint64_t epoch, std::uint64_t step);
 
-  /// What take() of the same position will return, if that is read already: the same memory, so
-  /// that a copy of it may begin. Takes nothing, never waits for a batch, and is silent about
-  /// errors, which come out of take(). None without Staging, and at depth 0.
+  /// What take() of the same step will return, if that is read already: the same memory, so that a
+  /// copy of it may begin. Never waits for a batch; errors come out of take(). None without
+  /// Staging, and at depth 0.
   ///
-  /// The views are valid as long as those of take(), if the consumer goes on step by step. To go
-  /// anywhere else drops all that was read ahead: copies must have ended before that.
+  /// The views are valid as long as those of take(), if the consumer goes on step by step. To read
+  /// any other step drops all that was read ahead: copies must have ended before that.
   std::optional<StagedBatch> ready(std::uint64_t epoch, std::uint64_t step) noexcept;
 
  private:
-  struct Position {
-    std::uint64_t epoch = 0;
-    std::uint64_t step = 0;
-    bool operator==(const Position&) const = default;
-  };
-
   /// A batch, and what it was read into.
   struct Slot {
     AlignedBuffer<float> floats;  // or
     AlignedBuffer<std::uint8_t> bytes;
     AlignedBuffer<std::int32_t> labels;
     std::vector<std::uint64_t> ids;
-    Position position;
     Batch batch;
   };
 
-  void make_slots(std::size_t count, std::pmr::memory_resource& memory);
+  void make_slots(std::size_t count, std::size_t depth, std::uint64_t batches,
+                  std::pmr::memory_resource& memory);
   StagedBatch view(const Slot& slot) const noexcept;
-
-  Position after(Position position) const noexcept;
-  bool is_foreseen(Position position) const noexcept;
-  void seek(Position position);
-  Slot& fill_next(Position position);
-  Slot& wait_for_batch(Position position);
-  void read_ahead();
-  void fill(Slot& slot, Position position);
+  std::uint64_t index_of(std::uint64_t epoch, std::uint64_t step) const noexcept {
+    return epoch * plan().steps() + step;
+  }
+  void fill(Slot& slot, std::uint64_t index);
 
   BatchReader& reader_;
-  std::size_t depth_;
-  std::uint64_t batches_;
   bool staged_ = false;
-  std::optional<ByteScale> scale_;  // of slots that hold bytes
-  std::vector<Slot> slots_;
-
-  // Under the mutex. Slots [first_, first_ + full_) hold batches in order, the first of them that
-  // of next_; the slot before first_ is in the consumer's hands, staged the two before it. At depth
-  // 0 it is the consumer who fills slot first_.
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::size_t first_ = 0;
-  std::size_t full_ = 0;
-  std::optional<Position> next_;  // the consumer's, as far as we know
-  Position ahead_;                // the thread's
-  bool asked_ = false;            // the consumer waits
-  std::uint64_t journey_ = 0;     // counts seeks: what was begun before one is dropped after it
-  std::exception_ptr error_;      // met at ahead_, where the thread rests
-  bool stop_ = false;
-
-  std::thread thread_;
+  std::optional<ByteScale> scale_;        // of slots that hold bytes
+  std::optional<ReadAhead<Slot>> ahead_;  // none where batches are read straight into `x`
 };
 
 }  // namespace lockstep::data

@@ -33,6 +33,20 @@ const char* kind_of(mode_t mode) {
   return "a device";
 }
 
+template <class Read>
+void hash_sample(Hash& hash, std::uint64_t end, std::uint64_t blocks, Read read) {
+  constexpr std::uint64_t block_bytes = 4096;
+  hash.add(end);
+  const bool whole = end <= blocks * block_bytes;
+  const std::uint64_t gaps = blocks - 1;
+  const std::uint64_t last = whole ? 0 : end - block_bytes;  // where the last block begins
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(whole ? end : block_bytes));
+  for (std::uint64_t i = 0; i < (whole ? 1 : blocks); ++i) {
+    read(last / gaps * i + last % gaps * i / gaps, std::span(bytes));
+    hash.add_bytes(std::as_bytes(std::span(bytes)));
+  }
+}
+
 }  // namespace
 
 std::string place(const std::filesystem::path& path, std::uint64_t offset) {
@@ -84,6 +98,16 @@ void RegularFile::read_at(std::uint64_t offset, std::span<std::uint8_t> bytes) c
     offset += static_cast<std::uint64_t>(got);
     bytes = bytes.subspan(static_cast<std::size_t>(got));
   }
+}
+
+void RegularFile::add_sample(Hash& hash, std::uint64_t blocks) const {
+  hash_sample(hash, size_, blocks, [this](auto offset, auto bytes) { read_at(offset, bytes); });
+}
+
+std::uint64_t sampled_blocks_of_each(std::size_t files) noexcept {
+  constexpr std::uint64_t most_of_one = 64;
+  constexpr std::uint64_t most_of_all = 256;
+  return std::clamp<std::uint64_t>(most_of_all / std::max<std::uint64_t>(files, 1), 2, most_of_one);
 }
 
 NewFile::NewFile(std::filesystem::path path) : path_(std::move(path)) {
@@ -252,16 +276,7 @@ void Content::read_kept(std::uint64_t offset, std::span<std::uint8_t> bytes) con
 }
 
 void Content::add_sample(Hash& hash, std::uint64_t end, std::uint64_t blocks) const {
-  constexpr std::uint64_t block_bytes = 4096;
-  hash.add(end);
-  const bool whole = end <= blocks * block_bytes;
-  const std::uint64_t gaps = blocks - 1;
-  const std::uint64_t span = whole ? 0 : end - block_bytes;  // from the first block to the last
-  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(whole ? end : block_bytes));
-  for (std::uint64_t i = 0; i < (whole ? 1 : blocks); ++i) {
-    read_kept(span / gaps * i + span % gaps * i / gaps, bytes);
-    hash.add_bytes(std::as_bytes(std::span(bytes)));
-  }
+  hash_sample(hash, end, blocks, [this](auto offset, auto bytes) { read_kept(offset, bytes); });
 }
 
 bool is_gzip(const RegularFile& file) {

@@ -39,11 +39,17 @@ class RegularFile {
   /// read.
   void read_at(std::uint64_t offset, std::span<std::uint8_t> bytes) const;
 
+  /// Adds to `hash` the file's size and a sample of its bytes: see Content::add_sample.
+  void add_sample(Hash& hash, std::uint64_t blocks) const;
+
  private:
   std::filesystem::path path_;
   int descriptor_ = -1;
   std::uint64_t size_ = 0;
 };
+
+/// Blocks of each of `files` files to hash for a sample: 64, or fewer where there are many files.
+std::uint64_t sampled_blocks_of_each(std::size_t files) noexcept;
 
 /// A file that is being written, in order, under a hidden temporary name in its own folder.
 ///

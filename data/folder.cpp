@@ -130,8 +130,8 @@ Format only_format(const std::map<Format, std::filesystem::path>& first, std::op
   throw DataError(where + ": files of two formats, " + one_path.filename().string() + " (" +
                       name_of(one) + ") and " + other_path.filename().string() + " (" +
                       name_of(other) + ")",
-                  std::string("say which with --format ") + name_of(one) + " or --format " +
-                      name_of(other) + ", or keep one of them in the folder");
+                  std::string("say which with `format=") + name_of(one) +
+                      "` or `format=" + name_of(other) + "`, or keep one of them in the folder");
 }
 
 void check_found(const std::vector<RecordFiles>& files, Part part, Format format,
@@ -178,7 +178,7 @@ void check_same_divisor(const Named& one, const Named& first) {
   };
   throw DataError(one.path.string() + ": holds " + kind(one.source) + ", but " +
                       first.path.string() + " holds " + kind(first.source),
-                  "say with --divide-by what both are to be divided by, or write them alike");
+                  "say with `divide_by` what both are to be divided by, or write them alike");
 }
 
 }  // namespace
@@ -210,9 +210,7 @@ std::unique_ptr<Source> open_part(Format format, const std::vector<RecordFiles>&
                                   const ReadOptions& options) {
   ReadOptions left = options;
   checked_limit(options);
-  constexpr std::uint64_t most_sampled = 256;  // blocks of all files, for Source::identity
-  left.sampled_blocks =
-      std::clamp<std::uint64_t>(most_sampled / files.size(), 2, left.sampled_blocks);
+  left.sampled_blocks = sampled_blocks_of_each(files.size());
   std::vector<std::unique_ptr<Source>> parts;
   for (const RecordFiles& pair : files) {
     auto part = open_files(format, pair, left);
@@ -251,8 +249,8 @@ DataSet open_folder(const std::string& path, const DataSetOptions& options) {
 }
 
 const char* const get_data =
-    "fetch MNIST with scripts/get_mnist.sh FOLDER, or train on the built-in digits with --data "
-    "synthetic";
+    "fetch MNIST with scripts/get_mnist.sh FOLDER, or train on the built-in digits with "
+    "`data=synthetic`";
 
 namespace {
 
@@ -288,6 +286,8 @@ struct Matches {
   int code;
 };
 
+}  // namespace
+
 std::set<std::filesystem::path> files_matching(const std::string& pattern) {
   const Matches matches(pattern);
   if (matches.code == GLOB_NOSPACE) throw std::bad_alloc();
@@ -297,8 +297,6 @@ std::set<std::filesystem::path> files_matching(const std::string& pattern) {
   }
   return {matches.found.gl_pathv, matches.found.gl_pathv + matches.found.gl_pathc};
 }
-
-}  // namespace
 
 bool is_pattern(const std::string& path) {
   std::error_code ignored;

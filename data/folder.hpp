@@ -51,10 +51,14 @@ std::unique_ptr<Source> open_folder_part(const std::string& path, Part part,
 /// Errors   throws DataError as the functions above do, and where the parts differ in the same way.
 DataSet open_folder(const std::string& path, const DataSetOptions& options);
 
-// The names of files that `--data` could mean.
+// The files that a path or a pattern names.
 
 /// Whether `path` is a pattern: it holds `*`, `?` or `[`, and nothing has that very name.
 bool is_pattern(const std::string& path);
+
+/// What a pattern matches, as the shell expands it, sorted by name. Opens no file. Throws DataError
+/// where it matches nothing.
+std::set<std::filesystem::path> files_matching(const std::string& pattern);
 
 /// The entries of a folder, or what a pattern matches, as the shell expands it. Opens no file.
 ///

@@ -22,6 +22,21 @@ struct DatasetFacts {
   std::string identity = {};    ///< what distinguishes the data from other data, in words
 };
 
+/// A record of a data::Source: its features [features], and its label.
+using Example = std::pair<Tensor<float>, std::int32_t>;
+
+struct SharedSource;
+
+/// Records of a data::Source in its own order, or shuffled by `seed`: what can be read in batches.
+struct SourceRecords {
+  std::shared_ptr<SharedSource> source;
+  std::optional<std::uint64_t> seed = std::nullopt;
+};
+
+/// One pass over batches of `size` of them. See from_source.
+ReaderPtr<Batched<Example>> open_batches(const SourceRecords& records, const Pass& pass,
+                                         std::uint64_t size, bool drop_remainder);
+
 /// Elements of type T in a fixed order: a description, which reads nothing before it is iterated.
 ///
 /// A value: cheap to copy, never changed; transformations return new ones. sources.hpp makes them.
@@ -42,6 +57,10 @@ class Dataset {
 
   /// `open` begins a pass; it must outlast nothing else and may be called from any thread.
   Dataset(Open open, DatasetFacts facts) : open_(std::move(open)), facts_(std::move(facts)) {}
+
+  /// The same for records of a source, which batch() reads many at a time.
+  Dataset(Open open, DatasetFacts facts, SourceRecords records)
+      : open_(std::move(open)), facts_(std::move(facts)), records_(std::move(records)) {}
 
   /// What is known without reading. Local.
   const DatasetFacts& facts() const noexcept { return facts_; }
@@ -74,6 +93,14 @@ class Dataset {
     DatasetFacts facts = behind_prefetch();
     facts.batch_size = size;
     facts.drop_remainder = drop_remainder;
+    if constexpr (std::is_same_v<T, Example>) {
+      if (records_) {
+        return {[records = *records_, size, drop_remainder](const Pass& pass) {
+                  return open_batches(records, pass, size, drop_remainder);
+                },
+                facts};
+      }
+    }
     return {[open = opener(), size, drop_remainder](const Pass& pass) {
               return std::make_unique<readers::BatchesOf<T>>(open(pass), size, drop_remainder);
             },
@@ -115,10 +142,12 @@ class Dataset {
       throw ConfigError("shuffle of a data set whose end is not known",
                         "give the number of elements to draw from: shuffle(seed, places)");
     }
-    return then([seed](ReaderPtr<T> from, const Pass& pass) {
+    Dataset shuffled = then([seed](ReaderPtr<T> from, const Pass& pass) {
       const std::uint64_t own = data::worker_seed(seed, pass.worker);
       return std::make_unique<readers::Shuffled<T>>(std::move(from), own, pass.epoch);
     });
+    if (records_ && !records_->seed) shuffled.records_ = {records_->source, seed};
+    return shuffled;
   }
 
   /// The same for any data set, as far as `places` (at least 1) elements in memory allow: each is
@@ -193,6 +222,7 @@ class Dataset {
 
   Open open_;
   DatasetFacts facts_;
+  std::optional<SourceRecords> records_;  // these, if nothing but shuffle(seed) was done to them
 };
 
 /// A range of input iterators over one pass: begin() is called once.

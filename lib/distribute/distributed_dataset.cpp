@@ -35,12 +35,12 @@ void require_cuttable(const Share& share) {
   if (share.rebatch != Rebatch::balanced) return;
   if (share.choice.policy == ShardPolicy::data) {
     throw ConfigError("rebatch balanced with shard-policy data, whose pieces are whole leaves",
-                      "use rebatch ceil, or shard-policy file or off");
+                      "use `rebatch=ceil`, or `shard_policy=file` or off");
   }
   if (share.batch_size < share.ranks) {
     throw ConfigError("rebatch balanced cuts batches of " + std::to_string(share.batch_size) +
                           " for " + std::to_string(share.ranks) + " replicas",
-                      "give a batch for all of them, or use rebatch ceil");
+                      "give a batch for all of them, or use `rebatch=ceil`");
   }
 }
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "data/pieces.hpp"
+#include "data/sharding.hpp"
 #include "lib/distribute/mesh.hpp"
 #include "lib/distribute/tensor.hpp"
 

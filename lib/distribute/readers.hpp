@@ -2,25 +2,21 @@
 #pragma once
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <exception>
 #include <functional>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <stdexcept>
-#include <stop_token>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "data/permutation.hpp"
-#include "data/pieces.hpp"
+#include "data/read_ahead.hpp"
+#include "data/sharding.hpp"
 #include "lib/base/philox.hpp"
 #include "lib/distribute/tensor.hpp"
 
@@ -120,88 +116,55 @@ struct Draw {
   }
 };
 
-// A thread that reads ahead.
+// Values that a thread reads ahead.
 
-/// Calls `produce` in a thread of its own, at most `depth` values ahead of next().
+/// Calls `produce` in a thread of its own, at most `depth` values ahead of next(): data::ReadAhead
+/// of a sequence that can be read in order only. A depth of 0 means no thread.
 ///
-/// The thread starts at the first next(). It ends when `produce` returns nothing or throws, or with
-/// the prefetcher, which waits for the call of `produce` that is running: that must return.
-/// `produce` may touch nothing that its owner touches meanwhile; no communicator above all.
-/// Threads  next() and the destructor belong to one thread.
+/// Threads  next() and the destructor belong to one thread; the destructor waits for the call of
+///          `produce` that is running. See data::ReadAhead.
 template <class T>
 class Prefetcher {
  public:
   using Produce = std::function<std::optional<T>()>;
 
-  /// A depth of 0 means no thread: next() calls `produce`.
-  Prefetcher(Produce produce, std::size_t depth) : produce_(std::move(produce)), depth_(depth) {}
-  Prefetcher(const Prefetcher&) = delete;
-  Prefetcher& operator=(const Prefetcher&) = delete;
-
-  ~Prefetcher() {
-    thread_.request_stop();
-    if (thread_.joinable()) thread_.join();
-  }
+  Prefetcher(Produce produce, std::size_t depth)
+      : produce_(std::move(produce)),
+        ahead_(std::vector<std::optional<T>>(depth + 1), depth,
+               [this](std::optional<T>& slot, std::uint64_t) { return fill(slot); }) {}
 
   /// The next value in order, none at the end and ever after. Rethrows what `produce` threw, behind
   /// the values before it; every later call throws it again.
   std::optional<T> next() {
-    if (depth_ == 0) return produce_();
-    if (!thread_.joinable()) {
-      thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
-    }
-    std::unique_lock lock(mutex_);
-    filled_.wait(lock, [&] { return !ready_.empty() || ended_; });
-    if (ready_.empty()) {
-      if (failure_) std::rethrow_exception(failure_);
-      return std::nullopt;
-    }
-    std::optional<T> value(std::move(ready_.front()));
-    ready_.pop_front();
-    taken_.notify_one();
-    return value;
+    std::optional<T>* const slot = ahead_.take(taken_);
+    if (slot == nullptr) return std::nullopt;
+    ++taken_;
+    return std::exchange(*slot, std::nullopt);
   }
 
  private:
-  void run(const std::stop_token& stop) noexcept {
+  bool fill(std::optional<T>& slot) {
+    if (failure_) std::rethrow_exception(failure_);
     try {
-      while (offer(stop, produce_())) {
-      }
+      slot = produce_();
     } catch (...) {
-      const std::lock_guard lock(mutex_);
       failure_ = std::current_exception();
+      throw;
     }
-    const std::lock_guard lock(mutex_);
-    ended_ = true;
-    filled_.notify_one();
-  }
-
-  /// Waits for room. False where there is nothing more to do.
-  bool offer(const std::stop_token& stop, std::optional<T> value) {
-    if (!value) return false;
-    std::unique_lock lock(mutex_);
-    if (!taken_.wait(lock, stop, [&] { return ready_.size() < depth_; })) return false;
-    ready_.push_back(std::move(*value));
-    filled_.notify_one();
-    return !stop.stop_requested();
+    return slot.has_value();
   }
 
   Produce produce_;
-  std::size_t depth_;
-  std::mutex mutex_;
-  std::condition_variable filled_;
-  std::condition_variable_any taken_;
-  std::deque<T> ready_;
-  bool ended_ = false;
-  std::exception_ptr failure_;
-  std::jthread thread_;  // the last: it ends before what it uses
+  std::exception_ptr failure_;  // of `produce_`, which is not called again
+  std::uint64_t taken_ = 0;
+  data::ReadAhead<std::optional<T>> ahead_;  // the last: its thread uses what is above
 };
 
 // Lists of files that every rank finds alike.
 
-/// The regular files that match a shell pattern ("data/part-*.csv"), sorted by bytes. Local.
-/// Errors   throws DataError where none does, or a folder cannot be read.
-std::vector<std::string> find_files(const std::string& pattern);
+/// The regular files that match a shell pattern ("data/part-*.csv"), sorted by name. Local.
+/// Errors   throws DataError where none does.
+std::vector<std::string> regular_files(const std::string& pattern);
 
 /// A file, and its place in the sorted list of all.
 struct NumberedFile {
@@ -219,7 +182,8 @@ std::vector<NumberedFile> shuffled_files(const std::vector<NumberedFile>& files,
 /// The id of record `place` of file `number`: number * 2^40 + place.
 std::uint64_t file_record_id(std::uint64_t number, std::uint64_t place) noexcept;
 
-/// "3 files, ...": equal where the lists of names (without their folders) are.
+/// "3 files, ...": equal where names (without their folders), sizes and sampled bytes are.
+/// Errors   throws DataError for a file that cannot be read.
 std::string identity_of(const std::vector<std::string>& paths);
 
 /// Throws ConfigError where one is 0.

@@ -1,20 +1,31 @@
 #include "lib/distribute/sources.hpp"
 
-#include <glob.h>
-
 #include <algorithm>
 #include <array>
 #include <filesystem>
 #include <memory>
+#include <mutex>
+#include <system_error>
 #include <utility>
 
+#include "data/batches.hpp"
+#include "data/file.hpp"
+#include "data/folder.hpp"
 #include "data/permutation.hpp"
+#include "data/plan.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/base/hash.hpp"
 #include "lib/base/text.hpp"
 #include "lib/distribute/readers.hpp"
 
 namespace lockstep {
+
+/// A source, and who may read it.
+struct SharedSource {
+  std::shared_ptr<data::Source> source;
+  std::mutex reading;
+};
+
 namespace {
 
 class RangeReader final : public IndexedReader<std::int64_t> {
@@ -29,11 +40,6 @@ class RangeReader final : public IndexedReader<std::int64_t> {
  private:
   std::uint64_t count_;
   std::uint64_t epoch_;
-};
-
-struct SharedSource {
-  std::shared_ptr<data::Source> source;
-  std::mutex reading;
 };
 
 class Records final : public IndexedReader<Example> {
@@ -65,7 +71,73 @@ class Records final : public IndexedReader<Example> {
   std::optional<data::FileStreams> streams_;
 };
 
+/// Batches of a source's records.
+class SourceBatches final : public IndexedReader<Batched<Example>> {
+ public:
+  SourceBatches(std::shared_ptr<SharedSource> shared, const data::PlanOptions& options,
+                const Pass& pass, bool drop_remainder)
+      : shared_(std::move(shared)),
+        plan_(options),
+        worker_(plan_.options().ranks > 1 ? pass.worker : 0),
+        reader_(*shared_->source, plan_, static_cast<int>(worker_)),
+        epoch_(pass.epoch),
+        size_(options.batch_size),
+        examples_(plan_.examples_of(worker_)) {
+    if (drop_remainder) examples_ -= examples_ % size_;
+  }
+
+  std::optional<std::uint64_t> size() const override { return data::ceil_divide(examples_, size_); }
+
+  Item<Batched<Example>> at(std::uint64_t index) override {
+    const std::uint64_t begin = index * size_;
+    return {rows({begin, std::min(begin + size_, examples_)}), plan_.record(epoch_, worker_, begin),
+            epoch_};
+  }
+
+  std::optional<std::uint64_t> examples() const override { return examples_; }
+
+  Batched<Example> rows(Range positions) override {
+    const auto count = static_cast<std::size_t>(positions.size());
+    const std::size_t features = reader_.features();
+    std::vector<float> x(count * features);
+    std::vector<std::int32_t> labels;
+    if (count > 0) {
+      const std::lock_guard lock(shared_->reading);
+      const auto read = reader_.read_positions(epoch_, positions, x);
+      labels.assign(read.begin(), read.end());
+    }
+    return {Tensor<float>({count, features}, std::move(x)),
+            Tensor<std::int32_t>({count}, std::move(labels))};
+  }
+
+ private:
+  std::shared_ptr<SharedSource> shared_;
+  data::Plan plan_;
+  std::uint64_t worker_;
+  data::BatchReader reader_;
+  std::uint64_t epoch_;
+  std::uint64_t size_;
+  std::uint64_t examples_;
+};
+
 }  // namespace
+
+ReaderPtr<Batched<Example>> open_batches(const SourceRecords& records, const Pass& pass,
+                                         std::uint64_t size, bool drop_remainder) {
+  const data::Source& source = *records.source->source;
+  data::PlanOptions options = {.records = source.records(), .batch_size = size};
+  options.policy = data::ShardPolicy::data;
+  if (pass.workers > 1 && !source.file_records().empty()) {  // the files of each worker
+    options.policy = data::ShardPolicy::file;
+    options.ranks = pass.workers;
+    options.file_records = source.file_records();
+  }
+  if (records.seed) {
+    options.shuffle = data::Shuffle::global;
+    options.seed = *records.seed;
+  }
+  return std::make_unique<SourceBatches>(records.source, options, pass, drop_remainder);
+}
 
 Dataset<std::int64_t> range(std::int64_t count) {
   if (count < 0) throw ConfigError("a range of " + std::to_string(count), "give at least 0");
@@ -78,37 +150,18 @@ Dataset<Example> from_source(std::shared_ptr<data::Source> source) {
   const auto shared = std::make_shared<SharedSource>();
   shared->source = std::move(source);
   return {[shared](const Pass& pass) { return std::make_unique<Records>(shared, pass); },
-          {.files = shared->source->file_records().size(), .identity = shared->source->identity()}};
+          {.files = shared->source->file_records().size(), .identity = shared->source->identity()},
+          SourceRecords{shared}};
 }
 
-namespace {
-
-struct FreeGlob {
-  void operator()(glob_t* found) const noexcept {
-    globfree(found);
-    delete found;
-  }
-};
-
-}  // namespace
-
-std::vector<std::string> find_files(const std::string& pattern) {
-  const std::unique_ptr<glob_t, FreeGlob> found(new glob_t{});
-  const int code = glob(pattern.c_str(), GLOB_ERR | GLOB_NOSORT, nullptr, found.get());
-  if (code != 0 && code != GLOB_NOMATCH) {
-    throw DataError(pattern + ": cannot be searched for", "look at the folders' permissions");
-  }
+std::vector<std::string> regular_files(const std::string& pattern) {
   std::vector<std::string> paths;
-  for (std::size_t i = 0; i < found->gl_pathc; ++i) {
+  for (const auto& path : data::files_matching(pattern)) {
     std::error_code error;
-    const std::string path = found->gl_pathv[i];
-    if (std::filesystem::is_regular_file(path, error)) paths.push_back(path);
+    if (std::filesystem::is_regular_file(path, error)) paths.push_back(path.string());
   }
-  if (paths.empty()) {
-    throw DataError(pattern + ": no such regular file", "give a pattern that matches the data");
-  }
-  std::sort(paths.begin(), paths.end());
-  return paths;
+  if (!paths.empty()) return paths;
+  throw DataError(pattern + ": no such regular file", "give a pattern that matches the data");
 }
 
 std::vector<NumberedFile> dealt_files(const std::vector<std::string>& paths, const Pass& pass) {
@@ -133,9 +186,13 @@ std::uint64_t file_record_id(std::uint64_t number, std::uint64_t place) noexcept
 }
 
 std::string identity_of(const std::vector<std::string>& paths) {
-  Hash names;
-  for (const auto& path : paths) names.add(std::filesystem::path(path).filename().string());
-  return counted(paths.size(), "file") + ", names' hash " + to_hex(names.value());
+  const std::uint64_t blocks = data::sampled_blocks_of_each(paths.size());
+  Hash hash;
+  for (const auto& path : paths) {
+    hash.add(std::filesystem::path(path).filename().string());
+    data::RegularFile(path).add_sample(hash, blocks);
+  }
+  return counted(paths.size(), "file") + ", hash of names and samples " + to_hex(hash.value());
 }
 
 void require_lengths(std::size_t cycle_length, std::size_t block_length) {

@@ -3,13 +3,12 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "data/pieces.hpp"
+#include "data/sharding.hpp"
 #include "data/source.hpp"
 #include "lib/distribute/dataset.hpp"
 #include "lib/distribute/readers.hpp"
@@ -19,10 +18,10 @@ namespace lockstep {
 /// The numbers 0 to count - 1, whose ids they are.
 Dataset<std::int64_t> range(std::int64_t count);
 
-/// A record of a data::Source: its features [features], and its label.
-using Example = std::pair<Tensor<float>, std::int32_t>;
-
 /// The records of `source`; under FILE, of each worker's files. A record's number is its id.
+///
+/// Batches of them, shuffled or not, are read as the command reads them: a data::BatchReader looks
+/// up their records in a data::Plan, and one call of Source::read puts them into the batch.
 /// Passes take turns to read: the source need not be thread-safe.
 Dataset<Example> from_source(std::shared_ptr<data::Source> source);
 
@@ -185,7 +184,7 @@ template <class T>
 Dataset<T> from_files(const std::string& pattern,
                       std::function<Generator<T>(const std::string& path)> read,
                       const FileOptions& options = {}) {
-  auto paths = find_files(pattern);
+  auto paths = regular_files(pattern);
   require_lengths(options.cycle_length, options.block_length);
   DatasetFacts facts{.files = paths.size(), .identity = identity_of(paths)};
   return {[paths = std::move(paths), read = std::move(read), options](const Pass& pass) {

@@ -83,12 +83,14 @@ class CountingSource final : public data::Source {
   void read(std::span<const std::uint64_t> ids, std::span<float> x,
             std::span<std::int32_t> labels) override {
     reads += ids.size();
+    ++calls;
     for (std::size_t i = 0; i < ids.size(); ++i) {
       x[i] = static_cast<float>(ids[i]);
       labels[i] = static_cast<std::int32_t>(ids[i] % 10);
     }
   }
   std::uint64_t reads = 0;
+  std::uint64_t calls = 0;
 
  private:
   std::vector<std::uint64_t> files_;
@@ -389,6 +391,40 @@ TEST_CASE("a rank reads its own examples alone", "[distribute]") {
     return source->reads;
   });
   CHECK(reads == std::vector<std::uint64_t>(4, 8));
+}
+
+TEST_CASE("batches of a source are read at once, in the order of its elements", "[distribute]") {
+  const auto policy = GENERATE(ShardPolicy::data, ShardPolicy::file, ShardPolicy::off);
+  const bool drop = GENERATE(false, true);
+  const std::vector<std::uint64_t> files = {7, 5, 9};
+  const auto alike = test::per_rank(2, [&](comm::Communicator& comm) {
+    const auto source = std::make_shared<CountingSource>(files);
+    const auto singly =
+        from_source(std::make_shared<CountingSource>(files))
+            .map([](const Tensor<float>& x, std::int32_t label) { return std::pair(x, label); })
+            .shuffle(1)
+            .batch(4, drop);
+    Strategy strategy(comm);
+    const DistributeOptions options = {.policy = policy, .prefetch = 0};
+    auto batches =
+        strategy.distribute_dataset(from_source(source).shuffle(1).batch(4, drop), options);
+    auto expected = strategy.distribute_dataset(singly, options);
+    const Steps first = steps_of(strategy, batches);
+    const bool same = first == steps_of(strategy, expected) &&
+                      steps_of(strategy, batches) == steps_of(strategy, expected);
+    return static_cast<int>(same && source->calls <= 2 * first.size());  // in two epochs
+  });
+  CHECK(alike == std::vector<int>(2, 1));
+}
+
+TEST_CASE("batches of a source are read at once without a strategy, too", "[distribute]") {
+  const auto source = std::make_shared<CountingSource>(std::vector<std::uint64_t>{21});
+  std::size_t records = 0;
+  for (const auto& batch : from_source(source).shuffle(1).batch(4).epoch(0)) {
+    records += rows_of(batch);
+  }
+  CHECK(records == 21);
+  CHECK(source->calls == 6);
 }
 
 TEST_CASE("the plan is the trainer's", "[distribute]") {

@@ -1,0 +1,157 @@
+// A thread that reads values ahead of one consumer, into a ring of slots.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace lockstep::data {
+
+/// Fills values 0, 1, 2, ... of a sequence in a thread of its own, at most `depth` ahead of the
+/// consumer. All prefetching of the project is done by this class.
+///
+/// The consumer takes one index after the other. To take any other index drops what was read ahead
+/// and restarts there. A taken slot stays as it is during as many further calls of take() as there
+/// are slots beyond `depth`, less one.
+///
+/// Threads  take(), ready() and the destructor belong to one thread. The fill function runs in the
+///          thread of this object, which starts with the first take(); at depth 0 there is none,
+///          and take() calls the function. What it touches nobody else may touch meanwhile, no
+///          communicator above all.
+template <class Slot>
+class ReadAhead {
+ public:
+  /// Puts value `index` into `slot`; false where the sequence ends before it.
+  using Fill = std::function<bool(Slot& slot, std::uint64_t index)>;
+
+  static constexpr std::uint64_t endless = std::numeric_limits<std::uint64_t>::max();
+
+  /// `slots` are more than `depth`. Values from `limit` on are read only when they are taken.
+  ReadAhead(std::vector<Slot> slots, std::size_t depth, Fill fill, std::uint64_t limit = endless)
+      : slots_(std::move(slots)), depth_(depth), fill_(std::move(fill)), limit_(limit) {}
+  ReadAhead(const ReadAhead&) = delete;
+  ReadAhead& operator=(const ReadAhead&) = delete;
+
+  /// Waits for the call of the fill function that is running, and for no more.
+  ~ReadAhead() {
+    if (!thread_.joinable()) return;
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  /// The slot that holds value `index`; null where the sequence ends before it.
+  ///
+  /// Errors   throws what filling it threw; to take the same index again fills it again.
+  Slot* take(std::uint64_t index) {
+    if (depth_ == 0) {
+      Slot& slot = slots_[first_];
+      if (!fill_(slot, index)) return nullptr;
+      first_ = (first_ + 1) % slots_.size();
+      return &slot;
+    }
+    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+    std::unique_lock lock(mutex_);
+    if (next_ != index) restart(index);
+    asked_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return full_ > 0 || ended_ || error_ != nullptr; });
+    asked_ = false;
+    if (full_ == 0) {
+      if (error_ == nullptr) return nullptr;
+      next_.reset();
+      std::rethrow_exception(std::exchange(error_, nullptr));
+    }
+    Slot& slot = slots_[first_];
+    first_ = (first_ + 1) % slots_.size();
+    --full_;
+    next_ = index + 1;
+    changed_.notify_all();  // a slot taken before is free now
+    return &slot;
+  }
+
+  /// What take(index) will return, if it is read already and take() goes on step by step until
+  /// there. Never waits for the fill function; null otherwise, and at depth 0.
+  const Slot* ready(std::uint64_t index) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (!next_ || index < *next_ || index - *next_ >= full_) return nullptr;
+    return &slots_[(first_ + static_cast<std::size_t>(index - *next_)) % slots_.size()];
+  }
+
+ private:
+  void restart(std::uint64_t index) {
+    ++generation_;
+    full_ = 0;
+    ended_ = false;
+    error_ = nullptr;
+    ahead_ = index;
+    next_ = index;
+  }
+
+  bool has_work() const noexcept {
+    const bool wanted = asked_ && full_ == 0;
+    return next_ && !ended_ && error_ == nullptr && full_ < depth_ && (wanted || ahead_ < limit_);
+  }
+
+  void run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [&] { return stop_ || has_work(); });
+      if (stop_) return;
+      const std::uint64_t index = ahead_;
+      const std::uint64_t generation = generation_;
+      Slot& slot = slots_[(first_ + full_) % slots_.size()];
+      bool filled = false;
+      std::exception_ptr error;
+      lock.unlock();
+      try {
+        filled = fill_(slot, index);
+      } catch (...) {
+        error = std::current_exception();
+      }
+      lock.lock();
+      if (generation != generation_) continue;  // the consumer went elsewhere meanwhile
+      error_ = error;
+      ended_ = !filled && error == nullptr;
+      if (filled) {
+        ++full_;
+        ahead_ = index + 1;
+      }
+      changed_.notify_all();
+    }
+  }
+
+  std::vector<Slot> slots_;
+  std::size_t depth_;
+  Fill fill_;
+  std::uint64_t limit_;
+
+  // Under the mutex. Slots [first_, first_ + full_) of the ring hold values next_, next_ + 1, ...;
+  // those before first_ are the consumer's.
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::size_t first_ = 0;
+  std::size_t full_ = 0;
+  std::optional<std::uint64_t> next_;  // that the consumer takes, as far as is known
+  std::uint64_t ahead_ = 0;            // that the thread fills
+  bool asked_ = false;                 // the consumer waits
+  bool ended_ = false;                 // the sequence ends before ahead_
+  std::uint64_t generation_ = 0;       // counts restarts: what was begun before one is dropped
+  std::exception_ptr error_;           // met at ahead_, where the thread rests
+  bool stop_ = false;
+
+  std::thread thread_;
+};
+
+}  // namespace lockstep::data
