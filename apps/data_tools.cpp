@@ -109,8 +109,8 @@ cxxopts::Options generate_options() {
     return cxxopts::value<std::string>()->default_value(std::to_string(otherwise));
   };
   options.add_options()("train-limit", "training images",
-                        number(data::synthetic_records(data::SyntheticPart::train)), "N")(
-      "test-limit", "test images", number(data::synthetic_records(data::SyntheticPart::test)), "N")(
+                        number(data::synthetic_records(data::Part::train)), "N")(
+      "test-limit", "test images", number(data::synthetic_records(data::Part::test)), "N")(
       "seed", "of the drawings; `train --data synthetic` has the default",
       number(data::synthetic_seed), "N")("h,help", "show this");
   add_target_options(options, "idx");
@@ -120,7 +120,7 @@ cxxopts::Options generate_options() {
   return options;
 }
 
-void write_part(const data::Target& target, data::SyntheticPart part, std::uint64_t records,
+void write_part(const data::Target& target, data::Part part, std::uint64_t records,
                 std::uint64_t seed) {
   const data::RecordShape shape = {
       records, {data::drawing_side, data::drawing_side}, data::Element::byte};
@@ -155,8 +155,8 @@ int generate_command(const std::vector<std::string>& words) {
   const data::Target train_files = target_of(folder, "train", result);
   const data::Target test_files = target_of(folder, "test", result);
   make_data_folder(folder);
-  write_part(train_files, data::SyntheticPart::train, train, seed);
-  write_part(test_files, data::SyntheticPart::test, test, seed);
+  write_part(train_files, data::Part::train, train, seed);
+  write_part(test_files, data::Part::test, test, seed);
   return static_cast<int>(ExitCode::success);
 }
 

@@ -290,7 +290,6 @@ bool CsvRows::next() {
   bool ended = find_end(length);
   while (!ended && load()) ended = find_end(length);
   if (!ended && length == 0) return false;
-  offset_ = end();
   begin_ = at_;
   length_ = length;
   line_ = next_line_;

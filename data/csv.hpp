@@ -75,12 +75,11 @@ class CsvRows {
   /// The next record, without its line's end; false at the end of the file. Throws DataError.
   bool next();
 
-  std::string_view row() const noexcept;                     ///< valid until next()
-  std::uint64_t line() const noexcept { return line_; }      ///< where it begins, from 1
-  std::uint64_t offset() const noexcept { return offset_; }  ///< its first byte
-  std::uint64_t end() const noexcept {
-    return loaded_ - (buffer_.size() - at_);
-  }  ///< behind its line's end
+  std::string_view row() const noexcept;                 ///< valid until next()
+  std::uint64_t line() const noexcept { return line_; }  ///< where it begins, from 1
+
+  /// The offset in the file behind the record and its line's end.
+  std::uint64_t end() const noexcept { return loaded_ - (buffer_.size() - at_); }
 
  private:
   bool load();
@@ -93,7 +92,6 @@ class CsvRows {
   std::size_t begin_ = 0;  // in the buffer: the current record
   std::size_t length_ = 0;
   bool has_quotes_ = false;
-  std::uint64_t offset_ = 0;
   std::uint64_t line_ = 0;
   std::uint64_t next_line_ = 1;
 };

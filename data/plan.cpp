@@ -42,7 +42,7 @@ Plan::Plan(const PlanOptions& options) : options_(options) {
   }
   if (options.rebatch == Rebatch::balanced) {
     throw ConfigError("rebatch balanced with shard-policy data, whose pieces are whole leaves",
-                      "use --rebatch ceil, or --shard-policy file or off");
+                      "use `rebatch=ceil`, or `shard_policy=file` or off");
   }
   steps_ = ceil_divide(whole_batches(options.records), options.batch_size);
 }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "data/permutation.hpp"
-#include "data/pieces.hpp"
+#include "data/sharding.hpp"
 
 namespace lockstep::data {
 enum class Shuffle { none, global };
@@ -37,7 +37,7 @@ struct PlanOptions {
 ///        one a rank (`ceil`). Pieces are disjoint and complete (but for a dropped remainder), and
 ///        the union of a step's pieces does not depend on the number of ranks.
 /// FILE   Every rank has a stream of its own, the records of its files, and takes a piece of it a
-///        step (stream_steps.hpp). Disjoint and complete too; which records meet in a step depends
+///        step (StreamSteps). Disjoint and complete too; which records meet in a step depends
 ///        on the number of ranks.
 /// OFF    The same with all records as the stream of every rank, so each is read once by each rank.
 ///

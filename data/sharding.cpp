@@ -1,4 +1,4 @@
-#include "data/pieces.hpp"
+#include "data/sharding.hpp"
 
 #include <algorithm>
 #include <array>
@@ -34,8 +34,8 @@ Choice named(std::string_view name, const std::array<const char*, N>& names, con
   throw ConfigError("shard-policy " + std::string(name_of(asked)) + ": " + counted(files, "file") +
                         " with records in use for " + counted(workers, "worker") +
                         ", and each needs one of its own",
-                    "use --shard-policy data (every worker reads its share of all files), or "
-                    "--shard-policy off (every worker sees everything), or split the files: "
+                    "use `shard_policy=data` (every worker reads its share of all files), or "
+                    "`shard_policy=off` (every worker sees everything), or split the files: "
                     "`lockstep convert --files " +
                         std::to_string(workers) + "`");
 }
@@ -83,7 +83,7 @@ PolicyChoice choose_policy(ShardPolicy asked, std::uint64_t files, std::uint64_t
   if (files > 0) refuse_few_files(asked, files, workers);
   if (asked == ShardPolicy::file) {
     throw ConfigError("shard-policy file: the data does not come from files",
-                      "use --shard-policy data, or data in at least " + counted(workers, "file"));
+                      "use `shard_policy=data`, or data in at least " + counted(workers, "file"));
   }
   return {ShardPolicy::data,
           std::string(data_reason) + " (auto: the data does not come from files)",
@@ -111,7 +111,7 @@ StreamSteps::StreamSteps(std::vector<std::uint64_t> lengths, std::uint64_t batch
       full_steps_(filled_pieces(batch_size, 1, lengths_.size())) {
   make_groups();
   if (ceil_divide(groups_.back().length, batch_size) > most_steps / ranks()) {
-    throw ConfigError("a plan of more steps than can be counted", "use a larger --batch-size");
+    throw ConfigError("a plan of more steps than can be counted", "use a larger `batch_size`");
   }
   if (rule == Rebatch::ceil) {
     find_odd_rounds();
@@ -121,7 +121,7 @@ StreamSteps::StreamSteps(std::vector<std::uint64_t> lengths, std::uint64_t batch
     throw ConfigError(
         "rebatch balanced: batch-size " + std::to_string(batch_size) + " for " +
             std::to_string(ranks()) + " ranks would leave pieces empty in every step",
-        "use --rebatch ceil, or a --batch-size of at least " + std::to_string(ranks()));
+        "use `rebatch=ceil`, or a `batch_size` of at least " + std::to_string(ranks()));
   }
   for (std::uint64_t rank = 0; rank < ranks(); ++rank) {
     steps_ = std::max(steps_, filled_steps(rank));

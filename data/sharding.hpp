@@ -19,7 +19,7 @@ enum class ShardPolicy {
   off,        ///< every worker reads all records
 };
 
-/// How a worker's batch is cut into pieces (rebatch.hpp).
+/// How a worker's batch is cut into pieces.
 enum class Rebatch { ceil, balanced };
 // clang-format on
 
@@ -56,7 +56,7 @@ void require_worker(std::uint64_t worker, std::uint64_t workers);
 /// a / b, rounded up. b at least 1.
 std::uint64_t ceil_divide(std::uint64_t a, std::uint64_t b) noexcept;
 
-/// Examples per leaf that `--leaf auto` means for a step of `examples`: the greatest power of two
+/// Examples per leaf that `leaf=auto` means for a step of `examples`: the greatest power of two
 /// that is at most an eighth of them, between 1 and 16.
 std::uint64_t automatic_leaf(std::uint64_t examples) noexcept;
 

@@ -17,22 +17,235 @@
 #include "lib/base/errors.hpp"
 #include "lib/base/hash.hpp"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace lockstep::data {
+
+// Features from stored bytes and numbers.
+
+namespace {
+
+#if defined(__x86_64__)
+// Division is rounded correctly, whatever the width: the same bits as one by one.
+
+bool has_avx2() noexcept {
+  static const bool has_instructions = __builtin_cpu_supports("avx2") != 0;
+  return has_instructions;
+}
+
+/// Divides as many as make whole eights, and returns how many those were.
+[[gnu::target("avx2")]] std::size_t scale_eights(std::span<const std::uint8_t> bytes, float* out,
+                                                 float divisor) noexcept {
+  const __m256 by = _mm256_set1_ps(divisor);
+  std::size_t i = 0;
+  for (; i + 8 <= bytes.size(); i += 8) {
+    const __m128i eight = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes.data() + i));
+    const __m256 wide = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight));
+    _mm256_storeu_ps(out + i, _mm256_div_ps(wide, by));
+  }
+  return i;
+}
+
+[[gnu::target("avx2")]] std::size_t divide_eights(std::span<float> values, float divisor) noexcept {
+  const __m256 by = _mm256_set1_ps(divisor);
+  std::size_t i = 0;
+  for (; i + 8 <= values.size(); i += 8) {
+    float* const eight = values.data() + i;
+    _mm256_storeu_ps(eight, _mm256_div_ps(_mm256_loadu_ps(eight), by));
+  }
+  return i;
+}
+#endif
+
+}  // namespace
+
+float checked_divisor(std::optional<float> divide_by, float otherwise) {
+  const float divisor = divide_by.value_or(otherwise);
+  if (std::isfinite(divisor) && divisor > 0.0F) return divisor;
+  throw ConfigError("divide-by is " + std::to_string(divisor),
+                    "give `divide_by` a positive, finite number, or auto");
+}
+
+ByteScale::ByteScale(std::optional<float> divide_by)
+    : divisor_(checked_divisor(divide_by, 255.0F)) {
+  for (std::size_t v = 0; v < table_.size(); ++v) table_[v] = static_cast<float>(v) / divisor_;
+}
+
+void ByteScale::apply(std::span<const std::uint8_t> bytes,
+                      std::span<float> features) const noexcept {
+  std::size_t done = 0;
+#if defined(__x86_64__)
+  if (has_avx2()) done = scale_eights(bytes, features.data(), divisor_);
+#endif
+  for (std::size_t i = done; i < bytes.size(); ++i) features[i] = table_[bytes[i]];
+}
+
+void divide(std::span<float> values, float divisor) noexcept {
+  std::size_t done = 0;
+#if defined(__x86_64__)
+  if (has_avx2()) done = divide_eights(values, divisor);
+#endif
+  for (std::size_t i = done; i < values.size(); ++i) values[i] /= divisor;
+}
+
+// Checks that every source makes.
+
+std::optional<std::uint64_t> checked_limit(const ReadOptions& options) {
+  if (options.limit == 0U) {
+    throw ConfigError("a limit of 0 records leaves nothing to read",
+                      "give `train_limit` and `test_limit` at least 1, or leave them out");
+  }
+  if (options.classes < 1) {
+    throw ConfigError("the number of classes is " + std::to_string(options.classes),
+                      "give `classes` at least 1");
+  }
+  return options.limit;
+}
+
+std::int32_t checked_label(std::int64_t label, int classes, std::uint64_t record,
+                           const std::string& place) {
+  if (label >= 0 && label < classes) return static_cast<std::int32_t>(label);
+  const bool mendable = label >= 0 && label < std::numeric_limits<std::int32_t>::max();
+  throw DataError(place + ": the label of record " + std::to_string(record) + " is " +
+                      std::to_string(label) + ", outside [0, " + std::to_string(classes) + ")",
+                  mendable
+                      ? "give `classes=" + std::to_string(label + 1) + "` or more, or mend the file"
+                      : "mend the file: labels are counted from 0");
+}
+
+std::optional<std::uint64_t> product(std::uint64_t a, std::uint64_t b) noexcept {
+  if (b != 0 && a > std::numeric_limits<std::uint64_t>::max() / b) return std::nullopt;
+  return a * b;
+}
+
+std::string shape_text(std::span<const std::uint64_t> dims) {
+  if (dims.empty()) return "1";
+  std::string text;
+  for (const std::uint64_t dim : dims) text += (text.empty() ? "" : "x") + std::to_string(dim);
+  return text;
+}
+
+std::string bare_name(const std::filesystem::path& path) {
+  return (path.extension() == ".gz" ? path.stem() : path.filename()).string();
+}
+
+void check_read(const Source& source, std::span<const std::uint64_t> ids, std::size_t features,
+                std::size_t labels) {
+  if (labels != ids.size() || features != ids.size() * source.features()) {
+    throw std::invalid_argument("read: " + std::to_string(ids.size()) + " records do not fit " +
+                                std::to_string(features) + " features and " +
+                                std::to_string(labels) + " labels");
+  }
+  const std::uint64_t records = source.records();
+  for (const std::uint64_t id : ids) {
+    if (id < records) continue;
+    throw std::out_of_range("read: record " + std::to_string(id) + " of " +
+                            std::to_string(records));
+  }
+}
+
+void check_read_bytes(const Source& source, std::span<const std::uint64_t> ids,
+                      std::size_t features, std::size_t labels) {
+  if (source.element() != Element::byte) {
+    throw std::logic_error("read_bytes: features are numbers, not bytes: " + source.identity());
+  }
+  check_read(source, ids, features, labels);
+}
+
+// Formats of files.
+
+namespace {
+
+bool speaks_of_a_pair(std::string_view name) {
+  return name.find("images") != name.npos || name.find("labels") != name.npos;
+}
+
+/// Names with another format's or a checksum's ending are not IDX, whatever they begin with.
+bool has_foreign_ending(std::string_view name) {
+  constexpr std::array<std::string_view, 10> endings{
+      ".npy", ".npz", ".csv", ".tfrecord", ".md5", ".sha256", ".txt", ".json", ".png", ".part"};
+  return std::any_of(endings.begin(), endings.end(),
+                     [name](std::string_view ending) { return name.ends_with(ending); });
+}
+
+/// train.tfrecord, train-00000-of-00005.tfrecords, train.tfrecord-00000-of-00005
+bool is_tfrecord(std::string_view name) {
+  constexpr std::string_view mark = ".tfrecord";
+  const auto at = name.find(mark);
+  if (at == name.npos) return false;
+  name.remove_prefix(at + mark.size());
+  if (name.starts_with('s')) name.remove_prefix(1);
+  return name.empty() ||
+         (name.starts_with('-') && name.find_first_not_of("-of0123456789") == name.npos);
+}
+
+bool is_csv(std::string_view name) { return name.ends_with(".csv"); }
+bool is_npy(std::string_view name) { return name.ends_with(".npy") && speaks_of_a_pair(name); }
+bool is_idx(std::string_view name) {
+  return speaks_of_a_pair(name) && !has_foreign_ending(name) && !is_tfrecord(name);
+}
+
+using Open = std::unique_ptr<Source> (*)(const RecordFiles&, const ReadOptions&);
+
+template <class Paired>
+std::unique_ptr<Source> open_pair(const RecordFiles& files, const ReadOptions& options) {
+  return std::make_unique<Paired>(files.records, files.labels, options);
+}
+
+template <class Single>
+std::unique_ptr<Source> open_single(const RecordFiles& files, const ReadOptions& options) {
+  return std::make_unique<Single>(files.records, options);
+}
+
+struct Entry {
+  const char* name;
+  bool paired;
+  bool (*claims)(std::string_view name);
+  Open open;
+};
+
+/// In the order of Format.
+constexpr std::array<Entry, all_formats.size()> entries{{
+    {"idx", true, is_idx, open_pair<IdxSource>},
+    {"csv", false, is_csv, open_single<CsvSource>},
+    {"npy", true, is_npy, open_pair<NpySource>},
+    {"tfrecord", false, is_tfrecord, open_single<TfRecordSource>},
+}};
+
+const Entry& entry_of(Format format) noexcept { return entries[static_cast<std::size_t>(format)]; }
+
+}  // namespace
+
+const char* name_of(Format format) noexcept { return entry_of(format).name; }
+
+bool is_paired(Format format) noexcept { return entry_of(format).paired; }
+
+std::optional<Format> format_named(std::string_view name) noexcept {
+  for (const Format format : all_formats) {
+    if (name == name_of(format)) return format;
+  }
+  return std::nullopt;
+}
+
+std::optional<Format> format_of_file(std::string_view name) noexcept {
+  for (const Format format : all_formats) {
+    if (entry_of(format).claims(name)) return format;
+  }
+  return std::nullopt;
+}
+
+std::unique_ptr<Source> open_files(Format format, const RecordFiles& files,
+                                   const ReadOptions& options) {
+  return entry_of(format).open(files, options);
+}
+
+// Sources.
+
 void Source::read_bytes(std::span<const std::uint64_t>, std::span<std::uint8_t>,
                         std::span<std::int32_t>) {
   throw std::logic_error("read_bytes: this source gives no bytes: " + identity());
-}
-
-DataSet open_data_set(const std::string& path, const DataSetOptions& options) {
-  if (path != "synthetic") return open_folder(path, options);
-  return {open_data_part(path, Part::train, options), open_data_part(path, Part::test, options)};
-}
-
-std::unique_ptr<Source> open_data_part(const std::string& path, Part part,
-                                       const DataSetOptions& options) {
-  if (path != "synthetic") return open_folder_part(path, part, options);
-  const auto drawn = part == Part::train ? SyntheticPart::train : SyntheticPart::test;
-  return std::make_unique<SyntheticSource>(drawn, options.of(part));
 }
 
 namespace {
@@ -200,226 +413,17 @@ void ConcatSource::read_bytes(std::span<const std::uint64_t> ids, std::span<std:
   });
 }
 
-std::optional<std::uint64_t> checked_limit(const ReadOptions& options) {
-  if (options.limit == 0U) {
-    throw ConfigError("a limit of 0 records leaves nothing to read",
-                      "give --train-limit and --test-limit at least 1, or leave them out");
-  }
-  if (options.classes < 1) {
-    throw ConfigError("the number of classes is " + std::to_string(options.classes),
-                      "give --classes at least 1");
-  }
-  return options.limit;
+// Data sets.
+
+DataSet open_data_set(const std::string& path, const DataSetOptions& options) {
+  if (path != "synthetic") return open_folder(path, options);
+  return {open_data_part(path, Part::train, options), open_data_part(path, Part::test, options)};
 }
 
-std::int32_t checked_label(std::int64_t label, int classes, std::uint64_t record,
-                           const std::string& place) {
-  if (label >= 0 && label < classes) return static_cast<std::int32_t>(label);
-  const bool mendable = label >= 0 && label < std::numeric_limits<std::int32_t>::max();
-  throw DataError(place + ": the label of record " + std::to_string(record) + " is " +
-                      std::to_string(label) + ", outside [0, " + std::to_string(classes) + ")",
-                  mendable
-                      ? "give --classes " + std::to_string(label + 1) + " or more, or mend the file"
-                      : "mend the file: labels are counted from 0");
-}
-
-std::optional<std::uint64_t> product(std::uint64_t a, std::uint64_t b) noexcept {
-  if (b != 0 && a > std::numeric_limits<std::uint64_t>::max() / b) return std::nullopt;
-  return a * b;
-}
-
-std::string shape_text(std::span<const std::uint64_t> dims) {
-  if (dims.empty()) return "1";
-  std::string text;
-  for (const std::uint64_t dim : dims) text += (text.empty() ? "" : "x") + std::to_string(dim);
-  return text;
-}
-
-std::string bare_name(const std::filesystem::path& path) {
-  return (path.extension() == ".gz" ? path.stem() : path.filename()).string();
-}
-
-void check_read(const Source& source, std::span<const std::uint64_t> ids, std::size_t features,
-                std::size_t labels) {
-  if (labels != ids.size() || features != ids.size() * source.features()) {
-    throw std::invalid_argument("read: " + std::to_string(ids.size()) + " records do not fit " +
-                                std::to_string(features) + " features and " +
-                                std::to_string(labels) + " labels");
-  }
-  const std::uint64_t records = source.records();
-  for (const std::uint64_t id : ids) {
-    if (id < records) continue;
-    throw std::out_of_range("read: record " + std::to_string(id) + " of " +
-                            std::to_string(records));
-  }
-}
-
-void check_read_bytes(const Source& source, std::span<const std::uint64_t> ids,
-                      std::size_t features, std::size_t labels) {
-  if (source.element() != Element::byte) {
-    throw std::logic_error("read_bytes: features are numbers, not bytes: " + source.identity());
-  }
-  check_read(source, ids, features, labels);
-}
-
-}  // namespace lockstep::data
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
-namespace lockstep::data {
-namespace {
-
-#if defined(__x86_64__)
-// Division is rounded correctly, whatever the width: the same bits as one by one.
-
-bool has_avx2() noexcept {
-  static const bool has_instructions = __builtin_cpu_supports("avx2") != 0;
-  return has_instructions;
-}
-
-/// Divides as many as make whole eights, and returns how many those were.
-[[gnu::target("avx2")]] std::size_t scale_eights(std::span<const std::uint8_t> bytes, float* out,
-                                                 float divisor) noexcept {
-  const __m256 by = _mm256_set1_ps(divisor);
-  std::size_t i = 0;
-  for (; i + 8 <= bytes.size(); i += 8) {
-    const __m128i eight = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes.data() + i));
-    const __m256 wide = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight));
-    _mm256_storeu_ps(out + i, _mm256_div_ps(wide, by));
-  }
-  return i;
-}
-
-[[gnu::target("avx2")]] std::size_t divide_eights(std::span<float> values, float divisor) noexcept {
-  const __m256 by = _mm256_set1_ps(divisor);
-  std::size_t i = 0;
-  for (; i + 8 <= values.size(); i += 8) {
-    float* const eight = values.data() + i;
-    _mm256_storeu_ps(eight, _mm256_div_ps(_mm256_loadu_ps(eight), by));
-  }
-  return i;
-}
-#endif
-
-}  // namespace
-
-float checked_divisor(std::optional<float> divide_by, float otherwise) {
-  const float divisor = divide_by.value_or(otherwise);
-  if (std::isfinite(divisor) && divisor > 0.0F) return divisor;
-  throw ConfigError("divide-by is " + std::to_string(divisor),
-                    "give --divide-by a positive, finite number, or auto");
-}
-
-ByteScale::ByteScale(std::optional<float> divide_by)
-    : divisor_(checked_divisor(divide_by, 255.0F)) {
-  for (std::size_t v = 0; v < table_.size(); ++v) table_[v] = static_cast<float>(v) / divisor_;
-}
-
-void ByteScale::apply(std::span<const std::uint8_t> bytes,
-                      std::span<float> features) const noexcept {
-  std::size_t done = 0;
-#if defined(__x86_64__)
-  if (has_avx2()) done = scale_eights(bytes, features.data(), divisor_);
-#endif
-  for (std::size_t i = done; i < bytes.size(); ++i) features[i] = table_[bytes[i]];
-}
-
-void divide(std::span<float> values, float divisor) noexcept {
-  std::size_t done = 0;
-#if defined(__x86_64__)
-  if (has_avx2()) done = divide_eights(values, divisor);
-#endif
-  for (std::size_t i = done; i < values.size(); ++i) values[i] /= divisor;
-}
-
-}  // namespace lockstep::data
-
-namespace lockstep::data {
-namespace {
-
-bool speaks_of_a_pair(std::string_view name) {
-  return name.find("images") != name.npos || name.find("labels") != name.npos;
-}
-
-/// Names with another format's or a checksum's ending are not IDX, whatever they begin with.
-bool has_foreign_ending(std::string_view name) {
-  constexpr std::array<std::string_view, 10> endings{
-      ".npy", ".npz", ".csv", ".tfrecord", ".md5", ".sha256", ".txt", ".json", ".png", ".part"};
-  return std::any_of(endings.begin(), endings.end(),
-                     [name](std::string_view ending) { return name.ends_with(ending); });
-}
-
-/// train.tfrecord, train-00000-of-00005.tfrecords, train.tfrecord-00000-of-00005
-bool is_tfrecord(std::string_view name) {
-  constexpr std::string_view mark = ".tfrecord";
-  const auto at = name.find(mark);
-  if (at == name.npos) return false;
-  name.remove_prefix(at + mark.size());
-  if (name.starts_with('s')) name.remove_prefix(1);
-  return name.empty() ||
-         (name.starts_with('-') && name.find_first_not_of("-of0123456789") == name.npos);
-}
-
-bool is_csv(std::string_view name) { return name.ends_with(".csv"); }
-bool is_npy(std::string_view name) { return name.ends_with(".npy") && speaks_of_a_pair(name); }
-bool is_idx(std::string_view name) {
-  return speaks_of_a_pair(name) && !has_foreign_ending(name) && !is_tfrecord(name);
-}
-
-using Open = std::unique_ptr<Source> (*)(const RecordFiles&, const ReadOptions&);
-
-template <class Paired>
-std::unique_ptr<Source> open_pair(const RecordFiles& files, const ReadOptions& options) {
-  return std::make_unique<Paired>(files.records, files.labels, options);
-}
-
-template <class Single>
-std::unique_ptr<Source> open_single(const RecordFiles& files, const ReadOptions& options) {
-  return std::make_unique<Single>(files.records, options);
-}
-
-struct Entry {
-  const char* name;
-  bool paired;
-  bool (*claims)(std::string_view name);
-  Open open;
-};
-
-/// In the order of Format.
-constexpr std::array<Entry, all_formats.size()> entries{{
-    {"idx", true, is_idx, open_pair<IdxSource>},
-    {"csv", false, is_csv, open_single<CsvSource>},
-    {"npy", true, is_npy, open_pair<NpySource>},
-    {"tfrecord", false, is_tfrecord, open_single<TfRecordSource>},
-}};
-
-const Entry& entry_of(Format format) noexcept { return entries[static_cast<std::size_t>(format)]; }
-
-}  // namespace
-
-const char* name_of(Format format) noexcept { return entry_of(format).name; }
-
-bool is_paired(Format format) noexcept { return entry_of(format).paired; }
-
-std::optional<Format> format_named(std::string_view name) noexcept {
-  for (const Format format : all_formats) {
-    if (name == name_of(format)) return format;
-  }
-  return std::nullopt;
-}
-
-std::optional<Format> format_of_file(std::string_view name) noexcept {
-  for (const Format format : all_formats) {
-    if (entry_of(format).claims(name)) return format;
-  }
-  return std::nullopt;
-}
-
-std::unique_ptr<Source> open_files(Format format, const RecordFiles& files,
-                                   const ReadOptions& options) {
-  return entry_of(format).open(files, options);
+std::unique_ptr<Source> open_data_part(const std::string& path, Part part,
+                                       const DataSetOptions& options) {
+  if (path != "synthetic") return open_folder_part(path, part, options);
+  return std::make_unique<SyntheticSource>(part, options.of(part));
 }
 
 }  // namespace lockstep::data

@@ -49,7 +49,7 @@ enum class Format : std::uint8_t { idx, csv, npy, tfrecord };
 
 inline constexpr std::array all_formats{Format::idx, Format::csv, Format::npy, Format::tfrecord};
 
-/// "idx", "csv", "npy", "tfrecord": as --format says it.
+/// "idx", "csv", "npy", "tfrecord": as the setting `format` has it.
 const char* name_of(Format format) noexcept;
 
 /// The format of that name; none for any other name, such as auto.
@@ -147,8 +147,8 @@ class Source {
                           std::span<std::int32_t> labels);
 };
 
-/// A data set's two parts.
-enum class Part : std::uint8_t { train, test };
+/// A data set's two parts. The numbers are those of the built-in digits.
+enum class Part : std::uint8_t { train = 0, test = 1 };
 
 /// A training set and a test set with the same number of features.
 struct DataSet {

@@ -7,7 +7,7 @@
 
 namespace lockstep::data {
 
-SyntheticSource::SyntheticSource(SyntheticPart part, const ReadOptions& options, std::uint64_t seed)
+SyntheticSource::SyntheticSource(Part part, const ReadOptions& options, std::uint64_t seed)
     : part_(part),
       seed_(seed),
       records_(std::min(synthetic_records(part),
@@ -17,12 +17,12 @@ SyntheticSource::SyntheticSource(SyntheticPart part, const ReadOptions& options,
   if (options.classes < 10) {
     throw ConfigError(
         "the built-in data set has 10 classes, not " + std::to_string(options.classes),
-        "give --classes 10 or more, or other data with --data");
+        "give `classes=10` or more, or other data with `data`");
   }
 }
 
 std::string SyntheticSource::identity() const {
-  return std::string("drawn digits, ") + (part_ == SyntheticPart::train ? "train" : "test") +
+  return std::string("drawn digits, ") + (part_ == Part::train ? "train" : "test") +
          ", version 1, seed " + std::to_string(seed_) + ": " + std::to_string(records_) +
          " records, 28x28 = 784 features";
 }

@@ -11,14 +11,12 @@
 
 namespace lockstep::data {
 
-enum class SyntheticPart : std::uint32_t { train = 0, test = 1 };
-
-/// The one data set that `--data synthetic` means, whatever the run's seed.
+/// The seed of the one built-in data set, whatever the run's seed.
 constexpr std::uint64_t synthetic_seed = 1;
 
 /// Records of a part unless a limit says fewer: as many as MNIST has.
-constexpr std::uint64_t synthetic_records(SyntheticPart part) noexcept {
-  return part == SyntheticPart::train ? 60'000 : 10'000;
+constexpr std::uint64_t synthetic_records(Part part) noexcept {
+  return part == Part::train ? 60'000 : 10'000;
 }
 
 /// Drawn digits, 28x28 bytes, 10 classes: see data/drawing.hpp.
@@ -29,8 +27,7 @@ class SyntheticSource final : public Source {
  public:
   /// A limit above what the part has means all of it. Throws ConfigError for a limit of 0, or
   /// fewer than 10 classes.
-  SyntheticSource(SyntheticPart part, const ReadOptions& options,
-                  std::uint64_t seed = synthetic_seed);
+  SyntheticSource(Part part, const ReadOptions& options, std::uint64_t seed = synthetic_seed);
 
   std::uint64_t records() const noexcept override { return records_; }
   std::size_t features() const noexcept override { return drawing_pixels; }
@@ -63,7 +60,7 @@ class SyntheticSource final : public Source {
   /// Fills the block's entry for `index` where it is empty.
   Digit drawn(std::uint64_t index);
 
-  SyntheticPart part_;
+  Part part_;
   std::uint64_t seed_;
   std::uint64_t records_;
   ByteScale scale_;

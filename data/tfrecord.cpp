@@ -11,7 +11,222 @@
 #include "data/source.hpp"
 #include "lib/base/errors.hpp"
 
+#if defined(__x86_64__)
+#include <nmmintrin.h>
+#endif
+
 namespace lockstep::data {
+
+// CRC-32C.
+
+namespace {
+
+using Table = std::array<std::uint32_t, 256>;
+
+constexpr Table make_table() noexcept {
+  Table table{};
+  for (std::uint32_t i = 0; i < table.size(); ++i) {
+    std::uint32_t value = i;
+    for (int bit = 0; bit < 8; ++bit) value = value >> 1 ^ ((value & 1U) != 0 ? 0x82F63B78U : 0U);
+    table[i] = value;
+  }
+  return table;
+}
+
+constexpr Table table = make_table();
+
+#if defined(__x86_64__)
+[[gnu::target("sse4.2")]] std::uint32_t by_instruction(
+    std::span<const std::uint8_t> bytes) noexcept {
+  std::uint64_t crc = 0xFFFFFFFFU;
+  while (bytes.size() >= sizeof(std::uint64_t)) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes.data(), sizeof word);
+    crc = _mm_crc32_u64(crc, word);
+    bytes = bytes.subspan(sizeof word);
+  }
+  auto rest = static_cast<std::uint32_t>(crc);
+  for (const std::uint8_t byte : bytes) rest = _mm_crc32_u8(rest, byte);
+  return ~rest;
+}
+#endif
+
+}  // namespace
+
+std::uint32_t crc32c_by_table(std::span<const std::uint8_t> bytes) noexcept {
+  std::uint32_t crc = ~0U;
+  for (const std::uint8_t byte : bytes) crc = crc >> 8 ^ table[(crc ^ byte) & 0xFFU];
+  return ~crc;
+}
+
+std::uint32_t crc32c(std::span<const std::uint8_t> bytes) noexcept {
+#if defined(__x86_64__)
+  static const bool has_instruction = __builtin_cpu_supports("sse4.2") != 0;
+  if (has_instruction) return by_instruction(bytes);
+#endif
+  return crc32c_by_table(bytes);
+}
+
+// tf.train.Example.
+
+namespace {
+
+using Bytes = std::span<const std::uint8_t>;
+constexpr const char* malformed = "not a tf.train.Example: malformed protocol buffer";
+
+// message Example { Features features = 1; }
+// message Features { map<string, Feature> feature = 1; }
+// message Feature { oneof { BytesList bytes_list = 1; FloatList float_list = 2;
+//                           Int64List int64_list = 3; } }
+// and each list { repeated ... value = 1; }
+constexpr std::uint64_t bytes_list = 1;
+constexpr std::uint64_t float_list = 2;
+constexpr std::uint64_t int64_list = 3;
+
+/// The two features that are read, as they stand in the payload.
+struct Found {
+  std::optional<Bytes> image;
+  std::optional<Bytes> label;
+};
+
+/// One entry of the map: a key and a Feature, of which the last counts.
+bool find_entry(Bytes entry, Found& found) {
+  std::string_view key;
+  Bytes value;
+  WireReader reader(entry);
+  while (reader.next()) {
+    const Bytes bytes = reader.bytes();
+    if (reader.is(1, Wire::bytes)) {
+      key = {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+    }
+    if (reader.is(2, Wire::bytes)) value = bytes;
+  }
+  if (key == "image") found.image = value;
+  if (key == "label") found.label = value;
+  return reader.ok();
+}
+
+bool find_features(Bytes payload, Found& found) {
+  WireReader example(payload);
+  while (example.next()) {
+    if (!example.is(1, Wire::bytes)) continue;
+    WireReader features(example.bytes());
+    while (features.next()) {
+      if (features.is(1, Wire::bytes) && !find_entry(features.bytes(), found)) return false;
+    }
+    if (!features.ok()) return false;
+  }
+  return example.ok();
+}
+
+/// The list that a Feature holds: which of the three, and its bytes. 0: none.
+struct List {
+  std::uint64_t kind = 0;
+  Bytes bytes;
+};
+
+bool find_list(Bytes feature, List& list) {
+  WireReader reader(feature);
+  while (reader.next()) {
+    if (reader.wire() == Wire::bytes && reader.field() <= int64_list) {
+      list = {reader.field(), reader.bytes()};
+    }
+  }
+  return reader.ok();
+}
+
+void append_floats(Bytes bytes, std::vector<float>& numbers) {
+  const std::size_t used = numbers.size();
+  numbers.resize(used + bytes.size() / sizeof(float));
+  if constexpr (std::endian::native == std::endian::little) {
+    std::memcpy(numbers.data() + used, bytes.data(), (numbers.size() - used) * sizeof(float));
+    return;
+  }
+  for (std::size_t i = used; i < numbers.size(); ++i) {
+    std::uint32_t bits = 0;
+    for (std::size_t k = 4; k-- > 0;) bits = bits << 8 | bytes[4 * (i - used) + k];
+    numbers[i] = std::bit_cast<float>(bits);
+  }
+}
+
+std::string parse_floats(Bytes list, std::vector<float>& numbers) {
+  numbers.clear();
+  WireReader reader(list);
+  while (reader.next()) {
+    if (reader.field() != 1) continue;
+    const bool packed = reader.wire() == Wire::bytes;
+    if (!packed && reader.wire() != Wire::fixed32) return malformed;
+    if (reader.bytes().size() % sizeof(float) != 0) return malformed;
+    if (!reader.bytes().empty()) append_floats(reader.bytes(), numbers);
+  }
+  return reader.ok() ? "" : malformed;
+}
+
+std::string parse_image(Bytes feature, TfExample& example) {
+  List list;
+  if (!find_list(feature, list)) return malformed;
+  example.bytes = {};
+  example.numbers.clear();
+  if (list.kind == float_list) {
+    example.element = Element::number;
+    const std::string problem = parse_floats(list.bytes, example.numbers);
+    if (!problem.empty()) return problem;
+    return example.numbers.empty() ? "feature 'image' holds no float" : "";
+  }
+  if (list.kind != bytes_list) return "feature 'image' holds neither bytes nor floats";
+  example.element = Element::byte;
+  std::size_t values = 0;
+  WireReader reader(list.bytes);
+  while (reader.next()) {
+    if (!reader.is(1, Wire::bytes)) continue;
+    example.bytes = reader.bytes();
+    ++values;
+  }
+  if (!reader.ok()) return malformed;
+  if (values != 1)
+    return "feature 'image' holds " + std::to_string(values) + " byte strings, not one";
+  return example.bytes.empty() ? "feature 'image' holds no byte" : "";
+}
+
+std::string parse_label(Bytes feature, TfExample& example) {
+  List list;
+  if (!find_list(feature, list)) return malformed;
+  if (list.kind != int64_list) return "feature 'label' holds no int64";
+  std::size_t values = 0;
+  const auto take = [&](std::uint64_t number) {
+    example.label = static_cast<std::int64_t>(number);
+    ++values;
+  };
+  WireReader reader(list.bytes);
+  while (reader.next()) {
+    if (reader.field() != 1) continue;
+    if (reader.wire() == Wire::varint) {
+      take(reader.number());
+    } else if (reader.wire() == Wire::bytes) {
+      WireReader packed(reader.bytes());
+      while (packed.ok() && !packed.at_end()) take(packed.varint());
+      if (!packed.ok()) return malformed;
+    } else {
+      return malformed;
+    }
+  }
+  if (!reader.ok()) return malformed;
+  return values == 1 ? "" : "feature 'label' holds " + std::to_string(values) + " numbers, not one";
+}
+
+}  // namespace
+
+std::string parse_example(std::span<const std::uint8_t> payload, TfExample& example) {
+  Found found;
+  if (!find_features(payload, found)) return malformed;
+  if (!found.image) return "the example has no feature 'image'";
+  if (!found.label) return "the example has no feature 'label'";
+  std::string problem = parse_image(*found.image, example);
+  return problem.empty() ? parse_label(*found.label, example) : problem;
+}
+
+// TFRecord files.
+
 namespace {
 
 constexpr std::uint64_t header_bytes = 12;
@@ -150,8 +365,8 @@ void TfRecordSource::scan_record(std::uint64_t offset, std::span<const std::uint
                          : checked_label(example_.label, classes_, record, content_.place(offset)));
 }
 
-const Example& TfRecordSource::example_in(std::span<const std::uint8_t> bytes, std::uint64_t first,
-                                          std::size_t k) {
+const TfExample& TfRecordSource::example_in(std::span<const std::uint8_t> bytes,
+                                            std::uint64_t first, std::size_t k) {
   const std::uint64_t offset = offsets_[first + k];
   const auto size = static_cast<std::size_t>(offsets_[first + k + 1] - offset);
   const auto record = bytes.subspan(static_cast<std::size_t>(offset - offsets_[first]), size);
@@ -165,7 +380,7 @@ const Example& TfRecordSource::example_in(std::span<const std::uint8_t> bytes, s
 void TfRecordSource::decode(std::uint64_t first, std::size_t count,
                             std::span<const std::uint8_t> bytes, std::span<float> x) {
   for (std::size_t k = 0; k < count; ++k) {
-    const Example& example = example_in(bytes, first, k);
+    const TfExample& example = example_in(bytes, first, k);
     const auto row = x.subspan(k * features(), features());
     if (element() == Element::byte) {
       scale_bytes(example.bytes, row);
@@ -182,220 +397,6 @@ void TfRecordSource::decode_bytes(std::uint64_t first, std::size_t count,
     const auto image = example_in(bytes, first, k).bytes;
     std::copy(image.begin(), image.end(), x.subspan(k * features(), features()).begin());
   }
-}
-
-}  // namespace lockstep::data
-
-#if defined(__x86_64__)
-#include <nmmintrin.h>
-#endif
-
-namespace lockstep::data {
-namespace {
-
-using Table = std::array<std::uint32_t, 256>;
-
-constexpr Table make_table() noexcept {
-  Table table{};
-  for (std::uint32_t i = 0; i < table.size(); ++i) {
-    std::uint32_t value = i;
-    for (int bit = 0; bit < 8; ++bit) value = value >> 1 ^ ((value & 1U) != 0 ? 0x82F63B78U : 0U);
-    table[i] = value;
-  }
-  return table;
-}
-
-constexpr Table table = make_table();
-
-#if defined(__x86_64__)
-[[gnu::target("sse4.2")]] std::uint32_t by_instruction(
-    std::span<const std::uint8_t> bytes) noexcept {
-  std::uint64_t crc = 0xFFFFFFFFU;
-  while (bytes.size() >= sizeof(std::uint64_t)) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, bytes.data(), sizeof word);
-    crc = _mm_crc32_u64(crc, word);
-    bytes = bytes.subspan(sizeof word);
-  }
-  auto rest = static_cast<std::uint32_t>(crc);
-  for (const std::uint8_t byte : bytes) rest = _mm_crc32_u8(rest, byte);
-  return ~rest;
-}
-#endif
-
-}  // namespace
-
-std::uint32_t crc32c_by_table(std::span<const std::uint8_t> bytes) noexcept {
-  std::uint32_t crc = ~0U;
-  for (const std::uint8_t byte : bytes) crc = crc >> 8 ^ table[(crc ^ byte) & 0xFFU];
-  return ~crc;
-}
-
-std::uint32_t crc32c(std::span<const std::uint8_t> bytes) noexcept {
-#if defined(__x86_64__)
-  static const bool has_instruction = __builtin_cpu_supports("sse4.2") != 0;
-  if (has_instruction) return by_instruction(bytes);
-#endif
-  return crc32c_by_table(bytes);
-}
-
-}  // namespace lockstep::data
-
-namespace lockstep::data {
-namespace {
-
-using Bytes = std::span<const std::uint8_t>;
-constexpr const char* malformed = "not a tf.train.Example: malformed protocol buffer";
-
-// message Example { Features features = 1; }
-// message Features { map<string, Feature> feature = 1; }
-// message Feature { oneof { BytesList bytes_list = 1; FloatList float_list = 2;
-//                           Int64List int64_list = 3; } }
-// and each list { repeated ... value = 1; }
-constexpr std::uint64_t bytes_list = 1;
-constexpr std::uint64_t float_list = 2;
-constexpr std::uint64_t int64_list = 3;
-
-/// The two features that are read, as they stand in the payload.
-struct Found {
-  std::optional<Bytes> image;
-  std::optional<Bytes> label;
-};
-
-/// One entry of the map: a key and a Feature, of which the last counts.
-bool find_entry(Bytes entry, Found& found) {
-  std::string_view key;
-  Bytes value;
-  WireReader reader(entry);
-  while (reader.next()) {
-    const Bytes bytes = reader.bytes();
-    if (reader.is(1, Wire::bytes)) {
-      key = {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-    }
-    if (reader.is(2, Wire::bytes)) value = bytes;
-  }
-  if (key == "image") found.image = value;
-  if (key == "label") found.label = value;
-  return reader.ok();
-}
-
-bool find_features(Bytes payload, Found& found) {
-  WireReader example(payload);
-  while (example.next()) {
-    if (!example.is(1, Wire::bytes)) continue;
-    WireReader features(example.bytes());
-    while (features.next()) {
-      if (features.is(1, Wire::bytes) && !find_entry(features.bytes(), found)) return false;
-    }
-    if (!features.ok()) return false;
-  }
-  return example.ok();
-}
-
-/// The list that a Feature holds: which of the three, and its bytes. 0: none.
-struct List {
-  std::uint64_t kind = 0;
-  Bytes bytes;
-};
-
-bool find_list(Bytes feature, List& list) {
-  WireReader reader(feature);
-  while (reader.next()) {
-    if (reader.wire() == Wire::bytes && reader.field() <= int64_list) {
-      list = {reader.field(), reader.bytes()};
-    }
-  }
-  return reader.ok();
-}
-
-void append_floats(Bytes bytes, std::vector<float>& numbers) {
-  const std::size_t used = numbers.size();
-  numbers.resize(used + bytes.size() / sizeof(float));
-  if constexpr (std::endian::native == std::endian::little) {
-    std::memcpy(numbers.data() + used, bytes.data(), (numbers.size() - used) * sizeof(float));
-    return;
-  }
-  for (std::size_t i = used; i < numbers.size(); ++i) {
-    std::uint32_t bits = 0;
-    for (std::size_t k = 4; k-- > 0;) bits = bits << 8 | bytes[4 * (i - used) + k];
-    numbers[i] = std::bit_cast<float>(bits);
-  }
-}
-
-std::string parse_floats(Bytes list, std::vector<float>& numbers) {
-  numbers.clear();
-  WireReader reader(list);
-  while (reader.next()) {
-    if (reader.field() != 1) continue;
-    const bool packed = reader.wire() == Wire::bytes;
-    if (!packed && reader.wire() != Wire::fixed32) return malformed;
-    if (reader.bytes().size() % sizeof(float) != 0) return malformed;
-    if (!reader.bytes().empty()) append_floats(reader.bytes(), numbers);
-  }
-  return reader.ok() ? "" : malformed;
-}
-
-std::string parse_image(Bytes feature, Example& example) {
-  List list;
-  if (!find_list(feature, list)) return malformed;
-  example.bytes = {};
-  example.numbers.clear();
-  if (list.kind == float_list) {
-    example.element = Element::number;
-    const std::string problem = parse_floats(list.bytes, example.numbers);
-    if (!problem.empty()) return problem;
-    return example.numbers.empty() ? "feature 'image' holds no float" : "";
-  }
-  if (list.kind != bytes_list) return "feature 'image' holds neither bytes nor floats";
-  example.element = Element::byte;
-  std::size_t values = 0;
-  WireReader reader(list.bytes);
-  while (reader.next()) {
-    if (!reader.is(1, Wire::bytes)) continue;
-    example.bytes = reader.bytes();
-    ++values;
-  }
-  if (!reader.ok()) return malformed;
-  if (values != 1)
-    return "feature 'image' holds " + std::to_string(values) + " byte strings, not one";
-  return example.bytes.empty() ? "feature 'image' holds no byte" : "";
-}
-
-std::string parse_label(Bytes feature, Example& example) {
-  List list;
-  if (!find_list(feature, list)) return malformed;
-  if (list.kind != int64_list) return "feature 'label' holds no int64";
-  std::size_t values = 0;
-  const auto take = [&](std::uint64_t number) {
-    example.label = static_cast<std::int64_t>(number);
-    ++values;
-  };
-  WireReader reader(list.bytes);
-  while (reader.next()) {
-    if (reader.field() != 1) continue;
-    if (reader.wire() == Wire::varint) {
-      take(reader.number());
-    } else if (reader.wire() == Wire::bytes) {
-      WireReader packed(reader.bytes());
-      while (packed.ok() && !packed.at_end()) take(packed.varint());
-      if (!packed.ok()) return malformed;
-    } else {
-      return malformed;
-    }
-  }
-  if (!reader.ok()) return malformed;
-  return values == 1 ? "" : "feature 'label' holds " + std::to_string(values) + " numbers, not one";
-}
-
-}  // namespace
-
-std::string parse_example(std::span<const std::uint8_t> payload, Example& example) {
-  Found found;
-  if (!find_features(payload, found)) return malformed;
-  if (!found.image) return "the example has no feature 'image'";
-  if (!found.label) return "the example has no feature 'label'";
-  std::string problem = parse_image(*found.image, example);
-  return problem.empty() ? parse_label(*found.label, example) : problem;
 }
 
 }  // namespace lockstep::data

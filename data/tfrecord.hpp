@@ -23,7 +23,7 @@
 
 namespace lockstep::data {
 /// What is read of one tf.train.Example. Views into its bytes.
-struct Example {
+struct TfExample {
   Element element = Element::byte;
   std::span<const std::uint8_t> bytes;  ///< of byte images
   std::vector<float> numbers;           ///< of images of floats
@@ -36,7 +36,7 @@ struct Example {
 
 /// Parses `payload` into `example`, whose memory is used again. Returns what is wrong with it, or
 /// an empty text.
-std::string parse_example(std::span<const std::uint8_t> payload, Example& example);
+std::string parse_example(std::span<const std::uint8_t> payload, TfExample& example);
 
 /// The records of one TFRecord file.
 ///
@@ -65,11 +65,11 @@ class TfRecordSource final : public StoredSource {
 
   /// Record `first` + `k` of those from `first` on whose bytes are `bytes`, checked once more;
   /// valid until the next call.
-  const Example& example_in(std::span<const std::uint8_t> bytes, std::uint64_t first,
-                            std::size_t k);
+  const TfExample& example_in(std::span<const std::uint8_t> bytes, std::uint64_t first,
+                              std::size_t k);
 
   std::vector<std::uint64_t> offsets_;  // of every record, and the end of the last
-  Example example_;
+  TfExample example_;
 };
 
 // Protocol buffers, as far as tf.train.Example needs them.

@@ -142,7 +142,7 @@ class IdxWriter final : public FormatWriter {
     for (const std::uint64_t dim : what.dims) fits = fits && dim > 0 && dim <= most;
     if (!fits) {
       throw ConfigError("IDX holds at most 2^32 - 1 records of 1 to 3 dimensions",
-                        "choose another --format, or more --files");
+                        "choose another `format`, or more `files`");
     }
     put_big(records(), 0x801 + what.dims.size());
     put_big(records(), what.records);
@@ -163,7 +163,7 @@ class IdxWriter final : public FormatWriter {
     }
     throw ConfigError("IDX holds whole numbers of 0 to 255, but " + std::string(what) +
                           " of record " + std::to_string(index) + " is " + std::to_string(value),
-                      "choose another --format: npy, tfrecord or csv");
+                      "choose another `format`: npy, tfrecord or csv");
   }
 };
 

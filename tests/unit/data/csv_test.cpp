@@ -173,7 +173,7 @@ TEST_CASE("what is wrong with a CSV file is named with line and column", "[data]
              StartsWith("t.csv:2: column 'label': '1.0' is not a whole number"));
   CHECK_THAT(error("label,a\n1,2\n10,2\n"),
              StartsWith("t.csv:3: column 'label': the label of record 1 is 10") &&
-                 Contains("--classes 11"));
+                 Contains("`classes=11`"));
   CHECK_THAT(error("label,a\n-1,2\n"), Contains("is -1, outside [0, 10)"));
   CHECK_THAT(error("label,a\n1,2,3\n"), StartsWith("t.csv:2: 3 fields, but the header names 2"));
   CHECK_THAT(error("label,a\n1\n"), StartsWith("t.csv:2: 1 fields"));

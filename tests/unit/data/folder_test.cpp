@@ -111,11 +111,11 @@ TEST_CASE("many pairs are one source in the order of their names", "[data]") {
 TEST_CASE("what is no data folder is refused with its path", "[data]") {
   const DataFolder data;
   CHECK_THAT(data.error(), StartsWith(data.path() + ": the folder is empty") &&
-                               Contains("scripts/get_mnist.sh") && Contains("--data synthetic"));
+                               Contains("scripts/get_mnist.sh") && Contains("`data=synthetic`"));
   const auto missing = data.path() + "/missing";
   CHECK_THAT(message_of<DataError>([&] { data::open_data_set(missing, {}); }),
              StartsWith(missing + ": no such folder") && Contains("scripts/get_mnist.sh") &&
-                 Contains("--data synthetic"));
+                 Contains("`data=synthetic`"));
   const auto file = data.folder.write("file", images(1)).string();
   CHECK_THAT(message_of<DataError>([&] { data::open_data_set(file, {}); }),
              StartsWith(file + ": is not a folder"));
@@ -225,7 +225,7 @@ TEST_CASE("two formats in a folder are told apart only by the flag", "[data]") {
   write_part(data.path(), "train", data::Format::csv);
   CHECK_THAT(data.error(), StartsWith(data.path() + ": files of two formats, ") &&
                                Contains("(idx)") && Contains("train.csv (csv)") &&
-                               Contains("--format idx or --format csv"));
+                               Contains("`format=idx` or `format=csv`"));
   CHECK(data.open({.format = data::Format::idx}).train->records() == 6);
   const auto csv = message_of<DataError>([&] { data.open({.format = data::Format::csv}); });
   CHECK_THAT(csv, StartsWith(data.path() + ": no test files (test* or t10k*) of format csv"));
@@ -285,7 +285,7 @@ TEST_CASE("bytes and numbers do not mix without a divisor", "[data]") {
   write_part(data.path(), "train", data::Format::npy);
   write_part(data.path(), "test", data::Format::npy, 1, data::Element::number);
   CHECK_THAT(data.error(), StartsWith(data.path() + "/test-images.npy: holds numbers, but ") &&
-                               Contains("train-images.npy holds bytes") && Contains("--divide-by"));
+                               Contains("train-images.npy holds bytes") && Contains("`divide_by`"));
   CHECK(data.open({.divide_by = 2.0F}).test->divisor() == 2.0F);
 }
 

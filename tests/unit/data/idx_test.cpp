@@ -156,7 +156,7 @@ TEST_CASE("a label outside the classes is named with its place", "[data]") {
   REQUIRE_THAT(what,
                StartsWith(pair.labels_path().string() + ": byte 11" +
                           (packed ? " (decompressed)" : "") + ": the label of record 3 is 12"));
-  REQUIRE_THAT(what, Contains("[0, 10)") && Contains("--classes 13"));
+  REQUIRE_THAT(what, Contains("[0, 10)") && Contains("`classes=13`"));
   REQUIRE(pair.open({.limit = {}, .divide_by = {}, .classes = 13}).records() == 5);
   REQUIRE(pair.open({.limit = 3, .divide_by = {}}).records() == 3);  // only what is used counts
 }

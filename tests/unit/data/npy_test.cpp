@@ -174,7 +174,7 @@ TEST_CASE("what is wrong with an NPY pair is named with file and byte", "[data]"
   CHECK_THAT(with_labels(npy(dict("|u1", "(1, 2)"), {1, 2})),
              Contains("expected one number a record"));
   CHECK_THAT(with_labels(npy(dict("|u1", "(2,)"), {1, 10})),
-             Contains(": the label of record 1 is 10") && Contains("--classes 11"));
+             Contains(": the label of record 1 is 10") && Contains("`classes=11`"));
   CHECK_THAT(with_labels(npy(dict("<i4", "(2,)"), raw<std::int32_t>({1, -1}))), Contains("is -1"));
   CHECK_THAT(with_labels(npy(dict("<u8", "(2,)"), raw<std::uint64_t>({~0ULL, 1}))),
              Contains("label of record 0"));

@@ -3,8 +3,8 @@
 #include <numeric>
 #include <random>
 
-#include "data/pieces.hpp"
 #include "data/plan.hpp"
+#include "data/sharding.hpp"
 #include "lib/base/errors.hpp"
 #include "tests/support/dealt.hpp"
 
@@ -268,8 +268,8 @@ TEST_CASE("which policy auto means, and what is refused", "[policy]") {
   for (const auto asked : {automatic, ShardPolicy::file}) {
     CHECK_THROWS_AS(choose_policy(asked, 2, 3), ConfigError);
     CHECK_THROWS_WITH(choose_policy(asked, 2, 3), Contains("2 files") && Contains("3 workers") &&
-                                                      Contains("--shard-policy data") &&
-                                                      Contains("--shard-policy off") &&
+                                                      Contains("`shard_policy=data`") &&
+                                                      Contains("`shard_policy=off`") &&
                                                       Contains("lockstep convert --files 3"));
   }
   CHECK_THROWS_WITH(choose_policy(ShardPolicy::file, 0, 3), Contains("does not come from files"));

@@ -110,10 +110,10 @@ TEST_CASE("bytes divided are what read gives, bit for bit, in every format", "[d
 
 TEST_CASE("drawn digits are given as bytes too", "[data][bytes]") {
   const float divide_by = GENERATE(255.0F, 3.0F, 0.7F);
-  data::SyntheticSource source(data::SyntheticPart::train,
+  data::SyntheticSource source(data::Part::train,
                                {.limit = 600, .divide_by = divide_by, .classes = 10});
   check_same(source, mixed_ids(600, 1));
-  data::SyntheticSource fresh(data::SyntheticPart::train, {});
+  data::SyntheticSource fresh(data::Part::train, {});
   std::vector<std::uint8_t> bytes(source.features());
   std::vector<std::int32_t> label(1);
   fresh.read_bytes(std::vector<std::uint64_t>{300}, bytes, label);  // drawn by it alone

@@ -13,7 +13,7 @@ namespace lockstep::test {
 namespace {
 
 using data::DrawingId;
-using data::SyntheticPart;
+using data::Part;
 using data::SyntheticSource;
 
 using Image = std::array<std::uint8_t, data::drawing_pixels>;
@@ -60,8 +60,8 @@ TEST_CASE("every drawing has ink, and ground around it", "[data]") {
 }
 
 TEST_CASE("order and division into reads do not matter", "[data]") {
-  SyntheticSource forwards(SyntheticPart::train, {.limit = 700, .divide_by = {}});
-  SyntheticSource backwards(SyntheticPart::train, {.limit = 700, .divide_by = {}});
+  SyntheticSource forwards(Part::train, {.limit = 700, .divide_by = {}});
+  SyntheticSource backwards(Part::train, {.limit = 700, .divide_by = {}});
   const auto all = read_all(forwards);
   REQUIRE(all == read_all(forwards));  // from memory
   for (std::uint64_t index = 700; index-- > 0;) {
@@ -73,7 +73,7 @@ TEST_CASE("order and division into reads do not matter", "[data]") {
 }
 
 TEST_CASE("features are the drawn bytes, divided", "[data]") {
-  SyntheticSource source(SyntheticPart::test, {.limit = {}, .divide_by = 3.0F});
+  SyntheticSource source(Part::test, {.limit = {}, .divide_by = 3.0F});
   const auto got = read(source, {9999});
   const Image image = drawn(data::synthetic_seed, 1, 9999);
   for (std::size_t p = 0; p < image.size(); ++p) {
@@ -98,7 +98,7 @@ TEST_CASE("the built-in data set is as large as MNIST", "[data]") {
 }
 
 TEST_CASE("labels are uniform", "[data]") {
-  for (const auto part : {SyntheticPart::train, SyntheticPart::test}) {
+  for (const auto part : {Part::train, Part::test}) {
     const auto records = data::synthetic_records(part);
     std::array<double, 10> counts{};
     for (std::uint64_t index = 0; index < records; ++index) {
@@ -117,11 +117,10 @@ TEST_CASE("what the built-in data set cannot honour is refused", "[data]") {
   CHECK_THROWS_AS(
       data::open_data_set("synthetic", {.train_limit = 0, .test_limit = {}, .divide_by = {}}),
       ConfigError);
-  CHECK_THROWS_AS(
-      SyntheticSource(SyntheticPart::train, {.limit = {}, .divide_by = {}, .classes = 9}),
-      ConfigError);
-  CHECK(SyntheticSource(SyntheticPart::train, {.limit = {}, .divide_by = {}, .classes = 12})
-            .features() == 784);
+  CHECK_THROWS_AS(SyntheticSource(Part::train, {.limit = {}, .divide_by = {}, .classes = 9}),
+                  ConfigError);
+  CHECK(SyntheticSource(Part::train, {.limit = {}, .divide_by = {}, .classes = 12}).features() ==
+        784);
 }
 
 }  // namespace

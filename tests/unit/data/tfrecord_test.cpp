@@ -191,7 +191,7 @@ TEST_CASE("what is wrong with a TFRecord file is named with byte and record", "[
   CHECK_THAT(of(example(image({1, 2, 3}) + entry("label", field(3, field(1, {1, 2}))))),
              Contains("2 numbers"));
   CHECK_THAT(of(example(image({1, 2, 3}) + label(10))),
-             Contains("the label of record 1 is 10") && Contains("--classes 11"));
+             Contains("the label of record 1 is 10") && Contains("`classes=11`"));
   const Bytes minus(9, 0xFF);
   CHECK_THAT(of(example(image({1, 2, 3}) + entry("label", field(3, field(1, minus + Bytes{1}))))),
              Contains("is -1"));
