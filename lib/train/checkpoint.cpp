@@ -25,37 +25,32 @@
 namespace lockstep::train {
 namespace {
 
+using data::RegularFile;
 using nlohmann::ordered_json;
 
-/// The header: name -> type, shape, and bytes [begin, end) behind the header.
-std::string safetensors_header(const nn::ParameterBlock<float>& block) {
-  ordered_json header;
-  header["__metadata__"] = {{"format", "lockstep"}};
-  std::size_t at = 0;
-  for (const nn::ParameterSpec& tensor : block.tensors()) {
-    const std::size_t end = at + tensor.size() * sizeof(float);
-    ordered_json shape = ordered_json::array();
-    if (!tensor.vector) shape.push_back(tensor.rows);
-    shape.push_back(tensor.cols);
-    header[tensor.name] = {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {at, end}}};
-    at = end;
-  }
-  std::string text = header.dump();
-  text.append((8 - text.size() % 8) % 8, ' ');  // so that the tensors stand aligned
+constexpr const char* remedy =
+    "give a checkpoint that training saved, unchanged: RUN/checkpoints/step-NNNNNNNN";
+constexpr std::uint64_t length_bytes = 8;               // of the header's length
+constexpr std::uint64_t most_header_bytes = 100 << 20;  // as safetensors itself has it
+constexpr std::uint64_t most_description_bytes = 1 << 20;
+constexpr double most_weights = 9007199254740992.0;  // 2^53: exact in double
+constexpr std::size_t most_side = std::size_t{1} << 20;
+constexpr std::uint64_t most_classes = std::numeric_limits<std::int32_t>::max();
+
+JsonPlace place_of(const std::filesystem::path& path) { return {path, 0, remedy}; }
+
+[[noreturn]] void fail_at(const std::filesystem::path& path, std::uint64_t byte,
+                          const std::string& reason) {
+  throw DataError(data::place(path, byte) + ": " + reason, remedy);
+}
+
+std::string text_at(const RegularFile& file, std::uint64_t offset, std::uint64_t bytes) {
+  std::string text(bytes, '\0');
+  file.read_at(offset, {reinterpret_cast<std::uint8_t*>(text.data()), text.size()});
   return text;
 }
 
-void write_safetensors(const std::filesystem::path& path, const nn::ParameterBlock<float>& block) {
-  const std::string header = safetensors_header(block);
-  const std::uint64_t length = header.size();
-  std::vector<std::span<const std::byte>> pieces = {std::as_bytes(std::span(&length, 1)),
-                                                    std::as_bytes(std::span(header))};
-  std::vector<std::vector<float>> tensors;
-  for (std::size_t i = 0; i < block.tensors().size(); ++i) {
-    pieces.push_back(std::as_bytes(std::span(tensors.emplace_back(block.logical_value(i)))));
-  }
-  write_file(path, pieces);
-}
+// network.json: writing.
 
 ordered_json field_json(const nn::FieldValue& value) {
   return std::visit([](const auto& held) { return ordered_json(held); }, value);
@@ -99,95 +94,88 @@ std::string description(const nn::Network<float>& network, const CheckpointInfo&
   return json.dump(2) + "\n";
 }
 
-void require_whole(const nn::ParameterBlock<float>& block) {
-  for (const nn::ParameterSpec& tensor : block.tensors()) {
-    if (!tensor.cut) continue;
-    throw std::invalid_argument("save_checkpoint: tensor " + tensor.name +
-                                " is a part of one that ranks share: save whole_network()");
-  }
+// network.json: reading.
+
+void require_known(const ordered_json& json, const char* key, const char* known,
+                   const JsonPlace& place) {
+  const std::string value = text_in(json, key, place);
+  if (value == known) return;
+  fail(place, std::string("'") + key + "' is '" + value + "'; this version knows " + known);
 }
 
-}  // namespace
-
-std::string checkpoint_name(std::uint64_t step) {
-  std::string digits = std::to_string(step);
-  constexpr std::size_t width = 8;
-  if (digits.size() < width) digits.insert(0, width - digits.size(), '0');
-  return "step-" + digits;
+nn::NetworkShape mlp_in(const ordered_json& json, const JsonPlace& place) {
+  require_known(json, "activation", "relu", place);
+  const auto widths = counts_in(json, "widths", place);
+  const bool usable = widths.size() >= 2 && std::count(widths.begin(), widths.end(), 0U) == 0 &&
+                      widths.back() <= most_classes;
+  if (!usable) fail(place, "'widths' are not those of a network: features, hidden layers, classes");
+  return {widths.front(), {widths.begin() + 1, widths.end() - 1}, widths.back()};
 }
 
-std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
-                                      const nn::Network<float>& network,
-                                      const CheckpointInfo& info) {
-  require_whole(network.parameters());
-  const std::filesystem::path final_path = checkpoints / checkpoint_name(info.step);
-  std::filesystem::path temporary = checkpoints / ("." + checkpoint_name(info.step) + ".tmp");
-  make_folder(temporary);
-  write_safetensors(temporary / "model.safetensors", network.parameters());
-  write_file(temporary / "network.json", description(network, info));
-  rename_folder(temporary, final_path);
-  return final_path;
+nn::FeatureShape input_in(const ordered_json& json, const JsonPlace& place) {
+  const auto sides = counts_in(json, "input", place);
+  const bool usable = (sides.size() == 1 || sides.size() == 3) &&
+                      std::all_of(sides.begin(), sides.end(),
+                                  [](auto side) { return side >= 1 && side <= most_side; });
+  if (!usable) fail(place, "'input' is neither [features] nor [rows, columns, channels]");
+  if (sides.size() == 1) return nn::flat(sides[0]);
+  return {sides[0], sides[1], sides[2], true};
 }
 
-/// Reads `model` and what belongs to it, and holds it against `parameters`.
-///
-/// Formats  model mlp: `widths` and `activation`; model layers: `input` and a list of `layers`, as
-///          run files have them, or of `kinds`, the last one dense to the classes.
-/// Errors   throws DataError with file and reason: of a kind that this version does not know, no
-///          network at all, or another number of weights than it says.
-/// Ranks    local.
-nn::NetworkShape shape_in(const nlohmann::ordered_json& json, const JsonPlace& place,
-                          const nn::LayerKinds& kinds);
-
-namespace {
-
-using data::RegularFile;
-using nlohmann::ordered_json;
-
-constexpr const char* remedy =
-    "give a checkpoint that training saved, unchanged: RUN/checkpoints/step-NNNNNNNN";
-constexpr std::uint64_t length_bytes = 8;               // of the header's length
-constexpr std::uint64_t most_header_bytes = 100 << 20;  // as safetensors itself has it
-constexpr std::uint64_t most_description_bytes = 1 << 20;
-
-JsonPlace place_of(const std::filesystem::path& path) { return {path, 0, remedy}; }
-
-[[noreturn]] void fail_at(const std::filesystem::path& path, std::uint64_t byte,
-                          const std::string& reason) {
-  throw DataError(data::place(path, byte) + ": " + reason, remedy);
-}
-
-std::string text_at(const RegularFile& file, std::uint64_t offset, std::uint64_t bytes) {
-  std::string text(bytes, '\0');
-  file.read_at(offset, {reinterpret_cast<std::uint8_t*>(text.data()), text.size()});
-  return text;
-}
-
-/// The step of a name like "step-00001407"; nothing for other names.
-std::optional<std::uint64_t> step_in(const std::string& name) {
-  constexpr std::string_view prefix = "step-";
-  if (!name.starts_with(prefix)) return std::nullopt;
-  std::uint64_t step = 0;
-  const char* end = name.data() + name.size();
-  const auto [stop, error] = std::from_chars(name.data() + prefix.size(), end, step);
-  if (error != std::errc() || stop != end) return std::nullopt;
-  return step;
-}
-
-std::filesystem::path last_checkpoint_in(const std::filesystem::path& folder) {
-  std::map<std::uint64_t, std::filesystem::path> checkpoints;
-  std::error_code error;
-  std::filesystem::directory_iterator entry(folder, error);
-  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    const auto step = step_in(entry->path().filename().string());
-    std::error_code none;
-    if (step && std::filesystem::exists(entry->path() / "network.json", none)) {
-      checkpoints[*step] = entry->path();
+nn::LayerSpec layer_in(const ordered_json& json, const JsonPlace& place,
+                       const nn::LayerKinds& kinds) {
+  if (!json.is_object()) fail(place, "'layers' has an entry that is no object");
+  nn::Fields fields;
+  for (const auto& [key, value] : json.items()) {
+    if (value.is_string()) {
+      fields.emplace_back(key, value.get<std::string>());
+    } else if (value.is_number_unsigned()) {
+      fields.emplace_back(key, value.get<std::uint64_t>());
+    } else if (value.is_number()) {
+      fields.emplace_back(key, value.get<double>());
+    } else {
+      fail(place, "'layers' has '" + key + "', which is neither text nor a number");
     }
   }
-  if (error) fail(place_of(folder), "cannot be listed: " + error.message());
-  if (checkpoints.empty()) fail(place_of(folder), "holds no checkpoint (step-NNNNNNNN)");
-  return checkpoints.rbegin()->second;
+  return nn::layer_of(fields, kinds);
+}
+
+nn::NetworkShape list_in(const ordered_json& json, const JsonPlace& place,
+                         const nn::LayerKinds& kinds) {
+  const ordered_json& list = field(json, "layers", place);
+  if (!list.is_array() || list.empty()) fail(place, "'layers' is no list of layers");
+  const nn::FeatureShape input = input_in(json, place);
+  try {
+    std::vector<nn::LayerSpec> layers;
+    for (const auto& layer : list) layers.push_back(layer_in(layer, place, kinds));
+    const auto* last = std::get_if<nn::Dense>(&layers.back());
+    if (last == nullptr || last->activation != Activation::identity || last->width > most_classes) {
+      fail(place, "'layers' does not end with a dense layer to the classes");
+    }
+    const std::size_t classes = last->width;
+    layers.pop_back();
+    return {input, std::move(layers), classes};
+  } catch (const ConfigError& error) {
+    throw DataError(place.path.string() + ": 'layers': " + error.what(),
+                    place.remedy +
+                        "; layers of a program's own are known to programs alone that "
+                        "give their kinds (LayerKinds)");
+  }
+}
+
+/// The network of `model` and what belongs to it; throws DataError where `parameters` is not its
+/// number of weights.
+nn::NetworkShape shape_in(const ordered_json& json, const JsonPlace& place,
+                          const nn::LayerKinds& kinds) {
+  const bool listed = text_in(json, "model", place) == "layers";
+  if (!listed) require_known(json, "model", "mlp", place);
+  nn::NetworkShape shape = listed ? list_in(json, place, kinds) : mlp_in(json, place);
+  if (shape.weights() >= most_weights ||
+      count_in(json, "parameters", place) != shape.parameters()) {
+    fail(place, std::string("'parameters' is not the number of weights of a network of these '") +
+                    (listed ? "layers'" : "widths'"));
+  }
+  return shape;
 }
 
 float divisor_in(const ordered_json& json, const JsonPlace& place) {
@@ -203,6 +191,48 @@ std::uint64_t hash_in(const ordered_json& json, const JsonPlace& place) {
   if (to_hex(hash) != text) fail(place, "'weights_hash' is not 16 hexadecimal digits");
   return hash;
 }
+
+// model.safetensors: writing.
+
+/// The header: name -> type, shape, and bytes [begin, end) behind the header.
+std::string safetensors_header(const nn::ParameterBlock<float>& block) {
+  ordered_json header;
+  header["__metadata__"] = {{"format", "lockstep"}};
+  std::size_t at = 0;
+  for (const nn::ParameterSpec& tensor : block.tensors()) {
+    const std::size_t end = at + tensor.size() * sizeof(float);
+    ordered_json shape = ordered_json::array();
+    if (!tensor.vector) shape.push_back(tensor.rows);
+    shape.push_back(tensor.cols);
+    header[tensor.name] = {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {at, end}}};
+    at = end;
+  }
+  std::string text = header.dump();
+  text.append((8 - text.size() % 8) % 8, ' ');  // so that the tensors stand aligned
+  return text;
+}
+
+void write_safetensors(const std::filesystem::path& path, const nn::ParameterBlock<float>& block) {
+  const std::string header = safetensors_header(block);
+  const std::uint64_t length = header.size();
+  std::vector<std::span<const std::byte>> pieces = {std::as_bytes(std::span(&length, 1)),
+                                                    std::as_bytes(std::span(header))};
+  std::vector<std::vector<float>> tensors;
+  for (std::size_t i = 0; i < block.tensors().size(); ++i) {
+    pieces.push_back(std::as_bytes(std::span(tensors.emplace_back(block.logical_value(i)))));
+  }
+  write_file(path, pieces);
+}
+
+void require_whole(const nn::ParameterBlock<float>& block) {
+  for (const nn::ParameterSpec& tensor : block.tensors()) {
+    if (!tensor.cut) continue;
+    throw std::invalid_argument("save_checkpoint: tensor " + tensor.name +
+                                " is a part of one that ranks share: save whole_network()");
+  }
+}
+
+// model.safetensors: reading.
 
 /// A model.safetensors whose header was read and checked against the file's size.
 struct OpenModel {
@@ -300,7 +330,55 @@ std::vector<Range> all_bytes_of(const OpenModel& model,
   return ranges;
 }
 
+// Checkpoints in a folder.
+
+/// The step of a name like "step-00001407"; nothing for other names.
+std::optional<std::uint64_t> step_in(const std::string& name) {
+  constexpr std::string_view prefix = "step-";
+  if (!name.starts_with(prefix)) return std::nullopt;
+  std::uint64_t step = 0;
+  const char* end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + prefix.size(), end, step);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  return step;
+}
+
+std::filesystem::path last_checkpoint_in(const std::filesystem::path& folder) {
+  std::map<std::uint64_t, std::filesystem::path> checkpoints;
+  std::error_code error;
+  std::filesystem::directory_iterator entry(folder, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const auto step = step_in(entry->path().filename().string());
+    std::error_code none;
+    if (step && std::filesystem::exists(entry->path() / "network.json", none)) {
+      checkpoints[*step] = entry->path();
+    }
+  }
+  if (error) fail(place_of(folder), "cannot be listed: " + error.message());
+  if (checkpoints.empty()) fail(place_of(folder), "holds no checkpoint (step-NNNNNNNN)");
+  return checkpoints.rbegin()->second;
+}
+
 }  // namespace
+
+std::string checkpoint_name(std::uint64_t step) {
+  constexpr std::size_t width = 8;
+  const std::string digits = std::to_string(step);
+  return "step-" + std::string(width - std::min(width, digits.size()), '0') + digits;
+}
+
+std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
+                                      const nn::Network<float>& network,
+                                      const CheckpointInfo& info) {
+  require_whole(network.parameters());
+  const std::filesystem::path final_path = checkpoints / checkpoint_name(info.step);
+  std::filesystem::path temporary = checkpoints / ("." + checkpoint_name(info.step) + ".tmp");
+  make_folder(temporary);
+  write_safetensors(temporary / "model.safetensors", network.parameters());
+  write_file(temporary / "network.json", description(network, info));
+  rename_folder(temporary, final_path);
+  return final_path;
+}
 
 std::filesystem::path find_checkpoint(const std::filesystem::path& path) {
   std::error_code ignored;
@@ -353,96 +431,6 @@ void read_weights(const SavedNetwork& saved, nn::Network<float>& network) {
   fail_at(model.file.path(), model.data_begin,
           "the weights' hash is " + to_hex(hash) + ", but network.json says " +
               to_hex(saved.weights_hash) + ": one of the two files is damaged");
-}
-
-namespace {
-
-using nlohmann::ordered_json;
-
-constexpr double most_weights = 9007199254740992.0;  // 2^53: exact in double
-constexpr std::size_t most_side = std::size_t{1} << 20;
-constexpr std::uint64_t most_classes = std::numeric_limits<std::int32_t>::max();
-
-void require_known(const ordered_json& json, const char* key, const char* known,
-                   const JsonPlace& place) {
-  const std::string value = text_in(json, key, place);
-  if (value == known) return;
-  fail(place, std::string("'") + key + "' is '" + value + "'; this version knows " + known);
-}
-
-nn::NetworkShape mlp_in(const ordered_json& json, const JsonPlace& place) {
-  require_known(json, "activation", "relu", place);
-  const auto widths = counts_in(json, "widths", place);
-  const bool usable = widths.size() >= 2 && std::count(widths.begin(), widths.end(), 0U) == 0 &&
-                      widths.back() <= most_classes;
-  if (!usable) fail(place, "'widths' are not those of a network: features, hidden layers, classes");
-  return {widths.front(), {widths.begin() + 1, widths.end() - 1}, widths.back()};
-}
-
-nn::FeatureShape input_in(const ordered_json& json, const JsonPlace& place) {
-  const auto sides = counts_in(json, "input", place);
-  const bool usable = (sides.size() == 1 || sides.size() == 3) &&
-                      std::all_of(sides.begin(), sides.end(),
-                                  [](auto side) { return side >= 1 && side <= most_side; });
-  if (!usable) fail(place, "'input' is neither [features] nor [rows, columns, channels]");
-  if (sides.size() == 1) return nn::flat(sides[0]);
-  return {sides[0], sides[1], sides[2], true};
-}
-
-nn::LayerSpec layer_in(const ordered_json& json, const JsonPlace& place,
-                       const nn::LayerKinds& kinds) {
-  if (!json.is_object()) fail(place, "'layers' has an entry that is no object");
-  nn::Fields fields;
-  for (const auto& [key, value] : json.items()) {
-    if (value.is_string()) {
-      fields.emplace_back(key, value.get<std::string>());
-    } else if (value.is_number_unsigned()) {
-      fields.emplace_back(key, value.get<std::uint64_t>());
-    } else if (value.is_number()) {
-      fields.emplace_back(key, value.get<double>());
-    } else {
-      fail(place, "'layers' has '" + key + "', which is neither text nor a number");
-    }
-  }
-  return nn::layer_of(fields, kinds);
-}
-
-nn::NetworkShape list_in(const ordered_json& json, const JsonPlace& place,
-                         const nn::LayerKinds& kinds) {
-  const ordered_json& list = field(json, "layers", place);
-  if (!list.is_array() || list.empty()) fail(place, "'layers' is no list of layers");
-  const nn::FeatureShape input = input_in(json, place);
-  try {
-    std::vector<nn::LayerSpec> layers;
-    for (const auto& layer : list) layers.push_back(layer_in(layer, place, kinds));
-    const auto* last = std::get_if<nn::Dense>(&layers.back());
-    if (last == nullptr || last->activation != Activation::identity || last->width > most_classes) {
-      fail(place, "'layers' does not end with a dense layer to the classes");
-    }
-    const std::size_t classes = last->width;
-    layers.pop_back();
-    return {input, std::move(layers), classes};
-  } catch (const ConfigError& error) {
-    throw DataError(place.path.string() + ": 'layers': " + error.what(),
-                    place.remedy +
-                        "; layers of a program's own are known to programs alone that "
-                        "give their kinds (LayerKinds)");
-  }
-}
-
-}  // namespace
-
-nn::NetworkShape shape_in(const ordered_json& json, const JsonPlace& place,
-                          const nn::LayerKinds& kinds) {
-  const bool listed = text_in(json, "model", place) == "layers";
-  if (!listed) require_known(json, "model", "mlp", place);
-  nn::NetworkShape shape = listed ? list_in(json, place, kinds) : mlp_in(json, place);
-  if (shape.weights() >= most_weights ||
-      count_in(json, "parameters", place) != shape.parameters()) {
-    fail(place, std::string("'parameters' is not the number of weights of a network of these '") +
-                    (listed ? "layers'" : "widths'"));
-  }
-  return shape;
 }
 
 }  // namespace lockstep::train

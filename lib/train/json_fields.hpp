@@ -1,5 +1,5 @@
-// Fields of JSON files that somebody else may have damaged: each is there and of its kind, or the
-// error names file, line and field.
+// Reading JSON files that may be damaged: a field that is missing or of another kind is an error
+// with file, line and field.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace lockstep::train {
 
-/// What is being read: for messages.
+/// The file and line that is read, for messages.
 struct JsonPlace {
   std::filesystem::path path;
   std::size_t line = 0;  ///< 0: the file as a whole
@@ -21,9 +21,9 @@ struct JsonPlace {
 /// Throws DataError: "PATH:LINE: reason", and the place's remedy.
 [[noreturn]] void fail(const JsonPlace& place, const std::string& reason);
 
-/// The object that `text` is; `place` is where the text begins.
+/// Parses an object; `place` is where `text` begins.
 ///
-/// Errors   throws DataError with the line: not JSON, cut off, no object.
+/// Errors   throws DataError with the line: not JSON, cut off, or no object.
 nlohmann::ordered_json parse_object(const std::string& text, const JsonPlace& place);
 
 /// `object[key]`, and the same of one kind. Throw DataError where it is missing or another kind.

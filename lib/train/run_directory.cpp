@@ -16,9 +16,13 @@
 #include "lib/train/json_fields.hpp"
 
 namespace lockstep::train {
-namespace {
 
 using nlohmann::ordered_json;
+
+// Writing.
+
+namespace {
+
 using Clock = std::chrono::steady_clock;
 
 constexpr auto flush_interval = std::chrono::seconds(1);
@@ -120,9 +124,9 @@ void RunDirectory::finish(const RunReport& report) {
   write_file(path_ / "summary.json", summary.dump(2) + "\n");
 }
 
-namespace {
+// Reading.
 
-using nlohmann::ordered_json;
+namespace {
 
 constexpr const char* remedy = "give the folder of a run, unchanged";
 
@@ -217,9 +221,9 @@ RecordedRun read_run(const std::filesystem::path& folder) {
   return run;
 }
 
-namespace {
+// Comparing.
 
-using nlohmann::ordered_json;
+namespace {
 
 bool same_bits(const Recorded& a, const Recorded& b) {
   const auto* x = std::get_if<double>(&a);

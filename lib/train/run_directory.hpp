@@ -1,4 +1,14 @@
-// The folder that records a run: config.toml, metrics.jsonl, summary.json, checkpoints/.
+// Run directories: recording a run in a folder, reading it back, and comparing two of them.
+//
+//   config.toml      the program's resolved settings, as the program writes them
+//   metrics.jsonl    one object a step
+//   summary.json     one object: the whole run and its epochs; written when the run is complete
+//   checkpoints/     see checkpoint.hpp
+//
+// A line of metrics.jsonl, with the tensors' hashes every `hash_every` steps:
+//   {"step": 1, "epoch": 1, "examples": 128, "loss": 2.327221, "accuracy": 0.0625,
+//    "seconds": 0.0041, "hashes": {"0.weight": "16 hex digits", ...}}
+// Fields of both JSON files may be added, never renamed. Numbers read back as the same doubles.
 #pragma once
 
 #include <chrono>
@@ -15,7 +25,8 @@
 #include "lib/train/report.hpp"
 
 namespace lockstep::train {
-/// What summary.json says beyond the report itself.
+
+/// What summary.json holds besides the report.
 struct RunFacts {
   std::string version;
   int ranks = 1;
@@ -25,16 +36,10 @@ struct RunFacts {
   CheckpointInfo checkpoint = {};  ///< step and examples are filled in when one is saved
 };
 
-/// Owned by rank 0 alone; everything here is local.
+/// Writes a run's folder. On rank 0 alone; everything here is local.
 ///
-/// The formats of summary.json and metrics.jsonl are a contract: fields may be added, never
-/// renamed. metrics.jsonl has one line a step, with "hashes": {"0.weight": "16 hex digits", ...} on
-/// every `hash_every` steps:
-// clang-format off
-///   {"step": 1, "epoch": 1, "examples": 128, "loss": 2.327221, "accuracy": 0.0625, "seconds": 0.0041}
-// clang-format on
-/// Its numbers read back as the same doubles. It is handed to the system every second, at every
-/// epoch's end and with every checkpoint.
+/// metrics.jsonl is handed to the system every second, at every epoch's end and with every
+/// checkpoint.
 class RunDirectory final : public Observer {
  public:
   /// Makes the folder and writes config.toml; `path` "auto" stands for runs/DATE-TIME.
@@ -64,12 +69,12 @@ class RunDirectory final : public Observer {
   std::filesystem::path last_checkpoint_;
 };
 
-// A run directory read back: what a run recorded, to the last bit.
+// Reading.
 
-/// A figure as it was recorded (the same double), or a text: a hash, a setting's TOML literal.
+/// A recorded number, or a text: a hash, a setting's TOML literal.
 using Recorded = std::variant<double, std::string>;
 
-/// Names and what was recorded under them, in the file's order.
+/// Names and recorded values, in the file's order.
 using Figures = std::vector<std::pair<std::string, Recorded>>;
 
 /// One line of metrics.jsonl.
@@ -87,7 +92,7 @@ struct RecordedEpoch {
   Figures figures;              ///< "weights_hash", "test_loss", "test_accuracy"
 };
 
-/// What two runs can be compared by.
+/// What a run recorded.
 struct RecordedRun {
   std::vector<RecordedStep> steps;  ///< ascending, at least one
   std::vector<RecordedEpoch> epochs;
@@ -96,17 +101,16 @@ struct RecordedRun {
   Figures settings;
 };
 
-/// Reads metrics.jsonl and, where the run finished, summary.json. Local.
-/// config.toml is for the program that wrote it: its settings are not the library's.
+/// Reads metrics.jsonl and, where the run finished, summary.json. Unknown fields are ignored.
 ///
-/// Formats  those that lib/train/run_directory.hpp writes; further fields are ignored.
 /// Errors   throws DataError with file, line and reason: no such folder, no run in it, no step
-///          recorded, a line that is cut off or is not what it should be.
+///          recorded, a line that is cut off, or a field that is missing or of another kind.
+/// Ranks    local.
 RecordedRun read_run(const std::filesystem::path& folder);
 
-// Two recorded runs, compared bit by bit: the first recorded point where they part.
+// Comparing, bit by bit.
 
-/// Something that two runs did not record alike.
+/// A recorded point at which two runs differ.
 struct Difference {
   std::uint64_t step = 0;
   std::string what;        ///< "loss", "tensor 0.weight", "epoch 2 weights_hash"
@@ -115,8 +119,8 @@ struct Difference {
   std::size_t others = 0;  ///< that differ at the same point: other figures, or other tensors
 };
 
-/// The receipt: how far two runs were compared, and where they part. Figures, tensors and epochs
-/// have a first difference each, for the figures tell when, and the tensors where.
+/// How far two runs were compared, and the first difference of each kind: figures tell in which
+/// step runs differ, tensors in which layer.
 struct Comparison {
   std::uint64_t steps = 0;         ///< recorded by both
   std::uint64_t first_step = 0;    ///< of those
@@ -127,7 +131,7 @@ struct Comparison {
   std::optional<Difference> figure;
   std::optional<Difference> tensor;
   std::optional<Difference> epoch;
-  std::vector<Difference> settings;  ///< a hint; they make no difference by themselves
+  std::vector<Difference> settings;  ///< a hint; runs whose settings differ may still be the same
 
   /// The earliest of the three: in a step, loss and accuracy come before the update, and an
   /// epoch's figures after it. Null where all that both runs recorded is the same.
@@ -145,7 +149,7 @@ Comparison compare(const RecordedRun& a, const RecordedRun& b);
 ///    "first_difference": {"step": 1, "what": "loss", "a": 2.3, "b": 2.4},
 ///    "first_tensor_difference": {"step": 1, "what": "tensor 0.weight", "a": "...", "b": "..."},
 ///    "settings": {"reduction": ["\"canonical\"", "\"allreduce\""]}}
-/// with null for a difference that there is not, and settings as TOML literals.
+/// with null where nothing differs, and settings as TOML literals.
 std::string to_json(const Comparison& comparison);
 
 }  // namespace lockstep::train
