@@ -50,25 +50,7 @@ cxxopts::Options options_of(const Syntax& syntax) {
   options.add_options("hidden")("operand", "", cxxopts::value<std::vector<std::string>>());
   options.positional_help("");
   options.parse_positional({"operand"});
-  options.allow_unrecognised_options();
   return options;
-}
-
-/// Flags that cxxopts did not know come back untouched.
-void refuse_unknown(const Syntax& syntax, const std::vector<std::string>& unmatched) {
-  if (unmatched.empty()) return;
-  const auto& word = unmatched.front();
-  const auto begin = word.find_first_not_of('-');
-  const auto name = begin == std::string::npos ? "" : word.substr(begin, word.find('=') - begin);
-  std::vector<std::string> names = {"set", "help"};
-  for (const auto& flag : syntax.flags) names.push_back(flag.name);
-  for (const auto& setting : settings()) {
-    if (syntax.takes(setting.name)) names.push_back(setting.name);
-  }
-  const auto guess = nearest(name, names);
-  throw ConfigError("unknown flag '" + word + "'",
-                    guess ? "did you mean '--" + *guess + "'?"
-                          : "`" + syntax.command + " --help` lists all flags");
 }
 
 std::pair<std::string, std::string> key_value(const Syntax& syntax, const std::string& text) {
@@ -137,7 +119,6 @@ bool Arguments::given(const std::string& name) const {
 Arguments parse_arguments(const Syntax& syntax, const std::vector<std::string>& words) {
   auto options = options_of(syntax);
   const auto result = parse_words(options, syntax.command, words);
-  refuse_unknown(syntax, result.unmatched());
   return taken(syntax, result);
 }
 
@@ -145,26 +126,18 @@ std::string help_text(const Syntax& syntax) { return options_of(syntax).help({""
 
 namespace {
 
-std::vector<std::string> names_of(const cxxopts::Options& options) {
+[[noreturn]] void refuse(const cxxopts::Options& options, const std::string& command,
+                         const std::string& word) {
+  const auto begin = word.find_first_not_of('-');
+  if (begin == 0 || begin == std::string::npos) throw ConfigError("unexpected '" + word + "'");
   std::vector<std::string> names;
-  for (const auto& group : options.groups()) {
-    for (const auto& flag : options.group_help(group).options) {
-      names.insert(names.end(), flag.l.begin(), flag.l.end());
-    }
+  for (const auto& flag : options.group_help("").options) {
+    names.insert(names.end(), flag.l.begin(), flag.l.end());
   }
-  return names;
-}
-
-/// The nearest name to the first flag among `words` that is none of them.
-std::optional<std::string> guess(const cxxopts::Options& options,
-                                 const std::vector<std::string>& words) {
-  const auto names = names_of(options);
-  for (const auto& word : words) {
-    const std::string name = word.starts_with("--") ? word.substr(2, word.find('=') - 2) : "";
-    if (name.empty() || std::find(names.begin(), names.end(), name) != names.end()) continue;
-    return nearest(name, names);
-  }
-  return std::nullopt;
+  const auto guess = nearest(word.substr(begin, word.find('=') - begin), names);
+  throw ConfigError(
+      "unknown flag '" + word + "'",
+      guess ? "did you mean '--" + *guess + "'?" : "`" + command + " --help` lists all flags");
 }
 
 }  // namespace
@@ -173,12 +146,11 @@ cxxopts::ParseResult parse_words(cxxopts::Options& options, const std::string& c
                                  const std::vector<std::string>& words) {
   std::vector<const char*> argv = {command.c_str()};
   for (const auto& word : words) argv.push_back(word.c_str());
+  options.allow_unrecognised_options();  // cxxopts cannot say which flag was meant
   try {
-    return options.parse(static_cast<int>(argv.size()), argv.data());
-  } catch (const cxxopts::exceptions::no_such_option& error) {
-    const auto name = guess(options, words);
-    throw ConfigError(error.what(), name ? "did you mean '--" + *name + "'?"
-                                         : "`" + command + " --help` lists all flags");
+    auto result = options.parse(static_cast<int>(argv.size()), argv.data());
+    if (!result.unmatched().empty()) refuse(options, command, result.unmatched().front());
+    return result;
   } catch (const cxxopts::exceptions::exception& error) {
     throw ConfigError(error.what(), "`" + command + " --help` lists all flags");
   }
@@ -186,8 +158,8 @@ cxxopts::ParseResult parse_words(cxxopts::Options& options, const std::string& c
 
 namespace {
 
-/// Throws comm::AgreedError (2) on every rank where one cannot read its words, or where they
-/// differ. Collective.
+/// The configuration, after all ranks have compared theirs. Collective.
+/// Throws comm::AgreedError (2) where the words of one are wrong, or where they differ.
 RunConfig agreed_config(const Syntax& syntax, const Arguments& arguments,
                         comm::Communicator& comm) {
   std::string text;
@@ -216,7 +188,7 @@ RunConfig agreed_config(const Syntax& syntax, const Arguments& arguments,
   return config;
 }
 
-/// Settings that contradict the way this process was started; the same on every rank.
+/// Refuses settings that contradict the launch; the same on every rank.
 void require_fitting_launch(const RunConfig& config, const comm::Communicator& comm) {
   const bool asks_for_threads = config.backend == "threads" || config.ranks != 1;
   if (!asks_for_threads) return;
@@ -229,7 +201,7 @@ void require_fitting_launch(const RunConfig& config, const comm::Communicator& c
       "there are; or start without it");
 }
 
-/// As processes without a launcher there is one rank, whatever was asked for.
+/// Without a launcher, `backend` mpi or shared has one rank.
 void require_one_rank(const RunConfig& config) {
   if (config.ranks == 1) return;
   throw ConfigError(

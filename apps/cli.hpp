@@ -1,4 +1,4 @@
-// The command line of a subcommand that runs on ranks, before anything is known of the others.
+// Command lines: parsing the words of a subcommand, and running it on all ranks of the job.
 #pragma once
 
 #include <cxxopts.hpp>
@@ -12,19 +12,19 @@
 #include "collectives/communicator.hpp"
 
 namespace lockstep::apps {
-/// A flag that is no setting: of this invocation alone, and in no run file.
+/// A flag that is no setting: it is in no run file.
 struct Flag {
   std::string name;
   std::string argument;  ///< "FILE"; empty: it takes none
   std::string help;
 };
 
-/// What a subcommand can be told.
+/// The command line of a subcommand.
 struct Syntax {
   std::string command;                ///< "lockstep train"
   std::string does;                   ///< one sentence
   std::string usage;                  ///< "[CONFIG.toml] [flags]"
-  std::string operand;                ///< what the one word without dashes is: "run file"
+  std::string operand;                ///< the one word without dashes: "run file"
   bool run_file = false;              ///< the operand is a run file
   std::vector<std::string> settings;  ///< those of settings() that it takes; empty: all
   std::vector<Flag> flags;
@@ -34,7 +34,7 @@ struct Syntax {
   bool takes(const std::string& setting) const;
 };
 
-/// What one rank was started with. Values are checked when they are applied, not here.
+/// The parsed command line of one rank. Values are checked when they are applied.
 struct Arguments {
   std::string operand;  ///< empty: none
   /// Settings in the order given: name without dashes, value; --set KEY=VALUE is one of them.
@@ -58,17 +58,15 @@ Arguments parse_arguments(const Syntax& syntax, const std::vector<std::string>& 
 /// Text of --help.
 std::string help_text(const Syntax& syntax);
 
-// Words of a command line, parsed by cxxopts, with errors in our terms.
-
-/// Parses what follows `command`, as "lockstep train".
+/// Parses the words behind `command` ("lockstep train").
 ///
-/// Errors   throws ConfigError: what cxxopts refuses, and where to read on.
+/// Errors   throws ConfigError: unknown flag (with the nearest valid name), missing value, more
+/// words
+///          than the command takes.
 cxxopts::ParseResult parse_words(cxxopts::Options& options, const std::string& command,
                                  const std::vector<std::string>& words);
 
-// A subcommand on all ranks of this job: how it was launched, and what the ranks agree on.
-
-/// One rank's part of a subcommand, with the configuration that all ranks agreed on.
+/// One rank's part of a subcommand. The configuration is the same on all ranks.
 using RankCommand = std::function<void(const Arguments&, const RunConfig&, comm::Communicator&)>;
 
 /// Runs `command` on all ranks of this job: under a launcher over MPI, else as threads of this

@@ -75,7 +75,7 @@ std::string epochs_text(const train::Comparison& comparison) {
       kind_text(comparison.epoch, "weights' hash, test loss and test accuracy alike"));
 }
 
-Banner receipt(const train::Comparison& comparison) {
+Banner comparison_banner(const train::Comparison& comparison) {
   Banner banner;
   banner.headline = headline(comparison);
   const auto add = [&](const char* label, std::string text) {
@@ -124,7 +124,7 @@ int compare_runs(const std::vector<std::string>& folders, bool json) {
   if (json) {
     fmt::print("{}\n", train::to_json(comparison));
   } else {
-    Banner banner = receipt(comparison);
+    Banner banner = comparison_banner(comparison);
     banner.rows.insert(banner.rows.begin(),
                        {{"A", run_text(folders[0], a)}, {"B", run_text(folders[1], b)}});
     banner.print();
@@ -137,14 +137,13 @@ int compare_runs(const std::vector<std::string>& folders, bool json) {
 
 int compare_command(const std::vector<std::string>& words) {
   const auto launch = comm::detect_launcher();
-  if (launch && launch->rank != 0) return the_same;  // one speaks
+  if (launch && launch->rank != 0) return the_same;  // rank 0 alone compares
   auto options = compare_options();
   const auto result = parse_words(options, "lockstep compare", words);
   if (result.count("help") != 0) {
     fmt::print("{}", options.help({""}));
     return the_same;
   }
-  if (!result.unmatched().empty()) throw ConfigError("unexpected '" + result.unmatched()[0] + "'");
   const auto runs = result.count("runs") == 0 ? std::vector<std::string>{}
                                               : result["runs"].as<std::vector<std::string>>();
   return compare_runs(runs, result.count("json") != 0);

@@ -34,14 +34,15 @@ std::string percent(double part, double whole) {
   return fmt::format("{:5.1f} %", whole > 0 ? 100 * part / whole : 0.0);
 }
 
-/// What a rank read from files of training data: "23.4 MB", or "0.6 MB to 1.1 MB".
+/// Bytes that ranks read: "23.4 MB", or "0.6 MB to 1.1 MB".
 std::string read_text(const std::vector<std::uint64_t>& bytes) {
   const auto [least, most] = std::minmax_element(bytes.begin(), bytes.end());
   const std::string text = bytes_text(static_cast<double>(*least));
   return *least == *most ? text : text + " to " + bytes_text(static_cast<double>(*most));
 }
 
-/// The label whose examples are misread most often, and what for.
+/// The label with the greatest share of misread examples, and the label they are most often taken
+/// for.
 struct WorstLabel {
   std::size_t label = 0;
   std::size_t taken_for = 0;

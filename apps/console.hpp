@@ -1,4 +1,4 @@
-// What a person sees of a run: banner, progress, figures of an epoch, closing table.
+// Output for a person: the banner, progress, figures of an epoch, the closing table.
 #pragma once
 
 #include <chrono>
@@ -10,6 +10,7 @@
 #include "lib/train/report.hpp"
 
 namespace lockstep::apps {
+
 enum class Progress { bar, lines, off };
 
 /// Resolves "auto": a bar on a terminal, lines elsewhere.
@@ -54,13 +55,11 @@ class Console final : public train::Observer {
   bool bar_shown_ = false;
 };
 
-/// The test errors of a run in words that tell a person what to look at.
+/// "214 of 10,000 examples misread (2.1 %); label 9 is the hardest: ...".
 std::string error_in_words(const train::Evaluation& test);
 
-// Is a person watching? Under mpirun that is harder to tell than it seems.
-
-/// Columns of the terminal that this process's output ends up on; nothing where it is no terminal,
-/// or one that cannot move its cursor (TERM=dumb).
+/// Columns of the terminal that shows this process's output; nothing where there is none, or where
+/// it cannot move its cursor (TERM=dumb).
 ///
 /// Under mpirun a rank's stdout is a pseudo-terminal of size 0x0 whatever stands behind it, so the
 /// parent's own stdout decides where the parent is mpirun on this machine. Local.

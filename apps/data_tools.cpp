@@ -28,7 +28,7 @@
 namespace lockstep::apps {
 namespace {
 
-// What both subcommands that write data sets need.
+// Shared by generate and convert.
 
 /// Adds --format and --files.
 void add_target_options(cxxopts::Options& options, const char* format_default) {
@@ -139,7 +139,8 @@ void write_part(const data::Target& target, data::Part part, std::uint64_t recor
 
 int generate_command(const std::vector<std::string>& words) {
   const auto launch = comm::detect_launcher();
-  if (launch && launch->rank != 0) return static_cast<int>(ExitCode::success);  // one writes
+  if (launch && launch->rank != 0)
+    return static_cast<int>(ExitCode::success);  // rank 0 alone writes
   auto options = generate_options();
   const auto result = parse_words(options, "lockstep generate", words);
   if (result.count("help") != 0) {
@@ -148,7 +149,6 @@ int generate_command(const std::vector<std::string>& words) {
   }
   const auto folder = result["folder"].as<std::string>();
   if (folder.empty()) throw ConfigError("no folder", "`lockstep generate FOLDER` writes into it");
-  if (!result.unmatched().empty()) throw ConfigError("unexpected '" + result.unmatched()[0] + "'");
   const std::uint64_t train = number_in(result, "train-limit", 1).value();
   const std::uint64_t test = number_in(result, "test-limit", 1).value();
   const std::uint64_t seed = number_in(result, "seed", 0).value();
@@ -190,7 +190,7 @@ std::optional<data::Format> source_format(const cxxopts::ParseResult& result) {
   throw ConfigError("--from-format: '" + name + "' is none of auto|idx|csv|npy|tfrecord");
 }
 
-/// Undivided records with any label.
+/// The source, its features not divided; any label is valid.
 data::DataSet open_source(const cxxopts::ParseResult& result) {
   data::DataSetOptions options;
   options.train_limit = number_in(result, "train-limit", 1);
@@ -245,7 +245,7 @@ data::FinishedFiles convert_part(data::Source& source, const data::Target& targe
   });
 }
 
-/// All or nothing: no file of one part takes its name before those of the other are complete.
+/// All or nothing: files get their names once both parts are complete.
 void convert_both(const data::DataSet& from, const data::Target& train, const data::Target& test) {
   auto training = convert_part(*from.train, train);
   auto testing = convert_part(*from.test, test);
@@ -255,7 +255,7 @@ void convert_both(const data::DataSet& from, const data::Target& train, const da
   fmt::print("{}: {}\n", files_text(test), counted(from.test->records(), "record"));
 }
 
-/// CSV has no type for bytes, so that `divide-by auto` divides what came from them by nothing.
+/// CSV has no type for bytes, so `divide-by auto` does not divide them.
 void print_divisor(data::Element from, data::Format to) {
   const bool was_bytes = from == data::Element::byte;
   if (was_bytes && to == data::Format::csv) {
@@ -270,7 +270,8 @@ void print_divisor(data::Element from, data::Format to) {
 
 int convert_command(const std::vector<std::string>& words) {
   const auto launch = comm::detect_launcher();
-  if (launch && launch->rank != 0) return static_cast<int>(ExitCode::success);  // one writes
+  if (launch && launch->rank != 0)
+    return static_cast<int>(ExitCode::success);  // rank 0 alone writes
   auto options = convert_options();
   const auto result = parse_words(options, "lockstep convert", words);
   if (result.count("help") != 0) {
@@ -283,7 +284,6 @@ int convert_command(const std::vector<std::string>& words) {
                       "`lockstep convert FROM TO --format F` writes FROM's records "
                       "into the folder TO");
   }
-  if (!result.unmatched().empty()) throw ConfigError("unexpected '" + result.unmatched()[0] + "'");
   const data::Target train = target_of(to, "train", result);
   const data::Target test = target_of(to, "test", result);
   const data::DataSet from = open_source(result);
@@ -315,7 +315,7 @@ struct Reading {
   double seconds = 0;
 };
 
-/// One rank's source and plan.
+/// One rank's source and plan, and the time it took to open.
 struct Bench {
   std::unique_ptr<data::Source> source;
   std::optional<TrainingPlan> planned;
@@ -368,7 +368,7 @@ Reading read(Bench& bench, std::uint64_t seconds, comm::Communicator& comm) {
   return reading;
 }
 
-/// Those of all ranks, in their order. Collective.
+/// The readings of all ranks, in rank order. Collective.
 std::vector<Reading> gather(const Reading& mine, comm::Communicator& comm) {
   constexpr std::size_t figures = 4;
   std::vector<double> all(figures * static_cast<std::size_t>(comm.size()));
@@ -390,7 +390,7 @@ double per_second(std::uint64_t amount, double seconds) {
   return seconds > 0 ? static_cast<double>(amount) / seconds : 0;
 }
 
-/// Over all ranks: their sums, and the times of the slowest.
+/// Sums over all ranks, and the times of the slowest.
 Reading together(const std::vector<Reading>& readings) {
   Reading sum;
   for (const Reading& one : readings) {
@@ -457,7 +457,7 @@ void bench_on(const Arguments& arguments, const RunConfig& config, comm::Communi
 Syntax bench_data_syntax() {
   Syntax syntax;
   syntax.command = "lockstep bench data";
-  syntax.does = "Reads the training set as `lockstep train` would, and says how fast that was.";
+  syntax.does = "Reads the training set as `lockstep train` would, and prints how fast that was.";
   syntax.usage = "[CONFIG.toml] [flags]   (flags override the file, the file the defaults)";
   syntax.operand = "run file";
   syntax.run_file = true;
@@ -484,7 +484,8 @@ int bench_command(const std::vector<std::string>& words) {
     return static_cast<int>(ExitCode::success);
   }
   const auto launch = comm::detect_launcher();
-  if (launch && launch->rank != 0) return static_cast<int>(ExitCode::success);  // rank 0 says why
+  if (launch && launch->rank != 0)
+    return static_cast<int>(ExitCode::success);  // rank 0 alone prints the error
   throw ConfigError(part.empty() ? "nothing to measure" : "'" + part + "' cannot be measured",
                     "`lockstep bench data` measures how fast data is read");
 }

@@ -1,4 +1,4 @@
-// The `lockstep` command: picks the subcommand, and is the only place that ends the process.
+// The `lockstep` command: runs the subcommand, prints what it throws, and returns the exit code.
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
@@ -28,7 +28,7 @@ struct Subcommand {
 
 constexpr std::array subcommands = {
     Subcommand{"train", "trains a network on all ranks of this job", train_command},
-    Subcommand{"plan", "who reads which record at which step, and the proof", plan_command},
+    Subcommand{"plan", "which rank reads which record at which step, with proof", plan_command},
     Subcommand{"evaluate", "loss and accuracy of a checkpoint on a test set", evaluate_command},
     Subcommand{"predict", "a checkpoint's label for every example of a test set", predict_command},
     Subcommand{"generate", "writes the built-in data set as files", generate_command},
@@ -77,7 +77,7 @@ void print_message(launch::Level level, const std::string& text) {
 
 int run_main(const Words& words) {
   remove_temporaries_on_signals();
-  std::signal(SIGXFSZ, SIG_IGN);  // a file beyond `ulimit -f` is an error to report, not our end
+  std::signal(SIGXFSZ, SIG_IGN);  // writing beyond `ulimit -f` then fails with an error
   spdlog::set_default_logger(spdlog::stderr_color_mt("lockstep"));
   spdlog::set_pattern("%n: %^%l%$: %v");
   launch::set_message_printer(print_message);

@@ -51,7 +51,7 @@ namespace {
 
 // The command line.
 
-/// What one `lockstep plan` was asked for.
+/// The parsed command line.
 struct PlanArguments {
   RunConfig config;
   std::optional<std::uint64_t> range;               ///< records 0 to N - 1
@@ -88,7 +88,7 @@ Syntax plan_syntax() {
   return syntax;
 }
 
-/// A count, with the flag's name before what is wrong with it.
+/// The count in a flag's value; errors begin with the flag.
 std::uint64_t count_of(const std::string& flag, const std::string& text, std::uint64_t least) {
   try {
     return parse_count(text, least);
@@ -171,7 +171,7 @@ constexpr std::uint64_t most_rows = 16;
 constexpr std::uint64_t most_steps = 24;
 constexpr const char* gap = "...";
 
-/// The first indices below `count`, and the last: at most `most`.
+/// The first indices below `count` and the last one, `most` in all.
 std::vector<std::uint64_t> shown(std::uint64_t count, std::uint64_t most) {
   std::vector<std::uint64_t> indices;
   for (std::uint64_t i = 0; i < count && indices.size() + 1 < most; ++i) indices.push_back(i);
@@ -179,7 +179,7 @@ std::vector<std::uint64_t> shown(std::uint64_t count, std::uint64_t most) {
   return indices;
 }
 
-/// "0-15" where records follow each other; else the first ones, "7 3 5" or "7 3 +14".
+/// "0-15" for consecutive records; else the first ones, "7 3 5" or "7 3 +14".
 std::string cell(const data::Plan& plan, std::uint64_t epoch, std::uint64_t step,
                  std::uint64_t rank) {
   const Range range = plan.positions(step, rank);
@@ -212,7 +212,7 @@ Column step_column(const data::Plan& plan, std::uint64_t epoch, std::uint64_t st
   return column;
 }
 
-/// The steps that fit behind the first columns; a gap before the last where some are left out.
+/// The steps that fit into `room`; a gap before the last where some are left out.
 std::vector<Column> step_columns(const data::Plan& plan, std::uint64_t epoch,
                                  const std::vector<std::uint64_t>& ranks, std::size_t room) {
   const auto steps = shown(plan.steps(), most_steps);
@@ -265,7 +265,7 @@ using nlohmann::ordered_json;
 constexpr std::uint64_t most_ids = 1'000'000;
 constexpr std::size_t usual_columns = 80;
 
-/// The records that are planned, wherever they are.
+/// The records to plan for.
 struct Records {
   std::uint64_t count = 0;
   std::vector<std::uint64_t> files;           ///< of each file; empty: not from files
@@ -308,7 +308,7 @@ Records records_of(const PlanArguments& arguments) {
   return records;
 }
 
-/// One plan, with all that is said about it.
+/// A plan with its facts and proof.
 struct Findings {
   const PlanArguments& arguments;
   const Records& records;
@@ -341,7 +341,7 @@ ordered_json ids_json(const data::Plan& plan, std::uint64_t epoch) {
 void add_bytes(ordered_json& json, const Findings& found) {
   if (!found.records.record_bytes) return;
   json["record_bytes"] = *found.records.record_bytes;
-  std::vector<double> bytes;  // a product may be more than an integer holds
+  std::vector<double> bytes;  // may overflow an integer
   bytes.reserve(found.facts.records_per_rank.size());
   for (const auto count : found.facts.records_per_rank) {
     bytes.push_back(static_cast<double>(count) * static_cast<double>(*found.records.record_bytes));
@@ -460,7 +460,8 @@ int show_plan(const PlanArguments& arguments) {
 
 int plan_command(const std::vector<std::string>& words) {
   const auto launch = comm::detect_launcher();
-  if (launch && launch->rank != 0) return static_cast<int>(ExitCode::success);  // one speaks
+  if (launch && launch->rank != 0)
+    return static_cast<int>(ExitCode::success);  // rank 0 alone plans
   PlanArguments arguments = parse_plan_arguments(words);
   const bool started = launch && launch->launcher != "sbatch" && launch->ranks > 0;
   if (started && !arguments.ranks_given) {

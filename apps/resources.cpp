@@ -46,7 +46,7 @@ int threads_of(const RunConfig& config, const comm::Communicator& comm) {
   const int threads = static_cast<int>(*config.threads);
   if (threads > own && comm.rank() == 0) {
     launch::print_warning(
-        fmt::format("{} threads a rank on {} core{}: they will take turns; `mpirun --bind-to none` "
+        fmt::format("{} threads a rank on {} core{}: oversubscribed; `mpirun --bind-to none` "
                     "unbinds ranks from their cores",
                     threads, own, own == 1 ? "" : "s"));
   }

@@ -27,7 +27,7 @@ const Setting& setting_named(std::string_view place, const std::string& key) {
       guess ? "did you mean '" + *guess + "'?" : "`lockstep train --help` lists all settings");
 }
 
-/// A TOML value as the text that a flag would carry.
+/// A TOML value as the text of a flag.
 std::string flag_text(const toml::node& node, const std::string& place) {
   if (const auto* text = node.as_string()) return text->get();
   if (const auto* number = node.as_integer()) return std::to_string(number->get());
@@ -73,7 +73,7 @@ nn::LayerSpec layer_in(const toml::node& node, const std::string& path) {
   }
 }
 
-/// A list of layers is a model of its own, which a flag or a later key may still change.
+/// A list of layers sets the model; a later key or a flag may change it.
 void apply_layers(RunConfig& config, const std::string& path, const std::string& place,
                   const toml::node& node) {
   const auto* list = node.as_array();
@@ -146,7 +146,7 @@ std::string to_toml(const RunConfig& config) {
   for (const auto& [key, value] : key_values(config)) {
     if (key != layer_key) text += key + " = " + value + "\n";
   }
-  for (const auto& layer : config.layer_list) {  // at the end: what follows a table belongs to it
+  for (const auto& layer : config.layer_list) {  // last: in TOML, keys behind a table belong to it
     text += "\n[[layer]]\n";
     for (const auto& [key, value] : nn::fields_of(layer)) {
       text += key + " = " + nn::literal_of(value) + "\n";

@@ -26,7 +26,7 @@ std::string literal(const toml::node& value) {
 
 std::string literal(const std::string& text) { return literal(toml::value<std::string>(text)); }
 
-/// As TOML and JSON files demand.
+/// TOML and JSON files hold nothing else.
 void require_utf8(const std::string& text) {
   try {
     static_cast<void>(nlohmann::json(text).dump());
@@ -59,7 +59,7 @@ Setting count(const char* name, Count member, std::uint64_t least, const char* h
       [=](const RunConfig& c) { return std::to_string(c.*member); }};
 }
 
-/// A count of at least 1, or `word`, which stands for no value.
+/// A count of at least 1, or `word` for no value.
 Setting count_or(const char* word, const char* name, MaybeCount member, const char* help) {
   const std::string none = word;
   return {name, none + "|N", help,
@@ -81,7 +81,7 @@ Setting text(const char* name, Text member, const char* argument, const char* he
           [=](const RunConfig& c) { return literal(c.*member); }};
 }
 
-/// One of `words`, of which this version honours the first `honoured`.
+/// One of `words`; this version supports the first `honoured` of them.
 Setting choice(const char* name, Text member, const std::vector<std::string>& words,
                std::size_t honoured, const char* help) {
   std::string all;
@@ -117,7 +117,7 @@ Setting yes_or_no(const char* name, bool RunConfig::*member, const char* help) {
 
 constexpr const char* mesh_remedy = "use batch=N, or batch=N,model=M";
 
-/// Dimensions as they are written: those that are not are left open.
+/// The dimensions that the text gives.
 struct Dimensions {
   std::optional<std::uint64_t> batch;
   std::optional<std::uint64_t> model;
@@ -215,7 +215,7 @@ std::vector<Setting> table() {
              "kind of network; layers: the [[layer]] list of the run file"),
       layers(),
       choice("precision", &C::precision, {"float32", "tf32", "bf16"}, 3,
-             "of the products' factors; tf32 and bf16: of the library's on a device"),
+             "of the factors of products; tf32 and bf16: library products on a device alone"),
       count("batch-size", &C::batch_size, 1, "examples of one step over all ranks"),
       yes_or_no("drop-remainder", &C::drop_remainder,
                 "leave out the last, smaller global batch of an epoch"),
@@ -230,23 +230,25 @@ std::vector<Setting> table() {
       choice("rebatch", &C::rebatch, {"ceil", "balanced"}, 2,
              "how a batch is cut; balanced: with shard-policy file or off"),
       choice("reduction", &C::reduction, {"canonical", "allreduce"}, 2, "how gradients are summed"),
-      choice("exchange", &C::exchange, {"auto", "activations", "sums"}, 3,
-             "what canonical ranks show each other, rows or sums over them; never other bits"),
+      choice(
+          "exchange", &C::exchange, {"auto", "activations", "sums"}, 3,
+          "what canonical ranks exchange: activations, or partial sums; does not affect results"),
       choice("products", &C::products, {"auto", "library", "strict"}, 3,
-             "who multiplies matrices; auto: strict for canonical, library for allreduce"),
+             "matrix products; auto: strict for canonical, library for allreduce"),
       choice("simd", &C::simd, {"auto", "scalar", "avx2", "avx512"}, 4,
-             "instructions of the strict products; never other bits"),
+             "instructions of the strict products; does not affect results"),
       count_or("auto", "leaf", &C::leaf,
                "examples per leaf; pieces are whole leaves; auto: 16 for batches of 128 and more"),
       count("prefetch", &C::prefetch, 0, "batches read ahead by a thread in the background",
             most_prefetched),
       mesh(),
       choice("backend", &C::backend, {"auto", "threads", "shared", "mpi", "nccl"}, 5,
-             "how ranks talk; shared: memory within a host, MPI between hosts; auto: that under a "
+             "communication between ranks; shared: memory within a host, MPI between hosts; auto: "
+             "that under a "
              "launcher, else threads; nccl: as auto, and NCCL between devices"),
       count("ranks", &C::ranks, 1, "ranks as threads of this process; not under a launcher"),
       choice("device", &C::device, {"auto", "cpu", "cuda"}, 3,
-             "where replicas live: this processor, or a GPU for each rank; auto: cpu"),
+             "where replicas are: on the processor, or on a GPU for each rank; auto: cpu"),
       yes_or_no("share-device", &C::share_device,
                 "ranks of a host may share its GPUs, and exchange through the host's memory"),
       count_or("auto", "threads", &C::threads,
@@ -256,10 +258,10 @@ std::vector<Setting> table() {
       count_or("end", "checkpoint-every", &C::checkpoint_every,
                "save the weights every N steps, besides at the end"),
       count("sentinel-steps", &C::sentinel_steps, 1,
-            "compare all replicas' weights within N steps, a part before each; 1: all before each",
+            "compare the weights of all replicas once in N steps, a part before each step",
             1 << 20),
       count_or("none", "audit-every", &C::audit_every,
-               "every N steps another rank computes a leaf and a slice again"),
+               "every N steps, recompute a leaf and a slice on another rank"),
       count_or("none", "hash-every", &C::hash_every,
                "record every tensor's hash every N steps, for `lockstep compare`"),
       choice("progress", &C::progress, {"auto", "bar", "lines", "off"}, 4,
@@ -276,7 +278,7 @@ const std::vector<Setting>& settings() {
 
 namespace {
 
-/// {rows, columns} and {rows, columns, channels} are images.
+/// Shapes {rows, columns} and {rows, columns, channels} are images.
 nn::FeatureShape input_of(const std::vector<std::uint64_t>& shape) {
   std::size_t size = 1;
   for (const auto dimension : shape) size *= dimension;

@@ -74,7 +74,7 @@ struct Setting {
   std::function<std::string(const RunConfig&)> literal;
 };
 
-/// All settings in the order in which they are shown.
+/// All settings, in the order of --help and of printed run files.
 const std::vector<Setting>& settings();
 
 /// Sets `key`. `place` begins every message: "--seed", "runs.toml:3".
@@ -94,10 +94,10 @@ void apply_run_file(RunConfig& config, const std::string& path, const std::strin
 /// The whole configuration as TOML, a valid run file itself.
 std::string to_toml(const RunConfig& config);
 
-/// The network that is asked for, on examples of `shape` (data::Source::shape()).
+/// The configured network, for examples of `shape` (data::Source::shape()).
 ///
 /// Errors   throws ConfigError: settings of one model given with another, no list of layers for
-///          model layers, a layer that cannot take what comes into it.
+///          model layers, a layer that does not fit its input.
 nn::NetworkShape network_of(const RunConfig& config, const std::vector<std::uint64_t>& shape);
 
 /// Sizes of the mesh's dimensions on that many ranks. "model=2" alone leaves the rest to batch.

@@ -74,7 +74,7 @@ ordered_json shape_json(const nn::NetworkShape& shape) {
   return {{"model", "layers"}, {"input", lengths}, {"layers", std::move(layers)}};
 }
 
-/// A name that means this loss and no other to who reads it.
+/// The name of the loss; a custom loss must not have the name of a built-in one.
 std::string loss_name(const nn::Loss<float>& loss) {
   const auto* built_in = nn::built_in_loss<float>(loss.name());
   if (built_in == nullptr || typeid(*built_in) == typeid(loss)) return loss.name();
