@@ -1,0 +1,46 @@
+#include "apps/cli.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "lib/base/errors.hpp"
+
+using namespace lockstep;
+using namespace lockstep::apps;
+using Catch::Matchers::Contains;
+
+namespace {
+
+Syntax syntax() {
+  Syntax syntax;
+  syntax.command = "lockstep bake";
+  syntax.operand = "run file";
+  syntax.settings = {"seed", "drop-remainder"};
+  syntax.flags = {{"json", "", "print JSON"}, {"output", "FILE", "where to"}};
+  return syntax;
+}
+
+}  // namespace
+
+TEST_CASE("a command line is settings, flags and one operand", "[cli]") {
+  const auto found = parse_arguments(
+      syntax(), {"run.toml", "--seed=3", "--drop-remainder", "--json", "--set", "seed=4"});
+  CHECK(found.operand == "run.toml");
+  CHECK(found.value("seed", "") == "4");  // the last one
+  CHECK(found.value("drop-remainder", "") == "true");
+  CHECK(found.given("json"));
+  CHECK_FALSE(found.given("output"));
+}
+
+TEST_CASE("words that the command does not take are refused", "[cli]") {
+  const auto parse = [](const std::vector<std::string>& words) {
+    return parse_arguments(syntax(), words);
+  };
+  CHECK_THROWS_WITH(parse({"--sede", "3"}),
+                    Contains("unknown flag '--sede'") && Contains("did you mean '--seed'?"));
+  CHECK_THROWS_WITH(parse({"--quickly"}), Contains("`lockstep bake --help` lists all flags"));
+  CHECK_THROWS_WITH(parse({"--epochs", "3"}), Contains("unknown flag '--epochs'"));
+  CHECK_THROWS_WITH(parse({"--output"}), Contains("output"));
+  CHECK_THROWS_WITH(parse({"a.toml", "b.toml"}), Contains("two run files: a.toml and b.toml"));
+  CHECK_THROWS_WITH(parse({"--set", "seed"}), Contains("there is no '='"));
+  CHECK_THROWS_WITH(parse({"--set", "epochs=3"}), Contains("has no setting 'epochs'"));
+}
