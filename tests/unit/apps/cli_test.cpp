@@ -10,7 +10,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-Syntax syntax() {
+Syntax baking() {
   Syntax syntax;
   syntax.command = "lockstep bake";
   syntax.operand = "run file";
@@ -23,7 +23,7 @@ Syntax syntax() {
 
 TEST_CASE("a command line is settings, flags and one operand", "[cli]") {
   const auto found = parse_arguments(
-      syntax(), {"run.toml", "--seed=3", "--drop-remainder", "--json", "--set", "seed=4"});
+      baking(), {"run.toml", "--seed=3", "--drop-remainder", "--json", "--set", "seed=4"});
   CHECK(found.operand == "run.toml");
   CHECK(found.value("seed", "") == "4");  // the last one
   CHECK(found.value("drop-remainder", "") == "true");
@@ -33,7 +33,7 @@ TEST_CASE("a command line is settings, flags and one operand", "[cli]") {
 
 TEST_CASE("words that the command does not take are refused", "[cli]") {
   const auto parse = [](const std::vector<std::string>& words) {
-    return parse_arguments(syntax(), words);
+    return parse_arguments(baking(), words);
   };
   CHECK_THROWS_WITH(parse({"--sede", "3"}),
                     Contains("unknown flag '--sede'") && Contains("did you mean '--seed'?"));
