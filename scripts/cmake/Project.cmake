@@ -53,6 +53,7 @@ function(lockstep_test name)
   add_executable(${name} ${A_SOURCES})
   target_link_libraries(${name} PRIVATE lockstep_catch_main ${A_LINK})
   lockstep_defaults(${name})
+  target_compile_options(${name} PRIVATE -O1)  # -O2 takes longer to compile than it saves
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 300 ENVIRONMENT
                        "${LOCKSTEP_TEST_ENVIRONMENT}")
@@ -66,6 +67,7 @@ function(lockstep_mpi_test name)
   add_executable(${name} ${A_SOURCES})
   target_link_libraries(${name} PRIVATE ${A_LINK})
   lockstep_defaults(${name})
+  target_compile_options(${name} PRIVATE -O1)
   foreach(n IN LISTS A_RANKS)
     add_test(NAME ${name}.np${n}
              COMMAND ${MPIEXEC_EXECUTABLE} --oversubscribe --timeout 120 ${MPIEXEC_NUMPROC_FLAG} ${n}

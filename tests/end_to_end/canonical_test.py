@@ -1,10 +1,8 @@
 """One hash of the weights for any ranks, backend, threads and instruction set; allreduce has many."""
 
-import unittest
 from pathlib import Path
 
 import command
-from tutorial_test import FIRST_5000, MNIST
 
 # name: the rest of the command line. Batches that do not divide, leaves that are cut short.
 JOBS = {
@@ -40,9 +38,12 @@ class Canonical(command.CommandTest):
                                                   found.items()))
 
     def test_ranks_backends_and_exchanges(self):
-        for name, job in JOBS.items():
+        """Two jobs in each world, and each job with every backend and exchange."""
+        for number, (name, job) in enumerate(JOBS.items()):
             with self.subTest(job=name):
-                self.assert_one(self.hashes(job, WORLDS + SUMS, "--threads 1"))
+                worlds = [world for place, world in enumerate(WORLDS)
+                          if (place + place // len(RANKS) + number) % 2 == 0]
+                self.assert_one(self.hashes(job, worlds + SUMS[number % 2::2], "--threads 1"))
 
     def test_threads_of_a_rank(self):
         for name, job in JOBS.items():
@@ -80,8 +81,3 @@ class Canonical(command.CommandTest):
         found = self.hashes(JOBS["tutorial"], [{"threads": ranks} for ranks in (1, 2, 3)],
                             "--reduction allreduce")
         self.assertEqual(len(found), 3)
-
-    @unittest.skipUnless(MNIST.is_dir(), f"{MNIST}: no MNIST there")
-    def test_mnist(self):
-        worlds = [{"threads": 1}, {"threads": 3}, {"ranks": 2}, {"ranks": 5}, {"ranks": 8}]
-        self.assert_one(self.hashes(f"--data {MNIST} {FIRST_5000}", worlds))
