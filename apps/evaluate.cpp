@@ -26,10 +26,9 @@ Syntax evaluate_syntax() {
   return syntax;
 }
 
-/// The loss that the network was trained for. The same on every rank.
-void set_loss(InferenceJob& job) {
-  const auto* loss = nn::built_in_loss<float>(job.saved.loss);
-  if (loss != nullptr) return job.network->set_loss(*loss);
+/// The network was trained for a loss that we have. The same on every rank.
+void require_loss(const InferenceJob& job) {
+  if (nn::built_in_loss<float>(job.saved.loss) != nullptr) return;
   throw comm::AgreedError(
       ExitCode::data,
       (job.saved.folder / "network.json").string() + ": was trained for the loss '" +
@@ -68,9 +67,8 @@ void print_table(const train::Evaluation& result, const InferenceJob& job,
 
 void evaluate_on(const Arguments& arguments, const RunConfig& config, comm::Communicator& comm) {
   InferenceJob job = make_inference_job(arguments, config, comm);
-  set_loss(job);
-  const train::Evaluation result =
-      train::evaluate(job.inference(), job.network->loss_function(), *job.reader, *job.mesh);
+  require_loss(job);
+  const train::Evaluation result = job.replica->evaluate(*job.reader);
   require_finite(result);
   if (comm.rank() != 0) return;
   if (arguments.given("json")) {

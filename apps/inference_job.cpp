@@ -2,10 +2,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
-#include <new>
-
-#include "apps/device.hpp"
-#include "apps/resources.hpp"
+#include "apps/train_job.hpp"
 #include "collectives/agreement.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/base/hash.hpp"
@@ -15,8 +12,6 @@
 
 namespace lockstep::apps {
 namespace {
-
-constexpr const char* fewer = "use fewer ranks a host, or hosts with more memory";
 
 void require_words(const Arguments& arguments) {
   if (arguments.operand.empty()) {
@@ -45,34 +40,6 @@ std::unique_ptr<data::Source> open_test_set(const RunConfig& config,
   return test;
 }
 
-void load(const RunConfig& config, const comm::Communicator& comm, InferenceJob& job) {
-  const train::Groups groups(*job.mesh);
-  const auto plan = train::evaluation_plan(job.test->records(), groups.batch.size());
-  const std::uint64_t rows = job.device_options ? 0 : plan.largest_piece();
-  require_memory(job.saved.shape, {.rows = rows, .model_ranks = groups.model_ranks()}, comm.place(),
-                 fewer);
-  set_product_threads(threads_of(config, comm));
-  job.products = make_strict_products(simd_of(config));
-  try {
-    job.network = std::make_unique<nn::Network<float>>(
-        job.saved.shape, rows, *job.products, 1, *std::pmr::new_delete_resource(),
-        train::make_layers_of(job.saved.shape, groups));
-    train::read_weights(job.saved, *job.network);
-    if (!job.device_options)
-      job.processor = std::make_unique<train::NetworkInference>(*job.network);
-  } catch (const std::bad_alloc&) {
-    throw ConfigError("out of memory on " + comm.place().host, fewer);
-  }
-  job.reader = std::make_unique<data::BatchReader>(*job.test, plan, groups.batch.rank());
-}
-
-void make_device(InferenceJob& job) {
-  comm::Communicator& batch = train::Groups(*job.mesh).batch;
-  job.device_options->rows = job.reader->plan().largest_piece();
-  job.device_options->exchange = train::DeviceExchange::staged;  // of nothing: there are no sums
-  job.device = train::make_device_replica(*job.network, *job.device_options, batch);
-}
-
 }  // namespace
 
 Syntax inference_syntax() {
@@ -88,7 +55,6 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
   InferenceJob job;
   comm::together(comm, [&] {
     require_words(arguments);
-    job.device_options = device_options(config, static_cast<std::uint64_t>(comm.size()));
     if (config.backend == "nccl") {
       throw ConfigError("backend nccl: there is nothing to exchange between devices here",
                         "leave --backend out");
@@ -104,8 +70,14 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
                        {"test set", job.test->identity()}},
                       "give all hosts the same files");
   job.mesh = train::make_mesh(comm, mesh_of(config, static_cast<std::uint64_t>(comm.size())));
-  comm::together(comm, [&] { load(config, comm, job); });
-  if (job.device_options) make_device(job);
+  comm::Communicator& batch = train::Groups(*job.mesh).batch;
+  train::ReplicaOptions options = replica_options(config, threads_of(config, comm));
+  options.loss = nn::built_in_loss<float>(job.saved.loss);  // null: only predict() can do without
+  job.replica = std::make_unique<train::Replica>(
+      job.saved.shape, *job.mesh, options,
+      [&](nn::Network<float>& network) { train::read_weights(job.saved, network); });
+  job.reader = std::make_unique<data::BatchReader>(
+      *job.test, train::evaluation_plan(job.test->records(), batch.size()), batch.rank());
   return job;
 }
 

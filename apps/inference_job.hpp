@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,9 +10,9 @@
 #include "collectives/communicator.hpp"
 #include "data/batches.hpp"
 #include "data/source.hpp"
-#include "lib/nn/network.hpp"
 #include "lib/train/checkpoint.hpp"
 #include "lib/train/device.hpp"
+#include "lib/train/replica.hpp"
 #include "lib/train/tensor_parallel.hpp"
 
 namespace lockstep::apps {
@@ -22,19 +21,13 @@ namespace lockstep::apps {
 Syntax inference_syntax();
 
 /// A saved network, ready to run over a test set. Its products are strict, as those of canonical
-/// training, so what it computes is the same bits as there, on any number of ranks.
+/// training, so its results are the same bits as there, on any number of ranks.
 struct InferenceJob {
   train::SavedNetwork saved;
-  std::unique_ptr<Mesh> mesh;
   std::unique_ptr<data::Source> test;
-  std::unique_ptr<Products<float>> products;
-  std::unique_ptr<nn::Network<float>> network;
+  std::unique_ptr<Mesh> mesh;
+  std::unique_ptr<train::Replica> replica;
   std::unique_ptr<data::BatchReader> reader;
-  std::optional<train::DeviceOptions> device_options;  ///< none: replicas live on the processor
-  std::unique_ptr<train::DeviceReplica> device;        ///< null: likewise
-  std::unique_ptr<train::Inference> processor;         ///< null with a device
-
-  train::Inference& inference() { return device ? device->inference() : *processor; }
 };
 
 /// Reads the checkpoint, opens the data and loads the weights.

@@ -81,8 +81,8 @@ void predict_on(const Arguments& arguments, const RunConfig& config, comm::Commu
   comm::together(comm, [&] {
     if (comm.rank() == 0) file.emplace(output);
   });
-  train::predict(job.inference(), *job.reader, *job.mesh,
-                 [&](std::span<const train::Prediction> batch) { file->write(batch); });
+  job.replica->predict(*job.reader,
+                       [&](std::span<const train::Prediction> batch) { file->write(batch); });
   comm::together(comm, [&] {
     if (file) file->finish();
   });

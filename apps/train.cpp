@@ -48,12 +48,13 @@ std::string batch_text(const TrainJob& job) {
 }
 
 std::string device_text(const TrainJob& job) {
-  if (!job.device) {
+  const auto* device = job.replica->device();
+  if (device == nullptr) {
     return fmt::format("cpu, {} a rank",
                        counted(static_cast<std::uint64_t>(job.threads), "thread"));
   }
-  const auto& exchange = job.device->exchange();
-  return fmt::format("cuda, {} on rank 0{}", job.device->device(),
+  const auto& exchange = device->exchange();
+  return fmt::format("cuda, {} on rank 0{}", device->device(),
                      exchange.empty() ? "" : "; exchange " + exchange);
 }
 
@@ -73,11 +74,12 @@ Banner banner(const RunConfig& config, const TrainJob& job, comm::Communicator& 
                             config.rebatch == "ceil" ? "" : "rebatch " + config.rebatch + "; ",
                             config.shuffle));
   if (job.transform) add("augment", config.augment + ", a function of seed, epoch and record");
-  add("network", network_text(job.network->shape()));
-  const auto model = train::Groups(*job.mesh).model_ranks();
+  add("network", network_text(job.replica->shape()));
+  const train::Groups& groups = job.replica->groups();
+  const auto model = groups.model_ranks();
   if (model > 1) {
     add("mesh", fmt::format("{} of {} ranks, which share out the weights of dense layers",
-                            counted(train::Groups(*job.mesh).batch.size(), "replica"), model));
+                            counted(groups.batch.size(), "replica"), model));
   }
   add("batch", batch_text(job));
   if (const auto idle = job.plan->idle_ranks(); idle > 0) {
@@ -87,9 +89,8 @@ Banner banner(const RunConfig& config, const TrainJob& job, comm::Communicator& 
                                    "--leaf or a larger --batch-size would employ them"
                                  : "their files leave them no record"));
   }
-  add("reduction",
-      fmt::format("{}; {} products in {}", job.step->name(),
-                  job.device ? job.device->products() : job.products->name(), config.precision));
+  add("reduction", fmt::format("{}; {} products in {}", job.replica->reduction(),
+                               job.replica->products(), config.precision));
   return banner;
 }
 
@@ -97,8 +98,8 @@ train::RunFacts facts_of(const RunConfig& config, const TrainJob& job, int ranks
   train::RunFacts facts;
   facts.version = version;
   facts.ranks = ranks;
-  facts.device = job.device ? job.device->device() : "cpu";
-  facts.parameters = job.network->shape().parameters();
+  facts.device = job.replica->device() != nullptr ? job.replica->device()->device() : "cpu";
+  facts.parameters = job.replica->shape().parameters();
   facts.plan_digest = job.plan->digest();
   facts.checkpoint.divide_by = job.data.train->divisor();
   facts.checkpoint.data = config.data;
@@ -136,10 +137,8 @@ void train_on(const Arguments& arguments, const RunConfig& config, comm::Communi
                     train::total_steps(config.epochs, config.steps, *job.plan));
     observers = {&*directory, &*console};
   });
-  train::Trainer trainer({config.epochs, config.steps, config.checkpoint_every, config.hash_every,
-                          config.sentinel_steps, config.prefetch},
-                         *job.network, *job.step, job.inference(), *job.train, *job.test,
-                         train::Groups(*job.mesh));
+  train::Trainer trainer({config.epochs, config.steps, config.checkpoint_every, config.hash_every},
+                         *job.replica, *job.train, *job.test);
   train::RunReport report = trainer.run(observers);
   report.bytes_read = bytes_read(*job.data.train, comm);
   if (!speaks) return;

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "apps/settings.hpp"
 #include "collectives/communicator.hpp"
@@ -10,36 +11,40 @@
 #include "data/source.hpp"
 #include "lib/nn/network.hpp"
 #include "lib/train/device.hpp"
+#include "lib/train/replica.hpp"
 #include "lib/train/step.hpp"
 #include "lib/train/tensor_parallel.hpp"
 
 namespace lockstep::apps {
 
-/// Everything that one rank trains with. Made once, before any work; a step allocates nothing.
+/// Everything that one rank trains with.
 struct TrainJob {
   data::DataSet data;
   std::optional<data::Plan> plan;
+  std::string policy_reason;  ///< why the plan has its policy
+  int threads = 1;            ///< of this rank's products
   std::unique_ptr<Mesh> mesh;
-  std::string policy_reason;  ///< why the plan is of its policy
-  int threads = 1;
-  std::unique_ptr<Products<float>> products;
-  std::unique_ptr<nn::Network<float>> network;
-  std::optional<train::DeviceOptions> device_options;  ///< none: replicas live on the processor
-  std::unique_ptr<train::DeviceReplica> device;        ///< null: likewise
-  std::unique_ptr<train::Inference> processor;         ///< its forward passes; null with a device
-  std::unique_ptr<train::Step> step;
+  std::unique_ptr<train::Replica> replica;
   std::unique_ptr<data::Transform> transform;  ///< of training batches; null: none
   std::unique_ptr<data::BatchReader> train;
   std::unique_ptr<data::BatchReader> test;
-
-  train::Inference& inference() { return device ? device->inference() : *processor; }
 };
 
-/// Opens the data, lays the plan, and makes the first weights.
+/// Opens the data, makes the plan and the replica.
 ///
 /// Errors   throws comm::AgreedError on every rank: settings that cannot be honoured here (2), bad
 ///          data (65), data that differs between ranks (2), too little memory (2).
 /// Ranks    collective.
 TrainJob make_job(const RunConfig& config, comm::Communicator& comm);
+
+/// What the settings ask of a replica. `threads`: see threads_of(). Local.
+train::ReplicaOptions replica_options(const RunConfig& config, int threads);
+
+/// Threads of a rank's products: as set, else the cores that are this rank's own. Rank 0 warns of
+/// more threads than cores. Local. Throws ConfigError for an absurd number.
+int threads_of(const RunConfig& config, const comm::Communicator& comm);
+
+/// Warns, on rank 0, if devices exchange through memory of the host. Local.
+void warn_of_staging(const train::Replica& replica);
 
 }  // namespace lockstep::apps

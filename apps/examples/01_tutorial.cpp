@@ -31,14 +31,16 @@ struct Means {
 template <class Batches>
 Means train(const Strategy& strategy, Batches& batches, train::Replica& replica) {
   nn::Tally sums;
+  std::uint64_t step = 0;
   for (const auto& batch : batches) {
     strategy.run(
         [&](const Tensor<float>& images, const Tensor<std::int32_t>& labels) {
-          const nn::Tally step = replica.train(images.values(), labels.values());
-          sums.loss_sum += step.loss_sum;
-          sums.correct += step.correct;
+          const nn::Tally tally = replica.train(step, images.values(), labels.values());
+          sums.loss_sum += tally.loss_sum;
+          sums.correct += tally.correct;
         },
         batch);
+    ++step;
   }
   const auto examples = static_cast<double>(batches.plan()->examples_per_epoch());
   return {sums.loss_sum / examples, static_cast<double>(sums.correct) / examples};

@@ -15,10 +15,11 @@ constexpr std::size_t classes = 10;
 /// Trains for one epoch.
 void train(const Strategy& strategy, DistributedDataset<Batched<Example>>& batches,
            train::Replica& replica) {
+  std::uint64_t step = 0;
   for (const auto& batch : batches) {
     strategy.run(
         [&](const Tensor<float>& images, const Tensor<std::int32_t>& labels) {
-          replica.train(images.values(), labels.values());
+          replica.train(step++, images.values(), labels.values());
         },
         batch);
   }

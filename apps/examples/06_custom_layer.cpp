@@ -37,7 +37,7 @@ class Prelu final : public nn::Layer<Real> {
     for (std::size_t i = 0; i < x.flat().size(); ++i) {
       dx.flat()[i] = x.flat()[i] > 0 ? dz.flat()[i] : slope[i % x.cols] * dz.flat()[i];
     }
-    nn::through(below, x, dx);
+    nn::apply_relu_gradient(below, x, dx);
   }
 
   /// What each row adds, summed over leaves as biases are: so the sum is canonical.
@@ -80,10 +80,11 @@ void program(comm::Communicator& comm) {
   auto batches = strategy.distribute_dataset(from_source(training).shuffle(22).batch(64),
                                              {.policy = data::ShardPolicy::data, .leaf = 0});
   train::Replica replica(shape, *batches.plan(), comm);
-  const auto step = [&](const Tensor<float>& images, const Tensor<std::int32_t>& labels) {
-    replica.train(images.values(), labels.values());
+  std::uint64_t step = 0;
+  const auto train_step = [&](const Tensor<float>& images, const Tensor<std::int32_t>& labels) {
+    replica.train(step++, images.values(), labels.values());
   };
-  for (const auto& batch : batches) strategy.run(step, batch);
+  for (const auto& batch : batches) strategy.run(train_step, batch);
   const double accuracy = replica.evaluate(*digits.test).accuracy();
   const std::uint64_t hash = replica.weights_hash();  // compared between ranks
   if (strategy.replica_id() > 0) return;

@@ -59,11 +59,13 @@ void program(comm::Communicator& comm) {
   const SquaredHinge<float> loss;
   train::Replica replica({training->features(), {64}, 10}, *batches.plan(), comm, {.loss = &loss});
   const bool is_root = strategy.replica_id() == 0;
-  const auto step = [&](const Tensor<float>& images, const Tensor<std::int32_t>& labels) {
-    replica.train(images.values(), labels.values());
+  std::uint64_t step = 0;
+  const auto train_step = [&](const Tensor<float>& images, const Tensor<std::int32_t>& labels) {
+    replica.train(step++, images.values(), labels.values());
   };
   for (int epoch = 1; epoch <= 2; ++epoch) {
-    for (const auto& batch : batches) strategy.run(step, batch);
+    step = 0;
+    for (const auto& batch : batches) strategy.run(train_step, batch);
     const auto tested = replica.evaluate(*digits.test);
     if (!is_root) continue;
     std::printf("epoch %d: %s %.6f, accuracy %.3f\n", epoch, loss.name(), tested.loss(),

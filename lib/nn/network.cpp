@@ -62,11 +62,17 @@ Network<Real>::Network(const NetworkShape& shape, std::size_t rows, Products<Rea
              products, slices, memory),
       results_(rows, memory),
       loss_(built_in_loss<Real>(default_loss)) {
-  activations_.emplace_back(rows * shape.features, memory);
-  for (const Placed& placed : layers_) {
-    activations_.emplace_back(rows * placed.layer->outputs(), memory);
-    gradients_.emplace_back(rows * placed.layer->outputs(), memory);
-  }
+  constexpr std::size_t line = 16;  // elements, so that every matrix begins a cache line
+  std::size_t end = 0;
+  const auto place_matrix = [&](std::size_t width) {
+    widths_.push_back(width);
+    starts_.push_back(end);
+    end += (rows * width + line - 1) / line * line;
+  };
+  place_matrix(shape.features);
+  for (const Placed& placed : layers_) place_matrix(placed.layer->outputs());
+  activations_ = AlignedBuffer<Real>(end, memory);
+  activation_gradients_ = AlignedBuffer<Real>(layers_.empty() ? 0 : end - starts_[1], memory);
 }
 
 template <class Real>
@@ -87,9 +93,9 @@ Matrix<const Real> Network<Real>::forward(Rows rows, std::optional<TrainingRows>
   }
   training_ = training;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
-    layers_[i].layer->forward(pass(i, rows), input(i, rows), output(i, rows));
+    layers_[i].layer->forward(pass(i, rows), activation(i, rows), activation(i + 1, rows));
   }
-  return view(activations_.back(), shape_.classes, rows);
+  return activation(layers_.size(), rows);
 }
 
 template <class Real>
@@ -101,17 +107,21 @@ bool Network<Real>::sums_over_batch() const noexcept {
 template <class Real>
 void Network<Real>::loss(Rows rows, std::span<const std::int32_t> labels, bool training) {
   require_labels(labels, rows.count, shape_.classes);
-  const Matrix<const Real> logits = view(activations_.back(), shape_.classes, rows);
-  const Matrix<Real> dz = training ? view(gradients_.back(), shape_.classes, rows) : Matrix<Real>();
+  const Matrix<const Real> logits = activation(layers_.size(), rows);
+  const Matrix<Real> dz = training ? gradient(layers_.size() - 1, rows) : Matrix<Real>();
   loss_->run(logits, labels, results(rows), dz);
 }
 
 template <class Real>
 void Network<Real>::backward(Rows rows) {
   for (std::size_t i = layers_.size(); i-- > 1;) {
-    layers_[i].layer->backward_input(pass(i, rows), gradient(i, rows), input(i, rows),
+    layers_[i].layer->backward_input(pass(i, rows), gradient(i, rows), activation(i, rows),
                                      layers_[i - 1].layer->activation(), gradient(i - 1, rows));
   }
+}
+
+template <class Real>
+void Network<Real>::end_training_pass() {
   for (const Placed& placed : layers_) placed.layer->end_training_pass(block_, placed.tensor);
 }
 
@@ -121,7 +131,8 @@ void Network<Real>::weight_gradients(Rows rows, std::size_t leaf, Range slice,
   const GradientSlice<Real> out{block_.tensors(), slice, gradients};
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     if (!layers_[i].trained) continue;
-    layers_[i].layer->weight_gradients(pass(i, rows), input(i, rows), gradient(i, rows), leaf, out);
+    layers_[i].layer->weight_gradients(pass(i, rows), activation(i, rows), gradient(i, rows), leaf,
+                                       out);
   }
 }
 

@@ -52,7 +52,7 @@ class Network {
   const ParameterBlock<Real>& parameters() const noexcept { return block_; }
 
   /// Where the features of `rows` belong.  [count, features]
-  Matrix<Real> inputs(Rows rows) noexcept { return view(activations_[0], shape_.features, rows); }
+  Matrix<Real> inputs(Rows rows) noexcept { return activation(0, rows); }
 
   /// What examples added to the loss; filled by loss(), read by sum_over_leaves().
   std::span<ExampleResult> results(Rows rows) noexcept {
@@ -86,13 +86,11 @@ class Network {
   void loss(Rows rows, std::span<const std::int32_t> labels, bool training);
 
   /// After loss(): the gradient of the *sum* of losses by what every layer gives before its
-  /// activation. Draws as the last forward() did. Layers with running statistics move them.
+  /// activation. Draws as the last forward() did. Changes no state: it may be computed again.
   void backward(Rows rows);
 
-  /// The gradients by the logits, as loss() left them.
-  Matrix<const Real> logit_gradients(Rows rows) noexcept {
-    return view(gradients_.back(), shape_.classes, rows);
-  }
+  /// Once per training step, after backward(): layers with running statistics update them.
+  void end_training_pass();
 
   /// The slice of the gradient block, summed over `rows`, which begin with a leaf of `leaf`.
   void weight_gradients(Rows rows, std::size_t leaf, Range slice) {
@@ -107,26 +105,23 @@ class Network {
   template <class Visit>
   void for_each_exchanged(Rows rows, Visit visit) {
     for (std::size_t i = 0; i < layers_.size(); ++i) {
-      if (i == 0 || layers_[i].trained) visit(input(i, rows).flat());
+      if (i == 0 || layers_[i].trained) visit(activation(i, rows).flat());
       if (layers_[i].trained) visit(gradient(i, rows).flat());
     }
   }
 
  private:
-  Matrix<Real> view(AlignedBuffer<Real>& buffer, std::size_t width, Rows rows) noexcept {
-    return {buffer.data() + rows.first * width, rows.count, width};
+  /// What goes into layer `i`: the inputs, then each layer's output.
+  Matrix<Real> activation(std::size_t i, Rows rows) noexcept {
+    const std::size_t width = widths_[i];
+    return {activations_.data() + starts_[i] + rows.first * width, rows.count, width};
   }
 
-  /// What comes into layer `i`, what goes out of it, and the gradient by that before its
-  /// activation.
-  Matrix<Real> input(std::size_t i, Rows rows) noexcept {
-    return view(activations_[i], layers_[i].layer->inputs(), rows);
-  }
-  Matrix<Real> output(std::size_t i, Rows rows) noexcept {
-    return view(activations_[i + 1], layers_[i].layer->outputs(), rows);
-  }
+  /// The gradient of the loss by the output of layer `i`, before its activation function.
   Matrix<Real> gradient(std::size_t i, Rows rows) noexcept {
-    return view(gradients_[i], layers_[i].layer->outputs(), rows);
+    const std::size_t width = widths_[i + 1];
+    const std::size_t start = starts_[i + 1] - starts_[1];
+    return {activation_gradients_.data() + start + rows.first * width, rows.count, width};
   }
 
   /// A layer at its place: its number in the shape, its first tensor in the block.
@@ -147,8 +142,12 @@ class Network {
   Products<Real>& products_;
   std::vector<Placed> layers_;
   ParameterBlock<Real> block_;
-  std::vector<AlignedBuffer<Real>> activations_;  // inputs, then each layer's output, [rows, width]
-  std::vector<AlignedBuffer<Real>> gradients_;    // of the loss by each layer's output
+  // Matrices [rows_, width] one after another in one block each, on cache lines: the inputs, then
+  // each layer's output; and the gradients by the outputs.
+  std::vector<std::size_t> widths_;
+  std::vector<std::size_t> starts_;
+  AlignedBuffer<Real> activations_;
+  AlignedBuffer<Real> activation_gradients_;
   AlignedBuffer<ExampleResult> results_;
   Scratch<Real> scratch_;
   BatchSums* batch_sums_ = nullptr;

@@ -1,15 +1,11 @@
-// Which of the two ways a canonical step takes: the same bits, other messages.
-
+// The canonical step: the same bits for any number of ranks, by one of two exchanges.
 #include "lib/train/canonical.hpp"
 
 #include <algorithm>
 #include <array>
-#include <cassert>
-#include <type_traits>
 
 #include "lib/base/aligned.hpp"
 #include "lib/base/errors.hpp"
-#include "lib/numerics/leaf_tree.hpp"
 #include "lib/train/integrity.hpp"
 #include "lib/train/step.hpp"
 
@@ -35,7 +31,7 @@ std::size_t most_parts(const data::Plan& plan, std::uint64_t step) {
 
 }  // namespace
 
-Exchange chosen_exchange(Exchange asked, const CanonicalOptions& options,
+Exchange chosen_exchange(Exchange asked, const StepOptions& options,
                          const nn::NetworkShape& shape) {
   const data::Plan& plan = *options.plan;
   if (options.audit_every && asked == Exchange::partial_sums) {
@@ -67,178 +63,6 @@ std::uint64_t rows_needed(Exchange exchange, const data::Plan& plan) noexcept {
   return exchange == Exchange::activations ? all : all / plan.options().ranks;
 }
 
-std::unique_ptr<Step> make_canonical_step(nn::Network<float>& network, Exchange exchange,
-                                          const CanonicalOptions& options,
-                                          comm::Communicator& comm) {
-  return exchange == Exchange::partial_sums ? make_partial_sums_step(network, options, comm)
-                                            : make_activations_step(network, options, comm);
-}
-
-namespace {
-
-class ActivationsStep final : public Step {
- public:
-  ActivationsStep(nn::Network<float>& network, const CanonicalOptions& options,
-                  comm::Communicator& comm)
-      : network_(network),
-        comm_(comm),
-        update_(network, options.adam, comm),
-        global_(network, comm),
-        results_(options.plan->largest_gathered(), comm),
-        audit_(network, comm, options.audit_every) {}
-
-  const char* name() const noexcept override { return "canonical, by activations"; }
-
-  Matrix<float> inputs(Range piece) override { return network_.inputs(place(piece)); }
-
-  StepResult run(const data::Batch& batch, PhaseSeconds& seconds) override {
-    const nn::Rows mine = place(batch.piece);
-    Lap phase;
-    clear(network_, {batch.gap().begin, batch.gap().size()});
-    global_.begin(batch);
-    network_.forward(mine, nn::TrainingRows{update_.steps() + 1, 0});
-    network_.loss(mine, batch.labels, true);
-    network_.backward(mine);
-    seconds.compute += phase.take();
-
-    const auto results = results_.gather(network_.results(mine), batch.block);
-    const nn::Rows gathered = {0, batch.block * static_cast<std::size_t>(comm_.size())};
-    network_.for_each_exchanged(gathered, [&](std::span<float> rows) { comm_.all_gather(rows); });
-    seconds.reduce += phase.take();
-
-    const std::uint64_t step = update_.steps() + 1;
-    const Range slice = update_.slice();
-    if (audit_.due(step)) audit_.check_leaf(step, batch);
-    network_.weight_gradients({0, batch.summed_rows}, batch.leaf, slice);
-    if (audit_.due(step)) audit_.check_gradients(step, batch, slice);
-    seconds.compute += phase.take();
-
-    const auto sums = network_.parameters().gradients().subspan(slice.begin, slice.size());
-    const bool finite = update_.run(sums, batch.global_examples, seconds);
-    return {nn::sum_over_leaves(results.first(batch.summed_rows), batch.leaf), finite};
-  }
-
- private:
-  static nn::Rows place(Range piece) noexcept { return {piece.begin, piece.size()}; }
-
-  nn::Network<float>& network_;
-  comm::Communicator& comm_;
-  SliceUpdate update_;
-  GlobalBatch global_;
-  GatheredResults results_;
-  Audit audit_;
-};
-
-}  // namespace
-
-std::unique_ptr<Step> make_activations_step(nn::Network<float>& network,
-                                            const CanonicalOptions& options,
-                                            comm::Communicator& comm) {
-  return std::make_unique<ActivationsStep>(network, options, comm);
-}
-
-namespace {
-
-class PartialSumsStep final : public Step {
- public:
-  PartialSumsStep(nn::Network<float>& network, const CanonicalOptions& options,
-                  comm::Communicator& comm)
-      : network_(network),
-        comm_(comm),
-        update_(network, options.adam, comm),
-        global_(network, comm),
-        results_(options.plan->largest_gathered(), comm) {
-    reserve(sum_blocks(Exchange::partial_sums, *options.plan) / 2);
-  }
-
-  const char* name() const noexcept override { return "canonical, by partial sums"; }
-
-  Matrix<float> inputs(Range piece) override { return network_.inputs(place(piece)); }
-
-  StepResult run(const data::Batch& batch, PhaseSeconds& seconds) override {
-    const nn::Rows mine = place(batch.piece);
-    const std::size_t summed = batch.piece.size() + batch.gap().size();
-    Lap phase;
-    if (!layout_.fits(batch)) lay_out(batch);
-    global_.begin(batch);
-    clear(network_, {mine.count, batch.gap().size()});
-    network_.forward(mine, nn::TrainingRows{update_.steps() + 1, batch.piece.begin});
-    network_.loss(mine, batch.labels, true);
-    network_.backward(mine);
-    for (std::size_t i = 0; i < layout_.mine.size(); ++i) {
-      network_.weight_gradients(layout_.rows_of(layout_.mine[i], summed), batch.leaf, whole(),
-                                own_[i].span());
-    }
-    seconds.compute += phase.take();
-
-    const auto results = results_.gather(network_.results(mine), batch.block);
-    for (std::size_t round = 0; round < layout_.most_parts; ++round) {
-      comm_.all_to_all(std::span<const float>(own_[round].span()), received_[round].span());
-    }
-    seconds.reduce += phase.take();
-    sum_slice();
-    seconds.update += phase.take();
-    const bool finite = update_.run(part(0), batch.global_examples, seconds);
-    return {nn::sum_over_leaves(results.first(batch.summed_rows), batch.leaf), finite};
-  }
-
- private:
-  static nn::Rows place(Range piece) noexcept { return {0, piece.size()}; }
-
-  Range whole() { return {0, network_.parameters().gradients().size()}; }
-
-  void lay_out(const data::Batch& batch) {
-    layout_ = leaf_layout(batch, comm_);
-    reserve(layout_.most_parts);
-  }
-
-  void reserve(std::size_t parts) {
-    while (own_.size() < parts) {
-      own_.emplace_back(whole().size(), comm_.memory());
-      received_.emplace_back(whole().size(), comm_.memory());
-    }
-  }
-
-  /// This rank's slice of a part, as its rank sent it.
-  std::span<float> part(std::size_t index) {
-    const auto ranks = static_cast<std::size_t>(comm_.size());
-    const std::size_t length = update_.slice().size();
-    const std::size_t message = layout_.from[index];
-    return received_[message / ranks].span().subspan(message % ranks * length, length);
-  }
-
-  /// Sums the tree into part 0, a piece that stays in the cache at a time.
-  void sum_slice() {
-    constexpr std::size_t piece = 4096;
-    const std::size_t length = update_.slice().size();
-    for (std::size_t first = 0; first < length; first += piece) {
-      const std::size_t count = std::min(piece, length - first);
-      for (const TreeSum& sum : layout_.sums) {
-        float* const left = part(sum.left).data() + first;
-        const float* const right = part(sum.right).data() + first;
-        for (std::size_t i = 0; i < count; ++i) left[i] += right[i];
-      }
-    }
-  }
-
-  nn::Network<float>& network_;
-  comm::Communicator& comm_;
-  SliceUpdate update_;
-  GlobalBatch global_;
-  GatheredResults results_;
-  LeafLayout layout_;
-  std::vector<AlignedBuffer<float>> own_;       // this rank's sums, a part each
-  std::vector<AlignedBuffer<float>> received_;  // this rank's slice of every rank's, a round each
-};
-
-}  // namespace
-
-std::unique_ptr<Step> make_partial_sums_step(nn::Network<float>& network,
-                                             const CanonicalOptions& options,
-                                             comm::Communicator& comm) {
-  return std::make_unique<PartialSumsStep>(network, options, comm);
-}
-
 namespace {
 
 std::uint64_t leaf_at(std::uint64_t row, std::uint64_t leaf) { return (row + leaf - 1) / leaf; }
@@ -266,29 +90,6 @@ LeafLayout leaf_layout(const data::Batch& batch, const comm::Communicator& comm)
   }
   layout.sums = sums_of(all);
   return layout;
-}
-
-GatheredResults::GatheredResults(std::size_t rows, comm::Communicator& comm)
-    : comm_(comm), all_(rows, comm.memory()) {}
-
-std::span<const nn::ExampleResult> GatheredResults::gather(std::span<const nn::ExampleResult> mine,
-                                                           std::size_t block) {
-  static_assert(std::is_standard_layout_v<nn::ExampleResult> &&
-                sizeof(nn::ExampleResult) == 2 * sizeof(double));
-  const auto all = all_.span().first(block * static_cast<std::size_t>(comm_.size()));
-  const auto own = all.subspan(static_cast<std::size_t>(comm_.rank()) * block, block);
-  assert(mine.size() <= block);
-  const auto rest = std::copy(mine.begin(), mine.end(), own.begin());
-  std::fill(rest, own.end(), nn::ExampleResult{});
-  comm_.all_gather(std::span(reinterpret_cast<double*>(all.data()), 2 * all.size()));
-  return all;
-}
-
-nn::Tally sum_over_ranks(nn::Tally mine, comm::Communicator& comm) {
-  // Counts are exact in double far beyond any batch, so one message carries both.
-  std::array totals = {mine.loss_sum, static_cast<double>(mine.correct)};
-  comm.all_reduce(std::span<double>(totals));
-  return {totals[0], static_cast<std::uint64_t>(totals[1])};
 }
 
 GlobalBatch::GlobalBatch(nn::Network<float>& network, comm::Communicator& comm)
@@ -338,32 +139,192 @@ void GlobalBatch::do_sum(std::span<double> sums, Terms terms) {
 
 namespace {
 
-Range slice_of(std::size_t block, const comm::Communicator& comm) {
-  const std::size_t each = block / static_cast<std::size_t>(comm.size());
-  const std::size_t first = each * static_cast<std::size_t>(comm.rank());
-  return {first, first + each};
+/// Zeroes rows that hold no example, in all that is summed over (data::Plan says why).
+void clear(nn::Network<float>& network, nn::Rows rows) {
+  network.for_each_exchanged(rows, [](std::span<float> v) { std::fill(v.begin(), v.end(), 0.0F); });
 }
+
+/// What both exchanges share: this rank's rows, and the update of its slice of the weights.
+class CanonicalStep : public Step {
+ protected:
+  CanonicalStep(nn::Network<float>& network, const StepOptions& options, comm::Communicator& comm,
+                Sentinel& sentinel)
+      : Step(options.plan->largest_gathered(), comm, sentinel),
+        network_(network),
+        length_(network.parameters().values().size() / static_cast<std::size_t>(comm.size())),
+        adam_(length_, options.adam),
+        global_(network, comm) {}
+
+  /// `first_row`: of the global batch, what stands in row 0 of the network's buffers.
+  void forward_and_backward(const data::Batch& batch, std::size_t first_row) {
+    const nn::Rows mine = rows(batch.piece);
+    const Range gap = batch.gap();
+    clear(network_, {mine.first + mine.count, gap.size()});
+    global_.begin(batch);
+    network_.forward(mine, nn::TrainingRows{steps() + 1, first_row});
+    network_.loss(mine, batch.labels, true);
+    network_.backward(mine);
+    network_.end_training_pass();
+  }
+
+  /// This rank's slice of the flat block: equal lengths, whole cache lines.
+  Range slice() const noexcept {
+    const std::size_t begin = length_ * static_cast<std::size_t>(comm_.rank());
+    return {begin, begin + length_};
+  }
+
+  void update_slice(std::span<const float> gradient_sums, std::uint64_t examples) {
+    const auto values = network_.parameters().values();
+    finite_ = adam_.update(values.subspan(slice().begin, length_), gradient_sums, examples);
+  }
+
+  nn::Network<float>& network_;
+  const std::size_t length_;  // of a slice
+  bool finite_ = true;        // this rank's last update
+
+ private:
+  std::span<const nn::ExampleResult> results(const data::Batch& batch) final {
+    return network_.results(rows(batch.piece));
+  }
+
+  optim::Adam adam_;
+  GlobalBatch global_;
+};
+
+class ActivationsStep final : public CanonicalStep {
+ public:
+  ActivationsStep(nn::Network<float>& network, const StepOptions& options, comm::Communicator& comm,
+                  Sentinel& sentinel)
+      : CanonicalStep(network, options, comm, sentinel),
+        audit_(network, *options.plan, comm, options.audit_every),
+        finite_on_(static_cast<std::size_t>(comm.size()), comm.memory()) {}
+
+  const char* name() const noexcept override { return "canonical, by activations"; }
+
+  nn::Rows rows(Range piece) const noexcept override { return {piece.begin, piece.size()}; }
+
+ private:
+  void compute(const data::Batch& batch) override { forward_and_backward(batch, 0); }
+
+  void add_blocks(const data::Batch& batch, Blocks& blocks) override {
+    const nn::Rows all = {0, batch.block * static_cast<std::size_t>(comm_.size())};
+    network_.for_each_exchanged(
+        all, [&](std::span<float> values) { blocks.push_back(std::as_writable_bytes(values)); });
+    if (audit_.due(steps() + 1)) blocks.push_back(audit_.put_labels(batch));
+  }
+
+  void reduce(const data::Batch& batch, PhaseSeconds& seconds) override {
+    Lap phase;
+    const std::uint64_t step = steps() + 1;
+    if (audit_.due(step)) audit_.check_leaf(step, batch);
+    network_.weight_gradients({0, batch.summed_rows}, batch.leaf, slice());
+    if (audit_.due(step)) audit_.check_gradients(step, batch, slice());
+    seconds.compute += phase.take();
+  }
+
+  void update(std::uint64_t examples) override {
+    update_slice(network_.parameters().gradients().subspan(slice().begin, length_), examples);
+  }
+
+  /// The slices and a flag of each rank travel together.
+  bool publish() override {
+    finite_on_.data()[comm_.rank()] = finite_ ? 1 : 0;
+    const std::array blocks = {std::as_writable_bytes(network_.parameters().values()),
+                               std::as_writable_bytes(finite_on_.span())};
+    comm_.all_gather(blocks);
+    return std::all_of(finite_on_.span().begin(), finite_on_.span().end(),
+                       [](std::uint64_t finite) { return finite != 0; });
+  }
+
+  Audit audit_;
+  AlignedBuffer<std::uint64_t> finite_on_;  // each rank's last update
+};
+
+class PartialSumsStep final : public CanonicalStep {
+ public:
+  PartialSumsStep(nn::Network<float>& network, const StepOptions& options, comm::Communicator& comm,
+                  Sentinel& sentinel)
+      : CanonicalStep(network, options, comm, sentinel) {
+    reserve(sum_blocks(Exchange::partial_sums, *options.plan) / 2);
+  }
+
+  const char* name() const noexcept override { return "canonical, by partial sums"; }
+
+ private:
+  void compute(const data::Batch& batch) override {
+    if (!layout_.fits(batch)) {
+      layout_ = leaf_layout(batch, comm_);
+      reserve(layout_.most_parts);
+    }
+    forward_and_backward(batch, batch.piece.begin);
+    const std::size_t summed = batch.piece.size() + batch.gap().size();
+    for (std::size_t i = 0; i < layout_.mine.size(); ++i) {
+      network_.weight_gradients(layout_.rows_of(layout_.mine[i], summed), batch.leaf,
+                                {0, block_size()}, own_[i].span());
+    }
+  }
+
+  void reduce(const data::Batch& /*batch*/, PhaseSeconds& seconds) override {
+    Lap phase;
+    for (std::size_t round = 0; round < layout_.most_parts; ++round) {
+      comm_.all_to_all(std::span<const float>(own_[round].span()), received_[round].span());
+    }
+    seconds.reduce += phase.take();
+    sum_slice();
+    seconds.update += phase.take();
+  }
+
+  void update(std::uint64_t examples) override { update_slice(part(0), examples); }
+
+  /// Two messages, as a device sends them: ranks of both kinds may train together.
+  bool publish() override {
+    comm_.all_gather(network_.parameters().values());
+    return comm_.all_agree(finite_);
+  }
+
+  std::size_t block_size() { return network_.parameters().gradients().size(); }
+
+  void reserve(std::size_t parts) {
+    while (own_.size() < parts) {
+      own_.emplace_back(block_size(), comm_.memory());
+      received_.emplace_back(block_size(), comm_.memory());
+    }
+  }
+
+  /// This rank's slice of a part, as its rank sent it.
+  std::span<float> part(std::size_t index) {
+    const auto ranks = static_cast<std::size_t>(comm_.size());
+    const std::size_t message = layout_.from[index];
+    return received_[message / ranks].span().subspan(message % ranks * length_, length_);
+  }
+
+  /// Sums the tree into part 0, a piece that stays in the cache at a time.
+  void sum_slice() {
+    constexpr std::size_t piece = 4096;
+    for (std::size_t first = 0; first < length_; first += piece) {
+      const std::size_t count = std::min(piece, length_ - first);
+      for (const TreeSum& sum : layout_.sums) {
+        float* const left = part(sum.left).data() + first;
+        const float* const right = part(sum.right).data() + first;
+        for (std::size_t i = 0; i < count; ++i) left[i] += right[i];
+      }
+    }
+  }
+
+  LeafLayout layout_;
+  std::vector<AlignedBuffer<float>> own_;       // this rank's sums, a part each
+  std::vector<AlignedBuffer<float>> received_;  // this rank's slice of every rank's, a round each
+};
 
 }  // namespace
 
-SliceUpdate::SliceUpdate(nn::Network<float>& network, const optim::AdamOptions& options,
-                         comm::Communicator& comm)
-    : network_(network),
-      comm_(comm),
-      slice_(slice_of(network.parameters().values().size(), comm)),
-      adam_(slice_.size(), options) {}
-
-bool SliceUpdate::run(std::span<const float> gradient_sums, std::uint64_t examples,
-                      PhaseSeconds& seconds) {
-  Lap phase;
-  const auto values = network_.parameters().values();
-  const bool finite =
-      adam_.update(values.subspan(slice_.begin, slice_.size()), gradient_sums, examples);
-  seconds.update += phase.take();
-  comm_.all_gather(values);
-  const bool all_finite = comm_.all_agree(finite);
-  seconds.reduce += phase.take();
-  return all_finite;
+std::unique_ptr<Step> make_canonical_step(nn::Network<float>& network, Exchange exchange,
+                                          const StepOptions& options, comm::Communicator& comm,
+                                          Sentinel& sentinel) {
+  if (exchange == Exchange::partial_sums) {
+    return std::make_unique<PartialSumsStep>(network, options, comm, sentinel);
+  }
+  return std::make_unique<ActivationsStep>(network, options, comm, sentinel);
 }
 
 }  // namespace lockstep::train

@@ -1,18 +1,20 @@
-// A replica on a device, as all else sees it: nothing here needs CUDA. A build without it has
-// no_device.cpp in place of cuda/.
+// A replica's network on a device, without CUDA's types. A build without CUDA has no_device.cpp in
+// place of cuda/.
 #pragma once
 
 #include <memory>
+#include <memory_resource>
 #include <string>
 
 #include "collectives/communicator.hpp"
+#include "data/batches.hpp"
 #include "lib/nn/network.hpp"
 #include "lib/train/evaluation.hpp"
 #include "lib/train/step.hpp"
 
 namespace lockstep::train {
 
-/// How ranks' devices show each other what they computed.
+/// How ranks' devices exchange data.
 enum class DeviceExchange {
   automatic,  ///< nccl where this build has it and no two ranks share a device, else staged
   nccl,
@@ -30,25 +32,36 @@ struct DeviceOptions {
   comm::Communicator* devices = nullptr;
 };
 
-/// A network whose weights, gradients and moments stand in a device's memory.
+/// A network whose weights, gradients and optimizer state are in a device's memory.
 ///
-/// One rank's; one thread. Its results are the same bits as those of the processor where products
-/// are strict.
-class DeviceReplica {
+/// Its results are the same bits as those of the processor where products are strict. One thread.
+class DeviceReplica : public Inference {
  public:
-  DeviceReplica() = default;
-  DeviceReplica(const DeviceReplica&) = delete;
-  DeviceReplica& operator=(const DeviceReplica&) = delete;
-  virtual ~DeviceReplica() = default;
-
-  virtual Inference& inference() = 0;
-
-  /// The step that trains it, which must not outlive it. Canonical ranks show each other partial
-  /// sums, in the same messages as on the processor, so that ranks of both kinds may train together
-  /// where the exchange is staged.
+  /// The step that trains it, which must not outlive it. Canonical ranks exchange partial sums, in
+  /// the same messages as on the processor, so that ranks of both kinds may train together where
+  /// the exchange is staged.
   /// Errors   throws ConfigError: memory used up, a loss without device code.
   /// Ranks    local; all ranks make one.
-  virtual std::unique_ptr<Step> make_step(bool canonical, const CanonicalOptions& options) = 0;
+  virtual std::unique_ptr<Step> make_step(bool canonical, const StepOptions& options,
+                                          Sentinel& sentinel) = 0;
+
+  /// Memory of the host that batches are copied from. Local.
+  virtual std::pmr::memory_resource& staging_memory() noexcept = 0;
+
+  /// Begins to copy a batch whose features, if bytes, are to be divided by `divisor`: each before
+  /// the step that it is for, in their order; the next one may be staged before this one's step.
+  /// Errors   throws std::invalid_argument as nn::require_labels does.
+  /// Ranks    local.
+  virtual void stage(const data::StagedBatch& staged, float divisor) = 0;
+
+  /// Waits for copies of staged batches that no step has used, and drops them. Local.
+  virtual void drop_staged() noexcept = 0;
+
+  /// A hash of this slice of the flat block, which only devices compute alike. Local.
+  virtual std::uint64_t hash_of_weights(Range slice) = 0;
+
+  /// Copies this slice of the weights to the network on the host. Local.
+  virtual void copy_weights_to_host(Range slice) = 0;
 
   /// "NVIDIA H200 (0000:1b:00.0)".
   virtual const std::string& device() const noexcept = 0;

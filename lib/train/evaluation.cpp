@@ -6,7 +6,7 @@
 
 #include "collectives/agreement.hpp"
 #include "lib/base/hash.hpp"
-#include "lib/train/canonical.hpp"
+#include "lib/train/step.hpp"
 
 namespace lockstep::train {
 namespace {

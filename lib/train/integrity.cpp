@@ -6,6 +6,7 @@
 #include "collectives/agreement.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/base/hash.hpp"
+#include "lib/train/device.hpp"
 
 namespace lockstep::train {
 namespace {
@@ -16,55 +17,61 @@ std::uint64_t hash_of_weights(std::span<const float> weights) {
 
 }  // namespace
 
-Sentinel::Sentinel(const nn::Network<float>& network, comm::Communicator& comm, std::uint64_t parts)
+Sentinel::Sentinel(const nn::Network<float>& network, DeviceReplica* device,
+                   comm::Communicator& comm, std::uint64_t parts)
     : network_(network),
+      device_(device),
       comm_(comm),
       parts_(parts),
-      hashes_(static_cast<std::size_t>(comm.size())) {}
+      hashes_(static_cast<std::size_t>(comm.size()), comm.memory()) {}
 
-Range Sentinel::due(std::uint64_t step) const noexcept {
+std::span<std::byte> Sentinel::begin(std::uint64_t step) {
+  if (comm_.size() == 1) return {};
   const std::size_t all = network_.parameters().values().size();
   const std::size_t each = all / parts_ + (all % parts_ == 0 ? 0 : 1);
   const std::size_t first = std::min(all, step % parts_ * each);
-  return {first, std::min(all, first + each)};
+  step_ = step;
+  part_ = {first, std::min(all, first + each)};
+  hashes_.data()[comm_.rank()] = hash();
+  return std::as_writable_bytes(hashes_.span());
 }
 
-std::uint64_t Sentinel::hash(Range part, Step& update) {
-  if (!by_steps_) by_steps_ = comm_.all_agree(update.hash_of_weights({}).has_value());
-  if (*by_steps_) return *update.hash_of_weights(part);
-  update.show_weights(part);
-  return hash_of_weights(network_.parameters().values().subspan(part.begin, part.size()));
+std::uint64_t Sentinel::hash() {
+  if (!all_have_devices_) all_have_devices_ = comm_.all_agree(device_ != nullptr);
+  if (*all_have_devices_) return device_->hash_of_weights(part_);
+  copy_part_to_host();
+  return hash_of_weights(network_.parameters().values().subspan(part_.begin, part_.size()));
 }
 
-void Sentinel::check(std::uint64_t step, Step& update) {
-  if (comm_.size() == 1) return;
-  const Range part = due(step);
-  hashes_[static_cast<std::size_t>(comm_.rank())] = hash(part, update);
-  comm_.all_gather(std::span(hashes_));
-  const bool same = std::all_of(hashes_.begin(), hashes_.end(),
-                                [&](std::uint64_t hash) { return hash == hashes_[0]; });
-  if (same) return;
-  update.show_weights(part);
-  report(step, part);
+void Sentinel::copy_part_to_host() {
+  if (device_ != nullptr) device_->copy_weights_to_host(part_);
 }
 
-void Sentinel::report(std::uint64_t step, Range part) {
+void Sentinel::compare() {
+  const auto hashes = hashes_.span();
+  if (hashes.size() == 1) return;
+  if (std::count(hashes.begin(), hashes.end(), hashes[0]) == comm_.size()) return;
+  copy_part_to_host();
+  report();
+}
+
+void Sentinel::report() {
   comm::KeyValues tensors;
   const auto& block = network_.parameters();
   for (const nn::ParameterSpec& tensor : block.tensors()) {
-    const std::size_t first = std::max(part.begin, tensor.offset);
-    const std::size_t last = std::min(part.end, tensor.offset + tensor.stored);
+    const std::size_t first = std::max(part_.begin, tensor.offset);
+    const std::size_t last = std::min(part_.end, tensor.offset + tensor.stored);
     if (first >= last) continue;
     tensors.emplace_back("the hash of " + tensor.name,
                          to_hex(hash_of_weights(block.values().subspan(first, last - first))));
   }
   comm::require_equal(
-      comm_, "the replica before step " + std::to_string(step), tensors,
+      comm_, "the replica before step " + std::to_string(step_), tensors,
       "look for faulty memory on the odd rank's host; checkpoints saved more than " +
           std::to_string(parts_) + " steps ago are good",
       ExitCode::invariant);
   throw comm::AgreedError(ExitCode::invariant,
-                          "replicas differed before step " + std::to_string(step) +
+                          "replicas differed before step " + std::to_string(step_) +
                               ", in padding between tensors or for a moment only",
                           "look for faulty memory on the hosts of this job");
 }
@@ -80,17 +87,19 @@ nn::Rows rows_of(const data::Batch& batch, std::uint64_t leaf) {
 
 }  // namespace
 
-Audit::Audit(nn::Network<float>& network, comm::Communicator& comm,
+Audit::Audit(nn::Network<float>& network, const data::Plan& plan, comm::Communicator& comm,
              std::optional<std::uint64_t> every)
     : network_(network),
       comm_(comm),
       every_(every),
-      hashes_(2 * static_cast<std::size_t>(comm.size())) {
-  const auto& loss = network.loss_function();
-  if (!every || dynamic_cast<const nn::SoftmaxCrossEntropy<float>*>(&loss) != nullptr) return;
-  throw ConfigError(std::string("audit-every with the loss ") + loss.name() +
-                        ": an auditor knows labels by softmax cross-entropy alone",
-                    "leave the audit out");
+      labels_(every ? plan.largest_gathered() : 0, comm.memory()),
+      hashes_(2 * static_cast<std::size_t>(comm.size())) {}
+
+std::span<std::byte> Audit::put_labels(const data::Batch& batch) {
+  const auto all = labels_.span().first(batch.block * static_cast<std::size_t>(comm_.size()));
+  const auto own = all.subspan(static_cast<std::size_t>(comm_.rank()) * batch.block, batch.block);
+  std::copy(batch.labels.begin(), batch.labels.end(), own.begin());
+  return std::as_writable_bytes(all);
 }
 
 void Audit::check_leaf(std::uint64_t step, const data::Batch& batch) {
@@ -102,11 +111,11 @@ void Audit::check_leaf(std::uint64_t step, const data::Batch& batch) {
   const int owner = static_cast<int>(first / batch.block);
   const int auditor = (owner + 1) % comm_.size();
 
-  // Every rank holds these rows by now; the auditor makes them again, in place.
+  // Every rank holds these rows by now; the auditor computes them again, in place.
   const std::uint64_t given = hash_rows(rows);
   if (comm_.rank() == auditor) {
-    recover_labels(rows, network_.forward(rows, nn::TrainingRows{step, 0}));
-    network_.loss(rows, labels_, true);
+    network_.forward(rows, nn::TrainingRows{step, 0});
+    network_.loss(rows, labels_.span().subspan(rows.first, rows.count), true);
     network_.backward(rows);
   }
   const auto me = 2 * static_cast<std::size_t>(comm_.rank());
@@ -147,20 +156,6 @@ std::uint64_t Audit::hash_rows(nn::Rows rows) {
   Hash hash;
   network_.for_each_exchanged(rows, [&](std::span<const float> values) { hash.add(values); });
   return hash.value();
-}
-
-/// The gradient by the logits is softmax - onehot: its only negative entry is the label's. Where
-/// there is none, the label's probability was rounded to 1, and its logit is the greatest.
-void Audit::recover_labels(nn::Rows rows, Matrix<const float> logits) {
-  labels_.clear();
-  const Matrix<const float> dz = network_.logit_gradients(rows);
-  for (std::size_t i = 0; i < dz.rows; ++i) {
-    const auto row = dz.row(i);
-    const auto least = std::min_element(row.begin(), row.end());
-    const std::size_t label = *least < 0 ? static_cast<std::size_t>(least - row.begin())
-                                         : nn::predicted_class<float>(logits.row(i));
-    labels_.push_back(static_cast<std::int32_t>(label));
-  }
 }
 
 void Audit::fail(std::uint64_t step, const std::string& what, int owner, int auditor) {

@@ -2,45 +2,175 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <stdexcept>
-#include <string>
 
 #include "collectives/agreement.hpp"
 #include "lib/base/hash.hpp"
 #include "lib/base/process.hpp"
-#include "lib/train/tensor_parallel.hpp"
+#include "lib/base/text.hpp"
 
 namespace lockstep::train {
 namespace {
 
-const data::Plan& fitting(const data::Plan& plan, const comm::Communicator& comm) {
+constexpr const char* less_memory =
+    "use narrower layers, a smaller `batch_size` or `prefetch`, or fewer ranks a host";
+
+bool is_canonical(const ReplicaOptions& options) {
+  return options.reduction == Reduction::canonical;
+}
+
+/// Whether products are strict, where `library` would compute the others.
+bool wants_strict(const ReplicaOptions& options, const char* library) {
+  const bool canonical = is_canonical(options);
+  if (canonical && options.products == ProductsChoice::library) {
+    throw ConfigError("products library with reduction canonical: " + std::string(library) +
+                          " does not promise that rows are the same bits whatever their number",
+                      "use `products=strict`, or `reduction=allreduce`");
+  }
+  return options.products == ProductsChoice::strict ||
+         (options.products == ProductsChoice::automatic && canonical);
+}
+
+std::string text_of(Precision precision) { return precision == Precision::tf32 ? "tf32" : "bf16"; }
+
+std::string text_of(Simd simd) {
+  return simd == Simd::scalar ? "scalar" : simd == Simd::avx2 ? "avx2" : "avx512";
+}
+
+std::string mesh_text(const Groups& groups) {
+  return "mesh model=" + std::to_string(groups.model_ranks());
+}
+
+/// What a processor cannot honour.
+void require_fits_processor(const ReplicaOptions& options) {
+  const auto refuse = [](const std::string& option) {
+    throw ConfigError(option + " with device cpu", "use `device=cuda`, or leave it out");
+  };
+  if (options.precision != Precision::float32) refuse("precision " + text_of(options.precision));
+  if (options.device_exchange == DeviceExchange::nccl) refuse("backend nccl");
+  if (options.share_device) refuse("share-device");
+  if (options.simd != Simd::automatic && !wants_strict(options, library_products_name())) {
+    throw ConfigError("simd " + text_of(options.simd) + " with products library: " +
+                          library_products_name() + " chooses for itself",
+                      "use `products=strict`");
+  }
+}
+
+/// What a device cannot honour.
+void require_fits_device(const ReplicaOptions& options, const Groups& groups) {
+  const auto refuse = [](const std::string& option, const char* remedy) {
+    throw ConfigError(option + " with device cuda", remedy);
+  };
+  if (options.simd != Simd::automatic) {
+    refuse("simd " + text_of(options.simd), "leave `simd` out");
+  }
+  if (options.threads > 0) refuse("threads", "leave `threads` out");
+  if (options.exchange == Exchange::activations) {
+    refuse("exchange activations", "use `exchange=sums`, or leave it out");
+  }
+  if (options.audit_every) refuse("audit-every", "use `device=cpu`, or leave the audit out");
+  if (groups.model != nullptr) {
+    throw ConfigError(mesh_text(groups) + " with device cuda: a device holds whole layers",
+                      "use a mesh of batch alone, or `device=cpu`");
+  }
+  if (wants_strict(options, "cuBLAS") && options.precision != Precision::float32) {
+    throw ConfigError("precision " + text_of(options.precision) + " with products strict",
+                      "use `reduction=allreduce` with `products=library`, or `precision=float32`");
+  }
+}
+
+/// What only the canonical reduction can honour.
+void require_fits_allreduce(const ReplicaOptions& options, const Groups& groups) {
+  const char* const remedy = "use `reduction=canonical`, or leave it out";
+  if (groups.model != nullptr) {
+    throw ConfigError(
+        mesh_text(groups) +
+            " with reduction allreduce: its sums have no fixed order, so the ranks of model would "
+            "drift apart in what they hold in common",
+        remedy);
+  }
+  if (options.audit_every) {
+    throw ConfigError(
+        "audit-every with reduction allreduce: its ranks see their own examples alone", remedy);
+  }
+  if (options.exchange != Exchange::automatic) {
+    throw ConfigError(std::string("exchange ") +
+                          (options.exchange == Exchange::activations ? "activations" : "sums") +
+                          " with reduction allreduce",
+                      remedy);
+  }
+}
+
+void require_consistent(const ReplicaOptions& options, const Groups& groups) {
+  if (options.device == Device::cuda) {
+    require_fits_device(options, groups);
+  } else {
+    require_fits_processor(options);
+  }
+  if (!is_canonical(options)) require_fits_allreduce(options, groups);
+  if (options.audit_every && groups.model != nullptr) {
+    throw ConfigError("audit-every with " + mesh_text(groups) + ": an auditor needs whole layers",
+                      "use a mesh of batch alone, or leave the audit out");
+  }
+}
+
+void require_plan_of(const comm::Communicator& comm, const data::Plan& plan) {
   if (plan.options().ranks != static_cast<std::uint64_t>(comm.size())) {
     throw std::invalid_argument("Replica: a plan for " + std::to_string(plan.options().ranks) +
                                 " ranks, where there are " + std::to_string(comm.size()));
   }
-  if (plan.steps() == 0) {
-    throw ConfigError("a plan without a step: drop_remainder leaves no batch",
-                      "use smaller batches, or keep the remainder");
+}
+
+double weights_a_rank(const nn::NetworkShape& shape, std::uint64_t model_ranks) {
+  const auto sizes = shape.sizes();
+  double weights = 0;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const bool shared = std::holds_alternative<nn::Dense>(shape.layers[i]);
+    weights += sizes[i].weights / (shared ? static_cast<double>(model_ranks) : 1);
   }
-  return plan;
+  return weights;
 }
 
-/// What training and evaluation need, whatever the number of records.
-std::size_t rows_of(Exchange exchange, const data::Plan& plan, int ranks) {
-  return std::max(rows_needed(exchange, plan),
-                  evaluation_plan(evaluation_batch, ranks).largest_piece());
+/// Throws unless this machine has memory for its ranks' replicas, in double, so that no width
+/// overflows it. Weights, gradients, Adam's two moments and `sum_blocks` are as long; `rows` of
+/// the network's buffers count as if no layer were shared; `read_rows` are features read ahead.
+void require_memory(const nn::NetworkShape& shape, double sum_blocks, double rows, double read_rows,
+                    const Groups& groups) {
+  const comm::Place& place = groups.all.place();
+  const double floats = (4 + sum_blocks) * weights_a_rank(shape, groups.model_ranks()) +
+                        rows * shape.row_values() + read_rows * static_cast<double>(shape.features);
+  const double needed = sizeof(float) * floats * place.local_ranks;
+  const auto there = static_cast<double>(memory_limit_bytes());
+  if (needed <= there) return;
+  throw ConfigError("layers: " + std::to_string(place.local_ranks) + " replica(s) on " +
+                        place.host + " need " + bytes_text(needed) + " of memory; there are " +
+                        bytes_text(there),
+                    less_memory);
 }
 
-std::unique_ptr<Products<float>> make_products(const ReplicaOptions& options,
-                                               const comm::Communicator& comm) {
-  set_product_threads(options.threads > 0 ? options.threads : own_cores(comm));
-  return make_strict_products(options.simd);
+/// Copies as many features as belong there.
+void fill(Matrix<float> inputs, std::span<const float> features) {
+  if (features.size() != inputs.flat().size()) {
+    throw std::invalid_argument("Replica: " + std::to_string(features.size()) + " features for " +
+                                std::to_string(inputs.rows) + " examples of " +
+                                std::to_string(inputs.cols));
+  }
+  std::copy(features.begin(), features.end(), inputs.flat().begin());
 }
 
-[[noreturn]] void diverged(const char* what) {
-  throw comm::AgreedError(ExitCode::diverged,
-                          std::string("training diverged: the ") + what + " is not finite",
-                          "use a lower learning rate, or look for extreme values in the data");
+/// `finite` is the same on every rank of "batch", so all throw in the same step.
+void require_finite(bool finite, std::uint64_t step, const char* what) {
+  if (finite) return;
+  throw comm::AgreedError(
+      ExitCode::diverged,
+      "training diverged at step " + std::to_string(step) + ": the " + what +
+          " is not finite; checkpoints saved before are intact",
+      "lower `learning_rate`, or look for extreme values in the data (`divide_by`)");
+}
+
+std::size_t evaluation_rows(const Groups& groups) {
+  return evaluation_plan(evaluation_batch, groups.batch.size()).largest_piece();
 }
 
 }  // namespace
@@ -51,90 +181,266 @@ int own_cores(const comm::Communicator& comm) {
 
 Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Groups& groups,
                  const ReplicaOptions& options)
-    : plan_(fitting(plan, groups.batch)),
+    : plan_(&plan),
       groups_(groups),
-      exchange_(chosen_exchange(Exchange::automatic, {options.adam, &plan}, shape)),
-      products_(make_products(options, groups.all)),
-      network_(shape, rows_of(exchange_, plan, groups.batch.size()), *products_,
-               static_cast<std::size_t>(groups.batch.size()), groups.batch.memory(),
-               make_layers_of(shape, groups)),
-      step_(make_canonical_step(network_, exchange_, {options.adam, &plan}, groups.batch)) {
-  if (options.loss != nullptr) network_.set_loss(*options.loss);
-  nn::initialise(network_, options.seed);
+      prefetch_(options.prefetch),
+      step_options_{options.adam, &plan, options.audit_every} {
+  require_plan_of(groups_.batch, plan);
+  comm::together(groups_.all, [&] {
+    if (plan.steps() == 0) {
+      throw ConfigError("a plan without a step: drop_remainder leaves no batch",
+                        "use smaller batches, or keep the remainder");
+    }
+    require_consistent(options, groups_);
+    const bool canonical = is_canonical(options);
+    exchange_ = options.device == Device::cuda ? Exchange::partial_sums
+                : canonical ? chosen_exchange(options.exchange, step_options_, shape)
+                            : Exchange::automatic;
+    rows_ = std::max<std::size_t>(evaluation_rows(groups_),
+                                  canonical ? rows_needed(exchange_, plan) : plan.largest_piece());
+    const auto slots = static_cast<double>(options.prefetch + (options.device == Device::cuda ? 2
+                                                               : options.prefetch > 0         ? 1
+                                                                                              : 0));
+    require_memory(shape, canonical ? static_cast<double>(sum_blocks(exchange_, plan)) : 0,
+                   options.device == Device::cuda ? 0 : static_cast<double>(rows_),
+                   slots * static_cast<double>(plan.largest_piece()), groups_);
+    make_network(shape, options);
+    nn::initialise(*network_, options.seed);
+  });
+  make_device(options);
+  comm::together(groups_.all, [&] {
+    sentinel_ =
+        std::make_unique<Sentinel>(*network_, device_.get(), groups_.batch, options.sentinel_steps);
+    const bool canonical = is_canonical(options);
+    step_ = device_     ? device_->make_step(canonical, step_options_, *sentinel_)
+            : canonical ? make_canonical_step(*network_, exchange_, step_options_, groups_.batch,
+                                              *sentinel_)
+                        : make_allreduce_step(*network_, step_options_, groups_.batch, *sentinel_);
+  });
 }
 
-void Replica::fill(Matrix<float> inputs, std::span<const float> features) {
-  if (features.size() != inputs.flat().size()) {
-    throw std::invalid_argument("Replica: " + std::to_string(features.size()) + " features for " +
-                                std::to_string(inputs.rows) + " examples of " +
-                                std::to_string(inputs.cols));
+Replica::Replica(const nn::NetworkShape& shape, const Groups& groups, const ReplicaOptions& options,
+                 const std::function<void(nn::Network<float>&)>& load)
+    : plan_(nullptr), groups_(groups), prefetch_(0) {
+  comm::together(groups_.all, [&] {
+    require_consistent(options, groups_);
+    rows_ = evaluation_rows(groups_);
+    require_memory(shape, 0, options.device == Device::cuda ? 0 : static_cast<double>(rows_), 0,
+                   groups_);
+    make_network(shape, options);
+    load(*network_);
+  });
+  make_device(options);
+}
+
+Replica::~Replica() = default;
+
+/// The network and its products on the host; with a device it has no rows.
+void Replica::make_network(const nn::NetworkShape& shape, const ReplicaOptions& options) {
+  const bool on_device = options.device == Device::cuda;
+  const bool sliced = plan_ != nullptr && is_canonical(options);
+  set_product_threads(options.threads > 0 ? options.threads : own_cores(groups_.all));
+  products_ = wants_strict(options, on_device ? "cuBLAS" : library_products_name())
+                  ? make_strict_products(on_device ? Simd::automatic : options.simd)
+                  : make_library_products<float>();
+  if (options.wrap_products) products_ = options.wrap_products(std::move(products_));
+  try {
+    network_ = std::make_unique<nn::Network<float>>(
+        shape, on_device ? 0 : rows_, *products_,
+        sliced ? static_cast<std::size_t>(groups_.batch.size()) : 1,
+        plan_ != nullptr && !on_device ? groups_.batch.memory() : *std::pmr::new_delete_resource(),
+        make_layers_of(shape, groups_));
+  } catch (const std::bad_alloc&) {
+    throw ConfigError("layers: out of memory on " + groups_.all.place().host, less_memory);
   }
-  std::copy(features.begin(), features.end(), inputs.flat().begin());
+  if (options.loss != nullptr) network_->set_loss(*options.loss);
+  processor_ = std::make_unique<NetworkInference>(*network_);
 }
 
-nn::Tally Replica::train(std::span<const float> features, std::span<const std::int32_t> labels) {
-  const std::uint64_t step = steps_ % plan_.steps();
-  const Range piece = plan_.rows(step, static_cast<std::uint64_t>(groups_.batch.rank()));
-  if (labels.size() != piece.size()) {
+/// Copies the weights of the network to this rank's device, if it is to have one. Collective.
+void Replica::make_device(const ReplicaOptions& options) {
+  if (options.device != Device::cuda) return;
+  DeviceOptions device;
+  device.strict = wants_strict(options, "cuBLAS");
+  device.precision = options.precision;
+  device.share = options.share_device;
+  // Without a step there is nothing to exchange.
+  device.exchange = plan_ != nullptr ? options.device_exchange : DeviceExchange::staged;
+  device.rows = rows_;
+  device.devices = options.devices;
+  device_ = make_device_replica(*network_, device, groups_.batch);
+  if (options.wrap_device) device_ = options.wrap_device(std::move(device_));
+}
+
+Inference& Replica::inference() noexcept {
+  if (device_) return *device_;
+  return *processor_;
+}
+
+const char* Replica::products() const noexcept {
+  return device_ ? device_->products() : products_->name();
+}
+
+data::Batch Replica::batch_of(std::uint64_t step, std::span<const std::int32_t> labels) const {
+  return {.piece = plan_->rows(step, static_cast<std::uint64_t>(groups_.batch.rank())),
+          .labels = labels,
+          .ids = {},
+          .global_examples = plan_->examples(step),
+          .leaf = plan_->leaf(step),
+          .block = plan_->block(step),
+          .summed_rows = plan_->summed_rows(step),
+          .plan = plan_,
+          .step = step};
+}
+
+nn::Tally Replica::train(std::uint64_t step, std::span<const float> features,
+                         std::span<const std::int32_t> labels) {
+  if (plan_ == nullptr) throw std::logic_error("Replica: made without a plan, so it cannot train");
+  if (step >= plan_->steps()) {
+    throw std::invalid_argument("Replica: step " + std::to_string(step) + " of an epoch of " +
+                                std::to_string(plan_->steps()));
+  }
+  const data::Batch batch = batch_of(step, labels);
+  const std::size_t rows = batch.piece.size();
+  if (labels.size() != rows) {
     throw std::invalid_argument("Replica: " + std::to_string(labels.size()) +
-                                " labels, where the plan's step has " +
-                                std::to_string(piece.size()) + " examples for this rank");
+                                " labels, where the plan's step has " + std::to_string(rows) +
+                                " examples for this rank");
   }
-  fill(step_->inputs(piece), features);
   PhaseSeconds seconds;
-  const StepResult result = step_->run({.piece = piece,
-                                        .labels = labels,
-                                        .ids = {},
-                                        .global_examples = plan_.examples(step),
-                                        .leaf = plan_.leaf(step),
-                                        .block = plan_.block(step),
-                                        .summed_rows = plan_.summed_rows(step),
-                                        .plan = &plan_,
-                                        .step = step},
-                                       seconds);
-  if (!std::isfinite(result.tally.loss_sum)) diverged("loss");
-  if (!groups_.all_agree(result.finite)) diverged("gradient");
+  if (!device_) {
+    fill(network_->inputs(step_->rows(batch.piece)), features);
+    return train(batch, seconds);
+  }
+  return train(stage_copy(batch, features), seconds);
+}
+
+/// On a device: the batch in memory that is copied from.
+data::Batch Replica::stage_copy(data::Batch batch, std::span<const float> features) {
+  if (staged_labels_.size() == 0) {
+    const auto most = static_cast<std::size_t>(plan_->largest_piece());
+    staged_features_ = AlignedBuffer<float>(most * shape().features, device_->staging_memory());
+    staged_labels_ = AlignedBuffer<std::int32_t>(most, device_->staging_memory());
+  }
+  const Matrix<float> inputs = {staged_features_.data(), batch.labels.size(), shape().features};
+  fill(inputs, features);
+  std::copy(batch.labels.begin(), batch.labels.end(), staged_labels_.data());
+  batch.labels = staged_labels_.span().first(batch.labels.size());
+  device_->stage({batch, inputs.flat(), {}}, 1);
+  return batch;
+}
+
+data::Prefetch Replica::prefetch(data::BatchReader& reader, std::uint64_t batches) const {
+  if (!device_) return data::Prefetch(reader, prefetch_, batches);
+  return data::Prefetch(reader, prefetch_, batches,
+                        {data::Features::bytes, &device_->staging_memory()});
+}
+
+data::Batch Replica::load(data::Prefetch& batches, std::uint64_t epoch, std::uint64_t step) {
+  if (!device_) {
+    const nn::Rows rows = step_->rows(batches.piece(step));
+    return batches.read(epoch, step, network_->inputs(rows).flat());
+  }
+  const data::StagedBatch staged = batches.take(epoch, step);
+  device_->stage(staged, batches.divisor());
+  // The batch of the next step is copied beside this step's work, if it is read already.
+  const bool last = step + 1 == batches.plan().steps();
+  const auto next = batches.ready(last ? epoch + 1 : epoch, last ? 0 : step + 1);
+  if (next) device_->stage(*next, batches.divisor());
+  return staged.batch;
+}
+
+nn::Tally Replica::train(const data::Batch& batch, PhaseSeconds& seconds) {
+  StepResult result;
+  groups_.fail_together([&] {
+    result = step_->run(batch, seconds);
+    require_finite(std::isfinite(result.tally.loss_sum), steps_ + 1, "loss");
+    require_finite(result.finite, steps_ + 1, "gradient");
+  });
   ++steps_;
-  examples_ += plan_.examples(step);
+  examples_ += batch.global_examples;
   return result.tally;
+}
+
+void Replica::drop_staged() noexcept {
+  if (device_) device_->drop_staged();
 }
 
 Evaluation Replica::evaluate(data::Source& source) {
   data::BatchReader reader(source, evaluation_plan(source.records(), groups_.batch.size()),
                            groups_.batch.rank());
-  return train::evaluate(network_, reader, groups_);
+  return evaluate(reader);
+}
+
+Evaluation Replica::evaluate(data::BatchReader& reader) {
+  return train::evaluate(inference(), network_->loss_function(), reader, groups_);
+}
+
+void Replica::predict(data::BatchReader& reader, const PredictionSink& sink) {
+  train::predict(inference(), reader, groups_, sink);
 }
 
 std::vector<std::int32_t> Replica::predict(std::span<const float> features) {
-  const std::size_t width = network_.shape().features;
-  if (features.size() % width != 0) fill(network_.inputs({0, 0}), features);
+  const std::size_t width = shape().features;
+  if (features.size() % width != 0) fill({nullptr, 0, width}, features);
   std::vector<std::int32_t> labels;
   while (!features.empty()) {
-    const nn::Rows rows = {0, std::min(network_.rows(), features.size() / width)};
-    fill(network_.inputs(rows), features.first(rows.count * width));
-    const auto logits = network_.forward(rows);
-    for (std::size_t i = 0; i < rows.count; ++i) {
+    const std::size_t rows = std::min(rows_, features.size() / width);
+    fill(inference().inputs(rows), features.first(rows * width));
+    const auto logits = inference().forward(rows);
+    for (std::size_t i = 0; i < rows; ++i) {
       labels.push_back(static_cast<std::int32_t>(nn::predicted_class<float>(logits.row(i))));
     }
-    features = features.subspan(rows.count * width);
+    features = features.subspan(rows * width);
   }
   return labels;
 }
 
+void Replica::copy_weights_to_host() {
+  if (device_) device_->copy_weights_to_host({0, network_->parameters().values().size()});
+}
+
 std::uint64_t Replica::weights_hash() {
-  const std::uint64_t hash = whole_hash(network_.parameters(), groups_);
+  copy_weights_to_host();
+  const std::uint64_t hash = whole_hash(network_->parameters(), groups_);
   comm::require_equal(groups_.all, "the replica after step " + std::to_string(steps_),
                       {{"the weights' hash", to_hex(hash)}},
-                      "look for faulty memory on the odd rank's host", ExitCode::invariant);
+                      "the weights saved before are those of rank 0; look for faulty memory on the "
+                      "odd rank's host",
+                      ExitCode::invariant);
   return hash;
+}
+
+std::vector<std::pair<std::string, std::uint64_t>> Replica::tensor_hashes() {
+  if (groups_.batch.rank() != 0) return {};
+  copy_weights_to_host();
+  const auto& block = network_->parameters();
+  std::vector<std::pair<std::string, std::uint64_t>> hashes;
+  for (std::size_t i = 0; i < block.tensors().size(); ++i) {
+    nn::WeightsHash hash;
+    hash.add(block.tensors()[i], whole_tensor(block, i, groups_));
+    hashes.emplace_back(block.tensors()[i].name, hash.value());
+  }
+  return hashes;
+}
+
+/// Null where network_ is whole, and on all ranks but the first. Collective.
+std::unique_ptr<nn::Network<float>> Replica::whole() {
+  copy_weights_to_host();
+  return whole_network(*network_, *products_, groups_);
+}
+
+void Replica::visit_whole(const std::function<void(const nn::Network<float>&)>& visit) {
+  const auto gathered = whole();
+  if (groups_.all.rank() == 0) visit(gathered ? *gathered : *network_);
 }
 
 std::filesystem::path Replica::save(const std::filesystem::path& folder, CheckpointInfo about) {
   about.step = steps_;
   about.examples = examples_;
-  const auto whole = whole_network(network_, *products_, groups_);
+  const auto gathered = whole();
   comm::together(groups_.all, [&] {
-    if (groups_.all.rank() == 0) save_checkpoint(folder, whole ? *whole : network_, about);
+    if (groups_.all.rank() == 0) save_checkpoint(folder, gathered ? *gathered : *network_, about);
   });
   return folder / checkpoint_name(steps_);
 }

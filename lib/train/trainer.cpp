@@ -5,9 +5,7 @@
 #include <limits>
 
 #include "collectives/agreement.hpp"
-#include "lib/base/hash.hpp"
 #include "lib/base/process.hpp"
-#include "lib/train/tensor_parallel.hpp"
 
 namespace lockstep::train {
 namespace {
@@ -32,6 +30,16 @@ PhaseSeconds medians(std::span<const PhaseSeconds> steps) {
           median_of(steps, &PhaseSeconds::update)};
 }
 
+/// The same on every rank.
+void require_finite(const Evaluation& test, std::uint64_t step) {
+  if (std::isfinite(test.loss_sum)) return;
+  throw comm::AgreedError(
+      ExitCode::diverged,
+      "training diverged at step " + std::to_string(step) +
+          ": the test loss is not finite; checkpoints saved before are intact",
+      "lower `learning_rate`, or look for extreme values in the data (`divide_by`)");
+}
+
 }  // namespace
 
 std::uint64_t total_steps(std::uint64_t epochs, std::optional<std::uint64_t> steps,
@@ -41,42 +49,25 @@ std::uint64_t total_steps(std::uint64_t epochs, std::optional<std::uint64_t> ste
   return epochs > most / each ? most : std::min(most, epochs * each);
 }
 
-namespace {
-
-data::Prefetch prefetch(data::BatchReader& reader, const TrainerOptions& options, Step& step) {
-  const auto batches = total_steps(options.epochs, options.steps, reader.plan());
-  auto* const memory = step.staging();
-  if (memory == nullptr) return data::Prefetch(reader, options.prefetch, batches);
-  return data::Prefetch(reader, options.prefetch, batches, {data::Features::bytes, memory});
-}
-
-}  // namespace
-
 struct Trainer::EpochSums {
   nn::Tally tally;
   std::uint64_t examples = 0;
   double seconds = 0;
 };
 
-Trainer::Trainer(const TrainerOptions& options, nn::Network<float>& network, Step& step,
-                 Inference& inference, data::BatchReader& train, data::BatchReader& test,
-                 const Groups& groups)
+Trainer::Trainer(const TrainerOptions& options, Replica& replica, data::BatchReader& train,
+                 data::BatchReader& test)
     : options_(options),
-      network_(network),
-      update_(step),
-      inference_(inference),
-      sentinel_(network, groups.batch, options.sentinel_steps),
-      train_(prefetch(train, options, step)),
-      test_(test),
-      groups_(groups),
-      total_steps_(total_steps(options.epochs, options.steps, train.plan())) {
+      replica_(replica),
+      train_(replica.prefetch(train, total_steps(options.epochs, options.steps, train.plan()))),
+      test_(test) {
   const std::uint64_t each = std::min(train.plan().steps(), most_timed_steps);
   const std::uint64_t epochs = std::min(options.epochs, most_timed_steps);
   phases_.reserve(
       std::min({epochs * each, options.steps.value_or(most_timed_steps), most_timed_steps}));
 }
 
-Trainer::~Trainer() { update_.forget_staged(); }  // before train_ takes their memory away
+Trainer::~Trainer() { replica_.drop_staged(); }  // before train_ frees their memory
 
 RunReport Trainer::run(const std::vector<Observer*>& observers) {
   RunReport report;
@@ -87,11 +78,11 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
     for (Observer* observer : observers) observer->on_epoch(report.epochs.back());
   }
   save(observers);
-  report.steps = step_;
-  report.examples = examples_;
+  report.steps = replica_.steps();
+  report.examples = replica_.examples();
   report.step_seconds = medians(phases_);
   report.startup_seconds = startup_seconds_;
-  report.examples_per_second = static_cast<double>(examples_) / seconds;
+  report.examples_per_second = static_cast<double>(report.examples) / seconds;
   report.weights_hash = report.epochs.back().weights_hash;
   report.test = last_test_;
   return report;
@@ -100,11 +91,9 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
 EpochReport Trainer::run_epoch(std::uint64_t epoch, const std::vector<Observer*>& observers) {
   EpochSums sums;
   train_steps(epoch, sums, observers);
-  last_test_ = evaluate(inference_, network_.loss_function(), test_, groups_);
-  require_finite(std::isfinite(last_test_.loss_sum), step_, "test loss");
-  show_weights();
-  const std::uint64_t hash = whole_hash(network_.parameters(), groups_);
-  require_same_replicas(hash);
+  last_test_ = replica_.evaluate(test_);
+  require_finite(last_test_, replica_.steps());
+  const std::uint64_t hash = replica_.weights_hash();
   const auto count = static_cast<double>(sums.examples);
   return {epoch + 1,
           sums.tally.loss_sum / count,
@@ -121,11 +110,13 @@ void Trainer::train_steps(std::uint64_t epoch, EpochSums& sums,
   Lap whole_step;
   for (std::uint64_t s = 0; s < train_.plan().steps() && !finished(); ++s) {
     PhaseSeconds seconds;
-    const nn::Tally tally = train_step(epoch, s, seconds);
-    ++step_;
-    const std::uint64_t examples = train_.plan().examples(s);
-    examples_ += examples;
-    if (step_ == 1) startup_seconds_ = process_age_seconds();
+    Lap phase;
+    const data::Batch batch = replica_.load(train_, epoch, s);
+    seconds.data = phase.take();
+    const nn::Tally tally = replica_.train(batch, seconds);
+    const std::uint64_t step = replica_.steps();
+    const std::uint64_t examples = batch.global_examples;
+    if (step == 1) startup_seconds_ = process_age_seconds();
     auto hashes = hashes_due();
 
     seconds.total = whole_step.take();
@@ -135,7 +126,7 @@ void Trainer::train_steps(std::uint64_t epoch, EpochSums& sums,
     sums.examples += examples;
     sums.seconds += seconds.total;
     const auto count = static_cast<double>(examples);
-    const StepReport report{step_,
+    const StepReport report{step,
                             epoch + 1,
                             examples,
                             tally.loss_sum / count,
@@ -143,89 +134,28 @@ void Trainer::train_steps(std::uint64_t epoch, EpochSums& sums,
                             seconds.total,
                             std::move(hashes)};
     for (Observer* observer : observers) observer->on_step(report);
-    if (options_.checkpoint_every && step_ % *options_.checkpoint_every == 0) save(observers);
+    if (options_.checkpoint_every && step % *options_.checkpoint_every == 0) save(observers);
   }
 }
 
-/// Reads the batch where the step looks for it.
-data::Batch Trainer::next_batch(std::uint64_t epoch, std::uint64_t step) {
-  if (update_.staging() == nullptr) {
-    return train_.read(epoch, step, update_.inputs(train_.piece(step)).flat());
-  }
-  const data::StagedBatch staged = train_.take(epoch, step);
-  update_.stage(staged, train_.divisor());
-  stage_following(epoch, step);
-  return staged.batch;
-}
-
-/// Lets the batch of the step after this one travel beside this one's work, if it is read already.
-void Trainer::stage_following(std::uint64_t epoch, std::uint64_t step) {
-  if (step_ + 1 >= total_steps_) return;
-  const bool last = step + 1 == train_.plan().steps();
-  const auto following = train_.ready(last ? epoch + 1 : epoch, last ? 0 : step + 1);
-  if (following) update_.stage(*following, train_.divisor());
-}
-
-/// One step of synchronous data-parallel training. Returns the tally of the global batch.
-nn::Tally Trainer::train_step(std::uint64_t epoch, std::uint64_t step, PhaseSeconds& seconds) {
-  Lap phase;
-  const data::Batch batch = next_batch(epoch, step);
-  seconds.data = phase.take();
-  groups_.fail_together([&] { sentinel_.check(step_ + 1, update_); });
-  seconds.reduce = phase.take();  // whoever is early waits here
-  const StepResult result = update_.run(batch, seconds);
-  require_finite(std::isfinite(result.tally.loss_sum), step_ + 1, "loss");
-  require_finite(groups_.all_agree(result.finite), step_ + 1, "gradient");
-  return result.tally;
-}
-
-/// One replica stands for all: whether they are equal is another question.
 std::vector<std::pair<std::string, std::uint64_t>> Trainer::hashes_due() {
-  if (!options_.hash_every || step_ % *options_.hash_every != 0) return {};
-  if (groups_.batch.rank() != 0) return {};
-  show_weights();
-  const auto& block = network_.parameters();
-  std::vector<std::pair<std::string, std::uint64_t>> hashes;
-  for (std::size_t i = 0; i < block.tensors().size(); ++i) {
-    nn::WeightsHash hash;
-    hash.add(block.tensors()[i], whole_tensor(block, i, groups_));
-    hashes.emplace_back(block.tensors()[i].name, hash.value());
-  }
-  return hashes;
+  if (!options_.hash_every || replica_.steps() % *options_.hash_every != 0) return {};
+  return replica_.tensor_hashes();
 }
 
-/// All of them, in the network's block.
-void Trainer::show_weights() { update_.show_weights({0, network_.parameters().values().size()}); }
-
-/// Saves the weights as they stand, unless that is done.
+/// Saves the weights of the last step, unless that is done.
 void Trainer::save(const std::vector<Observer*>& observers) {
-  if (saved_step_ == step_) return;
-  saved_step_ = step_;
-  show_weights();
-  const auto products = make_library_products<float>();  // which store weights as files do
-  const auto whole = whole_network(network_, *products, groups_);
-  const auto& saved = whole ? *whole : network_;
-  for (Observer* observer : observers) observer->on_checkpoint(saved, step_, examples_);
+  if (saved_step_ == replica_.steps()) return;
+  saved_step_ = replica_.steps();
+  replica_.visit_whole([&](const nn::Network<float>& network) {
+    for (Observer* observer : observers) {
+      observer->on_checkpoint(network, replica_.steps(), replica_.examples());
+    }
+  });
 }
 
-/// Sums are the same on every rank, so all ranks throw in the same step.
-void Trainer::require_finite(bool finite, std::uint64_t step, const char* what) {
-  if (finite) return;
-  throw comm::AgreedError(
-      ExitCode::diverged,
-      "training diverged at step " + std::to_string(step) + ": the " + what +
-          " is not finite; checkpoints saved before are intact",
-      "lower `learning_rate`, or look for extreme values in the data (`divide_by`)");
+bool Trainer::finished() const noexcept {
+  return options_.steps && replica_.steps() >= *options_.steps;
 }
-
-void Trainer::require_same_replicas(std::uint64_t hash) {
-  comm::require_equal(groups_.all, "the replica after step " + std::to_string(step_),
-                      {{"the weights' hash", to_hex(hash)}},
-                      "the weights saved before are those of rank 0; look for faulty memory on the "
-                      "odd rank's host",
-                      ExitCode::invariant);
-}
-
-bool Trainer::finished() const noexcept { return options_.steps && step_ >= *options_.steps; }
 
 }  // namespace lockstep::train

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "collectives/communicator.hpp"
-#include "lib/train/device.hpp"
 #include "lib/train/tensor_parallel.hpp"
 #include "lib/train/trainer.hpp"
 #include "tests/support/per_rank.hpp"
@@ -34,10 +33,8 @@ struct ToyRun {
   /// Wraps a rank's products.
   std::function<std::unique_ptr<Products<float>>(std::unique_ptr<Products<float>>, int rank)> wrap =
       {};
-  /// Makes a rank's replica on a device, for as many rows, from weights on the host.
-  std::function<std::unique_ptr<train::DeviceReplica>(nn::Network<float>&, std::size_t rows,
-                                                      comm::Communicator&)>
-      device = {};
+  /// Changes the options of a rank's replica, as for one on a device.
+  std::function<void(train::ReplicaOptions&)> options = {};
   std::uint64_t epochs = 3;
   float learning_rate = 0.01F;
   std::optional<std::uint64_t> steps = std::nullopt;
@@ -73,33 +70,31 @@ inline ToyResult train_toy(comm::Communicator& all, const ToyRun& run,
   const nn::NetworkShape shape =
       run.layers.empty() ? nn::NetworkShape(features, run.hidden, classes)
                          : nn::NetworkShape(nn::FeatureShape{3, 4, 1, true}, run.layers, classes);
-  const optim::AdamOptions adam = {.learning_rate = static_cast<double>(run.learning_rate)};
-  const train::CanonicalOptions options = {adam, &plan, run.audit_every};
-  const auto exchange = train::chosen_exchange(run.exchange, options, shape);
-  const auto rows = run.canonical ? train::rows_needed(exchange, plan) : plan.largest_piece();
-  auto products = run.canonical ? make_strict_products(run.simd) : make_library_products<float>();
-  if (run.wrap) products = run.wrap(std::move(products), all.rank());
-  set_product_threads(run.threads);
-  const std::size_t all_rows = std::max(rows, test_plan.largest_piece());
-  nn::Network<float> network(shape, run.device ? 0 : all_rows, *products,
-                             run.canonical ? static_cast<std::size_t>(comm.size()) : 1,
-                             comm.memory(), train::make_layers_of(shape, groups));
-  nn::initialise(network, {22, 23});
-  if (run.loss != nullptr) network.set_loss(*run.loss);
-  const auto device = run.device ? run.device(network, all_rows, comm) : nullptr;
-  const auto step = device          ? device->make_step(run.canonical, options)
-                    : run.canonical ? train::make_canonical_step(network, exchange, options, comm)
-                                    : train::make_allreduce_step(network, adam, comm);
+  train::ReplicaOptions options;
+  options.adam.learning_rate = static_cast<double>(run.learning_rate);
+  options.loss = run.loss;
+  options.reduction = run.canonical ? train::Reduction::canonical : train::Reduction::allreduce;
+  options.exchange = run.exchange;
+  options.audit_every = run.audit_every;
+  options.sentinel_steps = run.sentinel_steps;
+  options.simd = run.simd;
+  options.threads = run.threads;
+  if (run.wrap) {
+    options.wrap_products = [&](std::unique_ptr<Products<float>> products) {
+      return run.wrap(std::move(products), all.rank());
+    };
+  }
+  if (run.options) run.options(options);
+  train::Replica replica(shape, plan, groups, options);
   training.on_read = [&, read = std::uint64_t{0}]() mutable {
-    if (run.disturb) run.disturb(network, all.rank(), ++read);
+    if (run.disturb) run.disturb(replica.network(), all.rank(), ++read);
   };
   data::BatchReader train_reader(training, plan, comm.rank());
   data::BatchReader test_reader(test, test_plan, comm.rank());
-  train::NetworkInference processor(network);
-  train::Inference& inference = device ? device->inference() : processor;
-  train::Trainer trainer({run.epochs, run.steps, std::nullopt, run.hash_every, run.sentinel_steps},
-                         network, *step, inference, train_reader, test_reader, groups);
+  train::Trainer trainer({run.epochs, run.steps, std::nullopt, run.hash_every}, replica,
+                         train_reader, test_reader);
   auto report = trainer.run(all.rank() == 0 ? observers : std::vector<train::Observer*>{});
+  auto& network = replica.network();
   ToyResult result{{}, std::move(report)};
   for (std::size_t t = 0; t < network.parameters().tensors().size(); ++t) {
     const auto tensor = train::whole_tensor(network.parameters(), t, groups);

@@ -50,36 +50,6 @@ std::unique_ptr<comm::DeviceCommunicator> make_exchange(const DeviceOptions& opt
   return comm::make_staged_communicator(comm, stream);
 }
 
-/// Forward passes on the device, for rows of the host.
-class DeviceInference final : public Inference {
- public:
-  DeviceInference(nn::DeviceNetwork& network, const cuda::Stream& stream)
-      : network_(network),
-        stream_(stream),
-        inputs_(network.rows() * network.shape().features),
-        logits_(network.rows() * network.shape().classes) {}
-
-  const nn::NetworkShape& shape() const noexcept override { return network_.shape(); }
-
-  Matrix<float> inputs(std::size_t rows) override {
-    return {inputs_.data(), rows, shape().features};
-  }
-
-  Matrix<const float> forward(std::size_t rows) override {
-    cuda::copy(std::span<const float>(inputs(rows).flat()), network_.inputs(rows).flat(), stream_);
-    const auto logits = network_.forward(rows, stream_);
-    cuda::copy(logits.flat(), logits_.span(), stream_);
-    stream_.synchronise();
-    return {logits_.data(), rows, shape().classes};
-  }
-
- private:
-  nn::DeviceNetwork& network_;
-  const cuda::Stream& stream_;
-  cuda::PinnedBuffer<float> inputs_;
-  cuda::PinnedBuffer<float> logits_;
-};
-
 class CudaReplica final : public DeviceReplica {
  public:
   /// The device is selected; local.
@@ -91,7 +61,9 @@ class CudaReplica final : public DeviceReplica {
         shared_(device.shared),
         products_(make_products(options)),
         network_(network, options.rows, *products_, compute_),
-        inference_(network_, compute_) {}
+        batches_(network_, options.rows),
+        inputs_(options.rows * network.shape().features),
+        logits_(options.rows * network.shape().classes) {}
 
   /// Collective.
   void connect(const DeviceOptions& options, const comm::DeviceOfRank& device) {
@@ -99,13 +71,36 @@ class CudaReplica final : public DeviceReplica {
     if (device_) exchange_text_ = device_->backend();
   }
 
-  Inference& inference() override { return inference_; }
+  const nn::NetworkShape& shape() const noexcept override { return host_.shape(); }
 
-  std::unique_ptr<Step> make_step(bool canonical, const CanonicalOptions& options) override {
+  Matrix<float> inputs(std::size_t rows) override {
+    return {inputs_.data(), rows, shape().features};
+  }
+
+  Matrix<const float> forward(std::size_t rows) override {
+    cuda::copy(std::span<const float>(inputs(rows).flat()), network_.inputs(rows).flat(), compute_);
+    const auto logits = network_.forward(rows, compute_);
+    cuda::copy(logits.flat(), logits_.span(), compute_);
+    compute_.synchronise();
+    return {logits_.data(), rows, shape().classes};
+  }
+
+  std::unique_ptr<Step> make_step(bool canonical, const StepOptions& options,
+                                  Sentinel& sentinel) override {
     require_device_loss(host_.loss_function());
-    const DeviceParts parts = {network_, comm_, device_.get(), compute_, exchange_};
-    return canonical ? make_device_canonical_step(parts, options)
-                     : make_device_allreduce_step(parts, options);
+    const DeviceParts parts = {network_, batches_, comm_, device_.get(), compute_, exchange_};
+    return canonical ? make_device_canonical_step(parts, options, sentinel)
+                     : make_device_allreduce_step(parts, options, sentinel);
+  }
+
+  std::pmr::memory_resource& staging_memory() noexcept override { return cuda::pinned_memory(); }
+  void stage(const data::StagedBatch& staged, float divisor) override {
+    batches_.stage(staged, divisor);
+  }
+  void drop_staged() noexcept override { batches_.drop(); }
+  std::uint64_t hash_of_weights(Range slice) override { return network_.hash(slice, compute_); }
+  void copy_weights_to_host(Range slice) override {
+    network_.copy_weights_to_host(slice, compute_);
   }
 
   const std::string& device() const noexcept override { return device_text_; }
@@ -123,7 +118,9 @@ class CudaReplica final : public DeviceReplica {
   cuda::Stream exchange_;
   std::unique_ptr<DeviceProducts> products_;
   nn::DeviceNetwork network_;
-  DeviceInference inference_;
+  DeviceBatches batches_;
+  cuda::PinnedBuffer<float> inputs_;  // of evaluation and prediction
+  cuda::PinnedBuffer<float> logits_;
   std::unique_ptr<comm::DeviceCommunicator> device_;
 };
 

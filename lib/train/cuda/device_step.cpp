@@ -13,71 +13,86 @@
 #include "lib/train/canonical.hpp"
 
 namespace lockstep::train {
-DeviceStep::DeviceStep(const DeviceParts& parts, const CanonicalOptions& options)
-    : network_(parts.network),
-      comm_(parts.host),
-      device_(parts.device),
-      stream_(parts.compute),
-      exchange_(parts.exchange),
-      batches_(network_, options.plan->largest_piece()) {}
-
-Matrix<float> DeviceStep::inputs(Range /*piece*/) {
-  throw std::logic_error("a device's batches are staged");
-}
-
-std::pmr::memory_resource* DeviceStep::staging() noexcept { return &cuda::pinned_memory(); }
-
-void DeviceStep::stage(const data::StagedBatch& staged, float divisor) {
-  batches_.stage(staged, divisor);
-}
-
-void DeviceStep::forget_staged() noexcept { batches_.forget(); }
-
-std::optional<std::uint64_t> DeviceStep::hash_of_weights(Range slice) {
-  return network_.hash(slice, stream_);
-}
-
-void DeviceStep::show_weights(Range slice) { network_.copy_weights_to_host(slice, stream_); }
-
 namespace {
+
+/// What both steps share: the update on the device, and the flag that it leaves.
+class DeviceStep : public Step {
+ protected:
+  /// `values`: of the weights, those that this rank updates.
+  DeviceStep(const DeviceParts& parts, const StepOptions& options, Sentinel& sentinel,
+             std::span<float> values)
+      : Step(options.plan->largest_gathered(), parts.host, sentinel),
+        network_(parts.network),
+        batches_(parts.batches),
+        device_(parts.device),
+        stream_(parts.compute),
+        exchange_(parts.exchange),
+        update_(values, options.adam, stream_) {}
+
+  nn::DeviceNetwork& network_;
+  DeviceBatches& batches_;
+  comm::DeviceCommunicator* device_;
+  const cuda::Stream& stream_;
+  const cuda::Stream& exchange_;
+  DeviceUpdate update_;
+
+ private:
+  std::span<const nn::ExampleResult> results(const data::Batch& batch) final {
+    return batches_.results(batch.piece.size());
+  }
+};
+
+/// This rank's slice of the weights.
+std::span<float> slice_of(const DeviceParts& parts) {
+  const auto values = parts.network.values();
+  const std::size_t length = values.size() / static_cast<std::size_t>(parts.host.size());
+  return values.subspan(length * static_cast<std::size_t>(parts.host.rank()), length);
+}
 
 class DeviceCanonicalStep final : public DeviceStep {
  public:
-  DeviceCanonicalStep(const DeviceParts& parts, const CanonicalOptions& options)
-      : DeviceStep(parts, options),
+  DeviceCanonicalStep(const DeviceParts& parts, const StepOptions& options, Sentinel& sentinel)
+      : DeviceStep(parts, options, sentinel, slice_of(parts)),
         block_(network_.values().size()),
-        slice_(block_ / static_cast<std::size_t>(comm_.size())),
-        update_(network_.values().subspan(slice_ * static_cast<std::size_t>(comm_.rank()), slice_),
-                options.adam, stream_),
-        results_(options.plan->largest_gathered(), comm_) {
+        slice_(block_ / static_cast<std::size_t>(comm_.size())) {
     reserve(std::max<std::size_t>(1, sum_blocks(Exchange::partial_sums, *options.plan) / 2));
   }
 
   const char* name() const noexcept override { return "canonical, by partial sums"; }
 
-  StepResult run(const data::Batch& batch, PhaseSeconds& seconds) override {
-    Lap phase;
+ private:
+  /// A rank alone enqueues the update as well, and waits once.
+  void compute(const data::Batch& batch) override {
+    const cuda::TraceRange range("forward, backward");
     const std::size_t slot = batches_.take(batch, stream_);
-    const Recorded& recorded = recorded_for(batch, slot);
+    current_ = &recorded_for(batch, slot);
     update_.begin(batch.global_examples);
-    const cuda::TraceRange range("step");
-    recorded.compute[slot].enqueue(stream_);
-    if (device_ == nullptr) return finish_alone(recorded, batch, seconds);
-    computed_.record(stream_);
-    computed_.synchronise();
-    seconds.compute += phase.take();
-    const auto results = gather(batch);
-    exchange_sums(recorded.layout.most_parts);
-    seconds.reduce += phase.take();
-    recorded.update.enqueue(stream_);
-    publish();
-    seconds.update += phase.take();
-    const bool finite = comm_.all_agree(update_.finite());
-    seconds.reduce += phase.take();
-    return {nn::sum_over_leaves(results, batch.leaf), finite};
+    current_->compute[slot].enqueue(stream_);
+    if (device_ == nullptr) current_->update.enqueue(stream_);
+    stream_.synchronise();
   }
 
- private:
+  void reduce(const data::Batch& /*batch*/, PhaseSeconds& seconds) override {
+    if (device_ == nullptr) return;
+    Lap phase;
+    exchange_sums(current_->layout.most_parts);
+    seconds.reduce += phase.take();
+  }
+
+  void update(std::uint64_t /*examples*/) override {
+    if (device_ != nullptr) current_->update.enqueue(stream_);
+  }
+
+  bool publish() override {
+    if (device_ == nullptr) return update_.finite();
+    const cuda::TraceRange range("update, gather of weights");
+    updated_.record(stream_);
+    updated_.block(exchange_);
+    device_->all_gather(network_.values());
+    device_->wait("the weights after step " + std::to_string(steps() + 1));
+    return comm_.all_agree(update_.finite());
+  }
+
   /// A step's work for batches of one shape.
   struct Recorded {
     LeafLayout layout;
@@ -91,22 +106,6 @@ class DeviceCanonicalStep final : public DeviceStep {
   static bool fits(const Recorded& recorded, const data::Batch& batch) {
     return recorded.layout.fits(batch) && recorded.piece == batch.piece.size() &&
            recorded.gap == batch.gap().size();
-  }
-
-  /// What the examples of all ranks added to the loss, once the own are there.
-  std::span<const nn::ExampleResult> gather(const data::Batch& batch) {
-    return results_.gather(batches_.results(batch.piece.size()), batch.block)
-        .first(batch.summed_rows);
-  }
-
-  /// A rank without peers waits once.
-  StepResult finish_alone(const Recorded& recorded, const data::Batch& batch,
-                          PhaseSeconds& seconds) {
-    Lap phase;
-    recorded.update.enqueue(stream_);
-    stream_.synchronise();
-    seconds.compute += phase.take();
-    return {nn::sum_over_leaves(gather(batch), batch.leaf), update_.finite()};
   }
 
   const Recorded& recorded_for(const data::Batch& batch, std::size_t slot) {
@@ -189,31 +188,21 @@ class DeviceCanonicalStep final : public DeviceStep {
     received_all_.block(stream_);
   }
 
-  void publish() {
-    const cuda::TraceRange range("update, gather of weights");
-    updated_.record(stream_);
-    updated_.block(exchange_);
-    device_->all_gather(network_.values());
-    device_->wait("the weights after step " + std::to_string(update_.steps()));
-  }
-
   std::size_t block_;  // elements of all weights, and of a rank's slice of them
   std::size_t slice_;
-  DeviceUpdate update_;
-  GatheredResults results_;
-  cuda::Event computed_;
   cuda::Event received_all_;
   cuda::Event updated_;
   cuda::DeviceBuffer<float> own_;       // this rank's sums, a block each
   cuda::DeviceBuffer<float> received_;  // this rank's slice of every rank's, a block a round
   std::vector<std::unique_ptr<Recorded>> recorded_;
+  const Recorded* current_ = nullptr;  // of this step
 };
 
 }  // namespace
 
 std::unique_ptr<Step> make_device_canonical_step(const DeviceParts& parts,
-                                                 const CanonicalOptions& options) {
-  return std::make_unique<DeviceCanonicalStep>(parts, options);
+                                                 const StepOptions& options, Sentinel& sentinel) {
+  return std::make_unique<DeviceCanonicalStep>(parts, options, sentinel);
 }
 
 namespace {
@@ -245,46 +234,42 @@ std::vector<Bucket> buckets_of(const nn::DeviceNetwork& network) {
 
 class DeviceAllReduceStep final : public DeviceStep {
  public:
-  DeviceAllReduceStep(const DeviceParts& parts, const CanonicalOptions& options)
-      : DeviceStep(parts, options),
+  DeviceAllReduceStep(const DeviceParts& parts, const StepOptions& options, Sentinel& sentinel)
+      : DeviceStep(parts, options, sentinel, parts.network.values()),
         buckets_(buckets_of(network_)),
         gradients_(network_.values().size()),
-        sums_(gradients_.span(), stream_),
-        update_(network_.values(), options.adam, stream_) {
+        sums_(gradients_.span(), stream_) {
     cuda::clear(gradients_.span(), stream_);  // padding between tensors stays zero
     update_graph_ = cuda::Graph::record(stream_, [&] { update_.enqueue(sums_, stream_); });
   }
 
   const char* name() const noexcept override { return "allreduce"; }
 
-  StepResult run(const data::Batch& batch, PhaseSeconds& seconds) override {
-    Lap phase;
+ private:
+  /// Buckets of gradients are reduced beside backward, and the update follows on the device, so all
+  /// of the step is enqueued here.
+  void compute(const data::Batch& batch) override {
+    const cuda::TraceRange range("forward, backward, reduce, update");
     const std::size_t rows = batch.piece.size();
     const std::size_t slot = batches_.take(batch, stream_);
     update_.begin(batch.global_examples);
     const auto& graphs = graphs_for({slot, rows, batch.leaf});
-    {
-      const cuda::TraceRange range("forward, backward, reduce");
-      for (std::size_t b = 0; b < buckets_.size(); ++b) {
-        graphs[b].enqueue(stream_);
-        reduce(buckets_[b].slice);
-      }
-      if (device_ != nullptr) {
-        reduced_.record(exchange_);
-        reduced_.block(stream_);
-      }
-      update_graph_.enqueue(stream_);
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      graphs[b].enqueue(stream_);
+      enqueue_reduce(buckets_[b].slice);
     }
+    if (device_ != nullptr) {
+      reduced_.record(exchange_);
+      reduced_.block(stream_);
+    }
+    update_graph_.enqueue(stream_);
     wait();
-    seconds.compute += phase.take();
-    const nn::Tally tally =
-        sum_over_ranks(nn::sum_over_leaves(batches_.results(rows), batch.leaf), comm_);
-    const bool finite = comm_.all_agree(update_.finite());  // a faulty rank must not leave alone
-    seconds.reduce += phase.take();
-    return {tally, finite};
   }
 
- private:
+  void reduce(const data::Batch& /*batch*/, PhaseSeconds& /*seconds*/) override {}
+  void update(std::uint64_t /*examples*/) override {}
+  bool publish() override { return comm_.all_agree(update_.finite()); }
+
   using Shape = std::array<std::size_t, 3>;  // slot, rows, leaf
 
   /// One for each bucket.
@@ -311,7 +296,7 @@ class DeviceAllReduceStep final : public DeviceStep {
   }
 
   /// Enqueues the sum over all ranks, beside what is computed next.
-  void reduce(Range slice) {
+  void enqueue_reduce(Range slice) {
     if (device_ == nullptr) return;
     computed_.record(stream_);
     computed_.block(exchange_);
@@ -320,7 +305,7 @@ class DeviceAllReduceStep final : public DeviceStep {
 
   void wait() {
     if (device_ != nullptr) {
-      device_->wait("the gradients of step " + std::to_string(update_.steps()));
+      device_->wait("the gradients of step " + std::to_string(steps() + 1));
     }
     stream_.synchronise();
   }
@@ -328,7 +313,6 @@ class DeviceAllReduceStep final : public DeviceStep {
   std::vector<Bucket> buckets_;
   cuda::DeviceBuffer<float> gradients_;
   DeviceSums sums_;
-  DeviceUpdate update_;
   cuda::Graph update_graph_;
   cuda::Event computed_;
   cuda::Event reduced_;
@@ -338,8 +322,8 @@ class DeviceAllReduceStep final : public DeviceStep {
 }  // namespace
 
 std::unique_ptr<Step> make_device_allreduce_step(const DeviceParts& parts,
-                                                 const CanonicalOptions& options) {
-  return std::make_unique<DeviceAllReduceStep>(parts, options);
+                                                 const StepOptions& options, Sentinel& sentinel) {
+  return std::make_unique<DeviceAllReduceStep>(parts, options, sentinel);
 }
 
 DeviceSums::DeviceSums(std::span<const float> parts, std::span<const std::size_t> offsets,
@@ -430,10 +414,10 @@ void DeviceBatches::stage(const data::StagedBatch& staged, float divisor) {
   slot->staged = batch.labels.data();
 }
 
-void DeviceBatches::forget() noexcept {
+void DeviceBatches::drop() noexcept {
   try {
     copies_.synchronise();
-  } catch (const Error&) {  // whoever waits next is told
+  } catch (const Error&) {  // the next wait reports it
   }
   for (Slot& slot : slots_) slot.staged = nullptr;
 }

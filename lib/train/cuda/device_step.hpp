@@ -1,4 +1,4 @@
-// The steps of a replica on a device, for make_device_replica() alone.
+// The steps of a replica on a device, and their parts; used by device_replica.cpp alone.
 #pragma once
 
 #include <array>
@@ -15,8 +15,6 @@
 #include "lib/train/step.hpp"
 
 namespace lockstep::train {
-// Adam on a slice of a replica's weights, where they stand.
-
 /// Sums of gradients in the order of the tree, each a part of it: what an update adds up.
 class DeviceSums {
  public:
@@ -72,9 +70,8 @@ class DeviceUpdate {
   cuda::DeviceBuffer<int> device_not_finite_;
 };
 
-// Batches on their way to a device, one ahead of the step, and what examples gave on its way back.
-
-/// Two slots on the device: one is computed on, the other is filled on a stream of its own.
+/// Copies of batches on a device: two slots, of which one is computed on while the other is filled
+/// on a stream of its own. And the results of examples on their way back.
 ///
 /// Bytes become floats on the device, by the division that sources do on the processor.
 class DeviceBatches {
@@ -83,12 +80,12 @@ class DeviceBatches {
   DeviceBatches(nn::DeviceNetwork& network, std::size_t rows);
 
   /// Begins to copy a batch of pinned memory, unless that is under way. Its memory stays as it is
-  /// until the batch's run is over, or forget().
+  /// until the batch's run is over, or drop().
   /// Errors   throws std::invalid_argument as nn::require_labels does.
   void stage(const data::StagedBatch& staged, float divisor);
 
   /// Waits for copies of batches that no step has run on, and drops them.
-  void forget() noexcept;
+  void drop() noexcept;
 
   /// The slot of a staged batch; what `stream` does from now on begins after its copy. The batch is
   /// no longer staged.
@@ -122,39 +119,19 @@ class DeviceBatches {
   cuda::PinnedBuffer<nn::ExampleResult> results_;
 };
 
-/// What a replica lends to its step.
+/// Parts of a replica that its step uses.
 struct DeviceParts {
   nn::DeviceNetwork& network;
+  DeviceBatches& batches;
   comm::Communicator& host;          ///< the ranks
   comm::DeviceCommunicator* device;  ///< the same, on device memory; null for a rank alone
   const cuda::Stream& compute;
   const cuda::Stream& exchange;  ///< that of `device`
 };
 
-/// What both steps have in common: weights stand on the device, and batches are staged.
-class DeviceStep : public Step {
- public:
-  Matrix<float> inputs(Range piece) final;
-  std::pmr::memory_resource* staging() noexcept final;
-  void stage(const data::StagedBatch& staged, float divisor) final;
-  void forget_staged() noexcept final;
-  std::optional<std::uint64_t> hash_of_weights(Range slice) final;
-  void show_weights(Range slice) final;
-
- protected:
-  DeviceStep(const DeviceParts& parts, const CanonicalOptions& options);
-
-  nn::DeviceNetwork& network_;
-  comm::Communicator& comm_;
-  comm::DeviceCommunicator* device_;
-  const cuda::Stream& stream_;
-  const cuda::Stream& exchange_;
-  DeviceBatches batches_;
-};
-
 std::unique_ptr<Step> make_device_canonical_step(const DeviceParts& parts,
-                                                 const CanonicalOptions& options);
+                                                 const StepOptions& options, Sentinel& sentinel);
 std::unique_ptr<Step> make_device_allreduce_step(const DeviceParts& parts,
-                                                 const CanonicalOptions& options);
+                                                 const StepOptions& options, Sentinel& sentinel);
 
 }  // namespace lockstep::train

@@ -17,7 +17,7 @@ bool devices_for(int ranks, DeviceExchange exchange) {
 }
 
 ToyResult on_processor(ToyRun run) {
-  run.device = nullptr;
+  run.options = nullptr;
   comm::SelfCommunicator self;
   return train_toy(self, run);
 }
@@ -44,7 +44,7 @@ TEST_CASE("device: canonical replicas on devices have the processor's bits", "[d
                         ToyRun{.batch_size = 100, .hidden = {70, 130, 5}, .epochs = 1});
   const ToyResult expected = on_processor(run);
   const auto exchange = GENERATE(DeviceExchange::staged, DeviceExchange::nccl);
-  run.device = on_device(exchange);
+  run.options = on_device(exchange);
   for (const int ranks : {1, 2, 3, 5, 8}) {
     const Seeded seeded(seeds()[static_cast<std::size_t>(ranks) % seeds().size()]);
     if (devices_for(ranks, exchange)) require_same(per_rank(ranks, run), expected);
@@ -61,7 +61,7 @@ TEST_CASE("device: ranks on devices and on processors train one network", "[devi
     const bool has_device = comm.rank() >= processors;
     const auto alike = comm.split(has_device ? 1 : 0);
     ToyRun mine = run;
-    if (has_device) mine.device = on_device(DeviceExchange::staged, true, alike.get());
+    if (has_device) mine.options = on_device(DeviceExchange::staged, true, alike.get());
     results[static_cast<std::size_t>(comm.rank())] = train_toy(comm, mine);
   });
   require_same(results, expected);
@@ -77,7 +77,7 @@ TEST_CASE("device: uneven pieces and idle ranks under FILE", "[device][train]") 
              .epochs = 2};
   const auto expected = per_rank(3, run);
   const Seeded seeded(GENERATE(from_range(seeds())));
-  run.device = on_device(DeviceExchange::automatic);
+  run.options = on_device(DeviceExchange::automatic);
   require_same(per_rank(3, run), expected.front());
 }
 
@@ -86,7 +86,7 @@ TEST_CASE("device: the textbook's step learns as the processor's does", "[device
   const ToyResult expected = on_processor(run);
   const auto exchange = GENERATE(DeviceExchange::staged, DeviceExchange::nccl);
   const Seeded seeded(GENERATE(from_range(seeds())));
-  run.device = on_device(exchange, false);
+  run.options = on_device(exchange, false);
   for (const int ranks : {1, 2, 3}) {
     if (!devices_for(ranks, exchange)) continue;
     const auto results = per_rank(ranks, run);
@@ -112,7 +112,7 @@ TEST_CASE("device: what has no device code is refused", "[device][train]") {
     return "";
   };
   ToyRun run{.layers = {nn::Dropout{0.5}, nn::Flatten{}, nn::Dense{5}}, .epochs = 1};
-  run.device = on_device(DeviceExchange::automatic);
+  run.options = on_device(DeviceExchange::automatic);
   REQUIRE_THAT(message(run), Catch::Contains("layer 1 is not dense"));
   run.layers = {};
   run.loss = nn::built_in_loss<float>("mean squared error");
@@ -123,6 +123,6 @@ TEST_CASE("device: what has no device code is refused", "[device][train]") {
 TEST_CASE("device: a gradient that is not finite ends training", "[device][train]") {
   test::devices(2, 1);
   ToyRun run{.epochs = 2, .learning_rate = 1e30F};
-  run.device = on_device(DeviceExchange::automatic);
+  run.options = on_device(DeviceExchange::automatic);
   REQUIRE_THROWS_WITH(per_rank(2, run), Catch::Contains("training diverged"));
 }

@@ -32,6 +32,7 @@ struct Replica {
     const std::vector<std::int32_t> labels = {0, 1, 1, 0, 1, 0, 0};
     network.loss({0, rows}, labels, true);
     network.backward({0, rows});
+    network.end_training_pass();
     network.weight_gradients({0, rows}, 2, {0, network.parameters().values().size()});
   }
 };

@@ -54,7 +54,7 @@ Result train_by_hand(comm::Communicator& comm) {
     const std::uint64_t of_epoch = step % plan.steps();
     std::vector<float> x(reader.piece(of_epoch).size() * features);
     const auto batch = reader.read(step / plan.steps(), of_epoch, x);
-    result.loss_sum += replica.train(x, batch.labels).loss_sum;
+    result.loss_sum += replica.train(of_epoch, x, batch.labels).loss_sum;
   }
   ToySource test(97, features, classes, 2);
   result.test_loss = replica.evaluate(test).loss();
@@ -91,23 +91,47 @@ TEST_CASE("a replica refuses what does not fit its step", "[train]") {
     train::Replica replica({features, {}, classes}, plan, comm, options);
     std::vector<float> x(24 * features);
     std::vector<std::int32_t> labels(24);
-    CHECK_THROWS_AS(replica.train(x, std::span(labels).first(23)), std::invalid_argument);
-    CHECK_THROWS_AS(replica.train(std::span(x).first(23), labels), std::invalid_argument);
+    CHECK_THROWS_AS(replica.train(0, x, std::span(labels).first(23)), std::invalid_argument);
+    CHECK_THROWS_AS(replica.train(0, std::span(x).first(23), labels), std::invalid_argument);
     CHECK_THROWS_AS(replica.predict(std::span(x).first(13)), std::invalid_argument);
     CHECK(replica.predict({}).empty());
     labels[5] = classes;
-    CHECK_THROWS_AS(replica.train(x, labels), std::invalid_argument);
+    CHECK_THROWS_AS(replica.train(0, x, labels), std::invalid_argument);
     labels[5] = 0;
     CHECK(replica.steps() == 0);
-    CHECK_NOTHROW(replica.train(x, labels));
+    CHECK_NOTHROW(replica.train(0, x, labels));
     CHECK(replica.steps() == 1);
     CHECK_THROWS_AS(train::Replica({features, {}, classes}, plan_for(2), comm, options),
                     std::invalid_argument);
     const data::Plan empty({.records = 10, .batch_size = 24, .drop_remainder = true});
-    CHECK_THROWS_AS(train::Replica({features, {}, classes}, empty, comm, options), ConfigError);
+    CHECK_THROWS_AS(train::Replica({features, {}, classes}, empty, comm, options),
+                    comm::AgreedError);
+    CHECK_THROWS_AS(replica.train(plan.steps(), x, labels), std::invalid_argument);
     x[0] = std::numeric_limits<float>::infinity();
-    CHECK_THROWS_AS(replica.train(x, labels), comm::AgreedError);
+    CHECK_THROWS_AS(replica.train(0, x, labels), comm::AgreedError);
   });
+}
+
+TEST_CASE("a batch is trained as the step that it belongs to, whatever came before", "[train]") {
+  // Epochs that end early, a step twice, and the short last step first.
+  const data::Plan whole = plan_for(1);
+  const std::uint64_t last = whole.steps() - 1;
+  const std::vector<std::uint64_t> steps = {last, 0, 1, 0, 0, last, 2};
+  const auto train = [&](comm::Communicator& comm) {
+    const data::Plan plan = plan_for(comm.size());
+    train::Replica replica({features, {19, 8}, classes}, plan, comm, options);
+    ToySource source(records, features, classes, 1);
+    data::BatchReader reader(source, plan, comm.rank());
+    for (const std::uint64_t step : steps) {
+      std::vector<float> x(reader.piece(step).size() * features);
+      const auto batch = reader.read(0, step, x);
+      replica.train(step, x, batch.labels);
+    }
+    return std::pair(replica.examples(), replica.weights_hash());
+  };
+  const auto alone = test::on_all(1, train);
+  CHECK(alone.first == 2 * whole.examples(last) + 5 * 24);
+  for (const int ranks : {2, 3}) CHECK(test::on_all(ranks, train) == alone);
 }
 
 TEST_CASE("a replica trains for the loss that it is given", "[train][custom]") {
@@ -130,7 +154,7 @@ TEST_CASE("a replica saves all of its network, under a mesh too", "[train][check
       test::per_rank(static_cast<int>(model), [&](comm::Communicator& comm) -> std::string {
         const auto mesh = train::make_mesh(comm, {1, model});
         train::Replica replica(shape, plan, *mesh, options);
-        replica.train(std::vector<float>(24 * features, 0.5F), std::vector<std::int32_t>(24));
+        replica.train(0, std::vector<float>(24 * features, 0.5F), std::vector<std::int32_t>(24));
         const auto path = replica.save(folder.path(), {.divide_by = 255, .data = "halves"});
         const auto saved = train::read_description(path);
         if (saved.weights_hash != replica.weights_hash()) return "another hash";
