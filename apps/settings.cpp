@@ -1,5 +1,6 @@
 #include "apps/settings.hpp"
 
+#include <spdlog/fmt/fmt.h>
 #include <toml++/toml.h>
 
 #include <charconv>
@@ -11,6 +12,7 @@
 #include "data/transform.hpp"
 #include "lib/base/errors.hpp"
 #include "lib/base/text.hpp"
+#include "lib/launch/launch.hpp"
 
 namespace lockstep::apps {
 namespace {
@@ -368,6 +370,70 @@ std::string with_flags(const std::string& message) {
     text += flag ? *flag : message.substr(open, close + 1 - open);
     at = close + 1;
   }
+}
+
+train::ReplicaOptions replica_options(const RunConfig& config, int threads) {
+  train::ReplicaOptions options;
+  options.seed = {config.seed, config.seed + 1};
+  options.adam.learning_rate = static_cast<double>(config.learning_rate);
+  options.reduction =
+      config.reduction == "canonical" ? train::Reduction::canonical : train::Reduction::allreduce;
+  options.exchange = config.exchange == "activations" ? train::Exchange::activations
+                     : config.exchange == "sums"      ? train::Exchange::partial_sums
+                                                      : train::Exchange::automatic;
+  options.audit_every = config.audit_every;
+  options.sentinel_steps = config.sentinel_steps;
+  options.products = config.products == "strict"    ? train::ProductsChoice::strict
+                     : config.products == "library" ? train::ProductsChoice::library
+                                                    : train::ProductsChoice::automatic;
+  options.precision = config.precision == "tf32"   ? Precision::tf32
+                      : config.precision == "bf16" ? Precision::bf16
+                                                   : Precision::float32;
+  options.simd = config.simd == "scalar"   ? Simd::scalar
+                 : config.simd == "avx2"   ? Simd::avx2
+                 : config.simd == "avx512" ? Simd::avx512
+                                           : Simd::automatic;
+  options.prefetch = config.prefetch;
+  options.share_device = config.share_device;
+  if (config.backend == "nccl") options.device_exchange = train::DeviceExchange::nccl;
+  if (config.device != "cuda") {
+    options.threads = threads;
+    return options;
+  }
+  options.device = train::Device::cuda;
+  options.threads = config.threads ? threads : 0;
+  if (config.backend != "nccl" && config.backend != "auto") {
+    options.device_exchange = train::DeviceExchange::staged;
+  }
+  return options;
+}
+
+int threads_of(const RunConfig& config, const comm::Communicator& comm) {
+  const int own = train::own_cores(comm);
+  if (!config.threads) return own;
+  constexpr std::uint64_t most = 1024;
+  if (*config.threads > most) {
+    throw ConfigError("threads: " + std::to_string(*config.threads) + " is more than " +
+                      std::to_string(most));
+  }
+  const int threads = static_cast<int>(*config.threads);
+  if (threads > own && comm.rank() == 0) {
+    launch::print_warning(
+        fmt::format("{} threads a rank on {} core{}, oversubscribed; `mpirun --bind-to none` "
+                    "unbinds ranks from their cores",
+                    threads, own, own == 1 ? "" : "s"));
+  }
+  return threads;
+}
+
+void warn_of_staging(const train::Replica& replica) {
+  const auto* device = replica.device();
+  if (device == nullptr || replica.groups().all.rank() != 0) return;
+  if (device->exchange().rfind("staged", 0) != 0) return;
+  launch::print_warning(fmt::format(
+      "devices exchange through memory of the host ({}){}: each step copies gradients and weights "
+      "out and in, at the speed of PCI Express",
+      device->exchange(), device->shares_device() ? ", because ranks share a device" : ""));
 }
 
 }  // namespace lockstep::apps

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lib/nn/layer_spec.hpp"
-#include "lib/train/tensor_parallel.hpp"
+#include "lib/train/replica.hpp"
 
 namespace lockstep::apps {
 /// Every setting of `lockstep train`, with its default. Names and meanings: settings().
@@ -111,5 +111,15 @@ std::vector<std::pair<std::string, std::string>> key_values(const RunConfig& con
 /// `batch_size`, as flags of this command: --rebatch ceil, --batch-size. Other words in backquotes
 /// stay.
 std::string with_flags(const std::string& message);
+
+/// What the settings ask of a replica. `threads`: see threads_of(). Local.
+train::ReplicaOptions replica_options(const RunConfig& config, int threads);
+
+/// Threads of a rank's products: as set, else the cores that are this rank's own. Rank 0 warns of
+/// more threads than cores. Local. Throws ConfigError for an absurd number.
+int threads_of(const RunConfig& config, const comm::Communicator& comm);
+
+/// Warns, on rank 0, if devices exchange through memory of the host. Local.
+void warn_of_staging(const train::Replica& replica);
 
 }  // namespace lockstep::apps

@@ -1,21 +1,105 @@
 // `lockstep train`: from the configuration to the closing table.
 #include <spdlog/fmt/fmt.h>
 
+#include <memory>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "apps/cli.hpp"
 #include "apps/console.hpp"
+#include "apps/plan.hpp"
+#include "apps/settings.hpp"
 #include "apps/subcommands.hpp"
-#include "apps/train_job.hpp"
 #include "collectives/agreement.hpp"
+#include "collectives/communicator.hpp"
+#include "data/batches.hpp"
+#include "data/source.hpp"
+#include "lib/base/errors.hpp"
 #include "lib/base/text.hpp"
+#include "lib/launch/launch.hpp"
+#include "lib/train/replica.hpp"
 #include "lib/train/run_directory.hpp"
 #include "lib/train/trainer.hpp"
 #include "lib/version.hpp"
 
 namespace lockstep::apps {
 namespace {
+
+/// Everything that one rank trains with.
+struct TrainJob {
+  data::DataSet data;
+  std::optional<data::Plan> plan;
+  std::string policy_reason;  ///< why the plan has its policy
+  int threads = 1;            ///< of this rank's products
+  std::unique_ptr<Mesh> mesh;
+  std::unique_ptr<train::Replica> replica;
+  std::unique_ptr<data::Transform> transform;  ///< of training batches; null: none
+  std::unique_ptr<data::BatchReader> train;
+  std::unique_ptr<data::BatchReader> test;
+};
+
+std::unique_ptr<data::Transform> make_transform(const RunConfig& config,
+                                                const data::Source& source) {
+  const auto augmentation = data::parse_augmentation(config.augment);
+  if (!augmentation.any()) return nullptr;
+  try {
+    return std::make_unique<data::Transform>(augmentation, config.seed, source.shape());
+  } catch (const ConfigError& error) {
+    throw ConfigError("augment " + config.augment + ": " + error.what());
+  }
+}
+
+void require_fitting_data(const data::DataSet& data) {
+  if (data.train->features() == data.test->features()) return;
+  throw DataError("training records have " + std::to_string(data.train->features()) +
+                      " features, test records " + std::to_string(data.test->features()),
+                  "give parts of one data set");
+}
+
+/// Opens the data, makes the plan and the replica.
+///
+/// Errors   throws comm::AgreedError on every rank: settings that cannot be honoured here (2), bad
+///          data (65), data that differs between ranks (2), too little memory (2).
+/// Ranks    collective.
+TrainJob make_job(const RunConfig& config, comm::Communicator& comm) {
+  TrainJob job;
+  const auto sizes = [&] { return mesh_of(config, static_cast<std::uint64_t>(comm.size())); };
+  comm::together(comm, [&] {
+    sizes();
+    job.threads = threads_of(config, comm);
+    job.data = data::open_data_set(config.data, {.train_limit = config.train_limit,
+                                                 .test_limit = config.test_limit,
+                                                 .divide_by = config.divide_by,
+                                                 .classes = static_cast<int>(config.classes),
+                                                 .format = data::format_named(config.format)});
+    require_fitting_data(job.data);
+  });
+  comm::require_equal(
+      comm, "the data of ranks",
+      {{"training set", job.data.train->identity()}, {"test set", job.data.test->identity()}},
+      "give all hosts the same files");
+  job.mesh = train::make_mesh(comm, sizes());
+  comm::Communicator& batch = train::Groups(*job.mesh).batch;
+  std::optional<nn::NetworkShape> shape;
+  comm::together(comm, [&] {
+    auto chosen = training_plan(config, job.data.train->records(), job.data.train->file_records(),
+                                static_cast<std::uint64_t>(batch.size()));
+    if (!chosen.warning.empty() && comm.rank() == 0) launch::print_warning(chosen.warning);
+    job.plan = std::move(chosen.plan);
+    job.policy_reason = std::move(chosen.reason);
+    shape = network_of(config, job.data.train->shape());
+    job.transform = make_transform(config, *job.data.train);
+    job.train = std::make_unique<data::BatchReader>(*job.data.train, *job.plan, batch.rank(),
+                                                    job.transform.get());
+    const auto test_plan = train::evaluation_plan(job.data.test->records(), batch.size());
+    job.test = std::make_unique<data::BatchReader>(*job.data.test, test_plan, batch.rank());
+  });
+  job.replica = std::make_unique<train::Replica>(*shape, *job.plan, *job.mesh,
+                                                 replica_options(config, job.threads));
+  warn_of_staging(*job.replica);
+  return job;
+}
 
 /// Hosts in the order of their ranks: "2 ranks on 1 host (alpha: 2)".
 std::string ranks_text(comm::Communicator& comm) {
