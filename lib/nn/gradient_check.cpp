@@ -69,7 +69,7 @@ class Problem {
   std::unique_ptr<Products<double>> products_;
   Network<double> network_;
   WholeBatch batch_;
-  Rows all_;
+  Range all_;
   std::vector<std::int32_t> labels_;
 };
 

@@ -76,18 +76,18 @@ Network<Real>::Network(const NetworkShape& shape, std::size_t rows, Products<Rea
 }
 
 template <class Real>
-Pass<Real> Network<Real>::pass(std::size_t layer, Rows rows) {
+Pass<Real> Network<Real>::pass(std::size_t layer, Range rows) {
   const Placed& placed = layers_[layer];
   std::optional<Draws> draws;
   if (training_) {
-    draws = Draws{seed_, training_->step, placed.number, training_->first + rows.first};
+    draws = Draws{seed_, training_->step, placed.number, training_->first + rows.begin};
   }
   return {products_, block_, placed.tensor, scratch_, draws, training_ ? batch_sums_ : nullptr};
 }
 
 template <class Real>
-Matrix<const Real> Network<Real>::forward(Rows rows, std::optional<TrainingRows> training) {
-  assert(rows.first + rows.count <= rows_);
+Matrix<const Real> Network<Real>::forward(Range rows, std::optional<TrainingRows> training) {
+  assert(rows.begin + rows.size() <= rows_);
   if (training && batch_sums_ == nullptr && sums_over_batch()) {
     throw std::logic_error("a layer sums over the batch: Network::set_batch_sums() first");
   }
@@ -105,15 +105,15 @@ bool Network<Real>::sums_over_batch() const noexcept {
 }
 
 template <class Real>
-void Network<Real>::loss(Rows rows, std::span<const std::int32_t> labels, bool training) {
-  require_labels(labels, rows.count, shape_.classes);
+void Network<Real>::loss(Range rows, std::span<const std::int32_t> labels, bool training) {
+  require_labels(labels, rows.size(), shape_.classes);
   const Matrix<const Real> logits = activation(layers_.size(), rows);
   const Matrix<Real> dz = training ? gradient(layers_.size() - 1, rows) : Matrix<Real>();
   loss_->run(logits, labels, results(rows), dz);
 }
 
 template <class Real>
-void Network<Real>::backward(Rows rows) {
+void Network<Real>::backward(Range rows) {
   for (std::size_t i = layers_.size(); i-- > 1;) {
     layers_[i].layer->backward_input(pass(i, rows), gradient(i, rows), activation(i, rows),
                                      layers_[i - 1].layer->activation(), gradient(i - 1, rows));
@@ -126,7 +126,7 @@ void Network<Real>::end_training_pass() {
 }
 
 template <class Real>
-void Network<Real>::weight_gradients(Rows rows, std::size_t leaf, Range slice,
+void Network<Real>::weight_gradients(Range rows, std::size_t leaf, Range slice,
                                      std::span<Real> gradients) {
   const GradientSlice<Real> out{block_.tensors(), slice, gradients};
   for (std::size_t i = 0; i < layers_.size(); ++i) {

@@ -15,12 +15,6 @@
 
 namespace lockstep::nn {
 
-/// Rows [first, first + count) of a network's buffers.
-struct Rows {
-  std::size_t first = 0;
-  std::size_t count = 0;
-};
-
 /// Which rows of which step a training pass computes: random layers draw by them.
 struct TrainingRows {
   std::uint64_t step = 0;
@@ -52,18 +46,18 @@ class Network {
   const ParameterBlock<Real>& parameters() const noexcept { return block_; }
 
   /// Where the features of `rows` belong.  [count, features]
-  Matrix<Real> inputs(Rows rows) noexcept { return activation(0, rows); }
+  Matrix<Real> inputs(Range rows) noexcept { return activation(0, rows); }
 
   /// What examples added to the loss; filled by loss(), read by sum_over_leaves().
-  std::span<ExampleResult> results(Rows rows) noexcept {
-    return results_.span().subspan(rows.first, rows.count);
+  std::span<ExampleResult> results(Range rows) noexcept {
+    return results_.span().subspan(rows.begin, rows.size());
   }
 
   /// From inputs(rows) to logits [count, classes], as evaluation has them; or as a training step
   /// has them, with what is random in it and the statistics of its batch.
   /// Errors   throws std::logic_error: training where sums_over_batch(), without batch sums.
-  Matrix<const Real> forward(Rows rows) { return forward(rows, std::nullopt); }
-  Matrix<const Real> forward(Rows rows, std::optional<TrainingRows> training);
+  Matrix<const Real> forward(Range rows) { return forward(rows, std::nullopt); }
+  Matrix<const Real> forward(Range rows, std::optional<TrainingRows> training);
 
   /// Keys what is random in training.
   void set_seed(std::uint64_t seed) noexcept { seed_ = seed; }
@@ -83,27 +77,27 @@ class Network {
 
   /// After forward(): fills results(rows), and, for training, the gradient by the logits.
   /// Errors   throws std::invalid_argument: not a label for each row, or one outside [0, classes).
-  void loss(Rows rows, std::span<const std::int32_t> labels, bool training);
+  void loss(Range rows, std::span<const std::int32_t> labels, bool training);
 
   /// After loss(): the gradient of the *sum* of losses by what every layer gives before its
   /// activation. Draws as the last forward() did. Changes no state: it may be computed again.
-  void backward(Rows rows);
+  void backward(Range rows);
 
   /// Once per training step, after backward(): layers with running statistics update them.
   void end_training_pass();
 
   /// The slice of the gradient block, summed over `rows`, which begin with a leaf of `leaf`.
-  void weight_gradients(Rows rows, std::size_t leaf, Range slice) {
+  void weight_gradients(Range rows, std::size_t leaf, Range slice) {
     weight_gradients(rows, leaf, slice, block_.gradients());
   }
 
   /// The same into another block of that length.
-  void weight_gradients(Rows rows, std::size_t leaf, Range slice, std::span<Real> gradients);
+  void weight_gradients(Range rows, std::size_t leaf, Range slice, std::span<Real> gradients);
 
   /// Calls visit(span) for the inputs and every buffer that weight_gradients() reads: all its
   /// elements of `rows`.
   template <class Visit>
-  void for_each_exchanged(Rows rows, Visit visit) {
+  void for_each_exchanged(Range rows, Visit visit) {
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       if (i == 0 || layers_[i].trained) visit(activation(i, rows).flat());
       if (layers_[i].trained) visit(gradient(i, rows).flat());
@@ -112,16 +106,16 @@ class Network {
 
  private:
   /// What goes into layer `i`: the inputs, then each layer's output.
-  Matrix<Real> activation(std::size_t i, Rows rows) noexcept {
+  Matrix<Real> activation(std::size_t i, Range rows) noexcept {
     const std::size_t width = widths_[i];
-    return {activations_.data() + starts_[i] + rows.first * width, rows.count, width};
+    return {activations_.data() + starts_[i] + rows.begin * width, rows.size(), width};
   }
 
   /// The gradient of the loss by the output of layer `i`, before its activation function.
-  Matrix<Real> gradient(std::size_t i, Rows rows) noexcept {
+  Matrix<Real> gradient(std::size_t i, Range rows) noexcept {
     const std::size_t width = widths_[i + 1];
     const std::size_t start = starts_[i + 1] - starts_[1];
-    return {activation_gradients_.data() + start + rows.first * width, rows.count, width};
+    return {activation_gradients_.data() + start + rows.begin * width, rows.size(), width};
   }
 
   /// A layer at its place: its number in the shape, its first tensor in the block.
@@ -135,7 +129,7 @@ class Network {
                                           std::vector<NumberedLayer<Real>> layers,
                                           const Products<Real>& products,
                                           std::vector<Placed>& placed);
-  Pass<Real> pass(std::size_t layer, Rows rows);
+  Pass<Real> pass(std::size_t layer, Range rows);
 
   NetworkShape shape_;
   std::size_t rows_;

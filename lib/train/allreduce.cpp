@@ -18,7 +18,7 @@ class AllReduceStep final : public Step {
 
  private:
   void compute(const data::Batch& batch) override {
-    const nn::Rows mine = rows(batch.piece);
+    const Range mine = rows(batch.piece);
     global_.begin(batch);
     network_.forward(mine, nn::TrainingRows{steps() + 1, batch.piece.begin});
     network_.loss(mine, batch.labels, true);

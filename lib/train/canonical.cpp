@@ -140,7 +140,7 @@ void GlobalBatch::do_sum(std::span<double> sums, Terms terms) {
 namespace {
 
 /// Zeroes rows that hold no example, in all that is summed over (data::Plan says why).
-void clear(nn::Network<float>& network, nn::Rows rows) {
+void clear(nn::Network<float>& network, Range rows) {
   network.for_each_exchanged(rows, [](std::span<float> v) { std::fill(v.begin(), v.end(), 0.0F); });
 }
 
@@ -157,9 +157,8 @@ class CanonicalStep : public Step {
 
   /// `first_row`: of the global batch, what stands in row 0 of the network's buffers.
   void forward_and_backward(const data::Batch& batch, std::size_t first_row) {
-    const nn::Rows mine = rows(batch.piece);
-    const Range gap = batch.gap();
-    clear(network_, {mine.first + mine.count, gap.size()});
+    const Range mine = rows(batch.piece);
+    clear(network_, {mine.end, mine.end + batch.gap().size()});
     global_.begin(batch);
     network_.forward(mine, nn::TrainingRows{steps() + 1, first_row});
     network_.loss(mine, batch.labels, true);
@@ -201,13 +200,13 @@ class ActivationsStep final : public CanonicalStep {
 
   const char* name() const noexcept override { return "canonical, by activations"; }
 
-  nn::Rows rows(Range piece) const noexcept override { return {piece.begin, piece.size()}; }
+  Range rows(Range piece) const noexcept override { return piece; }
 
  private:
   void compute(const data::Batch& batch) override { forward_and_backward(batch, 0); }
 
   void add_blocks(const data::Batch& batch, Blocks& blocks) override {
-    const nn::Rows all = {0, batch.block * static_cast<std::size_t>(comm_.size())};
+    const Range all = {0, batch.block * static_cast<std::size_t>(comm_.size())};
     network_.for_each_exchanged(
         all, [&](std::span<float> values) { blocks.push_back(std::as_writable_bytes(values)); });
     if (audit_.due(steps() + 1)) blocks.push_back(audit_.put_labels(batch));

@@ -32,9 +32,9 @@ struct LeafLayout {
   std::vector<TreeSum> sums;      ///< of parts of all ranks, in order
 
   /// The rows of one of `mine` among this rank's `summed` rows; the last leaf may be short.
-  nn::Rows rows_of(const Subtree& tree, std::size_t summed) const noexcept {
+  Range rows_of(const Subtree& tree, std::size_t summed) const noexcept {
     const std::size_t first = (tree.first - first_leaf) * leaf;
-    return {first, std::min<std::size_t>(tree.size * leaf, summed - first)};
+    return {first, std::min<std::size_t>(first + tree.size * leaf, summed)};
   }
 
   bool fits(const data::Batch& batch) const noexcept {

@@ -79,10 +79,10 @@ void Sentinel::report() {
 namespace {
 
 /// The examples of a leaf; under some plans it holds none, or its rows are not all examples.
-nn::Rows rows_of(const data::Batch& batch, std::uint64_t leaf) {
+Range rows_of(const data::Batch& batch, std::uint64_t leaf) {
   const std::uint64_t first = leaf * batch.leaf;
   const std::uint64_t end = batch.rows_of(first / batch.block).end;
-  return {first, first < end ? std::min(batch.leaf, end - first) : 0};
+  return {first, std::clamp(end, first, first + batch.leaf)};
 }
 
 }  // namespace
@@ -105,9 +105,9 @@ std::span<std::byte> Audit::put_labels(const data::Batch& batch) {
 void Audit::check_leaf(std::uint64_t step, const data::Batch& batch) {
   const std::uint64_t leaves = (batch.summed_rows + batch.leaf - 1) / batch.leaf;
   std::uint64_t leaf = step / *every_ % leaves;
-  while (rows_of(batch, leaf).count == 0) leaf = (leaf + 1) % leaves;  // a step has an example
-  const nn::Rows rows = rows_of(batch, leaf);
-  const std::size_t first = rows.first;
+  while (rows_of(batch, leaf).empty()) leaf = (leaf + 1) % leaves;  // a step has an example
+  const Range rows = rows_of(batch, leaf);
+  const std::size_t first = rows.begin;
   const int owner = static_cast<int>(first / batch.block);
   const int auditor = (owner + 1) % comm_.size();
 
@@ -115,7 +115,7 @@ void Audit::check_leaf(std::uint64_t step, const data::Batch& batch) {
   const std::uint64_t given = hash_rows(rows);
   if (comm_.rank() == auditor) {
     network_.forward(rows, nn::TrainingRows{step, 0});
-    network_.loss(rows, labels_.span().subspan(rows.first, rows.count), true);
+    network_.loss(rows, labels_.span().subspan(rows.begin, rows.size()), true);
     network_.backward(rows);
   }
   const auto me = 2 * static_cast<std::size_t>(comm_.rank());
@@ -152,7 +152,7 @@ void Audit::check_gradients(std::uint64_t step, const data::Batch& batch, Range 
   }
 }
 
-std::uint64_t Audit::hash_rows(nn::Rows rows) {
+std::uint64_t Audit::hash_rows(Range rows) {
   Hash hash;
   network_.for_each_exchanged(rows, [&](std::span<const float> values) { hash.add(values); });
   return hash.value();

@@ -97,7 +97,7 @@ class Audit {
   void check_gradients(std::uint64_t step, const data::Batch& batch, Range slice);
 
  private:
-  std::uint64_t hash_rows(nn::Rows rows);
+  std::uint64_t hash_rows(Range rows);
   [[noreturn]] static void fail(std::uint64_t step, const std::string& what, int owner,
                                 int auditor);
 

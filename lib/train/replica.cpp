@@ -338,7 +338,7 @@ data::Prefetch Replica::prefetch(data::BatchReader& reader, std::uint64_t batche
 
 data::Batch Replica::load(data::Prefetch& batches, std::uint64_t epoch, std::uint64_t step) {
   if (!device_) {
-    const nn::Rows rows = step_->rows(batches.piece(step));
+    const Range rows = step_->rows(batches.piece(step));
     return batches.read(epoch, step, network_->inputs(rows).flat());
   }
   const data::StagedBatch staged = batches.take(epoch, step);

@@ -114,7 +114,7 @@ class Step {
   std::uint64_t steps() const noexcept { return steps_; }
 
   /// Rows of the network's buffers that hold this rank's piece of a batch. Local.
-  virtual nn::Rows rows(Range piece) const noexcept { return {0, piece.size()}; }
+  virtual Range rows(Range piece) const noexcept { return {0, piece.size()}; }
 
   /// Forward, loss, backward, exchange, update, publish. Afterwards the weights are the same bits
   /// on every rank.

@@ -42,7 +42,7 @@ class Trainer {
   /// Trains to the end and evaluates after every epoch. `observers` are told on rank 0 alone.
   ///
   /// Errors   throws comm::AgreedError, on all ranks alike: diverged (76), replicas that differ
-  ///          (70, see sentinel.hpp and audit.hpp); and what reading, communicating and observers
+  ///          (70, see integrity.hpp); and what reading, communicating and observers
   ///          throw.
   /// Ranks    collective. The report is the same on all ranks but for its times.
   RunReport run(const std::vector<Observer*>& observers);

@@ -61,14 +61,14 @@ std::uint64_t DeviceNetwork::hash(Range slice, const cuda::Stream& stream) const
   return *hash_on_host_.data();
 }
 
-Matrix<float> DeviceNetwork::input(std::size_t i, Rows rows) const noexcept {
+Matrix<float> DeviceNetwork::input(std::size_t i, Range rows) const noexcept {
   const std::size_t width = dense_[i].inputs;
-  return {activations_[i].data() + rows.first * width, rows.count, width};
+  return {activations_[i].data() + rows.begin * width, rows.size(), width};
 }
 
-Matrix<float> DeviceNetwork::gradient(std::size_t i, Rows rows) const noexcept {
+Matrix<float> DeviceNetwork::gradient(std::size_t i, Range rows) const noexcept {
   const std::size_t width = dense_[i].outputs;
-  return {gradients_[i].data() + rows.first * width, rows.count, width};
+  return {gradients_[i].data() + rows.begin * width, rows.size(), width};
 }
 
 std::span<float> DeviceNetwork::tensor(std::span<float> block, std::size_t index) const noexcept {
@@ -96,20 +96,20 @@ void DeviceNetwork::loss(std::size_t count, const cuda::Stream& stream) {
 }
 
 void DeviceNetwork::backward_input(std::size_t i, std::size_t count, const cuda::Stream& stream) {
-  const Rows rows = {0, count};
+  const Range rows = {0, count};
   products_.backward_input(gradient(i, rows), weights(i), input(i, rows), dense_[i - 1].activation,
                            gradient(i - 1, rows), stream);
 }
 
-void DeviceNetwork::weight_gradients(std::size_t i, Rows rows, std::size_t leaf,
+void DeviceNetwork::weight_gradients(std::size_t i, Range rows, std::size_t leaf,
                                      std::span<float> gradients, const cuda::Stream& stream) {
   products_.weight_gradients(input(i, rows), gradient(i, rows), leaf,
                              tensor(gradients, dense_[i].tensor),
                              tensor(gradients, dense_[i].tensor + 1), stream);
 }
 
-void DeviceNetwork::clear(Rows rows, const cuda::Stream& stream) {
-  if (rows.count == 0) return;
+void DeviceNetwork::clear(Range rows, const cuda::Stream& stream) {
+  if (rows.size() == 0) return;
   for (std::size_t i = 0; i < layers(); ++i) {
     cuda::clear(input(i, rows).flat(), stream);
     cuda::clear(gradient(i, rows).flat(), stream);

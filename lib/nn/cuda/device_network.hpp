@@ -60,11 +60,11 @@ class DeviceNetwork {
 
   /// The gradients of layer `i` into a block as long as values(), summed over `rows`, which begin
   /// with a leaf of `leaf`.
-  void weight_gradients(std::size_t i, Rows rows, std::size_t leaf, std::span<float> gradients,
+  void weight_gradients(std::size_t i, Range rows, std::size_t leaf, std::span<float> gradients,
                         const cuda::Stream& stream);
 
   /// Zeroes rows that hold no example, in all that is summed over.
-  void clear(Rows rows, const cuda::Stream& stream);
+  void clear(Range rows, const cuda::Stream& stream);
 
  private:
   struct DenseLayer {
@@ -74,8 +74,8 @@ class DeviceNetwork {
     std::size_t tensor = 0;  ///< its weight's; the bias follows
   };
 
-  Matrix<float> input(std::size_t i, Rows rows) const noexcept;
-  Matrix<float> gradient(std::size_t i, Rows rows) const noexcept;
+  Matrix<float> input(std::size_t i, Range rows) const noexcept;
+  Matrix<float> gradient(std::size_t i, Range rows) const noexcept;
   std::span<float> tensor(std::span<float> block, std::size_t index) const noexcept;
   LayerWeights<float> weights(std::size_t i) const noexcept;
 

@@ -140,13 +140,13 @@ class DeviceCanonicalStep final : public DeviceStep {
 
   void compute(const Recorded& recorded, std::size_t slot) {
     const std::size_t summed = recorded.piece + recorded.gap;
-    network_.clear({recorded.piece, recorded.gap}, stream_);
+    network_.clear({recorded.piece, recorded.piece + recorded.gap}, stream_);
     batches_.forward(slot, recorded.piece, stream_);
     for (std::size_t i = network_.layers() - 1; i > 0; --i) {
       network_.backward_input(i, recorded.piece, stream_);
     }
     for (std::size_t part = 0; part < recorded.layout.mine.size(); ++part) {
-      const nn::Rows rows = recorded.layout.rows_of(recorded.layout.mine[part], summed);
+      const Range rows = recorded.layout.rows_of(recorded.layout.mine[part], summed);
       const auto sums = own_.span().subspan(part * block_, block_);
       for (std::size_t i = 0; i < network_.layers(); ++i) {
         network_.weight_gradients(i, rows, recorded.layout.leaf, sums, stream_);

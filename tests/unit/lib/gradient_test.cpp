@@ -74,7 +74,7 @@ struct RandomNetwork {
 
 /// Sets the rows' features and runs everything; the gradients are those of these rows.
 template <class Real>
-Tally forward_backward(Network<Real>& network, std::span<const double> x, Rows rows,
+Tally forward_backward(Network<Real>& network, std::span<const double> x, Range rows,
                        std::span<const std::int32_t> labels) {
   std::copy(x.begin(), x.end(), network.inputs(rows).flat().begin());
   network.forward(rows, training);
@@ -170,7 +170,7 @@ TEST_CASE("float replicas compute the double one's gradients", "[nn][gradient]")
   for (double& value : problem.x) value = static_cast<double>(static_cast<float>(value));
   RandomNetwork<double> exact(shape, rows, 6);
   RandomNetwork<float> single(shape, rows, 6, float_products(by));
-  const Rows all = {0, rows};
+  const Range all = {0, rows};
   const auto tally = forward_backward<float>(single.network, problem.x, all, problem.labels);
   const auto reference = forward_backward<double>(exact.network, problem.x, all, problem.labels);
   CHECK(tally.correct == reference.correct);
