@@ -56,7 +56,7 @@ namespace {
 
 constexpr std::uint64_t most_threads = 1024;
 
-// Peers may reach the same error this much later.
+// Time for all ranks to reach the same error.
 constexpr double seconds_to_leave = 5;
 
 [[noreturn]] void end_job(const std::string& text, int code) {
@@ -158,7 +158,7 @@ void run_over_threads(std::uint64_t ranks, const RankBody& body) {
 namespace lockstep {
 namespace {
 
-/// The number behind --ranks; nothing where there are no words.
+/// The argument of --ranks; nullopt without arguments.
 std::optional<std::uint64_t> ranks_of(int argc, char** argv) {
   cxxopts::Options options(argv[0]);
   options.add_options()("ranks", "", cxxopts::value<std::string>());

@@ -26,7 +26,7 @@ using RankBody = std::function<void(comm::Communicator&)>;
 /// Errors   never throws. Prints "PROGRAM: error: ..." once: rank 0 prints an error of all ranks;
 ///          any other error is printed with the number of its rank, and the whole job ends. Returns
 ///          the exit code of the error (ExitCode), or output (74) where stdout cannot be written.
-/// Ranks    called once, by main(), before anything else touches MPI.
+/// Ranks    call it once, in main(), before any use of MPI.
 int run_replicas(std::uint64_t threads, const RankBody& body) noexcept;
 
 /// The same for programs whose only argument is `--ranks N` (threads, default 1).

@@ -1,4 +1,4 @@
-// Gradients against central differences: the test that every layer and loss must pass.
+// Gradient checks: compare gradients with central differences. Every layer and loss must pass.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +9,18 @@
 
 namespace lockstep::nn {
 
-/// The greatest difference that was found, |difference - gradient| / max(1, |gradient|), and its
-/// place: "2.weight[17]". About 1e-6 and less where the gradient is right; kinks (relu, maxima)
-/// that a step of 1e-6 crosses are rare.
+/// The greatest error, |difference - gradient| / max(1, |gradient|), and its position:
+/// "2.weight[17]". At most about 1e-6 if the gradient is correct; a step of 1e-6 rarely crosses a
+/// point where relu or a maximum is not differentiable.
 struct GradientCheck {
   double worst = 0;
   std::string place = {};
 };
 
-/// Trains nothing: computes, in double, the gradient of a network of that shape with random weights
-/// on random rows, and compares it with central differences of the loss by every weight, or some
-/// sixty a tensor where there are more. What is random in training is drawn alike each time.
-/// Ranks    local.
+/// Computes, in double, the gradient of a network of this shape with random weights on random rows,
+/// and compares it with central differences of the loss for every weight, or for about sixty
+/// weights of a larger tensor. Random layers use the same random numbers in every pass. Ranks
+/// local.
 GradientCheck check_gradients(const NetworkShape& shape,
                               const Loss<double>& loss = SoftmaxCrossEntropy<double>(),
                               std::size_t rows = 3, std::uint32_t seed = 3);

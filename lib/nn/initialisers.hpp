@@ -1,4 +1,4 @@
-// First weights: a function of seed and shape alone, so the same on any number of ranks.
+// Initial weights: a function of seed and shape only, so the same on any number of ranks.
 #pragma once
 
 #include <cstdint>
@@ -6,13 +6,13 @@
 
 namespace lockstep::nn {
 
-/// The two words that TensorFlow's stateless generators are seeded with.
+/// The two-word seed of TensorFlow's stateless generators.
 struct SeedPair {
   std::uint64_t first;
   std::uint64_t second;
 };
 
-/// Fills `values` with floats in [low, high): those of tf.random.stateless_uniform, bit by bit.
+/// Fills `values` with floats in [low, high), bitwise equal to tf.random.stateless_uniform.
 ///
 /// Ranks    local.
 /// Source   TensorFlow 2, core/kernels/stateless_random_ops (GenerateKey, then Philox 4x32-10 by
@@ -22,7 +22,7 @@ void stateless_uniform(SeedPair seed, float low, float high, std::span<float> va
 /// Fills a weight matrix [inputs, outputs] uniformly in +-sqrt(6) / sqrt(inputs + outputs).
 ///
 /// Ranks    local.
-/// Source   Glorot & Bengio 2010, eq. 16; in float32 as the DTensor tutorial has it.
+/// Source   Glorot & Bengio 2010, eq. 16; in float32 as in the DTensor tutorial.
 void glorot_uniform(SeedPair seed, std::size_t inputs, std::size_t outputs,
                     std::span<float> values);
 

@@ -1,4 +1,4 @@
-// The layer interface (forward, backward, weight gradients), sums over a batch that layers need,
+// The layer interface (forward, backward, weight gradients), sums over the global batch for layers,
 // and the built-in layers.
 #pragma once
 
@@ -20,9 +20,9 @@
 #include "lib/numerics/products.hpp"
 
 namespace lockstep::nn {
-/// Adds up terms of all examples of the global batch: within a leaf in order, then the balanced
-/// binary tree over leaves, as gradients are summed, but in double. One fixed expression, so the
-/// bits depend neither on the ranks nor on which rank holds an example.
+/// Sums terms over all examples of the global batch: in order within a leaf, then in the balanced
+/// binary tree over leaves, like gradients, but in double. One fixed expression, so the bits depend
+/// neither on the number of ranks nor on the distribution of examples over ranks.
 class BatchSums {
  public:
   BatchSums() = default;
@@ -30,12 +30,12 @@ class BatchSums {
   BatchSums& operator=(const BatchSums&) = delete;
   virtual ~BatchSums() = default;
 
-  /// Of the step over all ranks; at least 1.
+  /// Number of examples of the step over all ranks; at least 1.
   virtual std::size_t examples() const noexcept = 0;
 
-  /// Sets `sums` to those of all examples. `add(first, count, into)` adds to `into`, in order, the
-  /// terms of `count` examples of this rank, counted from the rank's first example.
-  /// Ranks    collective: a rank without examples calls it too, with as many sums.
+  /// Sets `sums` to the sums over all examples. `add(first, count, into)` must add to `into`, in
+  /// order, the terms of examples [first, first + count) of this rank.
+  /// Ranks    collective: a rank without examples must call it too, with the same number of sums.
   template <class Add>
   void sum(std::span<double> sums, const Add& add) {
     do_sum(sums, {&add, [](const void* object, std::size_t first, std::size_t count,
@@ -59,7 +59,7 @@ class BatchSums {
 };
 
 /// Sums one subtree of the leaves [0, leaves) into `out`: leaf(q, into) sets `into` to the sums of
-/// leaf `q`. `scratch` is grown to what the tree needs.
+/// leaf `q`. `scratch` is resized if the tree needs more.
 template <class Leaf>
 void sum_subtree(const Subtree& tree, std::uint64_t leaves, std::span<double> out,
                  std::vector<double>& scratch, const Leaf& leaf) {
@@ -70,7 +70,7 @@ void sum_subtree(const Subtree& tree, std::uint64_t leaves, std::span<double> ou
            [&](std::uint64_t n, std::span<double> into) { leaf(tree.first + n, into); });
 }
 
-/// The sums of one replica that holds the whole batch.
+/// Sums over a batch that is on one replica.
 class WholeBatch final : public BatchSums {
  public:
   WholeBatch(std::size_t examples, std::size_t leaf) : examples_(examples), leaf_(leaf) {}
@@ -92,21 +92,21 @@ class WholeBatch final : public BatchSums {
   std::vector<double> scratch_;
 };
 
-/// The seed of a layer's random numbers: the same for an example on every rank.
+/// The key of a layer's random numbers: for one example the same on every rank.
 struct Draws {
   std::uint64_t seed = 0;
-  std::uint64_t step = 0;       ///< of the run
-  std::uint64_t layer = 0;      ///< its number in the network
-  std::uint64_t first_row = 0;  ///< of the global batch: the row of x(0)
+  std::uint64_t step = 0;       ///< step of the run
+  std::uint64_t layer = 0;      ///< index of the layer in the network
+  std::uint64_t first_row = 0;  ///< row of the global batch that is row 0 of x
 };
 
-/// Scratch memory of layers; grows when a call needs more than all calls before.
+/// Scratch memory of layers; grows if a call needs more than the calls before.
 template <class Real>
 class Scratch {
  public:
   enum Use { columns, waiting, uses };
 
-  /// `count` elements from a 64-byte boundary on; what was there before is lost.
+  /// Returns `count` elements, aligned to 64 bytes. Does not preserve earlier contents.
   std::span<Real> get(Use use, std::size_t count) {
     auto& buffer = buffers_[use];
     if (buffer.size() < count) buffer = AlignedBuffer<Real>(count);
@@ -122,7 +122,7 @@ template <class Real>
 struct Pass {
   Products<Real>& products;
   const ParameterBlock<Real>& block;
-  std::size_t tensor;  ///< the layer's first in the block
+  std::size_t tensor;  ///< index of the layer's first tensor in the block
   Scratch<Real>& scratch;
   std::optional<Draws> draws;  ///< none: evaluation
   BatchSums* batch = nullptr;  ///< null: evaluation, or no layer sums over the batch
@@ -135,8 +135,8 @@ struct GradientSlice {
   Range slice;
   std::span<Real> gradients;  ///< the whole block
 
-  /// Calls sum(within, out) with the part of `tensor` that lies in the slice, counted from the
-  /// tensor's first element, and where its sums belong; not at all where there is none.
+  /// Calls sum(within, out) with the part of `tensor` in the slice, as a range of the tensor's
+  /// elements, and the output for its sums. Does not call it if that part is empty.
   template <class Sum>
   void with(std::size_t tensor, Sum sum) const {
     const ParameterSpec& t = tensors[tensor];
@@ -149,10 +149,10 @@ struct GradientSlice {
 
 /// One layer of a network. It owns no weights: they are in the parameter block of each pass.
 ///
-/// Rows are examples. Everything is local; one thread. It keeps no state of a row between
-/// calls: weight_gradients() also gets rows that another rank computed. To be canonical, a
-/// row of forward() and backward_input() is one fixed expression of its row alone, and
-/// weight_gradients() the leaf-wise sum of numerics/strict.hpp over the rows.
+/// Rows are examples. All functions are local; one thread. A layer keeps no per-row state between
+/// calls: weight_gradients() also receives rows computed on other ranks. A layer is canonical if
+/// each row of forward() and backward_input() is one fixed expression of its input row, and
+/// weight_gradients() is the leaf-wise sum of numerics/strict.hpp over the rows.
 /// Shapes   x, dx [B, inputs()]; y, dz [B, outputs()]; B may be 0.
 template <class Real>
 class Layer {
@@ -162,39 +162,39 @@ class Layer {
   Layer& operator=(const Layer&) = delete;
   virtual ~Layer() = default;
 
-  /// Values of one example.
+  /// Number of values per example.
   std::size_t inputs() const noexcept { return inputs_; }
   std::size_t outputs() const noexcept { return outputs_; }
 
-  /// The activation that forward() applies last. `dz` below is the gradient with respect to its
-  /// input: the layer above multiplies by the derivative, which it computes from `y`.
+  /// The activation that forward() applies last. `dz` in the functions below is the gradient with
+  /// respect to its input: the next layer multiplies by the derivative, which it computes from `y`.
   virtual Activation activation() const noexcept { return Activation::identity; }
 
-  /// Its weights in the block's order, named "`prefix`.weight" and the like; none unless
-  /// overridden.
+  /// The layer's tensors in the order of the block, named "`prefix`.weight" and so on; none by
+  /// default.
   virtual std::vector<ParameterSpec> tensors(const std::string& /*prefix*/,
                                              const Products<Real>& /*products*/) const {
     return {};
   }
 
-  /// Whether passes of training sum over the global batch (Pass::batch). Then every rank's
-  /// forward() and backward_input() are collective, and rows depend on the whole batch.
+  /// True if training passes sum over the global batch (Pass::batch). Then forward() and
+  /// backward_input() are collective, and rows depend on the whole batch.
   virtual bool sums_over_batch() const noexcept { return false; }
 
   virtual void forward(const Pass<Real>& pass, Matrix<const Real> x, Matrix<Real> y) = 0;
 
-  /// The gradient by x, times the derivative of `below`, the activation that gave x.
+  /// Computes the gradient by x, times the derivative of `below`, the activation that computed x.
   virtual void backward_input(const Pass<Real>& pass, Matrix<const Real> dz, Matrix<const Real> x,
                               Activation below, Matrix<Real> dx) = 0;
 
-  /// The slice of its tensors' gradients, summed over the rows in leaves of `leaf`. Never called
-  /// for a layer without tensors.
+  /// Computes the slice of the tensors' gradients, summed over the rows in leaves of `leaf` rows.
+  /// Not called for a layer without tensors.
   virtual void weight_gradients(const Pass<Real>& /*pass*/, Matrix<const Real> /*x*/,
                                 Matrix<const Real> /*dz*/, std::size_t /*leaf*/,
                                 const GradientSlice<Real>& /*out*/) {}
 
-  /// After the backward pass of a step: may change those of its tensors, from `tensor` on, whose
-  /// gradients are always zero, on every rank alike.
+  /// Called after the backward pass of a step. May change the layer's tensors (from index `tensor`)
+  /// whose gradients are always zero; the change must be the same on every rank.
   virtual void end_training_pass(ParameterBlock<Real>& /*block*/, std::size_t /*tensor*/) {}
 
  private:
@@ -202,7 +202,7 @@ class Layer {
   std::size_t outputs_;
 };
 
-/// The same elements in rows of `cols`.
+/// The same elements as a matrix with `cols` columns.
 template <class Real>
 Matrix<Real> reshape_to_columns(std::size_t cols, Matrix<Real> matrix) {
   return {matrix.data, matrix.rows * (matrix.cols / cols), cols};
@@ -214,7 +214,7 @@ Matrix<Real> rows_of(Matrix<Real> matrix, std::size_t first, std::size_t count) 
   return {matrix.data + first * matrix.cols, count, matrix.cols};
 }
 
-/// Multiplies dx by the derivative of `below`, the activation that gave x.
+/// Multiplies dx by the derivative of `below`, the activation that computed x.
 template <class Real>
 void apply_relu_gradient(Activation below, Matrix<const Real> x, Matrix<Real> dx) {
   if (below != Activation::relu) return;
@@ -223,15 +223,15 @@ void apply_relu_gradient(Activation below, Matrix<const Real> x, Matrix<Real> dx
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = in[i] > 0 ? out[i] : Real{0};
 }
 
-/// Rows of a piece: as many whole leaves, a power of two, as hold at most `most` elements where a
-/// row needs `row` of them; one leaf at least.
+/// Number of rows of a piece: the greatest power of two of whole leaves with at most `most`
+/// elements, at `row` elements per row; at least one leaf.
 inline std::size_t piece_rows(std::size_t leaf, std::size_t row, std::size_t most) {
   return leaf * std::bit_floor(std::max<std::size_t>(1, most / (leaf * row)));
 }
 
-/// Sums `rows` rows into `out` by pieces of `piece` rows: sum(first, count, into) gives the tree
-/// over the leaves of one piece, and their nodes are added as the tree over all leaves adds them
-/// (numerics/strict.hpp). So the result is the same bits as of one sum over all rows.
+/// Sums `rows` rows into `out` in pieces of `piece` rows: sum(first, count, into) computes the tree
+/// over the leaves of one piece, and the pieces are added in the order of the tree over all leaves
+/// (numerics/strict.hpp). So the result is bitwise equal to one sum over all rows.
 template <class Real, class Sum>
 void sum_by_pieces(std::size_t rows, std::size_t piece, Scratch<Real>& scratch, std::span<Real> out,
                    Sum sum) {
@@ -243,8 +243,9 @@ void sum_by_pieces(std::size_t rows, std::size_t piece, Scratch<Real>& scratch, 
   });
 }
 
-/// The slices of a gain and a bias for each of `channels`, which are adjacent, from
-/// the pass's first tensor on: the sums of gain_terms(x, dz) and of dz over all rows and positions.
+/// Computes the slices of the gradients of a gain and a bias per channel, the layer's first two
+/// tensors: the sums of gain_terms(x, dz) and of dz over all rows and positions. The `channels`
+/// values of a position are adjacent.
 template <class Real, class Terms>
 void gain_and_bias_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
                              std::size_t leaf, std::size_t channels, const GradientSlice<Real>& out,
@@ -267,18 +268,18 @@ void gain_and_bias_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matri
   });
 }
 
-/// A layer and its index in the shape; flatten makes no layer.
+/// A layer and its index in the shape. Flatten has no layer.
 template <class Real>
 struct NumberedLayer {
   std::size_t number;
   std::unique_ptr<Layer<Real>> layer;
 };
 
-/// The layers of a shape in order.
+/// Creates the layers of a shape in order.
 template <class Real>
 std::vector<NumberedLayer<Real>> make_layers(const NetworkShape& shape);
 
-/// Make one layer for inputs of the given shape.
+/// Create one layer for inputs of the given shape.
 ///
 // clang-format off
 ///   dense        y = activation(x W + b)
@@ -291,9 +292,9 @@ std::vector<NumberedLayer<Real>> make_layers(const NetworkShape& shape);
 ///                below rate * 2^32 is zero
 ///   layer norm   m = sum(x) / C, s = sum((x - m)^2) / C, each in order; y = (x - m) /
 ///                sqrt(s + 1e-5) * gain + bias, every operation rounded
-///   batch norm   as layer norm, but with m = S1 / N and s = S2 / N - m^2 of the sums S1 of x and S2
-///                of x^2 over the batch (BatchSums), N terms a channel, and 1 / sqrt(s + 1e-5),
-///                all in double and then rounded
+///   batch norm   as layer norm, but with m = S1 / N and s = S2 / N - m^2 of the sums S1 of x and
+///                S2 of x^2 over the batch (BatchSums), N terms per channel, and
+///                1 / sqrt(s + 1e-5), all in double and then rounded
 // clang-format on
 template <class Real>
 std::unique_ptr<Layer<Real>> make_dense(const Dense& spec, const FeatureShape& input);

@@ -1,4 +1,4 @@
-// Descriptions of layers and networks without weights, as run files and checkpoints write them.
+// Descriptions of layers and networks without weights, as stored in run files and checkpoints.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@
 #include "lib/numerics/products.hpp"
 
 namespace lockstep::nn {
-/// The layout of one example's values between two layers: row by row, a pixel's channels adjacent.
-/// Values that are no image are the channels of one pixel.
+/// The layout of one example's values between two layers: row-major, the channels of a pixel
+/// adjacent. Values that are not an image are the channels of one pixel.
 struct FeatureShape {
   std::size_t rows = 1;
   std::size_t columns = 1;
@@ -25,10 +25,10 @@ struct FeatureShape {
   std::size_t size() const noexcept { return positions() * channels; }
 };
 
-/// `size` values without an order of rows and columns.
+/// The shape of `size` values that are not an image.
 inline FeatureShape flat(std::size_t size) { return {1, 1, size, false}; }
 
-/// A layer's keys and values: what run files and checkpoints hold.
+/// A layer's keys and values, as in run files and checkpoints.
 using FieldValue = std::variant<std::uint64_t, double, std::string>;
 using Fields = std::vector<std::pair<std::string, FieldValue>>;
 
@@ -44,39 +44,39 @@ class LayerKind {
   LayerKind& operator=(const LayerKind&) = delete;
   virtual ~LayerKind() = default;
 
-  /// Its "kind" in checkpoints; unlike those of built-in layers, which a NetworkShape refuses.
+  /// The layer's "kind" in checkpoints. NetworkShape rejects the names of built-in layers.
   virtual std::string name() const = 0;
 
-  /// Its other keys and values, from which LayerKinds::Read makes it again.
+  /// Its other keys and values, from which LayerKinds::Read restores it.
   virtual Fields fields() const { return {}; }
 
-  /// Its text in the banner: "scale 3".
+  /// Its description in the banner: "scale 3".
   virtual std::string text() const { return name(); }
 
-  /// What comes out where `input` comes in.
-  /// Errors   throws ConfigError, with the reason alone, where it cannot take that.
+  /// The output shape for this input shape.
+  /// Errors   throws ConfigError, with the reason only, if the layer does not accept `input`.
   virtual FeatureShape output_of(const FeatureShape& input) const = 0;
 
-  /// The logical size of all tensors of the layer that make() gives; none unless overridden. A
-  /// Network refuses a layer with another number.
+  /// The total logical size of the tensors of the layer that make() returns; 0 by default. A
+  /// Network rejects a layer with another size.
   virtual double weights(const FeatureShape& /*input*/) const { return 0; }
 
-  /// Layer::sums_over_batch() of that layer.
+  /// Layer::sums_over_batch() of the layer that make() returns.
   virtual bool sums_over_batch() const { return false; }
 
-  /// The layer in the precision that trains, and in that of gradient checks.
+  /// Create the layer in float, for training, and in double, for gradient checks.
   virtual std::unique_ptr<Layer<float>> make(const FeatureShape& input) const = 0;
   virtual std::unique_ptr<Layer<double>> make_double(const FeatureShape& input) const = 0;
 };
 
-/// Every input to every output. Takes values that are no image.
+/// A fully connected layer. Its input is not an image.
 struct Dense {
   std::size_t width = 0;
   Activation activation = Activation::relu;
 };
 
-/// same: zeros around the image keep its size; with an even kernel one more behind than before.
-/// valid: the kernel stays inside.
+/// same: zero padding keeps the image size; with an even kernel one more zero after than before.
+/// valid: no padding.
 enum class Padding { same, valid };
 
 /// A kernel x kernel window over all channels, at every pixel.
@@ -89,27 +89,27 @@ struct Convolution {
 
 enum class Pooling { max, average };
 
-/// Windows of size x size side by side; rows and columns that fill none are left out.
+/// Pooling over adjacent windows of size x size; incomplete windows are dropped.
 struct Pool {
   Pooling pooling = Pooling::max;
   std::size_t size = 0;
 };
 
-/// The same values, no longer an image.
+/// Converts an image to a vector of the same values.
 struct Flatten {};
 
-/// In training, a value is zero with the probability `rate`, else divided by 1 - rate.
+/// In training, sets a value to zero with probability `rate`, else divides it by 1 - rate.
 struct Dropout {
   double rate = 0;
 };
 
-/// Channels of each pixel (of values that are no image: all of them) to mean 0 and variance 1,
-/// then a gain and a bias a channel.
+/// Normalises the channels of each pixel (all values, if not an image) to mean 0 and variance 1,
+/// then applies a gain and a bias per channel.
 struct LayerNorm {};
 
-/// Each channel to mean 0 and variance 1 over all examples and pixels of the global batch, then a
-/// gain and a bias a channel. Evaluation takes running statistics instead; after each step
-/// running = running * momentum + (the batch's) * (1 - momentum).
+/// Normalises each channel to mean 0 and variance 1 over all examples and pixels of the global
+/// batch, then applies a gain and a bias per channel. Evaluation uses running statistics instead;
+/// after each step running = running * momentum + (the batch's) * (1 - momentum).
 struct BatchNorm {
   double momentum = 0.9;
 };
@@ -122,39 +122,40 @@ struct Custom {
 using LayerSpec =
     std::variant<Dense, Convolution, Pool, Flatten, Dropout, LayerNorm, BatchNorm, Custom>;
 
-/// What comes out of a layer.
-/// Errors   throws ConfigError, with the reason alone: it cannot take this input, or gives more
-///          than 2^40 values.
+/// The output shape of a layer.
+/// Errors   throws ConfigError, with the reason only: the layer does not accept this input, or has
+///          more than 2^40 outputs.
 FeatureShape output_of(const LayerSpec& layer, const FeatureShape& input);
 
-/// Weights of the layer, running statistics among them; in double, so that no width overflows it.
+/// Number of weights of the layer, including running statistics; double, so that it cannot
+/// overflow.
 double weights_of(const LayerSpec& layer, const FeatureShape& input);
 
-/// Whether its training sums over the global batch, so that rows depend on each other.
+/// True if the layer sums over the global batch in training, so that rows depend on each other.
 bool sums_over_batch(const LayerSpec& layer);
 
-/// "conv 6@5x5".
+/// The description of a layer: "conv 6@5x5".
 std::string text_of(const LayerSpec& layer);
 
-/// "kind" first.
+/// The keys and values of a layer, "kind" first.
 Fields fields_of(const LayerSpec& layer);
 
-/// Whether a built-in layer has this "kind".
+/// True if a built-in layer has this "kind".
 bool is_built_in(const std::string& kind);
 
-/// The custom kinds that checkpoints may name, each with the function that reads its fields.
+/// The custom layer kinds in checkpoints, each with the function that reads its fields.
 ///
-/// A plain value, passed to functions that read checkpoints; there is no global registry.
+/// Pass it to functions that read checkpoints; there is no global registry.
 class LayerKinds {
  public:
-  /// Makes a layer of `fields`, "kind" among them; throws ConfigError, with the reason alone. A
-  /// std::bad_variant_access, of a value of another type, is taken as one; so is null.
+  /// Creates a layer from `fields`, which include "kind". Throws ConfigError, with the reason only.
+  /// A std::bad_variant_access (a value of another type) or null is handled as a ConfigError.
   using Read = std::function<std::shared_ptr<const LayerKind>(const Fields& fields)>;
 
-  /// Errors   throws std::invalid_argument: a name that is taken, by a built-in kind too.
+  /// Errors   throws std::invalid_argument: the name exists, or is that of a built-in kind.
   void add(const std::string& name, Read read);
 
-  /// Null: no such kind.
+  /// Returns the function for kind `name`; null: no such kind.
   const Read* find(const std::string& name) const noexcept;
 
   std::vector<std::string> names() const;
@@ -164,21 +165,21 @@ class LayerKinds {
 };
 
 /// The inverse of fields_of(); keys may be in any order.
-/// Errors   throws ConfigError, with the reason alone: unknown kind or key (with the nearest valid
-///          one), a key that is missing, a bad value.
+/// Errors   throws ConfigError, with the reason only: unknown kind or key (with the nearest valid
+///          one), a missing key, a bad value.
 LayerSpec layer_of(const Fields& fields, const LayerKinds& kinds = {});
 
-/// A value as a literal of TOML, which is also one of JSON.
+/// A value as a literal that is valid in TOML and in JSON.
 std::string literal_of(const FieldValue& value);
 
-/// One layer between its neighbours.
+/// Input and output shape and number of weights of one layer.
 struct LayerSize {
   FeatureShape input;
   FeatureShape output;
   double weights = 0;
 };
 
-/// Layers one after the other; the last is dense and gives the logits of the classes.
+/// A sequence of layers; the last is dense and computes the logits of the classes.
 struct NetworkShape {
   FeatureShape input;
   std::vector<LayerSpec> layers;
@@ -192,36 +193,36 @@ struct NetworkShape {
   NetworkShape(std::size_t features, const std::vector<std::size_t>& hidden, std::size_t classes);
 
   /// `hidden` layers, then a dense one to the classes.
-  /// Errors   throws ConfigError: a layer cannot take what comes from the one before it.
+  /// Errors   throws ConfigError: a layer does not accept the output of the layer before it.
   NetworkShape(const FeatureShape& input, std::vector<LayerSpec> hidden, std::size_t classes);
 
-  /// Whether the first constructor can make it.
+  /// True if the constructor with hidden widths can create this shape.
   bool is_mlp() const;
 
-  /// Of such a network: features, hidden widths, classes.
+  /// Features, hidden widths and classes of an mlp.
   std::vector<std::size_t> widths() const;
 
-  /// One for each of `layers`.
+  /// The size of each of `layers`.
   std::vector<LayerSize> sizes() const;
 
-  /// Number of weights; in double for sizes that may be beyond all memory.
+  /// Number of weights; double, because it may exceed the memory size.
   double weights() const;
   std::size_t parameters() const { return static_cast<std::size_t>(weights()); }
 
-  /// Values that a row of a network's buffers holds, and of them those that ranks exchange
-  /// where each computes its slice of the gradient (Network::for_each_exchanged).
+  /// Number of values in a row of a network's buffers; and the number of those that ranks exchange
+  /// if each computes its slice of the gradient (Network::for_each_exchanged).
   double row_values() const;
   double exchanged_values() const;
 
-  /// Whether training sums over the global batch, so that no row can be computed alone.
+  /// True if training sums over the global batch, so that rows depend on each other.
   bool sums_over_batch() const;
 
-  /// "784-700-500-10", or "28x28x1, conv 6@5x5, ..., dense 10".
+  /// The description: "784-700-500-10", or "28x28x1, conv 6@5x5, ..., dense 10".
   std::string text() const;
 };
 
-/// LeNet with Caffe's widths and ReLU after its convolutions, but for its last layer: for images of
-/// about 28 x 28.
+/// The layers of LeNet without the last, with Caffe's widths and ReLU after the convolutions; for
+/// images of about 28 x 28.
 /// Source   Caffe, examples/mnist/lenet.prototxt; after LeCun et al. 1998, "Gradient-based learning
 ///          applied to document recognition", II.B.
 std::vector<LayerSpec> lenet_layers();

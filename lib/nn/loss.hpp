@@ -1,4 +1,4 @@
-// Losses on logits, and how examples are counted.
+// Loss functions on logits, and sums of example results.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace lockstep::nn {
 
-/// Sums over examples, never means: pieces of any size add up exactly as they should.
+/// Sums over examples, not means, so tallies of pieces of any size can be added.
 struct Tally {
   double loss_sum = 0;        ///< of per-example losses, in nats
-  std::uint64_t correct = 0;  ///< examples whose greatest logit is that of their label
+  std::uint64_t correct = 0;  ///< number of examples whose greatest logit is that of the label
 };
 
-/// What one example adds to a tally. Both are doubles so that they travel in one message; `correct`
-/// is 1 or 0.
+/// The result of one example. Both are doubles so that they are sent in one message; `correct` is 1
+/// or 0.
 struct ExampleResult {
   double loss = 0;
   double correct = 0;
@@ -26,23 +26,24 @@ struct ExampleResult {
 template <class Real>
 std::size_t predicted_class(std::span<const Real> logits) noexcept;
 
-/// softmax(z)[predicted_class(z)]: in [1/C, 1], or NaN where a logit is not finite. In float every
-/// operation is fixed, as below.
+/// softmax(z)[predicted_class(z)]: in [1/C, 1], or NaN if a logit is not finite. In float every
+/// operation is fixed, as in softmax_cross_entropy().
 template <class Real>
 Real greatest_probability(std::span<const Real> logits) noexcept;
 
-/// Throws std::invalid_argument: not a label for each of `examples`, or one outside [0, classes).
+/// Throws std::invalid_argument if the number of labels is not `examples`, or if a label is outside
+/// [0, classes).
 void require_labels(std::span<const std::int32_t> labels, std::size_t examples,
                     std::size_t classes);
 
-/// The loss -log softmax(z)[label] of every row, and whether it was predicted right.
+/// Computes the loss -log softmax(z)[label] of every row, and whether its prediction is correct.
 ///
 /// In float every operation is fixed: the sum of exponentials runs over the classes in order, and
-/// exponential and logarithm are those of strict_math.hpp. So a row's result is the same bits on
-/// every processor.
-/// Shapes   z [B, C] logits; labels [B] in [0, C); results [B]; dz [B, C] gets the gradient of the
+/// exponential and logarithm are those of strict_math.hpp. So a row's result is bitwise identical
+/// on every processor. Shapes   z [B, C] logits; labels [B] in [0, C); results [B]; dz [B, C] gets
+/// the gradient of the
 ///          *sum* of losses, softmax(z) - onehot(label), or is empty. B may be 0.
-/// Errors   none: a row that is not finite gives a loss that is not finite, which the trainer sees.
+/// Errors   none: a row that is not finite has a loss that is not finite; the trainer checks it.
 /// Ranks    local.
 /// Source   Goodfellow et al. 2016, "Deep Learning", 6.2.2.3; the greatest logit is subtracted
 ///          first, so no exponential overflows.
@@ -52,8 +53,8 @@ void softmax_cross_entropy(Matrix<const Real> z, std::span<const std::int32_t> l
 
 /// A loss function; derive from it for a custom loss.
 ///
-/// Rows are examples. To be canonical, what comes of a row is one fixed expression of that row and
-/// its label. Local; has no state that a call changes.
+/// Rows are examples. A loss is canonical if the results of a row are one fixed expression of that
+/// row and its label. Local; calls must not change its state.
 template <class Real>
 class Loss {
  public:
@@ -62,17 +63,17 @@ class Loss {
   Loss& operator=(const Loss&) = delete;
   virtual ~Loss() = default;
 
-  /// "softmax cross-entropy": what checkpoints record; unlike those of built-in losses.
+  /// The name in checkpoints: "softmax cross-entropy". A custom loss must not use a built-in name.
   virtual const char* name() const noexcept = 0;
 
-  /// Every row's loss and whether it was predicted right; and the gradient of the *sum* of losses
-  /// by the outputs, unless dz is empty.
+  /// Computes every row's loss and whether its prediction is correct; and the gradient of the *sum*
+  /// of losses by the outputs, unless dz is empty.
   /// Shapes   z [B, C]; labels [B] in [0, C); results [B]; dz [B, C], or empty. B may be 0.
   virtual void run(Matrix<const Real> z, std::span<const std::int32_t> labels,
                    std::span<ExampleResult> results, Matrix<Real> dz) const = 0;
 };
 
-/// The name of the loss of networks that are not given another.
+/// The name of the default loss of networks.
 inline constexpr const char* default_loss = "softmax cross-entropy";
 
 /// softmax_cross_entropy(), the default.
@@ -96,12 +97,13 @@ class MeanSquaredError final : public Loss<Real> {
            std::span<ExampleResult> results, Matrix<Real> dz) const override;
 };
 
-/// The built-in loss of that name, which lives as long as the program; null: none.
+/// Returns the built-in loss of that name, with static lifetime; null: none.
 template <class Real>
 const Loss<Real>* built_in_loss(std::string_view name) noexcept;
 
-/// The sum over examples: within a leaf of `leaf` in order, then the balanced binary tree over
-/// leaves (missing leaves are skipped), in double. One fixed expression of the results.
+/// Returns the sum over examples, in double: in order within a leaf of `leaf` examples, then in the
+/// balanced binary tree over leaves (missing leaves are skipped). One fixed expression of the
+/// results.
 Tally sum_over_leaves(std::span<const ExampleResult> results, std::size_t leaf);
 
 }  // namespace lockstep::nn

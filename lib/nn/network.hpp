@@ -1,4 +1,4 @@
-// Layers and a loss: one replica.
+// A network: layers, parameters, buffers for rows, and a loss.
 #pragma once
 
 #include <cstdint>
@@ -15,26 +15,26 @@
 
 namespace lockstep::nn {
 
-/// Which rows of which step a training pass computes: random layers draw by them.
+/// Step and first row of a training pass: the key of random layers.
 struct TrainingRows {
   std::uint64_t step = 0;
-  std::uint64_t first = 0;  ///< of the global batch: what stands in row 0 of the buffers
+  std::uint64_t first = 0;  ///< row of the global batch that is row 0 of the buffers
 };
 
 /// The weights and gradients of one replica, and buffers for the rows of a batch.
 ///
-/// The buffers hold all rows that weight gradients are summed over; a rank fills its own with
-/// forward and backward, and may fill the others with those of its peers. All
-/// memory is taken in the constructor; a step allocates nothing. One thread; everything is local.
+/// The buffers hold all rows over which weight gradients are summed; a rank computes its own rows
+/// with forward and backward, and may receive the others from other ranks. All memory is allocated
+/// in the constructor; a step allocates nothing. One thread; all functions are local.
 template <class Real>
 class Network {
  public:
-  /// Weights are zero. `rows`: rows of the buffers. `slices`: see ParameterBlock. `memory`: where
-  /// all buffers are kept; a rank with peers gives that of its communicator. `layers`: ready ones
-  /// in place of make_layers(shape), which lead from its features to its classes. `products` and
+  /// Weights are zero. `rows`: rows of the buffers. `slices`: see ParameterBlock. `memory`: the
+  /// memory of all buffers; with several ranks, that of the communicator. `layers`: used instead of
+  /// make_layers(shape) if not empty, from the shape's features to its classes. `products` and
   /// `memory` must outlive the network.
-  /// Errors   throws std::bad_alloc; std::invalid_argument where a layer of the user's own is not
-  ///          what its kind says, or its tensors are not stored as `products` store them.
+  /// Errors   throws std::bad_alloc; std::invalid_argument if a custom layer does not match its
+  ///          LayerKind, or if its tensors do not have the layout of `products`.
   Network(const NetworkShape& shape, std::size_t rows, Products<Real>& products,
           std::size_t slices = 1,
           std::pmr::memory_resource& memory = *std::pmr::new_delete_resource(),
@@ -45,56 +45,60 @@ class Network {
   ParameterBlock<Real>& parameters() noexcept { return block_; }
   const ParameterBlock<Real>& parameters() const noexcept { return block_; }
 
-  /// Where the features of `rows` belong.  [count, features]
+  /// The input buffer of `rows`.  [count, features]
   Matrix<Real> inputs(Range rows) noexcept { return activation(0, rows); }
 
-  /// What examples added to the loss; filled by loss(), read by sum_over_leaves().
+  /// The results of examples; written by loss(), read by sum_over_leaves().
   std::span<ExampleResult> results(Range rows) noexcept {
     return results_.span().subspan(rows.begin, rows.size());
   }
 
-  /// From inputs(rows) to logits [count, classes], as evaluation has them; or as a training step
-  /// has them, with what is random in it and the statistics of its batch.
-  /// Errors   throws std::logic_error: training where sums_over_batch(), without batch sums.
+  /// Computes the logits [count, classes] from inputs(rows): for evaluation, or for a training
+  /// step, with random layers and the statistics of the batch. Errors   throws std::logic_error:
+  /// training with sums_over_batch() but without batch sums.
   Matrix<const Real> forward(Range rows) { return forward(rows, std::nullopt); }
   Matrix<const Real> forward(Range rows, std::optional<TrainingRows> training);
 
-  /// Keys what is random in training.
+  /// Sets the seed of random layers.
   void set_seed(std::uint64_t seed) noexcept { seed_ = seed; }
 
-  /// What layers that sum over the global batch do it with in training; must outlive its use. Null
-  /// until a step sets it (lib/train/canonical.hpp); WholeBatch serves a replica that is alone.
+  /// Sets the sums over the global batch for layers in training; must outlive its use. Null until a
+  /// step sets it (lib/train/canonical.hpp). Use WholeBatch with one replica.
   void set_batch_sums(BatchSums* sums) noexcept { batch_sums_ = sums; }
 
-  /// Whether training needs them.
+  /// True if training needs batch sums.
   bool sums_over_batch() const noexcept;
 
-  /// What loss() computes; must outlive its use, and is set before a step is made. Softmax
-  /// cross-entropy unless it is set.
+  /// Sets the loss function; it must outlive its use. Call it before a step is created. The default
+  /// is softmax cross-entropy.
   void set_loss(const Loss<Real>& loss) noexcept { loss_ = &loss; }
-  void set_loss(const Loss<Real>&&) = delete;  ///< it would not live
+  void set_loss(const Loss<Real>&&) = delete;  ///< no temporaries
   const Loss<Real>& loss_function() const noexcept { return *loss_; }
 
-  /// After forward(): fills results(rows), and, for training, the gradient by the logits.
-  /// Errors   throws std::invalid_argument: not a label for each row, or one outside [0, classes).
+  /// Computes results(rows) after forward() and, for training, the gradient by the logits.
+  /// Errors   throws std::invalid_argument: the number of labels is not that of the rows, or a
+  /// label
+  ///          is outside [0, classes).
   void loss(Range rows, std::span<const std::int32_t> labels, bool training);
 
-  /// After loss(): the gradient of the *sum* of losses by what every layer gives before its
-  /// activation. Draws as the last forward() did. Changes no state: it may be computed again.
+  /// Computes, after loss(), the gradient of the *sum* of losses by every layer's output before its
+  /// activation. Random layers use the numbers of the last forward(). Changes no state, so it may
+  /// be repeated.
   void backward(Range rows);
 
-  /// Once per training step, after backward(): layers with running statistics update them.
+  /// Updates running statistics. Call it once per training step, after backward().
   void end_training_pass();
 
-  /// The slice of the gradient block, summed over `rows`, which begin with a leaf of `leaf`.
+  /// Computes the slice of the gradient block, summed over `rows`, which begin at the boundary of a
+  /// leaf of `leaf` rows.
   void weight_gradients(Range rows, std::size_t leaf, Range slice) {
     weight_gradients(rows, leaf, slice, block_.gradients());
   }
 
-  /// The same into another block of that length.
+  /// The same into another block of equal length.
   void weight_gradients(Range rows, std::size_t leaf, Range slice, std::span<Real> gradients);
 
-  /// Calls visit(span) for the inputs and every buffer that weight_gradients() reads: all its
+  /// Calls visit(span) for the inputs and every buffer that weight_gradients() reads, with the
   /// elements of `rows`.
   template <class Visit>
   void for_each_exchanged(Range rows, Visit visit) {
@@ -105,7 +109,7 @@ class Network {
   }
 
  private:
-  /// What goes into layer `i`: the inputs, then each layer's output.
+  /// The input of layer `i`: the network's inputs, or the output of the layer before.
   Matrix<Real> activation(std::size_t i, Range rows) noexcept {
     const std::size_t width = widths_[i];
     return {activations_.data() + starts_[i] + rows.begin * width, rows.size(), width};
@@ -118,7 +122,7 @@ class Network {
     return {activation_gradients_.data() + start + rows.begin * width, rows.size(), width};
   }
 
-  /// A layer at its place: its number in the shape, its first tensor in the block.
+  /// A layer with its index in the shape and the index of its first tensor in the block.
   struct Placed {
     std::unique_ptr<Layer<Real>> layer;
     std::size_t number = 0;
@@ -136,8 +140,8 @@ class Network {
   Products<Real>& products_;
   std::vector<Placed> layers_;
   ParameterBlock<Real> block_;
-  // Matrices [rows_, width] one after another in one block each, on cache lines: the inputs, then
-  // each layer's output; and the gradients by the outputs.
+  // Matrices [rows_, width], contiguous and aligned to cache lines. One block holds the inputs and
+  // each layer's output, the other the gradients by the outputs.
   std::vector<std::size_t> widths_;
   std::vector<std::size_t> starts_;
   AlignedBuffer<Real> activations_;
@@ -150,8 +154,8 @@ class Network {
   std::optional<TrainingRows> training_;  // of the last forward()
 };
 
-/// Glorot uniform weights, gains of one, zero biases; the same seed for every layer, as in the
-/// tutorial. Keys what is random in training with it too.
+/// Sets Glorot uniform weights, gains of one and zero biases, with the same seed for every layer,
+/// as in the DTensor tutorial. Also sets the seed of random layers.
 void initialise(Network<float>& network, SeedPair seed);
 
 }  // namespace lockstep::nn

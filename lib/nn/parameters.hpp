@@ -1,4 +1,4 @@
-// Every weight of a network in one block, every gradient in another.
+// The parameters of a network: all weights in one block, all gradients in another.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace lockstep::nn {
 
-/// What a tensor's elements are at first: zero, one, or Glorot uniform by numbers of inputs and
+/// The initial values of a tensor: zero, one, or Glorot uniform for fan_in inputs and fan_out
 /// outputs.
 struct Start {
   float value = 0;
@@ -25,24 +25,24 @@ struct Start {
   static Start glorot(std::size_t fan_in, std::size_t fan_out) { return {0, fan_in, fan_out}; }
 };
 
-/// What a tensor is a part of, where a tensor is shared out over ranks.
+/// The position of a shard in the whole tensor, for a tensor that is sharded over ranks.
 struct Cut {
-  std::size_t rows = 0;  ///< of the whole
+  std::size_t rows = 0;  ///< rows of the whole tensor
   std::size_t cols = 0;
-  std::size_t first_row = 0;  ///< where the part begins
+  std::size_t first_row = 0;  ///< first row of the shard
   std::size_t first_col = 0;
 };
 
-/// A named weight: logically a matrix [rows, cols], or a vector [cols] where `vector` is set.
+/// A named tensor: logically a matrix [rows, cols], or a vector [cols] if `vector` is set.
 struct ParameterSpec {
   std::string name;  ///< "0.weight"
   std::size_t rows = 1;
   std::size_t cols = 0;
   bool vector = false;
-  std::size_t stored = 0;  ///< elements as the products store it, their padding included
+  std::size_t stored = 0;  ///< number of elements in the products' layout, including padding
   std::size_t offset = 0;  ///< first element in both blocks; a multiple of 16
   Start start = {};
-  std::optional<Cut> cut = {};  ///< none: the whole tensor is here
+  std::optional<Cut> cut = {};  ///< position of the shard; none: not sharded
 
   std::size_t size() const noexcept { return rows * cols; }  ///< logical
   std::size_t whole_rows() const noexcept { return cut ? cut->rows : rows; }
@@ -52,16 +52,15 @@ struct ParameterSpec {
 
 /// Owns weights and gradients as two flat blocks of equal layout.
 ///
-/// Layers see stored tensors; optimizer and collectives see flat spans; checkpoints and hashes see
-/// the logical tensors. Each tensor begins on a 64-byte boundary; elements between tensors are
-/// zero and stay zero. Views live as long as this object. Not copyable: there is one block of
-/// weights a replica.
+/// Layers use stored tensors; optimizer and collectives use flat spans; checkpoints and hashes use
+/// logical tensors. Each tensor is aligned to 64 bytes; padding between tensors is always zero.
+/// Views are valid for the lifetime of this object. Not copyable: one block of weights per replica.
 template <class Real>
 class ParameterBlock {
  public:
-  /// Lays `tensors` out in order; their offsets are set here. All weights are zero. Both blocks
-  /// are as long as `slices` equal slices of whole cache lines. `products` and `memory` must
-  /// outlive the block.
+  /// Places `tensors` in order and sets their offsets. All weights are zero. Both blocks have the
+  /// length of `slices` equal slices of whole cache lines. `products` and `memory` must outlive the
+  /// block.
   /// Errors   throws std::bad_alloc.
   ParameterBlock(std::vector<ParameterSpec> tensors, const Products<Real>& products,
                  std::size_t slices, std::pmr::memory_resource& memory);
@@ -71,22 +70,22 @@ class ParameterBlock {
   /// Number of weights, without padding.
   std::size_t parameters() const noexcept;
 
-  /// A tensor as it is stored.
+  /// A tensor in its stored layout.
   std::span<Real> value(std::size_t tensor) noexcept { return view(values_.span(), tensor); }
   std::span<const Real> value(std::size_t tensor) const noexcept {
     return view(values_.span(), tensor);
   }
   std::span<Real> gradient(std::size_t tensor) noexcept { return view(gradients_.span(), tensor); }
 
-  /// Copies of a tensor in logical order, row-major; and the way back.
+  /// Copy a tensor from or to logical order, row-major.
   std::vector<Real> logical_value(std::size_t tensor) const;
   std::vector<Real> logical_gradient(std::size_t tensor) const;
   void set_logical_value(std::size_t tensor, std::span<const Real> logical);
 
-  /// Takes its part of a whole tensor, which is all of it unless the tensor is cut.
+  /// Copies this rank's shard from a whole tensor; all of it if the tensor is not sharded.
   void set_from_whole(std::size_t tensor, std::span<const Real> whole);
 
-  /// Both blocks whole, padding included: equal lengths.
+  /// The whole blocks, including padding; they have equal lengths.
   std::span<Real> values() noexcept { return values_.span(); }
   std::span<const Real> values() const noexcept { return values_.span(); }
   std::span<Real> gradients() noexcept { return gradients_.span(); }
@@ -104,7 +103,7 @@ class ParameterBlock {
   AlignedBuffer<Real> gradients_;
 };
 
-/// Hash of names, shapes and weights in logical order: padding and layout do not touch it.
+/// Hash of names, shapes and weights in logical order; independent of padding and layout.
 class WeightsHash {
  public:
   /// `values`: the whole tensor, row-major.
@@ -115,7 +114,7 @@ class WeightsHash {
   Hash hash_;
 };
 
-/// Of all tensors in order; none is cut.
+/// Hash of all tensors in order; none may be sharded.
 std::uint64_t weights_hash(const ParameterBlock<float>& block);
 
 }  // namespace lockstep::nn

@@ -1,4 +1,4 @@
-// The canonical step: the same bits for any number of ranks, by one of two exchanges.
+// The canonical step: bitwise identical for any number of ranks, with one of two exchanges.
 #include "lib/train/canonical.hpp"
 
 #include <algorithm>
@@ -12,12 +12,12 @@
 namespace lockstep::train {
 namespace {
 
-/// Elements of all rows that a rank needs where it computes its slice alone.
+/// Number of elements that a rank needs, over all rows, to compute its slice of the gradients.
 double exchanged_activations(const data::Plan& plan, const nn::NetworkShape& shape) {
   return shape.exchanged_values() * static_cast<double>(plan.summed_rows(0));
 }
 
-/// Parts of the tree that the rank with the most of them holds at `step`.
+/// Largest number of tree parts on any rank at `step`.
 std::size_t most_parts(const data::Plan& plan, std::uint64_t step) {
   const std::uint64_t leaf = plan.leaf(step);
   const std::uint64_t each = (plan.block(step) + leaf - 1) / leaf;
@@ -139,12 +139,12 @@ void GlobalBatch::do_sum(std::span<double> sums, Terms terms) {
 
 namespace {
 
-/// Zeroes rows that hold no example, in all that is summed over (data::Plan says why).
+/// Sets rows without an example to zero in all buffers that are summed over (see data::Plan).
 void clear(nn::Network<float>& network, Range rows) {
   network.for_each_exchanged(rows, [](std::span<float> v) { std::fill(v.begin(), v.end(), 0.0F); });
 }
 
-/// What both exchanges share: this rank's rows, and the update of its slice of the weights.
+/// Base of both exchanges: computes this rank's rows and updates its slice of the weights.
 class CanonicalStep : public Step {
  protected:
   CanonicalStep(nn::Network<float>& network, const StepOptions& options, comm::Communicator& comm,
@@ -155,7 +155,7 @@ class CanonicalStep : public Step {
         adam_(length_, options.adam),
         global_(network, comm) {}
 
-  /// `first_row`: of the global batch, what stands in row 0 of the network's buffers.
+  /// `first_row`: row of the global batch that is row 0 of the network's buffers.
   void forward_and_backward(const data::Batch& batch, std::size_t first_row) {
     const Range mine = rows(batch.piece);
     clear(network_, {mine.end, mine.end + batch.gap().size()});
@@ -225,7 +225,7 @@ class ActivationsStep final : public CanonicalStep {
     update_slice(network_.parameters().gradients().subspan(slice().begin, length_), examples);
   }
 
-  /// The slices and a flag of each rank travel together.
+  /// Sends the slice and the flag of each rank in one collective.
   bool publish() override {
     finite_on_.data()[comm_.rank()] = finite_ ? 1 : 0;
     const std::array blocks = {std::as_writable_bytes(network_.parameters().values()),
@@ -275,7 +275,7 @@ class PartialSumsStep final : public CanonicalStep {
 
   void update(std::uint64_t examples) override { update_slice(part(0), examples); }
 
-  /// Two messages, as a device sends them: ranks of both kinds may train together.
+  /// Sends two messages, like a device: ranks with and without a device may train together.
   bool publish() override {
     comm_.all_gather(network_.parameters().values());
     return comm_.all_agree(finite_);
@@ -290,14 +290,14 @@ class PartialSumsStep final : public CanonicalStep {
     }
   }
 
-  /// This rank's slice of a part, as its rank sent it.
+  /// This rank's slice of a part, as received from the rank that holds it.
   std::span<float> part(std::size_t index) {
     const auto ranks = static_cast<std::size_t>(comm_.size());
     const std::size_t message = layout_.from[index];
     return received_[message / ranks].span().subspan(message % ranks * length_, length_);
   }
 
-  /// Sums the tree into part 0, a piece that stays in the cache at a time.
+  /// Sums the tree into part 0, in pieces that fit in the cache.
   void sum_slice() {
     constexpr std::size_t piece = 4096;
     for (std::size_t first = 0; first < length_; first += piece) {

@@ -1,5 +1,5 @@
-// What canonical steps share, on the processor and on devices: leaves by rank, sums over the global
-// batch.
+// Helpers shared by the canonical steps on the CPU and on devices: the layout of leaves over ranks,
+// and sums over the global batch.
 #pragma once
 
 #include <algorithm>
@@ -15,48 +15,50 @@
 
 namespace lockstep::train {
 
-/// Which subtrees of a step's leaves each rank holds, and how they are summed.
+/// The subtrees of a step's leaves on each rank, and how they are summed.
 ///
-/// Ranks send each other their parts in rounds: in round i each its part i. A message is named by
-/// round * ranks + rank.
+/// Ranks exchange their parts in rounds: in round i each rank sends its part i. A message has the
+/// index round * ranks + rank.
 struct LeafLayout {
   std::uint64_t leaf = 0;
   std::uint64_t block = 0;
   std::uint64_t summed_rows = 0;
 
   std::vector<Subtree> mine;
-  std::uint64_t first_leaf = 0;   ///< of this rank
-  std::uint64_t leaves = 0;       ///< of all
-  std::size_t most_parts = 0;     ///< of any rank
-  std::vector<std::size_t> from;  ///< part -> the message that brings it
-  std::vector<TreeSum> sums;      ///< of parts of all ranks, in order
+  std::uint64_t first_leaf = 0;   ///< first leaf of this rank
+  std::uint64_t leaves = 0;       ///< number of leaves on all ranks
+  std::size_t most_parts = 0;     ///< largest number of parts on any rank
+  std::vector<std::size_t> from;  ///< part -> index of the message that contains it
+  std::vector<TreeSum> sums;      ///< sums of the parts of all ranks, in order
 
-  /// The rows of one of `mine` among this rank's `summed` rows; the last leaf may be short.
+  /// The rows of `tree`, one of `mine`, among this rank's `summed` rows; the last leaf may be
+  /// short.
   Range rows_of(const Subtree& tree, std::size_t summed) const noexcept {
     const std::size_t first = (tree.first - first_leaf) * leaf;
     return {first, std::min<std::size_t>(first + tree.size * leaf, summed)};
   }
 
+  /// True if the layout is valid for `batch`.
   bool fits(const data::Batch& batch) const noexcept {
     return leaf == batch.leaf && block == batch.block && summed_rows == batch.summed_rows;
   }
 };
 
-/// That of a batch. Local.
+/// Returns the layout of `batch`. Local.
 LeafLayout leaf_layout(const data::Batch& batch, const comm::Communicator& comm);
 
-/// What a network's layers sum over the batch with, during one step.
+/// Sums over the global batch for a network's layers, during one step.
 ///
-/// Each rank sums its own leaves as far as the tree allows and sends those sums to all, a few
-/// doubles a channel; every rank adds them up in the tree's order. Leaves of rows without an
-/// example (data/plan.hpp) are zero. Both constructor arguments must outlive it; it takes the
-/// network's place for batch sums as long as it lives.
+/// Each rank sums its own leaves as far as the tree allows and sends these sums to all ranks, a few
+/// doubles per channel; every rank adds them in the tree's order. Leaves of rows without an example
+/// (data/plan.hpp) are zero. Both constructor arguments must outlive this object. The constructor
+/// registers it with Network::set_batch_sums(); the destructor removes it.
 class GlobalBatch final : public nn::BatchSums {
  public:
   GlobalBatch(nn::Network<float>& network, comm::Communicator& comm);
   ~GlobalBatch() override;
 
-  /// From now on sums are over this batch. Local; costs nothing where no layer sums.
+  /// Sets the batch of the following sums. Local; does nothing if no layer sums over the batch.
   void begin(const data::Batch& batch);
 
   std::size_t examples() const noexcept override { return examples_; }
@@ -68,10 +70,10 @@ class GlobalBatch final : public nn::BatchSums {
   comm::Communicator& comm_;
   bool needed_;
   std::size_t examples_ = 0;
-  std::size_t first_row_ = 0;  // of this rank's piece
+  std::size_t first_row_ = 0;  // first row of this rank's piece
   std::size_t rows_ = 0;
   LeafLayout layout_;
-  std::vector<double> parts_;  // of all ranks: [rank][part]
+  std::vector<double> parts_;  // parts of all ranks: [rank][part]
   std::vector<double> scratch_;
 };
 

@@ -31,7 +31,7 @@ using nlohmann::ordered_json;
 constexpr const char* remedy =
     "give a checkpoint that training saved, unchanged: RUN/checkpoints/step-NNNNNNNN";
 constexpr std::uint64_t length_bytes = 8;               // of the header's length
-constexpr std::uint64_t most_header_bytes = 100 << 20;  // as safetensors itself has it
+constexpr std::uint64_t most_header_bytes = 100 << 20;  // limit of safetensors
 constexpr std::uint64_t most_description_bytes = 1 << 20;
 constexpr double most_weights = 9007199254740992.0;  // 2^53: exact in double
 constexpr std::size_t most_side = std::size_t{1} << 20;
@@ -56,7 +56,7 @@ ordered_json field_json(const nn::FieldValue& value) {
   return std::visit([](const auto& held) { return ordered_json(held); }, value);
 }
 
-/// What network.json says of the layers: widths of an mlp, or a list of layers.
+/// The layers in network.json: widths of an mlp, or a list of layers.
 ordered_json shape_json(const nn::NetworkShape& shape) {
   if (shape.is_mlp()) {
     return {{"model", "mlp"}, {"widths", shape.widths()}, {"activation", "relu"}};
@@ -163,8 +163,8 @@ nn::NetworkShape list_in(const ordered_json& json, const JsonPlace& place,
   }
 }
 
-/// The network of `model` and what belongs to it; throws DataError where `parameters` is not its
-/// number of weights.
+/// Reads `model` and its fields; throws DataError if `parameters` is not the network's number of
+/// weights.
 nn::NetworkShape shape_in(const ordered_json& json, const JsonPlace& place,
                           const nn::LayerKinds& kinds) {
   const bool listed = text_in(json, "model", place) == "layers";
@@ -208,7 +208,7 @@ std::string safetensors_header(const nn::ParameterBlock<float>& block) {
     at = end;
   }
   std::string text = header.dump();
-  text.append((8 - text.size() % 8) % 8, ' ');  // so that the tensors stand aligned
+  text.append((8 - text.size() % 8) % 8, ' ');  // aligns the tensors
   return text;
 }
 
@@ -296,7 +296,7 @@ Range bytes_of(const OpenModel& model, const nn::ParameterSpec& tensor) {
   return {offsets[0], offsets[1]};
 }
 
-/// Sizes are right already, so covering the file from end to end leaves neither gap nor overlap.
+/// Sizes are checked before, so ranges that cover the file have neither gap nor overlap.
 void require_cover(const OpenModel& model, std::vector<Range> ranges) {
   std::sort(ranges.begin(), ranges.end(),
             [](const Range& a, const Range& b) { return a.begin < b.begin; });

@@ -86,7 +86,7 @@ std::uint64_t certify_ids(data::IdsDigest mine, std::uint64_t records, comm::Com
 
 namespace {
 
-/// A prediction as it travels: the id; the label above the probability's bits.
+/// A prediction in a message: the id; the label in the bits above the probability's.
 constexpr std::size_t words_each = 2;
 
 void pack(const data::Batch& batch, Matrix<const float> logits, std::span<std::uint64_t> words) {

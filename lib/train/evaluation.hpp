@@ -1,4 +1,4 @@
-// The loss and accuracy of a network over a whole data set, every example counted once.
+// Evaluation and prediction over a whole data set, every example counted once.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,8 @@
 #include "lib/train/tensor_parallel.hpp"
 
 namespace lockstep::train {
-// Forward passes of evaluation and prediction, wherever a replica computes them.
-
-/// A trained network that is given rows in memory of the host. Local; one thread.
+/// Forward passes for evaluation and prediction, on the CPU or on a device. Inputs and logits are
+/// in host memory. Local; one thread.
 class Inference {
  public:
   Inference() = default;
@@ -25,14 +24,14 @@ class Inference {
 
   virtual const nn::NetworkShape& shape() const noexcept = 0;
 
-  /// Where the features of the next forward() belong.  [rows, features]
+  /// The input buffer of the next forward().  [rows, features]
   virtual Matrix<float> inputs(std::size_t rows) = 0;
 
   /// Logits of inputs(rows), valid until the next call.  [rows, classes]
   virtual Matrix<const float> forward(std::size_t rows) = 0;
 };
 
-/// On this processor.
+/// Inference on the CPU.
 class NetworkInference final : public Inference {
  public:
   /// `network` must outlive this.
@@ -46,73 +45,72 @@ class NetworkInference final : public Inference {
   nn::Network<float>& network_;
 };
 
-/// Examples that all ranks together evaluate at once. Not the training batch: no weights change in
-/// between, so only speed and memory choose it.
+/// Global batch size of evaluation. It affects speed and memory only.
 inline constexpr std::uint64_t evaluation_batch = 1024;
 
-/// Sums over all ranks; the same on each, and for any number of them where rows are: the loss is
-/// summed over leaves in a tree, batch after batch.
+/// Sums over all ranks, identical on every rank. The loss is summed over leaves in a tree, batch
+/// after batch, so the result does not depend on the number of ranks if the rows do not.
 struct Evaluation {
   std::uint64_t examples = 0;
   double loss_sum = 0;
   std::uint64_t correct = 0;
-  /// confusion[label * classes + predicted]: examples; empty for more than 256 classes.
+  /// confusion[label * classes + predicted]: number of examples; empty for more than 256 classes.
   std::vector<std::uint64_t> confusion;
-  /// Of the ids that all ranks together evaluated: proved to be every record once.
+  /// Digest of the ids evaluated by all ranks; checked to be every record once.
   std::uint64_t ids_digest = 0;
 
   double loss() const { return loss_sum / static_cast<double>(examples); }
   double accuracy() const { return static_cast<double>(correct) / static_cast<double>(examples); }
 };
 
-/// The plan under which `records` records are evaluated on `ranks` ranks.
+/// The plan for evaluating `records` records on `ranks` ranks.
 data::Plan evaluation_plan(std::uint64_t records, int ranks);
 
-/// Runs a network over every record that the reader's plan deals to this rank, and adds up.
+/// Evaluates a network on every record that the reader's plan assigns to this rank, and sums over
+/// ranks.
 ///
-/// It must have rows for the plan's largest_piece(); the plan counts the ranks of `groups.batch`.
-/// Errors   throws comm::AgreedError (70) where not every record was evaluated exactly once;
-///          std::invalid_argument for a label that is none of the network's classes; and what
-///          reading and communicating throw.
+/// The network must have rows for the plan's largest_piece(); the plan is for the ranks of
+/// `groups.batch`.
+/// Errors   throws comm::AgreedError (70) if not every record was evaluated exactly once;
+///          std::invalid_argument for a label outside [0, classes); and the errors of reading and
+///          communication.
 /// Ranks    collective.
 Evaluation evaluate(Inference& network, const nn::Loss<float>& loss, data::BatchReader& reader,
                     const Groups& groups);
 
-/// The same on this processor, by the network's own loss.
+/// The same on the CPU, with the network's loss function.
 Evaluation evaluate(nn::Network<float>& network, data::BatchReader& reader, const Groups& groups);
 
-/// Adds up the digests of all ranks' ids and compares with every one of `records` records once.
-/// Returns the digest's value.
+/// Adds the id digests of all ranks and compares the sum with the digest of `records` records, each
+/// once. Returns the digest's value.
 ///
-/// Errors   throws comm::AgreedError (70) where they differ.
+/// Errors   throws comm::AgreedError (70) if they differ.
 /// Ranks    collective.
 std::uint64_t certify_ids(data::IdsDigest mine, std::uint64_t records, comm::Communicator& comm);
 
-// What a network takes every example of a data set for, in global order.
-
-/// One example's.
+/// The prediction for one example.
 struct Prediction {
-  std::uint64_t id = 0;    ///< of the record in the data set
+  std::uint64_t id = 0;    ///< id of the record in the data set
   std::int32_t label = 0;  ///< the first index of the greatest logit
   float probability = 0;   ///< softmax of that logit
 };
 
-/// Takes the predictions of one global batch. The span is valid during the call alone.
+/// Receives the predictions of one global batch. The span is valid only during the call.
 using PredictionSink = std::function<void(std::span<const Prediction>)>;
 
-/// Runs the network over every record that `reader`'s plan deals to the ranks, and hands `sink` all
-/// predictions on rank 0 of `groups.all`, batch after batch, in global order: ids 0, 1, 2, ...
+/// Runs the network on every record of `reader`'s plan, and passes all predictions to `sink` on
+/// rank 0 of `groups.all`, batch after batch, in global order: ids 0, 1, 2, ...
 ///
-/// Needs memory for one global batch, whatever the number of records. `reader` follows
-/// evaluation_plan() of `groups.batch`; the network has rows for its largest_piece(). What `sink`
-/// gets does not depend on the number of ranks where the network's products are strict.
+/// Needs memory for one global batch, for any number of records. `reader` must use
+/// evaluation_plan() for the ranks of `groups.batch`; the network must have rows for its
+/// largest_piece(). With strict products the predictions do not depend on the number of ranks.
 /// Errors   throws comm::AgreedError: a prediction that is not finite (76), not every record
-///          predicted exactly once (70); and what reading, communicating and `sink` throw.
+///          predicted exactly once (70); and the errors of reading, communication and `sink`.
 /// Ranks    collective.
 void predict(Inference& network, data::BatchReader& reader, const Groups& groups,
              const PredictionSink& sink);
 
-/// The same on this processor.
+/// The same on the CPU.
 void predict(nn::Network<float>& network, data::BatchReader& reader, const Groups& groups,
              const PredictionSink& sink);
 

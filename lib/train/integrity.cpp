@@ -78,7 +78,7 @@ void Sentinel::report() {
 
 namespace {
 
-/// The examples of a leaf; under some plans it holds none, or its rows are not all examples.
+/// The examples of a leaf; with some plans a leaf has none, or fewer than its rows.
 Range rows_of(const data::Batch& batch, std::uint64_t leaf) {
   const std::uint64_t first = leaf * batch.leaf;
   const std::uint64_t end = batch.rows_of(first / batch.block).end;
@@ -111,7 +111,7 @@ void Audit::check_leaf(std::uint64_t step, const data::Batch& batch) {
   const int owner = static_cast<int>(first / batch.block);
   const int auditor = (owner + 1) % comm_.size();
 
-  // Every rank holds these rows by now; the auditor computes them again, in place.
+  // Every rank holds these rows; the auditor recomputes them in place.
   const std::uint64_t given = hash_rows(rows);
   if (comm_.rank() == auditor) {
     network_.forward(rows, nn::TrainingRows{step, 0});

@@ -1,5 +1,5 @@
-// Checks against faulty memory and arithmetic: all replicas hold the same weights (Sentinel), and
-// samples of a step are computed again on another rank (Audit).
+// Checks for faulty memory and arithmetic: Sentinel compares the weights of all replicas, Audit
+// recomputes samples of a step on another rank.
 #pragma once
 
 #include <cstdint>
@@ -16,39 +16,41 @@ namespace lockstep::train {
 
 class DeviceReplica;
 
-/// In every step each rank hashes a part of the weights that it computes on, another part every
-/// step and all of them within `parts` steps. The hashes travel in the step's first message, and
-/// all ranks compare. Replicas that differ for that long are found.
+/// Compares the weights of all replicas by hashes.
 ///
-/// Finds       with 1 part, any bit that differs when a step begins, before an update uses it, in a
-///             twentieth of a step's time. With more parts, replicas that stay different: under
-///             `allreduce` any flipped bit, for every rank updates its own copy; and an update that
-///             one rank skipped or computed twice; under `canonical` a memory cell that is stuck,
-///             or a slice that did not arrive.
-/// Cannot find a wrong value that all ranks share. Under `canonical` the slices are published anew
-///             in every step, so with several parts a bit that flips once is either overwritten by
-///             its owner's weights before its part is hashed, or, in the owner's copy, reaches all
-///             ranks alike; and no comparison of weights finds a gradient that was computed
-///             wrongly. The audit does.
+/// In every step each rank hashes one part of its weights; the parts rotate, so all weights are
+/// hashed every `parts` steps. The hashes are sent with the step's first message, and every rank
+/// compares them. Replicas that differ for `parts` steps are detected.
+///
+/// Detects     with 1 part, any bit that differs when a step begins, before an update uses it; this
+///             takes a twentieth of a step's time. With more parts, replicas that remain different:
+///             with `allreduce` any flipped bit, because every rank updates its own copy, and an
+///             update that one rank skipped or computed twice; with `canonical` a stuck memory
+///             cell, or a slice that was not received.
+/// Does not detect a wrong value that is the same on all ranks. With `canonical` the slices are
+///             published in every step, so with several parts a single bit flip is either
+///             overwritten by the owner's weights before its part is hashed or, in the owner's
+///             copy, sent to all ranks. Nor does it detect a wrong gradient; the audit does.
 class Sentinel {
  public:
   static constexpr std::uint64_t default_parts = 16;
 
-  /// `device`: where the weights are, if not in `network`; null: there. `parts` is at least 1. All
-  /// must outlive the sentinel.
+  /// `device`: the replica that holds the weights; null: `network` holds them. `parts` is at least
+  /// 1. All must outlive the sentinel.
   Sentinel(const nn::Network<float>& network, DeviceReplica* device, comm::Communicator& comm,
            std::uint64_t parts);
 
-  /// Hashes the part that is due before step `step` (from 1): on the device where all ranks have
-  /// one, else on the host. Returns all ranks' hashes, to be gathered; empty for a rank alone.
-  /// Ranks    local, but for the first call, which is collective.
+  /// Hashes the part of step `step` (from 1), before the step: on the device if all ranks have one,
+  /// else on the host. Returns the buffer of all ranks' hashes, to be all-gathered; empty with one
+  /// rank.
+  /// Ranks    local, except for the first call, which is collective.
   std::span<std::byte> begin(std::uint64_t step);
 
-  /// Compares the hashes, once they are gathered.
+  /// Compares the hashes after the all-gather.
   ///
-  /// Errors   throws comm::AgreedError (70) on every rank; it names step, tensor and the odd rank,
-  ///          by majority; with two ranks both.
-  /// Ranks    local; collective where they differ.
+  /// Errors   throws comm::AgreedError (70) on every rank, with step, tensor and the rank that
+  ///          differs from the majority; with two ranks, both.
+  /// Ranks    local; collective if they differ.
   void compare();
 
  private:
@@ -61,39 +63,41 @@ class Sentinel {
   comm::Communicator& comm_;
   std::uint64_t parts_;
   std::uint64_t step_ = 0;
-  Range part_;                            // due at step_
+  Range part_;                            // hashed at step_
   AlignedBuffer<std::uint64_t> hashes_;   // of every rank
   std::optional<bool> all_have_devices_;  // unknown before the first hash
 };
 
-/// Every N steps of the canonical reduction, when all ranks hold all rows: the next rank computes
-/// one leaf's activations and gradients again, and every rank its predecessor's slice of the
-/// weights' gradients. Another leaf each time.
+/// Recomputes a sample of a step on another rank, every N steps of the canonical reduction.
 ///
-/// Finds a wrong activation or gradient, which all ranks would use alike. Covers one leaf of the
-/// audited steps, and all of their weight gradients. A rank alone computes its own again, and finds
-/// errors that do not repeat.
+/// When all ranks hold all rows, the next rank recomputes the activations and gradients of one
+/// leaf, a different leaf each time, and every rank recomputes its predecessor's slice of the
+/// weight gradients.
+///
+/// Detects a wrong activation or gradient, which all ranks would use. Covers one leaf of each
+/// audited step, and all of its weight gradients. With one rank, the rank recomputes its own values
+/// and detects errors that do not repeat.
 class Audit {
  public:
-  /// `every` counts steps; none: never. All must outlive the audit.
+  /// `every`: audit interval in steps; none: no audits. All must outlive the audit.
   Audit(nn::Network<float>& network, const data::Plan& plan, comm::Communicator& comm,
         std::optional<std::uint64_t> every);
 
   bool due(std::uint64_t step) const noexcept { return every_ && step % *every_ == 0; }
 
-  /// Copies this rank's labels to its block. Returns all ranks' blocks, to be gathered with the
-  /// rows before check_leaf(). Local.
+  /// Copies this rank's labels to its block. Returns the blocks of all ranks, to be all-gathered
+  /// with the rows before check_leaf(). Local.
   std::span<std::byte> put_labels(const data::Batch& batch);
 
-  /// After the exchange of rows and labels: computes a leaf of `batch` again, without a change of
-  /// the layers' state.
+  /// Recomputes a leaf of `batch`, after the exchange of rows and labels. Does not change the
+  /// layers' state.
   ///
-  /// Errors   throws comm::AgreedError (70) on every rank; names step, leaf and both ranks.
+  /// Errors   throws comm::AgreedError (70) on every rank, with step, leaf and both ranks.
   /// Ranks    collective.
   void check_leaf(std::uint64_t step, const data::Batch& batch);
 
-  /// After weight_gradients() and before the update: computes the predecessor's slice again.
-  /// `slice` is this rank's own; slices are equally long.
+  /// Recomputes the predecessor's slice of the gradients, after weight_gradients() and before the
+  /// update. `slice` is this rank's slice; all slices have the same length.
   void check_gradients(std::uint64_t step, const data::Batch& batch, Range slice);
 
  private:
@@ -104,8 +108,8 @@ class Audit {
   nn::Network<float>& network_;
   comm::Communicator& comm_;
   std::optional<std::uint64_t> every_;
-  AlignedBuffer<std::int32_t> labels_;  // of all rows; empty where no audit is due ever
-  std::vector<std::uint64_t> hashes_;   // of every rank: what it has, and what it computed again
+  AlignedBuffer<std::int32_t> labels_;  // of all rows; empty without audits
+  std::vector<std::uint64_t> hashes_;   // of every rank: its own values, and the recomputed ones
 };
 
 }  // namespace lockstep::train

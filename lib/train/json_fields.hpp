@@ -1,5 +1,5 @@
-// Reading JSON files that may be damaged: a field that is missing or of another kind is an error
-// with file, line and field.
+// Reads JSON files that may be damaged: a field that is missing or of another type is an error with
+// file, line and field.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace lockstep::train {
 
-/// The file and line that is read, for messages.
+/// The file and line being read, for error messages.
 struct JsonPlace {
   std::filesystem::path path;
   std::size_t line = 0;  ///< 0: the file as a whole
@@ -21,12 +21,12 @@ struct JsonPlace {
 /// Throws DataError: "PATH:LINE: reason", and the place's remedy.
 [[noreturn]] void fail(const JsonPlace& place, const std::string& reason);
 
-/// Parses an object; `place` is where `text` begins.
+/// Parses an object; `place` is the position of the beginning of `text`.
 ///
-/// Errors   throws DataError with the line: not JSON, cut off, or no object.
+/// Errors   throws DataError with the line: not JSON, truncated, or not an object.
 nlohmann::ordered_json parse_object(const std::string& text, const JsonPlace& place);
 
-/// `object[key]`, and the same of one kind. Throw DataError where it is missing or another kind.
+/// `object[key]`, of any type or of one type. Throw DataError if it is missing or of another type.
 const nlohmann::ordered_json& field(const nlohmann::ordered_json& object, const char* key,
                                     const JsonPlace& place);
 std::uint64_t count_in(const nlohmann::ordered_json& object, const char* key,
@@ -34,7 +34,7 @@ std::uint64_t count_in(const nlohmann::ordered_json& object, const char* key,
 double number_in(const nlohmann::ordered_json& object, const char* key, const JsonPlace& place);
 std::string text_in(const nlohmann::ordered_json& object, const char* key, const JsonPlace& place);
 
-/// `object[key]` as a list of whole numbers.
+/// `object[key]` as a list of non-negative integers.
 std::vector<std::uint64_t> counts_in(const nlohmann::ordered_json& object, const char* key,
                                      const JsonPlace& place);
 

@@ -20,7 +20,7 @@ bool is_canonical(const ReplicaOptions& options) {
   return options.reduction == Reduction::canonical;
 }
 
-/// Whether products are strict, where `library` would compute the others.
+/// True if products are strict; `library` is the implementation of the others.
 bool wants_strict(const ReplicaOptions& options, const char* library) {
   const bool canonical = is_canonical(options);
   if (canonical && options.products == ProductsChoice::library) {
@@ -42,7 +42,7 @@ std::string mesh_text(const Groups& groups) {
   return "mesh model=" + std::to_string(groups.model_ranks());
 }
 
-/// What a processor cannot honour.
+/// Throws if an option is not supported on the CPU.
 void require_fits_processor(const ReplicaOptions& options) {
   const auto refuse = [](const std::string& option) {
     throw ConfigError(option + " with device cpu", "use `device=cuda`, or leave it out");
@@ -57,7 +57,7 @@ void require_fits_processor(const ReplicaOptions& options) {
   }
 }
 
-/// What a device cannot honour.
+/// Throws if an option is not supported on a device.
 void require_fits_device(const ReplicaOptions& options, const Groups& groups) {
   const auto refuse = [](const std::string& option, const char* remedy) {
     throw ConfigError(option + " with device cuda", remedy);
@@ -80,7 +80,7 @@ void require_fits_device(const ReplicaOptions& options, const Groups& groups) {
   }
 }
 
-/// What only the canonical reduction can honour.
+/// Throws if an option is supported only by the canonical reduction.
 void require_fits_allreduce(const ReplicaOptions& options, const Groups& groups) {
   const char* const remedy = "use `reduction=canonical`, or leave it out";
   if (groups.model != nullptr) {
@@ -149,7 +149,7 @@ void require_memory(const nn::NetworkShape& shape, double sum_blocks, double row
                     less_memory);
 }
 
-/// Copies as many features as belong there.
+/// Copies the features of all rows of `inputs`.
 void fill(Matrix<float> inputs, std::span<const float> features) {
   if (features.size() != inputs.flat().size()) {
     throw std::invalid_argument("Replica: " + std::to_string(features.size()) + " features for " +
@@ -315,7 +315,7 @@ nn::Tally Replica::train(std::uint64_t step, std::span<const float> features,
   return train(stage_copy(batch, features), seconds);
 }
 
-/// On a device: the batch in memory that is copied from.
+/// Copies a batch to staging memory, for a device.
 data::Batch Replica::stage_copy(data::Batch batch, std::span<const float> features) {
   if (staged_labels_.size() == 0) {
     const auto most = static_cast<std::size_t>(plan_->largest_piece());
@@ -343,7 +343,7 @@ data::Batch Replica::load(data::Prefetch& batches, std::uint64_t epoch, std::uin
   }
   const data::StagedBatch staged = batches.take(epoch, step);
   device_->stage(staged, batches.divisor());
-  // The batch of the next step is copied beside this step's work, if it is read already.
+  // The next batch is copied concurrently with this step, if it has been read.
   const bool last = step + 1 == batches.plan().steps();
   const auto next = batches.ready(last ? epoch + 1 : epoch, last ? 0 : step + 1);
   if (next) device_->stage(*next, batches.divisor());
@@ -424,7 +424,7 @@ std::vector<std::pair<std::string, std::uint64_t>> Replica::tensor_hashes() {
   return hashes;
 }
 
-/// Null where network_ is whole, and on all ranks but the first. Collective.
+/// Null if network_ has all weights, and on all ranks except rank 0. Collective.
 std::unique_ptr<nn::Network<float>> Replica::whole() {
   copy_weights_to_host();
   return whole_network(*network_, *products_, groups_);

@@ -1,5 +1,5 @@
-// One rank's replica of a network: plan, rows, products, network, device and step put together. The
-// command, the library's users and the tests train, evaluate and predict with it.
+// One rank's replica of a network: combines plan, rows, products, network, device and step. The
+// command, user programs and tests train, evaluate and predict with it.
 #pragma once
 
 #include <cstdint>
@@ -31,60 +31,61 @@ enum class Device { cpu, cuda };
 /// How gradients are summed over ranks: see step.hpp.
 enum class Reduction { canonical, allreduce };
 
-/// Which implementation multiplies matrices; automatic: strict for canonical, the library's for
+/// The implementation of matrix products; automatic: strict for canonical, the library's for
 /// allreduce.
 enum class ProductsChoice { automatic, strict, library };
 
-/// The defaults are those of `lockstep train`, so the same data gives the same weights.
+/// Options of a replica. The defaults are those of `lockstep train`, so the same data gives the
+/// same weights.
 struct ReplicaOptions {
-  nn::SeedPair seed = {22, 23};  ///< of the first weights, and of random layers
+  nn::SeedPair seed = {22, 23};  ///< of the initial weights, and of random layers
   optim::AdamOptions adam = {.learning_rate = static_cast<double>(0.001F)};
   const nn::Loss<float>* loss = nullptr;  ///< must outlive the replica; null: cross-entropy
   Reduction reduction = Reduction::canonical;
   Exchange exchange = Exchange::automatic;        ///< of the canonical reduction
-  std::optional<std::uint64_t> audit_every = {};  ///< steps, see integrity.hpp; none: never
-  std::uint64_t sentinel_steps = Sentinel::default_parts;  ///< in which all weights are compared
+  std::optional<std::uint64_t> audit_every = {};  ///< audit interval in steps; none: no audits
+  std::uint64_t sentinel_steps = Sentinel::default_parts;  ///< steps to compare all weights
   ProductsChoice products = ProductsChoice::automatic;
   Precision precision = Precision::float32;  ///< of the library's products on a device
-  Simd simd = Simd::automatic;               ///< of strict products on the processor
+  Simd simd = Simd::automatic;               ///< of strict products on the CPU
   int threads = 0;                           ///< of this rank's products; 0: own_cores()
-  std::size_t prefetch = 0;                  ///< batches that prefetch() will read ahead
+  std::size_t prefetch = 0;                  ///< number of batches that prefetch() reads ahead
 
   Device device = Device::cpu;
-  bool share_device = false;  ///< ranks of a host may share its devices
+  bool share_device = false;  ///< ranks of a host may share a device
   DeviceExchange device_exchange = DeviceExchange::automatic;
-  /// The ranks with a device, where others compute on their processors; null: all of them.
+  /// The ranks with a device, if the others compute on the CPU; null: all ranks.
   comm::Communicator* devices = nullptr;
 
-  /// Wrap the parts that the options above give: for tests that inject faults.
+  /// Functions that wrap the products and the device replica: for tests that inject faults.
   std::function<std::unique_ptr<Products<float>>(std::unique_ptr<Products<float>>)> wrap_products =
       {};
   std::function<std::unique_ptr<DeviceReplica>(std::unique_ptr<DeviceReplica>)> wrap_device = {};
 };
 
-/// Cores that this rank may use without those of its neighbours. Local.
+/// Number of cores available to this rank, excluding those of the other ranks on its host. Local.
 int own_cores(const comm::Communicator& comm);
 
-/// One rank's replica of a network, trained in step with its peers.
+/// One rank's replica of a network, trained synchronously with the other ranks.
 ///
-/// Weights are the same bits on every rank after every step; with the canonical reduction also for
-/// any number of ranks and any mesh (step.hpp has the proof). All memory is allocated in the
-/// constructor. It owns the network; communicator, mesh and plan must outlive it. One thread: that
-/// of the communicator.
+/// Weights are bitwise identical on every rank after every step; with the canonical reduction also
+/// for any number of ranks and any mesh (proof in step.hpp). All memory is allocated in the
+/// constructor. The replica owns the network; communicator, mesh and plan must outlive it. Use it
+/// on the communicator's thread only.
 class Replica {
  public:
-  /// A network of `shape` with its first weights, to be trained along `plan`, and to be evaluated.
+  /// Creates a network of `shape` with initial weights, for training with `plan` and evaluation.
   ///
-  /// `groups`: a communicator, or a mesh, whose ranks of "model" share dense layers and whose ranks
-  /// of "batch" are those of the plan.
-  /// Errors   throws comm::AgreedError (2) on every rank: options that cannot be honoured together
-  ///          or here, a plan without a step, layers narrower than "model", too little memory, no
-  ///          device; std::invalid_argument: a plan for another number of ranks.
+  /// `groups`: a communicator, or a mesh. In a mesh dense layers are sharded over the ranks of
+  /// "model", and the plan is for the ranks of "batch".
+  /// Errors   throws comm::AgreedError (2) on every rank: options that conflict or that this build
+  ///          or host does not support, a plan without a step, layers narrower than "model", too
+  ///          little memory, no device; std::invalid_argument: a plan for another number of ranks.
   /// Ranks    collective.
   Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Groups& groups,
           const ReplicaOptions& options = {});
 
-  /// A replica for evaluate() and predict() alone, without a step. load(network) sets the weights.
+  /// Creates a replica for evaluate() and predict() only. load(network) sets the weights.
   ///
   /// Errors   as above.
   /// Ranks    collective.
@@ -95,88 +96,91 @@ class Replica {
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
 
-  /// The network; on a device its weights are those of the last copy_weights_to_host().
+  /// The network on the host; with a device its weights are those of the last
+  /// copy_weights_to_host().
   nn::Network<float>& network() noexcept { return *network_; }
   const nn::NetworkShape& shape() const noexcept { return network_->shape(); }
   const Groups& groups() const noexcept { return groups_; }
 
-  /// Steps trained so far, and examples of all ranks in them.
+  /// Number of completed steps, and of examples of all ranks in them.
   std::uint64_t steps() const noexcept { return steps_; }
   std::uint64_t examples() const noexcept { return examples_; }
 
-  /// "canonical, by activations"; "strict", "library (oneDNN)"; the device, null: this processor.
+  /// The reduction: "canonical, by activations"; the products: "strict", "library (oneDNN)"; the
+  /// device, null on the CPU.
   const char* reduction() const noexcept { return step_->name(); }
   const char* products() const noexcept;
   const DeviceReplica* device() const noexcept { return device_.get(); }
 
   /// Trains on this rank's piece of step `step` (from 0) of an epoch of the plan. Returns loss and
-  /// correct predictions of the whole global batch, as they were before the update, the same on
-  /// every rank.
+  /// correct predictions of the whole global batch before the update, identical on every rank.
   ///
   /// Shapes   features [b, shape.features] row-major, labels [b] in [0, classes); b is the plan's
   ///          piece for this rank and step, and may be 0.
-  /// Errors   throws std::invalid_argument for other shapes and labels; comm::AgreedError where
-  ///          loss, gradient or optimizer state are not finite (76) or replicas differ (70);
+  /// Errors   throws std::invalid_argument for other shapes and labels; comm::AgreedError if loss,
+  ///          gradient or optimizer state are not finite (76) or replicas differ (70);
   ///          comm::CommError.
-  /// Ranks    collective: all ranks train the same step.
+  /// Ranks    collective: all ranks must train the same step.
   nn::Tally train(std::uint64_t step, std::span<const float> features,
                   std::span<const std::int32_t> labels);
 
-  /// A reader that prepares batches for load(): at most `batches` in all are read ahead.
-  /// `reader` must outlive it. Destroy it before the replica, after drop_staged().
+  /// Creates a reader that prefetches batches for load(), at most `batches` in total. `reader` must
+  /// outlive it. Destroy it before the replica, after drop_staged().
   data::Prefetch prefetch(data::BatchReader& reader, std::uint64_t batches) const;
 
-  /// Brings the batch of a step to where the replica computes, and on a device begins to copy the
-  /// one after it. Local; throws what reading throws.
+  /// Loads the batch of a step into the network's rows or onto the device; on a device it also
+  /// begins to copy the next batch. Local; throws the errors of reading.
   data::Batch load(data::Prefetch& batches, std::uint64_t epoch, std::uint64_t step);
 
-  /// Trains on a batch of load(). Adds the time of each phase to `seconds`. Otherwise as above.
+  /// Trains on a batch returned by load(). Adds the time of each phase to `seconds`. Otherwise as
+  /// above.
   nn::Tally train(const data::Batch& batch, PhaseSeconds& seconds);
 
-  /// Drops batches that were loaded ahead. Local.
+  /// Drops staged batches. Local.
   void drop_staged() noexcept;
 
-  /// Loss and accuracy over all records, every example counted once.
+  /// Returns loss and accuracy over all records, every example counted once.
   ///
-  /// Errors   throws what train::evaluate() throws.
+  /// Errors   those of train::evaluate().
   /// Ranks    collective.
   Evaluation evaluate(data::Source& source);
   Evaluation evaluate(data::BatchReader& reader);
 
-  /// Hands the predictions of all records to `sink` on rank 0: see train::predict().
+  /// Passes the predictions of all records to `sink` on rank 0: see train::predict().
   /// Ranks    collective.
   void predict(data::BatchReader& reader, const PredictionSink& sink);
 
-  /// The class of each example: the first index of its greatest logit.
+  /// Returns the class of each example: the first index of its greatest logit.
   ///
   /// Shapes   features [b, shape.features] row-major, any b; returns [b].
   /// Errors   throws std::invalid_argument for other shapes.
   /// Ranks    local; collective over "model" of a mesh.
   std::vector<std::int32_t> predict(std::span<const float> features);
 
-  /// Brings network() up to date with the weights on a device. Local.
+  /// Copies the weights from the device to network(). Local.
   void copy_weights_to_host();
 
-  /// The weights' hash, after comparing that of all ranks.
+  /// Returns the hash of the weights, after comparing the hashes of all ranks.
   ///
-  /// Errors   throws comm::AgreedError (70) where replicas differ; it names the odd rank.
+  /// Errors   throws comm::AgreedError (70) if replicas differ, with the rank that differs.
   /// Ranks    collective.
   std::uint64_t weights_hash();
 
-  /// Name and hash of every tensor, on rank 0 of "batch"; empty on the others.
+  /// Returns name and hash of every tensor, on rank 0 of "batch"; empty on the others.
   /// Ranks    collective over "model" of a mesh; local otherwise.
   std::vector<std::pair<std::string, std::uint64_t>> tensor_hashes();
 
-  /// Calls visit(network) on rank 0 with a network that has all weights, under a mesh too. Needs
-  /// memory for them there.
+  /// Calls visit(network) on rank 0 with a network that holds all weights, also with a mesh. Needs
+  /// memory for them on rank 0.
   /// Ranks    collective.
   void visit_whole(const std::function<void(const nn::Network<float>&)>& visit);
 
-  /// Saves a checkpoint in `folder` and returns its path. `about`: what it records of the data;
-  /// step and examples are this replica's own. read_description() and
-  /// read_weights(saved, network()) read it.
+  /// Saves a checkpoint in `folder` and returns its path. `about`: the description of the data; its
+  /// step and examples are replaced by this replica's. Read the checkpoint with read_description()
+  /// and read_weights(saved, network()).
   ///
-  /// Errors   throws comm::AgreedError (74) where rank 0 cannot write, or step's exists already.
+  /// Errors   throws comm::AgreedError (74) if rank 0 cannot write, or if a checkpoint of this step
+  ///          exists.
   /// Ranks    collective; rank 0 writes.
   std::filesystem::path save(const std::filesystem::path& folder, CheckpointInfo about = {});
 
@@ -188,10 +192,10 @@ class Replica {
   data::Batch stage_copy(data::Batch batch, std::span<const float> features);
   std::unique_ptr<nn::Network<float>> whole();
 
-  const data::Plan* plan_;  ///< of training; null: none
+  const data::Plan* plan_;  ///< training plan; null: none
   Groups groups_;
   std::size_t prefetch_;
-  std::size_t rows_ = 0;  ///< that a pass may have
+  std::size_t rows_ = 0;  ///< maximum number of rows in a pass
   StepOptions step_options_;
   Exchange exchange_ = Exchange::automatic;
   std::unique_ptr<Products<float>> products_;

@@ -1,4 +1,4 @@
-// What a training run tells: to the person in front of it, and to the run directory.
+// Reports of a training run, and the callbacks that receive them.
 #pragma once
 
 #include <cstdint>
@@ -10,40 +10,41 @@
 
 namespace lockstep::train {
 
-/// One step, over all ranks. Means are over the step's true number of examples.
+/// Report of one step, over all ranks. Means are over the number of examples in the step.
 struct StepReport {
   std::uint64_t step = 0;   ///< from 1, over the whole run
   std::uint64_t epoch = 0;  ///< from 1
   std::uint64_t examples = 0;
   double loss = 0;
   double accuracy = 0;
-  double seconds = 0;  ///< from the last step's end to this one's
-  /// Every tensor's name and hash after the step's update; empty where none is due.
+  double seconds = 0;  ///< from the end of the previous step to the end of this one
+  /// Name and hash of every tensor after the update; empty in steps without hashes.
   std::vector<std::pair<std::string, std::uint64_t>> hashes = {};
 };
 
-/// One epoch. Training figures are means over its examples, each taken just before its update.
+/// Report of one epoch. Training loss and accuracy are means over its examples, computed before the
+/// update of each step.
 struct EpochReport {
   std::uint64_t epoch = 0;  ///< from 1
   double train_loss = 0;
   double train_accuracy = 0;
   double test_loss = 0;
   double test_accuracy = 0;
-  double seconds = 0;  ///< of training alone, without the evaluation
+  double seconds = 0;  ///< of training, without evaluation
   double examples_per_second = 0;
   std::uint64_t weights_hash = 0;
 };
 
-/// Seconds of one step by phase, as rank 0 measured them; `total` includes what is between.
+/// Seconds of one step by phase, measured on rank 0; `total` includes the time between phases.
 struct PhaseSeconds {
   double total = 0;
   double data = 0;     ///< reading the batch
   double compute = 0;  ///< forward, loss, backward
-  double reduce = 0;   ///< summing over ranks, waiting for the slowest included
+  double reduce = 0;   ///< sums over ranks, including the wait for the slowest rank
   double update = 0;   ///< Adam
 };
 
-/// The whole run.
+/// Report of the whole run.
 struct RunReport {
   std::uint64_t steps = 0;
   std::uint64_t examples = 0;
@@ -53,11 +54,11 @@ struct RunReport {
   double examples_per_second = 0;
   std::uint64_t weights_hash = 0;
   Evaluation test;  ///< after the last step
-  /// Bytes of training records that each rank read from its files; empty where nobody counted.
+  /// Bytes of training records that each rank read from its files; empty if not counted.
   std::vector<std::uint64_t> bytes_read = {};
 };
 
-/// Whoever wants to know. Called on rank 0 alone; exceptions end the run.
+/// Training callbacks, called on rank 0 only. Exceptions end the run.
 class Observer {
  public:
   Observer() = default;
@@ -67,7 +68,7 @@ class Observer {
 
   virtual void on_step(const StepReport& report) = 0;
   virtual void on_epoch(const EpochReport& report) = 0;
-  /// The weights after `step` steps shall be saved, if the observer saves.
+  /// Called when a checkpoint is due, with the weights after `step` steps.
   virtual void on_checkpoint(const nn::Network<float>& network, std::uint64_t step,
                              std::uint64_t examples) = 0;
 };

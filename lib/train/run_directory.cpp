@@ -27,8 +27,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto flush_interval = std::chrono::seconds(1);
 
-/// Makes runs/2026-11-20-235959, or with -2, -3 ... where that is taken: two runs that start in the
-/// same second get a folder each.
+/// Creates runs/2026-11-20-235959, or with -2, -3 ... if that exists, so that two runs that start
+/// in the same second have separate folders.
 std::filesystem::path claim_dated_folder() {
   const std::time_t now = std::time(nullptr);
   std::tm local{};
@@ -238,7 +238,7 @@ const Recorded* find(const Figures& figures, const std::string& name) {
   return found == figures.end() ? nullptr : &found->second;
 }
 
-/// All of them, in a's order, then what only b has.
+/// All differences, in a's order, then the names that only b has.
 std::vector<Difference> differences(const Figures& a, const Figures& b) {
   const Recorded absent = "absent";
   std::vector<Difference> found;

@@ -1,14 +1,15 @@
-// Run directories: recording a run in a folder, reading it back, and comparing two of them.
+// Run directories: record a run in a folder, read it, and compare two runs.
 //
-//   config.toml      the program's resolved settings, as the program writes them
-//   metrics.jsonl    one object a step
+//   config.toml      the program's resolved settings, in the program's format
+//   metrics.jsonl    one object per step
 //   summary.json     one object: the whole run and its epochs; written when the run is complete
 //   checkpoints/     see checkpoint.hpp
 //
 // A line of metrics.jsonl, with the tensors' hashes every `hash_every` steps:
 //   {"step": 1, "epoch": 1, "examples": 128, "loss": 2.327221, "accuracy": 0.0625,
 //    "seconds": 0.0041, "hashes": {"0.weight": "16 hex digits", ...}}
-// Fields of both JSON files may be added, never renamed. Numbers read back as the same doubles.
+// Fields of both JSON files may be added, never renamed. Numbers are written with enough digits to
+// read the same doubles.
 #pragma once
 
 #include <chrono>
@@ -26,7 +27,7 @@
 
 namespace lockstep::train {
 
-/// What summary.json holds besides the report.
+/// Fields of summary.json besides the report.
 struct RunFacts {
   std::string version;
   int ranks = 1;
@@ -36,16 +37,15 @@ struct RunFacts {
   CheckpointInfo checkpoint = {};  ///< step and examples are filled in when one is saved
 };
 
-/// Writes a run's folder. On rank 0 alone; everything here is local.
+/// Writes a run's folder. Use it on rank 0 only; all functions are local.
 ///
-/// metrics.jsonl is handed to the system every second, at every epoch's end and with every
-/// checkpoint.
+/// metrics.jsonl is flushed every second, at the end of every epoch and with every checkpoint.
 class RunDirectory final : public Observer {
  public:
-  /// Makes the folder and writes config.toml; `path` "auto" stands for runs/DATE-TIME.
+  /// Creates the folder and writes config.toml; `path` "auto" means runs/DATE-TIME.
   ///
-  /// Errors   throws ConfigError where the folder holds a run already; OutputError where it
-  ///          cannot be made or written.
+  /// Errors   throws ConfigError if the folder contains a run; OutputError if it cannot be created
+  ///          or written.
   RunDirectory(const std::string& path, const std::string& config_toml, RunFacts facts);
 
   const std::filesystem::path& path() const noexcept { return path_; }
@@ -69,87 +69,83 @@ class RunDirectory final : public Observer {
   std::filesystem::path last_checkpoint_;
 };
 
-// Reading.
-
-/// A recorded number, or a text: a hash, a setting's TOML literal.
+/// A recorded number, or a string: a hash, a setting's TOML literal.
 using Recorded = std::variant<double, std::string>;
 
-/// Names and recorded values, in the file's order.
+/// Names and recorded values, in the order of the file.
 using Figures = std::vector<std::pair<std::string, Recorded>>;
 
 /// One line of metrics.jsonl.
 struct RecordedStep {
   std::uint64_t step = 0;   ///< from 1, over the whole run
   std::uint64_t epoch = 0;  ///< from 1
-  Figures figures;          ///< "loss", "accuracy": taken just before the step's update
-  Figures tensors;  ///< "0.weight" and its hash just after it; empty unless `hash_every` is set
+  Figures figures;          ///< "loss", "accuracy": before the step's update
+  Figures tensors;  ///< "0.weight" and its hash after the update; empty unless `hash_every` is set
 };
 
 /// One epoch of summary.json.
 struct RecordedEpoch {
   std::uint64_t epoch = 0;      ///< from 1
-  std::uint64_t last_step = 0;  ///< its last in metrics.jsonl; 0 where none is recorded
+  std::uint64_t last_step = 0;  ///< its last step in metrics.jsonl; 0 if none is recorded
   Figures figures;              ///< "weights_hash", "test_loss", "test_accuracy"
 };
 
-/// What a run recorded.
+/// The recorded data of a run.
 struct RecordedRun {
   std::vector<RecordedStep> steps;  ///< ascending, at least one
   std::vector<RecordedEpoch> epochs;
-  bool finished = false;  ///< there is a summary.json; without it no epoch is known
-  /// "ranks" and "version" of a finished run, and what the caller adds of its own settings.
+  bool finished = false;  ///< summary.json exists; without it `epochs` is empty
+  /// "ranks" and "version" of a finished run, and settings that the caller adds.
   Figures settings;
 };
 
-/// Reads metrics.jsonl and, where the run finished, summary.json. Unknown fields are ignored.
+/// Reads metrics.jsonl and, if the run finished, summary.json. Unknown fields are ignored.
 ///
 /// Errors   throws DataError with file, line and reason: no such folder, no run in it, no step
-///          recorded, a line that is cut off, or a field that is missing or of another kind.
+///          recorded, a truncated line, or a field that is missing or of another type.
 /// Ranks    local.
 RecordedRun read_run(const std::filesystem::path& folder);
 
-// Comparing, bit by bit.
-
-/// A recorded point at which two runs differ.
+/// A recorded value that differs between two runs.
 struct Difference {
   std::uint64_t step = 0;
   std::string what;        ///< "loss", "tensor 0.weight", "epoch 2 weights_hash"
-  Recorded a;              ///< "absent" where that run has none
-  Recorded b;              ///< likewise
-  std::size_t others = 0;  ///< that differ at the same point: other figures, or other tensors
+  Recorded a;              ///< value in run a; "absent" if it has none
+  Recorded b;              ///< value in run b; "absent" if it has none
+  std::size_t others = 0;  ///< number of other figures or tensors that differ at the same step
 };
 
-/// How far two runs were compared, and the first difference of each kind: figures tell in which
-/// step runs differ, tensors in which layer.
+/// The extent of a comparison of two runs, and the first difference of each kind: the first figure
+/// gives the step in which the runs differ, the first tensor gives the layer.
 struct Comparison {
-  std::uint64_t steps = 0;         ///< recorded by both
-  std::uint64_t first_step = 0;    ///< of those
-  std::uint64_t last_step = 0;     ///< of those
-  std::uint64_t hashed_steps = 0;  ///< of those, with tensors' hashes in both
-  std::uint64_t epochs = 0;        ///< that ended at the same step in both
+  std::uint64_t steps = 0;         ///< number of steps recorded by both runs
+  std::uint64_t first_step = 0;    ///< first step recorded by both runs
+  std::uint64_t last_step = 0;     ///< last step recorded by both runs
+  std::uint64_t hashed_steps = 0;  ///< number of common steps with tensor hashes in both runs
+  std::uint64_t epochs = 0;        ///< number of epochs that ended at the same step in both runs
 
   std::optional<Difference> figure;
   std::optional<Difference> tensor;
   std::optional<Difference> epoch;
-  std::vector<Difference> settings;  ///< a hint; runs whose settings differ may still be the same
+  std::vector<Difference> settings;  ///< a hint; runs with different settings may be identical
 
-  /// The earliest of the three: in a step, loss and accuracy come before the update, and an
-  /// epoch's figures after it. Null where all that both runs recorded is the same.
+  /// The earliest of the three. In a step, loss and accuracy are before the update, and the figures
+  /// of an epoch are after it. Null if all values recorded by both runs are equal.
   const Difference* first() const noexcept;
 };
 
-/// Compares what both runs recorded; one may go on for longer than the other. Doubles are compared
-/// by their bits. Epochs that ended at different steps (--steps) are left out.
+/// Compares the values recorded by both runs, which may differ in length. Doubles are compared by
+/// their bits. Epochs that ended at different steps (--steps) are skipped.
 ///
-/// Errors   throws DataError where no step is recorded by both.
+/// Errors   throws DataError if no step is recorded by both.
 Comparison compare(const RecordedRun& a, const RecordedRun& b);
 
-/// One line of JSON:
+/// Returns one line of JSON:
 ///   {"same": false, "steps_compared": 5, "hashed_steps_compared": 5, "epochs_compared": 1,
 ///    "first_difference": {"step": 1, "what": "loss", "a": 2.3, "b": 2.4},
 ///    "first_tensor_difference": {"step": 1, "what": "tensor 0.weight", "a": "...", "b": "..."},
 ///    "settings": {"reduction": ["\"canonical\"", "\"allreduce\""]}}
-/// with null where nothing differs, and settings as TOML literals.
+/// with null for no difference, and settings as TOML literals.
 std::string to_json(const Comparison& comparison);
 
 }  // namespace lockstep::train

@@ -1,4 +1,5 @@
-// One training step: from a rank's piece of a global batch to the same update on every rank.
+// One training step: computes the same weight update on every rank from each rank's piece of a
+// global batch.
 #pragma once
 
 #include <chrono>
@@ -20,13 +21,13 @@ namespace lockstep::train {
 
 class Sentinel;
 
-/// What a step computed, the same on every rank.
+/// The result of a step, identical on every rank.
 struct StepResult {
   nn::Tally tally;     ///< loss and correct predictions of the global batch, before the update
-  bool finite = true;  ///< gradient and optimizer state are finite everywhere
+  bool finite = true;  ///< gradient and optimizer state are finite on every rank
 };
 
-/// Seconds since the last call, or since it was made.
+/// A timer: take() returns the seconds since its last call, or since construction.
 class Lap {
  public:
   double take() {
@@ -42,23 +43,23 @@ class Lap {
   double last_ = seconds();
 };
 
-/// What the examples of all ranks added to the loss, gathered from the rank that computed each.
+/// Example results (loss, correct) of all ranks, all-gathered.
 class GatheredResults {
  public:
-  /// For at most `rows` rows in the blocks of all ranks: Plan::largest_gathered(). `comm` must
-  /// outlive this.
+  /// `rows`: maximum number of rows in the blocks of all ranks, Plan::largest_gathered(). `comm`
+  /// must outlive this.
   GatheredResults(std::size_t rows, comm::Communicator& comm);
 
-  /// Copies this rank's results to its block of `block` rows, the rest of it zero. Returns the
-  /// blocks of all ranks, to be gathered. Local.
+  /// Copies this rank's results to its block of `block` rows and fills the rest with zeros. Returns
+  /// the blocks of all ranks, to be all-gathered. Local.
   std::span<std::byte> put(std::span<const nn::ExampleResult> mine, std::size_t block);
 
-  /// put(), and gathers the blocks. Valid until the next call.
+  /// Calls put() and all-gathers the blocks. The result is valid until the next call.
   /// Ranks    collective.
   std::span<const nn::ExampleResult> gather(std::span<const nn::ExampleResult> mine,
                                             std::size_t block);
 
-  /// The first `rows` rows, once they are gathered. Local.
+  /// The first `rows` rows, after the all-gather. Local.
   std::span<const nn::ExampleResult> first(std::size_t rows) const noexcept {
     return all_.span().first(rows);
   }
@@ -68,38 +69,39 @@ class GatheredResults {
   AlignedBuffer<nn::ExampleResult> all_;
 };
 
-/// Blocks that are gathered in one collective.
+/// Blocks that are all-gathered in one collective.
 using Blocks = std::vector<std::span<std::byte>>;
 
 // clang-format off
-/// The step of one rank; its peers run the same one at the same time.
+/// The training step of one rank; all ranks run it at the same time.
 ///
-/// run() is the whole algorithm. The functions below it differ between the reductions (canonical.cpp,
-/// allreduce.cpp) and between the processor and a device (cuda/device_step.cpp).
+/// run() implements the algorithm. The private virtual functions have implementations for each
+/// reduction (canonical.cpp, allreduce.cpp) and for devices (cuda/device_step.cpp).
 ///
 /// Canonical reduction: every number of a step is one fixed expression of the global batch and the
 /// weights.
 ///
-///   forward, dX     one chain of fused multiply-adds an element        lib/numerics/strict.hpp
-///   exp, log        fixed operations                                   lib/numerics/strict_math.hpp
-///   batch norm      sums over leaves in order, then the balanced tree   lib/nn/layer.hpp      
-///   loss, dz        a row's operations in the order of the classes     lib/nn/loss.hpp
+///   forward, dX     one chain of fused multiply-adds per element      lib/numerics/strict.hpp
+///   exp, log        fixed operations                                  lib/numerics/strict_math.hpp
+///   batch norm      sums over leaves in order, then the balanced tree lib/nn/layer.hpp
+///   loss, dz        a row's operations in the order of the classes    lib/nn/loss.hpp
 ///   dW, db          a chain over each leaf's examples, then the balanced tree over leaves
 ///   total loss      each leaf's in order, in double, then the same tree; counts are exact
-///   no example      under FILE and OFF, rows of zeros that change no value   data/plan.hpp
-///   division        once, by the step's true number of examples
-///   Adam            one sequence of rounded operations a weight        lib/optim/adam.hpp
+///   no example      with FILE and OFF, rows of zeros that change no value  data/plan.hpp
+///   division        once, by the number of examples in the step
+///   Adam            one sequence of rounded operations per weight     lib/optim/adam.hpp
 ///
-/// Proof that ranks, blocks, threads, vectors and transports cannot change a bit. Leaves are runs of
-/// a global batch whose records and whose leaf size are functions of the plan alone, so each line
-/// above names its operands and their order without naming a rank. Every operation is correctly
-/// rounded (IEEE 754), hence a function of its operands' bits; by induction so is every line. Ranks
-/// only decide where a part of an expression is evaluated: a rank evaluates the rows of its own
-/// leaves, and the gradient's tree where Exchange says, updates its own slice of the block, and
-/// publishes it. With tensor parallelism a chain continues on the next rank (tensor_parallel.hpp).
-/// Messages move bits and never add. So two runs that agree on batch, leaf, seed and data agree on
-/// everything, for any number of ranks and any mesh of them; under FILE and OFF, where the number
-/// of workers decides which records meet in a step, for one number of them.
+/// Proof that the result does not depend on ranks, blocks, threads, vector width or transport.
+/// Leaves are intervals of a global batch; its records and its leaf size are functions of the plan
+/// alone, so the operands and their order in each line above do not depend on ranks. Every
+/// operation is correctly rounded (IEEE 754), hence a function of its operands' bits; by induction
+/// so is every line. Ranks only determine where a part of an expression is evaluated: a rank
+/// evaluates the rows of its own leaves and its part of the gradient's tree (see Exchange), updates
+/// its own slice of the block, and publishes it. With tensor parallelism a chain continues on the
+/// next rank (tensor_parallel.hpp). Messages copy bits and never add. So two runs with equal batch,
+/// leaf, seed and data have equal results, for any number of ranks and any mesh. With FILE and OFF
+/// the number of workers determines the records of a step, so results are equal for equal numbers
+/// of workers.
 // clang-format on
 class Step {
  public:
@@ -107,23 +109,22 @@ class Step {
   Step& operator=(const Step&) = delete;
   virtual ~Step() = default;
 
-  /// How gradients are summed: "allreduce", "canonical, by activations".
+  /// The reduction: "allreduce", "canonical, by activations".
   virtual const char* name() const noexcept = 0;
 
-  /// Steps completed.
+  /// Number of completed steps.
   std::uint64_t steps() const noexcept { return steps_; }
 
   /// Rows of the network's buffers that hold this rank's piece of a batch. Local.
   virtual Range rows(Range piece) const noexcept { return {0, piece.size()}; }
 
-  /// Forward, loss, backward, exchange, update, publish. Afterwards the weights are the same bits
-  /// on every rank.
+  /// Runs forward, loss, backward, exchange, update and publish. Afterwards the weights are bitwise
+  /// identical on every rank.
   ///
-  /// The batch's features are in the network's rows(batch.piece), or staged on the device. Adds the
-  /// time of each phase to `seconds`. Allocates nothing, except under FILE where a step needs more
-  /// buffers for sums than any before.
-  /// Errors   throws comm::CommError; comm::AgreedError (70) where replicas differ.
-  /// Ranks    collective.
+  /// The batch's features must be in the network's rows(batch.piece), or staged on the device. Adds
+  /// the time of each phase to `seconds`. Allocates no memory, except with FILE if a step needs
+  /// more sum buffers than all steps before. Errors   throws comm::CommError; comm::AgreedError
+  /// (70) if replicas differ. Ranks    collective.
   StepResult run(const data::Batch& batch, PhaseSeconds& seconds);
 
  protected:
@@ -133,22 +134,23 @@ class Step {
   comm::Communicator& comm_;
 
  private:
-  /// Forward, loss and backward of this rank's rows. Local, but for sums over the global batch.
+  /// Forward, loss and backward of this rank's rows. Local, except for sums over the global batch.
   virtual void compute(const data::Batch& batch) = 0;
 
-  /// What this rank's examples added to the loss, after compute(). Local.
+  /// The results of this rank's examples, after compute(). Local.
   virtual std::span<const nn::ExampleResult> results(const data::Batch& batch) = 0;
 
-  /// Adds what is gathered together with the results: all ranks' rows, or nothing. Local.
+  /// Appends the blocks to all-gather together with the results: the rows of all ranks, or none.
+  /// Local.
   virtual void add_blocks(const data::Batch& /*batch*/, Blocks& /*blocks*/) {}
 
-  /// From the ranks' parts of the gradient to its sums that this rank updates with. Collective.
+  /// Sums the ranks' parts of the gradient, as needed for this rank's update. Collective.
   virtual void reduce(const data::Batch& batch, PhaseSeconds& seconds) = 0;
 
-  /// Updates this rank's slice of the weights by gradient sums over `examples` examples. Local.
+  /// Updates this rank's slice of the weights with gradient sums over `examples` examples. Local.
   virtual void update(std::uint64_t examples) = 0;
 
-  /// Every rank gets the slices of all. Returns whether the update was finite on all. Collective.
+  /// All-gathers the slices. Returns true if the update was finite on every rank. Collective.
   virtual bool publish() = 0;
 
   Sentinel& sentinel_;
@@ -157,47 +159,48 @@ class Step {
   std::uint64_t steps_ = 0;
 };
 
-/// Which data canonical ranks exchange; does not affect results.
+/// The data that canonical ranks exchange; does not affect results.
 enum class Exchange {
   automatic,
-  /// Ranks gather the activations of all rows and the gradients by them; each computes its slice of
-  /// the weights' gradient over all leaves. Less data where the batch is small against the layers.
+  /// Ranks all-gather the activations of all rows and their gradients; each computes its slice of
+  /// the weight gradients over all leaves. Less data if the batch is small relative to the layers.
   activations,
   /// Ranks sum their own leaves, as far as the tree allows (numerics/leaf_tree.hpp), and exchange
-  /// slices of these sums. The data does not grow with the batch, and a rank stores its own rows
-  /// alone.
+  /// slices of these sums. The data does not grow with the batch, and a rank stores only its own
+  /// rows.
   partial_sums,
 };
 
-/// What a step is made for.
+/// Options of a step.
 struct StepOptions {
   optim::AdamOptions adam;
-  const data::Plan* plan = nullptr;                         ///< of training
-  std::optional<std::uint64_t> audit_every = std::nullopt;  ///< see integrity.hpp
+  const data::Plan* plan = nullptr;                         ///< training plan
+  std::optional<std::uint64_t> audit_every = std::nullopt;  ///< audit interval in steps
 };
 
-/// The exchange that `asked` means for this plan and network: `automatic` takes the one that moves
-/// less data. The same on every rank.
-/// Errors   throws ConfigError for an audit with partial sums, which has no rows of other ranks, or
-///          with layers that sum over the batch.
+/// Resolves `asked` for this plan and network: `automatic` chooses the exchange that moves less
+/// data. The result is the same on every rank.
+/// Errors   throws ConfigError for an audit with partial sums, where a rank has no rows of other
+///          ranks, or with layers that sum over the batch.
 Exchange chosen_exchange(Exchange asked, const StepOptions& options, const nn::NetworkShape& shape);
 
-/// Blocks of the weights' size that the canonical step allocates for sums, besides the network's.
+/// Number of blocks of the weights' size that the canonical step allocates for sums, in addition to
+/// the network's blocks.
 std::uint64_t sum_blocks(Exchange exchange, const data::Plan& plan);
 
-/// Rows that the network's buffers must hold for the canonical step.
+/// Number of rows that the network's buffers must have for the canonical step.
 std::uint64_t rows_needed(Exchange exchange, const data::Plan& plan) noexcept;
 
-/// The canonical step. Each rank stores the optimizer state of its own slice alone. `exchange` is
-/// one of chosen_exchange()'s. The network has strict products, as many slices as there are ranks,
-/// and at least rows_needed(). All must outlive the step.
+/// Creates the canonical step. Each rank stores the optimizer state of its own slice only.
+/// `exchange` is a result of chosen_exchange(). The network must have strict products, one slice
+/// per rank, and at least rows_needed() rows. All arguments must outlive the step.
 std::unique_ptr<Step> make_canonical_step(nn::Network<float>& network, Exchange exchange,
                                           const StepOptions& options, comm::Communicator& comm,
                                           Sentinel& sentinel);
 
-/// The baseline all-reduce step: each rank sums its own piece's gradients, one all-reduce adds them
-/// up, and every rank computes the whole update. The order of sums depends on the ranks and on the
-/// transport. All must outlive the step.
+/// Creates the baseline all-reduce step: each rank sums the gradients of its own piece, one
+/// all-reduce adds them, and every rank computes the whole update. The order of sums depends on the
+/// number of ranks and on the transport. All arguments must outlive the step.
 std::unique_ptr<Step> make_allreduce_step(nn::Network<float>& network, const StepOptions& options,
                                           comm::Communicator& comm, Sentinel& sentinel);
 

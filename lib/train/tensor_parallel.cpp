@@ -10,12 +10,12 @@ namespace lockstep::train {
 namespace {
 
 constexpr std::size_t vector_width = 16;
-constexpr std::size_t fewest_rows = 16;   // of a group: tiles of the products stay full
-constexpr std::size_t groups_a_rank = 8;  // so that ranks wait for each other an eighth of the time
+constexpr std::size_t fewest_rows = 16;   // minimum rows of a group, for full tiles
+constexpr std::size_t groups_a_rank = 8;  // ranks idle about 1/8 of the time
 
 enum class Sharding { columns, gathered_columns, rows };
 
-/// Buffers that ranks of one group show each other.
+/// Buffers that ranks of one group exchange.
 template <class Real>
 class Shown {
  public:
@@ -111,7 +111,7 @@ class ShardedDense final : public nn::Layer<Real> {
             pass.block.value(pass.tensor + 1)};
   }
 
-  /// The columns of dz that this rank's weights gave.
+  /// The columns of dz for this rank's weights.
   Matrix<const Real> own_columns(const nn::Pass<Real>& pass, Matrix<const Real> dz) {
     if (sharding_ != Sharding::gathered_columns) return dz;
     const auto copy = pass.scratch.get(nn::Scratch<Real>::columns, dz.rows * out_.size());
@@ -122,7 +122,7 @@ class ShardedDense final : public nn::Layer<Real> {
     return {mine.data, mine.rows, mine.cols};
   }
 
-  /// Blocks of equal length travel, as wide as the widest part.
+  /// All-gathers blocks of equal length, as wide as the widest shard.
   void forward_gathered(const nn::Pass<Real>& pass, Matrix<const Real> x, Matrix<Real> y) {
     const auto ranks = static_cast<std::size_t>(model_.size());
     std::size_t widest = 0;
@@ -144,7 +144,7 @@ class ShardedDense final : public nn::Layer<Real> {
   }
 
   /// Fills `sums` on every rank: compute(first row, rows, chain) adds this rank's part to rows of
-  /// it. In round t rank r has group t - r, while the others have those before and behind it.
+  /// it. In round t rank r computes group t - r, concurrently with the other ranks.
   template <class Compute>
   void go_on_over_ranks(Matrix<Real> sums, Compute compute) {
     const auto rank = static_cast<std::size_t>(model_.rank());
@@ -258,8 +258,7 @@ void Groups::fail_together(const std::function<void()>& work) const {
                           first->substr(first->find(' ') + 1));
 }
 
-// A byte of the whole is zero on all ranks but the one that keeps it, so the greatest is that
-// one's.
+// Each byte is zero on all ranks except the one that holds it, so the maximum is that rank's byte.
 std::vector<float> whole_tensor(const nn::ParameterBlock<float>& block, std::size_t index,
                                 const Groups& groups) {
   const nn::ParameterSpec& tensor = block.tensors()[index];

@@ -1,4 +1,4 @@
-// Dense layers whose weights are shared out over ranks: tensor parallelism.
+// Tensor parallelism: dense layers with weights sharded over ranks.
 #pragma once
 
 #include <cstdint>
@@ -13,88 +13,88 @@
 #include "lib/nn/network.hpp"
 
 namespace lockstep::train {
-// Who a rank trains with: all ranks, or a mesh of batch x model.
-
-/// Sizes of the dimensions "batch" and "model", in this order: ranks that share a replica's weights
-/// are neighbours.
+/// Sizes of the mesh dimensions "batch" and "model", in this order: tensor-parallel ranks of one
+/// replica are adjacent.
 struct MeshSizes {
-  std::uint64_t batch = 1;  ///< replicas, among which the plan deals examples
-  std::uint64_t model = 1;  ///< ranks that share the weights of one replica's dense layers
+  std::uint64_t batch = 1;  ///< data-parallel: number of replicas, over which the plan is made
+  std::uint64_t model = 1;  ///< tensor-parallel: number of ranks per replica
 };
 
-/// The groups that a rank belongs to, as those see them who use them.
+/// This rank's world, data-parallel and tensor-parallel communicators.
 struct Groups {
   /// Every rank has a whole replica.
-  Groups(comm::Communicator& ranks) : all(ranks), batch(ranks) {}  // NOLINT: that is what it means
-  /// Dimensions "batch" and "model", as make_mesh() has them. The mesh must outlive this.
+  Groups(comm::Communicator& ranks) : all(ranks), batch(ranks) {}  // NOLINT: implicit by design
+  /// `mesh`: with dimensions "batch" and "model", as make_mesh() returns. It must outlive this.
   Groups(Mesh& mesh);  // NOLINT
 
-  /// Ranks that share one replica's weights.
+  /// Number of tensor-parallel ranks per replica.
   std::uint64_t model_ranks() const noexcept {
     return model == nullptr ? 1 : static_cast<std::uint64_t>(model->size());
   }
 
-  /// Whether all of them say so, who share one replica's weights and see different parts of them.
+  /// True if `ok` on every tensor-parallel rank of this replica. Collective over `model`.
   bool all_agree(bool ok) const { return model == nullptr ? ok : model->all_agree(ok); }
 
-  /// Runs `work`, in which the ranks of one `batch` throw an AgreedError together; then all ranks
-  /// throw it. Collective; without `model` it costs nothing.
+  /// Runs `work`. If the ranks of one `batch` throw an AgreedError in it, all ranks throw it.
+  /// Collective; without `model` it only calls `work`.
   void fail_together(const std::function<void()>& work) const;
 
   comm::Communicator& all;
-  comm::Communicator& batch;            ///< ranks that hold the same weights
-  comm::Communicator* model = nullptr;  ///< ranks that share a replica's; null: nobody does
+  comm::Communicator& batch;            ///< data-parallel: ranks with the same (shard of) weights
+  comm::Communicator* model = nullptr;  ///< tensor-parallel: ranks of one replica; null: none
 };
 
-/// A mesh of these sizes. Collective.
+/// Creates a mesh of these sizes. Collective.
 std::unique_ptr<Mesh> make_mesh(comm::Communicator& ranks, const MeshSizes& sizes);
 
 // clang-format off
-/// The layers of a shape, of which every dense one keeps a part of its weights here.
+/// Creates the layers of a shape; this rank holds a shard of the weights of every dense layer.
 ///
-///   columns   outputs are cut: y = act(x W + b) of a rank's own columns. If the next layer is dense,
-///             it takes rows, and y stays where it is; else all ranks gather y.
-///   rows      inputs are cut as the columns before them: y = act(x W + b) is summed over ranks.
-///   sums      over ranks (y of rows, dx of columns) are no sums of parts: the chain of each element
-///             begins on the first rank and goes on from rank to rank, in the order of the whole
-///             layer's. Rows of the batch follow each other in groups, so that all ranks work.
-///   others    convolution, pooling and the like are computed by every rank alike.
+///   columns   sharded by outputs: a rank computes y = act(x W + b) for its own columns. If the
+///             next layer is dense, it is sharded by rows and y is not moved; else y is
+///             all-gathered.
+///   rows      sharded by inputs, like the columns of the layer before: y = act(x W + b) is summed
+///             over ranks.
+///   sums      over ranks (y of rows, dx of columns) are not sums of partial results: the chain of
+///             each element begins on the first rank and continues from rank to rank, in the order
+///             of the unsharded layer. The rows of the batch are pipelined in groups, so that all
+///             ranks are busy.
+///   others    convolution, pooling and so on are replicated on every rank.
 ///
-/// With strict products every output, gradient and weight has the bits of the layer that is not
-/// shared out, for any number of ranks in `model`. Each rank keeps the parts that ParameterSpec::cut names;
-/// the bias of rows stands on the first rank alone.
-/// Moves    for each row of the batch the y of rows and, on the way back, the dx of columns: from
-///          neighbour to neighbour, then from the last to all. A y that is gathered moves once.
-/// Errors   throws ConfigError: a dense layer narrower than the ranks.
-/// Ranks    making is local; every pass is collective over `model`, which must outlive the layers:
-///          all of its ranks compute the same rows.
+/// With strict products every output, gradient and weight is bitwise equal to that of the unsharded
+/// layer, for any number of ranks in `model`. Each rank holds the shards given by
+/// ParameterSpec::cut; the bias of a layer sharded by rows is on the first rank only.
+/// Data     for each row of the batch, the y of rows and, in backward, the dx of columns are sent
+///          from neighbour to neighbour, then broadcast from the last rank. A y of columns that is
+///          all-gathered is sent once.
+/// Errors   throws ConfigError: a dense layer with fewer inputs or outputs than ranks.
+/// Ranks    construction is local; every pass is collective over `model`, which must outlive the
+///          layers: all of its ranks compute the same rows.
 /// Source   Shoeybi et al. 2019, "Megatron-LM", 3 (columns, then rows), arXiv:1909.08053.
 // clang-format on
 template <class Real>
 std::vector<nn::NumberedLayer<Real>> make_sharded_layers(const nn::NetworkShape& shape,
                                                          comm::Communicator& model);
 
-/// The layers for a Network of these ranks: none where nobody shares weights, so that it makes its
-/// own.
+/// Returns the layers for a Network on these ranks; empty without tensor parallelism, so that the
+/// network creates its own layers.
 std::vector<nn::NumberedLayer<float>> make_layers_of(const nn::NetworkShape& shape,
                                                      const Groups& groups);
 
-/// The part of `width` inputs or outputs that `rank` of `ranks` keeps: runs in rank order, of whole
-/// vectors of 16 where there are enough.
+/// The shard of `width` inputs or outputs on `rank` of `ranks`: intervals in rank order, of
+/// multiples of 16 if `width` is large enough.
 Range shard_of(std::size_t width, int rank, int ranks) noexcept;
 
-// Whole tensors of a network whose weights are shared out over ranks.
-
-/// Tensor `index`, row-major, the same on every rank. Needs memory for it.
-/// Ranks    collective over `groups.model`; local where there is none.
+/// Returns the unsharded tensor `index`, row-major, on every rank. Needs memory for it.
+/// Ranks    collective over `groups.model`; local without it.
 std::vector<float> whole_tensor(const nn::ParameterBlock<float>& block, std::size_t index,
                                 const Groups& groups);
 
-/// Hash of all weights, for any mesh that of the same network without one. Ranks as above.
+/// Hash of all weights, equal to that of the same network without a mesh. Ranks as above.
 std::uint64_t whole_hash(const nn::ParameterBlock<float>& block, const Groups& groups);
 
-/// A network without rows that has all weights, and the loss, for saving. Needs memory for them.
-/// Null where `network` has them itself, and on all ranks of `groups.all` but the first.
+/// Returns a network without rows, with all weights and the loss, for saving. Needs memory for
+/// them. Null if `network` itself has all weights, and on all ranks of `groups.all` except rank 0.
 /// Errors   throws std::bad_alloc.
 /// Ranks    as above.
 std::unique_ptr<nn::Network<float>> whole_network(const nn::Network<float>& network,

@@ -22,7 +22,7 @@ double median_of(std::span<const PhaseSeconds> steps, double PhaseSeconds::*phas
   return *middle;
 }
 
-/// Short runs have nothing but warm-up: then all of it counts.
+/// Medians after the warm-up steps; over all steps if the run is not longer than the warm-up.
 PhaseSeconds medians(std::span<const PhaseSeconds> steps) {
   if (steps.size() > warm_up_steps) steps = steps.subspan(warm_up_steps);
   return {median_of(steps, &PhaseSeconds::total), median_of(steps, &PhaseSeconds::data),
@@ -30,7 +30,7 @@ PhaseSeconds medians(std::span<const PhaseSeconds> steps) {
           median_of(steps, &PhaseSeconds::update)};
 }
 
-/// The same on every rank.
+/// Has the same result on every rank.
 void require_finite(const Evaluation& test, std::uint64_t step) {
   if (std::isfinite(test.loss_sum)) return;
   throw comm::AgreedError(
@@ -143,7 +143,7 @@ std::vector<std::pair<std::string, std::uint64_t>> Trainer::hashes_due() {
   return replica_.tensor_hashes();
 }
 
-/// Saves the weights of the last step, unless that is done.
+/// Saves the weights of the last step, unless they are saved.
 void Trainer::save(const std::vector<Observer*>& observers) {
   if (saved_step_ == replica_.steps()) return;
   saved_step_ = replica_.steps();

@@ -1,4 +1,4 @@
-// Synchronous data-parallel training: the loop.
+// The training loop of synchronous data-parallel training.
 #pragma once
 
 #include <cstdint>
@@ -13,24 +13,25 @@
 
 namespace lockstep::train {
 
-/// How long to train and when to save; the rest is in the parts that the trainer is given.
+/// Length of training, and intervals of checkpoints and hashes.
 struct TrainerOptions {
   std::uint64_t epochs = 1;
-  std::optional<std::uint64_t> steps;             ///< in all
-  std::optional<std::uint64_t> checkpoint_every;  ///< steps; the end is always saved
-  std::optional<std::uint64_t> hash_every = {};   ///< steps; of every tensor, by rank 0
+  std::optional<std::uint64_t> steps;             ///< maximum number of steps in total
+  std::optional<std::uint64_t> checkpoint_every;  ///< in steps; the last step is always saved
+  std::optional<std::uint64_t> hash_every = {};   ///< in steps; rank 0 hashes every tensor
 };
 
-/// Steps that training takes: `epochs` of the plan's, or `steps` if that is less.
+/// Total number of training steps: those of `epochs` epochs of the plan, or `steps` if that is
+/// less.
 std::uint64_t total_steps(std::uint64_t epochs, std::optional<std::uint64_t> steps,
                           const data::Plan& plan);
 
-/// Trains one replica in step with its peers; every rank makes one and calls run().
+/// Trains one replica synchronously with the other ranks; every rank creates one and calls run().
 ///
-/// Pieces may be uneven or empty. One thread a rank.
+/// Pieces may be uneven or empty. One thread per rank.
 class Trainer {
  public:
-  /// `train` reads along the replica's plan, `test` along evaluation_plan(). All must outlive the
+  /// `train` reads with the replica's plan, `test` with evaluation_plan(). All must outlive the
   /// trainer.
   Trainer(const TrainerOptions& options, Replica& replica, data::BatchReader& train,
           data::BatchReader& test);
@@ -39,12 +40,11 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// Trains to the end and evaluates after every epoch. `observers` are told on rank 0 alone.
+  /// Trains to the end and evaluates after every epoch. `observers` are called on rank 0 only.
   ///
-  /// Errors   throws comm::AgreedError, on all ranks alike: diverged (76), replicas that differ
-  ///          (70, see integrity.hpp); and what reading, communicating and observers
-  ///          throw.
-  /// Ranks    collective. The report is the same on all ranks but for its times.
+  /// Errors   throws comm::AgreedError on all ranks: training diverged (76), replicas differ (70,
+  ///          see integrity.hpp); and the errors of reading, communication and observers.
+  /// Ranks    collective. The report is identical on all ranks except for its times.
   RunReport run(const std::vector<Observer*>& observers);
 
  private:

@@ -8,7 +8,7 @@
 namespace lockstep::train {
 namespace {
 
-/// How long ranks wait for each other on their devices.
+/// Timeout of device collectives.
 constexpr std::chrono::minutes most_patience{2};
 
 std::unique_ptr<DeviceProducts> make_products(const DeviceOptions& options) {
@@ -22,7 +22,7 @@ void require_device_loss(const nn::Loss<float>& loss) {
                     "use `device=cpu`");
 }
 
-/// The same on every rank.
+/// Has the same result on every rank.
 void require_nccl(const comm::DeviceOfRank& device) {
   if (!comm::nccl_built_in()) {
     throw comm::AgreedError(ExitCode::usage, "backend nccl: this build has no NCCL",
@@ -35,7 +35,7 @@ void require_nccl(const comm::DeviceOfRank& device) {
   }
 }
 
-/// Null for a rank alone, unless NCCL was asked for.
+/// Returns null with one rank, unless NCCL was requested.
 std::unique_ptr<comm::DeviceCommunicator> make_exchange(const DeviceOptions& options,
                                                         const comm::DeviceOfRank& device,
                                                         const cuda::Stream& stream,
@@ -52,7 +52,7 @@ std::unique_ptr<comm::DeviceCommunicator> make_exchange(const DeviceOptions& opt
 
 class CudaReplica final : public DeviceReplica {
  public:
-  /// The device is selected; local.
+  /// The device must be selected before. Local.
   CudaReplica(nn::Network<float>& network, const DeviceOptions& options,
               const comm::DeviceOfRank& device, comm::Communicator& comm)
       : host_(network),

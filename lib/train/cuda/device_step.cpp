@@ -15,10 +15,10 @@
 namespace lockstep::train {
 namespace {
 
-/// What both steps share: the update on the device, and the flag that it leaves.
+/// Base of both device steps: the update on the device, and its finite flag.
 class DeviceStep : public Step {
  protected:
-  /// `values`: of the weights, those that this rank updates.
+  /// `values`: the weights that this rank updates.
   DeviceStep(const DeviceParts& parts, const StepOptions& options, Sentinel& sentinel,
              std::span<float> values)
       : Step(options.plan->largest_gathered(), parts.host, sentinel),
@@ -61,7 +61,7 @@ class DeviceCanonicalStep final : public DeviceStep {
   const char* name() const noexcept override { return "canonical, by partial sums"; }
 
  private:
-  /// A rank alone enqueues the update as well, and waits once.
+  /// With one rank it also enqueues the update, and synchronises once.
   void compute(const data::Batch& batch) override {
     const cuda::TraceRange range("forward, backward");
     const std::size_t slot = batches_.take(batch, stream_);
@@ -93,7 +93,7 @@ class DeviceCanonicalStep final : public DeviceStep {
     return comm_.all_agree(update_.finite());
   }
 
-  /// A step's work for batches of one shape.
+  /// The recorded graphs of a step for batches of one shape.
   struct Recorded {
     LeafLayout layout;
     std::size_t piece = 0;
@@ -112,7 +112,7 @@ class DeviceCanonicalStep final : public DeviceStep {
     auto known = std::find_if(recorded_.begin(), recorded_.end(),
                               [&](const auto& r) { return fits(*r, batch); });
     if (known == recorded_.end()) {
-      constexpr std::size_t most_kept = 16;  // under FILE nearly every step has a shape of its own
+      constexpr std::size_t most_kept = 16;  // with FILE nearly every step has a different shape
       if (recorded_.size() == most_kept) recorded_.erase(recorded_.begin());
       recorded_.push_back(record(batch));
       known = recorded_.end() - 1;
@@ -154,7 +154,7 @@ class DeviceCanonicalStep final : public DeviceStep {
     }
   }
 
-  /// Each rank's slice of every rank's sums, in rounds; its own sums for a rank alone.
+  /// This rank's slice of every rank's sums, in rounds; its own sums with one rank.
   std::span<float> received() const noexcept {
     return device_ == nullptr ? own_.span() : received_.span();
   }
@@ -169,7 +169,7 @@ class DeviceCanonicalStep final : public DeviceStep {
     return offsets;
   }
 
-  /// Memory for `parts` sums of this rank. What was recorded before has lost its own.
+  /// Allocates memory for `parts` sums of this rank. Invalidates graphs recorded before.
   void reserve(std::size_t parts) {
     if (own_.size() >= parts * block_) return;
     recorded_.clear();
@@ -207,17 +207,17 @@ std::unique_ptr<Step> make_device_canonical_step(const DeviceParts& parts,
 
 namespace {
 
-/// Floats that are worth a message of their own.
+/// Minimum number of floats in a bucket, except the last.
 constexpr std::size_t least_bucket = std::size_t{1} << 20;
 
-/// Layers [first, last), and where their gradients stand.
+/// Layers [first, last) and the position of their gradients.
 struct Bucket {
   std::size_t first = 0;
   std::size_t last = 0;
   Range slice;
 };
 
-/// From the last layer down, as backward goes.
+/// Buckets from the last layer to the first, in the order of backward.
 std::vector<Bucket> buckets_of(const nn::DeviceNetwork& network) {
   std::vector<Bucket> buckets;
   for (std::size_t i = network.layers(); i-- > 0;) {
@@ -246,8 +246,8 @@ class DeviceAllReduceStep final : public DeviceStep {
   const char* name() const noexcept override { return "allreduce"; }
 
  private:
-  /// Buckets of gradients are reduced beside backward, and the update follows on the device, so all
-  /// of the step is enqueued here.
+  /// Gradient buckets are reduced concurrently with backward, and the update follows on the device,
+  /// so the whole step is enqueued here.
   void compute(const data::Batch& batch) override {
     const cuda::TraceRange range("forward, backward, reduce, update");
     const std::size_t rows = batch.piece.size();
@@ -272,7 +272,7 @@ class DeviceAllReduceStep final : public DeviceStep {
 
   using Shape = std::array<std::size_t, 3>;  // slot, rows, leaf
 
-  /// One for each bucket.
+  /// Returns one graph for each bucket.
   const std::vector<cuda::Graph>& graphs_for(const Shape& shape) {
     constexpr std::size_t most_kept = 16;
     const auto known = graphs_.find(shape);
@@ -295,7 +295,7 @@ class DeviceAllReduceStep final : public DeviceStep {
     }
   }
 
-  /// Enqueues the sum over all ranks, beside what is computed next.
+  /// Enqueues the sum over all ranks, concurrent with later computation.
   void enqueue_reduce(Range slice) {
     if (device_ == nullptr) return;
     computed_.record(stream_);
@@ -331,7 +331,7 @@ DeviceSums::DeviceSums(std::span<const float> parts, std::span<const std::size_t
     : parts_(parts), offsets_(offsets.size()), merges_(merges.size()) {
   cuda::copy(offsets, offsets_.span(), stream);
   cuda::copy(merges, merges_.span(), stream);
-  stream.synchronise();  // the spans are the caller's
+  stream.synchronise();  // the caller may free the spans
 }
 
 void DeviceSums::put(cuda::DeviceAdamSlice& slice) const noexcept {
@@ -378,7 +378,7 @@ void DeviceUpdate::enqueue(const DeviceSums& sums, const cuda::Stream& stream) c
 
 namespace {
 
-/// Enqueues a copy to the front of a buffer of `size` elements, which is made once.
+/// Enqueues a copy to the front of a buffer of `size` elements, which is allocated once.
 template <class T>
 void copy_to(cuda::DeviceBuffer<T>& buffer, std::size_t size, std::span<const T> from,
              const cuda::Stream& stream) {

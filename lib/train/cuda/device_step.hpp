@@ -1,4 +1,4 @@
-// The steps of a replica on a device, and their parts; used by device_replica.cpp alone.
+// Training steps of a replica on a device, and their parts; used by device_replica.cpp only.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 #include "lib/train/step.hpp"
 
 namespace lockstep::train {
-/// Sums of gradients in the order of the tree, each a part of it: what an update adds up.
+/// Gradient sums of subtrees, in tree order, that an update adds.
 class DeviceSums {
  public:
   /// One part, at the beginning of `parts`.
@@ -49,13 +49,13 @@ class DeviceUpdate {
   /// Steps begun.
   std::uint64_t steps() const noexcept { return state_.steps; }
 
-  /// The next update is of sums over `examples` examples. The one before is over.
+  /// Begins an update with sums over `examples` examples. The previous update must be complete.
   void begin(std::uint64_t examples);
 
-  /// Enqueues the update by sums of the slice; may be recorded.
+  /// Enqueues the update with sums of the slice; may be recorded in a graph.
   void enqueue(const DeviceSums& sums, const cuda::Stream& stream) const;
 
-  /// Whether the gradient was finite, once the update is over.
+  /// True if the gradient was finite; valid when the update is complete.
   bool finite() const noexcept { return *not_finite_.data() == 0; }
 
  private:
@@ -70,39 +70,39 @@ class DeviceUpdate {
   cuda::DeviceBuffer<int> device_not_finite_;
 };
 
-/// Copies of batches on a device: two slots, of which one is computed on while the other is filled
-/// on a stream of its own. And the results of examples on their way back.
+/// Batches on a device, in two slots: one is used for computation while the other is filled on a
+/// separate copy stream. Also holds the example results copied back to the host.
 ///
-/// Bytes become floats on the device, by the division that sources do on the processor.
+/// Bytes are converted to floats on the device, with the same division as on the CPU.
 class DeviceBatches {
  public:
-  /// For pieces of at most `rows` rows. `network` must outlive this.
+  /// `rows`: maximum number of rows of a piece. `network` must outlive this.
   DeviceBatches(nn::DeviceNetwork& network, std::size_t rows);
 
-  /// Begins to copy a batch of pinned memory, unless that is under way. Its memory stays as it is
-  /// until the batch's run is over, or drop().
+  /// Begins to copy a batch from pinned memory, unless it is staged already. Its memory must not
+  /// change until the step on the batch is complete, or until drop().
   /// Errors   throws std::invalid_argument as nn::require_labels does.
   void stage(const data::StagedBatch& staged, float divisor);
 
-  /// Waits for copies of batches that no step has run on, and drops them.
+  /// Waits for the copies of staged batches that no step has used, and drops them.
   void drop() noexcept;
 
-  /// The slot of a staged batch; what `stream` does from now on begins after its copy. The batch is
-  /// no longer staged.
-  /// Errors   throws std::logic_error where it is not staged.
+  /// Returns the slot of a staged batch and makes `stream` wait for its copy. The batch is no
+  /// longer staged. Errors   throws std::logic_error if it is not staged.
   std::size_t take(const data::Batch& batch, const cuda::Stream& stream);
 
-  /// Enqueues forward and loss of the first `rows` rows in a slot, and the way back of the results.
+  /// Enqueues forward and loss of the first `rows` rows in a slot, and the copy of the results to
+  /// the host.
   void forward(std::size_t slot, std::size_t rows, const cuda::Stream& stream) const;
 
-  /// Those of the last forward(), once it is done.
+  /// The results of the last forward(); valid when it is complete.
   std::span<const nn::ExampleResult> results(std::size_t rows) const noexcept {
     return results_.span().first(rows);
   }
 
  private:
   struct Slot {
-    const std::int32_t* staged = nullptr;  ///< the batch's labels on the host, which name it
+    const std::int32_t* staged = nullptr;  ///< labels on the host, which identify the batch
     cuda::DeviceBuffer<float> floats;      // or
     cuda::DeviceBuffer<std::uint8_t> bytes;
     cuda::DeviceBuffer<std::int32_t> labels;
@@ -124,9 +124,9 @@ struct DeviceParts {
   nn::DeviceNetwork& network;
   DeviceBatches& batches;
   comm::Communicator& host;          ///< the ranks
-  comm::DeviceCommunicator* device;  ///< the same, on device memory; null for a rank alone
+  comm::DeviceCommunicator* device;  ///< the same, for device memory; null with one rank
   const cuda::Stream& compute;
-  const cuda::Stream& exchange;  ///< that of `device`
+  const cuda::Stream& exchange;  ///< stream of `device`
 };
 
 std::unique_ptr<Step> make_device_canonical_step(const DeviceParts& parts,
