@@ -61,8 +61,7 @@ std::string help_text(const Syntax& syntax);
 /// Parses the words behind `command` ("lockstep train").
 ///
 /// Errors   throws ConfigError: unknown flag (with the nearest valid name), missing value, more
-/// words
-///          than the command takes.
+///          words than the command takes.
 cxxopts::ParseResult parse_words(cxxopts::Options& options, const std::string& command,
                                  const std::vector<std::string>& words);
 

@@ -29,8 +29,6 @@ int drawn_label(const DrawingId& id) noexcept;
 /// and without contraction, so that every machine with IEEE arithmetic gives the same bytes.
 void draw(const DrawingId& id, std::span<std::uint8_t, drawing_pixels> image) noexcept;
 
-// How people write the ten digits: the strokes of each writing variant, before any hand shakes.
-
 /// A place on the glyph's square: x to the right, y downwards, both about [0, 100].
 struct Point {
   float x;

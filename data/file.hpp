@@ -78,8 +78,6 @@ class NewFile {
   int descriptor_ = -1;
 };
 
-// What a data file says, read by position, whether it is plain or gzip-compressed.
-
 class GzipReader;
 
 /// The bytes of one file, after decompression where its first two bytes are gzip's.

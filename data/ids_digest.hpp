@@ -1,4 +1,4 @@
-// A certificate that records were visited exactly once, whoever visited them.
+// A digest that verifies that all ranks together visited every record exactly once.
 #pragma once
 
 #include <array>
@@ -10,11 +10,11 @@ namespace lockstep::data {
 /// How many ids were added, and the sum of a 64-bit mix of each; the order does not matter, so the
 /// parts of ranks add up to the whole.
 ///
-/// What it proves   the mix is one to one, so equal counts with a single id that is missing,
-///                  doubled or another's always give other sums; any other set of ids that was not
-///                  made on purpose passes with a chance of 2^-64.
-/// What it cannot   it tells that something is wrong, not which id; somebody who wants to can make
-///                  two sets of one digest; and it is of ids, not of what was read under them.
+/// Proves   the mix is one to one, so a single id that is missing, doubled or replaced always
+///          changes the sum; any other set of ids that was not made on purpose passes with a
+///          probability of 2^-64.
+/// Limits   it does not identify the wrong id; it is not collision-resistant against deliberate
+///          construction; it covers ids, not the records read under them.
 class IdsDigest {
  public:
   void add(std::uint64_t id) noexcept {

@@ -1,4 +1,4 @@
-// Which rank reads which record at which step: arithmetic, nothing else.
+// The data plan: which rank reads which record at which step, as a pure function of a few numbers.
 #pragma once
 
 #include <cstdint>
@@ -89,8 +89,8 @@ class Plan {
     return positions(step, rank).size();
   }
 
-  /// Positions that `rank` reads at `step`: in the epoch's order (DATA), or in its stream. Where
-  /// there are none, only the size says anything.
+  /// Positions that `rank` reads at `step`: in the epoch's order (DATA), or in its stream. If there
+  /// are none, its begin is unspecified.
   Range positions(std::uint64_t step, std::uint64_t rank) const noexcept;
 
   /// The records of `rank` at `step` of `epoch` (from 0), in order, into `ids` (resized).
@@ -136,8 +136,6 @@ class Plan {
   std::optional<FileStreams> files_;    // FILE
   std::optional<StreamSteps> streams_;  // FILE and OFF
 };
-
-// What a plan comes to: how much each rank reads, how often each record is read, and the proof.
 
 /// How often the records of the data set are read in one epoch.
 ///

@@ -24,8 +24,8 @@ namespace lockstep::data {
 ///
 /// Threads  take(), ready() and the destructor belong to one thread. The fill function runs in the
 ///          thread of this object, which starts with the first take(); at depth 0 there is none,
-///          and take() calls the function. What it touches nobody else may touch meanwhile, no
-///          communicator above all.
+///          and take() calls the function. No other thread may use the objects that it uses, and it
+///          must not use a communicator.
 template <class Slot>
 class ReadAhead {
  public:

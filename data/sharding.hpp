@@ -1,4 +1,4 @@
-// Sharding policies: how the records of a data set are dealt to workers, and which one is meant.
+// Sharding policies and how batches are cut into pieces: the arithmetic that Plan is made of.
 #pragma once
 
 #include <cstdint>
@@ -50,8 +50,6 @@ PolicyChoice choose_policy(ShardPolicy asked, std::uint64_t files, std::uint64_t
 
 /// Throws ConfigError unless 0 <= worker < workers.
 void require_worker(std::uint64_t worker, std::uint64_t workers);
-
-// How a batch is cut into pieces, one for each of N workers or steps: arithmetic.
 
 /// a / b, rounded up. b at least 1.
 std::uint64_t ceil_divide(std::uint64_t a, std::uint64_t b) noexcept;
@@ -127,8 +125,8 @@ class StreamSteps {
   /// Examples of each rank's stream.
   const std::vector<std::uint64_t>& lengths() const noexcept { return lengths_; }
 
-  /// Where the piece of `rank` at `step` lies in its stream. Where it is empty, only its size says
-  /// anything.
+  /// Where the piece of `rank` at `step` lies in its stream. If it is empty, its begin is
+  /// unspecified.
   Range piece(std::uint64_t step, std::uint64_t rank) const noexcept;
 
   /// Examples of `step` over all ranks.

@@ -58,7 +58,7 @@ std::optional<Format> format_named(std::string_view name) noexcept;
 /// Whether features and labels stand in two files, *images* and *labels*.
 bool is_paired(Format format) noexcept;
 
-/// The format that a file's name, without `.gz`, speaks of; none for a file that is no data.
+/// The format that a file name, without `.gz`, indicates; none for a file that is no data.
 std::optional<Format> format_of_file(std::string_view name) noexcept;
 
 /// The files that hold one run of records.
@@ -187,8 +187,6 @@ DataSet open_data_set(const std::string& path, const DataSetOptions& options);
 /// Ranks    local.
 std::unique_ptr<Source> open_data_part(const std::string& path, Part part,
                                        const DataSetOptions& options);
-
-// What all sources that read files have in common.
 
 /// Records that stand one after the other in one file, read by position: labels are kept in memory
 /// from the start, features are read when they are asked for, and no others.

@@ -74,8 +74,6 @@ void write_records(const Target& target, const RecordShape& shape, const RecordA
 /// Throws ConfigError for no files, or more of them than records.
 void require_files(const Target& target, std::uint64_t records);
 
-// How each format puts records into its files.
-
 /// A file that is being written, a megabyte at a time.
 class BufferedFile {
  public:

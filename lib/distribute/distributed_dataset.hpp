@@ -18,8 +18,6 @@
 #include "lib/distribute/values.hpp"
 
 namespace lockstep {
-// How a batched data set is shared out among replicas: what all ranks agree on before they read.
-
 /// How distribute_dataset shares out.
 struct DistributeOptions {
   data::ShardPolicy policy = data::ShardPolicy::automatic;

@@ -16,7 +16,7 @@ struct AdamOptions {
   double epsilon = 1e-7;
 };
 
-/// The scalar state of the optimizer, which a checkpoint stores: steps taken, beta1^steps and
+/// The scalar state of the optimizer: steps taken, beta1^steps and
 /// beta2^steps. The powers are running products, one multiplication a step rounded as IEEE 754
 /// defines, because results of std::pow() differ between mathematics libraries.
 struct AdamState {

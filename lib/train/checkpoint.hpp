@@ -8,8 +8,7 @@
 // network.json is one object. Fields may be added, never renamed; unknown ones are ignored.
 //   model mlp      "widths": [784, 700, 500, 10], "activation": "relu"
 //   model layers   "input": [28, 28, 1] or [784], "layers": [{"kind": "conv", ...}, ...] with the
-//   keys
-//                  of run files; the last layer is dense, to the classes
+//                  keys of run files; the last layer is dense, to the classes
 //   all            "loss", "parameters", "divide_by", "data", "step", "examples", "weights_hash"
 //
 // Source   https://github.com/huggingface/safetensors, "Format".

@@ -150,7 +150,8 @@ class Step {
   /// Updates this rank's slice of the weights with gradient sums over `examples` examples. Local.
   virtual void update(std::uint64_t examples) = 0;
 
-  /// All-gathers the slices. Returns true if the update was finite on every rank. Collective.
+  /// All-gathers the updated slices, where ranks updated slices. Returns true if the update was
+  /// finite on every rank. Collective.
   virtual bool publish() = 0;
 
   Sentinel& sentinel_;

@@ -130,7 +130,7 @@ TEST_CASE("a batch is trained as the step that it belongs to, whatever came befo
     return std::pair(replica.examples(), replica.weights_hash());
   };
   const auto alone = test::on_all(1, train);
-  CHECK(alone.first == 2 * whole.examples(last) + 5 * 24);
+  CHECK(alone.first == 2 * whole.examples(last) + std::uint64_t{5} * 24);
   for (const int ranks : {2, 3}) CHECK(test::on_all(ranks, train) == alone);
 }
 
