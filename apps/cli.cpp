@@ -146,7 +146,7 @@ cxxopts::ParseResult parse_words(cxxopts::Options& options, const std::string& c
                                  const std::vector<std::string>& words) {
   std::vector<const char*> argv = {command.c_str()};
   for (const auto& word : words) argv.push_back(word.c_str());
-  options.allow_unrecognised_options();  // cxxopts cannot say which flag was meant
+  options.allow_unrecognised_options();  // cxxopts does not report the nearest valid flag
   try {
     auto result = options.parse(static_cast<int>(argv.size()), argv.data());
     if (!result.unmatched().empty()) refuse(options, command, result.unmatched().front());
@@ -158,8 +158,8 @@ cxxopts::ParseResult parse_words(cxxopts::Options& options, const std::string& c
 
 namespace {
 
-/// The configuration, after all ranks have compared theirs. Collective.
-/// Throws comm::AgreedError (2) where the words of one are wrong, or where they differ.
+/// The configuration, compared between all ranks. Collective.
+/// Throws comm::AgreedError (2) if the words of any rank are invalid, or if configurations differ.
 RunConfig agreed_config(const Syntax& syntax, const Arguments& arguments,
                         comm::Communicator& comm) {
   std::string text;
@@ -188,7 +188,7 @@ RunConfig agreed_config(const Syntax& syntax, const Arguments& arguments,
   return config;
 }
 
-/// Refuses settings that contradict the launch; the same on every rank.
+/// Throws comm::AgreedError (2) for settings that contradict the launch; the same on every rank.
 void require_fitting_launch(const RunConfig& config, const comm::Communicator& comm) {
   const bool asks_for_threads = config.backend == "threads" || config.ranks != 1;
   if (!asks_for_threads) return;
@@ -201,7 +201,7 @@ void require_fitting_launch(const RunConfig& config, const comm::Communicator& c
       "there are; or start without it");
 }
 
-/// Without a launcher, `backend` mpi or shared has one rank.
+/// Throws ConfigError for `backend` mpi or shared with several ranks but no launcher.
 void require_one_rank(const RunConfig& config) {
   if (config.ranks == 1) return;
   throw ConfigError(

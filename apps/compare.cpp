@@ -93,8 +93,8 @@ Banner comparison_banner(const train::Comparison& comparison) {
   return banner;
 }
 
-/// A run with the settings of its config.toml before the others; "ranks", which a launcher may have
-/// decided, is in summary.json.
+/// A run, with its config.toml as first settings. "ranks", which a launcher may determine, is in
+/// summary.json.
 train::RecordedRun read_run(const std::filesystem::path& folder) {
   auto run = train::read_run(folder);
   const std::string file = (folder / "config.toml").string();
@@ -137,7 +137,7 @@ int compare_runs(const std::vector<std::string>& folders, bool json) {
 
 int compare_command(const std::vector<std::string>& words) {
   const auto launch = comm::detect_launcher();
-  if (launch && launch->rank != 0) return the_same;  // rank 0 alone compares
+  if (launch && launch->rank != 0) return the_same;  // only rank 0 compares
   auto options = compare_options();
   const auto result = parse_words(options, "lockstep compare", words);
   if (result.count("help") != 0) {

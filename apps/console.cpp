@@ -34,15 +34,14 @@ std::string percent(double part, double whole) {
   return fmt::format("{:5.1f} %", whole > 0 ? 100 * part / whole : 0.0);
 }
 
-/// Bytes that ranks read: "23.4 MB", or "0.6 MB to 1.1 MB".
+/// The bytes that ranks read: "23.4 MB", or "0.6 MB to 1.1 MB".
 std::string read_text(const std::vector<std::uint64_t>& bytes) {
   const auto [least, most] = std::minmax_element(bytes.begin(), bytes.end());
   const std::string text = bytes_text(static_cast<double>(*least));
   return *least == *most ? text : text + " to " + bytes_text(static_cast<double>(*most));
 }
 
-/// The label with the greatest share of misread examples, and the label they are most often taken
-/// for.
+/// The label with the highest misclassification rate, and its most frequent wrong prediction.
 struct WorstLabel {
   std::size_t label = 0;
   std::size_t taken_for = 0;
@@ -196,7 +195,7 @@ namespace {
 
 constexpr int usual_columns = 80;
 
-/// Columns of an open terminal; 0 where its size is unknown, nothing where it is no terminal.
+/// The columns of an open terminal; 0 if its size is unknown, nullopt if it is not a terminal.
 std::optional<int> columns_of(int descriptor) {
   if (::isatty(descriptor) == 0) return std::nullopt;
   winsize size{};

@@ -1,4 +1,4 @@
-// Output for a person: the banner, progress, figures of an epoch, the closing table.
+// Terminal output: the banner, progress, epoch metrics, the closing table.
 #pragma once
 
 #include <chrono>
@@ -13,10 +13,10 @@ namespace lockstep::apps {
 
 enum class Progress { bar, lines, off };
 
-/// Resolves "auto": a bar on a terminal, lines elsewhere.
+/// Resolves "auto": a progress bar on a terminal, else lines.
 Progress progress_of(const std::string& setting);
 
-/// "label  text" rows under a headline, to stdout.
+/// Prints "label  text" rows under a headline to stdout.
 struct Banner {
   std::string headline;
   std::vector<std::pair<std::string, std::string>> rows;
@@ -24,7 +24,7 @@ struct Banner {
   void print() const;
 };
 
-/// Prints to stdout as the run goes; made on rank 0 alone.
+/// Prints training progress to stdout; created on rank 0 only.
 class Console final : public train::Observer {
  public:
   Console(Progress progress, std::uint64_t epochs, std::uint64_t total_steps);
@@ -33,7 +33,7 @@ class Console final : public train::Observer {
   void on_epoch(const train::EpochReport& report) override;
   void on_checkpoint(const nn::Network<float>&, std::uint64_t, std::uint64_t) override {}
 
-  /// The closing table. `saved` is the last checkpoint's path.
+  /// Prints the closing table. `saved` is the last checkpoint's path.
   void finish(const train::RunReport& report, const std::string& saved) const;
 
  private:
@@ -58,11 +58,11 @@ class Console final : public train::Observer {
 /// "214 of 10,000 examples misread (2.1 %); label 9 is the hardest: ...".
 std::string error_in_words(const train::Evaluation& test);
 
-/// Columns of the terminal that shows this process's output; nothing where there is none, or where
-/// it cannot move its cursor (TERM=dumb).
+/// The number of columns of the terminal on this process's stdout; nullopt without a terminal, or
+/// if it cannot move its cursor (TERM=dumb).
 ///
-/// Under mpirun a rank's stdout is a pseudo-terminal of size 0x0 whatever stands behind it, so the
-/// parent's own stdout decides where the parent is mpirun on this machine. Local.
+/// Under mpirun a rank's stdout is always a pseudo-terminal of size 0x0, so the parent's stdout is
+/// used if the parent is mpirun on this machine. Local.
 std::optional<int> terminal_columns();
 
 }  // namespace lockstep::apps

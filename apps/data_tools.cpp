@@ -1,5 +1,4 @@
-// `lockstep generate`, `convert` and `bench data`: writing data sets, and measuring how fast they
-// are read.
+// `lockstep generate`, `convert` and `bench data`: write data sets and measure their read speed.
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
@@ -49,26 +48,26 @@ data::Format format_in(const cxxopts::ParseResult& result) {
   throw ConfigError("--format: '" + name + "' is none of idx|csv|npy|tfrecord");
 }
 
-/// The number of a flag, at least `least`; none where it was not given and has no default.
+/// The value of a flag, at least `least`; nullopt if it was not given and has no default.
 std::optional<std::uint64_t> number_in(const cxxopts::ParseResult& result, const std::string& flag,
                                        std::uint64_t least) {
   if (result.count(flag) == 0 && !result[flag].has_default()) return std::nullopt;
   try {
-    constexpr std::uint64_t most = 0xFFFFFFFF;  // what IDX can count
+    constexpr std::uint64_t most = 0xFFFFFFFF;  // the maximum count of IDX
     return parse_count(result[flag].as<std::string>(), least, most);
   } catch (const ConfigError& error) {
     throw ConfigError("--" + flag + ": " + error.what());
   }
 }
 
-/// Where `part`, "train" or "test", goes; the test set's IDX files are called t10k, as MNIST's.
+/// The output of `part`, "train" or "test"; as in MNIST, the test set's IDX files are named t10k.
 data::Target target_of(const std::filesystem::path& folder, const std::string& part,
                        const cxxopts::ParseResult& result) {
   data::Target target;
   target.folder = folder;
   target.format = format_in(result);
   target.stem = part == "test" && target.format == data::Format::idx ? "t10k" : part;
-  constexpr std::uint64_t most_files = 99'999;  // five digits in the names
+  constexpr std::uint64_t most_files = 99'999;  // five digits in file names
   target.files = number_in(result, "files", 1).value_or(1);
   if (target.files > most_files) {
     throw ConfigError("--files: " + grouped(target.files) + " is more than " + grouped(most_files));
@@ -76,7 +75,7 @@ data::Target target_of(const std::filesystem::path& folder, const std::string& p
   return target;
 }
 
-/// Makes the folder. Data files in it already would mix with the new ones: ConfigError.
+/// Creates the folder. Throws ConfigError if it has data files, which would mix with the new ones.
 void make_data_folder(const std::filesystem::path& folder) {
   make_folder(folder);
   std::error_code error;
@@ -140,7 +139,7 @@ void write_part(const data::Target& target, data::Part part, std::uint64_t recor
 int generate_command(const std::vector<std::string>& words) {
   const auto launch = comm::detect_launcher();
   if (launch && launch->rank != 0)
-    return static_cast<int>(ExitCode::success);  // rank 0 alone writes
+    return static_cast<int>(ExitCode::success);  // only rank 0 writes
   auto options = generate_options();
   const auto result = parse_words(options, "lockstep generate", words);
   if (result.count("help") != 0) {
@@ -190,7 +189,7 @@ std::optional<data::Format> source_format(const cxxopts::ParseResult& result) {
   throw ConfigError("--from-format: '" + name + "' is none of auto|idx|csv|npy|tfrecord");
 }
 
-/// The source, its features not divided; any label is valid.
+/// The source, with undivided features; any label is valid.
 data::DataSet open_source(const cxxopts::ParseResult& result) {
   data::DataSetOptions options;
   options.train_limit = number_in(result, "train-limit", 1);
@@ -201,7 +200,7 @@ data::DataSet open_source(const cxxopts::ParseResult& result) {
   return data::open_data_set(result["from"].as<std::string>(), options);
 }
 
-/// Reads a source from front to back, about a megabyte at a time.
+/// Reads a source in order, about a megabyte at a time.
 class Reader {
  public:
   explicit Reader(data::Source& source)
@@ -245,7 +244,7 @@ data::FinishedFiles convert_part(data::Source& source, const data::Target& targe
   });
 }
 
-/// All or nothing: files get their names once both parts are complete.
+/// Atomic: files are renamed to their final names once both parts are complete.
 void convert_both(const data::DataSet& from, const data::Target& train, const data::Target& test) {
   auto training = convert_part(*from.train, train);
   auto testing = convert_part(*from.test, test);
@@ -255,7 +254,7 @@ void convert_both(const data::DataSet& from, const data::Target& train, const da
   fmt::print("{}: {}\n", files_text(test), counted(from.test->records(), "record"));
 }
 
-/// CSV has no type for bytes, so `divide-by auto` does not divide them.
+/// CSV has no byte type, so `divide-by auto` does not divide its values.
 void print_divisor(data::Element from, data::Format to) {
   const bool was_bytes = from == data::Element::byte;
   if (was_bytes && to == data::Format::csv) {
@@ -271,7 +270,7 @@ void print_divisor(data::Element from, data::Format to) {
 int convert_command(const std::vector<std::string>& words) {
   const auto launch = comm::detect_launcher();
   if (launch && launch->rank != 0)
-    return static_cast<int>(ExitCode::success);  // rank 0 alone writes
+    return static_cast<int>(ExitCode::success);  // only rank 0 writes
   auto options = convert_options();
   const auto result = parse_words(options, "lockstep convert", words);
   if (result.count("help") != 0) {
@@ -307,7 +306,7 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-/// What one rank read, and how long it took.
+/// The amount that one rank read, and its duration.
 struct Reading {
   std::uint64_t records = 0;
   std::uint64_t bytes = 0;
@@ -315,7 +314,7 @@ struct Reading {
   double seconds = 0;
 };
 
-/// One rank's source and plan, and the time it took to open.
+/// One rank's source and plan, and the time to open them.
 struct Bench {
   std::unique_ptr<data::Source> source;
   std::optional<TrainingPlan> planned;
@@ -345,7 +344,7 @@ Bench make_bench(const RunConfig& config, comm::Communicator& comm) {
   return bench;
 }
 
-/// Reads one epoch, and further ones until `seconds` are over. Ranks begin together.
+/// Reads one epoch, then more until `seconds` have passed. Ranks start together.
 Reading read(Bench& bench, std::uint64_t seconds, comm::Communicator& comm) {
   const data::Plan& plan = bench.planned->plan;
   Reading reading{.open_seconds = bench.open_seconds};
@@ -390,7 +389,7 @@ double per_second(std::uint64_t amount, double seconds) {
   return seconds > 0 ? static_cast<double>(amount) / seconds : 0;
 }
 
-/// Sums over all ranks, and the times of the slowest.
+/// Sums over all ranks, with the slowest rank's times.
 Reading together(const std::vector<Reading>& readings) {
   Reading sum;
   for (const Reading& one : readings) {
@@ -485,7 +484,7 @@ int bench_command(const std::vector<std::string>& words) {
   }
   const auto launch = comm::detect_launcher();
   if (launch && launch->rank != 0)
-    return static_cast<int>(ExitCode::success);  // rank 0 alone prints the error
+    return static_cast<int>(ExitCode::success);  // only rank 0 prints the error
   throw ConfigError(part.empty() ? "nothing to measure" : "'" + part + "' cannot be measured",
                     "`lockstep bench data` measures how fast data is read");
 }

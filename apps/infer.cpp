@@ -29,8 +29,8 @@
 namespace lockstep::apps {
 namespace {
 
-/// A saved network, ready to run over a test set. Its products are strict, as those of canonical
-/// training, so its results are the same bits as there, on any number of ranks.
+/// A saved network, ready for inference on a test set. Its products are strict, as in canonical
+/// training, so its results are the same bits on any number of ranks.
 struct InferenceJob {
   train::SavedNetwork saved;
   std::unique_ptr<data::Source> test;
@@ -49,7 +49,7 @@ void require_words(const Arguments& arguments) {
   }
 }
 
-/// The test set as the network was trained to see it.
+/// The test set, preprocessed as in training.
 std::unique_ptr<data::Source> open_test_set(const RunConfig& config,
                                             const train::SavedNetwork& saved) {
   auto test = data::open_data_part(config.data, data::Part::test,
@@ -66,7 +66,7 @@ std::unique_ptr<data::Source> open_test_set(const RunConfig& config,
   return test;
 }
 
-/// What `evaluate` and `predict` have in common; the caller adds command, sentence and flags.
+/// The options shared by `evaluate` and `predict`; the caller adds command, sentence and flags.
 Syntax inference_syntax() {
   Syntax syntax;
   syntax.operand = "checkpoint";
@@ -78,8 +78,8 @@ Syntax inference_syntax() {
 /// Reads the checkpoint, opens the data and loads the weights.
 ///
 /// Errors   throws comm::AgreedError on every rank: no checkpoint or no --data given, settings that
-///          cannot be honoured here (2); a damaged checkpoint, bad data, data of another number of
-///          features than the network's (65); files that differ between ranks (2).
+///          are not supported here (2); a damaged checkpoint, bad data, data with another number of
+///          features than the network (65); files that differ between ranks (2).
 /// Ranks    collective.
 InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& config,
                                 comm::Communicator& comm) {
@@ -105,7 +105,7 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
   job.mesh = train::make_mesh(comm, mesh_of(config, static_cast<std::uint64_t>(comm.size())));
   comm::Communicator& batch = train::Groups(*job.mesh).batch;
   train::ReplicaOptions options = replica_options(config, threads);
-  options.loss = nn::built_in_loss<float>(job.saved.loss);  // null: only predict() can do without
+  options.loss = nn::built_in_loss<float>(job.saved.loss);  // null: sufficient for predict() only
   job.replica = std::make_unique<train::Replica>(
       job.saved.shape, *job.mesh, options,
       [&](nn::Network<float>& network) { train::read_weights(job.saved, network); });
@@ -114,7 +114,7 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
   return job;
 }
 
-/// "label  text" rows that say what was run on what.
+/// "label  text" rows about the checkpoint, the data and the ranks.
 std::vector<std::pair<std::string, std::string>> subject_rows(const InferenceJob& job,
                                                               const RunConfig& config) {
   return {{"checkpoint", fmt::format("{}: after {}", job.saved.folder.string(),
@@ -135,7 +135,7 @@ Syntax evaluate_syntax() {
   return syntax;
 }
 
-/// The network was trained for a loss that we have. The same on every rank.
+/// Throws if the loss that the network was trained for is not built in. The same on every rank.
 void require_loss(const InferenceJob& job) {
   if (nn::built_in_loss<float>(job.saved.loss) != nullptr) return;
   throw comm::AgreedError(
@@ -145,7 +145,7 @@ void require_loss(const InferenceJob& job) {
       "evaluate it with the program that trained it; `lockstep predict` needs no loss");
 }
 
-/// The same on every rank.
+/// Throws if a result is not finite. The same on every rank.
 void require_finite(const train::Evaluation& result) {
   if (std::isfinite(result.loss_sum)) return;
   throw comm::AgreedError(ExitCode::diverged, "the loss on the test set is not finite",
@@ -197,8 +197,8 @@ Syntax predict_syntax() {
   return syntax;
 }
 
-/// The file that `output` means, links followed, so that a link stays one. What is there already
-/// must be a regular file: others cannot be replaced in one step.
+/// The target of `output` with symbolic links resolved, so that a link is kept. An existing target
+/// must be a regular file: others cannot be replaced atomically.
 std::filesystem::path target_of(const std::string& output) {
   std::error_code error;
   const auto status = std::filesystem::status(output, error);
@@ -213,7 +213,7 @@ std::filesystem::path target_of(const std::string& output) {
   return std::filesystem::canonical(output);
 }
 
-/// id,label,probability: written as it grows, and named when it is whole.
+/// A file of id,label,probability: written incrementally, renamed when complete.
 class PredictionFile {
  public:
   explicit PredictionFile(const std::string& output) : file_(target_of(output)) {

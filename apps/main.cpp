@@ -1,4 +1,4 @@
-// The `lockstep` command: runs the subcommand, prints what it throws, and returns the exit code.
+// The `lockstep` command: runs the subcommand, prints its errors, and returns the exit code.
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
@@ -69,7 +69,7 @@ int dispatch(const Words& words) {
                     guess ? "did you mean '" + *guess + "'?" : "`lockstep --help` lists them");
 }
 
-/// Warnings and errors, of the libraries too.
+/// Prints warnings and errors, including those of the libraries.
 void print_message(launch::Level level, const std::string& text) {
   const bool error = level == launch::Level::error;
   spdlog::log(error ? spdlog::level::err : spdlog::level::warn, "{}", with_flags(text));
@@ -77,7 +77,7 @@ void print_message(launch::Level level, const std::string& text) {
 
 int run_main(const Words& words) {
   remove_temporaries_on_signals();
-  std::signal(SIGXFSZ, SIG_IGN);  // writing beyond `ulimit -f` then fails with an error
+  std::signal(SIGXFSZ, SIG_IGN);  // writes beyond `ulimit -f` then fail with an error
   spdlog::set_default_logger(spdlog::stderr_color_mt("lockstep"));
   spdlog::set_pattern("%n: %^%l%$: %v");
   launch::set_message_printer(print_message);

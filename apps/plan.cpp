@@ -55,7 +55,7 @@ namespace {
 struct PlanArguments {
   RunConfig config;
   std::optional<std::uint64_t> range;               ///< records 0 to N - 1
-  std::optional<std::vector<std::uint64_t>> files;  ///< records of imagined files
+  std::optional<std::vector<std::uint64_t>> files;  ///< records per simulated file
   std::optional<std::uint64_t> record_bytes;        ///< of one record
   std::uint64_t epoch = 0;                          ///< from 0
   bool ranks_given = false;
@@ -64,7 +64,7 @@ struct PlanArguments {
   bool help = false;
 };
 
-constexpr std::uint64_t most_ranks = 1 << 20;  // a number or two is kept for each
+constexpr std::uint64_t most_ranks = 1 << 20;  // memory: one or two numbers per rank
 
 Syntax plan_syntax() {
   Syntax syntax;
@@ -88,7 +88,7 @@ Syntax plan_syntax() {
   return syntax;
 }
 
-/// The count in a flag's value; errors begin with the flag.
+/// The count in a flag's value; error messages begin with the flag.
 std::uint64_t count_of(const std::string& flag, const std::string& text, std::uint64_t least) {
   try {
     return parse_count(text, least);
@@ -149,7 +149,7 @@ void require_sensible(const PlanArguments& arguments, const Arguments& given) {
   }
 }
 
-/// Takes the words after `lockstep plan`, and reads the run file that they name.
+/// Parses the words after `lockstep plan`, and reads the run file in them.
 PlanArguments parse_plan_arguments(const std::vector<std::string>& words) {
   const Arguments given = parse_arguments(plan_syntax(), words);
   PlanArguments arguments;
@@ -171,7 +171,7 @@ constexpr std::uint64_t most_rows = 16;
 constexpr std::uint64_t most_steps = 24;
 constexpr const char* gap = "...";
 
-/// The first indices below `count` and the last one, `most` in all.
+/// The first indices below `count`, then the last one; at most `most`.
 std::vector<std::uint64_t> shown(std::uint64_t count, std::uint64_t most) {
   std::vector<std::uint64_t> indices;
   for (std::uint64_t i = 0; i < count && indices.size() + 1 < most; ++i) indices.push_back(i);
@@ -212,7 +212,7 @@ Column step_column(const data::Plan& plan, std::uint64_t epoch, std::uint64_t st
   return column;
 }
 
-/// The steps that fit into `room`; a gap before the last where some are left out.
+/// The steps that fit into `room`, with a gap before the last one if some are omitted.
 std::vector<Column> step_columns(const data::Plan& plan, std::uint64_t epoch,
                                  const std::vector<std::uint64_t>& ranks, std::size_t room) {
   const auto steps = shown(plan.steps(), most_steps);
@@ -232,8 +232,8 @@ std::vector<Column> step_columns(const data::Plan& plan, std::uint64_t epoch,
   return columns;
 }
 
-/// A table: ranks down, steps across, records in the cells. At most `columns` wide: the first ranks
-/// and steps that fit, and always the last ones. `epoch` from 0.
+/// A table of ranks (rows), steps (columns) and records (cells), at most `columns` wide: the first
+/// ranks and steps that fit, and always the last ones. `epoch` from 0.
 std::string plan_picture(const data::Plan& plan, std::uint64_t epoch, std::size_t columns) {
   const auto ranks = shown(plan.options().ranks, most_rows);
   Column names = {fmt::format("epoch {}", epoch + 1)};
@@ -268,12 +268,12 @@ constexpr std::size_t usual_columns = 80;
 /// The records to plan for.
 struct Records {
   std::uint64_t count = 0;
-  std::vector<std::uint64_t> files;           ///< of each file; empty: not from files
+  std::vector<std::uint64_t> files;           ///< of each file; empty: not read from files
   std::string from;                           ///< "synthetic", "--range"
   std::optional<std::uint64_t> record_bytes;  ///< of one record
 };
 
-/// The first `limit` records of imagined files.
+/// The first `limit` records of simulated files.
 Records imagined(const std::vector<std::uint64_t>& files, std::optional<std::uint64_t> limit) {
   Records records;
   records.from = "--files";
@@ -383,7 +383,7 @@ ordered_json to_json(const Findings& found) {
   return json;
 }
 
-/// "128, 128, 128, ..., 8": the first steps' examples and the last one's.
+/// "128, 128, 128, ..., 8": the numbers of examples of the first steps and the last one.
 std::string sizes_text(const data::Plan& plan) {
   constexpr std::uint64_t listed = 6;
   std::string text;
@@ -394,7 +394,7 @@ std::string sizes_text(const data::Plan& plan) {
   return text + (last > listed ? "... | " : "") + grouped(plan.examples(last));
 }
 
-/// "6 records" where all ranks have as many, else "5 to 7 records".
+/// "6 records" if all ranks have the same number, else "5 to 7 records".
 std::string share_text(const std::vector<std::uint64_t>& counts) {
   const auto [least, most] = std::minmax_element(counts.begin(), counts.end());
   return *least == *most ? counted(*most, "record")
@@ -461,7 +461,7 @@ int show_plan(const PlanArguments& arguments) {
 int plan_command(const std::vector<std::string>& words) {
   const auto launch = comm::detect_launcher();
   if (launch && launch->rank != 0)
-    return static_cast<int>(ExitCode::success);  // rank 0 alone plans
+    return static_cast<int>(ExitCode::success);  // only rank 0 prints the plan
   PlanArguments arguments = parse_plan_arguments(words);
   const bool started = launch && launch->launcher != "sbatch" && launch->ranks > 0;
   if (started && !arguments.ranks_given) {

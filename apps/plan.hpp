@@ -1,4 +1,4 @@
-// The data plan of a configuration: `train` and `bench data` follow it, `plan` shows it.
+// The data plan of a configuration: used by `train` and `bench data`, printed by `plan`.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include "data/plan.hpp"
 
 namespace lockstep::apps {
-/// A plan, and why its sharding policy was chosen.
+/// A plan, and the reason for its sharding policy.
 struct TrainingPlan {
   data::Plan plan;
   std::string reason;
@@ -18,7 +18,7 @@ struct TrainingPlan {
 
 /// The plan of training on `records` records in files of `file_records` (empty: not from files).
 ///
-/// Errors   throws ConfigError: what Plan and choose_policy() refuse, and a plan without a step.
+/// Errors   throws ConfigError: errors of Plan and choose_policy(), and a plan without a step.
 /// Ranks    local; the same on every rank.
 TrainingPlan training_plan(const RunConfig& config, std::uint64_t records,
                            std::vector<std::uint64_t> file_records, std::uint64_t ranks);

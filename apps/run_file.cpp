@@ -1,4 +1,4 @@
-// Run files: TOML into settings, and settings into TOML.
+// Run files: converts TOML to settings, and settings to TOML.
 #include <toml++/toml.h>
 
 #include <algorithm>
@@ -73,7 +73,7 @@ nn::LayerSpec layer_in(const toml::node& node, const std::string& path) {
   }
 }
 
-/// A list of layers sets the model; a later key or a flag may change it.
+/// A list of layers sets the model; later keys and flags may change it.
 void apply_layers(RunConfig& config, const std::string& path, const std::string& place,
                   const toml::node& node) {
   const auto* list = node.as_array();
@@ -146,7 +146,7 @@ std::string to_toml(const RunConfig& config) {
   for (const auto& [key, value] : key_values(config)) {
     if (key != layer_key) text += key + " = " + value + "\n";
   }
-  for (const auto& layer : config.layer_list) {  // last: in TOML, keys behind a table belong to it
+  for (const auto& layer : config.layer_list) {  // last: in TOML, keys after a table belong to it
     text += "\n[[layer]]\n";
     for (const auto& [key, value] : nn::fields_of(layer)) {
       text += key + " = " + nn::literal_of(value) + "\n";

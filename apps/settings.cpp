@@ -18,7 +18,7 @@ namespace lockstep::apps {
 namespace {
 
 std::string literal(const toml::node& value) {
-  using Flags = toml::format_flags;  // on one line, and every text in the same quotes
+  using Flags = toml::format_flags;  // on one line, with one kind of quotes
   constexpr auto flags = toml::toml_formatter::default_flags & ~Flags::allow_literal_strings &
                          ~Flags::allow_multi_line_strings;
   std::ostringstream text;
@@ -28,7 +28,7 @@ std::string literal(const toml::node& value) {
 
 std::string literal(const std::string& text) { return literal(toml::value<std::string>(text)); }
 
-/// TOML and JSON files hold nothing else.
+/// TOML and JSON files must be UTF-8.
 void require_utf8(const std::string& text) {
   try {
     static_cast<void>(nlohmann::json(text).dump());
@@ -61,7 +61,7 @@ Setting count(const char* name, Count member, std::uint64_t least, const char* h
       [=](const RunConfig& c) { return std::to_string(c.*member); }};
 }
 
-/// A count of at least 1, or `word` for no value.
+/// A count of at least 1, or `word` for nullopt.
 Setting count_or(const char* word, const char* name, MaybeCount member, const char* help) {
   const std::string none = word;
   return {name, none + "|N", help,
@@ -83,7 +83,7 @@ Setting text(const char* name, Text member, const char* argument, const char* he
           [=](const RunConfig& c) { return literal(c.*member); }};
 }
 
-/// One of `words`; this version supports the first `honoured` of them.
+/// One of `words`; this version supports only the first `honoured` of them.
 Setting choice(const char* name, Text member, const std::vector<std::string>& words,
                std::size_t honoured, const char* help) {
   std::string all;
@@ -119,7 +119,7 @@ Setting yes_or_no(const char* name, bool RunConfig::*member, const char* help) {
 
 constexpr const char* mesh_remedy = "use batch=N, or batch=N,model=M";
 
-/// The dimensions that the text gives.
+/// The dimensions given in the text.
 struct Dimensions {
   std::optional<std::uint64_t> batch;
   std::optional<std::uint64_t> model;
@@ -338,7 +338,7 @@ train::MeshSizes mesh_of(const RunConfig& config, std::uint64_t ranks) {
 
 namespace {
 
-/// "rebatch=ceil" -> "--rebatch ceil"; nothing for words that are no option.
+/// "rebatch=ceil" -> "--rebatch ceil"; nullopt if the word is not an option.
 std::optional<std::string> flag_of(const std::string& option) {
   const auto equals = option.find('=');
   std::string name = option.substr(0, equals);

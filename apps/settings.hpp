@@ -1,5 +1,5 @@
-// What a run is configured with: one struct, the table of its settings, and run files. A setting is
-// a flag of the command line (--batch-size 64) and a key of a run file (batch-size = 64).
+// The configuration of a run: one struct, the table of its settings, and run files. A setting is a
+// flag of the command line (--batch-size 64) and a key of a run file (batch-size = 64).
 #pragma once
 
 #include <cstdint>
@@ -62,28 +62,28 @@ struct RunConfig {
   std::string progress = "auto";
 };
 
-/// One setting: its name is the flag's (without --) and the run file's key.
+/// One setting. Its name is the flag's (without --) and the run file's key.
 struct Setting {
   std::string name;
-  /// "N", "PATH", "global|none": shown by --help; "true|false" may be left out.
+  /// "N", "PATH", "global|none": printed by --help; "true|false" may be omitted.
   std::string argument;
   std::string help;
-  /// Throws ConfigError with the reason alone; the caller adds the place.
+  /// Throws ConfigError with the reason only; the caller adds the place.
   std::function<void(RunConfig&, const std::string&)> set;
-  /// The value as a TOML literal that `set` reads back.
+  /// The value as a TOML literal that `set` parses.
   std::function<std::string(const RunConfig&)> literal;
 };
 
 /// All settings, in the order of --help and of printed run files.
 const std::vector<Setting>& settings();
 
-/// Sets `key`. `place` begins every message: "--seed", "runs.toml:3".
+/// Sets `key`. Every message begins with `place`: "--seed", "runs.toml:3".
 ///
 /// Errors   throws ConfigError: unknown key (with the nearest valid name), or bad value.
 void set_value(RunConfig& config, std::string_view place, const std::string& key,
                const std::string& value);
 
-/// The text of a run file; nothing for an empty path. Throws ConfigError where there is none.
+/// The text of a run file; empty for an empty path. Throws ConfigError if it does not exist.
 std::string read_run_file(const std::string& path);
 
 /// Applies a run file's text; `path` is for messages. A [[layer]] list sets model to "layers".
@@ -91,7 +91,7 @@ std::string read_run_file(const std::string& path);
 /// Errors   throws ConfigError with path and line: not TOML, unknown key, bad value.
 void apply_run_file(RunConfig& config, const std::string& path, const std::string& text);
 
-/// The whole configuration as TOML, a valid run file itself.
+/// The whole configuration as TOML, which is a valid run file.
 std::string to_toml(const RunConfig& config);
 
 /// The configured network, for examples of `shape` (data::Source::shape()).
@@ -100,26 +100,26 @@ std::string to_toml(const RunConfig& config);
 ///          model layers, a layer that does not fit its input.
 nn::NetworkShape network_of(const RunConfig& config, const std::vector<std::uint64_t>& shape);
 
-/// Sizes of the mesh's dimensions on that many ranks. "model=2" alone leaves the rest to batch.
-/// Errors   throws ConfigError where the dimensions' product is not the number of ranks.
+/// The sizes of the mesh's dimensions on `ranks` ranks. With "model=2" alone, batch has the rest.
+/// Errors   throws ConfigError if the product of the dimensions is not the number of ranks.
 train::MeshSizes mesh_of(const RunConfig& config, std::uint64_t ranks);
 
-/// Names and TOML literals of all settings, for comparing. The list of layers is the last, "layer".
+/// Names and TOML literals of all settings, for comparison. The list of layers is last, "layer".
 std::vector<std::pair<std::string, std::string>> key_values(const RunConfig& config);
 
-/// A library's message with the names of options, which it writes as `rebatch=ceil` or
-/// `batch_size`, as flags of this command: --rebatch ceil, --batch-size. Other words in backquotes
-/// stay.
+/// A library's message with the names of options, written as `rebatch=ceil` or `batch_size`,
+/// replaced by flags of this command: --rebatch ceil, --batch-size. Other words in backquotes are
+/// kept.
 std::string with_flags(const std::string& message);
 
-/// What the settings ask of a replica. `threads`: see threads_of(). Local.
+/// The replica options in the settings. `threads`: see threads_of(). Local.
 train::ReplicaOptions replica_options(const RunConfig& config, int threads);
 
-/// Threads of a rank's products: as set, else the cores that are this rank's own. Rank 0 warns of
-/// more threads than cores. Local. Throws ConfigError for an absurd number.
+/// The threads of a rank's products: the setting, else the number of this rank's cores. Rank 0
+/// warns if threads exceed cores. Local. Throws ConfigError for an implausible number.
 int threads_of(const RunConfig& config, const comm::Communicator& comm);
 
-/// Warns, on rank 0, if devices exchange through memory of the host. Local.
+/// Warns, on rank 0, if devices exchange data through host memory. Local.
 void warn_of_staging(const train::Replica& replica);
 
 }  // namespace lockstep::apps

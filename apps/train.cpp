@@ -1,4 +1,4 @@
-// `lockstep train`: from the configuration to the closing table.
+// `lockstep train`: runs training from the configuration to the closing table.
 #include <spdlog/fmt/fmt.h>
 
 #include <memory>
@@ -26,11 +26,11 @@
 namespace lockstep::apps {
 namespace {
 
-/// Everything that one rank trains with.
+/// The objects that one rank trains with.
 struct TrainJob {
   data::DataSet data;
   std::optional<data::Plan> plan;
-  std::string policy_reason;  ///< why the plan has its policy
+  std::string policy_reason;  ///< the reason for the plan's policy
   int threads = 1;            ///< of this rank's products
   std::unique_ptr<Mesh> mesh;
   std::unique_ptr<train::Replica> replica;
@@ -57,9 +57,9 @@ void require_fitting_data(const data::DataSet& data) {
                   "give parts of one data set");
 }
 
-/// Opens the data, makes the plan and the replica.
+/// Opens the data, creates the plan and the replica.
 ///
-/// Errors   throws comm::AgreedError on every rank: settings that cannot be honoured here (2), bad
+/// Errors   throws comm::AgreedError on every rank: settings that are not supported here (2), bad
 ///          data (65), data that differs between ranks (2), too little memory (2).
 /// Ranks    collective.
 TrainJob make_job(const RunConfig& config, comm::Communicator& comm) {
@@ -101,7 +101,7 @@ TrainJob make_job(const RunConfig& config, comm::Communicator& comm) {
   return job;
 }
 
-/// Hosts in the order of their ranks: "2 ranks on 1 host (alpha: 2)".
+/// The hosts in rank order: "2 ranks on 1 host (alpha: 2)".
 std::string ranks_text(comm::Communicator& comm) {
   const auto hosts = comm::gather_text(comm, comm.place().host);
   std::vector<std::pair<std::string, int>> counts;
@@ -190,7 +190,7 @@ train::RunFacts facts_of(const RunConfig& config, const TrainJob& job, int ranks
   return facts;
 }
 
-/// What each rank read of the training set. Collective.
+/// The bytes of the training set that each rank read. Collective.
 std::vector<std::uint64_t> bytes_read(const data::Source& train, comm::Communicator& comm) {
   std::vector<std::uint64_t> bytes(static_cast<std::size_t>(comm.size()));
   bytes[static_cast<std::size_t>(comm.rank())] = train.bytes_read();

@@ -13,7 +13,7 @@ inline constexpr std::size_t alignment_bytes = 64;
 
 /// A fixed number of elements, zeroed, at an address that is a multiple of 64 bytes.
 ///
-/// Owns its memory; moves, does not copy.
+/// Owns its memory. Movable, not copyable.
 template <class T>
 class AlignedBuffer {
   static_assert(std::is_trivially_copyable_v<T>);

@@ -1,4 +1,4 @@
-// The errors a user can meet, and the exit code that each one ends the command with.
+// The errors of the library, and the command's exit code for each.
 #pragma once
 
 #include <memory>
@@ -8,11 +8,11 @@
 
 namespace lockstep {
 
-/// What the command returns to the shell. Part of the command's contract: never renumbered.
+/// The exit codes of the command. Part of its interface: never renumbered.
 enum class ExitCode : int {
   success = 0,
-  internal = 1,    ///< an error that no user caused
-  usage = 2,       ///< configuration, or a setting that cannot be honoured
+  internal = 1,    ///< an error not caused by the user
+  usage = 2,       ///< configuration, or an unsupported setting
   data = 65,       ///< bad or missing data or checkpoint
   invariant = 70,  ///< replicas differ
   output = 74,     ///< output could not be written
@@ -20,14 +20,14 @@ enum class ExitCode : int {
   timeout = 86,    ///< communication failed or timed out
 };
 
-/// An error that a person can act on: what is wrong, where, and what to do about it.
+/// An error that the user can act on: the problem, its place, and the remedy.
 ///
 /// Libraries throw it; only an entry point (apps/, lib/launch/) catches it and ends the process.
-/// Texts name options of the library in backquotes, in snake case, with a value where there is one:
-/// "use `rebatch=ceil`, or `batch_size` of at least 4". The command prints those as its flags.
+/// Texts write options of the library in backquotes, in snake case, with the value if there is one:
+/// "use `rebatch=ceil`, or `batch_size` of at least 4". The command prints them as its flags.
 class Error : public std::runtime_error {
  public:
-  /// `problem` names the thing and the place; `remedy` is one imperative sentence, or empty.
+  /// `problem` includes the object and the place; `remedy` is one imperative sentence, or empty.
   Error(ExitCode code, const std::string& problem, const std::string& remedy = "")
       : std::runtime_error(remedy.empty() ? problem : problem + mark + remedy), code_(code) {}
 
@@ -47,23 +47,23 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
-/// An option of the library and the value that it was given, as text.
+/// An option of the library and its value, as text.
 struct Option {
   std::string name;   ///< in snake case: "batch_size"
   std::string value;  ///< empty: none
 };
 
-/// The user's configuration, or a setting that this build or machine cannot honour. Exit code 2.
+/// An invalid configuration, or a setting that this build or machine does not support. Exit code 2.
 struct ConfigError : Error {
   explicit ConfigError(const std::string& problem, const std::string& remedy = "")
       : Error(ExitCode::usage, problem, remedy) {}
 
-  /// The same, about one option: what() is "NAME: PROBLEM".
+  /// An error about one option: what() is "NAME: PROBLEM".
   ConfigError(Option option, const std::string& problem, const std::string& remedy = "")
       : Error(ExitCode::usage, option.name + ": " + problem, remedy),
         option_(std::make_shared<const Option>(std::move(option))) {}
 
-  /// The option that is wrong; null where the error is about several, or about something else.
+  /// The invalid option; null if the error is about several, or about something else.
   const Option* option() const noexcept { return option_.get(); }
 
  private:

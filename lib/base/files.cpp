@@ -44,7 +44,7 @@ void write_all(int descriptor, std::span<const std::byte> bytes,
   }
 }
 
-/// Closes on every path out; `close_checked` is the way out that looks at the result.
+/// Closes the file on destruction; `close_checked` reports errors of close.
 struct Descriptor {
   explicit Descriptor(int opened) : number(opened) {}
   ~Descriptor() {
@@ -56,7 +56,7 @@ struct Descriptor {
   int number;
 };
 
-/// What a folder holds, names included, reaches the disk.
+/// Syncs a folder's entries, names included, to the disk.
 void sync_folder(const std::filesystem::path& path) {
   const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.number < 0 || ::fsync(folder.number) != 0) fail(path, "write", errno);
@@ -94,7 +94,7 @@ LineFile::~LineFile() {
   if (descriptor_ < 0) return;
   try {
     flush();
-  } catch (const OutputError&) {  // a destructor stays silent; whoever cares has called flush()
+  } catch (const OutputError&) {  // destructors do not throw; flush() reports errors
   }
   ::close(descriptor_);
 }
@@ -140,8 +140,8 @@ void rename_folder(const std::filesystem::path& from, const std::filesystem::pat
 
 namespace {
 
-// Plain pointers in a fixed place: all that a signal handler may look at. Whoever takes a pointer
-// out owns it; the mutex keeps apart those who may wait.
+// Plain pointers at a fixed address: a signal handler may access nothing else. A pointer is owned
+// by the code that exchanges it out of its slot; the mutex serialises threads outside the handler.
 std::array<std::atomic<char*>, 4096> paths;
 std::mutex mutex;
 

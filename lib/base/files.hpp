@@ -10,7 +10,7 @@ namespace lockstep {
 /// Writes `pieces` one after the other to `path`, atomically.
 ///
 /// Writes a temporary file in the same folder, syncs it to the disk, and renames it.
-/// Errors   throws OutputError with the path and the system's reason; `path` is then untouched.
+/// Errors   throws OutputError with the path and the system's reason; `path` is then unchanged.
 void write_file(const std::filesystem::path& path,
                 std::span<const std::span<const std::byte>> pieces);
 
@@ -38,18 +38,18 @@ class LineFile {
   std::string buffer_;
 };
 
-/// Makes the folder and those above it. Throws OutputError with the path and the reason.
+/// Creates the folder and its parents. Throws OutputError with the path and the reason.
 void make_folder(const std::filesystem::path& path);
 
-/// Makes the folder; false if it exists already. Of two processes that call it at the same time,
-/// one gets true. Throws OutputError.
+/// Creates the folder; false if it exists already. If two processes call it at the same time, one
+/// gets true. Throws OutputError.
 bool claim_folder(const std::filesystem::path& path);
 
 /// Renames a folder atomically and syncs it to the disk. Throws OutputError.
 void rename_folder(const std::filesystem::path& from, const std::filesystem::path& to);
 
-/// Adds a file to the list of files to remove on a signal, or takes it off. Thread-safe. The list
-/// has room for some thousands; further files are not added.
+/// Adds a file to the list of files to remove on a signal, or removes it from the list.
+/// Thread-safe. The list holds 4096 files; further files are not added.
 void add_temporary(const std::filesystem::path& path);
 void forget_temporary(const std::filesystem::path& path) noexcept;
 

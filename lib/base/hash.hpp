@@ -10,9 +10,9 @@
 
 namespace lockstep {
 
-/// XXH3, 64 bits, of all bytes added so far, regardless of their division into calls.
+/// XXH3, 64 bits, of all bytes added so far; independent of their division into calls.
 ///
-/// Numbers are taken in the machine's own (little-endian) representation.
+/// Numbers are added in the machine's own (little-endian) representation.
 /// Source   https://github.com/Cyan4973/xxHash, XXH3_64bits.
 class Hash {
  public:
@@ -22,7 +22,7 @@ class Hash {
   Hash& operator=(Hash&&) noexcept;
 
   void add_bytes(std::span<const std::byte> bytes);
-  void add(std::string_view text);  ///< length and bytes, so that "ab","c" is not "a","bc"
+  void add(std::string_view text);  ///< length and bytes: "ab","c" differs from "a","bc"
   void add(std::uint64_t number);
   void add(std::span<const float> values) { add_bytes(std::as_bytes(values)); }
 
@@ -33,7 +33,7 @@ class Hash {
   std::unique_ptr<State> state_;
 };
 
-/// The hash of one piece.
+/// The hash of one range of bytes.
 std::uint64_t hash_of(std::span<const std::byte> bytes);
 
 /// 16 lower-case hexadecimal digits.

@@ -9,7 +9,7 @@ namespace lockstep {
 
 /// Philox 4x32-10: four random words as a pure function of key and counter.
 ///
-/// No state: any rank can compute any value of any stream without computing those before it.
+/// Stateless: any rank can compute any value of any stream without computing the previous ones.
 /// Source   Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", SC11.
 struct Philox {
   using Key = std::array<std::uint32_t, 2>;
@@ -32,9 +32,9 @@ struct Philox {
   }
 };
 
-/// What random numbers are for: a tag, so that uses of one seed never share a key and a counter.
+/// The uses of random numbers: a tag per use, so that uses of one seed share no key and counter.
 ///
-/// Below, `seed` is the user's. Two words where a number has 64 bits.
+/// Below, `seed` is the user's. 64-bit numbers take two words.
 ///
 ///   use                      key                          counter
 ///   order of records         seed                         value, epoch (2), round 0 to 3
@@ -47,7 +47,7 @@ struct Philox {
 ///   initialisers             TensorFlow's mix of seed     group (2), two words of the mix
 ///   built-in digits          their own seed               draw, part, record (2)
 ///
-/// The digits' seed is 1 unless `generate` is given another: no run should shuffle with that seed.
+/// The digits' seed is 1 unless `generate` is given another: do not shuffle with that seed.
 enum class RandomUse : std::uint64_t {
   order = 0,
   augmentation = 0x656E74216175676D,  // "augm", "ent!": low word first
@@ -56,7 +56,7 @@ enum class RandomUse : std::uint64_t {
   map = 0x72616E646D61705F,           // "map_", "rand"
 };
 
-/// The seed that `use` takes for the user's `seed`: the same bits, turned by the tag.
+/// The seed of `use` for the user's `seed`: seed ^ tag.
 constexpr std::uint64_t seed_for(RandomUse use, std::uint64_t seed) noexcept {
   return seed ^ static_cast<std::uint64_t>(use);
 }
@@ -66,7 +66,7 @@ constexpr Philox::Key philox_key(std::uint64_t seed) noexcept {
   return {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
 }
 
-/// A float in [0, 1) from the low 23 bits of `word`, as TensorFlow makes it.
+/// A float in [0, 1) from the low 23 bits of `word`, as in TensorFlow.
 constexpr float unit_float(std::uint32_t word) noexcept {
   constexpr std::uint32_t one = 127U << 23;  // the bits of 1.0F
   return std::bit_cast<float>(one | (word & 0x7FFFFFU)) - 1.0F;

@@ -16,7 +16,7 @@
 namespace lockstep {
 namespace {
 
-/// A file that holds one number, or "max"; `otherwise` where there is none.
+/// The number in a file; `otherwise` if there is none ("max", or no file).
 std::uint64_t number_in(const char* path, std::uint64_t otherwise) {
   std::ifstream file(path);
   std::uint64_t number = 0;
@@ -29,7 +29,7 @@ double process_age_seconds() {
   std::ifstream file("/proc/self/stat");
   std::string line;
   std::getline(file, line);
-  std::istringstream fields(line.substr(line.rfind(')') + 1));  // the name may hold blanks
+  std::istringstream fields(line.substr(line.rfind(')') + 1));  // the name may contain spaces
   std::string field;
   constexpr int start_time = 20;  // proc(5): field 22, counted from the state, field 3
   for (int i = 0; i < start_time; ++i) fields >> field;

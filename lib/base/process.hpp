@@ -1,4 +1,4 @@
-// Memory, cores, age and executable of this process, from the operating system.
+// Memory, cores, age and executable of this process, as reported by the operating system.
 #pragma once
 
 #include <cstdint>
@@ -9,20 +9,20 @@ namespace lockstep {
 /// Seconds since the kernel started this process; resolution 10 ms.
 double process_age_seconds();
 
-/// The greatest resident memory of this process so far.
+/// The peak resident memory of this process so far.
 std::uint64_t peak_rss_bytes();
 
-/// Bytes of memory that this process may use: of the machine, or of its control group if less.
+/// Bytes of memory available to this process: the machine's, or its control group's if less.
 std::uint64_t memory_limit_bytes();
 
-/// Cores that this process may run on: what the launcher bound, or all of them.
+/// Cores that this process may run on: those bound by the launcher, or all.
 int bound_cores();
 
 /// Cores of the machine that are online.
 int machine_cores();
 
-/// Cores for one of `local_ranks` ranks on this machine; at least 1. Ranks that are threads divide
-/// bound_cores() between them.
+/// Cores for one of `local_ranks` ranks on this machine; at least 1. Ranks that are threads share
+/// bound_cores() equally.
 int own_cores(int local_ranks, bool are_threads);
 
 /// Hash of the running executable's bytes, to compare builds.

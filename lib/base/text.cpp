@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-/// Levenshtein distance, one row of the table at a time.
+/// Levenshtein distance, computed one row of the table at a time.
 std::size_t edits(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});

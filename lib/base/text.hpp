@@ -1,4 +1,4 @@
-// Small helpers for the words and numbers that people read and write.
+// Helpers for words and numbers in messages and settings.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ std::string grouped(std::uint64_t number);
 /// 1 -> "1 step", 1407 -> "1,407 steps".
 std::string counted(std::uint64_t number, std::string_view noun);
 
-/// 3,140,608 -> "3.1 MB"; powers of 1000.
+/// 3,140,608 -> "3.1 MB"; in powers of 1000.
 std::string bytes_text(double bytes);
 
-/// The shortest decimal text that reads back as the same number; always with a point or exponent.
+/// The shortest decimal text that parses to the same number; always with a point or exponent.
 std::string shortest(float value);
 std::string shortest(double value);
 
@@ -32,12 +32,12 @@ std::vector<std::string> split_list(std::string_view text);
 
 /// A whole number in [least, most]; `most` is at most 2^63 - 1, which is also TOML's limit.
 ///
-/// Errors   throws ConfigError with the reason alone; the caller knows the place.
+/// Errors   throws ConfigError with the reason only; the caller adds the place.
 std::uint64_t parse_count(std::string_view text, std::uint64_t least,
                           std::uint64_t most = std::numeric_limits<std::int64_t>::max());
 
-/// The candidate with the fewest edits from `word`, if that is at most a third of its length
-/// (and at least two): what a person probably meant.
+/// The candidate with the fewest edits from `word`, if that is at most a third of its length (and
+/// at least two): the likely intended word.
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates);
 
 }  // namespace lockstep

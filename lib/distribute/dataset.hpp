@@ -1,4 +1,4 @@
-// A data set as a pipeline: where elements come from, and what is done to them on the way.
+// A data set as a pipeline: a source of elements and the transformations applied to them.
 #pragma once
 
 #include <cstdint>
@@ -12,63 +12,63 @@
 
 namespace lockstep {
 
-/// What is known of a data set before it is read.
+/// Properties of a data set that are known before it is read.
 struct DatasetFacts {
-  std::uint64_t files = 0;  ///< it comes from; 0: it does not
-  std::uint64_t batch_size =
-      0;  ///< elements are batches of at most so many examples; 0: they are not
-  bool drop_remainder = false;  ///< and all of them are full
-  std::size_t prefetch = 0;     ///< elements read ahead at the end of the pipeline
-  std::string identity = {};    ///< what distinguishes the data from other data, in words
+  std::uint64_t files = 0;       ///< number of input files; 0: not read from files
+  std::uint64_t batch_size = 0;  ///< elements are batches of at most this size; 0: not batched
+  bool drop_remainder = false;   ///< true: all batches are full
+  std::size_t prefetch = 0;      ///< elements read ahead at the end of the pipeline
+  std::string identity = {};     ///< text that identifies the data
 };
 
-/// A record of a data::Source: its features [features], and its label.
+/// A record of a data::Source: its features [features] and its label.
 using Example = std::pair<Tensor<float>, std::int32_t>;
 
 struct SharedSource;
 
-/// Records of a data::Source in its own order, or shuffled by `seed`: what can be read in batches.
+/// Records of a data::Source in its own order, or shuffled by `seed`. They can be read in batches.
 struct SourceRecords {
   std::shared_ptr<SharedSource> source;
   std::optional<std::uint64_t> seed = std::nullopt;
 };
 
-/// One pass over batches of `size` of them. See from_source.
+/// One pass over batches of `size` records. See from_source.
 ReaderPtr<Batched<Example>> open_batches(const SourceRecords& records, const Pass& pass,
                                          std::uint64_t size, bool drop_remainder);
 
-/// Elements of type T in a fixed order: a description, which reads nothing before it is iterated.
+/// Elements of type T in a fixed order. It describes a pipeline; nothing is read before iteration.
 ///
-/// A value: cheap to copy, never changed; transformations return new ones. sources.hpp makes them.
-/// Elements are numbers, texts, Tensors, and pairs or tuples of them; others can be mapped, not
-/// batched. A pass is opened for an epoch, and everything random is a function of (seed, epoch,
-/// element), so a data set yields the same elements wherever and however often it is read.
-/// Order    the size is known and any element is reached at once behind range, from_elements and
-///          from_source, through map, batch, repeat, take, shard and shuffle(seed). Generators and
-///          files of unknown length can only be read in order.
-/// Errors   transformations throw ConfigError for what cannot be done; reading throws what sources
-///          and the given functions throw.
-/// Ranks    everything is local. See Strategy for what is not.
+/// An immutable value that is cheap to copy; transformations return new data sets. sources.hpp
+/// creates them. Elements are numbers, texts, Tensors, and pairs or tuples of them; other types can
+/// be mapped but not batched. A pass reads one epoch. All random numbers are functions of (seed,
+/// epoch, element), so a data set yields the same elements on every rank and in every pass of an
+/// epoch.
+/// Order    random access: range, from_elements and from_source have a known size and allow access
+///          by index, also after map, batch, repeat, take, shard and shuffle(seed). Generators and
+///          files of unknown length are read in order only.
+/// Errors   transformations throw ConfigError if they cannot be applied; reading throws the errors
+///          of the source and of the given functions.
+/// Ranks    all functions are local. See Strategy for distribution.
 template <class T>
 class Dataset {
  public:
   using Element = T;
   using Open = readers::Open<T>;
 
-  /// `open` begins a pass; it must outlast nothing else and may be called from any thread.
+  /// `open` opens a pass. It must own all that it uses, and may be called from any thread.
   Dataset(Open open, DatasetFacts facts) : open_(std::move(open)), facts_(std::move(facts)) {}
 
-  /// The same for records of a source, which batch() reads many at a time.
+  /// As above, for records of a source; batch() reads many of them in one call.
   Dataset(Open open, DatasetFacts facts, SourceRecords records)
       : open_(std::move(open)), facts_(std::move(facts)), records_(std::move(records)) {}
 
-  /// What is known without reading. Local.
+  /// The properties that are known without reading. Local.
   const DatasetFacts& facts() const noexcept { return facts_; }
 
-  /// Elements of an epoch, perhaps `endless`; none where that is not known before it is read.
+  /// The number of elements of an epoch, possibly `endless`; nullopt if unknown before reading.
   std::optional<std::uint64_t> size() const { return open_({})->size(); }
 
-  /// `function(element)`, or `function(parts...)` of a pair or tuple.
+  /// Applies `function(element)`, or `function(parts...)` for a pair or tuple.
   template <class Function>
   auto map(Function function) const {
     using To = std::decay_t<decltype(call_with(function, std::declval<T>()))>;
@@ -77,7 +77,7 @@ class Dataset {
     });
   }
 
-  /// `function(element, draw)`: see Draw for the random numbers that it brings.
+  /// Applies `function(element, draw)`; `draw` provides random numbers, see Draw.
   template <class Function>
   auto map_random(std::uint64_t seed, Function function) const {
     using To = std::decay_t<std::invoke_result_t<Function, T, const Draw&>>;
@@ -86,8 +86,8 @@ class Dataset {
     });
   }
 
-  /// Batches of `size` elements that follow each other: see Batched. Under a Strategy `size` is the
-  /// global batch. The last batch may be smaller, unless it is dropped.
+  /// Batches of `size` consecutive elements: see Batched. Under a Strategy `size` is the global
+  /// batch. The last batch may be smaller; `drop_remainder` drops it.
   Dataset<Batched<T>> batch(std::uint64_t size, bool drop_remainder = false) const {
     if (size == 0) throw ConfigError("batches of 0 elements", "give at least 1");
     DatasetFacts facts = behind_prefetch();
@@ -107,13 +107,13 @@ class Dataset {
             facts};
   }
 
-  /// `times` passes in a row (at least 1): in epoch e those of epochs e * times, e * times + 1, ...
+  /// `times` (at least 1) passes in sequence: epoch e has epochs e * times, e * times + 1, ...
   Dataset repeat(std::uint64_t times) const {
     if (times == 0) throw ConfigError("0 repetitions", "give at least 1, or none: without end");
     return repeated(times);
   }
 
-  /// Passes without end: from epoch e on those of epochs e, e + 1, ... Of nothing, it is nothing.
+  /// Repeats without end: epoch e has epochs e, e + 1, ... An empty data set stays empty.
   Dataset repeat() const { return repeated(0); }
 
   /// The first `count` elements; under FILE, of each worker's files.
@@ -123,7 +123,7 @@ class Dataset {
     });
   }
 
-  /// Elements index, index + count, index + 2 count, ...: for sets that shard themselves.
+  /// Elements index, index + count, index + 2 count, ...: for data sets sharded by the caller.
   Dataset shard(std::uint64_t count, std::uint64_t index) const {
     if (index >= count) {
       throw ConfigError("shard " + std::to_string(index) + " of " + std::to_string(count),
@@ -134,8 +134,9 @@ class Dataset {
     });
   }
 
-  /// All elements in another order in every epoch, a function of (seed, epoch) (and, under FILE, of
-  /// the worker) in constant memory. Throws ConfigError unless the size is known and finite.
+  /// Shuffles all elements, in another order each epoch: a function of (seed, epoch), and under
+  /// FILE of the worker, in constant memory. Throws ConfigError unless the size is known and
+  /// finite.
   Dataset shuffle(std::uint64_t seed) const {
     const auto all = size();
     if (!all || *all == endless) {
@@ -150,8 +151,8 @@ class Dataset {
     return shuffled;
   }
 
-  /// The same for any data set, as far as `places` (at least 1) elements in memory allow: each is
-  /// drawn from those that are next.
+  /// Shuffles any data set with a buffer of `places` (at least 1) elements: each element is drawn
+  /// from the next `places` ones.
   Dataset shuffle(std::uint64_t seed, std::size_t places) const {
     if (places == 0) throw ConfigError("shuffle among 0 elements", "give at least 1");
     return then([seed, places](ReaderPtr<T> from, const Pass& pass) {
@@ -160,8 +161,8 @@ class Dataset {
     });
   }
 
-  /// A thread that reads at most `depth` elements (at least 1) ahead. Best the last in a pipeline:
-  /// behind it elements can only be read in order.
+  /// A thread reads at most `depth` (at least 1) elements ahead. Use it last in a pipeline: its
+  /// result can only be read in order.
   Dataset prefetch(std::size_t depth) const {
     if (depth == 0) throw ConfigError("prefetch of 0 elements", "give at least 1, or leave it out");
     Dataset ahead(opener(), behind_prefetch());
@@ -169,10 +170,10 @@ class Dataset {
     return ahead;
   }
 
-  /// A pass of one epoch, read ahead as prefetch() said.
+  /// Opens a pass of one epoch, with the read-ahead of prefetch().
   ReaderPtr<T> open(const Pass& pass) const { return opener()(pass); }
 
-  /// The same without prefetch at the end, for who reads ahead himself.
+  /// As open(), without a prefetch at the end; for callers that read ahead themselves.
   ReaderPtr<T> open_plain(const Pass& pass) const { return open_(pass); }
 
   /// Iterates over one epoch:  for (auto& element : dataset.epoch(2))
@@ -196,7 +197,7 @@ class Dataset {
     return facts;
   }
 
-  /// The data set whose passes are `wrap(pass of this one)`.
+  /// The data set whose passes are `wrap(pass of this data set)`.
   template <class Wrap>
   Dataset then(Wrap wrap) const {
     return {[open = opener(), wrap](const Pass& pass) -> ReaderPtr<T> {
@@ -222,10 +223,10 @@ class Dataset {
 
   Open open_;
   DatasetFacts facts_;
-  std::optional<SourceRecords> records_;  // these, if nothing but shuffle(seed) was done to them
+  std::optional<SourceRecords> records_;  // set if only shuffle(seed) was applied
 };
 
-/// A range of input iterators over one pass: begin() is called once.
+/// A range of input iterators over one pass. begin() may be called once.
 template <class T>
 class Dataset<T>::Elements {
  public:

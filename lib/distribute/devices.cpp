@@ -87,7 +87,7 @@ void require_one_kind(const Cluster& cluster) {
   }
 }
 
-// A position in a box of that shape, counted along its last axis first; and how many there are.
+// The coordinates of position `index` in a box of that shape; the last axis varies fastest.
 DeviceCoordinates position(const DeviceCoordinates& shape, int index) {
   DeviceCoordinates at{};
   for (std::size_t axis = topology_axes; axis-- > 0;) {

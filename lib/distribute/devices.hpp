@@ -1,4 +1,4 @@
-// The cluster of a job, its devices as a topology, and which devices compute which replica.
+// The machines and ranks of a job, its devices as a topology, and the devices of each replica.
 #pragma once
 
 #include <array>
@@ -11,13 +11,13 @@
 
 namespace lockstep {
 
-/// Where one replica runs.
+/// The place of one replica.
 struct ReplicaPlace {
   std::string host;    ///< name of the machine
   int node = 0;        ///< index of the machine
   int local_rank = 0;  ///< index among the ranks of this machine
   std::string device;  ///< "cpu"
-  int cores = 1;       ///< cores it may use: those it is bound to, divided by the ranks bound there
+  int cores = 1;       ///< usable cores: those it is bound to, divided by the ranks bound there
 };
 
 /// All replicas of a job, the same on every rank.
@@ -55,8 +55,7 @@ class Topology {
   /// The topology of a cluster. A rank without a GPU has one device on the GPU axis, its processor.
   /// If ranks have different numbers of cores, the smallest is used.
   /// Errors   throws ConfigError, naming two nodes or ranks, if nodes have different numbers of
-  /// ranks
-  ///          or only some ranks compute on GPUs.
+  ///          ranks or only some ranks compute on GPUs.
   static Topology of(const Cluster& cluster);
 
   const DeviceCoordinates& shape() const noexcept { return shape_; }
@@ -71,7 +70,7 @@ class Topology {
   std::vector<int> ranks_;  // node by node
 };
 
-/// A block of the topology for each replica; its devices are the logical devices of that replica.
+/// Assigns a block of the topology to each replica; its devices are the replica's logical devices.
 ///
 ///   const auto topology = Topology::of(resolve_cluster(comm, "cpu"));
 ///   const auto assignment = DeviceAssignment::build(topology, {1, 1, 1, 2}, 4);
@@ -82,10 +81,9 @@ class DeviceAssignment {
  public:
   /// Cuts the topology into blocks of `computation_shape`. Blocks are ordered by their lowest rank,
   /// then by position; replica r has the r-th. Logical devices are numbered along the last axis
-  /// first. Blocks beyond `num_replicas` stay idle.
+  /// first. Blocks beyond `num_replicas` stay unused.
   /// Errors   throws ConfigError: a shape without four axes, with a length below 1, or that does
-  /// not
-  ///          divide the topology; fewer than 1 replicas, or more than there are blocks.
+  ///          not divide the topology; fewer than 1 replicas, or more than there are blocks.
   static DeviceAssignment build(const Topology& topology, const std::vector<int>& computation_shape,
                                 int num_replicas);
 

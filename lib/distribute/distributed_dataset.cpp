@@ -14,7 +14,8 @@ namespace {
 using data::Rebatch;
 using data::ShardPolicy;
 
-/// Under DATA and OFF the stream of all; under FILE each worker's is a file of the plan's.
+/// Under DATA and OFF the plan of one stream; under FILE each worker's stream is a file of the
+/// plan.
 std::optional<data::PlanOptions> plan_options(const Share& share, const CountExamples& count) {
   data::PlanOptions options = {.batch_size = share.batch_size,
                                .ranks = share.ranks,

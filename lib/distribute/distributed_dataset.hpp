@@ -1,4 +1,4 @@
-// A data set whose elements are spread over replicas.
+// A data set whose batches are divided among replicas.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +18,19 @@
 #include "lib/distribute/values.hpp"
 
 namespace lockstep {
-/// How distribute_dataset shares out.
+/// Options of distribute_dataset.
 struct DistributeOptions {
   data::ShardPolicy policy = data::ShardPolicy::automatic;
   data::Rebatch rebatch = data::Rebatch::ceil;
-  /// Under DATA, pieces are whole leaves of so many examples: see data::piece_of. 1 is the guide's
-  /// rule; 0 means data::automatic_leaf, as in training.
+  /// Under DATA, pieces are whole leaves of `leaf` examples: see data::piece_of. 1 follows the
+  /// distribution guide; 0 means data::automatic_leaf, as in training.
   std::uint64_t leaf = 1;
-  /// Pieces that a thread reads ahead; 0: no thread. None: as many as there are replicas in sync in
-  /// an input pipeline, which is 1, or what the data set's own last prefetch says.
+  /// Pieces that a thread reads ahead; 0: no thread. nullopt: the depth of the data set's last
+  /// prefetch, else 1 (the replicas of an input pipeline).
   std::optional<std::size_t> prefetch = std::nullopt;
 };
 
-/// A rank's part of a data set.
+/// The part of a data set that a rank reads.
 struct Share {
   data::PolicyChoice choice = {};
   data::Rebatch rebatch = data::Rebatch::ceil;
@@ -39,10 +39,10 @@ struct Share {
   std::uint64_t ranks = 1;
   std::uint64_t batch_size = 0;
   bool drop_remainder = false;
-  /// All that is read, in closed form; none where the number of examples is not known, or batches
-  /// do not follow from it alone (transformed batches).
+  /// All that is read, in closed form; nullopt if the number of examples is unknown, or if it does
+  /// not determine the batches (transformed batches).
   std::optional<data::Plan> plan = std::nullopt;
-  bool endless_batches = false;  ///< the same without an end, under DATA
+  bool endless_batches = false;  ///< as `plan`, for an endless data set under DATA
 
   /// The pass over the data set that this rank reads.
   Pass pass(std::uint64_t epoch) const noexcept {
@@ -50,49 +50,50 @@ struct Share {
     return {epoch, by_files ? rank : 0, by_files ? ranks : 1};
   }
 
-  /// Ranks cannot know alone when the others' streams end.
+  /// True if a rank cannot determine locally when the other ranks' streams end.
   bool ends_differ() const noexcept;
 
-  /// Examples of every piece, where that is the same at every step on every rank.
+  /// The number of examples per piece, if it is equal at every step on every rank.
   std::optional<std::size_t> fixed_rows() const;
 };
 
-/// Examples of a pass, where they are known.
+/// Returns the number of examples of a pass, if known.
 using CountExamples = std::function<std::optional<std::uint64_t>(const Pass&)>;
 
-/// What this rank reads.
+/// Determines this rank's part of a data set.
 ///
-/// Errors   throws comm::AgreedError (2): data that is not batched; what data::Plan and
-///          data::choose_policy refuse; `balanced` with DATA; ranks whose data or options differ.
+/// Errors   throws comm::AgreedError (2): data that is not batched; data or options that data::Plan
+///          or data::choose_policy reject; `balanced` with DATA; ranks with different data or
+///          options.
 /// Ranks    collective.
 Share agree_on_share(comm::Communicator& comm, const DatasetFacts& facts,
                      const DistributeOptions& options, const CountExamples& count);
 
-/// The most of all ranks' counts where all know theirs (perhaps `endless`), none where one does
-/// not. Collective.
+/// The maximum of all ranks' counts (possibly `endless`); nullopt if any rank's count is unknown.
+/// Collective.
 std::optional<std::uint64_t> agree_on_longest(comm::Communicator& comm,
                                               std::optional<std::uint64_t> mine);
 
-/// One message a step, where ends differ.
+/// The message that ranks exchange each step if their streams may end at different steps.
 struct StepNews {
   bool has_examples = false;
   bool goes_on = false;
   bool failed = false;
 };
 
-/// What is true of any rank. Collective.
+/// The logical OR over all ranks, field by field. Collective.
 StepNews any_rank(comm::Communicator& comm, const StepNews& mine);
 
 }  // namespace lockstep
 
 namespace lockstep::pieces {
-// One rank's pieces of a data set's batches, one a step. Users meet distributed_dataset.hpp alone.
+// Readers of one rank's pieces, one per step. Internal: the API is distributed_dataset.hpp.
 
-/// This rank's piece of each step, in order; none at the end of its own stream. Local.
+/// Returns this rank's piece of each step, in order; nullopt at the end of its stream. Local.
 template <class T>
 using Pieces = std::function<std::optional<T>()>;
 
-/// By the plan: only what is this rank's is read.
+/// With a plan: reads only this rank's examples.
 template <BatchLike T>
 Pieces<T> planned(ReaderPtr<T> reader, const Share& share) {
   const auto shared = std::shared_ptr<Reader<T>>(std::move(reader));
@@ -109,7 +110,7 @@ inline Range piece_of_batch(std::uint64_t examples, const Share& share) {
   return data::piece_of(examples, leaf, share.rank, share.ranks);
 }
 
-/// Under DATA, without an end: only what is this rank's is read.
+/// Under DATA, endless data: reads only this rank's examples.
 template <BatchLike T>
 Pieces<T> endless_batches(ReaderPtr<T> reader, const Share& share) {
   const auto shared = std::shared_ptr<Reader<T>>(std::move(reader));
@@ -121,7 +122,7 @@ Pieces<T> endless_batches(ReaderPtr<T> reader, const Share& share) {
   };
 }
 
-/// Under DATA, of a stream: every rank reads all batches and keeps its pieces.
+/// Under DATA, sequential data: every rank reads all batches and keeps its pieces.
 template <BatchLike T>
 Pieces<T> kept(ReaderPtr<T> reader, const Share& share) {
   const auto shared = std::shared_ptr<Reader<T>>(std::move(reader));
@@ -133,9 +134,9 @@ Pieces<T> kept(ReaderPtr<T> reader, const Share& share) {
   };
 }
 
-/// Under FILE and OFF, rule `ceil`: each batch of this rank's own stream in as many pieces as there
-/// are replicas, of which the last may be empty. `all_alike`: so they are on all ranks, and left
-/// out.
+/// Under FILE and OFF, rule `ceil`: cuts each batch of this rank's stream into as many pieces as
+/// there are replicas. Trailing pieces may be empty; with `all_alike` they are empty on all ranks
+/// and are skipped.
 template <BatchLike T>
 Pieces<T> own(ReaderPtr<T> reader, const Share& share, bool all_alike) {
   struct State {
@@ -158,7 +159,7 @@ Pieces<T> own(ReaderPtr<T> reader, const Share& share, bool all_alike) {
   };
 }
 
-/// Under FILE and OFF, rule `balanced`: pieces reach across the ends of batches.
+/// Under FILE and OFF, rule `balanced`: pieces span batch boundaries.
 template <BatchLike T>
 class Balanced {
  public:
@@ -204,7 +205,7 @@ Pieces<T> balanced(ReaderPtr<T> reader, const Share& share) {
   return [state] { return state->next(); };
 }
 
-/// The pieces of `epoch`, as the share says.
+/// The pieces of `epoch` for this share.
 template <BatchLike T>
 Pieces<T> of(const Dataset<T>& dataset, const Share& share, std::uint64_t epoch) {
   auto reader = dataset.open_plain(share.pass(epoch));
@@ -219,8 +220,7 @@ Pieces<T> of(const Dataset<T>& dataset, const Share& share, std::uint64_t epoch)
 }  // namespace lockstep::pieces
 
 namespace lockstep {
-/// next() was asked for more than there is; the end of a loop, not a fault. Exit code 1 where
-/// nobody catches it.
+/// next() was called past the end: ends a loop, not a failure. Exit code 1 if it is not caught.
 struct OutOfRange : Error {
   OutOfRange()
       : Error(ExitCode::internal, "no replica has data for another step",
@@ -229,23 +229,23 @@ struct OutOfRange : Error {
 
 /// One epoch of a distributed data set.
 ///
-/// A step ends the iteration where no replica has data for it; a replica that has none while others
-/// do gets a batch of 0 examples. Under the plan (DistributedDataset::plan), where all read the
-/// same stream, and where sizes were compared beforehand, every rank knows the end by itself.
+/// The iteration ends at the first step without data on any replica; a replica without data for a
+/// step that others have gets a batch of 0 examples. With a plan (DistributedDataset::plan), if all
+/// ranks read the same stream, or if sizes were compared beforehand, the end is determined locally.
 /// Otherwise (policy FILE, rule `balanced`, or data sets from a function, all of unknown length)
 /// each step costs one message of three bytes.
 ///
-/// Errors   next() and next_as_optional() throw what reading throws: on the rank that read, or, as
-///          one comm::AgreedError, on all of them, where each step costs a message.
-/// Ranks    collective: all ranks ask for the same steps. One thread.
+/// Errors   next() and next_as_optional() throw the reader's errors: on the rank that read, or, if
+///          each step costs a message, as one comm::AgreedError on all ranks.
+/// Ranks    collective: all ranks read the same steps. One thread.
 template <BatchLike T>
 class DistributedIterator {
  public:
-  /// How this rank learns that no replica has data left.
+  /// How the end of the epoch is determined.
   enum class Ending {
-    alone,    ///< its own pieces end when all do
-    counted,  ///< after `steps`
-    asked,    ///< by a message a step
+    alone,    ///< from this rank's own stream
+    counted,  ///< after `steps` steps
+    asked,    ///< by a message per step
   };
 
   DistributedIterator(comm::Communicator& comm, pieces::Pieces<T> pieces, std::size_t prefetch,
@@ -255,14 +255,14 @@ class DistributedIterator {
         ending_(ending),
         steps_(steps) {}
 
-  /// The next step's batch. Throws OutOfRange past the end, as often as it is called there.
+  /// The next step's batch. Throws OutOfRange past the end, on every call.
   PerReplica<T> next() {
     auto batch = next_as_optional();
     if (!batch) throw OutOfRange();
     return std::move(*batch);
   }
 
-  /// The same; nothing past the end.
+  /// The next step's batch; nullopt past the end.
   std::optional<PerReplica<T>> next_as_optional() {
     if (ended_) return std::nullopt;
     auto piece = ending_ == Ending::asked ? next_asked() : next_known();
@@ -279,7 +279,7 @@ class DistributedIterator {
     return filled(ahead_->next());
   }
 
-  /// Steps at which no replica has an example are left out.
+  /// Skips steps at which no replica has an example.
   std::optional<T> next_asked() {
     while (true) {
       std::exception_ptr failure;
@@ -301,7 +301,7 @@ class DistributedIterator {
     }
   }
 
-  /// Where this replica's own stream has ended: a batch without examples.
+  /// `piece`, or a batch of 0 examples after the end of this replica's stream.
   T filled(std::optional<T> piece) {
     if (!piece) return empty_.value_or(T{});
     if (!empty_) empty_ = cut(*piece, 0, 0);
@@ -317,10 +317,10 @@ class DistributedIterator {
   std::optional<T> empty_;
 };
 
-/// Iterated, and nothing else: no transformation of a Dataset exists here.
+/// A distributed data set. It can be iterated; the transformations of Dataset are not available.
 ///
-/// Every iteration is an epoch of its own, counted from 0, unless make_iterator is told which. The
-/// Strategy that made it must outlive it.
+/// Each iteration is a new epoch, counted from 0, unless an epoch is passed to make_iterator. The
+/// Strategy that created it must outlive it.
 template <BatchLike T>
 class DistributedDataset {
  public:
@@ -328,13 +328,13 @@ class DistributedDataset {
   class Iterator;
   struct End {};
 
-  /// What the Strategy decided, and how a pass is begun.
+  /// The Strategy's decisions, and the function that opens a pass.
   struct Parts {
     std::function<pieces::Pieces<T>(std::uint64_t epoch)> open;
     std::function<ElementSpec()> spec;
     std::size_t prefetch = 0;
     typename DistributedIterator<T>::Ending ending = DistributedIterator<T>::Ending::alone;
-    std::uint64_t steps = 0;  ///< where they are counted
+    std::uint64_t steps = 0;  ///< if known beforehand
     std::optional<data::Plan> plan;
     data::PolicyChoice choice;
   };
@@ -346,27 +346,27 @@ class DistributedDataset {
   Iterator begin() { return Iterator(make_iterator()); }
   End end() const noexcept { return {}; }
 
-  /// The next epoch, or the one that is named (the next is then the one behind it). Local.
+  /// Iterator over the next epoch, or over the given one (its successor is then the next). Local.
   DistributedIterator<T> make_iterator() { return make_iterator(epoch_); }
   DistributedIterator<T> make_iterator(std::uint64_t epoch) {
     epoch_ = epoch + 1;
     return {*comm_, parts_.open(epoch), parts_.prefetch, parts_.ending, parts_.steps};
   }
 
-  /// Type and shape of this replica's values, a spec for each part; axis 0 counts examples, and is
-  /// unknown unless all pieces of all steps hold as many. A rank without data knows the number of
-  /// axes no better than shape (0). Reads the first example. Local.
+  /// Type and shape of this replica's values, one spec per part. Axis 0 counts examples; its length
+  /// is unknown unless all pieces of all steps have the same length. On a rank without data the
+  /// shape is (0). Reads the first example. Local.
   ElementSpec element_spec() const { return parts_.spec(); }
 
-  /// Who reads what, where it is known in closed form: positions in the data set's order.
+  /// The records of each rank and step, if known in closed form: positions in the data set's order.
   const std::optional<data::Plan>& plan() const noexcept { return parts_.plan; }
 
-  /// The policy that is followed, and why. DATA for a data set from a function, which shards
-  /// itself.
+  /// The sharding policy, and the reason for it. DATA for a data set from a function, which shards
+  /// its data itself.
   data::ShardPolicy policy() const noexcept { return parts_.choice.policy; }
   const std::string& reason() const noexcept { return parts_.choice.reason; }
 
-  /// What a person should be told once; empty: nothing. Libraries do not print.
+  /// A warning for the caller to print once; may be empty. Libraries do not print.
   const std::string& warning() const noexcept { return parts_.choice.warning; }
 
  private:
@@ -375,7 +375,7 @@ class DistributedDataset {
   std::uint64_t epoch_ = 0;
 };
 
-/// An input iterator over one epoch; moving on is collective.
+/// An input iterator over one epoch. Incrementing it is collective.
 template <BatchLike T>
 class DistributedDataset<T>::Iterator {
  public:

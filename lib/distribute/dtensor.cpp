@@ -9,7 +9,7 @@
 namespace lockstep::sharding {
 namespace {
 
-// A rank's coordinates along the dimensions whose ranks hold different pieces.
+// A rank's coordinates along the mesh dimensions whose ranks hold different pieces.
 std::vector<int> place_of(const Layout& layout, int rank) {
   std::vector<int> place;
   for (const auto& [name, size] : layout.mesh().dimensions()) {
@@ -29,8 +29,7 @@ std::string ranks_text(const std::vector<int>& ranks) {
   return text + (ranks.size() > 8 ? ", ..." : "");
 }
 
-// "rank 2 differs from ranks 0, 1": the minority, or those that differ from rank 0 if there is
-// none.
+// "rank 2 differs from ranks 0, 1": the minority; without one, the ranks that differ from rank 0.
 std::string difference(const Holders& holders) {
   const auto most = std::max_element(holders.begin(), holders.end(), [](auto& a, auto& b) {
     return std::pair(a.second.size(), -a.second[0]) < std::pair(b.second.size(), -b.second[0]);

@@ -1,5 +1,5 @@
-// Tensors distributed over a mesh: each rank holds one piece. How they are made (pack,
-// copy_to_mesh), redistributed (relayout) and computed with (matmul, elementwise, reductions).
+// Tensors distributed over a mesh: each rank holds one piece. Creation (pack, copy_to_mesh),
+// redistribution (relayout) and operations (matmul, elementwise, reductions).
 #pragma once
 
 #include <Eigen/Core>
@@ -228,10 +228,11 @@ namespace lockstep {
 ///                         Layout(mesh, {"batch", "model"}));
 ///   auto whole = x.relayout(Layout::replicated(mesh, 2));
 ///
-/// Made by pack, copy_to_mesh and the operations below. Immutable: copies share the piece.
+/// Created by pack, copy_to_mesh and the operations below. Immutable: copies share the piece.
 /// Functions marked collective are called by all ranks of the mesh in the same order, with equal
-/// layouts. Errors   a wrong shape or layout throws the same comm::AgreedError (2) on all ranks.
-/// Threads  the one of the mesh, which must outlive the tensor.
+/// layouts.
+/// Errors   a wrong shape or layout throws the same comm::AgreedError (2) on all ranks.
+/// Threads  that of the mesh, which must outlive the tensor.
 template <Number T>
 class DTensor {
  public:
@@ -255,7 +256,8 @@ class DTensor {
   ///   cut -> replicated               all-gather       p - 1 pieces as long as the old one
   ///
   /// One move per mesh dimension in which the layouts differ, in this order unless an axis is still
-  /// cut by another dimension (see sharding::moves_between). Equal layouts send nothing.
+  /// cut by another dimension (see sharding::moves_between). Equal layouts require no
+  /// communication.
   /// Ranks    collective.
   DTensor relayout(const Layout& layout) const {
     std::vector<sharding::Move> moves;
@@ -344,18 +346,18 @@ DTensor<T> copy_to_mesh(Mesh& mesh, const Tensor<T>& tensor, const Layout& layou
   return sharding::Maker::make(mesh, layout, tensor.shape(), std::move(piece));
 }
 
-// Operations. Each rank computes on its pieces; the layouts decide what is sent.
+// Operations. Each rank computes on its pieces; the layouts determine the communication.
 //
-// All are collective and take the layout of the result as last argument. Without it the result has
-// the layout of the operation's table, with all sums complete. Operands with partial sums are
-// summed first; reductions keep them partial until the end.
+// All are collective and take the result's layout as last argument. By default the result has the
+// layout of the operation's table, with all sums complete. Operands with partial sums are summed
+// first; reductions complete them last.
 //
 // Bits     Cutting an axis that the result keeps changes no bit. Along an axis that is summed, each
 //          rank adds its own indices in order, and the ranks' sums are added by coordinate: floats
 //          may differ in their last bits between different cuts of that axis. Integers are exact
 //          and wrap around.
-// Errors   throw the same comm::AgreedError (2) on all ranks: incompatible shapes, tensors on
-//          different meshes, a layout that the result cannot have.
+// Errors   all throw the same comm::AgreedError (2) on all ranks: incompatible shapes, tensors on
+//          different meshes, a layout that is not possible for the result.
 
 namespace sharding {
 
@@ -403,7 +405,7 @@ void require_mean(const DTensor<T>& tensor, std::size_t count, const std::option
 ///   [x, -]     [-, x]     b gathered over x          [x, -]
 ///
 /// Rows stay cut as in a and columns as in b; if that is the same dimension, only the rows are cut.
-/// The sum over s is an all-reduce, or a reduce-scatter if `to` cuts an axis over s; it is left out
+/// The sum over s is an all-reduce, or a reduce-scatter if `to` cuts an axis over s; it is omitted
 /// if `to` is partial over s. Each element is one sum over k in order (sharding::product).
 template <Number T>
 DTensor<T> matmul(const DTensor<T>& a, const DTensor<T>& b,

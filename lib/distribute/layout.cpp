@@ -151,7 +151,7 @@ namespace {
 
 using Lengths = std::vector<std::size_t>;  // of one axis, by rank
 
-// The length that most ranks have; the smallest of several.
+// The most common length; the smallest of them if there are several.
 std::size_t commonest(const Lengths& lengths) {
   std::map<std::size_t, std::size_t> times;
   for (const auto length : lengths) ++times[length];
@@ -159,7 +159,7 @@ std::size_t commonest(const Lengths& lengths) {
                            [&](auto a, auto b) { return times[a] < times[b]; });
 }
 
-// The length of the axis if each piece has the length that most of its replicas have.
+// The axis's length if each piece has the most common length among its replicas.
 std::size_t whole_length(const Layout& layout, std::size_t axis, const Lengths& lengths) {
   std::map<int, Lengths> by_coordinate;
   for (int rank = 0; rank < layout.mesh().size(); ++rank) {
@@ -280,7 +280,7 @@ bool possible(const Move& move, const Layout& now) {
 // The next move; none if `now` equals `to`.
 std::optional<Move> next_move(const Layout& now, const Layout& to) {
   std::optional<Move> best;
-  std::optional<Move> opening;  // of a cycle
+  std::optional<Move> opening;  // breaks a cycle
   for (const auto& [name, size] : now.mesh().dimensions()) {
     const auto move = move_along(name, now, to);
     if (!move) continue;
@@ -351,7 +351,7 @@ Shape broadcast(const Shape& a, const Shape& b) {
   return shape;
 }
 
-// An operand of a broadcast. It "has" an axis of the result if it is as long there as the result.
+// An operand of a broadcast. It "has" an axis if its length there equals the result's.
 struct Operand {
   const Layout& layout;
   const Shape& shape;

@@ -1,5 +1,5 @@
-// How a tensor is distributed over a mesh: which part of it each rank owns, which collectives
-// change one layout into another, and the layouts of operations. Arithmetic only: nothing is sent.
+// The distribution of a tensor over a mesh: the part that each rank owns, the collectives that
+// convert between layouts, and the layouts of operations. Arithmetic only: no communication.
 #pragma once
 
 #include <cstddef>
@@ -102,8 +102,8 @@ Shape global_shape(const Layout& layout, const std::vector<Shape>& pieces);
 
 namespace lockstep::sharding {
 
-/// How a tensor changes its layout along one mesh dimension. If several moves are possible the
-/// first of this list is made first, so that pieces shrink early.
+/// A layout change along one mesh dimension. If several moves are possible, the first of this list
+/// is made first, so that pieces shrink early.
 enum class MoveKind {
   slice,           ///< replicated -> cut: local
   reduce_scatter,  ///< partial -> cut
@@ -125,16 +125,16 @@ struct Move {
 /// The moves from one layout to another: one per mesh dimension in which they differ.
 ///
 /// An axis is never cut by two dimensions at once. If dimensions exchange their axes in a cycle,
-/// the smallest of them is gathered first and sliced last, which is one move more. Errors   throws
-/// ConfigError: layouts of different meshes or numbers of axes; a dimension over
+/// the smallest of them is gathered first and sliced last, which adds one move.
+/// Errors   throws ConfigError: layouts of different meshes or numbers of axes; a dimension over
 ///          which `to` is partial and `from` is not.
 std::vector<Move> moves_between(const Layout& from, const Layout& to);
 
 /// The layout after a move.
 Layout after(const Layout& layout, const Move& move);
 
-/// The layouts of an operation on two tensors: the operands are brought into layouts `a` and `b`,
-/// each rank computes on its pieces, and has then a piece of the result, or an addend of one.
+/// The layouts of an operation on two tensors: operands are converted to layouts `a` and `b`; then
+/// each rank computes its piece of the result, or an addend of it, from its pieces.
 struct BinaryPlan {
   Layout a;
   Layout b;

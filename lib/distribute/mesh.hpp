@@ -1,5 +1,4 @@
-// Ranks in a grid of named dimensions, the collectives along each dimension, and counters of what
-// they send.
+// Ranks in a grid of named dimensions, collectives along each dimension, and traffic counters.
 #pragma once
 
 #include <algorithm>
@@ -83,15 +82,14 @@ std::string to_text(const Traffic& traffic);
 ///
 ///   Mesh mesh(comm, {{"batch", 2}, {"model", 3}});  // rank 4 is batch 1, model 1
 ///
-/// Converts to its MeshShape, so that layouts are made from a mesh. The collectives below run among
+/// Converts to its MeshShape, so layouts can be made from a mesh. The collectives below run among
 /// the ranks that differ in one dimension only, ordered by their coordinate in it; all of these
 /// ranks call them, with equal counts. Sums are taken in the order of the coordinates, so their
-/// bits do not depend on the transport. Threads  the one of the communicator, which must outlive
-/// the mesh. The mesh must outlive its
+/// bits do not depend on the transport.
+/// Threads  that of the communicator, which must outlive the mesh; the mesh must outlive its
 ///          tensors.
-/// Errors   comm::CommError of the transport; std::invalid_argument, before anything is sent, if
-/// the
-///          values are not one block of equal length per coordinate.
+/// Errors   comm::CommError of the transport; std::invalid_argument, before any communication, if
+///          the values are not one block of equal length per coordinate.
 class Mesh {
  public:
   /// Errors   throws the same comm::AgreedError (2) on all ranks: ranks that pass different
@@ -119,8 +117,8 @@ class Mesh {
   comm::Communicator& communicator() noexcept { return comm_; }
   comm::Communicator& communicator(std::string_view name) { return *along_[shape_.index(name)]; }
 
-  /// `values` holds one block of equal length per coordinate. Each rank has filled its own block,
-  /// and receives the others.
+  /// All-gather: `values` holds one block of equal length per coordinate. Each rank fills its own
+  /// block before the call and receives the others.
   template <Number T>
   void all_gather(std::string_view name, std::span<T> values) {
     auto& comm = communicator(name);
@@ -129,7 +127,7 @@ class Mesh {
     count(&Traffic::all_gathers, comm, foreign(comm, values.size()));
   }
 
-  /// Sends block j of `send` to coordinate j; block i of `receive` comes from coordinate i.
+  /// All-to-all: sends block j of `send` to coordinate j; receives block i of `receive` from i.
   template <Number T>
   void all_to_all(std::string_view name, std::span<const T> send, std::span<T> receive) {
     auto& comm = communicator(name);
@@ -138,8 +136,8 @@ class Mesh {
     count(&Traffic::all_to_alls, comm, foreign(comm, send.size()));
   }
 
-  /// Sets `sum` to the sum, over all coordinates, of this rank's block. `values` holds size(name)
-  /// blocks as long as `sum`.
+  /// Reduce-scatter: sets `sum` to the sum, over all coordinates, of this rank's block. `values`
+  /// holds size(name) blocks as long as `sum`.
   template <Number T>
   void reduce_scatter(std::string_view name, std::span<const T> values, std::span<T> sum) {
     auto& comm = communicator(name);
@@ -148,8 +146,8 @@ class Mesh {
     count(&Traffic::reduce_scatters, comm, foreign(comm, values.size()));
   }
 
-  /// Replaces `values` by its sum over all coordinates. Each rank sums one block and gathers the
-  /// others.
+  /// All-reduce: replaces `values` by the sum over all coordinates. Each rank sums one block and
+  /// gathers the others.
   template <Number T>
   void all_reduce(std::string_view name, std::span<T> values) {
     auto& comm = communicator(name);
@@ -167,7 +165,7 @@ class Mesh {
     count(&Traffic::all_reduces, comm, 2 * foreign(comm, padded.size()));
   }
 
-  /// What the collectives above have sent since the mesh was made or the last reset. Local.
+  /// The traffic of the collectives above since construction or the last reset. Local.
   const Traffic& traffic() const noexcept { return traffic_; }
   void reset_traffic() noexcept { traffic_ = {}; }
 
@@ -178,7 +176,7 @@ class Mesh {
     return std::span<Byte>(reinterpret_cast<Byte*>(values.data()), values.size_bytes());
   }
 
-  // The elements of all blocks but this rank's own.
+  // The number of elements in all blocks except this rank's own.
   static std::size_t foreign(const comm::Communicator& comm, std::size_t elements) noexcept {
     return elements - block_of(comm, elements);
   }
@@ -187,7 +185,7 @@ class Mesh {
     return elements / static_cast<std::size_t>(comm.size());
   }
 
-  // Checked in elements: the communicator counts bytes, which may divide where elements do not.
+  // Checks elements, not bytes: the byte count may be divisible when the element count is not.
   static void require_blocks(const char* collective, const comm::Communicator& comm,
                              std::size_t elements, std::size_t block);
 

@@ -1,4 +1,4 @@
-// The readers behind the transformations of Dataset. Users meet dataset.hpp alone.
+// The readers that implement the transformations of Dataset. Internal: the API is dataset.hpp.
 #pragma once
 
 #include <algorithm>
@@ -21,32 +21,32 @@
 #include "lib/distribute/tensor.hpp"
 
 namespace lockstep {
-// One pass over a data set: what every transformation implements.
+// One pass over a data set: the interface of all transformations.
 
-/// The size of what never ends.
+/// The size of an endless pass.
 inline constexpr std::uint64_t endless = std::numeric_limits<std::uint64_t>::max();
 
-/// Which pass over a data set, and by whom.
+/// The epoch and the worker of a pass over a data set.
 struct Pass {
   std::uint64_t epoch = 0;
-  /// Files are dealt round-robin to `workers`: this pass reads those of `worker`. Data that does
-  /// not come from files is read whole.
+  /// Files are assigned round-robin to `workers`: this pass reads those of `worker`. Data that is
+  /// not in files is read whole.
   std::uint64_t worker = 0;
   std::uint64_t workers = 1;
 };
 
-/// An element, and what random transformations of it are a function of.
+/// An element, with the id and epoch that random transformations depend on.
 template <class T>
 struct Item {
   T value;
-  std::uint64_t id = 0;     ///< the same in every pass, whoever reads it
-  std::uint64_t epoch = 0;  ///< of the pass; each repetition counts as one
+  std::uint64_t id = 0;     ///< equal in every pass and on every rank
+  std::uint64_t epoch = 0;  ///< of the pass; each repetition counts as one epoch
 };
 
-/// Yields the elements of one pass. Local; one thread.
+/// Reads the elements of one pass. Local; one thread.
 ///
-/// Where size() is known, any element can be reached at once. Where examples() is, the elements are
-/// batches that can be cut before they are read: rows() reads just those examples.
+/// If size() is known, elements can be read by index. If examples() is known, the elements are
+/// batches that can be cut before they are read: rows() reads only the requested examples.
 template <class T>
 class Reader {
  public:
@@ -55,26 +55,26 @@ class Reader {
   Reader& operator=(const Reader&) = delete;
   virtual ~Reader() = default;
 
-  /// The next element; none at the end, and ever after.
+  /// The next element; nullopt at the end, and on every later call.
   virtual std::optional<Item<T>> next() = 0;
 
-  /// Elements of the pass, perhaps endless; none where elements follow each other only.
+  /// The number of elements, possibly `endless`; nullopt if elements can only be read in order.
   virtual std::optional<std::uint64_t> size() const { return std::nullopt; }
 
-  /// Element `index`, below size(). Leaves next() where it stands.
+  /// Element `index`, below size(). Does not change the position of next().
   virtual Item<T> at(std::uint64_t) { throw std::logic_error("Reader::at: no random access"); }
 
-  /// Examples of the pass, all batches together.
+  /// The number of examples of the pass, in all batches together.
   virtual std::optional<std::uint64_t> examples() const { return std::nullopt; }
 
-  /// The examples at these positions of the pass as one batch.
+  /// One batch of the examples at these positions of the pass.
   virtual T rows(Range) { throw std::logic_error("Reader::rows: no random access"); }
 };
 
 template <class T>
 using ReaderPtr = std::unique_ptr<Reader<T>>;
 
-/// What can be reached at once, read in order.
+/// A reader with random access, read in order.
 template <class T>
 class IndexedReader : public Reader<T> {
  public:
@@ -87,13 +87,12 @@ class IndexedReader : public Reader<T> {
   std::uint64_t position_ = 0;
 };
 
-// Random numbers for transformations: functions of what is transformed, never of who does it.
+// Random numbers for transformations: functions of the element, independent of the rank.
 
-/// Random numbers of one element in one epoch: word(0), word(1), ... as many as wanted.
+/// Random numbers of one element in one epoch: word(0), word(1), ... without limit.
 ///
-/// A pure function of (seed, epoch, id, index): whichever rank transforms the element, and whatever
-/// it has transformed before, the numbers are the same. Indices below 2^32; epochs count modulo
-/// 2^32.
+/// A pure function of (seed, epoch, id, index): the numbers are the same on every rank, whatever
+/// was transformed before. Indices are below 2^32; epochs count modulo 2^32.
 /// Source   Philox 4x32-10 with (index, id, epoch) as counter; see RandomUse for the key.
 struct Draw {
   std::uint64_t seed = 0;
@@ -118,11 +117,11 @@ struct Draw {
 
 // Values that a thread reads ahead.
 
-/// Calls `produce` in a thread of its own, at most `depth` values ahead of next(): data::ReadAhead
-/// of a sequence that can be read in order only. A depth of 0 means no thread.
+/// Calls `produce` in a separate thread, at most `depth` values ahead of next(): data::ReadAhead
+/// for a sequence that can be read in order only. A depth of 0 means no thread.
 ///
-/// Threads  next() and the destructor belong to one thread; the destructor waits for the call of
-///          `produce` that is running. See data::ReadAhead.
+/// Threads  next() and the destructor belong to one thread; the destructor waits for a running call
+///          of `produce`. See data::ReadAhead.
 template <class T>
 class Prefetcher {
  public:
@@ -133,8 +132,8 @@ class Prefetcher {
         ahead_(std::vector<std::optional<T>>(depth + 1), depth,
                [this](std::optional<T>& slot, std::uint64_t) { return fill(slot); }) {}
 
-  /// The next value in order, none at the end and ever after. Rethrows what `produce` threw, behind
-  /// the values before it; every later call throws it again.
+  /// The next value in order; nullopt at the end and on every later call. Rethrows an exception of
+  /// `produce` after the values before it, and on every later call.
   std::optional<T> next() {
     std::optional<T>* const slot = ahead_.take(taken_);
     if (slot == nullptr) return std::nullopt;
@@ -157,36 +156,36 @@ class Prefetcher {
   Produce produce_;
   std::exception_ptr failure_;  // of `produce_`, which is not called again
   std::uint64_t taken_ = 0;
-  data::ReadAhead<std::optional<T>> ahead_;  // the last: its thread uses what is above
+  data::ReadAhead<std::optional<T>> ahead_;  // last member: its thread uses the members above
 };
 
-// Lists of files that every rank finds alike.
+// Lists of files, equal on every rank.
 
 /// The regular files that match a shell pattern ("data/part-*.csv"), sorted by name. Local.
-/// Errors   throws DataError where none does.
+/// Errors   throws DataError if no file matches.
 std::vector<std::string> regular_files(const std::string& pattern);
 
-/// A file, and its place in the sorted list of all.
+/// A file and its index in the sorted list of all files.
 struct NumberedFile {
   std::string path;
   std::uint64_t number = 0;
 };
 
-/// The files that this pass reads: worker w of N has w, w + N, ...
+/// The files that this pass reads: worker w of N reads files w, w + N, ...
 std::vector<NumberedFile> dealt_files(const std::vector<std::string>& paths, const Pass& pass);
 
-/// In an order that is a function of (seed, epoch, worker).
+/// The files in an order that is a function of (seed, epoch, worker).
 std::vector<NumberedFile> shuffled_files(const std::vector<NumberedFile>& files, std::uint64_t seed,
                                          const Pass& pass);
 
 /// The id of record `place` of file `number`: number * 2^40 + place.
 std::uint64_t file_record_id(std::uint64_t number, std::uint64_t place) noexcept;
 
-/// "3 files, ...": equal where names (without their folders), sizes and sampled bytes are.
+/// "3 files, ...": equal if names (without folders), sizes and sampled bytes are equal.
 /// Errors   throws DataError for a file that cannot be read.
 std::string identity_of(const std::vector<std::string>& paths);
 
-/// Throws ConfigError where one is 0.
+/// Throws ConfigError if either is 0.
 void require_lengths(std::size_t cycle_length, std::size_t block_length);
 
 }  // namespace lockstep
@@ -195,7 +194,7 @@ namespace lockstep::readers {
 template <class T>
 using Open = std::function<ReaderPtr<T>(const Pass&)>;
 
-/// `function(item)` of every item; ids and epochs stay.
+/// Applies `function(item)` to every item; ids and epochs are kept.
 template <class From, class To, class Function>
 class Mapped final : public Reader<To> {
  public:
@@ -220,7 +219,7 @@ class Mapped final : public Reader<To> {
   Function function_;
 };
 
-/// Batches of `size` elements, the last perhaps smaller; a batch has the id of its first element.
+/// Batches of `size` elements; the last may be smaller. A batch has the id of its first element.
 template <class T>
 class BatchesOf final : public Reader<Batched<T>> {
  public:
@@ -271,7 +270,7 @@ class BatchesOf final : public Reader<Batched<T>> {
     if (positions.empty() && empty_) return *empty_;
     if (positions.empty() && examples().value() == 0) return {};
     std::vector<T> elements;
-    // Where nothing was read before, record 0 tells the shape of an empty batch.
+    // Before the first read, record 0 provides the shape of an empty batch.
     append(positions.empty() ? Range{0, 1} : positions, elements);
     Batch batch = stack(elements);
     if (!empty_) empty_ = cut(batch, 0, 0);
@@ -289,10 +288,10 @@ class BatchesOf final : public Reader<Batched<T>> {
   ReaderPtr<T> from_;
   std::uint64_t size_;
   bool drop_;
-  std::optional<Batch> empty_;  // once a batch was read
+  std::optional<Batch> empty_;  // set once a batch was read
 };
 
-/// The passes of `times` epochs one after the other; 0: without end.
+/// The passes of `times` epochs in sequence; 0: without end.
 template <class T>
 class Repeated final : public Reader<T> {
  public:
@@ -305,7 +304,8 @@ class Repeated final : public Reader<T> {
         yielded_ = true;
         return item;
       }
-      if (times_ == 0 && !std::exchange(yielded_, false)) break;  // nothing is not repeated
+      if (times_ == 0 && !std::exchange(yielded_, false))
+        break;  // an empty data set is not repeated
       if (++at_ != times_) now_ = open_(pass_of(at_));
     }
     return std::nullopt;
@@ -344,7 +344,7 @@ class Repeated final : public Reader<T> {
   std::uint64_t sought_ = 0;
 };
 
-/// The first elements.
+/// The first elements of a pass.
 template <class T>
 class Taken final : public Reader<T> {
  public:
@@ -410,7 +410,7 @@ class Shuffled final : public IndexedReader<T> {
   data::Permutation order_;
 };
 
-/// Draws each element from the next `places` of the stream.
+/// Draws each element from a buffer of the next `places` elements of the stream.
 template <class T>
 class BufferShuffled final : public Reader<T> {
  public:
@@ -440,7 +440,7 @@ class BufferShuffled final : public Reader<T> {
   std::uint64_t drawn_ = 0;
 };
 
-/// Elements that a thread reads ahead.
+/// Elements read ahead by a thread.
 template <class T>
 class Prefetched final : public Reader<T> {
  public:
@@ -451,7 +451,7 @@ class Prefetched final : public Reader<T> {
 
  private:
   ReaderPtr<T> from_;
-  Prefetcher<Item<T>> ahead_;  // after the reader that its thread uses
+  Prefetcher<Item<T>> ahead_;  // after the reader, which its thread uses
 };
 
 }  // namespace lockstep::readers

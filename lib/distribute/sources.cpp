@@ -20,7 +20,7 @@
 
 namespace lockstep {
 
-/// A source, and who may read it.
+/// A source, and the mutex that serialises its readers.
 struct SharedSource {
   std::shared_ptr<data::Source> source;
   std::mutex reading;

@@ -1,4 +1,4 @@
-// Where data sets come from.
+// Sources of data sets: ranges, records, vectors, generators and files.
 #pragma once
 
 #include <functional>
@@ -15,19 +15,19 @@
 
 namespace lockstep {
 
-/// The numbers 0 to count - 1, whose ids they are.
+/// The numbers 0 to count - 1. Each number is its own id.
 Dataset<std::int64_t> range(std::int64_t count);
 
 /// The records of `source`; under FILE, of each worker's files. A record's number is its id.
 ///
-/// Batches of them, shuffled or not, are read as the command reads them: a data::BatchReader looks
-/// up their records in a data::Plan, and one call of Source::read puts them into the batch.
-/// Passes take turns to read: the source need not be thread-safe.
+/// Batches of records, shuffled or not, are read as in the command: a data::BatchReader finds the
+/// records of a batch in a data::Plan and reads them with one call of Source::read. A mutex
+/// serialises the passes: the source need not be thread-safe.
 Dataset<Example> from_source(std::shared_ptr<data::Source> source);
 
 namespace sources {
 
-/// Elements that stand in memory.
+/// Elements in memory.
 template <class T>
 class Elements final : public IndexedReader<T> {
  public:
@@ -42,7 +42,7 @@ class Elements final : public IndexedReader<T> {
   std::uint64_t epoch_;
 };
 
-/// Elements that a function yields, until it yields none.
+/// Elements that a function returns, until it returns nullopt.
 template <class T>
 class Generated final : public Reader<T> {
  public:
@@ -76,13 +76,13 @@ Dataset<T> from_elements(std::vector<T> elements) {
           {.identity = std::to_string(shared->size()) + " elements"}};
 }
 
-/// Yields one element a call, and nothing at its end, if it has one.
+/// Returns one element per call, and nullopt at the end, if there is one.
 template <class T>
 using Generator = std::function<std::optional<T>()>;
 
-/// The elements of a generator. `start` makes a new one for each epoch, so every pass begins at the
-/// first element; on every rank the same ones come, or a Strategy cannot share them out. An
-/// element's place in the pass is its id.
+/// The elements of a generator. `start` creates a new one for each epoch, so every pass begins at
+/// the first element. A Strategy requires the same elements on every rank. An element's index in
+/// the pass is its id.
 template <class T>
 Dataset<T> from_generator(std::function<Generator<T>()> start) {
   return {[start = std::move(start)](const Pass& pass) {
@@ -91,17 +91,17 @@ Dataset<T> from_generator(std::function<Generator<T>()> start) {
           {.identity = "a generator"}};
 }
 
-/// How several files become one stream.
+/// Options for reading several files as one stream.
 struct FileOptions {
-  std::size_t cycle_length = 1;  ///< files that are open at a time
-  std::size_t block_length = 1;  ///< elements taken from one before the next one's turn
+  std::size_t cycle_length = 1;  ///< files open at a time
+  std::size_t block_length = 1;  ///< elements read from a file per turn
   bool shuffle_files = false;    ///< in an order that is a function of (seed, epoch) (and worker)
   std::uint64_t seed = 22;
 };
 
 namespace sources {
 
-/// Takes blocks from `cycle_length` open files in turn; one that ends makes room for the next.
+/// Reads blocks from `cycle_length` open files in turn; a file that ends is replaced by the next.
 template <class T>
 class Interleaved final : public Reader<T> {
  public:
@@ -133,7 +133,7 @@ class Interleaved final : public Reader<T> {
     std::uint64_t records = 0;
   };
 
-  /// Opens files where there is room; false where none is open.
+  /// Opens files up to `cycle_length`; false if none is open.
   bool fill() {
     while (open_.size() < options_.cycle_length && opened_ < files_.size()) {
       open_.push_back(open_next());
@@ -146,7 +146,7 @@ class Interleaved final : public Reader<T> {
     return {read_(file.path), file.number};
   }
 
-  /// The file whose turn it is has ended: another takes its place, and its turn comes next round.
+  /// Ends the current file: the next file takes its slot, and is read in the next round.
   void end_file() {
     if (opened_ < files_.size()) {
       open_[turn_] = open_next();
@@ -175,10 +175,10 @@ class Interleaved final : public Reader<T> {
 
 /// The elements of the files that match `pattern`, each read by `read(path)`.
 ///
-/// Files are sorted by name, so every rank deals the same list; under FILE worker w of N reads
-/// files w, w + N, ... and shuffles those. The order is a function of (seed, epoch). An element's
-/// id is its file's place in the sorted list times 2^40 plus its place in the file.
-/// Errors   throws DataError where no regular file matches, naming the pattern; ConfigError for a
+/// Files are sorted by name, so the list is the same on every rank; under FILE worker w of N reads
+/// (and shuffles) files w, w + N, ... The order is a function of (seed, epoch). An element's id is
+/// its file's index in the sorted list times 2^40 plus its index in the file.
+/// Errors   throws DataError if no regular file matches, naming the pattern; ConfigError for a
 ///          cycle or block of 0.
 template <class T>
 Dataset<T> from_files(const std::string& pattern,

@@ -46,8 +46,8 @@ struct ValueContext {
 ///
 /// All ranks run the same program; each holds its own component of per-replica values. Functions
 /// marked collective are called by all ranks in the same order, with equal data and options.
-/// Errors   those found on all ranks are comm::AgreedError.
-/// Threads  the one of the communicator, which must outlive the strategy and what it made.
+/// Errors   errors detected on all ranks are comm::AgreedError.
+/// Threads  that of the communicator, which must outlive the strategy and the objects it creates.
 class Strategy {
  public:
   /// `device`: the name of this replica's device in cluster(). `assignment`: which devices compute
@@ -74,8 +74,7 @@ class Strategy {
   /// Returns `value` unchanged. A rank computes with all of its devices, so this only checks the id
   /// of the logical device. Local.
   /// Errors   throws ConfigError unless the id is below the number of a replica's partitions: that
-  /// of
-  ///          the device assignment, 1 without one.
+  ///          of the device assignment, 1 without one.
   template <class T>
   T assign_to_logical_device(T value, int logical_device_id) const {
     require_logical_device(logical_device_id);
@@ -92,8 +91,9 @@ class Strategy {
   ///
   /// If the data set ends in batch (and prefetch) and its elements allow random access, it follows
   /// a data::Plan and each rank reads its own examples only. Batches that are transformed further
-  /// are read whole by every rank that cuts them. Errors   throws comm::AgreedError (2): see
-  /// agree_on_share. Ranks    collective.
+  /// are read whole by every rank that cuts them.
+  /// Errors   throws comm::AgreedError (2): see agree_on_share.
+  /// Ranks    collective.
   template <BatchLike T>
   DistributedDataset<T> distribute_dataset(const Dataset<T>& dataset,
                                            const DistributeOptions& options = {}) {
@@ -113,8 +113,8 @@ class Strategy {
              .choice = share.choice}};
   }
 
-  /// Calls `make(InputContext)` once for this worker's data set, which must batch and shard itself;
-  /// no prefetch is added.
+  /// Calls `make(InputContext)` once for this worker's data set. `make` must batch and shard the
+  /// data; no prefetch is added.
   ///
   /// Errors   throws the same comm::AgreedError on all ranks if `make` fails on one.
   /// Ranks    collective. Sizes are compared; if one is unknown, each step costs a message.
@@ -167,7 +167,8 @@ class Strategy {
   /// The element-wise sum or mean over the replicas, the same on every replica; the order of the
   /// sums is that of Communicator::all_reduce.
   /// Errors   throws comm::AgreedError (2) for different shapes and for the mean of an integer
-  /// type. Ranks    collective.
+  ///          type.
+  /// Ranks    collective.
   template <Number T>
   Tensor<T> reduce(ReduceOp op, const PerReplica<Tensor<T>>& value) const {
     return exchange::reduce_values(comm_, op, value.value_);
@@ -197,7 +198,7 @@ class Strategy {
     return exchange::gather_along(comm_, value.value_, axis);
   }
 
-  /// The components in this process: its own replica's only. Local.
+  /// The components in this process: this replica's only. Local.
   template <class T>
   std::vector<T> local_results(const PerReplica<T>& value) const {
     return {value.value_};
@@ -301,7 +302,7 @@ class Strategy {
   std::optional<DeviceAssignment> assignment_;
 };
 
-/// Outputs in global order, by the index of their elements; the same on every replica. Merge the
+/// Outputs in global order, sorted by their elements' indices; the same on every replica. Merge the
 /// results of several steps with std::map::merge.
 ///
 /// Shapes   `indices` [b] and `values` [b]; b may differ between replicas. If an index occurs more

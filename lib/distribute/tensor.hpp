@@ -1,5 +1,5 @@
-// Tensors, the dense values that data sets and replicas exchange, and elements nested from them:
-// pairs and tuples that are batched, cut and joined part by part.
+// Tensors: the dense values of data sets and replicas. Also pairs and tuples of elements, which are
+// batched, cut and concatenated part by part.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ std::size_t elements_of(const Shape& shape) noexcept;
 /// "(2, 3)", "(1,)" is "(1)", "()".
 std::string to_text(const Shape& shape);
 
-/// The element types of arithmetic over replicas. Use std::uint8_t for truth values.
+/// The element types of arithmetic over replicas. Use std::uint8_t for booleans.
 template <class T>
 concept Number = std::is_arithmetic_v<T> && !std::is_same_v<T, bool> && sizeof(T) <= 8;
 
@@ -98,7 +98,7 @@ class Tensor {
     return {std::move(shape), std::vector<T>(at(begin), at(end))};
   }
 
-  /// A tensor of the same shape with `function` of each value.
+  /// A tensor of the same shape with `function` applied to each value.
   template <class Function>
   auto map(Function function) const {
     using Result = std::decay_t<std::invoke_result_t<Function, const T&>>;
@@ -134,7 +134,7 @@ constexpr const char* type_name() noexcept {
 
 namespace lockstep::sharding {
 
-/// The sum, and the product; integers wrap around.
+/// Sum and product; integers wrap around.
 template <Number T>
 T plus(T a, T b) noexcept {
   if constexpr (std::is_floating_point_v<T>) return a + b;
@@ -167,7 +167,7 @@ struct IsNested<std::tuple<Parts...>> : std::true_type {};
 template <class T>
 concept Nested = IsNested<std::remove_cvref_t<T>>::value;
 
-/// The batch of elements T: Tensor<T>. Of tensors: a tensor with one more axis, axis 0. Of nested
+/// The batch of elements T: Tensor<T>. For tensors: a tensor with a new axis 0. For nested
 /// elements: the same structure of batches.
 template <class T>
 struct BatchOf {
@@ -243,7 +243,7 @@ T cut(const T& batch, std::size_t begin, std::size_t end) {
 
 namespace structure {
 
-/// Throws DataError unless the shapes are equal but for axis 0.
+/// Throws DataError unless the shapes are equal except for axis 0.
 void require_same_rows(const Shape& a, const Shape& b);
 
 template <class T>
@@ -277,7 +277,7 @@ auto by_columns(const std::vector<T>& values, Each each) {
 
 }  // namespace structure
 
-/// The batches concatenated along axis 0; at least one.
+/// The batches, at least one, concatenated along axis 0.
 /// Errors   throws DataError if their rows have different shapes.
 template <BatchLike T>
 T join(const std::vector<T>& batches) {
@@ -289,8 +289,8 @@ T join(const std::vector<T>& batches) {
   }
 }
 
-/// One batch of the elements; of shape (0) if there are none.
-/// Errors   throws DataError if tensors among them have different shapes.
+/// One batch of the elements; shape (0) if there are none.
+/// Errors   throws DataError for tensors of different shapes.
 template <class T>
 Batched<T> stack(const std::vector<T>& elements) {
   if constexpr (Nested<T>) {

@@ -1,5 +1,5 @@
-// Values that have a component on each replica: per-replica, mirrored and sync-on-read values, and
-// the collectives that combine the components. A Strategy makes them.
+// Values with a component on each replica: per-replica, mirrored and sync-on-read values, and the
+// collectives that combine the components. Created by a Strategy.
 #pragma once
 
 #include <Eigen/Core>
@@ -23,16 +23,16 @@ enum class ReduceOp { sum, mean };
 
 namespace exchange {
 
-/// The type that sums are taken in: double for floating point, else std::uint64_t, which wraps.
+/// The accumulation type: double for floating point, else std::uint64_t, which wraps.
 template <Number T>
 using Wide = std::conditional_t<std::is_floating_point_v<T>, double, std::uint64_t>;
 
-/// The lengths of a tensor's axes and its bytes in one string of bytes; and the inverse.
+/// Converts a tensor's shape and values to a string of bytes; and the inverse.
 std::string pack(const Shape& shape, const void* values, std::size_t bytes);
 Shape unpack_shape(const std::string& packed);
 const char* unpack_values(const std::string& packed);
 
-/// A tensor's shape around one axis: [outer, length, inner], row-major.
+/// A tensor's shape seen from one axis: [outer, length, inner], row-major.
 struct AxisView {
   std::size_t outer = 1;
   std::size_t length = 0;
@@ -44,11 +44,11 @@ AxisView view_axis(const Shape& shape, std::size_t axis);
 /// Throws comm::AgreedError (2). Every rank must call it, with the same text.
 [[noreturn]] void refuse(const std::string& problem, const std::string& remedy);
 
-/// Throws comm::AgreedError (2) unless all shapes are equal, `axis` excepted. Every rank passes the
-/// same shapes.
+/// Throws comm::AgreedError (2) unless all shapes are equal, `axis` excepted. Collective, with the
+/// same shapes on all ranks.
 void require_alike(const std::vector<Shape>& shapes, std::optional<std::size_t> axis);
 
-/// Every rank's tensor in rank order. Collective.
+/// The tensors of all ranks, in rank order. Collective.
 template <Number T>
 std::vector<Tensor<T>> all_tensors(comm::Communicator& comm, const Tensor<T>& mine) {
   std::vector<Tensor<T>> all;
@@ -126,7 +126,7 @@ Tensor<T> concatenate(const std::vector<Tensor<T>>& parts, std::size_t axis) {
   return {std::move(shape), std::move(values)};
 }
 
-/// Sums as T, divided by `divisor` if T is floating point.
+/// Converts sums to T, divided by `divisor` if T is floating point.
 template <Number T>
 Tensor<T> narrowed(const Tensor<Wide<T>>& sums, double divisor) {
   return sums.map([&](Wide<T> sum) {
@@ -211,9 +211,9 @@ class Strategy;
 template <BatchLike T>
 class DistributedIterator;
 
-/// One value per replica; they may differ. Iteration and Strategy::run return it.
+/// One value per replica; values may differ. Returned by iteration and Strategy::run.
 ///
-/// Read by Strategy::reduce, gather, local_results and run.
+/// Argument of Strategy::reduce, gather, local_results and run.
 template <class T>
 class PerReplica {
  public:
@@ -226,7 +226,7 @@ class PerReplica {
 
   explicit PerReplica(T value) : value_(std::move(value)) {}
 
-  T value_;  // this replica's
+  T value_;  // of this replica
 };
 
 /// The types that a variable can hold: numbers and tensors of numbers.
@@ -234,7 +234,7 @@ template <class T>
 concept Variable = Number<T> ||
     (IsTensor<T>::value&& requires { requires Number<typename T::Value>; });
 
-/// A variable whose copies on all replicas are the same bits, such as weights.
+/// A variable with bit-identical copies on all replicas, such as weights.
 template <Variable T>
 class Mirrored {
  public:
@@ -250,8 +250,7 @@ class Mirrored {
 
   /// Sets all copies to `value`, which must be the same bits on all replicas.
   /// Errors   throws comm::AgreedError (70) if it is not, naming the rank that differs; the
-  /// variable
-  ///          is then unchanged.
+  ///          variable is then unchanged.
   /// Ranks    collective.
   void assign(T value) {
     require_same(value, "the value assigned to a mirrored variable");
@@ -285,8 +284,8 @@ class Mirrored {
   T value_;
 };
 
-/// A number that each replica accumulates locally and that is reduced when it is read, such as a
-/// sum of losses or a count.
+/// A number that each replica accumulates locally and that is reduced on read, such as a sum of
+/// losses or a count.
 template <Number T>
 class SyncOnRead {
  public:
@@ -304,7 +303,7 @@ class SyncOnRead {
   void reset() noexcept { value_ = 0; }
 
   /// The sum or the mean of the components, the same on every replica; added in rank order, in
-  /// double or in 64-bit integers that wrap around. For a mean over examples divide two sums.
+  /// double or in 64-bit integers that wrap around. For a mean over examples, divide two sums.
   /// Ranks    collective.
   T read() const {
     using Wide = exchange::Wide<T>;

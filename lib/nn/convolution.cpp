@@ -6,14 +6,14 @@
 namespace lockstep::nn {
 namespace {
 
-/// The windows of one pooled image. Channels are adjacent and share the loops.
+/// The windows of one pooled image. Channels are contiguous; loops run over all of them.
 class PoolWindows {
  public:
   PoolWindows(const Pool& spec, const FeatureShape& input, const FeatureShape& output)
       : input_(input), output_(output), size_(spec.size) {}
 
-  /// Calls visit(out, in) for every window in order: where its channels begin in the output, and
-  /// those of its first pixel in the input.
+  /// Calls visit(out, in) for every window in order: the offsets of its channels in the output and
+  /// of its first pixel's channels in the input.
   template <class Visit>
   void for_each(Visit visit) const {
     for (std::size_t p = 0; p < output_.positions(); ++p) {
@@ -23,7 +23,7 @@ class PoolWindows {
     }
   }
 
-  /// From a window's first pixel to pixel `k` of it, row by row.
+  /// The offset of pixel `k` of a window, row by row, from its first pixel.
   std::size_t step(std::size_t k) const noexcept {
     return (k / size_ * input_.columns + k % size_) * channels();
   }
@@ -31,7 +31,7 @@ class PoolWindows {
   std::size_t channels() const noexcept { return input_.channels; }
   std::size_t pixels() const noexcept { return size_ * size_; }
 
-  /// Whether every pixel is in a window.
+  /// True if every pixel is in a window.
   bool cover() const noexcept {
     return output_.rows * size_ == input_.rows && output_.columns * size_ == input_.columns;
   }
@@ -42,8 +42,8 @@ class PoolWindows {
   std::size_t size_;
 };
 
-/// A NaN is greater than all, so that it is seen. Without branches: loops over channels are
-/// vectors.
+/// A NaN counts as the maximum, so that it propagates. Branch-free, so that loops over channels are
+/// vectorised.
 template <class Real>
 bool is_greater(Real value, Real than) {
   return (value > than) | ((value != value) & (than == than));
@@ -82,10 +82,10 @@ class PoolLayer : public Layer<Real> {
   }
 
  protected:
-  /// One window of all channels, from its first pixel on.
+  /// Pools one window for all channels; `x` is its first pixel.
   virtual void pool(const Real* x, Real* y) const = 0;
 
-  /// Its gradients by every pixel. scratch: two values a channel.
+  /// Computes the gradients of the window's pixels. scratch: two values per channel.
   virtual void spread(const Real* dz, const Real* x, Real* dx, Real* scratch) const = 0;
 
   PoolWindows windows_;
@@ -106,7 +106,7 @@ class MaxPool final : public PoolLayer<Real> {
     }
   }
 
-  /// The first pixel of the greatest value takes the gradient, and leaves zero to its equals.
+  /// The first pixel with the maximum receives the gradient; pixels with equal values receive zero.
   void spread(const Real* dz, const Real* x, Real* dx, Real* scratch) const override {
     const std::size_t channels = windows_.channels();
     Real* const greatest = scratch;
@@ -155,19 +155,19 @@ class AveragePool final : public PoolLayer<Real> {
   using PoolLayer<Real>::windows_;
 };
 
-/// kernel x kernel windows around or inside every pixel of `input`; `output` has one pixel for
-/// each. A row of a window is one run of the image's values, but for what reaches beyond it.
+/// kernel x kernel windows within or centred on the pixels of `input`; `output` has one pixel per
+/// window. A window's row is contiguous in the image, except for the part outside it.
 struct Windows {
   FeatureShape input;
   FeatureShape output;
   std::size_t kernel = 1;
-  std::size_t before = 0;  ///< zeros before the first row and column
+  std::size_t before = 0;  ///< rows and columns of zero padding before the first
 
-  /// Values of a window: row, column, channel.
+  /// The number of values of a window: row, column, channel.
   std::size_t size() const noexcept { return kernel * kernel * input.channels; }
 
-  /// Sets `windows` [output.positions(), size()] to those of one image; zero where a window reaches
-  /// beyond it.
+  /// im2col: sets `windows` [output.positions(), size()] to the windows of one image; zero outside
+  /// it.
   template <class Real>
   void gather(const Real* image, Real* windows) const {
     const std::size_t width = kernel * input.channels;
@@ -187,7 +187,8 @@ struct Windows {
     });
   }
 
-  /// Sets the image to the sums of its `windows` that hold each pixel, in the order of the windows.
+  /// col2im: sets each pixel to the sum over the `windows` that hold it, in the order of the
+  /// windows.
   template <class Real>
   void scatter(const Real* windows, Real* image) const {
     const std::size_t width = kernel * input.channels;
@@ -210,13 +211,13 @@ struct Windows {
  private:
   std::size_t row_values() const noexcept { return input.columns * input.channels; }
 
-  /// Where the window at this row and column, which are inside, begins in the image.
+  /// The image offset of the window at this row and column, which are inside.
   std::size_t first_of(std::size_t row, std::size_t column) const noexcept {
     return ((row - before) * input.columns + column - before) * input.channels;
   }
 
-  /// Calls visit(row, column, inside) for every window in order: where it begins, counted with the
-  /// padding, and whether all of it lies in the image.
+  /// Calls visit(row, column, inside) for every window in order: its origin, counted with the
+  /// padding, and whether the whole window is inside the image.
   template <class Visit>
   void for_each_window(Visit visit) const {
     for (std::size_t row = 0; row < output.rows; ++row) {
@@ -228,8 +229,8 @@ struct Windows {
     }
   }
 
-  /// Calls visit(at, first, count) for every row of a window that reaches into the image: `count`
-  /// values from `at` on in the window, from `first` on in the image.
+  /// Calls visit(at, first, count) for every row of a window that overlaps the image: `count`
+  /// values from offset `at` of the window and offset `first` of the image.
   template <class Visit>
   void for_each_run(std::size_t row, std::size_t column, Visit visit) const {
     const std::size_t skipped = column < before ? before - column : 0;
@@ -244,7 +245,7 @@ struct Windows {
     }
   }
 
-  /// Runs are short: vectors of four, the last one over values that were copied before.
+  /// Runs are short: copies vectors of four; the last one may overlap values already copied.
   template <class Real>
   static void copy(const Real* from, std::size_t count, Real* to) {
     constexpr std::size_t four = 4;
@@ -265,8 +266,8 @@ struct Windows {
   }
 };
 
-/// Elements of windows that stay in a core's cache between gathering and the product; and those of
-/// a piece of leaves, whose sums cost more to add than they have rows.
+/// Window elements per piece: max_cached stay in a core's cache between im2col and the product;
+/// max_summed is for pieces of leaves, larger since each piece adds a whole weight gradient.
 constexpr std::size_t max_cached = 1 << 16;
 constexpr std::size_t max_summed = 1 << 18;
 
@@ -332,7 +333,7 @@ class ConvolutionLayer final : public Layer<Real> {
   }
 
  private:
-  /// A row for every pixel of the output.
+  /// A matrix row for every pixel of the output.
   template <class Element>
   Matrix<Element> by_position(Matrix<Element> images) const {
     return reshape_to_columns(spec_.filters, images);
@@ -344,7 +345,7 @@ class ConvolutionLayer final : public Layer<Real> {
     return {memory.data(), rows, windows_.size()};
   }
 
-  /// Of every image of x.
+  /// The windows of all images of x.
   Matrix<const Real> gathered(const Pass<Real>& pass, Matrix<const Real> x) const {
     const Matrix<Real> result = windows(pass, x.rows);
     share(x.rows, 1, [&](Range images, std::size_t) {

@@ -7,7 +7,7 @@ namespace {
 std::uint32_t low(std::uint64_t word) { return static_cast<std::uint32_t>(word); }
 std::uint32_t high(std::uint64_t word) { return static_cast<std::uint32_t>(word >> 32); }
 
-/// One key for each layer and step.
+/// One key per layer and step.
 Philox::Key key_of(const Draws& draws) {
   const Philox::Block mixed =
       Philox::at({low(draws.seed), high(draws.seed), low(draws.step), high(draws.step)},
@@ -34,7 +34,7 @@ class DropoutLayer final : public Layer<Real> {
   }
 
  private:
-  /// The same mask forward and backward: `from` where it is kept, or all of it in evaluation.
+  /// The same mask forward and backward: `from` where kept, else zero; all of `from` in evaluation.
   void apply(const Pass<Real>& pass, Matrix<const Real> from, Matrix<Real> to) const {
     if (!pass.draws) {
       std::copy(from.flat().begin(), from.flat().end(), to.flat().begin());
@@ -56,8 +56,8 @@ class DropoutLayer final : public Layer<Real> {
     }
   }
 
-  std::uint64_t drop_threshold_;  ///< of a random word
-  Real kept_;                     ///< factor of what is kept
+  std::uint64_t drop_threshold_;  ///< compared with a random word
+  Real kept_;                     ///< scale of kept values
 };
 
 }  // namespace

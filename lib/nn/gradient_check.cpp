@@ -9,9 +9,9 @@ namespace lockstep::nn {
 namespace {
 
 constexpr std::size_t leaf = 4;
-constexpr std::size_t max_checked = 60;  // weights of a tensor
+constexpr std::size_t max_checked = 60;  // weights per tensor
 constexpr double step = 1e-6;
-constexpr float deviation = 0.5F;  // of the weights
+constexpr float deviation = 0.5F;  // standard deviation of the weights
 
 /// A network with random weights, rows and labels.
 class Problem {
@@ -45,7 +45,7 @@ class Problem {
     return {block.gradients().begin(), block.gradients().end()};
   }
 
-  /// By the weight at a place of the block.
+  /// The difference quotient with respect to the weight at an index of the block.
   double difference(std::size_t at) {
     double& weight = network_.parameters().values()[at];
     const double kept = weight;
@@ -61,7 +61,7 @@ class Problem {
 
  private:
   double run(bool training) {
-    network_.forward(all_, TrainingRows{5, 1000});  // any step: the same for all
+    network_.forward(all_, TrainingRows{5, 1000});  // any step: the same for all evaluations
     network_.loss(all_, labels_, training);
     return sum_over_leaves(network_.results(all_), leaf).loss_sum;
   }

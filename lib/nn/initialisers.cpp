@@ -11,7 +11,7 @@ struct Stream {
   Philox::Key key;
   Philox::Block counter;
 
-  /// The words of group `index`: the counter is a 128-bit number that this is added to.
+  /// The random words of group `index`, which is added to the 128-bit counter.
   Philox::Block group(std::uint64_t index) const noexcept {
     Philox::Block at = counter;
     const std::uint64_t low = (std::uint64_t{at[1]} << 32 | at[0]) + index;
@@ -22,7 +22,7 @@ struct Stream {
   }
 };
 
-/// TensorFlow scrambles the seed, so that every bit of it matters.
+/// TensorFlow's scrambling of the seed, so that every bit of it has an effect.
 Stream scrambled(SeedPair seed) {
   const Philox::Block mix = Philox::at(
       {static_cast<std::uint32_t>(seed.first), static_cast<std::uint32_t>(seed.first >> 32),

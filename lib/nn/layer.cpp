@@ -7,7 +7,7 @@
 namespace lockstep::nn {
 namespace {
 
-/// Buffers are sized by the kind, so the layer must match it.
+/// Buffers are sized by the layer kind, so the layer must match it.
 template <class Real>
 std::unique_ptr<Layer<Real>> checked_layer(std::unique_ptr<Layer<Real>> layer,
                                            const LayerKind& kind, const FeatureShape& input) {

@@ -10,7 +10,7 @@
 namespace lockstep::nn {
 namespace {
 
-constexpr double max_values = 1099511627776.0;  // 2^40 of one example: 4 TB
+constexpr double max_values = 1099511627776.0;  // 2^40 per example: 4 TB
 
 std::string image_text(const FeatureShape& shape) {
   return std::to_string(shape.rows) + "x" + std::to_string(shape.columns) + "x" +
@@ -71,7 +71,7 @@ FeatureShape outputs(const Custom& layer, const FeatureShape& input) {
   return limited(layer.kind->output_of(input));
 }
 
-/// Calls the first of `cases` that takes the layer.
+/// Calls the first of `cases` that accepts the layer.
 template <class... Cases>
 struct Overloaded : Cases... {
   using Cases::operator()...;
@@ -185,7 +185,7 @@ class Reader {
     throw ConfigError(std::string(key) + ": " + literal_of(value) + " is not a number in [0, 1)");
   }
 
-  /// Which of `words`; the first where the key is not there.
+  /// The index of the value in `words`; 0 if the key is missing.
   std::size_t choice(const char* key, const Words& words) const {
     const FieldValue* value = find(key);
     if (value == nullptr) return 0;
@@ -411,7 +411,7 @@ double NetworkShape::row_values() const {
   const auto all = sizes();
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (std::holds_alternative<Flatten>(layers[i])) continue;
-    values += 2 * static_cast<double>(all[i].output.size());  // its output, and the gradient by it
+    values += 2 * static_cast<double>(all[i].output.size());  // its output and its gradient
   }
   return values;
 }

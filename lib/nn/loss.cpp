@@ -32,8 +32,8 @@ Real log_sum_exp(std::span<const Real> z) {
   return greatest + logarithm(sum_exp(z, greatest));
 }
 
-/// node(first, size) of the tree over leaves: `size` is a power of two of leaves, and the node
-/// exists, for `first` is a leaf that does.
+/// node(first, size) of the tree over leaves: `size` is a power of two of leaves; the node exists,
+/// because leaf `first` does.
 double tree(std::span<const ExampleResult> results, std::size_t leaf, std::size_t first,
             std::size_t size) {
   if (size == 1) {

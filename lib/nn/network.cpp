@@ -8,7 +8,7 @@
 namespace lockstep::nn {
 namespace {
 
-/// What the shape says must be what the layer has: memory, messages and checkpoints follow the
+/// The layer's tensors must equal the shape's: memory, messages and checkpoints depend on the
 /// shape.
 template <class Real>
 void require_weights(const NetworkShape& shape, std::size_t number,

@@ -54,7 +54,7 @@ class BatchNormLayer final : public Layer<Real> {
     }
   }
 
-  /// With n = (x - mean) * scale and N terms a channel:
+  /// With n = (x - mean) * scale and N terms per channel:
   /// dx = gain * scale * (dz - sum(dz) / N - n * sum(dz n) / N).
   void backward_input(const Pass<Real>& pass, Matrix<const Real> dz, Matrix<const Real> x,
                       Activation below, Matrix<Real> dx) override {
@@ -94,12 +94,12 @@ class BatchNormLayer final : public Layer<Real> {
   }
 
  private:
-  /// Values of a channel in the global batch.
+  /// The number of values of a channel in the global batch.
   double terms_of(const BatchSums& batch) const {
     return static_cast<double>(batch.examples()) * static_cast<double>(positions_);
   }
 
-  /// The statistics of the global batch. Float's squares are exact in double.
+  /// The statistics of the global batch. Squares of floats are exact in double.
   void compute_batch_statistics(BatchSums& batch, Matrix<const Real> x) {
     batch.sum(sums_, [&](std::size_t first, std::size_t count, std::span<double> into) {
       const Matrix<const Real> rows = reshape_to_columns(channels_, rows_of(x, first, count));
@@ -116,13 +116,13 @@ class BatchNormLayer final : public Layer<Real> {
     for (std::size_t c = 0; c < channels_; ++c) {
       const double mean = sums_[c] / terms;
       const double variance = sums_[channels_ + c] / terms - mean * mean;
-      set(c, mean, variance < 0 ? 0 : variance);  // a NaN stays one
+      set(c, mean, variance < 0 ? 0 : variance);  // keeps NaN
       batch_mean_[c] = mean;
       batch_variance_[c] = variance < 0 ? 0 : variance;
     }
   }
 
-  /// The running statistics, in evaluation.
+  /// Uses the running statistics, in evaluation.
   void load_running_statistics(const Pass<Real>& pass) {
     const auto mean = pass.block.value(pass.tensor + running_mean);
     const auto variance = pass.block.value(pass.tensor + running_variance);
@@ -136,7 +136,7 @@ class BatchNormLayer final : public Layer<Real> {
     scale_[channel] = static_cast<Real>(1 / std::sqrt(variance + epsilon));
   }
 
-  /// Sums of dz, then of dz n.
+  /// Computes the sums of dz and of dz n.
   void sum_gradients(const Pass<Real>& pass, Matrix<const Real> dz, Matrix<const Real> x) {
     pass.batch->sum(sums_, [&](std::size_t first, std::size_t count, std::span<double> into) {
       for (std::size_t i = first * positions_; i < (first + count) * positions_; ++i) {
@@ -175,7 +175,7 @@ class BatchNormLayer final : public Layer<Real> {
   std::size_t channels_;
   std::size_t positions_;
   double momentum_;
-  std::vector<double> sums_;            // two a channel
+  std::vector<double> sums_;            // two per channel
   std::vector<double> batch_mean_;      // of the last training pass
   std::vector<double> batch_variance_;  //
   std::vector<Real> mean_;              // of the last pass: x is normalised to (x - mean) * scale

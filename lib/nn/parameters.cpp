@@ -13,7 +13,7 @@ std::size_t rounded_up(std::size_t count, std::size_t unit) {
   return (count + unit - 1) / unit * unit;
 }
 
-/// Sets the offsets; returns the length of a block.
+/// Sets the offsets; returns the length of the block.
 std::size_t lay_out(std::vector<ParameterSpec>& tensors, std::size_t slices) {
   std::size_t at = 0;
   for (ParameterSpec& tensor : tensors) {

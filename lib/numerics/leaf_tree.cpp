@@ -25,7 +25,7 @@ std::vector<TreeSum> sums_of(std::span<const Subtree> parts) {
     Subtree tree;
     std::size_t part;
   };
-  std::vector<Sum> open;  // sizes fall: siblings become one as soon as they meet
+  std::vector<Sum> open;  // sizes decrease: siblings are merged as soon as both exist
   std::vector<TreeSum> sums;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const std::uint64_t next = open.empty() ? 0 : open.back().tree.first + open.back().tree.size;
@@ -44,14 +44,14 @@ std::vector<TreeSum> sums_of(std::span<const Subtree> parts) {
       open.pop_back();
     }
   }
-  for (; open.size() > 1; open.pop_back()) {  // the leaves between them are missing
+  for (; open.size() > 1; open.pop_back()) {  // no leaves exist between them
     sums.push_back({open[open.size() - 2].part, open.back().part});
   }
   return sums;
 }
 
 std::vector<std::uint8_t> merges_of(std::size_t parts, std::span<const TreeSum> sums) {
-  std::vector<std::size_t> left;  // the parts that values began with
+  std::vector<std::size_t> left;  // the part that each pending value began with
   std::vector<std::uint8_t> merges(parts);
   std::size_t done = 0;
   for (std::size_t part = 0; part < parts; ++part) {

@@ -1,5 +1,5 @@
-// The `library` products: oneDNN's in float where the build has it, else Eigen's; Eigen's in
-// double.
+// The `library` products: in float oneDNN's, or Eigen's in a build without oneDNN; in double
+// Eigen's.
 #ifdef LOCKSTEP_ONEDNN
 #include <dnnl.h>
 #endif

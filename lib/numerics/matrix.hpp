@@ -11,7 +11,7 @@
 namespace lockstep {
 /// A non-owning view of a dense row-major matrix: rows of `cols` elements, one after the other.
 ///
-/// Cheap to copy; like std::span, const Matrix<float> may still be written through.
+/// Cheap to copy. As with std::span, elements of a const Matrix<float> can be modified.
 template <class Real>
 struct Matrix {
   Real* data = nullptr;

@@ -15,7 +15,7 @@ namespace lockstep {
 /// The function applied to every output: z itself, or max(z, 0).
 enum class Activation { identity, relu };
 
-/// Whether a product replaces the result or adds to the values already in it (beta = 0 or 1). Sums
+/// Whether a product overwrites the result or is added to the values in it (beta = 0 or 1). A sum
 /// over inputs (outputs, in backward_input) can so be split between calls: strict products give the
 /// same bits as one call.
 enum class Output { overwrite, accumulate };
@@ -23,7 +23,7 @@ enum class Output { overwrite, accumulate };
 /// The precision that factors are rounded to; sums are in float32.
 enum class Precision { float32, tf32, bf16 };
 
-/// A dense layer's weights as its products store them.
+/// A dense layer's weights in the layout of its products.
 template <class Real>
 struct LayerWeights {
   std::size_t inputs = 0;
@@ -32,11 +32,11 @@ struct LayerWeights {
   std::span<const Real> bias;    ///< bias_size(outputs) elements; not read when accumulating
 };
 
-/// Matrix products of one rank, and the layout of the weights they read.
+/// The matrix products of one rank, and the layout of their weights.
 ///
-/// The logical weight is a row-major matrix [I, O]; products may store it otherwise, with padding
-/// that stays zero. Shapes are the caller's duty (asserted). Everything is local; one thread calls
-/// an object at a time, which may itself use the threads of set_product_threads().
+/// The logical weight is a row-major matrix [I, O]; products may store it in another layout, with
+/// padding that stays zero. The caller ensures matching shapes (asserted). Everything is local; one
+/// thread at a time calls an object, which may use the threads of set_product_threads().
 template <class Real>
 class Products {
  public:
@@ -68,9 +68,10 @@ class Products {
                               Matrix<const Real> x, Activation below, Matrix<Real> dx,
                               Output output = Output::overwrite) = 0;
 
-  /// The slice of dW = x^T dz, a sum over the batch, never a mean; zero for B = 0. Rows are in
-  /// leaves of `leaf`; only strict products keep them apart.  dw: slice.size() elements.
-  /// Errors   throws std::invalid_argument for a slice that these products cannot compute alone.
+  /// The slice of dW = x^T dz, a sum (not a mean) over the batch; zero for B = 0. Rows form leaves
+  /// of `leaf` rows; only strict products sum them separately.  dw: slice.size() elements.
+  /// Errors   throws std::invalid_argument for a slice that these products cannot compute
+  ///          separately.
   virtual void backward_weights(Matrix<const Real> x, Matrix<const Real> dz, std::size_t leaf,
                                 Range slice, std::span<Real> dw) = 0;
 
@@ -80,18 +81,18 @@ class Products {
 };
 
 /// Row-major weights. In float the products are oneDNN's, or Eigen's in a build without oneDNN; in
-/// double, which gradient checks use, they are Eigen's.
+/// double, for gradient checks, they are Eigen's.
 template <class Real>
 std::unique_ptr<Products<Real>> make_library_products();
 
 /// The library of make_library_products<float>(): "oneDNN" or "Eigen".
 const char* library_products_name() noexcept;
 
-/// The instruction set to use; every choice gives the same bits.
+/// The instruction set to use; the bits do not depend on it.
 enum class Simd { automatic, scalar, avx2, avx512 };
 
-/// Weights in panels, every element a fixed expression (strict.hpp).
-/// Errors   throws ConfigError where this processor lacks the instructions.
+/// Weights in panels; every element is a fixed expression (strict.hpp).
+/// Errors   throws ConfigError if this processor lacks the instructions.
 std::unique_ptr<Products<float>> make_strict_products(Simd simd);
 
 }  // namespace lockstep

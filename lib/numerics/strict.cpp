@@ -1,4 +1,4 @@
-// The `strict` products as Products: weights in panels, and threads that share rows or a slice.
+// The `strict` products as Products: weights in panels; threads divide rows or a slice.
 
 #include "lib/numerics/strict.hpp"
 
@@ -10,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-/// Threads take whole rows of panels, a register tile's worth at least.
+/// Threads process whole rows of panels, at least one register tile's worth.
 constexpr std::size_t slice_unit = 24 * panel_columns;
 
 class PanelProducts final : public Products<float> {
@@ -72,7 +72,7 @@ class PanelProducts final : public Products<float> {
     return {matrix.data + rows.begin * matrix.cols, rows.size(), matrix.cols};
   }
 
-  /// Scratch for every thread; takes memory only when a call is the largest so far.
+  /// Scratch for every thread; allocates only if a call is the largest so far.
   void reserve(std::size_t rows, std::size_t outputs) {
     const std::size_t floats = strict_scratch_size(rows, outputs);
     const std::size_t threads = product_threads();

@@ -1,8 +1,8 @@
 // The strict products: the three matrix products of a dense layer as fixed expressions, and the
-// layout of weights that they read.
+// layout of their weights.
 //
 // B rows of the batch held by this rank, I inputs, O outputs of the layer, L examples in a leaf.
-// Every operation is one of IEEE 754 in float32, rounded to nearest, denormals kept:
+// Every operation is an IEEE 754 operation in float32, rounded to nearest, denormals kept:
 //
 //   forward     y[i][j] = act(a):  a = b[j];  for k = 0 .. I-1:  a = fma(x[i][k], w[k][j], a)
 //   dX          dx[i][k] = a:      a = 0;     for j = 0 .. O-1:  a = fma(dz[i][j], w[k][j], a)
@@ -12,28 +12,27 @@
 //   db          db[j] = the tree over leaves of
 //                                  a = 0;     for i in the leaf: a = a + dz[i][j]
 //
-//   act         relu: a < 0 ? 0 : a, so NaN and -0 stay; identity: a
+//   act         relu: a < 0 ? 0 : a, so NaN and -0 are kept; identity: a
 //   leaf q      the rows [q L, (q + 1) L), the last one possibly short
 //   the tree    node(h, q) = node(h-1, 2q) + node(h-1, 2q+1), node(0, q) = leaf q; a node without
 //               leaves does not exist, and the sum of one child is that child (nothing is added).
 //               The result is the root; without any leaf it is 0.
-//   NaN         every NaN written is the positive quiet one, 0x7fc00000: IEEE 754 does not
-//               define which operand's sign and payload a result takes.
+//   NaN         every NaN written is the positive quiet NaN, 0x7fc00000: IEEE 754 does not
+//               define the sign and payload of a result.
 //
-// Why ranks, rows, blocking, threads and vectors do not change a bit. The right-hand side of an
-// element names its operands and their order, and nothing else: neither B (in forward and dX), nor
-// other elements, nor the thread or rank that evaluates it. Each operation is correctly rounded,
-// hence a function of its operands. By induction over the expression the value is a function of the
-// operands' bits. An implementation may choose which elements it computes together (vectors, tiles,
-// threads, slices, ranks) and where it splits a chain of additions (blocks, ranks), as long as each
-// keeps its order; it may evaluate subtrees anywhere, because node(h, q) is itself such an
-// expression: over leaves that begin at a multiple of 2^h the products below yield exactly that
-// node, and adding two such nodes, left to right, yields their parent. Sums of leaves in any other
-// grouping are not promised.
+// Why bits do not depend on ranks, rows, blocking, threads or vectors. The right-hand side of an
+// element specifies its operands and their order only: it contains neither B (in forward and dX),
+// nor other elements, nor the thread or rank that evaluates it. Each operation is correctly
+// rounded, hence a function of its operands. By induction over the expression the value is a
+// function of the operands' bits. An implementation may choose which elements it computes together
+// (vectors, tiles, threads, slices, ranks) and where it splits a chain of additions (blocks,
+// ranks), as long as each chain keeps its order. It may evaluate subtrees anywhere, because node(h,
+// q) is itself such an expression: over leaves that begin at a multiple of 2^h the products below
+// yield exactly that node, and adding two such nodes, left to right, yields their parent. Sums of
+// leaves in any other grouping are not guaranteed to match.
 //
-// All functions are local to the rank and may run on many threads at once on separate outputs and
-// separate scratch. They allocate nothing and throw nothing. Shapes must match
-// (asserted).
+// All functions are local to the rank and may run concurrently on many threads with separate
+// outputs and scratch. They neither allocate nor throw. Shapes must match (asserted).
 #pragma once
 
 #include <algorithm>
@@ -47,24 +46,24 @@
 namespace lockstep {
 // The layout of a dense layer's weights: panels of 64 output columns.
 //
-// The strict products read it directly, so nothing is packed in a step. A panel holds all
+// The strict products read this layout directly, so a step packs no weights. A panel holds all
 // inputs of 64 outputs, one input after the other, so each of its rows is four cache lines:
 //
 //   element (k, j)  is at  64 * (j / 64) * inputs  +  k * width  +  j % 64
 //
-// where width is 64, but for the last panel the remaining outputs rounded up to 16. Every panel and
-// every row begins at a multiple of 16 floats. Columns beyond `outputs` are padding: zero, and
-// the products keep them so. The logical matrix (row-major, no padding) is what files and hashes
-// see.
+// where width is 64; in the last panel it is the number of remaining outputs rounded up to 16.
+// Every panel and every row begins at a multiple of 16 floats. Columns beyond `outputs` are
+// padding: the products keep them zero. Files and hashes use the logical matrix (row-major, no
+// padding).
 inline constexpr std::size_t panel_columns = 64;
 inline constexpr std::size_t panel_unit =
-    16;  ///< floats in a cache line: what widths are rounded to
+    16;  ///< floats in a cache line; widths are rounded up to it
 
 constexpr std::size_t round_to_unit(std::size_t count) noexcept {
   return (count + panel_unit - 1) / panel_unit * panel_unit;
 }
 
-/// Rows [first_row, last_row) of one panel, and of them the columns [column, column + width).
+/// Rows [first_row, last_row) of one panel, restricted to columns [column, column + width).
 struct PanelBlock {
   std::size_t first_row = 0;
   std::size_t last_row = 0;
@@ -95,10 +94,9 @@ struct Panels {
   }
   constexpr Range all() const noexcept { return {0, size()}; }
 
-  /// The block that begins at the flat position `first` (a multiple of 16, below `last`) and
-  /// reaches as far as one rectangle can: a piece of a row up to that row's end, or whole rows.
-  /// Walking block by block covers a slice once and in the flat order, as
-  /// (last_row - first_row) * width floats each.
+  /// The largest rectangle of the slice that begins at the flat position `first` (a multiple of 16,
+  /// below `last`): part of a row up to the row's end, or whole rows. Iterating block by block
+  /// covers a slice once and in flat order, (last_row - first_row) * width floats each.
   PanelBlock block_at(std::size_t first, std::size_t last) const noexcept;
 };
 
@@ -111,10 +109,10 @@ struct PanelWeights {
 /// Copies a row-major matrix [inputs, outputs] into panels; padding becomes zero.
 void to_panels(Matrix<const float> matrix, const Panels& layout, std::span<float> panels);
 
-/// Copies panels into a row-major matrix [inputs, outputs]; padding is left behind.
+/// Copies panels into a row-major matrix [inputs, outputs], without the padding.
 void from_panels(PanelWeights panels, Matrix<float> matrix);
 
-/// One implementation of the products, by one set of instructions.
+/// One implementation of the products, for one instruction set.
 struct StrictProducts {
   Simd simd;  ///< never automatic
 
@@ -128,7 +126,7 @@ struct StrictProducts {
   /// dx = dz W^T, or dz W^T + dx when accumulating; times the derivative of the activation
   /// that gave x.
   ///
-  /// Shapes   dz [B, O], dx [B, I]; x [B, I] is what the layer below gave, and `below` its
+  /// Shapes   dz [B, O], dx [B, I]; x [B, I] is the output of the layer below, and `below` its
   ///          activation (x is not read for identity). scratch: strict_scratch_size floats.
   void (*backward_input)(Matrix<const float> dz, PanelWeights w, Matrix<const float> x,
                          Activation below, Matrix<float> dx, Output output,
@@ -150,7 +148,7 @@ struct StrictProducts {
 /// True if this processor has the instructions; always true for automatic and scalar.
 bool has_simd(Simd simd) noexcept;
 
-/// The products by these instructions; `automatic` takes the widest that the processor has.
+/// The products for an instruction set; `automatic` selects the widest that the processor has.
 ///
 /// Errors   ConfigError if the processor lacks them.
 const StrictProducts& strict_products(Simd simd);
@@ -158,7 +156,7 @@ const StrictProducts& strict_products(Simd simd);
 /// The products in plain loops: strict_products(Simd::scalar).
 const StrictProducts& scalar_products() noexcept;
 
-/// Floats of scratch, aligned to 64 bytes, that suffice for every product of up to `rows` rows and
+/// The size of scratch in floats, aligned to 64 bytes, for every product of up to `rows` rows and
 /// `outputs` outputs, for any leaf.
 std::size_t strict_scratch_size(std::size_t rows, std::size_t outputs) noexcept;
 

@@ -1,11 +1,11 @@
-// Exponential and logarithm in fixed operations: the same bits on every IEEE machine.
+// Exponential and logarithm in fixed operations: the same bits on every IEEE 754 machine.
 //
-// The C library's differ between versions and processors. These evaluate a fixed polynomial in
-// double by additions, multiplications and one division, each rounded on its own (the build forbids
-// contraction), and round once to float at the end. The double is off by less than 1e-15 of its
-// value, so the float is the nearest one but for about one argument in ten million.
+// Results of the C library differ between versions and processors. These functions evaluate a fixed
+// polynomial in double by additions, multiplications and one division, each rounded separately (the
+// build disables contraction), and round once to float at the end. The relative error of the double
+// is below 1e-15, so the float is the nearest one except for about one argument in ten million.
 //
-// The functions are constexpr so that device code can call them too (nvcc's
+// The functions are constexpr so that device code can call them (nvcc's
 // --expt-relaxed-constexpr). Compile them without contraction (-ffp-contract=off, --fmad=false).
 #pragma once
 
@@ -35,7 +35,8 @@ constexpr std::array<double, 14> exponential_series() noexcept {
   return c;
 }
 
-/// 1 / (2 n + 1), as in atanh(s) = s + s^3 / 3 + ...: below 2^-60 for s^2 <= (3 - sqrt(8))^2.
+/// 1 / (2 n + 1), as in atanh(s) = s + s^3 / 3 + ...: the remainder is below 2^-60 for s^2 <= (3 -
+/// sqrt(8))^2.
 constexpr std::array<double, 12> area_tangent_series() noexcept {
   std::array<double, 12> c{};
   for (std::size_t n = 0; n < c.size(); ++n) c[n] = 1 / static_cast<double>(2 * n + 1);
@@ -50,7 +51,7 @@ struct Log2 {
   static constexpr double inverse = 0x1.71547652b82fep+0;
 };
 
-/// How a double stores its exponent.
+/// The exponent field of a double.
 struct DoubleBits {
   static constexpr int bias = 1023;
   static constexpr int mantissa = 52;
@@ -60,7 +61,7 @@ struct DoubleBits {
 constexpr float strict_exp(float x) noexcept {
   using Float = std::numeric_limits<float>;
   if (x != x) return Float::quiet_NaN();
-  if (x > 100) return Float::infinity();  // float ends at e^88.7, and begins at e^-104
+  if (x > 100) return Float::infinity();  // float overflows above e^88.7 and is 0 below e^-104
   if (x < -110) return 0;
   constexpr auto series = exponential_series();
   const double wide = x;
@@ -72,14 +73,14 @@ constexpr float strict_exp(float x) noexcept {
   return static_cast<float>(polynomial(series, rest) * power);
 }
 
-/// The natural logarithm. -infinity for both zeros; the positive quiet NaN below zero and for NaN.
+/// The natural logarithm. -infinity for +0 and -0; the positive quiet NaN below zero and for NaN.
 constexpr float strict_log(float x) noexcept {
   using Float = std::numeric_limits<float>;
   if (x != x || x < 0) return Float::quiet_NaN();
   if (x == 0) return -Float::infinity();
   if (x == Float::infinity()) return x;
-  // x = mantissa * 2^exponent, with the mantissa in [sqrt(1/2), sqrt(2)); no float is denormal
-  // here.
+  // x = mantissa * 2^exponent, with the mantissa in [sqrt(1/2), sqrt(2)). As a double, no float is
+  // denormal.
   constexpr auto series = area_tangent_series();
   constexpr auto root_half = std::bit_cast<std::uint64_t>(0x1.6a09e667f3bcdp-1);
   constexpr auto one = std::bit_cast<std::uint64_t>(1.0);

@@ -1,7 +1,7 @@
 // The reference of the strict products: the expressions of strict.hpp in plain loops.
 //
-// The loops are compiled twice, since std::fma without the instruction is a hundred times slower
-// (the C library then computes the same bits in software).
+// The loops are compiled twice: without the FMA instruction std::fma is a hundred times slower (the
+// C library then computes the same bits in software).
 
 #include <array>
 #include <bit>
@@ -21,7 +21,7 @@
 namespace lockstep {
 namespace {
 
-/// Neighbouring columns: they share the loops, and nothing else.
+/// Neighbouring columns, computed in the same loops but independently.
 using Unit = std::array<float, panel_unit>;
 
 LOCKSTEP_LOOPS float canonical_nan(float a) {
@@ -86,7 +86,7 @@ LOCKSTEP_LOOPS Unit leaf_sums(const Matrix<const float>& x, const Matrix<const f
   return sums;
 }
 
-/// One pass over the leaves for 16 columns, with the nodes that still wait for their right sibling.
+/// One pass over the leaves for 16 columns, with pending nodes (without their right sibling yet).
 LOCKSTEP_LOOPS Unit tree_sums(const Matrix<const float>& x, const Matrix<const float>& dz,
                               std::size_t leaf, std::size_t k, std::size_t j) {
   const std::size_t leaves = (dz.rows + leaf - 1) / leaf;
@@ -125,7 +125,7 @@ LOCKSTEP_LOOPS void bias_loops(const Matrix<const float>& dz, std::size_t leaf, 
   }
 }
 
-/// The loops as functions of their own, in the signatures of StrictProducts.
+/// The loops as separate functions with the signatures of StrictProducts.
 struct Plain {
   static void forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
                       Activation activation, Matrix<float> y, Output output) {
@@ -146,7 +146,7 @@ struct Plain {
 };
 
 #if LOCKSTEP_FMA_ON_REQUEST
-/// The same, with the processor's instruction.
+/// The same, with the FMA instruction.
 struct Fused {
   LOCKSTEP_FMA static void forward(Matrix<const float> x, PanelWeights w,
                                    std::span<const float> bias, Activation activation,

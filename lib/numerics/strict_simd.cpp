@@ -1,8 +1,8 @@
-// The strict products in vectors: AVX-512 and AVX2, chosen at run time.
+// The strict products in vectors: AVX-512 and AVX2, selected at run time.
 //
 // All three products use one register tile: R x V vectors of sums, and per step of the chain V
-// vectors times R broadcast scalars. They differ in which operand is broadcast and which is loaded
-// as a vector:
+// vectors times R broadcast scalars. They differ in the operand that is broadcast and the one that
+// is loaded as a vector:
 //
 //   forward   x[i][k]  times  w[k][j ..]    rows i, columns j, the chain runs over k
 //   dX        w[k][j]  times  dz[i ..][j]   rows k, columns i, over j; dz and dx transposed
@@ -12,7 +12,7 @@
 #include "lib/base/errors.hpp"
 #include "lib/numerics/strict.hpp"
 
-// AVX2 stays selectable in a build for newer processors, which Highway 1.0.3 refuses without this.
+// Keeps AVX2 selectable in a build for newer processors, which Highway 1.0.3 otherwise rejects.
 #define HWY_COMPILE_ALL_ATTAINABLE
 #define HWY_WANT_AVX3_DL
 #undef HWY_TARGET_INCLUDE
@@ -33,7 +33,7 @@ struct ForwardTask {
   std::size_t inputs;
   const float* weights;
   std::size_t width;  ///< of the panel
-  const float* bias;  ///< null where the output goes on from y
+  const float* bias;  ///< null when accumulating into y
   float* y;
   std::size_t outputs;
   std::size_t columns;  ///< of y that exist from here on
@@ -108,7 +108,7 @@ void forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
   }
 }
 
-// dX: dz is transposed before and dx after, so that weights stay in panels.
+// dX: dz is transposed before and dx after the product, so that weights stay in panels.
 
 struct InputTask {
   PanelWeights w;
@@ -179,8 +179,8 @@ HWY_INLINE void transpose(Square& m) {
   }
 }
 
-/// out[j * stride + i] = rows[i][first + j] for j below `columns`, and for i below the rows rounded
-/// up to a unit: zero where rows has none.
+/// out[j * stride + i] = rows[i][first + j] for j below `columns`, and for i below the number of
+/// rows rounded up to a unit: zero beyond the last row.
 void transpose_columns(Matrix<const float> rows, std::size_t first, std::size_t columns, float* out,
                        std::size_t stride) {
   for (std::size_t i = 0; i < round_to_unit(rows.rows); i += lanes) {
@@ -222,7 +222,7 @@ void store_transposed(const float* tile, std::size_t k, Matrix<const float> x, A
   }
 }
 
-/// Up to 64 examples, whose dz is transposed in `dz` with `stride` columns.
+/// Up to 64 examples; `dz` holds their transposed dz with `stride` columns.
 void backward_input_block(const float* dz, std::size_t stride, PanelWeights w,
                           Matrix<const float> x, Activation below, Matrix<float> dx,
                           Output output) {
@@ -276,10 +276,10 @@ HWY_AFTER_NAMESPACE();
 namespace lockstep {
 namespace {
 
-/// Null where this build or this processor has no such instructions.
+/// Null if this build or this processor lacks the instructions.
 const StrictProducts* find(Simd simd) noexcept {
   [[maybe_unused]] static const auto supported =
-      hwy::SupportedTargets();  // slow: asks the processor
+      hwy::SupportedTargets();  // slow: queries the processor
   [[maybe_unused]] const auto wanted = [simd](Simd name, auto target) {
     return (simd == name || simd == Simd::automatic) && (supported & target) != 0;
   };

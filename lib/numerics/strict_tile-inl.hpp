@@ -1,6 +1,6 @@
-// The register tile that all strict products share: sums, the chain of multiply-adds, dispatch.
+// The register tile of all strict products: sums, the chain of multiply-adds, dispatch.
 //
-// Included once for every target: this guard turns with Highway's.
+// Included once per target: the include guard toggles with Highway's.
 #if defined(LOCKSTEP_STRICT_TILE) == defined(HWY_TARGET_TOGGLE)
 #ifdef LOCKSTEP_STRICT_TILE
 #undef LOCKSTEP_STRICT_TILE
@@ -25,13 +25,13 @@ namespace {
 
 constexpr std::size_t input_columns = 64;  // examples of one block of dx
 constexpr std::size_t block_rows = 128;    // examples of one block of dw: their dz stays in L1
-constexpr std::size_t group_inputs = 24;   // inputs of x that are packed together: whole tiles
+constexpr std::size_t group_inputs = 24;   // inputs of x packed together: whole tiles
 constexpr std::size_t strip_inputs = 192;  // inputs of x that stay in L2
 constexpr std::size_t tile_floats = 24 * 16;
 constexpr std::size_t strip_tiles = strip_inputs / group_inputs * 4;
 constexpr std::size_t max_waiting = 7;  // nodes, within block_rows leaves of one example
 
-/// Levels of the tree over blocks, which have more than block_rows / 2 rows each.
+/// Levels of the tree over blocks; every block but the last has more than block_rows / 2 rows.
 constexpr std::size_t block_levels(std::size_t rows) {
   return static_cast<std::size_t>(std::bit_width(rows / (block_rows / 2)));
 }
@@ -40,7 +40,7 @@ constexpr std::size_t block_levels(std::size_t rows) {
 }  // namespace lockstep
 #endif
 
-// Unrolled by the compiler at every level of optimisation, so that tiles stay in registers.
+// Unrolled at every optimisation level, so that tiles stay in registers.
 #undef LOCKSTEP_UNROLL
 #define LOCKSTEP_UNROLL _Pragma("GCC unroll 16")
 
@@ -58,7 +58,7 @@ constexpr std::size_t lanes = hn::MaxLanes(tag);
 constexpr std::size_t max_vectors = lanes == 16 ? 4 : 2;
 constexpr std::size_t max_columns = max_vectors * lanes;
 
-/// Rows of a tile of V vectors: what the registers hold (32 or 16).
+/// Rows of a tile of V vectors: limited by the number of registers (32 or 16).
 constexpr std::size_t max_rows(std::size_t vectors) { return lanes == 16 && vectors < 4 ? 8 : 6; }
 
 template <std::size_t R, std::size_t V>
@@ -92,7 +92,7 @@ HWY_INLINE void store(const Sums<R, V>& sums, float* out, std::size_t row) {
 }
 
 /// sums[r][c] = fma(a[r * row + t * step], b[t * stride + c], sums[r][c]) for t = 0 .. count-1.
-/// Fetches b that many rows ahead: none where it is in L1 already.
+/// Prefetches b that many rows ahead; 0 if it is in L1 already.
 template <std::size_t ahead, std::size_t R, std::size_t V>
 HWY_INLINE void multiply_add(Sums<R, V>& sums, const float* a, std::size_t row, std::size_t step,
                              const float* b, std::size_t stride, std::size_t count) {
@@ -111,7 +111,7 @@ HWY_INLINE void multiply_add(Sums<R, V>& sums, const float* a, std::size_t row, 
   }
 }
 
-/// The first `count` lanes, all or none.
+/// The first `count` lanes.
 HWY_INLINE hn::Mask<decltype(tag)> first_lanes(std::size_t count) {
   return hn::FirstN(tag, std::min(count, lanes));
 }
@@ -120,7 +120,7 @@ HWY_INLINE Vector canonical_nan(Vector a) {
   return hn::IfThenElse(hn::IsNaN(a), hn::Set(tag, std::numeric_limits<float>::quiet_NaN()), a);
 }
 
-/// Calls Kernel<R, V>::run(task) for rows and columns that are known only now.
+/// Calls Kernel<R, V>::run(task) for numbers of rows and columns that are known at run time only.
 template <template <std::size_t, std::size_t> class Kernel, class Task>
 struct Dispatch {
   using Function = void (*)(const Task&);
@@ -142,7 +142,8 @@ struct Dispatch {
   }
 };
 
-/// Cuts `rows` into as few near-equal parts as tiles of `columns` allow: work(first, count).
+/// Splits `rows` into the fewest near-equal parts that tiles of `columns` allow: work(first,
+/// count).
 template <class Work>
 HWY_INLINE void for_tiles(std::size_t rows, std::size_t columns, Work work) {
   const std::size_t most = max_rows(columns / lanes);

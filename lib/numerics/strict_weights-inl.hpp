@@ -1,6 +1,6 @@
-// dW and db: leaves summed in register tiles, and the tree over leaves folded inside them.
+// dW and db: leaves summed in register tiles, with the tree over leaves evaluated inside them.
 //
-// Included once for every target: this guard turns with Highway's.
+// Included once per target: the include guard toggles with Highway's.
 #if defined(LOCKSTEP_STRICT_WEIGHTS) == defined(HWY_TARGET_TOGGLE)
 #ifdef LOCKSTEP_STRICT_WEIGHTS
 #undef LOCKSTEP_STRICT_WEIGHTS
@@ -19,22 +19,22 @@ namespace {
 struct WeightsTask {
   const float* x;  ///< from one input on: rows of group_inputs
   const float* dz;
-  std::size_t dz_step;  ///< from row to row
+  std::size_t dz_step;  ///< distance between rows
   float* dw;
   std::size_t width;    ///< of a row of dw
   std::size_t columns;  ///< of dw that exist from here on
   std::size_t rows;     ///< of this block
   std::size_t leaf;
-  std::size_t block;  ///< its number
-  bool last;          ///< block of all
-  float* leaves;      ///< nodes within the block that wait for their right sibling
-  float* blocks;      ///< such nodes of whole blocks
+  std::size_t block;  ///< index of this block
+  bool last;          ///< true for the last block
+  float* leaves;      ///< pending nodes within the block (without their right sibling yet)
+  float* blocks;      ///< pending nodes of whole blocks
 };
 
-/// Adds node `index` of one level of the tree, given in `sums`; `waiting` holds the pending nodes,
-/// those without their right sibling yet, oldest first. The tree is a binary counter: as many
-/// pending nodes are merged as the index has trailing ones, newest first, older + newer. The last
-/// node is merged with all pending ones and stays in `sums`; another one becomes pending.
+/// Adds node `index` of one tree level, given in `sums`; `waiting` holds the pending nodes, those
+/// without their right sibling yet, oldest first. The tree is a binary counter: as many pending
+/// nodes are merged as the index has trailing ones, newest first, older + newer. The last node is
+/// merged with all pending ones and stays in `sums`; any other becomes pending.
 template <std::size_t R, std::size_t V>
 HWY_INLINE void merge_pending_nodes(Sums<R, V>& sums, float* waiting, std::size_t index,
                                     bool last) {
@@ -64,7 +64,7 @@ struct WeightsTile {
     Sums<R, V> sums;
     float* fours = t.leaves + 2 * R * V * lanes;
     for (std::size_t q = 0, i = 0; i < t.rows; ++q) {
-      if (t.rows - i >= 4 * t.leaf) {  // the same unrolled, for better branch prediction
+      if (t.rows - i >= 4 * t.leaf) {  // unrolled, for better branch prediction
         LOCKSTEP_UNROLL for (std::size_t n = 0; n < 4; ++n, i += t.leaf) {
           sum_leaf(sums, t, i, t.leaf);
           merge_pending_nodes(sums, t.leaves, n, n == 3);
@@ -82,7 +82,7 @@ struct WeightsTile {
     merge_pending_nodes(sums, t.blocks, t.block, t.last);
     if (!t.last) return;
     LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
-      // Padding is zero, though infinity times its zeros is not.
+      // Sets padding to zero: infinity times its zeros is NaN.
       const auto exist = first_lanes(t.columns - std::min(t.columns, v * lanes));
       LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
         sums.at[r][v] = hn::IfThenElseZero(exist, canonical_nan(sums.at[r][v]));
@@ -93,7 +93,7 @@ struct WeightsTile {
 };
 
 /// Columns [first, first + columns) of `rows` rows, one row after the other; zero beyond `exist`.
-/// Writes up to one vector beyond the last one.
+/// Writes up to one vector past the end.
 void pack(const float* first, std::size_t step, std::size_t rows, std::size_t exist,
           std::size_t columns, float* out) {
   for (std::size_t i = 0; i < rows; ++i, first += step, out += columns) {
@@ -104,7 +104,7 @@ void pack(const float* first, std::size_t step, std::size_t rows, std::size_t ex
   }
 }
 
-/// One call, and its pieces of scratch.
+/// One call and its parts of scratch.
 struct WeightsCall {
   Panels layout;
   std::size_t rows;
@@ -114,11 +114,11 @@ struct WeightsCall {
   float* factors;  ///< x of a strip: [group][row][group_inputs]
 };
 
-/// Rows [first, last) of the strip that c.factors holds, times dz of columns that make one tile.
+/// Rows [first, last) of the strip in c.factors, times dz of columns that make one tile.
 void weights_tiles(const WeightsCall& c, std::size_t first, std::size_t last, std::size_t columns,
                    WeightsTask task) {
   alignas(64) std::array<float, max_waiting * tile_floats> leaves;
-  // A block is a power of two of leaves: a node of the tree.
+  // A block is a power of two of leaves, hence a node of the tree.
   const std::size_t rows = std::bit_floor(std::max(block_rows / c.leaf, std::size_t{1})) * c.leaf;
   const std::size_t node_floats = block_levels(c.rows) * tile_floats;
   const float* dz = task.dz;
@@ -145,7 +145,7 @@ void weights_tiles(const WeightsCall& c, std::size_t first, std::size_t last, st
   }
 }
 
-/// What of the slice lies in the strip of inputs [first, last).
+/// The part of the slice in the strip of inputs [first, last).
 void weights_strip(const WeightsCall& c, Range slice, std::size_t first, std::size_t last,
                    float* dw) {
   for (std::size_t at = slice.begin; at < slice.end;) {
@@ -194,7 +194,7 @@ void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t
   }
 }
 
-/// The sums of all rows' columns that begin at `dz`, of which `exist` do.
+/// The sums over all rows of the columns that begin at `dz`, of which `exist` exist.
 void bias_columns(const float* dz, Matrix<const float> all, std::size_t leaf, std::size_t exist,
                   float* waiting, std::array<float, max_columns>& out) {
   constexpr std::size_t V = max_vectors;
@@ -216,7 +216,7 @@ void bias_columns(const float* dz, Matrix<const float> all, std::size_t leaf, st
   }
 }
 
-/// Leaf by leaf, directly from dz: nothing is packed.
+/// Leaf by leaf, directly from dz, without packing.
 void backward_bias(Matrix<const float> dz, std::size_t leaf, Range slice, std::span<float> db,
                    std::span<float> scratch) {
   assert(db.size() == slice.size() && slice.end <= round_to_unit(dz.cols) && leaf > 0);

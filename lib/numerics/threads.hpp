@@ -1,4 +1,4 @@
-// The threads of a rank, which products and layers share.
+// The threads of a rank, shared by products and layers.
 #pragma once
 
 #include <cstddef>
@@ -7,13 +7,13 @@
 
 namespace lockstep {
 
-/// Threads that this rank's products use from now on, at least 1. Local to the calling thread.
+/// Sets the number of threads of this rank's products, at least 1. Local to the calling thread.
 void set_product_threads(int threads);
 
 /// The number of these threads.
 std::size_t product_threads() noexcept;
 
-/// A call of `work` with one part of a range, by the thread of that number.
+/// A call of `work` for one part of a range, on thread number `thread`.
 struct SharedWork {
   void (*call)(const void* work, Range part, std::size_t thread);
   const void* work;
@@ -21,9 +21,9 @@ struct SharedWork {
 
 void share_between_threads(std::size_t count, std::size_t unit, SharedWork work);
 
-/// Calls work(part, thread) with parts of [0, count), each a multiple of `unit` but the last, on
-/// the products' threads; at most one call for each thread, and none without anything to do.
-/// `work` may not throw, nor share further.
+/// Calls work(part, thread) with parts of [0, count), each a multiple of `unit` except the last, on
+/// the products' threads; at most one call per thread, and none for an empty range. `work` must not
+/// throw or call this function.
 template <class Work>
 void share(std::size_t count, std::size_t unit, const Work& work) {
   const auto call = [](const void* w, Range part, std::size_t thread) {

@@ -2,12 +2,12 @@
 
 #include <stdexcept>
 
-#ifndef LOCKSTEP_ADAM_SPANS  // once, not for every target
+#ifndef LOCKSTEP_ADAM_SPANS  // once, not per target
 #define LOCKSTEP_ADAM_SPANS
 namespace lockstep::optim {
 namespace {
 
-/// What one step reads and writes: four arrays of `count` floats.
+/// The arrays of one step: four of `count` floats.
 struct Spans {
   float* values;
   const float* gradient_sums;
@@ -37,8 +37,8 @@ HWY_INLINE V flush_small_to_zero(D d, V value, float limit) {
   return hn::IfThenZeroElse(hn::Lt(hn::Abs(value), hn::Set(d, limit)), value);
 }
 
-/// Lanes(d) weights from `i` on. Returns all-ones where the second moment is finite, which it is
-/// for no gradient that is not finite, nor for one whose square overflows.
+/// Updates Lanes(d) weights from `i` on. Returns all-ones where the second moment is finite; it is
+/// not for a non-finite gradient or one whose square overflows.
 template <class D>
 HWY_INLINE hn::Mask<D> update_at(D d, const AdamFactors& f, const Spans& s, std::size_t i) {
   const auto constant = [d](float value) { return hn::Set(d, value); };

@@ -8,7 +8,7 @@
 #include "lib/base/aligned.hpp"
 
 namespace lockstep::optim {
-/// The tutorial's constants. `epsilon` is added after the root and after bias correction.
+/// Defaults are the tutorial's. `epsilon` is added after the root and after bias correction.
 struct AdamOptions {
   double learning_rate = 1e-3;
   double beta1 = 0.9;
@@ -16,9 +16,9 @@ struct AdamOptions {
   double epsilon = 1e-7;
 };
 
-/// The scalar state of the optimizer: steps taken, beta1^steps and
-/// beta2^steps. The powers are running products, one multiplication a step rounded as IEEE 754
-/// defines, because results of std::pow() differ between mathematics libraries.
+/// The scalar state of the optimizer: steps taken, beta1^steps and beta2^steps. The powers are
+/// running products, one multiplication per step rounded as IEEE 754 defines, because std::pow()
+/// differs between mathematics libraries.
 struct AdamState {
   std::uint64_t steps = 0;
   double beta1_power = 1;
@@ -32,7 +32,7 @@ struct AdamState {
   }
 };
 
-/// The constants of one step: a weight then costs one division and one square root.
+/// The constants of one step; a weight's update then needs one division and one square root.
 struct AdamFactors {
   float inverse_examples;  ///< 1 / examples
   float beta1, rest1;
@@ -42,14 +42,14 @@ struct AdamFactors {
   float epsilon;
 };
 
-/// Those of the step that `state` was advanced to, over so many examples, at least 1: computed in
-/// double, rounded once.
+/// The factors of the step that `state` was advanced to, over `examples` (at least 1) examples:
+/// computed in double, rounded once.
 AdamFactors adam_factors(const AdamOptions& options, const AdamState& state,
                          std::uint64_t examples);
 
-/// Gradients and moments of a smaller magnitude are set to zero before they decay into denormal
-/// numbers, on which processors compute a hundred times slower: after two epochs of MNIST a step
-/// took 1.5 times as long. The effect on a weight is below 1e-13.
+/// Gradients and moments below these magnitudes are set to zero before they become denormal
+/// numbers, which slow processors down a hundredfold: after two epochs of MNIST a step took 1.5
+/// times as long. The effect on a weight is below 1e-13.
 inline constexpr float min_gradient = 0x1p-56F;
 inline constexpr float min_first_moment = 0x1p-80F;
 inline constexpr float min_second_moment = 0x1p-120F;
@@ -63,19 +63,20 @@ inline constexpr float min_second_moment = 0x1p-120F;
 /// Gradients and moments below min_gradient, min_first_moment and min_second_moment become zero.
 /// The factors 1 / examples, rate / (1 - b1^t) and 1 / (1 - b2^t) are computed in double, with
 /// b1^t and b2^t of AdamState, and rounded once; then every operation is rounded to float32, in one
-/// order, without contraction. So an update depends neither on the machine's vector width nor on
-/// how the range is divided. One thread; local.
+/// order, without contraction. So an update depends neither on the vector width nor on the division
+/// of the range. One thread; local.
 /// Source   Kingma & Ba 2015, alg. 1, arXiv:1412.6980.
 class Adam {
  public:
   /// Moments for `weights` weights, all zero. Throws std::bad_alloc.
   Adam(std::size_t weights, const AdamOptions& options);
 
-  /// One step. `examples` is the number of examples that `gradient_sums` runs over, at least 1.
+  /// One step. `examples` (at least 1) is the number of examples that `gradient_sums` were summed
+  /// over.
   ///
-  /// Returns false where a second moment is not finite: a gradient was not, or its square was too
-  /// large for float32 (beyond 1.8e19), and the weight could never move again.
-  /// Errors   throws std::invalid_argument where the spans are not of the constructor's length.
+  /// Returns false if a second moment is not finite: a gradient was not finite, or its square
+  /// exceeded float32 (beyond 1.8e19), and the weight could no longer change.
+  /// Errors   throws std::invalid_argument if the spans do not have the constructor's length.
   bool update(std::span<float> values, std::span<const float> gradient_sums,
               std::uint64_t examples);
 

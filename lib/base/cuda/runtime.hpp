@@ -1,7 +1,7 @@
 // RAII wrappers of the CUDA runtime: streams, events, buffers, graphs, kernel launches.
 //
-// Every call is checked. Objects belong to the device that was current when they were made. They
-// are not thread-safe; each rank has its own.
+// Every call is checked. Objects belong to the device that was current at construction. They are
+// not thread-safe; each rank has its own.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -24,11 +24,11 @@ struct DeviceError : Error {
       : Error(ExitCode::internal, problem, "look into the kernel's log (dmesg) for Xid messages") {}
 };
 
-/// Throws DeviceError with `what` and the device; ConfigError (2) where device memory is exhausted
-/// or the build has no code for the device.
+/// Throws DeviceError with `what` and the device; ConfigError (2) if device memory is exhausted or
+/// the build has no code for the device.
 void check(cudaError_t error, const char* what);
 
-/// Selects `device` for the calling thread: the first call of every rank.
+/// Selects `device` for the calling thread; each rank calls it first.
 /// Errors   throws DeviceError.
 void select_device(int device);
 
@@ -63,7 +63,7 @@ class Event {
 
   void record(const Stream& stream) const;
 
-  /// Later work of `stream` waits for the recorded point.
+  /// Makes later work of `stream` wait for the recorded point.
   void block(const Stream& stream) const;
 
   /// Blocks the calling thread until the recorded point; returns at once if none was recorded.
@@ -94,7 +94,7 @@ class Buffer {
  public:
   Buffer() = default;
 
-  /// Errors   throws ConfigError (2) where memory is exhausted.
+  /// Errors   throws ConfigError (2) if memory is exhausted.
   explicit Buffer(std::size_t count)
       : data_(static_cast<T*>(allocate(where, count * sizeof(T)))), count_(count) {}
   ~Buffer() { release(where, data_); }
@@ -131,7 +131,7 @@ void copy(std::span<T> from, std::span<std::remove_const_t<T>> to, const Stream&
   copy_bytes(from.data(), to.data(), from.size_bytes(), stream);
 }
 
-/// Enqueues zeros.
+/// Enqueues zeroing of `bytes` bytes.
 void clear_bytes(void* memory, std::size_t bytes, const Stream& stream);
 
 template <class T>
@@ -139,13 +139,13 @@ void clear(std::span<T> memory, const Stream& stream) {
   clear_bytes(memory.data(), memory.size_bytes(), stream);
 }
 
-/// Blocks of a grid, threads of a block.
+/// The numbers of blocks in a grid and of threads in a block.
 struct Grid {
   dim3 blocks;
   dim3 threads;
 };
 
-/// Blocks of `threads` that hold `count` elements one by one.
+/// A grid with one thread per element, for `count` elements in blocks of `threads`.
 inline Grid grid_of(std::size_t count, unsigned threads = 256) {
   return {dim3(static_cast<unsigned>((count + threads - 1) / threads)), dim3(threads)};
 }
@@ -175,8 +175,8 @@ class Graph {
   Graph& operator=(const Graph&) = delete;
   ~Graph();
 
-  /// Records the work that body() enqueues on `stream`, without running it. Capture is relaxed, so
-  /// that libraries may load their kernels on first use.
+  /// Records the work that body() enqueues on `stream`, without running it. Capture is relaxed:
+  /// libraries may load their kernels on first use.
   template <class Body>
   static Graph record(const Stream& stream, const Body& body) {
     begin(stream);
@@ -201,8 +201,8 @@ class Graph {
   cudaGraphExec_t graph_ = nullptr;
 };
 
-/// Pinned host memory, page-aligned, for containers. Lives as long as the process; thread-safe.
-/// Errors   allocate() throws ConfigError (2) where no more can be pinned.
+/// Pinned host memory, page-aligned, for containers. Lifetime of the process; thread-safe.
+/// Errors   allocate() throws ConfigError (2) if no more memory can be pinned.
 std::pmr::memory_resource& pinned_memory() noexcept;
 
 /// A named range for Nsight Systems, until the end of the scope.

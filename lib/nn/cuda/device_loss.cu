@@ -11,7 +11,7 @@ namespace {
 constexpr unsigned few_classes = 64;
 constexpr unsigned few_threads = 32;
 constexpr unsigned max_threads = 256;
-constexpr unsigned chunk = 1024;  // exponentials that one thread adds up, in order
+constexpr unsigned chunk = 1024;  // exponentials that one thread adds, in order
 
 struct Loss {
   const float* z;
@@ -28,13 +28,13 @@ struct Candidate {
   unsigned index;
 };
 
-/// Whether std::max_element, which takes the first of equals, would prefer `other`.
+/// True if std::max_element, which returns the first of equal maxima, would prefer `other`.
 __device__ bool is_better(const Candidate& other, const Candidate& best) {
   return other.value > best.value || (other.value == best.value && other.index < best.index);
 }
 
-/// The first greatest logit: of all threads, in candidates[0]. As std::max_element finds no NaN
-/// unless it comes first, and then finds nothing else.
+/// The first maximum over all threads, in candidates[0]. As in std::max_element, a NaN is never
+/// chosen unless it comes first, and is then always chosen.
 __device__ void find_max(const float* z, unsigned classes, Candidate* candidates) {
   Candidate best = {z[0], 0};
   for (unsigned j = threadIdx.x; j < classes; j += blockDim.x) {
@@ -50,7 +50,7 @@ __device__ void find_max(const float* z, unsigned classes, Candidate* candidates
   __syncthreads();
 }
 
-/// Thread 0's result: the sum of exponentials in the order of classes.
+/// The sum of exponentials in the order of classes; valid on thread 0.
 __device__ float sum_exp(const float* z, unsigned classes, float greatest, float* terms) {
   float sum = 0;
   for (unsigned first = 0; first < classes; first += chunk) {
@@ -67,7 +67,7 @@ __device__ float sum_exp(const float* z, unsigned classes, float greatest, float
   return sum;
 }
 
-/// A block for each row.
+/// One block per row.
 __global__ void __launch_bounds__(max_threads) cross_entropy(Loss task) {
   __shared__ Candidate candidates[max_threads];
   __shared__ float terms[chunk];

@@ -1,4 +1,4 @@
-// A network of dense layers in a device's memory.
+// A network of dense layers in device memory.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 #include "lib/numerics/matrix.hpp"
 
 namespace lockstep::nn {
-/// Weights as a host's network lays them out, and buffers for rows: Network, on a device.
+/// Weights in the layout of the host's network, and buffers for rows: Network on a device.
 ///
-/// Everything enqueues, and may be recorded in a graph. Layers are counted from the input; each is
-/// dense. One thread; everything is local.
+/// All functions enqueue, and may be recorded in a graph. Layers are numbered from the input; all
+/// are dense. One thread; everything is local.
 class DeviceNetwork {
  public:
-  /// Copies the weights of `host`, whose products store them as `products` do. Both must outlive
+  /// Copies the weights of `host`, which must have the layout of `products`. Both must outlive
   /// this.
-  /// Errors   throws ConfigError: a layer without device code, memory used up.
+  /// Errors   throws ConfigError: a layer without device code, memory exhausted.
   DeviceNetwork(Network<float>& host, std::size_t rows, DeviceProducts& products,
                 const cuda::Stream& stream);
 
@@ -34,10 +34,11 @@ class DeviceNetwork {
   /// The weights of layer `i` within the block.
   Range slice(std::size_t i) const noexcept;
 
-  /// Copies this slice of the weights to the host's block, and waits.
+  /// Copies this slice of the weights to the host's block; blocks until it is complete.
   void copy_weights_to_host(Range slice, const cuda::Stream& stream);
 
-  /// The hash of this slice of the weights (hash_values() of numerics/cuda/elementwise.hpp); waits.
+  /// The hash of this slice of the weights (hash_values() of numerics/cuda/elementwise.hpp).
+  /// Blocks.
   std::uint64_t hash(Range slice, const cuda::Stream& stream) const;
 
   /// [count, features], labels [count], results [count]
@@ -52,18 +53,18 @@ class DeviceNetwork {
   /// Logits of the first `count` rows.  [count, classes]
   Matrix<const float> forward(std::size_t count, const cuda::Stream& stream);
 
-  /// After forward(): results and the gradient by the logits, by labels(count).
+  /// After forward(): computes results and the gradient of the logits from labels(count).
   void loss(std::size_t count, const cuda::Stream& stream);
 
-  /// The gradient by what goes into layer `i`, at least 1, from that by what comes out.
+  /// Computes the input gradient of layer `i` (at least 1) from its output gradient.
   void backward_input(std::size_t i, std::size_t count, const cuda::Stream& stream);
 
-  /// The gradients of layer `i` into a block as long as values(), summed over `rows`, which begin
-  /// with a leaf of `leaf`.
+  /// Writes the gradients of layer `i` to a block as long as values(), summed over `rows`, which
+  /// begin at a leaf of `leaf` rows.
   void weight_gradients(std::size_t i, Range rows, std::size_t leaf, std::span<float> gradients,
                         const cuda::Stream& stream);
 
-  /// Zeroes rows that hold no example, in all that is summed over.
+  /// Zeroes rows without an example in all buffers that are summed over.
   void clear(Range rows, const cuda::Stream& stream);
 
  private:
@@ -71,7 +72,7 @@ class DeviceNetwork {
     std::size_t inputs = 0;
     std::size_t outputs = 0;
     Activation activation = Activation::identity;
-    std::size_t tensor = 0;  ///< its weight's; the bias follows
+    std::size_t tensor = 0;  ///< of the weight; the bias follows
   };
 
   Matrix<float> input(std::size_t i, Range rows) const noexcept;
@@ -97,9 +98,9 @@ class DeviceNetwork {
 namespace lockstep::cuda {
 // The loss on a device.
 
-/// nn::softmax_cross_entropy() on device memory: the same bits, whatever is finite. What is not is
-/// the one positive quiet NaN in dz, and some NaN or infinity in the results. Enqueues.
-/// Shapes   z [B, C]; labels [B] in [0, C); results [B]; dz [B, C], or none of it. B may be 0.
+/// nn::softmax_cross_entropy() on device memory: the same bits for finite values. Non-finite values
+/// are the positive quiet NaN in dz, and NaN or infinity in the results. Enqueues.
+/// Shapes   z [B, C]; labels [B] in [0, C); results [B]; dz [B, C], or empty. B may be 0.
 /// Errors   throws DeviceError. Labels are not checked.
 void softmax_cross_entropy(Matrix<const float> z, std::span<const std::int32_t> labels,
                            std::span<nn::ExampleResult> results, Matrix<float> dz,

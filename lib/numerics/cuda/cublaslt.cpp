@@ -13,14 +13,14 @@
 namespace lockstep::cuda {
 namespace {
 
-/// What cuBLAS takes by default on Hopper.
+/// The default of cuBLAS on Hopper.
 constexpr std::size_t workspace_bytes = std::size_t{32} << 20;
 
 cublasComputeType_t compute_type(Precision precision) {
   switch (precision) {
     case Precision::float32: break;
     case Precision::tf32: return CUBLAS_COMPUTE_32F_FAST_TF32;
-    // Weights and activations stay float; the library rounds them on the way into the units.
+    // Weights and activations stay float; cuBLASLt rounds them before the tensor cores.
     case Precision::bf16: return CUBLAS_COMPUTE_32F_FAST_16BF;
   }
   return CUBLAS_COMPUTE_32F;
@@ -131,7 +131,7 @@ Blas::Plan Blas::make_plan(const Gemm& gemm, std::size_t aligned) const {
   plan.a = gemm.transpose_a ? layout(gemm.k, gemm.m) : layout(gemm.m, gemm.k);
   plan.b = gemm.transpose_b ? layout(gemm.n, gemm.k) : layout(gemm.k, gemm.n);
   plan.d = layout(gemm.m, gemm.n);
-  if (gemm.epilogue != CUBLASLT_EPILOGUE_DEFAULT) {  // an address of the alignment to expect
+  if (gemm.epilogue != CUBLASLT_EPILOGUE_DEFAULT) {  // a dummy address with the expected alignment
     const void* bias = workspace_.data() + aligned;
     set(plan.description.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
   }
@@ -176,9 +176,9 @@ void Blas::enqueue(const Gemm& gemm, const Operands& operands, const Stream& str
 
 }  // namespace lockstep::cuda
 
-// The `library` products. cuBLASLt is column-major, and a row-major matrix is a column-major one
-// transposed: so every product is computed transposed, with its operands exchanged:
-// y^T = W^T x^T, dx^T = W dz^T, dW^T = dz^T x.
+// The `library` products. cuBLASLt is column-major, and a row-major matrix is a transposed
+// column-major one. So every product is computed transposed, with exchanged operands: y^T = W^T
+// x^T, dx^T = W dz^T, dW^T = dz^T x.
 namespace lockstep {
 namespace {
 
@@ -204,7 +204,7 @@ class LibraryDeviceProducts final : public DeviceProducts {
 
   const char* name() const noexcept override { return "library"; }
 
-  /// The algorithms of full batches, so that the first step does not wait for them.
+  /// Chooses the algorithms of full batches before the first step.
   void reserve(std::size_t inputs, std::size_t outputs) override {
     if (rows_ == 0) return;
     blas_.supports(forward_of(rows_, inputs, outputs, Activation::identity));

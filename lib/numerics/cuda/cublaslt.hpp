@@ -1,4 +1,4 @@
-// RAII and exceptions for cuBLASLt: one product in float at a time, its algorithm chosen once.
+// RAII and exceptions for cuBLASLt: one float product at a time; its algorithm is chosen once.
 #pragma once
 
 #include <cublasLt.h>
@@ -13,11 +13,11 @@
 #include "lib/numerics/cuda/device_products.hpp"
 
 namespace lockstep::cuda {
-/// Throws DeviceError that names `call`, the device and the status; ConfigError (2) where memory is
-/// used up.
+/// Throws DeviceError that names `call`, the device and the status; ConfigError (2) if memory is
+/// exhausted.
 void check(cublasStatus_t status, const char* call);
 
-/// A handle of cuBLASLt, given back by `destroy`.
+/// A handle of cuBLASLt, destroyed by `destroy`.
 template <auto destroy>
 struct Destroy {
   void operator()(auto* object) const noexcept { destroy(object); }
@@ -25,8 +25,8 @@ struct Destroy {
 template <class Pointer, auto destroy>
 using Owned = std::unique_ptr<std::remove_pointer_t<Pointer>, Destroy<destroy>>;
 
-/// D = epilogue(op(A) op(B)) in cuBLASLt's own order, column-major and packed: op(A) [m, k],
-/// op(B) [k, n], D [m, n]. A row-major matrix [r, c] is a column-major one [c, r].
+/// D = epilogue(op(A) op(B)) in cuBLASLt's layout, column-major and packed: op(A) [m, k], op(B) [k,
+/// n], D [m, n]. A row-major matrix [r, c] is a column-major one [c, r].
 struct Gemm {
   std::size_t m = 0;
   std::size_t n = 0;
@@ -38,19 +38,18 @@ struct Gemm {
   auto operator<=>(const Gemm&) const = default;
 };
 
-/// Memory of the device.
+/// Device memory of the operands.
 struct Operands {
   const float* a = nullptr;
   const float* b = nullptr;
   float* d = nullptr;
-  const float* bias = nullptr;     ///< [m], of the epilogues that add one
-  float* bias_gradient = nullptr;  ///< [m], of BGRADA
+  const float* bias = nullptr;     ///< [m], for epilogues with bias
+  float* bias_gradient = nullptr;  ///< [m], for BGRADA
 };
 
-/// A handle, its scratch memory, and the algorithm of every product met so far.
-///
-/// Which algorithm computes a product follows from the product, the precision, the device and
-/// whether all operands are aligned to 16 bytes: not from addresses or calls before.
+/// A handle, its scratch memory, and the algorithms chosen so far.
+/// The algorithm of a product depends only on the product, the precision, the device and whether
+/// all operands are aligned to 16 bytes: not on addresses or earlier calls.
 class Blas {
  public:
   /// For the calling thread's device.
@@ -59,7 +58,7 @@ class Blas {
   /// Chooses the algorithm for aligned operands; false if there is none.
   bool supports(const Gemm& gemm) { return plan(gemm, alignment).found; }
 
-  /// Errors   throws ConfigError (2) where cuBLASLt has no algorithm.
+  /// Errors   throws ConfigError (2) if cuBLASLt has no algorithm.
   void enqueue(const Gemm& gemm, const Operands& operands, const Stream& stream);
 
  private:
@@ -68,7 +67,7 @@ class Blas {
   using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
   using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
-  /// Bytes: the widest access of a thread.
+  /// Bytes: the widest memory access of a thread.
   static constexpr std::size_t alignment = 16;
 
   struct Plan {

@@ -1,4 +1,4 @@
-// The three products of a dense layer on a device: products.hpp, on device memory and in a stream.
+// The three products of a dense layer on a device: products.hpp for device memory and streams.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,14 @@
 
 namespace lockstep {
 
-/// Multiplies for one rank's replica on a device.
+/// Matrix products for one rank's replica on a device.
 ///
-/// Spans and matrices lie in the memory of the device that was current when the object was made;
-/// weights are stored there as by the products of the same name on the processor, so that a block
-/// is copied unchanged. Shapes as in Products; B may be 0. Every call only enqueues: results are
-/// complete when the stream reaches them. Calls may be recorded in a graph. One thread calls, and
-/// the work of one call ends before that of the next begins: they may share scratch memory. Errors
-/// throws cuda::DeviceError.
+/// Spans and matrices are in the memory of the device that was current at construction. Weights
+/// have the layout of the processor's products of the same name, so a block is copied unchanged.
+/// Shapes as in Products; B may be 0. Every call only enqueues: results are complete when the
+/// stream reaches them. Calls may be recorded in a graph. One thread calls; calls must run one
+/// after the other, since they may share scratch memory.
+/// Errors   throws cuda::DeviceError.
 class DeviceProducts {
  public:
   DeviceProducts() = default;
@@ -29,8 +29,8 @@ class DeviceProducts {
   /// "library" or "strict".
   virtual const char* name() const noexcept = 0;
 
-  /// Called once for each layer's sizes before the first product is recorded: allocates memory
-  /// that makes them faster. Results do not depend on it.
+  /// Called once per layer size before the first product is recorded: allocates memory that makes
+  /// products faster. Does not affect results.
   virtual void reserve(std::size_t /*inputs*/, std::size_t /*outputs*/) {}
 
   /// y = activation(x W + b).
@@ -42,8 +42,8 @@ class DeviceProducts {
                               Matrix<const float> x, Activation below, Matrix<float> dx,
                               const cuda::Stream& stream) = 0;
 
-  /// dW = x^T dz and db, its padding zero, summed over the rows in leaves of `leaf`; zero for
-  /// B = 0. `dw` and `db` are of the stored sizes.
+  /// dW = x^T dz and db, with zero padding, summed over the rows in leaves of `leaf`; zero for B =
+  /// 0. `dw` and `db` have the stored sizes.
   virtual void weight_gradients(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
                                 std::span<float> dw, std::span<float> db,
                                 const cuda::Stream& stream) = 0;
@@ -54,9 +54,8 @@ class DeviceProducts {
 std::unique_ptr<DeviceProducts> make_strict_device_products(std::size_t rows);
 
 /// Row-major weights; cuBLASLt with bias and activation in its epilogues. For at most `rows` rows.
-/// Sums run in the library's order, whatever `leaf` is; relu may turn NaN into 0, as the library's
-/// does.
-/// Errors   calls throw ConfigError (2) for shapes that the library has no algorithm for.
+/// Sums are in cuBLASLt's order and ignore `leaf`; relu may turn NaN into 0, as in cuBLASLt.
+/// Errors   calls throw ConfigError (2) for shapes without an algorithm in cuBLASLt.
 std::unique_ptr<DeviceProducts> make_library_device_products(std::size_t rows, Precision precision);
 
 }  // namespace lockstep

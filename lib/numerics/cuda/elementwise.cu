@@ -56,7 +56,7 @@ __global__ void relu_mask(const float* x, float* dx, std::size_t count) {
 constexpr unsigned columns = 32;
 constexpr unsigned strands = 16;
 
-/// A block sums 32 columns; a strand of threads every 16th row of them.
+/// A block sums 32 columns; each thread of a column sums every 16th row.
 __global__ void column_sums(const float* dz, std::size_t rows, std::size_t cols, float* sums) {
   __shared__ float partial[strands][columns];
   const std::size_t col = std::size_t{blockIdx.x} * columns + threadIdx.x;

@@ -7,7 +7,7 @@
 #include "lib/numerics/cuda/strict_tile.cuh"
 
 namespace lockstep::cuda {
-/// x, panels and bias to y = act(x W + b), `outputs` wide.
+/// y = act(x W + b) from x, panels and bias; y has `outputs` columns.
 struct ForwardTask {
   Lines x;
   PanelLines w;
@@ -17,7 +17,7 @@ struct ForwardTask {
   unsigned outputs;
 };
 
-/// dz and panels to dx = dz W^T, `inputs` wide; 0 where not mask > 0, unless mask is null.
+/// dx = dz W^T from dz and panels, with `inputs` columns; 0 unless mask > 0, if mask is not null.
 struct InputTask {
   Lines dz;
   PanelLines w;
@@ -26,7 +26,7 @@ struct InputTask {
   unsigned inputs;
 };
 
-/// Where this block's tile begins: blocks side by side in the grid share weights.
+/// The first element of this block's tile: neighbouring blocks of the grid share weights.
 template <class T>
 __device__ __forceinline__ Place place_of(unsigned rows, unsigned terms) {
   const unsigned down = (rows + T::rows - 1) / T::rows;
@@ -92,24 +92,24 @@ __global__ void __launch_bounds__(T::threads, T::resident) strict_input(InputTas
   });
 }
 
-/// x and dz to the sums of every group's leaves, in panels, one group `size` after the other.
+/// The leaf sums of every group from x and dz, in panels, one group of `size` floats after another.
 struct WeightsTask {
   Lines x;
   Lines dz;
   unsigned leaf;
-  unsigned group_rows;  ///< of all groups but the last
+  unsigned group_rows;  ///< of all groups except the last
   float* out;
   std::size_t size;
 };
 
-/// The nodes of a thread's elements that wait for their right sibling: a binary counter, whose
-/// lowest digit stays in registers, and the others in local memory. That is another object, since
-/// the compiler keeps none of an object in registers of which some is chosen by an index.
+/// The pending nodes of a thread's elements (without their right sibling yet): a binary counter.
+/// Its lowest digit is kept in registers, the others in local memory. They are separate objects
+/// because the compiler keeps no part of an object in registers if it is indexed dynamically.
 template <class T>
 struct LeafSums {
   Sums<T>* waiting;   ///< room for log2(leaves)
-  Sums<T> sums = {};  ///< of the leaf so far
-  Sums<T> odd = {};   ///< the leaf before it, where the count is odd
+  Sums<T> sums = {};  ///< of the current leaf
+  Sums<T> odd = {};   ///< the previous leaf, if the count is odd
   unsigned leaves = 0;
   unsigned top = 0;  ///< nodes in `waiting`
 
@@ -117,7 +117,7 @@ struct LeafSums {
     each([&](unsigned m, unsigned n) { sums[m][n] = left[m][n] + sums[m][n]; });
   }
 
-  /// The leaf is complete; after the last one `sums` is the root.
+  /// Ends a leaf; after the last one `sums` is the root.
   __device__ __forceinline__ void end_leaf(bool last) {
     const bool is_odd = leaves % 2 != 0;
     if (is_odd) add_left(odd);
@@ -147,7 +147,7 @@ struct LeafSums {
   }
 };
 
-/// Writes a thread's elements of the node; padding becomes zero.
+/// Writes a thread's elements of the node, with zero padding.
 template <class T>
 __device__ __forceinline__ void store_weights(const WeightsTask& task, const Place& place,
                                               const Sums<T>& sums) {
@@ -170,7 +170,7 @@ __device__ __forceinline__ void store_weights(const WeightsTask& task, const Pla
   }
 }
 
-/// Leaves are a multiple of `step` rows, or end with a group; at most 2^depth in a group.
+/// Leaves are a multiple of `step` rows, or end with a group; at most 2^depth per group.
 template <class T, unsigned step, unsigned depth>
 __global__ void __launch_bounds__(T::threads, T::resident) strict_weights(WeightsTask task) {
   __shared__ Shared<T> shared;
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(T::threads, T::resident) strict_weights(Weight
   store_weights<T>(task, place, tree.sums);
 }
 
-/// `out` becomes the root over `groups` nodes, each `fours` times four floats.
+/// Sets `out` to the root over `groups` nodes of `fours` float4 each.
 static __global__ void strict_groups(const float4* nodes, unsigned groups, std::size_t fours,
                                      float4* out) {
   const std::size_t at = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -218,11 +218,11 @@ static __global__ void strict_groups(const float4* nodes, unsigned groups, std::
                         canonical_nan(node.w));
 }
 
-/// The shape of a block that sums db: columns side by side, groups of leaves one below the other.
+/// The shape of a block that sums db: columns along x, groups of leaves along y.
 inline constexpr unsigned bias_columns = 32;
 inline constexpr unsigned bias_groups = 32;
 
-/// The root over a thread's rows of one column, of which there is at least one.
+/// The root over a thread's rows (at least one) of one column.
 __device__ inline float bias_node(const Lines& dz, unsigned leaf, unsigned first, unsigned last,
                                   unsigned column) {
   float waiting[32];
@@ -242,8 +242,8 @@ __device__ inline float bias_node(const Lines& dz, unsigned leaf, unsigned first
   return node;
 }
 
-/// db of dz, `outputs` wide with its padding. Group g of the leaves is the rows from
-/// g * group_rows on.
+/// db of dz, with `outputs` columns including padding. Group g of the leaves begins at row g *
+/// group_rows.
 static __global__ void __launch_bounds__(bias_columns* bias_groups)
     strict_bias(Lines dz, unsigned leaf, unsigned group_rows, float* db, unsigned outputs) {
   __shared__ float nodes[bias_groups][bias_columns];
@@ -272,24 +272,24 @@ namespace {
 
 using cuda::Tile;
 
-// For rows: the greatest tiles that give every multiprocessor one.
+// For rows: the largest tiles that still give every multiprocessor one.
 using LargeRows = Tile<128, 128, 8, 8, 8, 2>;
 using MediumRows = Tile<64, 64, 16, 4, 4, 3>;
 using SmallRows = Tile<32, 32, 32, 2, 2, 4>;
-// For weights: the same, where the leaves' groups count as well.
+// For weights: the same, counting the groups of leaves as well.
 using LargeWeights = Tile<128, 64, 16, 8, 4, 2>;
 using SmallWeights = Tile<32, 32, 16, 2, 2, 4>;
 
 constexpr std::size_t max_groups = 64;
-// Local memory is taken for all threads that a device can hold: so only where it is needed.
+// Local memory is allocated for all threads that a device can hold, so it is used only if needed.
 constexpr unsigned shallow = 9;
 constexpr unsigned deep = 30;
 constexpr std::size_t common_leaf = 16;
 
-/// How the leaves of a batch are cut: `groups` groups of `group_rows` rows, the last maybe fewer.
+/// The division of a batch's leaves: `groups` groups of `group_rows` rows, the last maybe fewer.
 struct Groups {
   std::size_t groups = 1;
-  std::size_t leaves = 1;  ///< of a group; a power of two
+  std::size_t leaves = 1;  ///< per group; a power of two
   std::size_t group_rows = 0;
 };
 
@@ -359,7 +359,7 @@ class StrictDeviceProducts final : public DeviceProducts {
   void sum_bias(Matrix<const float> dz, std::size_t leaf, std::span<float> db,
                 const cuda::Stream& stream) const;
 
-  /// Calls run(tile) with the tile for a matrix of rows.
+  /// Calls run(tile) with the tile for a matrix of that many rows.
   template <class Run>
   void with_tile(std::size_t rows, std::size_t columns, const Run& run) const {
     if (tiles<LargeRows>(rows, columns) >= processors_) {
@@ -424,7 +424,7 @@ void StrictDeviceProducts::weight_gradients(Matrix<const float> x, Matrix<const 
   sum_bias(dz, rows, db, stream);
 }
 
-/// Groups of leaves with which the tiles give every multiprocessor one.
+/// The number of groups of leaves with which the tiles give every multiprocessor one.
 template <class T>
 std::size_t StrictDeviceProducts::groups_for(std::size_t inputs, std::size_t outputs) const {
   const std::size_t each = tiles<T>(inputs, outputs);

@@ -1,12 +1,12 @@
-// The tiles of the strict products' kernels: operands staged in shared memory, sums in registers.
+// Tiles of the strict products' kernels: operands staged in shared memory, sums in registers.
 //
 // A block computes a tile of D[m][n] = a chain over terms t, in order, of fma(A[m][t], B[t][n], .),
-// and each of its threads a smaller tile within. Terms come in stages; while a stage is multiplied
-// the next one is loaded from device memory to registers. Tiles differ in which thread computes
-// an element, never in its expression.
+// and each of its threads a smaller tile within it. Terms are processed in stages; while a stage is
+// multiplied the next one is loaded from device memory to registers. The tile shape decides which
+// thread computes an element; it does not change the element's expression.
 //
-// A stage reaches beyond the last term. There A is -0 and B is +0: fma(-0, +0, a) is a for every a,
-// -0 and NaN included, so no chain has more terms than it should.
+// A stage may extend beyond the last term. There A is -0 and B is +0: fma(-0, +0, a) is a for every
+// a, including -0 and NaN, so the extra terms change no chain.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -20,8 +20,8 @@
 
 namespace lockstep::cuda {
 
-/// A block's `tile_rows` x `tile_columns` elements, of which a thread has `rows` x `columns`; terms
-/// by stages of `terms`. `resident`: blocks of a multiprocessor that registers are kept for.
+/// A block computes `tile_rows` x `tile_columns` elements, each thread `rows` x `columns`, in
+/// stages of `terms` terms. `resident`: blocks per multiprocessor that registers are reserved for.
 template <unsigned tile_rows, unsigned tile_columns, unsigned stage_terms, unsigned rows_each,
           unsigned columns_each, unsigned resident_blocks>
 struct Tile {
@@ -30,20 +30,20 @@ struct Tile {
   static constexpr unsigned terms = stage_terms;
   static constexpr unsigned thread_rows = rows_each;
   static constexpr unsigned thread_columns = columns_each;
-  static constexpr unsigned across = columns / columns_each;  ///< threads side by side
+  static constexpr unsigned across = columns / columns_each;  ///< threads per tile row
   static constexpr unsigned threads = rows / rows_each * across;
   static constexpr unsigned resident = resident_blocks;
 
-  /// Tiles of a matrix.
+  /// The number of tiles of a matrix.
   static constexpr std::size_t down_of(std::size_t count) { return (count + rows - 1) / rows; }
   static constexpr std::size_t across_of(std::size_t count) {
     return (count + columns - 1) / columns;
   }
 };
 
-/// Four neighbours, the first at a multiple of four, and `outside` where there is nothing.
+/// Reads four neighbours, the first at a multiple of four; `outside` beyond the matrix.
 ///
-/// Lines of `length` floats, each `stride` after the one before.
+/// Lines of `length` floats, `stride` floats apart.
 struct Lines {
   const float* data;
   std::size_t stride;
@@ -77,7 +77,7 @@ __device__ inline std::size_t panel_at(unsigned k, unsigned j, unsigned inputs, 
   return std::size_t{first} * inputs + std::size_t{k} * width + (j - first);
 }
 
-/// The same, of weights in panels: a line is an input.
+/// The same for weights in panels: a line is an input.
 struct PanelLines {
   const float* data;
   unsigned inputs;
@@ -89,7 +89,7 @@ struct PanelLines {
   }
 };
 
-/// Two stages of both operands, by terms. Four floats more keep a line's columns in other banks
+/// Two stages of both operands, by terms. Four padding floats place a line's columns in other banks
 /// than its neighbour's.
 template <class T>
 struct Shared {
@@ -97,10 +97,10 @@ struct Shared {
   alignas(16) float b[2][T::terms][T::columns + 4];
 };
 
-/// What lies side by side in device memory: the terms of an element's operand, or the elements.
+/// The dimension that is contiguous in device memory: an element's terms, or the elements.
 enum class Along { terms, elements };
 
-/// A thread's part of one operand's stage, on its way through registers.
+/// A thread's part of one operand's stage, held in registers between load and store.
 template <class T, unsigned elements, Along along>
 struct Stage {
   static constexpr unsigned fours = elements * T::terms / 4;
@@ -140,8 +140,8 @@ struct Stage {
   }
 };
 
-/// Which element of the tile a thread's n-th is, of `each` in this direction: by runs of up to
-/// four, so that they are read at once, and neighbouring threads read neighbouring runs.
+/// The element of the tile that is a thread's n-th, of `each` in this direction: runs of up to four
+/// for vector loads; neighbouring threads read neighbouring runs.
 template <unsigned elements, unsigned each>
 __device__ __forceinline__ unsigned element_of(unsigned thread, unsigned n) {
   constexpr unsigned run = each < 4 ? each : 4;
@@ -172,7 +172,7 @@ __device__ __forceinline__ void read_term(const float* term, unsigned thread, fl
 template <class T>
 using Sums = float[T::thread_rows][T::thread_columns];
 
-/// `terms` more terms of every chain, the stage's from `first` on.
+/// Adds `terms` terms to every chain, those of the stage from `first` on.
 template <class T, unsigned terms>
 __device__ __forceinline__ void multiply(const float (*a)[T::rows + 4],
                                          const float (*b)[T::columns + 4], unsigned first,
@@ -201,8 +201,8 @@ struct Place {
   unsigned last_term;
 };
 
-/// Calls use(a, b, term) for the stages in order, `term` being the first of a stage. All threads of
-/// the block take part.
+/// Calls use(a, b, term) for the stages in order; `term` is the first term of a stage. All threads
+/// of the block must call it.
 template <class T, Along a_along, Along b_along, class A, class B, class Use>
 __device__ __forceinline__ void for_each_stage(Shared<T>& shared, const A& a, const B& b,
                                                const Place& place, const Use& use) {
@@ -222,14 +222,14 @@ __device__ __forceinline__ void for_each_stage(Shared<T>& shared, const A& a, co
     }
     use(shared.a[now], shared.b[now], term);
     if (!more) break;
-    now = 1 - now;  // free: all threads passed the barrier after reading it
+    now = 1 - now;  // free: all threads have passed the barrier after reading it
     next_a.store(shared.a[now]);
     next_b.store(shared.b[now]);
     __syncthreads();
   }
 }
 
-/// The one NaN that products write.
+/// Replaces any NaN by the one NaN that products write.
 __device__ inline float canonical_nan(float a) {
   return a != a ? std::numeric_limits<float>::quiet_NaN() : a;
 }

@@ -11,8 +11,8 @@ __device__ float4 sum_of(const float4& left, const float4& right) {
   return make_float4(left.x + right.x, left.y + right.y, left.z + right.z, left.w + right.w);
 }
 
-/// Four elements of the tree over the parts. The newest value stays in registers, so that one part,
-/// or two, need no local memory.
+/// Four elements of the tree over the parts. The newest value stays in registers, so that one or
+/// two parts need no local memory.
 __device__ float4 sum_parts(const DeviceAdamSlice& s, std::size_t at) {
   float4 waiting[max_pending_parts];
   unsigned top = 0;
@@ -36,7 +36,7 @@ __device__ float flush_small_to_zero(float value, float limit) {
   return fabsf(value) < limit ? 0 : value;
 }
 
-/// adam.cpp's update of one weight. Returns whether its second moment is finite.
+/// Updates one weight as adam.cpp does. Returns true if its second moment is finite.
 __device__ bool update(const optim::AdamFactors& f, float sum, float& value, float& first,
                        float& second) {
   const float mean = sum * f.inverse_examples;
