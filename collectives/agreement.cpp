@@ -16,7 +16,7 @@ std::span<std::uint8_t> bytes_of(std::string& text) {
   return {reinterpret_cast<std::uint8_t*>(text.data()), text.size()};
 }
 
-// Several texts in one, each behind its length.
+// Concatenates texts, each preceded by its length.
 std::string pack(const std::vector<std::string>& texts) {
   std::string packed;
   for (const std::string& text : texts) packed += std::to_string(text.size()) + ':' + text;
@@ -56,7 +56,7 @@ std::optional<Failure> attempt(Communicator& comm, const std::function<void()>& 
   }
 }
 
-// Collective. The failures by rank; ranks that did not fail are not in it.
+// Collective. The failures by rank; contains only ranks that failed.
 std::map<int, Failure> gather_failures(Communicator& comm, const std::optional<Failure>& mine) {
   const auto packed =
       mine ? pack({std::to_string(static_cast<int>(mine->code)), mine->text, mine->host})
@@ -73,7 +73,7 @@ std::map<int, Failure> gather_failures(Communicator& comm, const std::optional<F
   return failures;
 }
 
-using Groups = std::map<std::string, std::vector<int>>;  // a value -> the ranks that have it
+using Groups = std::map<std::string, std::vector<int>>;  // value -> ranks with this value
 
 std::string name_ranks(const Communicator& comm, const std::vector<int>& ranks,
                        const std::vector<std::string>& hosts) {
@@ -87,7 +87,7 @@ std::string name_ranks(const Communicator& comm, const std::vector<int>& ranks,
   return text;
 }
 
-// "batch-size is 64 on rank 3 on h2, 128 on the other 3 ranks": the odd ones first.
+// "batch-size is 64 on rank 3 on h2, 128 on the other 3 ranks": deviating ranks first.
 std::string describe_difference(const Communicator& comm, const std::string& key,
                                 const Groups& groups, const std::vector<std::string>& hosts) {
   std::vector<Groups::const_pointer> order;

@@ -1,4 +1,4 @@
-// Errors that all ranks throw together, and comparison of settings and texts between ranks.
+// Errors thrown on all ranks; comparison of settings and texts between ranks.
 #pragma once
 
 #include <functional>
@@ -11,10 +11,10 @@
 
 namespace lockstep::comm {
 
-/// An error that all ranks throw in the same place, with the same code and text.
+/// An error that all ranks throw at the same point, with the same code and text.
 ///
-/// No rank is left waiting in a collective: rank 0 prints the error, and every rank may finalize
-/// MPI and return the code. Other exceptions do not guarantee this.
+/// No rank waits in a collective: rank 0 prints the error, and every rank may finalize MPI and
+/// return the code. Other exceptions do not guarantee this.
 struct AgreedError : Error {
   using Error::Error;
 };
@@ -24,18 +24,18 @@ struct AgreedError : Error {
 /// For work that can fail on some ranks only: opening files, reading a configuration, selecting a
 /// device. `local_work` must not communicate.
 ///
-/// Code     that of the lowest failing rank; ExitCode::internal for what is not an Error.
-/// Text     that rank's. Unless all ranks failed with the same text it begins "rank R on HOST: "
-///          and, where several failed, says how many of how many.
-/// Ranks    collective; one all_agree where nothing fails.
+/// Code     that of the lowest failing rank; ExitCode::internal for exceptions other than Error.
+/// Text     that of the lowest failing rank. Unless all ranks failed with the same text, it begins
+///          with "rank R on HOST: " and, if several ranks failed, contains their number.
+/// Ranks    collective; one all_agree if nothing fails.
 void together(Communicator& comm, const std::function<void()>& local_work);
 
-/// All ranks' texts in rank order, the same on every rank. Collective.
+/// The texts of all ranks in rank order, on every rank. Collective.
 ///
-/// Texts may differ in length, be empty, and hold any bytes. Moves size() times the longest.
+/// Texts may differ in length, be empty, and contain any bytes. Transfers size() times the longest.
 std::vector<std::string> gather_text(Communicator& comm, const std::string& mine);
 
-/// The text of `root`, on every rank; what the others pass is ignored. Collective.
+/// The text of `root`, on every rank; texts of other ranks are ignored. Collective.
 std::string broadcast_text(Communicator& comm, std::string text, int root = 0);
 
 /// Settings and their values, as text.
@@ -43,11 +43,11 @@ using KeyValues = std::vector<std::pair<std::string, std::string>>;
 
 /// Throws the same AgreedError, with `code`, on every rank unless all pass the same pairs.
 ///
-/// `what` is the subject of the message, as "the configuration". The message names the keys that
-/// differ, the deviating ranks with their hosts and values, and the value of the majority; where no
-/// value has a majority, all groups of ranks. The order of the pairs does not matter; keys are
-/// unique; a missing key counts as different. `remedy` ends the message.
-/// Ranks    collective; if all are equal, one all_gather of 8 bytes a rank.
+/// `what` is the subject of the message, e.g. "the configuration". The message contains the keys
+/// that differ, the deviating ranks with their hosts and values, and the majority's value; without
+/// a majority, all groups of ranks. The order of the pairs does not matter; keys must be unique; a
+/// missing key counts as different. `remedy` is appended to the message.
+/// Ranks    collective; if all are equal, one all_gather of 8 bytes per rank.
 void require_equal(Communicator& comm, const std::string& what, const KeyValues& mine,
                    const std::string& remedy = "", ExitCode code = ExitCode::usage);
 

@@ -106,7 +106,7 @@ std::unique_ptr<Communicator> Communicator::split(int color) {
 
 SelfCommunicator::SelfCommunicator() : Communicator(0, 1), place_{.host = host_name()} {}
 
-// Communicator returns before it calls these for one rank.
+// Never called: Communicator returns early for one rank.
 void SelfCommunicator::do_all_reduce(Elements, Op) {}
 void SelfCommunicator::do_broadcast(Elements, int) {}
 void SelfCommunicator::do_all_gather(Elements) {}

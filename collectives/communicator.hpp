@@ -12,8 +12,8 @@
 #include "lib/base/errors.hpp"
 
 namespace lockstep::comm {
-/// How all_reduce combines. Sums of integers wrap around. A NaN survives sum, but min and max may
-/// lose it: look for it with a sum or with a flag of its own.
+/// The reduction of all_reduce. Integer sums wrap around. sum propagates NaN, but min and max may
+/// drop it: detect NaN with a sum or a separate flag.
 enum class Op { sum, min, max };
 
 /// Element types: unsigned integers and floating point.
@@ -24,14 +24,14 @@ struct CommError : Error {
   explicit CommError(const std::string& problem) : Error(ExitCode::timeout, problem) {}
 };
 
-/// A span whose element type is a value, for the virtual functions. `count` is in elements.
+/// A type-erased span for the virtual functions. `count` is in elements.
 struct Elements {
   std::byte* data;
   std::size_t count;
   Type type;
 };
 
-/// The Type of the elements T.
+/// The Type of element type T.
 template <class T>
 struct TypeOf;
 template <>
@@ -82,28 +82,29 @@ void with_span(Elements values, Call call) {
   }
 }
 
-/// The machine of a rank, and the rank's position there, as the transport reports them.
+/// The machine of a rank, and the rank's position on it, as reported by the transport.
 struct Place {
-  std::string host;     ///< name of the machine
-  int node = 0;         ///< index of the machine, in the order of its lowest rank
-  int nodes = 1;        ///< machines of the group
-  int local_rank = 0;   ///< rank among those of this machine
-  int local_ranks = 1;  ///< ranks of this machine
+  std::string host;     ///< host name
+  int node = 0;         ///< node index; nodes are ordered by their lowest rank
+  int nodes = 1;        ///< number of nodes of the group
+  int local_rank = 0;   ///< index among the ranks of this node
+  int local_ranks = 1;  ///< number of ranks of this node
 };
 
-/// Name of this machine, as gethostname gives it. Local.
+/// Name of this machine, from gethostname. Local.
 std::string host_name();
 
 /// A fixed group of ranks that run the same collectives in the same order.
 ///
-/// Every collective is called by all ranks with equal counts, type, op and root. A call returns
-/// once `values` may be reused and leaves the same bits on every rank (all_gather and all_reduce)
-/// or the root's (broadcast). Empty spans and groups of one cost nothing and send nothing.
+/// All ranks call every collective with equal counts, type, op and root. A call returns once
+/// `values` may be reused. all_gather and all_reduce give the same bits on every rank; broadcast
+/// gives the root's. With empty spans and groups of one nothing is sent.
 ///
-/// Threads  one thread per communicator, the one that made it.
+/// Threads  one thread per communicator, the one that created it.
 /// Errors   throws CommError; std::invalid_argument where documented.
-/// Counts   threads and shared memory report ranks whose counts differ. MPI does not, and corrupts
-///          memory: compare sizes that depend on user input with require_equal (agreement.hpp).
+/// Counts   threads and shared memory report counts that differ between ranks. MPI does not, and
+///          corrupts memory: compare sizes that depend on user input with require_equal
+///          (agreement.hpp).
 class Communicator {
  public:
   Communicator(const Communicator&) = delete;
@@ -114,8 +115,8 @@ class Communicator {
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
 
-  /// The number of `rank` (in [0, size())) in the original communicator, before any split():
-  /// messages use it. Local.
+  /// The rank of `rank` (in [0, size())) in the original communicator, before any split(); used in
+  /// messages. Local.
   int world_rank(int rank) const noexcept {
     return world_ranks_.empty() ? rank : world_ranks_[static_cast<std::size_t>(rank)];
   }
@@ -123,12 +124,12 @@ class Communicator {
   /// "self", "threads", "mpi", "shared" or "shared+mpi"; on devices "nccl" or "staged over ...".
   virtual const char* backend() const noexcept = 0;
 
-  /// Allocator for buffers that collectives move: peers may read them without another copy. The
-  /// spans of one call are allocated from it on all ranks, or on none. Lives as long as this
-  /// object. Local.
+  /// Allocator for buffers of collectives: peers may read them without another copy. The spans of
+  /// one call must be allocated from it on all ranks or on none. Lives as long as this object.
+  /// Local.
   virtual std::pmr::memory_resource& memory() noexcept { return *std::pmr::new_delete_resource(); }
 
-  /// This rank's machine and its place among the machine's ranks. Local.
+  /// This rank's machine and its position among the machine's ranks. Local.
   virtual const Place& place() const noexcept = 0;
 
   /// Replaces `values` by its element-wise reduction over all ranks.
@@ -137,7 +138,7 @@ class Communicator {
     if (size_ > 1 && !values.empty()) do_all_reduce(erase(values), op);
   }
 
-  /// Overwrites `values` with those of `root`. Throws CommError where `root` is not a rank.
+  /// Overwrites `values` with those of `root`. Throws CommError if `root` is not a rank.
   template <Element T>
   void broadcast(std::span<T> values, int root = 0) {
     if (size_ == 1 || values.empty()) return;
@@ -145,25 +146,25 @@ class Communicator {
     do_broadcast(erase(values), root);
   }
 
-  /// `values` holds size() blocks of equal length; this rank has filled block rank(), and gets
-  /// the others. Throws std::invalid_argument where the length does not divide.
+  /// `values` holds size() blocks of equal length; this rank provides block rank() and receives
+  /// the others. Throws std::invalid_argument if the length is not a multiple of size().
   template <Element T>
   void all_gather(std::span<T> values) {
     require_blocks("all_gather", values.size());
     if (size_ > 1 && !values.empty()) do_all_gather(erase(values));
   }
 
-  /// all_gather of several buffers in one message: as if it were called for each, at the cost of
-  /// one call. A buffer holds size() blocks of equal length, in bytes (std::as_writable_bytes).
+  /// all_gather of several buffers in one message: equivalent to one call per buffer, at the cost
+  /// of one call. A buffer holds size() blocks of equal length, in bytes (std::as_writable_bytes).
   ///
-  /// All ranks pass as many buffers, of the same lengths; they do not overlap; some may be empty.
-  /// Fastest where all lie in memory(). Throws std::invalid_argument where a length does not
-  /// divide.
+  /// All ranks pass equally many buffers of equal lengths; they must not overlap; some may be
+  /// empty. Fastest if all are in memory(). Throws std::invalid_argument if a length is not a
+  /// multiple of size().
   void all_gather(std::span<const std::span<std::byte>> buffers);
 
   /// `send` and `receive` hold size() blocks of equal length and do not overlap: block j of `send`
-  /// goes to rank j, block i of `receive` comes from rank i. Throws std::invalid_argument where the
-  /// length does not divide, or the two differ.
+  /// goes to rank j, block i of `receive` comes from rank i. Throws std::invalid_argument if the
+  /// length is not a multiple of size(), or the two lengths differ.
   template <Element T>
   void all_to_all(std::span<const T> send, std::span<T> receive) {
     require_blocks("all_to_all", receive.size());
@@ -172,8 +173,8 @@ class Communicator {
     do_all_to_all(reinterpret_cast<const std::byte*>(send.data()), erase(receive));
   }
 
-  /// In a ring: `send` goes to rank() + 1, `receive` comes from rank() - 1; equal lengths, which do
-  /// not overlap. Throws std::invalid_argument where the two differ.
+  /// In a ring: `send` goes to rank() + 1, `receive` comes from rank() - 1; equal lengths, no
+  /// overlap. Throws std::invalid_argument if the lengths differ.
   template <Element T>
   void shift(std::span<const T> send, std::span<T> receive) {
     require_equal_lengths("shift", send.size(), receive.size());
@@ -181,11 +182,11 @@ class Communicator {
     do_shift(reinterpret_cast<const std::byte*>(send.data()), erase(receive));
   }
 
-  /// A communicator over the ranks that pass the same `color`, in the order of their ranks here.
+  /// A communicator over the ranks that pass the same `color`, in their order in this one.
   ///
   /// Both communicators may be used, in the same order on all ranks. The new one must not outlive
-  /// this one. Its ranks start from 0; world_rank() gives the original numbers.
-  /// Errors   throws AgreedError (2) on all ranks of a part that cannot be made.
+  /// this one. Its ranks start from 0; world_rank() gives the original ranks.
+  /// Errors   throws AgreedError (2) on all ranks of a part that cannot be created.
   /// Ranks    collective.
   std::unique_ptr<Communicator> split(int color);
 
@@ -197,22 +198,22 @@ class Communicator {
   }
 
  protected:
-  /// Buffers of one grouped all_gather, none of them empty; two or more.
+  /// Two or more non-empty buffers of one grouped all_gather.
   using Buffers = std::span<const std::span<std::byte>>;
 
   Communicator(int rank, int size) noexcept : rank_(rank), size_(size) {}
 
-  /// Gathers `buffers` as one message by way of `packed`, which is enlarged where it is too small.
+  /// Gathers `buffers` as one message through `packed`, which is resized if too small.
   void gather_packed(Buffers buffers, std::pmr::vector<std::byte>& packed);
 
-  /// Bytes of one block of each of `buffers` together.
+  /// Total bytes of one block of each of `buffers`.
   std::size_t packed_bytes(Buffers buffers) const noexcept;
 
-  /// Copies the blocks of `rank`, one of each buffer, behind each other to `packed`; and back.
+  /// Copies the blocks of `rank`, one of each buffer, contiguously to `packed`; and back.
   void pack(Buffers buffers, int rank, std::byte* packed) const noexcept;
   void unpack(Buffers buffers, int rank, const std::byte* packed) const noexcept;
 
-  /// Takes world_rank() from `other`, which has the same ranks. Local.
+  /// Copies the world ranks of `other`, which has the same ranks. Local.
   void number_like(const Communicator& other) { world_ranks_ = other.world_ranks_; }
 
   /// The ranks of a new communicator, for do_split().
@@ -226,7 +227,7 @@ class Communicator {
   virtual void do_all_reduce(Elements values, Op op) = 0;
   virtual void do_broadcast(Elements values, int root) = 0;
   virtual void do_all_gather(Elements values) = 0;
-  virtual void do_grouped_all_gather(Buffers buffers);  // unless overridden: one by one
+  virtual void do_grouped_all_gather(Buffers buffers);  // default: one by one
   virtual void do_all_to_all(const std::byte* send, Elements receive) = 0;
   virtual void do_shift(const std::byte* send, Elements receive) = 0;
 
@@ -245,12 +246,12 @@ class Communicator {
 
   int rank_;
   int size_;
-  std::vector<int> world_ranks_;  // empty unless made by split()
+  std::vector<int> world_ranks_;  // empty unless created by split()
 };
 
-/// A communicator of one rank, for processes that no launcher started. Needs no MPI.
+/// A communicator of one rank, for processes started without a launcher. Does not use MPI.
 ///
-/// Any number of them may exist, in any thread.
+/// Any number of instances may exist, in any thread.
 class SelfCommunicator final : public Communicator {
  public:
   SelfCommunicator();

@@ -44,7 +44,7 @@ std::string describe(const Call& call) {
          types[static_cast<std::size_t>(call.type)];
 }
 
-// All ranks compare with rank 0, so all of them throw, and the same.
+// All ranks compare with rank 0, so all throw the same error.
 template <class Call>
 void require_same(const Communicator& comm, int peer, const Call& first, const Call& other) {
   if (other == first) return;
@@ -75,7 +75,7 @@ struct Max {
   }
 };
 
-// One block of sums stays in L1 over all inputs. It is written last, so `out` may be an input.
+// One block of sums stays in L1 for all inputs. It is written last, so `out` may be an input.
 template <class T, class Combine>
 void reduce_block(Inputs inputs, std::size_t first, std::size_t count, std::byte* out,
                   Combine combine) {
@@ -163,7 +163,7 @@ void DirectCommunicator::do_all_gather(Elements values) {
   if (!small) barrier("all_gather");
 }
 
-// As many buffers at a time as a slot has room for addresses.
+// Gathers as many buffers at a time as a slot can hold addresses.
 void DirectCommunicator::do_grouped_all_gather(Buffers buffers) {
   constexpr std::size_t most = std::tuple_size_v<decltype(Slot::blocks)>;
   for (; buffers.size() > most; buffers = buffers.subspan(most)) gather_group(buffers.first(most));
@@ -242,7 +242,7 @@ bool DirectCommunicator::publish(const Call& call, const std::byte* data, std::s
   return small;
 }
 
-/// A barrier, after which all ranks' calls must be equal.
+/// Waits in a barrier, then throws unless the calls of all ranks are equal.
 void DirectCommunicator::check_call(const Call& call, unsigned turn) {
   slot(rank(), turn).call = call;
   barrier(names[static_cast<std::size_t>(call.kind)]);

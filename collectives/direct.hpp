@@ -1,4 +1,4 @@
-// Collectives of ranks that can read each other's memory: threads, or processes of one machine.
+// Collectives for ranks that can read each other's memory: threads, or processes of one machine.
 #pragma once
 
 #include <array>
@@ -25,20 +25,20 @@ inline void spin_hint() noexcept {
 
 /// Step `step` of a spin-wait; false once the caller should sleep instead.
 ///
-/// The first 200 steps (about 10 us) are spin hints: a barrier takes 0.3 us where the waiting ranks
-/// have a core each. Then sched_yield: on a busy machine two ranks often share a core for
-/// milliseconds, and hints alone made a barrier 80 us there instead of 4.
+/// The first 200 steps (about 10 us) are spin hints: a barrier takes 0.3 us if each waiting rank
+/// has its own core. Then sched_yield: on a busy machine two ranks often share a core for
+/// milliseconds; a barrier then takes 4 us, with hints alone 80 us.
 bool spin(int step) noexcept;
 
-/// All collectives, over three primitives of a backend: a slot for each rank, a barrier, and the
-/// address of a peer's memory.
+/// Implements all collectives with three primitives of a backend: a slot for each rank, a barrier,
+/// and the address of a peer's memory.
 ///
 /// Sums     in rank order, so their bits depend only on the number of ranks.
-/// Errors   ranks whose calls differ in kind, count, type, op or root all throw the same CommError,
-///          which names two ranks and both calls.
-/// Cost     one barrier for up to 256 bytes a rank, which are copied through the slots; otherwise
-///          two, and each byte is read once, from the memory of its owner. In all_reduce every
-///          rank reduces a part (and there is a third barrier).
+/// Errors   if calls differ in kind, count, type, op or root, all ranks throw the same CommError,
+///          with two ranks and both calls.
+/// Cost     one barrier for up to 256 bytes per rank, copied through the slots; otherwise two, and
+///          each byte is read once, from its owner's memory. all_reduce adds a third barrier; each
+///          rank reduces a part.
 class DirectCommunicator : public Communicator {
  public:
   static constexpr std::size_t small_bytes = 256;
@@ -60,8 +60,8 @@ class DirectCommunicator : public Communicator {
     bool operator==(const Call&) const = default;
   };
 
-  /// What a rank publishes to its peers in one collective. Small contributions are copied into it:
-  /// then peers never read the caller's memory, and one barrier is enough.
+  /// The data that a rank publishes to its peers in one collective. Small contributions are copied
+  /// into it: peers then do not read the caller's memory, and one barrier is enough.
   struct alignas(64) Slot {
     Call call;
     std::uintptr_t address;  // see to_address()
@@ -87,7 +87,7 @@ class DirectCommunicator : public Communicator {
   virtual Slot& slot(int rank, unsigned turn) noexcept = 0;
 
   /// Returns once all ranks have called it; their earlier writes are then visible to all.
-  /// Throws CommError, which names `collective`, where a rank has left.
+  /// Throws CommError, with the name `collective`, if a rank has ended.
   virtual void barrier(const char* collective) = 0;
 
   /// The address to publish in a slot for `data`; from_address() on a peer reverses it.
@@ -99,8 +99,8 @@ class DirectCommunicator : public Communicator {
   void check_call(const Call& call, unsigned turn);
   const std::byte* input(int peer) const { return inputs_[static_cast<std::size_t>(peer)]; }
 
-  std::vector<const std::byte*> inputs_;  // of each rank, in the current collective
-  unsigned round_ = 0;                    // collectives so far
+  std::vector<const std::byte*> inputs_;  // inputs of all ranks in the current collective
+  unsigned round_ = 0;                    // number of collectives so far
 };
 
 }  // namespace lockstep::comm

@@ -10,23 +10,23 @@ namespace lockstep::comm {
 /// How this process was launched: as rank `rank` of `ranks`.
 struct Launch {
   std::string launcher;  ///< "mpirun", "srun", "sbatch" or "a PMI launcher"
-  int ranks;             ///< processes of the launch; 0 where the launcher does not say
-  int rank;              ///< this process among them
-  bool pmix = false;     ///< the launcher offers PMIx, by which Open MPI's ranks find each other
+  int ranks;             ///< number of processes; 0 if unknown
+  int rank;              ///< this process's rank
+  bool pmix = false;     ///< the launcher provides PMIx, which Open MPI needs to connect ranks
 };
 
-/// Reads one environment variable; null where it is not set.
+/// Reads one environment variable; null if it is not set.
 using Lookup = std::function<const char*(const char* variable)>;
 
-/// The launcher of this process, or nothing where there is none. Local.
+/// The launcher of this process; empty if there is none. Local.
 ///
 /// Checked in this order, because mpirun runs inside Slurm jobs and srun inside batch scripts:
 ///   mpirun          OMPI_COMM_WORLD_SIZE, OMPI_COMM_WORLD_RANK
 ///   srun            SLURM_STEP_ID with SLURM_STEP_NUM_TASKS (or SLURM_NTASKS), SLURM_PROCID
 ///   a PMI launcher  PMI_SIZE, PMI_RANK; or PMIX_RANK alone, which leaves `ranks` 0
 ///   sbatch          SLURM_JOB_ID without a step and SLURM_NTASKS above 1: the shell of a batch
-///                   script or of salloc, which is one process in an allocation for several
-/// Variables that are not whole numbers count as not set.
+///                   script or of salloc: one process in an allocation for several
+/// Variables that are not integers count as not set.
 std::optional<Launch> detect_launcher(const Lookup& lookup);
 
 /// detect_launcher over this process's environment.
@@ -35,16 +35,16 @@ std::optional<Launch> detect_launcher();
 /// Throws for a Slurm launch of several ranks without PMIx, before MPI starts. Local; the same on
 /// all ranks.
 ///
-/// Open MPI would end such a process inside MPI_Init with exit code 1. A step of one rank (srun
+/// Open MPI would terminate such a process in MPI_Init with exit code 1. A step of one rank (srun
 /// --pty bash) has the same problem: use SelfCommunicator there.
 /// Errors   ConfigError (exit code 2) with the command to use.
 void require_pmix(const Launch& launch);
 
-/// Throws if the MPI world has another size than the launch: the mpirun of another MPI library
-/// starts N worlds of one rank, each of which would train alone. Local; the same on all ranks.
+/// Throws if the MPI world size differs from the launch: the mpirun of another MPI library starts N
+/// worlds of one rank, each of which would train separately. Local; the same on all ranks.
 ///
 /// `library` is this program's MPI (mpi_version()), for the message; may be empty.
-/// Errors   ConfigError (exit code 2) that names both numbers, the launcher and the remedy.
+/// Errors   ConfigError (exit code 2) with both numbers, the launcher and the remedy.
 void require_promised_world(const Launch& launch, int world_size, const std::string& library = "");
 
 }  // namespace lockstep::comm

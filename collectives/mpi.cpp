@@ -17,7 +17,7 @@
 namespace lockstep::comm {
 namespace {
 
-/// Throws CommError with `call` and MPI's own text unless `code` is MPI_SUCCESS.
+/// Throws CommError with `call` and MPI's error text unless `code` is MPI_SUCCESS.
 void check_mpi(int code, const char* call) {
   if (code == MPI_SUCCESS) return;
   std::array<char, MPI_MAX_ERROR_STRING> text{};
@@ -69,7 +69,7 @@ std::string processor_name() {
 
 }  // namespace
 
-/// Owns an MPI_Comm whose errors are returned as codes.
+/// Owns an MPI_Comm with the error handler MPI_ERRORS_RETURN.
 struct MpiCommunicator::State {
   MPI_Comm comm = MPI_COMM_NULL;
 
@@ -169,7 +169,7 @@ void MpiCommunicator::do_all_gather(Elements values) {
 
 void MpiCommunicator::do_grouped_all_gather(Buffers buffers) { gather_packed(buffers, packed_); }
 
-// Long blocks go in several calls, each with a slice of every block, packed.
+// Long blocks are sent in several calls, each with a packed slice of every block.
 void MpiCommunicator::do_all_to_all(const std::byte* send, Elements receive) {
   const auto ranks = static_cast<std::size_t>(size());
   const std::size_t block = receive.count / ranks;
@@ -214,7 +214,7 @@ bool is_set(const char* variable) { return std::getenv(variable) != nullptr; }
 void set_default(const char* variable, const char* value) { ::setenv(variable, value, 0); }
 
 // InfiniBand, RoCE, Omni-Path and EFA are listed in /sys/class/infiniband, Slingshot in cxi, Aries
-// in gni. Without /sys a fabric is assumed.
+// in gni. Assumes a fabric if there is no /sys.
 bool may_have_fabric() {
   std::error_code ignored;
   const auto exists = [&](const char* path) { return std::filesystem::exists(path, ignored); };
@@ -231,12 +231,12 @@ bool user_chose_transport() {
 }
 
 void set_defaults() {
-  // Open MPI's own handlers deadlock when the heap is damaged: the job would hang for ever.
+  // Open MPI's own handlers deadlock if the heap is corrupted: the job would hang.
   set_default("OMPI_MCA_opal_signal", "");
   // Measured with Open MPI 4.1.4 and 2 ranks on one machine: MPI_Init takes 220 ms, 200 of them in
-  // the search of pml/cm for Omni-Path and libfabric devices; with pml/ob1 named it takes 17 ms
-  // (8 ranks on 2 cores: 470 and 150 ms). ob1 is what the search ends with where there is no such
-  // device, and it keeps all its transports: self, vader within a host, tcp between hosts.
+  // the search of pml/cm for Omni-Path and libfabric devices; with pml/ob1 set it takes 17 ms
+  // (8 ranks on 2 cores: 470 and 150 ms). Without such a device the search selects ob1 too; ob1
+  // keeps all its transports: self, vader within a host, tcp between hosts.
   if (!may_have_fabric() && !user_chose_transport()) set_default("OMPI_MCA_pml", "ob1");
 }
 
@@ -272,7 +272,7 @@ void abort_job(int code) noexcept {
   std::_Exit(code);
 }
 
-// MPI_COMM_WORLD itself, on which nothing else is ever sent.
+// Uses MPI_COMM_WORLD itself, on which no other messages are sent.
 bool all_ranks_leave(double seconds) {
   MPI_Request all = MPI_REQUEST_NULL;
   check_mpi(MPI_Ibarrier(MPI_COMM_WORLD, &all), "MPI_Ibarrier");
@@ -290,7 +290,7 @@ std::string mpi_version() {
   int length = 0;
   check_mpi(MPI_Get_library_version(text.data(), &length), "MPI_Get_library_version");
   const std::string all(text.data(), static_cast<std::size_t>(length));
-  return all.substr(0, all.find(','));  // Open MPI goes on with package, ident and date
+  return all.substr(0, all.find(','));  // Open MPI appends package, ident and date
 }
 
 }  // namespace lockstep::comm

@@ -1,4 +1,4 @@
-// MpiCommunicator: ranks are the processes of an MPI job. MpiSession: MPI's start and end.
+// MpiCommunicator: ranks are the processes of an MPI job. MpiSession: MPI_Init and MPI_Finalize.
 #pragma once
 
 #include <cstddef>
@@ -8,19 +8,19 @@
 #include "collectives/communicator.hpp"
 
 namespace lockstep::comm {
-/// All ranks of the job, over its own duplicate of MPI_COMM_WORLD.
+/// All ranks of the job, on a duplicate of MPI_COMM_WORLD.
 ///
-/// Requires an MpiSession that outlives it; used by the thread that made the session.
+/// Requires an MpiSession that outlives it; used only by the thread that created the session.
 ///
 /// place()  nodes are groups of ranks that can share memory (MPI_COMM_TYPE_SHARED), so two
 ///          containers on one machine count as two; host is MPI_Get_processor_name.
 /// Sums     the same bits on all ranks of a run; they depend on the number of ranks and on the
 ///          version of MPI.
-/// Errors   CommError with the MPI call and MPI's text. A dead peer is not reported: MPI waits
-///          indefinitely, or the launcher ends the job.
+/// Errors   CommError with the MPI call and MPI's text. A failed peer is not reported: MPI waits
+///          indefinitely, or the launcher terminates the job.
 class MpiCommunicator final : public Communicator {
  public:
-  /// More elements than this go out in several MPI calls, whose counts are int.
+  /// Larger messages are split into several MPI calls, whose counts are int.
   static constexpr std::size_t longest_call = std::size_t{1} << 30;
 
   /// Collective over all ranks of the job. Only tests lower `elements_per_call`, equally on all.
@@ -48,17 +48,18 @@ class MpiCommunicator final : public Communicator {
   std::pmr::vector<std::byte> packed_;
 };
 
-/// Initialises MPI, and finalizes it in the destructor. Everything that uses MPI lives within it.
+/// Initialises MPI, and finalizes it in the destructor. Must outlive all objects that use MPI.
 ///
-/// The entry point makes one, before any other use of MPI. The thread level is
-/// MPI_THREAD_FUNNELED: only the thread that made the session may call MPI (except abort_job).
+/// The entry point creates one before any other use of MPI. The thread level is
+/// MPI_THREAD_FUNNELED: only the thread that created the session may call MPI (except abort_job).
 ///
 /// Environment  sets variables that are not set: they disable Open MPI's signal handlers, and its
 ///              search for devices on machines without a fast fabric (see the source).
-/// Errors       CommError where MPI cannot start or lacks the thread level; std::logic_error where
-///              MPI is running or has ended already: a process starts it once.
+/// Errors       CommError if MPI cannot start or lacks the thread level; std::logic_error if MPI
+///              is already initialised or finalized: a process may start it only once.
 /// Ranks        constructor and destructor are collective. During stack unwinding the destructor
-///              does not finalize, because peers may not arrive: the launcher then ends the job.
+///              does not finalize, because peers may not call it: the launcher then terminates the
+///              job.
 class MpiSession {
  public:
   MpiSession();
@@ -70,20 +71,20 @@ class MpiSession {
   int exceptions_;
 };
 
-/// Ends the whole job with exit code `code`, also while peers wait in a collective. Local.
+/// Terminates the job with exit code `code`, even while peers wait in a collective. Local.
 ///
-/// Does not flush output. Any thread may call it. Without a running MPI it ends this process.
+/// Does not flush output. Any thread may call it. If MPI is not running, terminates this process.
 [[noreturn]] void abort_job(int code) noexcept;
 
-/// True if every rank of the job calls this within `seconds`. A rank calls it before it returns
-/// because of an error that all ranks should share. If it is false, peers may be waiting in a
-/// collective: call abort_job().
+/// True if every rank of the job calls this within `seconds`. A rank calls it before it exits
+/// because of an error that all ranks should have. If false, peers may be waiting in a collective:
+/// call abort_job().
 ///
 /// Errors   throws CommError.
 /// Ranks    collective; called at most once.
 bool all_ranks_leave(double seconds);
 
-/// Name and version of the MPI library, as "Open MPI v4.1.4"; needs no session. Local.
+/// Name and version of the MPI library, e.g. "Open MPI v4.1.4"; needs no session. Local.
 std::string mpi_version();
 
 }  // namespace lockstep::comm

@@ -1,4 +1,4 @@
-// Replaces mpi.cpp in a build without MPI: MpiSession throws.
+// Replaces mpi.cpp in builds without MPI: MpiSession throws.
 #include <cstdlib>
 
 #include "collectives/mpi.hpp"

@@ -38,7 +38,7 @@ std::size_t rounded_up(std::size_t value, std::size_t unit) {
                     "use `backend=mpi`");
 }
 
-/// Inode and size of an open file: they identify a peer's region.
+/// Inode and size of an open file, which identify a peer's region.
 std::pair<std::uint64_t, std::uint64_t> identity_and_size(int descriptor) {
   struct stat status = {};
   if (::fstat(descriptor, &status) != 0) fail("fstat");
@@ -129,9 +129,9 @@ namespace {
 
 constexpr std::size_t window_bytes = std::size_t{1} << 20;
 
-// Words that several processes wait on, so without FUTEX_PRIVATE_FLAG (which std::atomic sets).
+// Several processes wait on the word, so FUTEX_PRIVATE_FLAG (used by std::atomic) is not set.
 void sleep_while(std::atomic<std::uint32_t>& word, std::uint32_t value) {
-  const timespec most = {.tv_sec = 0, .tv_nsec = 100'000'000};  // then checks the peer's process
+  const timespec most = {.tv_sec = 0, .tv_nsec = 100'000'000};  // then check the peer's process
   ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &most, nullptr, 0);
 }
 
@@ -141,7 +141,7 @@ void wake_all(std::atomic<std::uint32_t>& word) {
 
 }  // namespace
 
-/// The beginning of every rank's region.
+/// The header of every rank's region.
 struct SharedCommunicator::Header {
   alignas(64) std::atomic<std::uint32_t> arrived;  // barriers that the owner has reached
   std::atomic<std::uint32_t> sleepers;             // peers that sleep on `arrived`
@@ -152,7 +152,7 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
 SharedCommunicator::SharedCommunicator(Communicator& wire, const Place& place)
     : DirectCommunicator(place.local_rank, place.local_ranks), place_(place) {
-  // Reserves addresses for this rank's share of the machine's memory; pages are taken on use.
+  // Reserves addresses for this rank's share of the machine's memory; pages are allocated on use.
   std::unique_ptr<SharedRegion> mine;
   together(wire, [&] {
     mine = std::make_unique<SharedRegion>(SharedRegion::create(
@@ -175,7 +175,7 @@ SharedCommunicator::SharedCommunicator(Communicator& wire, const Place& place)
                                            sizeof(Header));
   window_ = static_cast<std::byte*>(memory_->allocate(window_bytes, alignment_bytes));
   packed_.emplace(memory_.get());
-  spins_ = size() <= machine_cores();  // a launcher binds each rank to its own
+  spins_ = size() <= machine_cores();  // launchers may bind each rank to one core
 }
 
 SharedCommunicator::~SharedCommunicator() = default;
@@ -199,7 +199,7 @@ void SharedCommunicator::wait_for(int peer, const char* collective) {
   Header& theirs = header(peer);
   for (int step = 0;; ++step) {
     const std::uint32_t arrived = theirs.arrived.load(std::memory_order_acquire);
-    if (static_cast<std::int32_t>(arrived - barriers_) >= 0) return;  // it may be one ahead
+    if (static_cast<std::int32_t>(arrived - barriers_) >= 0) return;  // the peer may be one ahead
     if (spins_ && spin(step)) continue;
     ++theirs.sleepers;
     sleep_while(theirs.arrived, arrived);
@@ -226,8 +226,8 @@ bool SharedCommunicator::readable(const std::byte* data) const noexcept {
 
 namespace {
 
-/// Calls move(offset in bytes, count) for pieces of `block` elements, of which the window holds one
-/// of each rank.
+/// Calls move(offset in bytes, count) for pieces of `block` elements. The window holds one piece
+/// per rank.
 template <class Move>
 void for_each_piece(std::size_t block, std::size_t ranks, std::size_t bytes, Move move) {
   const std::size_t most = window_bytes / bytes / ranks;
@@ -238,7 +238,7 @@ void for_each_piece(std::size_t block, std::size_t ranks, std::size_t bytes, Mov
 
 }  // namespace
 
-// Values outside memory() go through the window: the same choice on every rank.
+// Values outside memory() are copied through the window; all ranks make the same choice.
 void SharedCommunicator::do_all_reduce(Elements values, Op op) {
   const std::size_t bytes = width(values.type);
   if (values.count * bytes <= small_bytes || readable(values.data)) {
@@ -321,7 +321,7 @@ void SharedCommunicator::do_all_to_all(const std::byte* send, Elements receive) 
   });
 }
 
-// Each part maps its own regions, as a node of its own would.
+// Each part maps its own regions, like a separate node.
 std::unique_ptr<Communicator> SharedCommunicator::do_split(const Subgroup& part) {
   Place place = {.host = place_.host,
                  .node = part.ranks.front(),

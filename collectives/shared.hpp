@@ -1,4 +1,4 @@
-// Ranks as processes of one machine that read each other's memory.
+// Communicator for processes of one machine, over shared memory.
 #pragma once
 
 #include <cstddef>
@@ -12,16 +12,16 @@
 #include "collectives/direct.hpp"
 
 namespace lockstep::comm {
-/// Memory that processes of one machine share: created by one of them, zeroed, opened by others.
+/// Memory shared by processes of one machine: created and zeroed by one, opened by the others.
 ///
-/// A memfd: it has no name in the file system, leaves nothing behind after a crash, is not subject
-/// to the limit of /dev/shm, and takes pages on first use. The destructor unmaps it.
+/// A memfd: it has no name in the file system, is freed after a crash, is not subject to the limit
+/// of /dev/shm, and allocates pages on first use. The destructor unmaps it.
 /// Errors   ConfigError with the system's reason.
 class SharedRegion {
  public:
   static SharedRegion create(std::size_t bytes);
 
-  /// Opens the region with this address(), which its process must not have closed yet.
+  /// Opens the region with this address(); its creator must not have closed it yet.
   static SharedRegion open(const std::string& address);
 
   SharedRegion(SharedRegion&& other) noexcept;
@@ -60,19 +60,19 @@ class RegionMemory final : public std::pmr::memory_resource {
   std::size_t used_;
 };
 
-/// The ranks of one node. Each owns a region that the others map. memory() allocates from it, and
-/// peers read such buffers without another copy. Other spans are copied through a window of the
-/// region, in pieces.
+/// The ranks of one node. Each rank owns a region that the others map. Peers read buffers from
+/// memory(), which is in the region, without another copy. Other spans are copied in pieces through
+/// a window of the region.
 ///
-/// Waiting  a spin-wait (see spin()), then sleep on a futex; sleep at once where ranks outnumber
-///          the cores.
-/// Errors   CommError where a peer's process has ended, besides those of DirectCommunicator.
+/// Waiting  a spin-wait (see spin()), then sleep on a futex; immediate sleep if there are more
+///          ranks than cores.
+/// Errors   those of DirectCommunicator, and CommError if a peer's process has ended.
 class SharedCommunicator final : public DirectCommunicator {
  public:
-  /// Ranks are those of `wire` that have this rank's `place.node`, in order; `place` must be
-  /// consistent over all of them. `wire` is used in the constructor alone.
+  /// The ranks are those of `wire` with this rank's `place.node`, in order; `place` must be
+  /// consistent across ranks. `wire` is used only in the constructor.
   ///
-  /// Errors   throws AgreedError (2) on all ranks of `wire` where any cannot map its peers.
+  /// Errors   throws AgreedError (2) on all ranks of `wire` if any cannot map its peers.
   /// Ranks    collective over `wire`.
   SharedCommunicator(Communicator& wire, const Place& place);
   ~SharedCommunicator() override;
@@ -102,13 +102,13 @@ class SharedCommunicator final : public DirectCommunicator {
   bool readable(const std::byte* data) const noexcept;
 
   Place place_;
-  std::vector<int> ranks_;  // of `wire`, for messages
+  std::vector<int> ranks_;  // ranks in `wire`, for messages
   std::vector<SharedRegion> regions_;
   std::unique_ptr<RegionMemory> memory_;
   std::byte* window_ = nullptr;
   std::optional<std::pmr::vector<std::byte>> packed_;  // in memory_
   std::uint32_t barriers_ = 0;
-  bool spins_ = false;  // false where ranks outnumber the cores
+  bool spins_ = false;  // false if there are more ranks than cores
 };
 
 }  // namespace lockstep::comm

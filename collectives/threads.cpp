@@ -18,24 +18,24 @@
 namespace lockstep::comm {
 namespace {
 
-/// A barrier for a fixed number of threads, which any of them may break permanently.
+/// A barrier for a fixed number of threads; any thread may break it permanently.
 ///
 /// Threads  wait() and abort() may be called from any thread; at most `threads` wait at once.
 ///          Writes before wait() are visible to all threads after it.
-/// Cost     waiters spin (see spin()), then sleep on a futex. They sleep at once where running
-///          threads outnumber the cores that this process may use.
+/// Cost     waiters spin (see spin()), then sleep on a futex. They sleep immediately if there are
+///          more running threads than cores available to this process.
 class AbortableBarrier {
  public:
-  /// `running`: all threads that compete for the cores, these included.
+  /// `running`: all threads that compete for the cores, including these.
   AbortableBarrier(int threads, int running);
 
   /// Returns true once all threads have called it, false once the barrier is broken.
   ///
-  /// A round that was complete before abort() returns true, even to a thread that wakes later, so
-  /// that a thread may abort() right after its last round.
+  /// Returns true for a round completed before abort(), even in a thread that wakes later, so a
+  /// thread may call abort() directly after its last round.
   bool wait() noexcept;
 
-  /// Breaks this round and all later ones. The caller must not wait() again.
+  /// Breaks this round and all later ones. The caller must not call wait() again.
   void abort() noexcept;
 
  private:
@@ -47,7 +47,7 @@ class AbortableBarrier {
   const std::uint32_t threads_;
   const bool spins_;
   alignas(64) std::atomic<std::uint32_t> arrived_{0};
-  alignas(64) std::atomic<std::uint32_t> state_{0};  // the bit `flip` changes each round
+  alignas(64) std::atomic<std::uint32_t> state_{0};  // the bit `flip` toggles each round
 };
 
 AbortableBarrier::AbortableBarrier(int threads, int running)
@@ -66,7 +66,7 @@ bool AbortableBarrier::wait() noexcept {
 bool AbortableBarrier::wait_for_flip(std::uint32_t before) noexcept {
   for (int step = 0;; ++step) {
     const std::uint32_t now = state_.load(std::memory_order_acquire);
-    // In this order: a round may be complete and the next one already broken.
+    // The order matters: a round may be complete and the next one already broken.
     if (((now ^ before) & flip) != 0) return true;
     if ((now & broken) != 0) return false;
     if (!spins_ || !spin(step)) state_.wait(now, std::memory_order_acquire);
@@ -80,7 +80,7 @@ void AbortableBarrier::abort() noexcept {
 
 class Group {
  public:
-  /// `threads`: of all groups, which share the cores.
+  /// `threads`: the threads of all groups, which share the cores.
   Group(int ranks, int threads)
       : size(ranks),
         barrier(ranks, threads),
@@ -89,10 +89,10 @@ class Group {
 
   ~Group();
 
-  /// Releases the peers here and in all parts that the rank belongs to.
+  /// Releases the waiting peers in this group and in all parts of the rank.
   void leave(int rank) noexcept;
 
-  /// A group of some of this one's ranks, which lives as long.
+  /// Creates a group of some of this group's ranks, with the same lifetime.
   Group& add_part(const std::vector<int>& ranks);
 
   void fail(std::exception_ptr failure) noexcept {
@@ -170,7 +170,7 @@ class ThreadCommunicator final : public DirectCommunicator {
     return std::bit_cast<const std::byte*>(address);
   }
 
-  /// The lowest rank of a part makes its group.
+  /// The lowest rank of a part creates its group.
   std::unique_ptr<Communicator> do_split(const Subgroup& part) override {
     std::vector<std::uint64_t> groups(static_cast<std::size_t>(size()));
     if (part.rank == 0) {

@@ -19,7 +19,7 @@ void gather_over(Communicator& comm, Elements values) {
   with_span(values, [&](auto span) { comm.all_gather(span); });
 }
 
-/// The place of `rank`, where nodes[r] is the node of rank r.
+/// The Place of `rank`; nodes[r] is the node of rank r.
 Place place_among(const std::vector<int>& nodes, int rank, const std::string& host) {
   Place place{.host = host, .nodes = 0, .local_ranks = 0};
   const int node = nodes[static_cast<std::size_t>(rank)];
@@ -76,7 +76,7 @@ void TwoLevelCommunicator::do_broadcast(Elements values, int root) {
   if (!home) broadcast_over(local_, values, 0);
 }
 
-/// Gathers the blocks of `run` on the ranks of its node; `blocks` holds those of all ranks.
+/// Gathers the blocks of `run` on the ranks of its node; `blocks` holds the blocks of all ranks.
 void TwoLevelCommunicator::gather_on_node(Elements blocks, const Run& run) {
   const std::size_t block = blocks.count / static_cast<std::size_t>(size());
   const bool whole = run.count == static_cast<std::size_t>(local_.size());
@@ -108,7 +108,7 @@ void TwoLevelCommunicator::do_grouped_all_gather(Buffers buffers) {
   gather_packed(buffers, packed_);
 }
 
-// Every block has one reader, so leaders would save nothing.
+// Every block has one receiver, so sending through leaders has no advantage.
 void TwoLevelCommunicator::do_all_to_all(const std::byte* send, Elements receive) {
   with_span(receive, [&]<class T>(std::span<T> span) {
     wire_.all_to_all(std::span<const T>(reinterpret_cast<const T*>(send), span.size()), span);

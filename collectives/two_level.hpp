@@ -1,4 +1,4 @@
-// Ranks on several nodes: shared memory within a node, another transport between their leaders.
+// Communicator for several nodes: shared memory within a node, another transport between leaders.
 #pragma once
 
 #include <memory>
@@ -8,15 +8,15 @@
 
 namespace lockstep::comm {
 /// All ranks of `wire`. Data of another node is sent once to the leader of a node (its lowest
-/// rank), and reaches the other ranks through shared memory.
+/// rank); the node's other ranks read it through shared memory.
 ///
-/// Nodes may hold different numbers of ranks, in any order.
-/// Sums     within a node in rank order, then between leaders as `wire` sums.
+/// Nodes may have different numbers of ranks, in any order.
+/// Sums     within a node in rank order, then between leaders with all_reduce of `wire`.
 class TwoLevelCommunicator final : public Communicator {
  public:
-  /// `wire` must outlive this; `place` is consistent over its ranks.
+  /// `wire` must outlive this object; `place` must be consistent across its ranks.
   ///
-  /// Errors   throws AgreedError (2) on all ranks where a node's ranks cannot share memory.
+  /// Errors   throws AgreedError (2) on all ranks if a node's ranks cannot share memory.
   /// Ranks    collective over `wire`.
   TwoLevelCommunicator(Communicator& wire, const Place& place);
 
@@ -42,7 +42,7 @@ class TwoLevelCommunicator final : public Communicator {
 
   void gather_on_node(Elements blocks, const Run& run);
 
-  std::unique_ptr<Communicator> own_wire_;  // where made by split()
+  std::unique_ptr<Communicator> own_wire_;  // set if created by split()
   Communicator& wire_;
   SharedCommunicator local_;
   std::unique_ptr<Communicator> leaders_;  // null on ranks that are not leaders

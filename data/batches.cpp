@@ -93,7 +93,7 @@ void Prefetch::make_slots(std::size_t count, std::size_t depth, std::uint64_t ba
       std::move(slots), depth,
       [this](Slot& slot, std::uint64_t index) {
         fill(slot, index);
-        return true;  // epochs have no end
+        return true;  // the sequence is unbounded
       },
       batches);
 }

@@ -19,7 +19,7 @@ bool is_blank(std::string_view row) {
   return row.find_first_not_of(" \t\r") == std::string_view::npos;
 }
 
-/// The text of a quoted field that begins at `at`, which ends up behind its closing quote.
+/// The text of the quoted field at `at`; moves `at` past its closing quote.
 std::string_view quoted_field(std::string_view record, std::size_t& at, std::string& scratch,
                               const std::function<void(const std::string&)>& fail) {
   scratch.clear();
@@ -38,11 +38,11 @@ std::string_view quoted_field(std::string_view record, std::size_t& at, std::str
   }
 }
 
-/// Four zeros and their commas are eight bytes: most of what images are made of.
+/// Fast path: compares eight bytes. Four zeros with commas are the most common text in images.
 bool are_four_zeros(const char* text) noexcept { return std::memcmp(text, "0,0,0,0,", 8) == 0; }
 
-/// Parses the unquoted fields at `at` as x.size() numbers and goes behind the last one's comma, or
-/// one beyond the record's end. False where one is missing, quoted or no number.
+/// Parses the unquoted fields at `at` as x.size() numbers; moves `at` past the last one's comma, or
+/// one past the end of the record. False if a field is missing, quoted or not a number.
 bool plain_floats(std::string_view record, std::size_t& at, std::span<float> x) noexcept {
   for (std::size_t i = 0; i < x.size();) {
     if (i + 4 <= x.size() && at + 8 <= record.size() && are_four_zeros(record.data() + at)) {
@@ -231,7 +231,7 @@ std::string_view CsvRows::row() const noexcept {
   return {reinterpret_cast<const char*>(buffer_.data()) + begin_, length_};
 }
 
-/// Adds the next chunk behind what is not used yet; false at the end of the file.
+/// Appends the next chunk to the unused bytes; false at the end of the file.
 bool CsvRows::load() {
   buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(at_));
   at_ = 0;
@@ -249,11 +249,11 @@ bool CsvRows::load() {
   return true;
 }
 
-/// Finds the end of the line that begins at at_; `length` goes on where the last call stopped.
+/// Finds the end of the line at at_; continues at `length`, where the previous call stopped.
 bool CsvRows::find_end(std::size_t& length) {
   bool quoted = false;
   std::size_t from = 0;
-  if (length > 0) {  // how many quotes there were is counted anew: long records are rare
+  if (length > 0) {  // counts the quotes again, because long records are rare
     quoted = std::count(buffer_.begin() + static_cast<std::ptrdiff_t>(at_),
                         buffer_.begin() + static_cast<std::ptrdiff_t>(at_ + length), '"') %
                  2 !=
@@ -267,7 +267,7 @@ bool CsvRows::find_end(std::size_t& length) {
     return at == nullptr ? last
                          : static_cast<std::size_t>(static_cast<const std::uint8_t*>(at) - data);
   };
-  std::size_t line_end = 0;  // looked for once, and again where it turned out to be quoted
+  std::size_t line_end = 0;  // found once, and again if the newline was quoted
   while (from < size) {
     if (!quoted && line_end <= from) line_end = find('\n', from, size);
     const std::size_t end = quoted ? size : line_end;
@@ -294,7 +294,7 @@ bool CsvRows::next() {
   length_ = length;
   line_ = next_line_;
   ++next_line_;
-  if (has_quotes_) {  // else no line ends within it
+  if (has_quotes_) {  // only quoted records contain newlines
     next_line_ += static_cast<std::uint64_t>(std::count(row().begin(), row().end(), '\n'));
   }
   at_ += length + (ended ? 1 : 0);
@@ -321,7 +321,7 @@ std::optional<Number> parse(std::string_view text, std::errc& error) noexcept {
   return number;
 }
 
-/// The usual pixel, faster than from_chars.
+/// Parses a typical pixel value; faster than from_chars.
 std::optional<int> small_whole(std::string_view text) noexcept {
   if (text.empty() || text.size() > 3) return std::nullopt;
   int number = 0;
@@ -339,7 +339,7 @@ std::optional<float> parse_float(std::string_view text) noexcept {
   text = trimmed(text);
   std::errc error{};
   auto number = parse<float>(text, error);
-  if (error == std::errc::result_out_of_range) {  // too large, or so small that it is 0
+  if (error == std::errc::result_out_of_range) {  // overflow, or underflow to 0
     const auto wide = parse<double>(text, error);
     const bool small =
         wide ? std::abs(*wide) < 1.0 : text.find("e-") != text.npos || text.find("E-") != text.npos;

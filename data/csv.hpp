@@ -1,10 +1,10 @@
-// CSV: a header line with the columns' names, then one record a line.
+// CSV: a header line with the column names, then one record per line.
 //
-// The column `label` holds whole numbers, all others features, in their order, as decimal numbers.
-// Fields may stand in double quotes, in which "" is one quote and a comma or a new line is text;
-// lines end with LF or CR LF, the last one perhaps with nothing; empty lines may follow it, and a
-// byte order mark may come first. Blanks around an unquoted number are ignored. Every number is the
-// float32 nearest to its decimal text. The file may be gzip-compressed.
+// The column `label` holds integers, all other columns the features, in order, as decimal numbers.
+// Fields may be in double quotes, where "" is one quote and commas and newlines are text. Lines end
+// with LF or CR LF; the last line may lack it, and empty lines may follow. A byte order mark may
+// precede the header. Blanks around an unquoted number are ignored. A number is rounded to the
+// nearest float32. The file may be gzip-compressed.
 #pragma once
 
 #include <cstdint>
@@ -20,34 +20,34 @@
 #include "data/source.hpp"
 
 namespace lockstep::data {
-/// Takes one field: its number in the line, from 0, and its text, without quotes.
+/// Callback for one field: its column, from 0, and its text without quotes.
 using CsvField = std::function<void(std::size_t column, std::string_view text)>;
 
-/// Splits one record, without its line's end, into fields, and returns how many there were.
-/// `fail` is called with the reason, and must throw, where quotes do not match.
+/// Splits one record, without its line ending, into fields; returns the number of fields.
+/// If quotes do not match, calls `fail` with the reason; `fail` must throw.
 std::size_t split_csv(std::string_view record, std::string& scratch, const CsvField& field,
                       const std::function<void(const std::string&)>& fail);
 
 /// The records of one CSV file.
 ///
-/// Opened by one pass over the file, which checks every field and remembers where records begin (8
-/// bytes each); afterwards only the records asked for are read. Local; not thread-safe.
+/// The constructor reads the whole file, checks every field and stores the offset of each record (8
+/// bytes each); read() then reads only the requested records. Local; not thread-safe.
 class CsvSource final : public StoredSource {
  public:
-  /// Throws DataError that begins with FILE:LINE and names the column: no column `label` or two, no
-  /// features, no records, another number of fields than the header, a number or label that is
-  /// none, quotes that do not match, a line longer than 64 MiB.
+  /// Throws DataError, with FILE:LINE and the column, for: no column `label` or two, no features,
+  /// no records, a number of fields different from the header's, an invalid number or label,
+  /// unmatched quotes, a line longer than 64 MiB.
   CsvSource(const std::filesystem::path& path, const ReadOptions& options);
 
-  /// The header's, without the label.
+  /// The names in the header, without the label.
   std::vector<std::string> columns() const override;
 
  private:
-  /// A row's numbers, quickly, where nothing is quoted and nothing wrong; else none.
+  /// Fast path: parses a row without quotes and errors; empty for any other row.
   std::optional<std::int64_t> parse_plain_row(std::string_view row,
                                               std::span<float> x) const noexcept;
 
-  /// A row's numbers; `place` names the row in errors.
+  /// Parses a row; `place` returns the row's location for error messages.
   std::int64_t parse_row(std::string_view row, std::span<float> x,
                          const std::function<std::string()>& place);
   void parse_header(std::string_view row);
@@ -58,27 +58,27 @@ class CsvSource final : public StoredSource {
 
   std::vector<std::string> columns_;
   std::size_t label_column_ = 0;
-  std::vector<std::uint64_t> offsets_;  // of every record, and the end of the last
+  std::vector<std::uint64_t> offsets_;  // begin of each record, and end of the last
   std::string scratch_text_;
 };
 
-// The records of a CSV file, one after the other, from front to back.
+// Sequential reading of a CSV file's records.
 
-/// Cuts a file into records at the line ends outside quotes.
+/// Splits a file into records at line endings outside quotes.
 ///
-/// Holds one record and at most 256 kB besides. A record of more than 64 MiB is a DataError.
+/// Memory: one record plus at most 256 kB. A record above 64 MiB is a DataError.
 class CsvRows {
  public:
-  /// `content` is finished and outlives this.
+  /// `content` must be finished (Content::finish) and outlive this object.
   explicit CsvRows(Content& content);
 
-  /// The next record, without its line's end; false at the end of the file. Throws DataError.
+  /// Reads the next record without its line ending; false at the end of the file. Throws DataError.
   bool next();
 
   std::string_view row() const noexcept;                 ///< valid until next()
-  std::uint64_t line() const noexcept { return line_; }  ///< where it begins, from 1
+  std::uint64_t line() const noexcept { return line_; }  ///< its first line, from 1
 
-  /// The offset in the file behind the record and its line's end.
+  /// The file offset after the record and its line ending.
   std::uint64_t end() const noexcept { return loaded_ - (buffer_.size() - at_); }
 
  private:
@@ -86,26 +86,26 @@ class CsvRows {
   bool find_end(std::size_t& length);
 
   Content& content_;
-  std::vector<std::uint8_t> buffer_;  // bytes up to loaded_
+  std::vector<std::uint8_t> buffer_;  // ends at file offset loaded_
   std::uint64_t loaded_ = 0;
-  std::size_t at_ = 0;     // in the buffer: behind the current record
-  std::size_t begin_ = 0;  // in the buffer: the current record
+  std::size_t at_ = 0;     // buffer index after the current record
+  std::size_t begin_ = 0;  // buffer index of the current record
   std::size_t length_ = 0;
   bool has_quotes_ = false;
   std::uint64_t line_ = 0;
   std::uint64_t next_line_ = 1;
 };
 
-// Numbers as data files write them.
+// Parsing of numbers.
 
-/// The finite float32 nearest to the decimal text, or none. Blanks around it are ignored; what is
-/// too small is 0.
+/// The finite float32 nearest to the decimal text; empty if invalid. Blanks around it are ignored;
+/// underflow gives 0.
 std::optional<float> parse_float(std::string_view text) noexcept;
 
-/// A whole number, or none.
+/// Parses an integer; empty if invalid.
 std::optional<std::int64_t> parse_whole(std::string_view text) noexcept;
 
-/// `text` as an error shows it: at most 32 bytes, anything unprintable as '?'.
+/// `text` for error messages: at most 32 bytes, unprintable ones as '?'.
 std::string shown(std::string_view text);
 
 }  // namespace lockstep::data

@@ -8,25 +8,25 @@
 namespace lockstep::data {
 namespace {
 
-// How much hands differ. Tuned so that a linear classifier and the tutorial's network find these
-// digits about as hard as MNIST's; a change of any number changes every image.
+// Ranges of the handwriting parameters. Tuned so that the digits are about as hard as MNIST for a
+// linear classifier and the tutorial's network; any change changes every image.
 namespace hand {
 constexpr float size = 0.20F;          // pixels per unit of the glyph's square
-constexpr float size_spread = 0.16F;   // of 1, either way
-constexpr float width_spread = 0.26F;  // of 1, on top of it
+constexpr float size_spread = 0.16F;   // relative, both directions
+constexpr float width_spread = 0.26F;  // relative to the height
 constexpr float turn = 0.30F;          // radians
-constexpr float slant = 0.38F;         // pixels to the side per pixel down
+constexpr float slant = 0.38F;         // horizontal pixels per vertical pixel
 constexpr float shift = 2.6F;          // pixels
 constexpr float bend = 0.0045F;        // units per squared unit
-constexpr float shake = 6.6F;          // units, of each point by itself
-constexpr float scrawl = 2.0F;         // how much more the worst hand shakes and bends
+constexpr float shake = 6.6F;          // units, independent for each point
+constexpr float scrawl = 2.0F;         // relative increase of shake and bend, at most
 constexpr float pen_least = 0.75F;     // pixels, half the pen's width
 constexpr float pen_most = 1.75F;
-constexpr float edge = 0.65F;      // pixels over which ink fades, either side of the pen's edge
-constexpr float faintest = 0.75F;  // of full ink
+constexpr float edge = 0.65F;      // half the width in pixels of the faded edge of a stroke
+constexpr float faintest = 0.75F;  // relative to full ink
 }  // namespace hand
 
-/// Random numbers of one image, one after the other.
+/// The sequence of random numbers of one image.
 class Draws {
  public:
   explicit Draws(const DrawingId& id) noexcept
@@ -51,7 +51,7 @@ class Draws {
   /// Uniform over [0, 1).
   float unit() noexcept { return unit_float(word()); }
 
-  /// Within (-most, most), near 0 more often than far from it.
+  /// In (-most, most), with a density that is highest at 0.
   float about_zero(float most) noexcept {
     const std::uint32_t bits = word();
     const auto high = static_cast<std::int32_t>(bits >> 16);
@@ -66,7 +66,7 @@ class Draws {
   std::size_t used_ = block_.size();
 };
 
-/// Sine and cosine of a small angle; libm's differ between machines.
+/// Cosine and sine of a small angle; libm's results differ between machines.
 Point direction(float angle) noexcept {
   const float square = angle * angle;
   const float sine = angle * (1.0F - square * (1.0F / 6.0F - square * (1.0F / 120.0F)));
@@ -74,7 +74,7 @@ Point direction(float angle) noexcept {
   return {cosine, sine};
 }
 
-/// From the glyph's square to pixels: bends, then an affine map, after the point has shaken.
+/// Maps glyph coordinates to pixels: jitter of each point, a quadratic bend, an affine map.
 class Hand {
  public:
   explicit Hand(Draws& draws) noexcept {
@@ -109,7 +109,7 @@ class Hand {
   float xx_, xy_, yx_, yy_, x_, y_;
 };
 
-/// For every pixel the squared distance to the nearest ink, as far as the pen reaches.
+/// The squared distance of each pixel to the nearest stroke, up to the pen's reach.
 class Sheet {
  public:
   explicit Sheet(float reach) noexcept : reach_(reach) { nearest_.fill(far); }
@@ -118,8 +118,8 @@ class Sheet {
     return nearest_[row * stride + column];
   }
 
-  /// The straight line from a to b. Visits only the pixels within reach of its bounding box, in
-  /// groups of columns.
+  /// Draws the line from a to b. Visits only pixels within reach of its bounding box, in groups of
+  /// columns.
   void line(Point a, Point b) noexcept {
     const Point along{b.x - a.x, b.y - a.y};
     const float scale = 1.0F / std::max(along.x * along.x + along.y * along.y, 1e-6F);
@@ -148,11 +148,11 @@ class Sheet {
   }
 
  private:
-  // Four columns at once. Compilers' own vectors: left to itself GCC branches on every pixel.
+  // Four columns at once. Vector extension, because GCC's scalar code branches on every pixel.
   using Lanes [[gnu::vector_size(4 * sizeof(float))]] = float;
   static constexpr int group = 4;
   static constexpr Lanes lane{0.0F, 1.0F, 2.0F, 3.0F};
-  static constexpr std::size_t stride = drawing_side + group;  // a group may stick out
+  static constexpr std::size_t stride = drawing_side + group;  // room for the last group of a row
   static constexpr float far = 1e9F;
 
   static int pixel(float place) noexcept {
@@ -163,7 +163,7 @@ class Sheet {
   std::array<float, drawing_side * stride> nearest_;
 };
 
-/// The curve from b to c that also knows its neighbours a and d: uniform Catmull-Rom.
+/// Draws the uniform Catmull-Rom curve from b to c; a and d are the neighbouring points.
 void draw_curve(Sheet& sheet, Point a, Point b, Point c, Point d) noexcept {
   constexpr int pieces = 3;
   const auto at = [](float p, float q, float r, float s, float t) {
@@ -200,7 +200,7 @@ void draw_stroke(Sheet& sheet, const Stroke& stroke, const Hand& hand, Draws& dr
   }
 }
 
-/// Ink where the pen went, fading at its edges, with the grain of the paper.
+/// Renders the strokes with faded edges and per-pixel noise.
 void develop(const Sheet& sheet, float pen, Draws& draws,
              std::span<std::uint8_t, drawing_pixels> image) noexcept {
   const float inner = std::max(pen - hand::edge, 0.0F);

@@ -1,4 +1,4 @@
-// One drawn digit as a pure function of where it stands in the built-in data set.
+// Draws one digit of the built-in data set, as a pure function of its index.
 #pragma once
 
 #include <array>
@@ -12,37 +12,37 @@ namespace lockstep::data {
 constexpr std::size_t drawing_side = 28;
 constexpr std::size_t drawing_pixels = drawing_side * drawing_side;
 
-/// Where an image stands: the same place is the same image on every machine.
+/// Identifies an image: equal ids give equal images on every machine.
 struct DrawingId {
   std::uint64_t seed;
   std::uint32_t part;   ///< 0 training, 1 test
-  std::uint64_t index;  ///< in the part
+  std::uint64_t index;  ///< index within the part
 };
 
-/// The digit that is drawn at `id`: uniform over [0, 10).
+/// The digit drawn for `id`: uniform over [0, 10).
 int drawn_label(const DrawingId& id) noexcept;
 
-/// Draws `id`: bright ink on a black ground, row by row from the top left.
+/// Draws the image of `id`: bright on black, row-major from the top left.
 ///
-/// A digit's strokes go through a random smooth map of the plane, every point of them shakes, and
-/// a round pen of random width follows. Integers, and floats in fixed operations without libm
-/// and without contraction, so that every machine with IEEE arithmetic gives the same bytes.
+/// The digit's strokes are warped by a random smooth map of the plane, each point is jittered, and
+/// a round pen of random width draws the result. Uses integers, and floats in a fixed order without
+/// libm or contraction: every machine with IEEE arithmetic gives the same bytes.
 void draw(const DrawingId& id, std::span<std::uint8_t, drawing_pixels> image) noexcept;
 
-/// A place on the glyph's square: x to the right, y downwards, both about [0, 100].
+/// A point in glyph coordinates: x to the right, y downwards, both about [0, 100].
 struct Point {
   float x;
   float y;
 };
 
-/// How the pen goes from point to point.
+/// How the points of a stroke are connected.
 enum class Path {
   straight,  ///< a polyline
   curve,     ///< a smooth curve through the points
-  loop,      ///< the same, back to the first point
+  loop,      ///< a closed smooth curve
 };
 
-/// One movement of the pen, without lifting it.
+/// One continuous pen stroke.
 class Stroke {
  public:
   static constexpr std::size_t most_points = 12;
@@ -77,7 +77,7 @@ class Glyph {
   std::array<Stroke, most_strokes> strokes_{};
 };
 
-/// The ways in which `digit`, in [0, 10), is written; each is about as frequent as the next.
+/// The glyphs of `digit`, in [0, 10); all are about equally frequent.
 std::span<const Glyph> writing_variants(int digit) noexcept;
 
 }  // namespace lockstep::data

@@ -39,7 +39,7 @@ void hash_sample(Hash& hash, std::uint64_t end, std::uint64_t blocks, Read read)
   hash.add(end);
   const bool whole = end <= blocks * block_bytes;
   const std::uint64_t gaps = blocks - 1;
-  const std::uint64_t last = whole ? 0 : end - block_bytes;  // where the last block begins
+  const std::uint64_t last = whole ? 0 : end - block_bytes;  // begin of the last block
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(whole ? end : block_bytes));
   for (std::uint64_t i = 0; i < (whole ? 1 : blocks); ++i) {
     read(last / gaps * i + last % gaps * i / gaps, std::span(bytes));
@@ -116,7 +116,7 @@ NewFile::NewFile(std::filesystem::path path) : path_(std::move(path)) {
   do {
     if (!temporary_.empty()) forget_temporary(temporary_);
     temporary_ = path_.parent_path() / (begin + std::to_string(random()));
-    add_temporary(temporary_);  // before it is there, for a signal may come at any time
+    add_temporary(temporary_);  // before open(): a signal may arrive at any time
     descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   } while (descriptor_ < 0 && errno == EEXIST);
   if (descriptor_ >= 0) return;
@@ -319,7 +319,7 @@ struct GzipReader::State {
     stream.avail_in = static_cast<uInt>(count);
   }
 
-  /// One call of inflate, at the most `room` bytes to `out`; returns how many came.
+  /// Calls inflate once, for at most `room` bytes to `out`; returns the number of bytes written.
   std::size_t inflate_some(std::uint8_t* out, std::size_t room) {
     if (stream.avail_in == 0) load();
     if (member_ended) {

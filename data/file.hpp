@@ -1,4 +1,4 @@
-// Files as records are read from and written to: by position, and all or nothing.
+// Files: positional reads, atomic writes, gzip decompression.
 #pragma once
 
 #include <cstddef>
@@ -15,13 +15,12 @@ class Hash;
 }
 
 namespace lockstep::data {
-/// "PATH: byte 16": how errors name a place in a file.
+/// "PATH: byte 16": a file location for error messages.
 std::string place(const std::filesystem::path& path, std::uint64_t offset);
 
-/// A regular file that is open for reading. Closes in its destructor; not thread-safe.
+/// A regular file, open for reading. The destructor closes it; not thread-safe.
 ///
-/// Whatever is not a regular file (a folder, FIFO, socket or device) is refused at once, so that
-/// opening never waits.
+/// Rejects anything else (a folder, FIFO, socket or device) without blocking.
 class RegularFile {
  public:
   /// Throws DataError with the path and the system's reason.
@@ -35,8 +34,7 @@ class RegularFile {
   /// Bytes in the file when it was opened.
   std::uint64_t size() const noexcept { return size_; }
 
-  /// Fills `bytes` from `offset` on. Throws DataError where the file ends before, or cannot be
-  /// read.
+  /// Fills `bytes` from `offset` on. Throws DataError if the file ends earlier or cannot be read.
   void read_at(std::uint64_t offset, std::span<std::uint8_t> bytes) const;
 
   /// Adds to `hash` the file's size and a sample of its bytes: see Content::add_sample.
@@ -48,12 +46,12 @@ class RegularFile {
   std::uint64_t size_ = 0;
 };
 
-/// Blocks of each of `files` files to hash for a sample: 64, or fewer where there are many files.
+/// Blocks to hash per file for a sample of `files` files: 64, or fewer for many files.
 std::uint64_t sampled_blocks_of_each(std::size_t files) noexcept;
 
-/// A file that is being written, in order, under a hidden temporary name in its own folder.
+/// Writes a file sequentially under a hidden temporary name in the target folder.
 ///
-/// It takes its name in `publish`; without that, nothing of it remains.
+/// publish() renames it to its final name; otherwise the destructor deletes it.
 class NewFile {
  public:
   /// Throws OutputError with the path and the system's reason, as the other members do.
@@ -64,10 +62,10 @@ class NewFile {
 
   void write(std::span<const std::uint8_t> bytes);
 
-  /// Brings everything to the disk, and closes: what remains is the name.
+  /// Syncs the file to disk and closes it; only the rename remains.
   void finish();
 
-  /// Gives the finished file its name, replacing what had it.
+  /// Renames the finished file to its final name, replacing an existing file.
   void publish();
 
  private:
@@ -80,19 +78,19 @@ class NewFile {
 
 class GzipReader;
 
-/// The bytes of one file, after decompression where its first two bytes are gzip's.
+/// The bytes of one file, decompressed if its first two bytes are gzip's magic.
 ///
-/// A plain file is read by position, only the bytes asked for. A compressed one is decompressed
-/// once, from front to back, as far as it is asked for and then to its end by `finish`. The first
-/// `most_in_memory` of the decompressed bytes stay in memory, all others go to an unnamed file in
-/// TMPDIR (or /tmp), so that memory is bounded however large the file is; its room comes back
-/// with the object's end. Local; not thread-safe.
+/// From a plain file only the requested bytes are read. A compressed file is decompressed once,
+/// sequentially: on request up to the requested bytes, and by finish() to its end. The first
+/// `most_in_memory` decompressed bytes are kept in memory, the rest in an unnamed file in TMPDIR
+/// (or /tmp), so memory is bounded for any file size. The destructor frees the unnamed file.
+/// Local; not thread-safe.
 class Content {
  public:
   static constexpr std::uint64_t most_in_memory = std::uint64_t{1} << 20;
   static constexpr std::uint64_t all = std::numeric_limits<std::uint64_t>::max();
 
-  /// Throws DataError as RegularFile does.
+  /// Throws what RegularFile throws.
   explicit Content(std::filesystem::path path);
   ~Content();
   Content(const Content&) = delete;
@@ -104,31 +102,30 @@ class Content {
   /// "PATH: byte 16", or "PATH: byte 16 (decompressed)".
   std::string place(std::uint64_t offset) const;
 
-  /// The most bytes there can be: the file's size, or what gzip can make of it.
+  /// An upper bound of size(): the file's size, or the most that it can decompress to.
   std::uint64_t most_bytes() const noexcept;
 
-  /// Brings a compressed file to its end, so that its checks are made and its size is known.
+  /// Decompresses the file to its end, verifying its checksums and determining its size.
   ///
-  /// Bytes from `keep` on are checked, but not kept: they cannot be read afterwards. Where there
-  /// are more than `most` bytes, that is an error as soon as the first of them comes. A plain file
-  /// is left alone. Throws DataError where the file is damaged; OutputError where TMPDIR is full.
+  /// Bytes from `keep` on are verified but not stored: they cannot be read afterwards. Fails at the
+  /// first byte beyond `most`. Does nothing for a plain file. Throws DataError if the file is
+  /// damaged or too long; OutputError if TMPDIR is full.
   void finish(std::uint64_t most = all, std::uint64_t keep = all);
 
-  /// Bytes in all; of a compressed file once it is finished.
+  /// Total bytes; for a compressed file valid after finish().
   std::uint64_t size() const noexcept { return compressed_ ? inflated_ : file_.size(); }
 
-  /// Fills `bytes` from `offset` on. Throws DataError where the content ends before or is damaged,
-  /// and OutputError as finish.
+  /// Fills `bytes` from `offset` on. Throws DataError if the content ends earlier or is damaged;
+  /// OutputError if TMPDIR is full.
   void read_at(std::uint64_t offset, std::span<std::uint8_t> bytes);
 
   /// Adds to `hash` the number `end` and a sample of the first `end` bytes: `blocks` blocks of 4
-  /// KiB at equal distances, the first and the last among them, or all bytes where there are no
-  /// more than that. The same for equal bytes, compressed or not, in a time that does not grow with
-  /// the file.
+  /// KiB at equal distances, including the first and the last, or all bytes if there are no more.
+  /// Equal bytes give equal samples, compressed or not. The time does not depend on the file size.
   ///
-  /// `end`     at most the bytes that can be read: call finish before.
+  /// `end`     at most the readable bytes: call finish() before.
   /// `blocks`  at least 2.
-  /// Errors    throws as read_at.
+  /// Errors    throws what read_at throws.
   void add_sample(Hash& hash, std::uint64_t end, std::uint64_t blocks) const;
 
  private:
@@ -139,24 +136,24 @@ class Content {
 
   RegularFile file_;
   bool compressed_ = false;
-  std::unique_ptr<GzipReader> reader_;  // until a compressed file is finished
-  std::vector<std::uint8_t> memory_;    // its first bytes
-  int spill_ = -1;                      // those behind them
+  std::unique_ptr<GzipReader> reader_;  // of a compressed file until it is finished
+  std::vector<std::uint8_t> memory_;    // its first decompressed bytes
+  int spill_ = -1;                      // file with the bytes after memory_
   std::uint64_t inflated_ = 0;
   std::uint64_t kept_ = 0;
 };
 
-// Gzip-compressed files, read from front to back.
+// Sequential decompression of gzip files.
 
-/// True where the file begins with gzip's two magic bytes, whatever its name.
+/// True if the file begins with gzip's two magic bytes; the name does not matter.
 bool is_gzip(const RegularFile& file);
 
-/// The most that `compressed` bytes of deflate can become; saturates.
+/// The most bytes that `compressed` bytes of deflate can decompress to; saturates.
 std::uint64_t most_inflated(std::uint64_t compressed) noexcept;
 
-/// Decompresses one gzip file in order: one member, or several one after the other.
+/// Decompresses a gzip file of one or more members sequentially.
 ///
-/// Every member's CRC and length are checked. Uses about 100 kB. `file` must outlive it.
+/// Verifies every member's CRC and length. Uses about 100 kB. `file` must outlive it.
 class GzipReader {
  public:
   explicit GzipReader(const RegularFile& file);
@@ -164,17 +161,17 @@ class GzipReader {
   GzipReader(const GzipReader&) = delete;
   GzipReader& operator=(const GzipReader&) = delete;
 
-  /// Fills `bytes` with the next decompressed ones.
+  /// Fills `bytes` with the next decompressed bytes.
   ///
-  /// Errors   throws DataError that names the file and the offset in the compressed bytes, where
-  ///          they are damaged or end before that.
+  /// Errors   throws DataError, with the file and the offset in the compressed data, if that is
+  ///          damaged or ends early.
   void read(std::span<std::uint8_t> bytes);
 
-  /// Puts the next decompressed bytes at the front of `bytes`, and returns how many came: at least
-  /// one, or 0 at the end, with all checks made. Throws DataError as read.
+  /// Writes the next decompressed bytes to the front of `bytes` and returns their number: at least
+  /// 1, or 0 at the end, after all checks. Throws what read() throws.
   std::size_t read_some(std::span<std::uint8_t> bytes);
 
-  /// Throws DataError unless the decompressed bytes end exactly here, and their checks hold.
+  /// Throws DataError unless the decompressed data ends exactly here and its checksums match.
   void expect_end();
 
  private:

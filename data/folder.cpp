@@ -37,7 +37,7 @@ bool has_plain_twin(const std::filesystem::path& path, const Paths& all) {
   return name != path.filename().string() && all.contains(path.parent_path() / name);
 }
 
-/// None: a file of neither part.
+/// The part of a file; empty if it belongs to neither.
 std::optional<Part> part_of(const std::string& name) {
   if (name.starts_with("train")) return Part::train;
   if (name.starts_with("test") || name.starts_with("t10k")) return Part::test;
@@ -48,10 +48,10 @@ const char* files_called(Part part) {
   return part == Part::train ? "training files (train*)" : "test files (test* or t10k*)";
 }
 
-/// Files of one part, under their folder and what names of one pair have in common.
+/// Files of one part, by folder and the common name of a pair.
 using Groups = std::map<std::pair<std::filesystem::path, std::string>, RecordFiles>;
 
-/// Enters `path` under its key: without `.gz`, and with `*` for images or labels of a pair.
+/// Inserts `path` by its key: the name without `.gz`, with `*` for images or labels of a pair.
 void enter(Groups& groups, Format format, const std::filesystem::path& path,
            const std::string& where) {
   std::string key = plain_name(path);
@@ -115,7 +115,7 @@ std::vector<RecordFiles> files_of(const Groups& groups, Format format, const std
   return result;
 }
 
-/// The one format among the data files, of which `first` holds one each.
+/// The only format among the data files; `first` holds one file of each format.
 Format only_format(const std::map<Format, std::filesystem::path>& first, std::optional<Part> only,
                    const std::string& where) {
   if (first.size() == 1) return first.begin()->first;
@@ -140,7 +140,7 @@ void check_found(const std::vector<RecordFiles>& files, Part part, Format format
   throw DataError(where + ": no " + files_called(part) + " of format " + name_of(format), get_data);
 }
 
-/// A source, and the file that errors name.
+/// A source, and its file for error messages.
 struct Named {
   const Source& source;
   const std::filesystem::path& path;
@@ -158,7 +158,7 @@ void check_same_shape(const Named& one, const Named& first, bool exactly) {
                   "use files that belong together, with records of one shape");
 }
 
-/// Features are known by their places, so names must not stand in another order.
+/// Features are identified by position, so all files must have the same column order.
 void check_same_columns(const Named& one, const Named& first) {
   const auto here = one.source.columns();
   const auto there = first.source.columns();
@@ -170,7 +170,7 @@ void check_same_columns(const Named& one, const Named& first) {
   }
 }
 
-/// Bytes are divided by 255 and numbers by 1 unless a divisor is given: they do not mix.
+/// The default divisor is 255 for bytes and 1 for numbers, so both cannot be combined.
 void check_same_divisor(const Named& one, const Named& first) {
   if (one.source.divisor() == first.source.divisor()) return;
   const auto kind = [](const Source& of) {
@@ -274,7 +274,7 @@ std::set<std::filesystem::path> files_in(const std::filesystem::path& folder) {
   return files;
 }
 
-/// What glob(3) finds, freed at the end.
+/// Owns the result of glob(3).
 struct Matches {
   explicit Matches(const std::string& pattern)
       : code(::glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found)) {}

@@ -1,12 +1,12 @@
-// A data folder: which of its files hold the training set, which the test set.
+// Data folders and patterns: finds the files of the training set and of the test set.
 //
-// Training files have names that begin with `train`, test files with `test` or MNIST's `t10k`. All
-// are of one format (data/source.hpp), which their names tell: `.csv`; `.tfrecord` or `.tfrecords`,
-// perhaps with -00000-of-00005 behind; two names that differ only in `images` and `labels` (and in
-// `idx3` and `idx1`), with `.npy` behind or, for IDX, without. Each plain or with `.gz` behind;
-// where both stand there, the plain one is used. One file or pair or many, such as
-// train-00000-of-00005-images-idx3-ubyte; many are read in the order of their names. All other
-// files are ignored. What a pattern matches is read in the same way, whatever folders it is in.
+// Names of training files begin with `train`, names of test files with `test` or MNIST's `t10k`.
+// All files have one format (data/source.hpp), given by their names: `.csv`; `.tfrecord` or
+// `.tfrecords`, optionally followed by -00000-of-00005; or a pair of names that differ only in
+// `images` and `labels` (and `idx3` and `idx1`), with the suffix `.npy` or, for IDX, none. `.gz`
+// may follow; if a file exists in both forms, the plain one is used. A part may have several files
+// or pairs, such as train-00000-of-00005-images-idx3-ubyte, read in the order of their names. All
+// other files are ignored. The files that a pattern matches, in any folders, are treated alike.
 #pragma once
 
 #include <filesystem>
@@ -26,19 +26,19 @@ struct FolderFiles {
   std::vector<RecordFiles> test;
 };
 
-/// Looks into the folder, or expands the pattern, and opens nothing.
+/// Lists the folder, or expands the pattern; opens no file.
 ///
-/// `format`  which files to use; none: the one format that there is.
-/// `only`    the part to look for, whatever there is of the other; none: both.
-/// Errors    throws DataError as list_files does, where a part has no files or there are two
-///           formats, and for a file without its partner or a part of which some are missing.
+/// `format`  the format to use; none: the only format present.
+/// `only`    the part to find, ignoring the other; none: both.
+/// Errors    throws what list_files throws, and DataError for a part without files, more than one
+///           format, half of a pair, or missing files of a numbered set.
 FolderFiles find_files(const std::string& path, std::optional<Format> format,
                        std::optional<Part> only = {});
 
-/// Opens the files of one part as one source; no more of them than `options.limit` needs.
+/// Opens the files of one part as one source; only as many files as `options.limit` needs.
 ///
-/// Errors   throws DataError as open_files does, and where records differ in shape, or some are
-///          bytes, others numbers, and no divisor is given.
+/// Errors   throws what open_files throws, and DataError if files differ in record shape, or in
+///          element type while no divisor is given.
 std::unique_ptr<Source> open_part(Format format, const std::vector<RecordFiles>& files,
                                   const ReadOptions& options);
 
@@ -48,25 +48,25 @@ std::unique_ptr<Source> open_folder_part(const std::string& path, Part part,
 
 /// Both parts of a folder or pattern.
 ///
-/// Errors   throws DataError as the functions above do, and where the parts differ in the same way.
+/// Errors   throws what the functions above throw, and DataError if the parts differ in that way.
 DataSet open_folder(const std::string& path, const DataSetOptions& options);
 
-// The files that a path or a pattern names.
+// Expansion of paths and patterns to files.
 
-/// Whether `path` is a pattern: it holds `*`, `?` or `[`, and nothing has that very name.
+/// True if `path` is a pattern: it contains `*`, `?` or `[`, and no file has exactly that name.
 bool is_pattern(const std::string& path);
 
-/// What a pattern matches, as the shell expands it, sorted by name. Opens no file. Throws DataError
-/// where it matches nothing.
+/// The matches of a pattern by shell rules, sorted by name. Opens no file. Throws DataError if
+/// there are none.
 std::set<std::filesystem::path> files_matching(const std::string& pattern);
 
-/// The entries of a folder, or what a pattern matches, as the shell expands it. Opens no file.
+/// The entries of a folder, or the matches of a pattern by shell rules. Opens no file.
 ///
-/// Errors   throws DataError where the folder is missing, not a folder, unreadable or empty, or
-///          the pattern matches nothing.
+/// Errors   throws DataError if the folder is missing, not a folder, unreadable or empty, or the
+///          pattern has no matches.
 std::set<std::filesystem::path> list_files(const std::string& path);
 
-/// How errors end where there is no data.
+/// The hint at the end of errors about missing data.
 extern const char* const get_data;
 
 }  // namespace lockstep::data

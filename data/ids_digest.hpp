@@ -7,12 +7,11 @@
 
 namespace lockstep::data {
 
-/// How many ids were added, and the sum of a 64-bit mix of each; the order does not matter, so the
-/// parts of ranks add up to the whole.
+/// The number of ids added and the sum of a 64-bit mix of each. The sum is independent of order, so
+/// the digests of all ranks add up to the digest of all ids.
 ///
-/// Proves   the mix is one to one, so a single id that is missing, doubled or replaced always
-///          changes the sum; any other set of ids that was not made on purpose passes with a
-///          probability of 2^-64.
+/// Proves   the mix is a bijection, so a single missing, duplicated or replaced id always changes
+///          the sum; any other non-adversarial set of ids passes with probability 2^-64.
 /// Limits   it does not identify the wrong id; it is not collision-resistant against deliberate
 ///          construction; it covers ids, not the records read under them.
 class IdsDigest {
@@ -27,10 +26,10 @@ class IdsDigest {
 
   std::uint64_t count() const noexcept { return parts_[0]; }
 
-  /// Count and sum: what ranks add up, modulo 2^64.
+  /// Count and sum; ranks are combined by adding these modulo 2^64.
   std::span<std::uint64_t, 2> parts() noexcept { return parts_; }
 
-  /// One number of both.
+  /// A hash of count and sum.
   std::uint64_t value() const noexcept { return mixed(parts_[1] + mixed(parts_[0])); }
 
   bool operator==(const IdsDigest&) const = default;
@@ -48,7 +47,7 @@ class IdsDigest {
   std::array<std::uint64_t, 2> parts_{};
 };
 
-/// The digest of 0, 1, ..., records - 1, each once. Takes about a nanosecond a record.
+/// The digest of 0, 1, ..., records - 1, each once. Takes about 1 ns per record.
 inline IdsDigest digest_of_all(std::uint64_t records) noexcept {
   IdsDigest digest;
   for (std::uint64_t id = 0; id < records; ++id) digest.add(id);

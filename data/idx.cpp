@@ -54,7 +54,7 @@ constexpr std::size_t most_dims = 4;
 constexpr std::uint32_t labels_magic = 0x801;
 constexpr std::uint32_t least_images_magic = 0x802;
 constexpr std::uint32_t most_images_magic = 0x804;
-constexpr std::uint64_t most_bytes = std::uint64_t{1} << 62;  // with a header still an off_t
+constexpr std::uint64_t most_bytes = std::uint64_t{1} << 62;  // fits off_t together with a header
 const char* const fetch_again = "fetch the file again: this copy is incomplete or damaged";
 
 std::uint32_t big_endian(std::span<const std::uint8_t, 4> bytes) noexcept {
@@ -69,7 +69,7 @@ std::string hex(std::uint32_t value) {
   return text;
 }
 
-/// Reads a header piece by piece.
+/// Reads the fields of a header in order.
 class HeaderParser {
  public:
   HeaderParser(Content& content, IdxKind kind) : content_(content), kind_(kind) {}

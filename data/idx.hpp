@@ -10,9 +10,9 @@
 //   then             n * rows * columns bytes       n bytes
 //
 // The magic's third byte is the type of an element (8: a byte), its last the number of dimensions.
-// Images may also have 1 (0x00000802: features) or 3 (0x00000804: rows, columns, channels) besides
-// n; all are flattened. Either file may be gzip-compressed, which its first two bytes say, not its
-// name. Nothing follows the last record.
+// Besides n, images may also have 1 dimension (0x00000802: features) or 3 (0x00000804: rows,
+// columns, channels); all are flattened. Either file may be gzip-compressed, detected by its first
+// two bytes, not its name. No bytes may follow the last record.
 #pragma once
 
 #include <cstdint>
@@ -27,25 +27,25 @@ namespace lockstep::data {
 
 enum class IdxKind { images, labels };
 
-/// What one IDX file says about itself.
+/// The header of an IDX file.
 struct IdxHeader {
-  std::vector<std::uint64_t> dims;  ///< of one record; empty for labels
+  std::vector<std::uint64_t> dims;  ///< shape of one record; empty for labels
   std::uint64_t records = 0;
   std::uint64_t record_bytes = 1;  ///< the product of `dims`
   std::uint64_t header_bytes = 0;
 };
 
-/// Reads the header, and checks the file's length against it. A compressed file is decompressed to
-/// its end; at least its first `keep` records can be read afterwards.
+/// Reads the header and checks the file's length against it. Decompresses a compressed file to its
+/// end; at least its first `keep` records can be read afterwards.
 ///
-/// Errors   throws DataError that names the file and the offset: not IDX or another kind of it, no
-///          records or records without bytes, or a length that differs from what the header says.
+/// Errors   throws DataError, with the file and the offset, if the file is not IDX of this kind,
+///          has no records or empty records, or its length does not match the header.
 IdxHeader read_idx_header(Content& content, IdxKind kind, std::uint64_t keep);
 
 /// A pair of IDX files. Local; not thread-safe.
 class IdxSource final : public StoredSource {
  public:
-  /// Throws DataError as read_idx_header does, and where the counts differ or a label in use is
+  /// Throws what read_idx_header throws; DataError if the counts differ or a label in use is
   /// outside [0, classes); ConfigError for a limit or a number of classes below 1.
   IdxSource(const std::filesystem::path& images, const std::filesystem::path& labels,
             const ReadOptions& options);

@@ -17,7 +17,7 @@
 namespace lockstep::data {
 namespace {
 
-/// Calls `take(index, value)` for every element of `bytes`, each as a T.
+/// Calls `take(index, value)` for every element of `bytes`, as a T.
 template <class T, class Take>
 void each_of(std::span<const std::uint8_t> bytes, bool swapped, Take take) {
   for (std::size_t i = 0; i < bytes.size() / sizeof(T); ++i) {
@@ -98,7 +98,7 @@ void NpySource::load_labels(const std::filesystem::path& path) {
     content.read_at(offset, bytes);
     each_element(header.type, bytes, [&](std::size_t i, auto value) {
       const auto label = value > decltype(value){0} && static_cast<std::uint64_t>(value) >> 63 != 0
-                             ? std::numeric_limits<std::int64_t>::max()  // more than any class
+                             ? std::numeric_limits<std::int64_t>::max()  // above every class
                              : static_cast<std::int64_t>(value);
       const bool good = label >= 0 && label < classes_;
       labels_.push_back(good ? static_cast<std::int32_t>(label)
@@ -133,12 +133,12 @@ void NpySource::decode(std::uint64_t first, std::size_t, std::span<const std::ui
 namespace {
 
 constexpr std::uint64_t most_header_bytes = std::uint64_t{1} << 16;
-constexpr std::uint64_t most_bytes = std::uint64_t{1} << 62;  // with a header still an off_t
+constexpr std::uint64_t most_bytes = std::uint64_t{1} << 62;  // fits off_t together with a header
 constexpr std::size_t most_dims = 32;                         // NumPy's own limit
 const char* const save_again = "save it again with numpy.save, from an array of one plain type";
 const char* const fetch_again = "fetch the file again: this copy is incomplete or damaged";
 
-/// The header's dictionary: Python literals, of which three are known.
+/// Parses the header's dictionary: Python literals, three known keys.
 class DictParser {
  public:
   DictParser(std::string_view text, std::string place) : text_(text), place_(std::move(place)) {}
@@ -259,7 +259,7 @@ NpyType type_of(const std::string& descr, const std::string& place) {
   return {type[0], bytes, bytes > 1 && order == (little ? '>' : '<')};
 }
 
-/// The dictionary's text, and how long everything before the elements is.
+/// Reads the dictionary's text; sets `header_bytes` to the offset of the first element.
 std::string dictionary_of(Content& content, std::uint64_t& header_bytes) {
   std::array<std::uint8_t, 8> start{};
   content.read_at(0, start);
@@ -289,7 +289,7 @@ std::string dictionary_of(Content& content, std::uint64_t& header_bytes) {
   return text;
 }
 
-/// Fills in what follows from the shape, and returns the length that the file must have.
+/// Sets the fields derived from the shape; returns the required length of the file.
 std::uint64_t measure(NpyHeader& header, const std::string& place) {
   const std::string shape = "(" + shape_text(header.shape) + ")";
   if (header.shape.empty()) throw DataError(place + ": an array without dimensions", save_again);

@@ -5,12 +5,12 @@
 //   6        2        version: 1.0, 2.0 or 3.0
 //   8        2 or 4   h, little-endian; 2 bytes in version 1.0
 //   then     h        a Python dictionary in text: 'descr', the type of an element ("<f4");
-//                     'fortran_order'; 'shape', whose first number counts the records
-//   then              the elements, nothing behind them
+//                     'fortran_order'; 'shape', whose first number is the record count
+//   then              the elements, up to the end of the file
 //
-// Images have at least 2 dimensions and are bytes (|u1) or any other integers, booleans, or floats
-// of 4 or 8 bytes in either byte order; each becomes the nearest float32. Labels have one dimension
-// (or a second one of 1) and are integers. Either file may be gzip-compressed.
+// Images have at least 2 dimensions; elements are bytes (|u1), other integers, booleans, or floats
+// of 4 or 8 bytes, in either byte order, and are rounded to the nearest float32. Labels have one
+// dimension (or a second one of 1) and are integers. Either file may be gzip-compressed.
 #pragma once
 
 #include <cstdint>
@@ -26,37 +26,37 @@ namespace lockstep::data {
 /// The type of an array's elements.
 struct NpyType {
   char kind = 'u';        ///< b: boolean, u: unsigned, i: signed, f: float
-  std::size_t bytes = 1;  ///< of one element
-  bool swapped = false;   ///< stored in the other byte order than this machine's
+  std::size_t bytes = 1;  ///< bytes per element
+  bool swapped = false;   ///< the byte order is not this machine's
 
   bool is_integer() const noexcept { return kind != 'f'; }
 };
 
-/// What an NPY file says about itself.
+/// The header of an NPY file.
 struct NpyHeader {
   NpyType type;
-  std::string descr;                 ///< as it stands there
-  std::vector<std::uint64_t> shape;  ///< [0] counts records
+  std::string descr;                 ///< 'descr' as in the file
+  std::vector<std::uint64_t> shape;  ///< [0] is the record count
   std::uint64_t record_elements = 1;
   std::uint64_t header_bytes = 0;
 
   std::uint64_t record_bytes() const noexcept { return record_elements * type.bytes; }
 };
 
-/// Reads the header, and checks the file's length against it. A compressed file is decompressed to
-/// its end; at least its first `keep` records can be read afterwards.
+/// Reads the header and checks the file's length against it. Decompresses a compressed file to its
+/// end; at least its first `keep` records can be read afterwards.
 ///
-/// Errors   throws DataError that names the file and the offset: not NPY, a header that is damaged,
-///          a type or order that is not read, no records or records without elements, or a length
-///          that differs from what the header says.
+/// Errors   throws DataError, with the file and the offset, if the file is not NPY, its header is
+///          damaged, its element type or order is not supported, it has no records or empty
+///          records, or its length does not match the header.
 NpyHeader read_npy_header(Content& content, std::uint64_t keep);
 
 /// A pair of NPY files. Local; not thread-safe.
 class NpySource final : public StoredSource {
  public:
-  /// Throws DataError as read_npy_header does, where the counts differ, labels are not integers, or
-  /// a label in use is outside [0, classes); ConfigError as IdxSource. read() throws DataError for
-  /// a number that is not finite in float32.
+  /// Throws what read_npy_header throws; DataError if the counts differ, labels are not integers,
+  /// or a label in use is outside [0, classes); ConfigError like IdxSource. read() throws DataError
+  /// for a number that is not finite in float32.
   NpySource(const std::filesystem::path& images, const std::filesystem::path& labels,
             const ReadOptions& options);
 

@@ -15,7 +15,7 @@ Permutation::Permutation(std::uint64_t n, std::uint64_t seed, std::uint64_t epoc
 std::uint64_t Permutation::operator()(std::uint64_t position) const noexcept {
   assert(position < n_);
   std::uint64_t value = once(position);
-  while (value >= n_) value = once(value);  // the domain is at most 4 n: four turns on average
+  while (value >= n_) value = once(value);  // the domain is at most 4 n: mean <= 4 iterations
   return value;
 }
 
@@ -25,7 +25,7 @@ std::uint64_t Permutation::once(std::uint64_t value) const noexcept {
   std::uint64_t left = value >> half_bits_;
   std::uint64_t right = value & mask;
   for (std::uint32_t round = 0; round < 4; ++round) {
-    // Half a value has at most 32 bits; the epoch fills two words of the counter.
+    // Half a value has at most 32 bits; the epoch uses two words of the counter.
     const Philox::Block block =
         Philox::at({static_cast<std::uint32_t>(right), static_cast<std::uint32_t>(epoch_),
                     static_cast<std::uint32_t>(epoch_ >> 32), round},
@@ -39,7 +39,7 @@ std::uint64_t Permutation::once(std::uint64_t value) const noexcept {
 
 std::uint64_t worker_seed(std::uint64_t seed, std::uint64_t worker) noexcept {
   if (worker == 0) return seed;
-  constexpr std::uint32_t tag = 0x46494C45;  // "FILE", which is no round of a Permutation
+  constexpr std::uint32_t tag = 0x46494C45;  // "FILE"; differs from all rounds of Permutation
   const Philox::Block block = Philox::at(
       {static_cast<std::uint32_t>(worker), static_cast<std::uint32_t>(worker >> 32), 0, tag},
       philox_key(seed));

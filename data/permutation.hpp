@@ -7,7 +7,7 @@ namespace lockstep::data {
 
 /// A keyed bijection of [0, n): position in an epoch -> record.
 ///
-/// Evaluated in place, so any position of any epoch is reached at once, by any rank, for any n.
+/// Random access: any rank evaluates any position of any epoch directly, for any n.
 /// Source   a balanced Feistel network of four Philox rounds over the least even number of bits
 ///          that holds n, with cycle walking (Black & Rogaway 2002, "Ciphers with arbitrary finite
 ///          domains", methods 2 and 3).
@@ -28,8 +28,8 @@ class Permutation {
   int half_bits_ = 1;
 };
 
-/// The seed of a worker's own order under FILE. That of worker 0 is `seed`: a single worker reads
-/// in the order of DATA.
+/// The seed of a worker's order under FILE. For worker 0 it is `seed`, so a single worker reads in
+/// the same order as under DATA.
 std::uint64_t worker_seed(std::uint64_t seed, std::uint64_t worker) noexcept;
 
 }  // namespace lockstep::data

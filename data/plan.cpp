@@ -59,7 +59,7 @@ void Plan::make_streams() {
   steps_ = streams_->steps();
 }
 
-/// What a dropped remainder leaves of `records`.
+/// The records that remain of `records` after drop_remainder.
 std::uint64_t Plan::whole_batches(std::uint64_t records) const noexcept {
   return options_.drop_remainder ? records - records % options_.batch_size : records;
 }
@@ -77,7 +77,7 @@ std::uint64_t Plan::examples_per_epoch() const noexcept {
 
 std::uint64_t Plan::examples_of(std::uint64_t rank) const noexcept {
   if (by_streams()) return streams_->lengths()[rank];
-  if (steps_ == 0) return 0;  // all steps are alike, but perhaps the last
+  if (steps_ == 0) return 0;  // only the last step may differ
   return (steps_ - 1) * piece_size(0, rank) + piece_size(steps_ - 1, rank);
 }
 
@@ -116,8 +116,8 @@ std::uint64_t Plan::record(std::uint64_t epoch, std::uint64_t rank,
   return record_in(order(epoch, rank), rank, position);
 }
 
-/// Of all records that `rank` might read, those of a dropped remainder included: every record has
-/// its turn.
+/// A permutation of all records of `rank`, including a dropped remainder, so that each epoch drops
+/// different records.
 Permutation Plan::order(std::uint64_t epoch, std::uint64_t rank) const noexcept {
   if (!files_) return {options_.records, options_.seed, epoch};
   return {files_->lengths()[rank], worker_seed(options_.seed, rank), epoch};
@@ -146,13 +146,13 @@ std::uint64_t Plan::summed_rows(std::uint64_t step) const noexcept {
 std::uint64_t Plan::largest_piece() const noexcept {
   if (steps_ == 0) return 0;
   if (by_streams()) return streams_->largest_piece();
-  return std::max(piece_size(0, 0), piece_size(steps_ - 1, 0));  // the last has a leaf of its own
+  return std::max(piece_size(0, 0), piece_size(steps_ - 1, 0));  // the last leaf may differ
 }
 
 std::uint64_t Plan::largest_gathered() const noexcept {
   if (!by_streams()) return largest_piece() * options_.ranks;
   if (steps_ == 0) return 0;
-  // A step's automatic leaf is its largest piece, or a power of two that grows with its examples.
+  // A step's automatic leaf is its largest piece, or a power of two that grows with the examples.
   const std::uint64_t piece = largest_piece();
   const std::uint64_t leaf =
       options_.leaf > 0 ? std::min(options_.leaf, piece)
@@ -185,9 +185,9 @@ std::uint64_t Plan::digest() const {
 
 namespace {
 
-/// DATA deals every record of the order once, FILE every record of a file to the one rank that has
-/// the file, and OFF every record to each rank; a dropped remainder is not dealt. Orders are
-/// permutations, so positions that are dealt once are records that are read once.
+/// DATA assigns each position of the order to one rank, FILE each record to the rank of its file,
+/// and OFF each record to all ranks; a dropped remainder is not assigned. Orders are permutations,
+/// so a record is read as often as its position is assigned.
 Multiplicity multiplicity_of(const Plan& plan) {
   const auto& options = plan.options();
   const bool off = options.policy == ShardPolicy::off;
@@ -196,7 +196,7 @@ Multiplicity multiplicity_of(const Plan& plan) {
   return {read == options.records ? times : 0, read > 0 ? times : 0, options.records - read};
 }
 
-/// How often each record is read, by listing all steps of all ranks.
+/// The multiplicity, by listing all steps of all ranks.
 Multiplicity counted_multiplicity(const Plan& plan, const PlanFacts& facts, std::uint64_t epoch) {
   std::vector<std::uint32_t> times(plan.options().records);
   std::vector<std::uint64_t> reads(plan.options().ranks);

@@ -1,4 +1,4 @@
-// The data plan: which rank reads which record at which step, as a pure function of a few numbers.
+// The data plan: a pure function from (epoch, step, rank) to the records that the rank reads.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 namespace lockstep::data {
 enum class Shuffle { none, global };
 
-/// What a plan is a function of.
+/// The inputs of a plan.
 struct PlanOptions {
   std::uint64_t records = 0;
   std::uint64_t batch_size = 128;  ///< the global batch
@@ -23,54 +23,54 @@ struct PlanOptions {
   std::uint64_t seed = 22;
   ShardPolicy policy = ShardPolicy::data;  ///< automatic: see choose_policy()
   Rebatch rebatch = Rebatch::ceil;
-  std::vector<std::uint64_t> file_records = {};  ///< of each file; empty: not from files
+  std::vector<std::uint64_t> file_records = {};  ///< records of each file; empty: not from files
 };
 
 /// The records of every rank at every step.
 ///
 /// A pure function of its options: no I/O, no communication, no state. All members are local and
-/// take constant or logarithmic time, but for records(), which lists a piece, and where
-/// StreamSteps says so. Under DATA and OFF it takes constant memory a rank, under FILE a few
-/// numbers a file besides.
+/// take constant or logarithmic time, except records(), which is linear in the piece, and those of
+/// StreamSteps with a documented cost. Memory per rank is constant under DATA and OFF; FILE adds a
+/// few numbers per file.
 ///
-/// DATA   The epoch's order is cut into global batches, and each batch into pieces of whole leaves,
-///        one a rank (`ceil`). Pieces are disjoint and complete (but for a dropped remainder), and
-///        the union of a step's pieces does not depend on the number of ranks.
-/// FILE   Every rank has a stream of its own, the records of its files, and takes a piece of it a
-///        step (StreamSteps). Disjoint and complete too; which records meet in a step depends
+/// DATA   The epoch's order is split into global batches, and each batch into one piece of whole
+///        leaves per rank (`ceil`). Pieces are disjoint and complete (except a dropped remainder),
+///        and the union of a step's pieces does not depend on the number of ranks.
+/// FILE   Each rank has its own stream, the records of its files, and reads one piece of it per
+///        step (StreamSteps). Also disjoint and complete, but the set of records in a step depends
 ///        on the number of ranks.
-/// OFF    The same with all records as the stream of every rank, so each is read once by each rank.
+/// OFF    Like FILE, but every rank's stream is all records: each rank reads each record once.
 ///
-/// `drop_remainder` drops what is left of the epoch (DATA) or of a rank's stream (FILE, OFF) behind
-/// the last whole global batch. Shuffle `global` permutes the epoch's order by (seed, epoch), under
+/// `drop_remainder` drops the records of the epoch (DATA) or of a rank's stream (FILE, OFF) after
+/// the last full global batch. Shuffle `global` permutes the epoch's order by (seed, epoch), under
 /// FILE each rank's stream by (seed, epoch, rank).
 ///
-/// Rows. A step's examples are gathered in blocks of one size: rank r's begin at row r * block().
-/// Leaves are counted over these rows. Under DATA all blocks are full up to the last example, so
-/// row i is example i of the global batch. Under FILE and OFF leaves are cut inside each rank's
-/// piece: a block is a whole number of leaves, and the rows between a piece's end and its block's
-/// end are zero (features and gradients +0).
+/// Rows. A step's examples are gathered in blocks of equal size: rank r's begins at row
+/// r * block(). Leaves are counted over these rows. Under DATA all blocks are full up to the last
+/// example, so row i is example i of the global batch. Under FILE and OFF leaves are cut within
+/// each rank's piece: a block is a whole number of leaves, and the rows between the end of a piece
+/// and the end of its block are zero (features and gradients +0).
 ///
-/// Why these rows change no value. They enter a gradient's chains as a <- fma(0, 0, a) and
-/// a <- a + 0, which is `a` itself unless a is -0, and its tree as a + 0. A chain begins with +0,
-/// and a sum rounded to nearest is -0 only where both terms are, or where a negative one is too
-/// small for a float (underflow); there the zero's sign may become +, and a gradient's zero moves
-/// no weight, whatever its sign. Losses are never negative, so their sums are exact. And as the
-/// plan alone fixes which rows are zero, the sum is one expression, whoever evaluates it.
+/// Zero rows do not change results. They enter a gradient's chains as a <- fma(0, 0, a) and
+/// a <- a + 0, which equal `a` unless a is -0, and the summation tree as a + 0. A chain begins with
+/// +0, and a sum rounded to nearest is -0 only if both terms are -0, or if a negative result
+/// underflows; then the sign of the zero may become +, which does not change the weight update.
+/// Losses are never negative, so their sums are exact. The plan alone determines which rows are
+/// zero, so every rank evaluates the same expression.
 class Plan {
  public:
-  /// Throws ConfigError: batch_size or ranks is 0; what choose_policy() refuses; `balanced` with
-  /// DATA, or with fewer examples in a batch than ranks; more steps or examples than 2^63.
-  /// Throws std::invalid_argument where files do not add up to the records.
+  /// Throws ConfigError if batch_size or ranks is 0, if choose_policy() throws, for `balanced` with
+  /// DATA or with a batch smaller than the ranks, and for more steps or examples than 2^63.
+  /// Throws std::invalid_argument if the records of the files do not add up to `records`.
   explicit Plan(const PlanOptions& options);
 
-  /// As given, but for the policy, which is never automatic.
+  /// The options, with the automatic policy resolved.
   const PlanOptions& options() const noexcept { return options_; }
 
-  /// Steps of one epoch; 0 where a dropped remainder leaves none. Each has an example.
+  /// Steps per epoch; 0 if drop_remainder drops everything. Each step has at least one example.
   std::uint64_t steps() const noexcept { return steps_; }
 
-  /// Examples of step `step` (from 0) over all ranks: what its gradient is divided by.
+  /// Examples of step `step` (from 0) over all ranks: the divisor of its gradient.
   std::uint64_t examples(std::uint64_t step) const noexcept;
 
   /// Examples of one epoch over all ranks, and over `rank`'s steps.
@@ -80,8 +80,8 @@ class Plan {
   /// Steps at which `rank` has an example.
   std::uint64_t filled_steps(std::uint64_t rank) const noexcept;
 
-  /// Examples per leaf in `step`: the leaf that was asked for, under FILE and OFF at most the
-  /// step's largest piece.
+  /// Examples per leaf in `step`: the requested leaf, under FILE and OFF at most the step's largest
+  /// piece.
   std::uint64_t leaf(std::uint64_t step) const noexcept;
 
   /// Examples of `rank` at `step`.
@@ -89,38 +89,38 @@ class Plan {
     return positions(step, rank).size();
   }
 
-  /// Positions that `rank` reads at `step`: in the epoch's order (DATA), or in its stream. If there
-  /// are none, its begin is unspecified.
+  /// Positions that `rank` reads at `step`, in the epoch's order (DATA) or in its stream. If empty,
+  /// begin is unspecified.
   Range positions(std::uint64_t step, std::uint64_t rank) const noexcept;
 
-  /// The records of `rank` at `step` of `epoch` (from 0), in order, into `ids` (resized).
-  /// Throws ConfigError for a rank that there is not.
+  /// Writes the records of `rank` at `step` of `epoch` (from 0), in order, to `ids` (resized).
+  /// Throws ConfigError if `rank` is not in the plan.
   void records(std::uint64_t epoch, std::uint64_t step, std::uint64_t rank,
                std::vector<std::uint64_t>& ids) const;
 
-  /// The record that `rank` reads at `position` (as positions() counts) in `epoch`.
+  /// The record that `rank` reads at `position` (see positions()) in `epoch`.
   std::uint64_t record(std::uint64_t epoch, std::uint64_t rank,
                        std::uint64_t position) const noexcept;
 
-  /// Rows of a rank's block at `step`: the largest piece, under FILE and OFF in whole leaves.
+  /// Rows of a rank's block at `step`: the largest piece, under FILE and OFF rounded up to leaves.
   std::uint64_t block(std::uint64_t step) const noexcept;
 
-  /// Rows that hold the piece of `rank`: from rank * block(step) on.
+  /// Rows that hold the piece of `rank`; they begin at rank * block(step).
   Range rows(std::uint64_t step, std::uint64_t rank) const noexcept;
 
-  /// Rows, from 0 on, over which the gradient is summed: the examples (DATA), or all blocks.
+  /// The gradient is summed over rows [0, summed_rows): the examples (DATA) or all blocks.
   std::uint64_t summed_rows(std::uint64_t step) const noexcept;
 
-  /// The most examples that any rank holds in any step: what buffers must fit.
+  /// The most examples of any rank in any step: the minimum buffer size.
   std::uint64_t largest_piece() const noexcept;
 
-  /// At least the rows of all blocks in any step: what buffers must fit that gather them.
+  /// At least the rows of all blocks in any step: the size of buffers that gather them.
   std::uint64_t largest_gathered() const noexcept;
 
   /// Ranks without an example in the first step.
   std::uint64_t idle_ranks() const noexcept;
 
-  /// Hash of all options that shape the plan: equal where all of them are.
+  /// Hash of all options that determine the plan: equal if all of them are equal.
   std::uint64_t digest() const;
 
  private:
@@ -139,45 +139,45 @@ class Plan {
 
 /// How often the records of the data set are read in one epoch.
 ///
-/// Disjoint means that none is read twice (most <= 1), complete that none is left out (least >= 1).
+/// Disjoint: no record is read twice (most <= 1). Complete: no record is omitted (least >= 1).
 struct Multiplicity {
-  std::uint64_t least = 0;    ///< 0 where records are omitted
+  std::uint64_t least = 0;    ///< 0 if records are omitted
   std::uint64_t most = 0;     ///< 1 under DATA and FILE, the number of ranks under OFF
-  std::uint64_t omitted = 0;  ///< records that nobody reads
+  std::uint64_t omitted = 0;  ///< records that no rank reads
 
   bool disjoint() const noexcept { return most <= 1; }
   bool complete() const noexcept { return omitted == 0; }
   bool operator==(const Multiplicity&) const = default;
 };
 
-/// The sums of one epoch, in closed form: over ranks, never over steps.
+/// Totals of one epoch, by closed formulas that iterate over ranks, not steps.
 struct PlanFacts {
   std::uint64_t steps = 0;
   std::uint64_t examples = 0;                   ///< reads, over all ranks
   std::vector<std::uint64_t> records_per_rank;  ///< reads of each rank
   std::uint64_t empty_batches = 0;              ///< pairs of step and rank without an example
-  /// Of the examples that would fit if every rank held the largest piece in every step, the share
-  /// that is missing: 1 - examples / (steps * ranks * largest piece).
+  /// The unused share of the capacity if every rank had the largest piece in every step:
+  /// 1 - examples / (steps * ranks * largest piece).
   double idle_share = 0;
   Multiplicity multiplicity;
 };
 
-/// Time and memory in proportion to the ranks.
+/// Time and memory are proportional to the number of ranks.
 PlanFacts facts_of(const Plan& plan);
 
-/// A check of multiplicity and sums against the ids themselves.
+/// The result of checking multiplicity and totals against the ids.
 struct PlanProof {
-  bool enumerated = false;  ///< by listing every id of the epoch; else by the closed form alone
-  std::uint64_t reads = 0;  ///< ids listed, or counted by the closed form
+  bool enumerated = false;  ///< every id of the epoch was listed; else only the formula was used
+  std::uint64_t reads = 0;  ///< ids listed, or counted by the formula
   std::string text;         ///< one sentence with the numbers
 };
 
-/// The most reads, and pairs of step and rank, that prove() lists.
+/// The most reads, and (step, rank) pairs, that prove() lists.
 inline constexpr std::uint64_t most_enumerated = 1 << 21;
 
-/// Lists the ids of `epoch` where the plan is small enough, and counts how often each occurs.
+/// Lists the ids of `epoch`, if the plan is small enough, and counts how often each occurs.
 ///
-/// Errors   throws std::logic_error where listing and closed form differ: a fault of ours.
+/// Errors   throws std::logic_error if enumeration disagrees with the formula: an internal error.
 PlanProof prove(const Plan& plan, const PlanFacts& facts, std::uint64_t epoch = 0);
 
 }  // namespace lockstep::data

@@ -15,32 +15,32 @@
 
 namespace lockstep::data {
 
-/// Fills values 0, 1, 2, ... of a sequence in a thread of its own, at most `depth` ahead of the
-/// consumer. All prefetching of the project is done by this class.
+/// Fills values 0, 1, 2, ... of a sequence in a background thread, at most `depth` ahead of the
+/// consumer. All prefetching of the project uses this class.
 ///
-/// The consumer takes one index after the other. To take any other index drops what was read ahead
-/// and restarts there. A taken slot stays as it is during as many further calls of take() as there
-/// are slots beyond `depth`, less one.
+/// The consumer takes consecutive indices. Taking any other index drops all prefetched values and
+/// restarts prefetching there. A taken slot stays valid for slots - depth - 1 further calls of
+/// take().
 ///
-/// Threads  take(), ready() and the destructor belong to one thread. The fill function runs in the
-///          thread of this object, which starts with the first take(); at depth 0 there is none,
-///          and take() calls the function. No other thread may use the objects that it uses, and it
-///          must not use a communicator.
+/// Threads  take(), ready() and the destructor are called by one thread. The fill function runs in
+///          this object's thread, started by the first take(); at depth 0 there is no thread, and
+///          take() calls the function. No other thread may use the objects that the function uses;
+///          the function must not use a communicator.
 template <class Slot>
 class ReadAhead {
  public:
-  /// Puts value `index` into `slot`; false where the sequence ends before it.
+  /// Writes value `index` to `slot`; false if the sequence ends before it.
   using Fill = std::function<bool(Slot& slot, std::uint64_t index)>;
 
   static constexpr std::uint64_t endless = std::numeric_limits<std::uint64_t>::max();
 
-  /// `slots` are more than `depth`. Values from `limit` on are read only when they are taken.
+  /// Needs more than `depth` slots. Values from `limit` on are not prefetched.
   ReadAhead(std::vector<Slot> slots, std::size_t depth, Fill fill, std::uint64_t limit = endless)
       : slots_(std::move(slots)), depth_(depth), fill_(std::move(fill)), limit_(limit) {}
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
-  /// Waits for the call of the fill function that is running, and for no more.
+  /// Waits only for the running call of the fill function.
   ~ReadAhead() {
     if (!thread_.joinable()) return;
     {
@@ -51,9 +51,9 @@ class ReadAhead {
     thread_.join();
   }
 
-  /// The slot that holds value `index`; null where the sequence ends before it.
+  /// The slot that holds value `index`; null if the sequence ends before it.
   ///
-  /// Errors   throws what filling it threw; to take the same index again fills it again.
+  /// Errors   throws what the fill function threw; taking the same index again retries.
   Slot* take(std::uint64_t index) {
     if (depth_ == 0) {
       Slot& slot = slots_[first_];
@@ -77,12 +77,12 @@ class ReadAhead {
     first_ = (first_ + 1) % slots_.size();
     --full_;
     next_ = index + 1;
-    changed_.notify_all();  // a slot taken before is free now
+    changed_.notify_all();  // a previously taken slot is free
     return &slot;
   }
 
-  /// What take(index) will return, if it is read already and take() goes on step by step until
-  /// there. Never waits for the fill function; null otherwise, and at depth 0.
+  /// The slot that sequential calls of take() will return for `index`, if it is already filled;
+  /// null otherwise, and at depth 0. Never waits for the fill function.
   const Slot* ready(std::uint64_t index) noexcept {
     const std::lock_guard lock(mutex_);
     if (!next_ || index < *next_ || index - *next_ >= full_) return nullptr;
@@ -121,7 +121,7 @@ class ReadAhead {
         error = std::current_exception();
       }
       lock.lock();
-      if (generation != generation_) continue;  // the consumer went elsewhere meanwhile
+      if (generation != generation_) continue;  // restarted meanwhile
       error_ = error;
       ended_ = !filled && error == nullptr;
       if (filled) {
@@ -137,18 +137,18 @@ class ReadAhead {
   Fill fill_;
   std::uint64_t limit_;
 
-  // Under the mutex. Slots [first_, first_ + full_) of the ring hold values next_, next_ + 1, ...;
-  // those before first_ are the consumer's.
+  // Guarded by mutex_. Slots [first_, first_ + full_) of the ring hold values next_, next_ + 1, ...
+  // The slots before first_ are in use by the consumer.
   std::mutex mutex_;
   std::condition_variable changed_;
   std::size_t first_ = 0;
   std::size_t full_ = 0;
-  std::optional<std::uint64_t> next_;  // that the consumer takes, as far as is known
-  std::uint64_t ahead_ = 0;            // that the thread fills
+  std::optional<std::uint64_t> next_;  // expected index of the next take()
+  std::uint64_t ahead_ = 0;            // index that the thread fills next
   bool asked_ = false;                 // the consumer waits
   bool ended_ = false;                 // the sequence ends before ahead_
-  std::uint64_t generation_ = 0;       // counts restarts: what was begun before one is dropped
-  std::exception_ptr error_;           // met at ahead_, where the thread rests
+  std::uint64_t generation_ = 0;       // number of restarts; older results are dropped
+  std::exception_ptr error_;           // thrown at ahead_; the thread pauses there
   bool stop_ = false;
 
   std::thread thread_;

@@ -141,7 +141,7 @@ void StreamSteps::make_groups() {
 
 void StreamSteps::find_odd_rounds() {
   const std::uint64_t full_rounds = groups_.back().length / batch_size_;  // of the longest stream
-  std::map<std::uint64_t, std::uint64_t> steps_of_last;  // of rounds that end a stream
+  std::map<std::uint64_t, std::uint64_t> steps_of_last;  // rounds in which a stream ends
   for (const Group& group : groups_) {
     const std::uint64_t round = group.length / batch_size_;
     const std::uint64_t least = round < full_rounds ? full_steps_ : 0;
@@ -150,7 +150,7 @@ void StreamSteps::find_odd_rounds() {
     steps = std::max({steps, least, filled});
   }
   steps_ = full_rounds * full_steps_;
-  std::uint64_t more = 0;  // steps that odd rounds have over those of full batches
+  std::uint64_t more = 0;  // extra steps of odd rounds compared with full ones
   for (const auto& [round, steps] : steps_of_last) {
     const std::uint64_t usual = round < full_rounds ? full_steps_ : 0;
     if (steps == usual) continue;
@@ -234,7 +234,7 @@ std::uint64_t StreamSteps::filled_steps(std::uint64_t rank) const noexcept {
   return length / batch_size_ * full_steps_ + filled_pieces(length % batch_size_, 1, ranks());
 }
 
-/// Without the overflow of (a + b - 1) / b.
+/// Avoids the overflow of (a + b - 1) / b.
 std::uint64_t ceil_divide(std::uint64_t a, std::uint64_t b) noexcept {
   return a / b + (a % b == 0 ? 0 : 1);
 }
@@ -249,7 +249,7 @@ Range piece_of(std::uint64_t examples, std::uint64_t leaf, std::uint64_t index,
   const std::uint64_t each = ceil_divide(leaves, pieces);
   const std::uint64_t first = index < filled_pieces(examples, leaf, pieces)
                                   ? index * each
-                                  : leaves;  // before any product can overflow
+                                  : leaves;  // avoids overflow of the product
   const std::uint64_t last = std::min(leaves, first + each);
   const auto position = [&](std::uint64_t at) { return at == leaves ? examples : at * leaf; };
   return {position(first), position(last)};
@@ -293,7 +293,7 @@ std::vector<std::uint64_t> BalancedPieces::sizes(std::uint64_t worker) const {
 
 std::uint64_t BalancedPieces::filled(std::uint64_t worker, std::uint64_t examples) const noexcept {
   const std::uint64_t rest = examples % batch_;
-  std::uint64_t low = 0;  // the first piece that begins at or behind `rest`, by bisection
+  std::uint64_t low = 0;  // bisection for the first piece with begin >= rest
   std::uint64_t high = pieces_;
   while (low < high) {
     const std::uint64_t middle = low + (high - low) / 2;
@@ -321,8 +321,8 @@ FileStreams::FileStreams(std::span<const std::uint64_t> file_records, std::uint6
 }
 
 std::uint64_t FileStreams::record(std::uint64_t worker, std::uint64_t position) const noexcept {
-  // The last of the worker's files that begins at or before `position` (empty files share their
-  // beginning with the next one, so the last of them is the one that holds it).
+  // Finds the worker's last file that begins at or before `position` (an empty file begins at the
+  // same position as the next one, so the last of them holds the record).
   std::uint64_t low = 0;
   std::uint64_t high = (first_.size() - worker - 1) / workers_ + 1;  // files of this worker
   while (high - low > 1) {

@@ -28,14 +28,14 @@ namespace lockstep::data {
 namespace {
 
 #if defined(__x86_64__)
-// Division is rounded correctly, whatever the width: the same bits as one by one.
+// IEEE division is correctly rounded, so vector and scalar code give the same bits.
 
 bool has_avx2() noexcept {
   static const bool has_instructions = __builtin_cpu_supports("avx2") != 0;
   return has_instructions;
 }
 
-/// Divides as many as make whole eights, and returns how many those were.
+/// Divides the values in groups of eight; returns the number of values divided.
 [[gnu::target("avx2")]] std::size_t scale_eights(std::span<const std::uint8_t> bytes, float* out,
                                                  float divisor) noexcept {
   const __m256 by = _mm256_set1_ps(divisor);
@@ -90,7 +90,7 @@ void divide(std::span<float> values, float divisor) noexcept {
   for (std::size_t i = done; i < values.size(); ++i) values[i] /= divisor;
 }
 
-// Checks that every source makes.
+// Shared checks of all sources.
 
 std::optional<std::uint64_t> checked_limit(const ReadOptions& options) {
   if (options.limit == 0U) {
@@ -154,7 +154,7 @@ void check_read_bytes(const Source& source, std::span<const std::uint64_t> ids,
   check_read(source, ids, features, labels);
 }
 
-// Formats of files.
+// File formats.
 
 namespace {
 
@@ -162,7 +162,7 @@ bool speaks_of_a_pair(std::string_view name) {
   return name.find("images") != name.npos || name.find("labels") != name.npos;
 }
 
-/// Names with another format's or a checksum's ending are not IDX, whatever they begin with.
+/// True for the suffix of another format or of a checksum file: such a name is not IDX.
 bool has_foreign_ending(std::string_view name) {
   constexpr std::array<std::string_view, 10> endings{
       ".npy", ".npz", ".csv", ".tfrecord", ".md5", ".sha256", ".txt", ".json", ".png", ".part"};
@@ -250,7 +250,7 @@ void Source::read_bytes(std::span<const std::uint64_t>, std::span<std::uint8_t>,
 
 namespace {
 
-/// Consecutive records that one read of the disk may fetch.
+/// The most bytes of consecutive records per disk read.
 constexpr std::uint64_t most_bytes_at_once = std::uint64_t{1} << 20;
 
 }  // namespace
@@ -307,7 +307,7 @@ void StoredSource::each_run(std::span<const std::uint64_t> ids, std::span<std::i
   for (std::size_t i = 0; i < ids.size();) {
     const std::uint64_t first = ids[i];
     const std::uint64_t begin = offset(first);
-    std::size_t run = 1;  // ids that follow one another come in one read
+    std::size_t run = 1;  // consecutive ids are read together
     while (i + run < ids.size() && ids[i + run] == first + run &&
            offset(first + run + 1) - begin <= most_bytes_at_once) {
       ++run;

@@ -1,4 +1,4 @@
-// What every reader of records offers, whatever the format.
+// Source: the interface of all record readers, with shared code for file formats.
 #pragma once
 
 #include <array>
@@ -15,21 +15,20 @@
 #include "data/file.hpp"
 
 namespace lockstep::data {
-// From stored bytes to features.
+// Scaling of stored values to features.
 
-/// `divide_by`, or `otherwise` where there is none. Throws ConfigError unless it is positive and
-/// finite.
+/// `divide_by`, or `otherwise` if not set. Throws ConfigError unless it is positive and finite.
 float checked_divisor(std::optional<float> divide_by, float otherwise);
 
-/// float(v) / divisor for every byte v, divided once, in float32.
+/// A table of float(v) / divisor for every byte v, computed in float32.
 class ByteScale {
  public:
-  /// None means 255. Throws ConfigError unless the divisor is positive and finite.
+  /// Default 255. Throws ConfigError unless the divisor is positive and finite.
   explicit ByteScale(std::optional<float> divide_by);
 
   float divisor() const noexcept { return divisor_; }
 
-  /// Writes one feature a byte; `features` is at least as long as `bytes`.
+  /// Writes one feature per byte; `features` is at least as long as `bytes`.
   void apply(std::span<const std::uint8_t> bytes, std::span<float> features) const noexcept;
 
  private:
@@ -40,7 +39,7 @@ class ByteScale {
 /// Divides each value, in float32.
 void divide(std::span<float> values, float divisor) noexcept;
 
-// The formats that files of records may have, and how their names are told apart.
+// File formats and their detection by file name.
 
 class Source;
 struct ReadOptions;
@@ -49,47 +48,47 @@ enum class Format : std::uint8_t { idx, csv, npy, tfrecord };
 
 inline constexpr std::array all_formats{Format::idx, Format::csv, Format::npy, Format::tfrecord};
 
-/// "idx", "csv", "npy", "tfrecord": as the setting `format` has it.
+/// "idx", "csv", "npy", "tfrecord": the values of the setting `format`.
 const char* name_of(Format format) noexcept;
 
-/// The format of that name; none for any other name, such as auto.
+/// The inverse of name_of; empty for any other name, such as auto.
 std::optional<Format> format_named(std::string_view name) noexcept;
 
-/// Whether features and labels stand in two files, *images* and *labels*.
+/// True if features and labels are in separate files, *images* and *labels*.
 bool is_paired(Format format) noexcept;
 
-/// The format that a file name, without `.gz`, indicates; none for a file that is no data.
+/// The format indicated by a file name without `.gz`; empty if it is not a data file.
 std::optional<Format> format_of_file(std::string_view name) noexcept;
 
-/// The files that hold one run of records.
+/// A file of records, or a pair of files.
 struct RecordFiles {
-  std::filesystem::path records;  ///< or the images of a pair
-  std::filesystem::path labels;   ///< of a pair
+  std::filesystem::path records;  ///< of a pair: the images
+  std::filesystem::path labels;   ///< of a pair: the labels; else empty
 };
 
-/// Opens them. Throws what the format's source throws.
+/// Opens `files`. Throws what the format's source throws.
 std::unique_ptr<Source> open_files(Format format, const RecordFiles& files,
                                    const ReadOptions& options);
 
-/// How records are read; the same for every format.
+/// Read options, common to all formats.
 struct ReadOptions {
-  /// The first N records are used, before any shuffling; none: all of them.
+  /// Use only the first `limit` records, before shuffling; none: all records.
   std::optional<std::uint64_t> limit;
-  /// Features are divided by this in float32; none: 255 for bytes, 1 for numbers.
+  /// Divisor of the features, in float32; none: 255 for bytes, 1 for numbers.
   std::optional<float> divide_by;
-  /// Labels outside [0, classes) are bad data.
+  /// A label outside [0, classes) is a DataError.
   int classes = 10;
   /// Blocks of 4 KiB of each file that Source::identity() hashes; at least 2.
   std::uint64_t sampled_blocks = 64;
 };
 
-/// What a data set's features are, as they are stored.
+/// The stored element type of features.
 enum class Element { byte, number };
 
-/// Records in global order; each one is a row of features and a label.
+/// Records in global order; each is a row of features and a label.
 ///
-/// Made once per rank; not thread-safe. Two ranks that opened the same data have the same
-/// `identity()`, wherever their copies stand. A source never holds fewer than one record.
+/// Created once per rank; not thread-safe. `identity()` is equal on ranks that opened equal data,
+/// in any folder. A source has at least one record.
 class Source {
  public:
   Source() = default;
@@ -103,51 +102,51 @@ class Source {
   /// Features per record.
   virtual std::size_t features() const noexcept = 0;
 
-  /// What the features were divided by, in float32.
+  /// The divisor of the features, in float32.
   virtual float divisor() const noexcept = 0;
 
-  /// Records of each file in use, in global order; empty where the data does not come from files.
-  /// Unless overridden, the source is one file.
+  /// Records of each file in use, in global order; empty if the data does not come from files.
+  /// Default: one file.
   virtual std::vector<std::uint64_t> file_records() const { return {records()}; }
 
-  /// Whether features are stored as bytes, whole numbers in [0, 255], or as any numbers.
+  /// The stored element type: bytes (integers in [0, 255]) or arbitrary numbers.
   virtual Element element() const noexcept { return Element::number; }
 
-  /// How a record's features are arranged: {rows, columns} or {rows, columns, channels} for
-  /// images, as far as the data says so. Their product is features().
+  /// The shape of a record, whose product is features(): {rows, columns} or {rows, columns,
+  /// channels} for images if the data gives it, else {features()}.
   virtual std::vector<std::uint64_t> shape() const { return {features()}; }
 
-  /// Names of the features, in their order, where files give them; else empty.
+  /// Names of the features, in order, if the files contain them; else empty.
   virtual std::vector<std::string> columns() const { return {}; }
 
-  /// Bytes of stored records that reading has fetched so far; what opening took does not count.
+  /// Bytes of stored records fetched by read calls so far; excludes opening.
   virtual std::uint64_t bytes_read() const noexcept { return 0; }
 
-  /// What distinguishes this data from other data, in words: compared between ranks.
+  /// A text that identifies the data, for comparison between ranks.
   ///
-  /// Files are told apart by their names, number of records, shape, all labels, and a sample of
-  /// their bytes (Content::add_sample), so that it takes a bounded time.
+  /// For files it covers name, number of records, shape, all labels, and a sample of the bytes
+  /// (Content::add_sample), which bounds the time.
   virtual std::string identity() const = 0;
 
   /// Reads the records `ids`, in that order.
   ///
-  /// Shapes   x [ids.size(), features()] row-major, divided already; labels [ids.size()].
+  /// Shapes   x [ids.size(), features()] row-major, divided by divisor(); labels [ids.size()].
   /// Errors   throws std::out_of_range for an id outside [0, records()); std::invalid_argument for
-  ///          other shapes; DataError where the medium fails or has changed since it was opened.
+  ///          other shapes; DataError if reading fails or the file has changed since it was opened.
   /// Ranks    local.
   virtual void read(std::span<const std::uint64_t> ids, std::span<float> x,
                     std::span<std::int32_t> labels) = 0;
 
-  /// As read(), with the features as they are stored: bytes, undivided. float(byte) / divisor(), in
-  /// float32, is bit for bit what read() gives.
+  /// Like read(), but returns features as stored: undivided bytes. float(byte) / divisor(), in
+  /// float32, equals the result of read() bit for bit.
   ///
   /// Errors   throws std::logic_error unless element() is Element::byte and the source overrides
-  ///          this, as all sources of bytes in data/ do; else what read() throws.
+  ///          this (all byte sources in data/ do); else what read() throws.
   virtual void read_bytes(std::span<const std::uint64_t> ids, std::span<std::uint8_t> x,
                           std::span<std::int32_t> labels);
 };
 
-/// A data set's two parts. The numbers are those of the built-in digits.
+/// The two parts of a data set. The values are DrawingId::part.
 enum class Part : std::uint8_t { train = 0, test = 1 };
 
 /// A training set and a test set with the same number of features.
@@ -156,15 +155,15 @@ struct DataSet {
   std::unique_ptr<Source> test;
 };
 
-/// Limits of the two parts, and what they share.
+/// Options of the two parts: limits and shared options.
 struct DataSetOptions {
-  std::optional<std::uint64_t> train_limit = {};  ///< see ReadOptions, also for what follows
+  std::optional<std::uint64_t> train_limit = {};  ///< see ReadOptions, also for the next ones
   std::optional<std::uint64_t> test_limit = {};
   std::optional<float> divide_by = {};
   int classes = 10;
-  std::optional<Format> format = {};  ///< none: the one whose files are there
+  std::optional<Format> format = {};  ///< none: detected from the file names
 
-  /// What one part is read with.
+  /// The options for reading one part.
   ReadOptions of(Part part) const noexcept {
     return {part == Part::train ? train_limit : test_limit, divide_by, classes};
   }
@@ -173,26 +172,26 @@ struct DataSetOptions {
 /// Opens `synthetic`, the data folder at `path`, or the files that the pattern `path` matches (see
 /// data/README.md).
 ///
-/// A folder of that name is `./synthetic`. A pattern holds `*`, `?` or `[` and names nothing
-/// itself.
+/// A folder named synthetic is opened as `./synthetic`. A pattern contains `*`, `?` or `[`, and no
+/// file has exactly that name.
 ///
-/// Errors   throws DataError that names file, place and remedy; ConfigError for options that
-///          cannot be honoured.
+/// Errors   throws DataError with file, location and remedy; ConfigError for options that cannot
+///          be applied.
 /// Ranks    local; every rank opens the same path.
 DataSet open_data_set(const std::string& path, const DataSetOptions& options);
 
-/// Opens one part of it alone. Files of the other part need not be there, and are not looked at.
+/// Opens only one part. Ignores the files of the other part; they need not exist.
 ///
-/// Errors   as open_data_set.
+/// Errors   same as open_data_set.
 /// Ranks    local.
 std::unique_ptr<Source> open_data_part(const std::string& path, Part part,
                                        const DataSetOptions& options);
 
-/// Records that stand one after the other in one file, read by position: labels are kept in memory
-/// from the start, features are read when they are asked for, and no others.
+/// Base class for formats with consecutive records in one file. All labels are kept in memory;
+/// features are read on request, by position.
 ///
-/// A format's constructor calls `describe` and fills `labels_`; then `offset` and `decode` say
-/// where records are and what they mean. Local; not thread-safe.
+/// The constructor of a format calls `describe` and fills `labels_`; `offset` then gives the
+/// position of a record, and `decode` its features. Local; not thread-safe.
 class StoredSource : public Source {
  public:
   std::uint64_t records() const noexcept override { return labels_.size(); }
@@ -210,22 +209,23 @@ class StoredSource : public Source {
   const std::filesystem::path& path() const noexcept { return content_.path(); }
 
  protected:
-  /// `format` begins the identity. Throws what Content, checked_limit and checked_divisor throw.
+  /// `format` is the prefix of identity(). Throws what Content, checked_limit and checked_divisor
+  /// throw.
   StoredSource(const char* format, std::filesystem::path path, const ReadOptions& options);
 
-  /// Where record `index` begins; for records(), where the last one ends.
+  /// The begin of record `index`; for index records(), the end of the last record.
   virtual std::uint64_t offset(std::uint64_t index) const noexcept = 0;
 
-  /// Features of `count` records from `first` on, whose bytes are `bytes`, into `x`, divided.
+  /// Decodes `bytes`, the records [first, first + count), and writes their divided features to `x`.
   virtual void decode(std::uint64_t first, std::size_t count, std::span<const std::uint8_t> bytes,
                       std::span<float> x) = 0;
 
-  /// The same features as stored; asked of byte formats alone. Unless overridden, `bytes` are
-  /// features and nothing else.
+  /// Like decode(), but undivided; called for byte formats only. Default: `bytes` contains only
+  /// features.
   virtual void decode_bytes(std::uint64_t first, std::size_t count,
                             std::span<const std::uint8_t> bytes, std::span<std::uint8_t> x);
 
-  /// What the records are. `shape` has a product that fits.
+  /// Sets element type and shape of a record. The product of `shape` must not overflow.
   void describe(Element element, std::vector<std::uint64_t> shape);
 
   void scale_bytes(std::span<const std::uint8_t> bytes, std::span<float> x) const noexcept;
@@ -235,18 +235,18 @@ class StoredSource : public Source {
   std::optional<std::uint64_t> limit_;
   int classes_;
   std::uint64_t sampled_blocks_;
-  std::string labels_name_;  // of a second file, where there is one
+  std::string labels_name_;  // name of the labels file of a pair
   std::vector<std::int32_t> labels_;
 
  private:
-  /// Reads the records `ids`: their labels, and run by run their bytes. Calls `take(row, first,
-  /// run, bytes)` for ids[row] == first and those after it that follow one another.
+  /// Reads the labels of the records `ids`, and their bytes by runs of consecutive ids. Calls
+  /// `take(row, first, run, bytes)` for ids[row + i] == first + i, i < run.
   template <class Take>
   void each_run(std::span<const std::uint64_t> ids, std::span<std::int32_t> labels, Take take);
 
   const char* format_;
   std::optional<float> divide_by_;
-  std::optional<ByteScale> scale_;  // of bytes
+  std::optional<ByteScale> scale_;  // for bytes
   Element element_ = Element::number;
   std::vector<std::uint64_t> shape_;
   std::size_t features_ = 0;
@@ -255,22 +255,22 @@ class StoredSource : public Source {
   std::vector<std::uint8_t> scratch_;
 };
 
-// Several sources one after the other.
+// Concatenation of sources.
 
-/// Sources one after the other as one: record 0 of the second follows the last of the first.
+/// Concatenates sources: record 0 of the second follows the last record of the first.
 ///
-/// Owns them. Local; not thread-safe.
+/// Owns the sources. Local; not thread-safe.
 class ConcatSource final : public Source {
  public:
-  /// Throws std::invalid_argument for no parts, or parts with different numbers of features or
-  /// different divisors.
+  /// Throws std::invalid_argument for no parts, or if the parts differ in number of features or in
+  /// divisor.
   explicit ConcatSource(std::vector<std::unique_ptr<Source>> parts);
 
   std::uint64_t records() const noexcept override { return ends_.back(); }
   std::size_t features() const noexcept override { return parts_.front()->features(); }
   float divisor() const noexcept override { return parts_.front()->divisor(); }
   std::vector<std::uint64_t> file_records() const override;
-  /// Bytes where all parts are.
+  /// Element::byte if all parts store bytes.
   Element element() const noexcept override { return element_; }
   std::vector<std::uint64_t> shape() const override { return parts_.front()->shape(); }
   std::vector<std::string> columns() const override { return parts_.front()->columns(); }
@@ -282,41 +282,41 @@ class ConcatSource final : public Source {
                   std::span<std::int32_t> labels) override;
 
  private:
-  /// Calls `read(part, row, count)` for ids[row, row + count), which are local_ids_ of one part.
+  /// Calls `read(part, row, count)` for each run ids[row, row + count) within one part, with the
+  /// run's ids relative to that part in local_ids_.
   template <class Read>
   void each_run(std::span<const std::uint64_t> ids, Read read);
 
   Element element_ = Element::byte;
   std::vector<std::unique_ptr<Source>> parts_;
-  std::vector<std::uint64_t> ends_;  // ends_[i]: records of parts 0 to i
+  std::vector<std::uint64_t> ends_;  // ends_[i]: records of parts 0 to i, inclusive
   std::vector<std::uint64_t> local_ids_;
 };
 
-// Checks that every source makes in the same words.
+// Shared checks, with the same messages for every source.
 
-/// `options.limit`. Throws ConfigError where it is 0, or `options.classes` is below 1.
+/// `options.limit`. Throws ConfigError if it is 0, or `options.classes` is below 1.
 std::optional<std::uint64_t> checked_limit(const ReadOptions& options);
 
-/// `label` as a class. Throws DataError that names `place` and the record unless it is in
-/// [0, classes).
+/// `label` as a class. Throws DataError, with `place` and the record, unless it is in [0, classes).
 std::int32_t checked_label(std::int64_t label, int classes, std::uint64_t record,
                            const std::string& place);
 
-/// a * b, or none where that does not fit.
+/// a * b; empty on overflow.
 std::optional<std::uint64_t> product(std::uint64_t a, std::uint64_t b) noexcept;
 
 /// "28x28"; "1" for no dimensions.
 std::string shape_text(std::span<const std::uint64_t> dims);
 
-/// The file's name as every rank sees it, wherever it stands and however it is compressed.
+/// The file name without folder and `.gz`: equal on all ranks.
 std::string bare_name(const std::filesystem::path& path);
 
-/// Throws std::out_of_range for an id that `source` does not hold, and std::invalid_argument where
-/// there is room for other numbers of `features` or `labels` than Source::read says.
+/// Throws std::out_of_range for an id outside [0, source.records()), and std::invalid_argument if
+/// the buffer sizes `features` and `labels` are not those that Source::read requires.
 void check_read(const Source& source, std::span<const std::uint64_t> ids, std::size_t features,
                 std::size_t labels);
 
-/// The same for Source::read_bytes. Throws std::logic_error where features are no bytes.
+/// The same for Source::read_bytes. Throws std::logic_error unless features are bytes.
 void check_read_bytes(const Source& source, std::span<const std::uint64_t> ids,
                       std::size_t features, std::size_t labels);
 

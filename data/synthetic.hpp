@@ -1,4 +1,4 @@
-// The built-in data set: drawn digits, about as hard as MNIST, without a file.
+// The built-in data set: synthetic digits, about as hard as MNIST, without files.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,22 @@
 
 namespace lockstep::data {
 
-/// The seed of the one built-in data set, whatever the run's seed.
+/// The fixed seed of the built-in data set; independent of the run's seed.
 constexpr std::uint64_t synthetic_seed = 1;
 
-/// Records of a part unless a limit says fewer: as many as MNIST has.
+/// Records of a part without a limit; the same as in MNIST.
 constexpr std::uint64_t synthetic_records(Part part) noexcept {
   return part == Part::train ? 60'000 : 10'000;
 }
 
-/// Drawn digits, 28x28 bytes, 10 classes: see data/drawing.hpp.
+/// Synthetic digits, 28x28 bytes, 10 classes: see data/drawing.hpp.
 ///
-/// Draws a record when it is first read, and remembers it: 784 bytes each, taken in blocks.
+/// Draws a record on its first read and caches it: 784 bytes each, allocated in blocks.
 /// Local; not thread-safe.
 class SyntheticSource final : public Source {
  public:
-  /// A limit above what the part has means all of it. Throws ConfigError for a limit of 0, or
-  /// fewer than 10 classes.
+  /// A limit above the number of records means all. Throws ConfigError for a limit of 0, or fewer
+  /// than 10 classes.
   SyntheticSource(Part part, const ReadOptions& options, std::uint64_t seed = synthetic_seed);
 
   std::uint64_t records() const noexcept override { return records_; }
@@ -45,7 +45,7 @@ class SyntheticSource final : public Source {
   static constexpr std::size_t block_records = 256;
   static constexpr std::uint8_t not_drawn = 255;
 
-  /// The records of one block that were drawn, and which ones those are.
+  /// The cached records of one block.
   struct Block {
     std::vector<std::uint8_t> pixels;
     std::vector<std::uint8_t> labels;  // or not_drawn
@@ -57,7 +57,7 @@ class SyntheticSource final : public Source {
     std::int32_t label;
   };
 
-  /// Fills the block's entry for `index` where it is empty.
+  /// The record `index`; draws it if it is not cached.
   Digit drawn(std::uint64_t index);
 
   Part part_;

@@ -83,13 +83,13 @@ constexpr std::uint64_t bytes_list = 1;
 constexpr std::uint64_t float_list = 2;
 constexpr std::uint64_t int64_list = 3;
 
-/// The two features that are read, as they stand in the payload.
+/// Views of the two required features in the payload.
 struct Found {
   std::optional<Bytes> image;
   std::optional<Bytes> label;
 };
 
-/// One entry of the map: a key and a Feature, of which the last counts.
+/// Parses one map entry: a key and a Feature; the last occurrence of each is used.
 bool find_entry(Bytes entry, Found& found) {
   std::string_view key;
   Bytes value;
@@ -119,7 +119,7 @@ bool find_features(Bytes payload, Found& found) {
   return example.ok();
 }
 
-/// The list that a Feature holds: which of the three, and its bytes. 0: none.
+/// The list in a Feature: its field number (0: none) and its bytes.
 struct List {
   std::uint64_t kind = 0;
   Bytes bytes;
@@ -247,22 +247,22 @@ bool matches(std::span<const std::uint8_t> bytes, std::span<const std::uint8_t> 
   return masked(crc32c(bytes)) == little_endian<std::uint32_t>(stored);
 }
 
-/// PNG's or JPEG's first bytes: images that would have to be decoded.
+/// True for the magic bytes of PNG or JPEG: encoded images, which are not supported.
 bool is_encoded(std::span<const std::uint8_t> bytes) {
   constexpr std::array<std::uint8_t, 8> png{0x89, 'P', 'N', 'G', '\r', '\n', 0x1A, '\n'};
-  constexpr std::array<std::uint8_t, 4> jpeg{0xFF, 0xD8, 0xFF, 0xE0};  // JFIF, as TensorFlow writes
+  constexpr std::array<std::uint8_t, 4> jpeg{0xFF, 0xD8, 0xFF, 0xE0};  // JFIF, as in TensorFlow
   const auto begins = [bytes](std::span<const std::uint8_t> magic) {
     return bytes.size() > magic.size() && std::equal(magic.begin(), magic.end(), bytes.begin());
   };
   return begins(png) || begins(jpeg);
 }
 
-/// A file from front to back, in large pieces.
+/// Reads a file sequentially in large chunks.
 class Window {
  public:
   explicit Window(Content& content) : content_(content) {}
 
-  /// The `size` bytes at `offset`, all within the file; offsets never decrease.
+  /// The `size` bytes at `offset`, within the file; offsets must not decrease.
   std::span<const std::uint8_t> at(std::uint64_t offset, std::uint64_t size) {
     if (offset + size > end_) {
       const std::uint64_t wanted = std::max(size, std::min(chunk_bytes, content_.size() - offset));
@@ -326,7 +326,7 @@ void TfRecordSource::scan() {
   }
 }
 
-/// Checks the payload's checksum.
+/// Returns the payload after verifying its checksum.
 std::span<const std::uint8_t> TfRecordSource::payload_in(
     std::uint64_t offset, std::span<const std::uint8_t> record) const {
   const auto payload = record.subspan(header_bytes, record.size() - header_bytes - footer_bytes);

@@ -1,6 +1,6 @@
-// TFRecord of tf.train.Example, as TensorFlow writes them.
+// TFRecord files of tf.train.Example, in TensorFlow's format.
 //
-// A file is records one after the other, all numbers little-endian:
+// A file is a sequence of records; all numbers are little-endian:
 //
 //   bytes   meaning
 //   8       n, the length of the payload
@@ -8,8 +8,8 @@
 //   n       the payload: one tf.train.Example, a protocol buffer
 //   4       masked CRC-32C of the payload
 //
-// Of an example's features `image` and `label` are read, others skipped. `image` is one bytes value
-// of raw pixels, or a list of floats; `label` is one int64. The file may be gzip-compressed.
+// Only the features `image` and `label` of an example are read. `image` is one bytes value of raw
+// pixels, or a list of floats; `label` is one int64. The file may be gzip-compressed.
 #pragma once
 
 #include <cstddef>
@@ -22,11 +22,11 @@
 #include "data/source.hpp"
 
 namespace lockstep::data {
-/// What is read of one tf.train.Example. Views into its bytes.
+/// The parsed features of one tf.train.Example. Contains a view into the payload.
 struct TfExample {
   Element element = Element::byte;
-  std::span<const std::uint8_t> bytes;  ///< of byte images
-  std::vector<float> numbers;           ///< of images of floats
+  std::span<const std::uint8_t> bytes;  ///< the image if element is byte
+  std::vector<float> numbers;           ///< the image if element is number
   std::int64_t label = 0;
 
   std::size_t features() const noexcept {
@@ -34,20 +34,19 @@ struct TfExample {
   }
 };
 
-/// Parses `payload` into `example`, whose memory is used again. Returns what is wrong with it, or
-/// an empty text.
+/// Parses `payload` into `example`, reusing its memory. Returns an error message, or an empty text.
 std::string parse_example(std::span<const std::uint8_t> payload, TfExample& example);
 
 /// The records of one TFRecord file.
 ///
-/// Opened by one pass over the file, which checks both checksums and every example, and remembers
-/// where records begin (8 bytes each); afterwards only the records asked for are read, and their
-/// checksums checked again. Local; not thread-safe.
+/// The constructor reads the whole file, checks both checksums and every example, and stores the
+/// offset of each record (8 bytes each). read() then reads only the requested records and checks
+/// their checksums again. Local; not thread-safe.
 class TfRecordSource final : public StoredSource {
  public:
-  /// Throws DataError that names the file, the byte and the record: a length beyond the file's end,
-  /// a checksum that differs, no tf.train.Example, no `image` or `label` in it, images of
-  /// different kinds or sizes, numbers that are not finite, a label outside [0, classes).
+  /// Throws DataError, with the file, the byte offset and the record, for: a length beyond the end
+  /// of the file, a wrong checksum, an invalid tf.train.Example, a missing `image` or `label`,
+  /// images of different types or sizes, non-finite numbers, a label outside [0, classes).
   TfRecordSource(const std::filesystem::path& path, const ReadOptions& options);
 
  private:
@@ -63,27 +62,27 @@ class TfRecordSource final : public StoredSource {
   void decode_bytes(std::uint64_t first, std::size_t count, std::span<const std::uint8_t> bytes,
                     std::span<std::uint8_t> x) override;
 
-  /// Record `first` + `k` of those from `first` on whose bytes are `bytes`, checked once more;
-  /// valid until the next call.
+  /// Parses record `first` + `k` and verifies its checksum; `bytes` begins with record `first`.
+  /// Valid until the next call.
   const TfExample& example_in(std::span<const std::uint8_t> bytes, std::uint64_t first,
                               std::size_t k);
 
-  std::vector<std::uint64_t> offsets_;  // of every record, and the end of the last
+  std::vector<std::uint64_t> offsets_;  // begin of each record, and end of the last
   TfExample example_;
 };
 
-// Protocol buffers, as far as tf.train.Example needs them.
+// The subset of protocol buffers that tf.train.Example uses.
 // Source   https://protobuf.dev/programming-guides/encoding
 
-/// Numbers of wire types.
+/// Wire types.
 enum class Wire : std::uint8_t { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
 
-/// Reads a message field by field. Once something is malformed, `ok` is false and `next` too.
+/// Reads a message field by field. After malformed input, `ok` and `next` return false.
 class WireReader {
  public:
   explicit WireReader(std::span<const std::uint8_t> message) noexcept : rest_(message) {}
 
-  /// Goes to the next field and takes its value; false at the end, or where it is malformed.
+  /// Reads the next field and its value; false at the end, or if it is malformed.
   bool next() noexcept {
     if (!ok_ || rest_.empty()) return false;
     const std::uint64_t tag = varint();
@@ -101,14 +100,14 @@ class WireReader {
   /// The value of a varint field.
   std::uint64_t number() const noexcept { return number_; }
 
-  /// The value of any other field: its 4 or 8 bytes, or as many as it says.
+  /// The value of any other field: 4 or 8 bytes, or the bytes of a length-delimited field.
   std::span<const std::uint8_t> bytes() const noexcept { return bytes_; }
 
   bool is(std::uint64_t field, Wire wire) const noexcept {
     return field_ == field && wire_ == wire;
   }
 
-  /// Takes a number that stands by itself, as in a packed list.
+  /// Reads a varint without a tag, as in a packed list.
   std::uint64_t varint() noexcept {
     std::uint64_t value = 0;
     for (unsigned shift = 0; shift < 70; shift += 7) {
@@ -145,7 +144,7 @@ class WireReader {
       }
       case Wire::fixed32: return take(4);
     }
-    ok_ = false;  // groups, which no one writes any more, and what is not defined
+    ok_ = false;  // deprecated groups and undefined wire types
   }
 
   std::span<const std::uint8_t> rest_;
@@ -156,16 +155,17 @@ class WireReader {
   bool ok_ = true;
 };
 
-// CRC-32C (Castagnoli), as TFRecord files have it.
+// CRC-32C (Castagnoli), the checksum of TFRecord files.
 
-/// The checksum of `bytes`, by the processor's instruction where it has one.
+/// The checksum of `bytes`; uses the processor's CRC instruction if available.
 /// Source   RFC 3720, appendix B.4 (its examples are the test).
 std::uint32_t crc32c(std::span<const std::uint8_t> bytes) noexcept;
 
-/// The same by table: what processors without the instruction use.
+/// The same with a table, for processors without the instruction.
 std::uint32_t crc32c_by_table(std::span<const std::uint8_t> bytes) noexcept;
 
-/// TFRecord stores checksums turned and shifted, so that those of checksums are not weak.
+/// The masked checksum that TFRecord stores: rotated, plus a constant. A CRC of data that contains
+/// plain CRCs would be weak.
 constexpr std::uint32_t masked(std::uint32_t crc) noexcept {
   return ((crc >> 15) | (crc << 17)) + 0xA282EAD8U;
 }

@@ -14,7 +14,7 @@
 namespace lockstep::data {
 namespace {
 
-/// A change that can be asked for by name.
+/// A named augmentation.
 struct Change {
   const char* name;
   double Augmentation::*amount;
@@ -58,15 +58,15 @@ double both_ways(std::uint32_t word) noexcept {
   return static_cast<double>(static_cast<std::int32_t>(word)) * 0x1p-31;
 }
 
-/// About normal, of standard deviation 1: the sum of four uniforms over 16 bits each.
+/// Approximately normal with standard deviation 1: the sum of four 16-bit uniforms.
 double bell(std::uint32_t a, std::uint32_t b) noexcept {
-  constexpr double root_three = 0x1.bb67ae8584caap+0;  // four variances of 1/12 make 1/3
+  constexpr double root_three = 0x1.bb67ae8584caap+0;  // four variances of 1/12 sum to 1/3
   const std::uint32_t sum = (a & 0xFFFFU) + (a >> 16) + (b & 0xFFFFU) + (b >> 16);
   constexpr double middle = 2 * 65535;
   return (static_cast<double>(sum) - middle) * (root_three / 65536);
 }
 
-/// std::floor without a call.
+/// Inline std::floor.
 std::ptrdiff_t floor_of(double value) noexcept {
   const auto whole = static_cast<std::ptrdiff_t>(value);
   return value < static_cast<double>(whole) ? whole - 1 : whole;
@@ -77,7 +77,7 @@ struct Direction {
   double sine;
 };
 
-/// By Taylor's series up to x^25, off by less than 1e-13 for angles up to pi.
+/// By Taylor series up to x^25; error below 1e-13 for angles up to pi.
 Direction direction(double angle) noexcept {
   const double square = angle * angle;
   double cosine = 1;
@@ -156,14 +156,14 @@ void Transform::move(std::uint32_t epoch, std::uint64_t id, std::span<float> ima
   }
 }
 
-/// Between the four pixels around the place; 0 stands for those outside.
+/// Bilinear interpolation of the four nearest pixels; pixels outside the image are 0.
 void Transform::sample(double row, double column, std::span<float> channels) const {
   const std::ptrdiff_t top = floor_of(row);
   const std::ptrdiff_t left = floor_of(column);
   const auto below = static_cast<float>(row - static_cast<double>(top));
   const auto beside = static_cast<float>(column - static_cast<double>(left));
   const auto pixel = [&](std::ptrdiff_t at_row, std::ptrdiff_t at_column, std::size_t channel) {
-    const auto r = static_cast<std::size_t>(at_row);  // a negative one is beyond every size
+    const auto r = static_cast<std::size_t>(at_row);  // a negative value wraps to above every size
     const auto c = static_cast<std::size_t>(at_column);
     return r < rows_ && c < columns_ ? before_[(r * columns_ + c) * channels_ + channel] : 0.0F;
   };
@@ -177,7 +177,7 @@ void Transform::sample(double row, double column, std::span<float> channels) con
 }
 
 void Transform::add_noise(std::uint32_t epoch, std::uint64_t id, std::span<float> image) const {
-  std::uint32_t count = 1;  // 0 is that of the move
+  std::uint32_t count = 1;  // 0 is used by move()
   for (std::size_t i = 0; i < image.size(); i += 2, ++count) {
     const Philox::Block random = draws(seed_, epoch, id, count);
     image[i] += static_cast<float>(augmentation_.noise * bell(random[0], random[1]));

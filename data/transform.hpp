@@ -1,4 +1,4 @@
-// Random changes of training images: each a pure function of seed, epoch and record.
+// Random augmentation of training images, as a pure function of seed, epoch and record.
 #pragma once
 
 #include <cstddef>
@@ -10,45 +10,45 @@
 
 namespace lockstep::data {
 
-/// How much images are changed; 0 each: not at all.
+/// Augmentation parameters; 0 disables each.
 struct Augmentation {
-  double shift = 0;   ///< pixels, at most, either way, in rows and in columns
-  double rotate = 0;  ///< degrees, at most, either way, about the middle; at most 180
-  double noise = 0;   ///< standard deviation, in units of the features as the network sees them
+  double shift = 0;   ///< maximum shift in pixels, in both directions, of rows and columns
+  double rotate = 0;  ///< maximum angle in degrees, in both directions, about the centre; <= 180
+  double noise = 0;   ///< standard deviation, in units of the divided features
 
   bool any() const noexcept { return moves() || noise > 0; }
   bool moves() const noexcept { return shift > 0 || rotate > 0; }
   bool operator==(const Augmentation&) const = default;
 };
 
-/// Reads "none", or "shift=2,rotate=10,noise=0.05": any of them, in any order, each once.
+/// Parses "none", or "shift=2,rotate=10,noise=0.05": any subset in any order, each at most once.
 ///
-/// Errors   throws ConfigError with the reason alone: unknown name (with the nearest valid one),
-///          one that stands twice, no number, a negative one, or one out of range.
+/// Errors   throws ConfigError with only the reason: unknown name (with the nearest valid one),
+///          duplicate name, invalid number, negative number, or number out of range.
 Augmentation parse_augmentation(std::string_view text);
 
-/// Changes features on their way from the source to the batch.
+/// Augments features between the source and the batch.
 ///
-/// An image is turned by an angle and moved by a distance, both uniform, then sampled bilinearly;
-/// what comes from outside is 0. Then each feature gets noise of its own: the sum of four uniforms,
-/// bell-shaped, never beyond 3.5 standard deviations; results are not clamped.
+/// Rotates an image by an angle and shifts it by a distance, both uniform, with bilinear sampling;
+/// pixels outside the image are 0. Then adds independent noise to each feature: a scaled sum of
+/// four uniforms, about normal, within 3.5 standard deviations. Does not clamp the results.
 ///
-/// Ranks    which rank reads a record, at which step, in which batch, changes nothing: random
-///          numbers come from Philox at (seed; epoch, id, count), never from a state.
+/// Ranks    results do not depend on rank, step or batch: random numbers come from stateless
+///          Philox at (seed; epoch, id, count).
 /// Bits     additions, multiplications, one division and roundings, each correctly rounded and in
-///          a written order; sine and cosine are fixed polynomials in double. So the bits are the
+///          a fixed order; sine and cosine are fixed polynomials in double. So the bits are the
 ///          same on every IEEE machine.
-/// Threads  one at a time: it holds an image's copy.
+/// Threads  not thread-safe: it stores a copy of an image.
 class Transform {
  public:
-  /// `dims` of a record as Source::shape() says.
+  /// `dims`: the shape of a record, Source::shape().
   ///
-  /// Errors   throws ConfigError where images are to be moved, and records are none: rows and
-  ///          columns, and maybe channels behind them.
+  /// Errors   throws ConfigError for shift or rotate unless records are images: {rows, columns} or
+  ///          {rows, columns, channels}.
   Transform(const Augmentation& augmentation, std::uint64_t seed,
             const std::vector<std::size_t>& dims);
 
-  /// Changes the rows of `x`, [ids.size(), features], as they are in `epoch` (modulo 2^32).
+  /// Augments the rows of `x`, [ids.size(), features], for `epoch` (modulo 2^32).
   void apply(std::uint64_t epoch, std::span<const std::uint64_t> ids, std::span<float> x);
 
  private:
@@ -62,7 +62,7 @@ class Transform {
   std::size_t rows_ = 0;
   std::size_t columns_ = 0;
   std::size_t channels_ = 1;
-  std::vector<float> before_;  // the image that is being moved
+  std::vector<float> before_;  // copy of the image before shift and rotation
 };
 
 }  // namespace lockstep::data

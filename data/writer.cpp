@@ -207,7 +207,7 @@ class NpyWriter final : public FormatWriter {
                        std::to_string(records) + ",";
     for (const std::uint64_t dim : dims) text += " " + std::to_string(dim) + ",";
     text += "), }";
-    constexpr std::size_t before = 10;  // bytes in front of the text
+    constexpr std::size_t before = 10;  // bytes before the text
     constexpr std::size_t alignment = 64;
     while ((before + text.size() + 1) % alignment != 0) text += ' ';
     text += '\n';
@@ -261,13 +261,13 @@ class TfRecordWriter final : public FormatWriter {
     bytes.insert(bytes.end(), value.begin(), value.end());
   }
 
-  /// A Feature that holds `list_` as its list number `kind`.
+  /// Builds a Feature with `list_` as field `kind`.
   void make_feature(std::uint8_t kind) {
     feature_.clear();
     put_field(feature_, kind, list_);
   }
 
-  /// `feature_` under `key`, one more entry of the map.
+  /// Appends `feature_` to the map with the key `key`.
   void add_entry(std::string_view key) {
     entry_.clear();
     put_field(entry_, 1, {reinterpret_cast<const std::uint8_t*>(key.data()), key.size()});

@@ -1,4 +1,4 @@
-// Writes records in any format that can be read, into one file (or pair) or many.
+// Writes records in any supported format, to one or more files (or pairs).
 #pragma once
 
 #include <cstdint>
@@ -16,16 +16,16 @@
 namespace lockstep::data {
 class FormatWriter;
 
-/// What the records are, before any division.
+/// Number and shape of the records to write; features are undivided.
 struct RecordShape {
   std::uint64_t records = 0;
-  std::vector<std::uint64_t> dims;  ///< of one record: {28, 28}
+  std::vector<std::uint64_t> dims;  ///< shape of one record, e.g. {28, 28}
   Element element = Element::byte;
 
   std::uint64_t features() const noexcept;
 };
 
-/// Where records go: FOLDER/train.csv, or FOLDER/train-00000-of-00016.csv and so on.
+/// Output files: FOLDER/train.csv, or FOLDER/train-00000-of-00016.csv and so on.
 struct Target {
   std::filesystem::path folder;
   std::string stem;  ///< "train", "test", "t10k"
@@ -39,7 +39,7 @@ std::vector<RecordFiles> files_of(const Target& target);
 /// Fills `features` with record `index`, undivided, and returns its label.
 using RecordAt = std::function<std::int32_t(std::uint64_t index, std::span<float> features)>;
 
-/// Files that lack nothing but their names; without those, nothing of them remains.
+/// Complete files under temporary names; the destructor deletes them unless published.
 class FinishedFiles {
  public:
   explicit FinishedFiles(std::vector<std::unique_ptr<FormatWriter>> writers);
@@ -47,44 +47,44 @@ class FinishedFiles {
   FinishedFiles& operator=(FinishedFiles&&) = delete;
   ~FinishedFiles();
 
-  /// Gives them their names, one after the other. Throws OutputError.
+  /// Renames the files to their final names, one by one. Throws OutputError.
   void publish();
 
  private:
   std::vector<std::unique_ptr<FormatWriter>> writers_;
 };
 
-/// Writes `shape.records` records, asked for in order, each file a contiguous run of them; runs
-/// differ by at most one record.
+/// Writes `shape.records` records. Calls `record` in order; each file holds a contiguous run, and
+/// runs differ by at most one record.
 ///
 /// Formats  bytes stay bytes in IDX, NPY (|u1) and TFRecord (one bytes value); numbers are float32
 ///          in NPY and TFRecord. CSV writes the shortest decimal text that reads back as the same
-///          float32. IDX holds nothing but whole numbers of 0 to 255.
-/// Streams  memory for about 1 MB. All files are complete and on the disk when this returns, and
-///          take their names in FinishedFiles::publish; where anything fails before that, whatever
-///          `record` throws included, no name is touched and nothing else remains.
-/// Errors   throws OutputError with the path and the system's reason; ConfigError for what the
-///          format cannot hold, and what require_files refuses.
+///          float32. IDX can store only integers of 0 to 255.
+/// Streams  uses about 1 MB of memory. On return all files are complete and synced to disk;
+///          FinishedFiles::publish renames them. On an earlier failure, including exceptions of
+///          `record`, existing files are unchanged and temporary files are deleted.
+/// Errors   throws OutputError with the path and the system's reason; ConfigError for records that
+///          the format cannot store, and what require_files throws.
 FinishedFiles finish_records(const Target& target, const RecordShape& shape,
                              const RecordAt& record);
 
-/// The same, and gives the files their names.
+/// finish_records(), then publishes the files.
 void write_records(const Target& target, const RecordShape& shape, const RecordAt& record);
 
-/// Throws ConfigError for no files, or more of them than records.
+/// Throws ConfigError for no files, or more files than records.
 void require_files(const Target& target, std::uint64_t records);
 
-/// A file that is being written, a megabyte at a time.
+/// Writes a file in chunks of about 1 MB.
 class BufferedFile {
  public:
   explicit BufferedFile(const std::filesystem::path& path) : file_(path) {}
 
   std::vector<std::uint8_t>& buffer() noexcept { return buffer_; }
 
-  /// Writes what is buffered, once there is enough of it. Throws OutputError, as all members do.
+  /// Writes the buffer to the file if it is full enough. All members throw OutputError.
   void flush_some();
 
-  /// Brings everything to the disk, and closes.
+  /// Writes the rest, syncs the file to disk and closes it.
   void finish();
   void publish() { file_.publish(); }
 
@@ -93,16 +93,16 @@ class BufferedFile {
   std::vector<std::uint8_t> buffer_;
 };
 
-/// Writes one file or pair: a header where the format has one, then record after record.
+/// Writes one file or pair: a header if the format has one, then the records.
 class FormatWriter {
  public:
-  /// `shape.records` is what this file will hold.
+  /// `shape.records` is the number of records in this file.
   FormatWriter(const RecordFiles& files, RecordShape shape);
   FormatWriter(const FormatWriter&) = delete;
   FormatWriter& operator=(const FormatWriter&) = delete;
   virtual ~FormatWriter() = default;
 
-  /// Throws ConfigError where the format cannot hold the record, which is number `index`.
+  /// Appends record `index`. Throws ConfigError if the format cannot store it.
   virtual void add(std::uint64_t index, std::span<const float> features, std::int32_t label) = 0;
 
   void flush_some();
@@ -120,7 +120,7 @@ class FormatWriter {
   std::optional<BufferedFile> labels_;
 };
 
-/// Throws ConfigError for a shape that the format cannot hold.
+/// Throws ConfigError for a shape that the format cannot store.
 std::unique_ptr<FormatWriter> new_format_writer(Format format, const RecordFiles& files,
                                                 const RecordShape& shape);
 

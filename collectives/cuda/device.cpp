@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t most_named = 8;
 
-/// The number of devices that this process sees.
+/// The number of visible devices.
 int visible_devices() {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
@@ -62,7 +62,7 @@ std::string name_ranks(const Communicator& host, const std::vector<int>& ranks) 
   return text;
 }
 
-/// One line for each device that several ranks take.
+/// One line for each device that several ranks use.
 std::vector<std::string> shared_devices(Communicator& host, const DeviceOfRank& mine) {
   std::map<std::string, std::vector<int>> ranks_of;
   const auto all = gather_text(
@@ -105,7 +105,7 @@ void require_device_memory(const char* collective, const void* memory) {
                               "communicator");
 }
 
-/// One cache line a rank, because ranks write often.
+/// One cache line per rank, because ranks write often.
 struct Arrivals::Entry {
   alignas(64) std::atomic<std::uint64_t> count;
   std::atomic<bool> left;
@@ -117,7 +117,7 @@ Arrivals::Arrivals(Communicator& host) : host_(host.place().host), alone_(host.p
   if (leads) {
     try {
       region_.emplace(SharedRegion::create(static_cast<std::size_t>(host.size()) * sizeof(Entry)));
-    } catch (const ConfigError&) {  // told below
+    } catch (const ConfigError&) {  // reported below
     }
   }
   const auto all = gather_text(host, node + (region_ ? region_->address() : ""));

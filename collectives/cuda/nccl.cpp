@@ -1,4 +1,4 @@
-// The communicator on device memory that uses NCCL (device.hpp).
+// DeviceCommunicator with NCCL (device.hpp).
 #include <nccl.h>
 
 #include <algorithm>
@@ -25,8 +25,8 @@ namespace {
 /// Owns an ncclComm_t of the current device. The destructor destroys it, or aborts it after a
 /// failed call or during stack unwinding.
 ///
-/// NCCL's start waits for lost peers, and its destroy and abort wait for graphs that recorded its
-/// calls. They run in a thread that is abandoned after the limit.
+/// ncclCommInitRank waits for failed peers; ncclCommDestroy and ncclCommAbort wait for graphs that
+/// captured its calls. They run in a thread that is detached after the limit.
 class NcclHandle {
  public:
   /// Errors   AgreedError (86) on all ranks.
@@ -44,10 +44,10 @@ class NcclHandle {
   /// Aborts and throws CommError with NCCL's reason, unless `result` is ncclSuccess.
   void check(ncclResult_t result, const std::string& what);
 
-  /// The asynchronous error of this rank or a peer; empty where there is none.
+  /// The asynchronous error of this rank or a peer; empty if there is none.
   std::string failure();
 
-  /// Ends the collectives that are running on the device.
+  /// Aborts the collectives that are running on the device.
   void abort() noexcept;
 
  private:
@@ -59,7 +59,7 @@ class NcclHandle {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds most_to_end{2000};  // usually some milliseconds
+constexpr milliseconds most_to_end{2000};  // usually a few milliseconds
 
 /// True if `work` ended within `limit`; otherwise its thread is detached.
 bool ends_within(milliseconds limit, std::function<void()> work) {
@@ -74,7 +74,7 @@ bool ends_within(milliseconds limit, std::function<void()> work) {
 void end_within(milliseconds limit, ncclResult_t (*end)(ncclComm_t), ncclComm_t comm) noexcept {
   try {
     ends_within(std::min(limit, most_to_end), [end, comm] { end(comm); });
-  } catch (const std::exception&) {  // no more threads
+  } catch (const std::exception&) {  // no thread could be started
     end(comm);
   }
 }
@@ -86,7 +86,7 @@ std::string reason(ncclResult_t result, ncclComm_t comm) {
   return text;
 }
 
-/// Shared by the thread that starts NCCL and the one that waits for it.
+/// State shared by the thread that starts NCCL and the thread that waits for it.
 struct Start {
   std::mutex mutex;
   ncclComm_t comm = nullptr;
@@ -136,7 +136,7 @@ NcclHandle::NcclHandle(Communicator& host, milliseconds limit)
   host.broadcast(std::span(reinterpret_cast<std::uint8_t*>(&id), sizeof id));
   try {
     together(host, [&] { comm_ = start_within(limit, host, id); });
-    together(host, [&] {  // where a rank failed, it is named, and not those that waited for it
+    together(host, [&] {  // reports the failed rank, not the ranks that waited for it
       if (comm_ != nullptr) return;
       throw CommError("ncclCommInitRank between " +
                       counted(static_cast<std::uint64_t>(host.size()), "rank") +

@@ -1,4 +1,4 @@
-// The communicator on device memory that stages data through pinned host memory (device.hpp).
+// DeviceCommunicator that stages data through pinned host memory (device.hpp).
 #include <string>
 
 #include "collectives/cuda/device.hpp"
@@ -31,7 +31,7 @@ class StagedCommunicator final : public DeviceCommunicator {
   void do_all_to_all(const std::byte* send, Elements receive) override;
   void do_shift(const std::byte* send, Elements receive) override;
 
-  /// Room for `values` in pinned memory.
+  /// A buffer for `values` in pinned memory.
   Elements staged(Elements values, std::size_t parts = 1);
   void copy_but_own_block(const std::byte* from, std::byte* to, std::size_t bytes);
   std::size_t own_block(std::size_t bytes) const noexcept {
@@ -55,7 +55,7 @@ Elements StagedCommunicator::staged(Elements values, std::size_t parts) {
   return {pinned_.data(), values.count, values.type};
 }
 
-/// Copies all blocks except this rank's; `bytes` is the length of all.
+/// Copies all blocks except this rank's; `bytes` is the total length.
 void StagedCommunicator::copy_but_own_block(const std::byte* from, std::byte* to,
                                             std::size_t bytes) {
   const std::size_t mine = own_block(bytes);
