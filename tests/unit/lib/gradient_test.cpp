@@ -148,7 +148,7 @@ TEST_CASE("dropout keeps what it should, anew in every step and row", "[nn][laye
     const std::vector<std::int32_t> labels(3);
     network.loss({0, 3}, labels, true);
     std::vector<bool> kept;  // dW of a dropped input is zero
-    network.weight_gradients({1, 1}, 1, {0, network.parameters().values().size()});
+    network.weight_gradients({1, 2}, 1, {0, network.parameters().values().size()});
     const auto dw = network.parameters().logical_gradient(0);
     for (std::size_t i = 0; i < dw.size(); i += 2) kept.push_back(dw[i] != 0);
     return kept;
@@ -186,7 +186,7 @@ TEST_CASE("the gradient of a whole is the sum of its pieces'", "[nn][gradient]")
     const auto tally = forward_backward<double>(
         random.network,
         std::span(problem.x).subspan(begin * shape.features, (end - begin) * shape.features),
-        {begin, end - begin}, std::span(problem.labels).subspan(begin, end - begin));
+        {begin, end}, std::span(problem.labels).subspan(begin, end - begin));
     const auto gradients = random.network.parameters().gradients();
     std::vector<double> result(gradients.begin(), gradients.end());
     result.push_back(tally.loss_sum);
@@ -207,7 +207,7 @@ TEST_CASE("an empty piece contributes exactly nothing", "[nn]") {
   RandomNetwork<float> random({11, {13}, 5}, 4, 8, float_products(by));
   const auto gradients = random.network.parameters().gradients();
   std::fill(gradients.begin(), gradients.end(), 9.0F);
-  const auto tally = forward_backward<float>(random.network, {}, {4, 0}, {});
+  const auto tally = forward_backward<float>(random.network, {}, {4, 4}, {});
   CHECK(tally.loss_sum == 0);
   CHECK(tally.correct == 0);
   for (std::size_t t = 0; t < random.network.parameters().tensors().size(); ++t) {
