@@ -159,16 +159,6 @@ void fill(Matrix<float> inputs, std::span<const float> features) {
   std::copy(features.begin(), features.end(), inputs.flat().begin());
 }
 
-/// `finite` is the same on every rank of "batch", so all throw in the same step.
-void require_finite(bool finite, std::uint64_t step, const char* what) {
-  if (finite) return;
-  throw comm::AgreedError(
-      ExitCode::diverged,
-      "training diverged at step " + std::to_string(step) + ": the " + what +
-          " is not finite; checkpoints saved before are intact",
-      "lower `learning_rate`, or look for extreme values in the data (`divide_by`)");
-}
-
 std::size_t evaluation_rows(const Groups& groups) {
   return evaluation_plan(evaluation_batch, groups.batch.size()).largest_piece();
 }
@@ -181,10 +171,9 @@ int own_cores(const comm::Communicator& comm) {
 
 Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Groups& groups,
                  const ReplicaOptions& options)
-    : plan_(&plan),
-      groups_(groups),
-      prefetch_(options.prefetch),
-      step_options_{options.adam, &plan, options.audit_every} {
+    : plan_(&plan), groups_(groups), prefetch_(options.prefetch) {
+  const StepOptions step_options = {options.adam, &plan, options.audit_every};
+  auto exchange = Exchange::automatic;
   require_plan_of(groups_.batch, plan);
   comm::together(groups_.all, [&] {
     if (plan.steps() == 0) {
@@ -193,15 +182,15 @@ Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Gr
     }
     require_consistent(options, groups_);
     const bool canonical = is_canonical(options);
-    exchange_ = options.device == Device::cuda ? Exchange::partial_sums
-                : canonical ? chosen_exchange(options.exchange, step_options_, shape)
-                            : Exchange::automatic;
+    exchange = options.device == Device::cuda ? Exchange::partial_sums
+               : canonical ? chosen_exchange(options.exchange, step_options, shape)
+                           : Exchange::automatic;
     rows_ = std::max<std::size_t>(evaluation_rows(groups_),
-                                  canonical ? rows_needed(exchange_, plan) : plan.largest_piece());
+                                  canonical ? rows_needed(exchange, plan) : plan.largest_piece());
     const auto slots = static_cast<double>(options.prefetch + (options.device == Device::cuda ? 2
                                                                : options.prefetch > 0         ? 1
                                                                                               : 0));
-    require_memory(shape, canonical ? static_cast<double>(sum_blocks(exchange_, plan)) : 0,
+    require_memory(shape, canonical ? static_cast<double>(sum_blocks(exchange, plan)) : 0,
                    options.device == Device::cuda ? 0 : static_cast<double>(rows_),
                    slots * static_cast<double>(plan.largest_piece()), groups_);
     make_network(shape, options);
@@ -212,10 +201,10 @@ Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Gr
     sentinel_ =
         std::make_unique<Sentinel>(*network_, device_.get(), groups_.batch, options.sentinel_steps);
     const bool canonical = is_canonical(options);
-    step_ = device_     ? device_->make_step(canonical, step_options_, *sentinel_)
-            : canonical ? make_canonical_step(*network_, exchange_, step_options_, groups_.batch,
-                                              *sentinel_)
-                        : make_allreduce_step(*network_, step_options_, groups_.batch, *sentinel_);
+    step_ = device_ ? device_->make_step(canonical, step_options, *sentinel_)
+            : canonical
+                ? make_canonical_step(*network_, exchange, step_options, groups_.batch, *sentinel_)
+                : make_allreduce_step(*network_, step_options, groups_.batch, *sentinel_);
   });
 }
 

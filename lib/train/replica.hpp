@@ -196,8 +196,6 @@ class Replica {
   Groups groups_;
   std::size_t prefetch_;
   std::size_t rows_ = 0;  ///< maximum number of rows in a pass
-  StepOptions step_options_;
-  Exchange exchange_ = Exchange::automatic;
   std::unique_ptr<Products<float>> products_;
   std::unique_ptr<nn::Network<float>> network_;
   std::unique_ptr<NetworkInference> processor_;

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cassert>
-#include <type_traits>
+#include <string>
 
+#include "collectives/agreement.hpp"
 #include "lib/train/integrity.hpp"
 
 namespace lockstep::train {
@@ -26,6 +27,15 @@ std::span<const nn::ExampleResult> GatheredResults::gather(std::span<const nn::E
   const auto bytes = put(mine, block);
   comm_.all_gather(std::span(&bytes, 1));
   return first(bytes.size() / sizeof(nn::ExampleResult));
+}
+
+void require_finite(bool finite, std::uint64_t step, const char* what) {
+  if (finite) return;
+  throw comm::AgreedError(
+      ExitCode::diverged,
+      "training diverged at step " + std::to_string(step) + ": the " + what +
+          " is not finite; checkpoints saved before are intact",
+      "lower `learning_rate`, or look for extreme values in the data (`divide_by`)");
 }
 
 Step::Step(std::size_t rows, comm::Communicator& comm, Sentinel& sentinel)

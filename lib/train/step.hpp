@@ -27,6 +27,10 @@ struct StepResult {
   bool finite = true;  ///< gradient and optimizer state are finite on every rank
 };
 
+/// Throws comm::AgreedError (76) unless `finite`, which must be the same on every rank, so that all
+/// throw in the same step. `what`: "loss", "gradient". Local.
+void require_finite(bool finite, std::uint64_t step, const char* what);
+
 /// A timer: take() returns the seconds since its last call, or since construction.
 class Lap {
  public:

@@ -30,16 +30,6 @@ PhaseSeconds medians(std::span<const PhaseSeconds> steps) {
           median_of(steps, &PhaseSeconds::update)};
 }
 
-/// Has the same result on every rank.
-void require_finite(const Evaluation& test, std::uint64_t step) {
-  if (std::isfinite(test.loss_sum)) return;
-  throw comm::AgreedError(
-      ExitCode::diverged,
-      "training diverged at step " + std::to_string(step) +
-          ": the test loss is not finite; checkpoints saved before are intact",
-      "lower `learning_rate`, or look for extreme values in the data (`divide_by`)");
-}
-
 }  // namespace
 
 std::uint64_t total_steps(std::uint64_t epochs, std::optional<std::uint64_t> steps,
@@ -92,7 +82,7 @@ EpochReport Trainer::run_epoch(std::uint64_t epoch, const std::vector<Observer*>
   EpochSums sums;
   train_steps(epoch, sums, observers);
   last_test_ = replica_.evaluate(test_);
-  require_finite(last_test_, replica_.steps());
+  require_finite(std::isfinite(last_test_.loss_sum), replica_.steps(), "test loss");
   const std::uint64_t hash = replica_.weights_hash();
   const auto count = static_cast<double>(sums.examples);
   return {epoch + 1,

@@ -46,9 +46,6 @@ class DeviceUpdate {
   DeviceUpdate(std::span<float> values, const optim::AdamOptions& options,
                const cuda::Stream& stream);
 
-  /// Steps begun.
-  std::uint64_t steps() const noexcept { return state_.steps; }
-
   /// Begins an update with sums over `examples` examples. The previous update must be complete.
   void begin(std::uint64_t examples);
 
