@@ -45,14 +45,25 @@ void Communicator::do_grouped_all_gather(Buffers buffers) {
 }
 
 void Communicator::gather_packed(Buffers buffers, std::pmr::vector<std::byte>& packed) {
-  const std::size_t each = packed_bytes(buffers);
+  constexpr std::size_t longest = 65536;  // copying more takes longer than another message
+  std::vector<std::span<std::byte>> few;
+  few.reserve(buffers.size());
+  for (const auto& buffer : buffers) {
+    if (buffer.size() <= longest) {
+      few.push_back(buffer);
+    } else {
+      do_all_gather({buffer.data(), buffer.size(), Type::u8});
+    }
+  }
+  if (few.empty()) return;
+  const std::size_t each = packed_bytes(few);
   const std::size_t bytes = each * static_cast<std::size_t>(size_);
   if (packed.size() < bytes) packed.resize(bytes);
   const auto at = [&](int rank) { return packed.data() + static_cast<std::size_t>(rank) * each; };
-  pack(buffers, rank_, at(rank_));
+  pack(few, rank_, at(rank_));
   do_all_gather({packed.data(), bytes, Type::u8});
   for (int rank = 0; rank < size_; ++rank) {
-    if (rank != rank_) unpack(buffers, rank, at(rank));
+    if (rank != rank_) unpack(few, rank, at(rank));
   }
 }
 

@@ -154,8 +154,9 @@ class Communicator {
     if (size_ > 1 && !values.empty()) do_all_gather(erase(values));
   }
 
-  /// all_gather of several buffers in one message: equivalent to one call per buffer, at the cost
-  /// of one call. A buffer holds size() blocks of equal length, in bytes (std::as_writable_bytes).
+  /// all_gather of several buffers at once: equivalent to one call per buffer, in as few messages
+  /// as is fastest. A buffer holds size() blocks of equal length, in bytes
+  /// (std::as_writable_bytes).
   ///
   /// All ranks pass equally many buffers of equal lengths; they must not overlap; some may be
   /// empty. Fastest if all are in memory(). Throws std::invalid_argument if a length is not a
@@ -203,7 +204,8 @@ class Communicator {
 
   Communicator(int rank, int size) noexcept : rank_(rank), size_(size) {}
 
-  /// Gathers `buffers` as one message through `packed`, which is resized if too small.
+  /// Gathers short buffers as one message through `packed`, which is resized if too small, and long
+  /// ones each as a message, without a copy.
   void gather_packed(Buffers buffers, std::pmr::vector<std::byte>& packed);
 
   /// Total bytes of one block of each of `buffers`.
