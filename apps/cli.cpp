@@ -10,14 +10,14 @@
 #include <sstream>
 #include <system_error>
 
-#include "collectives/agreement.hpp"
-#include "collectives/communicator.hpp"
-#include "collectives/launcher.hpp"
-#include "lib/base/errors.hpp"
-#include "lib/base/hash.hpp"
-#include "lib/base/process.hpp"
-#include "lib/base/text.hpp"
-#include "lib/launch/launch.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/hash.hpp"
+#include "lockstep/base/process.hpp"
+#include "lockstep/base/text.hpp"
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/collectives/communicator.hpp"
+#include "lockstep/collectives/launcher.hpp"
+#include "lockstep/launch/launch.hpp"
 
 namespace lockstep::apps {
 namespace {

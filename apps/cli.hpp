@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "apps/settings.hpp"
-#include "collectives/communicator.hpp"
+#include "lockstep/collectives/communicator.hpp"
 
 namespace lockstep::apps {
 /// A flag that is not a setting, so not a key of run files.

@@ -8,10 +8,10 @@
 #include "apps/console.hpp"
 #include "apps/settings.hpp"
 #include "apps/subcommands.hpp"
-#include "collectives/launcher.hpp"
-#include "lib/base/errors.hpp"
-#include "lib/base/text.hpp"
-#include "lib/train/run_directory.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/text.hpp"
+#include "lockstep/collectives/launcher.hpp"
+#include "lockstep/train/run_directory.hpp"
 
 namespace lockstep::apps {
 namespace {

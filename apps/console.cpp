@@ -13,8 +13,8 @@
 #include <functional>
 #include <string>
 
-#include "lib/base/hash.hpp"
-#include "lib/base/text.hpp"
+#include "lockstep/base/hash.hpp"
+#include "lockstep/base/text.hpp"
 
 namespace lockstep::apps {
 namespace {

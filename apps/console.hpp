@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/train/report.hpp"
+#include "lockstep/train/report.hpp"
 
 namespace lockstep::apps {
 

@@ -9,11 +9,11 @@
 
 #include "apps/settings.hpp"
 #include "apps/subcommands.hpp"
-#include "lib/base/errors.hpp"
-#include "lib/base/files.hpp"
-#include "lib/base/text.hpp"
-#include "lib/launch/launch.hpp"
-#include "lib/version.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/files.hpp"
+#include "lockstep/base/text.hpp"
+#include "lockstep/launch/launch.hpp"
+#include "lockstep/version.hpp"
 
 namespace lockstep::apps {
 namespace {

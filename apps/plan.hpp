@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "apps/settings.hpp"
-#include "data/plan.hpp"
+#include "lockstep/data/plan.hpp"
 
 namespace lockstep::apps {
 /// A plan, and the reason for its sharding policy.

@@ -7,8 +7,8 @@
 #include <sstream>
 
 #include "apps/settings.hpp"
-#include "lib/base/errors.hpp"
-#include "lib/base/text.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/text.hpp"
 
 namespace lockstep::apps {
 namespace {

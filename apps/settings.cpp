@@ -9,10 +9,10 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "data/transform.hpp"
-#include "lib/base/errors.hpp"
-#include "lib/base/text.hpp"
-#include "lib/launch/launch.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/text.hpp"
+#include "lockstep/data/transform.hpp"
+#include "lockstep/launch/launch.hpp"
 
 namespace lockstep::apps {
 namespace {

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "lib/nn/layer_spec.hpp"
-#include "lib/train/replica.hpp"
+#include "lockstep/nn/layer_spec.hpp"
+#include "lockstep/train/replica.hpp"
 
 namespace lockstep::apps {
 /// Every setting of `lockstep train`, with its default. Names and meanings: settings().

@@ -1,4 +1,4 @@
-#include "collectives/agreement.hpp"
+#include "lockstep/collectives/agreement.hpp"
 
 #include <algorithm>
 #include <map>
@@ -7,7 +7,7 @@
 #include <set>
 #include <span>
 
-#include "lib/base/hash.hpp"
+#include "lockstep/base/hash.hpp"
 
 namespace lockstep::comm {
 namespace {

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/communicator.hpp"
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/collectives/communicator.hpp"
 
 namespace lockstep::comm {
 

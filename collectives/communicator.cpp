@@ -1,4 +1,4 @@
-#include "collectives/communicator.hpp"
+#include "lockstep/collectives/communicator.hpp"
 
 #include <unistd.h>
 

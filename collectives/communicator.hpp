@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
 
 namespace lockstep::comm {
 /// The reduction of all_reduce. Integer sums wrap around. sum propagates NaN, but min and max may

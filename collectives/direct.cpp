@@ -1,4 +1,4 @@
-#include "collectives/direct.hpp"
+#include "lockstep/collectives/direct.hpp"
 
 #include <sched.h>
 
@@ -6,7 +6,7 @@
 #include <array>
 #include <cstring>
 
-#include "lib/base/hash.hpp"
+#include "lockstep/base/hash.hpp"
 
 namespace lockstep::comm {
 namespace {

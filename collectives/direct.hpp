@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "collectives/communicator.hpp"
+#include "lockstep/collectives/communicator.hpp"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

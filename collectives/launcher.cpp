@@ -1,10 +1,10 @@
-#include "collectives/launcher.hpp"
+#include "lockstep/collectives/launcher.hpp"
 
 #include <charconv>
 #include <cstdlib>
 #include <string_view>
 
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
 
 namespace lockstep::comm {
 namespace {

@@ -1,4 +1,4 @@
-#include "collectives/mpi.hpp"
+#include "lockstep/collectives/mpi.hpp"
 
 #include <mpi.h>
 

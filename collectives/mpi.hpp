@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "collectives/communicator.hpp"
+#include "lockstep/collectives/communicator.hpp"
 
 namespace lockstep::comm {
 /// All ranks of the job, on a duplicate of MPI_COMM_WORLD.

@@ -1,8 +1,8 @@
 // Replaces mpi.cpp in builds without MPI: MpiSession throws.
 #include <cstdlib>
 
-#include "collectives/mpi.hpp"
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/collectives/mpi.hpp"
 
 namespace lockstep::comm {
 namespace {

@@ -1,4 +1,4 @@
-#include "collectives/shared.hpp"
+#include "lockstep/collectives/shared.hpp"
 
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -19,10 +19,10 @@
 #include <system_error>
 #include <utility>
 
-#include "collectives/agreement.hpp"
-#include "lib/base/aligned.hpp"
-#include "lib/base/errors.hpp"
-#include "lib/base/process.hpp"
+#include "lockstep/base/aligned.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/process.hpp"
+#include "lockstep/collectives/agreement.hpp"
 
 namespace lockstep::comm {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "collectives/direct.hpp"
+#include "lockstep/collectives/direct.hpp"
 
 namespace lockstep::comm {
 /// Memory shared by processes of one machine: created and zeroed by one, opened by the others.

@@ -1,4 +1,4 @@
-#include "collectives/threads.hpp"
+#include "lockstep/collectives/threads.hpp"
 
 #include <algorithm>
 #include <array>
@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "collectives/direct.hpp"
-#include "lib/base/process.hpp"
+#include "lockstep/base/process.hpp"
+#include "lockstep/collectives/direct.hpp"
 
 namespace lockstep::comm {
 namespace {

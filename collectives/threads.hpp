@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "collectives/communicator.hpp"
+#include "lockstep/collectives/communicator.hpp"
 
 namespace lockstep::comm {
 /// Runs `body` once per rank, each in its own thread, and waits for all.

@@ -1,8 +1,8 @@
-#include "collectives/two_level.hpp"
+#include "lockstep/collectives/two_level.hpp"
 
 #include <algorithm>
 
-#include "collectives/agreement.hpp"
+#include "lockstep/collectives/agreement.hpp"
 
 namespace lockstep::comm {
 namespace {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "collectives/shared.hpp"
+#include "lockstep/collectives/shared.hpp"
 
 namespace lockstep::comm {
 /// All ranks of `wire`. Data of another node is sent once to the leader of a node (its lowest

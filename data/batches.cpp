@@ -1,4 +1,4 @@
-#include "data/batches.hpp"
+#include "lockstep/data/batches.hpp"
 
 #include <algorithm>
 #include <stdexcept>

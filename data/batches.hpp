@@ -10,11 +10,11 @@
 #include <span>
 #include <vector>
 
-#include "data/plan.hpp"
-#include "data/read_ahead.hpp"
-#include "data/source.hpp"
-#include "data/transform.hpp"
-#include "lib/base/aligned.hpp"
+#include "lockstep/base/aligned.hpp"
+#include "lockstep/data/plan.hpp"
+#include "lockstep/data/read_ahead.hpp"
+#include "lockstep/data/source.hpp"
+#include "lockstep/data/transform.hpp"
 
 namespace lockstep::data {
 /// One rank's examples of one step. Views into the reader, valid until its next read.

@@ -1,4 +1,4 @@
-#include "data/csv.hpp"
+#include "lockstep/data/csv.hpp"
 
 #include <algorithm>
 #include <charconv>
@@ -7,8 +7,8 @@
 #include <string>
 #include <system_error>
 
-#include "data/source.hpp"
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/data/source.hpp"
 
 namespace lockstep::data {
 namespace {

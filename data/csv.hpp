@@ -16,8 +16,8 @@
 #include <string_view>
 #include <vector>
 
-#include "data/file.hpp"
-#include "data/source.hpp"
+#include "lockstep/data/file.hpp"
+#include "lockstep/data/source.hpp"
 
 namespace lockstep::data {
 /// Callback for one field: its column, from 0, and its text without quotes.

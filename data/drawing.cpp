@@ -1,9 +1,9 @@
-#include "data/drawing.hpp"
+#include "lockstep/data/drawing.hpp"
 
 #include <algorithm>
 #include <cstring>
 
-#include "lib/base/philox.hpp"
+#include "lockstep/base/philox.hpp"
 
 namespace lockstep::data {
 namespace {

@@ -1,4 +1,4 @@
-#include "data/file.hpp"
+#include "lockstep/data/file.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -17,9 +17,9 @@
 #include <system_error>
 #include <utility>
 
-#include "lib/base/errors.hpp"
-#include "lib/base/files.hpp"
-#include "lib/base/hash.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/files.hpp"
+#include "lockstep/base/hash.hpp"
 
 namespace lockstep::data {
 namespace {

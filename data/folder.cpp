@@ -1,4 +1,4 @@
-#include "data/folder.hpp"
+#include "lockstep/data/folder.hpp"
 
 #include <glob.h>
 
@@ -10,8 +10,8 @@
 #include <system_error>
 #include <utility>
 
-#include "data/source.hpp"
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/data/source.hpp"
 
 namespace lockstep::data {
 namespace {

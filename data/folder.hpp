@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "data/source.hpp"
+#include "lockstep/data/source.hpp"
 
 namespace lockstep::data {
 /// The files of a folder, each part sorted by name.

@@ -1,11 +1,11 @@
-#include "data/idx.hpp"
+#include "lockstep/data/idx.hpp"
 
 #include <algorithm>
 #include <array>
 #include <optional>
 
-#include "data/source.hpp"
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/data/source.hpp"
 
 namespace lockstep::data {
 IdxSource::IdxSource(const std::filesystem::path& images, const std::filesystem::path& labels,

@@ -1,4 +1,4 @@
-#include "data/npy.hpp"
+#include "lockstep/data/npy.hpp"
 
 #include <algorithm>
 #include <array>
@@ -10,9 +10,9 @@
 #include <optional>
 #include <string_view>
 
-#include "data/csv.hpp"
-#include "data/source.hpp"
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/data/csv.hpp"
+#include "lockstep/data/source.hpp"
 
 namespace lockstep::data {
 namespace {

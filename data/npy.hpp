@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "data/source.hpp"
+#include "lockstep/data/source.hpp"
 
 namespace lockstep::data {
 

@@ -1,9 +1,9 @@
-#include "data/permutation.hpp"
+#include "lockstep/data/permutation.hpp"
 
 #include <bit>
 #include <cassert>
 
-#include "lib/base/philox.hpp"
+#include "lockstep/base/philox.hpp"
 
 namespace lockstep::data {
 

@@ -1,13 +1,13 @@
-#include "data/plan.hpp"
+#include "lockstep/data/plan.hpp"
 
 #include <algorithm>
 #include <bit>
 #include <numeric>
 #include <stdexcept>
 
-#include "lib/base/errors.hpp"
-#include "lib/base/hash.hpp"
-#include "lib/base/text.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/hash.hpp"
+#include "lockstep/base/text.hpp"
 
 namespace lockstep::data {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "data/permutation.hpp"
-#include "data/sharding.hpp"
+#include "lockstep/data/permutation.hpp"
+#include "lockstep/data/sharding.hpp"
 
 namespace lockstep::data {
 enum class Shuffle { none, global };

@@ -1,4 +1,4 @@
-#include "data/sharding.hpp"
+#include "lockstep/data/sharding.hpp"
 
 #include <algorithm>
 #include <array>
@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/errors.hpp"
-#include "lib/base/text.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/text.hpp"
 
 namespace lockstep::data {
 namespace {

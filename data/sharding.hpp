@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/base/range.hpp"
+#include "lockstep/base/range.hpp"
 
 namespace lockstep::data {
 // clang-format off

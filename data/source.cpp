@@ -1,4 +1,4 @@
-#include "data/source.hpp"
+#include "lockstep/data/source.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -8,14 +8,14 @@
 #include <string>
 #include <utility>
 
-#include "data/csv.hpp"
-#include "data/folder.hpp"
-#include "data/idx.hpp"
-#include "data/npy.hpp"
-#include "data/synthetic.hpp"
-#include "data/tfrecord.hpp"
-#include "lib/base/errors.hpp"
-#include "lib/base/hash.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/hash.hpp"
+#include "lockstep/data/csv.hpp"
+#include "lockstep/data/folder.hpp"
+#include "lockstep/data/idx.hpp"
+#include "lockstep/data/npy.hpp"
+#include "lockstep/data/synthetic.hpp"
+#include "lockstep/data/tfrecord.hpp"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

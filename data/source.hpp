@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "data/file.hpp"
+#include "lockstep/data/file.hpp"
 
 namespace lockstep::data {
 // Scaling of stored values to features.

@@ -1,9 +1,9 @@
-#include "data/synthetic.hpp"
+#include "lockstep/data/synthetic.hpp"
 
 #include <algorithm>
 
-#include "data/source.hpp"
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/data/source.hpp"
 
 namespace lockstep::data {
 

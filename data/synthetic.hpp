@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "data/drawing.hpp"
-#include "data/source.hpp"
+#include "lockstep/data/drawing.hpp"
+#include "lockstep/data/source.hpp"
 
 namespace lockstep::data {
 

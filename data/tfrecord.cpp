@@ -1,4 +1,4 @@
-#include "data/tfrecord.hpp"
+#include "lockstep/data/tfrecord.hpp"
 
 #include <algorithm>
 #include <array>
@@ -8,8 +8,8 @@
 #include <optional>
 #include <string_view>
 
-#include "data/source.hpp"
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/data/source.hpp"
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>

@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "data/source.hpp"
+#include "lockstep/data/source.hpp"
 
 namespace lockstep::data {
 /// The parsed features of one tf.train.Example. Contains a view into the payload.

@@ -1,4 +1,4 @@
-#include "data/transform.hpp"
+#include "lockstep/data/transform.hpp"
 
 #include <algorithm>
 #include <array>
@@ -7,9 +7,9 @@
 #include <numeric>
 #include <system_error>
 
-#include "lib/base/errors.hpp"
-#include "lib/base/philox.hpp"
-#include "lib/base/text.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/philox.hpp"
+#include "lockstep/base/text.hpp"
 
 namespace lockstep::data {
 namespace {

@@ -1,4 +1,4 @@
-#include "data/writer.hpp"
+#include "lockstep/data/writer.hpp"
 
 #include <array>
 #include <bit>
@@ -10,8 +10,8 @@
 #include <string_view>
 #include <utility>
 
-#include "data/tfrecord.hpp"
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/data/tfrecord.hpp"
 
 namespace lockstep::data {
 namespace {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "data/file.hpp"
-#include "data/source.hpp"
+#include "lockstep/data/file.hpp"
+#include "lockstep/data/source.hpp"
 
 namespace lockstep::data {
 class FormatWriter;

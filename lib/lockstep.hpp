@@ -6,13 +6,13 @@
 //   Replica              a network with its training step         train/replica.hpp
 #pragma once
 
-#include "collectives/agreement.hpp"
-#include "data/source.hpp"
-#include "lib/base/errors.hpp"
-#include "lib/base/hash.hpp"
-#include "lib/base/text.hpp"
-#include "lib/distribute/dtensor.hpp"
-#include "lib/distribute/strategy.hpp"
-#include "lib/launch/launch.hpp"
-#include "lib/train/replica.hpp"
-#include "lib/version.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/hash.hpp"
+#include "lockstep/base/text.hpp"
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/data/source.hpp"
+#include "lockstep/distribute/dtensor.hpp"
+#include "lockstep/distribute/strategy.hpp"
+#include "lockstep/launch/launch.hpp"
+#include "lockstep/train/replica.hpp"
+#include "lockstep/version.hpp"

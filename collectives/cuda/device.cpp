@@ -1,4 +1,4 @@
-#include "collectives/cuda/device.hpp"
+#include "lockstep/collectives/cuda/device.hpp"
 
 #include <cuda_runtime.h>
 
@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "collectives/agreement.hpp"
-#include "lib/base/cuda/runtime.hpp"
-#include "lib/base/errors.hpp"
-#include "lib/base/text.hpp"
+#include "lockstep/base/cuda/runtime.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/text.hpp"
+#include "lockstep/collectives/agreement.hpp"
 
 namespace lockstep::comm {
 namespace {

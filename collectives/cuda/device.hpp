@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
-#include "collectives/communicator.hpp"
-#include "collectives/shared.hpp"
-#include "lib/base/cuda/runtime.hpp"
+#include "lockstep/base/cuda/runtime.hpp"
+#include "lockstep/collectives/communicator.hpp"
+#include "lockstep/collectives/shared.hpp"
 
 namespace lockstep::comm {
 /// A Communicator for memory of the device that was current at its construction.

@@ -12,12 +12,12 @@
 #include <string>
 #include <thread>
 
-#include "collectives/agreement.hpp"
-#include "collectives/communicator.hpp"
-#include "collectives/cuda/device.hpp"
-#include "collectives/direct.hpp"
-#include "lib/base/cuda/runtime.hpp"
-#include "lib/base/text.hpp"
+#include "lockstep/base/cuda/runtime.hpp"
+#include "lockstep/base/text.hpp"
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/collectives/communicator.hpp"
+#include "lockstep/collectives/cuda/device.hpp"
+#include "lockstep/collectives/direct.hpp"
 
 namespace lockstep::comm {
 namespace {

@@ -1,5 +1,5 @@
 // Replaces nccl.cpp in a build without NCCL.
-#include "collectives/cuda/device.hpp"
+#include "lockstep/collectives/cuda/device.hpp"
 
 namespace lockstep::comm {
 

@@ -1,7 +1,7 @@
 // DeviceCommunicator that stages data through pinned host memory (device.hpp).
 #include <string>
 
-#include "collectives/cuda/device.hpp"
+#include "lockstep/collectives/cuda/device.hpp"
 
 namespace lockstep::comm {
 namespace {

@@ -1,4 +1,4 @@
-#include "lib/base/files.hpp"
+#include "lockstep/base/files.hpp"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -15,7 +15,7 @@
 #include <system_error>
 #include <utility>
 
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-#include "lib/base/hash.hpp"
+#include "lockstep/base/hash.hpp"
 
 #include <xxhash.h>
 

@@ -1,4 +1,4 @@
-#include "lib/base/process.hpp"
+#include "lockstep/base/process.hpp"
 
 #include <sched.h>
 #include <sys/resource.h>
@@ -11,7 +11,7 @@
 #include <iterator>
 #include <sstream>
 
-#include "lib/base/hash.hpp"
+#include "lockstep/base/hash.hpp"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-#include "lib/base/text.hpp"
+#include "lockstep/base/text.hpp"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <numeric>
 
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
 
 namespace lockstep {
 namespace {

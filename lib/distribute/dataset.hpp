@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
-#include "lib/base/errors.hpp"
-#include "lib/distribute/readers.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/distribute/readers.hpp"
 
 namespace lockstep {
 

@@ -1,13 +1,13 @@
-#include "lib/distribute/devices.hpp"
+#include "lockstep/distribute/devices.hpp"
 
 #include <algorithm>
 #include <cstdint>
 #include <stdexcept>
 
-#include "collectives/agreement.hpp"
-#include "lib/base/errors.hpp"
-#include "lib/base/process.hpp"
-#include "lib/base/text.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/process.hpp"
+#include "lockstep/base/text.hpp"
+#include "lockstep/collectives/agreement.hpp"
 
 namespace lockstep {
 std::vector<std::string> Cluster::hosts() const {

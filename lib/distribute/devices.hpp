@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/communicator.hpp"
+#include "lockstep/collectives/communicator.hpp"
 
 namespace lockstep {
 

@@ -1,12 +1,12 @@
-#include "lib/distribute/distributed_dataset.hpp"
+#include "lockstep/distribute/distributed_dataset.hpp"
 
 #include <algorithm>
 #include <array>
 #include <string>
 #include <vector>
 
-#include "collectives/agreement.hpp"
-#include "lib/base/hash.hpp"
+#include "lockstep/base/hash.hpp"
+#include "lockstep/collectives/agreement.hpp"
 
 namespace lockstep {
 namespace {

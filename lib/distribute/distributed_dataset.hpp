@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/communicator.hpp"
-#include "data/plan.hpp"
-#include "lib/distribute/dataset.hpp"
-#include "lib/distribute/readers.hpp"
-#include "lib/distribute/tensor.hpp"
-#include "lib/distribute/values.hpp"
+#include "lockstep/collectives/communicator.hpp"
+#include "lockstep/data/plan.hpp"
+#include "lockstep/distribute/dataset.hpp"
+#include "lockstep/distribute/readers.hpp"
+#include "lockstep/distribute/tensor.hpp"
+#include "lockstep/distribute/values.hpp"
 
 namespace lockstep {
 /// Options of distribute_dataset.

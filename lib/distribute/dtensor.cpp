@@ -1,10 +1,10 @@
-#include "lib/distribute/dtensor.hpp"
+#include "lockstep/distribute/dtensor.hpp"
 
 #include <map>
 
-#include "collectives/agreement.hpp"
-#include "lib/base/aligned.hpp"
-#include "lib/numerics/strict.hpp"
+#include "lockstep/base/aligned.hpp"
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/numerics/strict.hpp"
 
 namespace lockstep::sharding {
 namespace {

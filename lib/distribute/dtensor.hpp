@@ -13,11 +13,11 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/agreement.hpp"
-#include "lib/distribute/layout.hpp"
-#include "lib/distribute/mesh.hpp"
-#include "lib/distribute/tensor.hpp"
-#include "lib/distribute/values.hpp"
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/distribute/layout.hpp"
+#include "lockstep/distribute/mesh.hpp"
+#include "lockstep/distribute/tensor.hpp"
+#include "lockstep/distribute/values.hpp"
 
 namespace lockstep::sharding {
 

@@ -1,11 +1,11 @@
-#include "lib/distribute/layout.hpp"
+#include "lockstep/distribute/layout.hpp"
 
 #include <algorithm>
 #include <map>
 #include <optional>
 
-#include "lib/base/errors.hpp"
-#include "lib/distribute/values.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/distribute/values.hpp"
 
 namespace lockstep {
 namespace {

@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "data/sharding.hpp"
-#include "lib/distribute/mesh.hpp"
-#include "lib/distribute/tensor.hpp"
+#include "lockstep/data/sharding.hpp"
+#include "lockstep/distribute/mesh.hpp"
+#include "lockstep/distribute/tensor.hpp"
 
 namespace lockstep {
 /// For each axis of a tensor the mesh dimension that cuts it, or unsharded.

@@ -1,4 +1,4 @@
-#include "lib/distribute/mesh.hpp"
+#include "lockstep/distribute/mesh.hpp"
 
 #include <cstdint>
 #include <limits>
@@ -6,10 +6,10 @@
 #include <set>
 #include <stdexcept>
 
-#include "collectives/agreement.hpp"
-#include "collectives/communicator.hpp"
-#include "lib/base/errors.hpp"
-#include "lib/base/text.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/text.hpp"
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/collectives/communicator.hpp"
 
 namespace lockstep {
 namespace {

@@ -11,8 +11,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "collectives/communicator.hpp"
-#include "lib/distribute/tensor.hpp"
+#include "lockstep/collectives/communicator.hpp"
+#include "lockstep/distribute/tensor.hpp"
 
 namespace lockstep {
 

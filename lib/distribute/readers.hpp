@@ -14,11 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "data/permutation.hpp"
-#include "data/read_ahead.hpp"
-#include "data/sharding.hpp"
-#include "lib/base/philox.hpp"
-#include "lib/distribute/tensor.hpp"
+#include "lockstep/base/philox.hpp"
+#include "lockstep/data/permutation.hpp"
+#include "lockstep/data/read_ahead.hpp"
+#include "lockstep/data/sharding.hpp"
+#include "lockstep/distribute/tensor.hpp"
 
 namespace lockstep {
 // One pass over a data set: the interface of all transformations.

@@ -1,4 +1,4 @@
-#include "lib/distribute/sources.hpp"
+#include "lockstep/distribute/sources.hpp"
 
 #include <algorithm>
 #include <array>
@@ -8,15 +8,15 @@
 #include <system_error>
 #include <utility>
 
-#include "data/batches.hpp"
-#include "data/file.hpp"
-#include "data/folder.hpp"
-#include "data/permutation.hpp"
-#include "data/plan.hpp"
-#include "lib/base/errors.hpp"
-#include "lib/base/hash.hpp"
-#include "lib/base/text.hpp"
-#include "lib/distribute/readers.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/hash.hpp"
+#include "lockstep/base/text.hpp"
+#include "lockstep/data/batches.hpp"
+#include "lockstep/data/file.hpp"
+#include "lockstep/data/folder.hpp"
+#include "lockstep/data/permutation.hpp"
+#include "lockstep/data/plan.hpp"
+#include "lockstep/distribute/readers.hpp"
 
 namespace lockstep {
 

@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "data/sharding.hpp"
-#include "data/source.hpp"
-#include "lib/distribute/dataset.hpp"
-#include "lib/distribute/readers.hpp"
+#include "lockstep/data/sharding.hpp"
+#include "lockstep/data/source.hpp"
+#include "lockstep/distribute/dataset.hpp"
+#include "lockstep/distribute/readers.hpp"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-#include "lib/distribute/strategy.hpp"
+#include "lockstep/distribute/strategy.hpp"
 
 namespace lockstep {
 namespace {

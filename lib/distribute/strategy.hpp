@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "lib/distribute/devices.hpp"
-#include "lib/distribute/distributed_dataset.hpp"
-#include "lib/distribute/sources.hpp"
+#include "lockstep/distribute/devices.hpp"
+#include "lockstep/distribute/distributed_dataset.hpp"
+#include "lockstep/distribute/sources.hpp"
 
 namespace lockstep {
 

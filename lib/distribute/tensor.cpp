@@ -1,4 +1,4 @@
-#include "lib/distribute/tensor.hpp"
+#include "lockstep/distribute/tensor.hpp"
 
 namespace lockstep {
 std::size_t elements_of(const Shape& shape) noexcept {

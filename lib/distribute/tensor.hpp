@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "lib/base/errors.hpp"
-#include "lib/base/text.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/text.hpp"
 
 namespace lockstep {
 /// The lengths of the axes, outermost first; {} is a single value.

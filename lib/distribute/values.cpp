@@ -1,9 +1,9 @@
-#include "lib/distribute/values.hpp"
+#include "lockstep/distribute/values.hpp"
 
 #include <array>
 #include <span>
 
-#include "lib/base/hash.hpp"
+#include "lockstep/base/hash.hpp"
 
 namespace lockstep::exchange {
 std::string pack(const Shape& shape, const void* values, std::size_t bytes) {

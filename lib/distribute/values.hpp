@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/agreement.hpp"
-#include "lib/distribute/tensor.hpp"
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/distribute/tensor.hpp"
 
 namespace lockstep {
 

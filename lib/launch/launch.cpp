@@ -1,4 +1,4 @@
-#include "lib/launch/launch.hpp"
+#include "lockstep/launch/launch.hpp"
 
 #include <unistd.h>
 
@@ -8,13 +8,13 @@
 #include <new>
 #include <optional>
 
-#include "collectives/agreement.hpp"
-#include "collectives/mpi.hpp"
-#include "collectives/shared.hpp"
-#include "collectives/threads.hpp"
-#include "collectives/two_level.hpp"
-#include "lib/base/errors.hpp"
-#include "lib/base/text.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/text.hpp"
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/collectives/mpi.hpp"
+#include "lockstep/collectives/shared.hpp"
+#include "lockstep/collectives/threads.hpp"
+#include "lockstep/collectives/two_level.hpp"
 
 namespace lockstep::launch {
 namespace {

@@ -8,9 +8,9 @@
 #include <optional>
 #include <string>
 
-#include "collectives/communicator.hpp"
-#include "collectives/launcher.hpp"
-#include "collectives/mpi.hpp"
+#include "lockstep/collectives/communicator.hpp"
+#include "lockstep/collectives/launcher.hpp"
+#include "lockstep/collectives/mpi.hpp"
 
 namespace lockstep {
 /// The program of one rank. All ranks must throw a comm::AgreedError together.

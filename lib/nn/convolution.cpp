@@ -1,7 +1,7 @@
 // Convolution and pooling over windows of an image.
 #include <cstring>
 
-#include "lib/nn/layer.hpp"
+#include "lockstep/nn/layer.hpp"
 
 namespace lockstep::nn {
 namespace {

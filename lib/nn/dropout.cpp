@@ -1,5 +1,5 @@
-#include "lib/base/philox.hpp"
-#include "lib/nn/layer.hpp"
+#include "lockstep/base/philox.hpp"
+#include "lockstep/nn/layer.hpp"
 
 namespace lockstep::nn {
 namespace {

@@ -1,9 +1,9 @@
-#include "lib/nn/gradient_check.hpp"
+#include "lockstep/nn/gradient_check.hpp"
 
 #include <cmath>
 #include <random>
 
-#include "lib/nn/network.hpp"
+#include "lockstep/nn/network.hpp"
 
 namespace lockstep::nn {
 namespace {

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "lib/nn/layer_spec.hpp"
-#include "lib/nn/loss.hpp"
+#include "lockstep/nn/layer_spec.hpp"
+#include "lockstep/nn/loss.hpp"
 
 namespace lockstep::nn {
 

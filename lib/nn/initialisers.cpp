@@ -1,8 +1,8 @@
-#include "lib/nn/initialisers.hpp"
+#include "lockstep/nn/initialisers.hpp"
 
 #include <cmath>
 
-#include "lib/base/philox.hpp"
+#include "lockstep/base/philox.hpp"
 
 namespace lockstep::nn {
 namespace {

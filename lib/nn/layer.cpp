@@ -1,4 +1,4 @@
-#include "lib/nn/layer.hpp"
+#include "lockstep/nn/layer.hpp"
 
 #include <stdexcept>
 #include <string>

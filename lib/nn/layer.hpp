@@ -12,12 +12,12 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/aligned.hpp"
-#include "lib/nn/layer_spec.hpp"
-#include "lib/nn/parameters.hpp"
-#include "lib/numerics/leaf_tree.hpp"
-#include "lib/numerics/matrix.hpp"
-#include "lib/numerics/products.hpp"
+#include "lockstep/base/aligned.hpp"
+#include "lockstep/nn/layer_spec.hpp"
+#include "lockstep/nn/parameters.hpp"
+#include "lockstep/numerics/leaf_tree.hpp"
+#include "lockstep/numerics/matrix.hpp"
+#include "lockstep/numerics/products.hpp"
 
 namespace lockstep::nn {
 /// Sums terms over all examples of the global batch: in order within a leaf, then in the balanced

@@ -1,11 +1,11 @@
-#include "lib/nn/layer_spec.hpp"
+#include "lockstep/nn/layer_spec.hpp"
 
 #include <algorithm>
 #include <optional>
 #include <stdexcept>
 
-#include "lib/base/errors.hpp"
-#include "lib/base/text.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/text.hpp"
 
 namespace lockstep::nn {
 namespace {

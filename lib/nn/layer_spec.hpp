@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "lib/numerics/products.hpp"
+#include "lockstep/numerics/products.hpp"
 
 namespace lockstep::nn {
 /// The layout of one example's values between two layers: row-major, the channels of a pixel

@@ -1,4 +1,4 @@
-#include "lib/nn/loss.hpp"
+#include "lockstep/nn/loss.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "lib/numerics/strict_math.hpp"
+#include "lockstep/numerics/strict_math.hpp"
 
 namespace lockstep::nn {
 namespace {

@@ -5,7 +5,7 @@
 #include <span>
 #include <string_view>
 
-#include "lib/numerics/matrix.hpp"
+#include "lockstep/numerics/matrix.hpp"
 
 namespace lockstep::nn {
 

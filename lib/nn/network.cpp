@@ -1,4 +1,4 @@
-#include "lib/nn/network.hpp"
+#include "lockstep/nn/network.hpp"
 
 #include <algorithm>
 #include <cassert>

@@ -7,11 +7,11 @@
 #include <span>
 #include <vector>
 
-#include "lib/nn/initialisers.hpp"
-#include "lib/nn/layer.hpp"
-#include "lib/nn/layer_spec.hpp"
-#include "lib/nn/loss.hpp"
-#include "lib/nn/parameters.hpp"
+#include "lockstep/nn/initialisers.hpp"
+#include "lockstep/nn/layer.hpp"
+#include "lockstep/nn/layer_spec.hpp"
+#include "lockstep/nn/loss.hpp"
+#include "lockstep/nn/parameters.hpp"
 
 namespace lockstep::nn {
 

@@ -1,7 +1,7 @@
 // Batch normalisation and layer normalisation.
 #include <cmath>
 
-#include "lib/nn/layer.hpp"
+#include "lockstep/nn/layer.hpp"
 
 namespace lockstep::nn {
 namespace {

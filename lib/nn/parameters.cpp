@@ -1,4 +1,4 @@
-#include "lib/nn/parameters.hpp"
+#include "lockstep/nn/parameters.hpp"
 
 #include <algorithm>
 #include <numeric>

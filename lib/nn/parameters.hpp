@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/aligned.hpp"
-#include "lib/base/hash.hpp"
-#include "lib/numerics/products.hpp"
+#include "lockstep/base/aligned.hpp"
+#include "lockstep/base/hash.hpp"
+#include "lockstep/numerics/products.hpp"
 
 namespace lockstep::nn {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <type_traits>
 
-#include "lib/numerics/products.hpp"
+#include "lockstep/numerics/products.hpp"
 
 namespace lockstep {
 namespace {

@@ -6,7 +6,7 @@
 #include <span>
 #include <type_traits>
 
-#include "lib/base/range.hpp"
+#include "lockstep/base/range.hpp"
 
 namespace lockstep {
 /// A non-owning view of a dense row-major matrix: rows of `cols` elements, one after the other.

@@ -7,8 +7,8 @@
 #include <memory>
 #include <span>
 
-#include "lib/numerics/matrix.hpp"
-#include "lib/numerics/threads.hpp"
+#include "lockstep/numerics/matrix.hpp"
+#include "lockstep/numerics/threads.hpp"
 
 namespace lockstep {
 

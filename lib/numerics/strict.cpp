@@ -1,11 +1,11 @@
 // The `strict` products as Products: weights in panels; threads divide rows or a slice.
 
-#include "lib/numerics/strict.hpp"
+#include "lockstep/numerics/strict.hpp"
 
 #include <algorithm>
 #include <vector>
 
-#include "lib/base/aligned.hpp"
+#include "lockstep/base/aligned.hpp"
 
 namespace lockstep {
 namespace {

@@ -40,8 +40,8 @@
 #include <cstddef>
 #include <span>
 
-#include "lib/numerics/matrix.hpp"
-#include "lib/numerics/products.hpp"
+#include "lockstep/numerics/matrix.hpp"
+#include "lockstep/numerics/products.hpp"
 
 namespace lockstep {
 // The layout of a dense layer's weights: panels of 64 output columns.

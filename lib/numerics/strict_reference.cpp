@@ -8,7 +8,7 @@
 #include <cmath>
 #include <limits>
 
-#include "lib/numerics/strict.hpp"
+#include "lockstep/numerics/strict.hpp"
 
 #if defined(__x86_64__) && !defined(__FMA__)
 #define LOCKSTEP_FMA_ON_REQUEST 1

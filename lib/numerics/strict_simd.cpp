@@ -9,8 +9,8 @@
 //   dW        x[i][k]  times  dz[i][j ..]   rows k, columns j, over the i of a leaf
 #include <string>
 
-#include "lib/base/errors.hpp"
-#include "lib/numerics/strict.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/numerics/strict.hpp"
 
 // Keeps AVX2 selectable in a build for newer processors, which Highway 1.0.3 otherwise rejects.
 #define HWY_COMPILE_ALL_ATTAINABLE
@@ -19,8 +19,8 @@
 #define HWY_TARGET_INCLUDE "lib/numerics/strict_simd.cpp"
 #include <hwy/foreach_target.h>
 // Highway includes this file once more for every target, so foreach_target.h must come first.
-#include "lib/numerics/strict_tile-inl.hpp"
-#include "lib/numerics/strict_weights-inl.hpp"
+#include "lockstep/numerics/strict_tile-inl.hpp"
+#include "lockstep/numerics/strict_weights-inl.hpp"
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 

@@ -16,7 +16,7 @@
 #include <limits>
 #include <utility>
 
-#include "lib/numerics/strict.hpp"
+#include "lockstep/numerics/strict.hpp"
 
 #ifndef LOCKSTEP_STRICT_SIZES
 #define LOCKSTEP_STRICT_SIZES

@@ -8,7 +8,7 @@
 #define LOCKSTEP_STRICT_WEIGHTS
 #endif
 
-#include "lib/numerics/strict_tile-inl.hpp"
+#include "lockstep/numerics/strict_tile-inl.hpp"
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 

@@ -1,4 +1,4 @@
-#include "lib/numerics/threads.hpp"
+#include "lockstep/numerics/threads.hpp"
 
 #include <omp.h>
 

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "lib/numerics/matrix.hpp"
+#include "lockstep/numerics/matrix.hpp"
 
 namespace lockstep {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "lib/base/aligned.hpp"
+#include "lockstep/base/aligned.hpp"
 
 namespace lockstep::optim {
 /// Defaults are the tutorial's. `epsilon` is added after the root and after bias correction.

@@ -1,6 +1,6 @@
 // The baseline all-reduce step.
-#include "lib/train/canonical.hpp"
-#include "lib/train/step.hpp"
+#include "lockstep/train/canonical.hpp"
+#include "lockstep/train/step.hpp"
 
 namespace lockstep::train {
 namespace {

@@ -1,13 +1,13 @@
 // The canonical step: bitwise identical for any number of ranks, with one of two exchanges.
-#include "lib/train/canonical.hpp"
+#include "lockstep/train/canonical.hpp"
 
 #include <algorithm>
 #include <array>
 
-#include "lib/base/aligned.hpp"
-#include "lib/base/errors.hpp"
-#include "lib/train/integrity.hpp"
-#include "lib/train/step.hpp"
+#include "lockstep/base/aligned.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/train/integrity.hpp"
+#include "lockstep/train/step.hpp"
 
 namespace lockstep::train {
 namespace {

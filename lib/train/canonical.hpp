@@ -8,10 +8,10 @@
 #include <span>
 #include <vector>
 
-#include "collectives/communicator.hpp"
-#include "data/batches.hpp"
-#include "lib/nn/network.hpp"
-#include "lib/numerics/leaf_tree.hpp"
+#include "lockstep/collectives/communicator.hpp"
+#include "lockstep/data/batches.hpp"
+#include "lockstep/nn/network.hpp"
+#include "lockstep/numerics/leaf_tree.hpp"
 
 namespace lockstep::train {
 

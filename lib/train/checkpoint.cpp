@@ -1,4 +1,4 @@
-#include "lib/train/checkpoint.hpp"
+#include "lockstep/train/checkpoint.hpp"
 
 #include <algorithm>
 #include <array>
@@ -14,13 +14,13 @@
 #include <typeinfo>
 #include <vector>
 
-#include "data/file.hpp"
-#include "lib/base/errors.hpp"
-#include "lib/base/files.hpp"
-#include "lib/base/hash.hpp"
-#include "lib/base/range.hpp"
-#include "lib/nn/layer_spec.hpp"
-#include "lib/train/json_fields.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/files.hpp"
+#include "lockstep/base/hash.hpp"
+#include "lockstep/base/range.hpp"
+#include "lockstep/data/file.hpp"
+#include "lockstep/nn/layer_spec.hpp"
+#include "lockstep/train/json_fields.hpp"
 
 namespace lockstep::train {
 namespace {

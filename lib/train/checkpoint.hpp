@@ -18,7 +18,7 @@
 #include <filesystem>
 #include <string>
 
-#include "lib/nn/network.hpp"
+#include "lockstep/nn/network.hpp"
 
 namespace lockstep::train {
 

@@ -6,11 +6,11 @@
 #include <memory_resource>
 #include <string>
 
-#include "collectives/communicator.hpp"
-#include "data/batches.hpp"
-#include "lib/nn/network.hpp"
-#include "lib/train/evaluation.hpp"
-#include "lib/train/step.hpp"
+#include "lockstep/collectives/communicator.hpp"
+#include "lockstep/data/batches.hpp"
+#include "lockstep/nn/network.hpp"
+#include "lockstep/train/evaluation.hpp"
+#include "lockstep/train/step.hpp"
 
 namespace lockstep::train {
 

@@ -1,12 +1,12 @@
-#include "lib/train/evaluation.hpp"
+#include "lockstep/train/evaluation.hpp"
 
 #include <bit>
 #include <cmath>
 #include <vector>
 
-#include "collectives/agreement.hpp"
-#include "lib/base/hash.hpp"
-#include "lib/train/step.hpp"
+#include "lockstep/base/hash.hpp"
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/train/step.hpp"
 
 namespace lockstep::train {
 namespace {

@@ -6,11 +6,11 @@
 #include <span>
 #include <vector>
 
-#include "collectives/communicator.hpp"
-#include "data/batches.hpp"
-#include "data/ids_digest.hpp"
-#include "lib/nn/network.hpp"
-#include "lib/train/tensor_parallel.hpp"
+#include "lockstep/collectives/communicator.hpp"
+#include "lockstep/data/batches.hpp"
+#include "lockstep/data/ids_digest.hpp"
+#include "lockstep/nn/network.hpp"
+#include "lockstep/train/tensor_parallel.hpp"
 
 namespace lockstep::train {
 /// Forward passes for evaluation and prediction, on the CPU or on a device. Inputs and logits are

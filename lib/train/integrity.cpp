@@ -1,12 +1,12 @@
-#include "lib/train/integrity.hpp"
+#include "lockstep/train/integrity.hpp"
 
 #include <algorithm>
 #include <stdexcept>
 
-#include "collectives/agreement.hpp"
-#include "lib/base/errors.hpp"
-#include "lib/base/hash.hpp"
-#include "lib/train/device.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/hash.hpp"
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/train/device.hpp"
 
 namespace lockstep::train {
 namespace {

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "collectives/communicator.hpp"
-#include "data/batches.hpp"
-#include "lib/base/aligned.hpp"
-#include "lib/nn/network.hpp"
+#include "lockstep/base/aligned.hpp"
+#include "lockstep/collectives/communicator.hpp"
+#include "lockstep/data/batches.hpp"
+#include "lockstep/nn/network.hpp"
 
 namespace lockstep::train {
 

@@ -1,8 +1,8 @@
-#include "lib/train/json_fields.hpp"
+#include "lockstep/train/json_fields.hpp"
 
 #include <algorithm>
 
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
 
 namespace lockstep::train {
 

@@ -1,5 +1,5 @@
-#include "collectives/agreement.hpp"
-#include "lib/train/device.hpp"
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/train/device.hpp"
 
 namespace lockstep::train {
 

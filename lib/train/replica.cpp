@@ -1,14 +1,14 @@
-#include "lib/train/replica.hpp"
+#include "lockstep/train/replica.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <new>
 #include <stdexcept>
 
-#include "collectives/agreement.hpp"
-#include "lib/base/hash.hpp"
-#include "lib/base/process.hpp"
-#include "lib/base/text.hpp"
+#include "lockstep/base/hash.hpp"
+#include "lockstep/base/process.hpp"
+#include "lockstep/base/text.hpp"
+#include "lockstep/collectives/agreement.hpp"
 
 namespace lockstep::train {
 namespace {

@@ -11,17 +11,17 @@
 #include <string>
 #include <vector>
 
-#include "collectives/communicator.hpp"
-#include "data/batches.hpp"
-#include "data/plan.hpp"
-#include "data/source.hpp"
-#include "lib/nn/network.hpp"
-#include "lib/train/checkpoint.hpp"
-#include "lib/train/device.hpp"
-#include "lib/train/evaluation.hpp"
-#include "lib/train/integrity.hpp"
-#include "lib/train/step.hpp"
-#include "lib/train/tensor_parallel.hpp"
+#include "lockstep/collectives/communicator.hpp"
+#include "lockstep/data/batches.hpp"
+#include "lockstep/data/plan.hpp"
+#include "lockstep/data/source.hpp"
+#include "lockstep/nn/network.hpp"
+#include "lockstep/train/checkpoint.hpp"
+#include "lockstep/train/device.hpp"
+#include "lockstep/train/evaluation.hpp"
+#include "lockstep/train/integrity.hpp"
+#include "lockstep/train/step.hpp"
+#include "lockstep/train/tensor_parallel.hpp"
 
 namespace lockstep::train {
 

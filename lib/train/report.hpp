@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/train/evaluation.hpp"
+#include "lockstep/train/evaluation.hpp"
 
 namespace lockstep::train {
 

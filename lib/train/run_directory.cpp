@@ -1,4 +1,4 @@
-#include "lib/train/run_directory.hpp"
+#include "lockstep/train/run_directory.hpp"
 
 #include <algorithm>
 #include <array>
@@ -10,10 +10,10 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "lib/base/errors.hpp"
-#include "lib/base/hash.hpp"
-#include "lib/base/process.hpp"
-#include "lib/train/json_fields.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/hash.hpp"
+#include "lockstep/base/process.hpp"
+#include "lockstep/train/json_fields.hpp"
 
 namespace lockstep::train {
 

@@ -21,9 +21,9 @@
 #include <variant>
 #include <vector>
 
-#include "lib/base/files.hpp"
-#include "lib/train/checkpoint.hpp"
-#include "lib/train/report.hpp"
+#include "lockstep/base/files.hpp"
+#include "lockstep/train/checkpoint.hpp"
+#include "lockstep/train/report.hpp"
 
 namespace lockstep::train {
 

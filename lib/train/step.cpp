@@ -1,11 +1,11 @@
-#include "lib/train/step.hpp"
+#include "lockstep/train/step.hpp"
 
 #include <algorithm>
 #include <cassert>
 #include <string>
 
-#include "collectives/agreement.hpp"
-#include "lib/train/integrity.hpp"
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/train/integrity.hpp"
 
 namespace lockstep::train {
 

@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/communicator.hpp"
-#include "data/batches.hpp"
-#include "lib/base/aligned.hpp"
-#include "lib/nn/network.hpp"
-#include "lib/optim/adam.hpp"
-#include "lib/train/report.hpp"
+#include "lockstep/base/aligned.hpp"
+#include "lockstep/collectives/communicator.hpp"
+#include "lockstep/data/batches.hpp"
+#include "lockstep/nn/network.hpp"
+#include "lockstep/optim/adam.hpp"
+#include "lockstep/train/report.hpp"
 
 namespace lockstep::train {
 

@@ -1,10 +1,10 @@
-#include "lib/train/tensor_parallel.hpp"
+#include "lockstep/train/tensor_parallel.hpp"
 
 #include <algorithm>
 #include <string>
 
-#include "collectives/agreement.hpp"
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/collectives/agreement.hpp"
 
 namespace lockstep::train {
 namespace {

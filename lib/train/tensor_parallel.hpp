@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "collectives/communicator.hpp"
-#include "lib/distribute/mesh.hpp"
-#include "lib/nn/layer.hpp"
-#include "lib/nn/network.hpp"
+#include "lockstep/collectives/communicator.hpp"
+#include "lockstep/distribute/mesh.hpp"
+#include "lockstep/nn/layer.hpp"
+#include "lockstep/nn/network.hpp"
 
 namespace lockstep::train {
 /// Sizes of the mesh dimensions "batch" and "model", in this order: tensor-parallel ranks of one

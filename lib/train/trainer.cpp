@@ -1,11 +1,11 @@
-#include "lib/train/trainer.hpp"
+#include "lockstep/train/trainer.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "collectives/agreement.hpp"
-#include "lib/base/process.hpp"
+#include "lockstep/base/process.hpp"
+#include "lockstep/collectives/agreement.hpp"
 
 namespace lockstep::train {
 namespace {

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "data/batches.hpp"
-#include "lib/train/replica.hpp"
-#include "lib/train/report.hpp"
+#include "lockstep/data/batches.hpp"
+#include "lockstep/train/replica.hpp"
+#include "lockstep/train/report.hpp"
 
 namespace lockstep::train {
 

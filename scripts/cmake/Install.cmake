@@ -5,15 +5,15 @@ include(GNUInstallDirs)
 
 # The public API: the headers that a program includes. Headers that these include are installed too.
 set(LOCKSTEP_API
-    lib/lockstep.hpp lib/base/errors.hpp lib/base/philox.hpp
+    lockstep.hpp base/errors.hpp base/philox.hpp
     collectives/communicator.hpp collectives/agreement.hpp collectives/threads.hpp
     data/source.hpp data/plan.hpp
-    lib/distribute/tensor.hpp lib/distribute/dataset.hpp lib/distribute/sources.hpp
-    lib/distribute/strategy.hpp lib/distribute/devices.hpp lib/distribute/mesh.hpp
-    lib/distribute/layout.hpp lib/distribute/dtensor.hpp
-    lib/launch/launch.hpp
-    lib/nn/layer_spec.hpp lib/nn/layer.hpp lib/nn/loss.hpp lib/nn/gradient_check.hpp
-    lib/train/replica.hpp lib/train/checkpoint.hpp)
+    distribute/tensor.hpp distribute/dataset.hpp distribute/sources.hpp
+    distribute/strategy.hpp distribute/devices.hpp distribute/mesh.hpp
+    distribute/layout.hpp distribute/dtensor.hpp
+    launch/launch.hpp
+    nn/layer_spec.hpp nn/layer.hpp nn/loss.hpp nn/gradient_check.hpp
+    train/replica.hpp train/checkpoint.hpp)
 
 set(LOCKSTEP_PUBLIC_HEADERS ${PROJECT_BINARY_DIR}/public)  # as they are installed
 configure_file(${CMAKE_CURRENT_LIST_DIR}/PublicHeaders.cmake.in

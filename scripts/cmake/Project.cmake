@@ -5,14 +5,25 @@ if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
+# The include root, the same in the build as in the installed package: "lockstep/nn/layer.hpp" is
+# lib/nn/layer.hpp, and "lockstep/data/plan.hpp" is data/plan.hpp.
+set(LOCKSTEP_INCLUDE ${PROJECT_BINARY_DIR}/include)
+file(MAKE_DIRECTORY ${LOCKSTEP_INCLUDE}/lockstep)
+file(GLOB parts CONFIGURE_DEPENDS LIST_DIRECTORIES true ${PROJECT_SOURCE_DIR}/lib/*)
+list(FILTER parts EXCLUDE REGEX "/[^/]*\\.(txt|md|in)$")
+foreach(part IN LISTS parts ITEMS ${PROJECT_SOURCE_DIR}/collectives ${PROJECT_SOURCE_DIR}/data)
+  cmake_path(GET part FILENAME name)
+  file(CREATE_LINK ${part} ${LOCKSTEP_INCLUDE}/lockstep/${name} SYMBOLIC)
+endforeach()
+
 # C++20, warnings, include root, sanitizers; and no contraction: a * b + c is rounded twice
 # wherever the source does not say fma, so that every compiler gives the same bits. Who uses an
 # installed copy gets that too: it holds for what our headers, and layers of one's own, compute.
 function(lockstep_defaults target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
-  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
-                                              $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/generated>)
+  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${LOCKSTEP_INCLUDE}>
+                                              $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wconversion;-Wshadow>
                                    PUBLIC $<$<COMPILE_LANGUAGE:C,CXX>:-ffp-contract=off>)
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)

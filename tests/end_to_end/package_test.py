@@ -257,7 +257,9 @@ class Consumer(CommandTest):
             text = path.read_text()
             self.assertNotIn(str(command.REPOSITORY), text, path)
             self.assertNotIn(str(Copy.folder), text, path)
-            self.assertEqual(re.findall(r'#include "[^"]*"', text), [], path)
+            for name in re.findall(r'#include "([^"]*)"', text):
+                self.assertTrue(name.startswith("lockstep/"), f"{path}: {name}")
+                self.assertTrue((Copy.prefix / "include" / name).is_file(), f"{path}: {name}")
 
     def test_the_command_and_the_licence(self):
         result = call([str(Copy.prefix / "bin/lockstep"), "--version"])

@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "data/file.hpp"
-#include "data/source.hpp"
-#include "data/tfrecord.hpp"
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/data/file.hpp"
+#include "lockstep/data/source.hpp"
+#include "lockstep/data/tfrecord.hpp"
 
 namespace lockstep::data {
 namespace {

@@ -1,7 +1,7 @@
 // The distributed-input guide's key examples, with processes as replicas.
 #include <catch2/catch.hpp>
 
-#include "lib/distribute/strategy.hpp"
+#include "lockstep/distribute/strategy.hpp"
 #include "tests/support/mpi_world.hpp"
 #include "tests/support/require_on_all.hpp"
 

@@ -3,8 +3,8 @@
 #include <catch2/catch.hpp>
 #include <functional>
 
-#include "lib/distribute/dtensor.hpp"
-#include "lib/distribute/strategy.hpp"
+#include "lockstep/distribute/dtensor.hpp"
+#include "lockstep/distribute/strategy.hpp"
 #include "tests/support/mpi_world.hpp"
 #include "tests/support/require_on_all.hpp"
 

@@ -1,9 +1,9 @@
 // Meshes and tensors over them, with processes as ranks.
-#include "lib/distribute/mesh.hpp"
+#include "lockstep/distribute/mesh.hpp"
 
 #include <catch2/catch.hpp>
 
-#include "lib/distribute/dtensor.hpp"
+#include "lockstep/distribute/dtensor.hpp"
 #include "tests/support/layouts.hpp"
 #include "tests/support/mpi_world.hpp"
 #include "tests/support/require_on_all.hpp"

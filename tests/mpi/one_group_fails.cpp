@@ -1,6 +1,6 @@
 // Under mpirun: the odd ranks agree that they cannot go on, while the even ones wait for all.
-#include "collectives/agreement.hpp"
-#include "lib/launch/launch.hpp"
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/launch/launch.hpp"
 
 using namespace lockstep;
 

@@ -1,10 +1,10 @@
 // Training over MPI leaves the same weights as ranks that are threads, and as one rank alone.
 #include <catch2/catch.hpp>
 
-#include "collectives/communicator.hpp"
-#include "collectives/mpi.hpp"
-#include "collectives/shared.hpp"
-#include "collectives/two_level.hpp"
+#include "lockstep/collectives/communicator.hpp"
+#include "lockstep/collectives/mpi.hpp"
+#include "lockstep/collectives/shared.hpp"
+#include "lockstep/collectives/two_level.hpp"
 #include "tests/support/mpi_world.hpp"
 #include "tests/support/require_on_all.hpp"
 #include "tests/support/toy_run.hpp"

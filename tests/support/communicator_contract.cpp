@@ -9,8 +9,8 @@
 #include <stdexcept>
 #include <type_traits>
 
-#include "collectives/agreement.hpp"
-#include "lib/base/aligned.hpp"
+#include "lockstep/base/aligned.hpp"
+#include "lockstep/collectives/agreement.hpp"
 
 namespace lockstep::test {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "collectives/communicator.hpp"
+#include "lockstep/collectives/communicator.hpp"
 
 namespace lockstep::test {
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "data/plan.hpp"
+#include "lockstep/data/plan.hpp"
 
 namespace lockstep::support {
 

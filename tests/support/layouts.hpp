@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/distribute/layout.hpp"
+#include "lockstep/distribute/layout.hpp"
 
 namespace lockstep::test {
 

@@ -8,7 +8,7 @@
 #include <sstream>
 #include <thread>
 
-#include "collectives/mpi.hpp"
+#include "lockstep/collectives/mpi.hpp"
 #include "tests/support/mpi_world.hpp"
 
 namespace {

@@ -1,7 +1,7 @@
 // What tests under mpirun stand on; mpi_main.cpp provides it.
 #pragma once
 
-#include "collectives/communicator.hpp"
+#include "lockstep/collectives/communicator.hpp"
 
 namespace lockstep::test {
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "lib/distribute/sources.hpp"
+#include "lockstep/distribute/sources.hpp"
 
 namespace lockstep::test {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/threads.hpp"
+#include "lockstep/collectives/threads.hpp"
 
 namespace lockstep::test {
 

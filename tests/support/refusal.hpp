@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "collectives/agreement.hpp"
+#include "lockstep/collectives/agreement.hpp"
 #include "tests/support/per_rank.hpp"
 
 namespace lockstep::test {

@@ -4,9 +4,9 @@
 #include <functional>
 #include <vector>
 
-#include "collectives/communicator.hpp"
-#include "lib/train/tensor_parallel.hpp"
-#include "lib/train/trainer.hpp"
+#include "lockstep/collectives/communicator.hpp"
+#include "lockstep/train/tensor_parallel.hpp"
+#include "lockstep/train/trainer.hpp"
 #include "tests/support/per_rank.hpp"
 #include "tests/support/toy_source.hpp"
 

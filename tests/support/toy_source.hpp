@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "data/source.hpp"
+#include "lockstep/data/source.hpp"
 
 namespace lockstep {
 

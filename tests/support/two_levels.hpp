@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "collectives/communicator.hpp"
+#include "lockstep/collectives/communicator.hpp"
 
 namespace lockstep::test {
 

@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 
-#include "collectives/communicator.hpp"
-#include "collectives/cuda/device.hpp"
+#include "lockstep/collectives/communicator.hpp"
+#include "lockstep/collectives/cuda/device.hpp"
 
 using namespace lockstep;
 

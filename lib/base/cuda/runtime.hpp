@@ -14,7 +14,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
 
 namespace lockstep::cuda {
 /// A runtime call or an earlier kernel failed; the device is unusable for this process. Exit

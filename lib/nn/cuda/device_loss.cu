@@ -2,8 +2,8 @@
 #include <cstddef>
 #include <limits>
 
-#include "lib/nn/cuda/device_network.hpp"
-#include "lib/numerics/strict_math.hpp"
+#include "lockstep/nn/cuda/device_network.hpp"
+#include "lockstep/numerics/strict_math.hpp"
 
 namespace lockstep::cuda {
 namespace {

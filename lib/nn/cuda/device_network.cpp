@@ -1,8 +1,8 @@
-#include "lib/nn/cuda/device_network.hpp"
+#include "lockstep/nn/cuda/device_network.hpp"
 
 #include <string>
 
-#include "lib/numerics/cuda/elementwise.hpp"
+#include "lockstep/numerics/cuda/elementwise.hpp"
 
 namespace lockstep::nn {
 namespace {

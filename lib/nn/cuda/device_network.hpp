@@ -5,11 +5,11 @@
 #include <span>
 #include <vector>
 
-#include "lib/base/cuda/runtime.hpp"
-#include "lib/nn/loss.hpp"
-#include "lib/nn/network.hpp"
-#include "lib/numerics/cuda/device_products.hpp"
-#include "lib/numerics/matrix.hpp"
+#include "lockstep/base/cuda/runtime.hpp"
+#include "lockstep/nn/loss.hpp"
+#include "lockstep/nn/network.hpp"
+#include "lockstep/numerics/cuda/device_products.hpp"
+#include "lockstep/numerics/matrix.hpp"
 
 namespace lockstep::nn {
 /// Weights in the layout of the host's network, and buffers for rows: Network on a device.

@@ -1,4 +1,4 @@
-#include "lib/numerics/cuda/cublaslt.hpp"
+#include "lockstep/numerics/cuda/cublaslt.hpp"
 
 #include <algorithm>
 #include <array>
@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "lib/numerics/cuda/elementwise.hpp"
+#include "lockstep/numerics/cuda/elementwise.hpp"
 
 namespace lockstep::cuda {
 namespace {

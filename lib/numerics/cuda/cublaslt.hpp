@@ -9,8 +9,8 @@
 #include <memory>
 #include <type_traits>
 
-#include "lib/base/cuda/runtime.hpp"
-#include "lib/numerics/cuda/device_products.hpp"
+#include "lockstep/base/cuda/runtime.hpp"
+#include "lockstep/numerics/cuda/device_products.hpp"
 
 namespace lockstep::cuda {
 /// Throws DeviceError that names `call`, the device and the status; ConfigError (2) if memory is

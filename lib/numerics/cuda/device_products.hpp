@@ -5,9 +5,9 @@
 #include <memory>
 #include <span>
 
-#include "lib/base/cuda/runtime.hpp"
-#include "lib/numerics/matrix.hpp"
-#include "lib/numerics/products.hpp"
+#include "lockstep/base/cuda/runtime.hpp"
+#include "lockstep/numerics/matrix.hpp"
+#include "lockstep/numerics/products.hpp"
 
 namespace lockstep {
 

@@ -3,7 +3,7 @@
 #include <cassert>
 #include <cstddef>
 
-#include "lib/numerics/cuda/elementwise.hpp"
+#include "lockstep/numerics/cuda/elementwise.hpp"
 
 namespace lockstep::cuda {
 namespace {

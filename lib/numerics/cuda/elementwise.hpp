@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <span>
 
-#include "lib/base/cuda/runtime.hpp"
-#include "lib/numerics/matrix.hpp"
+#include "lockstep/base/cuda/runtime.hpp"
+#include "lockstep/numerics/matrix.hpp"
 
 namespace lockstep::cuda {
 /// values[i] = float(bytes[i]) / divisor, rounded to nearest, as data sources compute it on the

@@ -3,8 +3,8 @@
 #include <cassert>
 #include <cstdint>
 
-#include "lib/numerics/cuda/device_products.hpp"
-#include "lib/numerics/cuda/strict_tile.cuh"
+#include "lockstep/numerics/cuda/device_products.hpp"
+#include "lockstep/numerics/cuda/strict_tile.cuh"
 
 namespace lockstep::cuda {
 /// y = act(x W + b) from x, panels and bias; y has `outputs` columns.

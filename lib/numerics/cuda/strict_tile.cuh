@@ -15,8 +15,8 @@
 #include <cstdint>
 #include <limits>
 
-#include "lib/numerics/matrix.hpp"
-#include "lib/numerics/strict.hpp"
+#include "lockstep/numerics/matrix.hpp"
+#include "lockstep/numerics/strict.hpp"
 
 namespace lockstep::cuda {
 

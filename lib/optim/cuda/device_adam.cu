@@ -1,8 +1,8 @@
 #include <cassert>
 #include <limits>
 
-#include "lib/numerics/leaf_tree.hpp"
-#include "lib/optim/cuda/device_adam.hpp"
+#include "lockstep/numerics/leaf_tree.hpp"
+#include "lockstep/optim/cuda/device_adam.hpp"
 
 namespace lockstep::cuda {
 namespace {

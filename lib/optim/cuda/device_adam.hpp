@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "lib/base/cuda/runtime.hpp"
-#include "lib/optim/adam.hpp"
+#include "lockstep/base/cuda/runtime.hpp"
+#include "lockstep/optim/adam.hpp"
 
 namespace lockstep::cuda {
 

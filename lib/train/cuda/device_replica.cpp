@@ -1,9 +1,9 @@
 #include <chrono>
 
-#include "collectives/agreement.hpp"
-#include "collectives/cuda/device.hpp"
-#include "lib/train/cuda/device_step.hpp"
-#include "lib/train/device.hpp"
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/collectives/cuda/device.hpp"
+#include "lockstep/train/cuda/device_step.hpp"
+#include "lockstep/train/device.hpp"
 
 namespace lockstep::train {
 namespace {

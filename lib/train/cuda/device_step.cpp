@@ -1,4 +1,4 @@
-#include "lib/train/cuda/device_step.hpp"
+#include "lockstep/train/cuda/device_step.hpp"
 
 #include <algorithm>
 #include <array>
@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/cuda/runtime.hpp"
-#include "lib/numerics/cuda/elementwise.hpp"
-#include "lib/numerics/leaf_tree.hpp"
-#include "lib/train/canonical.hpp"
+#include "lockstep/base/cuda/runtime.hpp"
+#include "lockstep/numerics/cuda/elementwise.hpp"
+#include "lockstep/numerics/leaf_tree.hpp"
+#include "lockstep/train/canonical.hpp"
 
 namespace lockstep::train {
 namespace {

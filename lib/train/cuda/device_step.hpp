@@ -6,13 +6,13 @@
 #include <memory>
 #include <span>
 
-#include "collectives/cuda/device.hpp"
-#include "data/batches.hpp"
-#include "lib/base/cuda/runtime.hpp"
-#include "lib/nn/cuda/device_network.hpp"
-#include "lib/optim/adam.hpp"
-#include "lib/optim/cuda/device_adam.hpp"
-#include "lib/train/step.hpp"
+#include "lockstep/base/cuda/runtime.hpp"
+#include "lockstep/collectives/cuda/device.hpp"
+#include "lockstep/data/batches.hpp"
+#include "lockstep/nn/cuda/device_network.hpp"
+#include "lockstep/optim/adam.hpp"
+#include "lockstep/optim/cuda/device_adam.hpp"
+#include "lockstep/train/step.hpp"
 
 namespace lockstep::train {
 /// Gradient sums of subtrees, in tree order, that an update adds.

@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
 
 using namespace lockstep;
 using namespace lockstep::apps;

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <sstream>
 
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
 
 using namespace lockstep;
 using namespace lockstep::apps;

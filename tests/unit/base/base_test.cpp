@@ -3,12 +3,12 @@
 #include <fstream>
 #include <iterator>
 
-#include "lib/base/aligned.hpp"
-#include "lib/base/errors.hpp"
-#include "lib/base/files.hpp"
-#include "lib/base/hash.hpp"
-#include "lib/base/philox.hpp"
-#include "lib/base/process.hpp"
+#include "lockstep/base/aligned.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/files.hpp"
+#include "lockstep/base/hash.hpp"
+#include "lockstep/base/philox.hpp"
+#include "lockstep/base/process.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 using namespace lockstep;

@@ -1,4 +1,4 @@
-#include "lib/base/text.hpp"
+#include "lockstep/base/text.hpp"
 
 #include <array>
 #include <catch2/catch.hpp>

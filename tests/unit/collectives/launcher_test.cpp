@@ -1,9 +1,9 @@
-#include "collectives/launcher.hpp"
+#include "lockstep/collectives/launcher.hpp"
 
 #include <catch2/catch.hpp>
 #include <map>
 
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
 
 using namespace lockstep;
 

@@ -1,6 +1,6 @@
 #include <catch2/catch.hpp>
 
-#include "collectives/communicator.hpp"
+#include "lockstep/collectives/communicator.hpp"
 #include "tests/support/communicator_contract.hpp"
 
 using namespace lockstep;

@@ -1,12 +1,12 @@
 // Shared memory between ranks that are threads here: every rank still opens its peers' regions.
-#include "collectives/shared.hpp"
+#include "lockstep/collectives/shared.hpp"
 
 #include <catch2/catch.hpp>
 #include <thread>
 
-#include "collectives/agreement.hpp"
-#include "collectives/threads.hpp"
-#include "collectives/two_level.hpp"
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/collectives/threads.hpp"
+#include "lockstep/collectives/two_level.hpp"
 #include "tests/support/communicator_contract.hpp"
 #include "tests/support/two_levels.hpp"
 

@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "collectives/agreement.hpp"
-#include "collectives/threads.hpp"
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/collectives/threads.hpp"
 #include "tests/support/communicator_contract.hpp"
 
 using namespace lockstep;

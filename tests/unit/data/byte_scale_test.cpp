@@ -4,7 +4,7 @@
 #include <numeric>
 #include <vector>
 
-#include "data/source.hpp"
+#include "lockstep/data/source.hpp"
 
 namespace lockstep::test {
 namespace {

@@ -2,8 +2,8 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 
-#include "data/file.hpp"
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/data/file.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/data/idx_bytes.hpp"
 

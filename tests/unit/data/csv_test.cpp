@@ -1,4 +1,4 @@
-#include "data/csv.hpp"
+#include "lockstep/data/csv.hpp"
 
 #include <array>
 #include <catch2/catch.hpp>
@@ -8,7 +8,7 @@
 #include <cstring>
 #include <random>
 
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/data/idx_bytes.hpp"
 

@@ -1,4 +1,4 @@
-#include "data/folder.hpp"
+#include "lockstep/data/folder.hpp"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -7,8 +7,8 @@
 #include <catch2/catch.hpp>
 #include <numeric>
 
-#include "data/writer.hpp"
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/data/writer.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/data/idx_bytes.hpp"
 

@@ -1,4 +1,4 @@
-#include "data/ids_digest.hpp"
+#include "lockstep/data/ids_digest.hpp"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "data/source.hpp"
+#include "lockstep/data/source.hpp"
 
 namespace lockstep::test {
 

@@ -1,4 +1,4 @@
-#include "data/idx.hpp"
+#include "lockstep/data/idx.hpp"
 
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -10,8 +10,8 @@
 #include <limits>
 #include <stdexcept>
 
-#include "data/writer.hpp"
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/data/writer.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/data/idx_bytes.hpp"
 

@@ -7,9 +7,9 @@
 #include <functional>
 #include <random>
 
-#include "data/folder.hpp"
-#include "data/writer.hpp"
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/data/folder.hpp"
+#include "lockstep/data/writer.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/data/idx_bytes.hpp"
 

@@ -1,4 +1,4 @@
-#include "data/npy.hpp"
+#include "lockstep/data/npy.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -6,7 +6,7 @@
 #include <cstring>
 #include <limits>
 
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/data/idx_bytes.hpp"
 

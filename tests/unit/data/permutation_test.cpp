@@ -1,4 +1,4 @@
-#include "data/permutation.hpp"
+#include "lockstep/data/permutation.hpp"
 
 #include <array>
 #include <catch2/catch.hpp>

@@ -1,10 +1,10 @@
-#include "data/plan.hpp"
+#include "lockstep/data/plan.hpp"
 
 #include <catch2/catch.hpp>
 #include <random>
 #include <set>
 
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
 #include "tests/support/dealt.hpp"
 
 using namespace lockstep;

@@ -3,9 +3,9 @@
 #include <numeric>
 #include <random>
 
-#include "data/plan.hpp"
-#include "data/sharding.hpp"
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/data/plan.hpp"
+#include "lockstep/data/sharding.hpp"
 #include "tests/support/dealt.hpp"
 
 using namespace lockstep;

@@ -6,8 +6,8 @@
 #include <stdexcept>
 #include <thread>
 
-#include "data/batches.hpp"
-#include "data/synthetic.hpp"
+#include "lockstep/data/batches.hpp"
+#include "lockstep/data/synthetic.hpp"
 #include "tests/support/toy_source.hpp"
 
 using namespace lockstep;

@@ -4,11 +4,11 @@
 #include <random>
 #include <stdexcept>
 
-#include "data/batches.hpp"
-#include "data/folder.hpp"
-#include "data/source.hpp"
-#include "data/synthetic.hpp"
-#include "data/writer.hpp"
+#include "lockstep/data/batches.hpp"
+#include "lockstep/data/folder.hpp"
+#include "lockstep/data/source.hpp"
+#include "lockstep/data/synthetic.hpp"
+#include "lockstep/data/writer.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/data/idx_bytes.hpp"
 

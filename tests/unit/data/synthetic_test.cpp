@@ -1,12 +1,12 @@
-#include "data/synthetic.hpp"
+#include "lockstep/data/synthetic.hpp"
 
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
 #include <stdexcept>
 
-#include "lib/base/errors.hpp"
-#include "lib/base/hash.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/hash.hpp"
 #include "tests/unit/data/idx_bytes.hpp"
 
 namespace lockstep::test {

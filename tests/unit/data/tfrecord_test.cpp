@@ -1,12 +1,12 @@
-#include "data/tfrecord.hpp"
+#include "lockstep/data/tfrecord.hpp"
 
 #include <algorithm>
 #include <bit>
 #include <catch2/catch.hpp>
 #include <limits>
 
-#include "data/writer.hpp"
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/data/writer.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/data/idx_bytes.hpp"
 

@@ -1,12 +1,12 @@
-#include "data/transform.hpp"
+#include "lockstep/data/transform.hpp"
 
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <numeric>
 
-#include "data/batches.hpp"
-#include "lib/base/errors.hpp"
-#include "lib/base/hash.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/hash.hpp"
+#include "lockstep/data/batches.hpp"
 #include "tests/support/toy_source.hpp"
 
 using namespace lockstep;

@@ -1,4 +1,4 @@
-#include "data/writer.hpp"
+#include "lockstep/data/writer.hpp"
 
 #include <sys/resource.h>
 
@@ -6,8 +6,8 @@
 #include <csignal>
 #include <stdexcept>
 
-#include "data/folder.hpp"
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/data/folder.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/data/idx_bytes.hpp"
 

@@ -1,4 +1,4 @@
-#include "lib/optim/adam.hpp"
+#include "lockstep/optim/adam.hpp"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -6,8 +6,8 @@
 #include <random>
 #include <vector>
 
-#include "lib/numerics/leaf_tree.hpp"
-#include "lib/optim/cuda/device_adam.hpp"
+#include "lockstep/numerics/leaf_tree.hpp"
+#include "lockstep/optim/cuda/device_adam.hpp"
 #include "tests/unit/device/device_memory.hpp"
 
 using namespace lockstep;

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "lib/base/cuda/runtime.hpp"
+#include "lockstep/base/cuda/runtime.hpp"
 
 namespace lockstep {
 

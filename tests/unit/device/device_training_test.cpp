@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "collectives/communicator.hpp"
+#include "lockstep/collectives/communicator.hpp"
 #include "tests/support/device.hpp"
 #include "tests/unit/device/toy_device.hpp"
 

@@ -2,7 +2,7 @@
 #include <cstring>
 #include <vector>
 
-#include "lib/numerics/cuda/elementwise.hpp"
+#include "lockstep/numerics/cuda/elementwise.hpp"
 #include "tests/support/device.hpp"
 
 using namespace lockstep;

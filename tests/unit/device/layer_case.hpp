@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-#include "lib/numerics/cuda/device_products.hpp"
+#include "lockstep/numerics/cuda/device_products.hpp"
 #include "tests/unit/device/device_memory.hpp"
 
 namespace lockstep::test {

@@ -1,4 +1,4 @@
-#include "lib/nn/loss.hpp"
+#include "lockstep/nn/loss.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -8,9 +8,9 @@
 #include <random>
 #include <vector>
 
-#include "data/source.hpp"
-#include "lib/nn/cuda/device_network.hpp"
-#include "lib/numerics/cuda/elementwise.hpp"
+#include "lockstep/data/source.hpp"
+#include "lockstep/nn/cuda/device_network.hpp"
+#include "lockstep/numerics/cuda/elementwise.hpp"
 #include "tests/support/device.hpp"
 #include "tests/unit/device/device_memory.hpp"
 

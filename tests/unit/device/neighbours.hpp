@@ -1,7 +1,7 @@
 // A kernel for tests of the runtime.
 #pragma once
 
-#include "lib/base/cuda/runtime.hpp"
+#include "lockstep/base/cuda/runtime.hpp"
 
 namespace lockstep::test {
 

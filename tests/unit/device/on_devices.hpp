@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "collectives/cuda/device.hpp"
-#include "collectives/threads.hpp"
+#include "lockstep/collectives/cuda/device.hpp"
+#include "lockstep/collectives/threads.hpp"
 #include "tests/support/device.hpp"
 
 namespace lockstep::test {

@@ -1,4 +1,4 @@
-#include "lib/base/cuda/runtime.hpp"
+#include "lockstep/base/cuda/runtime.hpp"
 
 #include <catch2/catch.hpp>
 #include <vector>

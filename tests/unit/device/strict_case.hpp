@@ -6,9 +6,9 @@
 #include <random>
 #include <vector>
 
-#include "lib/base/aligned.hpp"
-#include "lib/numerics/cuda/device_products.hpp"
-#include "lib/numerics/strict.hpp"
+#include "lockstep/base/aligned.hpp"
+#include "lockstep/numerics/cuda/device_products.hpp"
+#include "lockstep/numerics/strict.hpp"
 #include "tests/unit/device/device_memory.hpp"
 
 namespace lockstep::test {

@@ -1,10 +1,10 @@
-#include "lib/distribute/dataset.hpp"
+#include "lockstep/distribute/dataset.hpp"
 
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "lib/base/philox.hpp"
-#include "lib/distribute/sources.hpp"
+#include "lockstep/base/philox.hpp"
+#include "lockstep/distribute/sources.hpp"
 #include "tests/support/numbered_file.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/support/toy_source.hpp"

@@ -2,8 +2,8 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "lib/distribute/devices.hpp"
-#include "lib/distribute/strategy.hpp"
+#include "lockstep/distribute/devices.hpp"
+#include "lockstep/distribute/strategy.hpp"
 #include "tests/support/refusal.hpp"
 
 using namespace lockstep;

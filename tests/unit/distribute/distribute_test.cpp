@@ -2,10 +2,10 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "collectives/agreement.hpp"
-#include "data/plan.hpp"
-#include "data/synthetic.hpp"
-#include "lib/distribute/strategy.hpp"
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/data/plan.hpp"
+#include "lockstep/data/synthetic.hpp"
+#include "lockstep/distribute/strategy.hpp"
 #include "tests/support/numbered_file.hpp"
 #include "tests/support/per_rank.hpp"
 #include "tests/support/temporary_folder.hpp"

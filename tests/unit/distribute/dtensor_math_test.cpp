@@ -2,8 +2,8 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "lib/distribute/dtensor.hpp"
-#include "lib/distribute/tensor.hpp"
+#include "lockstep/distribute/dtensor.hpp"
+#include "lockstep/distribute/tensor.hpp"
 #include "tests/support/layouts.hpp"
 #include "tests/support/refusal.hpp"
 

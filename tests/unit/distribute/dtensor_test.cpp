@@ -1,9 +1,9 @@
 // Tensors over a mesh: making them, moving them, and what that costs.
-#include "lib/distribute/dtensor.hpp"
+#include "lockstep/distribute/dtensor.hpp"
 
 #include <catch2/catch.hpp>
 
-#include "lib/distribute/tensor.hpp"
+#include "lockstep/distribute/tensor.hpp"
 #include "tests/support/layouts.hpp"
 #include "tests/support/refusal.hpp"
 

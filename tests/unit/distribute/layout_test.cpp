@@ -1,10 +1,10 @@
 // Meshes and layouts as arithmetic, without ranks.
-#include "lib/distribute/layout.hpp"
+#include "lockstep/distribute/layout.hpp"
 
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
 #include "tests/support/layouts.hpp"
 
 using namespace lockstep;

@@ -1,5 +1,5 @@
 // Meshes of ranks: making them, their collectives, and what those are counted as.
-#include "lib/distribute/mesh.hpp"
+#include "lockstep/distribute/mesh.hpp"
 
 #include <catch2/catch.hpp>
 

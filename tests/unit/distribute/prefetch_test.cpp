@@ -3,8 +3,8 @@
 #include <chrono>
 #include <stdexcept>
 
-#include "lib/distribute/readers.hpp"
-#include "lib/distribute/sources.hpp"
+#include "lockstep/distribute/readers.hpp"
+#include "lockstep/distribute/sources.hpp"
 
 using namespace lockstep;
 

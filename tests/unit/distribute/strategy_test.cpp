@@ -1,10 +1,10 @@
 // The guide's examples of data sets from functions, values, variables and order.
-#include "lib/distribute/strategy.hpp"
+#include "lockstep/distribute/strategy.hpp"
 
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "collectives/agreement.hpp"
+#include "lockstep/collectives/agreement.hpp"
 #include "tests/support/per_rank.hpp"
 
 namespace lockstep {

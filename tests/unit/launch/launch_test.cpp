@@ -1,10 +1,10 @@
-#include "lib/launch/launch.hpp"
+#include "lockstep/launch/launch.hpp"
 
 #include <atomic>
 #include <catch2/catch.hpp>
 
-#include "collectives/agreement.hpp"
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/collectives/agreement.hpp"
 
 using namespace lockstep;
 

@@ -1,4 +1,4 @@
-#include "lib/optim/adam.hpp"
+#include "lockstep/optim/adam.hpp"
 
 #include <catch2/catch.hpp>
 #include <cmath>

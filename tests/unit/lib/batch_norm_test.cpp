@@ -3,8 +3,8 @@
 #include <cmath>
 #include <random>
 
-#include "lib/nn/network.hpp"
-#include "lib/optim/adam.hpp"
+#include "lockstep/nn/network.hpp"
+#include "lockstep/optim/adam.hpp"
 
 using namespace lockstep;
 using namespace lockstep::nn;

@@ -1,13 +1,13 @@
-#include "lib/train/checkpoint.hpp"
+#include "lockstep/train/checkpoint.hpp"
 
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "lib/base/errors.hpp"
-#include "lib/base/hash.hpp"
-#include "lib/train/run_directory.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/hash.hpp"
+#include "lockstep/train/run_directory.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 using namespace lockstep;

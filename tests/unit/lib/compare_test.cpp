@@ -4,8 +4,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "lib/base/errors.hpp"
-#include "lib/train/run_directory.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/train/run_directory.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 using namespace lockstep;

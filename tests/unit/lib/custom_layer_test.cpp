@@ -3,10 +3,10 @@
 #include <fstream>
 #include <iterator>
 
-#include "collectives/threads.hpp"
-#include "lib/base/errors.hpp"
-#include "lib/nn/gradient_check.hpp"
-#include "lib/train/checkpoint.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/collectives/threads.hpp"
+#include "lockstep/nn/gradient_check.hpp"
+#include "lockstep/train/checkpoint.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/support/toy_run.hpp"
 

@@ -5,8 +5,8 @@
 #include <random>
 #include <vector>
 
-#include "lib/nn/gradient_check.hpp"
-#include "lib/nn/network.hpp"
+#include "lockstep/nn/gradient_check.hpp"
+#include "lockstep/nn/network.hpp"
 
 using namespace lockstep;
 using namespace lockstep::nn;

@@ -1,5 +1,5 @@
 // The reference bits were read off TensorFlow 2.21: tf.random.stateless_uniform, seed (22, 23).
-#include "lib/nn/initialisers.hpp"
+#include "lockstep/nn/initialisers.hpp"
 
 #include <array>
 #include <bit>
@@ -7,7 +7,7 @@
 #include <numeric>
 #include <vector>
 
-#include "lib/nn/network.hpp"
+#include "lockstep/nn/network.hpp"
 
 using namespace lockstep;
 using namespace lockstep::nn;

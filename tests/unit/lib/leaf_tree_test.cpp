@@ -1,4 +1,4 @@
-#include "lib/numerics/leaf_tree.hpp"
+#include "lockstep/numerics/leaf_tree.hpp"
 
 #include <bit>
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-#include "lib/nn/loss.hpp"
+#include "lockstep/nn/loss.hpp"
 
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -1,9 +1,9 @@
 // Meshes of batch x model: whatever their sizes, the bits of one rank alone.
 #include <catch2/catch.hpp>
 
-#include "collectives/agreement.hpp"
-#include "collectives/threads.hpp"
-#include "lib/train/tensor_parallel.hpp"
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/collectives/threads.hpp"
+#include "lockstep/train/tensor_parallel.hpp"
 #include "tests/support/per_rank.hpp"
 #include "tests/support/toy_run.hpp"
 

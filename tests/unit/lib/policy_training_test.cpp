@@ -1,8 +1,8 @@
 // Training under FILE and OFF: uneven and empty pieces, rows without examples.
 #include <catch2/catch.hpp>
 
-#include "collectives/threads.hpp"
-#include "lib/train/canonical.hpp"
+#include "lockstep/collectives/threads.hpp"
+#include "lockstep/train/canonical.hpp"
 #include "tests/support/toy_run.hpp"
 
 using namespace lockstep;

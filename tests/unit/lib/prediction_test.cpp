@@ -2,9 +2,9 @@
 #include <cmath>
 #include <limits>
 
-#include "collectives/agreement.hpp"
-#include "collectives/threads.hpp"
-#include "lib/train/evaluation.hpp"
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/collectives/threads.hpp"
+#include "lockstep/train/evaluation.hpp"
 #include "tests/support/toy_source.hpp"
 
 using namespace lockstep;

@@ -1,10 +1,10 @@
-#include "lib/train/replica.hpp"
+#include "lockstep/train/replica.hpp"
 
 #include <catch2/catch.hpp>
 #include <limits>
 
-#include "collectives/agreement.hpp"
-#include "lib/train/checkpoint.hpp"
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/train/checkpoint.hpp"
 #include "tests/support/per_rank.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/support/toy_run.hpp"

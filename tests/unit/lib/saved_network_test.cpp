@@ -4,8 +4,8 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "lib/base/errors.hpp"
-#include "lib/train/checkpoint.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/train/checkpoint.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 using namespace lockstep;

@@ -3,9 +3,9 @@
 #include <catch2/catch.hpp>
 #include <regex>
 
-#include "collectives/agreement.hpp"
-#include "collectives/threads.hpp"
-#include "lib/train/integrity.hpp"
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/collectives/threads.hpp"
+#include "lockstep/train/integrity.hpp"
 #include "tests/support/toy_run.hpp"
 
 using namespace lockstep;

@@ -1,4 +1,4 @@
-#include "lib/numerics/strict.hpp"
+#include "lockstep/numerics/strict.hpp"
 
 #include <bit>
 #include <catch2/catch.hpp>
@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/aligned.hpp"
-#include "lib/base/errors.hpp"
-#include "lib/numerics/strict_math.hpp"
+#include "lockstep/base/aligned.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/numerics/strict_math.hpp"
 
 using namespace lockstep;
 

@@ -1,12 +1,12 @@
-#include "lib/train/trainer.hpp"
+#include "lockstep/train/trainer.hpp"
 
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "collectives/agreement.hpp"
-#include "collectives/communicator.hpp"
-#include "collectives/threads.hpp"
-#include "lib/numerics/strict.hpp"
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/collectives/communicator.hpp"
+#include "lockstep/collectives/threads.hpp"
+#include "lockstep/numerics/strict.hpp"
 #include "tests/support/toy_run.hpp"
 
 using namespace lockstep;

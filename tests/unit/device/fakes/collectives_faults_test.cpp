@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "collectives/agreement.hpp"
+#include "lockstep/collectives/agreement.hpp"
 #include "tests/fakes/cuda/fake.hpp"
 #include "tests/fakes/cuda/fake_nccl.hpp"
 #include "tests/support/per_rank.hpp"

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "collectives/agreement.hpp"
-#include "collectives/cuda/device.hpp"
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/collectives/cuda/device.hpp"
 #include "tests/fakes/cuda/fake.hpp"
 #include "tests/support/per_rank.hpp"
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/errors.hpp"
+#include "lockstep/base/errors.hpp"
 #include "tests/fakes/cuda/fake.hpp"
 #include "tests/support/device.hpp"
 #include "tests/unit/device/layer_case.hpp"

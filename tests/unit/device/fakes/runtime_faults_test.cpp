@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/base/cuda/runtime.hpp"
+#include "lockstep/base/cuda/runtime.hpp"
 #include "tests/fakes/cuda/fake.hpp"
 #include "tests/support/device.hpp"
 #include "tests/unit/device/neighbours.hpp"

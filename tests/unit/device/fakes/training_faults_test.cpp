@@ -1,6 +1,6 @@
 #include <catch2/catch.hpp>
 
-#include "collectives/threads.hpp"
+#include "lockstep/collectives/threads.hpp"
 #include "tests/fakes/cuda/fake.hpp"
 #include "tests/unit/device/toy_device.hpp"
 
