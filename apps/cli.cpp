@@ -3,6 +3,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <cxxopts.hpp>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -37,14 +38,18 @@ cxxopts::Options options_of(const Syntax& syntax) {
                              " [" + setting.literal(defaults) + "]";
     options.add_options()(setting.name, help, value_of(setting), setting.argument);
   }
-  options.add_options()("set", "another way to give a setting", cxxopts::value<std::string>(),
-                        "KEY=VALUE");
+  if (!syntax.settings.empty()) {
+    options.add_options()("set", "another way to give a setting", cxxopts::value<std::string>(),
+                          "KEY=VALUE");
+  }
   for (const auto& flag : syntax.flags) {
     if (flag.argument.empty()) {
       options.add_options()(flag.name, flag.help);
-    } else {
-      options.add_options()(flag.name, flag.help, cxxopts::value<std::string>(), flag.argument);
+      continue;
     }
+    auto value = cxxopts::value<std::string>();
+    if (!flag.otherwise.empty()) value->default_value(flag.otherwise);
+    options.add_options()(flag.name, flag.help, value, flag.argument);
   }
   options.add_options()("h,help", "show this");
   options.add_options("hidden")("operand", "", cxxopts::value<std::vector<std::string>>());
@@ -71,6 +76,7 @@ std::pair<std::string, std::string> key_value(const Syntax& syntax, const std::s
 
 Arguments taken(const Syntax& syntax, const cxxopts::ParseResult& result) {
   Arguments arguments;
+  for (const auto& flag : syntax.flags) arguments.defaults.emplace_back(flag.name, flag.otherwise);
   for (const auto& argument : result.arguments()) {
     const std::string& key = argument.key();
     const std::string& value = argument.value();
@@ -84,47 +90,18 @@ Arguments taken(const Syntax& syntax, const cxxopts::ParseResult& result) {
       arguments.settings.push_back(key_value(syntax, value));
     } else if (key != "operand") {
       arguments.settings.emplace_back(key, value);
-    } else if (arguments.operand.empty()) {
-      arguments.operand = value;
     } else {
-      throw ConfigError("two " + syntax.operand + "s: " + arguments.operand + " and " + value,
-                        "give one");
+      arguments.operands.push_back(value);
     }
+  }
+  if (arguments.operands.size() > syntax.operands) {
+    throw ConfigError(fmt::format("{}: {}", counted(arguments.operands.size(), syntax.operand),
+                                  fmt::join(arguments.operands, " ")),
+                      fmt::format("write `{} {}`", syntax.command,
+                                  syntax.usage.substr(0, syntax.usage.find("   ("))));
   }
   return arguments;
 }
-
-}  // namespace
-
-bool Syntax::takes(const std::string& setting) const {
-  return settings.empty() || std::find(settings.begin(), settings.end(), setting) != settings.end();
-}
-
-std::string Arguments::value(const std::string& name, const std::string& otherwise) const {
-  std::string last = otherwise;
-  for (const auto* pairs : {&settings, &flags}) {
-    for (const auto& [key, value] : *pairs) {
-      if (key == name) last = value;
-    }
-  }
-  return last;
-}
-
-bool Arguments::given(const std::string& name) const {
-  const auto named = [&](const auto& pair) { return pair.first == name; };
-  return std::any_of(settings.begin(), settings.end(), named) ||
-         std::any_of(flags.begin(), flags.end(), named);
-}
-
-Arguments parse_arguments(const Syntax& syntax, const std::vector<std::string>& words) {
-  auto options = options_of(syntax);
-  const auto result = parse_words(options, syntax.command, words);
-  return taken(syntax, result);
-}
-
-std::string help_text(const Syntax& syntax) { return options_of(syntax).help({""}); }
-
-namespace {
 
 [[noreturn]] void refuse(const cxxopts::Options& options, const std::string& command,
                          const std::string& word) {
@@ -140,8 +117,6 @@ namespace {
       guess ? "did you mean '--" + *guess + "'?" : "`" + command + " --help` lists all flags");
 }
 
-}  // namespace
-
 cxxopts::ParseResult parse_words(cxxopts::Options& options, const std::string& command,
                                  const std::vector<std::string>& words) {
   std::vector<const char*> argv = {command.c_str()};
@@ -156,6 +131,46 @@ cxxopts::ParseResult parse_words(cxxopts::Options& options, const std::string& c
   }
 }
 
+}  // namespace
+
+bool Syntax::takes(const std::string& setting) const {
+  return std::find(settings.begin(), settings.end(), setting) != settings.end();
+}
+
+std::string Arguments::value(const std::string& name) const {
+  std::string last;
+  for (const auto* pairs : {&defaults, &settings, &flags}) {
+    for (const auto& [key, value] : *pairs) {
+      if (key == name) last = value;
+    }
+  }
+  return last;
+}
+
+std::optional<std::uint64_t> Arguments::number(const std::string& flag, std::uint64_t least,
+                                               std::uint64_t most) const {
+  const std::string text = value(flag);
+  if (text.empty() && !given(flag)) return std::nullopt;
+  try {
+    return parse_count(text, least, most);
+  } catch (const ConfigError& error) {
+    throw ConfigError("--" + flag + ": " + error.what());
+  }
+}
+
+bool Arguments::given(const std::string& name) const {
+  const auto named = [&](const auto& pair) { return pair.first == name; };
+  return std::any_of(settings.begin(), settings.end(), named) ||
+         std::any_of(flags.begin(), flags.end(), named);
+}
+
+Arguments parse_arguments(const Syntax& syntax, const std::vector<std::string>& words) {
+  auto options = options_of(syntax);
+  return taken(syntax, parse_words(options, syntax.command, words));
+}
+
+std::string help_text(const Syntax& syntax) { return options_of(syntax).help({""}); }
+
 namespace {
 
 /// The configuration, compared between all ranks. Collective.
@@ -163,7 +178,7 @@ namespace {
 RunConfig agreed_config(const Syntax& syntax, const Arguments& arguments,
                         comm::Communicator& comm) {
   std::string text;
-  const std::string run_file = syntax.run_file ? arguments.operand : "";
+  const std::string run_file = syntax.run_file ? arguments.operand() : "";
   comm::together(comm, [&] {
     if (comm.rank() == 0) text = read_run_file(run_file);
   });
@@ -176,11 +191,11 @@ RunConfig agreed_config(const Syntax& syntax, const Arguments& arguments,
     }
   });
   auto mine = key_values(config);
-  mine.emplace_back("the " + syntax.operand, arguments.operand);
+  mine.emplace_back("the " + syntax.operand, arguments.operand());
   for (const auto& flag : syntax.flags) {
     const bool given = arguments.given(flag.name);
     mine.emplace_back("--" + flag.name,
-                      given ? "given " + arguments.value(flag.name, "") : "not given");
+                      given ? "given " + arguments.value(flag.name) : "not given");
   }
   mine.emplace_back("the lockstep binary", to_hex(executable_hash()));
   comm::require_equal(comm, "the configuration", mine,
@@ -211,6 +226,16 @@ void require_one_rank(const RunConfig& config) {
 }
 
 }  // namespace
+
+int run_on_rank_0(const Syntax& syntax, const std::vector<std::string>& words,
+                  const std::function<int(const Arguments&)>& command) {
+  const auto launch = comm::detect_launcher();
+  if (launch && launch->rank != 0) return static_cast<int>(ExitCode::success);
+  const Arguments arguments = parse_arguments(syntax, words);
+  if (!arguments.help) return command(arguments);
+  fmt::print("{}", help_text(syntax));
+  return static_cast<int>(ExitCode::success);
+}
 
 int run_on_ranks(const Syntax& syntax, const std::vector<std::string>& words,
                  const RankCommand& command) {

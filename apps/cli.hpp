@@ -1,9 +1,10 @@
 // Command lines: parses the words of a subcommand and runs it on all ranks of the job.
 #pragma once
 
-#include <cxxopts.hpp>
+#include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@ struct Flag {
   std::string name;
   std::string argument;  ///< "FILE"; empty: no argument
   std::string help;
+  std::string otherwise = "";  ///< its value if it is not given; empty: none
 };
 
 /// The command line of a subcommand.
@@ -24,9 +26,10 @@ struct Syntax {
   std::string command;                ///< "lockstep train"
   std::string does;                   ///< one sentence
   std::string usage;                  ///< "[CONFIG.toml] [flags]"
-  std::string operand;                ///< the one word without dashes: "run file"
+  std::string operand;                ///< what a word without dashes is: "run file"
+  std::size_t operands = 1;           ///< maximum number of these words
   bool run_file = false;              ///< the operand is a run file
-  std::vector<std::string> settings;  ///< names in settings() that it takes; empty: all
+  std::vector<std::string> settings;  ///< names in settings() that it takes
   std::vector<Flag> flags;
   std::map<std::string, std::string> other_help;  ///< of settings with another meaning here
 
@@ -36,14 +39,23 @@ struct Syntax {
 
 /// The parsed command line of one rank. Values are checked when they are applied.
 struct Arguments {
-  std::string operand;  ///< empty: none
+  std::vector<std::string> operands;
   /// Settings in the order given: name without dashes, value; includes --set KEY=VALUE.
   std::vector<std::pair<std::string, std::string>> settings;
-  std::vector<std::pair<std::string, std::string>> flags;  ///< flags in the order given
+  std::vector<std::pair<std::string, std::string>> flags;     ///< flags in the order given
+  std::vector<std::pair<std::string, std::string>> defaults;  ///< of flags
   bool help = false;
 
-  /// The last value given for a setting or a flag; `otherwise` if there is none.
-  std::string value(const std::string& name, const std::string& otherwise) const;
+  /// The first operand; empty if there is none.
+  std::string operand() const { return operands.empty() ? "" : operands.front(); }
+
+  /// The last value given for a setting or a flag; else a flag's default; else empty.
+  std::string value(const std::string& name) const;
+
+  /// value() of a flag as a whole number; nullopt if it was not given and has no default.
+  /// Throws ConfigError, beginning with the flag, unless the number lies in [least, most].
+  std::optional<std::uint64_t> number(const std::string& flag, std::uint64_t least,
+                                      std::uint64_t most = UINT64_MAX) const;
 
   /// True if the setting or flag was given.
   bool given(const std::string& name) const;
@@ -52,18 +64,16 @@ struct Arguments {
 /// Parses the words after the subcommand's name.
 ///
 /// Errors   throws ConfigError: unknown flag (with the nearest valid name), missing value, more
-///          than one operand.
+///          operands than the command takes.
 Arguments parse_arguments(const Syntax& syntax, const std::vector<std::string>& words);
 
 /// The text of --help.
 std::string help_text(const Syntax& syntax);
 
-/// Parses the words after `command` ("lockstep train").
-///
-/// Errors   throws ConfigError: unknown flag (with the nearest valid name), missing value, more
-///          words than the command takes.
-cxxopts::ParseResult parse_words(cxxopts::Options& options, const std::string& command,
-                                 const std::vector<std::string>& words);
+/// Runs a command of one process, without MPI: under a launcher on rank 0 alone. `words` are those
+/// after the subcommand's name. Returns what `command` returns; errors are thrown.
+int run_on_rank_0(const Syntax& syntax, const std::vector<std::string>& words,
+                  const std::function<int(const Arguments&)>& command);
 
 /// One rank's part of a subcommand. The configuration is the same on all ranks.
 using RankCommand = std::function<void(const Arguments&, const RunConfig&, comm::Communicator&)>;

@@ -10,7 +10,6 @@
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
-#include "lockstep/collectives/launcher.hpp"
 #include "lockstep/train/run_directory.hpp"
 
 namespace lockstep::apps {
@@ -19,19 +18,19 @@ namespace {
 constexpr int the_same = 0;
 constexpr int differ = 1;
 
-cxxopts::Options compare_options() {
-  cxxopts::Options options(
-      "lockstep compare",
+Syntax compare_syntax() {
+  Syntax syntax;
+  syntax.command = "lockstep compare";
+  syntax.does =
       "Compares what two runs recorded, to the last bit, as far as both go: the steps' loss and "
       "accuracy, the tensors' hashes (train --hash-every N), the epochs' weights and test loss.\n"
       "Ends with 0 where they are the same and 1 where they differ, as cmp does; 2: usage; 65: a "
-      "run folder is missing or damaged.\n");
-  options.custom_help("RUN_A RUN_B [flags]");
-  options.add_options()("json", "print one line of JSON instead")("h,help", "show this");
-  options.add_options("hidden")("runs", "", cxxopts::value<std::vector<std::string>>());
-  options.positional_help("");
-  options.parse_positional({"runs"});
-  return options;
+      "run folder is missing or damaged.\n";
+  syntax.usage = "RUN_A RUN_B [flags]";
+  syntax.operand = "run folder";
+  syntax.operands = 2;
+  syntax.flags = {{"json", "", "print one line of JSON instead"}};
+  return syntax;
 }
 
 std::string value_text(const train::Recorded& value) {
@@ -136,17 +135,9 @@ int compare_runs(const std::vector<std::string>& folders, bool json) {
 }  // namespace
 
 int compare_command(const std::vector<std::string>& words) {
-  const auto launch = comm::detect_launcher();
-  if (launch && launch->rank != 0) return the_same;  // only rank 0 compares
-  auto options = compare_options();
-  const auto result = parse_words(options, "lockstep compare", words);
-  if (result.count("help") != 0) {
-    fmt::print("{}", options.help({""}));
-    return the_same;
-  }
-  const auto runs = result.count("runs") == 0 ? std::vector<std::string>{}
-                                              : result["runs"].as<std::vector<std::string>>();
-  return compare_runs(runs, result.count("json") != 0);
+  return run_on_rank_0(compare_syntax(), words, [](const Arguments& arguments) {
+    return compare_runs(arguments.operands, arguments.given("json"));
+  });
 }
 
 }  // namespace lockstep::apps

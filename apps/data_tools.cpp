@@ -17,7 +17,6 @@
 #include "lockstep/base/files.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
-#include "lockstep/collectives/launcher.hpp"
 #include "lockstep/data/batches.hpp"
 #include "lockstep/data/source.hpp"
 #include "lockstep/data/synthetic.hpp"
@@ -29,49 +28,33 @@ namespace {
 
 // Shared by generate and convert.
 
-/// Adds --format and --files.
-void add_target_options(cxxopts::Options& options, const char* format_default) {
-  auto format = cxxopts::value<std::string>();
-  if (*format_default != '\0') format->default_value(format_default);
-  options.add_options()("format", "of the files that are written", format, "idx|csv|npy|tfrecord")(
-      "files", "files, or pairs of them, for each of training and test set",
-      cxxopts::value<std::string>()->default_value("1"), "N");
+/// The flags --format and --files.
+std::vector<Flag> target_flags(const std::string& default_format) {
+  return {{"format", "idx|csv|npy|tfrecord", "of the files that are written", default_format},
+          {"files", "N", "files, or pairs of them, for each of training and test set", "1"}};
 }
 
+constexpr std::uint64_t most_records = 0xFFFFFFFF;  // the maximum count of IDX
+
 /// The value of --format.
-data::Format format_in(const cxxopts::ParseResult& result) {
-  if (result.count("format") == 0 && !result["format"].has_default()) {
+data::Format format_in(const Arguments& arguments) {
+  const auto name = arguments.value("format");
+  if (name.empty()) {
     throw ConfigError("--format is missing", "say which of idx, csv, npy and tfrecord to write");
   }
-  const auto name = result["format"].as<std::string>();
   if (const auto format = data::format_named(name)) return *format;
   throw ConfigError("--format: '" + name + "' is none of idx|csv|npy|tfrecord");
 }
 
-/// The value of a flag, at least `least`; nullopt if it was not given and has no default.
-std::optional<std::uint64_t> number_in(const cxxopts::ParseResult& result, const std::string& flag,
-                                       std::uint64_t least) {
-  if (result.count(flag) == 0 && !result[flag].has_default()) return std::nullopt;
-  try {
-    constexpr std::uint64_t most = 0xFFFFFFFF;  // the maximum count of IDX
-    return parse_count(result[flag].as<std::string>(), least, most);
-  } catch (const ConfigError& error) {
-    throw ConfigError("--" + flag + ": " + error.what());
-  }
-}
-
 /// The output of `part`, "train" or "test"; as in MNIST, the test set's IDX files are named t10k.
 data::Target target_of(const std::filesystem::path& folder, const std::string& part,
-                       const cxxopts::ParseResult& result) {
+                       const Arguments& arguments) {
   data::Target target;
   target.folder = folder;
-  target.format = format_in(result);
+  target.format = format_in(arguments);
   target.stem = part == "test" && target.format == data::Format::idx ? "t10k" : part;
   constexpr std::uint64_t most_files = 99'999;  // five digits in file names
-  target.files = number_in(result, "files", 1).value_or(1);
-  if (target.files > most_files) {
-    throw ConfigError("--files: " + grouped(target.files) + " is more than " + grouped(most_files));
-  }
+  target.files = arguments.number("files", 1, most_files).value();
   return target;
 }
 
@@ -100,23 +83,22 @@ std::string files_text(const data::Target& target) {
 
 // lockstep generate
 
-cxxopts::Options generate_options() {
-  cxxopts::Options options("lockstep generate",
-                           "Writes the built-in data set, drawn digits, as files.");
-  options.custom_help("FOLDER [flags]");
-  const auto number = [](std::uint64_t otherwise) {
-    return cxxopts::value<std::string>()->default_value(std::to_string(otherwise));
+Syntax generate_syntax() {
+  Syntax syntax;
+  syntax.command = "lockstep generate";
+  syntax.does = "Writes the built-in data set, drawn digits, as files.";
+  syntax.usage = "FOLDER [flags]";
+  syntax.operand = "folder";
+  const auto records = [](data::Part part) {
+    return std::to_string(data::synthetic_records(part));
   };
-  options.add_options()("train-limit", "training images",
-                        number(data::synthetic_records(data::Part::train)), "N")(
-      "test-limit", "test images", number(data::synthetic_records(data::Part::test)), "N")(
-      "seed", "of the drawings; `train --data synthetic` has the default",
-      number(data::synthetic_seed), "N")("h,help", "show this");
-  add_target_options(options, "idx");
-  options.add_options("hidden")("folder", "", cxxopts::value<std::string>()->default_value(""));
-  options.positional_help("");
-  options.parse_positional({"folder"});
-  return options;
+  syntax.flags = target_flags("idx");
+  syntax.flags.insert(syntax.flags.end(),
+                      {{"train-limit", "N", "training images", records(data::Part::train)},
+                       {"test-limit", "N", "test images", records(data::Part::test)},
+                       {"seed", "N", "of the drawings; `train --data synthetic` has the default",
+                        std::to_string(data::synthetic_seed)}});
+  return syntax;
 }
 
 void write_part(const data::Target& target, data::Part part, std::uint64_t records,
@@ -134,25 +116,14 @@ void write_part(const data::Target& target, data::Part part, std::uint64_t recor
   fmt::print("{}: {} images\n", files_text(target), grouped(records));
 }
 
-}  // namespace
-
-int generate_command(const std::vector<std::string>& words) {
-  const auto launch = comm::detect_launcher();
-  if (launch && launch->rank != 0)
-    return static_cast<int>(ExitCode::success);  // only rank 0 writes
-  auto options = generate_options();
-  const auto result = parse_words(options, "lockstep generate", words);
-  if (result.count("help") != 0) {
-    fmt::print("{}", options.help({""}));
-    return static_cast<int>(ExitCode::success);
-  }
-  const auto folder = result["folder"].as<std::string>();
+int generate(const Arguments& arguments) {
+  const auto folder = arguments.operand();
   if (folder.empty()) throw ConfigError("no folder", "`lockstep generate FOLDER` writes into it");
-  const std::uint64_t train = number_in(result, "train-limit", 1).value();
-  const std::uint64_t test = number_in(result, "test-limit", 1).value();
-  const std::uint64_t seed = number_in(result, "seed", 0).value();
-  const data::Target train_files = target_of(folder, "train", result);
-  const data::Target test_files = target_of(folder, "test", result);
+  const std::uint64_t train = arguments.number("train-limit", 1, most_records).value();
+  const std::uint64_t test = arguments.number("test-limit", 1, most_records).value();
+  const std::uint64_t seed = arguments.number("seed", 0, most_records).value();
+  const data::Target train_files = target_of(folder, "train", arguments);
+  const data::Target test_files = target_of(folder, "test", arguments);
   make_data_folder(folder);
   write_part(train_files, data::Part::train, train, seed);
   write_part(test_files, data::Part::test, test, seed);
@@ -161,43 +132,40 @@ int generate_command(const std::vector<std::string>& words) {
 
 // lockstep convert
 
-namespace {
-
-cxxopts::Options convert_options() {
-  cxxopts::Options options("lockstep convert",
-                           "Writes a data set again, in another format or into other files: "
-                           "contiguous runs of its records, in order.");
-  options.custom_help("FROM TO --format F [flags]");
-  add_target_options(options, "");
-  options.add_options()("from-format", "of the files that are read; auto: the one that is there",
-                        cxxopts::value<std::string>()->default_value("auto"),
-                        "auto|idx|csv|npy|tfrecord")("train-limit", "the first N training records",
-                                                     cxxopts::value<std::string>(), "N")(
-      "test-limit", "the first N test records", cxxopts::value<std::string>(), "N")("h,help",
-                                                                                    "show this");
-  options.add_options("hidden")("from", "", cxxopts::value<std::string>()->default_value(""))(
-      "to", "", cxxopts::value<std::string>()->default_value(""));
-  options.positional_help("");
-  options.parse_positional({"from", "to"});
-  return options;
+Syntax convert_syntax() {
+  Syntax syntax;
+  syntax.command = "lockstep convert";
+  syntax.does =
+      "Writes a data set again, in another format or into other files: contiguous runs of its "
+      "records, in order.";
+  syntax.usage = "FROM TO --format F [flags]";
+  syntax.operand = "folder";
+  syntax.operands = 2;
+  syntax.flags = target_flags("");
+  syntax.flags.insert(syntax.flags.end(),
+                      {{"from-format", "auto|idx|csv|npy|tfrecord",
+                        "of the files that are read; auto: the one that is there", "auto"},
+                       {"train-limit", "N", "the first N training records"},
+                       {"test-limit", "N", "the first N test records"}});
+  return syntax;
 }
 
-std::optional<data::Format> source_format(const cxxopts::ParseResult& result) {
-  const auto name = result["from-format"].as<std::string>();
+std::optional<data::Format> source_format(const Arguments& arguments) {
+  const auto name = arguments.value("from-format");
   const auto format = data::format_named(name);
   if (format || name == "auto") return format;
   throw ConfigError("--from-format: '" + name + "' is none of auto|idx|csv|npy|tfrecord");
 }
 
 /// The source, with undivided features; any label is valid.
-data::DataSet open_source(const cxxopts::ParseResult& result) {
+data::DataSet open_source(const Arguments& arguments) {
   data::DataSetOptions options;
-  options.train_limit = number_in(result, "train-limit", 1);
-  options.test_limit = number_in(result, "test-limit", 1);
+  options.train_limit = arguments.number("train-limit", 1, most_records);
+  options.test_limit = arguments.number("test-limit", 1, most_records);
   options.divide_by = 1.0F;
   options.classes = std::numeric_limits<std::int32_t>::max();
-  options.format = source_format(result);
-  return data::open_data_set(result["from"].as<std::string>(), options);
+  options.format = source_format(arguments);
+  return data::open_data_set(arguments.operand(), options);
 }
 
 /// Reads a source in order, about a megabyte at a time.
@@ -265,27 +233,16 @@ void print_divisor(data::Element from, data::Format to) {
   }
 }
 
-}  // namespace
-
-int convert_command(const std::vector<std::string>& words) {
-  const auto launch = comm::detect_launcher();
-  if (launch && launch->rank != 0)
-    return static_cast<int>(ExitCode::success);  // only rank 0 writes
-  auto options = convert_options();
-  const auto result = parse_words(options, "lockstep convert", words);
-  if (result.count("help") != 0) {
-    fmt::print("{}", options.help({""}));
-    return static_cast<int>(ExitCode::success);
-  }
-  const auto to = result["to"].as<std::string>();
-  if (to.empty()) {
+int convert(const Arguments& arguments) {
+  if (arguments.operands.size() < 2) {
     throw ConfigError("no folders",
                       "`lockstep convert FROM TO --format F` writes FROM's records "
                       "into the folder TO");
   }
-  const data::Target train = target_of(to, "train", result);
-  const data::Target test = target_of(to, "test", result);
-  const data::DataSet from = open_source(result);
+  const std::string& to = arguments.operands[1];
+  const data::Target train = target_of(to, "train", arguments);
+  const data::Target test = target_of(to, "test", arguments);
+  const data::DataSet from = open_source(arguments);
   data::require_files(train, from.train->records());
   data::require_files(test, from.test->records());
   make_data_folder(to);
@@ -295,8 +252,6 @@ int convert_command(const std::vector<std::string>& words) {
 }
 
 // lockstep bench data
-
-namespace {
 
 using Clock = std::chrono::steady_clock;
 
@@ -424,18 +379,9 @@ void print_table(const std::vector<Reading>& readings) {
   if (readings.size() > 1) row("all", together(readings));
 }
 
-std::uint64_t seconds_of(const Arguments& arguments) {
-  if (!arguments.given("seconds")) return 0;
-  try {
-    return parse_count(arguments.value("seconds", ""), 1, most_seconds);
-  } catch (const ConfigError& error) {
-    throw ConfigError(std::string("--seconds: ") + error.what());
-  }
-}
-
 void bench_on(const Arguments& arguments, const RunConfig& config, comm::Communicator& comm) {
   std::uint64_t seconds = 0;
-  comm::together(comm, [&] { seconds = seconds_of(arguments); });
+  comm::together(comm, [&] { seconds = arguments.number("seconds", 1, most_seconds).value_or(0); });
   Bench bench = make_bench(config, comm);
   const auto readings = gather(read(bench, seconds, comm), comm);
   if (comm.rank() != 0) return;
@@ -469,6 +415,14 @@ Syntax bench_data_syntax() {
 }
 
 }  // namespace
+
+int generate_command(const std::vector<std::string>& words) {
+  return run_on_rank_0(generate_syntax(), words, generate);
+}
+
+int convert_command(const std::vector<std::string>& words) {
+  return run_on_rank_0(convert_syntax(), words, convert);
+}
 
 int bench_command(const std::vector<std::string>& words) {
   const std::string part = words.empty() ? "" : words[0];

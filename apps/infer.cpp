@@ -40,7 +40,7 @@ struct InferenceJob {
 };
 
 void require_words(const Arguments& arguments) {
-  if (arguments.operand.empty()) {
+  if (arguments.operands.empty()) {
     throw ConfigError("no checkpoint",
                       "name one: RUN/checkpoints/step-NNNNNNNN, or the run's folder");
   }
@@ -93,7 +93,7 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
     }
     mesh_of(config, static_cast<std::uint64_t>(comm.size()));
     threads = threads_of(config, comm);
-    job.saved = train::read_description(train::find_checkpoint(arguments.operand));
+    job.saved = train::read_description(train::find_checkpoint(arguments.operand()));
     job.test = open_test_set(config, job.saved);
   });
   comm::require_equal(comm, "what ranks read",
@@ -241,7 +241,7 @@ class PredictionFile {
 };
 
 void predict_on(const Arguments& arguments, const RunConfig& config, comm::Communicator& comm) {
-  const std::string output = arguments.value("output", "");
+  const std::string output = arguments.value("output");
   std::optional<PredictionFile> file;
   comm::together(comm, [&] {
     if (output.empty()) throw ConfigError("no --output", "say which file to write");

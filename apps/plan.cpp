@@ -61,7 +61,6 @@ struct PlanArguments {
   bool ranks_given = false;
   bool json = false;
   bool ids = false;
-  bool help = false;
 };
 
 constexpr std::uint64_t most_ranks = 1 << 20;  // memory: one or two numbers per rank
@@ -88,42 +87,21 @@ Syntax plan_syntax() {
   return syntax;
 }
 
-/// The count in a flag's value; error messages begin with the flag.
-std::uint64_t count_of(const std::string& flag, const std::string& text, std::uint64_t least) {
-  try {
-    return parse_count(text, least);
-  } catch (const ConfigError& error) {
-    throw ConfigError("--" + flag + ": " + error.what());
-  }
-}
-
 std::vector<std::uint64_t> files_of(const std::string& text) {
   constexpr std::uint64_t most = std::uint64_t{1} << 62;
   std::vector<std::uint64_t> files;
   std::uint64_t sum = 0;
   for (const auto& word : split_list(text)) {
-    files.push_back(count_of("files", word, 0));
+    try {
+      files.push_back(parse_count(word, 0));
+    } catch (const ConfigError& error) {
+      throw ConfigError(std::string("--files: ") + error.what());
+    }
     if (files.back() > most - sum) throw ConfigError("--files: more records than can be counted");
     sum += files.back();
   }
   if (sum == 0) throw ConfigError("--files: no records", "give record counts, as --files 6,6");
   return files;
-}
-
-void take(PlanArguments& arguments, const std::string& key, const std::string& value) {
-  if (key == "range") {
-    arguments.range = count_of(key, value, 1);
-  } else if (key == "files") {
-    arguments.files = files_of(value);
-  } else if (key == "record-bytes") {
-    arguments.record_bytes = count_of(key, value, 1);
-  } else if (key == "epoch") {
-    arguments.epoch = count_of(key, value, 1) - 1;
-  } else if (key == "json") {
-    arguments.json = true;
-  } else if (key == "ids") {
-    arguments.ids = true;
-  }
 }
 
 void require_sensible(const PlanArguments& arguments, const Arguments& given) {
@@ -149,17 +127,19 @@ void require_sensible(const PlanArguments& arguments, const Arguments& given) {
   }
 }
 
-/// Parses the words after `lockstep plan`, and reads the run file in them.
-PlanArguments parse_plan_arguments(const std::vector<std::string>& words) {
-  const Arguments given = parse_arguments(plan_syntax(), words);
+/// Reads the run file and applies settings and flags.
+PlanArguments plan_arguments(const Arguments& given) {
   PlanArguments arguments;
-  arguments.help = given.help;
-  if (given.help) return arguments;
-  apply_run_file(arguments.config, given.operand, read_run_file(given.operand));
+  apply_run_file(arguments.config, given.operand(), read_run_file(given.operand()));
   for (const auto& [key, value] : given.settings) {
     set_value(arguments.config, "--" + key, key, value);
   }
-  for (const auto& [key, value] : given.flags) take(arguments, key, value);
+  arguments.range = given.number("range", 1);
+  if (given.given("files")) arguments.files = files_of(given.value("files"));
+  arguments.record_bytes = given.number("record-bytes", 1);
+  arguments.epoch = given.number("epoch", 1).value_or(1) - 1;
+  arguments.json = given.given("json");
+  arguments.ids = given.given("ids");
   arguments.ranks_given = arguments.config.ranks != 1 || given.given("ranks");
   require_sensible(arguments, given);
   return arguments;
@@ -459,17 +439,15 @@ int show_plan(const PlanArguments& arguments) {
 }  // namespace
 
 int plan_command(const std::vector<std::string>& words) {
-  const auto launch = comm::detect_launcher();
-  if (launch && launch->rank != 0)
-    return static_cast<int>(ExitCode::success);  // only rank 0 prints the plan
-  PlanArguments arguments = parse_plan_arguments(words);
-  const bool started = launch && launch->launcher != "sbatch" && launch->ranks > 0;
-  if (started && !arguments.ranks_given) {
-    arguments.config.ranks = static_cast<std::uint64_t>(launch->ranks);
-  }
-  if (!arguments.help) return show_plan(arguments);
-  fmt::print("{}", help_text(plan_syntax()));
-  return static_cast<int>(ExitCode::success);
+  return run_on_rank_0(plan_syntax(), words, [](const Arguments& given) {
+    PlanArguments arguments = plan_arguments(given);
+    const auto launch = comm::detect_launcher();
+    const bool started = launch && launch->launcher != "sbatch" && launch->ranks > 0;
+    if (started && !arguments.ranks_given) {
+      arguments.config.ranks = static_cast<std::uint64_t>(launch->ranks);
+    }
+    return show_plan(arguments);
+  });
 }
 
 }  // namespace lockstep::apps

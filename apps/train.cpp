@@ -237,6 +237,7 @@ Syntax train_syntax() {
   syntax.usage = "[CONFIG.toml] [flags]   (flags override the file, the file the defaults)";
   syntax.operand = "run file";
   syntax.run_file = true;
+  for (const auto& setting : settings()) syntax.settings.push_back(setting.name);
   syntax.flags = {
       {"print-config", "", "print the resolved run file and end"},
       {"dry-run", "", "check configuration, data and agreement between ranks, and end"}};

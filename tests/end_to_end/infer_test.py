@@ -181,7 +181,7 @@ class Inference(command.CommandTest):
     def test_words(self):
         for args, needles in ((["evaluate"], ["no checkpoint"]),
                               (["evaluate", self.checkpoint], ["no --data"]),
-                              (["evaluate", self.checkpoint, self.checkpoint, DATA], ["two"]),
+                              (["evaluate", self.checkpoint, self.checkpoint, DATA], ["2 checkpoints"]),
                               (["evaluate", self.checkpoint, DATA, "--jsn"], ["--json"]),
                               (["evaluate", self.checkpoint, DATA, "--set epochs=3"], ["epochs"]),
                               (["evaluate", self.checkpoint, DATA, "--device cuda"], ["cuda"]),
