@@ -386,21 +386,21 @@ class ConvolutionLayer final : public Layer<Real> {
 }  // namespace
 
 template <class Real>
-std::unique_ptr<Layer<Real>> make_pool(const Pool& spec, const FeatureShape& input) {
+std::unique_ptr<Layer<Real>> make_layer(const Pool& spec, const FeatureShape& input) {
   const FeatureShape output = output_of(spec, input);
   if (spec.pooling == Pooling::max) return std::make_unique<MaxPool<Real>>(spec, input, output);
   return std::make_unique<AveragePool<Real>>(spec, input, output);
 }
 
-template std::unique_ptr<Layer<float>> make_pool(const Pool&, const FeatureShape&);
-template std::unique_ptr<Layer<double>> make_pool(const Pool&, const FeatureShape&);
+template std::unique_ptr<Layer<float>> make_layer(const Pool&, const FeatureShape&);
+template std::unique_ptr<Layer<double>> make_layer(const Pool&, const FeatureShape&);
 
 template <class Real>
-std::unique_ptr<Layer<Real>> make_convolution(const Convolution& spec, const FeatureShape& input) {
+std::unique_ptr<Layer<Real>> make_layer(const Convolution& spec, const FeatureShape& input) {
   return std::make_unique<ConvolutionLayer<Real>>(spec, input, output_of(spec, input));
 }
 
-template std::unique_ptr<Layer<float>> make_convolution(const Convolution&, const FeatureShape&);
-template std::unique_ptr<Layer<double>> make_convolution(const Convolution&, const FeatureShape&);
+template std::unique_ptr<Layer<float>> make_layer(const Convolution&, const FeatureShape&);
+template std::unique_ptr<Layer<double>> make_layer(const Convolution&, const FeatureShape&);
 
 }  // namespace lockstep::nn

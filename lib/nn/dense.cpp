@@ -51,11 +51,11 @@ class DenseLayer final : public Layer<Real> {
 }  // namespace
 
 template <class Real>
-std::unique_ptr<Layer<Real>> make_dense(const Dense& spec, const FeatureShape& input) {
+std::unique_ptr<Layer<Real>> make_layer(const Dense& spec, const FeatureShape& input) {
   return std::make_unique<DenseLayer<Real>>(spec, input);
 }
 
-template std::unique_ptr<Layer<float>> make_dense(const Dense&, const FeatureShape&);
-template std::unique_ptr<Layer<double>> make_dense(const Dense&, const FeatureShape&);
+template std::unique_ptr<Layer<float>> make_layer(const Dense&, const FeatureShape&);
+template std::unique_ptr<Layer<double>> make_layer(const Dense&, const FeatureShape&);
 
 }  // namespace lockstep::nn

@@ -63,11 +63,11 @@ class DropoutLayer final : public Layer<Real> {
 }  // namespace
 
 template <class Real>
-std::unique_ptr<Layer<Real>> make_dropout(const Dropout& spec, const FeatureShape& input) {
+std::unique_ptr<Layer<Real>> make_layer(const Dropout& spec, const FeatureShape& input) {
   return std::make_unique<DropoutLayer<Real>>(spec, input);
 }
 
-template std::unique_ptr<Layer<float>> make_dropout(const Dropout&, const FeatureShape&);
-template std::unique_ptr<Layer<double>> make_dropout(const Dropout&, const FeatureShape&);
+template std::unique_ptr<Layer<float>> make_layer(const Dropout&, const FeatureShape&);
+template std::unique_ptr<Layer<double>> make_layer(const Dropout&, const FeatureShape&);
 
 }  // namespace lockstep::nn

@@ -28,36 +28,18 @@ std::unique_ptr<Layer<Real>> checked_layer(std::unique_ptr<Layer<Real>> layer,
 }
 
 template <class Real>
-struct Make {
-  const FeatureShape& input;
+std::unique_ptr<Layer<Real>> make_layer(const Flatten& /*spec*/, const FeatureShape& /*input*/) {
+  return nullptr;
+}
 
-  std::unique_ptr<Layer<Real>> operator()(const Dense& spec) const {
-    return make_dense<Real>(spec, input);
+template <class Real>
+std::unique_ptr<Layer<Real>> make_layer(const Custom& spec, const FeatureShape& input) {
+  if constexpr (std::is_same_v<Real, float>) {
+    return checked_layer(spec.kind->make(input), *spec.kind, input);
+  } else {
+    return checked_layer(spec.kind->make_double(input), *spec.kind, input);
   }
-  std::unique_ptr<Layer<Real>> operator()(const Convolution& spec) const {
-    return make_convolution<Real>(spec, input);
-  }
-  std::unique_ptr<Layer<Real>> operator()(const Pool& spec) const {
-    return make_pool<Real>(spec, input);
-  }
-  std::unique_ptr<Layer<Real>> operator()(const Flatten&) const { return nullptr; }
-  std::unique_ptr<Layer<Real>> operator()(const Dropout& spec) const {
-    return make_dropout<Real>(spec, input);
-  }
-  std::unique_ptr<Layer<Real>> operator()(const LayerNorm&) const {
-    return make_layer_norm<Real>(input);
-  }
-  std::unique_ptr<Layer<Real>> operator()(const BatchNorm& spec) const {
-    return make_batch_norm<Real>(spec, input);
-  }
-  std::unique_ptr<Layer<Real>> operator()(const Custom& spec) const {
-    if constexpr (std::is_same_v<Real, float>) {
-      return checked_layer(spec.kind->make(input), *spec.kind, input);
-    } else {
-      return checked_layer(spec.kind->make_double(input), *spec.kind, input);
-    }
-  }
-};
+}
 
 }  // namespace
 
@@ -66,7 +48,8 @@ std::vector<NumberedLayer<Real>> make_layers(const NetworkShape& shape) {
   std::vector<NumberedLayer<Real>> layers;
   const auto sizes = shape.sizes();
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    auto layer = std::visit(Make<Real>{sizes[i].input}, shape.layers[i]);
+    auto layer = std::visit(
+        [&](const auto& spec) { return make_layer<Real>(spec, sizes[i].input); }, shape.layers[i]);
     if (layer != nullptr) layers.push_back({i, std::move(layer)});
   }
   return layers;

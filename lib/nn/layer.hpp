@@ -223,10 +223,10 @@ void apply_relu_gradient(Activation below, Matrix<const Real> x, Matrix<Real> dx
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = in[i] > 0 ? out[i] : Real{0};
 }
 
-/// Number of rows of a piece: the greatest power of two of whole leaves with at most `most`
+/// Number of rows of a piece: the greatest power of two of whole leaves with at most `max`
 /// elements, at `row` elements per row; at least one leaf.
-inline std::size_t piece_rows(std::size_t leaf, std::size_t row, std::size_t most) {
-  return leaf * std::bit_floor(std::max<std::size_t>(1, most / (leaf * row)));
+inline std::size_t piece_rows(std::size_t leaf, std::size_t row, std::size_t max) {
+  return leaf * std::bit_floor(std::max<std::size_t>(1, max / (leaf * row)));
 }
 
 /// Sums `rows` rows into `out` in pieces of `piece` rows: sum(first, count, into) computes the tree
@@ -279,7 +279,7 @@ struct NumberedLayer {
 template <class Real>
 std::vector<NumberedLayer<Real>> make_layers(const NetworkShape& shape);
 
-/// Create one layer for inputs of the given shape.
+/// Creates one layer for inputs of the given shape.
 ///
 // clang-format off
 ///   dense        y = activation(x W + b)
@@ -297,16 +297,16 @@ std::vector<NumberedLayer<Real>> make_layers(const NetworkShape& shape);
 ///                1 / sqrt(s + 1e-5), all in double and then rounded
 // clang-format on
 template <class Real>
-std::unique_ptr<Layer<Real>> make_dense(const Dense& spec, const FeatureShape& input);
+std::unique_ptr<Layer<Real>> make_layer(const Dense& spec, const FeatureShape& input);
 template <class Real>
-std::unique_ptr<Layer<Real>> make_convolution(const Convolution& spec, const FeatureShape& input);
+std::unique_ptr<Layer<Real>> make_layer(const Convolution& spec, const FeatureShape& input);
 template <class Real>
-std::unique_ptr<Layer<Real>> make_pool(const Pool& spec, const FeatureShape& input);
+std::unique_ptr<Layer<Real>> make_layer(const Pool& spec, const FeatureShape& input);
 template <class Real>
-std::unique_ptr<Layer<Real>> make_dropout(const Dropout& spec, const FeatureShape& input);
+std::unique_ptr<Layer<Real>> make_layer(const Dropout& spec, const FeatureShape& input);
 template <class Real>
-std::unique_ptr<Layer<Real>> make_layer_norm(const FeatureShape& input);
+std::unique_ptr<Layer<Real>> make_layer(const LayerNorm& spec, const FeatureShape& input);
 template <class Real>
-std::unique_ptr<Layer<Real>> make_batch_norm(const BatchNorm& spec, const FeatureShape& input);
+std::unique_ptr<Layer<Real>> make_layer(const BatchNorm& spec, const FeatureShape& input);
 
 }  // namespace lockstep::nn

@@ -1,6 +1,7 @@
 #include "lockstep/nn/layer_spec.hpp"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <stdexcept>
 
@@ -32,120 +33,11 @@ FeatureShape limited(const FeatureShape& shape) {
   throw ConfigError("gives more than 2^40 values an example", "make it smaller");
 }
 
-FeatureShape windows(const Convolution& layer, const FeatureShape& input) {
-  require_image(input);
-  if (layer.padding == Padding::same) {
-    return limited({input.rows, input.columns, layer.filters, true});
-  }
-  if (layer.kernel > input.rows || layer.kernel > input.columns) {
-    throw ConfigError(
-        "a kernel of " + std::to_string(layer.kernel) + " on an image of " + image_text(input),
-        "use a smaller kernel, or padding = \"same\"");
-  }
-  return limited(
-      {input.rows - layer.kernel + 1, input.columns - layer.kernel + 1, layer.filters, true});
-}
-
-FeatureShape windows(const Pool& layer, const FeatureShape& input) {
-  require_image(input);
-  if (layer.size > input.rows || layer.size > input.columns) {
-    throw ConfigError(
-        "windows of " + std::to_string(layer.size) + " on an image of " + image_text(input),
-        "use a smaller size, or fewer layers before it");
-  }
-  return {input.rows / layer.size, input.columns / layer.size, input.channels, true};
-}
-
-FeatureShape outputs(const Dense& layer, const FeatureShape& input) {
-  if (!input.image) return flat(layer.width);
-  throw ConfigError("takes a row of values, but an image of " + image_text(input) + " comes in",
-                    "put a layer of kind = \"flatten\" before it");
-}
-
-FeatureShape outputs(const Custom& layer, const FeatureShape& input) {
-  const std::string name = layer.kind->name();
-  if (is_built_in(name)) {
-    throw ConfigError("a built-in layer is of kind '" + name + "'",
-                      "give LayerKind::name() another name");
-  }
-  return limited(layer.kind->output_of(input));
-}
-
-/// Calls the first of `cases` that accepts the layer.
-template <class... Cases>
-struct Overloaded : Cases... {
-  using Cases::operator()...;
-};
-template <class... Cases>
-Overloaded(Cases...) -> Overloaded<Cases...>;
-
-}  // namespace
-
-FeatureShape output_of(const LayerSpec& layer, const FeatureShape& input) {
-  return std::visit(
-      Overloaded{[&](const Dense& dense) { return outputs(dense, input); },
-                 [&](const Convolution& convolution) { return windows(convolution, input); },
-                 [&](const Pool& pool) { return windows(pool, input); },
-                 [&](const Flatten&) { return flat(input.size()); },
-                 [&](const Custom& custom) { return outputs(custom, input); },
-                 [&](const auto&) { return input; }},
-      layer);
-}
-
-double weights_of(const LayerSpec& layer, const FeatureShape& input) {
-  const auto channels = static_cast<double>(input.channels);
-  return std::visit(Overloaded{[&](const Dense& dense) {
-                                 return (static_cast<double>(input.size()) + 1) *
-                                        static_cast<double>(dense.width);
-                               },
-                               [&](const Convolution& convolution) {
-                                 const auto kernel = static_cast<double>(convolution.kernel);
-                                 return (kernel * kernel * channels + 1) *
-                                        static_cast<double>(convolution.filters);
-                               },
-                               [&](const LayerNorm&) { return 2 * channels; },
-                               [&](const BatchNorm&) { return 4 * channels; },
-                               [&](const Custom& custom) { return custom.kind->weights(input); },
-                               [](const auto&) { return 0.0; }},
-                    layer);
-}
-
-bool sums_over_batch(const LayerSpec& layer) {
-  const auto* custom = std::get_if<Custom>(&layer);
-  return custom != nullptr ? custom->kind->sums_over_batch()
-                           : std::holds_alternative<BatchNorm>(layer);
-}
-
-std::string text_of(const LayerSpec& layer) {
-  const auto text = [](std::size_t count) { return std::to_string(count); };
-  return std::visit(
-      Overloaded{
-          [&](const Dense& dense) { return "dense " + text(dense.width); },
-          [&](const Convolution& c) {
-            return "conv " + text(c.filters) + "@" + text(c.kernel) + "x" + text(c.kernel);
-          },
-          [&](const Pool& pool) {
-            return (pool.pooling == Pooling::max ? "max-pool " : "average-pool ") + text(pool.size);
-          },
-          [](const Flatten&) { return std::string("flatten"); },
-          [](const Dropout& dropout) { return "dropout " + literal_of(FieldValue(dropout.rate)); },
-          [](const LayerNorm&) { return std::string("layer-norm"); },
-          [](const BatchNorm&) { return std::string("batch-norm"); },
-          [](const Custom& custom) { return custom.kind->text(); }},
-      layer);
-}
-
-namespace {
-
 using Words = std::vector<std::string>;
 
 constexpr std::uint64_t max_width = std::uint64_t{1} << 31;
 constexpr std::uint64_t max_filters = std::uint64_t{1} << 20;
 constexpr std::uint64_t max_window = std::uint64_t{1} << 15;
-
-const char* name_of(Activation activation) {
-  return activation == Activation::relu ? "relu" : "identity";
-}
 
 std::string among(const Words& words) {
   std::string all;
@@ -165,12 +57,12 @@ class Reader {
  public:
   explicit Reader(const Fields& fields) : fields_(fields) {}
 
-  std::uint64_t count(const char* key, std::uint64_t most) const {
+  std::uint64_t count(const char* key, std::uint64_t max) const {
     const FieldValue& value = required(key);
     const auto* number = std::get_if<std::uint64_t>(&value);
-    if (number != nullptr && *number >= 1 && *number <= most) return *number;
+    if (number != nullptr && *number >= 1 && *number <= max) return *number;
     throw ConfigError(std::string(key) + ": " + literal_of(value) +
-                      " is not a whole number in [1, " + std::to_string(most) + "]");
+                      " is not a whole number in [1, " + std::to_string(max) + "]");
   }
 
   double share(const char* key, std::optional<double> otherwise = std::nullopt) const {
@@ -223,30 +115,164 @@ class Reader {
   const Fields& fields_;
 };
 
-const Words& built_in_kinds() {
-  static const Words kinds = {"dense",   "conv",    "max-pool",   "average-pool",
-                              "flatten", "dropout", "layer-norm", "batch-norm"};
-  return kinds;
+const char* name_of(Activation activation) {
+  return activation == Activation::relu ? "relu" : "identity";
 }
 
-LayerSpec dense(const Reader& fields) {
+Dense read_dense(const Reader& fields) {
   fields.require_known({"width", "activation"});
-  return Dense{fields.count("width", max_width), fields.activation()};
+  return {fields.count("width", max_width), fields.activation()};
 }
 
-LayerSpec convolution(const Reader& fields) {
+}  // namespace
+
+FeatureShape Dense::output_of(const FeatureShape& input) const {
+  if (!input.image) return flat(width);
+  throw ConfigError("takes a row of values, but an image of " + image_text(input) + " comes in",
+                    "put a layer of kind = \"flatten\" before it");
+}
+
+double Dense::weights(const FeatureShape& input) const {
+  return (static_cast<double>(input.size()) + 1) * static_cast<double>(width);
+}
+
+std::string Dense::text() const { return "dense " + std::to_string(width); }
+
+Fields Dense::fields() const {
+  return {{"kind", "dense"}, {"width", std::uint64_t{width}}, {"activation", name_of(activation)}};
+}
+
+namespace {
+
+Convolution read_convolution(const Reader& fields) {
   fields.require_known({"filters", "kernel", "padding", "activation"});
   const bool valid = fields.choice("padding", {"valid", "same"}) == 0;
-  return Convolution{fields.count("filters", max_filters), fields.count("kernel", max_window),
-                     valid ? Padding::valid : Padding::same, fields.activation()};
+  return {fields.count("filters", max_filters), fields.count("kernel", max_window),
+          valid ? Padding::valid : Padding::same, fields.activation()};
 }
 
-LayerSpec pool(Pooling pooling, const Reader& fields) {
+}  // namespace
+
+FeatureShape Convolution::output_of(const FeatureShape& input) const {
+  require_image(input);
+  if (padding == Padding::same) return limited({input.rows, input.columns, filters, true});
+  if (kernel > input.rows || kernel > input.columns) {
+    throw ConfigError(
+        "a kernel of " + std::to_string(kernel) + " on an image of " + image_text(input),
+        "use a smaller kernel, or padding = \"same\"");
+  }
+  return limited({input.rows - kernel + 1, input.columns - kernel + 1, filters, true});
+}
+
+double Convolution::weights(const FeatureShape& input) const {
+  const auto side = static_cast<double>(kernel);
+  return (side * side * static_cast<double>(input.channels) + 1) * static_cast<double>(filters);
+}
+
+std::string Convolution::text() const {
+  const std::string side = std::to_string(kernel);
+  return "conv " + std::to_string(filters) + "@" + side + "x" + side;
+}
+
+Fields Convolution::fields() const {
+  return {{"kind", "conv"},
+          {"filters", std::uint64_t{filters}},
+          {"kernel", std::uint64_t{kernel}},
+          {"padding", padding == Padding::same ? "same" : "valid"},
+          {"activation", name_of(activation)}};
+}
+
+namespace {
+
+Pool read_pool(Pooling pooling, const Reader& fields) {
   fields.require_known({"size"});
-  return Pool{pooling, fields.count("size", max_window)};
+  return {pooling, fields.count("size", max_window)};
 }
 
-Custom custom(const LayerKinds::Read& read, const std::string& name, const Fields& fields) {
+const char* kind_of(Pooling pooling) {
+  return pooling == Pooling::max ? "max-pool" : "average-pool";
+}
+
+}  // namespace
+
+FeatureShape Pool::output_of(const FeatureShape& input) const {
+  require_image(input);
+  if (size > input.rows || size > input.columns) {
+    throw ConfigError("windows of " + std::to_string(size) + " on an image of " + image_text(input),
+                      "use a smaller size, or fewer layers before it");
+  }
+  return {input.rows / size, input.columns / size, input.channels, true};
+}
+
+std::string Pool::text() const { return kind_of(pooling) + (" " + std::to_string(size)); }
+
+Fields Pool::fields() const { return {{"kind", kind_of(pooling)}, {"size", std::uint64_t{size}}}; }
+
+namespace {
+
+Dropout read_dropout(const Reader& fields) {
+  fields.require_known({"rate"});
+  return {fields.share("rate")};
+}
+
+}  // namespace
+
+std::string Dropout::text() const { return "dropout " + literal_of(FieldValue(rate)); }
+
+Fields Dropout::fields() const { return {{"kind", "dropout"}, {"rate", rate}}; }
+
+namespace {
+
+BatchNorm read_batch_norm(const Reader& fields) {
+  fields.require_known({"momentum"});
+  return {fields.share("momentum", BatchNorm().momentum)};
+}
+
+}  // namespace
+
+Fields BatchNorm::fields() const { return {{"kind", "batch-norm"}, {"momentum", momentum}}; }
+
+FeatureShape Custom::output_of(const FeatureShape& input) const {
+  const std::string name = kind->name();
+  if (is_built_in(name)) {
+    throw ConfigError("a built-in layer is of kind '" + name + "'",
+                      "give LayerKind::name() another name");
+  }
+  return limited(kind->output_of(input));
+}
+
+Fields Custom::fields() const {
+  Fields fields = kind->fields();
+  fields.insert(fields.begin(), {"kind", kind->name()});
+  return fields;
+}
+
+namespace {
+
+template <class Spec>
+Spec read_plain(const Reader& fields) {
+  fields.require_known({});
+  return {};
+}
+
+/// The built-in layers: the name in files, and the function that reads the keys.
+struct BuiltIn {
+  const char* kind;
+  LayerSpec (*read)(const Reader& fields);
+};
+constexpr std::array built_in = {
+    BuiltIn{"dense", [](const Reader& r) -> LayerSpec { return read_dense(r); }},
+    BuiltIn{"conv", [](const Reader& r) -> LayerSpec { return read_convolution(r); }},
+    BuiltIn{"max-pool", [](const Reader& r) -> LayerSpec { return read_pool(Pooling::max, r); }},
+    BuiltIn{"average-pool",
+            [](const Reader& r) -> LayerSpec { return read_pool(Pooling::average, r); }},
+    BuiltIn{"flatten", [](const Reader& r) -> LayerSpec { return read_plain<Flatten>(r); }},
+    BuiltIn{"dropout", [](const Reader& r) -> LayerSpec { return read_dropout(r); }},
+    BuiltIn{"layer-norm", [](const Reader& r) -> LayerSpec { return read_plain<LayerNorm>(r); }},
+    BuiltIn{"batch-norm", [](const Reader& r) -> LayerSpec { return read_batch_norm(r); }},
+};
+
+Custom read_custom(const LayerKinds::Read& read, const std::string& name, const Fields& fields) {
   try {
     Custom layer{read(fields)};
     if (layer.kind != nullptr) return layer;
@@ -255,45 +281,41 @@ Custom custom(const LayerKinds::Read& read, const std::string& name, const Field
   throw ConfigError("kind '" + name + "' cannot be made of its keys and values");
 }
 
-struct FieldsOf {
-  Fields operator()(const Dense& layer) const {
-    return {{"kind", "dense"},
-            {"width", std::uint64_t{layer.width}},
-            {"activation", name_of(layer.activation)}};
-  }
-  Fields operator()(const Convolution& layer) const {
-    return {{"kind", "conv"},
-            {"filters", std::uint64_t{layer.filters}},
-            {"kernel", std::uint64_t{layer.kernel}},
-            {"padding", layer.padding == Padding::same ? "same" : "valid"},
-            {"activation", name_of(layer.activation)}};
-  }
-  Fields operator()(const Pool& layer) const {
-    return {{"kind", layer.pooling == Pooling::max ? "max-pool" : "average-pool"},
-            {"size", std::uint64_t{layer.size}}};
-  }
-  Fields operator()(const Flatten&) const { return {{"kind", "flatten"}}; }
-  Fields operator()(const Dropout& layer) const {
-    return {{"kind", "dropout"}, {"rate", layer.rate}};
-  }
-  Fields operator()(const LayerNorm&) const { return {{"kind", "layer-norm"}}; }
-  Fields operator()(const BatchNorm& layer) const {
-    return {{"kind", "batch-norm"}, {"momentum", layer.momentum}};
-  }
-  Fields operator()(const Custom& layer) const {
-    Fields fields = layer.kind->fields();
-    fields.insert(fields.begin(), {"kind", layer.kind->name()});
-    return fields;
-  }
-};
-
 }  // namespace
 
-Fields fields_of(const LayerSpec& layer) { return std::visit(FieldsOf(), layer); }
+FeatureShape output_of(const LayerSpec& layer, const FeatureShape& input) {
+  return std::visit([&](const auto& spec) { return spec.output_of(input); }, layer);
+}
+
+double weights_of(const LayerSpec& layer, const FeatureShape& input) {
+  return std::visit(
+      [&](const auto& spec) -> double {
+        if constexpr (requires { spec.weights(input); }) return spec.weights(input);
+        return 0;
+      },
+      layer);
+}
+
+bool sums_over_batch(const LayerSpec& layer) {
+  return std::visit(
+      [](const auto& spec) {
+        if constexpr (requires { spec.sums_over_batch(); }) return spec.sums_over_batch();
+        return false;
+      },
+      layer);
+}
+
+std::string text_of(const LayerSpec& layer) {
+  return std::visit([](const auto& spec) { return spec.text(); }, layer);
+}
+
+Fields fields_of(const LayerSpec& layer) {
+  return std::visit([](const auto& spec) { return spec.fields(); }, layer);
+}
 
 bool is_built_in(const std::string& kind) {
-  const Words& kinds = built_in_kinds();
-  return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
+  return std::any_of(built_in.begin(), built_in.end(),
+                     [&](const BuiltIn& layer) { return kind == layer.kind; });
 }
 
 void LayerKinds::add(const std::string& name, Read read) {
@@ -316,26 +338,16 @@ Words LayerKinds::names() const {
 }
 
 LayerSpec layer_of(const Fields& fields, const LayerKinds& own) {
-  Words kinds = built_in_kinds();
+  Words kinds;
+  for (const BuiltIn& layer : built_in) kinds.emplace_back(layer.kind);
   for (const auto& name : own.names()) kinds.push_back(name);
   const Reader reader(fields);
   const auto kind = std::find_if(fields.begin(), fields.end(),
                                  [](const auto& field) { return field.first == "kind"; });
   if (kind == fields.end()) throw ConfigError("no 'kind'", "give one of " + among(kinds));
   const std::size_t chosen = reader.choice("kind", kinds);
-  if (const auto* read = own.find(kinds[chosen])) return custom(*read, kinds[chosen], fields);
-  switch (chosen) {
-    case 0: return dense(reader);
-    case 1: return convolution(reader);
-    case 2: return pool(Pooling::max, reader);
-    case 3: return pool(Pooling::average, reader);
-    case 4: reader.require_known({}); return Flatten{};
-    case 5: reader.require_known({"rate"}); return Dropout{reader.share("rate")};
-    case 6: reader.require_known({}); return LayerNorm{};
-    default:
-      reader.require_known({"momentum"});
-      return BatchNorm{reader.share("momentum", BatchNorm().momentum)};
-  }
+  if (chosen < built_in.size()) return built_in[chosen].read(reader);
+  return read_custom(*own.find(kinds[chosen]), kinds[chosen], fields);
 }
 
 std::string literal_of(const FieldValue& value) {

@@ -69,10 +69,18 @@ class LayerKind {
   virtual std::unique_ptr<Layer<double>> make_double(const FeatureShape& input) const = 0;
 };
 
+// The built-in layers. Their functions are those of LayerSpec below, which call them; a layer
+// without weights() has none, and one without sums_over_batch() does not sum.
+
 /// A fully connected layer. Its input is not an image.
 struct Dense {
   std::size_t width = 0;
   Activation activation = Activation::relu;
+
+  FeatureShape output_of(const FeatureShape& input) const;
+  double weights(const FeatureShape& input) const;
+  std::string text() const;
+  Fields fields() const;
 };
 
 /// same: zero padding keeps the image size; with an even kernel one more zero after than before.
@@ -85,6 +93,11 @@ struct Convolution {
   std::size_t kernel = 0;
   Padding padding = Padding::valid;
   Activation activation = Activation::relu;
+
+  FeatureShape output_of(const FeatureShape& input) const;
+  double weights(const FeatureShape& input) const;
+  std::string text() const;
+  Fields fields() const;
 };
 
 enum class Pooling { max, average };
@@ -93,30 +106,63 @@ enum class Pooling { max, average };
 struct Pool {
   Pooling pooling = Pooling::max;
   std::size_t size = 0;
+
+  FeatureShape output_of(const FeatureShape& input) const;
+  std::string text() const;
+  Fields fields() const;
 };
 
 /// Converts an image to a vector of the same values.
-struct Flatten {};
+struct Flatten {
+  FeatureShape output_of(const FeatureShape& input) const { return flat(input.size()); }
+  std::string text() const { return "flatten"; }
+  Fields fields() const { return {{"kind", "flatten"}}; }
+};
 
 /// In training, sets a value to zero with probability `rate`, else divides it by 1 - rate.
 struct Dropout {
   double rate = 0;
+
+  FeatureShape output_of(const FeatureShape& input) const { return input; }
+  std::string text() const;
+  Fields fields() const;
 };
 
 /// Normalises the channels of each pixel (all values, if not an image) to mean 0 and variance 1,
 /// then applies a gain and a bias per channel.
-struct LayerNorm {};
+struct LayerNorm {
+  FeatureShape output_of(const FeatureShape& input) const { return input; }
+  double weights(const FeatureShape& input) const {
+    return 2 * static_cast<double>(input.channels);
+  }
+  std::string text() const { return "layer-norm"; }
+  Fields fields() const { return {{"kind", "layer-norm"}}; }
+};
 
 /// Normalises each channel to mean 0 and variance 1 over all examples and pixels of the global
 /// batch, then applies a gain and a bias per channel. Evaluation uses running statistics instead;
 /// after each step running = running * momentum + (the batch's) * (1 - momentum).
 struct BatchNorm {
   double momentum = 0.9;
+
+  FeatureShape output_of(const FeatureShape& input) const { return input; }
+  double weights(const FeatureShape& input) const {
+    return 4 * static_cast<double>(input.channels);
+  }
+  bool sums_over_batch() const { return true; }
+  std::string text() const { return "batch-norm"; }
+  Fields fields() const;
 };
 
 /// A custom layer.
 struct Custom {
   std::shared_ptr<const LayerKind> kind;  ///< never null
+
+  FeatureShape output_of(const FeatureShape& input) const;
+  double weights(const FeatureShape& input) const { return kind->weights(input); }
+  bool sums_over_batch() const { return kind->sums_over_batch(); }
+  std::string text() const { return kind->text(); }
+  Fields fields() const;
 };
 
 using LayerSpec =

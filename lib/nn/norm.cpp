@@ -285,19 +285,19 @@ class LayerNormLayer final : public Layer<Real> {
 }  // namespace
 
 template <class Real>
-std::unique_ptr<Layer<Real>> make_batch_norm(const BatchNorm& spec, const FeatureShape& input) {
+std::unique_ptr<Layer<Real>> make_layer(const BatchNorm& spec, const FeatureShape& input) {
   return std::make_unique<BatchNormLayer<Real>>(spec, input);
 }
 
-template std::unique_ptr<Layer<float>> make_batch_norm(const BatchNorm&, const FeatureShape&);
-template std::unique_ptr<Layer<double>> make_batch_norm(const BatchNorm&, const FeatureShape&);
+template std::unique_ptr<Layer<float>> make_layer(const BatchNorm&, const FeatureShape&);
+template std::unique_ptr<Layer<double>> make_layer(const BatchNorm&, const FeatureShape&);
 
 template <class Real>
-std::unique_ptr<Layer<Real>> make_layer_norm(const FeatureShape& input) {
+std::unique_ptr<Layer<Real>> make_layer(const LayerNorm& /*spec*/, const FeatureShape& input) {
   return std::make_unique<LayerNormLayer<Real>>(input);
 }
 
-template std::unique_ptr<Layer<float>> make_layer_norm(const FeatureShape&);
-template std::unique_ptr<Layer<double>> make_layer_norm(const FeatureShape&);
+template std::unique_ptr<Layer<float>> make_layer(const LayerNorm&, const FeatureShape&);
+template std::unique_ptr<Layer<double>> make_layer(const LayerNorm&, const FeatureShape&);
 
 }  // namespace lockstep::nn
