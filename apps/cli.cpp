@@ -11,6 +11,7 @@
 #include <sstream>
 #include <system_error>
 
+#include "apps/run_file.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/process.hpp"
@@ -74,7 +75,7 @@ std::pair<std::string, std::string> key_value(const Syntax& syntax, const std::s
   return {key, text.substr(equals + 1)};
 }
 
-Arguments taken(const Syntax& syntax, const cxxopts::ParseResult& result) {
+Arguments arguments_of(const Syntax& syntax, const cxxopts::ParseResult& result) {
   Arguments arguments;
   for (const auto& flag : syntax.flags) arguments.defaults.emplace_back(flag.name, flag.otherwise);
   for (const auto& argument : result.arguments()) {
@@ -147,12 +148,12 @@ std::string Arguments::value(const std::string& name) const {
   return last;
 }
 
-std::optional<std::uint64_t> Arguments::number(const std::string& flag, std::uint64_t least,
-                                               std::uint64_t most) const {
+std::optional<std::uint64_t> Arguments::number(const std::string& flag, std::uint64_t min,
+                                               std::uint64_t max) const {
   const std::string text = value(flag);
   if (text.empty() && !given(flag)) return std::nullopt;
   try {
-    return parse_count(text, least, most);
+    return parse_count(text, min, max);
   } catch (const ConfigError& error) {
     throw ConfigError("--" + flag + ": " + error.what());
   }
@@ -166,7 +167,7 @@ bool Arguments::given(const std::string& name) const {
 
 Arguments parse_arguments(const Syntax& syntax, const std::vector<std::string>& words) {
   auto options = options_of(syntax);
-  return taken(syntax, parse_words(options, syntax.command, words));
+  return arguments_of(syntax, parse_words(options, syntax.command, words));
 }
 
 std::string help_text(const Syntax& syntax) { return options_of(syntax).help({""}); }

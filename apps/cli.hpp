@@ -53,9 +53,9 @@ struct Arguments {
   std::string value(const std::string& name) const;
 
   /// value() of a flag as a whole number; nullopt if it was not given and has no default.
-  /// Throws ConfigError, beginning with the flag, unless the number lies in [least, most].
-  std::optional<std::uint64_t> number(const std::string& flag, std::uint64_t least,
-                                      std::uint64_t most = UINT64_MAX) const;
+  /// Throws ConfigError, beginning with the flag, unless the number lies in [min, max].
+  std::optional<std::uint64_t> number(const std::string& flag, std::uint64_t min,
+                                      std::uint64_t max = UINT64_MAX) const;
 
   /// True if the setting or flag was given.
   bool given(const std::string& name) const;

@@ -6,6 +6,7 @@
 
 #include "apps/cli.hpp"
 #include "apps/console.hpp"
+#include "apps/run_file.hpp"
 #include "apps/settings.hpp"
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"

@@ -36,15 +36,15 @@ std::string percent(double part, double whole) {
 
 /// The bytes that ranks read: "23.4 MB", or "0.6 MB to 1.1 MB".
 std::string read_text(const std::vector<std::uint64_t>& bytes) {
-  const auto [least, most] = std::minmax_element(bytes.begin(), bytes.end());
-  const std::string text = bytes_text(static_cast<double>(*least));
-  return *least == *most ? text : text + " to " + bytes_text(static_cast<double>(*most));
+  const auto [min, max] = std::minmax_element(bytes.begin(), bytes.end());
+  const std::string text = bytes_text(static_cast<double>(*min));
+  return *min == *max ? text : text + " to " + bytes_text(static_cast<double>(*max));
 }
 
 /// The label with the highest misclassification rate, and its most frequent wrong prediction.
 struct WorstLabel {
   std::size_t label = 0;
-  std::size_t taken_for = 0;
+  std::size_t predicted_as = 0;
   std::uint64_t misread = 0;
   std::uint64_t examples = 0;
   std::uint64_t times = 0;
@@ -62,7 +62,7 @@ WorstLabel worst_label(const std::vector<std::uint64_t>& confusion) {
       here.misread += times;
       if (times > here.times) {
         here.times = times;
-        here.taken_for = guess;
+        here.predicted_as = guess;
       }
     }
     if (here.misread * std::max<std::uint64_t>(worst.examples, 1) >
@@ -188,7 +188,7 @@ std::string error_in_words(const train::Evaluation& test) {
   const WorstLabel worst = worst_label(test.confusion);
   return text + fmt::format("; label {} is the hardest: {} of its {}, {} of them taken for {}",
                             worst.label, grouped(worst.misread), grouped(worst.examples),
-                            grouped(worst.times), worst.taken_for);
+                            grouped(worst.times), worst.predicted_as);
 }
 
 namespace {

@@ -11,7 +11,7 @@
 #include <system_error>
 
 #include "apps/cli.hpp"
-#include "apps/plan.hpp"
+#include "apps/settings.hpp"
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
@@ -34,7 +34,7 @@ std::vector<Flag> target_flags(const std::string& default_format) {
           {"files", "N", "files, or pairs of them, for each of training and test set", "1"}};
 }
 
-constexpr std::uint64_t most_records = 0xFFFFFFFF;  // the maximum count of IDX
+constexpr std::uint64_t max_records = 0xFFFFFFFF;  // the maximum count of IDX
 
 /// The value of --format.
 data::Format format_in(const Arguments& arguments) {
@@ -53,8 +53,8 @@ data::Target target_of(const std::filesystem::path& folder, const std::string& p
   target.folder = folder;
   target.format = format_in(arguments);
   target.stem = part == "test" && target.format == data::Format::idx ? "t10k" : part;
-  constexpr std::uint64_t most_files = 99'999;  // five digits in file names
-  target.files = arguments.number("files", 1, most_files).value();
+  constexpr std::uint64_t max_files = 99'999;  // five digits in file names
+  target.files = arguments.number("files", 1, max_files).value();
   return target;
 }
 
@@ -119,9 +119,9 @@ void write_part(const data::Target& target, data::Part part, std::uint64_t recor
 int generate(const Arguments& arguments) {
   const auto folder = arguments.operand();
   if (folder.empty()) throw ConfigError("no folder", "`lockstep generate FOLDER` writes into it");
-  const std::uint64_t train = arguments.number("train-limit", 1, most_records).value();
-  const std::uint64_t test = arguments.number("test-limit", 1, most_records).value();
-  const std::uint64_t seed = arguments.number("seed", 0, most_records).value();
+  const std::uint64_t train = arguments.number("train-limit", 1, max_records).value();
+  const std::uint64_t test = arguments.number("test-limit", 1, max_records).value();
+  const std::uint64_t seed = arguments.number("seed", 0, max_records).value();
   const data::Target train_files = target_of(folder, "train", arguments);
   const data::Target test_files = target_of(folder, "test", arguments);
   make_data_folder(folder);
@@ -160,8 +160,8 @@ std::optional<data::Format> source_format(const Arguments& arguments) {
 /// The source, with undivided features; any label is valid.
 data::DataSet open_source(const Arguments& arguments) {
   data::DataSetOptions options;
-  options.train_limit = arguments.number("train-limit", 1, most_records);
-  options.test_limit = arguments.number("test-limit", 1, most_records);
+  options.train_limit = arguments.number("train-limit", 1, max_records);
+  options.test_limit = arguments.number("test-limit", 1, max_records);
   options.divide_by = 1.0F;
   options.classes = std::numeric_limits<std::int32_t>::max();
   options.format = source_format(arguments);
@@ -172,7 +172,7 @@ data::DataSet open_source(const Arguments& arguments) {
 class Reader {
  public:
   explicit Reader(data::Source& source)
-      : source_(source), most_(std::max<std::size_t>(1, most_floats / source.features())) {}
+      : source_(source), max_(std::max<std::size_t>(1, max_floats / source.features())) {}
 
   std::int32_t read(std::uint64_t index, std::span<float> features) {
     if (index >= first_ + labels_.size()) load(index);
@@ -183,11 +183,11 @@ class Reader {
   }
 
  private:
-  static constexpr std::size_t most_floats = std::size_t{1} << 18;
+  static constexpr std::size_t max_floats = std::size_t{1} << 18;
 
   void load(std::uint64_t first) {
     const auto count =
-        static_cast<std::size_t>(std::min<std::uint64_t>(most_, source_.records() - first));
+        static_cast<std::size_t>(std::min<std::uint64_t>(max_, source_.records() - first));
     ids_.resize(count);
     std::iota(ids_.begin(), ids_.end(), first);
     x_.resize(count * source_.features());
@@ -197,7 +197,7 @@ class Reader {
   }
 
   data::Source& source_;
-  std::size_t most_;
+  std::size_t max_;
   std::uint64_t first_ = 0;
   std::vector<std::uint64_t> ids_;
   std::vector<float> x_;
@@ -255,7 +255,7 @@ int convert(const Arguments& arguments) {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::uint64_t most_seconds = 86'400;
+constexpr std::uint64_t max_seconds = 86'400;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -381,7 +381,7 @@ void print_table(const std::vector<Reading>& readings) {
 
 void bench_on(const Arguments& arguments, const RunConfig& config, comm::Communicator& comm) {
   std::uint64_t seconds = 0;
-  comm::together(comm, [&] { seconds = arguments.number("seconds", 1, most_seconds).value_or(0); });
+  comm::together(comm, [&] { seconds = arguments.number("seconds", 1, max_seconds).value_or(0); });
   Bench bench = make_bench(config, comm);
   const auto readings = gather(read(bench, seconds, comm), comm);
   if (comm.rank() != 0) return;

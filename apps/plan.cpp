@@ -1,4 +1,6 @@
-#include "apps/plan.hpp"
+// `lockstep plan`: which rank reads which record at which step, with proof.
+
+#include "lockstep/data/plan.hpp"
 
 #include <spdlog/fmt/fmt.h>
 
@@ -9,43 +11,19 @@
 
 #include "apps/cli.hpp"
 #include "apps/console.hpp"
+#include "apps/run_file.hpp"
+#include "apps/settings.hpp"
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/launcher.hpp"
-#include "lockstep/data/plan.hpp"
 #include "lockstep/data/source.hpp"
 #include "lockstep/launch/launch.hpp"
 #include "lockstep/train/tensor_parallel.hpp"
 #include "lockstep/version.hpp"
 
 namespace lockstep::apps {
-
-TrainingPlan training_plan(const RunConfig& config, std::uint64_t records,
-                           std::vector<std::uint64_t> file_records, std::uint64_t ranks) {
-  auto choice =
-      data::choose_policy(data::policy_named(config.shard_policy), file_records.size(), ranks);
-  data::Plan plan(
-      {.records = records,
-       .batch_size = config.batch_size,
-       .ranks = ranks,
-       .leaf = config.leaf.value_or(0),
-       .drop_remainder = config.drop_remainder,
-       .shuffle = config.shuffle == "global" ? data::Shuffle::global : data::Shuffle::none,
-       .seed = config.seed,
-       .policy = choice.policy,
-       .rebatch = data::rebatch_named(config.rebatch),
-       .file_records = std::move(file_records)});
-  if (plan.steps() == 0) {
-    const bool by_rank = choice.policy == data::ShardPolicy::file;
-    throw ConfigError("drop-remainder: batch-size " + std::to_string(config.batch_size) +
-                          " leaves no step of " + std::to_string(records) + " records" +
-                          (by_rank ? " in " + std::to_string(ranks) + " streams" : ""),
-                      "use a smaller --batch-size, or keep the remainder");
-  }
-  return {std::move(plan), std::move(choice.reason), std::move(choice.warning)};
-}
 
 namespace {
 
@@ -63,7 +41,7 @@ struct PlanArguments {
   bool ids = false;
 };
 
-constexpr std::uint64_t most_ranks = 1 << 20;  // memory: one or two numbers per rank
+constexpr std::uint64_t max_ranks = 1 << 20;  // memory: one or two numbers per rank
 
 Syntax plan_syntax() {
   Syntax syntax;
@@ -88,7 +66,7 @@ Syntax plan_syntax() {
 }
 
 std::vector<std::uint64_t> files_of(const std::string& text) {
-  constexpr std::uint64_t most = std::uint64_t{1} << 62;
+  constexpr std::uint64_t max = std::uint64_t{1} << 62;
   std::vector<std::uint64_t> files;
   std::uint64_t sum = 0;
   for (const auto& word : split_list(text)) {
@@ -97,7 +75,7 @@ std::vector<std::uint64_t> files_of(const std::string& text) {
     } catch (const ConfigError& error) {
       throw ConfigError(std::string("--files: ") + error.what());
     }
-    if (files.back() > most - sum) throw ConfigError("--files: more records than can be counted");
+    if (files.back() > max - sum) throw ConfigError("--files: more records than can be counted");
     sum += files.back();
   }
   if (sum == 0) throw ConfigError("--files: no records", "give record counts, as --files 6,6");
@@ -120,9 +98,9 @@ void require_sensible(const PlanArguments& arguments, const Arguments& given) {
   if (arguments.ids && !arguments.json) {
     throw ConfigError("--ids without --json", "give both, or look at the picture without");
   }
-  if (arguments.config.ranks > most_ranks) {
+  if (arguments.config.ranks > max_ranks) {
     throw ConfigError(
-        "--ranks: " + grouped(arguments.config.ranks) + " is more than " + grouped(most_ranks),
+        "--ranks: " + grouped(arguments.config.ranks) + " is more than " + grouped(max_ranks),
         "plan for fewer ranks");
   }
 }
@@ -147,14 +125,14 @@ PlanArguments plan_arguments(const Arguments& given) {
 
 // The plan as a table for the terminal.
 
-constexpr std::uint64_t most_rows = 16;
-constexpr std::uint64_t most_steps = 24;
-constexpr const char* gap = "...";
+constexpr std::uint64_t max_rows = 16;
+constexpr std::uint64_t max_steps = 24;
+constexpr const char* ellipsis = "...";
 
-/// The first indices below `count`, then the last one; at most `most`.
-std::vector<std::uint64_t> shown(std::uint64_t count, std::uint64_t most) {
+/// The first indices below `count`, then the last one; at most `max`.
+std::vector<std::uint64_t> listed_indices(std::uint64_t count, std::uint64_t max) {
   std::vector<std::uint64_t> indices;
-  for (std::uint64_t i = 0; i < count && indices.size() + 1 < most; ++i) indices.push_back(i);
+  for (std::uint64_t i = 0; i < count && indices.size() + 1 < max; ++i) indices.push_back(i);
   if (indices.size() < count) indices.push_back(count - 1);
   return indices;
 }
@@ -195,10 +173,10 @@ Column step_column(const data::Plan& plan, std::uint64_t epoch, std::uint64_t st
 /// The steps that fit into `room`, with a gap before the last one if some are omitted.
 std::vector<Column> step_columns(const data::Plan& plan, std::uint64_t epoch,
                                  const std::vector<std::uint64_t>& ranks, std::size_t room) {
-  const auto steps = shown(plan.steps(), most_steps);
+  const auto steps = listed_indices(plan.steps(), max_steps);
   Column last = step_column(plan, epoch, steps.back(), ranks);
   std::vector<Column> columns;
-  const std::size_t reserved = width_of(last) + 2 + std::string(gap).size() + 2;
+  const std::size_t reserved = width_of(last) + 2 + std::string(ellipsis).size() + 2;
   std::size_t used = reserved;
   std::uint64_t next = 0;
   for (; next + 1 < steps.size(); ++next) {
@@ -207,7 +185,7 @@ std::vector<Column> step_columns(const data::Plan& plan, std::uint64_t epoch,
     if (used > room && !columns.empty()) break;
     columns.push_back(std::move(column));
   }
-  if (next + 1 < plan.steps()) columns.emplace_back(ranks.size() + 1, gap);
+  if (next + 1 < plan.steps()) columns.emplace_back(ranks.size() + 1, ellipsis);
   columns.push_back(std::move(last));
   return columns;
 }
@@ -215,20 +193,20 @@ std::vector<Column> step_columns(const data::Plan& plan, std::uint64_t epoch,
 /// A table of ranks (rows), steps (columns) and records (cells), at most `columns` wide: the first
 /// ranks and steps that fit, and always the last ones. `epoch` from 0.
 std::string plan_picture(const data::Plan& plan, std::uint64_t epoch, std::size_t columns) {
-  const auto ranks = shown(plan.options().ranks, most_rows);
+  const auto ranks = listed_indices(plan.options().ranks, max_rows);
   Column names = {fmt::format("epoch {}", epoch + 1)};
   Column counts = {"records"};
   for (const auto rank : ranks) {
     names.push_back(fmt::format("rank {}", rank));
     counts.push_back(grouped(plan.examples_of(rank)));
   }
-  const std::size_t taken = width_of(names) + width_of(counts) + 4;
-  auto steps = step_columns(plan, epoch, ranks, columns > taken ? columns - taken : 0);
+  const std::size_t used = width_of(names) + width_of(counts) + 4;
+  auto steps = step_columns(plan, epoch, ranks, columns > used ? columns - used : 0);
   steps.insert(steps.begin(), {names, counts});
   std::string text;
   for (std::size_t row = 0; row <= ranks.size(); ++row) {
     const bool jump = row > 1 && ranks[row - 1] != ranks[row - 2] + 1;
-    if (jump) text += std::string(2, ' ') + gap + "\n";
+    if (jump) text += std::string(2, ' ') + ellipsis + "\n";
     std::string line;
     for (std::size_t c = 0; c < steps.size(); ++c) {
       line += fmt::format("  {:<{}}", steps[c][row], width_of(steps[c]));
@@ -242,7 +220,7 @@ std::string plan_picture(const data::Plan& plan, std::uint64_t epoch, std::size_
 
 using nlohmann::ordered_json;
 
-constexpr std::uint64_t most_ids = 1'000'000;
+constexpr std::uint64_t max_ids = 1'000'000;
 constexpr std::size_t usual_columns = 80;
 
 /// The records to plan for.
@@ -299,10 +277,10 @@ struct Findings {
 
 ordered_json ids_json(const data::Plan& plan, std::uint64_t epoch) {
   const std::uint64_t ranks = plan.options().ranks;
-  if (plan.examples_per_epoch() > most_ids || plan.steps() > most_ids / ranks) {
+  if (plan.examples_per_epoch() > max_ids || plan.steps() > max_ids / ranks) {
     throw ConfigError("--ids: " + grouped(plan.examples_per_epoch()) + " ids in " +
                           counted(plan.steps(), "step") + " of " + counted(ranks, "rank") +
-                          "; it lists up to " + grouped(most_ids),
+                          "; it lists up to " + grouped(max_ids),
                       "plan a part with --train-limit, or leave --ids out");
   }
   auto steps = ordered_json::array();
@@ -356,7 +334,7 @@ ordered_json to_json(const Findings& found) {
       {"idle_share", facts.idle_share},
       {"disjoint", facts.multiplicity.disjoint()},
       {"omitted", facts.multiplicity.omitted},
-      {"multiplicity", {{"min", facts.multiplicity.least}, {"max", facts.multiplicity.most}}},
+      {"multiplicity", {{"min", facts.multiplicity.min}, {"max", facts.multiplicity.max}}},
       {"proof", {{"enumerated", found.proof.enumerated}, {"text", found.proof.text}}}};
   add_bytes(json, found);
   if (found.arguments.ids) json["ids"] = ids_json(plan, found.arguments.epoch);
@@ -376,16 +354,15 @@ std::string sizes_text(const data::Plan& plan) {
 
 /// "6 records" if all ranks have the same number, else "5 to 7 records".
 std::string share_text(const std::vector<std::uint64_t>& counts) {
-  const auto [least, most] = std::minmax_element(counts.begin(), counts.end());
-  return *least == *most ? counted(*most, "record")
-                         : grouped(*least) + " to " + counted(*most, "record");
+  const auto [min, max] = std::minmax_element(counts.begin(), counts.end());
+  return *min == *max ? counted(*max, "record") : grouped(*min) + " to " + counted(*max, "record");
 }
 
 Banner banner(const Findings& found) {
   const data::Plan& plan = found.chosen.plan;
   const auto& options = plan.options();
   const auto& facts = found.facts;
-  const auto most = *std::max_element(facts.records_per_rank.begin(), facts.records_per_rank.end());
+  const auto max = *std::max_element(facts.records_per_rank.begin(), facts.records_per_rank.end());
   Banner banner;
   banner.headline =
       fmt::format("lockstep {}: the plan of {}", version, counted(options.ranks, "rank"));
@@ -406,7 +383,7 @@ Banner banner(const Findings& found) {
       share_text(facts.records_per_rank) +
           (found.records.record_bytes
                ? fmt::format(", at most {}",
-                             bytes_text(static_cast<double>(most) *
+                             bytes_text(static_cast<double>(max) *
                                         static_cast<double>(*found.records.record_bytes)))
                : ""));
   add("idle", fmt::format("{}; {:.1f} % of the places for examples stay empty",

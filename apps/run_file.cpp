@@ -1,31 +1,16 @@
-// Run files: converts TOML to settings, and settings to TOML.
+#include "apps/run_file.hpp"
+
 #include <toml++/toml.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
-#include "apps/settings.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
 
 namespace lockstep::apps {
 namespace {
-
-const Setting& setting_named(std::string_view place, const std::string& key) {
-  const auto& all = settings();
-  const auto found =
-      std::find_if(all.begin(), all.end(), [&](const auto& s) { return s.name == key; });
-  if (found != all.end()) return *found;
-  std::vector<std::string> names;
-  names.reserve(all.size());
-  for (const auto& setting : all) names.push_back(setting.name);
-  const auto guess = nearest(key, names);
-  throw ConfigError(
-      std::string(place) + ": unknown setting '" + key + "'",
-      guess ? "did you mean '" + *guess + "'?" : "`lockstep train --help` lists all settings");
-}
 
 /// A TOML value as the text of a flag.
 std::string flag_text(const toml::node& node, const std::string& place) {
@@ -96,17 +81,6 @@ std::string layers_literal(const std::vector<nn::LayerSpec>& layers) {
 }
 
 }  // namespace
-
-void set_value(RunConfig& config, std::string_view place, const std::string& key,
-               const std::string& value) {
-  const Setting& setting = setting_named(place, key);
-  try {
-    setting.set(config, value);
-  } catch (const ConfigError& error) {
-    const std::string where(place);
-    throw ConfigError(where + (where == "--" + key ? ": " : ": " + key + ": ") + error.what());
-  }
-}
 
 std::string read_run_file(const std::string& path) {
   if (path.empty()) return "";

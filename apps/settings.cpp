@@ -47,18 +47,17 @@ float positive_number(const std::string& text) {
   return number;
 }
 
-constexpr std::uint64_t most_prefetched = 1024;
+constexpr std::uint64_t max_prefetched = 1024;
 
 using Count = std::uint64_t RunConfig::*;
 using MaybeCount = std::optional<std::uint64_t> RunConfig::*;
 using Text = std::string RunConfig::*;
 
-Setting count(const char* name, Count member, std::uint64_t least, const char* help,
-              std::uint64_t most = std::numeric_limits<std::int64_t>::max()) {
-  return {
-      name, "N", help,
-      [=](RunConfig& c, const std::string& text) { c.*member = parse_count(text, least, most); },
-      [=](const RunConfig& c) { return std::to_string(c.*member); }};
+Setting count(const char* name, Count member, std::uint64_t min, const char* help,
+              std::uint64_t max = std::numeric_limits<std::int64_t>::max()) {
+  return {name, "N", help,
+          [=](RunConfig& c, const std::string& text) { c.*member = parse_count(text, min, max); },
+          [=](const RunConfig& c) { return std::to_string(c.*member); }};
 }
 
 /// A count of at least 1, or `word` for nullopt.
@@ -126,7 +125,7 @@ struct Dimensions {
 };
 
 Dimensions dimensions_of(const std::string& text) {
-  constexpr std::uint64_t most = 1 << 20;
+  constexpr std::uint64_t max = 1 << 20;
   Dimensions dimensions;
   if (text == "auto") return dimensions;
   const auto words = split_list(text);
@@ -140,7 +139,7 @@ Dimensions dimensions_of(const std::string& text) {
     auto& size = name == "batch" ? dimensions.batch : dimensions.model;
     if (size) throw ConfigError("mesh " + text + ": " + name + " stands there twice", mesh_remedy);
     try {
-      size = parse_count(sign == std::string::npos ? "" : word.substr(sign + 1), 1, most);
+      size = parse_count(sign == std::string::npos ? "" : word.substr(sign + 1), 1, max);
     } catch (const ConfigError& error) {
       throw ConfigError("mesh " + text + ": " + name + ": " + error.what(), mesh_remedy);
     }
@@ -242,7 +241,7 @@ std::vector<Setting> table() {
       count_or("auto", "leaf", &C::leaf,
                "examples per leaf; pieces are whole leaves; auto: 16 for batches of 128 and more"),
       count("prefetch", &C::prefetch, 0, "batches read ahead by a thread in the background",
-            most_prefetched),
+            max_prefetched),
       mesh(),
       choice("backend", &C::backend, {"auto", "threads", "shared", "mpi", "nccl"}, 5,
              "communication between ranks; shared: memory within a host, MPI between hosts; auto: "
@@ -276,6 +275,31 @@ std::vector<Setting> table() {
 const std::vector<Setting>& settings() {
   static const std::vector<Setting> all = table();
   return all;
+}
+
+const Setting& setting_named(std::string_view place, const std::string& key) {
+  const auto& all = settings();
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const auto& s) { return s.name == key; });
+  if (found != all.end()) return *found;
+  std::vector<std::string> names;
+  names.reserve(all.size());
+  for (const auto& setting : all) names.push_back(setting.name);
+  const auto guess = nearest(key, names);
+  throw ConfigError(
+      std::string(place) + ": unknown setting '" + key + "'",
+      guess ? "did you mean '" + *guess + "'?" : "`lockstep train --help` lists all settings");
+}
+
+void set_value(RunConfig& config, std::string_view place, const std::string& key,
+               const std::string& value) {
+  const Setting& setting = setting_named(place, key);
+  try {
+    setting.set(config, value);
+  } catch (const ConfigError& error) {
+    const std::string where(place);
+    throw ConfigError(where + (where == "--" + key ? ": " : ": " + key + ": ") + error.what());
+  }
 }
 
 namespace {
@@ -334,6 +358,31 @@ train::MeshSizes mesh_of(const RunConfig& config, std::uint64_t ranks) {
                              " places are not the " + there + " that there are"
                        : there + " cannot be cut into groups of " + std::to_string(sizes.model)),
       "start as many ranks as the mesh has places, or use another mesh");
+}
+
+TrainingPlan training_plan(const RunConfig& config, std::uint64_t records,
+                           std::vector<std::uint64_t> file_records, std::uint64_t ranks) {
+  auto choice =
+      data::choose_policy(data::policy_named(config.shard_policy), file_records.size(), ranks);
+  data::Plan plan(
+      {.records = records,
+       .batch_size = config.batch_size,
+       .ranks = ranks,
+       .leaf = config.leaf.value_or(0),
+       .drop_remainder = config.drop_remainder,
+       .shuffle = config.shuffle == "global" ? data::Shuffle::global : data::Shuffle::none,
+       .seed = config.seed,
+       .policy = choice.policy,
+       .rebatch = data::rebatch_named(config.rebatch),
+       .file_records = std::move(file_records)});
+  if (plan.steps() == 0) {
+    const bool by_rank = choice.policy == data::ShardPolicy::file;
+    throw ConfigError("drop-remainder: batch-size " + std::to_string(config.batch_size) +
+                          " leaves no step of " + std::to_string(records) + " records" +
+                          (by_rank ? " in " + std::to_string(ranks) + " streams" : ""),
+                      "use a smaller --batch-size, or keep the remainder");
+  }
+  return {std::move(plan), std::move(choice.reason), std::move(choice.warning)};
 }
 
 namespace {
@@ -411,10 +460,10 @@ train::ReplicaOptions replica_options(const RunConfig& config, int threads) {
 int threads_of(const RunConfig& config, const comm::Communicator& comm) {
   const int own = train::own_cores(comm);
   if (!config.threads) return own;
-  constexpr std::uint64_t most = 1024;
-  if (*config.threads > most) {
+  constexpr std::uint64_t max = 1024;
+  if (*config.threads > max) {
     throw ConfigError("threads: " + std::to_string(*config.threads) + " is more than " +
-                      std::to_string(most));
+                      std::to_string(max));
   }
   const int threads = static_cast<int>(*config.threads);
   if (threads > own && comm.rank() == 0) {

@@ -1,5 +1,6 @@
-// The configuration of a run: one struct, the table of its settings, and run files. A setting is a
-// flag of the command line (--batch-size 64) and a key of a run file (batch-size = 64).
+// The configuration of a run: one struct, the table of its settings, and the library's options that
+// they stand for. A setting is a flag of the command line (--batch-size 64) and a key of a run file
+// (batch-size = 64).
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/data/plan.hpp"
 #include "lockstep/nn/layer_spec.hpp"
 #include "lockstep/train/replica.hpp"
 
@@ -77,22 +79,15 @@ struct Setting {
 /// All settings, in the order of --help and of printed run files.
 const std::vector<Setting>& settings();
 
-/// Sets `key`. Every message begins with `place`: "--seed", "runs.toml:3".
+/// The setting of this name; `place` is for messages: "--seed", "runs.toml:3".
+/// Errors   throws ConfigError, with the nearest valid name.
+const Setting& setting_named(std::string_view place, const std::string& name);
+
+/// Sets `key`. Every message begins with `place`.
 ///
 /// Errors   throws ConfigError: unknown key (with the nearest valid name), or bad value.
 void set_value(RunConfig& config, std::string_view place, const std::string& key,
                const std::string& value);
-
-/// The text of a run file; empty for an empty path. Throws ConfigError if it does not exist.
-std::string read_run_file(const std::string& path);
-
-/// Applies a run file's text; `path` is for messages. A [[layer]] list sets model to "layers".
-///
-/// Errors   throws ConfigError with path and line: not TOML, unknown key, bad value.
-void apply_run_file(RunConfig& config, const std::string& path, const std::string& text);
-
-/// The whole configuration as TOML, which is a valid run file.
-std::string to_toml(const RunConfig& config);
 
 /// The configured network, for examples of `shape` (data::Source::shape()).
 ///
@@ -104,8 +99,19 @@ nn::NetworkShape network_of(const RunConfig& config, const std::vector<std::uint
 /// Errors   throws ConfigError if the product of the dimensions is not the number of ranks.
 train::MeshSizes mesh_of(const RunConfig& config, std::uint64_t ranks);
 
-/// Names and TOML literals of all settings, for comparison. The list of layers is last, "layer".
-std::vector<std::pair<std::string, std::string>> key_values(const RunConfig& config);
+/// A plan, and the reason for its sharding policy.
+struct TrainingPlan {
+  data::Plan plan;
+  std::string reason;
+  std::string warning;  ///< printed once; empty: none
+};
+
+/// The plan of training on `records` records in files of `file_records` (empty: not from files).
+///
+/// Errors   throws ConfigError: errors of Plan and choose_policy(), and a plan without a step.
+/// Ranks    local; the same on every rank.
+TrainingPlan training_plan(const RunConfig& config, std::uint64_t records,
+                           std::vector<std::uint64_t> file_records, std::uint64_t ranks);
 
 /// A library's message with the names of options, written as `rebatch=ceil` or `batch_size`,
 /// replaced by flags of this command: --rebatch ceil, --batch-size. Other words in backquotes are

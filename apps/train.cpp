@@ -8,7 +8,7 @@
 
 #include "apps/cli.hpp"
 #include "apps/console.hpp"
-#include "apps/plan.hpp"
+#include "apps/run_file.hpp"
 #include "apps/settings.hpp"
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"
@@ -109,12 +109,12 @@ std::string ranks_text(comm::Communicator& comm) {
     if (counts.empty() || counts.back().first != host) counts.emplace_back(host, 0);
     ++counts.back().second;
   }
-  constexpr std::size_t most_named = 8;
+  constexpr std::size_t max_named = 8;
   std::string names;
-  for (std::size_t i = 0; i < std::min(counts.size(), most_named); ++i) {
+  for (std::size_t i = 0; i < std::min(counts.size(), max_named); ++i) {
     names += fmt::format("{}{}: {}", i == 0 ? "" : ", ", counts[i].first, counts[i].second);
   }
-  if (counts.size() > most_named) names += ", ...";
+  if (counts.size() > max_named) names += ", ...";
   return fmt::format("{} on {} ({})", counted(static_cast<std::uint64_t>(comm.size()), "rank"),
                      counted(static_cast<std::uint64_t>(comm.place().nodes), "host"), names);
 }
@@ -200,22 +200,22 @@ std::vector<std::uint64_t> bytes_read(const data::Source& train, comm::Communica
 
 /// One rank's part of the command, from its configuration to the closing table.
 void train_on(const Arguments& arguments, const RunConfig& config, comm::Communicator& comm) {
-  const bool speaks = comm.rank() == 0;
+  const bool is_rank_0 = comm.rank() == 0;
   if (arguments.given("print-config")) {
-    if (speaks) fmt::print("{}", to_toml(config));
+    if (is_rank_0) fmt::print("{}", to_toml(config));
     return;
   }
   TrainJob job = make_job(config, comm);
   const Banner shown = banner(config, job, comm);
   const Progress progress = progress_of(config.progress);
-  if (speaks && progress != Progress::off) shown.print();
+  if (is_rank_0 && progress != Progress::off) shown.print();
   if (arguments.given("dry-run")) return;
 
   std::optional<train::RunDirectory> directory;
   std::optional<Console> console;
   std::vector<train::Observer*> observers;
   comm::together(comm, [&] {
-    if (!speaks) return;
+    if (!is_rank_0) return;
     directory.emplace(config.run_dir, to_toml(config), facts_of(config, job, comm.size()));
     console.emplace(progress, config.epochs,
                     train::total_steps(config.epochs, config.steps, *job.plan));
@@ -225,7 +225,7 @@ void train_on(const Arguments& arguments, const RunConfig& config, comm::Communi
                          *job.replica, *job.train, *job.test);
   train::RunReport report = trainer.run(observers);
   report.bytes_read = bytes_read(*job.data.train, comm);
-  if (!speaks) return;
+  if (!is_rank_0) return;
   directory->finish(report);
   console->finish(report, directory->last_checkpoint().string());
 }

@@ -77,12 +77,12 @@ using Groups = std::map<std::string, std::vector<int>>;  // value -> ranks with 
 
 std::string name_ranks(const Communicator& comm, const std::vector<int>& ranks,
                        const std::vector<std::string>& hosts) {
-  constexpr std::size_t most = 8;
+  constexpr std::size_t max = 8;
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < std::min(ranks.size(), most); ++i) {
+  for (std::size_t i = 0; i < std::min(ranks.size(), max); ++i) {
     text += (i == 0 ? "" : ", ") + std::to_string(comm.world_rank(ranks[i]));
   }
-  if (ranks.size() > most) text += ", ... (" + std::to_string(ranks.size()) + " in all)";
+  if (ranks.size() > max) text += ", ... (" + std::to_string(ranks.size()) + " in all)";
   if (ranks.size() == 1) text += " on " + hosts[static_cast<std::size_t>(ranks[0])];
   return text;
 }

@@ -165,8 +165,8 @@ void DirectCommunicator::do_all_gather(Elements values) {
 
 // Gathers as many buffers at a time as a slot can hold addresses.
 void DirectCommunicator::do_grouped_all_gather(Buffers buffers) {
-  constexpr std::size_t most = std::tuple_size_v<decltype(Slot::blocks)>;
-  for (; buffers.size() > most; buffers = buffers.subspan(most)) gather_group(buffers.first(most));
+  constexpr std::size_t max = std::tuple_size_v<decltype(Slot::blocks)>;
+  for (; buffers.size() > max; buffers = buffers.subspan(max)) gather_group(buffers.first(max));
   gather_group(buffers);
 }
 

@@ -180,11 +180,11 @@ void MpiCommunicator::do_all_to_all(const std::byte* send, Elements receive) {
   };
   if (receive.count <= elements_per_call_) return exchange(send, receive.data, block);
   const std::size_t bytes = width(receive.type);
-  const std::size_t most = std::max<std::size_t>(1, elements_per_call_ / ranks);
-  std::vector<std::byte> out(ranks * most * bytes);
+  const std::size_t max = std::max<std::size_t>(1, elements_per_call_ / ranks);
+  std::vector<std::byte> out(ranks * max * bytes);
   std::vector<std::byte> in(out.size());
-  for (std::size_t first = 0; first < block; first += most) {
-    const std::size_t count = std::min(most, block - first);
+  for (std::size_t first = 0; first < block; first += max) {
+    const std::size_t count = std::min(max, block - first);
     const auto at = [&](std::size_t rank) { return (rank * block + first) * bytes; };
     for (std::size_t r = 0; r < ranks; ++r) {
       std::memcpy(out.data() + r * count * bytes, send + at(r), count * bytes);

@@ -131,8 +131,8 @@ constexpr std::size_t window_bytes = std::size_t{1} << 20;
 
 // Several processes wait on the word, so FUTEX_PRIVATE_FLAG (used by std::atomic) is not set.
 void sleep_while(std::atomic<std::uint32_t>& word, std::uint32_t value) {
-  const timespec most = {.tv_sec = 0, .tv_nsec = 100'000'000};  // then check the peer's process
-  ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &most, nullptr, 0);
+  const timespec longest = {.tv_sec = 0, .tv_nsec = 100'000'000};  // then check the peer's process
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &longest, nullptr, 0);
 }
 
 void wake_all(std::atomic<std::uint32_t>& word) {
@@ -230,9 +230,9 @@ namespace {
 /// per rank.
 template <class Move>
 void for_each_piece(std::size_t block, std::size_t ranks, std::size_t bytes, Move move) {
-  const std::size_t most = window_bytes / bytes / ranks;
-  for (std::size_t first = 0; first < block; first += most) {
-    move(first * bytes, std::min(most, block - first));
+  const std::size_t max = window_bytes / bytes / ranks;
+  for (std::size_t first = 0; first < block; first += max) {
+    move(first * bytes, std::min(max, block - first));
   }
 }
 

@@ -33,7 +33,7 @@ struct Batch {
   Range rows_of(std::uint64_t rank) const noexcept { return plan->rows(step, rank); }
 
   /// The rows after the piece that are summed over but hold no example: see Plan.
-  Range gap() const noexcept {
+  Range padding() const noexcept {
     return {piece.end, std::max(piece.end, std::min(piece.begin + block, summed_rows))};
   }
 };

@@ -109,7 +109,7 @@ void CsvSource::parse_header(std::string_view row) {
   if (labels != 1) {
     throw DataError(place + ": " + (labels == 0 ? "no column" : "more than one column") +
                         " of the header is named 'label'; it begins with '" +
-                        shown(columns_.front()) + "'",
+                        printable(columns_.front()) + "'",
                     "give the file a header line in which one column is named label");
   }
   if (columns_.size() == 1) fail("the header names no column besides 'label'");
@@ -148,13 +148,13 @@ std::int64_t CsvSource::parse_row(std::string_view row, std::span<float> x,
     const bool of_label = column == label_column_;
     if (of_label) {
       const auto number = parse_whole(text);
-      if (!number) fail("column 'label': '" + shown(text) + "' is not a whole number");
+      if (!number) fail("column 'label': '" + printable(text) + "' is not a whole number");
       label = *number;
       return;
     }
     const auto number = parse_float(text);
     if (!number) {
-      fail("column '" + shown(columns_[column]) + "': '" + shown(text) +
+      fail("column '" + printable(columns_[column]) + "': '" + printable(text) +
            "' is not a finite number (in float32)");
     }
     x[feature++] = *number;
@@ -219,7 +219,7 @@ void CsvSource::decode(std::uint64_t first, std::size_t count, std::span<const s
 namespace {
 
 constexpr std::uint64_t chunk_bytes = std::uint64_t{1} << 18;
-constexpr std::size_t most_row_bytes = std::size_t{1} << 26;
+constexpr std::size_t max_row_bytes = std::size_t{1} << 26;
 
 }  // namespace
 
@@ -235,7 +235,7 @@ std::string_view CsvRows::row() const noexcept {
 bool CsvRows::load() {
   buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(at_));
   at_ = 0;
-  if (buffer_.size() > most_row_bytes) {
+  if (buffer_.size() > max_row_bytes) {
     throw DataError(content_.path().string() + ":" + std::to_string(next_line_) +
                         ": a record of more than 64 MiB",
                     "look for a quote that is never closed, or a file that is no CSV");
@@ -354,11 +354,11 @@ std::optional<std::int64_t> parse_whole(std::string_view text) noexcept {
   return parse<std::int64_t>(trimmed(text), error);
 }
 
-std::string shown(std::string_view text) {
-  constexpr std::size_t most = 32;
+std::string printable(std::string_view text) {
+  constexpr std::size_t max = 32;
   std::string result;
-  for (const char c : text.substr(0, most)) result += c >= ' ' && c <= '~' ? c : '?';
-  return text.size() > most ? result + "..." : result;
+  for (const char c : text.substr(0, max)) result += c >= ' ' && c <= '~' ? c : '?';
+  return text.size() > max ? result + "..." : result;
 }
 
 }  // namespace lockstep::data

@@ -106,6 +106,6 @@ std::optional<float> parse_float(std::string_view text) noexcept;
 std::optional<std::int64_t> parse_whole(std::string_view text) noexcept;
 
 /// `text` for error messages: at most 32 bytes, unprintable ones as '?'.
-std::string shown(std::string_view text);
+std::string printable(std::string_view text);
 
 }  // namespace lockstep::data

@@ -52,11 +52,11 @@ class Draws {
   float unit() noexcept { return unit_float(word()); }
 
   /// In (-most, most), with a density that is highest at 0.
-  float about_zero(float most) noexcept {
+  float about_zero(float max) noexcept {
     const std::uint32_t bits = word();
     const auto high = static_cast<std::int32_t>(bits >> 16);
     const auto low = static_cast<std::int32_t>(bits & 0xFFFFU);
-    return static_cast<float>(high - low) * (most / 65536.0F);
+    return static_cast<float>(high - low) * (max / 65536.0F);
   }
 
  private:
@@ -182,7 +182,7 @@ void draw_curve(Sheet& sheet, Point a, Point b, Point c, Point d) noexcept {
 }
 
 void draw_stroke(Sheet& sheet, const Stroke& stroke, const Hand& hand, Draws& draws) noexcept {
-  std::array<Point, Stroke::most_points> placed{};
+  std::array<Point, Stroke::max_points> placed{};
   const std::size_t size = stroke.points().size();
   for (std::size_t i = 0; i < size; ++i) placed[i] = hand.place(stroke.points()[i], draws);
   if (stroke.path() == Path::straight) {

@@ -45,7 +45,7 @@ enum class Path {
 /// One continuous pen stroke.
 class Stroke {
  public:
-  static constexpr std::size_t most_points = 12;
+  static constexpr std::size_t max_points = 12;
 
   constexpr Stroke() = default;
   constexpr Stroke(Path path, std::initializer_list<Point> points) : path_(path) {
@@ -58,13 +58,13 @@ class Stroke {
  private:
   Path path_ = Path::straight;
   std::size_t size_ = 0;
-  std::array<Point, most_points> points_{};
+  std::array<Point, max_points> points_{};
 };
 
 /// One way to write a digit.
 class Glyph {
  public:
-  static constexpr std::size_t most_strokes = 3;
+  static constexpr std::size_t max_strokes = 3;
 
   constexpr Glyph(std::initializer_list<Stroke> strokes) {
     for (const Stroke& stroke : strokes) strokes_[size_++] = stroke;
@@ -74,7 +74,7 @@ class Glyph {
 
  private:
   std::size_t size_ = 0;
-  std::array<Stroke, most_strokes> strokes_{};
+  std::array<Stroke, max_strokes> strokes_{};
 };
 
 /// The glyphs of `digit`, in [0, 10); all are about equally frequent.

@@ -105,9 +105,9 @@ void RegularFile::add_sample(Hash& hash, std::uint64_t blocks) const {
 }
 
 std::uint64_t sampled_blocks_of_each(std::size_t files) noexcept {
-  constexpr std::uint64_t most_of_one = 64;
-  constexpr std::uint64_t most_of_all = 256;
-  return std::clamp<std::uint64_t>(most_of_all / std::max<std::uint64_t>(files, 1), 2, most_of_one);
+  constexpr std::uint64_t max_of_one = 64;
+  constexpr std::uint64_t max_of_all = 256;
+  return std::clamp<std::uint64_t>(max_of_all / std::max<std::uint64_t>(files, 1), 2, max_of_one);
 }
 
 NewFile::NewFile(std::filesystem::path path) : path_(std::move(path)) {
@@ -187,8 +187,8 @@ std::string Content::place(std::uint64_t offset) const {
   return data::place(path(), offset) + (compressed_ ? " (decompressed)" : "");
 }
 
-std::uint64_t Content::most_bytes() const noexcept {
-  return compressed_ ? most_inflated(file_.size()) : file_.size();
+std::uint64_t Content::max_bytes() const noexcept {
+  return compressed_ ? max_inflated(file_.size()) : file_.size();
 }
 
 void Content::open_spill() {
@@ -199,7 +199,7 @@ void Content::open_spill() {
 }
 
 void Content::keep(std::span<const std::uint8_t> bytes) {
-  const std::uint64_t room = most_in_memory - memory_.size();
+  const std::uint64_t room = max_in_memory - memory_.size();
   const auto first =
       bytes.first(static_cast<std::size_t>(std::min<std::uint64_t>(room, bytes.size())));
   memory_.insert(memory_.end(), first.begin(), first.end());
@@ -225,11 +225,11 @@ void Content::inflate_to(std::uint64_t end) {
   }
 }
 
-void Content::finish(std::uint64_t most, std::uint64_t keep_bytes) {
+void Content::finish(std::uint64_t max, std::uint64_t keep_bytes) {
   if (!reader_) return;
   std::vector<std::uint8_t> chunk(chunk_bytes);
   for (;;) {
-    const std::uint64_t wanted = std::min<std::uint64_t>(most - inflated_, chunk.size());
+    const std::uint64_t wanted = std::min<std::uint64_t>(max - inflated_, chunk.size());
     if (wanted == 0) {
       reader_->expect_end();
       break;
@@ -263,7 +263,7 @@ void Content::read_kept(std::uint64_t offset, std::span<std::uint8_t> bytes) con
     offset += count;
   }
   while (!bytes.empty()) {
-    const auto at = static_cast<off_t>(offset - most_in_memory);
+    const auto at = static_cast<off_t>(offset - max_in_memory);
     const ssize_t got = ::pread(spill_, bytes.data(), bytes.size(), at);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) {
@@ -286,10 +286,10 @@ bool is_gzip(const RegularFile& file) {
   return magic[0] == 0x1F && magic[1] == 0x8B;
 }
 
-std::uint64_t most_inflated(std::uint64_t compressed) noexcept {
+std::uint64_t max_inflated(std::uint64_t compressed) noexcept {
   constexpr std::uint64_t best_ratio = 1032;  // 258 bytes from 2 bits
-  constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
-  return compressed > most / best_ratio ? most : compressed * best_ratio;
+  constexpr std::uint64_t max = std::numeric_limits<std::uint64_t>::max();
+  return compressed > max / best_ratio ? max : compressed * best_ratio;
 }
 
 struct GzipReader::State {

@@ -82,12 +82,12 @@ class GzipReader;
 ///
 /// From a plain file only the requested bytes are read. A compressed file is decompressed once,
 /// sequentially: on request up to the requested bytes, and by finish() to its end. The first
-/// `most_in_memory` decompressed bytes are kept in memory, the rest in an unnamed file in TMPDIR
+/// `max_in_memory` decompressed bytes are kept in memory, the rest in an unnamed file in TMPDIR
 /// (or /tmp), so memory is bounded for any file size. The destructor frees the unnamed file.
 /// Local; not thread-safe.
 class Content {
  public:
-  static constexpr std::uint64_t most_in_memory = std::uint64_t{1} << 20;
+  static constexpr std::uint64_t max_in_memory = std::uint64_t{1} << 20;
   static constexpr std::uint64_t all = std::numeric_limits<std::uint64_t>::max();
 
   /// Throws what RegularFile throws.
@@ -103,14 +103,14 @@ class Content {
   std::string place(std::uint64_t offset) const;
 
   /// An upper bound of size(): the file's size, or the most that it can decompress to.
-  std::uint64_t most_bytes() const noexcept;
+  std::uint64_t max_bytes() const noexcept;
 
   /// Decompresses the file to its end, verifying its checksums and determining its size.
   ///
   /// Bytes from `keep` on are verified but not stored: they cannot be read afterwards. Fails at the
-  /// first byte beyond `most`. Does nothing for a plain file. Throws DataError if the file is
+  /// first byte beyond `max`. Does nothing for a plain file. Throws DataError if the file is
   /// damaged or too long; OutputError if TMPDIR is full.
-  void finish(std::uint64_t most = all, std::uint64_t keep = all);
+  void finish(std::uint64_t max = all, std::uint64_t keep = all);
 
   /// Total bytes; for a compressed file valid after finish().
   std::uint64_t size() const noexcept { return compressed_ ? inflated_ : file_.size(); }
@@ -149,7 +149,7 @@ class Content {
 bool is_gzip(const RegularFile& file);
 
 /// The most bytes that `compressed` bytes of deflate can decompress to; saturates.
-std::uint64_t most_inflated(std::uint64_t compressed) noexcept;
+std::uint64_t max_inflated(std::uint64_t compressed) noexcept;
 
 /// Decompresses a gzip file of one or more members sequentially.
 ///

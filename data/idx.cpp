@@ -50,11 +50,11 @@ void IdxSource::decode(std::uint64_t, std::size_t, std::span<const std::uint8_t>
 
 namespace {
 
-constexpr std::size_t most_dims = 4;
+constexpr std::size_t max_dims = 4;
 constexpr std::uint32_t labels_magic = 0x801;
 constexpr std::uint32_t least_images_magic = 0x802;
-constexpr std::uint32_t most_images_magic = 0x804;
-constexpr std::uint64_t most_bytes = std::uint64_t{1} << 62;  // fits off_t together with a header
+constexpr std::uint32_t max_images_magic = 0x804;
+constexpr std::uint64_t max_bytes = std::uint64_t{1} << 62;  // fits off_t together with a header
 const char* const fetch_again = "fetch the file again: this copy is incomplete or damaged";
 
 std::uint32_t big_endian(std::span<const std::uint8_t, 4> bytes) noexcept {
@@ -80,7 +80,7 @@ class HeaderParser {
     const std::uint32_t magic = big_endian(bytes);
     check_magic(magic);
     const std::size_t dims = magic & 0xFFU;
-    std::array<std::uint64_t, most_dims> values{};
+    std::array<std::uint64_t, max_dims> values{};
     for (std::size_t i = 0; i < dims; ++i) {
       content_.read_at(4 * (i + 1), bytes);
       values[i] = big_endian(bytes);
@@ -90,7 +90,7 @@ class HeaderParser {
 
  private:
   void check_magic(std::uint32_t magic) const {
-    const bool images = magic >= least_images_magic && magic <= most_images_magic;
+    const bool images = magic >= least_images_magic && magic <= max_images_magic;
     const bool labels = magic == labels_magic;
     if (kind_ == IdxKind::images ? images : labels) return;
     const std::string what = images   ? " (IDX images)"
@@ -121,7 +121,7 @@ class HeaderParser {
                       fetch_again);
     }
     const auto total = each ? product(*each, header.records) : each;
-    if (!total || *total > most_bytes) {
+    if (!total || *total > max_bytes) {
       throw DataError(place(content_.path(), 4) + ": " + std::to_string(header.records) +
                           " records of " + shape_text(header.dims) +
                           " bytes are more than any file holds",
@@ -147,7 +147,7 @@ void check_length(const IdxHeader& header, const Content& content) {
 
 void inflate_all(const IdxHeader& header, Content& content, std::uint64_t keep) {
   const std::uint64_t expected = header.header_bytes + header.records * header.record_bytes;
-  if (expected > content.most_bytes()) {
+  if (expected > content.max_bytes()) {
     throw DataError(place(content.path(), 4) +
                         " (decompressed): " + std::to_string(header.records) + " records of " +
                         shape_text(header.dims) + " bytes cannot come from so short a file",

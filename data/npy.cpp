@@ -132,9 +132,9 @@ void NpySource::decode(std::uint64_t first, std::size_t, std::span<const std::ui
 
 namespace {
 
-constexpr std::uint64_t most_header_bytes = std::uint64_t{1} << 16;
-constexpr std::uint64_t most_bytes = std::uint64_t{1} << 62;  // fits off_t together with a header
-constexpr std::size_t most_dims = 32;                         // NumPy's own limit
+constexpr std::uint64_t max_header_bytes = std::uint64_t{1} << 16;
+constexpr std::uint64_t max_bytes = std::uint64_t{1} << 62;  // fits off_t together with a header
+constexpr std::size_t max_dims = 32;                         // NumPy's own limit
 const char* const save_again = "save it again with numpy.save, from an array of one plain type";
 const char* const fetch_again = "fetch the file again: this copy is incomplete or damaged";
 
@@ -210,7 +210,7 @@ class DictParser {
       std::uint64_t number = 0;
       const char* const begin = text_.data() + at_;
       const auto [stop, error] = std::from_chars(begin, text_.data() + text_.size(), number);
-      if (error != std::errc() || numbers.size() == most_dims) fail("the shape is damaged");
+      if (error != std::errc() || numbers.size() == max_dims) fail("the shape is damaged");
       numbers.push_back(number);
       at_ += static_cast<std::size_t>(stop - begin);
       if (take(',')) continue;
@@ -230,7 +230,7 @@ class DictParser {
     } else if (key == "shape" && !shape_) {
       shape_ = tuple();
     } else {
-      fail("the header has an unknown entry '" + shown(key) + "', or it twice");
+      fail("the header has an unknown entry '" + printable(key) + "', or it twice");
     }
   }
 
@@ -250,7 +250,7 @@ NpyType type_of(const std::string& descr, const std::string& place) {
   const std::string_view type = ordered ? std::string_view(descr).substr(1) : "";
   const bool sized = order != '|' || type.ends_with('1');
   if (!sized || std::find(known.begin(), known.end(), type) == known.end()) {
-    throw DataError(place + ": elements of type '" + shown(descr) + "' are not read",
+    throw DataError(place + ": elements of type '" + printable(descr) + "' are not read",
                     "save the array as uint8, float32 or another plain integer or float type: "
                     "numpy.save(path, array.astype('float32'))");
   }
@@ -279,7 +279,7 @@ std::string dictionary_of(Content& content, std::uint64_t& header_bytes) {
   const std::uint64_t length = std::uint64_t{size[0]} | std::uint64_t{size[1]} << 8 |
                                std::uint64_t{size[2]} << 16 | std::uint64_t{size[3]} << 24;
   header_bytes = 8 + size_bytes + length;
-  if (length > most_header_bytes || header_bytes > content.most_bytes()) {
+  if (length > max_header_bytes || header_bytes > content.max_bytes()) {
     throw DataError(content.place(8) + ": a header of " + std::to_string(length) +
                         " bytes does not fit this file",
                     fetch_again);
@@ -302,7 +302,7 @@ std::uint64_t measure(NpyHeader& header, const std::string& place) {
   }
   const auto record = each ? product(*each, header.type.bytes) : each;
   const auto total = record ? product(*record, header.shape[0]) : record;
-  if (!total || *total > most_bytes) {
+  if (!total || *total > max_bytes) {
     throw DataError(place + ": an array of shape " + shape + " is more than any file holds",
                     fetch_again);
   }
@@ -335,7 +335,7 @@ NpyHeader read_npy_header(Content& content, std::uint64_t keep) {
   }
   const std::uint64_t expected = measure(header, place);
   if (content.compressed()) {
-    if (expected > content.most_bytes()) {
+    if (expected > content.max_bytes()) {
       throw DataError(place + ": " + std::to_string(expected) +
                           " bytes cannot come from so short a compressed file",
                       fetch_again);

@@ -12,7 +12,7 @@
 namespace lockstep::data {
 namespace {
 
-constexpr std::uint64_t most_examples = std::uint64_t{1} << 63;
+constexpr std::uint64_t max_examples = std::uint64_t{1} << 63;
 
 std::uint64_t round_up(std::uint64_t count, std::uint64_t leaf) noexcept {
   return ceil_divide(count, leaf) * leaf;
@@ -33,7 +33,7 @@ Plan::Plan(const PlanOptions& options) : options_(options) {
   require_whole_files(options);
   options_.policy =
       choose_policy(options.policy, options.file_records.size(), options.ranks).policy;
-  if (options.records > most_examples / options.ranks) {
+  if (options.records > max_examples / options.ranks) {
     throw ConfigError("a plan of more examples than can be counted", "use fewer ranks");
   }
   if (options_.policy != ShardPolicy::data) {
@@ -211,16 +211,16 @@ Multiplicity counted_multiplicity(const Plan& plan, const PlanFacts& facts, std:
   if (reads != facts.records_per_rank) {
     throw std::logic_error("plan: a rank's records do not add up to the closed form");
   }
-  const auto [least, most] = std::minmax_element(times.begin(), times.end());
+  const auto [min, max] = std::minmax_element(times.begin(), times.end());
   if (times.empty()) return {};
-  return {*least, *most, static_cast<std::uint64_t>(std::count(times.begin(), times.end(), 0U))};
+  return {*min, *max, static_cast<std::uint64_t>(std::count(times.begin(), times.end(), 0U))};
 }
 
 std::string times_text(const Multiplicity& m) {
   const std::string left =
       m.complete() ? "complete" : "all but " + counted(m.omitted, "dropped record");
-  if (m.most <= 1) return "disjoint, " + left;
-  return "each record " + grouped(m.most) + " times (once a rank), " + left;
+  if (m.max <= 1) return "disjoint, " + left;
+  return "each record " + grouped(m.max) + " times (once a rank), " + left;
 }
 
 }  // namespace
@@ -246,8 +246,8 @@ PlanProof prove(const Plan& plan, const PlanFacts& facts, std::uint64_t epoch) {
   PlanProof proof;
   proof.reads = facts.examples;
   const auto& options = plan.options();
-  proof.enumerated = options.records <= most_enumerated && facts.examples <= most_enumerated &&
-                     plan.steps() <= most_enumerated / options.ranks;
+  proof.enumerated = options.records <= max_enumerated && facts.examples <= max_enumerated &&
+                     plan.steps() <= max_enumerated / options.ranks;
   if (proof.enumerated && counted_multiplicity(plan, facts, epoch) != facts.multiplicity) {
     throw std::logic_error("plan: the ids that were listed do not bear the closed form out");
   }

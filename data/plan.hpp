@@ -141,11 +141,11 @@ class Plan {
 ///
 /// Disjoint: no record is read twice (most <= 1). Complete: no record is omitted (least >= 1).
 struct Multiplicity {
-  std::uint64_t least = 0;    ///< 0 if records are omitted
-  std::uint64_t most = 0;     ///< 1 under DATA and FILE, the number of ranks under OFF
+  std::uint64_t min = 0;      ///< 0 if records are omitted
+  std::uint64_t max = 0;      ///< 1 under DATA and FILE, the number of ranks under OFF
   std::uint64_t omitted = 0;  ///< records that no rank reads
 
-  bool disjoint() const noexcept { return most <= 1; }
+  bool disjoint() const noexcept { return max <= 1; }
   bool complete() const noexcept { return omitted == 0; }
   bool operator==(const Multiplicity&) const = default;
 };
@@ -173,7 +173,7 @@ struct PlanProof {
 };
 
 /// The most reads, and (step, rank) pairs, that prove() lists.
-inline constexpr std::uint64_t most_enumerated = 1 << 21;
+inline constexpr std::uint64_t max_enumerated = 1 << 21;
 
 /// Lists the ids of `epoch`, if the plan is small enough, and counts how often each occurs.
 ///

@@ -99,7 +99,7 @@ void require_worker(std::uint64_t worker, std::uint64_t workers) {
 
 namespace {
 
-constexpr std::uint64_t most_steps = std::uint64_t{1} << 63;
+constexpr std::uint64_t max_steps = std::uint64_t{1} << 63;
 
 }  // namespace
 
@@ -110,7 +110,7 @@ StreamSteps::StreamSteps(std::vector<std::uint64_t> lengths, std::uint64_t batch
       balanced_(batch_size, lengths_.size()),
       full_steps_(filled_pieces(batch_size, 1, lengths_.size())) {
   make_groups();
-  if (ceil_divide(groups_.back().length, batch_size) > most_steps / ranks()) {
+  if (ceil_divide(groups_.back().length, batch_size) > max_steps / ranks()) {
     throw ConfigError("a plan of more steps than can be counted", "use a larger `batch_size`");
   }
   if (rule == Rebatch::ceil) {
@@ -144,10 +144,10 @@ void StreamSteps::find_odd_rounds() {
   std::map<std::uint64_t, std::uint64_t> steps_of_last;  // rounds in which a stream ends
   for (const Group& group : groups_) {
     const std::uint64_t round = group.length / batch_size_;
-    const std::uint64_t least = round < full_rounds ? full_steps_ : 0;
+    const std::uint64_t min = round < full_rounds ? full_steps_ : 0;
     const std::uint64_t filled = filled_pieces(group.length % batch_size_, 1, ranks());
     std::uint64_t& steps = steps_of_last[round];
-    steps = std::max({steps, least, filled});
+    steps = std::max({steps, min, filled});
   }
   steps_ = full_rounds * full_steps_;
   std::uint64_t more = 0;  // extra steps of odd rounds compared with full ones

@@ -158,7 +158,7 @@ void check_read_bytes(const Source& source, std::span<const std::uint64_t> ids,
 
 namespace {
 
-bool speaks_of_a_pair(std::string_view name) {
+bool is_pair_name(std::string_view name) {
   return name.find("images") != name.npos || name.find("labels") != name.npos;
 }
 
@@ -182,9 +182,9 @@ bool is_tfrecord(std::string_view name) {
 }
 
 bool is_csv(std::string_view name) { return name.ends_with(".csv"); }
-bool is_npy(std::string_view name) { return name.ends_with(".npy") && speaks_of_a_pair(name); }
+bool is_npy(std::string_view name) { return name.ends_with(".npy") && is_pair_name(name); }
 bool is_idx(std::string_view name) {
-  return speaks_of_a_pair(name) && !has_foreign_ending(name) && !is_tfrecord(name);
+  return is_pair_name(name) && !has_foreign_ending(name) && !is_tfrecord(name);
 }
 
 using Open = std::unique_ptr<Source> (*)(const RecordFiles&, const ReadOptions&);
@@ -251,7 +251,7 @@ void Source::read_bytes(std::span<const std::uint64_t>, std::span<std::uint8_t>,
 namespace {
 
 /// The most bytes of consecutive records per disk read.
-constexpr std::uint64_t most_bytes_at_once = std::uint64_t{1} << 20;
+constexpr std::uint64_t max_bytes_at_once = std::uint64_t{1} << 20;
 
 }  // namespace
 
@@ -309,7 +309,7 @@ void StoredSource::each_run(std::span<const std::uint64_t> ids, std::span<std::i
     const std::uint64_t begin = offset(first);
     std::size_t run = 1;  // consecutive ids are read together
     while (i + run < ids.size() && ids[i + run] == first + run &&
-           offset(first + run + 1) - begin <= most_bytes_at_once) {
+           offset(first + run + 1) - begin <= max_bytes_at_once) {
       ++run;
     }
     const auto size = static_cast<std::size_t>(offset(first + run) - begin);

@@ -18,7 +18,7 @@ namespace {
 struct Change {
   const char* name;
   double Augmentation::*amount;
-  double most;
+  double max;
 };
 
 constexpr std::array changes = {Change{"shift", &Augmentation::shift, 1000},
@@ -40,9 +40,9 @@ double amount_of(const Change& change, const std::string& text) {
   double amount = 0;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, amount);
-  const bool good = error == std::errc() && stop == end && amount >= 0 && amount <= change.most;
+  const bool good = error == std::errc() && stop == end && amount >= 0 && amount <= change.max;
   if (good) return amount;
-  throw ConfigError("'" + text + "' is no number from 0 to " + shortest(change.most) + " for " +
+  throw ConfigError("'" + text + "' is no number from 0 to " + shortest(change.max) + " for " +
                     change.name);
 }
 

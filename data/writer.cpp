@@ -136,10 +136,10 @@ void put_features(Bytes& bytes, Element element, std::span<const float> features
 class IdxWriter final : public FormatWriter {
  public:
   IdxWriter(const RecordFiles& files, const RecordShape& what) : FormatWriter(files, what) {
-    constexpr std::uint64_t most = std::numeric_limits<std::uint32_t>::max();
-    constexpr std::size_t most_dims = 3;
-    bool fits = what.records <= most && !what.dims.empty() && what.dims.size() <= most_dims;
-    for (const std::uint64_t dim : what.dims) fits = fits && dim > 0 && dim <= most;
+    constexpr std::uint64_t max = std::numeric_limits<std::uint32_t>::max();
+    constexpr std::size_t max_dims = 3;
+    bool fits = what.records <= max && !what.dims.empty() && what.dims.size() <= max_dims;
+    for (const std::uint64_t dim : what.dims) fits = fits && dim > 0 && dim <= max;
     if (!fits) {
       throw ConfigError("IDX holds at most 2^32 - 1 records of 1 to 3 dimensions",
                         "choose another `format`, or more `files`");

@@ -16,7 +16,7 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr std::size_t most_named = 8;
+constexpr std::size_t max_named = 8;
 
 /// The number of visible devices.
 int visible_devices() {
@@ -55,7 +55,7 @@ DeviceOfRank take(int device) {
 std::string name_ranks(const Communicator& host, const std::vector<int>& ranks) {
   std::string text = "ranks ";
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (i == most_named) return text + ", ... (" + std::to_string(ranks.size()) + " in all)";
+    if (i == max_named) return text + ", ... (" + std::to_string(ranks.size()) + " in all)";
     if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
     text += std::to_string(host.world_rank(ranks[i]));
   }
@@ -86,10 +86,10 @@ DeviceOfRank choose_device(Communicator& host, bool share) {
   mine.shared = !lines.empty();
   if (!mine.shared || share) return mine;
   std::string text;
-  for (std::size_t i = 0; i < std::min(lines.size(), most_named); ++i) {
+  for (std::size_t i = 0; i < std::min(lines.size(), max_named); ++i) {
     text += (i > 0 ? "\n  " : "") + lines[i];
   }
-  if (lines.size() > most_named)
+  if (lines.size() > max_named)
     text += "\n  and so on, " + std::to_string(lines.size()) + " in all";
   throw AgreedError(ExitCode::usage, text,
                     "give each rank a device of its own (Slurm: --gpus-per-task=1, not --gres), "
@@ -152,7 +152,7 @@ Arrivals::Entry& Arrivals::entry(std::size_t local_rank) const noexcept {
   return reinterpret_cast<Entry*>(region_->data())[local_rank];
 }
 
-void Arrivals::come(std::uint64_t count) noexcept {
+void Arrivals::arrive(std::uint64_t count) noexcept {
   if (region_) entry(mine_).count = count;
 }
 

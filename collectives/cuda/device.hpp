@@ -109,7 +109,7 @@ class Arrivals {
   ~Arrivals();
 
   /// Records that this rank has reached its `count`-th wait(). Local.
-  void come(std::uint64_t count) noexcept;
+  void arrive(std::uint64_t count) noexcept;
 
   /// The ranks below `count`, e.g. "rank 3 on h1 lags: it came to wait 11, this is 12". Local.
   std::string lagging(std::uint64_t count) const;

@@ -59,7 +59,7 @@ class NcclHandle {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds most_to_end{2000};  // usually a few milliseconds
+constexpr milliseconds max_to_end{2000};  // usually a few milliseconds
 
 /// True if `work` ended within `limit`; otherwise its thread is detached.
 bool ends_within(milliseconds limit, std::function<void()> work) {
@@ -73,7 +73,7 @@ bool ends_within(milliseconds limit, std::function<void()> work) {
 
 void end_within(milliseconds limit, ncclResult_t (*end)(ncclComm_t), ncclComm_t comm) noexcept {
   try {
-    ends_within(std::min(limit, most_to_end), [end, comm] { end(comm); });
+    ends_within(std::min(limit, max_to_end), [end, comm] { end(comm); });
   } catch (const std::exception&) {  // no thread could be started
     end(comm);
   }
@@ -326,7 +326,7 @@ void NcclCommunicator::do_shift(const std::byte* send, Elements receive) {
 
 void NcclCommunicator::wait(std::string_view what) {
   usable();
-  arrivals_.come(++waits_);
+  arrivals_.arrive(++waits_);
   reached_.record(stream_);
   const auto deadline = Clock::now() + limit_;
   for (int polls = 0; !reached_.reached(); ++polls) {

@@ -85,19 +85,19 @@ std::vector<std::string> split_list(std::string_view text) {
   return pieces;
 }
 
-std::uint64_t parse_count(std::string_view text, std::uint64_t least, std::uint64_t most) {
+std::uint64_t parse_count(std::string_view text, std::uint64_t min, std::uint64_t max) {
   std::uint64_t number = 0;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, number);
-  if (error == std::errc::result_out_of_range || (error == std::errc() && number > most)) {
-    throw ConfigError(std::string(text) + " is more than " + std::to_string(most));
+  if (error == std::errc::result_out_of_range || (error == std::errc() && number > max)) {
+    throw ConfigError(std::string(text) + " is more than " + std::to_string(max));
   }
   if (error != std::errc() || stop != end) {
     throw ConfigError("'" + std::string(text) + "' is not a whole number of at least " +
-                      std::to_string(least));
+                      std::to_string(min));
   }
-  if (number < least) {
-    throw ConfigError(std::string(text) + " is less than " + std::to_string(least));
+  if (number < min) {
+    throw ConfigError(std::string(text) + " is less than " + std::to_string(min));
   }
   return number;
 }

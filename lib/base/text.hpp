@@ -30,11 +30,11 @@ std::string fixed(double value, int decimals);
 /// "a, b, c" -> {"a", "b", "c"}: pieces between commas without surrounding blanks.
 std::vector<std::string> split_list(std::string_view text);
 
-/// A whole number in [least, most]; `most` is at most 2^63 - 1, which is also TOML's limit.
+/// A whole number in [min, max]; `max` is at most 2^63 - 1, which is also TOML's limit.
 ///
 /// Errors   throws ConfigError with the reason only; the caller adds the place.
-std::uint64_t parse_count(std::string_view text, std::uint64_t least,
-                          std::uint64_t most = std::numeric_limits<std::int64_t>::max());
+std::uint64_t parse_count(std::string_view text, std::uint64_t min,
+                          std::uint64_t max = std::numeric_limits<std::int64_t>::max());
 
 /// The candidate with the fewest edits from `word`, if that is at most a third of its length (and
 /// at least two): the likely intended word.

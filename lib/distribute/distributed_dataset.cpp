@@ -128,7 +128,7 @@ std::optional<std::uint64_t> agree_on_longest(comm::Communicator& comm,
 }
 
 StepNews any_rank(comm::Communicator& comm, const StepNews& mine) {
-  std::array<std::uint8_t, 3> flags = {mine.has_examples, mine.goes_on, mine.failed};
+  std::array<std::uint8_t, 3> flags = {mine.has_examples, mine.has_more, mine.failed};
   comm.all_reduce(std::span<std::uint8_t>(flags), comm::Op::max);
   return {flags[0] != 0, flags[1] != 0, flags[2] != 0};
 }

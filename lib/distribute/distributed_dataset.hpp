@@ -77,7 +77,7 @@ std::optional<std::uint64_t> agree_on_longest(comm::Communicator& comm,
 /// The message that ranks exchange each step if their streams may end at different steps.
 struct StepNews {
   bool has_examples = false;
-  bool goes_on = false;
+  bool has_more = false;
   bool failed = false;
 };
 
@@ -297,7 +297,7 @@ class DistributedIterator {
         });
       }
       if (news.has_examples) return filled(std::move(piece));
-      if (!news.goes_on) return std::nullopt;
+      if (!news.has_more) return std::nullopt;
     }
   }
 

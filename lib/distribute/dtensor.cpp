@@ -31,16 +31,16 @@ std::string ranks_text(const std::vector<int>& ranks) {
 
 // "rank 2 differs from ranks 0, 1": the minority; without one, the ranks that differ from rank 0.
 std::string difference(const Holders& holders) {
-  const auto most = std::max_element(holders.begin(), holders.end(), [](auto& a, auto& b) {
+  const auto majority = std::max_element(holders.begin(), holders.end(), [](auto& a, auto& b) {
     return std::pair(a.second.size(), -a.second[0]) < std::pair(b.second.size(), -b.second[0]);
   });
   std::vector<int> odd;
   for (auto it = holders.begin(); it != holders.end(); ++it) {
-    if (it != most) odd.insert(odd.end(), it->second.begin(), it->second.end());
+    if (it != majority) odd.insert(odd.end(), it->second.begin(), it->second.end());
   }
   std::sort(odd.begin(), odd.end());
   return ranks_text(odd) + (odd.size() == 1 ? " differs from " : " differ from ") +
-         ranks_text(most->second);
+         ranks_text(majority->second);
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ void print_warning(const std::string& text) { message_printer(Level::warning, te
 
 namespace {
 
-constexpr std::uint64_t most_threads = 1024;
+constexpr std::uint64_t max_threads = 1024;
 
 // Time for all ranks to reach the same error.
 constexpr double seconds_to_leave = 5;
@@ -134,10 +134,10 @@ std::unique_ptr<comm::Communicator> share_nodes(const std::string& backend,
 }
 
 void run_over_threads(std::uint64_t ranks, const RankBody& body) {
-  if (ranks > most_threads) {
+  if (ranks > max_threads) {
     throw ConfigError(
         {"ranks", std::to_string(ranks)},
-        std::to_string(ranks) + " threads are more than " + std::to_string(most_threads),
+        std::to_string(ranks) + " threads are more than " + std::to_string(max_threads),
         "start that many ranks as processes, with mpirun");
   }
   comm::run_ranks(static_cast<int>(ranks), [&](comm::Communicator& comm) {

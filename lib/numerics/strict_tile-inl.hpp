@@ -146,8 +146,8 @@ struct Dispatch {
 /// count).
 template <class Work>
 HWY_INLINE void for_tiles(std::size_t rows, std::size_t columns, Work work) {
-  const std::size_t most = max_rows(columns / lanes);
-  const std::size_t parts = (rows + most - 1) / most;
+  const std::size_t max = max_rows(columns / lanes);
+  const std::size_t parts = (rows + max - 1) / max;
   for (std::size_t part = 0, first = 0; part < parts; ++part) {
     const std::size_t count = rows / parts + (part < rows % parts ? 1 : 0);
     work(first, count);

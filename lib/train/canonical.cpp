@@ -18,15 +18,15 @@ double exchanged_activations(const data::Plan& plan, const nn::NetworkShape& sha
 }
 
 /// Largest number of tree parts on any rank at `step`.
-std::size_t most_parts(const data::Plan& plan, std::uint64_t step) {
+std::size_t max_parts(const data::Plan& plan, std::uint64_t step) {
   const std::uint64_t leaf = plan.leaf(step);
   const std::uint64_t each = (plan.block(step) + leaf - 1) / leaf;
   const std::uint64_t leaves = (plan.summed_rows(step) + leaf - 1) / leaf;
-  std::size_t most = 1;
+  std::size_t max = 1;
   for (std::uint64_t begin = 0; begin < leaves; begin += each) {
-    most = std::max(most, aligned_subtrees(begin, begin + each, leaves).size());
+    max = std::max(max, aligned_subtrees(begin, begin + each, leaves).size());
   }
-  return most;
+  return max;
 }
 
 }  // namespace
@@ -48,14 +48,14 @@ Exchange chosen_exchange(Exchange asked, const StepOptions& options,
   if (options.audit_every || plan.options().ranks == 1) return Exchange::activations;
   // A sum is written, sent, read and added; an activation is sent and read.
   constexpr double cost_of_a_sum = 2;
-  const double sums = static_cast<double>(most_parts(plan, 0)) * shape.weights() * cost_of_a_sum;
+  const double sums = static_cast<double>(max_parts(plan, 0)) * shape.weights() * cost_of_a_sum;
   return exchanged_activations(plan, shape) <= sums ? Exchange::activations
                                                     : Exchange::partial_sums;
 }
 
 std::uint64_t sum_blocks(Exchange exchange, const data::Plan& plan) {
   if (exchange != Exchange::partial_sums || plan.steps() == 0) return 0;
-  return 2 * std::max(most_parts(plan, 0), most_parts(plan, plan.steps() - 1));
+  return 2 * std::max(max_parts(plan, 0), max_parts(plan, plan.steps() - 1));
 }
 
 std::uint64_t rows_needed(Exchange exchange, const data::Plan& plan) noexcept {
@@ -83,7 +83,7 @@ LeafLayout leaf_layout(const data::Batch& batch, const comm::Communicator& comm)
     const auto parts = aligned_subtrees(begin, end, layout.leaves);
     for (std::size_t i = 0; i < parts.size(); ++i) layout.from.push_back(i * ranks + rank);
     all.insert(all.end(), parts.begin(), parts.end());
-    layout.most_parts = std::max(layout.most_parts, parts.size());
+    layout.max_parts = std::max(layout.max_parts, parts.size());
     if (static_cast<int>(rank) != comm.rank()) continue;
     layout.mine = parts;
     layout.first_leaf = begin;
@@ -109,7 +109,7 @@ void GlobalBatch::begin(const data::Batch& batch) {
 
 void GlobalBatch::do_sum(std::span<double> sums, Terms terms) {
   const auto ranks = static_cast<std::size_t>(comm_.size());
-  const std::size_t each = layout_.most_parts * sums.size();
+  const std::size_t each = layout_.max_parts * sums.size();
   parts_.resize(ranks * each);
   const auto part = [&](std::size_t rank, std::size_t number) {
     return std::span(parts_).subspan(rank * each + number * sums.size(), sums.size());
@@ -158,7 +158,7 @@ class CanonicalStep : public Step {
   /// `first_row`: row of the global batch that is row 0 of the network's buffers.
   void forward_and_backward(const data::Batch& batch, std::size_t first_row) {
     const Range mine = rows(batch.piece);
-    clear(network_, {mine.end, mine.end + batch.gap().size()});
+    clear(network_, {mine.end, mine.end + batch.padding().size()});
     global_.begin(batch);
     network_.forward(mine, nn::TrainingRows{steps() + 1, first_row});
     network_.loss(mine, batch.labels, true);
@@ -253,10 +253,10 @@ class PartialSumsStep final : public CanonicalStep {
   void compute(const data::Batch& batch) override {
     if (!layout_.fits(batch)) {
       layout_ = leaf_layout(batch, comm_);
-      reserve(layout_.most_parts);
+      reserve(layout_.max_parts);
     }
     forward_and_backward(batch, batch.piece.begin);
-    const std::size_t summed = batch.piece.size() + batch.gap().size();
+    const std::size_t summed = batch.piece.size() + batch.padding().size();
     for (std::size_t i = 0; i < layout_.mine.size(); ++i) {
       network_.weight_gradients(layout_.rows_of(layout_.mine[i], summed), batch.leaf,
                                 {0, block_size()}, own_[i].span());
@@ -265,7 +265,7 @@ class PartialSumsStep final : public CanonicalStep {
 
   void reduce(const data::Batch& /*batch*/, PhaseSeconds& seconds) override {
     Lap phase;
-    for (std::size_t round = 0; round < layout_.most_parts; ++round) {
+    for (std::size_t round = 0; round < layout_.max_parts; ++round) {
       comm_.all_to_all(std::span<const float>(own_[round].span()), received_[round].span());
     }
     seconds.reduce += phase.take();

@@ -27,7 +27,7 @@ struct LeafLayout {
   std::vector<Subtree> mine;
   std::uint64_t first_leaf = 0;   ///< first leaf of this rank
   std::uint64_t leaves = 0;       ///< number of leaves on all ranks
-  std::size_t most_parts = 0;     ///< largest number of parts on any rank
+  std::size_t max_parts = 0;      ///< largest number of parts on any rank
   std::vector<std::size_t> from;  ///< part -> index of the message that contains it
   std::vector<TreeSum> sums;      ///< sums of the parts of all ranks, in order
 

@@ -30,12 +30,12 @@ using nlohmann::ordered_json;
 
 constexpr const char* remedy =
     "give a checkpoint that training saved, unchanged: RUN/checkpoints/step-NNNNNNNN";
-constexpr std::uint64_t length_bytes = 8;               // of the header's length
-constexpr std::uint64_t most_header_bytes = 100 << 20;  // limit of safetensors
-constexpr std::uint64_t most_description_bytes = 1 << 20;
-constexpr double most_weights = 9007199254740992.0;  // 2^53: exact in double
-constexpr std::size_t most_side = std::size_t{1} << 20;
-constexpr std::uint64_t most_classes = std::numeric_limits<std::int32_t>::max();
+constexpr std::uint64_t length_bytes = 8;              // of the header's length
+constexpr std::uint64_t max_header_bytes = 100 << 20;  // limit of safetensors
+constexpr std::uint64_t max_description_bytes = 1 << 20;
+constexpr double max_weights = 9007199254740992.0;  // 2^53: exact in double
+constexpr std::size_t max_side = std::size_t{1} << 20;
+constexpr std::uint64_t max_classes = std::numeric_limits<std::int32_t>::max();
 
 JsonPlace place_of(const std::filesystem::path& path) { return {path, 0, remedy}; }
 
@@ -107,7 +107,7 @@ nn::NetworkShape mlp_in(const ordered_json& json, const JsonPlace& place) {
   require_known(json, "activation", "relu", place);
   const auto widths = counts_in(json, "widths", place);
   const bool usable = widths.size() >= 2 && std::count(widths.begin(), widths.end(), 0U) == 0 &&
-                      widths.back() <= most_classes;
+                      widths.back() <= max_classes;
   if (!usable) fail(place, "'widths' are not those of a network: features, hidden layers, classes");
   return {widths.front(), {widths.begin() + 1, widths.end() - 1}, widths.back()};
 }
@@ -116,7 +116,7 @@ nn::FeatureShape input_in(const ordered_json& json, const JsonPlace& place) {
   const auto sides = counts_in(json, "input", place);
   const bool usable = (sides.size() == 1 || sides.size() == 3) &&
                       std::all_of(sides.begin(), sides.end(),
-                                  [](auto side) { return side >= 1 && side <= most_side; });
+                                  [](auto side) { return side >= 1 && side <= max_side; });
   if (!usable) fail(place, "'input' is neither [features] nor [rows, columns, channels]");
   if (sides.size() == 1) return nn::flat(sides[0]);
   return {sides[0], sides[1], sides[2], true};
@@ -149,7 +149,7 @@ nn::NetworkShape list_in(const ordered_json& json, const JsonPlace& place,
     std::vector<nn::LayerSpec> layers;
     for (const auto& layer : list) layers.push_back(layer_in(layer, place, kinds));
     const auto* last = std::get_if<nn::Dense>(&layers.back());
-    if (last == nullptr || last->activation != Activation::identity || last->width > most_classes) {
+    if (last == nullptr || last->activation != Activation::identity || last->width > max_classes) {
       fail(place, "'layers' does not end with a dense layer to the classes");
     }
     const std::size_t classes = last->width;
@@ -170,8 +170,7 @@ nn::NetworkShape shape_in(const ordered_json& json, const JsonPlace& place,
   const bool listed = text_in(json, "model", place) == "layers";
   if (!listed) require_known(json, "model", "mlp", place);
   nn::NetworkShape shape = listed ? list_in(json, place, kinds) : mlp_in(json, place);
-  if (shape.weights() >= most_weights ||
-      count_in(json, "parameters", place) != shape.parameters()) {
+  if (shape.weights() >= max_weights || count_in(json, "parameters", place) != shape.parameters()) {
     fail(place, std::string("'parameters' is not the number of weights of a network of these '") +
                     (listed ? "layers'" : "widths'"));
   }
@@ -244,10 +243,10 @@ struct OpenModel {
     if (file.size() < length_bytes) fail_at(path, file.size(), "ends within the header's length");
     std::uint64_t length = 0;
     file.read_at(0, {reinterpret_cast<std::uint8_t*>(&length), sizeof length});
-    const std::uint64_t most = std::min(file.size() - length_bytes, most_header_bytes);
-    if (length > most) {
+    const std::uint64_t max = std::min(file.size() - length_bytes, max_header_bytes);
+    if (length > max) {
       fail_at(path, 0,
-              "a header of " + std::to_string(length) + " bytes, where " + std::to_string(most) +
+              "a header of " + std::to_string(length) + " bytes, where " + std::to_string(max) +
                   " can be");
     }
     header = parse_object(text_at(file, length_bytes, length), {path, 1, remedy});
@@ -396,7 +395,7 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& path) {
 SavedNetwork read_description(const std::filesystem::path& folder, const nn::LayerKinds& kinds) {
   const RegularFile file(folder / "network.json");
   const JsonPlace place = place_of(file.path());
-  if (file.size() > most_description_bytes) fail(place, "is too long to be a description");
+  if (file.size() > max_description_bytes) fail(place, "is too long to be a description");
   const ordered_json json = parse_object(text_at(file, 0, file.size()), place);
   const nn::NetworkShape shape = shape_in(json, place, kinds);
   const RegularFile model(folder / "model.safetensors");

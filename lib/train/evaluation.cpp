@@ -11,7 +11,7 @@
 namespace lockstep::train {
 namespace {
 
-constexpr std::size_t most_confusion_classes = 256;
+constexpr std::size_t max_confusion_classes = 256;
 
 void count_confusion(Matrix<const float> logits, std::span<const std::int32_t> labels,
                      std::vector<std::uint64_t>& confusion) {
@@ -27,7 +27,7 @@ Evaluation evaluate_on(Inference& network, const nn::Loss<float>& loss, data::Ba
   const auto& shape = network.shape();
   Evaluation result;
   result.examples = reader.plan().examples_per_epoch();
-  if (shape.classes <= most_confusion_classes) {
+  if (shape.classes <= max_confusion_classes) {
     result.confusion.resize(shape.classes * shape.classes);
   }
   std::vector<nn::ExampleResult> mine(reader.plan().largest_piece());

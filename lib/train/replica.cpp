@@ -21,7 +21,7 @@ bool is_canonical(const ReplicaOptions& options) {
 }
 
 /// True if products are strict; `library` is the implementation of the others.
-bool wants_strict(const ReplicaOptions& options, const char* library) {
+bool is_strict(const ReplicaOptions& options, const char* library) {
   const bool canonical = is_canonical(options);
   if (canonical && options.products == ProductsChoice::library) {
     throw ConfigError("products library with reduction canonical: " + std::string(library) +
@@ -50,7 +50,7 @@ void require_fits_processor(const ReplicaOptions& options) {
   if (options.precision != Precision::float32) refuse("precision " + text_of(options.precision));
   if (options.device_exchange == DeviceExchange::nccl) refuse("backend nccl");
   if (options.share_device) refuse("share-device");
-  if (options.simd != Simd::automatic && !wants_strict(options, library_products_name())) {
+  if (options.simd != Simd::automatic && !is_strict(options, library_products_name())) {
     throw ConfigError("simd " + text_of(options.simd) + " with products library: " +
                           library_products_name() + " chooses for itself",
                       "use `products=strict`");
@@ -74,7 +74,7 @@ void require_fits_device(const ReplicaOptions& options, const Groups& groups) {
     throw ConfigError(mesh_text(groups) + " with device cuda: a device holds whole layers",
                       "use a mesh of batch alone, or `device=cpu`");
   }
-  if (wants_strict(options, "cuBLAS") && options.precision != Precision::float32) {
+  if (is_strict(options, "cuBLAS") && options.precision != Precision::float32) {
     throw ConfigError("precision " + text_of(options.precision) + " with products strict",
                       "use `reduction=allreduce` with `products=library`, or `precision=float32`");
   }
@@ -229,7 +229,7 @@ void Replica::make_network(const nn::NetworkShape& shape, const ReplicaOptions& 
   const bool on_device = options.device == Device::cuda;
   const bool sliced = plan_ != nullptr && is_canonical(options);
   set_product_threads(options.threads > 0 ? options.threads : own_cores(groups_.all));
-  products_ = wants_strict(options, on_device ? "cuBLAS" : library_products_name())
+  products_ = is_strict(options, on_device ? "cuBLAS" : library_products_name())
                   ? make_strict_products(on_device ? Simd::automatic : options.simd)
                   : make_library_products<float>();
   if (options.wrap_products) products_ = options.wrap_products(std::move(products_));
@@ -250,7 +250,7 @@ void Replica::make_network(const nn::NetworkShape& shape, const ReplicaOptions& 
 void Replica::make_device(const ReplicaOptions& options) {
   if (options.device != Device::cuda) return;
   DeviceOptions device;
-  device.strict = wants_strict(options, "cuBLAS");
+  device.strict = is_strict(options, "cuBLAS");
   device.precision = options.precision;
   device.share = options.share_device;
   // Without a step there is nothing to exchange.
@@ -307,9 +307,9 @@ nn::Tally Replica::train(std::uint64_t step, std::span<const float> features,
 /// Copies a batch to staging memory, for a device.
 data::Batch Replica::stage_copy(data::Batch batch, std::span<const float> features) {
   if (staged_labels_.size() == 0) {
-    const auto most = static_cast<std::size_t>(plan_->largest_piece());
-    staged_features_ = AlignedBuffer<float>(most * shape().features, device_->staging_memory());
-    staged_labels_ = AlignedBuffer<std::int32_t>(most, device_->staging_memory());
+    const auto max = static_cast<std::size_t>(plan_->largest_piece());
+    staged_features_ = AlignedBuffer<float>(max * shape().features, device_->staging_memory());
+    staged_labels_ = AlignedBuffer<std::int32_t>(max, device_->staging_memory());
   }
   const Matrix<float> inputs = {staged_features_.data(), batch.labels.size(), shape().features};
   fill(inputs, features);

@@ -17,9 +17,9 @@ enum class Sharding { columns, gathered_columns, rows };
 
 /// Buffers that ranks of one group exchange.
 template <class Real>
-class Shown {
+class SharedBuffer {
  public:
-  explicit Shown(comm::Communicator& comm) : comm_(comm) {}
+  explicit SharedBuffer(comm::Communicator& comm) : comm_(comm) {}
 
   std::span<Real> get(std::size_t count) {
     if (buffer_.size() < count) buffer_ = AlignedBuffer<Real>(count, comm_.memory());
@@ -150,15 +150,15 @@ class ShardedDense final : public nn::Layer<Real> {
     const auto rank = static_cast<std::size_t>(model_.rank());
     const auto ranks = static_cast<std::size_t>(model_.size());
     if (sums.rows == 0) return;
-    const std::size_t most = std::max(fewest_rows, sums.rows / (groups_a_rank * ranks));
-    const std::size_t groups = (sums.rows + most - 1) / most;
-    const std::size_t values = most * sums.cols;
+    const std::size_t max = std::max(fewest_rows, sums.rows / (groups_a_rank * ranks));
+    const std::size_t groups = (sums.rows + max - 1) / max;
+    const std::size_t values = max * sums.cols;
     const auto sent = sent_.get(values);
     const auto received = received_.get(values);
     for (std::size_t round = 0; round + 1 < groups + ranks; ++round) {
       const bool busy = round >= rank && round - rank < groups;
-      const std::size_t begin = busy ? (round - rank) * most : 0;
-      const std::size_t count = busy ? std::min(most, sums.rows - begin) : 0;
+      const std::size_t begin = busy ? (round - rank) * max : 0;
+      const std::size_t count = busy ? std::min(max, sums.rows - begin) : 0;
       Real* const rows = sums.data + begin * sums.cols;
       if (busy && !first()) std::copy_n(received.data(), count * sums.cols, rows);
       if (busy) compute(begin, count, first() ? Output::overwrite : Output::accumulate);
@@ -176,8 +176,8 @@ class ShardedDense final : public nn::Layer<Real> {
   Activation activation_;
   Sharding sharding_;
   comm::Communicator& model_;
-  Shown<Real> sent_;
-  Shown<Real> received_;
+  SharedBuffer<Real> sent_;
+  SharedBuffer<Real> received_;
 };
 
 void require_width(std::size_t layer, std::size_t width, int ranks) {

@@ -11,7 +11,7 @@ namespace lockstep::train {
 namespace {
 
 constexpr std::size_t warm_up_steps = 10;
-constexpr std::uint64_t most_timed_steps = 1 << 20;
+constexpr std::uint64_t max_timed_steps = 1 << 20;
 
 double median_of(std::span<const PhaseSeconds> steps, double PhaseSeconds::*phase) {
   if (steps.empty()) return 0;
@@ -34,9 +34,9 @@ PhaseSeconds medians(std::span<const PhaseSeconds> steps) {
 
 std::uint64_t total_steps(std::uint64_t epochs, std::optional<std::uint64_t> steps,
                           const data::Plan& plan) {
-  const std::uint64_t most = steps.value_or(std::numeric_limits<std::uint64_t>::max());
+  const std::uint64_t max = steps.value_or(std::numeric_limits<std::uint64_t>::max());
   const std::uint64_t each = std::max<std::uint64_t>(plan.steps(), 1);
-  return epochs > most / each ? most : std::min(most, epochs * each);
+  return epochs > max / each ? max : std::min(max, epochs * each);
 }
 
 struct Trainer::EpochSums {
@@ -51,10 +51,10 @@ Trainer::Trainer(const TrainerOptions& options, Replica& replica, data::BatchRea
       replica_(replica),
       train_(replica.prefetch(train, total_steps(options.epochs, options.steps, train.plan()))),
       test_(test) {
-  const std::uint64_t each = std::min(train.plan().steps(), most_timed_steps);
-  const std::uint64_t epochs = std::min(options.epochs, most_timed_steps);
+  const std::uint64_t each = std::min(train.plan().steps(), max_timed_steps);
+  const std::uint64_t epochs = std::min(options.epochs, max_timed_steps);
   phases_.reserve(
-      std::min({epochs * each, options.steps.value_or(most_timed_steps), most_timed_steps}));
+      std::min({epochs * each, options.steps.value_or(max_timed_steps), max_timed_steps}));
 }
 
 Trainer::~Trainer() { replica_.drop_staged(); }  // before train_ frees their memory

@@ -74,8 +74,8 @@ void read_pair_or_file(Format format, std::span<const std::uint8_t> bytes) {
   const MemoryFile records(bytes.first(first));
   const MemoryFile labels(bytes.subspan(first));
   const auto source = open_files(format, {records.path(), labels.path()}, {});
-  constexpr std::uint64_t most = 256;
-  const auto count = static_cast<std::size_t>(std::min(source->records(), most));
+  constexpr std::uint64_t max = 256;
+  const auto count = static_cast<std::size_t>(std::min(source->records(), max));
   std::vector<std::uint64_t> ids(count);
   std::iota(ids.begin(), ids.end(), source->records() - count);
   std::vector<float> x(count * source->features());
@@ -93,7 +93,7 @@ void read_gzip(std::span<const std::uint8_t> bytes) {
   const MemoryFile file(bytes);
   Content content(file.path());
   content.finish(std::uint64_t{1} << 24);
-  if (content.size() > content.most_bytes()) std::abort();
+  if (content.size() > content.max_bytes()) std::abort();
   std::uint8_t last = 0;
   if (content.size() > 0) content.read_at(content.size() - 1, {&last, 1});
 }

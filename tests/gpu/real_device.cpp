@@ -7,11 +7,11 @@
 
 namespace lockstep::test {
 
-int devices(int wanted, int least) {
+int devices(int wanted, int min) {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
-  if (count >= least) return std::min(wanted, count);
-  WARN("SKIPPED: needs " << least << " devices, there is " << count);
+  if (count >= min) return std::min(wanted, count);
+  WARN("SKIPPED: needs " << min << " devices, there is " << count);
   return 0;
 }
 

@@ -7,9 +7,9 @@
 
 namespace lockstep::test {
 
-/// How many devices a test may use: `wanted`, or those that there are, if at least `least`. Fakes
+/// How many devices a test may use: `wanted`, or those that there are, if at least `min`. Fakes
 /// are as many as wanted. Else 0, and a warning that says what is skipped. On a test's own thread.
-int devices(int wanted, int least);
+int devices(int wanted, int min);
 
 /// Seeds of the orders in which the fake runs work, blocks and threads (tests/fakes/cuda/fake.hpp).
 /// A real device chooses its own, so there is one.

@@ -9,7 +9,7 @@ namespace lockstep::train {
 namespace {
 
 /// Timeout of device collectives.
-constexpr std::chrono::minutes most_patience{2};
+constexpr std::chrono::minutes max_patience{2};
 
 std::unique_ptr<DeviceProducts> make_products(const DeviceOptions& options) {
   return options.strict ? make_strict_device_products(options.rows)
@@ -45,7 +45,7 @@ std::unique_ptr<comm::DeviceCommunicator> make_exchange(const DeviceOptions& opt
   if (!asked && comm.size() == 1) return nullptr;
   const bool can_nccl = comm::nccl_built_in() && !device.shared;
   if (asked || (options.exchange == DeviceExchange::automatic && can_nccl)) {
-    return comm::make_nccl_communicator(comm, stream, most_patience);
+    return comm::make_nccl_communicator(comm, stream, max_patience);
   }
   return comm::make_staged_communicator(comm, stream);
 }

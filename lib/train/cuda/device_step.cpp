@@ -75,7 +75,7 @@ class DeviceCanonicalStep final : public DeviceStep {
   void reduce(const data::Batch& /*batch*/, PhaseSeconds& seconds) override {
     if (device_ == nullptr) return;
     Lap phase;
-    exchange_sums(current_->layout.most_parts);
+    exchange_sums(current_->layout.max_parts);
     seconds.reduce += phase.take();
   }
 
@@ -97,7 +97,7 @@ class DeviceCanonicalStep final : public DeviceStep {
   struct Recorded {
     LeafLayout layout;
     std::size_t piece = 0;
-    std::size_t gap = 0;
+    std::size_t padding = 0;
     std::unique_ptr<DeviceSums> sums;
     std::array<cuda::Graph, 2> compute;  // by the batch's slot
     cuda::Graph update;
@@ -105,15 +105,15 @@ class DeviceCanonicalStep final : public DeviceStep {
 
   static bool fits(const Recorded& recorded, const data::Batch& batch) {
     return recorded.layout.fits(batch) && recorded.piece == batch.piece.size() &&
-           recorded.gap == batch.gap().size();
+           recorded.padding == batch.padding().size();
   }
 
   const Recorded& recorded_for(const data::Batch& batch, std::size_t slot) {
     auto known = std::find_if(recorded_.begin(), recorded_.end(),
                               [&](const auto& r) { return fits(*r, batch); });
     if (known == recorded_.end()) {
-      constexpr std::size_t most_kept = 16;  // with FILE nearly every step has a different shape
-      if (recorded_.size() == most_kept) recorded_.erase(recorded_.begin());
+      constexpr std::size_t max_kept = 16;  // with FILE nearly every step has a different shape
+      if (recorded_.size() == max_kept) recorded_.erase(recorded_.begin());
       recorded_.push_back(record(batch));
       known = recorded_.end() - 1;
     }
@@ -128,9 +128,9 @@ class DeviceCanonicalStep final : public DeviceStep {
     auto recorded = std::make_unique<Recorded>();
     recorded->layout = leaf_layout(batch, comm_);
     recorded->piece = batch.piece.size();
-    recorded->gap = batch.gap().size();
+    recorded->padding = batch.padding().size();
     const LeafLayout& layout = recorded->layout;
-    reserve(layout.most_parts);
+    reserve(layout.max_parts);
     recorded->sums = std::make_unique<DeviceSums>(
         received(), offsets(layout), merges_of(layout.from.size(), layout.sums), stream_);
     recorded->update =
@@ -139,8 +139,8 @@ class DeviceCanonicalStep final : public DeviceStep {
   }
 
   void compute(const Recorded& recorded, std::size_t slot) {
-    const std::size_t summed = recorded.piece + recorded.gap;
-    network_.clear({recorded.piece, recorded.piece + recorded.gap}, stream_);
+    const std::size_t summed = recorded.piece + recorded.padding;
+    network_.clear({recorded.piece, recorded.piece + recorded.padding}, stream_);
     batches_.forward(slot, recorded.piece, stream_);
     for (std::size_t i = network_.layers() - 1; i > 0; --i) {
       network_.backward_input(i, recorded.piece, stream_);
@@ -274,10 +274,10 @@ class DeviceAllReduceStep final : public DeviceStep {
 
   /// Returns one graph for each bucket.
   const std::vector<cuda::Graph>& graphs_for(const Shape& shape) {
-    constexpr std::size_t most_kept = 16;
+    constexpr std::size_t max_kept = 16;
     const auto known = graphs_.find(shape);
     if (known != graphs_.end()) return known->second;
-    if (graphs_.size() == most_kept) graphs_.clear();
+    if (graphs_.size() == max_kept) graphs_.clear();
     std::vector<cuda::Graph> graphs;
     graphs.reserve(buckets_.size());
     for (const Bucket& bucket : buckets_) {

@@ -87,14 +87,14 @@ int chosen_machine_device() { return machine_device(current_device); }
 
 /// What every device since 2012 can launch.
 bool fits_device(const cudaLaunchConfig_t& config) {
-  constexpr unsigned most_x = 0x7fffffff;
-  constexpr unsigned most_other = 65535;
-  constexpr unsigned most_threads = 1024;
-  constexpr unsigned most_deep = 64;
+  constexpr unsigned max_x = 0x7fffffff;
+  constexpr unsigned max_other = 65535;
+  constexpr unsigned max_threads = 1024;
+  constexpr unsigned max_deep = 64;
   const auto [blocks_x, blocks_y, blocks_z] = config.gridDim;
   const auto [x, y, z] = config.blockDim;
-  return blocks_x <= most_x && blocks_y <= most_other && blocks_z <= most_other && z <= most_deep &&
-         std::size_t{x} * y * z <= most_threads && std::size_t{x} * y * z > 0;
+  return blocks_x <= max_x && blocks_y <= max_other && blocks_z <= max_other && z <= max_deep &&
+         std::size_t{x} * y * z <= max_threads && std::size_t{x} * y * z > 0;
 }
 
 void count_object(std::ptrdiff_t change) {

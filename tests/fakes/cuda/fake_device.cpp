@@ -3,7 +3,7 @@
 
 namespace lockstep::test {
 
-int devices(int wanted, int /*least*/) {
+int devices(int wanted, int /*min*/) {
   fake_cuda::set_devices(wanted);
   return wanted;
 }

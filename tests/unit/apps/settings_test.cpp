@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <sstream>
 
+#include "apps/run_file.hpp"
 #include "lockstep/base/errors.hpp"
 
 using namespace lockstep;

@@ -16,7 +16,7 @@ using data::Content;
 
 /// More than stays in memory, and without a pattern.
 Bytes large() {
-  Bytes bytes(3 * Content::most_in_memory + 17);
+  Bytes bytes(3 * Content::max_in_memory + 17);
   std::uint32_t state = 1;
   for (auto& byte : bytes)
     byte = static_cast<std::uint8_t>((state = state * 1664525 + 1013904223) >> 24);
@@ -60,7 +60,7 @@ TEST_CASE("plain and compressed content are the same, wherever they are read", "
   packed.finish();
   CHECK(std::filesystem::is_empty(spill.path()));  // the file there has no name
   REQUIRE(packed.size() == whole.size());
-  const std::uint64_t edge = Content::most_in_memory;
+  const std::uint64_t edge = Content::max_in_memory;
   for (const std::uint64_t offset :
        {std::uint64_t{0}, edge - 1, edge - 50, edge, 2 * edge, whole.size() - 100}) {
     CHECK(at(packed, offset, 100) == at(plain, offset, 100));

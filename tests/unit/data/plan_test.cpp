@@ -51,7 +51,7 @@ TEST_CASE("the tutorial's last batch of 8 goes to 8 ranks one by one", "[plan]")
 
 TEST_CASE("pieces are disjoint, complete, in whole leaves, for any number of ranks", "[plan]") {
   std::mt19937_64 random(1);
-  const auto draw = [&](std::uint64_t most) { return 1 + random() % most; };
+  const auto draw = [&](std::uint64_t max) { return 1 + random() % max; };
   for (int trial = 0; trial < 3000; ++trial) {
     PlanOptions options{.records = draw(400),
                         .batch_size = draw(150),
@@ -101,9 +101,9 @@ TEST_CASE("huge plans are arithmetic too", "[plan]") {
   Ids ids;
   plan.records(5, 1234, 4321, ids);
   CHECK(ids.size() == 16);
-  const auto most = ~std::uint64_t{0};
-  CHECK(piece_of(most, 1, 2, 3).end == most);
-  CHECK(piece_of(10, 16, most - 1, most).size() == 0);
+  const auto max = ~std::uint64_t{0};
+  CHECK(piece_of(max, 1, 2, 3).end == max);
+  CHECK(piece_of(10, 16, max - 1, max).size() == 0);
 }
 
 TEST_CASE("idle ranks and digests", "[plan]") {

@@ -77,16 +77,16 @@ Dealt told(const PlanOptions& options) {
 
 /// A random plan of FILE or OFF.
 PlanOptions drawn(std::mt19937_64& random) {
-  const auto draw = [&](std::uint64_t most) { return 1 + random() % most; };
+  const auto draw = [&](std::uint64_t max) { return 1 + random() % max; };
   PlanOptions options{.batch_size = draw(40),
                       .ranks = draw(9),
                       .leaf = random() % 2 == 0 ? 0 : draw(10),
                       .drop_remainder = random() % 4 == 0,
                       .seed = random(),
                       .policy = random() % 3 == 0 ? ShardPolicy::off : ShardPolicy::file};
-  const std::uint64_t most = random() % 2 == 0 ? 12 : 90;
+  const std::uint64_t max = random() % 2 == 0 ? 12 : 90;
   const std::uint64_t files = options.ranks + random() % 12;
-  for (std::uint64_t i = 0; i < files; ++i) options.file_records.push_back(random() % most);
+  for (std::uint64_t i = 0; i < files; ++i) options.file_records.push_back(random() % max);
   options.records =
       std::accumulate(options.file_records.begin(), options.file_records.end(), std::uint64_t{0});
   if (options.batch_size >= options.ranks && random() % 2 == 0) {

@@ -117,8 +117,8 @@ TEST_CASE("a shift moves by at most its pixels, both ways", "[transform]") {
     }
     return column / mass;
   };
-  double least = 9;
-  double most = -9;
+  double min = 9;
+  double max = -9;
   for (std::uint64_t id = 0; id < 200; ++id) {
     std::vector<float> x(81);
     x[40] = 1;
@@ -126,13 +126,13 @@ TEST_CASE("a shift moves by at most its pixels, both ways", "[transform]") {
     transform.apply(0, {&id, 1}, x);
     const double moved = centre_of(x) - 4;
     REQUIRE(std::accumulate(x.begin(), x.end(), 0.0) == Approx(1));
-    least = std::min(least, moved);
-    most = std::max(most, moved);
+    min = std::min(min, moved);
+    max = std::max(max, moved);
   }
-  CHECK(least > -2.001);
-  CHECK(least < -1.8);
-  CHECK(most < 2.001);
-  CHECK(most > 1.8);
+  CHECK(min > -2.001);
+  CHECK(min < -1.8);
+  CHECK(max < 2.001);
+  CHECK(max > 1.8);
 }
 
 TEST_CASE("a rotation turns about the middle", "[transform]") {

@@ -36,10 +36,10 @@ Numbers as_stream(const Numbers& numbers) {
 /// Every step of the next epoch, written down.
 template <BatchLike T>
 Steps steps_of(const Strategy& strategy, DistributedDataset<T>& distributed,
-               std::size_t most = 1000) {
+               std::size_t max = 1000) {
   Steps steps;
   auto iterator = distributed.make_iterator();
-  while (steps.size() < most) {
+  while (steps.size() < max) {
     auto batch = iterator.next_as_optional();
     if (!batch) break;
     steps.push_back(strategy.describe(*batch));

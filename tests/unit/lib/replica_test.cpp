@@ -79,10 +79,10 @@ TEST_CASE("a loop of one's own trains as the trainer does", "[train]") {
   CHECK(own.hash == trainer.weights_hash);
   CHECK(own.test_loss == trainer.epochs.back().test_loss);
   CHECK(own.predicted.size() == 97);
-  const auto [least, most] = std::minmax_element(own.predicted.begin(), own.predicted.end());
-  CHECK(*least >= 0);
-  CHECK(*most < classes);
-  CHECK(*least != *most);
+  const auto [min, max] = std::minmax_element(own.predicted.begin(), own.predicted.end());
+  CHECK(*min >= 0);
+  CHECK(*max < classes);
+  CHECK(*min != *max);
 }
 
 TEST_CASE("a replica refuses what does not fit its step", "[train]") {

@@ -1,0 +1,25 @@
+// Run files: settings as TOML. A key is the name of a setting.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/settings.hpp"
+
+namespace lockstep::apps {
+/// The text of a run file; empty for an empty path. Throws ConfigError if it does not exist.
+std::string read_run_file(const std::string& path);
+
+/// Applies a run file's text; `path` is for messages. A [[layer]] list sets model to "layers".
+///
+/// Errors   throws ConfigError with path and line: not TOML, unknown key, bad value.
+void apply_run_file(RunConfig& config, const std::string& path, const std::string& text);
+
+/// The whole configuration as TOML, which is a valid run file.
+std::string to_toml(const RunConfig& config);
+
+/// Names and TOML literals of all settings, for comparison. The list of layers is last, "layer".
+std::vector<std::pair<std::string, std::string>> key_values(const RunConfig& config);
+
+}  // namespace lockstep::apps
