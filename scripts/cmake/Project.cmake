@@ -62,7 +62,8 @@ set(LOCKSTEP_TEST_ENVIRONMENT
 function(lockstep_test name)
   cmake_parse_arguments(A "" "" "SOURCES;LINK" ${ARGN})
   add_executable(${name} ${A_SOURCES})
-  target_link_libraries(${name} PRIVATE lockstep_catch_main ${A_LINK})
+  # Last, so that templates of the libraries are those that are instrumented.
+  target_link_libraries(${name} PRIVATE ${A_LINK} lockstep_catch)
   lockstep_defaults(${name})
   target_compile_options(${name} PRIVATE -O1)  # -O2 takes longer to compile than it saves
   add_test(NAME ${name} COMMAND ${name})
@@ -76,7 +77,7 @@ endfunction()
 function(lockstep_mpi_test name)
   cmake_parse_arguments(A "" "" "RANKS;SOURCES;LINK" ${ARGN})
   add_executable(${name} ${A_SOURCES})
-  target_link_libraries(${name} PRIVATE ${A_LINK})
+  target_link_libraries(${name} PRIVATE ${A_LINK} lockstep_catch)
   lockstep_defaults(${name})
   target_compile_options(${name} PRIVATE -O1)
   foreach(n IN LISTS A_RANKS)

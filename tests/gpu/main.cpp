@@ -1,9 +1,9 @@
 // Catch2's main, where there is a device; elsewhere the tests are skipped with the reason.
-#define CATCH_CONFIG_RUNNER
 #include <cuda_runtime.h>
 
-#include <catch2/catch.hpp>
 #include <cstdio>
+
+#include "tests/support/run_tests.hpp"
 
 int main(int argc, char** argv) {
   constexpr int skipped = 77;
@@ -19,5 +19,5 @@ int main(int argc, char** argv) {
     std::printf("device %d: %s, %d multiprocessors\n", device, about.name,
                 about.multiProcessorCount);
   }
-  return Catch::Session().run(argc, argv);
+  return lockstep::test::run_tests(argc, argv);
 }

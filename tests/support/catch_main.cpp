@@ -1,2 +1,3 @@
-#define CATCH_CONFIG_MAIN
-#include <catch2/catch.hpp>
+#include "tests/support/run_tests.hpp"
+
+int main(int argc, char** argv) { return lockstep::test::run_tests(argc, argv); }

@@ -1,19 +1,20 @@
 // The main of tests under mpirun: rank 0 speaks; another rank speaks only where it failed.
-#define CATCH_CONFIG_RUNNER
-#define CATCH_CONFIG_NOSTDOUT
-#define CATCH_CONFIG_NO_POSIX_SIGNALS  // peers of a rank that failed end by SIGTERM: no news
+#define CATCH_CONFIG_EXTERNAL_INTERFACES
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <cstdlib>
 #include <iostream>
 #include <sstream>
 #include <thread>
 
 #include "lockstep/collectives/mpi.hpp"
 #include "tests/support/mpi_world.hpp"
+#include "tests/support/run_tests.hpp"
 
 namespace {
 
 std::ostringstream output;
+std::streambuf* const terminal = std::cout.rdbuf();
 lockstep::comm::Communicator* world = nullptr;
 
 void print_output() {
@@ -22,7 +23,7 @@ void print_output() {
   for (std::string line; std::getline(lines, line);) {
     text += "rank " + std::to_string(world->rank()) + ": " + line + '\n';
   }
-  std::cout << text << std::flush;
+  std::ostream(terminal) << text << std::flush;
   output.str("");
 }
 
@@ -30,6 +31,16 @@ void print_output() {
 // The pause lets other ranks that failed as well print what they know.
 struct AbortOnFailure : Catch::TestEventListenerBase {
   using TestEventListenerBase::TestEventListenerBase;
+
+  // Peers of a rank that failed end by SIGTERM: they failed no test.
+  bool assertionEnded(const Catch::AssertionStats& stats) override {
+    const auto& result = stats.assertionResult;
+    if (result.getResultType() == Catch::ResultWas::FatalErrorCondition &&
+        result.getMessage().rfind("SIGTERM", 0) == 0) {
+      std::_Exit(1);
+    }
+    return true;
+  }
 
   void testCaseEnded(const Catch::TestCaseStats& stats) override {
     if (stats.totals.assertions.allOk()) return;
@@ -43,12 +54,6 @@ CATCH_REGISTER_LISTENER(AbortOnFailure)
 
 }  // namespace
 
-namespace Catch {
-std::ostream& cout() { return output; }
-std::ostream& cerr() { return std::cerr; }
-std::ostream& clog() { return std::clog; }
-}  // namespace Catch
-
 namespace lockstep::test {
 comm::Communicator& mpi_world() { return *world; }
 }  // namespace lockstep::test
@@ -57,9 +62,10 @@ int main(int argc, char** argv) {
   lockstep::comm::MpiSession session;
   lockstep::comm::MpiCommunicator comm;
   world = &comm;
-  Catch::Session tests;
-  tests.configData().useColour = Catch::UseColour::No;  // mpirun's pipe looks like a terminal
-  const int failed = tests.run(argc, argv);
+  std::cout.rdbuf(output.rdbuf());
+  const bool colours = false;  // mpirun's pipe looks like a terminal
+  const int failed = lockstep::test::run_tests(argc, argv, colours);
+  std::cout.rdbuf(terminal);
   if (comm.rank() == 0 || failed != 0) print_output();
   if (failed != 0) lockstep::comm::abort_job(1);
   return 0;
