@@ -1,8 +1,9 @@
 # The only file with compiler flags: lockstep_library, lockstep_test and lockstep_mpi_test.
 
 find_program(CCACHE ccache)
-if(CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+if(CCACHE)  # independent of the build folder: what dev and cuda have in common is compiled once
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}
+                                  CCACHE_NOHASHDIR=true ${CCACHE})
 endif()
 
 # The include root, the same in the build as in the installed package: "lockstep/nn/layer.hpp" is
