@@ -68,6 +68,8 @@ forbid "includes: CUDA and NCCL belong below cuda/" \
   '^ *# *include *[<"](cuda|cublas|curand|nccl|nvml|nvtx)[A-Za-z0-9_]*[./]' "$code" '(^|/)(cuda|gpu)/'
 forbid "includes: spdlog belongs in apps/" '^ *# *include *[<"]spdlog/' "$code" '^apps/'
 
+forbid "write using instead of typedef, nullptr instead of NULL" '\b(typedef|NULL)\b' "$code"
+
 forbid "a path of one machine" '(^|[^A-Za-z0-9_.-])/(work|farm)/' '.'
 
 while read -r file; do
