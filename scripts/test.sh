@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds and tests the presets dev and asan, and fuzzes the readers of data. Where there is a
 # toolkit, builds cuda, whose tests are skipped without a device.
-#   scripts/test.sh             about 18 minutes on two cores
+#   scripts/test.sh             20 to 40 minutes on two cores, by their speed and what ccache holds
 #   scripts/test.sh --all       tsan as well, the tests labelled slow, and minutes of fuzzing
 # With CI=true a warning in dev and cuda is an error. The last line is `N passed, N failed`.
 set -euo pipefail
