@@ -26,7 +26,7 @@ namespace {
 
 cxxopts::Options options_of(const Syntax& syntax) {
   cxxopts::Options options(syntax.command, syntax.does);
-  options.custom_help(syntax.usage);
+  options.custom_help(syntax.note.empty() ? syntax.usage : syntax.usage + "   " + syntax.note);
   const auto value_of = [](const auto& setting) {
     auto value = cxxopts::value<std::string>();
     return setting.argument == "true|false" ? value->implicit_value("true") : value;
@@ -98,8 +98,7 @@ Arguments arguments_of(const Syntax& syntax, const cxxopts::ParseResult& result)
   if (arguments.operands.size() > syntax.operands) {
     throw ConfigError(fmt::format("{}: {}", counted(arguments.operands.size(), syntax.operand),
                                   fmt::join(arguments.operands, " ")),
-                      fmt::format("write `{} {}`", syntax.command,
-                                  syntax.usage.substr(0, syntax.usage.find("   ("))));
+                      fmt::format("write `{} {}`", syntax.command, syntax.usage));
   }
   return arguments;
 }
@@ -134,6 +133,26 @@ cxxopts::ParseResult parse_words(cxxopts::Options& options, const std::string& c
 
 }  // namespace
 
+std::uint64_t flag_count(const std::string& flag, const std::string& text, std::uint64_t min,
+                         std::uint64_t max) {
+  try {
+    return parse_count(text, min, max);
+  } catch (const ConfigError& error) {
+    throw ConfigError("--" + flag + ": " + error.what());
+  }
+}
+
+Syntax run_file_syntax(std::string command, std::string does) {
+  Syntax syntax;
+  syntax.command = std::move(command);
+  syntax.does = std::move(does);
+  syntax.usage = "[CONFIG.toml] [flags]";
+  syntax.note = "(flags override the file, the file the defaults)";
+  syntax.operand = "run file";
+  syntax.run_file = true;
+  return syntax;
+}
+
 bool Syntax::takes(const std::string& setting) const {
   return std::find(settings.begin(), settings.end(), setting) != settings.end();
 }
@@ -152,11 +171,7 @@ std::optional<std::uint64_t> Arguments::number(const std::string& flag, std::uin
                                                std::uint64_t max) const {
   const std::string text = value(flag);
   if (text.empty() && !given(flag)) return std::nullopt;
-  try {
-    return parse_count(text, min, max);
-  } catch (const ConfigError& error) {
-    throw ConfigError("--" + flag + ": " + error.what());
-  }
+  return flag_count(flag, text, min, max);
 }
 
 bool Arguments::given(const std::string& name) const {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -26,6 +27,7 @@ struct Syntax {
   std::string command;                ///< "lockstep train"
   std::string does;                   ///< one sentence
   std::string usage;                  ///< "[CONFIG.toml] [flags]"
+  std::string note;                   ///< what --help says behind the usage
   std::string operand;                ///< what a word without dashes is: "run file"
   std::size_t operands = 1;           ///< maximum number of these words
   bool run_file = false;              ///< the operand is a run file
@@ -36,6 +38,9 @@ struct Syntax {
   /// True if the command takes the setting.
   bool takes(const std::string& setting) const;
 };
+
+/// The syntax of a command whose operand is a run file; the caller adds settings and flags.
+Syntax run_file_syntax(std::string command, std::string does);
 
 /// The parsed command line of one rank. Values are checked when they are applied.
 struct Arguments {
@@ -52,14 +57,19 @@ struct Arguments {
   /// The last value given for a setting or a flag; else a flag's default; else empty.
   std::string value(const std::string& name) const;
 
-  /// value() of a flag as a whole number; nullopt if it was not given and has no default.
-  /// Throws ConfigError, beginning with the flag, unless the number lies in [min, max].
-  std::optional<std::uint64_t> number(const std::string& flag, std::uint64_t min,
-                                      std::uint64_t max = UINT64_MAX) const;
+  /// value() of a flag by flag_count(); nullopt if it was not given and has no default.
+  std::optional<std::uint64_t> number(
+      const std::string& flag, std::uint64_t min,
+      std::uint64_t max = std::numeric_limits<std::int64_t>::max()) const;
 
   /// True if the setting or flag was given.
   bool given(const std::string& name) const;
 };
+
+/// The whole number in the text of a flag's value.
+/// Throws ConfigError, beginning with the flag, unless it lies in [min, max].
+std::uint64_t flag_count(const std::string& flag, const std::string& text, std::uint64_t min,
+                         std::uint64_t max = std::numeric_limits<std::int64_t>::max());
 
 /// Parses the words after the subcommand's name.
 ///

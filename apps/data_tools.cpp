@@ -400,12 +400,9 @@ void bench_on(const Arguments& arguments, const RunConfig& config, comm::Communi
 }
 
 Syntax bench_data_syntax() {
-  Syntax syntax;
-  syntax.command = "lockstep bench data";
-  syntax.does = "Reads the training set as `lockstep train` would, and prints how fast that was.";
-  syntax.usage = "[CONFIG.toml] [flags]   (flags override the file, the file the defaults)";
-  syntax.operand = "run file";
-  syntax.run_file = true;
+  Syntax syntax = run_file_syntax(
+      "lockstep bench data",
+      "Reads the training set as `lockstep train` would, and prints how fast that was.");
   syntax.settings = {"data",       "format",         "train-limit", "classes", "divide-by",
                      "batch-size", "drop-remainder", "seed",        "shuffle", "shard-policy",
                      "rebatch",    "leaf",           "backend",     "ranks"};

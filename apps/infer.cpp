@@ -70,6 +70,7 @@ std::unique_ptr<data::Source> open_test_set(const RunConfig& config,
 Syntax inference_syntax() {
   Syntax syntax;
   syntax.operand = "checkpoint";
+  syntax.note = "(a checkpoint, or a run: its last one)";
   syntax.settings = {"data",  "format", "test-limit",   "mesh",    "backend",
                      "ranks", "device", "share-device", "threads", "simd"};
   return syntax;
@@ -130,7 +131,7 @@ Syntax evaluate_syntax() {
   Syntax syntax = inference_syntax();
   syntax.command = "lockstep evaluate";
   syntax.does = "Loss and accuracy of a checkpoint on a test set, every example counted once.";
-  syntax.usage = "CHECKPOINT --data PATH [flags]   (a checkpoint, or a run: its last one)";
+  syntax.usage = "CHECKPOINT --data PATH [flags]";
   syntax.flags = {{"json", "", "print one line of JSON instead"}};
   return syntax;
 }
@@ -191,8 +192,7 @@ Syntax predict_syntax() {
   Syntax syntax = inference_syntax();
   syntax.command = "lockstep predict";
   syntax.does = "Writes a checkpoint's label for every example of a test set, in the set's order.";
-  syntax.usage =
-      "CHECKPOINT --data PATH --output FILE [flags]   (a checkpoint, or a run: its last one)";
+  syntax.usage = "CHECKPOINT --data PATH --output FILE [flags]";
   syntax.flags = {{"output", "FILE", "CSV to write: id,label,probability"}};
   return syntax;
 }

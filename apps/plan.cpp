@@ -44,14 +44,10 @@ struct PlanArguments {
 constexpr std::uint64_t max_ranks = 1 << 20;  // memory: one or two numbers per rank
 
 Syntax plan_syntax() {
-  Syntax syntax;
-  syntax.command = "lockstep plan";
-  syntax.does =
+  Syntax syntax = run_file_syntax(
+      "lockstep plan",
       "Prints and proves the data plan of `lockstep train` with the same settings: which rank "
-      "reads which records at which step. Starts nothing; needs no MPI.\n";
-  syntax.usage = "[CONFIG.toml] [flags]   (flags override the file, the file the defaults)";
-  syntax.operand = "run file";
-  syntax.run_file = true;
+      "reads which records at which step. Starts nothing; needs no MPI.\n");
   syntax.settings = {"data",         "format",     "train-limit",    "test-limit", "classes",
                      "divide-by",    "batch-size", "drop-remainder", "seed",       "shuffle",
                      "shard-policy", "rebatch",    "leaf",           "mesh",       "ranks"};
@@ -70,11 +66,7 @@ std::vector<std::uint64_t> files_of(const std::string& text) {
   std::vector<std::uint64_t> files;
   std::uint64_t sum = 0;
   for (const auto& word : split_list(text)) {
-    try {
-      files.push_back(parse_count(word, 0));
-    } catch (const ConfigError& error) {
-      throw ConfigError(std::string("--files: ") + error.what());
-    }
+    files.push_back(flag_count("files", word, 0));
     if (files.back() > max - sum) throw ConfigError("--files: more records than can be counted");
     sum += files.back();
   }

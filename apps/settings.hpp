@@ -81,7 +81,7 @@ const std::vector<Setting>& settings();
 
 /// The setting of this name; `place` is for messages: "--seed", "runs.toml:3".
 /// Errors   throws ConfigError, with the nearest valid name.
-const Setting& setting_named(std::string_view place, const std::string& name);
+const Setting& setting_named(std::string_view place, const std::string& key);
 
 /// Sets `key`. Every message begins with `place`.
 ///

@@ -231,12 +231,7 @@ void train_on(const Arguments& arguments, const RunConfig& config, comm::Communi
 }
 
 Syntax train_syntax() {
-  Syntax syntax;
-  syntax.command = "lockstep train";
-  syntax.does = "Trains a network on all ranks of this job.";
-  syntax.usage = "[CONFIG.toml] [flags]   (flags override the file, the file the defaults)";
-  syntax.operand = "run file";
-  syntax.run_file = true;
+  Syntax syntax = run_file_syntax("lockstep train", "Trains a network on all ranks of this job.");
   for (const auto& setting : settings()) syntax.settings.push_back(setting.name);
   syntax.flags = {
       {"print-config", "", "print the resolved run file and end"},

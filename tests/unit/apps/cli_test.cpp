@@ -44,3 +44,10 @@ TEST_CASE("words that the command does not take are refused", "[cli]") {
   CHECK_THROWS_WITH(parse({"--set", "seed"}), Contains("there is no '='"));
   CHECK_THROWS_WITH(parse({"--set", "epochs=3"}), Contains("has no setting 'epochs'"));
 }
+
+TEST_CASE("a flag's number lies within TOML's limit, as a setting does", "[cli]") {
+  CHECK(flag_count("range", "9223372036854775807", 1) == 9223372036854775807U);
+  CHECK_THROWS_WITH(flag_count("range", "9223372036854775808", 1),
+                    Contains("--range: 9223372036854775808 is more than 9223372036854775807"));
+  CHECK_FALSE(parse_arguments(baking(), {}).number("output", 1).has_value());
+}
