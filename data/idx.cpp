@@ -52,7 +52,7 @@ namespace {
 
 constexpr std::size_t max_dims = 4;
 constexpr std::uint32_t labels_magic = 0x801;
-constexpr std::uint32_t least_images_magic = 0x802;
+constexpr std::uint32_t min_images_magic = 0x802;
 constexpr std::uint32_t max_images_magic = 0x804;
 constexpr std::uint64_t max_bytes = std::uint64_t{1} << 62;  // fits off_t together with a header
 const char* const fetch_again = "fetch the file again: this copy is incomplete or damaged";
@@ -90,7 +90,7 @@ class HeaderParser {
 
  private:
   void check_magic(std::uint32_t magic) const {
-    const bool images = magic >= least_images_magic && magic <= max_images_magic;
+    const bool images = magic >= min_images_magic && magic <= max_images_magic;
     const bool labels = magic == labels_magic;
     if (kind_ == IdxKind::images ? images : labels) return;
     const std::string what = images   ? " (IDX images)"

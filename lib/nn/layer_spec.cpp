@@ -119,9 +119,9 @@ const char* name_of(Activation activation) {
   return activation == Activation::relu ? "relu" : "identity";
 }
 
-Dense read_dense(const Reader& fields) {
+LayerSpec read_dense(const Reader& fields) {
   fields.require_known({"width", "activation"});
-  return {fields.count("width", max_width), fields.activation()};
+  return Dense{fields.count("width", max_width), fields.activation()};
 }
 
 }  // namespace
@@ -144,11 +144,11 @@ Fields Dense::fields() const {
 
 namespace {
 
-Convolution read_convolution(const Reader& fields) {
+LayerSpec read_convolution(const Reader& fields) {
   fields.require_known({"filters", "kernel", "padding", "activation"});
   const bool valid = fields.choice("padding", {"valid", "same"}) == 0;
-  return {fields.count("filters", max_filters), fields.count("kernel", max_window),
-          valid ? Padding::valid : Padding::same, fields.activation()};
+  return Convolution{fields.count("filters", max_filters), fields.count("kernel", max_window),
+                     valid ? Padding::valid : Padding::same, fields.activation()};
 }
 
 }  // namespace
@@ -184,9 +184,10 @@ Fields Convolution::fields() const {
 
 namespace {
 
-Pool read_pool(Pooling pooling, const Reader& fields) {
+template <Pooling pooling>
+LayerSpec read_pool(const Reader& fields) {
   fields.require_known({"size"});
-  return {pooling, fields.count("size", max_window)};
+  return Pool{pooling, fields.count("size", max_window)};
 }
 
 const char* kind_of(Pooling pooling) {
@@ -210,9 +211,9 @@ Fields Pool::fields() const { return {{"kind", kind_of(pooling)}, {"size", std::
 
 namespace {
 
-Dropout read_dropout(const Reader& fields) {
+LayerSpec read_dropout(const Reader& fields) {
   fields.require_known({"rate"});
-  return {fields.share("rate")};
+  return Dropout{fields.share("rate")};
 }
 
 }  // namespace
@@ -223,9 +224,9 @@ Fields Dropout::fields() const { return {{"kind", "dropout"}, {"rate", rate}}; }
 
 namespace {
 
-BatchNorm read_batch_norm(const Reader& fields) {
+LayerSpec read_batch_norm(const Reader& fields) {
   fields.require_known({"momentum"});
-  return {fields.share("momentum", BatchNorm().momentum)};
+  return BatchNorm{fields.share("momentum", BatchNorm().momentum)};
 }
 
 }  // namespace
@@ -250,9 +251,9 @@ Fields Custom::fields() const {
 namespace {
 
 template <class Spec>
-Spec read_plain(const Reader& fields) {
+LayerSpec read_plain(const Reader& fields) {
   fields.require_known({});
-  return {};
+  return Spec{};
 }
 
 /// The built-in layers: the name in files, and the function that reads the keys.
@@ -261,15 +262,14 @@ struct BuiltIn {
   LayerSpec (*read)(const Reader& fields);
 };
 constexpr std::array built_in = {
-    BuiltIn{"dense", [](const Reader& r) -> LayerSpec { return read_dense(r); }},
-    BuiltIn{"conv", [](const Reader& r) -> LayerSpec { return read_convolution(r); }},
-    BuiltIn{"max-pool", [](const Reader& r) -> LayerSpec { return read_pool(Pooling::max, r); }},
-    BuiltIn{"average-pool",
-            [](const Reader& r) -> LayerSpec { return read_pool(Pooling::average, r); }},
-    BuiltIn{"flatten", [](const Reader& r) -> LayerSpec { return read_plain<Flatten>(r); }},
-    BuiltIn{"dropout", [](const Reader& r) -> LayerSpec { return read_dropout(r); }},
-    BuiltIn{"layer-norm", [](const Reader& r) -> LayerSpec { return read_plain<LayerNorm>(r); }},
-    BuiltIn{"batch-norm", [](const Reader& r) -> LayerSpec { return read_batch_norm(r); }},
+    BuiltIn{"dense", read_dense},
+    BuiltIn{"conv", read_convolution},
+    BuiltIn{"max-pool", read_pool<Pooling::max>},
+    BuiltIn{"average-pool", read_pool<Pooling::average>},
+    BuiltIn{"flatten", read_plain<Flatten>},
+    BuiltIn{"dropout", read_dropout},
+    BuiltIn{"layer-norm", read_plain<LayerNorm>},
+    BuiltIn{"batch-norm", read_batch_norm},
 };
 
 Custom read_custom(const LayerKinds::Read& read, const std::string& name, const Fields& fields) {

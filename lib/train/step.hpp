@@ -28,7 +28,7 @@ struct StepResult {
 };
 
 /// Throws comm::AgreedError (76) unless `finite`, which must be the same on every rank, so that all
-/// throw in the same step. `what`: "loss", "gradient". Local.
+/// throw in the same step. `what`: "loss", "gradient", "test loss". Local.
 void require_finite(bool finite, std::uint64_t step, const char* what);
 
 /// A timer: take() returns the seconds since its last call, or since construction.

@@ -10,7 +10,7 @@ namespace lockstep::train {
 namespace {
 
 constexpr std::size_t vector_width = 16;
-constexpr std::size_t fewest_rows = 16;   // minimum rows of a group, for full tiles
+constexpr std::size_t min_rows = 16;      // minimum rows of a group, for full tiles
 constexpr std::size_t groups_a_rank = 8;  // ranks idle about 1/8 of the time
 
 enum class Sharding { columns, gathered_columns, rows };
@@ -150,7 +150,7 @@ class ShardedDense final : public nn::Layer<Real> {
     const auto rank = static_cast<std::size_t>(model_.rank());
     const auto ranks = static_cast<std::size_t>(model_.size());
     if (sums.rows == 0) return;
-    const std::size_t max = std::max(fewest_rows, sums.rows / (groups_a_rank * ranks));
+    const std::size_t max = std::max(min_rows, sums.rows / (groups_a_rank * ranks));
     const std::size_t groups = (sums.rows + max - 1) / max;
     const std::size_t values = max * sums.cols;
     const auto sent = sent_.get(values);

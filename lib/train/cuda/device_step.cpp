@@ -208,7 +208,7 @@ std::unique_ptr<Step> make_device_canonical_step(const DeviceParts& parts,
 namespace {
 
 /// Minimum number of floats in a bucket, except the last.
-constexpr std::size_t least_bucket = std::size_t{1} << 20;
+constexpr std::size_t min_bucket = std::size_t{1} << 20;
 
 /// Layers [first, last) and the position of their gradients.
 struct Bucket {
@@ -222,7 +222,7 @@ std::vector<Bucket> buckets_of(const nn::DeviceNetwork& network) {
   std::vector<Bucket> buckets;
   for (std::size_t i = network.layers(); i-- > 0;) {
     const Range slice = network.slice(i);
-    if (buckets.empty() || buckets.back().slice.size() >= least_bucket) {
+    if (buckets.empty() || buckets.back().slice.size() >= min_bucket) {
       buckets.push_back({i, i + 1, slice});
     } else {
       buckets.back().first = i;
