@@ -59,20 +59,16 @@ cxxopts::Options options_of(const Syntax& syntax) {
   return options;
 }
 
-std::pair<std::string, std::string> key_value(const Syntax& syntax, const std::string& text) {
-  const auto equals = text.find('=');
-  if (equals == std::string::npos) {
-    throw ConfigError("--set " + text + ": there is no '='", "write --set KEY=VALUE");
-  }
-  const std::string key = text.substr(0, equals);
+std::pair<std::string, std::string> setting_in(const Syntax& syntax, const std::string& text) {
+  auto [key, value] = key_and_value("--set " + text, text);
   const auto& all = settings();
   const bool known = std::any_of(all.begin(), all.end(),
-                                 [&](const Setting& setting) { return setting.name == key; });
+                                 [&name = key](const Setting& one) { return one.name == name; });
   if (known && !syntax.takes(key)) {
     throw ConfigError("--set " + text + ": `" + syntax.command + "` has no setting '" + key + "'",
                       "`" + syntax.command + " --help` lists those that it has");
   }
-  return {key, text.substr(equals + 1)};
+  return {key, value};
 }
 
 Arguments arguments_of(const Syntax& syntax, const cxxopts::ParseResult& result) {
@@ -88,7 +84,7 @@ Arguments arguments_of(const Syntax& syntax, const cxxopts::ParseResult& result)
     } else if (flag) {
       arguments.flags.emplace_back(key, value);
     } else if (key == "set") {
-      arguments.settings.push_back(key_value(syntax, value));
+      arguments.settings.push_back(setting_in(syntax, value));
     } else if (key != "operand") {
       arguments.settings.emplace_back(key, value);
     } else {
@@ -132,6 +128,24 @@ cxxopts::ParseResult parse_words(cxxopts::Options& options, const std::string& c
 }
 
 }  // namespace
+
+std::pair<std::string, std::string> key_and_value(const std::string& place,
+                                                  const std::string& text) {
+  const auto equals = text.find('=');
+  if (equals == std::string::npos) {
+    throw ConfigError(place + ": there is no '='", "write KEY=VALUE");
+  }
+  return {text.substr(0, equals), text.substr(equals + 1)};
+}
+
+RunConfig config_over(const RunConfig& base, const Arguments& arguments) {
+  RunConfig config = base;
+  if (!arguments.run_file_text.empty()) {
+    apply_run_file(config, arguments.operand(), arguments.run_file_text);
+  }
+  for (const auto& [key, value] : arguments.settings) set_value(config, "--" + key, key, value);
+  return config;
+}
 
 std::uint64_t flag_count(const std::string& flag, const std::string& text, std::uint64_t min,
                          std::uint64_t max) {
@@ -191,21 +205,15 @@ namespace {
 
 /// The configuration, compared between all ranks. Collective.
 /// Throws comm::AgreedError (2) if the words of any rank are invalid, or if configurations differ.
-RunConfig agreed_config(const Syntax& syntax, const Arguments& arguments,
-                        comm::Communicator& comm) {
+RunConfig agreed_config(const Syntax& syntax, Arguments& arguments, comm::Communicator& comm) {
   std::string text;
   const std::string run_file = syntax.run_file ? arguments.operand() : "";
   comm::together(comm, [&] {
     if (comm.rank() == 0) text = read_run_file(run_file);
   });
-  text = comm::broadcast_text(comm, text);
+  arguments.run_file_text = comm::broadcast_text(comm, text);
   RunConfig config;
-  comm::together(comm, [&] {
-    apply_run_file(config, run_file, text);
-    for (const auto& [key, value] : arguments.settings) {
-      set_value(config, "--" + key, key, value);
-    }
-  });
+  comm::together(comm, [&] { config = config_over(RunConfig(), arguments); });
   auto mine = key_values(config);
   mine.emplace_back("the " + syntax.operand, arguments.operand());
   for (const auto& flag : syntax.flags) {

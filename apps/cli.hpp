@@ -50,6 +50,7 @@ struct Arguments {
   std::vector<std::pair<std::string, std::string>> flags;     ///< flags in the order given
   std::vector<std::pair<std::string, std::string>> defaults;  ///< of flags
   bool help = false;
+  std::string run_file_text;  ///< of the run file, as rank 0 read it; set by run_on_ranks()
 
   /// The first operand; empty if there is none.
   std::string operand() const { return operands.empty() ? "" : operands.front(); }
@@ -70,6 +71,13 @@ struct Arguments {
 /// Throws ConfigError, beginning with the flag, unless it lies in [min, max].
 std::uint64_t flag_count(const std::string& flag, const std::string& text, std::uint64_t min,
                          std::uint64_t max = std::numeric_limits<std::int64_t>::max());
+
+/// "KEY=VALUE" -> {"KEY", "VALUE"}. Throws ConfigError, beginning with `place`, if there is no '='.
+std::pair<std::string, std::string> key_and_value(const std::string& place,
+                                                  const std::string& text);
+
+/// The run file and the flags applied over `base`. Throws ConfigError.
+RunConfig config_over(const RunConfig& base, const Arguments& arguments);
 
 /// Parses the words after the subcommand's name.
 ///

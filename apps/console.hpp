@@ -31,7 +31,7 @@ class Console final : public train::Observer {
 
   void on_step(const train::StepReport& report) override;
   void on_epoch(const train::EpochReport& report) override;
-  void on_checkpoint(const nn::Network<float>&, std::uint64_t, std::uint64_t) override {}
+  void on_checkpoint(const train::DueCheckpoint&) override {}
 
   /// Prints the closing table. `saved` is the last checkpoint's path.
   void finish(const train::RunReport& report, const std::string& saved) const;

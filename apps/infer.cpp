@@ -16,6 +16,7 @@
 #include "apps/settings.hpp"
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/files.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
@@ -225,8 +226,7 @@ class PredictionFile {
       fmt::format_to(std::back_inserter(text_), "{},{},{}\n", prediction.id, prediction.label,
                      shortest(prediction.probability));
     }
-    const auto bytes = std::as_bytes(std::span(text_));
-    file_.write({reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()});
+    file_.write(std::as_bytes(std::span(text_)));
     text_.clear();
   }
 
@@ -236,7 +236,7 @@ class PredictionFile {
   }
 
  private:
-  data::NewFile file_;
+  NewFile file_;
   std::string text_;
 };
 

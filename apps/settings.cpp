@@ -82,9 +82,8 @@ Setting text(const char* name, Text member, const char* argument, const char* he
           [=](const RunConfig& c) { return literal(c.*member); }};
 }
 
-/// One of `words`; this version supports only the first `honoured` of them.
 Setting choice(const char* name, Text member, const std::vector<std::string>& words,
-               std::size_t honoured, const char* help) {
+               const char* help) {
   std::string all;
   for (const auto& word : words) all += (all.empty() ? "" : "|") + word;
   const auto set = [=](RunConfig& c, const std::string& value) {
@@ -94,11 +93,6 @@ Setting choice(const char* name, Text member, const std::vector<std::string>& wo
       const auto guess = nearest(value, words);
       throw ConfigError("'" + value + "' is none of " + all,
                         guess ? "did you mean '" + *guess + "'?" : "");
-    }
-    if (at >= honoured) {
-      std::string now;
-      for (std::size_t i = 0; i < honoured; ++i) now += (i == 0 ? "" : " or ") + words[i];
-      throw ConfigError("'" + value + "' is not built yet in this version", "use " + now);
     }
     c.*member = value;
   };
@@ -205,17 +199,17 @@ std::vector<Setting> table() {
   return {
       text("data", &C::data, "PATH|GLOB|synthetic",
            "data folder, a pattern for its files, or the built-in drawn digits"),
-      choice("format", &C::format, {"auto", "idx", "csv", "tfrecord", "npy"}, 5,
+      choice("format", &C::format, {"auto", "idx", "csv", "tfrecord", "npy"},
              "format of the files in the data folder; auto: the one that is there"),
       count_or("all", "train-limit", &C::train_limit, "use the first N training records"),
       count_or("all", "test-limit", &C::test_limit, "use the first N test records"),
       count("classes", &C::classes, 1, "labels lie in [0, N)",
             std::numeric_limits<std::int32_t>::max()),
       divide_by(),
-      choice("model", &C::model, {"mlp", "lenet", "layers"}, 3,
+      choice("model", &C::model, {"mlp", "lenet", "layers"},
              "kind of network; layers: the [[layer]] list of the run file"),
       layers(),
-      choice("precision", &C::precision, {"float32", "tf32", "bf16"}, 3,
+      choice("precision", &C::precision, {"float32", "tf32", "bf16"},
              "of the factors of products; tf32 and bf16: library products on a device alone"),
       count("batch-size", &C::batch_size, 1, "examples of one step over all ranks"),
       yes_or_no("drop-remainder", &C::drop_remainder,
@@ -224,40 +218,44 @@ std::vector<Setting> table() {
       count_or("none", "steps", &C::steps, "end after N steps, if that comes before the epochs"),
       learning_rate(),
       count("seed", &C::seed, 0, "of the first weights (TensorFlow's pair N, N+1) and the order"),
-      choice("shuffle", &C::shuffle, {"global", "none"}, 2, "a new order of records every epoch"),
+      choice("shuffle", &C::shuffle, {"global", "none"}, "a new order of records every epoch"),
       augment(),
-      choice("shard-policy", &C::shard_policy, {"data", "auto", "file", "off"}, 4,
+      choice("shard-policy", &C::shard_policy, {"data", "auto", "file", "off"},
              "how records are dealt to ranks"),
-      choice("rebatch", &C::rebatch, {"ceil", "balanced"}, 2,
+      choice("rebatch", &C::rebatch, {"ceil", "balanced"},
              "how a batch is cut; balanced: with shard-policy file or off"),
-      choice("reduction", &C::reduction, {"canonical", "allreduce"}, 2, "how gradients are summed"),
+      choice("reduction", &C::reduction, {"canonical", "allreduce"}, "how gradients are summed"),
       choice(
-          "exchange", &C::exchange, {"auto", "activations", "sums"}, 3,
+          "exchange", &C::exchange, {"auto", "activations", "sums"},
           "what canonical ranks exchange: activations, or partial sums; does not affect results"),
-      choice("products", &C::products, {"auto", "library", "strict"}, 3,
+      choice("products", &C::products, {"auto", "library", "strict"},
              "matrix products; auto: strict for canonical, library for allreduce"),
-      choice("simd", &C::simd, {"auto", "scalar", "avx2", "avx512"}, 4,
+      choice("simd", &C::simd, {"auto", "scalar", "avx2", "avx512"},
              "instructions of the strict products; does not affect results"),
       count_or("auto", "leaf", &C::leaf,
                "examples per leaf; pieces are whole leaves; auto: 16 for batches of 128 and more"),
       count("prefetch", &C::prefetch, 0, "batches read ahead by a thread in the background",
             max_prefetched),
       mesh(),
-      choice("backend", &C::backend, {"auto", "threads", "shared", "mpi", "nccl"}, 5,
+      choice("backend", &C::backend, {"auto", "threads", "shared", "mpi", "nccl"},
              "communication between ranks; shared: memory within a host, MPI between hosts; auto: "
              "that under a "
              "launcher, else threads; nccl: as auto, and NCCL between devices"),
       count("ranks", &C::ranks, 1, "ranks as threads of this process; not under a launcher"),
-      choice("device", &C::device, {"auto", "cpu", "cuda"}, 3,
+      choice("device", &C::device, {"auto", "cpu", "cuda"},
              "where replicas are: on the processor, or on a GPU for each rank; auto: cpu"),
       yes_or_no("share-device", &C::share_device,
                 "ranks of a host may share its GPUs, and exchange through the host's memory"),
       count_or("auto", "threads", &C::threads,
                "threads of each rank's products; auto: the cores the launcher bound"),
       text("run-dir", &C::run_dir, "auto|DIR", "where the run is recorded; auto: runs/DATE-TIME"),
-      choice("resume", &C::resume, {"none", "auto"}, 1, "continue a run"),
+      text("resume", &C::resume, "none|auto|PATH",
+           "continue a run from its newest valid checkpoint; auto: the run of --run-dir, or the "
+           "newest in runs/; PATH: a run or a checkpoint"),
       count_or("end", "checkpoint-every", &C::checkpoint_every,
-               "save the weights every N steps, besides at the end"),
+               "save a checkpoint every N steps, besides at the end"),
+      count("keep", &C::keep, 1, "keep the newest N checkpoints"),
+      count_or("none", "keep-every", &C::keep_every, "keep checkpoints of every N-th step besides"),
       count("sentinel-steps", &C::sentinel_steps, 1,
             "compare the weights of all replicas once in N steps, a part before each step",
             1 << 20),
@@ -265,7 +263,7 @@ std::vector<Setting> table() {
                "every N steps, recompute a leaf and a slice on another rank"),
       count_or("none", "hash-every", &C::hash_every,
                "record every tensor's hash every N steps, for `lockstep compare`"),
-      choice("progress", &C::progress, {"auto", "bar", "lines", "off"}, 4,
+      choice("progress", &C::progress, {"auto", "bar", "lines", "off"},
              "off: errors and warnings only"),
   };
 }

@@ -58,6 +58,8 @@ struct RunConfig {
   std::string run_dir = "auto";
   std::string resume = "none";
   std::optional<std::uint64_t> checkpoint_every;
+  std::uint64_t keep = 3;
+  std::optional<std::uint64_t> keep_every;
   std::optional<std::uint64_t> hash_every;
   std::optional<std::uint64_t> audit_every;
   std::uint64_t sentinel_steps = 16;

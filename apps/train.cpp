@@ -8,6 +8,7 @@
 
 #include "apps/cli.hpp"
 #include "apps/console.hpp"
+#include "apps/resume.hpp"
 #include "apps/run_file.hpp"
 #include "apps/settings.hpp"
 #include "apps/subcommands.hpp"
@@ -178,15 +179,17 @@ Banner banner(const RunConfig& config, const TrainJob& job, comm::Communicator& 
   return banner;
 }
 
-train::RunFacts facts_of(const RunConfig& config, const TrainJob& job, int ranks) {
+train::RunFacts facts_of(const RunConfig& config, const TrainJob& job,
+                         const comm::Communicator& comm) {
   train::RunFacts facts;
   facts.version = version;
-  facts.ranks = ranks;
+  facts.ranks = comm.size();
   facts.device = job.replica->device() != nullptr ? job.replica->device()->device() : "cpu";
   facts.parameters = job.replica->shape().parameters();
   facts.plan_digest = job.plan->digest();
   facts.checkpoint.divide_by = job.data.train->divisor();
   facts.checkpoint.data = config.data;
+  facts.settings = decisive_of(config, job.data, *job.plan, comm);
   return facts;
 }
 
@@ -198,31 +201,90 @@ std::vector<std::uint64_t> bytes_read(const data::Source& train, comm::Communica
   return bytes;
 }
 
+/// Sets the replica to the checkpoint's state. Collective.
+void restore(const Resume& resume, TrainJob& job, comm::Communicator& comm) {
+  if (resume.checkpoint.empty()) return;
+  std::optional<train::SavedNetwork> saved;
+  comm::together(comm, [&] {
+    require_same_data(resume, decisive_of(resume.config, job.data, *job.plan, comm));
+    saved = train::read_description(resume.checkpoint);
+    const auto total = train::total_steps(resume.config.epochs, resume.config.steps, *job.plan);
+    if (saved->info.step <= total) return;
+    throw ConfigError(
+        fmt::format("--resume: the checkpoint is of step {}, but this job ends after {}",
+                    saved->info.step, counted(total, "step")),
+        "train for longer: --resume-with epochs=N, or steps=N");
+  });
+  job.replica->restore(*saved, resume.state);
+}
+
+std::string resume_text(const Resume& resume, const TrainJob& job) {
+  if (resume.checkpoint.empty()) {
+    return resume.run.string() + " has no valid checkpoint: training starts from the beginning";
+  }
+  return fmt::format("{}, after {}", resume.checkpoint.string(),
+                     counted(job.replica->steps(), "step"));
+}
+
+/// The folder to record in: that of the run which is continued, unless another one is given.
+std::string run_dir_of(const RunConfig& config, const std::optional<Resume>& resume) {
+  const bool own = config.run_dir != "auto" || !resume || resume->run.empty();
+  return own ? config.run_dir : resume->run.string();
+}
+
+std::optional<train::Continued> continued_of(const std::optional<Resume>& resume,
+                                             const TrainJob& job) {
+  if (!resume) return std::nullopt;
+  return train::Continued{resume->checkpoint, job.replica->steps(), resume->state.position.epoch};
+}
+
+void warn_of_missing_records(const train::RunDirectory& directory, const train::Replica& replica) {
+  if (directory.recorded_steps() == replica.steps()) return;
+  launch::print_warning(fmt::format("{} records {} of the {} before the checkpoint",
+                                    (directory.path() / "metrics.jsonl").string(),
+                                    grouped(directory.recorded_steps()),
+                                    counted(replica.steps(), "step")));
+}
+
 /// One rank's part of the command, from its configuration to the closing table.
-void train_on(const Arguments& arguments, const RunConfig& config, comm::Communicator& comm) {
+void train_on(const Arguments& arguments, const RunConfig& given, comm::Communicator& comm) {
   const bool is_rank_0 = comm.rank() == 0;
+  const std::optional<Resume> resume = find_resume(arguments, given, comm);
+  const RunConfig& config = resume ? resume->config : given;
   if (arguments.given("print-config")) {
     if (is_rank_0) fmt::print("{}", to_toml(config));
     return;
   }
   TrainJob job = make_job(config, comm);
-  const Banner shown = banner(config, job, comm);
+  if (resume) restore(*resume, job, comm);
+  Banner shown = banner(config, job, comm);
+  if (resume) shown.rows.emplace_back("resume", resume_text(*resume, job));
   const Progress progress = progress_of(config.progress);
   if (is_rank_0 && progress != Progress::off) shown.print();
   if (arguments.given("dry-run")) return;
+  const std::uint64_t total = train::total_steps(config.epochs, config.steps, *job.plan);
+  if (resume && resume->complete && job.replica->steps() == total) {
+    if (is_rank_0 && progress != Progress::off) {
+      fmt::print("{}: complete after {}; nothing is left to train\n", resume->run.string(),
+                 counted(total, "step"));
+    }
+    return;
+  }
 
   std::optional<train::RunDirectory> directory;
   std::optional<Console> console;
   std::vector<train::Observer*> observers;
   comm::together(comm, [&] {
     if (!is_rank_0) return;
-    directory.emplace(config.run_dir, to_toml(config), facts_of(config, job, comm.size()));
-    console.emplace(progress, config.epochs,
-                    train::total_steps(config.epochs, config.steps, *job.plan));
+    directory.emplace(run_dir_of(config, resume), to_toml(config), facts_of(config, job, comm),
+                      train::Retention{config.keep, config.keep_every}, continued_of(resume, job));
+    warn_of_missing_records(*directory, *job.replica);
+    console.emplace(progress, config.epochs, total);
     observers = {&*directory, &*console};
   });
   train::Trainer trainer({config.epochs, config.steps, config.checkpoint_every, config.hash_every},
-                         *job.replica, *job.train, *job.test);
+                         *job.replica, *job.train, *job.test,
+                         resume ? resume->state.position : train::TrainingPosition());
   train::RunReport report = trainer.run(observers);
   report.bytes_read = bytes_read(*job.data.train, comm);
   if (!is_rank_0) return;
@@ -235,6 +297,8 @@ Syntax train_syntax() {
   for (const auto& setting : settings()) syntax.settings.push_back(setting.name);
   syntax.flags = {
       {"print-config", "", "print the resolved run file and end"},
+      {"resume-with", "KEY=VALUE",
+       "with --resume: change a setting that determines the results, such as epochs"},
       {"dry-run", "", "check configuration, data and agreement between ranks, and end"}};
   return syntax;
 }

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/text.hpp"
 #include "lockstep/data/source.hpp"
 
 namespace lockstep::data {
@@ -352,13 +353,6 @@ std::optional<float> parse_float(std::string_view text) noexcept {
 std::optional<std::int64_t> parse_whole(std::string_view text) noexcept {
   std::errc error{};
   return parse<std::int64_t>(trimmed(text), error);
-}
-
-std::string printable(std::string_view text) {
-  constexpr std::size_t max = 32;
-  std::string result;
-  for (const char c : text.substr(0, max)) result += c >= ' ' && c <= '~' ? c : '?';
-  return text.size() > max ? result + "..." : result;
 }
 
 }  // namespace lockstep::data

@@ -105,7 +105,4 @@ std::optional<float> parse_float(std::string_view text) noexcept;
 /// Parses an integer; empty if invalid.
 std::optional<std::int64_t> parse_whole(std::string_view text) noexcept;
 
-/// `text` for error messages: at most 32 bytes, unprintable ones as '?'.
-std::string printable(std::string_view text);
-
 }  // namespace lockstep::data

@@ -11,14 +11,12 @@
 #include <cstdlib>
 #include <limits>
 #include <new>
-#include <random>
 #include <stdexcept>
 #include <string>
 #include <system_error>
 #include <utility>
 
 #include "lockstep/base/errors.hpp"
-#include "lockstep/base/files.hpp"
 #include "lockstep/base/hash.hpp"
 
 namespace lockstep::data {
@@ -108,53 +106,6 @@ std::uint64_t sampled_blocks_of_each(std::size_t files) noexcept {
   constexpr std::uint64_t max_of_one = 64;
   constexpr std::uint64_t max_of_all = 256;
   return std::clamp<std::uint64_t>(max_of_all / std::max<std::uint64_t>(files, 1), 2, max_of_one);
-}
-
-NewFile::NewFile(std::filesystem::path path) : path_(std::move(path)) {
-  std::random_device random;  // hosts that share a file system may share process ids
-  const std::string begin = "." + path_.filename().string() + ".tmp-";
-  do {
-    if (!temporary_.empty()) forget_temporary(temporary_);
-    temporary_ = path_.parent_path() / (begin + std::to_string(random()));
-    add_temporary(temporary_);  // before open(): a signal may arrive at any time
-    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  } while (descriptor_ < 0 && errno == EEXIST);
-  if (descriptor_ >= 0) return;
-  const int code = errno;
-  forget_temporary(temporary_);
-  fail("created", code);
-}
-
-NewFile::~NewFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-  if (temporary_.empty()) return;
-  ::unlink(temporary_.c_str());
-  forget_temporary(temporary_);
-}
-
-void NewFile::write(std::span<const std::uint8_t> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) fail("written", errno);
-    bytes = bytes.subspan(static_cast<std::size_t>(written));
-  }
-}
-
-void NewFile::finish() {
-  if (::fsync(descriptor_) != 0) fail("written", errno);
-  if (::close(std::exchange(descriptor_, -1)) != 0) fail("written", errno);
-}
-
-void NewFile::publish() {
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("given its name", errno);
-  forget_temporary(temporary_);
-  temporary_.clear();
-}
-
-void NewFile::fail(const char* what, int code) const {
-  throw OutputError(path_.string() + ": cannot be " + what + ": " + reason(code),
-                    "free the space or choose a folder that can be written to");
 }
 
 namespace {

@@ -1,4 +1,4 @@
-// Files: positional reads, atomic writes, gzip decompression.
+// Files of data: positional reads and gzip decompression.
 #pragma once
 
 #include <cstddef>
@@ -48,33 +48,6 @@ class RegularFile {
 
 /// Blocks to hash per file for a sample of `files` files: 64, or fewer for many files.
 std::uint64_t sampled_blocks_of_each(std::size_t files) noexcept;
-
-/// Writes a file sequentially under a hidden temporary name in the target folder.
-///
-/// publish() renames it to its final name; otherwise the destructor deletes it.
-class NewFile {
- public:
-  /// Throws OutputError with the path and the system's reason, as the other members do.
-  explicit NewFile(std::filesystem::path path);
-  ~NewFile();
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
-
-  void write(std::span<const std::uint8_t> bytes);
-
-  /// Syncs the file to disk and closes it; only the rename remains.
-  void finish();
-
-  /// Renames the finished file to its final name, replacing an existing file.
-  void publish();
-
- private:
-  [[noreturn]] void fail(const char* what, int code) const;
-
-  std::filesystem::path path_;
-  std::filesystem::path temporary_;
-  int descriptor_ = -1;
-};
 
 class GzipReader;
 

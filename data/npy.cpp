@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "lockstep/base/errors.hpp"
-#include "lockstep/data/csv.hpp"
+#include "lockstep/base/text.hpp"
 #include "lockstep/data/source.hpp"
 
 namespace lockstep::data {

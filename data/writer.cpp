@@ -291,12 +291,12 @@ class TfRecordWriter final : public FormatWriter {
 
 void BufferedFile::flush_some() {
   if (buffer_.size() < chunk_bytes) return;
-  file_.write(buffer_);
+  file_.write(std::as_bytes(std::span(buffer_)));
   buffer_.clear();
 }
 
 void BufferedFile::finish() {
-  file_.write(buffer_);
+  file_.write(std::as_bytes(std::span(buffer_)));
   file_.finish();
   std::exchange(buffer_, {});
 }

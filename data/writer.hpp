@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/files.hpp"
 #include "lockstep/data/file.hpp"
 #include "lockstep/data/source.hpp"
 

@@ -2,36 +2,49 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <random>
 #include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/text.hpp"
 
 namespace lockstep {
 namespace {
 
 constexpr std::size_t buffered_bytes = 1 << 16;
 
+const char* remedy_for(int code) {
+  switch (code) {
+    case ENOSPC:
+    case EDQUOT: return "free space there, or choose another folder";
+    case EACCES:
+    case EPERM:
+    case EROFS: return "choose a folder that can be written to";
+    case ELOOP: return "give a path that is not a link";
+    case ENAMETOOLONG: return "choose a shorter name";
+    default: return "choose another folder";
+  }
+}
+
 [[noreturn]] void fail(const std::filesystem::path& path, const char* what, int code) {
   throw OutputError(
       path.string() + ": cannot " + what + ": " + std::generic_category().message(code),
-      "free space there, or choose another folder");
-}
-
-int create(const std::filesystem::path& path) {
-  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (descriptor < 0) fail(path, "create", errno);
-  return descriptor;
+      remedy_for(code));
 }
 
 void write_all(int descriptor, std::span<const std::byte> bytes,
@@ -44,7 +57,7 @@ void write_all(int descriptor, std::span<const std::byte> bytes,
   }
 }
 
-/// Closes the file on destruction; `close_checked` reports errors of close.
+/// Closes the file on destruction.
 struct Descriptor {
   explicit Descriptor(int opened) : number(opened) {}
   ~Descriptor() {
@@ -62,32 +75,123 @@ void sync_folder(const std::filesystem::path& path) {
   if (folder.number < 0 || ::fsync(folder.number) != 0) fail(path, "write", errno);
 }
 
+constexpr std::string_view temporary_mark = ".tmp-";
+
+/// A hidden name beside `path`: ".NAME.tmp-RANDOM". Hosts that share a file system may share
+/// process ids, so the name is random.
+std::filesystem::path temporary_name(const std::filesystem::path& path) {
+  std::random_device random;
+  return path.parent_path() /
+         ("." + path.filename().string() + std::string(temporary_mark) + std::to_string(random()));
+}
+
+bool is_temporary_name(const std::string& name) {
+  const auto mark = name.rfind(temporary_mark);
+  if (!name.starts_with('.') || mark == std::string::npos) return false;
+  const auto digits = name.substr(mark + temporary_mark.size());
+  return !digits.empty() && digits.find_first_not_of("0123456789") == std::string::npos;
+}
+
+/// Opens a regular file for reading and writing, and creates it if it does not exist.
+int open_regular(const std::filesystem::path& path) {
+  constexpr int flags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  Descriptor file(::open(path.c_str(), flags, 0644));
+  if (file.number < 0) fail(path, "open", errno);
+  struct stat status = {};
+  if (::fstat(file.number, &status) != 0) fail(path, "open", errno);
+  if (!S_ISREG(status.st_mode)) {
+    throw OutputError(path.string() + ": is not a regular file", "remove it");
+  }
+  return std::exchange(file.number, -1);
+}
+
 }  // namespace
 
-void write_file(const std::filesystem::path& path,
-                std::span<const std::span<const std::byte>> pieces) {
-  std::filesystem::path temporary = path;
-  temporary += ".tmp";
-  try {
-    Descriptor file(create(temporary));
-    for (const auto piece : pieces) write_all(file.number, piece, temporary);
-    if (::fsync(file.number) != 0) fail(temporary, "write", errno);
-    if (::close(std::exchange(file.number, -1)) != 0) fail(temporary, "write", errno);
-    if (::rename(temporary.c_str(), path.c_str()) != 0) fail(path, "write", errno);
-  } catch (const OutputError&) {
-    ::unlink(temporary.c_str());
-    throw;
-  }
+NewFile::NewFile(std::filesystem::path path) : path_(std::move(path)) {
+  do {
+    if (!temporary_.empty()) forget_temporary(temporary_);
+    temporary_ = temporary_name(path_);
+    add_temporary(temporary_);  // before open(): a signal may arrive at any time
+    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  } while (descriptor_ < 0 && errno == EEXIST);
+  if (descriptor_ >= 0) return;
+  const int code = errno;
+  forget_temporary(temporary_);
+  fail(path_, "create", code);
+}
+
+NewFile::~NewFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  if (temporary_.empty()) return;
+  ::unlink(temporary_.c_str());
+  forget_temporary(temporary_);
+}
+
+NewFile::NewFile(NewFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      temporary_(std::exchange(other.temporary_, {})),
+      descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+void NewFile::reserve(std::uint64_t bytes) {
+  // Not posix_fallocate(), which writes the whole file where the file system cannot reserve.
+  if (bytes == 0 || ::fallocate(descriptor_, 0, 0, static_cast<off_t>(bytes)) == 0) return;
+  if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) fail(path_, "write", errno);
+}
+
+void NewFile::write(std::span<const std::byte> bytes) { write_all(descriptor_, bytes, path_); }
+
+void NewFile::finish() {
+  if (::fsync(descriptor_) != 0) fail(path_, "write", errno);
+  if (::close(std::exchange(descriptor_, -1)) != 0) fail(path_, "write", errno);
+}
+
+void NewFile::publish() {
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail(path_, "write", errno);
+  forget_temporary(temporary_);
+  temporary_.clear();
 }
 
 void write_file(const std::filesystem::path& path, std::string_view text) {
-  const auto bytes = std::as_bytes(std::span(text));
-  write_file(path, std::span(&bytes, 1));
+  NewFile file(path);
+  file.write(std::as_bytes(std::span(text)));
+  file.finish();
+  file.publish();
 }
 
-LineFile::LineFile(std::filesystem::path path)
-    : path_(std::move(path)), descriptor_(create(path_)) {
+namespace {
+
+/// The length in bytes of the first `lines` complete lines, and their number.
+std::pair<std::uint64_t, std::uint64_t> length_of(int descriptor, std::uint64_t lines,
+                                                  const std::filesystem::path& path) {
+  std::vector<char> chunk(buffered_bytes);
+  std::uint64_t at = 0;
+  std::uint64_t end = 0;
+  std::uint64_t found = 0;
+  while (found < lines) {
+    const ssize_t got = ::pread(descriptor, chunk.data(), chunk.size(), static_cast<off_t>(at));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(path, "read", errno);
+    if (got == 0) break;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(got) && found < lines; ++i) {
+      if (chunk[i] != '\n') continue;
+      ++found;
+      end = at + i + 1;
+    }
+    at += static_cast<std::uint64_t>(got);
+  }
+  return {end, found};
+}
+
+}  // namespace
+
+LineFile::LineFile(std::filesystem::path path, std::uint64_t lines) : path_(std::move(path)) {
+  Descriptor file(open_regular(path_));
+  const auto [length, found] = length_of(file.number, lines, path_);
+  if (::ftruncate(file.number, static_cast<off_t>(length)) != 0) fail(path_, "write", errno);
+  if (::lseek(file.number, 0, SEEK_END) < 0) fail(path_, "write", errno);
+  lines_ = found;
   buffer_.reserve(2 * buffered_bytes);
+  descriptor_ = std::exchange(file.number, -1);
 }
 
 LineFile::~LineFile() {
@@ -102,11 +206,13 @@ LineFile::~LineFile() {
 LineFile::LineFile(LineFile&& other) noexcept
     : path_(std::move(other.path_)),
       descriptor_(std::exchange(other.descriptor_, -1)),
+      lines_(other.lines_),
       buffer_(std::move(other.buffer_)) {}
 
 void LineFile::write(std::string_view line) {
   buffer_ += line;
   buffer_ += '\n';
+  ++lines_;
   if (buffer_.size() >= buffered_bytes) flush();
 }
 
@@ -114,6 +220,11 @@ void LineFile::flush() {
   const std::string ready = std::exchange(buffer_, {});
   buffer_.reserve(2 * buffered_bytes);
   write_all(descriptor_, std::as_bytes(std::span(ready)), path_);
+}
+
+void LineFile::sync() {
+  flush();
+  if (::fsync(descriptor_) != 0) fail(path_, "write", errno);
 }
 
 void make_folder(const std::filesystem::path& path) {
@@ -132,10 +243,75 @@ bool claim_folder(const std::filesystem::path& path) {
   return false;
 }
 
-void rename_folder(const std::filesystem::path& from, const std::filesystem::path& to) {
-  sync_folder(from);
-  if (::rename(from.c_str(), to.c_str()) != 0) fail(to, "rename into", errno);
-  sync_folder(to.parent_path());
+FolderLock::FolderLock(const std::filesystem::path& folder) {
+  const auto path = folder / ".lock";
+  Descriptor file(open_regular(path));
+  if (::flock(file.number, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) {
+      constexpr std::size_t max_text = 200;
+      std::string holder(max_text, '\0');
+      const ssize_t length = ::pread(file.number, holder.data(), holder.size(), 0);
+      holder.resize(static_cast<std::size_t>(std::max<ssize_t>(length, 0)));
+      throw ConfigError(
+          folder.string() + ": is in use by another job: " + printable(holder, max_text),
+          "choose another folder, or wait until that job has ended");
+    }
+    // A file system without locks: only the folder's content shows that it is in use.
+    if (errno != ENOLCK && errno != ENOSYS && errno != EOPNOTSUPP) fail(path, "lock", errno);
+  }
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  const std::string text =
+      "process " + std::to_string(::getpid()) + " on host " + std::string(host.data());
+  if (::ftruncate(file.number, 0) != 0) fail(path, "write", errno);
+  write_all(file.number, std::as_bytes(std::span(text)), path);
+  descriptor_ = std::exchange(file.number, -1);
+}
+
+FolderLock::~FolderLock() { ::close(descriptor_); }
+
+NewFolder::NewFolder(std::filesystem::path path) : path_(std::move(path)) {
+  do {
+    temporary_ = temporary_name(path_);
+  } while (!claim_folder(temporary_));
+}
+
+NewFolder::~NewFolder() {
+  std::error_code ignored;
+  if (!temporary_.empty()) std::filesystem::remove_all(temporary_, ignored);
+}
+
+void NewFolder::publish() {
+  sync_folder(temporary_);
+  if (::rename(temporary_.c_str(), path_.c_str()) == 0) {
+    temporary_.clear();
+  } else if (errno != EEXIST && errno != ENOTEMPTY) {
+    fail(path_, "write", errno);
+  } else if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) !=
+             0) {
+    remove_folder(path_);  // a file system that cannot exchange two names
+    if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail(path_, "write", errno);
+    temporary_.clear();
+  }
+  sync_folder(path_.parent_path());
+}
+
+void remove_folder(const std::filesystem::path& path) {
+  const auto hidden = temporary_name(path);
+  if (::rename(path.c_str(), hidden.c_str()) != 0) fail(path, "remove", errno);
+  std::error_code error;
+  std::filesystem::remove_all(hidden, error);
+  if (error) fail(path, "remove", error.value());
+}
+
+void remove_temporaries_in(const std::filesystem::path& folder) noexcept {
+  std::error_code error;
+  std::vector<std::filesystem::path> found;
+  std::filesystem::directory_iterator entry(folder, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    if (is_temporary_name(entry->path().filename().string())) found.push_back(entry->path());
+  }
+  for (const auto& path : found) std::filesystem::remove_all(path, error);
 }
 
 namespace {

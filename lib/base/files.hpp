@@ -1,30 +1,61 @@
 // Atomic writes of files, line-oriented output, folders, and removal of temporary files.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
 
 namespace lockstep {
-/// Writes `pieces` one after the other to `path`, atomically.
+/// Writes a file sequentially under a hidden temporary name in the target folder.
 ///
-/// Writes a temporary file in the same folder, syncs it to the disk, and renames it.
-/// Errors   throws OutputError with the path and the system's reason; `path` is then unchanged.
-void write_file(const std::filesystem::path& path,
-                std::span<const std::span<const std::byte>> pieces);
+/// publish() renames it to its final name; otherwise the destructor deletes it. Never follows a
+/// link and never opens an existing file.
+class NewFile {
+ public:
+  /// Throws OutputError with the path, the system's reason and a remedy, as the other members do.
+  explicit NewFile(std::filesystem::path path);
+  ~NewFile();
+  NewFile(NewFile&& other) noexcept;
+  NewFile& operator=(NewFile&&) = delete;
 
-/// The same for text.
+  /// Reserves disk space for `bytes` bytes, where the file system can, so that a full disk is
+  /// found before anything is written.
+  void reserve(std::uint64_t bytes);
+
+  void write(std::span<const std::byte> bytes);
+
+  /// Syncs the file to disk and closes it; only the rename remains.
+  void finish();
+
+  /// Renames the finished file to its final name, replacing an existing file.
+  void publish();
+
+ private:
+  std::filesystem::path path_;
+  std::filesystem::path temporary_;  ///< empty once it is published
+  int descriptor_ = -1;
+};
+
+/// Writes `text` to `path` atomically, with NewFile.
+/// Errors   throws OutputError; `path` is then unchanged.
 void write_file(const std::filesystem::path& path, std::string_view text);
 
 /// Buffered output of lines, such as metrics.jsonl. Move-only; the destructor closes it.
 class LineFile {
  public:
-  /// Creates or truncates. Throws OutputError.
-  explicit LineFile(std::filesystem::path path);
+  /// Opens `path`, which is created if it does not exist, and keeps its first `lines` lines.
+  ///
+  /// Fewer lines are kept if the file has fewer; what follows the last newline is dropped.
+  /// Errors   throws OutputError; also if `path` is not a regular file.
+  explicit LineFile(std::filesystem::path path, std::uint64_t lines = 0);
   ~LineFile();
   LineFile(LineFile&& other) noexcept;
   LineFile& operator=(LineFile&&) = delete;
+
+  /// Number of lines kept and written.
+  std::uint64_t lines() const noexcept { return lines_; }
 
   /// Adds `line` and a newline; buffered. Throws OutputError.
   void write(std::string_view line);
@@ -32,9 +63,13 @@ class LineFile {
   /// Writes buffered lines to the file. Throws OutputError.
   void flush();
 
+  /// flush(), and syncs the file to the disk.
+  void sync();
+
  private:
   std::filesystem::path path_;
   int descriptor_ = -1;
+  std::uint64_t lines_ = 0;
   std::string buffer_;
 };
 
@@ -45,8 +80,53 @@ void make_folder(const std::filesystem::path& path);
 /// gets true. Throws OutputError.
 bool claim_folder(const std::filesystem::path& path);
 
-/// Renames a folder atomically and syncs it to the disk. Throws OutputError.
-void rename_folder(const std::filesystem::path& from, const std::filesystem::path& to);
+/// A lock on a folder, held by this process until the object is destroyed or the process ends,
+/// however it ends. The file `lock` in the folder contains the host and process id of its holder.
+///
+/// Works between hosts where the file system supports flock(2), as NFS does.
+class FolderLock {
+ public:
+  /// Errors   throws ConfigError with the holder's host and process id if another process holds it;
+  ///          OutputError if the lock file cannot be created.
+  explicit FolderLock(const std::filesystem::path& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int descriptor_ = -1;
+};
+
+/// A folder that is filled under a hidden temporary name and then given its final name.
+///
+/// The destructor deletes it unless it was published.
+class NewFolder {
+ public:
+  /// Creates the temporary folder beside `path`. Throws OutputError, as publish() does.
+  explicit NewFolder(std::filesystem::path path);
+  ~NewFolder();
+  NewFolder(const NewFolder&) = delete;
+  NewFolder& operator=(const NewFolder&) = delete;
+
+  /// The temporary folder.
+  const std::filesystem::path& path() const noexcept { return temporary_; }
+
+  /// Syncs the folder to the disk, renames it to its final name and syncs that. An existing folder
+  /// of this name is replaced.
+  void publish();
+
+ private:
+  std::filesystem::path path_;
+  std::filesystem::path temporary_;
+};
+
+/// Deletes a folder and what is in it: first renames it to a temporary name, so that no other
+/// process sees half of it. Throws OutputError.
+void remove_folder(const std::filesystem::path& path);
+
+/// Deletes the temporary files and folders that killed processes left in `folder`. The caller must
+/// hold a lock which ensures that no other process writes there. Errors are ignored.
+void remove_temporaries_in(const std::filesystem::path& folder) noexcept;
 
 /// Adds a file to the list of files to remove on a signal, or removes it from the list.
 /// Thread-safe. The list holds 4096 files; further files are not added.

@@ -85,6 +85,12 @@ std::vector<std::string> split_list(std::string_view text) {
   return pieces;
 }
 
+std::string printable(std::string_view text, std::size_t max) {
+  std::string result;
+  for (const char c : text.substr(0, max)) result += c >= ' ' && c <= '~' ? c : '?';
+  return text.size() > max ? result + "..." : result;
+}
+
 std::uint64_t parse_count(std::string_view text, std::uint64_t min, std::uint64_t max) {
   std::uint64_t number = 0;
   const char* end = text.data() + text.size();

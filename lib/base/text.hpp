@@ -1,6 +1,7 @@
 // Helpers for words and numbers in messages and settings.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -29,6 +30,9 @@ std::string fixed(double value, int decimals);
 
 /// "a, b, c" -> {"a", "b", "c"}: pieces between commas without surrounding blanks.
 std::vector<std::string> split_list(std::string_view text);
+
+/// `text` for messages: at most `max` bytes, unprintable ones as '?'.
+std::string printable(std::string_view text, std::size_t max = 32);
 
 /// A whole number in [min, max]; `max` is at most 2^63 - 1, which is also TOML's limit.
 ///

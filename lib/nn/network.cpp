@@ -76,6 +76,13 @@ Network<Real>::Network(const NetworkShape& shape, std::size_t rows, Products<Rea
 }
 
 template <class Real>
+ParameterLayout<Real> Network<Real>::layout_of(const NetworkShape& shape,
+                                               const Products<Real>& products) {
+  std::vector<Placed> layers;
+  return {place(shape, make_layers<Real>(shape), products, layers), products, 1};
+}
+
+template <class Real>
 Pass<Real> Network<Real>::pass(std::size_t layer, Range rows) {
   const Placed& placed = layers_[layer];
   std::optional<Draws> draws;

@@ -40,6 +40,10 @@ class Network {
           std::pmr::memory_resource& memory = *std::pmr::new_delete_resource(),
           std::vector<NumberedLayer<Real>> layers = {});
 
+  /// The layout of the parameters of a network of `shape`, in one slice. `products` must outlive
+  /// it.
+  static ParameterLayout<Real> layout_of(const NetworkShape& shape, const Products<Real>& products);
+
   const NetworkShape& shape() const noexcept { return shape_; }
   std::size_t rows() const noexcept { return rows_; }
   ParameterBlock<Real>& parameters() noexcept { return block_; }

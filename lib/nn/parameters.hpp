@@ -50,40 +50,82 @@ struct ParameterSpec {
   std::size_t whole_size() const noexcept { return whole_rows() * whole_cols(); }
 };
 
+/// The positions of named tensors in a flat block: of weights, of gradients, or of the moments of
+/// an optimizer. Each tensor is aligned to 64 bytes; the padding between tensors is always zero.
+template <class Real>
+class ParameterLayout {
+ public:
+  /// Places `tensors` in order and sets their offsets. The length is that of `slices` equal slices
+  /// of whole cache lines. `products` must outlive the layout and its copies.
+  ParameterLayout(std::vector<ParameterSpec> tensors, const Products<Real>& products,
+                  std::size_t slices);
+
+  const std::vector<ParameterSpec>& tensors() const noexcept { return tensors_; }
+
+  /// Number of elements of a block, including padding.
+  std::size_t length() const noexcept { return length_; }
+
+  /// A tensor of `block` in its stored layout.
+  template <class Element>
+  std::span<Element> stored(std::span<Element> block, std::size_t tensor) const noexcept {
+    return block.subspan(tensors_[tensor].offset, tensors_[tensor].stored);
+  }
+
+  /// Copy a tensor from or to logical order, row-major.
+  std::vector<Real> logical(std::span<const Real> block, std::size_t tensor) const;
+  void set_logical(std::span<Real> block, std::size_t tensor, std::span<const Real> logical) const;
+
+  /// Copies this rank's shard from a whole tensor; all of it if the tensor is not sharded.
+  void set_from_whole(std::span<Real> block, std::size_t tensor, std::span<const Real> whole) const;
+
+ private:
+  std::vector<ParameterSpec> tensors_;
+  const Products<Real>* products_;
+  std::size_t length_;
+};
+
 /// Owns weights and gradients as two flat blocks of equal layout.
 ///
 /// Layers use stored tensors; optimizer and collectives use flat spans; checkpoints and hashes use
-/// logical tensors. Each tensor is aligned to 64 bytes; padding between tensors is always zero.
-/// Views are valid for the lifetime of this object. Not copyable: one block of weights per replica.
+/// logical tensors. Views are valid for the lifetime of this object. Not copyable: one block of
+/// weights per replica.
 template <class Real>
 class ParameterBlock {
  public:
-  /// Places `tensors` in order and sets their offsets. All weights are zero. Both blocks have the
-  /// length of `slices` equal slices of whole cache lines. `products` and `memory` must outlive the
-  /// block.
+  /// All weights are zero. `tensors`, `products`, `slices`: see ParameterLayout. `products` and
+  /// `memory` must outlive the block.
   /// Errors   throws std::bad_alloc.
   ParameterBlock(std::vector<ParameterSpec> tensors, const Products<Real>& products,
                  std::size_t slices, std::pmr::memory_resource& memory);
 
-  const std::vector<ParameterSpec>& tensors() const noexcept { return tensors_; }
+  const ParameterLayout<Real>& layout() const noexcept { return layout_; }
+  const std::vector<ParameterSpec>& tensors() const noexcept { return layout_.tensors(); }
 
   /// Number of weights, without padding.
   std::size_t parameters() const noexcept;
 
   /// A tensor in its stored layout.
-  std::span<Real> value(std::size_t tensor) noexcept { return view(values_.span(), tensor); }
+  std::span<Real> value(std::size_t tensor) noexcept { return layout_.stored(values(), tensor); }
   std::span<const Real> value(std::size_t tensor) const noexcept {
-    return view(values_.span(), tensor);
+    return layout_.stored(values(), tensor);
   }
-  std::span<Real> gradient(std::size_t tensor) noexcept { return view(gradients_.span(), tensor); }
+  std::span<Real> gradient(std::size_t tensor) noexcept {
+    return layout_.stored(gradients(), tensor);
+  }
 
-  /// Copy a tensor from or to logical order, row-major.
-  std::vector<Real> logical_value(std::size_t tensor) const;
-  std::vector<Real> logical_gradient(std::size_t tensor) const;
-  void set_logical_value(std::size_t tensor, std::span<const Real> logical);
-
-  /// Copies this rank's shard from a whole tensor; all of it if the tensor is not sharded.
-  void set_from_whole(std::size_t tensor, std::span<const Real> whole);
+  /// Those of ParameterLayout, for weights and gradients.
+  std::vector<Real> logical_value(std::size_t tensor) const {
+    return layout_.logical(values(), tensor);
+  }
+  std::vector<Real> logical_gradient(std::size_t tensor) const {
+    return layout_.logical(gradients_.span(), tensor);
+  }
+  void set_logical_value(std::size_t tensor, std::span<const Real> logical) {
+    layout_.set_logical(values(), tensor, logical);
+  }
+  void set_from_whole(std::size_t tensor, std::span<const Real> whole) {
+    layout_.set_from_whole(values(), tensor, whole);
+  }
 
   /// The whole blocks, including padding; they have equal lengths.
   std::span<Real> values() noexcept { return values_.span(); }
@@ -91,14 +133,7 @@ class ParameterBlock {
   std::span<Real> gradients() noexcept { return gradients_.span(); }
 
  private:
-  template <class Element>
-  std::span<Element> view(std::span<Element> block, std::size_t tensor) const noexcept {
-    return block.subspan(tensors_[tensor].offset, tensors_[tensor].stored);
-  }
-  std::vector<Real> logical(std::span<const Real> block, std::size_t tensor) const;
-
-  std::vector<ParameterSpec> tensors_;
-  const Products<Real>& products_;
+  ParameterLayout<Real> layout_;
   AlignedBuffer<Real> values_;
   AlignedBuffer<Real> gradients_;
 };

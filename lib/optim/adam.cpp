@@ -1,5 +1,6 @@
 #include "lockstep/optim/adam.hpp"
 
+#include <algorithm>
 #include <stdexcept>
 
 #ifndef LOCKSTEP_ADAM_SPANS  // once, not per target
@@ -107,6 +108,18 @@ bool Adam::update(std::span<float> values, std::span<const float> gradient_sums,
   const AdamFactors factors = adam_factors(options_, state_, examples);
   return HWY_DYNAMIC_DISPATCH(adam)(
       factors, {values.data(), gradient_sums.data(), first_.data(), second_.data(), values.size()});
+}
+
+void Adam::copy(Moment moment, std::span<float> into) {
+  const auto& from = moment == Moment::first ? first_ : second_;
+  std::copy_n(from.data(), from.size(), into.begin());
+}
+
+void Adam::restore(const AdamState& scalars, std::span<const float> first,
+                   std::span<const float> second) {
+  state_ = scalars;
+  std::copy_n(first.begin(), first_.size(), first_.data());
+  std::copy_n(second.begin(), second_.size(), second_.data());
 }
 
 }  // namespace lockstep::optim

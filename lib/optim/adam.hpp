@@ -54,6 +54,28 @@ inline constexpr float min_gradient = 0x1p-56F;
 inline constexpr float min_first_moment = 0x1p-80F;
 inline constexpr float min_second_moment = 0x1p-120F;
 
+/// Adam's moments of a weight: the running means of the gradient (m) and of its square (v).
+enum class Moment { first, second };
+
+/// Adam's state of a contiguous range of the parameter block, on the processor or on a device: what
+/// is saved and restored.
+class OptimizerState {
+ public:
+  OptimizerState() = default;
+  OptimizerState(const OptimizerState&) = delete;
+  OptimizerState& operator=(const OptimizerState&) = delete;
+  virtual ~OptimizerState() = default;
+
+  virtual const AdamState& scalars() const noexcept = 0;
+
+  /// Copies one moment to `into`, of the length of the range. Local; blocks.
+  virtual void copy(Moment moment, std::span<float> into) = 0;
+
+  /// Overwrites scalars and both moments, of the length of the range. Local; blocks.
+  virtual void restore(const AdamState& scalars, std::span<const float> first,
+                       std::span<const float> second) = 0;
+};
+
 /// One moment pair per weight of a contiguous range of the parameter block.
 ///
 ///   g = gradient_sum * (1 / examples)
@@ -66,7 +88,7 @@ inline constexpr float min_second_moment = 0x1p-120F;
 /// order, without contraction. So an update depends neither on the vector width nor on the division
 /// of the range. One thread; local.
 /// Source   Kingma & Ba 2015, alg. 1, arXiv:1412.6980.
-class Adam {
+class Adam final : public OptimizerState {
  public:
   /// Moments for `weights` weights, all zero. Throws std::bad_alloc.
   Adam(std::size_t weights, const AdamOptions& options);
@@ -80,9 +102,10 @@ class Adam {
   bool update(std::span<float> values, std::span<const float> gradient_sums,
               std::uint64_t examples);
 
-  /// Steps taken.
-  std::uint64_t steps() const noexcept { return state_.steps; }
-  const AdamState& state() const noexcept { return state_; }
+  const AdamState& scalars() const noexcept override { return state_; }
+  void copy(Moment moment, std::span<float> into) override;
+  void restore(const AdamState& scalars, std::span<const float> first,
+               std::span<const float> second) override;
 
  private:
   AdamOptions options_;

@@ -15,6 +15,8 @@ class AllReduceStep final : public Step {
         global_(network, comm) {}
 
   const char* name() const noexcept override { return "allreduce"; }
+  Range slice() const noexcept override { return {0, network_.parameters().layout().length()}; }
+  optim::OptimizerState& optimizer() noexcept override { return adam_; }
 
  private:
   void compute(const data::Batch& batch) override {

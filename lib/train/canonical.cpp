@@ -146,6 +146,14 @@ void clear(nn::Network<float>& network, Range rows) {
 
 /// Base of both exchanges: computes this rank's rows and updates its slice of the weights.
 class CanonicalStep : public Step {
+ public:
+  /// Slices have equal lengths, of whole cache lines.
+  Range slice() const noexcept final {
+    const std::size_t begin = length_ * static_cast<std::size_t>(comm_.rank());
+    return {begin, begin + length_};
+  }
+  optim::OptimizerState& optimizer() noexcept final { return adam_; }
+
  protected:
   CanonicalStep(nn::Network<float>& network, const StepOptions& options, comm::Communicator& comm,
                 Sentinel& sentinel)
@@ -164,12 +172,6 @@ class CanonicalStep : public Step {
     network_.loss(mine, batch.labels, true);
     network_.backward(mine);
     network_.end_training_pass();
-  }
-
-  /// This rank's slice of the flat block: equal lengths, whole cache lines.
-  Range slice() const noexcept {
-    const std::size_t begin = length_ * static_cast<std::size_t>(comm_.rank());
-    return {begin, begin + length_};
   }
 
   void update_slice(std::span<const float> gradient_sums, std::uint64_t examples) {

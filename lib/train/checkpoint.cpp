@@ -1,26 +1,25 @@
 #include "lockstep/train/checkpoint.hpp"
 
 #include <algorithm>
-#include <array>
+#include <bit>
 #include <charconv>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <stdexcept>
+#include <string_view>
 #include <system_error>
 #include <typeinfo>
-#include <vector>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
 #include "lockstep/base/hash.hpp"
-#include "lockstep/base/range.hpp"
+#include "lockstep/base/text.hpp"
 #include "lockstep/data/file.hpp"
 #include "lockstep/nn/layer_spec.hpp"
 #include "lockstep/train/json_fields.hpp"
+#include "lockstep/train/safetensors.hpp"
 
 namespace lockstep::train {
 namespace {
@@ -30,24 +29,39 @@ using nlohmann::ordered_json;
 
 constexpr const char* remedy =
     "give a checkpoint that training saved, unchanged: RUN/checkpoints/step-NNNNNNNN";
-constexpr std::uint64_t length_bytes = 8;              // of the header's length
-constexpr std::uint64_t max_header_bytes = 100 << 20;  // limit of safetensors
-constexpr std::uint64_t max_description_bytes = 1 << 20;
 constexpr double max_weights = 9007199254740992.0;  // 2^53: exact in double
 constexpr std::size_t max_side = std::size_t{1} << 20;
 constexpr std::uint64_t max_classes = std::numeric_limits<std::int32_t>::max();
 
 JsonPlace place_of(const std::filesystem::path& path) { return {path, 0, remedy}; }
 
-[[noreturn]] void fail_at(const std::filesystem::path& path, std::uint64_t byte,
-                          const std::string& reason) {
-  throw DataError(data::place(path, byte) + ": " + reason, remedy);
+constexpr std::uint64_t max_description_bytes = 1 << 20;
+
+/// A JSON file of a checkpoint other than tensors.
+ordered_json read_object(const std::filesystem::path& path) {
+  const RegularFile file(path);
+  if (file.size() > max_description_bytes) fail(place_of(path), "is too long to be a description");
+  std::string text(file.size(), '\0');
+  file.read_at(0, {reinterpret_cast<std::uint8_t*>(text.data()), text.size()});
+  return parse_object(text, place_of(path));
 }
 
-std::string text_at(const RegularFile& file, std::uint64_t offset, std::uint64_t bytes) {
-  std::string text(bytes, '\0');
-  file.read_at(offset, {reinterpret_cast<std::uint8_t*>(text.data()), text.size()});
-  return text;
+void require_keys(const ordered_json& object, const std::vector<std::string_view>& known,
+                  const JsonPlace& place) {
+  if (!object.is_object()) fail(place, "not an object in {}");
+  for (const auto& [key, value] : object.items()) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    fail(place, "unknown key '" + printable(key) + "': damaged, or of a newer version");
+  }
+}
+
+/// 16 hexadecimal digits.
+std::uint64_t hash_in(const ordered_json& json, const char* key, const JsonPlace& place) {
+  const std::string text = text_in(json, key, place);
+  std::uint64_t hash = 0;
+  std::from_chars(text.data(), text.data() + text.size(), hash, 16);
+  if (to_hex(hash) != text) fail(place, std::string("'") + key + "' is not 16 hexadecimal digits");
+  return hash;
 }
 
 // network.json: writing.
@@ -75,22 +89,23 @@ ordered_json shape_json(const nn::NetworkShape& shape) {
 }
 
 /// The name of the loss; a custom loss must not have the name of a built-in one.
-std::string loss_name(const nn::Loss<float>& loss) {
+std::string loss_name_of(const nn::Loss<float>& loss) {
   const auto* built_in = nn::built_in_loss<float>(loss.name());
   if (built_in == nullptr || typeid(*built_in) == typeid(loss)) return loss.name();
   throw std::invalid_argument(std::string("a built-in loss is named '") + loss.name() +
                               "': give Loss::name() another name");
 }
 
-std::string description(const nn::Network<float>& network, const CheckpointInfo& info) {
-  ordered_json json = shape_json(network.shape());
-  json["loss"] = loss_name(network.loss_function());
-  json["parameters"] = network.shape().parameters();
+std::string description(const Snapshot& snapshot, const CheckpointInfo& info,
+                        std::uint64_t weights_hash) {
+  ordered_json json = shape_json(snapshot.shape);
+  json["loss"] = snapshot.loss;
+  json["parameters"] = snapshot.shape.parameters();
   json["divide_by"] = info.divide_by;
   json["data"] = info.data;
   json["step"] = info.step;
   json["examples"] = info.examples;
-  json["weights_hash"] = to_hex(weights_hash(network.parameters()));
+  json["weights_hash"] = to_hex(weights_hash);
   return json.dump(2) + "\n";
 }
 
@@ -103,7 +118,15 @@ void require_known(const ordered_json& json, const char* key, const char* known,
   fail(place, std::string("'") + key + "' is '" + value + "'; this version knows " + known);
 }
 
+const std::vector<std::string_view> mlp_keys = {"model",      "widths",      "activation", "loss",
+                                                "parameters", "divide_by",   "data",       "step",
+                                                "examples",   "weights_hash"};
+const std::vector<std::string_view> list_keys = {"model",      "input",       "layers", "loss",
+                                                 "parameters", "divide_by",   "data",   "step",
+                                                 "examples",   "weights_hash"};
+
 nn::NetworkShape mlp_in(const ordered_json& json, const JsonPlace& place) {
+  require_keys(json, mlp_keys, place);
   require_known(json, "activation", "relu", place);
   const auto widths = counts_in(json, "widths", place);
   const bool usable = widths.size() >= 2 && std::count(widths.begin(), widths.end(), 0U) == 0 &&
@@ -142,6 +165,7 @@ nn::LayerSpec layer_in(const ordered_json& json, const JsonPlace& place,
 
 nn::NetworkShape list_in(const ordered_json& json, const JsonPlace& place,
                          const nn::LayerKinds& kinds) {
+  require_keys(json, list_keys, place);
   const ordered_json& list = field(json, "layers", place);
   if (!list.is_array() || list.empty()) fail(place, "'layers' is no list of layers");
   const nn::FeatureShape input = input_in(json, place);
@@ -183,150 +207,134 @@ float divisor_in(const ordered_json& json, const JsonPlace& place) {
   return divisor;
 }
 
-std::uint64_t hash_in(const ordered_json& json, const JsonPlace& place) {
-  const std::string text = text_in(json, "weights_hash", place);
-  std::uint64_t hash = 0;
-  std::from_chars(text.data(), text.data() + text.size(), hash, 16);
-  if (to_hex(hash) != text) fail(place, "'weights_hash' is not 16 hexadecimal digits");
-  return hash;
-}
+// model.safetensors and optimizer.safetensors.
 
-// model.safetensors: writing.
-
-/// The header: name -> type, shape, and bytes [begin, end) behind the header.
-std::string safetensors_header(const nn::ParameterBlock<float>& block) {
-  ordered_json header;
-  header["__metadata__"] = {{"format", "lockstep"}};
-  std::size_t at = 0;
-  for (const nn::ParameterSpec& tensor : block.tensors()) {
-    const std::size_t end = at + tensor.size() * sizeof(float);
-    ordered_json shape = ordered_json::array();
-    if (!tensor.vector) shape.push_back(tensor.rows);
-    shape.push_back(tensor.cols);
-    header[tensor.name] = {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {at, end}}};
-    at = end;
+std::vector<TensorSpec> tensors_of(const std::vector<nn::ParameterSpec>& parameters,
+                                   const char* suffix = "") {
+  std::vector<TensorSpec> tensors;
+  for (const nn::ParameterSpec& tensor : parameters) {
+    const auto shape = tensor.vector
+                           ? std::vector<std::uint64_t>{tensor.whole_cols()}
+                           : std::vector<std::uint64_t>{tensor.whole_rows(), tensor.whole_cols()};
+    tensors.push_back({tensor.name + suffix, shape});
   }
-  std::string text = header.dump();
-  text.append((8 - text.size() % 8) % 8, ' ');  // aligns the tensors
-  return text;
+  return tensors;
 }
 
-void write_safetensors(const std::filesystem::path& path, const nn::ParameterBlock<float>& block) {
-  const std::string header = safetensors_header(block);
-  const std::uint64_t length = header.size();
-  std::vector<std::span<const std::byte>> pieces = {std::as_bytes(std::span(&length, 1)),
-                                                    std::as_bytes(std::span(header))};
-  std::vector<std::vector<float>> tensors;
-  for (std::size_t i = 0; i < block.tensors().size(); ++i) {
-    pieces.push_back(std::as_bytes(std::span(tensors.emplace_back(block.logical_value(i)))));
-  }
-  write_file(path, pieces);
+/// First all first moments, then all second moments.
+std::vector<TensorSpec> moments_of(const std::vector<nn::ParameterSpec>& parameters) {
+  auto tensors = tensors_of(parameters, ".m");
+  for (auto& second : tensors_of(parameters, ".v")) tensors.push_back(std::move(second));
+  return tensors;
 }
 
-void require_whole(const nn::ParameterBlock<float>& block) {
-  for (const nn::ParameterSpec& tensor : block.tensors()) {
+void require_whole(const nn::ParameterLayout<float>& layout) {
+  for (const nn::ParameterSpec& tensor : layout.tensors()) {
     if (!tensor.cut) continue;
     throw std::invalid_argument("save_checkpoint: tensor " + tensor.name +
-                                " is a part of one that ranks share: save whole_network()");
+                                " is a part of one that ranks share: use Replica::save()");
   }
 }
 
-// model.safetensors: reading.
+// manifest.json.
 
-/// A model.safetensors whose header was read and checked against the file's size.
-struct OpenModel {
-  RegularFile file;
-  ordered_json header;
-  std::uint64_t data_begin = 0;
+constexpr std::uint64_t manifest_version = 1;
 
-  explicit OpenModel(const std::filesystem::path& path) : file(path) {
-    if (file.size() < length_bytes) fail_at(path, file.size(), "ends within the header's length");
-    std::uint64_t length = 0;
-    file.read_at(0, {reinterpret_cast<std::uint8_t*>(&length), sizeof length});
-    const std::uint64_t max = std::min(file.size() - length_bytes, max_header_bytes);
-    if (length > max) {
-      fail_at(path, 0,
-              "a header of " + std::to_string(length) + " bytes, where " + std::to_string(max) +
-                  " can be");
+/// The other files of a checkpoint by name.
+using Manifest = std::map<std::string, FileSum>;
+
+std::string manifest_text(const Manifest& manifest) {
+  ordered_json files;
+  for (const auto& [name, sum] : manifest) {
+    files[name] = {{"bytes", sum.bytes}, {"xxh3", to_hex(sum.xxh3)}};
+  }
+  const ordered_json json = {{"version", manifest_version}, {"files", files}};
+  return json.dump(2) + "\n";
+}
+
+FileSum sum_of(std::string_view text) {
+  return {text.size(), hash_of(std::as_bytes(std::span(text)))};
+}
+
+/// Reads manifest.json and checks that its files exist in their lengths.
+Manifest read_manifest(const std::filesystem::path& folder) {
+  const auto path = folder / "manifest.json";
+  const JsonPlace place = place_of(path);
+  std::error_code error;
+  if (!std::filesystem::exists(std::filesystem::symlink_status(path, error))) {
+    fail(place, "no such file: the checkpoint is incomplete, or older than this version");
+  }
+  const ordered_json json = read_object(path);
+  const std::uint64_t version = count_in(json, "version", place);
+  if (version > manifest_version) {
+    throw DataError(path.string() + ": a checkpoint of format " + std::to_string(version) +
+                        "; this version of lockstep knows " + std::to_string(manifest_version),
+                    "use the version of lockstep that saved it, or a newer one");
+  }
+  require_keys(json, {"version", "files"}, place);
+  const auto& files = field(json, "files", place);
+  if (!files.is_object()) fail(place, "'files' is not an object in {}");
+  Manifest manifest;
+  for (const auto& [name, entry] : files.items()) {
+    require_keys(entry, {"bytes", "xxh3"}, place);
+    const FileSum sum = {count_in(entry, "bytes", place), hash_in(entry, "xxh3", place)};
+    if (name.find('/') != std::string::npos) fail(place, "'files' names one in another folder");
+    const RegularFile file(folder / name);
+    if (file.size() != sum.bytes) {
+      fail(place_of(file.path()), "has " + std::to_string(file.size()) + " bytes, where " +
+                                      "manifest.json says " + std::to_string(sum.bytes));
     }
-    header = parse_object(text_at(file, length_bytes, length), {path, 1, remedy});
-    header.erase("__metadata__");
-    data_begin = length_bytes + length;
+    manifest[name] = sum;
   }
-
-  std::uint64_t data_bytes() const { return file.size() - data_begin; }
-};
-
-std::vector<std::uint64_t> shape_of(const nn::ParameterSpec& tensor) {
-  if (tensor.vector) return {tensor.whole_cols()};
-  return {tensor.whole_rows(), tensor.whole_cols()};
+  for (const char* name : {"model.safetensors", "network.json"}) {
+    if (manifest.count(name) == 0) fail(place, std::string("does not name ") + name);
+  }
+  return manifest;
 }
 
-std::string shape_text(const std::vector<std::uint64_t>& shape) {
-  std::string text;
-  for (const auto dim : shape) text += (text.empty() ? "" : ", ") + std::to_string(dim);
-  return "[" + text + "]";
+void require_sum(const std::filesystem::path& path, const FileSum& expected) {
+  const RegularFile file(path);
+  Hash hash;
+  std::vector<std::uint8_t> chunk(std::size_t{1} << 20);
+  for (std::uint64_t at = 0; at < file.size(); at += chunk.size()) {
+    const auto bytes = std::span(chunk).first(
+        static_cast<std::size_t>(std::min<std::uint64_t>(chunk.size(), file.size() - at)));
+    file.read_at(at, bytes);
+    hash.add_bytes(std::as_bytes(bytes));
+  }
+  if (hash.value() == expected.xxh3 && file.size() == expected.bytes) return;
+  fail(place_of(path), "its checksum is " + to_hex(hash.value()) + ", but manifest.json says " +
+                           to_hex(expected.xxh3) + ": one of the two files is damaged");
 }
 
-/// The tensor's bytes behind the header. Throws if type, shape or size are not the network's.
-Range bytes_of(const OpenModel& model, const nn::ParameterSpec& tensor) {
-  const JsonPlace place = {model.file.path(), 1, remedy};
-  const auto fail_here = [&](const std::string& reason) {
-    fail(place, "tensor " + tensor.name + " " + reason);
-  };
-  const auto& entry = field(model.header, tensor.name.c_str(), place);
-  const std::string type = text_in(entry, "dtype", place);
-  if (type != "F32") fail_here("is of type " + type + ", not F32");
-  const auto shape = counts_in(entry, "shape", place);
-  if (shape != shape_of(tensor)) {
-    fail_here("has the shape " + shape_text(shape) + ", but network.json's layers ask for " +
-              shape_text(shape_of(tensor)));
-  }
-  const auto offsets = counts_in(entry, "data_offsets", place);
-  const bool ordered = offsets.size() == 2 && offsets[0] <= offsets[1];
-  if (!ordered || offsets[1] - offsets[0] != tensor.whole_size() * sizeof(float)) {
-    fail_here("has data_offsets that are not its " + std::to_string(tensor.whole_size()) +
-              " floats'");
-  }
-  if (offsets[1] > model.data_bytes()) {
-    fail_here("ends at byte " + std::to_string(offsets[1]) + " behind the header, where " +
-              std::to_string(model.data_bytes()) + " are: the file is cut off");
-  }
-  return {offsets[0], offsets[1]};
+// state.json.
+
+/// The bits of a double, as 16 hexadecimal digits: exact, and the same for every library.
+std::string bits_text(double value) { return to_hex(std::bit_cast<std::uint64_t>(value)); }
+
+double bits_in(const ordered_json& json, const char* key, const JsonPlace& place) {
+  return std::bit_cast<double>(hash_in(json, key, place));
 }
 
-/// Sizes are checked before, so ranges that cover the file have neither gap nor overlap.
-void require_cover(const OpenModel& model, std::vector<Range> ranges) {
-  std::sort(ranges.begin(), ranges.end(),
-            [](const Range& a, const Range& b) { return a.begin < b.begin; });
-  std::uint64_t at = 0;
-  for (const Range& range : ranges) {
-    if (range.begin != at) {
-      fail_at(model.file.path(), model.data_begin + at, "tensors leave a gap here, or overlap");
-    }
-    at = range.end;
-  }
-  if (at != model.data_bytes()) {
-    fail_at(model.file.path(), model.data_begin + at,
-            std::to_string(model.data_bytes() - at) + " bytes that no tensor describes");
-  }
-}
-
-std::vector<Range> all_bytes_of(const OpenModel& model,
-                                const std::vector<nn::ParameterSpec>& tensors) {
-  std::vector<Range> ranges;
-  ranges.reserve(tensors.size());
-  for (const nn::ParameterSpec& tensor : tensors) ranges.push_back(bytes_of(model, tensor));
-  for (const auto& [name, entry] : model.header.items()) {
-    const bool known =
-        std::any_of(tensors.begin(), tensors.end(),
-                    [&](const nn::ParameterSpec& tensor) { return tensor.name == name; });
-    if (!known) {
-      fail({model.file.path(), 1, remedy}, "tensor " + name + " has no place in this network");
-    }
-  }
-  require_cover(model, ranges);
-  return ranges;
+std::string state_text(const TrainingState& state, const CheckpointInfo& info,
+                       const optim::AdamState& adam) {
+  ordered_json settings = ordered_json::object();
+  for (const auto& [key, value] : state.settings) settings[key] = value;
+  const TrainingPosition& position = state.position;
+  const ordered_json json = {{"step", info.step},
+                             {"examples", info.examples},
+                             {"epochs_completed", position.epoch},
+                             {"epoch",
+                              {{"steps", position.step},
+                               {"examples", position.examples},
+                               {"correct", position.tally.correct},
+                               {"loss_sum_bits", bits_text(position.tally.loss_sum)}}},
+                             {"adam",
+                              {{"steps", adam.steps},
+                               {"beta1_power_bits", bits_text(adam.beta1_power)},
+                               {"beta2_power_bits", bits_text(adam.beta2_power)}}},
+                             {"settings", settings}};
+  return json.dump(2) + "\n";
 }
 
 // Checkpoints in a folder.
@@ -342,20 +350,30 @@ std::optional<std::uint64_t> step_in(const std::string& name) {
   return step;
 }
 
-std::filesystem::path last_checkpoint_in(const std::filesystem::path& folder) {
+/// The folders named step-NNNNNNNN by step.
+std::map<std::uint64_t, std::filesystem::path> checkpoints_in(const std::filesystem::path& folder) {
   std::map<std::uint64_t, std::filesystem::path> checkpoints;
   std::error_code error;
   std::filesystem::directory_iterator entry(folder, error);
   for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
     const auto step = step_in(entry->path().filename().string());
-    std::error_code none;
-    if (step && std::filesystem::exists(entry->path() / "network.json", none)) {
-      checkpoints[*step] = entry->path();
-    }
+    if (step) checkpoints[*step] = entry->path();
   }
   if (error) fail(place_of(folder), "cannot be listed: " + error.message());
-  if (checkpoints.empty()) fail(place_of(folder), "holds no checkpoint (step-NNNNNNNN)");
-  return checkpoints.rbegin()->second;
+  return checkpoints;
+}
+
+bool has_entry(const std::filesystem::path& folder, const char* name) {
+  std::error_code ignored;
+  return std::filesystem::exists(std::filesystem::symlink_status(folder / name, ignored));
+}
+
+std::filesystem::path last_checkpoint_in(const std::filesystem::path& folder) {
+  const auto checkpoints = checkpoints_in(folder);
+  for (auto at = checkpoints.rbegin(); at != checkpoints.rend(); ++at) {
+    if (has_entry(at->second, "manifest.json")) return at->second;
+  }
+  fail(place_of(folder), "holds no checkpoint (step-NNNNNNNN)");
 }
 
 }  // namespace
@@ -366,17 +384,71 @@ std::string checkpoint_name(std::uint64_t step) {
   return "step-" + std::string(width - std::min(width, digits.size()), '0') + digits;
 }
 
+Snapshot::Snapshot(const nn::NetworkShape& its_shape, const nn::Loss<float>& its_loss,
+                   const nn::ParameterLayout<float>& its_layout, bool with_moments)
+    : shape(its_shape),
+      loss(loss_name_of(its_loss)),
+      layout(its_layout),
+      weights(layout.length()),
+      first(with_moments ? layout.length() : 0),
+      second(with_moments ? layout.length() : 0) {
+  require_whole(layout);
+}
+
+void require_no_checkpoint(const std::filesystem::path& checkpoints, std::uint64_t step) {
+  const std::string name = checkpoint_name(step);
+  if (!has_entry(checkpoints, name.c_str())) return;
+  throw OutputError((checkpoints / name).string() + ": is there already",
+                    "remove it, or choose another folder");
+}
+
+std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
+                                      const Snapshot& snapshot, const CheckpointInfo& info,
+                                      const TrainingState* state) {
+  const auto& tensors = snapshot.layout.tensors();
+  make_folder(checkpoints);
+  NewFolder folder(checkpoints / checkpoint_name(info.step));
+  SafetensorsWriter model(folder.path() / "model.safetensors", tensors_of(tensors));
+  std::optional<SafetensorsWriter> optimizer;
+  if (state != nullptr) {
+    optimizer.emplace(folder.path() / "optimizer.safetensors", moments_of(tensors));
+  }
+
+  Manifest manifest;
+  nn::WeightsHash weights_hash;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto tensor = snapshot.layout.logical(snapshot.weights.span(), i);
+    weights_hash.add(tensors[i], tensor);
+    model.add(tensor);
+  }
+  manifest["model.safetensors"] = model.finish();
+  if (optimizer) {
+    for (const auto* moments : {&snapshot.first, &snapshot.second}) {
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        optimizer->add(snapshot.layout.logical(moments->span(), i));
+      }
+    }
+    manifest["optimizer.safetensors"] = optimizer->finish();
+  }
+  const auto add_text = [&](const char* name, const std::string& text) {
+    write_file(folder.path() / name, text);
+    manifest[name] = sum_of(text);
+  };
+  add_text("network.json", description(snapshot, info, weights_hash.value()));
+  if (state != nullptr) add_text("state.json", state_text(*state, info, snapshot.adam));
+  write_file(folder.path() / "manifest.json", manifest_text(manifest));
+  folder.publish();
+  return checkpoints / checkpoint_name(info.step);
+}
+
 std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
                                       const nn::Network<float>& network,
                                       const CheckpointInfo& info) {
-  require_whole(network.parameters());
-  const std::filesystem::path final_path = checkpoints / checkpoint_name(info.step);
-  std::filesystem::path temporary = checkpoints / ("." + checkpoint_name(info.step) + ".tmp");
-  make_folder(temporary);
-  write_safetensors(temporary / "model.safetensors", network.parameters());
-  write_file(temporary / "network.json", description(network, info));
-  rename_folder(temporary, final_path);
-  return final_path;
+  require_no_checkpoint(checkpoints, info.step);
+  const auto& block = network.parameters();
+  Snapshot snapshot(network.shape(), network.loss_function(), block.layout(), false);
+  std::copy_n(block.values().begin(), snapshot.weights.size(), snapshot.weights.data());
+  return save_checkpoint(checkpoints, snapshot, info, nullptr);
 }
 
 std::filesystem::path find_checkpoint(const std::filesystem::path& path) {
@@ -385,51 +457,124 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& path) {
   if (!std::filesystem::is_directory(path, ignored)) {
     fail(place_of(path), "is no folder, as a checkpoint is");
   }
-  for (const char* name : {"network.json", "model.safetensors"}) {
-    if (std::filesystem::exists(std::filesystem::symlink_status(path / name, ignored))) return path;
+  for (const char* name : {"manifest.json", "network.json", "model.safetensors"}) {
+    if (has_entry(path, name)) return path;
   }
   const bool run = std::filesystem::is_directory(path / "checkpoints", ignored);
   return last_checkpoint_in(run ? path / "checkpoints" : path);
 }
 
-SavedNetwork read_description(const std::filesystem::path& folder, const nn::LayerKinds& kinds) {
-  const RegularFile file(folder / "network.json");
-  const JsonPlace place = place_of(file.path());
-  if (file.size() > max_description_bytes) fail(place, "is too long to be a description");
-  const ordered_json json = parse_object(text_at(file, 0, file.size()), place);
-  const nn::NetworkShape shape = shape_in(json, place, kinds);
-  const RegularFile model(folder / "model.safetensors");
-  if (shape.parameters() > model.size() / sizeof(float)) {
-    fail_at(model.path(), model.size(),
-            "the file ends here, too short for the " + std::to_string(shape.parameters()) +
-                " weights of network.json");
+void verify_checkpoint(const std::filesystem::path& folder) {
+  for (const auto& [name, sum] : read_manifest(folder)) require_sum(folder / name, sum);
+}
+
+std::optional<std::filesystem::path> newest_valid_checkpoint(
+    const std::filesystem::path& checkpoints, std::vector<std::string>& skipped) {
+  const auto found = checkpoints_in(checkpoints);
+  for (auto at = found.rbegin(); at != found.rend(); ++at) {
+    try {
+      verify_checkpoint(at->second);
+      read_state(at->second);
+      return at->second;
+    } catch (const DataError& error) {
+      skipped.push_back(error.problem());
+    }
   }
-  return {folder,
-          shape,
-          {count_in(json, "step", place), count_in(json, "examples", place),
-           divisor_in(json, place), text_in(json, "data", place)},
-          json.contains("loss") ? text_in(json, "loss", place) : nn::default_loss,
-          hash_in(json, place)};
+  return std::nullopt;
+}
+
+void remove_old_checkpoints(const std::filesystem::path& checkpoints, std::uint64_t step,
+                            std::uint64_t keep, std::optional<std::uint64_t> keep_every) {
+  auto found = checkpoints_in(checkpoints);
+  found.erase(found.upper_bound(step), found.end());
+  std::uint64_t newer = 0;
+  for (auto at = found.rbegin(); at != found.rend(); ++at, ++newer) {
+    if (newer < keep || (keep_every && at->first % *keep_every == 0)) continue;
+    remove_folder(at->second);
+  }
+}
+
+SavedNetwork read_description(const std::filesystem::path& folder, const nn::LayerKinds& kinds) {
+  const auto path = folder / "network.json";
+  const JsonPlace place = place_of(path);
+  const Manifest manifest = read_manifest(folder);
+  require_sum(path, manifest.at("network.json"));
+  const ordered_json json = read_object(path);
+  const nn::NetworkShape shape = shape_in(json, place, kinds);
+  const std::uint64_t model_bytes = manifest.at("model.safetensors").bytes;
+  if (shape.parameters() > model_bytes / sizeof(float)) {
+    fail(place_of(folder / "model.safetensors"),
+         "is too short for the " + std::to_string(shape.parameters()) + " weights of network.json");
+  }
+  SavedNetwork saved = {folder,
+                        shape,
+                        {count_in(json, "step", place), count_in(json, "examples", place),
+                         divisor_in(json, place), text_in(json, "data", place)},
+                        text_in(json, "loss", place),
+                        hash_in(json, "weights_hash", place)};
+  const auto step = step_in(folder.filename().string());
+  if (step && *step != saved.info.step) {
+    fail(place, "is of step " + std::to_string(saved.info.step) + ", in the folder of another");
+  }
+  return saved;
 }
 
 void read_weights(const SavedNetwork& saved, nn::Network<float>& network) {
-  const OpenModel model(saved.folder / "model.safetensors");
   auto& block = network.parameters();
-  const auto ranges = all_bytes_of(model, block.tensors());
+  const auto& tensors = block.tensors();
+  const SafetensorsReader model(saved.folder / "model.safetensors", tensors_of(tensors), remedy);
   nn::WeightsHash weights_hash;
-  for (std::size_t i = 0; i < ranges.size(); ++i) {
-    std::vector<float> weights(block.tensors()[i].whole_size());
-    const auto bytes = std::as_writable_bytes(std::span(weights));
-    model.file.read_at(model.data_begin + ranges[i].begin,
-                       {reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()});
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto weights = model.read(i);
     block.set_from_whole(i, weights);
-    weights_hash.add(block.tensors()[i], weights);
+    weights_hash.add(tensors[i], weights);
   }
   const std::uint64_t hash = weights_hash.value();
   if (hash == saved.weights_hash) return;
-  fail_at(model.file.path(), model.data_begin,
-          "the weights' hash is " + to_hex(hash) + ", but network.json says " +
-              to_hex(saved.weights_hash) + ": one of the two files is damaged");
+  throw DataError(model.place() + ": the weights' hash is " + to_hex(hash) +
+                      ", but network.json says " + to_hex(saved.weights_hash) +
+                      ": one of the two files is damaged",
+                  remedy);
+}
+
+TrainingState read_state(const std::filesystem::path& folder) {
+  const auto path = folder / "state.json";
+  const JsonPlace place = place_of(path);
+  const Manifest manifest = read_manifest(folder);
+  if (manifest.count("state.json") == 0 || manifest.count("optimizer.safetensors") == 0) {
+    fail(place_of(folder), "holds weights alone, so training cannot continue from it");
+  }
+  require_sum(path, manifest.at("state.json"));
+  const ordered_json json = read_object(path);
+  require_keys(json, {"step", "examples", "epochs_completed", "epoch", "adam", "settings"}, place);
+  const auto& epoch = field(json, "epoch", place);
+  require_keys(epoch, {"steps", "examples", "correct", "loss_sum_bits"}, place);
+  const auto& adam = field(json, "adam", place);
+  require_keys(adam, {"steps", "beta1_power_bits", "beta2_power_bits"}, place);
+  TrainingState state;
+  state.position.epoch = count_in(json, "epochs_completed", place);
+  state.position.step = count_in(epoch, "steps", place);
+  state.position.examples = count_in(epoch, "examples", place);
+  state.position.tally.correct = count_in(epoch, "correct", place);
+  state.position.tally.loss_sum = bits_in(epoch, "loss_sum_bits", place);
+  state.adam = {count_in(adam, "steps", place), bits_in(adam, "beta1_power_bits", place),
+                bits_in(adam, "beta2_power_bits", place)};
+  const auto& settings = field(json, "settings", place);
+  if (!settings.is_object()) fail(place, "'settings' is not an object in {}");
+  for (const auto& [key, value] : settings.items()) {
+    state.settings.emplace_back(key, text_in(settings, key.c_str(), place));
+  }
+  return state;
+}
+
+void read_moments(const std::filesystem::path& folder, const nn::ParameterLayout<float>& layout,
+                  optim::Moment moment, std::span<float> block) {
+  const auto& tensors = layout.tensors();
+  const SafetensorsReader file(folder / "optimizer.safetensors", moments_of(tensors), remedy);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const std::size_t index = moment == optim::Moment::first ? i : tensors.size() + i;
+    layout.set_from_whole(block, i, file.read(index));
+  }
 }
 
 }  // namespace lockstep::train

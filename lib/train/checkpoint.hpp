@@ -1,24 +1,42 @@
-// Checkpoints: save a network's weights with its description, find checkpoints, and read them.
+// Checkpoints: save the state of training with a description of the network, find, verify and read
+// it.
 //
 //   checkpoints/step-00001407/    after 1407 steps; renamed to this name when all files are on disk
 //     model.safetensors           F32 tensors "0.weight" [inputs, outputs] row-major, "0.bias"
-//                                 [outputs], ...: the same bytes for any number of ranks
-//     network.json                the network, its training data, and the hash of its weights
+//                                 [outputs], ...
+//     optimizer.safetensors       Adam's moments, in the same shapes: "0.weight.m", "0.weight.v",
+//     ... network.json                the network, its training data, and the hash of its weights
+//     state.json                  the position of training, Adam's scalars, and settings
+//     manifest.json               length and XXH3 of every other file; written last
 //
-// network.json is one object. Fields may be added, never renamed; unknown ones are ignored.
+// With the canonical reduction all files have the same bytes for any number of ranks, mesh and
+// device, and whether or not training was interrupted. A checkpoint without optimizer.safetensors
+// and state.json serves evaluation only.
+//
+// network.json is one object:
 //   model mlp      "widths": [784, 700, 500, 10], "activation": "relu"
 //   model layers   "input": [28, 28, 1] or [784], "layers": [{"kind": "conv", ...}, ...] with the
 //                  keys of run files; the last layer is dense, to the classes
 //   all            "loss", "parameters", "divide_by", "data", "step", "examples", "weights_hash"
-//
-// Source   https://github.com/huggingface/safetensors, "Format".
+// state.json is one object:
+//   {"step": 100, "examples": 12800, "epochs_completed": 0,
+//    "epoch": {"steps": 100, "examples": 12800, "correct": 9000, "loss_sum_bits": "16 hex digits"},
+//    "adam": {"steps": 100, "beta1_power_bits": "...", "beta2_power_bits": "..."},
+//    "settings": {"batch-size": "128", ...}}
+// where "..._bits" are the bits of a double. manifest.json contains the version of the format; a
+// newer version, and an unknown key, are errors.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
+#include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "lockstep/nn/network.hpp"
+#include "lockstep/optim/adam.hpp"
 
 namespace lockstep::train {
 
@@ -30,14 +48,61 @@ struct CheckpointInfo {
   std::string data = {};       ///< description of the data set
 };
 
+/// A position of training between two steps, with the sums over the steps of the current epoch.
+struct TrainingPosition {
+  std::uint64_t epoch = 0;  ///< completed and evaluated epochs
+  std::uint64_t step = 0;   ///< completed steps of the current epoch
+  std::uint64_t examples = 0;
+  nn::Tally tally = {};
+};
+
+/// What training needs to continue, besides weights and moments: the content of state.json.
+struct TrainingState {
+  TrainingPosition position;
+  optim::AdamState adam = {};
+  /// The program's settings that determine the results, and their values.
+  std::vector<std::pair<std::string, std::string>> settings = {};
+};
+
+/// A copy of a network's weights and Adam's moments, made between two steps and saved later, while
+/// training continues.
+struct Snapshot {
+  /// Allocates the blocks. `layout` must have no sharded tensor, and outlive the snapshot.
+  /// Errors   throws std::bad_alloc; std::invalid_argument for a sharded tensor, and for a custom
+  ///          loss with the name of a built-in one.
+  Snapshot(const nn::NetworkShape& shape, const nn::Loss<float>& loss,
+           const nn::ParameterLayout<float>& layout, bool with_moments);
+
+  nn::NetworkShape shape;
+  std::string loss;  ///< Loss::name()
+  const nn::ParameterLayout<float>& layout;
+  AlignedBuffer<float> weights;  ///< [layout.length()], as the other two
+  AlignedBuffer<float> first;
+  AlignedBuffer<float> second;
+  optim::AdamState adam;
+};
+
 /// The folder name of a checkpoint: "step-00001407".
 std::string checkpoint_name(std::uint64_t step);
 
-/// Writes `checkpoints`/step-NNNNNNNN/ and returns its path. Layers may be of any kind.
+/// Throws OutputError if the folder `checkpoints` has a checkpoint of this step. Local.
+void require_no_checkpoint(const std::filesystem::path& checkpoints, std::uint64_t step);
+
+/// Writes `checkpoints`/step-NNNNNNNN/ and returns its path; replaces a checkpoint of this step.
+/// Disk space for the tensors is reserved first. `state`: null to save the weights alone; its
+/// `adam` is replaced by the snapshot's.
 ///
-/// Errors   throws OutputError; std::invalid_argument for a custom loss with the name of a built-in
-///          one, and for a network of which this rank holds only a part (save whole_network()
-///          instead). Earlier checkpoints are not changed.
+/// Errors   throws OutputError; other checkpoints are not changed, nor is one of this step.
+/// Ranks    local; any thread.
+std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
+                                      const Snapshot& snapshot, const CheckpointInfo& info,
+                                      const TrainingState* state);
+
+/// The same for the weights of a network, which may have layers of any kind.
+///
+/// Errors   throws OutputError, also if a checkpoint of this step exists; std::invalid_argument as
+///          Snapshot() does, and for a network of which this rank holds only a part (use
+///          Replica::save() instead).
 /// Ranks    local; call it on one rank of a job.
 std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
                                       const nn::Network<float>& network,
@@ -59,8 +124,29 @@ struct SavedNetwork {
 /// Ranks    local.
 std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 
-/// Reads `folder`/network.json, and checks it against the size of model.safetensors. `kinds` are
-/// the program's custom layers.
+/// Compares lengths and checksums of all files with manifest.json. Reads them once.
+///
+/// Errors   throws DataError with file and reason: missing, not a regular file, of another length
+///          or checksum, or of a newer format.
+/// Ranks    local.
+void verify_checkpoint(const std::filesystem::path& folder);
+
+/// The checkpoint of the greatest step in the folder `checkpoints` that verify_checkpoint() and
+/// read_state() accept; nullopt if there is none. Adds the reason for each one it skips to
+/// `skipped`.
+///
+/// Errors   throws DataError if the folder cannot be listed.
+/// Ranks    local.
+std::optional<std::filesystem::path> newest_valid_checkpoint(
+    const std::filesystem::path& checkpoints, std::vector<std::string>& skipped);
+
+/// Of the checkpoints up to `step`, deletes all except the `keep` newest and, if `keep_every` is
+/// set, those of a step that it divides. Throws OutputError. Local.
+void remove_old_checkpoints(const std::filesystem::path& checkpoints, std::uint64_t step,
+                            std::uint64_t keep, std::optional<std::uint64_t> keep_every);
+
+/// Reads `folder`/network.json, after comparing it and the sizes of all files with manifest.json.
+/// `kinds` are the program's custom layers.
 ///
 /// Errors   throws DataError with file and reason: missing, not a regular file, damaged, of an
 ///          unknown kind, or with more weights than the file has bytes for.
@@ -71,11 +157,24 @@ SavedNetwork read_description(const std::filesystem::path& folder,
 /// Reads model.safetensors into `network`, which must have the shape of `saved`. Of tensors that
 /// are sharded over ranks it reads this rank's shard.
 ///
-/// Tensors may be in any order, and must cover the file without gap or overlap.
-/// Errors   throws DataError with file, byte or tensor, and reason: a header that is longer than
-///          the file or is not JSON; a tensor that is missing, unknown, of another type or shape,
-///          or outside the file; weights whose hash differs from the one in network.json.
+/// Errors   throws DataError as SafetensorsReader does, and for weights whose hash differs from the
+///          one in network.json.
 /// Ranks    local.
 void read_weights(const SavedNetwork& saved, nn::Network<float>& network);
+
+/// Reads `folder`/state.json, after comparing it with manifest.json.
+///
+/// Errors   throws DataError; also for a checkpoint that holds weights alone.
+/// Ranks    local.
+TrainingState read_state(const std::filesystem::path& folder);
+
+/// Reads one moment of every weight from optimizer.safetensors into a block of this layout; of
+/// tensors that are sharded over ranks, this rank's shard.
+///
+/// Errors   throws DataError as SafetensorsReader does. Checksums are not compared: call
+///          verify_checkpoint() on one rank.
+/// Ranks    local.
+void read_moments(const std::filesystem::path& folder, const nn::ParameterLayout<float>& layout,
+                  optim::Moment moment, std::span<float> block);
 
 }  // namespace lockstep::train

@@ -61,8 +61,9 @@ class DeviceReplica : public Inference {
   /// A hash of this slice of the flat block; comparable only with hashes from devices. Local.
   virtual std::uint64_t hash_of_weights(Range slice) = 0;
 
-  /// Copies this slice of the weights to the network on the host. Local.
+  /// Copies this slice of the weights to the network on the host, and all weights back. Local.
   virtual void copy_weights_to_host(Range slice) = 0;
+  virtual void copy_weights_from_host() = 0;
 
   /// Name and bus id of the device: "NVIDIA H200 (0000:1b:00.0)".
   virtual const std::string& device() const noexcept = 0;

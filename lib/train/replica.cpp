@@ -11,6 +11,9 @@
 #include "lockstep/collectives/agreement.hpp"
 
 namespace lockstep::train {
+
+using optim::Moment;
+
 namespace {
 
 constexpr const char* less_memory =
@@ -122,6 +125,8 @@ void require_plan_of(const comm::Communicator& comm, const data::Plan& plan) {
   }
 }
 
+constexpr double snapshot_blocks = 3;  // weights and two moments, of make_snapshot()
+
 double weights_a_rank(const nn::NetworkShape& shape, std::uint64_t model_ranks) {
   const auto sizes = shape.sizes();
   double weights = 0;
@@ -134,13 +139,15 @@ double weights_a_rank(const nn::NetworkShape& shape, std::uint64_t model_ranks) 
 
 /// Throws unless this machine has memory for its ranks' replicas, in double, so that no width
 /// overflows it. Weights, gradients, Adam's two moments and `sum_blocks` are as long; `rows` of
-/// the network's buffers count as if no layer were shared; `read_rows` are features read ahead.
+/// the network's buffers count as if no layer were shared; `read_rows` are features read ahead;
+/// `snapshots` are copies of all weights on rank 0.
 void require_memory(const nn::NetworkShape& shape, double sum_blocks, double rows, double read_rows,
-                    const Groups& groups) {
+                    double snapshots, const Groups& groups) {
   const comm::Place& place = groups.all.place();
   const double floats = (4 + sum_blocks) * weights_a_rank(shape, groups.model_ranks()) +
                         rows * shape.row_values() + read_rows * static_cast<double>(shape.features);
-  const double needed = sizeof(float) * floats * place.local_ranks;
+  const double on_rank_0 = place.node == 0 ? snapshots * shape.weights() : 0;
+  const double needed = sizeof(float) * (floats * place.local_ranks + on_rank_0);
   const auto there = static_cast<double>(memory_limit_bytes());
   if (needed <= there) return;
   throw ConfigError("layers: " + std::to_string(place.local_ranks) + " replica(s) on " +
@@ -192,7 +199,7 @@ Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Gr
                                                                                               : 0));
     require_memory(shape, canonical ? static_cast<double>(sum_blocks(exchange, plan)) : 0,
                    options.device == Device::cuda ? 0 : static_cast<double>(rows_),
-                   slots * static_cast<double>(plan.largest_piece()), groups_);
+                   slots * static_cast<double>(plan.largest_piece()), snapshot_blocks, groups_);
     make_network(shape, options);
     nn::initialise(*network_, options.seed);
   });
@@ -214,7 +221,7 @@ Replica::Replica(const nn::NetworkShape& shape, const Groups& groups, const Repl
   comm::together(groups_.all, [&] {
     require_consistent(options, groups_);
     rows_ = evaluation_rows(groups_);
-    require_memory(shape, 0, options.device == Device::cuda ? 0 : static_cast<double>(rows_), 0,
+    require_memory(shape, 0, options.device == Device::cuda ? 0 : static_cast<double>(rows_), 0, 0,
                    groups_);
     make_network(shape, options);
     load(*network_);
@@ -407,29 +414,99 @@ std::vector<std::pair<std::string, std::uint64_t>> Replica::tensor_hashes() {
   std::vector<std::pair<std::string, std::uint64_t>> hashes;
   for (std::size_t i = 0; i < block.tensors().size(); ++i) {
     nn::WeightsHash hash;
-    hash.add(block.tensors()[i], whole_tensor(block, i, groups_));
+    hash.add(block.tensors()[i], whole_tensor(block.layout(), block.values(), i, groups_));
     hashes.emplace_back(block.tensors()[i].name, hash.value());
   }
   return hashes;
 }
 
-/// Null if network_ has all weights, and on all ranks except rank 0. Collective.
-std::unique_ptr<nn::Network<float>> Replica::whole() {
+std::unique_ptr<Snapshot> Replica::make_snapshot() {
+  std::unique_ptr<Snapshot> snapshot;
+  comm::together(groups_.all, [&] {
+    if (groups_.all.rank() != 0) return;
+    if (groups_.model != nullptr && !whole_layout_) {
+      whole_layout_.emplace(nn::Network<float>::layout_of(shape(), *products_));
+    }
+    try {
+      snapshot = std::make_unique<Snapshot>(
+          shape(), network_->loss_function(),
+          whole_layout_ ? *whole_layout_ : network_->parameters().layout(), plan_ != nullptr);
+    } catch (const std::bad_alloc&) {
+      throw ConfigError("layers: out of memory for checkpoints on " + groups_.all.place().host,
+                        less_memory);
+    }
+  });
+  return snapshot;
+}
+
+void Replica::take(Snapshot* snapshot) {
+  const bool saves = snapshot != nullptr;
   copy_weights_to_host();
-  return whole_network(*network_, *products_, groups_);
+  auto& block = network_->parameters();
+  copy_whole(block.values(), saves ? snapshot->weights.span() : std::span<float>());
+  if (plan_ == nullptr) return;
+
+  const Range slice = step_->slice();
+  for (const Moment moment : {Moment::first, Moment::second}) {
+    std::span<float> into;
+    if (saves) into = (moment == Moment::first ? snapshot->first : snapshot->second).span();
+    if (groups_.all.size() == 1) {
+      step_->optimizer().copy(moment, into);
+      continue;
+    }
+    const auto gathered = block.gradients();  // free between steps
+    step_->optimizer().copy(moment, gathered.subspan(slice.begin, slice.size()));
+    if (slice.size() < gathered.size()) groups_.batch.all_gather(gathered);
+    copy_whole(gathered, into);
+  }
+  if (saves) snapshot->adam = step_->optimizer().scalars();
 }
 
-void Replica::visit_whole(const std::function<void(const nn::Network<float>&)>& visit) {
-  const auto gathered = whole();
-  if (groups_.all.rank() == 0) visit(gathered ? *gathered : *network_);
+/// Copies a block of this replica to `into`, on rank 0 of all ranks, with the shards of all ranks
+/// of "model". Collective over "model".
+void Replica::copy_whole(std::span<const float> block, std::span<float> into) {
+  if (groups_.model == nullptr) {
+    std::copy_n(block.begin(), into.size(), into.begin());
+    return;
+  }
+  if (groups_.batch.rank() != 0) return;  // the others hold the same
+  const auto& layout = network_->parameters().layout();
+  for (std::size_t i = 0; i < layout.tensors().size(); ++i) {
+    const auto tensor = whole_tensor(layout, block, i, groups_);
+    if (!into.empty()) whole_layout_->set_logical(into, i, tensor);
+  }
 }
 
-std::filesystem::path Replica::save(const std::filesystem::path& folder, CheckpointInfo about) {
+void Replica::restore(const SavedNetwork& saved, const TrainingState& state) {
+  comm::together(groups_.all, [&] {
+    auto& block = network_->parameters();
+    read_weights(saved, *network_);
+    const Range slice = step_->slice();
+    const auto whole = block.gradients();  // free between steps
+    const auto mine = whole.subspan(slice.begin, slice.size());
+    read_moments(saved.folder, block.layout(), Moment::first, whole);
+    const std::vector<float> first(mine.begin(), mine.end());
+    read_moments(saved.folder, block.layout(), Moment::second, whole);
+    step_->optimizer().restore(state.adam, first, mine);
+    std::fill(whole.begin(), whole.end(), 0.0F);
+    if (device_) device_->copy_weights_from_host();
+  });
+  steps_ = saved.info.step;
+  examples_ = saved.info.examples;
+  step_->set_steps(steps_);
+}
+
+std::filesystem::path Replica::save(const std::filesystem::path& folder, CheckpointInfo about,
+                                    const TrainingPosition& position) {
   about.step = steps_;
   about.examples = examples_;
-  const auto gathered = whole();
+  const auto snapshot = make_snapshot();
+  take(snapshot.get());
   comm::together(groups_.all, [&] {
-    if (groups_.all.rank() == 0) save_checkpoint(folder, gathered ? *gathered : *network_, about);
+    if (!snapshot) return;
+    require_no_checkpoint(folder, steps_);
+    const TrainingState state = {.position = position};
+    save_checkpoint(folder, *snapshot, about, plan_ != nullptr ? &state : nullptr);
   });
   return folder / checkpoint_name(steps_);
 }

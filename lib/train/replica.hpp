@@ -170,34 +170,50 @@ class Replica {
   /// Ranks    collective over "model" of a mesh; local otherwise.
   std::vector<std::pair<std::string, std::uint64_t>> tensor_hashes();
 
-  /// Calls visit(network) on rank 0 with a network that holds all weights, also with a mesh. Needs
-  /// memory for them on rank 0.
+  /// Allocates memory for take(): on rank 0 of all ranks, null on the others. The replica must
+  /// outlive it.
+  ///
+  /// Errors   throws comm::AgreedError (2) if the memory cannot be allocated.
   /// Ranks    collective.
-  void visit_whole(const std::function<void(const nn::Network<float>&)>& visit);
+  std::unique_ptr<Snapshot> make_snapshot();
+
+  /// Copies weights and optimizer state of all ranks to `snapshot`, a result of make_snapshot().
+  /// Ranks    collective.
+  void take(Snapshot* snapshot);
+
+  /// Sets weights, optimizer state and numbers of steps and examples to those of a checkpoint, of a
+  /// network of this shape, trained on any number of ranks. Every rank reads its part.
+  ///
+  /// Errors   throws comm::AgreedError (65) if a rank cannot read it.
+  /// Ranks    collective.
+  void restore(const SavedNetwork& saved, const TrainingState& state);
 
   /// Saves a checkpoint in `folder` and returns its path. `about`: the description of the data; its
-  /// step and examples are replaced by this replica's. Read the checkpoint with read_description()
-  /// and read_weights(saved, network()).
+  /// step and examples are replaced by this replica's. `position`: the program's position in its
+  /// epochs, which read_state() returns. Continue from it with restore(), or read the weights alone
+  /// with read_description() and read_weights(saved, network()).
   ///
   /// Errors   throws comm::AgreedError (74) if rank 0 cannot write, or if a checkpoint of this step
   ///          exists.
   /// Ranks    collective; rank 0 writes.
-  std::filesystem::path save(const std::filesystem::path& folder, CheckpointInfo about = {});
+  std::filesystem::path save(const std::filesystem::path& folder, CheckpointInfo about = {},
+                             const TrainingPosition& position = {});
 
  private:
   void make_network(const nn::NetworkShape& shape, const ReplicaOptions& options);
   void make_device(const ReplicaOptions& options);
   Inference& inference() noexcept;
+  void copy_whole(std::span<const float> block, std::span<float> into);
   data::Batch batch_of(std::uint64_t step, std::span<const std::int32_t> labels) const;
   data::Batch stage_copy(data::Batch batch, std::span<const float> features);
-  std::unique_ptr<nn::Network<float>> whole();
-
   const data::Plan* plan_;  ///< training plan; null: none
   Groups groups_;
   std::size_t prefetch_;
   std::size_t rows_ = 0;  ///< maximum number of rows in a pass
   std::unique_ptr<Products<float>> products_;
   std::unique_ptr<nn::Network<float>> network_;
+  /// The layout of the whole network if this rank holds a part; created by make_snapshot().
+  std::optional<nn::ParameterLayout<float>> whole_layout_;
   std::unique_ptr<NetworkInference> processor_;
   std::unique_ptr<DeviceReplica> device_;
   AlignedBuffer<float> staged_features_;  // of train(step, features, labels) on a device

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/evaluation.hpp"
 
 namespace lockstep::train {
@@ -30,7 +31,7 @@ struct EpochReport {
   double train_accuracy = 0;
   double test_loss = 0;
   double test_accuracy = 0;
-  double seconds = 0;  ///< of training, without evaluation
+  double seconds = 0;  ///< of training in this process, without evaluation
   double examples_per_second = 0;
   std::uint64_t weights_hash = 0;
 };
@@ -46,16 +47,24 @@ struct PhaseSeconds {
 
 /// Report of the whole run.
 struct RunReport {
-  std::uint64_t steps = 0;
+  std::uint64_t steps = 0;  ///< of the whole run, as `examples`
   std::uint64_t examples = 0;
-  std::vector<EpochReport> epochs;
-  PhaseSeconds step_seconds;  ///< medians over the steps after the first ten
+  std::vector<EpochReport> epochs;  ///< those that ended in this process; at least one
+  PhaseSeconds step_seconds;        ///< medians over the steps after the first ten
   double startup_seconds = 0;
   double examples_per_second = 0;
   std::uint64_t weights_hash = 0;
   Evaluation test;  ///< after the last step
   /// Bytes of training records that each rank read from its files; empty if not counted.
   std::vector<std::uint64_t> bytes_read = {};
+};
+
+/// A checkpoint that is to be saved.
+struct DueCheckpoint {
+  const Snapshot& snapshot;
+  TrainingPosition position;
+  std::uint64_t step = 0;
+  std::uint64_t examples = 0;  ///< of all steps so far
 };
 
 /// Training callbacks, called on rank 0 only. Exceptions end the run.
@@ -68,9 +77,12 @@ class Observer {
 
   virtual void on_step(const StepReport& report) = 0;
   virtual void on_epoch(const EpochReport& report) = 0;
-  /// Called when a checkpoint is due, with the weights after `step` steps.
-  virtual void on_checkpoint(const nn::Network<float>& network, std::uint64_t step,
-                             std::uint64_t examples) = 0;
+  /// Called when a checkpoint is due. The snapshot may be used until finish_checkpoint() returns,
+  /// also by another thread.
+  virtual void on_checkpoint(const DueCheckpoint& due) = 0;
+  /// Called before the next checkpoint and at the end: returns when the snapshot of the last one is
+  /// no longer used, and throws if it could not be saved.
+  virtual void finish_checkpoint() {}
 };
 
 }  // namespace lockstep::train

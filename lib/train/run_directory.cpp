@@ -52,6 +52,26 @@ void require_no_run(const std::filesystem::path& path) {
   }
 }
 
+/// Copies metrics.jsonl and epochs.jsonl of the run `from`, as far as it has them.
+void copy_records(const std::filesystem::path& from, const std::filesystem::path& to) {
+  for (const char* name : {"metrics.jsonl", "epochs.jsonl"}) {
+    std::error_code error;
+    if (!std::filesystem::exists(from / name, error)) continue;
+    std::filesystem::copy_file(from / name, to / name, error);
+    if (error) {
+      throw OutputError((to / name).string() + ": cannot be copied: " + error.message(),
+                        "free space there, or choose another folder");
+    }
+  }
+}
+
+std::vector<std::string> lines_of(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(std::move(line));
+  return lines;
+}
+
 ordered_json epoch_json(const EpochReport& epoch) {
   return {{"epoch", epoch.epoch},
           {"train_loss", epoch.train_loss},
@@ -65,13 +85,39 @@ ordered_json epoch_json(const EpochReport& epoch) {
 
 }  // namespace
 
-RunDirectory::RunDirectory(const std::string& path, const std::string& config_toml, RunFacts facts)
+std::filesystem::path run_of(const std::filesystem::path& checkpoint) {
+  if (checkpoint.empty()) return {};
+  const auto parent = std::filesystem::absolute(checkpoint).parent_path();
+  return parent.filename() == "checkpoints" ? parent.parent_path() : std::filesystem::path();
+}
+
+RunDirectory::RunDirectory(const std::string& path, const std::string& config_toml, RunFacts facts,
+                           const Retention& retention, const std::optional<Continued>& continued)
     : path_(path == "auto" ? claim_dated_folder() : std::filesystem::path(path)),
-      facts_(std::move(facts)) {
-  require_no_run(path_);
+      facts_(std::move(facts)),
+      retention_(retention) {
+  const Continued begin = continued.value_or(Continued());
+  const std::filesystem::path run = run_of(begin.checkpoint);
+  std::error_code ignored;
+  const bool is_its_own =
+      continued && (begin.checkpoint.empty() || std::filesystem::equivalent(run, path_, ignored));
+  if (!is_its_own) require_no_run(path_);
+  make_folder(path_);
+  lock_.emplace(path_);
+  if (!is_its_own) require_no_run(path_);  // a run that began before the lock
   make_folder(path_ / "checkpoints");
+  remove_temporaries_in(path_);
+  remove_temporaries_in(path_ / "checkpoints");
+  resumed_from_ = begin.checkpoint;
+  if (!run.empty() && !is_its_own) copy_records(run, path_);
   write_file(path_ / "config.toml", config_toml);
-  metrics_.emplace(path_ / "metrics.jsonl");
+  metrics_.emplace(path_ / "metrics.jsonl", begin.steps);
+  epochs_.emplace(path_ / "epochs.jsonl", begin.epochs);
+  epoch_lines_ = lines_of(path_ / "epochs.jsonl");
+}
+
+RunDirectory::~RunDirectory() {
+  if (saving_.valid()) saving_.wait();
 }
 
 void RunDirectory::on_step(const StepReport& report) {
@@ -84,42 +130,62 @@ void RunDirectory::on_step(const StepReport& report) {
   if (now - flushed_ < flush_interval) return;
   metrics_->flush();
   flushed_ = now;
+  const bool saved =
+      saving_.valid() && saving_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  if (saved) finish_checkpoint();  // an error ends the run now, not at the next checkpoint
 }
 
-void RunDirectory::on_epoch(const EpochReport&) { metrics_->flush(); }
-
-void RunDirectory::on_checkpoint(const nn::Network<float>& network, std::uint64_t step,
-                                 std::uint64_t examples) {
+void RunDirectory::on_epoch(const EpochReport& report) {
   metrics_->flush();
-  facts_.checkpoint.step = step;
-  facts_.checkpoint.examples = examples;
-  last_checkpoint_ = save_checkpoint(path_ / "checkpoints", network, facts_.checkpoint);
+  epoch_lines_.push_back(epoch_json(report).dump());
+  epochs_->write(epoch_lines_.back());
+  epochs_->flush();
+}
+
+void RunDirectory::on_checkpoint(const DueCheckpoint& due) {
+  metrics_->sync();  // a checkpoint's steps must be recorded
+  epochs_->sync();
+  CheckpointInfo info = facts_.checkpoint;
+  info.step = due.step;
+  info.examples = due.examples;
+  const TrainingState state = {.position = due.position, .settings = facts_.settings};
+  saving_ = std::async(std::launch::async, [this, info, state, &snapshot = due.snapshot] {
+    const auto folder = path_ / "checkpoints";
+    auto saved = save_checkpoint(folder, snapshot, info, &state);
+    remove_old_checkpoints(folder, info.step, retention_.newest, retention_.every);
+    return saved;
+  });
+}
+
+void RunDirectory::finish_checkpoint() {
+  if (saving_.valid()) last_checkpoint_ = saving_.get();
 }
 
 void RunDirectory::finish(const RunReport& report) {
   ordered_json epochs = ordered_json::array();
-  for (const auto& epoch : report.epochs) epochs.push_back(epoch_json(epoch));
+  for (const auto& line : epoch_lines_) epochs.push_back(ordered_json::parse(line));
   const auto& seconds = report.step_seconds;
-  const ordered_json summary = {{"version", facts_.version},
-                                {"ranks", facts_.ranks},
-                                {"device", facts_.device},
-                                {"parameters", facts_.parameters},
-                                {"steps", report.steps},
-                                {"examples", report.examples},
-                                {"epochs", epochs},
-                                {"step_seconds",
-                                 {{"median", seconds.total},
-                                  {"data", seconds.data},
-                                  {"compute", seconds.compute},
-                                  {"reduce", seconds.reduce},
-                                  {"update", seconds.update}}},
-                                {"startup_seconds", report.startup_seconds},
-                                {"examples_per_second", report.examples_per_second},
-                                {"weights_hash", to_hex(report.weights_hash)},
-                                {"test_ids_digest", to_hex(report.test.ids_digest)},
-                                {"data", {{"bytes_read", report.bytes_read}}},
-                                {"plan_digest", to_hex(facts_.plan_digest)},
-                                {"peak_rss_bytes", peak_rss_bytes()}};
+  ordered_json summary = {{"version", facts_.version},
+                          {"ranks", facts_.ranks},
+                          {"device", facts_.device},
+                          {"parameters", facts_.parameters},
+                          {"steps", report.steps},
+                          {"examples", report.examples},
+                          {"epochs", epochs},
+                          {"step_seconds",
+                           {{"median", seconds.total},
+                            {"data", seconds.data},
+                            {"compute", seconds.compute},
+                            {"reduce", seconds.reduce},
+                            {"update", seconds.update}}},
+                          {"startup_seconds", report.startup_seconds},
+                          {"examples_per_second", report.examples_per_second},
+                          {"weights_hash", to_hex(report.weights_hash)},
+                          {"test_ids_digest", to_hex(report.test.ids_digest)},
+                          {"data", {{"bytes_read", report.bytes_read}}},
+                          {"plan_digest", to_hex(facts_.plan_digest)},
+                          {"peak_rss_bytes", peak_rss_bytes()}};
+  if (!resumed_from_.empty()) summary["resumed_from"] = resumed_from_.string();
   metrics_->flush();
   write_file(path_ / "summary.json", summary.dump(2) + "\n");
 }

@@ -2,19 +2,22 @@
 //
 //   config.toml      the program's resolved settings, in the program's format
 //   metrics.jsonl    one object per step
+//   epochs.jsonl     one object per epoch, as in summary.json
 //   summary.json     one object: the whole run and its epochs; written when the run is complete
 //   checkpoints/     see checkpoint.hpp
+//   .lock            held while a job writes here; contains its host and process id
 //
 // A line of metrics.jsonl, with the tensors' hashes every `hash_every` steps:
 //   {"step": 1, "epoch": 1, "examples": 128, "loss": 2.327221, "accuracy": 0.0625,
 //    "seconds": 0.0041, "hashes": {"0.weight": "16 hex digits", ...}}
-// Fields of both JSON files may be added, never renamed. Numbers are written with enough digits to
+// Fields of these files may be added, never renamed. Numbers are written with enough digits to
 // read the same doubles.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <future>
 #include <optional>
 #include <string>
 #include <utility>
@@ -35,28 +38,56 @@ struct RunFacts {
   std::uint64_t parameters = 0;
   std::uint64_t plan_digest = 0;
   CheckpointInfo checkpoint = {};  ///< step and examples are filled in when one is saved
+  /// For checkpoints: see TrainingState.
+  std::vector<std::pair<std::string, std::string>> settings = {};
+};
+
+/// The checkpoints that a run keeps: the newest, and those of a step that `every` divides.
+struct Retention {
+  std::uint64_t newest = 3;
+  std::optional<std::uint64_t> every = {};
+};
+
+/// The run of a checkpoint: RUN for RUN/checkpoints/step-NNNNNNNN; empty for a checkpoint
+/// elsewhere.
+std::filesystem::path run_of(const std::filesystem::path& checkpoint);
+
+/// The point at which a run is continued.
+struct Continued {
+  std::filesystem::path checkpoint;  ///< empty: from the beginning
+  std::uint64_t steps = 0;           ///< completed
+  std::uint64_t epochs = 0;          ///< completed and evaluated
 };
 
 /// Writes a run's folder. Use it on rank 0 only; all functions are local.
 ///
 /// metrics.jsonl is flushed every second, at the end of every epoch and with every checkpoint.
+/// Checkpoints are saved by a thread, one at a time.
 class RunDirectory final : public Observer {
  public:
-  /// Creates the folder and writes config.toml; `path` "auto" means runs/DATE-TIME.
+  /// Creates the folder, locks it, and writes config.toml; `path` "auto" means runs/DATE-TIME.
   ///
-  /// Errors   throws ConfigError if the folder contains a run; OutputError if it cannot be created
-  ///          or written.
-  RunDirectory(const std::string& path, const std::string& config_toml, RunFacts facts);
+  /// `continued`: keeps the records of the steps and epochs before this point, and drops later
+  /// ones; in another folder than the checkpoint's run, begins with copies of them. Temporary files
+  /// of killed processes are removed.
+  /// Errors   throws ConfigError if another job writes to the folder, or if it contains another
+  ///          run; OutputError if it cannot be created or written.
+  RunDirectory(const std::string& path, const std::string& config_toml, RunFacts facts,
+               const Retention& retention = {}, const std::optional<Continued>& continued = {});
+  ~RunDirectory() override;
 
   const std::filesystem::path& path() const noexcept { return path_; }
+
+  /// Number of steps in metrics.jsonl.
+  std::uint64_t recorded_steps() const noexcept { return metrics_->lines(); }
 
   /// The checkpoint saved last; empty before the first.
   const std::filesystem::path& last_checkpoint() const noexcept { return last_checkpoint_; }
 
   void on_step(const StepReport& report) override;
   void on_epoch(const EpochReport& report) override;
-  void on_checkpoint(const nn::Network<float>& network, std::uint64_t step,
-                     std::uint64_t examples) override;
+  void on_checkpoint(const DueCheckpoint& due) override;
+  void finish_checkpoint() override;
 
   /// Writes summary.json; the run is complete. Throws OutputError.
   void finish(const RunReport& report);
@@ -64,7 +95,13 @@ class RunDirectory final : public Observer {
  private:
   std::filesystem::path path_;
   RunFacts facts_;
+  Retention retention_;
+  std::filesystem::path resumed_from_;  ///< empty: from the beginning
+  std::optional<FolderLock> lock_;
   std::optional<LineFile> metrics_;
+  std::optional<LineFile> epochs_;
+  std::vector<std::string> epoch_lines_;
+  std::future<std::filesystem::path> saving_;
   std::chrono::steady_clock::time_point flushed_ = std::chrono::steady_clock::now();
   std::filesystem::path last_checkpoint_;
 };

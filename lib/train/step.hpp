@@ -119,6 +119,14 @@ class Step {
   /// Number of completed steps.
   std::uint64_t steps() const noexcept { return steps_; }
 
+  /// Number of completed steps of a run that this one continues: random layers, sentinel and audit
+  /// depend on it. Local.
+  void set_steps(std::uint64_t steps) noexcept { steps_ = steps; }
+
+  /// The part of the flat block that this rank updates, and the optimizer's state of it. Local.
+  virtual Range slice() const noexcept = 0;
+  virtual optim::OptimizerState& optimizer() noexcept = 0;
+
   /// Rows of the network's buffers that hold this rank's piece of a batch. Local.
   virtual Range rows(Range piece) const noexcept { return {0, piece.size()}; }
 

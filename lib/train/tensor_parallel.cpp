@@ -259,10 +259,11 @@ void Groups::fail_together(const std::function<void()>& work) const {
 }
 
 // Each byte is zero on all ranks except the one that holds it, so the maximum is that rank's byte.
-std::vector<float> whole_tensor(const nn::ParameterBlock<float>& block, std::size_t index,
+std::vector<float> whole_tensor(const nn::ParameterLayout<float>& layout,
+                                std::span<const float> block, std::size_t index,
                                 const Groups& groups) {
-  const nn::ParameterSpec& tensor = block.tensors()[index];
-  std::vector<float> part = block.logical_value(index);
+  const nn::ParameterSpec& tensor = layout.tensors()[index];
+  std::vector<float> part = layout.logical(block, index);
   if (groups.model == nullptr || !tensor.cut) return part;
   std::vector<float> whole(tensor.whole_size());
   for (std::size_t row = 0; row < tensor.rows; ++row) {
@@ -279,26 +280,9 @@ std::vector<float> whole_tensor(const nn::ParameterBlock<float>& block, std::siz
 std::uint64_t whole_hash(const nn::ParameterBlock<float>& block, const Groups& groups) {
   nn::WeightsHash hash;
   for (std::size_t i = 0; i < block.tensors().size(); ++i) {
-    hash.add(block.tensors()[i], whole_tensor(block, i, groups));
+    hash.add(block.tensors()[i], whole_tensor(block.layout(), block.values(), i, groups));
   }
   return hash.value();
-}
-
-std::unique_ptr<nn::Network<float>> whole_network(const nn::Network<float>& network,
-                                                  Products<float>& products, const Groups& groups) {
-  const bool first_replica = groups.batch.rank() == 0;  // the others hold the same
-  if (groups.model == nullptr || !first_replica) return nullptr;
-  std::unique_ptr<nn::Network<float>> whole;
-  if (groups.model->rank() == 0) {
-    whole = std::make_unique<nn::Network<float>>(network.shape(), 0, products);
-    whole->set_loss(network.loss_function());
-  }
-  const auto& block = network.parameters();
-  for (std::size_t i = 0; i < block.tensors().size(); ++i) {
-    const auto tensor = whole_tensor(block, i, groups);
-    if (whole) whole->parameters().set_logical_value(i, tensor);
-  }
-  return whole;
 }
 
 }  // namespace lockstep::train

@@ -85,19 +85,14 @@ std::vector<nn::NumberedLayer<float>> make_layers_of(const nn::NetworkShape& sha
 /// multiples of 16 if `width` is large enough.
 Range shard_of(std::size_t width, int rank, int ranks) noexcept;
 
-/// Returns the unsharded tensor `index`, row-major, on every rank. Needs memory for it.
+/// Returns the unsharded tensor `index` of a block of this layout, row-major, on every rank. Needs
+/// memory for it.
 /// Ranks    collective over `groups.model`; local without it.
-std::vector<float> whole_tensor(const nn::ParameterBlock<float>& block, std::size_t index,
+std::vector<float> whole_tensor(const nn::ParameterLayout<float>& layout,
+                                std::span<const float> block, std::size_t index,
                                 const Groups& groups);
 
 /// Hash of all weights, equal to that of the same network without a mesh. Ranks as above.
 std::uint64_t whole_hash(const nn::ParameterBlock<float>& block, const Groups& groups);
-
-/// Returns a network without rows, with all weights and the loss, for saving. Needs memory for
-/// them. Null if `network` itself has all weights, and on all ranks of `groups.all` except rank 0.
-/// Errors   throws std::bad_alloc.
-/// Ranks    as above.
-std::unique_ptr<nn::Network<float>> whole_network(const nn::Network<float>& network,
-                                                  Products<float>& products, const Groups& groups);
 
 }  // namespace lockstep::train

@@ -39,18 +39,15 @@ std::uint64_t total_steps(std::uint64_t epochs, std::optional<std::uint64_t> ste
   return epochs > max / each ? max : std::min(max, epochs * each);
 }
 
-struct Trainer::EpochSums {
-  nn::Tally tally;
-  std::uint64_t examples = 0;
-  double seconds = 0;
-};
-
 Trainer::Trainer(const TrainerOptions& options, Replica& replica, data::BatchReader& train,
-                 data::BatchReader& test)
+                 data::BatchReader& test, const TrainingPosition& start)
     : options_(options),
       replica_(replica),
       train_(replica.prefetch(train, total_steps(options.epochs, options.steps, train.plan()))),
-      test_(test) {
+      test_(test),
+      position_(start),
+      snapshot_(replica.make_snapshot()),
+      saved_step_(replica.steps()) {
   const std::uint64_t each = std::min(train.plan().steps(), max_timed_steps);
   const std::uint64_t epochs = std::min(options.epochs, max_timed_steps);
   phases_.reserve(
@@ -59,65 +56,93 @@ Trainer::Trainer(const TrainerOptions& options, Replica& replica, data::BatchRea
 
 Trainer::~Trainer() { replica_.drop_staged(); }  // before train_ frees their memory
 
+namespace {
+
+/// Waits at the end of a scope until observers no longer use the snapshot.
+class SnapshotInUse {
+ public:
+  explicit SnapshotInUse(const std::vector<Observer*>& observers) : observers_(observers) {}
+  SnapshotInUse(const SnapshotInUse&) = delete;
+  SnapshotInUse& operator=(const SnapshotInUse&) = delete;
+  ~SnapshotInUse() {
+    for (Observer* observer : observers_) {
+      try {
+        observer->finish_checkpoint();
+      } catch (const std::exception&) {  // the error that ends the scope is reported instead
+      }
+    }
+  }
+
+ private:
+  const std::vector<Observer*>& observers_;
+};
+
+}  // namespace
+
 RunReport Trainer::run(const std::vector<Observer*>& observers) {
+  const SnapshotInUse guard(observers);
   RunReport report;
-  double seconds = 0;
-  for (std::uint64_t epoch = 0; epoch < options_.epochs && !finished(); ++epoch) {
-    report.epochs.push_back(run_epoch(epoch, observers));
-    seconds += report.epochs.back().seconds;
+  for (;;) {
+    report.epochs.push_back(run_epoch(observers));
     for (Observer* observer : observers) observer->on_epoch(report.epochs.back());
+    if (finished() || position_.epoch + 1 >= options_.epochs) break;
+    position_ = {.epoch = position_.epoch + 1};
   }
   save(observers);
+  for (Observer* observer : observers) observer->finish_checkpoint();
   report.steps = replica_.steps();
   report.examples = replica_.examples();
   report.step_seconds = medians(phases_);
   report.startup_seconds = startup_seconds_;
-  report.examples_per_second = static_cast<double>(report.examples) / seconds;
+  report.examples_per_second = timed_.rate();
   report.weights_hash = report.epochs.back().weights_hash;
   report.test = last_test_;
   return report;
 }
 
-EpochReport Trainer::run_epoch(std::uint64_t epoch, const std::vector<Observer*>& observers) {
-  EpochSums sums;
-  train_steps(epoch, sums, observers);
+EpochReport Trainer::run_epoch(const std::vector<Observer*>& observers) {
+  const Timed timed = train_steps(observers);
+  timed_.examples += timed.examples;
+  timed_.seconds += timed.seconds;
   last_test_ = replica_.evaluate(test_);
   require_finite(std::isfinite(last_test_.loss_sum), replica_.steps(), "test loss");
   const std::uint64_t hash = replica_.weights_hash();
-  const auto count = static_cast<double>(sums.examples);
-  return {epoch + 1,
-          sums.tally.loss_sum / count,
-          static_cast<double>(sums.tally.correct) / count,
+  const auto count = static_cast<double>(position_.examples);
+  return {position_.epoch + 1,
+          position_.tally.loss_sum / count,
+          static_cast<double>(position_.tally.correct) / count,
           last_test_.loss(),
           last_test_.accuracy(),
-          sums.seconds,
-          count / sums.seconds,
+          timed.seconds,
+          timed.rate(),
           hash};
 }
 
-void Trainer::train_steps(std::uint64_t epoch, EpochSums& sums,
-                          const std::vector<Observer*>& observers) {
+Trainer::Timed Trainer::train_steps(const std::vector<Observer*>& observers) {
+  Timed timed;
   Lap whole_step;
-  for (std::uint64_t s = 0; s < train_.plan().steps() && !finished(); ++s) {
+  while (position_.step < train_.plan().steps() && !finished()) {
     PhaseSeconds seconds;
     Lap phase;
-    const data::Batch batch = replica_.load(train_, epoch, s);
+    const data::Batch batch = replica_.load(train_, position_.epoch, position_.step);
     seconds.data = phase.take();
     const nn::Tally tally = replica_.train(batch, seconds);
     const std::uint64_t step = replica_.steps();
     const std::uint64_t examples = batch.global_examples;
-    if (step == 1) startup_seconds_ = process_age_seconds();
+    if (startup_seconds_ == 0) startup_seconds_ = process_age_seconds();
     auto hashes = hashes_due();
 
     seconds.total = whole_step.take();
     if (phases_.size() < phases_.capacity()) phases_.push_back(seconds);
-    sums.tally.loss_sum += tally.loss_sum;
-    sums.tally.correct += tally.correct;
-    sums.examples += examples;
-    sums.seconds += seconds.total;
+    ++position_.step;
+    position_.tally.loss_sum += tally.loss_sum;
+    position_.tally.correct += tally.correct;
+    position_.examples += examples;
+    timed.examples += examples;
+    timed.seconds += seconds.total;
     const auto count = static_cast<double>(examples);
     const StepReport report{step,
-                            epoch + 1,
+                            position_.epoch + 1,
                             examples,
                             tally.loss_sum / count,
                             static_cast<double>(tally.correct) / count,
@@ -126,6 +151,7 @@ void Trainer::train_steps(std::uint64_t epoch, EpochSums& sums,
     for (Observer* observer : observers) observer->on_step(report);
     if (options_.checkpoint_every && step % *options_.checkpoint_every == 0) save(observers);
   }
+  return timed;
 }
 
 std::vector<std::pair<std::string, std::uint64_t>> Trainer::hashes_due() {
@@ -133,15 +159,15 @@ std::vector<std::pair<std::string, std::uint64_t>> Trainer::hashes_due() {
   return replica_.tensor_hashes();
 }
 
-/// Saves the weights of the last step, unless they are saved.
+/// Copies the state after the last step for a checkpoint, unless that is saved.
 void Trainer::save(const std::vector<Observer*>& observers) {
   if (saved_step_ == replica_.steps()) return;
   saved_step_ = replica_.steps();
-  replica_.visit_whole([&](const nn::Network<float>& network) {
-    for (Observer* observer : observers) {
-      observer->on_checkpoint(network, replica_.steps(), replica_.examples());
-    }
-  });
+  for (Observer* observer : observers) observer->finish_checkpoint();  // the snapshot is in use
+  replica_.take(snapshot_.get());
+  for (Observer* observer : observers) {
+    observer->on_checkpoint({*snapshot_, position_, replica_.steps(), replica_.examples()});
+  }
 }
 
 bool Trainer::finished() const noexcept {

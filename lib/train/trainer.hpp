@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -31,16 +32,17 @@ std::uint64_t total_steps(std::uint64_t epochs, std::optional<std::uint64_t> ste
 /// Pieces may be uneven or empty. One thread per rank.
 class Trainer {
  public:
-  /// `train` reads with the replica's plan, `test` with evaluation_plan(). All must outlive the
-  /// trainer.
+  /// `train` reads with the replica's plan, `test` with evaluation_plan(). `start`: the position of
+  /// a restored replica (Replica::restore()). All must outlive the trainer.
   Trainer(const TrainerOptions& options, Replica& replica, data::BatchReader& train,
-          data::BatchReader& test);
+          data::BatchReader& test, const TrainingPosition& start = {});
 
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
   /// Trains to the end and evaluates after every epoch. `observers` are called on rank 0 only.
+  /// Starts with the evaluation if all steps of the current epoch, or of the run, are completed.
   ///
   /// Errors   throws comm::AgreedError on all ranks: training diverged (76), replicas differ (70,
   ///          see integrity.hpp); and the errors of reading, communication and observers.
@@ -48,10 +50,15 @@ class Trainer {
   RunReport run(const std::vector<Observer*>& observers);
 
  private:
-  struct EpochSums;
+  /// Examples and seconds of training in this process.
+  struct Timed {
+    std::uint64_t examples = 0;
+    double seconds = 0;
+    double rate() const { return seconds > 0 ? static_cast<double>(examples) / seconds : 0; }
+  };
 
-  EpochReport run_epoch(std::uint64_t epoch, const std::vector<Observer*>& observers);
-  void train_steps(std::uint64_t epoch, EpochSums& sums, const std::vector<Observer*>& observers);
+  EpochReport run_epoch(const std::vector<Observer*>& observers);
+  Timed train_steps(const std::vector<Observer*>& observers);
   std::vector<std::pair<std::string, std::uint64_t>> hashes_due();
   void save(const std::vector<Observer*>& observers);
   bool finished() const noexcept;
@@ -60,7 +67,10 @@ class Trainer {
   Replica& replica_;
   data::Prefetch train_;
   data::BatchReader& test_;
-  std::uint64_t saved_step_ = 0;
+  TrainingPosition position_;
+  std::unique_ptr<Snapshot> snapshot_;  ///< on rank 0
+  Timed timed_;
+  std::uint64_t saved_step_;
   double startup_seconds_ = 0;
   Evaluation last_test_;
   std::vector<PhaseSeconds> phases_;

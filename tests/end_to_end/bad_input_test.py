@@ -112,8 +112,6 @@ SETTINGS = {
     "--reduction allreduce --simd avx2": ["simd avx2", "--products strict"],
 }
 
-NOT_BUILT = {"resume": ["auto"]}
-
 
 class BadInput(command.CommandTest):
     def setUp(self):
@@ -188,13 +186,6 @@ class BadInput(command.CommandTest):
             setting = case.removesuffix(" + mpi")
             with self.subTest(setting=setting):
                 self.refuse(2, needles, setting, mpi=setting != case)
-
-    def test_what_is_not_built_yet(self):
-        files.write_set(self.data)
-        for key, values in NOT_BUILT.items():
-            for value in values:
-                with self.subTest(key=key, value=value):
-                    self.refuse(2, [key, value, "remedy:"], f"--{key} {value}", mpi=False)
 
     def test_more_classes_mend_labels_out_of_range(self):
         files.write_set(self.data)

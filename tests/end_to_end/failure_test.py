@@ -12,7 +12,7 @@ import command
 import files
 from command import SMALL, call, finish, mpirun, seconds, start, words
 
-LONG = "train --train-limit 600 --test-limit 200 --layers 32 --epochs 1000000 --checkpoint-every 5"
+LONG = "train --train-limit 600 --test-limit 200 --layers 32 --epochs 1000000 --checkpoint-every 5 --keep 1000000"
 USUAL_GRACE = {"OMPI_MCA_odls_base_sigkill_timeout": "1"}  # mpirun's default
 SOON = 10  # seconds in which a job must end
 

@@ -1,6 +1,8 @@
 // A whole training run of a toy network on one rank, for parity tests over any communicator.
 #pragma once
 
+#include <catch2/catch.hpp>
+#include <filesystem>
 #include <functional>
 #include <vector>
 
@@ -8,6 +10,7 @@
 #include "lockstep/train/tensor_parallel.hpp"
 #include "lockstep/train/trainer.hpp"
 #include "tests/support/per_rank.hpp"
+#include "tests/support/temporary_folder.hpp"
 #include "tests/support/toy_source.hpp"
 
 namespace lockstep {
@@ -40,6 +43,8 @@ struct ToyRun {
   std::optional<std::uint64_t> steps = std::nullopt;
   std::optional<std::uint64_t> hash_every = std::nullopt;
   std::uint64_t sentinel_steps = train::Sentinel::default_parts;
+  std::optional<std::uint64_t> checkpoint_every = std::nullopt;
+  std::filesystem::path resume_from = {};  ///< a checkpoint; empty: from the beginning
 };
 
 /// What a run leaves behind.
@@ -91,16 +96,50 @@ inline ToyResult train_toy(comm::Communicator& all, const ToyRun& run,
   };
   data::BatchReader train_reader(training, plan, comm.rank());
   data::BatchReader test_reader(test, test_plan, comm.rank());
-  train::Trainer trainer({run.epochs, run.steps, std::nullopt, run.hash_every}, replica,
-                         train_reader, test_reader);
+  train::TrainingPosition start;
+  if (!run.resume_from.empty()) {
+    const auto state = train::read_state(run.resume_from);
+    replica.restore(train::read_description(run.resume_from), state);
+    start = state.position;
+  }
+  train::Trainer trainer({run.epochs, run.steps, run.checkpoint_every, run.hash_every}, replica,
+                         train_reader, test_reader, start);
   auto report = trainer.run(all.rank() == 0 ? observers : std::vector<train::Observer*>{});
   auto& network = replica.network();
   ToyResult result{{}, std::move(report)};
   for (std::size_t t = 0; t < network.parameters().tensors().size(); ++t) {
-    const auto tensor = train::whole_tensor(network.parameters(), t, groups);
+    const auto& block = network.parameters();
+    const auto tensor = train::whole_tensor(block.layout(), block.values(), t, groups);
     result.weights.insert(result.weights.end(), tensor.begin(), tensor.end());
   }
   return result;
+}
+
+/// Saves every checkpoint that is due in `folder`.
+struct CheckpointSaver final : train::Observer {
+  std::filesystem::path folder;
+
+  explicit CheckpointSaver(std::filesystem::path its_folder) : folder(std::move(its_folder)) {}
+  void on_step(const train::StepReport&) override {}
+  void on_epoch(const train::EpochReport&) override {}
+  void on_checkpoint(const train::DueCheckpoint& due) override {
+    const train::TrainingState state = {.position = due.position, .settings = {{"a", "1"}}};
+    train::save_checkpoint(folder, due.snapshot, {.step = due.step, .examples = due.examples},
+                           &state);
+  }
+};
+
+inline const std::vector<std::string> checkpoint_files = {
+    "model.safetensors", "optimizer.safetensors", "network.json", "state.json", "manifest.json"};
+
+/// The checkpoints of `step` in both folders have the same bytes.
+inline void require_same_checkpoint(const std::filesystem::path& a, const std::filesystem::path& b,
+                                    std::uint64_t step) {
+  for (const auto& name : checkpoint_files) {
+    INFO("step " << step << ", " << name);
+    const auto file = std::filesystem::path(train::checkpoint_name(step)) / name;
+    REQUIRE(test::read_bytes(a / file) == test::read_bytes(b / file));
+  }
 }
 
 /// That of every rank, as threads of this process.

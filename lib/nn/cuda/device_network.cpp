@@ -54,6 +54,11 @@ void DeviceNetwork::copy_weights_to_host(Range slice, const cuda::Stream& stream
   stream.synchronise();
 }
 
+void DeviceNetwork::copy_weights_from_host(const cuda::Stream& stream) {
+  cuda::copy(std::span<const float>(host_.parameters().values()), values(), stream);
+  stream.synchronise();
+}
+
 std::uint64_t DeviceNetwork::hash(Range slice, const cuda::Stream& stream) const {
   cuda::hash_values(values().subspan(slice.begin, slice.size()), hash_.data(), stream);
   cuda::copy(std::span<const unsigned long long>(hash_.span()), hash_on_host_.span(), stream);

@@ -37,6 +37,9 @@ class DeviceNetwork {
   /// Copies this slice of the weights to the host's block; blocks until it is complete.
   void copy_weights_to_host(Range slice, const cuda::Stream& stream);
 
+  /// Copies the host's weights to the device; blocks until it is complete.
+  void copy_weights_from_host(const cuda::Stream& stream);
+
   /// The hash of this slice of the weights (hash_values() of numerics/cuda/elementwise.hpp).
   /// Blocks.
   std::uint64_t hash(Range slice, const cuda::Stream& stream) const;

@@ -102,6 +102,7 @@ class CudaReplica final : public DeviceReplica {
   void copy_weights_to_host(Range slice) override {
     network_.copy_weights_to_host(slice, compute_);
   }
+  void copy_weights_from_host() override { network_.copy_weights_from_host(compute_); }
 
   const std::string& device() const noexcept override { return device_text_; }
   const std::string& exchange() const noexcept override { return exchange_text_; }

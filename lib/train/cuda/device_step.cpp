@@ -15,8 +15,18 @@
 namespace lockstep::train {
 namespace {
 
+/// The position of `part` in `whole`.
+Range range_of(std::span<const float> part, std::span<const float> whole) {
+  const auto begin = static_cast<std::size_t>(part.data() - whole.data());
+  return {begin, begin + part.size()};
+}
+
 /// Base of both device steps: the update on the device, and its finite flag.
 class DeviceStep : public Step {
+ public:
+  Range slice() const noexcept final { return slice_; }
+  optim::OptimizerState& optimizer() noexcept final { return update_; }
+
  protected:
   /// `values`: the weights that this rank updates.
   DeviceStep(const DeviceParts& parts, const StepOptions& options, Sentinel& sentinel,
@@ -27,6 +37,7 @@ class DeviceStep : public Step {
         device_(parts.device),
         stream_(parts.compute),
         exchange_(parts.exchange),
+        slice_(range_of(values, network_.values())),
         update_(values, options.adam, stream_) {}
 
   nn::DeviceNetwork& network_;
@@ -34,6 +45,7 @@ class DeviceStep : public Step {
   comm::DeviceCommunicator* device_;
   const cuda::Stream& stream_;
   const cuda::Stream& exchange_;
+  Range slice_;
   DeviceUpdate update_;
 
  private:
@@ -345,6 +357,7 @@ DeviceUpdate::DeviceUpdate(std::span<float> values, const optim::AdamOptions& op
                            const cuda::Stream& stream)
     : values_(values),
       options_(options),
+      stream_(stream),
       first_(values.size()),
       second_(values.size()),
       factors_(1),
@@ -354,6 +367,20 @@ DeviceUpdate::DeviceUpdate(std::span<float> values, const optim::AdamOptions& op
   cuda::clear(first_.span(), stream);
   cuda::clear(second_.span(), stream);
   *not_finite_.data() = 0;
+}
+
+void DeviceUpdate::copy(optim::Moment moment, std::span<float> into) {
+  const auto& from = moment == optim::Moment::first ? first_ : second_;
+  cuda::copy(std::span<const float>(from.span()), into, stream_);
+  stream_.synchronise();
+}
+
+void DeviceUpdate::restore(const optim::AdamState& scalars, std::span<const float> first,
+                           std::span<const float> second) {
+  state_ = scalars;
+  cuda::copy(first, first_.span(), stream_);
+  cuda::copy(second, second_.span(), stream_);
+  stream_.synchronise();
 }
 
 void DeviceUpdate::begin(std::uint64_t examples) {

@@ -40,11 +40,16 @@ class DeviceSums {
 };
 
 /// Adam's moments of a slice, and its kernel. One thread; local.
-class DeviceUpdate {
+class DeviceUpdate final : public optim::OptimizerState {
  public:
-  /// `values`: the slice of the weights.
+  /// `values`: the slice of the weights. `stream` must outlive this.
   DeviceUpdate(std::span<float> values, const optim::AdamOptions& options,
                const cuda::Stream& stream);
+
+  const optim::AdamState& scalars() const noexcept override { return state_; }
+  void copy(optim::Moment moment, std::span<float> into) override;
+  void restore(const optim::AdamState& scalars, std::span<const float> first,
+               std::span<const float> second) override;
 
   /// Begins an update with sums over `examples` examples. The previous update must be complete.
   void begin(std::uint64_t examples);
@@ -58,6 +63,7 @@ class DeviceUpdate {
  private:
   std::span<float> values_;
   optim::AdamOptions options_;
+  const cuda::Stream& stream_;
   optim::AdamState state_;
   cuda::DeviceBuffer<float> first_;
   cuda::DeviceBuffer<float> second_;

@@ -104,10 +104,6 @@ TEST_CASE("values that make no sense are refused with the reason", "[config]") {
   CHECK_THAT(refusal("data", ""), Contains("empty"));
 }
 
-TEST_CASE("what this version does not build yet is refused, never replaced", "[config]") {
-  CHECK_THAT(refusal("resume", "auto"), Contains("not built yet in this version"));
-}
-
 TEST_CASE("a list of layers is printed as it is read", "[config][layers]") {
   const auto config = from_file(
       "[[layer]]\nkind = 'conv'\nfilters = 6\nkernel = 5\npadding = 'same'\n"

@@ -1,3 +1,6 @@
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <fstream>
@@ -74,6 +77,57 @@ TEST_CASE("a file is written whole or not at all", "[base]") {
   CHECK_THROWS_AS(make_folder(path / "below"), OutputError);
 }
 
+// Temporary names were fixed: a link of that name was followed, and a FIFO blocked for ever.
+TEST_CASE("writing follows no link and opens no FIFO", "[base]") {
+  const test::TemporaryFolder folder;
+  const auto victim = folder.path() / "victim";
+  write_file(victim, "untouched");
+  const auto path = folder.path() / "a.txt";
+  std::filesystem::create_symlink(victim, path.string() + ".tmp");
+  std::filesystem::create_symlink(victim, path);
+  write_file(path, "new");
+  CHECK(contents(path) == "new");
+  CHECK(contents(victim) == "untouched");
+  const auto link = folder.path() / "lines";
+  std::filesystem::create_symlink(victim, link);
+  CHECK_THROWS_WITH(LineFile(link), Catch::Contains("Too many levels of symbolic links") &&
+                                        Catch::Contains("not a link"));
+  CHECK(contents(victim) == "untouched");
+  const auto fifo = folder.path() / "fifo";
+  REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+  CHECK_THROWS_WITH(LineFile(fifo), Catch::Contains("not a regular file"));
+}
+
+TEST_CASE("a folder has one lock, until its holder ends", "[base]") {
+  const test::TemporaryFolder folder;
+  {
+    const FolderLock lock(folder.path());
+    CHECK_THROWS_WITH(FolderLock(folder.path()),
+                      Catch::Contains("process " + std::to_string(::getpid())));
+  }
+  const FolderLock again(folder.path());
+}
+
+TEST_CASE("a new folder appears whole, or not at all", "[base]") {
+  const test::TemporaryFolder folder;
+  const auto path = folder.path() / "made";
+  for (const std::string content : {"first", "second"}) {
+    NewFolder made(path);
+    write_file(made.path() / "file", content);
+    CHECK(std::filesystem::exists(path) == (content == "second"));
+    made.publish();
+    CHECK(contents(path / "file") == content);
+  }
+  const auto left = folder.path() / ".made.tmp-1234";  // by a killed process
+  std::filesystem::create_directories(left / "below");
+  std::filesystem::create_directories(folder.path() / ".other");
+  remove_temporaries_in(folder.path());
+  CHECK_FALSE(std::filesystem::exists(left));
+  CHECK(std::filesystem::exists(folder.path() / ".other"));
+  remove_folder(path);
+  CHECK_FALSE(std::filesystem::exists(path));
+}
+
 TEST_CASE("a line file keeps its lines", "[base]") {
   const test::TemporaryFolder folder;
   const auto path = folder.path() / "lines";
@@ -88,10 +142,19 @@ TEST_CASE("a line file keeps its lines", "[base]") {
   int lines = 0;
   while (std::getline(read, line)) CHECK((line == std::to_string(lines++) || line == "end"));
   CHECK(lines == 20001);
+  {
+    LineFile continued(path, 3);
+    CHECK(continued.lines() == 3);
+    continued.write("new");
+    continued.sync();
+  }
+  CHECK(contents(path) == "0\n1\n2\nnew\n");
+  std::ofstream(path, std::ios::app) << "cut off";
+  CHECK(LineFile(path, 9).lines() == 4);
+  CHECK(contents(path) == "0\n1\n2\nnew\n");
+  CHECK(LineFile(path).lines() == 0);
   CHECK_THROWS_AS(LineFile(folder.path()), OutputError);
-  LineFile full("/dev/full");
-  full.write("x");
-  CHECK_THROWS_WITH(full.flush(), Catch::Contains("No space left"));
+  CHECK_THROWS_WITH(LineFile("/dev/full"), Catch::Contains("not a regular file"));
 }
 
 TEST_CASE("the process knows itself", "[base]") {

@@ -147,7 +147,7 @@ TEST_CASE("a folder that cannot be written to is an output error", "[data]") {
                  data::write_records({missing, "train", Format::csv, 1}, {1, {1}, Element::byte},
                                      byte_record);
                }),
-               StartsWith((missing / "train.csv").string() + ": cannot be created: No such file"));
+               StartsWith((missing / "train.csv").string() + ": cannot create: No such file"));
 }
 
 /// Lets no file of this process grow beyond `bytes`: what a full disk looks like.
@@ -182,8 +182,7 @@ TEST_CASE("a disk that fills up is an output error and leaves nothing", "[data]"
                           byte_record);
     });
   }
-  REQUIRE_THAT(what,
-               StartsWith(folder.path().string() + "/train") && Contains(": cannot be written: "));
+  REQUIRE_THAT(what, StartsWith(folder.path().string() + "/train") && Contains(": cannot write: "));
   REQUIRE(std::filesystem::is_empty(folder.path()));
 }
 

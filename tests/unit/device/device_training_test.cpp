@@ -67,6 +67,36 @@ TEST_CASE("device: ranks on devices and on processors train one network", "[devi
   require_same(results, expected);
 }
 
+TEST_CASE("device: training continues on devices what the processor began, and back",
+          "[device][train][resume]") {
+  ToyRun run{.epochs = 2, .checkpoint_every = 1};
+  const TemporaryFolder whole;
+  CheckpointSaver saver(whole.path());
+  comm::run_ranks(3, [&](comm::Communicator& comm) { train_toy(comm, run, {&saver}); });
+  const auto exchange = GENERATE(DeviceExchange::staged, DeviceExchange::nccl);
+  if (!devices_for(2, exchange)) return;
+  const TemporaryFolder parts;
+  saver.folder = parts.path();
+  std::filesystem::copy(whole.path() / train::checkpoint_name(4),
+                        parts.path() / train::checkpoint_name(4));
+  struct Part {
+    std::uint64_t from;
+    std::uint64_t to;
+    bool on_devices;
+  };
+  for (const auto& [from, to, on_devices] :
+       {Part{4, 9, true}, Part{9, 11, false}, Part{11, 18, true}}) {
+    run.resume_from = parts.path() / train::checkpoint_name(from);
+    run.steps = to;
+    run.options = nullptr;
+    if (on_devices) run.options = on_device(exchange);
+    comm::run_ranks(2, [&](comm::Communicator& comm) { train_toy(comm, run, {&saver}); });
+    for (std::uint64_t step = from; step <= to; ++step) {
+      require_same_checkpoint(whole.path(), parts.path(), step);
+    }
+  }
+}
+
 TEST_CASE("device: uneven pieces and idle ranks under FILE", "[device][train]") {
   test::devices(3, 1);
   ToyRun run{.records = 60,

@@ -64,7 +64,7 @@ TEST_CASE("a hundred steps stay with the formula in double", "[adam]") {
     REQUIRE(adam.update(w, sums, 100 + step));
     exact.update(sums, 100 + step);
   }
-  CHECK(adam.steps() == 100);
+  CHECK(adam.scalars().steps == 100);
   for (std::size_t i = 0; i < count; ++i) CHECK(std::abs(w[i] - exact.w[i]) < 1e-5);
 }
 
@@ -79,7 +79,7 @@ TEST_CASE("bias correction takes the powers of beta as running products", "[adam
     REQUIRE(adam.update(w, std::vector<float>{1}, 1));
     product1 *= options.beta1;
     product2 *= options.beta2;
-    const AdamState& state = adam.state();
+    const AdamState& state = adam.scalars();
     REQUIRE(state.steps == step);
     REQUIRE(state.beta1_power == product1);
     REQUIRE(state.beta2_power == product2);

@@ -64,11 +64,12 @@ TEST_CASE("what is saved stays when saving fails", "[checkpoint]") {
   const TemporaryFolder folder;
   const SmallNetwork small;
   const auto first = save_checkpoint(folder.path(), small.network, {.step = 1});
-  std::filesystem::create_directory(folder.path() / ".step-00000002.tmp");
-  std::filesystem::create_directory(folder.path() / ".step-00000002.tmp" / "model.safetensors");
+  std::ofstream(folder.path() / "step-00000002") << "a file where the folder should be";
+  CHECK_THROWS_AS(save_checkpoint(folder.path(), small.network, {.step = 1}), OutputError);
   CHECK_THROWS_AS(save_checkpoint(folder.path(), small.network, {.step = 2}), OutputError);
-  CHECK(std::filesystem::exists(first / "model.safetensors"));
-  CHECK_FALSE(std::filesystem::exists(folder.path() / "step-00000002"));
+  verify_checkpoint(first);
+  const auto entries = std::filesystem::directory_iterator(folder.path());
+  CHECK(std::distance(begin(entries), end(entries)) == 2);  // nothing temporary is left
 }
 
 TEST_CASE("the hash is of the logical weights", "[checkpoint]") {
@@ -116,10 +117,13 @@ TEST_CASE("a run directory records a run and refuses a second one", "[run]") {
   directory.on_step({1, 1, 128, 2.327221, 0.0625, 0.0041});
   directory.on_step({2, 1, 128, 2.0, 0.5, 0.004, {{"0.weight", 0xab}, {"0.bias", 1}}});
   const SmallNetwork small;
-  directory.on_checkpoint(small.network, 1, 128);
+  const Snapshot snapshot(small.network.shape(), small.network.loss_function(),
+                          small.network.parameters().layout(), true);
+  directory.on_epoch({.epoch = 1, .weights_hash = 0xab});
+  directory.on_checkpoint({snapshot, {}, 1, 128});
+  directory.finish_checkpoint();
   RunReport report;
   report.steps = 1;
-  report.epochs.push_back({.epoch = 1, .weights_hash = 0xab});
   directory.finish(report);
 
   std::ifstream metrics(path / "metrics.jsonl");

@@ -7,6 +7,7 @@
 #include "lockstep/collectives/threads.hpp"
 #include "lockstep/nn/gradient_check.hpp"
 #include "lockstep/train/checkpoint.hpp"
+#include "tests/support/manifest.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/support/toy_run.hpp"
 
@@ -232,7 +233,7 @@ TEST_CASE("checkpoints with layers of one's own need their kinds", "[checkpoint]
     return text;
   };
   const std::string damaged = description_with("\"half\"");
-  std::ofstream(path / "network.json") << damaged;
+  test::write_signed(path, "network.json", damaged);
   CHECK_THROWS_WITH(train::read_description(path, kinds),
                     Contains("network.json") && Contains("'scale' cannot be made"));
   LayerKinds none;
@@ -279,9 +280,7 @@ TEST_CASE("checkpoints of a mesh name the loss", "[checkpoint][custom][mesh]") {
     std::string loss;
     void on_step(const train::StepReport&) override {}
     void on_epoch(const train::EpochReport&) override {}
-    void on_checkpoint(const Network<float>& network, std::uint64_t, std::uint64_t) override {
-      loss = network.loss_function().name();
-    }
+    void on_checkpoint(const train::DueCheckpoint& due) override { loss = due.snapshot.loss; }
   };
   const MeanSquaredError<float> squares;
   Watch watch;

@@ -34,10 +34,11 @@ struct Saver final : Observer {
 
   void on_step(const StepReport& report) override { steps.push_back(report); }
   void on_epoch(const EpochReport&) override {}
-  void on_checkpoint(const nn::Network<float>& network, std::uint64_t, std::uint64_t) override {
+  void on_checkpoint(const DueCheckpoint& due) override {
     weights.clear();
-    for (std::size_t t = 0; t < network.parameters().tensors().size(); ++t) {
-      const auto tensor = network.parameters().logical_value(t);
+    const auto& layout = due.snapshot.layout;
+    for (std::size_t t = 0; t < layout.tensors().size(); ++t) {
+      const auto tensor = layout.logical(due.snapshot.weights.span(), t);
       weights.insert(weights.end(), tensor.begin(), tensor.end());
     }
   }

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/train/checkpoint.hpp"
+#include "tests/support/manifest.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 using namespace lockstep;
@@ -39,7 +40,7 @@ struct Saved {
   }
 
   void write(const char* name, const std::string& content) const {
-    std::ofstream(path / name, std::ios::binary) << content;
+    test::write_signed(path, name, content);
   }
 
   /// Another header before the same tensors.
@@ -223,6 +224,8 @@ TEST_CASE("descriptions are not trusted", "[saved]") {
       {[](ordered_json& j) { j["step"] = -1; }, "step"},
       {[](ordered_json& j) { j["weights_hash"] = "xyz"; }, "weights_hash"},
       {[](ordered_json& j) { j["weights_hash"] = "00000000000000ab"; }, "hash"},
+      {[](ordered_json& j) { j["loss"] = 5; }, "loss"},
+      {[](ordered_json& j) { j["optimiser"] = "x"; }, "unknown key 'optimiser'"},
       {[](ordered_json& j) { j["data"] = 5; }, "data"}};
   for (const auto& [damage, needle] : damages) {
     saved.write("network.json", whole);
@@ -238,7 +241,7 @@ TEST_CASE("a path means a checkpoint, a run or its checkpoints", "[saved]") {
   const auto run = saved.folder.path() / "run";
   for (const char* name : {"step-00000099", "step-100000000", "step-x", ".step-200000000.tmp"}) {
     std::filesystem::create_directories(run / "checkpoints" / name);
-    std::ofstream(run / "checkpoints" / name / "network.json") << "{}";
+    std::ofstream(run / "checkpoints" / name / "manifest.json") << "{}";
   }
   std::filesystem::create_directories(run / "checkpoints" / "step-300000000");  // holds none
   CHECK(find_checkpoint(run) == run / "checkpoints" / "step-100000000");

@@ -46,9 +46,7 @@ struct Recorder final : Observer {
 
   void on_step(const StepReport& report) override { steps.push_back(report); }
   void on_epoch(const EpochReport& report) override { epochs.push_back(report); }
-  void on_checkpoint(const nn::Network<float>&, std::uint64_t step, std::uint64_t) override {
-    saved.push_back(step);
-  }
+  void on_checkpoint(const DueCheckpoint& due) override { saved.push_back(due.step); }
 };
 
 }  // namespace

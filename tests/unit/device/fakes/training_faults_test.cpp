@@ -59,6 +59,7 @@ class FaultyReplica final : public train::DeviceReplica {
     return replica_->hash_of_weights(slice) + (++hashes_ < 4 ? 0 : 1);
   }
   void copy_weights_to_host(Range slice) override { replica_->copy_weights_to_host(slice); }
+  void copy_weights_from_host() override { replica_->copy_weights_from_host(); }
   const std::string& device() const noexcept override { return replica_->device(); }
   const std::string& exchange() const noexcept override { return replica_->exchange(); }
   const char* products() const noexcept override { return replica_->products(); }

@@ -1,0 +1,259 @@
+#include "apps/resume.hpp"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string_view>
+
+#include "apps/run_file.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/files.hpp"
+#include "lockstep/base/hash.hpp"
+#include "lockstep/base/text.hpp"
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/launch/launch.hpp"
+#include "lockstep/train/run_directory.hpp"
+
+namespace lockstep::apps {
+namespace {
+
+/// Settings of one machine or launch. They determine results only where sums depend on ranks.
+constexpr std::array launch_settings = {"ranks", "mesh",    "backend", "device",
+                                        "simd",  "threads", "exchange"};
+
+/// Settings that never determine results. A continued run has those of its config.toml.
+constexpr std::array free_settings = {
+    "data",       "format",         "prefetch",    "share-device", "checkpoint-every", "keep",
+    "keep-every", "sentinel-steps", "audit-every", "hash-every",   "progress"};
+
+template <std::size_t N>
+bool is_in(const std::array<const char*, N>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool is_about_this_job(std::string_view name) { return name == "run-dir" || name == "resume"; }
+
+Decisive decisive_settings(const RunConfig& config) {
+  Decisive decisive;
+  for (const auto& [name, value] : key_values(config)) {
+    const bool by_ranks = config.reduction == "allreduce" && is_in(launch_settings, name);
+    const bool free = is_in(free_settings, name) || is_about_this_job(name) ||
+                      (is_in(launch_settings, name) && !by_ranks);
+    if (!free) decisive.emplace_back(name, value);
+  }
+  return decisive;
+}
+
+std::string value_in(const Decisive& decisive, const std::string& name) {
+  const auto found = std::find_if(decisive.begin(), decisive.end(),
+                                  [&](const auto& pair) { return pair.first == name; });
+  return found == decisive.end() ? "absent" : found->second;
+}
+
+constexpr const char* training_data = "the training data";
+constexpr const char* test_data = "the test data";
+constexpr const char* plan_key = "the data plan";
+
+bool is_setting(const std::string& name) {
+  const auto& all = settings();
+  return name == "layer" ||
+         std::any_of(all.begin(), all.end(), [&](const auto& one) { return one.name == name; });
+}
+
+/// The settings of the run as a run file: config.toml's, and the checkpoint's over them.
+std::string settings_text(const std::filesystem::path& run, const train::TrainingState& state) {
+  std::string text;
+  const auto path = run / "config.toml";
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(path, ignored)) {
+    RunConfig config;
+    apply_run_file(config, path.string(), read_run_file(path.string()));
+    for (const auto& [name, value] : key_values(config)) {
+      if (is_in(free_settings, name)) text += name + " = " + value + "\n";
+    }
+  }
+  for (const auto& [name, value] : state.settings) {
+    if (is_setting(name)) text += name + " = " + value + "\n";
+  }
+  return text;
+}
+
+/// The newest run in runs/ that has checkpoints; empty if there is none. Names are dates.
+std::filesystem::path newest_run() {
+  std::vector<std::filesystem::path> runs;
+  std::error_code error;
+  std::filesystem::directory_iterator entry("runs", error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    std::error_code ignored;
+    if (std::filesystem::is_directory(entry->path() / "checkpoints", ignored)) {
+      runs.push_back(entry->path());
+    }
+  }
+  return runs.empty() ? std::filesystem::path() : *std::max_element(runs.begin(), runs.end());
+}
+
+/// What rank 0 finds and tells the others.
+struct Found {
+  std::filesystem::path run;
+  std::filesystem::path checkpoint;
+};
+
+/// The newest valid checkpoint of a run; warns of those that are skipped. Empty if the run has no
+/// checkpoint; throws DataError if none of them is valid.
+std::filesystem::path newest_valid(const std::filesystem::path& run) {
+  std::vector<std::string> skipped;
+  const auto checkpoint = train::newest_valid_checkpoint(run / "checkpoints", skipped);
+  for (const auto& reason : skipped) launch::print_warning("skipped a checkpoint: " + reason);
+  if (checkpoint || skipped.empty()) return checkpoint.value_or("");
+  throw DataError(run.string() + ": none of its checkpoints is valid",
+                  "train from the beginning in another --run-dir; this one is left as it is");
+}
+
+Found find_auto(const RunConfig& config) {
+  const auto run = config.run_dir == "auto" ? newest_run() : std::filesystem::path(config.run_dir);
+  std::error_code ignored;
+  if (run.empty() || !std::filesystem::is_directory(run / "checkpoints", ignored)) return {};
+  const FolderLock not_in_use(run);
+  return {run, newest_valid(run)};
+}
+
+/// True if this job would record in the folder of `run`.
+bool records_in(const std::filesystem::path& run, const RunConfig& config) {
+  std::error_code ignored;
+  return config.run_dir == "auto" || std::filesystem::equivalent(run, config.run_dir, ignored);
+}
+
+/// Throws ConfigError if the run that is continued has a newer checkpoint than this one.
+void require_newest(const std::filesystem::path& run, const std::filesystem::path& checkpoint) {
+  const FolderLock not_in_use(run);
+  const auto newest = newest_valid(run);
+  if (train::read_description(newest).info.step <= train::read_description(checkpoint).info.step) {
+    return;
+  }
+  throw ConfigError("resume " + checkpoint.string() + ": the run has a later checkpoint, " +
+                        newest.filename().string(),
+                    "give a --run-dir of its own to the continuation, or use --resume auto");
+}
+
+Found find_path(const RunConfig& config) {
+  std::filesystem::path path = config.resume;
+  while (!path.has_filename() && path.has_parent_path()) path = path.parent_path();  // "run/"
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path / "checkpoints", ignored)) {
+    std::optional<FolderLock> not_in_use;
+    if (records_in(path, config)) not_in_use.emplace(path);
+    const auto newest = newest_valid(path);
+    if (!newest.empty()) return {path, newest};
+  }
+  const auto checkpoint = train::find_checkpoint(path);
+  train::verify_checkpoint(checkpoint);
+  train::read_state(checkpoint);
+  const auto run = train::run_of(checkpoint);
+  if (!run.empty() && records_in(run, config)) require_newest(run, checkpoint);
+  return {run, checkpoint};
+}
+
+/// Throws ConfigError if a given setting differs from the checkpoint's.
+void require_same_settings(const Decisive& saved, const Decisive& now,
+                           const std::vector<std::string>& meant) {
+  for (const auto& [name, value] : now) {
+    const std::string before = value_in(saved, name);
+    if (value == before || std::find(meant.begin(), meant.end(), name) != meant.end()) continue;
+    throw ConfigError(
+        fmt::format("--resume: {} is {}, but the checkpoint was trained with {}", name, value,
+                    before),
+        fmt::format("leave --{} out; or write --resume-with {}=VALUE where you mean to change it: "
+                    "results then differ from those of a run that was never interrupted",
+                    name, name));
+  }
+}
+
+}  // namespace
+
+std::optional<Resume> find_resume(const Arguments& arguments, const RunConfig& config,
+                                  comm::Communicator& comm) {
+  if (config.resume == "none") return std::nullopt;
+  std::string text;
+  comm::together(comm, [&] {
+    if (comm.rank() != 0) return;
+    const Found found = config.resume == "auto" ? find_auto(config) : find_path(config);
+    std::error_code ignored;
+    const bool complete = records_in(found.run, config) &&
+                          std::filesystem::exists(found.run / "summary.json", ignored);
+    nlohmann::json json = {{"run", found.run.string()},
+                           {"checkpoint", found.checkpoint.string()},
+                           {"complete", complete},
+                           {"settings", ""}};
+    if (!found.checkpoint.empty()) {
+      json["settings"] = settings_text(found.run, train::read_state(found.checkpoint));
+    }
+    text = json.dump();
+  });
+  const auto json = nlohmann::json::parse(comm::broadcast_text(comm, text));
+  Resume resume;
+  resume.run = json["run"].get<std::string>();
+  resume.checkpoint = json["checkpoint"].get<std::string>();
+  resume.complete = json["complete"].get<bool>();
+  if (resume.run.empty() && resume.checkpoint.empty()) return std::nullopt;
+  comm::together(comm, [&] {
+    RunConfig saved;
+    apply_run_file(saved, resume.checkpoint.string(), json["settings"].get<std::string>());
+    resume.config = config_over(saved, arguments);
+    std::vector<std::string> meant;
+    for (const auto& [flag, value] : arguments.flags) {
+      if (flag != "resume-with") continue;
+      const auto [key, changed] = key_and_value("--resume-with " + value, value);
+      set_value(resume.config, "--resume-with", key, changed);
+      meant.push_back(key);
+    }
+    if (resume.checkpoint.empty()) return;
+    resume.state = train::read_state(resume.checkpoint);
+    require_same_settings(resume.state.settings, decisive_settings(resume.config), meant);
+  });
+  return resume;
+}
+
+Decisive decisive_of(const RunConfig& config, const data::DataSet& data, const data::Plan& plan,
+                     const comm::Communicator& comm) {
+  Decisive decisive = decisive_settings(config);
+  const auto hash = [](const std::string& text) {
+    return to_hex(hash_of(std::as_bytes(std::span(text))));
+  };
+  decisive.emplace_back(training_data, hash(data.train->identity()));
+  decisive.emplace_back(test_data, hash(data.test->identity()));
+  data::PlanOptions options = plan.options();
+  if (options.policy == data::ShardPolicy::data) options.ranks = 1;  // does not affect the batches
+  decisive.emplace_back(plan_key, to_hex(data::Plan(options).digest()));
+  if (config.reduction == "allreduce") {
+    decisive.emplace_back("the number of ranks", std::to_string(comm.size()));
+    decisive.emplace_back("the backend", comm.backend());
+  }
+  return decisive;
+}
+
+void require_same_data(const Resume& resume, const Decisive& now) {
+  if (resume.checkpoint.empty()) return;
+  for (const auto& [name, value] : now) {
+    if (is_setting(name)) continue;  // compared before
+    const std::string before = value_in(resume.state.settings, name);
+    if (value == before) continue;
+    if (name == plan_key) {
+      throw ConfigError(
+          "--resume: the data plan of this job deals other records to a step than the "
+          "checkpoint's: shard-policy file and off depend on the number of ranks",
+          "start as many ranks as before, or use --shard-policy data");
+    }
+    throw ConfigError(
+        fmt::format("--resume: {} {}, but the checkpoint was trained with {}", name,
+                    name == training_data || name == test_data ? "has the hash " + value : value,
+                    before),
+        "give the data and the ranks that the run began with");
+  }
+}
+
+}  // namespace lockstep::apps

@@ -1,0 +1,52 @@
+// `lockstep train --resume`: finds the checkpoint, and decides which settings continue it.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/cli.hpp"
+#include "apps/settings.hpp"
+#include "lockstep/collectives/communicator.hpp"
+#include "lockstep/data/plan.hpp"
+#include "lockstep/data/source.hpp"
+#include "lockstep/train/checkpoint.hpp"
+
+namespace lockstep::apps {
+
+/// A setting that determines the results, and its value: a TOML literal.
+using Decisive = std::vector<std::pair<std::string, std::string>>;
+
+/// The run that a job continues.
+struct Resume {
+  std::filesystem::path run;         ///< its folder
+  std::filesystem::path checkpoint;  ///< empty: no valid one, so training starts from the beginning
+  bool complete = false;             ///< summary.json exists
+  RunConfig config;            ///< of this job, with the checkpoint's settings where none is given
+  train::TrainingState state;  ///< of the checkpoint
+};
+
+/// The run to continue, as `config.resume` says; nullopt for none: `resume` is "none", or "auto"
+/// where there is no run.
+///
+/// Settings that are not given on the command line or in the run file are those of the run;
+/// settings that do not determine the results may be given freely. Rank 0 warns of each checkpoint
+/// that is skipped. Errors   throws comm::AgreedError on all ranks: no such checkpoint, or a
+/// damaged one (65);
+///          settings that determine the results and differ from the checkpoint's, and a run in use
+///          (2).
+/// Ranks    collective.
+std::optional<Resume> find_resume(const Arguments& arguments, const RunConfig& config,
+                                  comm::Communicator& comm);
+
+/// The settings, data and plan that determine the results of training on the ranks of `comm`. With
+/// the canonical reduction and the policy DATA they do not depend on the ranks. Local.
+Decisive decisive_of(const RunConfig& config, const data::DataSet& data, const data::Plan& plan,
+                     const comm::Communicator& comm);
+
+/// Throws ConfigError with the names of data and plan that differ from the checkpoint's. Local.
+void require_same_data(const Resume& resume, const Decisive& now);
+
+}  // namespace lockstep::apps

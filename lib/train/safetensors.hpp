@@ -1,0 +1,78 @@
+// Files of named float32 tensors in the safetensors format.
+//
+// Source   https://github.com/huggingface/safetensors, "Format".
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/files.hpp"
+#include "lockstep/base/hash.hpp"
+#include "lockstep/base/range.hpp"
+#include "lockstep/data/file.hpp"
+
+namespace lockstep::train {
+
+/// Name and shape of a tensor.
+struct TensorSpec {
+  std::string name;
+  std::vector<std::uint64_t> shape;
+
+  std::uint64_t size() const noexcept;  ///< number of elements
+};
+
+/// Length and checksum of a file.
+struct FileSum {
+  std::uint64_t bytes = 0;
+  std::uint64_t xxh3 = 0;  ///< hash_of() all bytes
+
+  bool operator==(const FileSum&) const = default;
+};
+
+/// Writes a file of F32 tensors, sequentially and atomically. Local.
+class SafetensorsWriter {
+ public:
+  /// Reserves disk space for the whole file. Throws OutputError, as all members do.
+  SafetensorsWriter(const std::filesystem::path& path, const std::vector<TensorSpec>& tensors);
+
+  /// Writes the next tensor: all of its values, row-major.
+  void add(std::span<const float> values);
+
+  /// Syncs the file to disk and gives it its name.
+  FileSum finish();
+
+ private:
+  void write(std::span<const std::byte> bytes);
+
+  NewFile file_;
+  Hash hash_;
+  std::uint64_t bytes_ = 0;
+};
+
+/// A file of F32 tensors. Local.
+class SafetensorsReader {
+ public:
+  /// The file must contain exactly `tensors`, in any order, without gap or overlap. `remedy`: for
+  /// errors.
+  /// Errors   throws DataError with file, byte or tensor, and reason: a header that is longer than
+  ///          the file or is not JSON; a tensor that is missing, unknown, of another type or shape,
+  ///          or outside the file.
+  SafetensorsReader(const std::filesystem::path& path, const std::vector<TensorSpec>& tensors,
+                    const std::string& remedy);
+
+  /// All values of tensor `index` of the constructor's list, row-major. Throws DataError.
+  std::vector<float> read(std::size_t index) const;
+
+  /// "PATH: byte N", where N is the begin of the first tensor.
+  std::string place() const { return data::place(file_.path(), data_begin_); }
+
+ private:
+  data::RegularFile file_;
+  std::uint64_t data_begin_ = 0;
+  std::vector<Range> ranges_;  ///< bytes behind the header, of each tensor
+};
+
+}  // namespace lockstep::train

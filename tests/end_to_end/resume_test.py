@@ -1,0 +1,205 @@
+"""Training continued after a kill: the same checkpoints, and the same records, as if nothing had happened."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import time
+import unittest
+
+import command
+import files
+from command import finish, mpirun, run, seconds, start, words
+
+JOB = "--train-limit 600 --test-limit 200 --layers 32 --batch-size 20 --epochs 2 --checkpoint-every 7 --keep 1000"
+NAMES = ("model.safetensors", "optimizer.safetensors", "network.json", "state.json", "manifest.json")
+
+
+def without_seconds(text):
+    lines = [json.loads(line) for line in text.splitlines()]
+    for line in lines:
+        for name in ("seconds", "examples_per_second"):
+            line.pop(name, None)
+    return lines
+
+
+class Resume(command.CommandTest):
+    def whole(self, job=JOB):
+        return self.train(job, name="whole")
+
+    def resume(self, *args, name="run", **options):
+        return self.train("--resume auto", *args, name=name, **options)
+
+    def assert_same(self, whole, parts, later_than=0):
+        """The checkpoints of `parts` after a step have the bytes of those of `whole`; the records are complete."""
+        for path in parts.checkpoints:
+            if int(path.name.split("-")[1]) < later_than:
+                continue
+            for name in NAMES:
+                self.assertEqual((path / name).read_bytes(),
+                                 (whole.folder / "checkpoints" / path.name / name).read_bytes(), path / name)
+        for name in ("metrics.jsonl", "epochs.jsonl"):
+            self.assertEqual(without_seconds((parts.folder / name).read_text()),
+                             without_seconds((whole.folder / name).read_text()), name)
+        self.assertEqual(parts.summary["weights_hash"], whole.summary["weights_hash"])
+        self.assertEqual(without_seconds("\n".join(map(json.dumps, parts.summary["epochs"]))),
+                         without_seconds("\n".join(map(json.dumps, whole.summary["epochs"]))))
+
+    def copy(self, source, name="run", last=None):
+        """A copy of a run that was killed after its checkpoint of step `last`."""
+        folder = self.folder / name
+        shutil.copytree(source.folder, folder)
+        (folder / "summary.json").unlink()
+        for path in command.Run(folder).checkpoints:
+            if last is not None and int(path.name.split("-")[1]) > last:
+                shutil.rmtree(path)
+        return command.Run(folder)
+
+    @unittest.skipUnless(command.MPI, "LOCKSTEP_MPI=OFF")
+    def test_killed_at_random_and_continued_on_other_ranks(self):
+        whole = self.whole()
+        folder = self.folder / "run"
+        chance = random.Random(1)
+        kills = 0
+        for ranks in (3, 1, 2, 5, 8, 3, 1, 2):
+            arguments = words("train", JOB, "--resume auto --run-dir", folder)
+            argv = mpirun(ranks, *arguments) if ranks > 1 else words(command.binary, *arguments)
+            process = start(argv)
+            before = len(command.Run(folder).checkpoints) if folder.exists() else 0
+            end = time.monotonic() + seconds(command.LIMIT)
+            while process.poll() is None and len(command.Run(folder).checkpoints) <= before:
+                self.assertLess(time.monotonic(), end)
+                time.sleep(0.002)
+            time.sleep(chance.uniform(0, 0.01))
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)  # launcher and ranks, as when the power fails
+                kills += 1
+            process.communicate(timeout=20)
+        self.assertGreater(kills, 0)
+        parts = self.resume(JOB, threads=4)
+        self.assert_same(whole, parts)
+        left = [path for path in (folder / "checkpoints").iterdir() if path.name.startswith(".")]
+        self.assertEqual(left, [])
+
+    def test_from_every_checkpoint(self):
+        whole = self.whole()
+        for number, step in enumerate((7, 28, 35, 56, 60)):
+            with self.subTest(step=step):
+                parts = self.copy(whole, f"from-{step}", step)
+                made = self.resume(JOB, name=parts.folder.name, threads=1 + number)
+                self.assert_same(whole, made)
+                if step < 60:
+                    self.assertIn(f"step-{step:08}", made.summary["resumed_from"])
+
+    def test_settings_come_from_the_run(self):
+        whole = self.whole()
+        self.copy(whole, last=28)
+        # Without a flag of JOB: they are the run's. The data stays where config.toml says.
+        made = run("train --resume", self.folder / "run", threads=2)
+        self.assert_ends(made, 0)
+        self.assert_says(made.out, ["resume", "step-00000028, after 28 steps"], made)
+        self.assert_same(whole, command.Run(self.folder / "run"))
+        again = run("train --resume", self.folder / "run", threads=2)
+        self.assert_ends(again, 0)
+        self.assert_says(again.out, ["complete after 60 steps"], again)
+        self.assert_same(whole, command.Run(self.folder / "run"))
+
+    def test_into_another_folder(self):
+        whole = self.whole()
+        parts = self.copy(whole, last=42)
+        made = self.train(JOB, "--resume", parts.folder / "checkpoints" / "step-00000021", name="other")
+        self.assert_same(whole, made)
+        refused = run("train", JOB, "--resume", parts.folder, "--run-dir", whole.folder)
+        self.assert_refused(refused, 2, [whole.folder, "holds a run already"])
+        shutil.copytree(parts.folder / "checkpoints" / "step-00000021", self.folder / "step-00000021")
+        alone = self.train("--resume step-00000021", name="alone", cwd=self.folder)  # without the records before
+        self.assert_says(alone.result.err, ["records 0 of the 21 steps before the checkpoint"], alone.result)
+        self.assertEqual(without_seconds((alone.folder / "metrics.jsonl").read_text()),
+                         without_seconds((whole.folder / "metrics.jsonl").read_text())[21:])
+        refused = run("train", JOB, "--resume", parts.folder / "checkpoints" / "step-00000021")
+        self.assert_refused(refused, 2, ["step-00000021", "later checkpoint", "step-00000042", "--run-dir"])
+
+    def test_other_settings_are_refused_by_name_or_meant(self):
+        whole = self.whole()
+        parts = self.copy(whole, last=28)
+        cases = {"--batch-size 32": ["batch-size is 32", "with 20", "--resume-with batch-size=VALUE"],
+                 "--learning-rate 0.1": ["learning-rate"], "--seed 3": ["seed"], "--layers 33": ["layers"],
+                 "--epochs 3": ["epochs is 3", "with 2"], "--leaf 2": ["leaf"], "--augment noise=1": ["augment"],
+                 "--train-limit 500": ["train-limit"], "--reduction allreduce": ["reduction"]}
+        for flags, needles in cases.items():
+            with self.subTest(flags=flags):
+                self.assert_refused(run("train", JOB, flags, "--resume", parts.folder), 2, needles)
+        self.assert_refused(run("train --resume-with epochs=1 --resume", self.copy(whole, "late", 42).folder), 2,
+                            ["step 42", "after 30 steps", "epochs=N"])
+        self.assert_refused(run("train --resume-with epoch=1 --resume", parts.folder), 2, ["'epochs'"])
+        longer = self.train(JOB.replace("--epochs 2", "--epochs 3"), name="longer")
+        made = self.resume(JOB, "--resume-with epochs=3", threads=2)
+        self.assert_same(longer, made, later_than=35)
+
+    def test_other_data_is_refused(self):
+        data = self.folder / "data"
+        files.write_set(data)
+        self.train("--layers 4 --batch-size 5 --steps 3 --data", data)
+        images = data / files.TRAIN[0]
+        content = bytearray(images.read_bytes())
+        content[-1] ^= 1
+        images.write_bytes(content)
+        result = run("train --resume-with steps=6 --resume", self.folder / "run")
+        self.assert_refused(result, 2, ["the training data", "hash"])
+
+    def test_damaged_checkpoints_are_skipped_and_named(self):
+        whole = self.whole()
+        parts = self.copy(whole, last=42)
+        weights = parts.folder / "checkpoints/step-00000042/model.safetensors"
+        content = bytearray(weights.read_bytes())
+        content[-1] ^= 1
+        weights.write_bytes(content)
+        (parts.folder / "checkpoints/step-00000035/manifest.json").unlink()
+        damaged = run("train", JOB, "--resume", weights.parent)
+        self.assert_refused(damaged, 65, [weights, "checksum"])
+        made = self.resume(JOB, threads=3)
+        self.assert_says(made.result.err, ["skipped a checkpoint", weights, "checksum", "step-00000035", "incomplete"],
+                         made.result)
+        self.assert_same(whole, made)
+        for path in made.checkpoints:
+            (path / "state.json").write_text("{}")
+        before = made.metrics
+        none_valid = run("train", JOB, "--resume auto --run-dir", made.folder)
+        self.assert_refused(none_valid, 65, [made.folder, "none of its checkpoints is valid", "another --run-dir"])
+        self.assertEqual(made.metrics, before)
+        for path in made.checkpoints:
+            shutil.rmtree(path)
+        (made.folder / "summary.json").unlink()
+        self.assert_same(whole, self.resume(JOB, threads=2))  # none is left: from the beginning
+
+    def test_two_jobs_in_one_folder(self):
+        folder = self.folder / "run"
+        first = start(words(command.binary, "train", JOB.replace("--epochs 2", "--epochs 100000"), "--run-dir", folder))
+        self.addCleanup(lambda: first.poll() is None and command.stop(first))
+        end = time.monotonic() + seconds(command.LIMIT)
+        while not command.Run(folder).checkpoints:
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.01)
+        for flags in ("", "--resume auto", f"--resume {folder}"):
+            result = run("train", JOB, flags, "--run-dir", folder)
+            self.assert_ends(result, 2)
+            needle = f"process {first.pid} on host" if flags else "holds a run already"
+            self.assert_says(result.err, [needle], result)
+        first.kill()
+        first.communicate()
+
+    def test_jobs_that_begin_at_the_same_moment(self):
+        jobs = [start(words(command.binary, "train", JOB, "--run-dir", self.folder / "run")) for _ in range(4)]
+        codes = sorted(finish(job).code for job in jobs)
+        self.assertEqual(codes, [0, 2, 2, 2])
+        self.assertEqual(len(command.Run(self.folder / "run").metrics), 60)
+
+    def test_nothing_to_continue(self):
+        self.assert_refused(run("train --resume", self.folder / "no"), 65, ["no such checkpoint"])
+        self.assert_refused(run("train --resume", self.folder), 65, ["holds no checkpoint"])
+        self.train(JOB, "--resume auto")
+
+    def test_the_newest_checkpoints_are_kept(self):
+        made = self.train(JOB.replace("--keep 1000", "--keep 2 --keep-every 21"))
+        self.assertEqual([int(path.name.split("-")[1]) for path in made.checkpoints], [21, 42, 56, 60])
