@@ -13,18 +13,94 @@ void fail(const JsonPlace& place, const std::string& reason) {
   throw DataError(place.path.string() + line + ": " + reason, place.remedy);
 }
 
-ordered_json parse_object(const std::string& text, const JsonPlace& place) {
-  ordered_json json;
-  try {
-    json = ordered_json::parse(text);
-  } catch (const ordered_json::parse_error& error) {
-    const auto end = text.begin() + static_cast<std::ptrdiff_t>(std::min(error.byte, text.size()));
-    const auto lines = static_cast<std::size_t>(std::count(text.begin(), end, '\n'));
-    fail({place.path, std::max<std::size_t>(place.line, 1) + lines, place.remedy},
-         "not JSON, or cut off");
-  } catch (const ordered_json::exception&) {
-    fail(place, "holds a number that no double holds");
+namespace {
+
+constexpr std::size_t max_text_bytes = std::size_t{64} << 20;
+constexpr std::size_t max_depth = 64;
+constexpr std::size_t max_keys = 10'000;
+constexpr std::size_t max_key_bytes = 256;
+constexpr std::size_t max_values = 1'000'000;
+
+/// Measures JSON without storing it; fails at the first error and at the first limit.
+///
+/// An ordered_json compares each new key with all keys of its object. The sum of these comparisons
+/// is bounded by that of two objects of max_keys.
+class Measure final : public nlohmann::json_sax<ordered_json> {
+ public:
+  Measure(const std::string& text, const JsonPlace& place) : text_(text), place_(place) {}
+
+  bool null() override { return count(); }
+  bool boolean(bool) override { return count(); }
+  bool number_integer(number_integer_t) override { return count(); }
+  bool number_unsigned(number_unsigned_t) override { return count(); }
+  bool number_float(number_float_t, const string_t&) override { return count(); }
+  bool string(string_t&) override { return count(); }
+  bool binary(binary_t&) override { return count(); }
+  bool start_object(std::size_t) override { return open(); }
+  bool end_object() override { return close(); }
+  bool start_array(std::size_t) override { return open(); }
+  bool end_array() override { return close(); }
+
+  bool key(string_t& key) override {
+    if (key.size() > max_key_bytes) {
+      fail(place_, "a key of " + std::to_string(key.size()) + " bytes, where " +
+                       std::to_string(max_key_bytes) + " can be");
+    }
+    comparisons_ += keys_.back()++;
+    if (keys_.back() > max_keys) {
+      fail(place_, "an object of more than " + std::to_string(max_keys) + " keys");
+    }
+    if (comparisons_ > max_keys * max_keys) fail(place_, "too many objects of thousands of keys");
+    return true;
   }
+
+  bool parse_error(std::size_t byte, const std::string&,
+                   const ordered_json::exception& error) override {
+    const auto end = text_.begin() + static_cast<std::ptrdiff_t>(std::min(byte, text_.size()));
+    const auto lines = static_cast<std::size_t>(std::count(text_.begin(), end, '\n'));
+    const bool syntax = dynamic_cast<const ordered_json::parse_error*>(&error) != nullptr;
+    fail({place_.path, std::max<std::size_t>(place_.line, 1) + lines, place_.remedy},
+         syntax ? "not JSON, or cut off" : "holds a number that no double holds");
+  }
+
+ private:
+  bool count() {
+    if (++values_ > max_values) {
+      fail(place_, "more than " + std::to_string(max_values) + " values");
+    }
+    return true;
+  }
+
+  bool open() {
+    if (keys_.size() == max_depth) {
+      fail(place_, "more than " + std::to_string(max_depth) + " levels of {} and []");
+    }
+    keys_.push_back(0);
+    return count();
+  }
+
+  bool close() {
+    keys_.pop_back();
+    return true;
+  }
+
+  const std::string& text_;
+  const JsonPlace& place_;
+  std::vector<std::size_t> keys_;  // of each open object; 0 for each open list
+  std::size_t comparisons_ = 0;
+  std::size_t values_ = 0;
+};
+
+}  // namespace
+
+ordered_json parse_object(const std::string& text, const JsonPlace& place) {
+  if (text.size() > max_text_bytes) {
+    fail(place, std::to_string(text.size()) + " bytes of JSON, where " +
+                    std::to_string(max_text_bytes) + " can be");
+  }
+  Measure measure(text, place);
+  ordered_json::sax_parse(text, &measure);
+  ordered_json json = ordered_json::parse(text);
   if (!json.is_object()) fail(place, "not an object in {}");
   return json;
 }

@@ -23,7 +23,12 @@ struct JsonPlace {
 
 /// Parses an object; `place` is the position of the beginning of `text`.
 ///
-/// Errors   throws DataError with the line: not JSON, truncated, or not an object.
+/// Damaged text costs little time and memory: before anything is built, the text is measured. It
+/// may have 64 MiB, 64 levels of {} and [], 10,000 keys in one object, 1,000,000 values, and 256
+/// bytes in a key.
+///
+/// Errors   throws DataError with the line: not JSON, truncated, above these limits, or not an
+///          object.
 nlohmann::ordered_json parse_object(const std::string& text, const JsonPlace& place);
 
 /// `object[key]`, of any type or of one type. Throw DataError if it is missing or of another type.
