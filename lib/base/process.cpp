@@ -10,17 +10,78 @@
 #include <fstream>
 #include <iterator>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "lockstep/base/hash.hpp"
 
 namespace lockstep {
 namespace {
 
+namespace fs = std::filesystem;
+
 /// The number in a file; `otherwise` if there is none ("max", or no file).
-std::uint64_t number_in(const char* path, std::uint64_t otherwise) {
+std::uint64_t number_in(const fs::path& path, std::uint64_t otherwise) {
   std::ifstream file(path);
   std::uint64_t number = 0;
   return file >> number ? number : otherwise;
+}
+
+/// True if `word` stands in `list`, between commas.
+bool lists(const std::string& list, const std::string& word) {
+  return ("," + list + ",").find("," + word + ",") != std::string::npos;
+}
+
+/// A mounted tree of control groups that limit memory.
+struct GroupTree {
+  bool v2 = false;
+  fs::path point;        // where it is mounted
+  fs::path group = "/";  // the group at that folder
+
+  const char* limit() const { return v2 ? "memory.max" : "memory.limit_in_bytes"; }
+};
+
+/// The usual trees, and those of proc(5)'s mountinfo: "36 35 98:0 GROUP POINT OPTIONS [FIELD...] -
+/// TYPE SOURCE OPTIONS".
+std::vector<GroupTree> group_trees(const fs::path& proc) {
+  std::vector<GroupTree> trees = {{true, "/sys/fs/cgroup"}, {false, "/sys/fs/cgroup/memory"}};
+  std::ifstream file(proc / "self/mountinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t dash = line.find(" - ");
+    if (dash == std::string::npos) continue;
+    std::istringstream mount(line.substr(0, dash));
+    std::istringstream kind(line.substr(dash + 3));
+    std::string skipped, group, point, type, source, options;
+    mount >> skipped >> skipped >> skipped >> group >> point;
+    kind >> type >> source >> options;
+    const bool v2 = type == "cgroup2";
+    if (v2 || (type == "cgroup" && lists(options, "memory"))) trees.push_back({v2, point, group});
+  }
+  return trees;
+}
+
+/// This process's group in the tree of v2, or in v1's of memory, from cgroups(7)'s lines
+/// "4:memory,cpu:/a/b" and, for v2, "0::/a/b"; "/" if none.
+fs::path own_group(const fs::path& proc, bool v2) {
+  std::ifstream file(proc / "self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream fields(line);
+    std::string tree, controllers, group;
+    std::getline(fields, tree, ':');
+    std::getline(fields, controllers, ':');
+    std::getline(fields, group);
+    if (v2 ? tree == "0" && controllers.empty() : lists(controllers, "memory")) return group;
+  }
+  return "/";
+}
+
+/// `group` as seen from the group that is mounted; empty if that lies beside it, which
+/// cgroup_namespaces(7) write as "/../b".
+fs::path below(const fs::path& mounted, const fs::path& group) {
+  if (group.string().starts_with("/..")) return {};
+  const fs::path relative = group.lexically_relative(mounted);
+  const bool inside = !relative.empty() && *relative.begin() != "..";
+  return inside ? relative : group.relative_path();
 }
 
 }  // namespace
@@ -45,11 +106,19 @@ std::uint64_t peak_rss_bytes() {
   return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
 }
 
-std::uint64_t memory_limit_bytes() {
-  const auto machine = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) *
-                       static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE));
-  return std::min({machine, number_in("/sys/fs/cgroup/memory.max", machine),
-                   number_in("/sys/fs/cgroup/memory/memory.limit_in_bytes", machine)});
+std::uint64_t memory_limit_bytes(const fs::path& root) {
+  const fs::path proc = root / "proc";
+  auto least = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+               static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE));
+  for (const GroupTree& tree : group_trees(proc)) {
+    fs::path folder = root / tree.point.relative_path();
+    least = std::min(least, number_in(folder / tree.limit(), least));
+    for (const fs::path& name : below(tree.group, own_group(proc, tree.v2))) {
+      folder /= name;
+      least = std::min(least, number_in(folder / tree.limit(), least));
+    }
+  }
+  return least;
 }
 
 int bound_cores() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 
 namespace lockstep {
@@ -12,8 +13,15 @@ double process_age_seconds();
 /// The peak resident memory of this process so far.
 std::uint64_t peak_rss_bytes();
 
-/// Bytes of memory available to this process: the machine's, or its control group's if less.
-std::uint64_t memory_limit_bytes();
+/// Bytes of memory available to this process: the machine's, or the least limit of its control
+/// group and of those above it, as batch systems and containers set them.
+///
+/// Reads /proc/self/cgroup, /proc/self/mountinfo and, where they are mounted, `memory.max` of
+/// control groups v2 and `memory.limit_in_bytes` of v1. What cannot be read limits nothing: in a
+/// container, groups may have names that do not exist in it.
+///
+/// `root`    the folder that holds proc/ and sys/; tests give another.
+std::uint64_t memory_limit_bytes(const std::filesystem::path& root = "/");
 
 /// Cores that this process may run on: those bound by the launcher, or all.
 int bound_cores();

@@ -157,6 +157,83 @@ TEST_CASE("a line file keeps its lines", "[base]") {
   CHECK_THROWS_WITH(LineFile("/dev/full"), Catch::Contains("not a regular file"));
 }
 
+namespace {
+
+/// A fake /proc and /sys/fs/cgroup.
+class FakeSystem {
+ public:
+  void write(const std::string& path, const std::string& text) {
+    std::filesystem::create_directories((folder_.path() / path).parent_path());
+    write_file(folder_.path() / path, text);
+  }
+  std::uint64_t limit() const { return memory_limit_bytes(folder_.path()); }
+
+ private:
+  test::TemporaryFolder folder_;
+};
+
+constexpr const char* v1_mount =
+    "35 31 0:32 / /sys/fs/cgroup/memory rw shared:9 - cgroup c rw,memory\n";
+constexpr const char* v2_mount =
+    "30 23 0:26 / /sys/fs/cgroup rw,relatime shared:9 - cgroup2 c rw\n";
+
+}  // namespace
+
+TEST_CASE("memory is limited by any control group around the process", "[base]") {
+  FakeSystem system;
+  const std::uint64_t machine = system.limit();
+  CHECK(machine > 100'000'000);
+
+  SECTION("v2, as systemd and Slurm set it") {
+    const std::string job = "sys/fs/cgroup/system.slice/slurmstepd.scope/job_7/";
+    system.write("proc/self/cgroup",
+                 "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n");
+    system.write(job + "step_0/user/task_0/memory.max", "max\n");
+    CHECK(system.limit() == machine);
+    system.write(job + "step_0/memory.max", "3000000\n");
+    CHECK(system.limit() == 3'000'000);
+    system.write(job + "memory.max", "2000000\n");
+    CHECK(system.limit() == 2'000'000);
+    system.write("proc/self/mountinfo", v2_mount);
+    CHECK(system.limit() == 2'000'000);
+    system.write(job + "step_0/user/task_0/memory.max", "1000000\n");
+    CHECK(system.limit() == 1'000'000);
+    system.write("sys/fs/cgroup/system.slice/other/memory.max", "1000\n");
+    CHECK(system.limit() == 1'000'000);
+  }
+  SECTION("v1, where v2 is mounted beside it and limits nothing") {
+    system.write("proc/self/mountinfo", v1_mount);
+    system.write("proc/self/cgroup",
+                 "9:name=systemd:/x\n4:hugetlb,memory:/slurm/uid 1/job_7\n0::/x\n");
+    system.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+    system.write("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "1000\n");
+    CHECK(system.limit() == machine);
+    system.write("sys/fs/cgroup/memory/slurm/uid 1/job_7/memory.limit_in_bytes", "5000000\n");
+    CHECK(system.limit() == 5'000'000);
+    system.write("sys/fs/cgroup/memory/slurm/memory.limit_in_bytes", "4000000\n");
+    CHECK(system.limit() == 4'000'000);
+  }
+  SECTION("mounted at another folder") {
+    system.write("proc/self/mountinfo", "1 2 0:3 / /dev/memory rw - cgroup c rw,cpu,memory\n");
+    system.write("proc/self/cgroup", "3:cpu,memory:/a\n");
+    system.write("dev/memory/a/memory.limit_in_bytes", "5000000\n");
+    CHECK(system.limit() == 5'000'000);
+  }
+  SECTION("a container that sees the host's names") {
+    system.write("proc/self/mountinfo", "1 2 0:3 /docker/7 /sys/fs/cgroup ro - cgroup2 c rw\n");
+    system.write("proc/self/cgroup", "0::/docker/7/inner\n");
+    system.write("sys/fs/cgroup/memory.max", "5000000\n");
+    CHECK(system.limit() == 5'000'000);
+    system.write("sys/fs/cgroup/inner/memory.max", "4000000\n");
+    CHECK(system.limit() == 4'000'000);
+    for (const char* elsewhere :
+         {"0::/docker/8\n", "0::/\n", "0::/../inner\n", "0::\n", "", "\n"}) {
+      system.write("proc/self/cgroup", elsewhere);
+      CHECK(system.limit() == 5'000'000);
+    }
+  }
+}
+
 TEST_CASE("the process knows itself", "[base]") {
   CHECK(process_age_seconds() >= 0);
   CHECK(process_age_seconds() < 3600);
