@@ -16,6 +16,8 @@ namespace {
 
 const char* const mend = "mend the line, or write the file again";
 
+constexpr std::size_t max_columns = 1'000'000;
+
 bool is_blank(std::string_view row) {
   return row.find_first_not_of(" \t\r") == std::string_view::npos;
 }
@@ -103,9 +105,13 @@ void CsvSource::parse_header(std::string_view row) {
   const auto fail = [&](const std::string& reason) {
     throw DataError(place + ": " + reason, mend);
   };
-  split_csv(
-      row, scratch_text_, [&](std::size_t, std::string_view text) { columns_.emplace_back(text); },
-      fail);
+  const auto take = [&](std::size_t column, std::string_view text) {
+    if (column >= max_columns) {
+      fail("the header names more than " + std::to_string(max_columns) + " columns");
+    }
+    columns_.emplace_back(text);
+  };
+  split_csv(row, scratch_text_, take, fail);
   const auto labels = std::count(columns_.begin(), columns_.end(), "label");
   if (labels != 1) {
     throw DataError(place + ": " + (labels == 0 ? "no column" : "more than one column") +
@@ -250,17 +256,10 @@ bool CsvRows::load() {
   return true;
 }
 
-/// Finds the end of the line at at_; continues at `length`, where the previous call stopped.
-bool CsvRows::find_end(std::size_t& length) {
-  bool quoted = false;
-  std::size_t from = 0;
-  if (length > 0) {  // counts the quotes again, because long records are rare
-    quoted = std::count(buffer_.begin() + static_cast<std::ptrdiff_t>(at_),
-                        buffer_.begin() + static_cast<std::ptrdiff_t>(at_ + length), '"') %
-                 2 !=
-             0;
-    from = length;
-  }
+/// Finds the end of the line at at_; continues at `length`, where the previous call stopped, and
+/// there inside quotes if `quoted`.
+bool CsvRows::find_end(std::size_t& length, bool& quoted) {
+  std::size_t from = length;
   const std::uint8_t* const data = buffer_.data() + at_;
   const std::size_t size = buffer_.size() - at_;
   const auto find = [&](char wanted, std::size_t first, std::size_t last) {
@@ -287,9 +286,10 @@ bool CsvRows::find_end(std::size_t& length) {
 
 bool CsvRows::next() {
   std::size_t length = 0;
+  bool quoted = false;
   has_quotes_ = false;
-  bool ended = find_end(length);
-  while (!ended && load()) ended = find_end(length);
+  bool ended = find_end(length, quoted);
+  while (!ended && load()) ended = find_end(length, quoted);
   if (!ended && length == 0) return false;
   begin_ = at_;
   length_ = length;

@@ -35,8 +35,8 @@ std::size_t split_csv(std::string_view record, std::string& scratch, const CsvFi
 class CsvSource final : public StoredSource {
  public:
   /// Throws DataError, with FILE:LINE and the column, for: no column `label` or two, no features,
-  /// no records, a number of fields different from the header's, an invalid number or label,
-  /// unmatched quotes, a line longer than 64 MiB.
+  /// more than 1,000,000 columns, no records, a number of fields different from the header's, an
+  /// invalid number or label, unmatched quotes, a line longer than 64 MiB.
   CsvSource(const std::filesystem::path& path, const ReadOptions& options);
 
   /// The names in the header, without the label.
@@ -83,7 +83,7 @@ class CsvRows {
 
  private:
   bool load();
-  bool find_end(std::size_t& length);
+  bool find_end(std::size_t& length, bool& quoted);
 
   Content& content_;
   std::vector<std::uint8_t> buffer_;  // ends at file offset loaded_

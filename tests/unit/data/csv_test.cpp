@@ -109,6 +109,30 @@ TEST_CASE("a CSV row that is not whole is refused after whatever went well", "[d
   CHECK_THAT(said("1"), StartsWith("t.csv:3: 1 fields, but the header names 6"));
 }
 
+TEST_CASE("a CSV of very many columns is refused before they are stored", "[data]") {
+  const auto header = [](std::size_t columns) { return "label" + std::string(columns - 1, ','); };
+  const std::size_t most = 1'000'000;
+  const CsvFile file(header(most) + "\n7" + std::string(most, ',') + "\n");
+  CHECK_THAT(file.error(), StartsWith("t.csv:2: column '': '' is not a finite number"));
+  CHECK_THAT(CsvFile(header(most + 1) + "\n").error(),
+             StartsWith("t.csv:1: the header names more than 1000000 columns"));
+
+  std::string wide = header(100'000) + "\n3";
+  for (int i = 1; i < 100'000; ++i) wide += ",2";
+  const Records records = read_text(wide);
+  CHECK(records.labels == std::vector<std::int32_t>{3});
+  CHECK(records.x == std::vector<float>(99'999, 2.0F));
+}
+
+TEST_CASE("a CSV record may be longer than what is read at once, inside quotes and outside",
+          "[data]") {
+  std::string name = "\"";
+  for (int i = 0; i < 150'000; ++i) name += "a\"\"\n,";
+  const std::string header = "label," + name + "\"," + std::string(600'000, 'b') + "\n";
+  CHECK(read_text(header + "7,1,2.5\n0,3,-4\n") == two);
+  CHECK_THAT(CsvFile(header + "7,1,2.5\n0,x,-4\n").error(), StartsWith("t.csv:150003: column"));
+}
+
 TEST_CASE("CSV is read by position, and counts what it reads", "[data]") {
   std::string text = "label,a,b\n";
   for (int i = 0; i < 1000; ++i) {
