@@ -10,7 +10,7 @@
 #include "apps/settings.hpp"
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"
-#include "lockstep/base/files.hpp"
+#include "lockstep/base/signals.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/launch/launch.hpp"
 #include "lockstep/version.hpp"
@@ -83,11 +83,12 @@ int run_main(const Words& words) {
   launch::set_message_printer(print_message);
   try {
     const int code = dispatch(words);
+    if (code != static_cast<int>(ExitCode::success)) return code;
     const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
     if (!written) throw OutputError("stdout: cannot be written");
     return code;
   } catch (const std::exception& error) {
-    launch::print_error(launch::what_of(error));
+    launch::print(error);
     return launch::exit_code(error);
   }
 }

@@ -33,8 +33,9 @@ struct Resume {
 ///
 /// Settings that are not given on the command line or in the run file are those of the run;
 /// settings that do not determine the results may be given freely. Rank 0 warns of each checkpoint
-/// that is skipped. Errors   throws comm::AgreedError on all ranks: no such checkpoint, or a
-/// damaged one (65);
+/// that is skipped.
+///
+/// Errors   throws comm::AgreedError on all ranks: no such checkpoint, or a damaged one (65);
 ///          settings that determine the results and differ from the checkpoint's, and a run in use
 ///          (2).
 /// Ranks    collective.

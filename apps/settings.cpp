@@ -179,6 +179,33 @@ Setting layers() {
           }};
 }
 
+/// Seconds, or HH:MM:SS.
+std::uint64_t duration(const std::string& text) {
+  std::uint64_t seconds = 0;
+  std::size_t at = 0;
+  for (int parts = 1;; ++parts) {
+    const auto colon = text.find(':', at);
+    const auto part = text.substr(at, colon == std::string::npos ? colon : colon - at);
+    seconds = 60 * seconds + parse_count(part, 0, 1'000'000'000);
+    if (colon == std::string::npos) break;
+    if (parts == 3) throw ConfigError("'" + text + "' is neither seconds nor HH:MM:SS");
+    at = colon + 1;
+  }
+  if (seconds == 0) throw ConfigError("'" + text + "' is no time");
+  return seconds;
+}
+
+Setting max_time() {
+  return {"max-time", "none|SECONDS|HH:MM:SS",
+          "save a checkpoint and end with code 75 before this time since the start has passed",
+          [](RunConfig& c, const std::string& value) {
+            c.max_time = value == "none" ? std::nullopt : std::optional(duration(value));
+          },
+          [](const RunConfig& c) {
+            return c.max_time ? std::to_string(*c.max_time) : literal("none");
+          }};
+}
+
 Setting divide_by() {
   return {
       "divide-by", "auto|X", "features are divided by this; auto: 255 for bytes, 1 for numbers",
@@ -263,6 +290,7 @@ std::vector<Setting> table() {
                "every N steps, recompute a leaf and a slice on another rank"),
       count_or("none", "hash-every", &C::hash_every,
                "record every tensor's hash every N steps, for `lockstep compare`"),
+      max_time(),
       choice("progress", &C::progress, {"auto", "bar", "lines", "off"},
              "off: errors and warnings only"),
   };

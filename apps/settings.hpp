@@ -63,6 +63,7 @@ struct RunConfig {
   std::optional<std::uint64_t> hash_every;
   std::optional<std::uint64_t> audit_every;
   std::uint64_t sentinel_steps = 16;
+  std::optional<std::uint64_t> max_time;  ///< seconds
   std::string progress = "auto";
 };
 

@@ -16,6 +16,7 @@ enum class ExitCode : int {
   data = 65,       ///< bad or missing data or checkpoint
   invariant = 70,  ///< replicas differ
   output = 74,     ///< output could not be written
+  stopped = 75,    ///< stopped on request, with a checkpoint: run it again with --resume
   diverged = 76,   ///< loss or gradient not finite
   timeout = 86,    ///< communication failed or timed out
 };

@@ -1,7 +1,6 @@
 #include "lockstep/base/files.hpp"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -9,11 +8,7 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
-#include <cstdlib>
-#include <cstring>
-#include <mutex>
 #include <random>
 #include <string>
 #include <system_error>
@@ -21,6 +16,7 @@
 #include <vector>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/signals.hpp"
 #include "lockstep/base/text.hpp"
 
 namespace lockstep {
@@ -312,57 +308,6 @@ void remove_temporaries_in(const std::filesystem::path& folder) noexcept {
     if (is_temporary_name(entry->path().filename().string())) found.push_back(entry->path());
   }
   for (const auto& path : found) std::filesystem::remove_all(path, error);
-}
-
-namespace {
-
-// Plain pointers at a fixed address: a signal handler may access nothing else. A pointer is owned
-// by the code that exchanges it out of its slot; the mutex serialises threads outside the handler.
-std::array<std::atomic<char*>, 4096> paths;
-std::mutex mutex;
-
-void end_by(int signal) {
-  for (auto& slot : paths) {
-    const char* const path = slot.exchange(nullptr);
-    if (path != nullptr) ::unlink(path);
-  }
-  struct sigaction usual = {};
-  usual.sa_handler = SIG_DFL;
-  ::sigaction(signal, &usual, nullptr);
-  ::raise(signal);
-}
-
-}  // namespace
-
-void add_temporary(const std::filesystem::path& path) {
-  char* const copy = ::strdup(path.c_str());
-  if (copy == nullptr) return;
-  const std::lock_guard lock(mutex);
-  for (auto& slot : paths) {
-    char* nothing = nullptr;
-    if (slot.compare_exchange_strong(nothing, copy)) return;
-  }
-  std::free(copy);
-}
-
-void forget_temporary(const std::filesystem::path& path) noexcept {
-  const std::lock_guard lock(mutex);
-  for (auto& slot : paths) {
-    char* mine = slot.load();
-    if (mine == nullptr || path.native() != mine) continue;
-    if (slot.compare_exchange_strong(mine, nullptr)) std::free(mine);
-    return;
-  }
-}
-
-void remove_temporaries_on_signals() noexcept {
-  for (const int signal : {SIGHUP, SIGINT, SIGTERM}) {
-    struct sigaction now = {};
-    if (::sigaction(signal, nullptr, &now) != 0 || now.sa_handler == SIG_IGN) continue;
-    struct sigaction ours = {};
-    ours.sa_handler = end_by;
-    ::sigaction(signal, &ours, nullptr);
-  }
 }
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// Atomic writes of files, line-oriented output, folders, and removal of temporary files.
+// Atomic writes of files, line-oriented output, and folders.
 #pragma once
 
 #include <cstdint>
@@ -127,14 +127,5 @@ void remove_folder(const std::filesystem::path& path);
 /// Deletes the temporary files and folders that killed processes left in `folder`. The caller must
 /// hold a lock which ensures that no other process writes there. Errors are ignored.
 void remove_temporaries_in(const std::filesystem::path& folder) noexcept;
-
-/// Adds a file to the list of files to remove on a signal, or removes it from the list.
-/// Thread-safe. The list holds 4096 files; further files are not added.
-void add_temporary(const std::filesystem::path& path);
-void forget_temporary(const std::filesystem::path& path) noexcept;
-
-/// Makes SIGHUP, SIGINT and SIGTERM remove the listed files before they end the process. Ignored
-/// signals stay ignored.
-void remove_temporaries_on_signals() noexcept;
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cxxopts.hpp>
 #include <new>
@@ -48,6 +49,11 @@ void set_message_printer(void (*printer)(Level level, const std::string& text)) 
   message_printer = printer;
 }
 
+void print(const std::exception& error) {
+  const bool stopped = exit_code(error) == static_cast<int>(ExitCode::stopped);
+  stopped ? print_warning(what_of(error)) : print_error(what_of(error));
+}
+
 void print_error(const std::string& text) { message_printer(Level::error, text); }
 
 void print_warning(const std::string& text) { message_printer(Level::warning, text); }
@@ -71,7 +77,10 @@ int run_rank(comm::MpiCommunicator& comm, const MpiRankBody& body) {
     return static_cast<int>(ExitCode::success);
   } catch (const comm::AgreedError& error) {
     if (!comm::all_ranks_leave(seconds_to_leave)) end_job(error.what(), exit_code(error));
-    if (comm.rank() == 0) print_error(error.what());
+    // `srun -K` terminates the other ranks when the first one ends with a code: they end with it,
+    // too.
+    std::signal(SIGTERM, SIG_IGN);
+    if (comm.rank() == 0) print(error);
     return exit_code(error);
   } catch (const std::exception& error) {
     end_job(
@@ -193,7 +202,7 @@ int run_main(Work work) noexcept {
     require_written_output();
     return code;
   } catch (const std::exception& error) {
-    launch::print_error(launch::what_of(error));
+    launch::print(error);
     return launch::exit_code(error);
   }
 }

@@ -78,6 +78,9 @@ int exit_code(const std::exception& error) noexcept;
 /// The message of `error`. Local.
 std::string what_of(const std::exception& error);
 
+/// Prints what_of(error): a requested stop (ExitCode::stopped) as a warning, else an error. Local.
+void print(const std::exception& error);
+
 /// Prints "PROGRAM: error: ..." to stderr, in one write; in colour on a terminal. Local.
 void print_error(const std::string& text);
 

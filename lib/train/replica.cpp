@@ -306,9 +306,9 @@ nn::Tally Replica::train(std::uint64_t step, std::span<const float> features,
   PhaseSeconds seconds;
   if (!device_) {
     fill(network_->inputs(step_->rows(batch.piece)), features);
-    return train(batch, seconds);
+    return train(batch, seconds).tally;
   }
-  return train(stage_copy(batch, features), seconds);
+  return train(stage_copy(batch, features), seconds).tally;
 }
 
 /// Copies a batch to staging memory, for a device.
@@ -346,16 +346,19 @@ data::Batch Replica::load(data::Prefetch& batches, std::uint64_t epoch, std::uin
   return staged.batch;
 }
 
-nn::Tally Replica::train(const data::Batch& batch, PhaseSeconds& seconds) {
+StepResult Replica::train(const data::Batch& batch, PhaseSeconds& seconds, std::uint64_t stop) {
   StepResult result;
   groups_.fail_together([&] {
-    result = step_->run(batch, seconds);
+    result = step_->run(batch, seconds, stop);
     require_finite(std::isfinite(result.tally.loss_sum), steps_ + 1, "loss");
     require_finite(result.finite, steps_ + 1, "gradient");
   });
+  if (groups_.model != nullptr) {
+    groups_.model->all_reduce(std::span<std::uint64_t>(&result.stop, 1), comm::Op::max);
+  }
   ++steps_;
   examples_ += batch.global_examples;
-  return result.tally;
+  return result;
 }
 
 void Replica::drop_staged() noexcept {

@@ -132,9 +132,10 @@ class Replica {
   /// begins to copy the next batch. Local; throws the errors of reading.
   data::Batch load(data::Prefetch& batches, std::uint64_t epoch, std::uint64_t step);
 
-  /// Trains on a batch returned by load(). Adds the time of each phase to `seconds`. Otherwise as
-  /// above.
-  nn::Tally train(const data::Batch& batch, PhaseSeconds& seconds);
+  /// Trains on a batch returned by load(). Adds the time of each phase to `seconds`. `stop`: a
+  /// number, not 0, if this rank wants to stop after this step; the result has the greatest of all
+  /// ranks. Otherwise as above.
+  StepResult train(const data::Batch& batch, PhaseSeconds& seconds, std::uint64_t stop = 0);
 
   /// Drops staged batches. Local.
   void drop_staged() noexcept;

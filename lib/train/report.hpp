@@ -49,7 +49,8 @@ struct PhaseSeconds {
 struct RunReport {
   std::uint64_t steps = 0;  ///< of the whole run, as `examples`
   std::uint64_t examples = 0;
-  std::vector<EpochReport> epochs;  ///< those that ended in this process; at least one
+  std::uint64_t stop = 0;           ///< a rank's request to stop, as agreed; 0: trained to the end
+  std::vector<EpochReport> epochs;  ///< those that ended in this process
   PhaseSeconds step_seconds;        ///< medians over the steps after the first ten
   double startup_seconds = 0;
   double examples_per_second = 0;

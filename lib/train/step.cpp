@@ -39,13 +39,18 @@ void require_finite(bool finite, std::uint64_t step, const char* what) {
 }
 
 Step::Step(std::size_t rows, comm::Communicator& comm, Sentinel& sentinel)
-    : comm_(comm), sentinel_(sentinel), results_(rows, comm) {}
+    : comm_(comm),
+      sentinel_(sentinel),
+      results_(rows, comm),
+      stops_(static_cast<std::size_t>(comm.size()), comm.memory()) {}
 
-StepResult Step::run(const data::Batch& batch, PhaseSeconds& seconds) {
+StepResult Step::run(const data::Batch& batch, PhaseSeconds& seconds, std::uint64_t stop) {
   Lap phase;
   const auto hashes = sentinel_.begin(steps_ + 1);  // of the weights that forward reads
   compute(batch);
-  blocks_ = {results_.put(results(batch), batch.block), hashes};
+  stops_.data()[comm_.rank()] = stop;
+  blocks_ = {results_.put(results(batch), batch.block), hashes,
+             std::as_writable_bytes(stops_.span())};
   add_blocks(batch, blocks_);
   seconds.compute += phase.take();
 
@@ -60,7 +65,9 @@ StepResult Step::run(const data::Batch& batch, PhaseSeconds& seconds) {
   const bool finite = publish();
   seconds.reduce += phase.take();
   ++steps_;
-  return {nn::sum_over_leaves(results_.first(batch.summed_rows), batch.leaf), finite};
+  const auto stops = stops_.span();
+  return {nn::sum_over_leaves(results_.first(batch.summed_rows), batch.leaf), finite,
+          *std::max_element(stops.begin(), stops.end())};
 }
 
 }  // namespace lockstep::train

@@ -23,8 +23,9 @@ class Sentinel;
 
 /// The result of a step, identical on every rank.
 struct StepResult {
-  nn::Tally tally;     ///< loss and correct predictions of the global batch, before the update
-  bool finite = true;  ///< gradient and optimizer state are finite on every rank
+  nn::Tally tally;         ///< loss and correct predictions of the global batch, before the update
+  bool finite = true;      ///< gradient and optimizer state are finite on every rank
+  std::uint64_t stop = 0;  ///< the greatest request of any rank to stop after this step; 0: none
 };
 
 /// Throws comm::AgreedError (76) unless `finite`, which must be the same on every rank, so that all
@@ -134,10 +135,11 @@ class Step {
   /// identical on every rank.
   ///
   /// The batch's features must be in the network's rows(batch.piece), or staged on the device. Adds
-  /// the time of each phase to `seconds`. Allocates no memory, except with FILE if a step needs
+  /// the time of each phase to `seconds`. `stop`: this rank's request to stop, a number of the
+  /// caller's; it travels with the results. Allocates no memory, except with FILE if a step needs
   /// more sum buffers than all steps before. Errors   throws comm::CommError; comm::AgreedError
   /// (70) if replicas differ. Ranks    collective.
-  StepResult run(const data::Batch& batch, PhaseSeconds& seconds);
+  StepResult run(const data::Batch& batch, PhaseSeconds& seconds, std::uint64_t stop = 0);
 
  protected:
   /// `rows`: Plan::largest_gathered(). All must outlive the step.
@@ -168,6 +170,7 @@ class Step {
 
   Sentinel& sentinel_;
   GatheredResults results_;
+  AlignedBuffer<std::uint64_t> stops_;  // of every rank
   Blocks blocks_;
   std::uint64_t steps_ = 0;
 };

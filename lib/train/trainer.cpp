@@ -83,7 +83,11 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
   const SnapshotInUse guard(observers);
   RunReport report;
   for (;;) {
-    report.epochs.push_back(run_epoch(observers));
+    const Timed timed = train_steps(observers);
+    timed_.examples += timed.examples;
+    timed_.seconds += timed.seconds;
+    if (stop_ != 0) break;
+    report.epochs.push_back(evaluate(timed));
     for (Observer* observer : observers) observer->on_epoch(report.epochs.back());
     if (finished() || position_.epoch + 1 >= options_.epochs) break;
     position_ = {.epoch = position_.epoch + 1};
@@ -95,15 +99,14 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
   report.step_seconds = medians(phases_);
   report.startup_seconds = startup_seconds_;
   report.examples_per_second = timed_.rate();
-  report.weights_hash = report.epochs.back().weights_hash;
+  report.stop = stop_;
+  if (!report.epochs.empty()) report.weights_hash = report.epochs.back().weights_hash;
   report.test = last_test_;
   return report;
 }
 
-EpochReport Trainer::run_epoch(const std::vector<Observer*>& observers) {
-  const Timed timed = train_steps(observers);
-  timed_.examples += timed.examples;
-  timed_.seconds += timed.seconds;
+/// Evaluates at the end of an epoch.
+EpochReport Trainer::evaluate(const Timed& timed) {
   last_test_ = replica_.evaluate(test_);
   require_finite(std::isfinite(last_test_.loss_sum), replica_.steps(), "test loss");
   const std::uint64_t hash = replica_.weights_hash();
@@ -121,12 +124,14 @@ EpochReport Trainer::run_epoch(const std::vector<Observer*>& observers) {
 Trainer::Timed Trainer::train_steps(const std::vector<Observer*>& observers) {
   Timed timed;
   Lap whole_step;
-  while (position_.step < train_.plan().steps() && !finished()) {
+  while (position_.step < train_.plan().steps() && !finished() && stop_ == 0) {
     PhaseSeconds seconds;
     Lap phase;
     const data::Batch batch = replica_.load(train_, position_.epoch, position_.step);
     seconds.data = phase.take();
-    const nn::Tally tally = replica_.train(batch, seconds);
+    const auto [tally, finite, stop] =
+        replica_.train(batch, seconds, options_.stop ? options_.stop() : 0);
+    stop_ = stop;
     const std::uint64_t step = replica_.steps();
     const std::uint64_t examples = batch.global_examples;
     if (startup_seconds_ == 0) startup_seconds_ = process_age_seconds();

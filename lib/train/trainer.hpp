@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +21,9 @@ struct TrainerOptions {
   std::optional<std::uint64_t> steps;             ///< maximum number of steps in total
   std::optional<std::uint64_t> checkpoint_every;  ///< in steps; the last step is always saved
   std::optional<std::uint64_t> hash_every = {};   ///< in steps; rank 0 hashes every tensor
+  /// Called before every step: a number, not 0, if this rank wants to stop after it. All ranks then
+  /// stop after the same step.
+  std::function<std::uint64_t()> stop = {};
 };
 
 /// Total number of training steps: those of `epochs` epochs of the plan, or `steps` if that is
@@ -42,6 +46,7 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   /// Trains to the end and evaluates after every epoch. `observers` are called on rank 0 only.
+  /// If a rank asks to stop, saves a checkpoint after that step and returns, without an evaluation.
   /// Starts with the evaluation if all steps of the current epoch, or of the run, are completed.
   ///
   /// Errors   throws comm::AgreedError on all ranks: training diverged (76), replicas differ (70,
@@ -57,7 +62,7 @@ class Trainer {
     double rate() const { return seconds > 0 ? static_cast<double>(examples) / seconds : 0; }
   };
 
-  EpochReport run_epoch(const std::vector<Observer*>& observers);
+  EpochReport evaluate(const Timed& timed);
   Timed train_steps(const std::vector<Observer*>& observers);
   std::vector<std::pair<std::string, std::uint64_t>> hashes_due();
   void save(const std::vector<Observer*>& observers);
@@ -70,6 +75,7 @@ class Trainer {
   TrainingPosition position_;
   std::unique_ptr<Snapshot> snapshot_;  ///< on rank 0
   Timed timed_;
+  std::uint64_t stop_ = 0;  ///< agreed between all ranks
   std::uint64_t saved_step_;
   double startup_seconds_ = 0;
   Evaluation last_test_;

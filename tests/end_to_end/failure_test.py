@@ -87,25 +87,57 @@ class Interrupted(command.CommandTest):
                 self.assert_kept()
                 shutil.rmtree(self.made.folder)
 
-    def test_sigterm_to_mpirun_ends_the_job(self):
-        process = self.begin(self.job())
-        ranks = children(process.pid)
-        process.terminate()
-        result = finish(process, SOON)
-        self.assertNotEqual(result.code, 0, str(result))
-        self.assert_gone(ranks, result)
-        self.assert_kept()
+    def assert_stopped(self, result, name):
+        """A checkpoint of the last recorded step is saved, from which training continues."""
+        last = self.made.checkpoints[-1]
+        steps = len(self.made.metrics)
+        self.assertEqual(last.name, f"step-{steps:08}", str(result))
+        self.assert_says(result.err, [f"stopped by {name} after {steps:,} steps; saved in {last}",
+                                      f"--resume {self.made.folder}"], result)
+        more = self.succeed("train --resume", self.made.folder, "--ranks 2 --resume-with", f"steps={steps + 3}")
+        self.assertEqual([line["step"] for line in self.made.metrics], list(range(1, steps + 4)), str(more))
+        shutil.rmtree(self.made.folder)
 
-    def test_signals_end_threads(self):
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
+    def test_signals_to_mpirun_save_a_checkpoint(self):
+        """Of INT, TERM and HUP mpirun makes a SIGTERM, a second before it kills; its code is then its own."""
+        for number, name, code in ((signal.SIGTERM, "SIGTERM", None), (signal.SIGUSR1, "SIGUSR1", 75)):
             with self.subTest(signal=number.name):
-                process = self.begin(words(command.binary, LONG, "--ranks 3 --run-dir",
-                                           self.made.folder))
+                process = self.begin(self.job())
+                ranks = children(process.pid)
                 process.send_signal(number)
                 result = finish(process, SOON)
-                self.assertNotEqual(result.code, 0, str(result))
-                self.assert_kept()
-                shutil.rmtree(self.made.folder)
+                self.assertIn(result.code, [code] if code else range(1, 256), str(result))
+                self.assert_gone(ranks, result)
+                self.assert_stopped(result, name)
+
+    def test_signals_to_threads_save_a_checkpoint(self):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+            with self.subTest(signal=number.name):
+                process = self.begin(words(command.binary, LONG, "--ranks 3 --run-dir", self.made.folder))
+                process.send_signal(number)
+                process.send_signal(number)  # `timeout` sends twice
+                result = finish(process, SOON)
+                self.assert_ends(result, 75)
+                self.assert_stopped(result, number.name)
+        process = self.begin(words(command.binary, LONG, "--ranks 3 --run-dir", self.made.folder))
+        process.kill()
+        finish(process, SOON)
+        self.assert_kept()
+
+    def test_a_reader_that_leaves_and_a_time_limit(self):
+        """`lockstep train | head -1`, and --max-time."""
+        argv = words(command.binary, LONG, "--progress lines --epochs 1000000 --run-dir", self.made.folder)
+        process = start(argv)
+        process.stdout.readline()
+        process.stdout.close()
+        process.stdout = None
+        self.assertEqual(process.wait(timeout=seconds(SOON)), 75)
+        self.assertEqual(self.made.checkpoints[-1].name, f"step-{len(self.made.metrics):08}")
+        process.stderr.close()
+        result = command.run("train --resume", self.made.folder, "--progress off --max-time 0:03")
+        self.assert_ends(result, 75)
+        self.assert_says(result.err, "stopped before the time limit after", result)
+        self.assertLess(result.seconds, seconds(3))
 
 
 class FullDisk(command.CommandTest):

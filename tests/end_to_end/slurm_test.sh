@@ -61,4 +61,22 @@ until_true 10 ended "$job" || fail "ten seconds after a rank died the job is $(s
 [ "$(state "$job")" = FAILED ] || fail "job $job is $(state "$job")"
 until_true 5 all_gone || fail "processes are left: $(pgrep -l .)"
 
+echo "== a signal, a requeue, and the rest on fewer nodes"
+train=("${small[@]}" --epochs 30 --checkpoint-every 20)
+"$LOCKSTEP" train "${train[@]}" --progress off --run-dir "$PWD/whole"
+job=$(sbatch --parsable --nodes=3 "$batch" "${train[@]}" --run-dir "$PWD/parts")
+until_true 30 compgen -G "parts/checkpoints/step-*" >/dev/null || fail "no checkpoint was saved"
+scancel --signal=USR1 "$job"
+queued_again() { scontrol show job "$job" | grep -q 'Restarts=1' && [ "$(state "$job")" = PENDING ]; }
+until_true 30 queued_again || fail "job $job is $(state "$job")"
+[ ! -e parts/summary.json ] || fail "the run was complete before the signal"
+grep -q "stopped by SIGUSR1" "lockstep-$job.out" || fail "no word of the signal"
+scancel "$job"  # it would begin again after two minutes
+job=$(sbatch --parsable --nodes=2 "$batch" "${train[@]}" --run-dir "$PWD/parts")
+until_true 90 ended "$job" || fail "job $job is still $(state "$job")"
+[ "$(state "$job")" = COMPLETED ] || fail "job $job is $(state "$job")"
+grep -qE '"ranks": *2\b' parts/summary.json || fail "the rest did not run on 2 ranks"
+hash_of() { grep -oP '^  "weights_hash": "\K\w+' "$1/summary.json"; }
+[ "$(hash_of whole)" = "$(hash_of parts)" ] || fail "hashes differ: $(hash_of whole), $(hash_of parts)"
+
 echo "slurm: all passed"

@@ -44,7 +44,8 @@ struct ToyRun {
   std::optional<std::uint64_t> hash_every = std::nullopt;
   std::uint64_t sentinel_steps = train::Sentinel::default_parts;
   std::optional<std::uint64_t> checkpoint_every = std::nullopt;
-  std::filesystem::path resume_from = {};  ///< a checkpoint; empty: from the beginning
+  std::function<std::uint64_t(int rank)> stop = {};  ///< a rank's request, before every step
+  std::filesystem::path resume_from = {};            ///< a checkpoint; empty: from the beginning
 };
 
 /// What a run leaves behind.
@@ -102,8 +103,9 @@ inline ToyResult train_toy(comm::Communicator& all, const ToyRun& run,
     replica.restore(train::read_description(run.resume_from), state);
     start = state.position;
   }
-  train::Trainer trainer({run.epochs, run.steps, run.checkpoint_every, run.hash_every}, replica,
-                         train_reader, test_reader, start);
+  train::TrainerOptions length = {run.epochs, run.steps, run.checkpoint_every, run.hash_every};
+  if (run.stop) length.stop = [&] { return run.stop(all.rank()); };
+  train::Trainer trainer(length, replica, train_reader, test_reader, start);
   auto report = trainer.run(all.rank() == 0 ? observers : std::vector<train::Observer*>{});
   auto& network = replica.network();
   ToyResult result{{}, std::move(report)};

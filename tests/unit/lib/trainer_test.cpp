@@ -1,5 +1,6 @@
 #include "lockstep/train/trainer.hpp"
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -192,6 +193,31 @@ TEST_CASE("a run that diverges ends on every rank with code 76", "[train]") {
     CHECK(texts[rank] == texts[0]);
   }
   CHECK_THAT(texts[0], Catch::Contains("step") && Catch::Contains("`learning_rate`"));
+}
+
+TEST_CASE("all ranks stop after the same step, with a checkpoint", "[train][mesh]") {
+  const std::uint64_t model = GENERATE(1, 2);
+  const int asking = GENERATE(0, 3);
+  Recorder recorder;
+  std::atomic<int> asked = 0;
+  ToyRun run = {.model = model};
+  run.canonical = model == 2 || GENERATE(true, false);
+  run.stop = [&](int rank) {
+    if (rank != asking) return std::uint64_t{0};
+    return ++asked == 5 ? std::uint64_t{12} : 0;
+  };
+  std::vector<train::RunReport> reports(4);
+  comm::run_ranks(4, [&](comm::Communicator& comm) {
+    const auto observers =
+        comm.rank() == 0 ? std::vector<Observer*>{&recorder} : std::vector<Observer*>{};
+    reports[static_cast<std::size_t>(comm.rank())] = train_toy(comm, run, observers).report;
+  });
+  for (const auto& report : reports) {
+    CHECK(report.stop == 12);
+    CHECK(report.steps == 5);
+    CHECK(report.epochs.empty());
+  }
+  CHECK(recorder.saved == std::vector<std::uint64_t>{5});
 }
 
 TEST_CASE("replicas that drift apart are found", "[train]") {

@@ -1,0 +1,116 @@
+#include "lockstep/base/signals.hpp"
+
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+
+namespace lockstep {
+namespace {
+
+// Plain pointers at a fixed address: a signal handler may access nothing else. A pointer is owned
+// by the code that exchanges it out of its slot; the mutex serialises threads outside the handler.
+std::array<std::atomic<char*>, 4096> paths;
+std::mutex mutex;
+
+void end_by(int signal) {
+  for (auto& slot : paths) {
+    const char* const path = slot.exchange(nullptr);
+    if (path != nullptr) ::unlink(path);
+  }
+  struct sigaction usual = {};
+  usual.sa_handler = SIG_DFL;
+  ::sigaction(signal, &usual, nullptr);
+  ::raise(signal);
+}
+
+}  // namespace
+
+void add_temporary(const std::filesystem::path& path) {
+  char* const copy = ::strdup(path.c_str());
+  if (copy == nullptr) return;
+  const std::lock_guard lock(mutex);
+  for (auto& slot : paths) {
+    char* nothing = nullptr;
+    if (slot.compare_exchange_strong(nothing, copy)) return;
+  }
+  std::free(copy);
+}
+
+void forget_temporary(const std::filesystem::path& path) noexcept {
+  const std::lock_guard lock(mutex);
+  for (auto& slot : paths) {
+    char* mine = slot.load();
+    if (mine == nullptr || path.native() != mine) continue;
+    if (slot.compare_exchange_strong(mine, nullptr)) std::free(mine);
+    return;
+  }
+}
+
+void remove_temporaries_on_signals() noexcept {
+  for (const int signal : {SIGHUP, SIGINT, SIGTERM}) {
+    struct sigaction now = {};
+    if (::sigaction(signal, nullptr, &now) != 0 || now.sa_handler == SIG_IGN) continue;
+    struct sigaction ours = {};
+    ours.sa_handler = end_by;
+    ::sigaction(signal, &ours, nullptr);
+  }
+}
+
+namespace {
+
+constexpr std::array stop_signals = {SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGPIPE};
+constexpr std::int64_t repetition_ns = 1'000'000'000;
+
+std::atomic<int> requested{0};  // the first signal
+std::atomic<std::int64_t> requested_at{0};
+std::size_t objects = 0;  // guarded by mutex, as the next
+std::array<struct sigaction, stop_signals.size()> before;
+
+std::int64_t now_ns() {
+  timespec now = {};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+void request_stop(int signal) {
+  int none = 0;
+  if (requested.compare_exchange_strong(none, signal)) {
+    requested_at = now_ns();
+  } else if (now_ns() - requested_at >= repetition_ns) {
+    end_by(signal);
+  }
+}
+
+}  // namespace
+
+StopRequests::StopRequests() {
+  const std::lock_guard lock(mutex);
+  if (objects++ > 0) return;
+  requested = 0;
+  struct sigaction ours = {};
+  ours.sa_handler = request_stop;
+  ours.sa_flags = SA_RESTART;
+  for (std::size_t i = 0; i < stop_signals.size(); ++i) {
+    ::sigaction(stop_signals[i], nullptr, &before[i]);
+    if (before[i].sa_handler != SIG_IGN) ::sigaction(stop_signals[i], &ours, nullptr);
+  }
+}
+
+StopRequests::~StopRequests() {
+  const std::lock_guard lock(mutex);
+  if (--objects > 0) return;
+  for (std::size_t i = 0; i < stop_signals.size(); ++i) {
+    ::sigaction(stop_signals[i], &before[i], nullptr);
+  }
+}
+
+int StopRequests::signal() const noexcept { return requested; }
+
+}  // namespace lockstep

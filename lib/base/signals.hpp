@@ -1,0 +1,34 @@
+// Signals: removal of temporary files, and requests to stop.
+#pragma once
+
+#include <filesystem>
+
+namespace lockstep {
+
+/// Adds a file to the list of files to remove on a signal, or removes it from the list.
+/// Thread-safe. The list holds 4096 files; further files are not added.
+void add_temporary(const std::filesystem::path& path);
+void forget_temporary(const std::filesystem::path& path) noexcept;
+
+/// Makes SIGHUP, SIGINT and SIGTERM remove the listed files before they end the process. Ignored
+/// signals stay ignored.
+void remove_temporaries_on_signals() noexcept;
+
+/// While an object exists, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2 and SIGPIPE do not end the
+/// process but are requests to stop, unless they are ignored.
+///
+/// A signal that arrives a second or more after the first one ends the process at once; earlier
+/// ones are repetitions (`timeout mpirun` sends each signal twice). Thread-safe; several objects
+/// may exist, as with ranks that are threads.
+class StopRequests {
+ public:
+  StopRequests();
+  ~StopRequests();
+  StopRequests(const StopRequests&) = delete;
+  StopRequests& operator=(const StopRequests&) = delete;
+
+  /// The number of the signal that arrived first; 0 if none did.
+  int signal() const noexcept;
+};
+
+}  // namespace lockstep
