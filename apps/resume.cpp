@@ -4,10 +4,7 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string_view>
 
 #include "apps/run_file.hpp"
@@ -218,14 +215,15 @@ std::optional<Resume> find_resume(const Arguments& arguments, const RunConfig& c
   return resume;
 }
 
-Decisive decisive_of(const RunConfig& config, const data::DataSet& data, const data::Plan& plan,
+Decisive decisive_of(const RunConfig& config, const std::string& train_identity,
+                     const std::string& test_identity, const data::Plan& plan,
                      const comm::Communicator& comm) {
   Decisive decisive = decisive_settings(config);
   const auto hash = [](const std::string& text) {
     return to_hex(hash_of(std::as_bytes(std::span(text))));
   };
-  decisive.emplace_back(training_data, hash(data.train->identity()));
-  decisive.emplace_back(test_data, hash(data.test->identity()));
+  decisive.emplace_back(training_data, hash(train_identity));
+  decisive.emplace_back(test_data, hash(test_identity));
   data::PlanOptions options = plan.options();
   if (options.policy == data::ShardPolicy::data) options.ranks = 1;  // does not affect the batches
   decisive.emplace_back(plan_key, to_hex(data::Plan(options).digest()));

@@ -11,7 +11,6 @@
 #include "apps/settings.hpp"
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/data/plan.hpp"
-#include "lockstep/data/source.hpp"
 #include "lockstep/train/checkpoint.hpp"
 
 namespace lockstep::apps {
@@ -44,7 +43,10 @@ std::optional<Resume> find_resume(const Arguments& arguments, const RunConfig& c
 
 /// The settings, data and plan that determine the results of training on the ranks of `comm`. With
 /// the canonical reduction and the policy DATA they do not depend on the ranks. Local.
-Decisive decisive_of(const RunConfig& config, const data::DataSet& data, const data::Plan& plan,
+///
+/// `train_identity`, `test_identity`: Source::identity() of the data.
+Decisive decisive_of(const RunConfig& config, const std::string& train_identity,
+                     const std::string& test_identity, const data::Plan& plan,
                      const comm::Communicator& comm);
 
 /// Throws ConfigError with the names of data and plan that differ from the checkpoint's. Local.

@@ -47,6 +47,7 @@ struct TrainJob {
   std::unique_ptr<data::Transform> transform;  ///< of training batches; null: none
   std::unique_ptr<data::BatchReader> train;
   std::unique_ptr<data::BatchReader> test;
+  Decisive decisive;  ///< what determines the results
 };
 
 std::unique_ptr<data::Transform> make_transform(const RunConfig& config,
@@ -85,10 +86,11 @@ TrainJob make_job(const RunConfig& config, comm::Communicator& comm) {
                                                  .format = data::format_named(config.format)});
     require_fitting_data(job.data);
   });
-  comm::require_equal(
-      comm, "the data of ranks",
-      {{"training set", job.data.train->identity()}, {"test set", job.data.test->identity()}},
-      "give all hosts the same files");
+  const std::string train_identity = job.data.train->identity();  // reads samples of the files
+  const std::string test_identity = job.data.test->identity();
+  comm::require_equal(comm, "the data of ranks",
+                      {{"training set", train_identity}, {"test set", test_identity}},
+                      "give all hosts the same files");
   job.mesh = train::make_mesh(comm, sizes());
   comm::Communicator& batch = train::Groups(*job.mesh).batch;
   std::optional<nn::NetworkShape> shape;
@@ -98,6 +100,7 @@ TrainJob make_job(const RunConfig& config, comm::Communicator& comm) {
     if (!chosen.warning.empty() && comm.rank() == 0) launch::print_warning(chosen.warning);
     job.plan = std::move(chosen.plan);
     job.policy_reason = std::move(chosen.reason);
+    job.decisive = decisive_of(config, train_identity, test_identity, *job.plan, comm);
     shape = network_of(config, job.data.train->shape());
     job.transform = make_transform(config, *job.data.train);
     job.train = std::make_unique<data::BatchReader>(*job.data.train, *job.plan, batch.rank(),
@@ -188,17 +191,16 @@ Banner banner(const RunConfig& config, const TrainJob& job, comm::Communicator& 
   return banner;
 }
 
-train::RunFacts facts_of(const RunConfig& config, const TrainJob& job,
-                         const comm::Communicator& comm) {
+train::RunFacts facts_of(const RunConfig& config, const TrainJob& job, int ranks) {
   train::RunFacts facts;
   facts.version = version;
-  facts.ranks = comm.size();
+  facts.ranks = ranks;
   facts.device = job.replica->device() != nullptr ? job.replica->device()->device() : "cpu";
   facts.parameters = job.replica->shape().parameters();
   facts.plan_digest = job.plan->digest();
   facts.checkpoint.divide_by = job.data.train->divisor();
   facts.checkpoint.data = config.data;
-  facts.settings = decisive_of(config, job.data, *job.plan, comm);
+  facts.settings = job.decisive;
   return facts;
 }
 
@@ -215,7 +217,7 @@ void restore(const Resume& resume, TrainJob& job, comm::Communicator& comm) {
   if (resume.checkpoint.empty()) return;
   std::optional<train::SavedNetwork> saved;
   comm::together(comm, [&] {
-    require_same_data(resume, decisive_of(resume.config, job.data, *job.plan, comm));
+    require_same_data(resume, job.decisive);
     saved = train::read_description(resume.checkpoint);
     const auto total = train::total_steps(resume.config.epochs, resume.config.steps, *job.plan);
     if (saved->info.step <= total) return;
@@ -340,7 +342,8 @@ void train_on(const Arguments& arguments, const RunConfig& given, comm::Communic
   std::vector<train::Observer*> observers;
   comm::together(comm, [&] {
     if (!is_rank_0) return;
-    directory.emplace(run_dir_of(config, resume), to_toml(config), facts_of(config, job, comm),
+    directory.emplace(run_dir_of(config, resume), to_toml(config),
+                      facts_of(config, job, comm.size()),
                       train::Retention{config.keep, config.keep_every}, continued_of(resume, job));
     warn_of_missing_records(*directory, *job.replica);
     console.emplace(progress, config.epochs, total);

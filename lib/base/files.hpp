@@ -81,7 +81,7 @@ void make_folder(const std::filesystem::path& path);
 bool claim_folder(const std::filesystem::path& path);
 
 /// A lock on a folder, held by this process until the object is destroyed or the process ends,
-/// however it ends. The file `lock` in the folder contains the host and process id of its holder.
+/// however it ends. The file `.lock` in the folder contains the host and process id of its holder.
 ///
 /// Works between hosts where the file system supports flock(2), as NFS does.
 class FolderLock {

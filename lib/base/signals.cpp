@@ -53,14 +53,23 @@ void forget_temporary(const std::filesystem::path& path) noexcept {
   }
 }
 
+namespace {
+
+/// Installs a handler, unless the signal is ignored. Returns the action before.
+struct sigaction handle(int signal, void (*handler)(int)) {
+  struct sigaction before = {};
+  if (::sigaction(signal, nullptr, &before) != 0 || before.sa_handler == SIG_IGN) return before;
+  struct sigaction ours = {};
+  ours.sa_handler = handler;
+  ours.sa_flags = SA_RESTART;
+  ::sigaction(signal, &ours, nullptr);
+  return before;
+}
+
+}  // namespace
+
 void remove_temporaries_on_signals() noexcept {
-  for (const int signal : {SIGHUP, SIGINT, SIGTERM}) {
-    struct sigaction now = {};
-    if (::sigaction(signal, nullptr, &now) != 0 || now.sa_handler == SIG_IGN) continue;
-    struct sigaction ours = {};
-    ours.sa_handler = end_by;
-    ::sigaction(signal, &ours, nullptr);
-  }
+  for (const int signal : {SIGHUP, SIGINT, SIGTERM}) handle(signal, end_by);
 }
 
 namespace {
@@ -71,7 +80,7 @@ constexpr std::int64_t repetition_ns = 1'000'000'000;
 std::atomic<int> requested{0};  // the first signal
 std::atomic<std::int64_t> requested_at{0};
 std::size_t objects = 0;  // guarded by mutex, as the next
-std::array<struct sigaction, stop_signals.size()> before;
+std::array<struct sigaction, stop_signals.size()> actions_before;
 
 std::int64_t now_ns() {
   timespec now = {};
@@ -94,12 +103,8 @@ StopRequests::StopRequests() {
   const std::lock_guard lock(mutex);
   if (objects++ > 0) return;
   requested = 0;
-  struct sigaction ours = {};
-  ours.sa_handler = request_stop;
-  ours.sa_flags = SA_RESTART;
   for (std::size_t i = 0; i < stop_signals.size(); ++i) {
-    ::sigaction(stop_signals[i], nullptr, &before[i]);
-    if (before[i].sa_handler != SIG_IGN) ::sigaction(stop_signals[i], &ours, nullptr);
+    actions_before[i] = handle(stop_signals[i], request_stop);
   }
 }
 
@@ -107,7 +112,7 @@ StopRequests::~StopRequests() {
   const std::lock_guard lock(mutex);
   if (--objects > 0) return;
   for (std::size_t i = 0; i < stop_signals.size(); ++i) {
-    ::sigaction(stop_signals[i], &before[i], nullptr);
+    ::sigaction(stop_signals[i], &actions_before[i], nullptr);
   }
 }
 

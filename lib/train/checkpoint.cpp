@@ -118,15 +118,7 @@ void require_known(const ordered_json& json, const char* key, const char* known,
   fail(place, std::string("'") + key + "' is '" + value + "'; this version knows " + known);
 }
 
-const std::vector<std::string_view> mlp_keys = {"model",      "widths",      "activation", "loss",
-                                                "parameters", "divide_by",   "data",       "step",
-                                                "examples",   "weights_hash"};
-const std::vector<std::string_view> list_keys = {"model",      "input",       "layers", "loss",
-                                                 "parameters", "divide_by",   "data",   "step",
-                                                 "examples",   "weights_hash"};
-
 nn::NetworkShape mlp_in(const ordered_json& json, const JsonPlace& place) {
-  require_keys(json, mlp_keys, place);
   require_known(json, "activation", "relu", place);
   const auto widths = counts_in(json, "widths", place);
   const bool usable = widths.size() >= 2 && std::count(widths.begin(), widths.end(), 0U) == 0 &&
@@ -165,7 +157,6 @@ nn::LayerSpec layer_in(const ordered_json& json, const JsonPlace& place,
 
 nn::NetworkShape list_in(const ordered_json& json, const JsonPlace& place,
                          const nn::LayerKinds& kinds) {
-  require_keys(json, list_keys, place);
   const ordered_json& list = field(json, "layers", place);
   if (!list.is_array() || list.empty()) fail(place, "'layers' is no list of layers");
   const nn::FeatureShape input = input_in(json, place);
@@ -193,6 +184,14 @@ nn::NetworkShape shape_in(const ordered_json& json, const JsonPlace& place,
                           const nn::LayerKinds& kinds) {
   const bool listed = text_in(json, "model", place) == "layers";
   if (!listed) require_known(json, "model", "mlp", place);
+  std::vector<std::string_view> keys = {"model", "loss", "parameters", "divide_by",
+                                        "data",  "step", "examples",   "weights_hash"};
+  if (listed) {
+    keys.insert(keys.end(), {"input", "layers"});
+  } else {
+    keys.insert(keys.end(), {"widths", "activation"});
+  }
+  require_keys(json, keys, place);
   nn::NetworkShape shape = listed ? list_in(json, place, kinds) : mlp_in(json, place);
   if (shape.weights() >= max_weights || count_in(json, "parameters", place) != shape.parameters()) {
     fail(place, std::string("'parameters' is not the number of weights of a network of these '") +
