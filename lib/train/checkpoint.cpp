@@ -41,9 +41,7 @@ constexpr std::uint64_t max_description_bytes = 1 << 20;
 ordered_json read_object(const std::filesystem::path& path) {
   const RegularFile file(path);
   if (file.size() > max_description_bytes) fail(place_of(path), "is too long to be a description");
-  std::string text(file.size(), '\0');
-  file.read_at(0, {reinterpret_cast<std::uint8_t*>(text.data()), text.size()});
-  return parse_object(text, place_of(path));
+  return parse_object(text_at(file, 0, file.size()), place_of(path));
 }
 
 void require_keys(const ordered_json& object, const std::vector<std::string_view>& known,

@@ -105,6 +105,12 @@ ordered_json parse_object(const std::string& text, const JsonPlace& place) {
   return json;
 }
 
+std::string text_at(const data::RegularFile& file, std::uint64_t offset, std::uint64_t bytes) {
+  std::string text(bytes, '\0');
+  file.read_at(offset, {reinterpret_cast<std::uint8_t*>(text.data()), text.size()});
+  return text;
+}
+
 const ordered_json& field(const ordered_json& object, const char* key, const JsonPlace& place) {
   if (!object.is_object()) fail(place, std::string("no object around '") + key + "'");
   const auto found = object.find(key);

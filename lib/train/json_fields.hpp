@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/data/file.hpp"
+
 namespace lockstep::train {
 
 /// The file and line being read, for error messages.
@@ -20,6 +22,9 @@ struct JsonPlace {
 
 /// Throws DataError: "PATH:LINE: reason", and the place's remedy.
 [[noreturn]] void fail(const JsonPlace& place, const std::string& reason);
+
+/// `bytes` bytes of a file from `offset` on, as text. Throws DataError as read_at() does.
+std::string text_at(const data::RegularFile& file, std::uint64_t offset, std::uint64_t bytes);
 
 /// Parses an object; `place` is the position of the beginning of `text`.
 ///

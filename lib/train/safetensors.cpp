@@ -52,9 +52,7 @@ std::pair<ordered_json, std::uint64_t> read_header(const data::RegularFile& file
             "a header of " + std::to_string(length) + " bytes, where " + std::to_string(max) +
                 " can be");
   }
-  std::string text(length, '\0');
-  file.read_at(length_bytes, {reinterpret_cast<std::uint8_t*>(text.data()), text.size()});
-  ordered_json header = parse_object(text, place);
+  ordered_json header = parse_object(text_at(file, length_bytes, length), place);
   header.erase("__metadata__");
   return {std::move(header), length};
 }
