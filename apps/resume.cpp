@@ -25,8 +25,9 @@ constexpr std::array launch_settings = {"ranks", "mesh",    "backend", "device",
 
 /// Settings that never determine results. A continued run has those of its config.toml.
 constexpr std::array free_settings = {
-    "data",       "format",         "prefetch",    "share-device", "checkpoint-every", "keep",
-    "keep-every", "sentinel-steps", "audit-every", "max-time",     "hash-every",       "progress"};
+    "data",    "format",     "prefetch",       "share-device", "checkpoint-every",
+    "keep",    "keep-every", "sentinel-steps", "audit-every",  "max-time",
+    "timeout", "hash-every", "progress"};
 
 template <std::size_t N>
 bool is_in(const std::array<const char*, N>& names, std::string_view name) {

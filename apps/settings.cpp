@@ -291,6 +291,10 @@ std::vector<Setting> table() {
       count_or("none", "hash-every", &C::hash_every,
                "record every tensor's hash every N steps, for `lockstep compare`"),
       max_time(),
+      count("timeout", &C::timeout, 1,
+            "end the job with code 86 if a rank makes no progress in a step for N seconds; start, "
+            "evaluation and checkpoints have five times that",
+            1'000'000'000),
       choice("progress", &C::progress, {"auto", "bar", "lines", "off"},
              "off: errors and warnings only"),
   };

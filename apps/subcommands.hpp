@@ -29,6 +29,10 @@ int convert_command(const std::vector<std::string>& words);
 /// Benchmarks one component on all ranks of this job; the first word names the component.
 int bench_command(const std::vector<std::string>& words);
 
+/// Prints what the ranks of a run do or did last, and names the rank that others wait for. Without
+/// MPI. Returns 0 if nothing is wrong, else 1.
+int doctor_command(const std::vector<std::string>& words);
+
 /// Finds the first recorded point where two runs differ. Without MPI. Returns 0 if they are equal
 /// and 1 if they differ, as cmp does.
 int compare_command(const std::vector<std::string>& words);

@@ -20,14 +20,18 @@
 #include "apps/settings.hpp"
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/files.hpp"
+#include "lockstep/base/flight_recorder.hpp"
 #include "lockstep/base/process.hpp"
 #include "lockstep/base/signals.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/communicator.hpp"
+#include "lockstep/collectives/launcher.hpp"
 #include "lockstep/data/batches.hpp"
 #include "lockstep/data/source.hpp"
 #include "lockstep/launch/launch.hpp"
+#include "lockstep/launch/watchdog.hpp"
 #include "lockstep/train/replica.hpp"
 #include "lockstep/train/run_directory.hpp"
 #include "lockstep/train/trainer.hpp"
@@ -257,6 +261,46 @@ void warn_of_missing_records(const train::RunDirectory& directory, const train::
                                     counted(replica.steps(), "step")));
 }
 
+/// Records what this rank does, and ends the job when a rank hangs.
+class Recording {
+ public:
+  Recording(const RunConfig& config, comm::Communicator& comm)
+      : comm_(comm),
+        recorder_(comm.rank(), comm.size()),
+        watchdog_(recorder_, comm.rank(), static_cast<double>(config.timeout),
+                  launch::is_rank(comm::detect_launcher())) {
+    comm_.record_in(&recorder_);
+  }
+  ~Recording() { comm_.record_in(nullptr); }
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+  FlightRecorder& recorder() noexcept { return recorder_; }
+
+  /// Continues in the run's folder, which only rank 0 knows. Collective.
+  void write_to(const std::optional<train::RunDirectory>& directory) {
+    std::string run;
+    if (directory) {
+      const auto folder = directory->path() / "flight";
+      std::error_code ignored;
+      std::filesystem::remove_all(folder, ignored);  // of a job with other ranks
+      make_folder(folder);
+      run = directory->path().string();
+    }
+    const auto folder = std::filesystem::path(comm::broadcast_text(comm_, run)) / "flight";
+    try {
+      recorder_.write_to(folder / flight_name(comm_.rank()));
+    } catch (const OutputError&) {  // a host that does not share the folder records in memory
+    }
+    watchdog_.read_recorders_in(folder);
+  }
+
+ private:
+  comm::Communicator& comm_;
+  FlightRecorder recorder_;
+  launch::Watchdog watchdog_;
+};
+
 /// Decides, before each step, whether a rank wants to stop: after a signal, and on rank 0 before
 /// the time is over.
 class StopClock {
@@ -321,6 +365,7 @@ void train_on(const Arguments& arguments, const RunConfig& given, comm::Communic
     if (is_rank_0) fmt::print("{}", to_toml(config));
     return;
   }
+  Recording recording(config, comm);
   TrainJob job = make_job(config, comm);
   if (resume) restore(*resume, job, comm);
   Banner shown = banner(config, job, comm);
@@ -349,9 +394,10 @@ void train_on(const Arguments& arguments, const RunConfig& given, comm::Communic
     console.emplace(progress, config.epochs, total);
     observers = {&*directory, &*console};
   });
+  recording.write_to(directory);
   StopClock stop(config, job.replica->shape().weights(), is_rank_0);
   train::Trainer trainer({config.epochs, config.steps, config.checkpoint_every, config.hash_every,
-                          [&] { return stop(); }},
+                          [&] { return stop(); }, &recording.recorder()},
                          *job.replica, *job.train, *job.test,
                          resume ? resume->state.position : train::TrainingPosition());
   train::RunReport report = trainer.run(observers);

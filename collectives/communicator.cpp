@@ -36,6 +36,9 @@ void Communicator::all_gather(Buffers buffers) {
     if (!buffer.empty()) filled.push_back(buffer);
   }
   if (size_ == 1 || filled.empty()) return;
+  std::size_t bytes = 0;
+  for (const auto& buffer : filled) bytes += buffer.size();
+  const Recorded recorded(recorder_, "all_gather", bytes);
   if (filled.size() == 1) return do_all_gather({filled[0].data(), filled[0].size(), Type::u8});
   do_grouped_all_gather(filled);
 }
@@ -112,6 +115,7 @@ std::unique_ptr<Communicator> Communicator::split(int color) {
   auto made = size_ > 1 ? do_split(part) : nullptr;
   if (part.size() == 1) made = std::make_unique<SelfCommunicator>();
   for (const int rank : part.ranks) made->world_ranks_.push_back(world_rank(rank));
+  made->recorder_ = recorder_;
   return made;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/flight_recorder.hpp"
 
 namespace lockstep::comm {
 /// The reduction of all_reduce. Integer sums wrap around. sum propagates NaN, but min and max may
@@ -132,10 +133,16 @@ class Communicator {
   /// This rank's machine and its position among the machine's ranks. Local.
   virtual const Place& place() const noexcept = 0;
 
+  /// Records the collectives of this communicator, and of those that split() creates from now on.
+  /// `recorder` must outlive them; null: none. Local.
+  void record_in(FlightRecorder* recorder) noexcept { recorder_ = recorder; }
+
   /// Replaces `values` by its element-wise reduction over all ranks.
   template <Element T>
   void all_reduce(std::span<T> values, Op op = Op::sum) {
-    if (size_ > 1 && !values.empty()) do_all_reduce(erase(values), op);
+    if (size_ == 1 || values.empty()) return;
+    const Recorded recorded(recorder_, "all_reduce", values.size_bytes());
+    do_all_reduce(erase(values), op);
   }
 
   /// Overwrites `values` with those of `root`. Throws CommError if `root` is not a rank.
@@ -143,6 +150,7 @@ class Communicator {
   void broadcast(std::span<T> values, int root = 0) {
     if (size_ == 1 || values.empty()) return;
     require_root(root);
+    const Recorded recorded(recorder_, "broadcast", values.size_bytes());
     do_broadcast(erase(values), root);
   }
 
@@ -151,7 +159,9 @@ class Communicator {
   template <Element T>
   void all_gather(std::span<T> values) {
     require_blocks("all_gather", values.size());
-    if (size_ > 1 && !values.empty()) do_all_gather(erase(values));
+    if (size_ == 1 || values.empty()) return;
+    const Recorded recorded(recorder_, "all_gather", values.size_bytes());
+    do_all_gather(erase(values));
   }
 
   /// all_gather of several buffers at once: equivalent to one call per buffer, in as few messages
@@ -171,6 +181,7 @@ class Communicator {
     require_blocks("all_to_all", receive.size());
     require_equal_lengths("all_to_all", send.size(), receive.size());
     if (receive.empty()) return;
+    const Recorded recorded(recorder_, "all_to_all", receive.size_bytes());
     do_all_to_all(reinterpret_cast<const std::byte*>(send.data()), erase(receive));
   }
 
@@ -180,6 +191,7 @@ class Communicator {
   void shift(std::span<const T> send, std::span<T> receive) {
     require_equal_lengths("shift", send.size(), receive.size());
     if (receive.empty()) return;
+    const Recorded recorded(recorder_, "shift", receive.size_bytes());
     do_shift(reinterpret_cast<const std::byte*>(send.data()), erase(receive));
   }
 
@@ -226,6 +238,23 @@ class Communicator {
   };
 
  private:
+  /// One collective in a flight recorder, if there is one.
+  class Recorded {
+   public:
+    Recorded(FlightRecorder* recorder, const char* name, std::size_t bytes) noexcept
+        : recorder_(recorder) {
+      if (recorder_ != nullptr) recorder_->begin(name, bytes);
+    }
+    ~Recorded() {
+      if (recorder_ != nullptr) recorder_->end();
+    }
+    Recorded(const Recorded&) = delete;
+    Recorded& operator=(const Recorded&) = delete;
+
+   private:
+    FlightRecorder* recorder_;
+  };
+
   virtual void do_all_reduce(Elements values, Op op) = 0;
   virtual void do_broadcast(Elements values, int root) = 0;
   virtual void do_all_gather(Elements values) = 0;
@@ -249,6 +278,7 @@ class Communicator {
   int rank_;
   int size_;
   std::vector<int> world_ranks_;  // empty unless created by split()
+  FlightRecorder* recorder_ = nullptr;
 };
 
 /// A communicator of one rank, for processes started without a launcher. Does not use MPI.

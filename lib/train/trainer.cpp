@@ -94,6 +94,7 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
   }
   save(observers);
   for (Observer* observer : observers) observer->finish_checkpoint();
+  enter(Phase::end, replica_.steps());
   report.steps = replica_.steps();
   report.examples = replica_.examples();
   report.step_seconds = medians(phases_);
@@ -107,6 +108,7 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
 
 /// Evaluates at the end of an epoch.
 EpochReport Trainer::evaluate(const Timed& timed) {
+  enter(Phase::evaluation, replica_.steps());
   last_test_ = replica_.evaluate(test_);
   require_finite(std::isfinite(last_test_.loss_sum), replica_.steps(), "test loss");
   const std::uint64_t hash = replica_.weights_hash();
@@ -127,8 +129,10 @@ Trainer::Timed Trainer::train_steps(const std::vector<Observer*>& observers) {
   while (position_.step < train_.plan().steps() && !finished() && stop_ == 0) {
     PhaseSeconds seconds;
     Lap phase;
+    enter(Phase::data, replica_.steps() + 1);
     const data::Batch batch = replica_.load(train_, position_.epoch, position_.step);
     seconds.data = phase.take();
+    enter(Phase::step, replica_.steps() + 1);
     const auto [tally, finite, stop] =
         replica_.train(batch, seconds, options_.stop ? options_.stop() : 0);
     stop_ = stop;
@@ -168,6 +172,7 @@ std::vector<std::pair<std::string, std::uint64_t>> Trainer::hashes_due() {
 void Trainer::save(const std::vector<Observer*>& observers) {
   if (saved_step_ == replica_.steps()) return;
   saved_step_ = replica_.steps();
+  enter(Phase::checkpoint, replica_.steps());
   for (Observer* observer : observers) observer->finish_checkpoint();  // the snapshot is in use
   replica_.take(snapshot_.get());
   for (Observer* observer : observers) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/flight_recorder.hpp"
 #include "lockstep/data/batches.hpp"
 #include "lockstep/train/replica.hpp"
 #include "lockstep/train/report.hpp"
@@ -24,6 +25,7 @@ struct TrainerOptions {
   /// Called before every step: a number, not 0, if this rank wants to stop after it. All ranks then
   /// stop after the same step.
   std::function<std::uint64_t()> stop = {};
+  FlightRecorder* recorder = nullptr;  ///< records the phases; null: none
 };
 
 /// Total number of training steps: those of `epochs` epochs of the plan, or `steps` if that is
@@ -55,6 +57,10 @@ class Trainer {
   RunReport run(const std::vector<Observer*>& observers);
 
  private:
+  void enter(Phase phase, std::uint64_t step) noexcept {
+    if (options_.recorder != nullptr) options_.recorder->enter(phase, step);
+  }
+
   /// Examples and seconds of training in this process.
   struct Timed {
     std::uint64_t examples = 0;

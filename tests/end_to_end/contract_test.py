@@ -21,7 +21,7 @@ DEFAULTS = {
     "steps": "none", "learning-rate": 0.001, "seed": 22, "shuffle": "global",
     "shard-policy": "data", "rebatch": "ceil", "reduction": "canonical", "products": "auto", "simd": "auto",
     "leaf": "auto", "exchange": "auto", "sentinel-steps": 16, "backend": "auto", "ranks": 1, "device": "auto", "threads": "auto",
-    "resume": "none", "checkpoint-every": "end", "keep": 3, "keep-every": "none", "hash-every": "none", "audit-every": "none", "max-time": "none", "progress": "auto",
+    "resume": "none", "checkpoint-every": "end", "keep": 3, "keep-every": "none", "hash-every": "none", "audit-every": "none", "max-time": "none", "timeout": 120, "progress": "auto",
 }
 SUMMARY = {"version", "ranks", "device", "parameters", "steps", "examples", "epochs", "step_seconds",
            "startup_seconds", "examples_per_second", "weights_hash", "plan_digest",

@@ -1,0 +1,300 @@
+#include "lockstep/base/flight_recorder.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <system_error>
+#include <tuple>
+
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/text.hpp"
+
+namespace lockstep {
+namespace {
+
+constexpr std::uint64_t magic = 0x3152464b434f4cULL;  // "LOCKFR1"
+constexpr std::size_t kept = 256;
+
+double wall_clock() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::int64_t steady_ns() {
+  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
+
+/// State and start time of a process, from /proc/PID/stat; state 0 if there is no such process.
+std::pair<char, std::uint64_t> process_stat(int process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const auto name_end = text.rfind(')');  // the name may contain blanks
+  if (name_end == std::string::npos) return {0, 0};
+  std::istringstream fields(text.substr(name_end + 1));
+  char state = 0;
+  fields >> state;
+  std::string skipped;
+  constexpr int fields_between = 18;
+  for (int i = 0; i < fields_between; ++i) fields >> skipped;
+  std::uint64_t start = 0;
+  fields >> start;
+  return {state, start};
+}
+
+std::string this_host() {
+  std::array<char, 64> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  return host.data();
+}
+
+}  // namespace
+
+struct FlightRecorder::File {
+  std::uint64_t magic_number = magic;
+  std::uint32_t rank = 0;
+  std::uint32_t ranks = 0;
+  std::int32_t process = 0;
+  std::uint64_t process_start = 0;
+  std::array<char, 64> host = {};
+  std::uint64_t step = 0;
+  Phase phase = Phase::start;
+  double since = 0;
+  std::uint64_t total = 0;  ///< operations so far; the last is at (total - 1) % kept
+  std::uint64_t number = 0;
+  std::array<FlightOperation, kept> operations = {};
+};
+
+const char* text_of(Phase phase) noexcept {
+  switch (phase) {
+    case Phase::start: return "the start";
+    case Phase::data: return "reading the batch";
+    case Phase::step: return "computing";
+    case Phase::evaluation: return "evaluation";
+    case Phase::checkpoint: return "the checkpoint";
+    case Phase::end: return "the end";
+  }
+  return "unknown";
+}
+
+FlightRecorder::FlightRecorder(int rank, int ranks)
+    : memory_(std::make_unique<File>()), file_(memory_.get()) {
+  file_->rank = static_cast<std::uint32_t>(rank);
+  file_->ranks = static_cast<std::uint32_t>(ranks);
+  file_->process = ::getpid();
+  file_->process_start = process_stat(file_->process).second;
+  const std::string host = this_host();
+  std::copy_n(host.begin(), std::min(host.size(), file_->host.size() - 1), file_->host.begin());
+  file_->since = wall_clock();
+  touch();
+}
+
+FlightRecorder::~FlightRecorder() {
+  if (mapped_ != nullptr) ::munmap(mapped_, sizeof(File));
+}
+
+void FlightRecorder::write_to(const std::filesystem::path& path) {
+  const auto fail = [&](int code) {
+    throw OutputError(
+        path.string() + ": cannot be written: " + std::generic_category().message(code),
+        "choose another folder");
+  };
+  ::unlink(path.c_str());
+  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+  if (file < 0) fail(errno);
+  // All of it is reserved: on a full disk, writing to a mapped page would end the process (SIGBUS).
+  const int full = ::posix_fallocate(file, 0, sizeof(File));
+  void* const data =
+      full == 0 ? ::mmap(nullptr, sizeof(File), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)
+                : MAP_FAILED;
+  const int code = full != 0 ? full : errno;
+  ::close(file);
+  if (data == MAP_FAILED) {
+    ::unlink(path.c_str());
+    fail(code);
+  }
+  std::memcpy(data, file_, sizeof(File));
+  mapped_ = data;
+  file_ = static_cast<File*>(data);
+}
+
+void FlightRecorder::touch() noexcept { touched_ = steady_ns(); }
+
+double FlightRecorder::idle_seconds() const noexcept {
+  return static_cast<double>(steady_ns() - touched_) * 1e-9;
+}
+
+void FlightRecorder::enter(Phase phase, std::uint64_t step) noexcept {
+  file_->step = step;
+  file_->phase = phase;
+  file_->since = wall_clock();
+  file_->number = 0;
+  phase_ = phase;
+  touch();
+}
+
+void FlightRecorder::begin(const char* name, std::uint64_t bytes) noexcept {
+  FlightOperation& operation = file_->operations[file_->total % kept];
+  operation = {.step = file_->step,
+               .number = ++file_->number,
+               .phase = file_->phase,
+               .bytes = bytes,
+               .begin = wall_clock()};
+  std::strncpy(operation.name.data(), name, operation.name.size() - 1);
+  ++file_->total;
+  touch();
+}
+
+void FlightRecorder::end() noexcept {
+  file_->operations[(file_->total - 1) % kept].end = wall_clock();
+  touch();
+}
+
+std::string flight_name(int rank) {
+  constexpr std::size_t width = 5;
+  const std::string digits = std::to_string(rank);
+  return "rank-" + std::string(width - std::min(width, digits.size()), '0') + digits;
+}
+
+Flight read_flight(const std::filesystem::path& path) {
+  FlightRecorder::File file;
+  std::ifstream input(path, std::ios::binary);
+  input.read(reinterpret_cast<char*>(&file), sizeof file);
+  if (!input || file.magic_number != magic || file.phase > Phase::end) {
+    throw DataError(path.string() + ": is no flight recorder's file",
+                    "give the folder of a run, as this version of lockstep records it");
+  }
+  file.host.back() = '\0';
+  Flight flight = {.rank = file.rank,
+                   .ranks = file.ranks,
+                   .process = file.process,
+                   .process_start = file.process_start,
+                   .host = file.host,
+                   .step = file.step,
+                   .phase = file.phase,
+                   .since = file.since};
+  const std::uint64_t count = std::min<std::uint64_t>(file.total, kept);
+  for (std::uint64_t i = file.total - count; i < file.total; ++i) {
+    flight.operations.push_back(file.operations[i % kept]);
+    flight.operations.back().name.back() = '\0';
+  }
+  return flight;
+}
+
+ProcessState state_of(const Flight& flight) {
+  if (this_host() != flight.host.data()) return ProcessState::unknown;
+  const auto [state, start] = process_stat(flight.process);
+  if (state == 0 || state == 'Z' || state == 'X' || start != flight.process_start) {
+    return ProcessState::gone;
+  }
+  return state == 'T' || state == 't' ? ProcessState::stopped : ProcessState::running;
+}
+
+namespace {
+
+/// The collective that a rank is in; null if it is in none.
+const FlightOperation* open_operation(const Flight& flight) {
+  if (flight.operations.empty() || flight.operations.back().end != 0) return nullptr;
+  return &flight.operations.back();
+}
+
+/// Ranks in the order of their progress.
+auto position(const Flight& flight) {
+  const auto* open = open_operation(flight);
+  const auto& last = flight.operations;
+  const bool in_phase =
+      !last.empty() && last.back().step == flight.step && last.back().phase == flight.phase;
+  return std::tuple(flight.step, flight.phase, in_phase ? last.back().number : 0,
+                    in_phase && open == nullptr ? 1 : 0);
+}
+
+std::string name_of(const Flight& flight) {
+  return "rank " + std::to_string(flight.rank) + " on " + flight.host.data() + " (process " +
+         std::to_string(flight.process) + ")";
+}
+
+std::string place_of(const Flight& flight, double now) {
+  std::string text = text_of(flight.phase);
+  text += flight.phase == Phase::step || flight.phase == Phase::data ? " of step " : " after step ";
+  text += std::to_string(flight.step);
+  double since = flight.since;
+  if (const auto* open = open_operation(flight)) {
+    text += ", in " + std::string(open->name.data()) + " number " + std::to_string(open->number) +
+            " of " + bytes_text(static_cast<double>(open->bytes));
+    since = open->begin;
+  }
+  return text + ", for " + fixed(now - since, 1) + " s";
+}
+
+std::string list_of(const std::vector<std::uint32_t>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  constexpr std::size_t max_named = 16;
+  for (std::size_t i = 0; i < std::min(ranks.size(), max_named); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  }
+  return ranks.size() > max_named ? text + ", ..." : text;
+}
+
+}  // namespace
+
+Diagnosis diagnose(std::span<const Flight> flights, std::span<const ProcessState> states,
+                   double now) {
+  Diagnosis found;
+  std::vector<std::uint32_t> waiting;
+  for (const Flight& flight : flights) {
+    if (open_operation(flight) != nullptr) waiting.push_back(flight.rank);
+  }
+  const auto add = [&](const Flight& flight, const std::string& what) {
+    found.findings.push_back(name_of(flight) + " " + what + ": " + place_of(flight, now));
+    found.odd.push_back(flight.rank);
+    std::erase(waiting, flight.rank);
+  };
+  for (std::size_t i = 0; i < flights.size(); ++i) {
+    if (flights[i].phase == Phase::end) continue;
+    if (states[i] == ProcessState::gone) add(flights[i], "has ended");
+    if (states[i] == ProcessState::stopped) add(flights[i], "is stopped (SIGSTOP)");
+  }
+  if (found.odd.empty() && !flights.empty()) {
+    const auto first = std::min_element(
+        flights.begin(), flights.end(),
+        [](const Flight& a, const Flight& b) { return position(a) < position(b); });
+    const auto last = std::max_element(
+        flights.begin(), flights.end(),
+        [](const Flight& a, const Flight& b) { return position(a) < position(b); });
+    if (position(*first) < position(*last)) {
+      for (const Flight& flight : flights) {
+        if (position(flight) == position(*first)) add(flight, "is behind");
+      }
+    } else if (const auto* open = open_operation(*first)) {
+      for (const Flight& flight : flights) {
+        const auto* other = open_operation(flight);
+        const bool same = other != nullptr && other->bytes == open->bytes &&
+                          std::strcmp(other->name.data(), open->name.data()) == 0;
+        if (!same) add(flight, "calls another collective than rank " + std::to_string(first->rank));
+      }
+      if (found.odd.empty()) {
+        found.findings.push_back(
+            "all ranks are in the same collective, so messages do not arrive: look at the network "
+            "between the hosts (" +
+            place_of(*first, now) + ")");
+      }
+    } else {
+      found.findings.push_back("all ranks are at the same place: " + place_of(*first, now));
+    }
+  }
+  if (!found.odd.empty() && !waiting.empty()) {
+    found.findings.push_back(list_of(waiting) + (waiting.size() == 1 ? " waits" : " wait") +
+                             " for " + list_of(found.odd));
+  }
+  return found;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,74 @@
+"""A rank that stops, a launcher that dies: the job ends with 86 and names the rank; `doctor` says the same later."""
+
+import os
+import shutil
+import signal
+import time
+import unittest
+
+import command
+from command import finish, mpirun, run, seconds, start, words
+from failure_test import alive, children
+
+LONG = "train --train-limit 600 --test-limit 200 --layers 32 --epochs 1000000 --checkpoint-every 5 --keep 1000000"
+TIMEOUT = 2
+
+
+@unittest.skipUnless(command.MPI, "LOCKSTEP_MPI=OFF")
+class Hang(command.CommandTest):
+    def begin(self, flags=""):
+        folder = self.folder / "run"
+        process = start(mpirun(3, LONG, f"--timeout {TIMEOUT}", flags, "--run-dir", folder))
+        self.addCleanup(lambda: process.poll() is None and command.stop(process))
+        end = time.monotonic() + seconds(command.LIMIT)
+        while len(command.Run(folder).checkpoints) < 2:
+            if process.poll() is not None or time.monotonic() > end:
+                self.fail(f"no checkpoints: {finish(process)}")
+            time.sleep(0.02)
+        ranks = children(process.pid)
+        self.assertEqual(len(ranks), 3)
+        return process, ranks
+
+    def assert_ended(self, ranks, result):
+        end = time.monotonic() + seconds(10)
+        while any(map(alive, ranks)) and time.monotonic() < end:
+            time.sleep(0.02)
+        self.assertFalse(any(map(alive, ranks)), str(result))
+
+    def test_a_stopped_rank_is_named(self):
+        for backend, rank in (("shared", 2), ("mpi", 0)):
+            with self.subTest(backend=backend, rank=rank):
+                process, ranks = self.begin(f"--backend {backend}")
+                os.kill(ranks[rank], signal.SIGSTOP)
+                time.sleep(0.5)
+                found = run("doctor", self.folder / "run")
+                self.assert_ends(found, 1)
+                odd = f"(process {ranks[rank]}) is stopped (SIGSTOP)"
+                self.assert_says(found.out, [f"rank {rank} on", odd, f"for rank {rank}"], found)
+                result = finish(process, 5 * TIMEOUT + 12)  # in an evaluation or a save
+                self.assert_ends(result, 86)
+                self.assert_says(result.err, ["made no progress for", f"rank {rank} on", odd, "remedy:", "--timeout"],
+                                 result)
+                self.assert_ended(ranks, result)
+                later = run("doctor", self.folder / "run")
+                self.assert_ends(later, 1)
+                self.assert_says(later.out, ["when the job was ended", odd], later)
+                shutil.rmtree(self.folder / "run")
+
+    def test_ranks_end_with_their_launcher(self):
+        process, ranks = self.begin()
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate(timeout=20)
+        self.assert_ended(ranks, "mpirun was killed")
+
+    def test_a_run_without_a_fault(self):
+        made = self.train(command.SMALL, ranks=2)
+        result = run("doctor", made.folder)
+        self.assert_ends(result, 0)
+        self.assert_says(result.out, ["the end", "rank"], result)
+        self.assert_refused(run("doctor", self.folder), 65, ["flight", "no flight recorder"])
+        self.assert_refused(run("doctor"), 2, ["no run folder"])
+
+
+if __name__ == "__main__":
+    unittest.main()
