@@ -175,7 +175,13 @@ void require_same_settings(const Decisive& saved, const Decisive& now,
 
 std::optional<Resume> find_resume(const Arguments& arguments, const RunConfig& config,
                                   comm::Communicator& comm) {
-  if (config.resume == "none") return std::nullopt;
+  if (config.resume == "none") {
+    comm::together(comm, [&] {
+      if (!arguments.given("resume-with")) return;
+      throw ConfigError("--resume-with without --resume", "give the setting itself");
+    });
+    return std::nullopt;
+  }
   std::string text;
   comm::together(comm, [&] {
     if (comm.rank() != 0) return;
@@ -197,7 +203,6 @@ std::optional<Resume> find_resume(const Arguments& arguments, const RunConfig& c
   resume.run = json["run"].get<std::string>();
   resume.checkpoint = json["checkpoint"].get<std::string>();
   resume.complete = json["complete"].get<bool>();
-  if (resume.run.empty() && resume.checkpoint.empty()) return std::nullopt;
   comm::together(comm, [&] {
     RunConfig saved;
     apply_run_file(saved, resume.checkpoint.string(), json["settings"].get<std::string>());

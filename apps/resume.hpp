@@ -20,15 +20,18 @@ using Decisive = std::vector<std::pair<std::string, std::string>>;
 
 /// The run that a job continues.
 struct Resume {
-  std::filesystem::path run;         ///< its folder
+  std::filesystem::path run;         ///< its folder; empty: none, or a checkpoint outside a run
   std::filesystem::path checkpoint;  ///< empty: no valid one, so training starts from the beginning
   bool complete = false;             ///< summary.json exists
   RunConfig config;            ///< of this job, with the checkpoint's settings where none is given
   train::TrainingState state;  ///< of the checkpoint
+
+  /// False if there was nothing to continue.
+  bool found() const noexcept { return !run.empty() || !checkpoint.empty(); }
 };
 
-/// The run to continue, as `config.resume` says; nullopt for none: `resume` is "none", or "auto"
-/// where there is no run.
+/// The run to continue, as `config.resume` says; nullopt if that is "none". Without a run to
+/// continue (`auto`) the result has the settings alone.
 ///
 /// Settings that are not given on the command line or in the run file are those of the run;
 /// settings that do not determine the results may be given freely. Rank 0 warns of each checkpoint

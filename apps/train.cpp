@@ -249,7 +249,7 @@ std::string run_dir_of(const RunConfig& config, const std::optional<Resume>& res
 
 std::optional<train::Continued> continued_of(const std::optional<Resume>& resume,
                                              const TrainJob& job) {
-  if (!resume) return std::nullopt;
+  if (!resume || !resume->found()) return std::nullopt;
   return train::Continued{resume->checkpoint, job.replica->steps(), resume->state.position.epoch};
 }
 
@@ -369,7 +369,7 @@ void train_on(const Arguments& arguments, const RunConfig& given, comm::Communic
   TrainJob job = make_job(config, comm);
   if (resume) restore(*resume, job, comm);
   Banner shown = banner(config, job, comm);
-  if (resume) shown.rows.emplace_back("resume", resume_text(*resume, job));
+  if (resume && resume->found()) shown.rows.emplace_back("resume", resume_text(*resume, job));
   const Progress progress = progress_of(config.progress);
   if (is_rank_0 && progress != Progress::off) shown.print();
   if (arguments.given("dry-run")) return;

@@ -198,7 +198,9 @@ class Resume(command.CommandTest):
     def test_nothing_to_continue(self):
         self.assert_refused(run("train --resume", self.folder / "no"), 65, ["no such checkpoint"])
         self.assert_refused(run("train --resume", self.folder), 65, ["holds no checkpoint"])
-        self.train(JOB, "--resume auto")
+        self.assert_refused(run("train --resume-with epochs=3"), 2, ["--resume-with without --resume"])
+        made = self.train(JOB, "--resume auto --resume-with epochs=1")
+        self.assertEqual(made.summary["steps"], 30)
 
     def test_the_newest_checkpoints_are_kept(self):
         made = self.train(JOB.replace("--keep 1000", "--keep 2 --keep-every 21"))
