@@ -162,10 +162,12 @@ void Console::finish(const train::RunReport& report, const std::string& saved) c
   const auto row = [&](const char* what, double seconds) {
     fmt::print("  {:<26} {:>9.3f} ms  {}\n", what, 1e3 * seconds, percent(seconds, median.total));
   };
-  fmt::print("\n{}, {} examples/s; the first step was done {:.2f} s after the start\n",
-             counted(report.steps, "step"),
-             grouped(static_cast<std::uint64_t>(report.examples_per_second)),
-             report.startup_seconds);
+  fmt::print("\n{}, {} examples/s", counted(report.steps, "step"),
+             grouped(static_cast<std::uint64_t>(report.examples_per_second)));
+  if (report.startup_seconds > 0) {
+    fmt::print("; the first step was done {:.2f} s after the start", report.startup_seconds);
+  }
+  fmt::print("\n");
   row("one step (median)", median.total);
   row("  reading the batch", median.data);
   row("  forward and backward", median.compute);

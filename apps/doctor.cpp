@@ -72,7 +72,7 @@ int doctor(const Arguments& arguments) {
                std::string{std::istreambuf_iterator<char>(written), {}});
     return something_is_wrong;
   }
-  const Diagnosis found = launch::diagnose_folder(run / "flight");
+  const Diagnosis found = launch::diagnose_now(flights);
   for (const auto& finding : found.findings) fmt::print("{}\n", finding);
   return found.odd.empty() ? static_cast<int>(ExitCode::success) : something_is_wrong;
 }

@@ -27,14 +27,16 @@ constexpr std::array launch_settings = {"ranks", "mesh",    "backend", "device",
 constexpr std::array free_settings = {
     "data",    "format",     "prefetch",       "share-device", "checkpoint-every",
     "keep",    "keep-every", "sentinel-steps", "audit-every",  "max-time",
-    "timeout", "hash-every", "progress"};
+    "timeout", "hash-every", "snapshot-every", "progress"};
 
 template <std::size_t N>
 bool is_in(const std::array<const char*, N>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-bool is_about_this_job(std::string_view name) { return name == "run-dir" || name == "resume"; }
+bool is_about_this_job(std::string_view name) {
+  return name == "run-dir" || name == "resume" || name == "survive";
+}
 
 Decisive decisive_settings(const RunConfig& config) {
   Decisive decisive;

@@ -295,6 +295,11 @@ std::vector<Setting> table() {
             "end the job with code 86 if a rank makes no progress in a step for N seconds; start, "
             "evaluation and checkpoints have five times that",
             1'000'000'000),
+      yes_or_no("survive", &C::survive,
+                "go on without ranks that end, from a snapshot in memory; needs `mpirun --mca "
+                "orte_enable_recovery 1`, and all ranks on one host"),
+      count("snapshot-every", &C::snapshot_every, 1,
+            "with survive: steps between snapshots, which are repeated after a loss"),
       choice("progress", &C::progress, {"auto", "bar", "lines", "off"},
              "off: errors and warnings only"),
   };

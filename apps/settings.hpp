@@ -65,6 +65,8 @@ struct RunConfig {
   std::uint64_t sentinel_steps = 16;
   std::optional<std::uint64_t> max_time;  ///< seconds
   std::uint64_t timeout = 120;            ///< seconds
+  bool survive = false;
+  std::uint64_t snapshot_every = 16;  ///< steps
   std::string progress = "auto";
 };
 

@@ -10,6 +10,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 
@@ -40,9 +41,15 @@
 namespace lockstep::apps {
 namespace {
 
-/// The objects that one rank trains with.
+/// The data set, and hashes of its content.
+struct TrainData {
+  data::DataSet sets;
+  std::string train_identity;
+  std::string test_identity;
+};
+
+/// The objects that one rank trains with in a group of ranks.
 struct TrainJob {
-  data::DataSet data;
   std::optional<data::Plan> plan;
   std::string policy_reason;  ///< the reason for the plan's policy
   int threads = 1;            ///< of this rank's products
@@ -72,45 +79,56 @@ void require_fitting_data(const data::DataSet& data) {
                   "give parts of one data set");
 }
 
-/// Opens the data, creates the plan and the replica.
+/// Opens the data.
 ///
 /// Errors   throws comm::AgreedError on every rank: settings that are not supported here (2), bad
-///          data (65), data that differs between ranks (2), too little memory (2).
+///          data (65), data that differs between ranks (2).
 /// Ranks    collective.
-TrainJob make_job(const RunConfig& config, comm::Communicator& comm) {
-  TrainJob job;
-  const auto sizes = [&] { return mesh_of(config, static_cast<std::uint64_t>(comm.size())); };
+TrainData open_data(const RunConfig& config, comm::Communicator& comm) {
+  TrainData data;
   comm::together(comm, [&] {
-    sizes();
-    job.threads = threads_of(config, comm);
-    job.data = data::open_data_set(config.data, {.train_limit = config.train_limit,
-                                                 .test_limit = config.test_limit,
-                                                 .divide_by = config.divide_by,
-                                                 .classes = static_cast<int>(config.classes),
-                                                 .format = data::format_named(config.format)});
-    require_fitting_data(job.data);
+    mesh_of(config, static_cast<std::uint64_t>(comm.size()));
+    threads_of(config, comm);
+    data.sets = data::open_data_set(config.data, {.train_limit = config.train_limit,
+                                                  .test_limit = config.test_limit,
+                                                  .divide_by = config.divide_by,
+                                                  .classes = static_cast<int>(config.classes),
+                                                  .format = data::format_named(config.format)});
+    require_fitting_data(data.sets);
   });
-  const std::string train_identity = job.data.train->identity();  // reads samples of the files
-  const std::string test_identity = job.data.test->identity();
+  data.train_identity = data.sets.train->identity();  // reads samples of the files
+  data.test_identity = data.sets.test->identity();
   comm::require_equal(comm, "the data of ranks",
-                      {{"training set", train_identity}, {"test set", test_identity}},
+                      {{"training set", data.train_identity}, {"test set", data.test_identity}},
                       "give all hosts the same files");
-  job.mesh = train::make_mesh(comm, sizes());
+  return data;
+}
+
+/// Creates the plan and the replica of this rank of `comm`; `data` must outlive the job.
+///
+/// Errors   throws comm::AgreedError (2) on every rank: settings that are not supported here, too
+///          little memory.
+/// Ranks    collective.
+TrainJob make_job(const RunConfig& config, const TrainData& data, comm::Communicator& comm) {
+  TrainJob job;
+  data::Source& train = *data.sets.train;
+  job.threads = threads_of(config, comm);
+  job.mesh = train::make_mesh(comm, mesh_of(config, static_cast<std::uint64_t>(comm.size())));
   comm::Communicator& batch = train::Groups(*job.mesh).batch;
   std::optional<nn::NetworkShape> shape;
   comm::together(comm, [&] {
-    auto chosen = training_plan(config, job.data.train->records(), job.data.train->file_records(),
+    auto chosen = training_plan(config, train.records(), train.file_records(),
                                 static_cast<std::uint64_t>(batch.size()));
     if (!chosen.warning.empty() && comm.rank() == 0) launch::print_warning(chosen.warning);
     job.plan = std::move(chosen.plan);
     job.policy_reason = std::move(chosen.reason);
-    job.decisive = decisive_of(config, train_identity, test_identity, *job.plan, comm);
-    shape = network_of(config, job.data.train->shape());
-    job.transform = make_transform(config, *job.data.train);
-    job.train = std::make_unique<data::BatchReader>(*job.data.train, *job.plan, batch.rank(),
-                                                    job.transform.get());
-    const auto test_plan = train::evaluation_plan(job.data.test->records(), batch.size());
-    job.test = std::make_unique<data::BatchReader>(*job.data.test, test_plan, batch.rank());
+    job.decisive = decisive_of(config, data.train_identity, data.test_identity, *job.plan, comm);
+    shape = network_of(config, train.shape());
+    job.transform = make_transform(config, train);
+    job.train =
+        std::make_unique<data::BatchReader>(train, *job.plan, batch.rank(), job.transform.get());
+    const auto test_plan = train::evaluation_plan(data.sets.test->records(), batch.size());
+    job.test = std::make_unique<data::BatchReader>(*data.sets.test, test_plan, batch.rank());
   });
   job.replica = std::make_unique<train::Replica>(*shape, *job.plan, *job.mesh,
                                                  replica_options(config, job.threads));
@@ -159,7 +177,8 @@ std::string device_text(const TrainJob& job) {
                      exchange.empty() ? "" : "; exchange " + exchange);
 }
 
-Banner banner(const RunConfig& config, const TrainJob& job, comm::Communicator& comm) {
+Banner banner(const RunConfig& config, const TrainData& data, const TrainJob& job,
+              comm::Communicator& comm) {
   Banner banner;
   banner.headline =
       fmt::format("lockstep {}: {}, backend {}", version, ranks_text(comm), comm.backend());
@@ -168,8 +187,8 @@ Banner banner(const RunConfig& config, const TrainJob& job, comm::Communicator& 
   };
   add("device", device_text(job));
   add("data", fmt::format("{}: {} training and {} test records of {} features", config.data,
-                          grouped(job.data.train->records()), grouped(job.data.test->records()),
-                          grouped(job.data.train->features())));
+                          grouped(data.sets.train->records()), grouped(data.sets.test->records()),
+                          grouped(data.sets.train->features())));
   add("policy", fmt::format("{}: {}; {}shuffle {}", data::name_of(job.plan->options().policy),
                             job.policy_reason,
                             config.rebatch == "ceil" ? "" : "rebatch " + config.rebatch + "; ",
@@ -184,25 +203,26 @@ Banner banner(const RunConfig& config, const TrainJob& job, comm::Communicator& 
   }
   add("batch", batch_text(job));
   if (const auto idle = job.plan->idle_ranks(); idle > 0) {
-    const bool data = job.plan->options().policy == data::ShardPolicy::data;
+    const bool by_data = job.plan->options().policy == data::ShardPolicy::data;
     add("idle", fmt::format("{} of {} ranks: {}", idle * model, comm.size(),
-                            data ? "a full batch has fewer leaves than ranks need; a smaller "
-                                   "--leaf or a larger --batch-size would employ them"
-                                 : "their files leave them no record"));
+                            by_data ? "a full batch has fewer leaves than ranks need; a smaller "
+                                      "--leaf or a larger --batch-size would employ them"
+                                    : "their files leave them no record"));
   }
   add("reduction", fmt::format("{}; {} products in {}", job.replica->reduction(),
                                job.replica->products(), config.precision));
   return banner;
 }
 
-train::RunFacts facts_of(const RunConfig& config, const TrainJob& job, int ranks) {
+train::RunFacts facts_of(const RunConfig& config, const TrainData& data, const TrainJob& job,
+                         int ranks) {
   train::RunFacts facts;
   facts.version = version;
   facts.ranks = ranks;
   facts.device = job.replica->device() != nullptr ? job.replica->device()->device() : "cpu";
   facts.parameters = job.replica->shape().parameters();
   facts.plan_digest = job.plan->digest();
-  facts.checkpoint.divide_by = job.data.train->divisor();
+  facts.checkpoint.divide_by = data.sets.train->divisor();
   facts.checkpoint.data = config.data;
   facts.settings = job.decisive;
   return facts;
@@ -216,8 +236,8 @@ std::vector<std::uint64_t> bytes_read(const data::Source& train, comm::Communica
   return bytes;
 }
 
-/// Sets the replica to the checkpoint's state. Collective.
-void restore(const Resume& resume, TrainJob& job, comm::Communicator& comm) {
+/// Sets the replica to the checkpoint's state, if there is one. Collective.
+void restore_checkpoint(const Resume& resume, TrainJob& job, comm::Communicator& comm) {
   if (resume.checkpoint.empty()) return;
   std::optional<train::SavedNetwork> saved;
   comm::together(comm, [&] {
@@ -247,12 +267,6 @@ std::string run_dir_of(const RunConfig& config, const std::optional<Resume>& res
   return own ? config.run_dir : resume->run.string();
 }
 
-std::optional<train::Continued> continued_of(const std::optional<Resume>& resume,
-                                             const TrainJob& job) {
-  if (!resume || !resume->found()) return std::nullopt;
-  return train::Continued{resume->checkpoint, job.replica->steps(), resume->state.position.epoch};
-}
-
 void warn_of_missing_records(const train::RunDirectory& directory, const train::Replica& replica) {
   if (directory.recorded_steps() == replica.steps()) return;
   launch::print_warning(fmt::format("{} records {} of the {} before the checkpoint",
@@ -261,44 +275,57 @@ void warn_of_missing_records(const train::RunDirectory& directory, const train::
                                     counted(replica.steps(), "step")));
 }
 
-/// Records what this rank does, and ends the job when a rank hangs.
+/// Records what this rank does, and ends the job, or with `survive` the rank, when a rank hangs.
 class Recording {
  public:
   Recording(const RunConfig& config, comm::Communicator& comm)
-      : comm_(comm),
-        recorder_(comm.rank(), comm.size()),
+      : recorder_(comm.rank(), comm.size()),
         watchdog_(recorder_, comm.rank(), static_cast<double>(config.timeout),
-                  launch::is_rank(comm::detect_launcher())) {
-    comm_.record_in(&recorder_);
-  }
-  ~Recording() { comm_.record_in(nullptr); }
-  Recording(const Recording&) = delete;
-  Recording& operator=(const Recording&) = delete;
+                  launch::is_rank(comm::detect_launcher()), config.survive) {}
 
   FlightRecorder& recorder() noexcept { return recorder_; }
 
-  /// Continues in the run's folder, which only rank 0 knows. Collective.
-  void write_to(const std::optional<train::RunDirectory>& directory) {
-    std::string run;
-    if (directory) {
-      const auto folder = directory->path() / "flight";
+  /// Continues in the run's folder, in a file for each rank of `comm`; removes those of others.
+  void write_to(const std::filesystem::path& run, const comm::Communicator& comm) {
+    const auto folder = run / "flight";
+    if (comm.rank() == 0) {
+      std::set<std::string> names;
+      for (int rank = 0; rank < comm.size(); ++rank) {
+        names.insert(flight_name(comm.world_rank(rank)));
+      }
       std::error_code ignored;
-      std::filesystem::remove_all(folder, ignored);  // of a job with other ranks
-      make_folder(folder);
-      run = directory->path().string();
+      for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+        if (names.count(entry.path().filename().string()) != 0) continue;
+        std::filesystem::remove(entry.path(), ignored);
+      }
     }
-    const auto folder = std::filesystem::path(comm::broadcast_text(comm_, run)) / "flight";
+    if (is_written_) return;
     try {
-      recorder_.write_to(folder / flight_name(comm_.rank()));
+      recorder_.write_to(folder / flight_name(comm.world_rank(comm.rank())));
     } catch (const OutputError&) {  // a host that does not share the folder records in memory
     }
+    is_written_ = true;
     watchdog_.read_recorders_in(folder);
   }
 
  private:
-  comm::Communicator& comm_;
   FlightRecorder recorder_;
+  bool is_written_ = false;
   launch::Watchdog watchdog_;
+};
+
+/// Records the collectives of a communicator while it exists.
+class RecordedIn {
+ public:
+  RecordedIn(FlightRecorder& recorder, comm::Communicator& comm) : comm_(comm) {
+    comm_.record_in(&recorder);
+  }
+  ~RecordedIn() { comm_.record_in(nullptr); }
+  RecordedIn(const RecordedIn&) = delete;
+  RecordedIn& operator=(const RecordedIn&) = delete;
+
+ private:
+  comm::Communicator& comm_;
 };
 
 /// Decides, before each step, whether a rank wants to stop: after a signal, and on rank 0 before
@@ -306,7 +333,8 @@ class Recording {
 class StopClock {
  public:
   /// `weights`: those of the network, which take time to save.
-  StopClock(const RunConfig& config, double weights, bool is_rank_0) {
+  StopClock(const StopRequests& requests, const RunConfig& config, double weights, bool is_rank_0)
+      : requests_(requests) {
     if (!is_rank_0) return;
     if (config.max_time) deadline_ = static_cast<double>(*config.max_time);
     if (const char* const end = std::getenv("SLURM_JOB_END_TIME")) {
@@ -331,7 +359,7 @@ class StopClock {
   }
 
  private:
-  StopRequests requests_;
+  const StopRequests& requests_;
   double deadline_ = std::numeric_limits<double>::infinity();  // seconds since the process began
   double reserve_ = 0;
   double longest_ = 0;
@@ -339,11 +367,7 @@ class StopClock {
 };
 
 /// Throws the error of a stop that all ranks agreed on. Collective.
-[[noreturn]] void end_stopped(const train::RunReport& report,
-                              const std::optional<train::RunDirectory>& directory,
-                              comm::Communicator& comm) {
-  const std::string run =
-      comm::broadcast_text(comm, directory ? directory->path().string() : std::string());
+[[noreturn]] void end_stopped(const train::RunReport& report, const std::string& run) {
   const auto checkpoint =
       std::filesystem::path(run) / "checkpoints" / train::checkpoint_name(report.steps);
   const std::string why =
@@ -356,56 +380,142 @@ class StopClock {
                           "continue with --resume " + run);
 }
 
-/// One rank's part of the command, from its configuration to the closing table.
-void train_on(const Arguments& arguments, const RunConfig& given, comm::Communicator& comm) {
-  const bool is_rank_0 = comm.rank() == 0;
-  const std::optional<Resume> resume = find_resume(arguments, given, comm);
-  const RunConfig& config = resume ? resume->config : given;
-  if (arguments.given("print-config")) {
-    if (is_rank_0) fmt::print("{}", to_toml(config));
-    return;
+/// One rank's part of a run. With `survive` it trains in one group of ranks after the other, and
+/// this is what it keeps.
+class RankOfRun {
+ public:
+  /// Opens the data. The arguments must outlive the object. Collective.
+  RankOfRun(const RunConfig& config, const std::optional<Resume>& resume, bool is_dry_run,
+            comm::Communicator& comm)
+      : config_(config), resume_(resume), is_dry_run_(is_dry_run), recording_(config, comm) {
+    const RecordedIn recorded(recording_.recorder(), comm);
+    data_ = open_data(config, comm);
   }
-  Recording recording(config, comm);
-  TrainJob job = make_job(config, comm);
-  if (resume) restore(*resume, job, comm);
-  Banner shown = banner(config, job, comm);
-  if (resume && resume->found()) shown.rows.emplace_back("resume", resume_text(*resume, job));
-  const Progress progress = progress_of(config.progress);
-  if (is_rank_0 && progress != Progress::off) shown.print();
-  if (arguments.given("dry-run")) return;
-  const std::uint64_t total = train::total_steps(config.epochs, config.steps, *job.plan);
-  if (resume && resume->complete && job.replica->steps() == total) {
-    if (is_rank_0 && progress != Progress::off) {
-      fmt::print("{}: complete after {}; nothing is left to train\n", resume->run.string(),
-                 counted(total, "step"));
+
+  /// Trains to the end: from the newest snapshot of an earlier group, from the checkpoint to
+  /// resume, or from the beginning. Collective.
+  void train_in(comm::Communicator& comm) {
+    const RecordedIn recorded(recording_.recorder(), comm);
+    try {
+      run_in(comm);
+    } catch (const comm::RankLost&) {
+      since_loss_.take();
+      throw;
     }
-    return;
   }
+
+ private:
+  void run_in(comm::Communicator& comm);
+  train::TrainingPosition restore(TrainJob& job, comm::Communicator& comm);
+  bool introduce(const TrainJob& job, std::uint64_t total, comm::Communicator& comm) const;
+  std::optional<train::Continued> continued(const TrainJob& job,
+                                            const train::TrainingPosition& position) const;
+
+  const RunConfig& config_;
+  const std::optional<Resume>& resume_;
+  bool is_dry_run_;
+  Recording recording_;
+  TrainData data_;
+  std::optional<StopRequests> requests_;
+  std::unique_ptr<train::SharedSnapshot> snapshot_;  ///< null without `survive`
+  std::string run_;  ///< the folder that an earlier group recorded in; empty: none
+  train::Lap since_loss_;
+};
+
+/// Prints the banner. False if nothing is to be trained.
+bool RankOfRun::introduce(const TrainJob& job, std::uint64_t total,
+                          comm::Communicator& comm) const {
+  Banner shown = banner(config_, data_, job, comm);
+  if (resume_ && resume_->found()) shown.rows.emplace_back("resume", resume_text(*resume_, job));
+  const bool prints = comm.rank() == 0 && progress_of(config_.progress) != Progress::off;
+  if (prints) shown.print();
+  if (is_dry_run_) return false;
+  if (!resume_ || !resume_->complete || job.replica->steps() != total) return true;
+  if (prints) {
+    fmt::print("{}: complete after {}; nothing is left to train\n", resume_->run.string(),
+               counted(total, "step"));
+  }
+  return false;
+}
+
+/// Sets the replica to the state to continue from, and returns its position. Collective.
+train::TrainingPosition RankOfRun::restore(TrainJob& job, comm::Communicator& comm) {
+  if (config_.survive && !comm.all_agree(snapshot_ != nullptr)) {
+    snapshot_ = job.replica->make_shared_snapshot();
+  }
+  const auto kept = snapshot_ ? snapshot_->newest() : std::nullopt;
+  if (kept) {
+    job.replica->restore(*kept);
+    return kept->state.position;
+  }
+  if (!resume_) return {};
+  restore_checkpoint(*resume_, job, comm);
+  return resume_->state.position;
+}
+
+std::optional<train::Continued> RankOfRun::continued(
+    const TrainJob& job, const train::TrainingPosition& position) const {
+  const bool resumes = resume_ && resume_->found();
+  if (!resumes && run_.empty()) return std::nullopt;
+  return train::Continued{resumes ? resume_->checkpoint : "", job.replica->steps(), position.epoch,
+                          !run_.empty()};
+}
+
+void RankOfRun::run_in(comm::Communicator& comm) {
+  const bool is_rank_0 = comm.rank() == 0;
+  TrainJob job = make_job(config_, data_, comm);
+  const train::TrainingPosition position = restore(job, comm);
+  const std::uint64_t total = train::total_steps(config_.epochs, config_.steps, *job.plan);
+  const auto runs = comm::gather_text(comm, run_);  // not all ranks may know it
+  run_ = *std::max_element(runs.begin(), runs.end());
+  const bool is_first_group = run_.empty();
+  if (is_first_group && !introduce(job, total, comm)) return;
 
   std::optional<train::RunDirectory> directory;
   std::optional<Console> console;
   std::vector<train::Observer*> observers;
   comm::together(comm, [&] {
     if (!is_rank_0) return;
-    directory.emplace(run_dir_of(config, resume), to_toml(config),
-                      facts_of(config, job, comm.size()),
-                      train::Retention{config.keep, config.keep_every}, continued_of(resume, job));
+    directory.emplace(is_first_group ? run_dir_of(config_, resume_) : run_, to_toml(config_),
+                      facts_of(config_, data_, job, comm.size()),
+                      train::Retention{config_.keep, config_.keep_every}, continued(job, position));
     warn_of_missing_records(*directory, *job.replica);
-    console.emplace(progress, config.epochs, total);
+    console.emplace(progress_of(config_.progress), config_.epochs, total);
     observers = {&*directory, &*console};
+    make_folder(directory->path() / "flight");
   });
-  recording.write_to(directory);
-  StopClock stop(config, job.replica->shape().weights(), is_rank_0);
-  train::Trainer trainer({config.epochs, config.steps, config.checkpoint_every, config.hash_every,
-                          [&] { return stop(); }, &recording.recorder()},
-                         *job.replica, *job.train, *job.test,
-                         resume ? resume->state.position : train::TrainingPosition());
+  run_ = comm::broadcast_text(comm, directory ? directory->path().string() : "");
+  recording_.write_to(run_, comm);
+  if (!is_first_group && is_rank_0) {
+    launch::print_warning(
+        fmt::format("training goes on after step {}, {:.0f} ms after the loss was noticed",
+                    job.replica->steps(), since_loss_.take() * 1e3));
+  }
+  if (!requests_) requests_.emplace();
+  StopClock stop(*requests_, config_, job.replica->shape().weights(), is_rank_0);
+  train::Trainer trainer(
+      {config_.epochs, config_.steps, config_.checkpoint_every, config_.hash_every,
+       [&] { return stop(); }, &recording_.recorder(), snapshot_.get(), config_.snapshot_every},
+      *job.replica, *job.train, *job.test, position);
   train::RunReport report = trainer.run(observers);
-  if (report.stop != 0) end_stopped(report, directory, comm);
-  report.bytes_read = bytes_read(*job.data.train, comm);
+  if (report.stop != 0) end_stopped(report, run_);
+  report.bytes_read = bytes_read(*data_.sets.train, comm);
+  if (!is_first_group) report.startup_seconds = 0;  // it was another group's step
   if (!is_rank_0) return;
   directory->finish(report);
   console->finish(report, directory->last_checkpoint().string());
+}
+
+void train_on(const Arguments& arguments, const RunConfig& given, comm::Communicator& comm) {
+  const std::optional<Resume> resume = find_resume(arguments, given, comm);
+  const RunConfig& config = resume ? resume->config : given;
+  if (arguments.given("print-config")) {
+    if (comm.rank() == 0) fmt::print("{}", to_toml(config));
+    return;
+  }
+  RankOfRun rank(config, resume, arguments.given("dry-run"), comm);
+  if (!config.survive) return rank.train_in(comm);
+  launch::survive(comm, [&](comm::Communicator& group) { rank.train_in(group); });
 }
 
 Syntax train_syntax() {

@@ -25,6 +25,12 @@ struct CommError : Error {
   explicit CommError(const std::string& problem) : Error(ExitCode::timeout, problem) {}
 };
 
+/// The process of a rank has ended. The others may form a new group: see
+/// SharedCommunicator::living().
+struct RankLost : CommError {
+  using CommError::CommError;
+};
+
 /// A type-erased span for the virtual functions. `count` is in elements.
 struct Elements {
   std::byte* data;
@@ -229,6 +235,11 @@ class Communicator {
 
   /// Copies the world ranks of `other`, which has the same ranks. Local.
   void number_like(const Communicator& other) { world_ranks_ = other.world_ranks_; }
+
+  /// The same if the ranks of this communicator are `ranks` of `other`.
+  void number_like(const Communicator& other, const std::vector<int>& ranks) {
+    for (const int rank : ranks) world_ranks_.push_back(other.world_rank(rank));
+  }
 
   /// The ranks of a new communicator, for do_split().
   struct Subgroup {

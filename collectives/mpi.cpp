@@ -1,6 +1,8 @@
 #include "lockstep/collectives/mpi.hpp"
 
 #include <mpi.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -9,6 +11,7 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <fstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -267,7 +270,26 @@ MpiSession::~MpiSession() {
   MPI_Finalize();
 }
 
+bool launcher_recovers() {
+  const char* const value = std::getenv("OMPI_MCA_orte_enable_recovery");
+  return value != nullptr && (std::strcmp(value, "1") == 0 || std::strcmp(value, "true") == 0);
+}
+
+namespace {
+
+bool is_mpirun(pid_t process) {
+  std::string name;
+  std::ifstream("/proc/" + std::to_string(process) + "/comm") >> name;
+  return name == "mpirun" || name == "mpiexec" || name == "orterun" || name == "orted";
+}
+
+}  // namespace
+
 void abort_job(int code) noexcept {
+  if (launcher_recovers() && is_mpirun(::getppid())) {
+    ::kill(::getppid(), SIGTERM);
+    std::_Exit(code);
+  }
   if (mpi_is_running()) MPI_Abort(MPI_COMM_WORLD, code);
   std::_Exit(code);
 }

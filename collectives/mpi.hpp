@@ -74,7 +74,14 @@ class MpiSession {
 /// Terminates the job with exit code `code`, even while peers wait in a collective. Local.
 ///
 /// Does not flush output. Any thread may call it. If MPI is not running, terminates this process.
+///
+/// With launcher_recovers() the launcher gets SIGTERM instead, because it ignores MPI_Abort and
+/// exit codes: mpirun 4.1.4 then returns 1.
 [[noreturn]] void abort_job(int code) noexcept;
+
+/// True if the launcher lets the other ranks run when one ends: `mpirun --mca orte_enable_recovery
+/// 1`. Local.
+bool launcher_recovers();
 
 /// True if every rank of the job calls this within `seconds`. A rank calls it before it exits
 /// because of an error that all ranks should have. If false, peers may be waiting in a collective:

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <linux/futex.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -129,10 +128,14 @@ namespace {
 
 constexpr std::size_t window_bytes = std::size_t{1} << 20;
 
+constexpr long wait_nanoseconds = 5'000'000;  // then look for ended processes
+
 // Several processes wait on the word, so FUTEX_PRIVATE_FLAG (used by std::atomic) is not set.
-void sleep_while(std::atomic<std::uint32_t>& word, std::uint32_t value) {
-  const timespec longest = {.tv_sec = 0, .tv_nsec = 100'000'000};  // then check the peer's process
-  ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &longest, nullptr, 0);
+// Returns false after wait_nanoseconds.
+bool sleep_while(std::atomic<std::uint32_t>& word, std::uint32_t value) {
+  const timespec longest = {.tv_sec = 0, .tv_nsec = wait_nanoseconds};
+  return ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &longest, nullptr, 0) == 0 ||
+         errno != ETIMEDOUT;
 }
 
 void wake_all(std::atomic<std::uint32_t>& word) {
@@ -141,17 +144,25 @@ void wake_all(std::atomic<std::uint32_t>& word) {
 
 }  // namespace
 
-/// The header of every rank's region.
+/// The header of every rank's region. Behind it stands a Barrier for each size of a group: groups
+/// of living() are ever smaller, so each one begins with counters that nobody has used.
 struct SharedCommunicator::Header {
-  alignas(64) std::atomic<std::uint32_t> arrived;  // barriers that the owner has reached
-  std::atomic<std::uint32_t> sleepers;             // peers that sleep on `arrived`
-  std::int32_t process;
+  alignas(64) std::int32_t process;
+  std::atomic<std::uint64_t> group;  // of the ranks that run, as the owner sees it: see living()
   std::array<Slot, 2> slots;
 };
-static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
+
+struct SharedCommunicator::Barrier {
+  alignas(64) std::atomic<std::uint32_t> arrived;  // barriers that the owner has reached
+  std::atomic<std::uint32_t> sleepers;             // peers that sleep on `arrived`
+};
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free &&
+              std::atomic<std::uint64_t>::is_always_lock_free);
 
 SharedCommunicator::SharedCommunicator(Communicator& wire, const Place& place)
-    : DirectCommunicator(place.local_rank, place.local_ranks), place_(place) {
+    : DirectCommunicator(place.local_rank, place.local_ranks),
+      place_(place),
+      first_size_(static_cast<std::size_t>(place.local_ranks)) {
   // Reserves addresses for this rank's share of the machine's memory; pages are allocated on use.
   std::unique_ptr<SharedRegion> mine;
   together(wire, [&] {
@@ -171,8 +182,30 @@ SharedCommunicator::SharedCommunicator(Communicator& wire, const Place& place)
     }
   });
   for (SharedRegion& region : regions_) region.close();
+  start();
+}
+
+SharedCommunicator::SharedCommunicator(SharedCommunicator& old, const std::vector<int>& group)
+    : DirectCommunicator(
+          static_cast<int>(std::find(group.begin(), group.end(), old.rank()) - group.begin()),
+          static_cast<int>(group.size())),
+      place_(old.place_),
+      first_size_(old.first_size_) {
+  place_.local_rank = rank();
+  place_.local_ranks = size();
+  for (const int rank : group) {
+    ranks_.push_back(old.ranks_[static_cast<std::size_t>(rank)]);
+    regions_.push_back(std::move(old.regions_[static_cast<std::size_t>(rank)]));
+  }
+  number_like(old, group);
+  start();
+}
+
+/// What the constructors have in common, once the regions are mapped.
+void SharedCommunicator::start() {
+  for (int rank = 0; rank < size(); ++rank) processes_.add(header(rank).process);
   memory_ = std::make_unique<RegionMemory>(regions_[static_cast<std::size_t>(this->rank())],
-                                           sizeof(Header));
+                                           sizeof(Header) + (first_size_ + 1) * sizeof(Barrier));
   window_ = static_cast<std::byte*>(memory_->allocate(window_bytes, alignment_bytes));
   packed_.emplace(memory_.get());
   spins_ = size() <= machine_cores();  // launchers may bind each rank to one core
@@ -184,30 +217,75 @@ SharedCommunicator::Header& SharedCommunicator::header(int rank) const noexcept 
   return *reinterpret_cast<Header*>(regions_[static_cast<std::size_t>(rank)].data());
 }
 
+SharedCommunicator::Barrier& SharedCommunicator::barrier_of(int rank) const noexcept {
+  return reinterpret_cast<Barrier*>(&header(rank) + 1)[size()];
+}
+
+/// The ranks whose processes run.
+std::vector<int> SharedCommunicator::running() {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (!processes_.has_ended(static_cast<std::size_t>(rank))) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+// Every rank publishes the group that it sees and waits until all members have published the same
+// one. An end is permanent and seen by all, so views only shrink, and become equal. A rank that has
+// agreed may go on while another one, which sees a later loss first, still waits for a smaller
+// group: the new group's collectives then report that loss to the rank that went on, and it returns
+// here.
+std::unique_ptr<SharedCommunicator> SharedCommunicator::living(SharedCommunicator& old) {
+  for (;;) {
+    const std::vector<int> group = old.running();
+    std::uint64_t view = group.size();
+    for (const int rank : group) {
+      view = view * 0x9E3779B97F4A7C15U +
+             static_cast<std::uint64_t>(old.ranks_[static_cast<std::size_t>(rank)]) + 1;
+    }
+    old.header(old.rank()).group.store(view);
+    const bool agreed = std::all_of(group.begin(), group.end(), [&](int rank) {
+      return old.header(rank).group.load() == view;
+    });
+    if (agreed) {
+      old.packed_.reset();
+      return std::unique_ptr<SharedCommunicator>(new SharedCommunicator(old, group));
+    }
+    const timespec pause = {.tv_sec = 0, .tv_nsec = 100'000};
+    ::nanosleep(&pause, nullptr);
+  }
+}
+
 DirectCommunicator::Slot& SharedCommunicator::slot(int rank, unsigned turn) noexcept {
   return header(rank).slots[turn];
 }
 
 void SharedCommunicator::barrier(const char* collective) {
-  Header& mine = header(rank());
+  Barrier& mine = barrier_of(rank());
   mine.arrived.store(++barriers_);
   if (mine.sleepers.load() != 0) wake_all(mine.arrived);
   for (int step = 1; step < size(); ++step) wait_for((rank() + step) % size(), collective);
 }
 
 void SharedCommunicator::wait_for(int peer, const char* collective) {
-  Header& theirs = header(peer);
+  Barrier& theirs = barrier_of(peer);
+  const auto is_here = [&](std::uint32_t arrived) {  // the peer may be one ahead
+    return static_cast<std::int32_t>(arrived - barriers_) >= 0;
+  };
   for (int step = 0;; ++step) {
     const std::uint32_t arrived = theirs.arrived.load(std::memory_order_acquire);
-    if (static_cast<std::int32_t>(arrived - barriers_) >= 0) return;  // the peer may be one ahead
+    if (is_here(arrived)) return;
     if (spins_ && spin(step)) continue;
     ++theirs.sleepers;
-    sleep_while(theirs.arrived, arrived);
+    const bool woken = sleep_while(theirs.arrived, arrived);
     --theirs.sleepers;
-    if (::kill(theirs.process, 0) == 0 || errno != ESRCH) continue;
-    throw CommError(std::string(collective) + ": rank " +
-                    std::to_string(ranks_[static_cast<std::size_t>(peer)]) + " (process " +
-                    std::to_string(theirs.process) + ") has ended");
+    if (woken) continue;
+    const auto ended = processes_.first_ended();
+    // A peer that has left this barrier may end properly.
+    if (!ended || is_here(theirs.arrived.load(std::memory_order_acquire))) continue;
+    throw RankLost(std::string(collective) + ": rank " + std::to_string(ranks_[*ended]) +
+                   " (process " + std::to_string(header(static_cast<int>(*ended)).process) +
+                   ") has ended");
   }
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/process.hpp"
 #include "lockstep/collectives/direct.hpp"
 
 namespace lockstep::comm {
@@ -66,7 +67,9 @@ class RegionMemory final : public std::pmr::memory_resource {
 ///
 /// Waiting  a spin-wait (see spin()), then sleep on a futex; immediate sleep if there are more
 ///          ranks than cores.
-/// Errors   those of DirectCommunicator, and CommError if a peer's process has ended.
+/// Errors   those of DirectCommunicator, and RankLost within some milliseconds if the process of
+/// any
+///          rank has ended, whichever rank this one waits for.
 class SharedCommunicator final : public DirectCommunicator {
  public:
   /// The ranks are those of `wire` with this rank's `place.node`, in order; `place` must be
@@ -77,12 +80,25 @@ class SharedCommunicator final : public DirectCommunicator {
   SharedCommunicator(Communicator& wire, const Place& place);
   ~SharedCommunicator() override;
 
+  /// The group of the ranks of `old` whose processes run, in their order; world_rank() gives their
+  /// ranks in the first group. For use after RankLost, when nothing in old.memory() is used any
+  /// more; `old` is unusable afterwards. A group made by split() cannot be used.
+  ///
+  /// All members have agreed on the group. Ranks that end in the meantime are left out; those that
+  /// end later are reported by the new group's collectives.
+  /// Ranks    collective over the running ranks, each of which calls it after RankLost.
+  static std::unique_ptr<SharedCommunicator> living(SharedCommunicator& old);
+
   const char* backend() const noexcept override { return "shared"; }
   const Place& place() const noexcept override { return place_; }
   std::pmr::memory_resource& memory() noexcept override { return *memory_; }
 
  private:
   struct Header;
+  struct Barrier;
+
+  SharedCommunicator(SharedCommunicator& old, const std::vector<int>& group);
+  void start();
 
   void do_all_reduce(Elements values, Op op) override;
   void do_broadcast(Elements values, int root) override;
@@ -98,12 +114,16 @@ class SharedCommunicator final : public DirectCommunicator {
   const std::byte* from_address(int peer, std::uintptr_t address) const noexcept override;
 
   Header& header(int rank) const noexcept;
+  Barrier& barrier_of(int rank) const noexcept;
   void wait_for(int peer, const char* collective);
+  std::vector<int> running();
   bool readable(const std::byte* data) const noexcept;
 
   Place place_;
   std::vector<int> ranks_;  // ranks in `wire`, for messages
   std::vector<SharedRegion> regions_;
+  ProcessWatch processes_;  // of all ranks, in their order
+  std::size_t first_size_;  // of the first group over these regions
   std::unique_ptr<RegionMemory> memory_;
   std::byte* window_ = nullptr;
   std::optional<std::pmr::vector<std::byte>> packed_;  // in memory_

@@ -1,12 +1,15 @@
 #include "lockstep/base/process.hpp"
 
 #include <sched.h>
+#include <signal.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -144,6 +147,34 @@ std::uint64_t executable_hash() {
     hash.add_bytes(std::as_bytes(std::span(block.data(), static_cast<std::size_t>(file.gcount()))));
   }
   return hash.value();
+}
+
+ProcessWatch::~ProcessWatch() {
+  for (const pollfd& one : watched_) {
+    if (one.fd >= 0) ::close(one.fd);
+  }
+}
+
+void ProcessWatch::add(std::int32_t id) {
+  const auto descriptor = static_cast<int>(::syscall(SYS_pidfd_open, id, 0));
+  const bool gone = descriptor < 0 && errno == ESRCH;
+  by_id_ = by_id_ || descriptor < 0;
+  watched_.push_back({.fd = descriptor, .events = POLLIN, .revents = 0});
+  ids_.push_back(gone ? 0 : id);
+}
+
+bool ProcessWatch::has_ended(std::size_t index) {
+  pollfd one = watched_[index];
+  if (one.fd >= 0) return ::poll(&one, 1, 0) == 1;
+  return ids_[index] == 0 || (::kill(ids_[index], 0) != 0 && errno == ESRCH);
+}
+
+std::optional<std::size_t> ProcessWatch::first_ended() {
+  if (::poll(watched_.data(), watched_.size(), 0) <= 0 && !by_id_) return std::nullopt;
+  for (std::size_t i = 0; i < watched_.size(); ++i) {
+    if (has_ended(i)) return i;
+  }
+  return std::nullopt;
 }
 
 }  // namespace lockstep

@@ -1,9 +1,14 @@
 // Memory, cores, age and executable of this process, as reported by the operating system.
 #pragma once
 
+#include <poll.h>
+
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace lockstep {
 
@@ -35,5 +40,32 @@ int own_cores(int local_ranks, bool are_threads);
 
 /// Hash of the running executable's bytes, to compare builds.
 std::uint64_t executable_hash();
+
+/// Watches processes of this machine for their end, also as zombies.
+///
+/// Uses pidfds (Linux 5.3); where there are none, kill(pid, 0), which takes a zombie for a running
+/// process. Not thread-safe.
+class ProcessWatch {
+ public:
+  ProcessWatch() = default;
+  ~ProcessWatch();
+  ProcessWatch(const ProcessWatch&) = delete;
+  ProcessWatch& operator=(const ProcessWatch&) = delete;
+
+  /// Watches process `id` from now on, under the next index (from 0). A process that does not exist
+  /// counts as ended.
+  void add(std::int32_t id);
+
+  /// The lowest index of a process that has ended; nullopt if all run. One system call.
+  std::optional<std::size_t> first_ended();
+
+  /// True if the process of this index has ended.
+  bool has_ended(std::size_t index);
+
+ private:
+  std::vector<pollfd> watched_;    // a negative descriptor: see ids_
+  std::vector<std::int32_t> ids_;  // 0: does not exist
+  bool by_id_ = false;             // a process is watched without a pidfd
+};
 
 }  // namespace lockstep

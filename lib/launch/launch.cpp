@@ -3,11 +3,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cxxopts.hpp>
 #include <new>
 #include <optional>
+#include <thread>
+#include <utility>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
@@ -62,7 +65,7 @@ namespace {
 
 constexpr std::uint64_t max_threads = 1024;
 
-// Time for all ranks to reach the same error.
+// Time for all ranks to reach the same error, and for the launcher to notice a lost rank.
 constexpr double seconds_to_leave = 5;
 
 [[noreturn]] void end_job(const std::string& text, int code) {
@@ -81,7 +84,12 @@ int run_rank(comm::MpiCommunicator& comm, const MpiRankBody& body) {
     // too.
     std::signal(SIGTERM, SIG_IGN);
     if (comm.rank() == 0) print(error);
+    if (comm.rank() == 0 && comm::launcher_recovers()) comm::abort_job(exit_code(error));
     return exit_code(error);
+  } catch (const comm::RankLost& error) {
+    // The lost rank, or the launcher, has said why; a launcher then ends this rank, too.
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds_to_leave));
+    end_job(error.what(), exit_code(error));
   } catch (const std::exception& error) {
     end_job(
         "rank " + std::to_string(comm.rank()) + " on " + comm.place().host + ": " + what_of(error),
@@ -139,6 +147,93 @@ std::unique_ptr<comm::Communicator> share_nodes(const std::string& backend,
     if (mpi.rank() == 0)
       print_warning(std::string("backend auto takes MPI alone: ") + error.what());
     return nullptr;
+  }
+}
+
+namespace {
+
+/// Throws unless the ranks of `comm` can outlive each other. Collective.
+void require_survivable(comm::Communicator& comm) {
+  comm::together(comm, [&] {
+    const auto refuse = [](const std::string& why, const std::string& remedy) {
+      throw ConfigError("`survive`: " + why, remedy);
+    };
+    const std::string backend = comm.backend();
+    if (backend == "threads") {
+      refuse("the ranks are threads of one process, which end together",
+             "start them as processes, with mpirun");
+    }
+    if (comm.size() == 1) refuse("there is no other rank to go on", "start more ranks");
+    if (backend != "shared") {
+      refuse("the ranks communicate over " + backend + ", which does not report lost ranks",
+             "start all ranks on one host, with `backend=shared`");
+    }
+    if (!comm::launcher_recovers()) {
+      refuse("the launcher ends all ranks when one of them ends",
+             "start them with `mpirun --mca orte_enable_recovery 1 ...`");
+    }
+  });
+}
+
+/// The ranks of `before` that are not in `now`: "rank 1", "ranks 0, 2".
+std::string lost_ranks(const comm::Communicator& before, const comm::Communicator& now) {
+  std::string names;
+  int lost = 0;
+  for (int rank = 0, next = 0; rank < before.size(); ++rank) {
+    if (next < now.size() && now.world_rank(next) == before.world_rank(rank)) {
+      ++next;
+      continue;
+    }
+    names += (lost++ == 0 ? "" : ", ") + std::to_string(before.world_rank(rank));
+  }
+  return (lost == 1 ? "rank " : "ranks ") + names;
+}
+
+/// Runs `body` and returns the exit code, after all ranks of the group have ended it alike.
+int run_group(comm::Communicator& group, const RankBody& body) {
+  try {
+    body(group);
+    group.all_agree(true);
+    return static_cast<int>(ExitCode::success);
+  } catch (const comm::AgreedError& error) {
+    group.all_agree(true);
+    if (group.rank() == 0) print(error);
+    return exit_code(error);
+  } catch (const comm::RankLost&) {
+    throw;
+  } catch (const std::exception& error) {
+    end_job("rank " + std::to_string(group.world_rank(group.rank())) + " on " + group.place().host +
+                ": " + what_of(error),
+            exit_code(error));
+  }
+}
+
+/// Ends this process without MPI_Finalize, which would wait for lost ranks.
+[[noreturn]] void end_rank(const comm::Communicator& group, int code) {
+  if (std::fflush(stdout) != 0 && code == 0) code = static_cast<int>(ExitCode::output);
+  if (code != 0 && group.rank() == 0) comm::abort_job(code);
+  std::_Exit(code);
+}
+
+}  // namespace
+
+void survive(comm::Communicator& comm, const RankBody& body) {
+  require_survivable(comm);
+  auto* group = &dynamic_cast<comm::SharedCommunicator&>(comm);
+  for (std::unique_ptr<comm::SharedCommunicator> own;;) {
+    try {
+      end_rank(*group, run_group(*group, body));
+    } catch (const comm::RankLost&) {
+      // Handled below, when nothing is left of this group's objects.
+    }
+    auto living = comm::SharedCommunicator::living(*group);
+    if (living->rank() == 0) {
+      print_warning(lost_ranks(*group, *living) + " ended; " +
+                    counted(static_cast<std::uint64_t>(living->size()), "rank") +
+                    (living->size() == 1 ? " goes on" : " go on"));
+    }
+    own = std::move(living);
+    group = own.get();
   }
 }
 

@@ -70,6 +70,17 @@ std::unique_ptr<comm::Communicator> share_nodes(const std::string& backend,
 /// a comm::AgreedError; ConfigError for more than 1,024 threads.
 void run_over_threads(std::uint64_t ranks, const RankBody& body);
 
+/// Runs `body` on the ranks of `comm`. Whenever ranks end, runs it again on those that are left,
+/// with a communicator of their own, until it returns on all of them; then ends the process,
+/// without MPI_Finalize, which would wait for lost ranks. `body` must not keep anything in the
+/// memory() of a communicator.
+///
+/// An AgreedError is printed by the lowest rank; after any other error of a rank, which is not lost
+/// then, the job ends.
+/// Errors   throws comm::AgreedError (2) if the launcher or the communicator does not permit it.
+/// Ranks    collective.
+[[noreturn]] void survive(comm::Communicator& comm, const RankBody& body);
+
 enum class Level { warning, error };
 
 /// The exit code of `error`; internal (1) unless it is a lockstep::Error. Local.

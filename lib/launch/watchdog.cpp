@@ -1,5 +1,6 @@
 #include "lockstep/launch/watchdog.hpp"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,7 +18,8 @@ namespace lockstep::launch {
 namespace {
 
 constexpr auto interval = std::chrono::milliseconds(200);
-constexpr double long_phases = 5;                    // times the limit of a step
+constexpr double long_phases = 5;     // times the limit of a step
+constexpr int max_seconds_later = 5;  // of higher ranks, which wait for the lower ones to act
 constexpr auto max_pause = std::chrono::seconds(2);  // of this thread; longer: it was stopped
 
 double limit_of(Phase phase, double seconds) {
@@ -28,23 +30,21 @@ double limit_of(Phase phase, double seconds) {
 
 std::vector<Flight> read_flights(const std::filesystem::path& folder) {
   std::vector<Flight> flights;
-  std::error_code ignored;
-  for (int rank = 0;; ++rank) {
-    const auto path = folder / flight_name(rank);
-    const auto ranks = flights.empty() ? 0 : static_cast<int>(flights.front().ranks);
-    if (!std::filesystem::exists(path, ignored)) {
-      if (rank >= ranks) return flights;
-      continue;
-    }
+  std::error_code error;
+  std::filesystem::directory_iterator entry(folder, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    if (!entry->path().filename().string().starts_with("rank-")) continue;
     try {
-      flights.push_back(read_flight(path));
+      flights.push_back(read_flight(entry->path()));
     } catch (const DataError&) {  // a file of another version, or cut off
     }
   }
+  std::sort(flights.begin(), flights.end(),
+            [](const Flight& a, const Flight& b) { return a.rank < b.rank; });
+  return flights;
 }
 
-Diagnosis diagnose_folder(const std::filesystem::path& folder) {
-  const auto flights = read_flights(folder);
+Diagnosis diagnose_now(std::span<const Flight> flights) {
   std::vector<ProcessState> states;
   states.reserve(flights.size());
   for (const Flight& flight : flights) states.push_back(state_of(flight));
@@ -53,8 +53,13 @@ Diagnosis diagnose_folder(const std::filesystem::path& folder) {
   return diagnose(flights, states, now);
 }
 
-Watchdog::Watchdog(const FlightRecorder& recorder, int rank, double seconds, bool launched)
-    : recorder_(recorder), rank_(rank), seconds_(seconds), parent_(launched ? ::getppid() : 0) {
+Watchdog::Watchdog(const FlightRecorder& recorder, int rank, double seconds, bool launched,
+                   bool survives)
+    : recorder_(recorder),
+      rank_(rank),
+      seconds_(seconds),
+      parent_(launched ? ::getppid() : 0),
+      survives_(survives) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -74,7 +79,6 @@ void Watchdog::read_recorders_in(const std::filesystem::path& folder) {
 
 bool Watchdog::is_over() const {
   // The lowest rank that runs prints; each next one gives it a second more.
-  constexpr int max_seconds_later = 5;
   const int later = std::min(rank_, max_seconds_later);
   return recorder_.idle_seconds() > limit_of(recorder_.phase(), seconds_) + later;
 }
@@ -95,7 +99,9 @@ void Watchdog::run() {
       print_error("rank " + std::to_string(rank_) + ": the launcher has ended; so does this rank");
       comm::abort_job(static_cast<int>(ExitCode::timeout));
     }
-    if (now >= silent_until && is_over()) report();
+    if (now < silent_until || !is_over()) continue;
+    report();
+    silent_until = Clock::now() + std::chrono::seconds(5);  // for the others to go on
   }
 }
 
@@ -104,17 +110,40 @@ void Watchdog::report() {
   std::string text = "rank " + std::to_string(rank_) + " made no progress for " +
                      fixed(recorder_.idle_seconds(), 0) + " s in " + text_of(phase) +
                      ", where the limit is " + fixed(limit_of(phase, seconds_), 0) + " s";
+  auto flights = folder_.empty() ? std::vector<Flight>() : read_flights(folder_);
+  if (survives_) {  // the others do not wait for lost ranks
+    std::erase_if(flights, [](const Flight& one) { return state_of(one) == ProcessState::gone; });
+  }
+  const Diagnosis diagnosis = diagnose_now(flights);
+  for (const auto& finding : diagnosis.findings) text += "\n  " + finding;
   if (!folder_.empty()) {
-    for (const auto& finding : diagnose_folder(folder_).findings) text += "\n  " + finding;
     try {
       write_file(folder_ / diagnosis_name, text + "\n");
     } catch (const OutputError&) {  // it is printed
     }
   }
+  if (survives_ && kill_odd(flights, diagnosis.odd)) {
+    return print_warning(text + "\n  killed, so that the other ranks can go on");
+  }
   print_error(text +
               "\n  remedy: look at that rank and its host; continue with --resume; `timeout` sets "
               "the limit");
   comm::abort_job(static_cast<int>(ExitCode::timeout));
+}
+
+/// Kills ranks of this host. False if there are none, or if this rank is one of them.
+bool Watchdog::kill_odd(std::span<const Flight> flights, std::span<const std::uint32_t> odd) const {
+  const auto is_odd = [&](std::uint32_t rank) {
+    return std::find(odd.begin(), odd.end(), rank) != odd.end();
+  };
+  if (is_odd(static_cast<std::uint32_t>(rank_))) return false;
+  bool any = false;
+  for (const Flight& flight : flights) {
+    const auto state = state_of(flight);
+    const bool runs = state == ProcessState::running || state == ProcessState::stopped;
+    if (is_odd(flight.rank) && runs) any = ::kill(flight.process, SIGKILL) == 0 || any;
+  }
+  return any;
 }
 
 }  // namespace lockstep::launch

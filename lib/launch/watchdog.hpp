@@ -5,7 +5,9 @@
 #include <condition_variable>
 #include <filesystem>
 #include <mutex>
+#include <span>
 #include <thread>
+#include <vector>
 
 #include "lockstep/base/flight_recorder.hpp"
 
@@ -15,13 +17,14 @@ namespace lockstep::launch {
 ///
 /// A rank that records nothing for the time limit of its phase, because it hangs or because it
 /// waits for one that does, reads the recorders of all ranks, prints the cause, and ends the job
-/// with code 86 (ExitCode::timeout). So does a rank whose launcher has ended, which would otherwise
-/// run on. Of several ranks the lowest that runs prints first; the job may end before others do.
+/// with code 86 (ExitCode::timeout); or, with `survives`, kills the ranks of its host that the
+/// others wait for, so that they are lost and the others go on. A rank whose launcher has ended,
+/// which would otherwise run on, ends too. Of several ranks the lowest that runs acts first.
 class Watchdog {
  public:
   /// `recorder` must outlive this. `seconds`: the limit of a step and of reading a batch; start,
   /// evaluation and checkpoints have five times that. `launched`: the parent process is a launcher.
-  Watchdog(const FlightRecorder& recorder, int rank, double seconds, bool launched);
+  Watchdog(const FlightRecorder& recorder, int rank, double seconds, bool launched, bool survives);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -32,12 +35,14 @@ class Watchdog {
  private:
   void run();
   bool is_over() const;
-  [[noreturn]] void report();
+  void report();
+  bool kill_odd(std::span<const Flight> flights, std::span<const std::uint32_t> odd) const;
 
   const FlightRecorder& recorder_;
   int rank_;
   double seconds_;
   int parent_;  ///< process id of the launcher; 0: none
+  bool survives_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::filesystem::path folder_;
@@ -52,7 +57,7 @@ inline constexpr const char* diagnosis_name = "diagnosis.txt";
 /// left out. Local.
 std::vector<Flight> read_flights(const std::filesystem::path& folder);
 
-/// Compares the recorders in `folder`, as of now. Local.
-Diagnosis diagnose_folder(const std::filesystem::path& folder);
+/// Compares what recorders hold as of now, with the states of processes of this host. Local.
+Diagnosis diagnose_now(std::span<const Flight> flights);
 
 }  // namespace lockstep::launch

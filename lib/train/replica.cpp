@@ -494,9 +494,56 @@ void Replica::restore(const SavedNetwork& saved, const TrainingState& state) {
     std::fill(whole.begin(), whole.end(), 0.0F);
     if (device_) device_->copy_weights_from_host();
   });
-  steps_ = saved.info.step;
-  examples_ = saved.info.examples;
-  step_->set_steps(steps_);
+  set_completed(saved.info.step, saved.info.examples);
+}
+
+void Replica::set_completed(std::uint64_t steps, std::uint64_t examples) noexcept {
+  steps_ = steps;
+  examples_ = examples;
+  step_->set_steps(steps);
+}
+
+std::unique_ptr<SharedSnapshot> Replica::make_shared_snapshot() {
+  comm::together(groups_.all, [&] {
+    const auto refuse = [](const std::string& what) {
+      throw ConfigError("`survive` with " + what +
+                            ": the ranks that are left could not go on with the "
+                            "same results",
+                        "leave `survive` out, and save checkpoints");
+    };
+    if (groups_.model != nullptr) refuse(mesh_text(groups_));
+    if (device_) refuse("device cuda");
+    if (std::string(reduction()) == "allreduce") refuse("reduction allreduce");
+    if (plan_->options().policy != data::ShardPolicy::data) {
+      refuse("a shard policy of files");
+    }
+  });
+  // A block ends with the last tensor, but for the padding of its last slice.
+  const auto& last = network_->parameters().tensors().back();
+  constexpr std::size_t line = alignment_bytes / sizeof(float);
+  const auto ranks = static_cast<std::size_t>(groups_.all.size());
+  return std::make_unique<SharedSnapshot>(groups_.all, last.offset + last.stored + line * ranks);
+}
+
+void Replica::keep(SharedSnapshot& snapshot, const TrainingPosition& position) {
+  const Range slice = step_->slice();
+  const auto to = snapshot.begin(groups_.all.rank());
+  std::copy_n(network_->parameters().values().begin() + static_cast<std::ptrdiff_t>(slice.begin),
+              slice.size(), to.weights.begin() + static_cast<std::ptrdiff_t>(slice.begin));
+  step_->optimizer().copy(Moment::first, to.first.subspan(slice.begin, slice.size()));
+  step_->optimizer().copy(Moment::second, to.second.subspan(slice.begin, slice.size()));
+  snapshot.commit(groups_.all.rank(), groups_.all.size(),
+                  {steps_, examples_, position, step_->optimizer().scalars()});
+}
+
+void Replica::restore(const SharedSnapshot::Complete& snapshot) {
+  const auto& [state, from] = snapshot;
+  const Range slice = step_->slice();
+  const auto values = network_->parameters().values();
+  std::copy_n(from.weights.begin(), values.size(), values.begin());
+  step_->optimizer().restore(state.adam, from.first.subspan(slice.begin, slice.size()),
+                             from.second.subspan(slice.begin, slice.size()));
+  set_completed(state.steps, state.examples);
 }
 
 std::filesystem::path Replica::save(const std::filesystem::path& folder, CheckpointInfo about,

@@ -20,6 +20,7 @@
 #include "lockstep/train/device.hpp"
 #include "lockstep/train/evaluation.hpp"
 #include "lockstep/train/integrity.hpp"
+#include "lockstep/train/shared_snapshot.hpp"
 #include "lockstep/train/step.hpp"
 #include "lockstep/train/tensor_parallel.hpp"
 
@@ -189,6 +190,22 @@ class Replica {
   /// Ranks    collective.
   void restore(const SavedNetwork& saved, const TrainingState& state);
 
+  /// Allocates memory for keep() in memory that the ranks share; they must be on one host.
+  ///
+  /// Errors   throws comm::AgreedError (2) as SharedSnapshot() does, and for a replica whose state
+  ///          other ranks cannot continue: in a mesh with "model", on a device, with the all-reduce
+  ///          reduction, or with a plan that depends on the number of ranks.
+  /// Ranks    collective.
+  std::unique_ptr<SharedSnapshot> make_shared_snapshot();
+
+  /// Copies this rank's slice of weights and optimizer state to `snapshot`. All ranks call it after
+  /// the same step. Local.
+  void keep(SharedSnapshot& snapshot, const TrainingPosition& position);
+
+  /// Sets weights, optimizer state and numbers of steps and examples to those of a snapshot that a
+  /// group of as many ranks, or of more, has kept. Local.
+  void restore(const SharedSnapshot::Complete& snapshot);
+
   /// Saves a checkpoint in `folder` and returns its path. `about`: the description of the data; its
   /// step and examples are replaced by this replica's. `position`: the program's position in its
   /// epochs, which read_state() returns. Continue from it with restore(), or read the weights alone
@@ -205,6 +222,7 @@ class Replica {
   void make_device(const ReplicaOptions& options);
   Inference& inference() noexcept;
   void copy_whole(std::span<const float> block, std::span<float> into);
+  void set_completed(std::uint64_t steps, std::uint64_t examples) noexcept;
   data::Batch batch_of(std::uint64_t step, std::span<const std::int32_t> labels) const;
   data::Batch stage_copy(data::Batch batch, std::span<const float> features);
   const data::Plan* plan_;  ///< training plan; null: none

@@ -84,6 +84,9 @@ class Observer {
   /// Called before the next checkpoint and at the end: returns when the snapshot of the last one is
   /// no longer used, and throws if it could not be saved.
   virtual void finish_checkpoint() {}
+  /// Called before the state is kept in memory that outlives this process: records so far must
+  /// outlive it too.
+  virtual void flush() {}
 };
 
 }  // namespace lockstep::train

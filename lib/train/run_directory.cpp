@@ -99,8 +99,8 @@ RunDirectory::RunDirectory(const std::string& path, const std::string& config_to
   const Continued begin = continued.value_or(Continued());
   const std::filesystem::path run = run_of(begin.checkpoint);
   std::error_code ignored;
-  const bool is_its_own =
-      continued && (begin.checkpoint.empty() || std::filesystem::equivalent(run, path_, ignored));
+  const bool is_its_own = continued && (begin.in_place || begin.checkpoint.empty() ||
+                                        std::filesystem::equivalent(run, path_, ignored));
   if (!is_its_own) require_no_run(path_);
   make_folder(path_);
   lock_.emplace(path_);
@@ -141,6 +141,8 @@ void RunDirectory::on_epoch(const EpochReport& report) {
   epochs_->write(epoch_lines_.back());
   epochs_->flush();
 }
+
+void RunDirectory::flush() { metrics_->flush(); }
 
 void RunDirectory::on_checkpoint(const DueCheckpoint& due) {
   metrics_->sync();  // a checkpoint's steps must be recorded

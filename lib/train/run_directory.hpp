@@ -57,6 +57,7 @@ struct Continued {
   std::filesystem::path checkpoint;  ///< empty: from the beginning
   std::uint64_t steps = 0;           ///< completed
   std::uint64_t epochs = 0;          ///< completed and evaluated
+  bool in_place = false;             ///< of the folder's own run, whatever the checkpoint
 };
 
 /// Writes a run's folder. Use it on rank 0 only; all functions are local.
@@ -88,6 +89,7 @@ class RunDirectory final : public Observer {
   void on_epoch(const EpochReport& report) override;
   void on_checkpoint(const DueCheckpoint& due) override;
   void finish_checkpoint() override;
+  void flush() override;
 
   /// Writes summary.json; the run is complete. Throws OutputError.
   void finish(const RunReport& report);

@@ -82,6 +82,7 @@ class SnapshotInUse {
 RunReport Trainer::run(const std::vector<Observer*>& observers) {
   const SnapshotInUse guard(observers);
   RunReport report;
+  keep(observers);
   for (;;) {
     const Timed timed = train_steps(observers);
     timed_.examples += timed.examples;
@@ -157,8 +158,10 @@ Trainer::Timed Trainer::train_steps(const std::vector<Observer*>& observers) {
                             static_cast<double>(tally.correct) / count,
                             seconds.total,
                             std::move(hashes)};
+    if (options_.snapshot != nullptr) options_.snapshot->require_repeated(step, report.loss);
     for (Observer* observer : observers) observer->on_step(report);
     if (options_.checkpoint_every && step % *options_.checkpoint_every == 0) save(observers);
+    if (step % options_.snapshot_every == 0) keep(observers);
   }
   return timed;
 }
@@ -178,6 +181,14 @@ void Trainer::save(const std::vector<Observer*>& observers) {
   for (Observer* observer : observers) {
     observer->on_checkpoint({*snapshot_, position_, replica_.steps(), replica_.examples()});
   }
+}
+
+/// Copies the state to the shared snapshot, if there is one, when the records so far are safe from
+/// the end of this process.
+void Trainer::keep(const std::vector<Observer*>& observers) {
+  if (options_.snapshot == nullptr) return;
+  for (Observer* observer : observers) observer->flush();
+  replica_.keep(*options_.snapshot, position_);
 }
 
 bool Trainer::finished() const noexcept {

@@ -26,6 +26,8 @@ struct TrainerOptions {
   /// stop after the same step.
   std::function<std::uint64_t()> stop = {};
   FlightRecorder* recorder = nullptr;  ///< records the phases; null: none
+  SharedSnapshot* snapshot = nullptr;  ///< where the state is kept for other groups; null: nowhere
+  std::uint64_t snapshot_every = 1;    ///< in steps
 };
 
 /// Total number of training steps: those of `epochs` epochs of the plan, or `steps` if that is
@@ -72,6 +74,7 @@ class Trainer {
   Timed train_steps(const std::vector<Observer*>& observers);
   std::vector<std::pair<std::string, std::uint64_t>> hashes_due();
   void save(const std::vector<Observer*>& observers);
+  void keep(const std::vector<Observer*>& observers);
   bool finished() const noexcept;
 
   TrainerOptions options_;

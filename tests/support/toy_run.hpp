@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "lockstep/collectives/communicator.hpp"
@@ -46,6 +47,9 @@ struct ToyRun {
   std::optional<std::uint64_t> checkpoint_every = std::nullopt;
   std::function<std::uint64_t(int rank)> stop = {};  ///< a rank's request, before every step
   std::filesystem::path resume_from = {};            ///< a checkpoint; empty: from the beginning
+  /// One of each rank, created if it is null: training goes on from it, and keeps its state in it.
+  std::vector<std::unique_ptr<train::SharedSnapshot>>* snapshots = nullptr;
+  std::uint64_t snapshot_every = 1;
 };
 
 /// What a run leaves behind.
@@ -104,6 +108,16 @@ inline ToyResult train_toy(comm::Communicator& all, const ToyRun& run,
     start = state.position;
   }
   train::TrainerOptions length = {run.epochs, run.steps, run.checkpoint_every, run.hash_every};
+  if (run.snapshots != nullptr) {
+    auto& snapshot = (*run.snapshots)[static_cast<std::size_t>(all.rank())];
+    if (snapshot == nullptr) snapshot = replica.make_shared_snapshot();
+    length.snapshot = snapshot.get();
+    length.snapshot_every = run.snapshot_every;
+    if (const auto kept = snapshot->newest()) {
+      replica.restore(*kept);
+      start = kept->state.position;
+    }
+  }
   if (run.stop) length.stop = [&] { return run.stop(all.rank()); };
   train::Trainer trainer(length, replica, train_reader, test_reader, start);
   auto report = trainer.run(all.rank() == 0 ? observers : std::vector<train::Observer*>{});

@@ -1,0 +1,113 @@
+#include "lockstep/train/shared_snapshot.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <string>
+
+#include "lockstep/base/aligned.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/collectives/agreement.hpp"
+
+namespace lockstep::train {
+namespace {
+
+constexpr std::size_t snapshots = 2;
+constexpr std::size_t page = 4096;
+
+std::size_t rounded_up(std::size_t bytes) { return (bytes + page - 1) / page * page; }
+
+}  // namespace
+
+/// What one rank has written of one snapshot. The region is zeroed.
+struct SharedSnapshot::Record {
+  alignas(alignment_bytes) std::atomic<std::uint32_t> ranks;  // of its group; 0: being written
+  ReplicaState state;
+};
+
+SharedSnapshot::SharedSnapshot(comm::Communicator& comm, std::size_t length)
+    : length_(length), ranks_(static_cast<std::size_t>(comm.size())) {
+  const std::size_t bytes =
+      snapshots * (rounded_up(ranks_ * sizeof(Record)) + 3 * rounded_up(length * sizeof(float)));
+  comm::together(comm, [&] {
+    if (comm.rank() == 0) region_.emplace(comm::SharedRegion::create(bytes));
+  });
+  const auto address = comm::broadcast_text(comm, region_ ? region_->address() : std::string());
+  comm::together(comm, [&] {
+    if (!region_) region_.emplace(comm::SharedRegion::open(address));
+  });
+  region_->close();
+}
+
+SharedSnapshot::Record& SharedSnapshot::record(std::size_t snapshot,
+                                               std::size_t rank) const noexcept {
+  std::byte* const first = region_->data() + snapshot * rounded_up(ranks_ * sizeof(Record));
+  return reinterpret_cast<Record*>(first)[rank];
+}
+
+SharedSnapshot::Blocks SharedSnapshot::blocks(std::size_t snapshot) const noexcept {
+  const std::size_t block = rounded_up(length_ * sizeof(float));
+  const auto at = [&](std::size_t i) {
+    std::byte* const first = region_->data() + snapshots * rounded_up(ranks_ * sizeof(Record)) +
+                             (3 * snapshot + i) * block;
+    return std::span(reinterpret_cast<float*>(first), length_);
+  };
+  return {at(0), at(1), at(2)};
+}
+
+bool SharedSnapshot::is_complete(std::size_t snapshot) const noexcept {
+  const Record& first = record(snapshot, 0);
+  const std::uint32_t ranks = first.ranks.load(std::memory_order_acquire);
+  if (ranks == 0) return false;
+  for (std::size_t rank = 1; rank < ranks; ++rank) {
+    const Record& other = record(snapshot, rank);
+    if (other.ranks.load(std::memory_order_acquire) != ranks) return false;
+    if (other.state.steps != first.state.steps) return false;
+  }
+  return true;
+}
+
+/// The one to write over: incomplete, or of the earlier step.
+std::size_t SharedSnapshot::older() const noexcept {
+  if (!is_complete(0)) return 0;
+  if (!is_complete(1)) return 1;
+  return record(0, 0).state.steps < record(1, 0).state.steps ? 0 : 1;
+}
+
+SharedSnapshot::Blocks SharedSnapshot::begin(int rank) {
+  const std::size_t snapshot = older();
+  record(snapshot, static_cast<std::size_t>(rank)).ranks.store(0);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  writing_ = snapshot;
+  return blocks(snapshot);
+}
+
+void SharedSnapshot::commit(int rank, int ranks, const ReplicaState& state) {
+  Record& mine = record(writing_, static_cast<std::size_t>(rank));
+  mine.state = state;
+  mine.ranks.store(static_cast<std::uint32_t>(ranks), std::memory_order_release);
+  // Until all ranks have committed, the other snapshot may be restored.
+  const auto other = record(1 - writing_, static_cast<std::size_t>(rank)).state.steps;
+  losses_.erase(losses_.begin(), losses_.upper_bound(std::min(other, state.steps)));
+}
+
+void SharedSnapshot::require_repeated(std::uint64_t step, double loss) {
+  const auto [before, is_new] = losses_.try_emplace(step, loss);
+  if (is_new ||
+      std::bit_cast<std::uint64_t>(before->second) == std::bit_cast<std::uint64_t>(loss)) {
+    return;
+  }
+  throw Error(ExitCode::invariant,
+              "step " + std::to_string(step) +
+                  ", repeated after the loss of a rank, has the loss " + std::to_string(loss) +
+                  ", but had " + std::to_string(before->second),
+              "the weights saved before are intact; look for faulty memory on this rank's host");
+}
+
+std::optional<SharedSnapshot::Complete> SharedSnapshot::newest() const {
+  const std::size_t snapshot = 1 - older();
+  if (!is_complete(snapshot)) return std::nullopt;
+  return Complete{record(snapshot, 0).state, blocks(snapshot)};
+}
+
+}  // namespace lockstep::train

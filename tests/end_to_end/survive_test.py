@@ -1,0 +1,108 @@
+"""Ranks that are lost under --survive: the others go on, with the weights and records of a run that nobody left."""
+
+import os
+import signal
+import time
+import unittest
+
+import command
+from command import SMALL, finish, mpirun, run, seconds, start
+from failure_test import children
+
+RECOVERY = "--mca orte_enable_recovery 1"
+STEPS = 600
+JOB = (f"--train-limit 2000 --test-limit 200 --layers 64,32 --batch-size 20 --epochs 6 --hash-every 100 "
+       f"--checkpoint-every 7 --keep {STEPS}")
+TIMEOUT = 2
+
+
+def without_times(metrics):
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in metrics]
+
+
+@unittest.skipUnless(command.MPI, "LOCKSTEP_MPI=OFF")
+class Survive(command.CommandTest):
+    def begin(self, ranks=4, flags=""):
+        made = command.Run(self.folder / "run")
+        process = start(mpirun(ranks, "train", JOB, "--survive", flags, "--run-dir", made.folder, options=RECOVERY))
+        self.addCleanup(lambda: process.poll() is None and command.stop(process))
+        self.wait_until(process, made, 1)
+        found = children(process.pid)
+        self.assertEqual(len(found), ranks)
+        return process, made, found
+
+    def recorded(self, made):
+        try:
+            return len(made.metrics)
+        except (OSError, ValueError):  # not yet there, or a line is being written
+            return 0
+
+    def wait_until(self, process, made, steps):
+        """Until so many steps are recorded."""
+        end = time.monotonic() + seconds(command.LIMIT)
+        while self.recorded(made) < steps:
+            if process.poll() is not None or time.monotonic() > end:
+                self.fail(f"{self.recorded(made)} of {steps} steps: {finish(process)}")
+            time.sleep(0.005)
+
+    def assert_undisturbed(self, made, result=None):
+        whole = self.train(JOB, name="whole")
+        self.assertEqual(made.summary["weights_hash"], whole.summary["weights_hash"], str(result))
+        self.assertEqual(without_times(made.metrics), without_times(whole.metrics), str(result))
+        self.assertEqual(len(made.metrics), STEPS)
+        self.assertEqual([epoch["weights_hash"] for epoch in made.summary["epochs"]],
+                         [epoch["weights_hash"] for epoch in whole.summary["epochs"]])
+        last = "checkpoints/step-%08d" % STEPS
+        for file in (made.folder / last).iterdir():
+            self.assertEqual(file.read_bytes(), (whole.folder / last / file.name).read_bytes(), file.name)
+
+    def test_all_ranks_but_one_are_killed(self):
+        """The first two at once, rank 0 among them; the last one speaks, writes and finishes."""
+        process, made, ranks = self.begin()
+        self.wait_until(process, made, 100)
+        for rank in (0, 3):
+            os.kill(ranks[rank], signal.SIGKILL)
+        self.wait_until(process, made, 300)
+        os.kill(ranks[1], signal.SIGKILL)
+        result = finish(process)
+        self.assert_ends(result, 0)
+        self.assert_says(result.err, ["ended; 1 rank goes on", "rank 1 ended", "training goes on after step"], result)
+        self.assert_says(result.out, "test", result)
+        self.assert_undisturbed(made, result)
+
+    def test_a_rank_that_hangs_is_killed(self):
+        process, made, ranks = self.begin(3, f"--timeout {TIMEOUT}")
+        os.kill(ranks[1], signal.SIGSTOP)
+        result = finish(process, command.LIMIT + 5 * TIMEOUT)
+        self.assert_ends(result, 0)
+        self.assert_says(result.err, [f"(process {ranks[1]}) is stopped", "killed, so that the other ranks",
+                                      "rank 1 ended; 2 ranks go on"], result)
+        self.assert_undisturbed(made, result)
+
+    def test_a_stop_after_a_loss_is_saved_and_resumed(self):
+        """mpirun's own code is 1, because with its recovery it ignores those of ranks."""
+        process, made, ranks = self.begin(3)
+        os.kill(ranks[0], signal.SIGKILL)
+        self.wait_until(process, made, 150)
+        os.kill(process.pid, signal.SIGUSR1)
+        result = finish(process)
+        self.assert_ends(result, 1)
+        self.assert_says(result.err, ["stopped by SIGUSR1", "saved in", "continue with --resume"], result)
+        self.assert_ends(run("train --resume", made.folder, ranks=2), 0)
+        self.assert_undisturbed(made, result)
+
+    def test_refusals(self):
+        job = f"train {SMALL} --survive --dry-run"
+        self.assert_refused(run(job, threads=2), 2, ["--survive: the ranks are threads", "mpirun"])
+        self.assert_refused(run(job, ranks=2), 2, ["--survive: ", "mpirun --mca orte_enable_recovery 1"])
+        for flags, reason in (("--backend mpi", "--backend shared"), ("--mesh batch=1,model=2", "mesh model=2"),
+                              ("--reduction allreduce", "reduction allreduce"),
+                              ("--shard-policy off", "shard policy")):
+            refused = finish(start(mpirun(2, job, flags, options=RECOVERY)))
+            self.assertNotEqual(refused.code, 0, str(refused))
+            self.assertEqual(len(refused.errors), 1, str(refused))
+            self.assert_says(refused.err, ["--survive", reason, "remedy"], refused)
+
+
+if __name__ == "__main__":
+    unittest.main()
