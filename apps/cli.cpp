@@ -20,6 +20,7 @@
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/collectives/launcher.hpp"
 #include "lockstep/launch/launch.hpp"
+#include "lockstep/launch/watchdog.hpp"
 
 namespace lockstep::apps {
 namespace {
@@ -261,6 +262,21 @@ int run_on_rank_0(const Syntax& syntax, const std::vector<std::string>& words,
   return static_cast<int>(ExitCode::success);
 }
 
+namespace {
+
+/// The time for MPI to start: that of the start of training, as far as the flags say; the run file
+/// is not read yet.
+double start_seconds(const Arguments& arguments) {
+  RunConfig config;
+  try {
+    set_value(config, "--timeout", "timeout", arguments.value("timeout"));
+  } catch (const ConfigError&) {  // not given; or refused later
+  }
+  return launch::start_limit(static_cast<double>(config.timeout));
+}
+
+}  // namespace
+
 int run_on_ranks(const Syntax& syntax, const std::vector<std::string>& words,
                  const RankCommand& command) {
   const auto launch = comm::detect_launcher();
@@ -276,15 +292,18 @@ int run_on_ranks(const Syntax& syntax, const std::vector<std::string>& words,
     return static_cast<int>(ExitCode::success);
   }
   if (launch::is_rank(launch)) {
-    return launch::run_over_mpi(launch, [&](comm::MpiCommunicator& mpi) {
-      comm::together(mpi, [&] {
-        if (parse_error) std::rethrow_exception(parse_error);
-      });
-      const auto config = agreed_config(syntax, arguments, mpi);
-      require_fitting_launch(config, mpi);
-      const auto shared = launch::share_nodes(config.backend, mpi);
-      command(arguments, config, shared ? *shared : mpi);
-    });
+    return launch::run_over_mpi(
+        launch,
+        [&](comm::MpiCommunicator& mpi) {
+          comm::together(mpi, [&] {
+            if (parse_error) std::rethrow_exception(parse_error);
+          });
+          const auto config = agreed_config(syntax, arguments, mpi);
+          require_fitting_launch(config, mpi);
+          const auto shared = launch::share_nodes(config.backend, mpi);
+          command(arguments, config, shared ? *shared : mpi);
+        },
+        start_seconds(arguments));
   }
   if (parse_error) std::rethrow_exception(parse_error);
   comm::SelfCommunicator self;

@@ -19,6 +19,7 @@
 #include "lockstep/collectives/shared.hpp"
 #include "lockstep/collectives/threads.hpp"
 #include "lockstep/collectives/two_level.hpp"
+#include "lockstep/launch/watchdog.hpp"
 
 namespace lockstep::launch {
 namespace {
@@ -113,11 +114,14 @@ void require_no_batch_shell(const std::optional<comm::Launch>& launch, const std
                         " ...`, or give `ranks=N` for N threads of this process alone");
 }
 
-int run_over_mpi(const std::optional<comm::Launch>& launch, const MpiRankBody& body) {
+int run_over_mpi(const std::optional<comm::Launch>& launch, const MpiRankBody& body,
+                 double start_seconds) {
   try {
     if (launch) comm::require_pmix(*launch);
+    std::optional<StartLimit> limit(std::in_place, launch ? launch->rank : 0, start_seconds);
     const comm::MpiSession session;
     comm::MpiCommunicator comm;
+    limit.reset();
     if (launch) comm::require_promised_world(*launch, comm.size(), comm::mpi_version());
     return run_rank(comm, body);
   } catch (const ConfigError& error) {  // the same in every process of the launch

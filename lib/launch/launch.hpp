@@ -54,8 +54,10 @@ void require_no_batch_shell(const std::optional<comm::Launch>& launch, const std
 ///
 /// Prints errors. A comm::AgreedError that all ranks throw is printed by rank 0. After any other
 /// error, and after an AgreedError that not all ranks throw within 5 seconds, the rank prints it
-/// and ends the whole job, because its peers may be waiting in a collective.
-int run_over_mpi(const std::optional<comm::Launch>& launch, const MpiRankBody& body);
+/// and ends the whole job, because its peers may be waiting in a collective. If MPI has not started
+/// after `start_seconds`, ends the process with code 86.
+int run_over_mpi(const std::optional<comm::Launch>& launch, const MpiRankBody& body,
+                 double start_seconds = 600);
 
 /// A communicator over the ranks of `mpi` that uses shared memory within nodes, as `backend` asks;
 /// null to use `mpi` itself. "auto": where a node has several ranks that can share memory; prints a

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <string>
 #include <system_error>
 
@@ -144,6 +145,35 @@ bool Watchdog::kill_odd(std::span<const Flight> flights, std::span<const std::ui
     if (is_odd(flight.rank) && runs) any = ::kill(flight.process, SIGKILL) == 0 || any;
   }
   return any;
+}
+
+double start_limit(double seconds) noexcept { return limit_of(Phase::start, seconds); }
+
+StartLimit::StartLimit(int rank, double seconds) {
+  const auto parent = ::getppid();
+  const auto end = std::chrono::steady_clock::now() +
+                   std::chrono::duration<double>(seconds + std::min(rank, max_seconds_later));
+  thread_ = std::thread([this, rank, seconds, parent, end] {
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(lock, interval, [&] { return stop_; })) {
+      const bool is_over = std::chrono::steady_clock::now() > end;
+      if (is_over) {
+        print_error("rank " + std::to_string(rank) + " waited for " + fixed(seconds, 0) +
+                    " s in MPI_Init\n  remedy: start the same program and subcommand on all ranks, "
+                    "and look for ranks that have ended; `timeout` sets the limit");
+      }
+      if (is_over || ::getppid() != parent) std::_Exit(static_cast<int>(ExitCode::timeout));
+    }
+  });
+}
+
+StartLimit::~StartLimit() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
 }
 
 }  // namespace lockstep::launch

@@ -50,6 +50,26 @@ class Watchdog {
   std::thread thread_;
 };
 
+/// The time limit of a start, where that of a step is `seconds`.
+double start_limit(double seconds) noexcept;
+
+/// Ends this process with code 86 if it exists for longer than `seconds`: for MPI_Init, which waits
+/// for ever for a rank that has ended or runs another program. Ends it too when the launcher ends.
+class StartLimit {
+ public:
+  /// `rank`: of this process; the lowest that waits speaks first, and the launcher ends the others.
+  StartLimit(int rank, double seconds);
+  ~StartLimit();
+  StartLimit(const StartLimit&) = delete;
+  StartLimit& operator=(const StartLimit&) = delete;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
 /// The file in the recorders' folder to which the cause is written when a watchdog ends a job.
 inline constexpr const char* diagnosis_name = "diagnosis.txt";
 

@@ -61,6 +61,12 @@ class Hang(command.CommandTest):
         process.communicate(timeout=20)
         self.assert_ended(ranks, "mpirun was killed")
 
+    def test_a_rank_that_runs_another_program(self):
+        result = command.call(mpirun(1, LONG, "--timeout 1 --run-dir", self.folder / "run") +
+                              words(": -n 1", command.binary, "plan --help"))
+        self.assert_ends(result, 86)
+        self.assert_says(result.err, ["rank 0 waited for 5 s in MPI_Init", "the same program", "--timeout"], result)
+
     def test_a_run_without_a_fault(self):
         made = self.train(command.SMALL, ranks=2)
         result = run("doctor", made.folder)
