@@ -33,6 +33,9 @@ int bench_command(const std::vector<std::string>& words);
 /// MPI. Returns 0 if nothing is wrong, else 1.
 int doctor_command(const std::vector<std::string>& words);
 
+/// Runs a training job and restarts it when it fails. Without MPI. Returns the job's exit code.
+int launch_command(const std::vector<std::string>& words);
+
 /// Finds the first recorded point where two runs differ. Without MPI. Returns 0 if they are equal
 /// and 1 if they differ, as cmp does.
 int compare_command(const std::vector<std::string>& words);

@@ -17,15 +17,16 @@ USUAL_GRACE = {"OMPI_MCA_odls_base_sigkill_timeout": "1"}  # mpirun's default
 SOON = 10  # seconds in which a job must end
 
 
-def children(pid):
-    """The processes that `pid` started and that run the command, in the order of their start."""
+def children(pid, program=None):
+    """The processes that `pid` started and that run the command or `program`, in the order of their start."""
+    wanted = (program or command.binary.name)[:15]
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             name, rest = path.read_text().rsplit(")", 1)
         except OSError:  # ended meanwhile
             continue
-        if int(rest.split()[1]) == pid and name.endswith(f"({command.binary.name[:15]}"):
+        if int(rest.split()[1]) == pid and name.endswith(f"({wanted}"):
             found.append(int(path.parent.name))
     return sorted(found)
 

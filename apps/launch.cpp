@@ -1,0 +1,223 @@
+// `lockstep launch -- COMMAND`: supervises a training job, and restarts it when it fails.
+#include "lockstep/launch/launch.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spdlog/fmt/fmt.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "apps/cli.hpp"
+#include "apps/subcommands.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/signals.hpp"
+#include "lockstep/base/text.hpp"
+#include "lockstep/launch/watchdog.hpp"
+
+namespace lockstep::apps {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int cannot_start = 127;  // of the child process, as shells have it
+constexpr int failures_at_a_step = 3;
+constexpr auto poll_interval = std::chrono::milliseconds(50);
+constexpr auto pause = std::chrono::seconds(1);               // before a restart
+constexpr auto max_without_ranks = std::chrono::seconds(10);  // of a launcher that had some
+
+Syntax launch_syntax() {
+  Syntax syntax;
+  syntax.command = "lockstep launch";
+  syntax.does =
+      "Runs a training job, and starts it again with `--resume auto` when it fails: after a lost "
+      "rank, a hang, a lost host.\nIt does not after an error that a restart would repeat (codes "
+      "2, "
+      "65, 76), after a request to stop (75; signals are passed on), nor when the same step has "
+      "failed three times. Ends with the job's exit code.\n";
+  syntax.usage = "[flags] -- COMMAND...";
+  syntax.note = "(such as: -- mpirun -n 4 lockstep train run.toml --run-dir runs/A)";
+  syntax.flags = {{"max-restarts", "N", "give up after N restarts", "100"}};
+  syntax.operands = 0;
+  return syntax;
+}
+
+/// The value of --run-dir in a command, as "--run-dir DIR" or "--run-dir=DIR"; empty if it has
+/// none.
+std::string run_dir_in(const std::vector<std::string>& command) {
+  const std::string flag = "--run-dir";
+  for (std::size_t i = 0; i < command.size(); ++i) {
+    if (command[i] == flag && i + 1 < command.size()) return command[i + 1];
+    if (command[i].starts_with(flag + "=")) return command[i].substr(flag.size() + 1);
+  }
+  return "";
+}
+
+bool resumes(const std::vector<std::string>& command) {
+  return std::any_of(command.begin(), command.end(), [](const std::string& word) {
+    return word == "--resume" || word.starts_with("--resume=");
+  });
+}
+
+/// Starts a command in a process group of its own, so that a terminal's signals reach this process
+/// alone, which passes them on.
+pid_t start(const std::vector<std::string>& command) {
+  std::vector<char*> words;
+  words.reserve(command.size() + 1);
+  for (const auto& word : command) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  const pid_t child = ::fork();
+  if (child < 0) {
+    throw Error(ExitCode::internal, "fork: " + std::string(std::strerror(errno)),
+                "free memory or processes");
+  }
+  if (child > 0) return child;
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  for (const int signal : {SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGPIPE}) {
+    ::signal(signal, SIG_DFL);
+  }
+  const int nothing = ::open("/dev/null", O_RDONLY);  // a background group may not read a terminal
+  if (nothing >= 0) ::dup2(nothing, STDIN_FILENO);
+  ::execvp(words[0], words.data());
+  ::_exit(cannot_start);
+}
+
+/// True if the process has a child that is not a zombie; nullopt if the kernel does not say.
+std::optional<bool> has_children(pid_t process) {
+  const std::string id = std::to_string(process);
+  std::ifstream list("/proc/" + id + "/task/" + id + "/children");
+  if (!list) return std::nullopt;
+  for (std::string child; list >> child;) {
+    std::ifstream file("/proc/" + child + "/stat");
+    std::string text;
+    std::getline(file, text);
+    const auto name_end = text.rfind(')');
+    if (name_end != std::string::npos && text.compare(name_end, 3, ") Z") != 0) return true;
+  }
+  return false;
+}
+
+/// How an attempt ended.
+struct Ended {
+  int code = 0;
+  bool was_asked = false;  ///< this process got a signal
+  bool hung = false;       ///< the launcher went on without ranks, and was killed
+};
+
+/// Waits until the job ends, and passes signals on.
+Ended wait_for(pid_t job, const StopRequests& requests) {
+  Ended ended;
+  auto with_ranks = Clock::now();
+  bool had_ranks = false;
+  for (;;) {
+    int status = 0;
+    if (::waitpid(job, &status, WNOHANG) == job) {
+      constexpr int by_signal = 128;
+      ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : by_signal + WTERMSIG(status);
+      return ended;
+    }
+    if (const int signal = requests.signal(); signal != 0 && !ended.was_asked) {
+      ::kill(job, signal);
+      ended.was_asked = true;
+    }
+    const auto now = Clock::now();
+    const auto ranks = has_children(job);
+    had_ranks = had_ranks || ranks.value_or(false);
+    if (ranks.value_or(true) || !had_ranks) with_ranks = now;
+    if (now - with_ranks > max_without_ranks) {  // mpirun 4.1.4, after a loss while MPI starts
+      ended.hung = true;
+      ::kill(-job, SIGKILL);
+      with_ranks = now;
+    }
+    std::this_thread::sleep_for(poll_interval);
+  }
+}
+
+/// The step that the ranks of a run recorded last.
+std::uint64_t last_step(const std::string& run) {
+  std::uint64_t step = 0;
+  for (const Flight& flight : launch::read_flights(std::filesystem::path(run) / "flight")) {
+    step = std::max(step, flight.step);
+  }
+  return step;
+}
+
+bool would_repeat(int code) {
+  constexpr std::array codes = {ExitCode::success, ExitCode::usage, ExitCode::data,
+                                ExitCode::stopped, ExitCode::diverged};
+  return std::any_of(codes.begin(), codes.end(),
+                     [&](ExitCode known) { return code == static_cast<int>(known); });
+}
+
+int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
+  const std::string run = run_dir_in(command);
+  if (run.empty() || run == "auto") {
+    throw ConfigError("launch: the command has no --run-dir, so a restart could not continue it",
+                      "write `-- mpirun -n 4 lockstep train run.toml --run-dir runs/A`");
+  }
+  if (!resumes(command)) command.insert(command.end(), {"--resume", "auto"});
+  const StopRequests requests;
+  std::optional<std::uint64_t> failed_step;
+  int failures = 0;  // in a row, in this step
+  for (std::uint64_t restarts = 0;; ++restarts) {
+    const Ended ended = wait_for(start(command), requests);
+    if (ended.code == cannot_start) {
+      throw ConfigError("launch: " + command[0] + " cannot be started",
+                        "give a program that is in PATH, and its arguments, behind --");
+    }
+    if (ended.was_asked || (would_repeat(ended.code) && !ended.hung)) return ended.code;
+    const std::uint64_t step = last_step(run);
+    failures = step == failed_step ? failures + 1 : 1;
+    failed_step = step;
+    const auto how = fmt::format("the job {} in step {}",
+                                 ended.hung ? "hung without ranks and was killed"
+                                            : fmt::format("ended with code {}", ended.code),
+                                 step);
+    if (failures == failures_at_a_step) {
+      launch::print_error(
+          fmt::format("{}, as {} times before: it is not started again\n"
+                      "  remedy: look at what the ranks print, and at `lockstep "
+                      "doctor {}`",
+                      how, failures - 1, run));
+      return ended.code;
+    }
+    if (restarts == max_restarts) {
+      launch::print_error(how + ", after " + counted(restarts, "restart") +
+                          "\n  remedy: start it again to continue; --max-restarts sets the limit");
+      return ended.code;
+    }
+    launch::print_warning(fmt::format("{}; restart {} follows", how, restarts + 1));
+    std::this_thread::sleep_for(pause);
+    if (requests.signal() != 0) return ended.code;
+  }
+}
+
+}  // namespace
+
+int launch_command(const std::vector<std::string>& words) {
+  const auto dashes = std::find(words.begin(), words.end(), "--");
+  const std::vector<std::string> own(words.begin(), dashes);
+  return run_on_rank_0(launch_syntax(), own, [&](const Arguments& arguments) {
+    const auto max_restarts = *arguments.number("max-restarts", 0);
+    if (words.end() - dashes < 2) {
+      throw ConfigError("launch: no command",
+                        "write it behind --: `lockstep launch -- mpirun ...`");
+    }
+    return supervise({dashes + 1, words.end()}, max_restarts);
+  });
+}
+
+}  // namespace lockstep::apps

@@ -1,0 +1,90 @@
+"""`lockstep launch`: failed jobs are started again and end as if nothing had happened; errors that would repeat are not."""
+
+import os
+import signal
+import time
+import unittest
+
+import command
+from command import finish, mpirun, run, seconds, start, words
+from failure_test import children
+
+JOB = ("--train-limit 2000 --test-limit 200 --layers 64,32 --batch-size 20 --epochs 6 --checkpoint-every 10 "
+       "--keep 100 --progress off")
+STEPS = 600
+
+
+def launch(*args, flags=""):
+    return words(command.binary, "launch", flags, "--", *args)
+
+
+@unittest.skipUnless(command.MPI, "LOCKSTEP_MPI=OFF")
+class Launch(command.CommandTest):
+    def begin(self, ranks):
+        made = command.Run(self.folder / "run")
+        process = start(launch(*mpirun(ranks, "train", JOB, "--run-dir", made.folder)))
+        self.addCleanup(lambda: process.poll() is None and command.stop(process))
+        return process, made
+
+    def mpirun_and_ranks(self, process, made, step):
+        """The processes of the job, once it has saved a checkpoint of this step or a later one."""
+        end = time.monotonic() + seconds(command.LIMIT)
+        while time.monotonic() < end and process.poll() is None:
+            steps = [int(path.name[5:]) for path in made.checkpoints]
+            found = children(process.pid, "mpirun")
+            ranks = children(found[0]) if found else []
+            if ranks and max(steps, default=0) >= step:
+                return found[0], ranks
+            time.sleep(0.01)
+        self.fail(f"no step {step}: {finish(process)}")
+
+    def test_lost_ranks_and_launchers_are_replaced(self):
+        process, made = self.begin(3)
+        _, ranks = self.mpirun_and_ranks(process, made, 50)
+        os.kill(ranks[1], signal.SIGKILL)
+        time.sleep(0.5)
+        job, _ = self.mpirun_and_ranks(process, made, 150)
+        os.kill(job, signal.SIGKILL)
+        result = finish(process)
+        self.assert_ends(result, 0)
+        self.assert_says(result.err, ["ended with code 137 in step", "restart 1 follows", "restart 2 follows"], result)
+        whole = self.train(JOB, name="whole")
+        self.assertEqual(made.summary["weights_hash"], whole.summary["weights_hash"], str(result))
+        self.assertEqual(made.losses, whole.losses)
+        self.assertEqual(len(made.losses), STEPS)
+
+    def test_a_request_to_stop_is_passed_on(self):
+        process, made = self.begin(2)
+        self.mpirun_and_ranks(process, made, 20)
+        os.kill(process.pid, signal.SIGUSR1)
+        result = finish(process)
+        self.assert_ends(result, 75)
+        self.assert_says(result.err, ["stopped by SIGUSR1", "saved in"], result)
+        self.assertNotIn("restart", result.err)
+        process, made = self.begin(3)
+        self.assert_ends(finish(process), 0)
+        self.assertEqual(len(made.losses), STEPS)
+
+    def test_what_is_not_started_again(self):
+        folder = self.folder / "run"
+        refused = command.call(launch(command.binary, "train --epochs 0 --run-dir", folder))
+        self.assert_refused(refused, 2, ["--epochs"])
+        self.assertNotIn("restart", refused.err)
+        failing = ["sh", "-c", "exit 86", "--run-dir", str(folder)]
+        result = command.call([str(command.binary), "launch", "--", *failing])
+        self.assert_refused(result, 86, ["code 86", "restart 2 follows", "as 2 times before", "doctor", "remedy"])
+        result = command.call([str(command.binary), "launch", "--max-restarts", "1", "--", *failing])
+        self.assert_refused(result, 86, ["after 1 restart", "--max-restarts"])
+        hung = ["sh", "-c", "sleep 0.5; exec sleep 1000", "--run-dir", str(folder)]  # as mpirun without ranks
+        result = command.call([str(command.binary), "launch", "--max-restarts", "0", "--", *hung])
+        self.assert_refused(result, 137, ["hung without ranks and was killed"])
+
+    def test_refusals(self):
+        self.assert_refused(run("launch"), 2, ["no command", "--"])
+        self.assert_refused(run("launch -- mpirun lockstep train"), 2, ["no --run-dir", "remedy"])
+        self.assert_refused(run("launch -- /no/such --run-dir", self.folder / "run"), 2, ["/no/such cannot be started"])
+        self.assert_refused(run("launch --max-restart 1 -- true"), 2, ["--max-restarts"])
+
+
+if __name__ == "__main__":
+    unittest.main()
