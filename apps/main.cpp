@@ -34,6 +34,7 @@ constexpr std::array subcommands = {
     Subcommand{"generate", "writes the built-in data set as files", generate_command},
     Subcommand{"convert", "writes a data set in another format, or other files", convert_command},
     Subcommand{"compare", "two runs: the first recorded point that differs", compare_command},
+    Subcommand{"inspect", "what a run, a checkpoint or a data set contains", inspect_command},
     Subcommand{"launch", "supervises a job: starts it again when it fails", launch_command},
     Subcommand{"doctor", "a run that hangs or has ended: which rank, where, and why",
                doctor_command},

@@ -1,0 +1,298 @@
+// `lockstep inspect PATH`: what a run, a checkpoint or a data set contains.
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "apps/cli.hpp"
+#include "apps/console.hpp"
+#include "apps/subcommands.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/hash.hpp"
+#include "lockstep/base/text.hpp"
+#include "lockstep/data/folder.hpp"
+#include "lockstep/nn/network.hpp"
+#include "lockstep/train/checkpoint.hpp"
+#include "lockstep/train/run_directory.hpp"
+
+namespace lockstep::apps {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+/// Facts, and a table of parts: the tensors of a checkpoint, the checkpoints of a run.
+struct Contents {
+  std::string headline;
+  ordered_json facts = ordered_json::object();
+  std::string parts_name;
+  ordered_json parts = ordered_json::array();  ///< objects with the same keys
+};
+
+std::string text_of(const ordered_json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_number_unsigned()) return grouped(value.get<std::uint64_t>());
+  if (value.is_number_float()) return fmt::format("{:.6g}", value.get<double>());
+  return value.dump();
+}
+
+void print(const Contents& contents) {
+  Banner banner{contents.headline, {}};
+  for (const auto& [name, value] : contents.facts.items()) {
+    banner.rows.emplace_back(name, text_of(value));
+  }
+  banner.print();
+  if (contents.parts.empty()) return;
+  std::vector<std::vector<std::string>> lines(1);
+  for (const auto& [name, value] : contents.parts.front().items()) lines[0].push_back(name);
+  for (const auto& part : contents.parts) {
+    auto& line = lines.emplace_back();
+    for (const auto& [name, value] : part.items()) line.push_back(text_of(value));
+  }
+  std::vector<std::size_t> widths(lines[0].size());
+  for (const auto& line : lines) {
+    for (std::size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
+  }
+  fmt::print("\n");
+  for (const auto& line : lines) {
+    std::string text;
+    for (std::size_t i = 0; i < line.size(); ++i) {
+      text += i == 0 ? fmt::format("  {:<{}}", line[i], widths[i])
+                     : fmt::format("  {:>{}}", line[i], widths[i]);
+    }
+    fmt::print("{}\n", text);
+  }
+}
+
+/// The range of values, and how many are not finite.
+struct Spread {
+  double min = 0;
+  double max = 0;
+  double sum = 0;
+  std::uint64_t count = 0;
+  std::uint64_t not_finite = 0;
+
+  void add(std::span<const float> values) {
+    for (const float value : values) {
+      const auto wide = static_cast<double>(value);
+      if (!std::isfinite(wide)) {
+        ++not_finite;
+        continue;
+      }
+      min = count == 0 ? wide : std::min(min, wide);
+      max = count == 0 ? wide : std::max(max, wide);
+      sum += wide;
+      ++count;
+    }
+  }
+
+  void add_to(ordered_json& part) const {
+    part["min"] = min;
+    part["max"] = max;
+    part["mean"] = count == 0 ? 0 : sum / static_cast<double>(count);
+    part["not finite"] = not_finite;
+  }
+};
+
+std::string shape_text(const nn::ParameterSpec& tensor) {
+  return tensor.vector ? fmt::format("[{}]", tensor.cols)
+                       : fmt::format("[{}, {}]", tensor.rows, tensor.cols);
+}
+
+Contents inspect_checkpoint(const fs::path& folder, bool verify) {
+  Contents contents{.headline = "checkpoint " + folder.string(), .parts_name = "tensors"};
+  if (verify) train::verify_checkpoint(folder);
+  const train::SavedNetwork saved = train::read_description(folder);
+  auto& facts = contents.facts;
+  facts["step"] = saved.info.step;
+  facts["examples"] = saved.info.examples;
+  facts["network"] = saved.shape.text();
+  facts["parameters"] = saved.shape.parameters();
+  facts["loss"] = saved.loss;
+  facts["data"] = fmt::format("{}, divided by {}", saved.info.data, saved.info.divide_by);
+  facts["weights"] = to_hex(saved.weights_hash);
+  std::error_code ignored;
+  if (fs::exists(folder / "state.json", ignored)) {
+    const train::TrainingState state = train::read_state(folder);
+    facts["epochs"] = state.position.epoch;
+    facts["step of epoch"] = state.position.step;
+    facts["Adam's steps"] = state.adam.steps;
+    for (const auto& [name, value] : state.settings) facts[name] = value;
+  }
+  facts["verified"] = verify ? "length and checksum of every file" : "no (--verify)";
+
+  const auto products = make_library_products<float>();
+  nn::Network<float> network(saved.shape, 0, *products, 1);
+  train::read_weights(saved, network);
+  const auto& block = network.parameters();
+  for (std::size_t i = 0; i < block.tensors().size(); ++i) {
+    const auto& tensor = block.tensors()[i];
+    const auto values = block.logical_value(i);
+    nn::WeightsHash hash;
+    hash.add(tensor, values);
+    Spread spread;
+    spread.add(values);
+    ordered_json part = {{"tensor", tensor.name}, {"shape", shape_text(tensor)}};
+    spread.add_to(part);
+    part["hash"] = to_hex(hash.value());
+    contents.parts.push_back(part);
+  }
+  return contents;
+}
+
+std::uint64_t bytes_in(const fs::path& folder) {
+  std::uint64_t bytes = 0;
+  std::error_code ignored;
+  for (const auto& file : fs::directory_iterator(folder, ignored)) bytes += file.file_size(ignored);
+  return bytes;
+}
+
+/// "valid", or the reason why it is not; with `verify` also by checksums.
+std::string validity(const fs::path& checkpoint, bool verify) {
+  try {
+    train::read_description(checkpoint);
+    if (!verify) return "not verified";
+    train::verify_checkpoint(checkpoint);
+    return "valid";
+  } catch (const DataError& error) {
+    return error.problem();
+  }
+}
+
+Contents inspect_run(const fs::path& folder, bool verify, bool& damaged) {
+  Contents contents{.headline = "run " + folder.string(), .parts_name = "checkpoints"};
+  auto& facts = contents.facts;
+  std::error_code ignored;
+  if (fs::exists(folder / "metrics.jsonl", ignored)) {
+    try {
+      const train::RecordedRun run = train::read_run(folder);
+      facts["state"] = run.finished ? "complete" : "not complete";
+      facts["steps"] = run.steps.back().step;
+      facts["epoch"] = run.steps.back().epoch;
+      for (const auto& [name, value] : run.steps.back().figures) {
+        std::visit([&, &key = name](const auto& held) { facts[key] = held; }, value);
+      }
+      for (const auto& [name, value] : run.settings) {
+        std::visit([&, &key = name](const auto& held) { facts[key] = held; }, value);
+      }
+    } catch (const DataError& error) {
+      facts["state"] = error.problem();
+    }
+  }
+  std::vector<fs::path> checkpoints;
+  for (const auto& entry : fs::directory_iterator(folder / "checkpoints", ignored)) {
+    if (entry.path().filename().string().starts_with("step-")) checkpoints.push_back(entry.path());
+  }
+  std::sort(checkpoints.begin(), checkpoints.end());
+  for (const auto& checkpoint : checkpoints) {
+    const std::string state = validity(checkpoint, verify);
+    damaged = damaged || (state != "valid" && state != "not verified");
+    contents.parts.push_back({{"checkpoint", checkpoint.filename().string()},
+                              {"bytes", bytes_in(checkpoint)},
+                              {"state", state}});
+  }
+  return contents;
+}
+
+ordered_json part_of(const std::string& name, data::Source& source) {
+  constexpr std::uint64_t rows = 256;
+  std::vector<float> features(rows * source.features());
+  std::vector<std::int32_t> labels(rows);
+  Spread spread;
+  std::map<std::int32_t, std::uint64_t> counts;
+  for (std::uint64_t first = 0; first < source.records(); first += rows) {
+    std::vector<std::uint64_t> ids(std::min(rows, source.records() - first));
+    std::iota(ids.begin(), ids.end(), first);
+    const auto x = std::span(features).first(ids.size() * source.features());
+    source.read(ids, x, std::span(labels).first(ids.size()));
+    spread.add(x);
+    for (std::size_t i = 0; i < ids.size(); ++i) ++counts[labels[i]];
+  }
+  std::string shape;
+  for (const auto length : source.shape())
+    shape += (shape.empty() ? "" : "x") + std::to_string(length);
+  ordered_json part = {{"set", name}, {"records", source.records()}, {"shape", shape}};
+  spread.add_to(part);
+  part["labels"] = counts.size();
+  const auto by_count = [](const auto& a, const auto& b) { return a.second < b.second; };
+  const auto [least, most] = std::minmax_element(counts.begin(), counts.end(), by_count);
+  part["rarest"] = fmt::format("{}: {}", least->first, least->second);
+  part["most frequent"] = fmt::format("{}: {}", most->first, most->second);
+  const std::string identity = source.identity();
+  part["identity"] = to_hex(hash_of(std::as_bytes(std::span(identity))));
+  return part;
+}
+
+Contents inspect_data(const std::string& path, const RunConfig& config) {
+  const auto sets = data::open_data_set(path, {.train_limit = config.train_limit,
+                                               .test_limit = config.test_limit,
+                                               .divide_by = config.divide_by,
+                                               .classes = static_cast<int>(config.classes),
+                                               .format = data::format_named(config.format)});
+  Contents contents{.headline = "data " + path, .parts_name = "sets"};
+  contents.facts["divided by"] = static_cast<double>(sets.train->divisor());
+  const auto columns = sets.train->columns();
+  if (!columns.empty()) contents.facts["columns"] = fmt::format("{}", fmt::join(columns, ", "));
+  contents.parts.push_back(part_of("training", *sets.train));
+  contents.parts.push_back(part_of("test", *sets.test));
+  return contents;
+}
+
+int inspect(const Arguments& arguments) {
+  const fs::path path = arguments.operand();
+  if (path.empty()) throw ConfigError("nothing to inspect", "write `lockstep inspect PATH`");
+  const bool verify = arguments.given("verify");
+  bool damaged = false;
+  const auto holds = [&](const char* name) {
+    std::error_code ignored;
+    return fs::exists(path / name, ignored);
+  };
+  const bool is_run = holds("checkpoints") || holds("metrics.jsonl");
+  const bool is_checkpoint = holds("manifest.json") || holds("network.json");
+  if (verify && !is_run && !is_checkpoint) {
+    throw ConfigError("--verify: " + path.string() + " is neither a run nor a checkpoint",
+                      "leave it out: data has no manifest");
+  }
+  const Contents contents = is_run ? inspect_run(path, verify, damaged)
+                            : is_checkpoint
+                                ? inspect_checkpoint(path, verify)
+                                : inspect_data(path.string(), config_over(RunConfig(), arguments));
+  if (arguments.given("json")) {
+    ordered_json json = contents.facts;
+    json[contents.parts_name] = contents.parts;
+    fmt::print("{}\n", json.dump());
+  } else {
+    print(contents);
+  }
+  return static_cast<int>(damaged ? ExitCode::data : ExitCode::success);
+}
+
+Syntax inspect_syntax() {
+  Syntax syntax;
+  syntax.command = "lockstep inspect";
+  syntax.does =
+      "Prints what a run, a checkpoint or a data set contains: shapes, ranges, hashes.\n"
+      "Ends with 65 if a checkpoint is damaged.\n";
+  syntax.usage = "PATH [flags]";
+  syntax.operand = "path";
+  syntax.settings = {"format", "classes", "divide-by", "train-limit", "test-limit"};
+  syntax.flags = {{"verify", "", "compare every file of checkpoints with its manifest"},
+                  {"json", "", "print one JSON object"}};
+  return syntax;
+}
+
+}  // namespace
+
+int inspect_command(const std::vector<std::string>& words) {
+  return run_on_rank_0(inspect_syntax(), words, inspect);
+}
+
+}  // namespace lockstep::apps

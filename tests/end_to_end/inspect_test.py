@@ -1,0 +1,58 @@
+"""`lockstep inspect`: runs, checkpoints and data as their files say, and what is damaged."""
+
+import json
+import unittest
+
+import command
+from command import SMALL, run
+
+
+class Inspect(command.CommandTest):
+    def inspected(self, *args):
+        return json.loads(self.succeed("inspect", *args, "--json").out)
+
+    def test_a_run_and_its_checkpoints(self):
+        made = self.train(SMALL, "--checkpoint-every 2")
+        found = self.inspected(made.folder, "--verify")
+        self.assertEqual(found["state"], "complete")
+        self.assertEqual(found["steps"], len(made.metrics))
+        self.assertEqual(found["loss"], made.losses[-1])
+        self.assertEqual([part["checkpoint"] for part in found["checkpoints"]], [path.name for path in made.checkpoints])
+        self.assertEqual({part["state"] for part in found["checkpoints"]}, {"valid"})
+        weights = made.checkpoints[0] / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+        for path in (made.folder, made.checkpoints[0]):
+            damaged = run("inspect", path, "--verify")
+            self.assert_ends(damaged, 65)
+            self.assert_says(damaged.out + damaged.err, [str(weights), "checksum"], damaged)
+        plain = self.succeed("inspect", made.folder)
+        self.assert_says(plain.out, ["complete", "not verified", made.checkpoints[-1].name], plain)
+
+    def test_a_checkpoint(self):
+        made = self.train(SMALL, "--hash-every 1")
+        found = self.inspected(made.checkpoints[-1], "--verify")
+        self.assertEqual(found["weights"], made.summary["weights_hash"])
+        self.assertEqual(found["step"], len(made.metrics))
+        hashes = {part["tensor"]: part["hash"] for part in found["tensors"]}
+        self.assertEqual(hashes, made.metrics[-1]["hashes"])
+        self.assertEqual(found["tensors"][0]["shape"], "[784, 32]")
+        for part in found["tensors"]:
+            self.assertLess(part["min"], part["max"])
+            self.assertEqual(part["not finite"], 0)
+        plain = self.succeed("inspect", made.checkpoints[-1])
+        self.assert_says(plain.out, ["0.weight", "[784, 32]", "--verify", "learning-rate"], plain)
+
+    def test_data(self):
+        self.succeed("generate", self.folder / "data", "--train-limit 300 --test-limit 100")
+        for path in ("synthetic", self.folder / "data"):
+            train, test = self.inspected(path, "--train-limit 300 --test-limit 100")["sets"]
+            self.assertEqual((train["records"], train["shape"], train["min"]), (300, "28x28", 0))
+            self.assertTrue(0.9 < train["max"] <= 1)
+            self.assertEqual((test["records"], test["labels"]), (100, 10))
+        self.assert_refused(run("inspect", self.folder / "nothing"), 65, ["nothing"])
+        self.assert_refused(run("inspect", self.folder / "data", "--verify"), 2, ["--verify"])
+        self.assert_refused(run("inspect"), 2, ["nothing to inspect"])
+
+
+if __name__ == "__main__":
+    unittest.main()
