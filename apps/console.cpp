@@ -82,8 +82,10 @@ Progress progress_of(const std::string& setting) {
 }
 
 void Banner::print() const {
-  fmt::print("{}\n", headline);
-  for (const auto& [label, text] : rows) fmt::print("  {:<10} {}\n", label, text);
+  fmt::print("{}\n", presentable(headline));
+  for (const auto& [label, text] : rows) {
+    fmt::print("  {:<10} {}\n", presentable(label), presentable(text));
+  }
   std::fflush(stdout);
 }
 

@@ -38,7 +38,7 @@ struct Contents {
 };
 
 std::string text_of(const ordered_json& value) {
-  if (value.is_string()) return value.get<std::string>();
+  if (value.is_string()) return presentable(value.get<std::string>());
   if (value.is_number_unsigned()) return grouped(value.get<std::uint64_t>());
   if (value.is_number_float()) return fmt::format("{:.6g}", value.get<double>());
   return value.dump();

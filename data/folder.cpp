@@ -269,7 +269,10 @@ std::set<std::filesystem::path> files_in(const std::filesystem::path& folder) {
   for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
     files.insert(folder / entry->path().filename());
   }
-  if (error) throw DataError(folder.string() + ": cannot be listed: " + error.message());
+  if (error) {
+    throw DataError(folder.string() + ": cannot be listed: " + error.message(),
+                    "give a folder or a pattern of files that this user may read");
+  }
   if (files.empty()) throw DataError(folder.string() + ": the folder is empty", get_data);
   return files;
 }

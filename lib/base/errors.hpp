@@ -1,6 +1,7 @@
 // The errors of the library, and the command's exit code for each.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -30,7 +31,7 @@ class Error : public std::runtime_error {
  public:
   /// `problem` includes the object and the place; `remedy` is one imperative sentence, or empty.
   Error(ExitCode code, const std::string& problem, const std::string& remedy = "")
-      : std::runtime_error(remedy.empty() ? problem : problem + mark + remedy), code_(code) {}
+      : std::runtime_error(whole(problem, remedy)), code_(code) {}
 
   ExitCode code() const noexcept { return code_; }
 
@@ -43,6 +44,14 @@ class Error : public std::runtime_error {
 
  private:
   static constexpr const char* mark = "\n  remedy: ";
+
+  // what() ends at the first NUL.
+  static std::string whole(const std::string& problem, const std::string& remedy) {
+    std::string text = remedy.empty() ? problem : problem + mark + remedy;
+    std::replace(text.begin(), text.end(), '\0', '?');
+    return text;
+  }
+
   std::string text() const { return what(); }
 
   ExitCode code_;

@@ -91,6 +91,43 @@ std::string printable(std::string_view text, std::size_t max) {
   return text.size() > max ? result + "..." : result;
 }
 
+namespace {
+
+/// `line` with its middle left out, not within a character of UTF-8.
+std::string shortened(std::string_view line, std::size_t max) {
+  const auto continues = [&](std::size_t at) {
+    return (static_cast<unsigned char>(line[at]) & 0xC0U) == 0x80U;
+  };
+  std::size_t head = max / 4 * 3;
+  std::size_t tail = line.size() - max / 4;
+  while (head > 0 && continues(head)) --head;
+  while (tail < line.size() && continues(tail)) ++tail;
+  return std::string(line.substr(0, head)) + " ... (" + grouped(line.size()) + " bytes) ... " +
+         std::string(line.substr(tail));
+}
+
+}  // namespace
+
+std::string presentable(std::string_view text, std::size_t max_line) {
+  std::string result;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    const std::string_view line = text.substr(at, end - at);
+    std::string shown = line.size() > max_line ? shortened(line, max_line) : std::string(line);
+    for (std::size_t i = 0; i < shown.size(); ++i) {
+      const auto byte = static_cast<unsigned char>(shown[i]);
+      const bool c1 = byte == 0xC2U && i + 1 < shown.size() &&  // U+0080 to U+009F, also controls
+                      static_cast<unsigned char>(shown[i + 1]) < 0xA0U;
+      if (c1) shown.replace(i, 2, "?");
+      if (byte < ' ' || byte == 0x7FU) shown[i] = '?';
+    }
+    result += shown;
+    if (end < text.size()) result += '\n';
+    at = end + 1;
+  }
+  return result;
+}
+
 std::uint64_t parse_count(std::string_view text, std::uint64_t min, std::uint64_t max) {
   std::uint64_t number = 0;
   const char* end = text.data() + text.size();

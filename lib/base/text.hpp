@@ -34,6 +34,10 @@ std::vector<std::string> split_list(std::string_view text);
 /// `text` for messages: at most `max` bytes, unprintable ones as '?'.
 std::string printable(std::string_view text, std::size_t max = 32);
 
+/// `text` for a terminal: control characters other than newlines as '?', and the middle of lines of
+/// more than `max_line` bytes left out, with their length. UTF-8 stays as it is.
+std::string presentable(std::string_view text, std::size_t max_line = 1000);
+
 /// A whole number in [min, max]; `max` is at most 2^63 - 1, which is also TOML's limit.
 ///
 /// Errors   throws ConfigError with the reason only; the caller adds the place.

@@ -58,9 +58,9 @@ void print(const std::exception& error) {
   stopped ? print_warning(what_of(error)) : print_error(what_of(error));
 }
 
-void print_error(const std::string& text) { message_printer(Level::error, text); }
+void print_error(const std::string& text) { message_printer(Level::error, presentable(text)); }
 
-void print_warning(const std::string& text) { message_printer(Level::warning, text); }
+void print_warning(const std::string& text) { message_printer(Level::warning, presentable(text)); }
 
 namespace {
 

@@ -96,6 +96,16 @@ class Usage(command.CommandTest):
                 (self.folder / "bad.toml").write_text(text)
                 self.assert_refused(run("train bad.toml", cwd=self.folder), 2, needles)
 
+    def test_values_that_would_disturb_a_terminal(self):
+        (self.folder / "bad.toml").write_text('data = "no\\u0000thing"\n')
+        for args in ("train --data no\x1b[31mthing", "train bad.toml", f"train --data {'nothing' * 1000}"):
+            with self.subTest(args=args[:40]):
+                result = run(args, cwd=self.folder)
+                self.assert_refused(result, result.code, ["no", "thing", "remedy"])
+                self.assertIn(result.code, (2, 65))
+                self.assertLess(len(result.err), 5000)
+                self.assertFalse(set(result.err) & {"\x1b", "\0"}, repr(result.err))
+
     def test_under_mpirun_they_are_said_once(self):
         (self.folder / "bad.toml").write_text("bach-size = 3\n")
         self.assert_refused(run("train --batchsize 3", ranks=3), 2, "'--batch-size'")

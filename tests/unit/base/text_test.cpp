@@ -30,6 +30,23 @@ TEST_CASE("lists are split at commas", "[base]") {
   CHECK(split_list("  ").empty());
 }
 
+TEST_CASE("what is printed has no control characters and no endless lines", "[base]") {
+  CHECK(presentable("a\x1b[31mb\tc\nremedy: d\n") == "a?[31mb?c\nremedy: d\n");
+  CHECK(presentable(std::string("a\0b\x7f", 4)) == "a?b?");
+  CHECK(presentable("Gr\xc3\xb6\xc3\x9f"
+                    "e \xc2\x9b"
+                    "31m \xff") ==
+        "Gr\xc3\xb6\xc3\x9f"
+        "e ?31m \xff");
+  CHECK(presentable("").empty());
+  const std::string line(1000, 'x');
+  CHECK(presentable(line + "\n" + line) == line + "\n" + line);
+  CHECK(presentable("1234567890123456789012345678901234567890", 8) ==
+        "123456 ... (40 bytes) ... 90");
+  const std::string shortened = presentable(std::string(1, 'a') + std::string(60, '\xc3'), 8);
+  CHECK(shortened.find("(61 bytes)") != std::string::npos);
+}
+
 TEST_CASE("the nearest name is near", "[base]") {
   const std::array<std::string, 3> names = {"batch-size", "learning-rate", "seed"};
   CHECK(nearest("batchsize", names) == "batch-size");
