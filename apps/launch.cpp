@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <string>
@@ -114,12 +115,22 @@ std::optional<bool> has_children(pid_t process) {
 struct Ended {
   int code = 0;
   bool was_asked = false;  ///< this process got a signal
-  bool hung = false;       ///< the launcher went on without ranks, and was killed
+  bool hung = false;       ///< the launcher outlived its ranks, and was killed
 };
 
-/// Waits until the job ends, and passes signals on.
-Ended wait_for(pid_t job, const StopRequests& requests) {
+/// True if a watchdog has ended the job of this run since `began`.
+bool is_diagnosed(const std::string& run, std::filesystem::file_time_type began) {
+  std::error_code error;
+  const auto path = std::filesystem::path(run) / "flight" / launch::diagnosis_name;
+  const auto written = std::filesystem::last_write_time(path, error);
+  return !error && written >= began;
+}
+
+/// Waits until the job ends, and passes signals on. Kills a launcher that outlives its ranks:
+/// mpirun 4.1.4 waits for a lost host for minutes, and for ever after some losses while MPI starts.
+Ended wait_for(pid_t job, const std::string& run, const StopRequests& requests) {
   Ended ended;
+  const auto began = std::filesystem::file_time_type::clock::now();
   auto with_ranks = Clock::now();
   bool had_ranks = false;
   for (;;) {
@@ -136,8 +147,9 @@ Ended wait_for(pid_t job, const StopRequests& requests) {
     const auto now = Clock::now();
     const auto ranks = has_children(job);
     had_ranks = had_ranks || ranks.value_or(false);
-    if (ranks.value_or(true) || !had_ranks) with_ranks = now;
-    if (now - with_ranks > max_without_ranks) {  // mpirun 4.1.4, after a loss while MPI starts
+    const bool may_have_ranks = ranks.value_or(true) || !had_ranks;
+    if (may_have_ranks && !is_diagnosed(run, began)) with_ranks = now;
+    if (now - with_ranks > max_without_ranks) {
       ended.hung = true;
       ::kill(-job, SIGKILL);
       with_ranks = now;
@@ -173,7 +185,7 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
   std::optional<std::uint64_t> failed_step;
   int failures = 0;  // in a row, in this step
   for (std::uint64_t restarts = 0;; ++restarts) {
-    const Ended ended = wait_for(start(command), requests);
+    const Ended ended = wait_for(start(command), run, requests);
     if (ended.code == cannot_start) {
       throw ConfigError("launch: " + command[0] + " cannot be started",
                         "give a program that is in PATH, and its arguments, behind --");
@@ -183,7 +195,7 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
     failures = step == failed_step ? failures + 1 : 1;
     failed_step = step;
     const auto how = fmt::format("the job {} in step {}",
-                                 ended.hung ? "hung without ranks and was killed"
+                                 ended.hung ? "hung after its ranks had ended, and was killed"
                                             : fmt::format("ended with code {}", ended.code),
                                  step);
     if (failures == failures_at_a_step) {

@@ -117,14 +117,14 @@ void Watchdog::report() {
   }
   const Diagnosis diagnosis = diagnose_now(flights);
   for (const auto& finding : diagnosis.findings) text += "\n  " + finding;
+  if (survives_ && kill_odd(flights, diagnosis.odd)) {
+    return print_warning(text + "\n  killed, so that the other ranks can go on");
+  }
   if (!folder_.empty()) {
     try {
       write_file(folder_ / diagnosis_name, text + "\n");
     } catch (const OutputError&) {  // it is printed
     }
-  }
-  if (survives_ && kill_odd(flights, diagnosis.odd)) {
-    return print_warning(text + "\n  killed, so that the other ranks can go on");
   }
   print_error(text +
               "\n  remedy: look at that rank and its host; continue with --resume; `timeout` sets "

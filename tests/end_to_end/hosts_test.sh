@@ -37,4 +37,21 @@ code=0
 on_hosts 1 alone --backend shared 2>"$folder/error" || code=$?
 [ "$code" -eq 2 ] || fail "nobody to share memory with: ended with $code"
 grep -q 'no two ranks of this job are on one host' "$folder/error" || fail "$(cat "$folder/error")"
+
+# A cut network: a rank says where it waits and ends the job, and launch ends the mpirun that waits for the lost host.
+cut=$folder/cut
+code=0
+# shellcheck disable=SC2016  # expanded on the head, where the links are
+"$root/tests/support/hosts.sh" 2 "$folder" bash -c '
+  cut=$1
+  (until [ -d "$cut/checkpoints/step-00000050" ]; do sleep 0.05; done; ip link set v2 down) &
+  shift
+  timeout 90 "$@"' sh "$cut" "$binary" launch --max-restarts 0 -- mpirun --host h1:2,h2:2 -n 4 "$binary" train \
+  "${small[@]}" --epochs 1000000 --checkpoint-every 50 --timeout 2 --progress off --run-dir "$cut" \
+  2>"$folder/error" || code=$?
+[ "$code" -eq 137 ] || fail "a cut network: ended with $code, $(cat "$folder/error")"
+for text in 'made no progress for' 'remedy:' 'hung after its ranks had ended' 'errorcode 86'; do
+  grep -q "$text" "$folder/error" || fail "a cut network: no '$text' in $(cat "$folder/error")"
+done
+"$binary" train --resume "$cut" --resume-with steps=200 --progress off || fail "after a cut network: resume ended with $?"
 echo "hosts: all passed"

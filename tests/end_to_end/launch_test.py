@@ -77,7 +77,7 @@ class Launch(command.CommandTest):
         self.assert_refused(result, 86, ["after 1 restart", "--max-restarts"])
         hung = ["sh", "-c", "sleep 0.5; exec sleep 1000", "--run-dir", str(folder)]  # as mpirun without ranks
         result = command.call([str(command.binary), "launch", "--max-restarts", "0", "--", *hung])
-        self.assert_refused(result, 137, ["hung without ranks and was killed"])
+        self.assert_refused(result, 137, ["hung after its ranks had ended"])
 
     def test_refusals(self):
         self.assert_refused(run("launch"), 2, ["no command", "--"])
