@@ -67,9 +67,8 @@ class RegionMemory final : public std::pmr::memory_resource {
 ///
 /// Waiting  a spin-wait (see spin()), then sleep on a futex; immediate sleep if there are more
 ///          ranks than cores.
-/// Errors   those of DirectCommunicator, and RankLost within some milliseconds if the process of
-/// any
-///          rank has ended, whichever rank this one waits for.
+/// Errors   those of DirectCommunicator; RankLost within milliseconds of the end of any rank's
+///          process, whichever rank this one waits for.
 class SharedCommunicator final : public DirectCommunicator {
  public:
   /// The ranks are those of `wire` with this rank's `place.node`, in order; `place` must be

@@ -5,7 +5,8 @@
 //     model.safetensors           F32 tensors "0.weight" [inputs, outputs] row-major, "0.bias"
 //                                 [outputs], ...
 //     optimizer.safetensors       Adam's moments, in the same shapes: "0.weight.m", "0.weight.v",
-//     ... network.json                the network, its training data, and the hash of its weights
+//                                 ...
+//     network.json                the network, its training data, and the hash of its weights
 //     state.json                  the position of training, Adam's scalars, and settings
 //     manifest.json               length and XXH3 of every other file; written last
 //

@@ -137,8 +137,10 @@ class Step {
   /// The batch's features must be in the network's rows(batch.piece), or staged on the device. Adds
   /// the time of each phase to `seconds`. `stop`: this rank's request to stop, a number of the
   /// caller's; it travels with the results. Allocates no memory, except with FILE if a step needs
-  /// more sum buffers than all steps before. Errors   throws comm::CommError; comm::AgreedError
-  /// (70) if replicas differ. Ranks    collective.
+  /// more sum buffers than all steps before.
+  ///
+  /// Errors   throws comm::CommError; comm::AgreedError (70) if replicas differ.
+  /// Ranks    collective.
   StepResult run(const data::Batch& batch, PhaseSeconds& seconds, std::uint64_t stop = 0);
 
  protected:
