@@ -280,11 +280,7 @@ Bench make_bench(const RunConfig& config, comm::Communicator& comm) {
   Bench bench;
   comm::together(comm, [&] {
     const auto begin = Clock::now();
-    bench.source = data::open_data_part(config.data, data::Part::train,
-                                        {.train_limit = config.train_limit,
-                                         .divide_by = config.divide_by,
-                                         .classes = static_cast<int>(config.classes),
-                                         .format = data::format_named(config.format)});
+    bench.source = data::open_data_part(config.data, data::Part::train, data_options(config));
     bench.open_seconds = seconds_since(begin);
   });
   comm::require_equal(comm, "the data of ranks", {{"training set", bench.source->identity()}},

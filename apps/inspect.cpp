@@ -18,7 +18,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/text.hpp"
-#include "lockstep/data/folder.hpp"
+#include "lockstep/data/source.hpp"
 #include "lockstep/nn/network.hpp"
 #include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/run_directory.hpp"
@@ -232,11 +232,7 @@ ordered_json part_of(const std::string& name, data::Source& source) {
 }
 
 Contents inspect_data(const std::string& path, const RunConfig& config) {
-  const auto sets = data::open_data_set(path, {.train_limit = config.train_limit,
-                                               .test_limit = config.test_limit,
-                                               .divide_by = config.divide_by,
-                                               .classes = static_cast<int>(config.classes),
-                                               .format = data::format_named(config.format)});
+  const auto sets = data::open_data_set(path, data_options(config));
   Contents contents{.headline = "data " + path, .parts_name = "sets"};
   contents.facts["divided by"] = static_cast<double>(sets.train->divisor());
   const auto columns = sets.train->columns();

@@ -237,11 +237,7 @@ Records imagined(const std::vector<std::uint64_t>& files, std::optional<std::uin
 }
 
 Records opened(const RunConfig& config) {
-  const auto train = data::open_data_part(config.data, data::Part::train,
-                                          {.train_limit = config.train_limit,
-                                           .divide_by = config.divide_by,
-                                           .classes = static_cast<int>(config.classes),
-                                           .format = data::format_named(config.format)});
+  const auto train = data::open_data_part(config.data, data::Part::train, data_options(config));
   const std::uint64_t bytes = train->features() * sizeof(float) + sizeof(std::int32_t);
   return {train->records(), train->file_records(), config.data, bytes};
 }

@@ -395,6 +395,14 @@ train::MeshSizes mesh_of(const RunConfig& config, std::uint64_t ranks) {
       "start as many ranks as the mesh has places, or use another mesh");
 }
 
+data::DataSetOptions data_options(const RunConfig& config) {
+  return {.train_limit = config.train_limit,
+          .test_limit = config.test_limit,
+          .divide_by = config.divide_by,
+          .classes = static_cast<int>(config.classes),
+          .format = data::format_named(config.format)};
+}
+
 TrainingPlan training_plan(const RunConfig& config, std::uint64_t records,
                            std::vector<std::uint64_t> file_records, std::uint64_t ranks) {
   auto choice =

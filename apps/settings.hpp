@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/data/plan.hpp"
+#include "lockstep/data/source.hpp"
 #include "lockstep/nn/layer_spec.hpp"
 #include "lockstep/train/replica.hpp"
 
@@ -111,6 +112,9 @@ struct TrainingPlan {
   std::string reason;
   std::string warning;  ///< printed once; empty: none
 };
+
+/// How the data of `config` is read. Local.
+data::DataSetOptions data_options(const RunConfig& config);
 
 /// The plan of training on `records` records in files of `file_records` (empty: not from files).
 ///

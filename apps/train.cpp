@@ -89,11 +89,7 @@ TrainData open_data(const RunConfig& config, comm::Communicator& comm) {
   comm::together(comm, [&] {
     mesh_of(config, static_cast<std::uint64_t>(comm.size()));
     threads_of(config, comm);
-    data.sets = data::open_data_set(config.data, {.train_limit = config.train_limit,
-                                                  .test_limit = config.test_limit,
-                                                  .divide_by = config.divide_by,
-                                                  .classes = static_cast<int>(config.classes),
-                                                  .format = data::format_named(config.format)});
+    data.sets = data::open_data_set(config.data, data_options(config));
     require_fitting_data(data.sets);
   });
   data.train_identity = data.sets.train->identity();  // reads samples of the files

@@ -263,10 +263,7 @@ Diagnosis diagnose(std::span<const Flight> flights, std::span<const ProcessState
     if (states[i] == ProcessState::stopped) add(flights[i], "is stopped (SIGSTOP)");
   }
   if (found.odd.empty() && !flights.empty()) {
-    const auto first = std::min_element(
-        flights.begin(), flights.end(),
-        [](const Flight& a, const Flight& b) { return position(a) < position(b); });
-    const auto last = std::max_element(
+    const auto [first, last] = std::minmax_element(
         flights.begin(), flights.end(),
         [](const Flight& a, const Flight& b) { return position(a) < position(b); });
     if (position(*first) < position(*last)) {

@@ -57,7 +57,8 @@ double start_limit(double seconds) noexcept;
 /// for ever for a rank that has ended or runs another program. Ends it too when the launcher ends.
 class StartLimit {
  public:
-  /// `rank`: of this process; the lowest that waits speaks first, and the launcher ends the others.
+  /// `rank`: the rank of this process. Rank 0 waits for `seconds`, and each next rank a second
+  /// longer, up to 5: the first to end prints the error, and the launcher then ends the others.
   StartLimit(int rank, double seconds);
   ~StartLimit();
   StartLimit(const StartLimit&) = delete;
