@@ -63,7 +63,7 @@ class Hang(command.CommandTest):
 
     def test_a_rank_that_runs_another_program(self):
         result = command.call(mpirun(1, LONG, "--timeout 1 --run-dir", self.folder / "run") +
-                              words(": -n 1", command.binary, "plan --help"))
+                              words(": -n 1 sleep 100"))
         self.assert_ends(result, 86)
         self.assert_says(result.err, ["rank 0 waited for 5 s in MPI_Init", "the same program", "--timeout"], result)
 
