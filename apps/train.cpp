@@ -274,10 +274,14 @@ void warn_of_missing_records(const train::RunDirectory& directory, const train::
 /// Records what this rank does, and ends the job, or with `survive` the rank, when a rank hangs.
 class Recording {
  public:
+  /// Collective.
   Recording(const RunConfig& config, comm::Communicator& comm)
-      : recorder_(comm.rank(), comm.size()),
-        watchdog_(recorder_, comm.rank(), static_cast<double>(config.timeout),
-                  launch::is_rank(comm::detect_launcher()), config.survive) {}
+      : recorder_(comm.rank(), comm.size()) {
+    comm::together(comm, [&] {
+      watchdog_.emplace(recorder_, comm.rank(), static_cast<double>(config.timeout),
+                        launch::is_rank(comm::detect_launcher()), config.survive);
+    });
+  }
 
   FlightRecorder& recorder() noexcept { return recorder_; }
 
@@ -301,13 +305,13 @@ class Recording {
     } catch (const OutputError&) {  // a host that does not share the folder records in memory
     }
     is_written_ = true;
-    watchdog_.read_recorders_in(folder);
+    watchdog_->read_recorders_in(folder);
   }
 
  private:
   FlightRecorder recorder_;
   bool is_written_ = false;
-  launch::Watchdog watchdog_;
+  std::optional<launch::Watchdog> watchdog_;
 };
 
 /// Records the collectives of a communicator while it exists.

@@ -206,7 +206,9 @@ void run_ranks(int size, const std::function<void(Communicator&)>& body) {
     threads.reserve(static_cast<std::size_t>(size));
     for (int rank = 0; rank < size; ++rank) {
       try {
-        threads.emplace_back(run_rank, std::ref(group), rank, std::cref(body));
+        threads.push_back(
+            start_thread("for rank " + std::to_string(rank) + " of " + std::to_string(size),
+                         [&group, rank, &body] { run_rank(group, rank, body); }));
       } catch (...) {
         group.fail(std::current_exception());
         group.leave(rank);

@@ -154,6 +154,12 @@ class Prefetch {
   /// that batch is requested. The views are valid until the next call.
   Batch read(std::uint64_t epoch, std::uint64_t step, std::span<float> x);
 
+  /// Starts the thread, which otherwise the first read starts. Throws what ReadAhead::start()
+  /// throws.
+  void start() {
+    if (ahead_) ahead_->start();
+  }
+
   /// True if the slots hold bytes (see Features::bytes).
   bool holds_bytes() const noexcept { return scale_.has_value(); }
 

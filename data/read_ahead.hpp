@@ -9,9 +9,12 @@
 #include <limits>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "lockstep/base/process.hpp"
 
 namespace lockstep::data {
 
@@ -20,11 +23,11 @@ namespace lockstep::data {
 ///
 /// The consumer takes consecutive indices. Taking any other index drops all prefetched values and
 /// restarts prefetching there. A taken slot stays valid for slots - depth - 1 further calls of
-/// take().
+/// take(). The destructor waits only for the running call of the fill function.
 ///
-/// Threads  take(), ready() and the destructor are called by one thread. The fill function runs in
-///          this object's thread, started by the first take(); at depth 0 there is no thread, and
-///          take() calls the function. No other thread may use the objects that the function uses;
+/// Threads  all members are called by one thread. The fill function runs in this object's thread,
+///          started by start() or the first take(); at depth 0 there is no thread, and take() calls
+///          the function. No other thread may use the objects that the function uses;
 ///          the function must not use a communicator.
 template <class Slot>
 class ReadAhead {
@@ -40,20 +43,19 @@ class ReadAhead {
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
-  /// Waits only for the running call of the fill function.
-  ~ReadAhead() {
-    if (!thread_.joinable()) return;
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
+  /// Starts the thread; it has nothing to read before the first take().
+  ///
+  /// Errors   throws Error with exit code 2 if the system permits no further thread.
+  void start() {
+    if (depth_ == 0 || thread_.joinable()) return;
+    thread_ =
+        start_thread("that reads data ahead", [this](const std::stop_token& stop) { run(stop); });
   }
 
   /// The slot that holds value `index`; null if the sequence ends before it.
   ///
-  /// Errors   throws what the fill function threw; taking the same index again retries.
+  /// Errors   throws what the fill function threw; taking the same index again retries. Also what
+  ///          start() throws.
   Slot* take(std::uint64_t index) {
     if (depth_ == 0) {
       Slot& slot = slots_[first_];
@@ -61,7 +63,7 @@ class ReadAhead {
       first_ = (first_ + 1) % slots_.size();
       return &slot;
     }
-    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+    start();
     std::unique_lock lock(mutex_);
     if (next_ != index) restart(index);
     asked_ = true;
@@ -104,11 +106,10 @@ class ReadAhead {
     return next_ && !ended_ && error_ == nullptr && full_ < depth_ && (wanted || ahead_ < limit_);
   }
 
-  void run() {
+  void run(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     for (;;) {
-      changed_.wait(lock, [&] { return stop_ || has_work(); });
-      if (stop_) return;
+      if (!changed_.wait(lock, stop, [&] { return has_work(); })) return;
       const std::uint64_t index = ahead_;
       const std::uint64_t generation = generation_;
       Slot& slot = slots_[(first_ + full_) % slots_.size()];
@@ -140,7 +141,7 @@ class ReadAhead {
   // Guarded by mutex_. Slots [first_, first_ + full_) of the ring hold values next_, next_ + 1, ...
   // The slots before first_ are in use by the consumer.
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable_any changed_;
   std::size_t first_ = 0;
   std::size_t full_ = 0;
   std::optional<std::uint64_t> next_;  // expected index of the next take()
@@ -149,9 +150,8 @@ class ReadAhead {
   bool ended_ = false;                 // the sequence ends before ahead_
   std::uint64_t generation_ = 0;       // number of restarts; older results are dropped
   std::exception_ptr error_;           // thrown at ahead_; the thread pauses there
-  bool stop_ = false;
 
-  std::thread thread_;
+  std::jthread thread_;  // last member: joined before the others are destroyed
 };
 
 }  // namespace lockstep::data

@@ -13,7 +13,7 @@ namespace lockstep {
 enum class ExitCode : int {
   success = 0,
   internal = 1,    ///< an error not caused by the user
-  usage = 2,       ///< configuration, or an unsupported setting
+  usage = 2,       ///< configuration, or a setting that this build or machine does not permit
   data = 65,       ///< bad or missing data or checkpoint
   invariant = 70,  ///< replicas differ
   output = 74,     ///< output could not be written

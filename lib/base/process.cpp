@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
 
 namespace lockstep {
@@ -175,6 +176,12 @@ std::optional<std::size_t> ProcessWatch::first_ended() {
     if (has_ended(i)) return i;
   }
   return std::nullopt;
+}
+
+void fail_to_start_thread(const std::string& purpose, const std::system_error& error) {
+  throw Error(ExitCode::usage, "cannot start a thread " + purpose + ": " + error.code().message(),
+              "raise the limits of processes and of memory (`ulimit -u`, `ulimit -v`, pids.max and "
+              "memory.max of a container), or use fewer ranks or `threads`");
 }
 
 }  // namespace lockstep

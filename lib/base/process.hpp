@@ -1,4 +1,5 @@
-// Memory, cores, age and executable of this process, as reported by the operating system.
+// Memory, cores, age and executable of this process, as reported by the operating system; its
+// threads; the end of other processes.
 #pragma once
 
 #include <poll.h>
@@ -8,6 +9,9 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
 #include <vector>
 
 namespace lockstep {
@@ -67,5 +71,21 @@ class ProcessWatch {
   std::vector<std::int32_t> ids_;  // 0: does not exist
   bool by_id_ = false;             // a process is watched without a pidfd
 };
+
+/// Throws the Error (exit code 2) of start_thread().
+[[noreturn]] void fail_to_start_thread(const std::string& purpose, const std::system_error& error);
+
+/// Starts a thread that calls `work()`, or `work(std::stop_token)`; `work` must not throw.
+///
+/// `purpose` completes "a thread", for the error: "that reads batches".
+/// Errors   throws Error with exit code 2 if the system permits no further thread.
+template <class Work>
+std::jthread start_thread(const std::string& purpose, Work work) {
+  try {
+    return std::jthread(std::move(work));
+  } catch (const std::system_error& error) {
+    fail_to_start_thread(purpose, error);
+  }
+}
 
 }  // namespace lockstep

@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <string>
 #include <system_error>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
+#include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/mpi.hpp"
 #include "lockstep/launch/launch.hpp"
@@ -22,6 +24,15 @@ constexpr auto interval = std::chrono::milliseconds(200);
 constexpr double long_phases = 5;     // times the limit of a step
 constexpr int max_seconds_later = 5;  // of higher ranks, which wait for the lower ones to act
 constexpr auto max_pause = std::chrono::seconds(2);  // of this thread; longer: it was stopped
+
+/// Waits for `interval`; false at once if the thread is to end.
+bool waits(const std::stop_token& stop) {
+  std::mutex mutex;
+  std::condition_variable_any never;
+  std::unique_lock lock(mutex);
+  never.wait_for(lock, stop, interval, [] { return false; });
+  return !stop.stop_requested();
+}
 
 double limit_of(Phase phase, double seconds) {
   return phase == Phase::step || phase == Phase::data ? seconds : long_phases * seconds;
@@ -61,16 +72,8 @@ Watchdog::Watchdog(const FlightRecorder& recorder, int rank, double seconds, boo
       seconds_(seconds),
       parent_(launched ? ::getppid() : 0),
       survives_(survives) {
-  thread_ = std::thread([this] { run(); });
-}
-
-Watchdog::~Watchdog() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  changed_.notify_all();
-  thread_.join();
+  thread_ = start_thread("that notices ranks without progress",
+                         [this](const std::stop_token& stop) { run(stop); });
 }
 
 void Watchdog::read_recorders_in(const std::filesystem::path& folder) {
@@ -84,18 +87,15 @@ bool Watchdog::is_over() const {
   return recorder_.idle_seconds() > limit_of(recorder_.phase(), seconds_) + later;
 }
 
-void Watchdog::run() {
+void Watchdog::run(const std::stop_token& stop) {
   using Clock = std::chrono::steady_clock;
-  std::unique_lock lock(mutex_);
   auto woken = Clock::now();
   auto silent_until = woken;
-  while (!stop_) {
-    changed_.wait_for(lock, interval);
+  while (waits(stop)) {
     const auto now = Clock::now();
     // A process that was stopped and goes on waited for nobody.
     if (now - woken > max_pause) silent_until = now + std::chrono::seconds(5);
     woken = now;
-    if (stop_) return;
     if (parent_ != 0 && ::getppid() != parent_) {
       print_error("rank " + std::to_string(rank_) + ": the launcher has ended; so does this rank");
       comm::abort_job(static_cast<int>(ExitCode::timeout));
@@ -107,11 +107,14 @@ void Watchdog::run() {
 }
 
 void Watchdog::report() {
+  std::unique_lock lock(mutex_);
+  const std::filesystem::path folder = folder_;
+  lock.unlock();
   const Phase phase = recorder_.phase();
   std::string text = "rank " + std::to_string(rank_) + " made no progress for " +
                      fixed(recorder_.idle_seconds(), 0) + " s in " + text_of(phase) +
                      ", where the limit is " + fixed(limit_of(phase, seconds_), 0) + " s";
-  auto flights = folder_.empty() ? std::vector<Flight>() : read_flights(folder_);
+  auto flights = folder.empty() ? std::vector<Flight>() : read_flights(folder);
   if (survives_) {  // the others do not wait for lost ranks
     std::erase_if(flights, [](const Flight& one) { return state_of(one) == ProcessState::gone; });
   }
@@ -120,9 +123,9 @@ void Watchdog::report() {
   if (survives_ && kill_odd(flights, diagnosis.odd)) {
     return print_warning(text + "\n  killed, so that the other ranks can go on");
   }
-  if (!folder_.empty()) {
+  if (!folder.empty()) {
     try {
-      write_file(folder_ / diagnosis_name, text + "\n");
+      write_file(folder / diagnosis_name, text + "\n");
     } catch (const OutputError&) {  // it is printed
     }
   }
@@ -153,9 +156,8 @@ StartLimit::StartLimit(int rank, double seconds) {
   const auto parent = ::getppid();
   const auto end = std::chrono::steady_clock::now() +
                    std::chrono::duration<double>(seconds + std::min(rank, max_seconds_later));
-  thread_ = std::thread([this, rank, seconds, parent, end] {
-    std::unique_lock lock(mutex_);
-    while (!changed_.wait_for(lock, interval, [&] { return stop_; })) {
+  thread_ = start_thread("that limits the time of MPI_Init", [=](const std::stop_token& stop) {
+    while (waits(stop)) {
       const bool is_over = std::chrono::steady_clock::now() > end;
       if (is_over) {
         print_error("rank " + std::to_string(rank) + " waited for " + fixed(seconds, 0) +
@@ -165,15 +167,6 @@ StartLimit::StartLimit(int rank, double seconds) {
       if (is_over || ::getppid() != parent) std::_Exit(static_cast<int>(ExitCode::timeout));
     }
   });
-}
-
-StartLimit::~StartLimit() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  changed_.notify_all();
-  thread_.join();
 }
 
 }  // namespace lockstep::launch

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <filesystem>
 #include <mutex>
 #include <span>
+#include <stop_token>
 #include <thread>
 #include <vector>
 
@@ -24,8 +24,9 @@ class Watchdog {
  public:
   /// `recorder` must outlive this. `seconds`: the limit of a step and of reading a batch; start,
   /// evaluation and checkpoints have five times that. `launched`: the parent process is a launcher.
+  ///
+  /// Errors   throws what start_thread() throws.
   Watchdog(const FlightRecorder& recorder, int rank, double seconds, bool launched, bool survives);
-  ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
@@ -33,7 +34,7 @@ class Watchdog {
   void read_recorders_in(const std::filesystem::path& folder);
 
  private:
-  void run();
+  void run(const std::stop_token& stop);
   bool is_over() const;
   void report();
   bool kill_odd(std::span<const Flight> flights, std::span<const std::uint32_t> odd) const;
@@ -43,11 +44,9 @@ class Watchdog {
   double seconds_;
   int parent_;  ///< process id of the launcher; 0: none
   bool survives_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  std::mutex mutex_;  ///< of folder_
   std::filesystem::path folder_;
-  bool stop_ = false;
-  std::thread thread_;
+  std::jthread thread_;  ///< last member: joined before the others are destroyed
 };
 
 /// The time limit of a start, where that of a step is `seconds`.
@@ -59,16 +58,12 @@ class StartLimit {
  public:
   /// `rank`: the rank of this process. Rank 0 waits for `seconds`, and each next rank a second
   /// longer, up to 5: the first to end prints the error, and the launcher then ends the others.
+  ///
+  /// Errors   throws what start_thread() throws.
   StartLimit(int rank, double seconds);
-  ~StartLimit();
-  StartLimit(const StartLimit&) = delete;
-  StartLimit& operator=(const StartLimit&) = delete;
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool stop_ = false;
-  std::thread thread_;
+  std::jthread thread_;
 };
 
 /// The file in the recorders' folder to which the cause is written when a watchdog ends a job.

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -116,10 +117,6 @@ RunDirectory::RunDirectory(const std::string& path, const std::string& config_to
   epoch_lines_ = lines_of(path_ / "epochs.jsonl");
 }
 
-RunDirectory::~RunDirectory() {
-  if (saving_.valid()) saving_.wait();
-}
-
 void RunDirectory::on_step(const StepReport& report) {
   ordered_json line = {{"step", report.step},         {"epoch", report.epoch},
                        {"examples", report.examples}, {"loss", report.loss},
@@ -151,12 +148,20 @@ void RunDirectory::on_checkpoint(const DueCheckpoint& due) {
   info.step = due.step;
   info.examples = due.examples;
   const TrainingState state = {.position = due.position, .settings = facts_.settings};
-  saving_ = std::async(std::launch::async, [this, info, state, &snapshot = due.snapshot] {
+  const auto save = [this, info, state, &snapshot = due.snapshot] {
     const auto folder = path_ / "checkpoints";
     auto saved = save_checkpoint(folder, snapshot, info, &state);
     remove_old_checkpoints(folder, info.step, retention_.newest, retention_.every);
     return saved;
-  });
+  };
+  // A copyable task, so that it is left if no thread can be started.
+  const auto task = std::make_shared<std::packaged_task<std::filesystem::path()>>(save);
+  saving_ = task->get_future();
+  try {
+    saver_ = start_thread("that saves checkpoints", [task] { (*task)(); });
+  } catch (const Error&) {
+    (*task)();
+  }
 }
 
 void RunDirectory::finish_checkpoint() {

@@ -20,6 +20,7 @@
 #include <future>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -63,7 +64,8 @@ struct Continued {
 /// Writes a run's folder. Use it on rank 0 only; all functions are local.
 ///
 /// metrics.jsonl is flushed every second, at the end of every epoch and with every checkpoint.
-/// Checkpoints are saved by a thread, one at a time.
+/// Checkpoints are saved by a thread, one at a time; by the caller where the system permits no
+/// further thread.
 class RunDirectory final : public Observer {
  public:
   /// Creates the folder, locks it, and writes config.toml; `path` "auto" means runs/DATE-TIME.
@@ -75,7 +77,6 @@ class RunDirectory final : public Observer {
   ///          run; OutputError if it cannot be created or written.
   RunDirectory(const std::string& path, const std::string& config_toml, RunFacts facts,
                const Retention& retention = {}, const std::optional<Continued>& continued = {});
-  ~RunDirectory() override;
 
   const std::filesystem::path& path() const noexcept { return path_; }
 
@@ -106,6 +107,7 @@ class RunDirectory final : public Observer {
   std::future<std::filesystem::path> saving_;
   std::chrono::steady_clock::time_point flushed_ = std::chrono::steady_clock::now();
   std::filesystem::path last_checkpoint_;
+  std::jthread saver_;  ///< last member: joined before the others are destroyed
 };
 
 /// A recorded number, or a string: a hash, a setting's TOML literal.

@@ -82,6 +82,7 @@ class SnapshotInUse {
 RunReport Trainer::run(const std::vector<Observer*>& observers) {
   const SnapshotInUse guard(observers);
   RunReport report;
+  comm::together(replica_.groups().all, [&] { train_.start(); });
   keep(observers);
   for (;;) {
     const Timed timed = train_steps(observers);

@@ -141,6 +141,53 @@ class Interrupted(command.CommandTest):
         self.assertLess(result.seconds, seconds(3))
 
 
+class Faults(command.CommandTest):
+    """System calls that fail, by tests/support/faults.c."""
+
+    def setUp(self):
+        super().setUp()
+        linked = subprocess.run(["ldd", command.binary], check=True, capture_output=True, text=True).stdout
+        if "libasan" in linked or "libtsan" in linked or not shutil.which("cc"):
+            self.skipTest("no C compiler, or a sanitizer, whose library must be the first to be loaded")
+        self.library = self.folder / "faults.so"
+        source = command.REPOSITORY / "tests/support/faults.c"
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", self.library, source], check=True)
+
+    def job(self, fault, *args, ranks):
+        """A job under mpirun, or of --ranks threads, in which calls fail."""
+        preload = f"LD_PRELOAD={self.library}"
+        if ranks == "mpirun":
+            return mpirun(3, *args, options=f"-x {preload} -x {fault}")
+        return ["env", preload, fault, *words(command.binary, *args, "--ranks", ranks)]
+
+    def test_threads_that_cannot_start(self):
+        """As below `ulimit -u`: those of ranks, of products, and those that watch and that read ahead."""
+        train = words("train", SMALL, "--threads 2 --run-dir", self.folder / "run")
+        for number, purpose in ((1, "for rank 0 of 2"), (2, "for rank 1 of 2"), (3, "without progress"),
+                                (5, "for matrix products"), (7, "reads data ahead")):
+            with self.subTest(thread=number):
+                result = call(self.job(f"FAULT_THREAD={number}", *train, ranks=2))
+                self.assert_refused(result, 2, ["cannot start a thread", purpose, "ulimit -u", "pids.max"], SOON)
+        shutil.rmtree(self.folder / "run")
+        for number, purpose in ((2, "without progress"), (3, "for matrix products"), (4, "reads data ahead")):
+            with self.subTest(mpirun_thread=number):
+                result = call(self.job(f"FAULT_THREAD={number}", *train, ranks="mpirun"))
+                self.assert_refused(result, 2, ["cannot start a thread", purpose, "ulimit -u"], SOON)
+        result = call(self.job("FAULT_THREAD=1", *train, ranks="mpirun"))  # no rank can ask the others yet
+        self.assert_ends(result, 2)
+        self.assert_says(result.err, ["cannot start a thread that limits the time of MPI_Init", "ulimit -u"], result)
+
+    def test_a_checkpoint_without_a_thread(self):
+        """Training waits for it instead."""
+        plain = self.train(SMALL, "--checkpoint-every 5", name="plain", threads=2)
+        train = words("train", SMALL, "--checkpoint-every 5 --run-dir", self.folder / "run")
+        result = call(self.job("FAULT_THREAD=7", *train, ranks=2))
+        self.assert_ends(result, 0)
+        made = command.Run(self.folder / "run")
+        self.assertEqual([path.name for path in made.checkpoints], [path.name for path in plain.checkpoints])
+        self.assertEqual(made.summary["weights_hash"], plain.summary["weights_hash"])
+
+
 class FullDisk(command.CommandTest):
     """Tests that mount a tiny disk skip where that is not allowed."""
 

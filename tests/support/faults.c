@@ -1,0 +1,51 @@
+/* Makes system calls fail, for tests: cc -shared -fPIC -o faults.so faults.c, then LD_PRELOAD.
+ *   FAULT_THREAD=N       std::thread, the N-th (from 1) and all later ones of a process: EAGAIN
+ *   FAULT_EIO=CALL:TEXT  CALL (write or fsync) on files whose path contains TEXT: EIO */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*work)(void*), void* argument) {
+  static atomic_int started;
+  const char* const first = getenv("FAULT_THREAD");
+  Dl_info caller = {0};
+  if (first != NULL && dladdr(__builtin_return_address(0), &caller) != 0 &&
+      strstr(caller.dli_fname, "libstdc++") != NULL && ++started >= atoi(first)) {
+    return EAGAIN;
+  }
+  int (*real)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*) = dlsym(RTLD_NEXT, "pthread_create");
+  return real(thread, attributes, work, argument);
+}
+
+static int fails(const char* call, int file) {
+  const char* const fault = getenv("FAULT_EIO");
+  const size_t length = strlen(call);
+  if (fault == NULL || strncmp(fault, call, length) != 0 || fault[length] != ':') return 0;
+  char link[64];
+  char path[4096];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+  const ssize_t read = readlink(link, path, sizeof path - 1);
+  if (read < 0) return 0;
+  path[read] = '\0';
+  if (strstr(path, fault + length + 1) == NULL) return 0;
+  errno = EIO;
+  return 1;
+}
+
+ssize_t write(int file, const void* bytes, size_t count) {
+  if (fails("write", file)) return -1;
+  ssize_t (*real)(int, const void*, size_t) = dlsym(RTLD_NEXT, "write");
+  return real(file, bytes, count);
+}
+
+int fsync(int file) {
+  if (fails("fsync", file)) return -1;
+  int (*real)(int) = dlsym(RTLD_NEXT, "fsync");
+  return real(file);
+}
