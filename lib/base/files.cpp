@@ -223,6 +223,16 @@ void LineFile::sync() {
   if (::fsync(descriptor_) != 0) fail(path_, "write", errno);
 }
 
+bool LineFile::is_in_place() const noexcept {
+  struct stat open = {};
+  struct stat named = {};
+  if (::stat(path_.c_str(), &named) != 0) {
+    return errno != ENOENT && errno != ENOTDIR && errno != ESTALE;  // others may be transient
+  }
+  if (::fstat(descriptor_, &open) != 0) return true;
+  return open.st_dev == named.st_dev && open.st_ino == named.st_ino;
+}
+
 void make_folder(const std::filesystem::path& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);

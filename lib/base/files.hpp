@@ -66,6 +66,10 @@ class LineFile {
   /// flush(), and syncs the file to the disk.
   void sync();
 
+  /// False if the path no longer names the open file: it was removed or replaced, or is hidden by
+  /// another mount.
+  bool is_in_place() const noexcept;
+
  private:
   std::filesystem::path path_;
   int descriptor_ = -1;

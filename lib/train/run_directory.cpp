@@ -125,7 +125,7 @@ void RunDirectory::on_step(const StepReport& report) {
   metrics_->write(line.dump());
   const auto now = Clock::now();
   if (now - flushed_ < flush_interval) return;
-  metrics_->flush();
+  flush();
   flushed_ = now;
   const bool saved =
       saving_.valid() && saving_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
@@ -133,17 +133,36 @@ void RunDirectory::on_step(const StepReport& report) {
 }
 
 void RunDirectory::on_epoch(const EpochReport& report) {
-  metrics_->flush();
+  flush();
   epoch_lines_.push_back(epoch_json(report).dump());
   epochs_->write(epoch_lines_.back());
   epochs_->flush();
 }
 
-void RunDirectory::flush() { metrics_->flush(); }
+void RunDirectory::flush() {
+  metrics_->flush();
+  require_in_place();
+}
+
+/// Otherwise training would write to files without a name, and a checkpoint to a new folder.
+void RunDirectory::require_in_place() const {
+  if (metrics_->is_in_place()) return;
+  const auto& last = last_checkpoint_.empty() ? resumed_from_ : last_checkpoint_;
+  std::error_code ignored;
+  const bool is_saved = !last.empty() && std::filesystem::exists(last, ignored);
+  const std::string state = last.empty() ? "no checkpoint was saved"
+                            : is_saved   ? "the last checkpoint is " + last.string()
+                                         : "lost with it: the last checkpoint, " + last.string();
+  throw OutputError(
+      path_.string() + ": this run's metrics.jsonl was removed, moved or replaced; " + state,
+      std::string("leave the folder of a run in place while it trains; ") +
+          (is_saved ? "continue from the checkpoint with --resume" : "start the run again"));
+}
 
 void RunDirectory::on_checkpoint(const DueCheckpoint& due) {
   metrics_->sync();  // a checkpoint's steps must be recorded
   epochs_->sync();
+  require_in_place();
   CheckpointInfo info = facts_.checkpoint;
   info.step = due.step;
   info.examples = due.examples;
@@ -165,7 +184,13 @@ void RunDirectory::on_checkpoint(const DueCheckpoint& due) {
 }
 
 void RunDirectory::finish_checkpoint() {
-  if (saving_.valid()) last_checkpoint_ = saving_.get();
+  if (!saving_.valid()) return;
+  try {
+    last_checkpoint_ = saving_.get();
+  } catch (const OutputError&) {
+    require_in_place();  // if the folder was removed, that is the cause
+    throw;
+  }
 }
 
 void RunDirectory::finish(const RunReport& report) {
@@ -193,7 +218,7 @@ void RunDirectory::finish(const RunReport& report) {
                           {"plan_digest", to_hex(facts_.plan_digest)},
                           {"peak_rss_bytes", peak_rss_bytes()}};
   if (!resumed_from_.empty()) summary["resumed_from"] = resumed_from_.string();
-  metrics_->flush();
+  flush();
   write_file(path_ / "summary.json", summary.dump(2) + "\n");
 }
 

@@ -63,9 +63,10 @@ struct Continued {
 
 /// Writes a run's folder. Use it on rank 0 only; all functions are local.
 ///
-/// metrics.jsonl is flushed every second, at the end of every epoch and with every checkpoint.
-/// Checkpoints are saved by a thread, one at a time; by the caller where the system permits no
-/// further thread.
+/// metrics.jsonl is flushed every second, at the end of every epoch and with every checkpoint. Each
+/// time, OutputError is thrown if the folder was removed, replaced or hidden by another mount
+/// since. Checkpoints are saved by a thread, one at a time; by the caller where the system permits
+/// no further thread.
 class RunDirectory final : public Observer {
  public:
   /// Creates the folder, locks it, and writes config.toml; `path` "auto" means runs/DATE-TIME.
@@ -96,6 +97,8 @@ class RunDirectory final : public Observer {
   void finish(const RunReport& report);
 
  private:
+  void require_in_place() const;
+
   std::filesystem::path path_;
   RunFacts facts_;
   Retention retention_;

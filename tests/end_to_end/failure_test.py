@@ -88,6 +88,40 @@ class Interrupted(command.CommandTest):
                 self.assert_kept()
                 shutil.rmtree(self.made.folder)
 
+    def test_a_run_folder_that_is_removed_or_replaced(self):
+        """Noticed at the next checkpoint, or where there is none within a second or two."""
+        away = self.folder / "away"
+
+        def move():
+            self.made.folder.rename(away)
+
+        def remove():
+            move()  # at once
+            shutil.rmtree(away)
+
+        def replace():
+            move()
+            shutil.copytree(away, self.made.folder)
+
+        threads = words(command.binary, LONG, "--ranks 3 --run-dir", self.made.folder)
+        for argv, change in ((self.job(), remove), (threads, remove), (threads, move), (self.job(), replace)):
+            with self.subTest(command=argv[0], change=change.__name__):
+                process = self.begin(argv)
+                change()
+                result = finish(process, SOON)
+                self.assert_refused(result, 74, [f"{self.made.folder}", "remedy", "leave the folder of a run"], SOON)
+                shutil.rmtree(self.made.folder, ignore_errors=True)
+                shutil.rmtree(away, ignore_errors=True)
+        process = start([*threads, "--checkpoint-every", "1000000000"])
+        self.addCleanup(lambda: process.poll() is None and command.stop(process))
+        metrics = self.made.folder / "metrics.jsonl"
+        end = time.monotonic() + seconds(command.LIMIT)
+        while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < end:
+            time.sleep(0.02)
+        metrics.rename(away)
+        result = finish(process, SOON)
+        self.assert_refused(result, 74, ["metrics.jsonl was removed, moved or replaced", "no checkpoint was saved"], SOON)
+
     def assert_stopped(self, result, name):
         """A checkpoint of the last recorded step is saved, from which training continues."""
         last = self.made.checkpoints[-1]
