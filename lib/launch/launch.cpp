@@ -6,9 +6,11 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cxxopts.hpp>
 #include <new>
 #include <optional>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -19,6 +21,7 @@
 #include "lockstep/collectives/shared.hpp"
 #include "lockstep/collectives/threads.hpp"
 #include "lockstep/collectives/two_level.hpp"
+#include "lockstep/launch/leftovers.hpp"
 #include "lockstep/launch/watchdog.hpp"
 
 namespace lockstep::launch {
@@ -98,6 +101,14 @@ int run_rank(comm::MpiCommunicator& comm, const MpiRankBody& body) {
   }
 }
 
+/// True on one rank of each host.
+bool is_first_of_host(const std::optional<comm::Launch>& launch) {
+  for (const char* name : {"OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"}) {
+    if (const char* const given = std::getenv(name)) return std::string_view(given) == "0";
+  }
+  return !launch || launch->rank == 0;
+}
+
 }  // namespace
 
 bool is_rank(const std::optional<comm::Launch>& launch) {
@@ -119,6 +130,7 @@ int run_over_mpi(const std::optional<comm::Launch>& launch, const MpiRankBody& b
   try {
     if (launch) comm::require_pmix(*launch);
     std::optional<StartLimit> limit(std::in_place, launch ? launch->rank : 0, start_seconds);
+    if (is_first_of_host(launch)) remove_mpi_leftovers();
     const comm::MpiSession session;
     comm::MpiCommunicator comm;
     limit.reset();

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import unittest
 from pathlib import Path
@@ -173,6 +174,46 @@ class Interrupted(command.CommandTest):
         self.assert_ends(result, 75)
         self.assert_says(result.err, "stopped before the time limit after", result)
         self.assertLess(result.seconds, seconds(3))
+
+
+@unittest.skipUnless(command.MPI, "LOCKSTEP_MPI=OFF")
+class Leftovers(command.CommandTest):
+    """Segments and session folders of an mpirun that was killed."""
+
+    def begin(self, name):
+        """A long job, its ranks, and its files, as old as those of a job that has run for long."""
+        folder = self.folder / name
+        process = start(mpirun(2, LONG, "--run-dir", folder))
+        self.addCleanup(lambda: process.poll() is None and command.stop(process))
+        end = time.monotonic() + seconds(command.LIMIT)
+        while not command.Run(folder).checkpoints:
+            if process.poll() is not None or time.monotonic() > end:
+                self.fail(f"no checkpoints: {finish(process)}")
+            time.sleep(0.02)
+        ranks = children(process.pid)
+        paths = {line.split()[5] for rank in ranks for line in Path(f"/proc/{rank}/maps").read_text().splitlines()
+                 if "/dev/shm/" in line}
+        paths = [*map(Path, paths), *Path(tempfile.gettempdir()).glob(f"ompi.*.{os.geteuid()}/pid.{process.pid}")]
+        self.assertGreaterEqual(len(paths), 3, paths)
+        for path in paths:
+            os.utime(path, (0, 0))
+        return process, ranks, paths
+
+    def test_the_next_start_removes_those_of_dead_jobs_alone(self):
+        living, _, in_use = self.begin("living")
+        killed, ranks, left = self.begin("killed")
+        for pid in (killed.pid, *ranks):
+            os.kill(pid, signal.SIGKILL)
+        killed.communicate(timeout=20)
+        end = time.monotonic() + seconds(SOON)
+        while any(map(alive, ranks)) and time.monotonic() < end:
+            time.sleep(0.02)
+        self.assertTrue(all(path.exists() for path in left), left)
+        self.train(SMALL, name="next", ranks=2)
+        self.assertEqual([path for path in left if path.exists()], [])
+        self.assertEqual([path for path in in_use if not path.exists()], [])
+        living.send_signal(signal.SIGUSR1)
+        self.assert_ends(finish(living, SOON), 75)
 
 
 class Faults(command.CommandTest):

@@ -1,0 +1,181 @@
+#include "lockstep/launch/leftovers.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <ctime>
+#include <exception>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+namespace lockstep::launch {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A rank creates its segment, closes it and maps it again: for an instant it is not in use.
+constexpr std::time_t min_age_seconds = 10;
+
+template <class Function>
+void for_each_entry(const fs::path& folder, const Function& use) {
+  std::error_code error;
+  fs::directory_iterator entry(folder, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) use(entry->path());
+}
+
+/// The status of a file or folder of this user that is old enough; nullopt for others and for
+/// links.
+std::optional<struct stat> own(const fs::path& path, mode_t type) {
+  struct stat status = {};
+  if (::lstat(path.c_str(), &status) != 0) return std::nullopt;
+  const bool is_old = std::time(nullptr) - status.st_mtime >= min_age_seconds;
+  const bool is_own = (status.st_mode & S_IFMT) == type && status.st_uid == ::geteuid();
+  return is_old && is_own ? std::optional(status) : std::nullopt;
+}
+
+std::uint64_t bytes_of(const struct stat& status) {
+  return static_cast<std::uint64_t>(status.st_blocks) * 512;
+}
+
+enum class Use { none, some, unknown };
+
+/// Whether a process has the file open or mapped for writing. The kernel then denies a read lease:
+/// this takes all processes of the host into account, those of other containers included.
+Use use_of(const fs::path& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (file < 0) return Use::unknown;
+  // If another process opens the file meanwhile; the default, SIGIO, would end this process.
+  ::fcntl(file, F_SETSIG, SIGURG);
+  const bool is_granted = ::fcntl(file, F_SETLEASE, F_RDLCK) == 0;
+  const int error = errno;
+  ::close(file);  // ends the lease
+  if (is_granted) return Use::none;
+  return error == EAGAIN ? Use::some : Use::unknown;
+}
+
+template <class Number>
+std::optional<Number> number_in(std::string_view text, int base = 10) {
+  Number number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number, base);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  return number;
+}
+
+/// Removes the last part of "a.b.c" and returns it.
+std::string_view take_last_part(std::string_view& name) {
+  const auto dot = name.rfind('.');
+  if (dot == std::string_view::npos) return {};
+  const auto part = name.substr(dot + 1);
+  name.remove_suffix(part.size() + 1);
+  return part;
+}
+
+/// True for vader_segment.HOST.UID.JOB.RANK with this user's UID.
+bool is_own_segment(std::string_view name) {
+  if (!name.starts_with("vader_segment.") && !name.starts_with("sm_segment.")) return false;
+  const auto rank = number_in<std::uint32_t>(take_last_part(name));
+  const auto job = number_in<std::uint32_t>(take_last_part(name), 16);
+  return rank && job && number_in<uid_t>(take_last_part(name)) == ::geteuid();
+}
+
+std::optional<Leftover> segment_at(const fs::path& path) {
+  if (!is_own_segment(path.filename().string())) return std::nullopt;
+  const auto status = own(path, S_IFREG);
+  if (!status) return std::nullopt;
+  const Use use = use_of(path);
+  if (use == Use::some) return std::nullopt;
+  return Leftover{path, bytes_of(*status), use == Use::none};
+}
+
+/// The process id N of pid.N.
+std::optional<pid_t> launcher_of(const std::string& name) {
+  constexpr std::string_view prefix = "pid.";
+  if (!name.starts_with(prefix)) return std::nullopt;
+  return number_in<pid_t>(std::string_view(name).substr(prefix.size()));
+}
+
+std::optional<Leftover> session_at(const fs::path& path) {
+  const std::string name = path.filename().string();
+  const auto launcher = launcher_of(name);
+  if (!launcher && !name.starts_with("jf.")) return std::nullopt;
+  if (!own(path, S_IFDIR)) return std::nullopt;
+  if (launcher && (::kill(*launcher, 0) == 0 || errno != ESRCH)) return std::nullopt;
+  Leftover found = {path, 0, launcher.has_value()};
+  std::error_code error;
+  fs::recursive_directory_iterator entry(path, error);
+  for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+    struct stat status = {};
+    if (::lstat(entry->path().c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
+    const Use use = use_of(entry->path());
+    if (use == Use::some) return std::nullopt;
+    if (use == Use::unknown) found.is_dead = false;
+    found.bytes += bytes_of(status);
+  }
+  if (error) found.is_dead = false;
+  return found;
+}
+
+/// True for a folder in which this user alone can rename or remove anything.
+bool is_private(const fs::path& folder) {
+  struct stat status = {};
+  return ::lstat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
+         status.st_uid == ::geteuid() && (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
+}  // namespace
+
+MpiFolders mpi_folders() {
+  MpiFolders folders;
+  if (const char* const given = std::getenv("OMPI_MCA_orte_top_session_dir")) {
+    folders.sessions = given;  // by mpirun
+    return folders;
+  }
+  fs::path temporary = "/tmp";
+  for (const char* name : {"TMP", "TEMP", "TMPDIR"}) {  // the last one first
+    if (const char* const given = std::getenv(name)) temporary = given;
+  }
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  const std::string host = name.data();
+  folders.sessions =
+      temporary / ("ompi." + host.substr(0, host.find('.')) + "." + std::to_string(::geteuid()));
+  return folders;
+}
+
+std::vector<Leftover> mpi_leftovers(const MpiFolders& folders) {
+  std::vector<Leftover> found;
+  const auto add = [&](const std::optional<Leftover>& one) {
+    if (one) found.push_back(*one);
+  };
+  for_each_entry(folders.segments, [&](const fs::path& path) { add(segment_at(path)); });
+  if (is_private(folders.sessions)) {
+    for_each_entry(folders.sessions, [&](const fs::path& path) { add(session_at(path)); });
+  }
+  std::sort(found.begin(), found.end(),
+            [](const Leftover& a, const Leftover& b) { return a.path < b.path; });
+  return found;
+}
+
+std::size_t remove_mpi_leftovers(const MpiFolders& folders) noexcept {
+  std::size_t removed = 0;
+  try {
+    for (const Leftover& one : mpi_leftovers(folders)) {
+      std::error_code error;
+      if (one.is_dead && fs::remove_all(one.path, error) > 0 && !error) ++removed;
+    }
+  } catch (const std::exception&) {  // out of memory: the next start tries again
+  }
+  return removed;
+}
+
+}  // namespace lockstep::launch
