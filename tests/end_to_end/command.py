@@ -70,9 +70,8 @@ class Result:
 
 def start(argv, env=None, cwd=None, **options):
     """Starts a command and returns at once."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
-    return subprocess.Popen(argv, env=environment(env), cwd=cwd, stdin=subprocess.DEVNULL,
-                            start_new_session=True, **pipes)
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    return subprocess.Popen(argv, env=environment(env), cwd=cwd, start_new_session=True, **pipes)
 
 
 def stop(process):

@@ -1,9 +1,11 @@
 """Killed ranks, signals and full disks: the job ends soon, and what was saved stays whole."""
 
 import os
+import pty
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -16,6 +18,8 @@ from command import SMALL, call, finish, mpirun, seconds, start, words
 LONG = "train --train-limit 600 --test-limit 200 --layers 32 --epochs 1000000 --checkpoint-every 5 --keep 1000000"
 USUAL_GRACE = {"OMPI_MCA_odls_base_sigkill_timeout": "1"}  # mpirun's default
 SOON = 10  # seconds in which a job must end
+# Runs its arguments with stdin as the controlling terminal of their session.
+ON_TERMINAL = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
 
 
 def children(pid, program=None):
@@ -44,9 +48,9 @@ class Interrupted(command.CommandTest):
         super().setUp()
         self.made = command.Run(self.folder / "run")
 
-    def begin(self, argv):
+    def begin(self, argv, **options):
         """Starts a long job and waits until it has saved a few checkpoints."""
-        process = start(argv, env=USUAL_GRACE)
+        process = start(argv, env=USUAL_GRACE, **options)
         self.addCleanup(lambda: process.poll() is None and command.stop(process))
         end = time.monotonic() + seconds(command.LIMIT)
         while len(self.made.checkpoints) < 3:
@@ -124,12 +128,17 @@ class Interrupted(command.CommandTest):
         self.assert_refused(result, 74, ["metrics.jsonl was removed, moved or replaced", "no checkpoint was saved"], SOON)
 
     def assert_stopped(self, result, name):
-        """A checkpoint of the last recorded step is saved, from which training continues."""
+        """The message names the checkpoint that is saved."""
         last = self.made.checkpoints[-1]
         steps = len(self.made.metrics)
-        self.assertEqual(last.name, f"step-{steps:08}", str(result))
         self.assert_says(result.err, [f"stopped by {name} after {steps:,} steps; saved in {last}",
                                       f"--resume {self.made.folder}"], result)
+        self.assert_saved(result)
+
+    def assert_saved(self, result):
+        """A checkpoint of the last recorded step is saved, from which training continues."""
+        steps = len(self.made.metrics)
+        self.assertEqual(self.made.checkpoints[-1].name, f"step-{steps:08}", str(result))
         more = self.succeed("train --resume", self.made.folder, "--ranks 2 --resume-with", f"steps={steps + 3}")
         self.assertEqual([line["step"] for line in self.made.metrics], list(range(1, steps + 4)), str(more))
         shutil.rmtree(self.made.folder)
@@ -145,6 +154,26 @@ class Interrupted(command.CommandTest):
                 self.assertIn(result.code, [code] if code else range(1, 256), str(result))
                 self.assert_gone(ranks, result)
                 self.assert_stopped(result, name)
+
+    def test_a_terminal_that_is_closed_saves_a_checkpoint(self):
+        """The kernel sends SIGHUP, and what is printed afterwards fails."""
+        threads = words(command.binary, LONG, "--ranks 3 --run-dir", self.made.folder)
+        worlds = [(threads, 75)]
+        if command.MPI:
+            worlds.append((self.job(), 1))  # mpirun's own code
+        for argv, code in worlds:
+            with self.subTest(command=argv[0]):
+                master, terminal = pty.openpty()
+                process = self.begin([sys.executable, "-c", ON_TERMINAL, *argv], stdin=terminal, stdout=terminal,
+                                     stderr=terminal)
+                os.close(terminal)
+                ranks = children(process.pid)
+                began = time.monotonic()
+                os.close(master)
+                self.assertEqual(process.wait(timeout=seconds(SOON)), code)
+                self.assertLess(time.monotonic() - began, seconds(SOON))
+                self.assert_gone(ranks, argv)
+                self.assert_saved(argv)
 
     def test_signals_to_threads_save_a_checkpoint(self):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
@@ -251,6 +280,22 @@ class Faults(command.CommandTest):
         result = call(self.job("FAULT_THREAD=1", *train, ranks="mpirun"))  # no rank can ask the others yet
         self.assert_ends(result, 2)
         self.assert_says(result.err, ["cannot start a thread that limits the time of MPI_Init", "ulimit -u"], result)
+
+    def test_a_checkpoint_that_the_disk_refuses(self):
+        """EIO, in a write or when the data is synced: the checkpoint before it stays, and nothing of the new one."""
+        folder = self.folder / "run"
+        train = words("train", SMALL.replace("--epochs 1", "--epochs 3"), "--checkpoint-every 5 --run-dir", folder)
+        for call_name, ranks in (("write", 2), ("fsync", 2), ("write", "mpirun"), ("fsync", "mpirun")):
+            with self.subTest(call=call_name, ranks=ranks):
+                result = call(self.job(f"FAULT_EIO={call_name}:/.step-00000010.tmp", *train, ranks=ranks))
+                self.assert_refused(result, 74, [folder / "checkpoints", "Input/output error", "remedy"], SOON)
+                made = command.Run(folder)
+                self.assertEqual(os.listdir(folder / "checkpoints"), ["step-00000005"])
+                files.read_safetensors(made.checkpoints[0] / "model.safetensors")
+                self.assertGreaterEqual(len(made.metrics), 10)
+                more = self.succeed("train --resume", folder, ranks=2)
+                self.assertEqual(len(made.metrics), made.summary["steps"], str(more))
+                shutil.rmtree(folder)
 
     def test_a_checkpoint_without_a_thread(self):
         """Training waits for it instead."""
