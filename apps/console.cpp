@@ -89,6 +89,21 @@ void Banner::print() const {
   std::fflush(stdout);
 }
 
+void print_table(const std::vector<std::vector<std::string>>& lines) {
+  std::vector<std::size_t> widths(lines.front().size());
+  for (const auto& line : lines) {
+    for (std::size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
+  }
+  for (const auto& line : lines) {
+    std::string text;
+    for (std::size_t i = 0; i < line.size(); ++i) {
+      text += i == 0 ? fmt::format("  {:<{}}", line[i], widths[i])
+                     : fmt::format("  {:>{}}", line[i], widths[i]);
+    }
+    fmt::print("{}\n", text);
+  }
+}
+
 Console::Console(Progress progress, std::uint64_t epochs, std::uint64_t total_steps)
     : progress_(progress),
       epochs_(epochs),

@@ -24,6 +24,9 @@ struct Banner {
   void print() const;
 };
 
+/// Prints lines of equally many cells to stdout, in columns; the first is aligned to the left.
+void print_table(const std::vector<std::vector<std::string>>& lines);
+
 /// Prints training progress to stdout; created on rank 0 only.
 class Console final : public train::Observer {
  public:

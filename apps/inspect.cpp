@@ -57,19 +57,8 @@ void print(const Contents& contents) {
     auto& line = lines.emplace_back();
     for (const auto& [name, value] : part.items()) line.push_back(text_of(value));
   }
-  std::vector<std::size_t> widths(lines[0].size());
-  for (const auto& line : lines) {
-    for (std::size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
-  }
   fmt::print("\n");
-  for (const auto& line : lines) {
-    std::string text;
-    for (std::size_t i = 0; i < line.size(); ++i) {
-      text += i == 0 ? fmt::format("  {:<{}}", line[i], widths[i])
-                     : fmt::format("  {:>{}}", line[i], widths[i]);
-    }
-    fmt::print("{}\n", text);
-  }
+  print_table(lines);
 }
 
 /// The range of values, and how many are not finite.
