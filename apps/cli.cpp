@@ -222,7 +222,7 @@ RunConfig agreed_config(const Syntax& syntax, Arguments& arguments, comm::Commun
     mine.emplace_back("--" + flag.name,
                       given ? "given " + arguments.value(flag.name) : "not given");
   }
-  mine.emplace_back("the lockstep binary", to_hex(executable_hash()));
+  if (!syntax.any_build) mine.emplace_back("the lockstep binary", to_hex(executable_hash()));
   comm::require_equal(comm, "the configuration", mine,
                       "start all ranks with the same flags, " + syntax.operand + " and binary");
   return config;
@@ -300,6 +300,7 @@ int run_on_ranks(const Syntax& syntax, const std::vector<std::string>& words,
           });
           const auto config = agreed_config(syntax, arguments, mpi);
           require_fitting_launch(config, mpi);
+          if (syntax.any_build) return command(arguments, config, mpi);
           const auto shared = launch::share_nodes(config.backend, mpi);
           command(arguments, config, shared ? *shared : mpi);
         },

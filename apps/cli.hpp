@@ -31,6 +31,7 @@ struct Syntax {
   std::string operand;                ///< what a word without dashes is: "run file"
   std::size_t operands = 1;           ///< maximum number of these words
   bool run_file = false;              ///< the operand is a run file
+  bool any_build = false;             ///< ranks may differ in build, and communicate by MPI alone
   std::vector<std::string> settings;  ///< names in settings() that it takes
   std::vector<Flag> flags;
   std::map<std::string, std::string> other_help;  ///< of settings with another meaning here

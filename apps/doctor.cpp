@@ -1,17 +1,37 @@
+// `lockstep doctor`: the launch of this job, and what is wrong with it.
 // `lockstep doctor RUN`: what the ranks of a run do or did last, and which of them holds up the
 // others.
 #include <spdlog/fmt/fmt.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
+#include <memory>
+#include <span>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "apps/cli.hpp"
+#include "apps/console.hpp"
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/flight_recorder.hpp"
+#include "lockstep/base/hash.hpp"
+#include "lockstep/base/process.hpp"
+#include "lockstep/base/text.hpp"
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/collectives/launcher.hpp"
+#include "lockstep/collectives/mpi.hpp"
+#include "lockstep/data/source.hpp"
+#include "lockstep/launch/launch_check.hpp"
 #include "lockstep/launch/watchdog.hpp"
+#include "lockstep/nn/network.hpp"
+#include "lockstep/train/device.hpp"
+#include "lockstep/version.hpp"
 
 namespace lockstep::apps {
 namespace {
@@ -22,11 +42,20 @@ Syntax doctor_syntax() {
   Syntax syntax;
   syntax.command = "lockstep doctor";
   syntax.does =
-      "Reads the flight recorders of a run's ranks, of a job that runs or has ended, and names the "
-      "rank that others wait for.\nEnds with 0 where nothing is wrong, with 1 where something is; "
-      "2: usage; 65: no recorder is there.\n";
-  syntax.usage = "RUN";
+      "Without RUN: checks the launch of this job (start it as you start training): binding, "
+      "cores, "
+      "GPUs, builds, clocks, data, network.\nWith RUN: reads the flight recorders of the run's "
+      "ranks, and names the rank that others wait for.\nEnds with 0 where nothing is wrong, with 1 "
+      "where something is; 2: usage; 65: RUN has no recorder.\n";
+  syntax.usage = "[flags] | RUN";
   syntax.operand = "run folder";
+  syntax.settings = {"data", "format", "classes", "backend", "device", "threads", "timeout"};
+  syntax.other_help = {
+      {"data", "data that all hosts must be able to read, and equally"},
+      {"device", "cuda: look for ranks that share a GPU"},
+      {"threads", "threads of each rank's products in training"},
+      {"timeout", "end with code 86 if the checks make no progress for N seconds"}};
+  syntax.any_build = true;
   return syntax;
 }
 
@@ -50,9 +79,12 @@ void print_rank(const Flight& flight, ProcessState state) {
              flight.process, text_of(state), lockstep::text_of(flight.phase), flight.step, last);
 }
 
-int doctor(const Arguments& arguments) {
+int examine_run(const Arguments& arguments) {
   const std::filesystem::path run = arguments.operand();
-  if (run.empty()) throw ConfigError("no run folder", "write `lockstep doctor RUN`");
+  if (!arguments.settings.empty()) {
+    throw ConfigError("--" + arguments.settings[0].first + " with a run folder",
+                      "give flags without RUN, to check the launch of a job");
+  }
   const auto flights = launch::read_flights(run / "flight");
   if (flights.empty()) {
     throw DataError((run / "flight").string() + ": no flight recorder",
@@ -77,10 +109,144 @@ int doctor(const Arguments& arguments) {
   return found.odd.empty() ? static_cast<int>(ExitCode::success) : something_is_wrong;
 }
 
+/// Opens the data, for its identity.
+void open_data(const RunConfig& config, launch::RankFacts& facts) {
+  try {
+    const auto sets = data::open_data_set(config.data, data_options(config));
+    const std::string identity = sets.train->identity() + "\n" + sets.test->identity();
+    facts.data = to_hex(hash_of(std::as_bytes(std::span(identity))));
+  } catch (const Error& error) {
+    facts.data_error = error.problem();
+    facts.data_remedy = error.remedy();
+  }
+}
+
+/// Name and bus id of the GPU that this rank would train on, also if others use it. Collective.
+std::string device_name(comm::Communicator& comm) {
+  const auto products = make_strict_products(Simd::automatic);
+  nn::Network<float> network(nn::NetworkShape(1, {}, 1), 0, *products);
+  train::DeviceOptions options;
+  options.share = true;
+  options.exchange = train::DeviceExchange::staged;
+  return train::make_device_replica(network, options, comm)->device();
+}
+
+/// A line for ranks with the same facts: of many ranks, each group is a host's.
+void print_ranks(const std::vector<launch::RankFacts>& facts) {
+  constexpr std::size_t many = 32;
+  std::map<std::tuple<int, std::string, int, int, std::string>, std::vector<int>> groups;
+  for (std::size_t rank = 0; rank < facts.size(); ++rank) {
+    const auto& one = facts[rank];
+    groups[{one.node, facts.size() > many ? "" : one.cores, one.bound_cores, one.threads,
+            facts.size() > many ? "" : one.device}]
+        .push_back(static_cast<int>(rank));
+  }
+  std::vector<std::vector<std::string>> lines = {
+      {"ranks", "host", "cores of a rank", "threads", "GPU", "/dev/shm free", "clock"}};
+  for (const auto& [key, ranks] : groups) {
+    const auto& first = facts[static_cast<std::size_t>(ranks[0])];
+    const auto& [node, cores, bound, threads, device] = key;
+    lines.push_back(
+        {launch::ranks_text(ranks), first.host,
+         fmt::format("{} of {}{}", bound, first.machine_cores, cores.empty() ? "" : ": " + cores),
+         std::to_string(threads), device.empty() ? "-" : device,
+         bytes_text(static_cast<double>(first.shm_bytes)),
+         fmt::format("{:+.3f} s", first.clock - facts[0].clock)});
+  }
+  print_table(lines);
+}
+
+void print_links(const std::vector<launch::Link>& links,
+                 const std::vector<launch::RankFacts>& facts) {
+  if (links.empty()) return;
+  const auto name = [&](int rank) {
+    return fmt::format("rank {} on {}", rank, facts[static_cast<std::size_t>(rank)].host);
+  };
+  std::vector<std::vector<std::string>> lines = {{"network", "", "latency", "bandwidth"}};
+  for (const auto& link : links) {
+    lines.push_back({name(link.from), name(link.to), fmt::format("{:.1f} us", link.latency * 1e6),
+                     bytes_text(link.bandwidth) + "/s"});
+  }
+  fmt::print("\n");
+  print_table(lines);
+}
+
+/// Prints the findings, and returns the exit code.
+int print_findings(const std::vector<launch::Finding>& findings) {
+  fmt::print("\n");
+  for (const launch::Finding& finding : findings) {
+    fmt::print("{}: {}\n", finding.level == launch::Level::error ? "error" : "warning",
+               presentable(with_flags(finding.text)));
+    fmt::print("  remedy: {}\n", presentable(with_flags(finding.remedy)));
+  }
+  if (findings.empty()) fmt::print("nothing is wrong\n");
+  std::fflush(stdout);  // the launcher may kill this rank when another one ends with a code
+  return findings.empty() ? 0 : something_is_wrong;
+}
+
+/// Checks the launch, and prints on rank 0. Collective; the same exit code on every rank.
+int examine_launch(const Arguments& arguments, const RunConfig& config, comm::Communicator& world) {
+  FlightRecorder recorder(world.rank(), world.size());
+  const auto started = comm::detect_launcher();
+  const launch::Watchdog watchdog(recorder, world.rank(),
+                                  static_cast<double>(config.timeout) / launch::start_limit(1),
+                                  launch::is_rank(started), false);
+  std::vector<launch::Finding> findings;
+  launch::RankFacts mine = launch::own_facts(world);
+  mine.build = fmt::format("{} {}", version, to_hex(executable_hash()));
+  mine.threads = config.threads ? static_cast<int>(std::min<std::uint64_t>(*config.threads, 1024))
+                                : train::own_cores(world);
+  if (arguments.given("data")) open_data(config, mine);
+  const auto builds = comm::gather_text(world, mine.build);
+  const bool same_build = std::count(builds.begin(), builds.end(), mine.build) == world.size();
+  if (same_build && config.device == "cuda") {
+    try {
+      mine.device = device_name(world);
+    } catch (const comm::AgreedError& error) {
+      findings.push_back({launch::Level::error, error.problem(), error.remedy()});
+    }
+  }
+  const auto facts = launch::gather_facts(world, mine);
+  std::unique_ptr<comm::Communicator> shared;
+  if (auto* mpi = dynamic_cast<comm::MpiCommunicator*>(&world); mpi != nullptr && same_build) {
+    shared = launch::share_nodes(config.backend, *mpi);
+  }
+  comm::Communicator& comm = shared ? *shared : world;
+  recorder.enter(Phase::start, 0);  // another time limit
+  const auto links = launch::measure_links(comm);
+  const auto found = launch::find_problems(facts, comm.backend());
+  findings.insert(findings.end(), found.begin(), found.end());
+  if (world.rank() != 0) return findings.empty() ? 0 : something_is_wrong;
+  fmt::print("lockstep {}, {}: {} on {}, {}, backend {}\n", mine.build, mine.mpi,
+             counted(facts.size(), "rank"),
+             counted(static_cast<std::uint64_t>(world.place().nodes), "host"),
+             launch::is_rank(started) ? "started by " + started->launcher : "no launcher",
+             comm.backend());
+  print_ranks(facts);
+  print_links(links, facts);
+  return print_findings(findings);
+}
+
+/// False also for words that cannot be parsed, which run_on_ranks() reports once.
+bool names_run(const std::vector<std::string>& words) {
+  try {
+    return !parse_arguments(doctor_syntax(), words).operands.empty();
+  } catch (const ConfigError&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 int doctor_command(const std::vector<std::string>& words) {
-  return run_on_rank_0(doctor_syntax(), words, doctor);
+  if (names_run(words)) return run_on_rank_0(doctor_syntax(), words, examine_run);
+  int found = 0;
+  const int code = run_on_ranks(
+      doctor_syntax(), words,
+      [&](const Arguments& arguments, const RunConfig& config, comm::Communicator& world) {
+        found = examine_launch(arguments, config, world);
+      });
+  return code != 0 ? code : found;
 }
 
 }  // namespace lockstep::apps

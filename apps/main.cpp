@@ -36,7 +36,7 @@ constexpr std::array subcommands = {
     Subcommand{"compare", "two runs: the first recorded point that differs", compare_command},
     Subcommand{"inspect", "what a run, a checkpoint or a data set contains", inspect_command},
     Subcommand{"launch", "supervises a job: starts it again when it fails", launch_command},
-    Subcommand{"doctor", "a run that hangs or has ended: which rank, where, and why",
+    Subcommand{"doctor", "checks a launch; or a run that hangs or has ended: which rank, and why",
                doctor_command},
     Subcommand{"bench", "measures one part by itself: `bench data`, reading", bench_command},
 };

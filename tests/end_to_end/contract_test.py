@@ -12,7 +12,7 @@ from pathlib import Path
 
 import command
 import files
-from command import SMALL, call, mpirun, run
+from command import SMALL, call, mpirun, run, words
 
 DEFAULTS = {
     "data": "synthetic", "format": "auto", "train-limit": "all", "test-limit": "all",
@@ -401,12 +401,16 @@ class Agreement(command.CommandTest):
                 self.assert_refused(result, 2, needles)
         self.assertEqual(list(self.folder.iterdir()), [])
 
-    def test_binaries(self):
+    def other_build(self):
+        """The same program, with another hash."""
         other = self.folder / "lockstep"
         shutil.copy(command.binary, other)
         with other.open("ab") as file:
             file.write(b"\0")
-        result = self.job(mpirun(2, "train", SMALL), mpirun(1, "train", SMALL, program=other))
+        return other
+
+    def test_binaries(self):
+        result = self.job(mpirun(2, "train", SMALL), mpirun(1, "train", SMALL, program=self.other_build()))
         self.assert_refused(result, 2, ["rank 2", "binary"])
 
     def test_run_files(self):
@@ -429,6 +433,64 @@ class Agreement(command.CommandTest):
                           mpirun(1, *train, options=f"-wdir {there}"))
         self.assert_refused(result, 65, ["rank 2", "digits", "no such folder", "remedy"])
         self.assertFalse((self.folder / "run").exists())
+
+    def test_the_doctor_names_them(self):
+        usual = "doctor --data digits"
+        for name in ("here", "there"):
+            files.write_set(self.folder / name / "digits", train=20 if name == "here" else 30)
+        others = [mpirun(1, usual, options=f"-wdir {self.folder / name}") for name in ("here", "there")]
+        result = self.job(*others)
+        self.assert_ends(result, 1)
+        self.assert_says(result.out, ["error: ranks read different data", "on rank 1", "remedy"], result)
+        shutil.rmtree(self.folder / "there/digits")
+        result = self.job(*others)
+        self.assert_ends(result, 1)
+        self.assert_says(result.out, ["digits: no such folder", "remedy"], result)
+        self.assertNotIn("nothing is wrong", result.out)
+        result = self.job(mpirun(1, "doctor"), mpirun(1, "doctor", program=self.other_build()))
+        self.assert_ends(result, 1)
+        self.assert_says(result.out, ["error: ranks run different builds", "on rank 0", "on rank 1"], result)
+
+
+class Doctor(command.CommandTest):
+    """`lockstep doctor` without a run: the launch of this job."""
+
+    def test_one_process(self):
+        result = self.succeed("doctor")
+        self.assert_says(result.out, ["1 rank on 1 host", "no launcher", "nothing is wrong"], result)
+        self.assertNotIn("network", result.out)
+        missing = self.folder / "missing"
+        result = run("doctor --data", missing)
+        self.assert_ends(result, 1)
+        self.assert_says(result.out, [f"error: {os.uname().nodename}: {missing}: no such folder", "remedy"], result)
+        self.assert_refused(run("doctor", missing, "--threads 2"), 2, ["--threads", "RUN"])
+        self.assert_refused(run("doctor --thread 2", ranks=2), 2, ["'--threads'"])
+
+    def test_three_ranks(self):
+        result = run("doctor --data synthetic", ranks=3)
+        few = len(os.sched_getaffinity(0)) < 3
+        self.assert_ends(result, 1 if few else 0)
+        self.assert_says(result.out, ["3 ranks on 1 host", "started by mpirun", "backend shared",
+                                      "3 ranks share" if few else "nothing is wrong"], result)
+        links = re.findall(r"rank (\d) on \S+ +rank (\d) on \S+ +\d+\.\d us +\d+\.\d GB/s", result.out)
+        self.assertEqual(links, [("0", "1"), ("0", "2"), ("1", "2")], str(result))
+
+    def test_a_smaller_world_than_slurm_allotted(self):
+        result = run("doctor", ranks=2, env={"SLURM_NTASKS": "8"})
+        self.assert_ends(result, 1)
+        self.assert_says(result.out, ["Slurm allotted 8 tasks, but the job has 2 ranks", "--ntasks"], result)
+        self.succeed("doctor", ranks=2, env={"SLURM_NTASKS": "2"})
+
+    def test_ranks_that_share_a_core(self):
+        core = min(os.sched_getaffinity(0))
+        start = words(f"taskset -c {core}") + mpirun(2, options="--bind-to none")
+        shared = "2 ranks share 1 " + ("of" if os.cpu_count() > 1 else "core")
+        result = call(start + ["doctor"])
+        self.assert_ends(result, 1)
+        self.assert_says(result.out, [f"warning: {os.uname().nodename}: {shared}", "remedy"], result)
+        result = call(start + ["doctor", "--threads", "2"])
+        self.assert_ends(result, 1)
+        self.assert_says(result.out, ["2 ranks with 4 threads in all share 1"], result)
 
 
 class Launchers(command.CommandTest):

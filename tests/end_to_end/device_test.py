@@ -146,6 +146,14 @@ class Device(command.CommandTest):
                                          **{launch: ranks})
                     self.assert_refused(result, 2, needles)
 
+    def test_the_doctor_names_shared_devices(self):
+        if command.MPI and GPUS <= 1:
+            result = command.run("doctor --device cuda", ranks=2, **devices(1))
+            self.assert_ends(result, 1)
+            self.assert_says(result.out, ["error:", "ranks 0-1 use the same GPU", "0000:", "--share-device"], result)
+        result = command.run("doctor --device cuda", **devices(1))
+        self.assert_says(result.out, ["(0000:", "nothing is wrong"], result)
+
     def test_a_run_that_diverges(self):
         result = command.run("train", FEW, "--learning-rate 1e30 --device cuda --share-device",
                              "--run-dir", self.folder / "run", ranks=2, **devices(1))

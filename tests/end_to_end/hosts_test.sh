@@ -38,6 +38,21 @@ on_hosts 1 alone --backend shared 2>"$folder/error" || code=$?
 [ "$code" -eq 2 ] || fail "nobody to share memory with: ended with $code"
 grep -q 'no two ranks of this job are on one host' "$folder/error" || fail "$(cat "$folder/error")"
 
+# The doctor measures the network between hosts, and names the host that has no data.
+write_digits='"$1/tests/support/on_host.sh" h1 "$2" generate /dev/shm/digits --train-limit 9 --test-limit 9'
+doctor() {  # doctor CODE TEXT [FLAG...]
+  local expected=$1 text=$2 code=0
+  shift 2
+  "$root/tests/support/hosts.sh" 2 "$folder" bash -c "$write_digits; shift 2; "'"$@"' sh "$root" "$binary" \
+    timeout 60 mpirun --host h1:2,h2:2 -n 4 "$binary" doctor "$@" >"$folder/out" 2>&1 || code=$?
+  [ "$code" -eq "$expected" ] || fail "doctor $*: ended with $code: $(cat "$folder/out")"
+  for line in '4 ranks on 2 hosts' 'rank 0 on h1 *rank 2 on h2 .* us .*B/s' "$text"; do
+    grep -q "$line" "$folder/out" || fail "doctor $*: no '$line' in $(cat "$folder/out")"
+  done
+}
+doctor 0 'nothing is wrong'
+doctor 1 'error: h2: /dev/shm/digits: no such folder' --data /dev/shm/digits
+
 # A cut network: a rank says where it waits and ends the job, and launch ends the mpirun that waits for the lost host.
 cut=$folder/cut
 code=0

@@ -46,6 +46,12 @@ until_true 60 ended "$job" || fail "job $job is still $(state "$job") after 60 s
 grep -qE '"ranks": *3\b' run/summary.json || fail "summary.json does not say 3 ranks: $(cat run/summary.json)"
 until_true 5 all_gone || fail "processes are left: $(pgrep -l .)"
 
+echo "== the doctor"
+timeout 60 srun --mpi=pmix -K --ntasks=3 "$LOCKSTEP" doctor >doctor.out 2>&1 || fail "doctor ended with $?: $(cat doctor.out)"
+for text in 'started by srun' 'nothing is wrong'; do
+  grep -q "$text" doctor.out || fail "doctor: no '$text' in $(cat doctor.out)"
+done
+
 echo "== srun without PMIx: several worlds of one rank"
 code=0
 timeout 60 srun --mpi=none --ntasks=2 "$LOCKSTEP" train "${small[@]}" --epochs 1 >no_pmix.out 2>&1 || code=$?
