@@ -20,6 +20,7 @@
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/collectives/launcher.hpp"
 #include "lockstep/launch/launch.hpp"
+#include "lockstep/launch/launch_check.hpp"
 #include "lockstep/launch/watchdog.hpp"
 
 namespace lockstep::apps {
@@ -302,7 +303,9 @@ int run_on_ranks(const Syntax& syntax, const std::vector<std::string>& words,
           require_fitting_launch(config, mpi);
           if (syntax.any_build) return command(arguments, config, mpi);
           const auto shared = launch::share_nodes(config.backend, mpi);
-          command(arguments, config, shared ? *shared : mpi);
+          comm::Communicator& comm = shared ? *shared : mpi;
+          launch::warn_of_problems(comm);
+          command(arguments, config, comm);
         },
         start_seconds(arguments));
   }

@@ -105,7 +105,7 @@ using RankCommand = std::function<void(const Arguments&, const RunConfig&, comm:
 /// Returns the exit code. If other ranks may be waiting, errors are printed here and all ranks end;
 /// with a single process they are thrown. A bad flag or run file, a launch that contradicts the
 /// settings, and ranks that were started with different flags, files or builds (the message names
-/// the rank and the key) all end with code 2.
+/// the rank and the key) all end with code 2. Other problems of a launch are warnings.
 int run_on_ranks(const Syntax& syntax, const std::vector<std::string>& words,
                  const RankCommand& command);
 

@@ -482,12 +482,16 @@ class Doctor(command.CommandTest):
         self.succeed("doctor", ranks=2, env={"SLURM_NTASKS": "2"})
 
     def test_ranks_that_share_a_core(self):
+        """The doctor says it, and so does every start, as a warning."""
         core = min(os.sched_getaffinity(0))
         start = words(f"taskset -c {core}") + mpirun(2, options="--bind-to none")
         shared = "2 ranks share 1 " + ("of" if os.cpu_count() > 1 else "core")
         result = call(start + ["doctor"])
         self.assert_ends(result, 1)
         self.assert_says(result.out, [f"warning: {os.uname().nodename}: {shared}", "remedy"], result)
+        result = call(start + words("train", SMALL, "--progress off --run-dir", self.folder / "run"))
+        self.assert_ends(result, 0)
+        self.assertEqual(result.err.count(shared), 1, str(result))
         result = call(start + ["doctor", "--threads", "2"])
         self.assert_ends(result, 1)
         self.assert_says(result.out, ["2 ranks with 4 threads in all share 1"], result)
