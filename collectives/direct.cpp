@@ -7,27 +7,13 @@
 #include <cstring>
 
 #include "lockstep/base/hash.hpp"
+#include "lockstep/collectives/reduce.hpp"
 
 namespace lockstep::comm {
 namespace {
 
 constexpr std::array names = {"all_reduce",         "broadcast",  "all_gather",
                               "grouped all_gather", "all_to_all", "shift"};
-
-/// The elements that one rank reduces.
-struct Part {
-  std::size_t first;
-  std::size_t count;
-};
-
-/// Whole cache lines; the last ranks may have fewer elements, or none.
-Part part_of(std::size_t count, int rank, int size) {
-  constexpr std::size_t line = 64;  // elements: at least a cache line of any type
-  const auto ranks = static_cast<std::size_t>(size);
-  const std::size_t each = ((count + ranks - 1) / ranks + line - 1) / line * line;
-  const std::size_t first = std::min(count, static_cast<std::size_t>(rank) * each);
-  return {first, std::min(each, count - first)};
-}
 
 template <class Call>
 std::string describe(const Call& call) {
@@ -52,66 +38,6 @@ void require_same(const Communicator& comm, int peer, const Call& first, const C
     return "rank " + std::to_string(comm.world_rank(rank)) + " calls " + describe(call);
   };
   throw CommError("collective mismatch: " + call_of(0, first) + ", " + call_of(peer, other));
-}
-
-using Inputs = std::span<const std::byte* const>;
-
-struct Sum {
-  template <class T>
-  T operator()(T a, T b) const {
-    return static_cast<T>(a + b);
-  }
-};
-struct Min {
-  template <class T>
-  T operator()(T a, T b) const {
-    return b < a ? b : a;
-  }
-};
-struct Max {
-  template <class T>
-  T operator()(T a, T b) const {
-    return a < b ? b : a;
-  }
-};
-
-// One block of sums stays in L1 for all inputs. It is written last, so `out` may be an input.
-template <class T, class Combine>
-void reduce_block(Inputs inputs, std::size_t first, std::size_t count, std::byte* out,
-                  Combine combine) {
-  constexpr std::size_t capacity = 4096 / sizeof(T);
-  std::array<T, capacity> sums;
-  for (std::size_t done = 0; done < count; done += capacity) {
-    const std::size_t now = std::min(capacity, count - done);
-    const std::size_t offset = (first + done) * sizeof(T);
-    std::memcpy(sums.data(), inputs[0] + offset, now * sizeof(T));
-    for (const std::byte* input : inputs.subspan(1)) {
-      const T* values = reinterpret_cast<const T*>(input + offset);
-      for (std::size_t i = 0; i < now; ++i) sums[i] = combine(sums[i], values[i]);
-    }
-    std::memcpy(out + offset, sums.data(), now * sizeof(T));
-  }
-}
-
-template <class T>
-void reduce_typed(Inputs inputs, Op op, std::size_t first, std::size_t count, std::byte* out) {
-  switch (op) {
-    case Op::sum: return reduce_block<T>(inputs, first, count, out, Sum{});
-    case Op::min: return reduce_block<T>(inputs, first, count, out, Min{});
-    case Op::max: return reduce_block<T>(inputs, first, count, out, Max{});
-  }
-}
-
-/// Combines element i of all `inputs` in rank order, (((in0 op in1) op in2) ...), for i in
-/// [first, first + count). `out` gets the results at the same positions; it may be an input.
-void reduce_in_rank_order(Inputs inputs, Type type, Op op, std::size_t first, std::size_t count,
-                          std::byte* out) {
-  switch (type) {
-    case Type::u8: return reduce_typed<std::uint8_t>(inputs, op, first, count, out);
-    case Type::u64: return reduce_typed<std::uint64_t>(inputs, op, first, count, out);
-    case Type::f32: return reduce_typed<float>(inputs, op, first, count, out);
-    case Type::f64: return reduce_typed<double>(inputs, op, first, count, out);
-  }
 }
 
 }  // namespace
