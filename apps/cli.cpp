@@ -302,7 +302,7 @@ int run_on_ranks(const Syntax& syntax, const std::vector<std::string>& words,
           const auto config = agreed_config(syntax, arguments, mpi);
           require_fitting_launch(config, mpi);
           if (syntax.any_build) return command(arguments, config, mpi);
-          const auto shared = launch::share_nodes(config.backend, mpi);
+          const auto shared = launch::share_nodes(config.backend, mpi, config.survive);
           comm::Communicator& comm = shared ? *shared : mpi;
           launch::warn_of_problems(comm);
           command(arguments, config, comm);

@@ -38,6 +38,7 @@ constexpr int failures_at_a_step = 3;
 constexpr auto poll_interval = std::chrono::milliseconds(50);
 constexpr auto pause = std::chrono::seconds(1);               // before a restart
 constexpr auto max_without_ranks = std::chrono::seconds(10);  // of a launcher that had some
+constexpr auto max_after_end = std::chrono::seconds(3);       // of a launcher whose job has ended
 
 Syntax launch_syntax() {
   Syntax syntax;
@@ -126,8 +127,20 @@ bool is_diagnosed(const std::string& run, std::filesystem::file_time_type began)
   return !error && written >= began;
 }
 
+std::filesystem::path exit_code_of(const std::string& run) {
+  return std::filesystem::path(run) / "flight" / launch::exit_code_name;
+}
+
+/// The exit code that the ranks recorded; nullopt if they have not.
+std::optional<int> recorded_code(const std::string& run) {
+  std::ifstream file(exit_code_of(run));
+  int code = 0;
+  return file >> code ? std::optional(code) : std::nullopt;
+}
+
 /// Waits until the job ends, and passes signals on. Kills a launcher that outlives its ranks:
-/// mpirun 4.1.4 waits for a lost host for minutes, and for ever after some losses while MPI starts.
+/// mpirun 4.1.4 waits for a lost host for minutes, and for ever after some losses while MPI starts,
+/// and after all losses with its recovery on several hosts.
 Ended wait_for(pid_t job, const std::string& run, const StopRequests& requests) {
   Ended ended;
   const auto began = std::filesystem::file_time_type::clock::now();
@@ -138,6 +151,7 @@ Ended wait_for(pid_t job, const std::string& run, const StopRequests& requests) 
     if (::waitpid(job, &status, WNOHANG) == job) {
       constexpr int by_signal = 128;
       ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : by_signal + WTERMSIG(status);
+      if (const auto code = recorded_code(run)) ended = {*code, ended.was_asked, false};
       return ended;
     }
     if (const int signal = requests.signal(); signal != 0 && !ended.was_asked) {
@@ -148,8 +162,9 @@ Ended wait_for(pid_t job, const std::string& run, const StopRequests& requests) 
     const auto ranks = has_children(job);
     had_ranks = had_ranks || ranks.value_or(false);
     const bool may_have_ranks = ranks.value_or(true) || !had_ranks;
-    if (may_have_ranks && !is_diagnosed(run, began)) with_ranks = now;
-    if (now - with_ranks > max_without_ranks) {
+    const bool has_ended = recorded_code(run).has_value();
+    if (may_have_ranks && !has_ended && !is_diagnosed(run, began)) with_ranks = now;
+    if (now - with_ranks > (has_ended ? max_after_end : max_without_ranks)) {
       ended.hung = true;
       ::kill(-job, SIGKILL);
       with_ranks = now;
@@ -185,6 +200,8 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
   std::optional<std::uint64_t> failed_step;
   int failures = 0;  // in a row, in this step
   for (std::uint64_t restarts = 0;; ++restarts) {
+    std::error_code ignored;
+    std::filesystem::remove(exit_code_of(run), ignored);
     const Ended ended = wait_for(start(command), run, requests);
     if (ended.code == cannot_start) {
       throw ConfigError("launch: " + command[0] + " cannot be started",

@@ -297,7 +297,7 @@ std::vector<Setting> table() {
             1'000'000'000),
       yes_or_no("survive", &C::survive,
                 "go on without ranks that end, from a snapshot in memory; needs `mpirun --mca "
-                "orte_enable_recovery 1`, and all ranks on one host"),
+                "orte_enable_recovery 1`"),
       count("snapshot-every", &C::snapshot_every, 1,
             "with survive: steps between snapshots, which are repeated after a loss"),
       choice("progress", &C::progress, {"auto", "bar", "lines", "off"},

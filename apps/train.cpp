@@ -224,6 +224,14 @@ train::RunFacts facts_of(const RunConfig& config, const TrainData& data, const T
   return facts;
 }
 
+/// The ranks of `comm` by world rank.
+std::vector<int> members_of(const comm::Communicator& comm) {
+  std::vector<int> members;
+  members.reserve(static_cast<std::size_t>(comm.size()));
+  for (int rank = 0; rank < comm.size(); ++rank) members.push_back(comm.world_rank(rank));
+  return members;
+}
+
 /// The bytes of the training set that each rank read. Collective.
 std::vector<std::uint64_t> bytes_read(const data::Source& train, comm::Communicator& comm) {
   std::vector<std::uint64_t> bytes(static_cast<std::size_t>(comm.size()));
@@ -387,7 +395,11 @@ class RankOfRun {
   /// Opens the data. The arguments must outlive the object. Collective.
   RankOfRun(const RunConfig& config, const std::optional<Resume>& resume, bool is_dry_run,
             comm::Communicator& comm)
-      : config_(config), resume_(resume), is_dry_run_(is_dry_run), recording_(config, comm) {
+      : config_(config),
+        resume_(resume),
+        is_dry_run_(is_dry_run),
+        spans_hosts_(comm.place().nodes > 1),
+        recording_(config, comm) {
     const RecordedIn recorded(recording_.recorder(), comm);
     data_ = open_data(config, comm);
   }
@@ -404,6 +416,17 @@ class RankOfRun {
     }
   }
 
+  /// Writes the exit code of the job for `lockstep launch`.
+  void record_end(int code) const {
+    if (run_.empty()) return;
+    try {
+      write_file(std::filesystem::path(run_) / "flight" / launch::exit_code_name,
+                 std::to_string(code) + '\n');
+    } catch (const OutputError& error) {
+      launch::print(error);
+    }
+  }
+
  private:
   void run_in(comm::Communicator& comm);
   train::TrainingPosition restore(TrainJob& job, comm::Communicator& comm);
@@ -414,6 +437,7 @@ class RankOfRun {
   const RunConfig& config_;
   const std::optional<Resume>& resume_;
   bool is_dry_run_;
+  bool spans_hosts_;  ///< at the beginning
   Recording recording_;
   TrainData data_;
   std::optional<StopRequests> requests_;
@@ -443,7 +467,7 @@ train::TrainingPosition RankOfRun::restore(TrainJob& job, comm::Communicator& co
   if (config_.survive && !comm.all_agree(snapshot_ != nullptr)) {
     snapshot_ = job.replica->make_shared_snapshot();
   }
-  const auto kept = snapshot_ ? snapshot_->newest() : std::nullopt;
+  const auto kept = snapshot_ ? snapshot_->newest(comm) : std::nullopt;
   if (kept) {
     job.replica->restore(*kept);
     return kept->state.position;
@@ -476,8 +500,9 @@ void RankOfRun::run_in(comm::Communicator& comm) {
   std::vector<train::Observer*> observers;
   comm::together(comm, [&] {
     if (!is_rank_0) return;
-    directory.emplace(is_first_group ? run_dir_of(config_, resume_) : run_, to_toml(config_),
-                      facts_of(config_, data_, job, comm.size()),
+    train::RunFacts facts = facts_of(config_, data_, job, comm.size());
+    if (spans_hosts_) facts.members = members_of(comm);
+    directory.emplace(is_first_group ? run_dir_of(config_, resume_) : run_, to_toml(config_), facts,
                       train::Retention{config_.keep, config_.keep_every}, continued(job, position));
     warn_of_missing_records(*directory, *job.replica);
     console.emplace(progress_of(config_.progress), config_.epochs, total);
@@ -515,7 +540,9 @@ void train_on(const Arguments& arguments, const RunConfig& given, comm::Communic
   }
   RankOfRun rank(config, resume, arguments.given("dry-run"), comm);
   if (!config.survive) return rank.train_in(comm);
-  launch::survive(comm, [&](comm::Communicator& group) { rank.train_in(group); });
+  launch::survive(
+      comm, [&](comm::Communicator& group) { rank.train_in(group); },
+      [&](int code) { rank.record_end(code); });
 }
 
 Syntax train_syntax() {

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <stdexcept>
@@ -11,6 +12,20 @@ std::string host_name() {
   std::array<char, 256> name{};
   if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown";
   return name.data();
+}
+
+Place place_among(const std::vector<int>& nodes, int rank, const std::string& host) {
+  Place place{.host = host, .nodes = 0, .local_ranks = 0};
+  const int node = nodes[static_cast<std::size_t>(rank)];
+  for (auto other = nodes.begin(); other != nodes.end(); ++other) {
+    const bool first = std::find(nodes.begin(), other, *other) == other;
+    if (first && *other == node) place.node = place.nodes;
+    if (first) ++place.nodes;
+    if (*other != node) continue;
+    if (other - nodes.begin() < rank) ++place.local_rank;
+    ++place.local_ranks;
+  }
+  return place;
 }
 
 void Communicator::require_blocks(const char* collective, std::size_t count) const {
@@ -100,6 +115,10 @@ void Communicator::require_root(int root) const {
 
 std::unique_ptr<Communicator> Communicator::do_split(const Subgroup& /*part*/) {
   throw CommError(std::string(backend()) + ": this communicator cannot be split");
+}
+
+std::unique_ptr<Communicator> Communicator::living() {
+  throw CommError(std::string(backend()) + ": this communicator does not report lost ranks");
 }
 
 std::unique_ptr<Communicator> Communicator::split(int color) {

@@ -25,8 +25,8 @@ struct CommError : Error {
   explicit CommError(const std::string& problem) : Error(ExitCode::timeout, problem) {}
 };
 
-/// The process of a rank has ended. The others may form a new group: see
-/// SharedCommunicator::living().
+/// The process of a rank has ended, or left the group because another one has. Those that are left
+/// may form a new group: see Communicator::living().
 struct RankLost : CommError {
   using CommError::CommError;
 };
@@ -100,6 +100,9 @@ struct Place {
 
 /// Name of this machine, from gethostname. Local.
 std::string host_name();
+
+/// The Place on `host` of rank `rank`, where nodes[r] is a number of the node of rank r. Local.
+Place place_among(const std::vector<int>& nodes, int rank, const std::string& host);
 
 /// A fixed group of ranks that run the same collectives in the same order.
 ///
@@ -208,6 +211,19 @@ class Communicator {
   /// Errors   throws AgreedError (2) on all ranks of a part that cannot be created.
   /// Ranks    collective.
   std::unique_ptr<Communicator> split(int color);
+
+  /// True if collectives throw RankLost soon after a rank has ended, and living() is there. Local.
+  virtual bool reports_losses() const noexcept { return false; }
+
+  /// The group of the ranks of this one whose processes run, in their order; world_rank() gives
+  /// their ranks in the first group. For use after RankLost, when nothing in memory() is used any
+  /// more; this communicator is unusable afterwards. One made by split() cannot be used.
+  ///
+  /// All members have agreed on the group. Ranks that end in the meantime are left out; those that
+  /// end later are reported by the new group's collectives.
+  /// Errors   throws CommError unless reports_losses().
+  /// Ranks    collective over the running ranks, each of which calls it after RankLost.
+  virtual std::unique_ptr<Communicator> living();
 
   /// True on every rank iff `ok` is true on every rank. Collective.
   bool all_agree(bool ok) {

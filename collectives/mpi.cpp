@@ -277,17 +277,32 @@ bool launcher_recovers() {
 
 namespace {
 
-bool is_mpirun(pid_t process) {
+std::string program_of(pid_t process) {
   std::string name;
   std::ifstream("/proc/" + std::to_string(process) + "/comm") >> name;
-  return name == "mpirun" || name == "mpiexec" || name == "orterun" || name == "orted";
+  return name;
 }
+
+bool is_mpirun(pid_t process) {
+  const std::string name = program_of(process);
+  return name == "mpirun" || name == "mpiexec" || name == "orterun";
+}
+
+/// The part of mpirun on hosts other than its own.
+bool is_mpiruns_daemon(pid_t process) { return program_of(process) == "orted"; }
 
 }  // namespace
 
+bool end_launcher() noexcept { return is_mpirun(::getppid()) && ::kill(::getppid(), SIGTERM) == 0; }
+
+void finalize_mpi() noexcept {
+  if (mpi_is_running()) MPI_Finalize();
+}
+
 void abort_job(int code) noexcept {
-  if (launcher_recovers() && is_mpirun(::getppid())) {
-    ::kill(::getppid(), SIGTERM);
+  const pid_t parent = ::getppid();
+  if (launcher_recovers() && (is_mpirun(parent) || is_mpiruns_daemon(parent))) {
+    ::kill(parent, SIGTERM);
     std::_Exit(code);
   }
   if (mpi_is_running()) MPI_Abort(MPI_COMM_WORLD, code);

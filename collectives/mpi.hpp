@@ -79,6 +79,13 @@ class MpiSession {
 /// exit codes: mpirun 4.1.4 then returns 1.
 [[noreturn]] void abort_job(int code) noexcept;
 
+/// Ends the launcher, with code 1, if it is mpirun and the parent of this process; else returns
+/// false. Local.
+bool end_launcher() noexcept;
+
+/// MPI_Finalize, before an end of the process that runs no destructors. Collective.
+void finalize_mpi() noexcept;
+
 /// True if the launcher lets the other ranks run when one ends: `mpirun --mca orte_enable_recovery
 /// 1`. Local.
 bool launcher_recovers();

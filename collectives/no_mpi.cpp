@@ -19,6 +19,8 @@ MpiSession::MpiSession() : exceptions_(0) { no_mpi(); }
 MpiSession::~MpiSession() { static_cast<void>(exceptions_); }
 
 void abort_job(int code) noexcept { std::_Exit(code); }
+bool end_launcher() noexcept { return false; }
+void finalize_mpi() noexcept {}
 bool launcher_recovers() { return false; }
 bool all_ranks_leave(double /*seconds*/) { no_mpi(); }
 std::string mpi_version() { return "no MPI"; }

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <ctime>
 #include <new>
+#include <set>
 #include <sstream>
 #include <system_error>
 #include <utility>
@@ -145,10 +146,11 @@ void wake_all(std::atomic<std::uint32_t>& word) {
 }  // namespace
 
 /// The header of every rank's region. Behind it stands a Barrier for each size of a group: groups
-/// of living() are ever smaller, so each one begins with counters that nobody has used.
+/// after a loss are ever smaller, so each one begins with counters that nobody has used.
 struct SharedCommunicator::Header {
   alignas(64) std::int32_t process;
   std::atomic<std::uint64_t> group;  // of the ranks that run, as the owner sees it: see living()
+  std::atomic<std::int32_t> left;    // size of the group that the owner has left last; 0: none
   std::array<Slot, 2> slots;
 };
 
@@ -162,7 +164,8 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free &&
 SharedCommunicator::SharedCommunicator(Communicator& wire, const Place& place)
     : DirectCommunicator(place.local_rank, place.local_ranks),
       place_(place),
-      first_size_(static_cast<std::size_t>(place.local_ranks)) {
+      group_size_(wire.size()),
+      first_group_size_(wire.size()) {
   // Reserves addresses for this rank's share of the machine's memory; pages are allocated on use.
   std::unique_ptr<SharedRegion> mine;
   together(wire, [&] {
@@ -185,27 +188,37 @@ SharedCommunicator::SharedCommunicator(Communicator& wire, const Place& place)
   start();
 }
 
-SharedCommunicator::SharedCommunicator(SharedCommunicator& old, const std::vector<int>& group)
+SharedCommunicator::SharedCommunicator(SharedCommunicator& old, const std::vector<int>& ranks,
+                                       int group_size)
     : DirectCommunicator(
-          static_cast<int>(std::find(group.begin(), group.end(), old.rank()) - group.begin()),
-          static_cast<int>(group.size())),
+          static_cast<int>(std::find(ranks.begin(), ranks.end(), old.rank()) - ranks.begin()),
+          static_cast<int>(ranks.size())),
       place_(old.place_),
-      first_size_(old.first_size_) {
+      group_size_(group_size),
+      first_group_size_(old.first_group_size_) {
   place_.local_rank = rank();
   place_.local_ranks = size();
-  for (const int rank : group) {
+  old.packed_.reset();  // it is in a region
+  for (const int rank : ranks) {
     ranks_.push_back(old.ranks_[static_cast<std::size_t>(rank)]);
     regions_.push_back(std::move(old.regions_[static_cast<std::size_t>(rank)]));
   }
-  number_like(old, group);
+  number_like(old, ranks);
   start();
+}
+
+SharedCommunicator::SharedCommunicator(SharedCommunicator& old, const Communicator& group)
+    : SharedCommunicator(old, old.ranks_in(group), group.size()) {
+  place_.node = group.place().node;
+  place_.nodes = group.place().nodes;
 }
 
 /// What the constructors have in common, once the regions are mapped.
 void SharedCommunicator::start() {
   for (int rank = 0; rank < size(); ++rank) processes_.add(header(rank).process);
-  memory_ = std::make_unique<RegionMemory>(regions_[static_cast<std::size_t>(this->rank())],
-                                           sizeof(Header) + (first_size_ + 1) * sizeof(Barrier));
+  memory_ = std::make_unique<RegionMemory>(
+      regions_[static_cast<std::size_t>(this->rank())],
+      sizeof(Header) + static_cast<std::size_t>(first_group_size_ + 1) * sizeof(Barrier));
   window_ = static_cast<std::byte*>(memory_->allocate(window_bytes, alignment_bytes));
   packed_.emplace(memory_.get());
   spins_ = size() <= machine_cores();  // launchers may bind each rank to one core
@@ -218,7 +231,7 @@ SharedCommunicator::Header& SharedCommunicator::header(int rank) const noexcept 
 }
 
 SharedCommunicator::Barrier& SharedCommunicator::barrier_of(int rank) const noexcept {
-  return reinterpret_cast<Barrier*>(&header(rank) + 1)[size()];
+  return reinterpret_cast<Barrier*>(&header(rank) + 1)[group_size_];
 }
 
 /// The ranks whose processes run.
@@ -235,25 +248,44 @@ std::vector<int> SharedCommunicator::running() {
 // agreed may go on while another one, which sees a later loss first, still waits for a smaller
 // group: the new group's collectives then report that loss to the rank that went on, and it returns
 // here.
-std::unique_ptr<SharedCommunicator> SharedCommunicator::living(SharedCommunicator& old) {
+std::unique_ptr<Communicator> SharedCommunicator::living() {
   for (;;) {
-    const std::vector<int> group = old.running();
+    const std::vector<int> group = running();
     std::uint64_t view = group.size();
     for (const int rank : group) {
       view = view * 0x9E3779B97F4A7C15U +
-             static_cast<std::uint64_t>(old.ranks_[static_cast<std::size_t>(rank)]) + 1;
+             static_cast<std::uint64_t>(ranks_[static_cast<std::size_t>(rank)]) + 1;
     }
-    old.header(old.rank()).group.store(view);
-    const bool agreed = std::all_of(group.begin(), group.end(), [&](int rank) {
-      return old.header(rank).group.load() == view;
-    });
+    header(rank()).group.store(view);
+    const bool agreed = std::all_of(group.begin(), group.end(),
+                                    [&](int rank) { return header(rank).group.load() == view; });
     if (agreed) {
-      old.packed_.reset();
-      return std::unique_ptr<SharedCommunicator>(new SharedCommunicator(old, group));
+      const auto size = static_cast<int>(group.size());
+      return std::unique_ptr<Communicator>(new SharedCommunicator(*this, group, size));
     }
     const timespec pause = {.tv_sec = 0, .tv_nsec = 100'000};
     ::nanosleep(&pause, nullptr);
   }
+}
+
+void SharedCommunicator::leave() { header(rank()).left.store(group_size_); }
+
+std::optional<int> SharedCommunicator::first_left() const noexcept {
+  for (int rank = 0; rank < size(); ++rank) {
+    if (header(rank).left.load(std::memory_order_relaxed) == group_size_) return rank;
+  }
+  return std::nullopt;
+}
+
+/// The ranks of this communicator that are in `group`.
+std::vector<int> SharedCommunicator::ranks_in(const Communicator& group) const {
+  std::set<int> others;
+  for (int rank = 0; rank < group.size(); ++rank) others.insert(group.world_rank(rank));
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (others.count(ranks_[static_cast<std::size_t>(rank)]) != 0) ranks.push_back(rank);
+  }
+  return ranks;
 }
 
 DirectCommunicator::Slot& SharedCommunicator::slot(int rank, unsigned turn) noexcept {
@@ -281,11 +313,14 @@ void SharedCommunicator::wait_for(int peer, const char* collective) {
     --theirs.sleepers;
     if (woken) continue;
     const auto ended = processes_.first_ended();
+    const auto left = first_left();
     // A peer that has left this barrier may end properly.
-    if (!ended || is_here(theirs.arrived.load(std::memory_order_acquire))) continue;
-    throw RankLost(std::string(collective) + ": rank " + std::to_string(ranks_[*ended]) +
-                   " (process " + std::to_string(header(static_cast<int>(*ended)).process) +
-                   ") has ended");
+    if (!(ended || left) || is_here(theirs.arrived.load(std::memory_order_acquire))) continue;
+    const int lost = ended ? static_cast<int>(*ended) : *left;
+    throw RankLost(std::string(collective) + ": rank " +
+                   std::to_string(ranks_[static_cast<std::size_t>(lost)]) + " (process " +
+                   std::to_string(header(lost).process) + ") has " +
+                   (ended ? "ended" : "left the group"));
   }
 }
 

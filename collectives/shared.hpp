@@ -79,24 +79,25 @@ class SharedCommunicator final : public DirectCommunicator {
   SharedCommunicator(Communicator& wire, const Place& place);
   ~SharedCommunicator() override;
 
-  /// The group of the ranks of `old` whose processes run, in their order; world_rank() gives their
-  /// ranks in the first group. For use after RankLost, when nothing in old.memory() is used any
-  /// more; `old` is unusable afterwards. A group made by split() cannot be used.
-  ///
-  /// All members have agreed on the group. Ranks that end in the meantime are left out; those that
-  /// end later are reported by the new group's collectives.
-  /// Ranks    collective over the running ranks, each of which calls it after RankLost.
-  static std::unique_ptr<SharedCommunicator> living(SharedCommunicator& old);
+  /// The ranks of `old` that are in `group`, which is smaller than all groups of these ranks
+  /// before. For use after leave(), once all ranks of `group` have agreed on it; `old` is unusable
+  /// afterwards.
+  SharedCommunicator(SharedCommunicator& old, const Communicator& group);
+
+  /// Makes the collectives of the other ranks throw RankLost: this one takes no more part. Local.
+  void leave();
 
   const char* backend() const noexcept override { return "shared"; }
   const Place& place() const noexcept override { return place_; }
   std::pmr::memory_resource& memory() noexcept override { return *memory_; }
+  bool reports_losses() const noexcept override { return true; }
+  std::unique_ptr<Communicator> living() override;
 
  private:
   struct Header;
   struct Barrier;
 
-  SharedCommunicator(SharedCommunicator& old, const std::vector<int>& group);
+  SharedCommunicator(SharedCommunicator& old, const std::vector<int>& ranks, int group_size);
   void start();
 
   void do_all_reduce(Elements values, Op op) override;
@@ -116,13 +117,16 @@ class SharedCommunicator final : public DirectCommunicator {
   Barrier& barrier_of(int rank) const noexcept;
   void wait_for(int peer, const char* collective);
   std::vector<int> running();
+  std::optional<int> first_left() const noexcept;
+  std::vector<int> ranks_in(const Communicator& group) const;
   bool readable(const std::byte* data) const noexcept;
 
   Place place_;
-  std::vector<int> ranks_;  // ranks in `wire`, for messages
+  std::vector<int> ranks_;  // world ranks
   std::vector<SharedRegion> regions_;
   ProcessWatch processes_;  // of all ranks, in their order
-  std::size_t first_size_;  // of the first group over these regions
+  int group_size_;          // with ranks of other nodes; ever smaller: it numbers the groups
+  int first_group_size_;    // of the first group over these regions
   std::unique_ptr<RegionMemory> memory_;
   std::byte* window_ = nullptr;
   std::optional<std::pmr::vector<std::byte>> packed_;  // in memory_

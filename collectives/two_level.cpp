@@ -19,35 +19,39 @@ void gather_over(Communicator& comm, Elements values) {
   with_span(values, [&](auto span) { comm.all_gather(span); });
 }
 
-/// The Place of `rank`; nodes[r] is the node of rank r.
-Place place_among(const std::vector<int>& nodes, int rank, const std::string& host) {
-  Place place{.host = host, .nodes = 0, .local_ranks = 0};
-  const int node = nodes[static_cast<std::size_t>(rank)];
-  for (auto other = nodes.begin(); other != nodes.end(); ++other) {
-    const bool first = std::find(nodes.begin(), other, *other) == other;
-    if (first && *other == node) place.node = place.nodes;
-    if (first) ++place.nodes;
-    if (*other != node) continue;
-    if (other - nodes.begin() < rank) ++place.local_rank;
-    ++place.local_ranks;
-  }
-  return place;
-}
-
 }  // namespace
 
 TwoLevelCommunicator::TwoLevelCommunicator(Communicator& wire, const Place& place)
-    : Communicator(wire.rank(), wire.size()),
-      wire_(wire),
-      local_(wire, place),
-      leaders_(wire.split(place.local_rank == 0 ? 0 : 1)) {
+    : Communicator(wire.rank(), wire.size()), wire_(wire), local_(wire, place) {
+  connect_leaders();
+}
+
+TwoLevelCommunicator::TwoLevelCommunicator(std::unique_ptr<Communicator> wire, const Place& place)
+    : TwoLevelCommunicator(*wire, place) {
+  own_wire_ = std::move(wire);
+}
+
+TwoLevelCommunicator::TwoLevelCommunicator(std::unique_ptr<Communicator> wire,
+                                           SharedCommunicator& old_local)
+    : Communicator(wire->rank(), wire->size()),
+      own_wire_(std::move(wire)),
+      wire_(*own_wire_),
+      local_(old_local, wire_) {
+  number_like(wire_);
+  connect_leaders();
+}
+
+/// What the constructors have in common, once the ranks of a node share memory. Collective.
+void TwoLevelCommunicator::connect_leaders() {
+  const Place& place = local_.place();
+  leaders_ = wire_.split(place.local_rank == 0 ? 0 : 1);
   if (place.local_rank != 0) leaders_.reset();
   const auto ranks = static_cast<std::size_t>(size());
   std::vector<std::uint64_t> places(2 * ranks);
   const auto mine = 2 * static_cast<std::size_t>(rank());
   places[mine] = static_cast<std::uint64_t>(place.node);
   places[mine + 1] = static_cast<std::uint64_t>(place.local_rank);
-  wire.all_gather(std::span(places));
+  wire_.all_gather(std::span(places));
   for (std::size_t r = 0; r < ranks; ++r) {
     node_of_.push_back(static_cast<int>(places[2 * r]));
     local_rank_of_.push_back(static_cast<int>(places[2 * r + 1]));
@@ -130,9 +134,13 @@ std::unique_ptr<Communicator> TwoLevelCommunicator::do_split(const Subgroup& par
   const Place where = place_among(nodes, part.rank, place().host);
   if (where.nodes == part.size()) return wire;
   if (where.nodes == 1) return std::make_unique<SharedCommunicator>(*wire, where);
-  auto made = std::make_unique<TwoLevelCommunicator>(*wire, where);
-  made->own_wire_ = std::move(wire);
-  return made;
+  return std::make_unique<TwoLevelCommunicator>(std::move(wire), where);
+}
+
+std::unique_ptr<Communicator> TwoLevelCommunicator::living() {
+  local_.leave();  // this node's others may wait for this rank alone
+  leaders_.reset();
+  return std::unique_ptr<Communicator>(new TwoLevelCommunicator(wire_.living(), local_));
 }
 
 }  // namespace lockstep::comm

@@ -20,7 +20,15 @@ class TwoLevelCommunicator final : public Communicator {
   /// Ranks    collective over `wire`.
   TwoLevelCommunicator(Communicator& wire, const Place& place);
 
-  const char* backend() const noexcept override { return "shared+mpi"; }
+  /// The same; this object owns `wire`.
+  TwoLevelCommunicator(std::unique_ptr<Communicator> wire, const Place& place);
+
+  const char* backend() const noexcept override {
+    return wire_.reports_losses() ? "shared+tcp" : "shared+mpi";
+  }
+  bool reports_losses() const noexcept override { return wire_.reports_losses(); }
+  std::unique_ptr<Communicator> living() override;
+
   const Place& place() const noexcept override { return local_.place(); }
   std::pmr::memory_resource& memory() noexcept override { return local_.memory(); }
 
@@ -40,9 +48,12 @@ class TwoLevelCommunicator final : public Communicator {
   void do_shift(const std::byte* send, Elements receive) override;
   std::unique_ptr<Communicator> do_split(const Subgroup& part) override;
 
+  TwoLevelCommunicator(std::unique_ptr<Communicator> wire, SharedCommunicator& old_local);
+
+  void connect_leaders();
   void gather_on_node(Elements blocks, const Run& run);
 
-  std::unique_ptr<Communicator> own_wire_;  // set if created by split()
+  std::unique_ptr<Communicator> own_wire_;  // null: the caller owns it
   Communicator& wire_;
   SharedCommunicator local_;
   std::unique_ptr<Communicator> leaders_;  // null on ranks that are not leaders

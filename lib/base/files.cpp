@@ -274,7 +274,9 @@ FolderLock::FolderLock(const std::filesystem::path& folder) {
   descriptor_ = std::exchange(file.number, -1);
 }
 
-FolderLock::~FolderLock() { ::close(descriptor_); }
+FolderLock::~FolderLock() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
 
 NewFolder::NewFolder(std::filesystem::path path) : path_(std::move(path)) {
   do {

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace lockstep {
 /// Writes a file sequentially under a hidden temporary name in the target folder.
@@ -94,8 +95,8 @@ class FolderLock {
   ///          OutputError if the lock file cannot be created.
   explicit FolderLock(const std::filesystem::path& folder);
   ~FolderLock();
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
+  FolderLock(FolderLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  FolderLock& operator=(FolderLock&&) = delete;
 
  private:
   int descriptor_ = -1;

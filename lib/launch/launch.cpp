@@ -19,6 +19,7 @@
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/mpi.hpp"
 #include "lockstep/collectives/shared.hpp"
+#include "lockstep/collectives/tcp.hpp"
 #include "lockstep/collectives/threads.hpp"
 #include "lockstep/collectives/two_level.hpp"
 #include "lockstep/launch/leftovers.hpp"
@@ -144,7 +145,7 @@ int run_over_mpi(const std::optional<comm::Launch>& launch, const MpiRankBody& b
 }
 
 std::unique_ptr<comm::Communicator> share_nodes(const std::string& backend,
-                                                comm::MpiCommunicator& mpi) {
+                                                comm::MpiCommunicator& mpi, bool survives) {
   const comm::Place& place = mpi.place();
   const bool alone = mpi.size() > 1 && place.nodes == mpi.size();
   if (backend == "shared" && alone) {
@@ -154,12 +155,17 @@ std::unique_ptr<comm::Communicator> share_nodes(const std::string& backend,
   }
   const bool shares =
       backend == "shared" || ((backend == "auto" || backend == "nccl") && mpi.size() > place.nodes);
-  if (!shares) return nullptr;
+  std::unique_ptr<comm::Communicator> tcp;
+  if (survives && place.nodes > 1 && backend != "mpi") {
+    tcp = std::make_unique<comm::TcpCommunicator>(mpi);
+  }
+  if (!shares) return tcp;
   try {
     if (place.nodes == 1) return std::make_unique<comm::SharedCommunicator>(mpi, place);
+    if (tcp) return std::make_unique<comm::TwoLevelCommunicator>(std::move(tcp), place);
     return std::make_unique<comm::TwoLevelCommunicator>(mpi, place);
   } catch (const comm::AgreedError& error) {
-    if (backend == "shared") throw;
+    if (backend == "shared" || survives) throw;
     if (mpi.rank() == 0)
       print_warning(std::string("backend auto takes MPI alone: ") + error.what());
     return nullptr;
@@ -180,9 +186,9 @@ void require_survivable(comm::Communicator& comm) {
              "start them as processes, with mpirun");
     }
     if (comm.size() == 1) refuse("there is no other rank to go on", "start more ranks");
-    if (backend != "shared") {
+    if (!comm.reports_losses()) {
       refuse("the ranks communicate over " + backend + ", which does not report lost ranks",
-             "start all ranks on one host, with `backend=shared`");
+             "use `backend=shared`, or leave it out");
     }
     if (!comm::launcher_recovers()) {
       refuse("the launcher ends all ranks when one of them ends",
@@ -205,14 +211,25 @@ std::string lost_ranks(const comm::Communicator& before, const comm::Communicato
   return (lost == 1 ? "rank " : "ranks ") + names;
 }
 
+/// Returns when all ranks of the group have called it. A rank may end then; over TCP its end can
+/// reach another rank before the last message does, which the second call is for: a loss in it
+/// comes after the end of everything.
+void leave_together(comm::Communicator& group) {
+  group.all_agree(true);
+  try {
+    group.all_agree(true);
+  } catch (const comm::RankLost&) {  // see above
+  }
+}
+
 /// Runs `body` and returns the exit code, after all ranks of the group have ended it alike.
 int run_group(comm::Communicator& group, const RankBody& body) {
   try {
     body(group);
-    group.all_agree(true);
+    leave_together(group);
     return static_cast<int>(ExitCode::success);
   } catch (const comm::AgreedError& error) {
-    group.all_agree(true);
+    leave_together(group);
     if (group.rank() == 0) print(error);
     return exit_code(error);
   } catch (const comm::RankLost&) {
@@ -224,25 +241,45 @@ int run_group(comm::Communicator& group, const RankBody& body) {
   }
 }
 
-/// Ends this process without MPI_Finalize, which would wait for lost ranks.
-[[noreturn]] void end_rank(const comm::Communicator& group, int code) {
+/// Ends this process, without MPI_Finalize where that would wait for lost ranks.
+///
+/// mpirun 4.1.4 with its recovery ends when the ranks on its own host have ended in any way, but
+/// waits for ever for ranks on other hosts that have not called MPI_Finalize.
+[[noreturn]] void end_rank(const comm::Communicator& group, int code, bool spans_hosts,
+                           bool lost_ranks) {
   if (std::fflush(stdout) != 0 && code == 0) code = static_cast<int>(ExitCode::output);
   if (code != 0 && group.rank() == 0) comm::abort_job(code);
+  if (spans_hosts && !lost_ranks) comm::finalize_mpi();
+  if (spans_hosts && lost_ranks) {
+    std::this_thread::sleep_for(
+        std::chrono::seconds(1));  // the launcher passes on what was printed
+    if (!comm::end_launcher() && group.rank() == 0) {
+      print_warning(
+          "mpirun does not end by itself when ranks on several hosts have ended; `lockstep launch` "
+          "ends it");
+    }
+  }
   std::_Exit(code);
 }
 
 }  // namespace
 
-void survive(comm::Communicator& comm, const RankBody& body) {
+void survive(comm::Communicator& comm, const RankBody& body,
+             const std::function<void(int code)>& on_end) {
   require_survivable(comm);
-  auto* group = &dynamic_cast<comm::SharedCommunicator&>(comm);
-  for (std::unique_ptr<comm::SharedCommunicator> own;;) {
+  const bool spans_hosts = comm.place().nodes > 1;
+  auto* group = &comm;
+  for (std::unique_ptr<comm::Communicator> own;;) {
     try {
-      end_rank(*group, run_group(*group, body));
+      const int code = run_group(*group, body);
+      const bool is_cut_off = code == static_cast<int>(ExitCode::timeout);
+      if (is_cut_off) std::_Exit(code);  // the job goes on elsewhere
+      if (group->rank() == 0) on_end(code);
+      end_rank(*group, code, spans_hosts, own != nullptr);
     } catch (const comm::RankLost&) {
       // Handled below, when nothing is left of this group's objects.
     }
-    auto living = comm::SharedCommunicator::living(*group);
+    auto living = group->living();
     if (living->rank() == 0) {
       print_warning(lost_ranks(*group, *living) + " ended; " +
                     counted(static_cast<std::uint64_t>(living->size()), "rank") +

@@ -62,12 +62,13 @@ int run_over_mpi(const std::optional<comm::Launch>& launch, const MpiRankBody& b
 
 /// A communicator over the ranks of `mpi` that uses shared memory within nodes, as `backend` asks;
 /// null to use `mpi` itself. "auto": where a node has several ranks that can share memory; prints a
-/// warning where they cannot.
+/// warning where they cannot. With `survives`, nodes communicate over TCP, which reports lost
+/// ranks.
 ///
-/// Errors   throws comm::AgreedError (2) where "shared" cannot be honoured.
+/// Errors   throws comm::AgreedError (2) where "shared" or `survives` cannot be honoured.
 /// Ranks    collective.
 std::unique_ptr<comm::Communicator> share_nodes(const std::string& backend,
-                                                comm::MpiCommunicator& mpi);
+                                                comm::MpiCommunicator& mpi, bool survives = false);
 
 /// Runs `body` on `ranks` threads. Throws the first error, with the number of its rank unless it is
 /// a comm::AgreedError; ConfigError for more than 1,024 threads.
@@ -78,11 +79,12 @@ void run_over_threads(std::uint64_t ranks, const RankBody& body);
 /// without MPI_Finalize, which would wait for lost ranks. `body` must not keep anything in the
 /// memory() of a communicator.
 ///
-/// An AgreedError is printed by the lowest rank; after any other error of a rank, which is not lost
-/// then, the job ends.
-/// Errors   throws comm::AgreedError (2) if the launcher or the communicator does not permit it.
-/// Ranks    collective.
-[[noreturn]] void survive(comm::Communicator& comm, const RankBody& body);
+/// An AgreedError is printed by the lowest rank; after any other error of a rank, the ranks of its
+/// host end. The lowest rank calls `on_end` with the exit code, which launchers that recover
+/// ignore. Errors   throws comm::AgreedError (2) if the launcher or the communicator does not
+/// permit it. Ranks    collective.
+[[noreturn]] void survive(comm::Communicator& comm, const RankBody& body,
+                          const std::function<void(int code)>& on_end);
 
 enum class Level { warning, error };
 

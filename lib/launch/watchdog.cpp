@@ -23,6 +23,7 @@ namespace {
 constexpr auto interval = std::chrono::milliseconds(200);
 constexpr double long_phases = 5;     // times the limit of a step
 constexpr int max_seconds_later = 5;  // of higher ranks, which wait for the lower ones to act
+constexpr auto pause_after_report = std::chrono::seconds(8);  // for the others to go on
 constexpr auto max_pause = std::chrono::seconds(2);  // of this thread; longer: it was stopped
 
 /// Waits for `interval`; false at once if the thread is to end.
@@ -100,9 +101,10 @@ void Watchdog::run(const std::stop_token& stop) {
       print_error("rank " + std::to_string(rank_) + ": the launcher has ended; so does this rank");
       comm::abort_job(static_cast<int>(ExitCode::timeout));
     }
+    if (!is_over()) waits_for_hosts_ = false;
     if (now < silent_until || !is_over()) continue;
     report();
-    silent_until = Clock::now() + std::chrono::seconds(5);  // for the others to go on
+    silent_until = Clock::now() + pause_after_report;
   }
 }
 
@@ -122,6 +124,11 @@ void Watchdog::report() {
   for (const auto& finding : diagnosis.findings) text += "\n  " + finding;
   if (survives_ && kill_odd(flights, diagnosis.odd)) {
     return print_warning(text + "\n  killed, so that the other ranks can go on");
+  }
+  // The watchdogs of other hosts may kill ranks there.
+  if (survives_ && !waits_for_hosts_ && are_elsewhere(flights, diagnosis.odd)) {
+    waits_for_hosts_ = true;
+    return;
   }
   if (!folder.empty()) {
     try {
@@ -148,6 +155,15 @@ bool Watchdog::kill_odd(std::span<const Flight> flights, std::span<const std::ui
     if (is_odd(flight.rank) && runs) any = ::kill(flight.process, SIGKILL) == 0 || any;
   }
   return any;
+}
+
+/// True if the ranks `odd` are on other hosts.
+bool Watchdog::are_elsewhere(std::span<const Flight> flights,
+                             std::span<const std::uint32_t> odd) const {
+  return !odd.empty() && std::all_of(flights.begin(), flights.end(), [&](const Flight& flight) {
+    const bool is_odd = std::find(odd.begin(), odd.end(), flight.rank) != odd.end();
+    return !is_odd || state_of(flight) == ProcessState::unknown;
+  });
 }
 
 double start_limit(double seconds) noexcept { return limit_of(Phase::start, seconds); }

@@ -19,7 +19,8 @@ namespace lockstep::launch {
 /// waits for one that does, reads the recorders of all ranks, prints the cause, and ends the job
 /// with code 86 (ExitCode::timeout); or, with `survives`, kills the ranks of its host that the
 /// others wait for, so that they are lost and the others go on. A rank whose launcher has ended,
-/// which would otherwise run on, ends too. Of several ranks the lowest that runs acts first.
+/// which would otherwise run on, ends too. Where the others wait for ranks of another host, they
+/// give that host's watchdogs time. Of several ranks the lowest that runs acts first.
 class Watchdog {
  public:
   /// `recorder` must outlive this. `seconds`: the limit of a step and of reading a batch; start,
@@ -37,6 +38,7 @@ class Watchdog {
   void run(const std::stop_token& stop);
   bool is_over() const;
   void report();
+  bool are_elsewhere(std::span<const Flight> flights, std::span<const std::uint32_t> odd) const;
   bool kill_odd(std::span<const Flight> flights, std::span<const std::uint32_t> odd) const;
 
   const FlightRecorder& recorder_;
@@ -44,6 +46,7 @@ class Watchdog {
   double seconds_;
   int parent_;  ///< process id of the launcher; 0: none
   bool survives_;
+  bool waits_for_hosts_ = false;
   std::mutex mutex_;  ///< of folder_
   std::filesystem::path folder_;
   std::jthread thread_;  ///< last member: joined before the others are destroyed
@@ -68,6 +71,9 @@ class StartLimit {
 
 /// The file in the recorders' folder to which the cause is written when a watchdog ends a job.
 inline constexpr const char* diagnosis_name = "diagnosis.txt";
+
+/// The file in the recorders' folder with the exit code of a job whose launcher does not report it.
+inline constexpr const char* exit_code_name = "exit_code";
 
 /// The recorders of all ranks in `folder`, in the order of ranks. Files that cannot be read are
 /// left out. Local.

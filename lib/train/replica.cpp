@@ -449,7 +449,6 @@ void Replica::take(Snapshot* snapshot) {
   copy_whole(block.values(), saves ? snapshot->weights.span() : std::span<float>());
   if (plan_ == nullptr) return;
 
-  const Range slice = step_->slice();
   for (const Moment moment : {Moment::first, Moment::second}) {
     std::span<float> into;
     if (saves) into = (moment == Moment::first ? snapshot->first : snapshot->second).span();
@@ -457,12 +456,18 @@ void Replica::take(Snapshot* snapshot) {
       step_->optimizer().copy(moment, into);
       continue;
     }
-    const auto gathered = block.gradients();  // free between steps
-    step_->optimizer().copy(moment, gathered.subspan(slice.begin, slice.size()));
-    if (slice.size() < gathered.size()) groups_.batch.all_gather(gathered);
-    copy_whole(gathered, into);
+    copy_whole(gather_moment(moment), into);
   }
   if (saves) snapshot->adam = step_->optimizer().scalars();
+}
+
+/// A moment of all weights, in place of the gradients, which are free between steps. Collective.
+std::span<const float> Replica::gather_moment(Moment moment) {
+  const Range slice = step_->slice();
+  const auto gathered = network_->parameters().gradients();
+  step_->optimizer().copy(moment, gathered.subspan(slice.begin, slice.size()));
+  if (slice.size() < gathered.size()) groups_.batch.all_gather(gathered);
+  return gathered;
 }
 
 /// Copies a block of this replica to `into`, on rank 0 of all ranks, with the shards of all ranks
@@ -525,14 +530,29 @@ std::unique_ptr<SharedSnapshot> Replica::make_shared_snapshot() {
   return std::make_unique<SharedSnapshot>(groups_.all, last.offset + last.stored + line * ranks);
 }
 
+// On one host each rank has its slice of all blocks. Several hosts need all slices each.
 void Replica::keep(SharedSnapshot& snapshot, const TrainingPosition& position) {
+  const comm::Place& place = groups_.all.place();
+  const auto values = network_->parameters().values();
   const Range slice = step_->slice();
-  const auto to = snapshot.begin(groups_.all.rank());
-  std::copy_n(network_->parameters().values().begin() + static_cast<std::ptrdiff_t>(slice.begin),
-              slice.size(), to.weights.begin() + static_cast<std::ptrdiff_t>(slice.begin));
-  step_->optimizer().copy(Moment::first, to.first.subspan(slice.begin, slice.size()));
-  step_->optimizer().copy(Moment::second, to.second.subspan(slice.begin, slice.size()));
-  snapshot.commit(groups_.all.rank(), groups_.all.size(),
+  const auto to = snapshot.begin(place.local_rank);
+  const auto copy = [](Range part, std::span<const float> from, std::span<float> into) {
+    std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(part.begin), part.size(),
+                into.begin() + static_cast<std::ptrdiff_t>(part.begin));
+  };
+  if (place.nodes == 1) {
+    copy(slice, values, to.weights);
+    step_->optimizer().copy(Moment::first, to.first.subspan(slice.begin, slice.size()));
+    step_->optimizer().copy(Moment::second, to.second.subspan(slice.begin, slice.size()));
+  } else {
+    const auto rank = static_cast<std::size_t>(place.local_rank);
+    const auto ranks = static_cast<std::size_t>(place.local_ranks);
+    const Range part = {values.size() * rank / ranks, values.size() * (rank + 1) / ranks};
+    copy(part, values, to.weights);
+    copy(part, gather_moment(Moment::first), to.first);
+    copy(part, gather_moment(Moment::second), to.second);
+  }
+  snapshot.commit(place.local_rank, place.local_ranks,
                   {steps_, examples_, position, step_->optimizer().scalars()});
 }
 

@@ -190,7 +190,7 @@ class Replica {
   /// Ranks    collective.
   void restore(const SavedNetwork& saved, const TrainingState& state);
 
-  /// Allocates memory for keep() in memory that the ranks share; they must be on one host.
+  /// Allocates memory for keep(), which the ranks of a host share.
   ///
   /// Errors   throws comm::AgreedError (2) as SharedSnapshot() does, and for a replica whose state
   ///          other ranks cannot continue: in a mesh with "model", on a device, with the all-reduce
@@ -198,8 +198,10 @@ class Replica {
   /// Ranks    collective.
   std::unique_ptr<SharedSnapshot> make_shared_snapshot();
 
-  /// Copies this rank's slice of weights and optimizer state to `snapshot`. All ranks call it after
-  /// the same step. Local.
+  /// Copies this rank's part of weights and optimizer state to `snapshot`: on several hosts each
+  /// one gets all of both. All ranks call it after the same step.
+  ///
+  /// Ranks    collective; on one host local.
   void keep(SharedSnapshot& snapshot, const TrainingPosition& position);
 
   /// Sets weights, optimizer state and numbers of steps and examples to those of a snapshot that a
@@ -221,6 +223,7 @@ class Replica {
   void make_network(const nn::NetworkShape& shape, const ReplicaOptions& options);
   void make_device(const ReplicaOptions& options);
   Inference& inference() noexcept;
+  std::span<const float> gather_moment(optim::Moment moment);
   void copy_whole(std::span<const float> block, std::span<float> into);
   void set_completed(std::uint64_t steps, std::uint64_t examples) noexcept;
   data::Batch batch_of(std::uint64_t step, std::span<const std::int32_t> labels) const;

@@ -9,6 +9,8 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
 #include <utility>
 
 #include "lockstep/base/errors.hpp"
@@ -84,6 +86,47 @@ ordered_json epoch_json(const EpochReport& epoch) {
           {"weights_hash", to_hex(epoch.weights_hash)}};
 }
 
+[[noreturn]] void leave_to_others(const std::filesystem::path& path, const std::string& why) {
+  throw Error(ExitCode::timeout, path.string() + ": " + why + ", so the ranks here end",
+              "resume from a checkpoint if the job does not go on elsewhere");
+}
+
+/// Throws unless `members`, which are left of a group, are of the group that wrote here last: then
+/// no others have gone on without them.
+void require_members(const std::filesystem::path& path, const std::vector<int>& members) {
+  std::ifstream file(path / ".members");
+  const std::set<int> last{std::istream_iterator<int>(file), {}};
+  const bool are_all =
+      std::all_of(members.begin(), members.end(), [&](int rank) { return last.count(rank) != 0; });
+  if (!are_all) leave_to_others(path, "other ranks, cut off from these, continue this run");
+}
+
+std::string text_of(const std::vector<int>& members) {
+  std::string text;
+  for (const int rank : members) text += std::to_string(rank) + '\n';
+  return text;
+}
+
+/// Locks the folder for ranks that continue their own run. The lock of a lost host is free when its
+/// file system notices: NFS takes 90 seconds. That of ranks which are cut off and go on is not.
+FolderLock lock_again(const std::filesystem::path& path, const std::vector<int>& members) {
+  constexpr auto longest = std::chrono::seconds(120);
+  const auto end = Clock::now() + longest;
+  for (;;) {
+    std::error_code ignored;
+    if (!std::filesystem::exists(path / "metrics.jsonl", ignored)) {
+      leave_to_others(path, "the run's folder is not on this host");
+    }
+    if (!members.empty()) require_members(path, members);
+    try {
+      return FolderLock(path);
+    } catch (const ConfigError& error) {
+      if (Clock::now() > end) leave_to_others(path, error.problem());
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
 }  // namespace
 
 std::filesystem::path run_of(const std::filesystem::path& checkpoint) {
@@ -103,9 +146,15 @@ RunDirectory::RunDirectory(const std::string& path, const std::string& config_to
   const bool is_its_own = continued && (begin.in_place || begin.checkpoint.empty() ||
                                         std::filesystem::equivalent(run, path_, ignored));
   if (!is_its_own) require_no_run(path_);
-  make_folder(path_);
-  lock_.emplace(path_);
+  if (begin.in_place) {
+    lock_.emplace(lock_again(path_, facts_.members));
+  } else {
+    make_folder(path_);
+    lock_.emplace(path_);
+  }
   if (!is_its_own) require_no_run(path_);  // a run that began before the lock
+  if (begin.in_place && !facts_.members.empty()) require_members(path_, facts_.members);
+  if (!facts_.members.empty()) write_file(path_ / ".members", text_of(facts_.members));
   make_folder(path_ / "checkpoints");
   remove_temporaries_in(path_);
   remove_temporaries_in(path_ / "checkpoints");

@@ -5,6 +5,7 @@
 //   epochs.jsonl     one object per epoch, as in summary.json
 //   summary.json     one object: the whole run and its epochs; written when the run is complete
 //   checkpoints/     see checkpoint.hpp
+//   .members         the ranks that write here, if they may be cut off from other ranks of the job
 //   .lock            held while a job writes here; contains its host and process id
 //
 // A line of metrics.jsonl, with the tensors' hashes every `hash_every` steps:
@@ -38,6 +39,8 @@ struct RunFacts {
   std::string device = "cpu";  ///< of rank 0
   std::uint64_t parameters = 0;
   std::uint64_t plan_digest = 0;
+  /// The ranks that train, by world rank, if some of them may be cut off from the others.
+  std::vector<int> members = {};
   CheckpointInfo checkpoint = {};  ///< step and examples are filled in when one is saved
   /// For checkpoints: see TrainingState.
   std::vector<std::pair<std::string, std::string>> settings = {};
@@ -58,7 +61,7 @@ struct Continued {
   std::filesystem::path checkpoint;  ///< empty: from the beginning
   std::uint64_t steps = 0;           ///< completed
   std::uint64_t epochs = 0;          ///< completed and evaluated
-  bool in_place = false;             ///< of the folder's own run, whatever the checkpoint
+  bool in_place = false;             ///< of the folder's own run, by ranks that are left of it
 };
 
 /// Writes a run's folder. Use it on rank 0 only; all functions are local.
@@ -74,8 +77,11 @@ class RunDirectory final : public Observer {
   /// `continued`: keeps the records of the steps and epochs before this point, and drops later
   /// ones; in another folder than the checkpoint's run, begins with copies of them. Temporary files
   /// of killed processes are removed.
+  /// `facts.members`: of ranks that are cut off from each other, one group continues the run: the
+  /// first to lock the folder. The file .members contains its ranks.
   /// Errors   throws ConfigError if another job writes to the folder, or if it contains another
-  ///          run; OutputError if it cannot be created or written.
+  ///          run; OutputError if it cannot be created or written; Error (86) if other ranks
+  ///          continue the run, or the folder is not here.
   RunDirectory(const std::string& path, const std::string& config_toml, RunFacts facts,
                const Retention& retention = {}, const std::optional<Continued>& continued = {});
 

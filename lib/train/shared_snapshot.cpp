@@ -26,15 +26,22 @@ struct SharedSnapshot::Record {
 };
 
 SharedSnapshot::SharedSnapshot(comm::Communicator& comm, std::size_t length)
-    : length_(length), ranks_(static_cast<std::size_t>(comm.size())) {
+    : length_(length), ranks_(static_cast<std::size_t>(comm.place().local_ranks)) {
   const std::size_t bytes =
       snapshots * (rounded_up(ranks_ * sizeof(Record)) + 3 * rounded_up(length * sizeof(float)));
+  const std::string here = std::to_string(comm.place().node) + ' ';
+  std::string mine;
   comm::together(comm, [&] {
-    if (comm.rank() == 0) region_.emplace(comm::SharedRegion::create(bytes));
+    if (comm.place().local_rank != 0) return;
+    region_.emplace(comm::SharedRegion::create(bytes));
+    mine = here + region_->address();
   });
-  const auto address = comm::broadcast_text(comm, region_ ? region_->address() : std::string());
+  const auto all = comm::gather_text(comm, mine);
   comm::together(comm, [&] {
-    if (!region_) region_.emplace(comm::SharedRegion::open(address));
+    if (region_) return;
+    const auto creator = std::find_if(
+        all.begin(), all.end(), [&](const std::string& text) { return text.starts_with(here); });
+    region_.emplace(comm::SharedRegion::open(creator->substr(here.size())));
   });
   region_->close();
 }
@@ -67,27 +74,24 @@ bool SharedSnapshot::is_complete(std::size_t snapshot) const noexcept {
   return true;
 }
 
-/// The one to write over: incomplete, or of the earlier step.
-std::size_t SharedSnapshot::older() const noexcept {
-  if (!is_complete(0)) return 0;
-  if (!is_complete(1)) return 1;
-  return record(0, 0).state.steps < record(1, 0).state.steps ? 0 : 1;
+/// The number of steps of a complete snapshot, plus one; 0 if it is not complete.
+std::uint64_t SharedSnapshot::steps_of(std::size_t snapshot) const noexcept {
+  return is_complete(snapshot) ? record(snapshot, 0).state.steps + 1 : 0;
 }
 
 SharedSnapshot::Blocks SharedSnapshot::begin(int rank) {
-  const std::size_t snapshot = older();
-  record(snapshot, static_cast<std::size_t>(rank)).ranks.store(0);
+  record(next_, static_cast<std::size_t>(rank)).ranks.store(0);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  writing_ = snapshot;
-  return blocks(snapshot);
+  return blocks(next_);
 }
 
 void SharedSnapshot::commit(int rank, int ranks, const ReplicaState& state) {
-  Record& mine = record(writing_, static_cast<std::size_t>(rank));
+  Record& mine = record(next_, static_cast<std::size_t>(rank));
   mine.state = state;
   mine.ranks.store(static_cast<std::uint32_t>(ranks), std::memory_order_release);
+  next_ = 1 - next_;
   // Until all ranks have committed, the other snapshot may be restored.
-  const auto other = record(1 - writing_, static_cast<std::size_t>(rank)).state.steps;
+  const auto other = record(next_, static_cast<std::size_t>(rank)).state.steps;
   losses_.erase(losses_.begin(), losses_.upper_bound(std::min(other, state.steps)));
 }
 
@@ -104,10 +108,18 @@ void SharedSnapshot::require_repeated(std::uint64_t step, double loss) {
               "the weights saved before are intact; look for faulty memory on this rank's host");
 }
 
-std::optional<SharedSnapshot::Complete> SharedSnapshot::newest() const {
-  const std::size_t snapshot = 1 - older();
-  if (!is_complete(snapshot)) return std::nullopt;
-  return Complete{record(snapshot, 0).state, blocks(snapshot)};
+std::optional<SharedSnapshot::Complete> SharedSnapshot::newest(comm::Communicator& comm) {
+  std::uint64_t steps = std::max(steps_of(0), steps_of(1));
+  comm.all_reduce(std::span(&steps, 1), comm::Op::min);
+  const std::size_t chosen = steps_of(0) == steps ? 0 : 1;
+  next_ = 1 - chosen;
+  if (steps == 0) return std::nullopt;
+  if (steps_of(chosen) != steps) {
+    throw Error(ExitCode::invariant, "rank " + std::to_string(comm.world_rank(comm.rank())) +
+                                         ": no complete snapshot of step " +
+                                         std::to_string(steps - 1) + " on " + comm.place().host);
+  }
+  return Complete{record(chosen, 0).state, blocks(chosen)};
 }
 
 }  // namespace lockstep::train

@@ -1,4 +1,4 @@
-// Shared snapshots: the state of training in memory of a host's ranks, which outlives each of them.
+// Shared snapshots: the state of training in memory of each host's ranks, which outlives each rank.
 #pragma once
 
 #include <cstddef>
@@ -23,17 +23,18 @@ struct ReplicaState {
 };
 
 /// The two newest snapshots of the weights and of both of Adam's moments, each a flat block as in a
-/// ParameterBlock, in one region that all ranks of a host map.
+/// ParameterBlock, in one region on each host, which all its ranks map.
 ///
-/// Each rank writes its slice of a snapshot, over the older one. The newer one is complete by then,
-/// if ranks ran a collective since. A snapshot is complete when all ranks of the group that began
-/// it have written it; so whenever a rank ends, one of the two is complete, after the first.
+/// The ranks of a host write a part each of a snapshot, in turn over one and the other. All are
+/// complete before the next one is begun, if all ranks ran a collective since. A host's snapshot is
+/// complete when all ranks of the group that began it there have written it. So whenever ranks end,
+/// after the first snapshot, there is one that is complete on each host that is left.
 class SharedSnapshot {
  public:
-  /// Room for blocks of `length` weights and up to `comm.size()` ranks.
+  /// Room for blocks of `length` weights and up to `comm.place().local_ranks` ranks of this host.
   ///
-  /// Errors   throws comm::AgreedError (2) if the ranks cannot share memory.
-  /// Ranks    collective; all ranks must be on one host.
+  /// Errors   throws comm::AgreedError (2) if the ranks of a host cannot share memory.
+  /// Ranks    collective.
   SharedSnapshot(comm::Communicator& comm, std::size_t length);
 
   /// The three blocks of one snapshot, of `length` floats each.
@@ -43,10 +44,11 @@ class SharedSnapshot {
     std::span<float> second;
   };
 
-  /// Begins to write this rank's slice over the older snapshot, and returns where. Local.
+  /// Begins to write this rank's part over the older snapshot, and returns where; `rank` is that of
+  /// Place::local_rank. Local.
   Blocks begin(int rank);
 
-  /// Completes what begin() began, as rank `rank` of `ranks`. Local.
+  /// Completes what begin() began, as rank `rank` of `ranks` on this host. Local.
   void commit(int rank, int ranks, const ReplicaState& state);
 
   /// Remembers the loss of a step; if this rank has completed the step before, in a larger group,
@@ -61,19 +63,22 @@ class SharedSnapshot {
     Blocks blocks;
   };
 
-  /// The newest complete snapshot; nullopt if there is none. Call it when no rank writes. Local.
-  std::optional<Complete> newest() const;
+  /// The newest snapshot that is complete on the hosts of all ranks of `comm`; nullopt if there is
+  /// none. The next begin() writes over the other one. No rank may write.
+  ///
+  /// Ranks    collective.
+  std::optional<Complete> newest(comm::Communicator& comm);
 
  private:
   struct Record;
   Record& record(std::size_t snapshot, std::size_t rank) const noexcept;
   Blocks blocks(std::size_t snapshot) const noexcept;
   bool is_complete(std::size_t snapshot) const noexcept;
-  std::size_t older() const noexcept;
+  std::uint64_t steps_of(std::size_t snapshot) const noexcept;
 
   std::size_t length_;
-  std::size_t ranks_;        // of the first group
-  std::size_t writing_ = 0;  // between begin() and commit()
+  std::size_t ranks_;     // of the first group on this host
+  std::size_t next_ = 0;  // the snapshot that begin() and commit() write
   std::optional<comm::SharedRegion> region_;
   std::map<std::uint64_t, double> losses_;  // of steps that may be repeated
 };

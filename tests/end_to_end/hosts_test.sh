@@ -69,4 +69,41 @@ for text in 'made no progress for' 'remedy:' 'hung after its ranks had ended' 'e
   grep -q "$text" "$folder/error" || fail "a cut network: no '$text' in $(cat "$folder/error")"
 done
 "$binary" train --resume "$cut" --resume-with steps=200 --progress off || fail "after a cut network: resume ended with $?"
+# --survive: ranks, and then a whole host with rank 0, are lost; or the network between the hosts is cut, and then one
+# side goes on. The weights and records are those of a run that nobody left, and launch ends mpirun with the job's code.
+job=(--data synthetic --train-limit 2000 --test-limit 128 --layers 64,32 --batch-size 20 --epochs 20 --checkpoint-every 100)
+"$binary" train "${job[@]}" --progress off --run-dir "$folder/whole" || fail "one rank ended with $?"
+records_of() { sed 's/"seconds":[^,}]*//' "$1/metrics.jsonl"; }
+without() {  # without NAME LOSSES TEXT...: LOSSES is a script, run once training has begun
+  local run=$folder/$1 losses=$2 code=0 text
+  shift 2
+  # shellcheck disable=SC2016  # expanded on the head
+  "$root/tests/support/hosts.sh" 2 "$folder" bash -c '
+    run=$1 losses=$2
+    shift 2
+    until_step() { until [ "$(cat "$run/metrics.jsonl" 2>/dev/null | wc -l)" -ge "$1" ]; do sleep 0.02; done; }
+    kill_rank() {
+      for process in /proc/[0-9]*; do
+        grep -qs lockstep "$process/comm" && grep -qsz "^OMPI_COMM_WORLD_RANK=$1\$" "$process/environ" &&
+          kill -9 "${process#/proc/}"
+      done
+      true
+    }
+    (eval "$losses") &
+    timeout 120 "$@" || exit
+    for _ in {1..100}; do pgrep -x lockstep >/dev/null || exit 0; sleep 0.1; done
+    echo "ranks still run"
+    exit 99' sh "$run" "$losses" "$binary" launch --max-restarts 0 -- mpirun --mca orte_enable_recovery 1 \
+    --host h1:2,h2:2 -n 4 "$binary" train "${job[@]}" --survive --progress off --run-dir "$run" >"$folder/out" 2>&1 ||
+    code=$?
+  [ "$code" -eq 0 ] || fail "$run: ended with $code, $(cat "$folder/out")"
+  for text in "$@"; do grep -q "$text" "$folder/out" || fail "$run: no '$text' in $(cat "$folder/out")"; done
+  [ "$(hash_of "$run")" = "$(hash_of "$folder/whole")" ] || fail "$run: other weights, $(cat "$folder/out")"
+  [ "$(records_of "$run")" = "$(records_of "$folder/whole")" ] || fail "$run: other records"
+}
+# shellcheck disable=SC2016
+without losses 'until_step 100; kill_rank 3; until_step 500; kill -9 "$(cat "$LOCKSTEP_HOSTS/h1.pid")"' \
+  'rank 3 ended; 3 ranks go on' 'ranks 0, 1 ended; 1 rank goes on' 'training goes on after step'
+without parted 'until_step 100; ip link set v2 down' 'ranks 2, 3 ended; 2 ranks go on' 'training goes on after step'
+[ "$(xargs <"$folder/parted/.members")" = "0 1" ] || fail "ranks $(xargs <"$folder/parted/.members") go on, not 0 and 1"
 echo "hosts: all passed"

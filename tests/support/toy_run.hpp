@@ -113,7 +113,7 @@ inline ToyResult train_toy(comm::Communicator& all, const ToyRun& run,
     if (snapshot == nullptr) snapshot = replica.make_shared_snapshot();
     length.snapshot = snapshot.get();
     length.snapshot_every = run.snapshot_every;
-    if (const auto kept = snapshot->newest()) {
+    if (const auto kept = snapshot->newest(all)) {
       replica.restore(*kept);
       start = kept->state.position;
     }

@@ -4,7 +4,9 @@
 #include <catch2/catch.hpp>
 
 #include "lockstep/collectives/agreement.hpp"
+#include "lockstep/collectives/two_level.hpp"
 #include "tests/support/toy_run.hpp"
+#include "tests/support/two_levels.hpp"
 
 using namespace lockstep;
 using namespace lockstep::train;
@@ -31,7 +33,8 @@ TEST_CASE("smaller groups go on with the weights of a run that no rank left",
        std::vector<std::pair<int, std::uint64_t>>{{5, 7}, {4, 9}, {3, 12}, {2, 20}}) {
     run.steps = steps;
     per_rank(ranks, run);
-    kept.push_back(snapshots[0]->newest()->state.steps);
+    comm::SelfCommunicator self;
+    kept.push_back(snapshots[0]->newest(self)->state.steps);
   }
   CHECK(kept == std::vector<std::uint64_t>{6, 9, 12, 18});
   run.steps.reset();
@@ -41,53 +44,82 @@ TEST_CASE("smaller groups go on with the weights of a run that no rank left",
   CHECK(last.report.epochs.back().train_loss == whole.report.epochs.back().train_loss);
 }
 
+namespace {
+
+constexpr std::size_t length = 30;
+
+/// Writes the part of rank `rank` of `ranks` on a host.
+void write(SharedSnapshot& snapshot, int rank, int ranks, std::uint64_t step) {
+  const auto blocks = snapshot.begin(rank);
+  for (const auto block : {blocks.weights, blocks.first, blocks.second}) {
+    const auto at = [&](int r) {
+      return block.begin() + static_cast<std::ptrdiff_t>(length) * r / ranks;
+    };
+    std::fill(at(rank), at(rank + 1), static_cast<float>(step));
+  }
+  snapshot.commit(rank, ranks, {.steps = step});
+}
+
+/// The step of the newest snapshot, whose blocks must be of that step; 0: none.
+std::uint64_t newest(SharedSnapshot& snapshot, comm::Communicator& comm) {
+  const auto kept = snapshot.newest(comm);
+  if (!kept) return 0;
+  for (const auto block : {kept->blocks.weights, kept->blocks.first, kept->blocks.second}) {
+    for (const float value : block) {
+      if (value != static_cast<float>(kept->state.steps)) return 1000;
+    }
+  }
+  return kept->state.steps;
+}
+
+}  // namespace
+
 TEST_CASE("the newest snapshot that all ranks of its group have written is taken", "[survive]") {
   Snapshots of(3);
   comm::run_ranks(3, [&](comm::Communicator& comm) {
-    of[static_cast<std::size_t>(comm.rank())] = std::make_unique<SharedSnapshot>(comm, 30);
+    of[static_cast<std::size_t>(comm.rank())] = std::make_unique<SharedSnapshot>(comm, length);
   });
-  const auto write = [&](int rank, int ranks, std::uint64_t step) {
-    const auto blocks = of[static_cast<std::size_t>(rank)]->begin(rank);
-    for (const auto block : {blocks.weights, blocks.first, blocks.second}) {
-      std::fill(block.begin() + 10 * rank, block.begin() + 10 * (rank + 1),
-                static_cast<float>(step));
+  // The first `writers` of a group of `ranks` write a snapshot; the others are lost before.
+  const auto group = [&](int ranks, std::uint64_t step, int writers) {
+    for (int rank = 0; rank < writers; ++rank) {
+      write(*of[static_cast<std::size_t>(rank)], rank, ranks, step);
     }
-    of[static_cast<std::size_t>(rank)]->commit(rank, ranks, {.steps = step});
+    std::vector<std::uint64_t> found;
+    comm::SelfCommunicator self;
+    for (auto& snapshot : of) found.push_back(newest(*snapshot, self));
+    CHECK(found == std::vector<std::uint64_t>(3, found[0]));
+    return found[0];
   };
-  const auto newest = [&] {
-    const auto kept = of[1]->newest();
-    if (!kept) return std::uint64_t{0};
-    for (const auto block : {kept->blocks.weights, kept->blocks.first, kept->blocks.second}) {
-      for (const float value : block) REQUIRE(value == static_cast<float>(kept->state.steps));
-    }
-    return kept->state.steps;
-  };
-  write(0, 3, 4);
-  write(1, 3, 4);
-  CHECK(newest() == 0);  // the first one is not complete
-  write(2, 3, 4);
-  CHECK(newest() == 4);
-  write(2, 3, 8);
-  write(0, 3, 8);
-  CHECK(newest() == 4);
-  of[1]->begin(1);  // and the rank is lost
-  CHECK(newest() == 4);
-  const auto three = [&](std::uint64_t step) {
-    for (int rank = 0; rank < 3; ++rank) write(rank, 3, step);
-  };
-  three(8);
-  CHECK(newest() == 8);
-  three(12);
-  CHECK(newest() == 12);
-  // A group of two takes the place of step 8, whose third rank committed for a group of three.
-  write(0, 2, 16);
-  CHECK(newest() == 12);
-  const auto rest = of[0]->begin(1);
-  for (const auto block : {rest.weights, rest.first, rest.second}) {
-    std::fill(block.begin() + 10, block.end(), 16.0F);
-  }
-  of[0]->commit(1, 2, {.steps = 16});
-  CHECK(newest() == 16);
+  CHECK(group(3, 4, 2) == 0);  // the first one is not complete
+  CHECK(group(3, 4, 3) == 4);
+  CHECK(group(3, 8, 2) == 4);
+  CHECK(group(3, 8, 3) == 8);
+  CHECK(group(3, 12, 3) == 12);
+  of[0]->begin(0);  // and is lost
+  CHECK(group(2, 16, 0) == 12);
+  CHECK(group(2, 16, 1) == 12);  // rank 1 wrote step 8 there, in a group of three
+  CHECK(group(2, 16, 2) == 16);
+}
+
+TEST_CASE("hosts take the newest snapshot that is complete on all of them", "[survive]") {
+  comm::run_ranks(4, [&](comm::Communicator& threads) {
+    const auto place = test::place_in(test::layouts(4)[0], threads.rank());
+    comm::TwoLevelCommunicator comm(threads, place);
+    SharedSnapshot snapshot(comm, length);
+    std::vector<std::uint64_t> found;
+    const auto all_write = [&](std::uint64_t step, int writers) {
+      if (comm.rank() < writers) write(snapshot, place.local_rank, place.local_ranks, step);
+      comm.all_agree(true);
+      found.push_back(newest(snapshot, comm));
+      comm.all_agree(true);
+    };
+    all_write(4, 4);
+    all_write(8, 3);  // complete on the first host alone
+    all_write(8, 4);
+    all_write(12, 2);  // nothing was written on the second host
+    all_write(16, 4);
+    if (found != std::vector<std::uint64_t>{4, 4, 8, 8, 16}) throw std::runtime_error("another");
+  });
 }
 
 TEST_CASE("a repeated step with another loss is an error", "[survive]") {

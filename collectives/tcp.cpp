@@ -1,0 +1,174 @@
+#include "lockstep/collectives/tcp.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/collectives/reduce.hpp"
+
+namespace lockstep::comm {
+namespace {
+
+// Longer data is not sent to all ranks by one, but in parts by all.
+constexpr std::size_t short_bytes = 16384;
+
+std::vector<int> nodes_of(Communicator& wire) {
+  std::vector<std::uint64_t> nodes(static_cast<std::size_t>(wire.size()));
+  nodes[static_cast<std::size_t>(wire.rank())] = static_cast<std::uint64_t>(wire.place().node);
+  wire.all_gather(std::span(nodes));
+  return {nodes.begin(), nodes.end()};
+}
+
+}  // namespace
+
+/// Some members of a mesh, as the ranks of a communicator.
+struct TcpCommunicator::Group {
+  int rank;
+  std::vector<int> members;
+  std::vector<int> nodes;
+  std::string host;
+};
+
+TcpCommunicator::TcpCommunicator(Communicator& wire)
+    : TcpCommunicator(std::make_shared<TcpMesh>(wire),
+                      {wire.rank(), {}, nodes_of(wire), wire.place().host}) {
+  number_like(wire);
+}
+
+TcpCommunicator::TcpCommunicator(std::shared_ptr<TcpMesh> mesh, const Group& group)
+    : Communicator(group.rank, static_cast<int>(group.nodes.size())),
+      mesh_(std::move(mesh)),
+      members_(group.members.empty() ? mesh_->members() : group.members),
+      nodes_(group.nodes),
+      place_(place_among(nodes_, group.rank, group.host)) {}
+
+/// The members that are `ranks` of this communicator, this rank among them.
+TcpCommunicator::Group TcpCommunicator::group_of(const std::vector<int>& ranks) const {
+  Group group{.rank = 0, .members = {}, .nodes = {}, .host = place_.host};
+  for (const int old : ranks) {
+    if (old == rank()) group.rank = static_cast<int>(group.members.size());
+    group.members.push_back(members_[static_cast<std::size_t>(old)]);
+    group.nodes.push_back(node(old));
+  }
+  return group;
+}
+
+std::unique_ptr<Communicator> TcpCommunicator::living() {
+  mesh_->connect_living();
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size(); ++rank) {
+    const auto& left = mesh_->members();
+    const int member = members_[static_cast<std::size_t>(rank)];
+    if (std::find(left.begin(), left.end(), member) != left.end()) ranks.push_back(rank);
+  }
+  std::unique_ptr<TcpCommunicator> made(new TcpCommunicator(mesh_, group_of(ranks)));
+  made->number_like(*this, ranks);
+  return made;
+}
+
+std::unique_ptr<Communicator> TcpCommunicator::do_split(const Subgroup& part) {
+  return std::unique_ptr<Communicator>(new TcpCommunicator(mesh_, group_of(part.ranks)));
+}
+
+/// Sends send(rank) to each other rank, and receives receive(rank) from it. All ranks pass the same
+/// `kind`, with arguments that must be equal in its low bits.
+template <class Send, class Receive>
+void TcpCommunicator::transfer(Kind kind, int detail, Send send, Receive receive) {
+  transfers_.clear();
+  for (int step = 1; step < size(); ++step) {
+    const int peer = (rank() + step) % size();  // not all to the same one first
+    transfers_.push_back({members_[static_cast<std::size_t>(peer)], send(peer), receive(peer)});
+  }
+  const std::uint64_t call =
+      ++calls_ << 16 | static_cast<std::uint64_t>(kind) << 8 | static_cast<std::uint64_t>(detail);
+  mesh_->transfer(call, transfers_);
+}
+
+namespace {
+
+using Bytes = std::span<std::byte>;
+
+}  // namespace
+
+void TcpCommunicator::do_all_gather(Elements values) {
+  const std::size_t block = values.count * width(values.type) / static_cast<std::size_t>(size());
+  const auto block_of = [&](int rank) {
+    return Bytes(values.data + static_cast<std::size_t>(rank) * block, block);
+  };
+  transfer(
+      Kind::all_gather, 0, [&](int) { return block_of(rank()); }, block_of);
+}
+
+void TcpCommunicator::do_grouped_all_gather(Buffers buffers) { gather_packed(buffers, packed_); }
+
+// Long data goes in parts to one rank each, which then pass them on to each other.
+void TcpCommunicator::do_broadcast(Elements values, int root) {
+  const Bytes all(values.data, values.count * width(values.type));
+  if (all.size() <= short_bytes) {
+    return transfer(
+        Kind::broadcast, root, [&](int) { return rank() == root ? all : Bytes(); },
+        [&](int peer) { return peer == root ? all : Bytes(); });
+  }
+  const auto part_for = [&](int rank) {
+    const Part part = part_of(all.size(), rank, size());
+    return all.subspan(part.first, part.count);
+  };
+  transfer(
+      Kind::broadcast, root, [&](int peer) { return rank() == root ? part_for(peer) : Bytes(); },
+      [&](int peer) { return peer == root ? part_for(rank()) : Bytes(); });
+  transfer(
+      Kind::broadcast, root, [&](int peer) { return peer == root ? Bytes() : part_for(rank()); },
+      [&](int peer) { return rank() == root ? Bytes() : part_for(peer); });
+}
+
+// Each rank reduces one part of long data.
+void TcpCommunicator::do_all_reduce(Elements values, Op op) {
+  const std::size_t bytes = width(values.type);
+  const Bytes all(values.data, values.count * bytes);
+  const bool is_short = all.size() <= short_bytes;
+  const auto part_for = [&](int rank) {
+    if (is_short) return all;
+    const Part part = part_of(values.count, rank, size());
+    return all.subspan(part.first * bytes, part.count * bytes);
+  };
+  const Bytes mine = part_for(rank());
+  inputs_.resize(mine.size() * static_cast<std::size_t>(size()));
+  const auto input = [&](int rank) {
+    return Bytes(inputs_).subspan(mine.size() * static_cast<std::size_t>(rank), mine.size());
+  };
+  transfer(Kind::all_reduce, static_cast<int>(op), part_for, input);
+  std::vector<const std::byte*> inputs;
+  inputs.reserve(static_cast<std::size_t>(size()));
+  for (int peer = 0; peer < size(); ++peer) {
+    inputs.push_back(peer == rank() ? mine.data() : input(peer).data());
+  }
+  reduce_in_rank_order(inputs, values.type, op, 0, mine.size() / bytes, mine.data());
+  if (is_short) return;
+  transfer(
+      Kind::all_reduce, static_cast<int>(op), [&](int) { return mine; }, part_for);
+}
+
+void TcpCommunicator::do_all_to_all(const std::byte* send, Elements receive) {
+  const std::size_t block = receive.count * width(receive.type) / static_cast<std::size_t>(size());
+  const auto at = [&](int rank) { return static_cast<std::size_t>(rank) * block; };
+  std::memcpy(receive.data + at(rank()), send + at(rank()), block);
+  transfer(
+      Kind::all_to_all, 0, [&](int peer) { return std::span(send + at(peer), block); },
+      [&](int peer) { return Bytes(receive.data + at(peer), block); });
+}
+
+void TcpCommunicator::do_shift(const std::byte* send, Elements receive) {
+  const std::size_t bytes = receive.count * width(receive.type);
+  if (size() == 1) {
+    std::memcpy(receive.data, send, bytes);
+    return;
+  }
+  const int next = (rank() + 1) % size();
+  const int previous = (rank() + size() - 1) % size();
+  transfer(
+      Kind::shift, 0, [&](int peer) { return std::span(send, peer == next ? bytes : 0); },
+      [&](int peer) { return Bytes(receive.data, peer == previous ? bytes : 0); });
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,129 @@
+#include "lockstep/collectives/tcp_socket.hpp"
+
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <memory>
+#include <system_error>
+
+#include "lockstep/base/errors.hpp"
+
+namespace lockstep::comm {
+namespace {
+
+constexpr int probe_seconds = 1;  // between keepalive probes
+constexpr int max_probes = 2;     // without an answer
+
+[[noreturn]] void fail(const std::string& what) {
+  throw ConfigError("TCP: " + what + ": " + reason(errno),
+                    "raise the limits of this host (`ulimit -n`), or leave `survive` out");
+}
+
+}  // namespace
+
+std::string reason(int error) { return std::generic_category().message(error); }
+
+bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
+Socket& Socket::operator=(Socket&& other) noexcept {
+  if (this == &other) return *this;
+  close();
+  descriptor_ = std::exchange(other.descriptor_, -1);
+  return *this;
+}
+
+void Socket::close() noexcept {
+  if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+}
+
+void Socket::set(int level, int name, int value) {
+  if (::setsockopt(descriptor_, level, name, &value, sizeof value) != 0) fail("setsockopt");
+}
+
+void Socket::probe() {
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, probe_seconds);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, probe_seconds);
+  set(IPPROTO_TCP, TCP_KEEPCNT, max_probes);
+}
+
+void Socket::limit_silence(bool limits) {
+  constexpr int milliseconds = (1 + max_probes) * probe_seconds * 1000;
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, limits ? milliseconds : 0);
+}
+
+Socket Socket::listening() {
+  Socket socket(::socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (socket.is_open()) {
+    socket.set(IPPROTO_IPV6, IPV6_V6ONLY, 0);
+    sockaddr_in6 any{};
+    any.sin6_family = AF_INET6;
+    const auto* address = reinterpret_cast<const sockaddr*>(&any);
+    if (::bind(socket.descriptor(), address, sizeof any) != 0) fail("bind");
+  } else {  // without IPv6
+    socket = Socket(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (!socket.is_open()) fail("socket");
+  }
+  if (::listen(socket.descriptor(), SOMAXCONN) != 0) fail("listen");
+  return socket;
+}
+
+std::string Socket::port() const {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  auto* const pointer = reinterpret_cast<sockaddr*>(&address);
+  if (::getsockname(descriptor_, pointer, &length) != 0) fail("getsockname");
+  std::array<char, NI_MAXSERV> port{};
+  if (::getnameinfo(pointer, length, nullptr, 0, port.data(), port.size(), NI_NUMERICSERV) != 0) {
+    fail("getnameinfo");
+  }
+  return port.data();
+}
+
+Socket Socket::connecting(const std::string& address, const std::string& port) {
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(address.c_str(), port.c_str(), &hints, &found) != 0) fail("getaddrinfo");
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
+  Socket socket(::socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket.is_open()) fail("socket");
+  socket.set(IPPROTO_TCP, TCP_NODELAY, 1);
+  socket.probe();
+  socket.limit_silence(true);
+  const int failed = ::connect(socket.descriptor(), found->ai_addr, found->ai_addrlen);
+  return failed != 0 && errno != EINPROGRESS ? Socket() : std::move(socket);
+}
+
+std::vector<std::string> own_addresses() {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) fail("getifaddrs");
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
+  std::vector<std::string> addresses;
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    const unsigned flags = entry->ifa_flags;
+    if (entry->ifa_addr == nullptr || (flags & IFF_UP) == 0 || (flags & IFF_LOOPBACK) != 0)
+      continue;
+    const int family = entry->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    std::array<char, NI_MAXHOST> text{};
+    const socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    if (::getnameinfo(entry->ifa_addr, length, text.data(), text.size(), nullptr, 0,
+                      NI_NUMERICHOST) != 0) {
+      continue;
+    }
+    const std::string address = text.data();
+    if (address.find('%') == std::string::npos) addresses.push_back(address);
+  }
+  return addresses;
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,89 @@
+// TCP between ranks that are threads here. A rank is lost when its communicator is destroyed.
+#include "lockstep/collectives/tcp.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/collectives/threads.hpp"
+#include "tests/support/communicator_contract.hpp"
+
+using namespace lockstep;
+using comm::Communicator;
+
+namespace {
+
+/// Runs `check` on `ranks` ranks that are connected by TCP; returns what they found wrong.
+std::string findings_of(int ranks,
+                        const std::function<void(Communicator&, test::Findings&)>& check) {
+  std::vector<test::Findings> findings(static_cast<std::size_t>(ranks));
+  comm::run_ranks(ranks, [&](Communicator& wire) {
+    comm::TcpCommunicator tcp(wire);
+    check(tcp, findings[static_cast<std::size_t>(wire.rank())]);
+  });
+  std::string all;
+  for (const auto& rank : findings) all += rank.text();
+  return all;
+}
+
+/// The world ranks of those that take part.
+std::vector<int> members_of(Communicator& comm) {
+  std::vector<std::uint64_t> members(static_cast<std::size_t>(comm.size()));
+  members[static_cast<std::size_t>(comm.rank())] =
+      static_cast<std::uint64_t>(comm.world_rank(comm.rank()));
+  comm.all_gather(std::span(members));
+  return {members.begin(), members.end()};
+}
+
+}  // namespace
+
+TEST_CASE("TCP keeps the communicator's contract", "[collectives]") {
+  const int ranks = GENERATE(1, 2, 3, 5);
+  for (const auto& check : test::communicator_contract()) {
+    INFO(check.name << " on " << ranks);
+    CHECK(findings_of(ranks, check.run) == "");
+  }
+}
+
+TEST_CASE("ranks whose collectives differ are named over TCP", "[collectives]") {
+  CHECK(findings_of(2, [](Communicator& comm, test::Findings& findings) {
+          std::vector<float> values(comm.rank() == 1 ? 7 : 8);
+          const auto what = findings.expect_throw<comm::CommError>(
+              "different counts", [&] { comm.all_reduce(std::span(values)); });
+          const bool is_named =
+              what.find("rank 0") != std::string::npos || what.find("rank 1") != std::string::npos;
+          findings.expect(is_named, what);
+        }) == "");
+}
+
+TEST_CASE("ranks agree on who is left over TCP", "[collectives][survive]") {
+  // Rank r leaves after round leaves_in[r], within a long collective or before it.
+  const auto leaves_in = GENERATE(std::vector<int>{9, 0, 9, 9, 9}, std::vector<int>{0, 9, 9, 0, 9},
+                                  std::vector<int>{1, 0, 3, 2, 9}, std::vector<int>{0, 0, 9, 0, 0});
+  const auto ranks = static_cast<int>(leaves_in.size());
+  std::vector<std::vector<int>> groups(leaves_in.size());
+  comm::run_ranks(ranks, [&](Communicator& wire) {
+    const auto mine = static_cast<std::size_t>(wire.rank());
+    auto own = std::make_unique<comm::TcpCommunicator>(wire);
+    std::unique_ptr<Communicator> comm = std::move(own);
+    std::vector<float> values(300'000, 1.0F);
+    bool is_done = false;
+    for (std::uint64_t round = 0; !is_done;) {
+      try {
+        comm->all_reduce(std::span(&round, 1), comm::Op::max);  // not all have come as far
+        for (; round < 5; ++round) {
+          if (leaves_in[mine] == static_cast<int>(round)) return;
+          for (int step = 0; step < 20; ++step) comm->all_reduce(std::span(values));
+        }
+        groups[mine] = members_of(*comm);
+        is_done = comm->all_agree(true);
+      } catch (const comm::RankLost&) {
+        comm = comm->living();
+      }
+    }
+  });
+  std::vector<int> left;
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (leaves_in[static_cast<std::size_t>(rank)] > 4) left.push_back(rank);
+  }
+  for (const int rank : left) CHECK(groups[static_cast<std::size_t>(rank)] == left);
+}
