@@ -239,8 +239,13 @@ void set_defaults() {
   // Measured with Open MPI 4.1.4 and 2 ranks on one machine: MPI_Init takes 220 ms, 200 of them in
   // the search of pml/cm for Omni-Path and libfabric devices; with pml/ob1 set it takes 17 ms
   // (8 ranks on 2 cores: 470 and 150 ms). Without such a device the search selects ob1 too; ob1
-  // keeps all its transports: self, vader within a host, tcp between hosts.
-  if (!may_have_fabric() && !user_chose_transport()) set_default("OMPI_MCA_pml", "ob1");
+  // keeps all its transports: self, vader within a host, tcp between hosts. Under srun, with two
+  // ranks on one host and one on another, 5 of 300 starts then failed in MPI_Init (a null callback
+  // of btl/tcp, or a segment that is not there yet), and none of 400 with the search.
+  const bool is_under_mpirun = is_set("OMPI_COMM_WORLD_SIZE");
+  if (is_under_mpirun && !may_have_fabric() && !user_chose_transport()) {
+    set_default("OMPI_MCA_pml", "ob1");
+  }
 }
 
 bool mpi_is_running() noexcept {
