@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Kills random ranks of runs under --survive at random instants, and compares each run with one that nobody left.
 
-    scripts/kill_ranks.py [--kills 300] [--ranks 4] [--seed 1] [--tutorial] [BINARY]
+    scripts/kill_ranks.py [--kills 300] [--ranks 4] [--seed 1] [--tutorial] [--hosts] [BINARY]
 
 Sometimes two ranks at once, and sometimes the next one before the others have recovered; the last rank is left alone.
+With --hosts the ranks are on two emulated hosts, and every second time a whole host is killed (needs root).
 Every run must end with the weights' hash and the metrics of the undisturbed run. Prints the time from a kill to the end
 of the first step that no rank had begun before it. Exit code 0: all runs were the same.
 """
@@ -24,24 +25,52 @@ from pathlib import Path
 
 SMALL = "--train-limit 2000 --test-limit 200 --layers 64,32 --batch-size 20 --epochs 8 --checkpoint-every 3"
 TUTORIAL = "--train-limit 12800 --test-limit 1000 --batch-size 128 --epochs 6 --checkpoint-every 100"
+HOSTS = SMALL.replace("--epochs 8", "--epochs 40")
 LONGEST = 60  # seconds for a recovery, or for the rest of a run
+REPOSITORY = Path(__file__).resolve().parent.parent
 STEP_AT = 96  # offset of the step in a flight recorder's file: lib/base/flight_recorder.cpp
 
 
-def ranks_of(mpirun):
+def ranks_of(run):
     """Rank -> process id."""
     found = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            _, rest = stat.read_text().rsplit(")", 1)
-            if int(rest.split()[1]) != mpirun or rest.split()[0] in "ZX":
+            is_of_run = str(run).encode() in (process / "cmdline").read_bytes()
+            if not is_of_run or (process / "comm").read_text() != "lockstep\n":
                 continue
-            for variable in (stat.parent / "environ").read_bytes().split(b"\0"):
+            for variable in (process / "environ").read_bytes().split(b"\0"):
                 if variable.startswith(b"OMPI_COMM_WORLD_RANK="):
-                    found[int(variable.split(b"=")[1])] = int(stat.parent.name)
+                    found[int(variable.split(b"=")[1])] = int(process.name)
         except OSError:  # ended meanwhile
             continue
     return found
+
+
+def host_of(process):
+    """The first process of the emulated host: the others end with it."""
+    space = os.readlink(f"/proc/{process}/ns/pid")
+    for other in Path("/proc").glob("[0-9]*"):
+        try:
+            numbers = next(line for line in (other / "status").read_text().splitlines() if line.startswith("NSpid:"))
+            if os.readlink(other / "ns/pid") == space and numbers.split()[-1] == "1":
+                return int(other.name)
+        except OSError:
+            continue
+    raise ProcessLookupError
+
+
+def kill_host(ranks, chance):
+    """Kills one of two hosts that have ranks. Returns the number of ranks killed."""
+    hosts = {rank: host_of(process) for rank, process in ranks.items()}
+    if len(set(hosts.values())) < 2:
+        return 0
+    host = chance.choice(sorted(set(hosts.values())))
+    os.kill(host, signal.SIGKILL)
+    lost = [rank for rank in hosts if hosts[rank] == host]
+    for rank in lost:
+        del ranks[rank]
+    return len(lost)
 
 
 def latest_step(run, ranks):
@@ -65,18 +94,23 @@ def result_of(run):
     return json.loads((run / "summary.json").read_text())["weights_hash"], lines
 
 
-def disturb(process, run, chance, times):
-    """Kills all ranks but one of a run. Returns the number of kills."""
+def disturb(process, run, chance, times, hosts):
+    """Kills all ranks but one of a run, or but one host. Returns the number of kills."""
     while process.poll() is None and not (run / "metrics.jsonl").exists():
         time.sleep(0.005)
-    ranks = ranks_of(process.pid)
+    ranks = ranks_of(run)
     kills = 0
     while process.poll() is None and len(ranks) > 1:
         time.sleep(chance.choice([0.004, 0.1, 0.6, 1.2]) * chance.random())
         two = chance.random() < 0.25 and len(ranks) > 2
         before = latest_step(run, ranks)
         killed = time.monotonic()
-        for rank in chance.sample(sorted(ranks), 2 if two else 1):
+        try:
+            lost = kill_host(ranks, chance) if hosts and chance.random() < 0.5 else 0
+        except OSError:  # it has finished
+            return kills
+        kills += lost
+        for rank in [] if lost else chance.sample(sorted(ranks), 2 if two else 1):
             try:
                 os.kill(ranks.pop(rank), signal.SIGKILL)
                 kills += 1
@@ -99,10 +133,11 @@ def main():
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--hosts", action="store_true", help="on two emulated hosts, which are killed too")
     parser.add_argument("--tutorial", action="store_true", help="train the tutorial's network, at batch 128")
     options = parser.parse_args()
     command = [str(Path(options.binary).resolve()), "train", "--progress", "off",
-               *(TUTORIAL if options.tutorial else SMALL).split()]
+               *(TUTORIAL if options.tutorial else HOSTS if options.hosts else SMALL).split()]
     environment = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     folder = Path(tempfile.mkdtemp(prefix="kill-ranks-"))
     subprocess.run([*command, "--run-dir", folder / "whole"], check=True, env=environment)
@@ -112,11 +147,14 @@ def main():
     while kills < options.kills:
         runs += 1
         run = folder / f"run{runs}"
-        process = subprocess.Popen(["mpirun", "--oversubscribe", "--mca", "orte_enable_recovery", "1", "-n",
-                                    str(options.ranks), *command, "--survive", "--run-dir", run],
-                                   env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                                   start_new_session=True)
-        kills += disturb(process, run, chance, times)
+        mpirun = ["mpirun", "--oversubscribe", "--mca", "orte_enable_recovery", "1", "-n", str(options.ranks)]
+        if options.hosts:
+            hosts = f"h1:{(options.ranks + 1) // 2},h2:{options.ranks // 2}"
+            mpirun = [REPOSITORY / "tests/support/hosts.sh", "2", folder, command[0], "launch", "--max-restarts", "0",
+                      "--", *mpirun, "--host", hosts]
+        process = subprocess.Popen([*mpirun, *command, "--survive", "--run-dir", run], env=environment,
+                                   stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+        kills += disturb(process, run, chance, times, options.hosts)
         try:
             _, said = process.communicate(timeout=LONGEST)
             same = process.returncode == 0 and result_of(run) == whole
