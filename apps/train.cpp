@@ -7,6 +7,7 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -429,6 +430,7 @@ class RankOfRun {
 
  private:
   void run_in(comm::Communicator& comm);
+  void note_losses(const comm::Communicator& comm, std::uint64_t step);
   train::TrainingPosition restore(TrainJob& job, comm::Communicator& comm);
   bool introduce(const TrainJob& job, std::uint64_t total, comm::Communicator& comm) const;
   std::optional<train::Continued> continued(const TrainJob& job,
@@ -442,6 +444,8 @@ class RankOfRun {
   TrainData data_;
   std::optional<StopRequests> requests_;
   std::unique_ptr<train::SharedSnapshot> snapshot_;  ///< null without `survive`
+  std::vector<int> members_;                         ///< of the group that trains, by world rank
+  std::vector<train::Loss> losses_;
   std::string run_;  ///< the folder that an earlier group recorded in; empty: none
   train::Lap since_loss_;
 };
@@ -485,10 +489,21 @@ std::optional<train::Continued> RankOfRun::continued(
                           !run_.empty()};
 }
 
+/// Compares the group with the one before, which trained last.
+void RankOfRun::note_losses(const comm::Communicator& comm, std::uint64_t step) {
+  const auto members = members_of(comm);
+  train::Loss loss{.step = step, .ranks = {}};
+  std::set_difference(members_.begin(), members_.end(), members.begin(), members.end(),
+                      std::back_inserter(loss.ranks));
+  if (!loss.ranks.empty()) losses_.push_back(std::move(loss));
+  members_ = members;
+}
+
 void RankOfRun::run_in(comm::Communicator& comm) {
   const bool is_rank_0 = comm.rank() == 0;
   TrainJob job = make_job(config_, data_, comm);
   const train::TrainingPosition position = restore(job, comm);
+  note_losses(comm, job.replica->steps());
   const std::uint64_t total = train::total_steps(config_.epochs, config_.steps, *job.plan);
   const auto runs = comm::gather_text(comm, run_);  // not all ranks may know it
   run_ = *std::max_element(runs.begin(), runs.end());
@@ -501,7 +516,8 @@ void RankOfRun::run_in(comm::Communicator& comm) {
   comm::together(comm, [&] {
     if (!is_rank_0) return;
     train::RunFacts facts = facts_of(config_, data_, job, comm.size());
-    if (spans_hosts_) facts.members = members_of(comm);
+    facts.losses = losses_;
+    if (spans_hosts_) facts.members = members_;
     directory.emplace(is_first_group ? run_dir_of(config_, resume_) : run_, to_toml(config_), facts,
                       train::Retention{config_.keep, config_.keep_every}, continued(job, position));
     warn_of_missing_records(*directory, *job.replica);

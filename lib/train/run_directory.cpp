@@ -266,6 +266,9 @@ void RunDirectory::finish(const RunReport& report) {
                           {"data", {{"bytes_read", report.bytes_read}}},
                           {"plan_digest", to_hex(facts_.plan_digest)},
                           {"peak_rss_bytes", peak_rss_bytes()}};
+  for (const Loss& loss : facts_.losses) {
+    summary["losses"].push_back({{"step", loss.step}, {"ranks", loss.ranks}});
+  }
   if (!resumed_from_.empty()) summary["resumed_from"] = resumed_from_.string();
   flush();
   write_file(path_ / "summary.json", summary.dump(2) + "\n");

@@ -32,6 +32,12 @@
 
 namespace lockstep::train {
 
+/// Ranks that were lost during a run, by world rank.
+struct Loss {
+  std::uint64_t step = 0;  ///< completed step from which the others went on
+  std::vector<int> ranks;
+};
+
 /// Fields of summary.json besides the report.
 struct RunFacts {
   std::string version;
@@ -41,6 +47,7 @@ struct RunFacts {
   std::uint64_t plan_digest = 0;
   /// The ranks that train, by world rank, if some of them may be cut off from the others.
   std::vector<int> members = {};
+  std::vector<Loss> losses = {};   ///< so far
   CheckpointInfo checkpoint = {};  ///< step and examples are filled in when one is saved
   /// For checkpoints: see TrainingState.
   std::vector<std::pair<std::string, std::string>> settings = {};

@@ -69,6 +69,9 @@ class Survive(command.CommandTest):
         self.assert_says(result.err, ["ended; 1 rank goes on", "rank 1 ended", "training goes on after step"], result)
         self.assert_says(result.out, "test", result)
         self.assert_undisturbed(made, result)
+        losses = made.summary["losses"]
+        self.assertEqual(sorted(rank for loss in losses for rank in loss["ranks"]), [0, 1, 3], losses)
+        self.assertTrue(all(0 < loss["step"] < STEPS for loss in losses), losses)
 
     def test_a_rank_that_hangs_is_killed(self):
         process, made, ranks = self.begin(3, f"--timeout {TIMEOUT}")
