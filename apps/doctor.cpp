@@ -43,8 +43,8 @@ Syntax doctor_syntax() {
   syntax.command = "lockstep doctor";
   syntax.does =
       "Without RUN: checks the launch of this job (start it as you start training): binding, "
-      "cores, "
-      "GPUs, builds, clocks, data, network.\nWith RUN: reads the flight recorders of the run's "
+      "cores, GPUs, builds, clocks, data, network.\nWith RUN: reads the flight recorders of the "
+      "run's "
       "ranks, and names the rank that others wait for.\nEnds with 0 where nothing is wrong, with 1 "
       "where something is; 2: usage; 65: RUN has no recorder.\n";
   syntax.usage = "[flags] | RUN";

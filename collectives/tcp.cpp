@@ -4,7 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/reduce.hpp"
 
 namespace lockstep::comm {
@@ -13,62 +12,47 @@ namespace {
 // Longer data is not sent to all ranks by one, but in parts by all.
 constexpr std::size_t short_bytes = 16384;
 
-std::vector<int> nodes_of(Communicator& wire) {
-  std::vector<std::uint64_t> nodes(static_cast<std::size_t>(wire.size()));
-  nodes[static_cast<std::size_t>(wire.rank())] = static_cast<std::uint64_t>(wire.place().node);
-  wire.all_gather(std::span(nodes));
-  return {nodes.begin(), nodes.end()};
+using Bytes = std::span<std::byte>;
+
+int index_in(const std::vector<int>& members, int member) {
+  return static_cast<int>(std::find(members.begin(), members.end(), member) - members.begin());
 }
 
 }  // namespace
 
-/// Some members of a mesh, as the ranks of a communicator.
-struct TcpCommunicator::Group {
-  int rank;
-  std::vector<int> members;
-  std::vector<int> nodes;
-  std::string host;
-};
-
 TcpCommunicator::TcpCommunicator(Communicator& wire)
-    : TcpCommunicator(std::make_shared<TcpMesh>(wire),
-                      {wire.rank(), {}, nodes_of(wire), wire.place().host}) {
+    : TcpCommunicator(std::make_shared<TcpMesh>(wire), wire.place().host) {
   number_like(wire);
 }
 
-TcpCommunicator::TcpCommunicator(std::shared_ptr<TcpMesh> mesh, const Group& group)
-    : Communicator(group.rank, static_cast<int>(group.nodes.size())),
-      mesh_(std::move(mesh)),
-      members_(group.members.empty() ? mesh_->members() : group.members),
-      nodes_(group.nodes),
-      place_(place_among(nodes_, group.rank, group.host)) {}
+TcpCommunicator::TcpCommunicator(const std::shared_ptr<TcpMesh>& mesh, const std::string& host)
+    : TcpCommunicator(mesh, mesh->members(), host) {}
 
-/// The members that are `ranks` of this communicator, this rank among them.
-TcpCommunicator::Group TcpCommunicator::group_of(const std::vector<int>& ranks) const {
-  Group group{.rank = 0, .members = {}, .nodes = {}, .host = place_.host};
-  for (const int old : ranks) {
-    if (old == rank()) group.rank = static_cast<int>(group.members.size());
-    group.members.push_back(members_[static_cast<std::size_t>(old)]);
-    group.nodes.push_back(node(old));
-  }
-  return group;
+TcpCommunicator::TcpCommunicator(std::shared_ptr<TcpMesh> mesh, std::vector<int> members,
+                                 const std::string& host)
+    : Communicator(index_in(members, mesh->rank()), static_cast<int>(members.size())),
+      mesh_(std::move(mesh)),
+      members_(std::move(members)) {
+  std::vector<int> nodes;
+  nodes.reserve(members_.size());
+  for (const int member : members_) nodes.push_back(mesh_->node(member));
+  place_ = place_among(nodes, rank(), host);
 }
 
 std::unique_ptr<Communicator> TcpCommunicator::living() {
   mesh_->connect_living();
   std::vector<int> ranks;
-  for (int rank = 0; rank < size(); ++rank) {
-    const auto& left = mesh_->members();
-    const int member = members_[static_cast<std::size_t>(rank)];
-    if (std::find(left.begin(), left.end(), member) != left.end()) ranks.push_back(rank);
-  }
-  std::unique_ptr<TcpCommunicator> made(new TcpCommunicator(mesh_, group_of(ranks)));
+  for (const int member : mesh_->members()) ranks.push_back(index_in(members_, member));
+  std::unique_ptr<TcpCommunicator> made(new TcpCommunicator(mesh_, place_.host));
   made->number_like(*this, ranks);
   return made;
 }
 
 std::unique_ptr<Communicator> TcpCommunicator::do_split(const Subgroup& part) {
-  return std::unique_ptr<Communicator>(new TcpCommunicator(mesh_, group_of(part.ranks)));
+  std::vector<int> members;
+  members.reserve(part.ranks.size());
+  for (const int rank : part.ranks) members.push_back(members_[static_cast<std::size_t>(rank)]);
+  return std::unique_ptr<Communicator>(new TcpCommunicator(mesh_, std::move(members), place_.host));
 }
 
 /// Sends send(rank) to each other rank, and receives receive(rank) from it. All ranks pass the same
@@ -84,12 +68,6 @@ void TcpCommunicator::transfer(Kind kind, int detail, Send send, Receive receive
       ++calls_ << 16 | static_cast<std::uint64_t>(kind) << 8 | static_cast<std::uint64_t>(detail);
   mesh_->transfer(call, transfers_);
 }
-
-namespace {
-
-using Bytes = std::span<std::byte>;
-
-}  // namespace
 
 void TcpCommunicator::do_all_gather(Elements values) {
   const std::size_t block = values.count * width(values.type) / static_cast<std::size_t>(size());

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "lockstep/collectives/communicator.hpp"
@@ -32,12 +33,9 @@ class TcpCommunicator final : public Communicator {
   bool reports_losses() const noexcept override { return true; }
   std::unique_ptr<Communicator> living() override;
 
-  /// The node of `rank`, as Place::node. Local.
-  int node(int rank) const { return nodes_[static_cast<std::size_t>(rank)]; }
-
  private:
-  struct Group;
-  TcpCommunicator(std::shared_ptr<TcpMesh> mesh, const Group& group);
+  TcpCommunicator(const std::shared_ptr<TcpMesh>& mesh, const std::string& host);
+  TcpCommunicator(std::shared_ptr<TcpMesh> mesh, std::vector<int> members, const std::string& host);
 
   void do_all_reduce(Elements values, Op op) override;
   void do_broadcast(Elements values, int root) override;
@@ -50,11 +48,9 @@ class TcpCommunicator final : public Communicator {
   enum class Kind : std::uint8_t { all_reduce, broadcast, all_gather, all_to_all, shift };
   template <class Send, class Receive>
   void transfer(Kind kind, int detail, Send send, Receive receive);
-  Group group_of(const std::vector<int>& ranks) const;
 
   std::shared_ptr<TcpMesh> mesh_;  // also of the communicators that split() makes
   std::vector<int> members_;       // of the mesh, by rank
-  std::vector<int> nodes_;         // by rank
   Place place_;
   std::uint64_t calls_ = 0;
   std::vector<TcpMesh::Transfer> transfers_;

@@ -108,10 +108,9 @@ void TcpMesh::listen_and_publish(Communicator& wire) {
   const auto all = gather_text(wire, mine);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     std::istringstream words(all[rank]);
-    int node = 0;
-    words >> node >> peers_[rank].port;
+    words >> peers_[rank].node >> peers_[rank].port;
     auto& addresses = peers_[rank].addresses;
-    if (node == wire.place().node) addresses = {this_host};
+    if (peers_[rank].node == wire.place().node) addresses = {this_host};
     for (std::string address; words >> address;) {
       // An address that this host has too, such as that of a bridge for containers, leads here.
       const bool leads_here = std::find(own.begin(), own.end(), address) != own.end();
@@ -120,13 +119,7 @@ void TcpMesh::listen_and_publish(Communicator& wire) {
   }
 }
 
-void TcpMesh::connect_living() {
-  for (const int member : members_) {
-    peer(member).out.close();
-    if (peer(member).in_number <= number_) peer(member).in.close();
-  }
-  connect(members_);
-}
+void TcpMesh::connect_living() { connect(members_); }
 
 /// One try to connect the group `number`: ends in agreement, or in a later number to try.
 class TcpMesh::Attempt {
@@ -141,17 +134,17 @@ class TcpMesh::Attempt {
   std::uint64_t next() const noexcept { return next_; }
 
  private:
-  using Words = std::vector<std::uint64_t>;  // a set of ranks, a bit each
+  using View = std::vector<std::uint8_t>;  // 1 for each rank that is left, else 0
 
   struct Candidate {
     int rank;
     enum class State { connecting, connected, lost } state = State::connecting;
     std::size_t address = 0;
     Clock::time_point limit = {};
-    Words view = {};           // the candidates that it sees
+    View view = {};            // what it sees
     std::size_t received = 0;  // bytes of `view`
 
-    bool has_sent_view() const { return received == std::as_bytes(std::span(view)).size(); }
+    bool has_sent_view() const { return received == view.size(); }
   };
   using State = Candidate::State;
 
@@ -174,7 +167,7 @@ class TcpMesh::Attempt {
   /// A host that refuses a connection answers; any other one may be cut off.
   void note_failure(int error) { mesh_.may_be_cut_off_ |= error != ECONNREFUSED; }
   void restart() { next_ = std::max(next_, number_ + 1); }
-  Words view() const;
+  View view() const;
 
   TcpMesh& mesh_;
   std::uint64_t number_;
@@ -193,7 +186,7 @@ TcpMesh::Attempt::Attempt(TcpMesh& mesh, std::uint64_t number, const std::vector
   for (const int rank : candidates) {
     if (rank == mesh.rank_) continue;
     Candidate candidate{.rank = rank};
-    candidate.view.resize(view().size());
+    candidate.view.resize(mesh.peers_.size());
     others_.push_back(std::move(candidate));
   }
   for (Candidate& other : others_) try_address(other);
@@ -208,14 +201,10 @@ std::vector<int> TcpMesh::Attempt::candidates() const {
   return left;
 }
 
-TcpMesh::Attempt::Words TcpMesh::Attempt::view() const {
-  constexpr std::size_t bits = 64;
-  Words words((mesh_.peers_.size() + bits - 1) / bits);
-  for (const int rank : candidates()) {
-    const auto bit = static_cast<std::size_t>(rank);
-    words[bit / bits] |= std::uint64_t{1} << bit % bits;
-  }
-  return words;
+TcpMesh::Attempt::View TcpMesh::Attempt::view() const {
+  View view(mesh_.peers_.size());
+  for (const int rank : candidates()) view[static_cast<std::size_t>(rank)] = 1;
+  return view;
 }
 
 void TcpMesh::Attempt::try_address(Candidate& candidate) {
@@ -293,7 +282,7 @@ void TcpMesh::Attempt::send_views() {
     return other.state == State::connecting;
   });
   if (views_are_sent_ || !is_settled) return;
-  const Words mine = view();
+  const View mine = view();
   for (const Candidate& other : others_) {
     if (other.state != State::lost) {
       send_first(mesh_.peer(other.rank).out, std::as_bytes(std::span(mine)));
@@ -362,14 +351,13 @@ bool TcpMesh::Attempt::run() {
     }
     wait();
   }
-  const Words mine = view();
+  const View mine = view();
   bool agreed = true;
   for (Candidate& other : others_) {
     if (other.state == State::lost) continue;
     agreed = agreed && other.view == mine;
     for (Candidate& third : others_) {
-      const auto bit = static_cast<std::size_t>(third.rank);
-      if ((other.view[bit / 64] >> bit % 64 & 1) == 0) third.state = State::lost;
+      if (other.view[static_cast<std::size_t>(third.rank)] == 0) third.state = State::lost;
     }
   }
   if (!agreed) restart();
@@ -379,6 +367,10 @@ bool TcpMesh::Attempt::run() {
 void TcpMesh::connect(std::vector<int> candidates) {
   may_be_cut_off_ = false;
   for (std::uint64_t number = number_ + 1;;) {
+    for (Peer& peer : peers_) {  // leaves the group before: its other members notice
+      peer.out.close();
+      if (peer.in_number < number) peer.in.close();
+    }
     Attempt attempt(*this, number, candidates);
     const bool agreed = attempt.run();
     candidates = attempt.candidates();
@@ -393,10 +385,6 @@ void TcpMesh::connect(std::vector<int> candidates) {
       return;
     }
     number = attempt.next();
-    for (Peer& peer : peers_) {
-      peer.out.close();
-      if (peer.in_number < number) peer.in.close();
-    }
   }
 }
 

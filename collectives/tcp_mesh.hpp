@@ -43,8 +43,14 @@ class TcpMesh {
   TcpMesh(const TcpMesh&) = delete;
   TcpMesh& operator=(const TcpMesh&) = delete;
 
+  /// The rank of this process in `wire`. Local.
+  int rank() const noexcept { return rank_; }
+
   /// The members, this process among them: ranks of `wire`, in order. Local.
   const std::vector<int>& members() const noexcept { return members_; }
+
+  /// The node of a rank of `wire`, as its Place::node. Local.
+  int node(int rank) const { return peers_[static_cast<std::size_t>(rank)].node; }
 
   /// Leaves the group, and makes a new one of the members that live and reach each other, all of
   /// which have then agreed on it. Members that end in the meantime are left out; those that end
@@ -71,6 +77,7 @@ class TcpMesh {
   struct Peer {
     std::vector<std::string> addresses;  // after the first connection the one that worked
     std::string port;
+    int node = 0;
     Socket out;
     Socket in;
     std::uint64_t in_number = 0;  // of the group that `in` belongs to

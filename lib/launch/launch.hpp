@@ -76,13 +76,14 @@ void run_over_threads(std::uint64_t ranks, const RankBody& body);
 
 /// Runs `body` on the ranks of `comm`. Whenever ranks end, runs it again on those that are left,
 /// with a communicator of their own, until it returns on all of them; then ends the process,
-/// without MPI_Finalize, which would wait for lost ranks. `body` must not keep anything in the
+/// without MPI_Finalize where that would wait for lost ranks. `body` must not keep anything in the
 /// memory() of a communicator.
 ///
 /// An AgreedError is printed by the lowest rank; after any other error of a rank, the ranks of its
 /// host end. The lowest rank calls `on_end` with the exit code, which launchers that recover
-/// ignore. Errors   throws comm::AgreedError (2) if the launcher or the communicator does not
-/// permit it. Ranks    collective.
+/// ignore.
+/// Errors   throws comm::AgreedError (2) if the launcher or the communicator does not permit it.
+/// Ranks    collective.
 [[noreturn]] void survive(comm::Communicator& comm, const RankBody& body,
                           const std::function<void(int code)>& on_end);
 

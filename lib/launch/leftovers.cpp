@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
@@ -16,6 +15,8 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+
+#include "lockstep/collectives/communicator.hpp"
 
 namespace lockstep::launch {
 namespace {
@@ -144,9 +145,7 @@ MpiFolders mpi_folders() {
   for (const char* name : {"TMP", "TEMP", "TMPDIR"}) {  // the last one first
     if (const char* const given = std::getenv(name)) temporary = given;
   }
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  const std::string host = name.data();
+  const std::string host = comm::host_name();
   folders.sessions =
       temporary / ("ompi." + host.substr(0, host.find('.')) + "." + std::to_string(::geteuid()));
   return folders;

@@ -35,6 +35,17 @@ bool waits(const std::stop_token& stop) {
   return !stop.stop_requested();
 }
 
+bool contains(std::span<const std::uint32_t> ranks, std::uint32_t rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
+/// True if the ranks `odd` are on other hosts.
+bool are_elsewhere(std::span<const Flight> flights, std::span<const std::uint32_t> odd) {
+  return !odd.empty() && std::all_of(flights.begin(), flights.end(), [&](const Flight& flight) {
+    return !contains(odd, flight.rank) || state_of(flight) == ProcessState::unknown;
+  });
+}
+
 double limit_of(Phase phase, double seconds) {
   return phase == Phase::step || phase == Phase::data ? seconds : long_phases * seconds;
 }
@@ -144,26 +155,14 @@ void Watchdog::report() {
 
 /// Kills ranks of this host. False if there are none, or if this rank is one of them.
 bool Watchdog::kill_odd(std::span<const Flight> flights, std::span<const std::uint32_t> odd) const {
-  const auto is_odd = [&](std::uint32_t rank) {
-    return std::find(odd.begin(), odd.end(), rank) != odd.end();
-  };
-  if (is_odd(static_cast<std::uint32_t>(rank_))) return false;
+  if (contains(odd, static_cast<std::uint32_t>(rank_))) return false;
   bool any = false;
   for (const Flight& flight : flights) {
     const auto state = state_of(flight);
     const bool runs = state == ProcessState::running || state == ProcessState::stopped;
-    if (is_odd(flight.rank) && runs) any = ::kill(flight.process, SIGKILL) == 0 || any;
+    if (contains(odd, flight.rank) && runs) any = ::kill(flight.process, SIGKILL) == 0 || any;
   }
   return any;
-}
-
-/// True if the ranks `odd` are on other hosts.
-bool Watchdog::are_elsewhere(std::span<const Flight> flights,
-                             std::span<const std::uint32_t> odd) const {
-  return !odd.empty() && std::all_of(flights.begin(), flights.end(), [&](const Flight& flight) {
-    const bool is_odd = std::find(odd.begin(), odd.end(), flight.rank) != odd.end();
-    return !is_odd || state_of(flight) == ProcessState::unknown;
-  });
 }
 
 double start_limit(double seconds) noexcept { return limit_of(Phase::start, seconds); }

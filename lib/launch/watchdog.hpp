@@ -38,7 +38,6 @@ class Watchdog {
   void run(const std::stop_token& stop);
   bool is_over() const;
   void report();
-  bool are_elsewhere(std::span<const Flight> flights, std::span<const std::uint32_t> odd) const;
   bool kill_odd(std::span<const Flight> flights, std::span<const std::uint32_t> odd) const;
 
   const FlightRecorder& recorder_;

@@ -117,9 +117,11 @@ FolderLock lock_again(const std::filesystem::path& path, const std::vector<int>&
     if (!std::filesystem::exists(path / "metrics.jsonl", ignored)) {
       leave_to_others(path, "the run's folder is not on this host");
     }
-    if (!members.empty()) require_members(path, members);
+    require_members(path, members);  // not only when the others have ended
     try {
-      return FolderLock(path);
+      FolderLock lock(path);
+      require_members(path, members);
+      return lock;
     } catch (const ConfigError& error) {
       if (Clock::now() > end) leave_to_others(path, error.problem());
     }
@@ -153,7 +155,6 @@ RunDirectory::RunDirectory(const std::string& path, const std::string& config_to
     lock_.emplace(path_);
   }
   if (!is_its_own) require_no_run(path_);  // a run that began before the lock
-  if (begin.in_place && !facts_.members.empty()) require_members(path_, facts_.members);
   if (!facts_.members.empty()) write_file(path_ / ".members", text_of(facts_.members));
   make_folder(path_ / "checkpoints");
   remove_temporaries_in(path_);
