@@ -15,6 +15,7 @@
 
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/launch/launch.hpp"
 
 namespace lockstep::apps {
 namespace {
@@ -118,8 +119,13 @@ void Console::on_step(const train::StepReport& report) {
   }
   seconds_ += report.seconds;
   examples_ += report.examples;
-  epoch_examples_ += report.examples;
-  epoch_loss_ += report.loss * static_cast<double>(report.examples);
+  if (report.skipped.empty()) {
+    epoch_examples_ += report.examples;
+    epoch_loss_ += report.loss * static_cast<double>(report.examples);
+  } else {
+    clear_bar();
+    launch::print_warning(fmt::format("step {} skipped: {}", report.step, report.skipped));
+  }
   const auto now = Clock::now();
   if (progress_ == Progress::off) return;
   if (now - shown_ < (progress_ == Progress::bar ? Clock::duration(bar_interval)
@@ -136,7 +142,7 @@ void Console::show_progress(const train::StepReport& report) {
   const std::string figures =
       fmt::format("step {}/{}  epoch {}/{}  loss {:.3f}  {} examples/s  {} left",
                   grouped(report.step), grouped(total_steps_), report.epoch, epochs_,
-                  epoch_loss_ / static_cast<double>(epoch_examples_),
+                  epoch_loss_ / static_cast<double>(std::max<std::uint64_t>(epoch_examples_, 1)),
                   grouped(static_cast<std::uint64_t>(static_cast<double>(examples_) / seconds_)),
                   clock_text(seconds_ / done * (all - done)));
   if (progress_ == Progress::lines) {
@@ -179,8 +185,11 @@ void Console::finish(const train::RunReport& report, const std::string& saved) c
   const auto row = [&](const char* what, double seconds) {
     fmt::print("  {:<26} {:>9.3f} ms  {}\n", what, 1e3 * seconds, percent(seconds, median.total));
   };
-  fmt::print("\n{}, {} examples/s", counted(report.steps, "step"),
-             grouped(static_cast<std::uint64_t>(report.examples_per_second)));
+  fmt::print("\n{}", counted(report.steps, "step"));
+  if (report.skipped_steps > 0) {
+    fmt::print(", {} of them skipped as not finite", grouped(report.skipped_steps));
+  }
+  fmt::print(", {} examples/s", grouped(static_cast<std::uint64_t>(report.examples_per_second)));
   if (report.startup_seconds > 0) {
     fmt::print("; the first step was done {:.2f} s after the start", report.startup_seconds);
   }

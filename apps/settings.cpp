@@ -288,6 +288,8 @@ std::vector<Setting> table() {
             1 << 20),
       count_or("none", "audit-every", &C::audit_every,
                "every N steps, recompute a leaf and a slice on another rank"),
+      choice("on-nonfinite", &C::on_nonfinite, {"stop", "skip"},
+             "if a loss or gradient is not finite: end the job with code 76, or skip that step"),
       count_or("none", "hash-every", &C::hash_every,
                "record every tensor's hash every N steps, for `lockstep compare`"),
       max_time(),
@@ -475,6 +477,8 @@ train::ReplicaOptions replica_options(const RunConfig& config, int threads) {
                                                       : train::Exchange::automatic;
   options.audit_every = config.audit_every;
   options.sentinel_steps = config.sentinel_steps;
+  options.on_nonfinite =
+      config.on_nonfinite == "skip" ? train::OnNonfinite::skip : train::OnNonfinite::stop;
   options.products = config.products == "strict"    ? train::ProductsChoice::strict
                      : config.products == "library" ? train::ProductsChoice::library
                                                     : train::ProductsChoice::automatic;

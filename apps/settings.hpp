@@ -64,6 +64,7 @@ struct RunConfig {
   std::optional<std::uint64_t> hash_every;
   std::optional<std::uint64_t> audit_every;
   std::uint64_t sentinel_steps = 16;
+  std::string on_nonfinite = "stop";
   std::optional<std::uint64_t> max_time;  ///< seconds
   std::uint64_t timeout = 120;            ///< seconds
   bool survive = false;

@@ -102,18 +102,12 @@ class Network {
   /// The same into another block of equal length.
   void weight_gradients(Range rows, std::size_t leaf, Range slice, std::span<Real> gradients);
 
-  /// Calls visit(span) for the inputs and every buffer that weight_gradients() reads, with the
-  /// elements of `rows`.
-  template <class Visit>
-  void for_each_exchanged(Range rows, Visit visit) {
-    for (std::size_t i = 0; i < layers_.size(); ++i) {
-      if (i == 0 || layers_[i].trained) visit(activation(i, rows).flat());
-      if (layers_[i].trained) visit(gradient(i, rows).flat());
-    }
-  }
+  /// Number of layers, and the index in the shape of layer `i` of them: a mesh divides some.
+  std::size_t layers() const noexcept { return layers_.size(); }
+  std::size_t number_of(std::size_t i) const noexcept { return layers_[i].number; }
 
- private:
-  /// The input of layer `i`: the network's inputs, or the output of the layer before.
+  /// The input of layer `i`: the network's inputs, or the output of the layer before; the logits
+  /// if `i` is layers().  [rows, width]
   Matrix<Real> activation(std::size_t i, Range rows) noexcept {
     const std::size_t width = widths_[i];
     return {activations_.data() + starts_[i] + rows.begin * width, rows.size(), width};
@@ -126,6 +120,17 @@ class Network {
     return {activation_gradients_.data() + start + rows.begin * width, rows.size(), width};
   }
 
+  /// Calls visit(span) for the inputs and every buffer that weight_gradients() reads, with the
+  /// elements of `rows`.
+  template <class Visit>
+  void for_each_exchanged(Range rows, Visit visit) {
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      if (i == 0 || layers_[i].trained) visit(activation(i, rows).flat());
+      if (layers_[i].trained) visit(gradient(i, rows).flat());
+    }
+  }
+
+ private:
   /// A layer with its index in the shape and the index of its first tensor in the block.
   struct Placed {
     std::unique_ptr<Layer<Real>> layer;

@@ -1,6 +1,7 @@
 #include "lockstep/optim/adam.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <stdexcept>
 
 #ifndef LOCKSTEP_ADAM_SPANS  // once, not per target
@@ -94,6 +95,16 @@ AdamFactors adam_factors(const AdamOptions& options, const AdamState& state,
           .corrected_rate = static_cast<float>(options.learning_rate / (1 - state.beta1_power)),
           .inverse_correction2 = static_cast<float>(1 / (1 - state.beta2_power)),
           .epsilon = static_cast<float>(options.epsilon)};
+}
+
+bool is_finite(std::span<const float> gradient_sums, std::uint64_t examples) {
+  const auto inverse_examples = static_cast<float>(1 / static_cast<double>(examples));
+  bool all = true;
+  for (const float sum : gradient_sums) {
+    const float mean = sum * inverse_examples;
+    all &= mean * mean <= std::numeric_limits<float>::max();
+  }
+  return all;
 }
 
 Adam::Adam(std::size_t weights, const AdamOptions& options)

@@ -76,6 +76,10 @@ class OptimizerState {
                        std::span<const float> second) = 0;
 };
 
+/// True if the mean over `examples` (at least 1) examples of every gradient and its square, which
+/// enter Adam's moments, are finite in float32. Local.
+bool is_finite(std::span<const float> gradient_sums, std::uint64_t examples);
+
 /// One moment pair per weight of a contiguous range of the parameter block.
 ///
 ///   g = gradient_sum * (1 / examples)

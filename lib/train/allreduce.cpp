@@ -9,7 +9,7 @@ class AllReduceStep final : public Step {
  public:
   AllReduceStep(nn::Network<float>& network, const StepOptions& options, comm::Communicator& comm,
                 Sentinel& sentinel)
-      : Step(options.plan->largest_gathered(), comm, sentinel),
+      : Step(options, comm, sentinel),
         network_(network),
         adam_(network.parameters().values().size(), options.adam),
         global_(network, comm) {}
@@ -18,6 +18,11 @@ class AllReduceStep final : public Step {
   Range slice() const noexcept override { return {0, network_.parameters().layout().length()}; }
   optim::OptimizerState& optimizer() noexcept override { return adam_; }
 
+  std::span<const nn::ExampleResult> results(const data::Batch& batch) override {
+    return network_.results(rows(batch.piece));
+  }
+  std::span<const float> gradient_sums() override { return network_.parameters().gradients(); }
+
  private:
   void compute(const data::Batch& batch) override {
     const Range mine = rows(batch.piece);
@@ -25,12 +30,7 @@ class AllReduceStep final : public Step {
     network_.forward(mine, nn::TrainingRows{steps() + 1, batch.piece.begin});
     network_.loss(mine, batch.labels, true);
     network_.backward(mine);
-    network_.end_training_pass();
     network_.weight_gradients(mine, batch.leaf, {0, network_.parameters().values().size()});
-  }
-
-  std::span<const nn::ExampleResult> results(const data::Batch& batch) override {
-    return network_.results(rows(batch.piece));
   }
 
   void reduce(const data::Batch& /*batch*/, PhaseSeconds& seconds) override {
@@ -40,6 +40,7 @@ class AllReduceStep final : public Step {
   }
 
   void update(std::uint64_t examples) override {
+    network_.end_training_pass();
     auto& parameters = network_.parameters();
     finite_ = adam_.update(parameters.values(), parameters.gradients(), examples);
   }

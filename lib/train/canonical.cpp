@@ -154,10 +154,14 @@ class CanonicalStep : public Step {
   }
   optim::OptimizerState& optimizer() noexcept final { return adam_; }
 
+  std::span<const nn::ExampleResult> results(const data::Batch& batch) final {
+    return network_.results(rows(batch.piece));
+  }
+
  protected:
   CanonicalStep(nn::Network<float>& network, const StepOptions& options, comm::Communicator& comm,
                 Sentinel& sentinel)
-      : Step(options.plan->largest_gathered(), comm, sentinel),
+      : Step(options, comm, sentinel),
         network_(network),
         length_(network.parameters().values().size() / static_cast<std::size_t>(comm.size())),
         adam_(length_, options.adam),
@@ -171,12 +175,6 @@ class CanonicalStep : public Step {
     network_.forward(mine, nn::TrainingRows{steps() + 1, first_row});
     network_.loss(mine, batch.labels, true);
     network_.backward(mine);
-    network_.end_training_pass();
-  }
-
-  void update_slice(std::span<const float> gradient_sums, std::uint64_t examples) {
-    const auto values = network_.parameters().values();
-    finite_ = adam_.update(values.subspan(slice().begin, length_), gradient_sums, examples);
   }
 
   nn::Network<float>& network_;
@@ -184,8 +182,10 @@ class CanonicalStep : public Step {
   bool finite_ = true;        // this rank's last update
 
  private:
-  std::span<const nn::ExampleResult> results(const data::Batch& batch) final {
-    return network_.results(rows(batch.piece));
+  void update(std::uint64_t examples) final {
+    network_.end_training_pass();
+    const auto values = network_.parameters().values();
+    finite_ = adam_.update(values.subspan(slice().begin, length_), gradient_sums(), examples);
   }
 
   optim::Adam adam_;
@@ -204,6 +204,10 @@ class ActivationsStep final : public CanonicalStep {
 
   Range rows(Range piece) const noexcept override { return piece; }
 
+  std::span<const float> gradient_sums() override {
+    return network_.parameters().gradients().subspan(slice().begin, length_);
+  }
+
  private:
   void compute(const data::Batch& batch) override { forward_and_backward(batch, 0); }
 
@@ -221,10 +225,6 @@ class ActivationsStep final : public CanonicalStep {
     network_.weight_gradients({0, batch.summed_rows}, batch.leaf, slice());
     if (audit_.due(step)) audit_.check_gradients(step, batch, slice());
     seconds.compute += phase.take();
-  }
-
-  void update(std::uint64_t examples) override {
-    update_slice(network_.parameters().gradients().subspan(slice().begin, length_), examples);
   }
 
   /// Sends the slice and the flag of each rank in one collective.
@@ -251,6 +251,8 @@ class PartialSumsStep final : public CanonicalStep {
 
   const char* name() const noexcept override { return "canonical, by partial sums"; }
 
+  std::span<const float> gradient_sums() override { return part(0); }
+
  private:
   void compute(const data::Batch& batch) override {
     if (!layout_.fits(batch)) {
@@ -274,8 +276,6 @@ class PartialSumsStep final : public CanonicalStep {
     sum_slice();
     seconds.update += phase.take();
   }
-
-  void update(std::uint64_t examples) override { update_slice(part(0), examples); }
 
   /// Sends two messages, like a device: ranks with and without a device may train together.
   bool publish() override {

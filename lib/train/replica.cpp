@@ -9,6 +9,7 @@
 #include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
+#include "lockstep/train/nonfinite.hpp"
 
 namespace lockstep::train {
 
@@ -73,6 +74,9 @@ void require_fits_device(const ReplicaOptions& options, const Groups& groups) {
     refuse("exchange activations", "use `exchange=sums`, or leave it out");
   }
   if (options.audit_every) refuse("audit-every", "use `device=cpu`, or leave the audit out");
+  if (options.on_nonfinite == OnNonfinite::skip) {
+    refuse("on-nonfinite skip", "use `device=cpu`, or `on_nonfinite=stop`");
+  }
   if (groups.model != nullptr) {
     throw ConfigError(mesh_text(groups) + " with device cuda: a device holds whole layers",
                       "use a mesh of batch alone, or `device=cpu`");
@@ -119,10 +123,9 @@ void require_consistent(const ReplicaOptions& options, const Groups& groups) {
 }
 
 void require_plan_of(const comm::Communicator& comm, const data::Plan& plan) {
-  if (plan.options().ranks != static_cast<std::uint64_t>(comm.size())) {
-    throw std::invalid_argument("Replica: a plan for " + std::to_string(plan.options().ranks) +
-                                " ranks, where there are " + std::to_string(comm.size()));
-  }
+  if (plan.options().ranks == static_cast<std::uint64_t>(comm.size())) return;
+  throw std::invalid_argument("Replica: a plan for " + std::to_string(plan.options().ranks) +
+                              " ranks, where there are " + std::to_string(comm.size()));
 }
 
 constexpr double snapshot_blocks = 3;  // weights and two moments, of make_snapshot()
@@ -179,7 +182,11 @@ int own_cores(const comm::Communicator& comm) {
 Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Groups& groups,
                  const ReplicaOptions& options)
     : plan_(&plan), groups_(groups), prefetch_(options.prefetch) {
-  const StepOptions step_options = {options.adam, &plan, options.audit_every};
+  const StepOptions step_options = {
+      .adam = options.adam,
+      .plan = &plan,
+      .audit_every = options.audit_every,
+      .skip_with = options.on_nonfinite == OnNonfinite::skip ? &groups_.all : nullptr};
   auto exchange = Exchange::automatic;
   require_plan_of(groups_.batch, plan);
   comm::together(groups_.all, [&] {
@@ -350,8 +357,15 @@ StepResult Replica::train(const data::Batch& batch, PhaseSeconds& seconds, std::
   StepResult result;
   groups_.fail_together([&] {
     result = step_->run(batch, seconds, stop);
-    require_finite(std::isfinite(result.tally.loss_sum), steps_ + 1, "loss");
-    require_finite(result.finite, steps_ + 1, "gradient");
+    why_skipped_.clear();
+    if (result.not_finite == nullptr) return;
+    why_skipped_ =
+        describe_nonfinite(result.not_finite, *network_,
+                           {batch, device_ ? Range{} : step_->rows(batch.piece),
+                            step_->results(batch), step_->gradient_sums(), step_->slice().begin},
+                           groups_);
+    if (result.skipped) return;
+    throw_diverged(steps_ + 1, why_skipped_);
   });
   if (groups_.model != nullptr) {
     groups_.model->all_reduce(std::span<std::uint64_t>(&result.stop, 1), comm::Op::max);

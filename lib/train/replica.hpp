@@ -36,6 +36,10 @@ enum class Reduction { canonical, allreduce };
 /// allreduce.
 enum class ProductsChoice { automatic, strict, library };
 
+/// What to do with a step whose loss or gradient is not finite: end training, or leave weights and
+/// optimizer state as they are and go on with the next step.
+enum class OnNonfinite { stop, skip };
+
 /// Options of a replica. The defaults are those of `lockstep train`, so the same data gives the
 /// same weights.
 struct ReplicaOptions {
@@ -46,6 +50,7 @@ struct ReplicaOptions {
   Exchange exchange = Exchange::automatic;        ///< of the canonical reduction
   std::optional<std::uint64_t> audit_every = {};  ///< audit interval in steps; none: no audits
   std::uint64_t sentinel_steps = Sentinel::default_parts;  ///< steps to compare all weights
+  OnNonfinite on_nonfinite = OnNonfinite::stop;            ///< skip: not on a device
   ProductsChoice products = ProductsChoice::automatic;
   Precision precision = Precision::float32;  ///< of the library's products on a device
   Simd simd = Simd::automatic;               ///< of strict products on the CPU
@@ -107,6 +112,15 @@ class Replica {
   std::uint64_t steps() const noexcept { return steps_; }
   std::uint64_t examples() const noexcept { return examples_; }
 
+  /// Number of completed steps that changed nothing: see OnNonfinite.
+  std::uint64_t skipped_steps() const noexcept {
+    return steps_ - step_->optimizer().scalars().steps;
+  }
+
+  /// Which values were not finite in the last step, if it was skipped, and where they arose; else
+  /// empty. Identical on every rank.
+  const std::string& why_skipped() const noexcept { return why_skipped_; }
+
   /// The reduction: "canonical, by activations"; the products: "strict", "library (oneDNN)"; the
   /// device, null on the CPU.
   const char* reduction() const noexcept { return step_->name(); }
@@ -118,9 +132,10 @@ class Replica {
   ///
   /// Shapes   features [b, shape.features] row-major, labels [b] in [0, classes); b is the plan's
   ///          piece for this rank and step, and may be 0.
-  /// Errors   throws std::invalid_argument for other shapes and labels; comm::AgreedError if loss,
-  ///          gradient or optimizer state are not finite (76) or replicas differ (70);
-  ///          comm::CommError.
+  /// Errors   throws std::invalid_argument for other shapes and labels; comm::AgreedError if loss
+  /// or
+  ///          gradient are not finite (76), with the rank, the layer and the examples in which that
+  ///          arose, or if replicas differ (70); comm::CommError.
   /// Ranks    collective: all ranks must train the same step.
   nn::Tally train(std::uint64_t step, std::span<const float> features,
                   std::span<const std::int32_t> labels);
@@ -244,6 +259,7 @@ class Replica {
   std::unique_ptr<Step> step_;
   std::uint64_t steps_ = 0;
   std::uint64_t examples_ = 0;
+  std::string why_skipped_;
 };
 
 }  // namespace lockstep::train

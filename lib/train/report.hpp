@@ -21,10 +21,12 @@ struct StepReport {
   double seconds = 0;  ///< from the end of the previous step to the end of this one
   /// Name and hash of every tensor after the update; empty in steps without hashes.
   std::vector<std::pair<std::string, std::uint64_t>> hashes = {};
+  /// Why the step changed nothing; empty if it did. Then the loss may be not finite.
+  std::string skipped = {};
 };
 
 /// Report of one epoch. Training loss and accuracy are means over its examples, computed before the
-/// update of each step.
+/// update of each step, without those of skipped steps.
 struct EpochReport {
   std::uint64_t epoch = 0;  ///< from 1
   double train_loss = 0;
@@ -49,6 +51,7 @@ struct PhaseSeconds {
 struct RunReport {
   std::uint64_t steps = 0;  ///< of the whole run, as `examples`
   std::uint64_t examples = 0;
+  std::uint64_t skipped_steps = 0;  ///< of them, without an update
   std::uint64_t stop = 0;           ///< a rank's request to stop, as agreed; 0: trained to the end
   std::vector<EpochReport> epochs;  ///< those that ended in this process
   PhaseSeconds step_seconds;        ///< medians over the steps after the first ten

@@ -171,6 +171,7 @@ void RunDirectory::on_step(const StepReport& report) {
   ordered_json line = {{"step", report.step},         {"epoch", report.epoch},
                        {"examples", report.examples}, {"loss", report.loss},
                        {"accuracy", report.accuracy}, {"seconds", report.seconds}};
+  if (!report.skipped.empty()) line["skipped"] = true;
   for (const auto& [tensor, hash] : report.hashes) line["hashes"][tensor] = to_hex(hash);
   metrics_->write(line.dump());
   const auto now = Clock::now();
@@ -253,6 +254,7 @@ void RunDirectory::finish(const RunReport& report) {
                           {"parameters", facts_.parameters},
                           {"steps", report.steps},
                           {"examples", report.examples},
+                          {"skipped_steps", report.skipped_steps},
                           {"epochs", epochs},
                           {"step_seconds",
                            {{"median", seconds.total},
@@ -301,7 +303,9 @@ RecordedStep step_in(const std::string& line, const JsonPlace& place) {
   step.step = count_in(json, "step", place);
   step.epoch = count_in(json, "epoch", place);
   for (const char* figure : {"loss", "accuracy"}) {
-    step.figures.emplace_back(figure, number_in(json, figure, place));
+    const bool is_skipped = json.contains("skipped") && field(json, figure, place).is_null();
+    step.figures.emplace_back(
+        figure, is_skipped ? Recorded("not finite") : Recorded(number_in(json, figure, place)));
   }
   if (!json.contains("hashes")) return step;
   const auto& hashes = json["hashes"];

@@ -11,6 +11,7 @@
 // A line of metrics.jsonl, with the tensors' hashes every `hash_every` steps:
 //   {"step": 1, "epoch": 1, "examples": 128, "loss": 2.327221, "accuracy": 0.0625,
 //    "seconds": 0.0041, "hashes": {"0.weight": "16 hex digits", ...}}
+// and with "skipped": true in a step that changed nothing, where "loss" may be null: not finite.
 // Fields of these files may be added, never renamed. Numbers are written with enough digits to
 // read the same doubles.
 #pragma once

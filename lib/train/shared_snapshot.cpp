@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <cmath>
 #include <string>
 
 #include "lockstep/base/aligned.hpp"
@@ -97,7 +98,7 @@ void SharedSnapshot::commit(int rank, int ranks, const ReplicaState& state) {
 
 void SharedSnapshot::require_repeated(std::uint64_t step, double loss) {
   const auto [before, is_new] = losses_.try_emplace(step, loss);
-  if (is_new ||
+  if (is_new || (std::isnan(before->second) && std::isnan(loss)) ||
       std::bit_cast<std::uint64_t>(before->second) == std::bit_cast<std::uint64_t>(loss)) {
     return;
   }

@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <cassert>
-#include <string>
+#include <cmath>
 
-#include "lockstep/collectives/agreement.hpp"
 #include "lockstep/train/integrity.hpp"
 
 namespace lockstep::train {
@@ -29,19 +28,11 @@ std::span<const nn::ExampleResult> GatheredResults::gather(std::span<const nn::E
   return first(bytes.size() / sizeof(nn::ExampleResult));
 }
 
-void require_finite(bool finite, std::uint64_t step, const char* what) {
-  if (finite) return;
-  throw comm::AgreedError(
-      ExitCode::diverged,
-      "training diverged at step " + std::to_string(step) + ": the " + what +
-          " is not finite; checkpoints saved before are intact",
-      "lower `learning_rate`, or look for extreme values in the data (`divide_by`)");
-}
-
-Step::Step(std::size_t rows, comm::Communicator& comm, Sentinel& sentinel)
+Step::Step(const StepOptions& options, comm::Communicator& comm, Sentinel& sentinel)
     : comm_(comm),
       sentinel_(sentinel),
-      results_(rows, comm),
+      skips_with_(options.skip_with),
+      results_(options.plan->largest_gathered(), comm),
       stops_(static_cast<std::size_t>(comm.size()), comm.memory()) {}
 
 StepResult Step::run(const data::Batch& batch, PhaseSeconds& seconds, std::uint64_t stop) {
@@ -60,14 +51,25 @@ StepResult Step::run(const data::Batch& batch, PhaseSeconds& seconds, std::uint6
 
   reduce(batch, seconds);
   phase.take();
-  update(batch.global_examples);
-  seconds.update += phase.take();
-  const bool finite = publish();
+  const auto stops = stops_.span();
+  StepResult result = {.tally = nn::sum_over_leaves(results_.first(batch.summed_rows), batch.leaf),
+                       .stop = *std::max_element(stops.begin(), stops.end())};
+  bool updates = std::isfinite(result.tally.loss_sum);
+  if (!updates) result.not_finite = "loss";
+  if (skips_with_ != nullptr) {
+    const bool finite = updates && optim::is_finite(gradient_sums(), batch.global_examples);
+    result.skipped = !skips_with_->all_agree(finite);
+    updates = !result.skipped;
+    if (result.skipped && result.not_finite == nullptr) result.not_finite = "gradient";
+  }
+  if (updates) {
+    update(batch.global_examples);
+    seconds.update += phase.take();
+    if (!publish()) result.not_finite = "gradient";
+  }
   seconds.reduce += phase.take();
   ++steps_;
-  const auto stops = stops_.span();
-  return {nn::sum_over_leaves(results_.first(batch.summed_rows), batch.leaf), finite,
-          *std::max_element(stops.begin(), stops.end())};
+  return result;
 }
 
 }  // namespace lockstep::train

@@ -24,13 +24,13 @@ class Sentinel;
 /// The result of a step, identical on every rank.
 struct StepResult {
   nn::Tally tally;         ///< loss and correct predictions of the global batch, before the update
-  bool finite = true;      ///< gradient and optimizer state are finite on every rank
   std::uint64_t stop = 0;  ///< the greatest request of any rank to stop after this step; 0: none
+  /// "loss" or "gradient" if that is not finite on some rank (a gradient: if it or its square is
+  /// not); null otherwise.
+  const char* not_finite = nullptr;
+  /// Weights and optimizer state are those from before the step, on every rank.
+  bool skipped = false;
 };
-
-/// Throws comm::AgreedError (76) unless `finite`, which must be the same on every rank, so that all
-/// throw in the same step. `what`: "loss", "gradient", "test loss". Local.
-void require_finite(bool finite, std::uint64_t step, const char* what);
 
 /// A timer: take() returns the seconds since its last call, or since construction.
 class Lap {
@@ -76,6 +76,16 @@ class GatheredResults {
 
 /// Blocks that are all-gathered in one collective.
 using Blocks = std::vector<std::span<std::byte>>;
+
+/// Options of a step.
+struct StepOptions {
+  optim::AdamOptions adam;
+  const data::Plan* plan = nullptr;                         ///< training plan
+  std::optional<std::uint64_t> audit_every = std::nullopt;  ///< audit interval in steps
+  /// Set: all ranks skip the update of a step whose loss or gradient is not finite on one of them,
+  /// the ranks of this communicator. Not for devices.
+  comm::Communicator* skip_with = nullptr;
+};
 
 // clang-format off
 /// The training step of one rank; all ranks run it at the same time.
@@ -131,6 +141,11 @@ class Step {
   /// Rows of the network's buffers that hold this rank's piece of a batch. Local.
   virtual Range rows(Range piece) const noexcept { return {0, piece.size()}; }
 
+  /// The results of this rank's examples, and the sums of its slice of the gradients, of the last
+  /// run(). A device keeps its gradients: then they are empty. Local.
+  virtual std::span<const nn::ExampleResult> results(const data::Batch& batch) = 0;
+  virtual std::span<const float> gradient_sums() { return {}; }
+
   /// Runs forward, loss, backward, exchange, update and publish. Afterwards the weights are bitwise
   /// identical on every rank.
   ///
@@ -139,22 +154,22 @@ class Step {
   /// caller's; it travels with the results. Allocates no memory, except with FILE if a step needs
   /// more sum buffers than all steps before.
   ///
+  /// If the loss is not finite, there is no update on the processor. If a gradient is not, some
+  /// ranks have updated their slices, unless the options say to skip such steps.
+  ///
   /// Errors   throws comm::CommError; comm::AgreedError (70) if replicas differ.
   /// Ranks    collective.
   StepResult run(const data::Batch& batch, PhaseSeconds& seconds, std::uint64_t stop = 0);
 
  protected:
-  /// `rows`: Plan::largest_gathered(). All must outlive the step.
-  Step(std::size_t rows, comm::Communicator& comm, Sentinel& sentinel);
+  /// All must outlive the step.
+  Step(const StepOptions& options, comm::Communicator& comm, Sentinel& sentinel);
 
   comm::Communicator& comm_;
 
  private:
   /// Forward, loss and backward of this rank's rows. Local, except for sums over the global batch.
   virtual void compute(const data::Batch& batch) = 0;
-
-  /// The results of this rank's examples, after compute(). Local.
-  virtual std::span<const nn::ExampleResult> results(const data::Batch& batch) = 0;
 
   /// Appends the blocks to all-gather together with the results: the rows of all ranks, or none.
   /// Local.
@@ -171,6 +186,7 @@ class Step {
   virtual bool publish() = 0;
 
   Sentinel& sentinel_;
+  comm::Communicator* skips_with_;
   GatheredResults results_;
   AlignedBuffer<std::uint64_t> stops_;  // of every rank
   Blocks blocks_;
@@ -187,13 +203,6 @@ enum class Exchange {
   /// slices of these sums. The data does not grow with the batch, and a rank stores only its own
   /// rows.
   partial_sums,
-};
-
-/// Options of a step.
-struct StepOptions {
-  optim::AdamOptions adam;
-  const data::Plan* plan = nullptr;                         ///< training plan
-  std::optional<std::uint64_t> audit_every = std::nullopt;  ///< audit interval in steps
 };
 
 /// Resolves `asked` for this plan and network: `automatic` chooses the exchange that moves less

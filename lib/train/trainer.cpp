@@ -6,6 +6,7 @@
 
 #include "lockstep/base/process.hpp"
 #include "lockstep/collectives/agreement.hpp"
+#include "lockstep/train/nonfinite.hpp"
 
 namespace lockstep::train {
 namespace {
@@ -99,6 +100,7 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
   enter(Phase::end, replica_.steps());
   report.steps = replica_.steps();
   report.examples = replica_.examples();
+  report.skipped_steps = replica_.skipped_steps();
   report.step_seconds = medians(phases_);
   report.startup_seconds = startup_seconds_;
   report.examples_per_second = timed_.rate();
@@ -112,7 +114,10 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
 EpochReport Trainer::evaluate(const Timed& timed) {
   enter(Phase::evaluation, replica_.steps());
   last_test_ = replica_.evaluate(test_);
-  require_finite(std::isfinite(last_test_.loss_sum), replica_.steps(), "test loss");
+  if (!std::isfinite(last_test_.loss_sum))
+    throw_diverged(replica_.steps(), "the test loss is not finite");
+  if (position_.examples == 0)
+    throw_diverged(replica_.steps(), "all steps of the epoch were skipped");
   const std::uint64_t hash = replica_.weights_hash();
   const auto count = static_cast<double>(position_.examples);
   return {position_.epoch + 1,
@@ -135,9 +140,8 @@ Trainer::Timed Trainer::train_steps(const std::vector<Observer*>& observers) {
     const data::Batch batch = replica_.load(train_, position_.epoch, position_.step);
     seconds.data = phase.take();
     enter(Phase::step, replica_.steps() + 1);
-    const auto [tally, finite, stop] =
-        replica_.train(batch, seconds, options_.stop ? options_.stop() : 0);
-    stop_ = stop;
+    const StepResult result = replica_.train(batch, seconds, options_.stop ? options_.stop() : 0);
+    stop_ = result.stop;
     const std::uint64_t step = replica_.steps();
     const std::uint64_t examples = batch.global_examples;
     if (startup_seconds_ == 0) startup_seconds_ = process_age_seconds();
@@ -146,19 +150,22 @@ Trainer::Timed Trainer::train_steps(const std::vector<Observer*>& observers) {
     seconds.total = whole_step.take();
     if (phases_.size() < phases_.capacity()) phases_.push_back(seconds);
     ++position_.step;
-    position_.tally.loss_sum += tally.loss_sum;
-    position_.tally.correct += tally.correct;
-    position_.examples += examples;
+    if (!result.skipped) {
+      position_.tally.loss_sum += result.tally.loss_sum;
+      position_.tally.correct += result.tally.correct;
+      position_.examples += examples;
+    }
     timed.examples += examples;
     timed.seconds += seconds.total;
     const auto count = static_cast<double>(examples);
     const StepReport report{step,
                             position_.epoch + 1,
                             examples,
-                            tally.loss_sum / count,
-                            static_cast<double>(tally.correct) / count,
+                            result.tally.loss_sum / count,
+                            static_cast<double>(result.tally.correct) / count,
                             seconds.total,
-                            std::move(hashes)};
+                            std::move(hashes),
+                            replica_.why_skipped()};
     if (options_.snapshot != nullptr) options_.snapshot->require_repeated(step, report.loss);
     for (Observer* observer : observers) observer->on_step(report);
     if (options_.checkpoint_every && step % *options_.checkpoint_every == 0) save(observers);

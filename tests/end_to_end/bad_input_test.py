@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import random
 import shutil
 import unittest
 
@@ -214,13 +215,49 @@ class BadInput(command.CommandTest):
                 run_dir = self.folder / next(iter(options))
                 result = run("train", command.SMALL, "--learning-rate 1e30 --checkpoint-every 1 "
                              "--run-dir", run_dir, **options)
-                self.assert_refused(result, 76, ["diverged at step", "remedy:"])
+                self.assert_refused(result, 76, ["diverged at step", "the loss is not finite: rank ",
+                                                 "in the output of layer ", "remedy:"])
                 made = command.Run(run_dir)
                 self.assertFalse((run_dir / "summary.json").exists())
                 self.assertEqual(len(made.checkpoints), len(made.metrics), str(result))
                 self.assertGreater(len(made.checkpoints), 0)
                 for path in made.checkpoints:
                     files.read_safetensors(path / "model.safetensors")
+
+    def test_a_step_that_is_not_finite_ends_the_job_or_is_skipped(self):
+        self.data.mkdir()
+        numbers = random.Random(1)
+        for name, records in (("train.csv", 400), ("test.csv", 100)):
+            rows = [[i % 3] + [round(numbers.gauss(i % 3, 1), 4) for _ in range(8)]
+                    for i in range(records)]
+            if name == "train.csv":
+                rows[77][1:] = [3e38] * 8  # too much for a layer's output
+                rows[300][4] = 1e24        # too much for a gradient's square
+            rows.insert(0, ["label"] + [f"x{i}" for i in range(8)])
+            text = "".join(",".join(map(str, row)) + "\n" for row in rows)
+            (self.data / name).write_text(text)
+        job = ("--layers 16,3 --batch-size 20 --epochs 2 --data", self.data)
+        result = run("train", *job, "--run-dir", self.run_dir, **MPI)
+        self.assert_refused(result, 76, ["diverged at step ", " has the first such value in the output "
+                                         "of layer 0 (dense 16), for record 77", "--on-nonfinite skip"])
+
+        skip = (*job, "--on-nonfinite skip")
+        whole = self.train(*skip, name="whole", threads=3)
+        skipped = [line for line in whole.metrics if "skipped" in line]
+        self.assertEqual(whole.summary["skipped_steps"], 4)
+        self.assertEqual([line["loss"] is None for line in skipped].count(True), 2)
+        for options in (ALONE, {"ranks": 5}):
+            with self.subTest(**options):
+                name = f"on-{len(options)}"
+                self.train(*skip, f"--steps {skipped[1]['step']}", name=name, **options)
+                result = run("train --resume-with steps=40 --resume", self.folder / name, **options)
+                self.assertEqual(result.code, 0, str(result))
+                made = command.Run(self.folder / name)
+                self.assertEqual(made.summary["weights_hash"], whole.summary["weights_hash"])
+                self.assertEqual(made.summary["skipped_steps"], 4)
+                self.assertEqual([line["loss"] for line in made.metrics],
+                                 [line["loss"] for line in whole.metrics])
+                self.assertIn("for record 77", str(result))
 
     def test_data_that_one_rank_alone_cannot_use(self):
         here, there = self.folder / "here", self.folder / "there"

@@ -23,9 +23,9 @@ DEFAULTS = {
     "leaf": "auto", "exchange": "auto", "sentinel-steps": 16, "backend": "auto", "ranks": 1, "device": "auto", "threads": "auto",
     "resume": "none", "checkpoint-every": "end", "keep": 3, "keep-every": "none", "hash-every": "none", "audit-every": "none", "max-time": "none", "timeout": 120, "progress": "auto",
 }
-SUMMARY = {"version", "ranks", "device", "parameters", "steps", "examples", "epochs", "step_seconds",
-           "startup_seconds", "examples_per_second", "weights_hash", "plan_digest",
-           "peak_rss_bytes"}
+SUMMARY = {"version", "ranks", "device", "parameters", "steps", "examples", "skipped_steps",
+           "epochs", "step_seconds", "startup_seconds", "examples_per_second", "weights_hash",
+           "plan_digest", "peak_rss_bytes"}
 EPOCH = {"epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "seconds",
          "examples_per_second", "weights_hash"}
 STEP_SECONDS = {"median", "data", "compute", "reduce", "update"}

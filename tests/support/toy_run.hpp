@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "lockstep/collectives/communicator.hpp"
@@ -39,6 +40,7 @@ struct ToyRun {
       {};
   /// Changes the options of a rank's replica, as for one on a device.
   std::function<void(train::ReplicaOptions&)> options = {};
+  std::vector<std::pair<std::uint64_t, float>> scales = {};  ///< records, and what multiplies them
   std::uint64_t epochs = 3;
   float learning_rate = 0.01F;
   std::optional<std::uint64_t> steps = std::nullopt;
@@ -67,6 +69,7 @@ inline ToyResult train_toy(comm::Communicator& all, const ToyRun& run,
   constexpr std::size_t features = 12;
   constexpr int classes = 4;
   ToySource training(run.records, features, classes, 1);
+  for (const auto& [record, factor] : run.scales) training.scale(record, factor);
   ToySource test(97, features, classes, 2);
   const data::Plan plan({.records = run.records,
                          .batch_size = run.batch_size,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "lockstep/data/source.hpp"
@@ -37,6 +38,12 @@ class ToySource final : public data::Source {
                   x.begin() + static_cast<std::ptrdiff_t>(i * features_));
       labels[i] = labels_[ids[i]];
     }
+  }
+
+  /// Multiplies the features of a record.
+  void scale(std::uint64_t record, float factor) {
+    const auto row = std::span(x_).subspan(record * features_, features_);
+    for (float& value : row) value *= factor;
   }
 
   /// Called at every read: where a test disturbs a run.

@@ -27,11 +27,15 @@ class DeviceStep : public Step {
   Range slice() const noexcept final { return slice_; }
   optim::OptimizerState& optimizer() noexcept final { return update_; }
 
+  std::span<const nn::ExampleResult> results(const data::Batch& batch) final {
+    return batches_.results(batch.piece.size());
+  }
+
  protected:
   /// `values`: the weights that this rank updates.
   DeviceStep(const DeviceParts& parts, const StepOptions& options, Sentinel& sentinel,
              std::span<float> values)
-      : Step(options.plan->largest_gathered(), parts.host, sentinel),
+      : Step(options, parts.host, sentinel),
         network_(parts.network),
         batches_(parts.batches),
         device_(parts.device),
@@ -47,11 +51,6 @@ class DeviceStep : public Step {
   const cuda::Stream& exchange_;
   Range slice_;
   DeviceUpdate update_;
-
- private:
-  std::span<const nn::ExampleResult> results(const data::Batch& batch) final {
-    return batches_.results(batch.piece.size());
-  }
 };
 
 /// This rank's slice of the weights.

@@ -1,5 +1,6 @@
 #include "lockstep/train/trainer.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -8,6 +9,7 @@
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/collectives/threads.hpp"
 #include "lockstep/numerics/strict.hpp"
+#include "lockstep/train/nonfinite.hpp"
 #include "tests/support/toy_run.hpp"
 
 using namespace lockstep;
@@ -229,4 +231,81 @@ TEST_CASE("replicas that drift apart are found", "[train]") {
                                       train_toy(comm, run);
                                     }),
                     Catch::Contains("differs between ranks") && Catch::Contains("rank 1"));
+}
+
+TEST_CASE("a step that is not finite is skipped and changes nothing", "[train][nonfinite]") {
+  ToyRun run = GENERATE(ToyRun{}, ToyRun{.exchange = Exchange::partial_sums},
+                        ToyRun{.layers = batch_statistics()},
+                        ToyRun{.canonical = false, .layers = small_convolutions()});
+  run.scales = {{17, 3e38F}, {101, 1e25F}};
+  run.hash_every = 1;
+  run.options = [](ReplicaOptions& options) { options.on_nonfinite = OnNonfinite::skip; };
+  const auto recorded = [&](int ranks) {
+    Recorder recorder;
+    const auto results = test::per_rank(
+        ranks, [&](comm::Communicator& comm) { return train_toy(comm, run, {&recorder}); });
+    for (const auto& result : results) CHECK(result.weights == results[0].weights);
+    CHECK(results[0].report.skipped_steps >= 3);
+    for (std::size_t i = 1; i < recorder.steps.size(); ++i) {
+      const bool same = recorder.steps[i].hashes == recorder.steps[i - 1].hashes;
+      CHECK(same == !recorder.steps[i].skipped.empty());
+    }
+    for (const auto& epoch : recorder.epochs) CHECK(std::isfinite(epoch.train_loss));
+    return std::pair(results[0].weights, recorder.steps);
+  };
+  const auto [weights, steps] = recorded(1);
+  const auto first = std::find_if(steps.begin(), steps.end(),
+                                  [](const auto& step) { return !step.skipped.empty(); });
+  REQUIRE(first != steps.end());
+  CHECK_THAT(first->skipped, Catch::Contains("is not finite: rank 0 on "));
+  if (!run.canonical) return;
+  run.model = GENERATE(1, 2);
+  CHECK(recorded(4).first == weights);
+  CHECK(recorded(2).first == weights);
+}
+
+TEST_CASE("what is not finite is found in the order of a step", "[train][nonfinite]") {
+  const auto products = make_strict_products(Simd::automatic);
+  nn::Network<float> network(nn::NetworkShape(3, {4}, 2), 5, *products);
+  nn::initialise(network, {1, 2});
+  const std::vector<std::uint64_t> ids = {70, 71, 72, 73, 74};
+  const std::vector<std::int32_t> labels(5);
+  data::Batch batch = {.piece = {10, 15}, .labels = labels, .ids = ids, .global_examples = 5};
+  const auto nan = std::numeric_limits<float>::quiet_NaN();
+  const auto compute = [&] {
+    network.forward({0, 5});
+    network.loss({0, 5}, labels, true);
+    network.backward({0, 5});
+    network.weight_gradients({0, 5}, 5, {0, network.parameters().values().size()});
+  };
+  const auto found = [&] {
+    return find_nonfinite(network, {.batch = batch,
+                                    .rows = {0, 5},
+                                    .results = network.results({0, 5}),
+                                    .gradient_sums = network.parameters().gradients()});
+  };
+  std::ranges::fill(network.inputs({0, 5}).flat(), 1.0F);
+  compute();
+  CHECK(found().order == NonfiniteValue::none);
+
+  network.parameters().gradients()[0] = 1e30F;  // its square is not finite
+  const auto gradient = found();
+  CHECK(gradient.text == "the gradient of 0.weight");
+  network.results({0, 5})[2].loss = nan;
+  const auto loss = found();
+  CHECK(loss.text == "the loss, for record 72");
+  network.activation(2, {0, 5}).row(3)[1] = nan;
+  const auto output = found();
+  CHECK(output.text == "the output of layer 1 (dense 2), for record 73");
+  for (const std::size_t row : {0, 1, 3, 4}) network.inputs({0, 5}).row(row)[2] = nan;
+  batch.ids = {};
+  const auto features = found();
+  CHECK(features.text ==
+        "the features, for row 10 of the batch, row 11 of the batch, row 13 of the batch and 1 "
+        "more");
+  network.inputs({0, 5}).row(2)[0] = nan;
+  CHECK(found().text == "the features, for all of its 5 examples");
+  CHECK(features.order < output.order);
+  CHECK(output.order < loss.order);
+  CHECK(loss.order < gradient.order);
 }

@@ -1,0 +1,141 @@
+#include "lockstep/train/nonfinite.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+#include <vector>
+
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/optim/adam.hpp"
+
+namespace lockstep::train {
+namespace {
+
+bool all_finite(std::span<const float> values) {
+  return std::all_of(values.begin(), values.end(),
+                     [](float value) { return std::isfinite(value); });
+}
+
+/// "record 17", or without ids "row 3 of the batch". `row` is an index in the rank's piece.
+std::string text_of(std::size_t row, const data::Batch& batch) {
+  if (batch.ids.empty()) return "row " + std::to_string(batch.piece.begin + row) + " of the batch";
+  return "record " + std::to_string(batch.ids[row]);
+}
+
+/// "record 3, record 8 and 2 others", "all of its 32 examples"; at least one row.
+std::string text_of(const std::vector<std::size_t>& rows, const data::Batch& batch) {
+  if (rows.size() > 1 && rows.size() == batch.piece.size()) {
+    return "all of its " + std::to_string(rows.size()) + " examples";
+  }
+  constexpr std::size_t max_named = 3;
+  std::string text = text_of(rows[0], batch);
+  for (std::size_t i = 1; i < std::min(rows.size(), max_named); ++i) {
+    text += ", " + text_of(rows[i], batch);
+  }
+  if (rows.size() > max_named) text += " and " + std::to_string(rows.size() - max_named) + " more";
+  return text;
+}
+
+std::string greatest_loss(const StepValues& values) {
+  const auto results = values.results;
+  const auto greatest = std::max_element(results.begin(), results.end(),
+                                         [](auto& a, auto& b) { return a.loss < b.loss; });
+  if (greatest == results.end()) return "";
+  std::ostringstream loss;
+  loss << greatest->loss;
+  return "the greatest loss of its examples is " + loss.str() + ", of " +
+         text_of(static_cast<std::size_t>(greatest - results.begin()), values.batch);
+}
+
+}  // namespace
+
+NonfiniteValue find_nonfinite(nn::Network<float>& network, const StepValues& values) {
+  const data::Batch& batch = values.batch;
+  NonfiniteValue found = {.order = 0};
+  const auto is_found = [&](const std::string& what, std::size_t count, auto&& is_finite) {
+    std::vector<std::size_t> rows;
+    for (std::size_t row = 0; row < count; ++row) {
+      if (!is_finite(row)) rows.push_back(row);
+    }
+    if (!rows.empty()) found.text = what + ", for " + text_of(rows, batch);
+    if (rows.empty()) ++found.order;
+    return !rows.empty();
+  };
+  const auto is_found_in = [&](const std::string& what, Matrix<float> rows) {
+    return is_found(what, rows.rows, [&](std::size_t row) { return all_finite(rows.row(row)); });
+  };
+  const auto layer = [&](std::size_t i) {
+    const std::size_t number = network.number_of(i);
+    return "layer " + std::to_string(number) + " (" + nn::text_of(network.shape().layers[number]) +
+           ")";
+  };
+
+  if (is_found_in("the features", network.activation(0, values.rows))) return found;
+  for (std::size_t i = 0; i < network.layers(); ++i) {
+    if (is_found_in("the output of " + layer(i), network.activation(i + 1, values.rows))) {
+      return found;
+    }
+  }
+  if (is_found("the loss", values.results.size(),
+               [&](std::size_t row) { return std::isfinite(values.results[row].loss); })) {
+    return found;
+  }
+  for (std::size_t i = network.layers(); i-- > 0;) {
+    if (is_found_in("the gradient by the output of " + layer(i),
+                    network.gradient(i, values.rows))) {
+      return found;
+    }
+  }
+  for (const nn::ParameterSpec& tensor : network.parameters().tensors()) {
+    const std::size_t end = values.slice + values.gradient_sums.size();
+    const std::size_t first = std::clamp(tensor.offset, values.slice, end);
+    const std::size_t last = std::clamp(tensor.offset + tensor.stored, first, end);
+    const auto part = values.gradient_sums.subspan(first - values.slice, last - first);
+    if (optim::is_finite(part, batch.global_examples)) continue;
+    found.text = "the gradient of " + tensor.name;
+    return found;
+  }
+  return {};
+}
+
+std::string describe_nonfinite(const char* what, nn::Network<float>& network,
+                               const StepValues& values, const Groups& groups) {
+  comm::Communicator& comm = groups.batch;
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  const auto me = static_cast<std::size_t>(comm.rank());
+
+  const NonfiniteValue mine = find_nonfinite(network, values);
+  std::vector<std::uint64_t> orders(ranks);
+  std::vector<double> losses(ranks, -1);  // greater than that without examples, and than NaN
+  orders[me] = mine.order;
+  for (const auto& result : values.results) losses[me] = std::max(losses[me], result.loss);
+  comm.all_gather(std::span(orders));
+  comm.all_gather(std::span(losses));
+  const auto texts = comm::gather_text(comm, mine.text);
+  const auto greatest = comm::gather_text(comm, greatest_loss(values));
+  const auto hosts = comm::gather_text(comm, groups.all.place().host);
+  const auto name = [&](std::size_t rank) {
+    return "rank " + std::to_string(comm.world_rank(static_cast<int>(rank))) + " on " + hosts[rank];
+  };
+
+  std::string text = std::string("the ") + what + " is not finite";
+  const auto rank =
+      static_cast<std::size_t>(std::min_element(orders.begin(), orders.end()) - orders.begin());
+  if (orders[rank] == NonfiniteValue::none) return text;
+  text += ": " + name(rank) + " has the first such value in " + texts[rank];
+  if (texts[rank].find(", for ") != std::string::npos) return text;
+  const auto other =
+      static_cast<std::size_t>(std::max_element(losses.begin(), losses.end()) - losses.begin());
+  return text + "; on " + name(other) + " " + greatest[other];
+}
+
+void throw_diverged(std::uint64_t step, const std::string& what) {
+  throw comm::AgreedError(
+      ExitCode::diverged,
+      "training diverged at step " + std::to_string(step) + ": " + what +
+          "; checkpoints saved before are intact",
+      "lower `learning_rate`, look for extreme values in the data (`divide_by`), or leave out such "
+      "steps with `on_nonfinite=skip`");
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,47 @@
+// Finds where in a step a loss or gradient that is not finite arises.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "lockstep/data/batches.hpp"
+#include "lockstep/nn/network.hpp"
+#include "lockstep/train/tensor_parallel.hpp"
+
+namespace lockstep::train {
+
+/// One rank's part of a step, after it.
+struct StepValues {
+  const data::Batch& batch;
+  Range rows;  ///< of the network's buffers that hold the rank's examples; empty on a device
+  std::span<const nn::ExampleResult> results;  ///< of its examples
+  std::span<const float> gradient_sums;        ///< of its slice of the block, or empty
+  std::size_t slice = 0;                       ///< the index in the block of the first of these
+};
+
+/// A value that is not finite.
+struct NonfiniteValue {
+  /// Its place in the order of a step: features, each layer's output, losses of examples, gradients
+  /// by each layer's output, sums of weight gradients. `none`: there is no such value.
+  std::uint64_t order = none;
+  static constexpr std::uint64_t none = ~std::uint64_t{0};
+  std::string text = {};  ///< "the output of layer 1 (dense 500 relu), for record 17"
+};
+
+/// Returns the first value in the order of a step. Local.
+NonfiniteValue find_nonfinite(nn::Network<float>& network, const StepValues& values);
+
+/// Describes the first such value of all ranks: "the loss is not finite: rank 1 on alpha has the
+/// first such value in the output of layer 0 (dense 700 relu), for record 17". If that is a sum
+/// over examples, it also names the example with the greatest loss. `what`: "loss", "gradient".
+///
+/// Ranks    collective over the ranks of "batch", which all return the same text.
+std::string describe_nonfinite(const char* what, nn::Network<float>& network,
+                               const StepValues& values, const Groups& groups);
+
+/// Throws comm::AgreedError (76): training diverged at `step`, because of `what`. All ranks call it
+/// in the same step. Local.
+[[noreturn]] void throw_diverged(std::uint64_t step, const std::string& what);
+
+}  // namespace lockstep::train
