@@ -17,6 +17,7 @@
 
 #include "apps/cli.hpp"
 #include "apps/console.hpp"
+#include "apps/fault_injection.hpp"
 #include "apps/resume.hpp"
 #include "apps/run_file.hpp"
 #include "apps/settings.hpp"
@@ -106,8 +107,10 @@ TrainData open_data(const RunConfig& config, comm::Communicator& comm) {
 /// Errors   throws comm::AgreedError (2) on every rank: settings that are not supported here, too
 ///          little memory.
 /// Ranks    collective.
-TrainJob make_job(const RunConfig& config, const TrainData& data, comm::Communicator& comm) {
+TrainJob make_job(const RunConfig& config, const TrainData& data, FaultInjection& faults,
+                  comm::Communicator& comm) {
   TrainJob job;
+  train::ReplicaOptions options;
   data::Source& train = *data.sets.train;
   job.threads = threads_of(config, comm);
   job.mesh = train::make_mesh(comm, mesh_of(config, static_cast<std::uint64_t>(comm.size())));
@@ -126,9 +129,9 @@ TrainJob make_job(const RunConfig& config, const TrainData& data, comm::Communic
         std::make_unique<data::BatchReader>(train, *job.plan, batch.rank(), job.transform.get());
     const auto test_plan = train::evaluation_plan(data.sets.test->records(), batch.size());
     job.test = std::make_unique<data::BatchReader>(*data.sets.test, test_plan, batch.rank());
+    options = faults.wrap(replica_options(config, job.threads));
   });
-  job.replica = std::make_unique<train::Replica>(*shape, *job.plan, *job.mesh,
-                                                 replica_options(config, job.threads));
+  job.replica = std::make_unique<train::Replica>(*shape, *job.plan, *job.mesh, options);
   warn_of_staging(*job.replica);
   return job;
 }
@@ -400,7 +403,8 @@ class RankOfRun {
         resume_(resume),
         is_dry_run_(is_dry_run),
         spans_hosts_(comm.place().nodes > 1),
-        recording_(config, comm) {
+        recording_(config, comm),
+        faults_(comm) {
     const RecordedIn recorded(recording_.recorder(), comm);
     data_ = open_data(config, comm);
   }
@@ -441,6 +445,7 @@ class RankOfRun {
   bool is_dry_run_;
   bool spans_hosts_;  ///< at the beginning
   Recording recording_;
+  FaultInjection faults_;
   TrainData data_;
   std::optional<StopRequests> requests_;
   std::unique_ptr<train::SharedSnapshot> snapshot_;  ///< null without `survive`
@@ -501,7 +506,7 @@ void RankOfRun::note_losses(const comm::Communicator& comm, std::uint64_t step) 
 
 void RankOfRun::run_in(comm::Communicator& comm) {
   const bool is_rank_0 = comm.rank() == 0;
-  TrainJob job = make_job(config_, data_, comm);
+  TrainJob job = make_job(config_, data_, faults_, comm);
   const train::TrainingPosition position = restore(job, comm);
   note_losses(comm, job.replica->steps());
   const std::uint64_t total = train::total_steps(config_.epochs, config_.steps, *job.plan);
@@ -534,9 +539,13 @@ void RankOfRun::run_in(comm::Communicator& comm) {
   }
   if (!requests_) requests_.emplace();
   StopClock stop(*requests_, config_, job.replica->shape().weights(), is_rank_0);
+  const auto on_phase = [&](Phase phase, std::uint64_t step) {
+    recording_.recorder().enter(phase, step);
+    faults_.enter(phase, step, *job.replica);
+  };
   train::Trainer trainer(
       {config_.epochs, config_.steps, config_.checkpoint_every, config_.hash_every,
-       [&] { return stop(); }, &recording_.recorder(), snapshot_.get(), config_.snapshot_every},
+       [&] { return stop(); }, on_phase, snapshot_.get(), config_.snapshot_every},
       *job.replica, *job.train, *job.test, position);
   train::RunReport report = trainer.run(observers);
   if (report.stop != 0) end_stopped(report, run_);

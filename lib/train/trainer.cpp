@@ -140,7 +140,9 @@ Trainer::Timed Trainer::train_steps(const std::vector<Observer*>& observers) {
     const data::Batch batch = replica_.load(train_, position_.epoch, position_.step);
     seconds.data = phase.take();
     enter(Phase::step, replica_.steps() + 1);
-    const StepResult result = replica_.train(batch, seconds, options_.stop ? options_.stop() : 0);
+    const std::uint64_t request = options_.stop ? options_.stop() : 0;
+    seconds.compute = phase.take();
+    const StepResult result = replica_.train(batch, seconds, request);
     stop_ = result.stop;
     const std::uint64_t step = replica_.steps();
     const std::uint64_t examples = batch.global_examples;

@@ -25,7 +25,9 @@ struct TrainerOptions {
   /// Called before every step: a number, not 0, if this rank wants to stop after it. All ranks then
   /// stop after the same step.
   std::function<std::uint64_t()> stop = {};
-  FlightRecorder* recorder = nullptr;  ///< records the phases; null: none
+  /// Called when a phase begins, with the step that is trained, or in the phases evaluation,
+  /// checkpoint and end with the number of completed steps.
+  std::function<void(Phase, std::uint64_t)> on_phase = {};
   SharedSnapshot* snapshot = nullptr;  ///< where the state is kept for other groups; null: nowhere
   std::uint64_t snapshot_every = 1;    ///< in steps
 };
@@ -59,8 +61,8 @@ class Trainer {
   RunReport run(const std::vector<Observer*>& observers);
 
  private:
-  void enter(Phase phase, std::uint64_t step) noexcept {
-    if (options_.recorder != nullptr) options_.recorder->enter(phase, step);
+  void enter(Phase phase, std::uint64_t step) {
+    if (options_.on_phase) options_.on_phase(phase, step);
   }
 
   /// Examples and seconds of training in this process.

@@ -14,6 +14,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIME_FACTOR = float(os.environ.get("LOCKSTEP_TIME_FACTOR", "1"))
 MPI = os.environ.get("LOCKSTEP_MPI", "ON") != "OFF"  # as the build under test was configured
+FAULTS = os.environ.get("LOCKSTEP_FAULT_INJECTION", "ON") != "OFF"
 LIMIT = 60.0  # seconds for any one command, before the factor
 SMALL = "--train-limit 600 --test-limit 200 --layers 32 --epochs 1"
 
@@ -41,6 +42,13 @@ def mpirun(ranks, *args, program=None, options=""):
     if not MPI:
         raise unittest.SkipTest("the build under test has no MPI (LOCKSTEP_MPI=OFF)")
     return words("mpirun --oversubscribe", f"-n {ranks}", options, Path(program or binary), *args)
+
+
+def faults(*texts):
+    """The environment of a command that fails in these ways: see apps/fault_injection.hpp."""
+    if not FAULTS:
+        raise unittest.SkipTest("the build under test injects no faults (LOCKSTEP_FAULT_INJECTION=OFF)")
+    return {"LOCKSTEP_FAULT": ";".join(texts)}
 
 
 def environment(extra=None):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import command
 import files
-from command import SMALL, call, finish, mpirun, seconds, start, words
+from command import SMALL, call, faults, finish, mpirun, seconds, start, words
 
 LONG = "train --train-limit 600 --test-limit 200 --layers 32 --epochs 1000000 --checkpoint-every 5 --keep 1000000"
 USUAL_GRACE = {"OMPI_MCA_odls_base_sigkill_timeout": "1"}  # mpirun's default
@@ -91,6 +91,15 @@ class Interrupted(command.CommandTest):
                 result = finish(process, SOON)
                 self.assertNotEqual(result.code, 0, str(result))
                 self.assert_gone(ranks, result)
+                self.assert_kept()
+                shutil.rmtree(self.made.folder)
+
+    def test_a_rank_that_is_killed_in_a_checkpoint_or_an_evaluation(self):
+        for rank, phase in ((0, "checkpoint"), (1, "evaluation")):
+            with self.subTest(phase=phase):
+                result = call(self.job(), SOON, env=faults(f"kill:rank={rank},step=25,phase={phase}"))
+                self.assertNotEqual(result.code, 0, str(result))
+                self.assertIn(len(self.made.metrics), range(20, 26), str(result))
                 self.assert_kept()
                 shutil.rmtree(self.made.folder)
 
@@ -310,6 +319,41 @@ class Faults(command.CommandTest):
         made = command.Run(self.folder / "run")
         self.assertEqual([path.name for path in made.checkpoints], [path.name for path in plain.checkpoints])
         self.assertEqual(made.summary["weights_hash"], plain.summary["weights_hash"])
+
+
+class Injected(command.CommandTest):
+    """Faults of memory and arithmetic, on one rank, in one step."""
+
+    def refused(self, fault, *flags, ranks=3):
+        shutil.rmtree(self.folder / "run", ignore_errors=True)
+        return command.run("train", SMALL, "--run-dir", self.folder / "run", *flags, threads=ranks, env=faults(fault))
+
+    def test_a_loss_that_is_not_finite(self):
+        for flags in ("", "--reduction allreduce"):
+            result = self.refused("nan:rank=1,step=3", flags)
+            self.assert_refused(result, 76, ["step 3", "loss is not finite", "remedy"])
+
+    def test_a_flipped_weight(self):
+        """Found in the step in which it is flipped, or 16 steps later at most."""
+        result = self.refused("flip-weight:rank=1,step=3,weight=7", "--sentinel-steps 1")
+        self.assert_refused(result, 70, ["rank 1", "before step 3"])
+        result = self.refused("flip-weight:rank=2,step=3,weight=7,times=always", "--epochs 5")
+        self.assert_refused(result, 70, ["rank 2", "before step 16"])
+
+    def test_a_flipped_result(self):
+        """Step 3 audits leaf 1, the rows of rank 1."""
+        flags = "--audit-every 1 --leaf 64"
+        result = self.refused("flip-product:rank=1,step=3", flags, ranks=2)
+        self.assert_refused(result, 70, ["audit of step 3", "leaf 1", "rank 1"])
+        plain = self.train(SMALL, name="plain")
+        made = self.train(SMALL, name="other", threads=2, env=faults("flip-product:rank=1,step=3"))
+        self.assertNotEqual(made.summary["weights_hash"], plain.summary["weights_hash"])
+
+    def test_faults_that_are_not_valid(self):
+        for fault, reason in (("kil:rank=0,step=1", "not one of"), ("kill:rank=3,step=1", "there are 3 ranks"),
+                              ("flip-weight:rank=0,step=1,weight=1000000000", "stored weights")):
+            result = self.refused(fault)
+            self.assert_refused(result, 2, ["LOCKSTEP_FAULT", reason, "remedy"])
 
 
 class FullDisk(command.CommandTest):

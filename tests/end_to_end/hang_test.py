@@ -5,9 +5,10 @@ import shutil
 import signal
 import time
 import unittest
+from pathlib import Path
 
 import command
-from command import finish, mpirun, run, seconds, start, words
+from command import faults, finish, mpirun, run, seconds, start, words
 from failure_test import alive, children
 
 LONG = "train --train-limit 600 --test-limit 200 --layers 32 --epochs 1000000 --checkpoint-every 5 --keep 1000000"
@@ -16,9 +17,9 @@ TIMEOUT = 2
 
 @unittest.skipUnless(command.MPI, "LOCKSTEP_MPI=OFF")
 class Hang(command.CommandTest):
-    def begin(self, flags=""):
+    def begin(self, flags="", env=None):
         folder = self.folder / "run"
-        process = start(mpirun(3, LONG, f"--timeout {TIMEOUT}", flags, "--run-dir", folder))
+        process = start(mpirun(3, LONG, f"--timeout {TIMEOUT}", flags, "--run-dir", folder), env=env)
         self.addCleanup(lambda: process.poll() is None and command.stop(process))
         end = time.monotonic() + seconds(command.LIMIT)
         while len(command.Run(folder).checkpoints) < 2:
@@ -29,6 +30,12 @@ class Hang(command.CommandTest):
         self.assertEqual(len(ranks), 3)
         return process, ranks
 
+    def wait_until_stopped(self, rank):
+        end = time.monotonic() + seconds(command.LIMIT)
+        while Path(f"/proc/{rank}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
+            self.assertLess(time.monotonic(), end, "not stopped")
+            time.sleep(0.02)
+
     def assert_ended(self, ranks, result):
         end = time.monotonic() + seconds(10)
         while any(map(alive, ranks)) and time.monotonic() < end:
@@ -38,14 +45,14 @@ class Hang(command.CommandTest):
     def test_a_stopped_rank_is_named(self):
         for backend, rank in (("shared", 2), ("mpi", 0)):
             with self.subTest(backend=backend, rank=rank):
-                process, ranks = self.begin(f"--backend {backend}")
-                os.kill(ranks[rank], signal.SIGSTOP)
+                process, ranks = self.begin(f"--backend {backend}", faults(f"stop:rank={rank},step=103"))
+                self.wait_until_stopped(ranks[rank])
                 time.sleep(0.5)
                 found = run("doctor", self.folder / "run")
                 self.assert_ends(found, 1)
                 odd = f"(process {ranks[rank]}) is stopped (SIGSTOP)"
                 self.assert_says(found.out, [f"rank {rank} on", odd, f"for rank {rank}"], found)
-                result = finish(process, 5 * TIMEOUT + 12)  # in an evaluation or a save
+                result = finish(process, TIMEOUT + 12)
                 self.assert_ends(result, 86)
                 self.assert_says(result.err, ["made no progress for", f"rank {rank} on", odd, "remedy:", "--timeout"],
                                  result)

@@ -6,7 +6,7 @@ import time
 import unittest
 
 import command
-from command import SMALL, finish, mpirun, run, seconds, start
+from command import SMALL, faults, finish, mpirun, run, seconds, start
 from failure_test import children
 
 RECOVERY = "--mca orte_enable_recovery 1"
@@ -22,9 +22,10 @@ def without_times(metrics):
 
 @unittest.skipUnless(command.MPI, "LOCKSTEP_MPI=OFF")
 class Survive(command.CommandTest):
-    def begin(self, ranks=4, flags=""):
+    def begin(self, ranks=4, flags="", env=None):
         made = command.Run(self.folder / "run")
-        process = start(mpirun(ranks, "train", JOB, "--survive", flags, "--run-dir", made.folder, options=RECOVERY))
+        process = start(mpirun(ranks, "train", JOB, "--survive", flags, "--run-dir", made.folder, options=RECOVERY),
+                        env=env)
         self.addCleanup(lambda: process.poll() is None and command.stop(process))
         self.wait_until(process, made, 1)
         found = children(process.pid)
@@ -72,6 +73,19 @@ class Survive(command.CommandTest):
         losses = made.summary["losses"]
         self.assertEqual(sorted(rank for loss in losses for rank in loss["ranks"]), [0, 1, 3], losses)
         self.assertTrue(all(0 < loss["step"] < STEPS for loss in losses), losses)
+
+    def test_ranks_are_killed_in_each_phase(self):
+        """A checkpoint of step 105, the evaluation after step 200, and reading the batch of step 301."""
+        env = faults("kill:rank=0,step=105,phase=checkpoint", "kill:rank=2,step=200,phase=evaluation",
+                     "kill:rank=1,step=301,phase=data")
+        process, made, _ = self.begin(env=env)
+        result = finish(process)
+        self.assert_ends(result, 0)
+        self.assert_undisturbed(made, result)
+        losses = made.summary["losses"]
+        self.assertEqual([loss["ranks"] for loss in losses], [[0], [2], [1]], losses)
+        for loss, step in zip(losses, (105, 200, 300)):
+            self.assertTrue(step - 16 <= loss["step"] <= step, losses)
 
     def test_a_rank_that_hangs_is_killed(self):
         process, made, ranks = self.begin(3, f"--timeout {TIMEOUT}")
