@@ -2,13 +2,8 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
-#include <cstring>
-#include <ctime>
 #include <filesystem>
 #include <iterator>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <set>
@@ -21,11 +16,11 @@
 #include "apps/resume.hpp"
 #include "apps/run_file.hpp"
 #include "apps/settings.hpp"
+#include "apps/stop_clock.hpp"
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
 #include "lockstep/base/flight_recorder.hpp"
-#include "lockstep/base/process.hpp"
 #include "lockstep/base/signals.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
@@ -339,58 +334,6 @@ class RecordedIn {
  private:
   comm::Communicator& comm_;
 };
-
-/// Decides, before each step, whether a rank wants to stop: after a signal, and on rank 0 before
-/// the time is over.
-class StopClock {
- public:
-  /// `weights`: those of the network, which take time to save.
-  StopClock(const StopRequests& requests, const RunConfig& config, double weights, bool is_rank_0)
-      : requests_(requests) {
-    if (!is_rank_0) return;
-    if (config.max_time) deadline_ = static_cast<double>(*config.max_time);
-    if (const char* const end = std::getenv("SLURM_JOB_END_TIME")) {
-      const double left = std::strtod(end, nullptr) - static_cast<double>(std::time(nullptr));
-      deadline_ = std::min(deadline_, process_age_seconds() + left);
-    }
-    constexpr double seconds_a_byte = 1 / 50e6;  // of a slow disk
-    reserve_ = 1 + 3 * sizeof(float) * weights * seconds_a_byte;
-  }
-
-  static constexpr std::uint64_t out_of_time = 1000;
-
-  /// A signal's number, out_of_time, or 0.
-  std::uint64_t operator()() {
-    if (const int signal = requests_.signal(); signal != 0) {
-      return static_cast<std::uint64_t>(signal);
-    }
-    if (!std::isfinite(deadline_)) return 0;
-    longest_ =
-        std::max(longest_, since_last_.take());  // with evaluation and waits, if there were any
-    return process_age_seconds() + 2 * longest_ + reserve_ < deadline_ ? 0 : out_of_time;
-  }
-
- private:
-  const StopRequests& requests_;
-  double deadline_ = std::numeric_limits<double>::infinity();  // seconds since the process began
-  double reserve_ = 0;
-  double longest_ = 0;
-  train::Lap since_last_;
-};
-
-/// Throws the error of a stop that all ranks agreed on. Collective.
-[[noreturn]] void end_stopped(const train::RunReport& report, const std::string& run) {
-  const auto checkpoint =
-      std::filesystem::path(run) / "checkpoints" / train::checkpoint_name(report.steps);
-  const std::string why =
-      report.stop == StopClock::out_of_time
-          ? "stopped before the time limit"
-          : fmt::format("stopped by SIG{}", ::sigabbrev_np(static_cast<int>(report.stop)));
-  throw comm::AgreedError(ExitCode::stopped,
-                          fmt::format("{} after {}; saved in {}", why,
-                                      counted(report.steps, "step"), checkpoint.string()),
-                          "continue with --resume " + run);
-}
 
 /// One rank's part of a run. With `survive` it trains in one group of ranks after the other, and
 /// this is what it keeps.
