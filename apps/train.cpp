@@ -356,11 +356,17 @@ class RankOfRun {
   /// resume, or from the beginning. Collective.
   void train_in(comm::Communicator& comm) {
     const RecordedIn recorded(recording_.recorder(), comm);
-    try {
-      run_in(comm);
-    } catch (const comm::RankLost&) {
-      since_loss_.take();
-      throw;
+    for (;;) {
+      try {
+        return run_in(comm);
+      } catch (const comm::RankLost&) {
+        since_stop_.take();
+        throw;
+      } catch (const train::FaultFound& fault) {
+        if (!config_.survive) throw;
+        since_stop_.take();
+        correct(fault, comm);
+      }
     }
   }
 
@@ -377,7 +383,8 @@ class RankOfRun {
 
  private:
   void run_in(comm::Communicator& comm);
-  void note_losses(const comm::Communicator& comm, std::uint64_t step);
+  void correct(const train::FaultFound& fault, comm::Communicator& comm);
+  bool note_losses(const comm::Communicator& comm, std::uint64_t step);
   train::TrainingPosition restore(TrainJob& job, comm::Communicator& comm);
   bool introduce(const TrainJob& job, std::uint64_t total, comm::Communicator& comm) const;
   std::optional<train::Continued> continued(const TrainJob& job,
@@ -394,8 +401,11 @@ class RankOfRun {
   std::unique_ptr<train::SharedSnapshot> snapshot_;  ///< null without `survive`
   std::vector<int> members_;                         ///< of the group that trains, by world rank
   std::vector<train::Loss> losses_;
-  std::string run_;  ///< the folder that an earlier group recorded in; empty: none
-  train::Lap since_loss_;
+  std::vector<train::Fault> faults_found_;
+  std::uint64_t good_steps_ =
+      train::SharedSnapshot::any_steps;  ///< after later ones a check failed
+  std::string run_;        ///< the folder that an earlier group recorded in; empty: none
+  train::Lap since_stop_;  ///< of training
 };
 
 /// Prints the banner. False if nothing is to be trained.
@@ -419,7 +429,17 @@ train::TrainingPosition RankOfRun::restore(TrainJob& job, comm::Communicator& co
   if (config_.survive && !comm.all_agree(snapshot_ != nullptr)) {
     snapshot_ = job.replica->make_shared_snapshot();
   }
-  const auto kept = snapshot_ ? snapshot_->newest(comm) : std::nullopt;
+  const auto kept = snapshot_ ? snapshot_->newest(comm, good_steps_) : std::nullopt;
+  if (!kept && good_steps_ != train::SharedSnapshot::any_steps) {
+    throw comm::AgreedError(
+        ExitCode::invariant,
+        fmt::format("no snapshot in memory is from before the fault: the weights were known good "
+                    "after {}",
+                    counted(good_steps_, "step")),
+        "resume from a checkpoint that was saved before; with `sentinel_steps` not greater than "
+        "`snapshot_every` such faults are corrected");
+  }
+  good_steps_ = train::SharedSnapshot::any_steps;
   if (kept) {
     job.replica->restore(*kept);
     return kept->state.position;
@@ -437,21 +457,47 @@ std::optional<train::Continued> RankOfRun::continued(
                           !run_.empty()};
 }
 
-/// Compares the group with the one before, which trained last.
-void RankOfRun::note_losses(const comm::Communicator& comm, std::uint64_t step) {
+/// Compares the group with the one before, which trained last. True if ranks were lost.
+bool RankOfRun::note_losses(const comm::Communicator& comm, std::uint64_t step) {
   const auto members = members_of(comm);
   train::Loss loss{.step = step, .ranks = {}};
   std::set_difference(members_.begin(), members_.end(), members.begin(), members.end(),
                       std::back_inserter(loss.ranks));
-  if (!loss.ranks.empty()) losses_.push_back(std::move(loss));
   members_ = members;
+  if (loss.ranks.empty()) return false;
+  losses_.push_back(std::move(loss));
+  return true;
+}
+
+/// Decides how training goes on after a fault: run_in() repeats the steps since the last good
+/// snapshot, without the rank at fault if that is at fault for the second time. Throws the fault if
+/// nobody can tell that rank, and the same step fails again. Collective.
+void RankOfRun::correct(const train::FaultFound& fault, comm::Communicator& comm) {
+  train::Fault found = {.step = fault.step(), .rank = std::nullopt};
+  if (fault.rank()) found.rank = comm.world_rank(*fault.rank());
+  const bool again =
+      std::any_of(faults_found_.begin(), faults_found_.end(), [&](const train::Fault& before) {
+        return before.rank == found.rank && (found.rank || before.step == found.step);
+      });
+  if (again && (!found.rank || comm.size() == 1)) throw fault;
+  faults_found_.push_back(found);
+  good_steps_ = fault.good_steps();
+  if (comm.rank() == 0) {
+    launch::print_warning(
+        fault.problem() +
+        (again ? fmt::format("; rank {}, wrong for the second time, ends", *found.rank)
+               : "; training goes back to the last good snapshot"));
+  }
+  if (!again) return;
+  if (found.rank == comm.world_rank(comm.rank())) std::_Exit(static_cast<int>(ExitCode::invariant));
+  comm.all_agree(true);  // throws RankLost when that rank has ended
 }
 
 void RankOfRun::run_in(comm::Communicator& comm) {
   const bool is_rank_0 = comm.rank() == 0;
   TrainJob job = make_job(config_, data_, faults_, comm);
   const train::TrainingPosition position = restore(job, comm);
-  note_losses(comm, job.replica->steps());
+  const bool is_loss = note_losses(comm, job.replica->steps());
   const std::uint64_t total = train::total_steps(config_.epochs, config_.steps, *job.plan);
   const auto runs = comm::gather_text(comm, run_);  // not all ranks may know it
   run_ = *std::max_element(runs.begin(), runs.end());
@@ -465,6 +511,7 @@ void RankOfRun::run_in(comm::Communicator& comm) {
     if (!is_rank_0) return;
     train::RunFacts facts = facts_of(config_, data_, job, comm.size());
     facts.losses = losses_;
+    facts.faults = faults_found_;
     if (spans_hosts_) facts.members = members_;
     directory.emplace(is_first_group ? run_dir_of(config_, resume_) : run_, to_toml(config_), facts,
                       train::Retention{config_.keep, config_.keep_every}, continued(job, position));
@@ -476,9 +523,9 @@ void RankOfRun::run_in(comm::Communicator& comm) {
   run_ = comm::broadcast_text(comm, directory ? directory->path().string() : "");
   recording_.write_to(run_, comm);
   if (!is_first_group && is_rank_0) {
-    launch::print_warning(
-        fmt::format("training goes on after step {}, {:.0f} ms after the loss was noticed",
-                    job.replica->steps(), since_loss_.take() * 1e3));
+    launch::print_warning(fmt::format("training goes on after step {}, {:.0f} ms after the {}",
+                                      job.replica->steps(), since_stop_.take() * 1e3,
+                                      is_loss ? "loss was noticed" : "fault was found"));
   }
   if (!requests_) requests_.emplace();
   StopClock stop(*requests_, config_, job.replica->shape().weights(), is_rank_0);

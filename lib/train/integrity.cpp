@@ -15,7 +15,41 @@ std::uint64_t hash_of_weights(std::span<const float> weights) {
   return hash_of(std::as_bytes(weights));
 }
 
+/// The value that more than half of all ranks have.
+std::optional<std::uint64_t> majority(std::span<const std::uint64_t> values) {
+  for (const std::uint64_t value : values) {
+    const auto equal = std::count(values.begin(), values.end(), value);
+    if (2 * static_cast<std::size_t>(equal) > values.size()) return value;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
+
+std::optional<int> odd_rank(std::span<const std::uint64_t> values) {
+  const auto most = majority(values);
+  if (!most || std::count(values.begin(), values.end(), *most) + 1 != std::ssize(values)) {
+    return std::nullopt;
+  }
+  const auto odd = std::find_if(values.begin(), values.end(), [&](auto v) { return v != *most; });
+  return static_cast<int>(odd - values.begin());
+}
+
+void require_same_weights(comm::Communicator& comm, std::uint64_t hash, std::uint64_t steps,
+                          std::uint64_t good_steps) {
+  try {
+    comm::require_equal(comm, "the replica after step " + std::to_string(steps),
+                        {{"the weights' hash", to_hex(hash)}},
+                        "the weights saved before are those of rank 0; look for faulty memory on "
+                        "the odd rank's host",
+                        ExitCode::invariant);
+  } catch (const comm::AgreedError& error) {
+    std::vector<std::uint64_t> hashes(static_cast<std::size_t>(comm.size()));
+    hashes[static_cast<std::size_t>(comm.rank())] = hash;
+    comm.all_gather(std::span(hashes));
+    throw FaultFound(error, steps, odd_rank(hashes), good_steps);
+  }
+}
 
 Sentinel::Sentinel(const nn::Network<float>& network, DeviceReplica* device,
                    comm::Communicator& comm, std::uint64_t parts)
@@ -65,15 +99,22 @@ void Sentinel::report() {
     tensors.emplace_back("the hash of " + tensor.name,
                          to_hex(hash_of_weights(block.values().subspan(first, last - first))));
   }
-  comm::require_equal(
-      comm_, "the replica before step " + std::to_string(step_), tensors,
-      "look for faulty memory on the odd rank's host; checkpoints saved more than " +
-          std::to_string(parts_) + " steps ago are good",
-      ExitCode::invariant);
-  throw comm::AgreedError(ExitCode::invariant,
-                          "replicas differed before step " + std::to_string(step_) +
-                              ", in padding between tensors or for a moment only",
-                          "look for faulty memory on the hosts of this job");
+  const auto found = [&](const Error& error) {
+    return FaultFound(error, step_, odd_rank(hashes_.span()), good_steps(step_ - 1));
+  };
+  try {
+    comm::require_equal(
+        comm_, "the replica before step " + std::to_string(step_), tensors,
+        "look for faulty memory on the odd rank's host; checkpoints saved more than " +
+            std::to_string(parts_) + " steps ago are good",
+        ExitCode::invariant);
+  } catch (const comm::AgreedError& error) {
+    throw found(error);
+  }
+  throw found(Error(ExitCode::invariant,
+                    "replicas differed before step " + std::to_string(step_) +
+                        ", in padding between tensors or for a moment only",
+                    "look for faulty memory on the hosts of this job"));
 }
 
 namespace {
@@ -112,19 +153,23 @@ void Audit::check_leaf(std::uint64_t step, const data::Batch& batch) {
   const int auditor = (owner + 1) % comm_.size();
 
   // Every rank holds these rows; the auditor recomputes them in place.
-  const std::uint64_t given = hash_rows(rows);
-  if (comm_.rank() == auditor) {
+  const auto compute = [&] {
     network_.forward(rows, nn::TrainingRows{step, 0});
     network_.loss(rows, labels_.span().subspan(rows.begin, rows.size()), true);
     network_.backward(rows);
-  }
+  };
+  const std::uint64_t given = hash_rows(rows);
+  if (comm_.rank() == auditor) compute();
   const auto me = 2 * static_cast<std::size_t>(comm_.rank());
   hashes_[me] = given;
   hashes_[me + 1] = hash_rows(rows);
   comm_.all_gather(std::span(hashes_));
   const auto of_auditor = 2 * static_cast<std::size_t>(auditor);
   if (hashes_[of_auditor] == hashes_[of_auditor + 1]) return;
-  fail(step, "leaf " + std::to_string(leaf) + "'s activations or their gradients", owner, auditor);
+  const std::uint64_t by_owner = hashes_[of_auditor];
+  compute();
+  fail(step, "leaf " + std::to_string(leaf) + "'s activations or their gradients", owner, by_owner,
+       hash_rows(rows));
 }
 
 void Audit::check_gradients(std::uint64_t step, const data::Batch& batch, Range slice) {
@@ -144,11 +189,13 @@ void Audit::check_gradients(std::uint64_t step, const data::Batch& batch, Range 
   hashes_[me + 1] = hash_of(theirs);
   comm_.all_gather(std::span(hashes_));
   for (int rank = 0; rank < ranks; ++rank) {
-    const int auditor = (rank + 1) % ranks;
-    if (hashes_[2 * static_cast<std::size_t>(rank)] !=
-        hashes_[2 * static_cast<std::size_t>(auditor) + 1]) {
-      fail(step, "its slice of the weights' gradients", rank, auditor);
-    }
+    const auto auditor = static_cast<std::size_t>((rank + 1) % ranks);
+    const std::uint64_t by_owner = hashes_[2 * static_cast<std::size_t>(rank)];
+    if (by_owner == hashes_[2 * auditor + 1]) continue;
+    const std::size_t begin = static_cast<std::size_t>(rank) * slice.size();
+    const Range disputed = {begin, begin + slice.size()};
+    network_.weight_gradients({0, batch.summed_rows}, batch.leaf, disputed);
+    fail(step, "its slice of the weights' gradients", rank, by_owner, hash_of(disputed));
   }
 }
 
@@ -158,14 +205,26 @@ std::uint64_t Audit::hash_rows(Range rows) {
   return hash.value();
 }
 
-void Audit::fail(std::uint64_t step, const std::string& what, int owner, int auditor) {
-  throw comm::AgreedError(
-      ExitCode::invariant,
-      "audit of step " + std::to_string(step) + ": rank " + std::to_string(owner) + " computed " +
-          what + ", rank " + std::to_string(auditor) +
-          " computed the same again, and the bits differ",
-      "look for a faulty processor or memory on the hosts of these two ranks; checkpoints saved "
-      "before the last audit that passed are good");
+/// Throws FaultFound: the rank after `owner` did not compute what `owner` did. `by_this_rank`: the
+/// hash of the same, computed by this rank. Collective.
+void Audit::fail(std::uint64_t step, const std::string& what, int owner, std::uint64_t by_owner,
+                 std::uint64_t by_this_rank) {
+  const int auditor = (owner + 1) % comm_.size();
+  std::vector<std::uint64_t> votes(static_cast<std::size_t>(comm_.size()));
+  votes[static_cast<std::size_t>(comm_.rank())] = by_this_rank;
+  comm_.all_gather(std::span(votes));
+  const auto right = majority(votes);
+  std::optional<int> wrong;
+  if (right && comm_.size() > 1) wrong = by_owner == *right ? auditor : owner;
+  const auto name = [&](int rank) { return "rank " + std::to_string(comm_.world_rank(rank)); };
+  throw FaultFound(
+      Error(ExitCode::invariant,
+            "audit of step " + std::to_string(step) + ": " + name(owner) + " computed " + what +
+                ", " + name(auditor) + " computed the same again, and the bits differ" +
+                (wrong ? "; computed by all ranks, " + name(*wrong) + " was wrong" : ""),
+            "look for a faulty processor or memory on the hosts of these two ranks; checkpoints "
+            "saved before the last audit that passed are good"),
+      step, wrong, step - 1);
 }
 
 }  // namespace lockstep::train

@@ -2,12 +2,15 @@
 // recomputes samples of a step on another rank.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "lockstep/base/aligned.hpp"
+#include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/data/batches.hpp"
 #include "lockstep/nn/network.hpp"
@@ -15,6 +18,39 @@
 namespace lockstep::train {
 
 class DeviceReplica;
+
+/// Replicas differ, or an audit failed (70): thrown on every rank.
+class FaultFound : public comm::AgreedError {
+ public:
+  FaultFound(const Error& error, std::uint64_t step, std::optional<int> rank,
+             std::uint64_t good_steps)
+      : AgreedError(error.code(), error.problem(), error.remedy()),
+        step_(step),
+        rank_(rank),
+        good_steps_(good_steps) {}
+
+  /// The step that was checked, from 1.
+  std::uint64_t step() const noexcept { return step_; }
+
+  /// The rank that most others contradict; none if no majority tells.
+  std::optional<int> rank() const noexcept { return rank_; }
+
+  /// After this number of completed steps, and before, no check failed.
+  std::uint64_t good_steps() const noexcept { return good_steps_; }
+
+ private:
+  std::uint64_t step_;
+  std::optional<int> rank_;
+  std::uint64_t good_steps_;
+};
+
+/// The rank whose value alone differs from all others, if there are at least three. Local.
+std::optional<int> odd_rank(std::span<const std::uint64_t> values);
+
+/// Compares hashes of all weights after `steps` completed steps; `good_steps`: for the error.
+/// Throws FaultFound on every rank unless they are equal. Collective.
+void require_same_weights(comm::Communicator& comm, std::uint64_t hash, std::uint64_t steps,
+                          std::uint64_t good_steps);
 
 /// Compares the weights of all replicas by hashes.
 ///
@@ -48,10 +84,19 @@ class Sentinel {
 
   /// Compares the hashes after the all-gather.
   ///
-  /// Errors   throws comm::AgreedError (70) on every rank, with step, tensor and the rank that
-  ///          differs from the majority; with two ranks, both.
+  /// Errors   throws FaultFound on every rank, with step, tensor and the rank that differs from the
+  ///          majority; with two ranks, both.
   /// Ranks    local; collective if they differ.
   void compare();
+
+  /// Notes that all weights were equal on all ranks after this number of completed steps. Local.
+  void confirm(std::uint64_t steps) noexcept { confirmed_ = steps; }
+
+  /// The number of completed steps after which all weights were equal, when replicas are found to
+  /// differ after `steps`: each part was compared within the `parts` steps before. Local.
+  std::uint64_t good_steps(std::uint64_t steps) const noexcept {
+    return std::max(confirmed_, steps - std::min(steps, parts_));
+  }
 
  private:
   std::uint64_t hash();
@@ -63,6 +108,7 @@ class Sentinel {
   comm::Communicator& comm_;
   std::uint64_t parts_;
   std::uint64_t step_ = 0;
+  std::uint64_t confirmed_ = 0;
   Range part_;                            // hashed at step_
   AlignedBuffer<std::uint64_t> hashes_;   // of every rank
   std::optional<bool> all_have_devices_;  // unknown before the first hash
@@ -72,7 +118,8 @@ class Sentinel {
 ///
 /// When all ranks hold all rows, the next rank recomputes the activations and gradients of one
 /// leaf, a different leaf each time, and every rank recomputes its predecessor's slice of the
-/// weight gradients.
+/// weight gradients. If one of them fails, all ranks compute the same to find out which of the two
+/// was wrong.
 ///
 /// Detects a wrong activation or gradient, which all ranks would use. Covers one leaf of each
 /// audited step, and all of its weight gradients. With one rank, the rank recomputes its own values
@@ -92,7 +139,7 @@ class Audit {
   /// Recomputes a leaf of `batch`, after the exchange of rows and labels. Does not change the
   /// layers' state.
   ///
-  /// Errors   throws comm::AgreedError (70) on every rank, with step, leaf and both ranks.
+  /// Errors   throws FaultFound on every rank, with step, leaf and both ranks.
   /// Ranks    collective.
   void check_leaf(std::uint64_t step, const data::Batch& batch);
 
@@ -102,8 +149,8 @@ class Audit {
 
  private:
   std::uint64_t hash_rows(Range rows);
-  [[noreturn]] static void fail(std::uint64_t step, const std::string& what, int owner,
-                                int auditor);
+  [[noreturn]] void fail(std::uint64_t step, const std::string& what, int owner,
+                         std::uint64_t by_owner, std::uint64_t by_this_rank);
 
   nn::Network<float>& network_;
   comm::Communicator& comm_;

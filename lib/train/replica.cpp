@@ -416,11 +416,8 @@ void Replica::copy_weights_to_host() {
 std::uint64_t Replica::weights_hash() {
   copy_weights_to_host();
   const std::uint64_t hash = whole_hash(network_->parameters(), groups_);
-  comm::require_equal(groups_.all, "the replica after step " + std::to_string(steps_),
-                      {{"the weights' hash", to_hex(hash)}},
-                      "the weights saved before are those of rank 0; look for faulty memory on the "
-                      "odd rank's host",
-                      ExitCode::invariant);
+  require_same_weights(groups_.all, hash, steps_, sentinel_ ? sentinel_->good_steps(steps_) : 0);
+  if (sentinel_) sentinel_->confirm(steps_);
   return hash;
 }
 

@@ -272,6 +272,10 @@ void RunDirectory::finish(const RunReport& report) {
   for (const Loss& loss : facts_.losses) {
     summary["losses"].push_back({{"step", loss.step}, {"ranks", loss.ranks}});
   }
+  for (const Fault& fault : facts_.faults) {
+    summary["faults"].push_back(
+        {{"step", fault.step}, {"rank", fault.rank ? ordered_json(*fault.rank) : nullptr}});
+  }
   if (!resumed_from_.empty()) summary["resumed_from"] = resumed_from_.string();
   flush();
   write_file(path_ / "summary.json", summary.dump(2) + "\n");

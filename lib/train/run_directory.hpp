@@ -39,6 +39,12 @@ struct Loss {
   std::vector<int> ranks;
 };
 
+/// A fault that was found and corrected.
+struct Fault {
+  std::uint64_t step = 0;   ///< that was checked
+  std::optional<int> rank;  ///< at fault, by world rank; none: unknown
+};
+
 /// Fields of summary.json besides the report.
 struct RunFacts {
   std::string version;
@@ -49,6 +55,7 @@ struct RunFacts {
   /// The ranks that train, by world rank, if some of them may be cut off from the others.
   std::vector<int> members = {};
   std::vector<Loss> losses = {};   ///< so far
+  std::vector<Fault> faults = {};  ///< so far
   CheckpointInfo checkpoint = {};  ///< step and examples are filled in when one is saved
   /// For checkpoints: see TrainingState.
   std::vector<std::pair<std::string, std::string>> settings = {};

@@ -109,7 +109,19 @@ void SharedSnapshot::require_repeated(std::uint64_t step, double loss) {
               "the weights saved before are intact; look for faulty memory on this rank's host");
 }
 
-std::optional<SharedSnapshot::Complete> SharedSnapshot::newest(comm::Communicator& comm) {
+/// Makes snapshots after more steps incomplete, and forgets losses of later steps.
+void SharedSnapshot::drop_after(int rank, std::uint64_t max_steps) {
+  for (const std::size_t snapshot : {0, 1}) {
+    Record& mine = record(snapshot, static_cast<std::size_t>(rank));
+    if (mine.state.steps > max_steps) mine.ranks.store(0);
+  }
+  losses_.erase(losses_.upper_bound(max_steps), losses_.end());
+}
+
+std::optional<SharedSnapshot::Complete> SharedSnapshot::newest(comm::Communicator& comm,
+                                                               std::uint64_t max_steps) {
+  drop_after(comm.place().local_rank, max_steps);
+  comm.all_agree(true);  // all ranks have dropped them
   std::uint64_t steps = std::max(steps_of(0), steps_of(1));
   comm.all_reduce(std::span(&steps, 1), comm::Op::min);
   const std::size_t chosen = steps_of(0) == steps ? 0 : 1;

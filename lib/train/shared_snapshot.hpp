@@ -63,16 +63,20 @@ class SharedSnapshot {
     Blocks blocks;
   };
 
-  /// The newest snapshot that is complete on the hosts of all ranks of `comm`; nullopt if there is
-  /// none. The next begin() writes over the other one. No rank may write.
+  /// The newest snapshot after at most `max_steps` steps that is complete on the hosts of all ranks
+  /// of `comm`; nullopt if there is none. The next begin() writes over the other one. Snapshots and
+  /// losses of later steps are dropped. No rank may write.
   ///
   /// Ranks    collective.
-  std::optional<Complete> newest(comm::Communicator& comm);
+  std::optional<Complete> newest(comm::Communicator& comm, std::uint64_t max_steps = any_steps);
+
+  static constexpr std::uint64_t any_steps = ~std::uint64_t{0};
 
  private:
   struct Record;
   Record& record(std::size_t snapshot, std::size_t rank) const noexcept;
   Blocks blocks(std::size_t snapshot) const noexcept;
+  void drop_after(int rank, std::uint64_t max_steps);
   bool is_complete(std::size_t snapshot) const noexcept;
   std::uint64_t steps_of(std::size_t snapshot) const noexcept;
 

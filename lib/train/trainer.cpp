@@ -85,6 +85,7 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
   RunReport report;
   comm::together(replica_.groups().all, [&] { train_.start(); });
   keep(observers);
+  if (options_.snapshot != nullptr) replica_.weights_hash();  // so that what is kept is known good
   for (;;) {
     const Timed timed = train_steps(observers);
     timed_.examples += timed.examples;

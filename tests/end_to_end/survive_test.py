@@ -96,6 +96,32 @@ class Survive(command.CommandTest):
                                       "rank 1 ended; 2 ranks go on"], result)
         self.assert_undisturbed(made, result)
 
+    def test_faulty_arithmetic_is_corrected(self):
+        """A weight that is stuck in rank 0, and results that are wrong twice in rank 2."""
+        for name, fault, flags, found, lost in (
+                ("weight", "flip-weight:rank=0,step=100,times=always", "", [0, 0], [0]),
+                ("weight-once", "flip-weight:rank=1,step=100", "--sentinel-steps 1", [1], None),
+                ("product", "flip-product:rank=2,step=102,times=2", "--audit-every 1 --leaf 5", [2, 2], [2])):
+            with self.subTest(name):
+                result = finish(start(mpirun(4, "train", JOB, "--survive", flags, "--run-dir", self.folder / name,
+                                             options=RECOVERY), env=faults(fault)))
+                self.assert_ends(result, 0)
+                made = command.Run(self.folder / name)
+                whole = self.train(JOB, flags, name=f"{name}-whole")
+                self.assertEqual(made.summary["weights_hash"], whole.summary["weights_hash"], str(result))
+                self.assertEqual(without_times(made.metrics), without_times(whole.metrics), str(result))
+                self.assertEqual([fault["rank"] for fault in made.summary["faults"]], found, str(result))
+                losses = made.summary.get("losses")
+                self.assertEqual(losses and losses[0]["ranks"], lost, str(result))
+                self.assert_says(result.err, ["ms after the fault was found"], result)
+
+    def test_a_fault_that_cannot_be_corrected(self):
+        job = mpirun(3, "train", JOB, "--survive --snapshot-every 1 --run-dir", self.folder / "run", options=RECOVERY)
+        result = finish(start(job, env=faults("flip-weight:rank=1,step=100,times=always")))
+        self.assert_says(result.err, ["on rank 1 on ", "no snapshot in memory is from before the fault",
+                                      "--sentinel-steps not greater than --snapshot-every"], result)
+        self.assertFalse((self.folder / "run" / "summary.json").exists())
+
     def test_a_stop_after_a_loss_is_saved_and_resumed(self):
         """mpirun's own code is 1, because with its recovery it ignores those of ranks."""
         process, made, ranks = self.begin(3)

@@ -22,13 +22,14 @@ void flip(float& value, int bit) {
 struct Outcome {
   int code = 0;
   std::string text;
+  std::optional<int> rank = std::nullopt;  ///< at fault
 };
 
 Outcome outcome_of(int ranks, const ToyRun& run) {
   try {
     comm::run_ranks(ranks, [&](comm::Communicator& comm) { train_toy(comm, run); });
-  } catch (const comm::AgreedError& error) {
-    return {static_cast<int>(error.code()), error.what()};
+  } catch (const train::FaultFound& error) {
+    return {static_cast<int>(error.code()), error.what(), error.rank()};
   }
   return {};
 }
@@ -195,11 +196,19 @@ TEST_CASE("the audit finds a bit that flips in a gradient or an activation", "[a
   const auto weights = outcome_of(3, audited(Fault::weights, 4));
   CHECK(weights.code == 70);
   CHECK_THAT(weights.text, Contains("rank 1 computed its slice") && Contains("rank 2"));
+  CHECK(weights.rank == 1);
 
   const auto forward = outcome_of(3, audited(Fault::forward, 18));
   CHECK(forward.code == 70);
   CHECK_THAT(forward.text, Contains("audit of step 4") && Contains("leaf 4") &&
-                               Contains("rank 1 computed") && Contains("rank 2 computed"));
+                               Contains("rank 1 computed") && Contains("rank 2 computed") &&
+                               Contains("computed by all ranks, rank 1 was wrong"));
+  CHECK(forward.rank == 1);
+  // The one before is where rank 1 audits rank 0 in step 3.
+  const auto auditor = outcome_of(3, audited(Fault::forward, 17));
+  CHECK_THAT(auditor.text, Contains("audit of step 3: rank 0 computed"));
+  CHECK(auditor.rank == 1);
+  CHECK(outcome_of(2, audited(Fault::forward, 30)).rank == 1);  // both agree when they repeat it
 
   const auto input = outcome_of(3, audited(Fault::input, 12));
   CHECK(input.code == 70);
@@ -213,4 +222,5 @@ TEST_CASE("the audit of one rank finds what does not happen twice", "[audit]") {
   };
   const auto found = outcome_of(1, run);
   CHECK(found.code == 70);
+  CHECK_FALSE(found.rank);
 }

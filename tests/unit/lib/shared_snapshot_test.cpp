@@ -101,6 +101,20 @@ TEST_CASE("the newest snapshot that all ranks of its group have written is taken
   CHECK(group(2, 16, 2) == 16);
 }
 
+TEST_CASE("a snapshot from after a fault is dropped, with the losses since", "[survive]") {
+  comm::SelfCommunicator self;
+  SharedSnapshot snapshot(self, length);
+  write(snapshot, 0, 1, 4);
+  write(snapshot, 0, 1, 8);
+  for (const std::uint64_t step : {5, 6, 7, 8}) snapshot.require_repeated(step, 0.5);
+  CHECK(snapshot.newest(self, 8)->state.steps == 8);
+  CHECK(snapshot.newest(self, 6)->state.steps == 4);
+  CHECK(snapshot.newest(self)->state.steps == 4);  // that of step 8 is gone
+  snapshot.require_repeated(7, 0.25);
+  CHECK_THROWS_AS(snapshot.require_repeated(6, 0.25), Error);
+  CHECK_FALSE(snapshot.newest(self, 3));
+}
+
 TEST_CASE("hosts take the newest snapshot that is complete on all of them", "[survive]") {
   comm::run_ranks(4, [&](comm::Communicator& threads) {
     const auto place = test::place_in(test::layouts(4)[0], threads.rank());
