@@ -26,9 +26,10 @@ constexpr std::array launch_settings = {"ranks", "mesh",    "backend", "device",
 /// Settings that never determine results: what `on-nonfinite` skips would else end the run. A
 /// continued run has those of its config.toml.
 constexpr std::array free_settings = {
-    "data",    "format",     "prefetch",       "share-device", "checkpoint-every",
-    "keep",    "keep-every", "sentinel-steps", "audit-every",  "max-time",
-    "timeout", "hash-every", "snapshot-every", "progress",     "on-nonfinite"};
+    "data",        "format",     "prefetch",       "share-device",      "checkpoint-every",
+    "keep",        "keep-every", "sentinel-steps", "audit-every",       "max-time",
+    "timeout",     "hash-every", "snapshot-every", "straggler-warning", "progress",
+    "on-nonfinite"};
 
 template <std::size_t N>
 bool is_in(const std::array<const char*, N>& names, std::string_view name) {

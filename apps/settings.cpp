@@ -206,6 +206,20 @@ Setting max_time() {
           }};
 }
 
+Setting straggler_warning() {
+  return {"straggler-warning", "off|X",
+          "warn of a rank whose own work takes more than X times the median of all ranks",
+          [](RunConfig& c, const std::string& value) {
+            c.straggler_warning =
+                value == "off" ? std::nullopt : std::optional(positive_number(value));
+            if (c.straggler_warning > 1 || !c.straggler_warning) return;
+            throw ConfigError("'" + value + "' is not above 1");
+          },
+          [](const RunConfig& c) {
+            return c.straggler_warning ? shortest(*c.straggler_warning) : literal("off");
+          }};
+}
+
 Setting divide_by() {
   return {
       "divide-by", "auto|X", "features are divided by this; auto: 255 for bytes, 1 for numbers",
@@ -297,6 +311,7 @@ std::vector<Setting> table() {
             "end the job with code 86 if a rank makes no progress in a step for N seconds; start, "
             "evaluation and checkpoints have five times that",
             1'000'000'000),
+      straggler_warning(),
       yes_or_no("survive", &C::survive,
                 "go on without ranks that end, from a snapshot in memory; needs `mpirun --mca "
                 "orte_enable_recovery 1`"),

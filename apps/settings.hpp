@@ -65,8 +65,9 @@ struct RunConfig {
   std::optional<std::uint64_t> audit_every;
   std::uint64_t sentinel_steps = 16;
   std::string on_nonfinite = "stop";
-  std::optional<std::uint64_t> max_time;  ///< seconds
-  std::uint64_t timeout = 120;            ///< seconds
+  std::optional<std::uint64_t> max_time;          ///< seconds
+  std::uint64_t timeout = 120;                    ///< seconds
+  std::optional<float> straggler_warning = 1.5F;  ///< factor of the median; nullopt: off
   bool survive = false;
   std::uint64_t snapshot_every = 16;  ///< steps
   std::string progress = "auto";

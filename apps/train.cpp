@@ -32,6 +32,7 @@
 #include "lockstep/launch/watchdog.hpp"
 #include "lockstep/train/replica.hpp"
 #include "lockstep/train/run_directory.hpp"
+#include "lockstep/train/stragglers.hpp"
 #include "lockstep/train/trainer.hpp"
 #include "lockstep/version.hpp"
 
@@ -237,6 +238,16 @@ std::vector<std::uint64_t> bytes_read(const data::Source& train, comm::Communica
   bytes[static_cast<std::size_t>(comm.rank())] = train.bytes_read();
   comm.all_gather(std::span(bytes));
   return bytes;
+}
+
+/// Warns of stragglers, on rank 0; null: not wanted. Collective.
+std::unique_ptr<train::Stragglers> make_stragglers(const RunConfig& config, const TrainJob& job) {
+  if (!config.straggler_warning) return nullptr;
+  comm::Communicator& comm = job.replica->groups().batch;
+  auto names = comm::gather_text(
+      comm, fmt::format("rank {} on {}", comm.world_rank(comm.rank()), comm.place().host));
+  return std::make_unique<train::Stragglers>(static_cast<double>(*config.straggler_warning),
+                                             *job.plan, std::move(names), launch::print_warning);
 }
 
 /// Sets the replica to the checkpoint's state, if there is one. Collective.
@@ -506,6 +517,7 @@ void RankOfRun::run_in(comm::Communicator& comm) {
 
   std::optional<train::RunDirectory> directory;
   std::optional<Console> console;
+  const auto stragglers = make_stragglers(config_, job);
   std::vector<train::Observer*> observers;
   comm::together(comm, [&] {
     if (!is_rank_0) return;
@@ -518,6 +530,7 @@ void RankOfRun::run_in(comm::Communicator& comm) {
     warn_of_missing_records(*directory, *job.replica);
     console.emplace(progress_of(config_.progress), config_.epochs, total);
     observers = {&*directory, &*console};
+    if (stragglers) observers.push_back(stragglers.get());
     make_folder(directory->path() / "flight");
   });
   run_ = comm::broadcast_text(comm, directory ? directory->path().string() : "");

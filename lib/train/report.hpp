@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,13 @@
 #include "lockstep/train/evaluation.hpp"
 
 namespace lockstep::train {
+
+/// What each rank sends in a step besides its results.
+struct RankMessage {
+  std::uint64_t stop = 0;  ///< its request to stop after this step; 0: none
+  /// Time of its own work before the first exchange: reading the batch, forward, loss, backward.
+  std::uint64_t nanoseconds = 0;
+};
 
 /// Report of one step, over all ranks. Means are over the number of examples in the step.
 struct StepReport {
@@ -23,6 +31,7 @@ struct StepReport {
   std::vector<std::pair<std::string, std::uint64_t>> hashes = {};
   /// Why the step changed nothing; empty if it did. Then the loss may be not finite.
   std::string skipped = {};
+  std::span<const RankMessage> messages = {};  ///< of every rank; valid until the next step
 };
 
 /// Report of one epoch. Training loss and accuracy are means over its examples, computed before the
@@ -61,6 +70,9 @@ struct RunReport {
   Evaluation test;  ///< after the last step
   /// Bytes of training records that each rank read from its files; empty if not counted.
   std::vector<std::uint64_t> bytes_read = {};
+  /// Time of each rank's own work before the first exchange of a step: means over the steps after
+  /// the first ten. In a mesh, of the ranks of "batch".
+  std::vector<double> seconds_before_exchange = {};
 };
 
 /// A checkpoint that is to be saved.

@@ -262,6 +262,7 @@ void RunDirectory::finish(const RunReport& report) {
                             {"compute", seconds.compute},
                             {"reduce", seconds.reduce},
                             {"update", seconds.update}}},
+                          {"seconds_before_exchange", report.seconds_before_exchange},
                           {"startup_seconds", report.startup_seconds},
                           {"examples_per_second", report.examples_per_second},
                           {"weights_hash", to_hex(report.weights_hash)},

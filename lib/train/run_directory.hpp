@@ -12,6 +12,8 @@
 //   {"step": 1, "epoch": 1, "examples": 128, "loss": 2.327221, "accuracy": 0.0625,
 //    "seconds": 0.0041, "hashes": {"0.weight": "16 hex digits", ...}}
 // and with "skipped": true in a step that changed nothing, where "loss" may be null: not finite.
+// "seconds_before_exchange" of summary.json (see RunReport) has a number for each rank of the group
+// that trained last, in the order of ranks.
 // Fields of these files may be added, never renamed. Numbers are written with enough digits to
 // read the same doubles.
 #pragma once

@@ -33,17 +33,19 @@ Step::Step(const StepOptions& options, comm::Communicator& comm, Sentinel& senti
       sentinel_(sentinel),
       skips_with_(options.skip_with),
       results_(options.plan->largest_gathered(), comm),
-      stops_(static_cast<std::size_t>(comm.size()), comm.memory()) {}
+      messages_(static_cast<std::size_t>(comm.size()), comm.memory()) {}
 
 StepResult Step::run(const data::Batch& batch, PhaseSeconds& seconds, std::uint64_t stop) {
   Lap phase;
   const auto hashes = sentinel_.begin(steps_ + 1);  // of the weights that forward reads
   compute(batch);
-  stops_.data()[comm_.rank()] = stop;
   blocks_ = {results_.put(results(batch), batch.block), hashes,
-             std::as_writable_bytes(stops_.span())};
+             std::as_writable_bytes(messages_.span())};
   add_blocks(batch, blocks_);
   seconds.compute += phase.take();
+  constexpr double nanoseconds = 1e9;
+  messages_.data()[comm_.rank()] = {
+      stop, static_cast<std::uint64_t>((seconds.data + seconds.compute) * nanoseconds)};
 
   comm_.all_gather(blocks_);
   sentinel_.compare();
@@ -51,9 +53,12 @@ StepResult Step::run(const data::Batch& batch, PhaseSeconds& seconds, std::uint6
 
   reduce(batch, seconds);
   phase.take();
-  const auto stops = stops_.span();
+  const std::span<const RankMessage> messages = messages_.span();
+  const auto last_stop = std::max_element(messages.begin(), messages.end(),
+                                          [](auto& a, auto& b) { return a.stop < b.stop; });
   StepResult result = {.tally = nn::sum_over_leaves(results_.first(batch.summed_rows), batch.leaf),
-                       .stop = *std::max_element(stops.begin(), stops.end())};
+                       .stop = last_stop->stop,
+                       .messages = messages};
   bool updates = std::isfinite(result.tally.loss_sum);
   if (!updates) result.not_finite = "loss";
   if (skips_with_ != nullptr) {

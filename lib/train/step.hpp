@@ -30,6 +30,7 @@ struct StepResult {
   const char* not_finite = nullptr;
   /// Weights and optimizer state are those from before the step, on every rank.
   bool skipped = false;
+  std::span<const RankMessage> messages = {};  ///< of every rank; valid until the next step
 };
 
 /// A timer: take() returns the seconds since its last call, or since construction.
@@ -150,9 +151,9 @@ class Step {
   /// identical on every rank.
   ///
   /// The batch's features must be in the network's rows(batch.piece), or staged on the device. Adds
-  /// the time of each phase to `seconds`. `stop`: this rank's request to stop, a number of the
-  /// caller's; it travels with the results. Allocates no memory, except with FILE if a step needs
-  /// more sum buffers than all steps before.
+  /// the time of each phase to `seconds`, which begins with that of reading the batch. `stop`: this
+  /// rank's request to stop, a number of the caller's; it travels with the results. Allocates no
+  /// memory, except with FILE if a step needs more sum buffers than all steps before.
   ///
   /// If the loss is not finite, there is no update on the processor. If a gradient is not, some
   /// ranks have updated their slices, unless the options say to skip such steps.
@@ -188,7 +189,7 @@ class Step {
   Sentinel& sentinel_;
   comm::Communicator* skips_with_;
   GatheredResults results_;
-  AlignedBuffer<std::uint64_t> stops_;  // of every rank
+  AlignedBuffer<RankMessage> messages_;  // of every rank
   Blocks blocks_;
   std::uint64_t steps_ = 0;
 };

@@ -103,6 +103,7 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
   report.examples = replica_.examples();
   report.skipped_steps = replica_.skipped_steps();
   report.step_seconds = medians(phases_);
+  report.seconds_before_exchange = before_exchange_.means();
   report.startup_seconds = startup_seconds_;
   report.examples_per_second = timed_.rate();
   report.stop = stop_;
@@ -152,6 +153,7 @@ Trainer::Timed Trainer::train_steps(const std::vector<Observer*>& observers) {
 
     seconds.total = whole_step.take();
     if (phases_.size() < phases_.capacity()) phases_.push_back(seconds);
+    before_exchange_.add(result.messages);
     ++position_.step;
     if (!result.skipped) {
       position_.tally.loss_sum += result.tally.loss_sum;
@@ -168,13 +170,30 @@ Trainer::Timed Trainer::train_steps(const std::vector<Observer*>& observers) {
                             static_cast<double>(result.tally.correct) / count,
                             seconds.total,
                             std::move(hashes),
-                            replica_.why_skipped()};
+                            replica_.why_skipped(),
+                            result.messages};
     if (options_.snapshot != nullptr) options_.snapshot->require_repeated(step, report.loss);
     for (Observer* observer : observers) observer->on_step(report);
     if (options_.checkpoint_every && step % *options_.checkpoint_every == 0) save(observers);
     if (step % options_.snapshot_every == 0) keep(observers);
   }
   return timed;
+}
+
+void Trainer::BeforeExchange::add(std::span<const RankMessage> messages) {
+  if (steps == 0 || steps == warm_up_steps) seconds.assign(messages.size(), 0);
+  ++steps;
+  constexpr double nanosecond = 1e-9;
+  for (std::size_t rank = 0; rank < messages.size(); ++rank) {
+    seconds[rank] += static_cast<double>(messages[rank].nanoseconds) * nanosecond;
+  }
+}
+
+std::vector<double> Trainer::BeforeExchange::means() const {
+  const std::uint64_t summed = steps > warm_up_steps ? steps - warm_up_steps : steps;
+  std::vector<double> means = seconds;
+  for (double& mean : means) mean /= static_cast<double>(summed);
+  return means;
 }
 
 std::vector<std::pair<std::string, std::uint64_t>> Trainer::hashes_due() {

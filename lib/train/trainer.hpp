@@ -72,6 +72,14 @@ class Trainer {
     double rate() const { return seconds > 0 ? static_cast<double>(examples) / seconds : 0; }
   };
 
+  /// Sums of the ranks' times before the exchange, over the steps after the warm-up.
+  struct BeforeExchange {
+    std::uint64_t steps = 0;  ///< with those of the warm-up
+    std::vector<double> seconds;
+    void add(std::span<const RankMessage> messages);
+    std::vector<double> means() const;
+  };
+
   EpochReport evaluate(const Timed& timed);
   Timed train_steps(const std::vector<Observer*>& observers);
   std::vector<std::pair<std::string, std::uint64_t>> hashes_due();
@@ -91,6 +99,7 @@ class Trainer {
   double startup_seconds_ = 0;
   Evaluation last_test_;
   std::vector<PhaseSeconds> phases_;
+  BeforeExchange before_exchange_;
 };
 
 }  // namespace lockstep::train

@@ -21,11 +21,11 @@ DEFAULTS = {
     "steps": "none", "learning-rate": 0.001, "seed": 22, "shuffle": "global",
     "shard-policy": "data", "rebatch": "ceil", "reduction": "canonical", "products": "auto", "simd": "auto",
     "leaf": "auto", "exchange": "auto", "sentinel-steps": 16, "backend": "auto", "ranks": 1, "device": "auto", "threads": "auto",
-    "resume": "none", "checkpoint-every": "end", "keep": 3, "keep-every": "none", "hash-every": "none", "audit-every": "none", "max-time": "none", "timeout": 120, "progress": "auto",
+    "resume": "none", "checkpoint-every": "end", "keep": 3, "keep-every": "none", "hash-every": "none", "audit-every": "none", "max-time": "none", "timeout": 120, "straggler-warning": 1.5, "progress": "auto",
 }
 SUMMARY = {"version", "ranks", "device", "parameters", "steps", "examples", "skipped_steps",
-           "epochs", "step_seconds", "startup_seconds", "examples_per_second", "weights_hash",
-           "plan_digest", "peak_rss_bytes"}
+           "epochs", "step_seconds", "seconds_before_exchange", "startup_seconds", "examples_per_second",
+           "weights_hash", "plan_digest", "peak_rss_bytes"}
 EPOCH = {"epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "seconds",
          "examples_per_second", "weights_hash"}
 STEP_SECONDS = {"median", "data", "compute", "reduce", "update"}

@@ -5,6 +5,7 @@ import os
 import pty
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -322,7 +323,7 @@ class Faults(command.CommandTest):
 
 
 class Injected(command.CommandTest):
-    """Faults of memory and arithmetic, on one rank, in one step."""
+    """Faults of one rank: of memory, of arithmetic, and a slow one."""
 
     def refused(self, fault, *flags, ranks=3):
         shutil.rmtree(self.folder / "run", ignore_errors=True)
@@ -348,6 +349,20 @@ class Injected(command.CommandTest):
         plain = self.train(SMALL, name="plain")
         made = self.train(SMALL, name="other", threads=2, env=faults("flip-product:rank=1,step=3"))
         self.assertNotEqual(made.summary["weights_hash"], plain.summary["weights_hash"])
+
+    def test_a_slow_rank(self):
+        """For more than 5 seconds. If all ranks are as slow, none is named."""
+        slow = ["slow:rank=%d,step=11" % rank for rank in (1, 0)]
+        job = f"{SMALL} --epochs 1000 --steps 120"
+        made = self.train(job, threads=2, env=faults(slow[0]))
+        said = f"rank 1 on {socket.gethostname()} is slow: 5"
+        self.assert_says(made.result.err, [said, "the median of 2 ranks is", "remedy", "lockstep doctor"], made.result)
+        self.assertEqual(made.result.err.count("is slow"), 1, str(made.result))
+        fast, late = made.summary["seconds_before_exchange"]
+        self.assertGreater(late, max(0.05, 2 * fast))
+        made = self.train(job, threads=2, env=faults(*slow), name="equal")
+        self.assertNotIn("is slow", made.result.err)
+        self.assertGreater(min(made.summary["seconds_before_exchange"]), 0.05)
 
     def test_faults_that_are_not_valid(self):
         for fault, reason in (("kil:rank=0,step=1", "not one of"), ("kill:rank=3,step=1", "there are 3 ranks"),

@@ -55,6 +55,7 @@ TEST_CASE("what is printed is a valid run file that says the same", "[config]") 
                                    {"shuffle", "none"},
                                    {"leaf", "4"},
                                    {"threads", "2"},
+                                   {"straggler-warning", "off"},
                                    {"seed", "0"}}) {
     set_value(config, "", key, value);
   }
@@ -98,6 +99,8 @@ TEST_CASE("values that make no sense are refused with the reason", "[config]") {
     CHECK_THAT(refusal("learning-rate", rate), Contains("finite number above 0"));
   }
   CHECK_THAT(refusal("divide-by", "0"), Contains("above 0"));
+  CHECK_THAT(refusal("straggler-warning", "1"), Contains("'1' is not above 1"));
+  CHECK_THAT(refusal("straggler-warning", "of"), Contains("'of'"));
   CHECK_THAT(refusal("shuffle", "globl"), Contains("did you mean 'global'?"));
   CHECK_THAT(refusal("drop-remainder", "yes"), Contains("neither true nor false"));
   CHECK_THAT(refusal("learning-rat", "1"), Contains("did you mean 'learning-rate'?"));

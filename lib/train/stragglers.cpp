@@ -1,0 +1,97 @@
+#include "lockstep/train/stragglers.hpp"
+
+#include <algorithm>
+#include <cassert>
+#include <cstddef>
+#include <utility>
+
+#include "lockstep/base/text.hpp"
+
+namespace lockstep::train {
+namespace {
+
+constexpr std::uint64_t warm_up_steps = 10;
+constexpr std::uint64_t window_steps = 50;
+constexpr double window_seconds = 5;
+constexpr double least_excess = 1e-3;  // seconds
+constexpr double least_share = 0.1;    // of a step
+
+/// The lower median: with two ranks the less. Reorders `values`, which are not empty.
+template <class Value>
+Value median(std::vector<Value>& values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+std::string milliseconds(double seconds) { return fixed(seconds * 1e3, 1) + " ms"; }
+
+}  // namespace
+
+Stragglers::Stragglers(double factor, const data::Plan& plan, std::vector<std::string> names,
+                       Warn warn)
+    : factor_(factor),
+      plan_(plan),
+      names_(std::move(names)),
+      warn_(std::move(warn)),
+      is_reported_(names_.size()),
+      ranks_(names_.size()),
+      seconds_(names_.size()),
+      examples_(names_.size()) {
+  sorted_seconds_.reserve(names_.size());
+  sorted_examples_.reserve(names_.size());
+}
+
+void Stragglers::on_step(const StepReport& report) {
+  if (names_.size() < 2 || seen_++ < warm_up_steps) return;
+  add(report);
+  if (steps_ >= window_steps && step_seconds_ >= window_seconds) end_window();
+}
+
+void Stragglers::add(const StepReport& report) {
+  assert(report.messages.size() == names_.size());
+  const std::uint64_t step = (report.step - 1) % plan_.steps();
+  sorted_seconds_.clear();
+  sorted_examples_.clear();
+  for (std::size_t rank = 0; rank < names_.size(); ++rank) {
+    seconds_[rank] = static_cast<double>(report.messages[rank].nanoseconds) * 1e-9;
+    examples_[rank] = plan_.piece_size(step, rank);
+    if (examples_[rank] == 0) continue;
+    sorted_seconds_.push_back(seconds_[rank]);
+    sorted_examples_.push_back(examples_[rank]);
+  }
+  ++steps_;
+  step_seconds_ += report.seconds;
+  if (sorted_seconds_.empty()) return;
+  const double middle = median(sorted_seconds_);
+  const auto piece = static_cast<double>(median(sorted_examples_));
+  median_ += middle;
+  for (std::size_t rank = 0; rank < names_.size(); ++rank) {
+    if (examples_[rank] == 0) continue;
+    const double expected = middle * std::max(1.0, static_cast<double>(examples_[rank]) / piece);
+    ranks_[rank].seconds += seconds_[rank];
+    ranks_[rank].expected += expected;
+    if (seconds_[rank] > factor_ * expected) ++ranks_[rank].slow_steps;
+  }
+}
+
+void Stragglers::end_window() {
+  const auto steps = static_cast<double>(steps_);
+  const double worth = std::max(least_excess * steps, least_share * step_seconds_);
+  for (std::size_t rank = 0; rank < names_.size(); ++rank) {
+    const auto [seconds, expected, slow_steps] = std::exchange(ranks_[rank], {});
+    const bool is_slow = 2 * slow_steps > steps_ && seconds > factor_ * expected;
+    if (!is_slow || seconds - expected < worth || is_reported_[rank]) continue;
+    is_reported_[rank] = true;
+    warn_(names_[rank] + " is slow: " + milliseconds(seconds / steps) +
+          " before the exchange of a step, where the median of " + std::to_string(names_.size()) +
+          " ranks is " + milliseconds(median_ / steps) + "; all ranks wait for it" +
+          "\n  remedy: look for other processes on that host, throttled cores and ranks bound to "
+          "the same core (`lockstep doctor`), or leave the host out");
+  }
+  steps_ = 0;
+  step_seconds_ = 0;
+  median_ = 0;
+}
+
+}  // namespace lockstep::train
