@@ -21,7 +21,7 @@ namespace lockstep::train {
 /// count either.
 ///
 /// Finds nothing where ranks wait for each other before they send results: in a mesh with "model",
-/// and with layers that sum over the batch.
+/// with layers that sum over the batch, and with the all-reduce reduction on devices.
 class Stragglers final : public Observer {
  public:
   /// Called with a message, at most once a rank.
