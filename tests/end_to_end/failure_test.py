@@ -355,7 +355,7 @@ class Injected(command.CommandTest):
         slow = ["slow:rank=%d,step=11" % rank for rank in (1, 0)]
         job = f"{SMALL} --epochs 1000 --steps 120"
         made = self.train(job, threads=2, env=faults(slow[0]))
-        said = f"rank 1 on {socket.gethostname()} is slow: 5"
+        said = f"rank 1 on {socket.gethostname()} is slow: "
         self.assert_says(made.result.err, [said, "the median of 2 ranks is", "remedy", "lockstep doctor"], made.result)
         self.assertEqual(made.result.err.count("is slow"), 1, str(made.result))
         fast, late = made.summary["seconds_before_exchange"]
