@@ -56,15 +56,16 @@ Syntax launch_syntax() {
   return syntax;
 }
 
-/// The value of --run-dir in a command, as "--run-dir DIR" or "--run-dir=DIR"; empty if it has
+/// The last value of --run-dir in a command, as "--run-dir DIR" or "--run-dir=DIR"; empty if it has
 /// none.
 std::string run_dir_in(const std::vector<std::string>& command) {
   const std::string flag = "--run-dir";
+  std::string found;
   for (std::size_t i = 0; i < command.size(); ++i) {
-    if (command[i] == flag && i + 1 < command.size()) return command[i + 1];
-    if (command[i].starts_with(flag + "=")) return command[i].substr(flag.size() + 1);
+    if (command[i] == flag && i + 1 < command.size()) found = command[i + 1];
+    if (command[i].starts_with(flag + "=")) found = command[i].substr(flag.size() + 1);
   }
-  return "";
+  return found;
 }
 
 bool resumes(const std::vector<std::string>& command) {
@@ -112,6 +113,16 @@ std::optional<bool> has_children(pid_t process) {
   return false;
 }
 
+bool is_srun(const std::vector<std::string>& command) {
+  return std::filesystem::path(command[0]).filename() == "srun";
+}
+
+/// Kills a launcher that hangs. srun leaves a process in its group which, when srun is killed, ends
+/// the step and the allocation that srun made.
+void kill_launcher(pid_t launcher, bool leaves_group) {
+  ::kill(leaves_group ? launcher : -launcher, SIGKILL);
+}
+
 /// How an attempt ended.
 struct Ended {
   int code = 0;
@@ -140,8 +151,9 @@ std::optional<int> recorded_code(const std::string& run) {
 
 /// Waits until the job ends, and passes signals on. Kills a launcher that outlives its ranks:
 /// mpirun 4.1.4 waits for a lost host for minutes, and for ever after some losses while MPI starts,
-/// and after all losses with its recovery on several hosts.
-Ended wait_for(pid_t job, const std::string& run, const StopRequests& requests) {
+/// and after all losses with its recovery on several hosts; srun does after the loss of a node.
+Ended wait_for(pid_t job, const std::vector<std::string>& command, const std::string& run,
+               const StopRequests& requests) {
   Ended ended;
   const auto began = std::filesystem::file_time_type::clock::now();
   auto with_ranks = Clock::now();
@@ -166,7 +178,7 @@ Ended wait_for(pid_t job, const std::string& run, const StopRequests& requests) 
     if (may_have_ranks && !has_ended && !is_diagnosed(run, began)) with_ranks = now;
     if (now - with_ranks > (has_ended ? max_after_end : max_without_ranks)) {
       ended.hung = true;
-      ::kill(-job, SIGKILL);
+      kill_launcher(job, is_srun(command));
       with_ranks = now;
     }
     std::this_thread::sleep_for(poll_interval);
@@ -202,7 +214,7 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
   for (std::uint64_t restarts = 0;; ++restarts) {
     std::error_code ignored;
     std::filesystem::remove(exit_code_of(run), ignored);
-    const Ended ended = wait_for(start(command), run, requests);
+    const Ended ended = wait_for(start(command), command, run, requests);
     if (ended.code == cannot_start) {
       throw ConfigError("launch: " + command[0] + " cannot be started",
                         "give a program that is in PATH, and its arguments, behind --");

@@ -314,7 +314,7 @@ std::vector<Setting> table() {
       straggler_warning(),
       yes_or_no("survive", &C::survive,
                 "go on without ranks that end, from a snapshot in memory; needs `mpirun --mca "
-                "orte_enable_recovery 1`"),
+                "orte_enable_recovery 1`, or `SLURM_NO_KILL=set SLURM_KILL_BAD_EXIT=0 srun`"),
       count("snapshot-every", &C::snapshot_every, 1,
             "with survive: steps between snapshots, which are repeated after a loss"),
       choice("progress", &C::progress, {"auto", "bar", "lines", "off"},

@@ -78,9 +78,23 @@ std::optional<Launch> detect_launcher(const Lookup& lookup) {
   return found;
 }
 
-std::optional<Launch> detect_launcher() {
-  return detect_launcher([](const char* variable) { return std::getenv(variable); });
+namespace {
+
+const char* of_environment(const char* variable) { return std::getenv(variable); }
+
+}  // namespace
+
+std::optional<Launch> detect_launcher() { return detect_launcher(of_environment); }
+
+bool srun_recovers(const Lookup& lookup) {
+  const auto found = first_found(lookup);
+  if (!found || found->launcher != "srun") return false;
+  const char* const no_kill = lookup("SLURM_NO_KILL");
+  return no_kill != nullptr && std::string_view(no_kill) == "set" &&
+         number(lookup, "SLURM_KILL_BAD_EXIT") == 0;
 }
+
+bool srun_recovers() { return srun_recovers(of_environment); }
 
 void require_pmix(const Launch& launch) {
   if (!is_slurm(launch) || launch.pmix || launch.ranks == 1) return;

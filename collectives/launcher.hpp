@@ -32,6 +32,16 @@ std::optional<Launch> detect_launcher(const Lookup& lookup);
 /// detect_launcher over this process's environment.
 std::optional<Launch> detect_launcher();
 
+/// True in an srun step that goes on when tasks or nodes are lost: the variables SLURM_NO_KILL and
+/// SLURM_KILL_BAD_EXIT=0 are set. Tasks do not see the same options of srun's command line. Local.
+///
+/// Slurm 22.05's PMIx nevertheless ends the step when a task is lost between MPI_Init and
+/// MPI_Finalize.
+bool srun_recovers(const Lookup& lookup);
+
+/// srun_recovers over this process's environment.
+bool srun_recovers();
+
 /// Throws for a Slurm launch of several ranks without PMIx, before MPI starts. Local; the same on
 /// all ranks.
 ///

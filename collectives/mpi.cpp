@@ -2,6 +2,8 @@
 
 #include <mpi.h>
 #include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +18,8 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "lockstep/collectives/launcher.hpp"
 
 namespace lockstep::comm {
 namespace {
@@ -296,6 +300,22 @@ bool is_mpirun(pid_t process) {
 /// The part of mpirun on hosts other than its own.
 bool is_mpiruns_daemon(pid_t process) { return program_of(process) == "orted"; }
 
+/// Kills all tasks of this Slurm step, this process included.
+void kill_step() {
+  const auto text = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return std::string(value != nullptr ? value : "");
+  };
+  std::string program = "scancel";
+  std::string signal = "--signal=KILL";
+  std::string step = text("SLURM_JOB_ID") + '.' + text("SLURM_STEP_ID");
+  const std::array<char*, 4> words = {program.data(), signal.data(), step.data(), nullptr};
+  pid_t child = 0;
+  if (::posix_spawnp(&child, words[0], nullptr, nullptr, words.data(), environ) == 0) {
+    ::waitpid(child, nullptr, 0);
+  }
+}
+
 }  // namespace
 
 bool end_launcher() noexcept { return is_mpirun(::getppid()) && ::kill(::getppid(), SIGTERM) == 0; }
@@ -311,6 +331,7 @@ void abort_job(int code) noexcept {
     std::_Exit(code);
   }
   if (mpi_is_running()) MPI_Abort(MPI_COMM_WORLD, code);
+  if (srun_recovers()) kill_step();
   std::_Exit(code);
 }
 

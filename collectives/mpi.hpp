@@ -76,7 +76,8 @@ class MpiSession {
 /// Does not flush output. Any thread may call it. If MPI is not running, terminates this process.
 ///
 /// With launcher_recovers() the launcher gets SIGTERM instead, because it ignores MPI_Abort and
-/// exit codes: mpirun 4.1.4 then returns 1.
+/// exit codes: mpirun 4.1.4 then returns 1. With srun_recovers(), after finalize_mpi(), Slurm kills
+/// the step.
 [[noreturn]] void abort_job(int code) noexcept;
 
 /// Ends the launcher, with code 1, if it is mpirun and the parent of this process; else returns
@@ -86,8 +87,8 @@ bool end_launcher() noexcept;
 /// MPI_Finalize, before an end of the process that runs no destructors. Collective.
 void finalize_mpi() noexcept;
 
-/// True if the launcher lets the other ranks run when one ends: `mpirun --mca orte_enable_recovery
-/// 1`. Local.
+/// True if mpirun lets the other ranks run when one ends: `--mca orte_enable_recovery 1`. Local.
+/// See also srun_recovers().
 bool launcher_recovers();
 
 /// True if every rank of the job calls this within `seconds`. A rank calls it before it exits

@@ -17,6 +17,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
+#include "lockstep/collectives/launcher.hpp"
 #include "lockstep/collectives/mpi.hpp"
 #include "lockstep/collectives/shared.hpp"
 #include "lockstep/collectives/tcp.hpp"
@@ -181,18 +182,22 @@ void require_survivable(comm::Communicator& comm) {
       throw ConfigError("`survive`: " + why, remedy);
     };
     const std::string backend = comm.backend();
+    const auto launch = comm::detect_launcher();
+    const bool is_srun = launch && launch->launcher == "srun";
     if (backend == "threads") {
       refuse("the ranks are threads of one process, which end together",
-             "start them as processes, with mpirun");
+             "start them as processes, with mpirun or srun");
     }
     if (comm.size() == 1) refuse("there is no other rank to go on", "start more ranks");
     if (!comm.reports_losses()) {
       refuse("the ranks communicate over " + backend + ", which does not report lost ranks",
              "use `backend=shared`, or leave it out");
     }
-    if (!comm::launcher_recovers()) {
+    if (!comm::launcher_recovers() && !comm::srun_recovers()) {
       refuse("the launcher ends all ranks when one of them ends",
-             "start them with `mpirun --mca orte_enable_recovery 1 ...`");
+             is_srun ? "start them with `SLURM_NO_KILL=set SLURM_KILL_BAD_EXIT=0 srun --mpi=pmix "
+                       "...`, without -K"
+                     : "start them with `mpirun --mca orte_enable_recovery 1 ...`");
     }
   });
 }
@@ -244,19 +249,24 @@ int run_group(comm::Communicator& group, const RankBody& body) {
 /// Ends this process, without MPI_Finalize where that would wait for lost ranks.
 ///
 /// mpirun 4.1.4 with its recovery ends when the ranks on its own host have ended in any way, but
-/// waits for ever for ranks on other hosts that have not called MPI_Finalize.
-[[noreturn]] void end_rank(const comm::Communicator& group, int code, bool spans_hosts,
+/// waits for ever for ranks on other hosts that have not called MPI_Finalize. srun waits for ever
+/// for the tasks of lost nodes.
+[[noreturn]] void end_rank(const comm::Communicator& group, int code, const comm::Place& before,
                            bool lost_ranks) {
   if (std::fflush(stdout) != 0 && code == 0) code = static_cast<int>(ExitCode::output);
-  if (code != 0 && group.rank() == 0) comm::abort_job(code);
-  if (spans_hosts && !lost_ranks) comm::finalize_mpi();
-  if (spans_hosts && lost_ranks) {
+  const bool is_srun = comm::srun_recovers();
+  if (code != 0 && group.rank() == 0 && !is_srun) comm::abort_job(code);
+  if (before.nodes > 1 && !lost_ranks) comm::finalize_mpi();
+  const bool launcher_waits =
+      is_srun ? group.place().nodes < before.nodes : before.nodes > 1 && lost_ranks;
+  if (launcher_waits) {
     std::this_thread::sleep_for(
         std::chrono::seconds(1));  // the launcher passes on what was printed
     if (!comm::end_launcher() && group.rank() == 0) {
-      print_warning(
-          "mpirun does not end by itself when ranks on several hosts have ended; `lockstep launch` "
-          "ends it");
+      print_warning(is_srun ? "srun does not end by itself when a node is lost; `lockstep launch` "
+                              "ends it"
+                            : "mpirun does not end by itself when ranks on several hosts have "
+                              "ended; `lockstep launch` ends it");
     }
   }
   std::_Exit(code);
@@ -267,7 +277,9 @@ int run_group(comm::Communicator& group, const RankBody& body) {
 void survive(comm::Communicator& comm, const RankBody& body,
              const std::function<void(int code)>& on_end) {
   require_survivable(comm);
-  const bool spans_hosts = comm.place().nodes > 1;
+  // The PMIx server of srun ends the step when a task ends that has not called MPI_Finalize, and
+  // the communicators of survivable ranks need no MPI.
+  if (comm::srun_recovers()) comm::finalize_mpi();
   auto* group = &comm;
   for (std::unique_ptr<comm::Communicator> own;;) {
     try {
@@ -275,7 +287,7 @@ void survive(comm::Communicator& comm, const RankBody& body,
       const bool is_cut_off = code == static_cast<int>(ExitCode::timeout);
       if (is_cut_off) std::_Exit(code);  // the job goes on elsewhere
       if (group->rank() == 0) on_end(code);
-      end_rank(*group, code, spans_hosts, own != nullptr);
+      end_rank(*group, code, comm.place(), own != nullptr);
     } catch (const comm::RankLost&) {
       // Handled below, when nothing is left of this group's objects.
     }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Lockstep under Slurm, on an emulated cluster of three nodes: a job through scripts/slurm/train.sbatch, a launch that
-# would be several worlds instead of one, and a rank that is killed.
+# would be several worlds instead of one, ranks that are killed and nodes that fail, with --survive and without.
 #   tests/end_to_end/slurm_test.sh LOCKSTEP      the executable; exit code 77, with the reason, where it cannot run
 set -euo pipefail
 root=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
@@ -84,5 +84,54 @@ until_true 90 ended "$job" || fail "job $job is still $(state "$job")"
 grep -qE '"ranks": *2\b' parts/summary.json || fail "the rest did not run on 2 ranks"
 hash_of() { grep -oP '^  "weights_hash": "\K\w+' "$1/summary.json"; }
 [ "$(hash_of whole)" = "$(hash_of parts)" ] || fail "hashes differ: $(hash_of whole), $(hash_of parts)"
+
+
+# From here on nodes are lost for good. The job's records are those of a run that lost nothing.
+kill_node() { kill -KILL "$(cat "$LOCKSTEP_HOSTS/$1.pid")"; }
+kill_task() {
+  local process
+  for process in $(pgrep -x "$(basename "$LOCKSTEP")"); do
+    if tr '\0' '\n' <"/proc/$process/environ" | grep -qx "SLURM_PROCID=$1"; then kill -KILL "$process"; fi
+  done
+}
+steps_are() { [ -e "$1/metrics.jsonl" ] && [ "$(wc -l <"$1/metrics.jsonl")" -ge "$2" ]; }
+records_of() { sed 's/"seconds":[^,}]*//' "$1/metrics.jsonl"; }
+require_same() {
+  [ "$(hash_of whole_long)" = "$(hash_of "$1")" ] || fail "$1: hashes differ: $(hash_of whole_long), $(hash_of "$1")"
+  [ "$(records_of whole_long)" = "$(records_of "$1")" ] || fail "$1: other records"
+}
+train=(--data synthetic --train-limit 2000 --test-limit 128 --layers 64,32 --batch-size 20 --epochs 20 --checkpoint-every 100
+  --progress off)
+"$LOCKSTEP" train "${train[@]}" --run-dir "$PWD/whole_long"
+
+echo "== --survive needs variables that the tasks see"
+code=0
+timeout 60 srun --mpi=pmix --ntasks=2 "$LOCKSTEP" train "${train[@]}" --survive >refused.out 2>&1 || code=$?
+[ "$code" -eq 2 ] || fail "exit code $code instead of 2"
+grep -q 'SLURM_NO_KILL=set SLURM_KILL_BAD_EXIT=0 srun --mpi=pmix' refused.out || fail "no remedy in $(cat refused.out)"
+
+echo "== --survive: the job goes on without a rank, and without a node"
+job=$(sbatch --parsable --nodes=3 "$batch" "${train[@]}" --survive --run-dir "$PWD/survived")
+until_true 60 steps_are survived 100 || fail "no 100 steps"
+kill_task 1
+until_true 30 steps_are survived 500 || fail "no 500 steps"
+kill_node h3
+until_true 60 ended "$job" || fail "job $job is still $(state "$job")"
+[ "$(state "$job")" = COMPLETED ] || fail "job $job is $(state "$job")"
+for text in 'rank 1 ended; 2 ranks go on' 'rank 2 ended; 1 rank goes on'; do
+  grep -q "$text" "lockstep-$job.out" || fail "no '$text' in $(cat "lockstep-$job.out")"
+done
+require_same survived
+until_true 5 all_gone || fail "processes are left: $(pgrep -l .)"
+
+echo "== a node fails: training continues on the node that is left"
+job=$(sbatch --parsable --nodes=2 "$batch" "${train[@]}" --run-dir "$PWD/continued")
+until_true 60 compgen -G "continued/checkpoints/step-*" >/dev/null || fail "no checkpoint was saved"
+kill_node h2
+until_true 120 ended "$job" || fail "job $job is still $(state "$job")"
+[ "$(state "$job")" = COMPLETED ] || fail "job $job is $(state "$job")"
+grep -q '1 of 2 nodes failed' "lockstep-$job.out" || fail "no word of the node in $(cat "lockstep-$job.out")"
+grep -qE '"ranks": *1\b' continued/summary.json || fail "the rest did not run on 1 rank"
+require_same continued
 
 echo "slurm: all passed"

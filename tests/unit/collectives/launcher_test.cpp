@@ -58,6 +58,26 @@ TEST_CASE("a Slurm step, a batch script and mpirun inside them", "[collectives]"
   CHECK_FALSE(detect({{"SLURM_JOB_ID", "7"}, {"SLURM_NTASKS", "1"}}).has_value());
 }
 
+TEST_CASE("an srun that goes on without lost tasks", "[collectives]") {
+  const auto recovers = [](const Environment& environment) {
+    return comm::srun_recovers([&](const char* variable) -> const char* {
+      const auto found = environment.find(variable);
+      return found == environment.end() ? nullptr : found->second.c_str();
+    });
+  };
+  const Environment no_kill = {{"SLURM_NO_KILL", "set"}};
+  const Environment options = with(no_kill, {{"SLURM_KILL_BAD_EXIT", "0"}});
+  const Environment step = with(batch, {{"SLURM_STEP_ID", "0"}});
+  CHECK(recovers(with(step, options)));
+  CHECK_FALSE(recovers(step));
+  CHECK_FALSE(recovers(with(step, no_kill)));
+  CHECK_FALSE(recovers(with(step, {{"SLURM_NO_KILL", "off"}, {"SLURM_KILL_BAD_EXIT", "0"}})));
+  CHECK_FALSE(recovers(with(with(step, no_kill), {{"SLURM_KILL_BAD_EXIT", "1"}})));
+  CHECK_FALSE(recovers(with(batch, options)));
+  const Environment mpirun = {{"OMPI_COMM_WORLD_SIZE", "8"}, {"OMPI_COMM_WORLD_RANK", "5"}};
+  CHECK_FALSE(recovers(with(with(step, options), mpirun)));
+}
+
 TEST_CASE("what is no number promises nothing", "[collectives]") {
   const std::string bad = GENERATE("", "two", "2x", "-1", "99999999999");
   CHECK_FALSE(detect({{"PMI_SIZE", bad}, {"PMI_RANK", "0"}}).has_value());
