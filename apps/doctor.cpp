@@ -28,6 +28,7 @@
 #include "lockstep/collectives/mpi.hpp"
 #include "lockstep/data/source.hpp"
 #include "lockstep/launch/launch_check.hpp"
+#include "lockstep/launch/leftovers.hpp"
 #include "lockstep/launch/watchdog.hpp"
 #include "lockstep/nn/network.hpp"
 #include "lockstep/train/device.hpp"
@@ -171,9 +172,21 @@ void print_links(const std::vector<launch::Link>& links,
   print_table(lines);
 }
 
-/// Prints the findings, and returns the exit code.
-int print_findings(const std::vector<launch::Finding>& findings) {
+/// Files of MPI jobs that were killed, a text for each host that has some. Collective.
+std::vector<std::string> notes_of_leftovers(comm::Communicator& comm) {
+  std::string mine;
+  if (comm.place().local_rank == 0) mine = launch::text_of(launch::mpi_leftovers());
+  if (!mine.empty()) mine = comm.place().host + ": " + mine;
+  auto notes = comm::gather_text(comm, mine);
+  std::erase(notes, "");
+  return notes;
+}
+
+/// Prints the findings, and returns the exit code. Notes do not count as something wrong.
+int print_findings(const std::vector<launch::Finding>& findings,
+                   const std::vector<std::string>& notes) {
   fmt::print("\n");
+  for (const std::string& note : notes) fmt::print("note: {}\n", presentable(note));
   for (const launch::Finding& finding : findings) {
     fmt::print("{}: {}\n", finding.level == launch::Level::error ? "error" : "warning",
                presentable(with_flags(finding.text)));
@@ -214,6 +227,7 @@ int examine_launch(const Arguments& arguments, const RunConfig& config, comm::Co
   comm::Communicator& comm = shared ? *shared : world;
   recorder.enter(Phase::start, 0);  // another time limit
   const auto links = launch::measure_links(comm);
+  const auto notes = notes_of_leftovers(world);
   const auto found = launch::find_problems(facts, comm.backend());
   findings.insert(findings.end(), found.begin(), found.end());
   if (world.rank() != 0) return findings.empty() ? 0 : something_is_wrong;
@@ -224,7 +238,7 @@ int examine_launch(const Arguments& arguments, const RunConfig& config, comm::Co
              comm.backend());
   print_ranks(facts);
   print_links(links, facts);
-  return print_findings(findings);
+  return print_findings(findings, notes);
 }
 
 /// False also for words that cannot be parsed, which run_on_ranks() reports once.

@@ -11,11 +11,13 @@
 #include <cstdlib>
 #include <ctime>
 #include <exception>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
 
+#include "lockstep/base/text.hpp"
 #include "lockstep/collectives/communicator.hpp"
 
 namespace lockstep::launch {
@@ -41,6 +43,11 @@ std::optional<struct stat> own(const fs::path& path, mode_t type) {
   const bool is_old = std::time(nullptr) - status.st_mtime >= min_age_seconds;
   const bool is_own = (status.st_mode & S_IFMT) == type && status.st_uid == ::geteuid();
   return is_old && is_own ? std::optional(status) : std::nullopt;
+}
+
+std::uint64_t hours_of(const struct stat& status) {
+  constexpr std::time_t hour = 3600;
+  return static_cast<std::uint64_t>((std::time(nullptr) - status.st_mtime) / hour);
 }
 
 std::uint64_t bytes_of(const struct stat& status) {
@@ -95,7 +102,7 @@ std::optional<Leftover> segment_at(const fs::path& path) {
   if (!status) return std::nullopt;
   const Use use = use_of(path);
   if (use == Use::some) return std::nullopt;
-  return Leftover{path, bytes_of(*status), use == Use::none};
+  return Leftover{path, bytes_of(*status), hours_of(*status), use == Use::none};
 }
 
 /// The process id N of pid.N.
@@ -109,9 +116,10 @@ std::optional<Leftover> session_at(const fs::path& path) {
   const std::string name = path.filename().string();
   const auto launcher = launcher_of(name);
   if (!launcher && !name.starts_with("jf.")) return std::nullopt;
-  if (!own(path, S_IFDIR)) return std::nullopt;
+  const auto of_folder = own(path, S_IFDIR);
+  if (!of_folder) return std::nullopt;
   if (launcher && (::kill(*launcher, 0) == 0 || errno != ESRCH)) return std::nullopt;
-  Leftover found = {path, 0, launcher.has_value()};
+  Leftover found = {path, 0, hours_of(*of_folder), launcher.has_value()};
   std::error_code error;
   fs::recursive_directory_iterator entry(path, error);
   for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
@@ -163,6 +171,30 @@ std::vector<Leftover> mpi_leftovers(const MpiFolders& folders) {
   std::sort(found.begin(), found.end(),
             [](const Leftover& a, const Leftover& b) { return a.path < b.path; });
   return found;
+}
+
+std::string text_of(std::span<const Leftover> leftovers) {
+  std::vector<Leftover> unproved;
+  std::copy_if(leftovers.begin(), leftovers.end(), std::back_inserter(unproved),
+               [](const Leftover& one) { return !one.is_dead; });
+  if (unproved.empty()) return "";
+  std::stable_sort(unproved.begin(), unproved.end(),
+                   [](const Leftover& a, const Leftover& b) { return a.bytes > b.bytes; });
+  constexpr std::size_t max_named = 5;
+  std::string names;
+  std::string paths;
+  for (std::size_t i = 0; i < std::min(unproved.size(), max_named); ++i) {
+    const Leftover& one = unproved[i];
+    names += (i == 0 ? "" : ", ") + one.path.string() + " (" +
+             bytes_text(static_cast<double>(one.bytes)) + ", " + counted(one.hours, "hour") +
+             " old)";
+    paths += " " + one.path.string();
+  }
+  if (unproved.size() > max_named) names += ", " + grouped(unproved.size() - max_named) + " more";
+  return "no process is known to use " + names +
+         ", as if left by MPI jobs that were killed\n  remedy: if no MPI job of yours runs there, "
+         "rm -r" +
+         paths;
 }
 
 std::size_t remove_mpi_leftovers(const MpiFolders& folders) noexcept {

@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <span>
+#include <string>
 #include <vector>
 
 namespace lockstep::launch {
@@ -27,6 +29,7 @@ MpiFolders mpi_folders();
 struct Leftover {
   std::filesystem::path path;
   std::uint64_t bytes = 0;  ///< of memory, or of disk
+  std::uint64_t hours = 0;  ///< since it was last changed
   /// No process uses it, and no running job will: it is safe to remove.
   bool is_dead = false;
 };
@@ -40,6 +43,10 @@ struct Leftover {
 /// Errors   none: what cannot be read is not listed.
 /// Ranks    local; the same for every process of a host.
 std::vector<Leftover> mpi_leftovers(const MpiFolders& folders = mpi_folders());
+
+/// What a person has to decide on, and how to remove it: those of `leftovers` that are not dead, of
+/// many the largest five. Empty without any. Pure.
+std::string text_of(std::span<const Leftover> leftovers);
 
 /// Removes what is dead, and returns the number of segments and folders. Local; safe beside other
 /// jobs and other processes that call it.

@@ -103,6 +103,20 @@ TEST_CASE("segments that no process has mapped are removed", "[leftovers]") {
   CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 6);
 }
 
+TEST_CASE("leftovers that may be in use are named with size, age and remedy", "[leftovers]") {
+  std::vector<launch::Leftover> found = {{"/tmp/pid.1", 100, 1, true}};
+  CHECK(launch::text_of(found).empty());
+  found.push_back({"/tmp/jf.1", 4096, 1, false});
+  found.push_back({"/dev/shm/vader_segment.h1.0.ab.0", 4'000'000, 26, false});
+  CHECK(launch::text_of(found) ==
+        "no process is known to use /dev/shm/vader_segment.h1.0.ab.0 (4.0 MB, 26 hours old), "
+        "/tmp/jf.1 (4.1 kB, 1 hour old), as if left by MPI jobs that were killed\n"
+        "  remedy: if no MPI job of yours runs there, rm -r /dev/shm/vader_segment.h1.0.ab.0 "
+        "/tmp/jf.1");
+  for (int i = 2; i < 8; ++i) found.push_back({"/tmp/jf." + std::to_string(i), 1, 0, false});
+  CHECK_THAT(launch::text_of(found), Catch::Contains(", 3 more,") && !Catch::Contains("jf.7"));
+}
+
 TEST_CASE("session folders of an mpirun that has ended are removed", "[leftovers]") {
   const test::TemporaryFolder folder;
   const MpiFolders folders = {folder.path() / "none", folder.path()};
