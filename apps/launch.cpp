@@ -26,6 +26,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/signals.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/launch/hosts.hpp"
 #include "lockstep/launch/watchdog.hpp"
 
 namespace lockstep::apps {
@@ -37,6 +38,7 @@ constexpr int cannot_start = 127;  // of the child process, as shells have it
 constexpr int failures_at_a_step = 3;
 constexpr auto poll_interval = std::chrono::milliseconds(50);
 constexpr auto pause = std::chrono::seconds(1);               // before a restart
+constexpr double max_silence = 10;                            // of a host, in seconds
 constexpr auto max_without_ranks = std::chrono::seconds(10);  // of a launcher that had some
 constexpr auto max_after_end = std::chrono::seconds(3);       // of a launcher whose job has ended
 
@@ -45,7 +47,9 @@ Syntax launch_syntax() {
   syntax.command = "lockstep launch";
   syntax.does =
       "Runs a training job, and starts it again with `--resume auto` when it fails: after a lost "
-      "rank, a hang, a lost host.\nIt does not after an error that a restart would repeat (codes "
+      "rank, a hang, a lost host.\nHosts that mpirun's --host or --hostfile names and that do not "
+      "answer then are left out, with their ranks.\nIt does not after an error that a restart "
+      "would repeat (codes "
       "2, "
       "65, 76), after a request to stop (75; signals are passed on), nor when the same step has "
       "failed three times. Ends with the job's exit code.\n";
@@ -194,6 +198,29 @@ std::uint64_t last_step(const std::string& run) {
   return step;
 }
 
+/// The command on those of its hosts that answer, or as it is where none does or it names none.
+launch::Words on_answering_hosts(const launch::Words& command, const std::string& run) {
+  const auto hosts = launch::hosts_of(command);
+  const auto shell = launch::remote_shell(command);
+  if (hosts.empty() || shell.empty()) return command;
+  const auto silent = launch::silent_hosts(hosts, shell, max_silence);
+  if (silent.empty()) return command;
+  const auto names = fmt::format("{}", fmt::join(silent, ", "));
+  if (silent.size() == hosts.size()) {
+    launch::print_warning(
+        fmt::format("no host answers over {}: {}; the job is started on them", shell[0], names));
+    return command;
+  }
+  auto rest =
+      launch::without_hosts(command, silent, std::filesystem::path(run) / "flight" / "hostfile");
+  const auto ranks = launch::ranks_in(rest);
+  launch::print_warning(
+      fmt::format("{} {} not answer over {}: the job is started on the other hosts{}", names,
+                  silent.size() == 1 ? "does" : "do", shell[0],
+                  ranks.empty() ? "" : fmt::format(", with -n {}", ranks)));
+  return rest;
+}
+
 bool would_repeat(int code) {
   constexpr std::array codes = {ExitCode::success, ExitCode::usage, ExitCode::data,
                                 ExitCode::stopped, ExitCode::diverged};
@@ -214,7 +241,8 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
   for (std::uint64_t restarts = 0;; ++restarts) {
     std::error_code ignored;
     std::filesystem::remove(exit_code_of(run), ignored);
-    const Ended ended = wait_for(start(command), command, run, requests);
+    const auto attempt = restarts == 0 ? command : on_answering_hosts(command, run);
+    const Ended ended = wait_for(start(attempt), attempt, run, requests);
     if (ended.code == cannot_start) {
       throw ConfigError("launch: " + command[0] + " cannot be started",
                         "give a program that is in PATH, and its arguments, behind --");

@@ -108,4 +108,21 @@ without losses 'until_step 100; kill_rank 3; until_step 500; kill -9 "$(cat "$LO
   "[0, 1]" ] || fail "summary.json does not name the last loss"
 without parted 'until_step 100; ip link set v2 down' 'ranks 2, 3 ended; 2 ranks go on' 'training goes on after step'
 [ "$(xargs <"$folder/parted/.members")" = "0 1" ] || fail "ranks $(xargs <"$folder/parted/.members") go on, not 0 and 1"
+
+# Without --survive a lost host ends the job, and launch starts it again on the host that answers.
+run=$folder/restarted
+code=0
+# shellcheck disable=SC2016  # expanded on the head
+"$root/tests/support/hosts.sh" 2 "$folder" bash -c '
+  run=$1
+  shift
+  (until [ -d "$run/checkpoints/step-00000300" ]; do sleep 0.05; done; kill -9 "$(cat "$LOCKSTEP_HOSTS/h2.pid")") &
+  timeout 90 "$@"' sh "$run" "$binary" launch --max-restarts 3 -- mpirun --host h1:2,h2:2 -n 4 "$binary" train \
+  "${job[@]}" --timeout 5 --progress off --run-dir "$run" >"$folder/out" 2>&1 || code=$?
+[ "$code" -eq 0 ] || fail "a lost host: launch ended with $code, $(cat "$folder/out")"
+text='h2 does not answer over .*: the job is started on the other hosts, with -n 2'
+grep -q "$text" "$folder/out" || fail "a lost host: no '$text' in $(cat "$folder/out")"
+grep -qE '"ranks": *2\b' "$run/summary.json" || fail "a lost host: the rest did not run on 2 ranks"
+[ "$(hash_of "$run")" = "$(hash_of "$folder/whole")" ] || fail "a lost host: other weights, $(cat "$folder/out")"
+[ "$(records_of "$run")" = "$(records_of "$folder/whole")" ] || fail "a lost host: other records"
 echo "hosts: all passed"

@@ -1,0 +1,90 @@
+#include "lockstep/launch/hosts.hpp"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "tests/support/temporary_folder.hpp"
+
+using namespace lockstep;
+using launch::Words;
+namespace fs = std::filesystem;
+
+namespace {
+
+Words words(const std::string& text) {
+  Words found;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const auto end = std::min(text.find(' ', begin), text.size());
+    found.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return found;
+}
+
+/// The command without h2; its hostfile may not be written.
+Words without_h2(const std::string& command) {
+  return launch::without_hosts(words(command), {"h2"}, "/none/hostfile");
+}
+
+std::string content(const fs::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace
+
+TEST_CASE("the hosts of an mpirun command", "[hosts]") {
+  const auto hosts = [](const std::string& text) { return launch::hosts_of(words(text)); };
+  CHECK(hosts("mpirun --host h1:2,h2 -n 4 lockstep train") == Words{"h1", "h2"});
+  CHECK(hosts("/usr/bin/mpiexec -H h1,h1 -H h2:* lockstep train") == Words{"h1", "h2"});
+  CHECK(hosts("mpirun -n 4 lockstep train").empty());
+  CHECK(hosts("mpirun -n 4 bin/lockstep train --host h1").empty());
+  CHECK(hosts("mpirun -n 4 job.sh --run-dir A -H h1").empty());
+  CHECK(hosts("mpirun --host h1 lockstep train : lockstep train").empty());
+  CHECK(hosts("srun --host h1 lockstep train").empty());
+  CHECK(hosts("mpirun --hostfile /no/such lockstep train").empty());
+}
+
+TEST_CASE("a command without a host that does not answer", "[hosts]") {
+  CHECK(without_h2("mpirun --host h1:2,h2:2,h3:2 -n 6 lockstep train") ==
+        words("mpirun --host h1:2,h3:2 -n 4 lockstep train"));
+  CHECK(without_h2("mpirun -np 2 -H h1,h2 -H h2:4,h3:2 --oversubscribe lockstep -n 9") ==
+        words("mpirun -np 2 -H h1,h3:2 --oversubscribe lockstep -n 9"));
+  CHECK(without_h2("mpirun -n 8 --host h1,h2 lockstep train") ==
+        words("mpirun -n 4 --host h1 lockstep train"));
+  CHECK(without_h2("mpirun -n 3 --host h1,h2:9 lockstep train") ==
+        words("mpirun -n 1 --host h1 lockstep train"));
+  CHECK(without_h2("mpirun --host h1:*,h2:* lockstep train") ==
+        words("mpirun --host h1:* lockstep train"));
+  CHECK(without_h2("mpirun --host h1,h3 -n 2 lockstep") ==
+        words("mpirun --host h1,h3 -n 2 lockstep"));
+}
+
+TEST_CASE("a hostfile without hosts that do not answer", "[hosts]") {
+  const test::TemporaryFolder folder;
+  const fs::path given = folder.path() / "given";
+  const fs::path left = folder.path() / "left";
+  std::ofstream(given) << "# all\nh1 slots=2 max_slots=4 # first\nh2 slots=2\n\nh3\n";
+  const Words command = {"mpirun", "--hostfile", given.string(), "-n", "5", "lockstep"};
+  CHECK(launch::hosts_of(command) == Words{"h1", "h2", "h3"});
+  CHECK(launch::without_hosts(command, {"h2"}, left) ==
+        Words{"mpirun", "--hostfile", left.string(), "-n", "3", "lockstep"});
+  CHECK(content(left) == "h1 slots=2 max_slots=4 # first\nh3\n");
+}
+
+TEST_CASE("hosts that fail to answer, or do not in time", "[hosts]") {
+  const test::TemporaryFolder folder;
+  const fs::path shell = folder.path() / "shell";
+  std::ofstream(shell)
+      << "#!/bin/sh\ncase $1$2 in h1true) ;; h2true) sleep 100 ;; *) exit 1 ;; esac\n";
+  fs::permissions(shell, fs::perms::owner_all);
+  const Words hosts = {"h1", "h2", "localhost", "h3"};
+  CHECK(launch::silent_hosts(hosts, {shell.string()}, 0.5) == Words{"h2", "h3"});
+  CHECK(launch::silent_hosts(hosts, {"/no/such/shell"}, 0.5) == Words{"h1", "h2", "h3"});
+  const Words command = {"mpirun", "--mca", "plm_rsh_agent", "/no/such : " + shell.string() + " -v",
+                         "lockstep"};
+  CHECK(launch::remote_shell(command) == Words{shell.string(), "-v"});
+}
