@@ -492,6 +492,7 @@ train::ReplicaOptions replica_options(const RunConfig& config, int threads) {
                                                       : train::Exchange::automatic;
   options.audit_every = config.audit_every;
   options.sentinel_steps = config.sentinel_steps;
+  options.keeps_snapshots = config.survive;
   options.on_nonfinite =
       config.on_nonfinite == "skip" ? train::OnNonfinite::skip : train::OnNonfinite::stop;
   options.products = config.products == "strict"    ? train::ProductsChoice::strict

@@ -143,14 +143,14 @@ double weights_a_rank(const nn::NetworkShape& shape, std::uint64_t model_ranks) 
 /// Throws unless this machine has memory for its ranks' replicas, in double, so that no width
 /// overflows it. Weights, gradients, Adam's two moments and `sum_blocks` are as long; `rows` of
 /// the network's buffers count as if no layer were shared; `read_rows` are features read ahead;
-/// `snapshots` are copies of all weights on rank 0.
+/// `on_rank_0` and `on_a_host` are copies of all weights, on rank 0 and on each host.
 void require_memory(const nn::NetworkShape& shape, double sum_blocks, double rows, double read_rows,
-                    double snapshots, const Groups& groups) {
+                    double on_rank_0, double on_a_host, const Groups& groups) {
   const comm::Place& place = groups.all.place();
   const double floats = (4 + sum_blocks) * weights_a_rank(shape, groups.model_ranks()) +
                         rows * shape.row_values() + read_rows * static_cast<double>(shape.features);
-  const double on_rank_0 = place.node == 0 ? snapshots * shape.weights() : 0;
-  const double needed = sizeof(float) * (floats * place.local_ranks + on_rank_0);
+  const double copies = on_a_host + (place.node == 0 ? on_rank_0 : 0);
+  const double needed = sizeof(float) * (floats * place.local_ranks + copies * shape.weights());
   const auto there = static_cast<double>(memory_limit_bytes());
   if (needed <= there) return;
   throw ConfigError("layers: " + std::to_string(place.local_ranks) + " replica(s) on " +
@@ -206,7 +206,8 @@ Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Gr
                                                                                               : 0));
     require_memory(shape, canonical ? static_cast<double>(sum_blocks(exchange, plan)) : 0,
                    options.device == Device::cuda ? 0 : static_cast<double>(rows_),
-                   slots * static_cast<double>(plan.largest_piece()), snapshot_blocks, groups_);
+                   slots * static_cast<double>(plan.largest_piece()), snapshot_blocks,
+                   options.keeps_snapshots ? double{SharedSnapshot::blocks_a_host} : 0, groups_);
     make_network(shape, options);
     nn::initialise(*network_, options.seed);
   });
@@ -229,7 +230,7 @@ Replica::Replica(const nn::NetworkShape& shape, const Groups& groups, const Repl
     require_consistent(options, groups_);
     rows_ = evaluation_rows(groups_);
     require_memory(shape, 0, options.device == Device::cuda ? 0 : static_cast<double>(rows_), 0, 0,
-                   groups_);
+                   0, groups_);
     make_network(shape, options);
     load(*network_);
   });

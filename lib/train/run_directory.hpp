@@ -12,8 +12,11 @@
 //   {"step": 1, "epoch": 1, "examples": 128, "loss": 2.327221, "accuracy": 0.0625,
 //    "seconds": 0.0041, "hashes": {"0.weight": "16 hex digits", ...}}
 // and with "skipped": true in a step that changed nothing, where "loss" may be null: not finite.
-// "seconds_before_exchange" of summary.json (see RunReport) has a number for each rank of the group
-// that trained last, in the order of ranks.
+// summary.json has the fields of RunReport and RunFacts. Some of them:
+//   "skipped_steps"            steps of the whole run that changed nothing: see OnNonfinite
+//   "seconds_before_exchange"  see RunReport: a number for each rank of the group that trained last
+//   "losses"                   ranks that were lost: [{"step": 144, "ranks": [2]}]
+//   "faults"                   faults that were corrected: [{"step": 20, "rank": 2}]; null: unknown
 // Fields of these files may be added, never renamed. Numbers are written with enough digits to
 // read the same doubles.
 #pragma once

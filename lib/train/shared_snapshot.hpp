@@ -31,6 +31,8 @@ struct ReplicaState {
 /// after the first snapshot, there is one that is complete on each host that is left.
 class SharedSnapshot {
  public:
+  static constexpr std::size_t blocks_a_host = 6;  ///< of the network's weights, about
+
   /// Room for blocks of `length` weights and up to `comm.place().local_ranks` ranks of this host.
   ///
   /// Errors   throws comm::AgreedError (2) if the ranks of a host cannot share memory.
