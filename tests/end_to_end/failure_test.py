@@ -416,6 +416,18 @@ class FullDisk(command.CommandTest):
                 result = self.on_tiny_disk("64k", argv)
                 self.assert_refused(result, 74, ["metrics.jsonl", "No space", "remedy"], SOON)
 
+    def test_shared_memory_files_that_do_not_fit(self):
+        """/dev/shm is where Open MPI has its buffers; ranks of a host share other memory."""
+        self.require_tiny_disk()
+        env = USUAL_GRACE | {"TMPDIR": str(self.folder)}
+        mount = [*self.mount, "64k", "/dev/shm"]
+        for flags in ("", "--backend mpi"):
+            with self.subTest(flags=flags):
+                run_dir = self.folder / f"run{len(flags)}"
+                result = call([*mount, *mpirun(3, "train", SMALL, flags, "--run-dir", run_dir)], env=env)
+                self.assert_ends(result, 0)
+                self.assertEqual(command.Run(run_dir).summary["ranks"], 3)
+
     def test_a_file_size_limit(self):
         """As a full disk, without mounting anything: writes beyond the limit fail."""
         argv = words(command.binary, "train", SMALL, "--ranks 3 --layers 700,500 --run-dir",

@@ -75,6 +75,13 @@ class Memory(LimitedTest):
         with self.assertRaisesRegex(AssertionError, "out of memory|bad_alloc|bytes"):
             self.limited(150 * MB, "--layers 8000,8000 --data", data)
 
+    @unittest.skipUnless(command.MPI, "LOCKSTEP_MPI=OFF")
+    def test_one_rank_with_less_memory(self):
+        train = command.words("train", command.SMALL, "--layers 3000,3000 --backend mpi --run-dir", self.folder / "run")
+        result = command.call([*command.mpirun(2, *train), *command.words(": -n 1 prlimit --as=400000000"),
+                               str(command.binary), *train])
+        self.assert_refused(result, 2, ["rank 2 on ", "out of memory", "use narrower layers", "remedy"])
+
 
 class Large(LimitedTest):
     def test_four_gigabytes_with_one_of_memory(self):
