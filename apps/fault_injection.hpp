@@ -82,6 +82,7 @@ class FaultInjection {
   train::ReplicaOptions wrap(train::ReplicaOptions options);
 
   /// Injects the faults of a phase at its beginning. Local.
+  /// Errors   throws ConfigError for a weight that the network does not have.
   void enter(Phase phase, std::uint64_t step, train::Replica& replica);
 
  private:

@@ -23,8 +23,8 @@ namespace {
 constexpr std::array launch_settings = {"ranks", "mesh",    "backend", "device",
                                         "simd",  "threads", "exchange"};
 
-/// Settings that never determine results: what `on-nonfinite` skips would else end the run. A
-/// continued run has those of its config.toml.
+/// Settings that never determine results. A continued run has those of its config.toml.
+/// `on-nonfinite` is one: a step that it skips ends the run without it.
 constexpr std::array free_settings = {
     "data",        "format",     "prefetch",       "share-device",      "checkpoint-every",
     "keep",        "keep-every", "sentinel-steps", "audit-every",       "max-time",

@@ -413,8 +413,8 @@ class RankOfRun {
   std::vector<int> members_;                         ///< of the group that trains, by world rank
   std::vector<train::Loss> losses_;
   std::vector<train::Fault> faults_found_;
-  std::uint64_t good_steps_ =
-      train::SharedSnapshot::any_steps;  ///< after later ones a check failed
+  /// Completed steps of the last good state, when a fault was found.
+  std::uint64_t good_steps_ = train::SharedSnapshot::any_steps;
   std::string run_;        ///< the folder that an earlier group recorded in; empty: none
   train::Lap since_stop_;  ///< of training
 };
@@ -440,6 +440,7 @@ train::TrainingPosition RankOfRun::restore(TrainJob& job, comm::Communicator& co
   if (config_.survive && !comm.all_agree(snapshot_ != nullptr)) {
     snapshot_ = job.replica->make_shared_snapshot();
   }
+  if (snapshot_) comm.all_reduce(std::span(&good_steps_, 1), comm::Op::min);
   const auto kept = snapshot_ ? snapshot_->newest(comm, good_steps_) : std::nullopt;
   if (!kept && good_steps_ != train::SharedSnapshot::any_steps) {
     throw comm::AgreedError(
@@ -486,19 +487,25 @@ bool RankOfRun::note_losses(const comm::Communicator& comm, std::uint64_t step) 
 void RankOfRun::correct(const train::FaultFound& fault, comm::Communicator& comm) {
   train::Fault found = {.step = fault.step(), .rank = std::nullopt};
   if (fault.rank()) found.rank = comm.world_rank(*fault.rank());
-  const bool again =
-      std::any_of(faults_found_.begin(), faults_found_.end(), [&](const train::Fault& before) {
+  const bool is_new =
+      std::none_of(faults_found_.begin(), faults_found_.end(), [&](const train::Fault& before) {
         return before.rank == found.rank && (found.rank || before.step == found.step);
       });
+  // A rank that noticed a loss instead may not know of a fault before.
+  const bool again = !comm.all_agree(is_new);
   if (again && (!found.rank || comm.size() == 1)) throw fault;
   faults_found_.push_back(found);
-  good_steps_ = fault.good_steps();
+  good_steps_ = again ? fault.good_steps_if_lasting() : fault.good_steps();
   if (comm.rank() == 0) {
     launch::print_warning(
         fault.problem() +
         (again ? fmt::format("; rank {}, wrong for the second time, ends", *found.rank)
                : "; training goes back to the last good snapshot"));
   }
+  comm::together(comm, [&] {  // before anything else can end the job, which would resume from them
+    if (comm.rank() != 0) return;
+    train::remove_checkpoints_after(std::filesystem::path(run_) / "checkpoints", good_steps_);
+  });
   if (!again) return;
   if (found.rank == comm.world_rank(comm.rank())) std::_Exit(static_cast<int>(ExitCode::invariant));
   comm.all_agree(true);  // throws RankLost when that rank has ended

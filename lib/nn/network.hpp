@@ -102,7 +102,7 @@ class Network {
   /// The same into another block of equal length.
   void weight_gradients(Range rows, std::size_t leaf, Range slice, std::span<Real> gradients);
 
-  /// Number of layers, and the index in the shape of layer `i` of them: a mesh divides some.
+  /// Number of layers, and the index of layer `i` in the shape, where flatten is one too.
   std::size_t layers() const noexcept { return layers_.size(); }
   std::size_t number_of(std::size_t i) const noexcept { return layers_[i].number; }
 
@@ -153,9 +153,9 @@ class Network {
   // each layer's output, the other the gradients by the outputs.
   std::vector<std::size_t> widths_;
   std::vector<std::size_t> starts_;
+  AlignedBuffer<ExampleResult> results_;  // allocated first, so freed last: see RegionMemory
   AlignedBuffer<Real> activations_;
   AlignedBuffer<Real> activation_gradients_;
-  AlignedBuffer<ExampleResult> results_;
   Scratch<Real> scratch_;
   BatchSums* batch_sums_ = nullptr;
   const Loss<Real>* loss_;

@@ -491,6 +491,11 @@ void remove_old_checkpoints(const std::filesystem::path& checkpoints, std::uint6
   }
 }
 
+void remove_checkpoints_after(const std::filesystem::path& checkpoints, std::uint64_t step) {
+  const auto found = checkpoints_in(checkpoints);
+  for (auto at = found.upper_bound(step); at != found.end(); ++at) remove_folder(at->second);
+}
+
 SavedNetwork read_description(const std::filesystem::path& folder, const nn::LayerKinds& kinds) {
   const auto path = folder / "network.json";
   const JsonPlace place = place_of(path);

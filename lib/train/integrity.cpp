@@ -168,8 +168,8 @@ void Audit::check_leaf(std::uint64_t step, const data::Batch& batch) {
   if (hashes_[of_auditor] == hashes_[of_auditor + 1]) return;
   const std::uint64_t by_owner = hashes_[of_auditor];
   compute();
-  fail(step, "leaf " + std::to_string(leaf) + "'s activations or their gradients", owner, by_owner,
-       hash_rows(rows));
+  fail(step, batch, "leaf " + std::to_string(leaf) + "'s activations or their gradients", owner,
+       by_owner, hash_rows(rows));
 }
 
 void Audit::check_gradients(std::uint64_t step, const data::Batch& batch, Range slice) {
@@ -195,7 +195,7 @@ void Audit::check_gradients(std::uint64_t step, const data::Batch& batch, Range 
     const std::size_t begin = static_cast<std::size_t>(rank) * slice.size();
     const Range disputed = {begin, begin + slice.size()};
     network_.weight_gradients({0, batch.summed_rows}, batch.leaf, disputed);
-    fail(step, "its slice of the weights' gradients", rank, by_owner, hash_of(disputed));
+    fail(step, batch, "its slice of the weights' gradients", rank, by_owner, hash_of(disputed));
   }
 }
 
@@ -207,8 +207,8 @@ std::uint64_t Audit::hash_rows(Range rows) {
 
 /// Throws FaultFound: the rank after `owner` did not compute what `owner` did. `by_this_rank`: the
 /// hash of the same, computed by this rank. Collective.
-void Audit::fail(std::uint64_t step, const std::string& what, int owner, std::uint64_t by_owner,
-                 std::uint64_t by_this_rank) {
+void Audit::fail(std::uint64_t step, const data::Batch& batch, const std::string& what, int owner,
+                 std::uint64_t by_owner, std::uint64_t by_this_rank) {
   const int auditor = (owner + 1) % comm_.size();
   std::vector<std::uint64_t> votes(static_cast<std::size_t>(comm_.size()));
   votes[static_cast<std::size_t>(comm_.rank())] = by_this_rank;
@@ -216,6 +216,9 @@ void Audit::fail(std::uint64_t step, const std::string& what, int owner, std::ui
   const auto right = majority(votes);
   std::optional<int> wrong;
   if (right && comm_.size() > 1) wrong = by_owner == *right ? auditor : owner;
+  const bool is_lasting = !right || (wrong && votes[static_cast<std::size_t>(*wrong)] != *right);
+  const std::uint64_t leaves = (batch.summed_rows + batch.leaf - 1) / batch.leaf;
+  const std::uint64_t round = leaves * *every_;
   const auto name = [&](int rank) { return "rank " + std::to_string(comm_.world_rank(rank)); };
   throw FaultFound(
       Error(ExitCode::invariant,
@@ -224,7 +227,7 @@ void Audit::fail(std::uint64_t step, const std::string& what, int owner, std::ui
                 (wrong ? "; computed by all ranks, " + name(*wrong) + " was wrong" : ""),
             "look for a faulty processor or memory on the hosts of these two ranks; checkpoints "
             "saved before the last audit that passed are good"),
-      step, wrong, step - 1);
+      step, wrong, step - 1 - std::min(step - 1, is_lasting ? round : 0), is_lasting ? 0 : round);
 }
 
 }  // namespace lockstep::train

@@ -23,11 +23,12 @@ class DeviceReplica;
 class FaultFound : public comm::AgreedError {
  public:
   FaultFound(const Error& error, std::uint64_t step, std::optional<int> rank,
-             std::uint64_t good_steps)
+             std::uint64_t good_steps, std::uint64_t doubtful_steps = 0)
       : AgreedError(error.code(), error.problem(), error.remedy()),
         step_(step),
         rank_(rank),
-        good_steps_(good_steps) {}
+        good_steps_(good_steps),
+        doubtful_steps_(doubtful_steps) {}
 
   /// The step that was checked, from 1.
   std::uint64_t step() const noexcept { return step_; }
@@ -35,13 +36,20 @@ class FaultFound : public comm::AgreedError {
   /// The rank that most others contradict; none if no majority tells.
   std::optional<int> rank() const noexcept { return rank_; }
 
-  /// After this number of completed steps, and before, no check failed.
+  /// The greatest number of completed steps after which the weights were good, as far as checks can
+  /// tell.
   std::uint64_t good_steps() const noexcept { return good_steps_; }
+
+  /// The same if the rank was wrong in other steps too, which no check may have found.
+  std::uint64_t good_steps_if_lasting() const noexcept {
+    return good_steps_ - std::min(good_steps_, doubtful_steps_);
+  }
 
  private:
   std::uint64_t step_;
   std::optional<int> rank_;
   std::uint64_t good_steps_;
+  std::uint64_t doubtful_steps_;
 };
 
 /// The rank whose value alone differs from all others, if there are at least three. Local.
@@ -89,13 +97,15 @@ class Sentinel {
   /// Ranks    local; collective if they differ.
   void compare();
 
-  /// Notes that all weights were equal on all ranks after this number of completed steps. Local.
-  void confirm(std::uint64_t steps) noexcept { confirmed_ = steps; }
+  /// Notes that training starts after this number of completed steps, with weights that are equal
+  /// on all ranks. Local.
+  void begin_after(std::uint64_t steps) noexcept { start_ = steps; }
 
-  /// The number of completed steps after which all weights were equal, when replicas are found to
-  /// differ after `steps`: each part was compared within the `parts` steps before. Local.
+  /// The number of completed steps after which the weights were good, when replicas are found to
+  /// differ after `steps`: each part was compared in the `parts` steps before. That they are equal
+  /// later is not enough, because all ranks use the gradients that a rank computes. Local.
   std::uint64_t good_steps(std::uint64_t steps) const noexcept {
-    return std::max(confirmed_, steps - std::min(steps, parts_));
+    return std::max(start_, steps - std::min(steps, parts_));
   }
 
  private:
@@ -108,7 +118,7 @@ class Sentinel {
   comm::Communicator& comm_;
   std::uint64_t parts_;
   std::uint64_t step_ = 0;
-  std::uint64_t confirmed_ = 0;
+  std::uint64_t start_ = 0;
   Range part_;                            // hashed at step_
   AlignedBuffer<std::uint64_t> hashes_;   // of every rank
   std::optional<bool> all_have_devices_;  // unknown before the first hash
@@ -119,7 +129,8 @@ class Sentinel {
 /// When all ranks hold all rows, the next rank recomputes the activations and gradients of one
 /// leaf, a different leaf each time, and every rank recomputes its predecessor's slice of the
 /// weight gradients. If one of them fails, all ranks compute the same to find out which of the two
-/// was wrong.
+/// was wrong. If that rank now computes it right, only the audited step is in doubt; else every
+/// step of the last round of audits, which is one audit of each leaf.
 ///
 /// Detects a wrong activation or gradient, which all ranks would use. Covers one leaf of each
 /// audited step, and all of its weight gradients. With one rank, the rank recomputes its own values
@@ -149,8 +160,8 @@ class Audit {
 
  private:
   std::uint64_t hash_rows(Range rows);
-  [[noreturn]] void fail(std::uint64_t step, const std::string& what, int owner,
-                         std::uint64_t by_owner, std::uint64_t by_this_rank);
+  [[noreturn]] void fail(std::uint64_t step, const data::Batch& batch, const std::string& what,
+                         int owner, std::uint64_t by_owner, std::uint64_t by_this_rank);
 
   nn::Network<float>& network_;
   comm::Communicator& comm_;

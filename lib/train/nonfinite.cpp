@@ -93,6 +93,7 @@ NonfiniteValue find_nonfinite(nn::Network<float>& network, const StepValues& val
     const auto part = values.gradient_sums.subspan(first - values.slice, last - first);
     if (optim::is_finite(part, batch.global_examples)) continue;
     found.text = "the gradient of " + tensor.name;
+    found.has_examples = false;
     return found;
   }
   return {};
@@ -106,10 +107,13 @@ std::string describe_nonfinite(const char* what, nn::Network<float>& network,
 
   const NonfiniteValue mine = find_nonfinite(network, values);
   std::vector<std::uint64_t> orders(ranks);
+  std::vector<std::uint8_t> has_examples(ranks);
   std::vector<double> losses(ranks, -1);  // greater than that without examples, and than NaN
   orders[me] = mine.order;
+  has_examples[me] = mine.has_examples ? 1 : 0;
   for (const auto& result : values.results) losses[me] = std::max(losses[me], result.loss);
   comm.all_gather(std::span(orders));
+  comm.all_gather(std::span(has_examples));
   comm.all_gather(std::span(losses));
   const auto texts = comm::gather_text(comm, mine.text);
   const auto greatest = comm::gather_text(comm, greatest_loss(values));
@@ -123,19 +127,17 @@ std::string describe_nonfinite(const char* what, nn::Network<float>& network,
       static_cast<std::size_t>(std::min_element(orders.begin(), orders.end()) - orders.begin());
   if (orders[rank] == NonfiniteValue::none) return text;
   text += ": " + name(rank) + " has the first such value in " + texts[rank];
-  if (texts[rank].find(", for ") != std::string::npos) return text;
+  if (has_examples[rank] != 0) return text;
   const auto other =
       static_cast<std::size_t>(std::max_element(losses.begin(), losses.end()) - losses.begin());
   return text + "; on " + name(other) + " " + greatest[other];
 }
 
-void throw_diverged(std::uint64_t step, const std::string& what) {
-  throw comm::AgreedError(
-      ExitCode::diverged,
-      "training diverged at step " + std::to_string(step) + ": " + what +
-          "; checkpoints saved before are intact",
-      "lower `learning_rate`, look for extreme values in the data (`divide_by`), or leave out such "
-      "steps with `on_nonfinite=skip`");
+void throw_diverged(std::uint64_t step, const std::string& what, const std::string& remedy) {
+  throw comm::AgreedError(ExitCode::diverged,
+                          "training diverged at step " + std::to_string(step) + ": " + what +
+                              "; checkpoints saved before are intact",
+                          remedy);
 }
 
 }  // namespace lockstep::train

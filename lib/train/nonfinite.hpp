@@ -26,7 +26,8 @@ struct NonfiniteValue {
   /// by each layer's output, sums of weight gradients. `none`: there is no such value.
   std::uint64_t order = none;
   static constexpr std::uint64_t none = ~std::uint64_t{0};
-  std::string text = {};  ///< "the output of layer 1 (dense 500 relu), for record 17"
+  std::string text = {};     ///< "the output of layer 1 (dense 500 relu), for record 17"
+  bool has_examples = true;  ///< false: a sum over examples
 };
 
 /// Returns the first value in the order of a step. Local.
@@ -42,6 +43,7 @@ std::string describe_nonfinite(const char* what, nn::Network<float>& network,
 
 /// Throws comm::AgreedError (76): training diverged at `step`, because of `what`. All ranks call it
 /// in the same step. Local.
-[[noreturn]] void throw_diverged(std::uint64_t step, const std::string& what);
+[[noreturn]] void throw_diverged(std::uint64_t step, const std::string& what,
+                                 const std::string& remedy);
 
 }  // namespace lockstep::train

@@ -366,7 +366,9 @@ StepResult Replica::train(const data::Batch& batch, PhaseSeconds& seconds, std::
                             step_->results(batch), step_->gradient_sums(), step_->slice().begin},
                            groups_);
     if (result.skipped) return;
-    throw_diverged(steps_ + 1, why_skipped_);
+    throw_diverged(steps_ + 1, why_skipped_,
+                   "lower `learning_rate`, look for extreme values in the data (`divide_by`), or "
+                   "leave out such steps with `on_nonfinite=skip`");
   });
   if (groups_.model != nullptr) {
     groups_.model->all_reduce(std::span<std::uint64_t>(&result.stop, 1), comm::Op::max);
@@ -418,7 +420,6 @@ std::uint64_t Replica::weights_hash() {
   copy_weights_to_host();
   const std::uint64_t hash = whole_hash(network_->parameters(), groups_);
   require_same_weights(groups_.all, hash, steps_, sentinel_ ? sentinel_->good_steps(steps_) : 0);
-  if (sentinel_) sentinel_->confirm(steps_);
   return hash;
 }
 

@@ -119,7 +119,7 @@ class Replica {
   }
 
   /// Which values were not finite in the last step, if it was skipped, and where they arose; else
-  /// empty. Identical on every rank.
+  /// empty. Identical on the ranks of "batch".
   const std::string& why_skipped() const noexcept { return why_skipped_; }
 
   /// The reduction: "canonical, by activations"; the products: "strict", "library (oneDNN)"; the
@@ -133,10 +133,9 @@ class Replica {
   ///
   /// Shapes   features [b, shape.features] row-major, labels [b] in [0, classes); b is the plan's
   ///          piece for this rank and step, and may be 0.
-  /// Errors   throws std::invalid_argument for other shapes and labels; comm::AgreedError if loss
-  /// or
-  ///          gradient are not finite (76), with the rank, the layer and the examples in which that
-  ///          arose, or if replicas differ (70); comm::CommError.
+  /// Errors   throws std::invalid_argument for other shapes and labels; comm::AgreedError (76) if
+  ///          the loss or a gradient is not finite: see describe_nonfinite(); FaultFound (70) if
+  ///          replicas differ; comm::CommError.
   /// Ranks    collective: all ranks must train the same step.
   nn::Tally train(std::uint64_t step, std::span<const float> features,
                   std::span<const std::int32_t> labels);
@@ -183,6 +182,16 @@ class Replica {
   /// Errors   throws comm::AgreedError (70) if replicas differ, with the rank that differs.
   /// Ranks    collective.
   std::uint64_t weights_hash();
+
+  /// Compares the weights of all ranks before the first step of a program, to which faults are then
+  /// traced back at most.
+  ///
+  /// Errors   as weights_hash().
+  /// Ranks    collective.
+  void begin_training() {
+    weights_hash();
+    sentinel_->begin_after(steps_);
+  }
 
   /// Returns name and hash of every tensor, on rank 0 of "batch"; empty on the others.
   /// Ranks    collective over "model" of a mesh; local otherwise.

@@ -103,9 +103,8 @@ void SharedSnapshot::require_repeated(std::uint64_t step, double loss) {
     return;
   }
   throw Error(ExitCode::invariant,
-              "step " + std::to_string(step) +
-                  ", repeated after the loss of a rank, has the loss " + std::to_string(loss) +
-                  ", but had " + std::to_string(before->second),
+              "step " + std::to_string(step) + ", repeated from a snapshot, has the loss " +
+                  std::to_string(loss) + ", but had " + std::to_string(before->second),
               "the weights saved before are intact; look for faulty memory on this rank's host");
 }
 

@@ -24,7 +24,7 @@ namespace lockstep::train {
 /// with layers that sum over the batch, and with the all-reduce reduction on devices.
 class Stragglers final : public Observer {
  public:
-  /// Called with a message, at most once a rank.
+  /// Called with a message, at most once a rank by each object.
   using Warn = std::function<void(const std::string& text)>;
 
   /// `names`: of the plan's ranks, for messages: "rank 3 on beta". `plan` must outlive this.

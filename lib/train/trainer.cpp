@@ -84,8 +84,8 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
   const SnapshotInUse guard(observers);
   RunReport report;
   comm::together(replica_.groups().all, [&] { train_.start(); });
+  if (options_.snapshot != nullptr) replica_.begin_training();  // what is kept must be good
   keep(observers);
-  if (options_.snapshot != nullptr) replica_.weights_hash();  // so that what is kept is known good
   for (;;) {
     const Timed timed = train_steps(observers);
     timed_.examples += timed.examples;
@@ -112,14 +112,17 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
   return report;
 }
 
+constexpr const char* lower_rate =
+    "lower `learning_rate`, or look for extreme values in the data (`divide_by`)";
+
 /// Evaluates at the end of an epoch.
 EpochReport Trainer::evaluate(const Timed& timed) {
   enter(Phase::evaluation, replica_.steps());
   last_test_ = replica_.evaluate(test_);
   if (!std::isfinite(last_test_.loss_sum))
-    throw_diverged(replica_.steps(), "the test loss is not finite");
+    throw_diverged(replica_.steps(), "the test loss is not finite", lower_rate);
   if (position_.examples == 0)
-    throw_diverged(replica_.steps(), "all steps of the epoch were skipped");
+    throw_diverged(replica_.steps(), "all steps of the epoch were skipped", lower_rate);
   const std::uint64_t hash = replica_.weights_hash();
   const auto count = static_cast<double>(position_.examples);
   return {position_.epoch + 1,

@@ -98,11 +98,13 @@ class Survive(command.CommandTest):
 
     def test_faulty_arithmetic_is_corrected(self):
         """A weight that is stuck in rank 0, and results that are wrong twice in rank 2."""
-        job = JOB.replace("--epochs 6", "--epochs 1")
+        job = JOB.replace("--epochs 6", "--epochs 2")
         for name, fault, flags, found, lost in (
-                ("weight", "flip-weight:rank=0,step=60,times=always", "", [0, 0], [0]),
+                # All ranks get the weights of rank 0, so they are equal at the end of the epoch, after step 100.
+                ("weight", "flip-weight:rank=0,step=98,times=always", "", [0, 0], [0]),
                 ("weight-once", "flip-weight:rank=1,step=60", "--sentinel-steps 1", [1], None),
-                ("product", "flip-product:rank=2,step=62,times=2", "--audit-every 1 --leaf 5", [2, 2], [2])):
+                # Rank 2 is audited in every fourth step.
+                ("product", "flip-product:rank=2,step=60,times=always", "--audit-every 1 --leaf 5", [2, 2], [2])):
             with self.subTest(name):
                 result = finish(start(mpirun(4, "train", job, "--survive", flags, "--run-dir", self.folder / name,
                                              options=RECOVERY), env=faults(fault)))
