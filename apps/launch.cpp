@@ -200,6 +200,7 @@ std::uint64_t last_step(const std::string& run) {
 
 /// The command on those of its hosts that answer, or as it is where none does or it names none.
 launch::Words on_answering_hosts(const launch::Words& command, const std::string& run) {
+  if (std::getenv("SLURM_JOB_ID") != nullptr) return command;  // mpirun then uses srun, not a shell
   const auto hosts = launch::hosts_of(command);
   const auto shell = launch::remote_shell(command);
   if (hosts.empty() || shell.empty()) return command;

@@ -189,10 +189,12 @@ Words without_hosts(const Words& command, const Words& gone, const fs::path& hos
                [&](const Entry& entry) { return !contains(gone, entry.host); });
   if (left.size() == entries.size()) return command;
   Words rest = command;
-  for (const Option& option : rank_options(command)) {
-    const auto ranks = number_in(option.value);
-    if (!ranks) continue;
-    rest[option.at + 1] = std::to_string(fewer_ranks(*ranks, slots_of(entries), slots_of(left)));
+  if (const auto options = rank_options(command); !options.empty()) {  // a later one is a program's
+    const auto ranks = number_in(options[0].value);
+    const auto slots = slots_of(entries);
+    if (ranks) {
+      rest[options[0].at + 1] = std::to_string(fewer_ranks(*ranks, slots, slots_of(left)));
+    }
   }
   const bool is_list = !host_options(command).empty();
   std::string text;
@@ -200,6 +202,7 @@ Words without_hosts(const Words& command, const Words& gone, const fs::path& hos
     text += is_list ? (text.empty() ? "" : ",") + entry.text : entry.text + '\n';
   }
   if (!is_list) {
+    make_folder(hostfile.parent_path());
     write_file(hostfile, text);
     rest[file_options(command)[0].at + 1] = hostfile.string();
     return rest;

@@ -10,11 +10,12 @@ namespace lockstep::launch {
 
 using Words = std::vector<std::string>;
 
-/// The hosts in --host (-host, -H), or else in --hostfile (-hostfile, --machinefile, -machinefile),
-/// of an mpirun or mpiexec command, each once, in their order. Local.
+/// The hosts in --host (-host, -H), or else in --hostfile (-hostfile, --machinefile, -machinefile,
+/// --default-hostfile), of an mpirun or mpiexec command, each once, in their order. Local.
 ///
-/// Empty for other commands, for commands of several programs (":"), and where the file cannot be
-/// read. Options behind a word `lockstep`, or behind --run-dir, are the program's.
+/// Empty for other commands, for commands of several programs (":"), for several hostfiles, and
+/// where the file cannot be read. Options behind a word `lockstep`, or behind --run-dir, are the
+/// program's.
 Words hosts_of(const Words& command);
 
 /// `command` without the hosts `gone`, and with fewer ranks (-n, -np) where the slots of the others
