@@ -19,6 +19,7 @@
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/launch/launch.hpp"
+#include "lockstep/numerics/forwarding_products.hpp"
 
 namespace lockstep::apps {
 namespace {
@@ -151,27 +152,14 @@ std::vector<Fault> parse_faults(std::string_view text) {
 }
 
 /// Products with the faults that are due.
-class FaultInjection::FaultyProducts final : public Products<float> {
+class FaultInjection::FaultyProducts final : public ForwardingProducts<float> {
  public:
   FaultyProducts(std::unique_ptr<Products<float>> products, FaultInjection& faults)
-      : products_(std::move(products)), faults_(faults) {}
+      : ForwardingProducts(std::move(products)), faults_(faults) {}
 
-  const char* name() const noexcept override { return products_->name(); }
-  std::size_t weight_size(std::size_t inputs, std::size_t outputs) const override {
-    return products_->weight_size(inputs, outputs);
-  }
-  std::size_t bias_size(std::size_t outputs) const override {
-    return products_->bias_size(outputs);
-  }
-  void store(Matrix<const float> logical, std::span<float> stored) const override {
-    products_->store(logical, stored);
-  }
-  void load(std::span<const float> stored, Matrix<float> logical) const override {
-    products_->load(stored, logical);
-  }
   void forward(Matrix<const float> x, const LayerWeights<float>& w, Activation activation,
                Matrix<float> y, Output output) override {
-    products_->forward(x, w, activation, y, output);
+    ForwardingProducts::forward(x, w, activation, y, output);
     if (const Fault* const fault = faults_.nan_; fault != nullptr && fault->row < y.rows) {
       y.row(fault->row)[0] = std::numeric_limits<float>::quiet_NaN();
     }
@@ -183,21 +171,8 @@ class FaultInjection::FaultyProducts final : public Products<float> {
       faults_.flipped_result_ = nullptr;
     }
   }
-  void backward_input(Matrix<const float> dz, const LayerWeights<float>& w, Matrix<const float> x,
-                      Activation below, Matrix<float> dx, Output output) override {
-    products_->backward_input(dz, w, x, below, dx, output);
-  }
-  void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
-                        Range slice, std::span<float> dw) override {
-    products_->backward_weights(x, dz, leaf, slice, dw);
-  }
-  void backward_bias(Matrix<const float> dz, std::size_t leaf, Range slice,
-                     std::span<float> db) override {
-    products_->backward_bias(dz, leaf, slice, db);
-  }
 
  private:
-  std::unique_ptr<Products<float>> products_;
   FaultInjection& faults_;
 };
 

@@ -5,6 +5,7 @@
 
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/threads.hpp"
+#include "lockstep/numerics/forwarding_products.hpp"
 #include "lockstep/train/integrity.hpp"
 #include "tests/support/toy_run.hpp"
 
@@ -41,42 +42,27 @@ std::uint64_t step_in(const std::string& text) {
 }
 
 /// Passes everything on, and flips a bit of what one call gives.
-class FaultyProducts final : public Products<float> {
+class FaultyProducts final : public ForwardingProducts<float> {
  public:
   enum class Fault { forward, input, weights };
 
   FaultyProducts(std::unique_ptr<Products<float>> inner, Fault fault, int call)
-      : inner_(std::move(inner)), fault_(fault), call_(call) {}
+      : ForwardingProducts(std::move(inner)), fault_(fault), call_(call) {}
 
-  const char* name() const noexcept override { return inner_->name(); }
-  std::size_t weight_size(std::size_t inputs, std::size_t outputs) const override {
-    return inner_->weight_size(inputs, outputs);
-  }
-  std::size_t bias_size(std::size_t outputs) const override { return inner_->bias_size(outputs); }
-  void store(Matrix<const float> logical, std::span<float> stored) const override {
-    inner_->store(logical, stored);
-  }
-  void load(std::span<const float> stored, Matrix<float> logical) const override {
-    inner_->load(stored, logical);
-  }
   void forward(Matrix<const float> x, const LayerWeights<float>& w, Activation activation,
                Matrix<float> y, Output output) override {
-    inner_->forward(x, w, activation, y, output);
+    ForwardingProducts::forward(x, w, activation, y, output);
     spoil(Fault::forward, y.flat());
   }
   void backward_input(Matrix<const float> dz, const LayerWeights<float>& w, Matrix<const float> x,
                       Activation below, Matrix<float> dx, Output output) override {
-    inner_->backward_input(dz, w, x, below, dx, output);
+    ForwardingProducts::backward_input(dz, w, x, below, dx, output);
     spoil(Fault::input, dx.flat());
   }
   void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
                         Range slice, std::span<float> dw) override {
-    inner_->backward_weights(x, dz, leaf, slice, dw);
+    ForwardingProducts::backward_weights(x, dz, leaf, slice, dw);
     spoil(Fault::weights, dw);
-  }
-  void backward_bias(Matrix<const float> dz, std::size_t leaf, Range slice,
-                     std::span<float> db) override {
-    inner_->backward_bias(dz, leaf, slice, db);
   }
 
  private:
@@ -85,7 +71,6 @@ class FaultyProducts final : public Products<float> {
     flip(values[0], 20);
   }
 
-  std::unique_ptr<Products<float>> inner_;
   Fault fault_;
   int call_;
   int calls_ = 0;
