@@ -174,6 +174,10 @@ void Console::on_epoch(const train::EpochReport& report) {
       report.epoch, epochs_, report.train_loss, report.train_accuracy, report.test_loss,
       report.test_accuracy, report.seconds,
       grouped(static_cast<std::uint64_t>(report.examples_per_second)));
+  if (!report.new_shares.empty()) {
+    fmt::print("balance: leaves of a batch on each rank from now on: {}\n",
+               fmt::join(report.new_shares, " "));
+  }
   std::fflush(stdout);
 }
 

@@ -275,6 +275,8 @@ std::vector<Setting> table() {
              "instructions of the strict products; does not affect results"),
       count_or("auto", "leaf", &C::leaf,
                "examples per leaf; pieces are whole leaves; auto: 16 for batches of 128 and more"),
+      yes_or_no("balance", &C::balance,
+                "between epochs, move leaves from slow ranks to fast ones; results do not change"),
       count("prefetch", &C::prefetch, 0, "batches read ahead by a thread in the background",
             max_prefetched),
       mesh(),
@@ -434,7 +436,8 @@ TrainingPlan training_plan(const RunConfig& config, std::uint64_t records,
        .seed = config.seed,
        .policy = choice.policy,
        .rebatch = data::rebatch_named(config.rebatch),
-       .file_records = std::move(file_records)});
+       .file_records = std::move(file_records),
+       .balance = config.balance});
   if (plan.steps() == 0) {
     const bool by_rank = choice.policy == data::ShardPolicy::file;
     throw ConfigError("drop-remainder: batch-size " + std::to_string(config.batch_size) +

@@ -47,6 +47,7 @@ struct RunConfig {
   std::string products = "auto";
   std::string simd = "auto";
   std::optional<std::uint64_t> leaf;
+  bool balance = false;
   std::string mesh = "auto";
   std::uint64_t prefetch = 2;
 

@@ -224,14 +224,6 @@ train::RunFacts facts_of(const RunConfig& config, const TrainData& data, const T
   return facts;
 }
 
-/// The ranks of `comm` by world rank.
-std::vector<int> members_of(const comm::Communicator& comm) {
-  std::vector<int> members;
-  members.reserve(static_cast<std::size_t>(comm.size()));
-  for (int rank = 0; rank < comm.size(); ++rank) members.push_back(comm.world_rank(rank));
-  return members;
-}
-
 /// The bytes of the training set that each rank read. Collective.
 std::vector<std::uint64_t> bytes_read(const data::Source& train, comm::Communicator& comm) {
   std::vector<std::uint64_t> bytes(static_cast<std::size_t>(comm.size()));
@@ -247,7 +239,8 @@ std::unique_ptr<train::Stragglers> make_stragglers(const RunConfig& config, cons
   auto names = comm::gather_text(
       comm, fmt::format("rank {} on {}", comm.world_rank(comm.rank()), comm.place().host));
   return std::make_unique<train::Stragglers>(static_cast<double>(*config.straggler_warning),
-                                             *job.plan, std::move(names), launch::print_warning);
+                                             job.train->plan(), std::move(names),
+                                             launch::print_warning);
 }
 
 /// Sets the replica to the checkpoint's state, if there is one. Collective.
@@ -308,9 +301,7 @@ class Recording {
     const auto folder = run / "flight";
     if (comm.rank() == 0) {
       std::set<std::string> names;
-      for (int rank = 0; rank < comm.size(); ++rank) {
-        names.insert(flight_name(comm.world_rank(rank)));
-      }
+      for (const int rank : comm.world_ranks()) names.insert(flight_name(rank));
       std::error_code ignored;
       for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
         if (names.count(entry.path().filename().string()) != 0) continue;
@@ -471,7 +462,7 @@ std::optional<train::Continued> RankOfRun::continued(
 
 /// Compares the group with the one before, which trained last. True if ranks were lost.
 bool RankOfRun::note_losses(const comm::Communicator& comm, std::uint64_t step) {
-  const auto members = members_of(comm);
+  const auto members = comm.world_ranks();
   train::Loss loss{.step = step, .ranks = {}};
   std::set_difference(members_.begin(), members_.end(), members.begin(), members.end(),
                       std::back_inserter(loss.ranks));

@@ -28,6 +28,13 @@ Place place_among(const std::vector<int>& nodes, int rank, const std::string& ho
   return place;
 }
 
+std::vector<int> Communicator::world_ranks() const {
+  std::vector<int> ranks;
+  ranks.reserve(static_cast<std::size_t>(size_));
+  for (int rank = 0; rank < size_; ++rank) ranks.push_back(world_rank(rank));
+  return ranks;
+}
+
 void Communicator::require_blocks(const char* collective, std::size_t count) const {
   if (count % static_cast<std::size_t>(size_) != 0) {
     throw std::invalid_argument(std::string(collective) + ": " + std::to_string(count) +

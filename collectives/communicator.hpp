@@ -131,6 +131,9 @@ class Communicator {
     return world_ranks_.empty() ? rank : world_ranks_[static_cast<std::size_t>(rank)];
   }
 
+  /// The ranks of this communicator by world_rank(), in their order. Local.
+  std::vector<int> world_ranks() const;
+
   /// "self", "threads", "mpi", "shared" or "shared+mpi"; on devices "nccl" or "staged over ...".
   virtual const char* backend() const noexcept = 0;
 
@@ -145,6 +148,11 @@ class Communicator {
   /// Records the collectives of this communicator, and of those that split() creates from now on.
   /// `recorder` must outlive them; null: none. Local.
   void record_in(FlightRecorder* recorder) noexcept { recorder_ = recorder; }
+
+  /// Seconds in the collectives that its recorder has recorded; 0 without one. Local.
+  double recorded_seconds() const noexcept {
+    return recorder_ == nullptr ? 0 : recorder_->collective_seconds();
+  }
 
   /// Replaces `values` by its element-wise reduction over all ranks.
   template <Element T>

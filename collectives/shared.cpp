@@ -279,8 +279,8 @@ std::optional<int> SharedCommunicator::first_left() const noexcept {
 
 /// The ranks of this communicator that are in `group`.
 std::vector<int> SharedCommunicator::ranks_in(const Communicator& group) const {
-  std::set<int> others;
-  for (int rank = 0; rank < group.size(); ++rank) others.insert(group.world_rank(rank));
+  const auto members = group.world_ranks();
+  const std::set<int> others(members.begin(), members.end());
   std::vector<int> ranks;
   for (int rank = 0; rank < size(); ++rank) {
     if (others.count(ranks_[static_cast<std::size_t>(rank)]) != 0) ranks.push_back(rank);

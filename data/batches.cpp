@@ -5,6 +5,19 @@
 #include <utility>
 
 namespace lockstep::data {
+Batch batch_at(const Plan& plan, std::uint64_t step, std::uint64_t rank,
+               std::span<const std::int32_t> labels, std::span<const std::uint64_t> ids) noexcept {
+  return {.piece = plan.rows(step, rank),
+          .labels = labels,
+          .ids = ids,
+          .global_examples = plan.examples(step),
+          .leaf = plan.leaf(step),
+          .block = plan.block(step),
+          .summed_rows = plan.summed_rows(step),
+          .plan = &plan,
+          .step = step};
+}
+
 BatchReader::BatchReader(Source& source, const Plan& plan, int rank, Transform* transform)
     : source_(source),
       transform_(transform),
@@ -22,14 +35,14 @@ Batch BatchReader::read(std::uint64_t epoch, std::uint64_t step, std::span<float
   const auto labels = look_up(epoch, step);
   source_.read(ids_, x, labels);
   if (transform_ != nullptr) transform_->apply(epoch, ids_, x);
-  return batch_at(step);
+  return last_batch(step);
 }
 
 Batch BatchReader::read_bytes(std::uint64_t epoch, std::uint64_t step, std::span<std::uint8_t> x) {
   if (!gives_bytes()) throw std::logic_error("BatchReader: these features are not given as bytes");
   const auto labels = look_up(epoch, step);
   source_.read_bytes(ids_, x, labels);
-  return batch_at(step);
+  return last_batch(step);
 }
 
 std::span<const std::int32_t> BatchReader::read_positions(std::uint64_t epoch, Range positions,
@@ -48,18 +61,6 @@ std::span<const std::int32_t> BatchReader::read_positions(std::uint64_t epoch, R
 std::span<std::int32_t> BatchReader::look_up(std::uint64_t epoch, std::uint64_t step) {
   plan_.records(epoch, step, rank_, ids_);
   return std::span(labels_).first(ids_.size());
-}
-
-Batch BatchReader::batch_at(std::uint64_t step) const noexcept {
-  return {.piece = piece(step),
-          .labels = std::span(labels_).first(ids_.size()),
-          .ids = ids_,
-          .global_examples = plan_.examples(step),
-          .leaf = plan_.leaf(step),
-          .block = plan_.block(step),
-          .summed_rows = plan_.summed_rows(step),
-          .plan = &plan_,
-          .step = step};
 }
 
 Prefetch::Prefetch(BatchReader& reader, std::size_t depth, std::uint64_t batches)

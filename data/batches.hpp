@@ -8,6 +8,7 @@
 #include <memory_resource>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/aligned.hpp"
@@ -24,7 +25,7 @@ struct Batch {
   std::span<const std::uint64_t> ids;    ///< [piece.size()] record indices in the data set
   std::uint64_t global_examples = 0;     ///< examples of this step over all ranks
   std::uint64_t leaf = 1;                ///< examples per leaf in this step
-  std::uint64_t block = 0;               ///< rows per rank; rank r's rows begin at r * block
+  std::uint64_t block = 0;               ///< rows of each rank in gathers: Plan::block()
   std::uint64_t summed_rows = 0;         ///< gradients are summed over rows [0, summed_rows)
   const Plan* plan = nullptr;            ///< the reader's plan
   std::uint64_t step = 0;                ///< index in the epoch, from 0
@@ -32,11 +33,21 @@ struct Batch {
   /// The rows that hold the examples of `rank`.
   Range rows_of(std::uint64_t rank) const noexcept { return plan->rows(step, rank); }
 
-  /// The rows after the piece that are summed over but hold no example: see Plan.
+  /// The rows that `rank` sums over.
+  Range summed_rows_of(std::uint64_t rank) const noexcept {
+    return plan->summed_rows_of(step, rank);
+  }
+
+  /// The rows after the piece that this rank sums over but that hold no example: see Plan.
   Range padding() const noexcept {
-    return {piece.end, std::max(piece.end, std::min(piece.begin + block, summed_rows))};
+    const bool pads = plan->options().policy != ShardPolicy::data;
+    return {piece.end, pads ? piece.begin + block : piece.end};
   }
 };
+
+/// The batch of `rank` at `step` of an epoch of `plan`.
+Batch batch_at(const Plan& plan, std::uint64_t step, std::uint64_t rank,
+               std::span<const std::int32_t> labels, std::span<const std::uint64_t> ids) noexcept;
 
 /// Reads the batches of one rank. Local; not thread-safe.
 class BatchReader {
@@ -59,6 +70,9 @@ class BatchReader {
 
   const Plan& plan() const noexcept { return plan_; }
 
+  /// Changes the shares of the reader's plan: Plan::set_shares(). No Prefetch may read with it.
+  void set_shares(std::vector<std::uint64_t> shares) { plan_.set_shares(std::move(shares)); }
+
   /// The rows of this rank's piece at `step`.
   Range piece(std::uint64_t step) const noexcept { return plan_.rows(step, rank_); }
 
@@ -80,7 +94,10 @@ class BatchReader {
   /// Writes the piece's ids to ids_; returns the buffer for its labels.
   std::span<std::int32_t> look_up(std::uint64_t epoch, std::uint64_t step);
 
-  Batch batch_at(std::uint64_t step) const noexcept;
+  /// The batch that was read last.
+  Batch last_batch(std::uint64_t step) const noexcept {
+    return batch_at(plan_, step, rank_, std::span(labels_).first(ids_.size()), ids_);
+  }
 
   Source& source_;
   Transform* transform_;

@@ -37,6 +37,11 @@ Plan::Plan(const PlanOptions& options) : options_(options) {
     throw ConfigError("a plan of more examples than can be counted", "use fewer ranks");
   }
   if (options_.policy != ShardPolicy::data) {
+    if (options.balance) {
+      throw ConfigError("balance with shard-policy " + std::string(name_of(options_.policy)) +
+                            ", where each rank reads its own records",
+                        "use `shard_policy=data`, or leave `balance` out");
+    }
     make_streams();
     return;
   }
@@ -45,6 +50,32 @@ Plan::Plan(const PlanOptions& options) : options_(options) {
                       "use `rebatch=ceil`, or `shard_policy=file` or off");
   }
   steps_ = ceil_divide(whole_batches(options.records), options.batch_size);
+  if (options.balance && steps_ > 0) make_shares();
+}
+
+void Plan::make_shares() {
+  const std::uint64_t leaves = ceil_divide(examples(0), leaf(0));
+  std::vector<std::uint64_t> shares(options_.ranks, leaves / options_.ranks);
+  for (std::uint64_t rank = 0; rank < leaves % options_.ranks; ++rank) ++shares[rank];
+  set_shares(std::move(shares));
+}
+
+std::uint64_t Plan::largest_share() const noexcept {
+  const std::uint64_t leaves = ceil_divide(examples(0), leaf(0));
+  return std::min(leaves, 2 * ceil_divide(leaves, options_.ranks));
+}
+
+void Plan::set_shares(std::vector<std::uint64_t> shares) {
+  const std::uint64_t leaves = ceil_divide(examples(0), leaf(0));
+  const std::uint64_t sum = std::accumulate(shares.begin(), shares.end(), std::uint64_t{0});
+  const bool fits = std::all_of(shares.begin(), shares.end(),
+                                [&](std::uint64_t share) { return share <= largest_share(); });
+  if (!options_.balance || shares.size() != options_.ranks || sum != leaves || !fits) {
+    throw std::invalid_argument("Plan::set_shares: shares that this plan cannot have");
+  }
+  shares_ = std::move(shares);
+  before_.resize(shares_.size());
+  std::exclusive_scan(shares_.begin(), shares_.end(), before_.begin(), std::uint64_t{0});
 }
 
 void Plan::make_streams() {
@@ -95,7 +126,7 @@ std::uint64_t Plan::leaf(std::uint64_t step) const noexcept {
 
 Range Plan::positions(std::uint64_t step, std::uint64_t rank) const noexcept {
   if (by_streams()) return streams_->piece(step, rank);
-  const Range piece = piece_of(examples(step), leaf(step), rank, options_.ranks);
+  const Range piece = rows(step, rank);
   const std::uint64_t first = step * options_.batch_size;
   return {first + piece.begin, first + piece.end};
 }
@@ -131,12 +162,22 @@ std::uint64_t Plan::record_in(const Permutation& order, std::uint64_t rank,
 
 std::uint64_t Plan::block(std::uint64_t step) const noexcept {
   if (by_streams()) return round_up(streams_->largest_piece(step), leaf(step));
-  return piece_size(step, 0);
+  return options_.balance ? largest_piece() : rows(step, 0).size();
 }
 
 Range Plan::rows(std::uint64_t step, std::uint64_t rank) const noexcept {
-  const std::uint64_t first = rank * block(step);
-  return {first, first + piece_size(step, rank)};
+  if (by_streams()) {
+    const std::uint64_t first = rank * block(step);
+    return {first, first + streams_->piece(step, rank).size()};
+  }
+  if (!options_.balance) return piece_of(examples(step), leaf(step), rank, options_.ranks);
+  return part_of(examples(step), leaf(step), {before_[rank], before_[rank] + shares_[rank]},
+                 before_.back() + shares_.back());
+}
+
+Range Plan::summed_rows_of(std::uint64_t step, std::uint64_t rank) const noexcept {
+  if (!by_streams()) return rows(step, rank);
+  return {rank * block(step), (rank + 1) * block(step)};
 }
 
 std::uint64_t Plan::summed_rows(std::uint64_t step) const noexcept {
@@ -146,6 +187,7 @@ std::uint64_t Plan::summed_rows(std::uint64_t step) const noexcept {
 std::uint64_t Plan::largest_piece() const noexcept {
   if (steps_ == 0) return 0;
   if (by_streams()) return streams_->largest_piece();
+  if (options_.balance) return std::min(examples(0), largest_share() * leaf(0));
   return std::max(piece_size(0, 0), piece_size(steps_ - 1, 0));  // the last leaf may differ
 }
 
@@ -162,6 +204,9 @@ std::uint64_t Plan::largest_gathered() const noexcept {
 
 std::uint64_t Plan::idle_ranks() const noexcept {
   if (steps_ == 0) return options_.ranks;
+  if (options_.balance) {
+    return static_cast<std::uint64_t>(std::count(shares_.begin(), shares_.end(), 0U));
+  }
   if (!by_streams()) return options_.ranks - filled_pieces(examples(0), leaf(0), options_.ranks);
   const auto& lengths = streams_->lengths();
   return static_cast<std::uint64_t>(std::count(lengths.begin(), lengths.end(), 0U));

@@ -24,6 +24,7 @@ struct PlanOptions {
   ShardPolicy policy = ShardPolicy::data;  ///< automatic: see choose_policy()
   Rebatch rebatch = Rebatch::ceil;
   std::vector<std::uint64_t> file_records = {};  ///< records of each file; empty: not from files
+  bool balance = false;                          ///< ranks may get unequal shares: set_shares()
 };
 
 /// The records of every rank at every step.
@@ -42,14 +43,18 @@ struct PlanOptions {
 /// OFF    Like FILE, but every rank's stream is all records: each rank reads each record once.
 ///
 /// `drop_remainder` drops the records of the epoch (DATA) or of a rank's stream (FILE, OFF) after
-/// the last full global batch. Shuffle `global` permutes the epoch's order by (seed, epoch), under
-/// FILE each rank's stream by (seed, epoch, rank).
+/// the last full global batch. With `balance` the caller may change how many leaves of a batch each
+/// rank computes; records, leaves and batches stay as they are. Shuffle `global` permutes the
+/// epoch's order by (seed, epoch), under FILE each rank's stream by (seed, epoch, rank).
 ///
-/// Rows. A step's examples are gathered in blocks of equal size: rank r's begins at row
-/// r * block(). Leaves are counted over these rows. Under DATA all blocks are full up to the last
-/// example, so row i is example i of the global batch. Under FILE and OFF leaves are cut within
-/// each rank's piece: a block is a whole number of leaves, and the rows between the end of a piece
-/// and the end of its block are zero (features and gradients +0).
+/// Rows. Leaves are counted over the rows of a step. Under DATA row i is example i of the global
+/// batch. Under FILE and OFF leaves are cut within each rank's piece: rank r has block() rows, a
+/// whole number of leaves, from row r * block(), and the rows between the end of its piece and the
+/// end of its block are zero (features and gradients +0).
+///
+/// A step's examples are gathered in blocks of block() rows, of which the piece of a rank fills the
+/// first ones. Under DATA without `balance` all blocks are full up to the last example, so what is
+/// gathered is in the order of rows.
 ///
 /// Zero rows do not change results. They enter a gradient's chains as a <- fma(0, 0, a) and
 /// a <- a + 0, which equal `a` unless a is -0, and the summation tree as a + 0. A chain begins with
@@ -60,12 +65,24 @@ struct PlanOptions {
 class Plan {
  public:
   /// Throws ConfigError if batch_size or ranks is 0, if choose_policy() throws, for `balanced` with
-  /// DATA or with a batch smaller than the ranks, and for more steps or examples than 2^63.
-  /// Throws std::invalid_argument if the records of the files do not add up to `records`.
+  /// DATA or with a batch smaller than the ranks, for `balance` with FILE or OFF, and for more
+  /// steps or examples than 2^63. Throws std::invalid_argument if the records of the files do not
+  /// add up to `records`.
   explicit Plan(const PlanOptions& options);
 
   /// The options, with the automatic policy resolved.
   const PlanOptions& options() const noexcept { return options_; }
+
+  /// With `balance`: the leaves of the first step that each rank computes, at first as equal as
+  /// possible. Other steps are divided in the same proportion. Otherwise empty.
+  const std::vector<std::uint64_t>& shares() const noexcept { return shares_; }
+
+  /// The most leaves of one rank: twice an equal share. Buffers are large enough for it.
+  std::uint64_t largest_share() const noexcept;
+
+  /// Changes shares(). Throws std::invalid_argument without `balance`, and unless there is one
+  /// share for each rank, none above largest_share(), that add up to the leaves of the first step.
+  void set_shares(std::vector<std::uint64_t> shares);
 
   /// Steps per epoch; 0 if drop_remainder drops everything. Each step has at least one example.
   std::uint64_t steps() const noexcept { return steps_; }
@@ -102,11 +119,14 @@ class Plan {
   std::uint64_t record(std::uint64_t epoch, std::uint64_t rank,
                        std::uint64_t position) const noexcept;
 
-  /// Rows of a rank's block at `step`: the largest piece, under FILE and OFF rounded up to leaves.
+  /// Rows of a rank's block at `step`: at least the largest piece, under FILE and OFF whole leaves.
   std::uint64_t block(std::uint64_t step) const noexcept;
 
-  /// Rows that hold the piece of `rank`; they begin at rank * block(step).
+  /// Rows that hold the piece of `rank`.
   Range rows(std::uint64_t step, std::uint64_t rank) const noexcept;
+
+  /// Rows that `rank` sums over: those of its piece, under FILE and OFF of its whole block.
+  Range summed_rows_of(std::uint64_t step, std::uint64_t rank) const noexcept;
 
   /// The gradient is summed over rows [0, summed_rows): the examples (DATA) or all blocks.
   std::uint64_t summed_rows(std::uint64_t step) const noexcept;
@@ -130,11 +150,14 @@ class Plan {
   bool by_streams() const noexcept { return streams_.has_value(); }
   std::uint64_t whole_batches(std::uint64_t records) const noexcept;
   void make_streams();
+  void make_shares();
 
   PlanOptions options_;
   std::uint64_t steps_ = 0;
   std::optional<FileStreams> files_;    // FILE
   std::optional<StreamSteps> streams_;  // FILE and OFF
+  std::vector<std::uint64_t> shares_;   // with `balance`
+  std::vector<std::uint64_t> before_;   // the sum of the shares of the ranks before
 };
 
 /// How often the records of the data set are read in one epoch.

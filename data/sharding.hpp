@@ -64,6 +64,11 @@ std::uint64_t automatic_leaf(std::uint64_t examples) noexcept;
 Range piece_of(std::uint64_t examples, std::uint64_t leaf, std::uint64_t index,
                std::uint64_t pieces) noexcept;
 
+/// The piece of the shares [shares.begin, shares.end) of `all`, when `examples` are split into
+/// whole leaves of `leaf` in proportion to shares. Consecutive shares give consecutive pieces.
+/// `all` is below 2^32.
+Range part_of(std::uint64_t examples, std::uint64_t leaf, Range shares, std::uint64_t all) noexcept;
+
 /// The number of pieces with an example; they are the first ones.
 std::uint64_t filled_pieces(std::uint64_t examples, std::uint64_t leaf,
                             std::uint64_t pieces) noexcept;

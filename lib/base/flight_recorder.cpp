@@ -155,7 +155,9 @@ void FlightRecorder::begin(const char* name, std::uint64_t bytes) noexcept {
 
 void FlightRecorder::end() noexcept {
   file_->operations[(file_->total - 1) % kept].end = wall_clock();
+  const std::int64_t begun = touched_;
   touch();
+  collective_ns_ += touched_ - begun;
 }
 
 std::string flight_name(int rank) {

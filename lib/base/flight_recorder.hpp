@@ -70,6 +70,9 @@ class FlightRecorder {
   Phase phase() const noexcept { return phase_; }
   double idle_seconds() const noexcept;
 
+  /// Seconds in all collectives so far: of communication, and of waiting for other ranks.
+  double collective_seconds() const noexcept { return static_cast<double>(collective_ns_) * 1e-9; }
+
  private:
   struct File;
   friend Flight read_flight(const std::filesystem::path& path);
@@ -80,6 +83,7 @@ class FlightRecorder {
   void* mapped_ = nullptr;
   std::atomic<Phase> phase_ = Phase::start;
   std::atomic<std::int64_t> touched_ = 0;
+  std::int64_t collective_ns_ = 0;
 };
 
 /// Reads a recorder's file. Throws DataError with the path and the reason.

@@ -28,6 +28,15 @@ struct Subtree {
 /// tree.
 std::vector<Subtree> aligned_subtrees(std::uint64_t begin, std::uint64_t end, std::uint64_t leaves);
 
+/// The most subtrees of aligned_subtrees() for at most `leaves` leaves.
+constexpr std::size_t parts_at_most(std::uint64_t leaves) noexcept {
+  std::size_t parts = 0;  // the widest cover has sizes 1, 2, 4, ..., 4, 2, 1
+  for (std::uint64_t covered = 1; covered <= leaves; ++parts) {
+    covered += std::uint64_t{1} << ((parts + 1) / 2);
+  }
+  return parts;
+}
+
 /// One addition: parts[left] + parts[right] replaces parts[left].
 struct TreeSum {
   std::size_t left;

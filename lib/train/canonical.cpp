@@ -21,6 +21,7 @@ double exchanged_activations(const data::Plan& plan, const nn::NetworkShape& sha
 std::size_t max_parts(const data::Plan& plan, std::uint64_t step) {
   const std::uint64_t leaf = plan.leaf(step);
   const std::uint64_t each = (plan.block(step) + leaf - 1) / leaf;
+  if (plan.options().balance) return parts_at_most(each);
   const std::uint64_t leaves = (plan.summed_rows(step) + leaf - 1) / leaf;
   std::size_t max = 1;
   for (std::uint64_t begin = 0; begin < leaves; begin += each) {
@@ -34,6 +35,10 @@ std::size_t max_parts(const data::Plan& plan, std::uint64_t step) {
 Exchange chosen_exchange(Exchange asked, const StepOptions& options,
                          const nn::NetworkShape& shape) {
   const data::Plan& plan = *options.plan;
+  if (options.audit_every && plan.options().balance) {
+    throw ConfigError("audit-every with balance: an auditor needs the others' activations",
+                      "leave out one of the two");
+  }
   if (options.audit_every && asked == Exchange::partial_sums) {
     throw ConfigError("audit-every with exchange sums: an auditor needs the others' activations",
                       "use `exchange=activations`, or leave the audit out");
@@ -44,7 +49,12 @@ Exchange chosen_exchange(Exchange asked, const StepOptions& options,
         "be computed again alone",
         "use layer-norm, or leave the audit out");
   }
+  if (plan.options().balance && asked == Exchange::activations) {
+    throw ConfigError("balance with exchange activations, of which all ranks send as many",
+                      "use `exchange=sums`, or leave `balance` out");
+  }
   if (asked != Exchange::automatic) return asked;
+  if (plan.options().balance) return Exchange::partial_sums;
   if (options.audit_every || plan.options().ranks == 1) return Exchange::activations;
   // A sum is written, sent, read and added; an activation is sent and read.
   constexpr double cost_of_a_sum = 2;
@@ -74,12 +84,14 @@ LeafLayout leaf_layout(const data::Batch& batch, const comm::Communicator& comm)
   layout.leaf = batch.leaf;
   layout.block = batch.block;
   layout.summed_rows = batch.summed_rows;
+  layout.shares = batch.plan->shares();
   layout.leaves = leaf_at(batch.summed_rows, batch.leaf);
   const auto ranks = static_cast<std::size_t>(comm.size());
   std::vector<Subtree> all;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
-    const std::uint64_t begin = leaf_at(rank * batch.block, batch.leaf);
-    const std::uint64_t end = leaf_at((rank + 1) * batch.block, batch.leaf);
+    const Range rows = batch.summed_rows_of(rank);
+    const std::uint64_t begin = leaf_at(rows.begin, batch.leaf);
+    const std::uint64_t end = leaf_at(rows.end, batch.leaf);
     const auto parts = aligned_subtrees(begin, end, layout.leaves);
     for (std::size_t i = 0; i < parts.size(); ++i) layout.from.push_back(i * ranks + rank);
     all.insert(all.end(), parts.begin(), parts.end());

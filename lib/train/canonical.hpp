@@ -23,6 +23,7 @@ struct LeafLayout {
   std::uint64_t leaf = 0;
   std::uint64_t block = 0;
   std::uint64_t summed_rows = 0;
+  std::vector<std::uint64_t> shares;  ///< Plan::shares()
 
   std::vector<Subtree> mine;
   std::uint64_t first_leaf = 0;   ///< first leaf of this rank
@@ -40,7 +41,8 @@ struct LeafLayout {
 
   /// True if the layout is valid for `batch`.
   bool fits(const data::Batch& batch) const noexcept {
-    return leaf == batch.leaf && block == batch.block && summed_rows == batch.summed_rows;
+    return leaf == batch.leaf && block == batch.block && summed_rows == batch.summed_rows &&
+           shares == batch.plan->shares();
   }
 };
 

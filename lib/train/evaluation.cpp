@@ -42,8 +42,8 @@ Evaluation evaluate_on(Inference& network, const nn::Loss<float>& loss, data::Ba
     const auto own = std::span(mine).first(rows);
     loss.run(logits, batch.labels, own, {});
     count_confusion(logits, batch.labels, result.confusion);
-    const auto all = results.gather(own, batch.block);
-    const nn::Tally tally = nn::sum_over_leaves(all.first(batch.global_examples), batch.leaf);
+    const auto all = results.gather(own, batch);
+    const nn::Tally tally = nn::sum_over_leaves(all, batch.leaf);
     result.loss_sum += tally.loss_sum;
     result.correct += tally.correct;
   }

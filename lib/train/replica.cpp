@@ -122,6 +122,18 @@ void require_consistent(const ReplicaOptions& options, const Groups& groups) {
   }
 }
 
+/// Throws if the plan is not supported.
+void require_fitting_plan(const data::Plan& plan, const ReplicaOptions& options) {
+  if (plan.steps() == 0) {
+    throw ConfigError("a plan without a step: drop_remainder leaves no batch",
+                      "use smaller batches, or keep the remainder");
+  }
+  if (plan.options().balance && !is_canonical(options)) {
+    throw ConfigError("balance with reduction allreduce: its sums depend on the examples of ranks",
+                      "use `reduction=canonical`, or leave `balance` out");
+  }
+}
+
 void require_plan_of(const comm::Communicator& comm, const data::Plan& plan) {
   if (plan.options().ranks == static_cast<std::uint64_t>(comm.size())) return;
   throw std::invalid_argument("Replica: a plan for " + std::to_string(plan.options().ranks) +
@@ -190,10 +202,7 @@ Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Gr
   auto exchange = Exchange::automatic;
   require_plan_of(groups_.batch, plan);
   comm::together(groups_.all, [&] {
-    if (plan.steps() == 0) {
-      throw ConfigError("a plan without a step: drop_remainder leaves no batch",
-                        "use smaller batches, or keep the remainder");
-    }
+    require_fitting_plan(plan, options);
     require_consistent(options, groups_);
     const bool canonical = is_canonical(options);
     exchange = options.device == Device::cuda ? Exchange::partial_sums
@@ -285,18 +294,6 @@ const char* Replica::products() const noexcept {
   return device_ ? device_->products() : products_->name();
 }
 
-data::Batch Replica::batch_of(std::uint64_t step, std::span<const std::int32_t> labels) const {
-  return {.piece = plan_->rows(step, static_cast<std::uint64_t>(groups_.batch.rank())),
-          .labels = labels,
-          .ids = {},
-          .global_examples = plan_->examples(step),
-          .leaf = plan_->leaf(step),
-          .block = plan_->block(step),
-          .summed_rows = plan_->summed_rows(step),
-          .plan = plan_,
-          .step = step};
-}
-
 nn::Tally Replica::train(std::uint64_t step, std::span<const float> features,
                          std::span<const std::int32_t> labels) {
   if (plan_ == nullptr) throw std::logic_error("Replica: made without a plan, so it cannot train");
@@ -304,7 +301,8 @@ nn::Tally Replica::train(std::uint64_t step, std::span<const float> features,
     throw std::invalid_argument("Replica: step " + std::to_string(step) + " of an epoch of " +
                                 std::to_string(plan_->steps()));
   }
-  const data::Batch batch = batch_of(step, labels);
+  const auto rank = static_cast<std::uint64_t>(groups_.batch.rank());
+  const data::Batch batch = data::batch_at(*plan_, step, rank, labels, {});
   const std::size_t rows = batch.piece.size();
   if (labels.size() != rows) {
     throw std::invalid_argument("Replica: " + std::to_string(labels.size()) +

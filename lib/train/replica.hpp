@@ -251,7 +251,6 @@ class Replica {
   std::span<const float> gather_moment(optim::Moment moment);
   void copy_whole(std::span<const float> block, std::span<float> into);
   void set_completed(std::uint64_t steps, std::uint64_t examples) noexcept;
-  data::Batch batch_of(std::uint64_t step, std::span<const std::int32_t> labels) const;
   data::Batch stage_copy(data::Batch batch, std::span<const float> features);
   const data::Plan* plan_;  ///< training plan; null: none
   Groups groups_;

@@ -15,7 +15,8 @@ namespace lockstep::train {
 /// What each rank sends in a step besides its results.
 struct RankMessage {
   std::uint64_t stop = 0;  ///< its request to stop after this step; 0: none
-  /// Time of its own work before the first exchange: reading the batch, forward, loss, backward.
+  /// Time of its own work before the exchange: reading the batch, forward, loss, backward, without
+  /// collectives that a flight recorder records (Communicator::record_in()).
   std::uint64_t nanoseconds = 0;
 };
 
@@ -45,6 +46,9 @@ struct EpochReport {
   double seconds = 0;  ///< of training in this process, without evaluation
   double examples_per_second = 0;
   std::uint64_t weights_hash = 0;
+  /// The leaves of a batch that each rank computes from the next epoch on (Plan::shares()); empty
+  /// if that does not change.
+  std::vector<std::uint64_t> new_shares = {};
 };
 
 /// Seconds of one step by phase, measured on rank 0; `total` includes the time between phases.
@@ -70,9 +74,11 @@ struct RunReport {
   Evaluation test;  ///< after the last step
   /// Bytes of training records that each rank read from its files; empty if not counted.
   std::vector<std::uint64_t> bytes_read = {};
-  /// Time of each rank's own work before the first exchange of a step: means over the steps after
-  /// the first ten. In a mesh, of the ranks of "batch".
+  /// Time of each rank's own work before the exchange of a step: means over the steps after the
+  /// first ten. In a mesh, of the ranks of "batch".
   std::vector<double> seconds_before_exchange = {};
+  /// The leaves of a batch that each of them computed in the last epoch; empty without `balance`.
+  std::vector<std::uint64_t> shares = {};
 };
 
 /// A checkpoint that is to be saved.

@@ -270,6 +270,7 @@ void RunDirectory::finish(const RunReport& report) {
                           {"data", {{"bytes_read", report.bytes_read}}},
                           {"plan_digest", to_hex(facts_.plan_digest)},
                           {"peak_rss_bytes", peak_rss_bytes()}};
+  if (!report.shares.empty()) summary["shares"] = report.shares;
   for (const Loss& loss : facts_.losses) {
     summary["losses"].push_back({{"step", loss.step}, {"ranks", loss.ranks}});
   }

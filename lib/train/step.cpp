@@ -12,20 +12,32 @@ GatheredResults::GatheredResults(std::size_t rows, comm::Communicator& comm)
     : comm_(comm), all_(rows, comm.memory()) {}
 
 std::span<std::byte> GatheredResults::put(std::span<const nn::ExampleResult> mine,
-                                          std::size_t block) {
-  const auto all = all_.span().first(block * static_cast<std::size_t>(comm_.size()));
-  const auto own = all.subspan(static_cast<std::size_t>(comm_.rank()) * block, block);
-  assert(mine.size() <= block);
+                                          const data::Batch& batch) {
+  const auto all = all_.span().first(batch.block * static_cast<std::size_t>(comm_.size()));
+  const auto own = all.subspan(static_cast<std::size_t>(comm_.rank()) * batch.block, batch.block);
+  assert(mine.size() <= own.size());
   const auto rest = std::copy(mine.begin(), mine.end(), own.begin());
   std::fill(rest, own.end(), nn::ExampleResult{});
   return std::as_writable_bytes(all);
 }
 
+std::span<const nn::ExampleResult> GatheredResults::in_order(const data::Batch& batch) {
+  const auto all = all_.span();
+  for (std::size_t rank = 0; rank < static_cast<std::size_t>(comm_.size()); ++rank) {
+    const Range rows = batch.summed_rows_of(rank);
+    const std::size_t first = rank * batch.block;  // not before rows.begin
+    if (first == rows.begin) continue;
+    std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(first), rows.size(),
+                all.begin() + static_cast<std::ptrdiff_t>(rows.begin));
+  }
+  return all.first(batch.summed_rows);
+}
+
 std::span<const nn::ExampleResult> GatheredResults::gather(std::span<const nn::ExampleResult> mine,
-                                                           std::size_t block) {
-  const auto bytes = put(mine, block);
+                                                           const data::Batch& batch) {
+  const auto bytes = put(mine, batch);
   comm_.all_gather(std::span(&bytes, 1));
-  return first(bytes.size() / sizeof(nn::ExampleResult));
+  return in_order(batch);
 }
 
 Step::Step(const StepOptions& options, comm::Communicator& comm, Sentinel& sentinel)
@@ -37,15 +49,17 @@ Step::Step(const StepOptions& options, comm::Communicator& comm, Sentinel& senti
 
 StepResult Step::run(const data::Batch& batch, PhaseSeconds& seconds, std::uint64_t stop) {
   Lap phase;
+  const double before = comm_.recorded_seconds();
   const auto hashes = sentinel_.begin(steps_ + 1);  // of the weights that forward reads
   compute(batch);
-  blocks_ = {results_.put(results(batch), batch.block), hashes,
-             std::as_writable_bytes(messages_.span())};
+  blocks_ = {results_.put(results(batch), batch), hashes, std::as_writable_bytes(messages_.span())};
   add_blocks(batch, blocks_);
   seconds.compute += phase.take();
+  const double own =
+      seconds.data + seconds.compute - (comm_.recorded_seconds() - before);  // without waiting
   constexpr double nanoseconds = 1e9;
-  messages_.data()[comm_.rank()] = {
-      stop, static_cast<std::uint64_t>((seconds.data + seconds.compute) * nanoseconds)};
+  messages_.data()[comm_.rank()] = {stop,
+                                    static_cast<std::uint64_t>(std::max(0.0, own) * nanoseconds)};
 
   comm_.all_gather(blocks_);
   sentinel_.compare();
@@ -56,7 +70,7 @@ StepResult Step::run(const data::Batch& batch, PhaseSeconds& seconds, std::uint6
   const std::span<const RankMessage> messages = messages_.span();
   const auto last_stop = std::max_element(messages.begin(), messages.end(),
                                           [](auto& a, auto& b) { return a.stop < b.stop; });
-  StepResult result = {.tally = nn::sum_over_leaves(results_.first(batch.summed_rows), batch.leaf),
+  StepResult result = {.tally = nn::sum_over_leaves(results_.in_order(batch), batch.leaf),
                        .stop = last_stop->stop,
                        .messages = messages};
   bool updates = std::isfinite(result.tally.loss_sum);

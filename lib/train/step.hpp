@@ -2,12 +2,10 @@
 // global batch.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "lockstep/base/aligned.hpp"
@@ -16,6 +14,7 @@
 #include "lockstep/nn/network.hpp"
 #include "lockstep/optim/adam.hpp"
 #include "lockstep/train/report.hpp"
+#include "lockstep/train/timing.hpp"
 
 namespace lockstep::train {
 
@@ -33,22 +32,6 @@ struct StepResult {
   std::span<const RankMessage> messages = {};  ///< of every rank; valid until the next step
 };
 
-/// A timer: take() returns the seconds since its last call, or since construction.
-class Lap {
- public:
-  double take() {
-    const double now = seconds();
-    return now - std::exchange(last_, now);
-  }
-
- private:
-  static double seconds() {
-    const auto now = std::chrono::steady_clock::now().time_since_epoch();
-    return std::chrono::duration<double>(now).count();
-  }
-  double last_ = seconds();
-};
-
 /// Example results (loss, correct) of all ranks, all-gathered.
 class GatheredResults {
  public:
@@ -56,19 +39,18 @@ class GatheredResults {
   /// must outlive this.
   GatheredResults(std::size_t rows, comm::Communicator& comm);
 
-  /// Copies this rank's results to its block of `block` rows and fills the rest with zeros. Returns
-  /// the blocks of all ranks, to be all-gathered. Local.
-  std::span<std::byte> put(std::span<const nn::ExampleResult> mine, std::size_t block);
+  /// Copies this rank's results to its block and fills the rest with zeros. Returns the blocks of
+  /// all ranks, to be all-gathered. Local.
+  std::span<std::byte> put(std::span<const nn::ExampleResult> mine, const data::Batch& batch);
 
-  /// Calls put() and all-gathers the blocks. The result is valid until the next call.
+  /// After the all-gather: the results in the order of the batch's rows, [batch.summed_rows]. Valid
+  /// until the next put(). Local.
+  std::span<const nn::ExampleResult> in_order(const data::Batch& batch);
+
+  /// put(), all-gather and in_order().
   /// Ranks    collective.
   std::span<const nn::ExampleResult> gather(std::span<const nn::ExampleResult> mine,
-                                            std::size_t block);
-
-  /// The first `rows` rows, after the all-gather. Local.
-  std::span<const nn::ExampleResult> first(std::size_t rows) const noexcept {
-    return all_.span().first(rows);
-  }
+                                            const data::Batch& batch);
 
  private:
   comm::Communicator& comm_;

@@ -6,23 +6,15 @@
 #include <utility>
 
 #include "lockstep/base/text.hpp"
+#include "lockstep/train/timing.hpp"
 
 namespace lockstep::train {
 namespace {
 
-constexpr std::uint64_t warm_up_steps = 10;
 constexpr std::uint64_t window_steps = 50;
 constexpr double window_seconds = 5;
 constexpr double least_excess = 1e-3;  // seconds
 constexpr double least_share = 0.1;    // of a step
-
-/// The lower median: with two ranks the less. Reorders `values`, which are not empty.
-template <class Value>
-Value median(std::vector<Value>& values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 std::string milliseconds(double seconds) { return fixed(seconds * 1e3, 1) + " ms"; }
 
@@ -87,7 +79,8 @@ void Stragglers::end_window() {
           " before the exchange of a step, where the median of " + std::to_string(names_.size()) +
           " ranks is " + milliseconds(median_ / steps) + "; all ranks wait for it" +
           "\n  remedy: look for other processes on that host, throttled cores and ranks bound to "
-          "the same core (`lockstep doctor`), or leave the host out");
+          "the same core (`lockstep doctor`), let it compute less (`balance=true`), or leave the "
+          "host out");
   }
   steps_ = 0;
   step_seconds_ = 0;

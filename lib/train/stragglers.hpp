@@ -20,8 +20,8 @@ namespace lockstep::train {
 /// rank may need as much more time; ranks without examples do not count. The first ten steps do not
 /// count either.
 ///
-/// Finds nothing where ranks wait for each other before they send results: in a mesh with "model",
-/// with layers that sum over the batch, and with the all-reduce reduction on devices.
+/// Time that a device waits for other devices counts as its own: with the all-reduce reduction on
+/// devices nothing is found.
 class Stragglers final : public Observer {
  public:
   /// Called with a message, at most once a rank by each object.

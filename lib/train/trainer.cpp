@@ -11,16 +11,13 @@
 namespace lockstep::train {
 namespace {
 
-constexpr std::size_t warm_up_steps = 10;
 constexpr std::uint64_t max_timed_steps = 1 << 20;
 
 double median_of(std::span<const PhaseSeconds> steps, double PhaseSeconds::*phase) {
   if (steps.empty()) return 0;
   std::vector<double> values;
   for (const auto& step : steps) values.push_back(step.*phase);
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+  return median(values);
 }
 
 /// Medians after the warm-up steps; over all steps if the run is not longer than the warm-up.
@@ -44,15 +41,24 @@ Trainer::Trainer(const TrainerOptions& options, Replica& replica, data::BatchRea
                  data::BatchReader& test, const TrainingPosition& start)
     : options_(options),
       replica_(replica),
-      train_(replica.prefetch(train, total_steps(options.epochs, options.steps, train.plan()))),
+      reader_(train),
+      train_(read_ahead()),
       test_(test),
       position_(start),
       snapshot_(replica.make_snapshot()),
       saved_step_(replica.steps()) {
+  if (train.plan().options().balance) balance_.emplace(train.plan());
   const std::uint64_t each = std::min(train.plan().steps(), max_timed_steps);
   const std::uint64_t epochs = std::min(options.epochs, max_timed_steps);
   phases_.reserve(
       std::min({epochs * each, options.steps.value_or(max_timed_steps), max_timed_steps}));
+}
+
+/// The batches of the whole run.
+std::unique_ptr<data::Prefetch> Trainer::read_ahead() {
+  const auto batches = total_steps(options_.epochs, options_.steps, reader_.plan());
+  return std::unique_ptr<data::Prefetch>(  // which cannot be moved
+      new data::Prefetch(replica_.prefetch(reader_, batches)));
 }
 
 Trainer::~Trainer() { replica_.drop_staged(); }  // before train_ frees their memory
@@ -83,7 +89,7 @@ class SnapshotInUse {
 RunReport Trainer::run(const std::vector<Observer*>& observers) {
   const SnapshotInUse guard(observers);
   RunReport report;
-  comm::together(replica_.groups().all, [&] { train_.start(); });
+  comm::together(replica_.groups().all, [&] { train_->start(); });
   if (options_.snapshot != nullptr) replica_.begin_training();  // what is kept must be good
   keep(observers);
   for (;;) {
@@ -92,8 +98,10 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
     timed_.seconds += timed.seconds;
     if (stop_ != 0) break;
     report.epochs.push_back(evaluate(timed));
+    const bool is_last = finished() || position_.epoch + 1 >= options_.epochs;
+    if (balance_ && !is_last) report.epochs.back().new_shares = rebalance();
     for (Observer* observer : observers) observer->on_epoch(report.epochs.back());
-    if (finished() || position_.epoch + 1 >= options_.epochs) break;
+    if (is_last) break;
     position_ = {.epoch = position_.epoch + 1};
   }
   save(observers);
@@ -104,6 +112,7 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
   report.skipped_steps = replica_.skipped_steps();
   report.step_seconds = medians(phases_);
   report.seconds_before_exchange = before_exchange_.means();
+  report.shares = reader_.plan().shares();
   report.startup_seconds = startup_seconds_;
   report.examples_per_second = timed_.rate();
   report.stop = stop_;
@@ -132,17 +141,30 @@ EpochReport Trainer::evaluate(const Timed& timed) {
           last_test_.accuracy(),
           timed.seconds,
           timed.rate(),
-          hash};
+          hash,
+          {}};
+}
+
+/// Moves leaves from slow ranks to fast ones. Returns the new shares; empty: all is as before.
+std::vector<std::uint64_t> Trainer::rebalance() {
+  std::vector<std::uint64_t> shares = balance_->next_shares(replica_.groups().model);
+  if (shares == reader_.plan().shares()) return {};
+  replica_.drop_staged();
+  train_.reset();  // whose thread reads according to the plan
+  reader_.set_shares(shares);
+  train_ = read_ahead();
+  comm::together(replica_.groups().all, [&] { train_->start(); });
+  return shares;
 }
 
 Trainer::Timed Trainer::train_steps(const std::vector<Observer*>& observers) {
   Timed timed;
   Lap whole_step;
-  while (position_.step < train_.plan().steps() && !finished() && stop_ == 0) {
+  while (position_.step < reader_.plan().steps() && !finished() && stop_ == 0) {
     PhaseSeconds seconds;
     Lap phase;
     enter(Phase::data, replica_.steps() + 1);
-    const data::Batch batch = replica_.load(train_, position_.epoch, position_.step);
+    const data::Batch batch = replica_.load(*train_, position_.epoch, position_.step);
     seconds.data = phase.take();
     enter(Phase::step, replica_.steps() + 1);
     const std::uint64_t request = options_.stop ? options_.stop() : 0;
@@ -157,6 +179,7 @@ Trainer::Timed Trainer::train_steps(const std::vector<Observer*>& observers) {
     seconds.total = whole_step.take();
     if (phases_.size() < phases_.capacity()) phases_.push_back(seconds);
     before_exchange_.add(result.messages);
+    if (balance_) balance_->add(position_.step, result.messages);
     ++position_.step;
     if (!result.skipped) {
       position_.tally.loss_sum += result.tally.loss_sum;

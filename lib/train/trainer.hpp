@@ -11,6 +11,7 @@
 
 #include "lockstep/base/flight_recorder.hpp"
 #include "lockstep/data/batches.hpp"
+#include "lockstep/train/balance.hpp"
 #include "lockstep/train/replica.hpp"
 #include "lockstep/train/report.hpp"
 
@@ -39,7 +40,8 @@ std::uint64_t total_steps(std::uint64_t epochs, std::optional<std::uint64_t> ste
 
 /// Trains one replica synchronously with the other ranks; every rank creates one and calls run().
 ///
-/// Pieces may be uneven or empty. One thread per rank.
+/// Pieces may be uneven or empty. If the plan of `train` has the option `balance`, leaves move from
+/// slow ranks to fast ones between epochs (balance.hpp). One thread per rank.
 class Trainer {
  public:
   /// `train` reads with the replica's plan, `test` with evaluation_plan(). `start`: the position of
@@ -83,13 +85,16 @@ class Trainer {
   EpochReport evaluate(const Timed& timed);
   Timed train_steps(const std::vector<Observer*>& observers);
   std::vector<std::pair<std::string, std::uint64_t>> hashes_due();
+  std::unique_ptr<data::Prefetch> read_ahead();
+  std::vector<std::uint64_t> rebalance();
   void save(const std::vector<Observer*>& observers);
   void keep(const std::vector<Observer*>& observers);
   bool finished() const noexcept;
 
   TrainerOptions options_;
   Replica& replica_;
-  data::Prefetch train_;
+  data::BatchReader& reader_;
+  std::unique_ptr<data::Prefetch> train_;
   data::BatchReader& test_;
   TrainingPosition position_;
   std::unique_ptr<Snapshot> snapshot_;  ///< on rank 0
@@ -100,6 +105,7 @@ class Trainer {
   Evaluation last_test_;
   std::vector<PhaseSeconds> phases_;
   BeforeExchange before_exchange_;
+  std::optional<Balance> balance_;  ///< set if the plan allows it
 };
 
 }  // namespace lockstep::train

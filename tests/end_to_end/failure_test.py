@@ -364,6 +364,15 @@ class Injected(command.CommandTest):
         self.assertNotIn("is slow", made.result.err)
         self.assertGreater(min(made.summary["seconds_before_exchange"]), 0.05)
 
+    def test_leaves_move_away_from_a_slow_rank(self):
+        made = self.train(SMALL, "--epochs 5 --balance", threads=3, env=faults("slow:rank=1,step=1"))
+        shares = made.summary["shares"]
+        self.assertEqual((sum(shares), shares[1]), (8, 1))
+        said = "balance: leaves of a batch on each rank from now on: " + " ".join(map(str, shares))
+        self.assertIn(said, made.result.out, str(made.result))
+        again = self.train(SMALL, "--epochs 5", name="again")
+        self.assertEqual(made.summary["weights_hash"], again.summary["weights_hash"])
+
     def test_faults_that_are_not_valid(self):
         for fault, reason in (("kil:rank=0,step=1", "not one of"), ("kill:rank=3,step=1", "there are 3 ranks"),
                               ("flip-weight:rank=0,step=1,weight=1000000000", "stored weights")):

@@ -25,7 +25,8 @@ struct ToyRun {
   train::Exchange exchange = train::Exchange::automatic;
   data::ShardPolicy policy = data::ShardPolicy::data;
   data::Rebatch rebatch = data::Rebatch::ceil;
-  std::vector<std::uint64_t> files = {};  ///< records of each, summing up to `records`
+  std::vector<std::uint64_t> files = {};   ///< records of each, summing up to `records`
+  std::vector<std::uint64_t> shares = {};  ///< the first ones, with `balance`; empty: without
   std::vector<std::size_t> hidden = {19, 8};
   std::vector<nn::LayerSpec> layers = {};  ///< instead of hidden, on images of 3 x 4
   std::uint64_t model = 1;                 ///< ranks that share out dense layers
@@ -78,7 +79,8 @@ inline ToyResult train_toy(comm::Communicator& all, const ToyRun& run,
                          .shuffle = data::Shuffle::global,
                          .policy = run.policy,
                          .rebatch = run.rebatch,
-                         .file_records = run.files});
+                         .file_records = run.files,
+                         .balance = !run.shares.empty()});
   const data::Plan test_plan = train::evaluation_plan(test.records(), comm.size());
   const nn::NetworkShape shape =
       run.layers.empty() ? nn::NetworkShape(features, run.hidden, classes)
@@ -103,6 +105,7 @@ inline ToyResult train_toy(comm::Communicator& all, const ToyRun& run,
     if (run.disturb) run.disturb(replica.network(), all.rank(), ++read);
   };
   data::BatchReader train_reader(training, plan, comm.rank());
+  if (!run.shares.empty()) train_reader.set_shares(run.shares);
   data::BatchReader test_reader(test, test_plan, comm.rank());
   train::TrainingPosition start;
   if (!run.resume_from.empty()) {

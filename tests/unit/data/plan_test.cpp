@@ -1,5 +1,6 @@
 #include "lockstep/data/plan.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <random>
 #include <set>
@@ -88,6 +89,67 @@ TEST_CASE("pieces are disjoint, complete, in whole leaves, for any number of ran
     }
     REQUIRE(other == seen);
   }
+}
+
+TEST_CASE("shares change pieces, not batches and leaves", "[plan]") {
+  std::mt19937_64 random(2);
+  const auto draw = [&](std::uint64_t max) { return 1 + random() % max; };
+  for (int trial = 0; trial < 2000; ++trial) {
+    const PlanOptions options{.records = draw(400),
+                              .batch_size = draw(150),
+                              .ranks = draw(20),
+                              .leaf = random() % 3 == 0 ? 0 : draw(40),
+                              .balance = true};
+    Plan plan(options);
+    auto shares = plan.shares();
+    REQUIRE(*std::max_element(shares.begin(), shares.end()) -
+                *std::min_element(shares.begin(), shares.end()) <=
+            1);
+    for (int move = 0; move < 40; ++move) {
+      auto& from = shares[random() % shares.size()];
+      auto& to = shares[random() % shares.size()];
+      if (from == 0 || to == plan.largest_share()) continue;
+      --from;
+      ++to;
+    }
+    plan.set_shares(shares);
+    std::uint64_t reads = 0;
+    for (std::uint64_t step = 0; step < plan.steps(); ++step) {
+      std::uint64_t next = 0;
+      for (std::uint64_t rank = 0; rank < options.ranks; ++rank) {
+        const Range rows = plan.rows(step, rank);
+        REQUIRE(rows.begin == next);
+        REQUIRE(rows.size() <= plan.block(step));
+        REQUIRE((rows.end == plan.examples(step) || rows.end % plan.leaf(step) == 0));
+        if (step == 0) REQUIRE(ceil_divide(rows.size(), plan.leaf(0)) == shares[rank]);
+        next = rows.end;
+      }
+      REQUIRE(next == plan.examples(step));
+      reads += next;
+    }
+    REQUIRE(reads == options.records);
+    REQUIRE(facts_of(plan).multiplicity.disjoint());
+    REQUIRE_NOTHROW(prove(plan, facts_of(plan)));
+    REQUIRE(plan.digest() == Plan(options).digest());
+  }
+}
+
+TEST_CASE("shares that a plan cannot have", "[plan]") {
+  Plan plan({.records = 100, .batch_size = 16, .ranks = 2, .leaf = 2, .balance = true});
+  CHECK(plan.shares() == std::vector<std::uint64_t>{4, 4});
+  CHECK(plan.largest_share() == 8);
+  for (const auto& shares : {Ids{4, 3}, Ids{4, 5}, Ids{8}, Ids{4, 4, 0}, Ids{}}) {
+    CHECK_THROWS_AS(plan.set_shares(shares), std::invalid_argument);
+  }
+  Plan fixed({.records = 100, .batch_size = 16, .ranks = 2, .leaf = 2});
+  CHECK(fixed.shares().empty());
+  CHECK_THROWS_AS(fixed.set_shares({4, 4}), std::invalid_argument);
+  Plan wide({.records = 100, .batch_size = 100, .ranks = 5, .leaf = 10, .balance = true});
+  CHECK_THROWS_AS(wide.set_shares({5, 5, 0, 0, 0}), std::invalid_argument);  // 4 at most
+  CHECK_THROWS_AS(Plan({.records = 9, .ranks = 2, .policy = ShardPolicy::off, .balance = true}),
+                  ConfigError);
+  CHECK(Plan({.records = 5, .batch_size = 6, .drop_remainder = true, .balance = true}).steps() ==
+        0);
 }
 
 TEST_CASE("huge plans are arithmetic too", "[plan]") {

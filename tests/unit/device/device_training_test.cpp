@@ -1,5 +1,7 @@
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 #include "lockstep/collectives/communicator.hpp"
 #include "tests/support/device.hpp"
@@ -109,6 +111,21 @@ TEST_CASE("device: uneven pieces and idle ranks under FILE", "[device][train]") 
   const Seeded seeded(GENERATE(from_range(seeds())));
   run.options = on_device(DeviceExchange::automatic);
   require_same(per_rank(3, run), expected.front());
+}
+
+TEST_CASE("device: leaves move between devices", "[device][train][balance]") {
+  test::devices(3, 1);
+  ToyRun run{.epochs = 4};
+  const ToyResult expected = on_processor(run);
+  const Seeded seeded(GENERATE(from_range(seeds())));
+  run.options = on_device(DeviceExchange::automatic);
+  run.shares = {7, 4, 1};
+  run.disturb = [](nn::Network<float>&, int rank, std::uint64_t) {
+    if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  };
+  const auto results = per_rank(3, run);
+  require_same(results, expected);
+  CHECK(results.front().report.shares[1] < 4);
 }
 
 TEST_CASE("device: the textbook's step learns as the processor's does", "[device][train]") {

@@ -91,3 +91,15 @@ TEST_CASE("sums of other parts have no merges", "[leaf-tree]") {
   CHECK_THROWS_AS(merges_of(2, sums), std::invalid_argument);
   CHECK_THROWS_AS(merges_of(4, sums), std::invalid_argument);
 }
+
+TEST_CASE("the most subtrees of consecutive leaves", "[leaf-tree]") {
+  constexpr std::uint64_t all = 1024;
+  std::size_t most = 0;
+  for (std::uint64_t leaves = 0; leaves <= 64; ++leaves) {
+    for (std::uint64_t begin = 0; begin + leaves < all; ++begin) {
+      most = std::max(most, aligned_subtrees(begin, begin + leaves, all).size());
+    }
+    INFO(leaves << " leaves");
+    CHECK(parts_at_most(leaves) == most);
+  }
+}
