@@ -14,6 +14,7 @@
 #include <cstring>
 #include <ctime>
 #include <new>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <system_error>
@@ -108,6 +109,26 @@ std::string SharedRegion::address() const {
 
 void SharedRegion::close() noexcept {
   if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+}
+
+SharedRegion share_on_host(Communicator& comm, std::size_t bytes) {
+  const std::string here = std::to_string(comm.place().node) + ' ';
+  std::optional<SharedRegion> region;
+  std::string mine;
+  together(comm, [&] {
+    if (comm.place().local_rank != 0) return;
+    region.emplace(SharedRegion::create(bytes));
+    mine = here + region->address();
+  });
+  const auto all = gather_text(comm, mine);
+  together(comm, [&] {
+    if (region) return;
+    const auto creator = std::find_if(
+        all.begin(), all.end(), [&](const std::string& text) { return text.starts_with(here); });
+    region.emplace(SharedRegion::open(creator->substr(here.size())));
+  });
+  region->close();
+  return std::move(*region);
 }
 
 void* RegionMemory::do_allocate(std::size_t bytes, std::size_t alignment) {

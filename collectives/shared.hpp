@@ -46,6 +46,12 @@ class SharedRegion {
   std::size_t size_ = 0;
 };
 
+/// A region of `bytes` on each host, created by the first of its ranks and mapped by all of them.
+///
+/// Errors   throws AgreedError (2) if the ranks of a host cannot share memory.
+/// Ranks    collective.
+SharedRegion share_on_host(Communicator& comm, std::size_t bytes);
+
 /// Allocates from a region, from offset `first` on, in order. Deallocation reuses the addresses of
 /// the last block, and releases the pages of any other. Not thread-safe.
 class RegionMemory final : public std::pmr::memory_resource {

@@ -382,14 +382,24 @@ std::string checkpoint_name(std::uint64_t step) {
 }
 
 Snapshot::Snapshot(const nn::NetworkShape& its_shape, const nn::Loss<float>& its_loss,
-                   const nn::ParameterLayout<float>& its_layout, bool with_moments)
+                   const nn::ParameterLayout<float>& its_layout, bool with_moments,
+                   std::optional<comm::SharedRegion> region)
     : shape(its_shape),
       loss(loss_name_of(its_loss)),
       layout(its_layout),
-      weights(layout.length()),
-      first(with_moments ? layout.length() : 0),
-      second(with_moments ? layout.length() : 0) {
+      region_(std::move(region)),
+      own_(region_ ? 0 : bytes(layout, with_moments) / sizeof(float)) {
   require_whole(layout);
+  float* const first = region_ ? reinterpret_cast<float*>(region_->data()) : own_.data();
+  const std::size_t length = layout.length();
+  blocks.weights = {first, length};
+  if (!with_moments) return;
+  blocks.first = {first + length, length};
+  blocks.second = {first + 2 * length, length};
+}
+
+std::size_t Snapshot::bytes(const nn::ParameterLayout<float>& layout, bool with_moments) noexcept {
+  return layout.length() * sizeof(float) * (with_moments ? 3 : 1);
 }
 
 void require_no_checkpoint(const std::filesystem::path& checkpoints, std::uint64_t step) {
@@ -414,15 +424,15 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
   Manifest manifest;
   nn::WeightsHash weights_hash;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const auto tensor = snapshot.layout.logical(snapshot.weights.span(), i);
+    const auto tensor = snapshot.layout.logical(snapshot.blocks.weights, i);
     weights_hash.add(tensors[i], tensor);
     model.add(tensor);
   }
   manifest["model.safetensors"] = model.finish();
   if (optimizer) {
-    for (const auto* moments : {&snapshot.first, &snapshot.second}) {
+    for (const auto moments : {snapshot.blocks.first, snapshot.blocks.second}) {
       for (std::size_t i = 0; i < tensors.size(); ++i) {
-        optimizer->add(snapshot.layout.logical(moments->span(), i));
+        optimizer->add(snapshot.layout.logical(moments, i));
       }
     }
     manifest["optimizer.safetensors"] = optimizer->finish();
@@ -444,7 +454,8 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
   require_no_checkpoint(checkpoints, info.step);
   const auto& block = network.parameters();
   Snapshot snapshot(network.shape(), network.loss_function(), block.layout(), false);
-  std::copy_n(block.values().begin(), snapshot.weights.size(), snapshot.weights.data());
+  const auto values = block.values();
+  std::copy(values.begin(), values.end(), snapshot.blocks.weights.begin());
   return save_checkpoint(checkpoints, snapshot, info, nullptr);
 }
 

@@ -36,6 +36,8 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/aligned.hpp"
+#include "lockstep/collectives/shared.hpp"
 #include "lockstep/nn/network.hpp"
 #include "lockstep/optim/adam.hpp"
 
@@ -65,22 +67,39 @@ struct TrainingState {
   std::vector<std::pair<std::string, std::string>> settings = {};
 };
 
+/// The weights and both of Adam's moments, each a flat block as in a ParameterBlock.
+struct StateBlocks {
+  std::span<float> weights;
+  std::span<float> first;
+  std::span<float> second;
+};
+
 /// A copy of a network's weights and Adam's moments, made between two steps and saved later, while
 /// training continues.
-struct Snapshot {
-  /// Allocates the blocks. `layout` must have no sharded tensor, and outlive the snapshot.
-  /// Errors   throws std::bad_alloc; std::invalid_argument for a sharded tensor, and for a custom
+class Snapshot {
+ public:
+  /// `layout` must have no sharded tensor, and outlive the snapshot. `region`, of bytes(): memory
+  /// of the ranks of a host, each of which has a snapshot of the same blocks; nullopt: its own
+  /// memory. Errors   throws std::bad_alloc; std::invalid_argument for a sharded tensor, and for a
+  /// custom
   ///          loss with the name of a built-in one.
   Snapshot(const nn::NetworkShape& shape, const nn::Loss<float>& loss,
-           const nn::ParameterLayout<float>& layout, bool with_moments);
+           const nn::ParameterLayout<float>& layout, bool with_moments,
+           std::optional<comm::SharedRegion> region = std::nullopt);
+
+  static std::size_t bytes(const nn::ParameterLayout<float>& layout, bool with_moments) noexcept;
+
+  bool is_shared() const noexcept { return region_.has_value(); }
 
   nn::NetworkShape shape;
   std::string loss;  ///< Loss::name()
   const nn::ParameterLayout<float>& layout;
-  AlignedBuffer<float> weights;  ///< [layout.length()], as the other two
-  AlignedBuffer<float> first;
-  AlignedBuffer<float> second;
+  StateBlocks blocks;  ///< [layout.length()] each; the moments may be empty
   optim::AdamState adam;
+
+ private:
+  std::optional<comm::SharedRegion> region_;
+  AlignedBuffer<float> own_;
 };
 
 /// The folder name of a checkpoint: "step-00001407".

@@ -197,15 +197,16 @@ class Replica {
   /// Ranks    collective over "model" of a mesh; local otherwise.
   std::vector<std::pair<std::string, std::uint64_t>> tensor_hashes();
 
-  /// Allocates memory for take(): on rank 0 of all ranks, null on the others. The replica must
-  /// outlive it.
+  /// Allocates memory for take(). The ranks of rank 0's host share it, if they can: else rank 0 has
+  /// it, and in a mesh with "model". Null on the others. The replica must outlive it.
   ///
   /// Errors   throws comm::AgreedError (2) if the memory cannot be allocated.
   /// Ranks    collective.
   std::unique_ptr<Snapshot> make_snapshot();
 
   /// Copies weights and optimizer state of all ranks to `snapshot`, a result of make_snapshot().
-  /// Ranks    collective.
+  /// Each rank that has it copies a part; on one host that is its own slice, and nothing is
+  /// gathered. Ranks    collective.
   void take(Snapshot* snapshot);
 
   /// Sets weights, optimizer state and numbers of steps and examples to those of a checkpoint, of a
@@ -249,6 +250,7 @@ class Replica {
   void make_device(const ReplicaOptions& options);
   Inference& inference() noexcept;
   std::span<const float> gather_moment(optim::Moment moment);
+  void copy_part(const StateBlocks& to, int part, int parts);
   void copy_whole(std::span<const float> block, std::span<float> into);
   void set_completed(std::uint64_t steps, std::uint64_t examples) noexcept;
   data::Batch stage_copy(data::Batch batch, std::span<const float> features);

@@ -27,36 +27,21 @@ struct SharedSnapshot::Record {
 };
 
 SharedSnapshot::SharedSnapshot(comm::Communicator& comm, std::size_t length)
-    : length_(length), ranks_(static_cast<std::size_t>(comm.place().local_ranks)) {
-  const std::size_t bytes =
-      snapshots * (rounded_up(ranks_ * sizeof(Record)) + 3 * rounded_up(length * sizeof(float)));
-  const std::string here = std::to_string(comm.place().node) + ' ';
-  std::string mine;
-  comm::together(comm, [&] {
-    if (comm.place().local_rank != 0) return;
-    region_.emplace(comm::SharedRegion::create(bytes));
-    mine = here + region_->address();
-  });
-  const auto all = comm::gather_text(comm, mine);
-  comm::together(comm, [&] {
-    if (region_) return;
-    const auto creator = std::find_if(
-        all.begin(), all.end(), [&](const std::string& text) { return text.starts_with(here); });
-    region_.emplace(comm::SharedRegion::open(creator->substr(here.size())));
-  });
-  region_->close();
-}
+    : length_(length),
+      ranks_(static_cast<std::size_t>(comm.place().local_ranks)),
+      region_(comm::share_on_host(comm, snapshots * (rounded_up(ranks_ * sizeof(Record)) +
+                                                     3 * rounded_up(length * sizeof(float))))) {}
 
 SharedSnapshot::Record& SharedSnapshot::record(std::size_t snapshot,
                                                std::size_t rank) const noexcept {
-  std::byte* const first = region_->data() + snapshot * rounded_up(ranks_ * sizeof(Record));
+  std::byte* const first = region_.data() + snapshot * rounded_up(ranks_ * sizeof(Record));
   return reinterpret_cast<Record*>(first)[rank];
 }
 
-SharedSnapshot::Blocks SharedSnapshot::blocks(std::size_t snapshot) const noexcept {
+StateBlocks SharedSnapshot::blocks(std::size_t snapshot) const noexcept {
   const std::size_t block = rounded_up(length_ * sizeof(float));
   const auto at = [&](std::size_t i) {
-    std::byte* const first = region_->data() + snapshots * rounded_up(ranks_ * sizeof(Record)) +
+    std::byte* const first = region_.data() + snapshots * rounded_up(ranks_ * sizeof(Record)) +
                              (3 * snapshot + i) * block;
     return std::span(reinterpret_cast<float*>(first), length_);
   };
@@ -80,7 +65,7 @@ std::uint64_t SharedSnapshot::steps_of(std::size_t snapshot) const noexcept {
   return is_complete(snapshot) ? record(snapshot, 0).state.steps + 1 : 0;
 }
 
-SharedSnapshot::Blocks SharedSnapshot::begin(int rank) {
+StateBlocks SharedSnapshot::begin(int rank) {
   record(next_, static_cast<std::size_t>(rank)).ranks.store(0);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return blocks(next_);

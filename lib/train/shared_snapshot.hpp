@@ -39,16 +39,9 @@ class SharedSnapshot {
   /// Ranks    collective.
   SharedSnapshot(comm::Communicator& comm, std::size_t length);
 
-  /// The three blocks of one snapshot, of `length` floats each.
-  struct Blocks {
-    std::span<float> weights;
-    std::span<float> first;
-    std::span<float> second;
-  };
-
-  /// Begins to write this rank's part over the older snapshot, and returns where; `rank` is that of
-  /// Place::local_rank. Local.
-  Blocks begin(int rank);
+  /// Begins to write this rank's part over the older snapshot, and returns where: blocks of
+  /// `length`; `rank` is that of Place::local_rank. Local.
+  StateBlocks begin(int rank);
 
   /// Completes what begin() began, as rank `rank` of `ranks` on this host. Local.
   void commit(int rank, int ranks, const ReplicaState& state);
@@ -62,7 +55,7 @@ class SharedSnapshot {
   /// A complete snapshot.
   struct Complete {
     ReplicaState state;
-    Blocks blocks;
+    StateBlocks blocks;
   };
 
   /// The newest snapshot after at most `max_steps` steps that is complete on the hosts of all ranks
@@ -77,7 +70,7 @@ class SharedSnapshot {
  private:
   struct Record;
   Record& record(std::size_t snapshot, std::size_t rank) const noexcept;
-  Blocks blocks(std::size_t snapshot) const noexcept;
+  StateBlocks blocks(std::size_t snapshot) const noexcept;
   void drop_after(int rank, std::uint64_t max_steps);
   bool is_complete(std::size_t snapshot) const noexcept;
   std::uint64_t steps_of(std::size_t snapshot) const noexcept;
@@ -85,7 +78,7 @@ class SharedSnapshot {
   std::size_t length_;
   std::size_t ranks_;     // of the first group on this host
   std::size_t next_ = 0;  // the snapshot that begin() and commit() write
-  std::optional<comm::SharedRegion> region_;
+  comm::SharedRegion region_;
   std::map<std::uint64_t, double> losses_;  // of steps that may be repeated
 };
 

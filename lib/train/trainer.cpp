@@ -232,7 +232,9 @@ void Trainer::save(const std::vector<Observer*>& observers) {
   if (saved_step_ == replica_.steps()) return;
   saved_step_ = replica_.steps();
   enter(Phase::checkpoint, replica_.steps());
-  for (Observer* observer : observers) observer->finish_checkpoint();  // the snapshot is in use
+  comm::together(replica_.groups().all, [&] {  // the snapshot may be in use
+    for (Observer* observer : observers) observer->finish_checkpoint();
+  });
   replica_.take(snapshot_.get());
   for (Observer* observer : observers) {
     observer->on_checkpoint({*snapshot_, position_, replica_.steps(), replica_.examples()});

@@ -97,7 +97,7 @@ class Trainer {
   std::unique_ptr<data::Prefetch> train_;
   data::BatchReader& test_;
   TrainingPosition position_;
-  std::unique_ptr<Snapshot> snapshot_;  ///< on rank 0
+  std::unique_ptr<Snapshot> snapshot_;  ///< null on ranks that do not copy to it
   Timed timed_;
   std::uint64_t stop_ = 0;  ///< agreed between all ranks
   std::uint64_t saved_step_;

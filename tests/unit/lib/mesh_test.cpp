@@ -38,7 +38,7 @@ struct Saver final : Observer {
     weights.clear();
     const auto& layout = due.snapshot.layout;
     for (std::size_t t = 0; t < layout.tensors().size(); ++t) {
-      const auto tensor = layout.logical(due.snapshot.weights.span(), t);
+      const auto tensor = layout.logical(due.snapshot.blocks.weights, t);
       weights.insert(weights.end(), tensor.begin(), tensor.end());
     }
   }

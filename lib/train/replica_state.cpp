@@ -1,0 +1,190 @@
+// The state of a replica: copied to snapshots and checkpoints, and set from them.
+#include <algorithm>
+#include <new>
+#include <optional>
+
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/collectives/shared.hpp"
+#include "lockstep/train/replica.hpp"
+
+namespace lockstep::train {
+
+using optim::Moment;
+
+std::unique_ptr<Snapshot> Replica::make_snapshot() {
+  if (groups_.model != nullptr && !whole_layout_) {
+    whole_layout_.emplace(nn::Network<float>::layout_of(shape(), *products_));
+  }
+  const auto& layout = whole_layout_ ? *whole_layout_ : network_->parameters().layout();
+  const auto& loss = network_->loss_function();
+  const bool with_moments = plan_ != nullptr;
+  std::optional<comm::SharedRegion> region;
+  if (groups_.model == nullptr && groups_.all.size() > 1) {
+    try {
+      region.emplace(comm::share_on_host(groups_.all, Snapshot::bytes(layout, with_moments)));
+    } catch (const comm::AgreedError&) {  // rank 0 has memory of its own instead
+    }
+  }
+  std::unique_ptr<Snapshot> snapshot;
+  comm::together(groups_.all, [&] {
+    try {
+      if (region && groups_.all.place().node == 0) {
+        snapshot =
+            std::make_unique<Snapshot>(shape(), loss, layout, with_moments, std::move(*region));
+      } else if (groups_.all.rank() == 0) {
+        snapshot = std::make_unique<Snapshot>(shape(), loss, layout, with_moments);
+      }
+    } catch (const std::bad_alloc&) {
+      throw ConfigError("layers: out of memory for checkpoints on " + groups_.all.place().host,
+                        "use narrower layers, or fewer ranks a host");
+    }
+  });
+  return snapshot;
+}
+
+void Replica::take(Snapshot* snapshot) {
+  const comm::Place& place = groups_.all.place();
+  const StateBlocks to = snapshot != nullptr ? snapshot->blocks : StateBlocks{};
+  copy_weights_to_host();
+  if (groups_.model != nullptr) {
+    copy_whole(network_->parameters().values(), to.weights);
+    if (plan_ != nullptr) {
+      copy_whole(gather_moment(Moment::first), to.first);
+      copy_whole(gather_moment(Moment::second), to.second);
+    }
+  } else if (snapshot != nullptr && snapshot->is_shared()) {
+    copy_part(to, place.local_rank, place.local_ranks);
+  } else {
+    copy_part(to, 0, 1);
+  }
+  if (snapshot != nullptr && plan_ != nullptr) snapshot->adam = step_->optimizer().scalars();
+  groups_.all.all_agree(true);  // all parts are copied
+}
+
+/// Copies part `part` of `parts` of the state to `to`: this rank's slice, if there are as many
+/// parts as slices. Otherwise all ranks gather the moments first; `to` is empty on ranks that only
+/// take part in that. Local if each rank copies its slice, else collective.
+void Replica::copy_part(const StateBlocks& to, int part, int parts) {
+  const auto values = network_->parameters().values();
+  const auto number = static_cast<std::size_t>(part);
+  const auto of = static_cast<std::size_t>(parts);
+  const bool by_slices = plan_ != nullptr && parts == groups_.all.size() &&
+                         step_->slice().size() * of == values.size();
+  const Range mine = by_slices
+                         ? step_->slice()
+                         : Range{values.size() * number / of, values.size() * (number + 1) / of};
+  const auto copy = [&](std::span<const float> from, std::span<float> into) {
+    if (into.empty()) return;
+    std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(mine.begin), mine.size(),
+                into.begin() + static_cast<std::ptrdiff_t>(mine.begin));
+  };
+  copy(values, to.weights);
+  if (plan_ == nullptr) return;
+  for (const Moment moment : {Moment::first, Moment::second}) {
+    const auto into = moment == Moment::first ? to.first : to.second;
+    if (by_slices) {
+      step_->optimizer().copy(moment, into.subspan(mine.begin, mine.size()));
+    } else {
+      copy(gather_moment(moment), into);
+    }
+  }
+}
+
+/// A moment of all weights, in place of the gradients, which are free between steps. Collective.
+std::span<const float> Replica::gather_moment(Moment moment) {
+  const Range slice = step_->slice();
+  const auto gathered = network_->parameters().gradients();
+  step_->optimizer().copy(moment, gathered.subspan(slice.begin, slice.size()));
+  if (slice.size() < gathered.size()) groups_.batch.all_gather(gathered);
+  return gathered;
+}
+
+/// Copies a block of this replica to `into`, on rank 0 of all ranks, with the shards of all ranks
+/// of "model". Collective over "model".
+void Replica::copy_whole(std::span<const float> block, std::span<float> into) {
+  if (groups_.batch.rank() != 0) return;  // the others hold the same
+  const auto& layout = network_->parameters().layout();
+  for (std::size_t i = 0; i < layout.tensors().size(); ++i) {
+    const auto tensor = whole_tensor(layout, block, i, groups_);
+    if (!into.empty()) whole_layout_->set_logical(into, i, tensor);
+  }
+}
+
+void Replica::restore(const SavedNetwork& saved, const TrainingState& state) {
+  comm::together(groups_.all, [&] {
+    auto& block = network_->parameters();
+    read_weights(saved, *network_);
+    const Range slice = step_->slice();
+    const auto whole = block.gradients();  // free between steps
+    const auto mine = whole.subspan(slice.begin, slice.size());
+    read_moments(saved.folder, block.layout(), Moment::first, whole);
+    const std::vector<float> first(mine.begin(), mine.end());
+    read_moments(saved.folder, block.layout(), Moment::second, whole);
+    step_->optimizer().restore(state.adam, first, mine);
+    std::fill(whole.begin(), whole.end(), 0.0F);
+    if (device_) device_->copy_weights_from_host();
+  });
+  set_completed(saved.info.step, saved.info.examples);
+}
+
+void Replica::set_completed(std::uint64_t steps, std::uint64_t examples) noexcept {
+  steps_ = steps;
+  examples_ = examples;
+  step_->set_steps(steps);
+}
+
+std::unique_ptr<SharedSnapshot> Replica::make_shared_snapshot() {
+  comm::together(groups_.all, [&] {
+    const auto refuse = [](const std::string& what) {
+      throw ConfigError("`survive` with " + what +
+                            ": the ranks that are left could not go on with the "
+                            "same results",
+                        "leave `survive` out, and save checkpoints");
+    };
+    if (groups_.model != nullptr) refuse("mesh model=" + std::to_string(groups_.model_ranks()));
+    if (device_) refuse("device cuda");
+    if (std::string(reduction()) == "allreduce") refuse("reduction allreduce");
+    if (plan_->options().policy != data::ShardPolicy::data) {
+      refuse("a shard policy of files");
+    }
+  });
+  // A block ends with the last tensor, but for the padding of its last slice.
+  const auto& last = network_->parameters().tensors().back();
+  constexpr std::size_t line = alignment_bytes / sizeof(float);
+  const auto ranks = static_cast<std::size_t>(groups_.all.size());
+  return std::make_unique<SharedSnapshot>(groups_.all, last.offset + last.stored + line * ranks);
+}
+
+void Replica::keep(SharedSnapshot& snapshot, const TrainingPosition& position) {
+  const comm::Place& place = groups_.all.place();
+  copy_part(snapshot.begin(place.local_rank), place.local_rank, place.local_ranks);
+  snapshot.commit(place.local_rank, place.local_ranks,
+                  {steps_, examples_, position, step_->optimizer().scalars()});
+}
+
+void Replica::restore(const SharedSnapshot::Complete& snapshot) {
+  const auto& [state, from] = snapshot;
+  const Range slice = step_->slice();
+  const auto values = network_->parameters().values();
+  std::copy_n(from.weights.begin(), values.size(), values.begin());
+  step_->optimizer().restore(state.adam, from.first.subspan(slice.begin, slice.size()),
+                             from.second.subspan(slice.begin, slice.size()));
+  set_completed(state.steps, state.examples);
+}
+
+std::filesystem::path Replica::save(const std::filesystem::path& folder, CheckpointInfo about,
+                                    const TrainingPosition& position) {
+  about.step = steps_;
+  about.examples = examples_;
+  const auto snapshot = make_snapshot();
+  take(snapshot.get());
+  comm::together(groups_.all, [&] {
+    if (groups_.all.rank() != 0) return;
+    require_no_checkpoint(folder, steps_);
+    const TrainingState state = {.position = position};
+    save_checkpoint(folder, *snapshot, about, plan_ != nullptr ? &state : nullptr);
+  });
+  return folder / checkpoint_name(steps_);
+}
+
+}  // namespace lockstep::train
