@@ -11,6 +11,17 @@ namespace lockstep::train {
 
 using optim::Moment;
 
+namespace {
+
+/// Part `part` of `parts` of a block: with a part for each rank, its slice.
+Range part_of(std::size_t length, int part, int parts) {
+  const auto number = static_cast<std::size_t>(part);
+  const auto of = static_cast<std::size_t>(parts);
+  return {length * number / of, length * (number + 1) / of};
+}
+
+}  // namespace
+
 std::unique_ptr<Snapshot> Replica::make_snapshot() {
   if (groups_.model != nullptr && !whole_layout_) {
     whole_layout_.emplace(nn::Network<float>::layout_of(shape(), *products_));
@@ -39,6 +50,14 @@ std::unique_ptr<Snapshot> Replica::make_snapshot() {
                         "use narrower layers, or fewer ranks a host");
     }
   });
+  if (snapshot && snapshot->is_shared()) {  // pages are there before the first take()
+    const comm::Place& place = groups_.all.place();
+    for (const auto block :
+         {snapshot->blocks.weights, snapshot->blocks.first, snapshot->blocks.second}) {
+      const Range mine = part_of(block.size(), place.local_rank, place.local_ranks);
+      std::fill_n(block.begin() + static_cast<std::ptrdiff_t>(mine.begin), mine.size(), 0.0F);
+    }
+  }
   return snapshot;
 }
 
@@ -61,18 +80,11 @@ void Replica::take(Snapshot* snapshot) {
   groups_.all.all_agree(true);  // all parts are copied
 }
 
-/// Copies part `part` of `parts` of the state to `to`: this rank's slice, if there are as many
-/// parts as slices. Otherwise all ranks gather the moments first; `to` is empty on ranks that only
-/// take part in that. Local if each rank copies its slice, else collective.
+/// Copies part `part` of `parts` of the state to `to`. If that is this rank's slice, local; else
+/// all ranks gather the moments first, and `to` is empty on those that only take part in that.
 void Replica::copy_part(const StateBlocks& to, int part, int parts) {
   const auto values = network_->parameters().values();
-  const auto number = static_cast<std::size_t>(part);
-  const auto of = static_cast<std::size_t>(parts);
-  const bool by_slices = plan_ != nullptr && parts == groups_.all.size() &&
-                         step_->slice().size() * of == values.size();
-  const Range mine = by_slices
-                         ? step_->slice()
-                         : Range{values.size() * number / of, values.size() * (number + 1) / of};
+  const Range mine = part_of(values.size(), part, parts);
   const auto copy = [&](std::span<const float> from, std::span<float> into) {
     if (into.empty()) return;
     std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(mine.begin), mine.size(),
@@ -82,10 +94,10 @@ void Replica::copy_part(const StateBlocks& to, int part, int parts) {
   if (plan_ == nullptr) return;
   for (const Moment moment : {Moment::first, Moment::second}) {
     const auto into = moment == Moment::first ? to.first : to.second;
-    if (by_slices) {
-      step_->optimizer().copy(moment, into.subspan(mine.begin, mine.size()));
-    } else {
+    if (mine != step_->slice()) {
       copy(gather_moment(moment), into);
+    } else if (!into.empty()) {
+      step_->optimizer().copy(moment, into.subspan(mine.begin, mine.size()));
     }
   }
 }
