@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -33,6 +34,26 @@ void fill_unknown(const std::vector<std::uint64_t>& shares, std::vector<double>&
   }
 }
 
+/// Deals `leaves` in runs of `run`, which divides them.
+std::vector<std::uint64_t> dealt(std::uint64_t leaves, std::uint64_t run,
+                                 const std::vector<double>& seconds, std::uint64_t largest_share) {
+  const std::uint64_t least = leaves / run >= seconds.size() ? run : 0;
+  std::vector<std::uint64_t> shares(seconds.size(), least);
+  for (leaves -= least * shares.size(); leaves > 0; leaves -= run) {
+    std::size_t first = 0;
+    double first_end = std::numeric_limits<double>::infinity();
+    for (std::size_t rank = 0; rank < shares.size(); ++rank) {
+      if (shares[rank] + run > largest_share) continue;
+      const double end = static_cast<double>(shares[rank] + run) * seconds[rank];
+      if (end >= first_end) continue;
+      first = rank;
+      first_end = end;
+    }
+    shares[first] += run;
+  }
+  return shares;
+}
+
 }  // namespace
 
 std::vector<std::uint64_t> balanced_shares(const std::vector<std::uint64_t>& shares,
@@ -40,30 +61,21 @@ std::vector<std::uint64_t> balanced_shares(const std::vector<std::uint64_t>& sha
                                            std::uint64_t largest_share) {
   assert(shares.size() == seconds.size());
   fill_unknown(shares, seconds);
-  auto left = std::accumulate(shares.begin(), shares.end(), std::uint64_t{0});
-  const std::uint64_t least = left >= shares.size() ? 1 : 0;
-  std::vector<std::uint64_t> balanced(shares.size(), least);
-  for (left -= least * shares.size(); left > 0; --left) {
-    std::size_t first = 0;
-    double first_end = 0;
-    bool is_found = false;
-    for (std::size_t rank = 0; rank < shares.size(); ++rank) {
-      if (balanced[rank] == largest_share) continue;
-      const double end = static_cast<double>(balanced[rank] + 1) * seconds[rank];
-      if (is_found && end >= first_end) continue;
-      first = rank;
-      first_end = end;
-      is_found = true;
-    }
-    ++balanced[first];
+  const auto leaves = std::accumulate(shares.begin(), shares.end(), std::uint64_t{0});
+  auto best = dealt(leaves, 1, seconds, largest_share);
+  const double most = slowest(best, seconds) / worth;
+  for (std::uint64_t run = 2; leaves % run == 0 && leaves / run >= shares.size(); run *= 2) {
+    if (largest_share % run != 0) break;  // they might not have room
+    auto longer = dealt(leaves, run, seconds, largest_share);
+    if (slowest(longer, seconds) <= most) best = std::move(longer);
   }
-  return slowest(balanced, seconds) <= worth * slowest(shares, seconds) ? balanced : shares;
+  return slowest(best, seconds) <= worth * slowest(shares, seconds) ? best : shares;
 }
 
 Balance::Balance(const data::Plan& plan)
     : plan_(plan), warm_up_(warm_up_steps), nanoseconds_(plan.options().ranks) {}
 
-void Balance::add(std::uint64_t step, std::span<const RankMessage> messages) {
+void Balance::add(std::uint64_t step, std::span<const RankMessage> messages, double seconds) {
   assert(messages.size() == nanoseconds_.size());
   if (warm_up_ > 0) {
     --warm_up_;
@@ -71,22 +83,41 @@ void Balance::add(std::uint64_t step, std::span<const RankMessage> messages) {
   }
   if (plan_.examples(step) != plan_.examples(0)) return;
   ++steps_;
+  seconds_ += seconds;
   for (std::size_t rank = 0; rank < messages.size(); ++rank) {
     nanoseconds_[rank] += messages[rank].nanoseconds;
   }
 }
 
-std::vector<std::uint64_t> Balance::next_shares(comm::Communicator* model) {
+std::vector<std::uint64_t> Balance::next_shares(const Groups& groups) {
   const auto& shares = plan_.shares();
-  if (model != nullptr) model->all_reduce(std::span(nanoseconds_), comm::Op::max);
+  const auto steps = std::exchange(steps_, 0);
+  if (steps == 0) return shares;
+  auto nanoseconds = std::exchange(nanoseconds_, std::vector<std::uint64_t>(shares.size()));
+  if (groups.model != nullptr) groups.model->all_reduce(std::span(nanoseconds), comm::Op::max);
+  double step = std::exchange(seconds_, 0) / static_cast<double>(steps);
+  groups.all.all_reduce(std::span(&step, 1), comm::Op::max);
+
+  if (!shares_before_.empty() && step >= step_before_) {
+    wait_ = std::exchange(next_wait_, 2 * next_wait_);
+    return std::exchange(shares_before_, {});
+  }
+  if (!shares_before_.empty()) next_wait_ = 1;
+  shares_before_.clear();
+  if (wait_ > 0) {
+    --wait_;
+    return shares;
+  }
   std::vector<double> seconds(shares.size());
   for (std::size_t rank = 0; rank < shares.size(); ++rank) {
     const auto leaves = static_cast<double>(std::max<std::uint64_t>(shares[rank], 1));
-    seconds[rank] = static_cast<double>(nanoseconds_[rank]) / leaves;
+    seconds[rank] = static_cast<double>(nanoseconds[rank]) / leaves;
   }
-  std::fill(nanoseconds_.begin(), nanoseconds_.end(), 0U);
-  if (std::exchange(steps_, 0) == 0) return shares;
-  return balanced_shares(shares, std::move(seconds), plan_.largest_share());
+  auto balanced = balanced_shares(shares, std::move(seconds), plan_.largest_share());
+  if (balanced == shares) return balanced;
+  shares_before_ = shares;
+  step_before_ = step;
+  return balanced;
 }
 
 }  // namespace lockstep::train

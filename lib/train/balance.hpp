@@ -5,44 +5,55 @@
 #include <span>
 #include <vector>
 
-#include "lockstep/collectives/communicator.hpp"
 #include "lockstep/data/plan.hpp"
 #include "lockstep/train/report.hpp"
+#include "lockstep/train/tensor_parallel.hpp"
 
 namespace lockstep::train {
 
-/// The shares (see data::Plan) with which the slowest rank needs least time, if rank r needs
+/// Shares (see data::Plan) with which the slowest rank needs little time, if rank r needs
 /// `seconds[r]` for each leaf. Returns `shares` unless others take at least a tenth less. Every
 /// rank keeps at least one leaf, unless there are fewer leaves than ranks. A rank without a leaf,
 /// whose time is not known, counts as the median rank. Pure.
 ///
 /// Source   greedy list scheduling, which is optimal for tasks of equal size: each leaf goes to the
-///          rank that would be finished with it first.
+///          rank that would be finished with it first. Ranks exchange a sum for each subtree of
+///          their leaves, so runs of 2, 4, ... leaves are dealt instead, the longest ones that take
+///          at most a tenth longer.
 std::vector<std::uint64_t> balanced_shares(const std::vector<std::uint64_t>& shares,
                                            std::vector<double> seconds,
                                            std::uint64_t largest_share);
 
-/// Measures an epoch's steps and computes the shares of the next one.
+/// Measures the steps of each epoch, and computes the shares of the next one.
 ///
-/// Only full batches count, and not the first steps of training.
+/// Only full batches count, and not the first steps of training. Shares with which steps have not
+/// become faster, because the exchange takes longer than the slowest rank gains, are changed back,
+/// and the next change waits: one epoch, then two, four, ...
 class Balance {
  public:
   /// `plan` must outlive this; the plan of the ranks of "batch", with PlanOptions::balance.
   explicit Balance(const data::Plan& plan);
 
-  /// Adds the ranks' times of a step (from 0) of an epoch. Local.
-  void add(std::uint64_t step, std::span<const RankMessage> messages);
+  /// Adds a step (from 0) of an epoch: the ranks' own times, and the time of the whole step. Local.
+  void add(std::uint64_t step, std::span<const RankMessage> messages, double seconds);
 
-  /// The shares of the next epoch, identical on every rank; begins a new measurement. `model`: the
-  /// ranks of "model" of a mesh, of which the slowest counts; null: none.
-  /// Ranks    collective over `model`; local without.
-  std::vector<std::uint64_t> next_shares(comm::Communicator* model);
+  /// The shares of the next epoch, identical on every rank; begins a new measurement. In a mesh the
+  /// slowest rank of "model" counts.
+  /// Ranks    collective.
+  std::vector<std::uint64_t> next_shares(const Groups& groups);
 
  private:
   const data::Plan& plan_;
   std::uint64_t warm_up_;
+  // Of the epoch.
   std::uint64_t steps_ = 0;
-  std::vector<std::uint64_t> nanoseconds_;  // of each rank, in those steps
+  std::vector<std::uint64_t> nanoseconds_;  // of each rank
+  double seconds_ = 0;                      // of whole steps
+  // Of the epoch before, if it had other shares.
+  std::vector<std::uint64_t> shares_before_;
+  double step_before_ = 0;  // seconds
+  std::uint64_t wait_ = 0;  // epochs until shares may change
+  std::uint64_t next_wait_ = 1;
 };
 
 }  // namespace lockstep::train

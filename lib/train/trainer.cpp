@@ -147,7 +147,7 @@ EpochReport Trainer::evaluate(const Timed& timed) {
 
 /// Moves leaves from slow ranks to fast ones. Returns the new shares; empty: all is as before.
 std::vector<std::uint64_t> Trainer::rebalance() {
-  std::vector<std::uint64_t> shares = balance_->next_shares(replica_.groups().model);
+  std::vector<std::uint64_t> shares = balance_->next_shares(replica_.groups());
   if (shares == reader_.plan().shares()) return {};
   replica_.drop_staged();
   train_.reset();  // whose thread reads according to the plan
@@ -179,7 +179,7 @@ Trainer::Timed Trainer::train_steps(const std::vector<Observer*>& observers) {
     seconds.total = whole_step.take();
     if (phases_.size() < phases_.capacity()) phases_.push_back(seconds);
     before_exchange_.add(result.messages);
-    if (balance_) balance_->add(position_.step, result.messages);
+    if (balance_) balance_->add(position_.step, result.messages, seconds.total);
     ++position_.step;
     if (!result.skipped) {
       position_.tally.loss_sum += result.tally.loss_sum;

@@ -366,10 +366,9 @@ class Injected(command.CommandTest):
 
     def test_leaves_move_away_from_a_slow_rank(self):
         made = self.train(SMALL, "--epochs 5 --balance", threads=3, env=faults("slow:rank=1,step=1"))
-        shares = made.summary["shares"]
-        self.assertEqual((sum(shares), shares[1]), (8, 1))
-        said = "balance: leaves of a batch on each rank from now on: " + " ".join(map(str, shares))
-        self.assertIn(said, made.result.out, str(made.result))
+        shares = [line.split()[-3:] for line in made.result.out.splitlines() if line.startswith("balance: leaves")]
+        self.assertEqual(shares[0][1], "1", str(made.result))
+        self.assertEqual(sum(made.summary["shares"]), 8)
         again = self.train(SMALL, "--epochs 5", name="again")
         self.assertEqual(made.summary["weights_hash"], again.summary["weights_hash"])
 

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -41,6 +44,8 @@ struct ToyRun {
       {};
   /// Changes the options of a rank's replica, as for one on a device.
   std::function<void(train::ReplicaOptions&)> options = {};
+  std::optional<int> slow_rank = {};  ///< which needs longer for each record
+  std::chrono::microseconds slow_record = std::chrono::microseconds(500);
   std::vector<std::pair<std::uint64_t, float>> scales = {};  ///< records, and what multiplies them
   std::uint64_t epochs = 3;
   float learning_rate = 0.01F;
@@ -101,8 +106,9 @@ inline ToyResult train_toy(comm::Communicator& all, const ToyRun& run,
   }
   if (run.options) run.options(options);
   train::Replica replica(shape, plan, groups, options);
-  training.on_read = [&, read = std::uint64_t{0}]() mutable {
+  training.on_read = [&, read = std::uint64_t{0}](std::size_t records) mutable {
     if (run.disturb) run.disturb(replica.network(), all.rank(), ++read);
+    if (run.slow_rank == all.rank()) std::this_thread::sleep_for(records * run.slow_record);
   };
   data::BatchReader train_reader(training, plan, comm.rank());
   if (!run.shares.empty()) train_reader.set_shares(run.shares);

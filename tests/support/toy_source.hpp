@@ -32,7 +32,7 @@ class ToySource final : public data::Source {
 
   void read(std::span<const std::uint64_t> ids, std::span<float> x,
             std::span<std::int32_t> labels) override {
-    if (on_read) on_read();
+    if (on_read) on_read(ids.size());
     for (std::size_t i = 0; i < ids.size(); ++i) {
       std::copy_n(x_.begin() + static_cast<std::ptrdiff_t>(ids[i] * features_), features_,
                   x.begin() + static_cast<std::ptrdiff_t>(i * features_));
@@ -46,8 +46,8 @@ class ToySource final : public data::Source {
     for (float& value : row) value *= factor;
   }
 
-  /// Called at every read: where a test disturbs a run.
-  std::function<void()> on_read;
+  /// Called at every read with the number of records: where a test disturbs a run.
+  std::function<void(std::size_t)> on_read;
 
  private:
   std::uint64_t records_;

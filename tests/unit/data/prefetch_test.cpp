@@ -154,7 +154,7 @@ TEST_CASE("a consumer may go anywhere", "[prefetch]") {
 TEST_CASE("it reads ahead by its depth, and no further", "[prefetch]") {
   Setting setting;
   std::atomic<int> reads = 0;
-  setting.source.on_read = [&] { ++reads; };
+  setting.source.on_read = [&](std::size_t) { ++reads; };
   Prefetch prefetch(setting.reader, 3);
   read(prefetch, 0, 0);
   wait_for(reads, 4);
@@ -165,7 +165,7 @@ TEST_CASE("it reads ahead by its depth, and no further", "[prefetch]") {
 TEST_CASE("it reads nothing beyond the end that it was told, unless asked", "[prefetch]") {
   Setting setting;
   std::atomic<int> reads = 0;
-  setting.source.on_read = [&] { ++reads; };
+  setting.source.on_read = [&](std::size_t) { ++reads; };
   const auto steps = setting.reader.plan().steps();
   Prefetch prefetch(setting.reader, 2, steps + 1);
   for (std::uint64_t step = 0; step < steps; ++step) read(prefetch, 0, step);
@@ -193,7 +193,7 @@ TEST_CASE("views stay valid until the next read", "[prefetch]") {
 TEST_CASE("an error comes out with the batch that met it, and again", "[prefetch]") {
   Setting setting;
   std::atomic<bool> broken = true;
-  setting.source.on_read = [&, reads = 0]() mutable {
+  setting.source.on_read = [&, reads = 0](std::size_t) mutable {
     if (++reads >= 3 && broken) throw std::runtime_error("read " + std::to_string(reads));
   };
   Prefetch prefetch(setting.reader, 5);
@@ -209,7 +209,7 @@ TEST_CASE("an error comes out with the batch that met it, and again", "[prefetch
 
 TEST_CASE("an error beyond what is asked for harms nobody", "[prefetch]") {
   Setting setting;
-  setting.source.on_read = [reads = 0]() mutable {
+  setting.source.on_read = [reads = 0](std::size_t) mutable {
     if (++reads > 1) throw std::runtime_error("too far");
   };
   Prefetch prefetch(setting.reader, 2);
@@ -339,7 +339,7 @@ TEST_CASE("asking what is ready neither waits nor throws nor moves", "[prefetch]
   std::atomic<int> reads = 0;
   std::atomic<bool> closed = false;
   std::atomic<bool> broken = false;
-  setting.source.on_read = [&] {
+  setting.source.on_read = [&](std::size_t) {
     ++reads;
     // Opens in the end by itself, so that waiting for it fails below and does not hang.
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
@@ -372,7 +372,7 @@ TEST_CASE("an error comes out with the batch that is taken", "[prefetch][staged]
   Setting setting;
   std::atomic<bool> broken = true;
   std::atomic<int> reads = 0;
-  setting.source.on_read = [&] {
+  setting.source.on_read = [&](std::size_t) {
     if (++reads >= 3 && broken) throw std::runtime_error("broken");
   };
   Prefetch prefetch(setting.reader, depth, endless, {});
@@ -396,7 +396,7 @@ TEST_CASE("an error comes out with the batch that is taken", "[prefetch][staged]
 TEST_CASE("going elsewhere drops what was read", "[prefetch][staged]") {
   Setting setting;
   std::atomic<int> reads = 0;
-  setting.source.on_read = [&] { ++reads; };
+  setting.source.on_read = [&](std::size_t) { ++reads; };
   const std::uint64_t steps = setting.plan.steps();
   Prefetch prefetch(setting.reader, 2, steps, {});
   prefetch.take(0, 0);
@@ -414,7 +414,7 @@ TEST_CASE("it reads ahead by its depth when batches are staged, too", "[prefetch
   const int depth = GENERATE(1, 2, 3, 4);
   Setting setting;
   std::atomic<int> reads = 0;
-  setting.source.on_read = [&] { ++reads; };
+  setting.source.on_read = [&](std::size_t) { ++reads; };
   Prefetch prefetch(setting.reader, static_cast<std::size_t>(depth), endless, {});
   for (std::uint64_t step = 0; step < 3; ++step) prefetch.take(0, step);
   wait_until_ready(prefetch, 0, 2 + static_cast<std::uint64_t>(depth));

@@ -1,7 +1,5 @@
 #include <catch2/catch.hpp>
-#include <chrono>
 #include <cmath>
-#include <thread>
 
 #include "lockstep/collectives/communicator.hpp"
 #include "tests/support/device.hpp"
@@ -120,9 +118,7 @@ TEST_CASE("device: leaves move between devices", "[device][train][balance]") {
   const Seeded seeded(GENERATE(from_range(seeds())));
   run.options = on_device(DeviceExchange::automatic);
   run.shares = {7, 4, 1};
-  run.disturb = [](nn::Network<float>&, int rank, std::uint64_t) {
-    if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  };
+  run.slow_rank = 1;
   const auto results = per_rank(3, run);
   require_same(results, expected);
   CHECK(results.front().report.shares[1] < 4);

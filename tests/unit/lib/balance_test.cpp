@@ -1,10 +1,8 @@
 #include "lockstep/train/balance.hpp"
 
 #include <catch2/catch.hpp>
-#include <chrono>
 #include <numeric>
 #include <random>
-#include <thread>
 
 #include "lockstep/base/flight_recorder.hpp"
 #include "tests/support/toy_run.hpp"
@@ -35,20 +33,61 @@ TEST_CASE("fewer leaves than ranks", "[balance]") {
   CHECK(balanced_shares({1, 1, 0, 0}, {1, 4, 0, 0}, 2) == Shares{1, 0, 1, 0});
 }
 
-TEST_CASE("full steps after the first ones are measured", "[balance]") {
-  const data::Plan plan({.records = 140, .batch_size = 64, .ranks = 2, .leaf = 8, .balance = true});
-  REQUIRE(plan.shares() == Shares{4, 4});
-  Balance balance(plan);
-  const auto add = [&](int steps, std::uint64_t step, std::uint64_t first, std::uint64_t second) {
+TEST_CASE("leaves are dealt in runs, which have fewer sums", "[balance]") {
+  CHECK(balanced_shares({16, 16}, {1, 2}, 32) == Shares{24, 8});  // 21 and 11 would be best
+  CHECK(balanced_shares({16, 16}, {1, 3}, 32) == Shares{24, 8});
+  CHECK(balanced_shares({15, 15}, {1, 2}, 30) == Shares{20, 10});
+}
+
+namespace {
+
+/// Epochs of batches of 64 in 8 leaves on two ranks.
+struct Measured {
+  data::Plan plan{{.records = 140, .batch_size = 64, .ranks = 2, .leaf = 8, .balance = true}};
+  Balance balance{plan};
+  comm::SelfCommunicator self;
+
+  void add(int steps, std::uint64_t step, std::uint64_t first, std::uint64_t second,
+           double seconds = 1) {
     const std::vector<RankMessage> messages = {{0, first}, {0, second}};
-    for (int i = 0; i < steps; ++i) balance.add(step, messages);
-  };
-  add(10, 0, 1000, 90000);  // warm-up
-  add(10, 2, 1000, 90000);  // batches of 12
-  CHECK(balance.next_shares(nullptr) == Shares{4, 4});
-  add(10, 1, 1000, 3000);
-  CHECK(balance.next_shares(nullptr) == Shares{6, 2});
-  CHECK(balance.next_shares(nullptr) == Shares{4, 4});  // nothing was measured
+    for (int i = 0; i < steps; ++i) balance.add(step, messages, seconds);
+  }
+
+  Shares next() {
+    auto shares = balance.next_shares(self);
+    plan.set_shares(shares);
+    return shares;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("full steps after the first ones are measured", "[balance]") {
+  Measured run;
+  REQUIRE(run.plan.shares() == Shares{4, 4});
+  run.add(10, 0, 1000, 90000);  // warm-up
+  run.add(10, 2, 1000, 90000);  // batches of 12
+  CHECK(run.next() == Shares{4, 4});
+  run.add(10, 1, 1000, 3000);
+  CHECK(run.next() == Shares{6, 2});
+  CHECK(run.next() == Shares{6, 2});  // nothing was measured
+}
+
+TEST_CASE("shares that make steps no faster are changed back", "[balance]") {
+  Measured run;
+  run.add(10, 0, 1, 1);
+  run.add(10, 0, 1000, 3000, 1.0);
+  CHECK(run.next() == Shares{6, 2});
+  run.add(10, 0, 1500, 1500, 1.1);
+  CHECK(run.next() == Shares{4, 4});
+  run.add(10, 0, 1000, 3000, 1.0);
+  CHECK(run.next() == Shares{4, 4});  // waits
+  run.add(10, 0, 1000, 3000, 1.0);
+  CHECK(run.next() == Shares{6, 2});
+  run.add(10, 0, 1500, 1500, 0.9);
+  CHECK(run.next() == Shares{6, 2});
+  run.add(10, 0, 3000, 500, 0.9);  // now the other one is slow
+  CHECK(run.next() == Shares{2, 6});
 }
 
 TEST_CASE("canonical: one hash for any shares", "[balance][canonical]") {
@@ -93,9 +132,7 @@ TEST_CASE("leaves move away from a slow rank between epochs", "[balance][train]"
   const int model = static_cast<int>(run.model);
   const auto alone = per_rank(model, run).front();
   run.shares = {4, 4, 4};
-  run.disturb = [](nn::Network<float>&, int rank, std::uint64_t) {
-    if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  };
+  run.slow_rank = 1;
   const auto results = test::per_rank(3 * model, [&](comm::Communicator& comm) {
     FlightRecorder recorder(comm.rank(), comm.size());
     comm.record_in(&recorder);
