@@ -6,13 +6,13 @@
 #include <iterator>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 
 #include "apps/cli.hpp"
 #include "apps/console.hpp"
 #include "apps/fault_injection.hpp"
+#include "apps/recording.hpp"
 #include "apps/resume.hpp"
 #include "apps/run_file.hpp"
 #include "apps/settings.hpp"
@@ -20,12 +20,10 @@
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
-#include "lockstep/base/flight_recorder.hpp"
 #include "lockstep/base/signals.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/communicator.hpp"
-#include "lockstep/collectives/launcher.hpp"
 #include "lockstep/data/batches.hpp"
 #include "lockstep/data/source.hpp"
 #include "lockstep/launch/launch.hpp"
@@ -282,61 +280,6 @@ void warn_of_missing_records(const train::RunDirectory& directory, const train::
                                     counted(replica.steps(), "step")));
 }
 
-/// Records what this rank does, and ends the job, or with `survive` the rank, when a rank hangs.
-class Recording {
- public:
-  /// Collective.
-  Recording(const RunConfig& config, comm::Communicator& comm)
-      : recorder_(comm.rank(), comm.size()) {
-    comm::together(comm, [&] {
-      watchdog_.emplace(recorder_, comm.rank(), static_cast<double>(config.timeout),
-                        launch::is_rank(comm::detect_launcher()), config.survive);
-    });
-  }
-
-  FlightRecorder& recorder() noexcept { return recorder_; }
-
-  /// Continues in the run's folder, in a file for each rank of `comm`; removes those of others.
-  void write_to(const std::filesystem::path& run, const comm::Communicator& comm) {
-    const auto folder = run / "flight";
-    if (comm.rank() == 0) {
-      std::set<std::string> names;
-      for (const int rank : comm.world_ranks()) names.insert(flight_name(rank));
-      std::error_code ignored;
-      for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
-        if (names.count(entry.path().filename().string()) != 0) continue;
-        std::filesystem::remove(entry.path(), ignored);
-      }
-    }
-    if (is_written_) return;
-    try {
-      recorder_.write_to(folder / flight_name(comm.world_rank(comm.rank())));
-    } catch (const OutputError&) {  // a host that does not share the folder records in memory
-    }
-    is_written_ = true;
-    watchdog_->read_recorders_in(folder);
-  }
-
- private:
-  FlightRecorder recorder_;
-  bool is_written_ = false;
-  std::optional<launch::Watchdog> watchdog_;
-};
-
-/// Records the collectives of a communicator while it exists.
-class RecordedIn {
- public:
-  RecordedIn(FlightRecorder& recorder, comm::Communicator& comm) : comm_(comm) {
-    comm_.record_in(&recorder);
-  }
-  ~RecordedIn() { comm_.record_in(nullptr); }
-  RecordedIn(const RecordedIn&) = delete;
-  RecordedIn& operator=(const RecordedIn&) = delete;
-
- private:
-  comm::Communicator& comm_;
-};
-
 /// One rank's part of a run. With `survive` it trains in one group of ranks after the other, and
 /// this is what it keeps.
 class RankOfRun {
@@ -365,9 +308,13 @@ class RankOfRun {
         since_stop_.take();
         throw;
       } catch (const train::FaultFound& fault) {
-        if (!config_.survive) throw;
         since_stop_.take();
-        correct(fault, comm);
+        if (config_.survive) {
+          correct(fault, comm);
+        } else {
+          remove_checkpoints_after(fault.good_steps(), comm);
+          throw;
+        }
       }
     }
   }
@@ -386,6 +333,7 @@ class RankOfRun {
  private:
   void run_in(comm::Communicator& comm);
   void correct(const train::FaultFound& fault, comm::Communicator& comm);
+  void remove_checkpoints_after(std::uint64_t steps, comm::Communicator& comm) const;
   bool note_losses(const comm::Communicator& comm, std::uint64_t step);
   train::TrainingPosition restore(TrainJob& job, comm::Communicator& comm);
   bool introduce(const TrainJob& job, std::uint64_t total, comm::Communicator& comm) const;
@@ -493,13 +441,24 @@ void RankOfRun::correct(const train::FaultFound& fault, comm::Communicator& comm
         (again ? fmt::format("; rank {}, wrong for the second time, ends", *found.rank)
                : "; training goes back to the last good snapshot"));
   }
-  comm::together(comm, [&] {  // before anything else can end the job, which would resume from them
-    if (comm.rank() != 0) return;
-    train::remove_checkpoints_after(std::filesystem::path(run_) / "checkpoints", good_steps_);
-  });
+  remove_checkpoints_after(good_steps_, comm);
   if (!again) return;
   if (found.rank == comm.world_rank(comm.rank())) std::_Exit(static_cast<int>(ExitCode::invariant));
   comm.all_agree(true);  // throws RankLost when that rank has ended
+}
+
+/// Removes the checkpoints that may have a fault in them, before anything else can end the job,
+/// which would be resumed from them. Collective.
+void RankOfRun::remove_checkpoints_after(std::uint64_t steps, comm::Communicator& comm) const {
+  comm::together(comm, [&] {
+    if (comm.rank() != 0) return;
+    const auto folder = std::filesystem::path(run_) / "checkpoints";
+    const auto removed = train::remove_checkpoints_after(folder, steps);
+    if (removed == 0) return;
+    launch::print_warning(
+        fmt::format("{} removed that may have the fault in it: saved after step {}",
+                    counted(removed, "checkpoint"), steps));
+  });
 }
 
 void RankOfRun::run_in(comm::Communicator& comm) {

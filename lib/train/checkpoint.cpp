@@ -502,9 +502,14 @@ void remove_old_checkpoints(const std::filesystem::path& checkpoints, std::uint6
   }
 }
 
-void remove_checkpoints_after(const std::filesystem::path& checkpoints, std::uint64_t step) {
+std::uint64_t remove_checkpoints_after(const std::filesystem::path& checkpoints,
+                                       std::uint64_t step) {
   const auto found = checkpoints_in(checkpoints);
-  for (auto at = found.upper_bound(step); at != found.end(); ++at) remove_folder(at->second);
+  std::uint64_t removed = 0;
+  for (auto at = found.upper_bound(step); at != found.end(); ++at, ++removed) {
+    remove_folder(at->second);
+  }
+  return removed;
 }
 
 SavedNetwork read_description(const std::filesystem::path& folder, const nn::LayerKinds& kinds) {

@@ -165,8 +165,10 @@ std::optional<std::filesystem::path> newest_valid_checkpoint(
 void remove_old_checkpoints(const std::filesystem::path& checkpoints, std::uint64_t step,
                             std::uint64_t keep, std::optional<std::uint64_t> keep_every);
 
-/// Deletes the checkpoints of later steps than `step`. Throws OutputError. Local.
-void remove_checkpoints_after(const std::filesystem::path& checkpoints, std::uint64_t step);
+/// Deletes the checkpoints of later steps than `step`, and returns their number. Throws
+/// OutputError; DataError if the folder cannot be listed. Local.
+std::uint64_t remove_checkpoints_after(const std::filesystem::path& checkpoints,
+                                       std::uint64_t step);
 
 /// Reads `folder`/network.json, after comparing it and the sizes of all files with manifest.json.
 /// `kinds` are the program's custom layers.

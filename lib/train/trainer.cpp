@@ -90,7 +90,7 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
   const SnapshotInUse guard(observers);
   RunReport report;
   comm::together(replica_.groups().all, [&] { train_->start(); });
-  if (options_.snapshot != nullptr) replica_.begin_training();  // what is kept must be good
+  replica_.begin_training();  // what is kept and saved must be good
   keep(observers);
   for (;;) {
     const Timed timed = train_steps(observers);

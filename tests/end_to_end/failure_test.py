@@ -338,8 +338,14 @@ class Injected(command.CommandTest):
         """Found in the step in which it is flipped, or 16 steps later at most."""
         result = self.refused("flip-weight:rank=1,step=3,weight=7", "--sentinel-steps 1")
         self.assert_refused(result, 70, ["rank 1", "before step 3"])
-        result = self.refused("flip-weight:rank=2,step=3,weight=7,times=always", "--epochs 5")
-        self.assert_refused(result, 70, ["rank 2", "before step 16"])
+        fault = "flip-weight:rank=2,step=23,weight=7,times=always"
+        result = self.refused(fault, "--epochs 9 --checkpoint-every 10 --steps 40")
+        self.assert_refused(result, 70, ["rank 2", "before step 32", "2 checkpoints removed", "after step 15"])
+        run = command.Run(self.folder / "run")
+        self.assertEqual([path.name for path in run.checkpoints], ["step-00000010"])
+        self.assert_ends(command.run("train", "--resume", run.folder, threads=2), 0)
+        plain = self.train(SMALL, "--epochs 9 --steps 40", name="plain")
+        self.assertEqual(run.summary["weights_hash"], plain.summary["weights_hash"])
 
     def test_a_flipped_result(self):
         """Step 3 audits leaf 1, the rows of rank 1."""
