@@ -66,7 +66,7 @@ Range piece_of(std::uint64_t examples, std::uint64_t leaf, std::uint64_t index,
 
 /// The piece of the shares [shares.begin, shares.end) of `all`, when `examples` are split into
 /// whole leaves of `leaf` in proportion to shares. Consecutive shares give consecutive pieces.
-/// `all` is below 2^32.
+/// `all` must be below 2^32.
 Range part_of(std::uint64_t examples, std::uint64_t leaf, Range shares, std::uint64_t all) noexcept;
 
 /// The number of pieces with an example; they are the first ones.

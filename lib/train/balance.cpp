@@ -69,7 +69,7 @@ std::vector<std::uint64_t> balanced_shares(const std::vector<std::uint64_t>& sha
     auto longer = dealt(leaves, run, seconds, largest_share);
     if (slowest(longer, seconds) <= most) best = std::move(longer);
   }
-  return slowest(best, seconds) <= worth * slowest(shares, seconds) ? best : shares;
+  return slowest(best, seconds) < worth * slowest(shares, seconds) ? best : shares;
 }
 
 Balance::Balance(const data::Plan& plan)
@@ -82,6 +82,7 @@ void Balance::add(std::uint64_t step, std::span<const RankMessage> messages, dou
     return;
   }
   if (plan_.examples(step) != plan_.examples(0)) return;
+  if (std::exchange(is_first_, false)) return;
   ++steps_;
   seconds_ += seconds;
   for (std::size_t rank = 0; rank < messages.size(); ++rank) {
@@ -117,6 +118,7 @@ std::vector<std::uint64_t> Balance::next_shares(const Groups& groups) {
   if (balanced == shares) return balanced;
   shares_before_ = shares;
   step_before_ = step;
+  is_first_ = true;
   return balanced;
 }
 

@@ -26,15 +26,18 @@ std::vector<std::uint64_t> balanced_shares(const std::vector<std::uint64_t>& sha
 
 /// Measures the steps of each epoch, and computes the shares of the next one.
 ///
-/// Only full batches count, and not the first steps of training. Shares with which steps have not
-/// become faster, because the exchange takes longer than the slowest rank gains, are changed back,
-/// and the next change waits: one epoch, then two, four, ...
+/// Only full batches count, and not the first steps of training. Where ranks wait for each other
+/// before they send their results, as in layers that sum over the batch, their own times are known
+/// only if a flight recorder records the collectives (Communicator::record_in()). Shares with which
+/// steps have not become faster, because the exchange takes longer than the slowest rank gains, are
+/// changed back, and the next change waits: one epoch, then two, four, ...
 class Balance {
  public:
   /// `plan` must outlive this; the plan of the ranks of "batch", with PlanOptions::balance.
   explicit Balance(const data::Plan& plan);
 
-  /// Adds a step (from 0) of an epoch: the ranks' own times, and the time of the whole step. Local.
+  /// Adds a step (from 0) of an epoch: the ranks' own times, and the time from reading the batch to
+  /// the end of the update. Local.
   void add(std::uint64_t step, std::span<const RankMessage> messages, double seconds);
 
   /// The shares of the next epoch, identical on every rank; begins a new measurement. In a mesh the
@@ -52,6 +55,7 @@ class Balance {
   // Of the epoch before, if it had other shares.
   std::vector<std::uint64_t> shares_before_;
   double step_before_ = 0;  // seconds
+  bool is_first_ = false;   // the next step is the first one with new shares, and does not count
   std::uint64_t wait_ = 0;  // epochs until shares may change
   std::uint64_t next_wait_ = 1;
 };

@@ -21,8 +21,10 @@ double exchanged_activations(const data::Plan& plan, const nn::NetworkShape& sha
 std::size_t max_parts(const data::Plan& plan, std::uint64_t step) {
   const std::uint64_t leaf = plan.leaf(step);
   const std::uint64_t each = (plan.block(step) + leaf - 1) / leaf;
-  if (plan.options().balance) return parts_at_most(each);
   const std::uint64_t leaves = (plan.summed_rows(step) + leaf - 1) / leaf;
+  if (plan.options().balance && plan.options().ranks > 1) {
+    return parts_at_most(std::min(each, leaves));
+  }
   std::size_t max = 1;
   for (std::uint64_t begin = 0; begin < leaves; begin += each) {
     max = std::max(max, aligned_subtrees(begin, begin + each, leaves).size());
@@ -54,8 +56,8 @@ Exchange chosen_exchange(Exchange asked, const StepOptions& options,
                       "use `exchange=sums`, or leave `balance` out");
   }
   if (asked != Exchange::automatic) return asked;
-  if (plan.options().balance) return Exchange::partial_sums;
   if (options.audit_every || plan.options().ranks == 1) return Exchange::activations;
+  if (plan.options().balance) return Exchange::partial_sums;
   // A sum is written, sent, read and added; an activation is sent and read.
   constexpr double cost_of_a_sum = 2;
   const double sums = static_cast<double>(max_parts(plan, 0)) * shape.weights() * cost_of_a_sum;

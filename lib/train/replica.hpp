@@ -197,16 +197,18 @@ class Replica {
   /// Ranks    collective over "model" of a mesh; local otherwise.
   std::vector<std::pair<std::string, std::uint64_t>> tensor_hashes();
 
-  /// Allocates memory for take(). The ranks of rank 0's host share it, if they can: else rank 0 has
-  /// it, and in a mesh with "model". Null on the others. The replica must outlive it.
+  /// Allocates memory for take(), which the ranks of rank 0's host share. If they cannot, and in a
+  /// mesh with "model", rank 0 alone has it. Null on the other ranks. The replica must outlive it.
   ///
   /// Errors   throws comm::AgreedError (2) if the memory cannot be allocated.
   /// Ranks    collective.
   std::unique_ptr<Snapshot> make_snapshot();
 
   /// Copies weights and optimizer state of all ranks to `snapshot`, a result of make_snapshot().
-  /// Each rank that has it copies a part; on one host that is its own slice, and nothing is
-  /// gathered. Ranks    collective.
+  /// Each rank that has it copies a part. With the canonical reduction on one host that is its own
+  /// slice, and nothing is gathered.
+  ///
+  /// Ranks    collective.
   void take(Snapshot* snapshot);
 
   /// Sets weights, optimizer state and numbers of steps and examples to those of a checkpoint, of a

@@ -14,7 +14,7 @@ using optim::Moment;
 namespace {
 
 /// Part `part` of `parts` of a block: with a part for each rank, its slice.
-Range part_of(std::size_t length, int part, int parts) {
+Range slice_of(std::size_t length, int part, int parts) {
   const auto number = static_cast<std::size_t>(part);
   const auto of = static_cast<std::size_t>(parts);
   return {length * number / of, length * (number + 1) / of};
@@ -23,28 +23,28 @@ Range part_of(std::size_t length, int part, int parts) {
 }  // namespace
 
 std::unique_ptr<Snapshot> Replica::make_snapshot() {
-  if (groups_.model != nullptr && !whole_layout_) {
-    whole_layout_.emplace(nn::Network<float>::layout_of(shape(), *products_));
-  }
-  const auto& layout = whole_layout_ ? *whole_layout_ : network_->parameters().layout();
   const auto& loss = network_->loss_function();
   const bool with_moments = plan_ != nullptr;
   std::optional<comm::SharedRegion> region;
   if (groups_.model == nullptr && groups_.all.size() > 1) {
+    const std::size_t bytes = Snapshot::bytes(network_->parameters().layout(), with_moments);
     try {
-      region.emplace(comm::share_on_host(groups_.all, Snapshot::bytes(layout, with_moments)));
-    } catch (const comm::AgreedError&) {  // rank 0 has memory of its own instead
+      region.emplace(comm::share_on_host(groups_.all, bytes));
+    } catch (const comm::AgreedError& error) {  // rank 0 has memory of its own instead
+      if (error.code() != ExitCode::usage) throw;
     }
   }
   std::unique_ptr<Snapshot> snapshot;
   comm::together(groups_.all, [&] {
+    const bool has_it = region ? groups_.all.place().node == 0 : groups_.all.rank() == 0;
+    if (!has_it) return;
     try {
-      if (region && groups_.all.place().node == 0) {
-        snapshot =
-            std::make_unique<Snapshot>(shape(), loss, layout, with_moments, std::move(*region));
-      } else if (groups_.all.rank() == 0) {
-        snapshot = std::make_unique<Snapshot>(shape(), loss, layout, with_moments);
+      if (groups_.model != nullptr && !whole_layout_) {
+        whole_layout_.emplace(nn::Network<float>::layout_of(shape(), *products_));
       }
+      snapshot = std::make_unique<Snapshot>(
+          shape(), loss, whole_layout_ ? *whole_layout_ : network_->parameters().layout(),
+          with_moments, std::move(region));
     } catch (const std::bad_alloc&) {
       throw ConfigError("layers: out of memory for checkpoints on " + groups_.all.place().host,
                         "use narrower layers, or fewer ranks a host");
@@ -54,7 +54,7 @@ std::unique_ptr<Snapshot> Replica::make_snapshot() {
     const comm::Place& place = groups_.all.place();
     for (const auto block :
          {snapshot->blocks.weights, snapshot->blocks.first, snapshot->blocks.second}) {
-      const Range mine = part_of(block.size(), place.local_rank, place.local_ranks);
+      const Range mine = slice_of(block.size(), place.local_rank, place.local_ranks);
       std::fill_n(block.begin() + static_cast<std::ptrdiff_t>(mine.begin), mine.size(), 0.0F);
     }
   }
@@ -84,7 +84,7 @@ void Replica::take(Snapshot* snapshot) {
 /// all ranks gather the moments first, and `to` is empty on those that only take part in that.
 void Replica::copy_part(const StateBlocks& to, int part, int parts) {
   const auto values = network_->parameters().values();
-  const Range mine = part_of(values.size(), part, parts);
+  const Range mine = slice_of(values.size(), part, parts);
   const auto copy = [&](std::span<const float> from, std::span<float> into) {
     if (into.empty()) return;
     std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(mine.begin), mine.size(),

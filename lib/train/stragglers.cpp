@@ -79,8 +79,8 @@ void Stragglers::end_window() {
           " before the exchange of a step, where the median of " + std::to_string(names_.size()) +
           " ranks is " + milliseconds(median_ / steps) + "; all ranks wait for it" +
           "\n  remedy: look for other processes on that host, throttled cores and ranks bound to "
-          "the same core (`lockstep doctor`), let it compute less (`balance=true`), or leave the "
-          "host out");
+          "the same core (`lockstep doctor`), or leave the host out" +
+          (plan_.options().balance ? "" : "; `balance=true` lets slow ranks compute less"));
   }
   steps_ = 0;
   step_seconds_ = 0;

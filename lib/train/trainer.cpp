@@ -149,11 +149,13 @@ EpochReport Trainer::evaluate(const Timed& timed) {
 std::vector<std::uint64_t> Trainer::rebalance() {
   std::vector<std::uint64_t> shares = balance_->next_shares(replica_.groups());
   if (shares == reader_.plan().shares()) return {};
-  replica_.drop_staged();
-  train_.reset();  // whose thread reads according to the plan
-  reader_.set_shares(shares);
-  train_ = read_ahead();
-  comm::together(replica_.groups().all, [&] { train_->start(); });
+  comm::together(replica_.groups().all, [&] {
+    replica_.drop_staged();
+    train_.reset();  // whose thread reads according to the plan
+    reader_.set_shares(shares);
+    train_ = read_ahead();
+    train_->start();
+  });
   return shares;
 }
 
@@ -179,7 +181,10 @@ Trainer::Timed Trainer::train_steps(const std::vector<Observer*>& observers) {
     seconds.total = whole_step.take();
     if (phases_.size() < phases_.capacity()) phases_.push_back(seconds);
     before_exchange_.add(result.messages);
-    if (balance_) balance_->add(position_.step, result.messages, seconds.total);
+    if (balance_) {  // without the time of saving and reporting
+      balance_->add(position_.step, result.messages,
+                    seconds.data + seconds.compute + seconds.reduce + seconds.update);
+    }
     ++position_.step;
     if (!result.skipped) {
       position_.tally.loss_sum += result.tally.loss_sum;

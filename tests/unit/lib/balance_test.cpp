@@ -78,6 +78,7 @@ TEST_CASE("shares that make steps no faster are changed back", "[balance]") {
   run.add(10, 0, 1, 1);
   run.add(10, 0, 1000, 3000, 1.0);
   CHECK(run.next() == Shares{6, 2});
+  run.add(1, 0, 1, 1, 99);  // the first step with new shares
   run.add(10, 0, 1500, 1500, 1.1);
   CHECK(run.next() == Shares{4, 4});
   run.add(10, 0, 1000, 3000, 1.0);
@@ -151,6 +152,19 @@ TEST_CASE("leaves move away from a slow rank between epochs", "[balance][train]"
     CHECK(result.report.shares[slow] < 4);
     CHECK(epochs[3].new_shares.empty());  // the last one
   }
+}
+
+TEST_CASE("room for sums with shares", "[balance]") {
+  const auto blocks = [](std::uint64_t records, std::uint64_t ranks, bool balance) {
+    const data::Plan plan({.records = records, .ranks = ranks, .balance = balance});
+    return sum_blocks(Exchange::partial_sums, plan);
+  };
+  for (const std::uint64_t records : {2944, 2945}) {  // the last batch has 128 examples, or one
+    CHECK(blocks(records, 2, true) == 2 * 4);         // at most 8 leaves a rank
+    CHECK(blocks(records, 4, true) == 2 * 3);         // at most 4
+    CHECK(blocks(records, 1, true) == blocks(records, 1, false));
+  }
+  CHECK(blocks(2992, 2, true) == 2 * 5);  // the last batch has 12 leaves
 }
 
 TEST_CASE("what cannot be balanced is refused", "[balance]") {
