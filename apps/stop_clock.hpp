@@ -9,6 +9,7 @@
 #include "lockstep/base/signals.hpp"
 #include "lockstep/train/report.hpp"
 #include "lockstep/train/step.hpp"
+#include "lockstep/train/timing.hpp"
 
 namespace lockstep::apps {
 

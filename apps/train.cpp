@@ -31,6 +31,7 @@
 #include "lockstep/train/replica.hpp"
 #include "lockstep/train/run_directory.hpp"
 #include "lockstep/train/stragglers.hpp"
+#include "lockstep/train/timing.hpp"
 #include "lockstep/train/trainer.hpp"
 #include "lockstep/version.hpp"
 

@@ -1,6 +1,7 @@
 // The baseline all-reduce step.
 #include "lockstep/train/canonical.hpp"
 #include "lockstep/train/step.hpp"
+#include "lockstep/train/timing.hpp"
 
 namespace lockstep::train {
 namespace {

@@ -8,6 +8,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/train/integrity.hpp"
 #include "lockstep/train/step.hpp"
+#include "lockstep/train/timing.hpp"
 
 namespace lockstep::train {
 namespace {

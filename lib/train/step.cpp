@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "lockstep/train/integrity.hpp"
+#include "lockstep/train/timing.hpp"
 
 namespace lockstep::train {
 

@@ -14,7 +14,6 @@
 #include "lockstep/nn/network.hpp"
 #include "lockstep/optim/adam.hpp"
 #include "lockstep/train/report.hpp"
-#include "lockstep/train/timing.hpp"
 
 namespace lockstep::train {
 

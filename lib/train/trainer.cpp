@@ -6,7 +6,9 @@
 
 #include "lockstep/base/process.hpp"
 #include "lockstep/collectives/agreement.hpp"
+#include "lockstep/train/balance.hpp"
 #include "lockstep/train/nonfinite.hpp"
+#include "lockstep/train/timing.hpp"
 
 namespace lockstep::train {
 namespace {
@@ -47,7 +49,7 @@ Trainer::Trainer(const TrainerOptions& options, Replica& replica, data::BatchRea
       position_(start),
       snapshot_(replica.make_snapshot()),
       saved_step_(replica.steps()) {
-  if (train.plan().options().balance) balance_.emplace(train.plan());
+  if (train.plan().options().balance) balance_ = std::make_unique<Balance>(train.plan());
   const std::uint64_t each = std::min(train.plan().steps(), max_timed_steps);
   const std::uint64_t epochs = std::min(options.epochs, max_timed_steps);
   phases_.reserve(

@@ -11,11 +11,12 @@
 
 #include "lockstep/base/flight_recorder.hpp"
 #include "lockstep/data/batches.hpp"
-#include "lockstep/train/balance.hpp"
 #include "lockstep/train/replica.hpp"
 #include "lockstep/train/report.hpp"
 
 namespace lockstep::train {
+
+class Balance;
 
 /// Length of training, and intervals of checkpoints and hashes.
 struct TrainerOptions {
@@ -105,7 +106,7 @@ class Trainer {
   Evaluation last_test_;
   std::vector<PhaseSeconds> phases_;
   BeforeExchange before_exchange_;
-  std::optional<Balance> balance_;  ///< set if the plan allows it
+  std::unique_ptr<Balance> balance_;  ///< null unless the plan allows it
 };
 
 }  // namespace lockstep::train

@@ -45,7 +45,7 @@ struct ToyRun {
   /// Changes the options of a rank's replica, as for one on a device.
   std::function<void(train::ReplicaOptions&)> options = {};
   std::optional<int> slow_rank = {};  ///< which needs longer for each record
-  std::chrono::microseconds slow_record = std::chrono::microseconds(500);
+  std::chrono::microseconds slow_record = std::chrono::microseconds(2000);
   std::vector<std::pair<std::uint64_t, float>> scales = {};  ///< records, and what multiplies them
   std::uint64_t epochs = 3;
   float learning_rate = 0.01F;

@@ -11,6 +11,7 @@
 #include "lockstep/numerics/cuda/elementwise.hpp"
 #include "lockstep/numerics/leaf_tree.hpp"
 #include "lockstep/train/canonical.hpp"
+#include "lockstep/train/timing.hpp"
 
 namespace lockstep::train {
 namespace {

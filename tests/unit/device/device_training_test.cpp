@@ -121,7 +121,7 @@ TEST_CASE("device: leaves move between devices", "[device][train][balance]") {
   run.slow_rank = 1;
   const auto results = per_rank(3, run);
   require_same(results, expected);
-  CHECK(results.front().report.shares[1] < 4);
+  CHECK_FALSE(results.front().report.epochs[1].new_shares.empty());
 }
 
 TEST_CASE("device: the textbook's step learns as the processor's does", "[device][train]") {
