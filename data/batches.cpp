@@ -15,7 +15,8 @@ Batch batch_at(const Plan& plan, std::uint64_t step, std::uint64_t rank,
           .block = plan.block(step),
           .summed_rows = plan.summed_rows(step),
           .plan = &plan,
-          .step = step};
+          .step = step,
+          .rank = rank};
 }
 
 BatchReader::BatchReader(Source& source, const Plan& plan, int rank, Transform* transform)

@@ -29,20 +29,19 @@ struct Batch {
   std::uint64_t summed_rows = 0;         ///< gradients are summed over rows [0, summed_rows)
   const Plan* plan = nullptr;            ///< the reader's plan
   std::uint64_t step = 0;                ///< index in the epoch, from 0
+  std::uint64_t rank = 0;                ///< which has this piece
 
-  /// The rows that hold the examples of `rank`.
-  Range rows_of(std::uint64_t rank) const noexcept { return plan->rows(step, rank); }
+  /// The rows that hold the examples of rank `of`.
+  Range rows_of(std::uint64_t of) const noexcept { return plan->rows(step, of); }
 
-  /// The rows that `rank` sums over.
-  Range summed_rows_of(std::uint64_t rank) const noexcept {
-    return plan->summed_rows_of(step, rank);
+  /// The rows that rank `of` sums over: with shares those of its piece, else of its whole block.
+  Range summed_rows_of(std::uint64_t of) const noexcept {
+    if (!plan->shares().empty()) return rows_of(of);
+    return {std::min(of * block, summed_rows), std::min((of + 1) * block, summed_rows)};
   }
 
   /// The rows after the piece that this rank sums over but that hold no example: see Plan.
-  Range padding() const noexcept {
-    const bool pads = plan->options().policy != ShardPolicy::data;
-    return {piece.end, pads ? piece.begin + block : piece.end};
-  }
+  Range padding() const noexcept { return {piece.end, summed_rows_of(rank).end}; }
 };
 
 /// The batch of `rank` at `step` of an epoch of `plan`.

@@ -53,24 +53,25 @@ Plan::Plan(const PlanOptions& options) : options_(options) {
   if (options.balance && steps_ > 0) make_shares();
 }
 
+std::uint64_t Plan::leaves(std::uint64_t step) const noexcept {
+  return ceil_divide(examples(step), leaf(step));
+}
+
 void Plan::make_shares() {
-  const std::uint64_t leaves = ceil_divide(examples(0), leaf(0));
-  std::vector<std::uint64_t> shares(options_.ranks, leaves / options_.ranks);
-  for (std::uint64_t rank = 0; rank < leaves % options_.ranks; ++rank) ++shares[rank];
+  std::vector<std::uint64_t> shares(options_.ranks, leaves(0) / options_.ranks);
+  for (std::uint64_t rank = 0; rank < leaves(0) % options_.ranks; ++rank) ++shares[rank];
   set_shares(std::move(shares));
 }
 
 std::uint64_t Plan::largest_share() const noexcept {
-  const std::uint64_t leaves = ceil_divide(examples(0), leaf(0));
-  return std::min(leaves, 2 * ceil_divide(leaves, options_.ranks));
+  return std::min(leaves(0), 2 * ceil_divide(leaves(0), options_.ranks));
 }
 
 void Plan::set_shares(std::vector<std::uint64_t> shares) {
-  const std::uint64_t leaves = ceil_divide(examples(0), leaf(0));
   const std::uint64_t sum = std::accumulate(shares.begin(), shares.end(), std::uint64_t{0});
   const bool fits = std::all_of(shares.begin(), shares.end(),
                                 [&](std::uint64_t share) { return share <= largest_share(); });
-  if (!options_.balance || shares.size() != options_.ranks || sum != leaves || !fits) {
+  if (!options_.balance || shares.size() != options_.ranks || sum != leaves(0) || !fits) {
     throw std::invalid_argument("Plan::set_shares: shares that this plan cannot have");
   }
   shares_ = std::move(shares);
@@ -172,12 +173,7 @@ Range Plan::rows(std::uint64_t step, std::uint64_t rank) const noexcept {
   }
   if (!options_.balance) return piece_of(examples(step), leaf(step), rank, options_.ranks);
   return part_of(examples(step), leaf(step), {before_[rank], before_[rank] + shares_[rank]},
-                 before_.back() + shares_.back());
-}
-
-Range Plan::summed_rows_of(std::uint64_t step, std::uint64_t rank) const noexcept {
-  if (!by_streams()) return rows(step, rank);
-  return {rank * block(step), (rank + 1) * block(step)};
+                 leaves(0));
 }
 
 std::uint64_t Plan::summed_rows(std::uint64_t step) const noexcept {

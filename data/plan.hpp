@@ -125,9 +125,6 @@ class Plan {
   /// Rows that hold the piece of `rank`.
   Range rows(std::uint64_t step, std::uint64_t rank) const noexcept;
 
-  /// Rows that `rank` sums over: those of its piece, under FILE and OFF of its whole block.
-  Range summed_rows_of(std::uint64_t step, std::uint64_t rank) const noexcept;
-
   /// The gradient is summed over rows [0, summed_rows): the examples (DATA) or all blocks.
   std::uint64_t summed_rows(std::uint64_t step) const noexcept;
 
@@ -151,6 +148,7 @@ class Plan {
   std::uint64_t whole_batches(std::uint64_t records) const noexcept;
   void make_streams();
   void make_shares();
+  std::uint64_t leaves(std::uint64_t step) const noexcept;
 
   PlanOptions options_;
   std::uint64_t steps_ = 0;

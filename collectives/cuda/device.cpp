@@ -112,40 +112,21 @@ struct Arrivals::Entry {
 };
 
 Arrivals::Arrivals(Communicator& host) : host_(host.place().host), alone_(host.place().nodes == 1) {
-  const std::string node = std::to_string(host.place().node) + ' ';
-  const bool leads = host.place().local_rank == 0;
-  if (leads) {
-    try {
-      region_.emplace(SharedRegion::create(static_cast<std::size_t>(host.size()) * sizeof(Entry)));
-    } catch (const ConfigError&) {  // reported below
-    }
+  try {
+    region_.emplace(share_on_host(host, static_cast<std::size_t>(host.size()) * sizeof(Entry)));
+  } catch (const AgreedError&) {  // reported below
   }
-  const auto all = gather_text(host, node + (region_ ? region_->address() : ""));
-  std::string address;
+  const std::string node = std::to_string(host.place().node);
+  const auto all = gather_text(host, node);
   for (int rank = 0; rank < host.size(); ++rank) {
-    const std::string& text = all[static_cast<std::size_t>(rank)];
-    if (!text.starts_with(node)) continue;
+    if (all[static_cast<std::size_t>(rank)] != node) continue;
     if (rank == host.rank()) mine_ = ranks_.size();
     ranks_.push_back(host.world_rank(rank));
-    if (text.size() > node.size()) address = text.substr(node.size());
   }
-  if (!host.all_agree(map(host, address))) region_.reset();
-  if (region_) region_->close();
 }
 
 Arrivals::~Arrivals() {
   if (region_) entry(mine_).left = true;
-}
-
-bool Arrivals::map(Communicator& host, const std::string& leaders_address) {
-  if (region_ || host.size() == 1) return true;
-  if (leaders_address.empty()) return false;
-  try {
-    region_.emplace(SharedRegion::open(leaders_address));
-  } catch (const ConfigError&) {
-    return false;
-  }
-  return true;
 }
 
 Arrivals::Entry& Arrivals::entry(std::size_t local_rank) const noexcept {

@@ -117,7 +117,6 @@ class Arrivals {
  private:
   struct Entry;
   Entry& entry(std::size_t local_rank) const noexcept;
-  bool map(Communicator& host, const std::string& leaders_address);
 
   std::optional<SharedRegion> region_;  // empty if it cannot be shared
   std::string host_;

@@ -99,12 +99,13 @@ std::vector<std::uint64_t> Balance::next_shares(const Groups& groups) {
   double step = std::exchange(seconds_, 0) / static_cast<double>(steps);
   groups.all.all_reduce(std::span(&step, 1), comm::Op::max);
 
-  if (!shares_before_.empty() && step >= step_before_) {
-    wait_ = std::exchange(next_wait_, 2 * next_wait_);
-    return std::exchange(shares_before_, {});
+  if (const auto before = std::exchange(shares_before_, {}); !before.empty()) {
+    if (step >= step_before_) {
+      wait_ = std::exchange(next_wait_, 2 * next_wait_);
+      return before;
+    }
+    next_wait_ = 1;
   }
-  if (!shares_before_.empty()) next_wait_ = 1;
-  shares_before_.clear();
   if (wait_ > 0) {
     --wait_;
     return shares;

@@ -189,7 +189,7 @@ class Replica {
   /// Errors   as weights_hash().
   /// Ranks    collective.
   void begin_training() {
-    weights_hash();
+    if (groups_.all.size() > 1) weights_hash();
     sentinel_->begin_after(steps_);
   }
 
