@@ -238,7 +238,7 @@ void RunDirectory::finish_checkpoint() {
   if (!saving_.valid()) return;
   try {
     last_checkpoint_ = saving_.get();
-  } catch (const OutputError&) {
+  } catch (const Error&) {
     require_in_place();  // if the folder was removed, that is the cause
     throw;
   }
