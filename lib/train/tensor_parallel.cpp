@@ -1,10 +1,13 @@
 #include "lockstep/train/tensor_parallel.hpp"
 
 #include <algorithm>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/collectives/agreement.hpp"
+#include "lockstep/train/integrity.hpp"
 
 namespace lockstep::train {
 namespace {
@@ -244,18 +247,34 @@ Groups::Groups(Mesh& mesh)
 
 void Groups::fail_together(const std::function<void()>& work) const {
   if (model == nullptr) return work();
-  std::string mine;
+  struct Failure {
+    int code = 0;  // 0: none
+    bool is_fault = false;
+    std::uint64_t step = 0;
+    std::uint64_t good_steps = 0;
+  };
+  std::vector<Failure> failures(static_cast<std::size_t>(model->size()));
+  Failure& mine = failures[static_cast<std::size_t>(model->rank())];
+  std::string text;
   try {
     work();
+  } catch (const FaultFound& fault) {
+    mine = {static_cast<int>(fault.code()), true, fault.step(), fault.good_steps()};
+    text = fault.what();
   } catch (const comm::AgreedError& error) {
-    mine = std::to_string(static_cast<int>(error.code())) + ' ' + error.what();
+    mine.code = static_cast<int>(error.code());
+    text = error.what();
   }
-  if (model->all_agree(mine.empty())) return;
-  const auto texts = comm::gather_text(*model, mine);
-  const auto first =
-      std::find_if(texts.begin(), texts.end(), [](auto& text) { return !text.empty(); });
-  throw comm::AgreedError(static_cast<ExitCode>(std::stoi(*first)),
-                          first->substr(first->find(' ') + 1));
+  if (model->all_agree(mine.code == 0)) return;
+  const auto blocks = std::as_writable_bytes(std::span(failures));
+  model->all_gather(std::span(&blocks, 1));
+  const auto texts = comm::gather_text(*model, text);
+  const auto first = std::find_if(failures.begin(), failures.end(),
+                                  [](const Failure& failure) { return failure.code != 0; });
+  const comm::AgreedError error(static_cast<ExitCode>(first->code),
+                                texts[static_cast<std::size_t>(first - failures.begin())]);
+  if (!first->is_fault) throw error;
+  throw FaultFound(error, first->step, std::nullopt, first->good_steps);
 }
 
 // Each byte is zero on all ranks except the one that holds it, so the maximum is that rank's byte.

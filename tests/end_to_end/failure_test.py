@@ -347,6 +347,15 @@ class Injected(command.CommandTest):
         plain = self.train(SMALL, "--epochs 9 --steps 40", name="plain")
         self.assertEqual(run.summary["weights_hash"], plain.summary["weights_hash"])
 
+    def test_a_flipped_weight_in_a_mesh(self):
+        """Ranks of the other weights remove checkpoints, too."""
+        fault = "flip-weight:rank=3,step=23,weight=7,times=always"
+        mesh = "--mesh batch=2,model=2 --epochs 9 --checkpoint-every 10 --steps 40"
+        result = self.refused(fault, mesh, ranks=4)
+        self.assert_refused(result, 70, ["before step 32", "2 checkpoints removed", "after step 15"])
+        run = command.Run(self.folder / "run")
+        self.assertEqual([path.name for path in run.checkpoints], ["step-00000010"])
+
     def test_a_flipped_result(self):
         """Step 3 audits leaf 1, the rows of rank 1."""
         flags = "--audit-every 1 --leaf 64"
