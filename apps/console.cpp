@@ -11,7 +11,9 @@
 #include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <numeric>
 #include <string>
+#include <utility>
 
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/text.hpp"
@@ -105,10 +107,12 @@ void print_table(const std::vector<std::vector<std::string>>& lines) {
   }
 }
 
-Console::Console(Progress progress, std::uint64_t epochs, std::uint64_t total_steps)
+Console::Console(Progress progress, std::uint64_t epochs, std::uint64_t total_steps,
+                 std::vector<std::string> classes)
     : progress_(progress),
       epochs_(epochs),
       total_steps_(total_steps),
+      classes_(std::move(classes)),
       columns_(terminal_columns().value_or(80)) {}
 
 void Console::on_step(const train::StepReport& report) {
@@ -207,20 +211,53 @@ void Console::finish(const train::RunReport& report, const std::string& saved) c
   if (std::any_of(report.bytes_read.begin(), report.bytes_read.end(), std::identity())) {
     fmt::print("each rank read {} of training data\n", read_text(report.bytes_read));
   }
-  fmt::print("test: {}\n", error_in_words(report.test));
+  fmt::print("test: {}\n", error_in_words(report.test, classes_));
   fmt::print("weights {} saved in {}\n", to_hex(report.weights_hash), saved);
   std::fflush(stdout);
 }
 
-std::string error_in_words(const train::Evaluation& test) {
+std::string table_text(const data::TableSchema& table) {
+  const auto numbers = static_cast<std::uint64_t>(
+      std::count_if(table.columns.begin(), table.columns.end(),
+                    [](const auto& column) { return column.categories.empty(); }));
+  std::string text = counted(numbers, "column") + " of numbers" +
+                     (table.standardized ? ", standardized" : ", as they are");
+  if (const auto words = table.columns.size() - numbers; words > 0) {
+    text += fmt::format("; {} of words as {} features", words, table.features() - numbers);
+  }
+  constexpr std::size_t max_named = 3;
+  const auto& left_out = table.left_out;
+  for (std::size_t i = 0; i < std::min(left_out.size(), max_named); ++i) {
+    text += fmt::format("; {} left out ({})", in_quotes(left_out[i].first), left_out[i].second);
+  }
+  if (left_out.size() > max_named) {
+    text += fmt::format("; {} more left out", left_out.size() - max_named);
+  }
+  return text + fmt::format("; missing numbers: {}", data::name_of(table.missing));
+}
+
+std::string labels_text(const data::TableSchema& table, const std::vector<std::uint64_t>& counts) {
+  const auto largest = std::max_element(counts.begin(), counts.end());
+  const auto records = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+  return fmt::format("{} {} of column {}: {}; {:.1f} % are {}", table.classes.size(),
+                     table.classes.size() == 1 ? "class" : "classes", in_quotes(table.label),
+                     listed(table.classes),
+                     100.0 * static_cast<double>(*largest) / static_cast<double>(records),
+                     in_quotes(table.classes[static_cast<std::size_t>(largest - counts.begin())]));
+}
+
+std::string error_in_words(const train::Evaluation& test, const std::vector<std::string>& classes) {
   const std::uint64_t misread = test.examples - test.correct;
   std::string text = fmt::format("{} of {} examples misread ({:.1f} %)", grouped(misread),
                                  grouped(test.examples), 100 * (1 - test.accuracy()));
   if (misread == 0 || test.confusion.empty()) return text;
   const WorstLabel worst = worst_label(test.confusion);
+  const auto name = [&](std::size_t label) {
+    return classes.empty() ? std::to_string(label) : classes[label];
+  };
   return text + fmt::format("; label {} is the hardest: {} of its {}, {} of them taken for {}",
-                            worst.label, grouped(worst.misread), grouped(worst.examples),
-                            grouped(worst.times), worst.predicted_as);
+                            name(worst.label), grouped(worst.misread), grouped(worst.examples),
+                            grouped(worst.times), name(worst.predicted_as));
 }
 
 namespace {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/data/table.hpp"
 #include "lockstep/train/report.hpp"
 
 namespace lockstep::apps {
@@ -30,7 +31,9 @@ void print_table(const std::vector<std::vector<std::string>>& lines);
 /// Prints training progress to stdout; created on rank 0 only.
 class Console final : public train::Observer {
  public:
-  Console(Progress progress, std::uint64_t epochs, std::uint64_t total_steps);
+  /// `classes`: the text of each class; empty: their numbers.
+  Console(Progress progress, std::uint64_t epochs, std::uint64_t total_steps,
+          std::vector<std::string> classes);
 
   void on_step(const train::StepReport& report) override;
   void on_epoch(const train::EpochReport& report) override;
@@ -48,6 +51,7 @@ class Console final : public train::Observer {
   Progress progress_;
   std::uint64_t epochs_;
   std::uint64_t total_steps_;
+  std::vector<std::string> classes_;
   int columns_;
   Clock::time_point shown_ = Clock::now();
   double seconds_ = 0;
@@ -58,8 +62,16 @@ class Console final : public train::Observer {
   bool bar_shown_ = false;
 };
 
-/// "214 of 10,000 examples misread (2.1 %); label 9 is the hardest: ...".
-std::string error_in_words(const train::Evaluation& test);
+/// "214 of 10,000 examples misread (2.1 %); label 9 is the hardest: ...". `classes`: the text of
+/// each class; empty: their numbers.
+std::string error_in_words(const train::Evaluation& test, const std::vector<std::string>& classes);
+
+/// "4 columns of numbers, standardized; 'x' left out (as asked); missing numbers: mean".
+std::string table_text(const data::TableSchema& table);
+
+/// "3 classes of column 'species': 'Adelie', 'Chinstrap', 'Gentoo'; 44.2 % are 'Adelie'". `counts`:
+/// training records of each label.
+std::string labels_text(const data::TableSchema& table, const std::vector<std::uint64_t>& counts);
 
 /// The number of columns of the terminal on this process's stdout; nullopt without a terminal, or
 /// if it cannot move its cursor (TERM=dumb).

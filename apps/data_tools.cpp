@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "apps/cli.hpp"
+#include "apps/options.hpp"
 #include "apps/settings.hpp"
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"

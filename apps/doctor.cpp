@@ -17,6 +17,7 @@
 
 #include "apps/cli.hpp"
 #include "apps/console.hpp"
+#include "apps/options.hpp"
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/flight_recorder.hpp"

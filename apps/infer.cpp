@@ -3,27 +3,27 @@
 
 #include <cmath>
 #include <filesystem>
-#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "apps/cli.hpp"
 #include "apps/console.hpp"
+#include "apps/options.hpp"
+#include "apps/predictions.hpp"
 #include "apps/settings.hpp"
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"
-#include "lockstep/base/files.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/data/batches.hpp"
-#include "lockstep/data/file.hpp"
+#include "lockstep/data/folder.hpp"
 #include "lockstep/data/source.hpp"
+#include "lockstep/launch/launch.hpp"
 #include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/replica.hpp"
 
@@ -46,18 +46,27 @@ void require_words(const Arguments& arguments) {
                       "name one: RUN/checkpoints/step-NNNNNNNN, or the run's folder");
   }
   if (!arguments.given("data")) {
-    throw ConfigError("no --data", "say which data: a data folder, or `--data synthetic`");
+    throw ConfigError("no --data", "say which data: a table, a data folder, or `--data synthetic`");
   }
+}
+
+/// How the network's data is read. Columns of a table are those that it was trained on.
+data::DataSetOptions options_of(const RunConfig& config, const train::SavedNetwork& saved,
+                                bool needs_labels) {
+  data::DataSetOptions options = data_options(config);
+  options.classes = static_cast<int>(saved.shape.classes);
+  options.divide_by = saved.info.divide_by;
+  options.schema = saved.info.table;
+  options.needs_labels = needs_labels;
+  if (saved.info.table == nullptr) options.table.reset();
+  return options;
 }
 
 /// The test set, preprocessed as in training.
 std::unique_ptr<data::Source> open_test_set(const RunConfig& config,
-                                            const train::SavedNetwork& saved) {
-  auto test = data::open_data_part(config.data, data::Part::test,
-                                   {.test_limit = config.test_limit,
-                                    .divide_by = saved.info.divide_by,
-                                    .classes = static_cast<int>(saved.shape.classes),
-                                    .format = data::format_named(config.format)});
+                                            const train::SavedNetwork& saved, bool needs_labels) {
+  auto test =
+      data::open_data_part(config.data, data::Part::test, options_of(config, saved, needs_labels));
   if (test->features() != saved.shape.features) {
     throw DataError(
         fmt::format("{}: its records have {} features, but the network in {} takes {}", config.data,
@@ -72,8 +81,9 @@ Syntax inference_syntax() {
   Syntax syntax;
   syntax.operand = "checkpoint";
   syntax.note = "(a checkpoint, or a run: its last one)";
-  syntax.settings = {"data",  "format", "test-limit",   "mesh",    "backend",
-                     "ranks", "device", "share-device", "threads", "simd"};
+  syntax.settings = {"data",         "format",  "test-limit", "test-split", "seed",
+                     "separator",    "mesh",    "backend",    "ranks",      "device",
+                     "share-device", "threads", "simd"};
   return syntax;
 }
 
@@ -84,7 +94,7 @@ Syntax inference_syntax() {
 ///          features than the network (65); files that differ between ranks (2).
 /// Ranks    collective.
 InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& config,
-                                comm::Communicator& comm) {
+                                bool needs_labels, comm::Communicator& comm) {
   InferenceJob job;
   int threads = 1;
   comm::together(comm, [&] {
@@ -96,7 +106,7 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
     mesh_of(config, static_cast<std::uint64_t>(comm.size()));
     threads = threads_of(config, comm);
     job.saved = train::read_description(train::find_checkpoint(arguments.operand()));
-    job.test = open_test_set(config, job.saved);
+    job.test = open_test_set(config, job.saved, needs_labels);
   });
   comm::require_equal(comm, "what ranks read",
                       {{"checkpoint", job.saved.folder.filename().string()},
@@ -104,6 +114,9 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
                        {"the loss", job.saved.loss},
                        {"test set", job.test->identity()}},
                       "give all hosts the same files");
+  if (comm.rank() == 0) {
+    for (const std::string& text : job.test->warnings()) launch::print_warning(text);
+  }
   job.mesh = train::make_mesh(comm, mesh_of(config, static_cast<std::uint64_t>(comm.size())));
   comm::Communicator& batch = train::Groups(*job.mesh).batch;
   train::ReplicaOptions options = replica_options(config, threads);
@@ -116,6 +129,11 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
   return job;
 }
 
+/// The texts of the classes; empty: they are numbers.
+std::vector<std::string> classes_of(const train::SavedNetwork& saved) {
+  return saved.info.table == nullptr ? std::vector<std::string>() : saved.info.table->classes;
+}
+
 /// "label  text" rows about the checkpoint, the data and the ranks.
 std::vector<std::pair<std::string, std::string>> subject_rows(const InferenceJob& job,
                                                               const RunConfig& config) {
@@ -124,8 +142,10 @@ std::vector<std::pair<std::string, std::string>> subject_rows(const InferenceJob
           {"network",
            fmt::format("{}, {} parameters, weights {}", job.saved.shape.text(),
                        grouped(job.saved.shape.parameters()), to_hex(job.saved.weights_hash))},
-          {"data", fmt::format("{}: {} test records, divided by {}", config.data,
-                               grouped(job.test->records()), job.saved.info.divide_by)}};
+          {"data", fmt::format("{}: {} test records{}", config.data, grouped(job.test->records()),
+                               job.saved.info.table != nullptr
+                                   ? ", with the columns of training"
+                                   : fmt::format(", divided by {}", job.saved.info.divide_by))}};
 }
 
 Syntax evaluate_syntax() {
@@ -170,14 +190,14 @@ void print_table(const train::Evaluation& result, const InferenceJob& job,
                                result.accuracy(), counted(result.examples, "example"));
   table.rows = subject_rows(job, config);
   if (job.saved.loss != nn::default_loss) table.rows.emplace_back("loss", job.saved.loss);
-  table.rows.emplace_back("test", error_in_words(result));
+  table.rows.emplace_back("test", error_in_words(result, classes_of(job.saved)));
   table.rows.emplace_back("examples", fmt::format("each evaluated exactly once: ids digest {}",
                                                   to_hex(result.ids_digest)));
   table.print();
 }
 
 void evaluate_on(const Arguments& arguments, const RunConfig& config, comm::Communicator& comm) {
-  InferenceJob job = make_inference_job(arguments, config, comm);
+  InferenceJob job = make_inference_job(arguments, config, true, comm);
   require_loss(job);
   const train::Evaluation result = job.replica->evaluate(*job.reader);
   require_finite(result);
@@ -192,71 +212,72 @@ void evaluate_on(const Arguments& arguments, const RunConfig& config, comm::Comm
 Syntax predict_syntax() {
   Syntax syntax = inference_syntax();
   syntax.command = "lockstep predict";
-  syntax.does = "Writes a checkpoint's label for every example of a test set, in the set's order.";
-  syntax.usage = "CHECKPOINT --data PATH --output FILE [flags]";
-  syntax.flags = {{"output", "FILE", "CSV to write: id,label,probability"}};
+  syntax.does =
+      "Predicts the label of every record, in the order of the data, which needs no labels.";
+  syntax.usage = "CHECKPOINT --data PATH [--output FILE] [flags]";
+  syntax.flags = {
+      {"output", "FILE", "write all predictions to FILE, - for stdout; else the first are printed"},
+      {"output-format", "auto|csv|jsonl|npy", "auto: by the ending of FILE, else csv", "auto"},
+      {"probabilities", "", "the probability of every class, too"},
+      {"keep-columns", "all|NAME,...", "write these columns of the data, too"}};
+  syntax.other_help = {{"data", "a table (FILE.csv; - for stdin), a data folder, or a pattern"}};
   return syntax;
 }
 
-/// The target of `output` with symbolic links resolved, so that a link is kept. An existing target
-/// must be a regular file: others cannot be replaced atomically.
-std::filesystem::path target_of(const std::string& output) {
-  std::error_code error;
-  const auto status = std::filesystem::status(output, error);
-  if (status.type() == std::filesystem::file_type::not_found) return output;
-  if (error) {
-    throw OutputError(output + ": cannot be examined: " + error.message(),
-                      "choose a folder that can be written to");
+PredictionOutput output_of(const Arguments& arguments, const RunConfig& config,
+                           const InferenceJob& job) {
+  PredictionOutput output;
+  output.path = arguments.value("output");
+  output.format = arguments.value("output-format");
+  output.class_count = job.saved.shape.classes;
+  output.classes = classes_of(job.saved);
+  output.all_probabilities = arguments.given("probabilities");
+  output.records = job.test->records();
+  output.kept_columns = split_list(arguments.value("keep-columns"));
+  if (output.kept_columns.empty()) return output;
+  if (config.test_split) {
+    throw ConfigError("--keep-columns with --test-split: records are not those of the file",
+                      "predict the whole file");
   }
-  if (!std::filesystem::is_regular_file(status)) {
-    throw OutputError(output + ": is no regular file", "give --output the name of a file");
+  if (job.saved.info.table == nullptr) {
+    throw ConfigError("--keep-columns: the network was not trained on a table",
+                      "leave --keep-columns out");
   }
-  return std::filesystem::canonical(output);
+  const auto files = data::find_files(config.data, data::Format::csv, data::Part::test);
+  for (const auto& file : files.test) output.files.push_back(file.records);
+  output.has_header = job.saved.info.table->has_header;
+  output.separator = data_options(config).table->separator;
+  return output;
 }
 
-/// A file of id,label,probability: written incrementally, renamed when complete.
-class PredictionFile {
- public:
-  explicit PredictionFile(const std::string& output) : file_(target_of(output)) {
-    text_ = "id,label,probability\n";
+void predict_on(const Arguments& arguments, const RunConfig& given, comm::Communicator& comm) {
+  RunConfig config = given;
+  std::optional<StdinCopy> from_stdin;
+  if (config.data == "-") {
+    comm::together(comm, [&] {
+      if (comm.place().nodes > 1) {
+        throw ConfigError("--data -: stdin is that of rank 0 alone, and there are several hosts",
+                          "write the data to a file that all hosts see");
+      }
+      if (comm.rank() == 0) from_stdin.emplace();
+    });
+    config.data = comm::broadcast_text(comm, from_stdin ? from_stdin->path().string() : "");
   }
-
-  void write(std::span<const train::Prediction> predictions) {
-    for (const auto& prediction : predictions) {
-      fmt::format_to(std::back_inserter(text_), "{},{},{}\n", prediction.id, prediction.label,
-                     shortest(prediction.probability));
-    }
-    file_.write(std::as_bytes(std::span(text_)));
-    text_.clear();
-  }
-
-  void finish() {
-    file_.finish();
-    file_.publish();
-  }
-
- private:
-  NewFile file_;
-  std::string text_;
-};
-
-void predict_on(const Arguments& arguments, const RunConfig& config, comm::Communicator& comm) {
-  const std::string output = arguments.value("output");
-  std::optional<PredictionFile> file;
+  InferenceJob job = make_inference_job(arguments, config, false, comm);
+  std::unique_ptr<PredictionWriter> writer;
   comm::together(comm, [&] {
-    if (output.empty()) throw ConfigError("no --output", "say which file to write");
+    const PredictionOutput output = output_of(arguments, config, job);
+    if (comm.rank() == 0) writer = PredictionWriter::make(output);
   });
-  InferenceJob job = make_inference_job(arguments, config, comm);
+  job.replica->predict(
+      *job.reader, [&](std::span<const train::Prediction> batch) { writer->write(batch); },
+      arguments.given("probabilities"));
   comm::together(comm, [&] {
-    if (comm.rank() == 0) file.emplace(output);
+    if (writer) writer->finish();
   });
-  job.replica->predict(*job.reader,
-                       [&](std::span<const train::Prediction> batch) { file->write(batch); });
-  comm::together(comm, [&] {
-    if (file) file->finish();
-  });
-  if (comm.rank() != 0) return;
-  fmt::print("{}: {}\n", output, counted(job.test->records(), "prediction"));
+  const std::string path = arguments.value("output");
+  if (comm.rank() != 0 || path.empty() || path == "-") return;
+  fmt::print("{}: {}\n", path, counted(job.test->records(), "prediction"));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "apps/cli.hpp"
 #include "apps/console.hpp"
+#include "apps/options.hpp"
 #include "apps/run_file.hpp"
 #include "apps/settings.hpp"
 #include "apps/subcommands.hpp"

@@ -51,10 +51,12 @@ Decisive decisive_settings(const RunConfig& config) {
   return decisive;
 }
 
+constexpr const char* absent = "absent";
+
 std::string value_in(const Decisive& decisive, const std::string& name) {
   const auto found = std::find_if(decisive.begin(), decisive.end(),
                                   [&](const auto& pair) { return pair.first == name; });
-  return found == decisive.end() ? "absent" : found->second;
+  return found == decisive.end() ? absent : found->second;
 }
 
 constexpr const char* training_data = "the training data";
@@ -163,8 +165,10 @@ Found find_path(const RunConfig& config) {
 /// Throws ConfigError if a given setting differs from the checkpoint's.
 void require_same_settings(const Decisive& saved, const Decisive& now,
                            const std::vector<std::string>& meant) {
+  const auto defaults = key_values(RunConfig());  // of settings that are newer than the checkpoint
   for (const auto& [name, value] : now) {
-    const std::string before = value_in(saved, name);
+    std::string before = value_in(saved, name);
+    if (before == absent) before = value_in(defaults, name);
     if (value == before || std::find(meant.begin(), meant.end(), name) != meant.end()) continue;
     throw ConfigError(
         fmt::format("--resume: {} is {}, but the checkpoint was trained with {}", name, value,

@@ -6,7 +6,6 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "lockstep/base/errors.hpp"
@@ -30,11 +29,7 @@ std::string literal(const std::string& text) { return literal(toml::value<std::s
 
 /// TOML and JSON files must be UTF-8.
 void require_utf8(const std::string& text) {
-  try {
-    static_cast<void>(nlohmann::json(text).dump());
-  } catch (const nlohmann::json::type_error&) {
-    throw ConfigError("'" + text + "' is not UTF-8");
-  }
+  if (!is_utf8(text)) throw ConfigError("'" + text + "' is not UTF-8");
 }
 
 float positive_number(const std::string& text) {
@@ -112,15 +107,11 @@ Setting yes_or_no(const char* name, bool RunConfig::*member, const char* help) {
 
 constexpr const char* mesh_remedy = "use batch=N, or batch=N,model=M";
 
-/// The dimensions given in the text.
-struct Dimensions {
-  std::optional<std::uint64_t> batch;
-  std::optional<std::uint64_t> model;
-};
+}  // namespace
 
-Dimensions dimensions_of(const std::string& text) {
+MeshDimensions mesh_dimensions(const std::string& text) {
   constexpr std::uint64_t max = 1 << 20;
-  Dimensions dimensions;
+  MeshDimensions dimensions;
   if (text == "auto") return dimensions;
   const auto words = split_list(text);
   if (words.empty()) throw ConfigError("mesh: no dimension", mesh_remedy);
@@ -141,6 +132,8 @@ Dimensions dimensions_of(const std::string& text) {
   return dimensions;
 }
 
+namespace {
+
 Setting augment() {
   return {"augment", "none|shift=PIXELS,rotate=DEGREES,noise=DEVIATION",
           "random changes of training images, any of the three",
@@ -156,7 +149,7 @@ Setting mesh() {
           "dimensions of the ranks: batch shares examples, model the dense layers' weights; auto: "
           "batch=ranks",
           [](RunConfig& c, const std::string& value) {
-            dimensions_of(value);
+            mesh_dimensions(value);
             c.mesh = value;
           },
           [](const RunConfig& c) { return literal(c.mesh); }};
@@ -220,6 +213,16 @@ Setting straggler_warning() {
           }};
 }
 
+Setting classes() {
+  constexpr std::uint64_t max = std::numeric_limits<std::int32_t>::max();
+  return {
+      "classes", "auto|N", "labels lie in [0, N); auto: as many as the labels say",
+      [](RunConfig& c, const std::string& value) {
+        c.classes = value == "auto" ? std::nullopt : std::optional(parse_count(value, 1, max));
+      },
+      [](const RunConfig& c) { return c.classes ? std::to_string(*c.classes) : literal("auto"); }};
+}
+
 Setting divide_by() {
   return {
       "divide-by", "auto|X", "features are divided by this; auto: 255 for bytes, 1 for numbers",
@@ -227,6 +230,18 @@ Setting divide_by() {
         c.divide_by = value == "auto" ? std::nullopt : std::optional(positive_number(value));
       },
       [](const RunConfig& c) { return c.divide_by ? shortest(*c.divide_by) : literal("auto"); }};
+}
+
+Setting test_split() {
+  return {
+      "test-split", "none|X",
+      "the test set is this share of the training records, which the seed chooses; for data "
+      "without test files",
+      [](RunConfig& c, const std::string& value) {
+        c.test_split = value == "none" ? std::nullopt : std::optional(positive_number(value));
+        if (c.test_split >= 1) throw ConfigError("'" + value + "' is not below 1");
+      },
+      [](const RunConfig& c) { return c.test_split ? shortest(*c.test_split) : literal("none"); }};
 }
 
 Setting learning_rate() {
@@ -239,14 +254,29 @@ std::vector<Setting> table() {
   using C = RunConfig;
   return {
       text("data", &C::data, "PATH|GLOB|synthetic",
-           "data folder, a pattern for its files, or the built-in drawn digits"),
+           "a table (FILE.csv), a data folder, a pattern for its files, or the built-in drawn "
+           "digits"),
       choice("format", &C::format, {"auto", "idx", "csv", "tfrecord", "npy"},
              "format of the files in the data folder; auto: the one that is there"),
       count_or("all", "train-limit", &C::train_limit, "use the first N training records"),
       count_or("all", "test-limit", &C::test_limit, "use the first N test records"),
-      count("classes", &C::classes, 1, "labels lie in [0, N)",
-            std::numeric_limits<std::int32_t>::max()),
+      test_split(),
+      classes(),
       divide_by(),
+      text("label-column", &C::label_column, "NAME|N",
+           "of a table: the column of labels; N: the N-th, -1 for the last"),
+      choice("header", &C::header, {"first", "none"},
+             "of a table: line 1 names the columns; none: they are called 1, 2, ..."),
+      choice("separator", &C::separator, {"auto", "comma", "semicolon", "tab"},
+             "of a table; auto: the most frequent one in line 1"),
+      choice("standardize", &C::standardize, {"auto", "true", "false"},
+             "of a table: subtract the mean of each column of numbers and divide by its standard "
+             "deviation, of the training set; auto: if columns differ in scale"),
+      choice("missing", &C::missing, {"mean", "zero", "error"},
+             "of a table: what a missing number is read as"),
+      text("ignore-columns", &C::ignore_columns, "none|NAME,...", "of a table: leave these out"),
+      text("category-columns", &C::category_columns, "none|NAME,...",
+           "of a table: columns of numbers that are categories"),
       choice("model", &C::model, {"mlp", "lenet", "layers"},
              "kind of network; layers: the [[layer]] list of the run file"),
       layers(),
@@ -358,103 +388,11 @@ void set_value(RunConfig& config, std::string_view place, const std::string& key
 
 namespace {
 
-/// Shapes {rows, columns} and {rows, columns, channels} are images.
-nn::FeatureShape input_of(const std::vector<std::uint64_t>& shape) {
-  std::size_t size = 1;
-  for (const auto dimension : shape) size *= dimension;
-  if (shape.size() == 2) return {shape[0], shape[1], 1, true};
-  if (shape.size() == 3) return {shape[0], shape[1], shape[2], true};
-  return nn::flat(size);
-}
-
-void require_one_model(const RunConfig& config) {
-  const bool listed = config.model == "layers";
-  if (listed && config.layer_list.empty()) {
-    throw ConfigError("model layers without a list of layers",
-                      "give a run file with [[layer]] tables");
-  }
-  if (!listed && !config.layer_list.empty()) {
-    throw ConfigError("model " + config.model + " beside a [[layer]] list",
-                      "leave one of them out");
-  }
-  if (config.model != "mlp" && config.layers != RunConfig().layers) {
-    throw ConfigError("layers with model " + config.model + ": they are the widths of model mlp",
-                      "leave `layers` out, or use `model=mlp`");
-  }
-}
-
-}  // namespace
-
-nn::NetworkShape network_of(const RunConfig& config, const std::vector<std::uint64_t>& shape) {
-  require_one_model(config);
-  const nn::FeatureShape input = input_of(shape);
-  if (config.model == "mlp") {
-    return {input.size(), {config.layers.begin(), config.layers.end()}, config.classes};
-  }
-  try {
-    return {input, config.model == "lenet" ? nn::lenet_layers() : config.layer_list,
-            config.classes};
-  } catch (const ConfigError& error) {
-    throw ConfigError("model " + config.model + ": " + error.what());
-  }
-}
-
-train::MeshSizes mesh_of(const RunConfig& config, std::uint64_t ranks) {
-  const Dimensions given = dimensions_of(config.mesh);
-  train::MeshSizes sizes;
-  sizes.model = given.model.value_or(1);
-  sizes.batch = given.batch.value_or(ranks / sizes.model);
-  if (sizes.batch * sizes.model == ranks) return sizes;
-  const std::string there = std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks");
-  throw ConfigError(
-      "mesh " + config.mesh + ": " +
-          (given.batch ? "its " + std::to_string(sizes.batch * sizes.model) +
-                             " places are not the " + there + " that there are"
-                       : there + " cannot be cut into groups of " + std::to_string(sizes.model)),
-      "start as many ranks as the mesh has places, or use another mesh");
-}
-
-data::DataSetOptions data_options(const RunConfig& config) {
-  return {.train_limit = config.train_limit,
-          .test_limit = config.test_limit,
-          .divide_by = config.divide_by,
-          .classes = static_cast<int>(config.classes),
-          .format = data::format_named(config.format)};
-}
-
-TrainingPlan training_plan(const RunConfig& config, std::uint64_t records,
-                           std::vector<std::uint64_t> file_records, std::uint64_t ranks) {
-  auto choice =
-      data::choose_policy(data::policy_named(config.shard_policy), file_records.size(), ranks);
-  data::Plan plan(
-      {.records = records,
-       .batch_size = config.batch_size,
-       .ranks = ranks,
-       .leaf = config.leaf.value_or(0),
-       .drop_remainder = config.drop_remainder,
-       .shuffle = config.shuffle == "global" ? data::Shuffle::global : data::Shuffle::none,
-       .seed = config.seed,
-       .policy = choice.policy,
-       .rebatch = data::rebatch_named(config.rebatch),
-       .file_records = std::move(file_records),
-       .balance = config.balance});
-  if (plan.steps() == 0) {
-    const bool by_rank = choice.policy == data::ShardPolicy::file;
-    throw ConfigError("drop-remainder: batch-size " + std::to_string(config.batch_size) +
-                          " leaves no step of " + std::to_string(records) + " records" +
-                          (by_rank ? " in " + std::to_string(ranks) + " streams" : ""),
-                      "use a smaller --batch-size, or keep the remainder");
-  }
-  return {std::move(plan), std::move(choice.reason), std::move(choice.warning)};
-}
-
-namespace {
-
 /// "rebatch=ceil" -> "--rebatch ceil"; nullopt if the word is not an option.
 std::optional<std::string> flag_of(const std::string& option) {
   const auto equals = option.find('=');
   std::string name = option.substr(0, equals);
-  if (option.find(' ') != std::string::npos || name.find('-') != std::string::npos) {
+  if (name.find(' ') != std::string::npos || name.find('-') != std::string::npos) {
     return std::nullopt;
   }
   std::replace(name.begin(), name.end(), '_', '-');
@@ -464,7 +402,8 @@ std::optional<std::string> flag_of(const std::string& option) {
   if (!setting && name != "files") return std::nullopt;  // files: of `generate` and `convert`
   std::string flag = "--" + name;
   const std::string value = equals == std::string::npos ? "" : option.substr(equals + 1);
-  if (!value.empty() && value != "true") flag += " " + value;
+  const bool plain = value.find_first_of(" '()&;|<>$*?\"") == std::string::npos;
+  if (!value.empty() && value != "true") flag += plain ? " " + value : " '" + value + "'";
   return flag;
 }
 
@@ -482,73 +421,6 @@ std::string with_flags(const std::string& message) {
     text += flag ? *flag : message.substr(open, close + 1 - open);
     at = close + 1;
   }
-}
-
-train::ReplicaOptions replica_options(const RunConfig& config, int threads) {
-  train::ReplicaOptions options;
-  options.seed = {config.seed, config.seed + 1};
-  options.adam.learning_rate = static_cast<double>(config.learning_rate);
-  options.reduction =
-      config.reduction == "canonical" ? train::Reduction::canonical : train::Reduction::allreduce;
-  options.exchange = config.exchange == "activations" ? train::Exchange::activations
-                     : config.exchange == "sums"      ? train::Exchange::partial_sums
-                                                      : train::Exchange::automatic;
-  options.audit_every = config.audit_every;
-  options.sentinel_steps = config.sentinel_steps;
-  options.keeps_snapshots = config.survive;
-  options.on_nonfinite =
-      config.on_nonfinite == "skip" ? train::OnNonfinite::skip : train::OnNonfinite::stop;
-  options.products = config.products == "strict"    ? train::ProductsChoice::strict
-                     : config.products == "library" ? train::ProductsChoice::library
-                                                    : train::ProductsChoice::automatic;
-  options.precision = config.precision == "tf32"   ? Precision::tf32
-                      : config.precision == "bf16" ? Precision::bf16
-                                                   : Precision::float32;
-  options.simd = config.simd == "scalar"   ? Simd::scalar
-                 : config.simd == "avx2"   ? Simd::avx2
-                 : config.simd == "avx512" ? Simd::avx512
-                                           : Simd::automatic;
-  options.prefetch = config.prefetch;
-  options.share_device = config.share_device;
-  if (config.backend == "nccl") options.device_exchange = train::DeviceExchange::nccl;
-  if (config.device != "cuda") {
-    options.threads = threads;
-    return options;
-  }
-  options.device = train::Device::cuda;
-  options.threads = config.threads ? threads : 0;
-  if (config.backend != "nccl" && config.backend != "auto") {
-    options.device_exchange = train::DeviceExchange::staged;
-  }
-  return options;
-}
-
-int threads_of(const RunConfig& config, const comm::Communicator& comm) {
-  const int own = train::own_cores(comm);
-  if (!config.threads) return own;
-  constexpr std::uint64_t max = 1024;
-  if (*config.threads > max) {
-    throw ConfigError("threads: " + std::to_string(*config.threads) + " is more than " +
-                      std::to_string(max));
-  }
-  const int threads = static_cast<int>(*config.threads);
-  if (threads > own && comm.rank() == 0) {
-    launch::print_warning(
-        fmt::format("{} threads a rank on {} core{}, oversubscribed; `mpirun --bind-to none` "
-                    "unbinds ranks from their cores",
-                    threads, own, own == 1 ? "" : "s"));
-  }
-  return threads;
-}
-
-void warn_of_staging(const train::Replica& replica) {
-  const auto* device = replica.device();
-  if (device == nullptr || replica.groups().all.rank() != 0) return;
-  if (device->exchange().rfind("staged", 0) != 0) return;
-  launch::print_warning(fmt::format(
-      "devices exchange through memory of the host ({}){}: each step copies gradients and weights "
-      "out and in, at the speed of PCI Express",
-      device->exchange(), device->shares_device() ? ", because ranks share a device" : ""));
 }
 
 }  // namespace lockstep::apps

@@ -1,6 +1,6 @@
-// The configuration of a run: one struct, the table of its settings, and the library's options that
-// they stand for. A setting is a flag of the command line (--batch-size 64) and a key of a run file
-// (batch-size = 64).
+// The configuration of a run: one struct, and the table of its settings. A setting is a flag of the
+// command line (--batch-size 64) and a key of a run file (batch-size = 64). options.hpp has the
+// library's options that they stand for.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/data/plan.hpp"
-#include "lockstep/data/source.hpp"
 #include "lockstep/nn/layer_spec.hpp"
-#include "lockstep/train/replica.hpp"
 
 namespace lockstep::apps {
 /// Every setting of `lockstep train`, with its default. Names and meanings: settings().
@@ -23,8 +20,16 @@ struct RunConfig {
   std::string format = "auto";
   std::optional<std::uint64_t> train_limit;
   std::optional<std::uint64_t> test_limit;
-  std::uint64_t classes = 10;
+  std::optional<float> test_split;
+  std::optional<std::uint64_t> classes;
   std::optional<float> divide_by;
+  std::string label_column = "label";
+  std::string header = "first";
+  std::string separator = "auto";
+  std::string standardize = "auto";
+  std::string missing = "mean";
+  std::string ignore_columns = "none";
+  std::string category_columns = "none";
 
   std::string model = "mlp";
   std::vector<std::uint64_t> layers = {700, 500};  ///< of model mlp
@@ -99,46 +104,18 @@ const Setting& setting_named(std::string_view place, const std::string& key);
 void set_value(RunConfig& config, std::string_view place, const std::string& key,
                const std::string& value);
 
-/// The configured network, for examples of `shape` (data::Source::shape()).
-///
-/// Errors   throws ConfigError: settings of one model given with another, no list of layers for
-///          model layers, a layer that does not fit its input.
-nn::NetworkShape network_of(const RunConfig& config, const std::vector<std::uint64_t>& shape);
-
-/// The sizes of the mesh's dimensions on `ranks` ranks. With "model=2" alone, batch has the rest.
-/// Errors   throws ConfigError if the product of the dimensions is not the number of ranks.
-train::MeshSizes mesh_of(const RunConfig& config, std::uint64_t ranks);
-
-/// A plan, and the reason for its sharding policy.
-struct TrainingPlan {
-  data::Plan plan;
-  std::string reason;
-  std::string warning;  ///< printed once; empty: none
+/// The dimensions in a value of `mesh`; none for "auto".
+struct MeshDimensions {
+  std::optional<std::uint64_t> batch;
+  std::optional<std::uint64_t> model;
 };
 
-/// How the data of `config` is read. Local.
-data::DataSetOptions data_options(const RunConfig& config);
-
-/// The plan of training on `records` records in files of `file_records` (empty: not from files).
-///
-/// Errors   throws ConfigError: errors of Plan and choose_policy(), and a plan without a step.
-/// Ranks    local; the same on every rank.
-TrainingPlan training_plan(const RunConfig& config, std::uint64_t records,
-                           std::vector<std::uint64_t> file_records, std::uint64_t ranks);
+/// Errors   throws ConfigError for anything but "auto" and "batch=N,model=M", or one of the two.
+MeshDimensions mesh_dimensions(const std::string& text);
 
 /// A library's message with the names of options, written as `rebatch=ceil` or `batch_size`,
 /// replaced by flags of this command: --rebatch ceil, --batch-size. Other words in backquotes are
 /// kept.
 std::string with_flags(const std::string& message);
-
-/// The replica options in the settings. `threads`: see threads_of(). Local.
-train::ReplicaOptions replica_options(const RunConfig& config, int threads);
-
-/// The threads of a rank's products: the setting, else the number of this rank's cores. Rank 0
-/// warns if threads exceed cores. Local. Throws ConfigError for an implausible number.
-int threads_of(const RunConfig& config, const comm::Communicator& comm);
-
-/// Warns, on rank 0, if devices exchange data through host memory. Local.
-void warn_of_staging(const train::Replica& replica);
 
 }  // namespace lockstep::apps

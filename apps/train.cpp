@@ -12,6 +12,7 @@
 #include "apps/cli.hpp"
 #include "apps/console.hpp"
 #include "apps/fault_injection.hpp"
+#include "apps/options.hpp"
 #include "apps/recording.hpp"
 #include "apps/resume.hpp"
 #include "apps/run_file.hpp"
@@ -26,6 +27,7 @@
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/data/batches.hpp"
 #include "lockstep/data/source.hpp"
+#include "lockstep/data/transform.hpp"
 #include "lockstep/launch/launch.hpp"
 #include "lockstep/launch/watchdog.hpp"
 #include "lockstep/train/replica.hpp"
@@ -43,6 +45,8 @@ struct TrainData {
   data::DataSet sets;
   std::string train_identity;
   std::string test_identity;
+  std::uint64_t classes = 0;
+  std::vector<std::uint64_t> label_counts;  ///< of training records; empty: unknown
 };
 
 /// The objects that one rank trains with in a group of ranks.
@@ -88,7 +92,12 @@ TrainData open_data(const RunConfig& config, comm::Communicator& comm) {
     threads_of(config, comm);
     data.sets = data::open_data_set(config.data, data_options(config));
     require_fitting_data(data.sets);
+    data.label_counts = data::label_counts(*data.sets.train);
+    data.classes = classes_of(config, data.sets, data.label_counts);
   });
+  if (comm.rank() == 0) {
+    for (const std::string& text : data.sets.test->warnings()) launch::print_warning(text);
+  }
   data.train_identity = data.sets.train->identity();  // reads samples of the files
   data.test_identity = data.sets.test->identity();
   comm::require_equal(comm, "the data of ranks",
@@ -118,7 +127,7 @@ TrainJob make_job(const RunConfig& config, const TrainData& data, FaultInjection
     job.plan = std::move(chosen.plan);
     job.policy_reason = std::move(chosen.reason);
     job.decisive = decisive_of(config, data.train_identity, data.test_identity, *job.plan, comm);
-    shape = network_of(config, train.shape());
+    shape = network_of(config, train.shape(), std::max(train.classes(), data.sets.test->classes()));
     job.transform = make_transform(config, train);
     job.train =
         std::make_unique<data::BatchReader>(train, *job.plan, batch.rank(), job.transform.get());
@@ -184,6 +193,10 @@ Banner banner(const RunConfig& config, const TrainData& data, const TrainJob& jo
   add("data", fmt::format("{}: {} training and {} test records of {} features", config.data,
                           grouped(data.sets.train->records()), grouped(data.sets.test->records()),
                           grouped(data.sets.train->features())));
+  if (const auto table = data.sets.train->table()) {
+    add("table", table_text(*table));
+    add("labels", labels_text(*table, data.label_counts));
+  }
   add("policy", fmt::format("{}: {}; {}shuffle {}", data::name_of(job.plan->options().policy),
                             job.policy_reason,
                             config.rebatch == "ceil" ? "" : "rebatch " + config.rebatch + "; ",
@@ -219,6 +232,7 @@ train::RunFacts facts_of(const RunConfig& config, const TrainData& data, const T
   facts.plan_digest = job.plan->digest();
   facts.checkpoint.divide_by = data.sets.train->divisor();
   facts.checkpoint.data = config.data;
+  facts.checkpoint.table = data.sets.train->table();
   facts.settings = job.decisive;
   return facts;
 }
@@ -486,7 +500,9 @@ void RankOfRun::run_in(comm::Communicator& comm) {
     directory.emplace(is_first_group ? run_dir_of(config_, resume_) : run_, to_toml(config_), facts,
                       train::Retention{config_.keep, config_.keep_every}, continued(job, position));
     warn_of_missing_records(*directory, *job.replica);
-    console.emplace(progress_of(config_.progress), config_.epochs, total);
+    const auto table = data_.sets.train->table();
+    console.emplace(progress_of(config_.progress), config_.epochs, total,
+                    table == nullptr ? std::vector<std::string>() : table->classes);
     observers = {&*directory, &*console};
     if (stragglers) observers.push_back(stragglers.get());
     make_folder(directory->path() / "flight");

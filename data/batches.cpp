@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "lockstep/data/transform.hpp"
+
 namespace lockstep::data {
 Batch batch_at(const Plan& plan, std::uint64_t step, std::uint64_t rank,
                std::span<const std::int32_t> labels, std::span<const std::uint64_t> ids) noexcept {

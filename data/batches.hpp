@@ -15,9 +15,9 @@
 #include "lockstep/data/plan.hpp"
 #include "lockstep/data/read_ahead.hpp"
 #include "lockstep/data/source.hpp"
-#include "lockstep/data/transform.hpp"
 
 namespace lockstep::data {
+class Transform;  // transform.hpp
 /// One rank's examples of one step. Views into the reader, valid until its next read.
 struct Batch {
   Range piece;                           ///< this rank's rows among the rows of all ranks

@@ -1,32 +1,56 @@
-// CSV: a header line with the column names, then one record per line.
+// CSV: delimited text, a record per line, usually after a header line with the column names.
 //
-// The column `label` holds integers, all other columns the features, in order, as decimal numbers.
-// Fields may be in double quotes, where "" is one quote and commas and newlines are text. Lines end
-// with LF or CR LF; the last line may lack it, and empty lines may follow. A byte order mark may
-// precede the header. Blanks around an unquoted number are ignored. A number is rounded to the
-// nearest float32. The file may be gzip-compressed.
+// Fields are separated by commas, semicolons or tabs. A field may be in double quotes, where "" is
+// one quote and separators and newlines are text. Lines end with LF or CR LF; the last line may
+// lack it, and empty lines may follow. A byte order mark may precede the first line. Blanks around
+// an unquoted number are ignored. A number is rounded to the nearest float32. The file may be
+// gzip-compressed.
+//
+// A table's schema (table.hpp) says what the columns mean. Without one, the column `label` holds
+// integers, and all other columns are features, in order, as numbers.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "lockstep/data/file.hpp"
 #include "lockstep/data/source.hpp"
+#include "lockstep/data/table.hpp"
 
 namespace lockstep::data {
-/// Callback for one field: its column, from 0, and its text without quotes.
-using CsvField = std::function<void(std::size_t column, std::string_view text)>;
+/// Calls `take(column, text)` for every field of one record without its line ending, with its
+/// column, from 0, and its text without quotes; returns the number of fields. If quotes do not
+/// match, calls `fail` with the reason; `fail` must throw.
+template <class Take, class Fail>
+std::size_t split_csv(std::string_view record, char separator, std::string& scratch, Take take,
+                      Fail fail);
 
-/// Splits one record, without its line ending, into fields; returns the number of fields.
-/// If quotes do not match, calls `fail` with the reason; `fail` must throw.
-std::size_t split_csv(std::string_view record, std::string& scratch, const CsvField& field,
-                      const std::function<void(const std::string&)>& fail);
+/// The first line of a file.
+struct CsvHeader {
+  char separator = ',';
+  std::vector<std::string> names;  ///< of the columns; "1", "2", ... if there is no header
+};
+
+/// Reads the first line. `separator`: NUL for the one that is most frequent outside of quotes,
+/// a comma if there is none.
+///
+/// Errors   throws DataError: the line is missing or empty, unmatched quotes, more than 1,000,000
+///          columns.
+/// Ranks    local. `content` must be finished (Content::finish).
+CsvHeader read_header(Content& content, bool has_header, char separator);
+
+/// True if all names are numbers, but not 0, 1, 2, ... or 1, 2, 3, ..., as pandas names columns. A
+/// name may be empty.
+bool looks_like_a_record(std::span<const std::string> names);
 
 /// The records of one CSV file.
 ///
@@ -34,30 +58,69 @@ std::size_t split_csv(std::string_view record, std::string& scratch, const CsvFi
 /// bytes each); read() then reads only the requested records. Local; not thread-safe.
 class CsvSource final : public StoredSource {
  public:
-  /// Throws DataError, with FILE:LINE and the column, for: no column `label` or two, no features,
-  /// more than 1,000,000 columns, no records, a number of fields different from the header's, an
-  /// invalid number or label, unmatched quotes, a line longer than 64 MiB.
+  /// Columns are matched with options.table by name, in any order; surplus columns are ignored. A
+  /// category that the schema does not have is read as a missing value.
+  ///
+  /// Errors   throws DataError, with FILE:LINE and the column, for: a missing column, a label that
+  ///          the schema does not have, no features, no records, a number of fields different from
+  ///          the header's, an invalid number, a missing value if the schema says so, unmatched
+  ///          quotes, a line longer than 64 MiB; and what read_header() throws.
   CsvSource(const std::filesystem::path& path, const ReadOptions& options);
 
-  /// The names in the header, without the label.
+  /// The names in the header, without the label; with a table, those of its features.
   std::vector<std::string> columns() const override;
 
- private:
-  /// Fast path: parses a row without quotes and errors; empty for any other row.
-  std::optional<std::int64_t> parse_plain_row(std::string_view row,
-                                              std::span<float> x) const noexcept;
+  std::shared_ptr<const TableSchema> table() const override { return schema_; }
+  std::vector<std::string> warnings() const override;
+  std::uint64_t classes() const noexcept override;
+  std::string identity() const override;
 
-  /// Parses a row; `place` returns the row's location for error messages.
-  std::int64_t parse_row(std::string_view row, std::span<float> x,
-                         const std::function<std::string()>& place);
-  void parse_header(std::string_view row);
+  /// Replaces the schema by the same with moments. Until a schema has them, numbers are read as
+  /// they are, and missing ones as NaN. Local.
+  void set_moments(const std::shared_ptr<const TableSchema>& schema) override {
+    schema_ = schema;
+    forget_bytes_read();
+  }
+
+ private:
+  /// What the fields of a column are.
+  struct Role {
+    enum class Kind : std::uint8_t { ignored, label, number, category } kind = Kind::ignored;
+    std::size_t feature = 0;    ///< of a number, or the first of a category
+    std::size_t of_schema = 0;  ///< index in TableSchema::columns
+    std::uint64_t unknown = 0;  ///< number of fields of no known category
+    std::string example = {};   ///< the first of them
+  };
+
+  using Where = std::function<std::string()>;  ///< a row's place, for error messages
+
+  void assign_roles(bool needs_labels);
+  void assign_columns(const std::string& place);
   void scan();
+
+  /// Fast path: parses a row without quotes and errors, and returns the text of its label; empty
+  /// for any other row.
+  std::optional<std::string_view> parse_plain_row(std::string_view row,
+                                                  std::span<float> x) const noexcept;
+  std::int32_t parse_row(std::string_view row, std::span<float> x, const Where& place);
+  std::int32_t label_of(std::string_view text, const Where& place) const;
+  void take_feature(Role& role, std::string_view text, std::span<float> x, const Where& place);
+  void apply_moments(std::span<float> x) const noexcept;
+
   std::uint64_t offset(std::uint64_t index) const noexcept override { return offsets_[index]; }
   void decode(std::uint64_t first, std::size_t count, std::span<const std::uint8_t> bytes,
               std::span<float> x) override;
 
-  std::vector<std::string> columns_;
-  std::size_t label_column_ = 0;
+  std::shared_ptr<const TableSchema> schema_;  // null: plain numbers
+  bool has_header_;
+  CsvHeader header_;
+  std::vector<Role> roles_;       // of each column
+  std::size_t label_column_ = 0;  // the number of columns if there is none
+  bool is_plain_ = true;          // all columns but the label are numbers, in the schema's order
+  bool is_scanning_ = true;       // in the constructor
+  bool has_missing_ = false;
+  std::unordered_map<std::string, std::int32_t> class_of_;
+  std::vector<std::unordered_map<std::string, std::size_t>> category_of_;  // by schema column
   std::vector<std::uint64_t> offsets_;  // begin of each record, and end of the last
   std::string scratch_text_;
 };
@@ -96,6 +159,26 @@ class CsvRows {
   std::uint64_t next_line_ = 1;
 };
 
+/// The texts of a CSV file's records, one after the other. Local; not thread-safe.
+class CsvTexts {
+ public:
+  /// See TableOptions. Throws what read_header() throws.
+  CsvTexts(const std::filesystem::path& path, bool has_header, char separator);
+
+  const std::vector<std::string>& names() const noexcept { return header_.names; }
+
+  /// The fields of the next record, [names().size()], valid until the next call; empty at the end.
+  /// Throws DataError as CsvSource does.
+  const std::vector<std::string>& next();
+
+ private:
+  Content content_;
+  CsvHeader header_;
+  std::optional<CsvRows> rows_;
+  std::vector<std::string> fields_;
+  std::string scratch_;
+};
+
 // Parsing of numbers.
 
 /// The finite float32 nearest to the decimal text; empty if invalid. Blanks around it are ignored;
@@ -104,5 +187,36 @@ std::optional<float> parse_float(std::string_view text) noexcept;
 
 /// Parses an integer; empty if invalid.
 std::optional<std::int64_t> parse_whole(std::string_view text) noexcept;
+
+template <class Take, class Fail>
+std::size_t split_csv(std::string_view record, char separator, std::string& scratch, Take take,
+                      Fail fail) {
+  std::size_t column = 0;
+  for (std::size_t at = 0;; ++at, ++column) {
+    if (at < record.size() && record[at] == '"') {
+      scratch.clear();
+      for (++at;; ++at) {
+        const std::size_t quote = record.find('"', at);
+        if (quote == std::string_view::npos) {
+          fail("a quote is opened and never closed");
+          return 0;
+        }
+        scratch += record.substr(at, quote - at);
+        at = quote + 1;
+        if (at >= record.size() || record[at] != '"') break;
+        scratch += '"';
+      }
+      if (at < record.size() && record[at] != separator) fail("text follows a closing quote");
+      take(column, std::string_view(scratch));
+    } else {
+      const std::size_t end = std::min(record.find(separator, at), record.size());
+      const std::string_view text = record.substr(at, end - at);
+      if (text.find('"') != std::string_view::npos) fail("a quote stands inside an unquoted field");
+      take(column, text);
+      at = end;
+    }
+    if (at >= record.size()) return column + 1;
+  }
+}
 
 }  // namespace lockstep::data

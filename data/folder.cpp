@@ -3,6 +3,7 @@
 #include <glob.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <new>
 #include <set>
@@ -11,6 +12,7 @@
 #include <utility>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/text.hpp"
 #include "lockstep/data/source.hpp"
 
 namespace lockstep::data {
@@ -50,6 +52,16 @@ const char* files_called(Part part) {
 
 /// Files of one part, by folder and the common name of a pair.
 using Groups = std::map<std::pair<std::filesystem::path, std::string>, RecordFiles>;
+
+/// True for a regular file with the name of a table.
+bool is_table_file(const std::filesystem::path& path) {
+  constexpr std::array<std::string_view, 4> endings{".csv", ".tsv", ".txt", ".data"};
+  const std::string name = plain_name(path);
+  std::error_code ignored;
+  return std::filesystem::is_regular_file(path, ignored) &&
+         std::any_of(endings.begin(), endings.end(),
+                     [&](std::string_view ending) { return name.ends_with(ending); });
+}
 
 /// Inserts `path` by its key: the name without `.gz`, with `*` for images or labels of a pair.
 void enter(Groups& groups, Format format, const std::filesystem::path& path,
@@ -134,10 +146,14 @@ Format only_format(const std::map<Format, std::filesystem::path>& first, std::op
                       "` or `format=" + name_of(other) + "`, or keep one of them in the folder");
 }
 
+const char* const split_remedy =
+    "take a part of the training records as test set: `test_split=0.2`";
+
 void check_found(const std::vector<RecordFiles>& files, Part part, Format format,
                  const std::string& where) {
   if (!files.empty()) return;
-  throw DataError(where + ": no " + files_called(part) + " of format " + name_of(format), get_data);
+  throw DataError(where + ": no " + files_called(part) + " of format " + name_of(format),
+                  part == Part::train ? get_data : split_remedy);
 }
 
 /// A source, and its file for error messages.
@@ -184,7 +200,20 @@ void check_same_divisor(const Named& one, const Named& first) {
 }  // namespace
 
 FolderFiles find_files(const std::string& path, std::optional<Format> format,
-                       std::optional<Part> only) {
+                       std::optional<Part> only, bool may_lack_test) {
+  if (is_table_file(path)) {
+    if (format && format != Format::csv) {
+      throw ConfigError("`format=" + std::string(name_of(*format)) + "`: " + path +
+                            " is a single file, which is read as CSV",
+                        "leave `format` out, or name the folder that holds the files");
+    }
+    const std::vector<RecordFiles> file = {{path, {}}};
+    if (only == Part::test) return {Format::csv, {}, file};
+    if (!only && !may_lack_test) {
+      throw DataError(path + ": is one file, so there is no test set", split_remedy);
+    }
+    return {Format::csv, file, {}};
+  }
   const Paths all = list_files(path);
   std::map<Format, Groups> train;
   std::map<Format, Groups> test;
@@ -202,7 +231,7 @@ FolderFiles find_files(const std::string& path, std::optional<Format> format,
   FolderFiles files{chosen, files_of(train[chosen], chosen, path),
                     files_of(test[chosen], chosen, path)};
   if (only != Part::test) check_found(files.train, Part::train, chosen, path);
-  if (only != Part::train) check_found(files.test, Part::test, chosen, path);
+  if (only != Part::train && !may_lack_test) check_found(files.test, Part::test, chosen, path);
   return files;
 }
 
@@ -229,28 +258,122 @@ std::unique_ptr<Source> open_part(Format format, const std::vector<RecordFiles>&
   return std::make_unique<ConcatSource>(std::move(parts));
 }
 
+namespace {
+
+/// `options` with the schema of a table, if the files are one: what is found in its training files
+/// unless it is given.
+DataSetOptions with_schema(const FolderFiles& files, const DataSetOptions& options) {
+  DataSetOptions read = options;
+  if (files.format != Format::csv) {
+    read.schema = nullptr;
+    return read;
+  }
+  if (read.schema != nullptr || !options.table) return read;
+  std::vector<std::filesystem::path> paths;
+  paths.reserve(files.train.size());
+  for (const RecordFiles& one : files.train) paths.push_back(one.records);
+  read.schema =
+      std::make_shared<const TableSchema>(find_schema(paths, *options.table, options.classes));
+  return read;
+}
+
+/// Both parts of the training files, which have no test files beside them.
+DataSet split(const FolderFiles& files, const DataSetOptions& options) {
+  ReadOptions all = options.of(Part::train);
+  all.limit.reset();
+  auto whole = std::make_shared<SubsetSource::Whole>();
+  whole->source = open_part(files.format, files.train, all);
+  const std::uint64_t records = whole->source->records();
+  std::vector<std::uint64_t> test = test_records(records, *options.test_split, options.seed);
+  std::vector<std::uint64_t> train;
+  for (std::uint64_t id = 0, next = 0; id < records; ++id) {
+    if (next < test.size() && test[next] == id) {
+      ++next;
+    } else {
+      train.push_back(id);
+    }
+  }
+  const auto cut = [](std::vector<std::uint64_t>& ids, std::optional<std::uint64_t> limit) {
+    if (limit && *limit < ids.size()) ids.resize(static_cast<std::size_t>(*limit));
+  };
+  cut(train, options.train_limit);
+  cut(test, options.test_limit);
+  const std::string name =
+      shortest(*options.test_split) + " by seed " + std::to_string(options.seed);
+  DataSet set;
+  set.train = std::make_unique<SubsetSource>(whole, std::move(train), "all but " + name);
+  set.test = std::make_unique<SubsetSource>(whole, std::move(test), name);
+  return set;
+}
+
+/// Gives both parts means and deviations of the training set, where it is a table without them.
+void complete(DataSet& set, const DataSetOptions& options) {
+  const auto found = set.train->table();
+  if (found == nullptr || found->has_moments) return;
+  TableSchema schema = *found;
+  // Values that are divided already are not in need of another scale.
+  const auto standardize = options.divide_by
+                               ? std::optional(options.table->standardize.value_or(false))
+                               : options.table->standardize;
+  if (options.divide_by && *standardize) {
+    throw ConfigError(
+        "`standardize=true` and `divide_by`: values are either standardized or divided",
+        "leave `divide_by` out");
+  }
+  add_moments(schema, *set.train, standardize);
+  const auto complete = std::make_shared<const TableSchema>(std::move(schema));
+  set.train->set_moments(complete);
+  if (set.test != nullptr) set.test->set_moments(complete);
+}
+
+void require_no_test_files(const FolderFiles& files, const std::string& path) {
+  if (files.test.empty()) return;
+  throw ConfigError("`test_split`: " + path +
+                        " has test files: " + files.test.front().records.filename().string(),
+                    "leave `test_split` out, or name the training file itself");
+}
+
+}  // namespace
+
 std::unique_ptr<Source> open_folder_part(const std::string& path, Part part,
                                          const DataSetOptions& options) {
+  if (options.test_split) {
+    DataSet set = open_folder(path, options);
+    return part == Part::train ? std::move(set.train) : std::move(set.test);
+  }
   const FolderFiles files = find_files(path, options.format, part);
-  return open_part(files.format, part == Part::train ? files.train : files.test, options.of(part));
+  const DataSetOptions read = part == Part::train ? with_schema(files, options) : options;
+  DataSet set;
+  set.train =
+      open_part(files.format, part == Part::train ? files.train : files.test, read.of(part));
+  complete(set, options);
+  return std::move(set.train);
 }
 
 DataSet open_folder(const std::string& path, const DataSetOptions& options) {
-  const FolderFiles files = find_files(path, options.format);
+  const FolderFiles files =
+      find_files(path, options.format, std::nullopt, options.test_split.has_value());
+  const DataSetOptions read = with_schema(files, options);
   DataSet set;
-  set.train = open_part(files.format, files.train, options.of(Part::train));
-  set.test = open_part(files.format, files.test, options.of(Part::test));
-  const Named test{*set.test, files.test.front().records};
-  const Named train{*set.train, files.train.front().records};
-  check_same_shape(test, train, false);
-  check_same_columns(test, train);
-  check_same_divisor(test, train);
+  if (options.test_split) {
+    require_no_test_files(files, path);
+    set = split(files, read);
+  } else {
+    set.train = open_part(files.format, files.train, read.of(Part::train));
+    set.test = open_part(files.format, files.test, read.of(Part::test));
+    const Named test{*set.test, files.test.front().records};
+    const Named train{*set.train, files.train.front().records};
+    check_same_shape(test, train, false);
+    check_same_columns(test, train);
+    check_same_divisor(test, train);
+  }
+  complete(set, options);
   return set;
 }
 
 const char* const get_data =
-    "fetch MNIST with scripts/get_mnist.sh FOLDER, or train on the built-in digits with "
-    "`data=synthetic`";
+    "name a table (`data=FILE.csv`), or a folder with files named train* and test*; "
+    "scripts/get_mnist.sh fetches MNIST, and `data=synthetic` is built in";
 
 namespace {
 
@@ -261,7 +384,9 @@ std::set<std::filesystem::path> files_in(const std::filesystem::path& folder) {
     throw DataError(folder.string() + ": no such folder", get_data);
   }
   if (!error && !std::filesystem::is_directory(status)) {
-    throw DataError(folder.string() + ": is not a folder", "name the folder that holds the files");
+    throw DataError(folder.string() + ": is not a folder",
+                    "name a table (*.csv, *.tsv, *.txt or *.data), or the folder that holds the "
+                    "files");
   }
   std::set<std::filesystem::path> files;
   std::filesystem::directory_iterator entry;

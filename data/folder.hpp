@@ -1,4 +1,5 @@
-// Data folders and patterns: finds the files of the training set and of the test set.
+// Data folders, patterns and single tables: finds the files of the training set and of the test
+// set.
 //
 // Names of training files begin with `train`, names of test files with `test` or MNIST's `t10k`.
 // All files have one format (data/source.hpp), given by their names: `.csv`; `.tfrecord` or
@@ -26,14 +27,16 @@ struct FolderFiles {
   std::vector<RecordFiles> test;
 };
 
-/// Lists the folder, or expands the pattern; opens no file.
+/// Lists the folder, or expands the pattern; opens no file. A file whose name ends in .csv, .tsv,
+/// .txt or .data is the whole part `only`, or the training set.
 ///
 /// `format`  the format to use; none: the only format present.
 /// `only`    the part to find, ignoring the other; none: both.
+/// `may_lack_test`   a training set without test files is not an error.
 /// Errors    throws what list_files throws, and DataError for a part without files, more than one
 ///           format, half of a pair, or missing files of a numbered set.
 FolderFiles find_files(const std::string& path, std::optional<Format> format,
-                       std::optional<Part> only = {});
+                       std::optional<Part> only = {}, bool may_lack_test = false);
 
 /// Opens the files of one part as one source; only as many files as `options.limit` needs.
 ///

@@ -57,6 +57,22 @@ bool is_bytes(const NpyType& type) noexcept { return type.kind == 'u' && type.by
 
 }  // namespace
 
+std::string npy_header(const char* descr, std::span<const std::uint64_t> shape) {
+  std::string text = std::string("{'descr': '") + descr + "', 'fortran_order': False, 'shape': (";
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    text += (i == 0 ? "" : " ") + std::to_string(shape[i]) + ",";
+  }
+  text += "), }";
+  constexpr std::size_t before = 10;  // bytes before the text
+  constexpr std::size_t alignment = 64;
+  while ((before + text.size() + 1) % alignment != 0) text += ' ';
+  text += '\n';
+  std::string header = "\x93NUMPY";
+  header +=
+      {'\1', '\0', static_cast<char>(text.size() & 0xFFU), static_cast<char>(text.size() >> 8U)};
+  return header + text;
+}
+
 NpySource::NpySource(const std::filesystem::path& images, const std::filesystem::path& labels,
                      const ReadOptions& options)
     : StoredSource("npy", images, options),

@@ -43,6 +43,10 @@ struct NpyHeader {
   std::uint64_t record_bytes() const noexcept { return record_elements * type.bytes; }
 };
 
+/// The first bytes, up to the elements, of an NPY file of version 1.0. `descr`: "<f4". Its length
+/// is a multiple of 64.
+std::string npy_header(const char* descr, std::span<const std::uint64_t> shape);
+
 /// Reads the header and checks the file's length against it. Decompresses a compressed file to its
 /// end; at least its first `keep` records can be read afterwards.
 ///

@@ -10,10 +10,13 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
+#include "lockstep/base/philox.hpp"
+#include "lockstep/base/text.hpp"
 #include "lockstep/data/csv.hpp"
 #include "lockstep/data/folder.hpp"
 #include "lockstep/data/idx.hpp"
 #include "lockstep/data/npy.hpp"
+#include "lockstep/data/permutation.hpp"
 #include "lockstep/data/synthetic.hpp"
 #include "lockstep/data/tfrecord.hpp"
 
@@ -97,8 +100,8 @@ std::optional<std::uint64_t> checked_limit(const ReadOptions& options) {
     throw ConfigError("a limit of 0 records leaves nothing to read",
                       "give `train_limit` and `test_limit` at least 1, or leave them out");
   }
-  if (options.classes < 1) {
-    throw ConfigError("the number of classes is " + std::to_string(options.classes),
+  if (options.classes && *options.classes < 1) {
+    throw ConfigError("the number of classes is " + std::to_string(*options.classes),
                       "give `classes` at least 1");
   }
   return options.limit;
@@ -259,7 +262,8 @@ StoredSource::StoredSource(const char* format, std::filesystem::path path,
                            const ReadOptions& options)
     : content_(std::move(path)),
       limit_(checked_limit(options)),
-      classes_(options.classes),
+      given_classes_(options.classes),
+      classes_(options.classes.value_or(max_found_classes)),
       sampled_blocks_(options.sampled_blocks),
       format_(format),
       divide_by_(options.divide_by) {
@@ -273,6 +277,16 @@ void StoredSource::describe(Element element, std::vector<std::uint64_t> shape) {
   shape_ = std::move(shape);
   if (element == Element::byte) scale_.emplace(divide_by_);
   divisor_ = scale_ ? scale_->divisor() : checked_divisor(divide_by_, 1.0F);
+}
+
+std::uint64_t StoredSource::classes() const noexcept {
+  if (given_classes_) return static_cast<std::uint64_t>(*given_classes_);
+  return static_cast<std::uint64_t>(*std::max_element(labels_.begin(), labels_.end())) + 1;
+}
+
+std::string StoredSource::place_of(std::uint64_t id) const {
+  const auto file = labels_name_.empty() ? path() : path().parent_path() / labels_name_;
+  return file.string() + ": record " + std::to_string(id);
 }
 
 std::string StoredSource::identity() const {
@@ -364,6 +378,40 @@ std::string ConcatSource::identity() const {
   return text;
 }
 
+std::uint64_t ConcatSource::classes() const noexcept {
+  std::uint64_t classes = 0;
+  for (const auto& part : parts_) classes = std::max(classes, part->classes());
+  return classes;
+}
+
+std::pair<const Source*, std::uint64_t> ConcatSource::part_of(std::uint64_t id) const noexcept {
+  const auto end = std::upper_bound(ends_.begin(), ends_.end(), id);
+  const auto part = static_cast<std::size_t>(end - ends_.begin());
+  return {parts_[part].get(), id - (part == 0 ? 0 : ends_[part - 1])};
+}
+
+std::optional<std::int32_t> ConcatSource::known_label(std::uint64_t id) const noexcept {
+  const auto [part, record] = part_of(id);
+  return part->known_label(record);
+}
+
+std::string ConcatSource::place_of(std::uint64_t id) const {
+  const auto [part, record] = part_of(id);
+  return part->place_of(record);
+}
+
+void ConcatSource::set_moments(const std::shared_ptr<const TableSchema>& table) {
+  for (const auto& part : parts_) part->set_moments(table);
+}
+
+std::vector<std::string> ConcatSource::warnings() const {
+  std::vector<std::string> texts;
+  for (const auto& part : parts_) {
+    for (auto& text : part->warnings()) texts.push_back(std::move(text));
+  }
+  return texts;
+}
+
 std::uint64_t ConcatSource::bytes_read() const noexcept {
   std::uint64_t bytes = 0;
   for (const auto& part : parts_) bytes += part->bytes_read();
@@ -413,11 +461,81 @@ void ConcatSource::read_bytes(std::span<const std::uint64_t> ids, std::span<std:
   });
 }
 
+std::vector<std::uint64_t> test_records(std::uint64_t records, double share, std::uint64_t seed) {
+  if (!(share > 0 && share < 1)) {
+    throw ConfigError("`test_split=" + shortest(share) + "` is not between 0 and 1",
+                      "give the share of the records that are the test set, such as 0.2");
+  }
+  const auto count = static_cast<std::uint64_t>(std::ceil(share * static_cast<double>(records)));
+  if (count >= records) {
+    throw ConfigError("`test_split=" + shortest(share) + "` leaves no training record of " +
+                          counted(records, "record"),
+                      "give more records, or a smaller share");
+  }
+  const Permutation order(records, seed_for(RandomUse::split, seed), 0);
+  std::vector<std::uint64_t> ids(count);
+  for (std::uint64_t i = 0; i < count; ++i) ids[i] = order(i);
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+SubsetSource::SubsetSource(std::shared_ptr<Whole> whole, std::vector<std::uint64_t> ids,
+                           std::string name)
+    : whole_(std::move(whole)), ids_(std::move(ids)), name_(std::move(name)) {}
+
+std::vector<std::uint64_t> SubsetSource::file_records() const {
+  std::vector<std::uint64_t> records;
+  std::uint64_t end = 0;
+  auto at = ids_.begin();
+  for (const std::uint64_t of_file : whole_->source->file_records()) {
+    end += of_file;
+    const auto next = std::lower_bound(at, ids_.end(), end);
+    records.push_back(static_cast<std::uint64_t>(next - at));
+    at = next;
+  }
+  return records;
+}
+
+template <class Read>
+void SubsetSource::read_whole(std::span<const std::uint64_t> ids, Read read) {
+  asked_.resize(ids.size());
+  std::transform(ids.begin(), ids.end(), asked_.begin(), [&](auto id) { return ids_[id]; });
+  const std::lock_guard lock(whole_->reading);
+  Source& source = *whole_->source;
+  const std::uint64_t before = source.bytes_read();
+  read(source, std::span<const std::uint64_t>(asked_));
+  bytes_read_ += source.bytes_read() - before;
+}
+
+void SubsetSource::read(std::span<const std::uint64_t> ids, std::span<float> x,
+                        std::span<std::int32_t> labels) {
+  check_read(*this, ids, x.size(), labels.size());
+  read_whole(ids, [&](Source& whole, auto of_whole) { whole.read(of_whole, x, labels); });
+}
+
+void SubsetSource::read_bytes(std::span<const std::uint64_t> ids, std::span<std::uint8_t> x,
+                              std::span<std::int32_t> labels) {
+  check_read_bytes(*this, ids, x.size(), labels.size());
+  read_whole(ids, [&](Source& whole, auto of_whole) { whole.read_bytes(of_whole, x, labels); });
+}
+
 // Data sets.
 
 DataSet open_data_set(const std::string& path, const DataSetOptions& options) {
   if (path != "synthetic") return open_folder(path, options);
   return {open_data_part(path, Part::train, options), open_data_part(path, Part::test, options)};
+}
+
+std::vector<std::uint64_t> label_counts(const Source& source) {
+  std::vector<std::uint64_t> counts;
+  for (std::uint64_t id = 0; id < source.records(); ++id) {
+    const auto known = source.known_label(id);
+    if (!known) return {};
+    const auto label = static_cast<std::size_t>(*known);
+    if (label >= counts.size()) counts.resize(label + 1);
+    ++counts[label];
+  }
+  return counts;
 }
 
 std::unique_ptr<Source> open_data_part(const std::string& path, Part part,

@@ -6,13 +6,16 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/data/file.hpp"
+#include "lockstep/data/table.hpp"
 
 namespace lockstep::data {
 // Scaling of stored values to features.
@@ -76,11 +79,20 @@ struct ReadOptions {
   std::optional<std::uint64_t> limit;
   /// Divisor of the features, in float32; none: 255 for bytes, 1 for numbers.
   std::optional<float> divide_by;
-  /// A label outside [0, classes) is a DataError.
-  int classes = 10;
+  /// A label outside [0, classes) is a DataError. nullopt: as many as the labels say, at most
+  /// max_found_classes.
+  std::optional<int> classes = 10;
   /// Blocks of 4 KiB of each file that Source::identity() hashes; at least 2.
   std::uint64_t sampled_blocks = 64;
+  /// Of CSV: what the columns mean, which replaces `classes`. Null: `label`, and numbers.
+  std::shared_ptr<const TableSchema> table = nullptr;
+  char separator = '\0';  ///< of CSV: see TableOptions
+  bool needs_labels =
+      true;  ///< false: a CSV file with a table may lack its labels, which are 0 then
 };
+
+/// The most classes that are taken from the labels: more are given by ReadOptions::classes.
+inline constexpr int max_found_classes = 65'536;
 
 /// The stored element type of features.
 enum class Element { byte, number };
@@ -118,6 +130,27 @@ class Source {
 
   /// Names of the features, in order, if the files contain them; else empty.
   virtual std::vector<std::string> columns() const { return {}; }
+
+  /// The number of classes: that of ReadOptions, of the table, or the greatest label + 1; 0:
+  /// unknown.
+  virtual std::uint64_t classes() const noexcept { return 0; }
+
+  /// The label of record `id`, if labels are in memory; else empty.
+  virtual std::optional<std::int32_t> known_label(std::uint64_t /*id*/) const noexcept {
+    return std::nullopt;
+  }
+
+  /// Where record `id` has its label, for messages: "FILE: record 17".
+  virtual std::string place_of(std::uint64_t id) const { return "record " + std::to_string(id); }
+
+  /// What the columns mean, if the records come from a table; else null.
+  virtual std::shared_ptr<const TableSchema> table() const { return nullptr; }
+
+  /// Replaces the table by the same with means and deviations. Only for sources with a table.
+  virtual void set_moments(const std::shared_ptr<const TableSchema>& /*table*/) {}
+
+  /// What was unusual when the data was opened, for the user. Default: nothing.
+  virtual std::vector<std::string> warnings() const { return {}; }
 
   /// Bytes of stored records fetched by read calls so far; excludes opening.
   virtual std::uint64_t bytes_read() const noexcept { return 0; }
@@ -160,17 +193,31 @@ struct DataSetOptions {
   std::optional<std::uint64_t> train_limit = {};  ///< see ReadOptions, also for the next ones
   std::optional<std::uint64_t> test_limit = {};
   std::optional<float> divide_by = {};
-  int classes = 10;
+  std::optional<int> classes = 10;
   std::optional<Format> format = {};  ///< none: detected from the file names
+  /// How CSV files are read; nullopt: with a column `label`, and numbers.
+  std::optional<TableOptions> table = {};
+  /// What their columns mean, if that is known; null: found in the training set.
+  std::shared_ptr<const TableSchema> schema = nullptr;
+  bool needs_labels = true;  ///< see ReadOptions
+  /// The share of the training records that is the test set, in (0, 1); nullopt: it has files of
+  /// its own.
+  std::optional<double> test_split = {};
+  std::uint64_t seed = 0;  ///< of the split
 
   /// The options for reading one part.
-  ReadOptions of(Part part) const noexcept {
-    return {part == Part::train ? train_limit : test_limit, divide_by, classes};
+  ReadOptions of(Part part) const {
+    return {.limit = part == Part::train ? train_limit : test_limit,
+            .divide_by = divide_by,
+            .classes = classes,
+            .table = schema,
+            .separator = table ? table->separator : '\0',
+            .needs_labels = needs_labels};
   }
 };
 
-/// Opens `synthetic`, the data folder at `path`, or the files that the pattern `path` matches (see
-/// data/README.md).
+/// Opens `synthetic`, the data folder at `path`, the table in the file `path`, or the files that
+/// the pattern `path` matches (see data/README.md).
 ///
 /// A folder named synthetic is opened as `./synthetic`. A pattern contains `*`, `?` or `[`, and no
 /// file has exactly that name.
@@ -180,7 +227,12 @@ struct DataSetOptions {
 /// Ranks    local; every rank opens the same path.
 DataSet open_data_set(const std::string& path, const DataSetOptions& options);
 
-/// Opens only one part. Ignores the files of the other part; they need not exist.
+/// The number of records of each label, as far as the greatest; empty if labels are not in memory.
+/// Local.
+std::vector<std::uint64_t> label_counts(const Source& source);
+
+/// Opens only one part. Ignores the files of the other part; they need not exist. Without
+/// `test_split` all records of a single file are this part.
 ///
 /// Errors   same as open_data_set.
 /// Ranks    local.
@@ -199,6 +251,11 @@ class StoredSource : public Source {
   float divisor() const noexcept override { return divisor_; }
   Element element() const noexcept override { return element_; }
   std::vector<std::uint64_t> shape() const override { return shape_; }
+  std::uint64_t classes() const noexcept override;
+  std::optional<std::int32_t> known_label(std::uint64_t id) const noexcept override {
+    return labels_[id];
+  }
+  std::string place_of(std::uint64_t id) const override;
   std::uint64_t bytes_read() const noexcept override { return bytes_read_; }
   std::string identity() const override;
   void read(std::span<const std::uint64_t> ids, std::span<float> x,
@@ -228,12 +285,16 @@ class StoredSource : public Source {
   /// Sets element type and shape of a record. The product of `shape` must not overflow.
   void describe(Element element, std::vector<std::uint64_t> shape);
 
+  /// Begins bytes_read() again: what was read before belongs to opening.
+  void forget_bytes_read() noexcept { bytes_read_ = 0; }
+
   void scale_bytes(std::span<const std::uint8_t> bytes, std::span<float> x) const noexcept;
   void divide(std::span<float> x) const noexcept;
 
   Content content_;
   std::optional<std::uint64_t> limit_;
-  int classes_;
+  std::optional<int> given_classes_;
+  int classes_;  ///< those given, or the most that may be found
   std::uint64_t sampled_blocks_;
   std::string labels_name_;  // name of the labels file of a pair
   std::vector<std::int32_t> labels_;
@@ -274,6 +335,12 @@ class ConcatSource final : public Source {
   Element element() const noexcept override { return element_; }
   std::vector<std::uint64_t> shape() const override { return parts_.front()->shape(); }
   std::vector<std::string> columns() const override { return parts_.front()->columns(); }
+  std::uint64_t classes() const noexcept override;
+  std::optional<std::int32_t> known_label(std::uint64_t id) const noexcept override;
+  std::string place_of(std::uint64_t id) const override;
+  std::shared_ptr<const TableSchema> table() const override { return parts_.front()->table(); }
+  void set_moments(const std::shared_ptr<const TableSchema>& table) override;
+  std::vector<std::string> warnings() const override;
   std::uint64_t bytes_read() const noexcept override;
   std::string identity() const override;
   void read(std::span<const std::uint64_t> ids, std::span<float> x,
@@ -282,6 +349,9 @@ class ConcatSource final : public Source {
                   std::span<std::int32_t> labels) override;
 
  private:
+  /// The part with record `id`, and the record in that part.
+  std::pair<const Source*, std::uint64_t> part_of(std::uint64_t id) const noexcept;
+
   /// Calls `read(part, row, count)` for each run ids[row, row + count) within one part, with the
   /// run's ids relative to that part in local_ids_.
   template <class Read>
@@ -291,6 +361,68 @@ class ConcatSource final : public Source {
   std::vector<std::unique_ptr<Source>> parts_;
   std::vector<std::uint64_t> ends_;  // ends_[i]: records of parts 0 to i, inclusive
   std::vector<std::uint64_t> local_ids_;
+};
+
+// Division of one source in two parts.
+
+/// The records that a split takes as test set, in ascending order: those at the first
+/// ceil(share * records) positions of a random order, a function of `seed` and `records`.
+///
+/// Errors   throws ConfigError unless `share` is in (0, 1) and both parts have a record.
+/// Ranks    local.
+std::vector<std::uint64_t> test_records(std::uint64_t records, double share, std::uint64_t seed);
+
+/// Some records of a source, of which others are read by another thread: reading locks.
+///
+/// Record i is record ids[i] of the whole source. Local.
+class SubsetSource final : public Source {
+ public:
+  /// A source that several subsets share.
+  struct Whole {
+    std::unique_ptr<Source> source;
+    std::mutex reading;
+  };
+
+  /// `ids` ascend; at least one. `name` tells the subset from others in identity().
+  SubsetSource(std::shared_ptr<Whole> whole, std::vector<std::uint64_t> ids, std::string name);
+
+  std::uint64_t records() const noexcept override { return ids_.size(); }
+  std::size_t features() const noexcept override { return whole_->source->features(); }
+  float divisor() const noexcept override { return whole_->source->divisor(); }
+  std::vector<std::uint64_t> file_records() const override;
+  Element element() const noexcept override { return whole_->source->element(); }
+  std::vector<std::uint64_t> shape() const override { return whole_->source->shape(); }
+  std::vector<std::string> columns() const override { return whole_->source->columns(); }
+  std::uint64_t classes() const noexcept override { return whole_->source->classes(); }
+  std::optional<std::int32_t> known_label(std::uint64_t id) const noexcept override {
+    return whole_->source->known_label(ids_[id]);
+  }
+  std::string place_of(std::uint64_t id) const override {
+    return whole_->source->place_of(ids_[id]);
+  }
+  std::shared_ptr<const TableSchema> table() const override { return whole_->source->table(); }
+  void set_moments(const std::shared_ptr<const TableSchema>& table) override {
+    whole_->source->set_moments(table);
+    bytes_read_ = 0;
+  }
+  std::vector<std::string> warnings() const override { return whole_->source->warnings(); }
+  std::uint64_t bytes_read() const noexcept override { return bytes_read_; }
+  std::string identity() const override { return name_ + " of " + whole_->source->identity(); }
+  void read(std::span<const std::uint64_t> ids, std::span<float> x,
+            std::span<std::int32_t> labels) override;
+  void read_bytes(std::span<const std::uint64_t> ids, std::span<std::uint8_t> x,
+                  std::span<std::int32_t> labels) override;
+
+ private:
+  /// Calls `read(whole, ids)` with the ids of the whole source, while no other subset reads.
+  template <class Read>
+  void read_whole(std::span<const std::uint64_t> ids, Read read);
+
+  std::shared_ptr<Whole> whole_;
+  std::vector<std::uint64_t> ids_;
+  std::string name_;
+  std::uint64_t bytes_read_ = 0;
+  std::vector<std::uint64_t> asked_;
 };
 
 // Shared checks, with the same messages for every source.

@@ -12,12 +12,12 @@ SyntheticSource::SyntheticSource(Part part, const ReadOptions& options, std::uin
       seed_(seed),
       records_(std::min(synthetic_records(part),
                         checked_limit(options).value_or(synthetic_records(part)))),
+      classes_(options.classes.value_or(10)),
       scale_(options.divide_by),
       blocks_(static_cast<std::size_t>((records_ + block_records - 1) / block_records)) {
-  if (options.classes < 10) {
-    throw ConfigError(
-        "the built-in data set has 10 classes, not " + std::to_string(options.classes),
-        "give `classes=10` or more, or other data with `data`");
+  if (classes_ < 10) {
+    throw ConfigError("the built-in data set has 10 classes, not " + std::to_string(classes_),
+                      "give `classes=10` or more, or other data with `data`");
   }
 }
 

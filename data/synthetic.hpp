@@ -35,6 +35,7 @@ class SyntheticSource final : public Source {
   std::vector<std::uint64_t> file_records() const override { return {}; }
   Element element() const noexcept override { return Element::byte; }
   std::vector<std::uint64_t> shape() const override { return {drawing_side, drawing_side}; }
+  std::uint64_t classes() const noexcept override { return static_cast<std::uint64_t>(classes_); }
   std::string identity() const override;
   void read(std::span<const std::uint64_t> ids, std::span<float> x,
             std::span<std::int32_t> labels) override;
@@ -63,6 +64,7 @@ class SyntheticSource final : public Source {
   Part part_;
   std::uint64_t seed_;
   std::uint64_t records_;
+  int classes_;
   ByteScale scale_;
   std::vector<Block> blocks_;
 };

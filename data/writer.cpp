@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/data/npy.hpp"
 #include "lockstep/data/tfrecord.hpp"
 
 namespace lockstep::data {
@@ -191,30 +192,15 @@ class CsvWriter final : public FormatWriter {
 class NpyWriter final : public FormatWriter {
  public:
   NpyWriter(const RecordFiles& files, const RecordShape& what) : FormatWriter(files, what) {
-    put_header(records(), what.element == Element::byte ? "|u1" : "<f4", what.records, what.dims);
-    put_header(labels(), "<i4", what.records, {});
+    std::vector<std::uint64_t> shape = {what.records};
+    put_text(labels(), npy_header("<i4", shape));
+    shape.insert(shape.end(), what.dims.begin(), what.dims.end());
+    put_text(records(), npy_header(what.element == Element::byte ? "|u1" : "<f4", shape));
   }
 
   void add(std::uint64_t, std::span<const float> features, std::int32_t label) override {
     put_features(records(), shape().element, features);
     put_little(labels(), static_cast<std::uint32_t>(label));
-  }
-
- private:
-  static void put_header(Bytes& bytes, const char* type, std::uint64_t records,
-                         std::span<const std::uint64_t> dims) {
-    std::string text = std::string("{'descr': '") + type + "', 'fortran_order': False, 'shape': (" +
-                       std::to_string(records) + ",";
-    for (const std::uint64_t dim : dims) text += " " + std::to_string(dim) + ",";
-    text += "), }";
-    constexpr std::size_t before = 10;  // bytes before the text
-    constexpr std::size_t alignment = 64;
-    while ((before + text.size() + 1) % alignment != 0) text += ' ';
-    text += '\n';
-    put_text(bytes, "\x93NUMPY");
-    put_little(bytes, std::uint16_t{1});  // version 1.0
-    put_little(bytes, static_cast<std::uint16_t>(text.size()));
-    put_text(bytes, text);
   }
 };
 

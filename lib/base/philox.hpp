@@ -42,6 +42,7 @@ struct Philox {
 ///   image changes            seed ^ augmentation          draw, epoch, record (2)
 ///   shuffle in a buffer      seed ^ buffer                0, draw (2), epoch
 ///   order of files           seed ^ files                 as order of records
+///   test split               seed ^ split                 as order of records
 ///   map_random               seed ^ map                   draw, element (2), epoch
 ///   dropout                  Philox(seed, step; layer)    group (2), row (2)
 ///   initialisers             TensorFlow's mix of seed     group (2), two words of the mix
@@ -54,6 +55,7 @@ enum class RandomUse : std::uint64_t {
   buffer = 0x6572212162756666,        // "buff", "er!!"
   files = 0x7321212166696C65,         // "file", "s!!!"
   map = 0x72616E646D61705F,           // "map_", "rand"
+  split = 0x7421212173706C69,         // "spli", "t!!!"
 };
 
 /// The seed of `use` for the user's `seed`: seed ^ tag.

@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "lockstep/base/errors.hpp"
@@ -107,6 +108,41 @@ std::string shortened(std::string_view line, std::size_t max) {
 }
 
 }  // namespace
+
+std::string in_quotes(std::string_view text) {
+  constexpr std::size_t max = 64;
+  std::size_t length = std::min(text.size(), max);
+  while (length < text.size() && length > 0 &&
+         (static_cast<unsigned char>(text[length]) & 0xC0U) == 0x80U) {
+    --length;  // not within a character of UTF-8
+  }
+  std::string shown(text.substr(0, length));
+  if (!is_utf8(shown)) return "'" + printable(text, max) + "'";
+  for (char& c : shown) {
+    if ((c >= '\0' && c < ' ') || c == '\x7F') c = '?';
+  }
+  return "'" + shown + (length < text.size() ? "...'" : "'");
+}
+
+bool is_utf8(const std::string& text) {
+  try {
+    static_cast<void>(nlohmann::json(text).dump());
+  } catch (const nlohmann::json::type_error&) {
+    return false;
+  }
+  return true;
+}
+
+std::string listed(std::span<const std::string> names) {
+  constexpr std::size_t max_named = 12;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), max_named); ++i) {
+    text += (i == 0 ? "" : ", ") + in_quotes(names[i]);
+  }
+  if (names.size() > max_named)
+    text += " and " + std::to_string(names.size() - max_named) + " more";
+  return text;
+}
 
 std::string presentable(std::string_view text, std::size_t max_line) {
   std::string result;

@@ -34,9 +34,18 @@ std::vector<std::string> split_list(std::string_view text);
 /// `text` for messages: at most `max` bytes, unprintable ones as '?'.
 std::string printable(std::string_view text, std::size_t max = 32);
 
+/// "'text'" for messages: at most 64 bytes, control characters as '?'; UTF-8 stays as it is.
+std::string in_quotes(std::string_view text);
+
+/// "'a', 'b' and 3 more": the first 12 names in quotes.
+std::string listed(std::span<const std::string> names);
+
 /// `text` for a terminal: control characters other than newlines as '?', and the middle of lines of
 /// more than `max_line` bytes left out, with their length. UTF-8 stays as it is.
 std::string presentable(std::string_view text, std::size_t max_line = 1000);
+
+/// True if `text` is UTF-8, as JSON and TOML must be.
+bool is_utf8(const std::string& text);
 
 /// A whole number in [min, max]; `max` is at most 2^63 - 1, which is also TOML's limit.
 ///

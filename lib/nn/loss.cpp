@@ -61,6 +61,14 @@ Real greatest_probability(std::span<const Real> logits) noexcept {
   return 1 / sum_exp(logits, *std::max_element(logits.begin(), logits.end()));
 }
 
+template <class Real>
+void probabilities(std::span<const Real> logits, std::span<Real> softmax) noexcept {
+  const Real greatest = *std::max_element(logits.begin(), logits.end());
+  const Real sum = sum_exp(logits, greatest);
+  std::transform(logits.begin(), logits.end(), softmax.begin(),
+                 [&](Real logit) { return exponential(logit - greatest) / sum; });
+}
+
 void require_labels(std::span<const std::int32_t> labels, std::size_t examples,
                     std::size_t classes) {
   if (labels.size() != examples) {
@@ -135,6 +143,7 @@ Tally sum_over_leaves(std::span<const ExampleResult> results, std::size_t leaf) 
 #define LOCKSTEP_INSTANTIATE(Real)                                                       \
   template std::size_t predicted_class(std::span<const Real>) noexcept;                  \
   template Real greatest_probability(std::span<const Real>) noexcept;                    \
+  template void probabilities(std::span<const Real>, std::span<Real>) noexcept;          \
   template void softmax_cross_entropy(Matrix<const Real>, std::span<const std::int32_t>, \
                                       std::span<ExampleResult>, Matrix<Real>);           \
   template class MeanSquaredError<Real>;                                                 \

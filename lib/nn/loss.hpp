@@ -31,6 +31,10 @@ std::size_t predicted_class(std::span<const Real> logits) noexcept;
 template <class Real>
 Real greatest_probability(std::span<const Real> logits) noexcept;
 
+/// The softmax of the logits, by the same operations.  [C] each. Local.
+template <class Real>
+void probabilities(std::span<const Real> logits, std::span<Real> softmax) noexcept;
+
 /// Throws std::invalid_argument if the number of labels is not `examples`, or if a label is outside
 /// [0, classes).
 void require_labels(std::span<const std::int32_t> labels, std::size_t examples,

@@ -19,6 +19,7 @@
 #include "lockstep/data/file.hpp"
 #include "lockstep/nn/layer_spec.hpp"
 #include "lockstep/train/json_fields.hpp"
+#include "lockstep/train/network_json.hpp"
 #include "lockstep/train/safetensors.hpp"
 
 namespace lockstep::train {
@@ -29,13 +30,9 @@ using nlohmann::ordered_json;
 
 constexpr const char* remedy =
     "give a checkpoint that training saved, unchanged: RUN/checkpoints/step-NNNNNNNN";
-constexpr double max_weights = 9007199254740992.0;  // 2^53: exact in double
-constexpr std::size_t max_side = std::size_t{1} << 20;
-constexpr std::uint64_t max_classes = std::numeric_limits<std::int32_t>::max();
-
 JsonPlace place_of(const std::filesystem::path& path) { return {path, 0, remedy}; }
 
-constexpr std::uint64_t max_description_bytes = 1 << 20;
+constexpr std::uint64_t max_description_bytes = std::uint64_t{1} << 26;  // as parse_object()
 
 /// A JSON file of a checkpoint other than tensors.
 ordered_json read_object(const std::filesystem::path& path) {
@@ -44,164 +41,12 @@ ordered_json read_object(const std::filesystem::path& path) {
   return parse_object(text_at(file, 0, file.size()), place_of(path));
 }
 
-void require_keys(const ordered_json& object, const std::vector<std::string_view>& known,
-                  const JsonPlace& place) {
-  if (!object.is_object()) fail(place, "not an object in {}");
-  for (const auto& [key, value] : object.items()) {
-    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    fail(place, "unknown key '" + printable(key) + "': damaged, or of a newer version");
-  }
-}
-
-/// 16 hexadecimal digits.
-std::uint64_t hash_in(const ordered_json& json, const char* key, const JsonPlace& place) {
-  const std::string text = text_in(json, key, place);
-  std::uint64_t hash = 0;
-  std::from_chars(text.data(), text.data() + text.size(), hash, 16);
-  if (to_hex(hash) != text) fail(place, std::string("'") + key + "' is not 16 hexadecimal digits");
-  return hash;
-}
-
-// network.json: writing.
-
-ordered_json field_json(const nn::FieldValue& value) {
-  return std::visit([](const auto& held) { return ordered_json(held); }, value);
-}
-
-/// The layers in network.json: widths of an mlp, or a list of layers.
-ordered_json shape_json(const nn::NetworkShape& shape) {
-  if (shape.is_mlp()) {
-    return {{"model", "mlp"}, {"widths", shape.widths()}, {"activation", "relu"}};
-  }
-  ordered_json layers = ordered_json::array();
-  for (const auto& layer : shape.layers) {
-    ordered_json fields;
-    for (const auto& [key, value] : nn::fields_of(layer)) fields[key] = field_json(value);
-    layers.push_back(std::move(fields));
-  }
-  const auto& input = shape.input;
-  const auto lengths = input.image
-                           ? std::vector<std::size_t>{input.rows, input.columns, input.channels}
-                           : std::vector<std::size_t>{input.size()};
-  return {{"model", "layers"}, {"input", lengths}, {"layers", std::move(layers)}};
-}
-
 /// The name of the loss; a custom loss must not have the name of a built-in one.
 std::string loss_name_of(const nn::Loss<float>& loss) {
   const auto* built_in = nn::built_in_loss<float>(loss.name());
   if (built_in == nullptr || typeid(*built_in) == typeid(loss)) return loss.name();
   throw std::invalid_argument(std::string("a built-in loss is named '") + loss.name() +
                               "': give Loss::name() another name");
-}
-
-std::string description(const Snapshot& snapshot, const CheckpointInfo& info,
-                        std::uint64_t weights_hash) {
-  ordered_json json = shape_json(snapshot.shape);
-  json["loss"] = snapshot.loss;
-  json["parameters"] = snapshot.shape.parameters();
-  json["divide_by"] = info.divide_by;
-  json["data"] = info.data;
-  json["step"] = info.step;
-  json["examples"] = info.examples;
-  json["weights_hash"] = to_hex(weights_hash);
-  return json.dump(2) + "\n";
-}
-
-// network.json: reading.
-
-void require_known(const ordered_json& json, const char* key, const char* known,
-                   const JsonPlace& place) {
-  const std::string value = text_in(json, key, place);
-  if (value == known) return;
-  fail(place, std::string("'") + key + "' is '" + value + "'; this version knows " + known);
-}
-
-nn::NetworkShape mlp_in(const ordered_json& json, const JsonPlace& place) {
-  require_known(json, "activation", "relu", place);
-  const auto widths = counts_in(json, "widths", place);
-  const bool usable = widths.size() >= 2 && std::count(widths.begin(), widths.end(), 0U) == 0 &&
-                      widths.back() <= max_classes;
-  if (!usable) fail(place, "'widths' are not those of a network: features, hidden layers, classes");
-  return {widths.front(), {widths.begin() + 1, widths.end() - 1}, widths.back()};
-}
-
-nn::FeatureShape input_in(const ordered_json& json, const JsonPlace& place) {
-  const auto sides = counts_in(json, "input", place);
-  const bool usable = (sides.size() == 1 || sides.size() == 3) &&
-                      std::all_of(sides.begin(), sides.end(),
-                                  [](auto side) { return side >= 1 && side <= max_side; });
-  if (!usable) fail(place, "'input' is neither [features] nor [rows, columns, channels]");
-  if (sides.size() == 1) return nn::flat(sides[0]);
-  return {sides[0], sides[1], sides[2], true};
-}
-
-nn::LayerSpec layer_in(const ordered_json& json, const JsonPlace& place,
-                       const nn::LayerKinds& kinds) {
-  if (!json.is_object()) fail(place, "'layers' has an entry that is no object");
-  nn::Fields fields;
-  for (const auto& [key, value] : json.items()) {
-    if (value.is_string()) {
-      fields.emplace_back(key, value.get<std::string>());
-    } else if (value.is_number_unsigned()) {
-      fields.emplace_back(key, value.get<std::uint64_t>());
-    } else if (value.is_number()) {
-      fields.emplace_back(key, value.get<double>());
-    } else {
-      fail(place, "'layers' has '" + key + "', which is neither text nor a number");
-    }
-  }
-  return nn::layer_of(fields, kinds);
-}
-
-nn::NetworkShape list_in(const ordered_json& json, const JsonPlace& place,
-                         const nn::LayerKinds& kinds) {
-  const ordered_json& list = field(json, "layers", place);
-  if (!list.is_array() || list.empty()) fail(place, "'layers' is no list of layers");
-  const nn::FeatureShape input = input_in(json, place);
-  try {
-    std::vector<nn::LayerSpec> layers;
-    for (const auto& layer : list) layers.push_back(layer_in(layer, place, kinds));
-    const auto* last = std::get_if<nn::Dense>(&layers.back());
-    if (last == nullptr || last->activation != Activation::identity || last->width > max_classes) {
-      fail(place, "'layers' does not end with a dense layer to the classes");
-    }
-    const std::size_t classes = last->width;
-    layers.pop_back();
-    return {input, std::move(layers), classes};
-  } catch (const ConfigError& error) {
-    throw DataError(place.path.string() + ": 'layers': " + error.what(),
-                    place.remedy +
-                        "; layers of a program's own are known to programs alone that "
-                        "give their kinds (LayerKinds)");
-  }
-}
-
-/// Reads `model` and its fields; throws DataError if `parameters` is not the network's number of
-/// weights.
-nn::NetworkShape shape_in(const ordered_json& json, const JsonPlace& place,
-                          const nn::LayerKinds& kinds) {
-  const bool listed = text_in(json, "model", place) == "layers";
-  if (!listed) require_known(json, "model", "mlp", place);
-  std::vector<std::string_view> keys = {"model", "loss", "parameters", "divide_by",
-                                        "data",  "step", "examples",   "weights_hash"};
-  if (listed) {
-    keys.insert(keys.end(), {"input", "layers"});
-  } else {
-    keys.insert(keys.end(), {"widths", "activation"});
-  }
-  require_keys(json, keys, place);
-  nn::NetworkShape shape = listed ? list_in(json, place, kinds) : mlp_in(json, place);
-  if (shape.weights() >= max_weights || count_in(json, "parameters", place) != shape.parameters()) {
-    fail(place, std::string("'parameters' is not the number of weights of a network of these '") +
-                    (listed ? "layers'" : "widths'"));
-  }
-  return shape;
-}
-
-float divisor_in(const ordered_json& json, const JsonPlace& place) {
-  const auto divisor = static_cast<float>(number_in(json, "divide_by", place));
-  if (!std::isfinite(divisor) || divisor <= 0) fail(place, "'divide_by' is no number above 0");
-  return divisor;
 }
 
 // model.safetensors and optimizer.safetensors.
@@ -441,7 +286,7 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
     write_file(folder.path() / name, text);
     manifest[name] = sum_of(text);
   };
-  add_text("network.json", description(snapshot, info, weights_hash.value()));
+  add_text("network.json", network_json(snapshot.shape, snapshot.loss, info, weights_hash.value()));
   if (state != nullptr) add_text("state.json", state_text(*state, info, snapshot.adam));
   write_file(folder.path() / "manifest.json", manifest_text(manifest));
   folder.publish();
@@ -517,19 +362,14 @@ SavedNetwork read_description(const std::filesystem::path& folder, const nn::Lay
   const JsonPlace place = place_of(path);
   const Manifest manifest = read_manifest(folder);
   require_sum(path, manifest.at("network.json"));
-  const ordered_json json = read_object(path);
-  const nn::NetworkShape shape = shape_in(json, place, kinds);
+  SavedNetwork saved = network_in(read_object(path), place, kinds);
+  saved.folder = folder;
   const std::uint64_t model_bytes = manifest.at("model.safetensors").bytes;
-  if (shape.parameters() > model_bytes / sizeof(float)) {
-    fail(place_of(folder / "model.safetensors"),
-         "is too short for the " + std::to_string(shape.parameters()) + " weights of network.json");
+  if (saved.shape.parameters() > model_bytes / sizeof(float)) {
+    fail(place_of(folder / "model.safetensors"), "is too short for the " +
+                                                     std::to_string(saved.shape.parameters()) +
+                                                     " weights of network.json");
   }
-  SavedNetwork saved = {folder,
-                        shape,
-                        {count_in(json, "step", place), count_in(json, "examples", place),
-                         divisor_in(json, place), text_in(json, "data", place)},
-                        text_in(json, "loss", place),
-                        hash_in(json, "weights_hash", place)};
   const auto step = step_in(folder.filename().string());
   if (step && *step != saved.info.step) {
     fail(place, "is of step " + std::to_string(saved.info.step) + ", in the folder of another");

@@ -19,6 +19,9 @@
 //   model layers   "input": [28, 28, 1] or [784], "layers": [{"kind": "conv", ...}, ...] with the
 //                  keys of run files; the last layer is dense, to the classes
 //   all            "loss", "parameters", "divide_by", "data", "step", "examples", "weights_hash"
+//   table          "table": {"label", "classes", "columns": [{"name", "mean", "deviation"},
+//                  {"name", "categories"}, ...], "left_out", "header", "standardized", "missing"},
+//                  as in data::TableSchema; if the data is one
 // state.json is one object:
 //   {"step": 100, "examples": 12800, "epochs_completed": 0,
 //    "epoch": {"steps": 100, "examples": 12800, "correct": 9000, "loss_sum_bits": "16 hex digits"},
@@ -30,6 +33,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -38,6 +42,7 @@
 
 #include "lockstep/base/aligned.hpp"
 #include "lockstep/collectives/shared.hpp"
+#include "lockstep/data/table.hpp"
 #include "lockstep/nn/network.hpp"
 #include "lockstep/optim/adam.hpp"
 
@@ -49,6 +54,8 @@ struct CheckpointInfo {
   std::uint64_t examples = 0;  ///< trained on so far
   float divide_by = 1;         ///< divisor of the features
   std::string data = {};       ///< description of the data set
+  /// The columns of the data set, if it is a table; else null.
+  std::shared_ptr<const data::TableSchema> table = nullptr;
 };
 
 /// A position of training between two steps, with the sums over the steps of the current epoch.

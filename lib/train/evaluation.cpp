@@ -86,26 +86,38 @@ std::uint64_t certify_ids(data::IdsDigest mine, std::uint64_t records, comm::Com
 
 namespace {
 
-/// A prediction in a message: the id; the label in the bits above the probability's.
-constexpr std::size_t words_each = 2;
+/// Predictions in messages: words of 64 bits. The first is the id; the second has the label in the
+/// bits above the probability's; the others have all probabilities, if they are asked for.
+struct Packing {
+  std::size_t classes = 0;  // 0: not asked for
 
-void pack(const data::Batch& batch, Matrix<const float> logits, std::span<std::uint64_t> words) {
-  for (std::size_t i = 0; i < logits.rows; ++i) {
-    const auto row = logits.row(i);
-    const std::uint64_t label = nn::predicted_class<float>(row);
-    const auto probability = std::bit_cast<std::uint32_t>(nn::greatest_probability<float>(row));
-    words[words_each * i] = batch.ids[i];
-    words[words_each * i + 1] = label << 32 | probability;
-  }
-}
+  std::size_t words_each() const noexcept { return 2 + (classes + 1) / 2; }
 
-void unpack(std::span<const std::uint64_t> words, std::vector<Prediction>& predictions) {
-  predictions.clear();
-  for (std::size_t i = 0; i < words.size(); i += words_each) {
-    predictions.push_back({words[i], static_cast<std::int32_t>(words[i + 1] >> 32),
-                           std::bit_cast<float>(static_cast<std::uint32_t>(words[i + 1]))});
+  void pack(const data::Batch& batch, Matrix<const float> logits, std::span<std::uint64_t> words) {
+    for (std::size_t i = 0; i < logits.rows; ++i) {
+      const auto row = logits.row(i);
+      const auto mine = words.subspan(words_each() * i, words_each());
+      const std::uint64_t label = nn::predicted_class<float>(row);
+      mine[0] = batch.ids[i];
+      mine[1] = label << 32 | std::bit_cast<std::uint32_t>(nn::greatest_probability<float>(row));
+      if (classes == 0) continue;
+      nn::probabilities<float>(row, {reinterpret_cast<float*>(&mine[2]), classes});
+    }
   }
-}
+
+  void unpack(std::span<const std::uint64_t> words, std::vector<Prediction>& predictions) {
+    predictions.clear();
+    for (std::size_t i = 0; i < words.size(); i += words_each()) {
+      const auto mine = words.subspan(i, words_each());
+      predictions.push_back({mine[0],
+                             static_cast<std::int32_t>(mine[1] >> 32),
+                             std::bit_cast<float>(static_cast<std::uint32_t>(mine[1])),
+                             {}});
+      if (classes == 0) continue;
+      predictions.back().probabilities = {reinterpret_cast<const float*>(&mine[2]), classes};
+    }
+  }
+};
 
 /// All ranks hold the same predictions, so they throw together.
 void require_finite(std::span<const Prediction> predictions) {
@@ -119,9 +131,11 @@ void require_finite(std::span<const Prediction> predictions) {
 }
 
 void predict_on(Inference& network, data::BatchReader& reader, comm::Communicator& comm,
-                const PredictionSink* sink) {
+                const PredictionSink* sink, bool all_probabilities) {
   const auto& plan = reader.plan();
   const auto rank = static_cast<std::size_t>(comm.rank());
+  Packing packing = {.classes = all_probabilities ? network.shape().classes : 0};
+  const std::size_t words_each = packing.words_each();
   std::vector<std::uint64_t> words(words_each * plan.largest_gathered());
   std::vector<Prediction> predictions;
   predictions.reserve(plan.largest_gathered());
@@ -131,9 +145,9 @@ void predict_on(Inference& network, data::BatchReader& reader, comm::Communicato
     const data::Batch batch = reader.read(0, step, network.inputs(rows).flat());
     digest.add(batch.ids);
     const std::size_t block = words_each * batch.block;
-    pack(batch, network.forward(rows), std::span(words).subspan(rank * block, block));
+    packing.pack(batch, network.forward(rows), std::span(words).subspan(rank * block, block));
     comm.all_gather(std::span(words).first(static_cast<std::size_t>(comm.size()) * block));
-    unpack(std::span(words).first(words_each * batch.global_examples), predictions);
+    packing.unpack(std::span(words).first(words_each * batch.global_examples), predictions);
     require_finite(predictions);
     if (sink != nullptr) (*sink)(predictions);
   }
@@ -143,15 +157,15 @@ void predict_on(Inference& network, data::BatchReader& reader, comm::Communicato
 }  // namespace
 
 void predict(Inference& network, data::BatchReader& reader, const Groups& groups,
-             const PredictionSink& sink) {
+             const PredictionSink& sink, bool all_probabilities) {
   const auto* const mine = groups.all.rank() == 0 ? &sink : nullptr;
-  groups.fail_together([&] { predict_on(network, reader, groups.batch, mine); });
+  groups.fail_together([&] { predict_on(network, reader, groups.batch, mine, all_probabilities); });
 }
 
 void predict(nn::Network<float>& network, data::BatchReader& reader, const Groups& groups,
-             const PredictionSink& sink) {
+             const PredictionSink& sink, bool all_probabilities) {
   NetworkInference inference(network);
-  predict(inference, reader, groups, sink);
+  predict(inference, reader, groups, sink, all_probabilities);
 }
 
 }  // namespace lockstep::train

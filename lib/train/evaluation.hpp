@@ -90,9 +90,10 @@ std::uint64_t certify_ids(data::IdsDigest mine, std::uint64_t records, comm::Com
 
 /// The prediction for one example.
 struct Prediction {
-  std::uint64_t id = 0;    ///< id of the record in the data set
-  std::int32_t label = 0;  ///< the first index of the greatest logit
-  float probability = 0;   ///< softmax of that logit
+  std::uint64_t id = 0;                       ///< id of the record in the data set
+  std::int32_t label = 0;                     ///< the first index of the greatest logit
+  float probability = 0;                      ///< softmax of that logit
+  std::span<const float> probabilities = {};  ///< softmax of all logits [classes], if asked for
 };
 
 /// Receives the predictions of one global batch. The span is valid only during the call.
@@ -104,14 +105,15 @@ using PredictionSink = std::function<void(std::span<const Prediction>)>;
 /// Needs memory for one global batch, for any number of records. `reader` must use
 /// evaluation_plan() for the ranks of `groups.batch`; the network must have rows for its
 /// largest_piece(). With strict products the predictions do not depend on the number of ranks.
+/// `all_probabilities`: predictions have those of all classes.
 /// Errors   throws comm::AgreedError: a prediction that is not finite (76), not every record
 ///          predicted exactly once (70); and the errors of reading, communication and `sink`.
 /// Ranks    collective.
 void predict(Inference& network, data::BatchReader& reader, const Groups& groups,
-             const PredictionSink& sink);
+             const PredictionSink& sink, bool all_probabilities = false);
 
 /// The same on the CPU.
 void predict(nn::Network<float>& network, data::BatchReader& reader, const Groups& groups,
-             const PredictionSink& sink);
+             const PredictionSink& sink, bool all_probabilities = false);
 
 }  // namespace lockstep::train

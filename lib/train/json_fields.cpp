@@ -1,8 +1,12 @@
 #include "lockstep/train/json_fields.hpp"
 
 #include <algorithm>
+#include <charconv>
+#include <string_view>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/hash.hpp"
+#include "lockstep/base/text.hpp"
 
 namespace lockstep::train {
 
@@ -144,6 +148,23 @@ std::vector<std::uint64_t> counts_in(const ordered_json& object, const char* key
     fail(place, std::string("'") + key + "' is no list of whole numbers");
   }
   return list.get<std::vector<std::uint64_t>>();
+}
+
+void require_keys(const ordered_json& object, const std::vector<std::string_view>& known,
+                  const JsonPlace& place) {
+  if (!object.is_object()) fail(place, "not an object in {}");
+  for (const auto& [key, value] : object.items()) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    fail(place, "unknown key '" + printable(key) + "': damaged, or of a newer version");
+  }
+}
+
+std::uint64_t hash_in(const ordered_json& json, const char* key, const JsonPlace& place) {
+  const std::string text = text_in(json, key, place);
+  std::uint64_t hash = 0;
+  std::from_chars(text.data(), text.data() + text.size(), hash, 16);
+  if (to_hex(hash) != text) fail(place, std::string("'") + key + "' is not 16 hexadecimal digits");
+  return hash;
 }
 
 }  // namespace lockstep::train

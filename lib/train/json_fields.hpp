@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/data/file.hpp"
@@ -47,5 +48,13 @@ std::string text_in(const nlohmann::ordered_json& object, const char* key, const
 /// `object[key]` as a list of non-negative integers.
 std::vector<std::uint64_t> counts_in(const nlohmann::ordered_json& object, const char* key,
                                      const JsonPlace& place);
+
+/// `object[key]`, 16 lower-case hexadecimal digits.
+std::uint64_t hash_in(const nlohmann::ordered_json& object, const char* key,
+                      const JsonPlace& place);
+
+/// Throws DataError unless `object` is one, with no other keys than `known`.
+void require_keys(const nlohmann::ordered_json& object, const std::vector<std::string_view>& known,
+                  const JsonPlace& place);
 
 }  // namespace lockstep::train

@@ -388,8 +388,9 @@ Evaluation Replica::evaluate(data::BatchReader& reader) {
   return train::evaluate(inference(), network_->loss_function(), reader, groups_);
 }
 
-void Replica::predict(data::BatchReader& reader, const PredictionSink& sink) {
-  train::predict(inference(), reader, groups_, sink);
+void Replica::predict(data::BatchReader& reader, const PredictionSink& sink,
+                      bool all_probabilities) {
+  train::predict(inference(), reader, groups_, sink, all_probabilities);
 }
 
 std::vector<std::int32_t> Replica::predict(std::span<const float> features) {

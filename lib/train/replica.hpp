@@ -165,7 +165,8 @@ class Replica {
 
   /// Passes the predictions of all records to `sink` on rank 0: see train::predict().
   /// Ranks    collective.
-  void predict(data::BatchReader& reader, const PredictionSink& sink);
+  void predict(data::BatchReader& reader, const PredictionSink& sink,
+               bool all_probabilities = false);
 
   /// Returns the class of each example: the first index of its greatest logit.
   ///

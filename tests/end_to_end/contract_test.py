@@ -16,7 +16,8 @@ from command import SMALL, call, mpirun, run, words
 
 DEFAULTS = {
     "data": "synthetic", "format": "auto", "train-limit": "all", "test-limit": "all",
-    "classes": 10, "divide-by": "auto", "model": "mlp", "layers": [700, 500],
+    "test-split": "none", "classes": "auto", "divide-by": "auto", "label-column": "label", "header": "first",
+    "separator": "auto", "standardize": "auto", "missing": "mean", "ignore-columns": "none", "category-columns": "none", "model": "mlp", "layers": [700, 500],
     "precision": "float32", "batch-size": 128, "drop-remainder": False, "epochs": 3,
     "steps": "none", "learning-rate": 0.001, "seed": 22, "shuffle": "global",
     "shard-policy": "data", "rebatch": "ceil", "reduction": "canonical", "products": "auto", "simd": "auto",
@@ -148,7 +149,7 @@ class Configuration(command.CommandTest):
         config = self.resolved(file, "--seed 6 --set layers=9,8 --steps none --epochs 1 --epochs 2")
         self.assertEqual([config[key] for key in ("batch-size", "seed", "layers", "steps",
                                                   "epochs", "classes")],
-                         [64, 6, [9, 8], "none", 2, 10])
+                         [64, 6, [9, 8], "none", 2, "auto"])
         self.assertEqual(self.resolved("--set seed=7", file)["seed"], 7)
         self.assertEqual(self.resolved("--layers none")["layers"], [])
 

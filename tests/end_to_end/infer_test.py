@@ -182,7 +182,8 @@ class Inference(command.CommandTest):
                               (["evaluate", self.checkpoint, DATA, "--jsn"], ["--json"]),
                               (["evaluate", self.checkpoint, DATA, "--set epochs=3"], ["epochs"]),
                               (["evaluate", self.checkpoint, DATA, "--device cuda"], ["cuda"]),
-                              (["predict", self.checkpoint, DATA], ["no --output"])):
+                              (["predict", self.checkpoint, DATA, "--keep-columns all"], ["not trained on a table"]),
+                              (["predict", self.checkpoint, DATA, "--output-format npy"], ["without --output"])):
             with self.subTest(args=args):
                 self.assert_refused(run(*args), 2, needles)
         under_a_launcher = run("evaluate", self.checkpoint, DATA, "--ranks 2", ranks=2)

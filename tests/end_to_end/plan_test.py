@@ -246,7 +246,7 @@ class Training(command.CommandTest):
         data = write_split(self.folder / "data", [6, 6])
         for policy, sizes in (("file", [4, 4, 2, 2]), ("auto", [4, 4, 2, 2]), ("data", [4, 4, 4]),
                               ("off", [4] * 6), ("file --rebatch balanced", [4, 4, 4])):
-            run = self.train(f"--data {data} --batch-size 4 --shard-policy {policy} --layers 5 "
+            run = self.train(f"--data {data} --classes 10 --batch-size 4 --shard-policy {policy} --layers 5 "
                              "--epochs 1", name=policy.replace(" ", ""), ranks=2)
             self.assertEqual([line["examples"] for line in run.metrics], sizes)
 
@@ -275,7 +275,7 @@ class Training(command.CommandTest):
 
     def test_refusals(self):
         data = write_split(self.folder / "data", [6, 6])
-        for args, needles in ((f"--data {data} --shard-policy file", ["2 files", "3 workers"]),
+        for args, needles in ((f"--data {data} --classes 10 --shard-policy file", ["2 files", "3 workers"]),
                               ("--shard-policy file", "does not come from files"),
                               ("--rebatch balanced", "balanced")):
             result = command.run("train", args, "--run-dir", self.folder / "run", ranks=3)

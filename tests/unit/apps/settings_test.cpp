@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <sstream>
 
+#include "apps/options.hpp"
 #include "apps/run_file.hpp"
 #include "lockstep/base/errors.hpp"
 
@@ -120,7 +121,7 @@ TEST_CASE("a list of layers is printed as it is read", "[config][layers]") {
   CHECK(to_toml(from_file(to_toml(config))) == to_toml(config));
   CHECK(to_toml(config).find("\n[[layer]]\nkind = \"conv\"\nfilters = 6\nkernel = 5\n"
                              "padding = \"same\"\nactivation = \"relu\"\n") != std::string::npos);
-  const auto shape = network_of(config, {28, 28});
+  const auto shape = network_of(config, {28, 28}, 10);
   CHECK(shape.text() ==
         "28x28x1, conv 6@5x5, max-pool 2, average-pool 2, flatten, dropout 0.5, layer-norm, dense "
         "7, dense 10");
@@ -152,20 +153,21 @@ TEST_CASE("a bad layer is refused with its place", "[config][layers]") {
 TEST_CASE("a model that the data or other settings do not fit is refused", "[config][layers]") {
   RunConfig config;
   set_value(config, "", "model", "lenet");
-  CHECK(network_of(config, {28, 28}).parameters() == 431080);
-  CHECK_THROWS_WITH(network_of(config, {784}),
+  CHECK(network_of(config, {28, 28}, 10).parameters() == 431080);
+  CHECK_THROWS_WITH(network_of(config, {784}, 10),
                     Contains("layer 1 (conv 20@5x5)") && Contains("takes images"));
-  CHECK_THROWS_WITH(network_of(config, {8, 8, 3}), Contains("layer 3") && Contains("kernel of 5"));
+  CHECK_THROWS_WITH(network_of(config, {8, 8, 3}, 10),
+                    Contains("layer 3") && Contains("kernel of 5"));
   set_value(config, "", "layers", "32");
-  CHECK_THROWS_WITH(network_of(config, {28, 28}), Contains("layers with model lenet"));
+  CHECK_THROWS_WITH(network_of(config, {28, 28}, 10), Contains("layers with model lenet"));
   RunConfig listed;
   set_value(listed, "", "model", "layers");
-  CHECK_THROWS_WITH(network_of(listed, {28, 28}), Contains("without a list"));
+  CHECK_THROWS_WITH(network_of(listed, {28, 28}, 10), Contains("without a list"));
   listed.layer_list = {nn::Dense{5}};
-  CHECK_THROWS_WITH(network_of(listed, {28, 28}), Contains("flatten"));
-  CHECK(network_of(listed, {784}).is_mlp());
+  CHECK_THROWS_WITH(network_of(listed, {28, 28}, 10), Contains("flatten"));
+  CHECK(network_of(listed, {784}, 10).is_mlp());
   set_value(listed, "", "model", "mlp");
-  CHECK_THROWS_WITH(network_of(listed, {784}), Contains("beside a [[layer]] list"));
+  CHECK_THROWS_WITH(network_of(listed, {784}, 10), Contains("beside a [[layer]] list"));
 }
 
 TEST_CASE("a mesh is what its text says, and fits the ranks", "[mesh]") {

@@ -8,6 +8,7 @@
 #include "lockstep/data/folder.hpp"
 #include "lockstep/data/source.hpp"
 #include "lockstep/data/synthetic.hpp"
+#include "lockstep/data/transform.hpp"
 #include "lockstep/data/writer.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/data/idx_bytes.hpp"

@@ -1,0 +1,224 @@
+#include "apps/options.hpp"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <string>
+
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/text.hpp"
+#include "lockstep/launch/launch.hpp"
+
+namespace lockstep::apps {
+namespace {
+
+/// Shapes {rows, columns} and {rows, columns, channels} are images.
+nn::FeatureShape input_of(const std::vector<std::uint64_t>& shape) {
+  std::size_t size = 1;
+  for (const auto dimension : shape) size *= dimension;
+  if (shape.size() == 2) return {shape[0], shape[1], 1, true};
+  if (shape.size() == 3) return {shape[0], shape[1], shape[2], true};
+  return nn::flat(size);
+}
+
+void require_one_model(const RunConfig& config) {
+  const bool listed = config.model == "layers";
+  if (listed && config.layer_list.empty()) {
+    throw ConfigError("model layers without a list of layers",
+                      "give a run file with [[layer]] tables");
+  }
+  if (!listed && !config.layer_list.empty()) {
+    throw ConfigError("model " + config.model + " beside a [[layer]] list",
+                      "leave one of them out");
+  }
+  if (config.model != "mlp" && config.layers != RunConfig().layers) {
+    throw ConfigError("layers with model " + config.model + ": they are the widths of model mlp",
+                      "leave `layers` out, or use `model=mlp`");
+  }
+}
+
+}  // namespace
+
+nn::NetworkShape network_of(const RunConfig& config, const std::vector<std::uint64_t>& shape,
+                            std::uint64_t classes) {
+  require_one_model(config);
+  const nn::FeatureShape input = input_of(shape);
+  if (config.model == "mlp") {
+    return {input.size(), {config.layers.begin(), config.layers.end()}, classes};
+  }
+  try {
+    return {input, config.model == "lenet" ? nn::lenet_layers() : config.layer_list, classes};
+  } catch (const ConfigError& error) {
+    throw ConfigError("model " + config.model + ": " + error.what());
+  }
+}
+
+std::uint64_t classes_of(const RunConfig& config, const data::DataSet& data,
+                         const std::vector<std::uint64_t>& counts) {
+  const std::uint64_t classes = data.train->classes();
+  if (config.classes || data.train->table() != nullptr || counts.empty()) return classes;
+  const auto there = data::label_counts(*data.test);
+  const auto fail = [](const data::Source& source, std::size_t label, const std::string& problem) {
+    std::uint64_t id = 0;
+    while (source.known_label(id) != static_cast<std::int32_t>(label)) ++id;
+    throw DataError(fmt::format("{} has label {}, but {}", source.place_of(id), label, problem),
+                    fmt::format("mend the labels; or, if they are right, `classes={}`", label + 1));
+  };
+  if (there.size() > classes) {
+    fail(*data.test, there.size() - 1,
+         fmt::format("those of the training set go up to {}", classes - 1));
+  }
+  for (std::size_t label = 0; label < counts.size(); ++label) {
+    if (counts[label] > 0 || (label < there.size() && there[label] > 0)) continue;
+    fail(*data.train, counts.size() - 1, fmt::format("no record has label {}", label));
+  }
+  return classes;
+}
+
+train::MeshSizes mesh_of(const RunConfig& config, std::uint64_t ranks) {
+  const MeshDimensions given = mesh_dimensions(config.mesh);
+  train::MeshSizes sizes;
+  sizes.model = given.model.value_or(1);
+  sizes.batch = given.batch.value_or(ranks / sizes.model);
+  if (sizes.batch * sizes.model == ranks) return sizes;
+  const std::string there = std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks");
+  throw ConfigError(
+      "mesh " + config.mesh + ": " +
+          (given.batch ? "its " + std::to_string(sizes.batch * sizes.model) +
+                             " places are not the " + there + " that there are"
+                       : there + " cannot be cut into groups of " + std::to_string(sizes.model)),
+      "start as many ranks as the mesh has places, or use another mesh");
+}
+
+namespace {
+
+std::vector<std::string> names_in(const std::string& text) {
+  return text == "none" ? std::vector<std::string>() : split_list(text);
+}
+
+char separator_of(const RunConfig& config) {
+  return config.separator == "comma"       ? ','
+         : config.separator == "semicolon" ? ';'
+         : config.separator == "tab"       ? '\t'
+                                           : '\0';
+}
+
+}  // namespace
+
+data::DataSetOptions data_options(const RunConfig& config) {
+  data::TableOptions table;
+  table.separator = separator_of(config);
+  table.has_header = config.header == "first";
+  table.label_column = config.label_column;
+  table.ignored = names_in(config.ignore_columns);
+  table.categories = names_in(config.category_columns);
+  table.missing = *data::missing_named(config.missing);
+  if (config.standardize != "auto") table.standardize = config.standardize == "true";
+  data::DataSetOptions options;
+  options.train_limit = config.train_limit;
+  options.test_limit = config.test_limit;
+  options.divide_by = config.divide_by;
+  options.classes.reset();
+  if (config.classes) options.classes = static_cast<int>(*config.classes);
+  options.format = data::format_named(config.format);
+  options.table = std::move(table);
+  if (config.test_split) {  // as it is written: 0.2, not the nearest float
+    options.test_split = std::stod(shortest(*config.test_split));
+  }
+  options.seed = config.seed;
+  return options;
+}
+
+TrainingPlan training_plan(const RunConfig& config, std::uint64_t records,
+                           std::vector<std::uint64_t> file_records, std::uint64_t ranks) {
+  auto choice =
+      data::choose_policy(data::policy_named(config.shard_policy), file_records.size(), ranks);
+  data::Plan plan(
+      {.records = records,
+       .batch_size = config.batch_size,
+       .ranks = ranks,
+       .leaf = config.leaf.value_or(0),
+       .drop_remainder = config.drop_remainder,
+       .shuffle = config.shuffle == "global" ? data::Shuffle::global : data::Shuffle::none,
+       .seed = config.seed,
+       .policy = choice.policy,
+       .rebatch = data::rebatch_named(config.rebatch),
+       .file_records = std::move(file_records),
+       .balance = config.balance});
+  if (plan.steps() == 0) {
+    const bool by_rank = choice.policy == data::ShardPolicy::file;
+    throw ConfigError("drop-remainder: batch-size " + std::to_string(config.batch_size) +
+                          " leaves no step of " + std::to_string(records) + " records" +
+                          (by_rank ? " in " + std::to_string(ranks) + " streams" : ""),
+                      "use a smaller --batch-size, or keep the remainder");
+  }
+  return {std::move(plan), std::move(choice.reason), std::move(choice.warning)};
+}
+
+train::ReplicaOptions replica_options(const RunConfig& config, int threads) {
+  train::ReplicaOptions options;
+  options.seed = {config.seed, config.seed + 1};
+  options.adam.learning_rate = static_cast<double>(config.learning_rate);
+  options.reduction =
+      config.reduction == "canonical" ? train::Reduction::canonical : train::Reduction::allreduce;
+  options.exchange = config.exchange == "activations" ? train::Exchange::activations
+                     : config.exchange == "sums"      ? train::Exchange::partial_sums
+                                                      : train::Exchange::automatic;
+  options.audit_every = config.audit_every;
+  options.sentinel_steps = config.sentinel_steps;
+  options.keeps_snapshots = config.survive;
+  options.on_nonfinite =
+      config.on_nonfinite == "skip" ? train::OnNonfinite::skip : train::OnNonfinite::stop;
+  options.products = config.products == "strict"    ? train::ProductsChoice::strict
+                     : config.products == "library" ? train::ProductsChoice::library
+                                                    : train::ProductsChoice::automatic;
+  options.precision = config.precision == "tf32"   ? Precision::tf32
+                      : config.precision == "bf16" ? Precision::bf16
+                                                   : Precision::float32;
+  options.simd = config.simd == "scalar"   ? Simd::scalar
+                 : config.simd == "avx2"   ? Simd::avx2
+                 : config.simd == "avx512" ? Simd::avx512
+                                           : Simd::automatic;
+  options.prefetch = config.prefetch;
+  options.share_device = config.share_device;
+  if (config.backend == "nccl") options.device_exchange = train::DeviceExchange::nccl;
+  if (config.device != "cuda") {
+    options.threads = threads;
+    return options;
+  }
+  options.device = train::Device::cuda;
+  options.threads = config.threads ? threads : 0;
+  if (config.backend != "nccl" && config.backend != "auto") {
+    options.device_exchange = train::DeviceExchange::staged;
+  }
+  return options;
+}
+
+int threads_of(const RunConfig& config, const comm::Communicator& comm) {
+  const int own = train::own_cores(comm);
+  if (!config.threads) return own;
+  constexpr std::uint64_t max = 1024;
+  if (*config.threads > max) {
+    throw ConfigError("threads: " + std::to_string(*config.threads) + " is more than " +
+                      std::to_string(max));
+  }
+  const int threads = static_cast<int>(*config.threads);
+  if (threads > own && comm.rank() == 0) {
+    launch::print_warning(
+        fmt::format("{} threads a rank on {} core{}, oversubscribed; `mpirun --bind-to none` "
+                    "unbinds ranks from their cores",
+                    threads, own, own == 1 ? "" : "s"));
+  }
+  return threads;
+}
+
+void warn_of_staging(const train::Replica& replica) {
+  const auto* device = replica.device();
+  if (device == nullptr || replica.groups().all.rank() != 0) return;
+  if (device->exchange().rfind("staged", 0) != 0) return;
+  launch::print_warning(fmt::format(
+      "devices exchange through memory of the host ({}){}: each step copies gradients and weights "
+      "out and in, at the speed of PCI Express",
+      device->exchange(), device->shares_device() ? ", because ranks share a device" : ""));
+}
+
+}  // namespace lockstep::apps

@@ -1,0 +1,62 @@
+// The library's options that the settings of a run stand for.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "apps/settings.hpp"
+#include "lockstep/collectives/communicator.hpp"
+#include "lockstep/data/plan.hpp"
+#include "lockstep/data/source.hpp"
+#include "lockstep/train/replica.hpp"
+
+namespace lockstep::apps {
+
+/// The configured network, for examples of `shape` (data::Source::shape()) and `classes` classes.
+///
+/// Errors   throws ConfigError: settings of one model given with another, no list of layers for
+///          model layers, a layer that does not fit its input.
+nn::NetworkShape network_of(const RunConfig& config, const std::vector<std::uint64_t>& shape,
+                            std::uint64_t classes);
+
+/// The number of classes of a data set whose training set has `counts` records of each label.
+///
+/// Errors   throws DataError if the number is found from the labels, and no record has one of them,
+///          or the test set has others.
+/// Ranks    local.
+std::uint64_t classes_of(const RunConfig& config, const data::DataSet& data,
+                         const std::vector<std::uint64_t>& counts);
+
+/// The sizes of the mesh's dimensions on `ranks` ranks. With "model=2" alone, batch has the rest.
+/// Errors   throws ConfigError if the product of the dimensions is not the number of ranks.
+train::MeshSizes mesh_of(const RunConfig& config, std::uint64_t ranks);
+
+/// A plan, and the reason for its sharding policy.
+struct TrainingPlan {
+  data::Plan plan;
+  std::string reason;
+  std::string warning;  ///< printed once; empty: none
+};
+
+/// How the data of `config` is read. Local.
+data::DataSetOptions data_options(const RunConfig& config);
+
+/// The plan of training on `records` records in files of `file_records` (empty: not from files).
+///
+/// Errors   throws ConfigError: errors of Plan and choose_policy(), and a plan without a step.
+/// Ranks    local; the same on every rank.
+TrainingPlan training_plan(const RunConfig& config, std::uint64_t records,
+                           std::vector<std::uint64_t> file_records, std::uint64_t ranks);
+
+/// The replica options in the settings. `threads`: see threads_of(). Local.
+train::ReplicaOptions replica_options(const RunConfig& config, int threads);
+
+/// The threads of a rank's products: the setting, else the number of this rank's cores. Rank 0
+/// warns if threads exceed cores. Local. Throws ConfigError for an implausible number.
+int threads_of(const RunConfig& config, const comm::Communicator& comm);
+
+/// Warns, on rank 0, if devices exchange data through host memory. Local.
+void warn_of_staging(const train::Replica& replica);
+
+}  // namespace lockstep::apps

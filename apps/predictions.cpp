@@ -1,0 +1,356 @@
+#include "apps/predictions.hpp"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <system_error>
+
+#include "apps/console.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/files.hpp"
+#include "lockstep/base/text.hpp"
+#include "lockstep/data/csv.hpp"
+#include "lockstep/data/npy.hpp"
+
+namespace lockstep::apps {
+namespace {
+
+/// The target of `output` with symbolic links resolved, so that a link is kept. An existing target
+/// must be a regular file: others cannot be replaced atomically.
+std::filesystem::path target_of(const std::string& output) {
+  std::error_code error;
+  const auto status = std::filesystem::status(output, error);
+  if (status.type() == std::filesystem::file_type::not_found) return output;
+  if (error) {
+    throw OutputError(output + ": cannot be examined: " + error.message(),
+                      "choose a folder that can be written to");
+  }
+  if (!std::filesystem::is_regular_file(status)) {
+    throw OutputError(output + ": is no regular file",
+                      "give --output the name of a file, or - for stdout");
+  }
+  return std::filesystem::canonical(output);
+}
+
+/// A file that is renamed when it is complete, or stdout.
+class Target {
+ public:
+  explicit Target(const std::string& path) {
+    if (path != "-") file_.emplace(target_of(path));
+  }
+
+  void write(std::string_view text) {
+    const auto bytes = std::as_bytes(std::span(text));
+    if (file_) return file_->write(bytes);
+    if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size()) return;
+    throw OutputError("stdout: cannot be written: " +
+                      std::error_code(errno, std::generic_category()).message());
+  }
+
+  void finish() {
+    if (file_) {
+      file_->finish();
+      file_->publish();
+    } else if (std::fflush(stdout) != 0) {
+      throw OutputError("stdout: cannot be written: " +
+                        std::error_code(errno, std::generic_category()).message());
+    }
+  }
+
+ private:
+  std::optional<NewFile> file_;
+};
+
+/// The columns of the data that are written beside the predictions.
+class KeptColumns {
+ public:
+  explicit KeptColumns(const PredictionOutput& output) : output_(output) {
+    if (output.kept_columns.empty()) return;
+    if (output.files.empty()) {
+      throw ConfigError("--keep-columns: the data has no columns", "only tables have them");
+    }
+    open();
+    const bool all = output.kept_columns == std::vector<std::string>{"all"};
+    names_ = all ? texts_->names() : output.kept_columns;
+    for (const std::string& name : names_) {
+      const auto& there = texts_->names();
+      if (std::find(there.begin(), there.end(), name) != there.end()) continue;
+      const auto similar = nearest(name, there);
+      throw ConfigError("--keep-columns: no column is named " + in_quotes(name),
+                        similar ? "did you mean " + in_quotes(*similar) + "?"
+                                : "the columns are " + listed(there));
+    }
+    choose();
+  }
+
+  const std::vector<std::string>& names() const noexcept { return names_; }
+
+  /// The texts of the next record, in the order of names().
+  const std::vector<std::string>& next() {
+    values_.clear();
+    if (names_.empty()) return values_;
+    const auto* fields = &texts_->next();
+    while (fields->empty() && file_ < output_.files.size()) {
+      open();
+      choose();
+      fields = &texts_->next();
+    }
+    if (fields->empty()) {
+      throw DataError(output_.files.back().string() + ": ends earlier than before", "");
+    }
+    for (const std::size_t column : chosen_) values_.push_back((*fields)[column]);
+    return values_;
+  }
+
+ private:
+  void open() {
+    texts_ = std::make_unique<data::CsvTexts>(output_.files[file_++], output_.has_header,
+                                              output_.separator);
+  }
+
+  void choose() {
+    chosen_.clear();
+    const auto& there = texts_->names();
+    for (const std::string& name : names_) {
+      const auto at = std::find(there.begin(), there.end(), name);
+      if (at == there.end()) {
+        throw DataError(
+            output_.files[file_ - 1].string() + ":1: no column is named " + in_quotes(name),
+            "give all files the same columns");
+      }
+      chosen_.push_back(static_cast<std::size_t>(at - there.begin()));
+    }
+  }
+
+  const PredictionOutput& output_;
+  std::size_t file_ = 0;  // that is opened next
+  std::unique_ptr<data::CsvTexts> texts_;
+  std::vector<std::string> names_;
+  std::vector<std::size_t> chosen_;
+  std::vector<std::string> values_;
+};
+
+std::string class_name(const PredictionOutput& output, std::size_t label) {
+  return output.classes.empty() ? std::to_string(label) : output.classes[label];
+}
+
+/// A field of a CSV file, in quotes where it needs them.
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + '"';
+}
+
+class CsvPredictions final : public PredictionWriter {
+ public:
+  explicit CsvPredictions(const PredictionOutput& output)
+      : output_(output), kept_(output_), target_(output.path) {
+    text_ = "id,label,probability";
+    if (output_.all_probabilities) {
+      for (std::size_t i = 0; i < output_.class_count; ++i) {
+        text_ += "," + csv_field("p:" + class_name(output_, i));
+      }
+    }
+    for (const std::string& name : kept_.names()) text_ += "," + csv_field(name);
+    text_ += "\n";
+  }
+
+  void write(std::span<const train::Prediction> predictions) override {
+    for (const auto& prediction : predictions) {
+      fmt::format_to(std::back_inserter(text_), "{},{},{}", prediction.id,
+                     csv_field(class_name(output_, static_cast<std::size_t>(prediction.label))),
+                     shortest(prediction.probability));
+      for (const float one : prediction.probabilities) text_ += "," + shortest(one);
+      for (const std::string& value : kept_.next()) text_ += "," + csv_field(value);
+      text_ += "\n";
+    }
+    target_.write(text_);
+    text_.clear();
+  }
+
+  void finish() override { target_.finish(); }
+
+ private:
+  PredictionOutput output_;
+  KeptColumns kept_;
+  Target target_;
+  std::string text_;
+};
+
+class JsonPredictions final : public PredictionWriter {
+ public:
+  explicit JsonPredictions(const PredictionOutput& output)
+      : output_(output), kept_(output_), target_(output.path) {}
+
+  void write(std::span<const train::Prediction> predictions) override {
+    std::string text;
+    for (const auto& prediction : predictions) {
+      const auto label = static_cast<std::size_t>(prediction.label);
+      nlohmann::ordered_json json = {{"id", prediction.id}};
+      if (output_.classes.empty()) {
+        json["label"] = label;
+      } else {
+        json["label"] = output_.classes[label];
+      }
+      json["probability"] = prediction.probability;
+      if (!prediction.probabilities.empty()) {
+        nlohmann::ordered_json all;
+        for (std::size_t i = 0; i < prediction.probabilities.size(); ++i) {
+          all[class_name(output_, i)] = prediction.probabilities[i];
+        }
+        json["probabilities"] = std::move(all);
+      }
+      const auto& values = kept_.next();
+      if (!values.empty()) {
+        nlohmann::ordered_json columns;
+        for (std::size_t i = 0; i < values.size(); ++i) columns[kept_.names()[i]] = values[i];
+        json["columns"] = std::move(columns);
+      }
+      using Json = nlohmann::ordered_json;  // texts that are not UTF-8 are replaced
+      text += json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    }
+    target_.write(text);
+  }
+
+  void finish() override { target_.finish(); }
+
+ private:
+  PredictionOutput output_;
+  KeptColumns kept_;
+  Target target_;
+};
+
+/// Labels as i4 [records], or all probabilities as f4 [records, classes].
+class NpyPredictions final : public PredictionWriter {
+ public:
+  explicit NpyPredictions(const PredictionOutput& output) : output_(output), target_(output.path) {
+    if (!output.kept_columns.empty()) {
+      throw ConfigError("--keep-columns: an NPY file has numbers alone",
+                        "write CSV or JSON lines: --output FILE.csv");
+    }
+    std::vector<std::uint64_t> shape = {output.records};
+    if (output.all_probabilities) shape.push_back(output.class_count);
+    target_.write(data::npy_header(output.all_probabilities ? "<f4" : "<i4", shape));
+  }
+
+  void write(std::span<const train::Prediction> predictions) override {
+    std::string bytes;
+    const auto append = [&](std::span<const std::byte> more) {
+      bytes.append(reinterpret_cast<const char*>(more.data()), more.size());
+    };
+    for (const auto& prediction : predictions) {
+      if (output_.all_probabilities) {
+        append(std::as_bytes(prediction.probabilities));
+      } else {
+        append(std::as_bytes(std::span(&prediction.label, 1)));
+      }
+    }
+    target_.write(bytes);
+  }
+
+  void finish() override { target_.finish(); }
+
+ private:
+  PredictionOutput output_;
+  Target target_;
+};
+
+/// The first predictions as a table on stdout.
+class PredictionTable final : public PredictionWriter {
+ public:
+  explicit PredictionTable(const PredictionOutput& output) : output_(output), kept_(output_) {
+    auto& head = lines_.emplace_back();
+    head = {"record", "label", "probability"};
+    if (output_.all_probabilities) {
+      for (std::size_t i = 0; i < output_.class_count; ++i) {
+        head.push_back("p:" + class_name(output_, i));
+      }
+    }
+    for (const std::string& name : kept_.names()) head.push_back(name);
+  }
+
+  void write(std::span<const train::Prediction> predictions) override {
+    for (const auto& prediction : predictions) {
+      if (lines_.size() > max_lines) return;
+      auto& line = lines_.emplace_back();
+      line = {std::to_string(prediction.id),
+              class_name(output_, static_cast<std::size_t>(prediction.label)),
+              fixed(static_cast<double>(prediction.probability), 4)};
+      for (const float one : prediction.probabilities) {
+        line.push_back(fixed(static_cast<double>(one), 4));
+      }
+      for (const std::string& value : kept_.next()) line.push_back(value);
+    }
+  }
+
+  void finish() override {
+    print_table(lines_);
+    const std::size_t shown = lines_.size() - 1;
+    if (shown == output_.records) return;
+    fmt::print("... and {} more; --output FILE.csv writes all\n", grouped(output_.records - shown));
+  }
+
+ private:
+  static constexpr std::size_t max_lines = 40;
+
+  PredictionOutput output_;
+  KeptColumns kept_;
+  std::vector<std::vector<std::string>> lines_;
+};
+
+std::string format_of(const PredictionOutput& output) {
+  if (output.format != "auto") return output.format;
+  const std::string& path = output.path;
+  if (path.ends_with(".jsonl") || path.ends_with(".ndjson") || path.ends_with(".json")) {
+    return "jsonl";
+  }
+  return path.ends_with(".npy") ? "npy" : "csv";
+}
+
+}  // namespace
+
+std::unique_ptr<PredictionWriter> PredictionWriter::make(const PredictionOutput& output) {
+  const std::string format = format_of(output);
+  if (output.path.empty() && output.format == "auto") {
+    return std::make_unique<PredictionTable>(output);
+  }
+  if (output.path.empty()) throw ConfigError("--output-format without --output", "name the file");
+  if (format == "csv") return std::make_unique<CsvPredictions>(output);
+  if (format == "jsonl") return std::make_unique<JsonPredictions>(output);
+  if (format == "npy") return std::make_unique<NpyPredictions>(output);
+  throw ConfigError("--output-format: '" + format + "' is none of auto|csv|jsonl|npy");
+}
+
+StdinCopy::StdinCopy() {
+  const char* given = std::getenv("TMPDIR");
+  std::string name =
+      std::string(given == nullptr || *given == '\0' ? "/tmp" : given) + "/lockstep-XXXXXX";
+  if (::mkdtemp(name.data()) == nullptr) {
+    throw OutputError(
+        name + ": cannot be created: " + std::error_code(errno, std::generic_category()).message(),
+        "set TMPDIR to a folder that can be written to");
+  }
+  folder_ = name;
+  NewFile copy(path());
+  std::array<std::byte, 65536> bytes{};
+  while (const std::size_t count = std::fread(bytes.data(), 1, bytes.size(), stdin)) {
+    copy.write(std::span(bytes).first(count));
+  }
+  copy.finish();
+  copy.publish();
+}
+
+StdinCopy::~StdinCopy() {
+  std::error_code ignored;
+  std::filesystem::remove_all(folder_, ignored);
+}
+
+}  // namespace lockstep::apps

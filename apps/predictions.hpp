@@ -1,0 +1,62 @@
+// What `lockstep predict` writes: a table to read, or all predictions as CSV, JSON lines or NPY.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/train/evaluation.hpp"
+
+namespace lockstep::apps {
+
+/// Where and how predictions are written.
+struct PredictionOutput {
+  std::string path;    ///< "-": stdout; empty: a table of the first records, for a person
+  std::string format;  ///< csv, jsonl, npy; auto: by the ending of `path`
+  std::size_t class_count = 0;
+  std::vector<std::string> classes;  ///< the text of each class; empty: their numbers
+  bool all_probabilities = false;
+  std::uint64_t records = 0;
+  /// CSV files of the data, of which these columns are written, too; "all": each that is not
+  /// written anyway.
+  std::vector<std::filesystem::path> files = {};
+  std::vector<std::string> kept_columns = {};
+  bool has_header = true;
+  char separator = '\0';
+};
+
+/// Writes predictions in order; a file is renamed to its name when it is complete. Created on rank
+/// 0 only.
+class PredictionWriter {
+ public:
+  /// Errors   throws ConfigError: an unknown format, a column that the data does not have, and
+  ///          columns or a table where the format has none; OutputError if the file cannot be
+  ///          created.
+  static std::unique_ptr<PredictionWriter> make(const PredictionOutput& output);
+
+  virtual ~PredictionWriter() = default;
+
+  /// Throws OutputError; DataError if a file of the data has changed.
+  virtual void write(std::span<const train::Prediction> predictions) = 0;
+  virtual void finish() = 0;
+};
+
+/// A copy of this process's stdin in a temporary file, `stdin.csv`, which the destructor removes.
+class StdinCopy {
+ public:
+  /// Reads stdin to its end. Throws OutputError if TMPDIR (or /tmp) is full.
+  StdinCopy();
+  ~StdinCopy();
+  StdinCopy(const StdinCopy&) = delete;
+  StdinCopy& operator=(const StdinCopy&) = delete;
+
+  std::filesystem::path path() const { return folder_ / "stdin.csv"; }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+}  // namespace lockstep::apps

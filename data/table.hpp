@@ -1,0 +1,104 @@
+// Tables: what the columns of delimited text (csv.hpp) mean as features and labels.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace lockstep::data {
+
+/// What a feature that is not given is read as. A missing category is zeros in any case.
+enum class Missing : std::uint8_t {
+  error,  ///< a DataError
+  mean,   ///< the column's mean in the training set
+  zero,
+};
+
+/// "error", "mean", "zero", and the inverse; empty for any other name.
+const char* name_of(Missing missing) noexcept;
+std::optional<Missing> missing_named(std::string_view name) noexcept;
+
+/// How a table is read. What is not given is found in the training set.
+struct TableOptions {
+  char separator = '\0';  ///< ',', ';' or a tab; NUL: the one that is most frequent in line 1
+  bool has_header = true;
+  std::string label_column = "label";     ///< a name, or a number: 1 for the first, -1 for the last
+  std::vector<std::string> ignored = {};  ///< names of columns to leave out
+  std::vector<std::string> categories =
+      {};  ///< names of columns of which numbers are categories, too
+  Missing missing = Missing::mean;
+  std::optional<bool> standardize = {};  ///< nullopt: if the columns differ in scale
+};
+
+/// A column of features.
+struct TableColumn {
+  std::string name;
+  /// Of a column of words: all words, in the order of their bytes, a feature each, which is 1 where
+  /// the field has this word and else 0. Of a column of numbers: empty, and one feature.
+  std::vector<std::string> categories = {};
+  double mean = 0;       ///< of a column of numbers: of the training set; 0 if not computed
+  double deviation = 1;  ///< of its population; 1 if it is 0, or if not computed
+
+  std::size_t features() const noexcept { return categories.empty() ? 1 : categories.size(); }
+  bool operator==(const TableColumn&) const = default;
+};
+
+/// The columns of a table as features and classes; saved with a network that was trained on it.
+struct TableSchema {
+  std::vector<TableColumn> columns;  ///< in the order of the features
+  std::string label;                 ///< name of the column of labels
+  std::vector<std::string> classes;  ///< the text of each label
+  /// Columns that were left out, and why.
+  std::vector<std::pair<std::string, std::string>> left_out = {};
+  bool has_header = true;    ///< false: columns are named "1", "2", ...
+  bool has_moments = false;  ///< means and deviations are computed
+  /// A number is read as (value - mean) / deviation, in double.
+  bool standardized = false;
+  Missing missing = Missing::mean;
+
+  std::size_t features() const noexcept;
+
+  /// Names of the features: that of the column, or "COLUMN=CATEGORY".
+  std::vector<std::string> feature_names() const;
+
+  bool operator==(const TableSchema&) const = default;
+};
+
+/// A hash of all that is in the schema.
+std::uint64_t hash_of(const TableSchema& schema);
+
+/// True for the usual texts of a missing value: empty, NA, N/A, NaN, null, None, ?, and such.
+bool is_missing(std::string_view text) noexcept;
+
+/// Finds kinds, categories and classes of the columns in the files of a training set. Means and
+/// deviations are not computed: see add_moments().
+///
+/// A column of words has one category for each; it is left out if there are more than 100, and so
+/// is a column without a name: a row number. Labels are whole numbers or words. `classes`: labels
+/// are whole numbers in [0, classes); nullopt: what is found, in order of their numbers or bytes.
+///
+/// Errors   throws DataError with file, line and column: no column of labels (similar names are in
+///          the message), a column of numbers and words, labels with a fraction, a first line that
+///          looks like a record, and those of reading. ConfigError: an option names no column.
+/// Ranks    local.
+TableSchema find_schema(std::span<const std::filesystem::path> paths, const TableOptions& options,
+                        std::optional<int> classes);
+
+class Source;
+
+/// Sets mean and deviation of columns of numbers from the records of `source`, which must have
+/// this schema without moments: missing numbers are NaN. Decides on `schema.standardized`:
+/// `standardize`, or if the largest absolute values of two columns differ by more than a factor of
+/// two.
+///
+/// Sums are in double with compensation, in the order of the records, so the same on any number of
+/// ranks. Reads the records once. Local.
+void add_moments(TableSchema& schema, Source& source, std::optional<bool> standardize);
+
+}  // namespace lockstep::data

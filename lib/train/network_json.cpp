@@ -1,0 +1,264 @@
+#include "lockstep/train/network_json.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/hash.hpp"
+#include "lockstep/base/text.hpp"
+#include "lockstep/data/table.hpp"
+#include "lockstep/nn/layer_spec.hpp"
+
+namespace lockstep::train {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr double max_weights = 9007199254740992.0;  // 2^53: exact in double
+constexpr std::size_t max_side = std::size_t{1} << 20;
+constexpr std::uint64_t max_classes = std::numeric_limits<std::int32_t>::max();
+
+ordered_json field_json(const nn::FieldValue& value) {
+  return std::visit([](const auto& held) { return ordered_json(held); }, value);
+}
+
+/// The layers in network.json: widths of an mlp, or a list of layers.
+ordered_json shape_json(const nn::NetworkShape& shape) {
+  if (shape.is_mlp()) {
+    return {{"model", "mlp"}, {"widths", shape.widths()}, {"activation", "relu"}};
+  }
+  ordered_json layers = ordered_json::array();
+  for (const auto& layer : shape.layers) {
+    ordered_json fields;
+    for (const auto& [key, value] : nn::fields_of(layer)) fields[key] = field_json(value);
+    layers.push_back(std::move(fields));
+  }
+  const auto& input = shape.input;
+  const auto lengths = input.image
+                           ? std::vector<std::size_t>{input.rows, input.columns, input.channels}
+                           : std::vector<std::size_t>{input.size()};
+  return {{"model", "layers"}, {"input", lengths}, {"layers", std::move(layers)}};
+}
+
+ordered_json table_json(const data::TableSchema& table) {
+  ordered_json columns = ordered_json::array();
+  for (const data::TableColumn& column : table.columns) {
+    ordered_json json = {{"name", column.name}};
+    if (column.categories.empty()) {
+      json["mean"] = column.mean;
+      json["deviation"] = column.deviation;
+    } else {
+      json["categories"] = column.categories;
+    }
+    columns.push_back(std::move(json));
+  }
+  ordered_json left_out = ordered_json::array();
+  for (const auto& [name, reason] : table.left_out) {
+    left_out.push_back({{"name", name}, {"reason", reason}});
+  }
+  return {{"label", table.label},
+          {"classes", table.classes},
+          {"columns", std::move(columns)},
+          {"left_out", std::move(left_out)},
+          {"header", table.has_header},
+          {"standardized", table.standardized},
+          {"missing", data::name_of(table.missing)}};
+}
+
+void require_known(const ordered_json& json, const char* key, const char* known,
+                   const JsonPlace& place) {
+  const std::string value = text_in(json, key, place);
+  if (value == known) return;
+  fail(place, std::string("'") + key + "' is '" + value + "'; this version knows " + known);
+}
+
+nn::NetworkShape mlp_in(const ordered_json& json, const JsonPlace& place) {
+  require_known(json, "activation", "relu", place);
+  const auto widths = counts_in(json, "widths", place);
+  const bool usable = widths.size() >= 2 && std::count(widths.begin(), widths.end(), 0U) == 0 &&
+                      widths.back() <= max_classes;
+  if (!usable) fail(place, "'widths' are not those of a network: features, hidden layers, classes");
+  return {widths.front(), {widths.begin() + 1, widths.end() - 1}, widths.back()};
+}
+
+nn::FeatureShape input_in(const ordered_json& json, const JsonPlace& place) {
+  const auto sides = counts_in(json, "input", place);
+  const bool usable = (sides.size() == 1 || sides.size() == 3) &&
+                      std::all_of(sides.begin(), sides.end(),
+                                  [](auto side) { return side >= 1 && side <= max_side; });
+  if (!usable) fail(place, "'input' is neither [features] nor [rows, columns, channels]");
+  if (sides.size() == 1) return nn::flat(sides[0]);
+  return {sides[0], sides[1], sides[2], true};
+}
+
+nn::LayerSpec layer_in(const ordered_json& json, const JsonPlace& place,
+                       const nn::LayerKinds& kinds) {
+  if (!json.is_object()) fail(place, "'layers' has an entry that is no object");
+  nn::Fields fields;
+  for (const auto& [key, value] : json.items()) {
+    if (value.is_string()) {
+      fields.emplace_back(key, value.get<std::string>());
+    } else if (value.is_number_unsigned()) {
+      fields.emplace_back(key, value.get<std::uint64_t>());
+    } else if (value.is_number()) {
+      fields.emplace_back(key, value.get<double>());
+    } else {
+      fail(place, "'layers' has '" + key + "', which is neither text nor a number");
+    }
+  }
+  return nn::layer_of(fields, kinds);
+}
+
+nn::NetworkShape list_in(const ordered_json& json, const JsonPlace& place,
+                         const nn::LayerKinds& kinds) {
+  const ordered_json& list = field(json, "layers", place);
+  if (!list.is_array() || list.empty()) fail(place, "'layers' is no list of layers");
+  const nn::FeatureShape input = input_in(json, place);
+  try {
+    std::vector<nn::LayerSpec> layers;
+    for (const auto& layer : list) layers.push_back(layer_in(layer, place, kinds));
+    const auto* last = std::get_if<nn::Dense>(&layers.back());
+    if (last == nullptr || last->activation != Activation::identity || last->width > max_classes) {
+      fail(place, "'layers' does not end with a dense layer to the classes");
+    }
+    const std::size_t classes = last->width;
+    layers.pop_back();
+    return {input, std::move(layers), classes};
+  } catch (const ConfigError& error) {
+    throw DataError(place.path.string() + ": 'layers': " + error.what(),
+                    place.remedy +
+                        "; layers of a program's own are known to programs alone that "
+                        "give their kinds (LayerKinds)");
+  }
+}
+
+/// Reads `model` and its fields; throws DataError if `parameters` is not the network's number of
+/// weights.
+nn::NetworkShape shape_in(const ordered_json& json, const JsonPlace& place,
+                          const nn::LayerKinds& kinds) {
+  const bool listed = text_in(json, "model", place) == "layers";
+  if (!listed) require_known(json, "model", "mlp", place);
+  std::vector<std::string_view> keys = {"model", "loss", "parameters", "divide_by",
+                                        "data",  "step", "examples",   "weights_hash"};
+  if (json.contains("table")) keys.emplace_back("table");
+  if (listed) {
+    keys.insert(keys.end(), {"input", "layers"});
+  } else {
+    keys.insert(keys.end(), {"widths", "activation"});
+  }
+  require_keys(json, keys, place);
+  nn::NetworkShape shape = listed ? list_in(json, place, kinds) : mlp_in(json, place);
+  if (shape.weights() >= max_weights || count_in(json, "parameters", place) != shape.parameters()) {
+    fail(place, std::string("'parameters' is not the number of weights of a network of these '") +
+                    (listed ? "layers'" : "widths'"));
+  }
+  return shape;
+}
+
+float divisor_in(const ordered_json& json, const JsonPlace& place) {
+  const auto divisor = static_cast<float>(number_in(json, "divide_by", place));
+  if (!std::isfinite(divisor) || divisor <= 0) fail(place, "'divide_by' is no number above 0");
+  return divisor;
+}
+
+std::vector<std::string> texts_in(const ordered_json& json, const char* key,
+                                  const JsonPlace& place) {
+  const auto& list = field(json, key, place);
+  if (!list.is_array() || list.empty() ||
+      !std::all_of(list.begin(), list.end(), [](const auto& item) { return item.is_string(); })) {
+    fail(place, std::string("'") + key + "' is no list of texts");
+  }
+  return list.get<std::vector<std::string>>();
+}
+
+bool flag_in(const ordered_json& json, const char* key, const JsonPlace& place) {
+  const auto& value = field(json, key, place);
+  if (!value.is_boolean()) fail(place, std::string("'") + key + "' is neither true nor false");
+  return value.get<bool>();
+}
+
+const ordered_json& list_of(const ordered_json& json, const char* key, const JsonPlace& place) {
+  const auto& list = field(json, key, place);
+  if (!list.is_array()) fail(place, std::string("'") + key + "' is no list");
+  return list;
+}
+
+data::TableColumn column_in(const ordered_json& json, const JsonPlace& place) {
+  data::TableColumn column = {.name = text_in(json, "name", place)};
+  if (json.contains("categories")) {
+    require_keys(json, {"name", "categories"}, place);
+    column.categories = texts_in(json, "categories", place);
+    return column;
+  }
+  require_keys(json, {"name", "mean", "deviation"}, place);
+  column.mean = number_in(json, "mean", place);
+  column.deviation = number_in(json, "deviation", place);
+  if (!std::isfinite(column.mean) || !std::isfinite(column.deviation) || column.deviation <= 0) {
+    fail(place, "'mean' and 'deviation' are no finite number and one above 0");
+  }
+  return column;
+}
+
+std::shared_ptr<const data::TableSchema> table_in(const ordered_json& json,
+                                                  const nn::NetworkShape& shape,
+                                                  const JsonPlace& place) {
+  if (!json.contains("table")) return nullptr;
+  const auto& object = field(json, "table", place);
+  require_keys(object,
+               {"label", "classes", "columns", "left_out", "header", "standardized", "missing"},
+               place);
+  auto table = std::make_shared<data::TableSchema>();
+  table->label = text_in(object, "label", place);
+  table->classes = texts_in(object, "classes", place);
+  for (const auto& column : list_of(object, "columns", place)) {
+    table->columns.push_back(column_in(column, place));
+  }
+  for (const auto& one : list_of(object, "left_out", place)) {
+    require_keys(one, {"name", "reason"}, place);
+    table->left_out.emplace_back(text_in(one, "name", place), text_in(one, "reason", place));
+  }
+  table->has_header = flag_in(object, "header", place);
+  table->standardized = flag_in(object, "standardized", place);
+  table->has_moments = true;
+  const auto missing = data::missing_named(text_in(object, "missing", place));
+  if (!missing) fail(place, "'missing' is none of error, mean and zero");
+  table->missing = *missing;
+  if (table->features() != shape.features || table->classes.size() != shape.classes) {
+    fail(place, "'table' has " + std::to_string(table->features()) + " features and " +
+                    std::to_string(table->classes.size()) + " classes, which the network has not");
+  }
+  return table;
+}
+
+}  // namespace
+
+std::string network_json(const nn::NetworkShape& shape, const std::string& loss,
+                         const CheckpointInfo& info, std::uint64_t weights_hash) {
+  ordered_json json = shape_json(shape);
+  json["loss"] = loss;
+  json["parameters"] = shape.parameters();
+  json["divide_by"] = info.divide_by;
+  json["data"] = info.data;
+  if (info.table != nullptr) json["table"] = table_json(*info.table);
+  json["step"] = info.step;
+  json["examples"] = info.examples;
+  json["weights_hash"] = to_hex(weights_hash);
+  return json.dump(2) + "\n";
+}
+
+SavedNetwork network_in(const ordered_json& json, const JsonPlace& place,
+                        const nn::LayerKinds& kinds) {
+  const nn::NetworkShape shape = shape_in(json, place, kinds);
+  return {{},
+          shape,
+          {count_in(json, "step", place), count_in(json, "examples", place),
+           divisor_in(json, place), text_in(json, "data", place), table_in(json, shape, place)},
+          text_in(json, "loss", place),
+          hash_in(json, "weights_hash", place)};
+}
+
+}  // namespace lockstep::train

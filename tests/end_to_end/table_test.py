@@ -1,0 +1,217 @@
+"""Tables: from a CSV file as people have them to predictions, without one refusal, or with a clear one."""
+
+import csv
+import json
+import random
+import subprocess
+import unittest
+
+import command
+from command import run
+
+FLOWERS = {"Älpenrose": (1.0, 40.0), "Edelweiß": (2.0, 55.0), "Enzian": (3.0, 90.0)}  # means
+SPLIT = "--label-column art --test-split 0.2 --layers 16 --epochs 20 --batch-size 32 --learning-rate 0.01 --progress off"
+
+
+def flowers(records=150, seed=1):
+    """Records of three classes that a network can tell apart: numbers of two scales, and words."""
+    numbers = random.Random(seed)
+    rows = []
+    for i in range(records):
+        art = list(FLOWERS)[i % 3]
+        size, height = FLOWERS[art]
+        rows.append({"": i, "größe (cm)": round(numbers.gauss(size, 0.3), 3),
+                     "höhe": "" if i % 20 == 7 else round(numbers.gauss(height, 9), 1),
+                     "boden": numbers.choice(["Kalk", "Granit"]), "art": art})
+    return rows
+
+
+def text_of(rows, columns=None, separator=",", end="\n", rename=None, header=True):
+    columns = columns or list(rows[0])
+    lines = [[(rename or {}).get(name, name) for name in columns]] if header else []
+    lines += [[str(row[name]) for name in columns] for row in rows]
+    return end.join(separator.join(line) for line in lines) + end
+
+
+class Tables(command.CommandTest):
+    def write(self, text, name="flowers.csv"):
+        path = self.folder / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    def predict(self, made, data, *flags, **options):
+        path = self.folder / "predictions.csv"
+        self.succeed("predict", made.folder, "--data", data, "--output", path, *flags, **options)
+        with open(path, newline="") as file:
+            return list(csv.DictReader(file))
+
+    def evaluate(self, made, data, *flags, **options):
+        return json.loads(self.succeed("evaluate", made.folder, "--data", data, "--json", *flags, **options).out)
+
+    def trained(self, rows=None, *flags, name="run", **options):
+        data = self.write(text_of(rows or flowers()))
+        return self.train("--data", data, *(flags or (SPLIT,)), name=name, **options), data
+
+    def test_from_a_table_to_predictions(self):
+        rows = flowers()
+        data = self.write(text_of(rows))
+        shown = self.succeed("train --data", data, SPLIT.replace("off", "lines"), "--run-dir", self.folder / "run")
+        self.assert_says(shown.out, ["120 training and 30 test records of 4 features", "2 columns of numbers, "
+                                     "standardized; 1 of words as 2 features; '' left out (without a name",
+                                     "3 classes of column 'art'", "'Edelweiß'", "missing numbers: mean"], shown)
+        made = command.Run(self.folder / "run")
+        self.assertGreater(made.summary["epochs"][-1]["test_accuracy"], 0.85)
+        self.assertGreater(self.evaluate(made, data)["accuracy"], 0.85)
+
+        # New records have no label, other columns, and another order.
+        new = [{"gefunden": f"am {i}., \"hier\"", "boden": row["boden"], "höhe": row["höhe"],
+                "größe (cm)": row["größe (cm)"]} for i, row in enumerate(rows)]
+        with open(self.folder / "new.csv", "w", newline="") as file:
+            writer = csv.DictWriter(file, list(new[0]))
+            writer.writeheader()
+            writer.writerows(new)
+        found = self.predict(made, self.folder / "new.csv", "--keep-columns gefunden --probabilities")
+        self.assertEqual([row["gefunden"] for row in found], [row["gefunden"] for row in new])
+        right = sum(row["label"] == truth["art"] for row, truth in zip(found, rows))
+        self.assertAlmostEqual(right / len(rows), self.evaluate(made, data)["accuracy"], 6)
+        for row in found:
+            shares = {name: float(row["p:" + name]) for name in FLOWERS}
+            self.assertAlmostEqual(sum(shares.values()), 1, 5)
+            self.assertEqual(max(shares, key=shares.get), row["label"])
+            self.assertEqual(shares[row["label"]], float(row["probability"]))
+        table = self.succeed("predict", made.folder, "--data", self.folder / "new.csv")
+        self.assert_says(table.out, ["label", "probability", "... and 110 more", "--output"], table)
+
+    def test_one_hash_on_any_number_of_ranks(self):
+        hashes = set()
+        for options in ({}, {"threads": 2}, {"ranks": 3}, {"threads": 5}):
+            made, _ = self.trained(name=f"on-{options}".replace(" ", ""), **options)
+            hashes.add(made.summary["weights_hash"])
+        self.assertEqual(len(hashes), 1)
+
+    def test_a_run_is_resumed(self):
+        whole, data = self.trained()
+        self.trained(None, SPLIT, "--steps 37", name="cut")
+        result = run("train --resume", self.folder / "cut", "--resume-with steps=80")
+        self.assert_ends(result, 0)
+        self.assertEqual(command.Run(self.folder / "cut").summary["weights_hash"], whole.summary["weights_hash"])
+        rows = flowers()
+        rows[3]["größe (cm)"] = 7.5  # so the mean is another one
+        self.write(text_of(rows))
+        self.assert_refused(run("train --resume", self.folder / "cut", "--resume-with steps=90"), 2,
+                            ["the training data has the hash"])
+
+    def test_the_same_table_in_other_clothes(self):
+        """Whatever a table is written like, the same records train to the same weights."""
+        rows = flowers()
+        plain, _ = self.trained()
+        expected = plain.summary["weights_hash"]
+        columns = list(rows[0])
+        quoted = text_of(rows, separator='","').replace("\n", '"\n"')
+        for name, text, flags in (
+                ("semicolons", text_of(rows, separator=";"), ""),
+                ("tabs", text_of(rows, separator="\t"), "--separator tab"),
+                ("crlf", text_of(rows, end="\r\n"), ""),
+                ("bom", b"\xef\xbb\xbf" + text_of(rows).encode(), ""),
+                ("quoted", '"' + quoted[:-1], ""),
+                ("line-break", text_of(rows, rename={"boden": '"bo\nden"'}), ""),
+                ("header-none", text_of(rows, header=False), "--header none --label-column 5 --ignore-columns 1"),
+                ("by-number", text_of(rows), "--label-column -1")):
+            with self.subTest(name=name):
+                data = self.write(text, f"{name}.csv")
+                made = self.train("--data", data, SPLIT, flags, name=name)
+                self.assertEqual(made.summary["weights_hash"], expected)
+                if name == "header-none":
+                    bare = self.write(text_of(rows, columns[:-1], header=False), "bare.csv")
+                    self.assertEqual(self.predict(made, bare), self.predict(made, data))
+
+    def test_columns_are_known_by_name(self):
+        made, data = self.trained()
+        rows = flowers()
+        columns = list(rows[0])
+        expected = self.evaluate(made, data)
+        for columns_here in (columns[::-1], ["art", "boden", "größe (cm)", "höhe"]):
+            path = self.write(text_of(rows, columns_here), "other.csv")
+            self.assertEqual(self.evaluate(made, path, threads=3), expected)
+        for text, needles in (
+                (text_of(rows, rename={"höhe": "hoehe"}), ["named 'höhe'", "rename the column 'hoehe'"]),
+                (text_of(rows, ["", "boden", "art"]), ["'größe (cm)', 'höhe'"]),
+                (text_of(rows, columns[:-1]), ["named 'art'", "lockstep predict"]),
+                (text_of(rows, header=False), ["no column of the header is named"]),
+                (text_of(rows).replace("Enzian", "Distel"), ["'Distel' is none of the 3 classes"])):
+            path = self.write(text, "other.csv")
+            self.assert_refused(run("evaluate", made.folder, "--data", path), 65, ["other.csv:", *needles])
+        path = self.write(text_of(rows).replace("Granit", "Sand"), "other.csv")
+        result = self.succeed("evaluate", made.folder, "--data", path)
+        self.assert_says(result.err, ["column 'boden'", "of no category of the training set, such as 'Sand'"], result)
+
+    def test_refusals_have_a_remedy_that_works(self):
+        data = self.write(text_of(flowers()))
+        flags = []
+        for needles, remedy in ((["one file, so there is no test set"], "--test-split 0.2"),
+                                (["no column is named 'label'", "'art'"], "--label-column art")):
+            result = run("train --layers 4 --epochs 1 --data", data, *flags, "--run-dir", self.folder / "run")
+            self.assert_refused(result, 65, [*needles, remedy.split()[0]])
+            flags.append(remedy)
+        self.assert_ends(run("train --layers 4 --epochs 1 --data", data, *flags, "--run-dir", self.folder / "run"), 0)
+        for text, more, code, needles in (
+                (text_of(flowers(1)), "", 2, ["--test-split", "leaves no training record"]),
+                (text_of(flowers())[:40], "", 65, ["flowers.csv:2: "]),
+                ("", "", 65, ["flowers.csv:1:"]),
+                (text_of(flowers()), "--label-column höhe", 65, ["'' is no label"]),
+                (text_of(flowers()), "--label-column 'größe (cm)'", 65, ["no class"]),
+                (text_of(flowers()), "--label-column 9", 65, ["columns are 1 to 5"]),
+                (text_of(flowers()), "--ignore-columns bode", 2, ["'bode'", "'boden'"]),
+                (text_of(flowers()), "--missing error", 65, ["flowers.csv:9: column 'höhe': ''"]),
+                (text_of(flowers()), "--classes 3", 65, ["labels are words", "leave --classes out"]),
+                (text_of(flowers()), "--divide-by 2 --standardize true", 2, ["--divide-by"]),
+                (text_of(flowers()), "--format idx", 2, ["--format"])):
+            with self.subTest(more=more, needles=needles):
+                data = self.write(text)
+                words = more.split("'")  # as a shell
+                extra = words[0].split() + words[1:2]
+                job = command.words(command.binary, "train", SPLIT, "--run-dir", self.folder / "bad", "--data", data)
+                result = command.call(job + extra)
+                self.assert_refused(result, code, needles)
+
+    def test_few_and_many_classes(self):
+        one = self.write("label,x,y\n" + "".join(f"only,{i},{i * i}\n" for i in range(20)))
+        made = self.train("--data", one, "--test-split 0.2 --layers 4 --epochs 2", name="one")
+        self.assertEqual(made.summary["epochs"][-1]["test_accuracy"], 1)
+        many = self.write("label,x\n" + "".join(f"{i % 300},{i % 300}\n" for i in range(3000)))
+        made = self.train("--data", many, "--test-split 0.1 --layers 4 --epochs 1", name="many", threads=3)
+        self.assertEqual({row["label"].isdigit() for row in self.predict(made, many)}, {True})
+
+    def test_from_a_pipe_to_a_pipe(self):
+        made, data = self.trained()
+        rows = flowers()
+        new = text_of(rows, ["höhe", "größe (cm)", "boden"]).encode()
+        expected = (self.folder / "predictions.csv", self.predict(made, data))[0].read_bytes()
+        for options in ("", "--ranks 3"):
+            job = command.words(command.binary, "predict", made.folder, f"--data - --output - {options}")
+            self.assertEqual(subprocess.run(job, input=new, capture_output=True, check=True).stdout, expected)
+        job = command.mpirun(2, "predict", made.folder, "--data - --output -")
+        piped = subprocess.run(job, input=new, capture_output=True, check=True, env=command.environment())
+        self.assertEqual(piped.stdout.replace(b"\r\n", b"\n"), expected)
+        lines = command.words(command.binary, "predict", made.folder,
+                              "--data - --output - --output-format jsonl --probabilities --keep-columns all")
+        found = subprocess.run(lines, input=new, capture_output=True, check=True).stdout.decode().splitlines()
+        first = json.loads(found[0])
+        self.assertEqual(list(first), ["id", "label", "probability", "probabilities", "columns"])
+        self.assertEqual(first["columns"]["höhe"], str(rows[0]["höhe"]))
+        self.assertEqual(len(found), len(rows))
+
+    def test_predictions_as_npy(self):
+        made, data = self.trained()
+        for flags, kind, shape, size in (("", "<i4", "(150,)", 600), ("--probabilities", "<f4", "(150, 3,)", 1800)):
+            path = self.folder / "found.npy"
+            self.succeed("predict", made.folder, "--data", data, "--output", path, flags)
+            raw = path.read_bytes()
+            self.assertIn(f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}".encode(), raw[:128])
+            self.assertEqual(len(raw) % 64, size % 64)
+        self.assert_refused(run("predict", made.folder, "--data", data, "--output", path, "--keep-columns all"), 2,
+                            ["NPY"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,218 @@
+#include "lockstep/data/table.hpp"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <set>
+
+#include "lockstep/base/errors.hpp"
+#include "lockstep/data/csv.hpp"
+#include "lockstep/data/source.hpp"
+#include "tests/support/temporary_folder.hpp"
+#include "tests/unit/data/idx_bytes.hpp"
+
+namespace lockstep::test {
+namespace {
+
+using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
+using data::TableOptions;
+using data::TableSchema;
+
+Bytes bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
+
+/// A folder with one table, and what is found in it.
+struct Table {
+  explicit Table(std::string_view text) : path(folder.write("t.csv", bytes_of(text))) {}
+
+  TableSchema find(const TableOptions& options = {},
+                   std::optional<int> classes = std::nullopt) const {
+    return data::find_schema(std::span(&path, 1), options, classes);
+  }
+
+  /// The message without the folder.
+  std::string error(const TableOptions& options = {},
+                    std::optional<int> classes = std::nullopt) const {
+    std::string what = message_of<DataError>([&] { find(options, classes); });
+    const std::string before = folder.path().string() + "/";
+    if (what.starts_with(before)) what.erase(0, before.size());
+    return what;
+  }
+
+  data::DataSet split(double share, const TableOptions& table = {}, std::uint64_t seed = 1) const {
+    data::DataSetOptions options;
+    options.classes.reset();
+    options.table = table;
+    options.test_split = share;
+    options.seed = seed;
+    return data::open_data_set(path.string(), options);
+  }
+
+  /// Opens the table for a network that was trained on `schema`.
+  Records read(const TableSchema& schema, bool needs_labels = true) const {
+    data::ReadOptions options;
+    options.table = std::make_shared<const TableSchema>(schema);
+    options.needs_labels = needs_labels;
+    data::CsvSource source(path, options);
+    return read_all(source);
+  }
+
+  TemporaryFolder folder;
+  std::filesystem::path path;
+};
+
+using Texts = std::vector<std::string>;
+
+TEST_CASE("a table's columns are numbers, words, or left out, and its labels classes",
+          "[data][table]") {
+  const auto found = Table(
+                         ",length,colour,label,empty,Name\n"
+                         "0,1.5,red,Ädelie,,a\n1,NA,blue,Gentoo,,b\n2,3,,Ädelie,,a\n")
+                         .find();
+  REQUIRE(found.columns.size() == 3);
+  CHECK(found.columns[0].name == "length");
+  CHECK(found.columns[0].categories.empty());
+  CHECK(found.columns[1].categories == Texts{"blue", "red"});
+  CHECK(found.columns[2].categories == Texts{"a", "b"});
+  CHECK(found.features() == 5);
+  CHECK(found.feature_names() == Texts{"length", "colour=blue", "colour=red", "Name=a", "Name=b"});
+  CHECK(found.classes == Texts{"Gentoo", "Ädelie"});  // in the order of bytes
+  REQUIRE(found.left_out.size() == 2);
+  CHECK(found.left_out[0] ==
+        std::pair<std::string, std::string>("", "without a name: a row number"));
+  CHECK(found.left_out[1].first == "empty");
+}
+
+TEST_CASE("labels that are whole numbers are in their order, and keep their values",
+          "[data][table]") {
+  const Table table("label,x\n10,1\n9,2\n-1,3\n+9,4\n 10,5\n");
+  CHECK(table.find().classes == Texts{"-1", "9", "10"});
+  CHECK(table.read(table.find()).labels == std::vector<std::int32_t>{2, 1, 0, 1, 2});
+  CHECK_THAT(table.error({}, 10), StartsWith("t.csv:2: column 'label': labels go from -1 to 10"));
+  CHECK(Table("label,x\n2,1\n0,2\n").find({}, 4).classes == Texts{"0", "1", "2", "3"});
+}
+
+TEST_CASE("separators are found, and columns may have numbers for names", "[data][table]") {
+  for (const char* text : {"x;y;label\n1,5;2;a\n", "x\ty\tlabel\n1\t2\ta\n", "x,y,label\n1,2,a\n",
+                           "\"x;x\",\"y;y;\",label\n1,2,a\n"}) {
+    if (std::string(text).find("1,5") != std::string::npos) {
+      CHECK_THAT(Table(text).error(), Contains("'1,5' has a decimal comma"));
+    } else {
+      CHECK(Table(text).find().columns.size() == 2);
+    }
+  }
+  TableOptions none;
+  none.has_header = false;
+  none.label_column = "-1";
+  const auto found = Table("5.1,3.5,setosa\n4.9,3,virginica\n").find(none);
+  CHECK(found.label == "3");
+  CHECK(found.columns[1].name == "2");
+  CHECK(Table(",0,1,label\n0,5,6,1\n").find().columns.size() == 2);  // as pandas names columns
+  CHECK_THAT(Table("5.1,3.5,0\n4.9,3,1\n").error(),
+             StartsWith("t.csv:1: the first line is a record") && Contains("`header=none`"));
+}
+
+TEST_CASE("what is wrong with a table is named with a remedy", "[data][table]") {
+  CHECK_THAT(
+      Table("sepal,Species\n1,2\n").error(),
+      StartsWith("t.csv:1: no column is named 'label'; the columns are 'sepal', 'Species'") &&
+          Contains("`label_column=Species`"));
+  CHECK_THAT(Table("a,LABEL,target\n1,2,3\n").error(), Contains("`label_column=LABEL`"));
+  CHECK_THAT(Table("a,b\n1,2\n").error({.label_column = "3"}), Contains("the columns are 1 to 2"));
+  CHECK_THAT(Table("label,a\n1,2\n1,x\n3,4\n").error(),
+             StartsWith("t.csv:3: column 'a': 'x' is no number") && Contains("`ignore_columns=a`"));
+  CHECK(Table("label,a\n1,2\n1,x\n").find({.categories = {"a"}}).columns[0].categories ==
+        Texts{"2", "x"});
+  CHECK_THAT(Table("label,a\n0.5,2\n").error(), StartsWith("t.csv:2: column 'label': '0.5'"));
+  CHECK_THAT(Table("label,a\n1,2\n,2\n").error(),
+             StartsWith("t.csv:3: column 'label': '' is no label"));
+  CHECK_THAT(Table("label,a\n1,2,3\n").error(), StartsWith("t.csv:2: 3 fields"));
+  CHECK_THAT(Table("label,a\n").error(), StartsWith("t.csv:2: no record"));
+  CHECK_THAT(Table("label\n1\n").error(), Contains("no column of features"));
+  CHECK_THAT(Table("label,a\nJos\xE9,2\n").error(), StartsWith("t.csv:2: 'Jos?' is not UTF-8"));
+  CHECK_THROWS_WITH(Table("label,abc\n1,2\n").find({.ignored = {"abd"}}),
+                    Contains("no column is named 'abd'") && Contains("did you mean 'abc'"));
+  std::string words = "label,a\n";
+  for (int i = 0; i < 101; ++i) words += "1,w" + std::to_string(i) + "\n";
+  CHECK_THAT(Table(words).error(), Contains("no column of features"));  // too many words
+  CHECK(Table(words).find({.categories = {"a"}}).features() == 101);
+}
+
+TEST_CASE("columns are matched by name", "[data][table]") {
+  TableSchema schema = Table("label,a,b,c\nx,1,2,u\ny,3,4,v\n").find();
+  schema.has_moments = true;
+  const Records expected{{1, 2, 1, 0, 3, 4, 0, 1}, {0, 1}};
+  CHECK(Table("label,a,b,c\nx,1,2,u\ny,3,4,v\n").read(schema) == expected);
+  CHECK(Table("c;label;b;a\r\nu;x;2;1\r\nv;y;4;3\r\n").read(schema) == expected);
+  CHECK(Table("\xEF\xBB\xBFz,c,\"label\",b,a\n\"q\n\",u,x,2,1\n,v,y,4,3\n").read(schema) ==
+        expected);
+  CHECK(Table("b,c,a\n2,u,1\n4,v,3\n").read(schema, false).x == expected.x);
+  const auto error = [&](const char* text) {
+    return message_of<DataError>([&] { Table(text).read(schema); });
+  };
+  CHECK_THAT(error("label,a,B,c\nx,1,2,u\n"), Contains("no column of the header is named 'b'"));
+  CHECK_THAT(error("label,c\nx,u\n"), Contains("named 'a', 'b', which the network takes"));
+  CHECK_THAT(error("a,b,c\n1,2,u\n"), Contains("named 'label'"));
+  CHECK_THAT(error("label,a,b,c\nz,1,2,u\n"), Contains("'z' is none of the 2 classes"));
+  CHECK_THAT(error("1,1,2\n2,3,4\n"), Contains("the first line is a record"));
+  CHECK(Table("label,a,b,c\nx,1,2,w\n").read(schema).x == std::vector<float>{1, 2, 0, 0});
+  schema.missing = data::Missing::error;
+  CHECK_THAT(error("label,a,b,c\nx,1,2,w\n"), Contains(":2: column 'c': 'w' is no category"));
+  CHECK_THAT(error("label,a,b,c\nx,1,,u\n"), Contains(":2: column 'b': '': a missing value"));
+}
+
+TEST_CASE("a test split is exact, disjoint and a function of seed and number", "[data][table]") {
+  for (const std::uint64_t records : {2U, 10U, 150U, 1000U}) {
+    const auto test = data::test_records(records, 0.2, 7);
+    CHECK(test.size() == (records + 4) / 5);
+    CHECK(std::is_sorted(test.begin(), test.end()));
+    CHECK(std::set<std::uint64_t>(test.begin(), test.end()).size() == test.size());
+    CHECK(test == data::test_records(records, 0.2, 7));
+  }
+  CHECK(data::test_records(1000, 0.2, 7) != data::test_records(1000, 0.2, 8));
+  CHECK_THROWS_AS(data::test_records(1, 0.2, 7), ConfigError);
+
+  std::string text = "label,x\n";
+  for (int i = 0; i < 50; ++i) text += std::to_string(i % 2) + "," + std::to_string(i) + "\n";
+  const auto set = Table(text).split(0.2, {.standardize = false});
+  auto all = read_all(*set.train).x;
+  const auto test = read_all(*set.test).x;
+  CHECK(all.size() == 40);
+  all.insert(all.end(), test.begin(), test.end());
+  std::sort(all.begin(), all.end());
+  for (std::size_t i = 0; i < 50; ++i) REQUIRE(all[i] == static_cast<float>(i));
+}
+
+TEST_CASE("standardized columns have mean 0 and deviation 1 over the training records",
+          "[data][table]") {
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal(1e6F, 2.0F);
+  std::string text = "a,label,b,constant\n";
+  for (int i = 0; i < 2000; ++i) {
+    text += (i % 100 == 0 ? "" : std::to_string(normal(random))) + "," + std::to_string(i % 3) +
+            "," + std::to_string(i % 7) + ",5\n";
+  }
+  const auto set = Table(text).split(0.25);
+  const auto schema = set.train->table();
+  CHECK(schema->standardized);
+  CHECK(schema == set.test->table());
+  const Records train = read_all(*set.train);
+  for (std::size_t column = 0; column < 2; ++column) {
+    double sum = 0;
+    double squares = 0;
+    for (std::size_t i = column; i < train.x.size(); i += 3) {
+      sum += static_cast<double>(train.x[i]);
+      squares += static_cast<double>(train.x[i]) * static_cast<double>(train.x[i]);
+    }
+    const double records = 1500;
+    CHECK(std::abs(sum / records) < 1e-6);
+    CHECK(squares / records == Approx(1).margin(0.011));  // missing values are 0
+  }
+  CHECK(schema->columns[2].deviation == 1);
+  CHECK(train.x[2] == 0.0F);
+  CHECK_FALSE(Table("a,b,label\n1,0.9,0\n0,0,1\n1,1,1\n").split(0.3).train->table()->standardized);
+}
+
+}  // namespace
+}  // namespace lockstep::test
