@@ -73,6 +73,17 @@ std::string npy_header(const char* descr, std::span<const std::uint64_t> shape) 
   return header + text;
 }
 
+namespace {
+
+/// True for records of 1, 3 or 4 matrices, each larger than any number of channels of an image.
+bool has_channels_first(std::span<const std::uint64_t> shape) {
+  if (shape.size() != 4) return false;
+  const bool is_channels = shape[1] == 1 || shape[1] == 3 || shape[1] == 4;
+  return is_channels && shape[2] > 4 && shape[3] > 4;
+}
+
+}  // namespace
+
 NpySource::NpySource(const std::filesystem::path& images, const std::filesystem::path& labels,
                      const ReadOptions& options)
     : StoredSource("npy", images, options),
@@ -80,6 +91,11 @@ NpySource::NpySource(const std::filesystem::path& images, const std::filesystem:
   if (header_.shape.size() < 2) {
     throw DataError(content_.place(10) + ": images have one dimension, expected (records, ...)",
                     "check whether images and labels are exchanged");
+  }
+  if (has_channels_first(header_.shape)) {
+    throw DataError(content_.place(10) + ": images of shape (" + shape_text(header_.shape) +
+                        ") have their channels first, as PyTorch's",
+                    "put them last: numpy.save(path, images.transpose(0, 2, 3, 1))");
   }
   describe(is_bytes(header_.type) ? Element::byte : Element::number,
            {header_.shape.begin() + 1, header_.shape.end()});

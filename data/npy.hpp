@@ -8,9 +8,10 @@
 //                     'fortran_order'; 'shape', whose first number is the record count
 //   then              the elements, up to the end of the file
 //
-// Images have at least 2 dimensions; elements are bytes (|u1), other integers, booleans, or floats
-// of 4 or 8 bytes, in either byte order, and are rounded to the nearest float32. Labels have one
-// dimension (or a second one of 1) and are integers. Either file may be gzip-compressed.
+// Images have at least 2 dimensions, and channels last: (N, 3, 32, 32) is refused; elements are
+// bytes (|u1), other integers, booleans, or floats of 4 or 8 bytes, in either byte order, and are
+// rounded to the nearest float32. Labels have one dimension (or a second one of 1) and are
+// integers. Either file may be gzip-compressed.
 #pragma once
 
 #include <cstdint>

@@ -108,6 +108,18 @@ TEST_CASE("NPY bytes are divided by 255, numbers by 1, unless told otherwise", "
   CHECK(read_all(divided).x == std::vector<float>{1.0F, 4.0F / 3.0F});
 }
 
+TEST_CASE("NPY images with their channels first are refused, not misread", "[data]") {
+  const auto open = [](const std::string& shape, std::size_t elements) {
+    const Pair pair(npy(dict("|u1", "(2, " + shape + ")"), Bytes(2 * elements)), good_labels);
+    return pair.open().shape();
+  };
+  CHECK_THROWS_WITH(open("3, 8, 9", 216),
+                    Contains("channels first") && Contains("transpose(0, 2, 3, 1)"));
+  CHECK_THROWS_WITH(open("1, 28, 28", 784), Contains("channels first"));
+  CHECK(open("8, 9, 3", 216) == std::vector<std::uint64_t>{8, 9, 3});
+  CHECK(open("3, 4, 4", 48) == std::vector<std::uint64_t>{3, 4, 4});
+}
+
 TEST_CASE("all versions, odd spacing, labels in a column, gzip", "[data]") {
   const Bytes payload{0, 1, 2, 3, 4, 255};
   const auto expected = [&] {
