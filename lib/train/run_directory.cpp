@@ -244,6 +244,36 @@ void RunDirectory::finish_checkpoint() {
   }
 }
 
+namespace {
+
+/// Of each class: its test examples, the share of them that was found, and the share of examples
+/// taken for it that are of it; null where there are none.
+ordered_json classes_json(const Evaluation& test, const data::TableSchema* table) {
+  ordered_json classes = ordered_json::array();
+  std::size_t count = 0;
+  while (count * count < test.confusion.size()) ++count;
+  const auto share = [](std::uint64_t part, std::uint64_t whole) {
+    if (whole == 0) return ordered_json(nullptr);
+    return ordered_json(static_cast<double>(part) / static_cast<double>(whole));
+  };
+  for (std::size_t i = 0; i < count; ++i) {
+    std::uint64_t examples = 0;
+    std::uint64_t taken = 0;
+    for (std::size_t other = 0; other < count; ++other) {
+      examples += test.confusion[i * count + other];
+      taken += test.confusion[other * count + i];
+    }
+    const std::uint64_t right = test.confusion[i * count + i];
+    classes.push_back({{"label", table == nullptr ? std::to_string(i) : table->classes[i]},
+                       {"examples", examples},
+                       {"recall", share(right, examples)},
+                       {"precision", share(right, taken)}});
+  }
+  return classes;
+}
+
+}  // namespace
+
 void RunDirectory::finish(const RunReport& report) {
   ordered_json epochs = ordered_json::array();
   for (const auto& line : epoch_lines_) epochs.push_back(ordered_json::parse(line));
@@ -266,6 +296,7 @@ void RunDirectory::finish(const RunReport& report) {
                           {"startup_seconds", report.startup_seconds},
                           {"examples_per_second", report.examples_per_second},
                           {"weights_hash", to_hex(report.weights_hash)},
+                          {"classes", classes_json(report.test, facts_.checkpoint.table.get())},
                           {"test_ids_digest", to_hex(report.test.ids_digest)},
                           {"data", {{"bytes_read", report.bytes_read}}},
                           {"plan_digest", to_hex(facts_.plan_digest)},

@@ -62,6 +62,12 @@ class Tables(command.CommandTest):
         made = command.Run(self.folder / "run")
         self.assertGreater(made.summary["epochs"][-1]["test_accuracy"], 0.85)
         self.assertGreater(self.evaluate(made, data)["accuracy"], 0.85)
+        classes = made.summary["classes"]
+        self.assertEqual([row["label"] for row in classes], sorted(FLOWERS, key=str.encode))
+        self.assertEqual(sum(row["examples"] for row in classes), 30)
+        right = sum(row["examples"] * row["recall"] for row in classes)
+        self.assertAlmostEqual(right / 30, made.summary["epochs"][-1]["test_accuracy"])
+        self.assertTrue(all(0 <= row["precision"] <= 1 for row in classes))
 
         # New records have no label, other columns, and another order.
         new = [{"gefunden": f"am {i}., \"hier\"", "boden": row["boden"], "höhe": row["höhe"],
