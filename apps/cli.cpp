@@ -109,7 +109,9 @@ Arguments arguments_of(const Syntax& syntax, const cxxopts::ParseResult& result)
   for (const auto& flag : options.group_help("").options) {
     names.insert(names.end(), flag.l.begin(), flag.l.end());
   }
-  const auto guess = nearest(word.substr(begin, word.find('=') - begin), names);
+  const auto length =
+      word.find('=') == std::string::npos ? std::string::npos : word.find('=') - begin;
+  const auto guess = suggestion(word.substr(begin, length), names);
   throw ConfigError(
       "unknown flag '" + word + "'",
       guess ? "did you mean '--" + *guess + "'?" : "`" + command + " --help` lists all flags");

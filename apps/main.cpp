@@ -55,11 +55,12 @@ void print_usage() {
 
 int dispatch(const Words& words) {
   if (words.empty()) throw ConfigError("no subcommand", "`lockstep --help` lists them");
+  if (words[0] == "help" && words.size() > 1) return dispatch({words[1], "--help"});
   if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
     print_usage();
     return static_cast<int>(ExitCode::success);
   }
-  if (words[0] == "--version") {
+  if (words[0] == "--version" || words[0] == "-v" || words[0] == "version") {
     fmt::print("{}\n", version);
     return static_cast<int>(ExitCode::success);
   }
@@ -68,7 +69,7 @@ int dispatch(const Words& words) {
     if (words[0] == subcommand.name) return subcommand.run({words.begin() + 1, words.end()});
     names.emplace_back(subcommand.name);
   }
-  const auto guess = nearest(words[0], names);
+  const auto guess = suggestion(words[0], names);
   throw ConfigError("unknown subcommand '" + words[0] + "'",
                     guess ? "did you mean '" + *guess + "'?" : "`lockstep --help` lists them");
 }

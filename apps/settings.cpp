@@ -3,9 +3,11 @@
 #include <spdlog/fmt/fmt.h>
 #include <toml++/toml.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <sstream>
 
 #include "lockstep/base/errors.hpp"
@@ -85,7 +87,7 @@ Setting choice(const char* name, Text member, const std::vector<std::string>& wo
     std::size_t at = 0;
     while (at < words.size() && words[at] != value) ++at;
     if (at == words.size()) {
-      const auto guess = nearest(value, words);
+      const auto guess = suggestion(value, words);
       throw ConfigError("'" + value + "' is none of " + all,
                         guess ? "did you mean '" + *guess + "'?" : "");
     }
@@ -361,6 +363,80 @@ const std::vector<Setting>& settings() {
   return all;
 }
 
+std::optional<std::string> suggestion(std::string_view word, std::span<const std::string> names) {
+  // What PyTorch, TensorFlow, scikit-learn, mpirun and others call it, and the name here.
+  static const std::multimap<std::string_view, std::string> meanings = {
+      {"lr", "learning-rate"},
+      {"rate", "learning-rate"},
+      {"bs", "batch-size"},
+      {"batch", "batch-size"},
+      {"epoch", "epochs"},
+      {"max-iter", "epochs"},
+      {"max-steps", "steps"},
+      {"iterations", "steps"},
+      {"hidden", "layers"},
+      {"hidden-layers", "layers"},
+      {"units", "layers"},
+      {"hidden-layer-sizes", "layers"},
+      {"random-state", "seed"},
+      {"random-seed", "seed"},
+      {"dataset", "data"},
+      {"input", "data"},
+      {"file", "data"},
+      {"target", "label-column"},
+      {"label", "label-column"},
+      {"y", "label-column"},
+      {"sep", "separator"},
+      {"delimiter", "separator"},
+      {"num-classes", "classes"},
+      {"n-classes", "classes"},
+      {"test-size", "test-split"},
+      {"split", "test-split"},
+      {"validation-split", "test-split"},
+      {"normalize", "standardize"},
+      {"scale", "standardize"},
+      {"workers", "ranks"},
+      {"np", "ranks"},
+      {"n", "ranks"},
+      {"nproc", "ranks"},
+      {"nproc-per-node", "ranks"},
+      {"world-size", "ranks"},
+      {"num-threads", "threads"},
+      {"gpu", "device"},
+      {"cuda", "device"},
+      {"gpu", "cuda"},
+      {"gpus", "device"},
+      {"accelerator", "device"},
+      {"dtype", "precision"},
+      {"out", "run-dir"},
+      {"output-dir", "run-dir"},
+      {"log-dir", "run-dir"},
+      {"dir", "run-dir"},
+      {"continue", "resume"},
+      {"restart", "resume"},
+      {"save-every", "checkpoint-every"},
+      {"quiet", "progress"},
+      {"verbose", "progress"},
+      {"out", "output"},
+      {"o", "output"},
+      {"fit", "train"},
+      {"test", "evaluate"},
+      {"eval", "evaluate"},
+      {"validate", "evaluate"},
+      {"infer", "predict"},
+      {"inference", "predict"},
+      {"show", "inspect"},
+      {"info", "inspect"},
+      {"status", "doctor"},
+      {"diff", "compare"},
+      {"benchmark", "bench"}};
+  const auto [begin, end] = meanings.equal_range(word);
+  for (auto meant = begin; meant != end; ++meant) {
+    if (std::find(names.begin(), names.end(), meant->second) != names.end()) return meant->second;
+  }
+  return nearest(word, names);
+}
+
 const Setting& setting_named(std::string_view place, const std::string& key) {
   const auto& all = settings();
   const auto found =
@@ -369,7 +445,7 @@ const Setting& setting_named(std::string_view place, const std::string& key) {
   std::vector<std::string> names;
   names.reserve(all.size());
   for (const auto& setting : all) names.push_back(setting.name);
-  const auto guess = nearest(key, names);
+  const auto guess = suggestion(key, names);
   throw ConfigError(
       std::string(place) + ": unknown setting '" + key + "'",
       guess ? "did you mean '" + *guess + "'?" : "`lockstep train --help` lists all settings");

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -97,6 +98,10 @@ const std::vector<Setting>& settings();
 /// The setting of this name; `place` is for messages: "--seed", "runs.toml:3".
 /// Errors   throws ConfigError, with the nearest valid name.
 const Setting& setting_named(std::string_view place, const std::string& key);
+
+/// The name that is meant by an unknown word: by what other programs call it ("lr"), else by its
+/// spelling.
+std::optional<std::string> suggestion(std::string_view word, std::span<const std::string> names);
 
 /// Sets `key`. Every message begins with `place`.
 ///
