@@ -94,7 +94,8 @@ std::filesystem::path newest_run() {
   std::filesystem::directory_iterator entry("runs", error);
   for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
     std::error_code ignored;
-    if (std::filesystem::is_directory(entry->path() / "checkpoints", ignored)) {
+    const bool is_link = entry->is_symlink(ignored);  // runs/latest
+    if (!is_link && std::filesystem::is_directory(entry->path() / "checkpoints", ignored)) {
       runs.push_back(entry->path());
     }
   }

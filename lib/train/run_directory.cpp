@@ -30,6 +30,22 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto flush_interval = std::chrono::seconds(1);
 
+/// Lets the link `latest` beside the folder lead to it, unless a file or folder has that name. A
+/// convenience: where a link cannot be made, there is none.
+void link_latest(const std::filesystem::path& folder) {
+  const auto link = folder.parent_path() / "latest";
+  std::error_code error;
+  const auto type = std::filesystem::symlink_status(link, error).type();
+  if (type != std::filesystem::file_type::not_found &&
+      type != std::filesystem::file_type::symlink) {
+    return;
+  }
+  const auto temporary = folder.parent_path() / ("." + folder.filename().string() + ".latest");
+  std::filesystem::create_directory_symlink(folder.filename(), temporary, error);
+  if (!error) std::filesystem::rename(temporary, link, error);
+  if (error) std::filesystem::remove(temporary, error);
+}
+
 /// Creates runs/2026-11-20-235959, or with -2, -3 ... if that exists, so that two runs that start
 /// in the same second have separate folders.
 std::filesystem::path claim_dated_folder() {
@@ -42,6 +58,7 @@ std::filesystem::path claim_dated_folder() {
   make_folder(first.parent_path());
   std::filesystem::path path = first;
   for (int n = 2; !claim_folder(path); ++n) path = first.string() + "-" + std::to_string(n);
+  link_latest(path);
   return path;
 }
 

@@ -222,8 +222,10 @@ class RunDirectory(command.CommandTest):
     def test_default_place(self):
         self.succeed("train", SMALL, cwd=self.folder)
         self.succeed("train", SMALL, cwd=self.folder)
-        made = sorted((self.folder / "runs").iterdir())
+        latest = self.folder / "runs" / "latest"
+        made = sorted(path for path in latest.parent.iterdir() if path != latest)
         self.assertEqual(len(made), 2)
+        self.assertEqual(latest.resolve(), made[1].resolve())
         self.assertRegex(made[0].name, r"^\d{4}-\d\d-\d\d-\d{6}$")
         self.assertTrue(all((path / "summary.json").is_file() for path in made))
 
