@@ -38,8 +38,8 @@ cxxopts::Options options_of(const Syntax& syntax) {
     if (!syntax.takes(setting.name)) continue;
     const auto other = syntax.other_help.find(setting.name);
     const std::string help = (other == syntax.other_help.end() ? setting.help : other->second) +
-                             " [" + setting.literal(defaults) + "]";
-    options.add_options()(setting.name, help, value_of(setting), setting.argument);
+                             " [" + flag_value(setting, defaults) + "]";
+    options.add_options(setting.group)(setting.name, help, value_of(setting), setting.argument);
   }
   if (!syntax.settings.empty()) {
     options.add_options()("set", "another way to give a setting", cxxopts::value<std::string>(),
@@ -101,13 +101,27 @@ Arguments arguments_of(const Syntax& syntax, const cxxopts::ParseResult& result)
   return arguments;
 }
 
+/// The flags' headings in the order of --help; "" for the command's own.
+std::vector<std::string> shown_groups(const cxxopts::Options& options) {
+  std::vector<std::string> groups = {""};
+  const auto there = options.groups();
+  for (const Setting& setting : settings()) {
+    if (setting.group == groups.back()) continue;
+    if (std::find(there.begin(), there.end(), setting.group) == there.end()) continue;
+    groups.push_back(setting.group);
+  }
+  return groups;
+}
+
 [[noreturn]] void refuse(const cxxopts::Options& options, const std::string& command,
                          const std::string& word) {
   const auto begin = word.find_first_not_of('-');
   if (begin == 0 || begin == std::string::npos) throw ConfigError("unexpected '" + word + "'");
   std::vector<std::string> names;
-  for (const auto& flag : options.group_help("").options) {
-    names.insert(names.end(), flag.l.begin(), flag.l.end());
+  for (const auto& group : shown_groups(options)) {
+    for (const auto& flag : options.group_help(group).options) {
+      names.insert(names.end(), flag.l.begin(), flag.l.end());
+    }
   }
   const auto length =
       word.find('=') == std::string::npos ? std::string::npos : word.find('=') - begin;
@@ -203,7 +217,12 @@ Arguments parse_arguments(const Syntax& syntax, const std::vector<std::string>& 
   return arguments_of(syntax, parse_words(options, syntax.command, words));
 }
 
-std::string help_text(const Syntax& syntax) { return options_of(syntax).help({""}); }
+std::string help_text(const Syntax& syntax) {
+  const auto options = options_of(syntax);
+  const std::string example =
+      syntax.example.empty() ? "" : "\nExample:\n  " + syntax.example + "\n";
+  return options.help(shown_groups(options)) + example;
+}
 
 namespace {
 

@@ -28,6 +28,7 @@ struct Syntax {
   std::string does;                   ///< one sentence
   std::string usage;                  ///< "[CONFIG.toml] [flags]"
   std::string note;                   ///< what --help says behind the usage
+  std::string example;                ///< a command line; --help ends with it
   std::string operand;                ///< what a word without dashes is: "run file"
   std::size_t operands = 1;           ///< maximum number of these words
   bool run_file = false;              ///< the operand is a run file

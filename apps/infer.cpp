@@ -153,6 +153,7 @@ Syntax evaluate_syntax() {
   syntax.command = "lockstep evaluate";
   syntax.does = "Loss and accuracy of a checkpoint on a test set, every example counted once.";
   syntax.usage = "CHECKPOINT --data PATH [flags]";
+  syntax.example = "lockstep evaluate runs/latest --data iris.csv";
   syntax.flags = {{"json", "", "print one line of JSON instead"}};
   return syntax;
 }
@@ -215,6 +216,7 @@ Syntax predict_syntax() {
   syntax.does =
       "Predicts the label of every record, in the order of the data, which needs no labels.";
   syntax.usage = "CHECKPOINT --data PATH [--output FILE] [flags]";
+  syntax.example = "lockstep predict runs/latest --data new.csv --output predictions.csv";
   syntax.flags = {
       {"output", "FILE", "write all predictions to FILE, - for stdout; else the first are printed"},
       {"output-format", "auto|csv|jsonl|npy", "auto: by the ending of FILE, else csv", "auto"},

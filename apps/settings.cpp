@@ -254,106 +254,146 @@ Setting learning_rate() {
 
 std::vector<Setting> table() {
   using C = RunConfig;
-  return {
-      text("data", &C::data, "PATH|GLOB|synthetic",
-           "a table (FILE.csv), a data folder, a pattern for its files, or the built-in drawn "
-           "digits"),
-      choice("format", &C::format, {"auto", "idx", "csv", "tfrecord", "npy"},
-             "format of the files in the data folder; auto: the one that is there"),
-      count_or("all", "train-limit", &C::train_limit, "use the first N training records"),
-      count_or("all", "test-limit", &C::test_limit, "use the first N test records"),
-      test_split(),
-      classes(),
-      divide_by(),
-      text("label-column", &C::label_column, "NAME|N",
-           "of a table: the column of labels; N: the N-th, -1 for the last"),
-      choice("header", &C::header, {"first", "none"},
-             "of a table: line 1 names the columns; none: they are called 1, 2, ..."),
-      choice("separator", &C::separator, {"auto", "comma", "semicolon", "tab"},
-             "of a table; auto: the most frequent one in line 1"),
-      choice("standardize", &C::standardize, {"auto", "true", "false"},
-             "of a table: subtract the mean of each column of numbers and divide by its standard "
-             "deviation, of the training set; auto: if columns differ in scale"),
-      choice("missing", &C::missing, {"mean", "zero", "error"},
-             "of a table: what a missing number is read as"),
-      text("ignore-columns", &C::ignore_columns, "none|NAME,...", "of a table: leave these out"),
-      text("category-columns", &C::category_columns, "none|NAME,...",
-           "of a table: columns of numbers that are categories"),
-      choice("model", &C::model, {"mlp", "lenet", "layers"},
-             "kind of network; layers: the [[layer]] list of the run file"),
-      layers(),
-      choice("precision", &C::precision, {"float32", "tf32", "bf16"},
-             "of the factors of products; tf32 and bf16: library products on a device alone"),
-      count("batch-size", &C::batch_size, 1, "examples of one step over all ranks"),
-      yes_or_no("drop-remainder", &C::drop_remainder,
-                "leave out the last, smaller global batch of an epoch"),
-      count("epochs", &C::epochs, 1, "passes over the training set"),
-      count_or("none", "steps", &C::steps, "end after N steps, if that comes before the epochs"),
-      learning_rate(),
-      count("seed", &C::seed, 0, "of the first weights (TensorFlow's pair N, N+1) and the order"),
-      choice("shuffle", &C::shuffle, {"global", "none"}, "a new order of records every epoch"),
-      augment(),
-      choice("shard-policy", &C::shard_policy, {"data", "auto", "file", "off"},
-             "how records are dealt to ranks"),
-      choice("rebatch", &C::rebatch, {"ceil", "balanced"},
-             "how a batch is cut; balanced: with shard-policy file or off"),
-      choice("reduction", &C::reduction, {"canonical", "allreduce"}, "how gradients are summed"),
-      choice(
-          "exchange", &C::exchange, {"auto", "activations", "sums"},
-          "what canonical ranks exchange: activations, or partial sums; does not affect results"),
-      choice("products", &C::products, {"auto", "library", "strict"},
-             "matrix products; auto: strict for canonical, library for allreduce"),
-      choice("simd", &C::simd, {"auto", "scalar", "avx2", "avx512"},
-             "instructions of the strict products; does not affect results"),
-      count_or("auto", "leaf", &C::leaf,
-               "examples per leaf; pieces are whole leaves; auto: 16 for batches of 128 and more"),
-      yes_or_no("balance", &C::balance,
-                "between epochs, move leaves from slow ranks to fast ones; results do not change"),
-      count("prefetch", &C::prefetch, 0, "batches read ahead by a thread in the background",
-            max_prefetched),
-      mesh(),
-      choice("backend", &C::backend, {"auto", "threads", "shared", "mpi", "nccl"},
-             "communication between ranks; shared: memory within a host, MPI between hosts; auto: "
-             "that under a "
-             "launcher, else threads; nccl: as auto, and NCCL between devices"),
-      count("ranks", &C::ranks, 1, "ranks as threads of this process; not under a launcher"),
-      choice("device", &C::device, {"auto", "cpu", "cuda"},
-             "where replicas are: on the processor, or on a GPU for each rank; auto: cpu"),
-      yes_or_no("share-device", &C::share_device,
-                "ranks of a host may share its GPUs, and exchange through the host's memory"),
-      count_or("auto", "threads", &C::threads,
-               "threads of each rank's products; auto: the cores the launcher bound"),
-      text("run-dir", &C::run_dir, "auto|DIR", "where the run is recorded; auto: runs/DATE-TIME"),
-      text("resume", &C::resume, "none|auto|PATH",
-           "continue a run from its newest valid checkpoint; auto: the run of --run-dir, or the "
-           "newest in runs/; PATH: a run or a checkpoint"),
-      count_or("end", "checkpoint-every", &C::checkpoint_every,
-               "save a checkpoint every N steps, besides at the end"),
-      count("keep", &C::keep, 1, "keep the newest N checkpoints"),
-      count_or("none", "keep-every", &C::keep_every, "keep checkpoints of every N-th step besides"),
-      count("sentinel-steps", &C::sentinel_steps, 1,
-            "compare the weights of all replicas once in N steps, a part before each step",
-            1 << 20),
-      count_or("none", "audit-every", &C::audit_every,
-               "every N steps, recompute a leaf and a slice on another rank"),
-      choice("on-nonfinite", &C::on_nonfinite, {"stop", "skip"},
-             "if a loss or gradient is not finite: end the job with code 76, or skip that step"),
-      count_or("none", "hash-every", &C::hash_every,
-               "record every tensor's hash every N steps, for `lockstep compare`"),
-      max_time(),
-      count("timeout", &C::timeout, 1,
-            "end the job with code 86 if a rank makes no progress in a step for N seconds; start, "
-            "evaluation and checkpoints have five times that",
-            1'000'000'000),
-      straggler_warning(),
-      yes_or_no("survive", &C::survive,
-                "go on without ranks that end, from a snapshot in memory; needs `mpirun --mca "
-                "orte_enable_recovery 1`, or `SLURM_NO_KILL=set SLURM_KILL_BAD_EXIT=0 srun`"),
-      count("snapshot-every", &C::snapshot_every, 1,
-            "with survive: steps between snapshots, which are repeated after a loss"),
-      choice("progress", &C::progress, {"auto", "bar", "lines", "off"},
-             "off: errors and warnings only"),
+  std::vector<Setting> all;
+  const auto add = [&](const char* group, std::vector<Setting> settings) {
+    for (Setting& setting : settings) {
+      setting.group = group;
+      all.push_back(std::move(setting));
+    }
   };
+  add("Data",
+      {
+          text("data", &C::data, "PATH|GLOB|synthetic",
+               "a table (FILE.csv), a data folder, a pattern for its files, or the built-in drawn "
+               "digits"),
+          choice("format", &C::format, {"auto", "idx", "csv", "tfrecord", "npy"},
+                 "format of the files in the data folder; auto: the one that is there"),
+          count_or("all", "train-limit", &C::train_limit, "use the first N training records"),
+          count_or("all", "test-limit", &C::test_limit, "use the first N test records"),
+          test_split(),
+          classes(),
+          text("label-column", &C::label_column, "NAME|N",
+               "of a table: the column of labels; N: the N-th, -1 for the last"),
+          choice("header", &C::header, {"first", "none"},
+                 "of a table: line 1 names the columns; none: they are called 1, 2, ..."),
+          choice("separator", &C::separator, {"auto", "comma", "semicolon", "tab"},
+                 "of a table; auto: the most frequent one in line 1"),
+          choice(
+              "standardize", &C::standardize, {"auto", "true", "false"},
+              "of a table: subtract the mean of each column of numbers and divide by its standard "
+              "deviation, of the training set; auto: if columns differ in scale"),
+          choice("missing", &C::missing, {"mean", "zero", "error"},
+                 "of a table: what a missing number is read as"),
+          text("ignore-columns", &C::ignore_columns, "none|NAME,...",
+               "of a table: leave these out"),
+          text("category-columns", &C::category_columns, "none|NAME,...",
+               "of a table: columns of numbers that are categories"),
+          divide_by(),
+          augment(),
+      });
+  add("Network",
+      {
+          choice("model", &C::model, {"mlp", "lenet", "layers"},
+                 "kind of network; layers: the [[layer]] list of the run file"),
+          layers(),
+          choice("precision", &C::precision, {"float32", "tf32", "bf16"},
+                 "of the factors of products; tf32 and bf16: library products on a device alone"),
+      });
+  add("Training",
+      {
+          count("epochs", &C::epochs, 1, "passes over the training set"),
+          count_or("none", "steps", &C::steps,
+                   "end after N steps, if that comes before the epochs"),
+          count("batch-size", &C::batch_size, 1, "examples of one step over all ranks"),
+          yes_or_no("drop-remainder", &C::drop_remainder,
+                    "leave out the last, smaller global batch of an epoch"),
+          learning_rate(),
+          count("seed", &C::seed, 0,
+                "of the first weights (TensorFlow's pair N, N+1) and the order"),
+          choice("shuffle", &C::shuffle, {"global", "none"}, "a new order of records every epoch"),
+      });
+  add("Ranks and devices",
+      {
+          count("ranks", &C::ranks, 1, "ranks as threads of this process; not under a launcher"),
+          mesh(),
+          choice(
+              "backend", &C::backend, {"auto", "threads", "shared", "mpi", "nccl"},
+              "communication between ranks; shared: memory within a host, MPI between hosts; auto: "
+              "that under a "
+              "launcher, else threads; nccl: as auto, and NCCL between devices"),
+          choice("device", &C::device, {"auto", "cpu", "cuda"},
+                 "where replicas are: on the processor, or on a GPU for each rank; auto: cpu"),
+          yes_or_no("share-device", &C::share_device,
+                    "ranks of a host may share its GPUs, and exchange through the host's memory"),
+          count_or("auto", "threads", &C::threads,
+                   "threads of each rank's products; auto: the cores the launcher bound"),
+      });
+  add("Recording",
+      {
+          text("run-dir", &C::run_dir, "auto|DIR",
+               "where the run is recorded; auto: runs/DATE-TIME"),
+          text(
+              "resume", &C::resume, "none|auto|PATH",
+              "continue a run from its newest valid checkpoint; auto: the run of --run-dir, or the "
+              "newest in runs/; PATH: a run or a checkpoint"),
+          count_or("end", "checkpoint-every", &C::checkpoint_every,
+                   "save a checkpoint every N steps, besides at the end"),
+          count("keep", &C::keep, 1, "keep the newest N checkpoints"),
+          count_or("none", "keep-every", &C::keep_every,
+                   "keep checkpoints of every N-th step besides"),
+          count_or("none", "hash-every", &C::hash_every,
+                   "record every tensor's hash every N steps, for `lockstep compare`"),
+          max_time(),
+          choice("progress", &C::progress, {"auto", "bar", "lines", "off"},
+                 "off: errors and warnings only"),
+      });
+  add("Faults",
+      {
+          count("timeout", &C::timeout, 1,
+                "end the job with code 86 if a rank makes no progress in a step for N seconds; "
+                "start, "
+                "evaluation and checkpoints have five times that",
+                1'000'000'000),
+          straggler_warning(),
+          yes_or_no(
+              "balance", &C::balance,
+              "between epochs, move leaves from slow ranks to fast ones; results do not change"),
+          yes_or_no("survive", &C::survive,
+                    "go on without ranks that end, from a snapshot in memory; needs `mpirun --mca "
+                    "orte_enable_recovery 1`, or `SLURM_NO_KILL=set SLURM_KILL_BAD_EXIT=0 srun`"),
+          count("snapshot-every", &C::snapshot_every, 1,
+                "with survive: steps between snapshots, which are repeated after a loss"),
+          count("sentinel-steps", &C::sentinel_steps, 1,
+                "compare the weights of all replicas once in N steps, a part before each step",
+                1 << 20),
+          count_or("none", "audit-every", &C::audit_every,
+                   "every N steps, recompute a leaf and a slice on another rank"),
+          choice(
+              "on-nonfinite", &C::on_nonfinite, {"stop", "skip"},
+              "if a loss or gradient is not finite: end the job with code 76, or skip that step"),
+      });
+  add("Advanced",
+      {
+          choice("shard-policy", &C::shard_policy, {"data", "auto", "file", "off"},
+                 "how records are dealt to ranks"),
+          choice("rebatch", &C::rebatch, {"ceil", "balanced"},
+                 "how a batch is cut; balanced: with shard-policy file or off"),
+          choice("reduction", &C::reduction, {"canonical", "allreduce"},
+                 "how gradients are summed"),
+          choice("exchange", &C::exchange, {"auto", "activations", "sums"},
+                 "what canonical ranks exchange: activations, or partial sums; does not affect "
+                 "results"),
+          choice("products", &C::products, {"auto", "library", "strict"},
+                 "matrix products; auto: strict for canonical, library for allreduce"),
+          choice("simd", &C::simd, {"auto", "scalar", "avx2", "avx512"},
+                 "instructions of the strict products; does not affect results"),
+          count_or(
+              "auto", "leaf", &C::leaf,
+              "examples per leaf; pieces are whole leaves; auto: 16 for batches of 128 and more"),
+          count("prefetch", &C::prefetch, 0, "batches read ahead by a thread in the background",
+                max_prefetched),
+      });
+  return all;
 }
 
 }  // namespace
@@ -361,6 +401,12 @@ std::vector<Setting> table() {
 const std::vector<Setting>& settings() {
   static const std::vector<Setting> all = table();
   return all;
+}
+
+std::string flag_value(const Setting& setting, const RunConfig& config) {
+  std::string text = setting.literal(config);
+  std::erase_if(text, [](char c) { return c == '"' || c == '[' || c == ']' || c == ' '; });
+  return text.empty() ? "none" : text;
 }
 
 std::optional<std::string> suggestion(std::string_view word, std::span<const std::string> names) {

@@ -90,7 +90,11 @@ struct Setting {
   std::function<void(RunConfig&, const std::string&)> set;
   /// The value as a TOML literal that `set` parses.
   std::function<std::string(const RunConfig&)> literal;
+  std::string group = {};  ///< the heading in --help: "Data"
 };
+
+/// The value as a flag takes it: the literal without quotes, brackets and blanks.
+std::string flag_value(const Setting& setting, const RunConfig& config);
 
 /// All settings, in the order of --help and of printed run files.
 const std::vector<Setting>& settings();

@@ -549,6 +549,9 @@ void train_on(const Arguments& arguments, const RunConfig& given, comm::Communic
 
 Syntax train_syntax() {
   Syntax syntax = run_file_syntax("lockstep train", "Trains a network on all ranks of this job.");
+  syntax.example =
+      "mpirun -n 2 lockstep train --data iris.csv --label-column target --test-split 0.2 --epochs "
+      "50";
   for (const auto& setting : settings()) syntax.settings.push_back(setting.name);
   syntax.flags = {
       {"print-config", "", "print the resolved run file and end"},
