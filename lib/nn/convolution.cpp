@@ -56,7 +56,7 @@ class PoolLayer : public Layer<Real> {
       : Layer<Real>(input.size(), output.size()), windows_(spec, input, output) {}
 
   void forward(const Pass<Real>&, Matrix<const Real> x, Matrix<Real> y) final {
-    share(x.rows, 1, [&](Range rows, std::size_t) {
+    share(x.rows, 1, x.cols, [&](Range rows, std::size_t) {
       for (std::size_t i = rows.begin; i < rows.end; ++i) {
         const Real* from = x.row(i).data();
         Real* to = y.row(i).data();
@@ -70,7 +70,7 @@ class PoolLayer : public Layer<Real> {
     if (!windows_.cover()) std::fill(dx.flat().begin(), dx.flat().end(), Real{0});
     const std::size_t each = 2 * windows_.channels();
     const auto scratch = pass.scratch.get(Scratch<Real>::columns, each * product_threads());
-    share(x.rows, 1, [&](Range rows, std::size_t thread) {
+    share(x.rows, 1, x.cols, [&](Range rows, std::size_t thread) {
       for (std::size_t i = rows.begin; i < rows.end; ++i) {
         windows_.for_each([&](std::size_t out, std::size_t in) {
           spread(dz.row(i).data() + out, x.row(i).data() + in, dx.row(i).data() + in,
@@ -348,7 +348,7 @@ class ConvolutionLayer final : public Layer<Real> {
   /// The windows of all images of x.
   Matrix<const Real> gathered(const Pass<Real>& pass, Matrix<const Real> x) const {
     const Matrix<Real> result = windows(pass, x.rows);
-    share(x.rows, 1, [&](Range images, std::size_t) {
+    share(x.rows, 1, positions_ * windows_.size(), [&](Range images, std::size_t) {
       for (std::size_t i = images.begin; i < images.end; ++i) {
         windows_.gather(x.row(i).data(), result.row(i * positions_).data());
       }
@@ -357,7 +357,7 @@ class ConvolutionLayer final : public Layer<Real> {
   }
 
   void scatter(Matrix<const Real> windows, Matrix<Real> dx) const {
-    share(dx.rows, 1, [&](Range images, std::size_t) {
+    share(dx.rows, 1, positions_ * windows_.size(), [&](Range images, std::size_t) {
       for (std::size_t i = images.begin; i < images.end; ++i) {
         windows_.scatter(windows.row(i * positions_).data(), dx.row(i).data());
       }

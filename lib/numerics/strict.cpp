@@ -33,7 +33,7 @@ class PanelProducts final : public Products<float> {
 
   void forward(Matrix<const float> x, const LayerWeights<float>& w, Activation activation,
                Matrix<float> y, Output output) override {
-    share(x.rows, 1, [&](Range rows, std::size_t) {
+    share(x.rows, 1, 2 * w.inputs * w.outputs, [&](Range rows, std::size_t) {
       strict_.forward(part(x, rows), panels(w), w.bias, activation, part(y, rows), output);
     });
   }
@@ -41,7 +41,7 @@ class PanelProducts final : public Products<float> {
   void backward_input(Matrix<const float> dz, const LayerWeights<float>& w, Matrix<const float> x,
                       Activation below, Matrix<float> dx, Output output) override {
     reserve(dz.rows, w.outputs);
-    share(dz.rows, 1, [&](Range rows, std::size_t thread) {
+    share(dz.rows, 1, 2 * w.inputs * w.outputs, [&](Range rows, std::size_t thread) {
       strict_.backward_input(part(dz, rows), panels(w), part(x, rows), below, part(dx, rows),
                              output, scratch_[thread].span());
     });
@@ -50,7 +50,7 @@ class PanelProducts final : public Products<float> {
   void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
                         Range slice, std::span<float> dw) override {
     reserve(dz.rows, dz.cols);
-    share(slice.size(), slice_unit, [&](Range mine, std::size_t thread) {
+    share(slice.size(), slice_unit, 2 * dz.rows, [&](Range mine, std::size_t thread) {
       strict_.backward_weights(x, dz, leaf, {slice.begin + mine.begin, slice.begin + mine.end},
                                dw.subspan(mine.begin, mine.size()), scratch_[thread].span());
     });

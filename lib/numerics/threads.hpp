@@ -23,11 +23,20 @@ struct SharedWork {
 
 void share_between_threads(std::size_t count, std::size_t unit, SharedWork work);
 
+/// Work of fewer operations than this takes less time than a second thread needs to begin: some
+/// ten microseconds.
+inline constexpr std::size_t min_shared_operations = 200'000;
+
 /// Calls work(part, thread) with parts of [0, count), each a multiple of `unit` except the last, on
-/// the products' threads; at most one call per thread, and none for an empty range. `work` must not
-/// throw or call this function.
+/// the products' threads; at most one call per thread, and none for an empty range. `operations`:
+/// multiplications and additions for one of `count`, about; little work is done by this thread
+/// alone. `work` must not throw or call this function.
 template <class Work>
-void share(std::size_t count, std::size_t unit, const Work& work) {
+void share(std::size_t count, std::size_t unit, std::size_t operations, const Work& work) {
+  if (count > 0 && count * operations < min_shared_operations) {
+    work(Range{0, count}, std::size_t{0});
+    return;
+  }
   const auto call = [](const void* w, Range part, std::size_t thread) {
     (*static_cast<const Work*>(w))(part, thread);
   };
