@@ -72,9 +72,6 @@ void require_fits_device(const ReplicaOptions& options, const Groups& groups) {
     refuse("exchange activations", "use `exchange=sums`, or leave it out");
   }
   if (options.audit_every) refuse("audit-every", "use `device=cpu`, or leave the audit out");
-  if (options.on_nonfinite == OnNonfinite::skip) {
-    refuse("on-nonfinite skip", "use `device=cpu`, or `on_nonfinite=stop`");
-  }
   if (groups.model != nullptr) {
     throw ConfigError(mesh_text(groups) + " with device cuda: a device holds whole layers",
                       "use a mesh of batch alone, or `device=cpu`");

@@ -50,7 +50,7 @@ struct ReplicaOptions {
   Exchange exchange = Exchange::automatic;        ///< of the canonical reduction
   std::optional<std::uint64_t> audit_every = {};  ///< audit interval in steps; none: no audits
   std::uint64_t sentinel_steps = Sentinel::default_parts;  ///< steps to compare all weights
-  OnNonfinite on_nonfinite = OnNonfinite::stop;            ///< skip: not on a device
+  OnNonfinite on_nonfinite = OnNonfinite::stop;
   ProductsChoice products = ProductsChoice::automatic;
   Precision precision = Precision::float32;  ///< of the library's products on a device
   Simd simd = Simd::automatic;               ///< of strict products on the CPU

@@ -76,8 +76,8 @@ StepResult Step::run(const data::Batch& batch, PhaseSeconds& seconds, std::uint6
                        .messages = messages};
   bool updates = std::isfinite(result.tally.loss_sum);
   if (!updates) result.not_finite = "loss";
-  if (skips_with_ != nullptr) {
-    const bool finite = updates && optim::is_finite(gradient_sums(), batch.global_examples);
+  if (skips()) {
+    const bool finite = updates && has_finite_gradients(batch.global_examples);
     result.skipped = !skips_with_->all_agree(finite);
     updates = !result.skipped;
     if (result.skipped && result.not_finite == nullptr) result.not_finite = "gradient";

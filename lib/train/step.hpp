@@ -65,7 +65,7 @@ struct StepOptions {
   const data::Plan* plan = nullptr;                         ///< training plan
   std::optional<std::uint64_t> audit_every = std::nullopt;  ///< audit interval in steps
   /// Set: all ranks skip the update of a step whose loss or gradient is not finite on one of them,
-  /// the ranks of this communicator. Not for devices.
+  /// the ranks of this communicator.
   comm::Communicator* skip_with = nullptr;
 };
 
@@ -147,6 +147,9 @@ class Step {
   /// All must outlive the step.
   Step(const StepOptions& options, comm::Communicator& comm, Sentinel& sentinel);
 
+  /// Steps that are not finite are skipped: nothing may be updated before update().
+  bool skips() const noexcept { return skips_with_ != nullptr; }
+
   comm::Communicator& comm_;
 
  private:
@@ -159,6 +162,12 @@ class Step {
 
   /// Sums the ranks' parts of the gradient, as needed for this rank's update. Collective.
   virtual void reduce(const data::Batch& batch, PhaseSeconds& seconds) = 0;
+
+  /// True if this rank's slice of the gradients, and its square, are finite. Called before update()
+  /// if the options say to skip such steps. Local.
+  virtual bool has_finite_gradients(std::uint64_t examples) {
+    return optim::is_finite(gradient_sums(), examples);
+  }
 
   /// Updates this rank's slice of the weights with gradient sums over `examples` examples. Local.
   virtual void update(std::uint64_t examples) = 0;

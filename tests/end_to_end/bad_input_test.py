@@ -97,7 +97,6 @@ SETTINGS = {
     "--device cuda --threads 2": ["threads", "device cuda"],
     "--device cuda --exchange activations": ["exchange activations", "device cuda"],
     "--device cuda --audit-every 5": ["audit-every", "device cuda"],
-    "--device cuda --on-nonfinite skip": ["on-nonfinite skip", "device cuda"],
     "--device cuda --products library": ["products library", "cuBLAS", "--reduction allreduce"],
     "--device cuda --precision tf32": ["precision tf32", "strict"],
     "--mesh batch=7": ["mesh", "batch=7"],

@@ -7,6 +7,7 @@ with GPUS=visible as many as CUDA would see.
 
 import json
 import os
+import random
 import shutil
 import subprocess
 import unittest
@@ -127,6 +128,31 @@ class Device(command.CommandTest):
             self.succeed("predict", *what, "--output", output, device, **devices(1))
             tables.append(output.read_text())
         self.assertEqual(*tables)
+
+    def test_steps_that_are_not_finite_are_skipped(self):
+        numbers = random.Random(1)
+        data = self.folder / "data"
+        data.mkdir()
+        for name, records in (("train.csv", 400), ("test.csv", 100)):
+            rows = [[i % 3] + [round(numbers.gauss(i % 3, 1), 4) for _ in range(8)] for i in range(records)]
+            if name == "train.csv":
+                rows[77][1:] = [3e38] * 8  # too much for a layer's output
+                rows[300][4] = 1e24        # too much for a gradient's square
+            rows.insert(0, ["label"] + [f"x{i}" for i in range(8)])
+            (data / name).write_text("".join(",".join(map(str, row)) + "\n" for row in rows))
+        job = ("--classes 10 --standardize false --layers 16,3 --batch-size 20 --epochs 2 --on-nonfinite skip --data", data)
+        processor = self.train(*job, name="skipping", threads=2)
+        self.assertEqual(processor.summary["skipped_steps"], 4)
+        for flags, count in (("", 1), ("--ranks 3 --share-device", 1), ("--ranks 2 --share-device", 1)):
+            with self.subTest(flags=flags):
+                run = self.train(*job, "--device cuda", flags, name="on" + flags.replace(" ", ""), **devices(count))
+                self.assertEqual(run.summary["weights_hash"], processor.summary["weights_hash"])
+                self.assertEqual(run.losses, processor.losses)
+                self.assertEqual(run.summary["skipped_steps"], 4)
+        run = self.train(*job, "--device cuda --reduction allreduce --ranks 2 --share-device", name="allreduce", **devices(1))
+        self.assertEqual(run.summary["skipped_steps"], 4)
+        self.assertEqual([line["step"] for line in run.metrics if "skipped" in line],
+                         [line["step"] for line in processor.metrics if "skipped" in line])
 
     def test_refusals(self):
         cases = [

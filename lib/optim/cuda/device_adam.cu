@@ -70,7 +70,28 @@ __global__ void sum_and_update_fours(DeviceAdamSlice s) {
   if (!finite) atomicOr(s.not_finite, 1);
 }
 
+/// True if the mean of a gradient and its square are finite, as optim::is_finite().
+__device__ bool has_finite_square(float sum, float inverse_examples) {
+  const float mean = sum * inverse_examples;
+  return mean * mean <= std::numeric_limits<float>::max();
+}
+
+__global__ void check_fours(DeviceAdamSlice s) {
+  const std::size_t at = 4 * (std::size_t{blockIdx.x} * blockDim.x + threadIdx.x);
+  if (at >= s.count) return;
+  const float factor = s.factors->inverse_examples;
+  const float4 sum = sum_parts(s, at);
+  const bool finite = has_finite_square(sum.x, factor) && has_finite_square(sum.y, factor) &&
+                      has_finite_square(sum.z, factor) && has_finite_square(sum.w, factor);
+  if (!finite) atomicOr(s.not_finite, 1);
+}
+
 }  // namespace
+
+void check_sums(const DeviceAdamSlice& slice, const Stream& stream) {
+  assert(slice.count % 4 == 0 && slice.part_count > 0);
+  launch("check of sums", check_fours, grid_of(slice.count / 4), stream, slice);
+}
 
 void sum_and_update(const DeviceAdamSlice& slice, const Stream& stream) {
   assert(slice.count % 4 == 0 && slice.part_count > 0);

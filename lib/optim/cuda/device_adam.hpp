@@ -27,7 +27,7 @@ struct DeviceAdamSlice {
 
   /// The step's factors, read when the kernel runs, so that a recorded kernel can be replayed.
   const optim::AdamFactors* factors = nullptr;
-  /// Set to 1 if a second moment is not finite, else unchanged.
+  /// Set to 1 if a second moment, or what check_sums() computes, is not finite; else unchanged.
   int* not_finite = nullptr;
 };
 
@@ -35,5 +35,9 @@ struct DeviceAdamSlice {
 /// if gradients are finite. Enqueues.
 /// Errors   throws DeviceError.
 void sum_and_update(const DeviceAdamSlice& slice, const Stream& stream);
+
+/// optim::is_finite() of the sums over the tree: only sets `not_finite`. Enqueues.
+/// Errors   throws DeviceError.
+void check_sums(const DeviceAdamSlice& slice, const Stream& stream);
 
 }  // namespace lockstep::cuda

@@ -45,6 +45,13 @@ class DeviceStep : public Step {
         slice_(range_of(values, network_.values())),
         update_(values, options.adam, stream_) {}
 
+  /// True if the sums are finite. Blocks.
+  bool check(const DeviceSums& sums, std::uint64_t examples) {
+    update_.enqueue_check(sums, examples, stream_);
+    stream_.synchronise();
+    return update_.finite();
+  }
+
   nn::DeviceNetwork& network_;
   DeviceBatches& batches_;
   comm::DeviceCommunicator* device_;
@@ -73,14 +80,14 @@ class DeviceCanonicalStep final : public DeviceStep {
   const char* name() const noexcept override { return "canonical, by partial sums"; }
 
  private:
-  /// With one rank it also enqueues the update, and synchronises once.
+  /// With one rank it also enqueues the update, and synchronises once; not if steps are skipped.
   void compute(const data::Batch& batch) override {
     const cuda::TraceRange range("forward, backward");
     const std::size_t slot = batches_.take(batch, stream_);
     current_ = &recorded_for(batch, slot);
-    update_.begin(batch.global_examples);
+    if (!skips()) update_.begin(batch.global_examples);
     current_->compute[slot].enqueue(stream_);
-    if (device_ == nullptr) current_->update.enqueue(stream_);
+    if (device_ == nullptr && !skips()) current_->update.enqueue(stream_);
     stream_.synchronise();
   }
 
@@ -91,12 +98,20 @@ class DeviceCanonicalStep final : public DeviceStep {
     seconds.reduce += phase.take();
   }
 
-  void update(std::uint64_t /*examples*/) override {
-    if (device_ != nullptr) current_->update.enqueue(stream_);
+  bool has_finite_gradients(std::uint64_t examples) override {
+    return check(*current_->sums, examples);
+  }
+
+  void update(std::uint64_t examples) override {
+    if (skips()) update_.begin(examples);
+    if (device_ != nullptr || skips()) current_->update.enqueue(stream_);
   }
 
   bool publish() override {
-    if (device_ == nullptr) return update_.finite();
+    if (device_ == nullptr) {
+      if (skips()) stream_.synchronise();
+      return update_.finite();
+    }
     const cuda::TraceRange range("update, gather of weights");
     updated_.record(stream_);
     updated_.block(exchange_);
@@ -264,7 +279,7 @@ class DeviceAllReduceStep final : public DeviceStep {
     const cuda::TraceRange range("forward, backward, reduce, update");
     const std::size_t rows = batch.piece.size();
     const std::size_t slot = batches_.take(batch, stream_);
-    update_.begin(batch.global_examples);
+    if (!skips()) update_.begin(batch.global_examples);
     const auto& graphs = graphs_for({slot, rows, batch.leaf});
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       graphs[b].enqueue(stream_);
@@ -274,12 +289,20 @@ class DeviceAllReduceStep final : public DeviceStep {
       reduced_.record(exchange_);
       reduced_.block(stream_);
     }
-    update_graph_.enqueue(stream_);
+    if (!skips()) update_graph_.enqueue(stream_);
     wait();
   }
 
   void reduce(const data::Batch& /*batch*/, PhaseSeconds& /*seconds*/) override {}
-  void update(std::uint64_t /*examples*/) override {}
+  bool has_finite_gradients(std::uint64_t examples) override { return check(sums_, examples); }
+
+  void update(std::uint64_t examples) override {
+    if (!skips()) return;
+    update_.begin(examples);
+    update_graph_.enqueue(stream_);
+    stream_.synchronise();
+  }
+
   bool publish() override { return comm_.all_agree(update_.finite()); }
 
   using Shape = std::array<std::size_t, 3>;  // slot, rows, leaf
@@ -388,9 +411,25 @@ void DeviceUpdate::begin(std::uint64_t examples) {
   *factors_.data() = optim::adam_factors(options_, state_, examples);
 }
 
+void DeviceUpdate::enqueue_check(const DeviceSums& sums, std::uint64_t examples,
+                                 const cuda::Stream& stream) {
+  optim::AdamState next = state_;
+  next.advance(options_);
+  *factors_.data() = optim::adam_factors(options_, next, examples);
+  cuda::copy(std::span<const optim::AdamFactors>(factors_.span()), device_factors_.span(), stream);
+  cuda::clear(device_not_finite_.span(), stream);
+  cuda::check_sums(slice_with(sums), stream);
+  cuda::copy(std::span<const int>(device_not_finite_.span()), not_finite_.span(), stream);
+}
+
 void DeviceUpdate::enqueue(const DeviceSums& sums, const cuda::Stream& stream) const {
   cuda::copy(std::span<const optim::AdamFactors>(factors_.span()), device_factors_.span(), stream);
   cuda::clear(device_not_finite_.span(), stream);
+  cuda::sum_and_update(slice_with(sums), stream);
+  cuda::copy(std::span<const int>(device_not_finite_.span()), not_finite_.span(), stream);
+}
+
+cuda::DeviceAdamSlice DeviceUpdate::slice_with(const DeviceSums& sums) const noexcept {
   cuda::DeviceAdamSlice slice = {};
   slice.values = values_.data();
   slice.first = first_.data();
@@ -399,8 +438,7 @@ void DeviceUpdate::enqueue(const DeviceSums& sums, const cuda::Stream& stream) c
   slice.factors = device_factors_.data();
   slice.not_finite = device_not_finite_.data();
   sums.put(slice);
-  cuda::sum_and_update(slice, stream);
-  cuda::copy(std::span<const int>(device_not_finite_.span()), not_finite_.span(), stream);
+  return slice;
 }
 
 namespace {

@@ -54,13 +54,18 @@ class DeviceUpdate final : public optim::OptimizerState {
   /// Begins an update with sums over `examples` examples. The previous update must be complete.
   void begin(std::uint64_t examples);
 
+  /// Enqueues a check of the sums of a slice, over `examples` examples; then finite() tells.
+  void enqueue_check(const DeviceSums& sums, std::uint64_t examples, const cuda::Stream& stream);
+
   /// Enqueues the update with sums of the slice; may be recorded in a graph.
   void enqueue(const DeviceSums& sums, const cuda::Stream& stream) const;
 
-  /// True if the gradient was finite; valid when the update is complete.
+  /// True if the gradient was finite; valid when the update, or the check, is complete.
   bool finite() const noexcept { return *not_finite_.data() == 0; }
 
  private:
+  cuda::DeviceAdamSlice slice_with(const DeviceSums& sums) const noexcept;
+
   std::span<float> values_;
   optim::AdamOptions options_;
   const cuda::Stream& stream_;

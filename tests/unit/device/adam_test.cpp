@@ -119,6 +119,7 @@ TEST_CASE("device: sum and Adam have the processor's bits for any ranks", "[devi
       const cuda::Stream stream;
       for (std::uint64_t step = 1; step <= 3; ++step) {
         slice.set_factors(step, 10 + step, stream);
+        cuda::check_sums(slice.on_device(), stream);
         cuda::sum_and_update(slice.on_device(), stream);
         REQUIRE(slice.update_here(10 + step));
         slice.require_same(stream);
@@ -152,6 +153,11 @@ TEST_CASE("device: an update tells of gradients that are not finite", "[device]"
     slice.part_memory = Guarded<float>(slice.parts);
     const cuda::Stream stream;
     slice.set_factors(1, 4, stream);
+    const auto before = slice.values.read(stream);
+    cuda::check_sums(slice.on_device(), stream);
+    REQUIRE(slice.not_finite.read(stream)[0] == 1);
+    REQUIRE(bits(slice.values.read(stream)) == bits(before));
+    slice.not_finite = Guarded<int>(std::vector<int>(1));
     cuda::sum_and_update(slice.on_device(), stream);
     REQUIRE(slice.not_finite.read(stream)[0] == 1);
     REQUIRE(slice.not_finite.intact());
