@@ -380,7 +380,16 @@ bool RankOfRun::introduce(const TrainJob& job, std::uint64_t total,
   if (resume_ && resume_->found()) shown.rows.emplace_back("resume", resume_text(*resume_, job));
   const bool prints = comm.rank() == 0 && progress_of(config_.progress) != Progress::off;
   if (prints) shown.print();
-  if (is_dry_run_) return false;
+  if (is_dry_run_) {
+    if (prints) {
+      const std::string run_dir = run_dir_of(config_, resume_);
+      fmt::print(
+          "dry run: all is well; without --dry-run, {} would be trained, and recorded in {}\n",
+          counted(total - job.replica->steps(), "step"),
+          run_dir == "auto" ? "runs/DATE-TIME" : run_dir);
+    }
+    return false;
+  }
   if (!resume_ || !resume_->complete || job.replica->steps() != total) return true;
   if (prints) {
     fmt::print("{}: complete after {}; nothing is left to train\n", resume_->run.string(),

@@ -168,7 +168,8 @@ class Configuration(command.CommandTest):
         for options in ({}, {"ranks": 2}, {"threads": 3}):
             with self.subTest(**options):
                 result = self.succeed("train", SMALL, "--dry-run", cwd=self.folder, **options)
-                self.assert_says(result.out, ["600 training", "784-32-10"], result)
+                self.assert_says(result.out, ["600 training", "784-32-10", "all is well", "5 steps would be trained"],
+                                 result)
                 self.assertEqual(list(self.folder.iterdir()), [])
 
 
