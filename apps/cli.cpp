@@ -118,7 +118,9 @@ std::vector<std::string> shown_groups(const cxxopts::Options& options) {
   const auto begin = word.find_first_not_of('-');
   if (begin == 0 || begin == std::string::npos) throw ConfigError("unexpected '" + word + "'");
   std::vector<std::string> names;
-  for (const auto& group : shown_groups(options)) {
+  auto groups = shown_groups(options);
+  std::rotate(groups.begin(), groups.begin() + 1, groups.end());  // settings are likelier
+  for (const auto& group : groups) {
     for (const auto& flag : options.group_help(group).options) {
       names.insert(names.end(), flag.l.begin(), flag.l.end());
     }

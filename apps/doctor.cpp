@@ -51,7 +51,9 @@ Syntax doctor_syntax() {
       "where something is; 2: usage; 65: RUN has no recorder.\n";
   syntax.usage = "[flags] | RUN";
   syntax.operand = "run folder";
-  syntax.settings = {"data", "format", "classes", "backend", "device", "threads", "timeout"};
+  syntax.settings = {"data",    "format",  "classes",    "backend", "device",
+                     "threads", "timeout", "test-split", "seed"};
+  for (auto& name : table_settings()) syntax.settings.push_back(std::move(name));
   syntax.other_help = {
       {"data", "data that all hosts must be able to read, and equally"},
       {"device", "cuda: look for ranks that share a GPU"},

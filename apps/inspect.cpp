@@ -269,7 +269,9 @@ Syntax inspect_syntax() {
       "Ends with 65 if a checkpoint is damaged.\n";
   syntax.usage = "PATH [flags]";
   syntax.operand = "path";
-  syntax.settings = {"format", "classes", "divide-by", "train-limit", "test-limit"};
+  syntax.settings = {"format",     "classes",    "divide-by", "train-limit",
+                     "test-limit", "test-split", "seed"};
+  for (auto& name : table_settings()) syntax.settings.push_back(std::move(name));
   syntax.flags = {{"verify", "", "compare every file of checkpoints with its manifest"},
                   {"json", "", "print one JSON object"}};
   return syntax;

@@ -49,9 +49,11 @@ Syntax plan_syntax() {
       "lockstep plan",
       "Prints and proves the data plan of `lockstep train` with the same settings: which rank "
       "reads which records at which step. Starts nothing; needs no MPI.\n");
-  syntax.settings = {"data",         "format",     "train-limit",    "test-limit", "classes",
-                     "divide-by",    "batch-size", "drop-remainder", "seed",       "shuffle",
-                     "shard-policy", "rebatch",    "leaf",           "mesh",       "ranks"};
+  syntax.settings = {"data",    "format",    "train-limit",  "test-limit",
+                     "classes", "divide-by", "batch-size",   "drop-remainder",
+                     "seed",    "shuffle",   "shard-policy", "rebatch",
+                     "leaf",    "mesh",      "ranks",        "test-split"};
+  for (auto& name : table_settings()) syntax.settings.push_back(std::move(name));
   syntax.flags = {{"range", "N", "instead of --data: records 0 to N - 1, not from files"},
                   {"files", "6,6", "instead of --data: records of imagined files"},
                   {"record-bytes", "N", "bytes of one record [as float32 where --data is given]"},

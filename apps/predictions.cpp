@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <system_error>
 
@@ -77,8 +78,12 @@ class KeptColumns {
       throw ConfigError("--keep-columns: the data has no columns", "only tables have them");
     }
     open();
-    const bool all = output.kept_columns == std::vector<std::string>{"all"};
-    names_ = all ? texts_->names() : output.kept_columns;
+    all_ = output.kept_columns == std::vector<std::string>{"all"};
+    if (!all_ && !output.has_header) {
+      throw ConfigError("--keep-columns: the data's columns have no names",
+                        "use --keep-columns all");
+    }
+    names_ = all_ ? texts_->names() : output.kept_columns;
     for (const std::string& name : names_) {
       const auto& there = texts_->names();
       if (std::find(there.begin(), there.end(), name) != there.end()) continue;
@@ -88,9 +93,14 @@ class KeptColumns {
                                 : "the columns are " + listed(there));
     }
     choose();
+    for (const std::string& name : names_) {
+      const bool is_taken = name == "id" || name == "label" || name == "probability";
+      heads_.push_back(is_taken ? "data:" + name : name);
+    }
   }
 
-  const std::vector<std::string>& names() const noexcept { return names_; }
+  /// Names of the columns, other than those of predictions.
+  const std::vector<std::string>& names() const noexcept { return heads_; }
 
   /// The texts of the next record, in the order of names().
   const std::vector<std::string>& next() {
@@ -118,6 +128,11 @@ class KeptColumns {
   void choose() {
     chosen_.clear();
     const auto& there = texts_->names();
+    if (all_ && there == names_) {  // names may be equal
+      chosen_.resize(there.size());
+      std::iota(chosen_.begin(), chosen_.end(), std::size_t{0});
+      return;
+    }
     for (const std::string& name : names_) {
       const auto at = std::find(there.begin(), there.end(), name);
       if (at == there.end()) {
@@ -132,7 +147,9 @@ class KeptColumns {
   const PredictionOutput& output_;
   std::size_t file_ = 0;  // that is opened next
   std::unique_ptr<data::CsvTexts> texts_;
+  bool all_ = false;
   std::vector<std::string> names_;
+  std::vector<std::string> heads_;
   std::vector<std::size_t> chosen_;
   std::vector<std::string> values_;
 };
@@ -339,16 +356,24 @@ StdinCopy::StdinCopy() {
         "set TMPDIR to a folder that can be written to");
   }
   folder_ = name;
-  NewFile copy(path());
-  std::array<std::byte, 65536> bytes{};
-  while (const std::size_t count = std::fread(bytes.data(), 1, bytes.size(), stdin)) {
-    copy.write(std::span(bytes).first(count));
+  try {
+    NewFile copy(path());
+    std::array<std::byte, 65536> bytes{};
+    while (const std::size_t count = std::fread(bytes.data(), 1, bytes.size(), stdin)) {
+      copy.write(std::span(bytes).first(count));
+    }
+    if (std::ferror(stdin) != 0) throw DataError("stdin: cannot be read");
+    copy.finish();
+    copy.publish();
+  } catch (const Error&) {
+    remove();
+    throw;
   }
-  copy.finish();
-  copy.publish();
 }
 
-StdinCopy::~StdinCopy() {
+StdinCopy::~StdinCopy() { remove(); }
+
+void StdinCopy::remove() noexcept {
   std::error_code ignored;
   std::filesystem::remove_all(folder_, ignored);
 }

@@ -56,6 +56,8 @@ class StdinCopy {
   std::filesystem::path path() const { return folder_ / "stdin.csv"; }
 
  private:
+  void remove() noexcept;
+
   std::filesystem::path folder_;
 };
 

@@ -281,7 +281,7 @@ std::vector<Setting> table() {
           choice(
               "standardize", &C::standardize, {"auto", "true", "false"},
               "of a table: subtract the mean of each column of numbers and divide by its standard "
-              "deviation, of the training set; auto: if columns differ in scale"),
+              "deviation, of the training set; auto: unless all are of one scale near 1"),
           choice("missing", &C::missing, {"mean", "zero", "error"},
                  "of a table: what a missing number is read as"),
           text("ignore-columns", &C::ignore_columns, "none|NAME,...",
@@ -401,6 +401,11 @@ std::vector<Setting> table() {
 const std::vector<Setting>& settings() {
   static const std::vector<Setting> all = table();
   return all;
+}
+
+std::vector<std::string> table_settings() {
+  return {"label-column", "header",         "separator",       "standardize",
+          "missing",      "ignore-columns", "category-columns"};
 }
 
 std::string flag_value(const Setting& setting, const RunConfig& config) {

@@ -99,6 +99,9 @@ std::string flag_value(const Setting& setting, const RunConfig& config);
 /// All settings, in the order of --help and of printed run files.
 const std::vector<Setting>& settings();
 
+/// The settings that say how a table is read.
+std::vector<std::string> table_settings();
+
 /// The setting of this name; `place` is for messages: "--seed", "runs.toml:3".
 /// Errors   throws ConfigError, with the nearest valid name.
 const Setting& setting_named(std::string_view place, const std::string& key);

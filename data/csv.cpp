@@ -16,54 +16,10 @@
 namespace lockstep::data {
 namespace {
 
-const char* const mend = "mend the line, or write the file again";
-
 constexpr std::size_t max_columns = 1'000'000;
 
-bool is_blank(std::string_view row) {
-  return row.find_first_not_of(" \t\r") == std::string_view::npos;
-}
-
-/// Fast path: compares eight bytes. Four zeros with commas are the most common text in images.
-bool are_four_zeros(const char* text) noexcept { return std::memcmp(text, "0,0,0,0,", 8) == 0; }
-
-/// Parses the unquoted fields at `at` as x.size() numbers; moves `at` past the last one's
-/// separator, or one past the end of the record. False if a field is missing, quoted or not a
-/// number.
-bool plain_floats(std::string_view record, char separator, std::size_t& at,
-                  std::span<float> x) noexcept {
-  for (std::size_t i = 0; i < x.size();) {
-    if (i + 4 <= x.size() && at + 8 <= record.size() && are_four_zeros(record.data() + at)) {
-      std::fill_n(x.begin() + static_cast<std::ptrdiff_t>(i), 4, 0.0F);
-      i += 4;
-      at += 8;
-      continue;
-    }
-    if (at >= record.size()) return false;
-    std::size_t end = at;
-    int whole = 0;
-    for (; end < record.size() && end < at + 3 && record[end] >= '0' && record[end] <= '9'; ++end) {
-      whole = 10 * whole + (record[end] - '0');
-    }
-    x[i] = static_cast<float>(whole);
-    if (end == at || (end < record.size() && record[end] != separator)) {
-      end = std::min(record.find(separator, at), record.size());
-      const auto number = parse_float(record.substr(at, end - at));
-      if (!number) return false;
-      x[i] = *number;
-    }
-    ++i;
-    at = end + 1;
-  }
-  return true;
-}
-
-}  // namespace
-
-namespace {
-
 char frequent_separator(std::string_view line) {
-  constexpr std::array<char, 3> separators{',', ';', '\t'};
+  constexpr std::array<char, 3> separators{'\t', ';', ','};  // as many: a decimal comma
   std::array<std::size_t, 3> counts{};
   bool quoted = false;
   for (const char c : line) {
@@ -75,6 +31,10 @@ char frequent_separator(std::string_view line) {
 }
 
 }  // namespace
+
+bool is_blank(std::string_view row, char separator) noexcept {
+  return row.find_first_not_of(separator == '\t' ? " \r" : " \t\r") == std::string_view::npos;
+}
 
 bool looks_like_a_record(std::span<const std::string> names) {
   std::vector<std::int64_t> whole;
@@ -94,9 +54,9 @@ CsvHeader read_header(Content& content, bool has_header, char separator) {
   CsvRows rows(content);
   const std::string place = content.path().string() + ":1";
   const auto fail = [&](const std::string& reason) {
-    throw DataError(place + ": " + reason, mend);
+    throw DataError(place + ": " + reason, mend_line);
   };
-  if (!rows.next() || is_blank(rows.row())) {
+  if (!rows.next() || is_blank(rows.row(), separator)) {
     throw DataError(place + (has_header ? ": the header line is missing or empty"
                                         : ": no record: the line is missing or empty"),
                     "give the file a line with the names of its columns, and records after it");
@@ -108,314 +68,11 @@ CsvHeader read_header(Content& content, bool has_header, char separator) {
     if (column >= max_columns) {
       fail("the header names more than " + std::to_string(max_columns) + " columns");
     }
-    header.names.emplace_back(has_header ? std::string(text) : std::to_string(column + 1));
+    header.names.emplace_back(has_header ? std::string(without_blanks(text))
+                                         : std::to_string(column + 1));
   };
   split_csv(rows.row(), header.separator, scratch, take, fail);
   return header;
-}
-
-CsvSource::CsvSource(const std::filesystem::path& path, const ReadOptions& options)
-    : StoredSource("csv", path, options),
-      schema_(options.table),
-      has_header_(schema_ == nullptr || schema_->has_header) {
-  content_.finish();
-  header_ = read_header(content_, has_header_, options.separator);
-  if (schema_ != nullptr && has_header_ && looks_like_a_record(header_.names)) {
-    throw DataError(path.string() +
-                        ":1: the first line is a record, not the names of columns: it "
-                        "begins with " +
-                        in_quotes(header_.names.front()),
-                    "give the file the header line of the training set");
-  }
-  assign_roles(options.needs_labels);
-  scan();
-  is_scanning_ = false;
-}
-
-namespace {
-
-/// The text that names a class: of a whole number without sign and blanks, else as it is.
-std::string class_text(std::string_view text) {
-  const auto number = parse_whole(text);
-  return number ? std::to_string(*number) : std::string(text);
-}
-
-void throw_missing_columns(const std::string& place, const std::vector<std::string>& missing,
-                           const std::vector<std::string>& names) {
-  const auto similar = nearest(missing.front(), names);
-  throw DataError(place + ": no column of the header is named " + listed(missing) +
-                      ", which the network takes; the columns are " + listed(names),
-                  similar ? "rename the column " + in_quotes(*similar) + " to " +
-                                in_quotes(missing.front()) + ", if that is it"
-                          : "give data with the columns that the network was trained on");
-}
-
-}  // namespace
-
-void CsvSource::assign_roles(bool needs_labels) {
-  auto& names = header_.names;
-  const std::string place = path().string() + ":1";
-  if (!has_header_ && !needs_labels) {  // "1", "2", ...: without the label's, there is one less
-    const std::size_t others = schema_->columns.size() + schema_->left_out.size();
-    const auto label = parse_whole(schema_->label).value_or(0);
-    for (std::size_t i = 0; names.size() == others && i < names.size(); ++i) {
-      const bool is_behind = static_cast<std::int64_t>(i) + 1 >= label;
-      names[i] = std::to_string(i + (is_behind ? 2 : 1));
-    }
-  }
-  const std::string label = schema_ == nullptr ? "label" : schema_->label;
-  const auto found = std::find(names.begin(), names.end(), label);
-  label_column_ = static_cast<std::size_t>(found - names.begin());
-  roles_.resize(names.size());
-  if (std::count(names.begin(), names.end(), label) > 1) {
-    throw DataError(place + ": more than one column of the header is named " + in_quotes(label),
-                    "give each column a name of its own");
-  }
-  if (found != names.end()) {
-    roles_[label_column_].kind = Role::Kind::label;
-  } else if (needs_labels) {
-    throw DataError(place + ": no column of the header is named " + in_quotes(label) +
-                        "; it begins with " + in_quotes(names.front()),
-                    schema_ == nullptr
-                        ? "give the file a header line in which one column is named label"
-                        : "give data with labels; `lockstep predict` needs none");
-  }
-  if (schema_ != nullptr) return assign_columns(place);
-  if (names.size() == 1)
-    throw DataError(place + ": the header names no column besides 'label'", mend);
-  std::size_t feature = 0;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (i != label_column_) roles_[i] = {.kind = Role::Kind::number, .feature = feature++};
-  }
-  describe(Element::number, {feature});
-}
-
-void CsvSource::assign_columns(const std::string& place) {
-  const auto& names = header_.names;
-  std::unordered_map<std::string_view, std::vector<std::size_t>> columns;  // last to first
-  for (std::size_t i = names.size(); i-- > 0;) {
-    if (roles_[i].kind == Role::Kind::ignored) columns[names[i]].push_back(i);
-  }
-  std::vector<std::string> missing;
-  std::size_t feature = 0;
-  std::size_t previous = 0;
-  for (std::size_t s = 0; s < schema_->columns.size(); ++s) {
-    const TableColumn& column = schema_->columns[s];
-    auto& words = category_of_.emplace_back();
-    for (std::size_t i = 0; i < column.categories.size(); ++i) words[column.categories[i]] = i;
-    auto& of_name = columns[column.name];
-    if (of_name.empty()) {
-      missing.push_back(column.name);
-      continue;
-    }
-    const std::size_t at = of_name.back();
-    of_name.pop_back();
-    const bool is_number = column.categories.empty();
-    roles_[at] = {.kind = is_number ? Role::Kind::number : Role::Kind::category,
-                  .feature = feature,
-                  .of_schema = s};
-    is_plain_ = is_plain_ && is_number && at >= previous;
-    previous = at;
-    feature += column.features();
-  }
-  if (!missing.empty()) throw_missing_columns(place, missing, names);
-  for (std::size_t i = 0; i < schema_->classes.size(); ++i) {
-    class_of_[schema_->classes[i]] = static_cast<std::int32_t>(i);
-  }
-  is_plain_ = is_plain_ && std::none_of(roles_.begin(), roles_.end(), [](const Role& role) {
-                return role.kind == Role::Kind::ignored;
-              });
-  describe(Element::number, {feature});
-}
-
-std::optional<std::string_view> CsvSource::parse_plain_row(std::string_view row,
-                                                           std::span<float> x) const noexcept {
-  const char separator = header_.separator;
-  const std::size_t before = std::min(label_column_, x.size());
-  std::size_t at = 0;
-  std::string_view label;
-  if (!plain_floats(row, separator, at, x.first(before)) || at > row.size() + 1)
-    return std::nullopt;
-  if (label_column_ < roles_.size()) {
-    if (at > row.size()) return std::nullopt;
-    const std::size_t end = std::min(row.find(separator, at), row.size());
-    label = row.substr(at, end - at);
-    if (label.find('"') != label.npos) return std::nullopt;
-    at = end + 1;
-  }
-  if (!plain_floats(row, separator, at, x.subspan(before))) return std::nullopt;
-  return at == row.size() + 1 ? std::optional(label) : std::nullopt;
-}
-
-std::vector<std::string> CsvSource::columns() const {
-  if (schema_ != nullptr) return schema_->feature_names();
-  std::vector<std::string> names = header_.names;
-  names.erase(names.begin() + static_cast<std::ptrdiff_t>(label_column_));
-  return names;
-}
-
-std::int32_t CsvSource::label_of(std::string_view text,
-                                 const std::function<std::string()>& place) const {
-  const auto fail = [&](const std::string& reason) {
-    throw DataError(place() + ": column " + in_quotes(header_.names[label_column_]) + ": " + reason,
-                    mend);
-  };
-  if (schema_ == nullptr) {
-    const auto number = parse_whole(text);
-    if (!number) fail(in_quotes(text) + " is not a whole number");
-    if (*number >= 0 && *number < classes_) return static_cast<std::int32_t>(*number);
-    return checked_label(*number, classes_, records(), place() + ": column 'label'");
-  }
-  const auto found = class_of_.find(class_text(text));
-  if (found == class_of_.end()) {
-    fail(in_quotes(text) + " is none of the " + grouped(class_of_.size()) +
-         (class_of_.size() == 1 ? " class " : " classes ") +
-         "of the training set: " + listed(schema_->classes));
-  }
-  return found->second;
-}
-
-void CsvSource::take_feature(Role& role, std::string_view text, std::span<float> x,
-                             const std::function<std::string()>& place) {
-  const auto column = static_cast<std::size_t>(&role - roles_.data());
-  const auto refuse = [&](const std::string& problem) {
-    throw DataError(
-        place() + ": column " + in_quotes(header_.names[column]) + ": " + in_quotes(text) + problem,
-        mend);
-  };
-  const bool is_number = role.kind == Role::Kind::number;
-  if (is_number) {
-    if (const auto number = parse_float(text)) {
-      x[role.feature] = *number;
-      return;
-    }
-  } else {
-    const auto& words = category_of_[role.of_schema];
-    std::fill_n(x.begin() + static_cast<std::ptrdiff_t>(role.feature), words.size(), 0.0F);
-    if (const auto word = words.find(std::string(text)); word != words.end()) {
-      x[role.feature + word->second] = 1;
-      return;
-    }
-  }
-  const bool is_given = schema_ == nullptr || !is_missing(text);
-  if (is_number && is_given) refuse(" is not a finite number (in float32)");
-  if (schema_->missing == Missing::error) {
-    refuse(is_given ? " is no category of the training set" : ": a missing value");
-  }
-  if (is_number) x[role.feature] = std::numeric_limits<float>::quiet_NaN();
-  if (!is_scanning_) return;
-  if (is_given && role.unknown++ == 0) role.example = text;
-  has_missing_ = true;
-}
-
-std::int32_t CsvSource::parse_row(std::string_view row, std::span<float> x,
-                                  const std::function<std::string()>& place) {
-  const auto fail = [&](const std::string& reason) {
-    throw DataError(place() + ": " + reason, mend);
-  };
-  const bool has_labels = label_column_ < roles_.size();
-  if (is_plain_) {
-    if (const auto label = parse_plain_row(row, x)) {
-      return has_labels ? label_of(*label, place) : 0;
-    }
-  }
-  std::int32_t label = 0;
-  const auto take = [&](std::size_t column, std::string_view text) {
-    if (column >= roles_.size()) return;
-    Role& role = roles_[column];
-    if (role.kind == Role::Kind::label) {
-      label = label_of(text, place);
-    } else if (role.kind != Role::Kind::ignored) {
-      take_feature(role, text, x, place);
-    }
-  };
-  const std::size_t fields = split_csv(row, header_.separator, scratch_text_, take, fail);
-  if (fields != roles_.size()) {
-    fail(std::to_string(fields) + " fields, but the " +
-         (has_header_ ? "header names " : "first line has ") + std::to_string(roles_.size()));
-  }
-  return label;
-}
-
-void CsvSource::scan() {
-  CsvRows rows(content_);
-  if (has_header_) rows.next();
-  std::vector<float> x(features());
-  const auto place = [&] { return path().string() + ":" + std::to_string(rows.line()); };
-  std::uint64_t blank_line = 0;
-  offsets_.push_back(rows.end());
-  while ((!limit_ || records() < *limit_) && rows.next()) {
-    if (is_blank(rows.row())) {
-      if (blank_line == 0) blank_line = rows.line();
-      continue;
-    }
-    if (blank_line != 0) {
-      throw DataError(
-          path().string() + ":" + std::to_string(blank_line) + ": an empty line between records",
-          mend);
-    }
-    labels_.push_back(parse_row(rows.row(), x, place));
-    offsets_.push_back(rows.end());
-  }
-  if (records() > 0) return;
-  throw DataError(path().string() + ":2: no record follows the header", "give it at least one");
-}
-
-void CsvSource::decode(std::uint64_t first, std::size_t count, std::span<const std::uint8_t> bytes,
-                       std::span<float> x) {
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  for (std::size_t k = 0; k < count; ++k) {
-    const std::uint64_t begin = offsets_[first + k] - offsets_[first];
-    const std::uint64_t end = offsets_[first + k + 1] - offsets_[first];
-    std::string_view row = text.substr(begin, end - begin);
-    if (row.ends_with('\n')) row.remove_suffix(1);
-    if (row.ends_with('\r')) row.remove_suffix(1);
-    const std::function<std::string()> place = [&] {
-      return content_.place(offsets_[first + k]) + ": record " + std::to_string(first + k) +
-             " has changed since the file was opened";
-    };
-    const auto record = x.subspan(k * features(), features());
-    parse_row(row, record, place);
-    if (schema_ != nullptr && schema_->has_moments) apply_moments(record);
-  }
-  divide(x);
-}
-
-void CsvSource::apply_moments(std::span<float> x) const noexcept {
-  if (!schema_->standardized && !has_missing_) return;
-  std::size_t feature = 0;
-  for (const TableColumn& column : schema_->columns) {
-    const std::size_t at = feature;
-    feature += column.features();
-    if (!column.categories.empty()) continue;
-    auto value = static_cast<double>(x[at]);
-    if (std::isnan(value)) value = schema_->missing == Missing::mean ? column.mean : 0;
-    if (schema_->standardized) value = (value - column.mean) / column.deviation;
-    x[at] = static_cast<float>(value);
-  }
-}
-
-std::vector<std::string> CsvSource::warnings() const {
-  std::vector<std::string> texts;
-  for (std::size_t i = 0; i < roles_.size(); ++i) {
-    const Role& role = roles_[i];
-    if (role.unknown == 0) continue;
-    texts.push_back(path().string() + ": column " + in_quotes(header_.names[i]) + ": " +
-                    counted(role.unknown, "value") +
-                    " of no category of the training set, such as " + in_quotes(role.example) +
-                    ", read as missing");
-  }
-  return texts;
-}
-
-std::uint64_t CsvSource::classes() const noexcept {
-  return schema_ == nullptr ? StoredSource::classes() : schema_->classes.size();
-}
-
-std::string CsvSource::identity() const {
-  std::string text = StoredSource::identity();
-  if (schema_ != nullptr) text += ", columns " + to_hex(hash_of(*schema_));
-  return text;
 }
 
 namespace {
@@ -510,10 +167,10 @@ const std::vector<std::string>& CsvTexts::next() {
   fields_.clear();
   do {
     if (!rows_->next()) return fields_;
-  } while (is_blank(rows_->row()));
+  } while (is_blank(rows_->row(), header_.separator));
   const auto fail = [&](const std::string& reason) {
     throw DataError(content_.path().string() + ":" + std::to_string(rows_->line()) + ": " + reason,
-                    mend);
+                    mend_line);
   };
   const auto take = [&](std::size_t, std::string_view text) { fields_.emplace_back(text); };
   if (split_csv(rows_->row(), header_.separator, scratch_, take, fail) != names().size()) {
@@ -525,8 +182,7 @@ const std::vector<std::string>& CsvTexts::next() {
 namespace {
 
 std::string_view trimmed(std::string_view text) noexcept {
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
-  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+  text = without_blanks(text);
   if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
   return text;
 }

@@ -48,6 +48,12 @@ struct CsvHeader {
 /// Ranks    local. `content` must be finished (Content::finish).
 CsvHeader read_header(Content& content, bool has_header, char separator);
 
+/// The remedy of most errors.
+inline constexpr const char* mend_line = "mend the line, or write the file again";
+
+/// True for a line of blanks; a tab is none where it is the separator.
+bool is_blank(std::string_view row, char separator) noexcept;
+
 /// True if all names are numbers, but not 0, 1, 2, ... or 1, 2, 3, ..., as pandas names columns. A
 /// name may be empty.
 bool looks_like_a_record(std::span<const std::string> names);
@@ -105,6 +111,7 @@ class CsvSource final : public StoredSource {
   std::int32_t parse_row(std::string_view row, std::span<float> x, const Where& place);
   std::int32_t label_of(std::string_view text, const Where& place) const;
   void take_feature(Role& role, std::string_view text, std::span<float> x, const Where& place);
+  void divide_numbers(std::span<float> x) const noexcept;
   void apply_moments(std::span<float> x) const noexcept;
 
   std::uint64_t offset(std::uint64_t index) const noexcept override { return offsets_[index]; }
@@ -113,6 +120,7 @@ class CsvSource final : public StoredSource {
 
   std::shared_ptr<const TableSchema> schema_;  // null: plain numbers
   bool has_header_;
+  bool needs_labels_;
   CsvHeader header_;
   std::vector<Role> roles_;       // of each column
   std::size_t label_column_ = 0;  // the number of columns if there is none

@@ -22,6 +22,8 @@ namespace {
 /// A column of more words is left out, unless it is named in TableOptions::categories.
 constexpr std::size_t max_categories = 100;
 constexpr std::size_t max_named_categories = 10'000;
+constexpr std::size_t max_word = 1000;
+constexpr std::size_t max_saved_values = 900'000;  // of a checkpoint's network.json
 
 bool contains(const std::vector<std::string>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -75,6 +77,12 @@ std::uint64_t hash_of(const TableSchema& schema) {
   return hash.value();
 }
 
+std::string_view without_blanks(std::string_view text) noexcept {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+  return text;
+}
+
 bool is_missing(std::string_view text) noexcept {
   constexpr std::array<std::string_view, 13> missing{"",
                                                      "NA",
@@ -90,8 +98,7 @@ bool is_missing(std::string_view text) noexcept {
                                                      "null",
                                                      "None",
                                                      "?"};
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
-  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+  text = without_blanks(text);
   return std::find(missing.begin(), missing.end(), text) != missing.end();
 }
 
@@ -101,6 +108,7 @@ namespace {
 struct Found {
   std::uint64_t numbers = 0;
   std::uint64_t words = 0;
+  bool has_long_word = false;
   std::set<std::string, std::less<>> texts;  // at most as many as may be categories, and one
   std::string place;                         // of the first word
   std::string first_word;
@@ -169,13 +177,6 @@ class SchemaFinder {
     Content content(path);
     content.finish();
     const CsvHeader header = read_header(content, options_.has_header, options_.separator);
-    if (options_.has_header && looks_like_a_record(header.names)) {
-      throw DataError(
-          path.string() +
-              ":1: the first line is a record, not the names of columns: it begins with " +
-              in_quotes(header.names.front()),
-          "say so with `header=none`, or give the file a header line");
-    }
     if (names_.empty()) begin(header, path.string() + ":1");
     for (const std::string& name : header.names) require_utf8(name, path.string() + ":1");
     order(header.names, path.string() + ":1");
@@ -185,9 +186,9 @@ class SchemaFinder {
     const auto place = [&] { return path.string() + ":" + std::to_string(rows.line()); };
     while (rows.next()) {
       const std::string_view row = rows.row();
-      if (row.find_first_not_of(" \t\r") == row.npos) continue;
+      if (is_blank(row, header.separator)) continue;
       const auto fail = [&](const std::string& reason) {
-        throw DataError(place() + ": " + reason, "mend the line, or write the file again");
+        throw DataError(place() + ": " + reason, mend_line);
       };
       const auto take = [&](std::size_t at, std::string_view text) {
         if (at >= order_.size()) return;
@@ -223,6 +224,16 @@ class SchemaFinder {
       if (is_category(i)) column.categories = {found_[i].texts.begin(), found_[i].texts.end()};
       schema.columns.push_back(std::move(column));
     }
+    if (options_.has_header && !is_label_named_ && has_numbers_for_names(schema)) {
+      throw_no_header();
+    }
+    std::size_t values = schema.classes.size() + 3 * schema.left_out.size();
+    for (const TableColumn& column : schema.columns) values += 4 + column.categories.size();
+    if (values > max_saved_values) {
+      throw DataError(place_ + ": more columns, words and classes than can be saved: " +
+                          grouped(values) + " values",
+                      "leave columns out: `ignore_columns=NAME,...`");
+    }
     if (schema.columns.empty()) {
       throw DataError(
           place_ + ": no column of features besides the labels, " + in_quotes(schema.label),
@@ -236,7 +247,9 @@ class SchemaFinder {
     names_ = header.names;
     place_ = place;
     found_.resize(names_.size());
+    if (options_.has_header && looks_like_a_record(names_)) throw_no_header();
     label_ = find_label(header, options_, place);
+    is_label_named_ = contains(names_, options_.label_column);
     for (const auto* list : {&options_.ignored, &options_.categories}) {
       for (const std::string& name : *list) {
         if (contains(names_, name)) continue;
@@ -248,6 +261,22 @@ class SchemaFinder {
                                   : "the first is " + in_quotes(names_.front()));
       }
     }
+  }
+
+  [[noreturn]] void throw_no_header() const {
+    throw DataError(place_ +
+                        ": the first line is a record, not the names of columns: it begins with " +
+                        in_quotes(names_.front()),
+                    "say so with `header=none`, or give the file a header line");
+  }
+
+  /// True if all columns of numbers have numbers for names, which do not count them.
+  static bool has_numbers_for_names(const TableSchema& schema) {
+    std::vector<std::string> names;
+    for (const TableColumn& column : schema.columns) {
+      if (column.categories.empty()) names.push_back(column.name);
+    }
+    return looks_like_a_record(names);
   }
 
   /// Sets order_: for each column of this file its index in names_.
@@ -285,6 +314,8 @@ class SchemaFinder {
       return;
     }
     if (is_missing(text)) return;
+    text = without_blanks(text);
+    found.has_long_word = found.has_long_word || text.size() > max_word;
     if (found.words++ == 0) {
       found.place = place();
       found.first_word = text;
@@ -303,6 +334,11 @@ class SchemaFinder {
     if (is_missing(text)) {
       fail(in_quotes(text) + " is no label",
            "remove records without a label from the training set");
+    }
+    text = without_blanks(text);
+    if (text.size() > max_word) {
+      fail("a label of " + counted(text.size(), "byte"),
+           "look whether another column has the labels");
     }
     if (const auto number = parse_whole(text)) {
       if (*number > labels_.greatest) labels_.place_of_greatest = place();
@@ -334,6 +370,11 @@ class SchemaFinder {
     }
     std::vector<std::string> classes;
     if (classes_) {
+      if (*classes_ > max_found_classes) {
+        throw ConfigError("`classes=" + std::to_string(*classes_) + "`: a table has at most " +
+                              grouped(max_found_classes) + " classes",
+                          "leave `classes` out");
+      }
       if (!labels_.are_whole || labels_.least < 0 || labels_.greatest >= *classes_) {
         throw DataError((labels_.are_whole ? labels_.place_of_greatest : place_) + column +
                             (labels_.are_whole ? "labels go from " + std::to_string(labels_.least) +
@@ -371,10 +412,11 @@ class SchemaFinder {
                       "mend the line; or, if the numbers are categories, `category_columns=" +
                           name + "`; or leave the column out, `ignore_columns=" + name + "`");
     }
-    if (is_decimal_comma(found.first_word)) {
+    if (!contains(options_.categories, name) && is_decimal_comma(found.first_word)) {
       throw DataError(place + in_quotes(found.first_word) + " has a decimal comma",
                       "write numbers with a decimal point: in pandas, to_csv(..., decimal='.')");
     }
+    if (found.has_long_word) return "words, one of more than " + counted(max_word, "byte");
     if (contains(options_.categories, name)) {
       if (found.texts.size() <= max_named_categories) return "";
       throw DataError(place + "more than " + grouped(max_named_categories) + " categories",
@@ -398,6 +440,7 @@ class SchemaFinder {
   std::vector<std::string> names_;  // of the columns of the first file
   std::string place_;               // of its header
   std::size_t label_ = 0;
+  bool is_label_named_ = false;
   std::vector<Found> found_;
   std::vector<std::size_t> order_;
   FoundLabels labels_;
@@ -493,7 +536,8 @@ void add_moments(TableSchema& schema, Source& source, std::optional<bool> standa
     least = std::min(least, moments.greatest);
     greatest = std::max(greatest, moments.greatest);
   }
-  schema.standardized = standardize.value_or(greatest > 2 * least);
+  const bool is_of_one_scale = greatest <= 2 * least && greatest <= 10 && least >= 0.1;
+  schema.standardized = standardize.value_or(!is_of_one_scale);
   schema.has_moments = true;
 }
 

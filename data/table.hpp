@@ -33,7 +33,7 @@ struct TableOptions {
   std::vector<std::string> categories =
       {};  ///< names of columns of which numbers are categories, too
   Missing missing = Missing::mean;
-  std::optional<bool> standardize = {};  ///< nullopt: if the columns differ in scale
+  std::optional<bool> standardize = {};  ///< nullopt: unless all columns are of one scale near 1
 };
 
 /// A column of features.
@@ -73,15 +73,19 @@ struct TableSchema {
 /// A hash of all that is in the schema.
 std::uint64_t hash_of(const TableSchema& schema);
 
+/// `text` without blanks and tabs around it.
+std::string_view without_blanks(std::string_view text) noexcept;
+
 /// True for the usual texts of a missing value: empty, NA, N/A, NaN, null, None, ?, and such.
 bool is_missing(std::string_view text) noexcept;
 
 /// Finds kinds, categories and classes of the columns in the files of a training set. Means and
 /// deviations are not computed: see add_moments().
 ///
-/// A column of words has one category for each; it is left out if there are more than 100, and so
-/// is a column without a name: a row number. Labels are whole numbers or words. `classes`: labels
-/// are whole numbers in [0, classes); nullopt: what is found, in order of their numbers or bytes.
+/// A column of words has one category for each; it is left out if there are more than 100, or if
+/// one is longer than 1,000 bytes, and so is a column without a name: a row number. Labels are
+/// whole numbers or words. `classes`: labels are whole numbers in [0, classes); nullopt: what is
+/// found, in order of their numbers or bytes.
 ///
 /// Errors   throws DataError with file, line and column: no column of labels (similar names are in
 ///          the message), a column of numbers and words, labels with a fraction, a first line that
@@ -95,7 +99,7 @@ class Source;
 /// Sets mean and deviation of columns of numbers from the records of `source`, which must have
 /// this schema without moments: missing numbers are NaN. Decides on `schema.standardized`:
 /// `standardize`, or if the largest absolute values of two columns differ by more than a factor of
-/// two.
+/// two, or one of them is above 10 or below 0.1.
 ///
 /// Sums are in double with compensation, in the order of the records, so the same on any number of
 /// ranks. Reads the records once. Local.

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "lockstep/base/hash.hpp"
@@ -89,7 +90,8 @@ namespace {
 /// Predictions in messages: words of 64 bits. The first is the id; the second has the label in the
 /// bits above the probability's; the others have all probabilities, if they are asked for.
 struct Packing {
-  std::size_t classes = 0;  // 0: not asked for
+  std::size_t classes = 0;          // 0: not asked for
+  std::vector<float> softmax = {};  // of a row to pack, or of all unpacked
 
   std::size_t words_each() const noexcept { return 2 + (classes + 1) / 2; }
 
@@ -101,12 +103,15 @@ struct Packing {
       mine[0] = batch.ids[i];
       mine[1] = label << 32 | std::bit_cast<std::uint32_t>(nn::greatest_probability<float>(row));
       if (classes == 0) continue;
-      nn::probabilities<float>(row, {reinterpret_cast<float*>(&mine[2]), classes});
+      softmax.resize(classes);
+      nn::probabilities<float>(row, softmax);
+      std::memcpy(&mine[2], softmax.data(), classes * sizeof(float));
     }
   }
 
   void unpack(std::span<const std::uint64_t> words, std::vector<Prediction>& predictions) {
     predictions.clear();
+    softmax.resize(words.size() / words_each() * classes);
     for (std::size_t i = 0; i < words.size(); i += words_each()) {
       const auto mine = words.subspan(i, words_each());
       predictions.push_back({mine[0],
@@ -114,7 +119,9 @@ struct Packing {
                              std::bit_cast<float>(static_cast<std::uint32_t>(mine[1])),
                              {}});
       if (classes == 0) continue;
-      predictions.back().probabilities = {reinterpret_cast<const float*>(&mine[2]), classes};
+      const auto all = std::span(softmax).subspan(i / words_each() * classes, classes);
+      std::memcpy(all.data(), &mine[2], all.size_bytes());
+      predictions.back().probabilities = all;
     }
   }
 };

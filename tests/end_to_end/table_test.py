@@ -180,6 +180,11 @@ class Tables(command.CommandTest):
                 result = command.call(job + extra)
                 self.assert_refused(result, code, needles)
 
+    def test_every_command_that_opens_data_takes_the_flags_of_tables(self):
+        data = self.write(text_of(flowers()))
+        for words in ("plan --data", "inspect", "bench data --data", "doctor --data"):
+            self.succeed(words, data, "--label-column art --test-split 0.2")
+
     def test_few_and_many_classes(self):
         one = self.write("label,x,y\n" + "".join(f"only,{i},{i * i}\n" for i in range(20)))
         made = self.train("--data", one, "--test-split 0.2 --layers 4 --epochs 2", name="one")

@@ -113,6 +113,40 @@ TEST_CASE("separators are found, and columns may have numbers for names", "[data
              StartsWith("t.csv:1: the first line is a record") && Contains("`header=none`"));
 }
 
+TEST_CASE("blanks around words and names do not count, nor do words that are too long",
+          "[data][table]") {
+  const auto found = Table("label, a ,b\nyes, u,1\n yes,u ,2\nno,u,3\n").find();
+  CHECK(found.classes == Texts{"no", "yes"});
+  CHECK(found.columns[0].name == "a");
+  CHECK(found.columns[0].categories == Texts{"u"});
+  const auto left = Table("label,a,b\n1," + std::string(1001, 'w') + ",2\n").find().left_out;
+  REQUIRE(left.size() == 1);
+  CHECK_THAT(left[0].second, StartsWith("words, one of more than 1,000 bytes"));
+}
+
+TEST_CASE("a header that is a record is refused though its label is a word", "[data][table]") {
+  CHECK_THAT(Table("5.1,3.5,setosa\n4.9,3,virginica\n").error({.label_column = "-1"}),
+             StartsWith("t.csv:1: the first line is a record"));
+  CHECK(Table("400,410,label\n1,2,0\n").find().columns.size() == 2);  // wavelengths
+}
+
+TEST_CASE("missing values of a table that is divided are the mean, divided once", "[data][table]") {
+  const Table table("label;a;b\n0;20;0\n1;40;0\n0;;0\n1;60;0\n");
+  data::DataSetOptions options;
+  options.classes.reset();
+  options.table.emplace();
+  options.divide_by = 10.0F;
+  const auto source = data::open_data_part(table.path.string(), data::Part::train, options);
+  CHECK(read_all(*source).x == std::vector<float>{2, 0, 4, 0, 4, 0, 6, 0});
+}
+
+TEST_CASE("separators are not mixed up in rows of zeros", "[data][table]") {
+  TableSchema schema = Table("a;b;c;d;label\n0;0;0;0;1\n").find();
+  schema.has_moments = true;
+  CHECK(Table("a;b;c;d;label\n0;0;0;0;1\n").read(schema).x == std::vector<float>(4));
+  CHECK_THROWS_AS(Table("a;b;c;d;label\n0,0,0,0,1\n").read(schema), DataError);
+}
+
 TEST_CASE("what is wrong with a table is named with a remedy", "[data][table]") {
   CHECK_THAT(
       Table("sepal,Species\n1,2\n").error(),
@@ -156,6 +190,7 @@ TEST_CASE("columns are matched by name", "[data][table]") {
   CHECK_THAT(error("a,b,c\n1,2,u\n"), Contains("named 'label'"));
   CHECK_THAT(error("label,a,b,c\nz,1,2,u\n"), Contains("'z' is none of the 2 classes"));
   CHECK_THAT(error("1,1,2\n2,3,4\n"), Contains("the first line is a record"));
+  CHECK(Table("label,a,b,c\n?,1,2,u\n").read(schema, false).x == std::vector<float>{1, 2, 1, 0});
   CHECK(Table("label,a,b,c\nx,1,2,w\n").read(schema).x == std::vector<float>{1, 2, 0, 0});
   schema.missing = data::Missing::error;
   CHECK_THAT(error("label,a,b,c\nx,1,2,w\n"), Contains(":2: column 'c': 'w' is no category"));
@@ -212,6 +247,7 @@ TEST_CASE("standardized columns have mean 0 and deviation 1 over the training re
   CHECK(schema->columns[2].deviation == 1);
   CHECK(train.x[2] == 0.0F);
   CHECK_FALSE(Table("a,b,label\n1,0.9,0\n0,0,1\n1,1,1\n").split(0.3).train->table()->standardized);
+  CHECK(Table("a,label\n100000,0\n120000,1\n140000,1\n").split(0.3).train->table()->standardized);
 }
 
 }  // namespace
