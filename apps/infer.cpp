@@ -1,6 +1,7 @@
 // `lockstep evaluate` and `lockstep predict`: a checkpoint on a test set.
 #include <spdlog/fmt/fmt.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <memory>
@@ -62,11 +63,30 @@ data::DataSetOptions options_of(const RunConfig& config, const train::SavedNetwo
   return options;
 }
 
+/// `config` with the seed of the training run, so that a test split is the one that it had. Local.
+RunConfig with_seed_of(const train::SavedNetwork& saved, const RunConfig& config) {
+  RunConfig with_seed = config;
+  if (!std::filesystem::exists(saved.folder / "state.json")) return with_seed;  // weights alone
+  const auto settings = train::read_state(saved.folder).settings;
+  const auto seed = std::find_if(settings.begin(), settings.end(),
+                                 [](const auto& setting) { return setting.first == "seed"; });
+  if (seed != settings.end()) {
+    set_value(with_seed, (saved.folder / "state.json").string(), "seed", seed->second);
+  }
+  return with_seed;
+}
+
 /// The test set, preprocessed as in training.
 std::unique_ptr<data::Source> open_test_set(const RunConfig& config,
                                             const train::SavedNetwork& saved, bool needs_labels) {
-  auto test =
-      data::open_data_part(config.data, data::Part::test, options_of(config, saved, needs_labels));
+  std::unique_ptr<data::Source> test;
+  try {
+    test = data::open_data_part(config.data, data::Part::test,
+                                options_of(config, saved, needs_labels));
+  } catch (const DataError& error) {
+    if (error.remedy().find("`classes=") == std::string::npos) throw;
+    throw DataError(error.problem(), "give data with the labels that the network was trained on");
+  }
   if (test->features() != saved.shape.features) {
     throw DataError(
         fmt::format("{}: its records have {} features, but the network in {} takes {}", config.data,
@@ -81,6 +101,7 @@ Syntax inference_syntax() {
   Syntax syntax;
   syntax.operand = "checkpoint";
   syntax.note = "(a checkpoint, or a run: its last one)";
+  syntax.other_help = {{"seed", "of the test split [that of training]"}};
   syntax.settings = {"data",         "format",  "test-limit", "test-split", "seed",
                      "separator",    "mesh",    "backend",    "ranks",      "device",
                      "share-device", "threads", "simd"};
@@ -106,7 +127,9 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
     mesh_of(config, static_cast<std::uint64_t>(comm.size()));
     threads = threads_of(config, comm);
     job.saved = train::read_description(train::find_checkpoint(arguments.operand()));
-    job.test = open_test_set(config, job.saved, needs_labels);
+    const bool has_seed = !config.test_split || arguments.given("seed");
+    job.test =
+        open_test_set(has_seed ? config : with_seed_of(job.saved, config), job.saved, needs_labels);
   });
   comm::require_equal(comm, "what ranks read",
                       {{"checkpoint", job.saved.folder.filename().string()},
@@ -222,7 +245,7 @@ Syntax predict_syntax() {
       {"output-format", "auto|csv|jsonl|npy", "auto: by the ending of FILE, else csv", "auto"},
       {"probabilities", "", "the probability of every class, too"},
       {"keep-columns", "all|NAME,...", "write these columns of the data, too"}};
-  syntax.other_help = {{"data", "a table (FILE.csv; - for stdin), a data folder, or a pattern"}};
+  syntax.other_help["data"] = "a table (FILE.csv; - for stdin), a data folder, or a pattern";
   return syntax;
 }
 
@@ -235,7 +258,7 @@ PredictionOutput output_of(const Arguments& arguments, const RunConfig& config,
   output.classes = classes_of(job.saved);
   output.all_probabilities = arguments.given("probabilities");
   output.records = job.test->records();
-  output.kept_columns = split_list(arguments.value("keep-columns"));
+  output.kept_columns = column_names("--keep-columns", arguments.value("keep-columns"));
   if (output.kept_columns.empty()) return output;
   if (config.test_split) {
     throw ConfigError("--keep-columns with --test-split: records are not those of the file",

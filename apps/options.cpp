@@ -6,6 +6,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/data/csv.hpp"
 #include "lockstep/launch/launch.hpp"
 
 namespace lockstep::apps {
@@ -91,10 +92,6 @@ train::MeshSizes mesh_of(const RunConfig& config, std::uint64_t ranks) {
 
 namespace {
 
-std::vector<std::string> names_in(const std::string& text) {
-  return text == "none" ? std::vector<std::string>() : split_list(text);
-}
-
 char separator_of(const RunConfig& config) {
   return config.separator == "comma"       ? ','
          : config.separator == "semicolon" ? ';'
@@ -104,13 +101,25 @@ char separator_of(const RunConfig& config) {
 
 }  // namespace
 
+std::vector<std::string> column_names(const std::string& place, const std::string& text) {
+  std::vector<std::string> names;
+  if (text.empty() || text == "none") return names;
+  std::string scratch;
+  const auto fail = [&](const std::string& reason) { throw ConfigError(place + ": " + reason); };
+  const auto take = [&](std::size_t, std::string_view name) {
+    names.emplace_back(data::without_blanks(name));
+  };
+  data::split_csv(text, ',', scratch, take, fail);
+  return names;
+}
+
 data::DataSetOptions data_options(const RunConfig& config) {
   data::TableOptions table;
   table.separator = separator_of(config);
   table.has_header = config.header == "first";
   table.label_column = config.label_column;
-  table.ignored = names_in(config.ignore_columns);
-  table.categories = names_in(config.category_columns);
+  table.ignored = column_names("ignore-columns", config.ignore_columns);
+  table.categories = column_names("category-columns", config.category_columns);
   table.missing = *data::missing_named(config.missing);
   if (config.standardize != "auto") table.standardize = config.standardize == "true";
   data::DataSetOptions options;

@@ -39,7 +39,11 @@ struct TrainingPlan {
   std::string warning;  ///< printed once; empty: none
 };
 
-/// How the data of `config` is read. Local.
+/// The names in a list of columns, as a line of CSV has them: a name with a comma stands in double
+/// quotes. None for "none". Throws ConfigError, with `place`, for quotes that do not match.
+std::vector<std::string> column_names(const std::string& place, const std::string& text);
+
+/// How the data of `config` is read. Throws ConfigError for lists of columns. Local.
 data::DataSetOptions data_options(const RunConfig& config);
 
 /// The plan of training on `records` records in files of `file_records` (empty: not from files).

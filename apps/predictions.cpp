@@ -158,14 +158,6 @@ std::string class_name(const PredictionOutput& output, std::size_t label) {
   return output.classes.empty() ? std::to_string(label) : output.classes[label];
 }
 
-/// A field of a CSV file, in quotes where it needs them.
-std::string csv_field(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string quoted = "\"";
-  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return quoted + '"';
-}
-
 class CsvPredictions final : public PredictionWriter {
  public:
   explicit CsvPredictions(const PredictionOutput& output)
@@ -173,20 +165,21 @@ class CsvPredictions final : public PredictionWriter {
     text_ = "id,label,probability";
     if (output_.all_probabilities) {
       for (std::size_t i = 0; i < output_.class_count; ++i) {
-        text_ += "," + csv_field("p:" + class_name(output_, i));
+        text_ += "," + data::csv_field("p:" + class_name(output_, i));
       }
     }
-    for (const std::string& name : kept_.names()) text_ += "," + csv_field(name);
+    for (const std::string& name : kept_.names()) text_ += "," + data::csv_field(name);
     text_ += "\n";
   }
 
   void write(std::span<const train::Prediction> predictions) override {
     for (const auto& prediction : predictions) {
-      fmt::format_to(std::back_inserter(text_), "{},{},{}", prediction.id,
-                     csv_field(class_name(output_, static_cast<std::size_t>(prediction.label))),
-                     shortest(prediction.probability));
+      fmt::format_to(
+          std::back_inserter(text_), "{},{},{}", prediction.id,
+          data::csv_field(class_name(output_, static_cast<std::size_t>(prediction.label))),
+          shortest(prediction.probability));
       for (const float one : prediction.probabilities) text_ += "," + shortest(one);
-      for (const std::string& value : kept_.next()) text_ += "," + csv_field(value);
+      for (const std::string& value : kept_.next()) text_ += "," + data::csv_field(value);
       text_ += "\n";
     }
     target_.write(text_);

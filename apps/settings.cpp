@@ -4,6 +4,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -515,6 +516,18 @@ void set_value(RunConfig& config, std::string_view place, const std::string& key
 
 namespace {
 
+/// A word as a shell takes it: in quotes where it needs them.
+std::string in_shell(const std::string& word) {
+  const auto is_plain = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || static_cast<signed char>(c) < 0 ||
+           std::string_view("-_./,:=%+@").find(c) != std::string_view::npos;
+  };
+  if (std::all_of(word.begin(), word.end(), is_plain)) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
 /// "rebatch=ceil" -> "--rebatch ceil"; nullopt if the word is not an option.
 std::optional<std::string> flag_of(const std::string& option) {
   const auto equals = option.find('=');
@@ -529,8 +542,7 @@ std::optional<std::string> flag_of(const std::string& option) {
   if (!setting && name != "files") return std::nullopt;  // files: of `generate` and `convert`
   std::string flag = "--" + name;
   const std::string value = equals == std::string::npos ? "" : option.substr(equals + 1);
-  const bool plain = value.find_first_of(" '()&;|<>$*?\"") == std::string::npos;
-  if (!value.empty() && value != "true") flag += plain ? " " + value : " '" + value + "'";
+  if (!value.empty() && value != "true") flag += " " + in_shell(value);
   return flag;
 }
 

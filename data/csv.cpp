@@ -32,6 +32,13 @@ char frequent_separator(std::string_view line) {
 
 }  // namespace
 
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + '"';
+}
+
 bool is_blank(std::string_view row, char separator) noexcept {
   return row.find_first_not_of(separator == '\t' ? " \r" : " \t\r") == std::string_view::npos;
 }

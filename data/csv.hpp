@@ -34,6 +34,9 @@ template <class Take, class Fail>
 std::size_t split_csv(std::string_view record, char separator, std::string& scratch, Take take,
                       Fail fail);
 
+/// `text` as a field of a comma-separated line: in quotes where it needs them.
+std::string csv_field(const std::string& text);
+
 /// The first line of a file.
 struct CsvHeader {
   char separator = ',';

@@ -407,10 +407,11 @@ class SchemaFinder {
     if (found.words == 0) return "";
     const std::string place = found.place + ": column " + in_quotes(name) + ": ";
     if (found.numbers > 0) {
-      throw DataError(place + in_quotes(found.first_word) + " is no number, but " +
-                          counted(found.numbers, "other field") + " of the column are",
-                      "mend the line; or, if the numbers are categories, `category_columns=" +
-                          name + "`; or leave the column out, `ignore_columns=" + name + "`");
+      throw DataError(
+          place + in_quotes(found.first_word) + " is no number, but " +
+              counted(found.numbers, "other field") + " of the column are",
+          "mend the line; or, if the numbers are categories, `category_columns=" + csv_field(name) +
+              "`; or leave the column out, `ignore_columns=" + csv_field(name) + "`");
     }
     if (!contains(options_.categories, name) && is_decimal_comma(found.first_word)) {
       throw DataError(place + in_quotes(found.first_word) + " has a decimal comma",
@@ -420,7 +421,7 @@ class SchemaFinder {
     if (contains(options_.categories, name)) {
       if (found.texts.size() <= max_named_categories) return "";
       throw DataError(place + "more than " + grouped(max_named_categories) + " categories",
-                      "leave the column out: `ignore_columns=" + name + "`");
+                      "leave the column out: `ignore_columns=" + csv_field(name) + "`");
     }
     if (found.texts.size() > max_categories) {
       return "words, more than " + std::to_string(max_categories) + " different ones";

@@ -68,6 +68,17 @@ class Inference(command.CommandTest):
         earlier = self.evaluate(self.made.checkpoints[0], JSON)
         self.assertNotEqual(earlier["weights_hash"], expected["weights_hash"])
 
+    def test_labels_that_the_network_does_not_know(self):
+        data = self.folder / "data"
+        data.mkdir()
+        for name, magic, raw in (("images-idx3", 3, bytes(784)), ("labels-idx1", 1, bytes([12]))):
+            sides = [1, 28, 28][:magic]
+            header = bytes([0, 0, 8, magic]) + b"".join(side.to_bytes(4, "big") for side in sides)
+            (data / f"t10k-{name}-ubyte").write_bytes(header + raw)
+        result = run("evaluate", self.checkpoint, "--data", data)
+        self.assert_refused(result, 65, ["the label of record 0 is 12", "that the network was trained on"])
+        self.assertNotIn("--classes", result.err)
+
     def test_test_limit(self):
         whole = self.evaluate(self.checkpoint, "--data synthetic --json")
         self.assertEqual(whole["examples"], 10_000)

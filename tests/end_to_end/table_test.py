@@ -167,6 +167,8 @@ class Tables(command.CommandTest):
                 (text_of(flowers()), "--label-column höhe", 65, ["'' is no label"]),
                 (text_of(flowers()), "--label-column 'größe (cm)'", 65, ["no class"]),
                 (text_of(flowers()), "--label-column 9", 65, ["columns are 1 to 5"]),
+                (text_of(flowers(), rename={"boden": '"it\'s, so"'}).replace("Kalk", "7"), "",
+                 65, ["flowers.csv:", "--ignore-columns '\"it'\\''s, so\"'"]),
                 (text_of(flowers()), "--ignore-columns bode", 2, ["'bode'", "'boden'"]),
                 (text_of(flowers()), "--missing error", 65, ["flowers.csv:9: column 'höhe': ''"]),
                 (text_of(flowers()), "--classes 3", 65, ["labels are words", "leave --classes out"]),
@@ -179,6 +181,12 @@ class Tables(command.CommandTest):
                 job = command.words(command.binary, "train", SPLIT, "--run-dir", self.folder / "bad", "--data", data)
                 result = command.call(job + extra)
                 self.assert_refused(result, code, needles)
+
+    def test_a_split_is_evaluated_again(self):
+        made, data = self.trained(None, SPLIT, "--seed 5")
+        found = self.evaluate(made, data, "--test-split 0.2")
+        self.assertEqual(found["loss"], made.summary["epochs"][-1]["test_loss"])
+        self.assertNotEqual(self.evaluate(made, data, "--test-split 0.2 --seed 6")["loss"], found["loss"])
 
     def test_every_command_that_opens_data_takes_the_flags_of_tables(self):
         data = self.write(text_of(flowers()))
