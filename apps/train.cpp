@@ -127,7 +127,7 @@ TrainJob make_job(const RunConfig& config, const TrainData& data, FaultInjection
     job.plan = std::move(chosen.plan);
     job.policy_reason = std::move(chosen.reason);
     job.decisive = decisive_of(config, data.train_identity, data.test_identity, *job.plan, comm);
-    shape = network_of(config, train.shape(), std::max(train.classes(), data.sets.test->classes()));
+    shape = network_of(config, train.shape(), data.classes);
     job.transform = make_transform(config, train);
     job.train =
         std::make_unique<data::BatchReader>(train, *job.plan, batch.rank(), job.transform.get());
