@@ -57,6 +57,14 @@ bool looks_like_a_record(std::span<const std::string> names) {
   return !whole.empty() && !is_count;
 }
 
+void throw_no_header(const std::string& place, const std::string& first_name,
+                     const std::string& remedy) {
+  throw DataError(place +
+                      ": the first line is a record, not the names of columns: it begins with " +
+                      in_quotes(first_name),
+                  remedy);
+}
+
 CsvHeader read_header(Content& content, bool has_header, char separator) {
   CsvRows rows(content);
   const std::string place = content.path().string() + ":1";

@@ -61,6 +61,10 @@ bool is_blank(std::string_view row, char separator) noexcept;
 /// name may be empty.
 bool looks_like_a_record(std::span<const std::string> names);
 
+/// Throws DataError: the first line, at `place`, has a record where names should be.
+[[noreturn]] void throw_no_header(const std::string& place, const std::string& first_name,
+                                  const std::string& remedy);
+
 /// The records of one CSV file.
 ///
 /// The constructor reads the whole file, checks every field and stores the offset of each record (8

@@ -74,10 +74,7 @@ std::string class_text(std::string_view text) {
 /// record.
 void require_header(const std::string& place, const std::vector<std::string>& names) {
   if (!looks_like_a_record(names)) return;
-  throw DataError(place +
-                      ": the first line is a record, not the names of columns: it begins with " +
-                      in_quotes(names.front()),
-                  "give the file the header line of the training set");
+  throw_no_header(place, names.front(), "give the file the header line of the training set");
 }
 
 void throw_missing_columns(const std::string& place, const std::vector<std::string>& missing,

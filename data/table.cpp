@@ -225,7 +225,7 @@ class SchemaFinder {
       schema.columns.push_back(std::move(column));
     }
     if (options_.has_header && !is_label_named_ && has_numbers_for_names(schema)) {
-      throw_no_header();
+      refuse_header();
     }
     std::size_t values = schema.classes.size() + 3 * schema.left_out.size();
     for (const TableColumn& column : schema.columns) values += 4 + column.categories.size();
@@ -247,7 +247,7 @@ class SchemaFinder {
     names_ = header.names;
     place_ = place;
     found_.resize(names_.size());
-    if (options_.has_header && looks_like_a_record(names_)) throw_no_header();
+    if (options_.has_header && looks_like_a_record(names_)) refuse_header();
     label_ = find_label(header, options_, place);
     is_label_named_ = contains(names_, options_.label_column);
     for (const auto* list : {&options_.ignored, &options_.categories}) {
@@ -263,10 +263,8 @@ class SchemaFinder {
     }
   }
 
-  [[noreturn]] void throw_no_header() const {
-    throw DataError(place_ +
-                        ": the first line is a record, not the names of columns: it begins with " +
-                        in_quotes(names_.front()),
+  [[noreturn]] void refuse_header() const {
+    throw_no_header(place_, names_.front(),
                     "say so with `header=none`, or give the file a header line");
   }
 
