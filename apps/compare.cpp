@@ -70,9 +70,8 @@ std::string tensors_text(const train::Comparison& comparison) {
 
 std::string epochs_text(const train::Comparison& comparison) {
   if (comparison.epochs == 0) return "not compared: none that ended at the same step in both runs";
-  return fmt::format(
-      "{}: {}", counted(comparison.epochs, "epoch"),
-      kind_text(comparison.epoch, "weights' hash, test loss and test accuracy alike"));
+  return fmt::format("{}: {}", counted(comparison.epochs, "epoch"),
+                     kind_text(comparison.epoch, "weights' hash, test loss and score alike"));
 }
 
 Banner comparison_banner(const train::Comparison& comparison) {
@@ -83,7 +82,7 @@ Banner comparison_banner(const train::Comparison& comparison) {
   };
   add("steps",
       fmt::format("{} ({} to {}): {}", counted(comparison.steps, "step"), comparison.first_step,
-                  comparison.last_step, kind_text(comparison.figure, "loss and accuracy alike")));
+                  comparison.last_step, kind_text(comparison.figure, "loss and score alike")));
   add("tensors", tensors_text(comparison));
   add("epochs", epochs_text(comparison));
   for (const auto& setting : comparison.settings) {

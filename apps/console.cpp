@@ -108,11 +108,11 @@ void print_table(const std::vector<std::vector<std::string>>& lines) {
 }
 
 Console::Console(Progress progress, std::uint64_t epochs, std::uint64_t total_steps,
-                 std::vector<std::string> classes)
+                 std::shared_ptr<const data::TableSchema> table)
     : progress_(progress),
       epochs_(epochs),
       total_steps_(total_steps),
-      classes_(std::move(classes)),
+      table_(std::move(table)),
       columns_(terminal_columns().value_or(80)) {}
 
 void Console::on_step(const train::StepReport& report) {
@@ -173,10 +173,10 @@ void Console::on_epoch(const train::EpochReport& report) {
   if (progress_ == Progress::off) return;
   clear_bar();
   fmt::print(
-      "epoch {}/{}  training loss {:.3f}, accuracy {:.3f}   testing loss {:.3f}, accuracy {:.3f}"
-      "   {:.1f} s, {} examples/s\n",
-      report.epoch, epochs_, report.train_loss, report.train_accuracy, report.test_loss,
-      report.test_accuracy, report.seconds,
+      "epoch {0}/{1}  training loss {3:.3f}, {2} {4:.3f}   testing loss {5:.3f}, {2} {6:.3f}"
+      "   {7:.1f} s, {8} examples/s\n",
+      report.epoch, epochs_, report.is_regression ? "R2" : "accuracy", report.train_loss,
+      report.train_score, report.test_loss, report.test_score, report.seconds,
       grouped(static_cast<std::uint64_t>(report.examples_per_second)));
   if (!report.new_shares.empty()) {
     fmt::print("balance: leaves of a batch on each rank from now on: {}\n",
@@ -211,7 +211,7 @@ void Console::finish(const train::RunReport& report, const std::string& saved) c
   if (std::any_of(report.bytes_read.begin(), report.bytes_read.end(), std::identity())) {
     fmt::print("each rank read {} of training data\n", read_text(report.bytes_read));
   }
-  fmt::print("test: {}\n", error_in_words(report.test, classes_));
+  fmt::print("test: {}\n", error_in_words(report.test, table_.get()));
   fmt::print("weights {} saved in {}\n", to_hex(report.weights_hash), saved);
   std::fflush(stdout);
 }
@@ -237,6 +237,15 @@ std::string table_text(const data::TableSchema& table) {
 }
 
 std::string labels_text(const data::TableSchema& table, const std::vector<std::uint64_t>& counts) {
+  if (table.is_regression()) {
+    std::string text = "numbers: ";
+    for (const data::TableColumn& target : table.targets) {
+      text += fmt::format("{}{} (mean {:.5g}, deviation {:.5g})",
+                          &target == table.targets.data() ? "" : ", ", in_quotes(target.name),
+                          target.mean, target.deviation);
+    }
+    return text;
+  }
   const auto largest = std::max_element(counts.begin(), counts.end());
   const auto records = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
   return fmt::format("{} {} of column {}: {}; {:.1f} % are {}", table.classes.size(),
@@ -246,14 +255,31 @@ std::string labels_text(const data::TableSchema& table, const std::vector<std::u
                      in_quotes(table.classes[static_cast<std::size_t>(largest - counts.begin())]));
 }
 
-std::string error_in_words(const train::Evaluation& test, const std::vector<std::string>& classes) {
+namespace {
+
+std::string values_in_words(const train::Evaluation& test, const data::TableSchema* table) {
+  std::string text;
+  for (std::size_t i = 0; i < test.values.size(); ++i) {
+    const auto& target = table == nullptr ? data::TableColumn() : table->targets[i];
+    text += fmt::format("{}{}: R2 {:.3f}, root mean square error {:.5g}", i == 0 ? "" : "; ",
+                        table == nullptr ? fmt::format("value {}", i) : in_quotes(target.name),
+                        test.values[i].r2(test.examples),
+                        target.deviation * test.values[i].rmse(test.examples));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string error_in_words(const train::Evaluation& test, const data::TableSchema* table) {
+  if (!test.values.empty()) return values_in_words(test, table);
   const std::uint64_t misread = test.examples - test.correct;
   std::string text = fmt::format("{} of {} examples misread ({:.1f} %)", grouped(misread),
                                  grouped(test.examples), 100 * (1 - test.accuracy()));
   if (misread == 0 || test.confusion.empty()) return text;
   const WorstLabel worst = worst_label(test.confusion);
   const auto name = [&](std::size_t label) {
-    return classes.empty() ? std::to_string(label) : classes[label];
+    return table == nullptr ? std::to_string(label) : table->classes[label];
   };
   return text + fmt::format("; label {} is the hardest: {} of its {}, {} of them taken for {}",
                             name(worst.label), grouped(worst.misread), grouped(worst.examples),

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,9 +32,9 @@ void print_table(const std::vector<std::vector<std::string>>& lines);
 /// Prints training progress to stdout; created on rank 0 only.
 class Console final : public train::Observer {
  public:
-  /// `classes`: the text of each class; empty: their numbers.
+  /// `table`: that of the data; null if it is none.
   Console(Progress progress, std::uint64_t epochs, std::uint64_t total_steps,
-          std::vector<std::string> classes);
+          std::shared_ptr<const data::TableSchema> table);
 
   void on_step(const train::StepReport& report) override;
   void on_epoch(const train::EpochReport& report) override;
@@ -51,7 +52,7 @@ class Console final : public train::Observer {
   Progress progress_;
   std::uint64_t epochs_;
   std::uint64_t total_steps_;
-  std::vector<std::string> classes_;
+  std::shared_ptr<const data::TableSchema> table_;
   int columns_;
   Clock::time_point shown_ = Clock::now();
   double seconds_ = 0;
@@ -62,15 +63,15 @@ class Console final : public train::Observer {
   bool bar_shown_ = false;
 };
 
-/// "214 of 10,000 examples misread (2.1 %); label 9 is the hardest: ...". `classes`: the text of
-/// each class; empty: their numbers.
-std::string error_in_words(const train::Evaluation& test, const std::vector<std::string>& classes);
+/// "214 of 10,000 examples misread (2.1 %); label 9 is the hardest: ..."; of a regression
+/// "'price': R2 0.812, root mean square error 43.2". `table`: that of the data; null if it is none.
+std::string error_in_words(const train::Evaluation& test, const data::TableSchema* table);
 
 /// "4 columns of numbers, standardized; 'x' left out (as asked); missing numbers: mean".
 std::string table_text(const data::TableSchema& table);
 
 /// "3 classes of column 'species': 'Adelie', 'Chinstrap', 'Gentoo'; 44.2 % are 'Adelie'". `counts`:
-/// training records of each label.
+/// training records of each label. Of a regression: "numbers: 'price' (mean 12.3, ...)".
 std::string labels_text(const data::TableSchema& table, const std::vector<std::uint64_t>& counts);
 
 /// The number of columns of the terminal on this process's stdout; nullopt without a terminal, or

@@ -152,11 +152,6 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
   return job;
 }
 
-/// The texts of the classes; empty: they are numbers.
-std::vector<std::string> classes_of(const train::SavedNetwork& saved) {
-  return saved.info.table == nullptr ? std::vector<std::string>() : saved.info.table->classes;
-}
-
 /// "label  text" rows about the checkpoint, the data and the ranks.
 std::vector<std::pair<std::string, std::string>> subject_rows(const InferenceJob& job,
                                                               const RunConfig& config) {
@@ -174,7 +169,8 @@ std::vector<std::pair<std::string, std::string>> subject_rows(const InferenceJob
 Syntax evaluate_syntax() {
   Syntax syntax = inference_syntax();
   syntax.command = "lockstep evaluate";
-  syntax.does = "Loss and accuracy of a checkpoint on a test set, every example counted once.";
+  syntax.does =
+      "Loss and accuracy, or R2, of a checkpoint on a test set, every example counted once.";
   syntax.usage = "CHECKPOINT --data PATH [flags]";
   syntax.example = "lockstep evaluate runs/latest --data iris.csv";
   syntax.flags = {{"json", "", "print one line of JSON instead"}};
@@ -201,7 +197,7 @@ void require_finite(const train::Evaluation& result) {
 std::string json_text(const train::Evaluation& result, std::uint64_t weights_hash) {
   const nlohmann::ordered_json json = {{"examples", result.examples},
                                        {"loss", result.loss()},
-                                       {"accuracy", result.accuracy()},
+                                       {result.values.empty() ? "accuracy" : "r2", result.score()},
                                        {"ids_digest", to_hex(result.ids_digest)},
                                        {"weights_hash", to_hex(weights_hash)}};
   return json.dump();
@@ -210,11 +206,12 @@ std::string json_text(const train::Evaluation& result, std::uint64_t weights_has
 void print_table(const train::Evaluation& result, const InferenceJob& job,
                  const RunConfig& config) {
   Banner table;
-  table.headline = fmt::format("loss {:.6f}, accuracy {:.4f} on {}", result.loss(),
-                               result.accuracy(), counted(result.examples, "example"));
+  table.headline = fmt::format("loss {:.6f}, {} {:.4f} on {}", result.loss(),
+                               result.values.empty() ? "accuracy" : "R2", result.score(),
+                               counted(result.examples, "example"));
   table.rows = subject_rows(job, config);
   if (job.saved.loss != nn::default_loss) table.rows.emplace_back("loss", job.saved.loss);
-  table.rows.emplace_back("test", error_in_words(result, classes_of(job.saved)));
+  table.rows.emplace_back("test", error_in_words(result, job.saved.info.table.get()));
   table.rows.emplace_back("examples", fmt::format("each evaluated exactly once: ids digest {}",
                                                   to_hex(result.ids_digest)));
   table.print();
@@ -237,7 +234,7 @@ Syntax predict_syntax() {
   Syntax syntax = inference_syntax();
   syntax.command = "lockstep predict";
   syntax.does =
-      "Predicts the label of every record, in the order of the data, which needs no labels.";
+      "Predicts the label or value of every record, in the order of the data, which needs none.";
   syntax.usage = "CHECKPOINT --data PATH [--output FILE] [flags]";
   syntax.example = "lockstep predict runs/latest --data new.csv --output predictions.csv";
   syntax.flags = {
@@ -249,14 +246,26 @@ Syntax predict_syntax() {
   return syntax;
 }
 
+/// Throws comm::AgreedError for probabilities of a regression.
+train::Predicted predicted_of(const Arguments& arguments, const InferenceJob& job) {
+  const bool wants_probabilities = arguments.given("probabilities");
+  const auto& table = job.saved.info.table;
+  if (table == nullptr || !table->is_regression()) {
+    return wants_probabilities ? train::Predicted::probabilities : train::Predicted::label;
+  }
+  if (!wants_probabilities) return train::Predicted::values;
+  throw comm::AgreedError(ExitCode::usage, "--probabilities: the network predicts numbers",
+                          "leave --probabilities out");
+}
+
 PredictionOutput output_of(const Arguments& arguments, const RunConfig& config,
-                           const InferenceJob& job) {
+                           const InferenceJob& job, train::Predicted predicted) {
   PredictionOutput output;
   output.path = arguments.value("output");
   output.format = arguments.value("output-format");
-  output.class_count = job.saved.shape.classes;
-  output.classes = classes_of(job.saved);
-  output.all_probabilities = arguments.given("probabilities");
+  output.outputs = job.saved.shape.classes;
+  output.table = job.saved.info.table;
+  output.predicted = predicted;
   output.records = job.test->records();
   output.kept_columns = column_names("--keep-columns", arguments.value("keep-columns"));
   if (output.kept_columns.empty()) return output;
@@ -290,13 +299,14 @@ void predict_on(const Arguments& arguments, const RunConfig& given, comm::Commun
   }
   InferenceJob job = make_inference_job(arguments, config, false, comm);
   std::unique_ptr<PredictionWriter> writer;
+  const train::Predicted predicted = predicted_of(arguments, job);
   comm::together(comm, [&] {
-    const PredictionOutput output = output_of(arguments, config, job);
+    const PredictionOutput output = output_of(arguments, config, job, predicted);
     if (comm.rank() == 0) writer = PredictionWriter::make(output);
   });
   job.replica->predict(
       *job.reader, [&](std::span<const train::Prediction> batch) { writer->write(batch); },
-      arguments.given("probabilities"));
+      predicted);
   comm::together(comm, [&] {
     if (writer) writer->finish();
   });

@@ -211,11 +211,15 @@ ordered_json part_of(const std::string& name, data::Source& source) {
     shape += (shape.empty() ? "" : "x") + std::to_string(length);
   ordered_json part = {{"set", name}, {"records", source.records()}, {"shape", shape}};
   spread.add_to(part);
-  part["labels"] = counts.size();
-  const auto by_count = [](const auto& a, const auto& b) { return a.second < b.second; };
-  const auto [least, most] = std::minmax_element(counts.begin(), counts.end(), by_count);
-  part["rarest"] = fmt::format("{}: {}", least->first, least->second);
-  part["most frequent"] = fmt::format("{}: {}", most->first, most->second);
+  if (source.targets() > 0) {
+    part["targets"] = source.targets();
+  } else {
+    part["labels"] = counts.size();
+    const auto by_count = [](const auto& a, const auto& b) { return a.second < b.second; };
+    const auto [least, most] = std::minmax_element(counts.begin(), counts.end(), by_count);
+    part["rarest"] = fmt::format("{}: {}", least->first, least->second);
+    part["most frequent"] = fmt::format("{}: {}", most->first, most->second);
+  }
   const std::string identity = source.identity();
   part["identity"] = to_hex(hash_of(std::as_bytes(std::span(identity))));
   return part;

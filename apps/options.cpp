@@ -2,6 +2,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include <numeric>
 #include <string>
 
 #include "lockstep/base/errors.hpp"
@@ -40,21 +41,22 @@ void require_one_model(const RunConfig& config) {
 }  // namespace
 
 nn::NetworkShape network_of(const RunConfig& config, const std::vector<std::uint64_t>& shape,
-                            std::uint64_t classes) {
+                            std::uint64_t outputs) {
   require_one_model(config);
   const nn::FeatureShape input = input_of(shape);
   if (config.model == "mlp") {
-    return {input.size(), {config.layers.begin(), config.layers.end()}, classes};
+    return {input.size(), {config.layers.begin(), config.layers.end()}, outputs};
   }
   try {
-    return {input, config.model == "lenet" ? nn::lenet_layers() : config.layer_list, classes};
+    return {input, config.model == "lenet" ? nn::lenet_layers() : config.layer_list, outputs};
   } catch (const ConfigError& error) {
     throw ConfigError("model " + config.model + ": " + error.what());
   }
 }
 
-std::uint64_t classes_of(const RunConfig& config, const data::DataSet& data,
+std::uint64_t outputs_of(const RunConfig& config, const data::DataSet& data,
                          const std::vector<std::uint64_t>& counts) {
+  if (data.train->targets() > 0) return data.train->targets();
   const std::uint64_t classes = data.train->classes();
   if (config.classes || data.train->table() != nullptr || counts.empty()) return classes;
   const auto there = data::label_counts(*data.test);
@@ -73,6 +75,38 @@ std::uint64_t classes_of(const RunConfig& config, const data::DataSet& data,
     fail(*data.train, counts.size() - 1, fmt::format("no record has label {}", label));
   }
   return classes;
+}
+
+std::vector<float> class_weights_of(const RunConfig& config,
+                                    const std::vector<std::uint64_t>& counts,
+                                    std::uint64_t outputs) {
+  if (config.class_weights == "none") return {};
+  const auto fail = [&](const std::string& problem, const std::string& remedy) {
+    throw ConfigError("`class_weights=" + config.class_weights + "`: " + problem, remedy);
+  };
+  if (counts.empty()) fail("there are no classes", "leave `class_weights` out");
+  std::vector<float> weights;
+  if (config.class_weights == "balanced") {
+    const auto records = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+    for (std::size_t label = 0; label < outputs; ++label) {
+      const std::uint64_t count = label < counts.size() ? counts[label] : 0;
+      const auto share = static_cast<double>(outputs) * static_cast<double>(count);
+      weights.push_back(count == 0 ? 0.0F
+                                   : static_cast<float>(static_cast<double>(records) / share));
+    }
+    return weights;
+  }
+  for (const std::string& text : split_list(config.class_weights)) {
+    const auto weight = data::parse_float(text);
+    if (!weight || *weight < 0) fail("'" + text + "' is no number of at least 0", "use 1,2.5,...");
+    weights.push_back(*weight);
+  }
+  if (weights.size() != outputs) {
+    fail(
+        counted(weights.size(), "weight") + " of " + counted(outputs, "output") + " of the network",
+        "give one for each class, in the order of the banner");
+  }
+  return weights;
 }
 
 train::MeshSizes mesh_of(const RunConfig& config, std::uint64_t ranks) {
@@ -117,7 +151,8 @@ data::DataSetOptions data_options(const RunConfig& config) {
   data::TableOptions table;
   table.separator = separator_of(config);
   table.has_header = config.header == "first";
-  table.label_column = config.label_column;
+  table.task = data::task_named(config.task);
+  table.label_columns = column_names("label-column", config.label_column);
   table.ignored = column_names("ignore-columns", config.ignore_columns);
   table.categories = column_names("category-columns", config.category_columns);
   table.missing = *data::missing_named(config.missing);

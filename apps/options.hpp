@@ -18,15 +18,26 @@ namespace lockstep::apps {
 /// Errors   throws ConfigError: settings of one model given with another, no list of layers for
 ///          model layers, a layer that does not fit its input.
 nn::NetworkShape network_of(const RunConfig& config, const std::vector<std::uint64_t>& shape,
-                            std::uint64_t classes);
+                            std::uint64_t outputs);
 
-/// The number of classes of a data set whose training set has `counts` records of each label.
+/// The number of outputs of a network for a data set whose training set has `counts` records of
+/// each label: classes, or values of a regression.
 ///
 /// Errors   throws DataError if the number is found from the labels, and no record has one of them,
 ///          or the test set has others.
 /// Ranks    local.
-std::uint64_t classes_of(const RunConfig& config, const data::DataSet& data,
+std::uint64_t outputs_of(const RunConfig& config, const data::DataSet& data,
                          const std::vector<std::uint64_t>& counts);
+
+/// The setting `class_weights` for a training set with `counts` records of each label and a network
+/// of `outputs`; empty for none.
+///
+/// Errors   throws ConfigError: another number of weights, a weight that is no finite number of at
+///          least 0, or values to predict (`counts` is empty).
+/// Ranks    local.
+std::vector<float> class_weights_of(const RunConfig& config,
+                                    const std::vector<std::uint64_t>& counts,
+                                    std::uint64_t outputs);
 
 /// The sizes of the mesh's dimensions on `ranks` ranks. With "model=2" alone, batch has the rest.
 /// Errors   throws ConfigError if the product of the dimensions is not the number of ranks.

@@ -69,11 +69,52 @@ class Target {
   std::optional<NewFile> file_;
 };
 
+std::string class_name(const PredictionOutput& output, std::size_t label) {
+  return output.table == nullptr ? std::to_string(label) : output.table->classes[label];
+}
+
+/// The double of which the shortest text is that of the float.
+double exact(float number) { return std::stod(shortest(number)); }
+
+/// The output `i` of a regression, in the units of the table.
+float value_of(const PredictionOutput& output, const train::Prediction& prediction, std::size_t i) {
+  const data::TableColumn& target = output.table->targets[i];
+  const auto standardized = static_cast<double>(prediction.outputs[i]);
+  return static_cast<float>(standardized * target.deviation + target.mean);
+}
+
+/// The names of what is predicted.
+std::vector<std::string> heads_of(const PredictionOutput& output) {
+  if (output.predicted == train::Predicted::values) return output.table->label_names();
+  std::vector<std::string> heads = {"label", "probability"};
+  if (output.predicted == train::Predicted::label) return heads;
+  for (std::size_t i = 0; i < output.outputs; ++i) heads.push_back("p:" + class_name(output, i));
+  return heads;
+}
+
+/// The texts of what is predicted, in the order of heads_of(). `text_of` writes a number.
+template <class TextOf>
+std::vector<std::string> fields_of(const PredictionOutput& output,
+                                   const train::Prediction& prediction, TextOf text_of) {
+  std::vector<std::string> fields;
+  if (output.predicted == train::Predicted::values) {
+    for (std::size_t i = 0; i < output.outputs; ++i) {
+      fields.push_back(text_of(value_of(output, prediction, i)));
+    }
+    return fields;
+  }
+  fields = {class_name(output, static_cast<std::size_t>(prediction.label)),
+            text_of(prediction.probability)};
+  for (const float one : prediction.outputs) fields.push_back(text_of(one));
+  return fields;
+}
+
 /// The columns of the data that are written beside the predictions.
 class KeptColumns {
  public:
   explicit KeptColumns(const PredictionOutput& output) : output_(output) {
     if (output.kept_columns.empty()) return;
+    const std::vector<std::string> taken = heads_of(output);
     if (output.files.empty()) {
       throw ConfigError("--keep-columns: the data has no columns", "only tables have them");
     }
@@ -94,7 +135,8 @@ class KeptColumns {
     }
     choose();
     for (const std::string& name : names_) {
-      const bool is_taken = name == "id" || name == "label" || name == "probability";
+      const bool is_taken =
+          name == "id" || std::find(taken.begin(), taken.end(), name) != taken.end();
       heads_.push_back(is_taken ? "data:" + name : name);
     }
   }
@@ -154,31 +196,23 @@ class KeptColumns {
   std::vector<std::string> values_;
 };
 
-std::string class_name(const PredictionOutput& output, std::size_t label) {
-  return output.classes.empty() ? std::to_string(label) : output.classes[label];
-}
-
 class CsvPredictions final : public PredictionWriter {
  public:
   explicit CsvPredictions(const PredictionOutput& output)
       : output_(output), kept_(output_), target_(output.path) {
-    text_ = "id,label,probability";
-    if (output_.all_probabilities) {
-      for (std::size_t i = 0; i < output_.class_count; ++i) {
-        text_ += "," + data::csv_field("p:" + class_name(output_, i));
-      }
-    }
+    text_ = "id";
+    for (const std::string& name : heads_of(output_)) text_ += "," + data::csv_field(name);
     for (const std::string& name : kept_.names()) text_ += "," + data::csv_field(name);
     text_ += "\n";
   }
 
   void write(std::span<const train::Prediction> predictions) override {
     for (const auto& prediction : predictions) {
-      fmt::format_to(
-          std::back_inserter(text_), "{},{},{}", prediction.id,
-          data::csv_field(class_name(output_, static_cast<std::size_t>(prediction.label))),
-          shortest(prediction.probability));
-      for (const float one : prediction.probabilities) text_ += "," + shortest(one);
+      text_ += std::to_string(prediction.id);
+      for (const std::string& field :
+           fields_of(output_, prediction, [](float number) { return shortest(number); })) {
+        text_ += "," + data::csv_field(field);
+      }
       for (const std::string& value : kept_.next()) text_ += "," + data::csv_field(value);
       text_ += "\n";
     }
@@ -203,20 +237,13 @@ class JsonPredictions final : public PredictionWriter {
   void write(std::span<const train::Prediction> predictions) override {
     std::string text;
     for (const auto& prediction : predictions) {
-      const auto label = static_cast<std::size_t>(prediction.label);
       nlohmann::ordered_json json = {{"id", prediction.id}};
-      if (output_.classes.empty()) {
-        json["label"] = label;
-      } else {
-        json["label"] = output_.classes[label];
-      }
-      json["probability"] = prediction.probability;
-      if (!prediction.probabilities.empty()) {
-        nlohmann::ordered_json all;
-        for (std::size_t i = 0; i < prediction.probabilities.size(); ++i) {
-          all[class_name(output_, i)] = prediction.probabilities[i];
+      if (output_.predicted == train::Predicted::values) {
+        for (std::size_t i = 0; i < output_.outputs; ++i) {
+          json["values"][output_.table->targets[i].name] = exact(value_of(output_, prediction, i));
         }
-        json["probabilities"] = std::move(all);
+      } else {
+        add_class(prediction, json);
       }
       const auto& values = kept_.next();
       if (!values.empty()) {
@@ -233,12 +260,25 @@ class JsonPredictions final : public PredictionWriter {
   void finish() override { target_.finish(); }
 
  private:
+  void add_class(const train::Prediction& prediction, nlohmann::ordered_json& json) const {
+    if (output_.table == nullptr) {
+      json["label"] = prediction.label;
+    } else {
+      json["label"] = class_name(output_, static_cast<std::size_t>(prediction.label));
+    }
+    json["probability"] = exact(prediction.probability);
+    for (std::size_t i = 0; i < prediction.outputs.size(); ++i) {
+      json["probabilities"][class_name(output_, i)] = exact(prediction.outputs[i]);
+    }
+  }
+
   PredictionOutput output_;
   KeptColumns kept_;
   Target target_;
 };
 
-/// Labels as i4 [records], or all probabilities as f4 [records, classes].
+/// Labels as i4 [records], all probabilities as f4 [records, classes], or values as f4 [records,
+/// targets].
 class NpyPredictions final : public PredictionWriter {
  public:
   explicit NpyPredictions(const PredictionOutput& output) : output_(output), target_(output.path) {
@@ -247,8 +287,9 @@ class NpyPredictions final : public PredictionWriter {
                         "write CSV or JSON lines: --output FILE.csv");
     }
     std::vector<std::uint64_t> shape = {output.records};
-    if (output.all_probabilities) shape.push_back(output.class_count);
-    target_.write(data::npy_header(output.all_probabilities ? "<f4" : "<i4", shape));
+    const bool are_labels = output.predicted == train::Predicted::label;
+    if (!are_labels) shape.push_back(output.outputs);
+    target_.write(data::npy_header(are_labels ? "<i4" : "<f4", shape));
   }
 
   void write(std::span<const train::Prediction> predictions) override {
@@ -257,10 +298,15 @@ class NpyPredictions final : public PredictionWriter {
       bytes.append(reinterpret_cast<const char*>(more.data()), more.size());
     };
     for (const auto& prediction : predictions) {
-      if (output_.all_probabilities) {
-        append(std::as_bytes(prediction.probabilities));
-      } else {
+      if (output_.predicted == train::Predicted::label) {
         append(std::as_bytes(std::span(&prediction.label, 1)));
+      } else if (output_.predicted == train::Predicted::probabilities) {
+        append(std::as_bytes(prediction.outputs));
+      } else {
+        for (std::size_t i = 0; i < output_.outputs; ++i) {
+          const float value = value_of(output_, prediction, i);
+          append(std::as_bytes(std::span(&value, 1)));
+        }
       }
     }
     target_.write(bytes);
@@ -278,12 +324,8 @@ class PredictionTable final : public PredictionWriter {
  public:
   explicit PredictionTable(const PredictionOutput& output) : output_(output), kept_(output_) {
     auto& head = lines_.emplace_back();
-    head = {"record", "label", "probability"};
-    if (output_.all_probabilities) {
-      for (std::size_t i = 0; i < output_.class_count; ++i) {
-        head.push_back("p:" + class_name(output_, i));
-      }
-    }
+    head = {"record"};
+    for (const std::string& name : heads_of(output_)) head.push_back(name);
     for (const std::string& name : kept_.names()) head.push_back(name);
   }
 
@@ -291,11 +333,13 @@ class PredictionTable final : public PredictionWriter {
     for (const auto& prediction : predictions) {
       if (lines_.size() > max_lines) return;
       auto& line = lines_.emplace_back();
-      line = {std::to_string(prediction.id),
-              class_name(output_, static_cast<std::size_t>(prediction.label)),
-              fixed(static_cast<double>(prediction.probability), 4)};
-      for (const float one : prediction.probabilities) {
-        line.push_back(fixed(static_cast<double>(one), 4));
+      line = {std::to_string(prediction.id)};
+      const bool are_values = output_.predicted == train::Predicted::values;
+      for (std::string& field : fields_of(output_, prediction, [&](float number) {
+             return are_values ? fmt::format("{:.6g}", number)
+                               : fixed(static_cast<double>(number), 4);
+           })) {
+        line.push_back(std::move(field));
       }
       for (const std::string& value : kept_.next()) line.push_back(value);
     }

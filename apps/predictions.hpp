@@ -14,11 +14,11 @@ namespace lockstep::apps {
 
 /// Where and how predictions are written.
 struct PredictionOutput {
-  std::string path;    ///< "-": stdout; empty: a table of the first records, for a person
-  std::string format;  ///< csv, jsonl, npy; auto: by the ending of `path`
-  std::size_t class_count = 0;
-  std::vector<std::string> classes;  ///< the text of each class; empty: their numbers
-  bool all_probabilities = false;
+  std::string path;         ///< "-": stdout; empty: a table of the first records, for a person
+  std::string format;       ///< csv, jsonl, npy; auto: by the ending of `path`
+  std::size_t outputs = 0;  ///< classes, or values of a regression
+  std::shared_ptr<const data::TableSchema> table;  ///< null: classes are numbers
+  train::Predicted predicted = train::Predicted::label;
   std::uint64_t records = 0;
   /// CSV files of the data, of which these columns are written, too; "all": each that is not
   /// written anyway.

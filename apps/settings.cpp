@@ -273,8 +273,11 @@ std::vector<Setting> table() {
           count_or("all", "test-limit", &C::test_limit, "use the first N test records"),
           test_split(),
           classes(),
-          text("label-column", &C::label_column, "NAME|N",
-               "of a table: the column of labels; N: the N-th, -1 for the last"),
+          choice("task", &C::task, {"auto", "classification", "regression"},
+                 "of a table: predict a class, or numbers; auto: numbers if labels have fractions"),
+          text("label-column", &C::label_column, "NAME|N,...",
+               "of a table: the column of labels, or columns of numbers to predict; N: the N-th, "
+               "-1 for the last"),
           choice("header", &C::header, {"first", "none"},
                  "of a table: line 1 names the columns; none: they are called 1, 2, ..."),
           choice("separator", &C::separator, {"auto", "comma", "semicolon", "tab"},
@@ -309,6 +312,9 @@ std::vector<Setting> table() {
           yes_or_no("drop-remainder", &C::drop_remainder,
                     "leave out the last, smaller global batch of an epoch"),
           learning_rate(),
+          text("class-weights", &C::class_weights, "none|balanced|W,...",
+               "factors of the training loss of each class, in their order; balanced: records / "
+               "(classes * records of the class)"),
           count("seed", &C::seed, 0,
                 "of the first weights (TensorFlow's pair N, N+1) and the order"),
           choice("shuffle", &C::shuffle, {"global", "none"}, "a new order of records every epoch"),
@@ -405,8 +411,8 @@ const std::vector<Setting>& settings() {
 }
 
 std::vector<std::string> table_settings() {
-  return {"label-column", "header",         "separator",       "standardize",
-          "missing",      "ignore-columns", "category-columns"};
+  return {"task",        "label-column", "header",         "separator",
+          "standardize", "missing",      "ignore-columns", "category-columns"};
 }
 
 std::string flag_value(const Setting& setting, const RunConfig& config) {

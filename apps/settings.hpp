@@ -24,6 +24,7 @@ struct RunConfig {
   std::optional<float> test_split;
   std::optional<std::uint64_t> classes;
   std::optional<float> divide_by;
+  std::string task = "auto";
   std::string label_column = "label";
   std::string header = "first";
   std::string separator = "auto";
@@ -42,6 +43,7 @@ struct RunConfig {
   std::uint64_t epochs = 3;
   std::optional<std::uint64_t> steps;
   float learning_rate = 0.001F;
+  std::string class_weights = "none";
   std::uint64_t seed = 22;
   std::string shuffle = "global";
   std::string augment = "none";

@@ -45,7 +45,7 @@ struct TrainData {
   data::DataSet sets;
   std::string train_identity;
   std::string test_identity;
-  std::uint64_t classes = 0;
+  std::uint64_t outputs = 0;                ///< of the network
   std::vector<std::uint64_t> label_counts;  ///< of training records; empty: unknown
 };
 
@@ -93,7 +93,7 @@ TrainData open_data(const RunConfig& config, comm::Communicator& comm) {
     data.sets = data::open_data_set(config.data, data_options(config));
     require_fitting_data(data.sets);
     data.label_counts = data::label_counts(*data.sets.train);
-    data.classes = classes_of(config, data.sets, data.label_counts);
+    data.outputs = outputs_of(config, data.sets, data.label_counts);
   });
   if (comm.rank() == 0) {
     for (const std::string& text : data.sets.test->warnings()) launch::print_warning(text);
@@ -127,13 +127,15 @@ TrainJob make_job(const RunConfig& config, const TrainData& data, FaultInjection
     job.plan = std::move(chosen.plan);
     job.policy_reason = std::move(chosen.reason);
     job.decisive = decisive_of(config, data.train_identity, data.test_identity, *job.plan, comm);
-    shape = network_of(config, train.shape(), data.classes);
+    shape = network_of(config, train.shape(), data.outputs);
     job.transform = make_transform(config, train);
     job.train =
         std::make_unique<data::BatchReader>(train, *job.plan, batch.rank(), job.transform.get());
     const auto test_plan = train::evaluation_plan(data.sets.test->records(), batch.size());
     job.test = std::make_unique<data::BatchReader>(*data.sets.test, test_plan, batch.rank());
     options = faults.wrap(replica_options(config, job.threads));
+    options.class_weights = class_weights_of(config, data.label_counts, data.outputs);
+    if (train.targets() > 0) options.loss = nn::built_in_loss<float>(nn::regression_loss);
   });
   job.replica = std::make_unique<train::Replica>(*shape, *job.plan, *job.mesh, options);
   warn_of_staging(*job.replica);
@@ -195,7 +197,7 @@ Banner banner(const RunConfig& config, const TrainData& data, const TrainJob& jo
                           grouped(data.sets.train->features())));
   if (const auto table = data.sets.train->table()) {
     add("table", table_text(*table));
-    add("labels", labels_text(*table, data.label_counts));
+    add(table->is_regression() ? "targets" : "labels", labels_text(*table, data.label_counts));
   }
   add("policy", fmt::format("{}: {}; {}shuffle {}", data::name_of(job.plan->options().policy),
                             job.policy_reason,
@@ -509,9 +511,8 @@ void RankOfRun::run_in(comm::Communicator& comm) {
     directory.emplace(is_first_group ? run_dir_of(config_, resume_) : run_, to_toml(config_), facts,
                       train::Retention{config_.keep, config_.keep_every}, continued(job, position));
     warn_of_missing_records(*directory, *job.replica);
-    const auto table = data_.sets.train->table();
     console.emplace(progress_of(config_.progress), config_.epochs, total,
-                    table == nullptr ? std::vector<std::string>() : table->classes);
+                    data_.sets.train->table());
     observers = {&*directory, &*console};
     if (stragglers) observers.push_back(stragglers.get());
     make_folder(directory->path() / "flight");

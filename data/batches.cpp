@@ -26,7 +26,8 @@ BatchReader::BatchReader(Source& source, const Plan& plan, int rank, Transform* 
       transform_(transform),
       plan_(plan),
       rank_(static_cast<std::uint64_t>(rank)),
-      labels_(plan.largest_piece()) {
+      labels_(plan.largest_piece()),
+      values_(plan.largest_piece() * source.targets()) {
   require_worker(rank_, plan.options().ranks);
   if (source.records() != plan.options().records) {
     throw std::invalid_argument("BatchReader: the plan is for another number of records");
@@ -63,6 +64,10 @@ std::span<const std::int32_t> BatchReader::read_positions(std::uint64_t epoch, R
 
 std::span<std::int32_t> BatchReader::look_up(std::uint64_t epoch, std::uint64_t step) {
   plan_.records(epoch, step, rank_, ids_);
+  const std::size_t targets = source_.targets();
+  for (std::size_t i = 0; targets > 0 && i < ids_.size(); ++i) {
+    source_.target_values(ids_[i], std::span(values_).subspan(i * targets, targets));
+  }
   return std::span(labels_).first(ids_.size());
 }
 
@@ -91,6 +96,9 @@ void Prefetch::make_slots(std::size_t count, std::size_t depth, std::uint64_t ba
       slot.floats = AlignedBuffer<float>(rows * reader_.features(), memory);
     }
     slot.labels = AlignedBuffer<std::int32_t>(rows, memory);
+    if (reader_.targets() > 0) {
+      slot.values = AlignedBuffer<float>(rows * reader_.targets(), memory);
+    }
     slot.ids.resize(rows);
   }
   ahead_.emplace(
@@ -138,8 +146,10 @@ void Prefetch::fill(Slot& slot, std::uint64_t index) {
                              : reader_.read(epoch, step, slot.floats.span().first(count));
   std::copy(slot.batch.labels.begin(), slot.batch.labels.end(), slot.labels.data());
   std::copy(slot.batch.ids.begin(), slot.batch.ids.end(), slot.ids.begin());
+  std::copy(slot.batch.values.begin(), slot.batch.values.end(), slot.values.data());
   slot.batch.labels = slot.labels.span().first(rows);
   slot.batch.ids = std::span(slot.ids).first(rows);
+  slot.batch.values = slot.values.span().first(slot.batch.values.size());
 }
 
 }  // namespace lockstep::data

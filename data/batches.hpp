@@ -23,6 +23,7 @@ struct Batch {
   Range piece;                           ///< this rank's rows among the rows of all ranks
   std::span<const std::int32_t> labels;  ///< [piece.size()]
   std::span<const std::uint64_t> ids;    ///< [piece.size()] record indices in the data set
+  std::span<const float> values = {};    ///< [piece.size(), Source::targets()] row-major
   std::uint64_t global_examples = 0;     ///< examples of this step over all ranks
   std::uint64_t leaf = 1;                ///< examples per leaf in this step
   std::uint64_t block = 0;               ///< rows of each rank in gathers: Plan::block()
@@ -64,8 +65,9 @@ class BatchReader {
     return source_.element() == Element::byte && transform_ == nullptr;
   }
 
-  /// Features per record.
+  /// Features per record, and values to predict: Source::targets().
   std::size_t features() const noexcept { return source_.features(); }
+  std::size_t targets() const noexcept { return source_.targets(); }
 
   const Plan& plan() const noexcept { return plan_; }
 
@@ -90,12 +92,14 @@ class BatchReader {
   Batch read_bytes(std::uint64_t epoch, std::uint64_t step, std::span<std::uint8_t> x);
 
  private:
-  /// Writes the piece's ids to ids_; returns the buffer for its labels.
+  /// Writes the piece's ids to ids_ and its targets to values_; returns the buffer for its labels.
   std::span<std::int32_t> look_up(std::uint64_t epoch, std::uint64_t step);
 
   /// The batch that was read last.
   Batch last_batch(std::uint64_t step) const noexcept {
-    return batch_at(plan_, step, rank_, std::span(labels_).first(ids_.size()), ids_);
+    Batch batch = batch_at(plan_, step, rank_, std::span(labels_).first(ids_.size()), ids_);
+    batch.values = std::span(values_).first(ids_.size() * source_.targets());
+    return batch;
   }
 
   Source& source_;
@@ -104,6 +108,7 @@ class BatchReader {
   std::uint64_t rank_;
   std::vector<std::uint64_t> ids_;
   std::vector<std::int32_t> labels_;
+  std::vector<float> values_;
 };
 
 // Prefetching of batches in a background thread.
@@ -117,12 +122,13 @@ enum class Features {
 /// Options for staged batches, which the consumer copies directly from the read buffers.
 struct Staging {
   Features features = Features::floats;
-  /// Allocates features and labels; must outlive the Prefetch.
+  /// Allocates features, labels and values; must outlive the Prefetch.
   std::pmr::memory_resource* memory = std::pmr::new_delete_resource();
 };
 
 /// A batch and a view of its features, [piece.size(), features], in the buffer they were read into.
-/// Of `floats` and `bytes` one is empty. `batch.labels` are in memory of the same resource.
+/// Of `floats` and `bytes` one is empty. Labels and values of `batch` are in memory of the same
+/// resource.
 struct StagedBatch {
   Batch batch;
   std::span<const float> floats;
@@ -197,6 +203,7 @@ class Prefetch {
     AlignedBuffer<float> floats;  // or
     AlignedBuffer<std::uint8_t> bytes;
     AlignedBuffer<std::int32_t> labels;
+    AlignedBuffer<float> values;
     std::vector<std::uint64_t> ids;
     Batch batch;
   };

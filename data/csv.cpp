@@ -245,4 +245,13 @@ std::optional<std::int64_t> parse_whole(std::string_view text) noexcept {
   return parse<std::int64_t>(trimmed(text), error);
 }
 
+std::optional<std::int64_t> parse_integral(std::string_view text) noexcept {
+  if (const auto whole = parse_whole(text)) return whole;
+  constexpr double exact = 9007199254740992.0;  // 2^53
+  std::errc error{};
+  const auto number = parse<double>(trimmed(text), error);
+  if (!number || std::abs(*number) > exact || *number != std::floor(*number)) return std::nullopt;
+  return static_cast<std::int64_t>(*number);
+}
+
 }  // namespace lockstep::data

@@ -86,6 +86,8 @@ class CsvSource final : public StoredSource {
   std::shared_ptr<const TableSchema> table() const override { return schema_; }
   std::vector<std::string> warnings() const override;
   std::uint64_t classes() const noexcept override;
+  std::size_t targets() const noexcept override;
+  void target_values(std::uint64_t id, std::span<float> values) const noexcept override;
   std::string identity() const override;
 
   /// Replaces the schema by the same with moments. Until a schema has them, numbers are read as
@@ -98,8 +100,14 @@ class CsvSource final : public StoredSource {
  private:
   /// What the fields of a column are.
   struct Role {
-    enum class Kind : std::uint8_t { ignored, label, number, category } kind = Kind::ignored;
-    std::size_t feature = 0;    ///< of a number, or the first of a category
+    enum class Kind : std::uint8_t {
+      ignored,
+      label,
+      target,
+      number,
+      category
+    } kind = Kind::ignored;
+    std::size_t feature = 0;    ///< of a number, or the first of a category; the index of a target
     std::size_t of_schema = 0;  ///< index in TableSchema::columns
     std::uint64_t unknown = 0;  ///< number of fields of no known category
     std::string example = {};   ///< the first of them
@@ -117,6 +125,8 @@ class CsvSource final : public StoredSource {
                                                   std::span<float> x) const noexcept;
   std::int32_t parse_row(std::string_view row, std::span<float> x, const Where& place);
   std::int32_t label_of(std::string_view text, const Where& place) const;
+  /// The class of a label; 0 for a target, which is put in values_ when scanning.
+  std::int32_t take_label(const Role& role, std::string_view text, const Where& place);
   void take_feature(Role& role, std::string_view text, std::span<float> x, const Where& place);
   void divide_numbers(std::span<float> x) const noexcept;
   void apply_moments(std::span<float> x) const noexcept;
@@ -130,13 +140,14 @@ class CsvSource final : public StoredSource {
   bool needs_labels_;
   CsvHeader header_;
   std::vector<Role> roles_;       // of each column
-  std::size_t label_column_ = 0;  // the number of columns if there is none
-  bool is_plain_ = true;          // all columns but the label are numbers, in the schema's order
+  std::size_t label_column_ = 0;  // of several the last; the number of columns if there is none
+  bool is_plain_ = true;          // all columns but one label are numbers, in the schema's order
   bool is_scanning_ = true;       // in the constructor
   bool has_missing_ = false;
   std::unordered_map<std::string, std::int32_t> class_of_;
   std::vector<std::unordered_map<std::string, std::size_t>> category_of_;  // by schema column
   std::vector<std::uint64_t> offsets_;  // begin of each record, and end of the last
+  std::vector<float> values_;           // of targets [records, targets], as they are in the file
   std::string scratch_text_;
 };
 
@@ -202,6 +213,9 @@ std::optional<float> parse_float(std::string_view text) noexcept;
 
 /// Parses an integer; empty if invalid.
 std::optional<std::int64_t> parse_whole(std::string_view text) noexcept;
+
+/// Parses an integer that may be written as a float, "7.0"; empty if it is none.
+std::optional<std::int64_t> parse_integral(std::string_view text) noexcept;
 
 template <class Take, class Fail>
 std::size_t split_csv(std::string_view record, char separator, std::string& scratch, Take take,

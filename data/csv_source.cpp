@@ -64,9 +64,9 @@ CsvSource::CsvSource(const std::filesystem::path& path, const ReadOptions& optio
 
 namespace {
 
-/// The text that names a class: of a whole number without sign and blanks, else as it is.
+/// The text that names a class: of a whole number its digits, else as it is.
 std::string class_text(std::string_view text) {
-  const auto number = parse_whole(text);
+  const auto number = parse_integral(text);
   return number ? std::to_string(*number) : std::string(without_blanks(text));
 }
 
@@ -93,38 +93,47 @@ void throw_missing_columns(const std::string& place, const std::vector<std::stri
 void CsvSource::assign_roles(bool needs_labels) {
   auto& names = header_.names;
   const std::string place = path().string() + ":1";
+  const std::vector<std::string> labels =
+      schema_ == nullptr ? std::vector<std::string>{"label"} : schema_->label_names();
   const std::size_t others =
       schema_ == nullptr ? 0 : schema_->columns.size() + schema_->left_out.size();
-  if (!has_header_ && names.size() != others + 1 && (needs_labels || names.size() != others)) {
+  const std::size_t all = others + labels.size();
+  if (!has_header_ && names.size() != all && (needs_labels || names.size() != others)) {
     throw DataError(place + ": " + counted(names.size(), "field") + ", but the training set has " +
-                        counted(others + 1, "column"),
+                        counted(all, "column"),
                     "give data with the columns of the training set, in the same order");
   }
-  if (!has_header_ && !needs_labels) {  // "1", "2", ...: without the label's, there is one less
-    const auto label = parse_whole(schema_->label).value_or(0);
-    for (std::size_t i = 0; names.size() == others && i < others; ++i) {
-      const bool is_behind = static_cast<std::int64_t>(i) + 1 >= label;
-      names[i] = std::to_string(i + (is_behind ? 2 : 1));
+  if (!has_header_ && names.size() == others) {  // "1", "2", ... without those of labels
+    names.clear();
+    for (std::size_t i = 1; i <= all; ++i) {
+      const std::string name = std::to_string(i);
+      if (std::find(labels.begin(), labels.end(), name) == labels.end()) names.push_back(name);
     }
   }
-  const std::string label = schema_ == nullptr ? "label" : schema_->label;
-  const auto found = std::find(names.begin(), names.end(), label);
-  label_column_ = static_cast<std::size_t>(found - names.begin());
   roles_.resize(names.size());
-  if (std::count(names.begin(), names.end(), label) > 1) {
-    throw DataError(place + ": more than one column of the header is named " + in_quotes(label),
-                    "give each column a name of its own");
+  label_column_ = names.size();
+  for (std::size_t i = 0; i < labels.size(); ++i) {
+    const auto found = std::find(names.begin(), names.end(), labels[i]);
+    if (std::count(names.begin(), names.end(), labels[i]) > 1) {
+      throw DataError(
+          place + ": more than one column of the header is named " + in_quotes(labels[i]),
+          "give each column a name of its own");
+    }
+    if (found != names.end()) {
+      const bool is_class = schema_ == nullptr || !schema_->is_regression();
+      label_column_ = static_cast<std::size_t>(found - names.begin());
+      roles_[label_column_] = {.kind = is_class ? Role::Kind::label : Role::Kind::target,
+                               .feature = i};
+    } else if (needs_labels) {
+      if (schema_ != nullptr) require_header(place, names);
+      throw DataError(place + ": no column of the header is named " + in_quotes(labels[i]) +
+                          "; it begins with " + in_quotes(names.front()),
+                      schema_ == nullptr
+                          ? "give the file a header line in which one column is named label"
+                          : "give data with labels; `lockstep predict` needs none");
+    }
   }
-  if (found != names.end()) {
-    roles_[label_column_].kind = Role::Kind::label;
-  } else if (needs_labels) {
-    if (schema_ != nullptr) require_header(place, names);
-    throw DataError(place + ": no column of the header is named " + in_quotes(label) +
-                        "; it begins with " + in_quotes(names.front()),
-                    schema_ == nullptr
-                        ? "give the file a header line in which one column is named label"
-                        : "give data with labels; `lockstep predict` needs none");
-  }
+  is_plain_ = labels.size() == 1;
   if (schema_ != nullptr) return assign_columns(place);
   if (names.size() == 1)
     throw DataError(place + ": the header names no column besides 'label'", mend_line);
@@ -223,6 +232,21 @@ std::int32_t CsvSource::label_of(std::string_view text,
   return found->second;
 }
 
+std::int32_t CsvSource::take_label(const Role& role, std::string_view text,
+                                   const std::function<std::string()>& place) {
+  if (role.kind == Role::Kind::label) return label_of(text, place);
+  if (!is_scanning_) return 0;
+  const auto number = parse_float(text);
+  if (!number && needs_labels_) {
+    const auto column = static_cast<std::size_t>(&role - roles_.data());
+    throw DataError(place() + ": column " + in_quotes(header_.names[column]) + ": " +
+                        in_quotes(text) + " is not a finite number (in float32)",
+                    mend_line);
+  }
+  values_[values_.size() - targets() + role.feature] = number.value_or(0);
+  return 0;
+}
+
 void CsvSource::take_feature(Role& role, std::string_view text, std::span<float> x,
                              const std::function<std::string()>& place) {
   const auto column = static_cast<std::size_t>(&role - roles_.data());
@@ -264,15 +288,15 @@ std::int32_t CsvSource::parse_row(std::string_view row, std::span<float> x,
   const bool has_labels = label_column_ < roles_.size();
   if (is_plain_) {
     if (const auto label = parse_plain_row(row, x)) {
-      return has_labels ? label_of(*label, place) : 0;
+      return has_labels ? take_label(roles_[label_column_], *label, place) : 0;
     }
   }
   std::int32_t label = 0;
   const auto take = [&](std::size_t column, std::string_view text) {
     if (column >= roles_.size()) return;
     Role& role = roles_[column];
-    if (role.kind == Role::Kind::label) {
-      label = label_of(text, place);
+    if (role.kind == Role::Kind::label || role.kind == Role::Kind::target) {
+      label = take_label(role, text, place);
     } else if (role.kind != Role::Kind::ignored) {
       take_feature(role, text, x, place);
     }
@@ -302,6 +326,7 @@ void CsvSource::scan() {
           path().string() + ":" + std::to_string(blank_line) + ": an empty line between records",
           mend_line);
     }
+    values_.resize(values_.size() + targets());
     labels_.push_back(parse_row(rows.row(), x, place));
     offsets_.push_back(rows.end());
   }
@@ -369,10 +394,24 @@ std::uint64_t CsvSource::classes() const noexcept {
   return schema_ == nullptr ? StoredSource::classes() : schema_->classes.size();
 }
 
+std::size_t CsvSource::targets() const noexcept {
+  return schema_ == nullptr ? 0 : schema_->targets.size();
+}
+
+void CsvSource::target_values(std::uint64_t id, std::span<float> values) const noexcept {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const TableColumn& target = schema_->targets[i];
+    const auto value = static_cast<double>(values_[id * values.size() + i]);
+    values[i] = static_cast<float>((value - target.mean) / target.deviation);
+  }
+}
+
 std::string CsvSource::identity() const {
   std::string text = StoredSource::identity();
-  if (schema_ != nullptr) text += ", columns " + to_hex(hash_of(*schema_));
-  return text;
+  if (schema_ == nullptr) return text;
+  text += ", columns " + to_hex(hash_of(*schema_));
+  if (values_.empty()) return text;
+  return text + ", values " + to_hex(lockstep::hash_of(std::as_bytes(std::span(values_))));
 }
 
 }  // namespace lockstep::data

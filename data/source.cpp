@@ -395,6 +395,11 @@ std::optional<std::int32_t> ConcatSource::known_label(std::uint64_t id) const no
   return part->known_label(record);
 }
 
+void ConcatSource::target_values(std::uint64_t id, std::span<float> values) const noexcept {
+  const auto [part, record] = part_of(id);
+  part->target_values(record, values);
+}
+
 std::string ConcatSource::place_of(std::uint64_t id) const {
   const auto [part, record] = part_of(id);
   return part->place_of(record);
@@ -528,6 +533,7 @@ DataSet open_data_set(const std::string& path, const DataSetOptions& options) {
 
 std::vector<std::uint64_t> label_counts(const Source& source) {
   std::vector<std::uint64_t> counts;
+  if (source.targets() > 0) return counts;
   for (std::uint64_t id = 0; id < source.records(); ++id) {
     const auto known = source.known_label(id);
     if (!known) return {};

@@ -140,6 +140,13 @@ class Source {
     return std::nullopt;
   }
 
+  /// The number of values to predict for each record, which are in memory; 0: it has a label.
+  virtual std::size_t targets() const noexcept { return 0; }
+
+  /// Writes the values to predict of record `id` of [0, records()) to `values`, [targets()]:
+  /// standardized, if the table has moments.
+  virtual void target_values(std::uint64_t /*id*/, std::span<float> /*values*/) const noexcept {}
+
   /// Where record `id` has its label, for messages: "FILE: record 17".
   virtual std::string place_of(std::uint64_t id) const { return "record " + std::to_string(id); }
 
@@ -227,7 +234,8 @@ struct DataSetOptions {
 /// Ranks    local; every rank opens the same path.
 DataSet open_data_set(const std::string& path, const DataSetOptions& options);
 
-/// The number of records of each label, as far as the greatest; empty if labels are not in memory.
+/// The number of records of each label, as far as the greatest; empty if labels are not in memory,
+/// or if there are values to predict.
 /// Local.
 std::vector<std::uint64_t> label_counts(const Source& source);
 
@@ -337,6 +345,8 @@ class ConcatSource final : public Source {
   std::vector<std::string> columns() const override { return parts_.front()->columns(); }
   std::uint64_t classes() const noexcept override;
   std::optional<std::int32_t> known_label(std::uint64_t id) const noexcept override;
+  std::size_t targets() const noexcept override { return parts_.front()->targets(); }
+  void target_values(std::uint64_t id, std::span<float> values) const noexcept override;
   std::string place_of(std::uint64_t id) const override;
   std::shared_ptr<const TableSchema> table() const override { return parts_.front()->table(); }
   void set_moments(const std::shared_ptr<const TableSchema>& table) override;
@@ -396,6 +406,10 @@ class SubsetSource final : public Source {
   std::uint64_t classes() const noexcept override { return whole_->source->classes(); }
   std::optional<std::int32_t> known_label(std::uint64_t id) const noexcept override {
     return whole_->source->known_label(ids_[id]);
+  }
+  std::size_t targets() const noexcept override { return whole_->source->targets(); }
+  void target_values(std::uint64_t id, std::span<float> values) const noexcept override {
+    whole_->source->target_values(ids_[id], values);
   }
   std::string place_of(std::uint64_t id) const override {
     return whole_->source->place_of(ids_[id]);

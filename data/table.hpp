@@ -24,11 +24,21 @@ enum class Missing : std::uint8_t {
 const char* name_of(Missing missing) noexcept;
 std::optional<Missing> missing_named(std::string_view name) noexcept;
 
+/// What is predicted: a class, or numbers.
+enum class Task : std::uint8_t { classification, regression };
+
+/// "classification", "regression", and the inverse; empty for any other name.
+const char* name_of(Task task) noexcept;
+std::optional<Task> task_named(std::string_view name) noexcept;
+
 /// How a table is read. What is not given is found in the training set.
 struct TableOptions {
   char separator = '\0';  ///< ',', ';' or a tab; NUL: the one that is most frequent in line 1
   bool has_header = true;
-  std::string label_column = "label";     ///< a name, or a number: 1 for the first, -1 for the last
+  std::optional<Task> task = {};
+  /// The columns to predict, several for a regression: names, or numbers: 1 for the first, -1 for
+  /// the last.
+  std::vector<std::string> label_columns = {"label"};
   std::vector<std::string> ignored = {};  ///< names of columns to leave out
   std::vector<std::string> categories =
       {};  ///< names of columns of which numbers are categories, too
@@ -49,11 +59,14 @@ struct TableColumn {
   bool operator==(const TableColumn&) const = default;
 };
 
-/// The columns of a table as features and classes; saved with a network that was trained on it.
+/// The columns of a table as features and classes, or targets; saved with a network that was
+/// trained on it.
 struct TableSchema {
-  std::vector<TableColumn> columns;  ///< in the order of the features
-  std::string label;                 ///< name of the column of labels
-  std::vector<std::string> classes;  ///< the text of each label
+  std::vector<TableColumn> columns;       ///< in the order of the features
+  std::string label = {};                 ///< of classification: the name of the column of labels
+  std::vector<std::string> classes = {};  ///< of classification: the text of each label
+  /// Of a regression: the columns of numbers to predict, which are standardized.
+  std::vector<TableColumn> targets = {};
   /// Columns that were left out, and why.
   std::vector<std::pair<std::string, std::string>> left_out = {};
   bool has_header = true;    ///< false: columns are named "1", "2", ...
@@ -63,6 +76,10 @@ struct TableSchema {
   Missing missing = Missing::mean;
 
   std::size_t features() const noexcept;
+  bool is_regression() const noexcept { return !targets.empty(); }
+
+  /// The names of the columns to predict.
+  std::vector<std::string> label_names() const;
 
   /// Names of the features: that of the column, or "COLUMN=CATEGORY".
   std::vector<std::string> feature_names() const;
@@ -83,23 +100,25 @@ bool is_missing(std::string_view text) noexcept;
 /// deviations are not computed: see add_moments().
 ///
 /// A column of words has one category for each; it is left out if there are more than 100, or if
-/// one is longer than 1,000 bytes, and so is a column without a name: a row number. Labels are
-/// whole numbers or words. `classes`: labels are whole numbers in [0, classes); nullopt: what is
-/// found, in order of their numbers or bytes.
+/// one is longer than 1,000 bytes, and so is a column without a name: a row number. If the task is
+/// not given, it is regression if there are several columns to predict, or labels with a fraction,
+/// or more than 20 different whole numbers that are written as floats (7.0). Else labels are whole
+/// numbers or words. `classes`: labels are whole numbers in [0, classes); nullopt: what is found,
+/// in order of their numbers or bytes.
 ///
 /// Errors   throws DataError with file, line and column: no column of labels (similar names are in
-///          the message), a column of numbers and words, labels with a fraction, a first line that
-///          looks like a record, and those of reading. ConfigError: an option names no column.
+///          the message), a column of numbers and words, a first line that looks like a record, and
+///          those of reading. ConfigError: an option names no column, or does not fit the task.
 /// Ranks    local.
 TableSchema find_schema(std::span<const std::filesystem::path> paths, const TableOptions& options,
                         std::optional<int> classes);
 
 class Source;
 
-/// Sets mean and deviation of columns of numbers from the records of `source`, which must have
-/// this schema without moments: missing numbers are NaN. Decides on `schema.standardized`:
-/// `standardize`, or if the largest absolute values of two columns differ by more than a factor of
-/// two, or one of them is above 10 or below 0.1.
+/// Sets mean and deviation of columns of numbers and targets from the records of `source`, which
+/// must have this schema without moments: missing numbers are NaN. Decides on
+/// `schema.standardized`: `standardize`, or if the largest absolute values of two columns differ by
+/// more than a factor of two, or one of them is above 10 or below 0.1.
 ///
 /// Sums are in double with compensation, in the order of the records, so the same on any number of
 /// ranks. Reads the records once. Local.

@@ -19,10 +19,10 @@ template <class Real>
 class SquaredHinge final : public nn::Loss<Real> {
  public:
   const char* name() const noexcept override { return "squared hinge"; }
-  void run(Matrix<const Real> z, std::span<const std::int32_t> labels,
-           std::span<nn::ExampleResult> results, Matrix<Real> dz) const override {
+  void run(Matrix<const Real> z, const nn::Targets& targets, std::span<nn::ExampleResult> results,
+           Matrix<Real> dz) const override {
     for (std::size_t i = 0; i < z.rows; ++i) {
-      const auto label = static_cast<std::size_t>(labels[i]);
+      const auto label = static_cast<std::size_t>(targets.labels[i]);
       Real sum = 0;
       for (std::size_t j = 0; j < z.cols; ++j) {
         const Real sign = j == label ? Real{1} : Real{-1};

@@ -147,6 +147,11 @@ Dataset<std::int64_t> range(std::int64_t count) {
 }
 
 Dataset<Example> from_source(std::shared_ptr<data::Source> source) {
+  if (source->targets() > 0) {
+    throw ConfigError("from_source: its records have numbers to predict, not labels",
+                      "read them with data::BatchReader, or give TableOptions the task "
+                      "classification");
+  }
   const auto shared = std::make_shared<SharedSource>();
   shared->source = std::move(source);
   return {[shared](const Pass& pass) { return std::make_unique<Records>(shared, pass); },

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cassert>
 #include <cmath>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 
@@ -84,6 +85,15 @@ void require_labels(std::span<const std::int32_t> labels, std::size_t examples,
                               std::to_string(classes) + "), the network's classes");
 }
 
+void require_targets(const Targets& targets, TargetKind kind, std::size_t examples,
+                     std::size_t outputs) {
+  if (kind == TargetKind::label) return require_labels(targets.labels, examples, outputs);
+  if (targets.values.size() == examples * outputs) return;
+  throw std::invalid_argument(std::to_string(targets.values.size()) + " target values for " +
+                              std::to_string(examples) + " examples of " + std::to_string(outputs) +
+                              " outputs");
+}
+
 template <class Real>
 void softmax_cross_entropy(Matrix<const Real> z, std::span<const std::int32_t> labels,
                            std::span<ExampleResult> results, Matrix<Real> dz) {
@@ -102,22 +112,44 @@ void softmax_cross_entropy(Matrix<const Real> z, std::span<const std::int32_t> l
   }
 }
 
+namespace {
+
+/// The mean squared distance of row `i` from target(j), and its gradient.
+template <class Real, class Target>
+Real mean_square(Matrix<const Real> z, std::size_t i, Target target, Matrix<Real> dz) {
+  const auto outputs = static_cast<Real>(z.cols);
+  Real sum = 0;
+  for (std::size_t j = 0; j < z.cols; ++j) {
+    const Real distance = z(i, j) - target(j);
+    sum = sum + distance * distance;
+    if (dz.rows > 0) dz(i, j) = 2 * distance / outputs;
+  }
+  return sum / outputs;
+}
+
+}  // namespace
+
 template <class Real>
-void MeanSquaredError<Real>::run(Matrix<const Real> z, std::span<const std::int32_t> labels,
+void MeanSquaredError<Real>::run(Matrix<const Real> z, const Targets& targets,
                                  std::span<ExampleResult> results, Matrix<Real> dz) const {
-  assert(labels.size() == z.rows && results.size() == z.rows);
-  const auto classes = static_cast<Real>(z.cols);
+  assert(targets.labels.size() == z.rows && results.size() == z.rows);
   for (std::size_t i = 0; i < z.rows; ++i) {
-    const auto row = z.row(i);
-    const auto label = static_cast<std::size_t>(labels[i]);
-    Real sum = 0;
-    for (std::size_t j = 0; j < row.size(); ++j) {
-      const Real distance = row[j] - (j == label ? Real{1} : Real{0});
-      sum = sum + distance * distance;
-      if (dz.rows > 0) dz(i, j) = 2 * distance / classes;
-    }
-    results[i] = {static_cast<double>(sum / classes),
-                  predicted_class<Real>(row) == label ? 1.0 : 0.0};
+    const auto label = static_cast<std::size_t>(targets.labels[i]);
+    const auto one_hot = [&](std::size_t j) { return j == label ? Real{1} : Real{0}; };
+    results[i] = {static_cast<double>(mean_square(z, i, one_hot, dz)),
+                  predicted_class<Real>(z.row(i)) == label ? 1.0 : 0.0};
+  }
+}
+
+template <class Real>
+void RegressionLoss<Real>::run(Matrix<const Real> z, const Targets& targets,
+                               std::span<ExampleResult> results, Matrix<Real> dz) const {
+  assert(targets.values.size() == z.rows * z.cols && results.size() == z.rows);
+  for (std::size_t i = 0; i < z.rows; ++i) {
+    const auto value = [&](std::size_t j) {
+      return static_cast<Real>(targets.values[i * z.cols + j]);
+    };
+    results[i] = {static_cast<double>(mean_square(z, i, value, dz)), 0.0};
   }
 }
 
@@ -125,8 +157,9 @@ template <class Real>
 const Loss<Real>* built_in_loss(std::string_view name) noexcept {
   static const SoftmaxCrossEntropy<Real> cross_entropy;
   static const MeanSquaredError<Real> squares;
+  static const RegressionLoss<Real> regression;
   for (const Loss<Real>* loss :
-       {static_cast<const Loss<Real>*>(&cross_entropy), static_cast<const Loss<Real>*>(&squares)}) {
+       std::initializer_list<const Loss<Real>*>{&cross_entropy, &squares, &regression}) {
     if (name == loss->name()) return loss;
   }
   return nullptr;
@@ -147,6 +180,7 @@ Tally sum_over_leaves(std::span<const ExampleResult> results, std::size_t leaf) 
   template void softmax_cross_entropy(Matrix<const Real>, std::span<const std::int32_t>, \
                                       std::span<ExampleResult>, Matrix<Real>);           \
   template class MeanSquaredError<Real>;                                                 \
+  template class RegressionLoss<Real>;                                                   \
   template const Loss<Real>* built_in_loss(std::string_view) noexcept;
 LOCKSTEP_INSTANTIATE(float)
 LOCKSTEP_INSTANTIATE(double)

@@ -1,6 +1,7 @@
 // Loss functions on logits, and sums of example results.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -22,6 +23,27 @@ struct ExampleResult {
   double correct = 0;
 };
 
+/// What a loss compares the outputs of an example with.
+enum class TargetKind : std::uint8_t {
+  label,   ///< classification: the index of a class
+  values,  ///< regression: a number for each output
+};
+
+/// The targets of some examples, of either kind.
+struct Targets {
+  Targets() = default;
+
+  /// Labels [B], from a std::vector or any other contiguous range of them.
+  template <std::convertible_to<std::span<const std::int32_t>> Labels>
+  Targets(const Labels& of_examples) noexcept : labels(of_examples) {}
+
+  Targets(std::span<const std::int32_t> of_labels, std::span<const float> of_values) noexcept
+      : labels(of_labels), values(of_values) {}
+
+  std::span<const std::int32_t> labels = {};
+  std::span<const float> values = {};  ///< [B, outputs] row-major
+};
+
 /// The first index of the greatest logit.
 template <class Real>
 std::size_t predicted_class(std::span<const Real> logits) noexcept;
@@ -39,6 +61,11 @@ void probabilities(std::span<const Real> logits, std::span<Real> softmax) noexce
 /// [0, classes).
 void require_labels(std::span<const std::int32_t> labels, std::size_t examples,
                     std::size_t classes);
+
+/// Checks targets of `kind`: labels with require_labels(); there are examples * outputs values, or
+/// throws std::invalid_argument.
+void require_targets(const Targets& targets, TargetKind kind, std::size_t examples,
+                     std::size_t outputs);
 
 /// Computes the loss -log softmax(z)[label] of every row, and whether its prediction is correct.
 ///
@@ -58,7 +85,7 @@ void softmax_cross_entropy(Matrix<const Real> z, std::span<const std::int32_t> l
 /// A loss function; derive from it for a custom loss.
 ///
 /// Rows are examples. A loss is canonical if the results of a row are one fixed expression of that
-/// row and its label. Local; calls must not change its state.
+/// row and its target. Local; calls must not change its state.
 template <class Real>
 class Loss {
  public:
@@ -70,11 +97,15 @@ class Loss {
   /// The name in checkpoints: "softmax cross-entropy". A custom loss must not use a built-in name.
   virtual const char* name() const noexcept = 0;
 
-  /// Computes every row's loss and whether its prediction is correct; and the gradient of the *sum*
-  /// of losses by the outputs, unless dz is empty.
-  /// Shapes   z [B, C]; labels [B] in [0, C); results [B]; dz [B, C], or empty. B may be 0.
-  virtual void run(Matrix<const Real> z, std::span<const std::int32_t> labels,
-                   std::span<ExampleResult> results, Matrix<Real> dz) const = 0;
+  /// The kind of target that run() compares with.
+  virtual TargetKind target() const noexcept { return TargetKind::label; }
+
+  /// Computes every row's loss, and whether its prediction is correct (of values: 0); and the
+  /// gradient of the *sum* of losses by the outputs, unless dz is empty.
+  /// Shapes   z [B, C]; labels [B] in [0, C), or values [B, C]; results [B]; dz [B, C], or empty. B
+  ///          may be 0. The caller has checked the targets: require_targets().
+  virtual void run(Matrix<const Real> z, const Targets& targets, std::span<ExampleResult> results,
+                   Matrix<Real> dz) const = 0;
 };
 
 /// The name of the default loss of networks.
@@ -85,9 +116,9 @@ template <class Real>
 class SoftmaxCrossEntropy final : public Loss<Real> {
  public:
   const char* name() const noexcept override { return default_loss; }
-  void run(Matrix<const Real> z, std::span<const std::int32_t> labels,
-           std::span<ExampleResult> results, Matrix<Real> dz) const override {
-    softmax_cross_entropy(z, labels, results, dz);
+  void run(Matrix<const Real> z, const Targets& targets, std::span<ExampleResult> results,
+           Matrix<Real> dz) const override {
+    softmax_cross_entropy(z, targets.labels, results, dz);
   }
 };
 
@@ -97,8 +128,21 @@ template <class Real>
 class MeanSquaredError final : public Loss<Real> {
  public:
   const char* name() const noexcept override { return "mean squared error"; }
-  void run(Matrix<const Real> z, std::span<const std::int32_t> labels,
-           std::span<ExampleResult> results, Matrix<Real> dz) const override;
+  void run(Matrix<const Real> z, const Targets& targets, std::span<ExampleResult> results,
+           Matrix<Real> dz) const override;
+};
+
+/// The name of the default loss of regression.
+inline constexpr const char* regression_loss = "mean squared error of values";
+
+/// sum((z - values)^2) / C, in the order of the outputs, every operation rounded.
+template <class Real>
+class RegressionLoss final : public Loss<Real> {
+ public:
+  const char* name() const noexcept override { return regression_loss; }
+  TargetKind target() const noexcept override { return TargetKind::values; }
+  void run(Matrix<const Real> z, const Targets& targets, std::span<ExampleResult> results,
+           Matrix<Real> dz) const override;
 };
 
 /// Returns the built-in loss of that name, with static lifetime; null: none.

@@ -112,11 +112,28 @@ bool Network<Real>::sums_over_batch() const noexcept {
 }
 
 template <class Real>
-void Network<Real>::loss(Range rows, std::span<const std::int32_t> labels, bool training) {
-  require_labels(labels, rows.size(), shape_.classes);
+void Network<Real>::loss(Range rows, const Targets& targets, bool training) {
+  require_targets(targets, loss_->target(), rows.size(), shape_.classes);
   const Matrix<const Real> logits = activation(layers_.size(), rows);
   const Matrix<Real> dz = training ? gradient(layers_.size() - 1, rows) : Matrix<Real>();
-  loss_->run(logits, labels, results(rows), dz);
+  loss_->run(logits, targets, results(rows), dz);
+  if (!training || class_weights_.empty()) return;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const Real weight = class_weights_[static_cast<std::size_t>(targets.labels[i])];
+    results(rows)[i].loss *= static_cast<double>(weight);
+    for (Real& value : dz.row(i)) value *= weight;
+  }
+}
+
+template <class Real>
+void Network<Real>::set_class_weights(std::span<const float> weights) {
+  if (!weights.empty() &&
+      (weights.size() != shape_.classes || loss_->target() != TargetKind::label)) {
+    throw std::invalid_argument(
+        std::to_string(weights.size()) + " class weights for a network of " +
+        std::to_string(shape_.classes) + " outputs and the loss " + loss_->name());
+  }
+  class_weights_.assign(weights.begin(), weights.end());
 }
 
 template <class Real>

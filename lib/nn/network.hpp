@@ -79,11 +79,15 @@ class Network {
   void set_loss(const Loss<Real>&&) = delete;  ///< no temporaries
   const Loss<Real>& loss_function() const noexcept { return *loss_; }
 
-  /// Computes results(rows) after forward() and, for training, the gradient by the logits.
-  /// Errors   throws std::invalid_argument: the number of labels is not that of the rows, or a
-  /// label
-  ///          is outside [0, classes).
-  void loss(Range rows, std::span<const std::int32_t> labels, bool training);
+  /// Sets factors of the training loss of each class, [classes]; empty: none. Throws
+  /// std::invalid_argument for another number, or if the loss takes no labels.
+  void set_class_weights(std::span<const float> weights);
+
+  /// Computes results(rows) after forward() and, for training, the gradient by the logits, both
+  /// with class weights. Errors   throws std::invalid_argument: targets that are not those of the
+  /// rows, or a label
+  ///          outside [0, classes).
+  void loss(Range rows, const Targets& targets, bool training);
 
   /// Computes, after loss(), the gradient of the *sum* of losses by every layer's output before its
   /// activation. Random layers use the numbers of the last forward(). Changes no state, so it may
@@ -159,6 +163,7 @@ class Network {
   Scratch<Real> scratch_;
   BatchSums* batch_sums_ = nullptr;
   const Loss<Real>* loss_;
+  std::vector<Real> class_weights_;
   std::uint64_t seed_ = 0;
   std::optional<TrainingRows> training_;  // of the last forward()
 };

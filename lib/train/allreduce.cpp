@@ -29,7 +29,7 @@ class AllReduceStep final : public Step {
     const Range mine = rows(batch.piece);
     global_.begin(batch);
     network_.forward(mine, nn::TrainingRows{steps() + 1, batch.piece.begin});
-    network_.loss(mine, batch.labels, true);
+    network_.loss(mine, {batch.labels, batch.values}, true);
     network_.backward(mine);
     network_.weight_gradients(mine, batch.leaf, {0, network_.parameters().values().size()});
   }

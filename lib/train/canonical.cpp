@@ -188,7 +188,7 @@ class CanonicalStep : public Step {
     clear(network_, {mine.end, mine.end + batch.padding().size()});
     global_.begin(batch);
     network_.forward(mine, nn::TrainingRows{steps() + 1, first_row});
-    network_.loss(mine, batch.labels, true);
+    network_.loss(mine, {batch.labels, batch.values}, true);
     network_.backward(mine);
   }
 
@@ -230,7 +230,7 @@ class ActivationsStep final : public CanonicalStep {
     const Range all = {0, batch.block * static_cast<std::size_t>(comm_.size())};
     network_.for_each_exchanged(
         all, [&](std::span<float> values) { blocks.push_back(std::as_writable_bytes(values)); });
-    if (audit_.due(steps() + 1)) blocks.push_back(audit_.put_labels(batch));
+    if (audit_.due(steps() + 1)) blocks.push_back(audit_.put_targets(batch));
   }
 
   void reduce(const data::Batch& batch, PhaseSeconds& seconds) override {

@@ -1,5 +1,6 @@
 #include "lockstep/train/evaluation.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -23,14 +24,53 @@ void count_confusion(Matrix<const float> logits, std::span<const std::int32_t> l
   }
 }
 
+/// Outputs and values of the examples of a regression, of all ranks, and their sums.
+class GatheredValues {
+ public:
+  GatheredValues(std::size_t rows, std::size_t outputs, comm::Communicator& comm)
+      : comm_(comm), outputs_(outputs), pairs_(2 * outputs * rows) {}
+
+  /// Adds the rows of a batch, in its order, to the sums of each output. Collective.
+  void add(Matrix<const float> outputs, const data::Batch& batch, std::vector<ValueSums>& sums) {
+    const std::size_t each = 2 * outputs_;
+    const auto all =
+        std::span(pairs_).first(static_cast<std::size_t>(comm_.size()) * each * batch.block);
+    const auto mine = all.subspan(static_cast<std::size_t>(comm_.rank()) * each * batch.block);
+    for (std::size_t i = 0; i < outputs.rows; ++i) {
+      const auto row = outputs.row(i);
+      std::copy(row.begin(), row.end(), mine.begin() + each * i);
+      std::copy_n(batch.values.begin() + outputs_ * i, outputs_,
+                  mine.begin() + each * i + outputs_);
+    }
+    comm_.all_gather(all);
+    for (std::size_t i = 0; i < batch.global_examples; ++i) {
+      for (std::size_t j = 0; j < outputs_; ++j) {
+        const auto output = static_cast<double>(all[each * i + j]);
+        const auto value = static_cast<double>(all[each * i + outputs_ + j]);
+        sums[j].squared_error += (output - value) * (output - value);
+        sums[j].values += value;
+        sums[j].squares += value * value;
+      }
+    }
+  }
+
+ private:
+  comm::Communicator& comm_;
+  std::size_t outputs_;
+  std::vector<float> pairs_;
+};
+
 Evaluation evaluate_on(Inference& network, const nn::Loss<float>& loss, data::BatchReader& reader,
                        comm::Communicator& comm) {
   const auto& shape = network.shape();
   Evaluation result;
   result.examples = reader.plan().examples_per_epoch();
-  if (shape.classes <= max_confusion_classes) {
+  const bool has_labels = loss.target() == nn::TargetKind::label;
+  if (has_labels && shape.classes <= max_confusion_classes) {
     result.confusion.resize(shape.classes * shape.classes);
   }
+  result.values.resize(has_labels ? 0 : shape.classes);
+  GatheredValues values(reader.plan().largest_gathered(), result.values.size(), comm);
   std::vector<nn::ExampleResult> mine(reader.plan().largest_piece());
   GatheredResults results(reader.plan().largest_gathered(), comm);
   data::IdsDigest digest;
@@ -38,11 +78,13 @@ Evaluation evaluate_on(Inference& network, const nn::Loss<float>& loss, data::Ba
     const std::size_t rows = reader.piece(step).size();
     const data::Batch batch = reader.read(0, step, network.inputs(rows).flat());
     digest.add(batch.ids);
-    nn::require_labels(batch.labels, rows, shape.classes);
-    const auto logits = network.forward(rows);
+    const nn::Targets targets = {batch.labels, batch.values};
+    nn::require_targets(targets, loss.target(), rows, shape.classes);
+    const auto outputs = network.forward(rows);
     const auto own = std::span(mine).first(rows);
-    loss.run(logits, batch.labels, own, {});
-    count_confusion(logits, batch.labels, result.confusion);
+    loss.run(outputs, targets, own, {});
+    count_confusion(outputs, batch.labels, result.confusion);
+    if (!has_labels) values.add(outputs, batch, result.values);
     const auto all = results.gather(own, batch);
     const nn::Tally tally = nn::sum_over_leaves(all, batch.leaf);
     result.loss_sum += tally.loss_sum;
@@ -54,6 +96,22 @@ Evaluation evaluate_on(Inference& network, const nn::Loss<float>& loss, data::Ba
 }
 
 }  // namespace
+
+double ValueSums::r2(std::uint64_t examples) const {
+  const double distance = squares - values * values / static_cast<double>(examples);
+  if (distance > 0) return 1 - squared_error / distance;
+  return squared_error > 0 ? 0 : 1;
+}
+
+double ValueSums::rmse(std::uint64_t examples) const {
+  return std::sqrt(squared_error / static_cast<double>(examples));
+}
+
+double Evaluation::r2() const {
+  double sum = 0;
+  for (const ValueSums& sums : values) sum += sums.r2(examples);
+  return sum / static_cast<double>(values.size());
+}
 
 data::Plan evaluation_plan(std::uint64_t records, int ranks) {
   return data::Plan({.records = records,
@@ -88,12 +146,13 @@ std::uint64_t certify_ids(data::IdsDigest mine, std::uint64_t records, comm::Com
 namespace {
 
 /// Predictions in messages: words of 64 bits. The first is the id; the second has the label in the
-/// bits above the probability's; the others have all probabilities, if they are asked for.
+/// bits above the probability's; the others have probabilities or values, if they are asked for.
 struct Packing {
-  std::size_t classes = 0;          // 0: not asked for
-  std::vector<float> softmax = {};  // of a row to pack, or of all unpacked
+  Predicted predicted = Predicted::label;
+  std::size_t outputs = 0;         // that are asked for
+  std::vector<float> floats = {};  // of a row to pack, or of all unpacked
 
-  std::size_t words_each() const noexcept { return 2 + (classes + 1) / 2; }
+  std::size_t words_each() const noexcept { return 2 + (outputs + 1) / 2; }
 
   void pack(const data::Batch& batch, Matrix<const float> logits, std::span<std::uint64_t> words) {
     for (std::size_t i = 0; i < logits.rows; ++i) {
@@ -102,26 +161,26 @@ struct Packing {
       const std::uint64_t label = nn::predicted_class<float>(row);
       mine[0] = batch.ids[i];
       mine[1] = label << 32 | std::bit_cast<std::uint32_t>(nn::greatest_probability<float>(row));
-      if (classes == 0) continue;
-      softmax.resize(classes);
-      nn::probabilities<float>(row, softmax);
-      std::memcpy(&mine[2], softmax.data(), classes * sizeof(float));
+      if (outputs == 0) continue;
+      floats.assign(row.begin(), row.end());
+      if (predicted == Predicted::probabilities) nn::probabilities<float>(row, floats);
+      std::memcpy(&mine[2], floats.data(), outputs * sizeof(float));
     }
   }
 
   void unpack(std::span<const std::uint64_t> words, std::vector<Prediction>& predictions) {
     predictions.clear();
-    softmax.resize(words.size() / words_each() * classes);
+    floats.resize(words.size() / words_each() * outputs);
     for (std::size_t i = 0; i < words.size(); i += words_each()) {
       const auto mine = words.subspan(i, words_each());
       predictions.push_back({mine[0],
                              static_cast<std::int32_t>(mine[1] >> 32),
                              std::bit_cast<float>(static_cast<std::uint32_t>(mine[1])),
                              {}});
-      if (classes == 0) continue;
-      const auto all = std::span(softmax).subspan(i / words_each() * classes, classes);
+      if (outputs == 0) continue;
+      const auto all = std::span(floats).subspan(i / words_each() * outputs, outputs);
       std::memcpy(all.data(), &mine[2], all.size_bytes());
-      predictions.back().probabilities = all;
+      predictions.back().outputs = all;
     }
   }
 };
@@ -138,10 +197,11 @@ void require_finite(std::span<const Prediction> predictions) {
 }
 
 void predict_on(Inference& network, data::BatchReader& reader, comm::Communicator& comm,
-                const PredictionSink* sink, bool all_probabilities) {
+                const PredictionSink* sink, Predicted predicted) {
   const auto& plan = reader.plan();
   const auto rank = static_cast<std::size_t>(comm.rank());
-  Packing packing = {.classes = all_probabilities ? network.shape().classes : 0};
+  Packing packing = {.predicted = predicted};
+  if (predicted != Predicted::label) packing.outputs = network.shape().classes;
   const std::size_t words_each = packing.words_each();
   std::vector<std::uint64_t> words(words_each * plan.largest_gathered());
   std::vector<Prediction> predictions;
@@ -164,15 +224,15 @@ void predict_on(Inference& network, data::BatchReader& reader, comm::Communicato
 }  // namespace
 
 void predict(Inference& network, data::BatchReader& reader, const Groups& groups,
-             const PredictionSink& sink, bool all_probabilities) {
+             const PredictionSink& sink, Predicted predicted) {
   const auto* const mine = groups.all.rank() == 0 ? &sink : nullptr;
-  groups.fail_together([&] { predict_on(network, reader, groups.batch, mine, all_probabilities); });
+  groups.fail_together([&] { predict_on(network, reader, groups.batch, mine, predicted); });
 }
 
 void predict(nn::Network<float>& network, data::BatchReader& reader, const Groups& groups,
-             const PredictionSink& sink, bool all_probabilities) {
+             const PredictionSink& sink, Predicted predicted) {
   NetworkInference inference(network);
-  predict(inference, reader, groups, sink, all_probabilities);
+  predict(inference, reader, groups, sink, predicted);
 }
 
 }  // namespace lockstep::train

@@ -48,12 +48,27 @@ class NetworkInference final : public Inference {
 /// Global batch size of evaluation. It affects speed and memory only.
 inline constexpr std::uint64_t evaluation_batch = 1024;
 
+/// Sums over the examples of one value of a regression, in the order of the records.
+struct ValueSums {
+  double squared_error = 0;  ///< (output - value)^2
+  double values = 0;
+  double squares = 0;
+
+  /// The coefficient of determination: 1 - squared error / squared distance from the mean. Without
+  /// distance it is 1 if there is no error, else 0.
+  double r2(std::uint64_t examples) const;
+
+  /// The root of the mean squared error, in the units of the values that the network learned.
+  double rmse(std::uint64_t examples) const;
+};
+
 /// Sums over all ranks, identical on every rank. The loss is summed over leaves in a tree, batch
 /// after batch, so the result does not depend on the number of ranks if the rows do not.
 struct Evaluation {
   std::uint64_t examples = 0;
   double loss_sum = 0;
-  std::uint64_t correct = 0;
+  std::uint64_t correct = 0;           ///< of classification
+  std::vector<ValueSums> values = {};  ///< of regression: for each output
   /// confusion[label * classes + predicted]: number of examples; empty for more than 256 classes.
   std::vector<std::uint64_t> confusion;
   /// Digest of the ids evaluated by all ranks; checked to be every record once.
@@ -61,6 +76,12 @@ struct Evaluation {
 
   double loss() const { return loss_sum / static_cast<double>(examples); }
   double accuracy() const { return static_cast<double>(correct) / static_cast<double>(examples); }
+
+  /// The mean of the outputs' R2.
+  double r2() const;
+
+  /// R2 of a regression, else accuracy.
+  double score() const { return values.empty() ? accuracy() : r2(); }
 };
 
 /// The plan for evaluating `records` records on `ranks` ranks.
@@ -72,8 +93,8 @@ data::Plan evaluation_plan(std::uint64_t records, int ranks);
 /// The network must have rows for the plan's largest_piece(); the plan is for the ranks of
 /// `groups.batch`.
 /// Errors   throws comm::AgreedError (70) if not every record was evaluated exactly once;
-///          std::invalid_argument for a label outside [0, classes); and the errors of reading and
-///          communication.
+///          std::invalid_argument for targets that do not fit the loss; and the errors of reading
+///          and communication.
 /// Ranks    collective.
 Evaluation evaluate(Inference& network, const nn::Loss<float>& loss, data::BatchReader& reader,
                     const Groups& groups);
@@ -88,12 +109,19 @@ Evaluation evaluate(nn::Network<float>& network, data::BatchReader& reader, cons
 /// Ranks    collective.
 std::uint64_t certify_ids(data::IdsDigest mine, std::uint64_t records, comm::Communicator& comm);
 
+/// What is predicted for each example.
+enum class Predicted {
+  label,          ///< the label and its probability alone
+  probabilities,  ///< those of all classes, too
+  values,         ///< of a regression: the outputs
+};
+
 /// The prediction for one example.
 struct Prediction {
-  std::uint64_t id = 0;                       ///< id of the record in the data set
-  std::int32_t label = 0;                     ///< the first index of the greatest logit
-  float probability = 0;                      ///< softmax of that logit
-  std::span<const float> probabilities = {};  ///< softmax of all logits [classes], if asked for
+  std::uint64_t id = 0;                 ///< id of the record in the data set
+  std::int32_t label = 0;               ///< the first index of the greatest logit
+  float probability = 0;                ///< softmax of that logit
+  std::span<const float> outputs = {};  ///< probabilities or values [outputs], if asked for
 };
 
 /// Receives the predictions of one global batch. The span is valid only during the call.
@@ -105,15 +133,14 @@ using PredictionSink = std::function<void(std::span<const Prediction>)>;
 /// Needs memory for one global batch, for any number of records. `reader` must use
 /// evaluation_plan() for the ranks of `groups.batch`; the network must have rows for its
 /// largest_piece(). With strict products the predictions do not depend on the number of ranks.
-/// `all_probabilities`: predictions have those of all classes.
 /// Errors   throws comm::AgreedError: a prediction that is not finite (76), not every record
 ///          predicted exactly once (70); and the errors of reading, communication and `sink`.
 /// Ranks    collective.
 void predict(Inference& network, data::BatchReader& reader, const Groups& groups,
-             const PredictionSink& sink, bool all_probabilities = false);
+             const PredictionSink& sink, Predicted predicted = Predicted::label);
 
 /// The same on the CPU.
 void predict(nn::Network<float>& network, data::BatchReader& reader, const Groups& groups,
-             const PredictionSink& sink, bool all_probabilities = false);
+             const PredictionSink& sink, Predicted predicted = Predicted::label);
 
 }  // namespace lockstep::train

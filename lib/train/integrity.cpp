@@ -133,14 +133,26 @@ Audit::Audit(nn::Network<float>& network, const data::Plan& plan, comm::Communic
     : network_(network),
       comm_(comm),
       every_(every),
-      labels_(every ? plan.largest_gathered() : 0, comm.memory()),
-      hashes_(2 * static_cast<std::size_t>(comm.size())) {}
+      hashes_(2 * static_cast<std::size_t>(comm.size())) {
+  if (!every) return;
+  const std::size_t rows = plan.largest_gathered();
+  if (network.loss_function().target() == nn::TargetKind::label) {
+    labels_ = AlignedBuffer<std::int32_t>(rows, comm.memory());
+  } else {
+    values_ = AlignedBuffer<float>(rows * network.shape().classes, comm.memory());
+  }
+}
 
-std::span<std::byte> Audit::put_labels(const data::Batch& batch) {
-  const auto all = labels_.span().first(batch.block * static_cast<std::size_t>(comm_.size()));
-  const auto own = all.subspan(static_cast<std::size_t>(comm_.rank()) * batch.block, batch.block);
-  std::copy(batch.labels.begin(), batch.labels.end(), own.begin());
-  return std::as_writable_bytes(all);
+std::span<std::byte> Audit::put_targets(const data::Batch& batch) {
+  const auto put = [&](auto mine, auto blocks, std::size_t each) {
+    const std::size_t block = batch.block * each;
+    const auto all = blocks.first(block * static_cast<std::size_t>(comm_.size()));
+    const auto own = all.subspan(static_cast<std::size_t>(comm_.rank()) * block, block);
+    std::copy(mine.begin(), mine.end(), own.begin());
+    return std::as_writable_bytes(all);
+  };
+  if (values_.size() == 0) return put(batch.labels, labels_.span(), 1);
+  return put(batch.values, values_.span(), network_.shape().classes);
 }
 
 void Audit::check_leaf(std::uint64_t step, const data::Batch& batch) {
@@ -153,9 +165,13 @@ void Audit::check_leaf(std::uint64_t step, const data::Batch& batch) {
   const int auditor = (owner + 1) % comm_.size();
 
   // Every rank holds these rows; the auditor recomputes them in place.
+  const std::size_t outputs = values_.size() == 0 ? 0 : network_.shape().classes;
+  const nn::Targets targets = {
+      outputs == 0 ? labels_.span().subspan(rows.begin, rows.size()) : labels_.span(),
+      values_.span().subspan(rows.begin * outputs, rows.size() * outputs)};
   const auto compute = [&] {
     network_.forward(rows, nn::TrainingRows{step, 0});
-    network_.loss(rows, labels_.span().subspan(rows.begin, rows.size()), true);
+    network_.loss(rows, targets, true);
     network_.backward(rows);
   };
   const std::uint64_t given = hash_rows(rows);

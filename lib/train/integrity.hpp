@@ -143,11 +143,11 @@ class Audit {
 
   bool due(std::uint64_t step) const noexcept { return every_ && step % *every_ == 0; }
 
-  /// Copies this rank's labels to its block. Returns the blocks of all ranks, to be all-gathered
+  /// Copies this rank's targets to its block. Returns the blocks of all ranks, to be all-gathered
   /// with the rows before check_leaf(). Local.
-  std::span<std::byte> put_labels(const data::Batch& batch);
+  std::span<std::byte> put_targets(const data::Batch& batch);
 
-  /// Recomputes a leaf of `batch`, after the exchange of rows and labels. Does not change the
+  /// Recomputes a leaf of `batch`, after the exchange of rows and targets. Does not change the
   /// layers' state.
   ///
   /// Errors   throws FaultFound on every rank, with step, leaf and both ranks.
@@ -166,8 +166,10 @@ class Audit {
   nn::Network<float>& network_;
   comm::Communicator& comm_;
   std::optional<std::uint64_t> every_;
-  AlignedBuffer<std::int32_t> labels_;  // of all rows; empty without audits
-  std::vector<std::uint64_t> hashes_;   // of every rank: its own values, and the recomputed ones
+  // Targets of all rows, of the kind that the loss takes; empty without audits.
+  AlignedBuffer<std::int32_t> labels_;
+  AlignedBuffer<float> values_;
+  std::vector<std::uint64_t> hashes_;  // of every rank: its own values, and the recomputed ones
 };
 
 }  // namespace lockstep::train

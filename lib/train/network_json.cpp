@@ -44,29 +44,38 @@ ordered_json shape_json(const nn::NetworkShape& shape) {
   return {{"model", "layers"}, {"input", lengths}, {"layers", std::move(layers)}};
 }
 
+ordered_json number_json(const data::TableColumn& column) {
+  return {{"name", column.name}, {"mean", column.mean}, {"deviation", column.deviation}};
+}
+
 ordered_json table_json(const data::TableSchema& table) {
   ordered_json columns = ordered_json::array();
   for (const data::TableColumn& column : table.columns) {
-    ordered_json json = {{"name", column.name}};
     if (column.categories.empty()) {
-      json["mean"] = column.mean;
-      json["deviation"] = column.deviation;
+      columns.push_back(number_json(column));
     } else {
-      json["categories"] = column.categories;
+      columns.push_back({{"name", column.name}, {"categories", column.categories}});
     }
-    columns.push_back(std::move(json));
   }
   ordered_json left_out = ordered_json::array();
   for (const auto& [name, reason] : table.left_out) {
     left_out.push_back({{"name", name}, {"reason", reason}});
   }
-  return {{"label", table.label},
-          {"classes", table.classes},
-          {"columns", std::move(columns)},
-          {"left_out", std::move(left_out)},
-          {"header", table.has_header},
-          {"standardized", table.standardized},
-          {"missing", data::name_of(table.missing)}};
+  ordered_json json;
+  if (table.is_regression()) {
+    for (const data::TableColumn& target : table.targets) {
+      json["targets"].push_back(number_json(target));
+    }
+  } else {
+    json["label"] = table.label;
+    json["classes"] = table.classes;
+  }
+  json["columns"] = std::move(columns);
+  json["left_out"] = std::move(left_out);
+  json["header"] = table.has_header;
+  json["standardized"] = table.standardized;
+  json["missing"] = data::name_of(table.missing);
+  return json;
 }
 
 void require_known(const ordered_json& json, const char* key, const char* known,
@@ -187,13 +196,8 @@ const ordered_json& list_of(const ordered_json& json, const char* key, const Jso
   return list;
 }
 
-data::TableColumn column_in(const ordered_json& json, const JsonPlace& place) {
+data::TableColumn column_of_numbers(const ordered_json& json, const JsonPlace& place) {
   data::TableColumn column = {.name = text_in(json, "name", place)};
-  if (json.contains("categories")) {
-    require_keys(json, {"name", "categories"}, place);
-    column.categories = texts_in(json, "categories", place);
-    return column;
-  }
   require_keys(json, {"name", "mean", "deviation"}, place);
   column.mean = number_in(json, "mean", place);
   column.deviation = number_in(json, "deviation", place);
@@ -203,17 +207,30 @@ data::TableColumn column_in(const ordered_json& json, const JsonPlace& place) {
   return column;
 }
 
+data::TableColumn column_in(const ordered_json& json, const JsonPlace& place) {
+  if (!json.contains("categories")) return column_of_numbers(json, place);
+  require_keys(json, {"name", "categories"}, place);
+  return {.name = text_in(json, "name", place), .categories = texts_in(json, "categories", place)};
+}
+
 std::shared_ptr<const data::TableSchema> table_in(const ordered_json& json,
                                                   const nn::NetworkShape& shape,
                                                   const JsonPlace& place) {
   if (!json.contains("table")) return nullptr;
   const auto& object = field(json, "table", place);
-  require_keys(object,
-               {"label", "classes", "columns", "left_out", "header", "standardized", "missing"},
-               place);
+  std::vector<std::string_view> keys = {"columns", "left_out", "header", "standardized", "missing"};
   auto table = std::make_shared<data::TableSchema>();
-  table->label = text_in(object, "label", place);
-  table->classes = texts_in(object, "classes", place);
+  if (object.is_object() && object.contains("targets")) {
+    keys.emplace_back("targets");
+    for (const auto& target : list_of(object, "targets", place)) {
+      table->targets.push_back(column_of_numbers(target, place));
+    }
+  } else {
+    keys.insert(keys.end(), {"label", "classes"});
+    table->label = text_in(object, "label", place);
+    table->classes = texts_in(object, "classes", place);
+  }
+  require_keys(object, keys, place);
   for (const auto& column : list_of(object, "columns", place)) {
     table->columns.push_back(column_in(column, place));
   }
@@ -227,9 +244,12 @@ std::shared_ptr<const data::TableSchema> table_in(const ordered_json& json,
   const auto missing = data::missing_named(text_in(object, "missing", place));
   if (!missing) fail(place, "'missing' is none of error, mean and zero");
   table->missing = *missing;
-  if (table->features() != shape.features || table->classes.size() != shape.classes) {
+  const std::size_t outputs =
+      table->is_regression() ? table->targets.size() : table->classes.size();
+  if (table->features() != shape.features || outputs != shape.classes) {
     fail(place, "'table' has " + std::to_string(table->features()) + " features and " +
-                    std::to_string(table->classes.size()) + " classes, which the network has not");
+                    std::to_string(outputs) + (table->is_regression() ? " targets" : " classes") +
+                    ", which the network has not");
   }
   return table;
 }

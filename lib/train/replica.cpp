@@ -262,12 +262,17 @@ void Replica::make_network(const nn::NetworkShape& shape, const ReplicaOptions& 
     throw ConfigError("layers: out of memory on " + groups_.all.place().host, less_memory);
   }
   if (options.loss != nullptr) network_->set_loss(*options.loss);
+  network_->set_class_weights(options.class_weights);
   processor_ = std::make_unique<NetworkInference>(*network_);
 }
 
 /// Copies the weights of the network to this rank's device, if it is to have one. Collective.
 void Replica::make_device(const ReplicaOptions& options) {
   if (options.device != Device::cuda) return;
+  if (!options.class_weights.empty()) {
+    throw comm::AgreedError(ExitCode::usage, "device cuda: no device code for `class_weights`",
+                            "use `device=cpu`, or leave `class_weights` out");
+  }
   DeviceOptions device;
   device.strict = is_strict(options, "cuBLAS");
   device.precision = options.precision;
@@ -290,20 +295,17 @@ const char* Replica::products() const noexcept {
 }
 
 nn::Tally Replica::train(std::uint64_t step, std::span<const float> features,
-                         std::span<const std::int32_t> labels) {
+                         const nn::Targets& targets) {
   if (plan_ == nullptr) throw std::logic_error("Replica: made without a plan, so it cannot train");
   if (step >= plan_->steps()) {
     throw std::invalid_argument("Replica: step " + std::to_string(step) + " of an epoch of " +
                                 std::to_string(plan_->steps()));
   }
   const auto rank = static_cast<std::uint64_t>(groups_.batch.rank());
-  const data::Batch batch = data::batch_at(*plan_, step, rank, labels, {});
-  const std::size_t rows = batch.piece.size();
-  if (labels.size() != rows) {
-    throw std::invalid_argument("Replica: " + std::to_string(labels.size()) +
-                                " labels, where the plan's step has " + std::to_string(rows) +
-                                " examples for this rank");
-  }
+  data::Batch batch = data::batch_at(*plan_, step, rank, targets.labels, {});
+  batch.values = targets.values;
+  nn::require_targets(targets, network_->loss_function().target(), batch.piece.size(),
+                      shape().classes);
   PhaseSeconds seconds;
   if (!device_) {
     fill(network_->inputs(step_->rows(batch.piece)), features);
@@ -385,25 +387,36 @@ Evaluation Replica::evaluate(data::BatchReader& reader) {
   return train::evaluate(inference(), network_->loss_function(), reader, groups_);
 }
 
-void Replica::predict(data::BatchReader& reader, const PredictionSink& sink,
-                      bool all_probabilities) {
-  train::predict(inference(), reader, groups_, sink, all_probabilities);
+void Replica::predict(data::BatchReader& reader, const PredictionSink& sink, Predicted predicted) {
+  train::predict(inference(), reader, groups_, sink, predicted);
 }
 
-std::vector<std::int32_t> Replica::predict(std::span<const float> features) {
+template <class Take>
+void Replica::forward_all(std::span<const float> features, Take take) {
   const std::size_t width = shape().features;
   if (features.size() % width != 0) fill({nullptr, 0, width}, features);
-  std::vector<std::int32_t> labels;
   while (!features.empty()) {
     const std::size_t rows = std::min(rows_, features.size() / width);
     fill(inference().inputs(rows), features.first(rows * width));
-    const auto logits = inference().forward(rows);
-    for (std::size_t i = 0; i < rows; ++i) {
-      labels.push_back(static_cast<std::int32_t>(nn::predicted_class<float>(logits.row(i))));
-    }
+    const auto outputs = inference().forward(rows);
+    for (std::size_t i = 0; i < rows; ++i) take(outputs.row(i));
     features = features.subspan(rows * width);
   }
+}
+
+std::vector<std::int32_t> Replica::predict(std::span<const float> features) {
+  std::vector<std::int32_t> labels;
+  forward_all(features, [&](std::span<const float> logits) {
+    labels.push_back(static_cast<std::int32_t>(nn::predicted_class<float>(logits)));
+  });
   return labels;
+}
+
+std::vector<float> Replica::outputs(std::span<const float> features) {
+  std::vector<float> all;
+  forward_all(features,
+              [&](std::span<const float> row) { all.insert(all.end(), row.begin(), row.end()); });
+  return all;
 }
 
 void Replica::copy_weights_to_host() {

@@ -46,6 +46,8 @@ struct ReplicaOptions {
   nn::SeedPair seed = {22, 23};  ///< of the initial weights, and of random layers
   optim::AdamOptions adam = {.learning_rate = static_cast<double>(0.001F)};
   const nn::Loss<float>* loss = nullptr;  ///< must outlive the replica; null: cross-entropy
+  /// Factors of the training loss of each class; empty: none.
+  std::vector<float> class_weights = {};
   Reduction reduction = Reduction::canonical;
   Exchange exchange = Exchange::automatic;        ///< of the canonical reduction
   std::optional<std::uint64_t> audit_every = {};  ///< audit interval in steps; none: no audits
@@ -131,14 +133,14 @@ class Replica {
   /// Trains on this rank's piece of step `step` (from 0) of an epoch of the plan. Returns loss and
   /// correct predictions of the whole global batch before the update, identical on every rank.
   ///
-  /// Shapes   features [b, shape.features] row-major, labels [b] in [0, classes); b is the plan's
-  ///          piece for this rank and step, and may be 0.
-  /// Errors   throws std::invalid_argument for other shapes and labels; comm::AgreedError (76) if
+  /// Shapes   features [b, shape.features] row-major; labels [b] in [0, classes), or values [b,
+  ///          outputs] for a loss of values; b is the plan's piece for this rank and step, and may
+  ///          be 0.
+  /// Errors   throws std::invalid_argument for other shapes and targets; comm::AgreedError (76) if
   ///          the loss or a gradient is not finite: see describe_nonfinite(); FaultFound (70) if
   ///          replicas differ; comm::CommError.
   /// Ranks    collective: all ranks must train the same step.
-  nn::Tally train(std::uint64_t step, std::span<const float> features,
-                  std::span<const std::int32_t> labels);
+  nn::Tally train(std::uint64_t step, std::span<const float> features, const nn::Targets& targets);
 
   /// Creates a reader that prefetches batches for load(), at most `batches` in total. `reader` must
   /// outlive it. Destroy it before the replica, after drop_staged().
@@ -156,7 +158,7 @@ class Replica {
   /// Drops staged batches. Local.
   void drop_staged() noexcept;
 
-  /// Returns loss and accuracy over all records, every example counted once.
+  /// Returns loss and accuracy, or R2, over all records, every example counted once.
   ///
   /// Errors   those of train::evaluate().
   /// Ranks    collective.
@@ -166,7 +168,7 @@ class Replica {
   /// Passes the predictions of all records to `sink` on rank 0: see train::predict().
   /// Ranks    collective.
   void predict(data::BatchReader& reader, const PredictionSink& sink,
-               bool all_probabilities = false);
+               Predicted predicted = Predicted::label);
 
   /// Returns the class of each example: the first index of its greatest logit.
   ///
@@ -174,6 +176,12 @@ class Replica {
   /// Errors   throws std::invalid_argument for other shapes.
   /// Ranks    local; collective over "model" of a mesh.
   std::vector<std::int32_t> predict(std::span<const float> features);
+
+  /// Returns the outputs of the network for each example: logits, or the values of a regression.
+  ///
+  /// Shapes   features [b, shape.features] row-major, any b; returns [b, outputs] row-major.
+  /// Errors, ranks   as predict().
+  std::vector<float> outputs(std::span<const float> features);
 
   /// Copies the weights from the device to network(). Local.
   void copy_weights_to_host();
@@ -252,6 +260,9 @@ class Replica {
   void make_network(const nn::NetworkShape& shape, const ReplicaOptions& options);
   void make_device(const ReplicaOptions& options);
   Inference& inference() noexcept;
+  /// Calls `take` with the outputs of each example of `features`, [b, shape.features].
+  template <class Take>
+  void forward_all(std::span<const float> features, Take take);
   std::span<const float> gather_moment(optim::Moment moment);
   void copy_part(const StateBlocks& to, int part, int parts);
   void copy_whole(std::span<const float> block, std::span<float> into);

@@ -26,7 +26,7 @@ struct StepReport {
   std::uint64_t epoch = 0;  ///< from 1
   std::uint64_t examples = 0;
   double loss = 0;
-  double accuracy = 0;
+  std::optional<double> accuracy = {};  ///< of classification
   double seconds = 0;  ///< from the end of the previous step to the end of this one
   /// Name and hash of every tensor after the update; empty in steps without hashes.
   std::vector<std::pair<std::string, std::uint64_t>> hashes = {};
@@ -35,14 +35,18 @@ struct StepReport {
   std::span<const RankMessage> messages = {};  ///< of every rank; valid until the next step
 };
 
-/// Report of one epoch. Training loss and accuracy are means over its examples, computed before the
-/// update of each step, without those of skipped steps.
+/// Report of one epoch. Training loss and score are of its examples, computed before the update of
+/// each step, without those of skipped steps.
+///
+/// The score is accuracy; or, of a regression, R2: of training 1 - loss, which assumes values with
+/// a variance of 1, as a table gives them.
 struct EpochReport {
   std::uint64_t epoch = 0;  ///< from 1
   double train_loss = 0;
-  double train_accuracy = 0;
+  double train_score = 0;
   double test_loss = 0;
-  double test_accuracy = 0;
+  double test_score = 0;
+  bool is_regression = false;
   double seconds = 0;  ///< of training in this process, without evaluation
   double examples_per_second = 0;
   std::uint64_t weights_hash = 0;

@@ -93,11 +93,12 @@ std::vector<std::string> lines_of(const std::filesystem::path& path) {
 }
 
 ordered_json epoch_json(const EpochReport& epoch) {
+  const std::string score = epoch.is_regression ? "r2" : "accuracy";
   return {{"epoch", epoch.epoch},
           {"train_loss", epoch.train_loss},
-          {"train_accuracy", epoch.train_accuracy},
+          {"train_" + score, epoch.train_score},
           {"test_loss", epoch.test_loss},
-          {"test_accuracy", epoch.test_accuracy},
+          {"test_" + score, epoch.test_score},
           {"seconds", epoch.seconds},
           {"examples_per_second", epoch.examples_per_second},
           {"weights_hash", to_hex(epoch.weights_hash)}};
@@ -185,9 +186,12 @@ RunDirectory::RunDirectory(const std::string& path, const std::string& config_to
 }
 
 void RunDirectory::on_step(const StepReport& report) {
-  ordered_json line = {{"step", report.step},         {"epoch", report.epoch},
-                       {"examples", report.examples}, {"loss", report.loss},
-                       {"accuracy", report.accuracy}, {"seconds", report.seconds}};
+  ordered_json line = {{"step", report.step},
+                       {"epoch", report.epoch},
+                       {"examples", report.examples},
+                       {"loss", report.loss}};
+  if (report.accuracy) line["accuracy"] = *report.accuracy;
+  line["seconds"] = report.seconds;
   if (!report.skipped.empty()) line["skipped"] = true;
   for (const auto& [tensor, hash] : report.hashes) line["hashes"][tensor] = to_hex(hash);
   metrics_->write(line.dump());
@@ -289,6 +293,18 @@ ordered_json classes_json(const Evaluation& test, const data::TableSchema* table
   return classes;
 }
 
+/// Of each value of a regression: R2, and the error in the units of the table.
+ordered_json targets_json(const Evaluation& test, const data::TableSchema* table) {
+  ordered_json targets = ordered_json::array();
+  for (std::size_t i = 0; i < test.values.size(); ++i) {
+    const auto& target = table == nullptr ? data::TableColumn() : table->targets[i];
+    targets.push_back({{"name", table == nullptr ? std::to_string(i) : target.name},
+                       {"r2", test.values[i].r2(test.examples)},
+                       {"rmse", target.deviation * test.values[i].rmse(test.examples)}});
+  }
+  return targets;
+}
+
 }  // namespace
 
 void RunDirectory::finish(const RunReport& report) {
@@ -313,11 +329,16 @@ void RunDirectory::finish(const RunReport& report) {
                           {"startup_seconds", report.startup_seconds},
                           {"examples_per_second", report.examples_per_second},
                           {"weights_hash", to_hex(report.weights_hash)},
-                          {"classes", classes_json(report.test, facts_.checkpoint.table.get())},
                           {"test_ids_digest", to_hex(report.test.ids_digest)},
                           {"data", {{"bytes_read", report.bytes_read}}},
                           {"plan_digest", to_hex(facts_.plan_digest)},
                           {"peak_rss_bytes", peak_rss_bytes()}};
+  const auto* table = facts_.checkpoint.table.get();
+  if (report.test.values.empty()) {
+    summary["classes"] = classes_json(report.test, table);
+  } else {
+    summary["targets"] = targets_json(report.test, table);
+  }
   if (!report.shares.empty()) summary["shares"] = report.shares;
   for (const Loss& loss : facts_.losses) {
     summary["losses"].push_back({{"step", loss.step}, {"ranks", loss.ranks}});
@@ -357,6 +378,7 @@ RecordedStep step_in(const std::string& line, const JsonPlace& place) {
   step.step = count_in(json, "step", place);
   step.epoch = count_in(json, "epoch", place);
   for (const char* figure : {"loss", "accuracy"}) {
+    if (figure == std::string("accuracy") && !json.contains(figure)) continue;  // a regression
     const bool is_skipped = json.contains("skipped") && field(json, figure, place).is_null();
     step.figures.emplace_back(
         figure, is_skipped ? Recorded("not finite") : Recorded(number_in(json, figure, place)));
@@ -405,9 +427,10 @@ void read_summary(const std::filesystem::path& path, RecordedRun& run) {
     RecordedEpoch epoch;
     epoch.epoch = count_in(entry, "epoch", place);
     epoch.last_step = last_step[epoch.epoch];
+    const char* score = entry.contains("test_r2") ? "test_r2" : "test_accuracy";
     epoch.figures = {{"weights_hash", text_in(entry, "weights_hash", place)},
                      {"test_loss", number_in(entry, "test_loss", place)},
-                     {"test_accuracy", number_in(entry, "test_accuracy", place)}};
+                     {score, number_in(entry, score, place)}};
     run.epochs.push_back(std::move(epoch));
   }
   run.settings.emplace_back("ranks", std::to_string(count_in(json, "ranks", place)));

@@ -136,11 +136,14 @@ EpochReport Trainer::evaluate(const Timed& timed) {
     throw_diverged(replica_.steps(), "all steps of the epoch were skipped", lower_rate);
   const std::uint64_t hash = replica_.weights_hash();
   const auto count = static_cast<double>(position_.examples);
+  const bool is_regression = !last_test_.values.empty();
+  const double loss = position_.tally.loss_sum / count;
   return {position_.epoch + 1,
-          position_.tally.loss_sum / count,
-          static_cast<double>(position_.tally.correct) / count,
+          loss,
+          is_regression ? 1 - loss : static_cast<double>(position_.tally.correct) / count,
           last_test_.loss(),
-          last_test_.accuracy(),
+          last_test_.score(),
+          is_regression,
           timed.seconds,
           timed.rate(),
           hash,
@@ -196,15 +199,17 @@ Trainer::Timed Trainer::train_steps(const std::vector<Observer*>& observers) {
     timed.examples += examples;
     timed.seconds += seconds.total;
     const auto count = static_cast<double>(examples);
-    const StepReport report{step,
-                            position_.epoch + 1,
-                            examples,
-                            result.tally.loss_sum / count,
-                            static_cast<double>(result.tally.correct) / count,
-                            seconds.total,
-                            std::move(hashes),
-                            replica_.why_skipped(),
-                            result.messages};
+    StepReport report{.step = step,
+                      .epoch = position_.epoch + 1,
+                      .examples = examples,
+                      .loss = result.tally.loss_sum / count,
+                      .seconds = seconds.total,
+                      .hashes = std::move(hashes),
+                      .skipped = replica_.why_skipped(),
+                      .messages = result.messages};
+    if (replica_.network().loss_function().target() == nn::TargetKind::label) {
+      report.accuracy = static_cast<double>(result.tally.correct) / count;
+    }
     if (options_.snapshot != nullptr) options_.snapshot->require_repeated(step, report.loss);
     for (Observer* observer : observers) observer->on_step(report);
     if (options_.checkpoint_every && step % *options_.checkpoint_every == 0) save(observers);

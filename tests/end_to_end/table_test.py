@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+import re
 import subprocess
 import unittest
 
@@ -36,6 +37,7 @@ def text_of(rows, columns=None, separator=",", end="\n", rename=None, header=Tru
 class Tables(command.CommandTest):
     def write(self, text, name="flowers.csv"):
         path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
         return path
 
@@ -94,6 +96,66 @@ class Tables(command.CommandTest):
             made, _ = self.trained(name=f"on-{options}".replace(" ", ""), **options)
             hashes.add(made.summary["weights_hash"])
         self.assertEqual(len(hashes), 1)
+
+    def test_numbers_are_predicted(self):
+        numbers = random.Random(2)
+        rows = [{"a": numbers.uniform(0, 9), "b": numbers.choice("xyz"), "": i} for i in range(200)]
+        for row in rows:
+            row["price"] = 1000 + 25 * row["a"] + 80 * (row["b"] == "y") + numbers.gauss(0, 4)
+            row["size"] = round(3 - 0.2 * row["a"] + numbers.gauss(0, 0.1), 3)
+        data = self.write(text_of(rows, ["", "price", "a", "b", "size"]))
+        flags = ("--data", data, "--label-column size,price --test-split 0.25 --layers 16 --batch-size 16 --epochs 30 "
+                 "--learning-rate 0.01 --audit-every 7")
+        made = self.train(*flags, name="one")
+        hashes = {self.train(*flags, name=f"t{n}", threads=n).summary["weights_hash"] for n in (2, 3)}
+        hashes.add(self.train(*flags, name="r5", ranks=5).summary["weights_hash"])
+        self.assertEqual(hashes, {made.summary["weights_hash"]})
+        last = made.summary["epochs"][-1]
+        self.assertGreater(last["test_r2"], 0.9)
+        self.assertNotIn("test_accuracy", last)
+        self.assertNotIn("classes", made.summary)
+        self.assertEqual(self.evaluate(made, data, "--test-split 0.25")["r2"], last["test_r2"])
+        self.assertEqual(self.evaluate(made, data, "--test-split 0.25", threads=3)["r2"], last["test_r2"])
+
+        # R2 and root mean square error, from the predictions themselves.
+        self.write(text_of(rows, ["b", "a"]), "new.csv")
+        for row, found in zip(rows, self.predict(made, self.folder / "new.csv")):
+            row["found"] = found
+        shown = self.succeed("evaluate", made.folder, "--data", data).out
+        scores = []
+        for name in ("size", "price"):
+            squares = sum((row[name] - float(row["found"][name])) ** 2 for row in rows)
+            mean = sum(row[name] for row in rows) / len(rows)
+            scores.append(1 - squares / sum((row[name] - mean) ** 2 for row in rows))
+            found = re.search(f"'{name}': R2 ([0-9.]+), root mean square error ([0-9.]+)", shown).groups()
+            self.assertAlmostEqual(float(found[0]), scores[-1], places=3)
+            self.assertAlmostEqual(float(found[1]) / (squares / len(rows)) ** 0.5, 1, places=3)
+        self.assertAlmostEqual(self.evaluate(made, data)["r2"], sum(scores) / 2, places=5)
+        self.assertEqual([target["name"] for target in made.summary["targets"]], ["size", "price"])
+        self.assert_refused(run("predict", made.folder, "--data", data, "--probabilities"), 2, ["predicts numbers"])
+
+    def test_rare_classes_may_weigh_more(self):
+        numbers = random.Random(3)
+        rows = [{"x": numbers.gauss(i % 10 == 0, 1), "y": numbers.gauss(0, 1), "label": "rare" if i % 10 == 0 else "usual"}
+                for i in range(1000)]
+        data, test = self.write(text_of(rows), "d/train.csv"), self.write(text_of(rows), "d/test.csv")
+        flags = ("--data", data.parent, "--layers 8 --batch-size 50 --epochs 10 --learning-rate 0.01 --audit-every 9")
+        recalls, hashes = {}, set()
+        for name, weights, ranks in (("none", "none", 1), ("balanced", "balanced", 1), ("three", "balanced", 3),
+                                     ("given", "5,0.5555556", 2), ("other", "4,1", 1)):
+            made = self.train(*flags, f"--class-weights {weights}", threads=ranks, name=name)
+            recalls[name] = {row["label"]: row["recall"] for row in made.summary["classes"]}
+            hashes.add(made.summary["weights_hash"])
+            losses = self.evaluate(made, test)["loss"], made.summary["epochs"][-1]["test_loss"]
+            self.assertEqual(*losses)  # without weights
+        self.assertEqual(len(hashes), 3)
+        self.assertLess(recalls["none"]["rare"], 0.2)
+        self.assertGreater(recalls["balanced"]["rare"], 0.5)
+        for weights, code, needles in (("1", 2, ["--class-weights 1", "1 weight of 2 outputs"]),
+                                       ("1,-1", 2, ["'-1' is no number"]), ("heavy", 2, ["'heavy'"])):
+            self.assert_refused(run("train", *flags, "--class-weights", weights), code, needles)
+        self.assert_refused(run("train", *flags, "--task regression --label-column x --class-weights balanced"), 2,
+                            ["there are no classes"])
 
     def test_a_run_is_resumed(self):
         whole, data = self.trained()
@@ -165,7 +227,9 @@ class Tables(command.CommandTest):
                 (text_of(flowers())[:40], "", 65, ["flowers.csv:2: "]),
                 ("", "", 65, ["flowers.csv:1:"]),
                 (text_of(flowers()), "--label-column höhe", 65, ["'' is no label"]),
-                (text_of(flowers()), "--label-column 'größe (cm)'", 65, ["no class"]),
+                (text_of(flowers()), "--label-column 'größe (cm)' --classes 3", 2,
+                 ["--classes 3 with a regression", "--task classification"]),
+                (text_of(flowers()), "--task regression", 65, ["flowers.csv:2: column 'art'", "is no number"]),
                 (text_of(flowers()), "--label-column 9", 65, ["columns are 1 to 5"]),
                 (text_of(flowers(), rename={"boden": '"it\'s, so"'}).replace("Kalk", "7"), "",
                  65, ["flowers.csv:", "--ignore-columns '\"it'\\''s, so\"'"]),
@@ -177,7 +241,7 @@ class Tables(command.CommandTest):
             with self.subTest(more=more, needles=needles):
                 data = self.write(text)
                 words = more.split("'")  # as a shell
-                extra = words[0].split() + words[1:2]
+                extra = words[0].split() + words[1:2] + "".join(words[2:]).split()
                 job = command.words(command.binary, "train", SPLIT, "--run-dir", self.folder / "bad", "--data", data)
                 result = command.call(job + extra)
                 self.assert_refused(result, code, needles)

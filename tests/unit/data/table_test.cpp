@@ -93,6 +93,77 @@ TEST_CASE("labels that are whole numbers are in their order, and keep their valu
   CHECK(Table("label,x\n2,1\n0,2\n").find({}, 4).classes == Texts{"0", "1", "2", "3"});
 }
 
+TEST_CASE("labels with a fraction are numbers to predict", "[data][table]") {
+  const auto targets = [](std::string_view text, const TableOptions& options = {}) {
+    std::vector<std::string> names;
+    for (const auto& target : Table(text).find(options).targets) names.push_back(target.name);
+    return names;
+  };
+  const auto floats = [](int different) {
+    std::string text = "a,label\n";
+    for (int i = 0; i < 100; ++i) text += "1," + std::to_string(i % different) + ".0\n";
+    return text;
+  };
+  CHECK(targets("a,label\n1,0\n2,1.5\n") == std::vector<std::string>{"label"});
+  CHECK(targets(floats(21)) == std::vector<std::string>{"label"});
+  CHECK(targets(floats(20)).empty());
+  CHECK(Table(floats(3)).find().classes == std::vector<std::string>{"0", "1", "2"});
+  CHECK(targets("a,label\n1,0\n2,1\n").empty());
+  CHECK(targets("a,label\n1,0\n2,1\n", {.task = data::Task::regression}).size() == 1);
+  const Table several("a,b,c\n1,2,3\n2,3,5\n");
+  const TableOptions both = {.label_columns = {"c", "1"}};
+  CHECK(several.find(both).label_names() == std::vector<std::string>{"c", "a"});
+  CHECK(several.find(both).features() == 1);
+  CHECK(Table("a,label\n1,0.5\n2,1.5\n").find({.task = data::Task::classification}).classes ==
+        std::vector<std::string>{"0.5", "1.5"});
+
+  CHECK_THAT(Table("a,label\n1,0.5\n2,x\n").error(),
+             StartsWith("t.csv:3: column 'label': 'x' is no number, but other labels are") &&
+                 Contains("`task=classification`"));
+  CHECK_THAT(Table("a,label\n1,x\n").error({.task = data::Task::regression}),
+             StartsWith("t.csv:2: column 'label': 'x' is no number"));
+  CHECK_THAT(Table("a,label\n1,0.5\n2,\n").error(), StartsWith("t.csv:3: column 'label': ''"));
+  const auto refused = [&](const TableOptions& options, std::optional<int> classes = {}) {
+    return message_of<ConfigError>([&] { several.find(options, classes); });
+  };
+  CHECK_THAT(refused({.task = data::Task::classification, .label_columns = {"a", "b"}}),
+             Contains("`label_column` names 2 columns"));
+  CHECK_THAT(refused({.label_columns = {"a", "1"}}), Contains("names the column 'a' twice"));
+  CHECK_THAT(refused(both, 3), Contains("`classes=3` with a regression"));
+}
+
+TEST_CASE("values to predict have mean 0 and deviation 1 over the training records",
+          "[data][table]") {
+  std::string text = "y,a,label\n";
+  for (int i = 0; i < 40; ++i) {
+    text +=
+        std::to_string(i * i) + "," + std::to_string(i) + "," + std::to_string(100 + i) + ".5\n";
+  }
+  const TableOptions options = {.label_columns = {"label", "y"}};
+  const auto set = Table(text).split(0.25, options);
+  REQUIRE(set.train->targets() == 2);
+  REQUIRE(data::label_counts(*set.train).empty());
+  std::vector<double> sums(4);
+  std::vector<float> values(2);
+  for (std::uint64_t id = 0; id < 30; ++id) {
+    set.train->target_values(id, values);
+    for (std::size_t i = 0; i < 2; ++i) {
+      sums[i] += static_cast<double>(values[i]);
+      sums[2 + i] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+    }
+  }
+  CHECK(sums[0] == Approx(0).margin(1e-5));
+  CHECK(sums[1] == Approx(0).margin(1e-5));
+  CHECK(sums[2] == Approx(30));
+  CHECK(sums[3] == Approx(30));
+  // A test record's values are in the units of the training set.
+  const auto test = data::test_records(40, 0.25, 1);
+  set.test->target_values(3, values);
+  const auto& label = set.test->table()->targets[0];
+  const double expected = (100.5 + static_cast<double>(test[3]) - label.mean) / label.deviation;
+  CHECK(values[0] == static_cast<float>(expected));
+}
+
 TEST_CASE("separators are found, and columns may have numbers for names", "[data][table]") {
   for (const char* text : {"x;y;label\n1,5;2;a\n", "x\ty\tlabel\n1\t2\ta\n", "x,y,label\n1,2,a\n",
                            "\"x;x\",\"y;y;\",label\n1,2,a\n"}) {
@@ -104,7 +175,7 @@ TEST_CASE("separators are found, and columns may have numbers for names", "[data
   }
   TableOptions none;
   none.has_header = false;
-  none.label_column = "-1";
+  none.label_columns = {"-1"};
   const auto found = Table("5.1,3.5,setosa\n4.9,3,virginica\n").find(none);
   CHECK(found.label == "3");
   CHECK(found.columns[1].name == "2");
@@ -125,7 +196,7 @@ TEST_CASE("blanks around words and names do not count, nor do words that are too
 }
 
 TEST_CASE("a header that is a record is refused though its label is a word", "[data][table]") {
-  CHECK_THAT(Table("5.1,3.5,setosa\n4.9,3,virginica\n").error({.label_column = "-1"}),
+  CHECK_THAT(Table("5.1,3.5,setosa\n4.9,3,virginica\n").error({.label_columns = {"-1"}}),
              StartsWith("t.csv:1: the first line is a record"));
   CHECK(Table("400,410,label\n1,2,0\n").find().columns.size() == 2);  // wavelengths
 }
@@ -153,12 +224,12 @@ TEST_CASE("what is wrong with a table is named with a remedy", "[data][table]") 
       StartsWith("t.csv:1: no column is named 'label'; the columns are 'sepal', 'Species'") &&
           Contains("`label_column=Species`"));
   CHECK_THAT(Table("a,LABEL,target\n1,2,3\n").error(), Contains("`label_column=LABEL`"));
-  CHECK_THAT(Table("a,b\n1,2\n").error({.label_column = "3"}), Contains("the columns are 1 to 2"));
+  CHECK_THAT(Table("a,b\n1,2\n").error({.label_columns = {"3"}}),
+             Contains("the columns are 1 to 2"));
   CHECK_THAT(Table("label,a\n1,2\n1,x\n3,4\n").error(),
              StartsWith("t.csv:3: column 'a': 'x' is no number") && Contains("`ignore_columns=a`"));
   CHECK(Table("label,a\n1,2\n1,x\n").find({.categories = {"a"}}).columns[0].categories ==
         Texts{"2", "x"});
-  CHECK_THAT(Table("label,a\n0.5,2\n").error(), StartsWith("t.csv:2: column 'label': '0.5'"));
   CHECK_THAT(Table("label,a\n1,2\n,2\n").error(),
              StartsWith("t.csv:3: column 'label': '' is no label"));
   CHECK_THAT(Table("label,a\n1,2,3\n").error(), StartsWith("t.csv:2: 3 fields"));

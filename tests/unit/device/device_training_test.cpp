@@ -29,7 +29,7 @@ void require_same(const std::vector<ToyResult>& results, const ToyResult& expect
     for (std::size_t e = 0; e < expected.report.epochs.size(); ++e) {
       REQUIRE(result.report.epochs[e].train_loss == expected.report.epochs[e].train_loss);
       REQUIRE(result.report.epochs[e].test_loss == expected.report.epochs[e].test_loss);
-      REQUIRE(result.report.epochs[e].test_accuracy == expected.report.epochs[e].test_accuracy);
+      REQUIRE(result.report.epochs[e].test_score == expected.report.epochs[e].test_score);
     }
   }
 }

@@ -250,7 +250,7 @@ namespace {
 class Impostor final : public Loss<float> {
  public:
   const char* name() const noexcept override { return default_loss; }
-  void run(Matrix<const float>, std::span<const std::int32_t>, std::span<ExampleResult>,
+  void run(Matrix<const float>, const Targets&, std::span<ExampleResult>,
            Matrix<float>) const override {}
 };
 

@@ -75,3 +75,20 @@ TEST_CASE("losses are summed in a tree over leaves", "[nn]") {
   };
   CHECK(sum_over_leaves(results, 1).loss_sum == half(0) + half(4));
 }
+
+TEST_CASE("the loss of values is their mean squared distance, in both types", "[nn]") {
+  const std::vector<float> values = {1, 2, -1, 0.5F};
+  const std::vector<double> z = {1.5, 2, 1, 0};
+  std::vector<double> dz(4);
+  std::vector<ExampleResult> results(2);
+  const Loss<double>* const loss = built_in_loss<double>(regression_loss);
+  REQUIRE(loss != nullptr);
+  REQUIRE(loss->target() == TargetKind::values);
+  loss->run({z.data(), 2, 2}, {{}, values}, results, {dz.data(), 2, 2});
+  CHECK(results[0].loss == 0.125);
+  CHECK(results[1].loss == 2.125);
+  CHECK(dz == std::vector<double>{0.5, 0, 2, -0.5});
+  CHECK_THROWS_AS(require_targets({{}, values}, TargetKind::values, 2, 3), std::invalid_argument);
+  CHECK_NOTHROW(require_targets({{}, values}, TargetKind::values, 2, 2));
+  CHECK_THROWS_AS(require_targets({{}, values}, TargetKind::label, 2, 2), std::invalid_argument);
+}

@@ -72,7 +72,7 @@ TEST_CASE("canonical: one hash for any number of ranks and both exchanges", "[tr
       for (std::size_t e = 0; e < alone.report.epochs.size(); ++e) {
         REQUIRE(result.report.epochs[e].train_loss == alone.report.epochs[e].train_loss);
         REQUIRE(result.report.epochs[e].test_loss == alone.report.epochs[e].test_loss);
-        REQUIRE(result.report.epochs[e].test_accuracy == alone.report.epochs[e].test_accuracy);
+        REQUIRE(result.report.epochs[e].test_score == alone.report.epochs[e].test_score);
       }
     }
   }
@@ -129,8 +129,8 @@ TEST_CASE("it learns, and every example is counted once", "[train]") {
   Recorder recorder;
   const auto result = train_toy(self, {.epochs = 20}, {&recorder});
   const auto& last = result.report.epochs.back();
-  CHECK(last.train_accuracy > 0.95);
-  CHECK(last.test_accuracy > 0.7);
+  CHECK(last.train_score > 0.95);
+  CHECK(last.test_score > 0.7);
   CHECK(result.report.examples == 4060);
   CHECK(result.report.steps == 180);  // 20 epochs of 9
   REQUIRE(recorder.steps.size() == 180);

@@ -1,0 +1,452 @@
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <set>
+#include <unordered_set>
+
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/text.hpp"
+#include "lockstep/data/csv.hpp"
+#include "lockstep/data/file.hpp"
+#include "lockstep/data/source.hpp"
+#include "lockstep/data/table.hpp"
+
+namespace lockstep::data {
+namespace {
+
+/// A column of more words is left out, unless it is named in TableOptions::categories.
+constexpr std::size_t max_categories = 100;
+constexpr std::size_t max_named_categories = 10'000;
+constexpr std::size_t max_word = 1000;
+constexpr std::size_t max_float_classes = 20;      // whole numbers that are written as floats
+constexpr std::size_t max_saved_values = 900'000;  // of a checkpoint's network.json
+
+bool contains(const std::vector<std::string>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+/// What is found in a column, in all files.
+struct Found {
+  std::uint64_t numbers = 0;
+  std::uint64_t words = 0;
+  bool has_long_word = false;
+  std::set<std::string, std::less<>> texts;  // at most as many as may be categories, and one
+  std::string place;                         // of the first word
+  std::string first_word;
+};
+
+/// What is found in a column to predict, in all files.
+struct FoundLabels {
+  std::size_t column = 0;
+  std::unordered_set<std::string> texts;  // at most as many as may be classes, and one
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  std::int64_t greatest = std::numeric_limits<std::int64_t>::min();
+  std::string place_of_greatest;
+  std::uint64_t floats = 0;     // whole numbers that are written as floats
+  std::uint64_t fractions = 0;  // numbers that are not whole
+  std::string word;             // the first that is no number
+  std::string place_of_word;
+
+  bool are_numbers() const noexcept { return word.empty(); }
+  bool are_whole() const noexcept { return are_numbers() && fractions == 0; }
+};
+
+/// A name that may be meant by `wanted`.
+std::string likely_label(const std::vector<std::string>& names, const std::string& wanted) {
+  const auto lower = [](std::string text) {
+    std::transform(text.begin(), text.end(), text.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    return text;
+  };
+  for (const std::string& name : names) {
+    if (lower(name) == lower(wanted)) return name;
+  }
+  for (const char* usual : {"label", "labels", "class", "target", "species", "y", "outcome",
+                            "category", "diagnosis", "result", "type"}) {
+    for (const std::string& name : names) {
+      if (lower(name) == usual) return name;
+    }
+  }
+  if (const auto similar = nearest(wanted, names)) return *similar;
+  return names.back();
+}
+
+/// The index of a column of labels. Throws DataError.
+std::size_t find_label(const CsvHeader& header, const TableOptions& options,
+                       const std::string& wanted, const std::string& place) {
+  const auto& names = header.names;
+  const auto found = std::find(names.begin(), names.end(), wanted);
+  if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
+  const auto columns = static_cast<std::int64_t>(names.size());
+  if (const auto number = parse_whole(wanted)) {
+    const std::int64_t at = *number < 0 ? columns + *number : *number - 1;
+    if (at >= 0 && at < columns && *number != 0) return static_cast<std::size_t>(at);
+    throw DataError(place + ": there is no column " + std::to_string(*number) +
+                        ": the columns are 1 to " + std::to_string(columns),
+                    "count from 1, or from the last with -1");
+  }
+  const std::string likely =
+      options.has_header ? likely_label(names, wanted) : std::to_string(columns);
+  throw DataError(
+      place + ": no column is named " + in_quotes(wanted) + "; the columns are " + listed(names),
+      "say which column has the labels: `label_column=" + likely + "`");
+}
+
+/// Reads the columns of the files of one training set.
+class SchemaFinder {
+ public:
+  SchemaFinder(const TableOptions& options, std::optional<int> classes)
+      : options_(options), classes_(classes) {}
+
+  void read(const std::filesystem::path& path) {
+    Content content(path);
+    content.finish();
+    const CsvHeader header = read_header(content, options_.has_header, options_.separator);
+    if (names_.empty()) begin(header, path.string() + ":1");
+    for (const std::string& name : header.names) require_utf8(name, path.string() + ":1");
+    order(header.names, path.string() + ":1");
+    CsvRows rows(content);
+    if (options_.has_header) rows.next();
+    std::string scratch;
+    const auto place = [&] { return path.string() + ":" + std::to_string(rows.line()); };
+    while (rows.next()) {
+      const std::string_view row = rows.row();
+      if (is_blank(row, header.separator)) continue;
+      const auto fail = [&](const std::string& reason) {
+        throw DataError(place() + ": " + reason, mend_line);
+      };
+      const auto take = [&](std::size_t at, std::string_view text) {
+        if (at >= order_.size()) return;
+        const auto label = label_at(order_[at]);
+        if (label != labels_.end()) return add_label(*label, text, place);
+        add(order_[at], text, place);
+      };
+      const std::size_t fields = split_csv(row, header.separator, scratch, take, fail);
+      if (fields != order_.size()) {
+        fail(std::to_string(fields) + " fields, but the " +
+             (options_.has_header ? "header names " : "first line has ") +
+             std::to_string(order_.size()));
+      }
+      ++records_;
+    }
+  }
+
+  std::uint64_t records() const noexcept { return records_; }
+
+  TableSchema schema() const {
+    TableSchema schema;
+    schema.has_header = options_.has_header;
+    schema.missing = options_.missing;
+    if (task() == Task::regression) {
+      schema.targets = targets();
+    } else {
+      schema.label = names_[labels_.front().column];
+      schema.classes = classes(labels_.front());
+    }
+    for (std::size_t i = 0; i < names_.size(); ++i) {
+      if (is_label(i)) continue;
+      const std::string reason = reason_to_leave_out(i);
+      if (!reason.empty()) {
+        schema.left_out.emplace_back(names_[i], reason);
+        continue;
+      }
+      TableColumn column = {.name = names_[i]};
+      if (is_category(i)) column.categories = {found_[i].texts.begin(), found_[i].texts.end()};
+      schema.columns.push_back(std::move(column));
+    }
+    if (options_.has_header && !are_labels_named_ && has_numbers_for_names(schema)) {
+      refuse_header();
+    }
+    std::size_t values =
+        schema.classes.size() + 4 * schema.targets.size() + 3 * schema.left_out.size();
+    for (const TableColumn& column : schema.columns) values += 4 + column.categories.size();
+    if (values > max_saved_values) {
+      throw DataError(place_ + ": more columns, words and classes than can be saved: " +
+                          grouped(values) + " values",
+                      "leave columns out: `ignore_columns=NAME,...`");
+    }
+    if (schema.columns.empty()) {
+      throw DataError(
+          place_ + ": no column of features besides the labels, " + listed(schema.label_names()),
+          "give the table at least one column of numbers or words");
+    }
+    return schema;
+  }
+
+ private:
+  void begin(const CsvHeader& header, const std::string& place) {
+    names_ = header.names;
+    place_ = place;
+    found_.resize(names_.size());
+    if (options_.has_header && looks_like_a_record(names_)) refuse_header();
+    for (const std::string& wanted : options_.label_columns) {
+      const std::size_t column = find_label(header, options_, wanted, place);
+      if (is_label(column)) {
+        throw ConfigError("`label_column` names the column " + in_quotes(names_[column]) + " twice",
+                          "name each column once");
+      }
+      labels_.emplace_back().column = column;
+      are_labels_named_ = are_labels_named_ && contains(names_, wanted);
+    }
+    if (labels_.empty()) {
+      throw ConfigError("`label_column` names no column", "name the column that has the labels");
+    }
+    for (const auto* list : {&options_.ignored, &options_.categories}) {
+      for (const std::string& name : *list) {
+        if (contains(names_, name)) continue;
+        const auto similar = nearest(name, names_);
+        throw ConfigError(place + ": no column is named " + in_quotes(name) + ", as in `" +
+                              (list == &options_.ignored ? "ignore_columns" : "category_columns") +
+                              "`",
+                          similar ? "did you mean " + in_quotes(*similar) + "?"
+                                  : "the first is " + in_quotes(names_.front()));
+      }
+    }
+  }
+
+  [[noreturn]] void refuse_header() const {
+    throw_no_header(place_, names_.front(),
+                    "say so with `header=none`, or give the file a header line");
+  }
+
+  /// True if all columns of numbers have numbers for names, which do not count them.
+  static bool has_numbers_for_names(const TableSchema& schema) {
+    std::vector<std::string> names;
+    for (const TableColumn& column : schema.columns) {
+      if (column.categories.empty()) names.push_back(column.name);
+    }
+    return looks_like_a_record(names);
+  }
+
+  /// Sets order_: for each column of this file its index in names_.
+  void order(const std::vector<std::string>& names, const std::string& place) {
+    order_.clear();
+    std::multimap<std::string_view, std::size_t> left;
+    for (std::size_t i = 0; i < names_.size(); ++i) left.emplace(names_[i], i);
+    for (const std::string& name : names) {
+      const auto found = left.find(name);
+      if (found == left.end()) {
+        throw DataError(place + ": the column " + in_quotes(name) + " is not in " + place_,
+                        "give all files the same columns");
+      }
+      order_.push_back(found->second);
+      left.erase(found);
+    }
+    if (left.empty()) return;
+    throw DataError(
+        place + ": no column is named " + in_quotes(left.begin()->first) + ", as in " + place_,
+        "give all files the same columns");
+  }
+
+  static void require_utf8(const std::string& text, const std::string& place) {
+    if (is_utf8(text)) return;
+    throw DataError(place + ": " + in_quotes(text) + " is not UTF-8",
+                    "write the file as UTF-8: in pandas, to_csv(..., encoding='utf-8')");
+  }
+
+  template <class Place>
+  void add(std::size_t column, std::string_view text, const Place& place) {
+    Found& found = found_[column];
+    const bool is_named = contains(options_.categories, names_[column]);
+    if (!is_named && parse_float(text)) {
+      ++found.numbers;
+      return;
+    }
+    if (is_missing(text)) return;
+    text = without_blanks(text);
+    found.has_long_word = found.has_long_word || text.size() > max_word;
+    if (found.words++ == 0) {
+      found.place = place();
+      found.first_word = text;
+    }
+    const std::size_t max = is_named ? max_named_categories : max_categories;
+    if (found.texts.size() > max || found.texts.contains(text)) return;
+    found.texts.emplace(text);
+    require_utf8(std::string(text), place());
+  }
+
+  std::vector<FoundLabels>::iterator label_at(std::size_t column) {
+    return std::find_if(labels_.begin(), labels_.end(),
+                        [&](const FoundLabels& labels) { return labels.column == column; });
+  }
+
+  bool is_label(std::size_t column) const {
+    return std::any_of(labels_.begin(), labels_.end(),
+                       [&](const FoundLabels& labels) { return labels.column == column; });
+  }
+
+  std::string in_column(const FoundLabels& labels) const {
+    return ": column " + in_quotes(names_[labels.column]) + ": ";
+  }
+
+  template <class Place>
+  void add_label(FoundLabels& labels, std::string_view text, const Place& place) {
+    const auto fail = [&](const std::string& reason, const std::string& remedy) {
+      throw DataError(place() + in_column(labels) + reason, remedy);
+    };
+    if (is_missing(text)) {
+      fail(in_quotes(text) + " is no label",
+           "remove records without a label from the training set");
+    }
+    text = without_blanks(text);
+    if (text.size() > max_word) {
+      fail("a label of " + counted(text.size(), "byte"),
+           "look whether another column has the labels");
+    }
+    std::string name(text);
+    if (const auto number = parse_integral(text)) {
+      if (*number > labels.greatest) labels.place_of_greatest = place();
+      labels.least = std::min(labels.least, *number);
+      labels.greatest = std::max(labels.greatest, *number);
+      if (!parse_whole(text)) ++labels.floats;
+      name = std::to_string(*number);
+    } else if (parse_float(text)) {
+      ++labels.fractions;
+    } else if (labels.word.empty()) {
+      labels.word = text;
+      labels.place_of_word = place();
+    }
+    const bool is_full = labels.texts.size() > static_cast<std::size_t>(max_found_classes);
+    if (!is_full && labels.texts.insert(name).second) require_utf8(name, place());
+  }
+
+  /// The task that is given, or found. Throws DataError for labels that are numbers and words.
+  Task task() const {
+    if (options_.task) return *options_.task;
+    if (labels_.size() > 1) return Task::regression;
+    const FoundLabels& labels = labels_.front();
+    if (labels.fractions > 0 && !labels.are_numbers()) {
+      throw DataError(labels.place_of_word + in_column(labels) + in_quotes(labels.word) +
+                          " is no number, but other labels are, with a fraction",
+                      "mend the line; or, if each is a class, `task=classification`");
+    }
+    const bool are_floats = labels.floats > 0 && labels.texts.size() > max_float_classes;
+    return labels.are_numbers() && (labels.fractions > 0 || are_floats) ? Task::regression
+                                                                        : Task::classification;
+  }
+
+  std::vector<TableColumn> targets() const {
+    if (classes_) {
+      throw ConfigError("`classes=" + std::to_string(*classes_) + "` with a regression",
+                        "leave `classes` out; or, if labels are classes, `task=classification`");
+    }
+    std::vector<TableColumn> targets;
+    for (const FoundLabels& labels : labels_) {
+      if (!labels.are_numbers()) {
+        throw DataError(labels.place_of_word + in_column(labels) + in_quotes(labels.word) +
+                            " is no number, as a regression needs",
+                        "mend the line, or name other columns: `label_column=NAME,...`");
+      }
+      targets.push_back({.name = names_[labels.column]});
+    }
+    return targets;
+  }
+
+  std::vector<std::string> classes(const FoundLabels& labels) const {
+    if (labels_.size() > 1) {
+      throw ConfigError("`label_column` names " + counted(labels_.size(), "column") +
+                            ", but a classification has one",
+                        "name one, or predict numbers: `task=regression`");
+    }
+    if (labels.texts.size() > static_cast<std::size_t>(max_found_classes)) {
+      throw DataError(place_ + in_column(labels) + "more than " + grouped(max_found_classes) +
+                          " different labels",
+                      labels.are_numbers() ? "if they are quantities, `task=regression`"
+                                           : "look whether another column has the labels");
+    }
+    std::vector<std::string> classes;
+    const bool are_whole = labels.are_whole();
+    if (classes_) {
+      if (*classes_ > max_found_classes) {
+        throw ConfigError("`classes=" + std::to_string(*classes_) + "`: a table has at most " +
+                              grouped(max_found_classes) + " classes",
+                          "leave `classes` out");
+      }
+      if (!are_whole || labels.least < 0 || labels.greatest >= *classes_) {
+        throw DataError((are_whole ? labels.place_of_greatest : place_) + in_column(labels) +
+                            (are_whole ? "labels go from " + std::to_string(labels.least) + " to " +
+                                             std::to_string(labels.greatest)
+                                       : "labels are words") +
+                            ", but are to be in [0, " + std::to_string(*classes_) + ")",
+                        "leave `classes` out: it is found from the labels");
+      }
+      for (int i = 0; i < *classes_; ++i) classes.push_back(std::to_string(i));
+      return classes;
+    }
+    classes.assign(labels.texts.begin(), labels.texts.end());
+    std::sort(classes.begin(), classes.end(), [&](const std::string& a, const std::string& b) {
+      return are_whole ? *parse_whole(a) < *parse_whole(b) : a < b;
+    });
+    return classes;
+  }
+
+  bool is_category(std::size_t column) const {
+    return found_[column].words > 0 || contains(options_.categories, names_[column]);
+  }
+
+  /// Empty for a column that is used. Throws DataError for a column of numbers and words.
+  std::string reason_to_leave_out(std::size_t column) const {
+    const Found& found = found_[column];
+    const std::string& name = names_[column];
+    if (contains(options_.ignored, name)) return "as asked";
+    if (name.empty() || name == "Unnamed: 0") return "without a name: a row number";
+    if (found.numbers + found.words == 0) return "empty";
+    if (found.words == 0) return "";
+    const std::string place = found.place + ": column " + in_quotes(name) + ": ";
+    if (found.numbers > 0) {
+      throw DataError(
+          place + in_quotes(found.first_word) + " is no number, but " +
+              counted(found.numbers, "other field") + " of the column are",
+          "mend the line; or, if the numbers are categories, `category_columns=" + csv_field(name) +
+              "`; or leave the column out, `ignore_columns=" + csv_field(name) + "`");
+    }
+    if (!contains(options_.categories, name) && is_decimal_comma(found.first_word)) {
+      throw DataError(place + in_quotes(found.first_word) + " has a decimal comma",
+                      "write numbers with a decimal point: in pandas, to_csv(..., decimal='.')");
+    }
+    if (found.has_long_word) return "words, one of more than " + counted(max_word, "byte");
+    if (contains(options_.categories, name)) {
+      if (found.texts.size() <= max_named_categories) return "";
+      throw DataError(place + "more than " + grouped(max_named_categories) + " categories",
+                      "leave the column out: `ignore_columns=" + csv_field(name) + "`");
+    }
+    if (found.texts.size() > max_categories) {
+      return "words, more than " + std::to_string(max_categories) + " different ones";
+    }
+    return "";
+  }
+
+  static bool is_decimal_comma(std::string text) {
+    const auto comma = text.find(',');
+    if (comma == std::string::npos) return false;
+    text[comma] = '.';
+    return parse_float(text).has_value();
+  }
+
+  const TableOptions& options_;
+  std::optional<int> classes_;
+  std::vector<std::string> names_;  // of the columns of the first file
+  std::string place_;               // of its header
+  bool are_labels_named_ = true;
+  std::vector<Found> found_;
+  std::vector<std::size_t> order_;
+  std::vector<FoundLabels> labels_;
+  std::uint64_t records_ = 0;
+};
+
+}  // namespace
+
+TableSchema find_schema(std::span<const std::filesystem::path> paths, const TableOptions& options,
+                        std::optional<int> classes) {
+  SchemaFinder finder(options, classes);
+  for (const auto& path : paths) finder.read(path);
+  if (finder.records() == 0) {
+    throw DataError(paths.front().string() + ":2: no record follows the header",
+                    "give it at least one");
+  }
+  return finder.schema();
+}
+
+}  // namespace lockstep::data
