@@ -108,11 +108,11 @@ void print_table(const std::vector<std::vector<std::string>>& lines) {
 }
 
 Console::Console(Progress progress, std::uint64_t epochs, std::uint64_t total_steps,
-                 std::shared_ptr<const data::TableSchema> table)
+                 OutputNames names)
     : progress_(progress),
       epochs_(epochs),
       total_steps_(total_steps),
-      table_(std::move(table)),
+      names_(std::move(names)),
       columns_(terminal_columns().value_or(80)) {}
 
 void Console::on_step(const train::StepReport& report) {
@@ -211,7 +211,7 @@ void Console::finish(const train::RunReport& report, const std::string& saved) c
   if (std::any_of(report.bytes_read.begin(), report.bytes_read.end(), std::identity())) {
     fmt::print("each rank read {} of training data\n", read_text(report.bytes_read));
   }
-  fmt::print("test: {}\n", error_in_words(report.test, table_.get()));
+  fmt::print("test: {}\n", error_in_words(report.test, names_));
   fmt::print("weights {} saved in {}\n", to_hex(report.weights_hash), saved);
   std::fflush(stdout);
 }
@@ -236,50 +236,54 @@ std::string table_text(const data::TableSchema& table) {
   return text + fmt::format("; missing numbers: {}", data::name_of(table.missing));
 }
 
-std::string labels_text(const data::TableSchema& table, const std::vector<std::uint64_t>& counts) {
-  if (table.is_regression()) {
-    std::string text = "numbers: ";
-    for (const data::TableColumn& target : table.targets) {
-      text += fmt::format("{}{} (mean {:.5g}, deviation {:.5g})",
-                          &target == table.targets.data() ? "" : ", ", in_quotes(target.name),
-                          target.mean, target.deviation);
-    }
-    return text;
+std::string targets_text(const std::vector<data::TableColumn>& targets) {
+  std::string text;
+  for (const data::TableColumn& target : targets) {
+    text += fmt::format("{}{} (mean {:.5g}, deviation {:.5g})", text.empty() ? "" : ", ",
+                        in_quotes(target.name), target.mean, target.deviation);
   }
+  return text;
+}
+
+std::string labels_text(const std::string& where, const std::vector<std::string>& classes,
+                        const std::vector<std::uint64_t>& counts) {
   const auto largest = std::max_element(counts.begin(), counts.end());
   const auto records = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
-  return fmt::format("{} {} of column {}: {}; {:.1f} % are {}", table.classes.size(),
-                     table.classes.size() == 1 ? "class" : "classes", in_quotes(table.label),
-                     listed(table.classes),
+  return fmt::format("{} {}{}: {}; {:.1f} % are {}", classes.size(),
+                     classes.size() == 1 ? "class" : "classes", where, listed(classes),
                      100.0 * static_cast<double>(*largest) / static_cast<double>(records),
-                     in_quotes(table.classes[static_cast<std::size_t>(largest - counts.begin())]));
+                     in_quotes(classes[static_cast<std::size_t>(largest - counts.begin())]));
 }
 
 namespace {
 
-std::string values_in_words(const train::Evaluation& test, const data::TableSchema* table) {
+std::string values_in_words(const train::Evaluation& test,
+                            const std::vector<data::TableColumn>& targets) {
   std::string text;
   for (std::size_t i = 0; i < test.values.size(); ++i) {
-    const auto& target = table == nullptr ? data::TableColumn() : table->targets[i];
     text += fmt::format("{}{}: R2 {:.3f}, root mean square error {:.5g}", i == 0 ? "" : "; ",
-                        table == nullptr ? fmt::format("value {}", i) : in_quotes(target.name),
-                        test.values[i].r2(test.examples),
-                        target.deviation * test.values[i].rmse(test.examples));
+                        in_quotes(targets[i].name), test.values[i].r2(test.examples),
+                        targets[i].deviation * test.values[i].rmse(test.examples));
   }
   return text;
 }
 
 }  // namespace
 
-std::string error_in_words(const train::Evaluation& test, const data::TableSchema* table) {
-  if (!test.values.empty()) return values_in_words(test, table);
+OutputNames names_of(const train::CheckpointInfo& info) {
+  return {info.class_names(),
+          info.table == nullptr ? std::vector<data::TableColumn>() : info.table->targets};
+}
+
+std::string error_in_words(const train::Evaluation& test, const OutputNames& names) {
+  if (!test.values.empty()) return values_in_words(test, names.targets);
   const std::uint64_t misread = test.examples - test.correct;
   std::string text = fmt::format("{} of {} examples misread ({:.1f} %)", grouped(misread),
                                  grouped(test.examples), 100 * (1 - test.accuracy()));
   if (misread == 0 || test.confusion.empty()) return text;
   const WorstLabel worst = worst_label(test.confusion);
   const auto name = [&](std::size_t label) {
-    return table == nullptr ? std::to_string(label) : table->classes[label];
+    return names.classes.empty() ? std::to_string(label) : names.classes[label];
   };
   return text + fmt::format("; label {} is the hardest: {} of its {}, {} of them taken for {}",
                             name(worst.label), grouped(worst.misread), grouped(worst.examples),

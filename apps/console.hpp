@@ -3,12 +3,12 @@
 
 #include <chrono>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "lockstep/data/table.hpp"
+#include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/report.hpp"
 
 namespace lockstep::apps {
@@ -29,12 +29,18 @@ struct Banner {
 /// Prints lines of equally many cells to stdout, in columns; the first is aligned to the left.
 void print_table(const std::vector<std::vector<std::string>>& lines);
 
+/// What the outputs of a network stand for.
+struct OutputNames {
+  std::vector<std::string> classes = {};        ///< the text of each class; empty: their numbers
+  std::vector<data::TableColumn> targets = {};  ///< of a regression: the columns to predict
+};
+
+OutputNames names_of(const train::CheckpointInfo& info);
+
 /// Prints training progress to stdout; created on rank 0 only.
 class Console final : public train::Observer {
  public:
-  /// `table`: that of the data; null if it is none.
-  Console(Progress progress, std::uint64_t epochs, std::uint64_t total_steps,
-          std::shared_ptr<const data::TableSchema> table);
+  Console(Progress progress, std::uint64_t epochs, std::uint64_t total_steps, OutputNames names);
 
   void on_step(const train::StepReport& report) override;
   void on_epoch(const train::EpochReport& report) override;
@@ -52,7 +58,7 @@ class Console final : public train::Observer {
   Progress progress_;
   std::uint64_t epochs_;
   std::uint64_t total_steps_;
-  std::shared_ptr<const data::TableSchema> table_;
+  OutputNames names_;
   int columns_;
   Clock::time_point shown_ = Clock::now();
   double seconds_ = 0;
@@ -64,15 +70,19 @@ class Console final : public train::Observer {
 };
 
 /// "214 of 10,000 examples misread (2.1 %); label 9 is the hardest: ..."; of a regression
-/// "'price': R2 0.812, root mean square error 43.2". `table`: that of the data; null if it is none.
-std::string error_in_words(const train::Evaluation& test, const data::TableSchema* table);
+/// "'price': R2 0.812, root mean square error 43.2".
+std::string error_in_words(const train::Evaluation& test, const OutputNames& names);
 
 /// "4 columns of numbers, standardized; 'x' left out (as asked); missing numbers: mean".
 std::string table_text(const data::TableSchema& table);
 
-/// "3 classes of column 'species': 'Adelie', 'Chinstrap', 'Gentoo'; 44.2 % are 'Adelie'". `counts`:
-/// training records of each label. Of a regression: "numbers: 'price' (mean 12.3, ...)".
-std::string labels_text(const data::TableSchema& table, const std::vector<std::uint64_t>& counts);
+/// "3 classes of column 'species': 'Adelie', 'Chinstrap', 'Gentoo'; 44.2 % are 'Adelie'". `where`:
+/// " of column 'species'", or empty. `counts`: training records of each label.
+std::string labels_text(const std::string& where, const std::vector<std::string>& classes,
+                        const std::vector<std::uint64_t>& counts);
+
+/// "'price' (mean 12.3, deviation 4.5), 'size' (mean ...)".
+std::string targets_text(const std::vector<data::TableColumn>& targets);
 
 /// The number of columns of the terminal on this process's stdout; nullopt without a terminal, or
 /// if it cannot move its cursor (TERM=dumb).

@@ -23,6 +23,7 @@
 #include "lockstep/data/synthetic.hpp"
 #include "lockstep/data/writer.hpp"
 #include "lockstep/launch/launch.hpp"
+#include "lockstep/train/replica.hpp"
 
 namespace lockstep::apps {
 namespace {
@@ -43,7 +44,8 @@ data::Format format_in(const Arguments& arguments) {
   if (name.empty()) {
     throw ConfigError("--format is missing", "say which of idx, csv, npy and tfrecord to write");
   }
-  if (const auto format = data::format_named(name)) return *format;
+  const auto format = data::format_named(name);
+  if (format && format != data::Format::picture) return *format;
   throw ConfigError("--format: '" + name + "' is none of idx|csv|npy|tfrecord");
 }
 
@@ -144,7 +146,7 @@ Syntax convert_syntax() {
   syntax.operands = 2;
   syntax.flags = target_flags("");
   syntax.flags.insert(syntax.flags.end(),
-                      {{"from-format", "auto|idx|csv|npy|tfrecord",
+                      {{"from-format", "auto|idx|csv|npy|tfrecord|picture",
                         "of the files that are read; auto: the one that is there", "auto"},
                        {"train-limit", "N", "the first N training records"},
                        {"test-limit", "N", "the first N test records"}});
@@ -155,7 +157,7 @@ std::optional<data::Format> source_format(const Arguments& arguments) {
   const auto name = arguments.value("from-format");
   const auto format = data::format_named(name);
   if (format || name == "auto") return format;
-  throw ConfigError("--from-format: '" + name + "' is none of auto|idx|csv|npy|tfrecord");
+  throw ConfigError("--from-format: '" + name + "' is none of auto|idx|csv|npy|tfrecord|picture");
 }
 
 /// The source, with undivided features; any label is valid.
@@ -281,7 +283,9 @@ Bench make_bench(const RunConfig& config, comm::Communicator& comm) {
   Bench bench;
   comm::together(comm, [&] {
     const auto begin = Clock::now();
-    bench.source = data::open_data_part(config.data, data::Part::train, data_options(config));
+    data::DataSetOptions options = data_options(config);
+    options.threads = train::own_cores(comm);
+    bench.source = data::open_data_part(config.data, data::Part::train, options);
     bench.open_seconds = seconds_since(begin);
   });
   comm::require_equal(comm, "the data of ranks", {{"training set", bench.source->identity()}},

@@ -53,11 +53,13 @@ void require_words(const Arguments& arguments) {
 
 /// How the network's data is read. Columns of a table are those that it was trained on.
 data::DataSetOptions options_of(const RunConfig& config, const train::SavedNetwork& saved,
-                                bool needs_labels) {
+                                bool needs_labels, int threads) {
   data::DataSetOptions options = data_options(config);
   options.classes = static_cast<int>(saved.shape.classes);
   options.divide_by = saved.info.divide_by;
   options.schema = saved.info.table;
+  options.picture_schema = saved.info.pictures;
+  options.threads = threads;
   options.needs_labels = needs_labels;
   if (saved.info.table == nullptr) options.table.reset();
   return options;
@@ -78,14 +80,21 @@ RunConfig with_seed_of(const train::SavedNetwork& saved, const RunConfig& config
 
 /// The test set, preprocessed as in training.
 std::unique_ptr<data::Source> open_test_set(const RunConfig& config,
-                                            const train::SavedNetwork& saved, bool needs_labels) {
+                                            const train::SavedNetwork& saved, bool needs_labels,
+                                            int threads) {
   std::unique_ptr<data::Source> test;
   try {
     test = data::open_data_part(config.data, data::Part::test,
-                                options_of(config, saved, needs_labels));
+                                options_of(config, saved, needs_labels, threads));
   } catch (const DataError& error) {
     if (error.remedy().find("`classes=") == std::string::npos) throw;
     throw DataError(error.problem(), "give data with the labels that the network was trained on");
+  }
+  if (needs_labels && test->pictures() != nullptr && saved.info.pictures == nullptr) {
+    throw DataError(
+        fmt::format("{}: classes of pictures have names, which the network in {} does not know",
+                    config.data, saved.folder.string()),
+        "give data of the kind that the network was trained on; `lockstep predict` needs no names");
   }
   if (test->features() != saved.shape.features) {
     throw DataError(
@@ -128,8 +137,8 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
     threads = threads_of(config, comm);
     job.saved = train::read_description(train::find_checkpoint(arguments.operand()));
     const bool has_seed = !config.test_split || arguments.given("seed");
-    job.test =
-        open_test_set(has_seed ? config : with_seed_of(job.saved, config), job.saved, needs_labels);
+    job.test = open_test_set(has_seed ? config : with_seed_of(job.saved, config), job.saved,
+                             needs_labels, threads);
   });
   comm::require_equal(comm, "what ranks read",
                       {{"checkpoint", job.saved.folder.filename().string()},
@@ -163,7 +172,11 @@ std::vector<std::pair<std::string, std::string>> subject_rows(const InferenceJob
           {"data", fmt::format("{}: {} test records{}", config.data, grouped(job.test->records()),
                                job.saved.info.table != nullptr
                                    ? ", with the columns of training"
-                                   : fmt::format(", divided by {}", job.saved.info.divide_by))}};
+                                   : fmt::format("{}, divided by {}",
+                                                 job.saved.info.pictures == nullptr
+                                                     ? ""
+                                                     : " as " + job.saved.info.pictures->text(),
+                                                 job.saved.info.divide_by))}};
 }
 
 Syntax evaluate_syntax() {
@@ -211,7 +224,7 @@ void print_table(const train::Evaluation& result, const InferenceJob& job,
                                counted(result.examples, "example"));
   table.rows = subject_rows(job, config);
   if (job.saved.loss != nn::default_loss) table.rows.emplace_back("loss", job.saved.loss);
-  table.rows.emplace_back("test", error_in_words(result, job.saved.info.table.get()));
+  table.rows.emplace_back("test", error_in_words(result, names_of(job.saved.info)));
   table.rows.emplace_back("examples", fmt::format("each evaluated exactly once: ids digest {}",
                                                   to_hex(result.ids_digest)));
   table.print();
@@ -264,9 +277,12 @@ PredictionOutput output_of(const Arguments& arguments, const RunConfig& config,
   output.path = arguments.value("output");
   output.format = arguments.value("output-format");
   output.outputs = job.saved.shape.classes;
-  output.table = job.saved.info.table;
+  output.names = names_of(job.saved.info);
   output.predicted = predicted;
   output.records = job.test->records();
+  if (job.test->pictures() != nullptr) {
+    output.file_of = [&job](std::uint64_t id) { return job.test->place_of(id); };
+  }
   output.kept_columns = column_names("--keep-columns", arguments.value("keep-columns"));
   if (output.kept_columns.empty()) return output;
   if (config.test_split) {

@@ -8,6 +8,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/data/csv.hpp"
+#include "lockstep/data/picture_source.hpp"
 #include "lockstep/launch/launch.hpp"
 
 namespace lockstep::apps {
@@ -58,6 +59,12 @@ std::uint64_t outputs_of(const RunConfig& config, const data::DataSet& data,
                          const std::vector<std::uint64_t>& counts) {
   if (data.train->targets() > 0) return data.train->targets();
   const std::uint64_t classes = data.train->classes();
+  if (const auto pictures = data.train->pictures(); pictures != nullptr) {
+    if (config.classes.value_or(classes) == classes) return classes;
+    throw ConfigError(fmt::format("classes {}: there are {} folders of pictures, each a class",
+                                  *config.classes, classes),
+                      "leave `classes` out");
+  }
   if (config.classes || data.train->table() != nullptr || counts.empty()) return classes;
   const auto there = data::label_counts(*data.test);
   const auto fail = [](const data::Source& source, std::size_t label, const std::string& problem) {
@@ -165,6 +172,10 @@ data::DataSetOptions data_options(const RunConfig& config) {
   if (config.classes) options.classes = static_cast<int>(*config.classes);
   options.format = data::format_named(config.format);
   options.table = std::move(table);
+  options.pictures.size = data::parse_image_size(config.image_size);
+  if (config.image_channels != "auto") {
+    options.pictures.channels = config.image_channels == "gray" ? 1 : 3;
+  }
   if (config.test_split) {  // as it is written: 0.2, not the nearest float
     options.test_split = std::stod(shortest(*config.test_split));
   }

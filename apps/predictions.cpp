@@ -70,7 +70,7 @@ class Target {
 };
 
 std::string class_name(const PredictionOutput& output, std::size_t label) {
-  return output.table == nullptr ? std::to_string(label) : output.table->classes[label];
+  return output.names.classes.empty() ? std::to_string(label) : output.names.classes[label];
 }
 
 /// The double of which the shortest text is that of the float.
@@ -78,15 +78,17 @@ double exact(float number) { return std::stod(shortest(number)); }
 
 /// The output `i` of a regression, in the units of the table.
 float value_of(const PredictionOutput& output, const train::Prediction& prediction, std::size_t i) {
-  const data::TableColumn& target = output.table->targets[i];
+  const data::TableColumn& target = output.names.targets[i];
   const auto standardized = static_cast<double>(prediction.outputs[i]);
   return static_cast<float>(standardized * target.deviation + target.mean);
 }
 
 /// The names of what is predicted.
 std::vector<std::string> heads_of(const PredictionOutput& output) {
-  if (output.predicted == train::Predicted::values) return output.table->label_names();
-  std::vector<std::string> heads = {"label", "probability"};
+  std::vector<std::string> heads;
+  for (const auto& target : output.names.targets) heads.push_back(target.name);
+  if (!heads.empty()) return heads;
+  heads = {"label", "probability"};
   if (output.predicted == train::Predicted::label) return heads;
   for (std::size_t i = 0; i < output.outputs; ++i) heads.push_back("p:" + class_name(output, i));
   return heads;
@@ -113,6 +115,7 @@ std::vector<std::string> fields_of(const PredictionOutput& output,
 class KeptColumns {
  public:
   explicit KeptColumns(const PredictionOutput& output) : output_(output) {
+    if (output.file_of) heads_ = {"file"};
     if (output.kept_columns.empty()) return;
     const std::vector<std::string> taken = heads_of(output);
     if (output.files.empty()) {
@@ -147,6 +150,7 @@ class KeptColumns {
   /// The texts of the next record, in the order of names().
   const std::vector<std::string>& next() {
     values_.clear();
+    if (output_.file_of) values_.push_back(output_.file_of(record_++));
     if (names_.empty()) return values_;
     const auto* fields = &texts_->next();
     while (fields->empty() && file_ < output_.files.size()) {
@@ -187,7 +191,8 @@ class KeptColumns {
   }
 
   const PredictionOutput& output_;
-  std::size_t file_ = 0;  // that is opened next
+  std::uint64_t record_ = 0;  // that is next
+  std::size_t file_ = 0;      // that is opened next
   std::unique_ptr<data::CsvTexts> texts_;
   bool all_ = false;
   std::vector<std::string> names_;
@@ -240,7 +245,7 @@ class JsonPredictions final : public PredictionWriter {
       nlohmann::ordered_json json = {{"id", prediction.id}};
       if (output_.predicted == train::Predicted::values) {
         for (std::size_t i = 0; i < output_.outputs; ++i) {
-          json["values"][output_.table->targets[i].name] = exact(value_of(output_, prediction, i));
+          json["values"][output_.names.targets[i].name] = exact(value_of(output_, prediction, i));
         }
       } else {
         add_class(prediction, json);
@@ -261,7 +266,7 @@ class JsonPredictions final : public PredictionWriter {
 
  private:
   void add_class(const train::Prediction& prediction, nlohmann::ordered_json& json) const {
-    if (output_.table == nullptr) {
+    if (output_.names.classes.empty()) {
       json["label"] = prediction.label;
     } else {
       json["label"] = class_name(output_, static_cast<std::size_t>(prediction.label));

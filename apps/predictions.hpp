@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "apps/console.hpp"
 #include "lockstep/train/evaluation.hpp"
 
 namespace lockstep::apps {
@@ -17,13 +19,15 @@ struct PredictionOutput {
   std::string path;         ///< "-": stdout; empty: a table of the first records, for a person
   std::string format;       ///< csv, jsonl, npy; auto: by the ending of `path`
   std::size_t outputs = 0;  ///< classes, or values of a regression
-  std::shared_ptr<const data::TableSchema> table;  ///< null: classes are numbers
+  OutputNames names;
   train::Predicted predicted = train::Predicted::label;
   std::uint64_t records = 0;
   /// CSV files of the data, of which these columns are written, too; "all": each that is not
   /// written anyway.
   std::vector<std::filesystem::path> files = {};
   std::vector<std::string> kept_columns = {};
+  /// The file of a record, which is written as the column `file`; empty: there is none.
+  std::function<std::string(std::uint64_t)> file_of = {};
   bool has_header = true;
   char separator = '\0';
 };

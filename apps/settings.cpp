@@ -13,6 +13,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/data/picture_source.hpp"
 #include "lockstep/data/transform.hpp"
 #include "lockstep/launch/launch.hpp"
 
@@ -247,6 +248,16 @@ Setting test_split() {
       [](const RunConfig& c) { return c.test_split ? shortest(*c.test_split) : literal("none"); }};
 }
 
+Setting image_size() {
+  return {"image-size", "auto|N|ROWSxCOLUMNS",
+          "pictures are cropped and scaled to this size; auto: that of all, which must be equal",
+          [](RunConfig& c, const std::string& value) {
+            data::parse_image_size(value);
+            c.image_size = value;
+          },
+          [](const RunConfig& c) { return literal(c.image_size); }};
+}
+
 Setting learning_rate() {
   return {"learning-rate", "X", "Adam's rate",
           [](RunConfig& c, const std::string& value) { c.learning_rate = positive_number(value); },
@@ -265,9 +276,10 @@ std::vector<Setting> table() {
   add("Data",
       {
           text("data", &C::data, "PATH|GLOB|synthetic",
-               "a table (FILE.csv), a data folder, a pattern for its files, or the built-in drawn "
-               "digits"),
-          choice("format", &C::format, {"auto", "idx", "csv", "tfrecord", "npy"},
+               "a table (FILE.csv), a data folder, a folder of pictures, a pattern for files, or "
+               "the "
+               "built-in drawn digits"),
+          choice("format", &C::format, {"auto", "idx", "csv", "tfrecord", "npy", "picture"},
                  "format of the files in the data folder; auto: the one that is there"),
           count_or("all", "train-limit", &C::train_limit, "use the first N training records"),
           count_or("all", "test-limit", &C::test_limit, "use the first N test records"),
@@ -292,6 +304,9 @@ std::vector<Setting> table() {
                "of a table: leave these out"),
           text("category-columns", &C::category_columns, "none|NAME,...",
                "of a table: columns of numbers that are categories"),
+          image_size(),
+          choice("image-channels", &C::image_channels, {"auto", "gray", "rgb"},
+                 "of pictures; auto: gray if all training pictures are gray, else rgb"),
           divide_by(),
           augment(),
       });
@@ -411,8 +426,8 @@ const std::vector<Setting>& settings() {
 }
 
 std::vector<std::string> table_settings() {
-  return {"task",        "label-column", "header",         "separator",
-          "standardize", "missing",      "ignore-columns", "category-columns"};
+  return {"task",    "label-column",   "header",           "separator",  "standardize",
+          "missing", "ignore-columns", "category-columns", "image-size", "image-channels"};
 }
 
 std::string flag_value(const Setting& setting, const RunConfig& config) {

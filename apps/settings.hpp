@@ -32,6 +32,8 @@ struct RunConfig {
   std::string missing = "mean";
   std::string ignore_columns = "none";
   std::string category_columns = "none";
+  std::string image_size = "auto";
+  std::string image_channels = "auto";
 
   std::string model = "mlp";
   std::vector<std::uint64_t> layers = {700, 500};  ///< of model mlp
@@ -101,7 +103,7 @@ std::string flag_value(const Setting& setting, const RunConfig& config);
 /// All settings, in the order of --help and of printed run files.
 const std::vector<Setting>& settings();
 
-/// The settings that say how a table is read.
+/// The settings that say how a table is read, and pictures.
 std::vector<std::string> table_settings();
 
 /// The setting of this name; `place` is for messages: "--seed", "runs.toml:3".

@@ -89,8 +89,9 @@ TrainData open_data(const RunConfig& config, comm::Communicator& comm) {
   TrainData data;
   comm::together(comm, [&] {
     mesh_of(config, static_cast<std::uint64_t>(comm.size()));
-    threads_of(config, comm);
-    data.sets = data::open_data_set(config.data, data_options(config));
+    data::DataSetOptions options = data_options(config);
+    options.threads = threads_of(config, comm);
+    data.sets = data::open_data_set(config.data, options);
     require_fitting_data(data.sets);
     data.label_counts = data::label_counts(*data.sets.train);
     data.outputs = outputs_of(config, data.sets, data.label_counts);
@@ -197,7 +198,16 @@ Banner banner(const RunConfig& config, const TrainData& data, const TrainJob& jo
                           grouped(data.sets.train->features())));
   if (const auto table = data.sets.train->table()) {
     add("table", table_text(*table));
-    add(table->is_regression() ? "targets" : "labels", labels_text(*table, data.label_counts));
+    if (table->is_regression()) {
+      add("targets", targets_text(table->targets));
+    } else {
+      add("labels",
+          labels_text(" of column " + in_quotes(table->label), table->classes, data.label_counts));
+    }
+  }
+  if (const auto pictures = data.sets.train->pictures()) {
+    add("pictures", pictures->text());
+    add("labels", labels_text("", pictures->classes, data.label_counts));
   }
   add("policy", fmt::format("{}: {}; {}shuffle {}", data::name_of(job.plan->options().policy),
                             job.policy_reason,
@@ -235,6 +245,7 @@ train::RunFacts facts_of(const RunConfig& config, const TrainData& data, const T
   facts.checkpoint.divide_by = data.sets.train->divisor();
   facts.checkpoint.data = config.data;
   facts.checkpoint.table = data.sets.train->table();
+  facts.checkpoint.pictures = data.sets.train->pictures();
   facts.settings = job.decisive;
   return facts;
 }
@@ -512,7 +523,7 @@ void RankOfRun::run_in(comm::Communicator& comm) {
                       train::Retention{config_.keep, config_.keep_every}, continued(job, position));
     warn_of_missing_records(*directory, *job.replica);
     console.emplace(progress_of(config_.progress), config_.epochs, total,
-                    data_.sets.train->table());
+                    names_of(facts.checkpoint));
     observers = {&*directory, &*console};
     if (stragglers) observers.push_back(stragglers.get());
     make_folder(directory->path() / "flight");

@@ -13,6 +13,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/data/picture_source.hpp"
 #include "lockstep/data/source.hpp"
 
 namespace lockstep::data {
@@ -132,10 +133,11 @@ Format only_format(const std::map<Format, std::filesystem::path>& first, std::op
                    const std::string& where) {
   if (first.size() == 1) return first.begin()->first;
   if (first.empty()) {
-    throw DataError(where + ": no " +
-                        (only ? files_called(*only) : "data files (train*, and test* or t10k*)") +
-                        ": neither *.csv nor *.tfrecord nor *images* and *labels*, of NPY or IDX",
-                    get_data);
+    throw DataError(
+        where + ": no " + (only ? files_called(*only) : "data files (train*, and test* or t10k*)") +
+            ": neither *.csv nor *.tfrecord nor *images* and *labels*, of NPY or IDX, nor "
+            "folders of PNG or JPEG files",
+        get_data);
   }
   const auto& [one, one_path] = *first.begin();
   const auto& [other, other_path] = *std::next(first.begin());
@@ -154,6 +156,35 @@ void check_found(const std::vector<RecordFiles>& files, Part part, Format format
   if (!files.empty()) return;
   throw DataError(where + ": no " + files_called(part) + " of format " + name_of(format),
                   part == Part::train ? get_data : split_remedy);
+}
+
+const char* const get_pictures = "name a folder with a folder of pictures for each class";
+
+/// The folders of training and test pictures in `path`, or one picture as test data, if there are
+/// any.
+std::optional<FolderFiles> find_pictures(const std::string& path, std::optional<Part> only,
+                                         bool may_lack_test) {
+  std::error_code ignored;
+  if (is_picture_name(path) && std::filesystem::is_regular_file(path, ignored)) {
+    if (only == Part::test) return FolderFiles{Format::picture, {}, {{path, {}}}};
+    throw DataError(path + ": is one picture", get_pictures);
+  }
+  if (!std::filesystem::is_directory(path, ignored)) return std::nullopt;
+  const auto parts = find_picture_folders(path);
+  if (!parts) return std::nullopt;
+  FolderFiles files{Format::picture, {}, {}};
+  const auto& [train, test] = *parts;
+  if (!train.empty()) files.train.push_back({train, {}});
+  if (!test.empty()) files.test.push_back({test, {}});
+  if (only == Part::test && train == path) files.test = files.train;  // neither train nor test
+  if (only != Part::test && train.empty()) {
+    throw DataError(path + ": has no folder `train` with folders of training pictures beside test",
+                    "name it so, with a folder for each class");
+  }
+  if (only != Part::train && !may_lack_test && files.test.empty()) {
+    throw DataError(path + ": has no folder `test` with test pictures", split_remedy);
+  }
+  return files;
 }
 
 /// A source, and its file for error messages.
@@ -214,6 +245,10 @@ FolderFiles find_files(const std::string& path, std::optional<Format> format,
     }
     return {Format::csv, file, {}};
   }
+  if (format == Format::picture || (!format && is_picture_name(path))) {
+    if (auto pictures = find_pictures(path, only, may_lack_test)) return *std::move(pictures);
+    throw DataError(path + ": no PNG or JPEG files", get_pictures);
+  }
   const Paths all = list_files(path);
   std::map<Format, Groups> train;
   std::map<Format, Groups> test;
@@ -226,6 +261,9 @@ FolderFiles find_files(const std::string& path, std::optional<Format> format,
     if (!part || (only && part != only)) continue;
     first.try_emplace(*found, file);
     enter(part == Part::train ? train[*found] : test[*found], *found, file, path);
+  }
+  if (!format && first.empty()) {
+    if (auto pictures = find_pictures(path, only, may_lack_test)) return *std::move(pictures);
   }
   const Format chosen = format ? *format : only_format(first, only, path);
   FolderFiles files{chosen, files_of(train[chosen], chosen, path),
@@ -360,7 +398,12 @@ DataSet open_folder(const std::string& path, const DataSetOptions& options) {
     set = split(files, read);
   } else {
     set.train = open_part(files.format, files.train, read.of(Part::train));
-    set.test = open_part(files.format, files.test, read.of(Part::test));
+    ReadOptions of_test = read.of(Part::test);
+    if (of_test.picture_schema == nullptr) {
+      of_test.picture_schema = set.train->pictures();
+      of_test.exact_size = !options.pictures.size;
+    }
+    set.test = open_part(files.format, files.test, of_test);
     const Named test{*set.test, files.test.front().records};
     const Named train{*set.train, files.train.front().records};
     check_same_shape(test, train, false);

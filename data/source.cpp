@@ -17,6 +17,7 @@
 #include "lockstep/data/idx.hpp"
 #include "lockstep/data/npy.hpp"
 #include "lockstep/data/permutation.hpp"
+#include "lockstep/data/picture_source.hpp"
 #include "lockstep/data/synthetic.hpp"
 #include "lockstep/data/tfrecord.hpp"
 
@@ -190,6 +191,9 @@ bool is_idx(std::string_view name) {
   return is_pair_name(name) && !has_foreign_ending(name) && !is_tfrecord(name);
 }
 
+/// Of pictures the folder is the data, not a file in it: find_picture_folders().
+bool is_no_file(std::string_view) { return false; }
+
 using Open = std::unique_ptr<Source> (*)(const RecordFiles&, const ReadOptions&);
 
 template <class Paired>
@@ -215,6 +219,7 @@ constexpr std::array<Entry, all_formats.size()> entries{{
     {"csv", false, is_csv, open_single<CsvSource>},
     {"npy", true, is_npy, open_pair<NpySource>},
     {"tfrecord", false, is_tfrecord, open_single<TfRecordSource>},
+    {"picture", false, is_no_file, open_single<PictureSource>},
 }};
 
 const Entry& entry_of(Format format) noexcept { return entries[static_cast<std::size_t>(format)]; }

@@ -47,11 +47,12 @@ void divide(std::span<float> values, float divisor) noexcept;
 class Source;
 struct ReadOptions;
 
-enum class Format : std::uint8_t { idx, csv, npy, tfrecord };
+enum class Format : std::uint8_t { idx, csv, npy, tfrecord, picture };
 
-inline constexpr std::array all_formats{Format::idx, Format::csv, Format::npy, Format::tfrecord};
+inline constexpr std::array all_formats{Format::idx, Format::csv, Format::npy, Format::tfrecord,
+                                        Format::picture};
 
-/// "idx", "csv", "npy", "tfrecord": the values of the setting `format`.
+/// "idx", "csv", ...: the values of the setting `format`.
 const char* name_of(Format format) noexcept;
 
 /// The inverse of name_of; empty for any other name, such as auto.
@@ -63,7 +64,7 @@ bool is_paired(Format format) noexcept;
 /// The format indicated by a file name without `.gz`; empty if it is not a data file.
 std::optional<Format> format_of_file(std::string_view name) noexcept;
 
-/// A file of records, or a pair of files.
+/// A file of records, a pair of files, or a folder of pictures.
 struct RecordFiles {
   std::filesystem::path records;  ///< of a pair: the images
   std::filesystem::path labels;   ///< of a pair: the labels; else empty
@@ -72,6 +73,22 @@ struct RecordFiles {
 /// Opens `files`. Throws what the format's source throws.
 std::unique_ptr<Source> open_files(Format format, const RecordFiles& files,
                                    const ReadOptions& options);
+
+/// Rows and columns of an image.
+struct ImageSize {
+  std::uint64_t rows = 0;
+  std::uint64_t columns = 0;
+
+  bool operator==(const ImageSize&) const = default;
+};
+
+struct PictureSchema;  // picture_source.hpp
+
+/// How pictures are read. What is not given is found in the training set.
+struct PictureOptions {
+  std::optional<ImageSize> size = {};        ///< nullopt: that of all pictures, which must be equal
+  std::optional<std::size_t> channels = {};  ///< 1: gray, 3: RGB; nullopt: 1 if all are gray
+};
 
 /// Read options, common to all formats.
 struct ReadOptions {
@@ -87,8 +104,14 @@ struct ReadOptions {
   /// Of CSV: what the columns mean, which replaces `classes`. Null: `label`, and numbers.
   std::shared_ptr<const TableSchema> table = nullptr;
   char separator = '\0';  ///< of CSV: see TableOptions
-  bool needs_labels =
-      true;  ///< false: a CSV file with a table may lack its labels, which are 0 then
+  /// False: a CSV file with a table, and a folder of pictures, may lack labels, which are 0 then.
+  bool needs_labels = true;
+  PictureOptions pictures = {};
+  /// Size, channels and classes of pictures, which replace `pictures` and `classes`; null: found.
+  std::shared_ptr<const PictureSchema> picture_schema = nullptr;
+  /// A picture of another size than that of `picture_schema` is a DataError; false: it is resized.
+  bool exact_size = false;
+  int threads = 1;  ///< that decode pictures; at least 1
 };
 
 /// The most classes that are taken from the labels: more are given by ReadOptions::classes.
@@ -153,6 +176,9 @@ class Source {
   /// What the columns mean, if the records come from a table; else null.
   virtual std::shared_ptr<const TableSchema> table() const { return nullptr; }
 
+  /// Size, channels and classes, if the records are pictures; else null.
+  virtual std::shared_ptr<const PictureSchema> pictures() const { return nullptr; }
+
   /// Replaces the table by the same with means and deviations. Only for sources with a table.
   virtual void set_moments(const std::shared_ptr<const TableSchema>& /*table*/) {}
 
@@ -206,7 +232,10 @@ struct DataSetOptions {
   std::optional<TableOptions> table = {};
   /// What their columns mean, if that is known; null: found in the training set.
   std::shared_ptr<const TableSchema> schema = nullptr;
-  bool needs_labels = true;  ///< see ReadOptions
+  bool needs_labels = true;  ///< see ReadOptions, also for the next ones
+  PictureOptions pictures = {};
+  std::shared_ptr<const PictureSchema> picture_schema = nullptr;
+  int threads = 1;
   /// The share of the training records that is the test set, in (0, 1); nullopt: it has files of
   /// its own.
   std::optional<double> test_split = {};
@@ -219,7 +248,10 @@ struct DataSetOptions {
             .classes = classes,
             .table = schema,
             .separator = table ? table->separator : '\0',
-            .needs_labels = needs_labels};
+            .needs_labels = needs_labels,
+            .pictures = pictures,
+            .picture_schema = picture_schema,
+            .threads = threads};
   }
 };
 
@@ -349,6 +381,9 @@ class ConcatSource final : public Source {
   void target_values(std::uint64_t id, std::span<float> values) const noexcept override;
   std::string place_of(std::uint64_t id) const override;
   std::shared_ptr<const TableSchema> table() const override { return parts_.front()->table(); }
+  std::shared_ptr<const PictureSchema> pictures() const override {
+    return parts_.front()->pictures();
+  }
   void set_moments(const std::shared_ptr<const TableSchema>& table) override;
   std::vector<std::string> warnings() const override;
   std::uint64_t bytes_read() const noexcept override;
@@ -415,6 +450,9 @@ class SubsetSource final : public Source {
     return whole_->source->place_of(ids_[id]);
   }
   std::shared_ptr<const TableSchema> table() const override { return whole_->source->table(); }
+  std::shared_ptr<const PictureSchema> pictures() const override {
+    return whole_->source->pictures();
+  }
   void set_moments(const std::shared_ptr<const TableSchema>& table) override {
     whole_->source->set_moments(table);
     bytes_read_ = 0;

@@ -22,6 +22,8 @@
 //   table          "table": {"label", "classes", "columns": [{"name", "mean", "deviation"},
 //                  {"name", "categories"}, ...], "left_out", "header", "standardized", "missing"},
 //                  as in data::TableSchema; if the data is one
+//   pictures       "pictures": {"size": [rows, columns], "channels", "classes"}, as in
+//                  data::PictureSchema; if the data is a folder of them
 // state.json is one object:
 //   {"step": 100, "examples": 12800, "epochs_completed": 0,
 //    "epoch": {"steps": 100, "examples": 12800, "correct": 9000, "loss_sum_bits": "16 hex digits"},
@@ -42,6 +44,7 @@
 
 #include "lockstep/base/aligned.hpp"
 #include "lockstep/collectives/shared.hpp"
+#include "lockstep/data/picture_source.hpp"
 #include "lockstep/data/table.hpp"
 #include "lockstep/nn/network.hpp"
 #include "lockstep/optim/adam.hpp"
@@ -56,6 +59,11 @@ struct CheckpointInfo {
   std::string data = {};       ///< description of the data set
   /// The columns of the data set, if it is a table; else null.
   std::shared_ptr<const data::TableSchema> table = nullptr;
+  /// Size, channels and classes of the data set, if it is of pictures; else null.
+  std::shared_ptr<const data::PictureSchema> pictures = nullptr;
+
+  /// The text of each class; empty: labels are numbers.
+  std::vector<std::string> class_names() const;
 };
 
 /// A position of training between two steps, with the sums over the steps of the current epoch.

@@ -78,6 +78,12 @@ ordered_json table_json(const data::TableSchema& table) {
   return json;
 }
 
+ordered_json pictures_json(const data::PictureSchema& pictures) {
+  return {{"size", {pictures.size.rows, pictures.size.columns}},
+          {"channels", pictures.channels},
+          {"classes", pictures.classes}};
+}
+
 void require_known(const ordered_json& json, const char* key, const char* known,
                    const JsonPlace& place) {
   const std::string value = text_in(json, key, place);
@@ -153,7 +159,9 @@ nn::NetworkShape shape_in(const ordered_json& json, const JsonPlace& place,
   if (!listed) require_known(json, "model", "mlp", place);
   std::vector<std::string_view> keys = {"model", "loss", "parameters", "divide_by",
                                         "data",  "step", "examples",   "weights_hash"};
-  if (json.contains("table")) keys.emplace_back("table");
+  for (const char* key : {"table", "pictures"}) {
+    if (json.contains(key)) keys.emplace_back(key);
+  }
   if (listed) {
     keys.insert(keys.end(), {"input", "layers"});
   } else {
@@ -254,7 +262,37 @@ std::shared_ptr<const data::TableSchema> table_in(const ordered_json& json,
   return table;
 }
 
+std::shared_ptr<const data::PictureSchema> pictures_in(const ordered_json& json,
+                                                       const nn::NetworkShape& shape,
+                                                       const JsonPlace& place) {
+  if (!json.contains("pictures")) return nullptr;
+  const auto& object = field(json, "pictures", place);
+  require_keys(object, {"size", "channels", "classes"}, place);
+  const auto size = counts_in(object, "size", place);
+  const auto channels = count_in(object, "channels", place);
+  const bool usable = size.size() == 2 && (channels == 1 || channels == 3) &&
+                      std::all_of(size.begin(), size.end(),
+                                  [](auto side) { return side >= 1 && side <= max_side; });
+  if (!usable) fail(place, "'pictures' has no 'size' [rows, columns] and 1 or 3 'channels'");
+  auto pictures = std::make_shared<data::PictureSchema>();
+  pictures->size = {size[0], size[1]};
+  pictures->channels = static_cast<std::size_t>(channels);
+  pictures->classes = texts_in(object, "classes", place);
+  if (pictures->features() != shape.features || pictures->classes.size() != shape.classes) {
+    fail(place, "'pictures' has " + std::to_string(pictures->features()) + " features and " +
+                    std::to_string(pictures->classes.size()) +
+                    " classes, which the network has not");
+  }
+  return pictures;
+}
+
 }  // namespace
+
+std::vector<std::string> CheckpointInfo::class_names() const {
+  if (table != nullptr) return table->classes;
+  if (pictures != nullptr) return pictures->classes;
+  return {};
+}
 
 std::string network_json(const nn::NetworkShape& shape, const std::string& loss,
                          const CheckpointInfo& info, std::uint64_t weights_hash) {
@@ -264,6 +302,7 @@ std::string network_json(const nn::NetworkShape& shape, const std::string& loss,
   json["divide_by"] = info.divide_by;
   json["data"] = info.data;
   if (info.table != nullptr) json["table"] = table_json(*info.table);
+  if (info.pictures != nullptr) json["pictures"] = pictures_json(*info.pictures);
   json["step"] = info.step;
   json["examples"] = info.examples;
   json["weights_hash"] = to_hex(weights_hash);
@@ -273,12 +312,13 @@ std::string network_json(const nn::NetworkShape& shape, const std::string& loss,
 SavedNetwork network_in(const ordered_json& json, const JsonPlace& place,
                         const nn::LayerKinds& kinds) {
   const nn::NetworkShape shape = shape_in(json, place, kinds);
-  return {{},
-          shape,
-          {count_in(json, "step", place), count_in(json, "examples", place),
-           divisor_in(json, place), text_in(json, "data", place), table_in(json, shape, place)},
-          text_in(json, "loss", place),
-          hash_in(json, "weights_hash", place)};
+  return {
+      {},
+      shape,
+      {count_in(json, "step", place), count_in(json, "examples", place), divisor_in(json, place),
+       text_in(json, "data", place), table_in(json, shape, place), pictures_in(json, shape, place)},
+      text_in(json, "loss", place),
+      hash_in(json, "weights_hash", place)};
 }
 
 }  // namespace lockstep::train

@@ -269,7 +269,7 @@ namespace {
 
 /// Of each class: its test examples, the share of them that was found, and the share of examples
 /// taken for it that are of it; null where there are none.
-ordered_json classes_json(const Evaluation& test, const data::TableSchema* table) {
+ordered_json classes_json(const Evaluation& test, const std::vector<std::string>& names) {
   ordered_json classes = ordered_json::array();
   std::size_t count = 0;
   while (count * count < test.confusion.size()) ++count;
@@ -285,7 +285,7 @@ ordered_json classes_json(const Evaluation& test, const data::TableSchema* table
       taken += test.confusion[other * count + i];
     }
     const std::uint64_t right = test.confusion[i * count + i];
-    classes.push_back({{"label", table == nullptr ? std::to_string(i) : table->classes[i]},
+    classes.push_back({{"label", names.empty() ? std::to_string(i) : names[i]},
                        {"examples", examples},
                        {"recall", share(right, examples)},
                        {"precision", share(right, taken)}});
@@ -335,7 +335,7 @@ void RunDirectory::finish(const RunReport& report) {
                           {"peak_rss_bytes", peak_rss_bytes()}};
   const auto* table = facts_.checkpoint.table.get();
   if (report.test.values.empty()) {
-    summary["classes"] = classes_json(report.test, table);
+    summary["classes"] = classes_json(report.test, facts_.checkpoint.class_names());
   } else {
     summary["targets"] = targets_json(report.test, table);
   }

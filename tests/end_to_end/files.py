@@ -1,9 +1,10 @@
-"""Writes IDX files and reads safetensors, by the formats' own definitions."""
+"""Writes IDX and PNG files and reads safetensors, by the formats' own definitions."""
 
 import ctypes
 import gzip
 import json
 import struct
+import zlib
 
 TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
 TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -31,6 +32,28 @@ def write_set(folder, train=20, test=10, side=4, zipped=False):
                 name, content = name + ".gz", gzip.compress(content)
             (folder / name).write_bytes(content)
     return folder
+
+
+def png(pixels, rows, columns, channels=1, bits=8):
+    """A PNG file of gray (1), gray with alpha (2), RGB (3) or RGBA (4); rows without filter."""
+    def chunk(name, content):
+        return (struct.pack(">I", len(content)) + name + content
+                + struct.pack(">I", zlib.crc32(name + content)))
+
+    width = columns * channels * bits // 8
+    raw = b"".join(b"\0" + bytes(pixels[row * width:(row + 1) * width]) for row in range(rows))
+    kind = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
+    return (b"\x89PNG\r\n\x1a\n"
+            + chunk(b"IHDR", struct.pack(">IIBBBBB", columns, rows, bits, kind, 0, 0, 0))
+            + chunk(b"IDAT", zlib.compress(raw, 1)) + chunk(b"IEND", b""))
+
+
+def read_idx(images_path, labels_path):
+    """[(pixels, label)] and (rows, columns) of a pair of IDX files."""
+    raw, labelled = images_path.read_bytes(), labels_path.read_bytes()
+    count, rows, columns = struct.unpack_from(">3I", raw, 4)
+    size = rows * columns
+    return [(raw[16 + i * size:16 + (i + 1) * size], labelled[8 + i]) for i in range(count)], (rows, columns)
 
 
 def write_signed(path, content):

@@ -1,0 +1,299 @@
+#include "lockstep/data/picture_source.hpp"
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <mutex>
+#include <set>
+#include <system_error>
+#include <thread>
+#include <tuple>
+
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/hash.hpp"
+#include "lockstep/base/process.hpp"
+#include "lockstep/base/text.hpp"
+
+namespace lockstep::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
+
+[[noreturn]] void fail_to_list(const fs::path& folder, const std::error_code& error) {
+  throw DataError(folder.string() + ": cannot be listed: " + error.message(),
+                  "give a folder that this user may read");
+}
+
+/// Calls `take(entry)` for everything below `folder` that is not hidden, down to `depth` folders
+/// below it, in any order; stops if it returns false.
+template <class Take>
+void walk(const fs::path& folder, int depth, Take take) {
+  std::error_code error;
+  fs::recursive_directory_iterator at(folder, error);
+  for (; !error && at != fs::recursive_directory_iterator(); at.increment(error)) {
+    if (is_hidden(at->path())) {
+      at.disable_recursion_pending();
+      continue;
+    }
+    if (at.depth() >= depth) at.disable_recursion_pending();
+    if (!take(*at)) return;
+  }
+  if (error) fail_to_list(folder, error);
+}
+
+constexpr int any_depth = 1000;
+
+/// The names of the folders in `folder` that are not hidden, in byte order.
+std::vector<std::string> folders_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  fs::directory_iterator at(folder, error);
+  for (; !error && at != fs::directory_iterator(); at.increment(error)) {
+    std::error_code ignored;
+    if (!is_hidden(at->path()) && at->is_directory(ignored)) {
+      names.push_back(at->path().filename().string());
+    }
+  }
+  if (error) fail_to_list(folder, error);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool has_folders(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::is_directory(folder, ignored) && !folders_in(folder).empty();
+}
+
+/// Pictures in formats that are not read.
+bool is_other_picture(const fs::path& path) {
+  constexpr std::array<std::string_view, 8> endings{".gif",  ".bmp",  ".webp", ".tif",
+                                                    ".tiff", ".heic", ".avif", ".jp2"};
+  std::string name = path.extension().string();
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  return std::find(endings.begin(), endings.end(), name) != endings.end();
+}
+
+std::string size_text(const ImageSize& size) {
+  return shape_text(std::array{size.rows, size.columns});
+}
+
+}  // namespace
+
+std::string PictureSchema::text() const {
+  return size_text(size) + (channels == 1 ? " gray" : " RGB");
+}
+
+std::optional<ImageSize> parse_image_size(const std::string& text) {
+  constexpr std::uint64_t max = 4096;
+  if (text == "auto") return std::nullopt;
+  const auto cross = text.find('x');
+  const std::uint64_t rows = parse_count(text.substr(0, cross), 1, max);
+  return ImageSize{rows, cross == text.npos ? rows : parse_count(text.substr(cross + 1), 1, max)};
+}
+
+std::optional<std::pair<fs::path, fs::path>> find_picture_folders(const fs::path& path) {
+  std::pair<fs::path, fs::path> parts = {path, {}};
+  if (has_folders(path / "train") || has_folders(path / "test")) {
+    std::error_code ignored;
+    parts.first = fs::is_directory(path / "train", ignored) ? path / "train" : fs::path();
+    parts.second = fs::is_directory(path / "test", ignored) ? path / "test" : fs::path();
+  }
+  bool found = false;
+  walk(path, 3, [&](const fs::directory_entry& entry) {
+    found = is_picture_name(entry.path().filename().string());
+    return !found;
+  });
+  if (!found) return std::nullopt;
+  return parts;
+}
+
+PictureSource::PictureSource(fs::path folder, const ReadOptions& options)
+    : folder_(std::move(folder)),
+      scale_(options.divide_by),
+      sampled_blocks_(options.sampled_blocks),
+      schema_(options.picture_schema == nullptr
+                  ? std::make_shared<PictureSchema>()
+                  : std::make_shared<PictureSchema>(*options.picture_schema)),
+      readers_(static_cast<std::size_t>(std::max(1, options.threads))) {
+  const auto limit = checked_limit(options);
+  std::error_code ignored;
+  if (fs::is_regular_file(folder_, ignored)) {
+    files_.push_back({folder_.filename().string(), 0, 0});
+    folder_ = folder_.parent_path();
+    if (options.needs_labels) {
+      throw DataError(place_of(0) + ": is one picture, without a label",
+                      "name a folder with a folder of pictures for each class");
+    }
+  } else if (options.needs_labels) {
+    list_classes(options.picture_schema != nullptr);
+  } else {
+    list_files("", 0);
+  }
+  if (files_.empty()) {
+    throw DataError(folder_.string() + ": has no picture (.png, .jpg or .jpeg)" +
+                        (options.needs_labels ? " in a folder for its class" : ""),
+                    "put pictures there; for training, into a folder for each class");
+  }
+  const auto key = [](const File& file) {
+    return std::tuple(std::string_view(file.name).substr(file.sorted_from), file.label);
+  };
+  std::sort(files_.begin(), files_.end(),
+            [&](const File& a, const File& b) { return key(a) < key(b); });
+  if (limit && *limit < files_.size()) files_.resize(static_cast<std::size_t>(*limit));
+  read_headers(options);
+}
+
+void PictureSource::list_classes(bool are_given) {
+  const auto& classes = schema_->classes;
+  for (const std::string& name : folders_in(folder_)) {
+    const auto at = std::find(classes.begin(), classes.end(), name);
+    const std::size_t before = files_.size();
+    list_files(name, static_cast<std::int32_t>(at - classes.begin()));
+    const bool is_empty = files_.size() == before;
+    if (are_given && at == classes.end() && !is_empty) {
+      throw DataError((folder_ / name).string() + ": training had no class " + in_quotes(name),
+                      "the classes are " + listed(classes));
+    }
+    if (are_given) continue;
+    if (is_empty) {
+      throw DataError((folder_ / name).string() + ": the folder of a class has no picture " +
+                          "(.png, .jpg or .jpeg)",
+                      "put pictures there, or remove the folder");
+    }
+    if (!is_utf8(name)) {
+      throw DataError((folder_ / name).string() + ": the name of a class is not UTF-8",
+                      "rename the folder");
+    }
+    schema_->classes.push_back(name);
+  }
+}
+
+void PictureSource::list_files(const fs::path& below, std::int32_t label) {
+  const fs::path top = folder_ / below;
+  const std::size_t top_length = (folder_ / "").string().size();
+  const std::size_t sorted_from = below.empty() ? 0 : below.string().size() + 1;
+  walk(top, any_depth, [&](const fs::directory_entry& entry) {
+    std::error_code ignored;
+    if (entry.is_directory(ignored)) return true;
+    std::string path = entry.path().string();
+    if (is_picture_name(path)) {
+      files_.push_back({path.substr(top_length), sorted_from, label});
+    } else if (is_other_picture(entry.path())) {
+      if (others_++ == 0 || path < first_other_) first_other_ = std::move(path);
+    }
+    return true;
+  });
+}
+
+void PictureSource::read_headers(const ReadOptions& options) {
+  const bool is_found = options.picture_schema == nullptr;
+  const bool is_exact = is_found ? !options.pictures.size : options.exact_size;
+  std::optional<ImageSize> expected = is_found ? options.pictures.size : schema_->size;
+  std::string expected_of = "those of the training set";
+  std::size_t channels = 1;
+  Hash hash;
+  for (std::uint64_t id = 0; id < files_.size(); ++id) {
+    const File& file = files_[id];
+    const RegularFile opened(place_of(id));
+    const PictureHeader header = read_picture_header(opened);
+    channels = std::max(channels, header.channels);
+    hash.add(file.name);
+    hash.add(opened.size());
+    hash.add(static_cast<std::uint64_t>(file.label));
+    if (!is_exact) continue;
+    if (!expected) {
+      expected = header.size;
+      expected_of = place_of(id);
+    }
+    if (header.size == *expected) continue;
+    throw DataError(place_of(id) + ": is " + size_text(header.size) + ", but " + expected_of +
+                        (is_found ? " is " : " are ") + size_text(*expected) + " (rows x columns)",
+                    "bring all to one size: `image_size=" + size_text(*expected) + "`");
+  }
+  files_hash_ = hash.value();
+  if (!is_found) return;
+  schema_->size = *expected;
+  schema_->channels = options.pictures.channels.value_or(channels);
+}
+
+std::vector<std::uint64_t> PictureSource::shape() const {
+  const auto& [size, channels, classes] = *schema_;
+  if (channels == 1) return {size.rows, size.columns};
+  return {size.rows, size.columns, channels};
+}
+
+std::string PictureSource::place_of(std::uint64_t id) const {
+  return (folder_ / files_[id].name).string();
+}
+
+std::vector<std::string> PictureSource::warnings() const {
+  if (others_ == 0) return {};
+  return {folder_.string() + ": left out, as neither PNG nor JPEG by name: " +
+          counted(others_, "picture") + ", such as " + first_other_};
+}
+
+std::string PictureSource::identity() const {
+  Hash classes;
+  for (const auto& name : schema_->classes) classes.add(name);
+  Hash sample;
+  const std::uint64_t sampled = std::min<std::uint64_t>(records(), sampled_blocks_);
+  for (std::uint64_t i = 0; i < sampled; ++i) {
+    const std::uint64_t id = sampled < 2 ? 0 : i * (records() - 1) / (sampled - 1);
+    RegularFile(place_of(id)).add_sample(sample, 2);
+  }
+  return "picture: " + std::to_string(records()) + " records, " + schema_->text() + " = " +
+         std::to_string(features()) + " bytes, classes " + to_hex(classes.value()) + ", files " +
+         to_hex(files_hash_) + ", sample " + to_hex(sample.value()) + ", " + picture_decoders();
+}
+
+void PictureSource::decode(std::span<const std::uint64_t> ids, std::span<std::uint8_t> x) {
+  std::atomic<std::size_t> next = 0;
+  std::mutex failing;
+  std::size_t failed = ids.size();
+  std::exception_ptr error;
+  const auto work = [&](PictureReader& reader) {
+    for (std::size_t i = next++; i < ids.size(); i = next++) {
+      try {
+        bytes_read_ += reader.read(place_of(ids[i]), schema_->size, schema_->channels,
+                                   x.subspan(i * features(), features()));
+      } catch (...) {
+        // Pictures are taken in order, so that all before this one are being decoded.
+        const std::lock_guard lock(failing);
+        next = ids.size();
+        if (i < failed) error = std::current_exception();
+        failed = std::min(failed, i);
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t t = 1; t < std::min(readers_.size(), ids.size()); ++t) {
+      threads.push_back(
+          start_thread("that decodes pictures", [&work, this, t] { work(readers_[t]); }));
+    }
+    work(readers_[0]);
+  }
+  if (error != nullptr) std::rethrow_exception(error);
+}
+
+void PictureSource::read(std::span<const std::uint64_t> ids, std::span<float> x,
+                         std::span<std::int32_t> labels) {
+  check_read(*this, ids, x.size(), labels.size());
+  if (bytes_.size() < x.size()) bytes_.resize(x.size());
+  const auto bytes = std::span(bytes_).first(x.size());
+  read_bytes(ids, bytes, labels);
+  scale_.apply(bytes, x);
+}
+
+void PictureSource::read_bytes(std::span<const std::uint64_t> ids, std::span<std::uint8_t> x,
+                               std::span<std::int32_t> labels) {
+  check_read_bytes(*this, ids, x.size(), labels.size());
+  decode(ids, x);
+  std::transform(ids.begin(), ids.end(), labels.begin(),
+                 [&](std::uint64_t id) { return files_[id].label; });
+}
+
+}  // namespace lockstep::data

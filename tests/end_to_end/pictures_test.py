@@ -1,0 +1,228 @@
+"""Folders of pictures: they train as the same pixels do in other formats, and what is wrong is named."""
+
+import base64
+import csv
+import json
+import shutil
+import unittest
+
+import command
+import files
+from command import run
+
+SMALL = "--layers 16 --epochs 1 --batch-size 16 --progress off"
+
+# 16 x 16, quality 90: red grows with the column, green with the row, blue is 128; and its gray twin.
+RGB_JPEG = base64.b64decode("""
+/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAMCAgMCAgMDAwMEAwMEBQgFBQQEBQoHBwYIDAoMDAsKCwsNDhIQDQ4RDgsLEBYQERMU
+FRUVDA8XGBYUGBIUFRT/2wBDAQMEBAUEBQkFBQkUDQsNFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQU
+FBQUFBQUFBT/wAARCAAQABADASIAAhEBAxEB/8QAFQABAQAAAAAAAAAAAAAAAAAABwj/xAAZEAABBQAAAAAAAAAAAAAAAAAABgcj
+MqH/xAAVAQEBAAAAAAAAAAAAAAAAAAACBP/EABsRAAIBBQAAAAAAAAAAAAAAAAAGIgUHMTJR/9oADAMBAAIRAxEAPwCVUo1NIcGZ
+JtTSHBiSbU0hwZko1NIcK6y4ZkG2z7pPh//Z""")
+GRAY_JPEG = base64.b64decode("""
+/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAMCAgMCAgMDAwMEAwMEBQgFBQQEBQoHBwYIDAoMDAsKCwsNDhIQDQ4RDgsLEBYQERMU
+FRUVDA8XGBYUGBIUFRT/wAALCAAQABABAREA/8QAFQABAQAAAAAAAAAAAAAAAAAABwj/xAAZEAABBQAAAAAAAAAAAAAAAAAABgcj
+MqH/2gAIAQEAAD8AlVKNTSHBmSbU0hwYkm1NIcGZKNTSHD//2Q==""")
+CMYK_JPEG = base64.b64decode("""
+/9j/7gAOQWRvYmUAZAAAAAAA/9sAQwADAgIDAgIDAwMDBAMDBAUIBQUEBAUKBwcGCAwKDAwLCgsLDQ4SEA0OEQ4LCxAWEBETFBUV
+FQwPFxgWFBgSFBUU/8AAFAgAEAAQBEMRAE0RAFkRAEsRAP/EABYAAQEBAAAAAAAAAAAAAAAAAAAJCP/EABoQAQABBQAAAAAAAAAA
+AAAAAAAIGERkgaL/2gAOBEMATQBZAEsAAD8Ax/G210x/Tbi8iqaqsbbXRTbi8glVG210qrTbi8gqrG210U24vIP/2Q==""")
+
+
+def pixels(seed, rows, columns, channels=1):
+    return bytes((seed * 37 + i * 11) % 256 for i in range(rows * columns * channels))
+
+
+def write(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+class Pictures(command.CommandTest):
+    def write_classes(self, folder, rows=6, columns=5, channels=1, count=8):
+        """Cats and dogs, `count` PNG files each."""
+        for label, name in enumerate(("cats", "dogs")):
+            for i in range(count):
+                write(folder / name / f"{i}.png",
+                      files.png(pixels(2 * i + label, rows, columns, channels), rows, columns, channels))
+        return folder
+
+    def write_set(self, name="set", **shape):
+        folder = self.folder / name
+        self.write_classes(folder / "train", **shape)
+        self.write_classes(folder / "test", **shape | {"count": 3})
+        return folder
+
+    def refuse(self, folder, needles, code=65, flags=""):
+        result = run("train", SMALL, flags, "--data", folder, "--run-dir", self.folder / "none", threads=2)
+        shutil.rmtree(self.folder / "none", ignore_errors=True)
+        self.assert_refused(result, code, needles)
+
+    def test_drawn_digits_train_to_the_weights_of_idx(self):
+        idx = self.folder / "idx"
+        self.succeed("generate", idx, "--train-limit 300 --test-limit 60")
+        for part, names in (("train", files.TRAIN), ("test", files.TEST)):
+            records, size = files.read_idx(*(idx / name for name in names))
+            for i, (image, label) in enumerate(records):
+                write(self.folder / "png" / part / str(label) / f"{i:05}.png", files.png(image, *size))
+        for flags, name in (("--layers 24", "mlp"), ("--model lenet", "lenet")):
+            made = {}
+            for data, options in (("idx", {}), ("png", {}), ("png", {"threads": 3}), ("png", {"ranks": 2})):
+                if name == "lenet" and options.get("ranks"):
+                    continue
+                run_name = f"{name}-{data}-{'-'.join(options)}"
+                done = self.train(flags, "--epochs 1 --progress off --data", self.folder / data,
+                                  name=run_name, **options)
+                summary = done.summary
+                made[run_name] = (summary["weights_hash"], summary["epochs"][-1]["test_accuracy"])
+            self.assertEqual(len(set(made.values())), 1, made)
+        result = self.succeed("evaluate", self.folder / "mlp-png-", "--json --data",
+                              self.folder / "png")
+        self.assertEqual(json.loads(result.out)["examples"], 60)
+        result = run("evaluate", self.folder / "mlp-idx-", "--data", self.folder / "png")
+        self.assert_refused(result, 65, ["classes of pictures have names"])
+
+    def test_png_and_jpeg_of_all_sizes(self):
+        folder = self.folder / "set"
+        for part in ("train", "test"):
+            for name, jpeg in (("cats", RGB_JPEG), ("dogs", GRAY_JPEG)):
+                write(folder / part / name / "a" / "deep.JPG", jpeg)
+                write(folder / part / name / "wrong.png", jpeg)
+                for i, (rows, columns, channels) in enumerate(((3, 9, 1), (16, 16, 3), (40, 8, 2), (7, 7, 4))):
+                    write(folder / part / name / f"{i}.png",
+                          files.png(pixels(i, rows, columns, channels), rows, columns, channels))
+                write(folder / part / name / ".hidden.png", b"no picture")
+                write(folder / part / name / "notes.txt", b"no picture")
+                write(folder / part / name / "old.gif", b"GIF89a")
+        self.refuse(folder, ["cats/1.png: is 16x16", "cats/0.png is 3x9", "--image-size"])
+        hashes = set()
+        for options in ({}, {"threads": 3}):
+            made = self.train(SMALL, "--image-size 12x10 --data", folder, name=f"run-{len(options)}",
+                              **options)
+            self.assert_says(made.result.err, ["2 pictures", "old.gif"], made.result)
+            hashes.add(made.summary["weights_hash"])
+        self.assertEqual(len(hashes), 1)
+        saved = json.loads((made.checkpoints[-1] / "network.json").read_text())
+        self.assertEqual(saved["pictures"],
+                         {"size": [12, 10], "channels": 3, "classes": ["cats", "dogs"]})
+        gray = self.train(SMALL, "--image-size 8 --image-channels gray --data", folder, name="gray")
+        self.assertEqual(json.loads((gray.checkpoints[-1] / "network.json").read_text())["pictures"]["channels"], 1)
+        result = self.succeed("inspect", folder, "--image-size 8")
+        self.assert_says(result.out, "8x8x3", result)
+
+    def test_predictions_name_files_and_classes(self):
+        folder = self.write_set()
+        self.train(SMALL, "--data", folder)
+        new = self.folder / "new"
+        for i in range(5):
+            write(new / f"{i}.png", files.png(pixels(i, 9, 4, 3), 9, 4, 3))
+        outputs = set()
+        for options in ({}, {"threads": 2}):
+            self.succeed("predict", self.folder / "run", "--data", new, "--output",
+                         self.folder / "p.csv", **options)
+            outputs.add((self.folder / "p.csv").read_text())
+        self.assertEqual(len(outputs), 1)
+        rows = list(csv.DictReader(outputs.pop().splitlines()))
+        self.assertEqual([row["file"] for row in rows], [str(new / f"{i}.png") for i in range(5)])
+        self.assertLessEqual({row["label"] for row in rows}, {"cats", "dogs"})
+        result = self.succeed("predict", self.folder / "run", "--data", new / "3.png")
+        self.assert_says(result.out, ["3.png", rows[3]["label"]], result)
+        result = self.succeed("predict", self.folder / "run", "--output - --data", folder)
+        self.assert_says(result.out, ["test/cats/2.png", "test/dogs/0.png"], result)
+
+    def test_classes_are_matched_by_name(self):
+        folder = self.write_set()
+        made = self.train(SMALL, "--data", folder)
+        accuracy = made.summary["epochs"][-1]["test_accuracy"]
+        shutil.rmtree(folder / "test" / "cats")  # "dogs" is class 1 still
+        result = self.succeed("evaluate", self.folder / "run", "--data", folder, "--json")
+        dogs = json.loads(result.out)
+        self.assertEqual(dogs["examples"], 3)
+        recall = made.summary["classes"][1]["recall"]
+        self.assertAlmostEqual(dogs["accuracy"], recall, msg=f"all classes: {accuracy}")
+        write(folder / "test" / "cows" / "1.png", files.png(pixels(1, 6, 5), 6, 5))
+        result = run("evaluate", self.folder / "run", "--data", folder)
+        self.assert_refused(result, 65, ["test/cows", "training had no class 'cows'"])
+        self.refuse(folder, ["test/cows", "'cats', 'dogs'"])
+
+    def test_a_part_as_test_set(self):
+        folder = self.write_classes(self.folder / "all")
+        self.refuse(folder, ["no folder `test`", "--test-split 0.2"])
+        hashes = {self.train(SMALL, "--test-split 0.25 --data", folder, name=f"run-{n}",
+                             threads=n).summary["weights_hash"] for n in (1, 3)}
+        self.assertEqual(len(hashes), 1)
+        result = self.succeed("evaluate", self.folder / "run-1", "--test-split 0.25 --json --data", folder)
+        self.assertEqual(json.loads(result.out)["examples"], 4)
+
+    def converted(self, folder):
+        """The bytes of all training pictures."""
+        to = self.folder / f"{folder.name}-npy"
+        self.succeed("convert", folder, to, "--format npy")
+        return (to / "train-images.npy").read_bytes()[128:]
+
+    def test_conversion_gives_the_pixels(self):
+        folder = self.write_set(channels=3)
+        expected = b"".join(pixels(2 * i + label, 6, 5, 3) for i in range(8) for label in (0, 1))
+        self.assertEqual(self.converted(folder), expected)
+
+    def test_transparency_and_deep_colours(self):
+        folder = self.folder / "set"
+        clear, deep = pixels(1, 6, 5, 4), pixels(2, 6, 10, 3)  # two bytes a value
+        for part in ("train", "test"):
+            write(folder / part / "a" / "1.png", files.png(clear, 6, 5, 4))
+            write(folder / part / "a" / "2.png", files.png(deep, 6, 5, 3, bits=16))
+            write(folder / part / "a" / "3.png", files.png(pixels(3, 6, 5), 6, 5))
+        on_white = bytes((clear[i + c] * clear[i + 3] + 255 * (255 - clear[i + 3]) + 127) // 255
+                         for i in range(0, len(clear), 4) for c in range(3))
+        rounded = bytes(round((deep[i] * 256 + deep[i + 1]) / 257) for i in range(0, len(deep), 2))
+        gray = bytes(value for value in pixels(3, 6, 5) for _ in range(3))
+        self.assertEqual(self.converted(folder), on_white + rounded + gray)
+
+    def test_jpeg_gives_the_bits_of_the_slow_integer_transform(self):
+        folder = self.folder / "set"
+        for part in ("train", "test"):
+            write(folder / part / "a" / "1.jpg", RGB_JPEG)
+        got = self.converted(folder)
+        self.assertEqual(len(got), 16 * 16 * 3)
+        for row, column, expected in ((0, 0, (0, 3, 120)), (0, 15, (229, 6, 123)), (15, 0, (10, 235, 133)),
+                                      (8, 8, (131, 126, 130))):  # as Pillow decodes it
+            at = 3 * (16 * row + column)
+            self.assertEqual(tuple(got[at:at + 3]), expected)
+
+    def test_damaged_pictures_are_named(self):
+        good = files.png(pixels(1, 6, 5), 6, 5)
+        bomb = bytearray(files.png(pixels(1, 6, 5), 60000, 60000))
+        deep = files.png(b"", 9000, 9000)
+        cases = ((b"", ["is empty"]), (b"GIF89a...", ["neither PNG nor JPEG (GIF)"]),
+                 (good[:20], ["0.png", "byte"]), (good[:-20], ["cannot be decoded as PNG"]),
+                 (good[:45] + b"\xff" + good[46:], ["cannot be decoded as PNG"]),
+                 (good[:17] + b"\xff" + good[18:], ["header of the PNG file is damaged"]),
+                 (bytes(bomb), ["more than 100,000,000 pixels"]),
+                 (deep, ["9000 columns", "cannot come from"]),
+                 (RGB_JPEG[:100], ["0.png"]), (RGB_JPEG[:-60], ["cannot be decoded as JPEG"]),
+                 (CMYK_JPEG, ["CMYK", "convert it to RGB"]))
+        for case, (content, needles) in enumerate(cases):
+            with self.subTest(case=case):
+                folder = self.write_set(f"set-{case}", rows=16, columns=16)
+                write(folder / "train" / "dogs" / "0.png", content)
+                self.refuse(folder, ["dogs/0.png", "remedy:", *needles],
+                            flags="--image-size 16" if b"IDAT" in content else "")
+
+    def test_folders_that_do_not_fit(self):
+        folder = self.write_set()
+        (folder / "train" / "empty").mkdir()
+        self.refuse(folder, ["train/empty", "has no picture"])
+        (folder / "train" / "empty").rmdir()
+        self.refuse(folder, ["classes 3", "2 folders"], code=2, flags="--classes 3")
+        self.refuse(folder, ["image-size"], code=2, flags="--image-size 3x")
+        self.refuse(folder, ["has test files"], code=2, flags="--test-split 0.2")
+        write(folder / "test" / "cats" / "0.png", files.png(pixels(1, 7, 5), 7, 5))
+        self.refuse(folder, ["test/cats/0.png: is 7x5", "6x5", "--image-size 6x5"])
+        flat = self.folder / "flat"
+        write(flat / "1.png", files.png(pixels(1, 6, 5), 6, 5))
+        self.refuse(flat, ["flat", "in a folder for its class"], flags="--test-split 0.2")
+        self.refuse(self.folder / "nowhere", ["nowhere"], flags="--format picture")
+
+
+if __name__ == "__main__":
+    unittest.main()
