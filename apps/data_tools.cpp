@@ -19,6 +19,7 @@
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/data/batches.hpp"
+#include "lockstep/data/picture_source.hpp"
 #include "lockstep/data/source.hpp"
 #include "lockstep/data/synthetic.hpp"
 #include "lockstep/data/writer.hpp"
@@ -146,8 +147,10 @@ Syntax convert_syntax() {
   syntax.operands = 2;
   syntax.flags = target_flags("");
   syntax.flags.insert(syntax.flags.end(),
-                      {{"from-format", "auto|idx|csv|npy|tfrecord|picture",
+                      {{"from-format", "auto|idx|csv|npy|tfrecord|cifar|picture",
                         "of the files that are read; auto: the one that is there", "auto"},
+                       {"image-size", "auto|N|ROWSxCOLUMNS",
+                        "pictures are cropped and scaled to this size", "auto"},
                        {"train-limit", "N", "the first N training records"},
                        {"test-limit", "N", "the first N test records"}});
   return syntax;
@@ -157,7 +160,8 @@ std::optional<data::Format> source_format(const Arguments& arguments) {
   const auto name = arguments.value("from-format");
   const auto format = data::format_named(name);
   if (format || name == "auto") return format;
-  throw ConfigError("--from-format: '" + name + "' is none of auto|idx|csv|npy|tfrecord|picture");
+  throw ConfigError("--from-format: '" + name +
+                    "' is none of auto|idx|csv|npy|tfrecord|cifar|picture");
 }
 
 /// The source, with undivided features; any label is valid.
@@ -168,6 +172,11 @@ data::DataSet open_source(const Arguments& arguments) {
   options.divide_by = 1.0F;
   options.classes = std::numeric_limits<std::int32_t>::max();
   options.format = source_format(arguments);
+  try {
+    options.pictures.size = data::parse_image_size(arguments.value("image-size"));
+  } catch (const ConfigError& error) {
+    throw ConfigError(std::string("--image-size: ") + error.what());
+  }
   return data::open_data_set(arguments.operand(), options);
 }
 

@@ -59,6 +59,9 @@ data::DataSetOptions options_of(const RunConfig& config, const train::SavedNetwo
   options.divide_by = saved.info.divide_by;
   options.schema = saved.info.table;
   options.picture_schema = saved.info.pictures;
+  if (const auto& input = saved.shape.input; saved.info.pictures == nullptr && input.image) {
+    options.pictures = {data::ImageSize{input.rows, input.columns}, input.channels};
+  }
   options.threads = threads;
   options.needs_labels = needs_labels;
   if (saved.info.table == nullptr) options.table.reset();
@@ -87,6 +90,9 @@ std::unique_ptr<data::Source> open_test_set(const RunConfig& config,
     test = data::open_data_part(config.data, data::Part::test,
                                 options_of(config, saved, needs_labels, threads));
   } catch (const DataError& error) {
+    if (error.remedy().find("`image_size=") != std::string::npos) {
+      throw DataError(error.problem(), "give pictures of one size");
+    }
     if (error.remedy().find("`classes=") == std::string::npos) throw;
     throw DataError(error.problem(), "give data with the labels that the network was trained on");
   }

@@ -276,10 +276,11 @@ std::vector<Setting> table() {
   add("Data",
       {
           text("data", &C::data, "PATH|GLOB|synthetic",
-               "a table (FILE.csv), a data folder, a folder of pictures, a pattern for files, or "
-               "the "
-               "built-in drawn digits"),
-          choice("format", &C::format, {"auto", "idx", "csv", "tfrecord", "npy", "picture"},
+               "a table (FILE.csv), a data folder, a folder of pictures, arrays (FILE.npz), a "
+               "pattern "
+               "for files, or the built-in drawn digits"),
+          choice("format", &C::format,
+                 {"auto", "idx", "csv", "tfrecord", "npy", "cifar", "picture"},
                  "format of the files in the data folder; auto: the one that is there"),
           count_or("all", "train-limit", &C::train_limit, "use the first N training records"),
           count_or("all", "test-limit", &C::test_limit, "use the first N test records"),

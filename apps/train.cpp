@@ -97,7 +97,13 @@ TrainData open_data(const RunConfig& config, comm::Communicator& comm) {
     data.outputs = outputs_of(config, data.sets, data.label_counts);
   });
   if (comm.rank() == 0) {
-    for (const std::string& text : data.sets.test->warnings()) launch::print_warning(text);
+    std::vector<std::string> texts = data.sets.train->warnings();
+    for (std::string& text : data.sets.test->warnings()) {  // those of a split are the same
+      if (std::find(texts.begin(), texts.end(), text) == texts.end()) {
+        texts.push_back(std::move(text));
+      }
+    }
+    for (const std::string& text : texts) launch::print_warning(text);
   }
   data.train_identity = data.sets.train->identity();  // reads samples of the files
   data.test_identity = data.sets.test->identity();

@@ -18,6 +18,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
+#include "lockstep/data/npz.hpp"
 
 namespace lockstep::data {
 namespace {
@@ -126,8 +127,13 @@ std::string spill_folder() {
 
 }  // namespace
 
-Content::Content(std::filesystem::path path) : file_(std::move(path)), compressed_(is_gzip(file_)) {
-  if (compressed_) reader_ = std::make_unique<GzipReader>(file_);
+Content::Content(std::filesystem::path path) : path_(std::move(path)), file_(archive_of(path_)) {
+  if (file_.path() != path_) {
+    reader_ = std::make_unique<ZipReader>(path_);
+  } else if (is_gzip(file_)) {
+    reader_ = std::make_unique<GzipReader>(file_);
+  }
+  compressed_ = reader_ != nullptr;
 }
 
 Content::~Content() {
@@ -230,6 +236,19 @@ void Content::add_sample(Hash& hash, std::uint64_t end, std::uint64_t blocks) co
   hash_sample(hash, end, blocks, [this](auto offset, auto bytes) { read_kept(offset, bytes); });
 }
 
+void Decompressor::read(std::span<std::uint8_t> bytes) {
+  while (!bytes.empty()) {
+    const std::size_t got = read_some(bytes);
+    if (got == 0) fail("the compressed data ends too early");
+    bytes = bytes.subspan(got);
+  }
+}
+
+void Decompressor::expect_end() {
+  std::uint8_t one_more = 0;
+  if (read_some({&one_more, 1}) > 0) fail("the decompressed bytes go on after the last record");
+}
+
 bool is_gzip(const RegularFile& file) {
   std::array<std::uint8_t, 2> magic{};
   if (file.size() < magic.size()) return false;
@@ -300,10 +319,6 @@ struct GzipReader::State {
 GzipReader::GzipReader(const RegularFile& file) : state_(std::make_unique<State>(file)) {}
 GzipReader::~GzipReader() = default;
 
-void GzipReader::read(std::span<std::uint8_t> bytes) {
-  while (!bytes.empty()) bytes = bytes.subspan(state_->inflate_some(bytes.data(), bytes.size()));
-}
-
 std::size_t GzipReader::read_some(std::span<std::uint8_t> bytes) {
   while (!state_->at_end()) {
     if (const std::size_t got = state_->inflate_some(bytes.data(), bytes.size()); got > 0)
@@ -312,11 +327,6 @@ std::size_t GzipReader::read_some(std::span<std::uint8_t> bytes) {
   return 0;
 }
 
-void GzipReader::expect_end() {
-  std::uint8_t one_more = 0;
-  if (read_some({&one_more, 1}) > 0) {
-    state_->fail("the decompressed bytes go on after the last record");
-  }
-}
+void GzipReader::fail(const std::string& problem) const { state_->fail(problem); }
 
 }  // namespace lockstep::data

@@ -49,9 +49,10 @@ class RegularFile {
 /// Blocks to hash per file for a sample of `files` files: 64, or fewer for many files.
 std::uint64_t sampled_blocks_of_each(std::size_t files) noexcept;
 
-class GzipReader;
+class Decompressor;
 
-/// The bytes of one file, decompressed if its first two bytes are gzip's magic.
+/// The bytes of one file, decompressed if its first two bytes are gzip's magic, or if it is in a
+/// ZIP archive (npz.hpp).
 ///
 /// From a plain file only the requested bytes are read. A compressed file is decompressed once,
 /// sequentially: on request up to the requested bytes, and by finish() to its end. The first
@@ -63,13 +64,13 @@ class Content {
   static constexpr std::uint64_t max_in_memory = std::uint64_t{1} << 20;
   static constexpr std::uint64_t all = std::numeric_limits<std::uint64_t>::max();
 
-  /// Throws what RegularFile throws.
+  /// Throws what RegularFile and ZipReader throw.
   explicit Content(std::filesystem::path path);
   ~Content();
   Content(const Content&) = delete;
   Content& operator=(const Content&) = delete;
 
-  const std::filesystem::path& path() const noexcept { return file_.path(); }
+  const std::filesystem::path& path() const noexcept { return path_; }
   bool compressed() const noexcept { return compressed_; }
 
   /// "PATH: byte 16", or "PATH: byte 16 (decompressed)".
@@ -107,16 +108,42 @@ class Content {
   void keep(std::span<const std::uint8_t> bytes);
   void open_spill();
 
-  RegularFile file_;
+  std::filesystem::path path_;
+  RegularFile file_;  // or the archive that the file is in
   bool compressed_ = false;
-  std::unique_ptr<GzipReader> reader_;  // of a compressed file until it is finished
-  std::vector<std::uint8_t> memory_;    // its first decompressed bytes
-  int spill_ = -1;                      // file with the bytes after memory_
+  std::unique_ptr<Decompressor> reader_;  // of a compressed file until it is finished
+  std::vector<std::uint8_t> memory_;      // its first decompressed bytes
+  int spill_ = -1;                        // file with the bytes after memory_
   std::uint64_t inflated_ = 0;
   std::uint64_t kept_ = 0;
 };
 
-// Sequential decompression of gzip files.
+// Sequential decompression.
+
+/// Reads compressed data from its begin to its end.
+class Decompressor {
+ public:
+  Decompressor() = default;
+  virtual ~Decompressor() = default;
+  Decompressor(const Decompressor&) = delete;
+  Decompressor& operator=(const Decompressor&) = delete;
+
+  /// Writes the next decompressed bytes to the front of `bytes`, which is not empty, and returns
+  /// their number: at least 1, or 0 at the end, after all checks. Throws DataError, with the file,
+  /// if the compressed data is damaged or ends early.
+  virtual std::size_t read_some(std::span<std::uint8_t> bytes) = 0;
+
+  /// Fills `bytes` with the next decompressed bytes. Throws DataError if there are fewer, and what
+  /// read_some() throws.
+  void read(std::span<std::uint8_t> bytes);
+
+  /// Throws DataError unless the decompressed data ends exactly here and its checksums match.
+  void expect_end();
+
+ private:
+  /// Throws DataError with the place that has been reached.
+  [[noreturn]] virtual void fail(const std::string& problem) const = 0;
+};
 
 /// True if the file begins with gzip's two magic bytes; the name does not matter.
 bool is_gzip(const RegularFile& file);
@@ -127,27 +154,17 @@ std::uint64_t max_inflated(std::uint64_t compressed) noexcept;
 /// Decompresses a gzip file of one or more members sequentially.
 ///
 /// Verifies every member's CRC and length. Uses about 100 kB. `file` must outlive it.
-class GzipReader {
+class GzipReader final : public Decompressor {
  public:
   explicit GzipReader(const RegularFile& file);
-  ~GzipReader();
-  GzipReader(const GzipReader&) = delete;
-  GzipReader& operator=(const GzipReader&) = delete;
+  ~GzipReader() override;
 
-  /// Fills `bytes` with the next decompressed bytes.
-  ///
-  /// Errors   throws DataError, with the file and the offset in the compressed data, if that is
-  ///          damaged or ends early.
-  void read(std::span<std::uint8_t> bytes);
-
-  /// Writes the next decompressed bytes to the front of `bytes` and returns their number: at least
-  /// 1, or 0 at the end, after all checks. Throws what read() throws.
-  std::size_t read_some(std::span<std::uint8_t> bytes);
-
-  /// Throws DataError unless the decompressed data ends exactly here and its checksums match.
-  void expect_end();
+  /// Errors are with the offset in the compressed data.
+  std::size_t read_some(std::span<std::uint8_t> bytes) override;
 
  private:
+  [[noreturn]] void fail(const std::string& problem) const override;
+
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -13,6 +13,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/data/npz.hpp"
 #include "lockstep/data/picture_source.hpp"
 #include "lockstep/data/source.hpp"
 
@@ -42,7 +43,7 @@ bool has_plain_twin(const std::filesystem::path& path, const Paths& all) {
 
 /// The part of a file; empty if it belongs to neither.
 std::optional<Part> part_of(const std::string& name) {
-  if (name.starts_with("train")) return Part::train;
+  if (name.starts_with("train") || name.starts_with("data_batch")) return Part::train;
   if (name.starts_with("test") || name.starts_with("t10k")) return Part::test;
   return std::nullopt;
 }
@@ -133,11 +134,11 @@ Format only_format(const std::map<Format, std::filesystem::path>& first, std::op
                    const std::string& where) {
   if (first.size() == 1) return first.begin()->first;
   if (first.empty()) {
-    throw DataError(
-        where + ": no " + (only ? files_called(*only) : "data files (train*, and test* or t10k*)") +
-            ": neither *.csv nor *.tfrecord nor *images* and *labels*, of NPY or IDX, nor "
-            "folders of PNG or JPEG files",
-        get_data);
+    throw DataError(where + ": no " +
+                        (only ? files_called(*only) : "data files (train*, and test* or t10k*)") +
+                        ": neither *.csv nor *.tfrecord nor *images* and *labels*, of NPY or IDX, "
+                        "nor CIFAR-10's *.bin, nor folders of PNG or JPEG files",
+                    get_data);
   }
   const auto& [one, one_path] = *first.begin();
   const auto& [other, other_path] = *std::next(first.begin());
@@ -184,6 +185,23 @@ std::optional<FolderFiles> find_pictures(const std::string& path, std::optional<
   if (only != Part::train && !may_lack_test && files.test.empty()) {
     throw DataError(path + ": has no folder `test` with test pictures", split_remedy);
   }
+  return files;
+}
+
+/// The arrays of an NPZ archive, as pairs of NPY files.
+FolderFiles files_of_npz(const std::string& path, std::optional<Format> format,
+                         std::optional<Part> only, bool may_lack_test) {
+  if (format && format != Format::npy) {
+    throw ConfigError("`format=" + std::string(name_of(*format)) + "`: " + path + " is NPZ",
+                      "leave `format` out");
+  }
+  const NpzArrays arrays = find_npz_arrays(path);
+  const bool has_parts = arrays.train || arrays.test;
+  FolderFiles files{Format::npy, {}, {}};
+  if (const auto& train = has_parts ? arrays.train : arrays.unnamed) files.train = {*train};
+  if (const auto& test = has_parts || !only ? arrays.test : arrays.unnamed) files.test = {*test};
+  if (only != Part::test) check_found(files.train, Part::train, Format::npy, path);
+  if (only != Part::train && !may_lack_test) check_found(files.test, Part::test, Format::npy, path);
   return files;
 }
 
@@ -249,6 +267,7 @@ FolderFiles find_files(const std::string& path, std::optional<Format> format,
     if (auto pictures = find_pictures(path, only, may_lack_test)) return *std::move(pictures);
     throw DataError(path + ": no PNG or JPEG files", get_pictures);
   }
+  if (is_npz_file(path)) return files_of_npz(path, format, only, may_lack_test);
   const Paths all = list_files(path);
   std::map<Format, Groups> train;
   std::map<Format, Groups> test;
@@ -415,7 +434,8 @@ DataSet open_folder(const std::string& path, const DataSetOptions& options) {
 }
 
 const char* const get_data =
-    "name a table (`data=FILE.csv`), or a folder with files named train* and test*; "
+    "name a table (`data=FILE.csv`), a folder with files named train* and test*, or one with a "
+    "folder of pictures for each class; "
     "scripts/get_mnist.sh fetches MNIST, and `data=synthetic` is built in";
 
 namespace {
@@ -428,8 +448,8 @@ std::set<std::filesystem::path> files_in(const std::filesystem::path& folder) {
   }
   if (!error && !std::filesystem::is_directory(status)) {
     throw DataError(folder.string() + ": is not a folder",
-                    "name a table (*.csv, *.tsv, *.txt or *.data), or the folder that holds the "
-                    "files");
+                    "name a table (*.csv, *.tsv, *.txt or *.data), *.npz, or the folder that "
+                    "holds the files");
   }
   std::set<std::filesystem::path> files;
   std::filesystem::directory_iterator entry;

@@ -1,13 +1,16 @@
 // Data folders, patterns and single tables: finds the files of the training set and of the test
 // set.
 //
-// Names of training files begin with `train`, names of test files with `test` or MNIST's `t10k`.
+// Names of training files begin with `train` or CIFAR-10's `data_batch`, names of test files with
+// `test` or MNIST's `t10k`.
 // All files have one format (data/source.hpp), given by their names: `.csv`; `.tfrecord` or
 // `.tfrecords`, optionally followed by -00000-of-00005; or a pair of names that differ only in
-// `images` and `labels` (and `idx3` and `idx1`), with the suffix `.npy` or, for IDX, none. `.gz`
-// may follow; if a file exists in both forms, the plain one is used. A part may have several files
-// or pairs, such as train-00000-of-00005-images-idx3-ubyte, read in the order of their names. All
-// other files are ignored. The files that a pattern matches, in any folders, are treated alike.
+// `images` and `labels` (and `idx3` and `idx1`), with the suffix `.npy` or, for IDX, none; `.bin`
+// of CIFAR-10. `.gz` may follow; if a file exists in both forms, the plain one is used. A part may
+// have several files or pairs, such as train-00000-of-00005-images-idx3-ubyte, read in the order of
+// their names. All other files are ignored. The files that a pattern matches, in any folders, are
+// treated alike. A folder without such files may have pictures (picture_source.hpp); an NPZ file
+// has both parts, or one (npz.hpp).
 #pragma once
 
 #include <filesystem>
@@ -27,8 +30,8 @@ struct FolderFiles {
   std::vector<RecordFiles> test;
 };
 
-/// Lists the folder, or expands the pattern; opens no file. A file whose name ends in .csv, .tsv,
-/// .txt or .data is the whole part `only`, or the training set.
+/// Lists the folder, or expands the pattern; opens no file but an NPZ archive. A file whose name
+/// ends in .csv, .tsv, .txt or .data is the whole part `only`, or the training set.
 ///
 /// `format`  the format to use; none: the only format present.
 /// `only`    the part to find, ignoring the other; none: both.

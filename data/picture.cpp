@@ -48,6 +48,14 @@ std::uint32_t big_endian(std::span<const std::uint8_t, 4> bytes) noexcept {
 
 // Headers.
 
+/// Throws DataError for more pixels than the file can hold.
+void check_length(const RegularFile& file, const ImageSize& size, std::uint64_t max_pixels) {
+  if (size.rows * size.columns <= max_pixels) return;
+  throw DataError(file.path().string() + ": " + size_text(size) + " cannot come from a file of " +
+                      grouped(file.size()) + " bytes",
+                  replace_it);
+}
+
 /// Signature, and the chunk IHDR: length, name, 13 bytes, CRC.
 PictureHeader read_png_header(const RegularFile& file) {
   std::array<std::uint8_t, 33> bytes{};
@@ -62,13 +70,8 @@ PictureHeader read_png_header(const RegularFile& file) {
       {big_endian(all.subspan<20, 4>()), big_endian(all.subspan<16, 4>())},
       (bytes[25] & 2U) != 0 ? std::size_t{3} : std::size_t{1}};
   check_size(file.path(), header.size);
-  // At least one bit a pixel, and a byte a row.
-  const std::uint64_t least = header.size.rows * (1 + header.size.columns / 8);
-  if (least > max_inflated(file.size())) {
-    throw DataError(file.path().string() + ": " + size_text(header.size) +
-                        " cannot come from a file of " + grouped(file.size()) + " bytes",
-                    replace_it);
-  }
+  // Deflate; and at least one bit a pixel.
+  check_length(file, header.size, 8 * max_inflated(file.size()));
   return header;
 }
 
@@ -105,6 +108,9 @@ PictureHeader read_jpeg_header(const RegularFile& file) {
         frame[5]};
     if (header.channels != 1 && header.channels != 3) refuse_channels(file, frame[5]);
     check_size(file.path(), header.size);
+    // Huffman codes: at least one bit a block of 64 pixels.
+    const bool is_huffman = marker < 0xC9;
+    if (is_huffman) check_length(file, header.size, 512 * file.size());
     return header;
   }
   throw DataError(place(file.path(), at) + ": the header of the JPEG file is damaged", replace_it);

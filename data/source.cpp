@@ -12,6 +12,7 @@
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/philox.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/data/cifar.hpp"
 #include "lockstep/data/csv.hpp"
 #include "lockstep/data/folder.hpp"
 #include "lockstep/data/idx.hpp"
@@ -187,6 +188,10 @@ bool is_tfrecord(std::string_view name) {
 
 bool is_csv(std::string_view name) { return name.ends_with(".csv"); }
 bool is_npy(std::string_view name) { return name.ends_with(".npy") && is_pair_name(name); }
+bool is_cifar(std::string_view name) {
+  return name.ends_with(".bin") &&
+         (name.starts_with("data_batch") || name.starts_with("test_batch"));
+}
 bool is_idx(std::string_view name) {
   return is_pair_name(name) && !has_foreign_ending(name) && !is_tfrecord(name);
 }
@@ -219,6 +224,7 @@ constexpr std::array<Entry, all_formats.size()> entries{{
     {"csv", false, is_csv, open_single<CsvSource>},
     {"npy", true, is_npy, open_pair<NpySource>},
     {"tfrecord", false, is_tfrecord, open_single<TfRecordSource>},
+    {"cifar", false, is_cifar, open_single<CifarSource>},
     {"picture", false, is_no_file, open_single<PictureSource>},
 }};
 

@@ -47,10 +47,10 @@ void divide(std::span<float> values, float divisor) noexcept;
 class Source;
 struct ReadOptions;
 
-enum class Format : std::uint8_t { idx, csv, npy, tfrecord, picture };
+enum class Format : std::uint8_t { idx, csv, npy, tfrecord, cifar, picture };
 
-inline constexpr std::array all_formats{Format::idx, Format::csv, Format::npy, Format::tfrecord,
-                                        Format::picture};
+inline constexpr std::array all_formats{Format::idx,      Format::csv,   Format::npy,
+                                        Format::tfrecord, Format::cifar, Format::picture};
 
 /// "idx", "csv", ...: the values of the setting `format`.
 const char* name_of(Format format) noexcept;

@@ -44,6 +44,7 @@ std::vector<RecordFiles> files_of(const Target& target) {
   for (std::uint64_t i = 0; i < target.files; ++i) {
     const std::string stem = (target.folder / stem_of(target, i)).string();
     switch (target.format) {
+      case Format::cifar:
       case Format::picture: break;
       case Format::idx:
         files.push_back({stem + "-images-idx3-ubyte", stem + "-labels-idx1-ubyte"});
@@ -315,6 +316,7 @@ std::unique_ptr<FormatWriter> new_format_writer(Format format, const RecordFiles
     case Format::csv: return std::make_unique<CsvWriter>(files, shape);
     case Format::npy: return std::make_unique<NpyWriter>(files, shape);
     case Format::tfrecord: return std::make_unique<TfRecordWriter>(files, shape);
+    case Format::cifar:
     case Format::picture: break;
   }
   throw ConfigError(std::string("format ") + name_of(format) + " is read, but not written");

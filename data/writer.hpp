@@ -17,6 +17,9 @@
 namespace lockstep::data {
 class FormatWriter;
 
+/// True for idx, csv, npy and tfrecord; the others are only read.
+constexpr bool is_writable(Format format) noexcept { return format <= Format::tfrecord; }
+
 /// Number and shape of the records to write; features are undivided.
 struct RecordShape {
   std::uint64_t records = 0;

@@ -8,6 +8,7 @@ set -euo pipefail
 # Of install.sh's list, with the shared libraries that they stand on.
 packages=(ninja-build pkgconf-bin libpkgconf3
           libdnnl-dev libdnnl2 ocl-icd-libopencl1 libhwy-dev libhwy1 libxxhash-dev libxxhash0 zlib1g-dev zlib1g
+          libpng-dev libpng16-16 libjpeg62-turbo-dev libjpeg62-turbo libzip-dev libzip4
           libtomlplusplus-dev libtomlplusplus3 nlohmann-json3-dev libspdlog-dev libspdlog1.10 libfmt-dev libfmt9
           libcxxopts-dev catch2 libeigen3-dev)
 

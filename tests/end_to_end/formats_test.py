@@ -1,6 +1,7 @@
 """The same records in every format and number of files train to the same weights; NumPy agrees."""
 
 import gzip
+import json
 import os
 import random
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import zipfile
 from pathlib import Path
 
 import command
@@ -175,6 +177,71 @@ class Formats(command.CommandTest):
         self.succeed("convert", npy, limited, "--format csv --train-limit 9 --test-limit 3")
         self.assertEqual((limited / "train.csv").read_text().count("\n"), 10)
         self.assertEqual((limited / "test.csv").read_text().count("\n"), 4)
+
+    def test_npz_is_a_pair_of_arrays(self):
+        sets = self.make_sets()
+        expected = self.trained("npz-idx", sets["npy-1"]).summary["weights_hash"]
+        content = {name: (sets["npy-1"] / f"{name}.npy").read_bytes()
+                   for name in ("train-images", "train-labels", "test-images", "test-labels")}
+
+        def write(name, names, how=zipfile.ZIP_DEFLATED):
+            with zipfile.ZipFile(self.folder / name, "w", how) as archive:
+                for member, source in names.items():
+                    archive.writestr(f"{member}.npy", content[source])
+            return self.folder / name
+
+        keras = {"x_train": "train-images", "y_train": "train-labels", "x_test": "test-images",
+                 "y_test": "test-labels", "extra": "test-labels"}
+        for name, how, options in (("packed.npz", zipfile.ZIP_DEFLATED, {"threads": 2}),
+                                   ("stored.npz", zipfile.ZIP_STORED, {})):
+            made = self.trained(name, write(name, keras, how), **options)
+            self.assertEqual(made.summary["weights_hash"], expected)
+        plain = write("plain.npz", {"X": "train-images", "y": "train-labels"})
+        result = run("train", TRAIN, "--data", plain, "--run-dir", self.folder / "none")
+        self.assert_refused(result, 65, ["plain.npz", "no test files", "--test-split 0.2"])
+        made = self.train(TRAIN, "--test-split 0.2 --data", plain, name="run-split")
+        result = self.succeed("evaluate", made.folder, "--json --data", plain)
+        self.assertEqual(json.loads(result.out)["examples"], 1500)
+        for name, names, needles in (
+                ("lone.npz", {"x_train": "train-images"}, ["lone.npz/x_train.npy", "no labels"]),
+                ("twice.npz", keras | {"train_images": "train-images"}, ["both x_train.npy and train_images.npy"]),
+                ("other.npz", {"a": "train-images"}, ["no arrays of images and labels, but 'a'"]),
+                ("swapped.npz", keras | {"x_train": "train-labels", "y_train": "train-images"},
+                 ["swapped.npz/x_train.npy", "exchanged"])):
+            with self.subTest(name=name):
+                self.assert_refused(run("train --data", write(name, names), "--run-dir", self.folder / "none"),
+                                    65, needles)
+        damaged = bytearray((self.folder / "stored.npz").read_bytes())
+        damaged[len(damaged) // 3] ^= 0xFF  # a pixel
+        for content_of, needle in ((damaged, "cannot be decompressed"), (damaged[:-9], "cannot be opened")):
+            (self.folder / "damaged.npz").write_bytes(content_of)
+            result = run("train --data", self.folder / "damaged.npz", "--run-dir", self.folder / "none",
+                         threads=2)
+            self.assert_refused(result, 65, ["damaged.npz", needle])
+
+    def test_cifar_has_its_channels_last_here(self):
+        folder = self.folder / "cifar"
+        folder.mkdir()
+        chance = random.Random(7)
+        images = [chance.randbytes(3072) for _ in range(50)]
+        for name, part in (("data_batch_1.bin", images[:20]), ("data_batch_2.bin", images[20:40]),
+                           ("test_batch.bin", images[40:])):
+            (folder / name).write_bytes(b"".join(bytes([i % 10]) + image for i, image in enumerate(part)))
+        (folder / "batches.meta.txt").write_text("airplane\n")
+        self.succeed("convert", folder, self.folder / "npy", "--format npy")
+        last = b"".join(bytes(image[c * 1024 + i] for i in range(1024) for c in range(3))
+                        for image in images[:40])
+        self.assertEqual((self.folder / "npy" / "train-images.npy").read_bytes()[128:], last)
+        hashes = {self.trained(f"cifar-{data}-{n}", self.folder / data, threads=n).summary["weights_hash"]
+                  for data, n in (("cifar", 1), ("cifar", 3), ("npy", 2))}
+        self.assertEqual(len(hashes), 1)
+        with open(folder / "data_batch_2.bin", "ab") as file:
+            file.write(b"x")
+        result = run("train --data", folder, "--run-dir", self.folder / "none")
+        self.assert_refused(result, 65, ["data_batch_2.bin: byte 61460", "61,461 bytes", "3,073"])
+        (folder / "data_batch_2.bin").write_bytes(b"\xff" + images[0])
+        result = run("train --classes 10 --data", folder, "--run-dir", self.folder / "none")
+        self.assert_refused(result, 65, ["data_batch_2.bin: byte 0", "label of record 0 is 255"])
 
     def test_tfrecord_of_another_writer(self):
         folder = files.write_set(self.folder / "idx", train=40, test=10)

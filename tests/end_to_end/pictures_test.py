@@ -99,7 +99,8 @@ class Pictures(command.CommandTest):
         for options in ({}, {"threads": 3}):
             made = self.train(SMALL, "--image-size 12x10 --data", folder, name=f"run-{len(options)}",
                               **options)
-            self.assert_says(made.result.err, ["2 pictures", "old.gif"], made.result)
+            self.assert_says(made.result.err, ["train: left out", "2 pictures", "train/cats/old.gif",
+                                               "test/cats/old.gif"], made.result)
             hashes.add(made.summary["weights_hash"])
         self.assertEqual(len(hashes), 1)
         saved = json.loads((made.checkpoints[-1] / "network.json").read_text())
@@ -193,13 +194,15 @@ class Pictures(command.CommandTest):
         good = files.png(pixels(1, 6, 5), 6, 5)
         bomb = bytearray(files.png(pixels(1, 6, 5), 60000, 60000))
         deep = files.png(b"", 9000, 9000)
+        at = RGB_JPEG.index(b"\xff\xc0")
+        wide = RGB_JPEG[:at + 5] + b"\x10\x00\x10\x00" + RGB_JPEG[at + 9:]
         cases = ((b"", ["is empty"]), (b"GIF89a...", ["neither PNG nor JPEG (GIF)"]),
                  (good[:20], ["0.png", "byte"]), (good[:-20], ["cannot be decoded as PNG"]),
                  (good[:45] + b"\xff" + good[46:], ["cannot be decoded as PNG"]),
                  (good[:17] + b"\xff" + good[18:], ["header of the PNG file is damaged"]),
                  (bytes(bomb), ["more than 100,000,000 pixels"]),
                  (deep, ["9000 columns", "cannot come from"]),
-                 (RGB_JPEG[:100], ["0.png"]), (RGB_JPEG[:-60], ["cannot be decoded as JPEG"]),
+                 (wide, ["4096 columns", "cannot come from"]), (RGB_JPEG[:100], ["0.png"]), (RGB_JPEG[:-60], ["cannot be decoded as JPEG"]),
                  (CMYK_JPEG, ["CMYK", "convert it to RGB"]))
         for case, (content, needles) in enumerate(cases):
             with self.subTest(case=case):
