@@ -73,7 +73,12 @@ void read_pair_or_file(Format format, std::span<const std::uint8_t> bytes) {
   }
   const MemoryFile records(bytes.first(first));
   const MemoryFile labels(bytes.subspan(first));
-  const auto source = open_files(format, {records.path(), labels.path()}, {});
+  ReadOptions options;
+  if (format == Format::picture) {
+    options.needs_labels = false;
+    options.pictures.size = ImageSize{8, 8};
+  }
+  const auto source = open_files(format, {records.path(), labels.path()}, options);
   constexpr std::uint64_t max = 256;
   const auto count = static_cast<std::size_t>(std::min(source->records(), max));
   std::vector<std::uint64_t> ids(count);

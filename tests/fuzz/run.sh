@@ -7,7 +7,7 @@ seconds=${1:?usage: tests/fuzz/run.sh SECONDS [BUILD_FOLDER]}
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 build=$PWD/${2:-build/fuzz}
 failed=0
-for reader in idx csv npy tfrecord gzip; do
+for reader in idx csv npy tfrecord cifar picture gzip; do
   work=$build/fuzz/$reader
   mkdir -p "$work/corpus"
   python3 tests/fuzz/seeds.py "$reader" "$work/corpus"

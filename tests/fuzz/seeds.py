@@ -9,6 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "end_to_end"))
 import files  # noqa: E402
 from formats_test import example, field, tfrecord  # noqa: E402
+from pictures_test import CMYK_JPEG, GRAY_JPEG, RGB_JPEG  # noqa: E402
 
 
 def npy(descr, shape, payload, version=1):
@@ -42,6 +43,13 @@ def seeds(name):
         entries = (field(1, field(1, key) + field(2, value))
                    for key, value in ((b"image", floats), (b"label", field(3, b"\x08\x07"))))
         yield b"\0" + field(1, b"".join(entries))
+    elif name == "cifar":
+        yield b"\7" + bytes(3072)
+    elif name == "picture":
+        for channels in (1, 2, 3, 4):
+            yield files.png(bytes(range(5 * 7 * channels)), 5, 7, channels)
+        yield files.png(bytes(60), 5, 2, 3, bits=16)
+        yield from (RGB_JPEG, GRAY_JPEG, CMYK_JPEG)
     else:
         yield gzip.compress(b"some text" * 9)
         yield gzip.compress(b"one") + gzip.compress(b"two")
