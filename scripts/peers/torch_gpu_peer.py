@@ -28,7 +28,8 @@ try:
     import numpy as np
     import torch
     from torch import nn
-    from torch_peer import idx, network, process_age
+    from idx import idx
+    from torch_peer import network, process_age
 except ImportError as error:
     skip(f"{error} (scripts/peers/install.sh FOLDER brings PyTorch)")
 

@@ -8,7 +8,6 @@ The data is a tensor in memory that each step slices: the fastest loader there i
 of the output is JSON.
 """
 import argparse
-import gzip
 import json
 import os
 import statistics
@@ -18,6 +17,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+
+from idx import idx
 
 
 def arguments():
@@ -30,15 +31,6 @@ def arguments():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--reduce", choices=["ddp", "mpi"], default="ddp")
     return parser.parse_args()
-
-
-def idx(folder, stem):
-    """The array in FOLDER/STEM*, gzip-compressed or not."""
-    name = min(n for n in os.listdir(folder) if n.startswith(stem))
-    path = os.path.join(folder, name)
-    raw = (gzip.open if name.endswith(".gz") else open)(path, "rb").read()
-    shape = [int.from_bytes(raw[4 + 4 * i:8 + 4 * i], "big") for i in range(raw[3])]
-    return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
 
 
 def process_age():
