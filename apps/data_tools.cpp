@@ -375,7 +375,7 @@ nlohmann::ordered_json to_json(const Reading& reading) {
           {"bytes_per_second", per_second(reading.bytes, reading.seconds)}};
 }
 
-void print_table(const std::vector<Reading>& readings) {
+void print_readings(const std::vector<Reading>& readings) {
   fmt::print("\n{:<8} {:>12} {:>12} {:>10} {:>10} {:>14} {:>12}\n", "", "records", "bytes", "open",
              "read", "records/s", "bytes/s");
   const auto row = [](const std::string& name, const Reading& one) {
@@ -406,7 +406,7 @@ void bench_on(const Arguments& arguments, const RunConfig& config, comm::Communi
   fmt::print("{}: {} of {} features, read in steps of {} with shuffle {}\n", config.data,
              counted(plan.options().records, "record"), grouped(bench.source->features()),
              grouped(plan.options().batch_size), config.shuffle);
-  print_table(readings);
+  print_readings(readings);
 }
 
 Syntax bench_data_syntax() {

@@ -222,8 +222,8 @@ std::string json_text(const train::Evaluation& result, std::uint64_t weights_has
   return json.dump();
 }
 
-void print_table(const train::Evaluation& result, const InferenceJob& job,
-                 const RunConfig& config) {
+void print_evaluation(const train::Evaluation& result, const InferenceJob& job,
+                      const RunConfig& config) {
   Banner table;
   table.headline = fmt::format("loss {:.6f}, {} {:.4f} on {}", result.loss(),
                                result.values.empty() ? "accuracy" : "R2", result.score(),
@@ -245,7 +245,7 @@ void evaluate_on(const Arguments& arguments, const RunConfig& config, comm::Comm
   if (arguments.given("json")) {
     fmt::print("{}\n", json_text(result, job.saved.weights_hash));
   } else {
-    print_table(result, job, config);
+    print_evaluation(result, job, config);
   }
 }
 

@@ -216,7 +216,7 @@ std::string plan_picture(const data::Plan& plan, std::uint64_t epoch, std::size_
 using nlohmann::ordered_json;
 
 constexpr std::uint64_t max_ids = 1'000'000;
-constexpr std::size_t usual_columns = 80;
+constexpr std::size_t usual_plan_columns = 80;
 
 /// The records to plan for.
 struct Records {
@@ -398,8 +398,9 @@ int show_plan(const PlanArguments& arguments) {
   } else {
     banner(found).print();
     const auto columns = terminal_columns();
-    fmt::print("\n{}", plan_picture(chosen.plan, arguments.epoch,
-                                    columns ? static_cast<std::size_t>(*columns) : usual_columns));
+    fmt::print("\n{}",
+               plan_picture(chosen.plan, arguments.epoch,
+                            columns ? static_cast<std::size_t>(*columns) : usual_plan_columns));
   }
   return static_cast<int>(ExitCode::success);
 }

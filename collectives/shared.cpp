@@ -34,7 +34,7 @@ std::size_t rounded_up(std::size_t value, std::size_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-[[noreturn]] void fail(const std::string& what) {
+[[noreturn]] void fail_shared(const std::string& what) {
   throw ConfigError("shared memory: " + what + ": " + std::generic_category().message(errno),
                     "use `backend=mpi`");
 }
@@ -42,7 +42,7 @@ std::size_t rounded_up(std::size_t value, std::size_t unit) {
 /// Inode and size of an open file, which identify a peer's region.
 std::pair<std::uint64_t, std::uint64_t> identity_and_size(int descriptor) {
   struct stat status = {};
-  if (::fstat(descriptor, &status) != 0) fail("fstat");
+  if (::fstat(descriptor, &status) != 0) fail_shared("fstat");
   return {status.st_ino, static_cast<std::uint64_t>(status.st_size)};
 }
 
@@ -55,20 +55,20 @@ SharedRegion::SharedRegion(int descriptor, std::size_t bytes)
     const int reason = errno;
     close();
     errno = reason;
-    fail("mmap of " + std::to_string(bytes) + " bytes of addresses");
+    fail_shared("mmap of " + std::to_string(bytes) + " bytes of addresses");
   }
   data_ = static_cast<std::byte*>(data);
 }
 
 SharedRegion SharedRegion::create(std::size_t bytes) {
   const int descriptor = ::memfd_create("lockstep", MFD_CLOEXEC);
-  if (descriptor < 0) fail("memfd_create");
+  if (descriptor < 0) fail_shared("memfd_create");
   const std::size_t size = rounded_up(bytes, page);
   if (::ftruncate(descriptor, static_cast<off_t>(size)) != 0) {
     const int reason = errno;
     ::close(descriptor);
     errno = reason;
-    fail("ftruncate to " + std::to_string(size) + " bytes");
+    fail_shared("ftruncate to " + std::to_string(size) + " bytes");
   }
   return {descriptor, size};
 }
@@ -80,7 +80,7 @@ SharedRegion SharedRegion::open(const std::string& address) {
   std::string path;
   words >> inode >> size >> path;
   const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (descriptor < 0) fail(path + ", a peer's region, cannot be opened");
+  if (descriptor < 0) fail_shared(path + ", a peer's region, cannot be opened");
   if (identity_and_size(descriptor) != std::pair(inode, size)) {
     ::close(descriptor);
     throw ConfigError("shared memory: " + path +

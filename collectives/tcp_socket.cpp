@@ -21,7 +21,7 @@ namespace {
 constexpr int probe_seconds = 1;  // between keepalive probes
 constexpr int max_probes = 2;     // without an answer
 
-[[noreturn]] void fail(const std::string& what) {
+[[noreturn]] void fail_tcp(const std::string& what) {
   throw ConfigError("TCP: " + what + ": " + reason(errno),
                     "raise the limits of this host (`ulimit -n`), or leave `survive` out");
 }
@@ -44,7 +44,7 @@ void Socket::close() noexcept {
 }
 
 void Socket::set(int level, int name, int value) {
-  if (::setsockopt(descriptor_, level, name, &value, sizeof value) != 0) fail("setsockopt");
+  if (::setsockopt(descriptor_, level, name, &value, sizeof value) != 0) fail_tcp("setsockopt");
 }
 
 void Socket::probe() {
@@ -66,12 +66,12 @@ Socket Socket::listening() {
     sockaddr_in6 any{};
     any.sin6_family = AF_INET6;
     const auto* address = reinterpret_cast<const sockaddr*>(&any);
-    if (::bind(socket.descriptor(), address, sizeof any) != 0) fail("bind");
+    if (::bind(socket.descriptor(), address, sizeof any) != 0) fail_tcp("bind");
   } else {  // without IPv6
     socket = Socket(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    if (!socket.is_open()) fail("socket");
+    if (!socket.is_open()) fail_tcp("socket");
   }
-  if (::listen(socket.descriptor(), SOMAXCONN) != 0) fail("listen");
+  if (::listen(socket.descriptor(), SOMAXCONN) != 0) fail_tcp("listen");
   return socket;
 }
 
@@ -79,10 +79,10 @@ std::string Socket::port() const {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
   auto* const pointer = reinterpret_cast<sockaddr*>(&address);
-  if (::getsockname(descriptor_, pointer, &length) != 0) fail("getsockname");
+  if (::getsockname(descriptor_, pointer, &length) != 0) fail_tcp("getsockname");
   std::array<char, NI_MAXSERV> port{};
   if (::getnameinfo(pointer, length, nullptr, 0, port.data(), port.size(), NI_NUMERICSERV) != 0) {
-    fail("getnameinfo");
+    fail_tcp("getnameinfo");
   }
   return port.data();
 }
@@ -92,10 +92,10 @@ Socket Socket::connecting(const std::string& address, const std::string& port) {
   hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  if (::getaddrinfo(address.c_str(), port.c_str(), &hints, &found) != 0) fail("getaddrinfo");
+  if (::getaddrinfo(address.c_str(), port.c_str(), &hints, &found) != 0) fail_tcp("getaddrinfo");
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
   Socket socket(::socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!socket.is_open()) fail("socket");
+  if (!socket.is_open()) fail_tcp("socket");
   socket.set(IPPROTO_TCP, TCP_NODELAY, 1);
   socket.probe();
   socket.limit_silence(true);
@@ -105,7 +105,7 @@ Socket Socket::connecting(const std::string& address, const std::string& port) {
 
 std::vector<std::string> own_addresses() {
   ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) fail("getifaddrs");
+  if (::getifaddrs(&list) != 0) fail_tcp("getifaddrs");
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
   std::vector<std::string> addresses;
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {

@@ -92,7 +92,7 @@ CsvHeader read_header(Content& content, bool has_header, char separator) {
 
 namespace {
 
-constexpr std::uint64_t chunk_bytes = std::uint64_t{1} << 18;
+constexpr std::uint64_t csv_chunk_bytes = std::uint64_t{1} << 18;
 constexpr std::size_t max_row_bytes = std::size_t{1} << 26;
 
 }  // namespace
@@ -114,7 +114,7 @@ bool CsvRows::load() {
                         ": a record of more than 64 MiB",
                     "look for a quote that is never closed, or a file that is no CSV");
   }
-  const std::uint64_t count = std::min(chunk_bytes, content_.size() - loaded_);
+  const std::uint64_t count = std::min(csv_chunk_bytes, content_.size() - loaded_);
   if (count == 0) return false;
   const std::size_t used = buffer_.size();
   buffer_.resize(used + static_cast<std::size_t>(count));

@@ -209,8 +209,7 @@ void Content::read_at(std::uint64_t offset, std::span<std::uint8_t> bytes) {
 void Content::read_kept(std::uint64_t offset, std::span<std::uint8_t> bytes) const {
   if (!compressed_) return file_.read_at(offset, bytes);
   if (offset > kept_ || bytes.size() > kept_ - offset) {
-    throw DataError(place(kept_) + ": the content ends here, too early",
-                    "fetch the file again: this copy is incomplete or damaged");
+    throw DataError(place(kept_) + ": the content ends here, too early", fetch_again);
   }
   if (offset < memory_.size()) {
     const auto count =

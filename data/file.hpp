@@ -15,6 +15,13 @@ class Hash;
 }
 
 namespace lockstep::data {
+/// The remedy of errors in files that are cut off or damaged.
+inline constexpr const char* fetch_again =
+    "fetch the file again: this copy is incomplete or damaged";
+
+/// Limit of the sizes that headers state: fits off_t together with a header.
+inline constexpr std::uint64_t max_stored_bytes = std::uint64_t{1} << 62;
+
 /// "PATH: byte 16": a file location for error messages.
 std::string place(const std::filesystem::path& path, std::uint64_t offset);
 

@@ -50,12 +50,10 @@ void IdxSource::decode(std::uint64_t, std::size_t, std::span<const std::uint8_t>
 
 namespace {
 
-constexpr std::size_t max_dims = 4;
+constexpr std::size_t max_idx_dims = 4;
 constexpr std::uint32_t labels_magic = 0x801;
 constexpr std::uint32_t min_images_magic = 0x802;
 constexpr std::uint32_t max_images_magic = 0x804;
-constexpr std::uint64_t max_bytes = std::uint64_t{1} << 62;  // fits off_t together with a header
-const char* const fetch_again = "fetch the file again: this copy is incomplete or damaged";
 
 std::uint32_t big_endian(std::span<const std::uint8_t, 4> bytes) noexcept {
   return std::uint32_t{bytes[0]} << 24 | std::uint32_t{bytes[1]} << 16 |
@@ -80,7 +78,7 @@ class HeaderParser {
     const std::uint32_t magic = big_endian(bytes);
     check_magic(magic);
     const std::size_t dims = magic & 0xFFU;
-    std::array<std::uint64_t, max_dims> values{};
+    std::array<std::uint64_t, max_idx_dims> values{};
     for (std::size_t i = 0; i < dims; ++i) {
       content_.read_at(4 * (i + 1), bytes);
       values[i] = big_endian(bytes);
@@ -121,7 +119,7 @@ class HeaderParser {
                       fetch_again);
     }
     const auto total = each ? product(*each, header.records) : each;
-    if (!total || *total > max_bytes) {
+    if (!total || *total > max_stored_bytes) {
       throw DataError(place(content_.path(), 4) + ": " + std::to_string(header.records) +
                           " records of " + shape_text(header.dims) +
                           " bytes are more than any file holds",

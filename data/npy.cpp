@@ -165,10 +165,8 @@ void NpySource::decode(std::uint64_t first, std::size_t, std::span<const std::ui
 namespace {
 
 constexpr std::uint64_t max_header_bytes = std::uint64_t{1} << 16;
-constexpr std::uint64_t max_bytes = std::uint64_t{1} << 62;  // fits off_t together with a header
-constexpr std::size_t max_dims = 32;                         // NumPy's own limit
+constexpr std::size_t max_npy_dims = 32;  // NumPy's own limit
 const char* const save_again = "save it again with numpy.save, from an array of one plain type";
-const char* const fetch_again = "fetch the file again: this copy is incomplete or damaged";
 
 /// Parses the header's dictionary: Python literals, three known keys.
 class DictParser {
@@ -242,7 +240,7 @@ class DictParser {
       std::uint64_t number = 0;
       const char* const begin = text_.data() + at_;
       const auto [stop, error] = std::from_chars(begin, text_.data() + text_.size(), number);
-      if (error != std::errc() || numbers.size() == max_dims) fail("the shape is damaged");
+      if (error != std::errc() || numbers.size() == max_npy_dims) fail("the shape is damaged");
       numbers.push_back(number);
       at_ += static_cast<std::size_t>(stop - begin);
       if (take(',')) continue;
@@ -334,7 +332,7 @@ std::uint64_t measure(NpyHeader& header, const std::string& place) {
   }
   const auto record = each ? product(*each, header.type.bytes) : each;
   const auto total = record ? product(*record, header.shape[0]) : record;
-  if (!total || *total > max_bytes) {
+  if (!total || *total > max_stored_bytes) {
     throw DataError(place + ": an array of shape " + shape + " is more than any file holds",
                     fetch_again);
   }

@@ -71,7 +71,7 @@ std::uint32_t crc32c(std::span<const std::uint8_t> bytes) noexcept {
 
 namespace {
 
-using Bytes = std::span<const std::uint8_t>;
+using ByteView = std::span<const std::uint8_t>;
 constexpr const char* malformed = "not a tf.train.Example: malformed protocol buffer";
 
 // message Example { Features features = 1; }
@@ -84,18 +84,18 @@ constexpr std::uint64_t float_list = 2;
 constexpr std::uint64_t int64_list = 3;
 
 /// Views of the two required features in the payload.
-struct Found {
-  std::optional<Bytes> image;
-  std::optional<Bytes> label;
+struct FoundFeatures {
+  std::optional<ByteView> image;
+  std::optional<ByteView> label;
 };
 
 /// Parses one map entry: a key and a Feature; the last occurrence of each is used.
-bool find_entry(Bytes entry, Found& found) {
+bool find_entry(ByteView entry, FoundFeatures& found) {
   std::string_view key;
-  Bytes value;
+  ByteView value;
   WireReader reader(entry);
   while (reader.next()) {
-    const Bytes bytes = reader.bytes();
+    const ByteView bytes = reader.bytes();
     if (reader.is(1, Wire::bytes)) {
       key = {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
     }
@@ -106,7 +106,7 @@ bool find_entry(Bytes entry, Found& found) {
   return reader.ok();
 }
 
-bool find_features(Bytes payload, Found& found) {
+bool find_features(ByteView payload, FoundFeatures& found) {
   WireReader example(payload);
   while (example.next()) {
     if (!example.is(1, Wire::bytes)) continue;
@@ -122,10 +122,10 @@ bool find_features(Bytes payload, Found& found) {
 /// The list in a Feature: its field number (0: none) and its bytes.
 struct List {
   std::uint64_t kind = 0;
-  Bytes bytes;
+  ByteView bytes;
 };
 
-bool find_list(Bytes feature, List& list) {
+bool find_list(ByteView feature, List& list) {
   WireReader reader(feature);
   while (reader.next()) {
     if (reader.wire() == Wire::bytes && reader.field() <= int64_list) {
@@ -135,7 +135,7 @@ bool find_list(Bytes feature, List& list) {
   return reader.ok();
 }
 
-void append_floats(Bytes bytes, std::vector<float>& numbers) {
+void append_floats(ByteView bytes, std::vector<float>& numbers) {
   const std::size_t used = numbers.size();
   numbers.resize(used + bytes.size() / sizeof(float));
   if constexpr (std::endian::native == std::endian::little) {
@@ -149,7 +149,7 @@ void append_floats(Bytes bytes, std::vector<float>& numbers) {
   }
 }
 
-std::string parse_floats(Bytes list, std::vector<float>& numbers) {
+std::string parse_floats(ByteView list, std::vector<float>& numbers) {
   numbers.clear();
   WireReader reader(list);
   while (reader.next()) {
@@ -162,7 +162,7 @@ std::string parse_floats(Bytes list, std::vector<float>& numbers) {
   return reader.ok() ? "" : malformed;
 }
 
-std::string parse_image(Bytes feature, TfExample& example) {
+std::string parse_image(ByteView feature, TfExample& example) {
   List list;
   if (!find_list(feature, list)) return malformed;
   example.bytes = {};
@@ -188,7 +188,7 @@ std::string parse_image(Bytes feature, TfExample& example) {
   return example.bytes.empty() ? "feature 'image' holds no byte" : "";
 }
 
-std::string parse_label(Bytes feature, TfExample& example) {
+std::string parse_label(ByteView feature, TfExample& example) {
   List list;
   if (!find_list(feature, list)) return malformed;
   if (list.kind != int64_list) return "feature 'label' holds no int64";
@@ -217,7 +217,7 @@ std::string parse_label(Bytes feature, TfExample& example) {
 }  // namespace
 
 std::string parse_example(std::span<const std::uint8_t> payload, TfExample& example) {
-  Found found;
+  FoundFeatures found;
   if (!find_features(payload, found)) return malformed;
   if (!found.image) return "the example has no feature 'image'";
   if (!found.label) return "the example has no feature 'label'";
@@ -231,10 +231,9 @@ namespace {
 
 constexpr std::uint64_t header_bytes = 12;
 constexpr std::uint64_t footer_bytes = 4;
-constexpr std::uint64_t chunk_bytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t tfrecord_chunk_bytes = std::uint64_t{1} << 20;
 const char* const write_again =
     "write tf.train.Example with `image` (raw bytes or floats) and `label` (int64)";
-const char* const fetch_again = "fetch the file again: this copy is incomplete or damaged";
 
 template <class Number>
 Number little_endian(std::span<const std::uint8_t> bytes) noexcept {
@@ -265,7 +264,8 @@ class Window {
   /// The `size` bytes at `offset`, within the file; offsets must not decrease.
   std::span<const std::uint8_t> at(std::uint64_t offset, std::uint64_t size) {
     if (offset + size > end_) {
-      const std::uint64_t wanted = std::max(size, std::min(chunk_bytes, content_.size() - offset));
+      const std::uint64_t wanted =
+          std::max(size, std::min(tfrecord_chunk_bytes, content_.size() - offset));
       buffer_.resize(static_cast<std::size_t>(wanted));
       content_.read_at(offset, buffer_);
       begin_ = offset;

@@ -101,7 +101,7 @@ void write_records(const Target& target, const RecordShape& shape, const RecordA
 namespace {
 
 using Bytes = std::vector<std::uint8_t>;
-constexpr std::size_t chunk_bytes = std::size_t{1} << 20;
+constexpr std::size_t write_chunk_bytes = std::size_t{1} << 20;
 
 void put_text(Bytes& bytes, std::string_view text) {
   bytes.insert(bytes.end(), text.begin(), text.end());
@@ -278,7 +278,7 @@ class TfRecordWriter final : public FormatWriter {
 }  // namespace
 
 void BufferedFile::flush_some() {
-  if (buffer_.size() < chunk_bytes) return;
+  if (buffer_.size() < write_chunk_bytes) return;
   file_.write(std::as_bytes(std::span(buffer_)));
   buffer_.clear();
 }

@@ -356,19 +356,19 @@ void RunDirectory::finish(const RunReport& report) {
 
 namespace {
 
-constexpr const char* remedy = "give the folder of a run, unchanged";
+constexpr const char* run_remedy = "give the folder of a run, unchanged";
 
-JsonPlace place_of(const std::filesystem::path& path) { return {path, 0, remedy}; }
+JsonPlace place_in_run(const std::filesystem::path& path) { return {path, 0, run_remedy}; }
 
 std::string read_text(const std::filesystem::path& path) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   if (!std::filesystem::exists(status))
-    fail(place_of(path), "no such file, so its folder holds no run");
-  if (!std::filesystem::is_regular_file(status)) fail(place_of(path), "is no regular file");
+    fail(place_in_run(path), "no such file, so its folder holds no run");
+  if (!std::filesystem::is_regular_file(status)) fail(place_in_run(path), "is no regular file");
   std::ifstream file(path, std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file.is_open() || file.bad()) fail(place_of(path), "cannot be read");
+  if (!file.is_open() || file.bad()) fail(place_in_run(path), "cannot be read");
   return text;
 }
 
@@ -395,7 +395,7 @@ RecordedStep step_in(const std::string& line, const JsonPlace& place) {
 std::vector<RecordedStep> read_metrics(const std::filesystem::path& path) {
   const std::string text = read_text(path);
   std::vector<RecordedStep> steps;
-  JsonPlace place = {path, 1, remedy};
+  JsonPlace place = {path, 1, run_remedy};
   for (std::size_t at = 0; at < text.size(); ++place.line) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
     RecordedStep step = step_in(text.substr(at, end - at), place);
@@ -407,7 +407,7 @@ std::vector<RecordedStep> read_metrics(const std::filesystem::path& path) {
     steps.push_back(std::move(step));
     at = end + 1;
   }
-  if (steps.empty()) fail(place_of(path), "no step is recorded");
+  if (steps.empty()) fail(place_in_run(path), "no step is recorded");
   return steps;
 }
 
@@ -418,7 +418,7 @@ std::map<std::uint64_t, std::uint64_t> last_steps(const std::vector<RecordedStep
 }
 
 void read_summary(const std::filesystem::path& path, RecordedRun& run) {
-  const JsonPlace place = place_of(path);
+  const JsonPlace place = place_in_run(path);
   const ordered_json json = parse_object(read_text(path), place);
   const auto& epochs = field(json, "epochs", place);
   if (!epochs.is_array()) fail(place, "'epochs' is not a list in []");
@@ -442,8 +442,8 @@ void read_summary(const std::filesystem::path& path, RecordedRun& run) {
 
 RecordedRun read_run(const std::filesystem::path& folder) {
   std::error_code ignored;
-  if (!std::filesystem::exists(folder, ignored)) fail(place_of(folder), "no such folder");
-  if (!std::filesystem::is_directory(folder, ignored)) fail(place_of(folder), "is no folder");
+  if (!std::filesystem::exists(folder, ignored)) fail(place_in_run(folder), "no such folder");
+  if (!std::filesystem::is_directory(folder, ignored)) fail(place_in_run(folder), "is no folder");
   RecordedRun run;
   run.steps = read_metrics(folder / "metrics.jsonl");
   const auto summary = folder / "summary.json";
