@@ -31,7 +31,8 @@ function(lockstep_defaults target)
     target_compile_options(${target} PRIVATE -Wno-restrict)  # false alarms, GCC bug 105651
   endif()
   if(CMAKE_UNITY_BUILD)  # warnings about names of another file; dev has them, a file at a time
-    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-shadow;-Wno-subobject-linkage>)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-shadow>
+                                             $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
   endif()
   if(LOCKSTEP_WERROR)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:C,CXX>:-Werror>
