@@ -53,25 +53,23 @@ struct WorstLabel {
   std::uint64_t times = 0;
 };
 
-WorstLabel worst_label(const std::vector<std::uint64_t>& confusion) {
-  const auto classes = static_cast<std::size_t>(std::lround(std::sqrt(confusion.size())));
+WorstLabel worst_label(const train::Evaluation& test) {
+  const auto classes = test.classes();
   WorstLabel worst;
-  for (std::size_t label = 0; label < classes; ++label) {
-    WorstLabel here{.label = label};
-    for (std::size_t guess = 0; guess < classes; ++guess) {
-      const std::uint64_t times = confusion[label * classes + guess];
-      here.examples += times;
-      if (guess == label) continue;
-      here.misread += times;
-      if (times > here.times) {
-        here.times = times;
-        here.predicted_as = guess;
-      }
+  for (std::size_t label = 0; label < classes.size(); ++label) {
+    const std::uint64_t examples = classes[label].examples;
+    const std::uint64_t misread = examples - classes[label].correct;
+    if (misread * std::max<std::uint64_t>(worst.examples, 1) <=
+        worst.misread * std::max<std::uint64_t>(examples, 1)) {
+      continue;
     }
-    if (here.misread * std::max<std::uint64_t>(worst.examples, 1) >
-        worst.misread * std::max<std::uint64_t>(here.examples, 1)) {
-      worst = here;
-    }
+    worst = {.label = label, .misread = misread, .examples = examples};
+  }
+  for (std::size_t guess = 0; guess < classes.size(); ++guess) {
+    const std::uint64_t times = test.confusion[worst.label * classes.size() + guess];
+    if (guess == worst.label || times <= worst.times) continue;
+    worst.times = times;
+    worst.predicted_as = guess;
   }
   return worst;
 }
@@ -281,7 +279,7 @@ std::string error_in_words(const train::Evaluation& test, const OutputNames& nam
   std::string text = fmt::format("{} of {} examples misread ({:.1f} %)", grouped(misread),
                                  grouped(test.examples), 100 * (1 - test.accuracy()));
   if (misread == 0 || test.confusion.empty()) return text;
-  const WorstLabel worst = worst_label(test.confusion);
+  const WorstLabel worst = worst_label(test);
   const auto name = [&](std::size_t label) {
     return names.classes.empty() ? std::to_string(label) : names.classes[label];
   };

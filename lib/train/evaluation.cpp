@@ -13,8 +13,6 @@
 namespace lockstep::train {
 namespace {
 
-constexpr std::size_t max_confusion_classes = 256;
-
 void count_confusion(Matrix<const float> logits, std::span<const std::int32_t> labels,
                      std::vector<std::uint64_t>& confusion) {
   if (confusion.empty()) return;
@@ -66,7 +64,7 @@ Evaluation evaluate_on(Inference& network, const nn::Loss<float>& loss, data::Ba
   Evaluation result;
   result.examples = reader.plan().examples_per_epoch();
   const bool has_labels = loss.target() == nn::TargetKind::label;
-  if (has_labels && shape.classes <= max_confusion_classes) {
+  if (has_labels && shape.classes <= max_counted_classes) {
     result.confusion.resize(shape.classes * shape.classes);
   }
   result.values.resize(has_labels ? 0 : shape.classes);
@@ -111,6 +109,36 @@ double Evaluation::r2() const {
   double sum = 0;
   for (const ValueSums& sums : values) sum += sums.r2(examples);
   return sum / static_cast<double>(values.size());
+}
+
+namespace {
+
+std::optional<double> share(std::uint64_t part, std::uint64_t whole) {
+  if (whole == 0) return std::nullopt;
+  return static_cast<double>(part) / static_cast<double>(whole);
+}
+
+}  // namespace
+
+std::optional<double> ClassCounts::recall() const { return share(correct, examples); }
+
+std::optional<double> ClassCounts::precision() const { return share(correct, predicted); }
+
+std::optional<double> ClassCounts::f1() const { return share(2 * correct, examples + predicted); }
+
+std::vector<ClassCounts> Evaluation::classes() const {
+  std::size_t count = 0;
+  while (count * count < confusion.size()) ++count;
+  std::vector<ClassCounts> classes(count);
+  for (std::size_t label = 0; label < count; ++label) {
+    for (std::size_t predicted = 0; predicted < count; ++predicted) {
+      const std::uint64_t times = confusion[label * count + predicted];
+      classes[label].examples += times;
+      classes[predicted].predicted += times;
+      if (label == predicted) classes[label].correct = times;
+    }
+  }
+  return classes;
 }
 
 data::Plan evaluation_plan(std::uint64_t records, int ranks) {

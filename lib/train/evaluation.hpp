@@ -1,8 +1,10 @@
 // Evaluation and prediction over a whole data set, every example counted once.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -62,6 +64,25 @@ struct ValueSums {
   double rmse(std::uint64_t examples) const;
 };
 
+/// Evaluation counts the classes of networks with at most this number of them.
+inline constexpr std::size_t max_counted_classes = 256;
+
+/// Examples of one class, and examples that were predicted to be of it.
+struct ClassCounts {
+  std::uint64_t examples = 0;
+  std::uint64_t predicted = 0;
+  std::uint64_t correct = 0;  ///< predicted to be of the class, and of it
+
+  /// The share of the class's examples that were found; none without examples.
+  std::optional<double> recall() const;
+
+  /// The share of the predictions of the class that are right; none without predictions.
+  std::optional<double> precision() const;
+
+  /// The harmonic mean of precision and recall; none without examples and predictions.
+  std::optional<double> f1() const;
+};
+
 /// Sums over all ranks, identical on every rank. The loss is summed over leaves in a tree, batch
 /// after batch, so the result does not depend on the number of ranks if the rows do not.
 struct Evaluation {
@@ -69,10 +90,14 @@ struct Evaluation {
   double loss_sum = 0;
   std::uint64_t correct = 0;           ///< of classification
   std::vector<ValueSums> values = {};  ///< of regression: for each output
-  /// confusion[label * classes + predicted]: number of examples; empty for more than 256 classes.
+  /// confusion[label * classes + predicted]: number of examples; empty for more than
+  /// max_counted_classes.
   std::vector<std::uint64_t> confusion;
   /// Digest of the ids evaluated by all ranks; checked to be every record once.
   std::uint64_t ids_digest = 0;
+
+  /// The counts of each class, by the confusion matrix; empty if that is.
+  std::vector<ClassCounts> classes() const;
 
   double loss() const { return loss_sum / static_cast<double>(examples); }
   double accuracy() const { return static_cast<double>(correct) / static_cast<double>(examples); }

@@ -267,28 +267,18 @@ void RunDirectory::finish_checkpoint() {
 
 namespace {
 
-/// Of each class: its test examples, the share of them that was found, and the share of examples
-/// taken for it that are of it; null where there are none.
 ordered_json classes_json(const Evaluation& test, const std::vector<std::string>& names) {
-  ordered_json classes = ordered_json::array();
-  std::size_t count = 0;
-  while (count * count < test.confusion.size()) ++count;
-  const auto share = [](std::uint64_t part, std::uint64_t whole) {
-    if (whole == 0) return ordered_json(nullptr);
-    return ordered_json(static_cast<double>(part) / static_cast<double>(whole));
+  const auto or_null = [](const std::optional<double>& share) {
+    return share ? ordered_json(*share) : ordered_json(nullptr);
   };
-  for (std::size_t i = 0; i < count; ++i) {
-    std::uint64_t examples = 0;
-    std::uint64_t taken = 0;
-    for (std::size_t other = 0; other < count; ++other) {
-      examples += test.confusion[i * count + other];
-      taken += test.confusion[other * count + i];
-    }
-    const std::uint64_t right = test.confusion[i * count + i];
-    classes.push_back({{"label", names.empty() ? std::to_string(i) : names[i]},
-                       {"examples", examples},
-                       {"recall", share(right, examples)},
-                       {"precision", share(right, taken)}});
+  ordered_json classes = ordered_json::array();
+  for (const ClassCounts& counts : test.classes()) {
+    const auto index = classes.size();
+    classes.push_back({{"label", names.empty() ? std::to_string(index) : names[index]},
+                       {"examples", counts.examples},
+                       {"recall", or_null(counts.recall())},
+                       {"precision", or_null(counts.precision())},
+                       {"f1", or_null(counts.f1())}});
   }
   return classes;
 }

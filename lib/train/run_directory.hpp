@@ -16,7 +16,8 @@
 //   "skipped_steps"            steps of the whole run that changed nothing: see OnNonfinite
 //   "seconds_before_exchange"  see RunReport: a number for each rank of the group that trained last
 //   "classes"                  of the test set: [{"label": "3", "examples": 1010, "recall": 0.98,
-//                              "precision": 0.97}, ...]; empty for more than 256
+//                              "precision": 0.97, "f1": 0.975}, ...]; null: of nothing; empty for
+//                              more than 256 classes
 //   "shares"                   with `balance`, leaves of a batch: a number for each rank, as above
 //   "losses"                   ranks that were lost: [{"step": 144, "ranks": [2]}]
 //   "faults"                   faults that were corrected: [{"step": 20, "rank": 2}]; null: unknown

@@ -43,6 +43,27 @@ std::vector<Prediction> predictions_of(int ranks) {
 
 }  // namespace
 
+TEST_CASE("the counts of each class come from the confusion matrix", "[predict]") {
+  Evaluation test;
+  CHECK(test.classes().empty());
+  test.confusion = {3, 1, 0,   // of 4 examples of class 0, one is taken for 1
+                    0, 0, 0,   // no example of class 1
+                    0, 2, 0};  // class 2 is never predicted
+  const auto classes = test.classes();
+  REQUIRE(classes.size() == 3);
+  CHECK(classes[0].examples == 4);
+  CHECK(classes[0].predicted == 3);
+  CHECK(classes[0].correct == 3);
+  CHECK(classes[0].recall() == 0.75);
+  CHECK(classes[0].precision() == 1.0);
+  CHECK(classes[0].f1() == 6.0 / 7);
+  CHECK(classes[1].recall() == std::nullopt);
+  CHECK(classes[1].precision() == 0.0);
+  CHECK(classes[2].recall() == 0.0);
+  CHECK(classes[2].precision() == std::nullopt);
+  CHECK(ClassCounts().f1() == std::nullopt);
+}
+
 TEST_CASE("predictions are the same for any number of ranks, in order", "[predict]") {
   const auto alone = predictions_of(1);
   REQUIRE(alone.size() == 2500);
