@@ -51,7 +51,9 @@ std::string kind_text(const std::optional<train::Difference>& difference, const 
 
 std::string run_text(const std::string& folder, const train::RecordedRun& run) {
   return fmt::format("{}: steps {} to {}{}", folder, run.steps.front().step, run.steps.back().step,
-                     run.finished ? "" : ", unfinished (no summary.json)");
+                     run.status == "finished" ? ""
+                     : run.status.empty()     ? ", unfinished (no summary.json)"
+                                              : ", unfinished (" + run.status + ")");
 }
 
 std::string headline(const train::Comparison& comparison) {

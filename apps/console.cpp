@@ -6,17 +6,22 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <fstream>
 #include <functional>
 #include <numeric>
 #include <string>
 #include <utility>
 
+#include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
+#include "lockstep/base/signals.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/collectives/agreement.hpp"
 #include "lockstep/launch/launch.hpp"
 
 namespace lockstep::apps {
@@ -27,6 +32,7 @@ using namespace std::chrono_literals;
 constexpr auto bar_interval = 100ms;
 constexpr auto line_interval = 5s;
 constexpr int widest_bar = 30;
+constexpr int usual_columns = 80;
 
 std::string clock_text(double seconds) {
   const auto whole = static_cast<std::uint64_t>(std::lround(std::max(0.0, seconds)));
@@ -74,6 +80,9 @@ WorstLabel worst_label(const train::Evaluation& test) {
   return worst;
 }
 
+/// False for the later bytes of a character in UTF-8.
+bool begins_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) != 0x80U; }
+
 }  // namespace
 
 Progress progress_of(const std::string& setting) {
@@ -93,7 +102,10 @@ void Banner::print() const {
 void print_table(const std::vector<std::vector<std::string>>& lines) {
   std::vector<std::size_t> widths(lines.front().size());
   for (const auto& line : lines) {
-    for (std::size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
+    for (std::size_t i = 0; i < line.size(); ++i) {
+      const auto width = std::count_if(line[i].begin(), line[i].end(), begins_character);
+      widths[i] = std::max(widths[i], static_cast<std::size_t>(width));
+    }
   }
   for (const auto& line : lines) {
     std::string text;
@@ -107,11 +119,7 @@ void print_table(const std::vector<std::vector<std::string>>& lines) {
 
 Console::Console(Progress progress, std::uint64_t epochs, std::uint64_t total_steps,
                  OutputNames names)
-    : progress_(progress),
-      epochs_(epochs),
-      total_steps_(total_steps),
-      names_(std::move(names)),
-      columns_(terminal_columns().value_or(80)) {}
+    : progress_(progress), epochs_(epochs), total_steps_(total_steps), names_(std::move(names)) {}
 
 void Console::on_step(const train::StepReport& report) {
   if (report.epoch != epoch_) {
@@ -150,13 +158,14 @@ void Console::show_progress(const train::StepReport& report) {
   if (progress_ == Progress::lines) {
     fmt::print("  {}\n", figures);
   } else {
-    const int room = columns_ - static_cast<int>(figures.size()) - 5;
+    const int columns = terminal_columns().value_or(usual_columns);  // the window may have changed
+    const int room = columns - static_cast<int>(figures.size()) - 5;
     const int width = std::clamp(room, 0, widest_bar);
     const auto filled = static_cast<std::size_t>(done / all * width);
     std::string bar =
         std::string(filled, '#') + std::string(static_cast<std::size_t>(width) - filled, '.');
     if (width > 0) bar = "[" + bar + "] ";
-    fmt::print("\r{}\x1b[K", (bar + figures).substr(0, static_cast<std::size_t>(columns_ - 1)));
+    fmt::print("\r{}\x1b[K", (bar + figures).substr(0, static_cast<std::size_t>(columns - 1)));
     bar_shown_ = true;
   }
   std::fflush(stdout);
@@ -212,6 +221,23 @@ void Console::finish(const train::RunReport& report, const std::string& saved) c
   fmt::print("test: {}\n", error_in_words(report.test, names_));
   fmt::print("weights {} saved in {}\n", to_hex(report.weights_hash), saved);
   std::fflush(stdout);
+}
+
+std::string ranks_text(comm::Communicator& comm) {
+  const auto hosts = comm::gather_text(comm, comm.place().host);
+  std::vector<std::pair<std::string, int>> counts;
+  for (const auto& host : hosts) {
+    if (counts.empty() || counts.back().first != host) counts.emplace_back(host, 0);
+    ++counts.back().second;
+  }
+  constexpr std::size_t max_named = 8;
+  std::string names;
+  for (std::size_t i = 0; i < std::min(counts.size(), max_named); ++i) {
+    names += fmt::format("{}{}: {}", i == 0 ? "" : ", ", counts[i].first, counts[i].second);
+  }
+  if (counts.size() > max_named) names += ", ...";
+  return fmt::format("{} on {} ({})", counted(static_cast<std::uint64_t>(comm.size()), "rank"),
+                     counted(static_cast<std::uint64_t>(comm.place().nodes), "host"), names);
 }
 
 std::string table_text(const data::TableSchema& table) {
@@ -288,9 +314,67 @@ std::string error_in_words(const train::Evaluation& test, const OutputNames& nam
                             grouped(worst.times), name(worst.predicted_as));
 }
 
+void require_reportable(std::uint64_t outputs, const data::TableSchema* table) {
+  if (table != nullptr && table->is_regression()) {
+    throw ConfigError("--report: there are numbers to predict, and no classes",
+                      "leave --report out: R2 and error of each are printed anyway");
+  }
+  if (outputs <= train::max_counted_classes) return;
+  throw ConfigError(fmt::format("--report: there are {} classes, and it has at most {}", outputs,
+                                train::max_counted_classes),
+                    "leave --report out");
+}
+
 namespace {
 
-constexpr int usual_columns = 80;
+/// Means over classes.
+struct MeanScores {
+  double precision = 0;
+  double recall = 0;
+  double f1 = 0;
+  double weights = 0;
+
+  /// What a class does not have counts as 0.
+  void add(const train::ClassCounts& counts, double weight) {
+    precision += weight * counts.precision().value_or(0);
+    recall += weight * counts.recall().value_or(0);
+    f1 += weight * counts.f1().value_or(0);
+    weights += weight;
+  }
+
+  std::vector<std::string> line(const char* name, std::uint64_t examples) const {
+    const auto mean = [&](double sum) { return fmt::format("{:.4f}", sum / weights); };
+    return {name, mean(precision), mean(recall), mean(f1), grouped(examples)};
+  }
+};
+
+}  // namespace
+
+void print_report(const train::Evaluation& test, const std::vector<std::string>& classes) {
+  const auto score = [](const std::optional<double>& share) {
+    return share ? fmt::format("{:.4f}", *share) : "-";
+  };
+  std::vector<std::vector<std::string>> lines = {
+      {"", "precision", "recall", "f1-score", "support"}};
+  MeanScores macro;  // of the classes that occur, as scikit-learn has it
+  MeanScores weighted;
+  for (const train::ClassCounts& counts : test.classes()) {
+    const std::size_t index = lines.size() - 1;
+    lines.push_back({classes.empty() ? std::to_string(index) : presentable(classes[index]),
+                     score(counts.precision()), score(counts.recall()), score(counts.f1()),
+                     grouped(counts.examples)});
+    if (counts.f1()) macro.add(counts, 1);
+    weighted.add(counts, static_cast<double>(counts.examples));
+  }
+  lines.push_back({"accuracy", "", "", score(test.accuracy()), grouped(test.examples)});
+  lines.push_back(macro.line("macro avg", test.examples));
+  lines.push_back(weighted.line("weighted avg", test.examples));
+  fmt::print("\n");
+  print_table(lines);
+  std::fflush(stdout);
+}
+
+namespace {
 
 /// The columns of an open terminal; 0 if its size is unknown, nullopt if it is not a terminal.
 std::optional<int> columns_of(int descriptor) {
@@ -306,9 +390,14 @@ bool parent_is_mpirun() {
   return name == "mpirun" || name == "mpiexec" || name == "orterun";
 }
 
+/// Opens a file that the parent has open; -1 if it cannot.
+int open_of_parent(int descriptor, int flags) {
+  const std::string path = fmt::format("/proc/{}/fd/{}", ::getppid(), descriptor);
+  return ::open(path.c_str(), flags | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+}
+
 std::optional<int> columns_of_parent() {
-  const std::string path = "/proc/" + std::to_string(::getppid()) + "/fd/1";
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+  const int descriptor = open_of_parent(STDOUT_FILENO, O_RDONLY);
   if (descriptor < 0) return std::nullopt;
   const auto columns = columns_of(descriptor);
   ::close(descriptor);
@@ -323,6 +412,35 @@ std::optional<int> terminal_columns() {
   const auto columns = parent_is_mpirun() ? columns_of_parent() : columns_of(STDOUT_FILENO);
   if (columns == 0) return usual_columns;
   return columns;
+}
+
+Console::~Console() {
+  if (progress_ != Progress::bar || std::uncaught_exceptions() == 0) return;
+  if (is_stop_requested() && parent_is_mpirun()) return;  // it reads no more: this could block
+  std::fputs(bar_shown_ ? "\n" : "\r\x1b[K", stdout);     // a terminal shows Ctrl-C as ^C
+  std::fflush(stdout);
+}
+
+bool print_on_terminal_of_mpirun(const std::string& line) {
+  const int descriptor = parent_is_mpirun() ? open_of_parent(STDERR_FILENO, O_WRONLY) : -1;
+  if (descriptor < 0) return false;
+  const std::string text = "\r\x1b[K" + line + "\n";
+  const bool is_written =
+      ::isatty(descriptor) == 1 &&
+      ::write(descriptor, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  ::close(descriptor);
+  return is_written;
+}
+
+std::vector<std::string> mpirun_words() {
+  if (!parent_is_mpirun()) return {};
+  std::ifstream file("/proc/" + std::to_string(::getppid()) + "/cmdline");
+  std::vector<std::string> words;
+  for (std::string word; std::getline(file, word, '\0');) {
+    if (word == program_invocation_name) return words;
+    words.push_back(word);
+  }
+  return {};
 }
 
 }  // namespace lockstep::apps

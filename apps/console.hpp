@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/collectives/communicator.hpp"
 #include "lockstep/data/table.hpp"
 #include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/report.hpp"
@@ -42,6 +43,11 @@ class Console final : public train::Observer {
  public:
   Console(Progress progress, std::uint64_t epochs, std::uint64_t total_steps, OutputNames names);
 
+  /// After an error, ends the line of the progress bar.
+  ~Console() override;
+  Console(const Console&) = delete;
+  Console& operator=(const Console&) = delete;
+
   void on_step(const train::StepReport& report) override;
   void on_epoch(const train::EpochReport& report) override;
   void on_checkpoint(const train::DueCheckpoint&) override {}
@@ -59,7 +65,6 @@ class Console final : public train::Observer {
   std::uint64_t epochs_;
   std::uint64_t total_steps_;
   OutputNames names_;
-  int columns_;
   Clock::time_point shown_ = Clock::now();
   double seconds_ = 0;
   std::uint64_t examples_ = 0;
@@ -72,6 +77,21 @@ class Console final : public train::Observer {
 /// "214 of 10,000 examples misread (2.1 %); label 9 is the hardest: ..."; of a regression
 /// "'price': R2 0.812, root mean square error 43.2".
 std::string error_in_words(const train::Evaluation& test, const OutputNames& names);
+
+/// Prints precision, recall and F1 of each class, their means and the accuracy, with the columns of
+/// scikit-learn's classification_report(). `classes`: as above.
+void print_report(const train::Evaluation& test, const std::vector<std::string>& classes);
+
+/// What --help says of --report.
+inline constexpr const char* report_help =
+    "print precision, recall and F1 of each class on the test set";
+
+/// Throws ConfigError if there are more classes than print_report() can count, or numbers to
+/// predict. `table`: that of the data; null if it is none.
+void require_reportable(std::uint64_t outputs, const data::TableSchema* table);
+
+/// The ranks and their hosts in rank order: "2 ranks on 1 host (alpha: 2)". Collective.
+std::string ranks_text(comm::Communicator& comm);
 
 /// "4 columns of numbers, standardized; 'x' left out (as asked); missing numbers: mean".
 std::string table_text(const data::TableSchema& table);
@@ -90,5 +110,14 @@ std::string targets_text(const std::vector<data::TableColumn>& targets);
 /// Under mpirun a rank's stdout is always a pseudo-terminal of size 0x0, so the parent's stdout is
 /// used if the parent is mpirun on this machine. Local.
 std::optional<int> terminal_columns();
+
+/// Writes a line to the terminal on stderr of the mpirun that started this process on this machine,
+/// over the progress bar; false without one. For what is printed after Ctrl-C, which mpirun may no
+/// longer pass on. Local.
+bool print_on_terminal_of_mpirun(const std::string& line);
+
+/// The words of the mpirun on this machine that started this process, up to those of the program:
+/// "mpirun", "-n", "2". Empty without one. Local.
+std::vector<std::string> mpirun_words();
 
 }  // namespace lockstep::apps

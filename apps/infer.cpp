@@ -27,6 +27,7 @@
 #include "lockstep/launch/launch.hpp"
 #include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/replica.hpp"
+#include "lockstep/train/run_directory.hpp"
 
 namespace lockstep::apps {
 namespace {
@@ -192,7 +193,7 @@ Syntax evaluate_syntax() {
       "Loss and accuracy, or R2, of a checkpoint on a test set, every example counted once.";
   syntax.usage = "CHECKPOINT --data PATH [flags]";
   syntax.example = "lockstep evaluate runs/latest --data iris.csv";
-  syntax.flags = {{"json", "", "print one line of JSON instead"}};
+  syntax.flags = {{"report", "", report_help}, {"json", "", "print one line of JSON instead"}};
   return syntax;
 }
 
@@ -213,12 +214,18 @@ void require_finite(const train::Evaluation& result) {
                           "look for extreme values in the data, or use an earlier checkpoint");
 }
 
-std::string json_text(const train::Evaluation& result, std::uint64_t weights_hash) {
-  const nlohmann::ordered_json json = {{"examples", result.examples},
-                                       {"loss", result.loss()},
-                                       {result.values.empty() ? "accuracy" : "r2", result.score()},
-                                       {"ids_digest", to_hex(result.ids_digest)},
-                                       {"weights_hash", to_hex(weights_hash)}};
+std::string json_text(const train::Evaluation& result, const train::SavedNetwork& saved,
+                      bool has_report) {
+  const bool is_regression = !result.values.empty();
+  nlohmann::ordered_json json = {{"examples", result.examples},
+                                 {"loss", result.loss()},
+                                 {is_regression ? "r2" : "accuracy", result.score()},
+                                 {"ids_digest", to_hex(result.ids_digest)},
+                                 {"weights_hash", to_hex(saved.weights_hash)}};
+  if (is_regression || has_report) {
+    json[is_regression ? "targets" : "classes"] =
+        nlohmann::ordered_json::parse(train::scores_json(result, saved.info));
+  }
   return json.dump();
 }
 
@@ -239,13 +246,18 @@ void print_evaluation(const train::Evaluation& result, const InferenceJob& job,
 void evaluate_on(const Arguments& arguments, const RunConfig& config, comm::Communicator& comm) {
   InferenceJob job = make_inference_job(arguments, config, true, comm);
   require_loss(job);
+  const bool has_report = arguments.given("report");
+  comm::together(comm, [&] {
+    if (has_report) require_reportable(job.saved.shape.classes, job.saved.info.table.get());
+  });
   const train::Evaluation result = job.replica->evaluate(*job.reader);
   require_finite(result);
   if (comm.rank() != 0) return;
   if (arguments.given("json")) {
-    fmt::print("{}\n", json_text(result, job.saved.weights_hash));
+    fmt::print("{}\n", json_text(result, job.saved, has_report));
   } else {
     print_evaluation(result, job, config);
+    if (has_report) print_report(result, job.saved.info.class_names());
   }
 }
 

@@ -164,7 +164,9 @@ Contents inspect_run(const fs::path& folder, bool verify, bool& damaged) {
   if (fs::exists(folder / "metrics.jsonl", ignored)) {
     try {
       const train::RecordedRun run = train::read_run(folder);
-      facts["state"] = run.finished ? "complete" : "not complete";
+      facts["state"] = run.status == "finished" ? "complete"
+                       : run.status.empty()     ? "not complete"
+                                                : "not complete (" + run.status + ")";
       facts["steps"] = run.steps.back().step;
       facts["epoch"] = run.steps.back().epoch;
       for (const auto& [name, value] : run.steps.back().figures) {

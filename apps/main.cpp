@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 
+#include "apps/console.hpp"
 #include "apps/settings.hpp"
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"
@@ -77,13 +78,20 @@ int dispatch(const Words& words) {
 /// Prints warnings and errors, including those of the libraries.
 void print_message(launch::Level level, const std::string& text) {
   const bool error = level == launch::Level::error;
-  spdlog::log(error ? spdlog::level::err : spdlog::level::warn, "{}", with_flags(text));
+  const std::string shown = with_flags(text);
+  const char* const word = error ? "error" : "warning";
+  if (is_stop_requested() &&
+      print_on_terminal_of_mpirun(fmt::format("lockstep: {}: {}", word, shown))) {
+    return;
+  }
+  spdlog::log(error ? spdlog::level::err : spdlog::level::warn, "{}", shown);
 }
 
 int run_main(const Words& words) {
   remove_temporaries_on_signals();
   std::signal(SIGXFSZ, SIG_IGN);  // writes beyond `ulimit -f` then fail with an error
-  spdlog::set_default_logger(spdlog::stderr_color_mt("lockstep"));
+  spdlog::set_default_logger(spdlog::stderr_color_mt(
+      "lockstep", launch::has_colours() ? spdlog::color_mode::always : spdlog::color_mode::never));
   spdlog::set_pattern("%n: %^%l%$: %v");
   launch::set_message_printer(print_message);
   try {

@@ -195,9 +195,7 @@ std::optional<Resume> find_resume(const Arguments& arguments, const RunConfig& c
   comm::together(comm, [&] {
     if (comm.rank() != 0) return;
     const Found found = config.resume == "auto" ? find_auto(config) : find_path(config);
-    std::error_code ignored;
-    const bool complete = records_in(found.run, config) &&
-                          std::filesystem::exists(found.run / "summary.json", ignored);
+    const bool complete = records_in(found.run, config) && train::is_finished(found.run);
     nlohmann::json json = {{"run", found.run.string()},
                            {"checkpoint", found.checkpoint.string()},
                            {"complete", complete},

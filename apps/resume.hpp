@@ -22,7 +22,7 @@ using Decisive = std::vector<std::pair<std::string, std::string>>;
 struct Resume {
   std::filesystem::path run;         ///< its folder; empty: none, or a checkpoint outside a run
   std::filesystem::path checkpoint;  ///< empty: no valid one, so training starts from the beginning
-  bool complete = false;             ///< summary.json exists
+  bool complete = false;             ///< it is finished
   RunConfig config;            ///< of this job, with the checkpoint's settings where none is given
   train::TrainingState state;  ///< of the checkpoint
 

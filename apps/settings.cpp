@@ -536,9 +536,6 @@ void set_value(RunConfig& config, std::string_view place, const std::string& key
   }
 }
 
-namespace {
-
-/// A word as a shell takes it: in quotes where it needs them.
 std::string in_shell(const std::string& word) {
   const auto is_plain = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || static_cast<signed char>(c) < 0 ||
@@ -549,6 +546,8 @@ std::string in_shell(const std::string& word) {
   for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return quoted + "'";
 }
+
+namespace {
 
 /// "rebatch=ceil" -> "--rebatch ceil"; nullopt if the word is not an option.
 std::optional<std::string> flag_of(const std::string& option) {

@@ -129,6 +129,9 @@ struct MeshDimensions {
 /// Errors   throws ConfigError for anything but "auto" and "batch=N,model=M", or one of the two.
 MeshDimensions mesh_dimensions(const std::string& text);
 
+/// A word as a shell takes it: in quotes where it needs them.
+std::string in_shell(const std::string& word);
+
 /// A library's message with the names of options, written as `rebatch=ceil` or `batch_size`,
 /// replaced by flags of this command: --rebatch ceil, --batch-size. Other words in backquotes are
 /// kept.

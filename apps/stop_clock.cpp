@@ -3,12 +3,16 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <string_view>
+#include <vector>
 
+#include "apps/console.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"
@@ -40,7 +44,26 @@ std::uint64_t StopClock::operator()() {
   return process_age_seconds() + 2 * longest_ + reserve_ < deadline_ ? 0 : out_of_time;
 }
 
-void end_stopped(const train::RunReport& report, const std::string& run) {
+namespace {
+
+/// The command that continues the run on ranks like these: its settings are in the checkpoint. With
+/// another launcher than mpirun it is that for one rank.
+std::string command_to_continue(const std::string& run, const RunConfig& config,
+                                const comm::Communicator& comm) {
+  std::vector<std::string> words = mpirun_words();
+  words.insert(words.end(), {program_invocation_name, "train", "--resume", run});
+  if (std::string_view(comm.backend()) == "threads" && comm.size() > 1) {
+    words.insert(words.end(), {"--ranks", std::to_string(comm.size())});
+  }
+  if (config.survive) words.emplace_back("--survive");
+  for (std::string& word : words) word = in_shell(word);
+  return fmt::format("{}", fmt::join(words, " "));
+}
+
+}  // namespace
+
+void end_stopped(const train::RunReport& report, const std::string& run, const RunConfig& config,
+                 const comm::Communicator& comm) {
   const auto checkpoint =
       std::filesystem::path(run) / "checkpoints" / train::checkpoint_name(report.steps);
   const std::string why =
@@ -48,9 +71,9 @@ void end_stopped(const train::RunReport& report, const std::string& run) {
           ? "stopped before the time limit"
           : fmt::format("stopped by SIG{}", ::sigabbrev_np(static_cast<int>(report.stop)));
   throw comm::AgreedError(ExitCode::stopped,
-                          fmt::format("{} after {}; saved in {}", why,
-                                      counted(report.steps, "step"), checkpoint.string()),
-                          "continue with --resume " + run);
+                          fmt::format("{} after {}; saved in {}; continue with `{}`", why,
+                                      counted(report.steps, "step"), checkpoint.string(),
+                                      command_to_continue(run, config, comm)));
 }
 
 }  // namespace lockstep::apps

@@ -7,6 +7,7 @@
 
 #include "apps/settings.hpp"
 #include "lockstep/base/signals.hpp"
+#include "lockstep/collectives/communicator.hpp"
 #include "lockstep/train/report.hpp"
 #include "lockstep/train/step.hpp"
 #include "lockstep/train/timing.hpp"
@@ -33,7 +34,9 @@ class StopClock {
   train::Lap since_last_;
 };
 
-/// Throws the error of a stop that all ranks agreed on; `run` is the run's folder. Collective.
-[[noreturn]] void end_stopped(const train::RunReport& report, const std::string& run);
+/// Throws the error of a stop that all ranks agreed on, with the command that continues the run in
+/// the folder `run`. Collective.
+[[noreturn]] void end_stopped(const train::RunReport& report, const std::string& run,
+                              const RunConfig& config, const comm::Communicator& comm);
 
 }  // namespace lockstep::apps

@@ -149,24 +149,6 @@ TrainJob make_job(const RunConfig& config, const TrainData& data, FaultInjection
   return job;
 }
 
-/// The hosts in rank order: "2 ranks on 1 host (alpha: 2)".
-std::string ranks_text(comm::Communicator& comm) {
-  const auto hosts = comm::gather_text(comm, comm.place().host);
-  std::vector<std::pair<std::string, int>> counts;
-  for (const auto& host : hosts) {
-    if (counts.empty() || counts.back().first != host) counts.emplace_back(host, 0);
-    ++counts.back().second;
-  }
-  constexpr std::size_t max_named = 8;
-  std::string names;
-  for (std::size_t i = 0; i < std::min(counts.size(), max_named); ++i) {
-    names += fmt::format("{}{}: {}", i == 0 ? "" : ", ", counts[i].first, counts[i].second);
-  }
-  if (counts.size() > max_named) names += ", ...";
-  return fmt::format("{} on {} ({})", counted(static_cast<std::uint64_t>(comm.size()), "rank"),
-                     counted(static_cast<std::uint64_t>(comm.place().nodes), "host"), names);
-}
-
 std::string network_text(const nn::NetworkShape& shape) {
   return fmt::format("{}, {} parameters", shape.text(), grouped(shape.parameters()));
 }
@@ -319,16 +301,20 @@ void warn_of_missing_records(const train::RunDirectory& directory, const train::
 class RankOfRun {
  public:
   /// Opens the data. The arguments must outlive the object. Collective.
-  RankOfRun(const RunConfig& config, const std::optional<Resume>& resume, bool is_dry_run,
-            comm::Communicator& comm)
+  RankOfRun(const RunConfig& config, const std::optional<Resume>& resume,
+            const Arguments& arguments, comm::Communicator& comm)
       : config_(config),
         resume_(resume),
-        is_dry_run_(is_dry_run),
+        is_dry_run_(arguments.given("dry-run")),
+        has_report_(arguments.given("report")),
         spans_hosts_(comm.place().nodes > 1),
         recording_(config, comm),
         faults_(comm) {
     const RecordedIn recorded(recording_.recorder(), comm);
     data_ = open_data(config, comm);
+    comm::together(comm, [&] {
+      if (has_report_) require_reportable(data_.outputs, data_.sets.train->table().get());
+    });
   }
 
   /// Trains to the end: from the newest snapshot of an earlier group, from the checkpoint to
@@ -337,7 +323,7 @@ class RankOfRun {
     const RecordedIn recorded(recording_.recorder(), comm);
     for (;;) {
       try {
-        return run_in(comm);
+        return run_recorded(comm);
       } catch (const comm::RankLost&) {
         since_stop_.take();
         throw;
@@ -365,6 +351,7 @@ class RankOfRun {
   }
 
  private:
+  void run_recorded(comm::Communicator& comm);
   void run_in(comm::Communicator& comm);
   void correct(const train::FaultFound& fault, comm::Communicator& comm);
   void remove_checkpoints_after(std::uint64_t steps, comm::Communicator& comm) const;
@@ -377,11 +364,13 @@ class RankOfRun {
   const RunConfig& config_;
   const std::optional<Resume>& resume_;
   bool is_dry_run_;
+  bool has_report_;
   bool spans_hosts_;  ///< at the beginning
   Recording recording_;
   FaultInjection faults_;
   TrainData data_;
   std::optional<StopRequests> requests_;
+  std::optional<train::RunDirectory> directory_;     ///< on rank 0 of a group that trains
   std::unique_ptr<train::SharedSnapshot> snapshot_;  ///< null without `survive`
   std::vector<int> members_;                         ///< of the group that trains, by world rank
   std::vector<train::Loss> losses_;
@@ -504,6 +493,21 @@ void RankOfRun::remove_checkpoints_after(std::uint64_t steps, comm::Communicator
   });
 }
 
+/// Trains in one group. The summary of the run then says how that ended.
+void RankOfRun::run_recorded(comm::Communicator& comm) {
+  try {
+    run_in(comm);
+  } catch (const std::exception& error) {
+    const auto* known = dynamic_cast<const Error*>(&error);
+    const auto code = static_cast<ExitCode>(launch::exit_code(error));
+    const auto cause = known == nullptr ? launch::what_of(error) : known->problem();
+    if (directory_) directory_->end(code, with_flags(cause));
+    directory_.reset();
+    throw;
+  }
+  directory_.reset();
+}
+
 void RankOfRun::run_in(comm::Communicator& comm) {
   const bool is_rank_0 = comm.rank() == 0;
   TrainJob job = make_job(config_, data_, faults_, comm);
@@ -515,26 +519,26 @@ void RankOfRun::run_in(comm::Communicator& comm) {
   const bool is_first_group = run_.empty();
   if (is_first_group && !introduce(job, total, comm)) return;
 
-  std::optional<train::RunDirectory> directory;
   std::optional<Console> console;
   const auto stragglers = make_stragglers(config_, job);
   std::vector<train::Observer*> observers;
+  train::RunFacts facts = facts_of(config_, data_, job, comm.size());
+  const OutputNames names = names_of(facts.checkpoint);
   comm::together(comm, [&] {
     if (!is_rank_0) return;
-    train::RunFacts facts = facts_of(config_, data_, job, comm.size());
     facts.losses = losses_;
     facts.faults = faults_found_;
     if (spans_hosts_) facts.members = members_;
-    directory.emplace(is_first_group ? run_dir_of(config_, resume_) : run_, to_toml(config_), facts,
-                      train::Retention{config_.keep, config_.keep_every}, continued(job, position));
-    warn_of_missing_records(*directory, *job.replica);
-    console.emplace(progress_of(config_.progress), config_.epochs, total,
-                    names_of(facts.checkpoint));
-    observers = {&*directory, &*console};
+    directory_.emplace(is_first_group ? run_dir_of(config_, resume_) : run_, to_toml(config_),
+                       facts, train::Retention{config_.keep, config_.keep_every},
+                       continued(job, position));
+    warn_of_missing_records(*directory_, *job.replica);
+    console.emplace(progress_of(config_.progress), config_.epochs, total, names);
+    observers = {&*directory_, &*console};
     if (stragglers) observers.push_back(stragglers.get());
-    make_folder(directory->path() / "flight");
+    make_folder(directory_->path() / "flight");
   });
-  run_ = comm::broadcast_text(comm, directory ? directory->path().string() : "");
+  run_ = comm::broadcast_text(comm, directory_ ? directory_->path().string() : "");
   recording_.write_to(run_, comm);
   if (!is_first_group && is_rank_0) {
     launch::print_warning(fmt::format("training goes on after step {}, {:.0f} ms after the {}",
@@ -552,12 +556,13 @@ void RankOfRun::run_in(comm::Communicator& comm) {
        [&] { return stop(); }, on_phase, snapshot_.get(), config_.snapshot_every},
       *job.replica, *job.train, *job.test, position);
   train::RunReport report = trainer.run(observers);
-  if (report.stop != 0) end_stopped(report, run_);
+  if (report.stop != 0) end_stopped(report, run_, config_, comm);
   report.bytes_read = bytes_read(*data_.sets.train, comm);
   if (!is_first_group) report.startup_seconds = 0;  // it was another group's step
   if (!is_rank_0) return;
-  directory->finish(report);
-  console->finish(report, directory->last_checkpoint().string());
+  directory_->finish(report);
+  console->finish(report, directory_->last_checkpoint().string());
+  if (has_report_) print_report(report.test, names.classes);
 }
 
 void train_on(const Arguments& arguments, const RunConfig& given, comm::Communicator& comm) {
@@ -567,7 +572,7 @@ void train_on(const Arguments& arguments, const RunConfig& given, comm::Communic
     if (comm.rank() == 0) fmt::print("{}", to_toml(config));
     return;
   }
-  RankOfRun rank(config, resume, arguments.given("dry-run"), comm);
+  RankOfRun rank(config, resume, arguments, comm);
   if (!config.survive) return rank.train_in(comm);
   launch::survive(
       comm, [&](comm::Communicator& group) { rank.train_in(group); },
@@ -584,6 +589,7 @@ Syntax train_syntax() {
       {"print-config", "", "print the resolved run file and end"},
       {"resume-with", "KEY=VALUE",
        "with --resume: change a setting that determines the results, such as epochs"},
+      {"report", "", report_help},
       {"dry-run", "", "check configuration, data and agreement between ranks, and end"}};
   return syntax;
 }

@@ -19,7 +19,7 @@ namespace {
 std::array<std::atomic<char*>, 4096> paths;
 std::mutex mutex;
 
-void end_by(int signal) {
+void end_by(int signal, siginfo_t* /*info*/, void* /*context*/) {
   for (auto& slot : paths) {
     const char* const path = slot.exchange(nullptr);
     if (path != nullptr) ::unlink(path);
@@ -56,12 +56,12 @@ void forget_temporary(const std::filesystem::path& path) noexcept {
 namespace {
 
 /// Installs a handler, unless the signal is ignored. Returns the action before.
-struct sigaction handle(int signal, void (*handler)(int)) {
+struct sigaction handle(int signal, void (*handler)(int, siginfo_t*, void*)) {
   struct sigaction before = {};
   if (::sigaction(signal, nullptr, &before) != 0 || before.sa_handler == SIG_IGN) return before;
   struct sigaction ours = {};
-  ours.sa_handler = handler;
-  ours.sa_flags = SA_RESTART;
+  ours.sa_sigaction = handler;
+  ours.sa_flags = SA_RESTART | SA_SIGINFO;
   ::sigaction(signal, &ours, nullptr);
   return before;
 }
@@ -88,12 +88,13 @@ std::int64_t now_ns() {
   return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-void request_stop(int signal) {
+void request_stop(int signal, siginfo_t* info, void* context) {
   int none = 0;
+  const bool is_key = signal == SIGINT && info->si_code == SI_KERNEL;  // Ctrl-C, not kill()
   if (requested.compare_exchange_strong(none, signal)) {
     requested_at = now_ns();
-  } else if (now_ns() - requested_at >= repetition_ns) {
-    end_by(signal);
+  } else if (is_key || now_ns() - requested_at >= repetition_ns) {
+    end_by(signal, info, context);
   }
 }
 
@@ -117,5 +118,7 @@ StopRequests::~StopRequests() {
 }
 
 int StopRequests::signal() const noexcept { return requested; }
+
+bool is_stop_requested() noexcept { return requested != 0; }
 
 }  // namespace lockstep

@@ -17,9 +17,9 @@ void remove_temporaries_on_signals() noexcept;
 /// While an object exists, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2 and SIGPIPE do not end the
 /// process but are requests to stop, unless they are ignored.
 ///
-/// A signal that arrives a second or more after the first one ends the process at once; earlier
-/// ones are repetitions (`timeout mpirun` sends each signal twice). Thread-safe; several objects
-/// may exist, as with ranks that are threads.
+/// Ctrl-C after the first signal ends the process at once, and so does any signal a second or more
+/// after it; earlier ones are repetitions (`timeout mpirun` sends each signal twice). Thread-safe;
+/// several objects may exist, as with ranks that are threads.
 class StopRequests {
  public:
   StopRequests();
@@ -30,5 +30,8 @@ class StopRequests {
   /// The number of the signal that arrived first; 0 if none did.
   int signal() const noexcept;
 };
+
+/// True if a signal was a request to stop since the first of the last StopRequests.
+bool is_stop_requested() noexcept;
 
 }  // namespace lockstep

@@ -31,10 +31,9 @@ namespace {
 
 /// Writes the line in one call, so that lines of several ranks do not mix.
 void print_to_stderr(Level level, const std::string& text) {
-  const bool coloured = ::isatty(STDERR_FILENO) == 1;
   const std::string name = level == Level::error ? "error" : "warning";
   const std::string colour = level == Level::error ? "\033[31m\033[1m" : "\033[33m\033[1m";
-  const std::string word = coloured ? colour + name + "\033[m" : name;
+  const std::string word = has_colours() ? colour + name + "\033[m" : name;
   std::fputs((program_invocation_short_name + (": " + word) + ": " + text + "\n").c_str(), stderr);
 }
 
@@ -56,6 +55,11 @@ std::string what_of(const std::exception& error) {
 
 void set_message_printer(void (*printer)(Level level, const std::string& text)) noexcept {
   message_printer = printer;
+}
+
+bool has_colours() {
+  const char* const none = std::getenv("NO_COLOR");
+  return ::isatty(STDERR_FILENO) == 1 && (none == nullptr || *none == '\0');
 }
 
 void print(const std::exception& error) {

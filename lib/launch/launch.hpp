@@ -98,7 +98,11 @@ std::string what_of(const std::exception& error);
 /// Prints what_of(error): a requested stop (ExitCode::stopped) as a warning, else an error. Local.
 void print(const std::exception& error);
 
-/// Prints "PROGRAM: error: ..." to stderr, in one write; in colour on a terminal. Local.
+/// True if messages on stderr are in colour: on a terminal, unless the environment has NO_COLOR
+/// (no-color.org). Local.
+bool has_colours();
+
+/// Prints "PROGRAM: error: ..." to stderr, in one write; in colour if has_colours(). Local.
 void print_error(const std::string& text);
 
 /// The same with "warning". Local.

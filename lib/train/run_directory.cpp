@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <ctime>
 #include <fstream>
 #include <iterator>
@@ -16,6 +15,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/process.hpp"
+#include "lockstep/base/text.hpp"
 #include "lockstep/train/json_fields.hpp"
 
 namespace lockstep::train {
@@ -183,6 +183,8 @@ RunDirectory::RunDirectory(const std::string& path, const std::string& config_to
   metrics_.emplace(path_ / "metrics.jsonl", begin.steps);
   epochs_.emplace(path_ / "epochs.jsonl", begin.epochs);
   epoch_lines_ = lines_of(path_ / "epochs.jsonl");
+  steps_ = begin.steps;
+  write_file(path_ / "summary.json", summary("running", nullptr, ExitCode::success, ""));
 }
 
 void RunDirectory::on_step(const StepReport& report) {
@@ -195,6 +197,7 @@ void RunDirectory::on_step(const StepReport& report) {
   if (!report.skipped.empty()) line["skipped"] = true;
   for (const auto& [tensor, hash] : report.hashes) line["hashes"][tensor] = to_hex(hash);
   metrics_->write(line.dump());
+  steps_ = report.step;
   const auto now = Clock::now();
   if (now - flushed_ < flush_interval) return;
   flush();
@@ -209,6 +212,30 @@ void RunDirectory::on_epoch(const EpochReport& report) {
   epoch_lines_.push_back(epoch_json(report).dump());
   epochs_->write(epoch_lines_.back());
   epochs_->flush();
+  renew_summary();
+}
+
+/// Not if that would take more than a twentieth of the time: of many short epochs, or on a slow
+/// disk. Where it cannot be written, the next record, a checkpoint or the end says why.
+void RunDirectory::renew_summary() noexcept {
+  constexpr int share = 20;
+  const auto begin = Clock::now();
+  if (begin - renewed_ < share * renewal_) return;
+  try {
+    write_file(path_ / "summary.json", summary("running", nullptr, ExitCode::success, ""));
+  } catch (const std::exception&) {  // see above
+  }
+  renewed_ = Clock::now();
+  renewal_ = renewed_ - begin;
+}
+
+void RunDirectory::end(ExitCode code, const std::string& cause) noexcept {
+  try {
+    flush();  // throws if another folder has this name by now
+    const char* const status = code == ExitCode::stopped ? "stopped" : "failed";
+    write_file(path_ / "summary.json", summary(status, nullptr, code, cause));
+  } catch (const std::exception&) {  // the error that ended the run is reported instead
+  }
 }
 
 void RunDirectory::flush() {
@@ -267,7 +294,7 @@ void RunDirectory::finish_checkpoint() {
 
 namespace {
 
-ordered_json classes_json(const Evaluation& test, const std::vector<std::string>& names) {
+ordered_json list_of_classes(const Evaluation& test, const std::vector<std::string>& names) {
   const auto or_null = [](const std::optional<double>& share) {
     return share ? ordered_json(*share) : ordered_json(nullptr);
   };
@@ -284,7 +311,7 @@ ordered_json classes_json(const Evaluation& test, const std::vector<std::string>
 }
 
 /// Of each value of a regression: R2, and the error in the units of the table.
-ordered_json targets_json(const Evaluation& test, const data::TableSchema* table) {
+ordered_json list_of_targets(const Evaluation& test, const data::TableSchema* table) {
   ordered_json targets = ordered_json::array();
   for (std::size_t i = 0; i < test.values.size(); ++i) {
     const auto& target = table == nullptr ? data::TableColumn() : table->targets[i];
@@ -295,41 +322,59 @@ ordered_json targets_json(const Evaluation& test, const data::TableSchema* table
   return targets;
 }
 
+ordered_json list_of_scores(const Evaluation& test, const CheckpointInfo& info) {
+  if (!test.values.empty()) return list_of_targets(test, info.table.get());
+  return list_of_classes(test, info.class_names());
+}
+
+ordered_json report_json(const RunReport& report, const CheckpointInfo& info) {
+  const auto& seconds = report.step_seconds;
+  ordered_json json = {
+      {"steps", report.steps},
+      {"examples", report.examples},
+      {"skipped_steps", report.skipped_steps},
+      {"step_seconds",
+       {{"median", seconds.total},
+        {"data", seconds.data},
+        {"compute", seconds.compute},
+        {"reduce", seconds.reduce},
+        {"update", seconds.update}}},
+      {"seconds_before_exchange", report.seconds_before_exchange},
+      {"startup_seconds", report.startup_seconds},
+      {"examples_per_second", report.examples_per_second},
+      {"weights_hash", to_hex(report.weights_hash)},
+      {report.test.values.empty() ? "classes" : "targets", list_of_scores(report.test, info)},
+      {"test_ids_digest", to_hex(report.test.ids_digest)},
+      {"data", {{"bytes_read", report.bytes_read}}},
+      {"peak_rss_bytes", peak_rss_bytes()}};
+  if (!report.shares.empty()) json["shares"] = report.shares;
+  return json;
+}
+
 }  // namespace
 
-void RunDirectory::finish(const RunReport& report) {
+std::string scores_json(const Evaluation& test, const CheckpointInfo& info) {
+  return list_of_scores(test, info).dump();
+}
+
+/// `report`: of a finished run, else null.
+std::string RunDirectory::summary(const char* status, const RunReport* report, ExitCode code,
+                                  const std::string& cause) const {
+  ordered_json summary = {{"status", status}};
+  if (code != ExitCode::success) {
+    summary["exit_code"] = static_cast<int>(code);
+    summary["cause"] = presentable(cause);
+  }
   ordered_json epochs = ordered_json::array();
   for (const auto& line : epoch_lines_) epochs.push_back(ordered_json::parse(line));
-  const auto& seconds = report.step_seconds;
-  ordered_json summary = {{"version", facts_.version},
-                          {"ranks", facts_.ranks},
-                          {"device", facts_.device},
-                          {"parameters", facts_.parameters},
-                          {"steps", report.steps},
-                          {"examples", report.examples},
-                          {"skipped_steps", report.skipped_steps},
-                          {"epochs", epochs},
-                          {"step_seconds",
-                           {{"median", seconds.total},
-                            {"data", seconds.data},
-                            {"compute", seconds.compute},
-                            {"reduce", seconds.reduce},
-                            {"update", seconds.update}}},
-                          {"seconds_before_exchange", report.seconds_before_exchange},
-                          {"startup_seconds", report.startup_seconds},
-                          {"examples_per_second", report.examples_per_second},
-                          {"weights_hash", to_hex(report.weights_hash)},
-                          {"test_ids_digest", to_hex(report.test.ids_digest)},
-                          {"data", {{"bytes_read", report.bytes_read}}},
-                          {"plan_digest", to_hex(facts_.plan_digest)},
-                          {"peak_rss_bytes", peak_rss_bytes()}};
-  const auto* table = facts_.checkpoint.table.get();
-  if (report.test.values.empty()) {
-    summary["classes"] = classes_json(report.test, facts_.checkpoint.class_names());
-  } else {
-    summary["targets"] = targets_json(report.test, table);
-  }
-  if (!report.shares.empty()) summary["shares"] = report.shares;
+  summary.update({{"version", facts_.version},
+                  {"ranks", facts_.ranks},
+                  {"device", facts_.device},
+                  {"parameters", facts_.parameters},
+                  {"steps", steps_},
+                  {"epochs", std::move(epochs)},
+                  {"plan_digest", to_hex(facts_.plan_digest)}});
+  if (report != nullptr) summary.update(report_json(*report, facts_.checkpoint));
   for (const Loss& loss : facts_.losses) {
     summary["losses"].push_back({{"step", loss.step}, {"ranks", loss.ranks}});
   }
@@ -338,8 +383,12 @@ void RunDirectory::finish(const RunReport& report) {
         {{"step", fault.step}, {"rank", fault.rank ? ordered_json(*fault.rank) : nullptr}});
   }
   if (!resumed_from_.empty()) summary["resumed_from"] = resumed_from_.string();
+  return summary.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+void RunDirectory::finish(const RunReport& report) {
   flush();
-  write_file(path_ / "summary.json", summary.dump(2) + "\n");
+  write_file(path_ / "summary.json", summary("finished", &report, ExitCode::success, ""));
 }
 
 // Reading.
@@ -407,6 +456,11 @@ std::map<std::uint64_t, std::uint64_t> last_steps(const std::vector<RecordedStep
   return last;
 }
 
+/// "finished" for versions that wrote no status.
+std::string status_in(const ordered_json& summary, const JsonPlace& place) {
+  return summary.contains("status") ? text_in(summary, "status", place) : "finished";
+}
+
 void read_summary(const std::filesystem::path& path, RecordedRun& run) {
   const JsonPlace place = place_in_run(path);
   const ordered_json json = parse_object(read_text(path), place);
@@ -425,7 +479,7 @@ void read_summary(const std::filesystem::path& path, RecordedRun& run) {
   }
   run.settings.emplace_back("ranks", std::to_string(count_in(json, "ranks", place)));
   run.settings.emplace_back("version", text_in(json, "version", place));
-  run.finished = true;
+  run.status = status_in(json, place);
 }
 
 }  // namespace
@@ -443,128 +497,13 @@ RecordedRun read_run(const std::filesystem::path& folder) {
   return run;
 }
 
-// Comparing.
-
-namespace {
-
-bool same_bits(const Recorded& a, const Recorded& b) {
-  const auto* x = std::get_if<double>(&a);
-  const auto* y = std::get_if<double>(&b);
-  if (x == nullptr || y == nullptr) return a == b;
-  return std::bit_cast<std::uint64_t>(*x) == std::bit_cast<std::uint64_t>(*y);
-}
-
-const Recorded* find(const Figures& figures, const std::string& name) {
-  const auto found = std::find_if(figures.begin(), figures.end(),
-                                  [&](const auto& figure) { return figure.first == name; });
-  return found == figures.end() ? nullptr : &found->second;
-}
-
-/// All differences, in a's order, then the names that only b has.
-std::vector<Difference> differences(const Figures& a, const Figures& b) {
-  const Recorded absent = "absent";
-  std::vector<Difference> found;
-  for (const auto& [name, value] : a) {
-    const Recorded* other = find(b, name);
-    if (other != nullptr && same_bits(value, *other)) continue;
-    found.push_back({0, name, value, other == nullptr ? absent : *other});
+bool is_finished(const std::filesystem::path& folder) {
+  const auto path = folder / "summary.json";
+  try {
+    return status_in(parse_object(read_text(path), place_of(path)), place_of(path)) == "finished";
+  } catch (const DataError&) {
+    return false;
   }
-  for (const auto& [name, value] : b) {
-    if (find(a, name) == nullptr) found.push_back({0, name, absent, value});
-  }
-  return found;
-}
-
-std::optional<Difference> first_difference(const Figures& a, const Figures& b, std::uint64_t step,
-                                           const std::string& prefix) {
-  const auto all = differences(a, b);
-  if (all.empty()) return std::nullopt;
-  return Difference{step, prefix + all[0].what, all[0].a, all[0].b, all.size() - 1};
-}
-
-void compare_step(const RecordedStep& a, const RecordedStep& b, Comparison& result) {
-  if (result.steps++ == 0) result.first_step = a.step;
-  result.last_step = a.step;
-  if (!result.figure) result.figure = first_difference(a.figures, b.figures, a.step, "");
-  if (a.tensors.empty() || b.tensors.empty()) return;
-  ++result.hashed_steps;
-  if (!result.tensor) result.tensor = first_difference(a.tensors, b.tensors, a.step, "tensor ");
-}
-
-void compare_steps(const RecordedRun& a, const RecordedRun& b, Comparison& result) {
-  auto at = b.steps.begin();
-  for (const auto& step : a.steps) {
-    while (at != b.steps.end() && at->step < step.step) ++at;
-    if (at != b.steps.end() && at->step == step.step) compare_step(step, *at, result);
-  }
-  if (result.steps != 0) return;
-  throw DataError(
-      "the runs have no step in common: one recorded " + std::to_string(a.steps.front().step) +
-          " to " + std::to_string(a.steps.back().step) + ", the other " +
-          std::to_string(b.steps.front().step) + " to " + std::to_string(b.steps.back().step),
-      "compare runs that cover the same steps");
-}
-
-void compare_epochs(const RecordedRun& a, const RecordedRun& b, Comparison& result) {
-  for (const auto& epoch : a.epochs) {
-    const auto same = std::find_if(b.epochs.begin(), b.epochs.end(), [&](const auto& other) {
-      return other.epoch == epoch.epoch && other.last_step == epoch.last_step;
-    });
-    if (same == b.epochs.end() || epoch.last_step == 0) continue;
-    ++result.epochs;
-    if (result.epoch) continue;
-    const auto prefix = "epoch " + std::to_string(epoch.epoch) + " ";
-    result.epoch = first_difference(epoch.figures, same->figures, epoch.last_step, prefix);
-  }
-}
-
-ordered_json value_json(const Recorded& value) {
-  return std::visit([](const auto& held) { return ordered_json(held); }, value);
-}
-
-ordered_json difference_json(const Difference* difference) {
-  if (difference == nullptr) return nullptr;
-  return {{"step", difference->step},
-          {"what", difference->what},
-          {"a", value_json(difference->a)},
-          {"b", value_json(difference->b)}};
-}
-
-}  // namespace
-
-const Difference* Comparison::first() const noexcept {
-  const Difference* earliest = nullptr;
-  for (const auto* kind : {&figure, &tensor, &epoch}) {
-    if (*kind && (earliest == nullptr || (*kind)->step < earliest->step)) earliest = &**kind;
-  }
-  return earliest;
-}
-
-Comparison compare(const RecordedRun& a, const RecordedRun& b) {
-  Comparison result;
-  compare_steps(a, b, result);
-  compare_epochs(a, b, result);
-  result.settings = differences(a.settings, b.settings);
-  std::erase_if(result.settings, [&](const auto& setting) {  // known of a finished run alone
-    return find(a.settings, setting.what) == nullptr || find(b.settings, setting.what) == nullptr;
-  });
-  return result;
-}
-
-std::string to_json(const Comparison& comparison) {
-  ordered_json settings = ordered_json::object();
-  for (const auto& setting : comparison.settings) {
-    settings[setting.what] = ordered_json::array({value_json(setting.a), value_json(setting.b)});
-  }
-  const ordered_json json = {{"same", comparison.first() == nullptr},
-                             {"steps_compared", comparison.steps},
-                             {"hashed_steps_compared", comparison.hashed_steps},
-                             {"epochs_compared", comparison.epochs},
-                             {"first_difference", difference_json(comparison.first())},
-                             {"first_tensor_difference",
-                              difference_json(comparison.tensor ? &*comparison.tensor : nullptr)},
-                             {"settings", settings}};
-  return json.dump();
 }
 
 }  // namespace lockstep::train

@@ -3,7 +3,7 @@
 //   config.toml      the program's resolved settings, in the program's format
 //   metrics.jsonl    one object per step
 //   epochs.jsonl     one object per epoch, as in summary.json
-//   summary.json     one object: the whole run and its epochs; written when the run is complete
+//   summary.json     one object: the whole run and its epochs, from the first step on
 //   checkpoints/     see checkpoint.hpp
 //   .members         the ranks that write here, if they may be cut off from other ranks of the job
 //   .lock            held while a job writes here; contains its host and process id
@@ -12,7 +12,12 @@
 //   {"step": 1, "epoch": 1, "examples": 128, "loss": 2.327221, "accuracy": 0.0625,
 //    "seconds": 0.0041, "hashes": {"0.weight": "16 hex digits", ...}}
 // and with "skipped": true in a step that changed nothing, where "loss" may be null: not finite.
-// summary.json has the fields of RunReport and RunFacts. Some of them:
+// summary.json has the fields of RunReport and RunFacts. While the run is trained it has those that
+// are known, and the last epochs may be missing. Some of them:
+//   "status"                   "running"; "finished"; "stopped", with a checkpoint; or "failed".
+//                              "running" remains where the process is killed. Runs of versions
+//                              before this field have the file only if they are finished.
+//   "exit_code", "cause"       of a run that was stopped or failed
 //   "skipped_steps"            steps of the whole run that changed nothing: see OnNonfinite
 //   "seconds_before_exchange"  see RunReport: a number for each rank of the group that trained last
 //   "classes"                  of the test set: [{"label": "3", "examples": 1010, "recall": 0.98,
@@ -36,6 +41,7 @@
 #include <variant>
 #include <vector>
 
+#include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
 #include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/report.hpp"
@@ -123,11 +129,18 @@ class RunDirectory final : public Observer {
   void finish_checkpoint() override;
   void flush() override;
 
-  /// Writes summary.json; the run is complete. Throws OutputError.
+  /// Writes the whole summary.json, with the status "finished". Throws OutputError.
   void finish(const RunReport& report);
+
+  /// Writes in summary.json that the run was stopped (ExitCode::stopped) or failed, and why. Not if
+  /// that cannot be written.
+  void end(ExitCode code, const std::string& cause) noexcept;
 
  private:
   void require_in_place() const;
+  std::string summary(const char* status, const RunReport* report, ExitCode code,
+                      const std::string& cause) const;
+  void renew_summary() noexcept;
 
   std::filesystem::path path_;
   RunFacts facts_;
@@ -140,8 +153,16 @@ class RunDirectory final : public Observer {
   std::future<std::filesystem::path> saving_;
   std::chrono::steady_clock::time_point flushed_ = std::chrono::steady_clock::now();
   std::filesystem::path last_checkpoint_;
+  std::uint64_t steps_ = 0;  ///< completed
+  std::chrono::steady_clock::time_point renewed_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::duration renewal_{};  ///< time that the last renewal took
   std::jthread saver_;  ///< last member: joined before the others are destroyed
 };
+
+/// The scores of a test set as a JSON list: of each class label, examples, recall, precision and
+/// F1, null where there is no example; of each target of a regression name, R2 and root mean square
+/// error in its own units. Local.
+std::string scores_json(const Evaluation& test, const CheckpointInfo& info);
 
 /// A recorded number, or a string: a hash, a setting's TOML literal.
 using Recorded = std::variant<double, std::string>;
@@ -168,17 +189,20 @@ struct RecordedEpoch {
 struct RecordedRun {
   std::vector<RecordedStep> steps;  ///< ascending, at least one
   std::vector<RecordedEpoch> epochs;
-  bool finished = false;  ///< summary.json exists; without it `epochs` is empty
-  /// "ranks" and "version" of a finished run, and settings that the caller adds.
+  std::string status;  ///< see above; empty without summary.json, and then `epochs` is, too
+  /// "ranks" and "version" of summary.json, and settings that the caller adds.
   Figures settings;
 };
 
-/// Reads metrics.jsonl and, if the run finished, summary.json. Unknown fields are ignored.
+/// Reads metrics.jsonl and, if there is one, summary.json. Unknown fields are ignored.
 ///
 /// Errors   throws DataError with file, line and reason: no such folder, no run in it, no step
 ///          recorded, a truncated line, or a field that is missing or of another type.
 /// Ranks    local.
 RecordedRun read_run(const std::filesystem::path& folder);
+
+/// True if the run's summary.json says that it is finished; false if it cannot be read. Local.
+bool is_finished(const std::filesystem::path& folder);
 
 /// A recorded value that differs between two runs.
 struct Difference {

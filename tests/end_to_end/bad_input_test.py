@@ -208,7 +208,7 @@ class BadInput(command.CommandTest):
                 result = run("train", command.SMALL, "--steps 1 --learning-rate 1e38 --run-dir",
                              run_dir, **options)
                 self.assert_refused(result, 76, ["diverged", "remedy:"])
-                self.assertFalse((run_dir / "summary.json").exists())
+                self.assertEqual(command.Run(run_dir).summary["status"], "failed")
 
     def test_divergence_keeps_what_was_recorded(self):
         for options in (THREADS, MPI):
@@ -219,7 +219,9 @@ class BadInput(command.CommandTest):
                 self.assert_refused(result, 76, ["diverged at step", "the loss is not finite: rank ",
                                                  "in the output of layer ", "remedy:"])
                 made = command.Run(run_dir)
-                self.assertFalse((run_dir / "summary.json").exists())
+                summary = made.summary
+                self.assertEqual((summary["status"], summary["exit_code"]), ("failed", 76))
+                self.assertIn("the loss is not finite: rank ", summary["cause"])
                 self.assertEqual(len(made.checkpoints), len(made.metrics), str(result))
                 self.assertGreater(len(made.checkpoints), 0)
                 for path in made.checkpoints:

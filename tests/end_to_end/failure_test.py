@@ -70,7 +70,7 @@ class Interrupted(command.CommandTest):
         for step, line in enumerate(self.made.metrics, start=1):
             self.assertEqual(line["step"], step)
         self.assertTrue((self.made.folder / "config.toml").is_file())
-        self.assertFalse((self.made.folder / "summary.json").exists())
+        self.assertEqual(self.made.summary["status"], "running")
 
     def assert_gone(self, ranks, result):
         """mpirun may return a moment before the kernel has ended the ranks it killed."""
@@ -143,8 +143,19 @@ class Interrupted(command.CommandTest):
         last = self.made.checkpoints[-1]
         steps = len(self.made.metrics)
         self.assert_says(result.err, [f"stopped by {name} after {steps:,} steps; saved in {last}",
-                                      f"--resume {self.made.folder}"], result)
+                                      f"continue with `{self.resuming(result)}`"], result)
+        self.assertEqual(result.err.count("stopped by"), 1, str(result))
+        summary = self.made.summary
+        self.assertEqual((summary["status"], summary["exit_code"]), ("stopped", 75), str(result))
+        self.assertIn(f"stopped by {name}", summary["cause"])
         self.assert_saved(result)
+
+    def resuming(self, result):
+        """The command that continues the run on as many ranks."""
+        train = f"{command.binary} train --resume {self.made.folder}"
+        if result.argv[0] != "mpirun":
+            return f"{train} --ranks 3"
+        return " ".join(result.argv[:result.argv.index(str(command.binary))]) + f" {train}"
 
     def assert_saved(self, result):
         """A checkpoint of the last recorded step is saved, from which training continues."""

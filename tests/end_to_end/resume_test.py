@@ -105,6 +105,35 @@ class Resume(command.CommandTest):
         self.assert_says(again.out, ["complete after 60 steps"], again)
         self.assert_same(whole, command.Run(self.folder / "run"))
 
+    def test_only_a_finished_run_is_complete(self):
+        """The last checkpoint is of the last step, but the run ended before its evaluation was recorded."""
+        whole = self.whole()
+        for status in ("running", "failed", "stopped", None):
+            with self.subTest(status=status):
+                parts = self.copy(whole, f"run-{status}", 60)
+                summary = {"status": status, "epochs": []} if status else []
+                (parts.folder / "summary.json").write_text(json.dumps(summary))
+                self.assert_same(whole, self.resume(JOB, name=parts.folder.name))
+        old = {name: value for name, value in whole.summary.items() if name != "status"}
+        (whole.folder / "summary.json").write_text(json.dumps(old))
+        again = run("train --resume", whole.folder)
+        self.assert_says(again.out, ["complete after 60 steps"], again)
+
+    def test_the_summary_of_a_run_that_is_trained(self):
+        folder = self.folder / "run"
+        process = start(words(command.binary, "train", JOB.replace("--epochs 2", "--epochs 100000"), "--run-dir", folder))
+        self.addCleanup(lambda: process.poll() is None and command.stop(process))
+        end = time.monotonic() + seconds(command.LIMIT)
+        while not (folder / "summary.json").exists() or len(command.Run(folder).summary["epochs"]) < 2:
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.01)
+        for _ in range(100):  # renewed atomically
+            self.assertEqual(command.Run(folder).summary["status"], "running")
+        process.kill()
+        process.communicate()
+        self.assertEqual(command.Run(folder).summary["status"], "running")
+        self.assert_says(run("inspect", folder).out, "not complete (running)", "inspect")
+
     def test_into_another_folder(self):
         whole = self.whole()
         parts = self.copy(whole, last=42)

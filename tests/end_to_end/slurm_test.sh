@@ -75,7 +75,7 @@ until_true 30 compgen -G "parts/checkpoints/step-*" >/dev/null || fail "no check
 scancel --signal=USR1 "$job"
 queued_again() { scontrol show job "$job" | grep -q 'Restarts=1' && [ "$(state "$job")" = PENDING ]; }
 until_true 30 queued_again || fail "job $job is $(state "$job")"
-[ ! -e parts/summary.json ] || fail "the run was complete before the signal"
+grep -q '"status": "stopped"' parts/summary.json || fail "the run was complete before the signal: $(cat parts/summary.json)"
 grep -q "stopped by SIGUSR1" "lockstep-$job.out" || fail "no word of the signal"
 scancel "$job"  # it would begin again after two minutes
 job=$(sbatch --parsable --nodes=2 "$batch" "${train[@]}" --run-dir "$PWD/parts")

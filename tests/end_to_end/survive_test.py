@@ -123,7 +123,7 @@ class Survive(command.CommandTest):
         result = finish(start(job, env=faults("flip-weight:rank=1,step=100,times=always")))
         self.assert_says(result.err, ["on rank 1 on ", "no snapshot in memory is from before the fault",
                                       "--sentinel-steps not greater than --snapshot-every"], result)
-        self.assertFalse((self.folder / "run" / "summary.json").exists())
+        self.assertEqual(command.Run(self.folder / "run").summary["status"], "failed")
 
     def test_a_stop_after_a_loss_is_saved_and_resumed(self):
         """mpirun's own code is 1, because with its recovery it ignores those of ranks."""
@@ -133,7 +133,7 @@ class Survive(command.CommandTest):
         os.kill(process.pid, signal.SIGUSR1)
         result = finish(process)
         self.assert_ends(result, 1)
-        self.assert_says(result.err, ["stopped by SIGUSR1", "saved in", "continue with --resume"], result)
+        self.assert_says(result.err, ["stopped by SIGUSR1", "saved in", "train --resume", "--survive`"], result)
         self.assert_ends(run("train --resume", made.folder, ranks=2), 0)
         self.assert_undisturbed(made, result)
 

@@ -90,6 +90,49 @@ class Tables(command.CommandTest):
         table = self.succeed("predict", made.folder, "--data", self.folder / "new.csv")
         self.assert_says(table.out, ["label", "probability", "... and 110 more", "--output"], table)
 
+    def test_a_report_of_classes(self):
+        """The figures of scikit-learn's classification_report, computed here from predictions."""
+        rows = flowers()
+        made, data = self.trained(rows, SPLIT.replace("--epochs 20", "--epochs 5"))
+        found = self.predict(made, data)
+        pairs = [(truth["art"], row["label"]) for row, truth in zip(found, rows)]
+        expected = {}
+        for name in FLOWERS:
+            examples = sum(truth == name for truth, _ in pairs)
+            predicted = sum(label == name for _, label in pairs)
+            right = sum(truth == label == name for truth, label in pairs)
+            recall = right / examples
+            precision = right / predicted if predicted else None
+            f1 = 2 * right / (examples + predicted)
+            expected[name] = (precision, recall, f1, examples)
+        self.assertLess(min(recall for _, recall, _, _ in expected.values()), 1)
+        shown = self.succeed("evaluate", made.folder, "--data", data, "--report --ranks 2")
+        table = {line[:16].strip(): line[16:].split() for line in shown.out.splitlines()}
+        for name, (precision, recall, f1, examples) in expected.items():
+            cells = ["-" if value is None else f"{value:.4f}" for value in (precision, recall, f1)]
+            self.assertEqual(table[name], [*cells, str(examples)], str(shown))
+        accuracy = sum(truth == label for truth, label in pairs) / len(pairs)
+        self.assertEqual(table["accuracy"], [f"{accuracy:.4f}", "150"], str(shown))
+        for row, weights in (("macro avg", {name: 1 for name in FLOWERS}),
+                             ("weighted avg", {name: expected[name][3] for name in FLOWERS})):
+            means = [sum(weights[name] * (expected[name][i] or 0) for name in FLOWERS) / sum(weights.values())
+                     for i in range(3)]
+            self.assertEqual(table[row], [*(f"{mean:.4f}" for mean in means), "150"], str(shown))
+        classes = json.loads(self.succeed("evaluate", made.folder, "--data", data, "--report --json").out)["classes"]
+        self.assertEqual({row["label"]: (row["precision"], row["recall"], row["f1"], row["examples"])
+                          for row in classes}, expected)
+        of_training, _ = self.trained(rows, SPLIT, "--report", name="reported")
+        self.assert_says(of_training.result.out, ["precision", "weighted avg", "Edelweiß"], of_training.result)
+
+    def test_a_report_of_too_many_classes(self):
+        text = "x,label\n" + "".join(f"{i},{i}\n" for i in range(257)) * 2
+        data = self.write(text)
+        flags = "--test-split 0.5 --layers none --epochs 1 --progress off"
+        refused = run("train --data", data, flags, "--report")
+        self.assert_refused(refused, 2, ["257 classes", "at most 256", "leave --report out"])
+        made = self.train("--data", data, flags)
+        self.assert_refused(run("evaluate", made.folder, "--data", data, "--report --ranks 2"), 2, ["257 classes"])
+
     def test_one_hash_on_any_number_of_ranks(self):
         hashes = set()
         for options in ({}, {"threads": 2}, {"ranks": 3}, {"threads": 5}):

@@ -122,9 +122,22 @@ TEST_CASE("a run directory records a run and refuses a second one", "[run]") {
   directory.on_epoch({.epoch = 1, .weights_hash = 0xab});
   directory.on_checkpoint({snapshot, {}, 1, 128});
   directory.finish_checkpoint();
+  const auto running = json_in(path / "summary.json");
+  CHECK(running["status"] == "running");
+  CHECK(running["epochs"][0]["weights_hash"] == "00000000000000ab");
+  CHECK_FALSE(is_finished(path));
+  directory.end(ExitCode::diverged, "the loss is\x1b not finite \xff");
+  const auto failed = json_in(path / "summary.json");
+  CHECK(failed["status"] == "failed");
+  CHECK(failed["exit_code"] == 76);
+  CHECK_THAT(failed["cause"].get<std::string>(), Catch::StartsWith("the loss is? not finite"));
+  directory.end(ExitCode::stopped, "stopped by SIGINT");
+  CHECK(json_in(path / "summary.json")["status"] == "stopped");
+  CHECK_FALSE(is_finished(path));
   RunReport report;
   report.steps = 1;
   directory.finish(report);
+  CHECK(is_finished(path));
 
   std::ifstream metrics(path / "metrics.jsonl");
   std::string line;
@@ -136,6 +149,8 @@ TEST_CASE("a run directory records a run and refuses a second one", "[run]") {
   CHECK_THAT(line, Catch::Contains(R"("seconds":0.004,"hashes":{"0.weight":"00000000000000ab",)"
                                    R"("0.bias":"0000000000000001"}})"));
   const auto summary = json_in(path / "summary.json");
+  CHECK(summary["status"] == "finished");
+  CHECK_FALSE(summary.contains("cause"));
   CHECK(summary["ranks"] == 2);
   CHECK(summary["epochs"][0]["weights_hash"] == "00000000000000ab");
   for (const char* key : {"version", "parameters", "examples", "step_seconds", "startup_seconds",

@@ -19,7 +19,7 @@ namespace {
 /// `count` steps, three an epoch; every second one with hashes. Every epoch is a whole one.
 RecordedRun recorded(std::uint64_t count) {
   RecordedRun run;
-  run.finished = true;
+  run.status = "finished";
   run.settings = {{"seed", "22"}, {"threads", "\"auto\""}};
   for (std::uint64_t s = 1; s <= count; ++s) {
     RecordedStep step{s, (s + 2) / 3, {{"loss", 1.0 / static_cast<double>(s)}}, {}};
@@ -197,9 +197,17 @@ TEST_CASE("a run directory reads back as it was written", "[compare]") {
   CHECK(has("version", "1") == 1);
   CHECK(compare(run, read_run(path)).first() == nullptr);
 
+  const auto summary = text_of(path / "summary.json");
+  replace(path / "summary.json", R"({"version": "1", "ranks": 3, "epochs": []})");
+  CHECK(read_run(path).status == "finished");  // a version that wrote it at the end
+  CHECK(is_finished(path));
+  replace(path / "summary.json", summary.substr(0, 40));
+  CHECK_FALSE(is_finished(path));
+
   std::filesystem::remove(path / "summary.json");
+  CHECK_FALSE(is_finished(path));
   run = read_run(path);
-  CHECK_FALSE(run.finished);
+  CHECK(run.status.empty());
   CHECK(run.epochs.empty());
   CHECK(compare(run, run).first() == nullptr);
 }

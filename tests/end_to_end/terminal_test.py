@@ -1,0 +1,144 @@
+"""On a terminal: Ctrl-C, the progress bar, colours."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import shlex
+import shutil
+import signal
+import struct
+import sys
+import termios
+import time
+import unittest
+
+import command
+from command import SMALL, finish, mpirun, seconds, start, words
+from failure_test import ON_TERMINAL, USUAL_GRACE
+
+LONG = "train --train-limit 600 --test-limit 200 --layers 32 --epochs 1000000"
+
+
+class Terminal:
+    """A command on a terminal of its own, and what it prints there."""
+
+    def __init__(self, argv, columns=100, env=None):
+        self.master, terminal = pty.openpty()
+        self.resize(columns)
+        self.text = ""
+        self.process = start([sys.executable, "-c", ON_TERMINAL, *argv], stdin=terminal, stdout=terminal,
+                             stderr=terminal, env={"TERM": "xterm"} | USUAL_GRACE | (env or {}))
+        os.close(terminal)
+
+    def resize(self, columns):
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+
+    def press(self, key):
+        os.write(self.master, key)
+
+    def read_until(self, pattern, limit=20.0):
+        """Reads until the new text has the pattern, or without one to the end."""
+        end = time.monotonic() + seconds(limit)
+        new = ""
+        while pattern is None or not re.search(pattern, new):
+            if not select.select([self.master], [], [], max(0, end - time.monotonic()))[0]:
+                raise AssertionError(f"no {pattern} in {self.text!r}")
+            try:
+                chunk = os.read(self.master, 65536).decode(errors="replace")
+            except OSError:  # the command has ended
+                break
+            self.text += chunk
+            new += chunk
+        return new
+
+    def code(self):
+        self.read_until(None)
+        return self.process.wait(timeout=seconds(10))
+
+    def close(self):
+        """Ends the command, if it runs."""
+        os.close(self.master)  # what is printed from now on fails, instead of waiting for a reader
+        if self.process.poll() is None:
+            command.stop(self.process)
+
+
+class OnTerminal(command.CommandTest):
+    def begin(self, argv, **options):
+        terminal = Terminal(argv, **options)
+        self.addCleanup(terminal.close)
+        return terminal
+
+    def lines(self, text):
+        """What can be read on the screen: without colours, and of each line the last text."""
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", text).replace("\r\n", "\n")
+        return [line.split("\r")[-1].replace("\x1b[K", "") for line in plain.split("\n")]
+
+    def test_ctrl_c_ends_with_one_line_that_continues(self):
+        folder = self.folder / "my run"
+        job = [*words(LONG), "--run-dir", str(folder)]
+        worlds = {"alone": [str(command.binary), *job], "threads": [str(command.binary), *job, "--ranks", "3"]}
+        if command.MPI:
+            worlds["processes"] = [*mpirun(3), *job, "--layers", "300", "--train-limit", "20000"]  # few epochs a second
+        for world, argv in worlds.items():
+            with self.subTest(world=world):
+                terminal = self.begin(argv)
+                terminal.read_until(r"\r\[[#.]+\] step")
+                terminal.press(b"\x03")
+                code = terminal.code()
+                if world != "processes":  # mpirun's own
+                    self.assertEqual(code, 75, terminal.text)
+                found = [line for line in self.lines(terminal.text) if "stopped by" in line]
+                self.assertEqual(len(found), 1, terminal.text)
+                self.assertRegex(found[0], r"^lockstep: warning: stopped by SIG(INT|TERM) after [\d,]+ steps?; saved in ")
+                again = shlex.split(re.search("continue with `(.*)`", found[0])[1])
+                steps = len(command.Run(folder).metrics)
+                result = finish(start([*again, "--resume-with", f"steps={steps + 3}", "--progress", "lines"]))
+                self.assert_ends(result, 0)
+                self.assert_says(result.out, f"{'1 rank' if world == 'alone' else '3 ranks'} on 1 host", result)
+                self.assertEqual(len(command.Run(folder).metrics), steps + 3)
+                self.assertEqual(command.Run(folder).summary["status"], "finished")
+                shutil.rmtree(folder)
+
+    def test_a_second_ctrl_c_ends_at_once(self):
+        """Also within the second in which kill() repeats a signal."""
+        env = command.faults("slow:rank=0,step=3,seconds=20")
+        terminal = self.begin(words(command.binary, LONG, "--progress lines --run-dir", self.folder / "run"), env=env)
+        end = time.monotonic() + seconds(20)
+        while not (self.folder / "run" / "flight").is_dir():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.02)
+        time.sleep(0.3)  # the rank sleeps in step 3
+        terminal.press(b"\x03")
+        time.sleep(0.2)
+        self.assertIsNone(terminal.process.poll())
+        terminal.press(b"\x03")
+        self.assertEqual(terminal.code(), -signal.SIGINT, terminal.text)
+
+    def test_the_bar_follows_the_window(self):
+        for argv in (words(command.binary), mpirun(1)) if command.MPI else (words(command.binary),):
+            terminal = self.begin([*argv, *words(LONG, "--run-dir", self.folder / f"run{len(argv)}")], columns=70)
+            wide = terminal.read_until(r"\r[^\r\n]*step [^\r\n]*\x1b\[K")
+            self.assertLess(max(map(len, re.findall(r"\r([^\r\n]*step [^\r\n]*)\x1b\[K", wide))), 70)
+            terminal.resize(120)
+            terminal.read_until(r"\r\[[#.]{30}\] step [^\r\n]* left\x1b\[K")
+            terminal.resize(30)
+            terminal.read_until(r"\rstep [^\r\n]{0,24}\x1b\[K")
+
+    def test_no_bar_and_no_colours_without_a_terminal(self):
+        made = self.train(SMALL, "--ranks 2 --layers 700 --epochs 3")
+        self.assertNotRegex(made.result.out + made.result.err, "[\r\x1b]")
+        refused = command.run("train --nothing")
+        self.assertNotIn("\x1b", refused.err)
+
+    def test_colours_unless_no_color(self):
+        for value, coloured in ((None, True), ("", True), ("1", False)):
+            env = {} if value is None else {"NO_COLOR": value}
+            terminal = self.begin(words(command.binary, "train --nothing"), env=env)
+            self.assertEqual(terminal.code(), 2)
+            self.assertEqual("\x1b[" in terminal.text, coloured, terminal.text)
+
+
+if __name__ == "__main__":
+    unittest.main()
