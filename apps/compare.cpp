@@ -19,6 +19,8 @@ namespace {
 constexpr int the_same = 0;
 constexpr int differ = 1;
 
+}  // namespace
+
 Syntax compare_syntax() {
   Syntax syntax;
   syntax.command = "lockstep compare";
@@ -33,6 +35,8 @@ Syntax compare_syntax() {
   syntax.flags = {{"json", "", "print one line of JSON instead"}};
   return syntax;
 }
+
+namespace {
 
 std::string value_text(const train::Recorded& value) {
   return std::visit([](const auto& held) { return fmt::format("{}", held); }, value);

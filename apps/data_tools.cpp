@@ -87,6 +87,8 @@ std::string files_text(const data::Target& target) {
 
 // lockstep generate
 
+}  // namespace
+
 Syntax generate_syntax() {
   Syntax syntax;
   syntax.command = "lockstep generate";
@@ -104,6 +106,8 @@ Syntax generate_syntax() {
                         std::to_string(data::synthetic_seed)}});
   return syntax;
 }
+
+namespace {
 
 void write_part(const data::Target& target, data::Part part, std::uint64_t records,
                 std::uint64_t seed) {
@@ -136,6 +140,8 @@ int generate(const Arguments& arguments) {
 
 // lockstep convert
 
+}  // namespace
+
 Syntax convert_syntax() {
   Syntax syntax;
   syntax.command = "lockstep convert";
@@ -155,6 +161,8 @@ Syntax convert_syntax() {
                        {"test-limit", "N", "the first N test records"}});
   return syntax;
 }
+
+namespace {
 
 std::optional<data::Format> source_format(const Arguments& arguments) {
   const auto name = arguments.value("from-format");
@@ -409,7 +417,9 @@ void bench_on(const Arguments& arguments, const RunConfig& config, comm::Communi
   print_readings(readings);
 }
 
-Syntax bench_data_syntax() {
+}  // namespace
+
+Syntax bench_syntax() {
   Syntax syntax = run_file_syntax(
       "lockstep bench data",
       "Reads the training set as `lockstep train` would, and prints how fast that was.");
@@ -422,8 +432,6 @@ Syntax bench_data_syntax() {
   return syntax;
 }
 
-}  // namespace
-
 int generate_command(const std::vector<std::string>& words) {
   return run_on_rank_0(generate_syntax(), words, generate);
 }
@@ -435,7 +443,7 @@ int convert_command(const std::vector<std::string>& words) {
 int bench_command(const std::vector<std::string>& words) {
   const std::string part = words.empty() ? "" : words[0];
   if (part == "data") {
-    return run_on_ranks(bench_data_syntax(), {words.begin() + 1, words.end()}, bench_on);
+    return run_on_ranks(bench_syntax(), {words.begin() + 1, words.end()}, bench_on);
   }
   if (part == "--help" || part == "-h") {
     fmt::print(

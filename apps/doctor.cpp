@@ -40,6 +40,8 @@ namespace {
 
 constexpr int something_is_wrong = 1;
 
+}  // namespace
+
 Syntax doctor_syntax() {
   Syntax syntax;
   syntax.command = "lockstep doctor";
@@ -62,6 +64,8 @@ Syntax doctor_syntax() {
   syntax.any_build = true;
   return syntax;
 }
+
+namespace {
 
 const char* text_of(ProcessState state) {
   switch (state) {

@@ -186,6 +186,8 @@ std::vector<std::pair<std::string, std::string>> subject_rows(const InferenceJob
                                                  job.saved.info.divide_by))}};
 }
 
+}  // namespace
+
 Syntax evaluate_syntax() {
   Syntax syntax = inference_syntax();
   syntax.command = "lockstep evaluate";
@@ -196,6 +198,8 @@ Syntax evaluate_syntax() {
   syntax.flags = {{"report", "", report_help}, {"json", "", "print one line of JSON instead"}};
   return syntax;
 }
+
+namespace {
 
 /// Throws if the loss that the network was trained for is not built in. The same on every rank.
 void require_loss(const InferenceJob& job) {
@@ -261,6 +265,8 @@ void evaluate_on(const Arguments& arguments, const RunConfig& config, comm::Comm
   }
 }
 
+}  // namespace
+
 Syntax predict_syntax() {
   Syntax syntax = inference_syntax();
   syntax.command = "lockstep predict";
@@ -276,6 +282,8 @@ Syntax predict_syntax() {
   syntax.other_help["data"] = "a table (FILE.csv; - for stdin), a data folder, or a pattern";
   return syntax;
 }
+
+namespace {
 
 /// Throws comm::AgreedError for probabilities of a regression.
 train::Predicted predicted_of(const Arguments& arguments, const InferenceJob& job) {

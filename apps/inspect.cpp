@@ -267,6 +267,8 @@ int inspect(const Arguments& arguments) {
   return static_cast<int>(damaged ? ExitCode::data : ExitCode::success);
 }
 
+}  // namespace
+
 Syntax inspect_syntax() {
   Syntax syntax;
   syntax.command = "lockstep inspect";
@@ -282,8 +284,6 @@ Syntax inspect_syntax() {
                   {"json", "", "print one JSON object"}};
   return syntax;
 }
-
-}  // namespace
 
 int inspect_command(const std::vector<std::string>& words) {
   return run_on_rank_0(inspect_syntax(), words, inspect);

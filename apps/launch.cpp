@@ -42,6 +42,8 @@ constexpr double max_silence = 10;                            // of a host, in s
 constexpr auto max_without_ranks = std::chrono::seconds(10);  // of a launcher that had some
 constexpr auto max_after_end = std::chrono::seconds(3);       // of a launcher whose job has ended
 
+}  // namespace
+
 Syntax launch_syntax() {
   Syntax syntax;
   syntax.command = "lockstep launch";
@@ -59,6 +61,8 @@ Syntax launch_syntax() {
   syntax.operands = 0;
   return syntax;
 }
+
+namespace {
 
 /// The last value of --run-dir in a command, as "--run-dir DIR" or "--run-dir=DIR"; empty if it has
 /// none.

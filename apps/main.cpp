@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 
+#include "apps/cli.hpp"
 #include "apps/console.hpp"
 #include "apps/settings.hpp"
 #include "apps/subcommands.hpp"
@@ -25,22 +26,57 @@ struct Subcommand {
   const char* name;
   const char* does;
   int (*run)(const Words& words);
+  Syntax (*syntax)();
 };
 
+int completion_command(const Words& words);
+Syntax completion_syntax();
+
 constexpr std::array subcommands = {
-    Subcommand{"train", "trains a network on all ranks of this job", train_command},
-    Subcommand{"plan", "which rank reads which record at which step, with proof", plan_command},
-    Subcommand{"evaluate", "loss and accuracy of a checkpoint on a test set", evaluate_command},
-    Subcommand{"predict", "a checkpoint's label for every example of a test set", predict_command},
-    Subcommand{"generate", "writes the built-in data set as files", generate_command},
-    Subcommand{"convert", "writes a data set in another format, or other files", convert_command},
-    Subcommand{"compare", "two runs: the first recorded point that differs", compare_command},
-    Subcommand{"inspect", "what a run, a checkpoint or a data set contains", inspect_command},
-    Subcommand{"launch", "supervises a job: starts it again when it fails", launch_command},
+    Subcommand{"train", "trains a network on all ranks of this job", train_command, train_syntax},
+    Subcommand{"plan", "which rank reads which record at which step, with proof", plan_command,
+               plan_syntax},
+    Subcommand{"evaluate", "loss and accuracy of a checkpoint on a test set", evaluate_command,
+               evaluate_syntax},
+    Subcommand{"predict", "a checkpoint's label for every example of a test set", predict_command,
+               predict_syntax},
+    Subcommand{"generate", "writes the built-in data set as files", generate_command,
+               generate_syntax},
+    Subcommand{"convert", "writes a data set in another format, or other files", convert_command,
+               convert_syntax},
+    Subcommand{"compare", "two runs: the first recorded point that differs", compare_command,
+               compare_syntax},
+    Subcommand{"inspect", "what a run, a checkpoint or a data set contains", inspect_command,
+               inspect_syntax},
+    Subcommand{"launch", "supervises a job: starts it again when it fails", launch_command,
+               launch_syntax},
     Subcommand{"doctor", "checks a launch; or a run that hangs or has ended: which rank, and why",
-               doctor_command},
-    Subcommand{"bench", "measures one part by itself: `bench data`, reading", bench_command},
+               doctor_command, doctor_syntax},
+    Subcommand{"completion", "a script that completes this command in a shell", completion_command,
+               completion_syntax},
+    Subcommand{"bench", "measures one part by itself: `bench data`, reading", bench_command,
+               bench_syntax},
 };
+
+Syntax completion_syntax() {
+  Syntax syntax;
+  syntax.command = "lockstep completion";
+  syntax.does = "Prints a script with which a shell completes subcommands, flags and values.";
+  syntax.usage = "bash|zsh|fish";
+  syntax.operand = "shell";
+  syntax.example = "source <(lockstep completion bash)";
+  return syntax;
+}
+
+int completion_command(const Words& words) {
+  return run_on_rank_0(completion_syntax(), words, [](const Arguments& arguments) {
+    std::vector<Completed> commands;
+    commands.reserve(subcommands.size());
+    for (const auto& one : subcommands) commands.push_back({one.name, one.does, one.syntax()});
+    fmt::print("{}", completion(arguments.operand(), commands));
+    return static_cast<int>(ExitCode::success);
+  });
+}
 
 void print_usage() {
   fmt::print(

@@ -44,6 +44,8 @@ struct PlanArguments {
 
 constexpr std::uint64_t max_ranks = 1 << 20;  // memory: one or two numbers per rank
 
+}  // namespace
+
 Syntax plan_syntax() {
   Syntax syntax = run_file_syntax(
       "lockstep plan",
@@ -63,6 +65,8 @@ Syntax plan_syntax() {
   syntax.other_help = {{"ranks", "ranks that the records are dealt to"}};
   return syntax;
 }
+
+namespace {
 
 std::vector<std::uint64_t> files_of(const std::string& text) {
   constexpr std::uint64_t max = std::uint64_t{1} << 62;

@@ -3,10 +3,26 @@
 // job ends (run_on_ranks in cli.hpp).
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
+#include "apps/cli.hpp"
+
 namespace lockstep::apps {
+
+// The command lines that they take.
+Syntax train_syntax();
+Syntax evaluate_syntax();
+Syntax predict_syntax();
+Syntax plan_syntax();
+Syntax generate_syntax();
+Syntax convert_syntax();
+Syntax bench_syntax();
+Syntax doctor_syntax();
+Syntax launch_syntax();
+Syntax inspect_syntax();
+Syntax compare_syntax();
 
 /// Trains on all ranks of this job: under a launcher over MPI, else as threads of this process.
 int train_command(const std::vector<std::string>& words);
@@ -43,5 +59,16 @@ int inspect_command(const std::vector<std::string>& words);
 /// Finds the first recorded point where two runs differ. Without MPI. Returns 0 if they are equal
 /// and 1 if they differ, as cmp does.
 int compare_command(const std::vector<std::string>& words);
+
+/// A subcommand as a shell completes it.
+struct Completed {
+  std::string name;
+  std::string does;  ///< what it does, in a line
+  Syntax syntax;
+};
+
+/// A script with which "bash", "zsh" or "fish" completes the subcommands, their flags and the
+/// values of these. Throws ConfigError for another shell.
+std::string completion(const std::string& shell, std::span<const Completed> commands);
 
 }  // namespace lockstep::apps

@@ -579,6 +579,8 @@ void train_on(const Arguments& arguments, const RunConfig& given, comm::Communic
       [&](int code) { rank.record_end(code); });
 }
 
+}  // namespace
+
 Syntax train_syntax() {
   Syntax syntax = run_file_syntax("lockstep train", "Trains a network on all ranks of this job.");
   syntax.example =
@@ -593,8 +595,6 @@ Syntax train_syntax() {
       {"dry-run", "", "check configuration, data and agreement between ranks, and end"}};
   return syntax;
 }
-
-}  // namespace
 
 int train_command(const std::vector<std::string>& words) {
   return run_on_ranks(train_syntax(), words, train_on);

@@ -23,6 +23,10 @@ install(DIRECTORY ${LOCKSTEP_PUBLIC_HEADERS}/lockstep DESTINATION ${CMAKE_INSTAL
 
 install(TARGETS lockstep RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+set(completion ${PROJECT_BINARY_DIR}/apps/completion)
+install(FILES ${completion}.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME lockstep)
+install(FILES ${completion}.zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions RENAME _lockstep)
+install(FILES ${completion}.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d RENAME lockstep.fish)
 
 # lockstep::lockstep: all libraries. Its target has another name here, since the command is lockstep.
 add_library(lockstep_whole INTERFACE)

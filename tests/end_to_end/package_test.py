@@ -266,6 +266,9 @@ class Consumer(CommandTest):
         self.assert_ends(result, 0)
         self.assertRegex(result.out, r"^\d+\.\d+\.\d+\n$")
         self.assertTrue((Copy.prefix / "share/doc/lockstep/LICENSE").is_file())
+        for script in ("bash-completion/completions/lockstep", "zsh/site-functions/_lockstep",
+                       "fish/vendor_completions.d/lockstep.fish"):
+            self.assertIn("label-column", (Copy.prefix / "share" / script).read_text(), script)
 
     def test_another_version_or_part_is_refused(self):
         for asked, says in (("0.2", "version: 0.1"), ("1.0", "version: 0.1"),

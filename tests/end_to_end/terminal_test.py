@@ -1,4 +1,4 @@
-"""On a terminal: Ctrl-C, the progress bar, colours."""
+"""On a terminal: Ctrl-C, the progress bar, colours, completion."""
 
 import fcntl
 import os
@@ -138,6 +138,38 @@ class OnTerminal(command.CommandTest):
             terminal = self.begin(words(command.binary, "train --nothing"), env=env)
             self.assertEqual(terminal.code(), 2)
             self.assertEqual("\x1b[" in terminal.text, coloured, terminal.text)
+
+
+class Completion(command.CommandTest):
+    def test_bash_completes_subcommands_flags_and_values(self):
+        script = self.folder / "lockstep"
+        script.write_text(self.succeed("completion bash").out)
+        (self.folder / "some folder").mkdir()
+        cases = {("tr",): ["train"], ("train", "--shu"): ["--shuffle"], ("train", "--shuffle", ""): ["global", "none"],
+                 ("train", "--shuffle", "=", "gl"): ["global"], ("evaluate", "--repo"): ["--report"],
+                 ("evaluate", "--label"): [], ("bench", "da"): ["data"], ("completion", "z"): ["zsh"],
+                 ("train", "--data", "so"): ["some folder"], ("train", "--survive", "--epo"): ["--epochs"],
+                 ("inspect", "so"): ["some folder"], ("help", "pre"): ["predict"]}
+        for words_there, expected in cases.items():
+            with self.subTest(words=words_there):
+                program = (f"source {script}; COMP_WORDS=(lockstep \"$@\") COMP_CWORD=$#; _lockstep; "
+                           "[ ${#COMPREPLY[@]} -eq 0 ] || printf '%s\\n' \"${COMPREPLY[@]}\"")
+                result = command.call(["bash", "-c", program, "bash", *words_there], cwd=self.folder)
+                self.assert_ends(result, 0)
+                self.assertEqual((result.out.splitlines(), result.err), (expected, ""), str(result))
+
+    def test_every_shell_knows_every_subcommand(self):
+        listed = re.findall(r"^  ([a-z]+) ", self.succeed("--help").out, re.MULTILINE)
+        self.assertIn("completion", listed)
+        for shell in ("bash", "zsh", "fish"):
+            script = self.succeed("completion", shell).out
+            for name in (*listed, "label-column", "report"):
+                self.assertIn(name, script)
+            if shutil.which(shell):
+                (self.folder / shell).write_text(script)
+                self.assert_ends(command.call([shell, "-n", str(self.folder / shell)]), 0)
+        for words_there, needle in (("", "no shell"), ("csh", "no completion for 'csh'")):
+            self.assert_refused(command.run("completion", words_there), 2, [needle, "lockstep completion bash"])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,209 @@
+// `lockstep completion`: scripts for shells, from the flags that the subcommands take.
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+
+#include "apps/settings.hpp"
+#include "apps/subcommands.hpp"
+#include "lockstep/base/errors.hpp"
+
+namespace lockstep::apps {
+namespace {
+
+/// A flag, and what may follow it.
+struct Completion {
+  std::string name = {};  ///< without dashes
+  std::string help = {};
+  bool has_value = false;
+  std::vector<std::string> values = {};  ///< words that it may take
+  bool takes_path = false;
+};
+
+bool is_word(const std::string& text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+  });
+}
+
+/// `argument` as --help has it: "auto|DIR", "N", "true|false".
+Completion completion_of(const std::string& name, const std::string& argument,
+                         const std::string& help) {
+  Completion one = {.name = name, .help = help};
+  one.has_value = !argument.empty() && argument != "true|false";
+  std::istringstream parts(argument);
+  for (std::string part; std::getline(parts, part, '|');) {
+    if (is_word(part)) one.values.push_back(part);
+    one.takes_path = one.takes_path || part == "PATH" || part == "DIR" || part == "FILE";
+  }
+  if (!one.has_value) one.values.clear();
+  return one;
+}
+
+std::vector<Completion> completions_of(const Syntax& syntax) {
+  std::vector<Completion> all;
+  for (const Setting& setting : settings()) {
+    if (!syntax.takes(setting.name)) continue;
+    const auto other = syntax.other_help.find(setting.name);
+    all.push_back(completion_of(setting.name, setting.argument,
+                                other == syntax.other_help.end() ? setting.help : other->second));
+  }
+  for (const Flag& flag : syntax.flags) {
+    all.push_back(completion_of(flag.name, flag.argument, flag.help));
+  }
+  if (!syntax.settings.empty()) {
+    all.push_back(completion_of("set", "KEY=VALUE", "another way to give a setting"));
+  }
+  all.push_back({.name = "help", .help = "show this"});
+  return all;
+}
+
+/// The words that may follow a subcommand: of `bench`, "data"; of `completion`, the shells.
+std::vector<std::string> words_after(const Completed& command) {
+  const auto last = command.syntax.command.rfind(' ');
+  const std::string name = command.syntax.command.substr(last + 1);
+  if (name != command.name) return {name};
+  return completion_of("", command.syntax.usage, "").values;
+}
+
+std::string bash_script(std::span<const Completed> commands) {
+  std::string names;
+  std::string words;
+  std::map<std::string, std::string> values;  // of a flag: a line of the script
+  for (const Completed& command : commands) {
+    names += (names.empty() ? "" : " ") + command.name;
+    words += fmt::format("    {}) words=\"{}", command.name, fmt::join(words_after(command), " "));
+    for (const Completion& one : completions_of(command.syntax)) {
+      words += " --" + one.name;
+      if (!one.has_value) continue;
+      values[one.name] = fmt::format("    --{}) words=\"{}\" paths={} ;;\n", one.name,
+                                     fmt::join(one.values, " "), one.takes_path ? "yes" : "");
+    }
+    words += "\" ;;\n";
+  }
+  std::string cases;
+  for (const auto& [name, line] : values) cases += line;
+  return fmt::format(R"(# bash completion for lockstep, written by `lockstep completion bash`
+_lockstep() {{
+  local current=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD - 1]}} words paths=
+  if [ "$current" = = ]; then
+    current=
+  elif [ "$before" = = ]; then
+    before=${{COMP_WORDS[COMP_CWORD - 2]}}
+  fi
+  if [ "$COMP_CWORD" -eq 1 ]; then
+    COMPREPLY=($(compgen -W "{names} --help --version" -- "$current"))
+    return
+  fi
+  case $before in
+{values}    *)
+  case ${{COMP_WORDS[1]}} in
+{words}    help) words="{names}" ;;
+  esac
+  case $current in
+    -*) ;;
+    *) words=${{words%%--*}} paths=yes ;;
+  esac ;;
+  esac
+  COMPREPLY=($(compgen -W "$words" -- "$current"))
+  if [ "$paths" ]; then
+    compopt -o filenames 2>/dev/null
+    local IFS=$'\n'
+    COMPREPLY+=($(compgen -f -- "$current"))
+  fi
+}}
+complete -F _lockstep lockstep
+)",
+                     fmt::arg("names", names), fmt::arg("values", cases), fmt::arg("words", words));
+}
+
+/// `text` within single quotes; a backslash before each of `special`.
+std::string quoted(const std::string& text, const std::string& special) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '\'') {
+      result += "'\\''";
+      continue;
+    }
+    if (special.find(c) != std::string::npos) result += '\\';
+    result += c;
+  }
+  return "'" + result + "'";
+}
+
+std::string zsh_script(std::span<const Completed> commands) {
+  std::string names;
+  std::string cases;
+  for (const Completed& command : commands) {
+    names += "    " + quoted(command.name + ":" + command.does, "") + "\n";
+    cases += fmt::format("    {}) _arguments", command.name);
+    for (const Completion& one : completions_of(command.syntax)) {
+      std::string what;
+      if (one.has_value) {
+        what = one.takes_path ? ":path:_files"
+                              : fmt::format(":value:({})", fmt::join(one.values, " "));
+      }
+      std::string help = one.help;
+      std::replace(help.begin(), help.end(), ':', ',');
+      cases += " \\\n      " + quoted("--" + one.name + "[", "") + quoted(help, "[]\\") +
+               quoted("]" + what, "");
+    }
+    const auto words = words_after(command);
+    cases += fmt::format(" \\\n      '*:word:{}' ;;\n",
+                         words.empty() ? "_files" : fmt::format("({})", fmt::join(words, " ")));
+  }
+  return fmt::format(R"(#compdef lockstep
+# zsh completion, written by `lockstep completion zsh`
+_lockstep() {{
+  local -a commands=(
+{}  )
+  if (( CURRENT == 2 )); then
+    _describe command commands
+    return
+  fi
+  shift words
+  (( CURRENT-- ))
+  case $words[1] in
+{}  esac
+}}
+if [ "$funcstack[1]" = _lockstep ]; then
+  _lockstep "$@"
+else
+  compdef _lockstep lockstep
+fi
+)",
+                     names, cases);
+}
+
+std::string fish_script(std::span<const Completed> commands) {
+  std::string script = "# fish completion for lockstep, written by `lockstep completion fish`\n";
+  for (const Completed& command : commands) {
+    script += fmt::format("complete -c lockstep -n __fish_use_subcommand -f -a {} -d {}\n",
+                          command.name, quoted(command.does, "\\"));
+    const std::string here =
+        fmt::format("complete -c lockstep -n '__fish_seen_subcommand_from {}'", command.name);
+    if (const auto words = words_after(command); !words.empty()) {
+      script += fmt::format("{} -f -a '{}'\n", here, fmt::join(words, " "));
+    }
+    for (const Completion& one : completions_of(command.syntax)) {
+      std::string value;
+      if (one.has_value) value = one.takes_path ? " -r -F" : " -x";
+      if (!one.values.empty()) value += fmt::format(" -a '{}'", fmt::join(one.values, " "));
+      script += fmt::format("{} -l {}{} -d {}\n", here, one.name, value, quoted(one.help, "\\"));
+    }
+  }
+  return script;
+}
+
+}  // namespace
+
+std::string completion(const std::string& shell, std::span<const Completed> commands) {
+  if (shell == "bash") return bash_script(commands);
+  if (shell == "zsh") return zsh_script(commands);
+  if (shell == "fish") return fish_script(commands);
+  throw ConfigError(shell.empty() ? "no shell" : "no completion for '" + shell + "'",
+                    "write `lockstep completion bash`, zsh or fish");
+}
+
+}  // namespace lockstep::apps
