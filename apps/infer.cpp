@@ -90,12 +90,13 @@ std::unique_ptr<data::Source> open_test_set(const RunConfig& config,
   try {
     test = data::open_data_part(config.data, data::Part::test,
                                 options_of(config, saved, needs_labels, threads));
-  } catch (const DataError& error) {
+  } catch (const Error& error) {  // the number of classes is the network's
     if (error.remedy().find("`image_size=") != std::string::npos) {
       throw DataError(error.problem(), "give pictures of one size");
     }
     if (error.remedy().find("`classes=") == std::string::npos) throw;
-    throw DataError(error.problem(), "give data with the labels that the network was trained on");
+    throw Error(error.code(), error.problem(),
+                "give data with the labels that the network was trained on");
   }
   if (needs_labels && test->pictures() != nullptr && saved.info.pictures == nullptr) {
     throw DataError(

@@ -104,6 +104,9 @@ TrainData open_data(const RunConfig& config, comm::Communicator& comm) {
       }
     }
     for (const std::string& text : texts) launch::print_warning(text);
+    if (data.outputs == 1 && data.sets.train->targets() == 0) {
+      launch::print_warning("there is one class: nothing can be learned");
+    }
   }
   data.train_identity = data.sets.train->identity();  // reads samples of the files
   data.test_identity = data.sets.test->identity();

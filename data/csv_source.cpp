@@ -78,9 +78,10 @@ void require_header(const std::string& place, const std::vector<std::string>& na
 }
 
 void throw_missing_columns(const std::string& place, const std::vector<std::string>& missing,
-                           const std::vector<std::string>& names) {
+                           const std::vector<std::string>& names,
+                           const std::vector<std::string>& unused) {
   require_header(place, names);
-  const auto similar = nearest(missing.front(), names);
+  const auto similar = nearest(missing.front(), unused);
   throw DataError(place + ": no column of the header is named " + listed(missing) +
                       ", which the network takes; the columns are " + listed(names),
                   similar ? "rename the column " + in_quotes(*similar) + " to " +
@@ -172,7 +173,13 @@ void CsvSource::assign_columns(const std::string& place) {
     previous = at;
     feature += column.features();
   }
-  if (!missing.empty()) throw_missing_columns(place, missing, names);
+  if (!missing.empty()) {
+    std::vector<std::string> unused;
+    for (const auto& name : names) {
+      if (!name.empty() && !columns[name].empty()) unused.push_back(name);
+    }
+    throw_missing_columns(place, missing, names, unused);
+  }
   for (std::size_t i = 0; i < schema_->classes.size(); ++i) {
     class_of_[schema_->classes[i]] = static_cast<std::int32_t>(i);
   }

@@ -435,8 +435,7 @@ DataSet open_folder(const std::string& path, const DataSetOptions& options) {
 
 const char* const get_data =
     "name a table (`data=FILE.csv`), a folder with files named train* and test*, or one with a "
-    "folder of pictures for each class; "
-    "scripts/get_mnist.sh fetches MNIST, and `data=synthetic` is built in";
+    "folder of pictures for each class; `data=synthetic` is built in";
 
 namespace {
 
@@ -444,7 +443,9 @@ std::set<std::filesystem::path> files_in(const std::filesystem::path& folder) {
   std::error_code error;
   const auto status = std::filesystem::status(folder, error);
   if (status.type() == std::filesystem::file_type::not_found) {
-    throw DataError(folder.string() + ": no such folder", get_data);
+    const bool is_mnist = folder.string().find("mnist") != std::string::npos;
+    throw DataError(folder.string() + ": no such file or folder",
+                    is_mnist ? "scripts/get_mnist.sh fetches MNIST" : get_data);
   }
   if (!error && !std::filesystem::is_directory(status)) {
     throw DataError(folder.string() + ": is not a folder",

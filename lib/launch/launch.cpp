@@ -171,8 +171,7 @@ std::unique_ptr<comm::Communicator> share_nodes(const std::string& backend,
     return std::make_unique<comm::TwoLevelCommunicator>(mpi, place);
   } catch (const comm::AgreedError& error) {
     if (backend == "shared" || survives) throw;
-    if (mpi.rank() == 0)
-      print_warning(std::string("backend auto takes MPI alone: ") + error.what());
+    if (mpi.rank() == 0) print_warning("backend auto takes MPI alone: " + error.problem());
     return nullptr;
   }
 }

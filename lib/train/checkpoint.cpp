@@ -29,7 +29,8 @@ using data::RegularFile;
 using nlohmann::ordered_json;
 
 constexpr const char* remedy =
-    "give a checkpoint that training saved, unchanged: RUN/checkpoints/step-NNNNNNNN";
+    "give the folder of a run, or a checkpoint that training saved, unchanged: "
+    "RUN/checkpoints/step-NNNNNNNN";
 JsonPlace place_of(const std::filesystem::path& path) { return {path, 0, remedy}; }
 
 constexpr std::uint64_t max_description_bytes = std::uint64_t{1} << 26;  // as parse_object()

@@ -440,7 +440,7 @@ class Agreement(command.CommandTest):
         shutil.rmtree(there / "digits")
         result = self.job(mpirun(2, *train, options=f"-wdir {here}"),
                           mpirun(1, *train, options=f"-wdir {there}"))
-        self.assert_refused(result, 65, ["rank 2", "digits", "no such folder", "remedy"])
+        self.assert_refused(result, 65, ["rank 2", "digits", "no such file or folder", "remedy"])
         self.assertFalse((self.folder / "run").exists())
 
     def test_the_doctor_names_them(self):
@@ -454,7 +454,7 @@ class Agreement(command.CommandTest):
         shutil.rmtree(self.folder / "there/digits")
         result = self.job(*others)
         self.assert_ends(result, 1)
-        self.assert_says(result.out, ["digits: no such folder", "remedy"], result)
+        self.assert_says(result.out, ["digits: no such file or folder", "remedy"], result)
         self.assertNotIn("nothing is wrong", result.out)
         result = self.job(mpirun(1, "doctor"), mpirun(1, "doctor", program=self.other_build()))
         self.assert_ends(result, 1)
@@ -471,7 +471,7 @@ class Doctor(command.CommandTest):
         missing = self.folder / "missing"
         result = run("doctor --data", missing)
         self.assert_ends(result, 1)
-        self.assert_says(result.out, [f"error: {os.uname().nodename}: {missing}: no such folder", "remedy"], result)
+        self.assert_says(result.out, [f"error: {os.uname().nodename}: {missing}: no such file or folder", "remedy"], result)
         self.assert_refused(run("doctor", missing, "--threads 2"), 2, ["--threads", "RUN"])
         self.assert_refused(run("doctor --thread 2", ranks=2), 2, ["'--threads'"])
 

@@ -184,7 +184,7 @@ class Inference(command.CommandTest):
             with self.subTest(path=path.name):
                 self.assert_refused(run("evaluate", path, DATA), 65, [path, *needles])
         self.assert_refused(run("evaluate", self.checkpoint, "--data", self.folder / "nowhere"), 65,
-                            ["nowhere", "no such folder"])
+                            ["nowhere", "no such file or folder"])
 
     def test_words(self):
         for args, needles in ((["evaluate"], ["no checkpoint"]),

@@ -133,6 +133,24 @@ class Tables(command.CommandTest):
         made = self.train("--data", data, flags)
         self.assert_refused(run("evaluate", made.folder, "--data", data, "--report --ranks 2"), 2, ["257 classes"])
 
+    def test_remedies_are_for_the_command_and_the_data(self):
+        made, data = self.trained()
+        refused = run("train --data", self.folder / "wrong.csv")
+        self.assert_refused(refused, 65, ["wrong.csv: no such file or folder", "--data FILE.csv"])
+        self.assertNotIn("MNIST", refused.err)
+        self.assert_refused(run("train --data", self.folder / "mnist"), 65, ["scripts/get_mnist.sh"])
+        refused = run("evaluate", made.folder, "--data synthetic")
+        self.assert_refused(refused, 2, ["10 classes, not 3", "labels that the network was trained on"])
+        self.assertNotIn("--classes", refused.err)
+        self.assert_refused(run("evaluate", self.folder / "wrong", "--data", data), 65,
+                            ["no such checkpoint", "give the folder of a run"])
+        one = self.write("a,b,label\n" + "1,2,x\n" * 9, "one.csv")
+        shown = self.train("--data", one, "--test-split 0.3 --layers 2 --epochs 1", name="one").result
+        self.assert_says(shown.err, "there is one class", shown)
+        # The column that is proposed for another name is none that the network has already.
+        renamed = self.write("a,c,label\n1,2,x\n", "renamed.csv")
+        self.assert_refused(run("evaluate", self.folder / "one", "--data", renamed), 65, ["rename the column 'c' to 'b'"])
+
     def test_one_hash_on_any_number_of_ranks(self):
         hashes = set()
         for options in ({}, {"threads": 2}, {"ranks": 3}, {"threads": 5}):
