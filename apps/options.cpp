@@ -183,6 +183,17 @@ data::DataSetOptions data_options(const RunConfig& config) {
   return options;
 }
 
+std::unique_ptr<data::Transform> make_transform(const RunConfig& config,
+                                                const data::Source& source) {
+  const auto augmentation = data::parse_augmentation(config.augment);
+  if (!augmentation.any()) return nullptr;
+  try {
+    return std::make_unique<data::Transform>(augmentation, config.seed, source.shape());
+  } catch (const ConfigError& error) {
+    throw ConfigError("augment " + config.augment + ": " + error.what());
+  }
+}
+
 TrainingPlan training_plan(const RunConfig& config, std::uint64_t records,
                            std::vector<std::uint64_t> file_records, std::uint64_t ranks) {
   auto choice =

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/data/plan.hpp"
 #include "lockstep/data/source.hpp"
+#include "lockstep/data/transform.hpp"
 #include "lockstep/train/replica.hpp"
 
 namespace lockstep::apps {
@@ -56,6 +58,10 @@ std::vector<std::string> column_names(const std::string& place, const std::strin
 
 /// How the data of `config` is read. Throws ConfigError for lists of columns. Local.
 data::DataSetOptions data_options(const RunConfig& config);
+
+/// The random changes of training images; null: none. Throws ConfigError. Local.
+std::unique_ptr<data::Transform> make_transform(const RunConfig& config,
+                                                const data::Source& source);
 
 /// The plan of training on `records` records in files of `file_records` (empty: not from files).
 ///

@@ -27,7 +27,6 @@
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/data/batches.hpp"
 #include "lockstep/data/source.hpp"
-#include "lockstep/data/transform.hpp"
 #include "lockstep/launch/launch.hpp"
 #include "lockstep/launch/watchdog.hpp"
 #include "lockstep/train/replica.hpp"
@@ -61,17 +60,6 @@ struct TrainJob {
   std::unique_ptr<data::BatchReader> test;
   Decisive decisive;  ///< what determines the results
 };
-
-std::unique_ptr<data::Transform> make_transform(const RunConfig& config,
-                                                const data::Source& source) {
-  const auto augmentation = data::parse_augmentation(config.augment);
-  if (!augmentation.any()) return nullptr;
-  try {
-    return std::make_unique<data::Transform>(augmentation, config.seed, source.shape());
-  } catch (const ConfigError& error) {
-    throw ConfigError("augment " + config.augment + ": " + error.what());
-  }
-}
 
 void require_fitting_data(const data::DataSet& data) {
   if (data.train->features() == data.test->features()) return;
