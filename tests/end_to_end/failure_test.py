@@ -70,7 +70,7 @@ class Interrupted(command.CommandTest):
         for step, line in enumerate(self.made.metrics, start=1):
             self.assertEqual(line["step"], step)
         self.assertTrue((self.made.folder / "config.toml").is_file())
-        self.assertEqual(self.made.summary["status"], "running")
+        self.assertIn(self.made.summary["status"], ("running", "failed"))  # rank 0 may have had the time to say so
 
     def assert_gone(self, ranks, result):
         """mpirun may return a moment before the kernel has ended the ranks it killed."""
@@ -116,8 +116,8 @@ class Interrupted(command.CommandTest):
             shutil.rmtree(away)
 
         def replace():
-            move()
-            shutil.copytree(away, self.made.folder)
+            move()  # a checkpoint that is being saved may make the folder again
+            shutil.copytree(away, self.made.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*"))
 
         threads = words(command.binary, LONG, "--ranks 3 --run-dir", self.made.folder)
         for argv, change in ((self.job(), remove), (threads, remove), (threads, move), (self.job(), replace)):
