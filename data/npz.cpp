@@ -15,8 +15,6 @@
 
 namespace lockstep::data {
 namespace {
-
-const char* const fetch_again = "fetch the file again: this copy is damaged";
 const char* const save_again =
     "save them so: numpy.savez(path, x_train=..., y_train=..., x_test=..., y_test=...)";
 

@@ -500,7 +500,8 @@ RecordedRun read_run(const std::filesystem::path& folder) {
 bool is_finished(const std::filesystem::path& folder) {
   const auto path = folder / "summary.json";
   try {
-    return status_in(parse_object(read_text(path), place_of(path)), place_of(path)) == "finished";
+    return status_in(parse_object(read_text(path), place_in_run(path)), place_in_run(path)) ==
+           "finished";
   } catch (const DataError&) {
     return false;
   }
