@@ -48,6 +48,11 @@ void hash_sample(Hash& hash, std::uint64_t end, std::uint64_t blocks, Read read)
 
 }  // namespace
 
+std::uint32_t big_endian(std::span<const std::uint8_t, 4> bytes) noexcept {
+  return std::uint32_t{bytes[0]} << 24 | std::uint32_t{bytes[1]} << 16 |
+         std::uint32_t{bytes[2]} << 8 | std::uint32_t{bytes[3]};
+}
+
 std::string place(const std::filesystem::path& path, std::uint64_t offset) {
   return path.string() + ": byte " + std::to_string(offset);
 }

@@ -22,6 +22,9 @@ inline constexpr const char* fetch_again =
 /// Limit of the sizes that headers state: fits off_t together with a header.
 inline constexpr std::uint64_t max_stored_bytes = std::uint64_t{1} << 62;
 
+/// The number that four bytes are, the highest first.
+std::uint32_t big_endian(std::span<const std::uint8_t, 4> bytes) noexcept;
+
 /// "PATH: byte 16": a file location for error messages.
 std::string place(const std::filesystem::path& path, std::uint64_t offset);
 

@@ -55,11 +55,6 @@ constexpr std::uint32_t labels_magic = 0x801;
 constexpr std::uint32_t min_images_magic = 0x802;
 constexpr std::uint32_t max_images_magic = 0x804;
 
-std::uint32_t big_endian(std::span<const std::uint8_t, 4> bytes) noexcept {
-  return std::uint32_t{bytes[0]} << 24 | std::uint32_t{bytes[1]} << 16 |
-         std::uint32_t{bytes[2]} << 8 | std::uint32_t{bytes[3]};
-}
-
 std::string hex(std::uint32_t value) {
   const char* const digits = "0123456789abcdef";
   std::string text = "0x00000000";

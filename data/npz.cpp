@@ -15,7 +15,7 @@
 
 namespace lockstep::data {
 namespace {
-const char* const save_again =
+const char* const save_arrays =
     "save them so: numpy.savez(path, x_train=..., y_train=..., x_test=..., y_test=...)";
 
 struct Close {
@@ -113,7 +113,7 @@ NpzArrays find_npz_arrays(const std::filesystem::path& archive) {
     if (!place.empty()) {
       throw DataError(archive.string() + ": both " + place.filename().string() + " and " + file +
                           " could be the " + (is_one_of(name, images) ? "images" : "labels"),
-                      save_again);
+                      save_arrays);
     }
     place = archive / file;
   }
@@ -123,13 +123,13 @@ NpzArrays find_npz_arrays(const std::filesystem::path& archive) {
       const bool no_labels = pair.labels.empty();
       throw DataError((no_labels ? pair.records : pair.labels).string() + ": has no " +
                           (no_labels ? "labels" : "images") + " beside it",
-                      save_again);
+                      save_arrays);
     }
     (part == "train" ? arrays.train : part == "test" ? arrays.test : arrays.unnamed) = pair;
   }
   if (parts.empty()) {
     throw DataError(archive.string() + ": no arrays of images and labels, but " + listed(names),
-                    save_again);
+                    save_arrays);
   }
   return arrays;
 }

@@ -24,26 +24,21 @@ constexpr std::uint64_t max_file_bytes = std::uint64_t{1} << 30;
 constexpr std::uint64_t max_side = 65'535;  // that of JPEG
 const char* const replace_it = "replace the file, or remove it: it is damaged or incomplete";
 
-std::string size_text(const ImageSize& size) {
+std::string in_words(const ImageSize& size) {
   return std::to_string(size.columns) + " columns and " + std::to_string(size.rows) + " rows";
 }
 
 void check_size(const std::filesystem::path& path, const ImageSize& size) {
   if (size.rows == 0 || size.columns == 0) {
-    throw DataError(path.string() + ": the picture has " + size_text(size), replace_it);
+    throw DataError(path.string() + ": the picture has " + in_words(size), replace_it);
   }
   if (size.rows <= max_side && size.columns <= max_side &&
       size.rows * size.columns <= max_picture_pixels) {
     return;
   }
-  throw DataError(path.string() + ": the picture has " + size_text(size) + ", more than " +
+  throw DataError(path.string() + ": the picture has " + in_words(size) + ", more than " +
                       grouped(max_picture_pixels) + " pixels or " + grouped(max_side) + " a side",
                   "make it smaller, or remove it");
-}
-
-std::uint32_t big_endian(std::span<const std::uint8_t, 4> bytes) noexcept {
-  return std::uint32_t{bytes[0]} << 24 | std::uint32_t{bytes[1]} << 16 |
-         std::uint32_t{bytes[2]} << 8 | std::uint32_t{bytes[3]};
 }
 
 // Headers.
@@ -51,7 +46,7 @@ std::uint32_t big_endian(std::span<const std::uint8_t, 4> bytes) noexcept {
 /// Throws DataError for more pixels than the file can hold.
 void check_length(const RegularFile& file, const ImageSize& size, std::uint64_t max_pixels) {
   if (size.rows * size.columns <= max_pixels) return;
-  throw DataError(file.path().string() + ": " + size_text(size) + " cannot come from a file of " +
+  throw DataError(file.path().string() + ": " + in_words(size) + " cannot come from a file of " +
                       grouped(file.size()) + " bytes",
                   replace_it);
 }
