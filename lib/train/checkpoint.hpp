@@ -44,10 +44,13 @@
 
 #include "lockstep/base/aligned.hpp"
 #include "lockstep/collectives/shared.hpp"
-#include "lockstep/data/picture_source.hpp"
 #include "lockstep/data/table.hpp"
 #include "lockstep/nn/network.hpp"
 #include "lockstep/optim/adam.hpp"
+
+namespace lockstep::data {
+struct PictureSchema;  // picture_source.hpp
+}
 
 namespace lockstep::train {
 

@@ -10,6 +10,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/data/picture_source.hpp"
 #include "lockstep/data/table.hpp"
 #include "lockstep/nn/layer_spec.hpp"
 

@@ -4,7 +4,7 @@ import json
 import unittest
 
 import command
-from tutorial_test import EPOCHS, FIGURES, FIRST_5000, MNIST
+from tutorial_test import FIRST_5000
 
 FEW = "--train-limit 1000 --test-limit 200 --epochs 1 --threads 1"
 MESHES = [(2, "model=2"), (3, "batch=1,model=3"), (4, "batch=2,model=2"), (4, "model=4"),
@@ -78,15 +78,11 @@ class Mesh(command.CommandTest):
                              "--run-dir", self.folder / "run", ranks=4)
         self.assertEqual(result.code, 76, str(result))
 
-    @unittest.skipUnless(MNIST.is_dir(), f"SKIPPED: {MNIST}: no MNIST there")
-    def test_the_tutorials_figures(self):
+    def test_the_tutorials_weights(self):  # whose figures tutorial_test compares with TensorFlow's
         if command.TIME_FACTOR > 1:
             self.skipTest("sanitizers see the same code in the tests above")
-        run = self.train("--data", MNIST, FIRST_5000, "--mesh batch=2,model=2", ranks=4)
-        for epoch, row in zip(run.summary["epochs"], EPOCHS, strict=True):
-            for name, value in zip(FIGURES, row):
-                self.assertAlmostEqual(epoch[name], value, delta=0.004, msg=name)
-        alone = self.train("--data", MNIST, FIRST_5000, name="alone")
+        run = self.train(FIRST_5000, "--mesh batch=2,model=2", ranks=4)
+        alone = self.train(FIRST_5000, name="alone")
         self.assertEqual(run.summary["weights_hash"], alone.summary["weights_hash"])
 
 

@@ -116,7 +116,7 @@ class Plan(command.CommandTest):
         for flag in ("--range 0", "--epoch 0", "--ranks 0", "--batch-size 0", "--ranks 9999999"):
             self.refuse_plan(flag.split()[0], *words(flag if "range" in flag else
                                                      f"--range 9 {flag}"))
-        self.refuse_plan("no such folder", "--data", self.folder / "none", code=65)
+        self.refuse_plan("no such file or folder", "--data", self.folder / "none", code=65)
 
     def test_random_plans(self):
         """What JSON states, against the ids it lists."""
