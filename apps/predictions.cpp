@@ -85,8 +85,10 @@ float value_of(const PredictionOutput& output, const train::Prediction& predicti
 
 /// The names of what is predicted.
 std::vector<std::string> heads_of(const PredictionOutput& output) {
-  std::vector<std::string> heads;
-  for (const auto& target : output.names.targets) heads.push_back(target.name);
+  const auto& targets = output.names.targets;
+  std::vector<std::string> heads(targets.size());
+  std::transform(targets.begin(), targets.end(), heads.begin(),
+                 [](const data::TableColumn& target) { return target.name; });
   if (!heads.empty()) return heads;
   heads = {"label", "probability"};
   if (output.predicted == train::Predicted::label) return heads;
