@@ -70,20 +70,28 @@ std::vector<std::string> words_after(const Completed& command) {
 std::string bash_script(std::span<const Completed> commands) {
   std::string names;
   std::string words;
-  std::map<std::string, std::string> values;  // of a flag: a line of the script
+  std::map<std::string, std::map<std::string, std::string>> values;  // of a flag, by subcommand
   for (const Completed& command : commands) {
     names += (names.empty() ? "" : " ") + command.name;
     words += fmt::format("    {}) words=\"{}", command.name, fmt::join(words_after(command), " "));
     for (const Completion& one : completions_of(command.syntax)) {
       words += " --" + one.name;
       if (!one.has_value) continue;
-      values[one.name] = fmt::format("    --{}) words=\"{}\" paths={} ;;\n", one.name,
-                                     fmt::join(one.values, " "), one.takes_path ? "yes" : "");
+      values[one.name][command.name] = fmt::format(
+          "words=\"{}\" paths={} ;;\n", fmt::join(one.values, " "), one.takes_path ? "yes" : "");
     }
     words += "\" ;;\n";
   }
   std::string cases;
-  for (const auto& [name, line] : values) cases += line;
+  for (const auto& [name, by_command] : values) {
+    const std::string& first = by_command.begin()->second;
+    const bool is_one = std::all_of(by_command.begin(), by_command.end(),
+                                    [&](const auto& pair) { return pair.second == first; });
+    if (is_one) cases += fmt::format("    *\" --{}\") {}", name, first);
+    for (const auto& [command, line] : by_command) {
+      if (!is_one) cases += fmt::format("    \"{} --{}\") {}", command, name, line);
+    }
+  }
   return fmt::format(R"(# bash completion for lockstep, written by `lockstep completion bash`
 _lockstep() {{
   local current=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD - 1]}} words paths=
@@ -96,7 +104,7 @@ _lockstep() {{
     COMPREPLY=($(compgen -W "{names} --help --version" -- "$current"))
     return
   fi
-  case $before in
+  case "${{COMP_WORDS[1]}} $before" in
 {values}    *)
   case ${{COMP_WORDS[1]}} in
 {words}    help) words="{names}" ;;
@@ -146,8 +154,10 @@ std::string zsh_script(std::span<const Completed> commands) {
       }
       std::string help = one.help;
       std::replace(help.begin(), help.end(), ':', ',');
-      cases += " \\\n      " + quoted("--" + one.name + "[", "") + quoted(help, "[]\\") +
-               quoted("]" + what, "");
+      const bool repeats = one.name == "set" || one.name == "resume-with";
+      cases += " \\\n      " +
+               quoted((repeats ? "*--" : "--") + one.name + (one.has_value ? "=[" : "["), "") +
+               quoted(help, "[]\\") + quoted("]" + what, "");
     }
     const auto words = words_after(command);
     cases += fmt::format(" \\\n      '*:word:{}' ;;\n",
@@ -160,6 +170,10 @@ _lockstep() {{
 {}  )
   if (( CURRENT == 2 )); then
     _describe command commands
+    return
+  fi
+  if [[ $words[2] = help ]]; then
+    (( CURRENT == 3 )) && _describe command commands
     return
   fi
   shift words

@@ -286,8 +286,8 @@ std::string values_in_words(const train::Evaluation& test,
   std::string text;
   for (std::size_t i = 0; i < test.values.size(); ++i) {
     text += fmt::format("{}{}: R2 {:.3f}, root mean square error {:.5g}", i == 0 ? "" : "; ",
-                        in_quotes(targets[i].name), test.values[i].r2(test.examples),
-                        targets[i].deviation * test.values[i].rmse(test.examples));
+                        in_quotes(targets[i].name), test.values[i].r2(),
+                        targets[i].deviation * test.values[i].rmse());
   }
   return text;
 }

@@ -46,7 +46,7 @@ data::Format format_in(const Arguments& arguments) {
     throw ConfigError("--format is missing", "say which of idx, csv, npy and tfrecord to write");
   }
   const auto format = data::format_named(name);
-  if (format && format != data::Format::picture) return *format;
+  if (format && format != data::Format::picture && format != data::Format::cifar) return *format;
   throw ConfigError("--format: '" + name + "' is none of idx|csv|npy|tfrecord");
 }
 

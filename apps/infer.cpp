@@ -61,7 +61,8 @@ data::DataSetOptions options_of(const RunConfig& config, const train::SavedNetwo
   options.divide_by = saved.info.divide_by;
   options.schema = saved.info.table;
   options.picture_schema = saved.info.pictures;
-  if (const auto& input = saved.shape.input; saved.info.pictures == nullptr && input.image) {
+  if (const auto& input = saved.shape.input; saved.info.pictures == nullptr && input.image &&
+                                             (input.channels == 1 || input.channels == 3)) {
     options.pictures = {data::ImageSize{input.rows, input.columns}, input.channels};
   }
   options.threads = threads;
@@ -81,6 +82,11 @@ RunConfig with_seed_of(const train::SavedNetwork& saved, const RunConfig& config
     set_value(with_seed, (saved.folder / "state.json").string(), "seed", seed->second);
   }
   return with_seed;
+}
+
+bool is_regression(const train::SavedNetwork& saved) {
+  const auto* const loss = nn::built_in_loss<float>(saved.loss);
+  return loss != nullptr && loss->target() == nn::TargetKind::values;
 }
 
 /// The test set, preprocessed as in training.
@@ -104,6 +110,17 @@ std::unique_ptr<data::Source> open_test_set(const RunConfig& config,
         fmt::format("{}: classes of pictures have names, which the network in {} does not know",
                     config.data, saved.folder.string()),
         "give data of the kind that the network was trained on; `lockstep predict` needs no names");
+  }
+  const auto& table = saved.info.table;
+  if (test->table() == nullptr && table != nullptr &&
+      (table->standardized || table->is_regression())) {
+    throw DataError(fmt::format("{}: is no table, as the network in {} was trained on", config.data,
+                                saved.folder.string()),
+                    "give a table with the columns that the network was trained on");
+  }
+  if (needs_labels && is_regression(saved) && test->targets() != saved.shape.classes) {
+    throw DataError(config.data + ": has labels, but the network predicts numbers",
+                    "evaluate it with the program that trained it");
   }
   if (test->features() != saved.shape.features) {
     throw DataError(
@@ -136,6 +153,7 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
                                 bool needs_labels, comm::Communicator& comm) {
   InferenceJob job;
   int threads = 1;
+  std::string identity;
   comm::together(comm, [&] {
     require_words(arguments);
     if (config.backend == "nccl") {
@@ -148,12 +166,13 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
     const bool has_seed = !config.test_split || arguments.given("seed");
     job.test = open_test_set(has_seed ? config : with_seed_of(job.saved, config), job.saved,
                              needs_labels, threads);
+    identity = job.test->identity();
   });
   comm::require_equal(comm, "what ranks read",
                       {{"checkpoint", job.saved.folder.filename().string()},
                        {"the weights' hash", to_hex(job.saved.weights_hash)},
                        {"the loss", job.saved.loss},
-                       {"test set", job.test->identity()}},
+                       {"test set", identity}},
                       "give all hosts the same files");
   if (comm.rank() == 0) {
     for (const std::string& text : job.test->warnings()) launch::print_warning(text);
@@ -290,8 +309,7 @@ namespace {
 /// Throws comm::AgreedError for probabilities of a regression.
 train::Predicted predicted_of(const Arguments& arguments, const InferenceJob& job) {
   const bool wants_probabilities = arguments.given("probabilities");
-  const auto& table = job.saved.info.table;
-  if (table == nullptr || !table->is_regression()) {
+  if (!is_regression(job.saved)) {
     return wants_probabilities ? train::Predicted::probabilities : train::Predicted::label;
   }
   if (!wants_probabilities) return train::Predicted::values;
@@ -307,6 +325,11 @@ PredictionOutput output_of(const Arguments& arguments, const RunConfig& config,
   output.outputs = job.saved.shape.classes;
   output.names = names_of(job.saved.info);
   output.predicted = predicted;
+  if (predicted == train::Predicted::values) {  // of a program's own data: by number, as they are
+    for (std::size_t i = output.names.targets.size(); i < output.outputs; ++i) {
+      output.names.targets.push_back({.name = std::to_string(i)});
+    }
+  }
   output.records = job.test->records();
   if (job.test->pictures() != nullptr) {
     output.file_of = [&job](std::uint64_t id) { return job.test->place_of(id); };

@@ -84,16 +84,17 @@ std::uint64_t outputs_of(const RunConfig& config, const data::DataSet& data,
   return classes;
 }
 
-std::vector<float> class_weights_of(const RunConfig& config,
+std::vector<float> class_weights_of(const RunConfig& config, const data::Source& train,
                                     const std::vector<std::uint64_t>& counts,
                                     std::uint64_t outputs) {
   if (config.class_weights == "none") return {};
   const auto fail = [&](const std::string& problem, const std::string& remedy) {
     throw ConfigError("`class_weights=" + config.class_weights + "`: " + problem, remedy);
   };
-  if (counts.empty()) fail("there are no classes", "leave `class_weights` out");
+  if (train.targets() > 0) fail("there are no classes", "leave `class_weights` out");
   std::vector<float> weights;
   if (config.class_weights == "balanced") {
+    if (counts.empty()) fail("this data does not count its labels", "give a weight for each class");
     const auto records = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
     for (std::size_t label = 0; label < outputs; ++label) {
       const std::uint64_t count = label < counts.size() ? counts[label] : 0;
@@ -181,6 +182,19 @@ data::DataSetOptions data_options(const RunConfig& config) {
   }
   options.seed = config.seed;
   return options;
+}
+
+void require_used(const RunConfig& config, const data::Source& train) {
+  const auto refuse = [&](const std::string& setting, const char* kind) {
+    throw ConfigError("`" + setting + "`: " + config.data + " is not a " + kind,
+                      "leave it out, or give a " + std::string(kind));
+  };
+  if (train.table() == nullptr && config.task == "regression") refuse("task=regression", "table");
+  if (train.pictures() != nullptr) return;
+  if (config.image_size != "auto") refuse("image_size=" + config.image_size, "folder of pictures");
+  if (config.image_channels != "auto") {
+    refuse("image_channels=" + config.image_channels, "folder of pictures");
+  }
 }
 
 std::unique_ptr<data::Transform> make_transform(const RunConfig& config,

@@ -31,13 +31,13 @@ nn::NetworkShape network_of(const RunConfig& config, const std::vector<std::uint
 std::uint64_t outputs_of(const RunConfig& config, const data::DataSet& data,
                          const std::vector<std::uint64_t>& counts);
 
-/// The setting `class_weights` for a training set with `counts` records of each label and a network
-/// of `outputs`; empty for none.
+/// The setting `class_weights` for a training set with `counts` records of each label (empty:
+/// unknown) and a network of `outputs`; empty for none.
 ///
 /// Errors   throws ConfigError: another number of weights, a weight that is no finite number of at
-///          least 0, or values to predict (`counts` is empty).
+///          least 0, values to predict, or `balanced` without counts.
 /// Ranks    local.
-std::vector<float> class_weights_of(const RunConfig& config,
+std::vector<float> class_weights_of(const RunConfig& config, const data::Source& train,
                                     const std::vector<std::uint64_t>& counts,
                                     std::uint64_t outputs);
 
@@ -58,6 +58,10 @@ std::vector<std::string> column_names(const std::string& place, const std::strin
 
 /// How the data of `config` is read. Throws ConfigError for lists of columns. Local.
 data::DataSetOptions data_options(const RunConfig& config);
+
+/// Throws ConfigError for settings of tables or pictures that data of another kind does not heed:
+/// `task=regression`, `image_size` and `image_channels`. Local.
+void require_used(const RunConfig& config, const data::Source& train);
 
 /// The random changes of training images; null: none. Throws ConfigError. Local.
 std::unique_ptr<data::Transform> make_transform(const RunConfig& config,

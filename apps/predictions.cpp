@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <iterator>
@@ -80,7 +81,12 @@ double exact(float number) { return std::stod(shortest(number)); }
 float value_of(const PredictionOutput& output, const train::Prediction& prediction, std::size_t i) {
   const data::TableColumn& target = output.names.targets[i];
   const auto standardized = static_cast<double>(prediction.outputs[i]);
-  return static_cast<float>(standardized * target.deviation + target.mean);
+  const auto value = static_cast<float>(standardized * target.deviation + target.mean);
+  if (std::isfinite(value)) return value;
+  throw Error(ExitCode::diverged,
+              "record " + std::to_string(prediction.id) + ": the prediction of " +
+                  in_quotes(target.name) + " is beyond float32",
+              "look for extreme values in the data");
 }
 
 /// The names of what is predicted.

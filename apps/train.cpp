@@ -6,6 +6,7 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 
@@ -82,23 +83,22 @@ TrainData open_data(const RunConfig& config, comm::Communicator& comm) {
     options.threads = threads_of(config, comm);
     data.sets = data::open_data_set(config.data, options);
     require_fitting_data(data.sets);
+    require_used(config, *data.sets.train);
     data.label_counts = data::label_counts(*data.sets.train);
     data.outputs = outputs_of(config, data.sets, data.label_counts);
+    data.train_identity = data.sets.train->identity();  // reads samples of the files
+    data.test_identity = data.sets.test->identity();
   });
   if (comm.rank() == 0) {
-    std::vector<std::string> texts = data.sets.train->warnings();
-    for (std::string& text : data.sets.test->warnings()) {  // those of a split are the same
-      if (std::find(texts.begin(), texts.end(), text) == texts.end()) {
-        texts.push_back(std::move(text));
-      }
+    std::set<std::string> texts;  // those of both parts of a split are the same
+    for (const auto* part : {data.sets.train.get(), data.sets.test.get()}) {
+      for (std::string& text : part->warnings()) texts.insert(std::move(text));
     }
     for (const std::string& text : texts) launch::print_warning(text);
     if (data.outputs == 1 && data.sets.train->targets() == 0) {
       launch::print_warning("there is one class: nothing can be learned");
     }
   }
-  data.train_identity = data.sets.train->identity();  // reads samples of the files
-  data.test_identity = data.sets.test->identity();
   comm::require_equal(comm, "the data of ranks",
                       {{"training set", data.train_identity}, {"test set", data.test_identity}},
                       "give all hosts the same files");
@@ -133,7 +133,7 @@ TrainJob make_job(const RunConfig& config, const TrainData& data, FaultInjection
     const auto test_plan = train::evaluation_plan(data.sets.test->records(), batch.size());
     job.test = std::make_unique<data::BatchReader>(*data.sets.test, test_plan, batch.rank());
     options = faults.wrap(replica_options(config, job.threads));
-    options.class_weights = class_weights_of(config, data.label_counts, data.outputs);
+    options.class_weights = class_weights_of(config, train, data.label_counts, data.outputs);
     if (train.targets() > 0) options.loss = nn::built_in_loss<float>(nn::regression_loss);
   });
   job.replica = std::make_unique<train::Replica>(*shape, *job.plan, *job.mesh, options);
@@ -485,7 +485,7 @@ void RankOfRun::remove_checkpoints_after(std::uint64_t steps, comm::Communicator
   });
 }
 
-/// Trains in one group. The summary of the run then says how that ended.
+/// Trains in one group, and records in summary.json how that ended.
 void RankOfRun::run_recorded(comm::Communicator& comm) {
   try {
     run_in(comm);
@@ -493,7 +493,10 @@ void RankOfRun::run_recorded(comm::Communicator& comm) {
     const auto* known = dynamic_cast<const Error*>(&error);
     const auto code = static_cast<ExitCode>(launch::exit_code(error));
     const auto cause = known == nullptr ? launch::what_of(error) : known->problem();
-    if (directory_) directory_->end(code, with_flags(cause));
+    const bool goes_on =
+        config_.survive && (dynamic_cast<const comm::RankLost*>(&error) != nullptr ||
+                            dynamic_cast<const train::FaultFound*>(&error) != nullptr);
+    if (directory_ && !goes_on) directory_->end(code, with_flags(cause));
     directory_.reset();
     throw;
   }
@@ -553,7 +556,9 @@ void RankOfRun::run_in(comm::Communicator& comm) {
   if (!is_first_group) report.startup_seconds = 0;  // it was another group's step
   if (!is_rank_0) return;
   directory_->finish(report);
-  console->finish(report, directory_->last_checkpoint().string());
+  const std::string saved = directory_->last_checkpoint().string();
+  directory_.reset();  // no later error makes it a failed run
+  console->finish(report, saved);
   if (has_report_) print_report(report.test, names.classes);
 }
 

@@ -119,7 +119,9 @@ NpzArrays find_npz_arrays(const std::filesystem::path& archive) {
   }
   NpzArrays arrays;
   for (const auto& [part, pair] : parts) {
-    if (pair.records.empty() || pair.labels.empty()) {
+    const bool is_half = pair.records.empty() || pair.labels.empty();
+    if (is_half && part.empty() && parts.size() > 1) continue;  // other arrays
+    if (is_half) {
       const bool no_labels = pair.labels.empty();
       throw DataError((no_labels ? pair.records : pair.labels).string() + ": has no " +
                           (no_labels ? "labels" : "images") + " beside it",

@@ -26,24 +26,22 @@ bool is_hidden(const fs::path& path) { return path.filename().string().starts_wi
                   "give a folder that this user may read");
 }
 
-/// Calls `take(entry)` for everything below `folder` that is not hidden, down to `depth` folders
-/// below it, in any order; stops if it returns false.
+/// Calls `take(entry)` for everything below `folder` that is not hidden, links to folders too, in
+/// any order; stops if it returns false.
 template <class Take>
-void walk(const fs::path& folder, int depth, Take take) {
+void walk(const fs::path& folder, Take take) {
   std::error_code error;
-  fs::recursive_directory_iterator at(folder, error);
+  fs::recursive_directory_iterator at(folder, fs::directory_options::follow_directory_symlink,
+                                      error);
   for (; !error && at != fs::recursive_directory_iterator(); at.increment(error)) {
     if (is_hidden(at->path())) {
       at.disable_recursion_pending();
-      continue;
+    } else if (!take(*at)) {
+      return;
     }
-    if (at.depth() >= depth) at.disable_recursion_pending();
-    if (!take(*at)) return;
   }
   if (error) fail_to_list(folder, error);
 }
-
-constexpr int any_depth = 1000;
 
 /// The names of the folders in `folder` that are not hidden, in byte order.
 std::vector<std::string> folders_in(const fs::path& folder) {
@@ -102,10 +100,13 @@ std::optional<std::pair<fs::path, fs::path>> find_picture_folders(const fs::path
     parts.second = fs::is_directory(path / "test", ignored) ? path / "test" : fs::path();
   }
   bool found = false;
-  walk(path, 3, [&](const fs::directory_entry& entry) {
-    found = is_picture_name(entry.path().filename().string());
-    return !found;
-  });
+  for (const fs::path& part : {parts.first, parts.second}) {
+    if (part.empty() || found) continue;
+    walk(part, [&](const fs::directory_entry& entry) {
+      found = is_picture_name(entry.path().filename().string());
+      return !found;
+    });
+  }
   if (!found) return std::nullopt;
   return parts;
 }
@@ -175,7 +176,7 @@ void PictureSource::list_files(const fs::path& below, std::int32_t label) {
   const fs::path top = folder_ / below;
   const std::size_t top_length = (folder_ / "").string().size();
   const std::size_t sorted_from = below.empty() ? 0 : below.string().size() + 1;
-  walk(top, any_depth, [&](const fs::directory_entry& entry) {
+  walk(top, [&](const fs::directory_entry& entry) {
     std::error_code ignored;
     if (entry.is_directory(ignored)) return true;
     std::string path = entry.path().string();

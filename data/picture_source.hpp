@@ -46,8 +46,8 @@ struct PictureSchema {
 std::optional<ImageSize> parse_image_size(const std::string& text);
 
 /// The folders of training and test pictures in `path`, which is a folder: its folders `train` and
-/// `test` if one of them has folders in it, else the first is `path` itself if it has pictures, at
-/// most two folders deep, and the second is empty. Nullopt if there are none. Local.
+/// `test` if one of them has folders in it, else the first is `path` itself, and the second is
+/// empty. Nullopt if there is no picture in them. Local.
 std::optional<std::pair<std::filesystem::path, std::filesystem::path>> find_picture_folders(
     const std::filesystem::path& path);
 

@@ -40,6 +40,7 @@ binary=$(realpath --relative-to=. "$root/build/release/lockstep")
 show mpirun -n 2 "$binary" train "$@"
 
 [ $# -eq 0 ] || exit 0  # the flags may have chosen other data or another folder
+printf -v binary %q "$binary"
 cat <<EOF
 
 To try next; "Train on your own table" in README.md is for your data:

@@ -93,8 +93,10 @@ void request_stop(int signal, siginfo_t* info, void* context) {
   const bool is_key = signal == SIGINT && info->si_code == SI_KERNEL;  // Ctrl-C, not kill()
   if (requested.compare_exchange_strong(none, signal)) {
     requested_at = now_ns();
-  } else if (is_key || now_ns() - requested_at >= repetition_ns) {
-    end_by(signal, info, context);
+  } else {
+    const std::int64_t first = requested_at;  // 0: that one's handler has not set it yet
+    const bool is_late = first != 0 && now_ns() - first >= repetition_ns;
+    if (is_key || is_late) end_by(signal, info, context);
   }
 }
 
@@ -104,6 +106,7 @@ StopRequests::StopRequests() {
   const std::lock_guard lock(mutex);
   if (objects++ > 0) return;
   requested = 0;
+  requested_at = 0;
   for (std::size_t i = 0; i < stop_signals.size(); ++i) {
     actions_before[i] = handle(stop_signals[i], request_stop);
   }

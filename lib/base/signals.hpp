@@ -31,7 +31,8 @@ class StopRequests {
   int signal() const noexcept;
 };
 
-/// True if a signal was a request to stop since the first of the last StopRequests.
+/// True if a signal was a request to stop; stays true after the last StopRequests ends, until a new
+/// first one is made.
 bool is_stop_requested() noexcept;
 
 }  // namespace lockstep

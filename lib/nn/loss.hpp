@@ -71,8 +71,9 @@ void require_targets(const Targets& targets, TargetKind kind, std::size_t exampl
 ///
 /// In float every operation is fixed: the sum of exponentials runs over the classes in order, and
 /// exponential and logarithm are those of strict_math.hpp. So a row's result is bitwise identical
-/// on every processor. Shapes   z [B, C] logits; labels [B] in [0, C); results [B]; dz [B, C] gets
-/// the gradient of the
+/// on every processor.
+///
+/// Shapes   z [B, C] logits; labels [B] in [0, C); results [B]; dz [B, C] gets the gradient of the
 ///          *sum* of losses, softmax(z) - onehot(label), or is empty. B may be 0.
 /// Errors   none: a row that is not finite has a loss that is not finite; the trainer checks it.
 /// Ranks    local.

@@ -41,13 +41,14 @@ class GatheredValues {
                   mine.begin() + each * i + outputs_);
     }
     comm_.all_gather(all);
-    for (std::size_t i = 0; i < batch.global_examples; ++i) {
-      for (std::size_t j = 0; j < outputs_; ++j) {
-        const auto output = static_cast<double>(all[each * i + j]);
-        const auto value = static_cast<double>(all[each * i + outputs_ + j]);
-        sums[j].squared_error += (output - value) * (output - value);
-        sums[j].values += value;
-        sums[j].squares += value * value;
+    for (std::uint64_t rank = 0; rank < static_cast<std::uint64_t>(comm_.size()); ++rank) {
+      const std::size_t rows = batch.rows_of(rank).size();
+      const auto of_rank = all.subspan(rank * each * batch.block, rows * each);
+      for (std::size_t i = 0; i < rows; ++i) {
+        for (std::size_t j = 0; j < outputs_; ++j) {
+          sums[j].add(static_cast<double>(of_rank[each * i + j]),
+                      static_cast<double>(of_rank[each * i + outputs_ + j]));
+        }
       }
     }
   }
@@ -95,19 +96,26 @@ Evaluation evaluate_on(Inference& network, const nn::Loss<float>& loss, data::Ba
 
 }  // namespace
 
-double ValueSums::r2(std::uint64_t examples) const {
-  const double distance = squares - values * values / static_cast<double>(examples);
-  if (distance > 0) return 1 - squared_error / distance;
-  return squared_error > 0 ? 0 : 1;
+void ValueSums::add(double output, double value) noexcept {
+  if (count_++ == 0) first_ = value;
+  const double error = output - value;
+  const double difference = value - first_;
+  squared_error_ += error * error;
+  differences_ += difference;
+  squares_ += difference * difference;
 }
 
-double ValueSums::rmse(std::uint64_t examples) const {
-  return std::sqrt(squared_error / static_cast<double>(examples));
+double ValueSums::r2() const {
+  const double distance = squares_ - differences_ * differences_ / static_cast<double>(count_);
+  if (distance > 0) return 1 - squared_error_ / distance;
+  return squared_error_ > 0 ? 0 : 1;
 }
+
+double ValueSums::rmse() const { return std::sqrt(squared_error_ / static_cast<double>(count_)); }
 
 double Evaluation::r2() const {
   double sum = 0;
-  for (const ValueSums& sums : values) sum += sums.r2(examples);
+  for (const ValueSums& sums : values) sum += sums.r2();
   return sum / static_cast<double>(values.size());
 }
 
@@ -188,7 +196,10 @@ struct Packing {
       const auto mine = words.subspan(words_each() * i, words_each());
       const std::uint64_t label = nn::predicted_class<float>(row);
       mine[0] = batch.ids[i];
-      mine[1] = label << 32 | std::bit_cast<std::uint32_t>(nn::greatest_probability<float>(row));
+      const bool is_finite =
+          std::all_of(row.begin(), row.end(), [](float output) { return std::isfinite(output); });
+      const float probability = is_finite ? nn::greatest_probability<float>(row) : std::nanf("");
+      mine[1] = label << 32 | std::bit_cast<std::uint32_t>(probability);
       if (outputs == 0) continue;
       floats.assign(row.begin(), row.end());
       if (predicted == Predicted::probabilities) nn::probabilities<float>(row, floats);

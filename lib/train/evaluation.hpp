@@ -51,17 +51,23 @@ class NetworkInference final : public Inference {
 inline constexpr std::uint64_t evaluation_batch = 1024;
 
 /// Sums over the examples of one value of a regression, in the order of the records.
-struct ValueSums {
-  double squared_error = 0;  ///< (output - value)^2
-  double values = 0;
-  double squares = 0;
+class ValueSums {
+ public:
+  void add(double output, double value) noexcept;
 
-  /// The coefficient of determination: 1 - squared error / squared distance from the mean. Without
-  /// distance it is 1 if there is no error, else 0.
-  double r2(std::uint64_t examples) const;
+  /// The coefficient of determination: 1 - squared error / squared distance from the mean. If all
+  /// values are equal it is 1 if there is no error, else 0.
+  double r2() const;
 
   /// The root of the mean squared error, in the units of the values that the network learned.
-  double rmse(std::uint64_t examples) const;
+  double rmse() const;
+
+ private:
+  std::uint64_t count_ = 0;
+  double first_ = 0;
+  double squared_error_ = 0;
+  double differences_ = 0;  ///< of the values from the first
+  double squares_ = 0;
 };
 
 /// Evaluation counts the classes of networks with at most this number of them.

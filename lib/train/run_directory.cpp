@@ -316,8 +316,8 @@ ordered_json list_of_targets(const Evaluation& test, const data::TableSchema* ta
   for (std::size_t i = 0; i < test.values.size(); ++i) {
     const auto& target = table == nullptr ? data::TableColumn() : table->targets[i];
     targets.push_back({{"name", table == nullptr ? std::to_string(i) : target.name},
-                       {"r2", test.values[i].r2(test.examples)},
-                       {"rmse", target.deviation * test.values[i].rmse(test.examples)}});
+                       {"r2", test.values[i].r2()},
+                       {"rmse", target.deviation * test.values[i].rmse()}});
   }
   return targets;
 }

@@ -15,14 +15,20 @@
 // summary.json has the fields of RunReport and RunFacts. While the run is trained it has those that
 // are known, and the last epochs may be missing. Some of them:
 //   "status"                   "running"; "finished"; "stopped", with a checkpoint; or "failed".
-//                              "running" remains where the process is killed. Runs of versions
-//                              before this field have the file only if they are finished.
-//   "exit_code", "cause"       of a run that was stopped or failed
+//                              "running" remains where the process is killed, or ended by
+//                              `timeout`. Runs of versions before this field have the file only if
+//                              they are finished.
+//   "exit_code", "cause"       of a run that was stopped or failed, as rank 0 saw it: 86 where
+//                              another rank failed, whose message has the cause
 //   "skipped_steps"            steps of the whole run that changed nothing: see OnNonfinite
 //   "seconds_before_exchange"  see RunReport: a number for each rank of the group that trained last
 //   "classes"                  of the test set: [{"label": "3", "examples": 1010, "recall": 0.98,
 //                              "precision": 0.97, "f1": 0.975}, ...]; null: of nothing; empty for
 //                              more than 256 classes
+//   "targets"                  of a regression, in place of "classes": [{"name": "price", "r2":
+//   0.98,
+//                              "rmse": 12.6}, ...]; its epochs have "train_r2" and "test_r2" in
+//                              place of accuracies, and its steps no "accuracy"
 //   "shares"                   with `balance`, leaves of a batch: a number for each rank, as above
 //   "losses"                   ranks that were lost: [{"step": 144, "ranks": [2]}]
 //   "faults"                   faults that were corrected: [{"step": 20, "rank": 2}]; null: unknown

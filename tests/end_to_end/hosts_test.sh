@@ -51,7 +51,7 @@ doctor() {  # doctor CODE TEXT [FLAG...]
   done
 }
 doctor 0 'nothing is wrong'
-doctor 1 'error: h2: /dev/shm/digits: no such folder' --data /dev/shm/digits
+doctor 1 'error: h2: /dev/shm/digits: no such file or folder' --data /dev/shm/digits
 
 # A cut network: a rank says where it waits and ends the job, and launch ends the mpirun that waits for the lost host.
 cut=$folder/cut

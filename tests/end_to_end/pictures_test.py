@@ -211,6 +211,17 @@ class Pictures(command.CommandTest):
                 self.refuse(folder, ["dogs/0.png", "remedy:", *needles],
                             flags="--image-size 16" if b"IDAT" in content else "")
 
+    def test_links_and_folders_in_folders(self):
+        plain, linked, deep = self.write_set(), self.folder / "linked", self.folder / "deep"
+        (linked / "train").mkdir(parents=True)
+        (linked / "test").symlink_to(plain / "test")
+        for name in ("cats", "dogs"):
+            (linked / "train" / name).symlink_to(plain / "train" / name)
+            for part in ("train", "test"):
+                shutil.copytree(plain / part / name, deep / part / name / "a" / "b" / "c")
+        made = [self.train("--data", folder, SMALL, name=folder.name + "-run") for folder in (plain, linked, deep)]
+        self.assertEqual(len({run.summary["weights_hash"] for run in made}), 1)
+
     def test_folders_that_do_not_fit(self):
         folder = self.write_set()
         (folder / "train" / "empty").mkdir()

@@ -298,6 +298,7 @@ class Tables(command.CommandTest):
                 (text_of(flowers()), "--missing error", 65, ["flowers.csv:9: column 'höhe': ''"]),
                 (text_of(flowers()), "--classes 3", 65, ["labels are words", "leave --classes out"]),
                 (text_of(flowers()), "--divide-by 2 --standardize true", 2, ["--divide-by"]),
+                (text_of(flowers()), "--image-size 16", 2, ["--image-size 16", "is not a folder of pictures"]),
                 (text_of(flowers()), "--format idx", 2, ["--format"])):
             with self.subTest(more=more, needles=needles):
                 data = self.write(text)

@@ -149,6 +149,8 @@ class Completion(command.CommandTest):
                  ("train", "--shuffle", "=", "gl"): ["global"], ("evaluate", "--repo"): ["--report"],
                  ("evaluate", "--label"): [], ("bench", "da"): ["data"], ("completion", "z"): ["zsh"],
                  ("train", "--data", "so"): ["some folder"], ("train", "--survive", "--epo"): ["--epochs"],
+                 ("convert", "--format", "n"): ["npy"], ("convert", "--format", "c"): ["csv"],
+                 ("train", "--format", "c"): ["csv", "cifar"],
                  ("inspect", "so"): ["some folder"], ("help", "pre"): ["predict"]}
         for words_there, expected in cases.items():
             with self.subTest(words=words_there):

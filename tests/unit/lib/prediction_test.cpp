@@ -141,3 +141,20 @@ TEST_CASE("a record evaluated twice, or not at all, ends every rank with code 70
   });
   CHECK(codes == std::vector<int>{70, 70, 70});
 }
+
+TEST_CASE("R2 of equal values is 1 without an error, else 0", "[predict]") {
+  for (const double value : {12.0, 0.1, 1e6}) {
+    ValueSums exact;
+    ValueSums wrong;
+    for (int i = 0; i < 999; ++i) {
+      exact.add(value, value);
+      wrong.add(value + 1, value);
+    }
+    CHECK(exact.r2() == 1);
+    CHECK(wrong.r2() == 0);
+    CHECK(wrong.rmse() == Approx(1));
+  }
+  ValueSums sums;
+  for (const double value : {1.0, 2.0, 6.0}) sums.add(3, value);  // always the mean
+  CHECK(sums.r2() == 0);
+}
