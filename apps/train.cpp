@@ -493,9 +493,7 @@ void RankOfRun::run_recorded(comm::Communicator& comm) {
     const auto* known = dynamic_cast<const Error*>(&error);
     const auto code = static_cast<ExitCode>(launch::exit_code(error));
     const auto cause = known == nullptr ? launch::what_of(error) : known->problem();
-    const bool goes_on =
-        config_.survive && (dynamic_cast<const comm::RankLost*>(&error) != nullptr ||
-                            dynamic_cast<const train::FaultFound*>(&error) != nullptr);
+    const bool goes_on = config_.survive && dynamic_cast<const comm::RankLost*>(&error) != nullptr;
     if (directory_ && !goes_on) directory_->end(code, with_flags(cause));
     directory_.reset();
     throw;
