@@ -36,14 +36,12 @@ cxxopts::Options options_of(const Syntax& syntax) {
   const RunConfig defaults;
   for (const auto& setting : settings()) {
     if (!syntax.takes(setting.name)) continue;
-    const auto other = syntax.other_help.find(setting.name);
-    const std::string help = (other == syntax.other_help.end() ? setting.help : other->second) +
-                             " [" + flag_value(setting, defaults) + "]";
+    const std::string help = syntax.help_of(setting) + " [" + flag_value(setting, defaults) + "]";
     options.add_options(setting.group)(setting.name, help, value_of(setting), setting.argument);
   }
   if (!syntax.settings.empty()) {
-    options.add_options()("set", "another way to give a setting", cxxopts::value<std::string>(),
-                          "KEY=VALUE");
+    options.add_options()(set_flag.name, set_flag.help, cxxopts::value<std::string>(),
+                          set_flag.argument);
   }
   for (const auto& flag : syntax.flags) {
     if (flag.argument.empty()) {
@@ -189,6 +187,11 @@ Syntax run_file_syntax(std::string command, std::string does) {
 
 bool Syntax::takes(const std::string& setting) const {
   return std::find(settings.begin(), settings.end(), setting) != settings.end();
+}
+
+const std::string& Syntax::help_of(const Setting& setting) const {
+  const auto other = other_help.find(setting.name);
+  return other == other_help.end() ? setting.help : other->second;
 }
 
 std::string Arguments::value(const std::string& name) const {

@@ -39,7 +39,13 @@ struct Syntax {
 
   /// True if the command takes the setting.
   bool takes(const std::string& setting) const;
+
+  /// What --help says of a setting that the command takes.
+  const std::string& help_of(const Setting& setting) const;
 };
+
+/// The flag for settings by key, of every command that takes settings.
+inline const Flag set_flag = {"set", "KEY=VALUE", "another way to give a setting"};
 
 /// The syntax of a command whose operand is a run file; the caller adds settings and flags.
 Syntax run_file_syntax(std::string command, std::string does);

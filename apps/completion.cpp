@@ -45,15 +45,13 @@ std::vector<Completion> completions_of(const Syntax& syntax) {
   std::vector<Completion> all;
   for (const Setting& setting : settings()) {
     if (!syntax.takes(setting.name)) continue;
-    const auto other = syntax.other_help.find(setting.name);
-    all.push_back(completion_of(setting.name, setting.argument,
-                                other == syntax.other_help.end() ? setting.help : other->second));
+    all.push_back(completion_of(setting.name, setting.argument, syntax.help_of(setting)));
   }
   for (const Flag& flag : syntax.flags) {
     all.push_back(completion_of(flag.name, flag.argument, flag.help));
   }
   if (!syntax.settings.empty()) {
-    all.push_back(completion_of("set", "KEY=VALUE", "another way to give a setting"));
+    all.push_back(completion_of(set_flag.name, set_flag.argument, set_flag.help));
   }
   all.push_back({.name = "help", .help = "show this"});
   return all;

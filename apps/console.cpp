@@ -32,7 +32,6 @@ using namespace std::chrono_literals;
 constexpr auto bar_interval = 100ms;
 constexpr auto line_interval = 5s;
 constexpr int widest_bar = 30;
-constexpr int usual_columns = 80;
 
 std::string clock_text(double seconds) {
   const auto whole = static_cast<std::uint64_t>(std::lround(std::max(0.0, seconds)));

@@ -104,6 +104,9 @@ std::string labels_text(const std::string& where, const std::vector<std::string>
 /// "'price' (mean 12.3, deviation 4.5), 'size' (mean ...)".
 std::string targets_text(const std::vector<data::TableColumn>& targets);
 
+/// The columns of a terminal that does not tell its size, and of texts for no terminal.
+inline constexpr int usual_columns = 80;
+
 /// The number of columns of the terminal on this process's stdout; nullopt without a terminal, or
 /// if it cannot move its cursor (TERM=dumb).
 ///

@@ -220,7 +220,6 @@ std::string plan_picture(const data::Plan& plan, std::uint64_t epoch, std::size_
 using nlohmann::ordered_json;
 
 constexpr std::uint64_t max_ids = 1'000'000;
-constexpr std::size_t usual_plan_columns = 80;
 
 /// The records to plan for.
 struct Records {
@@ -401,10 +400,8 @@ int show_plan(const PlanArguments& arguments) {
     fmt::print("{}\n", to_json(found).dump());
   } else {
     banner(found).print();
-    const auto columns = terminal_columns();
-    fmt::print("\n{}",
-               plan_picture(chosen.plan, arguments.epoch,
-                            columns ? static_cast<std::size_t>(*columns) : usual_plan_columns));
+    const auto columns = static_cast<std::size_t>(terminal_columns().value_or(usual_columns));
+    fmt::print("\n{}", plan_picture(chosen.plan, arguments.epoch, columns));
   }
   return static_cast<int>(ExitCode::success);
 }

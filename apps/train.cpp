@@ -498,7 +498,6 @@ void RankOfRun::run_recorded(comm::Communicator& comm) {
     directory_.reset();
     throw;
   }
-  directory_.reset();
 }
 
 void RankOfRun::run_in(comm::Communicator& comm) {

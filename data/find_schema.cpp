@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <limits>
 #include <map>
@@ -55,18 +54,13 @@ struct FoundLabels {
 
 /// A name that may be meant by `wanted`.
 std::string likely_label(const std::vector<std::string>& names, const std::string& wanted) {
-  const auto lower = [](std::string text) {
-    std::transform(text.begin(), text.end(), text.begin(),
-                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-    return text;
-  };
   for (const std::string& name : names) {
-    if (lower(name) == lower(wanted)) return name;
+    if (lower_case(name) == lower_case(wanted)) return name;
   }
   for (const char* usual : {"label", "labels", "class", "target", "species", "y", "outcome",
                             "category", "diagnosis", "result", "type"}) {
     for (const std::string& name : names) {
-      if (lower(name) == usual) return name;
+      if (lower_case(name) == usual) return name;
     }
   }
   if (const auto similar = nearest(wanted, names)) return *similar;

@@ -15,6 +15,7 @@
 
 namespace lockstep::data {
 namespace {
+
 const char* const save_arrays =
     "save them so: numpy.savez(path, x_train=..., y_train=..., x_test=..., y_test=...)";
 
@@ -101,9 +102,7 @@ NpzArrays find_npz_arrays(const std::filesystem::path& archive) {
     if (!file.ends_with(".npy")) continue;
     std::string name = file.substr(0, file.size() - 4);
     names.push_back(name);
-    std::transform(name.begin(), name.end(), name.begin(), [](char c) {
-      return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-    });
+    name = lower_case(name);
     const std::string part = remove_part(name, "train")  ? "train"
                              : remove_part(name, "test") ? "test"
                                                          : "";

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <csetjmp>
 #include <cstring>
 #include <optional>
@@ -433,8 +432,7 @@ void resize(std::span<const std::uint8_t> pixels, const ImageSize& from, std::si
 }
 
 bool is_picture_name(std::string_view name) {
-  std::string lower(name);
-  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const std::string lower = lower_case(name);
   return lower.ends_with(".png") || lower.ends_with(".jpg") || lower.ends_with(".jpeg");
 }
 

@@ -68,9 +68,7 @@ bool has_folders(const fs::path& folder) {
 bool is_other_picture(const fs::path& path) {
   constexpr std::array<std::string_view, 8> endings{".gif",  ".bmp",  ".webp", ".tif",
                                                     ".tiff", ".heic", ".avif", ".jp2"};
-  std::string name = path.extension().string();
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  const std::string name = lower_case(path.extension().string());
   return std::find(endings.begin(), endings.end(), name) != endings.end();
 }
 

@@ -75,6 +75,14 @@ std::string fixed(double value, int decimals) {
   return text.data();
 }
 
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  return lower;
+}
+
 std::vector<std::string> split_list(std::string_view text) {
   std::vector<std::string> pieces;
   if (trimmed(text).empty()) return pieces;

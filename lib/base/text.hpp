@@ -28,6 +28,9 @@ std::string shortest(double value);
 /// `value` with `decimals` digits after the point.
 std::string fixed(double value, int decimals);
 
+/// `text` with A to Z as a to z; all other bytes as they are.
+std::string lower_case(std::string_view text);
+
 /// "a, b, c" -> {"a", "b", "c"}: pieces between commas without surrounding blanks.
 std::vector<std::string> split_list(std::string_view text);
 
