@@ -18,6 +18,7 @@ struct DatasetFacts {
   std::uint64_t batch_size = 0;  ///< elements are batches of at most this size; 0: not batched
   bool drop_remainder = false;   ///< true: all batches are full
   std::size_t prefetch = 0;      ///< elements read ahead at the end of the pipeline
+  bool reads_ahead = false;      ///< a prefetch stands anywhere in the pipeline
   std::string identity = {};     ///< text that identifies the data
 };
 
@@ -167,6 +168,7 @@ class Dataset {
     if (depth == 0) throw ConfigError("prefetch of 0 elements", "give at least 1, or leave it out");
     Dataset ahead(opener(), behind_prefetch());
     ahead.facts_.prefetch = depth;
+    ahead.facts_.reads_ahead = true;
     return ahead;
   }
 

@@ -112,25 +112,37 @@ Share agree_on_share(comm::Communicator& comm, const DatasetFacts& facts,
   return share;
 }
 
-std::optional<std::uint64_t> agree_on_longest(comm::Communicator& comm,
+bool Share::some_empty() const {
+  if (!plan || choice.policy != ShardPolicy::file) return false;
+  for (std::uint64_t worker = 0; worker < ranks; ++worker) {
+    if (plan->examples_of(worker) == 0) return plan->steps() > 0;
+  }
+  return false;
+}
+
+std::optional<StreamLengths> agree_on_lengths(comm::Communicator& comm,
                                               std::optional<std::uint64_t> mine) {
   const auto me = static_cast<std::size_t>(comm.rank());
   std::vector<std::uint64_t> all(static_cast<std::size_t>(comm.size()) * 2);
   all[2 * me] = mine ? 1 : 0;
   all[2 * me + 1] = mine.value_or(0);
   comm.all_gather(std::span(all));
-  std::uint64_t longest = 0;
+  StreamLengths lengths;
+  bool some_empty = false;
   for (std::size_t i = 0; i < all.size(); i += 2) {
     if (all[i] == 0) return std::nullopt;
-    longest = std::max(longest, all[i + 1]);
+    lengths.longest = std::max(lengths.longest, all[i + 1]);
+    some_empty = some_empty || all[i + 1] == 0;
   }
-  return longest;
+  lengths.some_empty = some_empty && lengths.longest > 0;
+  return lengths;
 }
 
 StepNews any_rank(comm::Communicator& comm, const StepNews& mine) {
-  std::array<std::uint8_t, 3> flags = {mine.has_examples, mine.has_more, mine.failed};
+  std::array<std::uint8_t, 4> flags = {mine.has_examples, mine.has_more, mine.failed,
+                                       mine.lacks_shape};
   comm.all_reduce(std::span<std::uint8_t>(flags), comm::Op::max);
-  return {flags[0] != 0, flags[1] != 0, flags[2] != 0};
+  return {flags[0] != 0, flags[1] != 0, flags[2] != 0, flags[3] != 0};
 }
 
 }  // namespace lockstep

@@ -26,7 +26,8 @@ struct DistributeOptions {
   /// distribution guide; 0 means data::automatic_leaf, as in training.
   std::uint64_t leaf = 1;
   /// Pieces that a thread reads ahead; 0: no thread. nullopt: the depth of the data set's last
-  /// prefetch, else 1 (the replicas of an input pipeline).
+  /// prefetch if it ends in one; 0 if a prefetch stands before other transformations; else 1 (the
+  /// replicas of an input pipeline).
   std::optional<std::size_t> prefetch = std::nullopt;
 };
 
@@ -55,6 +56,9 @@ struct Share {
 
   /// The number of examples per piece, if it is equal at every step on every rank.
   std::optional<std::size_t> fixed_rows() const;
+
+  /// True if the plan has no example for a worker, and some for another.
+  bool some_empty() const;
 };
 
 /// Returns the number of examples of a pass, if known.
@@ -69,9 +73,14 @@ using CountExamples = std::function<std::optional<std::uint64_t>(const Pass&)>;
 Share agree_on_share(comm::Communicator& comm, const DatasetFacts& facts,
                      const DistributeOptions& options, const CountExamples& count);
 
-/// The maximum of all ranks' counts (possibly `endless`); nullopt if any rank's count is unknown.
-/// Collective.
-std::optional<std::uint64_t> agree_on_longest(comm::Communicator& comm,
+/// The numbers of elements of all ranks' streams.
+struct StreamLengths {
+  std::uint64_t longest = 0;  ///< possibly `endless`
+  bool some_empty = false;    ///< a rank has no element, another has
+};
+
+/// nullopt if any rank's count is unknown. Collective.
+std::optional<StreamLengths> agree_on_lengths(comm::Communicator& comm,
                                               std::optional<std::uint64_t> mine);
 
 /// The message that ranks exchange each step if their streams may end at different steps.
@@ -79,6 +88,7 @@ struct StepNews {
   bool has_examples = false;
   bool has_more = false;
   bool failed = false;
+  bool lacks_shape = false;  ///< has not had an example yet
 };
 
 /// The logical OR over all ranks, field by field. Collective.
@@ -217,6 +227,64 @@ Pieces<T> of(const Dataset<T>& dataset, const Share& share, std::uint64_t epoch)
   return own(std::move(reader), share, all_alike);
 }
 
+/// What is known of a data set's batches after the first one, in all epochs.
+template <BatchLike T>
+struct Memory {
+  std::optional<T> empty;      ///< a batch of 0 examples; set once an example was read
+  bool shapes_agreed = false;  ///< all ranks called agree_on_shapes
+};
+
+/// This rank's pieces of one epoch, read ahead. The first can be looked at before it is taken.
+template <BatchLike T>
+class Stream {
+ public:
+  Stream(Pieces<T> pieces, std::size_t prefetch, std::shared_ptr<Memory<T>> memory)
+      : ahead_(std::move(pieces), prefetch), memory_(std::move(memory)) {}
+
+  /// The next piece; nullopt at the end.
+  std::optional<T> next() {
+    if (!std::exchange(started_, true)) look();
+    if (first_) return std::exchange(first_, std::nullopt);
+    return read();
+  }
+
+  /// The spec of the pieces; reads the first one if nothing was read.
+  ElementSpec spec(std::optional<std::size_t> rows) {
+    if (!memory_->empty && !std::exchange(started_, true)) look();
+    return spec_of(memory_->empty ? *memory_->empty : first_ ? *first_ : T{}, rows);
+  }
+
+  bool knows_shape() const noexcept { return memory_->empty.has_value(); }
+  bool shapes_agreed() const noexcept { return memory_->shapes_agreed; }
+
+  /// Ranks without an example take the shape of an empty batch from the first rank with one.
+  /// Collective.
+  void agree_on_shapes(comm::Communicator& comm) {
+    auto empty = memory_->empty.value_or(T{});
+    if (exchange::agree_on_row_shapes(comm, empty, knows_shape())) memory_->empty = empty;
+    memory_->shapes_agreed = true;
+  }
+
+  /// `piece`, or a batch of 0 examples after the end of this rank's stream.
+  T filled(std::optional<T> piece) const {
+    if (piece && (rows_of(*piece) > 0 || !memory_->empty)) return std::move(*piece);
+    return memory_->empty.value_or(T{});
+  }
+
+ private:
+  std::optional<T> read() {
+    auto piece = ahead_.next();
+    if (piece && !memory_->empty && rows_of(*piece) > 0) memory_->empty = cut(*piece, 0, 0);
+    return piece;
+  }
+  void look() { first_ = read(); }
+
+  Prefetcher<T> ahead_;
+  std::shared_ptr<Memory<T>> memory_;
+  bool started_ = false;
+  std::optional<T> first_;
+};
+
 }  // namespace lockstep::pieces
 
 namespace lockstep {
@@ -233,7 +301,8 @@ struct OutOfRange : Error {
 /// step that others have gets a batch of 0 examples. With a plan (DistributedDataset::plan), if all
 /// ranks read the same stream, or if sizes were compared beforehand, the end is determined locally.
 /// Otherwise (policy FILE, rule `balanced`, or data sets from a function, all of unknown length)
-/// each step costs one message of three bytes.
+/// each step costs one message of four bytes. A rank that never has an example is told the shape of
+/// an empty batch by the others, once.
 ///
 /// Errors   next() and next_as_optional() throw the reader's errors: on the rank that read, or, if
 ///          each step costs a message, as one comm::AgreedError on all ranks.
@@ -248,12 +317,17 @@ class DistributedIterator {
     asked,    ///< by a message per step
   };
 
-  DistributedIterator(comm::Communicator& comm, pieces::Pieces<T> pieces, std::size_t prefetch,
-                      Ending ending, std::uint64_t steps)
-      : comm_(&comm),
-        ahead_(std::make_unique<Prefetcher<T>>(std::move(pieces), prefetch)),
-        ending_(ending),
-        steps_(steps) {}
+  /// What the Strategy knows of all epochs.
+  struct Steps {
+    Ending ending = Ending::alone;
+    std::uint64_t count = 0;                         ///< if `counted`
+    std::optional<std::size_t> rows = std::nullopt;  ///< Share::fixed_rows
+    bool some_empty = false;  ///< a rank never has an example: shapes are exchanged at step 0
+  };
+
+  DistributedIterator(comm::Communicator& comm, std::shared_ptr<pieces::Stream<T>> stream,
+                      const Steps& steps)
+      : comm_(&comm), stream_(std::move(stream)), steps_(steps) {}
 
   /// The next step's batch. Throws OutOfRange past the end, on every call.
   PerReplica<T> next() {
@@ -265,18 +339,27 @@ class DistributedIterator {
   /// The next step's batch; nullopt past the end.
   std::optional<PerReplica<T>> next_as_optional() {
     if (ended_) return std::nullopt;
-    auto piece = ending_ == Ending::asked ? next_asked() : next_known();
+    auto piece = steps_.ending == Ending::asked ? next_asked() : next_known();
     ended_ = !piece;
     if (ended_) return std::nullopt;
     return PerReplica<T>(std::move(*piece));
   }
 
+  /// Type and shape of this replica's values: see DistributedDataset::element_spec. Reads the first
+  /// batch if none was read, and keeps it for next(). Local.
+  ElementSpec element_spec() const { return stream_->spec(steps_.rows); }
+
  private:
   std::optional<T> next_known() {
-    if (ending_ == Ending::alone) return ahead_->next();
-    if (step_ == steps_) return std::nullopt;
-    if (steps_ != endless) ++step_;
-    return filled(ahead_->next());
+    if (steps_.ending == Ending::alone && !steps_.some_empty) return stream_->next();
+    if (steps_.ending == Ending::counted) {
+      if (step_ == steps_.count) return std::nullopt;
+      if (steps_.count != endless) ++step_;
+    }
+    auto piece = stream_->next();
+    if (!piece && steps_.ending == Ending::alone) return std::nullopt;
+    if (steps_.some_empty && !stream_->shapes_agreed()) stream_->agree_on_shapes(*comm_);
+    return stream_->filled(std::move(piece));
   }
 
   /// Skips steps at which no replica has an example.
@@ -285,36 +368,29 @@ class DistributedIterator {
       std::exception_ptr failure;
       std::optional<T> piece;
       try {
-        piece = ahead_->next();
+        piece = stream_->next();
       } catch (...) {
         failure = std::current_exception();
       }
       const bool examples = piece && rows_of(*piece) > 0;
-      const auto news = any_rank(*comm_, {examples, piece.has_value(), failure != nullptr});
+      const auto news = any_rank(
+          *comm_, {examples, piece.has_value(), failure != nullptr, !stream_->knows_shape()});
       if (news.failed) {
         comm::together(*comm_, [&] {
           if (failure) std::rethrow_exception(failure);
         });
       }
-      if (news.has_examples) return filled(std::move(piece));
+      if (news.has_examples && news.lacks_shape) stream_->agree_on_shapes(*comm_);
+      if (news.has_examples) return stream_->filled(std::move(piece));
       if (!news.has_more) return std::nullopt;
     }
   }
 
-  /// `piece`, or a batch of 0 examples after the end of this replica's stream.
-  T filled(std::optional<T> piece) {
-    if (!piece) return empty_.value_or(T{});
-    if (!empty_) empty_ = cut(*piece, 0, 0);
-    return std::move(*piece);
-  }
-
   comm::Communicator* comm_;
-  std::unique_ptr<Prefetcher<T>> ahead_;
-  Ending ending_;
-  std::uint64_t steps_;
+  std::shared_ptr<pieces::Stream<T>> stream_;
+  Steps steps_;
   std::uint64_t step_ = 0;
   bool ended_ = false;
-  std::optional<T> empty_;
 };
 
 /// A distributed data set. It can be iterated; the transformations of Dataset are not available.
@@ -331,10 +407,8 @@ class DistributedDataset {
   /// The Strategy's decisions, and the function that opens a pass.
   struct Parts {
     std::function<pieces::Pieces<T>(std::uint64_t epoch)> open;
-    std::function<ElementSpec()> spec;
     std::size_t prefetch = 0;
-    typename DistributedIterator<T>::Ending ending = DistributedIterator<T>::Ending::alone;
-    std::uint64_t steps = 0;  ///< if known beforehand
+    typename DistributedIterator<T>::Steps steps = {};
     std::optional<data::Plan> plan;
     data::PolicyChoice choice;
   };
@@ -347,16 +421,27 @@ class DistributedDataset {
   End end() const noexcept { return {}; }
 
   /// Iterator over the next epoch, or over the given one (its successor is then the next). Local.
-  DistributedIterator<T> make_iterator() { return make_iterator(epoch_); }
+  DistributedIterator<T> make_iterator() { return make_iterator(state_->epoch); }
   DistributedIterator<T> make_iterator(std::uint64_t epoch) {
-    epoch_ = epoch + 1;
-    return {*comm_, parts_.open(epoch), parts_.prefetch, parts_.ending, parts_.steps};
+    auto stream = std::exchange(state_->waiting, nullptr);
+    if (!stream || state_->epoch != epoch) stream = open(epoch);
+    state_->latest = stream;
+    state_->epoch = epoch + 1;
+    return {*comm_, std::move(stream), parts_.steps};
   }
 
   /// Type and shape of this replica's values, one spec per part. Axis 0 counts examples; its length
   /// is unknown unless all pieces of all steps have the same length. On a rank without data the
-  /// shape is (0). Reads the first example. Local.
-  ElementSpec element_spec() const { return parts_.spec(); }
+  /// shape is (0) until the first step.
+  ///
+  /// Reads the first batch of the next epoch, unless one was read before, and keeps it for the
+  /// iteration of that epoch: no element is lost or read twice. Local.
+  ElementSpec element_spec() const {
+    if (auto latest = state_->latest.lock()) return latest->spec(parts_.steps.rows);
+    if (!state_->waiting && !state_->memory->empty) state_->waiting = open(state_->epoch);
+    if (state_->waiting) return state_->waiting->spec(parts_.steps.rows);
+    return spec_of(*state_->memory->empty, parts_.steps.rows);
+  }
 
   /// The records of each rank and step, if known in closed form: positions in the data set's order.
   const std::optional<data::Plan>& plan() const noexcept { return parts_.plan; }
@@ -370,9 +455,21 @@ class DistributedDataset {
   const std::string& warning() const noexcept { return parts_.choice.warning; }
 
  private:
+  /// The epochs that were opened; shared by copies of this data set.
+  struct State {
+    std::shared_ptr<pieces::Memory<T>> memory = std::make_shared<pieces::Memory<T>>();
+    std::uint64_t epoch = 0;                     // the next one
+    std::shared_ptr<pieces::Stream<T>> waiting;  // of `epoch`, opened by element_spec()
+    std::weak_ptr<pieces::Stream<T>> latest;     // of the last iterator
+  };
+
+  std::shared_ptr<pieces::Stream<T>> open(std::uint64_t epoch) const {
+    return std::make_shared<pieces::Stream<T>>(parts_.open(epoch), parts_.prefetch, state_->memory);
+  }
+
   comm::Communicator* comm_;
   Parts parts_;
-  std::uint64_t epoch_ = 0;
+  std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
 /// An input iterator over one epoch. Incrementing it is collective.

@@ -42,15 +42,19 @@ class Elements final : public IndexedReader<T> {
   std::uint64_t epoch_;
 };
 
-/// Elements that a function returns, until it returns nullopt.
+/// Elements that a function returns, until it returns nullopt. `start` makes the function when the
+/// first element is read.
 template <class T>
 class Generated final : public Reader<T> {
  public:
-  Generated(std::function<std::optional<T>()> next, std::uint64_t epoch)
-      : next_(std::move(next)), epoch_(epoch) {}
+  using Next = std::function<std::optional<T>()>;
+
+  Generated(std::function<Next()> start, std::uint64_t epoch)
+      : start_(std::move(start)), epoch_(epoch) {}
 
   std::optional<Item<T>> next() override {
     if (ended_) return std::nullopt;
+    if (!next_) next_ = start_();
     auto value = next_();
     ended_ = !value;
     if (ended_) return std::nullopt;
@@ -58,7 +62,8 @@ class Generated final : public Reader<T> {
   }
 
  private:
-  std::function<std::optional<T>()> next_;
+  std::function<Next()> start_;
+  Next next_;
   std::uint64_t epoch_;
   std::uint64_t id_ = 0;
   bool ended_ = false;
@@ -81,12 +86,12 @@ template <class T>
 using Generator = std::function<std::optional<T>()>;
 
 /// The elements of a generator. `start` creates a new one for each epoch, so every pass begins at
-/// the first element. A Strategy requires the same elements on every rank. An element's index in
-/// the pass is its id.
+/// the first element; it is called when the first element of the pass is read. A Strategy requires
+/// the same elements on every rank. An element's index in the pass is its id.
 template <class T>
 Dataset<T> from_generator(std::function<Generator<T>()> start) {
   return {[start = std::move(start)](const Pass& pass) {
-            return std::make_unique<sources::Generated<T>>(start(), pass.epoch);
+            return std::make_unique<sources::Generated<T>>(start, pass.epoch);
           },
           {.identity = "a generator"}};
 }

@@ -101,14 +101,15 @@ class Strategy {
       return dataset.open_plain(pass)->examples();
     });
     using Ending = typename DistributedIterator<T>::Ending;
-    const std::size_t automatic = std::max<std::size_t>(1, dataset.facts().prefetch);
+    const DatasetFacts& facts = dataset.facts();
+    const std::size_t automatic = facts.reads_ahead ? facts.prefetch : 1;
     return {comm_,
             {.open = [dataset,
                       share](std::uint64_t epoch) { return pieces::of(dataset, share, epoch); },
-             .spec = [dataset, share] { return spec(dataset, share.pass(0), share.fixed_rows()); },
              .prefetch = options.prefetch.value_or(automatic),
-             .ending = share.ends_differ() ? Ending::asked : Ending::alone,
-             .steps = 0,
+             .steps = {.ending = share.ends_differ() ? Ending::asked : Ending::alone,
+                       .rows = share.fixed_rows(),
+                       .some_empty = share.some_empty()},
              .plan = share.plan,
              .choice = share.choice}};
   }
@@ -129,13 +130,14 @@ class Strategy {
       dataset.emplace(make(input_context()));
       size = dataset->size();
     });
-    const auto steps = agree_on_longest(comm_, size);
+    const auto lengths = agree_on_lengths(comm_, size);
     return {comm_,
             {.open = [dataset = *dataset](std::uint64_t epoch) { return whole(dataset, epoch); },
-             .spec = [dataset = *dataset] { return spec(dataset, {}, own_rows(dataset)); },
              .prefetch = 0,
-             .ending = steps ? Ending::counted : Ending::asked,
-             .steps = steps.value_or(0),
+             .steps = {.ending = lengths ? Ending::counted : Ending::asked,
+                       .count = lengths ? lengths->longest : 0,
+                       .rows = own_rows(*dataset),
+                       .some_empty = lengths && lengths->some_empty},
              .plan = std::nullopt,
              .choice = {data::ShardPolicy::data, "each worker's data set shards itself", ""}}};
   }
@@ -274,15 +276,6 @@ class Strategy {
       auto item = reader->next();
       return item ? std::optional<T>(std::move(item->value)) : std::nullopt;
     };
-  }
-
-  template <BatchLike T>
-  static ElementSpec spec(const Dataset<T>& dataset, const Pass& pass,
-                          std::optional<std::size_t> rows) {
-    const auto reader = dataset.open_plain(pass);
-    if (reader->examples().value_or(0) > 0) return spec_of(reader->rows({0, 1}), rows);
-    const auto first = reader->next();
-    return spec_of(first ? first->value : T{}, rows);
   }
 
   template <BatchLike T>

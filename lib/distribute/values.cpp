@@ -63,6 +63,22 @@ void require_alike(const std::vector<Shape>& shapes, std::optional<std::size_t> 
   }
 }
 
+std::vector<Shape> first_known_shapes(comm::Communicator& comm, const std::vector<Shape>& mine,
+                                      bool known) {
+  std::string packed;
+  for (const Shape& shape : mine) packed += known ? pack(shape, nullptr, 0) : "";
+  for (const std::string& theirs : comm::gather_text(comm, packed)) {
+    if (theirs.empty()) continue;
+    std::vector<Shape> shapes;
+    for (std::string rest = theirs; !rest.empty();) {
+      shapes.push_back(unpack_shape(rest));
+      rest.erase(0, static_cast<std::size_t>(unpack_values(rest) - rest.data()));
+    }
+    return shapes;
+  }
+  return {};
+}
+
 std::string bits_of(const std::string& packed) {
   return to_hex(hash_of(std::as_bytes(std::span(packed))));
 }

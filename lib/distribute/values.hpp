@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <concepts>
 #include <cstring>
+#include <functional>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -63,12 +65,18 @@ std::vector<Tensor<T>> all_tensors(comm::Communicator& comm, const Tensor<T>& mi
   return all;
 }
 
-/// Removes the tensors without values; if none has values, keeps the first.
+/// Removes the tensors without values; if none has values, those with fewer axes than another: a
+/// replica that never had an example may not know the shape of its batches.
 template <class T>
 void drop_empty(std::vector<Tensor<T>>& all) {
-  const Tensor<T> first = all.front();
-  std::erase_if(all, [](const auto& tensor) { return tensor.values().empty(); });
-  if (all.empty()) all.push_back(first);
+  const auto has_values = [](const auto& tensor) { return !tensor.values().empty(); };
+  if (std::any_of(all.begin(), all.end(), has_values)) {
+    std::erase_if(all, std::not_fn(has_values));
+    return;
+  }
+  std::size_t axes = 0;
+  for (const auto& tensor : all) axes = std::max(axes, tensor.shape().size());
+  std::erase_if(all, [axes](const auto& tensor) { return tensor.shape().size() < axes; });
 }
 
 template <class T>
@@ -135,11 +143,9 @@ Tensor<T> narrowed(const Tensor<Wide<T>>& sums, double divisor) {
   });
 }
 
-/// The sum of all ranks' tensors, in rank order; tensors without values are skipped. Collective.
+/// The sum of tensors, at least one, in order. Collective, with the same tensors on all ranks.
 template <Number T>
-Tensor<T> add_up(comm::Communicator& comm, const Tensor<T>& mine) {
-  auto all = all_tensors(comm, mine);
-  drop_empty(all);
+Tensor<T> add_up(std::vector<Tensor<T>> all) {
   require_alike(all, std::nullopt);
   Tensor<T> total = std::move(all.front());
   auto sums = as_rows(total.values(), 1, total.values().size());
@@ -162,18 +168,26 @@ Tensor<T> reduce_along(comm::Communicator& comm, ReduceOp op, const Tensor<T>& m
                        std::size_t axis) {
   require_divisible<T>(op);
   Tensor<Wide<T>> sums;
-  std::uint64_t count = 0;
+  std::vector<std::uint64_t> counts(static_cast<std::size_t>(comm.size()));
   comm::together(comm, [&] {
-    if (mine.values().empty()) return;
     sums = sum_along(mine, axis);
-    count = view_axis(mine.shape(), axis).length;
+    if (mine.values().empty()) return;
+    counts[static_cast<std::size_t>(comm.rank())] = view_axis(mine.shape(), axis).length;
   });
-  comm.all_reduce(std::span(&count, 1));
-  if (op == ReduceOp::mean && count == 0) {
+  comm.all_gather(std::span(counts));
+  const std::uint64_t count = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+  auto all = all_tensors(comm, sums);
+  if (count > 0) {  // skip the replicas without examples
+    auto each = counts.begin();
+    std::erase_if(all, [&](const auto&) { return *each++ == 0; });
+  } else {
+    drop_empty(all);
+  }
+  const auto total = add_up(std::move(all));
+  if (op == ReduceOp::mean && count == 0 && !total.values().empty()) {
     refuse("the mean of no values", "reduce a batch that holds an example");
   }
-  if (count == 0) return narrowed<T>(Tensor<Wide<T>>(Wide<T>{}), 1);
-  return narrowed<T>(add_up(comm, sums), op == ReduceOp::mean ? static_cast<double>(count) : 1);
+  return narrowed<T>(total, op == ReduceOp::mean && count > 0 ? static_cast<double>(count) : 1);
 }
 
 /// The element-wise reduction over all replicas. Collective.
@@ -200,6 +214,35 @@ Tensor<T> gather_along(comm::Communicator& comm, const Tensor<T>& mine, std::siz
   drop_empty(all);
   require_alike(all, axis);
   return concatenate(all, axis);
+}
+
+/// Collects the shapes of a batch's parts, or gives them others.
+template <BatchLike T>
+void visit_shapes(T& batch, const std::function<void(Shape&)>& visit) {
+  if constexpr (Nested<T>) {
+    std::apply([&](auto&... parts) { (visit_shapes(parts, visit), ...); }, batch);
+  } else {
+    Shape shape = batch.shape();
+    visit(shape);
+    if (shape != batch.shape()) batch = T(shape, {});
+  }
+}
+
+/// The shapes that the first rank with `known` has; empty if none is known. Collective.
+std::vector<Shape> first_known_shapes(comm::Communicator& comm, const std::vector<Shape>& mine,
+                                      bool known);
+
+/// Gives `empty`, a batch of 0 examples, the shapes that the first rank with `known` has. False if
+/// no rank knows them. Collective.
+template <BatchLike T>
+bool agree_on_row_shapes(comm::Communicator& comm, T& empty, bool known) {
+  std::vector<Shape> mine;
+  visit_shapes(empty, [&](Shape& shape) { mine.push_back(shape); });
+  const auto agreed = first_known_shapes(comm, mine, known);
+  if (agreed.empty()) return false;
+  auto next = agreed.begin();
+  if (!known) visit_shapes(empty, [&](Shape& shape) { shape = *next++; });
+  return true;
 }
 
 /// The hash of packed bytes, as hexadecimal text. Local.
@@ -307,7 +350,8 @@ class SyncOnRead {
   /// Ranks    collective.
   T read() const {
     using Wide = exchange::Wide<T>;
-    const auto sum = exchange::add_up(*comm_, Tensor<Wide>(static_cast<Wide>(value_)));
+    const auto sum =
+        exchange::add_up(exchange::all_tensors(*comm_, Tensor<Wide>(static_cast<Wide>(value_))));
     return exchange::narrowed<T>(sum, op_ == ReduceOp::mean ? comm_->size() : 1).item();
   }
 
