@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/distribute/combined_readers.hpp"
 #include "lockstep/distribute/readers.hpp"
 
 namespace lockstep {
@@ -15,7 +16,7 @@ namespace lockstep {
 /// Properties of a data set that are known before it is read.
 struct DatasetFacts {
   std::uint64_t files = 0;       ///< number of input files; 0: not read from files
-  std::uint64_t batch_size = 0;  ///< elements are batches of at most this size; 0: not batched
+  std::uint64_t batch_size = 0;  ///< elements are batches of at most this size; 0: not known
   bool drop_remainder = false;   ///< true: all batches are full
   std::size_t prefetch = 0;      ///< elements read ahead at the end of the pipeline
   bool reads_ahead = false;      ///< a prefetch stands anywhere in the pipeline
@@ -24,6 +25,10 @@ struct DatasetFacts {
 
 /// A record of a data::Source: its features [features] and its label.
 using Example = std::pair<Tensor<float>, std::int32_t>;
+
+/// The facts of a data set that reads two others. A worker can read its own files only if both come
+/// from files; batch sizes count only if they are equal.
+DatasetFacts combined_facts(const DatasetFacts& a, const DatasetFacts& b);
 
 struct SharedSource;
 
@@ -45,8 +50,13 @@ ReaderPtr<Batched<Example>> open_batches(const SourceRecords& records, const Pas
 /// epoch, element), so a data set yields the same elements on every rank and in every pass of an
 /// epoch.
 /// Order    random access: range, from_elements and from_source have a known size and allow access
-///          by index, also after map, batch, repeat, take, shard and shuffle(seed). Generators and
-///          files of unknown length are read in order only.
+///          by index, also after map, batch, repeat, take, skip, shard, enumerate, zip, concatenate
+///          and shuffle(seed). Generators, files of unknown length, and the results of filter,
+///          interleave, flat_map and shuffle(seed, places) are read in order only. Data sets with
+///          random access that end in batch follow a plan under a Strategy; all others are read
+///          batch by batch (see Strategy::distribute_dataset).
+/// Source   names and semantics are those of tf.data,
+///          https://www.tensorflow.org/api_docs/python/tf/data/Dataset.
 /// Errors   transformations throw ConfigError if they cannot be applied; reading throws the errors
 ///          of the source and of the given functions.
 /// Ranks    all functions are local. See Strategy for distribution.
@@ -124,6 +134,89 @@ class Dataset {
     });
   }
 
+  /// All elements but the first `count`; under FILE, of each worker's files.
+  Dataset skip(std::uint64_t count) const {
+    return then([count](ReaderPtr<T> from, const Pass&) {
+      return std::make_unique<readers::Skipped<T>>(std::move(from), count);
+    });
+  }
+
+  /// The elements for which `accepts(element)`, or `accepts(parts...)`, is true.
+  template <class Accepts>
+  Dataset filter(Accepts accepts) const {
+    return then([accepts](ReaderPtr<T> from, const Pass&) {
+      return std::make_unique<readers::Filtered<T, Accepts>>(std::move(from), accepts);
+    });
+  }
+
+  /// Pairs (first + i, element i), i counted in the pass: under FILE, in each worker's files.
+  Dataset<std::pair<std::int64_t, T>> enumerate(std::int64_t first = 0) const {
+    return {[open = opener(), first](const Pass& pass) {
+              return std::make_unique<readers::Enumerated<T>>(open(pass), first);
+            },
+            not_batched()};
+  }
+
+  /// Pairs of an element of this data set and one of `other`, until either ends. FILE needs files
+  /// on both sides, and pairs what each worker reads of them; otherwise AUTO takes DATA.
+  template <class U>
+  Dataset<std::pair<T, U>> zip(const Dataset<U>& other) const {
+    return {[mine = opener(), theirs = other.opener()](const Pass& pass) {
+              return std::make_unique<readers::Zipped<T, U>>(mine(pass), theirs(pass));
+            },
+            combined_facts(facts_, other.facts_)};
+  }
+
+  /// The elements of this data set, then those of `other`. FILE needs files on both sides, and each
+  /// worker reads its own of both; otherwise AUTO takes DATA.
+  Dataset concatenate(const Dataset& other) const {
+    return {[mine = opener(), theirs = other.opener()](const Pass& pass) {
+              return std::make_unique<readers::Concatenated<T>>(mine(pass), theirs(pass));
+            },
+            combined_facts(facts_, other.facts_)};
+  }
+
+  /// The elements of the data sets `function(element)` returns. `cycle_length` of them are open at
+  /// a time and read in turn, `block_length` elements each; one that ends is replaced by the next.
+  /// A worker's files are those of this data set: the inner ones are read whole. Epochs of the
+  /// inner data sets are those of the element.
+  ///
+  ///   list_files("logs/*").shard(2, 0).repeat().shuffle(1, 100).interleave(read_lines,
+  ///   4).map(parse)
+  ///
+  /// Errors   throws ConfigError for a length of 0.
+  template <class Function>
+  auto interleave(Function function, std::size_t cycle_length, std::size_t block_length = 1) const {
+    using Inner = std::decay_t<decltype(call_with(function, std::declval<T>()))>;
+    using To = typename Inner::Element;
+    require_lengths(cycle_length, block_length);
+    return Dataset<To>(
+        [open = opener(), function, cycle_length, block_length](const Pass& pass) -> ReaderPtr<To> {
+          const auto outer = std::shared_ptr<Reader<T>>(open(pass));
+          using Interleaved = readers::Interleaved<To>;
+          return std::make_unique<Interleaved>(
+              [outer, function]() mutable -> typename Interleaved::Stream {
+                auto item = outer->next();
+                if (!item) return {};
+                const Inner inner = call_with(function, std::move(item->value));
+                const auto reader = std::shared_ptr<Reader<To>>(inner.open({.epoch = item->epoch}));
+                return [reader, id = item->id]() {
+                  auto element = reader->next();
+                  if (element) element->id = readers::combined_id(id, element->id);
+                  return element;
+                };
+              },
+              cycle_length, block_length);
+        },
+        not_batched());
+  }
+
+  /// The elements of the data sets `function(element)` returns, one data set after the other.
+  template <class Function>
+  auto flat_map(Function function) const {
+    return interleave(std::move(function), 1);
+  }
+
   /// Elements index, index + count, index + 2 count, ...: for data sets sharded by the caller.
   Dataset shard(std::uint64_t count, std::uint64_t index) const {
     if (index >= count) {
@@ -196,6 +289,13 @@ class Dataset {
   DatasetFacts behind_prefetch() const {
     DatasetFacts facts = facts_;
     facts.prefetch = 0;
+    return facts;
+  }
+
+  DatasetFacts not_batched() const {
+    DatasetFacts facts = behind_prefetch();
+    facts.batch_size = 0;
+    facts.drop_remainder = false;
     return facts;
   }
 

@@ -38,6 +38,10 @@ void require_cuttable(const Share& share) {
     throw ConfigError("rebatch balanced with shard-policy data, whose pieces are whole leaves",
                       "use `rebatch=ceil`, or `shard_policy=file` or off");
   }
+  if (share.batch_size == 0) {
+    throw ConfigError("rebatch balanced needs the size of the batches, which is not known",
+                      "batch the data set last, or use `rebatch=ceil`");
+  }
   if (share.batch_size < share.ranks) {
     throw ConfigError("rebatch balanced cuts batches of " + std::to_string(share.batch_size) +
                           " for " + std::to_string(share.ranks) + " replicas",
@@ -47,10 +51,6 @@ void require_cuttable(const Share& share) {
 
 Share decide(comm::Communicator& comm, const DatasetFacts& facts, const DistributeOptions& options,
              const CountExamples& count) {
-  if (facts.batch_size == 0) {
-    throw ConfigError("a data set that is not batched cannot be shared out",
-                      "batch it by the global batch size");
-  }
   Share share{.rebatch = options.rebatch,
               .leaf = options.leaf,
               .rank = static_cast<std::uint64_t>(comm.rank()),
@@ -76,7 +76,7 @@ bool Share::ends_differ() const noexcept {
 }
 
 std::optional<std::size_t> Share::fixed_rows() const {
-  if (batch_size % ranks != 0) return std::nullopt;
+  if (batch_size == 0 || batch_size % ranks != 0) return std::nullopt;
   const std::uint64_t each = batch_size / ranks;
   if (!plan) {
     const bool full = drop_remainder || endless_batches;

@@ -66,7 +66,7 @@ using CountExamples = std::function<std::optional<std::uint64_t>(const Pass&)>;
 
 /// Determines this rank's part of a data set.
 ///
-/// Errors   throws comm::AgreedError (2): data that is not batched; data or options that data::Plan
+/// Errors   throws comm::AgreedError (2): data or options that data::Plan
 ///          or data::choose_policy reject; `balanced` with DATA; ranks with different data or
 ///          options.
 /// Ranks    collective.

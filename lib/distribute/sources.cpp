@@ -42,6 +42,21 @@ class RangeReader final : public IndexedReader<std::int64_t> {
   std::uint64_t epoch_;
 };
 
+class ListedFiles final : public IndexedReader<std::string> {
+ public:
+  ListedFiles(std::vector<NumberedFile> files, std::uint64_t epoch)
+      : files_(std::move(files)), epoch_(epoch) {}
+
+  std::optional<std::uint64_t> size() const override { return files_.size(); }
+  Item<std::string> at(std::uint64_t index) override {
+    return {files_.at(index).path, files_.at(index).number, epoch_};
+  }
+
+ private:
+  std::vector<NumberedFile> files_;
+  std::uint64_t epoch_;
+};
+
 class Records final : public IndexedReader<Example> {
  public:
   Records(std::shared_ptr<SharedSource> shared, const Pass& pass)
@@ -146,6 +161,32 @@ Dataset<std::int64_t> range(std::int64_t count) {
           {.identity = "range " + std::to_string(count)}};
 }
 
+Dataset<std::string> list_files(const std::string& pattern) {
+  auto paths = regular_files(pattern);
+  DatasetFacts facts{.files = paths.size(), .identity = identity_of(paths)};
+  return {[paths = std::move(paths)](const Pass& pass) {
+            return std::make_unique<ListedFiles>(dealt_files(paths, pass), pass.epoch);
+          },
+          facts};
+}
+
+DatasetFacts combined_facts(const DatasetFacts& a, const DatasetFacts& b) {
+  const bool batched = a.batch_size == b.batch_size;
+  return {.files = std::min(a.files, b.files),
+          .batch_size = batched ? a.batch_size : 0,
+          .drop_remainder = batched && a.drop_remainder && b.drop_remainder,
+          .reads_ahead = a.reads_ahead || b.reads_ahead,
+          .identity = a.identity + ", " + b.identity};
+}
+
+namespace readers {
+std::uint64_t combined_id(std::uint64_t outer, std::uint64_t inner) noexcept {
+  const auto low = [](std::uint64_t word) { return static_cast<std::uint32_t>(word); };
+  const auto block = Philox::at({low(inner), low(inner >> 32), 0, 0}, philox_key(outer));
+  return std::uint64_t{block[0]} << 32 | block[1];
+}
+}  // namespace readers
+
 Dataset<Example> from_source(std::shared_ptr<data::Source> source) {
   if (source->targets() > 0) {
     throw ConfigError("from_source: its records have numbers to predict, not labels",
@@ -202,7 +243,7 @@ std::string identity_of(const std::vector<std::string>& paths) {
 
 void require_lengths(std::size_t cycle_length, std::size_t block_length) {
   if (cycle_length > 0 && block_length > 0) return;
-  throw ConfigError("files are read with cycle_length " + std::to_string(cycle_length) +
+  throw ConfigError("reading in turn with cycle_length " + std::to_string(cycle_length) +
                         " and block_length " + std::to_string(block_length),
                     "give at least 1 for both");
 }

@@ -104,79 +104,10 @@ struct FileOptions {
   std::uint64_t seed = 22;
 };
 
-namespace sources {
-
-/// Reads blocks from `cycle_length` open files in turn; a file that ends is replaced by the next.
-template <class T>
-class Interleaved final : public Reader<T> {
- public:
-  using Read = std::function<Generator<T>(const std::string& path)>;
-
-  Interleaved(std::vector<NumberedFile> files, Read read, const FileOptions& options,
-              std::uint64_t epoch)
-      : files_(std::move(files)), read_(std::move(read)), options_(options), epoch_(epoch) {}
-
-  std::optional<Item<T>> next() override {
-    while (fill()) {
-      Open& file = open_[turn_];
-      std::optional<T> value;
-      if (taken_ < options_.block_length) value = file.next();
-      if (value) {
-        ++taken_;
-        return Item<T>{std::move(*value), file_record_id(file.number, file.records++), epoch_};
-      }
-      if (taken_ < options_.block_length) end_file();
-      next_turn();
-    }
-    return std::nullopt;
-  }
-
- private:
-  struct Open {
-    Generator<T> next;
-    std::uint64_t number = 0;
-    std::uint64_t records = 0;
-  };
-
-  /// Opens files up to `cycle_length`; false if none is open.
-  bool fill() {
-    while (open_.size() < options_.cycle_length && opened_ < files_.size()) {
-      open_.push_back(open_next());
-    }
-    return !open_.empty();
-  }
-
-  Open open_next() {
-    const NumberedFile& file = files_[opened_++];
-    return {read_(file.path), file.number};
-  }
-
-  /// Ends the current file: the next file takes its slot, and is read in the next round.
-  void end_file() {
-    if (opened_ < files_.size()) {
-      open_[turn_] = open_next();
-      return;
-    }
-    open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(turn_--));
-  }
-
-  void next_turn() {
-    taken_ = 0;
-    ++turn_;
-    if (turn_ >= open_.size()) turn_ = 0;
-  }
-
-  std::vector<NumberedFile> files_;
-  Read read_;
-  FileOptions options_;
-  std::uint64_t epoch_;
-  std::vector<Open> open_;
-  std::size_t opened_ = 0;
-  std::size_t turn_ = 0;
-  std::size_t taken_ = 0;
-};
-
-}  // namespace sources
+/// The regular files that match a shell pattern, sorted by name: see from_files. Under FILE, worker
+/// w of N has files w, w + N, ... A file's index in the sorted list is its id.
+/// Errors   throws DataError if no regular file matches, naming the pattern.
+Dataset<std::string> list_files(const std::string& pattern);
 
 /// The elements of the files that match `pattern`, each read by `read(path)`.
 ///
@@ -195,8 +126,20 @@ Dataset<T> from_files(const std::string& pattern,
   return {[paths = std::move(paths), read = std::move(read), options](const Pass& pass) {
             auto files = dealt_files(paths, pass);
             if (options.shuffle_files) files = shuffled_files(files, options.seed, pass);
-            return std::make_unique<sources::Interleaved<T>>(std::move(files), read, options,
-                                                             pass.epoch);
+            using Interleaved = readers::Interleaved<T>;
+            return std::make_unique<Interleaved>(
+                [files = std::move(files), read, epoch = pass.epoch,
+                 opened = std::size_t{0}]() mutable -> typename Interleaved::Stream {
+                  if (opened == files.size()) return {};
+                  const NumberedFile& file = files[opened++];
+                  return [next = read(file.path), number = file.number, epoch,
+                          place = std::uint64_t{0}]() mutable -> std::optional<Item<T>> {
+                    auto value = next();
+                    if (!value) return std::nullopt;
+                    return Item<T>{std::move(*value), file_record_id(number, place++), epoch};
+                  };
+                },
+                options.cycle_length, options.block_length);
           },
           facts};
 }

@@ -81,7 +81,9 @@ class Strategy {
     return value;
   }
 
-  /// Distributes a data set that is batched by the global batch size.
+  /// Distributes a data set that is batched by the global batch size. Without batch, each element
+  /// is a batch of its axis 0: an element [4] on two replicas becomes [2] and [2], as in
+  /// tf.distribute.
   ///
   /// DATA   each batch is cut into one piece per replica, in order (data::piece_of).
   /// FILE   each replica reads its own files (Pass); each of its batches is cut into as many pieces

@@ -190,6 +190,72 @@ TEST_CASE("files by pattern are sorted and interleaved", "[distribute]") {
   CHECK_THROWS_AS(read({.block_length = 0}), ConfigError);
 }
 
+TEST_CASE("elements are selected and combined as by tf.data", "[distribute]") {
+  const bool stream = GENERATE(false, true);
+  const auto numbers = [&](std::int64_t first, std::int64_t count) {
+    return stream ? counting_from(first, count)
+                  : range(count).map([first](std::int64_t i) { return first + i; });
+  };
+  const auto check = [&](const auto& dataset, const std::string& expected) {
+    std::string text;
+    for (const auto& element : all_of(dataset)) text += to_text(element) + " ";
+    CHECK(text == expected);
+    if (!stream) CHECK(by_position(dataset) == all_of(dataset));
+  };
+  check(numbers(0, 5).skip(3), "3 4 ");
+  check(numbers(0, 5).skip(9), "");
+  check(numbers(0, 9).skip(2).take(3).shard(2, 0), "2 4 ");
+  check(numbers(7, 3).enumerate(5), "(5, 7) (6, 8) (7, 9) ");
+  check(numbers(7, 2).repeat(2).enumerate(), "(0, 7) (1, 8) (2, 7) (3, 8) ");
+  check(numbers(1, 3).zip(numbers(4, 9)), "(1, 4) (2, 5) (3, 6) ");
+  check(numbers(1, 3).repeat().zip(numbers(4, 2)), "(1, 4) (2, 5) ");
+  check(numbers(1, 3).concatenate(numbers(4, 2)), "1 2 3 4 5 ");
+  check(numbers(1, 2).repeat().concatenate(numbers(4, 2)).take(3), "1 2 1 ");
+  CHECK(all_of(numbers(0, 9).filter([](std::int64_t i) { return i % 3 == 1; })) ==
+        Numbers{1, 4, 7});
+  CHECK(all_of(numbers(0, 3).zip(numbers(3, 3)).filter([](std::int64_t a, std::int64_t b) {
+          return a + b != 5;
+        })).size() == 2);
+  // The example of Dataset.interleave.
+  const auto six_times = [&](std::int64_t i) { return numbers(i, 1).repeat(6); };
+  CHECK(all_of(numbers(1, 5).interleave(six_times, 2, 4)) == Numbers{1, 1, 1, 1, 2, 2, 2, 2, 1, 1,
+                                                                     2, 2, 3, 3, 3, 3, 4, 4, 4, 4,
+                                                                     3, 3, 4, 4, 5, 5, 5, 5, 5, 5});
+  const auto up_to = [&](std::int64_t i) { return numbers(0, i); };
+  CHECK(all_of(numbers(0, 4).flat_map(up_to)) == Numbers{0, 0, 1, 0, 1, 2});
+  CHECK_THROWS_AS(numbers(0, 2).interleave(up_to, 0), ConfigError);
+}
+
+TEST_CASE("elements of several data sets draw numbers of their own", "[distribute]") {
+  const auto drawn = [](const Dataset<std::int64_t>& numbers) {
+    const auto words =
+        all_of(numbers.map_random(1, [](std::int64_t, const Draw& draw) { return draw.word(0); }));
+    return std::set(words.begin(), words.end()).size();
+  };
+  CHECK(drawn(range(4).concatenate(range(4)).concatenate(range(4))) == 12);
+  CHECK(drawn(range(4).flat_map([](std::int64_t) { return range(3); })) == 12);
+}
+
+TEST_CASE("files are listed, repeated, shuffled and interleaved", "[distribute]") {
+  const test::TemporaryFolder folder;
+  for (std::int64_t i = 0; i < 4; ++i) {
+    test::write_numbers(folder.path() / ("f" + std::to_string(i)), 10 * i, 3);
+  }
+  const auto files = list_files(folder.path() / "f*");
+  CHECK(files.size() == 4);
+  const auto read = [](const std::string& path) {
+    return from_files<std::int64_t>(path, test::read_numbers);
+  };
+  const auto numbers = files.interleave(read, 2).map([](std::int64_t i) { return -i; });
+  CHECK(numbers.facts().files == 4);
+  CHECK(all_of(numbers) == Numbers{0, -10, -1, -11, -2, -12, -20, -30, -21, -31, -22, -32});
+  const auto mine = files.shard(2, 1).repeat().shuffle(5, 3).interleave(read, 2).take(24);
+  const auto once = all_of(mine);
+  CHECK(all_of(mine) == once);
+  const std::set<std::int64_t> all(once.begin(), once.end());
+  CHECK(all == std::set<std::int64_t>{10, 11, 12, 30, 31, 32});
+}
+
 TEST_CASE("what cannot be done to a data set is refused", "[distribute]") {
   CHECK_THROWS_AS(range(-1), ConfigError);
   CHECK_THROWS_AS(range(3).batch(0), ConfigError);

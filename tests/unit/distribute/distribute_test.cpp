@@ -190,6 +190,64 @@ TEST_CASE("streams and plans share out alike", "[distribute]") {
         steps_of(ranks, as_stream(range(count)).batch(batch), off));
 }
 
+TEST_CASE("combined data sets keep a plan, or are read batch by batch alike", "[distribute]") {
+  const auto policy = GENERATE(ShardPolicy::automatic, ShardPolicy::data, ShardPolicy::off);
+  const int ranks = GENERATE(2, 3);
+  const auto made = [](const Numbers& a, const Numbers& b) {
+    return a.concatenate(b).skip(1).enumerate().zip(b.repeat()).batch(4);
+  };
+  const auto steps = [&](const auto& dataset) {
+    return on_all(ranks, [&](comm::Communicator& comm) {
+      Strategy strategy(comm);
+      auto distributed = strategy.distribute_dataset(dataset, {.policy = policy});
+      return std::pair(steps_of(strategy, distributed), distributed.plan().has_value());
+    });
+  };
+  const auto planned = steps(made(range(7), range(3)));
+  const auto read = steps(made(as_stream(range(7)), as_stream(range(3))));
+  CHECK(planned.second);
+  CHECK_FALSE(read.second);
+  CHECK(planned.first == read.first);
+}
+
+TEST_CASE("filtered and listed files follow the policies", "[distribute]") {
+  const TwoFiles files;
+  const auto even = [](std::int64_t i) { return i % 2 == 0; };
+  CHECK(steps_of(2, range(9).filter(even).batch(4)) ==
+        Steps{"{0: [0, 2], 1: [4, 6]}", "{0: [8], 1: []}"});
+  CHECK(steps_of(2, files.numbers().filter(even).batch(4)) ==
+        Steps{"{0: [0, 2], 1: [6, 8]}", "{0: [4], 1: [10]}"});
+  CHECK(steps_of(2, files.numbers().filter([](std::int64_t i) { return i > 5; }).batch(4)) ==
+        Steps{"{0: [], 1: [6, 7]}", "{0: [], 1: [8, 9]}", "{0: [], 1: [10]}", "{0: [], 1: [11]}"});
+  const auto listed = list_files(files.folder.path() / "part-*").flat_map([](const std::string& p) {
+    return from_files<std::int64_t>(p, test::read_numbers);
+  });
+  for (const auto& options : {DistributeOptions{}, by_file, by_data, off}) {
+    CHECK(steps_of(2, listed.batch(4), options) == steps_of(2, files.numbers().batch(4), options));
+  }
+  // Files on one side only: the other cannot be shared out by files.
+  CHECK(steps_of(2, listed.concatenate(range(2)).batch(4)) ==
+        steps_of(2, listed.concatenate(range(2)).batch(4), by_data));
+  CHECK(steps_of(2, listed.concatenate(files.numbers()).batch(4))[3] == "{0: [0, 1], 1: [6, 7]}");
+}
+
+TEST_CASE("elements that are not batched are cut along their axis 0", "[distribute]") {
+  const auto element = [](std::int64_t i) {
+    return Tensor<std::int64_t>({4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3});
+  };
+  const auto numbers = GENERATE_REF(range(1 << 20), as_stream(range(1 << 20)));
+  const auto first = [&](int ranks) {
+    return on_all(ranks, [&](comm::Communicator& comm) {
+      Strategy strategy(comm);
+      auto distributed = strategy.distribute_dataset(numbers.map(element));
+      return steps_of(strategy, distributed, 2);
+    });
+  };
+  CHECK(first(1) == Steps{"{0: [0, 1, 2, 3]}", "{0: [4, 5, 6, 7]}"});
+  CHECK(first(2) == Steps{"{0: [0, 1], 1: [2, 3]}", "{0: [4, 5], 1: [6, 7]}"});
+  CHECK(first(3) == Steps{"{0: [0, 1], 1: [2, 3], 2: []}", "{0: [4, 5], 1: [6, 7], 2: []}"});
+}
+
 TEST_CASE("uneven files end together", "[distribute]") {
   const int ranks = GENERATE(1, 2, 3, 4, 5);
   const test::TemporaryFolder folder;
@@ -238,7 +296,7 @@ TEST_CASE("what cannot be shared out is refused on every rank alike", "[distribu
   CHECK_THROWS_MATCHES(share(range(9).map([](std::int64_t i) {
                          return Tensor<std::int64_t>{i, i};
                        }),
-                             {}),
+                             {.policy = ShardPolicy::off, .rebatch = Rebatch::balanced}),
                        comm::AgreedError, refused);
   CHECK_THROWS_MATCHES(share(range(9).batch(4), {.rebatch = Rebatch::balanced}), comm::AgreedError,
                        refused);
