@@ -44,6 +44,10 @@ struct ValueContext {
 ///     auto total = strategy.reduce(ReduceOp::sum, doubled, 0);
 ///   }
 ///
+/// There is no scope(): a variable belongs to the strategy whose create_variable made it, data sets
+/// and functions to the strategy they are passed to. Code inside `with strategy.scope():` in
+/// TensorFlow is written here with `strategy.` before these calls.
+///
 /// All ranks run the same program; each holds its own component of per-replica values. Functions
 /// marked collective are called by all ranks in the same order, with equal data and options.
 /// Errors   errors detected on all ranks are comm::AgreedError.
@@ -153,8 +157,9 @@ class Strategy {
   }
 
   /// Calls `function(arguments...)` on every replica. PerReplica and Mirrored arguments, also
-  /// inside pairs and tuples, are replaced by this replica's component; others are passed
-  /// unchanged. A single nested argument is passed as its parts if the function takes the parts.
+  /// inside pairs, tuples and maps, are replaced by this replica's component; others are passed
+  /// unchanged. If the function does not take the arguments so, each pair and tuple among them is
+  /// passed as its parts: run(f, pair, x) calls f(pair, x) or f(pair.first, pair.second, x).
   ///
   /// Returns the results as a PerReplica, or nothing if the function returns nothing.
   /// Ranks    local, unless the function communicates.
@@ -193,6 +198,17 @@ class Strategy {
     return exchange::reduce_along(comm_, op, value.value_, axis);
   }
 
+  /// The reduction of every part of a pair, tuple or map: of a per-replica value, or of a structure
+  /// of such values. Errors and ranks as above; names of maps must be the same on all ranks.
+  template <Structured T, class... Axis>
+  auto reduce(ReduceOp op, const PerReplica<T>& value, Axis... axis) const {
+    return parts(value.value_, [&](const auto& part) { return reduce(op, one(part), axis...); });
+  }
+  template <Structured T, class... Axis>
+  auto reduce(ReduceOp op, const T& values, Axis... axis) const {
+    return parts(values, [&](const auto& part) { return reduce(op, part, axis...); });
+  }
+
   /// All replicas' values concatenated along `axis` in rank order, the same on every replica.
   /// Replicas without values are skipped.
   /// Errors   throws comm::AgreedError (2) if the other axes differ.
@@ -202,10 +218,25 @@ class Strategy {
     return exchange::gather_along(comm_, value.value_, axis);
   }
 
-  /// The components in this process: this replica's only. Local.
+  /// The same of every part of a pair, tuple or map: see reduce.
+  template <Structured T>
+  auto gather(const PerReplica<T>& value, std::size_t axis) const {
+    return parts(value.value_, [&](const auto& part) { return gather(one(part), axis); });
+  }
+  template <Structured T>
+  auto gather(const T& values, std::size_t axis) const {
+    return parts(values, [&](const auto& part) { return gather(part, axis); });
+  }
+
+  /// The components in this process: this replica's only. Those of a structure of per-replica
+  /// values are structures of components. Local.
   template <class T>
   std::vector<T> local_results(const PerReplica<T>& value) const {
     return {value.value_};
+  }
+  template <Structured T>
+  auto local_results(const T& values) const {
+    return std::vector{open(values)};
   }
 
   /// The components as text, "{0: [5], 1: [6]}", on every rank. Collective.
@@ -243,19 +274,9 @@ class Strategy {
   static const T& open(const Mirrored<T>& value) noexcept {
     return value.value_;
   }
-  template <class A, class B>
-  static auto open(const std::pair<A, B>& value) {
-    return std::pair<std::decay_t<decltype(open(value.first))>,
-                     std::decay_t<decltype(open(value.second))>>(open(value.first),
-                                                                 open(value.second));
-  }
-  template <class... Parts>
-  static auto open(const std::tuple<Parts...>& value) {
-    return std::apply(
-        [](const auto&... parts) {
-          return std::tuple<std::decay_t<decltype(open(parts))>...>(open(parts)...);
-        },
-        value);
+  template <Structured T>
+  static auto open(const T& value) {
+    return structure::with_parts(value, [](const auto& part) { return open(part); });
   }
   template <class T>
   static const T& open(const T& value) noexcept {
@@ -264,11 +285,37 @@ class Strategy {
 
   template <class Function, class... Values>
   static decltype(auto) apply(Function& function, const Values&... values) {
-    if constexpr (sizeof...(Values) == 1) {
-      return call_with(function, values...);
-    } else {
+    if constexpr (std::is_invocable_v<Function&, const Values&...>) {
       return std::invoke(function, values...);
+    } else {
+      static_assert((Nested<Values> || ...), "the function does not take these arguments");
+      return std::apply(function, std::tuple_cat(flat(values)...));
     }
+  }
+
+  /// The parts of a pair or a tuple, or the value itself, by reference.
+  template <class T>
+  static auto flat(const T& value) noexcept {
+    if constexpr (Nested<T>) {
+      return std::apply([](const auto&... parts) { return std::tie(parts...); }, value);
+    } else {
+      return std::tie(value);
+    }
+  }
+
+  template <class T>
+  static PerReplica<T> one(const T& value) {
+    return PerReplica<T>(value);
+  }
+
+  /// `combine(part)` of every part, on all ranks alike. Collective.
+  template <Structured T, class Combine>
+  auto parts(const T& value, Combine combine) const {
+    if constexpr (NamedParts<T>) {
+      comm::require_equal(comm_, "a map of values", {{"names", structure::names_of(value)}},
+                          "give the map the same names on every rank");
+    }
+    return structure::with_parts(value, combine);
   }
 
   template <BatchLike T>

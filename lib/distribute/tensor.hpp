@@ -1,5 +1,5 @@
-// Tensors: the dense values of data sets and replicas. Also pairs and tuples of elements, which are
-// batched, cut and concatenated part by part.
+// Tensors: the dense values of data sets and replicas. Also pairs, tuples and maps by name of
+// elements, which are batched, cut and concatenated part by part.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <map>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -134,11 +135,17 @@ constexpr const char* type_name() noexcept {
 
 namespace lockstep::sharding {
 
-/// Sum and product; integers wrap around.
+/// Sum, difference and product; integers wrap around.
 template <Number T>
 T plus(T a, T b) noexcept {
   if constexpr (std::is_floating_point_v<T>) return a + b;
   return static_cast<T>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+}
+
+template <Number T>
+T minus(T a, T b) noexcept {
+  if constexpr (std::is_floating_point_v<T>) return a - b;
+  return static_cast<T>(static_cast<std::uint64_t>(a) - static_cast<std::uint64_t>(b));
 }
 
 template <Number T>
@@ -167,8 +174,33 @@ struct IsNested<std::tuple<Parts...>> : std::true_type {};
 template <class T>
 concept Nested = IsNested<std::remove_cvref_t<T>>::value;
 
+template <class T>
+struct IsNamedParts : std::false_type {};
+template <class Part>
+struct IsNamedParts<std::map<std::string, Part>> : std::true_type {};
+
+/// A map from names to parts of one type. All elements of a data set have the same names.
+template <class T>
+concept NamedParts = IsNamedParts<std::remove_cvref_t<T>>::value;
+
+/// A value of several parts.
+template <class T>
+concept Structured = Nested<T> || NamedParts<T>;
+
+/// A struct whose `fields()` returns a tuple of its members, values or references:
+///
+///   struct Digit {
+///     Tensor<float> image;
+///     std::int32_t label;
+///     auto fields() const { return std::tie(image, label); }
+///   };
+template <class T>
+concept WithFields = std::is_class_v<T> && requires(const T& value) {
+  requires Nested<decltype(value.fields())>;
+};
+
 /// The batch of elements T: Tensor<T>. For tensors: a tensor with a new axis 0. For nested
-/// elements: the same structure of batches.
+/// elements: the same structure of batches. For structs with fields: the tuple of their batches.
 template <class T>
 struct BatchOf {
   using type = Tensor<T>;
@@ -185,18 +217,91 @@ template <class... Parts>
 struct BatchOf<std::tuple<Parts...>> {
   using type = std::tuple<typename BatchOf<Parts>::type...>;
 };
+template <class Part>
+struct BatchOf<std::map<std::string, Part>> {
+  using type = std::map<std::string, typename BatchOf<Part>::type>;
+};
+template <class... Parts>
+struct BatchOf<std::tuple<Parts&...>> : BatchOf<std::tuple<std::decay_t<Parts>...>> {};
+template <WithFields T>
+struct BatchOf<T> : BatchOf<decltype(std::declval<const T&>().fields())> {};
 template <class T>
 using Batched = typename BatchOf<T>::type;
 
-/// Tensors, and pairs and tuples of tensors, which can be cut by rows.
+/// Tensors, and pairs, tuples and maps of tensors, which can be cut by rows.
 template <class T>
 struct IsBatch : IsTensor<T> {};
 template <class A, class B>
 struct IsBatch<std::pair<A, B>> : std::bool_constant<IsBatch<A>::value && IsBatch<B>::value> {};
 template <class... Parts>
 struct IsBatch<std::tuple<Parts...>> : std::bool_constant<(IsBatch<Parts>::value && ...)> {};
+template <class Part>
+struct IsBatch<std::map<std::string, Part>> : IsBatch<Part> {};
 template <class T>
 concept BatchLike = IsBatch<T>::value;
+
+namespace structure {
+
+/// Calls `function(part)` for each part, in order.
+template <Structured T, class Function>
+void each_part(T& value, Function&& function) {
+  if constexpr (NamedParts<T>) {
+    for (auto& [name, part] : value) function(part);
+  } else {
+    std::apply([&](auto&... parts) { (function(parts), ...); }, value);
+  }
+}
+
+/// The structure with `function(part)` in place of each part; called in order.
+template <Structured T, class Function>
+auto with_parts(const T& value, Function&& function) {
+  if constexpr (NamedParts<T>) {
+    using Part = std::decay_t<decltype(function(value.begin()->second))>;
+    std::map<std::string, Part> parts;
+    for (const auto& [name, part] : value) parts.emplace(name, function(part));
+    return parts;
+  } else if constexpr (requires { value.first; }) {
+    using First = std::decay_t<decltype(function(value.first))>;
+    using Second = std::decay_t<decltype(function(value.second))>;
+    return std::pair<First, Second>{function(value.first), function(value.second)};
+  } else {
+    return std::apply(
+        [&](const auto&... parts) {
+          return std::tuple<std::decay_t<decltype(function(parts))>...>{function(parts)...};
+        },
+        value);
+  }
+}
+
+/// "image, label".
+template <class Part>
+std::string names_of(const std::map<std::string, Part>& value) {
+  std::string names;
+  for (const auto& [name, part] : value) names += (names.empty() ? "" : ", ") + name;
+  return names;
+}
+
+/// `combine(parts)` of the parts of each name. Throws DataError if the names differ.
+template <class Part, class Combine>
+auto by_names(const std::vector<std::map<std::string, Part>>& values, Combine combine) {
+  std::map<std::string, decltype(combine(std::vector<Part>()))> combined;
+  if (values.empty()) return combined;
+  for (const auto& value : values) {
+    if (names_of(value) == names_of(values.front())) continue;
+    throw DataError(
+        "elements with parts named " + names_of(values.front()) + " and " + names_of(value),
+        "give all elements of a data set the same names");
+  }
+  for (const auto& [name, first] : values.front()) {
+    std::vector<Part> parts;
+    parts.reserve(values.size());
+    for (const auto& value : values) parts.push_back(value.at(name));
+    combined.emplace(name, combine(parts));
+  }
+  return combined;
+}
+
+}  // namespace structure
 
 /// Calls `function(value)`, or `function(parts...)` of a nested value if it takes the parts.
 template <class Function, class Value>
@@ -213,7 +318,7 @@ decltype(auto) call_with(Function&& function, Value&& value) {
 /// Errors   throws DataError if parts differ; std::invalid_argument for a part of shape ().
 template <BatchLike T>
 std::size_t rows_of(const T& batch) {
-  if constexpr (Nested<T>) {
+  if constexpr (Structured<T>) {
     std::optional<std::size_t> rows;
     const auto look = [&](const auto& part) {
       const std::size_t mine = rows_of(part);
@@ -224,7 +329,7 @@ std::size_t rows_of(const T& batch) {
       }
       rows = mine;
     };
-    std::apply([&](const auto&... parts) { (look(parts), ...); }, batch);
+    structure::each_part(batch, look);
     return rows.value_or(0);
   } else {
     return batch.rows();
@@ -234,8 +339,8 @@ std::size_t rows_of(const T& batch) {
 /// Examples [begin, end) of a batch. Throws std::out_of_range.
 template <BatchLike T>
 T cut(const T& batch, std::size_t begin, std::size_t end) {
-  if constexpr (Nested<T>) {
-    return std::apply([&](const auto&... parts) { return T{cut(parts, begin, end)...}; }, batch);
+  if constexpr (Structured<T>) {
+    return structure::with_parts(batch, [&](const auto& part) { return cut(part, begin, end); });
   } else {
     return batch.rows(begin, end);
   }
@@ -284,18 +389,28 @@ T join(const std::vector<T>& batches) {
   if constexpr (Nested<T>) {
     return std::make_from_tuple<T>(
         structure::by_columns(batches, [](const auto& parts) { return join(parts); }));
+  } else if constexpr (NamedParts<T>) {
+    return structure::by_names(batches, [](const auto& parts) { return join(parts); });
   } else {
     return structure::join_tensors(batches);
   }
 }
 
 /// One batch of the elements; shape (0) if there are none.
-/// Errors   throws DataError for tensors of different shapes.
+/// Errors   throws DataError for tensors of different shapes and maps with different names.
 template <class T>
 Batched<T> stack(const std::vector<T>& elements) {
   if constexpr (Nested<T>) {
     return std::make_from_tuple<Batched<T>>(
         structure::by_columns(elements, [](const auto& parts) { return stack(parts); }));
+  } else if constexpr (NamedParts<T>) {
+    return structure::by_names(elements, [](const auto& parts) { return stack(parts); });
+  } else if constexpr (WithFields<T>) {
+    using Fields = decltype(structure::with_parts(elements.front().fields(), std::identity()));
+    std::vector<Fields> fields;
+    fields.reserve(elements.size());
+    for (const T& element : elements) fields.emplace_back(element.fields());
+    return stack(fields);
   } else if constexpr (IsTensor<T>::value) {
     if (elements.empty()) return {};
     std::vector<T> rows;
@@ -312,7 +427,7 @@ Batched<T> stack(const std::vector<T>& elements) {
   }
 }
 
-/// A value as text: "[5, 6]", "([1, 2], 0)".
+/// A value as text: "[5, 6]", "([1, 2], 0)", "{image: [1, 2], label: 0}".
 template <class T>
 std::string to_text(const T& value);
 
@@ -340,6 +455,14 @@ std::string to_text(const T& value) {
     const auto add = [&](const auto& part) { text += (text.empty() ? "" : ", ") + to_text(part); };
     std::apply([&](const auto&... parts) { (add(parts), ...); }, value);
     return "(" + text + ")";
+  } else if constexpr (NamedParts<T>) {
+    std::string text;
+    for (const auto& [name, part] : value) {
+      text += (text.empty() ? "" : ", ") + name + ": " + to_text(part);
+    }
+    return "{" + text + "}";
+  } else if constexpr (WithFields<T>) {
+    return to_text(value.fields());
   } else if constexpr (std::is_floating_point_v<T>) {
     return shortest(value);
   } else if constexpr (std::is_arithmetic_v<T>) {
@@ -360,18 +483,17 @@ struct TensorSpec {
 /// "float32 (?, 784)".
 std::string to_text(const TensorSpec& spec);
 
-/// One spec per part, nested parts in order.
+/// One spec per part, nested parts in order; those of a map in the order of its names.
 using ElementSpec = std::vector<TensorSpec>;
 
 /// The spec of batches like `batch` that hold `rows` examples.
 template <BatchLike T>
 ElementSpec spec_of(const T& batch, std::optional<std::size_t> rows) {
   ElementSpec spec;
-  if constexpr (Nested<T>) {
-    const auto add = [&](const auto& part) {
+  if constexpr (Structured<T>) {
+    structure::each_part(batch, [&](const auto& part) {
       for (auto& one : spec_of(part, rows)) spec.push_back(std::move(one));
-    };
-    std::apply([&](const auto&... parts) { (add(parts), ...); }, batch);
+    });
   } else {
     TensorSpec one{type_name<typename T::Value>(), {batch.shape().begin(), batch.shape().end()}};
     one.shape.front() = rows;

@@ -219,8 +219,8 @@ Tensor<T> gather_along(comm::Communicator& comm, const Tensor<T>& mine, std::siz
 /// Collects the shapes of a batch's parts, or gives them others.
 template <BatchLike T>
 void visit_shapes(T& batch, const std::function<void(Shape&)>& visit) {
-  if constexpr (Nested<T>) {
-    std::apply([&](auto&... parts) { (visit_shapes(parts, visit), ...); }, batch);
+  if constexpr (Structured<T>) {
+    structure::each_part(batch, [&](auto& part) { visit_shapes(part, visit); });
   } else {
     Shape shape = batch.shape();
     visit(shape);
@@ -300,6 +300,13 @@ class Mirrored {
     value_ = std::move(value);
   }
 
+  /// Adds `amount` to all copies, or subtracts it, element by element; integers wrap around. As
+  /// assign(): `amount` must be the same bits on all replicas. To add each replica's own amount,
+  /// add their sum: Strategy::reduce. Errors   also throws ConfigError for an amount of another
+  /// shape. Ranks    collective.
+  void assign_add(const T& amount) { combine(amount, sharding::plus<Component>); }
+  void assign_sub(const T& amount) { combine(amount, sharding::minus<Component>); }
+
   /// Compares the bits of all copies.
   /// Errors   throws comm::AgreedError (70) on every rank if they differ, naming the rank.
   /// Ranks    collective.
@@ -310,6 +317,28 @@ class Mirrored {
   friend struct MirroredTest;
 
   Mirrored(comm::Communicator& comm, T value) : comm_(&comm), value_(std::move(value)) {}
+
+  struct Itself {
+    using Value = T;
+  };
+  using Component = typename std::conditional_t<Number<T>, Itself, T>::Value;
+
+  template <class Combine>
+  void combine(const T& amount, Combine function) {
+    require_same(amount, "the amount added to a mirrored variable");
+    if constexpr (Number<T>) {
+      value_ = function(value_, amount);
+    } else {
+      if (amount.shape() != value_.shape()) {
+        throw ConfigError("an amount of shape " + to_text(amount.shape()) +
+                              " for a variable of shape " + to_text(value_.shape()),
+                          "give one number for each of the variable");
+      }
+      const auto addends = amount.values();
+      const auto values = value_.values();
+      std::transform(values.begin(), values.end(), addends.begin(), values.begin(), function);
+    }
+  }
 
   void require_same(const T& value, const char* what) const {
     std::string packed;
