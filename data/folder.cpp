@@ -449,8 +449,9 @@ std::set<std::filesystem::path> files_in(const std::filesystem::path& folder) {
   }
   if (!error && !std::filesystem::is_directory(status)) {
     throw DataError(folder.string() + ": is not a folder",
-                    "name a table (*.csv, *.tsv, *.txt or *.data), *.npz, or the folder that "
-                    "holds the files");
+                    "a single file is a table (*.csv, *.tsv, *.txt or *.data) or *.npz; of other "
+                    "formats name the folder, with files named train* and test* (TFRecord: "
+                    "train.tfrecord)");
   }
   std::set<std::filesystem::path> files;
   std::filesystem::directory_iterator entry;

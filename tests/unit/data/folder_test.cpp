@@ -118,7 +118,7 @@ TEST_CASE("what is no data folder is refused with its path", "[data]") {
                  Contains("`data=synthetic`"));
   const auto file = data.folder.write("file", images(1)).string();
   CHECK_THAT(message_of<DataError>([&] { data::open_data_set(file, {}); }),
-             StartsWith(file + ": is not a folder"));
+             StartsWith(file + ": is not a folder") && Contains("TFRecord: train.tfrecord"));
   const auto fifo = data.path() + "/fifo";
   REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
   CHECK_THAT(message_of<DataError>([&] { data::open_data_set(fifo, {}); }),
