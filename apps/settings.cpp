@@ -503,6 +503,8 @@ std::optional<std::string> suggestion(std::string_view word, std::span<const std
       {"info", "inspect"},
       {"status", "doctor"},
       {"diff", "compare"},
+      {"draw", "plot"},
+      {"figure", "plot"},
       {"benchmark", "bench"}};
   const auto [begin, end] = meanings.equal_range(word);
   for (auto meant = begin; meant != end; ++meant) {
