@@ -276,7 +276,8 @@ std::vector<Setting> table() {
   add("Data",
       {
           text("data", &C::data, "PATH|GLOB|synthetic",
-               "a table (FILE.csv), a data folder, a folder of pictures, arrays (FILE.npz), a "
+               "a table (FILE.csv, of values or of paths of pictures), a data folder, a folder of "
+               "pictures, arrays (FILE.npz), a "
                "pattern "
                "for files, or the built-in drawn digits"),
           choice("format", &C::format,
