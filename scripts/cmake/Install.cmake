@@ -10,7 +10,8 @@ set(LOCKSTEP_API
     data/source.hpp data/plan.hpp
     distribute/tensor.hpp distribute/dataset.hpp distribute/sources.hpp
     distribute/strategy.hpp distribute/devices.hpp distribute/mesh.hpp
-    distribute/layout.hpp distribute/dtensor.hpp
+    distribute/layout.hpp distribute/dtensor.hpp distribute/operations.hpp
+    distribute/tape.hpp distribute/variable.hpp
     launch/launch.hpp
     nn/layer_spec.hpp nn/layer.hpp nn/loss.hpp nn/gradient_check.hpp
     train/replica.hpp train/checkpoint.hpp)
