@@ -17,4 +17,5 @@
 #include "lockstep/distribute/variable.hpp"
 #include "lockstep/launch/launch.hpp"
 #include "lockstep/train/replica.hpp"
+#include "lockstep/train/saved_variables.hpp"
 #include "lockstep/version.hpp"
