@@ -2,8 +2,8 @@
 // reductions, softmax and its loss, and changes of shape. A tape records them (tape.hpp).
 //
 // Each rank computes on its pieces; the layouts determine the communication. All operations are
-// collective and take the result's layout as last argument. By default the result has the layout of
-// the operation's table, with all sums complete. Operands with partial sums are summed first;
+// collective. Most take the result's layout as last argument; by default the result has the layout
+// of the operation's table, with all sums complete. Operands with partial sums are summed first;
 // reductions complete them last.
 //
 // Bits     Cutting an axis that the result keeps changes no bit. Along an axis that is summed, each

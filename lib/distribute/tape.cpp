@@ -1,6 +1,7 @@
 #include "lockstep/distribute/tape.hpp"
 
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
@@ -138,8 +139,7 @@ std::vector<DTensor<T>> go_back(const Operations<T>& operations, const DTensor<T
     const auto& result = operation->result;
     const auto* found = gradients.find(result);
     if (found == nullptr || !needed.contains(id_of(result))) continue;
-    // A relayout passes partial sums on, so that they are completed into the operand's layout.
-    const bool passes_on = std::string(operation->name) == "relayout";
+    const bool passes_on = std::string_view(operation->name) == relayout_operation;
     const auto gradient = passes_on ? *found : Gradients<T>::aligned(*found, result);
     if (!kept.contains(id_of(result))) gradients.remove(result);
     for (const auto& input : operation->inputs) {

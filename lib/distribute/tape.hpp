@@ -85,6 +85,10 @@ class Tape {
 
 namespace lockstep::sharding {
 
+/// The name of the operation that tapes give open sums to, so that these are completed directly
+/// into the layout before the relayout.
+inline constexpr const char* relayout_operation = "relayout";
+
 /// An operand of a recorded operation. `gradient` computes the gradient by the operand from that of
 /// the result, in any layout; empty if the operation has no derivative.
 template <Differentiable T>

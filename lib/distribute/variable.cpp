@@ -71,6 +71,14 @@ std::string seed_text(nn::SeedPair seed) {
   return "seed " + std::to_string(seed.first) + ", " + std::to_string(seed.second);
 }
 
+// The value in this layout, with a piece of its own: tapes tell tensors apart by their pieces, so
+// two variables must not share one.
+template <Differentiable T>
+DTensor<T> own_copy(const DTensor<T>& value, const Layout& layout) {
+  const auto moved = value.relayout(layout);
+  return sharding::Maker::make(moved.mesh(), layout, moved.shape(), Tensor<T>(moved.unpack()));
+}
+
 template <Differentiable T>
 void require_shape(const DVariable<T>& variable, const DTensor<T>& value) {
   if (value.shape() == variable.shape()) return;
@@ -83,13 +91,13 @@ void require_shape(const DVariable<T>& variable, const DTensor<T>& value) {
 
 template <Differentiable T>
 DVariable<T>::DVariable(std::string name, const DTensor<T>& value)
-    : DTensor<T>(value.relayout(value.layout().summed())), name_(std::move(name)) {}
+    : DTensor<T>(own_copy(value, value.layout().summed())), name_(std::move(name)) {}
 
 template <Differentiable T>
 void DVariable<T>::assign(const DTensor<T>& value) {
   const sharding::RecordingPause pause;
   require_shape(*this, value);
-  static_cast<DTensor<T>&>(*this) = value.relayout(this->layout());
+  static_cast<DTensor<T>&>(*this) = own_copy(value, this->layout());
 }
 
 template <Differentiable T>

@@ -266,7 +266,8 @@ TEST_CASE("how a variable is stored changes no bit of gradients", "[mesh]") {
   CHECK(bits({none, "batch"}) == replicated);
 }
 
-TEST_CASE("tapes: nested, persistent, of intermediate values, and what they refuse", "[mesh]") {
+TEST_CASE("tapes: nested, persistent, of equal and intermediate values, and what they refuse",
+          "[mesh]") {
   using Variable = DVariable<float>;
   const auto refusal = [](auto body) {
     return test::refusal(2, [&](comm::Communicator& comm) {
@@ -286,6 +287,15 @@ TEST_CASE("tapes: nested, persistent, of intermediate values, and what they refu
             if (all[1].to_global() != Tensor<float>{2 * factor, 4 * factor, 6 * factor}) {
               throw std::logic_error("outer");
             }
+          }
+        }) == "nothing");
+  CHECK(refusal([](Variable& w) {
+          Variable twin("twin", w);
+          Variable third("third", w * w);
+          third.assign(w);
+          Tape tape;
+          for (const auto& g : tape.gradient(w * twin * third, {w, twin, third})) {
+            if (g.to_global() != Tensor<float>{1, 4, 9}) throw std::logic_error("twins");
           }
         }) == "nothing");
   CHECK_THAT(refusal([](Variable& w) {
