@@ -212,8 +212,16 @@ DTensor<T> operator-(const DTensor<T>& a, std::type_identity_t<T> subtrahend) {
   return a + -subtrahend;
 }
 template <Differentiable T>
+DTensor<T> operator+(std::type_identity_t<T> addend, const DTensor<T>& a) {
+  return a + addend;
+}
+template <Differentiable T>
 DTensor<T> operator-(const DTensor<T>& a) {
   return a * T{-1};
+}
+template <Differentiable T>
+DTensor<T> operator-(std::type_identity_t<T> minuend, const DTensor<T>& a) {
+  return -a + minuend;
 }
 
 /// max(x, 0); its derivative at 0 is 0. Local, unless partial sums are completed first.

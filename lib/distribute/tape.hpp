@@ -33,7 +33,8 @@ struct TapeOptions {
 /// thread executes, whatever the operands; no tensor has to be watched. Ranks are threads or
 /// processes with a tape each. Tapes may be nested; each records. The tensors that a tape has
 /// recorded stay in memory until a gradient() of a tape that is not persistent, or its destruction.
-/// gradient() itself is not recorded: there are no second derivatives.
+/// gradient() itself is not recorded: there are no second derivatives. Values taken out with unpack
+/// or to_global are constants, and so are tensors made of them.
 ///
 /// Layouts  a gradient has the layout of its value. Gradients of intermediate values too, and their
 ///          partial sums are completed directly into that layout: the gradient of a weight that is
@@ -71,10 +72,15 @@ class Tape {
     return gradient(target, std::vector<DTensor<T>>(sources));
   }
 
-  /// The same for a range of tensors or variables.
+  /// The same for a range of tensors or variables, and for one of them.
   template <Differentiable T, class Sources>
+  requires requires(const Sources& sources) { sources.begin(); }
   std::vector<DTensor<T>> gradient(const DTensor<T>& target, const Sources& sources) {
     return gradient(target, std::vector<DTensor<T>>(sources.begin(), sources.end()));
+  }
+  template <Differentiable T>
+  DTensor<T> gradient(const DTensor<T>& target, const DTensor<T>& source) {
+    return gradient(target, std::vector<DTensor<T>>{source}).front();
   }
 
  private:
