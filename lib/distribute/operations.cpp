@@ -4,9 +4,7 @@
 #include <string>
 
 #include "lockstep/base/aligned.hpp"
-#include "lockstep/collectives/agreement.hpp"
 #include "lockstep/distribute/values.hpp"
-#include "lockstep/nn/loss.hpp"
 #include "lockstep/numerics/strict.hpp"
 
 namespace lockstep {
@@ -202,41 +200,6 @@ void require_mean(const DTensor<T>& tensor, std::size_t count, const std::option
   }
 }
 
-// Complete, and with the last axis whole on each rank. Collective.
-template <MeshNumber T>
-DTensor<T> with_whole_rows(const char* operation, const DTensor<T>& tensor) {
-  if (tensor.shape().empty() || tensor.shape().back() == 0) {
-    exchange::refuse(std::string(operation) + ": shape " + to_text(tensor.shape()) +
-                         " has no elements along a last axis",
-                     "give a tensor [..., c] with c of at least 1");
-  }
-  const auto last = tensor.shape().size() - 1;
-  return tensor.relayout(tensor.layout().summed().with_axis(last, Layout::unsharded));
-}
-
-// function(row of a, row of b, row of the result) for each row of the last axis. Local.
-template <class T, class Function>
-Tensor<T> by_rows(const Tensor<T>& a, const Tensor<T>& b, Function function) {
-  const std::size_t length = a.shape().back();
-  std::vector<T> values(a.values().size());
-  for (std::size_t at = 0; at < values.size(); at += length) {
-    function(a.values().subspan(at, length), b.values().subspan(at, length),
-             std::span<T>(values).subspan(at, length));
-  }
-  return {a.shape(), std::move(values)};
-}
-
-// The gradient by the logits of y = softmax(logits): y (g - sum(g y)) in each row. Local.
-template <Differentiable T>
-DTensor<T> softmax_gradient(const DTensor<T>& gradient, const DTensor<T>& y) {
-  return Maker::make(y.mesh(), y.layout(), y.shape(),
-                     by_rows(gradient.unpack(), y.unpack(), [](auto g, auto row, auto out) {
-                       T sum = 0;
-                       for (std::size_t i = 0; i < row.size(); ++i) sum += g[i] * row[i];
-                       for (std::size_t i = 0; i < row.size(); ++i) out[i] = row[i] * (g[i] - sum);
-                     }));
-}
-
 // The first axes, and of the others the last ones, whose lengths are equal in both shapes.
 std::pair<std::size_t, std::size_t> common_axes(const Shape& from, const Shape& to) {
   const std::size_t most = std::min(from.size(), to.size());
@@ -391,75 +354,6 @@ DTensor<T> reduce_mean(const DTensor<T>& tensor) {
   return sharding::divided(reduce_sum(tensor), count);
 }
 
-template <Differentiable T>
-DTensor<T> softmax(const DTensor<T>& logits) {
-  const auto z = sharding::with_whole_rows("softmax", logits);
-  const auto y = sharding::Maker::make(
-      z.mesh(), z.layout(), z.shape(),
-      sharding::by_rows(z.unpack(), z.unpack(),
-                        [](auto row, auto, auto out) { nn::probabilities<T>(row, out); }));
-  return sharding::on_tape("softmax", y, sharding::input(z, [y](const auto& gradient) {
-                             return sharding::softmax_gradient(gradient, y);
-                           }));
-}
-
-template <Differentiable T>
-DTensor<T> softmax_cross_entropy(const DTensor<T>& logits, const DTensor<std::int32_t>& labels) {
-  if (logits.shape().size() != 2 || labels.shape() != Shape{logits.shape()[0]}) {
-    exchange::refuse("softmax_cross_entropy: logits of shape " + to_text(logits.shape()) +
-                         " and labels of shape " + to_text(labels.shape()),
-                     "give logits [m, c] and labels [m]");
-  }
-  const auto z = sharding::with_whole_rows("softmax_cross_entropy", logits);
-  const auto rows = z.layout().without_axis(1);
-  const auto targets = labels.relayout(rows);
-  const auto& piece = z.unpack();
-  const std::size_t classes = z.shape()[1];
-  comm::together(z.mesh().communicator(), [&] {
-    try {
-      nn::require_labels(targets.unpack().values(), piece.rows(), classes);
-    } catch (const std::invalid_argument& error) {
-      throw DataError(std::string("softmax_cross_entropy: ") + error.what(),
-                      "give labels from 0 to " + std::to_string(classes - 1));
-    }
-  });
-  std::vector<nn::ExampleResult> results(piece.rows());
-  std::vector<T> slopes(piece.values().size());
-  nn::softmax_cross_entropy<T>({piece.values().data(), piece.rows(), classes},
-                               targets.unpack().values(), results,
-                               {slopes.data(), piece.rows(), classes});
-  std::vector<T> losses;
-  losses.reserve(results.size());
-  for (const auto& result : results) losses.push_back(static_cast<T>(result.loss));
-  const auto slope = sharding::Maker::make(z.mesh(), z.layout(), z.shape(),
-                                           Tensor<T>(piece.shape(), std::move(slopes)));
-  return sharding::on_tape(
-      "softmax_cross_entropy",
-      sharding::Maker::make(z.mesh(), rows, Shape{z.shape()[0]}, Tensor<T>(std::move(losses))),
-      sharding::input(z, [slope](const auto& gradient) {
-        return multiply(slope, sharding::with_unit_axis(gradient, 1));
-      }));
-}
-
-template <Differentiable T>
-DTensor<std::int32_t> argmax(const DTensor<T>& tensor) {
-  const auto whole = sharding::with_whole_rows("argmax", tensor);
-  const std::size_t last = whole.shape().size() - 1;
-  const std::size_t length = whole.shape().back();
-  const auto values = whole.unpack().values();
-  std::vector<std::int32_t> indices;
-  for (std::size_t at = 0; at < values.size(); at += length) {
-    indices.push_back(static_cast<std::int32_t>(nn::predicted_class(values.subspan(at, length))));
-  }
-  const auto without_last = [](Shape shape) {
-    shape.pop_back();
-    return shape;
-  };
-  return sharding::Maker::make(
-      whole.mesh(), whole.layout().without_axis(last), without_last(whole.shape()),
-      Tensor<std::int32_t>(without_last(whole.unpack().shape()), std::move(indices)));
-}
-
 template <MeshNumber T>
 DTensor<T> transpose(const DTensor<T>& matrix) {
   if (matrix.shape().size() != 2) {
@@ -565,15 +459,12 @@ LOCKSTEP_INSTANTIATE(std::uint32_t)
 LOCKSTEP_INSTANTIATE(std::uint64_t)
 #undef LOCKSTEP_INSTANTIATE
 
-#define LOCKSTEP_INSTANTIATE(T)                                                               \
-  template DTensor<T> divide(const DTensor<T>&, const DTensor<T>&, LOCKSTEP_TO);              \
-  template DTensor<T> operator*(const DTensor<T>&, T);                                        \
-  template DTensor<T> operator/(const DTensor<T>&, T);                                        \
-  template DTensor<T> operator+(const DTensor<T>&, T);                                        \
-  template DTensor<T> relu(const DTensor<T>&);                                                \
-  template DTensor<T> softmax(const DTensor<T>&);                                             \
-  template DTensor<T> softmax_cross_entropy(const DTensor<T>&, const DTensor<std::int32_t>&); \
-  template DTensor<std::int32_t> argmax(const DTensor<T>&);
+#define LOCKSTEP_INSTANTIATE(T)                                                  \
+  template DTensor<T> divide(const DTensor<T>&, const DTensor<T>&, LOCKSTEP_TO); \
+  template DTensor<T> operator*(const DTensor<T>&, T);                           \
+  template DTensor<T> operator/(const DTensor<T>&, T);                           \
+  template DTensor<T> operator+(const DTensor<T>&, T);                           \
+  template DTensor<T> relu(const DTensor<T>&);
 LOCKSTEP_INSTANTIATE(float)
 LOCKSTEP_INSTANTIATE(double)
 #undef LOCKSTEP_INSTANTIATE

@@ -258,11 +258,13 @@ DTensor<T> reduce_mean(const DTensor<T>& tensor, const std::vector<std::size_t>&
 template <MeshNumber T>
 DTensor<T> reduce_mean(const DTensor<T>& tensor);
 
-/// The softmax along the last axis, which is gathered if it is cut; the other axes stay cut. Each
-/// row is computed by one rank, with the same bits for any mesh.
-/// Errors   also throws comm::AgreedError (2) for a tensor without axes or with a last axis of 0.
+/// The softmax, or its logarithm, along the last axis, which is gathered if it is cut; the other
+/// axes stay cut. Each row is computed by one rank, with the same bits for any mesh. Errors   also
+/// throws comm::AgreedError (2) for a tensor without axes or with a last axis of 0.
 template <Differentiable T>
 DTensor<T> softmax(const DTensor<T>& logits);
+template <Differentiable T>
+DTensor<T> log_softmax(const DTensor<T>& logits);
 
 /// -log softmax(logits)[label] of each row: logits [m, c] and labels [m] in [0, c) give losses [m],
 /// in nats, cut as the rows of the logits. The last axis is gathered if it is cut, and labels take

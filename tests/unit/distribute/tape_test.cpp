@@ -185,6 +185,7 @@ std::vector<Case> cases() {
             }),
       unary("reduce_mean", box, [](auto& a) { return reduce_mean(a * a); }),
       unary("softmax", box, [](auto& a) { return softmax(a); }),
+      unary("log_softmax", box, [](auto& a) { return log_softmax(a); }),
       unary("softmax_cross_entropy", matrix,
             [=](auto& a) { return softmax_cross_entropy(a, labels(a.mesh())); }),
       unary("transpose", matrix, [](auto& a) { return transpose(a); }),
