@@ -135,11 +135,11 @@ def unsanitized(reason):
 class Examples(CommandTest):
     maxDiff = None
 
-    def example(self, name, ranks=None, threads=None):
+    def example(self, name, ranks=None, threads=None, **options):
         """What the program prints."""
         program = Copy.folder / "examples" / name
         argv = mpirun(ranks, program=program) if ranks else [str(program)]
-        result = call(argv + (["--ranks", str(threads)] if threads else []))
+        result = call(argv + (["--ranks", str(threads)] if threads else []), **options)
         self.assert_ends(result, 0)
         return result.out
 
@@ -216,15 +216,14 @@ class Examples(CommandTest):
     def test_09_dtensor_tutorial(self):
         """TensorFlow's figures (tutorial_test.py) on 8 devices, whatever the mesh cuts."""
         devices = 2 if Copy.sanitizer else 8
-        out = self.example("09_dtensor_tutorial", threads=devices)
-        if not Copy.sanitizer:
-            self.assertEqual(self.example("09_dtensor_tutorial", ranks=devices), out)
+        world = {"threads" if Copy.sanitizer else "ranks": devices}
+        out = self.example("09_dtensor_tutorial", **world, limit=240)
         self.assertEqual(re.findall(r"mesh (.*)\n", out),
                          [f"batch={batch}, model={devices // batch}" for batch in (devices, 1, 2)])
-        for block in out.split("mesh ")[1:]:
+        for block, trained in zip(out.split("mesh ")[1:], (1, 1, 3), strict=True):
             *epochs, restored = block.splitlines()[1:]
             numbers = [[float(text) for text in re.findall(r"\d\.\d{3}", line)] for line in epochs]
-            for row, expected in zip(numbers, DIGITS, strict=True):
+            for row, expected in zip(numbers, DIGITS[:trained], strict=True):
                 for number, exact in zip(row, expected, strict=True):
                     self.assertAlmostEqual(number, exact, delta=0.006)
             again = [float(text) for text in re.findall(r"\d\.\d{3}", restored)]
