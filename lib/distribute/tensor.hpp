@@ -134,11 +134,17 @@ constexpr const char* type_name() noexcept {
 
 namespace lockstep::sharding {
 
-/// Sum and product; integers wrap around.
+/// Sum, difference and product; integers wrap around.
 template <Number T>
 T plus(T a, T b) noexcept {
   if constexpr (std::is_floating_point_v<T>) return a + b;
   return static_cast<T>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+}
+
+template <Number T>
+T minus(T a, T b) noexcept {
+  if constexpr (std::is_floating_point_v<T>) return a - b;
+  return static_cast<T>(static_cast<std::uint64_t>(a) - static_cast<std::uint64_t>(b));
 }
 
 template <Number T>
