@@ -228,13 +228,15 @@ ordered_json part_of(const std::string& name, data::Source& source) {
 }
 
 Contents inspect_data(const std::string& path, const RunConfig& config) {
-  const auto sets = data::open_data_set(path, data_options(config));
+  data::DataSetOptions options = data_options(config);
+  options.may_lack_test = true;
+  const auto sets = data::open_data_set(path, options);
   Contents contents{.headline = "data " + path, .parts_name = "sets"};
   contents.facts["divided by"] = static_cast<double>(sets.train->divisor());
   const auto columns = sets.train->columns();
   if (!columns.empty()) contents.facts["columns"] = fmt::format("{}", fmt::join(columns, ", "));
   contents.parts.push_back(part_of("training", *sets.train));
-  contents.parts.push_back(part_of("test", *sets.test));
+  if (sets.test != nullptr) contents.parts.push_back(part_of("test", *sets.test));
   return contents;
 }
 

@@ -61,9 +61,9 @@ std::uint64_t outputs_of(const RunConfig& config, const data::DataSet& data,
   const std::uint64_t classes = data.train->classes();
   if (const auto pictures = data.train->pictures(); pictures != nullptr) {
     if (config.classes.value_or(classes) == classes) return classes;
-    throw ConfigError(fmt::format("classes {}: there are {} folders of pictures, each a class",
-                                  *config.classes, classes),
-                      "leave `classes` out");
+    throw ConfigError(
+        fmt::format("classes {}: the pictures have {} classes", *config.classes, classes),
+        "leave `classes` out");
   }
   if (config.classes || data.train->table() != nullptr || counts.empty()) return classes;
   const auto there = data::label_counts(*data.test);

@@ -276,7 +276,8 @@ std::vector<Setting> table() {
   add("Data",
       {
           text("data", &C::data, "PATH|GLOB|synthetic",
-               "a table (FILE.csv), a data folder, a folder of pictures, arrays (FILE.npz), a "
+               "a table (FILE.csv, of values or of paths of pictures), a data folder, a folder of "
+               "pictures, arrays (FILE.npz), a "
                "pattern "
                "for files, or the built-in drawn digits"),
           choice("format", &C::format,
@@ -503,6 +504,8 @@ std::optional<std::string> suggestion(std::string_view word, std::span<const std
       {"info", "inspect"},
       {"status", "doctor"},
       {"diff", "compare"},
+      {"draw", "plot"},
+      {"figure", "plot"},
       {"benchmark", "bench"}};
   const auto [begin, end] = meanings.equal_range(word);
   for (auto meant = begin; meant != end; ++meant) {

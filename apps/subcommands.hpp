@@ -23,6 +23,7 @@ Syntax doctor_syntax();
 Syntax launch_syntax();
 Syntax inspect_syntax();
 Syntax compare_syntax();
+Syntax plot_syntax();
 
 /// Trains on all ranks of this job: under a launcher over MPI, else as threads of this process.
 int train_command(const std::vector<std::string>& words);
@@ -59,6 +60,9 @@ int inspect_command(const std::vector<std::string>& words);
 /// Finds the first recorded point where two runs differ. Without MPI. Returns 0 if they are equal
 /// and 1 if they differ, as cmp does.
 int compare_command(const std::vector<std::string>& words);
+
+/// Draws the epochs of runs as SVG or PNG. Without MPI.
+int plot_command(const std::vector<std::string>& words);
 
 /// A subcommand as a shell completes it.
 struct Completed {

@@ -1,7 +1,12 @@
-// CIFAR-10's binary files: records of 3,073 bytes, a label and 32x32 pixels, of which all red
-// values come first, then all green, then all blue. The file may be gzip-compressed.
+// CIFAR's binary files: records of a label and 32x32 pixels, of which all red values come first,
+// then all green, then all blue. The file may be gzip-compressed.
 //
-// Features have their channels last, as those of all images here: {32, 32, 3}.
+//   CIFAR-10    data_batch_1.bin, test_batch.bin    3,073 bytes a record
+//   CIFAR-100   train.bin, test.bin                 3,074: the coarse label, which is not used, and
+//                                                   the fine one
+//
+// The name of the file tells them apart. Features have their channels last, as those of all images
+// here: {32, 32, 3}.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +19,7 @@
 
 namespace lockstep::data {
 
-/// data_batch_1.bin or test_batch.bin. Local; not thread-safe.
+/// One file of either. Local; not thread-safe.
 class CifarSource final : public StoredSource {
  public:
   /// Throws DataError if the file is empty or does not end with a record, or a label in use is
@@ -28,6 +33,7 @@ class CifarSource final : public StoredSource {
   void decode_bytes(std::uint64_t first, std::size_t count, std::span<const std::uint8_t> bytes,
                     std::span<std::uint8_t> x) override;
 
+  std::size_t label_bytes_;           // before the pixels of a record; the last is the label
   std::vector<std::uint8_t> pixels_;  // of decode()
 };
 

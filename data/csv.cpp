@@ -184,14 +184,17 @@ const std::vector<std::string>& CsvTexts::next() {
     if (!rows_->next()) return fields_;
   } while (is_blank(rows_->row(), header_.separator));
   const auto fail = [&](const std::string& reason) {
-    throw DataError(content_.path().string() + ":" + std::to_string(rows_->line()) + ": " + reason,
-                    mend_line);
+    throw DataError(place() + ": " + reason, mend_line);
   };
   const auto take = [&](std::size_t, std::string_view text) { fields_.emplace_back(text); };
   if (split_csv(rows_->row(), header_.separator, scratch_, take, fail) != names().size()) {
     fail("another number of fields than in the first line");
   }
   return fields_;
+}
+
+std::string CsvTexts::place() const {
+  return content_.path().string() + ":" + std::to_string(rows_->line());
 }
 
 namespace {

@@ -197,6 +197,9 @@ class CsvTexts {
   /// Throws DataError as CsvSource does.
   const std::vector<std::string>& next();
 
+  /// "FILE:LINE" of the record that next() returned.
+  std::string place() const;
+
  private:
   Content content_;
   CsvHeader header_;

@@ -64,12 +64,6 @@ CsvSource::CsvSource(const std::filesystem::path& path, const ReadOptions& optio
 
 namespace {
 
-/// The text that names a class: of a whole number its digits, else as it is.
-std::string class_text(std::string_view text) {
-  const auto number = parse_integral(text);
-  return number ? std::to_string(*number) : std::string(without_blanks(text));
-}
-
 /// Where a column of the training set is missing: throws DataError if the header looks like a
 /// record.
 void require_header(const std::string& place, const std::vector<std::string>& names) {

@@ -94,6 +94,67 @@ class SchemaFinder {
   SchemaFinder(const TableOptions& options, std::optional<int> classes)
       : options_(options), classes_(classes) {}
 
+  /// The files of a training set.
+  void read(std::span<const std::filesystem::path> paths) {
+    for (const auto& path : paths) read(path);
+    if (records_ > 0) return;
+    throw DataError(paths.front().string() + ":2: no record follows the header",
+                    "give it at least one");
+  }
+
+  TableSchema classes() const {
+    if (task() == Task::regression) {
+      throw DataError(place_ + in_column(labels_.front()) + "numbers to predict, not classes",
+                      "name a column of classes; if the numbers are classes, "
+                      "`task=classification`");
+    }
+    TableSchema schema;
+    schema.has_header = options_.has_header;
+    schema.label = names_[labels_.front().column];
+    schema.classes = classes(labels_.front());
+    return schema;
+  }
+
+  TableSchema schema() const {
+    TableSchema schema;
+    if (task() == Task::regression) {
+      schema.has_header = options_.has_header;
+      schema.targets = targets();
+    } else {
+      schema = classes();
+    }
+    schema.missing = options_.missing;
+    for (std::size_t i = 0; i < names_.size(); ++i) {
+      if (is_label(i)) continue;
+      const std::string reason = reason_to_leave_out(i);
+      if (!reason.empty()) {
+        schema.left_out.emplace_back(names_[i], reason);
+        continue;
+      }
+      TableColumn column = {.name = names_[i]};
+      if (is_category(i)) column.categories = {found_[i].texts.begin(), found_[i].texts.end()};
+      schema.columns.push_back(std::move(column));
+    }
+    if (options_.has_header && !are_labels_named_ && has_numbers_for_names(schema)) {
+      refuse_header();
+    }
+    std::size_t values =
+        schema.classes.size() + 4 * schema.targets.size() + 3 * schema.left_out.size();
+    for (const TableColumn& column : schema.columns) values += 4 + column.categories.size();
+    if (values > max_saved_values) {
+      throw DataError(place_ + ": more columns, words and classes than can be saved: " +
+                          grouped(values) + " values",
+                      "leave columns out: `ignore_columns=NAME,...`");
+    }
+    if (schema.columns.empty()) {
+      throw DataError(
+          place_ + ": no column of features besides the labels, " + listed(schema.label_names()),
+          "give the table at least one column of numbers or words");
+    }
+    return schema;
+  }
+
+ private:
   void read(const std::filesystem::path& path) {
     Content content(path);
     content.finish();
@@ -127,49 +188,6 @@ class SchemaFinder {
     }
   }
 
-  std::uint64_t records() const noexcept { return records_; }
-
-  TableSchema schema() const {
-    TableSchema schema;
-    schema.has_header = options_.has_header;
-    schema.missing = options_.missing;
-    if (task() == Task::regression) {
-      schema.targets = targets();
-    } else {
-      schema.label = names_[labels_.front().column];
-      schema.classes = classes(labels_.front());
-    }
-    for (std::size_t i = 0; i < names_.size(); ++i) {
-      if (is_label(i)) continue;
-      const std::string reason = reason_to_leave_out(i);
-      if (!reason.empty()) {
-        schema.left_out.emplace_back(names_[i], reason);
-        continue;
-      }
-      TableColumn column = {.name = names_[i]};
-      if (is_category(i)) column.categories = {found_[i].texts.begin(), found_[i].texts.end()};
-      schema.columns.push_back(std::move(column));
-    }
-    if (options_.has_header && !are_labels_named_ && has_numbers_for_names(schema)) {
-      refuse_header();
-    }
-    std::size_t values =
-        schema.classes.size() + 4 * schema.targets.size() + 3 * schema.left_out.size();
-    for (const TableColumn& column : schema.columns) values += 4 + column.categories.size();
-    if (values > max_saved_values) {
-      throw DataError(place_ + ": more columns, words and classes than can be saved: " +
-                          grouped(values) + " values",
-                      "leave columns out: `ignore_columns=NAME,...`");
-    }
-    if (schema.columns.empty()) {
-      throw DataError(
-          place_ + ": no column of features besides the labels, " + listed(schema.label_names()),
-          "give the table at least one column of numbers or words");
-    }
-    return schema;
-  }
-
- private:
   void begin(const CsvHeader& header, const std::string& place) {
     names_ = header.names;
     place_ = place;
@@ -435,12 +453,14 @@ class SchemaFinder {
 TableSchema find_schema(std::span<const std::filesystem::path> paths, const TableOptions& options,
                         std::optional<int> classes) {
   SchemaFinder finder(options, classes);
-  for (const auto& path : paths) finder.read(path);
-  if (finder.records() == 0) {
-    throw DataError(paths.front().string() + ":2: no record follows the header",
-                    "give it at least one");
-  }
+  finder.read(paths);
   return finder.schema();
+}
+
+TableSchema find_classes(const std::filesystem::path& path, const TableOptions& options) {
+  SchemaFinder finder(options, std::nullopt);
+  finder.read(std::span(&path, 1));
+  return finder.classes();
 }
 
 }  // namespace lockstep::data

@@ -188,6 +188,15 @@ std::optional<FolderFiles> find_pictures(const std::string& path, std::optional<
   return files;
 }
 
+/// The arrays of an NPZ archive with the files of one part.
+RecordFiles arrays_in(const std::filesystem::path& archive, Part part) {
+  const NpzArrays arrays = find_npz_arrays(archive);
+  const auto& named = part == Part::train ? arrays.train : arrays.test;
+  if (const auto& pair = named ? named : arrays.unnamed) return *pair;
+  throw DataError(archive.string() + ": has no arrays of the part that its name says",
+                  "name the arrays X and y");
+}
+
 /// The arrays of an NPZ archive, as pairs of NPY files.
 FolderFiles files_of_npz(const std::string& path, std::optional<Format> format,
                          std::optional<Part> only, bool may_lack_test) {
@@ -202,6 +211,22 @@ FolderFiles files_of_npz(const std::string& path, std::optional<Format> format,
   if (const auto& test = has_parts || !only ? arrays.test : arrays.unnamed) files.test = {*test};
   if (only != Part::test) check_found(files.train, Part::train, Format::npy, path);
   if (only != Part::train && !may_lack_test) check_found(files.test, Part::test, Format::npy, path);
+  return files;
+}
+
+/// `files`, as pictures if they are tables that name pictures.
+FolderFiles with_pictures(FolderFiles files, std::optional<Format> format) {
+  if (format == Format::csv) return files;
+  for (const auto* part : {&files.train, &files.test}) {
+    if (part->empty()) continue;
+    const auto& table = part->front().records;
+    if (plain_name(table) != table.filename() || !names_pictures(table)) return files;
+    if (part->size() == 1) continue;
+    throw DataError((*part)[1].records.string() + ": a second table of pictures, beside " +
+                        table.filename().string(),
+                    "join them in one");
+  }
+  files.format = Format::picture;
   return files;
 }
 
@@ -257,11 +282,11 @@ FolderFiles find_files(const std::string& path, std::optional<Format> format,
                         "leave `format` out, or name the folder that holds the files");
     }
     const std::vector<RecordFiles> file = {{path, {}}};
-    if (only == Part::test) return {Format::csv, {}, file};
+    if (only == Part::test) return with_pictures({Format::csv, {}, file}, format);
     if (!only && !may_lack_test) {
       throw DataError(path + ": is one file, so there is no test set", split_remedy);
     }
-    return {Format::csv, file, {}};
+    return with_pictures({Format::csv, file, {}}, format);
   }
   if (format == Format::picture || (!format && is_picture_name(path))) {
     if (auto pictures = find_pictures(path, only, may_lack_test)) return *std::move(pictures);
@@ -274,12 +299,18 @@ FolderFiles find_files(const std::string& path, std::optional<Format> format,
   std::map<Format, std::filesystem::path> first;
   for (const auto& file : all) {
     const std::string name = plain_name(file);
-    const auto found = format_of_file(name);
+    const bool is_archive = is_npz_file(file);
+    const auto found = is_archive ? std::optional(Format::npy) : format_of_file(name);
     if (!found || (format && found != format) || has_plain_twin(file, all)) continue;
     const auto part = part_of(name);
     if (!part || (only && part != only)) continue;
     first.try_emplace(*found, file);
-    enter(part == Part::train ? train[*found] : test[*found], *found, file, path);
+    Groups& groups = part == Part::train ? train[*found] : test[*found];
+    if (is_archive) {
+      groups[{file.parent_path(), name}] = arrays_in(file, *part);
+    } else {
+      enter(groups, *found, file, path);
+    }
   }
   if (!format && first.empty()) {
     if (auto pictures = find_pictures(path, only, may_lack_test)) return *std::move(pictures);
@@ -289,7 +320,7 @@ FolderFiles find_files(const std::string& path, std::optional<Format> format,
                     files_of(test[chosen], chosen, path)};
   if (only != Part::test) check_found(files.train, Part::train, chosen, path);
   if (only != Part::train && !may_lack_test) check_found(files.test, Part::test, chosen, path);
-  return files;
+  return chosen == Format::csv ? with_pictures(std::move(files), format) : files;
 }
 
 std::unique_ptr<Source> open_part(Format format, const std::vector<RecordFiles>& files,
@@ -408,8 +439,8 @@ std::unique_ptr<Source> open_folder_part(const std::string& path, Part part,
 }
 
 DataSet open_folder(const std::string& path, const DataSetOptions& options) {
-  const FolderFiles files =
-      find_files(path, options.format, std::nullopt, options.test_split.has_value());
+  const bool may_lack_test = options.test_split.has_value() || options.may_lack_test;
+  const FolderFiles files = find_files(path, options.format, std::nullopt, may_lack_test);
   const DataSetOptions read = with_schema(files, options);
   DataSet set;
   if (options.test_split) {
@@ -417,6 +448,8 @@ DataSet open_folder(const std::string& path, const DataSetOptions& options) {
     set = split(files, read);
   } else {
     set.train = open_part(files.format, files.train, read.of(Part::train));
+  }
+  if (set.test == nullptr && !files.test.empty()) {
     ReadOptions of_test = read.of(Part::test);
     if (of_test.picture_schema == nullptr) {
       of_test.picture_schema = set.train->pictures();

@@ -5,12 +5,12 @@
 // `test` or MNIST's `t10k`.
 // All files have one format (data/source.hpp), given by their names: `.csv`; `.tfrecord` or
 // `.tfrecords`, optionally followed by -00000-of-00005; or a pair of names that differ only in
-// `images` and `labels` (and `idx3` and `idx1`), with the suffix `.npy` or, for IDX, none; `.bin`
-// of CIFAR-10. `.gz` may follow; if a file exists in both forms, the plain one is used. A part may
-// have several files or pairs, such as train-00000-of-00005-images-idx3-ubyte, read in the order of
-// their names. All other files are ignored. The files that a pattern matches, in any folders, are
-// treated alike. A folder without such files may have pictures (picture_source.hpp); an NPZ file
-// has both parts, or one (npz.hpp).
+// `images` and `labels` (and `idx3` and `idx1`), with the suffix `.npy` or, for IDX, none; `.npz`;
+// `.bin` of CIFAR. `.gz` may follow; if a file exists in both forms, the plain one is used. A part
+// may have several files, archives or pairs, such as train-00000-of-00005-images-idx3-ubyte, read
+// in the order of their names. All other files are ignored. The files that a pattern matches, in
+// any folders, are treated alike. A folder without such files may have pictures, and so may a table
+// (picture_source.hpp); an NPZ file has both parts, or one (npz.hpp).
 #pragma once
 
 #include <filesystem>
@@ -30,8 +30,9 @@ struct FolderFiles {
   std::vector<RecordFiles> test;
 };
 
-/// Lists the folder, or expands the pattern; opens no file but an NPZ archive. A file whose name
-/// ends in .csv, .tsv, .txt or .data is the whole part `only`, or the training set.
+/// Lists the folder, or expands the pattern; opens no file but an NPZ archive, and a table to see
+/// whether it names pictures (picture_source.hpp). A file whose name ends in .csv, .tsv, .txt or
+/// .data is the whole part `only`, or the training set.
 ///
 /// `format`  the format to use; none: the only format present.
 /// `only`    the part to find, ignoring the other; none: both.

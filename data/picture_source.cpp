@@ -3,16 +3,19 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <set>
 #include <system_error>
 #include <thread>
 #include <tuple>
+#include <utility>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/data/csv.hpp"
 
 namespace lockstep::data {
 namespace {
@@ -76,10 +79,26 @@ std::string size_text(const ImageSize& size) {
   return shape_text(std::array{size.rows, size.columns});
 }
 
+/// The first column, but that of labels and those that are ignored, with the name of a picture in
+/// the record that `rows` has read.
+std::size_t find_paths(const std::vector<std::string>& record,
+                       const std::vector<std::string>& names, std::size_t label,
+                       const TableOptions& options, const CsvTexts& rows) {
+  for (std::size_t i = 0; i < record.size(); ++i) {
+    const auto& ignored = options.ignored;
+    const bool is_ignored = std::find(ignored.begin(), ignored.end(), names[i]) != ignored.end();
+    if (i != label && !is_ignored && is_picture_name(record[i])) return i;
+  }
+  throw DataError(rows.place() + ": no column has the name of a picture (.png, .jpg or .jpeg)",
+                  "give the table a column of paths, relative to its folder");
+}
+
 }  // namespace
 
 std::string PictureSchema::text() const {
-  return size_text(size) + (channels == 1 ? " gray" : " RGB");
+  const std::string pixels = size_text(size) + (channels == 1 ? " gray" : " RGB");
+  if (path_column.empty()) return pixels;
+  return pixels + ", paths in " + in_quotes(path_column) + ", labels in " + in_quotes(label_column);
 }
 
 std::optional<ImageSize> parse_image_size(const std::string& text) {
@@ -109,8 +128,20 @@ std::optional<std::pair<fs::path, fs::path>> find_picture_folders(const fs::path
   return parts;
 }
 
-PictureSource::PictureSource(fs::path folder, const ReadOptions& options)
-    : folder_(std::move(folder)),
+bool names_pictures(const fs::path& table) {
+  const auto has_picture = [](const std::vector<std::string>& texts) {
+    return std::any_of(texts.begin(), texts.end(), is_picture_name);
+  };
+  try {
+    CsvTexts rows(table, true, '\0');
+    return has_picture(rows.names()) || has_picture(rows.next());
+  } catch (const DataError&) {  // which reading it as a table says better
+    return false;
+  }
+}
+
+PictureSource::PictureSource(fs::path path, const ReadOptions& options)
+    : folder_(std::move(path)),
       scale_(options.divide_by),
       sampled_blocks_(options.sampled_blocks),
       schema_(options.picture_schema == nullptr
@@ -119,7 +150,11 @@ PictureSource::PictureSource(fs::path folder, const ReadOptions& options)
       readers_(static_cast<std::size_t>(std::max(1, options.threads))) {
   const auto limit = checked_limit(options);
   std::error_code ignored;
-  if (fs::is_regular_file(folder_, ignored)) {
+  const bool is_file = fs::is_regular_file(folder_, ignored);
+  const bool is_table = is_file && !is_picture_name(folder_.string());
+  if (is_table) {
+    list_rows(options);
+  } else if (is_file) {
     files_.push_back({folder_.filename().string(), 0, 0});
     folder_ = folder_.parent_path();
     if (options.needs_labels) {
@@ -139,8 +174,10 @@ PictureSource::PictureSource(fs::path folder, const ReadOptions& options)
   const auto key = [](const File& file) {
     return std::tuple(std::string_view(file.name).substr(file.sorted_from), file.label);
   };
-  std::sort(files_.begin(), files_.end(),
-            [&](const File& a, const File& b) { return key(a) < key(b); });
+  if (!is_table) {
+    std::sort(files_.begin(), files_.end(),
+              [&](const File& a, const File& b) { return key(a) < key(b); });
+  }
   if (limit && *limit < files_.size()) files_.resize(static_cast<std::size_t>(*limit));
   read_headers(options);
 }
@@ -168,6 +205,68 @@ void PictureSource::list_classes(bool are_given) {
     }
     schema_->classes.push_back(name);
   }
+}
+
+void PictureSource::list_rows(const ReadOptions& options) {
+  const fs::path table = std::exchange(folder_, folder_.parent_path());
+  PictureSchema& schema = *schema_;
+  const bool is_found = options.picture_schema == nullptr;
+  TableOptions how = options.pictures.table.value_or(TableOptions());
+  if (!schema.path_column.empty()) {
+    how.has_header = schema.has_header;
+    how.label_columns = {schema.label_column};
+  }
+  CsvTexts rows(table, how.has_header, how.separator);
+  const std::vector<std::string>& names = rows.names();
+  const std::string header = table.string() + ":1";
+  if (how.has_header && std::any_of(names.begin(), names.end(), is_picture_name)) {
+    throw_no_header(header, names.front(),
+                    is_found ? "say so with `header=none`, or give the file a header line"
+                             : "give the file the header line of the training set");
+  }
+  if (is_found && options.needs_labels) {
+    TableSchema found = find_classes(table, how);
+    schema.classes = std::move(found.classes);
+    schema.label_column = std::move(found.label);
+    schema.has_header = how.has_header;
+  }
+  const auto column_of = [&](const std::string& name) {
+    return static_cast<std::size_t>(std::find(names.begin(), names.end(), name) - names.begin());
+  };
+  const std::string& label_name =
+      schema.label_column.empty() ? how.label_columns.front() : schema.label_column;
+  const std::size_t label = column_of(label_name);
+  if (label == names.size() && options.needs_labels) {
+    throw DataError(header + ": no column is named " + in_quotes(label_name) +
+                        "; the columns are " + listed(names),
+                    "name the column of labels so");
+  }
+  std::map<std::string, std::int32_t, std::less<>> label_of;
+  for (const std::string& name : schema.classes) {
+    label_of.emplace(name, static_cast<std::int32_t>(label_of.size()));
+  }
+
+  std::size_t path_column = column_of(schema.path_column);
+  for (const auto* record = &rows.next(); !record->empty(); record = &rows.next()) {
+    if (path_column == names.size()) path_column = find_paths(*record, names, label, how, rows);
+    File file = {std::string(without_blanks((*record)[path_column])), 0, 0};
+    std::error_code error;
+    if (!fs::is_regular_file(folder_ / file.name, error)) {
+      throw DataError(rows.place() + ": " + in_quotes(file.name) + " is no file in " +
+                          (folder_.empty() ? "this folder" : folder_.string()),
+                      "give paths relative to the folder of the table");
+    }
+    if (options.needs_labels) {
+      const auto found = label_of.find(class_text((*record)[label]));
+      if (found == label_of.end()) {
+        throw DataError(rows.place() + ": training had no class " + in_quotes((*record)[label]),
+                        "the classes are " + listed(schema.classes));
+      }
+      file.label = found->second;
+    }
+    files_.push_back(std::move(file));
+  }
+  if (is_found && path_column < names.size()) schema.path_column = names[path_column];
 }
 
 void PictureSource::list_files(const fs::path& below, std::int32_t label) {
@@ -219,9 +318,9 @@ void PictureSource::read_headers(const ReadOptions& options) {
 }
 
 std::vector<std::uint64_t> PictureSource::shape() const {
-  const auto& [size, channels, classes] = *schema_;
-  if (channels == 1) return {size.rows, size.columns};
-  return {size.rows, size.columns, channels};
+  const ImageSize& size = schema_->size;
+  if (schema_->channels == 1) return {size.rows, size.columns};
+  return {size.rows, size.columns, schema_->channels};
 }
 
 std::string PictureSource::place_of(std::uint64_t id) const {

@@ -1,4 +1,4 @@
-// A folder of pictures: one folder a class, whose name is the class.
+// Pictures with labels: a folder with a folder for each class, whose name is the class, or a table.
 //
 //   FOLDER/train/cats/1.png      or, without train and test,     FOLDER/cats/1.png
 //   FOLDER/train/dogs/2.jpg                                      FOLDER/dogs/2.jpg
@@ -7,8 +7,20 @@
 // Pictures are PNG and JPEG files (picture.hpp), in folders of any depth below that of the class.
 // Classes are in the byte order of their names. Records are in the order of the pictures' names
 // below the class folder, pictures of one name in the order of classes. Names that begin with a dot
-// are ignored, and so are other files. Headers are read when the folder is opened, pixels on
-// request. Memory: the names of the files.
+// are ignored, and so are other files.
+//
+// A table is CSV (table.hpp) with a column of paths, which are relative to the folder of the table,
+// and a column of labels:
+//
+//   file,label
+//   photos/1.png,cat
+//
+// The column of paths is the first in which the first record has the name of a picture, and which
+// is neither the column of labels nor ignored; other columns are not used. Records are in the order
+// of the lines; labels are words or whole numbers.
+//
+// Headers of pictures are read when the source is opened, pixels on request. Memory: the names of
+// the files.
 #pragma once
 
 #include <atomic>
@@ -32,11 +44,15 @@ struct PictureSchema {
   ImageSize size;
   std::size_t channels = 1;          ///< 1: gray, 3: RGB
   std::vector<std::string> classes;  ///< the name of each class
+  /// Of a table: the names of its columns of paths and labels; empty of a folder.
+  std::string path_column = {};
+  std::string label_column = {};
+  bool has_header = true;  ///< of a table: see TableOptions
 
   std::size_t features() const noexcept {
     return static_cast<std::size_t>(size.rows * size.columns) * channels;
   }
-  /// "28x28 gray", "64x48 RGB": rows and columns.
+  /// "28x28 gray", "64x48 RGB, paths in 'file', labels in 'class'": rows and columns.
   std::string text() const;
   bool operator==(const PictureSchema&) const = default;
 };
@@ -51,14 +67,20 @@ std::optional<ImageSize> parse_image_size(const std::string& text);
 std::optional<std::pair<std::filesystem::path, std::filesystem::path>> find_picture_folders(
     const std::filesystem::path& path);
 
-/// The pictures of a folder of class folders; or, if labels are not needed, all pictures of a
-/// folder, or one picture, with label 0. Local; not thread-safe, but decodes with several threads.
+/// True if the names of columns or the first record of a table have the name of a picture; false if
+/// it cannot be read. Local.
+bool names_pictures(const std::filesystem::path& table);
+
+/// The pictures of a folder of class folders, or of a table; or, if labels are not needed, all
+/// pictures of a folder, those of a table without labels, or one picture, with label 0. Local; not
+/// thread-safe, but decodes with several threads.
 class PictureSource final : public Source {
  public:
   /// Throws DataError with the file: what read_picture_header() throws; pictures of different sizes
-  /// where none is given; a class folder of the training set without pictures, one that is not in
-  /// the given schema, or a name that is not UTF-8. ConfigError for a limit below 1.
-  PictureSource(std::filesystem::path folder, const ReadOptions& options);
+  /// where none is given; a class folder of the training set without pictures, a class that is not
+  /// in the given schema, or a name that is not UTF-8; with the line of a table, a path without a
+  /// file, and what find_classes() throws. ConfigError for a limit below 1.
+  PictureSource(std::filesystem::path path, const ReadOptions& options);
 
   std::uint64_t records() const noexcept override { return files_.size(); }
   std::size_t features() const noexcept override { return schema_->features(); }
@@ -88,6 +110,7 @@ class PictureSource final : public Source {
   };
 
   void list_classes(bool are_given);
+  void list_rows(const ReadOptions& options);
   void list_files(const std::filesystem::path& below, std::int32_t label);
   void read_headers(const ReadOptions& options);
   /// Decodes the pictures `ids`; the error is that of the first in `ids` that has one.

@@ -190,7 +190,8 @@ bool is_csv(std::string_view name) { return name.ends_with(".csv"); }
 bool is_npy(std::string_view name) { return name.ends_with(".npy") && is_pair_name(name); }
 bool is_cifar(std::string_view name) {
   return name.ends_with(".bin") &&
-         (name.starts_with("data_batch") || name.starts_with("test_batch"));
+         (name.starts_with("data_batch") || name.starts_with("test_batch") || name == "train.bin" ||
+          name == "test.bin");
 }
 bool is_idx(std::string_view name) {
   return is_pair_name(name) && !has_foreign_ending(name) && !is_tfrecord(name);

@@ -88,6 +88,7 @@ struct PictureSchema;  // picture_source.hpp
 struct PictureOptions {
   std::optional<ImageSize> size = {};        ///< nullopt: that of all pictures, which must be equal
   std::optional<std::size_t> channels = {};  ///< 1: gray, 3: RGB; nullopt: 1 if all are gray
+  std::optional<TableOptions> table = {};    ///< of a table that names pictures and their labels
 };
 
 /// Read options, common to all formats.
@@ -218,7 +219,7 @@ enum class Part : std::uint8_t { train = 0, test = 1 };
 /// A training set and a test set with the same number of features.
 struct DataSet {
   std::unique_ptr<Source> train;
-  std::unique_ptr<Source> test;
+  std::unique_ptr<Source> test;  ///< null: there is none, and DataSetOptions::may_lack_test
 };
 
 /// Options of the two parts: limits and shared options.
@@ -240,18 +241,22 @@ struct DataSetOptions {
   /// its own.
   std::optional<double> test_split = {};
   std::uint64_t seed = 0;  ///< of the split
+  /// Without test files and split, DataSet::test is null; false: that is a DataError.
+  bool may_lack_test = false;
 
   /// The options for reading one part.
   ReadOptions of(Part part) const {
-    return {.limit = part == Part::train ? train_limit : test_limit,
-            .divide_by = divide_by,
-            .classes = classes,
-            .table = schema,
-            .separator = table ? table->separator : '\0',
-            .needs_labels = needs_labels,
-            .pictures = pictures,
-            .picture_schema = picture_schema,
-            .threads = threads};
+    ReadOptions read = {.limit = part == Part::train ? train_limit : test_limit,
+                        .divide_by = divide_by,
+                        .classes = classes,
+                        .table = schema,
+                        .separator = table ? table->separator : '\0',
+                        .needs_labels = needs_labels,
+                        .pictures = pictures,
+                        .picture_schema = picture_schema,
+                        .threads = threads};
+    if (table) read.pictures.table = table;
+    return read;
   }
 };
 

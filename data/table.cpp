@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "lockstep/base/hash.hpp"
+#include "lockstep/data/csv.hpp"
 #include "lockstep/data/source.hpp"
 
 namespace lockstep::data {
@@ -74,6 +75,11 @@ std::uint64_t hash_of(const TableSchema& schema) {
   hash.add(schema.standardized ? 1U : 0U);
   hash.add(name_of(schema.missing));
   return hash.value();
+}
+
+std::string class_text(std::string_view text) {
+  const auto number = parse_integral(text);
+  return number ? std::to_string(*number) : std::string(without_blanks(text));
 }
 
 std::string_view without_blanks(std::string_view text) noexcept {

@@ -113,6 +113,16 @@ bool is_missing(std::string_view text) noexcept;
 TableSchema find_schema(std::span<const std::filesystem::path> paths, const TableOptions& options,
                         std::optional<int> classes);
 
+/// The column of labels in one table, and the classes, as find_schema() finds them; other columns
+/// may have any kind, and are not in the result.
+///
+/// Errors   throws as find_schema(), and DataError for numbers to predict.
+/// Ranks    local.
+TableSchema find_classes(const std::filesystem::path& path, const TableOptions& options);
+
+/// The text in TableSchema::classes of a label that is written as `text`: "7" of " 7.0".
+std::string class_text(std::string_view text);
+
 class Source;
 
 /// Sets mean and deviation of columns of numbers and targets from the records of `source`, which

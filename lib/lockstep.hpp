@@ -2,7 +2,8 @@
 //
 //   run_replicas         main() on ranks: threads or MPI          launch/launch.hpp
 //   Strategy, Dataset    data parallelism, as in tf.distribute    distribute/strategy.hpp
-//   Mesh, DTensor        tensors over ranks, as in DTensor        distribute/dtensor.hpp
+//   Mesh, DTensor        tensors over ranks, as in DTensor        distribute/operations.hpp
+//   Tape, DVariable      their gradients and weights              distribute/tape.hpp
 //   Replica              a network with its training step         train/replica.hpp
 #pragma once
 
@@ -11,8 +12,10 @@
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/data/source.hpp"
-#include "lockstep/distribute/dtensor.hpp"
+#include "lockstep/distribute/operations.hpp"
 #include "lockstep/distribute/strategy.hpp"
+#include "lockstep/distribute/variable.hpp"
 #include "lockstep/launch/launch.hpp"
 #include "lockstep/train/replica.hpp"
+#include "lockstep/train/saved_variables.hpp"
 #include "lockstep/version.hpp"

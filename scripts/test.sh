@@ -1,19 +1,22 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds and tests the presets dev and asan, and fuzzes the readers of data. Where there is a
-# toolkit, builds cuda, whose tests are skipped without a device.
-#   scripts/test.sh             20 to 40 minutes on two cores, by their speed and what ccache holds
-#   scripts/test.sh --all       tsan as well, the tests labelled slow, and minutes of fuzzing
-# With CI=true a warning in dev and cuda is an error. The last line is `N passed, N failed`.
+# Installs what is missing, builds presets and runs their tests; a warning is an error with CI=true.
+#   scripts/test.sh [PRESET...]     dev, unless others are given: asan, tsan, fuzz, cuda; CI tests dev asan fuzz cuda
+#   scripts/test.sh --all           every preset, the tests labelled slow as well, and minutes of fuzzing
+# dev takes 15 to 20 minutes on two cores, from nothing. The last line is `N passed, N failed`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-presets=(dev asan)
+presets=("$@")
 selection=(--label-exclude '^slow$')
-case "${1-}" in
-  '') ;;
-  --all) presets+=(tsan) selection=() ;;
-  *) echo "usage: scripts/test.sh [--all]" >&2; exit 2 ;;
-esac
+fuzz_seconds=4  # a crash that few seconds find is news
+[ $# -gt 0 ] || presets=(dev)
+if [ "$*" = --all ]; then presets=(dev asan tsan fuzz cuda) selection=() fuzz_seconds=120; fi
+for preset in "${presets[@]}"; do
+  if [[ ! $preset =~ ^(dev|asan|tsan|fuzz|cuda)$ ]]; then
+    echo "usage: scripts/test.sh [dev|asan|tsan|fuzz|cuda]... | --all" >&2
+    exit 2
+  fi
+done
 scripts/install.sh
 
 passed=0 failed=0
@@ -64,18 +67,12 @@ run_tests() {  # run_tests PRESET CTEST_OPTION...: counts what passed and failed
   notes+=("$preset: ${good:-0} passed, $bad failed")
 }
 
-for preset in "${presets[@]}"; do
-  build "$preset" || continue
-  run_tests "$preset" --parallel "$(nproc)" "${selection[@]}"
-done
-[ ${#selection[@]} -eq 0 ] || notes+=("slow and tsan: skipped, they run with --all")
-
-# A crash that few seconds find is news; minutes of every reader come with --all.
-fuzz_seconds=4
-[ ${#selection[@]} -gt 0 ] || fuzz_seconds=120
-if ! command -v clang++-16 >/dev/null; then
-  notes+=("fuzz: skipped, no clang++-16 (scripts/install.sh brings it)")
-elif build fuzz; then
+fuzz() {
+  if ! command -v clang++-16 >/dev/null; then
+    notes+=("fuzz: skipped, no clang++-16 (scripts/install.sh brings it)")
+    return
+  fi
+  build fuzz || return 0
   printf '\n== fuzz: %s s for each reader\n' "$fuzz_seconds"
   if tests/fuzz/run.sh "$fuzz_seconds"; then
     passed=$((passed + 1))
@@ -84,14 +81,25 @@ elif build fuzz; then
     failed=$((failed + 1))
     notes+=("fuzz: FAILED")
   fi
-fi
+}
 
-PATH=$PATH:/usr/local/cuda/bin
-if command -v nvcc >/dev/null; then
-  build cuda lockstep gpu_tests && run_tests cuda --label-regex '^gpu$'
-else
-  notes+=("cuda: skipped, no nvcc")
-fi
+cuda() {  # without a device its tests are skipped, and say so
+  PATH=$PATH:/usr/local/cuda/bin
+  if ! command -v nvcc >/dev/null; then
+    notes+=("cuda: skipped, no nvcc")
+  elif build cuda lockstep gpu_tests; then
+    run_tests cuda --label-regex '^gpu$'
+  fi
+}
+
+for preset in "${presets[@]}"; do
+  case $preset in
+    fuzz) fuzz ;;
+    cuda) cuda ;;
+    *) if build "$preset"; then run_tests "$preset" --parallel "$(nproc)" "${selection[@]}"; fi ;;
+  esac
+done
+[ ${#selection[@]} -eq 0 ] || notes+=("tests labelled slow: skipped, they run with --all")
 
 printf '\n== summary\n'
 printf '%s\n' "${notes[@]}"

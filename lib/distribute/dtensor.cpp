@@ -1,12 +1,30 @@
 #include "lockstep/distribute/dtensor.hpp"
 
+#include <algorithm>
 #include <map>
+#include <string>
+#include <vector>
 
-#include "lockstep/base/aligned.hpp"
 #include "lockstep/collectives/agreement.hpp"
-#include "lockstep/numerics/strict.hpp"
+#include "lockstep/distribute/tape.hpp"
+#include "lockstep/distribute/values.hpp"
 
 namespace lockstep::sharding {
+
+template <class T>
+Tensor<T> cut_axis(const Tensor<T>& tensor, std::size_t axis, Range range) {
+  const auto [outer, length, inner] = exchange::view_axis(tensor.shape(), axis);
+  const std::size_t columns = range.size() * inner;
+  Shape shape = tensor.shape();
+  shape[axis] = range.size();
+  std::vector<T> values(outer * columns);
+  exchange::as_rows(std::span(values), outer, columns) =
+      exchange::as_rows(tensor.values(), outer, length * inner)
+          .middleCols(static_cast<Eigen::Index>(range.begin * inner),
+                      static_cast<Eigen::Index>(columns));
+  return {std::move(shape), std::move(values)};
+}
+
 namespace {
 
 // A rank's coordinates along the mesh dimensions whose ranks hold different pieces.
@@ -43,8 +61,20 @@ std::string difference(const Holders& holders) {
          ranks_text(majority->second);
 }
 
-}  // namespace
+// The hash of a tensor's shape and bits, as hexadecimal text. Local.
+template <Number T>
+std::string bits_of(const Tensor<T>& tensor) {
+  const auto values = tensor.values();
+  return exchange::bits_of(exchange::pack(tensor.shape(), values.data(), values.size_bytes()));
+}
 
+void require_same_mesh(const Mesh& mesh, const Layout& layout) {
+  if (layout.mesh() == mesh.shape()) return;
+  throw ConfigError("layout " + to_text(layout) + " for mesh [" + to_text(mesh.shape()) + "]",
+                    "make the layout with the tensor's mesh");
+}
+
+// Checks the arguments of pack on all ranks and returns the global shape. Collective.
 Shape agree_on_pieces(Mesh& mesh, const std::string& type, const Shape& piece,
                       const Layout& layout) {
   auto& comm = mesh.communicator();
@@ -63,6 +93,7 @@ Shape agree_on_pieces(Mesh& mesh, const std::string& type, const Shape& piece,
   return shape;
 }
 
+// Checks the arguments of copy_to_mesh on all ranks. `bits`: the hash of the values. Collective.
 void agree_on_whole(Mesh& mesh, const std::string& type, const Shape& shape, const Layout& layout,
                     const std::string& bits) {
   auto& comm = mesh.communicator();
@@ -81,12 +112,7 @@ void agree_on_whole(Mesh& mesh, const std::string& type, const Shape& shape, con
                       ExitCode::invariant);
 }
 
-void require_same_mesh(const Mesh& mesh, const Layout& layout) {
-  if (layout.mesh() == mesh.shape()) return;
-  throw ConfigError("layout " + to_text(layout) + " for mesh [" + to_text(mesh.shape()) + "]",
-                    "make the layout with the tensor's mesh");
-}
-
+// Throws comm::AgreedError (70) unless ranks that hold the same piece pass the same `bits`.
 void require_same_replicas(Mesh& mesh, const Layout& layout, const std::string& bits) {
   std::map<std::vector<int>, Holders> pieces;
   int rank = 0;
@@ -104,32 +130,175 @@ void require_same_replicas(Mesh& mesh, const Layout& layout, const std::string& 
                           "look for a replica that computed it alone, or for faulty memory");
 }
 
-Tensor<float> product(const Tensor<float>& a, const Tensor<float>& b) {
-  const std::size_t rows = a.shape()[0];
-  const std::size_t inner = a.shape()[1];
-  const std::size_t columns = b.shape()[1];
-  std::vector<float> values(rows * columns);
-  if (!values.empty() && inner > 0) {
-    const Panels panels{inner, columns};
-    AlignedBuffer<float> weights(panels.size());
-    to_panels({b.values().data(), inner, columns}, panels, weights.span());
-    const AlignedBuffer<float> bias(round_to_unit(columns));
-    strict_products(Simd::automatic)
-        .forward({a.values().data(), rows, inner}, {panels, weights.span()}, bias.span(),
-                 Activation::identity, {values.data(), rows, columns}, Output::overwrite);
+// A buffer of equal blocks, one per coordinate of a mesh dimension. Each block begins with a
+// tensor, which may be shorter than the block.
+template <Number T>
+class Blocks {
+ public:
+  Blocks(int count, std::size_t length)
+      : length_(length), values_(static_cast<std::size_t>(count) * length) {}
+
+  void put(int block, const Tensor<T>& tensor) {
+    std::copy(tensor.values().begin(), tensor.values().end(), at(block));
   }
-  return {{rows, columns}, std::move(values)};
+  Tensor<T> take(int block, const Shape& shape) {
+    const auto first = at(block);
+    return {shape, std::vector<T>(first, first + static_cast<std::ptrdiff_t>(elements_of(shape)))};
+  }
+  std::span<T> values() noexcept { return values_; }
+
+ private:
+  typename std::vector<T>::iterator at(int block) {
+    return values_.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(block) * length_);
+  }
+
+  std::size_t length_;
+  std::vector<T> values_;
+};
+
+// How an axis of `length` is cut into `parts` pieces along a mesh dimension.
+struct Along {
+  std::size_t axis;
+  std::size_t length;
+  int parts;
+
+  Range owned(int coordinate) const noexcept {
+    return data::piece_of(length, 1, static_cast<std::uint64_t>(coordinate),
+                          static_cast<std::uint64_t>(parts));
+  }
+  // `shape` with the axis as long as that coordinate's piece.
+  Shape piece(Shape shape, int coordinate) const {
+    shape[axis] = owned(coordinate).size();
+    return shape;
+  }
+};
+
+template <Number T>
+Tensor<T> all_gather(Mesh& mesh, const std::string& name, const Along& old,
+                     const Tensor<T>& piece) {
+  Blocks<T> blocks(old.parts, elements_of(old.piece(piece.shape(), 0)));
+  blocks.put(mesh.coordinate(name), piece);
+  mesh.all_gather(name, blocks.values());
+  std::vector<Tensor<T>> parts;
+  parts.reserve(static_cast<std::size_t>(old.parts));
+  for (int c = 0; c < old.parts; ++c) parts.push_back(blocks.take(c, old.piece(piece.shape(), c)));
+  return exchange::concatenate(parts, old.axis);
 }
 
-std::vector<std::size_t> broadcast_strides(const Shape& operand, const Shape& result) {
-  std::vector<std::size_t> strides(result.size());
-  std::size_t stride = 1;
-  for (std::size_t i = 1; i <= operand.size(); ++i) {
-    const std::size_t length = operand[operand.size() - i];
-    strides[result.size() - i] = length == 1 ? 0 : stride;
-    stride *= length;
-  }
-  return strides;
+template <Number T>
+Tensor<T> all_to_all(Mesh& mesh, const std::string& name, const Along& old, const Along& now,
+                     const Tensor<T>& piece) {
+  const std::size_t block = elements_of(now.piece(old.piece(piece.shape(), 0), 0));
+  Blocks<T> send(old.parts, block);
+  Blocks<T> receive(old.parts, block);
+  for (int c = 0; c < now.parts; ++c) send.put(c, cut_axis(piece, now.axis, now.owned(c)));
+  mesh.all_to_all(name, std::span<const T>(send.values()), receive.values());
+  const Shape mine = now.piece(piece.shape(), mesh.coordinate(name));
+  std::vector<Tensor<T>> parts;
+  parts.reserve(static_cast<std::size_t>(old.parts));
+  for (int c = 0; c < old.parts; ++c) parts.push_back(receive.take(c, old.piece(mine, c)));
+  return exchange::concatenate(parts, old.axis);
 }
 
+template <Number T>
+Tensor<T> reduce_scatter(Mesh& mesh, const std::string& name, const Along& now,
+                         const Tensor<T>& piece) {
+  const std::size_t block = elements_of(now.piece(piece.shape(), 0));
+  Blocks<T> addends(now.parts, block);
+  Blocks<T> sum(1, block);
+  for (int c = 0; c < now.parts; ++c) addends.put(c, cut_axis(piece, now.axis, now.owned(c)));
+  mesh.reduce_scatter(name, std::span<const T>(addends.values()), sum.values());
+  return sum.take(0, now.piece(piece.shape(), mesh.coordinate(name)));
+}
+
+// This rank's piece of a tensor of shape `global` after `move`. Collective, except for slices.
+template <Number T>
+Tensor<T> moved(Mesh& mesh, const Move& move, const Shape& global, const Tensor<T>& piece) {
+  const std::string& name = move.dimension;
+  const int parts = mesh.size(name);
+  const auto along = [&](std::size_t axis) { return Along{axis, global[axis], parts}; };
+  switch (move.kind) {
+    case MoveKind::slice:
+      return cut_axis(piece, move.to, along(move.to).owned(mesh.coordinate(name)));
+    case MoveKind::reduce_scatter: return reduce_scatter(mesh, name, along(move.to), piece);
+    case MoveKind::all_to_all:
+      return all_to_all(mesh, name, along(move.from), along(move.to), piece);
+    case MoveKind::all_gather: return all_gather(mesh, name, along(move.from), piece);
+    case MoveKind::all_reduce: break;
+  }
+  Tensor<T> sum = piece;
+  mesh.all_reduce(name, sum.values());
+  return sum;
+}
+
+}  // namespace
 }  // namespace lockstep::sharding
+
+namespace lockstep {
+
+template <MeshNumber T>
+DTensor<T> DTensor<T>::relayout(const Layout& layout) const {
+  std::vector<sharding::Move> moves;
+  try {
+    moves = sharding::moves_between(layout_, layout);
+  } catch (const ConfigError& error) {
+    throw comm::AgreedError(error.code(), error.what());
+  }
+  DTensor result = *this;
+  for (const auto& move : moves) {
+    result.piece_ =
+        std::make_shared<const Tensor<T>>(sharding::moved(*mesh_, move, shape_, result.unpack()));
+    result.layout_ = sharding::after(result.layout_, move);
+  }
+  if (moves.empty()) return result;
+  return sharding::on_tape(sharding::relayout_operation, std::move(result),
+                           sharding::input(*this, [](const auto& g) {
+                             return g;  // the tape gives it the operand's layout
+                           }));
+}
+
+template <MeshNumber T>
+Tensor<T> DTensor<T>::to_global() const {
+  return relayout(Layout::replicated(*mesh_, shape_.size())).unpack();
+}
+
+template <MeshNumber T>
+void DTensor<T>::verify() const {
+  sharding::require_same_replicas(*mesh_, layout_, sharding::bits_of(*piece_));
+}
+
+template <MeshNumber T>
+DTensor<T> pack(Mesh& mesh, Tensor<T> piece, const Layout& layout) {
+  const Shape shape = sharding::agree_on_pieces(mesh, type_name<T>(), piece.shape(), layout);
+  return sharding::Maker::make(mesh, layout, shape, std::move(piece));
+}
+
+template <MeshNumber T>
+DTensor<T> copy_to_mesh(Mesh& mesh, const Tensor<T>& tensor, const Layout& layout) {
+  sharding::agree_on_whole(mesh, type_name<T>(), tensor.shape(), layout, sharding::bits_of(tensor));
+  Tensor<T> piece = tensor;
+  for (std::size_t axis = 0; axis < layout.rank(); ++axis) {
+    if (layout.spec(axis) == Layout::unsharded) continue;
+    piece = sharding::cut_axis(piece, axis, layout.owned(tensor.shape()[axis], axis, mesh.rank()));
+  }
+  return sharding::Maker::make(mesh, layout, tensor.shape(), std::move(piece));
+}
+
+#define LOCKSTEP_INSTANTIATE(T)                                                \
+  template Tensor<T> sharding::cut_axis(const Tensor<T>&, std::size_t, Range); \
+  template class DTensor<T>;                                                   \
+  template DTensor<T> pack(Mesh&, Tensor<T>, const Layout&);                   \
+  template DTensor<T> copy_to_mesh(Mesh&, const Tensor<T>&, const Layout&);
+LOCKSTEP_INSTANTIATE(float)
+LOCKSTEP_INSTANTIATE(double)
+LOCKSTEP_INSTANTIATE(std::int8_t)
+LOCKSTEP_INSTANTIATE(std::int16_t)
+LOCKSTEP_INSTANTIATE(std::int32_t)
+LOCKSTEP_INSTANTIATE(std::int64_t)
+LOCKSTEP_INSTANTIATE(std::uint8_t)
+LOCKSTEP_INSTANTIATE(std::uint16_t)
+LOCKSTEP_INSTANTIATE(std::uint32_t)
+LOCKSTEP_INSTANTIATE(std::uint64_t)
+#undef LOCKSTEP_INSTANTIATE
+
+}  // namespace lockstep

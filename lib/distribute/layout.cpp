@@ -324,11 +324,11 @@ namespace {
 
 using Specs = std::vector<std::string>;
 
-void require_one_mesh(const Layout& a, const Layout& b) {
+void require_one_mesh(const std::string& operation, const Layout& a, const Layout& b) {
   if (a.mesh() == b.mesh()) return;
-  exchange::refuse(
-      "tensors on different meshes: [" + to_text(a.mesh()) + "] and [" + to_text(b.mesh()) + "]",
-      "put both on one mesh");
+  exchange::refuse(operation + ": tensors on different meshes: [" + to_text(a.mesh()) + "] and [" +
+                       to_text(b.mesh()) + "]",
+                   "put both on one mesh");
 }
 
 // The operand's length on an axis of the result: 1 if missing; axes are aligned at the last one.
@@ -337,14 +337,15 @@ std::size_t length_at(const Shape& shape, std::size_t rank, std::size_t axis) {
   return axis < missing ? 1 : shape[axis - missing];
 }
 
-Shape broadcast(const Shape& a, const Shape& b) {
+Shape broadcast(const std::string& operation, const Shape& a, const Shape& b) {
   Shape shape(std::max(a.size(), b.size()));
   for (std::size_t axis = 0; axis < shape.size(); ++axis) {
     const std::size_t left = length_at(a, shape.size(), axis);
     const std::size_t right = length_at(b, shape.size(), axis);
     if (left != right && left != 1 && right != 1) {
-      exchange::refuse("shapes " + to_text(a) + " and " + to_text(b) + " cannot be broadcast",
-                       "give axes of equal length, counted from the last, or of length 1");
+      exchange::refuse(
+          operation + ": shapes " + to_text(a) + " and " + to_text(b) + " cannot be broadcast",
+          "give axes of equal length, counted from the last, or of length 1");
     }
     shape[axis] = left == 1 ? right : left;
   }
@@ -383,10 +384,11 @@ struct Operand {
 
 BinaryPlan matmul_plan(const Layout& a, const Shape& a_shape, const Layout& b,
                        const Shape& b_shape) {
-  require_one_mesh(a, b);
+  require_one_mesh("matmul", a, b);
   if (a_shape.size() != 2 || b_shape.size() != 2 || a_shape[1] != b_shape[0]) {
-    exchange::refuse("no product of shapes " + to_text(a_shape) + " and " + to_text(b_shape),
-                     "give matrices [m, k] and [k, n]");
+    exchange::refuse(
+        "matmul: no product of shapes " + to_text(a_shape) + " and " + to_text(b_shape),
+        "give matrices [m, k] and [k, n]");
   }
   const std::string& rows = a.spec(0);
   const std::string columns = b.spec(1) == rows ? Layout::unsharded : b.spec(1);
@@ -403,10 +405,10 @@ BinaryPlan matmul_plan(const Layout& a, const Shape& a_shape, const Layout& b,
           {a_shape[0], b_shape[1]}};
 }
 
-BinaryPlan elementwise_plan(const Layout& a, const Shape& a_shape, const Layout& b,
-                            const Shape& b_shape) {
-  require_one_mesh(a, b);
-  const Shape shape = broadcast(a_shape, b_shape);
+BinaryPlan elementwise_plan(const std::string& operation, const Layout& a, const Shape& a_shape,
+                            const Layout& b, const Shape& b_shape) {
+  require_one_mesh(operation, a, b);
+  const Shape shape = broadcast(operation, a_shape, b_shape);
   const Operand left{a, a_shape, shape};
   const Operand right{b, b_shape, shape};
   const bool right_leads = elements_of(b_shape) > elements_of(a_shape);

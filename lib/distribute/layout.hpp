@@ -142,15 +142,17 @@ struct BinaryPlan {
   Shape shape;    ///< of the result, globally
 };
 
-/// For the product of [m, k] and [k, n]; see matmul in dtensor.hpp.
+/// For the product of [m, k] and [k, n]; see matmul in operations.hpp.
 /// Errors   throws comm::AgreedError (2) for other shapes and for layouts of different meshes.
 BinaryPlan matmul_plan(const Layout& a, const Shape& a_shape, const Layout& b,
                        const Shape& b_shape);
 
-/// For element-wise operations with broadcasting; see elementwise in dtensor.hpp.
-/// Errors   throws comm::AgreedError (2) for incompatible shapes and for different meshes.
-BinaryPlan elementwise_plan(const Layout& a, const Shape& a_shape, const Layout& b,
-                            const Shape& b_shape);
+/// For element-wise operations with broadcasting; see elementwise in operations.hpp.
+/// Errors   throws comm::AgreedError (2), which begins with `operation`, for incompatible shapes
+/// and
+///          for different meshes.
+BinaryPlan elementwise_plan(const std::string& operation, const Layout& a, const Shape& a_shape,
+                            const Layout& b, const Shape& b_shape);
 
 /// The layout after summing an axis, each rank over the indices that it owns.
 /// Errors   throws comm::AgreedError (2) unless axis < layout.rank().

@@ -33,19 +33,25 @@ Stream scrambled(SeedPair seed) {
 
 }  // namespace
 
-void stateless_uniform(SeedPair seed, float low, float high, std::span<float> values) {
+void stateless_uniform(SeedPair seed, float low, float high, std::span<float> values,
+                       std::uint64_t first) {
   const Stream stream = scrambled(seed);
   const float range = high - low;
   Philox::Block words{};
   for (std::size_t i = 0; i < values.size(); ++i) {
-    if (i % words.size() == 0) words = stream.group(i / words.size());
-    values[i] = unit_float(words[i % words.size()]) * range + low;
+    const std::uint64_t at = first + i;
+    if (i == 0 || at % words.size() == 0) words = stream.group(at / words.size());
+    values[i] = unit_float(words[at % words.size()]) * range + low;
   }
+}
+
+float glorot_limit(std::size_t inputs, std::size_t outputs) {
+  return std::sqrt(6.0F) / std::sqrt(static_cast<float>(inputs + outputs));
 }
 
 void glorot_uniform(SeedPair seed, std::size_t inputs, std::size_t outputs,
                     std::span<float> values) {
-  const float limit = std::sqrt(6.0F) / std::sqrt(static_cast<float>(inputs + outputs));
+  const float limit = glorot_limit(inputs, outputs);
   stateless_uniform(seed, -limit, limit, values);
 }
 

@@ -26,13 +26,6 @@ Real sum_exp(std::span<const Real> z, Real greatest) {
   return sum;
 }
 
-/// log(sum(exp(z))) without overflow.
-template <class Real>
-Real log_sum_exp(std::span<const Real> z) {
-  const Real greatest = *std::max_element(z.begin(), z.end());
-  return greatest + logarithm(sum_exp(z, greatest));
-}
-
 /// node(first, size) of the tree over leaves: `size` is a power of two of leaves; the node exists,
 /// because leaf `first` does.
 double tree(std::span<const ExampleResult> results, std::size_t leaf, std::size_t first,
@@ -51,6 +44,12 @@ double tree(std::span<const ExampleResult> results, std::size_t leaf, std::size_
 }
 
 }  // namespace
+
+template <class Real>
+Real log_sum_exp(std::span<const Real> z) noexcept {
+  const Real greatest = *std::max_element(z.begin(), z.end());
+  return greatest + logarithm(sum_exp(z, greatest));
+}
 
 template <class Real>
 std::size_t predicted_class(std::span<const Real> logits) noexcept {
@@ -176,6 +175,7 @@ Tally sum_over_leaves(std::span<const ExampleResult> results, std::size_t leaf) 
 #define LOCKSTEP_INSTANTIATE(Real)                                                       \
   template std::size_t predicted_class(std::span<const Real>) noexcept;                  \
   template Real greatest_probability(std::span<const Real>) noexcept;                    \
+  template Real log_sum_exp(std::span<const Real>) noexcept;                             \
   template void probabilities(std::span<const Real>, std::span<Real>) noexcept;          \
   template void softmax_cross_entropy(Matrix<const Real>, std::span<const std::int32_t>, \
                                       std::span<ExampleResult>, Matrix<Real>);           \

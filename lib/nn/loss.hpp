@@ -57,6 +57,11 @@ Real greatest_probability(std::span<const Real> logits) noexcept;
 template <class Real>
 void probabilities(std::span<const Real> logits, std::span<Real> softmax) noexcept;
 
+/// log(sum(exp(z))) without overflow, by the same operations; the logarithm of softmax(z)[i] is
+/// z[i] less this.  [C], at least 1. Local.
+template <class Real>
+Real log_sum_exp(std::span<const Real> logits) noexcept;
+
 /// Throws std::invalid_argument if the number of labels is not `examples`, or if a label is outside
 /// [0, classes).
 void require_labels(std::span<const std::int32_t> labels, std::size_t examples,

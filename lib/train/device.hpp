@@ -65,6 +65,11 @@ class DeviceReplica : public Inference {
   virtual void copy_weights_to_host(Range slice) = 0;
   virtual void copy_weights_from_host() = 0;
 
+  /// The first `rows` rows of the last step's features (0) or outputs of layer i - 1, and of the
+  /// gradients by the outputs of layer i; valid until the next call. Local.
+  virtual Matrix<const float> copy_activation(std::size_t i, std::size_t rows) = 0;
+  virtual Matrix<const float> copy_gradient(std::size_t i, std::size_t rows) = 0;
+
   /// Name and bus id of the device: "NVIDIA H200 (0000:1b:00.0)".
   virtual const std::string& device() const noexcept = 0;
 

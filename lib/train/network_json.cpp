@@ -80,9 +80,14 @@ ordered_json table_json(const data::TableSchema& table) {
 }
 
 ordered_json pictures_json(const data::PictureSchema& pictures) {
-  return {{"size", {pictures.size.rows, pictures.size.columns}},
-          {"channels", pictures.channels},
-          {"classes", pictures.classes}};
+  ordered_json json = {{"size", {pictures.size.rows, pictures.size.columns}},
+                       {"channels", pictures.channels},
+                       {"classes", pictures.classes}};
+  if (pictures.path_column.empty()) return json;
+  json["path_column"] = pictures.path_column;
+  json["label_column"] = pictures.label_column;
+  json["header"] = pictures.has_header;
+  return json;
 }
 
 void require_known(const ordered_json& json, const char* key, const char* known,
@@ -268,7 +273,8 @@ std::shared_ptr<const data::PictureSchema> pictures_in(const ordered_json& json,
                                                        const JsonPlace& place) {
   if (!json.contains("pictures")) return nullptr;
   const auto& object = field(json, "pictures", place);
-  require_keys(object, {"size", "channels", "classes"}, place);
+  require_keys(object, {"size", "channels", "classes", "path_column", "label_column", "header"},
+               place);
   const auto size = counts_in(object, "size", place);
   const auto channels = count_in(object, "channels", place);
   const bool usable = size.size() == 2 && (channels == 1 || channels == 3) &&
@@ -279,6 +285,11 @@ std::shared_ptr<const data::PictureSchema> pictures_in(const ordered_json& json,
   pictures->size = {size[0], size[1]};
   pictures->channels = static_cast<std::size_t>(channels);
   pictures->classes = texts_in(object, "classes", place);
+  if (object.contains("path_column")) {
+    pictures->path_column = text_in(object, "path_column", place);
+    pictures->label_column = text_in(object, "label_column", place);
+    pictures->has_header = flag_in(object, "header", place);
+  }
   if (pictures->features() != shape.features || pictures->classes.size() != shape.classes) {
     fail(place, "'pictures' has " + std::to_string(pictures->features()) + " features and " +
                     std::to_string(pictures->classes.size()) +

@@ -49,7 +49,7 @@ std::string greatest_loss(const StepValues& values) {
 
 }  // namespace
 
-NonfiniteValue find_nonfinite(nn::Network<float>& network, const StepValues& values) {
+NonfiniteValue find_nonfinite(const nn::Network<float>& network, const StepValues& values) {
   const data::Batch& batch = values.batch;
   NonfiniteValue found = {.order = 0};
   const auto is_found = [&](const std::string& what, std::size_t count, auto&& is_finite) {
@@ -61,7 +61,7 @@ NonfiniteValue find_nonfinite(nn::Network<float>& network, const StepValues& val
     if (rows.empty()) ++found.order;
     return !rows.empty();
   };
-  const auto is_found_in = [&](const std::string& what, Matrix<float> rows) {
+  const auto is_found_in = [&](const std::string& what, Matrix<const float> rows) {
     return is_found(what, rows.rows, [&](std::size_t row) { return all_finite(rows.row(row)); });
   };
   const auto layer = [&](std::size_t i) {
@@ -70,9 +70,9 @@ NonfiniteValue find_nonfinite(nn::Network<float>& network, const StepValues& val
            ")";
   };
 
-  if (is_found_in("the features", network.activation(0, values.rows))) return found;
+  if (is_found_in("the features", values.activation(0))) return found;
   for (std::size_t i = 0; i < network.layers(); ++i) {
-    if (is_found_in("the output of " + layer(i), network.activation(i + 1, values.rows))) {
+    if (is_found_in("the output of " + layer(i), values.activation(i + 1))) {
       return found;
     }
   }
@@ -81,8 +81,7 @@ NonfiniteValue find_nonfinite(nn::Network<float>& network, const StepValues& val
     return found;
   }
   for (std::size_t i = network.layers(); i-- > 0;) {
-    if (is_found_in("the gradient by the output of " + layer(i),
-                    network.gradient(i, values.rows))) {
+    if (is_found_in("the gradient by the output of " + layer(i), values.gradient(i))) {
       return found;
     }
   }
@@ -99,7 +98,7 @@ NonfiniteValue find_nonfinite(nn::Network<float>& network, const StepValues& val
   return {};
 }
 
-std::string describe_nonfinite(const char* what, nn::Network<float>& network,
+std::string describe_nonfinite(const char* what, const nn::Network<float>& network,
                                const StepValues& values, const Groups& groups) {
   comm::Communicator& comm = groups.batch;
   const auto ranks = static_cast<std::size_t>(comm.size());
@@ -125,9 +124,10 @@ std::string describe_nonfinite(const char* what, nn::Network<float>& network,
   std::string text = std::string("the ") + what + " is not finite";
   const auto rank =
       static_cast<std::size_t>(std::min_element(orders.begin(), orders.end()) - orders.begin());
-  if (orders[rank] == NonfiniteValue::none) return text;
-  text += ": " + name(rank) + " has the first such value in " + texts[rank];
-  if (has_examples[rank] != 0) return text;
+  if (orders[rank] != NonfiniteValue::none) {
+    text += ": " + name(rank) + " has the first such value in " + texts[rank];
+    if (has_examples[rank] != 0) return text;
+  }
   const auto other =
       static_cast<std::size_t>(std::max_element(losses.begin(), losses.end()) - losses.begin());
   return text + "; on " + name(other) + " " + greatest[other];

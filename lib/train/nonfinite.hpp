@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -14,9 +15,12 @@ namespace lockstep::train {
 /// One rank's part of a step, after it.
 struct StepValues {
   const data::Batch& batch;
-  Range rows;  ///< of the network's buffers that hold the rank's examples; empty on a device
+  /// The features (0) or the output of layer i - 1, a row an example; valid until the next call.
+  std::function<Matrix<const float>(std::size_t i)> activation;
+  /// The gradient by the output of layer i, likewise.
+  std::function<Matrix<const float>(std::size_t i)> gradient;
   std::span<const nn::ExampleResult> results;  ///< of its examples
-  std::span<const float> gradient_sums;        ///< of its slice of the block, or empty
+  std::span<const float> gradient_sums;        ///< of its slice of the block; empty on a device
   std::size_t slice = 0;                       ///< the index in the block of the first of these
 };
 
@@ -31,14 +35,14 @@ struct NonfiniteValue {
 };
 
 /// Returns the first value in the order of a step. Local.
-NonfiniteValue find_nonfinite(nn::Network<float>& network, const StepValues& values);
+NonfiniteValue find_nonfinite(const nn::Network<float>& network, const StepValues& values);
 
 /// Describes the first such value of all ranks: "the loss is not finite: rank 1 on alpha has the
 /// first such value in the output of layer 0 (dense 700 relu), for record 17". If that is a sum
 /// over examples, it also names the example with the greatest loss. `what`: "loss", "gradient".
 ///
 /// Ranks    collective over the ranks of "batch", which all return the same text.
-std::string describe_nonfinite(const char* what, nn::Network<float>& network,
+std::string describe_nonfinite(const char* what, const nn::Network<float>& network,
                                const StepValues& values, const Groups& groups);
 
 /// Throws comm::AgreedError (76): training diverged at `step`, because of `what`. All ranks call it

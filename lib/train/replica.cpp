@@ -355,11 +355,20 @@ StepResult Replica::train(const data::Batch& batch, PhaseSeconds& seconds, std::
     result = step_->run(batch, seconds, stop);
     why_skipped_.clear();
     if (result.not_finite == nullptr) return;
-    why_skipped_ =
-        describe_nonfinite(result.not_finite, *network_,
-                           {batch, device_ ? Range{} : step_->rows(batch.piece),
-                            step_->results(batch), step_->gradient_sums(), step_->slice().begin},
-                           groups_);
+    const Range rows = device_ ? batch.piece : step_->rows(batch.piece);
+    const StepValues values = {batch,
+                               [&](std::size_t i) -> Matrix<const float> {
+                                 if (device_) return device_->copy_activation(i, rows.size());
+                                 return network_->activation(i, rows);
+                               },
+                               [&](std::size_t i) -> Matrix<const float> {
+                                 if (device_) return device_->copy_gradient(i, rows.size());
+                                 return network_->gradient(i, rows);
+                               },
+                               step_->results(batch),
+                               step_->gradient_sums(),
+                               step_->slice().begin};
+    why_skipped_ = describe_nonfinite(result.not_finite, *network_, values, groups_);
     if (result.skipped) return;
     throw_diverged(steps_ + 1, why_skipped_,
                    "lower `learning_rate`, look for extreme values in the data (`divide_by`), or "

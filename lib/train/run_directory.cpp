@@ -431,23 +431,50 @@ RecordedStep step_in(const std::string& line, const JsonPlace& place) {
   return step;
 }
 
-std::vector<RecordedStep> read_metrics(const std::filesystem::path& path) {
+/// The lines of a file, read by `read(line, place)`; each must have a greater number, of what
+/// `number` names, than the one before.
+template <typename Line>
+std::vector<Line> read_lines(const std::filesystem::path& path, const std::string& what,
+                             std::uint64_t Line::*number,
+                             Line (*read)(const std::string&, const JsonPlace&)) {
   const std::string text = read_text(path);
-  std::vector<RecordedStep> steps;
+  std::vector<Line> lines;
   JsonPlace place = {path, 1, run_remedy};
   for (std::size_t at = 0; at < text.size(); ++place.line) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
-    RecordedStep step = step_in(text.substr(at, end - at), place);
-    const std::uint64_t last = steps.empty() ? 0 : steps.back().step;
-    if (step.step <= last) {
-      fail(place,
-           "step " + std::to_string(step.step) + " stands behind step " + std::to_string(last));
+    Line line = read(text.substr(at, end - at), place);
+    const std::uint64_t last = lines.empty() ? 0 : lines.back().*number;
+    if (line.*number <= last) {
+      fail(place, what + " " + std::to_string(line.*number) + " stands behind " + what + " " +
+                      std::to_string(last));
     }
-    steps.push_back(std::move(step));
+    lines.push_back(std::move(line));
     at = end + 1;
   }
-  if (steps.empty()) fail(place_in_run(path), "no step is recorded");
-  return steps;
+  if (lines.empty()) fail(place_in_run(path), "no " + what + " is recorded");
+  return lines;
+}
+
+EpochReport epoch_in(const std::string& line, const JsonPlace& place) {
+  const ordered_json json = parse_object(line, place);
+  EpochReport epoch;
+  epoch.epoch = count_in(json, "epoch", place);
+  epoch.is_regression = json.contains("test_r2");
+  const std::string score = epoch.is_regression ? "r2" : "accuracy";
+  epoch.train_loss = number_in(json, "train_loss", place);
+  epoch.train_score = number_in(json, ("train_" + score).c_str(), place);
+  epoch.test_loss = number_in(json, "test_loss", place);
+  epoch.test_score = number_in(json, ("test_" + score).c_str(), place);
+  epoch.seconds = number_in(json, "seconds", place);
+  epoch.examples_per_second = number_in(json, "examples_per_second", place);
+  epoch.weights_hash = hash_in(json, "weights_hash", place);
+  return epoch;
+}
+
+void require_folder(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(folder, ignored)) fail(place_in_run(folder), "no such folder");
+  if (!std::filesystem::is_directory(folder, ignored)) fail(place_in_run(folder), "is no folder");
 }
 
 std::map<std::uint64_t, std::uint64_t> last_steps(const std::vector<RecordedStep>& steps) {
@@ -485,16 +512,20 @@ void read_summary(const std::filesystem::path& path, RecordedRun& run) {
 }  // namespace
 
 RecordedRun read_run(const std::filesystem::path& folder) {
+  require_folder(folder);
   std::error_code ignored;
-  if (!std::filesystem::exists(folder, ignored)) fail(place_in_run(folder), "no such folder");
-  if (!std::filesystem::is_directory(folder, ignored)) fail(place_in_run(folder), "is no folder");
   RecordedRun run;
-  run.steps = read_metrics(folder / "metrics.jsonl");
+  run.steps = read_lines(folder / "metrics.jsonl", "step", &RecordedStep::step, step_in);
   const auto summary = folder / "summary.json";
   if (std::filesystem::exists(std::filesystem::symlink_status(summary, ignored))) {
     read_summary(summary, run);
   }
   return run;
+}
+
+std::vector<EpochReport> read_epochs(const std::filesystem::path& folder) {
+  require_folder(folder);
+  return read_lines(folder / "epochs.jsonl", "epoch", &EpochReport::epoch, epoch_in);
 }
 
 bool is_finished(const std::filesystem::path& folder) {

@@ -68,8 +68,7 @@ Range bytes_of(const ordered_json& header, const TensorSpec& tensor, std::uint64
   if (type != "F32") fail_here("is of type " + type + ", not F32");
   const auto shape = counts_in(entry, "shape", place);
   if (shape != tensor.shape) {
-    fail_here("has the shape " + shape_text(shape) + ", but network.json's layers ask for " +
-              shape_text(tensor.shape));
+    fail_here("has the shape " + shape_text(shape) + ", not " + shape_text(tensor.shape));
   }
   const auto offsets = counts_in(entry, "data_offsets", place);
   const bool ordered = offsets.size() == 2 && offsets[0] <= offsets[1];

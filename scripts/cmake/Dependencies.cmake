@@ -25,6 +25,15 @@ pkg_check_modules(hwy IMPORTED_TARGET libhwy)
 pkg_check_modules(zip IMPORTED_TARGET libzip)
 pkg_check_modules(xxhash IMPORTED_TARGET libxxhash)
 
+# cairo draws figures (LOCKSTEP_CAIRO: AUTO, ON, OFF).
+set(LOCKSTEP_HAS_CAIRO OFF)
+if(LOCKSTEP_CAIRO)
+  pkg_check_modules(cairo IMPORTED_TARGET cairo-svg cairo-png)
+  if(cairo_FOUND)
+    set(LOCKSTEP_HAS_CAIRO ON)
+  endif()
+endif()
+
 # oneDNN computes the library products, or Eigen where there is none (LOCKSTEP_ONEDNN: AUTO, ON,
 # OFF). Debian's package file of oneDNN requires OpenCL's headers, which are not needed here.
 set(LOCKSTEP_HAS_ONEDNN OFF)
@@ -47,6 +56,9 @@ if(LOCKSTEP_CUDA)
   lockstep_needs(CUDAToolkit)
 endif()
 set(plain_libraries hwy xxhash zip)
+if(LOCKSTEP_CAIRO AND NOT LOCKSTEP_CAIRO STREQUAL "AUTO")
+  list(APPEND plain_libraries cairo)
+endif()
 if(LOCKSTEP_ONEDNN AND NOT LOCKSTEP_ONEDNN STREQUAL "AUTO")
   list(APPEND plain_libraries dnnl)
 endif()

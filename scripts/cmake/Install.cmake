@@ -10,10 +10,11 @@ set(LOCKSTEP_API
     data/source.hpp data/plan.hpp
     distribute/tensor.hpp distribute/dataset.hpp distribute/sources.hpp
     distribute/strategy.hpp distribute/devices.hpp distribute/mesh.hpp
-    distribute/layout.hpp distribute/dtensor.hpp
+    distribute/layout.hpp distribute/dtensor.hpp distribute/operations.hpp
+    distribute/tape.hpp distribute/variable.hpp
     launch/launch.hpp
     nn/layer_spec.hpp nn/layer.hpp nn/loss.hpp nn/gradient_check.hpp
-    train/replica.hpp train/checkpoint.hpp)
+    train/replica.hpp train/checkpoint.hpp train/plot.hpp train/saved_variables.hpp)
 
 set(LOCKSTEP_PUBLIC_HEADERS ${PROJECT_BINARY_DIR}/public)  # as they are installed
 configure_file(${CMAKE_CURRENT_LIST_DIR}/PublicHeaders.cmake.in

@@ -61,6 +61,8 @@ USAGE_ERRORS = [  # words of the command, what the message must name
     ("compare", ["0 run folders", "RUN_A RUN_B"]),
     ("compare a b c", ["3 run folders", "RUN_A RUN_B"]),
     ("compare a b --jsn", ["jsn", "--json"]),
+    ("plot", ["no run folder", "lockstep plot RUN"]),
+    ("plot --out a.png", ["--out", "'--output'"]),
 ]
 RUN_FILE_ERRORS = [  # text of the run file, what the message must name
     ("seed = 1\nbach-size = 3\n", ["bad.toml:2", "bach-size", "'batch-size'"]),

@@ -140,7 +140,12 @@ class Device(command.CommandTest):
                 rows[300][4] = 1e24        # too much for a gradient's square
             rows.insert(0, ["label"] + [f"x{i}" for i in range(8)])
             (data / name).write_text("".join(",".join(map(str, row)) + "\n" for row in rows))
-        job = ("--classes 10 --standardize false --layers 16,3 --batch-size 20 --epochs 2 --on-nonfinite skip --data", data)
+        job = ("--classes 10 --standardize false --layers 16,3 --batch-size 20 --epochs 2 --shuffle none --data", data)
+        for count in (1, 3):
+            ended = command.run("train", *job, f"--ranks {count} --share-device --device cuda --progress off",
+                                "--run-dir", self.folder / f"ends-{count}", **devices(1))
+            self.assert_refused(ended, 76, ["diverged at step 4", "the output of layer 0 (dense 16), for record 77"])
+        job = ("--on-nonfinite skip", *job)
         processor = self.train(*job, name="skipping", threads=2)
         self.assertEqual(processor.summary["skipped_steps"], 4)
         for flags, count in (("", 1), ("--ranks 3 --share-device", 1), ("--ranks 2 --share-device", 1)):

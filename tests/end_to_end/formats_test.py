@@ -196,6 +196,14 @@ class Formats(command.CommandTest):
                                    ("stored.npz", zipfile.ZIP_STORED, {})):
             made = self.trained(name, write(name, keras, how), **options)
             self.assertEqual(made.summary["weights_hash"], expected)
+        parts = {name: {"X": f"{name}-images", "y": f"{name}-labels"} for name in ("train", "test")}
+        (self.folder / "parts").mkdir()
+        for name in parts:
+            write(f"parts/{name}.npz", parts[name])
+        self.assertEqual(self.trained("parts", self.folder / "parts").summary["weights_hash"], expected)
+        write("parts/test.npz", {"x_train": "test-images", "y_train": "test-labels"})
+        result = run("train", TRAIN, "--data", self.folder / "parts", "--run-dir", self.folder / "none")
+        self.assert_refused(result, 65, ["parts/test.npz: has no arrays of the part"])
         plain = write("plain.npz", {"X": "train-images", "y": "train-labels"})
         result = run("train", TRAIN, "--data", plain, "--run-dir", self.folder / "none")
         self.assert_refused(result, 65, ["plain.npz", "no test files", "--test-split 0.2"])
@@ -234,7 +242,18 @@ class Formats(command.CommandTest):
         self.assertEqual((self.folder / "npy" / "train-images.npy").read_bytes()[128:], last)
         hashes = {self.trained(f"cifar-{data}-{n}", self.folder / data, threads=n).summary["weights_hash"]
                   for data, n in (("cifar", 1), ("cifar", 3), ("npy", 2))}
+        fine = self.folder / "cifar-100"
+        fine.mkdir()
+        labels = [*range(20), *range(20), *range(10)]
+        for name, part in (("train.bin", slice(0, 40)), ("test.bin", slice(40, 50))):
+            (fine / name).write_bytes(b"".join(bytes([19, label % 10]) + image
+                                               for label, image in zip(labels[part], images[part])))
+        hashes.add(self.trained("cifar-100", fine).summary["weights_hash"])
         self.assertEqual(len(hashes), 1)
+        with open(fine / "test.bin", "ab") as file:
+            file.write(b"x")
+        result = run("train --data", fine, "--run-dir", self.folder / "none")
+        self.assert_refused(result, 65, ["test.bin: byte 30740", "3,074", "CIFAR-100"])
         with open(folder / "data_batch_2.bin", "ab") as file:
             file.write(b"x")
         result = run("train --data", folder, "--run-dir", self.folder / "none")

@@ -58,6 +58,65 @@ class Pictures(command.CommandTest):
         shutil.rmtree(self.folder / "none", ignore_errors=True)
         self.assert_refused(result, code, needles)
 
+    def write_table(self, name="photos.csv", columns=("n", "file", "class"), separator=",", end="\n", begin="", labels=True):
+        """The training pictures of write_set(), in the order in which they are records as a folder."""
+        rows = [columns] + [(i, f"set/train/{kind}/{i}.png", kind) for i in range(8) for kind in ("cats", "dogs")]
+        text = begin + "".join(separator.join(map(str, row if labels else row[:2])) + end for row in rows)
+        write(self.folder / name, text.encode())
+        return self.folder / name
+
+    def test_a_table_of_paths_and_labels(self):
+        folder = self.write_set()
+        split = "--test-split 0.25"
+        expected = self.train(SMALL, split, "--data", folder / "train", name="folder").summary
+        tables = {"plain": {}, "semicolons": {"separator": ";", "end": "\r\n", "begin": "\ufeff"},
+                  "class-first": {"columns": ("class", "file", "label")}}
+        for name, how in tables.items():
+            table = self.write_table(**how)
+            for options in ({"threads": 1}, {"threads": 3}):
+                with self.subTest(name=name, **options):
+                    flags = "--label-column label" if name == "class-first" else "--label-column class"
+                    made = self.train(SMALL, split, flags, "--data", table, name=f"{name}-{options['threads']}", **options)
+                    self.assertEqual(made.summary["weights_hash"], expected["weights_hash"])
+                    self.assertEqual(made.summary["epochs"][-1]["test_loss"], expected["epochs"][-1]["test_loss"])
+        self.write_table()
+        network = self.folder / "plain-1"
+        result = self.succeed("evaluate", network, "--data", self.folder / "photos.csv", "--json")
+        self.assertEqual(json.loads(result.out)["examples"], 16)
+        new = self.write_table("new.csv", columns=("n", "file"), labels=False)
+        result = self.succeed("predict", network, "--data", new, "--output -")
+        of_folder = self.succeed("predict", network, "--data", folder / "train", "--output -")
+        labels = [[line["label"] for line in csv.DictReader(done.out.splitlines())] for done in (result, of_folder)]
+        self.assertEqual(len(labels[0]), 16)
+        # Those of the folder are in the order of all names, class folders included.
+        self.assertEqual(labels[0][::2] + labels[0][1::2], labels[1])
+        self.assertIn("set/train/dogs/3.png", result.out)
+
+    def test_tables_that_name_no_pictures(self):
+        self.write_set()
+        rows = self.write_table().read_text().splitlines()
+        def table(*lines):
+            write(self.folder / "bad.csv", "".join(f"{line}\n" for line in lines).encode())
+            return self.folder / "bad.csv"
+        flags = "--test-split 0.25 --label-column class"
+        for lines, needles in (
+                ([*rows[:3], "1,set/train/cats/none.png,cats"], ["bad.csv:4: 'set/train/cats/none.png' is no file", "relative"]),
+                ([*rows[:3], "1,,cats"], ["bad.csv:4: '' is no file"]),
+                ([*rows[:3], "1,set/train/cats,cats"], ["bad.csv:4: 'set/train/cats' is no file"]),
+                ([*rows[:3], "1,set/train/cats/1.png,"], ["bad.csv:4", "'' is no label"]),
+                ([*rows[:3], "1,set/train/cats/1.png"], ["bad.csv:4", "fields"]),
+                (rows[1:], ["the first line is a record", "--header none"]),
+                ([row.replace("class", "kind") for row in rows], ["no column is named 'class'", "--label-column"]),
+                ([rows[0], "1,set/train/cats/1.png,0.5"], ["bad.csv:1", "numbers to predict, not classes"])):
+            with self.subTest(needles=needles):
+                self.refuse(table(*lines), needles, flags=flags)
+        self.refuse(table(*rows), ["no test set", "--test-split 0.2"], flags="--label-column class")
+        self.refuse(table(*rows), ["classes 3"], code=2, flags=flags + " --classes 3")
+        made = self.train(SMALL, "--test-split 0.25 --label-column 3 --header none --data", table(*rows[1:]), name="headless")
+        self.succeed("evaluate", made.folder, "--data", self.folder / "bad.csv")
+        result = run("evaluate", made.folder, "--data", table(*rows[1:4], "9,set/train/cats/1.png,birds"))
+        self.assert_refused(result, 65, ["bad.csv:4: training had no class 'birds'", "'cats', 'dogs'"])
+
     def test_drawn_digits_train_to_the_weights_of_idx(self):
         idx = self.folder / "idx"
         self.succeed("generate", idx, "--train-limit 300 --test-limit 60")
@@ -227,7 +286,7 @@ class Pictures(command.CommandTest):
         (folder / "train" / "empty").mkdir()
         self.refuse(folder, ["train/empty", "has no picture"])
         (folder / "train" / "empty").rmdir()
-        self.refuse(folder, ["classes 3", "2 folders"], code=2, flags="--classes 3")
+        self.refuse(folder, ["classes 3", "2 classes"], code=2, flags="--classes 3")
         self.refuse(folder, ["image-size"], code=2, flags="--image-size 3x")
         self.refuse(folder, ["has test files"], code=2, flags="--test-split 0.2")
         write(folder / "test" / "cats" / "0.png", files.png(pixels(1, 7, 5), 7, 5))

@@ -44,6 +44,20 @@ class HashEvery(command.CommandTest):
                 self.assert_refused(result, 2, ["--hash-every", value])
 
 
+class Plot(command.CommandTest):
+    def test_figures_of_runs(self):
+        runs = [self.train(SMALL, f"--epochs 3 --seed {seed}", name=f"seed-{seed}").folder for seed in (1, 2)]
+        for what, file, begins, says in ((runs[:1], "a.png", b"\x89PNG", "3 epochs"), (runs, "b.svg", b"<?xml", "2 runs")):
+            result = run("plot", *what, "--output", self.folder / file)
+            if "no cairo" in result.err:
+                self.skipTest(result.err)
+            self.assert_ends(result, 0)
+            self.assertIn(says, result.out)
+            self.assertTrue((self.folder / file).read_bytes().startswith(begins))
+        self.assert_refused(run("plot", self.folder / "none"), 65, ["none: no such folder", "give the folder of a run"])
+        self.assert_refused(run("plot", runs[0], "--output", self.folder / "a.jpg"), 2, ["a.jpg: is neither *.svg nor *.png"])
+
+
 class Compare(command.CommandTest):
     def pair(self, a, b, first=HASHED, second=HASHED):
         """The folders of two runs; `a` and `b` say how they are launched."""

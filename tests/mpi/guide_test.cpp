@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <functional>
 
-#include "lockstep/distribute/dtensor.hpp"
+#include "lockstep/distribute/operations.hpp"
 #include "lockstep/distribute/strategy.hpp"
 #include "tests/support/mpi_world.hpp"
 #include "tests/support/require_on_all.hpp"

@@ -3,7 +3,8 @@
 
 #include <catch2/catch.hpp>
 
-#include "lockstep/distribute/dtensor.hpp"
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/distribute/operations.hpp"
 #include "tests/support/layouts.hpp"
 #include "tests/support/mpi_world.hpp"
 #include "tests/support/require_on_all.hpp"

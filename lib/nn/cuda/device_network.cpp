@@ -66,8 +66,8 @@ std::uint64_t DeviceNetwork::hash(Range slice, const cuda::Stream& stream) const
   return *hash_on_host_.data();
 }
 
-Matrix<float> DeviceNetwork::input(std::size_t i, Range rows) const noexcept {
-  const std::size_t width = dense_[i].inputs;
+Matrix<float> DeviceNetwork::activation(std::size_t i, Range rows) const noexcept {
+  const std::size_t width = i < layers() ? dense_[i].inputs : shape().classes;
   return {activations_[i].data() + rows.begin * width, rows.size(), width};
 }
 
@@ -89,26 +89,26 @@ LayerWeights<float> DeviceNetwork::weights(std::size_t i) const noexcept {
 
 Matrix<const float> DeviceNetwork::forward(std::size_t count, const cuda::Stream& stream) {
   for (std::size_t i = 0; i < layers(); ++i) {
-    const Matrix<float> y(activations_[i + 1].data(), count, dense_[i].outputs);
-    products_.forward(input(i, {0, count}), weights(i), dense_[i].activation, y, stream);
+    products_.forward(activation(i, {0, count}), weights(i), dense_[i].activation,
+                      activation(i + 1, {0, count}), stream);
   }
-  return {activations_.back().data(), count, shape().classes};
+  return activation(layers(), {0, count});
 }
 
 void DeviceNetwork::loss(std::size_t count, const cuda::Stream& stream) {
-  cuda::softmax_cross_entropy({activations_.back().data(), count, shape().classes}, labels(count),
-                              results(count), gradient(layers() - 1, {0, count}), stream);
+  cuda::softmax_cross_entropy(activation(layers(), {0, count}), labels(count), results(count),
+                              gradient(layers() - 1, {0, count}), stream);
 }
 
 void DeviceNetwork::backward_input(std::size_t i, std::size_t count, const cuda::Stream& stream) {
   const Range rows = {0, count};
-  products_.backward_input(gradient(i, rows), weights(i), input(i, rows), dense_[i - 1].activation,
-                           gradient(i - 1, rows), stream);
+  products_.backward_input(gradient(i, rows), weights(i), activation(i, rows),
+                           dense_[i - 1].activation, gradient(i - 1, rows), stream);
 }
 
 void DeviceNetwork::weight_gradients(std::size_t i, Range rows, std::size_t leaf,
                                      std::span<float> gradients, const cuda::Stream& stream) {
-  products_.weight_gradients(input(i, rows), gradient(i, rows), leaf,
+  products_.weight_gradients(activation(i, rows), gradient(i, rows), leaf,
                              tensor(gradients, dense_[i].tensor),
                              tensor(gradients, dense_[i].tensor + 1), stream);
 }
@@ -116,7 +116,7 @@ void DeviceNetwork::weight_gradients(std::size_t i, Range rows, std::size_t leaf
 void DeviceNetwork::clear(Range rows, const cuda::Stream& stream) {
   if (rows.size() == 0) return;
   for (std::size_t i = 0; i < layers(); ++i) {
-    cuda::clear(input(i, rows).flat(), stream);
+    cuda::clear(activation(i, rows).flat(), stream);
     cuda::clear(gradient(i, rows).flat(), stream);
   }
 }

@@ -45,13 +45,18 @@ class DeviceNetwork {
   std::uint64_t hash(Range slice, const cuda::Stream& stream) const;
 
   /// [count, features], labels [count], results [count]
-  Matrix<float> inputs(std::size_t count) const noexcept { return input(0, {0, count}); }
+  Matrix<float> inputs(std::size_t count) const noexcept { return activation(0, {0, count}); }
   std::span<std::int32_t> labels(std::size_t count) const noexcept {
     return labels_.span().first(count);
   }
   std::span<ExampleResult> results(std::size_t count) const noexcept {
     return results_.span().first(count);
   }
+
+  /// Rows of the inputs (0) or of the outputs of layer i - 1, and of the gradients by the outputs
+  /// of layer i.
+  Matrix<float> activation(std::size_t i, Range rows) const noexcept;
+  Matrix<float> gradient(std::size_t i, Range rows) const noexcept;
 
   /// Logits of the first `count` rows.  [count, classes]
   Matrix<const float> forward(std::size_t count, const cuda::Stream& stream);
@@ -78,8 +83,6 @@ class DeviceNetwork {
     std::size_t tensor = 0;  ///< of the weight; the bias follows
   };
 
-  Matrix<float> input(std::size_t i, Range rows) const noexcept;
-  Matrix<float> gradient(std::size_t i, Range rows) const noexcept;
   std::span<float> tensor(std::span<float> block, std::size_t index) const noexcept;
   LayerWeights<float> weights(std::size_t i) const noexcept;
 

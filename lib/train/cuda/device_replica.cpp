@@ -103,6 +103,12 @@ class CudaReplica final : public DeviceReplica {
     network_.copy_weights_to_host(slice, compute_);
   }
   void copy_weights_from_host() override { network_.copy_weights_from_host(compute_); }
+  Matrix<const float> copy_activation(std::size_t i, std::size_t rows) override {
+    return copy_to_host(network_.activation(i, {0, rows}));
+  }
+  Matrix<const float> copy_gradient(std::size_t i, std::size_t rows) override {
+    return copy_to_host(network_.gradient(i, {0, rows}));
+  }
 
   const std::string& device() const noexcept override { return device_text_; }
   const std::string& exchange() const noexcept override { return exchange_text_; }
@@ -110,6 +116,13 @@ class CudaReplica final : public DeviceReplica {
   bool shares_device() const noexcept override { return shared_; }
 
  private:
+  Matrix<const float> copy_to_host(Matrix<const float> values) {
+    copied_.resize(values.flat().size());
+    cuda::copy(values.flat(), std::span(copied_), compute_);
+    compute_.synchronise();
+    return {copied_.data(), values.rows, values.cols};
+  }
+
   nn::Network<float>& host_;
   comm::Communicator& comm_;
   std::string device_text_;
@@ -122,6 +135,7 @@ class CudaReplica final : public DeviceReplica {
   DeviceBatches batches_;
   cuda::PinnedBuffer<float> inputs_;  // of evaluation and prediction
   cuda::PinnedBuffer<float> logits_;
+  std::vector<float> copied_;
   std::unique_ptr<comm::DeviceCommunicator> device_;
 };
 

@@ -2,8 +2,9 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "lockstep/distribute/dtensor.hpp"
+#include "lockstep/distribute/operations.hpp"
 #include "lockstep/distribute/tensor.hpp"
+#include "lockstep/distribute/values.hpp"
 #include "tests/support/layouts.hpp"
 #include "tests/support/refusal.hpp"
 
@@ -374,11 +375,11 @@ TEST_CASE("operations that cannot be are refused alike", "[mesh]") {
   };
   using Matrix = DTensor<float>;
   CHECK_THAT(refusal([](Mesh&, const Matrix& a) { matmul(a, a); }),
-             StartsWith("2: no product of shapes (2, 3) and (2, 3)"));
+             StartsWith("2: matmul: no product of shapes (2, 3) and (2, 3)"));
   CHECK_THAT(refusal([](Mesh& mesh, const Matrix& a) {
                add(a, copy_to_mesh(mesh, counting<float>({2}), Layout(mesh, {none})));
              }),
-             StartsWith("2: shapes (2, 3) and (2) cannot be broadcast"));
+             StartsWith("2: add: shapes (2, 3) and (2) cannot be broadcast"));
   CHECK_THAT(
       refusal([](Mesh&, const Matrix& a) { reduce_sum(a, 2); }),
       StartsWith("2: a tensor with sharding_specs:[x, unsharded], mesh:[x=2] has no axis 2"));
@@ -404,5 +405,5 @@ TEST_CASE("operations that cannot be are refused alike", "[mesh]") {
                Mesh other(mesh.communicator(), {{"y", 2}});
                add(a, copy_to_mesh(other, counting<float>({2, 3}), Layout(other, {"y", none})));
              }),
-             StartsWith("2: tensors on different meshes: [x=2] and [y=2]"));
+             StartsWith("2: add: tensors on different meshes: [x=2] and [y=2]"));
 }

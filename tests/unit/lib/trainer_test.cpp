@@ -280,7 +280,14 @@ TEST_CASE("what is not finite is found in the order of a step", "[train][nonfini
   };
   const auto found = [&] {
     return find_nonfinite(network, {.batch = batch,
-                                    .rows = {0, 5},
+                                    .activation =
+                                        [&](auto i) {
+                                          return network.activation(i, {0, 5});
+                                        },
+                                    .gradient =
+                                        [&](auto i) {
+                                          return network.gradient(i, {0, 5});
+                                        },
                                     .results = network.results({0, 5}),
                                     .gradient_sums = network.parameters().gradients()});
   };

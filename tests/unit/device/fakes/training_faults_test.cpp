@@ -60,6 +60,12 @@ class FaultyReplica final : public train::DeviceReplica {
   }
   void copy_weights_to_host(Range slice) override { replica_->copy_weights_to_host(slice); }
   void copy_weights_from_host() override { replica_->copy_weights_from_host(); }
+  Matrix<const float> copy_activation(std::size_t i, std::size_t rows) override {
+    return replica_->copy_activation(i, rows);
+  }
+  Matrix<const float> copy_gradient(std::size_t i, std::size_t rows) override {
+    return replica_->copy_gradient(i, rows);
+  }
   const std::string& device() const noexcept override { return replica_->device(); }
   const std::string& exchange() const noexcept override { return replica_->exchange(); }
   const char* products() const noexcept override { return replica_->products(); }

@@ -1,0 +1,370 @@
+#include "lockstep/train/plot.hpp"
+
+#include "lockstep/base/errors.hpp"
+
+#ifdef LOCKSTEP_CAIRO
+#include <cairo-svg.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <memory>
+
+#include "lockstep/base/files.hpp"
+#include "lockstep/base/text.hpp"
+#endif
+
+namespace lockstep::train {
+
+#ifndef LOCKSTEP_CAIRO
+
+void plot(std::span<const History> /*histories*/, const std::filesystem::path& file) {
+  throw ConfigError(file.string() + ": cannot be drawn: this build has no cairo",
+                    "install its development files (libcairo2-dev), and build again");
+}
+
+#else
+
+namespace {
+
+struct Color {
+  double red, green, blue;
+};
+
+// Of the color-blind safe palette by Okabe and Ito (2008).
+constexpr std::array<Color, 7> palette = {{{0.000, 0.447, 0.698},
+                                           {0.835, 0.369, 0.000},
+                                           {0.000, 0.620, 0.451},
+                                           {0.800, 0.475, 0.655},
+                                           {0.902, 0.624, 0.000},
+                                           {0.337, 0.706, 0.914},
+                                           {0.000, 0.000, 0.000}}};
+
+struct Curve {
+  std::string name;
+  Color color{};
+  bool is_dashed = false;
+  std::vector<std::pair<double, double> > points;  // in the order of x; y may be not finite
+};
+
+struct Panel {
+  std::string title;
+  std::string y_name;
+  std::vector<Curve> curves;
+};
+
+/// The end points of an axis, which are ticks, and the distance between ticks.
+struct Axis {
+  double first = 0;
+  double last = 1;
+  double step = 1;
+};
+
+/// Ticks at multiples of 1, 2 or 5 times a power of ten, about `count` of them, around the values.
+Axis axis_of(double least, double greatest, double count, double smallest_step) {
+  const double width = greatest > least ? greatest - least : std::max(std::abs(least), 1.0) * 0.1;
+  const double power = std::pow(10, std::floor(std::log10(width / count)));
+  double step = 10 * power;
+  for (const double multiple : {1.0, 2.0, 5.0}) {
+    if (width / (multiple * power) <= count) {
+      step = multiple * power;
+      break;
+    }
+  }
+  step = std::max(step, smallest_step);
+  Axis axis = {std::floor(least / step) * step, std::ceil(greatest / step) * step, step};
+  if (axis.last <= axis.first) axis.last = axis.first + step;
+  return axis;
+}
+
+std::string tick_text(double value, double step) {
+  const int digits = std::clamp(static_cast<int>(-std::floor(std::log10(step) + 1e-9)), 0, 9);
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), "%.*f", digits, value + 0.0);
+  return text.data();
+}
+
+/// Draws in points, with the origin at the top left.
+class Canvas {
+ public:
+  static constexpr double width = 960;
+  static constexpr double height = 360;
+
+  explicit Canvas(cairo_surface_t* surface)
+      : surface_(surface, cairo_surface_destroy), context_(cairo_create(surface), cairo_destroy) {
+    cairo_select_font_face(get(), "sans-serif", CAIRO_FONT_SLANT_NORMAL, CAIRO_FONT_WEIGHT_NORMAL);
+    cairo_set_line_join(get(), CAIRO_LINE_JOIN_ROUND);
+    cairo_set_source_rgb(get(), 1, 1, 1);
+    cairo_paint(get());
+  }
+
+  cairo_t* get() const noexcept { return context_.get(); }
+  cairo_surface_t* surface() const noexcept { return surface_.get(); }
+
+  void set(const Color& color) const {
+    cairo_set_source_rgb(get(), color.red, color.green, color.blue);
+  }
+
+  void line(double x1, double y1, double x2, double y2, double thickness) const {
+    cairo_set_line_width(get(), thickness);
+    cairo_move_to(get(), x1, y1);
+    cairo_line_to(get(), x2, y2);
+    cairo_stroke(get());
+  }
+
+  void dashes(bool are_on) const {
+    constexpr std::array<double, 2> pattern = {5, 3};
+    cairo_set_dash(get(), pattern.data(), are_on ? 2 : 0, 0);
+  }
+
+  double text_width(const std::string& text, double size) const {
+    cairo_text_extents_t extents;
+    cairo_set_font_size(get(), size);
+    cairo_text_extents(get(), text.c_str(), &extents);
+    return extents.x_advance;
+  }
+
+  /// `align`: the share of the text's width that lies to the left of x.
+  void text(double x, double y, const std::string& text, double size, double align) const {
+    cairo_move_to(get(), x - align * text_width(text, size), y);
+    cairo_show_text(get(), text.c_str());
+    cairo_new_path(get());
+  }
+
+ private:
+  std::unique_ptr<cairo_surface_t, decltype(&cairo_surface_destroy)> surface_;
+  std::unique_ptr<cairo_t, decltype(&cairo_destroy)> context_;
+};
+
+constexpr Color ink = {0.2, 0.2, 0.2};
+constexpr Color grid = {0.88, 0.88, 0.88};
+constexpr double font_size = 11;
+
+/// One panel in the rectangle that its axes enclose.
+class PanelDrawing {
+ public:
+  PanelDrawing(const Canvas& canvas, const Panel& panel, double left, double right)
+      : canvas_(canvas), panel_(panel), left_(left), right_(right) {
+    double least = INFINITY;
+    double greatest = -INFINITY;
+    double first = INFINITY;
+    double last = -INFINITY;
+    for (const Curve& curve : panel.curves) {
+      for (const auto& [x, y] : curve.points) {
+        first = std::min(first, x);
+        last = std::max(last, x);
+        if (!std::isfinite(y)) continue;
+        least = std::min(least, y);
+        greatest = std::max(greatest, y);
+      }
+    }
+    if (least > greatest) least = greatest = 0;
+    x_ = axis_of(first, last, 12, 1);
+    x_.first = first;  // epochs begin at 1, and the line at the axis
+    x_.last = std::max(last, first + 1);
+    y_ = axis_of(least, greatest, 6, 0);
+  }
+
+  void draw() const {
+    draw_axes();
+    cairo_save(canvas_.get());
+    for (const Curve& curve : panel_.curves) draw_curve(curve);
+    cairo_restore(canvas_.get());
+    draw_legend();
+  }
+
+ private:
+  static constexpr double top = 40;
+  static constexpr double bottom = Canvas::height - 50;
+
+  double x_of(double x) const {
+    return left_ + (x - x_.first) / (x_.last - x_.first) * (right_ - left_);
+  }
+  double y_of(double y) const {
+    return bottom - (y - y_.first) / (y_.last - y_.first) * (bottom - top);
+  }
+
+  void draw_axes() const {
+    for (double i = 0; i <= std::round((y_.last - y_.first) / y_.step); ++i) {
+      const double value = y_.first + i * y_.step;
+      canvas_.set(grid);
+      canvas_.line(left_, y_of(value), right_, y_of(value), 0.8);
+      canvas_.set(ink);
+      canvas_.text(left_ - 7, y_of(value) + font_size * 0.36, tick_text(value, y_.step), font_size,
+                   1);
+    }
+    for (double value = std::ceil(x_.first / x_.step) * x_.step; value <= x_.last;
+         value += x_.step) {
+      canvas_.set(ink);
+      canvas_.line(x_of(value), bottom, x_of(value), bottom + 4, 0.8);
+      canvas_.text(x_of(value), bottom + 18, tick_text(value, x_.step), font_size, 0.5);
+    }
+    canvas_.set(ink);
+    canvas_.line(left_, bottom, right_, bottom, 0.8);
+    canvas_.line(left_, top, left_, bottom, 0.8);
+    canvas_.text((left_ + right_) / 2, top - 14, panel_.title, font_size + 2, 0.5);
+    canvas_.text((left_ + right_) / 2, bottom + 36, "epoch", font_size, 0.5);
+  }
+
+  void draw_curve(const Curve& curve) const {
+    canvas_.set(curve.color);
+    canvas_.dashes(curve.is_dashed);
+    cairo_set_line_width(canvas_.get(), 1.8);
+    bool is_connected = false;
+    for (const auto& [x, y] : curve.points) {
+      if (!std::isfinite(y)) {
+        is_connected = false;
+        continue;
+      }
+      (is_connected ? cairo_line_to : cairo_move_to)(canvas_.get(), x_of(x), y_of(y));
+      is_connected = true;
+    }
+    cairo_stroke(canvas_.get());
+    canvas_.dashes(false);
+    if (curve.points.size() > 30) return;  // of which marks would be a band
+    for (const auto& [x, y] : curve.points) {
+      if (!std::isfinite(y)) continue;
+      cairo_arc(canvas_.get(), x_of(x), y_of(y), 2.6, 0, 2 * M_PI);
+      cairo_fill(canvas_.get());
+    }
+  }
+
+  /// In the corner, of those on the right, that is farther from the ends of the curves.
+  void draw_legend() const {
+    double width = 0;
+    double sum = 0;
+    double count = 0;
+    for (const Curve& curve : panel_.curves) {
+      width = std::max(width, canvas_.text_width(curve.name, font_size));
+      for (const auto& [x, y] : curve.points) {
+        if (x_of(x) < (left_ + right_) / 2 || !std::isfinite(y)) continue;
+        sum += y_of(y);
+        ++count;
+      }
+    }
+    constexpr double row = 16;
+    const double rows = row * static_cast<double>(panel_.curves.size());
+    const bool is_high = count == 0 || sum / count > (top + bottom) / 2;
+    const double x = right_ - width - 44;
+    double y = is_high ? top + 8 : bottom - rows - 8;
+    cairo_set_source_rgba(canvas_.get(), 1, 1, 1, 0.8);
+    cairo_rectangle(canvas_.get(), x - 6, y - 4, width + 46, rows + 6);
+    cairo_fill(canvas_.get());
+    for (const Curve& curve : panel_.curves) {
+      canvas_.set(curve.color);
+      canvas_.dashes(curve.is_dashed);
+      canvas_.line(x, y + row / 2, x + 26, y + row / 2, 1.8);
+      canvas_.dashes(false);
+      canvas_.set(ink);
+      canvas_.text(x + 33, y + row / 2 + font_size * 0.36, curve.name, font_size, 0);
+      y += row;
+    }
+  }
+
+  const Canvas& canvas_;
+  const Panel& panel_;
+  double left_, right_;
+  Axis x_, y_;
+};
+
+using Figure = double EpochReport::*;
+
+Panel panel_of(std::span<const History> histories, const std::string& title, Figure train,
+               Figure test) {
+  Panel panel = {title, title, {}};
+  const bool are_many = histories.size() > 1;
+  for (std::size_t i = 0; i < histories.size(); ++i) {
+    const auto add = [&](const char* set, Figure figure, std::size_t color, bool is_dashed) {
+      Curve curve = {are_many ? histories[i].name + ", " + set : set,
+                     palette[color % palette.size()],
+                     is_dashed,
+                     {}};
+      for (const EpochReport& epoch : histories[i].epochs) {
+        curve.points.emplace_back(static_cast<double>(epoch.epoch), epoch.*figure);
+      }
+      panel.curves.push_back(std::move(curve));
+    };
+    add("training", train, are_many ? i : 0, are_many);
+    add("test", test, are_many ? i : 1, false);
+  }
+  return panel;
+}
+
+void draw(const Canvas& canvas, std::span<const History> histories) {
+  const bool is_regression = histories[0].epochs[0].is_regression;
+  const std::array panels = {
+      panel_of(histories, "Loss", &EpochReport::train_loss, &EpochReport::test_loss),
+      panel_of(histories, is_regression ? "R2" : "Accuracy", &EpochReport::train_score,
+               &EpochReport::test_score)};
+  constexpr double margin = 58;
+  constexpr double half = Canvas::width / 2;
+  PanelDrawing(canvas, panels[0], margin, half - 16).draw();
+  PanelDrawing(canvas, panels[1], half + margin, Canvas::width - 16).draw();
+}
+
+void require_histories(std::span<const History> histories) {
+  if (histories.empty()) throw ConfigError("there is no history to plot", "");
+  for (const History& history : histories) {
+    if (history.epochs.empty()) {
+      throw ConfigError("history " + in_quotes(history.name) + " has no epoch", "");
+    }
+    if (history.epochs[0].is_regression == histories[0].epochs[0].is_regression) continue;
+    throw ConfigError("the scores of " + in_quotes(histories[0].name) + " and " +
+                          in_quotes(history.name) + " differ: one is a regression",
+                      "plot them in files of their own");
+  }
+}
+
+/// Receives what cairo writes; an exception must not pass through its C code.
+cairo_status_t append(void* bytes, const unsigned char* data, unsigned int length) noexcept {
+  try {
+    static_cast<std::string*>(bytes)->append(reinterpret_cast<const char*>(data), length);
+    return CAIRO_STATUS_SUCCESS;
+  } catch (...) {
+    return CAIRO_STATUS_NO_MEMORY;
+  }
+}
+
+void require(cairo_status_t status, const std::filesystem::path& file) {
+  if (status == CAIRO_STATUS_SUCCESS) return;
+  throw OutputError(file.string() + ": cannot be drawn: " + cairo_status_to_string(status));
+}
+
+std::string svg_of(std::span<const History> histories, const std::filesystem::path& file) {
+  std::string bytes;
+  const Canvas canvas(
+      cairo_svg_surface_create_for_stream(append, &bytes, Canvas::width, Canvas::height));
+  draw(canvas, histories);
+  cairo_surface_finish(canvas.surface());
+  require(cairo_surface_status(canvas.surface()), file);
+  return bytes;
+}
+
+std::string png_of(std::span<const History> histories, const std::filesystem::path& file) {
+  constexpr int scale = 2;
+  auto* surface =
+      cairo_image_surface_create(CAIRO_FORMAT_RGB24, scale * static_cast<int>(Canvas::width),
+                                 scale * static_cast<int>(Canvas::height));
+  cairo_surface_set_device_scale(surface, scale, scale);
+  const Canvas canvas(surface);
+  draw(canvas, histories);
+  std::string bytes;
+  require(cairo_surface_write_to_png_stream(surface, append, &bytes), file);
+  return bytes;
+}
+
+}  // namespace
+
+void plot(std::span<const History> histories, const std::filesystem::path& file) {
+  const std::string extension = lower_case(file.extension().string());
+  if (extension != ".svg" && extension != ".png") {
+    throw ConfigError(file.string() + ": is neither *.svg nor *.png", "end the name with one");
+  }
+  require_histories(histories);
+  write_file(file, extension == ".svg" ? svg_of(histories, file) : png_of(histories, file));
+}
+
+#endif
+
+}  // namespace lockstep::train
