@@ -92,11 +92,12 @@ bool is_regression(const train::SavedNetwork& saved) {
 /// The test set, preprocessed as in training.
 std::unique_ptr<data::Source> open_test_set(const RunConfig& config,
                                             const train::SavedNetwork& saved, bool needs_labels,
-                                            int threads) {
+                                            bool is_stdin, int threads) {
+  data::DataSetOptions options = options_of(config, saved, needs_labels, threads);
+  if (is_stdin) options.pictures.folder.emplace();  // the working directory
   std::unique_ptr<data::Source> test;
   try {
-    test = data::open_data_part(config.data, data::Part::test,
-                                options_of(config, saved, needs_labels, threads));
+    test = data::open_data_part(config.data, data::Part::test, options);
   } catch (const Error& error) {  // the number of classes is the network's
     if (error.remedy().find("`image_size=") != std::string::npos) {
       throw DataError(error.problem(), "give pictures of one size");
@@ -165,7 +166,7 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
     job.saved = train::read_description(train::find_checkpoint(arguments.operand()));
     const bool has_seed = !config.test_split || arguments.given("seed");
     job.test = open_test_set(has_seed ? config : with_seed_of(job.saved, config), job.saved,
-                             needs_labels, threads);
+                             needs_labels, arguments.value("data") == "-", threads);
     identity = job.test->identity();
   });
   comm::require_equal(comm, "what ranks read",

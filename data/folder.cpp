@@ -214,22 +214,6 @@ FolderFiles files_of_npz(const std::string& path, std::optional<Format> format,
   return files;
 }
 
-/// `files`, as pictures if they are tables that name pictures.
-FolderFiles with_pictures(FolderFiles files, std::optional<Format> format) {
-  if (format == Format::csv) return files;
-  for (const auto* part : {&files.train, &files.test}) {
-    if (part->empty()) continue;
-    const auto& table = part->front().records;
-    if (plain_name(table) != table.filename() || !names_pictures(table)) return files;
-    if (part->size() == 1) continue;
-    throw DataError((*part)[1].records.string() + ": a second table of pictures, beside " +
-                        table.filename().string(),
-                    "join them in one");
-  }
-  files.format = Format::picture;
-  return files;
-}
-
 /// A source, and its file for error messages.
 struct Named {
   const Source& source;
@@ -282,11 +266,11 @@ FolderFiles find_files(const std::string& path, std::optional<Format> format,
                         "leave `format` out, or name the folder that holds the files");
     }
     const std::vector<RecordFiles> file = {{path, {}}};
-    if (only == Part::test) return with_pictures({Format::csv, {}, file}, format);
+    if (only == Part::test) return {Format::csv, {}, file};
     if (!only && !may_lack_test) {
       throw DataError(path + ": is one file, so there is no test set", split_remedy);
     }
-    return with_pictures({Format::csv, file, {}}, format);
+    return {Format::csv, file, {}};
   }
   if (format == Format::picture || (!format && is_picture_name(path))) {
     if (auto pictures = find_pictures(path, only, may_lack_test)) return *std::move(pictures);
@@ -320,7 +304,7 @@ FolderFiles find_files(const std::string& path, std::optional<Format> format,
                     files_of(test[chosen], chosen, path)};
   if (only != Part::test) check_found(files.train, Part::train, chosen, path);
   if (only != Part::train && !may_lack_test) check_found(files.test, Part::test, chosen, path);
-  return chosen == Format::csv ? with_pictures(std::move(files), format) : files;
+  return files;
 }
 
 std::unique_ptr<Source> open_part(Format format, const std::vector<RecordFiles>& files,
@@ -347,6 +331,35 @@ std::unique_ptr<Source> open_part(Format format, const std::vector<RecordFiles>&
 }
 
 namespace {
+
+/// find_files(), and as pictures, if they are tables that name pictures.
+FolderFiles files_for(const std::string& path, const DataSetOptions& options,
+                      std::optional<Part> only, bool may_lack_test) {
+  FolderFiles files = find_files(path, options.format, only, may_lack_test);
+  if (files.format != Format::csv || options.format || options.schema != nullptr) return files;
+  const TableOptions table = options.table.value_or(TableOptions());
+  std::vector<std::filesystem::path> all;
+  for (const auto* part : {&files.train, &files.test}) {
+    for (const RecordFiles& one : *part) all.push_back(one.records);
+  }
+  const auto is_picture = [&](const auto& file) { return names_pictures(file, table); };
+  const auto pictures = static_cast<std::size_t>(std::count_if(all.begin(), all.end(), is_picture));
+  if (pictures == 0) return files;
+  if (pictures < all.size()) {
+    throw DataError(std::find_if_not(all.begin(), all.end(), is_picture)->string() +
+                        ": names no pictures, but " +
+                        std::find_if(all.begin(), all.end(), is_picture)->string() + " does",
+                    "give all tables a column of paths; or, if these are words, `format=csv`");
+  }
+  for (const auto* part : {&files.train, &files.test}) {
+    if (part->size() < 2) continue;
+    throw DataError((*part)[1].records.string() + ": a second table of pictures, beside " +
+                        part->front().records.filename().string(),
+                    "join them in one");
+  }
+  files.format = Format::picture;
+  return files;
+}
 
 /// `options` with the schema of a table, if the files are one: what is found in its training files
 /// unless it is given.
@@ -429,7 +442,7 @@ std::unique_ptr<Source> open_folder_part(const std::string& path, Part part,
     DataSet set = open_folder(path, options);
     return part == Part::train ? std::move(set.train) : std::move(set.test);
   }
-  const FolderFiles files = find_files(path, options.format, part);
+  const FolderFiles files = files_for(path, options, part, false);
   const DataSetOptions read = part == Part::train ? with_schema(files, options) : options;
   DataSet set;
   set.train =
@@ -440,7 +453,7 @@ std::unique_ptr<Source> open_folder_part(const std::string& path, Part part,
 
 DataSet open_folder(const std::string& path, const DataSetOptions& options) {
   const bool may_lack_test = options.test_split.has_value() || options.may_lack_test;
-  const FolderFiles files = find_files(path, options.format, std::nullopt, may_lack_test);
+  const FolderFiles files = files_for(path, options, std::nullopt, may_lack_test);
   const DataSetOptions read = with_schema(files, options);
   DataSet set;
   if (options.test_split) {

@@ -30,9 +30,8 @@ struct FolderFiles {
   std::vector<RecordFiles> test;
 };
 
-/// Lists the folder, or expands the pattern; opens no file but an NPZ archive, and a table to see
-/// whether it names pictures (picture_source.hpp). A file whose name ends in .csv, .tsv, .txt or
-/// .data is the whole part `only`, or the training set.
+/// Lists the folder, or expands the pattern; opens no file but an NPZ archive. A file whose name
+/// ends in .csv, .tsv, .txt or .data is the whole part `only`, or the training set.
 ///
 /// `format`  the format to use; none: the only format present.
 /// `only`    the part to find, ignoring the other; none: both.

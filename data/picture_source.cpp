@@ -9,7 +9,6 @@
 #include <system_error>
 #include <thread>
 #include <tuple>
-#include <utility>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
@@ -79,18 +78,28 @@ std::string size_text(const ImageSize& size) {
   return shape_text(std::array{size.rows, size.columns});
 }
 
-/// The first column, but that of labels and those that are ignored, with the name of a picture in
-/// the record that `rows` has read.
-std::size_t find_paths(const std::vector<std::string>& record,
-                       const std::vector<std::string>& names, std::size_t label,
-                       const TableOptions& options, const CsvTexts& rows) {
-  for (std::size_t i = 0; i < record.size(); ++i) {
-    const auto& ignored = options.ignored;
-    const bool is_ignored = std::find(ignored.begin(), ignored.end(), names[i]) != ignored.end();
-    if (i != label && !is_ignored && is_picture_name(record[i])) return i;
+/// The index of the first column with the name of a picture in one of the first ten records, which
+/// is neither ignored nor the column `label`; names().size() if there is none.
+std::size_t find_paths(CsvTexts& rows, const TableOptions& options, std::size_t label) {
+  const auto& names = rows.names();
+  std::size_t first = names.size();
+  for (int i = 0; i < 10; ++i) {
+    const auto& record = rows.next();
+    for (std::size_t column = 0; column < std::min(record.size(), first); ++column) {
+      const bool is_ignored = std::find(options.ignored.begin(), options.ignored.end(),
+                                        names[column]) != options.ignored.end();
+      if (column != label && !is_ignored && is_picture_name(record[column])) first = column;
+    }
   }
-  throw DataError(rows.place() + ": no column has the name of a picture (.png, .jpg or .jpeg)",
-                  "give the table a column of paths, relative to its folder");
+  return first;
+}
+
+std::size_t column_named(const std::vector<std::string>& names, const std::string& name) {
+  return static_cast<std::size_t>(std::find(names.begin(), names.end(), name) - names.begin());
+}
+
+bool have_picture(const std::vector<std::string>& names) {
+  return std::any_of(names.begin(), names.end(), is_picture_name);
 }
 
 }  // namespace
@@ -128,13 +137,13 @@ std::optional<std::pair<fs::path, fs::path>> find_picture_folders(const fs::path
   return parts;
 }
 
-bool names_pictures(const fs::path& table) {
-  const auto has_picture = [](const std::vector<std::string>& texts) {
-    return std::any_of(texts.begin(), texts.end(), is_picture_name);
-  };
+bool names_pictures(const fs::path& table, const TableOptions& options) {
   try {
-    CsvTexts rows(table, true, '\0');
-    return has_picture(rows.names()) || has_picture(rows.next());
+    CsvTexts rows(table, options.has_header, options.separator);
+    const auto& names = rows.names();
+    if (options.has_header && have_picture(names)) return true;
+    const std::size_t label = column_named(names, options.label_columns.front());
+    return find_paths(rows, options, label) < names.size();
   } catch (const DataError&) {  // which reading it as a table says better
     return false;
   }
@@ -208,7 +217,8 @@ void PictureSource::list_classes(bool are_given) {
 }
 
 void PictureSource::list_rows(const ReadOptions& options) {
-  const fs::path table = std::exchange(folder_, folder_.parent_path());
+  const fs::path table = folder_;
+  folder_ = options.pictures.folder.value_or(table.parent_path());
   PictureSchema& schema = *schema_;
   const bool is_found = options.picture_schema == nullptr;
   TableOptions how = options.pictures.table.value_or(TableOptions());
@@ -219,7 +229,7 @@ void PictureSource::list_rows(const ReadOptions& options) {
   CsvTexts rows(table, how.has_header, how.separator);
   const std::vector<std::string>& names = rows.names();
   const std::string header = table.string() + ":1";
-  if (how.has_header && std::any_of(names.begin(), names.end(), is_picture_name)) {
+  if (how.has_header && have_picture(names)) {
     throw_no_header(header, names.front(),
                     is_found ? "say so with `header=none`, or give the file a header line"
                              : "give the file the header line of the training set");
@@ -230,12 +240,9 @@ void PictureSource::list_rows(const ReadOptions& options) {
     schema.label_column = std::move(found.label);
     schema.has_header = how.has_header;
   }
-  const auto column_of = [&](const std::string& name) {
-    return static_cast<std::size_t>(std::find(names.begin(), names.end(), name) - names.begin());
-  };
   const std::string& label_name =
       schema.label_column.empty() ? how.label_columns.front() : schema.label_column;
-  const std::size_t label = column_of(label_name);
+  const std::size_t label = column_named(names, label_name);
   if (label == names.size() && options.needs_labels) {
     throw DataError(header + ": no column is named " + in_quotes(label_name) +
                         "; the columns are " + listed(names),
@@ -246,15 +253,27 @@ void PictureSource::list_rows(const ReadOptions& options) {
     label_of.emplace(name, static_cast<std::int32_t>(label_of.size()));
   }
 
-  std::size_t path_column = column_of(schema.path_column);
+  const bool is_known = !schema.path_column.empty();
+  std::size_t path_column = column_named(names, schema.path_column);
+  if (!is_known) {
+    CsvTexts first(table, how.has_header, how.separator);
+    path_column = find_paths(first, how, label);
+  }
+  if (path_column == names.size()) {
+    throw DataError(header + ": no column " +
+                        (is_known ? "is named " + in_quotes(schema.path_column)
+                                  : "has names of pictures (.png, .jpg or .jpeg)") +
+                        "; the columns are " + listed(names),
+                    is_known ? "name the column of paths so" : "give the table a column of paths");
+  }
   for (const auto* record = &rows.next(); !record->empty(); record = &rows.next()) {
-    if (path_column == names.size()) path_column = find_paths(*record, names, label, how, rows);
     File file = {std::string(without_blanks((*record)[path_column])), 0, 0};
     std::error_code error;
     if (!fs::is_regular_file(folder_ / file.name, error)) {
       throw DataError(rows.place() + ": " + in_quotes(file.name) + " is no file in " +
                           (folder_.empty() ? "this folder" : folder_.string()),
-                      "give paths relative to the folder of the table");
+                      "mend the path, which is relative to that folder; or, if the column has "
+                      "words, `format=csv`");
     }
     if (options.needs_labels) {
       const auto found = label_of.find(class_text((*record)[label]));
@@ -266,7 +285,7 @@ void PictureSource::list_rows(const ReadOptions& options) {
     }
     files_.push_back(std::move(file));
   }
-  if (is_found && path_column < names.size()) schema.path_column = names[path_column];
+  if (is_found) schema.path_column = names[path_column];
 }
 
 void PictureSource::list_files(const fs::path& below, std::int32_t label) {

@@ -15,9 +15,9 @@
 //   file,label
 //   photos/1.png,cat
 //
-// The column of paths is the first in which the first record has the name of a picture, and which
-// is neither the column of labels nor ignored; other columns are not used. Records are in the order
-// of the lines; labels are words or whole numbers.
+// The column of paths is the first in which one of the first ten records has the name of a picture,
+// and which is neither the column of labels nor ignored; other columns are not used. Records are in
+// the order of the lines; labels are words or whole numbers.
 //
 // Headers of pictures are read when the source is opened, pixels on request. Memory: the names of
 // the files.
@@ -67,9 +67,10 @@ std::optional<ImageSize> parse_image_size(const std::string& text);
 std::optional<std::pair<std::filesystem::path, std::filesystem::path>> find_picture_folders(
     const std::filesystem::path& path);
 
-/// True if the names of columns or the first record of a table have the name of a picture; false if
-/// it cannot be read. Local.
-bool names_pictures(const std::filesystem::path& table);
+/// True if one of the first ten records of a table has the name of a picture, in a column that is
+/// neither ignored nor that of labels, or if what should be the names of columns has; false if it
+/// cannot be read. Local.
+bool names_pictures(const std::filesystem::path& table, const TableOptions& options);
 
 /// The pictures of a folder of class folders, or of a table; or, if labels are not needed, all
 /// pictures of a folder, those of a table without labels, or one picture, with label 0. Local; not

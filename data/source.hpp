@@ -89,6 +89,8 @@ struct PictureOptions {
   std::optional<ImageSize> size = {};        ///< nullopt: that of all pictures, which must be equal
   std::optional<std::size_t> channels = {};  ///< 1: gray, 3: RGB; nullopt: 1 if all are gray
   std::optional<TableOptions> table = {};    ///< of a table that names pictures and their labels
+  /// To which paths in a table are relative; nullopt: its folder.
+  std::optional<std::filesystem::path> folder = {};
 };
 
 /// Read options, common to all formats.

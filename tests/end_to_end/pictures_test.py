@@ -91,6 +91,23 @@ class Pictures(command.CommandTest):
         # Those of the folder are in the order of all names, class folders included.
         self.assertEqual(labels[0][::2] + labels[0][1::2], labels[1])
         self.assertIn("set/train/dogs/3.png", result.out)
+        with open(new) as stdin:
+            piped = run("predict", network, "--data - --output -", cwd=self.folder, stdin=stdin)
+        self.assert_ends(piped, 0)
+        self.assertEqual([line["label"] for line in csv.DictReader(piped.out.splitlines())], labels[0])
+        renamed = self.write_table("renamed.csv", columns=("n", "picture"), labels=False)
+        self.assert_refused(run("predict", network, "--data", renamed), 65, ["no column is named 'file'", "'picture'"])
+
+    def test_columns_of_words_that_end_like_pictures(self):
+        rows = "".join(f"p{i}.png,{i % 7},{'ab'[i % 2]}\n" for i in range(200))
+        for part in ("train", "test"):
+            write(self.folder / "words" / f"{part}.csv", ("name,x,label\n" + rows).encode())
+        self.refuse(self.folder / "words", ["train.csv:2: 'p0.png' is no file", "--format csv"])
+        for flags in ("--format csv", "--ignore-columns name"):
+            made = self.train(SMALL, flags, "--data", self.folder / "words", name=flags.split()[-1])
+            self.succeed("evaluate", made.folder, "--data", self.folder / "words")
+        write(self.folder / "words" / "test.csv", b"name,x,label\nq,1,a\n")
+        self.refuse(self.folder / "words", ["test.csv: names no pictures, but", "train.csv does", "--format csv"])
 
     def test_tables_that_name_no_pictures(self):
         self.write_set()
@@ -110,6 +127,7 @@ class Pictures(command.CommandTest):
                 ([rows[0], "1,set/train/cats/1.png,0.5"], ["bad.csv:1", "numbers to predict, not classes"])):
             with self.subTest(needles=needles):
                 self.refuse(table(*lines), needles, flags=flags)
+        self.refuse(table(rows[0], "1,,cats", *rows[1:]), ["bad.csv:2: '' is no file"], flags=flags)
         self.refuse(table(*rows), ["no test set", "--test-split 0.2"], flags="--label-column class")
         self.refuse(table(*rows), ["classes 3"], code=2, flags=flags + " --classes 3")
         made = self.train(SMALL, "--test-split 0.25 --label-column 3 --header none --data", table(*rows[1:]), name="headless")
