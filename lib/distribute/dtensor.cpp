@@ -259,6 +259,7 @@ DTensor<T> DTensor<T>::relayout(const Layout& layout) const {
 
 template <MeshNumber T>
 Tensor<T> DTensor<T>::to_global() const {
+  const sharding::RecordingPause pause;  // the result is a constant
   return relayout(Layout::replicated(*mesh_, shape_.size())).unpack();
 }
 

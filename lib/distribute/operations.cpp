@@ -283,7 +283,7 @@ DTensor<T> divide(const DTensor<T>& a, const DTensor<T>& b, const std::optional<
   return sharding::pairwise(
       "divide", a, b, to, [](T x, T y) { return x / y; },
       [](const auto& g, auto&, auto& y) { return divide(g, y); },
-      [](const auto& g, auto& x, auto& y) { return -divide(multiply(g, x), multiply(y, y)); });
+      [](const auto& g, auto& x, auto& y) { return -divide(multiply(g, divide(x, y)), y); });
 }
 
 template <Differentiable T>
@@ -307,7 +307,7 @@ DTensor<T> operator+(const DTensor<T>& a, std::type_identity_t<T> addend) {
 template <Differentiable T>
 DTensor<T> relu(const DTensor<T>& tensor) {
   return map(
-      tensor, [](T x) { return x > 0 ? x : T{0}; }, [](T x) { return x > 0 ? T{1} : T{0}; });
+      tensor, [](T x) { return x < 0 ? T{0} : x; }, [](T x) { return x > 0 ? T{1} : T{0}; });
 }
 
 template <MeshNumber T>

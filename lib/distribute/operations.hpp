@@ -280,7 +280,8 @@ DTensor<T> softmax_cross_entropy(const DTensor<T>& logits, const DTensor<std::in
 template <Differentiable T>
 DTensor<std::int32_t> argmax(const DTensor<T>& tensor);
 
-/// The matrix with its axes exchanged: [x, y] becomes [y, x]. Local.
+/// The matrix with its axes exchanged: [x, y] becomes [y, x]. Local, unless partial sums are
+/// completed first.
 /// Errors   also throws comm::AgreedError (2) unless there are two axes.
 template <MeshNumber T>
 DTensor<T> transpose(const DTensor<T>& matrix);

@@ -191,7 +191,7 @@ std::vector<DTensor<T>> Tape::gradient(const DTensor<T>& target,
   if (state_->finished) {
     exchange::refuse(
         "gradient: this tape has already computed its gradients",
-        "ask for all gradients in one call, or make the tape with {.persistent = true}");
+        "ask for all gradients in one call, or make it a `Tape tape({.persistent = true})`");
   }
   const sharding::RecordingPause pause;
   const auto& operations = std::get<sharding::Operations<T>>(state_->operations);

@@ -11,8 +11,8 @@ namespace lockstep {
 
 /// A named tensor over a mesh whose value can be replaced: a weight.
 ///
-///   DVariable w("w", glorot_uniform(mesh, {784, 700}, {22, 23}, Layout(mesh, {"batch",
-///   "model"}))); w.assign_sub(0.1F * tape.gradient(loss, {w})[0]);
+///   DVariable w("w", glorot_uniform(mesh, {784, 700}, {22, 23}, layout));
+///   w.assign_sub(0.1F * tape.gradient(loss, w));
 ///
 /// Is a DTensor, so all operations take it. A copy of that tensor keeps the value of the moment.
 /// Can be moved, not copied.

@@ -332,6 +332,8 @@ TEST_CASE("variables start with the same values on every mesh, and are assigned"
   const Shape shape = GENERATE(Shape{5, 6}, Shape{4, 3, 5}, Shape{7}, Shape{});
   Tensor<float> whole(shape, std::vector<float>(elements_of(shape)));
   nn::stateless_uniform({22, 23}, -1, 2, whole.values());
+  Tensor<float> twice = whole;
+  for (float& value : twice.values()) value *= 2;
   for (const auto& dimensions : test::meshes_of(4)) {
     CHECK(on_all(4, [&](comm::Communicator& comm) -> std::string {
             Mesh mesh(comm, dimensions);
@@ -339,6 +341,7 @@ TEST_CASE("variables start with the same values on every mesh, and are assigned"
               DVariable w("w", stateless_uniform(mesh, shape, {22, 23}, -1, 2, layout));
               const bool same = w.unpack() == copy_to_mesh(mesh, whole, layout).unpack();
               w.assign_add(w);
+              if (w.to_global() != twice) return "twice: " + to_text(layout);
               w.assign_sub(copy_to_mesh(mesh, whole, Layout::replicated(mesh, shape.size())));
               if (!comm.all_agree(same && w.layout() == layout) || w.to_global() != whole) {
                 return to_text(layout);
@@ -411,4 +414,19 @@ TEST_CASE("argmax, slices and reshapes under every layout", "[mesh]") {
             return "";
           }) == "");
   }
+}
+
+TEST_CASE("NaN passes through relu, and gradients of quotients do not overflow", "[mesh]") {
+  CHECK(on_all(1, [](comm::Communicator& comm) -> std::string {
+          Mesh mesh(comm, {{"all", 1}});
+          const auto on_mesh = [&](float value) {
+            return copy_to_mesh(mesh, Tensor<float>({1}, {value}), Layout::replicated(mesh, 1));
+          };
+          if (!std::isnan(relu(on_mesh(NAN)).unpack().values()[0])) return "relu(NaN)";
+          const auto x = on_mesh(1e-23F);
+          const auto y = on_mesh(1e-23F);
+          Tape tape;
+          const float slope = tape.gradient(divide(x, y), y).unpack().values()[0];
+          return std::abs(slope / -1e23F - 1) < 1e-5F ? "" : std::to_string(slope);
+        }) == "");
 }
