@@ -29,20 +29,14 @@ struct Means {
 
 /// One epoch: iterating over `batches` gives each rank its piece of every global batch.
 template <class Batches>
-Means train(const Strategy& strategy, Batches& batches, train::Replica& replica) {
+Means train(Batches& batches, train::Replica& replica) {
   nn::Tally sums;
-  std::uint64_t step = 0;
   for (const auto& batch : batches) {
-    strategy.run(
-        [&](const Tensor<float>& images, const Tensor<std::int32_t>& labels) {
-          const nn::Tally tally = replica.train(step, images.values(), labels.values());
-          sums.loss_sum += tally.loss_sum;
-          sums.correct += tally.correct;
-        },
-        batch);
-    ++step;
+    const nn::Tally tally = replica.train(batch);  // of the whole global batch, on every rank
+    sums.loss_sum += tally.loss_sum;
+    sums.correct += tally.correct;
   }
-  const auto examples = static_cast<double>(batches.plan()->examples_per_epoch());
+  const auto examples = static_cast<double>(batches.plan().examples_per_epoch());
   return {sums.loss_sum / examples, static_cast<double>(sums.correct) / examples};
 }
 
@@ -55,18 +49,18 @@ void tutorial(comm::Communicator& comm) {
   auto digits = open_digits();
   const std::shared_ptr<data::Source> training = std::move(digits.train);
   auto batches = strategy.distribute_dataset(from_source(training).shuffle(seed).batch(batch_size),
-                                             {.policy = data::ShardPolicy::data, .leaf = 0});
+                                             {.policy = data::ShardPolicy::data});
 
   // The same network on every rank: two hidden layers with ReLU; softmax is part of the loss.
   const nn::NetworkShape shape(training->features(), {700, 500}, classes);
-  train::Replica replica(shape, *batches.plan(), comm, {.seed = {seed, seed + 1}});
+  train::Replica replica(shape, batches, {.seed = {seed, seed + 1}});
   if (is_root) {
     std::printf("%d replicas in sync: %s, %zu parameters\n", strategy.num_replicas_in_sync(),
                 shape.text().c_str(), shape.parameters());
   }
 
   for (int epoch = 1; epoch <= epochs; ++epoch) {
-    const Means trained = train(strategy, batches, replica);
+    const Means trained = train(batches, replica);
     const auto tested = replica.evaluate(*digits.test);
     if (!is_root) continue;
     std::printf("epoch %d: training loss %.3f, accuracy %.3f   testing loss %.3f, accuracy %.3f\n",

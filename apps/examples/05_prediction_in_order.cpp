@@ -12,19 +12,6 @@ namespace {
 constexpr std::uint64_t seed = 22;
 constexpr std::size_t classes = 10;
 
-/// Trains for one epoch.
-void train(const Strategy& strategy, DistributedDataset<Batched<Example>>& batches,
-           train::Replica& replica) {
-  std::uint64_t step = 0;
-  for (const auto& batch : batches) {
-    strategy.run(
-        [&](const Tensor<float>& images, const Tensor<std::int32_t>& labels) {
-          replica.train(step++, images.values(), labels.values());
-        },
-        batch);
-  }
-}
-
 /// The records of a source as pairs (index, features).
 auto indexed(const std::shared_ptr<data::Source>& source) {
   const auto record = [source](std::int64_t index) {
@@ -43,9 +30,9 @@ void predict(comm::Communicator& comm) {
   const std::shared_ptr<data::Source> training = std::move(digits.train);
   const std::shared_ptr<data::Source> test = std::move(digits.test);
   auto batches = strategy.distribute_dataset(from_source(training).shuffle(seed).batch(32),
-                                             {.policy = data::ShardPolicy::data, .leaf = 0});
-  train::Replica replica({training->features(), {64}, classes}, *batches.plan(), comm);
-  train(strategy, batches, replica);
+                                             {.policy = data::ShardPolicy::data});
+  train::Replica replica({training->features(), {64}, classes}, batches);
+  for (const auto& batch : batches) replica.train(batch);
 
   std::map<std::int64_t, std::int32_t> labels;  // by index
   auto unordered = strategy.distribute_dataset(indexed(test).shuffle(seed).batch(10));

@@ -78,13 +78,9 @@ void program(comm::Communicator& comm) {
   auto digits = data::open_data_set("synthetic", {.train_limit = 1000, .test_limit = 300});
   const std::shared_ptr<data::Source> training = std::move(digits.train);
   auto batches = strategy.distribute_dataset(from_source(training).shuffle(22).batch(64),
-                                             {.policy = data::ShardPolicy::data, .leaf = 0});
-  train::Replica replica(shape, *batches.plan(), comm);
-  std::uint64_t step = 0;
-  const auto train_step = [&](const Tensor<float>& images, const Tensor<std::int32_t>& labels) {
-    replica.train(step++, images.values(), labels.values());
-  };
-  for (const auto& batch : batches) strategy.run(train_step, batch);
+                                             {.policy = data::ShardPolicy::data});
+  train::Replica replica(shape, batches);
+  for (const auto& batch : batches) replica.train(batch);
   const double accuracy = replica.evaluate(*digits.test).accuracy();
   const std::uint64_t hash = replica.weights_hash();  // compared between ranks
   if (strategy.replica_id() > 0) return;

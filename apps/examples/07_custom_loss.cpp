@@ -55,17 +55,12 @@ void program(comm::Communicator& comm) {
   auto digits = data::open_data_set("synthetic", {.train_limit = 1500, .test_limit = 300});
   const std::shared_ptr<data::Source> training = std::move(digits.train);
   auto batches = strategy.distribute_dataset(from_source(training).shuffle(22).batch(128),
-                                             {.policy = data::ShardPolicy::data, .leaf = 0});
+                                             {.policy = data::ShardPolicy::data});
   const SquaredHinge<float> loss;
-  train::Replica replica({training->features(), {64}, 10}, *batches.plan(), comm, {.loss = &loss});
+  train::Replica replica({training->features(), {64}, 10}, batches, {.loss = &loss});
   const bool is_root = strategy.replica_id() == 0;
-  std::uint64_t step = 0;
-  const auto train_step = [&](const Tensor<float>& images, const Tensor<std::int32_t>& labels) {
-    replica.train(step++, images.values(), labels.values());
-  };
   for (int epoch = 1; epoch <= 2; ++epoch) {
-    step = 0;
-    for (const auto& batch : batches) strategy.run(train_step, batch);
+    for (const auto& batch : batches) replica.train(batch);
     const auto tested = replica.evaluate(*digits.test);
     if (!is_root) continue;
     std::printf("epoch %d: %s %.6f, accuracy %.3f\n", epoch, loss.name(), tested.loss(),

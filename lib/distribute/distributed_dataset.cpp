@@ -24,7 +24,7 @@ std::optional<data::PlanOptions> plan_options(const Share& share, const CountExa
                                .rebatch = share.rebatch};
   const bool by_files = share.choice.policy == ShardPolicy::file;
   for (std::uint64_t worker = 0; worker < (by_files ? share.ranks : 1); ++worker) {
-    const auto examples = count({0, worker, by_files ? share.ranks : 1});
+    const auto examples = count({0, worker, by_files ? share.ranks : 1}).by_position;
     if (!examples || *examples == endless) return std::nullopt;
     options.records += *examples;
     if (by_files) options.file_records.push_back(*examples);
@@ -49,6 +49,40 @@ void require_cuttable(const Share& share) {
   }
 }
 
+/// Batches that are not read by position are cut as those of a plan are if they have its numbers
+/// of examples.
+void add_training_plan(Share& share, const CountExamples& count) {
+  if (share.plan) {
+    share.training_plan = share.plan;
+    return;
+  }
+  if (share.batch_size == 0) {
+    share.why_no_plan = {"the size of its batches is not known", "batch the data set last"};
+    return;
+  }
+  if (share.choice.policy != ShardPolicy::data) {
+    share.why_no_plan = {
+        "with shard-policy " + std::string(data::name_of(share.choice.policy)) +
+            " the numbers of examples of all workers must be known before they are read",
+        "use a data set of known size and batch it last, or `shard_policy=data`"};
+    return;
+  }
+  const auto examples = count({}).before_map;
+  const bool finite = examples && *examples != endless;
+  if (!examples && !share.drop_remainder) {
+    share.why_no_plan = {
+        "the number of its examples is not known, so its last batch may be smaller",
+        "use batch(size, true), which leaves a smaller batch out, or a data set of "
+        "known size"};
+    return;
+  }
+  share.training_plan.emplace(data::PlanOptions{.records = finite ? *examples : share.batch_size,
+                                                .batch_size = share.batch_size,
+                                                .ranks = share.ranks,
+                                                .leaf = share.leaf,
+                                                .drop_remainder = finite && share.drop_remainder});
+}
+
 Share decide(comm::Communicator& comm, const DatasetFacts& facts, const DistributeOptions& options,
              const CountExamples& count) {
   Share share{.rebatch = options.rebatch,
@@ -63,8 +97,9 @@ Share decide(comm::Communicator& comm, const DatasetFacts& facts, const Distribu
     share.plan.emplace(*plan);
   } else {
     share.endless_batches =
-        share.choice.policy == ShardPolicy::data && count({}).value_or(0) == endless;
+        share.choice.policy == ShardPolicy::data && count({}).by_position.value_or(0) == endless;
   }
+  add_training_plan(share, count);
   return share;
 }
 
@@ -80,7 +115,10 @@ std::optional<std::size_t> Share::fixed_rows() const {
   const std::uint64_t each = batch_size / ranks;
   if (!plan) {
     const bool full = drop_remainder || endless_batches;
-    const bool regular = leaf == 1 && choice.policy != ShardPolicy::file;
+    const std::uint64_t in_leaf = leaf > 0 ? leaf : data::automatic_leaf(batch_size);
+    const bool regular = choice.policy == ShardPolicy::off ||
+                         (choice.policy == ShardPolicy::data &&
+                          data::piece_of(batch_size, in_leaf, ranks - 1, ranks).size() == each);
     return full && regular ? std::optional<std::size_t>(each) : std::nullopt;
   }
   if (plan->steps() == 0) return std::nullopt;
@@ -100,15 +138,16 @@ Share agree_on_share(comm::Communicator& comm, const DatasetFacts& facts,
                      const DistributeOptions& options, const CountExamples& count) {
   Share share;
   comm::together(comm, [&] { share = decide(comm, facts, options, count); });
-  comm::require_equal(comm, "the data set that is shared out",
-                      {{"data", facts.identity},
-                       {"batch size", std::to_string(facts.batch_size)},
-                       {"drop remainder", facts.drop_remainder ? "yes" : "no"},
-                       {"shard policy", data::name_of(share.choice.policy)},
-                       {"rebatch", data::name_of(options.rebatch)},
-                       {"leaf", std::to_string(options.leaf)},
-                       {"plan", share.plan ? to_hex(share.plan->digest()) : "none"}},
-                      "make the same data set with the same options on every rank");
+  comm::require_equal(
+      comm, "the data set that is shared out",
+      {{"data", facts.identity},
+       {"batch size", std::to_string(facts.batch_size)},
+       {"drop remainder", facts.drop_remainder ? "yes" : "no"},
+       {"shard policy", data::name_of(share.choice.policy)},
+       {"rebatch", data::name_of(options.rebatch)},
+       {"leaf", std::to_string(options.leaf)},
+       {"plan", share.training_plan ? to_hex(share.training_plan->digest()) : "none"}},
+      "make the same data set with the same options on every rank");
   return share;
 }
 

@@ -22,20 +22,27 @@ namespace lockstep {
 struct DistributeOptions {
   data::ShardPolicy policy = data::ShardPolicy::automatic;
   data::Rebatch rebatch = data::Rebatch::ceil;
-  /// Under DATA, pieces are whole leaves of `leaf` examples: see data::piece_of. 1 follows the
-  /// distribution guide; 0 means data::automatic_leaf, as in training.
-  std::uint64_t leaf = 1;
+  /// Under DATA, pieces are whole leaves of `leaf` examples: see data::piece_of. 0, as in the
+  /// command: data::automatic_leaf, which is 1 for batches below 16 examples. With 1 each piece has
+  /// ceil(examples / replicas) examples, as in the distribution guide, for any batch.
+  std::uint64_t leaf = 0;
   /// Pieces that a thread reads ahead; 0: no thread. nullopt: the depth of the data set's last
   /// prefetch if it ends in one; 0 if a prefetch stands before other transformations; else 1 (the
   /// replicas of an input pipeline).
   std::optional<std::size_t> prefetch = std::nullopt;
 };
 
+/// Why a distributed data set has no plan to train by.
+struct WhyNoPlan {
+  std::string problem;
+  std::string remedy;
+};
+
 /// The part of a data set that a rank reads.
 struct Share {
   data::PolicyChoice choice = {};
   data::Rebatch rebatch = data::Rebatch::ceil;
-  std::uint64_t leaf = 1;
+  std::uint64_t leaf = 0;
   std::uint64_t rank = 0;
   std::uint64_t ranks = 1;
   std::uint64_t batch_size = 0;
@@ -44,6 +51,10 @@ struct Share {
   /// not determine the batches (transformed batches).
   std::optional<data::Plan> plan = std::nullopt;
   bool endless_batches = false;  ///< as `plan`, for an endless data set under DATA
+  /// The plan to train by: `plan`; or that of batches which are transformed and keep their numbers
+  /// of examples; or the plan of one step, of which all are full batches. nullopt: see why_no_plan.
+  std::optional<data::Plan> training_plan = std::nullopt;
+  WhyNoPlan why_no_plan = {};
 
   /// The pass over the data set that this rank reads.
   Pass pass(std::uint64_t epoch) const noexcept {
@@ -61,8 +72,12 @@ struct Share {
   bool some_empty() const;
 };
 
-/// Returns the number of examples of a pass, if known.
-using CountExamples = std::function<std::optional<std::uint64_t>(const Pass&)>;
+/// The numbers of examples of a pass, as far as they are known.
+struct ExampleCounts {
+  std::optional<std::uint64_t> by_position = std::nullopt;  ///< Reader::examples
+  std::optional<std::uint64_t> before_map = std::nullopt;   ///< Reader::examples_before_map
+};
+using CountExamples = std::function<ExampleCounts(const Pass&)>;
 
 /// Determines this rank's part of a data set.
 ///
@@ -322,6 +337,7 @@ class DistributedIterator {
     Ending ending = Ending::alone;
     std::uint64_t count = 0;                         ///< if `counted`
     std::optional<std::size_t> rows = std::nullopt;  ///< Share::fixed_rows
+    std::uint64_t in_plan = 0;                       ///< steps of the training plan; 0: none
     bool some_empty = false;  ///< a rank never has an example: shapes are exchanged at step 0
   };
 
@@ -342,7 +358,9 @@ class DistributedIterator {
     auto piece = steps_.ending == Ending::asked ? next_asked() : next_known();
     ended_ = !piece;
     if (ended_) return std::nullopt;
-    return PerReplica<T>(std::move(*piece));
+    PerReplica<T> batch(std::move(*piece));
+    if (steps_.in_plan > 0) batch.step_ = read_++ % steps_.in_plan;
+    return batch;
   }
 
   /// Type and shape of this replica's values: see DistributedDataset::element_spec. Reads the first
@@ -390,6 +408,7 @@ class DistributedIterator {
   std::shared_ptr<pieces::Stream<T>> stream_;
   Steps steps_;
   std::uint64_t step_ = 0;
+  std::uint64_t read_ = 0;
   bool ended_ = false;
 };
 
@@ -409,7 +428,8 @@ class DistributedDataset {
     std::function<pieces::Pieces<T>(std::uint64_t epoch)> open;
     std::size_t prefetch = 0;
     typename DistributedIterator<T>::Steps steps = {};
-    std::optional<data::Plan> plan;
+    std::optional<data::Plan> plan;  ///< to train by
+    WhyNoPlan why_no_plan;
     data::PolicyChoice choice;
   };
 
@@ -443,8 +463,20 @@ class DistributedDataset {
     return spec_of(*state_->memory->empty, parts_.steps.rows);
   }
 
-  /// The records of each rank and step, if known in closed form: positions in the data set's order.
-  const std::optional<data::Plan>& plan() const noexcept { return parts_.plan; }
+  /// The examples of each rank and step: positions in the data set's order. train::Replica trains
+  /// by it. It is known for batches of a data set of known size, also if map was applied to them
+  /// (which must then keep their numbers of examples). Under DATA it is known, too, if all batches
+  /// are full (an endless data set, or drop_remainder): then it has one step, which repeats.
+  /// Errors   plan() throws ConfigError with the reason if the data set has none. Local.
+  const data::Plan& plan() const {
+    if (has_plan()) return *parts_.plan;
+    throw ConfigError("the distributed data set has no plan: " + parts_.why_no_plan.problem,
+                      parts_.why_no_plan.remedy);
+  }
+  bool has_plan() const noexcept { return parts_.plan.has_value(); }
+
+  /// The ranks of the Strategy. Local.
+  comm::Communicator& communicator() const noexcept { return *comm_; }
 
   /// The sharding policy, and the reason for it. DATA for a data set from a function, which shards
   /// its data itself.

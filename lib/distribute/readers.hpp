@@ -67,6 +67,9 @@ class Reader {
   /// The number of examples of the pass, in all batches together.
   virtual std::optional<std::uint64_t> examples() const { return std::nullopt; }
 
+  /// The same if the batches were mapped to batches of as many examples. They are read in order.
+  virtual std::optional<std::uint64_t> examples_before_map() const { return examples(); }
+
   /// One batch of the examples at these positions of the pass.
   virtual T rows(Range) { throw std::logic_error("Reader::rows: no random access"); }
 };
@@ -208,6 +211,9 @@ class Mapped final : public Reader<To> {
   }
   std::optional<std::uint64_t> size() const override { return from_->size(); }
   Item<To> at(std::uint64_t index) override { return mapped(from_->at(index)); }
+  std::optional<std::uint64_t> examples_before_map() const override {
+    return from_->examples_before_map();
+  }
 
  private:
   Item<To> mapped(Item<From> item) {
@@ -448,6 +454,10 @@ class Prefetched final : public Reader<T> {
       : from_(std::move(from)), ahead_([this] { return from_->next(); }, depth) {}
 
   std::optional<Item<T>> next() override { return ahead_.next(); }
+
+  std::optional<std::uint64_t> examples_before_map() const override {
+    return from_->examples_before_map();
+  }
 
  private:
   ReaderPtr<T> from_;

@@ -104,7 +104,8 @@ class Strategy {
   DistributedDataset<T> distribute_dataset(const Dataset<T>& dataset,
                                            const DistributeOptions& options = {}) {
     const auto share = agree_on_share(comm_, dataset.facts(), options, [&](const Pass& pass) {
-      return dataset.open_plain(pass)->examples();
+      const auto reader = dataset.open_plain(pass);
+      return ExampleCounts{reader->examples(), reader->examples_before_map()};
     });
     using Ending = typename DistributedIterator<T>::Ending;
     const DatasetFacts& facts = dataset.facts();
@@ -115,8 +116,10 @@ class Strategy {
              .prefetch = options.prefetch.value_or(automatic),
              .steps = {.ending = share.ends_differ() ? Ending::asked : Ending::alone,
                        .rows = share.fixed_rows(),
+                       .in_plan = share.training_plan ? share.training_plan->steps() : 0,
                        .some_empty = share.some_empty()},
-             .plan = share.plan,
+             .plan = share.training_plan,
+             .why_no_plan = share.why_no_plan,
              .choice = share.choice}};
   }
 
@@ -145,6 +148,9 @@ class Strategy {
                        .rows = own_rows(*dataset),
                        .some_empty = lengths && lengths->some_empty},
              .plan = std::nullopt,
+             .why_no_plan = {"each worker's data set is made by a function, and shards itself",
+                             "use distribute_dataset, or Replica::train(step, features, labels) "
+                             "with a data::Plan of the program's own"},
              .choice = {data::ShardPolicy::data, "each worker's data set shards itself", ""}}};
   }
 

@@ -253,6 +253,9 @@ std::string bits_of(const std::string& packed);
 class Strategy;
 template <BatchLike T>
 class DistributedIterator;
+namespace train {
+class Replica;
+}
 
 /// One value per replica; values may differ. Returned by iteration and Strategy::run.
 ///
@@ -264,12 +267,14 @@ class PerReplica {
 
  private:
   friend class Strategy;
+  friend class train::Replica;
   template <BatchLike U>
   friend class DistributedIterator;
 
   explicit PerReplica(T value) : value_(std::move(value)) {}
 
-  T value_;  // of this replica
+  T value_;                            // of this replica
+  std::optional<std::uint64_t> step_;  // in the data set's plan; of a batch of an iteration
 };
 
 /// The types that a variable can hold: numbers and tensors of numbers.

@@ -188,10 +188,10 @@ int own_cores(const comm::Communicator& comm) {
 
 Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Groups& groups,
                  const ReplicaOptions& options)
-    : plan_(&plan), groups_(groups), prefetch_(options.prefetch) {
+    : plan_(plan), groups_(groups), prefetch_(options.prefetch) {
   const StepOptions step_options = {
       .adam = options.adam,
-      .plan = &plan,
+      .plan = &*plan_,
       .audit_every = options.audit_every,
       .skip_with = options.on_nonfinite == OnNonfinite::skip ? &groups_.all : nullptr};
   auto exchange = Exchange::automatic;
@@ -229,7 +229,7 @@ Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Gr
 
 Replica::Replica(const nn::NetworkShape& shape, const Groups& groups, const ReplicaOptions& options,
                  const std::function<void(nn::Network<float>&)>& load)
-    : plan_(nullptr), groups_(groups), prefetch_(0) {
+    : groups_(groups), prefetch_(0) {
   comm::together(groups_.all, [&] {
     require_consistent(options, groups_);
     rows_ = evaluation_rows(groups_);
@@ -246,7 +246,7 @@ Replica::~Replica() = default;
 /// The network and its products on the host; with a device it has no rows.
 void Replica::make_network(const nn::NetworkShape& shape, const ReplicaOptions& options) {
   const bool on_device = options.device == Device::cuda;
-  const bool sliced = plan_ != nullptr && is_canonical(options);
+  const bool sliced = plan_ && is_canonical(options);
   set_product_threads(options.threads > 0 ? options.threads : own_cores(groups_.all));
   products_ = is_strict(options, on_device ? "cuBLAS" : library_products_name())
                   ? make_strict_products(on_device ? Simd::automatic : options.simd)
@@ -256,7 +256,7 @@ void Replica::make_network(const nn::NetworkShape& shape, const ReplicaOptions& 
     network_ = std::make_unique<nn::Network<float>>(
         shape, on_device ? 0 : rows_, *products_,
         sliced ? static_cast<std::size_t>(groups_.batch.size()) : 1,
-        plan_ != nullptr && !on_device ? groups_.batch.memory() : *std::pmr::new_delete_resource(),
+        plan_ && !on_device ? groups_.batch.memory() : *std::pmr::new_delete_resource(),
         make_layers_of(shape, groups_));
   } catch (const std::bad_alloc&) {
     throw ConfigError("layers: out of memory on " + groups_.all.place().host, less_memory);
@@ -278,7 +278,7 @@ void Replica::make_device(const ReplicaOptions& options) {
   device.precision = options.precision;
   device.share = options.share_device;
   // Without a step there is nothing to exchange.
-  device.exchange = plan_ != nullptr ? options.device_exchange : DeviceExchange::staged;
+  device.exchange = plan_ ? options.device_exchange : DeviceExchange::staged;
   device.rows = rows_;
   device.devices = options.devices;
   device_ = make_device_replica(*network_, device, groups_.batch);
@@ -294,9 +294,16 @@ const char* Replica::products() const noexcept {
   return device_ ? device_->products() : products_->name();
 }
 
+std::uint64_t Replica::step_of(std::optional<std::uint64_t> step) {
+  if (step) return *step;
+  throw std::invalid_argument(
+      "Replica: the step of this value is not known: train on a batch as the iteration gave it, or "
+      "call train(step, features, labels)");
+}
+
 nn::Tally Replica::train(std::uint64_t step, std::span<const float> features,
                          const nn::Targets& targets) {
-  if (plan_ == nullptr) throw std::logic_error("Replica: made without a plan, so it cannot train");
+  if (!plan_) throw std::logic_error("Replica: made without a plan, so it cannot train");
   if (step >= plan_->steps()) {
     throw std::invalid_argument("Replica: step " + std::to_string(step) + " of an epoch of " +
                                 std::to_string(plan_->steps()));

@@ -2,6 +2,7 @@
 // command, user programs and tests train, evaluate and predict with it.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -9,8 +10,10 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
+#include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/data/batches.hpp"
 #include "lockstep/data/plan.hpp"
@@ -72,6 +75,14 @@ struct ReplicaOptions {
   std::function<std::unique_ptr<DeviceReplica>(std::unique_ptr<DeviceReplica>)> wrap_device = {};
 };
 
+/// Features and labels, or values, of a batch.
+template <class T>
+concept TrainingPair = requires {
+  requires std::same_as<typename T::first_type::Value, float>;
+  requires std::same_as<typename T::second_type::Value, float> ||
+      std::same_as<typename T::second_type::Value, std::int32_t>;
+};
+
 /// Number of cores available to this rank, excluding those of the other ranks on its host. Local.
 int own_cores(const comm::Communicator& comm);
 
@@ -79,8 +90,8 @@ int own_cores(const comm::Communicator& comm);
 ///
 /// Weights are bitwise identical on every rank after every step; with the canonical reduction also
 /// for any number of ranks and any mesh (proof in step.hpp). All memory is allocated in the
-/// constructor. The replica owns the network; communicator, mesh and plan must outlive it. Use it
-/// on the communicator's thread only.
+/// constructor. The replica owns the network; communicator and mesh must outlive it. Use it on the
+/// communicator's thread only.
 class Replica {
  public:
   /// Creates a network of `shape` with initial weights, for training with `plan` and evaluation.
@@ -93,6 +104,17 @@ class Replica {
   /// Ranks    collective.
   Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Groups& groups,
           const ReplicaOptions& options = {});
+
+  /// The same with the plan of a distributed data set, on the ranks of its Strategy.
+  ///
+  /// Errors   also throws comm::AgreedError (2) if the data set has no plan, with the reason.
+  /// Ranks    collective.
+  template <class Batches>
+  requires requires(const Batches& batches) {
+    { batches.plan() } -> std::same_as<const data::Plan&>;
+  }
+  Replica(const nn::NetworkShape& shape, const Batches& batches, const ReplicaOptions& options = {})
+      : Replica(shape, agreed_plan(batches), batches.communicator(), options) {}
 
   /// Creates a replica for evaluate() and predict() only. load(network) sets the weights.
   ///
@@ -141,6 +163,27 @@ class Replica {
   ///          replicas differ; comm::CommError.
   /// Ranks    collective: all ranks must train the same step.
   nn::Tally train(std::uint64_t step, std::span<const float> features, const nn::Targets& targets);
+
+  /// Trains on the next batch of the data set that the plan is from: `batch` is a PerReplica of a
+  /// pair of features, Tensor<float> [b, ...], and labels, Tensor<std::int32_t> [b], or values,
+  /// Tensor<float> [b, outputs].
+  ///
+  /// Errors, ranks   as above; also throws std::invalid_argument for the result of a run()
+  /// function,
+  ///                 of which the step is not known.
+  template <class Batch>
+  nn::Tally train(const Batch& batch) {
+    using Value = typename Batch::Value;
+    static_assert(TrainingPair<Value>,
+                  "a batch to train on is a pair of features, Tensor<float>, and labels, "
+                  "Tensor<std::int32_t>, or values, Tensor<float>");
+    const auto& [features, targets] = batch.value_;
+    if constexpr (std::is_same_v<typename Value::second_type::Value, float>) {
+      return train(step_of(batch.step_), features.values(), {{}, targets.values()});
+    } else {
+      return train(step_of(batch.step_), features.values(), targets.values());
+    }
+  }
 
   /// Creates a reader that prefetches batches for load(), at most `batches` in total. `reader` must
   /// outlive it. Destroy it before the replica, after drop_staged().
@@ -257,6 +300,13 @@ class Replica {
                              const TrainingPosition& position = {});
 
  private:
+  template <class Batches>
+  static const data::Plan& agreed_plan(const Batches& batches) {
+    const data::Plan* plan = nullptr;
+    comm::together(batches.communicator(), [&] { plan = &batches.plan(); });
+    return *plan;
+  }
+  static std::uint64_t step_of(std::optional<std::uint64_t> step);
   void make_network(const nn::NetworkShape& shape, const ReplicaOptions& options);
   void make_device(const ReplicaOptions& options);
   Inference& inference() noexcept;
@@ -268,7 +318,7 @@ class Replica {
   void copy_whole(std::span<const float> block, std::span<float> into);
   void set_completed(std::uint64_t steps, std::uint64_t examples) noexcept;
   data::Batch stage_copy(data::Batch batch, std::span<const float> features);
-  const data::Plan* plan_;  ///< training plan; null: none
+  std::optional<data::Plan> plan_;  ///< training plan
   Groups groups_;
   std::size_t prefetch_;
   std::size_t rows_ = 0;  ///< maximum number of rows in a pass

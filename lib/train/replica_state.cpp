@@ -24,7 +24,7 @@ Range slice_of(std::size_t length, int part, int parts) {
 
 std::unique_ptr<Snapshot> Replica::make_snapshot() {
   const auto& loss = network_->loss_function();
-  const bool with_moments = plan_ != nullptr;
+  const bool with_moments = plan_.has_value();
   std::optional<comm::SharedRegion> region;
   if (groups_.model == nullptr && groups_.all.size() > 1) {
     const std::size_t bytes = Snapshot::bytes(network_->parameters().layout(), with_moments);
@@ -67,7 +67,7 @@ void Replica::take(Snapshot* snapshot) {
   copy_weights_to_host();
   if (groups_.model != nullptr) {
     copy_whole(network_->parameters().values(), to.weights);
-    if (plan_ != nullptr) {
+    if (plan_) {
       copy_whole(gather_moment(Moment::first), to.first);
       copy_whole(gather_moment(Moment::second), to.second);
     }
@@ -76,7 +76,7 @@ void Replica::take(Snapshot* snapshot) {
   } else {
     copy_part(to, 0, 1);
   }
-  if (snapshot != nullptr && plan_ != nullptr) snapshot->adam = step_->optimizer().scalars();
+  if (snapshot != nullptr && plan_) snapshot->adam = step_->optimizer().scalars();
   groups_.all.all_agree(true);  // all parts are copied
 }
 
@@ -91,7 +91,7 @@ void Replica::copy_part(const StateBlocks& to, int part, int parts) {
                 into.begin() + static_cast<std::ptrdiff_t>(mine.begin));
   };
   copy(values, to.weights);
-  if (plan_ == nullptr) return;
+  if (!plan_) return;
   for (const Moment moment : {Moment::first, Moment::second}) {
     const auto into = moment == Moment::first ? to.first : to.second;
     if (mine != step_->slice()) {
@@ -194,7 +194,7 @@ std::filesystem::path Replica::save(const std::filesystem::path& folder, Checkpo
     if (groups_.all.rank() != 0) return;
     require_no_checkpoint(folder, steps_);
     const TrainingState state = {.position = position};
-    save_checkpoint(folder, *snapshot, about, plan_ != nullptr ? &state : nullptr);
+    save_checkpoint(folder, *snapshot, about, plan_ ? &state : nullptr);
   });
   return folder / checkpoint_name(steps_);
 }

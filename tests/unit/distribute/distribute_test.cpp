@@ -200,7 +200,7 @@ TEST_CASE("combined data sets keep a plan, or are read batch by batch alike", "[
     return on_all(ranks, [&](comm::Communicator& comm) {
       Strategy strategy(comm);
       auto distributed = strategy.distribute_dataset(dataset, {.policy = policy});
-      return std::pair(steps_of(strategy, distributed), distributed.plan().has_value());
+      return std::pair(steps_of(strategy, distributed), distributed.has_plan());
     });
   };
   const auto planned = steps(made(range(7), range(3)));

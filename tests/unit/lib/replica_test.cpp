@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "lockstep/collectives/agreement.hpp"
+#include "lockstep/distribute/strategy.hpp"
 #include "lockstep/train/checkpoint.hpp"
 #include "tests/support/per_rank.hpp"
 #include "tests/support/temporary_folder.hpp"
@@ -68,7 +69,73 @@ Result train_by_hand(comm::Communicator& comm) {
   return result;
 }
 
+/// The weights' hash after training on `epochs` epochs of a data set that `make(source)` makes, or
+/// on as many steps.
+template <class Make>
+std::uint64_t trained_on(int ranks, Make make, std::optional<std::uint64_t> steps = {}) {
+  return test::on_all(ranks, [&](comm::Communicator& comm) {
+    Strategy strategy(comm);
+    auto batches = strategy.distribute_dataset(
+        make(from_source(std::make_shared<ToySource>(records, features, classes, 1))),
+        {.policy = data::ShardPolicy::data});
+    train::Replica replica({features, {19, 8}, classes}, batches, options);
+    for (std::uint64_t epoch = 0; epoch < (steps ? 1 : epochs); ++epoch) {
+      auto iterator = batches.make_iterator();
+      while (auto batch = iterator.next_as_optional()) {
+        replica.train(*batch);
+        if (replica.steps() == steps) break;
+      }
+    }
+    return replica.weights_hash();
+  });
+}
+
 }  // namespace
+
+TEST_CASE("a replica trains on a data set by its plan", "[train]") {
+  const int ranks = GENERATE(1, 2, 3, 5);
+  const auto same_example = [](Tensor<float> x, std::int32_t label) {
+    return Example(std::move(x), label);
+  };
+  const auto same_batch = [](Tensor<float> x, Tensor<std::int32_t> labels) {
+    return Batched<Example>(std::move(x), std::move(labels));
+  };
+  // Elements that can be read in order only.
+  const auto streamed = [](const Dataset<Example>& dataset) {
+    return dataset.filter([](const Tensor<float>&, std::int32_t) { return true; });
+  };
+  const std::uint64_t by_hand = test::on_all(1, train_by_hand).hash;
+  CHECK(trained_on(ranks, [](auto data) { return data.shuffle(22).batch(24); }) == by_hand);
+  CHECK(trained_on(ranks, [&](auto data) {
+          return data.shuffle(22).map(same_example).batch(24).prefetch(2);
+        }) == by_hand);
+  CHECK(trained_on(ranks, [&](auto data) {
+          return data.shuffle(22).batch(24).prefetch(2).map(same_batch).map(same_batch);
+        }) == by_hand);
+  const std::uint64_t full = trained_on(1, [](auto data) { return data.batch(24, true); });
+  CHECK(full != by_hand);
+  CHECK(trained_on(ranks, [&](auto data) { return streamed(data).batch(24, true); }) == full);
+  const std::uint64_t steps = epochs * (records / 24);
+  CHECK(trained_on(
+            ranks, [](auto data) { return data.take(records / 24 * 24).repeat().batch(24); },
+            steps) == full);
+  CHECK(trained_on(
+            ranks,
+            [&](auto data) {
+              return streamed(data.take(records / 24 * 24).repeat()).batch(24, true);
+            },
+            steps) == full);
+  CHECK_THROWS_WITH(trained_on(ranks, [&](auto data) { return streamed(data).batch(24); }),
+                    Catch::Contains("no plan") && Catch::Contains("last batch may be smaller") &&
+                        Catch::Contains("batch(size, true)"));
+  CHECK_THROWS_AS(trained_on(ranks,
+                             [&](auto data) {
+                               return data.batch(24).map([](Tensor<float> x, Tensor<std::int32_t>) {
+                                 return Batched<Example>(x, Tensor<std::int32_t>({0}, {}));
+                               });
+                             }),
+                  Error);
+}
 
 TEST_CASE("a loop of one's own trains as the trainer does", "[train]") {
   const auto trainer = test::per_rank(2, [](comm::Communicator& comm) {
