@@ -26,6 +26,9 @@ struct DatasetFacts {
 /// A record of a data::Source: its features [features] and its label.
 using Example = std::pair<Tensor<float>, std::int32_t>;
 
+/// A record with values to predict: its features [features] and its values [targets].
+using ValuesExample = std::pair<Tensor<float>, Tensor<float>>;
+
 /// The facts of a data set that reads two others. A worker can read its own files only if both come
 /// from files; batch sizes count only if they are equal.
 DatasetFacts combined_facts(const DatasetFacts& a, const DatasetFacts& b);
@@ -39,8 +42,9 @@ struct SourceRecords {
 };
 
 /// One pass over batches of `size` records. See from_source.
-ReaderPtr<Batched<Example>> open_batches(const SourceRecords& records, const Pass& pass,
-                                         std::uint64_t size, bool drop_remainder);
+template <class Record>
+ReaderPtr<Batched<Record>> open_batches(const SourceRecords& records, const Pass& pass,
+                                        std::uint64_t size, bool drop_remainder);
 
 /// Elements of type T in a fixed order. It describes a pipeline; nothing is read before iteration.
 ///
@@ -104,10 +108,10 @@ class Dataset {
     DatasetFacts facts = behind_prefetch();
     facts.batch_size = size;
     facts.drop_remainder = drop_remainder;
-    if constexpr (std::is_same_v<T, Example>) {
+    if constexpr (std::is_same_v<T, Example> || std::is_same_v<T, ValuesExample>) {
       if (records_) {
         return {[records = *records_, size, drop_remainder](const Pass& pass) {
-                  return open_batches(records, pass, size, drop_remainder);
+                  return open_batches<T>(records, pass, size, drop_remainder);
                 },
                 facts};
       }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 
 #include "lockstep/base/errors.hpp"
@@ -57,8 +58,42 @@ class ListedFiles final : public IndexedReader<std::string> {
   std::uint64_t epoch_;
 };
 
-class Records final : public IndexedReader<Example> {
+/// How the targets of records become those of elements and of batches.
+struct Labels {
+  using Record = Example;
+  static std::int32_t of_one(const data::Source&, std::uint64_t, std::int32_t label) {
+    return label;
+  }
+  static Tensor<std::int32_t> of_batch(const data::Source&, const std::vector<std::uint64_t>& ids,
+                                       std::span<const std::int32_t> labels) {
+    return {{ids.size()}, {labels.begin(), labels.end()}};
+  }
+};
+
+struct Values {
+  using Record = ValuesExample;
+  static Tensor<float> of_one(const data::Source& source, std::uint64_t id, std::int32_t) {
+    std::vector<float> values(source.targets());
+    source.target_values(id, values);
+    return Tensor<float>(std::move(values));
+  }
+  static Tensor<float> of_batch(const data::Source& source, const std::vector<std::uint64_t>& ids,
+                                std::span<const std::int32_t>) {
+    const std::size_t width = source.targets();
+    std::vector<float> values(ids.size() * width);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      source.target_values(ids[i], std::span(values).subspan(i * width, width));
+    }
+    return {{ids.size(), width}, std::move(values)};
+  }
+};
+
+/// The records of a source.
+template <class Targets>
+class Records final : public IndexedReader<typename Targets::Record> {
  public:
+  using Record = typename Targets::Record;
+
   Records(std::shared_ptr<SharedSource> shared, const Pass& pass)
       : shared_(std::move(shared)), pass_(pass) {
     if (pass.workers == 1) return;
@@ -69,7 +104,7 @@ class Records final : public IndexedReader<Example> {
     return streams_ ? streams_->lengths()[pass_.worker] : shared_->source->records();
   }
 
-  Item<Example> at(std::uint64_t index) override {
+  Item<Record> at(std::uint64_t index) override {
     const std::uint64_t id = streams_ ? streams_->record(pass_.worker, index) : index;
     std::vector<float> features(shared_->source->features());
     std::int32_t label = 0;
@@ -77,7 +112,9 @@ class Records final : public IndexedReader<Example> {
       const std::lock_guard lock(shared_->reading);
       shared_->source->read(std::span(&id, 1), features, std::span(&label, 1));
     }
-    return {{Tensor<float>(std::move(features)), label}, id, pass_.epoch};
+    return {{Tensor<float>(std::move(features)), Targets::of_one(*shared_->source, id, label)},
+            id,
+            pass_.epoch};
   }
 
  private:
@@ -87,8 +124,11 @@ class Records final : public IndexedReader<Example> {
 };
 
 /// Batches of a source's records.
-class SourceBatches final : public IndexedReader<Batched<Example>> {
+template <class Targets>
+class SourceBatches final : public IndexedReader<Batched<typename Targets::Record>> {
  public:
+  using Record = typename Targets::Record;
+
   SourceBatches(std::shared_ptr<SharedSource> shared, const data::PlanOptions& options,
                 const Pass& pass, bool drop_remainder)
       : shared_(std::move(shared)),
@@ -103,7 +143,7 @@ class SourceBatches final : public IndexedReader<Batched<Example>> {
 
   std::optional<std::uint64_t> size() const override { return data::ceil_divide(examples_, size_); }
 
-  Item<Batched<Example>> at(std::uint64_t index) override {
+  Item<Batched<Record>> at(std::uint64_t index) override {
     const std::uint64_t begin = index * size_;
     return {rows({begin, std::min(begin + size_, examples_)}), plan_.record(epoch_, worker_, begin),
             epoch_};
@@ -111,18 +151,19 @@ class SourceBatches final : public IndexedReader<Batched<Example>> {
 
   std::optional<std::uint64_t> examples() const override { return examples_; }
 
-  Batched<Example> rows(Range positions) override {
+  Batched<Record> rows(Range positions) override {
     const auto count = static_cast<std::size_t>(positions.size());
     const std::size_t features = reader_.features();
     std::vector<float> x(count * features);
-    std::vector<std::int32_t> labels;
-    if (count > 0) {
-      const std::lock_guard lock(shared_->reading);
-      const auto read = reader_.read_positions(epoch_, positions, x);
-      labels.assign(read.begin(), read.end());
+    std::vector<std::uint64_t> ids(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      ids[i] = plan_.record(epoch_, worker_, positions.begin + i);
     }
+    const std::lock_guard lock(shared_->reading);
+    const auto labels =
+        count > 0 ? reader_.read_positions(epoch_, positions, x) : std::span<const std::int32_t>();
     return {Tensor<float>({count, features}, std::move(x)),
-            Tensor<std::int32_t>({count}, std::move(labels))};
+            Targets::of_batch(*shared_->source, ids, labels)};
   }
 
  private:
@@ -137,8 +178,10 @@ class SourceBatches final : public IndexedReader<Batched<Example>> {
 
 }  // namespace
 
-ReaderPtr<Batched<Example>> open_batches(const SourceRecords& records, const Pass& pass,
-                                         std::uint64_t size, bool drop_remainder) {
+template <class Record>
+ReaderPtr<Batched<Record>> open_batches(const SourceRecords& records, const Pass& pass,
+                                        std::uint64_t size, bool drop_remainder) {
+  using Targets = std::conditional_t<std::is_same_v<Record, Example>, Labels, Values>;
   const data::Source& source = *records.source->source;
   data::PlanOptions options = {.records = source.records(), .batch_size = size};
   options.policy = data::ShardPolicy::data;
@@ -151,8 +194,14 @@ ReaderPtr<Batched<Example>> open_batches(const SourceRecords& records, const Pas
     options.shuffle = data::Shuffle::global;
     options.seed = *records.seed;
   }
-  return std::make_unique<SourceBatches>(records.source, options, pass, drop_remainder);
+  return std::make_unique<SourceBatches<Targets>>(records.source, options, pass, drop_remainder);
 }
+
+template ReaderPtr<Batched<Example>> open_batches<Example>(const SourceRecords&, const Pass&,
+                                                           std::uint64_t, bool);
+template ReaderPtr<Batched<ValuesExample>> open_batches<ValuesExample>(const SourceRecords&,
+                                                                       const Pass&, std::uint64_t,
+                                                                       bool);
 
 Dataset<std::int64_t> range(std::int64_t count) {
   if (count < 0) throw ConfigError("a range of " + std::to_string(count), "give at least 0");
@@ -187,17 +236,29 @@ std::uint64_t combined_id(std::uint64_t outer, std::uint64_t inner) noexcept {
 }
 }  // namespace readers
 
-Dataset<Example> from_source(std::shared_ptr<data::Source> source) {
-  if (source->targets() > 0) {
-    throw ConfigError("from_source: its records have numbers to predict, not labels",
-                      "read them with data::BatchReader, or give TableOptions the task "
-                      "classification");
-  }
+namespace {
+
+template <class Targets>
+Dataset<typename Targets::Record> records_of(std::shared_ptr<data::Source> source) {
   const auto shared = std::make_shared<SharedSource>();
   shared->source = std::move(source);
-  return {[shared](const Pass& pass) { return std::make_unique<Records>(shared, pass); },
+  return {[shared](const Pass& pass) { return std::make_unique<Records<Targets>>(shared, pass); },
           {.files = shared->source->file_records().size(), .identity = shared->source->identity()},
           SourceRecords{shared}};
+}
+
+}  // namespace
+
+Dataset<Example> from_source(std::shared_ptr<data::Source> source) {
+  if (source->targets() == 0) return records_of<Labels>(std::move(source));
+  throw ConfigError("from_source: its records have numbers to predict, not labels",
+                    "use from_source_of_values, or give TableOptions the task classification");
+}
+
+Dataset<ValuesExample> from_source_of_values(std::shared_ptr<data::Source> source) {
+  if (source->targets() > 0) return records_of<Values>(std::move(source));
+  throw ConfigError("from_source_of_values: its records have labels",
+                    "use from_source, or give TableOptions the task regression");
 }
 
 std::vector<std::string> regular_files(const std::string& pattern) {

@@ -23,7 +23,12 @@ Dataset<std::int64_t> range(std::int64_t count);
 /// Batches of records, shuffled or not, are read as in the command: a data::BatchReader finds the
 /// records of a batch in a data::Plan and reads them with one call of Source::read. A mutex
 /// serialises the passes: the source need not be thread-safe.
+/// Errors   throws ConfigError for records with values to predict.
 Dataset<Example> from_source(std::shared_ptr<data::Source> source);
+
+/// The same for records with values to predict.
+/// Errors   throws ConfigError for records with labels.
+Dataset<ValuesExample> from_source_of_values(std::shared_ptr<data::Source> source);
 
 namespace sources {
 

@@ -84,14 +84,19 @@ void require_labels(std::span<const std::int32_t> labels, std::size_t examples,
                               std::to_string(classes) + "), the network's classes");
 }
 
-void require_targets(const Targets& targets, TargetKind kind, std::size_t examples,
+template <class Real>
+void require_targets(const Targets& targets, const Loss<Real>& loss, std::size_t examples,
                      std::size_t outputs) {
-  if (kind == TargetKind::label) return require_labels(targets.labels, examples, outputs);
-  if (targets.values.size() == examples * outputs) return;
+  if (loss.target() == TargetKind::label) return require_labels(targets.labels, examples, outputs);
+  const std::size_t width = loss.target_width(outputs);
+  if (targets.values.size() == examples * width) return;
   throw std::invalid_argument(std::to_string(targets.values.size()) + " target values for " +
-                              std::to_string(examples) + " examples of " + std::to_string(outputs) +
-                              " outputs");
+                              std::to_string(examples) + " examples, where the loss '" +
+                              loss.name() + "' takes " + std::to_string(width) + " for each");
 }
+
+template void require_targets(const Targets&, const Loss<float>&, std::size_t, std::size_t);
+template void require_targets(const Targets&, const Loss<double>&, std::size_t, std::size_t);
 
 template <class Real>
 void softmax_cross_entropy(Matrix<const Real> z, std::span<const std::int32_t> labels,

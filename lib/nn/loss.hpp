@@ -41,7 +41,7 @@ struct Targets {
       : labels(of_labels), values(of_values) {}
 
   std::span<const std::int32_t> labels = {};
-  std::span<const float> values = {};  ///< [B, outputs] row-major
+  std::span<const float> values = {};  ///< [B, Loss::target_width()] row-major
 };
 
 /// The first index of the greatest logit.
@@ -67,9 +67,13 @@ Real log_sum_exp(std::span<const Real> logits) noexcept;
 void require_labels(std::span<const std::int32_t> labels, std::size_t examples,
                     std::size_t classes);
 
-/// Checks targets of `kind`: labels with require_labels(); there are examples * outputs values, or
-/// throws std::invalid_argument.
-void require_targets(const Targets& targets, TargetKind kind, std::size_t examples,
+template <class Real>
+class Loss;
+
+/// Checks the targets of a loss for a network of `outputs`: labels with require_labels(); throws
+/// std::invalid_argument unless there are examples * target_width(outputs) values.
+template <class Real>
+void require_targets(const Targets& targets, const Loss<Real>& loss, std::size_t examples,
                      std::size_t outputs);
 
 /// Computes the loss -log softmax(z)[label] of every row, and whether its prediction is correct.
@@ -106,10 +110,13 @@ class Loss {
   /// The kind of target that run() compares with.
   virtual TargetKind target() const noexcept { return TargetKind::label; }
 
+  /// Of values: how many each example has, for a network of `outputs`; by default as many.
+  virtual std::size_t target_width(std::size_t outputs) const noexcept { return outputs; }
+
   /// Computes every row's loss, and whether its prediction is correct (of values: 0); and the
   /// gradient of the *sum* of losses by the outputs, unless dz is empty.
-  /// Shapes   z [B, C]; labels [B] in [0, C), or values [B, C]; results [B]; dz [B, C], or empty. B
-  ///          may be 0. The caller has checked the targets: require_targets().
+  /// Shapes   z [B, C]; labels [B] in [0, C), or values [B, target_width(C)]; results [B]; dz
+  ///          [B, C], or empty. B may be 0. The caller has checked the targets: require_targets().
   virtual void run(Matrix<const Real> z, const Targets& targets, std::span<ExampleResult> results,
                    Matrix<Real> dz) const = 0;
 };

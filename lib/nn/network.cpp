@@ -113,7 +113,7 @@ bool Network<Real>::sums_over_batch() const noexcept {
 
 template <class Real>
 void Network<Real>::loss(Range rows, const Targets& targets, bool training) {
-  require_targets(targets, loss_->target(), rows.size(), shape_.classes);
+  require_targets(targets, *loss_, rows.size(), shape_.classes);
   const Matrix<const Real> logits = activation(layers_.size(), rows);
   const Matrix<Real> dz = training ? gradient(layers_.size() - 1, rows) : Matrix<Real>();
   loss_->run(logits, targets, results(rows), dz);

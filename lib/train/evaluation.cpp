@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <stdexcept>
 #include <vector>
 
 #include "lockstep/base/hash.hpp"
@@ -59,42 +60,117 @@ class GatheredValues {
   std::vector<float> pairs_;
 };
 
-Evaluation evaluate_on(Inference& network, const nn::Loss<float>& loss, data::BatchReader& reader,
-                       comm::Communicator& comm) {
-  const auto& shape = network.shape();
-  Evaluation result;
-  result.examples = reader.plan().examples_per_epoch();
-  const bool has_labels = loss.target() == nn::TargetKind::label;
-  if (has_labels && shape.classes <= max_counted_classes) {
-    result.confusion.resize(shape.classes * shape.classes);
+/// Sums of the results of all ranks' examples, batch after batch.
+class EvaluationSums {
+ public:
+  EvaluationSums(const nn::NetworkShape& shape, const nn::Loss<float>& loss, const data::Plan& plan,
+                 const std::vector<Metric>& metrics, comm::Communicator& comm)
+      : outputs_(shape.classes),
+        loss_(loss),
+        metrics_(metrics),
+        comm_(comm),
+        mine_(plan.largest_piece()),
+        results_(plan.largest_gathered(), comm),
+        values_(plan.largest_gathered(), has_values() ? outputs_ : 0, comm) {
+    if (has_labels() && outputs_ <= max_counted_classes) {
+      sums_.confusion.resize(outputs_ * outputs_);
+    }
+    sums_.values.resize(has_values() ? outputs_ : 0);
+    sums_.metrics.resize(metrics.size());
   }
-  result.values.resize(has_labels ? 0 : shape.classes);
-  GatheredValues values(reader.plan().largest_gathered(), result.values.size(), comm);
-  std::vector<nn::ExampleResult> mine(reader.plan().largest_piece());
-  GatheredResults results(reader.plan().largest_gathered(), comm);
+
+  /// Adds this rank's outputs for a batch. Collective.
+  void add(Matrix<const float> outputs, const data::Batch& batch) {
+    const nn::Targets targets = {batch.labels, batch.values};
+    nn::require_targets(targets, loss_, outputs.rows, outputs_);
+    const auto own = std::span(mine_).first(outputs.rows);
+    loss_.run(outputs, targets, own, {});
+    if (has_labels()) count_confusion(outputs, batch.labels, sums_.confusion);
+    if (has_values()) values_.add(outputs, batch, sums_.values);
+    const nn::Tally tally = sum(own, batch);
+    sums_.examples += batch.global_examples;
+    sums_.loss_sum += tally.loss_sum;
+    sums_.correct += tally.correct;
+    for (std::size_t m = 0; m < metrics_.size(); ++m) {
+      for (std::size_t i = 0; i < own.size(); ++i) {
+        own[i] = {metrics_[m].of_example(outputs.row(i), target_of(targets, i)), 0};
+      }
+      sums_.metrics[m] += sum(own, batch).loss_sum;
+    }
+  }
+
+  /// Collective.
+  Evaluation finish() {
+    comm_.all_reduce(std::span(sums_.confusion));
+    for (double& metric : sums_.metrics) metric /= static_cast<double>(sums_.examples);
+    return std::move(sums_);
+  }
+
+ private:
+  bool has_labels() const { return loss_.target() == nn::TargetKind::label; }
+  bool has_values() const { return !has_labels() && loss_.target_width(outputs_) == outputs_; }
+
+  nn::Targets target_of(const nn::Targets& targets, std::size_t i) const {
+    if (has_labels()) return targets.labels.subspan(i, 1);
+    const std::size_t width = loss_.target_width(outputs_);
+    return {{}, targets.values.subspan(i * width, width)};
+  }
+
+  nn::Tally sum(std::span<const nn::ExampleResult> own, const data::Batch& batch) {
+    return nn::sum_over_leaves(results_.gather(own, batch), batch.leaf);
+  }
+
+  std::size_t outputs_;
+  const nn::Loss<float>& loss_;
+  const std::vector<Metric>& metrics_;
+  comm::Communicator& comm_;
+  std::vector<nn::ExampleResult> mine_;
+  GatheredResults results_;
+  GatheredValues values_;
+  Evaluation sums_;
+};
+
+Evaluation evaluate_records(Inference& network, const nn::Loss<float>& loss,
+                            data::BatchReader& reader, comm::Communicator& comm,
+                            const std::vector<Metric>& metrics) {
+  EvaluationSums sums(network.shape(), loss, reader.plan(), metrics, comm);
   data::IdsDigest digest;
   for (std::uint64_t step = 0; step < reader.plan().steps(); ++step) {
     const std::size_t rows = reader.piece(step).size();
     const data::Batch batch = reader.read(0, step, network.inputs(rows).flat());
     digest.add(batch.ids);
-    const nn::Targets targets = {batch.labels, batch.values};
-    nn::require_targets(targets, loss.target(), rows, shape.classes);
-    const auto outputs = network.forward(rows);
-    const auto own = std::span(mine).first(rows);
-    loss.run(outputs, targets, own, {});
-    count_confusion(outputs, batch.labels, result.confusion);
-    if (!has_labels) values.add(outputs, batch, result.values);
-    const auto all = results.gather(own, batch);
-    const nn::Tally tally = nn::sum_over_leaves(all, batch.leaf);
-    result.loss_sum += tally.loss_sum;
-    result.correct += tally.correct;
+    sums.add(network.forward(rows), batch);
   }
-  comm.all_reduce(std::span(result.confusion));
-  result.ids_digest = certify_ids(digest, result.examples, comm);
+  Evaluation result = sums.finish();
+  result.ids_digest = certify_ids(digest, reader.plan().examples_per_epoch(), comm);
   return result;
 }
 
+Evaluation evaluate_pieces(Inference& network, const nn::Loss<float>& loss, const data::Plan& plan,
+                           const std::function<std::optional<Piece>()>& next,
+                           comm::Communicator& comm, const std::vector<Metric>& metrics) {
+  EvaluationSums sums(network.shape(), loss, plan, metrics, comm);
+  while (const auto piece = next()) {
+    data::Batch batch = data::batch_at(plan, piece->step, static_cast<std::uint64_t>(comm.rank()),
+                                       piece->targets.labels, {});
+    batch.values = piece->targets.values;
+    const std::size_t rows = batch.piece.size();
+    copy_features(piece->features, network.inputs(rows));
+    sums.add(network.forward(rows), batch);
+  }
+  return sums.finish();
+}
+
 }  // namespace
+
+void copy_features(std::span<const float> features, Matrix<float> inputs) {
+  if (features.size() != inputs.flat().size()) {
+    throw std::invalid_argument("Replica: " + std::to_string(features.size()) + " features for " +
+                                std::to_string(inputs.rows) + " examples of " +
+                                std::to_string(inputs.cols));
+  }
+  std::copy(features.begin(), features.end(), inputs.flat().begin());
+}
 
 void ValueSums::add(double output, double value) noexcept {
   if (count_++ == 0) first_ = value;
@@ -156,9 +232,19 @@ data::Plan evaluation_plan(std::uint64_t records, int ranks) {
 }
 
 Evaluation evaluate(Inference& network, const nn::Loss<float>& loss, data::BatchReader& reader,
-                    const Groups& groups) {
+                    const Groups& groups, const std::vector<Metric>& metrics) {
   Evaluation result;
-  groups.fail_together([&] { result = evaluate_on(network, loss, reader, groups.batch); });
+  groups.fail_together(
+      [&] { result = evaluate_records(network, loss, reader, groups.batch, metrics); });
+  return result;
+}
+
+Evaluation evaluate(Inference& network, const nn::Loss<float>& loss, const data::Plan& plan,
+                    const std::function<std::optional<Piece>()>& next, const Groups& groups,
+                    const std::vector<Metric>& metrics) {
+  Evaluation result;
+  groups.fail_together(
+      [&] { result = evaluate_pieces(network, loss, plan, next, groups.batch, metrics); });
   return result;
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "lockstep/collectives/communicator.hpp"
@@ -32,6 +33,10 @@ class Inference {
   /// Logits of inputs(rows), valid until the next call.  [rows, classes]
   virtual Matrix<const float> forward(std::size_t rows) = 0;
 };
+
+/// Copies features to the input buffer of a network.
+/// Errors   throws std::invalid_argument unless there are [inputs.rows, inputs.cols].
+void copy_features(std::span<const float> features, Matrix<float> inputs);
 
 /// Inference on the CPU.
 class NetworkInference final : public Inference {
@@ -89,13 +94,24 @@ struct ClassCounts {
   std::optional<double> f1() const;
 };
 
+/// A figure of one's own for each example: evaluation gives its mean. Local; a function of its
+/// arguments alone.
+struct Metric {
+  std::string name;
+  /// `outputs`: logits or values, [outputs]. `target`: one label, or Loss::target_width() values.
+  std::function<double(std::span<const float> outputs, const nn::Targets& target)> of_example;
+};
+
 /// Sums over all ranks, identical on every rank. The loss is summed over leaves in a tree, batch
 /// after batch, so the result does not depend on the number of ranks if the rows do not.
 struct Evaluation {
   std::uint64_t examples = 0;
   double loss_sum = 0;
-  std::uint64_t correct = 0;           ///< of classification
-  std::vector<ValueSums> values = {};  ///< of regression: for each output
+  std::uint64_t correct = 0;  ///< of classification
+  /// Of regression with as many values as outputs: for each of them.
+  std::vector<ValueSums> values = {};
+  /// The means of the given metrics, in their order; summed as the loss is.
+  std::vector<double> metrics = {};
   /// confusion[label * classes + predicted]: number of examples; empty for more than
   /// max_counted_classes.
   std::vector<std::uint64_t> confusion;
@@ -128,10 +144,23 @@ data::Plan evaluation_plan(std::uint64_t records, int ranks);
 ///          and communication.
 /// Ranks    collective.
 Evaluation evaluate(Inference& network, const nn::Loss<float>& loss, data::BatchReader& reader,
-                    const Groups& groups);
+                    const Groups& groups, const std::vector<Metric>& metrics = {});
 
 /// The same on the CPU, with the network's loss function.
 Evaluation evaluate(nn::Network<float>& network, data::BatchReader& reader, const Groups& groups);
+
+/// This rank's examples of a step of a plan.
+struct Piece {
+  std::uint64_t step = 0;                ///< from 0
+  std::span<const float> features = {};  ///< [b, features] row-major
+  nn::Targets targets = {};              ///< [b]
+};
+
+/// The same for pieces that `next` returns, until it returns nullopt: steps of `plan`. The ids of
+/// their examples are not known, so they are not compared.
+Evaluation evaluate(Inference& network, const nn::Loss<float>& loss, const data::Plan& plan,
+                    const std::function<std::optional<Piece>()>& next, const Groups& groups,
+                    const std::vector<Metric>& metrics = {});
 
 /// Adds the id digests of all ranks and compares the sum with the digest of `records` records, each
 /// once. Returns the digest's value.

@@ -139,7 +139,8 @@ Audit::Audit(nn::Network<float>& network, const data::Plan& plan, comm::Communic
   if (network.loss_function().target() == nn::TargetKind::label) {
     labels_ = AlignedBuffer<std::int32_t>(rows, comm.memory());
   } else {
-    values_ = AlignedBuffer<float>(rows * network.shape().classes, comm.memory());
+    values_each_ = network.loss_function().target_width(network.shape().classes);
+    values_ = AlignedBuffer<float>(rows * values_each_, comm.memory());
   }
 }
 
@@ -151,8 +152,8 @@ std::span<std::byte> Audit::put_targets(const data::Batch& batch) {
     std::copy(mine.begin(), mine.end(), own.begin());
     return std::as_writable_bytes(all);
   };
-  if (values_.size() == 0) return put(batch.labels, labels_.span(), 1);
-  return put(batch.values, values_.span(), network_.shape().classes);
+  if (values_each_ == 0) return put(batch.labels, labels_.span(), 1);
+  return put(batch.values, values_.span(), values_each_);
 }
 
 void Audit::check_leaf(std::uint64_t step, const data::Batch& batch) {
@@ -165,10 +166,9 @@ void Audit::check_leaf(std::uint64_t step, const data::Batch& batch) {
   const int auditor = (owner + 1) % comm_.size();
 
   // Every rank holds these rows; the auditor recomputes them in place.
-  const std::size_t outputs = values_.size() == 0 ? 0 : network_.shape().classes;
   const nn::Targets targets = {
-      outputs == 0 ? labels_.span().subspan(rows.begin, rows.size()) : labels_.span(),
-      values_.span().subspan(rows.begin * outputs, rows.size() * outputs)};
+      values_each_ == 0 ? labels_.span().subspan(rows.begin, rows.size()) : labels_.span(),
+      values_.span().subspan(rows.begin * values_each_, rows.size() * values_each_)};
   const auto compute = [&] {
     network_.forward(rows, nn::TrainingRows{step, 0});
     network_.loss(rows, targets, true);

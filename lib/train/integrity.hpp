@@ -168,6 +168,7 @@ class Audit {
   std::optional<std::uint64_t> every_;
   // Targets of all rows, of the kind that the loss takes; empty without audits.
   AlignedBuffer<std::int32_t> labels_;
+  std::size_t values_each_ = 0;  // 0: labels
   AlignedBuffer<float> values_;
   std::vector<std::uint64_t> hashes_;  // of every rank: its own values, and the recomputed ones
 };

@@ -152,8 +152,8 @@ nn::NetworkShape list_in(const ordered_json& json, const JsonPlace& place,
   } catch (const ConfigError& error) {
     throw DataError(place.path.string() + ": 'layers': " + error.what(),
                     place.remedy +
-                        "; layers of a program's own are known to programs alone that "
-                        "give their kinds (LayerKinds)");
+                        "; a layer of a program's own is known to programs that give its kind: "
+                        "apps/examples/06_custom_layer.cpp evaluates such a checkpoint");
   }
 }
 

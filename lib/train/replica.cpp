@@ -166,16 +166,6 @@ void require_memory(const nn::NetworkShape& shape, double sum_blocks, double row
                     less_memory);
 }
 
-/// Copies the features of all rows of `inputs`.
-void fill(Matrix<float> inputs, std::span<const float> features) {
-  if (features.size() != inputs.flat().size()) {
-    throw std::invalid_argument("Replica: " + std::to_string(features.size()) + " features for " +
-                                std::to_string(inputs.rows) + " examples of " +
-                                std::to_string(inputs.cols));
-  }
-  std::copy(features.begin(), features.end(), inputs.flat().begin());
-}
-
 std::size_t evaluation_rows(const Groups& groups) {
   return evaluation_plan(evaluation_batch, groups.batch.size()).largest_piece();
 }
@@ -241,7 +231,26 @@ Replica::Replica(const nn::NetworkShape& shape, const Groups& groups, const Repl
   make_device(options);
 }
 
+Replica::Replica(const SavedNetwork& saved, const Groups& groups, const ReplicaOptions& options)
+    : Replica(saved.shape, groups, options,
+              [&](nn::Network<float>& network) { read_weights(saved, network); }) {
+  if (options.loss != nullptr) return;
+  if (const auto* loss = nn::built_in_loss<float>(saved.loss)) {
+    network_->set_loss(*loss);
+  } else {
+    unknown_loss_ = saved.loss;
+  }
+}
+
 Replica::~Replica() = default;
+
+void Replica::require_loss() const {
+  if (unknown_loss_.empty()) return;
+  throw comm::AgreedError(ExitCode::usage,
+                          "evaluate: the checkpoint was trained with the loss '" + unknown_loss_ +
+                              "', which is not built in",
+                          "give it as ReplicaOptions::loss");
+}
 
 /// The network and its products on the host; with a device it has no rows.
 void Replica::make_network(const nn::NetworkShape& shape, const ReplicaOptions& options) {
@@ -311,11 +320,10 @@ nn::Tally Replica::train(std::uint64_t step, std::span<const float> features,
   const auto rank = static_cast<std::uint64_t>(groups_.batch.rank());
   data::Batch batch = data::batch_at(*plan_, step, rank, targets.labels, {});
   batch.values = targets.values;
-  nn::require_targets(targets, network_->loss_function().target(), batch.piece.size(),
-                      shape().classes);
+  nn::require_targets(targets, network_->loss_function(), batch.piece.size(), shape().classes);
   PhaseSeconds seconds;
   if (!device_) {
-    fill(network_->inputs(step_->rows(batch.piece)), features);
+    copy_features(features, network_->inputs(step_->rows(batch.piece)));
     return train(batch, seconds).tally;
   }
   return train(stage_copy(batch, features), seconds).tally;
@@ -329,7 +337,7 @@ data::Batch Replica::stage_copy(data::Batch batch, std::span<const float> featur
     staged_labels_ = AlignedBuffer<std::int32_t>(max, device_->staging_memory());
   }
   const Matrix<float> inputs = {staged_features_.data(), batch.labels.size(), shape().features};
-  fill(inputs, features);
+  copy_features(features, inputs);
   std::copy(batch.labels.begin(), batch.labels.end(), staged_labels_.data());
   batch.labels = staged_labels_.span().first(batch.labels.size());
   device_->stage({batch, inputs.flat(), {}}, 1);
@@ -393,14 +401,30 @@ void Replica::drop_staged() noexcept {
   if (device_) device_->drop_staged();
 }
 
-Evaluation Replica::evaluate(data::Source& source) {
+Evaluation Replica::evaluate(data::Source& source, const std::vector<Metric>& metrics) {
   data::BatchReader reader(source, evaluation_plan(source.records(), groups_.batch.size()),
                            groups_.batch.rank());
-  return evaluate(reader);
+  return evaluate(reader, metrics);
 }
 
-Evaluation Replica::evaluate(data::BatchReader& reader) {
-  return train::evaluate(inference(), network_->loss_function(), reader, groups_);
+Evaluation Replica::evaluate(data::BatchReader& reader, const std::vector<Metric>& metrics) {
+  require_loss();
+  return train::evaluate(inference(), network_->loss_function(), reader, groups_, metrics);
+}
+
+Evaluation Replica::evaluate(const data::Plan& plan,
+                             const std::function<std::optional<Piece>()>& next,
+                             const std::vector<Metric>& metrics) {
+  require_loss();
+  require_plan_of(groups_.batch, plan);
+  if (plan.largest_piece() > rows_) {
+    throw comm::AgreedError(ExitCode::usage,
+                            "evaluate: batches of " + std::to_string(plan.options().batch_size) +
+                                " examples, for buffers of " + std::to_string(rows_) +
+                                " rows on each rank",
+                            "batch the data set by at most " + std::to_string(evaluation_batch));
+  }
+  return train::evaluate(inference(), network_->loss_function(), plan, next, groups_, metrics);
 }
 
 void Replica::predict(data::BatchReader& reader, const PredictionSink& sink, Predicted predicted) {
@@ -410,10 +434,10 @@ void Replica::predict(data::BatchReader& reader, const PredictionSink& sink, Pre
 template <class Take>
 void Replica::forward_all(std::span<const float> features, Take take) {
   const std::size_t width = shape().features;
-  if (features.size() % width != 0) fill({nullptr, 0, width}, features);
+  if (features.size() % width != 0) copy_features(features, {nullptr, 0, width});
   while (!features.empty()) {
     const std::size_t rows = std::min(rows_, features.size() / width);
-    fill(inference().inputs(rows), features.first(rows * width));
+    copy_features(features.first(rows * width), inference().inputs(rows));
     const auto outputs = inference().forward(rows);
     for (std::size_t i = 0; i < rows; ++i) take(outputs.row(i));
     features = features.subspan(rows * width);
@@ -432,6 +456,15 @@ std::vector<float> Replica::outputs(std::span<const float> features) {
   std::vector<float> all;
   forward_all(features,
               [&](std::span<const float> row) { all.insert(all.end(), row.begin(), row.end()); });
+  return all;
+}
+
+std::vector<float> Replica::probabilities(std::span<const float> features) {
+  std::vector<float> all;
+  forward_all(features, [&](std::span<const float> row) {
+    all.resize(all.size() + row.size());
+    nn::probabilities<float>(row, std::span(all).last(row.size()));
+  });
   return all;
 }
 

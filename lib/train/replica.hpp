@@ -83,6 +83,13 @@ concept TrainingPair = requires {
       std::same_as<typename T::second_type::Value, std::int32_t>;
 };
 
+/// A DistributedDataset.
+template <class T>
+concept BatchesWithPlan = requires(const T& batches) {
+  { batches.plan() } -> std::same_as<const data::Plan&>;
+  { batches.communicator() } -> std::same_as<comm::Communicator&>;
+};
+
 /// Number of cores available to this rank, excluding those of the other ranks on its host. Local.
 int own_cores(const comm::Communicator& comm);
 
@@ -109,10 +116,7 @@ class Replica {
   ///
   /// Errors   also throws comm::AgreedError (2) if the data set has no plan, with the reason.
   /// Ranks    collective.
-  template <class Batches>
-  requires requires(const Batches& batches) {
-    { batches.plan() } -> std::same_as<const data::Plan&>;
-  }
+  template <BatchesWithPlan Batches>
   Replica(const nn::NetworkShape& shape, const Batches& batches, const ReplicaOptions& options = {})
       : Replica(shape, agreed_plan(batches), batches.communicator(), options) {}
 
@@ -122,6 +126,14 @@ class Replica {
   /// Ranks    collective.
   Replica(const nn::NetworkShape& shape, const Groups& groups, const ReplicaOptions& options,
           const std::function<void(nn::Network<float>&)>& load);
+
+  /// Creates a replica for evaluate() and predict() only, with the weights of a checkpoint: see
+  /// read_description(). `options.loss` is needed for evaluate() if the network was trained with a
+  /// custom loss.
+  ///
+  /// Errors   as above, and those of read_weights().
+  /// Ranks    collective.
+  Replica(const SavedNetwork& saved, const Groups& groups, const ReplicaOptions& options = {});
 
   ~Replica();
   Replica(const Replica&) = delete;
@@ -173,16 +185,8 @@ class Replica {
   ///                 of which the step is not known.
   template <class Batch>
   nn::Tally train(const Batch& batch) {
-    using Value = typename Batch::Value;
-    static_assert(TrainingPair<Value>,
-                  "a batch to train on is a pair of features, Tensor<float>, and labels, "
-                  "Tensor<std::int32_t>, or values, Tensor<float>");
-    const auto& [features, targets] = batch.value_;
-    if constexpr (std::is_same_v<typename Value::second_type::Value, float>) {
-      return train(step_of(batch.step_), features.values(), {{}, targets.values()});
-    } else {
-      return train(step_of(batch.step_), features.values(), targets.values());
-    }
+    const Piece piece = piece_of(batch);
+    return train(piece.step, piece.features, piece.targets);
   }
 
   /// Creates a reader that prefetches batches for load(), at most `batches` in total. `reader` must
@@ -201,12 +205,33 @@ class Replica {
   /// Drops staged batches. Local.
   void drop_staged() noexcept;
 
-  /// Returns loss and accuracy, or R2, over all records, every example counted once.
+  /// Returns loss and accuracy, or R2, and the means of `metrics`, over all records, every example
+  /// counted once.
   ///
   /// Errors   those of train::evaluate().
   /// Ranks    collective.
-  Evaluation evaluate(data::Source& source);
-  Evaluation evaluate(data::BatchReader& reader);
+  Evaluation evaluate(data::Source& source, const std::vector<Metric>& metrics = {});
+  Evaluation evaluate(data::BatchReader& reader, const std::vector<Metric>& metrics = {});
+
+  /// The same over the next epoch of a distributed data set, of pairs as in train(batch), in its
+  /// batches: at most evaluation_batch examples each, or as many as the replica trains on. Whether
+  /// every example is counted once follows from the data set's policy.
+  ///
+  /// Errors   also throws comm::AgreedError (2) for a data set without a plan, or larger batches.
+  /// Ranks    collective.
+  template <BatchesWithPlan Batches>
+  Evaluation evaluate(Batches& batches, const std::vector<Metric>& metrics = {}) {
+    auto iterator = batches.make_iterator();
+    std::optional<typename Batches::Element> batch;
+    return evaluate(
+        agreed_plan(batches),
+        [&]() -> std::optional<Piece> {
+          batch = iterator.next_as_optional();
+          if (!batch) return std::nullopt;
+          return piece_of(*batch);
+        },
+        metrics);
+  }
 
   /// Passes the predictions of all records to `sink` on rank 0: see train::predict().
   /// Ranks    collective.
@@ -225,6 +250,11 @@ class Replica {
   /// Shapes   features [b, shape.features] row-major, any b; returns [b, outputs] row-major.
   /// Errors, ranks   as predict().
   std::vector<float> outputs(std::span<const float> features);
+
+  /// Returns the softmax of the outputs for each example: the probability of each class.
+  ///
+  /// Shapes, errors, ranks   as outputs().
+  std::vector<float> probabilities(std::span<const float> features);
 
   /// Copies the weights from the device to network(). Local.
   void copy_weights_to_host();
@@ -307,6 +337,22 @@ class Replica {
     return *plan;
   }
   static std::uint64_t step_of(std::optional<std::uint64_t> step);
+  template <class Batch>
+  static Piece piece_of(const Batch& batch) {
+    using Value = typename Batch::Value;
+    static_assert(TrainingPair<Value>,
+                  "a batch to train on is a pair of features, Tensor<float>, and labels, "
+                  "Tensor<std::int32_t>, or values, Tensor<float>");
+    const auto& [features, targets] = batch.value_;
+    if constexpr (std::is_same_v<typename Value::second_type::Value, float>) {
+      return {step_of(batch.step_), features.values(), {{}, targets.values()}};
+    } else {
+      return {step_of(batch.step_), features.values(), targets.values()};
+    }
+  }
+  Evaluation evaluate(const data::Plan& plan, const std::function<std::optional<Piece>()>& next,
+                      const std::vector<Metric>& metrics);
+  void require_loss() const;
   void make_network(const nn::NetworkShape& shape, const ReplicaOptions& options);
   void make_device(const ReplicaOptions& options);
   Inference& inference() noexcept;
@@ -334,6 +380,7 @@ class Replica {
   std::unique_ptr<Step> step_;
   std::uint64_t steps_ = 0;
   std::uint64_t examples_ = 0;
+  std::string unknown_loss_;  ///< name of the checkpoint's loss, if it is not known
   std::string why_skipped_;
 };
 

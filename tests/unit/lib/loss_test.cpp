@@ -88,7 +88,8 @@ TEST_CASE("the loss of values is their mean squared distance, in both types", "[
   CHECK(results[0].loss == 0.125);
   CHECK(results[1].loss == 2.125);
   CHECK(dz == std::vector<double>{0.5, 0, 2, -0.5});
-  CHECK_THROWS_AS(require_targets({{}, values}, TargetKind::values, 2, 3), std::invalid_argument);
-  CHECK_NOTHROW(require_targets({{}, values}, TargetKind::values, 2, 2));
-  CHECK_THROWS_AS(require_targets({{}, values}, TargetKind::label, 2, 2), std::invalid_argument);
+  CHECK_THROWS_AS(require_targets({{}, values}, *loss, 2, 3), std::invalid_argument);
+  CHECK_NOTHROW(require_targets({{}, values}, *loss, 2, 2));
+  CHECK_THROWS_AS(require_targets({{}, values}, *built_in_loss<double>(default_loss), 2, 2),
+                  std::invalid_argument);
 }

@@ -1,7 +1,10 @@
 #include "lockstep/train/replica.hpp"
 
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <fstream>
 #include <limits>
+#include <numeric>
 
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/distribute/strategy.hpp"
@@ -65,6 +68,12 @@ Result train_by_hand(comm::Communicator& comm) {
   for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = i;
   test.read(ids, x, labels);
   result.predicted = replica.predict(x);
+  const auto probabilities = replica.probabilities(x);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const auto row = std::span<const float>(probabilities).subspan(i * classes, classes);
+    CHECK(std::accumulate(row.begin(), row.end(), 0.0F) == Approx(1).epsilon(1e-5));
+    CHECK(nn::predicted_class(row) == static_cast<std::size_t>(result.predicted[i]));
+  }
   result.hash = replica.weights_hash();
   return result;
 }
@@ -135,6 +144,125 @@ TEST_CASE("a replica trains on a data set by its plan", "[train]") {
                                });
                              }),
                   Error);
+}
+
+namespace {
+
+/// -log of the density of a normal distribution (without its constant) with mean and logarithm of
+/// variance as outputs; one value an example.
+class NormalLikelihood final : public nn::Loss<float> {
+ public:
+  const char* name() const noexcept override { return "normal likelihood"; }
+  nn::TargetKind target() const noexcept override { return nn::TargetKind::values; }
+  std::size_t target_width(std::size_t) const noexcept override { return 1; }
+  void run(Matrix<const float> z, const nn::Targets& targets, std::span<nn::ExampleResult> results,
+           Matrix<float> dz) const override {
+    for (std::size_t i = 0; i < z.rows; ++i) {
+      const float error = z(i, 0) - targets.values[i];
+      const float precision = std::exp(-z(i, 1));
+      results[i] = {static_cast<double>((z(i, 1) + error * error * precision) / 2), 0};
+      if (dz.rows == 0) continue;
+      dz(i, 0) = error * precision;
+      dz(i, 1) = (1 - error * error * precision) / 2;
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a loss takes values of a width of its own, and metrics are means", "[train]") {
+  using Point = std::pair<Tensor<float>, Tensor<float>>;
+  std::vector<Point> points;
+  for (int i = 0; i < 50; ++i) {
+    const float x = static_cast<float>(i) / 25 - 1;
+    points.push_back({Tensor<float>{x, x * x}, Tensor<float>{1 - 2 * x}});
+  }
+  struct Fit {
+    std::uint64_t hash = 0;
+    double loss = 0;
+    std::vector<double> metrics;
+    bool operator==(const Fit&) const = default;
+  };
+  const NormalLikelihood loss;
+  const std::vector<train::Metric> metrics = {
+      {"absolute error",
+       [](std::span<const float> outputs, const nn::Targets& target) {
+         return std::abs(static_cast<double>(outputs[0] - target.values[0]));
+       }},
+      {"constant", [](std::span<const float>, const nn::Targets&) { return 0.25; }}};
+  const auto fit = [&](int ranks) {
+    return test::on_all(ranks, [&](comm::Communicator& comm) {
+      Strategy strategy(comm);
+      auto batches = strategy.distribute_dataset(from_elements(points).shuffle(5).batch(8));
+      train::Replica replica({2, {6}, 2}, batches, {.loss = &loss});
+      for (int epoch = 0; epoch < 5; ++epoch) {
+        for (const auto& batch : batches) replica.train(batch);
+      }
+      auto in_order = strategy.distribute_dataset(from_elements(points).batch(20));
+      const auto result = replica.evaluate(in_order, metrics);
+      CHECK(result.examples == 50);
+      CHECK(result.values.empty());  // no R2 of one value for two outputs
+      std::vector<float> x;
+      for (const auto& [x_of, value] : points) {
+        x.insert(x.end(), x_of.values().begin(), x_of.values().end());
+      }
+      const auto outputs = replica.outputs(x);
+      double sum = 0;
+      for (std::size_t i = 0; i < points.size(); ++i) {
+        sum += std::abs(static_cast<double>(outputs[2 * i] - points[i].second.values()[0]));
+      }
+      CHECK(result.metrics.at(0) == Approx(sum / 50).epsilon(1e-12));
+      auto large = strategy.distribute_dataset(from_elements(points).repeat(1000).batch(5000),
+                                               {.policy = data::ShardPolicy::off});
+      CHECK_THROWS_AS(replica.evaluate(large), comm::AgreedError);
+      return Fit{replica.weights_hash(), result.loss(), result.metrics};
+    });
+  };
+  const Fit one = fit(1);
+  CHECK(one.metrics.at(1) == 0.25);
+  for (const int ranks : {2, 3, 5}) CHECK(fit(ranks) == one);
+}
+
+TEST_CASE("records of a table with values train and are evaluated alike", "[train]") {
+  const test::TemporaryFolder folder;
+  {
+    std::ofstream table(folder.path() / "table.csv");
+    table << "a,b,label\n";
+    for (int i = 0; i < 60; ++i)
+      table << i % 7 << ',' << i % 5 << ',' << i % 7 * 0.5 - i % 5 << '\n';
+  }
+  const auto evaluated = [&](int ranks) {
+    return test::on_all(ranks, [&](comm::Communicator& comm) {
+      Strategy strategy(comm);
+      auto set = data::open_data_set(folder.path() / "table.csv",
+                                     {.classes = {},
+                                      .table = data::TableOptions{.label_columns = {"label"}},
+                                      .test_split = 0.2});
+      const std::shared_ptr<data::Source> training = std::move(set.train);
+      CHECK_THROWS_AS(from_source(training), ConfigError);
+      auto batches = strategy.distribute_dataset(
+          from_source_of_values(training).shuffle(3).batch(8), {.policy = data::ShardPolicy::data});
+      const nn::RegressionLoss<float> loss;
+      train::Replica replica({training->features(), {8}, 1}, batches,
+                             {.adam = {.learning_rate = 0.02}, .loss = &loss});
+      for (int epoch = 0; epoch < 20; ++epoch) {
+        for (const auto& batch : batches) replica.train(batch);
+      }
+      const auto of_source = replica.evaluate(*training);
+      auto elements =
+          strategy.distribute_dataset(from_source_of_values(training)
+                                          .map([](auto x, auto y) { return std::pair(x, y); })
+                                          .batch(train::evaluation_batch),
+                                      {.policy = data::ShardPolicy::data});
+      const auto of_elements = replica.evaluate(elements);
+      CHECK(of_source.loss_sum == of_elements.loss_sum);
+      CHECK(of_source.score() == of_elements.score());
+      CHECK(of_source.score() > 0.9);
+      return std::pair(replica.weights_hash(), of_source.loss_sum);
+    });
+  };
+  const auto one = evaluated(1);
+  for (const int ranks : {2, 3}) CHECK(evaluated(ranks) == one);
 }
 
 TEST_CASE("a loop of one's own trains as the trainer does", "[train]") {
