@@ -1,91 +1,88 @@
-// A custom layer: its forward and backward pass, a gradient check, and training. The weights are
-// the same for any number of ranks.
+// A custom layer: a class with a name and three functions, a gradient check, and training. The
+// weights are the same for any number of ranks.
 //
 //   06_custom_layer --ranks 2, or mpirun -n 2 06_custom_layer
+//   06_custom_layer FOLDER      saves a checkpoint in FOLDER; evaluates it when called again
 #include <cstdio>
+#include <filesystem>
 #include <lockstep/lockstep.hpp>
+#include <lockstep/nn/custom_layer.hpp>
 #include <lockstep/nn/gradient_check.hpp>
-#include <lockstep/nn/layer.hpp>
+#include <lockstep/train/checkpoint.hpp>
 #include <stdexcept>
 
 using namespace lockstep;
 
 namespace {
 
-/// y = x where x is positive, else slope * x: with one learned slope per feature.
-template <class Real>
-class Prelu final : public nn::Layer<Real> {
- public:
-  explicit Prelu(const nn::FeatureShape& input) : nn::Layer<Real>(input.size(), input.size()) {}
+/// y = x where x is positive, else slope * x, with one learned slope per feature.
+struct Prelu {
+  std::string name() const { return "prelu"; }
 
-  std::vector<nn::ParameterSpec> tensors(const std::string& prefix,
-                                         const Products<Real>& products) const override {
-    return {{prefix + ".slope", 1, this->inputs(), true, products.bias_size(this->inputs())}};
+  nn::CustomSizes sizes(const nn::FeatureShape& input) const {
+    return {.output = input, .weights = {{"slope", input.size()}}};
   }
 
-  void forward(const nn::Pass<Real>& pass, Matrix<const Real> x, Matrix<Real> y) override {
-    const auto slope = pass.block.value(pass.tensor);
-    for (std::size_t i = 0; i < x.flat().size(); ++i) {
-      const Real value = x.flat()[i];
-      y.flat()[i] = value > 0 ? value : slope[i % x.cols] * value;
-    }
+  template <class Real>
+  void forward(std::span<const Real> x, nn::Weights<const Real> weights, std::span<Real> y) const {
+    const auto slope = weights[0];
+    for (std::size_t i = 0; i < x.size(); ++i) y[i] = x[i] > 0 ? x[i] : slope[i] * x[i];
   }
 
-  void backward_input(const nn::Pass<Real>& pass, Matrix<const Real> dz, Matrix<const Real> x,
-                      Activation below, Matrix<Real> dx) override {
-    const auto slope = pass.block.value(pass.tensor);
-    for (std::size_t i = 0; i < x.flat().size(); ++i) {
-      dx.flat()[i] = x.flat()[i] > 0 ? dz.flat()[i] : slope[i % x.cols] * dz.flat()[i];
+  /// `dweights` gets what this one example adds; lockstep sums over the global batch.
+  template <class Real>
+  void backward(std::span<const Real> x, nn::Weights<const Real> weights, std::span<const Real> dy,
+                std::span<Real> dx, nn::Weights<Real> dweights) const {
+    const auto slope = weights[0];
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      dx[i] = x[i] > 0 ? dy[i] : slope[i] * dy[i];
+      dweights[0][i] = x[i] > 0 ? Real{0} : x[i] * dy[i];
     }
-    nn::apply_relu_gradient(below, x, dx);
-  }
-
-  /// What each row adds, summed over leaves as biases are: so the sum is canonical.
-  void weight_gradients(const nn::Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
-                        std::size_t leaf, const nn::GradientSlice<Real>& out) override {
-    const auto terms = pass.scratch.get(nn::Scratch<Real>::columns, x.flat().size());
-    for (std::size_t i = 0; i < terms.size(); ++i) {
-      terms[i] = x.flat()[i] > 0 ? Real{0} : x.flat()[i] * dz.flat()[i];
-    }
-    out.with(pass.tensor, [&](Range slice, std::span<Real> sums) {
-      pass.products.backward_bias({terms.data(), x.rows, x.cols}, leaf, slice, sums);
-    });
   }
 };
 
-class PreluKind final : public nn::LayerKind {
- public:
-  std::string name() const override { return "prelu"; }
-  nn::FeatureShape output_of(const nn::FeatureShape& input) const override { return input; }
-  double weights(const nn::FeatureShape& input) const override {
-    return static_cast<double>(input.size());
-  }
-  std::unique_ptr<nn::Layer<float>> make(const nn::FeatureShape& input) const override {
-    return std::make_unique<Prelu<float>>(input);
-  }
-  std::unique_ptr<nn::Layer<double>> make_double(const nn::FeatureShape& input) const override {
-    return std::make_unique<Prelu<double>>(input);
-  }
-};
+data::DataSet open_digits() {
+  return data::open_data_set("synthetic", {.train_limit = 1000, .test_limit = 300});
+}
 
-void program(comm::Communicator& comm) {
-  const nn::Custom prelu = {std::make_shared<PreluKind>()};
-  const nn::NetworkShape shape(nn::flat(784), {nn::Dense{64, Activation::identity}, prelu}, 10);
+/// Evaluates a checkpoint, which the command cannot do: it does not have the layer.
+void evaluate(comm::Communicator& comm, const std::filesystem::path& folder) {
+  nn::LayerKinds kinds;
+  nn::add_custom<Prelu>(kinds, "prelu");
+  const auto saved = train::read_description(train::find_checkpoint(folder), kinds);
+  train::Replica replica(saved, comm);
+  const double accuracy = replica.evaluate(*open_digits().test).accuracy();
+  if (comm.rank() == 0) std::printf("%s: accuracy %.3f\n", saved.shape.text().c_str(), accuracy);
+}
+
+void train_and_save(comm::Communicator& comm, const std::filesystem::path& folder) {
+  const nn::NetworkShape shape(nn::flat(784),
+                               {nn::Dense{64, Activation::identity}, nn::custom(Prelu())}, 10);
   const auto check = nn::check_gradients(shape);
   if (!(check.worst < 1e-5)) throw std::logic_error("wrong gradient: " + check.place);
 
   Strategy strategy(comm);
-  auto digits = data::open_data_set("synthetic", {.train_limit = 1000, .test_limit = 300});
-  const std::shared_ptr<data::Source> training = std::move(digits.train);
-  auto batches = strategy.distribute_dataset(from_source(training).shuffle(22).batch(64),
-                                             {.policy = data::ShardPolicy::data});
+  auto digits = open_digits();
+  auto batches =
+      strategy.distribute_dataset(from_source(std::move(digits.train)).shuffle(22).batch(64),
+                                  {.policy = data::ShardPolicy::data});
   train::Replica replica(shape, batches);
   for (const auto& batch : batches) replica.train(batch);
   const double accuracy = replica.evaluate(*digits.test).accuracy();
   const std::uint64_t hash = replica.weights_hash();  // compared between ranks
-  if (strategy.replica_id() > 0) return;
+  if (!folder.empty()) replica.save(folder);
+  if (comm.rank() > 0) return;
   std::printf("%s: accuracy %.3f, weights %s\n", shape.text().c_str(), accuracy,
               to_hex(hash).c_str());
+}
+
+void program(comm::Communicator& comm, const std::vector<std::string>& arguments) {
+  const std::filesystem::path folder = arguments.empty() ? "" : arguments.front();
+  if (std::filesystem::exists(folder)) {
+    evaluate(comm, folder);
+  } else {
+    train_and_save(comm, folder);
+  }
 }
 
 }  // namespace

@@ -330,18 +330,23 @@ void run_over_threads(std::uint64_t ranks, const RankBody& body) {
 namespace lockstep {
 namespace {
 
-/// The argument of --ranks; nullopt without arguments.
-std::optional<std::uint64_t> ranks_of(int argc, char** argv) {
+struct ProgramWords {
+  std::optional<std::uint64_t> ranks = {};  // of --ranks
+  std::vector<std::string> others = {};
+};
+
+ProgramWords words_of(int argc, char** argv) {
   cxxopts::Options options(argv[0]);
-  options.add_options()("ranks", "", cxxopts::value<std::string>());
+  options.allow_unrecognised_options().add_options()("ranks", "", cxxopts::value<std::string>());
   try {
     const auto words = options.parse(argc, argv);
-    if (!words.unmatched().empty())
-      throw ConfigError("unknown word '" + words.unmatched()[0] + "'");
-    if (words.count("ranks") == 0) return std::nullopt;
-    return parse_count(words["ranks"].as<std::string>(), 1);
+    ProgramWords found = {.others = words.unmatched()};
+    if (words.count("ranks") > 0) {
+      found.ranks = parse_count(words["ranks"].as<std::string>(), 1);
+    }
+    return found;
   } catch (const std::exception& error) {
-    throw ConfigError(error.what(), "this program takes --ranks N alone, for N ranks as threads");
+    throw ConfigError(error.what(), "use --ranks N, for N ranks as threads");
   }
 }
 
@@ -380,25 +385,39 @@ int run_replicas(std::uint64_t threads, const RankBody& body) noexcept {
   });
 }
 
-int run_replicas(int argc, char** argv, const RankBody& body) noexcept {
+int run_replicas(int argc, char** argv, const RankProgram& body) noexcept {
   return run_main([&](const std::optional<comm::Launch>& launch) {
-    const auto ranks = [&] { return ranks_of(argc, argv); };
     if (launch::is_rank(launch)) {
       return run_over_launcher(launch, [&](comm::Communicator& comm) {
+        ProgramWords words;
         comm::together(comm, [&] {
-          if (!ranks()) return;
+          words = words_of(argc, argv);
+          if (!words.ranks) return;
           throw ConfigError("--ranks under a launcher, which started " +
                                 counted(static_cast<std::uint64_t>(comm.size()), "rank"),
                             "leave it out");
         });
-        body(comm);
+        body(comm, words.others);
       });
     }
-    const auto threads = ranks();
-    if (!threads) launch::require_no_batch_shell(launch, argv[0]);
-    launch::run_over_threads(threads.value_or(1), body);
+    const auto words = words_of(argc, argv);
+    if (!words.ranks) launch::require_no_batch_shell(launch, argv[0]);
+    launch::run_over_threads(words.ranks.value_or(1),
+                             [&](comm::Communicator& comm) { body(comm, words.others); });
     return static_cast<int>(ExitCode::success);
   });
+}
+
+int run_replicas(int argc, char** argv, const RankBody& body) noexcept {
+  return run_replicas(
+      argc, argv, [&](comm::Communicator& comm, const std::vector<std::string>& others) {
+        comm::together(comm, [&] {
+          if (others.empty()) return;
+          throw ConfigError("unknown word '" + others.front() + "'",
+                            "this program takes --ranks N alone, for N ranks as threads");
+        });
+        body(comm);
+      });
 }
 
 }  // namespace lockstep

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/collectives/launcher.hpp"
@@ -33,6 +34,12 @@ int run_replicas(std::uint64_t threads, const RankBody& body) noexcept;
 ///
 /// Errors   exit code 2 for other arguments, and for `--ranks` under a launcher.
 int run_replicas(int argc, char** argv, const RankBody& body) noexcept;
+
+/// The same for programs with arguments of their own: `body(comm, arguments)` gets all words but
+/// `--ranks N`.
+using RankProgram =
+    std::function<void(comm::Communicator&, const std::vector<std::string>& arguments)>;
+int run_replicas(int argc, char** argv, const RankProgram& body) noexcept;
 
 // The parts of run_replicas(), for programs with their own arguments.
 namespace launch {

@@ -13,7 +13,7 @@ set(LOCKSTEP_API
     distribute/layout.hpp distribute/dtensor.hpp distribute/operations.hpp
     distribute/tape.hpp distribute/variable.hpp
     launch/launch.hpp
-    nn/layer_spec.hpp nn/layer.hpp nn/loss.hpp nn/gradient_check.hpp
+    nn/layer_spec.hpp nn/layer.hpp nn/custom_layer.hpp nn/loss.hpp nn/gradient_check.hpp
     train/replica.hpp train/checkpoint.hpp train/plot.hpp train/saved_variables.hpp)
 
 set(LOCKSTEP_PUBLIC_HEADERS ${PROJECT_BINARY_DIR}/public)  # as they are installed

@@ -200,7 +200,16 @@ class Examples(CommandTest):
 
     def test_06_custom_layer(self):
         out = self.assert_alike(self.outputs("06_custom_layer", (1, 2, 3, 5)))
-        self.assertGreater(float(re.search(r"accuracy (\d\.\d+)", out)[1]), 0.5)
+        accuracy = re.search(r"accuracy (\d\.\d+)", out)[1]
+        self.assertGreater(float(accuracy), 0.5)
+        program = [str(Copy.folder / "examples/06_custom_layer"), str(self.folder / "run")]
+        self.assertEqual(call(program + ["--ranks", "2"]).out, out)
+        evaluated = call(program + ["--ranks", "3"])
+        self.assert_ends(evaluated, 0)
+        self.assertEqual(evaluated.out, out.split(", weights")[0] + "\n")
+        refused = call([str(Copy.prefix / "bin/lockstep"), "evaluate", program[1], "--data", "synthetic"])
+        self.assert_ends(refused, 65)
+        self.assertIn("06_custom_layer.cpp", refused.err)
 
     def test_07_custom_loss(self):
         lines = self.assert_alike(self.outputs("07_custom_loss")).splitlines()

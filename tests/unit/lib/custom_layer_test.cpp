@@ -1,4 +1,6 @@
 // A layer and a loss of the user's own: shapes, checkpoints, gradients, and one hash on any ranks.
+#include "lockstep/nn/custom_layer.hpp"
+
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <iterator>
@@ -80,6 +82,41 @@ class ScaleKind final : public LayerKind {
  private:
   double factor_;
   double wrong_;
+};
+
+/// Twice as many outputs: gain * x, and factor * (x + shift)^2.
+struct Squares {
+  double factor = 1;
+
+  Squares() = default;
+  explicit Squares(double of_square) : factor(of_square) {}
+  explicit Squares(const Fields& fields) : factor(std::get<double>(fields.at(1).second)) {}
+
+  std::string name() const { return "squares"; }
+  Fields fields() const { return {{"factor", factor}}; }
+  CustomSizes sizes(const FeatureShape& input) const {
+    return {.output = flat(2 * input.size()),
+            .weights = {{"gain", input.size(), Start::ones()},
+                        {"shift", input.size(), Start::glorot(input.size(), input.size())}}};
+  }
+  template <class Real>
+  void forward(std::span<const Real> x, Weights<const Real> weights, std::span<Real> y) const {
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const Real sum = x[i] + weights[1][i];
+      y[i] = weights[0][i] * x[i];
+      y[x.size() + i] = static_cast<Real>(factor) * sum * sum;
+    }
+  }
+  template <class Real>
+  void backward(std::span<const Real> x, Weights<const Real> weights, std::span<const Real> dy,
+                std::span<Real> dx, Weights<Real> dweights) const {
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const Real of_sum = 2 * static_cast<Real>(factor) * (x[i] + weights[1][i]) * dy[x.size() + i];
+      dx[i] = weights[0][i] * dy[i] + of_sum;
+      dweights[0][i] = x[i] * dy[i];
+      dweights[1][i] = of_sum;
+    }
+  }
 };
 
 std::shared_ptr<const LayerKind> read_scale(const Fields& fields) {
@@ -208,6 +245,26 @@ TEST_CASE("the gradient check finds a wrong gradient, and its place", "[nn][cust
   CHECK(check.place == "1.scale[0]");
 }
 
+TEST_CASE("a layer written for one example has the gradients of the batch",
+          "[nn][custom][gradient]") {
+  const NetworkShape shape(flat(5), {Dense{4}, custom(Squares(0.25)), custom(Squares())}, 3);
+  CHECK(shape.parameters() == 24 + 8 + 16 + 51);
+  CHECK(check_gradients(shape).worst < 1e-6);
+
+  const test::TemporaryFolder folder;
+  const auto products = make_strict_products(Simd::automatic);
+  Network<float> network(shape, 1, *products);
+  initialise(network, {1, 2});
+  const auto path = train::save_checkpoint(folder.path(), network, {});
+  LayerKinds kinds;
+  add_custom<Squares>(kinds, "squares");
+  const auto saved = train::read_description(path, kinds);
+  Network<float> again(saved.shape, 1, *products);
+  train::read_weights(saved, again);
+  CHECK(weights_hash(again.parameters()) == weights_hash(network.parameters()));
+  CHECK(literal_of(std::get<Custom>(saved.shape.layers[1]).fields().at(1).second) == "0.25");
+}
+
 TEST_CASE("checkpoints with layers of one's own need their kinds", "[checkpoint][custom]") {
   const test::TemporaryFolder folder;
   const NetworkShape shape = own_network();
@@ -291,7 +348,9 @@ TEST_CASE("checkpoints of a mesh name the loss", "[checkpoint][custom][mesh]") {
 }
 
 TEST_CASE("layers and losses of one's own: one hash on any ranks", "[train][canonical][custom]") {
-  ToyRun run{.batch_size = 40, .layers = {Flatten{}, Dense{7}, scale(0.5)}, .epochs = 1};
+  ToyRun run{.batch_size = 40,
+             .layers = {Flatten{}, Dense{7}, scale(0.5), custom(Squares(0.1))},
+             .epochs = 1};
   const MeanSquaredError<float> squares;
   const bool own_loss = GENERATE(false, true);
   if (own_loss) run.loss = &squares;

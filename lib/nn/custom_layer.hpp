@@ -1,0 +1,239 @@
+// A layer of one's own, written for one example: a class with a name and three functions.
+//
+//   struct Prelu {  // y = x where x > 0, else slope * x, with a slope per feature
+//     std::string name() const { return "prelu"; }
+//
+//     nn::CustomSizes sizes(const nn::FeatureShape& input) const {
+//       return {.output = input, .weights = {{"slope", input.size(), {.value = 0.25F}}}};
+//     }
+//     template <class Real>
+//     void forward(std::span<const Real> x, nn::Weights<const Real> weights,
+//                  std::span<Real> y) const;
+//     template <class Real>
+//     void backward(std::span<const Real> x, nn::Weights<const Real> weights,
+//                   std::span<const Real> dy, std::span<Real> dx, nn::Weights<Real> dweights)
+//                   const;
+//   };
+//   const nn::NetworkShape shape(nn::flat(784), {nn::Dense{64}, nn::custom(Prelu{})}, 10);
+//
+// forward() sets y [outputs] from x [inputs]. backward() sets dx [inputs] and dweights, which are 0
+// before the call, to the products of dy [outputs] with the derivatives of y. weights[i] is the
+// i-th of sizes().weights. Both are local, keep no state, and are called with float, and with
+// double by check_gradients(); so the layer is canonical (see Layer), and its weights have one hash
+// on any number of ranks. A layer with settings gives them as `nn::Fields fields() const`, and has
+// a constructor from Fields, for checkpoints.
+//
+// Speed: backward() is called for dx, and on every rank once more for each of the weights. A layer
+// with many weights is faster as a class derived from Layer (layer.hpp), which sees whole batches.
+#pragma once
+
+#include <concepts>
+#include <memory>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/nn/layer.hpp"
+#include "lockstep/nn/layer_spec.hpp"
+#include "lockstep/nn/parameters.hpp"
+
+namespace lockstep::nn {
+
+/// A vector of weights of a custom layer.
+struct CustomWeights {
+  std::string name;  ///< in checkpoints, behind the number of the layer: "1.slope"
+  std::size_t size = 0;
+  Start start = {};  ///< initial values: zero by default
+};
+
+/// The output and the weights of a custom layer for an input.
+struct CustomSizes {
+  FeatureShape output;
+  std::vector<CustomWeights> weights = {};
+};
+
+/// The weights of a custom layer, or their gradients, in the order of CustomSizes::weights.
+template <class Real>
+using Weights = std::span<const std::span<Real>>;
+
+namespace custom_layer {
+
+template <class L, class Real>
+concept Forward = requires(const L& layer, std::span<const Real> x, Weights<const Real> weights,
+                           std::span<Real> y) {
+  layer.forward(x, weights, y);
+};
+
+template <class L, class Real>
+concept Backward = requires(const L& layer, std::span<const Real> x, Weights<const Real> weights,
+                            std::span<Real> dx, Weights<Real> dweights) {
+  layer.backward(x, weights, x, dx, dweights);
+};
+
+/// Calls the functions of `L` for the rows of a batch.
+template <class L, class Real>
+class Rows final : public Layer<Real> {
+ public:
+  Rows(const L& functions, const FeatureShape& input, CustomSizes sizes)
+      : Layer<Real>(input.size(), sizes.output.size()),
+        functions_(functions),
+        sizes_(std::move(sizes)),
+        dx_(input.size()) {
+    std::size_t all = 0;
+    for (const auto& weights : sizes_.weights) all += weights.size;
+    terms_.resize(all);
+  }
+
+  std::vector<ParameterSpec> tensors(const std::string& prefix,
+                                     const Products<Real>& products) const override {
+    std::vector<ParameterSpec> specs;
+    for (const auto& weights : sizes_.weights) {
+      specs.push_back({.name = prefix + "." + weights.name,
+                       .rows = 1,
+                       .cols = weights.size,
+                       .vector = true,
+                       .stored = products.bias_size(weights.size),
+                       .start = weights.start});
+    }
+    return specs;
+  }
+
+  void forward(const Pass<Real>& pass, Matrix<const Real> x, Matrix<Real> y) override {
+    find_weights(pass);
+    for (std::size_t i = 0; i < x.rows; ++i) {
+      functions_.forward(std::span<const Real>(x.row(i)), weights(), std::span<Real>(y.row(i)));
+    }
+  }
+
+  void backward_input(const Pass<Real>& pass, Matrix<const Real> dz, Matrix<const Real> x,
+                      Activation below, Matrix<Real> dx) override {
+    find_weights(pass);
+    for (std::size_t i = 0; i < x.rows; ++i) backward(x.row(i), dz.row(i), dx.row(i));
+    apply_relu_gradient(below, x, dx);
+  }
+
+  void weight_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
+                        std::size_t leaf, const GradientSlice<Real>& out) override {
+    constexpr std::size_t max_terms = 1 << 18;  // in scratch memory
+    find_weights(pass);
+    for (std::size_t tensor = 0; tensor < sizes_.weights.size(); ++tensor) {
+      const std::size_t size = sizes_.weights[tensor].size;
+      const auto sum_rows = [&](Range slice, std::size_t first, std::size_t count,
+                                std::span<Real> sums) {
+        const auto terms = pass.scratch.get(Scratch<Real>::columns, count * size);
+        for (std::size_t i = 0; i < count; ++i) {
+          backward(x.row(first + i), dz.row(first + i), dx_);
+          std::copy(dweights_[tensor].begin(), dweights_[tensor].end(), terms.begin() + i * size);
+        }
+        pass.products.backward_bias({terms.data(), count, size}, leaf, slice, sums);
+      };
+      out.with(pass.tensor + tensor, [&](Range slice, std::span<Real> sums) {
+        sum_by_pieces<Real>(x.rows, piece_rows(leaf, size, max_terms), pass.scratch, sums,
+                            [&](std::size_t first, std::size_t count, std::span<Real> part) {
+                              sum_rows(slice, first, count, part);
+                            });
+      });
+    }
+  }
+
+ private:
+  Weights<const Real> weights() const { return weights_; }
+
+  /// Sets weights_ and dweights_ to this pass's. Local.
+  void find_weights(const Pass<Real>& pass) {
+    weights_.clear();
+    dweights_.clear();
+    std::span<Real> terms(terms_);
+    for (std::size_t tensor = 0; tensor < sizes_.weights.size(); ++tensor) {
+      const std::size_t size = sizes_.weights[tensor].size;
+      weights_.push_back(pass.block.value(pass.tensor + tensor).first(size));
+      dweights_.push_back(terms.first(size));
+      terms = terms.subspan(size);
+    }
+  }
+
+  /// Sets dx, and terms_ to what one example adds to the gradients of the weights.
+  void backward(std::span<const Real> x, std::span<const Real> dy, std::span<Real> dx) {
+    std::fill(terms_.begin(), terms_.end(), Real{0});
+    functions_.backward(x, weights(), dy, dx, Weights<Real>(dweights_));
+  }
+
+  L functions_;
+  CustomSizes sizes_;
+  std::vector<Real> dx_;
+  std::vector<Real> terms_;
+  std::vector<std::span<const Real>> weights_;
+  std::vector<std::span<Real>> dweights_;
+};
+
+template <class L>
+class Kind final : public LayerKind {
+ public:
+  explicit Kind(L functions) : functions_(std::move(functions)) {}
+
+  std::string name() const override { return functions_.name(); }
+  Fields fields() const override {
+    if constexpr (requires { functions_.fields(); }) return functions_.fields();
+    return {};
+  }
+  FeatureShape output_of(const FeatureShape& input) const override {
+    return functions_.sizes(input).output;
+  }
+  double weights(const FeatureShape& input) const override {
+    double all = 0;
+    for (const auto& weights : functions_.sizes(input).weights) {
+      all += static_cast<double>(weights.size);
+    }
+    return all;
+  }
+  std::unique_ptr<Layer<float>> make(const FeatureShape& input) const override {
+    return std::make_unique<Rows<L, float>>(functions_, input, functions_.sizes(input));
+  }
+  std::unique_ptr<Layer<double>> make_double(const FeatureShape& input) const override {
+    return std::make_unique<Rows<L, double>>(functions_, input, functions_.sizes(input));
+  }
+
+ private:
+  L functions_;
+};
+
+}  // namespace custom_layer
+
+/// The layer of a NetworkShape that has the functions of `layer`, of which it keeps a copy. Local.
+template <class L>
+Custom custom(L layer) {
+  static_assert(
+      requires {
+        { layer.name() } -> std::convertible_to<std::string>;
+      },
+      "a custom layer has a function std::string name() const");
+  static_assert(
+      requires {
+        { layer.sizes(FeatureShape()) } -> std::convertible_to<CustomSizes>;
+      },
+      "a custom layer has a function nn::CustomSizes sizes(const nn::FeatureShape&) const");
+  static_assert(custom_layer::Forward<L, float> && custom_layer::Forward<L, double>,
+                "a custom layer has forward(x, weights, y) const of float and of double");
+  static_assert(custom_layer::Backward<L, float> && custom_layer::Backward<L, double>,
+                "a custom layer has backward(x, weights, dy, dx, dweights) const of float and of "
+                "double");
+  return {std::make_shared<custom_layer::Kind<L>>(std::move(layer))};
+}
+
+/// Adds the layers of L to the kinds that checkpoints are read with. L has a constructor from
+/// Fields, or a default constructor if it has no settings.
+/// Errors   throws std::invalid_argument: see LayerKinds::add.
+template <class L>
+void add_custom(LayerKinds& kinds, const std::string& name) {
+  kinds.add(name, [](const Fields& fields) {
+    if constexpr (std::constructible_from<L, const Fields&>) {
+      return custom(L(fields)).kind;
+    } else {
+      return custom(L()).kind;
+    }
+  });
+}
+
+}  // namespace lockstep::nn
