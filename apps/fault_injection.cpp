@@ -19,6 +19,7 @@
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/launch/launch.hpp"
+#include "lockstep/nn/network.hpp"
 #include "lockstep/numerics/forwarding_products.hpp"
 
 namespace lockstep::apps {

@@ -10,6 +10,7 @@
 #include "lockstep/data/csv.hpp"
 #include "lockstep/data/picture_source.hpp"
 #include "lockstep/launch/launch.hpp"
+#include "lockstep/train/device.hpp"
 
 namespace lockstep::apps {
 namespace {

@@ -7,7 +7,19 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "lockstep/base/flight_recorder.hpp"
+
 namespace lockstep::comm {
+double Communicator::recorded_seconds() const noexcept {
+  return recorder_ == nullptr ? 0 : recorder_->collective_seconds();
+}
+
+void Communicator::Recorded::begin(const char* name, std::size_t bytes) noexcept {
+  recorder_->begin(name, bytes);
+}
+
+void Communicator::Recorded::end() noexcept { recorder_->end(); }
+
 std::string host_name() {
   std::array<char, 256> name{};
   if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown";

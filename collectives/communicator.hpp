@@ -10,7 +10,10 @@
 #include <vector>
 
 #include "lockstep/base/errors.hpp"
-#include "lockstep/base/flight_recorder.hpp"
+
+namespace lockstep {
+class FlightRecorder;
+}
 
 namespace lockstep::comm {
 /// The reduction of all_reduce. Integer sums wrap around. sum propagates NaN, but min and max may
@@ -150,9 +153,7 @@ class Communicator {
   void record_in(FlightRecorder* recorder) noexcept { recorder_ = recorder; }
 
   /// Seconds in the collectives that its recorder has recorded; 0 without one. Local.
-  double recorded_seconds() const noexcept {
-    return recorder_ == nullptr ? 0 : recorder_->collective_seconds();
-  }
+  double recorded_seconds() const noexcept;
 
   /// Replaces `values` by its element-wise reduction over all ranks.
   template <Element T>
@@ -278,15 +279,18 @@ class Communicator {
    public:
     Recorded(FlightRecorder* recorder, const char* name, std::size_t bytes) noexcept
         : recorder_(recorder) {
-      if (recorder_ != nullptr) recorder_->begin(name, bytes);
+      if (recorder_ != nullptr) begin(name, bytes);
     }
     ~Recorded() {
-      if (recorder_ != nullptr) recorder_->end();
+      if (recorder_ != nullptr) end();
     }
     Recorded(const Recorded&) = delete;
     Recorded& operator=(const Recorded&) = delete;
 
    private:
+    void begin(const char* name, std::size_t bytes) noexcept;
+    void end() noexcept;
+
     FlightRecorder* recorder_;
   };
 

@@ -28,6 +28,12 @@ void require_whole_files(const PlanOptions& options) {
 
 }  // namespace
 
+Plan::Plan(const Plan& other) = default;
+Plan::Plan(Plan&& other) noexcept = default;
+Plan& Plan::operator=(const Plan& other) = default;
+Plan& Plan::operator=(Plan&& other) noexcept = default;
+Plan::~Plan() = default;
+
 Plan::Plan(const PlanOptions& options) : options_(options) {
   if (options.batch_size == 0) throw ConfigError("batch-size is 0", "give at least 1");
   require_whole_files(options);

@@ -70,6 +70,13 @@ class Plan {
   /// add up to `records`.
   explicit Plan(const PlanOptions& options);
 
+  // Defaulted in plan.cpp: every program copies plans, and need not compile how.
+  Plan(const Plan& other);
+  Plan(Plan&& other) noexcept;
+  Plan& operator=(const Plan& other);
+  Plan& operator=(Plan&& other) noexcept;
+  ~Plan();
+
   /// The options, with the automatic policy resolved.
   const PlanOptions& options() const noexcept { return options_; }
 

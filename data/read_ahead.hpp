@@ -1,22 +1,36 @@
 // A thread that reads values ahead of one consumer, into a ring of slots.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <limits>
-#include <mutex>
+#include <memory>
 #include <optional>
-#include <stop_token>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "lockstep/base/process.hpp"
-
 namespace lockstep::data {
+
+/// The thread of a ReadAhead and the numbers of its slots, for slots of any type.
+class ReadAheadRing {
+ public:
+  using Fill = std::function<bool(std::size_t slot, std::uint64_t index)>;
+
+  /// See ReadAhead.
+  ReadAheadRing(std::size_t slots, std::size_t depth, Fill fill, std::uint64_t limit);
+  ~ReadAheadRing();
+  ReadAheadRing(const ReadAheadRing&) = delete;
+  ReadAheadRing& operator=(const ReadAheadRing&) = delete;
+
+  void start();
+  std::optional<std::size_t> take(std::uint64_t index);
+  std::optional<std::size_t> ready(std::uint64_t index) noexcept;
+
+ private:
+  class Thread;
+  std::unique_ptr<Thread> thread_;
+};
 
 /// Fills values 0, 1, 2, ... of a sequence in a background thread, at most `depth` ahead of the
 /// consumer. All prefetching of the project uses this class.
@@ -39,119 +53,40 @@ class ReadAhead {
 
   /// Needs more than `depth` slots. Values from `limit` on are not prefetched.
   ReadAhead(std::vector<Slot> slots, std::size_t depth, Fill fill, std::uint64_t limit = endless)
-      : slots_(std::move(slots)), depth_(depth), fill_(std::move(fill)), limit_(limit) {}
+      : slots_(std::move(slots)),
+        ring_(
+            slots_.size(), depth,
+            [this, fill = std::move(fill)](std::size_t slot, std::uint64_t index) {
+              return fill(slots_[slot], index);
+            },
+            limit) {}
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
   /// Starts the thread; it has nothing to read before the first take().
   ///
   /// Errors   throws Error with exit code 2 if the system permits no further thread.
-  void start() {
-    if (depth_ == 0 || thread_.joinable()) return;
-    thread_ =
-        start_thread("that reads data ahead", [this](const std::stop_token& stop) { run(stop); });
-  }
+  void start() { ring_.start(); }
 
   /// The slot that holds value `index`; null if the sequence ends before it.
   ///
   /// Errors   throws what the fill function threw; taking the same index again retries. Also what
   ///          start() throws.
   Slot* take(std::uint64_t index) {
-    if (depth_ == 0) {
-      Slot& slot = slots_[first_];
-      if (!fill_(slot, index)) return nullptr;
-      first_ = (first_ + 1) % slots_.size();
-      return &slot;
-    }
-    start();
-    std::unique_lock lock(mutex_);
-    if (next_ != index) restart(index);
-    asked_ = true;
-    changed_.notify_all();
-    changed_.wait(lock, [&] { return full_ > 0 || ended_ || error_ != nullptr; });
-    asked_ = false;
-    if (full_ == 0) {
-      if (error_ == nullptr) return nullptr;
-      next_.reset();
-      std::rethrow_exception(std::exchange(error_, nullptr));
-    }
-    Slot& slot = slots_[first_];
-    first_ = (first_ + 1) % slots_.size();
-    --full_;
-    next_ = index + 1;
-    changed_.notify_all();  // a previously taken slot is free
-    return &slot;
+    const auto slot = ring_.take(index);
+    return slot ? &slots_[*slot] : nullptr;
   }
 
   /// The slot that sequential calls of take() will return for `index`, if it is already filled;
   /// null otherwise, and at depth 0. Never waits for the fill function.
   const Slot* ready(std::uint64_t index) noexcept {
-    const std::lock_guard lock(mutex_);
-    if (!next_ || index < *next_ || index - *next_ >= full_) return nullptr;
-    return &slots_[(first_ + static_cast<std::size_t>(index - *next_)) % slots_.size()];
+    const auto slot = ring_.ready(index);
+    return slot ? &slots_[*slot] : nullptr;
   }
 
  private:
-  void restart(std::uint64_t index) {
-    ++generation_;
-    full_ = 0;
-    ended_ = false;
-    error_ = nullptr;
-    ahead_ = index;
-    next_ = index;
-  }
-
-  bool has_work() const noexcept {
-    const bool wanted = asked_ && full_ == 0;
-    return next_ && !ended_ && error_ == nullptr && full_ < depth_ && (wanted || ahead_ < limit_);
-  }
-
-  void run(const std::stop_token& stop) {
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      if (!changed_.wait(lock, stop, [&] { return has_work(); })) return;
-      const std::uint64_t index = ahead_;
-      const std::uint64_t generation = generation_;
-      Slot& slot = slots_[(first_ + full_) % slots_.size()];
-      bool filled = false;
-      std::exception_ptr error;
-      lock.unlock();
-      try {
-        filled = fill_(slot, index);
-      } catch (...) {
-        error = std::current_exception();
-      }
-      lock.lock();
-      if (generation != generation_) continue;  // restarted meanwhile
-      error_ = error;
-      ended_ = !filled && error == nullptr;
-      if (filled) {
-        ++full_;
-        ahead_ = index + 1;
-      }
-      changed_.notify_all();
-    }
-  }
-
   std::vector<Slot> slots_;
-  std::size_t depth_;
-  Fill fill_;
-  std::uint64_t limit_;
-
-  // Guarded by mutex_. Slots [first_, first_ + full_) of the ring hold values next_, next_ + 1, ...
-  // The slots before first_ are in use by the consumer.
-  std::mutex mutex_;
-  std::condition_variable_any changed_;
-  std::size_t first_ = 0;
-  std::size_t full_ = 0;
-  std::optional<std::uint64_t> next_;  // expected index of the next take()
-  std::uint64_t ahead_ = 0;            // index that the thread fills next
-  bool asked_ = false;                 // the consumer waits
-  bool ended_ = false;                 // the sequence ends before ahead_
-  std::uint64_t generation_ = 0;       // number of restarts; older results are dropped
-  std::exception_ptr error_;           // thrown at ahead_; the thread pauses there
-
-  std::jthread thread_;  // last member: joined before the others are destroyed
+  ReadAheadRing ring_;  // last member: its thread ends before the slots are destroyed
 };
 
 }  // namespace lockstep::data

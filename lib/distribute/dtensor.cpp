@@ -17,11 +17,12 @@ Tensor<T> cut_axis(const Tensor<T>& tensor, std::size_t axis, Range range) {
   const std::size_t columns = range.size() * inner;
   Shape shape = tensor.shape();
   shape[axis] = range.size();
-  std::vector<T> values(outer * columns);
-  exchange::as_rows(std::span(values), outer, columns) =
-      exchange::as_rows(tensor.values(), outer, length * inner)
-          .middleCols(static_cast<Eigen::Index>(range.begin * inner),
-                      static_cast<Eigen::Index>(columns));
+  std::vector<T> values;
+  values.reserve(outer * columns);
+  for (std::size_t o = 0; o < outer; ++o) {
+    const auto row = tensor.values().subspan((o * length + range.begin) * inner, columns);
+    values.insert(values.end(), row.begin(), row.end());
+  }
   return {std::move(shape), std::move(values)};
 }
 

@@ -5,6 +5,7 @@
 
 #include "lockstep/base/aligned.hpp"
 #include "lockstep/distribute/values.hpp"
+#include "lockstep/numerics/matrix.hpp"
 #include "lockstep/numerics/strict.hpp"
 
 namespace lockstep {
@@ -32,17 +33,20 @@ Tensor<float> float_product(const Tensor<float>& a, const Tensor<float>& b) {
 template <MeshNumber T>
 Tensor<T> plain_product(const Tensor<T>& a, const Tensor<T>& b) {
   using Sum = std::conditional_t<std::is_floating_point_v<T>, T, std::uint64_t>;
-  const auto left = exchange::as_rows(a.values(), a.shape()[0], a.shape()[1]);
-  const auto right = exchange::as_rows(b.values(), b.shape()[0], b.shape()[1]);
-  std::vector<T> values(a.shape()[0] * b.shape()[1]);
-  auto result = exchange::as_rows(std::span(values), a.shape()[0], b.shape()[1]);
-  Eigen::Array<Sum, 1, Eigen::Dynamic> sums(right.cols());
-  for (Eigen::Index row = 0; row < left.rows(); ++row) {
-    sums.setZero();
-    for (Eigen::Index k = 0; k < left.cols(); ++k) {
-      sums += static_cast<Sum>(left(row, k)) * right.row(k).template cast<Sum>();
+  const Matrix<const T> left = {a.values().data(), a.shape()[0], a.shape()[1]};
+  const Matrix<const T> right = {b.values().data(), b.shape()[0], b.shape()[1]};
+  std::vector<T> values;
+  values.reserve(left.rows * right.cols);
+  std::vector<Sum> sums(right.cols);
+  for (std::size_t row = 0; row < left.rows; ++row) {
+    std::fill(sums.begin(), sums.end(), Sum{0});
+    for (std::size_t k = 0; k < left.cols; ++k) {
+      const auto factor = static_cast<Sum>(left(row, k));  // NOLINT: integers wrap around
+      for (std::size_t j = 0; j < sums.size(); ++j) {
+        sums[j] += factor * static_cast<Sum>(right(k, j));
+      }
     }
-    result.row(row) = sums.template cast<T>();
+    for (const Sum sum : sums) values.push_back(static_cast<T>(sum));
   }
   return {{a.shape()[0], b.shape()[1]}, std::move(values)};
 }
@@ -363,9 +367,12 @@ DTensor<T> transpose(const DTensor<T>& matrix) {
   const auto& piece = whole.unpack();
   const std::size_t rows = piece.shape()[0];
   const std::size_t columns = piece.shape()[1];
-  std::vector<T> values(rows * columns);
-  exchange::as_rows(std::span(values), columns, rows) =
-      exchange::as_rows(piece.values(), rows, columns).transpose();
+  const Matrix<const T> from = {piece.values().data(), rows, columns};
+  std::vector<T> values;
+  values.reserve(rows * columns);
+  for (std::size_t j = 0; j < columns; ++j) {
+    for (std::size_t i = 0; i < rows; ++i) values.push_back(from(i, j));
+  }
   const auto& specs = whole.layout().sharding_specs();
   return sharding::on_tape(
       "transpose",

@@ -2,7 +2,6 @@
 // collectives that combine the components. Created by a Strategy.
 #pragma once
 
-#include <Eigen/Core>
 #include <algorithm>
 #include <concepts>
 #include <cstring>
@@ -87,33 +86,23 @@ void require_alike(const std::vector<Tensor<T>>& all, std::optional<std::size_t>
   require_alike(shapes, axis);
 }
 
-/// A tensor's values as a row-major matrix [rows, columns], without a copy.
-template <class T>
-auto as_rows(std::span<T> values, std::size_t rows, std::size_t columns) noexcept {
-  using Rows =
-      Eigen::Array<std::remove_const_t<T>, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-  using View = std::conditional_t<std::is_const_v<T>, const Rows, Rows>;
-  return Eigen::Map<View>(values.data(), static_cast<Eigen::Index>(rows),
-                          static_cast<Eigen::Index>(columns));
-}
-
 /// The sums along `axis`, which is removed from the shape. Each sum is taken in the order of the
 /// indices.
 template <Number T>
 Tensor<Wide<T>> sum_along(const Tensor<T>& tensor, std::size_t axis) {
   const auto [outer, length, inner] = view_axis(tensor.shape(), axis);
-  std::vector<Wide<T>> values(outer * inner);
-  auto sums = as_rows(std::span(values), outer, inner);
+  std::vector<Wide<T>> sums(outer * inner);
+  auto addend = tensor.values().begin();
   for (std::size_t o = 0; o < outer; ++o) {
-    const auto addends =
-        as_rows(tensor.values().subspan(o * length * inner, length * inner), length, inner);
-    for (Eigen::Index l = 0; l < addends.rows(); ++l) {
-      sums.row(static_cast<Eigen::Index>(o)) += addends.row(l).template cast<Wide<T>>();
+    for (std::size_t l = 0; l < length; ++l) {
+      for (std::size_t i = 0; i < inner; ++i) {
+        sums[o * inner + i] += static_cast<Wide<T>>(*addend++);
+      }
     }
   }
   Shape shape = tensor.shape();
   shape.erase(shape.begin() + static_cast<std::ptrdiff_t>(axis));
-  return {std::move(shape), std::move(values)};
+  return {std::move(shape), std::move(sums)};
 }
 
 /// The tensors concatenated along `axis`; at least one, of equal shapes on the other axes.
@@ -123,13 +112,14 @@ Tensor<T> concatenate(const std::vector<Tensor<T>>& parts, std::size_t axis) {
   shape[axis] = 0;
   for (const auto& part : parts) shape[axis] += part.shape()[axis];
   const auto [outer, length, inner] = view_axis(shape, axis);
-  std::vector<T> values(elements_of(shape));
-  auto all = as_rows(std::span(values), outer, length * inner);
-  Eigen::Index first = 0;
-  for (const auto& part : parts) {
-    const auto columns = static_cast<Eigen::Index>(part.shape()[axis] * inner);
-    all.middleCols(first, columns) = as_rows(part.values(), outer, part.shape()[axis] * inner);
-    first += columns;
+  std::vector<T> values;
+  values.reserve(elements_of(shape));
+  for (std::size_t o = 0; o < outer; ++o) {
+    for (const auto& part : parts) {
+      const std::size_t count = part.shape()[axis] * inner;
+      const auto from = part.values().subspan(o * count, count);
+      values.insert(values.end(), from.begin(), from.end());
+    }
   }
   return {std::move(shape), std::move(values)};
 }
@@ -148,9 +138,10 @@ template <Number T>
 Tensor<T> add_up(std::vector<Tensor<T>> all) {
   require_alike(all, std::nullopt);
   Tensor<T> total = std::move(all.front());
-  auto sums = as_rows(total.values(), 1, total.values().size());
+  const auto sums = total.values();
   for (std::size_t i = 1; i < all.size(); ++i) {
-    sums += as_rows(std::as_const(all[i]).values(), 1, all[i].values().size());
+    const auto addends = std::as_const(all[i]).values();
+    std::transform(sums.begin(), sums.end(), addends.begin(), sums.begin(), std::plus<T>());
   }
   return total;
 }

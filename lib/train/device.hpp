@@ -10,16 +10,10 @@
 #include "lockstep/data/batches.hpp"
 #include "lockstep/nn/network.hpp"
 #include "lockstep/train/evaluation.hpp"
+#include "lockstep/train/replica_options.hpp"
 #include "lockstep/train/step.hpp"
 
 namespace lockstep::train {
-
-/// How ranks' devices exchange data.
-enum class DeviceExchange {
-  automatic,  ///< nccl if this build has it and no two ranks share a device, else staged
-  nccl,
-  staged,  ///< through host memory, with the ranks' communicator
-};
 
 /// Options of a replica on a device.
 struct DeviceOptions {

@@ -9,10 +9,25 @@
 
 #include "lockstep/base/hash.hpp"
 #include "lockstep/collectives/agreement.hpp"
+#include "lockstep/data/batches.hpp"
+#include "lockstep/data/ids_digest.hpp"
+#include "lockstep/nn/network.hpp"
 #include "lockstep/train/step.hpp"
 
 namespace lockstep::train {
 namespace {
+
+class NetworkInference final : public Inference {
+ public:
+  explicit NetworkInference(nn::Network<float>& network) : network_(network) {}
+
+  const nn::NetworkShape& shape() const noexcept override { return network_.shape(); }
+  Matrix<float> inputs(std::size_t rows) override { return network_.inputs({0, rows}); }
+  Matrix<const float> forward(std::size_t rows) override { return network_.forward({0, rows}); }
+
+ private:
+  nn::Network<float>& network_;
+};
 
 void count_confusion(Matrix<const float> logits, std::span<const std::int32_t> labels,
                      std::vector<std::uint64_t>& confusion) {
@@ -163,6 +178,10 @@ Evaluation evaluate_pieces(Inference& network, const nn::Loss<float>& loss, cons
 
 }  // namespace
 
+std::unique_ptr<Inference> make_inference(nn::Network<float>& network) {
+  return std::make_unique<NetworkInference>(network);
+}
+
 void copy_features(std::span<const float> features, Matrix<float> inputs) {
   if (features.size() != inputs.flat().size()) {
     throw std::invalid_argument("Replica: " + std::to_string(features.size()) + " features for " +
@@ -249,8 +268,7 @@ Evaluation evaluate(Inference& network, const nn::Loss<float>& loss, const data:
 }
 
 Evaluation evaluate(nn::Network<float>& network, data::BatchReader& reader, const Groups& groups) {
-  NetworkInference inference(network);
-  return evaluate(inference, network.loss_function(), reader, groups);
+  return evaluate(*make_inference(network), network.loss_function(), reader, groups);
 }
 
 std::uint64_t certify_ids(data::IdsDigest mine, std::uint64_t records, comm::Communicator& comm) {
@@ -356,8 +374,7 @@ void predict(Inference& network, data::BatchReader& reader, const Groups& groups
 
 void predict(nn::Network<float>& network, data::BatchReader& reader, const Groups& groups,
              const PredictionSink& sink, Predicted predicted) {
-  NetworkInference inference(network);
-  predict(inference, reader, groups, sink, predicted);
+  predict(*make_inference(network), reader, groups, sink, predicted);
 }
 
 }  // namespace lockstep::train

@@ -4,16 +4,29 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "lockstep/collectives/communicator.hpp"
-#include "lockstep/data/batches.hpp"
-#include "lockstep/data/ids_digest.hpp"
-#include "lockstep/nn/network.hpp"
-#include "lockstep/train/tensor_parallel.hpp"
+#include "lockstep/data/plan.hpp"
+#include "lockstep/nn/layer_spec.hpp"
+#include "lockstep/nn/loss.hpp"
+#include "lockstep/numerics/matrix.hpp"
+#include "lockstep/train/groups.hpp"
+
+namespace lockstep {
+namespace data {
+class BatchReader;
+class IdsDigest;
+}  // namespace data
+namespace nn {
+template <class Real>
+class Network;
+}  // namespace nn
+}  // namespace lockstep
 
 namespace lockstep::train {
 /// Forward passes for evaluation and prediction, on the CPU or on a device. Inputs and logits are
@@ -34,23 +47,12 @@ class Inference {
   virtual Matrix<const float> forward(std::size_t rows) = 0;
 };
 
+/// Inference on the CPU. `network` must outlive it.
+std::unique_ptr<Inference> make_inference(nn::Network<float>& network);
+
 /// Copies features to the input buffer of a network.
 /// Errors   throws std::invalid_argument unless there are [inputs.rows, inputs.cols].
 void copy_features(std::span<const float> features, Matrix<float> inputs);
-
-/// Inference on the CPU.
-class NetworkInference final : public Inference {
- public:
-  /// `network` must outlive this.
-  explicit NetworkInference(nn::Network<float>& network) : network_(network) {}
-
-  const nn::NetworkShape& shape() const noexcept override { return network_.shape(); }
-  Matrix<float> inputs(std::size_t rows) override { return network_.inputs({0, rows}); }
-  Matrix<const float> forward(std::size_t rows) override { return network_.forward({0, rows}); }
-
- private:
-  nn::Network<float>& network_;
-};
 
 /// Global batch size of evaluation. It affects speed and memory only.
 inline constexpr std::uint64_t evaluation_batch = 1024;

@@ -77,8 +77,6 @@ void require_same_weights(comm::Communicator& comm, std::uint64_t hash, std::uin
 ///             copy, sent to all ranks. Nor does it detect a wrong gradient; the audit does.
 class Sentinel {
  public:
-  static constexpr std::uint64_t default_parts = 16;
-
   /// `device`: the replica that holds the weights; null: `network` holds them. `parts` is at least
   /// 1. All must outlive the sentinel.
   Sentinel(const nn::Network<float>& network, DeviceReplica* device, comm::Communicator& comm,

@@ -9,7 +9,15 @@
 #include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
+#include "lockstep/data/batches.hpp"
+#include "lockstep/nn/network.hpp"
+#include "lockstep/train/checkpoint.hpp"
+#include "lockstep/train/device.hpp"
+#include "lockstep/train/integrity.hpp"
 #include "lockstep/train/nonfinite.hpp"
+#include "lockstep/train/shared_snapshot.hpp"
+#include "lockstep/train/step.hpp"
+#include "lockstep/train/tensor_parallel.hpp"
 
 namespace lockstep::train {
 
@@ -272,7 +280,7 @@ void Replica::make_network(const nn::NetworkShape& shape, const ReplicaOptions& 
   }
   if (options.loss != nullptr) network_->set_loss(*options.loss);
   network_->set_class_weights(options.class_weights);
-  processor_ = std::make_unique<NetworkInference>(*network_);
+  processor_ = make_inference(*network_);
 }
 
 /// Copies the weights of the network to this rank's device, if it is to have one. Collective.
@@ -292,6 +300,19 @@ void Replica::make_device(const ReplicaOptions& options) {
   device.devices = options.devices;
   device_ = make_device_replica(*network_, device, groups_.batch);
   if (options.wrap_device) device_ = options.wrap_device(std::move(device_));
+}
+
+const nn::NetworkShape& Replica::shape() const noexcept { return network_->shape(); }
+
+std::uint64_t Replica::skipped_steps() const noexcept {
+  return steps_ - step_->optimizer().scalars().steps;
+}
+
+const char* Replica::reduction() const noexcept { return step_->name(); }
+
+void Replica::begin_training() {
+  if (groups_.all.size() > 1) weights_hash();
+  sentinel_->begin_after(steps_);
 }
 
 Inference& Replica::inference() noexcept {

@@ -15,65 +15,42 @@
 
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/communicator.hpp"
-#include "lockstep/data/batches.hpp"
 #include "lockstep/data/plan.hpp"
-#include "lockstep/data/source.hpp"
-#include "lockstep/nn/network.hpp"
-#include "lockstep/train/checkpoint.hpp"
-#include "lockstep/train/device.hpp"
+#include "lockstep/nn/layer_spec.hpp"
 #include "lockstep/train/evaluation.hpp"
-#include "lockstep/train/integrity.hpp"
-#include "lockstep/train/shared_snapshot.hpp"
-#include "lockstep/train/step.hpp"
-#include "lockstep/train/tensor_parallel.hpp"
+#include "lockstep/train/groups.hpp"
+#include "lockstep/train/replica_options.hpp"
+
+namespace lockstep {
+namespace data {
+struct Batch;
+class Prefetch;
+class Source;
+}  // namespace data
+namespace nn {
+template <class Real>
+class ParameterLayout;
+}  // namespace nn
+namespace optim {
+enum class Moment;
+}  // namespace optim
+}  // namespace lockstep
 
 namespace lockstep::train {
 
-/// Where a replica computes.
-enum class Device { cpu, cuda };
-
-/// How gradients are summed over ranks: see step.hpp.
-enum class Reduction { canonical, allreduce };
-
-/// The implementation of matrix products; automatic: strict for canonical, the library's for
-/// allreduce.
-enum class ProductsChoice { automatic, strict, library };
-
-/// What to do with a step whose loss or gradient is not finite: end training, or leave weights and
-/// optimizer state as they are and go on with the next step.
-enum class OnNonfinite { stop, skip };
-
-/// Options of a replica. The defaults are those of `lockstep train`, so the same data gives the
-/// same weights.
-struct ReplicaOptions {
-  nn::SeedPair seed = {22, 23};  ///< of the initial weights, and of random layers
-  optim::AdamOptions adam = {.learning_rate = static_cast<double>(0.001F)};
-  const nn::Loss<float>* loss = nullptr;  ///< must outlive the replica; null: cross-entropy
-  /// Factors of the training loss of each class; empty: none.
-  std::vector<float> class_weights = {};
-  Reduction reduction = Reduction::canonical;
-  Exchange exchange = Exchange::automatic;        ///< of the canonical reduction
-  std::optional<std::uint64_t> audit_every = {};  ///< audit interval in steps; none: no audits
-  std::uint64_t sentinel_steps = Sentinel::default_parts;  ///< steps to compare all weights
-  OnNonfinite on_nonfinite = OnNonfinite::stop;
-  ProductsChoice products = ProductsChoice::automatic;
-  Precision precision = Precision::float32;  ///< of the library's products on a device
-  Simd simd = Simd::automatic;               ///< of strict products on the CPU
-  bool keeps_snapshots = false;              ///< make_shared_snapshot() will be called
-  int threads = 0;                           ///< of this rank's products; 0: own_cores()
-  std::size_t prefetch = 0;                  ///< number of batches that prefetch() reads ahead
-
-  Device device = Device::cpu;
-  bool share_device = false;  ///< ranks of a host may share a device
-  DeviceExchange device_exchange = DeviceExchange::automatic;
-  /// The ranks with a device, if the others compute on the CPU; null: all ranks.
-  comm::Communicator* devices = nullptr;
-
-  /// Functions that wrap the products and the device replica: for tests that inject faults.
-  std::function<std::unique_ptr<Products<float>>(std::unique_ptr<Products<float>>)> wrap_products =
-      {};
-  std::function<std::unique_ptr<DeviceReplica>(std::unique_ptr<DeviceReplica>)> wrap_device = {};
-};
+struct CheckpointInfo;
+class DeviceReplica;
+struct KeptState;
+struct PhaseSeconds;
+struct SavedNetwork;
+class Sentinel;
+class SharedSnapshot;
+class Snapshot;
+struct StateBlocks;
+class Step;
+struct StepResult;
+struct TrainingPosition;
+struct TrainingState;
 
 /// Features and labels, or values, of a batch.
 template <class T>
@@ -142,7 +119,7 @@ class Replica {
   /// The network on the host; with a device its weights are those of the last
   /// copy_weights_to_host().
   nn::Network<float>& network() noexcept { return *network_; }
-  const nn::NetworkShape& shape() const noexcept { return network_->shape(); }
+  const nn::NetworkShape& shape() const noexcept;
   const Groups& groups() const noexcept { return groups_; }
 
   /// Number of completed steps, and of examples of all ranks in them.
@@ -150,9 +127,7 @@ class Replica {
   std::uint64_t examples() const noexcept { return examples_; }
 
   /// Number of completed steps that changed nothing: see OnNonfinite.
-  std::uint64_t skipped_steps() const noexcept {
-    return steps_ - step_->optimizer().scalars().steps;
-  }
+  std::uint64_t skipped_steps() const noexcept;
 
   /// Which values were not finite in the last step, if it was skipped, and where they arose; else
   /// empty. Identical on the ranks of "batch".
@@ -160,7 +135,7 @@ class Replica {
 
   /// The reduction: "canonical, by activations"; the products: "strict", "library (oneDNN)"; the
   /// device, null on the CPU.
-  const char* reduction() const noexcept { return step_->name(); }
+  const char* reduction() const noexcept;
   const char* products() const noexcept;
   const DeviceReplica* device() const noexcept { return device_.get(); }
 
@@ -270,10 +245,7 @@ class Replica {
   ///
   /// Errors   as weights_hash().
   /// Ranks    collective.
-  void begin_training() {
-    if (groups_.all.size() > 1) weights_hash();
-    sentinel_->begin_after(steps_);
-  }
+  void begin_training();
 
   /// Returns name and hash of every tensor, on rank 0 of "batch"; empty on the others.
   /// Ranks    collective over "model" of a mesh; local otherwise.
@@ -316,7 +288,7 @@ class Replica {
 
   /// Sets weights, optimizer state and numbers of steps and examples to those of a snapshot that a
   /// group of as many ranks, or of more, has kept. Local.
-  void restore(const SharedSnapshot::Complete& snapshot);
+  void restore(const KeptState& snapshot);
 
   /// Saves a checkpoint in `folder` and returns its path. `about`: the description of the data; its
   /// step and examples are replaced by this replica's. `position`: the program's position in its
@@ -326,8 +298,10 @@ class Replica {
   /// Errors   throws comm::AgreedError (74) if rank 0 cannot write, or if a checkpoint of this step
   ///          exists.
   /// Ranks    collective; rank 0 writes.
-  std::filesystem::path save(const std::filesystem::path& folder, CheckpointInfo about = {},
-                             const TrainingPosition& position = {});
+  std::filesystem::path save(const std::filesystem::path& folder);
+  std::filesystem::path save(const std::filesystem::path& folder, CheckpointInfo about);
+  std::filesystem::path save(const std::filesystem::path& folder, CheckpointInfo about,
+                             const TrainingPosition& position);
 
  private:
   template <class Batches>
@@ -371,8 +345,8 @@ class Replica {
   std::unique_ptr<Products<float>> products_;
   std::unique_ptr<nn::Network<float>> network_;
   /// The layout of the whole network if this rank holds a part; created by make_snapshot().
-  std::optional<nn::ParameterLayout<float>> whole_layout_;
-  std::unique_ptr<NetworkInference> processor_;
+  std::unique_ptr<nn::ParameterLayout<float>> whole_layout_;
+  std::unique_ptr<Inference> processor_;
   std::unique_ptr<DeviceReplica> device_;
   AlignedBuffer<float> staged_features_;  // of train(step, features, labels) on a device
   AlignedBuffer<std::int32_t> staged_labels_;

@@ -5,7 +5,13 @@
 
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/shared.hpp"
+#include "lockstep/nn/network.hpp"
+#include "lockstep/train/checkpoint.hpp"
+#include "lockstep/train/device.hpp"
 #include "lockstep/train/replica.hpp"
+#include "lockstep/train/shared_snapshot.hpp"
+#include "lockstep/train/step.hpp"
+#include "lockstep/train/tensor_parallel.hpp"
 
 namespace lockstep::train {
 
@@ -40,7 +46,8 @@ std::unique_ptr<Snapshot> Replica::make_snapshot() {
     if (!has_it) return;
     try {
       if (groups_.model != nullptr && !whole_layout_) {
-        whole_layout_.emplace(nn::Network<float>::layout_of(shape(), *products_));
+        whole_layout_ = std::make_unique<nn::ParameterLayout<float>>(
+            nn::Network<float>::layout_of(shape(), *products_));
       }
       snapshot = std::make_unique<Snapshot>(
           shape(), loss, whole_layout_ ? *whole_layout_ : network_->parameters().layout(),
@@ -174,7 +181,7 @@ void Replica::keep(SharedSnapshot& snapshot, const TrainingPosition& position) {
                   {steps_, examples_, position, step_->optimizer().scalars()});
 }
 
-void Replica::restore(const SharedSnapshot::Complete& snapshot) {
+void Replica::restore(const KeptState& snapshot) {
   const auto& [state, from] = snapshot;
   const Range slice = step_->slice();
   const auto values = network_->parameters().values();
@@ -182,6 +189,14 @@ void Replica::restore(const SharedSnapshot::Complete& snapshot) {
   step_->optimizer().restore(state.adam, from.first.subspan(slice.begin, slice.size()),
                              from.second.subspan(slice.begin, slice.size()));
   set_completed(state.steps, state.examples);
+}
+
+std::filesystem::path Replica::save(const std::filesystem::path& folder) {
+  return save(folder, {}, {});
+}
+
+std::filesystem::path Replica::save(const std::filesystem::path& folder, CheckpointInfo about) {
+  return save(folder, std::move(about), {});
 }
 
 std::filesystem::path Replica::save(const std::filesystem::path& folder, CheckpointInfo about,

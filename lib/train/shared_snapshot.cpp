@@ -102,8 +102,7 @@ void SharedSnapshot::drop_after(int rank, std::uint64_t max_steps) {
   losses_.erase(losses_.upper_bound(max_steps), losses_.end());
 }
 
-std::optional<SharedSnapshot::Complete> SharedSnapshot::newest(comm::Communicator& comm,
-                                                               std::uint64_t max_steps) {
+std::optional<KeptState> SharedSnapshot::newest(comm::Communicator& comm, std::uint64_t max_steps) {
   drop_after(comm.place().local_rank, max_steps);
   comm.all_agree(true);  // all ranks have dropped them
   std::uint64_t steps = std::max(steps_of(0), steps_of(1));
@@ -116,7 +115,7 @@ std::optional<SharedSnapshot::Complete> SharedSnapshot::newest(comm::Communicato
                                          ": no complete snapshot of step " +
                                          std::to_string(steps - 1) + " on " + comm.place().host);
   }
-  return Complete{record(chosen, 0).state, blocks(chosen)};
+  return KeptState{record(chosen, 0).state, blocks(chosen)};
 }
 
 }  // namespace lockstep::train

@@ -22,6 +22,12 @@ struct ReplicaState {
   optim::AdamState adam = {};
 };
 
+/// What a complete snapshot holds.
+struct KeptState {
+  ReplicaState state;
+  StateBlocks blocks;
+};
+
 /// The two newest snapshots of the weights and of both of Adam's moments, each a flat block as in a
 /// ParameterBlock, in one region on each host, which all its ranks map.
 ///
@@ -52,18 +58,12 @@ class SharedSnapshot {
   /// Errors   throws Error (70) if the two differ.
   void require_repeated(std::uint64_t step, double loss);
 
-  /// A complete snapshot.
-  struct Complete {
-    ReplicaState state;
-    StateBlocks blocks;
-  };
-
   /// The newest snapshot after at most `max_steps` steps that is complete on the hosts of all ranks
   /// of `comm`; nullopt if there is none. The next begin() writes over the other one. Snapshots and
   /// losses of later steps are dropped. No rank may write.
   ///
   /// Ranks    collective.
-  std::optional<Complete> newest(comm::Communicator& comm, std::uint64_t max_steps = any_steps);
+  std::optional<KeptState> newest(comm::Communicator& comm, std::uint64_t max_steps = any_steps);
 
   static constexpr std::uint64_t any_steps = ~std::uint64_t{0};
 

@@ -13,6 +13,7 @@
 #include "lockstep/data/batches.hpp"
 #include "lockstep/nn/network.hpp"
 #include "lockstep/optim/adam.hpp"
+#include "lockstep/train/replica_options.hpp"
 #include "lockstep/train/report.hpp"
 
 namespace lockstep::train {
@@ -182,18 +183,6 @@ class Step {
   AlignedBuffer<RankMessage> messages_;  // of every rank
   Blocks blocks_;
   std::uint64_t steps_ = 0;
-};
-
-/// The data that canonical ranks exchange; does not affect results.
-enum class Exchange {
-  automatic,
-  /// Ranks all-gather the activations of all rows and their gradients; each computes its slice of
-  /// the weight gradients over all leaves. Less data if the batch is small relative to the layers.
-  activations,
-  /// Ranks sum their own leaves, as far as the tree allows (numerics/leaf_tree.hpp), and exchange
-  /// slices of these sums. The data does not grow with the batch, and a rank stores only its own
-  /// rows.
-  partial_sums,
 };
 
 /// Resolves `asked` for this plan and network: `automatic` chooses the exchange that moves less

@@ -7,7 +7,10 @@
 #include "lockstep/base/process.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/train/balance.hpp"
+#include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/nonfinite.hpp"
+#include "lockstep/train/shared_snapshot.hpp"
+#include "lockstep/train/step.hpp"
 #include "lockstep/train/timing.hpp"
 
 namespace lockstep::train {

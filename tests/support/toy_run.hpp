@@ -12,6 +12,9 @@
 #include <vector>
 
 #include "lockstep/collectives/communicator.hpp"
+#include "lockstep/train/integrity.hpp"
+#include "lockstep/train/shared_snapshot.hpp"
+#include "lockstep/train/step.hpp"
 #include "lockstep/train/tensor_parallel.hpp"
 #include "lockstep/train/trainer.hpp"
 #include "tests/support/per_rank.hpp"
@@ -51,7 +54,7 @@ struct ToyRun {
   float learning_rate = 0.01F;
   std::optional<std::uint64_t> steps = std::nullopt;
   std::optional<std::uint64_t> hash_every = std::nullopt;
-  std::uint64_t sentinel_steps = train::Sentinel::default_parts;
+  std::uint64_t sentinel_steps = train::ReplicaOptions().sentinel_steps;
   std::optional<std::uint64_t> checkpoint_every = std::nullopt;
   std::function<std::uint64_t(int rank)> stop = {};  ///< a rank's request, before every step
   std::filesystem::path resume_from = {};            ///< a checkpoint; empty: from the beginning

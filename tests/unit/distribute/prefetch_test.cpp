@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <stdexcept>
+#include <thread>
 
 #include "lockstep/distribute/readers.hpp"
 #include "lockstep/distribute/sources.hpp"

@@ -4,6 +4,9 @@
 
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/threads.hpp"
+#include "lockstep/data/batches.hpp"
+#include "lockstep/data/ids_digest.hpp"
+#include "lockstep/nn/network.hpp"
 #include "lockstep/train/evaluation.hpp"
 #include "tests/support/toy_source.hpp"
 

@@ -110,7 +110,7 @@ TEST_CASE("allreduce: a bit that flips once in one rank's weights is found", "[s
   CHECK_THAT(found.text,
              Contains("1.weight") && Contains("on rank 1 ") && Contains("the other 2 ranks"));
   CHECK(step_in(found.text) >= fault_step);
-  CHECK(step_in(found.text) < fault_step + train::Sentinel::default_parts);
+  CHECK(step_in(found.text) < fault_step + train::ReplicaOptions().sentinel_steps);
 }
 
 TEST_CASE("canonical: a bit that is stuck in one rank's weights is found", "[sentinel]") {
@@ -121,7 +121,7 @@ TEST_CASE("canonical: a bit that is stuck in one rank's weights is found", "[sen
                      }});
   CHECK(found.code == 70);
   CHECK_THAT(found.text, Contains("0.weight") && Contains("on rank 2 "));
-  CHECK(step_in(found.text) < fault_step + train::Sentinel::default_parts);
+  CHECK(step_in(found.text) < fault_step + train::ReplicaOptions().sentinel_steps);
 }
 
 TEST_CASE("canonical: a bit that flips once is found before it is read, where all is compared",
@@ -139,7 +139,7 @@ TEST_CASE("canonical: a bit that flips once is found before it is read, where al
   CHECK(found.code == 70);
   CHECK_THAT(found.text, Contains("on rank 1 ") && Contains("the other 2 ranks"));
   CHECK(step_in(found.text) <= fault_step + 1);
-  run.sentinel_steps = train::Sentinel::default_parts;
+  run.sentinel_steps = train::ReplicaOptions().sentinel_steps;
   CHECK(outcome_of(3, run).code == 0);  // the next publication heals it, or spreads it
 }
 

@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 
 #include "lockstep/collectives/threads.hpp"
+#include "lockstep/train/device.hpp"
 #include "tests/fakes/cuda/fake.hpp"
 #include "tests/unit/device/toy_device.hpp"
 

@@ -1,0 +1,86 @@
+// Options of a replica, which train::Replica documents.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "lockstep/collectives/communicator.hpp"
+#include "lockstep/nn/initialisers.hpp"
+#include "lockstep/nn/loss.hpp"
+#include "lockstep/numerics/products.hpp"
+#include "lockstep/optim/adam.hpp"
+
+namespace lockstep::train {
+
+class DeviceReplica;
+
+/// Where a replica computes.
+enum class Device { cpu, cuda };
+
+/// How gradients are summed over ranks: see step.hpp.
+enum class Reduction { canonical, allreduce };
+
+/// The implementation of matrix products; automatic: strict for canonical, the library's for
+/// allreduce.
+enum class ProductsChoice { automatic, strict, library };
+
+/// What to do with a step whose loss or gradient is not finite: end training, or leave weights and
+/// optimizer state as they are and go on with the next step.
+enum class OnNonfinite { stop, skip };
+
+/// The data that canonical ranks exchange; does not affect results.
+enum class Exchange {
+  automatic,
+  /// Ranks all-gather the activations of all rows and their gradients; each computes its slice of
+  /// the weight gradients over all leaves. Less data if the batch is small relative to the layers.
+  activations,
+  /// Ranks sum their own leaves, as far as the tree allows (numerics/leaf_tree.hpp), and exchange
+  /// slices of these sums. The data does not grow with the batch, and a rank stores only its own
+  /// rows.
+  partial_sums,
+};
+
+/// How ranks' devices exchange data.
+enum class DeviceExchange {
+  automatic,  ///< nccl if this build has it and no two ranks share a device, else staged
+  nccl,
+  staged,  ///< through host memory, with the ranks' communicator
+};
+
+/// Options of a replica. The defaults are those of `lockstep train`, so the same data gives the
+/// same weights.
+struct ReplicaOptions {
+  nn::SeedPair seed = {22, 23};  ///< of the initial weights, and of random layers
+  optim::AdamOptions adam = {.learning_rate = static_cast<double>(0.001F)};
+  const nn::Loss<float>* loss = nullptr;  ///< must outlive the replica; null: cross-entropy
+  /// Factors of the training loss of each class; empty: none.
+  std::vector<float> class_weights = {};
+  Reduction reduction = Reduction::canonical;
+  Exchange exchange = Exchange::automatic;        ///< of the canonical reduction
+  std::optional<std::uint64_t> audit_every = {};  ///< audit interval in steps; none: no audits
+  std::uint64_t sentinel_steps = 16;  ///< steps in which all weights are compared: Sentinel
+  OnNonfinite on_nonfinite = OnNonfinite::stop;
+  ProductsChoice products = ProductsChoice::automatic;
+  Precision precision = Precision::float32;  ///< of the library's products on a device
+  Simd simd = Simd::automatic;               ///< of strict products on the CPU
+  bool keeps_snapshots = false;              ///< make_shared_snapshot() will be called
+  int threads = 0;                           ///< of this rank's products; 0: own_cores()
+  std::size_t prefetch = 0;                  ///< number of batches that prefetch() reads ahead
+
+  Device device = Device::cpu;
+  bool share_device = false;  ///< ranks of a host may share a device
+  DeviceExchange device_exchange = DeviceExchange::automatic;
+  /// The ranks with a device, if the others compute on the CPU; null: all ranks.
+  comm::Communicator* devices = nullptr;
+
+  /// Functions that wrap the products and the device replica: for tests that inject faults.
+  std::function<std::unique_ptr<Products<float>>(std::unique_ptr<Products<float>>)> wrap_products =
+      {};
+  std::function<std::unique_ptr<DeviceReplica>(std::unique_ptr<DeviceReplica>)> wrap_device = {};
+};
+
+}  // namespace lockstep::train
