@@ -49,12 +49,12 @@ ReaderPtr<Batched<Example>> open_batches(const SourceRecords& records, const Pas
 /// be mapped but not batched. A pass reads one epoch. All random numbers are functions of (seed,
 /// epoch, element), so a data set yields the same elements on every rank and in every pass of an
 /// epoch.
-/// Order    random access: range, from_elements and from_source have a known size and allow access
-///          by index, also after map, batch, repeat, take, skip, shard, enumerate, zip, concatenate
-///          and shuffle(seed). Generators, files of unknown length, and the results of filter,
-///          interleave, flat_map and shuffle(seed, places) are read in order only. Data sets with
-///          random access that end in batch follow a plan under a Strategy; all others are read
-///          batch by batch (see Strategy::distribute_dataset).
+/// Order    random access: range_dataset, from_elements and from_source have a known size and allow
+///          access by index, also after map, batch, repeat, take, skip, shard, enumerate, zip,
+///          concatenate and shuffle(seed). Generators, files of unknown length, and the results of
+///          filter, interleave, flat_map and shuffle(seed, places) are read in order only. Data
+///          sets with random access that end in batch follow a plan under a Strategy; all others
+///          are read batch by batch (see Strategy::distribute_dataset).
 /// Source   names and semantics are those of tf.data,
 ///          https://www.tensorflow.org/api_docs/python/tf/data/Dataset.
 /// Errors   transformations throw ConfigError if they cannot be applied; reading throws the errors

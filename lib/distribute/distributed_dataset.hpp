@@ -187,7 +187,7 @@ class Balanced {
       at_ += some;
     }
     if (parts.empty()) return std::nullopt;
-    return join(parts);
+    return join_batches(parts);
   }
 
  private:
@@ -261,7 +261,7 @@ class Stream {
   /// Collective.
   void agree_on_shapes(comm::Communicator& comm) {
     auto empty = memory_->empty.value_or(T{});
-    if (exchange::agree_on_row_shapes(comm, empty, knows_shape())) memory_->empty = empty;
+    if (collective::agree_on_row_shapes(comm, empty, knows_shape())) memory_->empty = empty;
     memory_->shapes_agreed = true;
   }
 

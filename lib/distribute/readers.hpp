@@ -238,7 +238,7 @@ class BatchesOf final : public Reader<Batched<T>> {
       elements.push_back(std::move(item->value));
     }
     if (!batch || (drop_ && elements.size() < size_)) return std::nullopt;
-    batch->value = stack(elements);
+    batch->value = batch_of(elements);
     return batch;
   }
 
@@ -255,7 +255,7 @@ class BatchesOf final : public Reader<Batched<T>> {
     std::vector<T> elements;
     elements.push_back(std::move(first.value));
     append({begin + 1, begin + std::min(*examples() - begin, size_)}, elements);
-    batch.value = stack(elements);
+    batch.value = batch_of(elements);
     if (!empty_) empty_ = cut(batch.value, 0, 0);
     return batch;
   }
@@ -272,7 +272,7 @@ class BatchesOf final : public Reader<Batched<T>> {
     std::vector<T> elements;
     // Before the first read, record 0 provides the shape of an empty batch.
     append(positions.empty() ? Range{0, 1} : positions, elements);
-    Batch batch = stack(elements);
+    Batch batch = batch_of(elements);
     if (!empty_) empty_ = cut(batch, 0, 0);
     return positions.empty() ? *empty_ : batch;
   }

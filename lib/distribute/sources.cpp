@@ -154,7 +154,7 @@ ReaderPtr<Batched<Example>> open_batches(const SourceRecords& records, const Pas
   return std::make_unique<SourceBatches>(records.source, options, pass, drop_remainder);
 }
 
-Dataset<std::int64_t> range(std::int64_t count) {
+Dataset<std::int64_t> range_dataset(std::int64_t count) {
   if (count < 0) throw ConfigError("a range of " + std::to_string(count), "give at least 0");
   const auto size = static_cast<std::uint64_t>(count);
   return {[size](const Pass& pass) { return std::make_unique<RangeReader>(size, pass.epoch); },

@@ -16,7 +16,7 @@
 namespace lockstep {
 
 /// The numbers 0 to count - 1. Each number is its own id.
-Dataset<std::int64_t> range(std::int64_t count);
+Dataset<std::int64_t> range_dataset(std::int64_t count);
 
 /// The records of `source`; under FILE, of each worker's files. A record's number is its id.
 ///

@@ -38,7 +38,7 @@ struct ValueContext {
 /// Replicas in sync, one on each rank of a communicator.
 ///
 ///   Strategy strategy(comm);
-///   auto data = strategy.distribute_dataset(range(24).batch(6));
+///   auto data = strategy.distribute_dataset(range_dataset(24).batch(6));
 ///   for (auto& batch : data) {
 ///     auto doubled = strategy.run([](const auto& x) { return twice(x); }, batch);
 ///     auto total = strategy.reduce(ReduceOp::sum, doubled, 0);
@@ -180,11 +180,11 @@ class Strategy {
   /// Ranks    collective.
   template <Number T>
   Tensor<T> reduce(ReduceOp op, const PerReplica<Tensor<T>>& value) const {
-    return exchange::reduce_values(comm_, op, value.value_);
+    return collective::reduce_values(comm_, op, value.value_);
   }
   template <Number T>
   T reduce(ReduceOp op, const PerReplica<T>& value) const {
-    return exchange::reduce_values(comm_, op, Tensor<T>(value.value_)).item();
+    return collective::reduce_values(comm_, op, Tensor<T>(value.value_)).item();
   }
 
   /// The reduction over all replicas and along `axis`, which is removed. Every example counts once,
@@ -195,7 +195,7 @@ class Strategy {
   /// Ranks    collective.
   template <Number T>
   Tensor<T> reduce(ReduceOp op, const PerReplica<Tensor<T>>& value, std::size_t axis) const {
-    return exchange::reduce_along(comm_, op, value.value_, axis);
+    return collective::reduce_along(comm_, op, value.value_, axis);
   }
 
   /// The reduction of every part of a pair, tuple or map: of a per-replica value, or of a structure
@@ -215,7 +215,7 @@ class Strategy {
   /// Ranks    collective.
   template <Number T>
   Tensor<T> gather(const PerReplica<Tensor<T>>& value, std::size_t axis) const {
-    return exchange::gather_along(comm_, value.value_, axis);
+    return collective::gather_along(comm_, value.value_, axis);
   }
 
   /// The same of every part of a pair, tuple or map: see reduce.
@@ -249,9 +249,9 @@ class Strategy {
   template <Variable T>
   Mirrored<T> create_variable(T initial) const {
     if constexpr (Number<T>) {
-      return {comm_, exchange::all_tensors(comm_, Tensor<T>(initial)).front().item()};
+      return {comm_, collective::all_tensors(comm_, Tensor<T>(initial)).front().item()};
     } else {
-      return {comm_, std::move(exchange::all_tensors(comm_, initial).front())};
+      return {comm_, std::move(collective::all_tensors(comm_, initial).front())};
     }
   }
 
@@ -358,9 +358,9 @@ std::map<Index, T> in_global_order(const Strategy& strategy,
   const auto all_indices = strategy.gather(indices, 0);
   const auto all_values = strategy.gather(values, 0);
   if (all_indices.values().size() != all_values.values().size()) {
-    exchange::refuse("indices of shape " + to_text(all_indices.shape()) + " for values of shape " +
-                         to_text(all_values.shape()),
-                     "give one value for each index");
+    collective::refuse("indices of shape " + to_text(all_indices.shape()) +
+                           " for values of shape " + to_text(all_values.shape()),
+                       "give one value for each index");
   }
   std::map<Index, T> ordered;
   for (std::size_t i = 0; i < all_indices.values().size(); ++i) {

@@ -385,12 +385,12 @@ auto by_columns(const std::vector<T>& values, Each each) {
 /// The batches, at least one, concatenated along axis 0.
 /// Errors   throws DataError if their rows have different shapes.
 template <BatchLike T>
-T join(const std::vector<T>& batches) {
+T join_batches(const std::vector<T>& batches) {
   if constexpr (Nested<T>) {
     return std::make_from_tuple<T>(
-        structure::by_columns(batches, [](const auto& parts) { return join(parts); }));
+        structure::by_columns(batches, [](const auto& parts) { return join_batches(parts); }));
   } else if constexpr (NamedParts<T>) {
-    return structure::by_names(batches, [](const auto& parts) { return join(parts); });
+    return structure::by_names(batches, [](const auto& parts) { return join_batches(parts); });
   } else {
     return structure::join_tensors(batches);
   }
@@ -399,18 +399,18 @@ T join(const std::vector<T>& batches) {
 /// One batch of the elements; shape (0) if there are none.
 /// Errors   throws DataError for tensors of different shapes and maps with different names.
 template <class T>
-Batched<T> stack(const std::vector<T>& elements) {
+Batched<T> batch_of(const std::vector<T>& elements) {
   if constexpr (Nested<T>) {
     return std::make_from_tuple<Batched<T>>(
-        structure::by_columns(elements, [](const auto& parts) { return stack(parts); }));
+        structure::by_columns(elements, [](const auto& parts) { return batch_of(parts); }));
   } else if constexpr (NamedParts<T>) {
-    return structure::by_names(elements, [](const auto& parts) { return stack(parts); });
+    return structure::by_names(elements, [](const auto& parts) { return batch_of(parts); });
   } else if constexpr (WithFields<T>) {
     using Fields = decltype(structure::with_parts(elements.front().fields(), std::identity()));
     std::vector<Fields> fields;
     fields.reserve(elements.size());
     for (const T& element : elements) fields.emplace_back(element.fields());
-    return stack(fields);
+    return batch_of(fields);
   } else if constexpr (IsTensor<T>::value) {
     if (elements.empty()) return {};
     std::vector<T> rows;
@@ -421,7 +421,7 @@ Batched<T> stack(const std::vector<T>& elements) {
       rows.emplace_back(std::move(shape),
                         std::vector(element.values().begin(), element.values().end()));
     }
-    return join(rows);
+    return join_batches(rows);
   } else {
     return Tensor<T>(elements);
   }

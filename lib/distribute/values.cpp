@@ -5,7 +5,7 @@
 
 #include "lockstep/base/hash.hpp"
 
-namespace lockstep::exchange {
+namespace lockstep::collective {
 std::string pack(const Shape& shape, const void* values, std::size_t bytes) {
   std::vector<std::uint64_t> head = {shape.size()};
   head.insert(head.end(), shape.begin(), shape.end());
@@ -83,4 +83,4 @@ std::string bits_of(const std::string& packed) {
   return to_hex(hash_of(std::as_bytes(std::span(packed))));
 }
 
-}  // namespace lockstep::exchange
+}  // namespace lockstep::collective

@@ -23,7 +23,7 @@ namespace lockstep {
 /// How the components of replicas are combined.
 enum class ReduceOp { sum, mean };
 
-namespace exchange {
+namespace collective {
 
 /// The accumulation type: double for floating point, else std::uint64_t, which wraps.
 template <Number T>
@@ -248,7 +248,7 @@ bool agree_on_row_shapes(comm::Communicator& comm, T& empty, bool known) {
 /// The hash of packed bytes, as hexadecimal text. Local.
 std::string bits_of(const std::string& packed);
 
-}  // namespace exchange
+}  // namespace collective
 
 class Strategy;
 template <BatchLike T>
@@ -343,11 +343,11 @@ class Mirrored {
   void require_same(const T& value, const char* what) const {
     std::string packed;
     if constexpr (Number<T>) {
-      packed = exchange::pack({}, &value, sizeof(value));
+      packed = collective::pack({}, &value, sizeof(value));
     } else {
-      packed = exchange::pack(value.shape(), value.values().data(), value.values().size_bytes());
+      packed = collective::pack(value.shape(), value.values().data(), value.values().size_bytes());
     }
-    comm::require_equal(*comm_, what, {{"hash of its bits", exchange::bits_of(packed)}},
+    comm::require_equal(*comm_, what, {{"hash of its bits", collective::bits_of(packed)}},
                         "look for a replica that computed it alone, or for faulty memory",
                         ExitCode::invariant);
   }
@@ -378,17 +378,17 @@ class SyncOnRead {
   /// double or in 64-bit integers that wrap around. For a mean over examples, divide two sums.
   /// Ranks    collective.
   T read() const {
-    using Wide = exchange::Wide<T>;
-    const auto sum =
-        exchange::add_up(exchange::all_tensors(*comm_, Tensor<Wide>(static_cast<Wide>(value_))));
-    return exchange::narrowed<T>(sum, op_ == ReduceOp::mean ? comm_->size() : 1).item();
+    using Wide = collective::Wide<T>;
+    const auto sum = collective::add_up(
+        collective::all_tensors(*comm_, Tensor<Wide>(static_cast<Wide>(value_))));
+    return collective::narrowed<T>(sum, op_ == ReduceOp::mean ? comm_->size() : 1).item();
   }
 
  private:
   friend class Strategy;
 
   SyncOnRead(comm::Communicator& comm, ReduceOp op) : comm_(&comm), op_(op) {
-    exchange::require_divisible<T>(op);
+    collective::require_divisible<T>(op);
   }
 
   comm::Communicator* comm_;

@@ -26,7 +26,7 @@
 #include "lockstep/launch/leftovers.hpp"
 #include "lockstep/launch/watchdog.hpp"
 
-namespace lockstep::launch {
+namespace lockstep::launching {
 namespace {
 
 /// Writes the line in one call, so that lines of several ranks do not mix.
@@ -325,7 +325,7 @@ void run_over_threads(std::uint64_t ranks, const RankBody& body) {
   });
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::launching
 
 namespace lockstep {
 namespace {
@@ -346,8 +346,8 @@ std::optional<std::uint64_t> ranks_of(int argc, char** argv) {
 }
 
 int run_over_launcher(const std::optional<comm::Launch>& launch, const RankBody& body) {
-  return launch::run_over_mpi(launch, [&](comm::MpiCommunicator& mpi) {
-    const auto shared = launch::share_nodes("auto", mpi);
+  return launching::run_over_mpi(launch, [&](comm::MpiCommunicator& mpi) {
+    const auto shared = launching::share_nodes("auto", mpi);
     body(shared ? *shared : static_cast<comm::Communicator&>(mpi));
   });
 }
@@ -365,8 +365,8 @@ int run_main(Work work) noexcept {
     require_written_output();
     return code;
   } catch (const std::exception& error) {
-    launch::print(error);
-    return launch::exit_code(error);
+    launching::print(error);
+    return launching::exit_code(error);
   }
 }
 
@@ -374,8 +374,8 @@ int run_main(Work work) noexcept {
 
 int run_replicas(std::uint64_t threads, const RankBody& body) noexcept {
   return run_main([&](const std::optional<comm::Launch>& launch) {
-    if (launch::is_rank(launch)) return run_over_launcher(launch, body);
-    launch::run_over_threads(threads, body);
+    if (launching::is_rank(launch)) return run_over_launcher(launch, body);
+    launching::run_over_threads(threads, body);
     return static_cast<int>(ExitCode::success);
   });
 }
@@ -383,7 +383,7 @@ int run_replicas(std::uint64_t threads, const RankBody& body) noexcept {
 int run_replicas(int argc, char** argv, const RankBody& body) noexcept {
   return run_main([&](const std::optional<comm::Launch>& launch) {
     const auto ranks = [&] { return ranks_of(argc, argv); };
-    if (launch::is_rank(launch)) {
+    if (launching::is_rank(launch)) {
       return run_over_launcher(launch, [&](comm::Communicator& comm) {
         comm::together(comm, [&] {
           if (!ranks()) return;
@@ -395,8 +395,8 @@ int run_replicas(int argc, char** argv, const RankBody& body) noexcept {
       });
     }
     const auto threads = ranks();
-    if (!threads) launch::require_no_batch_shell(launch, argv[0]);
-    launch::run_over_threads(threads.value_or(1), body);
+    if (!threads) launching::require_no_batch_shell(launch, argv[0]);
+    launching::run_over_threads(threads.value_or(1), body);
     return static_cast<int>(ExitCode::success);
   });
 }

@@ -35,7 +35,7 @@ int run_replicas(std::uint64_t threads, const RankBody& body) noexcept;
 int run_replicas(int argc, char** argv, const RankBody& body) noexcept;
 
 // The parts of run_replicas(), for programs with their own arguments.
-namespace launch {
+namespace launching {
 
 using MpiRankBody = std::function<void(comm::MpiCommunicator&)>;
 
@@ -112,6 +112,6 @@ void print_warning(const std::string& text);
 /// and has its own logger. Call it in main(), before any rank runs.
 void set_message_printer(void (*printer)(Level level, const std::string& text)) noexcept;
 
-}  // namespace launch
+}  // namespace launching
 
 }  // namespace lockstep

@@ -30,6 +30,14 @@ target_link_libraries(headers PRIVATE lockstep::lockstep)
 target_compile_options(headers PRIVATE -O0)
 """
 
+NAMES = """cmake_minimum_required(VERSION 3.25)
+project(names LANGUAGES CXX)
+find_package(lockstep REQUIRED)
+add_library(names OBJECT names.cpp)
+target_link_libraries(names PRIVATE lockstep::lockstep)
+target_compile_options(names PRIVATE -fsyntax-only -fmax-errors=0)
+"""
+
 PROGRAM = """#include <lockstep/lockstep.hpp>
 void body(lockstep::comm::Communicator& comm) { std::printf("rank %d\\n", comm.rank()); }
 int main(int argc, char** argv) { return lockstep::run_replicas(argc, argv, body); }
@@ -267,6 +275,31 @@ class Consumer(CommandTest):
         result = call([str(folder / "consumer"), "--ranks", "2"])
         self.assert_ends(result, 0)
         self.assertEqual(sorted(result.out.splitlines()), ["rank 0", "rank 1"])
+
+    @unsanitized("the same headers as without")
+    def test_no_name_clashes_with_std(self):
+        """`using namespace lockstep; using namespace std;`: each name that the headers mention is
+        looked up in both namespaces. std::data(v) is written with std:: beside our namespace data."""
+        include, folder = Copy.prefix / "include", Copy.folder / "names"
+        folder.mkdir()
+        headers = sorted(path.relative_to(include) for path in include.rglob("*.hpp"))
+        text = "".join((include / header).read_text() for header in headers)
+        names = sorted(set(re.findall(r"\b[A-Za-z]\w+\b", re.sub(r"//.*", "", text))))
+        lines = ["#include <bits/stdc++.h>", *(f"#include <{header}>" for header in headers)]
+        first = len(lines) + 1
+        for i, name in enumerate(names):
+            lines += [f"namespace ours{i} {{ using lockstep::{name}; }}", f"namespace std{i} {{ using std::{name}; }}"]
+        (folder / "names.cpp").write_text("\n".join(lines) + "\n")
+        (folder / "CMakeLists.txt").write_text(NAMES)
+        configure(folder, folder / "build")
+        result = cmake("--build", folder / "build", code=1)
+        unknown = set()
+        for line, error in re.findall(r"names.cpp:(\d+):\d+: error: (.*)", result.out):
+            self.assertGreaterEqual(int(line), first, error)
+            if "may not name namespace" not in error:
+                unknown.add(int(line) - first)
+        clashes = {name for i, name in enumerate(names) if not unknown & {2 * i, 2 * i + 1}}
+        self.assertEqual(clashes, {"data"})
 
     def test_only_one_name_is_taken_and_no_path_of_the_tree(self):
         self.assertEqual(os.listdir(Copy.prefix / "include"), ["lockstep"])
