@@ -20,7 +20,6 @@ void batches(Strategy& strategy) {
   auto data = strategy.distribute_dataset(range_dataset(6).batch(4));
   print(strategy, "range(6) in global batches of 4:");
   for (auto& batch : data) print(strategy, "  " + strategy.describe(batch));
-  if (!data.warning().empty()) print(strategy, "  warning: " + data.warning());
   print(strategy, "  element spec: " + to_text(data.element_spec().front()));
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/warnings.hpp"
 #include "lockstep/distribute/devices.hpp"
 #include "lockstep/distribute/distributed_dataset.hpp"
 #include "lockstep/distribute/sources.hpp"
@@ -93,7 +94,9 @@ class Strategy {
   /// FILE   each replica reads its own files (Pass); each of its batches is cut into as many pieces
   ///        as there are replicas, and a step takes one piece.
   /// OFF    as FILE, but each replica reads all data.
-  /// AUTO   see data::choose_policy; the result has its warning.
+  /// AUTO   see data::choose_policy.
+  ///
+  /// Replica 0 reports the policy's warning (base/warnings.hpp); run_replicas prints it.
   ///
   /// If the data set ends in batch (and prefetch) and its elements allow random access, it follows
   /// a data::Plan and each rank reads its own examples only. Batches that are transformed further
@@ -106,6 +109,7 @@ class Strategy {
     const auto share = agree_on_share(comm_, dataset.facts(), options, [&](const Pass& pass) {
       return dataset.open_plain(pass)->examples();
     });
+    if (!share.choice.warning.empty() && comm_.rank() == 0) report_warning(share.choice.warning);
     using Ending = typename DistributedIterator<T>::Ending;
     const DatasetFacts& facts = dataset.facts();
     const std::size_t automatic = facts.reads_ahead ? facts.prefetch : 1;
@@ -120,15 +124,29 @@ class Strategy {
              .choice = share.choice}};
   }
 
+  template <class T>
+  auto distribute_dataset(const Dataset<T>& /*dataset*/,
+                          const DistributeOptions& /*options*/ = {}) {
+    static_assert(BatchLike<T>,
+                  "distribute_dataset: the elements are not tensors with examples along axis 0; "
+                  "call batch(global batch size) before");
+  }
+
   /// Calls `make(InputContext)` once for this worker's data set. `make` must batch and shard the
   /// data; no prefetch is added.
   ///
   /// Errors   throws the same comm::AgreedError on all ranks if `make` fails on one.
   /// Ranks    collective. Sizes are compared; if one is unknown, each step costs a message.
   template <class Make>
-  auto distribute_datasets_from_function(Make make)
-      -> DistributedDataset<typename std::invoke_result_t<Make, InputContext>::Element> {
-    using T = typename std::invoke_result_t<Make, InputContext>::Element;
+  auto distribute_datasets_from_function(Make make) {
+    static_assert(std::is_invocable_v<Make, InputContext>,
+                  "distribute_datasets_from_function: the function does not take an InputContext");
+    using Made = std::decay_t<std::invoke_result_t<Make, InputContext>>;
+    static_assert(
+        requires { requires BatchLike<typename Made::Element>; },
+        "distribute_datasets_from_function: the function does not return a Dataset of "
+        "batches; call batch(per-replica batch size) in it");
+    using T = typename Made::Element;
     using Ending = typename DistributedIterator<T>::Ending;
     std::optional<Dataset<T>> dataset;
     std::optional<std::uint64_t> size;
@@ -137,20 +155,24 @@ class Strategy {
       size = dataset->size();
     });
     const auto lengths = agree_on_lengths(comm_, size);
-    return {comm_,
-            {.open = [dataset = *dataset](std::uint64_t epoch) { return whole(dataset, epoch); },
-             .prefetch = 0,
-             .steps = {.ending = lengths ? Ending::counted : Ending::asked,
-                       .count = lengths ? lengths->longest : 0,
-                       .rows = own_rows(*dataset),
-                       .some_empty = lengths && lengths->some_empty},
-             .plan = std::nullopt,
-             .choice = {data::ShardPolicy::data, "each worker's data set shards itself", ""}}};
+    return DistributedDataset<T>(
+        comm_,
+        {.open = [dataset = *dataset](
+                     std::uint64_t epoch) { return values_of(dataset.open({.epoch = epoch})); },
+         .prefetch = 0,
+         .steps = {.ending = lengths ? Ending::counted : Ending::asked,
+                   .count = lengths ? lengths->longest : 0,
+                   .rows = own_rows(*dataset),
+                   .some_empty = lengths && lengths->some_empty},
+         .plan = std::nullopt,
+         .choice = {data::ShardPolicy::data, "each worker's data set shards itself", ""}});
   }
 
   /// The per-replica value of `make(ValueContext)`. Local.
   template <class Make>
   auto distribute_values_from_function(Make make) const {
+    static_assert(std::is_invocable_v<Make, ValueContext>,
+                  "distribute_values_from_function: the function does not take a ValueContext");
     using T = std::decay_t<std::invoke_result_t<Make, ValueContext>>;
     return PerReplica<T>(make(ValueContext{static_cast<std::uint64_t>(comm_.rank()),
                                            static_cast<std::uint64_t>(comm_.size())}));
@@ -288,8 +310,13 @@ class Strategy {
     if constexpr (std::is_invocable_v<Function&, const Values&...>) {
       return std::invoke(function, values...);
     } else {
-      static_assert((Nested<Values> || ...), "the function does not take these arguments");
-      return std::apply(function, std::tuple_cat(flat(values)...));
+      using Parts = decltype(std::tuple_cat(flat(values)...));
+      static_assert(structure::takes_parts<Function&, Parts>(),
+                    "run: the function does not take each replica's arguments (as const references)"
+                    ", nor the parts of their pairs and tuples");
+      if constexpr (structure::takes_parts<Function&, Parts>()) {
+        return std::apply(function, std::tuple_cat(flat(values)...));
+      }
     }
   }
 
@@ -316,15 +343,6 @@ class Strategy {
                           "give the map the same names on every rank");
     }
     return structure::with_parts(value, combine);
-  }
-
-  template <BatchLike T>
-  static pieces::Pieces<T> whole(const Dataset<T>& dataset, std::uint64_t epoch) {
-    const auto reader = std::shared_ptr<Reader<T>>(dataset.open({.epoch = epoch}));
-    return [reader]() -> std::optional<T> {
-      auto item = reader->next();
-      return item ? std::optional<T>(std::move(item->value)) : std::nullopt;
-    };
   }
 
   template <BatchLike T>

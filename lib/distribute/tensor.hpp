@@ -30,6 +30,9 @@ std::size_t elements_of(const Shape& shape) noexcept;
 /// "(2, 3)", "(1,)" is "(1)", "()".
 std::string to_text(const Shape& shape);
 
+/// In double quotes; quotes, backslashes, control characters, and bytes that are not UTF-8 escaped.
+std::string to_text(const std::string& text);
+
 /// The element types of arithmetic over replicas. Use std::uint8_t for booleans.
 template <class T>
 concept Number = std::is_arithmetic_v<T> && !std::is_same_v<T, bool> && sizeof(T) <= 8;
@@ -303,14 +306,36 @@ auto by_names(const std::vector<std::map<std::string, Part>>& values, Combine co
 
 }  // namespace structure
 
+namespace structure {
+
+template <class Function, class Value, std::size_t... I>
+constexpr bool takes_parts_of(std::index_sequence<I...>) {
+  return std::is_invocable_v<Function, decltype(std::get<I>(std::declval<Value>()))...>;
+}
+
+/// True if std::apply(function, value) can be compiled.
+template <class Function, class Value>
+constexpr bool takes_parts() {
+  if constexpr (Nested<Value>) {
+    using Parts = std::remove_cvref_t<Value>;
+    return takes_parts_of<Function, Value>(std::make_index_sequence<std::tuple_size_v<Parts>>());
+  }
+  return false;
+}
+
+}  // namespace structure
+
 /// Calls `function(value)`, or `function(parts...)` of a nested value if it takes the parts.
 template <class Function, class Value>
 decltype(auto) call_with(Function&& function, Value&& value) {
   if constexpr (std::is_invocable_v<Function, Value>) {
     return std::invoke(std::forward<Function>(function), std::forward<Value>(value));
-  } else {
-    static_assert(Nested<Value>, "the function takes neither the element nor its parts");
+  } else if constexpr (structure::takes_parts<Function, Value>()) {
     return std::apply(std::forward<Function>(function), std::forward<Value>(value));
+  } else {
+    static_assert(structure::takes_parts<Function, Value>(),
+                  "the function takes neither an element of the data set nor the parts of one");
+    return true;  // no further errors
   }
 }
 
@@ -427,7 +452,7 @@ Batched<T> batch_of(const std::vector<T>& elements) {
   }
 }
 
-/// A value as text: "[5, 6]", "([1, 2], 0)", "{image: [1, 2], label: 0}".
+/// A value as text: "[5, 6]", "([1, 2], 0)", "{image: [1, 2], name: \"a\"}".
 template <class T>
 std::string to_text(const T& value);
 
@@ -468,7 +493,7 @@ std::string to_text(const T& value) {
   } else if constexpr (std::is_arithmetic_v<T>) {
     return std::to_string(value);
   } else {
-    return value;
+    return to_text(std::string(value));
   }
 }
 

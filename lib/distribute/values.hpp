@@ -256,14 +256,23 @@ class DistributedIterator;
 
 /// One value per replica; values may differ. Returned by iteration and Strategy::run.
 ///
-/// Argument of Strategy::reduce, gather, local_results and run.
+/// Argument of Strategy::reduce, gather, local_results and run. With a pair or tuple on each
+/// replica, `auto [x, y] = value` copies its parts to per-replica values x and y.
 template <class T>
 class PerReplica {
  public:
   using Value = T;
 
+  /// Part I of each replica's pair or tuple, copied. Local.
+  template <std::size_t I>
+  auto get() const {
+    return PerReplica<std::tuple_element_t<I, T>>(std::get<I>(value_));
+  }
+
  private:
   friend class Strategy;
+  template <class U>
+  friend class PerReplica;
   template <BatchLike U>
   friend class DistributedIterator;
 
@@ -397,3 +406,10 @@ class SyncOnRead {
 };
 
 }  // namespace lockstep
+
+template <lockstep::Nested T>
+struct std::tuple_size<lockstep::PerReplica<T>> : std::tuple_size<T> {};
+template <std::size_t I, lockstep::Nested T>
+struct std::tuple_element<I, lockstep::PerReplica<T>> {
+  using type = lockstep::PerReplica<std::tuple_element_t<I, T>>;
+};

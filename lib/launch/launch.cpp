@@ -16,6 +16,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/base/warnings.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/launcher.hpp"
 #include "lockstep/collectives/mpi.hpp"
@@ -361,6 +362,9 @@ void require_written_output() {
 template <class Work>
 int run_main(Work work) noexcept {
   try {
+    if (auto own = set_warning_handler(launching::print_warning)) {
+      set_warning_handler(std::move(own));  // the program's
+    }
     const int code = work(comm::detect_launcher());
     require_written_output();
     return code;

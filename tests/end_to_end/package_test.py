@@ -30,6 +30,15 @@ target_link_libraries(headers PRIVATE lockstep::lockstep)
 target_compile_options(headers PRIVATE -O0)
 """
 
+MISTAKES = (
+    ("range_dataset(3).map([](std::string) { return 1; });", "takes neither an element of the data set nor the parts"),
+    ("range_dataset(3).map([](std::int64_t) {});", "map: the function returns nothing"),
+    ("range_dataset(3).filter([](int) { return std::string(); });", "filter: the function does not return bool"),
+    ("range_dataset(3).flat_map([](int) { return 1; });", "the function does not return a Dataset"),
+    ("s.run([](int a, int b) { return a + b; }, v);", "run: the function does not take each replica's arguments"),
+    ("s.distribute_dataset(range_dataset(3));", "call batch(global batch size) before"),
+    ("s.distribute_datasets_from_function([](int) { return 1; });", "does not take an InputContext"))
+
 NAMES = """cmake_minimum_required(VERSION 3.25)
 project(names LANGUAGES CXX)
 find_package(lockstep REQUIRED)
@@ -47,7 +56,6 @@ INPUT = """2 replicas in sync
 range(6) in global batches of 4:
   {0: [0, 1], 1: [2, 3]}
   {0: [4], 1: [5]}
-  warning: shard-policy auto: the data does not come from files, so it is sharded as by data
   element spec: int64 (?)
 10 epochs of 5 steps: 50 steps
 range(9) in batches of 4: 3 steps, then nothing
@@ -192,6 +200,16 @@ class Examples(CommandTest):
             self.assertIn(f"{world[0]} replicas in sync\n", out)
             self.assertIn("range(9) in batches of 4: 3 steps, then nothing\n", out)
 
+    @unsanitized("Open MPI's own reports are in the way")
+    def test_a_warning_reaches_the_user_once(self):
+        program = Copy.folder / "examples/02_distributed_input"
+        for argv in ([str(program), "--ranks", "2"], mpirun(2, program=program)):
+            result = call(argv)
+            self.assert_ends(result, 0)
+            warnings = [line for line in result.err.splitlines() if "warning: " in line]
+            self.assertEqual(warnings, ["02_distributed_input: warning: shard-policy auto: the data does not "
+                                        "come from files, so it is sharded as by data"], str(result))
+
     def test_03_replica_values(self):
         self.assertEqual(self.assert_alike(self.outputs("03_replica_values", (2,))), VALUES)
         for out in self.outputs("03_replica_values", (1, 3)).values():
@@ -275,6 +293,22 @@ class Consumer(CommandTest):
         result = call([str(folder / "consumer"), "--ranks", "2"])
         self.assert_ends(result, 0)
         self.assertEqual(sorted(result.out.splitlines()), ["rank 0", "rank 1"])
+
+    @unsanitized("the same headers as without")
+    def test_the_first_error_of_a_wrong_program_is_a_sentence(self):
+        folder = Copy.folder / "mistakes"
+        folder.mkdir()
+        names = [f"mistake{i}" for i in range(len(MISTAKES))]
+        (folder / "CMakeLists.txt").write_text(NAMES.replace("names.cpp", " ".join(f"{n}.cpp" for n in names)))
+        for name, (text, _) in zip(names, MISTAKES, strict=True):
+            (folder / f"{name}.cpp").write_text(
+                "#include <lockstep/distribute/strategy.hpp>\nusing namespace lockstep;\n"
+                f"void wrong(Strategy& s, PerReplica<Tensor<float>>& v) {{\n{text}\n(void)s, (void)v;\n}}\n")
+        configure(folder, folder / "build")
+        out = cmake("--build", folder / "build", "--", "-k", "0", code=1).out
+        for name, (text, says) in zip(names, MISTAKES, strict=True):
+            errors = [line for line in out.split(f"{name}.cpp.o \n")[-1].splitlines() if "error: " in line]
+            self.assertIn(says, errors[0], text)
 
     @unsanitized("the same headers as without")
     def test_no_name_clashes_with_std(self):

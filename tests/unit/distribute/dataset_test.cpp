@@ -87,9 +87,9 @@ TEST_CASE("batches stack elements", "[distribute]") {
     return std::pair(Tensor<float>({static_cast<float>(i), 0.5F}), std::tuple(i, std::string("x")));
   });
   const auto batch = all_of(nested.batch(2))[1];
-  CHECK(to_text(batch) == "([[2.0, 0.5], [3.0, 0.5]], ([2, 3], [x, x]))");
+  CHECK(to_text(batch) == R"(([[2.0, 0.5], [3.0, 0.5]], ([2, 3], ["x", "x"])))");
   CHECK(rows_of(batch) == 2);
-  CHECK(to_text(cut(batch, 1, 2)) == "([[3.0, 0.5]], ([3], [x]))");
+  CHECK(to_text(cut(batch, 1, 2)) == R"(([[3.0, 0.5]], ([3], ["x"])))");
 }
 
 TEST_CASE("elements that do not fit together are bad data", "[distribute]") {
