@@ -257,11 +257,11 @@ class Stream {
   bool knows_shape() const noexcept { return memory_->empty.has_value(); }
   bool shapes_agreed() const noexcept { return memory_->shapes_agreed; }
 
-  /// Ranks without an example take the shape of an empty batch from the first rank with one.
+  /// Ranks without an example take shape and names of an empty batch from the first rank with one.
   /// Collective.
   void agree_on_shapes(comm::Communicator& comm) {
     auto empty = memory_->empty.value_or(T{});
-    if (collective::agree_on_row_shapes(comm, empty, knows_shape())) memory_->empty = empty;
+    if (collective::agree_on_structure(comm, empty, knows_shape())) memory_->empty = empty;
     memory_->shapes_agreed = true;
   }
 

@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -31,8 +32,8 @@ using Wide = std::conditional_t<std::is_floating_point_v<T>, double, std::uint64
 
 /// Converts a tensor's shape and values to a string of bytes; and the inverse.
 std::string pack(const Shape& shape, const void* values, std::size_t bytes);
-Shape unpack_shape(const std::string& packed);
-const char* unpack_values(const std::string& packed);
+Shape unpack_shape(std::string_view packed);
+const char* unpack_values(std::string_view packed);
 
 /// A tensor's shape seen from one axis: [outer, length, inner], row-major.
 struct AxisView {
@@ -216,33 +217,59 @@ Tensor<T> gather_along(comm::Communicator& comm, const Tensor<T>& mine, std::siz
   return concatenate(all, axis);
 }
 
-/// Collects the shapes of a batch's parts, or gives them others.
+/// The front of `rest`, which it is removed from: a packed shape; a text packed as its length.
+Shape take_shape(std::string_view& rest);
+std::string take_text(std::string_view& rest);
+
+/// The shapes of a batch's parts, and the names of its maps; and a batch of 0 examples like it.
 template <BatchLike T>
-void visit_shapes(T& batch, const std::function<void(Shape&)>& visit) {
-  if constexpr (Structured<T>) {
-    structure::each_part(batch, [&](auto& part) { visit_shapes(part, visit); });
+std::string pack_structure(const T& batch) {
+  std::string packed;
+  if constexpr (NamedParts<T>) {
+    packed = pack({batch.size()}, nullptr, 0);
+    for (const auto& [name, part] : batch) {
+      packed += pack({name.size()}, name.data(), name.size()) + pack_structure(part);
+    }
+  } else if constexpr (Nested<T>) {
+    structure::each_part(batch, [&](const auto& part) { packed += pack_structure(part); });
   } else {
-    Shape shape = batch.shape();
-    visit(shape);
-    if (shape != batch.shape()) batch = T(shape, {});
+    packed = pack(batch.shape(), nullptr, 0);
+  }
+  return packed;
+}
+
+template <BatchLike T>
+T unpack_structure(std::string_view& rest) {
+  if constexpr (NamedParts<T>) {
+    T batch;
+    for (std::size_t parts = take_shape(rest).front(); parts > 0; --parts) {
+      std::string name = take_text(rest);
+      batch.emplace(std::move(name), unpack_structure<typename T::mapped_type>(rest));
+    }
+    return batch;
+  } else if constexpr (Nested<T>) {
+    T batch;
+    structure::each_part(
+        batch, [&](auto& part) { part = unpack_structure<std::decay_t<decltype(part)>>(rest); });
+    return batch;
+  } else {
+    Shape shape = take_shape(rest);
+    shape.front() = 0;
+    return T(std::move(shape), {});
   }
 }
 
-/// The shapes that the first rank with `known` has; empty if none is known. Collective.
-std::vector<Shape> first_known_shapes(comm::Communicator& comm, const std::vector<Shape>& mine,
-                                      bool known);
-
-/// Gives `empty`, a batch of 0 examples, the shapes that the first rank with `known` has. False if
-/// no rank knows them. Collective.
+/// Gives `empty`, a batch of 0 examples, the shapes and names that the first rank with `known` has.
+/// False if no rank knows them. Collective.
 template <BatchLike T>
-bool agree_on_row_shapes(comm::Communicator& comm, T& empty, bool known) {
-  std::vector<Shape> mine;
-  visit_shapes(empty, [&](Shape& shape) { mine.push_back(shape); });
-  const auto agreed = first_known_shapes(comm, mine, known);
-  if (agreed.empty()) return false;
-  auto next = agreed.begin();
-  if (!known) visit_shapes(empty, [&](Shape& shape) { shape = *next++; });
-  return true;
+bool agree_on_structure(comm::Communicator& comm, T& empty, bool known) {
+  for (const auto& theirs : comm::gather_text(comm, known ? pack_structure(empty) : "")) {
+    if (theirs.empty()) continue;
+    std::string_view rest = theirs;
+    if (!known) empty = unpack_structure<T>(rest);
+    return true;
+  }
+  return false;
 }
 
 /// The hash of packed bytes, as hexadecimal text. Local.

@@ -180,16 +180,6 @@ TEST_CASE("two workers share 12 elements by every policy", "[distribute]") {
   }
 }
 
-TEST_CASE("streams and plans share out alike", "[distribute]") {
-  const int ranks = GENERATE(1, 2, 3, 4, 5, 8);
-  const std::int64_t count = GENERATE(1, 7, 23, 40);
-  const std::uint64_t batch = GENERATE(1, 6, 16);
-  CHECK(steps_of(ranks, range_dataset(count).batch(batch), by_data) ==
-        steps_of(ranks, as_stream(range_dataset(count)).batch(batch), by_data));
-  CHECK(steps_of(ranks, range_dataset(count).batch(batch), off) ==
-        steps_of(ranks, as_stream(range_dataset(count)).batch(batch), off));
-}
-
 TEST_CASE("combined data sets keep a plan, or are read batch by batch alike", "[distribute]") {
   const auto policy = GENERATE(ShardPolicy::automatic, ShardPolicy::data, ShardPolicy::off);
   const int ranks = GENERATE(2, 3);
