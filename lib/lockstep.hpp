@@ -14,6 +14,7 @@
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/data/source.hpp"
 #include "lockstep/distribute/operations.hpp"
+#include "lockstep/distribute/record_files.hpp"
 #include "lockstep/distribute/strategy.hpp"
 #include "lockstep/distribute/variable.hpp"
 #include "lockstep/launch/launch.hpp"

@@ -15,6 +15,7 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "lockstep/base/errors.hpp"
@@ -202,6 +203,16 @@ concept WithFields = std::is_class_v<T> && requires(const T& value) {
   requires Nested<decltype(value.fields())>;
 };
 
+template <class T>
+struct IsOneOfTensors : std::false_type {};
+template <class... Values>
+struct IsOneOfTensors<std::variant<Tensor<Values>...>> : std::true_type {};
+
+/// A tensor whose element type is known when it is read: a std::variant of tensors. All elements of
+/// a data set have the same type.
+template <class T>
+concept OneOfTensors = IsOneOfTensors<std::remove_cvref_t<T>>::value;
+
 /// The batch of elements T: Tensor<T>. For tensors: a tensor with a new axis 0. For nested
 /// elements: the same structure of batches. For structs with fields: the tuple of their batches.
 template <class T>
@@ -211,6 +222,10 @@ struct BatchOf {
 template <class T>
 struct BatchOf<Tensor<T>> {
   using type = Tensor<T>;
+};
+template <OneOfTensors T>
+struct BatchOf<T> {
+  using type = T;
 };
 template <class A, class B>
 struct BatchOf<std::pair<A, B>> {
@@ -240,6 +255,8 @@ template <class... Parts>
 struct IsBatch<std::tuple<Parts...>> : std::bool_constant<(IsBatch<Parts>::value && ...)> {};
 template <class Part>
 struct IsBatch<std::map<std::string, Part>> : IsBatch<Part> {};
+template <class... Values>
+struct IsBatch<std::variant<Tensor<Values>...>> : std::true_type {};
 template <class T>
 concept BatchLike = IsBatch<T>::value;
 
@@ -356,6 +373,8 @@ std::size_t rows_of(const T& batch) {
     };
     structure::each_part(batch, look);
     return rows.value_or(0);
+  } else if constexpr (OneOfTensors<T>) {
+    return std::visit([](const auto& tensor) { return tensor.rows(); }, batch);
   } else {
     return batch.rows();
   }
@@ -366,6 +385,8 @@ template <BatchLike T>
 T cut(const T& batch, std::size_t begin, std::size_t end) {
   if constexpr (Structured<T>) {
     return structure::with_parts(batch, [&](const auto& part) { return cut(part, begin, end); });
+  } else if constexpr (OneOfTensors<T>) {
+    return std::visit([&](const auto& tensor) { return T(tensor.rows(begin, end)); }, batch);
   } else {
     return batch.rows(begin, end);
   }
@@ -387,6 +408,28 @@ Tensor<T> join_tensors(const std::vector<Tensor<T>>& tensors) {
     values.insert(values.end(), tensor.values().begin(), tensor.values().end());
   }
   return {std::move(shape), std::move(values)};
+}
+
+/// `combine(tensors)` of variants that hold the same type of tensor. Throws DataError if they do
+/// not.
+template <OneOfTensors T, class Combine>
+T by_type(const std::vector<T>& values, Combine combine) {
+  if (values.empty()) return {};
+  return std::visit(
+      [&](const auto& first) {
+        using Held = std::decay_t<decltype(first)>;
+        std::vector<Held> tensors;
+        tensors.reserve(values.size());
+        for (const T& value : values) {
+          if (value.index() != values.front().index()) {
+            throw DataError("elements of different types do not make one batch",
+                            "give all elements of a data set the same type");
+          }
+          tensors.push_back(std::get<Held>(value));
+        }
+        return T(combine(tensors));
+      },
+      values.front());
 }
 
 template <std::size_t I, class T>
@@ -416,6 +459,8 @@ T join_batches(const std::vector<T>& batches) {
         structure::by_columns(batches, [](const auto& parts) { return join_batches(parts); }));
   } else if constexpr (NamedParts<T>) {
     return structure::by_names(batches, [](const auto& parts) { return join_batches(parts); });
+  } else if constexpr (OneOfTensors<T>) {
+    return structure::by_type(batches, [](const auto& parts) { return join_batches(parts); });
   } else {
     return structure::join_tensors(batches);
   }
@@ -430,6 +475,8 @@ Batched<T> batch_of(const std::vector<T>& elements) {
         structure::by_columns(elements, [](const auto& parts) { return batch_of(parts); }));
   } else if constexpr (NamedParts<T>) {
     return structure::by_names(elements, [](const auto& parts) { return batch_of(parts); });
+  } else if constexpr (OneOfTensors<T>) {
+    return structure::by_type(elements, [](const auto& parts) { return batch_of(parts); });
   } else if constexpr (WithFields<T>) {
     using Fields = decltype(structure::with_parts(elements.front().fields(), std::identity()));
     std::vector<Fields> fields;
@@ -486,6 +533,8 @@ std::string to_text(const T& value) {
       text += (text.empty() ? "" : ", ") + name + ": " + to_text(part);
     }
     return "{" + text + "}";
+  } else if constexpr (OneOfTensors<T>) {
+    return std::visit([](const auto& tensor) { return to_text(tensor); }, value);
   } else if constexpr (WithFields<T>) {
     return to_text(value.fields());
   } else if constexpr (std::is_floating_point_v<T>) {
@@ -519,6 +568,8 @@ ElementSpec spec_of(const T& batch, std::optional<std::size_t> rows) {
     structure::each_part(batch, [&](const auto& part) {
       for (auto& one : spec_of(part, rows)) spec.push_back(std::move(one));
     });
+  } else if constexpr (OneOfTensors<T>) {
+    return std::visit([&](const auto& tensor) { return spec_of(tensor, rows); }, batch);
   } else {
     TensorSpec one{type_name<typename T::Value>(), {batch.shape().begin(), batch.shape().end()}};
     one.shape.front() = rows;

@@ -232,6 +232,9 @@ std::string pack_structure(const T& batch) {
     }
   } else if constexpr (Nested<T>) {
     structure::each_part(batch, [&](const auto& part) { packed += pack_structure(part); });
+  } else if constexpr (OneOfTensors<T>) {
+    packed = pack({batch.index()}, nullptr, 0);
+    std::visit([&](const auto& tensor) { packed += pack_structure(tensor); }, batch);
   } else {
     packed = pack(batch.shape(), nullptr, 0);
   }
@@ -251,6 +254,17 @@ T unpack_structure(std::string_view& rest) {
     T batch;
     structure::each_part(
         batch, [&](auto& part) { part = unpack_structure<std::decay_t<decltype(part)>>(rest); });
+    return batch;
+  } else if constexpr (OneOfTensors<T>) {
+    const std::size_t held = take_shape(rest).front();
+    T batch;
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      const auto take = [&]<std::size_t K>() {
+        if (K == held) batch = unpack_structure<std::variant_alternative_t<K, T>>(rest);
+      };
+      (take.template operator()<I>(), ...);
+    }
+    (std::make_index_sequence<std::variant_size_v<T>>());
     return batch;
   } else {
     Shape shape = take_shape(rest);

@@ -13,6 +13,7 @@ import unittest
 from pathlib import Path
 
 import command
+import files
 from command import CommandTest, call, mpirun
 
 EXAMPLES = command.REPOSITORY / "apps/examples"
@@ -159,12 +160,12 @@ class Examples(CommandTest):
         self.assert_ends(result, 0)
         return result.out
 
-    def outputs(self, name, worlds=(1, 2, 3)):
+    def outputs(self, name, worlds=(1, 2, 3), **options):
         """What it prints as each number of threads and, but for sanitizers (whose reports on Open
         MPI itself only programs of the tree suppress), of processes."""
-        out = {f"{n} threads": self.example(name, threads=n) for n in worlds}
+        out = {f"{n} threads": self.example(name, threads=n, **options) for n in worlds}
         if not Copy.sanitizer:
-            out |= {f"{n} processes": self.example(name, ranks=n) for n in worlds}
+            out |= {f"{n} processes": self.example(name, ranks=n, **options) for n in worlds}
         return out
 
     def assert_alike(self, outputs):
@@ -173,7 +174,7 @@ class Examples(CommandTest):
 
     def test_programs_are_numbered_and_short(self):
         programs = sorted(EXAMPLES.glob("*.cpp"))
-        self.assertEqual([path.name[:3] for path in programs], [f"{i:02}_" for i in range(1, 10)])
+        self.assertEqual([path.name[:3] for path in programs], [f"{i:02}_" for i in range(1, 11)])
         for path in programs:
             self.assertLess(len(path.read_text().splitlines()), 110, path)
             self.assertTrue(hasattr(self, f"test_{path.stem}"), path)
@@ -255,6 +256,28 @@ class Examples(CommandTest):
             again = [float(text) for text in re.findall(r"\d\.\d{3}", restored)]
             for number, before in zip(again, numbers[-1][2:], strict=True):
                 self.assertAlmostEqual(number, before, delta=0.0011)
+
+    def test_10_tfrecord_features(self):
+        """Examples as TensorFlow writes them; the plane z = 2 x - 3 y + 1."""
+        folder = self.folder / "readings"
+        folder.mkdir()
+        places = [(x, y) for x in range(-2, 3) for y in range(-2, 3)]
+        for part in range(2):
+            records = [files.tfrecord_example(position=[float(x), float(y)], height=[2 * x - 3 * y + 1],
+                                              station=[b"north"]) for x, y in places[part::2]]
+            (folder / f"readings-{part}.tfrecord").write_bytes(files.tfrecord(records))
+        out = self.assert_alike(self.outputs("10_tfrecord_features", cwd=folder))
+        self.assertEqual(out, """{height: 3, position: [-2.0, -2.0], station: "north", weight: 1.0}
+{height: -3, position: [-2.0, 0.0], station: "north", weight: 1.0}
+element spec: float32 (?, 2), int64 (?), float32 (?)
+height = 2.00 x -3.00 y +1.00
+""")
+        wrong = files.tfrecord_example(position=[1.0], height=[3])
+        (folder / "readings-2.tfrecord").write_bytes(files.tfrecord([wrong]))
+        result = call([str(Copy.folder / "examples/10_tfrecord_features")], cwd=folder)
+        self.assert_ends(result, 65)
+        self.assertIn("readings-2.tfrecord: byte 0: record 0: ", result.err)
+        self.assertIn("feature 'position' holds 1 value, not 2", result.err)
 
     def test_words_that_an_example_does_not_know(self):
         program = [str(Copy.folder / "examples/02_distributed_input")]
