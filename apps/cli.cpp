@@ -299,7 +299,7 @@ double start_seconds(const Arguments& arguments) {
     set_value(config, "--timeout", "timeout", arguments.value("timeout"));
   } catch (const ConfigError&) {  // not given; or refused later
   }
-  return launch::start_limit(static_cast<double>(config.timeout));
+  return launching::start_limit(static_cast<double>(config.timeout));
 }
 
 }  // namespace
@@ -318,8 +318,8 @@ int run_on_ranks(const Syntax& syntax, const std::vector<std::string>& words,
     if (!launch || launch->rank == 0) fmt::print("{}", help_text(syntax));
     return static_cast<int>(ExitCode::success);
   }
-  if (launch::is_rank(launch)) {
-    return launch::run_over_mpi(
+  if (launching::is_rank(launch)) {
+    return launching::run_over_mpi(
         launch,
         [&](comm::MpiCommunicator& mpi) {
           comm::together(mpi, [&] {
@@ -328,9 +328,9 @@ int run_on_ranks(const Syntax& syntax, const std::vector<std::string>& words,
           const auto config = agreed_config(syntax, arguments, mpi);
           require_fitting_launch(config, mpi);
           if (syntax.any_build) return command(arguments, config, mpi);
-          const auto shared = launch::share_nodes(config.backend, mpi, config.survive);
+          const auto shared = launching::share_nodes(config.backend, mpi, config.survive);
           comm::Communicator& comm = shared ? *shared : mpi;
-          launch::warn_of_problems(comm);
+          launching::warn_of_problems(comm);
           command(arguments, config, comm);
         },
         start_seconds(arguments));
@@ -338,16 +338,16 @@ int run_on_ranks(const Syntax& syntax, const std::vector<std::string>& words,
   if (parse_error) std::rethrow_exception(parse_error);
   comm::SelfCommunicator self;
   const auto config = agreed_config(syntax, arguments, self);
-  if (!arguments.given("ranks")) launch::require_no_batch_shell(launch, syntax.command);
+  if (!arguments.given("ranks")) launching::require_no_batch_shell(launch, syntax.command);
   if (config.backend == "mpi" || config.backend == "shared") {
     require_one_rank(config);
-    return launch::run_over_mpi(std::nullopt, [&](comm::MpiCommunicator& mpi) {
-      const auto shared = launch::share_nodes(config.backend, mpi);
+    return launching::run_over_mpi(std::nullopt, [&](comm::MpiCommunicator& mpi) {
+      const auto shared = launching::share_nodes(config.backend, mpi);
       command(arguments, config, shared ? *shared : mpi);
     });
   }
-  launch::run_over_threads(config.ranks,
-                           [&](comm::Communicator& comm) { command(arguments, config, comm); });
+  launching::run_over_threads(config.ranks,
+                              [&](comm::Communicator& comm) { command(arguments, config, comm); });
   return static_cast<int>(ExitCode::success);
 }
 

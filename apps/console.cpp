@@ -133,7 +133,7 @@ void Console::on_step(const train::StepReport& report) {
     epoch_loss_ += report.loss * static_cast<double>(report.examples);
   } else {
     clear_bar();
-    launch::print_warning(fmt::format("step {} skipped: {}", report.step, report.skipped));
+    launching::print_warning(fmt::format("step {} skipped: {}", report.step, report.skipped));
   }
   const auto now = Clock::now();
   if (progress_ == Progress::off) return;

@@ -312,7 +312,7 @@ Bench make_bench(const RunConfig& config, comm::Communicator& comm) {
                                   static_cast<std::uint64_t>(comm.size()));
   });
   if (!bench.planned->warning.empty() && comm.rank() == 0) {
-    launch::print_warning(bench.planned->warning);
+    launching::print_warning(bench.planned->warning);
   }
   return bench;
 }

@@ -93,7 +93,7 @@ int examine_run(const Arguments& arguments) {
     throw ConfigError("--" + arguments.settings[0].first + " with a run folder",
                       "give flags without RUN, to check the launch of a job");
   }
-  const auto flights = launch::read_flights(run / "flight");
+  const auto flights = launching::read_flights(run / "flight");
   if (flights.empty()) {
     throw DataError((run / "flight").string() + ": no flight recorder",
                     "give the folder of a run that this version recorded");
@@ -106,19 +106,19 @@ int examine_run(const Arguments& arguments) {
     ended = ended && flight.phase == Phase::end;
   }
   if (ended) return static_cast<int>(ExitCode::success);
-  std::ifstream written(run / "flight" / launch::diagnosis_name);
+  std::ifstream written(run / "flight" / launching::diagnosis_name);
   if (written) {
     fmt::print("\nwhen the job was ended:\n{}",
                std::string{std::istreambuf_iterator<char>(written), {}});
     return something_is_wrong;
   }
-  const Diagnosis found = launch::diagnose_now(flights);
+  const Diagnosis found = launching::diagnose_now(flights);
   for (const auto& finding : found.findings) fmt::print("{}\n", finding);
   return found.odd.empty() ? static_cast<int>(ExitCode::success) : something_is_wrong;
 }
 
 /// Opens the data, for its identity.
-void open_data(const RunConfig& config, launch::RankFacts& facts) {
+void open_data(const RunConfig& config, launching::RankFacts& facts) {
   try {
     const auto sets = data::open_data_set(config.data, data_options(config));
     const std::string identity = sets.train->identity() + "\n" + sets.test->identity();
@@ -140,7 +140,7 @@ std::string device_name(comm::Communicator& comm) {
 }
 
 /// A line for ranks with the same facts: of many ranks, each group is a host's.
-void print_ranks(const std::vector<launch::RankFacts>& facts) {
+void print_ranks(const std::vector<launching::RankFacts>& facts) {
   constexpr std::size_t many = 32;
   std::map<std::tuple<int, std::string, int, int, std::string>, std::vector<int>> groups;
   for (std::size_t rank = 0; rank < facts.size(); ++rank) {
@@ -155,7 +155,7 @@ void print_ranks(const std::vector<launch::RankFacts>& facts) {
     const auto& first = facts[static_cast<std::size_t>(ranks[0])];
     const auto& [node, cores, bound, threads, device] = key;
     lines.push_back(
-        {launch::ranks_text(ranks), first.host,
+        {launching::ranks_text(ranks), first.host,
          fmt::format("{} of {}{}", bound, first.machine_cores, cores.empty() ? "" : ": " + cores),
          std::to_string(threads), device.empty() ? "-" : device,
          bytes_text(static_cast<double>(first.shm_bytes)),
@@ -164,8 +164,8 @@ void print_ranks(const std::vector<launch::RankFacts>& facts) {
   print_table(lines);
 }
 
-void print_links(const std::vector<launch::Link>& links,
-                 const std::vector<launch::RankFacts>& facts) {
+void print_links(const std::vector<launching::Link>& links,
+                 const std::vector<launching::RankFacts>& facts) {
   if (links.empty()) return;
   const auto name = [&](int rank) {
     return fmt::format("rank {} on {}", rank, facts[static_cast<std::size_t>(rank)].host);
@@ -182,7 +182,7 @@ void print_links(const std::vector<launch::Link>& links,
 /// Files of MPI jobs that were killed, a text for each host that has some. Collective.
 std::vector<std::string> notes_of_leftovers(comm::Communicator& comm) {
   std::string mine;
-  if (comm.place().local_rank == 0) mine = launch::text_of(launch::mpi_leftovers());
+  if (comm.place().local_rank == 0) mine = launching::text_of(launching::mpi_leftovers());
   if (!mine.empty()) mine = comm.place().host + ": " + mine;
   auto notes = comm::gather_text(comm, mine);
   std::erase(notes, "");
@@ -190,12 +190,12 @@ std::vector<std::string> notes_of_leftovers(comm::Communicator& comm) {
 }
 
 /// Prints the findings, and returns the exit code. Notes do not count as something wrong.
-int print_findings(const std::vector<launch::Finding>& findings,
+int print_findings(const std::vector<launching::Finding>& findings,
                    const std::vector<std::string>& notes) {
   fmt::print("\n");
   for (const std::string& note : notes) fmt::print("note: {}\n", presentable(note));
-  for (const launch::Finding& finding : findings) {
-    fmt::print("{}: {}\n", finding.level == launch::Level::error ? "error" : "warning",
+  for (const launching::Finding& finding : findings) {
+    fmt::print("{}: {}\n", finding.level == launching::Level::error ? "error" : "warning",
                presentable(with_flags(finding.text)));
     fmt::print("  remedy: {}\n", presentable(with_flags(finding.remedy)));
   }
@@ -208,11 +208,11 @@ int print_findings(const std::vector<launch::Finding>& findings,
 int examine_launch(const Arguments& arguments, const RunConfig& config, comm::Communicator& world) {
   FlightRecorder recorder(world.rank(), world.size());
   const auto started = comm::detect_launcher();
-  const launch::Watchdog watchdog(recorder, world.rank(),
-                                  static_cast<double>(config.timeout) / launch::start_limit(1),
-                                  launch::is_rank(started), false);
-  std::vector<launch::Finding> findings;
-  launch::RankFacts mine = launch::own_facts(world);
+  const launching::Watchdog watchdog(
+      recorder, world.rank(), static_cast<double>(config.timeout) / launching::start_limit(1),
+      launching::is_rank(started), false);
+  std::vector<launching::Finding> findings;
+  launching::RankFacts mine = launching::own_facts(world);
   mine.build = fmt::format("{} {}", version, to_hex(executable_hash()));
   mine.threads = config.threads ? static_cast<int>(std::min<std::uint64_t>(*config.threads, 1024))
                                 : train::own_cores(world);
@@ -223,25 +223,25 @@ int examine_launch(const Arguments& arguments, const RunConfig& config, comm::Co
     try {
       mine.device = device_name(world);
     } catch (const comm::AgreedError& error) {
-      findings.push_back({launch::Level::error, error.problem(), error.remedy()});
+      findings.push_back({launching::Level::error, error.problem(), error.remedy()});
     }
   }
-  const auto facts = launch::gather_facts(world, mine);
+  const auto facts = launching::gather_facts(world, mine);
   std::unique_ptr<comm::Communicator> shared;
   if (auto* mpi = dynamic_cast<comm::MpiCommunicator*>(&world); mpi != nullptr && same_build) {
-    shared = launch::share_nodes(config.backend, *mpi);
+    shared = launching::share_nodes(config.backend, *mpi);
   }
   comm::Communicator& comm = shared ? *shared : world;
   recorder.enter(Phase::start, 0);  // another time limit
-  const auto links = launch::measure_links(comm);
+  const auto links = launching::measure_links(comm);
   const auto notes = notes_of_leftovers(world);
-  const auto found = launch::find_problems(facts, comm.backend());
+  const auto found = launching::find_problems(facts, comm.backend());
   findings.insert(findings.end(), found.begin(), found.end());
   if (world.rank() != 0) return findings.empty() ? 0 : something_is_wrong;
   fmt::print("lockstep {}, {}: {} on {}, {}, backend {}\n", mine.build, mine.mpi,
              counted(facts.size(), "rank"),
              counted(static_cast<std::uint64_t>(world.place().nodes), "host"),
-             launch::is_rank(started) ? "started by " + started->launcher : "no launcher",
+             launching::is_rank(started) ? "started by " + started->launcher : "no launcher",
              comm.backend());
   print_ranks(facts);
   print_links(links, facts);

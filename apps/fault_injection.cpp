@@ -182,7 +182,8 @@ FaultInjection::FaultInjection(comm::Communicator& comm) {
   comm::together(comm, [&] {
     if (text == nullptr) return;
     if (comm.rank() == 0) {
-      launch::print_warning(std::string(variable) + " is set: faults are injected into this run");
+      launching::print_warning(std::string(variable) +
+                               " is set: faults are injected into this run");
     }
     for (const Fault& fault : parse_faults(text)) {
       if (fault.rank >= comm.size()) {

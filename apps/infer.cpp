@@ -176,7 +176,7 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
                        {"test set", identity}},
                       "give all hosts the same files");
   if (comm.rank() == 0) {
-    for (const std::string& text : job.test->warnings()) launch::print_warning(text);
+    for (const std::string& text : job.test->warnings()) launching::print_warning(text);
   }
   job.mesh = train::make_mesh(comm, mesh_of(config, static_cast<std::uint64_t>(comm.size())));
   comm::Communicator& batch = train::Groups(*job.mesh).batch;

@@ -141,13 +141,13 @@ struct Ended {
 /// True if a watchdog has ended the job of this run since `began`.
 bool is_diagnosed(const std::string& run, std::filesystem::file_time_type began) {
   std::error_code error;
-  const auto path = std::filesystem::path(run) / "flight" / launch::diagnosis_name;
+  const auto path = std::filesystem::path(run) / "flight" / launching::diagnosis_name;
   const auto written = std::filesystem::last_write_time(path, error);
   return !error && written >= began;
 }
 
 std::filesystem::path exit_code_of(const std::string& run) {
-  return std::filesystem::path(run) / "flight" / launch::exit_code_name;
+  return std::filesystem::path(run) / "flight" / launching::exit_code_name;
 }
 
 /// The exit code that the ranks recorded; nullopt if they have not.
@@ -196,30 +196,30 @@ Ended wait_for(pid_t job, const std::vector<std::string>& command, const std::st
 /// The step that the ranks of a run recorded last.
 std::uint64_t last_step(const std::string& run) {
   std::uint64_t step = 0;
-  for (const Flight& flight : launch::read_flights(std::filesystem::path(run) / "flight")) {
+  for (const Flight& flight : launching::read_flights(std::filesystem::path(run) / "flight")) {
     step = std::max(step, flight.step);
   }
   return step;
 }
 
 /// The command on those of its hosts that answer, or as it is where none does or it names none.
-launch::Words on_answering_hosts(const launch::Words& command, const std::string& run) {
+launching::Words on_answering_hosts(const launching::Words& command, const std::string& run) {
   if (std::getenv("SLURM_JOB_ID") != nullptr) return command;  // mpirun then uses srun, not a shell
-  const auto hosts = launch::hosts_of(command);
-  const auto shell = launch::remote_shell(command);
+  const auto hosts = launching::hosts_of(command);
+  const auto shell = launching::remote_shell(command);
   if (hosts.empty() || shell.empty()) return command;
-  const auto silent = launch::silent_hosts(hosts, shell, max_silence);
+  const auto silent = launching::silent_hosts(hosts, shell, max_silence);
   if (silent.empty()) return command;
   const auto names = fmt::format("{}", fmt::join(silent, ", "));
   if (silent.size() == hosts.size()) {
-    launch::print_warning(
+    launching::print_warning(
         fmt::format("no host answers over {}: {}; the job is started on them", shell[0], names));
     return command;
   }
   auto rest =
-      launch::without_hosts(command, silent, std::filesystem::path(run) / "flight" / "hostfile");
-  const auto ranks = launch::ranks_in(rest);
-  launch::print_warning(
+      launching::without_hosts(command, silent, std::filesystem::path(run) / "flight" / "hostfile");
+  const auto ranks = launching::ranks_in(rest);
+  launching::print_warning(
       fmt::format("{} {} not answer over {}: the job is started on the other hosts{}", names,
                   silent.size() == 1 ? "does" : "do", shell[0],
                   ranks.empty() ? "" : fmt::format(", with -n {}", ranks)));
@@ -261,7 +261,7 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
                                             : fmt::format("ended with code {}", ended.code),
                                  step);
     if (failures == failures_at_a_step) {
-      launch::print_error(
+      launching::print_error(
           fmt::format("{}, as {} times before: it is not started again\n"
                       "  remedy: look at what the ranks print, and at `lockstep "
                       "doctor {}`",
@@ -269,11 +269,12 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
       return ended.code;
     }
     if (restarts == max_restarts) {
-      launch::print_error(how + ", after " + counted(restarts, "restart") +
-                          "\n  remedy: start it again to continue; --max-restarts sets the limit");
+      launching::print_error(
+          how + ", after " + counted(restarts, "restart") +
+          "\n  remedy: start it again to continue; --max-restarts sets the limit");
       return ended.code;
     }
-    launch::print_warning(fmt::format("{}; restart {} follows", how, restarts + 1));
+    launching::print_warning(fmt::format("{}; restart {} follows", how, restarts + 1));
     std::this_thread::sleep_for(pause);
     if (requests.signal() != 0) return ended.code;
   }

@@ -113,8 +113,8 @@ int dispatch(const Words& words) {
 }
 
 /// Prints warnings and errors, including those of the libraries.
-void print_message(launch::Level level, const std::string& text) {
-  const bool error = level == launch::Level::error;
+void print_message(launching::Level level, const std::string& text) {
+  const bool error = level == launching::Level::error;
   const std::string shown = with_flags(text);
   const char* const word = error ? "error" : "warning";
   if (is_stop_requested() &&
@@ -127,10 +127,11 @@ void print_message(launch::Level level, const std::string& text) {
 int run_main(const Words& words) {
   remove_temporaries_on_signals();
   std::signal(SIGXFSZ, SIG_IGN);  // writes beyond `ulimit -f` then fail with an error
-  spdlog::set_default_logger(spdlog::stderr_color_mt(
-      "lockstep", launch::has_colours() ? spdlog::color_mode::always : spdlog::color_mode::never));
+  spdlog::set_default_logger(spdlog::stderr_color_mt("lockstep", launching::has_colours()
+                                                                     ? spdlog::color_mode::always
+                                                                     : spdlog::color_mode::never));
   spdlog::set_pattern("%n: %^%l%$: %v");
-  launch::set_message_printer(print_message);
+  launching::set_message_printer(print_message);
   try {
     const int code = dispatch(words);
     if (code != static_cast<int>(ExitCode::success)) return code;
@@ -138,8 +139,8 @@ int run_main(const Words& words) {
     if (!written) throw OutputError("stdout: cannot be written");
     return code;
   } catch (const std::exception& error) {
-    launch::print(error);
-    return launch::exit_code(error);
+    launching::print(error);
+    return launching::exit_code(error);
   }
 }
 

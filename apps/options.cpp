@@ -284,7 +284,7 @@ int threads_of(const RunConfig& config, const comm::Communicator& comm) {
   }
   const int threads = static_cast<int>(*config.threads);
   if (threads > own && comm.rank() == 0) {
-    launch::print_warning(
+    launching::print_warning(
         fmt::format("{} threads a rank on {} core{}, oversubscribed; `mpirun --bind-to none` "
                     "unbinds ranks from their cores",
                     threads, own, own == 1 ? "" : "s"));
@@ -296,7 +296,7 @@ void warn_of_staging(const train::Replica& replica) {
   const auto* device = replica.device();
   if (device == nullptr || replica.groups().all.rank() != 0) return;
   if (device->exchange().rfind("staged", 0) != 0) return;
-  launch::print_warning(fmt::format(
+  launching::print_warning(fmt::format(
       "devices exchange through memory of the host ({}){}: each step copies gradients and weights "
       "out and in, at the speed of PCI Express",
       device->exchange(), device->shares_device() ? ", because ranks share a device" : ""));

@@ -392,7 +392,7 @@ int show_plan(const PlanArguments& arguments) {
   const TrainingPlan chosen =
       training_plan(arguments.config, records.count, records.files,
                     mesh_of(arguments.config, arguments.config.ranks).batch);
-  if (!chosen.warning.empty()) launch::print_warning(chosen.warning);
+  if (!chosen.warning.empty()) launching::print_warning(chosen.warning);
   const data::PlanFacts facts = data::facts_of(chosen.plan);
   const data::PlanProof proof = data::prove(chosen.plan, facts, arguments.epoch);
   const Findings found{arguments, records, chosen, facts, proof};

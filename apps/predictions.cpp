@@ -350,7 +350,7 @@ class PredictionTable final : public PredictionWriter {
       const bool are_values = output_.predicted == train::Predicted::values;
       for (std::string& field : fields_of(output_, prediction, [&](float number) {
              return are_values ? fmt::format("{:.6g}", number)
-                               : fixed(static_cast<double>(number), 4);
+                               : with_decimals(static_cast<double>(number), 4);
            })) {
         line.push_back(std::move(field));
       }

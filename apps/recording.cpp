@@ -15,7 +15,7 @@ Recording::Recording(const RunConfig& config, comm::Communicator& comm)
     : recorder_(comm.rank(), comm.size()) {
   comm::together(comm, [&] {
     watchdog_.emplace(recorder_, comm.rank(), static_cast<double>(config.timeout),
-                      launch::is_rank(comm::detect_launcher()), config.survive);
+                      launching::is_rank(comm::detect_launcher()), config.survive);
   });
 }
 

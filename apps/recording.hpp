@@ -25,7 +25,7 @@ class Recording {
  private:
   FlightRecorder recorder_;
   bool is_written_ = false;
-  std::optional<launch::Watchdog> watchdog_;
+  std::optional<launching::Watchdog> watchdog_;
 };
 
 /// Records the collectives of a communicator while it exists.

@@ -113,7 +113,7 @@ struct Found {
 std::filesystem::path newest_valid(const std::filesystem::path& run) {
   std::vector<std::string> skipped;
   const auto checkpoint = train::newest_valid_checkpoint(run / "checkpoints", skipped);
-  for (const auto& reason : skipped) launch::print_warning("skipped a checkpoint: " + reason);
+  for (const auto& reason : skipped) launching::print_warning("skipped a checkpoint: " + reason);
   if (checkpoint || skipped.empty()) return checkpoint.value_or("");
   throw DataError(run.string() + ": none of its checkpoints is valid",
                   "train from the beginning in another --run-dir; this one is left as it is");

@@ -97,9 +97,9 @@ TrainData open_data(const RunConfig& config, comm::Communicator& comm) {
     for (const auto* part : {data.sets.train.get(), data.sets.test.get()}) {
       for (std::string& text : part->warnings()) texts.insert(std::move(text));
     }
-    for (const std::string& text : texts) launch::print_warning(text);
+    for (const std::string& text : texts) launching::print_warning(text);
     if (data.outputs == 1 && data.sets.train->targets() == 0) {
-      launch::print_warning("there is one class: nothing can be learned");
+      launching::print_warning("there is one class: nothing can be learned");
     }
   }
   comm::require_equal(comm, "the data of ranks",
@@ -125,7 +125,7 @@ TrainJob make_job(const RunConfig& config, const TrainData& data, FaultInjection
   comm::together(comm, [&] {
     auto chosen = training_plan(config, train.records(), train.file_records(),
                                 static_cast<std::uint64_t>(batch.size()));
-    if (!chosen.warning.empty() && comm.rank() == 0) launch::print_warning(chosen.warning);
+    if (!chosen.warning.empty() && comm.rank() == 0) launching::print_warning(chosen.warning);
     job.plan = std::move(chosen.plan);
     job.policy_reason = std::move(chosen.reason);
     job.decisive = decisive_of(config, data.train_identity, data.test_identity, *job.plan, comm);
@@ -249,7 +249,7 @@ std::unique_ptr<train::Stragglers> make_stragglers(const RunConfig& config, cons
       comm, fmt::format("rank {} on {}", comm.world_rank(comm.rank()), comm.place().host));
   return std::make_unique<train::Stragglers>(static_cast<double>(*config.straggler_warning),
                                              job.train->plan(), std::move(names),
-                                             launch::print_warning);
+                                             launching::print_warning);
 }
 
 /// Sets the replica to the checkpoint's state, if there is one. Collective.
@@ -285,10 +285,10 @@ std::string run_dir_of(const RunConfig& config, const std::optional<Resume>& res
 
 void warn_of_missing_records(const train::RunDirectory& directory, const train::Replica& replica) {
   if (directory.recorded_steps() == replica.steps()) return;
-  launch::print_warning(fmt::format("{} records {} of the {} before the checkpoint",
-                                    (directory.path() / "metrics.jsonl").string(),
-                                    grouped(directory.recorded_steps()),
-                                    counted(replica.steps(), "step")));
+  launching::print_warning(fmt::format("{} records {} of the {} before the checkpoint",
+                                       (directory.path() / "metrics.jsonl").string(),
+                                       grouped(directory.recorded_steps()),
+                                       counted(replica.steps(), "step")));
 }
 
 /// One rank's part of a run. With `survive` it trains in one group of ranks after the other, and
@@ -338,10 +338,10 @@ class RankOfRun {
   void record_end(int code) const {
     if (run_.empty()) return;
     try {
-      write_file(std::filesystem::path(run_) / "flight" / launch::exit_code_name,
+      write_file(std::filesystem::path(run_) / "flight" / launching::exit_code_name,
                  std::to_string(code) + '\n');
     } catch (const OutputError& error) {
-      launch::print(error);
+      launching::print(error);
     }
   }
 
@@ -463,7 +463,7 @@ void RankOfRun::correct(const train::FaultFound& fault, comm::Communicator& comm
   faults_found_.push_back(found);
   good_steps_ = again ? fault.good_steps_if_lasting() : fault.good_steps();
   if (comm.rank() == 0) {
-    launch::print_warning(
+    launching::print_warning(
         fault.problem() +
         (again ? fmt::format("; rank {}, wrong for the second time, ends", *found.rank)
                : "; training goes back to the last good snapshot"));
@@ -482,7 +482,7 @@ void RankOfRun::remove_checkpoints_after(std::uint64_t steps, comm::Communicator
     const auto folder = std::filesystem::path(run_) / "checkpoints";
     const auto removed = train::remove_checkpoints_after(folder, steps);
     if (removed == 0) return;
-    launch::print_warning(
+    launching::print_warning(
         fmt::format("{} removed that may have the fault in it: saved after step {}",
                     counted(removed, "checkpoint"), steps));
   });
@@ -494,8 +494,8 @@ void RankOfRun::run_recorded(comm::Communicator& comm) {
     run_in(comm);
   } catch (const std::exception& error) {
     const auto* known = dynamic_cast<const Error*>(&error);
-    const auto code = static_cast<ExitCode>(launch::exit_code(error));
-    const auto cause = known == nullptr ? launch::what_of(error) : known->problem();
+    const auto code = static_cast<ExitCode>(launching::exit_code(error));
+    const auto cause = known == nullptr ? launching::what_of(error) : known->problem();
     const bool goes_on = config_.survive && dynamic_cast<const comm::RankLost*>(&error) != nullptr;
     if (directory_ && !goes_on) directory_->end(code, with_flags(cause));
     directory_.reset();
@@ -536,9 +536,9 @@ void RankOfRun::run_in(comm::Communicator& comm) {
   run_ = comm::broadcast_text(comm, directory_ ? directory_->path().string() : "");
   recording_.write_to(run_, comm);
   if (!is_first_group && is_rank_0) {
-    launch::print_warning(fmt::format("training goes on after step {}, {:.0f} ms after the {}",
-                                      job.replica->steps(), since_stop_.take() * 1e3,
-                                      is_loss ? "loss was noticed" : "fault was found"));
+    launching::print_warning(fmt::format("training goes on after step {}, {:.0f} ms after the {}",
+                                         job.replica->steps(), since_stop_.take() * 1e3,
+                                         is_loss ? "loss was noticed" : "fault was found"));
   }
   if (!requests_) requests_.emplace();
   StopClock stop(*requests_, config_, job.replica->shape().weights(), is_rank_0);
@@ -571,7 +571,7 @@ void train_on(const Arguments& arguments, const RunConfig& given, comm::Communic
   }
   RankOfRun rank(config, resume, arguments, comm);
   if (!config.survive) return rank.train_in(comm);
-  launch::survive(
+  launching::survive(
       comm, [&](comm::Communicator& group) { rank.train_in(group); },
       [&](int code) { rank.record_end(code); });
 }

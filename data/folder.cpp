@@ -277,7 +277,7 @@ FolderFiles find_files(const std::string& path, std::optional<Format> format,
     throw DataError(path + ": no PNG or JPEG files", get_pictures);
   }
   if (is_npz_file(path)) return files_of_npz(path, format, only, may_lack_test);
-  const Paths all = list_files(path);
+  const Paths all = list_entries(path);
   std::map<Format, Groups> train;
   std::map<Format, Groups> test;
   std::map<Format, std::filesystem::path> first;
@@ -542,7 +542,7 @@ bool is_pattern(const std::string& path) {
   return path.find_first_of("*?[") != std::string::npos && !std::filesystem::exists(path, ignored);
 }
 
-std::set<std::filesystem::path> list_files(const std::string& path) {
+std::set<std::filesystem::path> list_entries(const std::string& path) {
   return is_pattern(path) ? files_matching(path) : files_in(path);
 }
 

@@ -36,7 +36,7 @@ struct FolderFiles {
 /// `format`  the format to use; none: the only format present.
 /// `only`    the part to find, ignoring the other; none: both.
 /// `may_lack_test`   a training set without test files is not an error.
-/// Errors    throws what list_files throws, and DataError for a part without files, more than one
+/// Errors    throws what list_entries throws, and DataError for a part without files, more than one
 ///           format, half of a pair, or missing files of a numbered set.
 FolderFiles find_files(const std::string& path, std::optional<Format> format,
                        std::optional<Part> only = {}, bool may_lack_test = false);
@@ -70,7 +70,7 @@ std::set<std::filesystem::path> files_matching(const std::string& pattern);
 ///
 /// Errors   throws DataError if the folder is missing, not a folder, unreadable or empty, or the
 ///          pattern has no matches.
-std::set<std::filesystem::path> list_files(const std::string& path);
+std::set<std::filesystem::path> list_entries(const std::string& path);
 
 /// The hint at the end of errors about missing data.
 extern const char* const get_data;

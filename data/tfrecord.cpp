@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/text.hpp"
 #include "lockstep/data/source.hpp"
 
 #if defined(__x86_64__)
@@ -83,14 +84,10 @@ constexpr std::uint64_t bytes_list = 1;
 constexpr std::uint64_t float_list = 2;
 constexpr std::uint64_t int64_list = 3;
 
-/// Views of the two required features in the payload.
-struct FoundFeatures {
-  std::optional<ByteView> image;
-  std::optional<ByteView> label;
-};
-
-/// Parses one map entry: a key and a Feature; the last occurrence of each is used.
-bool find_entry(ByteView entry, FoundFeatures& found) {
+/// Parses one map entry, a key and a Feature (the last occurrence of each), for found(key,
+/// Feature).
+template <class Found>
+bool find_entry(ByteView entry, const Found& found) {
   std::string_view key;
   ByteView value;
   WireReader reader(entry);
@@ -101,12 +98,13 @@ bool find_entry(ByteView entry, FoundFeatures& found) {
     }
     if (reader.is(2, Wire::bytes)) value = bytes;
   }
-  if (key == "image") found.image = value;
-  if (key == "label") found.label = value;
+  found(key, value);
   return reader.ok();
 }
 
-bool find_features(ByteView payload, FoundFeatures& found) {
+/// Calls found(name, Feature) for each feature of an example; the last of equal names counts.
+template <class Found>
+bool find_features(ByteView payload, const Found& found) {
   WireReader example(payload);
   while (example.next()) {
     if (!example.is(1, Wire::bytes)) continue;
@@ -162,6 +160,36 @@ std::string parse_floats(ByteView list, std::vector<float>& numbers) {
   return reader.ok() ? "" : malformed;
 }
 
+std::string parse_ints(ByteView list, std::vector<std::int64_t>& numbers) {
+  numbers.clear();
+  WireReader reader(list);
+  while (reader.next()) {
+    if (reader.field() != 1) continue;
+    if (reader.wire() == Wire::varint) {
+      numbers.push_back(static_cast<std::int64_t>(reader.number()));
+    } else if (reader.wire() == Wire::bytes) {
+      WireReader packed(reader.bytes());
+      while (packed.ok() && !packed.at_end()) {
+        numbers.push_back(static_cast<std::int64_t>(packed.varint()));
+      }
+      if (!packed.ok()) return malformed;
+    } else {
+      return malformed;
+    }
+  }
+  return reader.ok() ? "" : malformed;
+}
+
+/// Calls `take` with each value of a BytesList.
+template <class Take>
+std::string parse_strings(ByteView list, Take take) {
+  WireReader reader(list);
+  while (reader.next()) {
+    if (reader.is(1, Wire::bytes)) take(reader.bytes());
+  }
+  return reader.ok() ? "" : malformed;
+}
+
 std::string parse_image(ByteView feature, TfExample& example) {
   List list;
   if (!find_list(feature, list)) return malformed;
@@ -176,13 +204,11 @@ std::string parse_image(ByteView feature, TfExample& example) {
   if (list.kind != bytes_list) return "feature 'image' holds neither bytes nor floats";
   example.element = Element::byte;
   std::size_t values = 0;
-  WireReader reader(list.bytes);
-  while (reader.next()) {
-    if (!reader.is(1, Wire::bytes)) continue;
-    example.bytes = reader.bytes();
+  const std::string problem = parse_strings(list.bytes, [&](ByteView bytes) {
+    example.bytes = bytes;
     ++values;
-  }
-  if (!reader.ok()) return malformed;
+  });
+  if (!problem.empty()) return problem;
   if (values != 1)
     return "feature 'image' holds " + std::to_string(values) + " byte strings, not one";
   return example.bytes.empty() ? "feature 'image' holds no byte" : "";
@@ -192,37 +218,119 @@ std::string parse_label(ByteView feature, TfExample& example) {
   List list;
   if (!find_list(feature, list)) return malformed;
   if (list.kind != int64_list) return "feature 'label' holds no int64";
-  std::size_t values = 0;
-  const auto take = [&](std::uint64_t number) {
-    example.label = static_cast<std::int64_t>(number);
-    ++values;
-  };
-  WireReader reader(list.bytes);
-  while (reader.next()) {
-    if (reader.field() != 1) continue;
-    if (reader.wire() == Wire::varint) {
-      take(reader.number());
-    } else if (reader.wire() == Wire::bytes) {
-      WireReader packed(reader.bytes());
-      while (packed.ok() && !packed.at_end()) take(packed.varint());
-      if (!packed.ok()) return malformed;
-    } else {
-      return malformed;
-    }
-  }
-  if (!reader.ok()) return malformed;
+  const std::string problem = parse_ints(list.bytes, example.labels);
+  if (!problem.empty()) return problem;
+  const std::size_t values = example.labels.size();
+  if (values == 1) example.label = example.labels.front();
   return values == 1 ? "" : "feature 'label' holds " + std::to_string(values) + " numbers, not one";
+}
+
+constexpr std::array type_names = {"float32", "int64", "bytes"};  // by FeatureType
+
+FeatureType type_of(const FeatureValues& values) {
+  return static_cast<FeatureType>(values.index());
+}
+
+std::size_t count_of(const FeatureValues& values) {
+  return std::visit([](const auto& list) { return list.size(); }, values);
+}
+
+std::size_t places_of(const FeatureSpec& spec) {
+  std::size_t places = 1;
+  for (const std::size_t length : spec.shape) places *= length;
+  return places;
+}
+
+/// The feature's default value, one for each place.
+FeatureValues default_of(const FeatureSpec& spec) {
+  FeatureValues values = *spec.default_value;
+  const auto repeat = [&](auto& list) {
+    const auto first = list.front();
+    if (list.size() == 1) list.resize(places_of(spec), first);
+  };
+  std::visit(repeat, values);
+  return values;
+}
+
+/// Parses a Feature's list, which is of type `type`, into `values`.
+std::string parse_list(const List& list, FeatureType type, FeatureValues& values) {
+  switch (type) {
+    case FeatureType::float32: return parse_floats(list.bytes, values.emplace<0>());
+    case FeatureType::int64: return parse_ints(list.bytes, values.emplace<1>());
+    case FeatureType::bytes: break;
+  }
+  auto& texts = values.emplace<2>();
+  return parse_strings(list.bytes,
+                       [&](ByteView bytes) { texts.emplace_back(bytes.begin(), bytes.end()); });
+}
+
+/// One feature of a specification; `feature` is null if the example lacks it.
+std::string parse_feature(const std::string& name, const FeatureSpec& spec, const ByteView* feature,
+                          FeatureValues& values) {
+  List list;
+  if (feature != nullptr && !find_list(*feature, list)) return malformed;
+  if (list.kind == 0) {  // a Feature without a list counts as missing
+    if (!spec.default_value) return "the example has no feature " + in_quotes(name);
+    values = default_of(spec);
+    return "";
+  }
+  constexpr std::array types = {FeatureType::bytes, FeatureType::float32, FeatureType::int64};
+  const FeatureType stored = types[list.kind - 1];
+  const std::string holds = "feature " + in_quotes(name) + " holds ";
+  const auto name_of_type = [](FeatureType type) {
+    return std::string(type_names[static_cast<std::size_t>(type)]);
+  };
+  if (stored != spec.type) return holds + name_of_type(stored) + ", not " + name_of_type(spec.type);
+  std::string problem = parse_list(list, stored, values);
+  if (!problem.empty() || count_of(values) == places_of(spec)) return problem;
+  return holds + counted(count_of(values), "value") + ", not " + std::to_string(places_of(spec)) +
+         (spec.shape.size() > 1 ? " (" + shape_text(spec.shape) + ")" : "");
 }
 
 }  // namespace
 
 std::string parse_example(std::span<const std::uint8_t> payload, TfExample& example) {
-  FoundFeatures found;
+  std::optional<ByteView> image;
+  std::optional<ByteView> label;
+  const auto found = [&](std::string_view name, ByteView feature) {
+    if (name == "image") image = feature;
+    if (name == "label") label = feature;
+  };
   if (!find_features(payload, found)) return malformed;
-  if (!found.image) return "the example has no feature 'image'";
-  if (!found.label) return "the example has no feature 'label'";
-  std::string problem = parse_image(*found.image, example);
-  return problem.empty() ? parse_label(*found.label, example) : problem;
+  if (!image) return "the example has no feature 'image'";
+  if (!label) return "the example has no feature 'label'";
+  std::string problem = parse_image(*image, example);
+  return problem.empty() ? parse_label(*label, example) : problem;
+}
+
+void require_features(const FeatureSpecs& specs) {
+  if (specs.empty()) throw ConfigError("a specification of no features", "give at least one");
+  for (const auto& [name, spec] : specs) {
+    if (!spec.default_value) continue;
+    const std::size_t count = count_of(*spec.default_value);
+    if (type_of(*spec.default_value) == spec.type && (count == 1 || count == places_of(spec))) {
+      continue;
+    }
+    throw ConfigError("feature " + in_quotes(name) + ": " + counted(count, "default value") +
+                          " of type " + type_names[spec.default_value->index()] + " for type " +
+                          type_names[static_cast<std::size_t>(spec.type)] + " and " +
+                          counted(places_of(spec), "place"),
+                      "give one value of the feature's type, or one for each place");
+  }
+}
+
+std::string parse_features(std::span<const std::uint8_t> payload, const FeatureSpecs& specs,
+                           std::map<std::string, FeatureValues>& values) {
+  std::map<std::string_view, ByteView> features;
+  const auto found = [&](std::string_view name, ByteView feature) { features[name] = feature; };
+  if (!find_features(payload, found)) return malformed;
+  for (const auto& [name, spec] : specs) {
+    const auto feature = features.find(name);
+    const ByteView* const view = feature == features.end() ? nullptr : &feature->second;
+    std::string problem = parse_feature(name, spec, view, values[name]);
+    if (!problem.empty()) return problem;
+  }
+  return "";
 }
 
 // TFRecord files.
@@ -256,33 +364,80 @@ bool is_encoded(std::span<const std::uint8_t> bytes) {
   return begins(png) || begins(jpeg);
 }
 
-/// Reads a file sequentially in large chunks.
-class Window {
- public:
-  explicit Window(Content& content) : content_(content) {}
+[[noreturn]] void fail_at(const Content& content, std::uint64_t offset, std::uint64_t record,
+                          const std::string& problem, const std::string& remedy) {
+  throw DataError(content.place(offset) + ": record " + std::to_string(record) + ": " + problem,
+                  remedy);
+}
 
-  /// The `size` bytes at `offset`, within the file; offsets must not decrease.
-  std::span<const std::uint8_t> at(std::uint64_t offset, std::uint64_t size) {
-    if (offset + size > end_) {
-      const std::uint64_t wanted =
-          std::max(size, std::min(tfrecord_chunk_bytes, content_.size() - offset));
-      buffer_.resize(static_cast<std::size_t>(wanted));
-      content_.read_at(offset, buffer_);
-      begin_ = offset;
-      end_ = offset + wanted;
-    }
-    return std::span(buffer_).subspan(static_cast<std::size_t>(offset - begin_),
-                                      static_cast<std::size_t>(size));
-  }
-
- private:
-  Content& content_;
-  std::vector<std::uint8_t> buffer_;
-  std::uint64_t begin_ = 0;
-  std::uint64_t end_ = 0;
-};
+/// The payload of the framed record `record` at `offset`, after verifying its checksum.
+std::span<const std::uint8_t> payload_in(const Content& content, std::uint64_t offset,
+                                         std::uint64_t number,
+                                         std::span<const std::uint8_t> record) {
+  const auto payload = record.subspan(header_bytes, record.size() - header_bytes - footer_bytes);
+  if (matches(payload, record.last(footer_bytes))) return payload;
+  fail_at(content, offset + header_bytes, number, "the checksum of its payload differs",
+          fetch_again);
+}
 
 }  // namespace
+
+TfRecordReader::TfRecordReader(Content& content) : content_(content) {}
+
+/// The `size` bytes at `offset`, within the file; offsets must not decrease.
+std::span<const std::uint8_t> TfRecordReader::bytes_at(std::uint64_t offset, std::uint64_t size) {
+  if (offset + size > buffer_begin_ + buffer_.size()) {
+    const std::uint64_t wanted =
+        std::max(size, std::min(tfrecord_chunk_bytes, content_.size() - offset));
+    buffer_.resize(static_cast<std::size_t>(wanted));
+    content_.read_at(offset, buffer_);
+    buffer_begin_ = offset;
+  }
+  return std::span(buffer_).subspan(static_cast<std::size_t>(offset - buffer_begin_),
+                                    static_cast<std::size_t>(size));
+}
+
+std::optional<TfRecordReader::Record> TfRecordReader::next() {
+  const std::uint64_t size = content_.size();
+  if (offset_ >= size) return std::nullopt;
+  const auto fail = [&](const std::string& problem) {
+    fail_at(content_, offset_, number_, problem, fetch_again);
+  };
+  const std::uint64_t left = size - offset_;
+  if (left < header_bytes) fail("the file ends within its header");
+  const auto header = bytes_at(offset_, header_bytes);
+  if (!matches(header.first(8), header.subspan(8))) {
+    fail("the checksum of its length differs; no TFRecord, or a damaged one");
+  }
+  const auto length = little_endian<std::uint64_t>(header.first(8));
+  if (left < header_bytes + footer_bytes || length > left - header_bytes - footer_bytes) {
+    fail("its " + std::to_string(length) + " bytes go beyond the file's end at byte " +
+         std::to_string(size));
+  }
+  const std::uint64_t whole = header_bytes + length + footer_bytes;
+  const Record record{number_, offset_,
+                      payload_in(content_, offset_, number_, bytes_at(offset_, whole))};
+  offset_ += whole;
+  ++number_;
+  return record;
+}
+
+TfFeatureReader::TfFeatureReader(const std::filesystem::path& path, FeatureSpecs specs)
+    : specs_(std::move(specs)), content_(path), records_(content_) {
+  require_features(specs_);
+  content_.finish();
+}
+
+const std::map<std::string, FeatureValues>* TfFeatureReader::next() {
+  const auto record = records_.next();
+  if (!record) return nullptr;
+  const std::string problem = parse_features(record->payload, specs_, values_);
+  if (!problem.empty()) {
+    fail_at(content_, record->offset, record->number, problem,
+            "give the specification the names, types and shapes that the examples have");
+  }
+  return &values_;
+}
 
 TfRecordSource::TfRecordSource(const std::filesystem::path& path, const ReadOptions& options)
     : StoredSource("tfrecord", path, options) {
@@ -292,48 +447,21 @@ TfRecordSource::TfRecordSource(const std::filesystem::path& path, const ReadOpti
 
 void TfRecordSource::fail(std::uint64_t offset, std::uint64_t record, const std::string& problem,
                           const std::string& remedy) const {
-  throw DataError(content_.place(offset) + ": record " + std::to_string(record) + ": " + problem,
-                  remedy.empty() ? write_again : remedy);
+  fail_at(content_, offset, record, problem, remedy.empty() ? write_again : remedy);
 }
 
 void TfRecordSource::scan() {
-  const std::uint64_t size = content_.size();
-  if (size == 0) throw DataError(content_.place(0) + ": holds 0 records", "give it at least one");
-  Window window(content_);
-  std::uint64_t offset = 0;
-  offsets_.push_back(0);
-  while (offset < size && (!limit_ || records() < *limit_)) {
-    const std::uint64_t left = size - offset;
-    if (left < header_bytes) {
-      fail(offset, records(), "the file ends within its header", fetch_again);
-    }
-    const auto header = window.at(offset, header_bytes);
-    if (!matches(header.first(8), header.subspan(8))) {
-      fail(offset, records(), "the checksum of its length differs; no TFRecord, or a damaged one",
-           fetch_again);
-    }
-    const auto length = little_endian<std::uint64_t>(header.first(8));
-    if (left < header_bytes + footer_bytes || length > left - header_bytes - footer_bytes) {
-      fail(offset, records(),
-           "its " + std::to_string(length) + " bytes go beyond the file's end at byte " +
-               std::to_string(size),
-           fetch_again);
-    }
-    const std::uint64_t whole = header_bytes + length + footer_bytes;
-    scan_record(offset, payload_in(offset, window.at(offset, whole)));
-    offset += whole;
-    offsets_.push_back(offset);
+  if (content_.size() == 0) {
+    throw DataError(content_.place(0) + ": holds 0 records", "give it at least one");
   }
-}
-
-/// Returns the payload after verifying its checksum.
-std::span<const std::uint8_t> TfRecordSource::payload_in(
-    std::uint64_t offset, std::span<const std::uint8_t> record) const {
-  const auto payload = record.subspan(header_bytes, record.size() - header_bytes - footer_bytes);
-  if (matches(payload, record.last(footer_bytes))) return payload;
-  const auto index = std::lower_bound(offsets_.begin(), offsets_.end(), offset) - offsets_.begin();
-  fail(offset + header_bytes, static_cast<std::uint64_t>(index),
-       "the checksum of its payload differs", fetch_again);
+  TfRecordReader reader(content_);
+  offsets_.push_back(0);
+  while (!limit_ || records() < *limit_) {
+    const auto record = reader.next();
+    if (!record) return;
+    scan_record(record->offset, record->payload);
+    offsets_.push_back(reader.offset());
+  }
 }
 
 void TfRecordSource::scan_record(std::uint64_t offset, std::span<const std::uint8_t> payload) {
@@ -370,7 +498,8 @@ const TfExample& TfRecordSource::example_in(std::span<const std::uint8_t> bytes,
   const std::uint64_t offset = offsets_[first + k];
   const auto size = static_cast<std::size_t>(offsets_[first + k + 1] - offset);
   const auto record = bytes.subspan(static_cast<std::size_t>(offset - offsets_[first]), size);
-  const std::string problem = parse_example(payload_in(offset, record), example_);
+  const std::string problem =
+      parse_example(payload_in(content_, offset, first + k, record), example_);
   if (!problem.empty() || example_.element != element() || example_.features() != features()) {
     fail(offset, first + k, "it has changed since the file was opened", fetch_again);
   }

@@ -8,15 +8,19 @@
 //   n       the payload: one tf.train.Example, a protocol buffer
 //   4       masked CRC-32C of the payload
 //
-// Only the features `image` and `label` of an example are read. `image` is one bytes value of raw
-// pixels, or a list of floats; `label` is one int64. The file may be gzip-compressed.
+// The file may be gzip-compressed. A TfRecordSource reads the features `image` (one bytes value of
+// raw pixels, or a list of floats) and `label` (one int64) of an example; parse_features() those of
+// a specification.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
+#include <optional>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "lockstep/data/source.hpp"
@@ -27,6 +31,7 @@ struct TfExample {
   Element element = Element::byte;
   std::span<const std::uint8_t> bytes;  ///< the image if element is byte
   std::vector<float> numbers;           ///< the image if element is number
+  std::vector<std::int64_t> labels;     ///< all values of the label, of which there must be one
   std::int64_t label = 0;
 
   std::size_t features() const noexcept {
@@ -36,6 +41,85 @@ struct TfExample {
 
 /// Parses `payload` into `example`, reusing its memory. Returns an error message, or an empty text.
 std::string parse_example(std::span<const std::uint8_t> payload, TfExample& example);
+
+// Features by a specification, as tf.io.parse_single_example reads them.
+
+/// The type of a feature's list: tf.float32, tf.int64 or tf.string.
+enum class FeatureType : std::uint8_t { float32, int64, bytes };
+
+/// The values of a feature, in the order of FeatureType.
+using FeatureValues =
+    std::variant<std::vector<float>, std::vector<std::int64_t>, std::vector<std::string>>;
+
+/// A feature of fixed shape, {} for one value: tf.io.FixedLenFeature.
+struct FeatureSpec {
+  FeatureType type = FeatureType::float32;
+  std::vector<std::size_t> shape = {};
+  /// For examples without the feature: one value, repeated, or one for each place of the shape.
+  std::optional<FeatureValues> default_value = std::nullopt;
+};
+
+/// The features to read, by name; an example's others are ignored.
+///
+///   {{"image", {FeatureType::float32, {28, 28}}},
+///    {"label", {FeatureType::int64}},
+///    {"weight", {FeatureType::float32, {}, std::vector<float>{1}}}}
+using FeatureSpecs = std::map<std::string, FeatureSpec>;
+
+/// Throws ConfigError for no features, and for default values of another type or number.
+void require_features(const FeatureSpecs& specs);
+
+/// Parses the features of `payload` into `values`, one entry for each of `specs`. Returns an error
+/// message, or an empty text: a missing feature without default value; a list of another type or
+/// number of values; no tf.train.Example.
+std::string parse_features(std::span<const std::uint8_t> payload, const FeatureSpecs& specs,
+                           std::map<std::string, FeatureValues>& values);
+
+/// The records of one TFRecord file in order, with verified checksums. Local; not thread-safe.
+class TfRecordReader {
+ public:
+  /// `content` must outlive the reader, and be finished.
+  explicit TfRecordReader(Content& content);
+
+  struct Record {
+    std::uint64_t number = 0;               ///< from 0
+    std::uint64_t offset = 0;               ///< in the file
+    std::span<const std::uint8_t> payload;  ///< valid until the next call
+  };
+
+  /// The next record; nullopt at the end of the file. Throws DataError, with the file, the byte
+  /// offset and the record, for a length beyond the end of the file and for a wrong checksum.
+  std::optional<Record> next();
+
+  /// Where the next record begins.
+  std::uint64_t offset() const noexcept { return offset_; }
+
+ private:
+  std::span<const std::uint8_t> bytes_at(std::uint64_t offset, std::uint64_t size);
+
+  Content& content_;
+  std::uint64_t offset_ = 0;
+  std::uint64_t number_ = 0;
+  std::vector<std::uint8_t> buffer_;  // the bytes from buffer_begin_ on
+  std::uint64_t buffer_begin_ = 0;
+};
+
+/// The values of the features of every example of one file, in order.
+class TfFeatureReader {
+ public:
+  /// Throws what Content and require_features throw.
+  TfFeatureReader(const std::filesystem::path& path, FeatureSpecs specs);
+
+  /// The next example's values; null at the end. Throws DataError, with the file, the byte offset,
+  /// the record and the feature: see TfRecordReader::next and parse_features.
+  const std::map<std::string, FeatureValues>* next();
+
+ private:
+  FeatureSpecs specs_;
+  Content content_;
+  TfRecordReader records_;
+  std::map<std::string, FeatureValues> values_;
+};
 
 /// The records of one TFRecord file.
 ///
@@ -52,8 +136,6 @@ class TfRecordSource final : public StoredSource {
  private:
   void scan();
   void scan_record(std::uint64_t offset, std::span<const std::uint8_t> payload);
-  std::span<const std::uint8_t> payload_in(std::uint64_t offset,
-                                           std::span<const std::uint8_t> record) const;
   [[noreturn]] void fail(std::uint64_t offset, std::uint64_t record, const std::string& problem,
                          const std::string& remedy = "") const;
   std::uint64_t offset(std::uint64_t index) const noexcept override { return offsets_[index]; }

@@ -17,23 +17,22 @@ void print(const Strategy& strategy, const std::string& text) {
 
 /// Global batches of 4: each replica gets its piece, and the last batch may be short.
 void batches(Strategy& strategy) {
-  auto data = strategy.distribute_dataset(range(6).batch(4));
+  auto data = strategy.distribute_dataset(range_dataset(6).batch(4));
   print(strategy, "range(6) in global batches of 4:");
   for (auto& batch : data) print(strategy, "  " + strategy.describe(batch));
-  if (!data.warning().empty()) print(strategy, "  warning: " + data.warning());
   print(strategy, "  element spec: " + to_text(data.element_spec().front()));
 }
 
 /// A new iterator for each epoch; all replicas reach the end in the same step.
 void iterators(Strategy& strategy) {
-  auto data = strategy.distribute_dataset(range(80).shuffle(22).batch(16));
+  auto data = strategy.distribute_dataset(range_dataset(80).shuffle(22).batch(16));
   int steps = 0;
   for (int epoch = 0; epoch < 10; ++epoch) {
     auto iterator = data.make_iterator();
     for (int step = 0; step < 5; ++step, ++steps) iterator.next();
   }
   print(strategy, "10 epochs of 5 steps: " + std::to_string(steps) + " steps");
-  auto nine = strategy.distribute_dataset(range(9).batch(4));
+  auto nine = strategy.distribute_dataset(range_dataset(9).batch(4));
   auto iterator = nine.make_iterator();
   steps = 0;
   while (iterator.next_as_optional()) ++steps;
@@ -48,7 +47,7 @@ void iterators(Strategy& strategy) {
 /// The function is called once per worker, and shards and batches the data itself.
 void from_a_function(Strategy& strategy) {
   auto data = strategy.distribute_datasets_from_function([](const InputContext& context) {
-    return range(16)
+    return range_dataset(16)
         .shard(context.num_input_pipelines, context.input_pipeline_id)
         .batch(context.per_replica_batch_size(4 * context.num_replicas_in_sync))
         .prefetch(2);

@@ -69,7 +69,7 @@ void variables(Strategy& strategy) {
   weight.assign(weight.read().map([](float w) { return w / 2; }));
   weight.verify();
   auto examples = strategy.create_metric<std::int64_t>(ReduceOp::sum);
-  auto data = strategy.distribute_dataset(range(24).batch(6));
+  auto data = strategy.distribute_dataset(range_dataset(24).batch(6));
   for (auto& batch : data) {
     strategy.run([&](const Numbers& x) { examples.add(static_cast<std::int64_t>(x.rows())); },
                  batch);

@@ -31,7 +31,7 @@ Point point(std::int64_t index) {
 
 /// This worker's points, in batches of its share of the global batch.
 Dataset<Batched<Point>> make_dataset(const InputContext& context) {
-  return range(points)
+  return range_dataset(points)
       .shard(context.num_input_pipelines, context.input_pipeline_id)
       .map(point)
       .batch(context.per_replica_batch_size(batch_size));

@@ -21,7 +21,7 @@ auto indexed(const std::shared_ptr<data::Source>& source) {
     source->read({&id, 1}, features, {&label, 1});
     return std::pair(index, Tensor<float>(std::move(features)));
   };
-  return range(static_cast<std::int64_t>(source->records())).map(record);
+  return range_dataset(static_cast<std::int64_t>(source->records())).map(record);
 }
 
 void predict(comm::Communicator& comm) {

@@ -28,7 +28,7 @@ std::vector<MeshDimension> dimensions(int ranks) {
 /// pack, unpack and relayout.
 void pieces(Mesh& mesh) {
   const Tensor<float> mine({1, 2}, {1.0F * static_cast<float>(mesh.coordinate("batch")), 1});
-  const auto packed = pack(mesh, mine, Layout(mesh, {"batch", unsharded}));
+  const auto packed = pack_to_mesh(mesh, mine, Layout(mesh, {"batch", unsharded}));
   packed.verify();  // over "model" it is replicated
   print(mesh, "unpack gives what was packed: " + yes(packed.unpack() == mine));
   const auto columns = packed.relayout(Layout(mesh, {unsharded, "model"}));
@@ -60,7 +60,7 @@ void two_layers(Mesh& mesh) {
   const auto w1 = copy_to_mesh(mesh, ones({3, 6}), Layout(mesh, {unsharded, "model"}));
   const auto b1 = copy_to_mesh(mesh, ones({6}), activations.without_axis(0));
   const auto w2 = copy_to_mesh(mesh, ones({6, 2}), Layout(mesh, {"model", unsharded}));
-  const auto hidden = map(add(matmul(x, w1), b1), [](float v) { return v > 0 ? v : 0; });
+  const auto hidden = elementwise(add(matmul(x, w1), b1), [](float v) { return v > 0 ? v : 0; });
   const auto y = matmul(hidden, w2);
   const auto mean = reduce_mean(y);
   print(mesh, "two layers: " + to_text(y.to_global()) + ", mean " + to_text(mean.unpack()));
@@ -69,12 +69,12 @@ void two_layers(Mesh& mesh) {
 /// The mean of the replicas' gradients: each rank along "batch" sums and keeps one slice.
 void gradient(Mesh& mesh) {
   const Tensor<float> mine = {8, 16, 24};
-  const auto addends = pack(mesh, mine, Layout::replicated(mesh, 1).partial_over("batch"));
+  const auto addends = pack_to_mesh(mesh, mine, Layout::replicated(mesh, 1).partial_over("batch"));
   mesh.reset_traffic();
   const auto slice = addends.relayout(Layout(mesh, {"batch"}));
   const bool least = mesh.traffic().all_reduces == 0 && mesh.traffic().reduce_scatters <= 1;
   const auto replicas = static_cast<float>(mesh.size("batch"));
-  const auto mean = map(slice, [&](float v) { return v / replicas; });
+  const auto mean = elementwise(slice, [&](float v) { return v / replicas; });
   print(mesh, "gradient: " + to_text(mean.to_global()) + ", by one reduce-scatter: " + yes(least));
 }
 

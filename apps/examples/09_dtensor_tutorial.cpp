@@ -47,7 +47,7 @@ struct Adam {
       if (step == 1) m.push_back(0 * g), v.push_back(0 * g);
       m[i] = 0.9F * m[i] + 0.1F * g;
       v[i] = 0.999F * v[i] + 0.001F * g * g;
-      weights[i].assign_sub(rate * m[i] / (map(v[i] / rest, sqrtf) + 1e-7F));
+      weights[i].assign_sub(rate * m[i] / (elementwise(v[i] / rest, sqrtf) + 1e-7F));
     }
   }
 };

@@ -138,10 +138,10 @@ NcclHandle::NcclHandle(Communicator& host, milliseconds limit)
     together(host, [&] { comm_ = start_within(limit, host, id); });
     together(host, [&] {  // reports the failed rank, not the ranks that waited for it
       if (comm_ != nullptr) return;
-      throw CommError("ncclCommInitRank between " +
-                      counted(static_cast<std::uint64_t>(host.size()), "rank") +
-                      ": not done after " + fixed(std::chrono::duration<double>(limit).count(), 1) +
-                      " s (NCCL_DEBUG=INFO tells more)");
+      throw CommError(
+          "ncclCommInitRank between " + counted(static_cast<std::uint64_t>(host.size()), "rank") +
+          ": not done after " + with_decimals(std::chrono::duration<double>(limit).count(), 1) +
+          " s (NCCL_DEBUG=INFO tells more)");
     });
   } catch (...) {
     abort();
@@ -332,8 +332,8 @@ void NcclCommunicator::wait(std::string_view what) {
   for (int polls = 0; !reached_.reached(); ++polls) {
     if (const std::string failure = nccl_.failure(); !failure.empty()) give_up(what, failure);
     if (Clock::now() > deadline) {
-      give_up(what,
-              "not done after " + fixed(std::chrono::duration<double>(limit_).count(), 1) + " s");
+      give_up(what, "not done after " +
+                        with_decimals(std::chrono::duration<double>(limit_).count(), 1) + " s");
     }
     polls < spins ? spin_hint() : std::this_thread::sleep_for(nap);
   }

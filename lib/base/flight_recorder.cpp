@@ -233,7 +233,7 @@ std::string place_of(const Flight& flight, double now) {
             " of " + bytes_text(static_cast<double>(open->bytes));
     since = open->begin;
   }
-  return text + ", for " + fixed(now - since, 1) + " s";
+  return text + ", for " + with_decimals(now - since, 1) + " s";
 }
 
 std::string list_of(const std::vector<std::uint32_t>& ranks) {

@@ -63,13 +63,13 @@ std::string bytes_text(double bytes) {
   constexpr std::array units = {"bytes", "kB", "MB", "GB", "TB", "PB", "EB"};
   std::size_t unit = 0;
   for (; bytes >= 1000 && unit + 1 < units.size(); ++unit) bytes /= 1000;
-  return fixed(bytes, unit == 0 ? 0 : 1) + " " + units[unit];
+  return with_decimals(bytes, unit == 0 ? 0 : 1) + " " + units[unit];
 }
 
 std::string shortest(float value) { return shortest_text(value); }
 std::string shortest(double value) { return shortest_text(value); }
 
-std::string fixed(double value, int decimals) {
+std::string with_decimals(double value, int decimals) {
   std::array<char, 400> text{};
   std::snprintf(text.data(), text.size(), "%.*f", decimals, value);
   return text.data();

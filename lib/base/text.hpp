@@ -26,7 +26,7 @@ std::string shortest(float value);
 std::string shortest(double value);
 
 /// `value` with `decimals` digits after the point.
-std::string fixed(double value, int decimals);
+std::string with_decimals(double value, int decimals);
 
 /// `text` with A to Z as a to z; all other bytes as they are.
 std::string lower_case(std::string_view text);

@@ -53,12 +53,12 @@ ReaderPtr<Batched<Record>> open_batches(const SourceRecords& records, const Pass
 /// be mapped but not batched. A pass reads one epoch. All random numbers are functions of (seed,
 /// epoch, element), so a data set yields the same elements on every rank and in every pass of an
 /// epoch.
-/// Order    random access: range, from_elements and from_source have a known size and allow access
-///          by index, also after map, batch, repeat, take, skip, shard, enumerate, zip, concatenate
-///          and shuffle(seed). Generators, files of unknown length, and the results of filter,
-///          interleave, flat_map and shuffle(seed, places) are read in order only. Data sets with
-///          random access that end in batch follow a plan under a Strategy; all others are read
-///          batch by batch (see Strategy::distribute_dataset).
+/// Order    random access: range_dataset, from_elements and from_source have a known size and allow
+///          access by index, also after map, batch, repeat, take, skip, shard, enumerate, zip,
+///          concatenate and shuffle(seed). Generators, files of unknown length, and the results of
+///          filter, interleave, flat_map and shuffle(seed, places) are read in order only. Data
+///          sets with random access that end in batch follow a plan under a Strategy; all others
+///          are read batch by batch (see Strategy::distribute_dataset).
 /// Source   names and semantics are those of tf.data,
 ///          https://www.tensorflow.org/api_docs/python/tf/data/Dataset.
 /// Errors   transformations throw ConfigError if they cannot be applied; reading throws the errors
@@ -87,6 +87,7 @@ class Dataset {
   template <class Function>
   auto map(Function function) const {
     using To = std::decay_t<decltype(call_with(function, std::declval<T>()))>;
+    static_assert(!std::is_void_v<To>, "map: the function returns nothing; return the new element");
     return mapped<To>([function](Item<T> item) mutable -> To {
       return call_with(function, std::move(item.value));
     });
@@ -95,6 +96,8 @@ class Dataset {
   /// Applies `function(element, draw)`; `draw` provides random numbers, see Draw.
   template <class Function>
   auto map_random(std::uint64_t seed, Function function) const {
+    static_assert(std::is_invocable_v<Function, T, const Draw&>,
+                  "map_random: the function does not take (element, const Draw&)");
     using To = std::decay_t<std::invoke_result_t<Function, T, const Draw&>>;
     return mapped<To>([function, seed](Item<T> item) mutable -> To {
       return function(std::move(item.value), Draw{seed, item.epoch, item.id});
@@ -148,6 +151,8 @@ class Dataset {
   /// The elements for which `accepts(element)`, or `accepts(parts...)`, is true.
   template <class Accepts>
   Dataset filter(Accepts accepts) const {
+    using Answer = decltype(call_with(accepts, std::declval<const T&>()));
+    static_assert(std::is_convertible_v<Answer, bool>, "filter: the function does not return bool");
     return then([accepts](ReaderPtr<T> from, const Pass&) {
       return std::make_unique<readers::Filtered<T, Accepts>>(std::move(from), accepts);
     });
@@ -192,6 +197,9 @@ class Dataset {
   template <class Function>
   auto interleave(Function function, std::size_t cycle_length, std::size_t block_length = 1) const {
     using Inner = std::decay_t<decltype(call_with(function, std::declval<T>()))>;
+    static_assert(
+        requires { typename Inner::Open; },
+        "interleave, flat_map: the function does not return a Dataset");
     using To = typename Inner::Element;
     require_lengths(cycle_length, block_length);
     return Dataset<To>(
@@ -275,9 +283,14 @@ class Dataset {
   /// As open(), without a prefetch at the end; for callers that read ahead themselves.
   ReaderPtr<T> open_plain(const Pass& pass) const { return open_(pass); }
 
-  /// Iterates over one epoch:  for (auto& element : dataset.epoch(2))
-  class Elements;
-  Elements epoch(std::uint64_t number) const { return Elements(open({.epoch = number})); }
+  /// One epoch as an input range:  for (auto& [x, y] : dataset.epoch(2))
+  class Epoch;
+  Epoch epoch(std::uint64_t number) const { return Epoch(*this, number); }
+
+  /// A data set is the input range of its epoch 0:  for (auto& [x, y] : dataset). Each begin()
+  /// starts a new pass and reads its first element.
+  InputIterator<T> begin() const { return epoch(0).begin(); }
+  std::default_sentinel_t end() const noexcept { return {}; }
 
  private:
   template <class>
@@ -332,33 +345,20 @@ class Dataset {
   std::optional<SourceRecords> records_;  // set if only shuffle(seed) was applied
 };
 
-/// A range of input iterators over one pass. begin() may be called once.
+/// The elements of one epoch; each begin() starts a new pass.
 template <class T>
-class Dataset<T>::Elements {
+class Dataset<T>::Epoch {
  public:
-  explicit Elements(ReaderPtr<T> reader) : reader_(std::move(reader)) {}
+  Epoch(Dataset dataset, std::uint64_t number) : dataset_(std::move(dataset)), number_(number) {}
 
-  struct End {};
-  class Iterator {
-   public:
-    explicit Iterator(Reader<T>& reader) : reader_(&reader), item_(reader.next()) {}
-    T& operator*() { return item_->value; }
-    Iterator& operator++() {
-      item_ = reader_->next();
-      return *this;
-    }
-    bool operator==(End) const { return !item_; }
-
-   private:
-    Reader<T>* reader_;
-    std::optional<Item<T>> item_;
-  };
-
-  Iterator begin() { return Iterator(*reader_); }
-  End end() const { return {}; }
+  InputIterator<T> begin() const {
+    return InputIterator<T>(values_of(dataset_.open({.epoch = number_})));
+  }
+  std::default_sentinel_t end() const noexcept { return {}; }
 
  private:
-  ReaderPtr<T> reader_;
+  Dataset dataset_;
+  std::uint64_t number_;
 };
 
 }  // namespace lockstep

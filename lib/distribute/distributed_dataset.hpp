@@ -202,7 +202,7 @@ class Balanced {
       at_ += some;
     }
     if (parts.empty()) return std::nullopt;
-    return join(parts);
+    return join_batches(parts);
   }
 
  private:
@@ -272,11 +272,11 @@ class Stream {
   bool knows_shape() const noexcept { return memory_->empty.has_value(); }
   bool shapes_agreed() const noexcept { return memory_->shapes_agreed; }
 
-  /// Ranks without an example take the shape of an empty batch from the first rank with one.
+  /// Ranks without an example take shape and names of an empty batch from the first rank with one.
   /// Collective.
   void agree_on_shapes(comm::Communicator& comm) {
     auto empty = memory_->empty.value_or(T{});
-    if (exchange::agree_on_row_shapes(comm, empty, knows_shape())) memory_->empty = empty;
+    if (collective::agree_on_structure(comm, empty, knows_shape())) memory_->empty = empty;
     memory_->shapes_agreed = true;
   }
 
@@ -420,8 +420,6 @@ template <BatchLike T>
 class DistributedDataset {
  public:
   using Element = PerReplica<T>;
-  class Iterator;
-  struct End {};
 
   /// The Strategy's decisions, and the function that opens a pass.
   struct Parts {
@@ -436,13 +434,18 @@ class DistributedDataset {
   DistributedDataset(comm::Communicator& comm, Parts parts)
       : comm_(&comm), parts_(std::move(parts)) {}
 
-  /// for (auto& batch : dataset): the next epoch. Reads the first batch: collective.
-  Iterator begin() { return Iterator(make_iterator()); }
-  End end() const noexcept { return {}; }
+  /// An input range of the next epoch:  for (auto& batch : dataset), or for (auto& [x, y] :
+  /// dataset) with batches of two parts, which are copied. Reads the first batch: collective, as is
+  /// each increment.
+  InputIterator<PerReplica<T>> begin() const {
+    return InputIterator<PerReplica<T>>(
+        [steps = make_iterator()]() mutable { return steps.next_as_optional(); });
+  }
+  std::default_sentinel_t end() const noexcept { return {}; }
 
   /// Iterator over the next epoch, or over the given one (its successor is then the next). Local.
-  DistributedIterator<T> make_iterator() { return make_iterator(state_->epoch); }
-  DistributedIterator<T> make_iterator(std::uint64_t epoch) {
+  DistributedIterator<T> make_iterator() const { return make_iterator(state_->epoch); }
+  DistributedIterator<T> make_iterator(std::uint64_t epoch) const {
     auto stream = std::exchange(state_->waiting, nullptr);
     if (!stream || state_->epoch != epoch) stream = open(epoch);
     state_->latest = stream;
@@ -483,7 +486,7 @@ class DistributedDataset {
   data::ShardPolicy policy() const noexcept { return parts_.choice.policy; }
   const std::string& reason() const noexcept { return parts_.choice.reason; }
 
-  /// A warning for the caller to print once; may be empty. Libraries do not print.
+  /// The warning that was reported (base/warnings.hpp); may be empty.
   const std::string& warning() const noexcept { return parts_.choice.warning; }
 
  private:
@@ -502,25 +505,6 @@ class DistributedDataset {
   comm::Communicator* comm_;
   Parts parts_;
   std::shared_ptr<State> state_ = std::make_shared<State>();
-};
-
-/// An input iterator over one epoch. Incrementing it is collective.
-template <BatchLike T>
-class DistributedDataset<T>::Iterator {
- public:
-  explicit Iterator(DistributedIterator<T> steps)
-      : steps_(std::move(steps)), batch_(steps_.next_as_optional()) {}
-
-  PerReplica<T>& operator*() { return *batch_; }
-  Iterator& operator++() {
-    batch_ = steps_.next_as_optional();
-    return *this;
-  }
-  bool operator==(End) const noexcept { return !batch_; }
-
- private:
-  DistributedIterator<T> steps_;
-  std::optional<PerReplica<T>> batch_;
 };
 
 }  // namespace lockstep

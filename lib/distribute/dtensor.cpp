@@ -13,7 +13,7 @@ namespace lockstep::sharding {
 
 template <class T>
 Tensor<T> cut_axis(const Tensor<T>& tensor, std::size_t axis, Range range) {
-  const auto [outer, length, inner] = exchange::view_axis(tensor.shape(), axis);
+  const auto [outer, length, inner] = collective::view_axis(tensor.shape(), axis);
   const std::size_t columns = range.size() * inner;
   Shape shape = tensor.shape();
   shape[axis] = range.size();
@@ -66,7 +66,7 @@ std::string difference(const Holders& holders) {
 template <Number T>
 std::string bits_of(const Tensor<T>& tensor) {
   const auto values = tensor.values();
-  return exchange::bits_of(exchange::pack(tensor.shape(), values.data(), values.size_bytes()));
+  return collective::bits_of(collective::pack(tensor.shape(), values.data(), values.size_bytes()));
 }
 
 void require_same_mesh(const Mesh& mesh, const Layout& layout) {
@@ -83,8 +83,8 @@ Shape agree_on_pieces(Mesh& mesh, const std::string& type, const Shape& piece,
                       {{"layout", to_text(layout)}, {"type", type}},
                       "pack the same tensor on every rank");
   std::vector<Shape> pieces;
-  for (const auto& packed : comm::gather_text(comm, exchange::pack(piece, nullptr, 0))) {
-    pieces.push_back(exchange::unpack_shape(packed));
+  for (const auto& packed : comm::gather_text(comm, collective::pack(piece, nullptr, 0))) {
+    pieces.push_back(collective::unpack_shape(packed));
   }
   Shape shape;
   comm::together(comm, [&] {
@@ -183,7 +183,7 @@ Tensor<T> all_gather(Mesh& mesh, const std::string& name, const Along& old,
   std::vector<Tensor<T>> parts;
   parts.reserve(static_cast<std::size_t>(old.parts));
   for (int c = 0; c < old.parts; ++c) parts.push_back(blocks.take(c, old.piece(piece.shape(), c)));
-  return exchange::concatenate(parts, old.axis);
+  return collective::concatenate(parts, old.axis);
 }
 
 template <Number T>
@@ -198,7 +198,7 @@ Tensor<T> all_to_all(Mesh& mesh, const std::string& name, const Along& old, cons
   std::vector<Tensor<T>> parts;
   parts.reserve(static_cast<std::size_t>(old.parts));
   for (int c = 0; c < old.parts; ++c) parts.push_back(receive.take(c, old.piece(mine, c)));
-  return exchange::concatenate(parts, old.axis);
+  return collective::concatenate(parts, old.axis);
 }
 
 template <Number T>
@@ -270,7 +270,7 @@ void DTensor<T>::verify() const {
 }
 
 template <MeshNumber T>
-DTensor<T> pack(Mesh& mesh, Tensor<T> piece, const Layout& layout) {
+DTensor<T> pack_to_mesh(Mesh& mesh, Tensor<T> piece, const Layout& layout) {
   const Shape shape = sharding::agree_on_pieces(mesh, type_name<T>(), piece.shape(), layout);
   return sharding::Maker::make(mesh, layout, shape, std::move(piece));
 }
@@ -289,7 +289,7 @@ DTensor<T> copy_to_mesh(Mesh& mesh, const Tensor<T>& tensor, const Layout& layou
 #define LOCKSTEP_INSTANTIATE(T)                                                \
   template Tensor<T> sharding::cut_axis(const Tensor<T>&, std::size_t, Range); \
   template class DTensor<T>;                                                   \
-  template DTensor<T> pack(Mesh&, Tensor<T>, const Layout&);                   \
+  template DTensor<T> pack_to_mesh(Mesh&, Tensor<T>, const Layout&);           \
   template DTensor<T> copy_to_mesh(Mesh&, const Tensor<T>&, const Layout&);
 LOCKSTEP_INSTANTIATE(float)
 LOCKSTEP_INSTANTIATE(double)

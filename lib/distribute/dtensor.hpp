@@ -1,5 +1,5 @@
-// Tensors distributed over a mesh: each rank holds one piece. Creation (pack, copy_to_mesh) and
-// redistribution (relayout). Operations: operations.hpp; gradients: tape.hpp; variables:
+// Tensors distributed over a mesh: each rank holds one piece. Creation (pack_to_mesh, copy_to_mesh)
+// and redistribution (relayout). Operations: operations.hpp; gradients: tape.hpp; variables:
 // variable.hpp.
 #pragma once
 
@@ -45,10 +45,11 @@ concept Differentiable = sharding::OneOf<T, float, double>;
 ///                         Layout(mesh, {"batch", "model"}));
 ///   auto whole = x.relayout(Layout::replicated(mesh, 2));
 ///
-/// Created by pack, copy_to_mesh, operations and initial values (variable.hpp). Immutable: copies
-/// share the piece. Functions marked collective are called by all ranks of the mesh in the same
-/// order, with equal layouts. Errors   a wrong shape or layout throws the same comm::AgreedError
-/// (2) on all ranks. Threads  that of the mesh, which must outlive the tensor.
+/// Created by pack_to_mesh, copy_to_mesh, operations and initial values (variable.hpp). Immutable:
+/// copies share the piece. Functions marked collective are called by all ranks of the mesh in the
+/// same order, with equal layouts.
+/// Errors   a wrong shape or layout throws the same comm::AgreedError (2) on all ranks.
+/// Threads  that of the mesh, which must outlive the tensor.
 template <MeshNumber T>
 class DTensor {
  public:
@@ -59,7 +60,7 @@ class DTensor {
   const Layout& layout() const noexcept { return layout_; }
   Mesh& mesh() const noexcept { return *mesh_; }
 
-  /// This rank's piece: the inverse of pack. Local.
+  /// This rank's piece: the inverse of pack_to_mesh. Local.
   const Tensor<T>& unpack() const noexcept { return *piece_; }
 
   /// The same tensor with another layout.
@@ -122,7 +123,7 @@ struct Maker {
 ///          global_shape).
 /// Ranks    collective. Shapes are compared, values are not.
 template <MeshNumber T>
-DTensor<T> pack(Mesh& mesh, Tensor<T> piece, const Layout& layout);
+DTensor<T> pack_to_mesh(Mesh& mesh, Tensor<T> piece, const Layout& layout);
 
 /// A tensor from the whole, which every rank passes; each rank keeps its piece only.
 ///

@@ -326,9 +326,9 @@ using Specs = std::vector<std::string>;
 
 void require_one_mesh(const std::string& operation, const Layout& a, const Layout& b) {
   if (a.mesh() == b.mesh()) return;
-  exchange::refuse(operation + ": tensors on different meshes: [" + to_text(a.mesh()) + "] and [" +
-                       to_text(b.mesh()) + "]",
-                   "put both on one mesh");
+  collective::refuse(operation + ": tensors on different meshes: [" + to_text(a.mesh()) +
+                         "] and [" + to_text(b.mesh()) + "]",
+                     "put both on one mesh");
 }
 
 // The operand's length on an axis of the result: 1 if missing; axes are aligned at the last one.
@@ -343,7 +343,7 @@ Shape broadcast(const std::string& operation, const Shape& a, const Shape& b) {
     const std::size_t left = length_at(a, shape.size(), axis);
     const std::size_t right = length_at(b, shape.size(), axis);
     if (left != right && left != 1 && right != 1) {
-      exchange::refuse(
+      collective::refuse(
           operation + ": shapes " + to_text(a) + " and " + to_text(b) + " cannot be broadcast",
           "give axes of equal length, counted from the last, or of length 1");
     }
@@ -386,7 +386,7 @@ BinaryPlan matmul_plan(const Layout& a, const Shape& a_shape, const Layout& b,
                        const Shape& b_shape) {
   require_one_mesh("matmul", a, b);
   if (a_shape.size() != 2 || b_shape.size() != 2 || a_shape[1] != b_shape[0]) {
-    exchange::refuse(
+    collective::refuse(
         "matmul: no product of shapes " + to_text(a_shape) + " and " + to_text(b_shape),
         "give matrices [m, k] and [k, n]");
   }
@@ -420,8 +420,8 @@ BinaryPlan elementwise_plan(const std::string& operation, const Layout& a, const
 
 Layout reduced_layout(const Layout& layout, std::size_t axis) {
   if (axis >= layout.rank()) {
-    exchange::refuse("a tensor with " + to_text(layout) + " has no axis " + std::to_string(axis),
-                     "axes are counted from 0");
+    collective::refuse("a tensor with " + to_text(layout) + " has no axis " + std::to_string(axis),
+                       "axes are counted from 0");
   }
   const auto& spec = layout.spec(axis);
   const Layout rest = layout.without_axis(axis);

@@ -120,10 +120,10 @@ DTensor<T> sum_addends(const DTensor<T>& tensor, std::size_t axis) {
   Layout layout = reduced_layout(tensor.layout(), axis);
   Shape shape = tensor.shape();
   shape.erase(shape.begin() + static_cast<std::ptrdiff_t>(axis));
-  const auto sums = exchange::sum_along(tensor.unpack(), axis);
+  const auto sums = collective::sum_along(tensor.unpack(), axis);
   return on_tape("reduce_sum",
                  Maker::make(tensor.mesh(), std::move(layout), std::move(shape),
-                             exchange::narrowed<T>(sums, 1)),
+                             collective::narrowed<T>(sums, 1)),
                  input(tensor, [tensor, axis](const auto& gradient) {
                    return repeated(tensor, with_unit_axis(gradient.unpack(), axis));
                  }));
@@ -136,7 +136,7 @@ DTensor<T> sum_addends(const DTensor<T>& tensor) {
   const Tensor<T> flat(Shape{values.size()}, {values.begin(), values.end()});
   return on_tape("reduce_sum",
                  Maker::make(tensor.mesh(), fully_reduced_layout(tensor.layout()), Shape{},
-                             exchange::narrowed<T>(exchange::sum_along(flat, 0), 1)),
+                             collective::narrowed<T>(collective::sum_along(flat, 0), 1)),
                  input(tensor, [tensor](const auto& gradient) {
                    return repeated(tensor, gradient.unpack());
                  }));
@@ -147,7 +147,7 @@ std::vector<std::size_t> descending(std::vector<std::size_t> axes) {
   std::sort(axes.rbegin(), axes.rend());
   const auto twice = std::adjacent_find(axes.begin(), axes.end());
   if (twice == axes.end()) return axes;
-  exchange::refuse("axis " + std::to_string(*twice) + " is reduced twice", "name each axis once");
+  collective::refuse("axis " + std::to_string(*twice) + " is reduced twice", "name each axis once");
 }
 
 // A gradient in the layout and shape to which an operand was broadcast, summed over the axes along
@@ -194,13 +194,13 @@ DTensor<T> divided(const DTensor<T>& sum, std::size_t count) {
 // Throws comm::AgreedError (2) unless T, the number of values and the layout allow a mean.
 template <MeshNumber T>
 void require_mean(const DTensor<T>& tensor, std::size_t count, const std::optional<Layout>& to) {
-  exchange::require_divisible<T>(ReduceOp::mean);
+  collective::require_divisible<T>(ReduceOp::mean);
   if (count == 0) {
-    exchange::refuse("the mean of no values, of shape " + to_text(tensor.shape()),
-                     "reduce an axis that has a length");
+    collective::refuse("the mean of no values, of shape " + to_text(tensor.shape()),
+                       "reduce an axis that has a length");
   }
   if (to && to->is_partial()) {
-    exchange::refuse("a mean with " + to_text(*to), "ask for a layout whose sums are taken");
+    collective::refuse("a mean with " + to_text(*to), "ask for a layout whose sums are taken");
   }
 }
 
@@ -225,7 +225,7 @@ DTensor<T> padded(const DTensor<T>& gradient, const DTensor<T>& like, std::size_
   };
   return Maker::make(
       like.mesh(), like.layout(), like.shape(),
-      exchange::concatenate<T>(
+      collective::concatenate<T>(
           {zeros(range.begin), gradient.unpack(), zeros(like.shape()[axis] - range.end)}, axis));
 }
 
@@ -292,25 +292,25 @@ DTensor<T> divide(const DTensor<T>& a, const DTensor<T>& b, const std::optional<
 
 template <Differentiable T>
 DTensor<T> operator*(const DTensor<T>& a, std::type_identity_t<T> factor) {
-  return map(
+  return elementwise(
       a, [=](T x) { return x * factor; }, [=](T) { return factor; });
 }
 
 template <Differentiable T>
 DTensor<T> operator/(const DTensor<T>& a, std::type_identity_t<T> divisor) {
-  return map(
+  return elementwise(
       a, [=](T x) { return x / divisor; }, [=](T) { return 1 / divisor; });
 }
 
 template <Differentiable T>
 DTensor<T> operator+(const DTensor<T>& a, std::type_identity_t<T> addend) {
-  return map(
+  return elementwise(
       a, [=](T x) { return x + addend; }, [](T) { return T{1}; });
 }
 
 template <Differentiable T>
 DTensor<T> relu(const DTensor<T>& tensor) {
-  return map(
+  return elementwise(
       tensor, [](T x) { return x < 0 ? T{0} : x; }, [](T x) { return x > 0 ? T{1} : T{0}; });
 }
 
@@ -361,7 +361,7 @@ DTensor<T> reduce_mean(const DTensor<T>& tensor) {
 template <MeshNumber T>
 DTensor<T> transpose(const DTensor<T>& matrix) {
   if (matrix.shape().size() != 2) {
-    exchange::refuse("transpose: shape " + to_text(matrix.shape()), "give a matrix [m, n]");
+    collective::refuse("transpose: shape " + to_text(matrix.shape()), "give a matrix [m, n]");
   }
   const auto whole = sharding::summed(matrix);
   const auto& piece = whole.unpack();
@@ -385,8 +385,8 @@ DTensor<T> transpose(const DTensor<T>& matrix) {
 template <MeshNumber T>
 DTensor<T> reshape(const DTensor<T>& tensor, const Shape& shape, const std::optional<Layout>& to) {
   if (elements_of(shape) != elements_of(tensor.shape())) {
-    exchange::refuse("reshape: shape " + to_text(tensor.shape()) + " to " + to_text(shape),
-                     "give a shape with as many elements");
+    collective::refuse("reshape: shape " + to_text(tensor.shape()) + " to " + to_text(shape),
+                       "give a shape with as many elements");
   }
   const auto [first, last] = sharding::common_axes(tensor.shape(), shape);
   Layout before = tensor.layout().summed();
@@ -412,21 +412,21 @@ DTensor<T> reshape(const DTensor<T>& tensor, const Shape& shape, const std::opti
 }
 
 template <MeshNumber T>
-DTensor<T> slice(const DTensor<T>& tensor, std::size_t axis, Range range,
-                 const std::optional<Layout>& to) {
+DTensor<T> slice_along(const DTensor<T>& tensor, std::size_t axis, Range range,
+                       const std::optional<Layout>& to) {
   if (axis >= tensor.shape().size() || range.begin > range.end ||
       range.end > tensor.shape()[axis]) {
-    exchange::refuse("slice: indices [" + std::to_string(range.begin) + ", " +
-                         std::to_string(range.end) + ") of axis " + std::to_string(axis) +
-                         " of shape " + to_text(tensor.shape()),
-                     "give an axis and indices that the tensor has");
+    collective::refuse("slice_along: indices [" + std::to_string(range.begin) + ", " +
+                           std::to_string(range.end) + ") of axis " + std::to_string(axis) +
+                           " of shape " + to_text(tensor.shape()),
+                       "give an axis and indices that the tensor has");
   }
   const Layout layout = tensor.layout().summed();
   const auto whole = tensor.relayout(layout.with_axis(axis, Layout::unsharded));
   Shape shape = tensor.shape();
   shape[axis] = range.size();
   const auto result =
-      sharding::on_tape("slice",
+      sharding::on_tape("slice_along",
                         sharding::Maker::make(whole.mesh(), whole.layout(), std::move(shape),
                                               sharding::cut_axis(whole.unpack(), axis, range)),
                         sharding::input(whole, [whole, axis, range](const auto& gradient) {
@@ -453,7 +453,7 @@ DTensor<T> slice(const DTensor<T>& tensor, std::size_t axis, Range range,
   template DTensor<T> reduce_mean(const DTensor<T>&);                                       \
   template DTensor<T> transpose(const DTensor<T>&);                                         \
   template DTensor<T> reshape(const DTensor<T>&, const Shape&, LOCKSTEP_TO);                \
-  template DTensor<T> slice(const DTensor<T>&, std::size_t, Range, LOCKSTEP_TO);
+  template DTensor<T> slice_along(const DTensor<T>&, std::size_t, Range, LOCKSTEP_TO);
 LOCKSTEP_INSTANTIATE(float)
 LOCKSTEP_INSTANTIATE(double)
 LOCKSTEP_INSTANTIATE(std::int8_t)

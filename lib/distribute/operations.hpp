@@ -171,27 +171,27 @@ DTensor<T> operator/(const DTensor<T>& a, const DTensor<T>& b) {
 /// `function` of each element, in the same layout. Local, unless partial sums are completed first.
 /// Has no derivative; a result of another type is a constant for tapes.
 template <MeshNumber T, class Function>
-auto map(const DTensor<T>& tensor, Function function) {
+auto elementwise(const DTensor<T>& tensor, Function function) {
   const auto summed = tensor.relayout(tensor.layout().summed());
   auto result = sharding::Maker::make(summed.mesh(), summed.layout(), summed.shape(),
                                       summed.unpack().map(function));
   if constexpr (std::is_same_v<typename decltype(result)::Value, T>) {
-    result = sharding::on_tape("map", std::move(result), sharding::input(summed, nullptr));
+    result = sharding::on_tape("elementwise", std::move(result), sharding::input(summed, nullptr));
   }
   return result;
 }
 
 /// The same with a derivative: `derivative(x)` is that of function(x).
 ///
-///   const auto y = map(x, [](float v) { return v * v; }, [](float v) { return 2 * v; });
+///   const auto y = elementwise(x, [](float v) { return v * v; }, [](float v) { return 2 * v; });
 template <Differentiable T, class Function, class Derivative>
-DTensor<T> map(const DTensor<T>& tensor, Function function, Derivative derivative) {
+DTensor<T> elementwise(const DTensor<T>& tensor, Function function, Derivative derivative) {
   const auto summed = tensor.relayout(tensor.layout().summed());
   auto result = sharding::Maker::make(summed.mesh(), summed.layout(), summed.shape(),
                                       summed.unpack().map(function));
-  return sharding::on_tape("map", std::move(result),
+  return sharding::on_tape("elementwise", std::move(result),
                            sharding::input(summed, [=](const auto& gradient) {
-                             return multiply(gradient, map(summed, derivative));
+                             return multiply(gradient, elementwise(summed, derivative));
                            }));
 }
 
@@ -300,7 +300,7 @@ DTensor<T> reshape(const DTensor<T>& tensor, const Shape& shape,
 /// is cut as the tensor was.
 /// Errors   also throws comm::AgreedError (2) for an axis or a range outside the tensor.
 template <MeshNumber T>
-DTensor<T> slice(const DTensor<T>& tensor, std::size_t axis, Range range,
-                 const std::optional<Layout>& to = std::nullopt);
+DTensor<T> slice_along(const DTensor<T>& tensor, std::size_t axis, Range range,
+                       const std::optional<Layout>& to = std::nullopt);
 
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -162,6 +163,46 @@ class Prefetcher {
   data::ReadAhead<std::optional<T>> ahead_;  // last member: its thread uses the members above
 };
 
+/// A single-pass iterator over the values that `next` returns until nullopt. Copies share the pass.
+template <class T>
+class InputIterator {
+ public:
+  using iterator_concept = std::input_iterator_tag;
+  using value_type = T;
+  using difference_type = std::ptrdiff_t;
+
+  explicit InputIterator(std::function<std::optional<T>()> next)
+      : state_(std::make_shared<State>(std::move(next))) {
+    ++*this;
+  }
+
+  T& operator*() const noexcept { return *state_->value; }
+  T* operator->() const noexcept { return &*state_->value; }
+  InputIterator& operator++() {
+    state_->value = state_->next();
+    return *this;
+  }
+  void operator++(int) { ++*this; }
+  bool operator==(std::default_sentinel_t) const noexcept { return !state_->value; }
+
+ private:
+  struct State {
+    explicit State(std::function<std::optional<T>()> from) : next(std::move(from)) {}
+    std::function<std::optional<T>()> next;
+    std::optional<T> value;
+  };
+  std::shared_ptr<State> state_;
+};
+
+/// The values of a pass, one per call.
+template <class T>
+std::function<std::optional<T>()> values_of(ReaderPtr<T> reader) {
+  return [shared = std::shared_ptr<Reader<T>>(std::move(reader))]() -> std::optional<T> {
+    auto item = shared->next();
+    return item ? std::optional<T>(std::move(item->value)) : std::nullopt;
+  };
+}
+
 // Lists of files, equal on every rank.
 
 /// The regular files that match a shell pattern ("data/part-*.csv"), sorted by name. Local.
@@ -244,7 +285,7 @@ class BatchesOf final : public Reader<Batched<T>> {
       elements.push_back(std::move(item->value));
     }
     if (!batch || (drop_ && elements.size() < size_)) return std::nullopt;
-    batch->value = stack(elements);
+    batch->value = batch_of(elements);
     return batch;
   }
 
@@ -261,7 +302,7 @@ class BatchesOf final : public Reader<Batched<T>> {
     std::vector<T> elements;
     elements.push_back(std::move(first.value));
     append({begin + 1, begin + std::min(*examples() - begin, size_)}, elements);
-    batch.value = stack(elements);
+    batch.value = batch_of(elements);
     if (!empty_) empty_ = cut(batch.value, 0, 0);
     return batch;
   }
@@ -278,7 +319,7 @@ class BatchesOf final : public Reader<Batched<T>> {
     std::vector<T> elements;
     // Before the first read, record 0 provides the shape of an empty batch.
     append(positions.empty() ? Range{0, 1} : positions, elements);
-    Batch batch = stack(elements);
+    Batch batch = batch_of(elements);
     if (!empty_) empty_ = cut(batch, 0, 0);
     return positions.empty() ? *empty_ : batch;
   }

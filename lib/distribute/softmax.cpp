@@ -14,9 +14,9 @@ namespace {
 template <MeshNumber T>
 DTensor<T> with_whole_rows(const char* operation, const DTensor<T>& tensor) {
   if (tensor.shape().empty() || tensor.shape().back() == 0) {
-    exchange::refuse(std::string(operation) + ": shape " + to_text(tensor.shape()) +
-                         " has no elements along a last axis",
-                     "give a tensor [..., c] with c of at least 1");
+    collective::refuse(std::string(operation) + ": shape " + to_text(tensor.shape()) +
+                           " has no elements along a last axis",
+                       "give a tensor [..., c] with c of at least 1");
   }
   const auto last = tensor.shape().size() - 1;
   return tensor.relayout(tensor.layout().summed().with_axis(last, Layout::unsharded));
@@ -80,9 +80,9 @@ DTensor<T> log_softmax(const DTensor<T>& logits) {
 template <Differentiable T>
 DTensor<T> softmax_cross_entropy(const DTensor<T>& logits, const DTensor<std::int32_t>& labels) {
   if (logits.shape().size() != 2 || labels.shape() != Shape{logits.shape()[0]}) {
-    exchange::refuse("softmax_cross_entropy: logits of shape " + to_text(logits.shape()) +
-                         " and labels of shape " + to_text(labels.shape()),
-                     "give logits [m, c] and labels [m]");
+    collective::refuse("softmax_cross_entropy: logits of shape " + to_text(logits.shape()) +
+                           " and labels of shape " + to_text(labels.shape()),
+                       "give logits [m, c] and labels [m]");
   }
   const auto z = with_whole_rows("softmax_cross_entropy", logits);
   const auto rows = z.layout().without_axis(1);

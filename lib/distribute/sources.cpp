@@ -203,7 +203,7 @@ template ReaderPtr<Batched<ValuesExample>> open_batches<ValuesExample>(const Sou
                                                                        const Pass&, std::uint64_t,
                                                                        bool);
 
-Dataset<std::int64_t> range(std::int64_t count) {
+Dataset<std::int64_t> range_dataset(std::int64_t count) {
   if (count < 0) throw ConfigError("a range of " + std::to_string(count), "give at least 0");
   const auto size = static_cast<std::uint64_t>(count);
   return {[size](const Pass& pass) { return std::make_unique<RangeReader>(size, pass.epoch); },

@@ -16,7 +16,7 @@
 namespace lockstep {
 
 /// The numbers 0 to count - 1. Each number is its own id.
-Dataset<std::int64_t> range(std::int64_t count);
+Dataset<std::int64_t> range_dataset(std::int64_t count);
 
 /// The records of `source`; under FILE, of each worker's files. A record's number is its id.
 ///
@@ -114,18 +114,18 @@ struct FileOptions {
 /// Errors   throws DataError if no regular file matches, naming the pattern.
 Dataset<std::string> list_files(const std::string& pattern);
 
-/// The elements of the files that match `pattern`, each read by `read(path)`.
+/// The elements of the files `paths`, each read by `read(path)`.
 ///
-/// Files are sorted by name, so the list is the same on every rank; under FILE worker w of N reads
-/// (and shuffles) files w, w + N, ... The order is a function of (seed, epoch). An element's id is
-/// its file's index in the sorted list times 2^40 plus its index in the file.
-/// Errors   throws DataError if no regular file matches, naming the pattern; ConfigError for a
+/// Under FILE worker w of N reads (and shuffles) files w, w + N, ... The order is a function of
+/// (seed, epoch). An element's id is its file's index in `paths` times 2^40 plus its index in the
+/// file.
+/// Errors   throws DataError for a file that cannot be read; ConfigError for no files, and for a
 ///          cycle or block of 0.
 template <class T>
-Dataset<T> from_files(const std::string& pattern,
+Dataset<T> from_paths(std::vector<std::string> paths,
                       std::function<Generator<T>(const std::string& path)> read,
                       const FileOptions& options = {}) {
-  auto paths = regular_files(pattern);
+  if (paths.empty()) throw ConfigError("a data set of no files", "give at least one");
   require_lengths(options.cycle_length, options.block_length);
   DatasetFacts facts{.files = paths.size(), .identity = identity_of(paths)};
   return {[paths = std::move(paths), read = std::move(read), options](const Pass& pass) {
@@ -147,6 +147,15 @@ Dataset<T> from_files(const std::string& pattern,
                 options.cycle_length, options.block_length);
           },
           facts};
+}
+
+/// The same for the files that match a shell pattern, sorted by name: the list is the same on every
+/// rank. Throws DataError if no regular file matches, naming the pattern.
+template <class T>
+Dataset<T> from_files(const std::string& pattern,
+                      std::function<Generator<T>(const std::string& path)> read,
+                      const FileOptions& options = {}) {
+  return from_paths<T>(regular_files(pattern), std::move(read), options);
 }
 
 }  // namespace lockstep

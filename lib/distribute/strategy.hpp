@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/warnings.hpp"
 #include "lockstep/distribute/devices.hpp"
 #include "lockstep/distribute/distributed_dataset.hpp"
 #include "lockstep/distribute/sources.hpp"
@@ -38,7 +39,7 @@ struct ValueContext {
 /// Replicas in sync, one on each rank of a communicator.
 ///
 ///   Strategy strategy(comm);
-///   auto data = strategy.distribute_dataset(range(24).batch(6));
+///   auto data = strategy.distribute_dataset(range_dataset(24).batch(6));
 ///   for (auto& batch : data) {
 ///     auto doubled = strategy.run([](const auto& x) { return twice(x); }, batch);
 ///     auto total = strategy.reduce(ReduceOp::sum, doubled, 0);
@@ -93,7 +94,9 @@ class Strategy {
   /// FILE   each replica reads its own files (Pass); each of its batches is cut into as many pieces
   ///        as there are replicas, and a step takes one piece.
   /// OFF    as FILE, but each replica reads all data.
-  /// AUTO   see data::choose_policy; the result has its warning.
+  /// AUTO   see data::choose_policy.
+  ///
+  /// Replica 0 reports the policy's warning (base/warnings.hpp); run_replicas prints it.
   ///
   /// If the data set ends in batch (and prefetch) and its elements allow random access, it follows
   /// a data::Plan and each rank reads its own examples only. Batches that are transformed further
@@ -107,6 +110,7 @@ class Strategy {
       const auto reader = dataset.open_plain(pass);
       return ExampleCounts{reader->examples(), reader->examples_before_map()};
     });
+    if (!share.choice.warning.empty() && comm_.rank() == 0) report_warning(share.choice.warning);
     using Ending = typename DistributedIterator<T>::Ending;
     const DatasetFacts& facts = dataset.facts();
     const std::size_t automatic = facts.reads_ahead ? facts.prefetch : 1;
@@ -123,15 +127,29 @@ class Strategy {
              .choice = share.choice}};
   }
 
+  template <class T>
+  auto distribute_dataset(const Dataset<T>& /*dataset*/,
+                          const DistributeOptions& /*options*/ = {}) {
+    static_assert(BatchLike<T>,
+                  "distribute_dataset: the elements are not tensors with examples along axis 0; "
+                  "call batch(global batch size) before");
+  }
+
   /// Calls `make(InputContext)` once for this worker's data set. `make` must batch and shard the
   /// data; no prefetch is added.
   ///
   /// Errors   throws the same comm::AgreedError on all ranks if `make` fails on one.
   /// Ranks    collective. Sizes are compared; if one is unknown, each step costs a message.
   template <class Make>
-  auto distribute_datasets_from_function(Make make)
-      -> DistributedDataset<typename std::invoke_result_t<Make, InputContext>::Element> {
-    using T = typename std::invoke_result_t<Make, InputContext>::Element;
+  auto distribute_datasets_from_function(Make make) {
+    static_assert(std::is_invocable_v<Make, InputContext>,
+                  "distribute_datasets_from_function: the function does not take an InputContext");
+    using Made = std::decay_t<std::invoke_result_t<Make, InputContext>>;
+    static_assert(
+        requires { requires BatchLike<typename Made::Element>; },
+        "distribute_datasets_from_function: the function does not return a Dataset of "
+        "batches; call batch(per-replica batch size) in it");
+    using T = typename Made::Element;
     using Ending = typename DistributedIterator<T>::Ending;
     std::optional<Dataset<T>> dataset;
     std::optional<std::uint64_t> size;
@@ -140,23 +158,27 @@ class Strategy {
       size = dataset->size();
     });
     const auto lengths = agree_on_lengths(comm_, size);
-    return {comm_,
-            {.open = [dataset = *dataset](std::uint64_t epoch) { return whole(dataset, epoch); },
-             .prefetch = 0,
-             .steps = {.ending = lengths ? Ending::counted : Ending::asked,
-                       .count = lengths ? lengths->longest : 0,
-                       .rows = own_rows(*dataset),
-                       .some_empty = lengths && lengths->some_empty},
-             .plan = std::nullopt,
-             .why_no_plan = {"each worker's data set is made by a function, and shards itself",
-                             "use distribute_dataset, or Replica::train(step, features, labels) "
-                             "with a data::Plan of the program's own"},
-             .choice = {data::ShardPolicy::data, "each worker's data set shards itself", ""}}};
+    return DistributedDataset<T>(
+        comm_,
+        {.open = [dataset = *dataset](
+                     std::uint64_t epoch) { return values_of(dataset.open({.epoch = epoch})); },
+         .prefetch = 0,
+         .steps = {.ending = lengths ? Ending::counted : Ending::asked,
+                   .count = lengths ? lengths->longest : 0,
+                   .rows = own_rows(*dataset),
+                   .some_empty = lengths && lengths->some_empty},
+         .plan = std::nullopt,
+         .why_no_plan = {"each worker's data set is made by a function, and shards itself",
+                         "use distribute_dataset, or Replica::train(step, features, labels) with a "
+                         "data::Plan of the program's own"},
+         .choice = {data::ShardPolicy::data, "each worker's data set shards itself", ""}});
   }
 
   /// The per-replica value of `make(ValueContext)`. Local.
   template <class Make>
   auto distribute_values_from_function(Make make) const {
+    static_assert(std::is_invocable_v<Make, ValueContext>,
+                  "distribute_values_from_function: the function does not take a ValueContext");
     using T = std::decay_t<std::invoke_result_t<Make, ValueContext>>;
     return PerReplica<T>(make(ValueContext{static_cast<std::uint64_t>(comm_.rank()),
                                            static_cast<std::uint64_t>(comm_.size())}));
@@ -186,11 +208,11 @@ class Strategy {
   /// Ranks    collective.
   template <Number T>
   Tensor<T> reduce(ReduceOp op, const PerReplica<Tensor<T>>& value) const {
-    return exchange::reduce_values(comm_, op, value.value_);
+    return collective::reduce_values(comm_, op, value.value_);
   }
   template <Number T>
   T reduce(ReduceOp op, const PerReplica<T>& value) const {
-    return exchange::reduce_values(comm_, op, Tensor<T>(value.value_)).item();
+    return collective::reduce_values(comm_, op, Tensor<T>(value.value_)).item();
   }
 
   /// The reduction over all replicas and along `axis`, which is removed. Every example counts once,
@@ -201,7 +223,7 @@ class Strategy {
   /// Ranks    collective.
   template <Number T>
   Tensor<T> reduce(ReduceOp op, const PerReplica<Tensor<T>>& value, std::size_t axis) const {
-    return exchange::reduce_along(comm_, op, value.value_, axis);
+    return collective::reduce_along(comm_, op, value.value_, axis);
   }
 
   /// The reduction of every part of a pair, tuple or map: of a per-replica value, or of a structure
@@ -221,7 +243,7 @@ class Strategy {
   /// Ranks    collective.
   template <Number T>
   Tensor<T> gather(const PerReplica<Tensor<T>>& value, std::size_t axis) const {
-    return exchange::gather_along(comm_, value.value_, axis);
+    return collective::gather_along(comm_, value.value_, axis);
   }
 
   /// The same of every part of a pair, tuple or map: see reduce.
@@ -255,9 +277,9 @@ class Strategy {
   template <Variable T>
   Mirrored<T> create_variable(T initial) const {
     if constexpr (Number<T>) {
-      return {comm_, exchange::all_tensors(comm_, Tensor<T>(initial)).front().item()};
+      return {comm_, collective::all_tensors(comm_, Tensor<T>(initial)).front().item()};
     } else {
-      return {comm_, std::move(exchange::all_tensors(comm_, initial).front())};
+      return {comm_, std::move(collective::all_tensors(comm_, initial).front())};
     }
   }
 
@@ -294,8 +316,13 @@ class Strategy {
     if constexpr (std::is_invocable_v<Function&, const Values&...>) {
       return std::invoke(function, values...);
     } else {
-      static_assert((Nested<Values> || ...), "the function does not take these arguments");
-      return std::apply(function, std::tuple_cat(flat(values)...));
+      using Parts = decltype(std::tuple_cat(flat(values)...));
+      static_assert(structure::takes_parts<Function&, Parts>(),
+                    "run: the function does not take each replica's arguments (as const references)"
+                    ", nor the parts of their pairs and tuples");
+      if constexpr (structure::takes_parts<Function&, Parts>()) {
+        return std::apply(function, std::tuple_cat(flat(values)...));
+      }
     }
   }
 
@@ -322,15 +349,6 @@ class Strategy {
                           "give the map the same names on every rank");
     }
     return structure::with_parts(value, combine);
-  }
-
-  template <BatchLike T>
-  static pieces::Pieces<T> whole(const Dataset<T>& dataset, std::uint64_t epoch) {
-    const auto reader = std::shared_ptr<Reader<T>>(dataset.open({.epoch = epoch}));
-    return [reader]() -> std::optional<T> {
-      auto item = reader->next();
-      return item ? std::optional<T>(std::move(item->value)) : std::nullopt;
-    };
   }
 
   template <BatchLike T>
@@ -364,9 +382,9 @@ std::map<Index, T> in_global_order(const Strategy& strategy,
   const auto all_indices = strategy.gather(indices, 0);
   const auto all_values = strategy.gather(values, 0);
   if (all_indices.values().size() != all_values.values().size()) {
-    exchange::refuse("indices of shape " + to_text(all_indices.shape()) + " for values of shape " +
-                         to_text(all_values.shape()),
-                     "give one value for each index");
+    collective::refuse("indices of shape " + to_text(all_indices.shape()) +
+                           " for values of shape " + to_text(all_values.shape()),
+                       "give one value for each index");
   }
   std::map<Index, T> ordered;
   for (std::size_t i = 0; i < all_indices.values().size(); ++i) {

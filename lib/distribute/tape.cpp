@@ -72,10 +72,10 @@ Ids dependencies(const Operations<T>& operations, const DTensor<T>& target, cons
     if (!ids.contains(id_of(operation->result))) continue;
     for (const auto& input : operation->inputs) {
       if (!input.gradient && dependents.contains(id_of(input.operand))) {
-        exchange::refuse("gradient: the target depends on a source by " +
-                             std::string(operation->name) + " of shape " +
-                             to_text(input.operand.shape()) + ", which has no derivative",
-                         "give map a derivative, or use operations that have one");
+        collective::refuse("gradient: the target depends on a source by " +
+                               std::string(operation->name) + " of shape " +
+                               to_text(input.operand.shape()) + ", which has no derivative",
+                           "give elementwise a derivative, or use operations that have one");
       }
       ids.insert(id_of(input.operand));
     }
@@ -88,10 +88,10 @@ void require_sources(const Ids& dependencies, const DTensor<T>& target,
                      const std::vector<DTensor<T>>& sources) {
   for (std::size_t i = 0; i < sources.size(); ++i) {
     if (dependencies.contains(id_of(sources[i]))) continue;
-    exchange::refuse("gradient: the target of shape " + to_text(target.shape()) +
-                         " does not depend on source " + std::to_string(i) + " of shape " +
-                         to_text(sources[i].shape()) + " on this tape",
-                     "make the tape before the operations, and assign to variables after gradient");
+    collective::refuse(
+        "gradient: the target of shape " + to_text(target.shape()) + " does not depend on source " +
+            std::to_string(i) + " of shape " + to_text(sources[i].shape()) + " on this tape",
+        "make the tape before the operations, and assign to variables after gradient");
   }
 }
 
@@ -189,7 +189,7 @@ template <Differentiable T>
 std::vector<DTensor<T>> Tape::gradient(const DTensor<T>& target,
                                        const std::vector<DTensor<T>>& sources) {
   if (state_->finished) {
-    exchange::refuse(
+    collective::refuse(
         "gradient: this tape has already computed its gradients",
         "ask for all gradients in one call, or make it a `Tape tape({.persistent = true})`");
   }

@@ -15,6 +15,25 @@ std::string to_text(const Shape& shape) {
   return text + ")";
 }
 
+std::string to_text(const std::string& text) {
+  const bool readable = is_utf8(text);
+  std::string quoted = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      quoted += {'\\', c};
+    } else if (c == '\n') {
+      quoted += "\\n";
+    } else if (byte < 0x20 || byte == 0x7F || (byte >= 0x80 && !readable)) {
+      constexpr const char* digits = "0123456789abcdef";
+      quoted += {'\\', 'x', digits[byte >> 4U], digits[byte & 0xFU]};
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + "\"";
+}
+
 void structure::require_same_rows(const Shape& a, const Shape& b) {
   if (a.size() == b.size() && !a.empty() && std::equal(a.begin() + 1, a.end(), b.begin() + 1)) {
     return;

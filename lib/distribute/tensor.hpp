@@ -15,6 +15,7 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "lockstep/base/errors.hpp"
@@ -29,6 +30,9 @@ std::size_t elements_of(const Shape& shape) noexcept;
 
 /// "(2, 3)", "(1,)" is "(1)", "()".
 std::string to_text(const Shape& shape);
+
+/// In double quotes; quotes, backslashes, control characters, and bytes that are not UTF-8 escaped.
+std::string to_text(const std::string& text);
 
 /// The element types of arithmetic over replicas. Use std::uint8_t for booleans.
 template <class T>
@@ -199,6 +203,16 @@ concept WithFields = std::is_class_v<T> && requires(const T& value) {
   requires Nested<decltype(value.fields())>;
 };
 
+template <class T>
+struct IsOneOfTensors : std::false_type {};
+template <class... Values>
+struct IsOneOfTensors<std::variant<Tensor<Values>...>> : std::true_type {};
+
+/// A tensor whose element type is known when it is read: a std::variant of tensors. All elements of
+/// a data set have the same type.
+template <class T>
+concept OneOfTensors = IsOneOfTensors<std::remove_cvref_t<T>>::value;
+
 /// The batch of elements T: Tensor<T>. For tensors: a tensor with a new axis 0. For nested
 /// elements: the same structure of batches. For structs with fields: the tuple of their batches.
 template <class T>
@@ -208,6 +222,10 @@ struct BatchOf {
 template <class T>
 struct BatchOf<Tensor<T>> {
   using type = Tensor<T>;
+};
+template <OneOfTensors T>
+struct BatchOf<T> {
+  using type = T;
 };
 template <class A, class B>
 struct BatchOf<std::pair<A, B>> {
@@ -237,6 +255,8 @@ template <class... Parts>
 struct IsBatch<std::tuple<Parts...>> : std::bool_constant<(IsBatch<Parts>::value && ...)> {};
 template <class Part>
 struct IsBatch<std::map<std::string, Part>> : IsBatch<Part> {};
+template <class... Values>
+struct IsBatch<std::variant<Tensor<Values>...>> : std::true_type {};
 template <class T>
 concept BatchLike = IsBatch<T>::value;
 
@@ -303,14 +323,36 @@ auto by_names(const std::vector<std::map<std::string, Part>>& values, Combine co
 
 }  // namespace structure
 
+namespace structure {
+
+template <class Function, class Value, std::size_t... I>
+constexpr bool takes_parts_of(std::index_sequence<I...>) {
+  return std::is_invocable_v<Function, decltype(std::get<I>(std::declval<Value>()))...>;
+}
+
+/// True if std::apply(function, value) can be compiled.
+template <class Function, class Value>
+constexpr bool takes_parts() {
+  if constexpr (Nested<Value>) {
+    using Parts = std::remove_cvref_t<Value>;
+    return takes_parts_of<Function, Value>(std::make_index_sequence<std::tuple_size_v<Parts>>());
+  }
+  return false;
+}
+
+}  // namespace structure
+
 /// Calls `function(value)`, or `function(parts...)` of a nested value if it takes the parts.
 template <class Function, class Value>
 decltype(auto) call_with(Function&& function, Value&& value) {
   if constexpr (std::is_invocable_v<Function, Value>) {
     return std::invoke(std::forward<Function>(function), std::forward<Value>(value));
-  } else {
-    static_assert(Nested<Value>, "the function takes neither the element nor its parts");
+  } else if constexpr (structure::takes_parts<Function, Value>()) {
     return std::apply(std::forward<Function>(function), std::forward<Value>(value));
+  } else {
+    static_assert(structure::takes_parts<Function, Value>(),
+                  "the function takes neither an element of the data set nor the parts of one");
+    return true;  // no further errors
   }
 }
 
@@ -331,6 +373,8 @@ std::size_t rows_of(const T& batch) {
     };
     structure::each_part(batch, look);
     return rows.value_or(0);
+  } else if constexpr (OneOfTensors<T>) {
+    return std::visit([](const auto& tensor) { return tensor.rows(); }, batch);
   } else {
     return batch.rows();
   }
@@ -341,6 +385,8 @@ template <BatchLike T>
 T cut(const T& batch, std::size_t begin, std::size_t end) {
   if constexpr (Structured<T>) {
     return structure::with_parts(batch, [&](const auto& part) { return cut(part, begin, end); });
+  } else if constexpr (OneOfTensors<T>) {
+    return std::visit([&](const auto& tensor) { return T(tensor.rows(begin, end)); }, batch);
   } else {
     return batch.rows(begin, end);
   }
@@ -364,6 +410,28 @@ Tensor<T> join_tensors(const std::vector<Tensor<T>>& tensors) {
   return {std::move(shape), std::move(values)};
 }
 
+/// `combine(tensors)` of variants that hold the same type of tensor. Throws DataError if they do
+/// not.
+template <OneOfTensors T, class Combine>
+T by_type(const std::vector<T>& values, Combine combine) {
+  if (values.empty()) return {};
+  return std::visit(
+      [&](const auto& first) {
+        using Held = std::decay_t<decltype(first)>;
+        std::vector<Held> tensors;
+        tensors.reserve(values.size());
+        for (const T& value : values) {
+          if (value.index() != values.front().index()) {
+            throw DataError("elements of different types do not make one batch",
+                            "give all elements of a data set the same type");
+          }
+          tensors.push_back(std::get<Held>(value));
+        }
+        return T(combine(tensors));
+      },
+      values.front());
+}
+
 template <std::size_t I, class T>
 auto column(const std::vector<T>& values) {
   std::vector<std::tuple_element_t<I, T>> parts;
@@ -385,12 +453,14 @@ auto by_columns(const std::vector<T>& values, Each each) {
 /// The batches, at least one, concatenated along axis 0.
 /// Errors   throws DataError if their rows have different shapes.
 template <BatchLike T>
-T join(const std::vector<T>& batches) {
+T join_batches(const std::vector<T>& batches) {
   if constexpr (Nested<T>) {
     return std::make_from_tuple<T>(
-        structure::by_columns(batches, [](const auto& parts) { return join(parts); }));
+        structure::by_columns(batches, [](const auto& parts) { return join_batches(parts); }));
   } else if constexpr (NamedParts<T>) {
-    return structure::by_names(batches, [](const auto& parts) { return join(parts); });
+    return structure::by_names(batches, [](const auto& parts) { return join_batches(parts); });
+  } else if constexpr (OneOfTensors<T>) {
+    return structure::by_type(batches, [](const auto& parts) { return join_batches(parts); });
   } else {
     return structure::join_tensors(batches);
   }
@@ -399,18 +469,20 @@ T join(const std::vector<T>& batches) {
 /// One batch of the elements; shape (0) if there are none.
 /// Errors   throws DataError for tensors of different shapes and maps with different names.
 template <class T>
-Batched<T> stack(const std::vector<T>& elements) {
+Batched<T> batch_of(const std::vector<T>& elements) {
   if constexpr (Nested<T>) {
     return std::make_from_tuple<Batched<T>>(
-        structure::by_columns(elements, [](const auto& parts) { return stack(parts); }));
+        structure::by_columns(elements, [](const auto& parts) { return batch_of(parts); }));
   } else if constexpr (NamedParts<T>) {
-    return structure::by_names(elements, [](const auto& parts) { return stack(parts); });
+    return structure::by_names(elements, [](const auto& parts) { return batch_of(parts); });
+  } else if constexpr (OneOfTensors<T>) {
+    return structure::by_type(elements, [](const auto& parts) { return batch_of(parts); });
   } else if constexpr (WithFields<T>) {
     using Fields = decltype(structure::with_parts(elements.front().fields(), std::identity()));
     std::vector<Fields> fields;
     fields.reserve(elements.size());
     for (const T& element : elements) fields.emplace_back(element.fields());
-    return stack(fields);
+    return batch_of(fields);
   } else if constexpr (IsTensor<T>::value) {
     if (elements.empty()) return {};
     std::vector<T> rows;
@@ -421,13 +493,13 @@ Batched<T> stack(const std::vector<T>& elements) {
       rows.emplace_back(std::move(shape),
                         std::vector(element.values().begin(), element.values().end()));
     }
-    return join(rows);
+    return join_batches(rows);
   } else {
     return Tensor<T>(elements);
   }
 }
 
-/// A value as text: "[5, 6]", "([1, 2], 0)", "{image: [1, 2], label: 0}".
+/// A value as text: "[5, 6]", "([1, 2], 0)", "{image: [1, 2], name: \"a\"}".
 template <class T>
 std::string to_text(const T& value);
 
@@ -461,6 +533,8 @@ std::string to_text(const T& value) {
       text += (text.empty() ? "" : ", ") + name + ": " + to_text(part);
     }
     return "{" + text + "}";
+  } else if constexpr (OneOfTensors<T>) {
+    return std::visit([](const auto& tensor) { return to_text(tensor); }, value);
   } else if constexpr (WithFields<T>) {
     return to_text(value.fields());
   } else if constexpr (std::is_floating_point_v<T>) {
@@ -468,7 +542,7 @@ std::string to_text(const T& value) {
   } else if constexpr (std::is_arithmetic_v<T>) {
     return std::to_string(value);
   } else {
-    return value;
+    return to_text(std::string(value));
   }
 }
 
@@ -494,6 +568,8 @@ ElementSpec spec_of(const T& batch, std::optional<std::size_t> rows) {
     structure::each_part(batch, [&](const auto& part) {
       for (auto& one : spec_of(part, rows)) spec.push_back(std::move(one));
     });
+  } else if constexpr (OneOfTensors<T>) {
+    return std::visit([&](const auto& tensor) { return spec_of(tensor, rows); }, batch);
   } else {
     TensorSpec one{type_name<typename T::Value>(), {batch.shape().begin(), batch.shape().end()}};
     one.shape.front() = rows;

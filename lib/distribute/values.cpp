@@ -5,7 +5,7 @@
 
 #include "lockstep/base/hash.hpp"
 
-namespace lockstep::exchange {
+namespace lockstep::collective {
 std::string pack(const Shape& shape, const void* values, std::size_t bytes) {
   std::vector<std::uint64_t> head = {shape.size()};
   head.insert(head.end(), shape.begin(), shape.end());
@@ -14,7 +14,7 @@ std::string pack(const Shape& shape, const void* values, std::size_t bytes) {
   return packed;
 }
 
-Shape unpack_shape(const std::string& packed) {
+Shape unpack_shape(std::string_view packed) {
   std::uint64_t axes = 0;
   std::memcpy(&axes, packed.data(), sizeof(axes));
   std::vector<std::uint64_t> lengths(axes);
@@ -24,7 +24,7 @@ Shape unpack_shape(const std::string& packed) {
   return {lengths.begin(), lengths.end()};
 }
 
-const char* unpack_values(const std::string& packed) {
+const char* unpack_values(std::string_view packed) {
   std::uint64_t axes = 0;
   std::memcpy(&axes, packed.data(), sizeof(axes));
   return packed.data() + (axes + 1) * sizeof(std::uint64_t);
@@ -63,24 +63,21 @@ void require_alike(const std::vector<Shape>& shapes, std::optional<std::size_t> 
   }
 }
 
-std::vector<Shape> first_known_shapes(comm::Communicator& comm, const std::vector<Shape>& mine,
-                                      bool known) {
-  std::string packed;
-  for (const Shape& shape : mine) packed += known ? pack(shape, nullptr, 0) : "";
-  for (const std::string& theirs : comm::gather_text(comm, packed)) {
-    if (theirs.empty()) continue;
-    std::vector<Shape> shapes;
-    for (std::string rest = theirs; !rest.empty();) {
-      shapes.push_back(unpack_shape(rest));
-      rest.erase(0, static_cast<std::size_t>(unpack_values(rest) - rest.data()));
-    }
-    return shapes;
-  }
-  return {};
+Shape take_shape(std::string_view& rest) {
+  Shape shape = unpack_shape(rest);
+  rest.remove_prefix(static_cast<std::size_t>(unpack_values(rest) - rest.data()));
+  return shape;
+}
+
+std::string take_text(std::string_view& rest) {
+  const std::size_t length = take_shape(rest).front();
+  std::string text(rest.substr(0, length));
+  rest.remove_prefix(length);
+  return text;
 }
 
 std::string bits_of(const std::string& packed) {
   return to_hex(hash_of(std::as_bytes(std::span(packed))));
 }
 
-}  // namespace lockstep::exchange
+}  // namespace lockstep::collective

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -22,7 +23,7 @@ namespace lockstep {
 /// How the components of replicas are combined.
 enum class ReduceOp { sum, mean };
 
-namespace exchange {
+namespace collective {
 
 /// The accumulation type: double for floating point, else std::uint64_t, which wraps.
 template <Number T>
@@ -30,8 +31,8 @@ using Wide = std::conditional_t<std::is_floating_point_v<T>, double, std::uint64
 
 /// Converts a tensor's shape and values to a string of bytes; and the inverse.
 std::string pack(const Shape& shape, const void* values, std::size_t bytes);
-Shape unpack_shape(const std::string& packed);
-const char* unpack_values(const std::string& packed);
+Shape unpack_shape(std::string_view packed);
+const char* unpack_values(std::string_view packed);
 
 /// A tensor's shape seen from one axis: [outer, length, inner], row-major.
 struct AxisView {
@@ -207,39 +208,79 @@ Tensor<T> gather_along(comm::Communicator& comm, const Tensor<T>& mine, std::siz
   return concatenate(all, axis);
 }
 
-/// Collects the shapes of a batch's parts, or gives them others.
+/// The front of `rest`, which it is removed from: a packed shape; a text packed as its length.
+Shape take_shape(std::string_view& rest);
+std::string take_text(std::string_view& rest);
+
+/// The shapes of a batch's parts, and the names of its maps; and a batch of 0 examples like it.
 template <BatchLike T>
-void visit_shapes(T& batch, const std::function<void(Shape&)>& visit) {
-  if constexpr (Structured<T>) {
-    structure::each_part(batch, [&](auto& part) { visit_shapes(part, visit); });
+std::string pack_structure(const T& batch) {
+  std::string packed;
+  if constexpr (NamedParts<T>) {
+    packed = pack({batch.size()}, nullptr, 0);
+    for (const auto& [name, part] : batch) {
+      packed += pack({name.size()}, name.data(), name.size()) + pack_structure(part);
+    }
+  } else if constexpr (Nested<T>) {
+    structure::each_part(batch, [&](const auto& part) { packed += pack_structure(part); });
+  } else if constexpr (OneOfTensors<T>) {
+    packed = pack({batch.index()}, nullptr, 0);
+    std::visit([&](const auto& tensor) { packed += pack_structure(tensor); }, batch);
   } else {
-    Shape shape = batch.shape();
-    visit(shape);
-    if (shape != batch.shape()) batch = T(shape, {});
+    packed = pack(batch.shape(), nullptr, 0);
+  }
+  return packed;
+}
+
+template <BatchLike T>
+T unpack_structure(std::string_view& rest) {
+  if constexpr (NamedParts<T>) {
+    T batch;
+    for (std::size_t parts = take_shape(rest).front(); parts > 0; --parts) {
+      std::string name = take_text(rest);
+      batch.emplace(std::move(name), unpack_structure<typename T::mapped_type>(rest));
+    }
+    return batch;
+  } else if constexpr (Nested<T>) {
+    T batch;
+    structure::each_part(
+        batch, [&](auto& part) { part = unpack_structure<std::decay_t<decltype(part)>>(rest); });
+    return batch;
+  } else if constexpr (OneOfTensors<T>) {
+    const std::size_t held = take_shape(rest).front();
+    T batch;
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      const auto take = [&]<std::size_t K>() {
+        if (K == held) batch = unpack_structure<std::variant_alternative_t<K, T>>(rest);
+      };
+      (take.template operator()<I>(), ...);
+    }
+    (std::make_index_sequence<std::variant_size_v<T>>());
+    return batch;
+  } else {
+    Shape shape = take_shape(rest);
+    shape.front() = 0;
+    return T(std::move(shape), {});
   }
 }
 
-/// The shapes that the first rank with `known` has; empty if none is known. Collective.
-std::vector<Shape> first_known_shapes(comm::Communicator& comm, const std::vector<Shape>& mine,
-                                      bool known);
-
-/// Gives `empty`, a batch of 0 examples, the shapes that the first rank with `known` has. False if
-/// no rank knows them. Collective.
+/// Gives `empty`, a batch of 0 examples, the shapes and names that the first rank with `known` has.
+/// False if no rank knows them. Collective.
 template <BatchLike T>
-bool agree_on_row_shapes(comm::Communicator& comm, T& empty, bool known) {
-  std::vector<Shape> mine;
-  visit_shapes(empty, [&](Shape& shape) { mine.push_back(shape); });
-  const auto agreed = first_known_shapes(comm, mine, known);
-  if (agreed.empty()) return false;
-  auto next = agreed.begin();
-  if (!known) visit_shapes(empty, [&](Shape& shape) { shape = *next++; });
-  return true;
+bool agree_on_structure(comm::Communicator& comm, T& empty, bool known) {
+  for (const auto& theirs : comm::gather_text(comm, known ? pack_structure(empty) : "")) {
+    if (theirs.empty()) continue;
+    std::string_view rest = theirs;
+    if (!known) empty = unpack_structure<T>(rest);
+    return true;
+  }
+  return false;
 }
 
 /// The hash of packed bytes, as hexadecimal text. Local.
 std::string bits_of(const std::string& packed);
 
-}  // namespace exchange
+}  // namespace collective
 
 class Strategy;
 template <BatchLike T>
@@ -250,15 +291,24 @@ class Replica;
 
 /// One value per replica; values may differ. Returned by iteration and Strategy::run.
 ///
-/// Argument of Strategy::reduce, gather, local_results and run.
+/// Argument of Strategy::reduce, gather, local_results and run. With a pair or tuple on each
+/// replica, `auto [x, y] = value` copies its parts to per-replica values x and y.
 template <class T>
 class PerReplica {
  public:
   using Value = T;
 
+  /// Part I of each replica's pair or tuple, copied. Local.
+  template <std::size_t I>
+  auto get() const {
+    return PerReplica<std::tuple_element_t<I, T>>(std::get<I>(value_));
+  }
+
  private:
   friend class Strategy;
   friend class train::Replica;
+  template <class U>
+  friend class PerReplica;
   template <BatchLike U>
   friend class DistributedIterator;
 
@@ -339,11 +389,11 @@ class Mirrored {
   void require_same(const T& value, const char* what) const {
     std::string packed;
     if constexpr (Number<T>) {
-      packed = exchange::pack({}, &value, sizeof(value));
+      packed = collective::pack({}, &value, sizeof(value));
     } else {
-      packed = exchange::pack(value.shape(), value.values().data(), value.values().size_bytes());
+      packed = collective::pack(value.shape(), value.values().data(), value.values().size_bytes());
     }
-    comm::require_equal(*comm_, what, {{"hash of its bits", exchange::bits_of(packed)}},
+    comm::require_equal(*comm_, what, {{"hash of its bits", collective::bits_of(packed)}},
                         "look for a replica that computed it alone, or for faulty memory",
                         ExitCode::invariant);
   }
@@ -374,17 +424,17 @@ class SyncOnRead {
   /// double or in 64-bit integers that wrap around. For a mean over examples, divide two sums.
   /// Ranks    collective.
   T read() const {
-    using Wide = exchange::Wide<T>;
-    const auto sum =
-        exchange::add_up(exchange::all_tensors(*comm_, Tensor<Wide>(static_cast<Wide>(value_))));
-    return exchange::narrowed<T>(sum, op_ == ReduceOp::mean ? comm_->size() : 1).item();
+    using Wide = collective::Wide<T>;
+    const auto sum = collective::add_up(
+        collective::all_tensors(*comm_, Tensor<Wide>(static_cast<Wide>(value_))));
+    return collective::narrowed<T>(sum, op_ == ReduceOp::mean ? comm_->size() : 1).item();
   }
 
  private:
   friend class Strategy;
 
   SyncOnRead(comm::Communicator& comm, ReduceOp op) : comm_(&comm), op_(op) {
-    exchange::require_divisible<T>(op);
+    collective::require_divisible<T>(op);
   }
 
   comm::Communicator* comm_;
@@ -393,3 +443,10 @@ class SyncOnRead {
 };
 
 }  // namespace lockstep
+
+template <lockstep::Nested T>
+struct std::tuple_size<lockstep::PerReplica<T>> : std::tuple_size<T> {};
+template <std::size_t I, lockstep::Nested T>
+struct std::tuple_element<I, lockstep::PerReplica<T>> {
+  using type = lockstep::PerReplica<std::tuple_element_t<I, T>>;
+};

@@ -20,7 +20,7 @@ void agree_on_initial(Mesh& mesh, const Shape& shape, const Layout& layout,
                       {{"shape", to_text(shape)}, {"layout", to_text(layout)}, {"values", values}},
                       "make the same tensor on every rank");
   if (layout.mesh() != mesh.shape() || layout.rank() != shape.size() || layout.is_partial()) {
-    exchange::refuse(
+    collective::refuse(
         "an initial value of shape " + to_text(shape) + " on mesh [" + to_text(mesh.shape()) +
             "] with " + to_text(layout),
         "make the layout with this mesh, one spec for each axis, without partial sums");
@@ -82,9 +82,9 @@ DTensor<T> own_copy(const DTensor<T>& value, const Layout& layout) {
 template <Differentiable T>
 void require_shape(const DVariable<T>& variable, const DTensor<T>& value) {
   if (value.shape() == variable.shape()) return;
-  exchange::refuse("variable \"" + variable.name() + "\" of shape " + to_text(variable.shape()) +
-                       " is assigned a tensor of shape " + to_text(value.shape()),
-                   "assign a tensor of the variable's shape");
+  collective::refuse("variable \"" + variable.name() + "\" of shape " + to_text(variable.shape()) +
+                         " is assigned a tensor of shape " + to_text(value.shape()),
+                     "assign a tensor of the variable's shape");
 }
 
 }  // namespace
@@ -132,7 +132,8 @@ template <Differentiable T>
 DTensor<T> glorot_uniform(Mesh& mesh, const Shape& shape, nn::SeedPair seed, const Layout& layout) {
   agree_on_initial(mesh, shape, layout, seed_text(seed));
   if (shape.size() != 2) {
-    exchange::refuse("glorot_uniform: shape " + to_text(shape), "give a matrix [inputs, outputs]");
+    collective::refuse("glorot_uniform: shape " + to_text(shape),
+                       "give a matrix [inputs, outputs]");
   }
   const float limit = nn::glorot_limit(shape[0], shape[1]);
   return uniform<T>(mesh, shape, seed, -limit, limit, layout);

@@ -23,7 +23,7 @@
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/communicator.hpp"
 
-namespace lockstep::launch {
+namespace lockstep::launching {
 namespace {
 
 namespace fs = std::filesystem;
@@ -274,4 +274,4 @@ Words silent_hosts(const Words& hosts, const Words& shell, double seconds) {
   return silent;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::launching

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::launch {
+namespace lockstep::launching {
 
 using Words = std::vector<std::string>;
 
@@ -37,4 +37,4 @@ Words remote_shell(const Words& command);
 /// the same time. This host answers. Local.
 Words silent_hosts(const Words& hosts, const Words& shell, double seconds);
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::launching

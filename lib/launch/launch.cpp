@@ -16,6 +16,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/base/warnings.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/launcher.hpp"
 #include "lockstep/collectives/mpi.hpp"
@@ -26,7 +27,7 @@
 #include "lockstep/launch/leftovers.hpp"
 #include "lockstep/launch/watchdog.hpp"
 
-namespace lockstep::launch {
+namespace lockstep::launching {
 namespace {
 
 /// Writes the line in one call, so that lines of several ranks do not mix.
@@ -325,7 +326,7 @@ void run_over_threads(std::uint64_t ranks, const RankBody& body) {
   });
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::launching
 
 namespace lockstep {
 namespace {
@@ -351,8 +352,8 @@ ProgramWords words_of(int argc, char** argv) {
 }
 
 int run_over_launcher(const std::optional<comm::Launch>& launch, const RankBody& body) {
-  return launch::run_over_mpi(launch, [&](comm::MpiCommunicator& mpi) {
-    const auto shared = launch::share_nodes("auto", mpi);
+  return launching::run_over_mpi(launch, [&](comm::MpiCommunicator& mpi) {
+    const auto shared = launching::share_nodes("auto", mpi);
     body(shared ? *shared : static_cast<comm::Communicator&>(mpi));
   });
 }
@@ -366,12 +367,15 @@ void require_written_output() {
 template <class Work>
 int run_main(Work work) noexcept {
   try {
+    if (auto own = set_warning_handler(launching::print_warning)) {
+      set_warning_handler(std::move(own));  // the program's
+    }
     const int code = work(comm::detect_launcher());
     require_written_output();
     return code;
   } catch (const std::exception& error) {
-    launch::print(error);
-    return launch::exit_code(error);
+    launching::print(error);
+    return launching::exit_code(error);
   }
 }
 
@@ -379,15 +383,15 @@ int run_main(Work work) noexcept {
 
 int run_replicas(std::uint64_t threads, const RankBody& body) noexcept {
   return run_main([&](const std::optional<comm::Launch>& launch) {
-    if (launch::is_rank(launch)) return run_over_launcher(launch, body);
-    launch::run_over_threads(threads, body);
+    if (launching::is_rank(launch)) return run_over_launcher(launch, body);
+    launching::run_over_threads(threads, body);
     return static_cast<int>(ExitCode::success);
   });
 }
 
 int run_replicas(int argc, char** argv, const RankProgram& body) noexcept {
   return run_main([&](const std::optional<comm::Launch>& launch) {
-    if (launch::is_rank(launch)) {
+    if (launching::is_rank(launch)) {
       return run_over_launcher(launch, [&](comm::Communicator& comm) {
         ProgramWords words;
         comm::together(comm, [&] {
@@ -401,9 +405,9 @@ int run_replicas(int argc, char** argv, const RankProgram& body) noexcept {
       });
     }
     const auto words = words_of(argc, argv);
-    if (!words.ranks) launch::require_no_batch_shell(launch, argv[0]);
-    launch::run_over_threads(words.ranks.value_or(1),
-                             [&](comm::Communicator& comm) { body(comm, words.others); });
+    if (!words.ranks) launching::require_no_batch_shell(launch, argv[0]);
+    launching::run_over_threads(words.ranks.value_or(1),
+                                [&](comm::Communicator& comm) { body(comm, words.others); });
     return static_cast<int>(ExitCode::success);
   });
 }

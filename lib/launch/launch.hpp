@@ -24,6 +24,7 @@ using RankBody = std::function<void(comm::Communicator&)>;
 /// Under mpirun or srun the ranks are the started processes; those of one machine share memory.
 /// Otherwise they are `threads` threads of this process, which call `body` at the same time, each
 /// with its own communicator.
+/// Prints warnings to stderr, unless the program has set a handler (base/warnings.hpp).
 /// Errors   never throws. Prints "PROGRAM: error: ..." once: rank 0 prints an error of all ranks;
 ///          any other error is printed with the number of its rank, and the whole job ends. Returns
 ///          the exit code of the error (ExitCode), or output (74) where stdout cannot be written.
@@ -42,7 +43,7 @@ using RankProgram =
 int run_replicas(int argc, char** argv, const RankProgram& body) noexcept;
 
 // The parts of run_replicas(), for programs with their own arguments.
-namespace launch {
+namespace launching {
 
 using MpiRankBody = std::function<void(comm::MpiCommunicator&)>;
 
@@ -119,6 +120,6 @@ void print_warning(const std::string& text);
 /// and has its own logger. Call it in main(), before any rank runs.
 void set_message_printer(void (*printer)(Level level, const std::string& text)) noexcept;
 
-}  // namespace launch
+}  // namespace launching
 
 }  // namespace lockstep

@@ -17,7 +17,7 @@
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/mpi.hpp"
 
-namespace lockstep::launch {
+namespace lockstep::launching {
 
 // Ranks of another build, which may have other facts, must be able to read them.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankFacts, host, node, build, mpi, cores,
@@ -162,7 +162,8 @@ void check_hosts(std::span<const RankFacts> ranks, const std::string& backend,
     const double ahead = first.clock - ranks[0].clock;
     const double error = first.clock_error + ranks[0].clock_error;
     if (std::abs(ahead) - error > max_clock_difference) {
-      clocks.push_back(first.host + " (" + (ahead > 0 ? "+" : "") + fixed(ahead, 1) + " s)");
+      clocks.push_back(first.host + " (" + (ahead > 0 ? "+" : "") + with_decimals(ahead, 1) +
+                       " s)");
     }
   }
   if (clocks.empty()) return;
@@ -306,4 +307,4 @@ std::vector<Link> measure_links(comm::Communicator& comm) {
   return links;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::launching

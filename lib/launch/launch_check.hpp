@@ -10,7 +10,7 @@
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/launch/launch.hpp"
 
-namespace lockstep::launch {
+namespace lockstep::launching {
 
 /// Facts about a rank and its host. Empty texts are not compared.
 struct RankFacts {
@@ -71,4 +71,4 @@ std::vector<Link> measure_links(comm::Communicator& comm);
 /// "0-2, 5", of numbers in ascending order.
 std::string ranks_text(std::span<const int> ranks);
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::launching

@@ -20,7 +20,7 @@
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/communicator.hpp"
 
-namespace lockstep::launch {
+namespace lockstep::launching {
 namespace {
 
 namespace fs = std::filesystem;
@@ -209,4 +209,4 @@ std::size_t remove_mpi_leftovers(const MpiFolders& folders) noexcept {
   return removed;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::launching

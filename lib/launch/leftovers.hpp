@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::launch {
+namespace lockstep::launching {
 
 /// Where Open MPI keeps the files of this user's jobs on this host.
 struct MpiFolders {
@@ -52,4 +52,4 @@ std::string text_of(std::span<const Leftover> leftovers);
 /// jobs and other processes that call it.
 std::size_t remove_mpi_leftovers(const MpiFolders& folders = mpi_folders()) noexcept;
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::launching

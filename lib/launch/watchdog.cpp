@@ -17,7 +17,7 @@
 #include "lockstep/collectives/mpi.hpp"
 #include "lockstep/launch/launch.hpp"
 
-namespace lockstep::launch {
+namespace lockstep::launching {
 namespace {
 
 constexpr auto interval = std::chrono::milliseconds(200);
@@ -125,8 +125,8 @@ void Watchdog::report() {
   lock.unlock();
   const Phase phase = recorder_.phase();
   std::string text = "rank " + std::to_string(rank_) + " made no progress for " +
-                     fixed(recorder_.idle_seconds(), 0) + " s in " + text_of(phase) +
-                     ", where the limit is " + fixed(limit_of(phase, seconds_), 0) + " s";
+                     with_decimals(recorder_.idle_seconds(), 0) + " s in " + text_of(phase) +
+                     ", where the limit is " + with_decimals(limit_of(phase, seconds_), 0) + " s";
   auto flights = folder.empty() ? std::vector<Flight>() : read_flights(folder);
   if (survives_) {  // the others do not wait for lost ranks
     std::erase_if(flights, [](const Flight& one) { return state_of(one) == ProcessState::gone; });
@@ -175,7 +175,7 @@ StartLimit::StartLimit(int rank, double seconds) {
     while (waits(stop)) {
       const bool is_over = std::chrono::steady_clock::now() > end;
       if (is_over) {
-        print_error("rank " + std::to_string(rank) + " waited for " + fixed(seconds, 0) +
+        print_error("rank " + std::to_string(rank) + " waited for " + with_decimals(seconds, 0) +
                     " s in MPI_Init\n  remedy: start the same program and subcommand on all ranks, "
                     "and look for ranks that have ended; `timeout` sets the limit");
       }
@@ -184,4 +184,4 @@ StartLimit::StartLimit(int rank, double seconds) {
   });
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::launching

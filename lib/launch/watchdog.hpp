@@ -11,7 +11,7 @@
 
 #include "lockstep/base/flight_recorder.hpp"
 
-namespace lockstep::launch {
+namespace lockstep::launching {
 
 /// Watches this rank's flight recorder in a thread of its own.
 ///
@@ -81,4 +81,4 @@ std::vector<Flight> read_flights(const std::filesystem::path& folder);
 /// Compares what recorders hold as of now, with the states of processes of this host. Local.
 Diagnosis diagnose_now(std::span<const Flight> flights);
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::launching

@@ -16,13 +16,13 @@ namespace {
 
 // Names and shapes. Throws the same AgreedError on all ranks for no variables or a name used twice.
 std::vector<TensorSpec> specs_of(std::span<const DVariable<float>> variables) {
-  if (variables.empty()) exchange::refuse("a file of no variables", "give at least one");
+  if (variables.empty()) collective::refuse("a file of no variables", "give at least one");
   std::vector<TensorSpec> specs;
   std::set<std::string> names;
   for (const auto& variable : variables) {
     if (!names.insert(variable.name()).second) {
-      exchange::refuse("two variables are called \"" + variable.name() + "\"",
-                       "give the variables of a file different names");
+      collective::refuse("two variables are called \"" + variable.name() + "\"",
+                         "give the variables of a file different names");
     }
     specs.push_back({variable.name(), {variable.shape().begin(), variable.shape().end()}});
   }

@@ -16,7 +16,7 @@ constexpr double window_seconds = 5;
 constexpr double least_excess = 1e-3;  // seconds
 constexpr double least_share = 0.1;    // of a step
 
-std::string milliseconds(double seconds) { return fixed(seconds * 1e3, 1) + " ms"; }
+std::string milliseconds(double seconds) { return with_decimals(seconds * 1e3, 1) + " ms"; }
 
 }  // namespace
 

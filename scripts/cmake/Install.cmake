@@ -5,10 +5,10 @@ include(GNUInstallDirs)
 
 # The public API: the headers that a program includes. Headers that these include are installed too.
 set(LOCKSTEP_API
-    lockstep.hpp base/errors.hpp base/philox.hpp
+    lockstep.hpp base/errors.hpp base/philox.hpp base/warnings.hpp
     collectives/communicator.hpp collectives/agreement.hpp collectives/threads.hpp
     data/source.hpp data/plan.hpp
-    distribute/tensor.hpp distribute/dataset.hpp distribute/sources.hpp
+    distribute/tensor.hpp distribute/dataset.hpp distribute/sources.hpp distribute/record_files.hpp
     distribute/strategy.hpp distribute/devices.hpp distribute/mesh.hpp
     distribute/layout.hpp distribute/dtensor.hpp distribute/operations.hpp
     distribute/tape.hpp distribute/variable.hpp

@@ -1,4 +1,4 @@
-"""Writes IDX and PNG files and reads safetensors, by the formats' own definitions."""
+"""Writes IDX, PNG and TFRecord files and reads safetensors, by the formats' own definitions."""
 
 import ctypes
 import gzip
@@ -87,3 +87,55 @@ def read_safetensors(path):
     if at != len(body):
         raise ValueError(f"{path}: {len(body)} bytes behind the header, {at} described")
     return tensors
+
+
+# TFRecord.
+
+def crc32c(data):
+    """CRC-32C bit by bit, from its definition."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def masked(data):
+    crc = crc32c(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def varint(number):
+    out = b""
+    while number >= 128:
+        out, number = out + bytes([number & 127 | 128]), number >> 7
+    return out + bytes([number])
+
+
+def field(number, value):
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def tfrecord_example(**features):
+    """tf.train.Example as TensorFlow serialises it: entries of the map in the keys' order. A list of bytes, floats or
+    whole numbers for each name."""
+    def feature(values):
+        if isinstance(values[0], bytes):
+            return field(1, b"".join(field(1, value) for value in values))
+        if isinstance(values[0], float):
+            return field(2, field(1, struct.pack(f"<{len(values)}f", *values)))
+        return field(3, field(1, b"".join(varint(value % 2**64) for value in values)))
+
+    entries = (field(1, field(1, name.encode()) + field(2, feature(features[name]))) for name in sorted(features))
+    return field(1, b"".join(entries))
+
+
+def tfrecord(payloads):
+    """A TFRecord file."""
+    out = b""
+    for payload in payloads:
+        length = struct.pack("<Q", len(payload))
+        out += (length + struct.pack("<I", masked(length)) + payload
+                + struct.pack("<I", masked(payload)))
+    return out

@@ -35,49 +35,8 @@ def python_with_numpy():
 NUMPY = python_with_numpy()
 
 
-def crc32c(data):
-    """CRC-32C bit by bit, from its definition."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
-
-
-def masked(data):
-    crc = crc32c(data)
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def varint(number):
-    out = b""
-    while number >= 128:
-        out, number = out + bytes([number & 127 | 128]), number >> 7
-    return out + bytes([number])
-
-
-def field(number, value):
-    return varint(number << 3 | 2) + varint(len(value)) + value
-
-
-def example(pixels, label):
-    """tf.train.Example as TensorFlow serialises it: entries of the map in the keys' order."""
-    image = field(1, field(1, pixels))
-    number = field(3, field(1, varint(label)))
-    entries = (field(1, field(1, key) + field(2, value))
-               for key, value in ((b"image", image), (b"label", number)))
-    return field(1, b"".join(entries))
-
-
 def tfrecord(records):
-    out = b""
-    for pixels, label in records:
-        payload = example(pixels, label)
-        length = struct.pack("<Q", len(payload))
-        out += (length + struct.pack("<I", masked(length)) + payload
-                + struct.pack("<I", masked(payload)))
-    return out
+    return files.tfrecord(files.tfrecord_example(image=[pixels], label=[label]) for pixels, label in records)
 
 
 class Formats(command.CommandTest):

@@ -13,6 +13,7 @@ import unittest
 from pathlib import Path
 
 import command
+import files
 from command import CommandTest, call, mpirun
 
 EXAMPLES = command.REPOSITORY / "apps/examples"
@@ -30,6 +31,23 @@ target_link_libraries(headers PRIVATE lockstep::lockstep)
 target_compile_options(headers PRIVATE -O0)
 """
 
+MISTAKES = (
+    ("range_dataset(3).map([](std::string) { return 1; });", "takes neither an element of the data set nor the parts"),
+    ("range_dataset(3).map([](std::int64_t) {});", "map: the function returns nothing"),
+    ("range_dataset(3).filter([](int) { return std::string(); });", "filter: the function does not return bool"),
+    ("range_dataset(3).flat_map([](int) { return 1; });", "the function does not return a Dataset"),
+    ("s.run([](int a, int b) { return a + b; }, v);", "run: the function does not take each replica's arguments"),
+    ("s.distribute_dataset(range_dataset(3));", "call batch(global batch size) before"),
+    ("s.distribute_datasets_from_function([](int) { return 1; });", "does not take an InputContext"))
+
+NAMES = """cmake_minimum_required(VERSION 3.25)
+project(names LANGUAGES CXX)
+find_package(lockstep REQUIRED)
+add_library(names OBJECT names.cpp)
+target_link_libraries(names PRIVATE lockstep::lockstep)
+target_compile_options(names PRIVATE -fsyntax-only -fmax-errors=0)
+"""
+
 PROGRAM = """#include <lockstep/lockstep.hpp>
 void body(lockstep::comm::Communicator& comm) { std::printf("rank %d\\n", comm.rank()); }
 int main(int argc, char** argv) { return lockstep::run_replicas(argc, argv, body); }
@@ -39,7 +57,6 @@ INPUT = """2 replicas in sync
 range(6) in global batches of 4:
   {0: [0, 1], 1: [2, 3]}
   {0: [4], 1: [5]}
-  warning: shard-policy auto: the data does not come from files, so it is sharded as by data
   element spec: int64 (?)
 10 epochs of 5 steps: 50 steps
 range(9) in batches of 4: 3 steps, then nothing
@@ -143,12 +160,12 @@ class Examples(CommandTest):
         self.assert_ends(result, 0)
         return result.out
 
-    def outputs(self, name, worlds=(1, 2, 3)):
+    def outputs(self, name, worlds=(1, 2, 3), **options):
         """What it prints as each number of threads and, but for sanitizers (whose reports on Open
         MPI itself only programs of the tree suppress), of processes."""
-        out = {f"{n} threads": self.example(name, threads=n) for n in worlds}
+        out = {f"{n} threads": self.example(name, threads=n, **options) for n in worlds}
         if not Copy.sanitizer:
-            out |= {f"{n} processes": self.example(name, ranks=n) for n in worlds}
+            out |= {f"{n} processes": self.example(name, ranks=n, **options) for n in worlds}
         return out
 
     def assert_alike(self, outputs):
@@ -157,7 +174,7 @@ class Examples(CommandTest):
 
     def test_programs_are_numbered_and_short(self):
         programs = sorted(EXAMPLES.glob("*.cpp"))
-        self.assertEqual([path.name[:3] for path in programs], [f"{i:02}_" for i in range(1, 10)])
+        self.assertEqual([path.name[:3] for path in programs], [f"{i:02}_" for i in range(1, 11)])
         for path in programs:
             self.assertLess(len(path.read_text().splitlines()), 110, path)
             self.assertTrue(hasattr(self, f"test_{path.stem}"), path)
@@ -183,6 +200,16 @@ class Examples(CommandTest):
         for world, out in self.outputs("02_distributed_input", (1, 3)).items():
             self.assertIn(f"{world[0]} replicas in sync\n", out)
             self.assertIn("range(9) in batches of 4: 3 steps, then nothing\n", out)
+
+    @unsanitized("Open MPI's own reports are in the way")
+    def test_a_warning_reaches_the_user_once(self):
+        program = Copy.folder / "examples/02_distributed_input"
+        for argv in ([str(program), "--ranks", "2"], mpirun(2, program=program)):
+            result = call(argv)
+            self.assert_ends(result, 0)
+            warnings = [line for line in result.err.splitlines() if "warning: " in line]
+            self.assertEqual(warnings, ["02_distributed_input: warning: shard-policy auto: the data does not "
+                                        "come from files, so it is sharded as by data"], str(result))
 
     def test_03_replica_values(self):
         self.assertEqual(self.assert_alike(self.outputs("03_replica_values", (2,))), VALUES)
@@ -239,6 +266,28 @@ class Examples(CommandTest):
             for number, before in zip(again, numbers[-1][2:], strict=True):
                 self.assertAlmostEqual(number, before, delta=0.0011)
 
+    def test_10_tfrecord_features(self):
+        """Examples as TensorFlow writes them; the plane z = 2 x - 3 y + 1."""
+        folder = self.folder / "readings"
+        folder.mkdir()
+        places = [(x, y) for x in range(-2, 3) for y in range(-2, 3)]
+        for part in range(2):
+            records = [files.tfrecord_example(position=[float(x), float(y)], height=[2 * x - 3 * y + 1],
+                                              station=[b"north"]) for x, y in places[part::2]]
+            (folder / f"readings-{part}.tfrecord").write_bytes(files.tfrecord(records))
+        out = self.assert_alike(self.outputs("10_tfrecord_features", cwd=folder))
+        self.assertEqual(out, """{height: 3, position: [-2.0, -2.0], station: "north", weight: 1.0}
+{height: -3, position: [-2.0, 0.0], station: "north", weight: 1.0}
+element spec: float32 (?, 2), int64 (?), float32 (?)
+height = 2.00 x -3.00 y +1.00
+""")
+        wrong = files.tfrecord_example(position=[1.0], height=[3])
+        (folder / "readings-2.tfrecord").write_bytes(files.tfrecord([wrong]))
+        result = call([str(Copy.folder / "examples/10_tfrecord_features")], cwd=folder)
+        self.assert_ends(result, 65)
+        self.assertIn("readings-2.tfrecord: byte 0: record 0: ", result.err)
+        self.assertIn("feature 'position' holds 1 value, not 2", result.err)
+
     def test_words_that_an_example_does_not_know(self):
         program = [str(Copy.folder / "examples/02_distributed_input")]
         for words in (["--rank", "2"], ["--ranks", "0"], ["2"]):
@@ -276,6 +325,47 @@ class Consumer(CommandTest):
         result = call([str(folder / "consumer"), "--ranks", "2"])
         self.assert_ends(result, 0)
         self.assertEqual(sorted(result.out.splitlines()), ["rank 0", "rank 1"])
+
+    @unsanitized("the same headers as without")
+    def test_the_first_error_of_a_wrong_program_is_a_sentence(self):
+        folder = Copy.folder / "mistakes"
+        folder.mkdir()
+        names = [f"mistake{i}" for i in range(len(MISTAKES))]
+        (folder / "CMakeLists.txt").write_text(NAMES.replace("names.cpp", " ".join(f"{n}.cpp" for n in names)))
+        for name, (text, _) in zip(names, MISTAKES, strict=True):
+            (folder / f"{name}.cpp").write_text(
+                "#include <lockstep/distribute/strategy.hpp>\nusing namespace lockstep;\n"
+                f"void wrong(Strategy& s, PerReplica<Tensor<float>>& v) {{\n{text}\n(void)s, (void)v;\n}}\n")
+        configure(folder, folder / "build")
+        out = cmake("--build", folder / "build", "--", "-k", "0", code=1).out
+        for name, (text, says) in zip(names, MISTAKES, strict=True):
+            errors = [line for line in out.split(f"{name}.cpp.o \n")[-1].splitlines() if "error: " in line]
+            self.assertIn(says, errors[0], text)
+
+    @unsanitized("the same headers as without")
+    def test_no_name_clashes_with_std(self):
+        """`using namespace lockstep; using namespace std;`: each name that the headers mention is
+        looked up in both namespaces. std::data(v) is written with std:: beside our namespace data."""
+        include, folder = Copy.prefix / "include", Copy.folder / "names"
+        folder.mkdir()
+        headers = sorted(path.relative_to(include) for path in include.rglob("*.hpp"))
+        text = "".join((include / header).read_text() for header in headers)
+        names = sorted(set(re.findall(r"\b[A-Za-z]\w+\b", re.sub(r"//.*", "", text))))
+        lines = ["#include <bits/stdc++.h>", *(f"#include <{header}>" for header in headers)]
+        first = len(lines) + 1
+        for i, name in enumerate(names):
+            lines += [f"namespace ours{i} {{ using lockstep::{name}; }}", f"namespace std{i} {{ using std::{name}; }}"]
+        (folder / "names.cpp").write_text("\n".join(lines) + "\n")
+        (folder / "CMakeLists.txt").write_text(NAMES)
+        configure(folder, folder / "build")
+        result = cmake("--build", folder / "build", code=1)
+        unknown = set()
+        for line, error in re.findall(r"names.cpp:(\d+):\d+: error: (.*)", result.out):
+            self.assertGreaterEqual(int(line), first, error)
+            if "may not name namespace" not in error:
+                unknown.add(int(line) - first)
+        clashes = {name for i, name in enumerate(names) if not unknown & {2 * i, 2 * i + 1}}
+        self.assertEqual(clashes, {"data"})
 
     def test_only_one_name_is_taken_and_no_path_of_the_tree(self):
         self.assertEqual(os.listdir(Copy.prefix / "include"), ["lockstep"])

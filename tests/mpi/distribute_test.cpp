@@ -43,8 +43,8 @@ TEST_CASE("data sets are shared out over MPI", "[mpi][distribute]") {
   Strategy strategy(comm);
   for (const auto& [count, batch] : {std::pair(6, 4), {4, 4}, {8, 4}, {9, 4}, {100, 16}}) {
     const auto size = static_cast<std::uint64_t>(batch);
-    REQUIRE_ON_ALL(comm,
-                   steps_of(strategy, range(count).batch(size)) == told(count, batch, comm.size()));
+    REQUIRE_ON_ALL(comm, steps_of(strategy, range_dataset(count).batch(size)) ==
+                             told(count, batch, comm.size()));
   }
 }
 
@@ -74,7 +74,7 @@ TEST_CASE("streams from functions end together over MPI", "[mpi][distribute]") {
 TEST_CASE("outputs come back in global order over MPI", "[mpi][distribute]") {
   auto& comm = test::mpi_world();
   Strategy strategy(comm);
-  const auto indexed = range(24).map([](std::int64_t i) { return std::pair(i, 2 * i); });
+  const auto indexed = range_dataset(24).map([](std::int64_t i) { return std::pair(i, 2 * i); });
   auto distributed = strategy.distribute_dataset(indexed.shuffle(1).batch(6));
   std::map<std::int64_t, std::int64_t> all;
   for (auto& batch : distributed) {

@@ -37,7 +37,7 @@ Dataset<Tensor<float>> endless_floats() {
 TEST_CASE("range(8) in batches of 4 on 3 replicas: a mean over 4 examples", "[mpi][guide]") {
   on_replicas(3, [](comm::Communicator& comm) {
     Strategy strategy(comm);
-    auto distributed = strategy.distribute_dataset(range(8).batch(4));
+    auto distributed = strategy.distribute_dataset(range_dataset(8).batch(4));
     const auto doubles = strategy.run(
         [](const Ints& x) { return x.map([](std::int64_t i) { return static_cast<double>(i); }); },
         distributed.make_iterator().next());
@@ -50,7 +50,7 @@ TEST_CASE("10 epochs of 5 steps, and past the end", "[mpi][guide]") {
   for (const int replicas : {1, 2, 3, 4, 5, 8}) {
     on_replicas(replicas, [](comm::Communicator& comm) {
       Strategy strategy(comm);
-      auto distributed = strategy.distribute_dataset(range(40).batch(8));
+      auto distributed = strategy.distribute_dataset(range_dataset(40).batch(8));
       int steps = 0;
       int ends = 0;
       for (int epoch = 0; epoch < 10; ++epoch) {
@@ -72,7 +72,7 @@ TEST_CASE("data sets from a function, on 2 workers", "[mpi][guide]") {
   on_replicas(2, [](comm::Communicator& comm) {
     Strategy strategy(comm);
     auto distributed = strategy.distribute_datasets_from_function([](const InputContext& context) {
-      return range(16)
+      return range_dataset(16)
           .shard(context.num_input_pipelines, context.input_pipeline_id)
           .batch(context.per_replica_batch_size(8))
           .prefetch(2);
@@ -136,7 +136,7 @@ TEST_CASE("a mesh of one dimension batch of 8", "[mpi][guide]") {
     Mesh mesh(comm, {{"batch", 8}});
     const Tensor<float> mine({1, 2}, {static_cast<float>(comm.rank()), 1});
     const Layout layout(mesh, {"batch", Layout::unsharded});
-    const auto packed = pack(mesh, mine, layout);
+    const auto packed = pack_to_mesh(mesh, mine, layout);
     return mesh.size() == 8 && packed.shape() == Shape{8, 2} && packed.unpack() == mine &&
            packed.relayout(Layout::replicated(mesh, 2)).relayout(layout).unpack() == mine &&
            layout.without_axis(0) == Layout::replicated(mesh, 1);

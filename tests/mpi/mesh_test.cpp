@@ -79,7 +79,7 @@ TEST_CASE("sums over MPI have the bits of threads", "[mpi][mesh]") {
     for (std::size_t i = 0; i < 33; ++i) expected.values()[i] += next.values()[i];
   }
   const auto partial =
-      pack(mesh, addend(comm.rank()), Layout::replicated(mesh, 1).partial_over("batch"));
+      pack_to_mesh(mesh, addend(comm.rank()), Layout::replicated(mesh, 1).partial_over("batch"));
   REQUIRE_ON_ALL(comm, partial.relayout(Layout(mesh, {none})).unpack() == expected);
   REQUIRE_ON_ALL(comm, partial.relayout(Layout(mesh, {"batch"})).to_global() == expected);
 }
@@ -95,8 +95,8 @@ TEST_CASE("meshes and tensors that do not fit are refused over MPI", "[mpi][mesh
   REQUIRE_ON_ALL(comm,
                  contains(named, "dimension 0 is rows=" + std::to_string(ranks) + " on rank 1"));
   Mesh mesh(comm, {{"batch", ranks}});
-  const auto piece =
-      refusal_of([&] { pack(mesh, counting<double>({odd ? 3U : 2U}), Layout(mesh, {"batch"})); });
+  const auto piece = refusal_of(
+      [&] { pack_to_mesh(mesh, counting<double>({odd ? 3U : 2U}), Layout(mesh, {"batch"})); });
   REQUIRE_ON_ALL(comm, contains(piece, "2: pieces do not make a tensor") &&
                            contains(piece, "rank 1 has 3 (not 2)"));
 }

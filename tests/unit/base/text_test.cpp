@@ -17,7 +17,7 @@ TEST_CASE("numbers for people", "[base]") {
   CHECK(bytes_text(999) == "999 bytes");
   CHECK(bytes_text(3140608) == "3.1 MB");
   CHECK(bytes_text(1e22) == "10000.0 EB");
-  CHECK(fixed(0.8394, 3) == "0.839");
+  CHECK(with_decimals(0.8394, 3) == "0.839");
   CHECK(shortest(0.001F) == "0.001");
   CHECK(shortest(2.0F) == "2.0");
   CHECK(shortest(1e-20F) == "1e-20");

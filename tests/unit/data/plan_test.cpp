@@ -6,7 +6,7 @@
 #include <set>
 
 #include "lockstep/base/errors.hpp"
-#include "tests/support/dealt.hpp"
+#include "tests/support/sharing_model.hpp"
 
 using namespace lockstep;
 using namespace lockstep::data;
@@ -63,6 +63,13 @@ TEST_CASE("pieces are disjoint, complete, in whole leaves, for any number of ran
                         .seed = random()};
     const Plan plan(options);
     const auto all = dealt(options);
+    if (options.leaf > 0 && options.shuffle == Shuffle::none) {
+      REQUIRE(all == support::told({.files = {options.records},
+                                    .batch = options.batch_size,
+                                    .ranks = options.ranks,
+                                    .leaf = options.leaf,
+                                    .drop_remainder = options.drop_remainder}));
+    }
     Ids seen;
     for (std::uint64_t step = 0; step < plan.steps(); ++step) {
       std::uint64_t next = step * options.batch_size;

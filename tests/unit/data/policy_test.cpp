@@ -6,7 +6,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/data/plan.hpp"
 #include "lockstep/data/sharding.hpp"
-#include "tests/support/dealt.hpp"
+#include "tests/support/sharing_model.hpp"
 
 using namespace lockstep;
 using namespace lockstep::data;
@@ -25,54 +25,13 @@ PlanOptions guide(ShardPolicy policy, std::vector<std::uint64_t> files = {}) {
           .file_records = std::move(files)};
 }
 
-/// FILE and OFF as the guide tells them, step by step: each rank's stream is batched, each batch
-/// cut, and steps without an example are left out.
 Dealt told(const PlanOptions& options) {
-  const std::uint64_t ranks = options.ranks;
-  std::vector<std::vector<Ids>> pieces(ranks);
-  std::vector<Ids> streams(ranks);
-  std::uint64_t next = 0;
-  for (std::size_t file = 0; file < options.file_records.size(); ++file) {
-    for (std::uint64_t i = 0; i < options.file_records[file]; ++i) {
-      if (options.policy == ShardPolicy::file) streams[file % ranks].push_back(next);
-      ++next;
-    }
-  }
-  std::size_t longest = 0;
-  for (std::uint64_t rank = 0; rank < ranks; ++rank) {
-    Ids& stream = streams[rank];
-    if (options.policy == ShardPolicy::off) {
-      stream.resize(options.records);
-      std::iota(stream.begin(), stream.end(), 0U);
-    }
-    if (options.drop_remainder) stream.resize(stream.size() - stream.size() % options.batch_size);
-    const auto cycle = BalancedPieces(options.batch_size, ranks).sizes(rank);
-    for (std::size_t at = 0; at < stream.size();) {
-      const std::size_t batch = std::min<std::size_t>(options.batch_size, stream.size() - at);
-      const std::size_t each = (batch + ranks - 1) / ranks;
-      for (std::size_t i = 0; i < ranks; ++i) {
-        std::size_t size = options.rebatch == Rebatch::balanced
-                               ? cycle[i]
-                               : std::min(each, batch - std::min(batch, i * each));
-        size = std::min(size, stream.size() - at);
-        const auto from = stream.begin() + static_cast<std::ptrdiff_t>(at);
-        pieces[rank].emplace_back(from, from + static_cast<std::ptrdiff_t>(size));
-        at += size;
-      }
-    }
-    longest = std::max(longest, pieces[rank].size());
-  }
-  Dealt steps;
-  for (std::size_t step = 0; step < longest; ++step) {
-    std::vector<Ids> row(ranks);
-    bool any = false;
-    for (std::uint64_t rank = 0; rank < ranks; ++rank) {
-      if (step < pieces[rank].size()) row[rank] = pieces[rank][step];
-      any = any || !row[rank].empty();
-    }
-    if (any) steps.push_back(row);
-  }
-  return steps;
+  return support::told({.files = options.file_records,
+                        .batch = options.batch_size,
+                        .ranks = options.ranks,
+                        .drop_remainder = options.drop_remainder,
+                        .policy = options.policy,
+                        .rebatch = options.rebatch});
 }
 
 /// A random plan of FILE or OFF.

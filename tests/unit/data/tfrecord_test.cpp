@@ -8,6 +8,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/data/writer.hpp"
 #include "tests/support/temporary_folder.hpp"
+#include "tests/support/tfrecord_bytes.hpp"
 #include "tests/unit/data/idx_bytes.hpp"
 
 namespace lockstep::test {
@@ -17,51 +18,8 @@ using Catch::Matchers::Contains;
 using Catch::Matchers::StartsWith;
 using data::TfRecordSource;
 
-Bytes operator+(Bytes left, const Bytes& right) {
-  left.insert(left.end(), right.begin(), right.end());
-  return left;
-}
-
-Bytes text(std::string_view value) { return {value.begin(), value.end()}; }
-
-Bytes field(std::uint8_t number, const Bytes& value) {
-  Bytes bytes{static_cast<std::uint8_t>(number << 3 | 2)};
-  std::size_t size = value.size();
-  for (; size >= 128; size >>= 7) bytes.push_back(static_cast<std::uint8_t>(size | 128));
-  bytes.push_back(static_cast<std::uint8_t>(size));
-  return bytes + value;
-}
-
-template <class Number>
-Bytes little(Number number) {
-  Bytes bytes;
-  for (std::size_t i = 0; i < sizeof(Number); ++i)
-    bytes.push_back(static_cast<std::uint8_t>(number >> (8 * i)));
-  return bytes;
-}
-
-Bytes floats(const std::vector<float>& values, bool packed = true) {
-  Bytes bytes;
-  for (const float value : values) {
-    if (!packed) bytes.push_back(1 << 3 | 5);
-    bytes = bytes + little(std::bit_cast<std::uint32_t>(value));
-  }
-  return field(2, packed ? field(1, bytes) : bytes);
-}
-
-Bytes entry(std::string_view key, const Bytes& feature) {
-  return field(1, field(1, text(key)) + field(2, feature));
-}
 Bytes image(const Bytes& pixels) { return entry("image", field(1, field(1, pixels))); }
 Bytes label(std::uint8_t value) { return entry("label", field(3, field(1, {value}))); }
-Bytes example(const Bytes& entries) { return field(1, entries); }
-
-/// One framed record.
-Bytes record(const Bytes& payload) {
-  const Bytes length = little(std::uint64_t{payload.size()});
-  return length + little(data::masked(data::crc32c(length))) + payload +
-         little(data::masked(data::crc32c(payload)));
-}
 
 Bytes good(std::uint8_t which) { return record(example(image({which, 2, 255}) + label(which))); }
 

@@ -113,7 +113,7 @@ const DistributeOptions off = {.policy = ShardPolicy::off};
 TEST_CASE("batches are cut for replicas as the guide says", "[distribute]") {
   const bool stream = GENERATE(false, true);
   const auto numbers = [&](std::int64_t count) {
-    return stream ? as_stream(range(count)) : range(count);
+    return stream ? as_stream(range_dataset(count)) : range_dataset(count);
   };
   CHECK(steps_of(2, numbers(6).batch(4)) == Steps{"{0: [0, 1], 1: [2, 3]}", "{0: [4], 1: [5]}"});
   CHECK(steps_of(5, numbers(4).batch(4)) == Steps{"{0: [0], 1: [1], 2: [2], 3: [3], 4: []}"});
@@ -164,7 +164,7 @@ TEST_CASE("two workers share 12 elements by every policy", "[distribute]") {
   CHECK(steps_of(2, from_counting({6, 6}, 4)) == file);
   CHECK(steps_of(2, stream, by_data) == data);
   CHECK(steps_of(2, from_counting({12}, 4), by_data) == data);
-  for (const auto& all : {stream, from_counting({12}, 4), range(12).batch(4)}) {
+  for (const auto& all : {stream, from_counting({12}, 4), range_dataset(12).batch(4)}) {
     const auto steps = steps_of(2, all, off);
     CHECK(steps.size() == 6);
     CHECK(steps[5] == "{0: [10, 11], 1: [10, 11]}");
@@ -180,16 +180,6 @@ TEST_CASE("two workers share 12 elements by every policy", "[distribute]") {
   }
 }
 
-TEST_CASE("streams and plans share out alike", "[distribute]") {
-  const int ranks = GENERATE(1, 2, 3, 4, 5, 8);
-  const std::int64_t count = GENERATE(1, 7, 23, 40);
-  const std::uint64_t batch = GENERATE(1, 6, 16);
-  CHECK(steps_of(ranks, range(count).batch(batch), by_data) ==
-        steps_of(ranks, as_stream(range(count)).batch(batch), by_data));
-  CHECK(steps_of(ranks, range(count).batch(batch), off) ==
-        steps_of(ranks, as_stream(range(count)).batch(batch), off));
-}
-
 TEST_CASE("combined data sets keep a plan, or are read batch by batch alike", "[distribute]") {
   const auto policy = GENERATE(ShardPolicy::automatic, ShardPolicy::data, ShardPolicy::off);
   const int ranks = GENERATE(2, 3);
@@ -203,8 +193,8 @@ TEST_CASE("combined data sets keep a plan, or are read batch by batch alike", "[
       return std::pair(steps_of(strategy, distributed), distributed.has_plan());
     });
   };
-  const auto planned = steps(made(range(7), range(3)));
-  const auto read = steps(made(as_stream(range(7)), as_stream(range(3))));
+  const auto planned = steps(made(range_dataset(7), range_dataset(3)));
+  const auto read = steps(made(as_stream(range_dataset(7)), as_stream(range_dataset(3))));
   CHECK(planned.second);
   CHECK_FALSE(read.second);
   CHECK(planned.first == read.first);
@@ -213,7 +203,7 @@ TEST_CASE("combined data sets keep a plan, or are read batch by batch alike", "[
 TEST_CASE("filtered and listed files follow the policies", "[distribute]") {
   const TwoFiles files;
   const auto even = [](std::int64_t i) { return i % 2 == 0; };
-  CHECK(steps_of(2, range(9).filter(even).batch(4)) ==
+  CHECK(steps_of(2, range_dataset(9).filter(even).batch(4)) ==
         Steps{"{0: [0, 2], 1: [4, 6]}", "{0: [8], 1: []}"});
   CHECK(steps_of(2, files.numbers().filter(even).batch(4)) ==
         Steps{"{0: [0, 2], 1: [6, 8]}", "{0: [4], 1: [10]}"});
@@ -226,8 +216,8 @@ TEST_CASE("filtered and listed files follow the policies", "[distribute]") {
     CHECK(steps_of(2, listed.batch(4), options) == steps_of(2, files.numbers().batch(4), options));
   }
   // Files on one side only: the other cannot be shared out by files.
-  CHECK(steps_of(2, listed.concatenate(range(2)).batch(4)) ==
-        steps_of(2, listed.concatenate(range(2)).batch(4), by_data));
+  CHECK(steps_of(2, listed.concatenate(range_dataset(2)).batch(4)) ==
+        steps_of(2, listed.concatenate(range_dataset(2)).batch(4), by_data));
   CHECK(steps_of(2, listed.concatenate(files.numbers()).batch(4))[3] == "{0: [0, 1], 1: [6, 7]}");
 }
 
@@ -235,7 +225,7 @@ TEST_CASE("elements that are not batched are cut along their axis 0", "[distribu
   const auto element = [](std::int64_t i) {
     return Tensor<std::int64_t>({4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3});
   };
-  const auto numbers = GENERATE_REF(range(1 << 20), as_stream(range(1 << 20)));
+  const auto numbers = GENERATE_REF(range_dataset(1 << 20), as_stream(range_dataset(1 << 20)));
   const auto first = [&](int ranks) {
     return on_all(ranks, [&](comm::Communicator& comm) {
       Strategy strategy(comm);
@@ -274,10 +264,10 @@ TEST_CASE("AUTO falls back with a warning, or refuses", "[distribute]") {
       return std::pair(distributed.policy(), distributed.warning());
     });
   };
-  const auto [policy, warning] = decided(range(12).batch(4), 2);
+  const auto [policy, warning] = decided(range_dataset(12).batch(4), 2);
   CHECK(policy == ShardPolicy::data);
   CHECK_THAT(warning, Catch::Contains("does not come from files"));
-  CHECK(decided(range(12).batch(4), 1).second.empty());
+  CHECK(decided(range_dataset(12).batch(4), 1).second.empty());
   CHECK(decided(from_counting({6, 6}, 4), 2) == std::pair(ShardPolicy::file, std::string()));
   CHECK_THROWS_AS(decided(from_counting({6, 6}, 4), 3), comm::AgreedError);
   CHECK_THROWS_WITH(decided(from_counting({6, 6}, 4), 3),
@@ -293,18 +283,18 @@ TEST_CASE("what cannot be shared out is refused on every rank alike", "[distribu
   };
   const auto refused = Catch::Predicate<comm::AgreedError>(
       [](const comm::AgreedError& error) { return error.code() == ExitCode::usage; });
-  CHECK_THROWS_MATCHES(share(range(9).map([](std::int64_t i) {
+  CHECK_THROWS_MATCHES(share(range_dataset(9).map([](std::int64_t i) {
                          return Tensor<std::int64_t>{i, i};
                        }),
                              {.policy = ShardPolicy::off, .rebatch = Rebatch::balanced}),
                        comm::AgreedError, refused);
-  CHECK_THROWS_MATCHES(share(range(9).batch(4), {.rebatch = Rebatch::balanced}), comm::AgreedError,
-                       refused);
+  CHECK_THROWS_MATCHES(share(range_dataset(9).batch(4), {.rebatch = Rebatch::balanced}),
+                       comm::AgreedError, refused);
   CHECK_THROWS_MATCHES(share(from_counting({1, 1, 1}, 2), {.rebatch = Rebatch::balanced}),
                        comm::AgreedError, refused);
-  CHECK_THROWS_MATCHES(share(range(9).batch(4), by_file), comm::AgreedError, refused);
+  CHECK_THROWS_MATCHES(share(range_dataset(9).batch(4), by_file), comm::AgreedError, refused);
   const auto differ = [](comm::Communicator& comm) {
-    Strategy(comm).distribute_dataset(range(9 + comm.rank() / 2).batch(4));
+    Strategy(comm).distribute_dataset(range_dataset(9 + comm.rank() / 2).batch(4));
   };
   CHECK_THROWS_WITH(comm::run_ranks(3, differ), Catch::Contains("data is range 10 on rank 2"));
 }
@@ -312,7 +302,7 @@ TEST_CASE("what cannot be shared out is refused on every rank alike", "[distribu
 TEST_CASE("replicas without data contribute nothing", "[distribute]") {
   const auto gradient = on_all(3, [](comm::Communicator& comm) {
     Strategy strategy(comm);
-    auto distributed = strategy.distribute_dataset(range(8).batch(4));
+    auto distributed = strategy.distribute_dataset(range_dataset(8).batch(4));
     auto iterator = distributed.make_iterator();
     const auto batch = iterator.next();
     const auto floats = strategy.run(
@@ -347,7 +337,7 @@ TEST_CASE("10 epochs of 5 steps are 50 steps", "[distribute]") {
   const int ranks = GENERATE(1, 2, 3);
   const auto steps = on_all(ranks, [](comm::Communicator& comm) {
     Strategy strategy(comm);
-    auto distributed = strategy.distribute_dataset(range(80).shuffle(7).batch(8));
+    auto distributed = strategy.distribute_dataset(range_dataset(80).shuffle(7).batch(8));
     int count = 0;
     std::set<std::string> first;
     for (int epoch = 0; epoch < 10; ++epoch) {
@@ -367,8 +357,8 @@ TEST_CASE("past the end is OutOfRange, or nothing", "[distribute]") {
   const bool stream = GENERATE(false, true);
   const auto seen = on_all(2, [&](comm::Communicator& comm) {
     Strategy strategy(comm);
-    auto distributed =
-        strategy.distribute_dataset((stream ? as_stream(range(9)) : range(9)).batch(4));
+    auto distributed = strategy.distribute_dataset(
+        (stream ? as_stream(range_dataset(9)) : range_dataset(9)).batch(4));
     auto iterator = distributed.make_iterator();
     int caught = 0;
     for (int step = 0; step < 5; ++step) {
@@ -389,7 +379,7 @@ TEST_CASE("past the end is OutOfRange, or nothing", "[distribute]") {
 TEST_CASE("an epoch can be named, as after a restart", "[distribute]") {
   const auto [zero, one, named, two] = on_all(2, [](comm::Communicator& comm) {
     Strategy strategy(comm);
-    auto distributed = strategy.distribute_dataset(range(40).shuffle(3).batch(8));
+    auto distributed = strategy.distribute_dataset(range_dataset(40).shuffle(3).batch(8));
     const auto first = steps_of(strategy, distributed);
     const auto second = steps_of(strategy, distributed);
     auto again = distributed.make_iterator(1);
@@ -497,7 +487,7 @@ TEST_CASE("the plan is the trainer's", "[distribute]") {
   const data::Plan plan(options);
   const auto steps = test::per_rank(ranks, [&](comm::Communicator& comm) {
     Strategy strategy(comm);
-    auto distributed = strategy.distribute_dataset(range(203).shuffle(9).batch(24),
+    auto distributed = strategy.distribute_dataset(range_dataset(203).shuffle(9).batch(24),
                                                    {.policy = ShardPolicy::data, .leaf = leaf});
     distributed.make_iterator(4);
     std::vector<std::vector<std::uint64_t>> ids;
@@ -523,12 +513,14 @@ TEST_CASE("transformed batches are cut behind the transformation", "[distribute]
     std::vector<std::int64_t> values(batch.values().rbegin(), batch.values().rend());
     return Tensor(values);
   };
-  CHECK(steps_of(2, range(6).batch(4).map(reversed)) ==
+  CHECK(steps_of(2, range_dataset(6).batch(4).map(reversed)) ==
         Steps{"{0: [3, 2], 1: [1, 0]}", "{0: [5], 1: [4]}"});
-  CHECK(steps_of(2, range(6).batch(4).repeat(2)).size() == 4);
-  CHECK(steps_of(2, range(6).batch(4).prefetch(2)) == steps_of(2, range(6).batch(4)));
+  CHECK(steps_of(2, range_dataset(6).batch(4).repeat(2)).size() == 4);
+  CHECK(steps_of(2, range_dataset(6).batch(4).prefetch(2)) ==
+        steps_of(2, range_dataset(6).batch(4)));
   for (const std::size_t ahead : {0U, 1U, 7U}) {
-    CHECK(steps_of(2, range(6).batch(4), {.prefetch = ahead}) == steps_of(2, range(6).batch(4)));
+    CHECK(steps_of(2, range_dataset(6).batch(4), {.prefetch = ahead}) ==
+          steps_of(2, range_dataset(6).batch(4)));
   }
 }
 

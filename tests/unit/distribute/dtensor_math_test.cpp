@@ -188,7 +188,7 @@ TEST_CASE("two dense layers, column then row, cost one sum", "[mesh]") {
     const auto b1 = copy_to_mesh(mesh, counting<float>({4}), Layout(mesh, {"model"}));
     const auto w2 = copy_to_mesh(mesh, counting<float>({4, 2}), Layout(mesh, {"model", none}));
     const auto relu = [](float v) { return v > 0 ? v : 0; };
-    const auto y = matmul(map(add(matmul(x, w1), b1), relu), w2);
+    const auto y = matmul(elementwise(add(matmul(x, w1), b1), relu), w2);
     return to_text(y.layout()) + ": " + to_text(mesh.traffic());
   });
   CHECK(text ==
@@ -203,7 +203,7 @@ TEST_CASE("a sum may be left to be taken", "[mesh]") {
     const auto left = matmul(a, b, Layout::replicated(mesh, 2).partial_over("x"));
     std::string all = to_text(mesh.traffic()) + "; ";
     mesh.reset_traffic();
-    const auto doubled = map(left, [](float v) { return 2 * v; });
+    const auto doubled = elementwise(left, [](float v) { return 2 * v; });
     all += to_text(mesh.traffic()) + "; ";
     mesh.reset_traffic();
     const auto total = reduce_sum(left);
@@ -317,7 +317,7 @@ TEST_CASE("multiply and map, of any type", "[mesh]") {
     Mesh mesh(comm, {{"x", 2}});
     const auto a = copy_to_mesh(mesh, Tensor<std::int8_t>{100, 3, -5}, Layout(mesh, {"x"}));
     const auto squares = multiply(a, a);
-    const auto halves = map(a, [](std::int8_t v) { return v / 2.0; });
+    const auto halves = elementwise(a, [](std::int8_t v) { return v / 2.0; });
     return std::pair(squares.to_global(), halves.to_global());
   });
   CHECK(values.first == Tensor<std::int8_t>{16, 9, 25});  // 10,000 wraps around
@@ -328,7 +328,7 @@ TEST_CASE("reductions under every layout", "[mesh]") {
   const int ranks = GENERATE(1, 2, 3, 4, 6, 8);
   const std::size_t axis = GENERATE(0U, 1U, 2U);
   const auto whole = counting<float>({4, 5, 6});
-  const auto sums = exchange::narrowed<float>(exchange::sum_along(whole, axis), 1);
+  const auto sums = collective::narrowed<float>(collective::sum_along(whole, axis), 1);
   const auto means = sums.map([&](float v) { return v / static_cast<float>(whole.shape()[axis]); });
   const auto wrong = on_meshes(ranks, [&](Mesh& mesh) -> std::string {
     for (const auto& layout : test::layouts_of(mesh, 3)) {

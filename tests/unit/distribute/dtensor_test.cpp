@@ -112,7 +112,7 @@ TEST_CASE("pack gives each replica its piece and only that, and unpack is its in
   const auto pieces = per_rank(4, [](comm::Communicator& comm) {
     Mesh mesh(comm, {{"batch", 4}});
     const Tensor<int> mine({1, 2}, {10 * comm.rank(), 10 * comm.rank() + 1});
-    const auto tensor = pack(mesh, mine, Layout(mesh, {"batch", none}));
+    const auto tensor = pack_to_mesh(mesh, mine, Layout(mesh, {"batch", none}));
     if (tensor.shape() != Shape{4, 2} || tensor.unpack() != mine) throw std::logic_error("pack");
     if (mesh.traffic() != Traffic{}) throw std::logic_error("pack moved something");
     return tensor.to_global();
@@ -148,7 +148,7 @@ TEST_CASE("relayout moves between all layouts, and nothing else than they imply"
       const auto whole = counting<float>(shape);
       std::string first;
       for (const auto& from : test::partial_layouts_of(mesh, 2)) {
-        const auto tensor = pack(mesh, addend_of(whole, from, comm.rank()), from);
+        const auto tensor = pack_to_mesh(mesh, addend_of(whole, from, comm.rank()), from);
         for (const auto& to : test::layouts_of(mesh, 2)) {
           mesh.reset_traffic();
           const auto moved = tensor.relayout(to);
@@ -189,7 +189,8 @@ TEST_CASE("a gradient is summed over the batch dimension, whole or in slices", "
     Mesh mesh(comm, {{"batch", 4}});
     const auto mine =
         counting<float>({4, 3}).map([&](float v) { return v * static_cast<float>(comm.rank()); });
-    const auto gradient = pack(mesh, mine, Layout::replicated(mesh, 2).partial_over("batch"));
+    const auto gradient =
+        pack_to_mesh(mesh, mine, Layout::replicated(mesh, 2).partial_over("batch"));
     const auto summed = gradient.relayout(Layout::replicated(mesh, 2));
     std::string all = to_text(summed.unpack()) + ": " + to_text(mesh.traffic()) + "; ";
     mesh.reset_traffic();
@@ -251,23 +252,23 @@ TEST_CASE("tensors that ranks disagree on are refused, naming the odd one", "[me
   };
   CHECK_THAT(refusal([](Mesh& mesh) {
                const Shape shape = {mesh.rank() == 2 ? 3U : 2U, 5};
-               pack(mesh, Tensor<float>(shape, std::vector<float>(elements_of(shape))),
-                    Layout(mesh, {"batch", none}));
+               pack_to_mesh(mesh, Tensor<float>(shape, std::vector<float>(elements_of(shape))),
+                            Layout(mesh, {"batch", none}));
              }),
              StartsWith("2: ") && Contains("of axis 0 rank 2 has 3 (not 2)"));
   CHECK_THAT(refusal([](Mesh& mesh) {
                const Layout odd(mesh, {none, "batch"});
                const Layout even(mesh, {"batch", none});
-               pack(mesh, counting<float>({2, 2}), mesh.rank() == 1 ? odd : even);
+               pack_to_mesh(mesh, counting<float>({2, 2}), mesh.rank() == 1 ? odd : even);
              }),
              StartsWith("2: the tensor to be packed differs between ranks:") &&
                  Contains("[unsharded, batch], mesh:[batch=4] on rank 1 on "));
   CHECK_THAT(refusal([](Mesh& mesh) {
                const Layout layout(mesh, {"batch"});
                if (mesh.rank() == 3) {
-                 pack(mesh, Tensor<double>{1}, layout);
+                 pack_to_mesh(mesh, Tensor<double>{1}, layout);
                } else {
-                 pack(mesh, Tensor<float>{1}, layout);
+                 pack_to_mesh(mesh, Tensor<float>{1}, layout);
                }
              }),
              Contains("type is float64 on rank 3 on "));
@@ -291,10 +292,11 @@ TEST_CASE("tensors that fit no layout are refused alike", "[mesh]") {
     });
   };
   const MeshShape other({{"model", 2}});
-  CHECK_THAT(refusal([&](Mesh& mesh) { pack(mesh, Tensor<int>{1}, Layout(other, {"model"})); }),
-             StartsWith("2: layout sharding_specs:[model], mesh:[model=2] for mesh [batch=2]"));
+  CHECK_THAT(
+      refusal([&](Mesh& mesh) { pack_to_mesh(mesh, Tensor<int>{1}, Layout(other, {"model"})); }),
+      StartsWith("2: layout sharding_specs:[model], mesh:[model=2] for mesh [batch=2]"));
   CHECK_THAT(refusal([](Mesh& mesh) {
-               pack(mesh, Tensor<int>{1}, Layout(mesh, {"batch", none}));
+               pack_to_mesh(mesh, Tensor<int>{1}, Layout(mesh, {"batch", none}));
              }),
              StartsWith("2: rank 0 has a piece of shape (1)"));
   CHECK_THAT(

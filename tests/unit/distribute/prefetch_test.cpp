@@ -72,7 +72,8 @@ TEST_CASE("what the thread throws comes out of next(), behind the values before 
 }
 
 TEST_CASE("a data set is read ahead", "[prefetch]") {
-  const auto dataset = range(2000).map([](std::int64_t i) { return 2 * i; }).batch(10).prefetch(4);
+  const auto dataset =
+      range_dataset(2000).map([](std::int64_t i) { return 2 * i; }).batch(10).prefetch(4);
   std::int64_t sum = 0;
   for (auto& batch : dataset.epoch(0)) {
     for (const auto value : batch.values()) sum += value;

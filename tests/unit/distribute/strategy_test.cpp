@@ -44,7 +44,7 @@ TEST_CASE("a function makes each worker's data set", "[distribute]") {
     int calls = 0;
     auto distributed = strategy.distribute_datasets_from_function([&](const InputContext& context) {
       ++calls;
-      return range(16)
+      return range_dataset(16)
           .shard(context.num_input_pipelines, context.input_pipeline_id)
           .batch(context.per_replica_batch_size(8))
           .prefetch(2);
@@ -64,7 +64,7 @@ TEST_CASE("data sets from a function may end at different times", "[distribute]"
     Strategy strategy(comm);
     auto distributed = strategy.distribute_datasets_from_function([&](const InputContext& context) {
       const auto count = static_cast<std::int64_t>(context.input_pipeline_id);  // 0, 1, 2
-      if (counted) return range(count).batch(1);
+      if (counted) return range_dataset(count).batch(1);
       return from_generator<std::int64_t>([count] {
                return [count, i = std::int64_t{0}]() mutable -> std::optional<std::int64_t> {
                  return i < count ? std::optional(i++) : std::nullopt;
@@ -86,7 +86,7 @@ TEST_CASE("infinite data sets may differ in their seed", "[distribute]") {
   const auto steps = on_all(2, [](comm::Communicator& comm) {
     Strategy strategy(comm);
     auto distributed = strategy.distribute_datasets_from_function([](const InputContext& context) {
-      return range(10).shuffle(context.input_pipeline_id).repeat().batch(3);
+      return range_dataset(10).shuffle(context.input_pipeline_id).repeat().batch(3);
     });
     auto iterator = distributed.make_iterator();
     std::set<std::string> different;
@@ -100,14 +100,15 @@ TEST_CASE("a global batch that does not divide is refused", "[distribute]") {
   const InputContext context{.num_replicas_in_sync = 3};
   CHECK(context.per_replica_batch_size(12) == 4);
   CHECK_THROWS_AS(context.per_replica_batch_size(16), ConfigError);
-  CHECK_THROWS_AS(comm::run_ranks(3,
-                                  [](comm::Communicator& comm) {
-                                    Strategy(comm).distribute_datasets_from_function(
-                                        [](const InputContext& given) {
-                                          return range(9).batch(given.per_replica_batch_size(16));
-                                        });
-                                  }),
-                  comm::AgreedError);
+  CHECK_THROWS_AS(
+      comm::run_ranks(3,
+                      [](comm::Communicator& comm) {
+                        Strategy(comm).distribute_datasets_from_function(
+                            [](const InputContext& given) {
+                              return range_dataset(9).batch(given.per_replica_batch_size(16));
+                            });
+                      }),
+      comm::AgreedError);
 }
 
 TEST_CASE("an infinite generator of 4 floats runs 4 steps", "[distribute]") {
@@ -152,7 +153,7 @@ TEST_CASE("outputs are put back in global order", "[distribute]") {
   const int ranks = GENERATE(1, 2, 3, 4, 5, 8);
   const auto ordered = on_all(ranks, [](comm::Communicator& comm) {
     Strategy strategy(comm);
-    const auto indexed = range(24).map([](std::int64_t i) { return std::pair(i, i); });
+    const auto indexed = range_dataset(24).map([](std::int64_t i) { return std::pair(i, i); });
     auto distributed = strategy.distribute_dataset(indexed.shuffle(5).batch(6));
     std::map<std::int64_t, std::int64_t> all;
     for (auto& batch : distributed) {

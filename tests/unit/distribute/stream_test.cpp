@@ -109,7 +109,7 @@ TEST_CASE("a worker without an element has the trailing shape of the others", "[
     }
     return all;
   });
-  const std::string step = "{0: (0, 3)(0), 1: (1, 3)(1), 2: (0, 3)(0)}";
+  const std::string step = R"x({0: "(0, 3)(0)", 1: "(1, 3)(1)", 2: "(0, 3)(0)"})x";
   CHECK(text == step + step);
 }
 

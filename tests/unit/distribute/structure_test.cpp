@@ -24,8 +24,10 @@ struct Digit {
 }  // namespace
 
 TEST_CASE("maps and structs are batched, cut and described by their parts", "[distribute]") {
-  const auto named = range(5).map([](std::int64_t i) { return ByName{{"x", i}, {"y", 10 * i}}; });
-  const auto digits = range(3).map([](std::int64_t i) {
+  const auto named = range_dataset(5).map([](std::int64_t i) {
+    return ByName{{"x", i}, {"y", 10 * i}};
+  });
+  const auto digits = range_dataset(3).map([](std::int64_t i) {
     return Digit{Tensor<float>({static_cast<float>(i), 0.5F}), static_cast<std::int32_t>(i)};
   });
   const auto text = on_all(2, [&](comm::Communicator& comm) {
@@ -46,7 +48,7 @@ TEST_CASE("maps and structs are batched, cut and described by their parts", "[di
         "{0: {x: [0, 1], y: [0, 10]}, 1: {x: [2, 3], y: [20, 30]}} "
         "{0: {x: [4], y: [40]}, 1: {x: [], y: []}} int64 (?) "
         "{0: ([[0.0, 0.5], [1.0, 0.5]], [0, 1]), 1: ([[2.0, 0.5]], [2])}{0: [0, 1], 1: [2]}");
-  const auto odd = range(3).map([](std::int64_t i) {
+  const auto odd = range_dataset(3).map([](std::int64_t i) {
     return i == 2 ? ByName{{"z", i}} : ByName{{"x", i}};
   });
   const auto batches = odd.batch(3);

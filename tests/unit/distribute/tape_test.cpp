@@ -166,9 +166,9 @@ std::vector<Case> cases() {
       binary("divide rows", {1, 6}, {5, 1}, [](auto& a, auto& b) { return a / b; }),
       unary("numbers", matrix, [](auto& a) { return 1 + (5.0 - 2.0 * a / 3.0) - 4.0; }),
       unary("relu", matrix, [](auto& a) { return relu(a); }),
-      unary("map", matrix,
+      unary("elementwise", matrix,
             [](auto& a) {
-              return map(
+              return elementwise(
                   a, [](double v) { return v * v * v; }, [](double v) { return 3 * v * v; });
             }),
       unary("reduce_sum 0", box, [](auto& a) { return reduce_sum(a, 0); }),
@@ -197,13 +197,13 @@ std::vector<Case> cases() {
             [](auto& a) {
               return reshape(a, {5, 3, 2, 1});
             }),
-      unary("slice", box,
+      unary("slice_along", box,
             [](auto& a) {
-              return slice(a, 0, {1, 3});
+              return slice_along(a, 0, {1, 3});
             }),
       unary("slice to a layout", box,
             [](auto& a) {
-              return slice(a, 2, {0, 4}, Layout(a.mesh(), {none, "b", "a"}));
+              return slice_along(a, 2, {0, 4}, Layout(a.mesh(), {none, "b", "a"}));
             }),
       unary("relayout", matrix,
             [](auto& a) {
@@ -319,13 +319,12 @@ TEST_CASE("tapes: nested, persistent, of equal and intermediate values, and what
                tape.gradient(y, {w});
              }),
              Contains("assign to variables after gradient"));
-  CHECK_THAT(
-      refusal([](Variable& w) {
-        Tape tape;
-        tape.gradient(map(w, [](float v) { return 2 * v; }) + w, {w});
-      }),
-      StartsWith("2: gradient: the target depends on a source by map of shape (3), which has "
-                 "no derivative"));
+  CHECK_THAT(refusal([](Variable& w) {
+               Tape tape;
+               tape.gradient(elementwise(w, [](float v) { return 2 * v; }) + w, {w});
+             }),
+             StartsWith("2: gradient: the target depends on a source by elementwise of shape (3), "
+                        "which has no derivative"));
 }
 
 TEST_CASE("variables start with the same values on every mesh, and are assigned", "[mesh]") {
@@ -376,9 +375,9 @@ TEST_CASE("operands that do not fit name the operation and the shapes", "[mesh]"
   CHECK_THAT(refusal([](Mesh&, const Matrix& w) { reshape(w, {5}); }),
              StartsWith("2: reshape: shape (2, 3) to (5)"));
   CHECK_THAT(refusal([](Mesh&, const Matrix& w) {
-               slice(w, 1, {2, 4});
+               slice_along(w, 1, {2, 4});
              }),
-             StartsWith("2: slice: indices [2, 4) of axis 1 of shape (2, 3)"));
+             StartsWith("2: slice_along: indices [2, 4) of axis 1 of shape (2, 3)"));
   CHECK_THAT(refusal([](Mesh&, const Matrix& w) {
                reduce_sum(w, {1, 1});
              }),
@@ -404,8 +403,9 @@ TEST_CASE("argmax, slices and reshapes under every layout", "[mesh]") {
               const auto x = copy_to_mesh(mesh, whole, layout);
               const bool same =
                   argmax(x).to_global() == Tensor<std::int32_t>{1, 0, 3} &&
-                  slice(x, 1, {1, 3}).to_global() == Tensor<float>({3, 2}, {5, 5, 6, 5, -2, -3}) &&
-                  slice(x, 0, {1, 2}).layout() == layout &&
+                  slice_along(x, 1, {1, 3}).to_global() ==
+                      Tensor<float>({3, 2}, {5, 5, 6, 5, -2, -3}) &&
+                  slice_along(x, 0, {1, 2}).layout() == layout &&
                   reshape(x, {3, 2, 2}).layout().spec(0) == layout.spec(0) &&
                   reshape(x, {2, 6}).to_global() ==
                       Tensor<float>({2, 6}, {whole.values().begin(), whole.values().end()});

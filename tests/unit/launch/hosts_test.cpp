@@ -9,7 +9,7 @@
 #include "tests/support/temporary_folder.hpp"
 
 using namespace lockstep;
-using launch::Words;
+using launching::Words;
 namespace fs = std::filesystem;
 
 namespace {
@@ -26,7 +26,7 @@ Words words(const std::string& text) {
 
 /// The command without h2; its hostfile may not be written.
 Words without_h2(const std::string& command) {
-  return launch::without_hosts(words(command), {"h2"}, "/none/hostfile");
+  return launching::without_hosts(words(command), {"h2"}, "/none/hostfile");
 }
 
 std::string content(const fs::path& path) {
@@ -37,7 +37,7 @@ std::string content(const fs::path& path) {
 }  // namespace
 
 TEST_CASE("the hosts of an mpirun command", "[hosts]") {
-  const auto hosts = [](const std::string& text) { return launch::hosts_of(words(text)); };
+  const auto hosts = [](const std::string& text) { return launching::hosts_of(words(text)); };
   CHECK(hosts("mpirun --host h1:2,h2 -n 4 lockstep train") == Words{"h1", "h2"});
   CHECK(hosts("/usr/bin/mpiexec -H h1,h1 -H h2:* lockstep train") == Words{"h1", "h2"});
   CHECK(hosts("mpirun -n 4 lockstep train").empty());
@@ -69,8 +69,8 @@ TEST_CASE("a hostfile without hosts that do not answer", "[hosts]") {
   const fs::path left = folder.path() / "left";
   std::ofstream(given) << "# all\nh1 slots=2 max_slots=4 # first\nh2 slots=2\n\nh3\n";
   const Words command = {"mpirun", "--hostfile", given.string(), "-n", "5", "lockstep"};
-  CHECK(launch::hosts_of(command) == Words{"h1", "h2", "h3"});
-  CHECK(launch::without_hosts(command, {"h2"}, left) ==
+  CHECK(launching::hosts_of(command) == Words{"h1", "h2", "h3"});
+  CHECK(launching::without_hosts(command, {"h2"}, left) ==
         Words{"mpirun", "--hostfile", left.string(), "-n", "3", "lockstep"});
   CHECK(content(left) == "h1 slots=2 max_slots=4 # first\nh3\n");
 }
@@ -82,9 +82,9 @@ TEST_CASE("hosts that fail to answer, or do not in time", "[hosts]") {
       << "#!/bin/sh\ncase $1$2 in h1true) ;; h2true) sleep 100 ;; *) exit 1 ;; esac\n";
   fs::permissions(shell, fs::perms::owner_all);
   const Words hosts = {"h1", "h2", "localhost", "h3"};
-  CHECK(launch::silent_hosts(hosts, {shell.string()}, 0.5) == Words{"h2", "h3"});
-  CHECK(launch::silent_hosts(hosts, {"/no/such/shell"}, 0.5) == Words{"h1", "h2", "h3"});
+  CHECK(launching::silent_hosts(hosts, {shell.string()}, 0.5) == Words{"h2", "h3"});
+  CHECK(launching::silent_hosts(hosts, {"/no/such/shell"}, 0.5) == Words{"h1", "h2", "h3"});
   const Words command = {"mpirun", "--mca", "plm_rsh_agent", "/no/such : " + shell.string() + " -v",
                          "lockstep"};
-  CHECK(launch::remote_shell(command) == Words{shell.string(), "-v"});
+  CHECK(launching::remote_shell(command) == Words{shell.string(), "-v"});
 }

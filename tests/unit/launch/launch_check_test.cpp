@@ -7,9 +7,9 @@
 #include "lockstep/collectives/threads.hpp"
 
 using namespace lockstep;
-using launch::Finding;
-using launch::Level;
-using launch::RankFacts;
+using launching::Finding;
+using launching::Level;
+using launching::RankFacts;
 
 namespace {
 
@@ -40,7 +40,7 @@ std::vector<RankFacts> healthy(int hosts, int local_ranks) {
 /// The only problem of the ranks; with the remedy.
 std::string problem_of(const std::vector<RankFacts>& ranks, Level level,
                        const std::string& backend = "shared+mpi") {
-  const auto found = launch::find_problems(ranks, backend);
+  const auto found = launching::find_problems(ranks, backend);
   REQUIRE(found.size() == 1);
   CHECK(found[0].level == level);
   CHECK_FALSE(found[0].remedy.empty());
@@ -50,10 +50,10 @@ std::string problem_of(const std::vector<RankFacts>& ranks, Level level,
 }  // namespace
 
 TEST_CASE("nothing is found on a healthy launch", "[launch_check]") {
-  CHECK(launch::find_problems(healthy(1, 1), "self").empty());
-  CHECK(launch::find_problems(healthy(2, 3), "shared+mpi").empty());
-  CHECK(launch::find_problems(healthy(2, 8), "mpi").empty());
-  CHECK(launch::find_problems(std::array{RankFacts()}, "self").empty());
+  CHECK(launching::find_problems(healthy(1, 1), "self").empty());
+  CHECK(launching::find_problems(healthy(2, 3), "shared+mpi").empty());
+  CHECK(launching::find_problems(healthy(2, 8), "mpi").empty());
+  CHECK(launching::find_problems(std::array{RankFacts()}, "self").empty());
 }
 
 TEST_CASE("builds, MPI libraries and data that differ", "[launch_check]") {
@@ -109,7 +109,7 @@ TEST_CASE("more threads than cores that ranks may use", "[launch_check]") {
              Catch::StartsWith("h1: 9 ranks share 8 cores; start no more ranks"));
   ranks.pop_back();
   for (auto& one : ranks) one.slurm_tasks = 0;
-  CHECK(launch::find_problems(ranks, "shared").empty());
+  CHECK(launching::find_problems(ranks, "shared").empty());
   ranks[0].threads = 2;
   CHECK_THAT(problem_of(ranks, Level::warning),
              Catch::StartsWith("h1: 8 ranks with 9 threads in all share 8 cores"));
@@ -120,12 +120,12 @@ TEST_CASE("a small /dev/shm matters to ranks of a host that use MPI", "[launch_c
   for (std::size_t rank = 4; rank < 8; ++rank) ranks[rank].shm_bytes = (16U << 20) - 1;
   CHECK_THAT(problem_of(ranks, Level::warning, "mpi"),
              Catch::StartsWith("h2: /dev/shm has 16.8 MB free") && Catch::Contains("4 ranks"));
-  CHECK(launch::find_problems(ranks, "shared+mpi").empty());
+  CHECK(launching::find_problems(ranks, "shared+mpi").empty());
   for (std::size_t rank = 4; rank < 8; ++rank) ranks[rank].shm_bytes = 16U << 20;
-  CHECK(launch::find_problems(ranks, "mpi").empty());
+  CHECK(launching::find_problems(ranks, "mpi").empty());
   ranks = healthy(4, 1);
   for (auto& one : ranks) one.shm_bytes = 0;
-  CHECK(launch::find_problems(ranks, "mpi").empty());
+  CHECK(launching::find_problems(ranks, "mpi").empty());
 }
 
 TEST_CASE("clocks that differ by more than the time of the exchange", "[launch_check]") {
@@ -139,7 +139,7 @@ TEST_CASE("clocks that differ by more than the time of the exchange", "[launch_c
   CHECK_THAT(problem_of(ranks, Level::warning),
              Catch::StartsWith("clocks differ from that of h1: h2 (+3.2 s);"));
   for (auto& one : ranks) one.clock_error = 1.2;
-  CHECK(launch::find_problems(ranks, "mpi").empty());
+  CHECK(launching::find_problems(ranks, "mpi").empty());
 }
 
 TEST_CASE("a world that is smaller than what Slurm allotted", "[launch_check]") {
@@ -153,7 +153,7 @@ TEST_CASE("problems are independent, and many values are cut short", "[launch_ch
   auto ranks = healthy(20, 1);
   for (std::size_t rank = 0; rank < 20; ++rank) ranks[rank].build = std::to_string(rank);
   for (auto& one : ranks) one.threads = 9;
-  const auto found = launch::find_problems(ranks, "mpi");
+  const auto found = launching::find_problems(ranks, "mpi");
   REQUIRE(found.size() == 2);
   CHECK_THAT(found[0].text, Catch::EndsWith("... (20 in all)"));
   CHECK_THAT(found[1].text, Catch::StartsWith("h1, h2, h3, h4, h5, h6, h7, h8, ... (20 in all): "));
@@ -163,11 +163,11 @@ TEST_CASE("facts and links of ranks that are threads", "[launch_check]") {
   for (const int size : {1, 2, 4}) {
     std::mutex mutex;  // Catch2 is not thread-safe
     comm::run_ranks(size, [&](comm::Communicator& comm) {
-      RankFacts mine = launch::own_facts(comm);
+      RankFacts mine = launching::own_facts(comm);
       mine.data = "data of rank " + std::to_string(comm.rank());
       mine.data_error = "\xff not UTF-8";
-      const auto all = launch::gather_facts(comm, mine);
-      const auto links = launch::measure_links(comm);
+      const auto all = launching::gather_facts(comm, mine);
+      const auto links = launching::measure_links(comm);
       const std::lock_guard lock(mutex);
       REQUIRE(all.size() == static_cast<std::size_t>(size));
       for (int rank = 0; rank < size; ++rank) {

@@ -63,17 +63,17 @@ TEST_CASE("what a rank throws decides the exit code", "[launch]") {
 }
 
 TEST_CASE("only a launcher's ranks belong to an MPI world", "[launch]") {
-  CHECK_FALSE(launch::is_rank(std::nullopt));
-  CHECK_FALSE(launch::is_rank(comm::Launch{"sbatch", 4, 0}));
-  CHECK_FALSE(launch::is_rank(comm::Launch{"srun", 1, 0}));
-  CHECK(launch::is_rank(comm::Launch{"srun", 1, 0, true}));
-  CHECK(launch::is_rank(comm::Launch{"srun", 2, 0}));  // and is refused there: no PMIx
-  CHECK(launch::is_rank(comm::Launch{"mpirun", 1, 0, true}));
+  CHECK_FALSE(launching::is_rank(std::nullopt));
+  CHECK_FALSE(launching::is_rank(comm::Launch{"sbatch", 4, 0}));
+  CHECK_FALSE(launching::is_rank(comm::Launch{"srun", 1, 0}));
+  CHECK(launching::is_rank(comm::Launch{"srun", 1, 0, true}));
+  CHECK(launching::is_rank(comm::Launch{"srun", 2, 0}));  // and is refused there: no PMIx
+  CHECK(launching::is_rank(comm::Launch{"mpirun", 1, 0, true}));
 }
 
 TEST_CASE("the shell of a batch script is told how to start ranks", "[launch]") {
-  CHECK_NOTHROW(launch::require_no_batch_shell(std::nullopt, "program"));
-  CHECK_NOTHROW(launch::require_no_batch_shell(comm::Launch{"mpirun", 4, 0, true}, "program"));
-  CHECK_THROWS_WITH(launch::require_no_batch_shell(comm::Launch{"sbatch", 4, 0}, "program"),
+  CHECK_NOTHROW(launching::require_no_batch_shell(std::nullopt, "program"));
+  CHECK_NOTHROW(launching::require_no_batch_shell(comm::Launch{"mpirun", 4, 0, true}, "program"));
+  CHECK_THROWS_WITH(launching::require_no_batch_shell(comm::Launch{"sbatch", 4, 0}, "program"),
                     Catch::Contains("4 tasks") && Catch::Contains("srun --mpi=pmix -K program"));
 }

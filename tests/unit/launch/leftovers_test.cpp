@@ -13,7 +13,7 @@
 #include "tests/support/temporary_folder.hpp"
 
 using namespace lockstep;
-using launch::MpiFolders;
+using launching::MpiFolders;
 namespace fs = std::filesystem;
 
 namespace {
@@ -66,7 +66,7 @@ int ended_process() {
 
 std::vector<fs::path> paths_of(const MpiFolders& folders, bool are_dead) {
   std::vector<fs::path> paths;
-  for (const auto& one : launch::mpi_leftovers(folders)) {
+  for (const auto& one : launching::mpi_leftovers(folders)) {
     if (one.is_dead != are_dead) continue;
     CHECK(one.bytes > 0);
     paths.push_back(one.path);
@@ -94,27 +94,27 @@ TEST_CASE("segments that no process has mapped are removed", "[leftovers]") {
   {
     const Mapped in_use(mapped);
     CHECK(paths_of(folders, true) == Paths{dead});
-    CHECK(launch::remove_mpi_leftovers(folders) == 1);
+    CHECK(launching::remove_mpi_leftovers(folders) == 1);
   }
   CHECK(paths_of(folders, true) == Paths{mapped});
   CHECK(paths_of(folders, false).empty());
-  CHECK(launch::remove_mpi_leftovers(folders) == 1);
-  CHECK(launch::remove_mpi_leftovers(folders) == 0);
+  CHECK(launching::remove_mpi_leftovers(folders) == 1);
+  CHECK(launching::remove_mpi_leftovers(folders) == 0);
   CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 6);
 }
 
 TEST_CASE("leftovers that may be in use are named with size, age and remedy", "[leftovers]") {
-  std::vector<launch::Leftover> found = {{"/tmp/pid.1", 100, 1, true}};
-  CHECK(launch::text_of(found).empty());
+  std::vector<launching::Leftover> found = {{"/tmp/pid.1", 100, 1, true}};
+  CHECK(launching::text_of(found).empty());
   found.push_back({"/tmp/jf.1", 4096, 1, false});
   found.push_back({"/dev/shm/vader_segment.h1.0.ab.0", 4'000'000, 26, false});
-  CHECK(launch::text_of(found) ==
+  CHECK(launching::text_of(found) ==
         "no process is known to use /dev/shm/vader_segment.h1.0.ab.0 (4.0 MB, 26 hours old), "
         "/tmp/jf.1 (4.1 kB, 1 hour old), as if left by MPI jobs that were killed\n"
         "  remedy: if no MPI job of yours runs there, rm -r /dev/shm/vader_segment.h1.0.ab.0 "
         "/tmp/jf.1");
   for (int i = 2; i < 8; ++i) found.push_back({"/tmp/jf." + std::to_string(i), 1, 0, false});
-  CHECK_THAT(launch::text_of(found), Catch::Contains(", 3 more,") && !Catch::Contains("jf.7"));
+  CHECK_THAT(launching::text_of(found), Catch::Contains(", 3 more,") && !Catch::Contains("jf.7"));
 }
 
 TEST_CASE("session folders of an mpirun that has ended are removed", "[leftovers]") {
@@ -127,13 +127,13 @@ TEST_CASE("session folders of an mpirun that has ended are removed", "[leftovers
   CHECK(paths_of(folders, false) == Paths{unknown});
   {
     const Mapped in_use(dead / "0" / "contact.txt");
-    CHECK(launch::remove_mpi_leftovers(folders) == 0);
+    CHECK(launching::remove_mpi_leftovers(folders) == 0);
   }
   CHECK(paths_of(folders, true) == Paths{dead});
   fs::permissions(folder.path(), fs::perms::group_write, fs::perm_options::add);
-  CHECK(launch::mpi_leftovers(folders).empty());  // others could have replaced what is in it
+  CHECK(launching::mpi_leftovers(folders).empty());  // others could have replaced what is in it
   fs::permissions(folder.path(), fs::perms::group_write, fs::perm_options::remove);
-  CHECK(launch::remove_mpi_leftovers(folders) == 1);
+  CHECK(launching::remove_mpi_leftovers(folders) == 1);
   CHECK_FALSE(fs::exists(dead));
   CHECK(fs::exists(living));
   CHECK(fs::exists(unknown));
