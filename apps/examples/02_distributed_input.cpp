@@ -1,5 +1,6 @@
-// How a data set is distributed: global batches cut into one piece per replica, iterators that end
-// together, a data set that each worker makes itself, and an infinite generator.
+// The guide "Distributed Input", block by block, under its section titles. The guide's code and
+// figures: tensorflow.org/tutorials/distribute/input. A last block of the guide, "Caveats", is also
+// 05_prediction_in_order, with a network.
 //
 //   02_distributed_input --ranks 2, or mpirun -n 2 02_distributed_input
 #include <cstdio>
@@ -10,72 +11,147 @@ using namespace lockstep;
 
 namespace {
 
+using Pair = std::pair<Tensor<float>, Tensor<float>>;
+
 /// Prints on rank 0; the other ranks compute the same text.
 void print(const Strategy& strategy, const std::string& text) {
   if (strategy.replica_id() == 0) std::printf("%s\n", text.c_str());
 }
 
-/// Global batches of 4: each replica gets its piece, and the last batch may be short.
-void batches(Strategy& strategy) {
-  auto data = strategy.distribute_dataset(range_dataset(6).batch(4));
-  print(strategy, "range(6) in global batches of 4:");
-  for (auto& batch : data) print(strategy, "  " + strategy.describe(batch));
-  print(strategy, "  element spec: " + to_text(data.element_spec().front()));
+/// Dataset.from_tensors(([1.], [1.])).repeat(count)
+Dataset<Pair> ones(std::uint64_t count) {
+  return from_elements(std::vector{Pair(Tensor<float>{1}, Tensor<float>{1})}).repeat(count);
 }
 
-/// A new iterator for each epoch; all replicas reach the end in the same step.
-void iterators(Strategy& strategy) {
-  auto data = strategy.distribute_dataset(range_dataset(80).shuffle(22).batch(16));
+/// labels - 0.3 * features
+Tensor<float> train_step(const Tensor<float>& features, Tensor<float> labels) {
+  for (std::size_t i = 0; i < labels.values().size(); ++i) {
+    labels.values()[i] -= 0.3F * features.values()[i];
+  }
+  return labels;
+}
+
+// "Distributed datasets", "Usage": the global batch is cut into a piece for each replica.
+void distributed_datasets(Strategy& strategy) {
+  auto data = strategy.distribute_dataset(ones(100).batch(16));
+  for (const auto& x : data) {
+    print(strategy, "Loss is " + strategy.describe(strategy.run(train_step, x)));
+  }
+}
+
+// "Batching": the number of pieces is a multiple of the number of replicas; some may be empty.
+void batching(Strategy& strategy) {
+  for (const std::int64_t count : {6, 4, 8}) {
+    print(strategy, "range(" + std::to_string(count) + ") in batches of 4");
+    auto data = strategy.distribute_dataset(range_dataset(count).batch(4));
+    for (const auto& batch : data) print(strategy, "  " + strategy.describe(batch));
+  }
+}
+
+// "Sharding": each policy, and the warning of AUTO, which is given once.
+void sharding(Strategy& strategy) {
+  for (const auto policy :
+       {data::ShardPolicy::automatic, data::ShardPolicy::data, data::ShardPolicy::off}) {
+    auto data = strategy.distribute_dataset(ones(64).batch(16), {.policy = policy});
+    print(strategy,
+          std::string(data::name_of(policy)) + " shards as " + data::name_of(data.policy()));
+  }
+}
+
+// "distribute_datasets_from_function": each worker batches and shards its own data set.
+void from_function(Strategy& strategy) {
+  auto data = strategy.distribute_datasets_from_function([](const InputContext& context) {
+    return range_dataset(96)
+        .shard(context.num_input_pipelines, context.input_pipeline_id)
+        .batch(context.per_replica_batch_size(24))
+        .prefetch(2);  // 2 batches of each worker
+  });
+  for (const auto& batch : data) {
+    print(strategy, "sum " + to_text(strategy.reduce(ReduceOp::sum, batch, 0)));
+  }
+}
+
+// "Distributed iterators", "Use iter to create an explicit iterator": one for each epoch.
+void explicit_iterator(Strategy& strategy) {
+  auto data = strategy.distribute_dataset(ones(100).batch(16));
   int steps = 0;
   for (int epoch = 0; epoch < 10; ++epoch) {
     auto iterator = data.make_iterator();
-    for (int step = 0; step < 5; ++step, ++steps) iterator.next();
+    for (int step = 0; step < 5; ++step, ++steps) strategy.run(train_step, iterator.next());
   }
-  print(strategy, "10 epochs of 5 steps: " + std::to_string(steps) + " steps");
-  auto nine = strategy.distribute_dataset(range_dataset(9).batch(4));
-  auto iterator = nine.make_iterator();
-  steps = 0;
-  while (iterator.next_as_optional()) ++steps;
-  print(strategy, "range(9) in batches of 4: " + std::to_string(steps) + " steps, then nothing");
+  print(strategy, std::to_string(steps) + " steps");
+}
+
+// "Distributed iterators", the end of the data: next_as_optional() in a loop of steps.
+void optional_iterator(Strategy& strategy) {
+  auto data = strategy.distribute_dataset(range_dataset(9).batch(4));
+  auto iterator = data.make_iterator();
+  for (int step = 0; step < 5; ++step) {
+    const auto batch = iterator.next_as_optional();
+    if (!batch) break;
+    print(strategy, strategy.describe(strategy.run([](const auto& x) { return x; }, *batch)));
+  }
   try {
     iterator.next();
   } catch (const OutOfRange& end) {
-    print(strategy, std::string("  next(): ") + end.what());
+    print(strategy, std::string("next(): ") + end.what());
   }
 }
 
-/// The function is called once per worker, and shards and batches the data itself.
-void from_a_function(Strategy& strategy) {
-  auto data = strategy.distribute_datasets_from_function([](const InputContext& context) {
-    return range_dataset(16)
-        .shard(context.num_input_pipelines, context.input_pipeline_id)
-        .batch(context.per_replica_batch_size(4 * context.num_replicas_in_sync))
-        .prefetch(2);
-  });
-  print(strategy, "from a function that shards range(16) itself:");
-  for (auto& batch : data) print(strategy, "  " + strategy.describe(batch));
+// "Using the element_spec property": the type of the argument of a step.
+void element_spec(Strategy& strategy) {
+  auto data = strategy.distribute_dataset(ones(100).batch(24));
+  for (const auto& part : data.element_spec()) print(strategy, to_text(part));
+  const auto twice = [](const Tensor<float>& x, const Tensor<float>& y) {
+    const auto doubled = [](float value) { return 2 * value; };
+    return std::pair(x.map(doubled), y.map(doubled));
+  };
+  const auto output = strategy.run(twice, data.make_iterator().next());
+  print(strategy, "sums " + to_text(strategy.reduce(ReduceOp::sum, output, 0)));
 }
 
-/// Elements of 4 floats without an end: the loop decides when to stop.
+// "Caveats": outputs in the order of the data, by an index that each element carries.
+void order(Strategy& strategy) {
+  auto data = strategy.distribute_dataset(range_dataset(24).enumerate().batch(6));
+  std::map<std::int64_t, std::int64_t> result;
+  for (const auto& [index, inputs] : data) {
+    const auto outputs = strategy.run(
+        [](const Tensor<std::int64_t>& x) { return x.map([](auto i) { return 2 * i; }); }, inputs);
+    result.merge(in_global_order(strategy, index, outputs));
+  }
+  for (const auto& [index, output] : result) {
+    print(strategy, std::to_string(index) + ": " + std::to_string(output));
+  }
+}
+
+// "Tensor inputs instead of tf.data", "values from a function".
+void values_from_function(Strategy& strategy) {
+  const auto constant =
+      strategy.distribute_values_from_function([](const ValueContext&) { return 1.0; });
+  for (int i = 0; i < 4; ++i) {
+    print(strategy, strategy.describe(strategy.run([](double x) { return x; }, constant)));
+  }
+}
+
+// "Tensor inputs instead of tf.data", "from_generator": elements [4] without an end.
 void from_a_generator(Strategy& strategy) {
   const auto fours = from_generator<Tensor<float>>([] {
     return [i = 0]() mutable -> std::optional<Tensor<float>> {
       return Tensor<float>(std::vector<float>(4, static_cast<float>(i++)));
     };
   });
-  auto data = strategy.distribute_dataset(fours.batch(4));
+  auto data = strategy.distribute_dataset(fours);
   auto iterator = data.make_iterator();
-  print(strategy, "four steps of an infinite generator:");
-  for (int step = 0; step < 4; ++step) print(strategy, "  " + strategy.describe(iterator.next()));
+  for (int step = 0; step < 4; ++step) print(strategy, strategy.describe(iterator.next()));
 }
 
 void program(comm::Communicator& comm) {
   Strategy strategy(comm);
-  print(strategy, std::to_string(strategy.num_replicas_in_sync()) + " replicas in sync");
-  batches(strategy);
-  iterators(strategy);
-  from_a_function(strategy);
-  from_a_generator(strategy);
+  for (const auto block :
+       {distributed_datasets, batching, sharding, from_function, explicit_iterator,
+        optional_iterator, element_spec, order, values_from_function, from_a_generator}) {
+    block(strategy);
+  }
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Values that each replica holds for itself: run computes them, reduce and gather combine them. And
-// variables over all replicas: mirrored (weights) and accumulated (metrics).
+// The reference page of tf.distribute.DistributedValues, block by block: values that each replica
+// holds for itself, which run computes and reduce and gather combine; and variables over all
+// replicas, mirrored (weights) or synchronized when read (metrics).
 //
 //   03_replica_values --ranks 2, or mpirun -n 2 03_replica_values
 #include <cstdio>
@@ -9,81 +10,68 @@ using namespace lockstep;
 
 namespace {
 
-using Numbers = Tensor<std::int64_t>;
+using Floats = Tensor<float>;
 
 /// Prints on rank 0; the other ranks compute the same text.
 void print(const Strategy& strategy, const std::string& text) {
   if (strategy.replica_id() == 0) std::printf("%s\n", text.c_str());
 }
 
-/// The functions that make, show and combine per-replica values.
-void values(Strategy& strategy) {
-  auto data = strategy.distribute_dataset(from_elements<std::int64_t>({5, 6, 7, 8}).batch(2));
-  const auto first = data.make_iterator().next();
-  const auto plus_one = [](const Numbers& x) {
-    return x.map([](std::int64_t value) { return value + 1; });
-  };
-  const auto ids = strategy.run([&] { return strategy.replica_id(); });
-  const auto total = strategy.reduce(ReduceOp::sum, first, 0);
-  const auto ones =
-      strategy.distribute_values_from_function([](const ValueContext&) { return 1.0; });
-  print(strategy, "the first batch of [5, 6, 7, 8]: " + strategy.describe(first));
-  print(strategy, "  x + 1: " + strategy.describe(strategy.run(plus_one, first)));
-  print(strategy, "  replica ids: " + strategy.describe(ids));
-  print(strategy, "  reduce(sum, axis 0): " + to_text(total) + ", shape " + to_text(total.shape()));
-  print(strategy, "  gather(axis 0): " + to_text(strategy.gather(first, 0)));
-  print(strategy,
-        "  local results of replica 0: " + to_text(strategy.local_results(first).front()));
-  print(strategy, "  a constant 1.0 for each replica: " + strategy.describe(ones));
+/// Two numbers for two replicas, as in the page; for other numbers of replicas, one for each.
+auto first_batch(Strategy& strategy) {
+  const int replicas = strategy.num_replicas_in_sync();
+  std::vector<float> numbers;
+  for (int i = 0; i < 2 * replicas; ++i) numbers.push_back(5 + static_cast<float>(i));
+  auto data = strategy.distribute_dataset(
+      from_elements(numbers).batch(static_cast<std::uint64_t>(replicas)));
+  return data.make_iterator().next();
 }
 
-/// 100 pairs (feature 1, label 1) in batches of 16; the function takes the parts of the pair.
-void nested_elements(Strategy& strategy) {
-  const auto ones = from_elements(std::vector(1, std::pair(1.0F, 1.0F))).repeat(100);
-  auto data = strategy.distribute_dataset(ones.batch(16));
-  int steps = 0;
-  std::size_t examples = 0;
-  float least = 1;
-  for (auto& batch : data) {
-    const auto loss = strategy.run(
-        [](const Tensor<float>& features, Tensor<float> labels) {
-          for (std::size_t i = 0; i < labels.rows(); ++i) {
-            labels.values()[i] -= 0.3F * features.values()[i];
-          }
-          return labels;
-        },
-        batch);
-    const auto all = strategy.gather(loss, 0);
-    for (const float value : all.values()) least = std::min(least, value);
-    examples += all.rows();
-    ++steps;
-  }
-  print(strategy, "100 ones in batches of 16: " + std::to_string(steps) + " steps, " +
-                      std::to_string(examples) +
-                      " examples, label - 0.3 * feature = " + to_text(least));
+// "Distributed values created from a DistributedDataset".
+void from_dataset(Strategy& strategy) { print(strategy, strategy.describe(first_batch(strategy))); }
+
+// "Distributed values returned by run".
+void returned_by_run(Strategy& strategy) {
+  print(strategy, strategy.describe(strategy.run([&] { return strategy.replica_id(); })));
 }
 
-/// A variable with equal copies, and a count that each replica accumulates locally.
+// "As input into run".
+void into_run(Strategy& strategy) {
+  const auto plus_one = [](const Floats& x) { return x.map([](float v) { return v + 1; }); };
+  print(strategy, strategy.describe(strategy.run(plus_one, first_batch(strategy))));
+}
+
+// "As input into reduce": over the replicas and along axis 0.
+void into_reduce(Strategy& strategy) {
+  const auto sum = strategy.reduce(ReduceOp::sum, first_batch(strategy), 0);
+  print(strategy, to_text(sum) + ", shape " + to_text(sum.shape()));
+}
+
+// "How to inspect per-replica values locally": in a job of several processes, each rank its own.
+void local(Strategy& strategy) {
+  print(strategy, to_text(strategy.local_results(first_batch(strategy)).front()));
+}
+
+// "Mirrored" and "SyncOnRead": what a job's variables are.
 void variables(Strategy& strategy) {
-  auto weight = strategy.create_variable(Tensor<float>{1, 2});
-  weight.assign(weight.read().map([](float w) { return w / 2; }));
-  weight.verify();
+  auto weight = strategy.create_variable(Floats{1, 2});
+  weight.assign_sub(Floats{0.5F, 1});
+  weight.verify();  // the same bits on every replica
   auto examples = strategy.create_metric<std::int64_t>(ReduceOp::sum);
   auto data = strategy.distribute_dataset(range_dataset(24).batch(6));
-  for (auto& batch : data) {
-    strategy.run([&](const Numbers& x) { examples.add(static_cast<std::int64_t>(x.rows())); },
-                 batch);
+  for (const auto& batch : data) {
+    strategy.run([&](const auto& x) { examples.add(static_cast<std::int64_t>(x.rows())); }, batch);
   }
   const std::int64_t counted = examples.read();  // collective: on all ranks
-  print(strategy, "a mirrored variable: " + to_text(weight.read()) +
-                      ", verified; a metric: " + std::to_string(counted) + " examples");
+  print(strategy, to_text(weight.read()) + ", " + std::to_string(counted) + " examples");
 }
 
 void program(comm::Communicator& comm) {
   Strategy strategy(comm);
-  values(strategy);
-  nested_elements(strategy);
-  variables(strategy);
+  for (const auto block :
+       {from_dataset, returned_by_run, into_run, into_reduce, local, variables}) {
+    block(strategy);
+  }
 }
 
 }  // namespace

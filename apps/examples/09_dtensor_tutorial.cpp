@@ -1,5 +1,6 @@
-// The DTensor tutorial: functions of distributed tensors, a gradient tape, Adam, evaluation and
-// saving, on a mesh that cuts the batches, one that cuts the weights, and one that cuts both.
+// The guide "Distributed training with Core APIs and DTensor" under its section titles: functions
+// of distributed tensors, a gradient tape, Adam, evaluation and saving, on a mesh that cuts the
+// batches, one that cuts the weights, and one that cuts both.
 //
 //   09_dtensor_tutorial --ranks 8, or mpirun -n 8 09_dtensor_tutorial
 #include <unistd.h>
@@ -15,7 +16,8 @@ namespace {
 
 using Variables = std::vector<DVariable<float>>;
 
-/// The first layer is cut by columns, the second by rows. Each rank makes its own pieces only.
+// "The dense layer". The first layer is cut by columns, the second by rows. Each rank makes its own
+// pieces only.
 Variables make_weights(Mesh& mesh) {
   Variables all;
   const auto add_dense = [&](const std::string& name, const Shape& shape, const Layout& layout) {
@@ -28,13 +30,14 @@ Variables make_weights(Mesh& mesh) {
   return all;
 }
 
+// "The MLP sequential model".
 DTensor<float> network(const Variables& w, const DTensor<float>& images) {
   const auto first = relu(matmul(images, w[0]) + w[1]);
   const auto second = relu(matmul(first, w[2]) + w[3]);
   return matmul(second, w[4]) + w[5];
 }
 
-/// Adam; its moments have the layouts of the weights.
+// "Optimizer": Adam, whose moments have the layouts of the weights.
 struct Adam {
   std::vector<DTensor<float>> m, v;
   int step = 0;
@@ -52,10 +55,12 @@ struct Adam {
   }
 };
 
-/// The mean loss and accuracy over a data set, with a training step for each batch if given Adam.
+// "Training metrics": the mean loss and accuracy over a data set, with a training step for each
+// batch if given Adam.
 std::string run(Mesh& mesh, const auto& data, Variables& weights, Adam* adam = nullptr) {
   double loss = 0, correct = 0, examples = 0;  // each example counts once
   for (const auto& [images, labels] : data.epoch(0)) {
+    // "Data packing".
     const auto x = copy_to_mesh(mesh, images, Layout::batch_sharded(mesh, "batch", 2));
     const auto y = copy_to_mesh(mesh, labels, Layout::batch_sharded(mesh, "batch", 1));
     Tape tape;
@@ -72,7 +77,7 @@ std::string run(Mesh& mesh, const auto& data, Variables& weights, Adam* adam = n
   return text;
 }
 
-/// Trains on batch x model devices; saves the weights, and restores them on model x batch devices.
+// "Training", on batch x model devices.
 void tutorial(comm::Communicator& comm, int batch, int model, int epochs) {
   auto digits = data::open_data_set("synthetic", {.train_limit = 5000, .test_limit = 5000});
   const auto training = from_source(std::move(digits.train)).batch(128);
@@ -85,6 +90,7 @@ void tutorial(comm::Communicator& comm, int batch, int model, int epochs) {
     text += "epoch " + std::to_string(epoch) + ": training " + run(mesh, training, weights, &adam);
     text += "   testing " + run(mesh, test, weights) + "\n";
   }
+  // "Saving your model", and restoring it on model x batch devices.
   const auto process = comm::broadcast_text(comm, std::to_string(::getpid()));
   const auto file = std::filesystem::temp_directory_path() / ("digits-" + process);
   train::save_variables(file, weights);
