@@ -234,6 +234,9 @@ class Communicator {
   /// Ranks    collective over the running ranks, each of which calls it after RankLost.
   virtual std::unique_ptr<Communicator> living();
 
+  /// Waits until every rank has called it. Collective.
+  void barrier() { all_agree(true); }
+
   /// True on every rank iff `ok` is true on every rank. Collective.
   bool all_agree(bool ok) {
     std::uint8_t flag = ok ? 1 : 0;

@@ -1,5 +1,6 @@
 #include "lockstep/launch/launch.hpp"
 
+#include <cxxabi.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -8,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cxxopts.hpp>
+#include <memory>
 #include <new>
 #include <optional>
 #include <string_view>
@@ -351,10 +353,27 @@ ProgramWords words_of(int argc, char** argv) {
   }
 }
 
+/// Calls `work`; what it throws is a std::exception then.
+template <class Work>
+void run_named(Work work) {
+  try {
+    work();
+  } catch (const std::exception&) {
+    throw;
+  } catch (...) {
+    const std::unique_ptr<char, decltype(&std::free)> type(
+        abi::__cxa_demangle(abi::__cxa_current_exception_type()->name(), nullptr, nullptr, nullptr),
+        &std::free);
+    throw Error(ExitCode::internal,
+                "the program threw a value of type " + std::string(type ? type.get() : "unknown"),
+                "throw a std::exception, or lockstep::Error, with a message");
+  }
+}
+
 int run_over_launcher(const std::optional<comm::Launch>& launch, const RankBody& body) {
   return launching::run_over_mpi(launch, [&](comm::MpiCommunicator& mpi) {
     const auto shared = launching::share_nodes("auto", mpi);
-    body(shared ? *shared : static_cast<comm::Communicator&>(mpi));
+    run_named([&] { body(shared ? *shared : static_cast<comm::Communicator&>(mpi)); });
   });
 }
 
@@ -384,7 +403,8 @@ int run_main(Work work) noexcept {
 int run_replicas(std::uint64_t threads, const RankBody& body) noexcept {
   return run_main([&](const std::optional<comm::Launch>& launch) {
     if (launching::is_rank(launch)) return run_over_launcher(launch, body);
-    launching::run_over_threads(threads, body);
+    launching::run_over_threads(threads,
+                                [&](comm::Communicator& comm) { run_named([&] { body(comm); }); });
     return static_cast<int>(ExitCode::success);
   });
 }
@@ -406,8 +426,9 @@ int run_replicas(int argc, char** argv, const RankProgram& body) noexcept {
     }
     const auto words = words_of(argc, argv);
     if (!words.ranks) launching::require_no_batch_shell(launch, argv[0]);
-    launching::run_over_threads(words.ranks.value_or(1),
-                                [&](comm::Communicator& comm) { body(comm, words.others); });
+    launching::run_over_threads(words.ranks.value_or(1), [&](comm::Communicator& comm) {
+      run_named([&] { body(comm, words.others); });
+    });
     return static_cast<int>(ExitCode::success);
   });
 }

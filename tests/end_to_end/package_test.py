@@ -412,11 +412,13 @@ class Consumer(CommandTest):
                 self.assertTrue(name.startswith("lockstep/"), f"{path}: {name}")
                 self.assertTrue((Copy.prefix / "include" / name).is_file(), f"{path}: {name}")
 
-    def test_the_command_and_the_licence(self):
+    def test_the_command_and_the_documents(self):
         result = call([str(Copy.prefix / "bin/lockstep"), "--version"])
         self.assert_ends(result, 0)
         self.assertRegex(result.out, r"^\d+\.\d+\.\d+\n$")
-        self.assertTrue((Copy.prefix / "share/doc/lockstep/LICENSE").is_file())
+        for name in ("LICENSE", "README.md", "examples/CMakeLists.txt", "examples/01_tutorial.cpp",
+                     "lib/README.md", "lib/nn/README.md"):
+            self.assertTrue((Copy.prefix / "share/doc/lockstep" / name).is_file(), name)
         for script in ("bash-completion/completions/lockstep", "zsh/site-functions/_lockstep",
                        "fish/vendor_completions.d/lockstep.fish"):
             self.assertIn("label-column", (Copy.prefix / "share" / script).read_text(), script)

@@ -56,6 +56,7 @@ TEST_CASE("what a rank throws decides the exit code", "[launch]") {
   CHECK(code_of(OutputError("a disk")) == 74);
   CHECK(code_of(std::runtime_error("anything")) == 1);
   CHECK(code_of(std::bad_alloc()) == 1);
+  CHECK(code_of(42) == 1);
   CHECK(run_replicas(3, [](comm::Communicator&) {
           throw comm::AgreedError(ExitCode::diverged, "all alike");
         }) == 76);
