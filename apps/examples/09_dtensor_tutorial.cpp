@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <lockstep/lockstep.hpp>
+#include <optional>
 
 using namespace lockstep;
 
@@ -63,10 +64,11 @@ std::string run(Mesh& mesh, const auto& data, Variables& weights, Adam* adam = n
     // "Data packing".
     const auto x = copy_to_mesh(mesh, images, Layout::batch_sharded(mesh, "batch", 2));
     const auto y = copy_to_mesh(mesh, labels, Layout::batch_sharded(mesh, "batch", 1));
-    Tape tape;
+    std::optional<Tape> tape;
+    if (adam != nullptr) tape.emplace();
     const auto logits = network(weights, x);
     const auto losses = softmax_cross_entropy(logits, y);
-    if (adam != nullptr) adam->update(weights, tape.gradient(reduce_mean(losses), weights));
+    if (adam != nullptr) adam->update(weights, tape->gradient(reduce_mean(losses), weights));
     const auto equal = [](int a, int b) { return a == b ? 1 : 0; };
     correct += reduce_sum(elementwise(argmax(logits), y, equal)).unpack().item();
     loss += reduce_sum(losses).unpack().item();

@@ -420,8 +420,9 @@ BinaryPlan elementwise_plan(const std::string& operation, const Layout& a, const
 
 Layout reduced_layout(const Layout& layout, std::size_t axis) {
   if (axis >= layout.rank()) {
-    collective::refuse("a tensor with " + to_text(layout) + " has no axis " + std::to_string(axis),
-                       "axes are counted from 0");
+    collective::refuse("a tensor with " + to_text(layout) + " has no axis " +
+                           std::to_string(static_cast<std::ptrdiff_t>(axis)),
+                       "axes are counted from 0, also those at the end");
   }
   const auto& spec = layout.spec(axis);
   const Layout rest = layout.without_axis(axis);

@@ -68,7 +68,7 @@ DTensor<T> summed(const DTensor<T>& tensor) {
 
 // In the requested layout, or with all sums complete.
 template <MeshNumber T>
-DTensor<T> finished(const DTensor<T>& tensor, const std::optional<Layout>& to) {
+DTensor<T> completed(const DTensor<T>& tensor, const std::optional<Layout>& to) {
   return tensor.relayout(to.value_or(tensor.layout().summed()));
 }
 
@@ -99,7 +99,7 @@ DTensor<T> repeated(const DTensor<T>& like, const Tensor<T>& piece) {
       zip(piece, zero, like.unpack().shape(), [](const T& value, const T&) { return value; }));
 }
 
-// The product with the sum over a cut axis left open. Collective.
+// The product, with partial sums over a cut axis. Collective.
 template <MeshNumber T>
 DTensor<T> product_addends(const DTensor<T>& a, const DTensor<T>& b) {
   const auto plan = matmul_plan(a.layout(), a.shape(), b.layout(), b.shape());
@@ -177,7 +177,7 @@ DTensor<T> pairwise(const char* operation, const DTensor<T>& a, const DTensor<T>
             [=](const auto& gradient) { return unbroadcast(by_a(gradient, left, right), left); }),
       input(right,
             [=](const auto& gradient) { return unbroadcast(by_b(gradient, left, right), right); }));
-  return finished(result, to);
+  return completed(result, to);
 }
 
 // Each element divided by `count`, in the elements' type. Local.
@@ -258,7 +258,7 @@ Operands<T> operands_of(const char* operation, const DTensor<T>& a, const DTenso
 
 template <MeshNumber T>
 DTensor<T> matmul(const DTensor<T>& a, const DTensor<T>& b, const std::optional<Layout>& to) {
-  return sharding::finished(sharding::product_addends(a, b), to);
+  return sharding::completed(sharding::product_addends(a, b), to);
 }
 
 template <MeshNumber T>
@@ -310,13 +310,21 @@ DTensor<T> operator+(const DTensor<T>& a, std::type_identity_t<T> addend) {
 
 template <Differentiable T>
 DTensor<T> relu(const DTensor<T>& tensor) {
-  return elementwise(
-      tensor, [](T x) { return x < 0 ? T{0} : x; }, [](T x) { return x > 0 ? T{1} : T{0}; });
+  const auto x = sharding::summed(tensor);
+  auto result =
+      sharding::Maker::make(x.mesh(), x.layout(), x.shape(),
+                            x.unpack().map([](T value) { return value < 0 ? T{0} : value; }));
+  // Selected, not multiplied by 0: an infinite gradient of a negative input gives 0.
+  return sharding::on_tape("relu", std::move(result), sharding::input(x, [x](const auto& gradient) {
+                             return elementwise(gradient, x, [](T of_result, T value) {
+                               return value > 0 ? of_result : T{0};
+                             });
+                           }));
 }
 
 template <MeshNumber T>
 DTensor<T> reduce_sum(const DTensor<T>& tensor, std::size_t axis, const std::optional<Layout>& to) {
-  return sharding::finished(sharding::sum_addends(tensor, axis), to);
+  return sharding::completed(sharding::sum_addends(tensor, axis), to);
 }
 
 template <MeshNumber T>
@@ -326,7 +334,7 @@ DTensor<T> reduce_sum(const DTensor<T>& tensor, std::vector<std::size_t> axes,
   for (const auto axis : sharding::descending(std::move(axes))) {
     sum = sharding::sum_addends(sum, axis);
   }
-  return sharding::finished(sum, to);
+  return sharding::completed(sum, to);
 }
 
 template <MeshNumber T>
@@ -400,7 +408,7 @@ DTensor<T> reshape(const DTensor<T>& tensor, const Shape& shape, const std::opti
   const auto source = tensor.relayout(before);
   const Layout layout(before.mesh(), std::move(specs));
   const auto values = source.unpack().values();
-  return sharding::finished(
+  return sharding::completed(
       sharding::on_tape(
           "reshape",
           sharding::Maker::make(tensor.mesh(), layout, shape,

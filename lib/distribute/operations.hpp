@@ -237,11 +237,16 @@ template <MeshNumber T>
 DTensor<T> reduce_sum(const DTensor<T>& tensor, std::size_t axis,
                       const std::optional<Layout>& to = std::nullopt);
 
-/// The sum along several axes, the last one first; each is rounded.
+/// The sum along several axes, the last one first; each is rounded. Along none, {}: the tensor.
 /// Errors   also throws comm::AgreedError (2) for an axis that is named twice.
 template <MeshNumber T>
 DTensor<T> reduce_sum(const DTensor<T>& tensor, std::vector<std::size_t> axes,
                       const std::optional<Layout>& to = std::nullopt);
+template <MeshNumber T>
+DTensor<T> reduce_sum(const DTensor<T>& tensor, std::initializer_list<std::size_t> axes,
+                      const std::optional<Layout>& to = std::nullopt) {
+  return reduce_sum(tensor, std::vector<std::size_t>(axes), to);
+}
 
 /// The sum of all elements, shape (), on every rank.
 template <MeshNumber T>
@@ -256,11 +261,16 @@ template <MeshNumber T>
 DTensor<T> reduce_mean(const DTensor<T>& tensor, const std::vector<std::size_t>& axes,
                        const std::optional<Layout>& to = std::nullopt);
 template <MeshNumber T>
+DTensor<T> reduce_mean(const DTensor<T>& tensor, std::initializer_list<std::size_t> axes,
+                       const std::optional<Layout>& to = std::nullopt) {
+  return reduce_mean(tensor, std::vector<std::size_t>(axes), to);
+}
+template <MeshNumber T>
 DTensor<T> reduce_mean(const DTensor<T>& tensor);
 
 /// The softmax, or its logarithm, along the last axis, which is gathered if it is cut; the other
-/// axes stay cut. Each row is computed by one rank, with the same bits for any mesh. Errors   also
-/// throws comm::AgreedError (2) for a tensor without axes or with a last axis of 0.
+/// axes stay cut. Each row is computed by one rank, with the same bits for any mesh.
+/// Errors   also throws comm::AgreedError (2) for a tensor without axes or with a last axis of 0.
 template <Differentiable T>
 DTensor<T> softmax(const DTensor<T>& logits);
 template <Differentiable T>

@@ -69,8 +69,11 @@ template <Differentiable T>
 DTensor<T> log_softmax(const DTensor<T>& logits) {
   const auto z = with_whole_rows("log_softmax", logits);
   const auto y = by_rows(z, [](std::span<const T> row, std::span<T> out) {
-    const T normaliser = nn::log_sum_exp(row);
-    std::transform(row.begin(), row.end(), out.begin(), [&](T v) { return v - normaliser; });
+    // Less the greatest first: far from 0 the logarithm of the sum would be rounded away.
+    const T greatest = *std::max_element(row.begin(), row.end());
+    std::transform(row.begin(), row.end(), out.begin(), [&](T v) { return v - greatest; });
+    const T normaliser = nn::log_sum_exp(std::span<const T>(out));
+    for (T& value : out) value -= normaliser;
   });
   return sharding::on_tape("log_softmax", y, sharding::input(z, [z](const auto& gradient) {
                              return gradient - probabilities_of(z) * row_sums(gradient);
@@ -90,11 +93,15 @@ DTensor<T> softmax_cross_entropy(const DTensor<T>& logits, const DTensor<std::in
   const auto& piece = z.unpack();
   const std::size_t classes = z.shape()[1];
   comm::together(z.mesh().communicator(), [&] {
-    try {
-      nn::require_labels(targets.unpack().values(), piece.rows(), classes);
-    } catch (const std::invalid_argument& error) {
-      throw DataError(std::string("softmax_cross_entropy: ") + error.what(),
-                      "give labels from 0 to " + std::to_string(classes - 1));
+    std::size_t example = rows.owned(z.shape()[0], 0, z.mesh().rank()).begin;
+    for (const std::int32_t label : targets.unpack().values()) {
+      if (label < 0 || static_cast<std::size_t>(label) >= classes) {
+        throw DataError("softmax_cross_entropy: label " + std::to_string(label) + " of example " +
+                            std::to_string(example) + " is not in [0, " + std::to_string(classes) +
+                            ")",
+                        "give labels from 0 to " + std::to_string(classes - 1));
+      }
+      ++example;
     }
   });
   std::vector<nn::ExampleResult> results(piece.rows());

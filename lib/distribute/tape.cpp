@@ -1,7 +1,6 @@
 #include "lockstep/distribute/tape.hpp"
 
 #include <string>
-#include <string_view>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
@@ -128,8 +127,8 @@ DTensor<T> ones_like(const DTensor<T>& tensor) {
 }
 
 template <Differentiable T>
-std::vector<DTensor<T>> go_back(const Operations<T>& operations, const DTensor<T>& target,
-                                const std::vector<DTensor<T>>& sources) {
+std::vector<DTensor<T>> backpropagate(const Operations<T>& operations, const DTensor<T>& target,
+                                      const std::vector<DTensor<T>>& sources) {
   const Ids needed = dependents(operations, sources);
   require_sources(dependencies(operations, target, needed), target, sources);
   const Ids kept = ids_of(sources);
@@ -139,13 +138,13 @@ std::vector<DTensor<T>> go_back(const Operations<T>& operations, const DTensor<T
     const auto& result = operation->result;
     const auto* found = gradients.find(result);
     if (found == nullptr || !needed.contains(id_of(result))) continue;
-    const bool passes_on = std::string_view(operation->name) == relayout_operation;
-    const auto gradient = passes_on ? *found : Gradients<T>::aligned(*found, result);
+    const bool is_relayout = operation->name == relayout_operation;
+    const auto gradient = is_relayout ? *found : Gradients<T>::aligned(*found, result);
     if (!kept.contains(id_of(result))) gradients.remove(result);
     for (const auto& input : operation->inputs) {
       if (!needed.contains(id_of(input.operand))) continue;
       auto contribution = input.gradient(gradient);
-      if (passes_on) contribution = Gradients<T>::aligned(contribution, input.operand);
+      if (is_relayout) contribution = Gradients<T>::aligned(contribution, input.operand);
       gradients.add(input.operand, contribution);
     }
   }
@@ -178,6 +177,15 @@ template void record(const char*, const DTensor<double>&, std::vector<RecordedIn
 
 namespace lockstep {
 
+template <Differentiable T>
+DTensor<T> stop_gradient(const DTensor<T>& tensor) {
+  return sharding::Maker::make(tensor.mesh(), tensor.layout(), tensor.shape(),
+                               Tensor<T>(tensor.unpack()));
+}
+
+template DTensor<float> stop_gradient(const DTensor<float>&);
+template DTensor<double> stop_gradient(const DTensor<double>&);
+
 Tape::Tape(TapeOptions options)
     : state_(std::make_unique<sharding::TapeState>(sharding::TapeState{options.persistent})) {
   sharding::tapes.push_back(state_.get());
@@ -195,7 +203,7 @@ std::vector<DTensor<T>> Tape::gradient(const DTensor<T>& target,
   }
   const sharding::RecordingPause pause;
   const auto& operations = std::get<sharding::Operations<T>>(state_->operations);
-  auto gradients = sharding::go_back(operations, target, sources);
+  auto gradients = sharding::backpropagate(operations, target, sources);
   if (!state_->persistent) {
     state_->finished = true;
     state_->operations = {};

@@ -1,5 +1,5 @@
-// Gradients of functions of tensors over a mesh: a tape records operations and goes back through
-// them.
+// Gradients of functions of tensors over a mesh: a tape records operations, and backpropagates
+// through them.
 #pragma once
 
 #include <functional>
@@ -22,7 +22,7 @@ struct TapeOptions {
 };
 
 /// Records the operations on tensors over a mesh, from its construction until gradient() or its
-/// destruction, and computes gradients by going back through them.
+/// destruction, and computes gradients by reverse accumulation over them.
 ///
 ///   Tape tape;
 ///   const auto y = relu(matmul(x, w) + b);
@@ -56,8 +56,8 @@ class Tape {
   Tape& operator=(const Tape&) = delete;
 
   /// The gradients of `target`, or of the sum of its elements if it has several, by each source,
-  /// with the source's shape and layout. A source is a variable, or any tensor that an operation on
-  /// the tape has read or returned.
+  /// with the source's shape and layout (with all sums complete). A source is a variable, or any
+  /// tensor that an operation on the tape has read or returned.
   ///
   /// Errors   throws the same comm::AgreedError (2) on all ranks: a source on which the target does
   ///          not depend on this tape, such as a variable that was assigned since; an operation
@@ -87,12 +87,16 @@ class Tape {
   std::unique_ptr<sharding::TapeState> state_;
 };
 
+/// The same tensor as a constant for tapes. Local.
+template <Differentiable T>
+DTensor<T> stop_gradient(const DTensor<T>& tensor);
+
 }  // namespace lockstep
 
 namespace lockstep::sharding {
 
-/// The name of the operation that tapes give open sums to, so that these are completed directly
-/// into the layout before the relayout.
+/// The name, by its address, of the operation that tapes give partial sums to, so that these are
+/// completed directly into the layout before the relayout.
 inline constexpr const char* relayout_operation = "relayout";
 
 /// An operand of a recorded operation. `gradient` computes the gradient by the operand from that of

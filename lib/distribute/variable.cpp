@@ -103,13 +103,19 @@ void DVariable<T>::assign(const DTensor<T>& value) {
 template <Differentiable T>
 void DVariable<T>::assign_add(const DTensor<T>& value) {
   const sharding::RecordingPause pause;
-  assign(add(*this, value));
+  set(add(*this, value));
 }
 
 template <Differentiable T>
 void DVariable<T>::assign_sub(const DTensor<T>& value) {
   const sharding::RecordingPause pause;
-  assign(subtract(*this, value));
+  set(subtract(*this, value));
+}
+
+template <Differentiable T>
+void DVariable<T>::set(const DTensor<T>& result) {
+  require_shape(*this, result);
+  static_cast<DTensor<T>&>(*this) = result.relayout(this->layout());
 }
 
 template <Differentiable T>

@@ -19,7 +19,8 @@ namespace lockstep {
 template <Differentiable T>
 class DVariable : public DTensor<T> {
  public:
-  /// Starts with `value`, in its layout with all sums complete. Collective if sums are open.
+  /// Starts with `value`, in its layout with all sums complete. A constant for tapes: they do not
+  /// record how `value` was computed. Collective if `value` has partial sums.
   DVariable(std::string name, const DTensor<T>& value);
 
   DVariable(DVariable&&) noexcept = default;
@@ -41,6 +42,9 @@ class DVariable : public DTensor<T> {
   void assign_sub(const DTensor<T>& value);
 
  private:
+  /// Takes the result of an operation that no tape has recorded, so its piece is not shared.
+  void set(const DTensor<T>& result);
+
   std::string name_;
 };
 

@@ -86,7 +86,9 @@ Range bytes_of(const ordered_json& header, const TensorSpec& tensor, std::uint64
 void require_cover(std::vector<Range> ranges, std::uint64_t data_begin, std::uint64_t data_bytes,
                    const JsonPlace& place) {
   std::sort(ranges.begin(), ranges.end(),
-            [](const Range& a, const Range& b) { return a.begin < b.begin; });
+            [](const Range& a, const Range& b) {  // tensors without elements first
+              return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+            });
   std::uint64_t at = 0;
   for (const Range& range : ranges) {
     if (range.begin != at) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/distribute/tape.hpp"
 #include "lockstep/distribute/values.hpp"
@@ -14,12 +15,31 @@
 namespace lockstep::train {
 namespace {
 
-// Names and shapes. Throws the same AgreedError on all ranks for no variables or a name used twice.
+// Throws unless a safetensors file can have a tensor of this name, and JSON the name.
+void require_name(const std::string& name) {
+  constexpr std::size_t max_bytes = 256;
+  const bool is_plain = is_utf8(name) && name.find('\0') == std::string::npos;
+  if (!name.empty() && name.size() <= max_bytes && is_plain && name != "__metadata__") return;
+  collective::refuse(
+      "a file cannot have a variable called " + in_quotes(name),
+      "give it another name, of 1 to " + std::to_string(max_bytes) + " bytes of UTF-8");
+}
+
+// Names and shapes. Throws the same AgreedError on all ranks for no variables, names that a file
+// cannot have, a name used twice, and ranks with different variables. Collective.
 std::vector<TensorSpec> specs_of(std::span<const DVariable<float>> variables) {
   if (variables.empty()) collective::refuse("a file of no variables", "give at least one");
+  std::string listed;
+  for (const auto& variable : variables) {
+    listed += (listed.empty() ? "" : ", ") + variable.name() + " " + to_text(variable.shape());
+  }
+  comm::require_equal(variables.front().mesh().communicator(), "the variables of a file",
+                      {{"list", listed}},
+                      "give the same variables in the same order on every rank");
   std::vector<TensorSpec> specs;
   std::set<std::string> names;
   for (const auto& variable : variables) {
+    require_name(variable.name());
     if (!names.insert(variable.name()).second) {
       collective::refuse("two variables are called \"" + variable.name() + "\"",
                          "give the variables of a file different names");

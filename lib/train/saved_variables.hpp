@@ -16,14 +16,15 @@ namespace lockstep::train {
 ///
 ///   save_variables("weights.safetensors", weights);  // a std::vector<DVariable<float>>
 ///
-/// Errors   throws the same comm::AgreedError on all ranks: (2) for no variables, or two of one
-///          name; (74) if the file cannot be written: a file of that name then stays as it was.
+/// Errors   throws the same comm::AgreedError on all ranks: (2) for no variables, two of one name,
+///          a name that a file cannot have, or ranks with different variables; (74) if the file
+///          cannot be written: a file of that name then stays as it was.
 /// Ranks    collective; all variables are on one mesh.
 void save_variables(const std::filesystem::path& path, std::span<const DVariable<float>> variables);
 
-/// Assigns to each variable the tensor of its name. The file must have exactly these names and
-/// shapes; layouts, mesh and ranks may be others than when it was saved. Every rank reads it; a
-/// rank holds one whole tensor at a time.
+/// Assigns to each variable the tensor of its name. The file, of which values have no checksum,
+/// must have exactly these names and shapes; layouts, mesh and ranks may be others than when it was
+/// saved. Every rank reads it; a rank holds one whole tensor at a time.
 ///
 /// Errors   throws the same comm::AgreedError on all ranks: (2) as above; (65) for a file that is
 ///          missing, damaged or of other variables; (70) if ranks read different values. The

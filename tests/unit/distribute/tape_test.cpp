@@ -371,7 +371,7 @@ TEST_CASE("operands that do not fit name the operation and the shapes", "[mesh]"
                softmax_cross_entropy(w, labels(mesh, {0, 3}));
              }),
              StartsWith("65: rank 1") &&
-                 Contains("softmax_cross_entropy: label 3 of example 0 is not in [0, 3)"));
+                 Contains("softmax_cross_entropy: label 3 of example 1 is not in [0, 3)"));
   CHECK_THAT(refusal([](Mesh&, const Matrix& w) { reshape(w, {5}); }),
              StartsWith("2: reshape: shape (2, 3) to (5)"));
   CHECK_THAT(refusal([](Mesh&, const Matrix& w) {
@@ -416,6 +416,30 @@ TEST_CASE("argmax, slices and reshapes under every layout", "[mesh]") {
   }
 }
 
+TEST_CASE("stop_gradient gives a constant, and no axes leave a tensor as it is", "[mesh]") {
+  CHECK(on_all(2, [](comm::Communicator& comm) -> std::string {
+          Mesh mesh(comm, {{"x", 2}});
+          const auto x = copy_to_mesh(mesh, Tensor<float>{3, 5}, Layout(mesh, {"x"}));
+          Tape tape;
+          const auto gradient = tape.gradient(reduce_sum(x * stop_gradient(x)), x);
+          if (gradient.to_global() != Tensor<float>{3, 5}) return to_text(gradient.to_global());
+          if (reduce_sum(x, {}).to_global() != x.to_global()) return "reduce_sum {}";
+          return reduce_mean(x, {}).to_global() == x.to_global() ? "" : "reduce_mean {}";
+        }) == "");
+}
+
+TEST_CASE("log_softmax keeps the digits of large logits", "[mesh]") {
+  CHECK(on_all(1, [](comm::Communicator& comm) {
+          Mesh mesh(comm, {{"all", 1}});
+          const auto at = [&](float shift) {
+            return log_softmax(copy_to_mesh(mesh, Tensor<float>({1, 2}, {shift, shift + 0.5F}),
+                                            Layout::replicated(mesh, 2)))
+                .to_global();
+          };
+          return at(0) == at(8192) ? "" : to_text(at(8192));
+        }) == "");
+}
+
 TEST_CASE("NaN passes through relu, and gradients of quotients do not overflow", "[mesh]") {
   CHECK(on_all(1, [](comm::Communicator& comm) -> std::string {
           Mesh mesh(comm, {{"all", 1}});
@@ -423,6 +447,10 @@ TEST_CASE("NaN passes through relu, and gradients of quotients do not overflow",
             return copy_to_mesh(mesh, Tensor<float>({1}, {value}), Layout::replicated(mesh, 1));
           };
           if (!std::isnan(relu(on_mesh(NAN)).unpack().values()[0])) return "relu(NaN)";
+          const auto z = on_mesh(-1);
+          Tape of_relu;
+          const auto overflowing = relu(z) / on_mesh(0);
+          if (of_relu.gradient(overflowing, z).unpack().values()[0] != 0) return "relu, inactive";
           const auto x = on_mesh(1e-23F);
           const auto y = on_mesh(1e-23F);
           Tape tape;

@@ -52,6 +52,21 @@ TEST_CASE("variables are restored under any mesh and layout", "[mesh]") {
   }
 }
 
+TEST_CASE("variables without elements are restored in any order", "[mesh]") {
+  const test::TemporaryFolder folder;
+  const auto path = folder.path() / "weights.safetensors";
+  test::on_all(2, [&](comm::Communicator& comm) {
+    Mesh mesh(comm, {{"a", 2}});
+    auto all = variables(mesh, Layout(mesh, {none, "a"}), 2);
+    all.emplace_back("empty", zeros<float>(mesh, {0, 3}, Layout::replicated(mesh, 2)));
+    train::save_variables(path, all);
+    std::swap(all[0], all[2]);
+    train::restore_variables(path, all);
+    CHECK(all[2].to_global() == counting<float>({5, 6}).map([](float v) { return 2 * v; }));
+    return 0;
+  });
+}
+
 TEST_CASE("files of variables that cannot be are refused, and nothing changes", "[mesh]") {
   const test::TemporaryFolder folder;
   const auto refusal = [](auto body) {
@@ -75,6 +90,31 @@ TEST_CASE("files of variables that cannot be are refused, and nothing changes", 
                train::save_variables(path, all);
              }),
              StartsWith("2: two variables are called \"rate\""));
+  for (const auto& name :
+       std::vector<std::string>{"", "__metadata__", "\xff", std::string(257, 'n')}) {
+    CHECK_THAT(refusal([&](auto& all) {
+                 all.emplace_back(name, all[0]);
+                 train::save_variables(path, all);
+               }),
+               StartsWith("2: a file cannot have a variable called"));
+  }
+  CHECK_THAT(refusal([&](auto& all) {
+               const int rank = all[0].mesh().communicator().rank();
+               all.emplace_back("of rank " + std::to_string(rank), all[0]);
+               train::save_variables(path, all);
+             }),
+             StartsWith("2: ") && Contains("of rank 1"));
+  // The ranks read the same weight, and different rates: neither is assigned.
+  CHECK_THAT(refusal([&](auto& all) {
+               auto& mesh = all[0].mesh();
+               auto saved = variables(mesh, Layout(mesh, {"a", none}), 5);
+               train::save_variables(folder.path() / "0", saved);
+               saved[1].assign_add(filled(mesh, {}, 1.0F, Layout(mesh, {})));
+               train::save_variables(folder.path() / "1", saved);
+               train::restore_variables(folder.path() / std::to_string(mesh.communicator().rank()),
+                                        all);
+             }),
+             StartsWith("70: "));
   CHECK_THAT(refusal([&](auto& all) {
                train::save_variables(path, std::span(all).first(1));
                train::restore_variables(path, all);
