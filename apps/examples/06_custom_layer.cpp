@@ -49,7 +49,10 @@ data::DataSet open_digits() {
 void evaluate(comm::Communicator& comm, const std::filesystem::path& folder) {
   nn::LayerKinds kinds;
   nn::add_custom<Prelu>(kinds, "prelu");
-  const auto saved = train::read_description(train::find_checkpoint(folder), kinds);
+  train::SavedNetwork saved;
+  comm::together(comm, [&] {  // one message, if ranks cannot read it
+    saved = train::read_description(train::find_checkpoint(folder), kinds);
+  });
   train::Replica replica(saved, comm);
   const double accuracy = replica.evaluate(*open_digits().test).accuracy();
   if (comm.rank() == 0) std::printf("%s: accuracy %.3f\n", saved.shape.text().c_str(), accuracy);

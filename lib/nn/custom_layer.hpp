@@ -227,6 +227,10 @@ Custom custom(L layer) {
 /// Errors   throws std::invalid_argument: see LayerKinds::add.
 template <class L>
 void add_custom(LayerKinds& kinds, const std::string& name) {
+  static_assert(
+      std::constructible_from<L, const Fields&> || !requires(const L& layer) { layer.fields(); },
+      "a custom layer with fields() needs a constructor from nn::Fields: checkpoints keep its "
+      "settings");
   kinds.add(name, [](const Fields& fields) {
     if constexpr (std::constructible_from<L, const Fields&>) {
       return custom(L(fields)).kind;

@@ -13,7 +13,7 @@ constexpr std::size_t max_checked = 60;  // weights per tensor
 constexpr double step = 1e-6;
 constexpr float deviation = 0.5F;  // standard deviation of the weights
 
-/// A network with random weights, rows and labels.
+/// A network with random weights, rows and targets.
 class Problem {
  public:
   Problem(const NetworkShape& shape, const Loss<double>& loss, std::size_t rows, std::uint32_t seed)
@@ -28,6 +28,11 @@ class Problem {
     for (double& x : network_.inputs(all_).flat()) x = static_cast<double>(normal(random));
     for (std::size_t i = 0; i < rows; ++i) {
       labels_.push_back(static_cast<std::int32_t>(random() % shape.classes));
+    }
+    if (loss.target() == TargetKind::values) {
+      labels_.clear();
+      values_.resize(rows * loss.target_width(shape.classes));
+      for (float& value : values_) value = normal(random);
     }
     auto& block = network_.parameters();
     for (std::size_t t = 0; t < block.tensors().size(); ++t) {
@@ -62,7 +67,7 @@ class Problem {
  private:
   double run(bool training) {
     network_.forward(all_, TrainingRows{5, 1000});  // any step: the same for all evaluations
-    network_.loss(all_, labels_, training);
+    network_.loss(all_, {labels_, values_}, training);
     return sum_over_leaves(network_.results(all_), leaf).loss_sum;
   }
 
@@ -71,6 +76,7 @@ class Problem {
   WholeBatch batch_;
   Range all_;
   std::vector<std::int32_t> labels_;
+  std::vector<float> values_;  // instead of labels, if the loss takes values
 };
 
 }  // namespace

@@ -128,6 +128,10 @@ void require_consistent(const ReplicaOptions& options, const Groups& groups) {
 /// Throws if the plan is not supported.
 void require_fitting_plan(const data::Plan& plan, const ReplicaOptions& options) {
   if (plan.steps() == 0) {
+    if (plan.options().records == 0) {
+      throw ConfigError("a plan without a step: the data set has no examples",
+                        "train on a data set with at least one");
+    }
     throw ConfigError("a plan without a step: drop_remainder leaves no batch",
                       "use smaller batches, or keep the remainder");
   }
@@ -481,6 +485,11 @@ std::vector<float> Replica::outputs(std::span<const float> features) {
 }
 
 std::vector<float> Replica::probabilities(std::span<const float> features) {
+  if (network_->loss_function().target() != nn::TargetKind::label) {
+    throw std::invalid_argument(std::string("Replica::probabilities: the loss '") +
+                                network_->loss_function().name() +
+                                "' is of values, which have none: use outputs()");
+  }
   std::vector<float> all;
   forward_all(features, [&](std::span<const float> row) {
     all.resize(all.size() + row.size());

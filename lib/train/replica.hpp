@@ -213,7 +213,9 @@ class Replica {
   void predict(data::BatchReader& reader, const PredictionSink& sink,
                Predicted predicted = Predicted::label);
 
-  /// Returns the class of each example: the first index of its greatest logit.
+  /// Returns the class of each example: the first index of its greatest logit. Features are the
+  /// network's input: those of a checkpoint are divided by CheckpointInfo::divide_by, and those of
+  /// a table are as its TableSchema describes. The same holds for outputs() and probabilities().
   ///
   /// Shapes   features [b, shape.features] row-major, any b; returns [b].
   /// Errors   throws std::invalid_argument for other shapes.
@@ -228,7 +230,7 @@ class Replica {
 
   /// Returns the softmax of the outputs for each example: the probability of each class.
   ///
-  /// Shapes, errors, ranks   as outputs().
+  /// Shapes, errors, ranks   as outputs(); also throws std::invalid_argument for a loss of values.
   std::vector<float> probabilities(std::span<const float> features);
 
   /// Copies the weights from the device to network(). Local.

@@ -250,6 +250,7 @@ TEST_CASE("a layer written for one example has the gradients of the batch",
   const NetworkShape shape(flat(5), {Dense{4}, custom(Squares(0.25)), custom(Squares())}, 3);
   CHECK(shape.parameters() == 24 + 8 + 16 + 51);
   CHECK(check_gradients(shape).worst < 1e-6);
+  CHECK(check_gradients(shape, RegressionLoss<double>()).worst < 1e-6);
 
   const test::TemporaryFolder folder;
   const auto products = make_strict_products(Simd::automatic);

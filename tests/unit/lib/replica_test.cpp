@@ -248,6 +248,7 @@ TEST_CASE("records of a table with values train and are evaluated alike", "[trai
       for (int epoch = 0; epoch < 20; ++epoch) {
         for (const auto& batch : batches) replica.train(batch);
       }
+      CHECK_THROWS_WITH(replica.probabilities({}), Catch::Contains("use outputs()"));
       const auto of_source = replica.evaluate(*training);
       auto elements =
           strategy.distribute_dataset(from_source_of_values(training)
