@@ -252,10 +252,7 @@ DTensor<T> DTensor<T>::relayout(const Layout& layout) const {
     result.layout_ = sharding::after(result.layout_, move);
   }
   if (moves.empty()) return result;
-  return sharding::on_tape(sharding::relayout_operation, std::move(result),
-                           sharding::input(*this, [](const auto& g) {
-                             return g;  // the tape gives it the operand's layout
-                           }));
+  return sharding::relayout_on_tape(std::move(result), *this);
 }
 
 template <MeshNumber T>

@@ -14,6 +14,7 @@ namespace {
 template <Differentiable T>
 struct Operation {
   const char* name;
+  GradientSums sums;
   DTensor<T> result;
   std::vector<RecordedInput<T>> inputs;
 };
@@ -138,13 +139,13 @@ std::vector<DTensor<T>> backpropagate(const Operations<T>& operations, const DTe
     const auto& result = operation->result;
     const auto* found = gradients.find(result);
     if (found == nullptr || !needed.contains(id_of(result))) continue;
-    const bool is_relayout = operation->name == relayout_operation;
-    const auto gradient = is_relayout ? *found : Gradients<T>::aligned(*found, result);
+    const bool is_partial = operation->sums == GradientSums::partial;
+    const auto gradient = is_partial ? *found : Gradients<T>::aligned(*found, result);
     if (!kept.contains(id_of(result))) gradients.remove(result);
     for (const auto& input : operation->inputs) {
       if (!needed.contains(id_of(input.operand))) continue;
       auto contribution = input.gradient(gradient);
-      if (is_relayout) contribution = Gradients<T>::aligned(contribution, input.operand);
+      if (is_partial) contribution = Gradients<T>::aligned(contribution, input.operand);
       gradients.add(input.operand, contribution);
     }
   }
@@ -161,17 +162,20 @@ std::vector<DTensor<T>> backpropagate(const Operations<T>& operations, const DTe
 bool is_recording() noexcept { return pauses == 0 && !tapes.empty(); }
 
 template <Differentiable T>
-void record(const char* operation, const DTensor<T>& result, std::vector<RecordedInput<T>> inputs) {
+void record(const char* operation, GradientSums sums, const DTensor<T>& result,
+            std::vector<RecordedInput<T>> inputs) {
   for (auto* tape : tapes) {
-    std::get<Operations<T>>(tape->operations).push_back({operation, result, inputs});
+    std::get<Operations<T>>(tape->operations).push_back({operation, sums, result, inputs});
   }
 }
 
 RecordingPause::RecordingPause() noexcept { ++pauses; }
 RecordingPause::~RecordingPause() { --pauses; }
 
-template void record(const char*, const DTensor<float>&, std::vector<RecordedInput<float>>);
-template void record(const char*, const DTensor<double>&, std::vector<RecordedInput<double>>);
+template void record(const char*, GradientSums, const DTensor<float>&,
+                     std::vector<RecordedInput<float>>);
+template void record(const char*, GradientSums, const DTensor<double>&,
+                     std::vector<RecordedInput<double>>);
 
 }  // namespace lockstep::sharding
 

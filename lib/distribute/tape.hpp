@@ -95,9 +95,9 @@ DTensor<T> stop_gradient(const DTensor<T>& tensor);
 
 namespace lockstep::sharding {
 
-/// The name, by its address, of the operation that tapes give partial sums to, so that these are
-/// completed directly into the layout before the relayout.
-inline constexpr const char* relayout_operation = "relayout";
+/// What an operation's gradient functions take. A relayout passes partial sums on, so that they are
+/// completed once, in the layout before it.
+enum class GradientSums { complete, partial };
 
 /// An operand of a recorded operation. `gradient` computes the gradient by the operand from that of
 /// the result, in any layout; empty if the operation has no derivative.
@@ -112,7 +112,8 @@ bool is_recording() noexcept;
 
 /// Adds an operation to the tapes of this thread.
 template <Differentiable T>
-void record(const char* operation, const DTensor<T>& result, std::vector<RecordedInput<T>> inputs);
+void record(const char* operation, GradientSums sums, const DTensor<T>& result,
+            std::vector<RecordedInput<T>> inputs);
 
 /// While it lives, no tape of this thread records.
 class RecordingPause {
@@ -140,7 +141,20 @@ template <MeshNumber T, class... Gradients>
 DTensor<T> on_tape(const char* operation, DTensor<T> result, Input<T, Gradients>... inputs) {
   if constexpr (Differentiable<T>) {
     if (is_recording()) {
-      record<T>(operation, result, {{inputs.operand, std::move(inputs.gradient)}...});
+      record<T>(operation, GradientSums::complete, result,
+                {{inputs.operand, std::move(inputs.gradient)}...});
+    }
+  }
+  return result;
+}
+
+/// Records a change of layout: the operand's gradient is that of the result. Returns the result.
+template <MeshNumber T>
+DTensor<T> relayout_on_tape(DTensor<T> result, const DTensor<T>& operand) {
+  if constexpr (Differentiable<T>) {
+    if (is_recording()) {
+      record<T>("relayout", GradientSums::partial, result,
+                {{operand, [](const DTensor<T>& gradient) { return gradient; }}});
     }
   }
   return result;

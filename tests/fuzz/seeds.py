@@ -8,7 +8,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "end_to_end"))
 import files  # noqa: E402
-from formats_test import example, field, tfrecord  # noqa: E402
 from pictures_test import CMYK_JPEG, GRAY_JPEG, RGB_JPEG  # noqa: E402
 
 
@@ -36,13 +35,13 @@ def seeds(name):
         yield pair(npy(">f4", "(2, 1)", struct.pack(">2f", 1, 2), 2), labels)
         yield pair(npy("<f8", "(2, 1)", struct.pack("<2d", 1, 2)), npy("|u1", "(2, 1)", b"\1\2"))
     elif name == "tfrecord":
-        yield tfrecord([(b"abc", 1), (b"def", 2)])
-        yield gzip.compress(tfrecord([(b"abc", 1)]))
-        yield b"\0" + example(b"abc", 1) + field(2, b"unknown")
-        floats = field(2, field(1, struct.pack("<2f", 0.5, 2)))
-        entries = (field(1, field(1, key) + field(2, value))
-                   for key, value in ((b"image", floats), (b"label", field(3, b"\x08\x07"))))
-        yield b"\0" + field(1, b"".join(entries))
+        examples = [files.tfrecord_example(image=[b"abc"], label=[1]), files.tfrecord_example(image=[b"def"], label=[2])]
+        yield files.tfrecord(examples)
+        yield gzip.compress(files.tfrecord(examples[:1]))
+        yield b"\0" + examples[0] + files.field(2, b"unknown")
+        yield b"\0" + files.tfrecord_example(image=[0.5, 2.0], label=[7])
+        unpacked = files.field(1, b"label") + files.field(2, files.field(3, b"\x08\x07"))  # a number without its list
+        yield b"\0" + files.field(1, files.field(1, unpacked))
     elif name == "cifar":
         yield b"\7" + bytes(3072)
     elif name == "picture":
