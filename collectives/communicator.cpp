@@ -10,6 +10,11 @@
 #include "lockstep/base/flight_recorder.hpp"
 
 namespace lockstep::comm {
+
+RankLeft::RankLeft(const std::string& collective, int world_rank)
+    : CommError(collective + ": rank " + std::to_string(world_rank) +
+                " has left the group; every rank has to call every collective, in one order") {}
+
 double Communicator::recorded_seconds() const noexcept {
   return recorder_ == nullptr ? 0 : recorder_->collective_seconds();
 }

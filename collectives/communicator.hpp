@@ -34,6 +34,11 @@ struct RankLost : CommError {
   using CommError::CommError;
 };
 
+/// A collective waits for a rank of which the program has returned, or destroyed the communicator.
+struct RankLeft : CommError {
+  RankLeft(const std::string& collective, int world_rank);
+};
+
 /// A type-erased span for the virtual functions. `count` is in elements.
 struct Elements {
   std::byte* data;
@@ -114,7 +119,8 @@ Place place_among(const std::vector<int>& nodes, int rank, const std::string& ho
 /// gives the root's. With empty spans and groups of one nothing is sent.
 ///
 /// Threads  one thread per communicator, the one that created it.
-/// Errors   throws CommError; std::invalid_argument where documented.
+/// Errors   throws CommError; std::invalid_argument where documented. Threads and shared memory
+///          throw RankLeft; for MPI see MpiCommunicator::watch_peers().
 /// Counts   threads and shared memory report counts that differ between ranks. MPI does not, and
 ///          corrupts memory: compare sizes that depend on user input with require_equal
 ///          (agreement.hpp).

@@ -37,7 +37,8 @@ void require_same(const Communicator& comm, int peer, const Call& first, const C
   const auto call_of = [&](int rank, const Call& call) {
     return "rank " + std::to_string(comm.world_rank(rank)) + " calls " + describe(call);
   };
-  throw CommError("collective mismatch: " + call_of(0, first) + ", " + call_of(peer, other));
+  throw CommError("ranks differ in a collective: " + call_of(0, first) + ", " +
+                  call_of(peer, other));
 }
 
 }  // namespace

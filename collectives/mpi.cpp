@@ -17,8 +17,10 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "lockstep/base/hash.hpp"
 #include "lockstep/collectives/launcher.hpp"
 
 namespace lockstep::comm {
@@ -67,6 +69,16 @@ void for_each_slice(Elements all, std::size_t limit, Call call) {
   }
 }
 
+/// Waits until `request` is complete, or for `seconds`; true: it is complete.
+bool completes(MPI_Request& request, double seconds) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  for (int done = 0;;) {
+    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    if (done != 0 || std::chrono::steady_clock::now() > end) return done != 0;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 std::string processor_name() {
   std::array<char, MPI_MAX_PROCESSOR_NAME> name{};
   int length = 0;
@@ -79,6 +91,8 @@ std::string processor_name() {
 /// Owns an MPI_Comm with the error handler MPI_ERRORS_RETURN.
 struct MpiCommunicator::State {
   MPI_Comm comm = MPI_COMM_NULL;
+  std::shared_ptr<CollectiveCounts> counts = {};
+  CollectiveCount* count = nullptr;  ///< of this communicator, in `counts`
 
   State() = default;
   State(const State&) = delete;
@@ -93,6 +107,8 @@ struct MpiCommunicator::State {
   static std::unique_ptr<State> world() {
     auto state = std::make_unique<State>();
     check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &state->comm), "MPI_Comm_dup");
+    state->counts = std::make_shared<CollectiveCounts>();
+    state->count = &state->counts->add(0);
     return state;
   }
 
@@ -121,6 +137,20 @@ struct MpiCommunicator::State {
   }
 };
 
+/// Counts a collective, and says while it lives that this rank is in it.
+class MpiCommunicator::InCollective {
+ public:
+  InCollective(const State& state, const char* name) : counts_(*state.counts) {
+    counts_.begin(*state.count, name);
+  }
+  ~InCollective() { counts_.end(); }
+  InCollective(const InCollective&) = delete;
+  InCollective& operator=(const InCollective&) = delete;
+
+ private:
+  CollectiveCounts& counts_;
+};
+
 MpiCommunicator::MpiCommunicator(std::size_t elements_per_call)
     : MpiCommunicator(State::world(), std::clamp(elements_per_call, std::size_t{1}, longest_call)) {
 }
@@ -134,17 +164,39 @@ MpiCommunicator::MpiCommunicator(std::unique_ptr<State> state, std::size_t eleme
   place_ = state_->find_place(rank(), size());
 }
 
-// The lowest rank of a part is its color.
+// The lowest rank of a part is its color. The part's id is a function of the parent's, of the
+// number of this call, and of the lowest rank: the same on all its ranks, and on no other part.
 std::unique_ptr<Communicator> MpiCommunicator::do_split(const Subgroup& part) {
+  const InCollective here(*state_, "split");
   auto state = std::make_unique<State>();
   check_mpi(MPI_Comm_split(state_->comm, part.ranks.front(), part.rank, &state->comm),
             "MPI_Comm_split");
+  Hash id;
+  id.add(state_->count->id());
+  id.add(state_->count->calls());
+  id.add(static_cast<std::uint64_t>(part.ranks.front()));
+  state->counts = state_->counts;
+  state->count = &state->counts->add(id.value());
   return std::unique_ptr<Communicator>(new MpiCommunicator(std::move(state), elements_per_call_));
 }
 
 MpiCommunicator::~MpiCommunicator() = default;
 
+void MpiCommunicator::watch_peers(const std::function<void(const RankLeft&)>& on_left) {
+  if (size() == 1) return;
+  watch_ = std::make_unique<PeerWatch>(*this, state_->counts, on_left);
+}
+
+void MpiCommunicator::finish() {
+  if (!watch_) return;
+  MPI_Request all = MPI_REQUEST_NULL;
+  check_mpi(MPI_Ibarrier(state_->comm, &all), "MPI_Ibarrier");
+  while (!completes(all, 1)) watch_->tell();
+  watch_.reset();
+}
+
 void MpiCommunicator::do_all_reduce(Elements values, Op op) {
+  const InCollective here(*state_, "all_reduce");
   for_each_slice(values, elements_per_call_, [&](void* data, int count) {
     check_mpi(MPI_Allreduce(MPI_IN_PLACE, data, count, datatype(values.type), operation(op),
                             state_->comm),
@@ -153,6 +205,7 @@ void MpiCommunicator::do_all_reduce(Elements values, Op op) {
 }
 
 void MpiCommunicator::do_broadcast(Elements values, int root) {
+  const InCollective here(*state_, "broadcast");
   for_each_slice(values, elements_per_call_, [&](void* data, int count) {
     check_mpi(MPI_Bcast(data, count, datatype(values.type), root, state_->comm), "MPI_Bcast");
   });
@@ -161,6 +214,7 @@ void MpiCommunicator::do_broadcast(Elements values, int root) {
 // A slice of every block is not contiguous, so owners broadcast long blocks. The limit applies to
 // the total count, because MPI libraries also compute totals in int.
 void MpiCommunicator::do_all_gather(Elements values) {
+  const InCollective here(*state_, "all_gather");
   const std::size_t block = values.count / static_cast<std::size_t>(size());
   if (values.count > elements_per_call_) {
     for (int owner = 0; owner < size(); ++owner) {
@@ -178,6 +232,7 @@ void MpiCommunicator::do_grouped_all_gather(Buffers buffers) { gather_packed(buf
 
 // Long blocks are sent in several calls, each with a packed slice of every block.
 void MpiCommunicator::do_all_to_all(const std::byte* send, Elements receive) {
+  const InCollective here(*state_, "all_to_all");
   const auto ranks = static_cast<std::size_t>(size());
   const std::size_t block = receive.count / ranks;
   const auto exchange = [&](const std::byte* from, std::byte* to, std::size_t count) {
@@ -204,6 +259,7 @@ void MpiCommunicator::do_all_to_all(const std::byte* send, Elements receive) {
 }
 
 void MpiCommunicator::do_shift(const std::byte* send, Elements receive) {
+  const InCollective here(*state_, "shift");
   const int next = (rank() + 1) % size();
   const int previous = (rank() + size() - 1) % size();
   const MPI_Datatype type = datatype(receive.type);
@@ -339,13 +395,7 @@ void abort_job(int code) noexcept {
 bool all_ranks_leave(double seconds) {
   MPI_Request all = MPI_REQUEST_NULL;
   check_mpi(MPI_Ibarrier(MPI_COMM_WORLD, &all), "MPI_Ibarrier");
-  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-  int here = 0;
-  for (;;) {
-    check_mpi(MPI_Test(&all, &here, MPI_STATUS_IGNORE), "MPI_Test");
-    if (here != 0 || std::chrono::steady_clock::now() > end) return here != 0;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  return completes(all, seconds);
 }
 
 std::string mpi_version() {

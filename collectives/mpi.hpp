@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "lockstep/collectives/communicator.hpp"
+#include "lockstep/collectives/peer_watch.hpp"
 
 namespace lockstep::comm {
 /// All ranks of the job, on a duplicate of MPI_COMM_WORLD.
@@ -17,7 +19,8 @@ namespace lockstep::comm {
 /// Sums     the same bits on all ranks of a run; they depend on the number of ranks and on the
 ///          version of MPI.
 /// Errors   CommError with the MPI call and MPI's text. A failed peer is not reported: MPI waits
-///          indefinitely, or the launcher terminates the job.
+///          indefinitely, or the launcher terminates the job. See watch_peers() for one that has
+///          finished.
 class MpiCommunicator final : public Communicator {
  public:
   /// Larger messages are split into several MPI calls, whose counts are int.
@@ -26,6 +29,18 @@ class MpiCommunicator final : public Communicator {
   /// Collective over all ranks of the job. Only tests lower `elements_per_call`, equally on all.
   explicit MpiCommunicator(std::size_t elements_per_call = longest_call);
   ~MpiCommunicator() override;
+
+  /// From now on a PeerWatch calls `on_left`, from its thread, if a collective of this rank waits
+  /// for a rank that has called finish(): a collective of this communicator, or of one that split()
+  /// has made of it.
+  ///
+  /// Errors   throws AgreedError (2) if a rank cannot open a socket or start the thread.
+  /// Ranks    collective over all ranks of the job; called at most once.
+  void watch_peers(const std::function<void(const RankLeft&)>& on_left);
+
+  /// After watch_peers(): waits until all ranks have called it. After a second, and every second
+  /// from then on, tells the others that this one calls no more collectives. Collective.
+  void finish();
 
   const char* backend() const noexcept override { return "mpi"; }
   const Place& place() const noexcept override { return place_; }
@@ -40,12 +55,14 @@ class MpiCommunicator final : public Communicator {
   std::unique_ptr<Communicator> do_split(const Subgroup& part) override;
 
   struct State;  // the MPI_Comm: this header needs no mpi.h
+  class InCollective;
   MpiCommunicator(std::unique_ptr<State> state, std::size_t elements_per_call);
 
   std::unique_ptr<State> state_;
   std::size_t elements_per_call_;
   Place place_;
   std::pmr::vector<std::byte> packed_;
+  std::unique_ptr<PeerWatch> watch_;
 };
 
 /// Initialises MPI, and finalizes it in the destructor. Must outlive all objects that use MPI.

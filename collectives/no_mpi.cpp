@@ -32,6 +32,10 @@ MpiCommunicator::MpiCommunicator(std::size_t elements_per_call)
   no_mpi();
 }
 MpiCommunicator::~MpiCommunicator() = default;
+void MpiCommunicator::watch_peers(const std::function<void(const RankLeft&)>& /*on_left*/) {
+  no_mpi();
+}
+void MpiCommunicator::finish() { no_mpi(); }
 void MpiCommunicator::do_all_reduce(Elements /*values*/, Op /*op*/) { no_mpi(); }
 void MpiCommunicator::do_broadcast(Elements /*values*/, int /*root*/) { no_mpi(); }
 void MpiCommunicator::do_all_gather(Elements /*values*/) { no_mpi(); }

@@ -13,6 +13,7 @@
 #include <climits>
 #include <cstring>
 #include <ctime>
+#include <exception>
 #include <new>
 #include <optional>
 #include <set>
@@ -172,6 +173,7 @@ struct SharedCommunicator::Header {
   alignas(64) std::int32_t process;
   std::atomic<std::uint64_t> group;  // of the ranks that run, as the owner sees it: see living()
   std::atomic<std::int32_t> left;    // size of the group that the owner has left last; 0: none
+  std::atomic<bool> finished;        // the owner has destroyed its communicator
   std::array<Slot, 2> slots;
 };
 
@@ -243,9 +245,14 @@ void SharedCommunicator::start() {
   window_ = static_cast<std::byte*>(memory_->allocate(window_bytes, alignment_bytes));
   packed_.emplace(memory_.get());
   spins_ = size() <= machine_cores();  // launchers may bind each rank to one core
+  exceptions_ = std::uncaught_exceptions();
 }
 
-SharedCommunicator::~SharedCommunicator() = default;
+SharedCommunicator::~SharedCommunicator() {
+  const bool moved = regions_[static_cast<std::size_t>(rank())].data() == nullptr;
+  const bool unwinding = std::uncaught_exceptions() > exceptions_;  // the error ends the job
+  if (!moved && !unwinding) header(rank()).finished.store(true);
+}
 
 SharedCommunicator::Header& SharedCommunicator::header(int rank) const noexcept {
   return *reinterpret_cast<Header*>(regions_[static_cast<std::size_t>(rank)].data());
@@ -291,9 +298,11 @@ std::unique_ptr<Communicator> SharedCommunicator::living() {
 
 void SharedCommunicator::leave() { header(rank()).left.store(group_size_); }
 
-std::optional<int> SharedCommunicator::first_left() const noexcept {
+/// The lowest rank for whose header `holds` is true.
+template <class Predicate>
+std::optional<int> SharedCommunicator::first_rank(Predicate holds) const {
   for (int rank = 0; rank < size(); ++rank) {
-    if (header(rank).left.load(std::memory_order_relaxed) == group_size_) return rank;
+    if (holds(header(rank))) return rank;
   }
   return std::nullopt;
 }
@@ -334,9 +343,13 @@ void SharedCommunicator::wait_for(int peer, const char* collective) {
     --theirs.sleepers;
     if (woken) continue;
     const auto ended = processes_.first_ended();
-    const auto left = first_left();
+    const auto left = first_rank([&](const Header& of) { return of.left.load() == group_size_; });
+    const auto finished = first_rank([](const Header& of) { return of.finished.load(); });
     // A peer that has left this barrier may end properly.
-    if (!(ended || left) || is_here(theirs.arrived.load(std::memory_order_acquire))) continue;
+    if (!(ended || left || finished) || is_here(theirs.arrived.load(std::memory_order_acquire))) {
+      continue;
+    }
+    if (finished) throw RankLeft(collective, ranks_[static_cast<std::size_t>(*finished)]);
     const int lost = ended ? static_cast<int>(*ended) : *left;
     throw RankLost(std::string(collective) + ": rank " +
                    std::to_string(ranks_[static_cast<std::size_t>(lost)]) + " (process " +

@@ -74,7 +74,7 @@ class RegionMemory final : public std::pmr::memory_resource {
 /// Waiting  a spin-wait (see spin()), then sleep on a futex; immediate sleep if there are more
 ///          ranks than cores.
 /// Errors   those of DirectCommunicator; RankLost within milliseconds of the end of any rank's
-///          process, whichever rank this one waits for.
+///          process, and RankLeft of that of its communicator, whichever rank this one waits for.
 class SharedCommunicator final : public DirectCommunicator {
  public:
   /// The ranks are those of `wire` with this rank's `place.node`, in order; `place` must be
@@ -123,7 +123,8 @@ class SharedCommunicator final : public DirectCommunicator {
   Barrier& barrier_of(int rank) const noexcept;
   void wait_for(int peer, const char* collective);
   std::vector<int> running();
-  std::optional<int> first_left() const noexcept;
+  template <class Predicate>
+  std::optional<int> first_rank(Predicate holds) const;
   std::vector<int> ranks_in(const Communicator& group) const;
   bool readable(const std::byte* data) const noexcept;
 
@@ -138,6 +139,7 @@ class SharedCommunicator final : public DirectCommunicator {
   std::optional<std::pmr::vector<std::byte>> packed_;  // in memory_
   std::uint32_t barriers_ = 0;
   bool spins_ = false;  // false if there are more ranks than cores
+  int exceptions_ = 0;  // that were uncaught when this was made
 };
 
 }  // namespace lockstep::comm

@@ -11,8 +11,6 @@
 #include <cstring>
 #include <memory>
 #include <numeric>
-#include <random>
-#include <sstream>
 #include <system_error>
 #include <thread>
 
@@ -28,8 +26,6 @@ using Clock = std::chrono::steady_clock;
 // For a connection to one address. Later ones go to an address that has worked.
 constexpr auto first_limit = std::chrono::milliseconds(5000);
 constexpr auto later_limit = std::chrono::milliseconds(1200);
-
-constexpr const char* this_host = "127.0.0.1";
 
 constexpr auto start_limit = std::chrono::seconds(30);  // for all of the first connections
 
@@ -78,11 +74,11 @@ struct TcpMesh::Hello {
 };
 
 TcpMesh::TcpMesh(Communicator& wire)
-    : rank_(wire.rank()), peers_(static_cast<std::size_t>(wire.size())) {
-  std::random_device random;
-  for (auto& word : key_) word = std::uint64_t{random()} << 32 | random();
-  wire.broadcast(std::span<std::uint64_t>(key_));
-  listen_and_publish(wire);
+    : rank_(wire.rank()), key_(shared_key(wire)), peers_(static_cast<std::size_t>(wire.size())) {
+  together(wire, [&] { listener_ = Socket::listening(); });
+  const auto contacts = share_contacts(wire, listener_.port());
+  std::transform(contacts.begin(), contacts.end(), peers_.begin(),
+                 [](const Contact& contact) { return Peer{contact}; });
   std::vector<int> all(peers_.size());
   std::iota(all.begin(), all.end(), 0);
   together(wire, [&] {
@@ -93,30 +89,6 @@ TcpMesh::TcpMesh(Communicator& wire)
     throw ConfigError("TCP: rank " + std::to_string(*first) + " is not reached from " + host_name(),
                       "let the hosts' firewalls pass TCP between the ranks of a job");
   });
-}
-
-/// Learns port and addresses of all peers.
-void TcpMesh::listen_and_publish(Communicator& wire) {
-  std::string mine;
-  std::vector<std::string> own;
-  together(wire, [&] {
-    listener_ = Socket::listening();
-    own = own_addresses();
-    mine = std::to_string(wire.place().node) + ' ' + listener_.port();
-    for (const auto& address : own) mine += ' ' + address;
-  });
-  const auto all = gather_text(wire, mine);
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    std::istringstream words(all[rank]);
-    words >> peers_[rank].node >> peers_[rank].port;
-    auto& addresses = peers_[rank].addresses;
-    if (peers_[rank].node == wire.place().node) addresses = {this_host};
-    for (std::string address; words >> address;) {
-      // An address that this host has too, such as that of a bridge for containers, leads here.
-      const bool leads_here = std::find(own.begin(), own.end(), address) != own.end();
-      if (!leads_here) addresses.push_back(address);
-    }
-  }
 }
 
 void TcpMesh::connect_living() { connect(members_); }
@@ -210,8 +182,8 @@ TcpMesh::Attempt::View TcpMesh::Attempt::view() const {
 void TcpMesh::Attempt::try_address(Candidate& candidate) {
   Peer& peer = mesh_.peer(candidate.rank);
   candidate.limit = Clock::now() + (mesh_.number_ == 0 ? first_limit : later_limit);
-  for (; candidate.address < peer.addresses.size(); ++candidate.address) {
-    peer.out = Socket::connecting(peer.addresses[candidate.address], peer.port);
+  for (; candidate.address < peer.contact.addresses.size(); ++candidate.address) {
+    peer.out = Socket::connecting(peer.contact.addresses[candidate.address], peer.contact.port);
     if (peer.out.is_open()) return;
     note_failure(errno);
   }
@@ -236,7 +208,7 @@ void TcpMesh::Attempt::check_connection(Candidate& candidate) {
     return try_next_address(candidate);
   }
   candidate.state = State::connected;
-  peer.addresses = {peer.addresses[candidate.address]};
+  peer.contact.addresses = {peer.contact.addresses[candidate.address]};
   candidate.address = 0;
   const Hello hello = {mesh_.key_, number_, static_cast<std::uint64_t>(mesh_.rank_)};
   send_first(peer.out, std::as_bytes(std::span(&hello, 1)));

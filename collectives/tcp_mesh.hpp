@@ -50,7 +50,7 @@ class TcpMesh {
   const std::vector<int>& members() const noexcept { return members_; }
 
   /// The node of a rank of `wire`, as its Place::node. Local.
-  int node(int rank) const { return peers_[static_cast<std::size_t>(rank)].node; }
+  int node(int rank) const { return peers_[static_cast<std::size_t>(rank)].contact.node; }
 
   /// Leaves the group, and makes a new one of the members that live and reach each other, all of
   /// which have then agreed on it. Members that end in the meantime are left out; those that end
@@ -75,18 +75,15 @@ class TcpMesh {
 
  private:
   struct Peer {
-    std::vector<std::string> addresses;  // after the first connection the one that worked
-    std::string port;
-    int node = 0;
-    Socket out;
-    Socket in;
+    Contact contact;  // after the first connection with the one address that worked
+    Socket out = {};
+    Socket in = {};
     std::uint64_t in_number = 0;  // of the group that `in` belongs to
   };
   struct Hello;
   class Attempt;
   class Stream;
 
-  void listen_and_publish(Communicator& wire);
   void connect(std::vector<int> candidates);
   void wait(std::span<const Stream> streams);
   Peer& peer(int member) { return peers_[static_cast<std::size_t>(member)]; }

@@ -11,9 +11,12 @@
 #include <array>
 #include <cerrno>
 #include <memory>
+#include <random>
+#include <sstream>
 #include <system_error>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/collectives/agreement.hpp"
 
 namespace lockstep::comm {
 namespace {
@@ -22,8 +25,19 @@ constexpr int probe_seconds = 1;  // between keepalive probes
 constexpr int max_probes = 2;     // without an answer
 
 [[noreturn]] void fail_tcp(const std::string& what) {
-  throw ConfigError("TCP: " + what + ": " + reason(errno),
-                    "raise the limits of this host (`ulimit -n`), or leave `survive` out");
+  throw ConfigError("sockets: " + what + ": " + reason(errno),
+                    "raise the limits of this host (`ulimit -n`)");
+}
+
+/// An address as the system's functions take it; `text` is numeric.
+std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> parsed(const std::string& text,
+                                                            const std::string& port, int type) {
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  hints.ai_socktype = type;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(text.c_str(), port.c_str(), &hints, &found) != 0) fail_tcp("getaddrinfo");
+  return {found, ::freeaddrinfo};
 }
 
 }  // namespace
@@ -59,8 +73,8 @@ void Socket::limit_silence(bool limits) {
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, limits ? milliseconds : 0);
 }
 
-Socket Socket::listening() {
-  Socket socket(::socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+Socket Socket::bound(int type) {
+  Socket socket(::socket(AF_INET6, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (socket.is_open()) {
     socket.set(IPPROTO_IPV6, IPV6_V6ONLY, 0);
     sockaddr_in6 any{};
@@ -68,9 +82,20 @@ Socket Socket::listening() {
     const auto* address = reinterpret_cast<const sockaddr*>(&any);
     if (::bind(socket.descriptor(), address, sizeof any) != 0) fail_tcp("bind");
   } else {  // without IPv6
-    socket = Socket(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    socket = Socket(::socket(AF_INET, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (!socket.is_open()) fail_tcp("socket");
+    sockaddr_in any{};
+    any.sin_family = AF_INET;
+    const auto* address = reinterpret_cast<const sockaddr*>(&any);
+    if (::bind(socket.descriptor(), address, sizeof any) != 0) fail_tcp("bind");
   }
+  return socket;
+}
+
+Socket Socket::for_datagrams() { return bound(SOCK_DGRAM); }
+
+Socket Socket::listening() {
+  Socket socket = bound(SOCK_STREAM);
   if (::listen(socket.descriptor(), SOMAXCONN) != 0) fail_tcp("listen");
   return socket;
 }
@@ -88,12 +113,7 @@ std::string Socket::port() const {
 }
 
 Socket Socket::connecting(const std::string& address, const std::string& port) {
-  addrinfo hints{};
-  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(address.c_str(), port.c_str(), &hints, &found) != 0) fail_tcp("getaddrinfo");
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
+  const auto found = parsed(address, port, SOCK_STREAM);
   Socket socket(::socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.is_open()) fail_tcp("socket");
   socket.set(IPPROTO_TCP, TCP_NODELAY, 1);
@@ -124,6 +144,46 @@ std::vector<std::string> own_addresses() {
     if (address.find('%') == std::string::npos) addresses.push_back(address);
   }
   return addresses;
+}
+
+void send_datagram(const std::string& address, const std::string& port,
+                   std::span<const std::byte> bytes) {
+  const auto to = parsed(address, port, SOCK_DGRAM);
+  const Socket socket(::socket(to->ai_family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket.is_open()) return;
+  static_cast<void>(::sendto(socket.descriptor(), bytes.data(), bytes.size(), MSG_NOSIGNAL,
+                             to->ai_addr, to->ai_addrlen));
+}
+
+std::vector<Contact> share_contacts(Communicator& wire, const std::string& port) {
+  std::string mine;
+  std::vector<std::string> own;
+  together(wire, [&] {
+    own = own_addresses();
+    mine = std::to_string(wire.place().node) + ' ' + port;
+    for (const auto& address : own) mine += ' ' + address;
+  });
+  std::vector<Contact> contacts;
+  for (const auto& text : gather_text(wire, mine)) {
+    Contact& contact = contacts.emplace_back();
+    std::istringstream words(text);
+    words >> contact.node >> contact.port;
+    if (contact.node == wire.place().node) contact.addresses = {"127.0.0.1"};
+    for (std::string address; words >> address;) {
+      // An address that this host has too, such as that of a bridge for containers, leads here.
+      const bool leads_here = std::find(own.begin(), own.end(), address) != own.end();
+      if (!leads_here) contact.addresses.push_back(address);
+    }
+  }
+  return contacts;
+}
+
+std::array<std::uint64_t, 2> shared_key(Communicator& wire) {
+  std::random_device random;
+  std::array<std::uint64_t, 2> key{};
+  for (auto& word : key) word = std::uint64_t{random()} << 32 | random();
+  wire.broadcast(std::span<std::uint64_t>(key));
+  return key;
 }
 
 }  // namespace lockstep::comm

@@ -1,9 +1,15 @@
-// Sockets of TCP, which do not block.
+// Sockets, which do not block, and how the ranks of a group reach each other.
 #pragma once
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "lockstep/collectives/communicator.hpp"
 
 namespace lockstep::comm {
 
@@ -20,6 +26,9 @@ class Socket {
 
   /// Listens on all addresses of this host, on a port of the system's choice.
   static Socket listening();
+
+  /// Receives datagrams (UDP) on all addresses of this host, on a port of the system's choice.
+  static Socket for_datagrams();
 
   /// Begins to connect; poll() reports the end, and SO_ERROR an error. Returns a closed socket, and
   /// sets errno, if that fails at once. Of the new connection, probe() and limit_silence() hold.
@@ -41,6 +50,8 @@ class Socket {
   void limit_silence(bool limits);
 
  private:
+  /// Of TCP or UDP, on all addresses and a free port.
+  static Socket bound(int type);
   void set(int level, int name, int value);
 
   int descriptor_ = -1;
@@ -48,6 +59,24 @@ class Socket {
 
 /// Addresses of this host's network interfaces, as text; not of loopback, nor link-local ones.
 std::vector<std::string> own_addresses();
+
+/// Sends a datagram to a socket of for_datagrams(). It may be lost. Local.
+void send_datagram(const std::string& address, const std::string& port,
+                   std::span<const std::byte> bytes);
+
+/// Where a rank is reached.
+struct Contact {
+  int node = 0;  ///< as its Place::node
+  std::string port;
+  std::vector<std::string> addresses;  ///< some may lead nowhere; the likeliest is first
+};
+
+/// Where the ranks of `wire` are reached, by rank, as seen from this host; `port` is this rank's.
+/// Collective.
+std::vector<Contact> share_contacts(Communicator& wire, const std::string& port);
+
+/// A random key, the same on all ranks of `wire`. Collective.
+std::array<std::uint64_t, 2> shared_key(Communicator& wire);
 
 /// What the system says of an error number.
 std::string reason(int error);

@@ -160,8 +160,7 @@ class ThreadCommunicator final : public DirectCommunicator {
   }
   void barrier(const char* collective) override {
     if (group_.barrier.wait()) return;
-    throw CommError(std::string(collective) + ": rank " +
-                    std::to_string(world_rank(group_.first_to_leave())) + " has left the group");
+    throw RankLeft(collective, world_rank(group_.first_to_leave()));
   }
   std::uintptr_t to_address(const std::byte* data) const noexcept override {
     return reinterpret_cast<std::uintptr_t>(data);

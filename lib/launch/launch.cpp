@@ -87,9 +87,16 @@ constexpr double seconds_to_leave = 5;
   comm::abort_job(code);
 }
 
+[[noreturn]] void end_job_of(const comm::Communicator& comm, const std::exception& error) {
+  end_job("rank " + std::to_string(comm.world_rank(comm.rank())) + " on " + comm.place().host +
+              ": " + what_of(error),
+          exit_code(error));
+}
+
 int run_rank(comm::MpiCommunicator& comm, const MpiRankBody& body) {
   try {
     body(comm);
+    comm.finish();
     return static_cast<int>(ExitCode::success);
   } catch (const comm::AgreedError& error) {
     if (!comm::all_ranks_leave(seconds_to_leave)) end_job(error.what(), exit_code(error));
@@ -104,9 +111,7 @@ int run_rank(comm::MpiCommunicator& comm, const MpiRankBody& body) {
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds_to_leave));
     end_job(error.what(), exit_code(error));
   } catch (const std::exception& error) {
-    end_job(
-        "rank " + std::to_string(comm.rank()) + " on " + comm.place().host + ": " + what_of(error),
-        exit_code(error));
+    end_job_of(comm, error);
   }
 }
 
@@ -152,8 +157,11 @@ int run_over_mpi(const std::optional<comm::Launch>& launch, const MpiRankBody& b
   }
 }
 
-std::unique_ptr<comm::Communicator> share_nodes(const std::string& backend,
-                                                comm::MpiCommunicator& mpi, bool survives) {
+namespace {
+
+/// share_nodes() without watching MPI.
+std::unique_ptr<comm::Communicator> over_shared_memory(const std::string& backend,
+                                                       comm::MpiCommunicator& mpi, bool survives) {
   const comm::Place& place = mpi.place();
   const bool alone = mpi.size() > 1 && place.nodes == mpi.size();
   if (backend == "shared" && alone) {
@@ -177,6 +185,18 @@ std::unique_ptr<comm::Communicator> share_nodes(const std::string& backend,
     if (mpi.rank() == 0) print_warning("backend auto takes MPI alone: " + error.problem());
     return nullptr;
   }
+}
+
+}  // namespace
+
+std::unique_ptr<comm::Communicator> share_nodes(const std::string& backend,
+                                                comm::MpiCommunicator& mpi, bool survives) {
+  auto shared = over_shared_memory(backend, mpi, survives);
+  const bool uses_mpi = !shared || (mpi.place().nodes > 1 && !survives);
+  if (uses_mpi) {  // the others report ranks that have left
+    mpi.watch_peers([&mpi](const comm::RankLeft& error) { end_job_of(mpi, error); });
+  }
+  return shared;
 }
 
 namespace {
@@ -246,9 +266,7 @@ int run_group(comm::Communicator& group, const RankBody& body) {
   } catch (const comm::RankLost&) {
     throw;
   } catch (const std::exception& error) {
-    end_job("rank " + std::to_string(group.world_rank(group.rank())) + " on " + group.place().host +
-                ": " + what_of(error),
-            exit_code(error));
+    end_job_of(group, error);
   }
 }
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Four ranks on two hosts train, and learn the weights that one rank learns.
-#   tests/end_to_end/hosts_test.sh LOCKSTEP      the executable; exit code 77, with the reason, where it cannot run
+#   tests/end_to_end/hosts_test.sh LOCKSTEP [RANK_LEAVES]
+#                                   the executables; exit code 77, with the reason, where it cannot run
 set -euo pipefail
 root=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
 binary=$(realpath "${1:-$root/build/release/lockstep}")
@@ -37,6 +38,20 @@ code=0
 on_hosts 1 alone --backend shared 2>"$folder/error" || code=$?
 [ "$code" -eq 2 ] || fail "nobody to share memory with: ended with $code"
 grep -q 'no two ranks of this job are on one host' "$folder/error" || fail "$(cat "$folder/error")"
+
+# A rank that calls fewer collectives than those of the other host, which wait for it over MPI.
+for backend in auto mpi; do
+  [ -n "${2-}" ] || break
+  for case in returns if sleeps; do
+    expected=86 code=0
+    [ "$case" != sleeps ] || expected=0
+    "$root/tests/support/hosts.sh" 2 "$folder" timeout 60 mpirun --host h1:2,h2:2 -n 4 "$2" "$backend" "$case" \
+      2>"$folder/error" || code=$?
+    [ "$code" -eq "$expected" ] || fail "rank_leaves $backend $case: ended with $code: $(cat "$folder/error")"
+    [ "$code" -eq 0 ] || grep -q 'all_reduce: rank [123] has left the group' "$folder/error" ||
+      fail "rank_leaves $backend $case: $(cat "$folder/error")"
+  done
+done
 
 # The doctor measures the network between hosts, and names the host that has no data.
 write_digits='"$1/tests/support/on_host.sh" h1 "$2" generate /dev/shm/digits --train-limit 9 --test-limit 9'

@@ -139,7 +139,7 @@ TEST_CASE("ranks whose collectives differ are named", "[collectives]") {
     comm.all_reduce(std::span(values));
   };
   REQUIRE_THROWS_WITH(comm::run_ranks(4, counts),
-                      "collective mismatch: rank 0 calls all_reduce (sum) of 800 f32, "
+                      "ranks differ in a collective: rank 0 calls all_reduce (sum) of 800 f32, "
                       "rank 2 calls all_reduce (sum) of 9 f32");
   const auto kinds = [](Communicator& comm) {
     std::vector<double> values(4);
@@ -147,7 +147,7 @@ TEST_CASE("ranks whose collectives differ are named", "[collectives]") {
     if (comm.rank() == 1) comm.all_gather(std::span(values));
   };
   REQUIRE_THROWS_WITH(comm::run_ranks(2, kinds),
-                      "collective mismatch: rank 0 calls broadcast from rank 1 of 4 f64, "
+                      "ranks differ in a collective: rank 0 calls broadcast from rank 1 of 4 f64, "
                       "rank 1 calls all_gather of 4 f64");
   const auto lengths = [](Communicator& comm) {
     std::vector<std::byte> values(1200);
