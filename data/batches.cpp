@@ -49,22 +49,29 @@ Batch BatchReader::read_bytes(std::uint64_t epoch, std::uint64_t step, std::span
   return last_batch(step);
 }
 
-std::span<const std::int32_t> BatchReader::read_positions(std::uint64_t epoch, Range positions,
-                                                          std::span<float> x) {
+RecordTargets BatchReader::read_positions(std::uint64_t epoch, Range positions,
+                                          std::span<float> x) {
   ids_.clear();
   for (std::uint64_t at = positions.begin; at < positions.end; ++at) {
     ids_.push_back(plan_.record(epoch, rank_, at));
   }
-  if (labels_.size() < ids_.size()) labels_.resize(ids_.size());
-  const auto labels = std::span(labels_).first(ids_.size());
+  const auto labels = look_up_targets();
   source_.read(ids_, x, labels);
   if (transform_ != nullptr) transform_->apply(epoch, ids_, x);
-  return labels;
+  return {labels, std::span(values_).first(ids_.size() * source_.targets())};
 }
 
 std::span<std::int32_t> BatchReader::look_up(std::uint64_t epoch, std::uint64_t step) {
   plan_.records(epoch, step, rank_, ids_);
+  return look_up_targets();
+}
+
+std::span<std::int32_t> BatchReader::look_up_targets() {
   const std::size_t targets = source_.targets();
+  if (labels_.size() < ids_.size()) {
+    labels_.resize(ids_.size());
+    values_.resize(ids_.size() * targets);
+  }
   for (std::size_t i = 0; targets > 0 && i < ids_.size(); ++i) {
     source_.target_values(ids_[i], std::span(values_).subspan(i * targets, targets));
   }

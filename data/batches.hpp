@@ -49,6 +49,12 @@ struct Batch {
 Batch batch_at(const Plan& plan, std::uint64_t step, std::uint64_t rank,
                std::span<const std::int32_t> labels, std::span<const std::uint64_t> ids) noexcept;
 
+/// What records have to be predicted: labels, and `values`, [records, Source::targets()].
+struct RecordTargets {
+  std::span<const std::int32_t> labels;
+  std::span<const float> values;
+};
+
 /// Reads the batches of one rank. Local; not thread-safe.
 class BatchReader {
  public:
@@ -82,10 +88,9 @@ class BatchReader {
   Batch read(std::uint64_t epoch, std::uint64_t step, std::span<float> x);
 
   /// Reads the records at `positions` (see Plan::positions) of this rank's order in `epoch` and
-  /// writes their features to `x`, [positions.size(), features()]. Returns their labels, valid
+  /// writes their features to `x`, [positions.size(), features()]. Returns their targets, valid
   /// until the next read. Throws what Source::read throws.
-  std::span<const std::int32_t> read_positions(std::uint64_t epoch, Range positions,
-                                               std::span<float> x);
+  RecordTargets read_positions(std::uint64_t epoch, Range positions, std::span<float> x);
 
   /// Like read(), but returns the features as stored: see Source::read_bytes. Throws
   /// std::logic_error unless gives_bytes().
@@ -94,6 +99,9 @@ class BatchReader {
  private:
   /// Writes the piece's ids to ids_ and its targets to values_; returns the buffer for its labels.
   std::span<std::int32_t> look_up(std::uint64_t epoch, std::uint64_t step);
+
+  /// The same for the records of ids_.
+  std::span<std::int32_t> look_up_targets();
 
   /// The batch that was read last.
   Batch last_batch(std::uint64_t step) const noexcept {

@@ -64,9 +64,8 @@ struct Labels {
   static std::int32_t of_one(const data::Source&, std::uint64_t, std::int32_t label) {
     return label;
   }
-  static Tensor<std::int32_t> of_batch(const data::Source&, const std::vector<std::uint64_t>& ids,
-                                       std::span<const std::int32_t> labels) {
-    return {{ids.size()}, {labels.begin(), labels.end()}};
+  static Tensor<std::int32_t> of_batch(const data::RecordTargets& targets, std::size_t) {
+    return {{targets.labels.size()}, {targets.labels.begin(), targets.labels.end()}};
   }
 };
 
@@ -77,14 +76,8 @@ struct Values {
     source.target_values(id, values);
     return Tensor<float>(std::move(values));
   }
-  static Tensor<float> of_batch(const data::Source& source, const std::vector<std::uint64_t>& ids,
-                                std::span<const std::int32_t>) {
-    const std::size_t width = source.targets();
-    std::vector<float> values(ids.size() * width);
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      source.target_values(ids[i], std::span(values).subspan(i * width, width));
-    }
-    return {{ids.size(), width}, std::move(values)};
+  static Tensor<float> of_batch(const data::RecordTargets& targets, std::size_t width) {
+    return {{targets.values.size() / width, width}, {targets.values.begin(), targets.values.end()}};
   }
 };
 
@@ -155,15 +148,13 @@ class SourceBatches final : public IndexedReader<Batched<typename Targets::Recor
     const auto count = static_cast<std::size_t>(positions.size());
     const std::size_t features = reader_.features();
     std::vector<float> x(count * features);
-    std::vector<std::uint64_t> ids(count);
-    for (std::size_t i = 0; i < count; ++i) {
-      ids[i] = plan_.record(epoch_, worker_, positions.begin + i);
+    data::RecordTargets targets;
+    if (count > 0) {
+      const std::lock_guard lock(shared_->reading);
+      targets = reader_.read_positions(epoch_, positions, x);
     }
-    const std::lock_guard lock(shared_->reading);
-    const auto labels =
-        count > 0 ? reader_.read_positions(epoch_, positions, x) : std::span<const std::int32_t>();
     return {Tensor<float>({count, features}, std::move(x)),
-            Targets::of_batch(*shared_->source, ids, labels)};
+            Targets::of_batch(targets, reader_.targets())};
   }
 
  private:
