@@ -93,16 +93,8 @@ DTensor<T> softmax_cross_entropy(const DTensor<T>& logits, const DTensor<std::in
   const auto& piece = z.unpack();
   const std::size_t classes = z.shape()[1];
   comm::together(z.mesh().communicator(), [&] {
-    std::size_t example = rows.owned(z.shape()[0], 0, z.mesh().rank()).begin;
-    for (const std::int32_t label : targets.unpack().values()) {
-      if (label < 0 || static_cast<std::size_t>(label) >= classes) {
-        throw DataError("softmax_cross_entropy: label " + std::to_string(label) + " of example " +
-                            std::to_string(example) + " is not in [0, " + std::to_string(classes) +
-                            ")",
-                        "give labels from 0 to " + std::to_string(classes - 1));
-      }
-      ++example;
-    }
+    nn::require_labels(targets.unpack().values(), piece.rows(), classes,
+                       rows.owned(z.shape()[0], 0, z.mesh().rank()).begin);
   });
   std::vector<nn::ExampleResult> results(piece.rows());
   std::vector<T> slopes(piece.values().size());

@@ -365,9 +365,10 @@ std::size_t rows_of(const T& batch) {
     const auto look = [&](const auto& part) {
       const std::size_t mine = rows_of(part);
       if (rows.value_or(mine) != mine) {
-        throw DataError("a batch whose parts have " + std::to_string(*rows) + " and " +
-                            std::to_string(mine) + " examples",
-                        "give all parts of a batch the same axis 0");
+        throw DataError(
+            "a batch whose parts have " + std::to_string(*rows) + " and " + std::to_string(mine) +
+                " examples",
+            "give all parts of a batch as many examples; for single elements, call batch() first");
       }
       rows = mine;
     };

@@ -1,4 +1,4 @@
-// A layer of one's own, written for one example: a class with a name and three functions.
+// Custom layers written for one example: a class with a name and three functions.
 //
 //   struct Prelu {  // y = x where x > 0, else slope * x, with a slope per feature
 //     std::string name() const { return "prelu"; }
@@ -27,6 +27,7 @@
 // with many weights is faster as a class derived from Layer (layer.hpp), which sees whole batches.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <memory>
 #include <span>

@@ -5,9 +5,10 @@
 #include <cassert>
 #include <cmath>
 #include <initializer_list>
-#include <stdexcept>
 #include <string>
+#include <typeinfo>
 
+#include "lockstep/base/errors.hpp"
 #include "lockstep/numerics/strict_math.hpp"
 
 namespace lockstep::nn {
@@ -69,19 +70,21 @@ void probabilities(std::span<const Real> logits, std::span<Real> softmax) noexce
                  [&](Real logit) { return exponential(logit - greatest) / sum; });
 }
 
-void require_labels(std::span<const std::int32_t> labels, std::size_t examples,
-                    std::size_t classes) {
+void require_labels(std::span<const std::int32_t> labels, std::size_t examples, std::size_t classes,
+                    std::size_t first) {
   if (labels.size() != examples) {
-    throw std::invalid_argument(std::to_string(labels.size()) + " labels for " +
-                                std::to_string(examples) + " examples");
+    throw ConfigError(
+        std::to_string(labels.size()) + " labels for " + std::to_string(examples) + " examples",
+        "give a label for each example, or a loss of values (`loss`)");
   }
   const auto wrong = std::find_if(labels.begin(), labels.end(), [&](std::int32_t label) {
     return label < 0 || static_cast<std::size_t>(label) >= classes;
   });
   if (wrong == labels.end()) return;
-  throw std::invalid_argument("label " + std::to_string(*wrong) + " of example " +
-                              std::to_string(wrong - labels.begin()) + " is not in [0, " +
-                              std::to_string(classes) + "), the network's classes");
+  const auto example = first + static_cast<std::size_t>(wrong - labels.begin());
+  throw DataError("label " + std::to_string(*wrong) + " of example " + std::to_string(example) +
+                      " is not in [0, " + std::to_string(classes) + ")",
+                  "give labels from 0 to " + std::to_string(classes - 1));
 }
 
 template <class Real>
@@ -90,9 +93,10 @@ void require_targets(const Targets& targets, const Loss<Real>& loss, std::size_t
   if (loss.target() == TargetKind::label) return require_labels(targets.labels, examples, outputs);
   const std::size_t width = loss.target_width(outputs);
   if (targets.values.size() == examples * width) return;
-  throw std::invalid_argument(std::to_string(targets.values.size()) + " target values for " +
-                              std::to_string(examples) + " examples, where the loss '" +
-                              loss.name() + "' takes " + std::to_string(width) + " for each");
+  throw ConfigError(std::to_string(targets.values.size()) + " target values for " +
+                        std::to_string(examples) + " examples",
+                    "give " + std::to_string(width) + " for each, which the loss '" + loss.name() +
+                        "' takes, or another loss");
 }
 
 template void require_targets(const Targets&, const Loss<float>&, std::size_t, std::size_t);
@@ -169,6 +173,14 @@ const Loss<Real>* built_in_loss(std::string_view name) noexcept {
   return nullptr;
 }
 
+template <class Real>
+void require_own_name(const Loss<Real>& loss) {
+  const auto* const built_in = built_in_loss<Real>(loss.name());
+  if (built_in == nullptr || typeid(*built_in) == typeid(loss)) return;
+  throw ConfigError(std::string("a built-in loss is named '") + loss.name() + "', too",
+                    "give Loss::name() another name");
+}
+
 Tally sum_over_leaves(std::span<const ExampleResult> results, std::size_t leaf) {
   if (results.empty()) return {};
   const std::size_t leaves = (results.size() + leaf - 1) / leaf;
@@ -186,6 +198,7 @@ Tally sum_over_leaves(std::span<const ExampleResult> results, std::size_t leaf) 
                                       std::span<ExampleResult>, Matrix<Real>);           \
   template class MeanSquaredError<Real>;                                                 \
   template class RegressionLoss<Real>;                                                   \
+  template void require_own_name(const Loss<Real>&);                                     \
   template const Loss<Real>* built_in_loss(std::string_view) noexcept;
 LOCKSTEP_INSTANTIATE(float)
 LOCKSTEP_INSTANTIATE(double)

@@ -62,16 +62,16 @@ void probabilities(std::span<const Real> logits, std::span<Real> softmax) noexce
 template <class Real>
 Real log_sum_exp(std::span<const Real> logits) noexcept;
 
-/// Throws std::invalid_argument if the number of labels is not `examples`, or if a label is outside
-/// [0, classes).
-void require_labels(std::span<const std::int32_t> labels, std::size_t examples,
-                    std::size_t classes);
+/// Throws ConfigError if the number of labels is not `examples`, DataError if a label is outside
+/// [0, classes). Examples are counted from `first`.
+void require_labels(std::span<const std::int32_t> labels, std::size_t examples, std::size_t classes,
+                    std::size_t first = 0);
 
 template <class Real>
 class Loss;
 
 /// Checks the targets of a loss for a network of `outputs`: labels with require_labels(); throws
-/// std::invalid_argument unless there are examples * target_width(outputs) values.
+/// ConfigError unless there are examples * target_width(outputs) values.
 template <class Real>
 void require_targets(const Targets& targets, const Loss<Real>& loss, std::size_t examples,
                      std::size_t outputs);
@@ -161,6 +161,10 @@ class RegressionLoss final : public Loss<Real> {
 /// Returns the built-in loss of that name, with static lifetime; null: none.
 template <class Real>
 const Loss<Real>* built_in_loss(std::string_view name) noexcept;
+
+/// Throws ConfigError for a custom loss with the name of a built-in one.
+template <class Real>
+void require_own_name(const Loss<Real>& loss);
 
 /// Returns the sum over examples, in double: in order within a leaf of `leaf` examples, then in the
 /// balanced binary tree over leaves (missing leaves are skipped). One fixed expression of the

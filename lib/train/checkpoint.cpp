@@ -10,7 +10,6 @@
 #include <stdexcept>
 #include <string_view>
 #include <system_error>
-#include <typeinfo>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
@@ -40,14 +39,6 @@ ordered_json read_object(const std::filesystem::path& path) {
   const RegularFile file(path);
   if (file.size() > max_description_bytes) fail(place_of(path), "is too long to be a description");
   return parse_object(text_at(file, 0, file.size()), place_of(path));
-}
-
-/// The name of the loss; a custom loss must not have the name of a built-in one.
-std::string loss_name_of(const nn::Loss<float>& loss) {
-  const auto* built_in = nn::built_in_loss<float>(loss.name());
-  if (built_in == nullptr || typeid(*built_in) == typeid(loss)) return loss.name();
-  throw std::invalid_argument(std::string("a built-in loss is named '") + loss.name() +
-                              "': give Loss::name() another name");
 }
 
 // model.safetensors and optimizer.safetensors.
@@ -231,7 +222,7 @@ Snapshot::Snapshot(const nn::NetworkShape& its_shape, const nn::Loss<float>& its
                    const nn::ParameterLayout<float>& its_layout, bool with_moments,
                    std::optional<comm::SharedRegion> region)
     : shape(its_shape),
-      loss(loss_name_of(its_loss)),
+      loss(its_loss.name()),
       layout(its_layout),
       region_(std::move(region)),
       own_(region_ ? 0 : bytes(layout, with_moments) / sizeof(float)) {

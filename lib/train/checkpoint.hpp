@@ -99,8 +99,7 @@ class Snapshot {
   /// `layout` must have no sharded tensor, and outlive the snapshot. `region`, of bytes(): memory
   /// of the ranks of a host, each of which has a snapshot of the same blocks; nullopt: its own.
   ///
-  /// Errors   throws std::bad_alloc; std::invalid_argument for a sharded tensor, and for a custom
-  ///          loss with the name of a built-in one.
+  /// Errors   throws std::bad_alloc; std::invalid_argument for a sharded tensor.
   Snapshot(const nn::NetworkShape& shape, const nn::Loss<float>& loss,
            const nn::ParameterLayout<float>& layout, bool with_moments,
            std::optional<comm::SharedRegion> region = std::nullopt);

@@ -45,7 +45,7 @@ class DeviceReplica : public Inference {
   /// Begins to copy a batch to the device; features that are bytes are divided by `divisor`. Call
   /// it before the step of the batch, in the order of the steps; the next batch may be staged
   /// before the step of this one.
-  /// Errors   throws std::invalid_argument as nn::require_labels does.
+  /// Errors   those of nn::require_labels().
   /// Ranks    local.
   virtual void stage(const data::StagedBatch& staged, float divisor) = 0;
 

@@ -184,9 +184,10 @@ std::unique_ptr<Inference> make_inference(nn::Network<float>& network) {
 
 void copy_features(std::span<const float> features, Matrix<float> inputs) {
   if (features.size() != inputs.flat().size()) {
-    throw std::invalid_argument("Replica: " + std::to_string(features.size()) + " features for " +
-                                std::to_string(inputs.rows) + " examples of " +
-                                std::to_string(inputs.cols));
+    throw ConfigError(std::to_string(features.size()) + " features for " +
+                          std::to_string(inputs.rows) + " examples",
+                      "give " + std::to_string(inputs.cols) +
+                          " for each, the inputs of the network, example after example");
   }
   std::copy(features.begin(), features.end(), inputs.flat().begin());
 }

@@ -51,7 +51,7 @@ class Inference {
 std::unique_ptr<Inference> make_inference(nn::Network<float>& network);
 
 /// Copies features to the input buffer of a network.
-/// Errors   throws std::invalid_argument unless there are [inputs.rows, inputs.cols].
+/// Errors   throws ConfigError unless there are [inputs.rows, inputs.cols].
 void copy_features(std::span<const float> features, Matrix<float> inputs);
 
 /// Global batch size of evaluation. It affects speed and memory only.
@@ -96,8 +96,8 @@ struct ClassCounts {
   std::optional<double> f1() const;
 };
 
-/// A figure of one's own for each example: evaluation gives its mean. Local; a function of its
-/// arguments alone.
+/// A custom metric: a figure for each example, of which evaluation gives the mean. Local; a
+/// function of its arguments alone.
 struct Metric {
   std::string name;
   /// `outputs`: logits or values, [outputs]. `target`: one label, or Loss::target_width() values.
@@ -142,8 +142,8 @@ data::Plan evaluation_plan(std::uint64_t records, int ranks);
 /// The network must have rows for the plan's largest_piece(); the plan is for the ranks of
 /// `groups.batch`.
 /// Errors   throws comm::AgreedError (70) if not every record was evaluated exactly once;
-///          std::invalid_argument for targets that do not fit the loss; and the errors of reading
-///          and communication.
+///          ConfigError or DataError for targets that do not fit the loss; and the errors of
+///          reading and communication.
 /// Ranks    collective.
 Evaluation evaluate(Inference& network, const nn::Loss<float>& loss, data::BatchReader& reader,
                     const Groups& groups, const std::vector<Metric>& metrics = {});

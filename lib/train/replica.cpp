@@ -143,8 +143,9 @@ void require_fitting_plan(const data::Plan& plan, const ReplicaOptions& options)
 
 void require_plan_of(const comm::Communicator& comm, const data::Plan& plan) {
   if (plan.options().ranks == static_cast<std::uint64_t>(comm.size())) return;
-  throw std::invalid_argument("Replica: a plan for " + std::to_string(plan.options().ranks) +
-                              " ranks, where there are " + std::to_string(comm.size()));
+  throw ConfigError("Replica: a plan for " + std::to_string(plan.options().ranks) +
+                        " ranks, where there are " + std::to_string(comm.size()),
+                    "give PlanOptions::ranks the size of the communicator, or of \"batch\"");
 }
 
 constexpr double snapshot_blocks = 3;  // weights and two moments, of make_snapshot()
@@ -330,17 +331,21 @@ const char* Replica::products() const noexcept {
 
 std::uint64_t Replica::step_of(std::optional<std::uint64_t> step) {
   if (step) return *step;
-  throw std::invalid_argument(
-      "Replica: the step of this value is not known: train on a batch as the iteration gave it, or "
-      "call train(step, features, labels)");
+  throw ConfigError("Replica: the step of this batch is not known",
+                    "train on a batch as the iteration gave it, or call train(step, features, "
+                    "labels)");
 }
 
 nn::Tally Replica::train(std::uint64_t step, std::span<const float> features,
                          const nn::Targets& targets) {
-  if (!plan_) throw std::logic_error("Replica: made without a plan, so it cannot train");
+  if (!plan_) {
+    throw ConfigError("Replica: made without a plan, so it cannot train",
+                      "make it with a plan or a data set, and restore() the checkpoint");
+  }
   if (step >= plan_->steps()) {
-    throw std::invalid_argument("Replica: step " + std::to_string(step) + " of an epoch of " +
-                                std::to_string(plan_->steps()));
+    throw ConfigError("Replica: step " + std::to_string(step) + " of an epoch of " +
+                          std::to_string(plan_->steps()) + " steps",
+                      "count the steps of each epoch from 0");
   }
   const auto rank = static_cast<std::uint64_t>(groups_.batch.rank());
   data::Batch batch = data::batch_at(*plan_, step, rank, targets.labels, {});
@@ -459,7 +464,11 @@ void Replica::predict(data::BatchReader& reader, const PredictionSink& sink, Pre
 template <class Take>
 void Replica::forward_all(std::span<const float> features, Take take) {
   const std::size_t width = shape().features;
-  if (features.size() % width != 0) copy_features(features, {nullptr, 0, width});
+  if (features.size() % width != 0) {
+    throw ConfigError(std::to_string(features.size()) + " features, where an example has " +
+                          std::to_string(width),
+                      "give whole examples, one after the other");
+  }
   while (!features.empty()) {
     const std::size_t rows = std::min(rows_, features.size() / width);
     copy_features(features.first(rows * width), inference().inputs(rows));
@@ -486,9 +495,9 @@ std::vector<float> Replica::outputs(std::span<const float> features) {
 
 std::vector<float> Replica::probabilities(std::span<const float> features) {
   if (network_->loss_function().target() != nn::TargetKind::label) {
-    throw std::invalid_argument(std::string("Replica::probabilities: the loss '") +
-                                network_->loss_function().name() +
-                                "' is of values, which have none: use outputs()");
+    throw ConfigError(std::string("Replica::probabilities: the loss '") +
+                          network_->loss_function().name() + "' is of values, which have none",
+                      "use outputs()");
   }
   std::vector<float> all;
   forward_all(features, [&](std::span<const float> row) {

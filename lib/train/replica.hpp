@@ -84,7 +84,8 @@ class Replica {
   /// "model", and the plan is for the ranks of "batch".
   /// Errors   throws comm::AgreedError (2) on every rank: options that conflict or that this build
   ///          or host does not support, a plan without a step, layers narrower than "model", too
-  ///          little memory, no device; std::invalid_argument: a plan for another number of ranks.
+  ///          little memory, no device, a custom loss with the name of a built-in one; ConfigError:
+  ///          a plan for another number of ranks.
   /// Ranks    collective.
   Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Groups& groups,
           const ReplicaOptions& options = {});
@@ -145,8 +146,9 @@ class Replica {
   /// Shapes   features [b, shape.features] row-major; labels [b] in [0, classes), or values [b,
   ///          outputs] for a loss of values; b is the plan's piece for this rank and step, and may
   ///          be 0.
-  /// Errors   throws std::invalid_argument for other shapes and targets; comm::AgreedError (76) if
-  ///          the loss or a gradient is not finite: see describe_nonfinite(); FaultFound (70) if
+  /// Errors   throws ConfigError for other shapes, DataError for other labels; comm::AgreedError
+  /// (76)
+  ///          if the loss or a gradient is not finite: see describe_nonfinite(); FaultFound (70) if
   ///          replicas differ; comm::CommError.
   /// Ranks    collective: all ranks must train the same step.
   nn::Tally train(std::uint64_t step, std::span<const float> features, const nn::Targets& targets);
@@ -155,9 +157,8 @@ class Replica {
   /// pair of features, Tensor<float> [b, ...], and labels, Tensor<std::int32_t> [b], or values,
   /// Tensor<float> [b, outputs].
   ///
-  /// Errors, ranks   as above; also throws std::invalid_argument for the result of a run()
-  /// function,
-  ///                 of which the step is not known.
+  /// Errors, ranks   as above; also throws ConfigError for the result of a run() function, of which
+  ///                 the step is not known.
   template <class Batch>
   nn::Tally train(const Batch& batch) {
     const Piece piece = piece_of(batch);
@@ -218,7 +219,7 @@ class Replica {
   /// a table are as its TableSchema describes. The same holds for outputs() and probabilities().
   ///
   /// Shapes   features [b, shape.features] row-major, any b; returns [b].
-  /// Errors   throws std::invalid_argument for other shapes.
+  /// Errors   throws ConfigError for other shapes.
   /// Ranks    local; collective over "model" of a mesh.
   std::vector<std::int32_t> predict(std::span<const float> features);
 
@@ -230,7 +231,7 @@ class Replica {
 
   /// Returns the softmax of the outputs for each example: the probability of each class.
   ///
-  /// Shapes, errors, ranks   as outputs(); also throws std::invalid_argument for a loss of values.
+  /// Shapes, errors, ranks   as outputs(); also throws ConfigError for a loss of values.
   std::vector<float> probabilities(std::span<const float> features);
 
   /// Copies the weights from the device to network(). Local.

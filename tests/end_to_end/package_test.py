@@ -191,7 +191,7 @@ class Examples(CommandTest):
 
     def test_programs_are_numbered_and_short(self):
         programs = sorted(EXAMPLES.glob("*.cpp"))
-        self.assertEqual([path.name[:3] for path in programs], [f"{i:02}_" for i in range(1, 12)])
+        self.assertEqual([path.name[:3] for path in programs], [f"{i:02}_" for i in range(1, 14)])
         for path in programs:
             self.assertLess(len(path.read_text().splitlines()), 160, path)
             self.assertTrue(hasattr(self, f"test_{path.stem}"), path)
@@ -275,6 +275,31 @@ class Examples(CommandTest):
         losses = [float(line.split("hinge ")[1].split(",")[0]) for line in lines[:2]]
         self.assertLess(losses[1], 0.8 * losses[0])
         self.assertRegex(lines[-1], r"^weights ([0-9a-f]{16}), saved and read \1$")
+
+    def test_12_regression(self):
+        out = self.assert_alike(self.outputs("12_regression", (1, 2, 3, 5)))
+        self.assertIn("2000 examples: loss 0.00", out)
+        first, second = (float(text) for text in out.split("(0.5, -0.5): ")[1].split())
+        self.assertAlmostEqual(first, -0.25, delta=0.05)
+        self.assertAlmostEqual(second, 0.25, delta=0.05)
+
+    def test_13_inference_service(self):
+        run = self.folder / "run"
+        self.succeed("train --data synthetic --train-limit 2000 --test-limit 100 --layers 32 --epochs 2 --run-dir", run)
+        self.succeed("convert", "synthetic", self.folder / "csv", "--format csv --train-limit 9 --test-limit 100")
+        header, *rows = (self.folder / "csv/test.csv").read_text().splitlines()
+        label = header.split(",").index("label")
+        cells = [row.split(",") for row in rows]
+        lines = [",".join(cell for at, cell in enumerate(row) if at != label) for row in cells]
+        asked = self.folder / "asked"
+        asked.write_text("\n".join([*lines, "1,2\n"]))
+        with asked.open() as stdin:
+            result = call([str(Copy.folder / "examples/13_inference_service"), str(run)], stdin=stdin)
+        self.assert_ends(result, 0)
+        *answers, last = result.out.splitlines()
+        right = sum(answer.split()[0] == row[label] for answer, row in zip(answers, cells, strict=True))
+        self.assertEqual(right, round(100 * command.Run(run).summary["epochs"][-1]["test_accuracy"]))
+        self.assertEqual(last, "error: 2 features, where an example has 784")
 
     def test_08_mesh(self):
         out = self.assert_alike(self.outputs("08_mesh", (1, 2, 3, 6)))

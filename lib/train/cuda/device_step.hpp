@@ -89,7 +89,7 @@ class DeviceBatches {
 
   /// Begins to copy a batch from pinned memory, unless it is staged already. Its memory must not
   /// change until the step on the batch is complete, or until drop().
-  /// Errors   throws std::invalid_argument as nn::require_labels does.
+  /// Errors   those of nn::require_labels().
   void stage(const data::StagedBatch& staged, float divisor);
 
   /// Waits for the copies of staged batches that no step has used, and drops them.

@@ -76,7 +76,7 @@ TEST_CASE("strings are printed in quotes", "[distribute]") {
   CHECK(to_text(std::string("\xC3")) == R"("\xc3")");
 }
 
-TEST_CASE("the program's handler is told of a warning once", "[distribute]") {
+TEST_CASE("a warning handler is called once for each warning", "[distribute]") {
   std::vector<std::string> told;
   const auto before = set_warning_handler([&](const std::string& text) { told.push_back(text); });
   for (int repetition = 0; repetition < 2; ++repetition) {

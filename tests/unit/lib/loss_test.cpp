@@ -5,6 +5,8 @@
 #include <limits>
 #include <vector>
 
+#include "lockstep/base/errors.hpp"
+
 using namespace lockstep;
 using namespace lockstep::nn;
 
@@ -88,8 +90,8 @@ TEST_CASE("the loss of values is their mean squared distance, in both types", "[
   CHECK(results[0].loss == 0.125);
   CHECK(results[1].loss == 2.125);
   CHECK(dz == std::vector<double>{0.5, 0, 2, -0.5});
-  CHECK_THROWS_AS(require_targets({{}, values}, *loss, 2, 3), std::invalid_argument);
+  CHECK_THROWS_AS(require_targets({{}, values}, *loss, 2, 3), ConfigError);
   CHECK_NOTHROW(require_targets({{}, values}, *loss, 2, 2));
   CHECK_THROWS_AS(require_targets({{}, values}, *built_in_loss<double>(default_loss), 2, 2),
-                  std::invalid_argument);
+                  ConfigError);
 }

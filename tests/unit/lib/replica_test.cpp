@@ -266,7 +266,7 @@ TEST_CASE("records of a table with values train and are evaluated alike", "[trai
   for (const int ranks : {2, 3}) CHECK(evaluated(ranks) == one);
 }
 
-TEST_CASE("a loop of one's own trains as the trainer does", "[train]") {
+TEST_CASE("a program's own loop trains as the trainer does", "[train]") {
   const auto trainer = test::per_rank(2, [](comm::Communicator& comm) {
                          return train_toy(comm, {.epochs = epochs}).report;
                        }).front();
@@ -287,22 +287,22 @@ TEST_CASE("a replica refuses what does not fit its step", "[train]") {
     train::Replica replica({features, {}, classes}, plan, comm, options);
     std::vector<float> x(24 * features);
     std::vector<std::int32_t> labels(24);
-    CHECK_THROWS_AS(replica.train(0, x, std::span(labels).first(23)), std::invalid_argument);
-    CHECK_THROWS_AS(replica.train(0, std::span(x).first(23), labels), std::invalid_argument);
-    CHECK_THROWS_AS(replica.predict(std::span(x).first(13)), std::invalid_argument);
+    CHECK_THROWS_AS(replica.train(0, x, std::span(labels).first(23)), ConfigError);
+    CHECK_THROWS_AS(replica.train(0, std::span(x).first(23), labels), ConfigError);
+    CHECK_THROWS_AS(replica.predict(std::span(x).first(13)), ConfigError);
     CHECK(replica.predict({}).empty());
     labels[5] = classes;
-    CHECK_THROWS_AS(replica.train(0, x, labels), std::invalid_argument);
+    CHECK_THROWS_AS(replica.train(0, x, labels), DataError);
     labels[5] = 0;
     CHECK(replica.steps() == 0);
     CHECK_NOTHROW(replica.train(0, x, labels));
     CHECK(replica.steps() == 1);
     CHECK_THROWS_AS(train::Replica({features, {}, classes}, plan_for(2), comm, options),
-                    std::invalid_argument);
+                    ConfigError);
     const data::Plan empty({.records = 10, .batch_size = 24, .drop_remainder = true});
     CHECK_THROWS_AS(train::Replica({features, {}, classes}, empty, comm, options),
                     comm::AgreedError);
-    CHECK_THROWS_AS(replica.train(plan.steps(), x, labels), std::invalid_argument);
+    CHECK_THROWS_AS(replica.train(plan.steps(), x, labels), ConfigError);
     x[0] = std::numeric_limits<float>::infinity();
     CHECK_THROWS_AS(replica.train(0, x, labels), comm::AgreedError);
   });
