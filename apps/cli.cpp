@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "apps/run_file.hpp"
+#include "apps/words.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/process.hpp"

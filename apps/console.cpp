@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
@@ -96,6 +97,45 @@ void Banner::print() const {
     fmt::print("  {:<10} {}\n", presentable(label), presentable(text));
   }
   std::fflush(stdout);
+}
+
+std::string optimizer_text(const optim::OptimizerOptions& options) {
+  std::string text = fmt::format("{} at {:g}", optim::name_of(options.kind), options.learning_rate);
+  if (options.momentum != 0) {
+    text += fmt::format(", {}momentum {:g}", options.nesterov ? "Nesterov " : "", options.momentum);
+  }
+  if (options.weight_decay != 0) text += fmt::format(", weight decay {:g}", options.weight_decay);
+  if (options.clip_norm) text += fmt::format(", norm clipped to {:g}", *options.clip_norm);
+  if (options.clip_value) text += fmt::format(", values clipped to {:g}", *options.clip_value);
+  const optim::Schedule& schedule = options.schedule;
+  if (schedule.kind != optim::ScheduleKind::constant) {
+    text += fmt::format("; {} schedule", optim::name_of(schedule.kind));
+  }
+  if (schedule.warmup > 0) text += fmt::format("; warm-up of {}", counted(schedule.warmup, "step"));
+  return text;
+}
+
+std::string schedule_picture(const optim::OptimizerOptions& options, std::uint64_t steps) {
+  constexpr std::uint64_t columns = 60;
+  constexpr int rows = 8;
+  constexpr int eighths = 8;
+  static constexpr std::array blocks = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  const optim::Schedule& schedule = options.schedule;
+  if (schedule.kind == optim::ScheduleKind::constant && schedule.warmup == 0) return "";
+  std::string text;
+  for (int row = rows - 1; row >= 0; --row) {
+    const double top = options.learning_rate * (row + 1) / rows;
+    text += row == rows - 1 || row == 0 ? fmt::format("{:>10.3g} ", row == 0 ? 0 : top)
+                                        : std::string(11, ' ');
+    for (std::uint64_t column = 0; column < columns; ++column) {
+      const std::uint64_t step = (2 * column + 1) * steps / (2 * columns);
+      const double height = schedule.factor(step) * rows - row;
+      const auto part = static_cast<std::size_t>(std::clamp(height * eighths, 0.0, 8.0));
+      text += blocks[part];
+    }
+    text += "\n";
+  }
+  return text + fmt::format("{:>10}  0{:>{}}\n", "step", grouped(steps), columns - 1);
 }
 
 void print_table(const std::vector<std::vector<std::string>>& lines) {
@@ -212,7 +252,7 @@ void Console::finish(const train::RunReport& report, const std::string& saved) c
   row("  reading the batch", median.data);
   row("  forward and backward", median.compute);
   row("  summing over ranks", median.reduce);
-  row("  Adam", median.update);
+  row("  update", median.update);
   row("  everything else", other);
   if (std::any_of(report.bytes_read.begin(), report.bytes_read.end(), std::identity())) {
     fmt::print("each rank read {} of training data\n", read_text(report.bytes_read));

@@ -27,6 +27,13 @@ struct Banner {
   void print() const;
 };
 
+/// Options that differ from none, in a line: "adamw at 0.001, weight decay 0.01".
+std::string optimizer_text(const optim::OptimizerOptions& options);
+
+/// The rate over all steps as a picture of 60 columns and 8 rows, in blocks of an eighth; empty for
+/// a constant rate.
+std::string schedule_picture(const optim::OptimizerOptions& options, std::uint64_t steps);
+
 /// Prints lines of equally many cells to stdout, in columns; the first is aligned to the left.
 void print_table(const std::vector<std::vector<std::string>>& lines);
 

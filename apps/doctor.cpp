@@ -19,6 +19,7 @@
 #include "apps/console.hpp"
 #include "apps/options.hpp"
 #include "apps/subcommands.hpp"
+#include "apps/words.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/flight_recorder.hpp"
 #include "lockstep/base/hash.hpp"

@@ -114,7 +114,8 @@ Contents inspect_checkpoint(const fs::path& folder, bool verify) {
     const train::TrainingState state = train::read_state(folder);
     facts["epochs"] = state.position.epoch;
     facts["step of epoch"] = state.position.step;
-    facts["Adam's steps"] = state.adam.steps;
+    facts["optimizer"] = optim::name_of(state.optimizer.kind);
+    facts["updates"] = state.optimizer.scalars.steps;
     for (const auto& [name, value] : state.settings) facts[name] = value;
   }
   facts["verified"] = verify ? "length and checksum of every file" : "no (--verify)";

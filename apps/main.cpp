@@ -11,6 +11,7 @@
 #include "apps/console.hpp"
 #include "apps/settings.hpp"
 #include "apps/subcommands.hpp"
+#include "apps/words.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/signals.hpp"
 #include "lockstep/base/text.hpp"

@@ -11,6 +11,7 @@
 #include "lockstep/data/picture_source.hpp"
 #include "lockstep/launch/launch.hpp"
 #include "lockstep/train/device.hpp"
+#include "lockstep/train/trainer.hpp"
 
 namespace lockstep::apps {
 namespace {
@@ -235,10 +236,35 @@ TrainingPlan training_plan(const RunConfig& config, std::uint64_t records,
   return {std::move(plan), std::move(choice.reason), std::move(choice.warning)};
 }
 
+optim::OptimizerOptions optimizer_options(const RunConfig& config, const data::Plan& plan) {
+  const std::uint64_t each = plan.steps();
+  const auto kind = *optim::optimizer_named(config.optimizer);
+  const bool decays = kind == optim::OptimizerKind::adamw || kind == optim::OptimizerKind::lamb;
+  optim::OptimizerOptions options = {
+      .kind = kind,
+      .learning_rate = static_cast<double>(config.learning_rate),
+      .schedule = {.kind = *optim::schedule_named(config.schedule),
+                   .warmup = steps_in(config.warmup, each),
+                   .steps = train::total_steps(config.epochs, config.steps, plan),
+                   .last = config.final_rate,
+                   .decay = config.decay,
+                   .every = steps_in(config.decay_every, each)},
+      .beta1 = config.beta1,
+      .beta2 = config.beta2,
+      .epsilon = config.epsilon,
+      .momentum = config.momentum.value_or(kind == optim::OptimizerKind::lars ? 0.9 : 0),
+      .nesterov = config.nesterov,
+      .weight_decay = config.weight_decay.value_or(decays ? 0.01 : 0),
+      .trust = config.trust,
+      .clip_norm = config.clip_norm,
+      .clip_value = config.clip_value};
+  optim::require_valid(options);
+  return options;
+}
+
 train::ReplicaOptions replica_options(const RunConfig& config, int threads) {
   train::ReplicaOptions options;
   options.seed = {config.seed, config.seed + 1};
-  options.adam.learning_rate = static_cast<double>(config.learning_rate);
   options.reduction =
       config.reduction == "canonical" ? train::Reduction::canonical : train::Reduction::allreduce;
   options.exchange = config.exchange == "activations" ? train::Exchange::activations

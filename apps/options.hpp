@@ -74,7 +74,10 @@ std::unique_ptr<data::Transform> make_transform(const RunConfig& config,
 TrainingPlan training_plan(const RunConfig& config, std::uint64_t records,
                            std::vector<std::uint64_t> file_records, std::uint64_t ranks);
 
-/// The replica options in the settings. `threads`: see threads_of(). Local.
+/// The optimizer of training with `plan`. Throws ConfigError for settings that do not fit. Local.
+optim::OptimizerOptions optimizer_options(const RunConfig& config, const data::Plan& plan);
+
+/// The replica options in the settings, but for the optimizer. `threads`: see threads_of(). Local.
 train::ReplicaOptions replica_options(const RunConfig& config, int threads);
 
 /// The threads of a rank's products: the setting, else the number of this rank's cores. Rank 0

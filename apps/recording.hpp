@@ -7,6 +7,7 @@
 #include "apps/settings.hpp"
 #include "lockstep/base/flight_recorder.hpp"
 #include "lockstep/collectives/communicator.hpp"
+#include "lockstep/data/source.hpp"
 #include "lockstep/launch/watchdog.hpp"
 
 namespace lockstep::apps {
@@ -41,5 +42,8 @@ class RecordedIn {
  private:
   comm::Communicator& comm_;
 };
+
+/// The bytes of the training set that each rank read. Collective.
+std::vector<std::uint64_t> bytes_read(const data::Source& train, comm::Communicator& comm);
 
 }  // namespace lockstep::apps

@@ -2,6 +2,8 @@
 
 #include <toml++/toml.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -31,6 +33,9 @@ std::string flag_text(const toml::node& node, const std::string& place) {
 }
 
 constexpr const char* layer_key = "layer";
+
+/// Tables in which the settings of a kind may stand; their `name` is the setting of that name.
+constexpr std::array tables = {"optimizer", "schedule"};
 
 nn::FieldValue field_value(const toml::node& node, const std::string& place) {
   if (const auto* text = node.as_string()) return text->get();
@@ -66,6 +71,14 @@ void apply_layers(RunConfig& config, const std::string& path, const std::string&
   config.layer_list.clear();
   for (const auto& layer : *list) config.layer_list.push_back(layer_in(layer, path));
   config.model = "layers";
+}
+
+/// Sets the setting `name`, which stands at `key`.
+void apply_key(RunConfig& config, const std::string& path, const toml::key& key,
+               std::string_view name, const toml::node& node) {
+  const std::string place = path + ":" + std::to_string(key.source().begin.line);
+  const Setting& setting = setting_named(place, std::string(name));
+  set_value(config, place, setting.name, flag_text(node, place + ": " + setting.name));
 }
 
 std::string layers_literal(const std::vector<nn::LayerSpec>& layers) {
@@ -110,8 +123,14 @@ void apply_run_file(RunConfig& config, const std::string& path, const std::strin
       apply_layers(config, path, place, node);
       continue;
     }
-    const Setting& setting = setting_named(place, std::string(key.str()));
-    set_value(config, place, setting.name, flag_text(node, place + ": " + setting.name));
+    const bool is_group = std::find(tables.begin(), tables.end(), key.str()) != tables.end();
+    if (const auto* group = node.as_table(); group != nullptr && is_group) {
+      for (const auto& [name, value] : *group) {
+        apply_key(config, path, name, name.str() == "name" ? key.str() : name.str(), value);
+      }
+      continue;
+    }
+    apply_key(config, path, key, key.str(), node);
   }
 }
 

@@ -4,13 +4,12 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <sstream>
 
+#include "apps/words.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/data/picture_source.hpp"
@@ -46,6 +45,16 @@ float positive_number(const std::string& text) {
   return number;
 }
 
+double finite_number(const std::string& text) {
+  double number = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc() || stop != end || !std::isfinite(number)) {
+    throw ConfigError("'" + text + "' is not a finite number");
+  }
+  return number;
+}
+
 constexpr std::uint64_t max_prefetched = 1024;
 
 using Count = std::uint64_t RunConfig::*;
@@ -69,6 +78,35 @@ Setting count_or(const char* word, const char* name, MaybeCount member, const ch
           [=](const RunConfig& c) {
             return (c.*member).has_value() ? std::to_string(*(c.*member)) : literal(none);
           }};
+}
+
+Setting number(const char* name, double RunConfig::*member, const char* help) {
+  return {name, "X", help,
+          [=](RunConfig& c, const std::string& text) { c.*member = finite_number(text); },
+          [=](const RunConfig& c) { return shortest(c.*member); }};
+}
+
+/// A number, or `word` for nullopt.
+Setting number_or(const char* word, const char* name, std::optional<double> RunConfig::*member,
+                  const char* help) {
+  const std::string none = word;
+  return {name, none + "|X", help,
+          [=](RunConfig& c, const std::string& text) {
+            c.*member = text == none ? std::nullopt : std::optional(finite_number(text));
+          },
+          [=](const RunConfig& c) {
+            return (c.*member).has_value() ? shortest(*(c.*member)) : literal(none);
+          }};
+}
+
+/// Steps, or epochs: see steps_in().
+Setting steps_or_epochs(const char* name, Text member, const char* help) {
+  return {name, "N|Ne", help,
+          [=](RunConfig& c, const std::string& text) {
+            steps_in(text, 1);
+            c.*member = text;
+          },
+          [=](const RunConfig& c) { return literal(c.*member); }};
 }
 
 Setting text(const char* name, Text member, const char* argument, const char* help) {
@@ -112,6 +150,18 @@ Setting yes_or_no(const char* name, bool RunConfig::*member, const char* help) {
 constexpr const char* mesh_remedy = "use batch=N, or batch=N,model=M";
 
 }  // namespace
+
+std::uint64_t steps_in(const std::string& text, std::uint64_t steps_an_epoch) {
+  const bool is_epochs = text.ends_with('e');
+  constexpr std::uint64_t max = std::uint64_t{1} << 31;
+  try {
+    const std::uint64_t number =
+        parse_count(text.substr(0, text.size() - (is_epochs ? 1 : 0)), 0, max);
+    return is_epochs ? number * steps_an_epoch : number;
+  } catch (const ConfigError&) {
+    throw ConfigError("'" + text + "' is neither a number of steps nor, as 2e, of epochs");
+  }
+}
 
 MeshDimensions mesh_dimensions(const std::string& text) {
   constexpr std::uint64_t max = 1 << 20;
@@ -259,7 +309,7 @@ Setting image_size() {
 }
 
 Setting learning_rate() {
-  return {"learning-rate", "X", "Adam's rate",
+  return {"learning-rate", "X", "the optimizer's rate, which the schedule multiplies",
           [](RunConfig& c, const std::string& value) { c.learning_rate = positive_number(value); },
           [](const RunConfig& c) { return shortest(c.learning_rate); }};
 }
@@ -328,13 +378,40 @@ std::vector<Setting> table() {
           count("batch-size", &C::batch_size, 1, "examples of one step over all ranks"),
           yes_or_no("drop-remainder", &C::drop_remainder,
                     "leave out the last, smaller global batch of an epoch"),
-          learning_rate(),
           text("class-weights", &C::class_weights, "none|balanced|W,...",
                "factors of the training loss of each class, in their order; balanced: records / "
                "(classes * records of the class)"),
           count("seed", &C::seed, 0,
                 "of the first weights (TensorFlow's pair N, N+1) and the order"),
           choice("shuffle", &C::shuffle, {"global", "none"}, "a new order of records every epoch"),
+      });
+  add("Optimizer",
+      {
+          choice("optimizer", &C::optimizer, {"adam", "adamw", "sgd", "lamb", "lars"},
+                 "how weights follow gradients"),
+          learning_rate(),
+          number_or("auto", "momentum", &C::momentum,
+                    "of sgd and lars; auto: 0.9 for lars, else none"),
+          yes_or_no("nesterov", &C::nesterov, "sgd looks ahead along its momentum"),
+          number_or("auto", "weight-decay", &C::weight_decay,
+                    "share of the weights, but for biases and gains, that a step at rate 1 takes "
+                    "away; auto: 0.01 for adamw and lamb, else none"),
+          number("beta1", &C::beta1, "of adam, adamw and lamb: decay of the mean gradient"),
+          number("beta2", &C::beta2, "of adam, adamw and lamb: decay of its mean square"),
+          number("epsilon", &C::epsilon, "of adam, adamw and lamb: added to the root of that"),
+          number("trust", &C::trust, "of lars: the norm of a step as a share of the weights'"),
+          number_or("none", "clip-norm", &C::clip_norm,
+                    "scale the mean gradient to this norm if its own is greater"),
+          number_or("none", "clip-value", &C::clip_value,
+                    "cut each element of the mean gradient to this magnitude"),
+          choice("schedule", &C::schedule, {"constant", "linear", "cosine", "step", "exponential"},
+                 "of the rate, after the warm-up; linear and cosine fall to final-rate at the end, "
+                 "step and exponential by decay in every decay-every"),
+          steps_or_epochs("warmup", &C::warmup,
+                          "steps, or epochs as 1e, in which the rate rises to its full value"),
+          number("final-rate", &C::final_rate, "of linear and cosine: share of the rate"),
+          number("decay", &C::decay, "of step and exponential: a factor of the rate"),
+          steps_or_epochs("decay-every", &C::decay_every, "of step and exponential"),
       });
   add("Ranks and devices",
       {
@@ -438,82 +515,6 @@ std::string flag_value(const Setting& setting, const RunConfig& config) {
   return text.empty() ? "none" : text;
 }
 
-std::optional<std::string> suggestion(std::string_view word, std::span<const std::string> names) {
-  // What PyTorch, TensorFlow, scikit-learn, mpirun and others call it, and the name here.
-  static const std::multimap<std::string_view, std::string> meanings = {
-      {"lr", "learning-rate"},
-      {"rate", "learning-rate"},
-      {"bs", "batch-size"},
-      {"batch", "batch-size"},
-      {"epoch", "epochs"},
-      {"max-iter", "epochs"},
-      {"max-steps", "steps"},
-      {"iterations", "steps"},
-      {"hidden", "layers"},
-      {"hidden-layers", "layers"},
-      {"units", "layers"},
-      {"hidden-layer-sizes", "layers"},
-      {"random-state", "seed"},
-      {"random-seed", "seed"},
-      {"dataset", "data"},
-      {"input", "data"},
-      {"file", "data"},
-      {"target", "label-column"},
-      {"label", "label-column"},
-      {"y", "label-column"},
-      {"sep", "separator"},
-      {"delimiter", "separator"},
-      {"num-classes", "classes"},
-      {"n-classes", "classes"},
-      {"test-size", "test-split"},
-      {"split", "test-split"},
-      {"validation-split", "test-split"},
-      {"normalize", "standardize"},
-      {"scale", "standardize"},
-      {"workers", "ranks"},
-      {"np", "ranks"},
-      {"n", "ranks"},
-      {"nproc", "ranks"},
-      {"nproc-per-node", "ranks"},
-      {"world-size", "ranks"},
-      {"num-threads", "threads"},
-      {"gpu", "device"},
-      {"cuda", "device"},
-      {"gpu", "cuda"},
-      {"gpus", "device"},
-      {"accelerator", "device"},
-      {"dtype", "precision"},
-      {"out", "run-dir"},
-      {"output-dir", "run-dir"},
-      {"log-dir", "run-dir"},
-      {"dir", "run-dir"},
-      {"continue", "resume"},
-      {"restart", "resume"},
-      {"save-every", "checkpoint-every"},
-      {"quiet", "progress"},
-      {"verbose", "progress"},
-      {"out", "output"},
-      {"o", "output"},
-      {"fit", "train"},
-      {"test", "evaluate"},
-      {"eval", "evaluate"},
-      {"validate", "evaluate"},
-      {"infer", "predict"},
-      {"inference", "predict"},
-      {"show", "inspect"},
-      {"info", "inspect"},
-      {"status", "doctor"},
-      {"diff", "compare"},
-      {"draw", "plot"},
-      {"figure", "plot"},
-      {"benchmark", "bench"}};
-  const auto [begin, end] = meanings.equal_range(word);
-  for (auto meant = begin; meant != end; ++meant) {
-    if (std::find(names.begin(), names.end(), meant->second) != names.end()) return meant->second;
-  }
-  return nearest(word, names);
-}
-
 const Setting& setting_named(std::string_view place, const std::string& key) {
   const auto& all = settings();
   const auto found =
@@ -536,53 +537,6 @@ void set_value(RunConfig& config, std::string_view place, const std::string& key
   } catch (const ConfigError& error) {
     const std::string where(place);
     throw ConfigError(where + (where == "--" + key ? ": " : ": " + key + ": ") + error.what());
-  }
-}
-
-std::string in_shell(const std::string& word) {
-  const auto is_plain = [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) != 0 || static_cast<signed char>(c) < 0 ||
-           std::string_view("-_./,:=%+@").find(c) != std::string_view::npos;
-  };
-  if (std::all_of(word.begin(), word.end(), is_plain)) return word;
-  std::string quoted = "'";
-  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
-}
-
-namespace {
-
-/// "rebatch=ceil" -> "--rebatch ceil"; nullopt if the word is not an option.
-std::optional<std::string> flag_of(const std::string& option) {
-  const auto equals = option.find('=');
-  std::string name = option.substr(0, equals);
-  if (name.find(' ') != std::string::npos || name.find('-') != std::string::npos) {
-    return std::nullopt;
-  }
-  std::replace(name.begin(), name.end(), '_', '-');
-  const auto& all = settings();
-  const bool setting =
-      std::any_of(all.begin(), all.end(), [&](const auto& one) { return one.name == name; });
-  if (!setting && name != "files") return std::nullopt;  // files: of `generate` and `convert`
-  std::string flag = "--" + name;
-  const std::string value = equals == std::string::npos ? "" : option.substr(equals + 1);
-  if (!value.empty() && value != "true") flag += " " + in_shell(value);
-  return flag;
-}
-
-}  // namespace
-
-std::string with_flags(const std::string& message) {
-  std::string text;
-  std::size_t at = 0;
-  while (true) {
-    const auto open = message.find('`', at);
-    const auto close = open == std::string::npos ? open : message.find('`', open + 1);
-    if (close == std::string::npos) return text + message.substr(at);
-    const auto flag = flag_of(message.substr(open + 1, close - open - 1));
-    text += message.substr(at, open - at);
-    text += flag ? *flag : message.substr(open, close + 1 - open);
-    at = close + 1;
   }
 }
 

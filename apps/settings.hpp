@@ -45,6 +45,21 @@ struct RunConfig {
   std::uint64_t epochs = 3;
   std::optional<std::uint64_t> steps;
   float learning_rate = 0.001F;
+  std::string optimizer = "adam";
+  std::optional<double> momentum;      ///< nullopt: by the optimizer
+  std::optional<double> weight_decay;  ///< nullopt: by the optimizer
+  bool nesterov = false;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-7;
+  double trust = 1e-3;
+  std::optional<double> clip_norm;
+  std::optional<double> clip_value;
+  std::string schedule = "constant";
+  std::string warmup = "0";  ///< steps, or "2e" for epochs, as decay_every
+  std::string decay_every = "1e";
+  double decay = 0.1;
+  double final_rate = 0;
   std::string class_weights = "none";
   std::uint64_t seed = 22;
   std::string shuffle = "global";
@@ -110,15 +125,15 @@ std::vector<std::string> table_settings();
 /// Errors   throws ConfigError, with the nearest valid name.
 const Setting& setting_named(std::string_view place, const std::string& key);
 
-/// The name that is meant by an unknown word: by what other programs call it ("lr"), else by its
-/// spelling.
-std::optional<std::string> suggestion(std::string_view word, std::span<const std::string> names);
-
 /// Sets `key`. Every message begins with `place`.
 ///
 /// Errors   throws ConfigError: unknown key (with the nearest valid name), or bad value.
 void set_value(RunConfig& config, std::string_view place, const std::string& key,
                const std::string& value);
+
+/// The steps in a value of `warmup` or `decay_every`: "100", or "2e" for two epochs of
+/// `steps_an_epoch`. Throws ConfigError for any other text.
+std::uint64_t steps_in(const std::string& text, std::uint64_t steps_an_epoch);
 
 /// The dimensions in a value of `mesh`; none for "auto".
 struct MeshDimensions {
@@ -128,13 +143,5 @@ struct MeshDimensions {
 
 /// Errors   throws ConfigError for anything but "auto" and "batch=N,model=M", or one of the two.
 MeshDimensions mesh_dimensions(const std::string& text);
-
-/// A word as a shell takes it: in quotes where it needs them.
-std::string in_shell(const std::string& word);
-
-/// A library's message with the names of options, written as `rebatch=ceil` or `batch_size`,
-/// replaced by flags of this command: --rebatch ceil, --batch-size. Other words in backquotes are
-/// kept.
-std::string with_flags(const std::string& message);
 
 }  // namespace lockstep::apps

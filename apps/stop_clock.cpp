@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "apps/console.hpp"
+#include "apps/words.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"

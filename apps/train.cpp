@@ -20,6 +20,7 @@
 #include "apps/settings.hpp"
 #include "apps/stop_clock.hpp"
 #include "apps/subcommands.hpp"
+#include "apps/words.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
 #include "lockstep/base/signals.hpp"
@@ -136,16 +137,13 @@ TrainJob make_job(const RunConfig& config, const TrainData& data, FaultInjection
     const auto test_plan = train::evaluation_plan(data.sets.test->records(), batch.size());
     job.test = std::make_unique<data::BatchReader>(*data.sets.test, test_plan, batch.rank());
     options = faults.wrap(replica_options(config, job.threads));
+    options.optimizer = optimizer_options(config, *job.plan);
     options.class_weights = class_weights_of(config, train, data.label_counts, data.outputs);
     if (train.targets() > 0) options.loss = nn::built_in_loss<float>(nn::regression_loss);
   });
   job.replica = std::make_unique<train::Replica>(*shape, *job.plan, *job.mesh, options);
   warn_of_staging(*job.replica);
   return job;
-}
-
-std::string network_text(const nn::NetworkShape& shape) {
-  return fmt::format("{}, {} parameters", shape.text(), grouped(shape.parameters()));
 }
 
 std::string batch_text(const TrainJob& job) {
@@ -197,7 +195,8 @@ Banner banner(const RunConfig& config, const TrainData& data, const TrainJob& jo
                             config.rebatch == "ceil" ? "" : "rebatch " + config.rebatch + "; ",
                             config.shuffle));
   if (job.transform) add("augment", config.augment + ", a function of seed, epoch and record");
-  add("network", network_text(job.replica->shape()));
+  add("network", fmt::format("{}, {} parameters", job.replica->shape().text(),
+                             grouped(job.replica->shape().parameters())));
   const train::Groups& groups = job.replica->groups();
   const auto model = groups.model_ranks();
   if (model > 1) {
@@ -212,6 +211,7 @@ Banner banner(const RunConfig& config, const TrainData& data, const TrainJob& jo
                                       "--leaf or a larger --batch-size would employ them"
                                     : "their files leave them no record"));
   }
+  add("optimizer", optimizer_text(job.replica->optimizer()));
   add("reduction", fmt::format("{}; {} products in {}", job.replica->reduction(),
                                job.replica->products(), config.precision));
   return banner;
@@ -231,14 +231,6 @@ train::RunFacts facts_of(const RunConfig& config, const TrainData& data, const T
   facts.checkpoint.pictures = data.sets.train->pictures();
   facts.settings = job.decisive;
   return facts;
-}
-
-/// The bytes of the training set that each rank read. Collective.
-std::vector<std::uint64_t> bytes_read(const data::Source& train, comm::Communicator& comm) {
-  std::vector<std::uint64_t> bytes(static_cast<std::size_t>(comm.size()));
-  bytes[static_cast<std::size_t>(comm.rank())] = train.bytes_read();
-  comm.all_gather(std::span(bytes));
-  return bytes;
 }
 
 /// Warns of stragglers, on rank 0; null: not wanted. Collective.
@@ -387,7 +379,8 @@ bool RankOfRun::introduce(const TrainJob& job, std::uint64_t total,
     if (prints) {
       const std::string run_dir = run_dir_of(config_, resume_);
       fmt::print(
-          "dry run: all is well; without --dry-run, {} would be trained, and recorded in {}\n",
+          "{}dry run: all is well; without --dry-run, {} would be trained, and recorded in {}\n",
+          schedule_picture(job.replica->optimizer(), total),
           counted(total - job.replica->steps(), "step"),
           run_dir == "auto" ? "runs/DATE-TIME" : run_dir);
     }

@@ -38,7 +38,7 @@ void fit(comm::Communicator& comm) {
 
   const auto* const loss = nn::built_in_loss<float>(nn::regression_loss);
   train::Replica replica({2, {32, 32}, 2}, batches,
-                         {.adam = {.learning_rate = 0.01}, .loss = loss});
+                         {.optimizer = {.learning_rate = 0.01}, .loss = loss});
   for (int epoch = 0; epoch < 20; ++epoch) {
     for (const auto& batch : batches) replica.train(batch);
   }

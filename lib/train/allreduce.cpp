@@ -12,12 +12,18 @@ class AllReduceStep final : public Step {
                 Sentinel& sentinel)
       : Step(options, comm, sentinel),
         network_(network),
-        adam_(network.parameters().values().size(), options.adam),
+        optimizer_(
+            network.parameters().values().size(), options.optimizer,
+            tensors_in(network.parameters().layout(), {0, network.parameters().layout().length()})),
+        sums_(rank_sums(nullptr, options.model)),
         global_(network, comm) {}
 
   const char* name() const noexcept override { return "allreduce"; }
   Range slice() const noexcept override { return {0, network_.parameters().layout().length()}; }
-  optim::OptimizerState& optimizer() noexcept override { return adam_; }
+  optim::OptimizerState& optimizer() noexcept override { return optimizer_; }
+  std::optional<double> gradient_norm() const noexcept override {
+    return optimizer_.gradient_norm();
+  }
 
   std::span<const nn::ExampleResult> results(const data::Batch& batch) override {
     return network_.results(rows(batch.piece));
@@ -43,13 +49,15 @@ class AllReduceStep final : public Step {
   void update(std::uint64_t examples) override {
     network_.end_training_pass();
     auto& parameters = network_.parameters();
-    finite_ = adam_.update(parameters.values(), parameters.gradients(), examples);
+    finite_ =
+        optimizer_.update(parameters.values(), parameters.gradients(), examples, steps(), sums_);
   }
 
   bool publish() override { return comm_.all_agree(finite_); }
 
   nn::Network<float>& network_;
-  optim::Adam adam_;
+  optim::Optimizer optimizer_;
+  optim::RankSums sums_;
   GlobalBatch global_;
   bool finite_ = true;
 };

@@ -159,15 +159,19 @@ void clear(nn::Network<float>& network, Range rows) {
   network.for_each_exchanged(rows, [](std::span<float> v) { std::fill(v.begin(), v.end(), 0.0F); });
 }
 
+/// The slice of `length` weights that this rank updates.
+Range slice_of(const comm::Communicator& comm, std::size_t length) {
+  const std::size_t begin = length * static_cast<std::size_t>(comm.rank());
+  return {begin, begin + length};
+}
+
 /// Base of both exchanges: computes this rank's rows and updates its slice of the weights.
 class CanonicalStep : public Step {
  public:
   /// Slices have equal lengths, of whole cache lines.
-  Range slice() const noexcept final {
-    const std::size_t begin = length_ * static_cast<std::size_t>(comm_.rank());
-    return {begin, begin + length_};
-  }
-  optim::OptimizerState& optimizer() noexcept final { return adam_; }
+  Range slice() const noexcept final { return slice_of(comm_, length_); }
+  optim::OptimizerState& optimizer() noexcept final { return optimizer_; }
+  std::optional<double> gradient_norm() const noexcept final { return optimizer_.gradient_norm(); }
 
   std::span<const nn::ExampleResult> results(const data::Batch& batch) final {
     return network_.results(rows(batch.piece));
@@ -179,7 +183,9 @@ class CanonicalStep : public Step {
       : Step(options, comm, sentinel),
         network_(network),
         length_(network.parameters().values().size() / static_cast<std::size_t>(comm.size())),
-        adam_(length_, options.adam),
+        optimizer_(length_, options.optimizer,
+                   tensors_in(network.parameters().layout(), slice_of(comm, length_))),
+        sums_(rank_sums(&comm, options.model)),
         global_(network, comm) {}
 
   /// `first_row`: row of the global batch that is row 0 of the network's buffers.
@@ -200,10 +206,12 @@ class CanonicalStep : public Step {
   void update(std::uint64_t examples) final {
     network_.end_training_pass();
     const auto values = network_.parameters().values();
-    finite_ = adam_.update(values.subspan(slice().begin, length_), gradient_sums(), examples);
+    finite_ = optimizer_.update(values.subspan(slice().begin, length_), gradient_sums(), examples,
+                                steps(), sums_);
   }
 
-  optim::Adam adam_;
+  optim::Optimizer optimizer_;
+  optim::RankSums sums_;
   GlobalBatch global_;
 };
 

@@ -56,9 +56,14 @@ std::vector<TensorSpec> tensors_of(const std::vector<nn::ParameterSpec>& paramet
 }
 
 /// First all first moments, then all second moments.
-std::vector<TensorSpec> moments_of(const std::vector<nn::ParameterSpec>& parameters) {
-  auto tensors = tensors_of(parameters, ".m");
-  for (auto& second : tensors_of(parameters, ".v")) tensors.push_back(std::move(second));
+/// The first moments of all tensors, then the second ones.
+std::vector<TensorSpec> moments_of(const std::vector<nn::ParameterSpec>& parameters,
+                                   const std::vector<std::string>& moments) {
+  std::vector<TensorSpec> tensors;
+  for (const auto& moment : moments) {
+    for (auto& tensor : tensors_of(parameters, ("." + moment).c_str()))
+      tensors.push_back(std::move(tensor));
+  }
   return tensors;
 }
 
@@ -151,7 +156,7 @@ double bits_in(const ordered_json& json, const char* key, const JsonPlace& place
 }
 
 std::string state_text(const TrainingState& state, const CheckpointInfo& info,
-                       const optim::AdamState& adam) {
+                       const SavedOptimizer& optimizer) {
   ordered_json settings = ordered_json::object();
   for (const auto& [key, value] : state.settings) settings[key] = value;
   const TrainingPosition& position = state.position;
@@ -163,10 +168,11 @@ std::string state_text(const TrainingState& state, const CheckpointInfo& info,
                                {"examples", position.examples},
                                {"correct", position.tally.correct},
                                {"loss_sum_bits", bits_text(position.tally.loss_sum)}}},
-                             {"adam",
-                              {{"steps", adam.steps},
-                               {"beta1_power_bits", bits_text(adam.beta1_power)},
-                               {"beta2_power_bits", bits_text(adam.beta2_power)}}},
+                             {"optimizer",
+                              {{"name", optim::name_of(optimizer.kind)},
+                               {"steps", optimizer.scalars.steps},
+                               {"beta1_power_bits", bits_text(optimizer.scalars.beta1_power)},
+                               {"beta2_power_bits", bits_text(optimizer.scalars.beta2_power)}}},
                              {"settings", settings}};
   return json.dump(2) + "\n";
 }
@@ -219,24 +225,30 @@ std::string checkpoint_name(std::uint64_t step) {
 }
 
 Snapshot::Snapshot(const nn::NetworkShape& its_shape, const nn::Loss<float>& its_loss,
-                   const nn::ParameterLayout<float>& its_layout, bool with_moments,
+                   const nn::ParameterLayout<float>& its_layout,
+                   const optim::OptimizerOptions* trained_with,
                    std::optional<comm::SharedRegion> region)
     : shape(its_shape),
       loss(its_loss.name()),
       layout(its_layout),
       region_(std::move(region)),
-      own_(region_ ? 0 : bytes(layout, with_moments) / sizeof(float)) {
+      own_(region_ ? 0 : bytes(layout, trained_with) / sizeof(float)) {
   require_whole(layout);
+  if (trained_with != nullptr) {
+    optimizer.kind = trained_with->kind;
+    moments = optim::moment_names(*trained_with);
+  }
   float* const first = region_ ? reinterpret_cast<float*>(region_->data()) : own_.data();
   const std::size_t length = layout.length();
   blocks.weights = {first, length};
-  if (!with_moments) return;
-  blocks.first = {first + length, length};
-  blocks.second = {first + 2 * length, length};
+  if (moments.size() > 0) blocks.first = {first + length, length};
+  if (moments.size() > 1) blocks.second = {first + 2 * length, length};
 }
 
-std::size_t Snapshot::bytes(const nn::ParameterLayout<float>& layout, bool with_moments) noexcept {
-  return layout.length() * sizeof(float) * (with_moments ? 3 : 1);
+std::size_t Snapshot::bytes(const nn::ParameterLayout<float>& layout,
+                            const optim::OptimizerOptions* optimizer) {
+  const std::size_t moments = optimizer == nullptr ? 0 : optim::moment_names(*optimizer).size();
+  return layout.length() * sizeof(float) * (1 + moments);
 }
 
 void require_no_checkpoint(const std::filesystem::path& checkpoints, std::uint64_t step) {
@@ -255,7 +267,8 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
   SafetensorsWriter model(folder.path() / "model.safetensors", tensors_of(tensors));
   std::optional<SafetensorsWriter> optimizer;
   if (state != nullptr) {
-    optimizer.emplace(folder.path() / "optimizer.safetensors", moments_of(tensors));
+    optimizer.emplace(folder.path() / "optimizer.safetensors",
+                      moments_of(tensors, snapshot.moments));
   }
 
   Manifest manifest;
@@ -268,7 +281,7 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
   manifest["model.safetensors"] = model.finish();
   if (optimizer) {
     for (const auto moments : {snapshot.blocks.first, snapshot.blocks.second}) {
-      for (std::size_t i = 0; i < tensors.size(); ++i) {
+      for (std::size_t i = 0; !moments.empty() && i < tensors.size(); ++i) {
         optimizer->add(snapshot.layout.logical(moments, i));
       }
     }
@@ -279,7 +292,7 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
     manifest[name] = sum_of(text);
   };
   add_text("network.json", network_json(snapshot.shape, snapshot.loss, info, weights_hash.value()));
-  if (state != nullptr) add_text("state.json", state_text(*state, info, snapshot.adam));
+  if (state != nullptr) add_text("state.json", state_text(*state, info, snapshot.optimizer));
   write_file(folder.path() / "manifest.json", manifest_text(manifest));
   folder.publish();
   return checkpoints / checkpoint_name(info.step);
@@ -290,7 +303,7 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
                                       const CheckpointInfo& info) {
   require_no_checkpoint(checkpoints, info.step);
   const auto& block = network.parameters();
-  Snapshot snapshot(network.shape(), network.loss_function(), block.layout(), false);
+  Snapshot snapshot(network.shape(), network.loss_function(), block.layout(), nullptr);
   const auto values = block.values();
   std::copy(values.begin(), values.end(), snapshot.blocks.weights.begin());
   return save_checkpoint(checkpoints, snapshot, info, nullptr);
@@ -396,19 +409,26 @@ TrainingState read_state(const std::filesystem::path& folder) {
   }
   require_sum(path, manifest.at("state.json"));
   const ordered_json json = read_object(path);
-  require_keys(json, {"step", "examples", "epochs_completed", "epoch", "adam", "settings"}, place);
+  // Until optimizers had names there was one: "adam".
+  const char* const by = json.contains("adam") ? "adam" : "optimizer";
+  require_keys(json, {"step", "examples", "epochs_completed", "epoch", by, "settings"}, place);
   const auto& epoch = field(json, "epoch", place);
   require_keys(epoch, {"steps", "examples", "correct", "loss_sum_bits"}, place);
-  const auto& adam = field(json, "adam", place);
-  require_keys(adam, {"steps", "beta1_power_bits", "beta2_power_bits"}, place);
+  const auto& optimizer = field(json, by, place);
+  require_keys(optimizer, {"name", "steps", "beta1_power_bits", "beta2_power_bits"}, place);
+  const std::string name = json.contains("adam") ? "adam" : text_in(optimizer, "name", place);
+  const auto kind = optim::optimizer_named(name);
+  if (!kind) fail(place, "'" + name + "' is no optimizer of this version");
   TrainingState state;
   state.position.epoch = count_in(json, "epochs_completed", place);
   state.position.step = count_in(epoch, "steps", place);
   state.position.examples = count_in(epoch, "examples", place);
   state.position.tally.correct = count_in(epoch, "correct", place);
   state.position.tally.loss_sum = bits_in(epoch, "loss_sum_bits", place);
-  state.adam = {count_in(adam, "steps", place), bits_in(adam, "beta1_power_bits", place),
-                bits_in(adam, "beta2_power_bits", place)};
+  state.optimizer = {
+      *kind,
+      {count_in(optimizer, "steps", place), bits_in(optimizer, "beta1_power_bits", place),
+       bits_in(optimizer, "beta2_power_bits", place)}};
   const auto& settings = field(json, "settings", place);
   if (!settings.is_object()) fail(place, "'settings' is not an object in {}");
   for (const auto& [key, value] : settings.items()) {
@@ -418,9 +438,11 @@ TrainingState read_state(const std::filesystem::path& folder) {
 }
 
 void read_moments(const std::filesystem::path& folder, const nn::ParameterLayout<float>& layout,
-                  optim::Moment moment, std::span<float> block) {
+                  const optim::OptimizerOptions& optimizer, optim::Moment moment,
+                  std::span<float> block) {
   const auto& tensors = layout.tensors();
-  const SafetensorsReader file(folder / "optimizer.safetensors", moments_of(tensors), remedy);
+  const SafetensorsReader file(folder / "optimizer.safetensors",
+                               moments_of(tensors, optim::moment_names(optimizer)), remedy);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const std::size_t index = moment == optim::Moment::first ? i : tensors.size() + i;
     layout.set_from_whole(block, i, file.read(index));

@@ -4,10 +4,10 @@
 //   checkpoints/step-00001407/    after 1407 steps; renamed to this name when all files are on disk
 //     model.safetensors           F32 tensors "0.weight" [inputs, outputs] row-major, "0.bias"
 //                                 [outputs], ...
-//     optimizer.safetensors       Adam's moments, in the same shapes: "0.weight.m", "0.weight.v",
+//     optimizer.safetensors       its moments, in the same shapes: "0.weight.m", "0.weight.v",
 //                                 ...
 //     network.json                the network, its training data, and the hash of its weights
-//     state.json                  the position of training, Adam's scalars, and settings
+//     state.json                  the position of training, the optimizer's scalars, and settings
 //     manifest.json               length and XXH3 of every other file; written last
 //
 // With the canonical reduction all files have the same bytes for any number of ranks, mesh and
@@ -27,8 +27,8 @@
 // state.json is one object:
 //   {"step": 100, "examples": 12800, "epochs_completed": 0,
 //    "epoch": {"steps": 100, "examples": 12800, "correct": 9000, "loss_sum_bits": "16 hex digits"},
-//    "adam": {"steps": 100, "beta1_power_bits": "...", "beta2_power_bits": "..."},
-//    "settings": {"batch-size": "128", ...}}
+//    "optimizer": {"name": "adam", "steps": 100, "beta1_power_bits": "...", "beta2_power_bits":
+//    "..."}, "settings": {"batch-size": "128", ...}}
 // where "..._bits" are the bits of a double. manifest.json contains the version of the format; a
 // newer version, and an unknown key, are errors.
 #pragma once
@@ -46,7 +46,7 @@
 #include "lockstep/collectives/shared.hpp"
 #include "lockstep/data/table.hpp"
 #include "lockstep/nn/network.hpp"
-#include "lockstep/optim/adam.hpp"
+#include "lockstep/optim/optimizer.hpp"
 
 namespace lockstep::data {
 struct PictureSchema;  // picture_source.hpp
@@ -77,34 +77,47 @@ struct TrainingPosition {
   nn::Tally tally = {};
 };
 
+/// The optimizer of a checkpoint, and its scalars.
+struct SavedOptimizer {
+  optim::OptimizerKind kind = optim::OptimizerKind::adam;
+  optim::OptimizerScalars scalars = {};
+};
+
 /// What training needs to continue, besides weights and moments: the content of state.json.
 struct TrainingState {
   TrainingPosition position;
-  optim::AdamState adam = {};
+  SavedOptimizer optimizer = {};
   /// The program's settings that determine the results, and their values.
   std::vector<std::pair<std::string, std::string>> settings = {};
 };
 
-/// The weights and both of Adam's moments, each a flat block as in a ParameterBlock.
+/// The weights and the optimizer's moments, each a flat block as in a ParameterBlock; empty: the
+/// optimizer does not have it.
 struct StateBlocks {
   std::span<float> weights;
   std::span<float> first;
   std::span<float> second;
+
+  std::span<float> of(optim::Moment moment) const noexcept {
+    return moment == optim::Moment::first ? first : second;
+  }
 };
 
-/// A copy of a network's weights and Adam's moments, made between two steps and saved later, while
-/// training continues.
+/// A copy of a network's weights and its optimizer's state, made between two steps and saved later,
+/// while training continues.
 class Snapshot {
  public:
   /// `layout` must have no sharded tensor, and outlive the snapshot. `region`, of bytes(): memory
   /// of the ranks of a host, each of which has a snapshot of the same blocks; nullopt: its own.
+  /// `optimizer`: null for the weights alone.
   ///
   /// Errors   throws std::bad_alloc; std::invalid_argument for a sharded tensor.
   Snapshot(const nn::NetworkShape& shape, const nn::Loss<float>& loss,
-           const nn::ParameterLayout<float>& layout, bool with_moments,
+           const nn::ParameterLayout<float>& layout, const optim::OptimizerOptions* optimizer,
            std::optional<comm::SharedRegion> region = std::nullopt);
 
-  static std::size_t bytes(const nn::ParameterLayout<float>& layout, bool with_moments) noexcept;
+  static std::size_t bytes(const nn::ParameterLayout<float>& layout,
+                           const optim::OptimizerOptions* optimizer);
 
   bool is_shared() const noexcept { return region_.has_value(); }
 
@@ -112,7 +125,8 @@ class Snapshot {
   std::string loss;  ///< Loss::name()
   const nn::ParameterLayout<float>& layout;
   StateBlocks blocks;  ///< [layout.length()] each; the moments may be empty
-  optim::AdamState adam;
+  SavedOptimizer optimizer;
+  std::vector<std::string> moments;  ///< optim::moment_names()
 
  private:
   std::optional<comm::SharedRegion> region_;
@@ -127,7 +141,7 @@ void require_no_checkpoint(const std::filesystem::path& checkpoints, std::uint64
 
 /// Writes `checkpoints`/step-NNNNNNNN/ and returns its path; replaces a checkpoint of this step.
 /// Disk space for the tensors is reserved first. `state`: null to save the weights alone; its
-/// `adam` is replaced by the snapshot's.
+/// `optimizer` is replaced by the snapshot's.
 ///
 /// Errors   throws OutputError; other checkpoints are not changed, nor is one of this step.
 /// Ranks    local; any thread.
@@ -210,13 +224,14 @@ void read_weights(const SavedNetwork& saved, nn::Network<float>& network);
 /// Ranks    local.
 TrainingState read_state(const std::filesystem::path& folder);
 
-/// Reads one moment of every weight from optimizer.safetensors into a block of this layout; of
-/// tensors that are sharded over ranks, this rank's shard.
+/// Reads one moment of `optimizer` of every weight from optimizer.safetensors into a block of this
+/// layout; of tensors that are sharded over ranks, this rank's shard.
 ///
 /// Errors   throws DataError as SafetensorsReader does. Checksums are not compared: call
 ///          verify_checkpoint() on one rank.
 /// Ranks    local.
 void read_moments(const std::filesystem::path& folder, const nn::ParameterLayout<float>& layout,
-                  optim::Moment moment, std::span<float> block);
+                  const optim::OptimizerOptions& optimizer, optim::Moment moment,
+                  std::span<float> block);
 
 }  // namespace lockstep::train

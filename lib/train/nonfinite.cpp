@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lockstep/collectives/agreement.hpp"
-#include "lockstep/optim/adam.hpp"
+#include "lockstep/optim/optimizer.hpp"
 
 namespace lockstep::train {
 namespace {

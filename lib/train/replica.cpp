@@ -191,15 +191,17 @@ int own_cores(const comm::Communicator& comm) {
 
 Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Groups& groups,
                  const ReplicaOptions& options)
-    : plan_(plan), groups_(groups), prefetch_(options.prefetch) {
+    : plan_(plan), groups_(groups), optimizer_(options.optimizer), prefetch_(options.prefetch) {
   const StepOptions step_options = {
-      .adam = options.adam,
+      .optimizer = options.optimizer,
       .plan = &*plan_,
       .audit_every = options.audit_every,
-      .skip_with = options.on_nonfinite == OnNonfinite::skip ? &groups_.all : nullptr};
+      .skip_with = options.on_nonfinite == OnNonfinite::skip ? &groups_.all : nullptr,
+      .model = groups_.model};
   auto exchange = Exchange::automatic;
   require_plan_of(groups_.batch, plan);
   comm::together(groups_.all, [&] {
+    optim::require_valid(options.optimizer);
     require_fitting_plan(plan, options);
     require_consistent(options, groups_);
     const bool canonical = is_canonical(options);
@@ -291,10 +293,18 @@ void Replica::make_network(const nn::NetworkShape& shape, const ReplicaOptions& 
 /// Copies the weights of the network to this rank's device, if it is to have one. Collective.
 void Replica::make_device(const ReplicaOptions& options) {
   if (options.device != Device::cuda) return;
-  if (!options.class_weights.empty()) {
-    throw comm::AgreedError(ExitCode::usage, "device cuda: no device code for `class_weights`",
-                            "use `device=cpu`, or leave `class_weights` out");
+  const auto refuse = [](const std::string& option) {
+    throw comm::AgreedError(ExitCode::usage, "device cuda: no device code for `" + option + "`",
+                            "use `device=cpu`, or leave it out");
+  };
+  if (!options.class_weights.empty()) refuse("class_weights");
+  const optim::OptimizerOptions& optimizer = options.optimizer;
+  if (optimizer.kind != optim::OptimizerKind::adam) {
+    refuse(std::string("optimizer=") + optim::name_of(optimizer.kind));
   }
+  if (optimizer.weight_decay != 0) refuse("weight_decay");
+  if (optimizer.clip_norm) refuse("clip_norm");
+  if (optimizer.clip_value) refuse("clip_value");
   DeviceOptions device;
   device.strict = is_strict(options, "cuBLAS");
   device.precision = options.precision;

@@ -123,6 +123,9 @@ class Replica {
   const nn::NetworkShape& shape() const noexcept;
   const Groups& groups() const noexcept { return groups_; }
 
+  /// The optimizer of training. Local.
+  const optim::OptimizerOptions& optimizer() const noexcept { return optimizer_; }
+
   /// Number of completed steps, and of examples of all ranks in them.
   std::uint64_t steps() const noexcept { return steps_; }
   std::uint64_t examples() const noexcept { return examples_; }
@@ -336,6 +339,7 @@ class Replica {
   /// Calls `take` with the outputs of each example of `features`, [b, shape.features].
   template <class Take>
   void forward_all(std::span<const float> features, Take take);
+  std::vector<optim::Moment> moments() const;
   std::span<const float> gather_moment(optim::Moment moment);
   void copy_part(const StateBlocks& to, int part, int parts);
   void copy_whole(std::span<const float> block, std::span<float> into);
@@ -343,6 +347,7 @@ class Replica {
   data::Batch stage_copy(data::Batch batch, std::span<const float> features);
   std::optional<data::Plan> plan_;  ///< training plan
   Groups groups_;
+  optim::OptimizerOptions optimizer_ = {};  ///< of training
   std::size_t prefetch_;
   std::size_t rows_ = 0;  ///< maximum number of rows in a pass
   std::unique_ptr<Products<float>> products_;

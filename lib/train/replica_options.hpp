@@ -12,7 +12,7 @@
 #include "lockstep/nn/initialisers.hpp"
 #include "lockstep/nn/loss.hpp"
 #include "lockstep/numerics/products.hpp"
-#include "lockstep/optim/adam.hpp"
+#include "lockstep/optim/optimizer.hpp"
 
 namespace lockstep::train {
 
@@ -55,7 +55,7 @@ enum class DeviceExchange {
 /// same weights.
 struct ReplicaOptions {
   nn::SeedPair seed = {22, 23};  ///< of the initial weights, and of random layers
-  optim::AdamOptions adam = {.learning_rate = static_cast<double>(0.001F)};
+  optim::OptimizerOptions optimizer = {.learning_rate = static_cast<double>(0.001F)};
   const nn::Loss<float>* loss = nullptr;  ///< must outlive the replica; null: cross-entropy
   /// Factors of the training loss of each class; empty: none.
   std::vector<float> class_weights = {};

@@ -30,10 +30,10 @@ Range slice_of(std::size_t length, int part, int parts) {
 
 std::unique_ptr<Snapshot> Replica::make_snapshot() {
   const auto& loss = network_->loss_function();
-  const bool with_moments = plan_.has_value();
+  const optim::OptimizerOptions* const optimizer = plan_ ? &optimizer_ : nullptr;
   std::optional<comm::SharedRegion> region;
   if (groups_.model == nullptr && groups_.all.size() > 1) {
-    const std::size_t bytes = Snapshot::bytes(network_->parameters().layout(), with_moments);
+    const std::size_t bytes = Snapshot::bytes(network_->parameters().layout(), optimizer);
     try {
       region.emplace(comm::share_on_host(groups_.all, bytes));
     } catch (const comm::AgreedError& error) {  // rank 0 has memory of its own instead
@@ -51,7 +51,7 @@ std::unique_ptr<Snapshot> Replica::make_snapshot() {
       }
       snapshot = std::make_unique<Snapshot>(
           shape(), loss, whole_layout_ ? *whole_layout_ : network_->parameters().layout(),
-          with_moments, std::move(region));
+          optimizer, std::move(region));
     } catch (const std::bad_alloc&) {
       throw ConfigError("layers: out of memory for checkpoints on " + groups_.all.place().host,
                         "use narrower layers, or fewer ranks a host");
@@ -74,16 +74,13 @@ void Replica::take(Snapshot* snapshot) {
   copy_weights_to_host();
   if (groups_.model != nullptr) {
     copy_whole(network_->parameters().values(), to.weights);
-    if (plan_) {
-      copy_whole(gather_moment(Moment::first), to.first);
-      copy_whole(gather_moment(Moment::second), to.second);
-    }
+    for (const Moment moment : moments()) copy_whole(gather_moment(moment), to.of(moment));
   } else if (snapshot != nullptr && snapshot->is_shared()) {
     copy_part(to, place.local_rank, place.local_ranks);
   } else {
     copy_part(to, 0, 1);
   }
-  if (snapshot != nullptr && plan_) snapshot->adam = step_->optimizer().scalars();
+  if (snapshot != nullptr && plan_) snapshot->optimizer.scalars = step_->optimizer().scalars();
   groups_.all.all_agree(true);  // all parts are copied
 }
 
@@ -98,15 +95,22 @@ void Replica::copy_part(const StateBlocks& to, int part, int parts) {
                 into.begin() + static_cast<std::ptrdiff_t>(mine.begin));
   };
   copy(values, to.weights);
-  if (!plan_) return;
-  for (const Moment moment : {Moment::first, Moment::second}) {
-    const auto into = moment == Moment::first ? to.first : to.second;
+  for (const Moment moment : moments()) {
+    const auto into = to.of(moment);
     if (mine != step_->slice()) {
       copy(gather_moment(moment), into);
     } else if (!into.empty()) {
       step_->optimizer().copy(moment, into.subspan(mine.begin, mine.size()));
     }
   }
+}
+
+/// The moments that the optimizer keeps, if this replica trains. Local.
+std::vector<Moment> Replica::moments() const {
+  if (!plan_) return {};
+  std::vector<Moment> moments = {Moment::first, Moment::second};
+  moments.resize(optim::moment_names(optimizer_).size());
+  return moments;
 }
 
 /// A moment of all weights, in place of the gradients, which are free between steps. Collective.
@@ -131,15 +135,21 @@ void Replica::copy_whole(std::span<const float> block, std::span<float> into) {
 
 void Replica::restore(const SavedNetwork& saved, const TrainingState& state) {
   comm::together(groups_.all, [&] {
+    if (state.optimizer.kind != optimizer_.kind) {
+      const std::string trained_with = optim::name_of(state.optimizer.kind);
+      throw ConfigError(saved.folder.string() + ": was trained with the optimizer " + trained_with,
+                        "use `optimizer=" + trained_with + "`, or start from its weights alone");
+    }
     auto& block = network_->parameters();
     read_weights(saved, *network_);
     const Range slice = step_->slice();
     const auto whole = block.gradients();  // free between steps
     const auto mine = whole.subspan(slice.begin, slice.size());
-    read_moments(saved.folder, block.layout(), Moment::first, whole);
-    const std::vector<float> first(mine.begin(), mine.end());
-    read_moments(saved.folder, block.layout(), Moment::second, whole);
-    step_->optimizer().restore(state.adam, first, mine);
+    for (const Moment moment : moments()) {
+      read_moments(saved.folder, block.layout(), optimizer_, moment, whole);
+      step_->optimizer().restore(moment, mine);
+    }
+    step_->optimizer().set_scalars(state.optimizer.scalars);
     std::fill(whole.begin(), whole.end(), 0.0F);
     if (device_) device_->copy_weights_from_host();
   });
@@ -186,8 +196,10 @@ void Replica::restore(const KeptState& snapshot) {
   const Range slice = step_->slice();
   const auto values = network_->parameters().values();
   std::copy_n(from.weights.begin(), values.size(), values.begin());
-  step_->optimizer().restore(state.adam, from.first.subspan(slice.begin, slice.size()),
-                             from.second.subspan(slice.begin, slice.size()));
+  for (const Moment moment : moments()) {
+    step_->optimizer().restore(moment, from.of(moment).subspan(slice.begin, slice.size()));
+  }
+  step_->optimizer().set_scalars(state.optimizer);
   set_completed(state.steps, state.examples);
 }
 

@@ -30,6 +30,9 @@ struct StepReport {
   double seconds = 0;  ///< from the end of the previous step to the end of this one
   /// Name and hash of every tensor after the update; empty in steps without hashes.
   std::vector<std::pair<std::string, std::uint64_t>> hashes = {};
+  std::optional<double> learning_rate = {};  ///< with a schedule
+  std::optional<double> gradient_norm =
+      {};  ///< of all weights, before it was clipped: with clip_norm
   /// Why the step changed nothing; empty if it did. Then the loss may be not finite.
   std::string skipped = {};
   std::span<const RankMessage> messages = {};  ///< of every rank; valid until the next step
@@ -61,7 +64,7 @@ struct PhaseSeconds {
   double data = 0;     ///< reading the batch
   double compute = 0;  ///< forward, loss, backward
   double reduce = 0;   ///< sums over ranks, including the wait for the slowest rank
-  double update = 0;   ///< Adam
+  double update = 0;   ///< the optimizer
 };
 
 /// Report of the whole run.

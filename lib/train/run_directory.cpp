@@ -193,6 +193,8 @@ void RunDirectory::on_step(const StepReport& report) {
                        {"examples", report.examples},
                        {"loss", report.loss}};
   if (report.accuracy) line["accuracy"] = *report.accuracy;
+  if (report.learning_rate) line["learning_rate"] = *report.learning_rate;
+  if (report.gradient_norm) line["gradient_norm"] = *report.gradient_norm;
   line["seconds"] = report.seconds;
   if (!report.skipped.empty()) line["skipped"] = true;
   for (const auto& [tensor, hash] : report.hashes) line["hashes"][tensor] = to_hex(hash);

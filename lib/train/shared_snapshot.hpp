@@ -9,7 +9,7 @@
 
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/collectives/shared.hpp"
-#include "lockstep/optim/adam.hpp"
+#include "lockstep/optim/optimizer.hpp"
 #include "lockstep/train/checkpoint.hpp"
 
 namespace lockstep::train {
@@ -19,7 +19,7 @@ struct ReplicaState {
   std::uint64_t steps = 0;     ///< completed
   std::uint64_t examples = 0;  ///< in them
   TrainingPosition position = {};
-  optim::AdamState adam = {};
+  optim::OptimizerScalars optimizer = {};
 };
 
 /// What a complete snapshot holds.

@@ -41,6 +41,28 @@ std::span<const nn::ExampleResult> GatheredResults::gather(std::span<const nn::E
   return in_order(batch);
 }
 
+std::vector<optim::UpdatedTensor> tensors_in(const nn::ParameterLayout<float>& layout,
+                                             Range slice) {
+  std::vector<optim::UpdatedTensor> tensors;
+  for (const nn::ParameterSpec& tensor : layout.tensors()) {
+    const auto in_slice = [&](std::uint64_t at) {
+      return std::clamp(at, slice.begin, slice.end) - slice.begin;
+    };
+    tensors.push_back({.range = {in_slice(tensor.offset), in_slice(tensor.offset + tensor.stored)},
+                       .vector = tensor.vector,
+                       .cut = tensor.cut.has_value()});
+  }
+  return tensors;
+}
+
+optim::RankSums rank_sums(comm::Communicator* batch, comm::Communicator* model) {
+  const auto over = [](comm::Communicator* comm) -> std::function<void(std::span<std::uint64_t>)> {
+    if (comm == nullptr || comm->size() == 1) return {};
+    return [comm](std::span<std::uint64_t> words) { comm->all_reduce(words); };
+  };
+  return {over(batch), over(model)};
+}
+
 Step::Step(const StepOptions& options, comm::Communicator& comm, Sentinel& sentinel)
     : comm_(comm),
       sentinel_(sentinel),
@@ -84,6 +106,7 @@ StepResult Step::run(const data::Batch& batch, PhaseSeconds& seconds, std::uint6
   }
   if (updates) {
     update(batch.global_examples);
+    result.gradient_norm = gradient_norm();
     seconds.update += phase.take();
     if (!publish()) result.not_finite = "gradient";
   }

@@ -12,7 +12,7 @@
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/data/batches.hpp"
 #include "lockstep/nn/network.hpp"
-#include "lockstep/optim/adam.hpp"
+#include "lockstep/optim/optimizer.hpp"
 #include "lockstep/train/replica_options.hpp"
 #include "lockstep/train/report.hpp"
 
@@ -29,7 +29,8 @@ struct StepResult {
   const char* not_finite = nullptr;
   /// Weights and optimizer state are those from before the step, on every rank.
   bool skipped = false;
-  std::span<const RankMessage> messages = {};  ///< of every rank; valid until the next step
+  std::optional<double> gradient_norm = std::nullopt;  ///< with clip_norm, before it was clipped
+  std::span<const RankMessage> messages = {};          ///< of every rank; valid until the next step
 };
 
 /// Example results (loss, correct) of all ranks, all-gathered.
@@ -60,14 +61,22 @@ class GatheredResults {
 /// Blocks that are all-gathered in one collective.
 using Blocks = std::vector<std::span<std::byte>>;
 
+/// The parts of all tensors of `layout` in `slice` of its block. Local.
+std::vector<optim::UpdatedTensor> tensors_in(const nn::ParameterLayout<float>& layout, Range slice);
+
+/// Sums over `batch`, the ranks that update other slices, and `model`, those that have other parts
+/// of tensors; null: none. Both must outlive the result.
+optim::RankSums rank_sums(comm::Communicator* batch, comm::Communicator* model);
+
 /// Options of a step.
 struct StepOptions {
-  optim::AdamOptions adam;
+  optim::OptimizerOptions optimizer;
   const data::Plan* plan = nullptr;                         ///< training plan
   std::optional<std::uint64_t> audit_every = std::nullopt;  ///< audit interval in steps
   /// Set: all ranks skip the update of a step whose loss or gradient is not finite on one of them,
   /// the ranks of this communicator.
   comm::Communicator* skip_with = nullptr;
+  comm::Communicator* model = nullptr;  ///< the ranks that have other parts of tensors; null: none
 };
 
 // clang-format off
@@ -87,7 +96,8 @@ struct StepOptions {
 ///   total loss      each leaf's in order, in double, then the same tree; counts are exact
 ///   no example      with FILE and OFF, rows of zeros that change no value  data/plan.hpp
 ///   division        once, by the number of examples in the step
-///   Adam            one sequence of rounded operations per weight     lib/optim/adam.hpp
+///   norms           exact sums of squares, rounded once               lib/numerics/exact_squares.hpp
+///   update          one sequence of rounded operations per weight     lib/optim/optimizer.hpp
 ///
 /// Proof that the result does not depend on ranks, blocks, threads, vector width or transport.
 /// Leaves are intervals of a global batch; its records and its leaf size are functions of the plan
@@ -120,6 +130,9 @@ class Step {
   /// The part of the flat block that this rank updates, and the optimizer's state of it. Local.
   virtual Range slice() const noexcept = 0;
   virtual optim::OptimizerState& optimizer() noexcept = 0;
+
+  /// Of the last update: see optim::Optimizer. Local.
+  virtual std::optional<double> gradient_norm() const noexcept { return std::nullopt; }
 
   /// Rows of the network's buffers that hold this rank's piece of a batch. Local.
   virtual Range rows(Range piece) const noexcept { return {0, piece.size()}; }
@@ -170,7 +183,8 @@ class Step {
     return optim::is_finite(gradient_sums(), examples);
   }
 
-  /// Updates this rank's slice of the weights with gradient sums over `examples` examples. Local.
+  /// Updates this rank's slice of the weights with gradient sums over `examples` examples. Local;
+  /// collective if optim::needs_norms().
   virtual void update(std::uint64_t examples) = 0;
 
   /// All-gathers the updated slices, where ranks updated slices. Returns true if the update was

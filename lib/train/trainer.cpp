@@ -213,6 +213,11 @@ Trainer::Timed Trainer::train_steps(const std::vector<Observer*>& observers) {
     if (replica_.network().loss_function().target() == nn::TargetKind::label) {
       report.accuracy = static_cast<double>(result.tally.correct) / count;
     }
+    const optim::OptimizerOptions& optimizer = replica_.optimizer();
+    if (optimizer.schedule.kind != optim::ScheduleKind::constant || optimizer.schedule.warmup > 0) {
+      report.learning_rate = optimizer.learning_rate * optimizer.schedule.factor(step - 1);
+    }
+    report.gradient_norm = result.gradient_norm;
     if (options_.snapshot != nullptr) options_.snapshot->require_repeated(step, report.loss);
     for (Observer* observer : observers) observer->on_step(report);
     if (options_.checkpoint_every && step % *options_.checkpoint_every == 0) save(observers);

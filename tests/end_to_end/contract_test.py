@@ -164,6 +164,10 @@ class Configuration(command.CommandTest):
         for file in sorted((command.REPOSITORY / "configs").glob("*.toml")):
             with self.subTest(file=file.name):
                 written = tomllib.loads(file.read_text())
+                for table in {"optimizer", "schedule"} & {key for key, value in written.items() if isinstance(value, dict)}:
+                    settings = written.pop(table)
+                    written[table] = settings.pop("name")
+                    written |= settings
                 self.assertLessEqual(written.items(), self.resolved(file).items())
 
     def test_dry_run_creates_nothing(self):

@@ -69,6 +69,17 @@ class Device(command.CommandTest):
         self.assertRegex(run.summary["device"], r"\(0000:..:00.0\)$")
         self.assertNotIn("warn", run.result.err)
 
+    def test_a_schedule_has_the_processors_bits(self):
+        flags = "--schedule cosine --warmup 2 --final-rate 0.1"
+        here = self.train(FEW, flags, name="scheduled")
+        self.assertEqual(self.on_device(flags).summary["weights_hash"], here.summary["weights_hash"])
+
+    def test_optimizers_without_device_code(self):
+        for flags, name in (("--optimizer sgd", "--optimizer sgd"), ("--weight-decay 0.1", "--weight-decay"),
+                            ("--clip-norm 1", "--clip-norm"), ("--clip-value 1", "--clip-value")):
+            result = command.run("train", FEW, "--device cuda", flags, **devices(1))
+            self.assert_refused(result, 2, ["device cuda", f"no device code for {name}", "--device cpu"])
+
     def test_one_rank_over_nccl(self):
         self.assert_same(self.on_device("--backend nccl"))
 

@@ -94,7 +94,7 @@ inline ToyResult train_toy(comm::Communicator& all, const ToyRun& run,
       run.layers.empty() ? nn::NetworkShape(features, run.hidden, classes)
                          : nn::NetworkShape(nn::FeatureShape{3, 4, 1, true}, run.layers, classes);
   train::ReplicaOptions options;
-  options.adam.learning_rate = static_cast<double>(run.learning_rate);
+  options.optimizer.learning_rate = static_cast<double>(run.learning_rate);
   options.loss = run.loss;
   options.reduction = run.canonical ? train::Reduction::canonical : train::Reduction::allreduce;
   options.exchange = run.exchange;

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "lockstep/base/cuda/runtime.hpp"
-#include "lockstep/optim/adam.hpp"
+#include "lockstep/optim/optimizer.hpp"
 
 namespace lockstep::cuda {
 
@@ -31,9 +31,8 @@ struct DeviceAdamSlice {
   int* not_finite = nullptr;
 };
 
-/// The tree over the parts, then Adam::update() (optim/adam.hpp): the same bits as on the processor
-/// if gradients are finite. Enqueues.
-/// Errors   throws DeviceError.
+/// The tree over the parts, then Adam::update() (optim/optimizer.hpp): the same bits as on the
+/// processor if gradients are finite. Enqueues. Errors   throws DeviceError.
 void sum_and_update(const DeviceAdamSlice& slice, const Stream& stream);
 
 /// optim::is_finite() of the sums over the tree: only sets `not_finite`. Enqueues.

@@ -43,7 +43,7 @@ class DeviceStep : public Step {
         stream_(parts.compute),
         exchange_(parts.exchange),
         slice_(range_of(values, network_.values())),
-        update_(values, options.adam, stream_) {}
+        update_(values, options.optimizer, stream_) {}
 
   /// True if the sums are finite. Blocks.
   bool check(const DeviceSums& sums, std::uint64_t examples) {
@@ -85,7 +85,7 @@ class DeviceCanonicalStep final : public DeviceStep {
     const cuda::TraceRange range("forward, backward");
     const std::size_t slot = batches_.take(batch, stream_);
     current_ = &recorded_for(batch, slot);
-    if (!skips()) update_.begin(batch.global_examples);
+    if (!skips()) update_.begin(batch.global_examples, steps());
     current_->compute[slot].enqueue(stream_);
     if (device_ == nullptr && !skips()) current_->update.enqueue(stream_);
     stream_.synchronise();
@@ -103,7 +103,7 @@ class DeviceCanonicalStep final : public DeviceStep {
   }
 
   void update(std::uint64_t examples) override {
-    if (skips()) update_.begin(examples);
+    if (skips()) update_.begin(examples, steps());
     if (device_ != nullptr || skips()) current_->update.enqueue(stream_);
   }
 
@@ -279,7 +279,7 @@ class DeviceAllReduceStep final : public DeviceStep {
     const cuda::TraceRange range("forward, backward, reduce, update");
     const std::size_t rows = batch.piece.size();
     const std::size_t slot = batches_.take(batch, stream_);
-    if (!skips()) update_.begin(batch.global_examples);
+    if (!skips()) update_.begin(batch.global_examples, steps());
     const auto& graphs = graphs_for({slot, rows, batch.leaf});
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       graphs[b].enqueue(stream_);
@@ -298,7 +298,7 @@ class DeviceAllReduceStep final : public DeviceStep {
 
   void update(std::uint64_t examples) override {
     if (!skips()) return;
-    update_.begin(examples);
+    update_.begin(examples, steps());
     update_graph_.enqueue(stream_);
     stream_.synchronise();
   }
@@ -376,7 +376,7 @@ void DeviceSums::put(cuda::DeviceAdamSlice& slice) const noexcept {
   slice.part_count = offsets_.size();
 }
 
-DeviceUpdate::DeviceUpdate(std::span<float> values, const optim::AdamOptions& options,
+DeviceUpdate::DeviceUpdate(std::span<float> values, const optim::OptimizerOptions& options,
                            const cuda::Stream& stream)
     : values_(values),
       options_(options),
@@ -398,24 +398,22 @@ void DeviceUpdate::copy(optim::Moment moment, std::span<float> into) {
   stream_.synchronise();
 }
 
-void DeviceUpdate::restore(const optim::AdamState& scalars, std::span<const float> first,
-                           std::span<const float> second) {
-  state_ = scalars;
-  cuda::copy(first, first_.span(), stream_);
-  cuda::copy(second, second_.span(), stream_);
+void DeviceUpdate::restore(optim::Moment moment, std::span<const float> from) {
+  cuda::copy(from, (moment == optim::Moment::first ? first_ : second_).span(), stream_);
   stream_.synchronise();
 }
 
-void DeviceUpdate::begin(std::uint64_t examples) {
+void DeviceUpdate::begin(std::uint64_t examples, std::uint64_t step) {
   state_.advance(options_);
-  *factors_.data() = optim::adam_factors(options_, state_, examples);
+  const double rate = options_.learning_rate * options_.schedule.factor(step);
+  *factors_.data() = optim::adam_factors(options_, rate, state_, examples);
 }
 
 void DeviceUpdate::enqueue_check(const DeviceSums& sums, std::uint64_t examples,
                                  const cuda::Stream& stream) {
-  optim::AdamState next = state_;
+  optim::OptimizerScalars next = state_;
   next.advance(options_);
-  *factors_.data() = optim::adam_factors(options_, next, examples);
+  *factors_.data() = optim::adam_factors(options_, options_.learning_rate, next, examples);
   cuda::copy(std::span<const optim::AdamFactors>(factors_.span()), device_factors_.span(), stream);
   cuda::clear(device_not_finite_.span(), stream);
   cuda::check_sums(slice_with(sums), stream);

@@ -10,8 +10,8 @@
 #include "lockstep/collectives/cuda/device.hpp"
 #include "lockstep/data/batches.hpp"
 #include "lockstep/nn/cuda/device_network.hpp"
-#include "lockstep/optim/adam.hpp"
 #include "lockstep/optim/cuda/device_adam.hpp"
+#include "lockstep/optim/optimizer.hpp"
 #include "lockstep/train/step.hpp"
 
 namespace lockstep::train {
@@ -43,16 +43,17 @@ class DeviceSums {
 class DeviceUpdate final : public optim::OptimizerState {
  public:
   /// `values`: the slice of the weights. `stream` must outlive this.
-  DeviceUpdate(std::span<float> values, const optim::AdamOptions& options,
+  DeviceUpdate(std::span<float> values, const optim::OptimizerOptions& options,
                const cuda::Stream& stream);
 
-  const optim::AdamState& scalars() const noexcept override { return state_; }
+  const optim::OptimizerScalars& scalars() const noexcept override { return state_; }
   void copy(optim::Moment moment, std::span<float> into) override;
-  void restore(const optim::AdamState& scalars, std::span<const float> first,
-               std::span<const float> second) override;
+  void set_scalars(const optim::OptimizerScalars& scalars) override { state_ = scalars; }
+  void restore(optim::Moment moment, std::span<const float> from) override;
 
-  /// Begins an update with sums over `examples` examples. The previous update must be complete.
-  void begin(std::uint64_t examples);
+  /// Begins the update of step `step` (from 0) with sums over `examples` examples. The previous
+  /// update must be complete.
+  void begin(std::uint64_t examples, std::uint64_t step);
 
   /// Enqueues a check of the sums of a slice, over `examples` examples; then finite() tells.
   void enqueue_check(const DeviceSums& sums, std::uint64_t examples, const cuda::Stream& stream);
@@ -67,9 +68,9 @@ class DeviceUpdate final : public optim::OptimizerState {
   cuda::DeviceAdamSlice slice_with(const DeviceSums& sums) const noexcept;
 
   std::span<float> values_;
-  optim::AdamOptions options_;
+  optim::OptimizerOptions options_;
   const cuda::Stream& stream_;
-  optim::AdamState state_;
+  optim::OptimizerScalars state_;
   cuda::DeviceBuffer<float> first_;
   cuda::DeviceBuffer<float> second_;
   cuda::PinnedBuffer<optim::AdamFactors> factors_;

@@ -5,6 +5,7 @@
 
 #include "apps/options.hpp"
 #include "apps/run_file.hpp"
+#include "apps/words.hpp"
 #include "lockstep/base/errors.hpp"
 
 using namespace lockstep;

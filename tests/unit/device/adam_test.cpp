@@ -1,5 +1,3 @@
-#include "lockstep/optim/adam.hpp"
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <limits>
@@ -8,13 +6,14 @@
 
 #include "lockstep/numerics/leaf_tree.hpp"
 #include "lockstep/optim/cuda/device_adam.hpp"
+#include "lockstep/optim/optimizer.hpp"
 #include "tests/unit/device/device_memory.hpp"
 
 using namespace lockstep;
 
 namespace {
 
-constexpr optim::AdamOptions options;
+constexpr optim::OptimizerOptions options;
 constexpr std::size_t gap = 16;  // between parts
 
 std::vector<float> random_floats(std::size_t count, unsigned seed) {
@@ -40,13 +39,13 @@ std::vector<Subtree> parts_of(std::size_t ranks, std::size_t leaves) {
 }
 
 /// A slice with the parts of a step, on the device and by the processor's code.
-struct Range {
+struct Slice {
   std::size_t count;
   std::vector<TreeSum> sums;
   std::vector<std::size_t> offsets;
   std::vector<float> start, parts;
 
-  optim::Adam adam{count, options};
+  optim::Optimizer adam{count, options, {}};
   std::vector<float> expected{start};
 
   Guarded<float> values{start}, first{std::vector<float>(count)}, second{std::vector<float>(count)};
@@ -71,10 +70,10 @@ struct Range {
 
   /// Puts the step's factors where the kernel finds them.
   void set_factors(std::uint64_t step, std::uint64_t examples, const cuda::Stream& stream) const {
-    optim::AdamState state;
+    optim::OptimizerScalars state;
     while (state.steps < step) state.advance(options);
     cuda::PinnedBuffer<optim::AdamFactors> host(1);
-    host.span()[0] = optim::adam_factors(options, state, examples);
+    host.span()[0] = optim::adam_factors(options, options.learning_rate, state, examples);
     cuda::copy(host.span(), factors.span(), stream);
     stream.synchronise();
   }
@@ -86,7 +85,7 @@ struct Range {
         left[offsets[sum.left] + i] = left[offsets[sum.left] + i] + left[offsets[sum.right] + i];
       }
     }
-    return adam.update(expected, std::span(left).subspan(offsets[0], count), examples);
+    return adam.update(expected, std::span(left).subspan(offsets[0], count), examples, 0, {});
   }
 
   void require_same(const cuda::Stream& stream) {
@@ -99,7 +98,7 @@ struct Range {
   }
 };
 
-Range make_slice(std::size_t count, const std::vector<Subtree>& parts) {
+Slice make_slice(std::size_t count, const std::vector<Subtree>& parts) {
   std::vector<std::size_t> offsets;
   // The last part stands first, so that addresses do not follow the tree.
   for (std::size_t p = 0; p < parts.size(); ++p) {
@@ -115,7 +114,7 @@ TEST_CASE("device: sum and Adam have the processor's bits for any ranks", "[devi
   for (std::size_t ranks = 1; ranks <= 16; ++ranks) {
     for (const std::size_t leaves : {1, 3, 8, 13, 31, 100}) {
       INFO(ranks << " ranks, " << leaves << " leaves");
-      Range slice = make_slice(48, parts_of(ranks, leaves));
+      Slice slice = make_slice(48, parts_of(ranks, leaves));
       const cuda::Stream stream;
       for (std::uint64_t step = 1; step <= 3; ++step) {
         slice.set_factors(step, 10 + step, stream);
@@ -130,7 +129,7 @@ TEST_CASE("device: sum and Adam have the processor's bits for any ranks", "[devi
 }
 
 TEST_CASE("device: a recorded update takes the factors of the step in which it runs", "[device]") {
-  Range slice = make_slice(4096, parts_of(3, 7));
+  Slice slice = make_slice(4096, parts_of(3, 7));
   const cuda::Stream stream;
   const auto graph =
       cuda::Graph::record(stream, [&] { cuda::sum_and_update(slice.on_device(), stream); });
@@ -147,7 +146,7 @@ TEST_CASE("device: a recorded update takes the factors of the step in which it r
 TEST_CASE("device: an update tells of gradients that are not finite", "[device]") {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(),
                           std::numeric_limits<float>::infinity(), 3e38F, 4e19F}) {
-    Range slice = make_slice(64, parts_of(2, 2));
+    Slice slice = make_slice(64, parts_of(2, 2));
     const std::size_t at = 37;
     for (const std::size_t offset : slice.offsets) slice.parts[offset + at] = bad;
     slice.part_memory = Guarded<float>(slice.parts);
@@ -169,7 +168,7 @@ TEST_CASE("device: an update tells of gradients that are not finite", "[device]"
 }
 
 TEST_CASE("device: an update of nothing does nothing", "[device]") {
-  Range slice = make_slice(0, parts_of(1, 1));
+  Slice slice = make_slice(0, parts_of(1, 1));
   const cuda::Stream stream;
   cuda::sum_and_update(slice.on_device(), stream);
   slice.require_same(stream);

@@ -4,7 +4,7 @@
 #include <random>
 
 #include "lockstep/nn/network.hpp"
-#include "lockstep/optim/adam.hpp"
+#include "lockstep/optim/optimizer.hpp"
 
 using namespace lockstep;
 using namespace lockstep::nn;
@@ -83,8 +83,10 @@ TEST_CASE("the optimiser leaves running statistics alone", "[nn][layers][batch-n
   const auto mean = block.logical_value(2);
   const auto variance = block.logical_value(3);
   const auto gain = block.logical_value(0);
-  optim::Adam adam(block.values().size(), {});
-  for (int step = 0; step < 3; ++step) CHECK(adam.update(block.values(), block.gradients(), rows));
+  optim::Optimizer adam(block.values().size(), {}, {});
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    CHECK(adam.update(block.values(), block.gradients(), rows, step, {}));
+  }
   CHECK(block.logical_value(2) == mean);
   CHECK(block.logical_value(3) == variance);
   CHECK(block.logical_value(0) != gain);

@@ -117,8 +117,9 @@ TEST_CASE("a run directory records a run and refuses a second one", "[run]") {
   directory.on_step({1, 1, 128, 2.327221, 0.0625, 0.0041});
   directory.on_step({2, 1, 128, 2.0, 0.5, 0.004, {{"0.weight", 0xab}, {"0.bias", 1}}});
   const SmallNetwork small;
+  const optim::OptimizerOptions adam;
   const Snapshot snapshot(small.network.shape(), small.network.loss_function(),
-                          small.network.parameters().layout(), true);
+                          small.network.parameters().layout(), &adam);
   directory.on_epoch({.epoch = 1, .weights_hash = 0xab});
   directory.on_checkpoint({snapshot, {}, 1, 128});
   directory.finish_checkpoint();

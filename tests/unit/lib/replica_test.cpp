@@ -37,7 +37,7 @@ data::Plan plan_for(int ranks) {
 }
 
 const train::ReplicaOptions options = {
-    .adam = {.learning_rate = static_cast<double>(ToyRun{}.learning_rate)}};
+    .optimizer = {.learning_rate = static_cast<double>(ToyRun{}.learning_rate)}};
 
 struct Result {
   std::uint64_t hash = 0;
@@ -244,7 +244,7 @@ TEST_CASE("records of a table with values train and are evaluated alike", "[trai
           from_source_of_values(training).shuffle(3).batch(8), {.policy = data::ShardPolicy::data});
       const nn::RegressionLoss<float> loss;
       train::Replica replica({training->features(), {8}, 1}, batches,
-                             {.adam = {.learning_rate = 0.02}, .loss = &loss});
+                             {.optimizer = {.learning_rate = 0.02}, .loss = &loss});
       for (int epoch = 0; epoch < 20; ++epoch) {
         for (const auto& batch : batches) replica.train(batch);
       }

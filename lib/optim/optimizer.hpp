@@ -1,0 +1,193 @@
+// Optimizers on flat spans: options, state, the factors of a step, and the update on the processor.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/aligned.hpp"
+#include "lockstep/base/range.hpp"
+#include "lockstep/optim/schedule.hpp"
+
+namespace lockstep::optim {
+
+enum class OptimizerKind { sgd, adam, adamw, lars, lamb };
+
+/// "sgd", "adam" ..., and the inverse; empty for any other name.
+const char* name_of(OptimizerKind kind) noexcept;
+std::optional<OptimizerKind> optimizer_named(std::string_view name) noexcept;
+
+/// Defaults are the tutorial's. `epsilon` is added after the root and after bias correction.
+struct OptimizerOptions {
+  OptimizerKind kind = OptimizerKind::adam;
+  double learning_rate = 1e-3;
+  Schedule schedule = {};   ///< its factor of each step multiplies the learning rate
+  double beta1 = 0.9;       ///< of adam, adamw and lamb
+  double beta2 = 0.999;     ///< of adam, adamw and lamb
+  double epsilon = 1e-7;    ///< of adam, adamw and lamb
+  double momentum = 0;      ///< of sgd and lars
+  bool nesterov = false;    ///< of sgd, with momentum
+  double weight_decay = 0;  ///< of tensors that are no vectors: biases and gains do not decay
+  double trust = 1e-3;      ///< of lars
+  /// The mean gradient of all weights is scaled to this norm if its own is greater; nullopt: not.
+  std::optional<double> clip_norm = std::nullopt;
+  /// Every element of the mean gradient is cut to [-clip_value, clip_value]; nullopt: not.
+  std::optional<double> clip_value = std::nullopt;
+
+  bool operator==(const OptimizerOptions&) const = default;
+};
+
+/// Throws ConfigError for numbers out of range, and for options that this kind does not have.
+void require_valid(const OptimizerOptions& options);
+
+/// True if an update needs norms over all weights, or of each tensor.
+bool needs_norms(const OptimizerOptions& options) noexcept;
+
+/// The scalar state of the optimizer: updates done, beta1^updates and beta2^updates. The powers are
+/// running products, one multiplication per update rounded as IEEE 754 defines, because std::pow()
+/// differs between mathematics libraries.
+struct OptimizerScalars {
+  std::uint64_t steps = 0;
+  double beta1_power = 1;
+  double beta2_power = 1;
+
+  /// Begins the next update.
+  void advance(const OptimizerOptions& options) noexcept {
+    ++steps;
+    beta1_power *= options.beta1;
+    beta2_power *= options.beta2;
+  }
+};
+
+/// The constants of one step of Adam; a weight's update then needs one division and one square
+/// root.
+struct AdamFactors {
+  float inverse_examples;  ///< 1 / examples
+  float beta1, rest1;
+  float beta2, rest2;
+  float corrected_rate;       ///< rate / (1 - beta1^t)
+  float inverse_correction2;  ///< 1 / (1 - beta2^t)
+  float epsilon;
+};
+
+/// The factors of the update that `state` was advanced to, at learning rate `rate`, over `examples`
+/// (at least 1) examples: computed in double, rounded once.
+AdamFactors adam_factors(const OptimizerOptions& options, double rate,
+                         const OptimizerScalars& state, std::uint64_t examples);
+
+/// Gradients and moments below these magnitudes are set to zero before they become denormal
+/// numbers, which slow processors down a hundredfold: after two epochs of MNIST a step took 1.5
+/// times as long. The effect on a weight is below 1e-13.
+inline constexpr float min_gradient = 0x1p-56F;
+inline constexpr float min_first_moment = 0x1p-80F;
+inline constexpr float min_second_moment = 0x1p-120F;
+
+/// A number that an optimizer keeps for each weight: the first is a running mean of the gradient
+/// (m, or the momentum), the second of its square (v).
+enum class Moment { first, second };
+
+/// The names of the moments that an optimizer keeps, in the order of Moment: "m" and "v" of adam,
+/// adamw and lamb; "momentum" of lars, and of sgd with momentum; none else.
+std::vector<std::string> moment_names(const OptimizerOptions& options);
+
+/// An optimizer's state of a contiguous range of the parameter block, on the processor or on a
+/// device: what is saved and restored.
+class OptimizerState {
+ public:
+  OptimizerState() = default;
+  OptimizerState(const OptimizerState&) = delete;
+  OptimizerState& operator=(const OptimizerState&) = delete;
+  virtual ~OptimizerState() = default;
+
+  virtual const OptimizerScalars& scalars() const noexcept = 0;
+  virtual void set_scalars(const OptimizerScalars& scalars) = 0;
+
+  /// Copies one of its moments to `into`, or overwrites it; of the length of the range. Local;
+  /// blocks.
+  virtual void copy(Moment moment, std::span<float> into) = 0;
+  virtual void restore(Moment moment, std::span<const float> from) = 0;
+};
+
+/// True if the mean over `examples` (at least 1) examples of every gradient and its square, which
+/// enter Adam's moments, are finite in float32. Local.
+bool is_finite(std::span<const float> gradient_sums, std::uint64_t examples);
+
+/// A tensor's part of a contiguous range of the parameter block.
+struct UpdatedTensor {
+  Range range;          ///< in that range; empty if none of it is there
+  bool vector = false;  ///< a bias or a gain: no weight decay, and no norm of its own
+  bool cut = false;     ///< ranks of "model" have other parts of the tensor
+};
+
+/// How ranks add words, as integers. Empty functions: this rank has all.
+struct RankSums {
+  std::function<void(std::span<std::uint64_t>)> over_batch;  ///< ranks with other ranges
+  std::function<void(std::span<std::uint64_t>)> over_model;  ///< ranks with other parts of tensors
+};
+
+/// Updates a contiguous range of the parameter block, and keeps one moment or two for each weight.
+///
+///   g      gradient_sum * (1 / examples), times clip_norm / ||g|| where the norm over all weights
+///          is greater, then cut to [-clip_value, clip_value]
+///   rate   learning_rate * schedule.factor(step);  t counts updates from 1
+///   sgd    g += decay w;  b <- momentum b + g;  w -= rate b;  nesterov: w -= rate (g + momentum b)
+///   adam   g += decay w;  m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2
+///          w -= rate (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + epsilon)
+///   adamw  w <- w (1 - rate decay), then as adam without decay
+///   lamb   m and v as adam without decay;  w -= rate (||w|| / ||r||) r, where
+///          r = (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + epsilon) + decay w
+///   lars   b <- momentum b + rate trust (||w|| / (||g|| + decay ||w||)) (g + decay w);  w -= b
+///
+/// The norms of lamb and lars are those of a tensor. Where one is zero, and for vectors, the ratio
+/// (with lars' trust) is 1. Decay is 0 for vectors.
+///
+/// Gradients and moments below min_gradient, min_first_moment and min_second_moment become zero.
+/// Factors are computed in double, with b1^t and b2^t of OptimizerScalars, and rounded once; then
+/// every operation is rounded to float32, in one order, without contraction. Norms are exact sums
+/// of squares (ExactSquares), rounded once. So an update depends neither on the vector width, nor
+/// on the division of the block among ranks, nor on how tensors are cut. One thread.
+/// Source   Sutskever et al. 2013 (momentum, in PyTorch's form); Kingma & Ba 2015, alg. 1,
+///          arXiv:1412.6980; Loshchilov & Hutter 2019, arXiv:1711.05101; You et al. 2017 (LARS),
+///          arXiv:1708.03888; You et al. 2020 (LAMB), alg. 2, arXiv:1904.00962.
+class Optimizer final : public OptimizerState {
+ public:
+  /// For a range of `weights` weights, with moments of zero; `tensors` are all of the block, in its
+  /// order. Throws std::bad_alloc, and what require_valid() throws.
+  Optimizer(std::size_t weights, const OptimizerOptions& options,
+            const std::vector<UpdatedTensor>& tensors);
+
+  /// The update of step `step` (from 0) of training. `examples` (at least 1) is the number of
+  /// examples that `gradient_sums` were summed over.
+  ///
+  /// Returns false if a gradient is not finite, or its square exceeds float32 (beyond 1.8e19).
+  /// Errors   throws std::invalid_argument if the spans do not have the constructor's length.
+  /// Ranks    local, but where needs_norms(): then collective over the ranks of `sums`.
+  bool update(std::span<float> values, std::span<const float> gradient_sums, std::uint64_t examples,
+              std::uint64_t step, const RankSums& sums);
+
+  /// The norm of the mean gradient of all weights in the last update, before it was scaled; nullopt
+  /// without clip_norm.
+  std::optional<double> gradient_norm() const noexcept { return gradient_norm_; }
+
+  const OptimizerScalars& scalars() const noexcept override { return state_; }
+  void set_scalars(const OptimizerScalars& scalars) override { state_ = scalars; }
+  void copy(Moment moment, std::span<float> into) override;
+  void restore(Moment moment, std::span<const float> from) override;
+
+ private:
+  OptimizerOptions options_;
+  std::size_t weights_;
+  std::vector<UpdatedTensor> tensors_;  // those that are cut first
+  std::size_t cut_tensors_ = 0;
+  OptimizerScalars state_;
+  std::optional<double> gradient_norm_;
+  AlignedBuffer<float> first_;  // empty if the optimizer does not have it
+  AlignedBuffer<float> second_;
+};
+
+}  // namespace lockstep::optim

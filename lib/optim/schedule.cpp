@@ -1,0 +1,107 @@
+#include "lockstep/optim/schedule.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/text.hpp"
+
+namespace lockstep::optim {
+namespace {
+
+constexpr std::array<const char*, 5> names = {"constant", "linear", "cosine", "step",
+                                              "exponential"};
+
+// exp, log and sin of mathematics libraries differ in the last bit. These are series, summed in one
+// order, to about 1e-15.
+
+/// exp(x) for x <= 0.
+double fixed_exp(double x) noexcept {
+  constexpr double ln2 = 0.693147180559945309417;
+  const double twos = std::floor(x / ln2 + 0.5);
+  if (twos < -1000) return 0;
+  const double rest = x - twos * ln2;
+  double sum = 1;
+  for (int i = 18; i > 0; --i) sum = 1 + sum * rest / i;  // Taylor, by Horner's rule
+  return std::ldexp(sum, static_cast<int>(twos));
+}
+
+/// log(x) for x > 0: 2 atanh((m - 1) / (m + 1)) + e log(2), x = m 2^e.
+double fixed_log(double x) noexcept {
+  constexpr double ln2 = 0.693147180559945309417;
+  int exponent = 0;
+  const double mantissa = std::frexp(x, &exponent);  // in [0.5, 1)
+  const double z = (mantissa - 1) / (mantissa + 1);
+  double sum = 0;
+  for (int i = 41; i > 0; i -= 2) sum = sum * z * z + 1.0 / i;
+  return 2 * z * sum + exponent * ln2;
+}
+
+/// cos(pi x) for x in [0, 1], as sin(pi (1/2 - x)).
+double fixed_cos_pi(double x) noexcept {
+  constexpr double pi = 3.14159265358979323846;
+  const double y = pi * (0.5 - x);
+  double sum = 1;
+  for (int i = 26; i > 0; i -= 2) sum = 1 - sum * y * y / (i * (i + 1));  // Taylor
+  return y * sum;
+}
+
+/// x^n by repeated squaring.
+double fixed_power(double x, std::uint64_t n) noexcept {
+  double power = 1;
+  for (; n > 0; n /= 2, x *= x) {
+    if (n % 2 == 1) power *= x;
+  }
+  return power;
+}
+
+}  // namespace
+
+const char* name_of(ScheduleKind kind) noexcept { return names[static_cast<std::size_t>(kind)]; }
+
+std::optional<ScheduleKind> schedule_named(std::string_view name) noexcept {
+  const auto* const found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) return std::nullopt;
+  return static_cast<ScheduleKind>(found - names.begin());
+}
+
+double Schedule::factor(std::uint64_t step) const noexcept {
+  if (step < warmup) return static_cast<double>(step + 1) / static_cast<double>(warmup);
+  const std::uint64_t after = step - warmup;
+  const double done =  // the share of the steps after the warm-up
+      steps > warmup
+          ? std::min(1.0, static_cast<double>(after) / static_cast<double>(steps - warmup))
+          : 1;
+  switch (kind) {
+    case ScheduleKind::constant: return 1;
+    case ScheduleKind::linear: return 1 - (1 - last) * done;
+    case ScheduleKind::cosine: return last + (1 - last) * (1 + fixed_cos_pi(done)) / 2;
+    case ScheduleKind::step: return fixed_power(decay, after / every);
+    case ScheduleKind::exponential:
+      return fixed_exp(fixed_log(decay) * static_cast<double>(after) / static_cast<double>(every));
+  }
+  return 1;
+}
+
+void require_valid(const Schedule& schedule) {
+  const auto refuse = [&](const std::string& problem, const std::string& remedy) {
+    throw ConfigError(std::string("`schedule=") + name_of(schedule.kind) + "`: " + problem, remedy);
+  };
+  const bool ends = schedule.kind == ScheduleKind::linear || schedule.kind == ScheduleKind::cosine;
+  if (ends && schedule.steps <= schedule.warmup) {
+    refuse("a warm-up of " + counted(schedule.warmup, "step") + " leaves none of " +
+               std::to_string(schedule.steps),
+           "use a shorter `warmup`, or more epochs");
+  }
+  if (!(schedule.last >= 0 && schedule.last <= 1)) {
+    refuse("a final rate of " + shortest(schedule.last) + " of the first",
+           "give `final_rate` from 0 to 1");
+  }
+  if (!(schedule.decay > 0 && schedule.decay <= 1)) {
+    refuse("a decay by " + shortest(schedule.decay), "give `decay` above 0, at most 1");
+  }
+  if (schedule.every == 0) refuse("a decay every 0 steps", "give `decay_every` of at least 1");
+}
+
+}  // namespace lockstep::optim

@@ -1,0 +1,132 @@
+"""Optimizers, schedules and clipping: one hash for any ranks and meshes, through a resume, and what is refused."""
+
+import json
+import re
+import shutil
+import unittest
+
+import command
+from command import Run, run
+
+DATA = "--data synthetic --train-limit 600 --test-limit 60 --batch-size 50 --progress off"
+DENSE = "--layers 24,20 --epochs 2"
+LENET = "--model lenet --epochs 1 --steps 3"
+
+# optimizer, schedule, clipping, network
+TABLE = (
+    ("--optimizer sgd --learning-rate 0.1", DENSE),
+    ("--optimizer sgd --learning-rate 0.05 --momentum 0.9 --weight-decay 0.001 --schedule cosine --warmup 3", DENSE),
+    ("--optimizer sgd --learning-rate 0.05 --momentum 0.9 --nesterov --clip-value 0.01 --schedule step --decay 0.5",
+     DENSE),
+    ("--optimizer sgd --learning-rate 0.2 --clip-norm 0.5 --class-weights 1,2,1,0.5,1,3,1,1,1,2", DENSE),
+    ("--optimizer adam --schedule linear --warmup 1e --final-rate 0.1", DENSE),
+    ("--optimizer adam --clip-norm 0.3 --weight-decay 0.01", DENSE),
+    ("--optimizer adam --clip-value 0.001 --schedule exponential --decay 0.9 --decay-every 4", DENSE),
+    ("--optimizer adamw --schedule cosine --final-rate 0.1", DENSE),
+    ("--optimizer adamw --weight-decay 0.1 --clip-norm 0.2 --schedule linear --class-weights 1,2,1,0.5,1,3,1,1,1,2", DENSE),
+    ("--optimizer lamb --learning-rate 0.01 --schedule cosine --warmup 5", DENSE),
+    ("--optimizer lamb --learning-rate 0.01 --clip-norm 0.4", DENSE),
+    ("--optimizer lars --learning-rate 0.5 --trust 0.02 --weight-decay 0.0001 --schedule linear --warmup 2", DENSE),
+    ("--optimizer lamb --learning-rate 0.01 --schedule step --decay-every 2", LENET),
+    ("--optimizer sgd --learning-rate 0.05 --momentum 0.9 --clip-norm 0.5 --schedule cosine", LENET),
+)
+THREADS = (2, 3, 5, 8)
+MESHES = ("batch=2,model=2", "batch=1,model=3")
+
+REFUSED = {
+    "--optimizer adagrad": ["optimizer", "'adagrad' is none of adam|adamw|sgd|lamb|lars"],
+    "--momentum 0.9": ["--momentum", "--optimizer adam", "--beta1"],
+    "--optimizer sgd --nesterov": ["--nesterov", "without momentum", "--momentum"],
+    "--optimizer sgd --momentum 1": ["--momentum 1.0", "[0, 1)"],
+    "--weight-decay -0.1": ["--weight-decay -0.1", "below 0"],
+    "--weight-decay much": ["weight-decay", "'much' is not a finite number"],
+    "--clip-norm 0": ["--clip-norm 0.0", "not above 0"],
+    "--clip-norm 1 --clip-value 1": ["--clip-norm", "--clip-value", "use one of them"],
+    "--schedule cosine --warmup 99": ["--schedule cosine", "99 steps leaves none of 24", "--warmup"],
+    "--warmup soon": ["warmup", "'soon' is neither a number of steps"],
+    "--schedule step --decay-every 0": ["--schedule step", "--decay-every"],
+    "--schedule step --decay 2": ["--decay", "at most 1"],
+    "--schedule linear --final-rate 2": ["--final-rate", "from 0 to 1"],
+    "--beta2 1": ["--beta2 1.0", "[0, 1)"],
+}
+
+
+class Optimizers(command.CommandTest):
+    def hash_of(self, *args, **world):
+        folder = self.folder / "run"
+        result = run("train", DATA, *args, "--run-dir", folder, **world)
+        self.assert_ends(result, 0)
+        weights = Run(folder).summary["weights_hash"]
+        shutil.rmtree(folder)
+        return weights
+
+    def test_one_hash_for_any_ranks_and_meshes(self):
+        hashes = set()
+        for number, (optimizer, network) in enumerate(TABLE):
+            args = (optimizer, network)
+            one = self.hash_of(*args)
+            for threads in THREADS if network == DENSE else (3,):
+                with self.subTest(optimizer=optimizer, threads=threads):
+                    self.assertEqual(self.hash_of(*args, threads=threads), one)
+            with self.subTest(optimizer=optimizer, mpirun=2):
+                self.assertEqual(self.hash_of(*args, ranks=2), one)
+            for mesh in MESHES if network == DENSE else MESHES[:1]:
+                with self.subTest(optimizer=optimizer, mesh=mesh):
+                    ranks = 4 if mesh == MESHES[0] else 3
+                    self.assertEqual(self.hash_of(*args, "--mesh", mesh, threads=ranks), one)
+            if number % 4 == 0:
+                with self.subTest(optimizer=optimizer, exchange="sums"):
+                    self.assertEqual(self.hash_of(*args, "--exchange sums", threads=3), one)
+            hashes.add(one)
+        self.assertEqual(len(hashes), len(TABLE))
+
+    def test_a_continued_run_has_the_hash(self):
+        for optimizer in ("--optimizer sgd --learning-rate 0.1", "--optimizer sgd --learning-rate 0.1 --momentum 0.9",
+                          "--optimizer lamb --schedule cosine --warmup 4 --clip-norm 1"):
+            with self.subTest(optimizer=optimizer):
+                whole = self.hash_of(DENSE, optimizer, "--checkpoint-every 7", threads=3)
+                folder = self.folder / "stopped"
+                self.succeed("train", DATA, DENSE, optimizer, "--checkpoint-every 7 --run-dir", folder, threads=2)
+                run_ = Run(folder)
+                for path in run_.checkpoints[1:]:  # as if it had ended after 7 steps
+                    shutil.rmtree(path)
+                summary = folder / "summary.json"
+                summary.write_text(summary.read_text().replace('"finished"', '"failed"'))
+                self.succeed("train --progress off --resume", folder, threads=5)
+                self.assertEqual(run_.summary["weights_hash"], whole)
+                state = json.loads((run_.checkpoints[-1] / "state.json").read_text())
+                self.assertEqual(state["optimizer"]["name"], optimizer.split()[1])
+                shutil.rmtree(folder)
+
+    def test_run_files_have_tables(self):
+        path = self.folder / "run.toml"
+        path.write_text('epochs = 2\nlayers = [24, 20]\n[optimizer]\nname = "sgd"\nmomentum = 0.9\nlearning-rate = 0.05\n'
+                        '[schedule]\nname = "cosine"\nwarmup = "1e"\n')
+        flags = "--optimizer sgd --momentum 0.9 --learning-rate 0.05 --schedule cosine --warmup 12"
+        self.assertEqual(self.hash_of(path), self.hash_of(DENSE, flags))
+        path.write_text('[optimizer]\nname = "sgd"\nmomenta = 0.9\n')
+        self.assert_refused(run("train", path), 2, [f"{path}:3", "momenta", "momentum"])
+
+    def test_records_and_the_picture(self):
+        folder = self.folder / "run"
+        self.succeed("train", DATA, DENSE, "--learning-rate 0.5 --optimizer sgd --schedule linear --clip-norm 0.2 --run-dir",
+                     folder)
+        metrics = Run(folder).metrics
+        for line in metrics:
+            self.assertAlmostEqual(line["learning_rate"], 0.5 * (1 - (line["step"] - 1) / len(metrics)), delta=1e-9)
+            self.assertGreater(line["gradient_norm"], 0)
+        result = self.succeed("train", DATA.replace("--progress off", ""), DENSE, "--dry-run --schedule cosine --warmup 5")
+        self.assert_says(result.out, ["cosine schedule; warm-up of 5 steps"], result)
+        self.assertEqual(len(re.findall("█", result.out)) > 100, True, result)
+
+    def test_refusals(self):
+        for flags, texts in REFUSED.items():
+            for world in ({}, {"ranks": 2}) if "sgd" in flags else ({},):
+                with self.subTest(flags=flags, **world):
+                    result = run("train", DATA, DENSE, flags, "--run-dir", self.folder / "run", **world)
+                    self.assert_refused(result, 2, texts)
+                    self.assertFalse((self.folder / "run").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()
