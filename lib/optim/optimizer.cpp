@@ -219,7 +219,7 @@ HWY_EXPORT(update);
 HWY_EXPORT(write_gradients);
 HWY_EXPORT(write_directions);
 
-constexpr std::array<const char*, 5> names = {"sgd", "adam", "adamw", "lars", "lamb"};
+constexpr std::array<const char*, 5> optimizer_names = {"sgd", "adam", "adamw", "lars", "lamb"};
 
 bool is_adaptive(OptimizerKind kind) {
   return kind == OptimizerKind::adam || kind == OptimizerKind::adamw || kind == OptimizerKind::lamb;
@@ -323,12 +323,14 @@ Pass pass_of(OptimizerKind kind) {
 
 }  // namespace
 
-const char* name_of(OptimizerKind kind) noexcept { return names[static_cast<std::size_t>(kind)]; }
+const char* name_of(OptimizerKind kind) noexcept {
+  return optimizer_names[static_cast<std::size_t>(kind)];
+}
 
 std::optional<OptimizerKind> optimizer_named(std::string_view name) noexcept {
-  const auto* const found = std::find(names.begin(), names.end(), name);
-  if (found == names.end()) return std::nullopt;
-  return static_cast<OptimizerKind>(found - names.begin());
+  const auto* const found = std::find(optimizer_names.begin(), optimizer_names.end(), name);
+  if (found == optimizer_names.end()) return std::nullopt;
+  return static_cast<OptimizerKind>(found - optimizer_names.begin());
 }
 
 void require_valid(const OptimizerOptions& options) {

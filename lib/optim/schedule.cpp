@@ -10,8 +10,8 @@
 namespace lockstep::optim {
 namespace {
 
-constexpr std::array<const char*, 5> names = {"constant", "linear", "cosine", "step",
-                                              "exponential"};
+constexpr std::array<const char*, 5> schedule_names = {"constant", "linear", "cosine", "step",
+                                                       "exponential"};
 
 // exp, log and sin of mathematics libraries differ in the last bit. These are series, summed in one
 // order, to about 1e-15.
@@ -58,12 +58,14 @@ double fixed_power(double x, std::uint64_t n) noexcept {
 
 }  // namespace
 
-const char* name_of(ScheduleKind kind) noexcept { return names[static_cast<std::size_t>(kind)]; }
+const char* name_of(ScheduleKind kind) noexcept {
+  return schedule_names[static_cast<std::size_t>(kind)];
+}
 
 std::optional<ScheduleKind> schedule_named(std::string_view name) noexcept {
-  const auto* const found = std::find(names.begin(), names.end(), name);
-  if (found == names.end()) return std::nullopt;
-  return static_cast<ScheduleKind>(found - names.begin());
+  const auto* const found = std::find(schedule_names.begin(), schedule_names.end(), name);
+  if (found == schedule_names.end()) return std::nullopt;
+  return static_cast<ScheduleKind>(found - schedule_names.begin());
 }
 
 double Schedule::factor(std::uint64_t step) const noexcept {
