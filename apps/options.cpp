@@ -236,6 +236,20 @@ TrainingPlan training_plan(const RunConfig& config, std::uint64_t records,
   return {std::move(plan), std::move(choice.reason), std::move(choice.warning)};
 }
 
+const nn::Loss<float>& loss_of(const RunConfig& config, const data::Source& train) {
+  const bool is_regression = train.targets() > 0;
+  if (config.label_smoothing == 0) {
+    return *nn::built_in_loss<float>(is_regression ? nn::regression_loss : nn::default_loss);
+  }
+  if (is_regression) {
+    throw ConfigError("`label_smoothing`: there are no classes", "leave `label_smoothing` out");
+  }
+  const auto* const loss = nn::built_in_loss<float>(nn::smoothed_loss(config.label_smoothing));
+  if (loss != nullptr) return *loss;
+  throw ConfigError("`label_smoothing=" + shortest(config.label_smoothing) + "`: outside [0, 1)",
+                    "give at least 0 and less than 1");
+}
+
 optim::OptimizerOptions optimizer_options(const RunConfig& config, const data::Plan& plan) {
   const std::uint64_t each = plan.steps();
   const auto kind = *optim::optimizer_named(config.optimizer);

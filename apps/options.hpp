@@ -74,6 +74,9 @@ std::unique_ptr<data::Transform> make_transform(const RunConfig& config,
 TrainingPlan training_plan(const RunConfig& config, std::uint64_t records,
                            std::vector<std::uint64_t> file_records, std::uint64_t ranks);
 
+/// The loss of training on `train`. Throws ConfigError. Local.
+const nn::Loss<float>& loss_of(const RunConfig& config, const data::Source& train);
+
 /// The optimizer of training with `plan`. Throws ConfigError for settings that do not fit. Local.
 optim::OptimizerOptions optimizer_options(const RunConfig& config, const data::Plan& plan);
 

@@ -381,6 +381,8 @@ std::vector<Setting> table() {
           text("class-weights", &C::class_weights, "none|balanced|W,...",
                "factors of the training loss of each class, in their order; balanced: records / "
                "(classes * records of the class)"),
+          number("label-smoothing", &C::label_smoothing,
+                 "share of the target of classification that all classes have alike"),
           count("seed", &C::seed, 0,
                 "of the first weights (TensorFlow's pair N, N+1) and the order"),
           choice("shuffle", &C::shuffle, {"global", "none"}, "a new order of records every epoch"),

@@ -61,6 +61,7 @@ struct RunConfig {
   double decay = 0.1;
   double final_rate = 0;
   std::string class_weights = "none";
+  double label_smoothing = 0;
   std::uint64_t seed = 22;
   std::string shuffle = "global";
   std::string augment = "none";

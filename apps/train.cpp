@@ -139,7 +139,7 @@ TrainJob make_job(const RunConfig& config, const TrainData& data, FaultInjection
     options = faults.wrap(replica_options(config, job.threads));
     options.optimizer = optimizer_options(config, *job.plan);
     options.class_weights = class_weights_of(config, train, data.label_counts, data.outputs);
-    if (train.targets() > 0) options.loss = nn::built_in_loss<float>(nn::regression_loss);
+    options.loss = &loss_of(config, train);
   });
   job.replica = std::make_unique<train::Replica>(*shape, *job.plan, *job.mesh, options);
   warn_of_staging(*job.replica);

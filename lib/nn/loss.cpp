@@ -3,12 +3,17 @@
 #include <algorithm>
 #include <bit>
 #include <cassert>
+#include <charconv>
 #include <cmath>
 #include <initializer_list>
+#include <map>
+#include <mutex>
 #include <string>
+#include <system_error>
 #include <typeinfo>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/text.hpp"
 #include "lockstep/numerics/strict_math.hpp"
 
 namespace lockstep::nn {
@@ -18,6 +23,8 @@ float exponential(float x) { return strict_exp(x); }
 float logarithm(float x) { return strict_log(x); }
 double exponential(double x) { return std::exp(x); }
 double logarithm(double x) { return std::log(x); }
+
+constexpr const char* smoothing_mark = ", smoothing ";
 
 /// sum(exp(z - greatest)), at least 1.
 template <class Real>
@@ -161,8 +168,63 @@ void RegressionLoss<Real>::run(Matrix<const Real> z, const Targets& targets,
   }
 }
 
+std::string smoothed_loss(double smoothing) {
+  return std::string(default_loss) + smoothing_mark + shortest(smoothing);
+}
+
 template <class Real>
-const Loss<Real>* built_in_loss(std::string_view name) noexcept {
+SmoothedCrossEntropy<Real>::SmoothedCrossEntropy(double smoothing)
+    : name_(smoothed_loss(smoothing)), smoothing_(static_cast<Real>(smoothing)) {
+  if (smoothing > 0 && smoothing < 1) return;
+  throw ConfigError("`label_smoothing=" + shortest(smoothing) + "`: outside (0, 1)",
+                    "give more than 0 and less than 1");
+}
+
+template <class Real>
+void SmoothedCrossEntropy<Real>::run(Matrix<const Real> z, const Targets& targets,
+                                     std::span<ExampleResult> results, Matrix<Real> dz) const {
+  assert(targets.labels.size() == z.rows && results.size() == z.rows);
+  const Real each = smoothing_ / static_cast<Real>(z.cols);
+  for (std::size_t i = 0; i < z.rows; ++i) {
+    const auto row = std::span<const Real>(z.row(i));
+    const auto label = static_cast<std::size_t>(targets.labels[i]);
+    const Real normaliser = log_sum_exp(row);
+    Real all = 0;
+    for (const Real logit : row) all = all + (normaliser - logit);
+    const Real own = normaliser - row[label];
+    results[i] = {static_cast<double>((1 - smoothing_) * own + each * all),
+                  predicted_class(row) == label ? 1.0 : 0.0};
+    if (dz.rows == 0) continue;
+    const auto out = dz.row(i);
+    for (std::size_t j = 0; j < out.size(); ++j) {
+      out[j] = exponential(row[j] - normaliser) - each;
+    }
+    out[label] -= 1 - smoothing_;
+  }
+}
+
+namespace {
+
+/// The loss with this smoothing, made when it is first asked for; null if the text is no number
+/// between 0 and 1 in its shortest form.
+template <class Real>
+const Loss<Real>* smoothed(std::string_view text) {
+  static std::mutex mutex;
+  static std::map<double, SmoothedCrossEntropy<Real>> made;
+  double smoothing = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), smoothing);
+  const bool is_number = error == std::errc() && end == text.data() + text.size();
+  if (!is_number || !(smoothing > 0 && smoothing < 1) || shortest(smoothing) != text) {
+    return nullptr;
+  }
+  const std::scoped_lock lock(mutex);
+  return &made.try_emplace(smoothing, smoothing).first->second;
+}
+
+}  // namespace
+
+template <class Real>
+const Loss<Real>* built_in_loss(std::string_view name) {
   static const SoftmaxCrossEntropy<Real> cross_entropy;
   static const MeanSquaredError<Real> squares;
   static const RegressionLoss<Real> regression;
@@ -170,7 +232,8 @@ const Loss<Real>* built_in_loss(std::string_view name) noexcept {
        std::initializer_list<const Loss<Real>*>{&cross_entropy, &squares, &regression}) {
     if (name == loss->name()) return loss;
   }
-  return nullptr;
+  const std::string prefix = std::string(default_loss) + smoothing_mark;
+  return name.starts_with(prefix) ? smoothed<Real>(name.substr(prefix.size())) : nullptr;
 }
 
 template <class Real>
@@ -196,10 +259,11 @@ Tally sum_over_leaves(std::span<const ExampleResult> results, std::size_t leaf) 
   template void probabilities(std::span<const Real>, std::span<Real>) noexcept;          \
   template void softmax_cross_entropy(Matrix<const Real>, std::span<const std::int32_t>, \
                                       std::span<ExampleResult>, Matrix<Real>);           \
+  template class SmoothedCrossEntropy<Real>;                                             \
   template class MeanSquaredError<Real>;                                                 \
   template class RegressionLoss<Real>;                                                   \
   template void require_own_name(const Loss<Real>&);                                     \
-  template const Loss<Real>* built_in_loss(std::string_view) noexcept;
+  template const Loss<Real>* built_in_loss(std::string_view);
 LOCKSTEP_INSTANTIATE(float)
 LOCKSTEP_INSTANTIATE(double)
 #undef LOCKSTEP_INSTANTIATE

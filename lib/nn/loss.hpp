@@ -4,6 +4,7 @@
 #include <concepts>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "lockstep/numerics/matrix.hpp"
@@ -135,6 +136,27 @@ class SoftmaxCrossEntropy final : public Loss<Real> {
   }
 };
 
+/// Cross-entropy with the target (1 - smoothing) onehot(label) + smoothing / C in place of
+/// onehot(label); the sum over the classes is in their order, every operation rounded.
+/// Source   Szegedy et al. 2016, arXiv:1512.00567, section 7, in PyTorch's form.
+template <class Real>
+class SmoothedCrossEntropy final : public Loss<Real> {
+ public:
+  /// `smoothing` in (0, 1). Throws ConfigError.
+  explicit SmoothedCrossEntropy(double smoothing);
+
+  const char* name() const noexcept override { return name_.c_str(); }
+  void run(Matrix<const Real> z, const Targets& targets, std::span<ExampleResult> results,
+           Matrix<Real> dz) const override;
+
+ private:
+  std::string name_;
+  Real smoothing_;
+};
+
+/// The name of SmoothedCrossEntropy(smoothing): "softmax cross-entropy, smoothing 0.1".
+std::string smoothed_loss(double smoothing);
+
 /// sum((z - onehot(label))^2) / C, in the order of the classes, every operation rounded; the
 /// greatest output is the prediction.
 template <class Real>
@@ -158,9 +180,10 @@ class RegressionLoss final : public Loss<Real> {
            Matrix<Real> dz) const override;
 };
 
-/// Returns the built-in loss of that name, with static lifetime; null: none.
+/// Returns the built-in loss of that name, with static lifetime; null: none. Any thread may call
+/// it.
 template <class Real>
-const Loss<Real>* built_in_loss(std::string_view name) noexcept;
+const Loss<Real>* built_in_loss(std::string_view name);
 
 /// Throws ConfigError for a custom loss with the name of a built-in one.
 template <class Real>

@@ -18,7 +18,7 @@ TABLE = (
     ("--optimizer sgd --learning-rate 0.05 --momentum 0.9 --weight-decay 0.001 --schedule cosine --warmup 3", DENSE),
     ("--optimizer sgd --learning-rate 0.05 --momentum 0.9 --nesterov --clip-value 0.01 --schedule step --decay 0.5",
      DENSE),
-    ("--optimizer sgd --learning-rate 0.2 --clip-norm 0.5 --class-weights 1,2,1,0.5,1,3,1,1,1,2", DENSE),
+    ("--optimizer sgd --learning-rate 0.2 --clip-norm 0.5 --label-smoothing 0.1 --class-weights 1,2,1,0.5,1,3,1,1,1,2", DENSE),
     ("--optimizer adam --schedule linear --warmup 1e --final-rate 0.1", DENSE),
     ("--optimizer adam --clip-norm 0.3 --weight-decay 0.01", DENSE),
     ("--optimizer adam --clip-value 0.001 --schedule exponential --decay 0.9 --decay-every 4", DENSE),
@@ -47,6 +47,7 @@ REFUSED = {
     "--schedule step --decay-every 0": ["--schedule step", "--decay-every"],
     "--schedule step --decay 2": ["--decay", "at most 1"],
     "--schedule linear --final-rate 2": ["--final-rate", "from 0 to 1"],
+    "--label-smoothing 1": ["--label-smoothing 1.0", "outside [0, 1)"],
     "--beta2 1": ["--beta2 1.0", "[0, 1)"],
 }
 
@@ -97,6 +98,12 @@ class Optimizers(command.CommandTest):
                 state = json.loads((run_.checkpoints[-1] / "state.json").read_text())
                 self.assertEqual(state["optimizer"]["name"], optimizer.split()[1])
                 shutil.rmtree(folder)
+
+    def test_a_smoothed_loss_is_evaluated(self):
+        run_ = self.train(DATA, DENSE, "--label-smoothing 0.1")
+        result = self.succeed("evaluate", run_.folder, "--data synthetic --test-limit 60")
+        self.assert_says(result.out, [f"loss {run_.summary['epochs'][-1]['test_loss']:.6f}",
+                                      "softmax cross-entropy, smoothing 0.1"], result)
 
     def test_run_files_have_tables(self):
         path = self.folder / "run.toml"

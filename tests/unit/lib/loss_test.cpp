@@ -62,6 +62,32 @@ TEST_CASE("what is not finite is seen in the loss", "[nn]") {
   CHECK_FALSE(std::isfinite(results_of<float>({0.0F, bad, 1.0F}, 3, {2})[0].loss));
 }
 
+TEST_CASE("label smoothing has PyTorch's losses and gradients", "[nn]") {
+  const Loss<double>* const loss = built_in_loss<double>(smoothed_loss(0.1));
+  REQUIRE(loss != nullptr);
+  CHECK(loss->name() == std::string("softmax cross-entropy, smoothing 0.1"));
+  CHECK(built_in_loss<double>(loss->name()) == loss);
+  const std::vector<double> z = {1.5, -2, 0.25, 0, 0, 0, -3, 4, 1};
+  const std::vector<std::int32_t> labels = {0, 2, 1};
+  std::vector<double> dz(z.size());
+  std::vector<ExampleResult> results(3);
+  loss->run({z.data(), 3, 3}, labels, results, {dz.data(), 3, 3});
+  // torch.nn.functional.cross_entropy(z, labels, label_smoothing=0.1), in double.
+  const std::vector<double> losses = {0.43346359558096875, 1.0986122886681098, 0.3827889430289791};
+  const std::vector<double> gradients = {
+      -0.17386014723635113,  -0.010399230333792909, 0.1842593775701439,  0.3, 0.3, -0.6,
+      -0.032465452038443726, 0.018414072222434963,  0.014051379816008847};
+  for (std::size_t i = 0; i < 3; ++i) CHECK(std::abs(results[i].loss - losses[i]) < 1e-12);
+  for (std::size_t i = 0; i < 9; ++i) CHECK(std::abs(dz[i] - gradients[i]) < 1e-12);
+  CHECK(results[0].correct == 1);
+  for (const char* name :
+       {"softmax cross-entropy, smoothing 0", "softmax cross-entropy, smoothing 1.0",
+        "softmax cross-entropy, smoothing 0.10", "softmax cross-entropy, smoothing x"}) {
+    CHECK(built_in_loss<float>(name) == nullptr);
+  }
+  CHECK_THROWS_AS(SmoothedCrossEntropy<float>(1), ConfigError);
+}
+
 TEST_CASE("losses are summed in a tree over leaves", "[nn]") {
   std::vector<ExampleResult> results;
   for (const double loss : {1e16, 1.0, 1.0, 1.0, -1e16, 3.0, 5.0}) results.push_back({loss, 1});
