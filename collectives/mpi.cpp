@@ -188,10 +188,11 @@ void MpiCommunicator::watch_peers(const std::function<void(const RankLeft&)>& on
 }
 
 void MpiCommunicator::finish() {
-  if (!watch_) return;
   MPI_Request all = MPI_REQUEST_NULL;
   check_mpi(MPI_Ibarrier(state_->comm, &all), "MPI_Ibarrier");
-  while (!completes(all, 1)) watch_->tell();
+  while (!completes(all, 1)) {
+    if (watch_) watch_->tell();
+  }
   watch_.reset();
 }
 

@@ -38,8 +38,11 @@ class MpiCommunicator final : public Communicator {
   /// Ranks    collective over all ranks of the job; called at most once.
   void watch_peers(const std::function<void(const RankLeft&)>& on_left);
 
-  /// After watch_peers(): waits until all ranks have called it. After a second, and every second
-  /// from then on, tells the others that this one calls no more collectives. Collective.
+  /// Waits until all ranks have called it. After watch_peers() it tells the others every second
+  /// that this one calls no more collectives. Collective.
+  ///
+  /// Call it before MPI_Finalize: mpirun 4.1.4 can crash, or wait for ever, if a rank calls
+  /// MPI_Abort while another is in MPI_Finalize.
   void finish();
 
   const char* backend() const noexcept override { return "mpi"; }
