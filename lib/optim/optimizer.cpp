@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <stdexcept>
 
@@ -310,6 +311,66 @@ double scaled_rate(const OptimizerOptions& options, double rate, double weights,
   return rate * (options.trust * weights / (step + options.weight_decay * weights));
 }
 
+bool run(Pass pass, const Factors& factors, const Spans& spans) {
+  return HWY_DYNAMIC_DISPATCH(update)(pass, factors, spans);
+}
+
+/// Adds the squares of mean gradients, clipped.
+void add_gradients(const Factors& factors, const Spans& spans, ExactSquares& squares) {
+  add_squares(spans, squares, [&](const Spans& part, float* out) {
+    HWY_DYNAMIC_DISPATCH(write_gradients)(factors, part, out);
+  });
+}
+
+/// The norm of the mean gradient of all weights. Collective.
+double norm_of_gradients(const std::vector<UpdatedTensor>& tensors, const Factors& factors,
+                         const Spans& spans, const RankSums& sums) {
+  std::array<ExactSquares, 2> squares;  // of tensors that are cut, and of the others
+  for (const auto& tensor : tensors) {
+    add_gradients(factors, part_of(spans, tensor.range), squares[tensor.cut ? 0 : 1]);
+  }
+  SharedSquares shared(2, 1);
+  shared.put(0, 0, squares[0]);
+  shared.put(1, 0, squares[1]);
+  shared.add_up(sums, 1);
+  const auto cut = shared.at(0, 0);
+  const auto whole = shared.at(1, 0);
+  std::transform(cut.begin(), cut.end(), whole.begin(), whole.begin(), std::plus<>());
+  return shared.norm(1, 0);
+}
+
+/// The rate of lars or lamb for each tensor: for vectors `rate`. Those that are cut come first.
+/// Collective.
+std::vector<double> tensor_rates(const OptimizerOptions& options, double rate,
+                                 const std::vector<UpdatedTensor>& tensors, const Factors& factors,
+                                 const Spans& spans, const RankSums& sums) {
+  SharedSquares norms(tensors.size(), 2);  // of weights, and of gradients or directions
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].vector) continue;
+    const Spans part = part_of(spans, tensors[i].range);
+    std::array<ExactSquares, 2> squares;
+    squares[0].add({part.values, part.count});
+    if (options.kind == OptimizerKind::lamb) {
+      add_squares(part, squares[1], [&](const Spans& piece, float* out) {
+        HWY_DYNAMIC_DISPATCH(write_directions)(factors, piece, out);
+      });
+    } else {
+      add_gradients(factors, part, squares[1]);
+    }
+    norms.put(i, 0, squares[0]);
+    norms.put(i, 1, squares[1]);
+  }
+  const auto is_cut = [](const UpdatedTensor& tensor) { return tensor.cut; };
+  norms.add_up(sums,
+               static_cast<std::size_t>(std::count_if(tensors.begin(), tensors.end(), is_cut)));
+  std::vector<double> rates(tensors.size(), rate);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].vector) continue;
+    rates[i] = scaled_rate(options, rate, norms.norm(i, 0), norms.norm(i, 1));
+  }
+  return rates;
+}
+
 Pass pass_of(OptimizerKind kind) {
   switch (kind) {
     case OptimizerKind::sgd: return Pass::sgd;
@@ -414,8 +475,6 @@ Optimizer::Optimizer(std::size_t weights, const OptimizerOptions& options,
   require_valid(options);
   std::stable_partition(tensors_.begin(), tensors_.end(),
                         [](const UpdatedTensor& tensor) { return tensor.cut; });
-  cut_tensors_ = static_cast<std::size_t>(
-      std::count_if(tensors_.begin(), tensors_.end(), [](auto& tensor) { return tensor.cut; }));
   const std::size_t moments = moment_names(options).size();
   if (moments > 0) first_ = AlignedBuffer<float>(weights);
   if (moments > 1) second_ = AlignedBuffer<float>(weights);
@@ -430,67 +489,27 @@ bool Optimizer::update(std::span<float> values, std::span<const float> gradient_
   const double rate = options_.learning_rate * options_.schedule.factor(step);
   Factors factors = factors_of(options_, rate, state_, examples);
   const Spans all = {values.data(), gradient_sums.data(), first_.data(), second_.data(), weights_};
-
   if (options_.clip_norm) {
-    std::array<ExactSquares, 2> squares;  // of tensors that are cut, and of the others
-    for (const auto& tensor : tensors_) {
-      add_squares(part_of(all, tensor.range), squares[tensor.cut ? 0 : 1],
-                  [&](const Spans& part, float* out) {
-                    HWY_DYNAMIC_DISPATCH(write_gradients)(factors, part, out);
-                  });
-    }
-    SharedSquares shared(2, 1);
-    shared.put(0, 0, squares[0]);
-    shared.put(1, 0, squares[1]);
-    shared.add_up(sums, 1);
-    const auto whole = shared.at(0, 0);
-    std::transform(whole.begin(), whole.end(), shared.at(1, 0).begin(), whole.begin(),
-                   std::plus<>());
-    gradient_norm_ = shared.norm(0, 0);
+    gradient_norm_ = norm_of_gradients(tensors_, factors, all, sums);
     if (!std::isfinite(*gradient_norm_)) return false;
     if (*gradient_norm_ > *options_.clip_norm) {
       factors.clips = true;
       factors.clip_scale = static_cast<float>(*options_.clip_norm / *gradient_norm_);
     }
   }
-
-  const Pass pass = pass_of(options_.kind);
-  const auto run = [&](Pass which, const Factors& with, Range range) {
-    return HWY_DYNAMIC_DISPATCH(update)(which, with, part_of(all, range));
-  };
   bool finite = true;
-  if (!has_tensor_norms(options_.kind)) {
-    if (options_.weight_decay == 0) return run(pass, factors, {0, weights_});
-    for (const auto& tensor : tensors_) {
-      const Factors with = tensor.vector ? without_decay(factors) : factors;
-      finite = run(pass, with, tensor.range) && finite;
-    }
-    return finite;
+  std::vector<double> rates(tensors_.size(), rate);
+  if (has_tensor_norms(options_.kind)) {
+    if (options_.kind == OptimizerKind::lamb) finite = run(Pass::lamb_moments, factors, all);
+    rates = tensor_rates(options_, rate, tensors_, factors, all, sums);
+  } else if (options_.weight_decay == 0) {
+    return run(pass_of(options_.kind), factors, all);
   }
-
-  const bool is_lamb = options_.kind == OptimizerKind::lamb;
-  if (is_lamb) finite = run(Pass::lamb_moments, factors, {0, weights_});
-  SharedSquares norms(tensors_.size(), 2);
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    if (tensors_[i].vector) continue;
-    const Spans part = part_of(all, tensors_[i].range);
-    std::array<ExactSquares, 2> squares;  // of the weights, and of the gradient or direction
-    squares[0].add({part.values, part.count});
-    add_squares(part, squares[1], [&](const Spans& piece, float* out) {
-      is_lamb ? HWY_DYNAMIC_DISPATCH(write_directions)(factors, piece, out)
-              : HWY_DYNAMIC_DISPATCH(write_gradients)(factors, piece, out);
-    });
-    norms.put(i, 0, squares[0]);
-    norms.put(i, 1, squares[1]);
-  }
-  norms.add_up(sums, cut_tensors_);
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    Factors with = tensors_[i].vector ? without_decay(factors) : factors;
-    const double scaled =
-        tensors_[i].vector ? rate : scaled_rate(options_, rate, norms.norm(i, 0), norms.norm(i, 1));
-    if (!std::isfinite(scaled)) return false;
-    with.scale = static_cast<float>(scaled);
-    finite = run(pass, with, tensors_[i].range) && finite;
+    if (!std::isfinite(rates[i])) return false;
+    Factors own = tensors_[i].vector ? without_decay(factors) : factors;
+    own.scale = static_cast<float>(rates[i]);
+    finite = run(pass_of(options_.kind), own, part_of(all, tensors_[i].range)) && finite;
   }
   return finite;
 }

@@ -183,7 +183,6 @@ class Optimizer final : public OptimizerState {
   OptimizerOptions options_;
   std::size_t weights_;
   std::vector<UpdatedTensor> tensors_;  // those that are cut first
-  std::size_t cut_tensors_ = 0;
   OptimizerScalars state_;
   std::optional<double> gradient_norm_;
   AlignedBuffer<float> first_;  // empty if the optimizer does not have it
