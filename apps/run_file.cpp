@@ -44,11 +44,18 @@ nn::FieldValue field_value(const toml::node& node, const std::string& place) {
     return static_cast<double>(number->get());
   }
   if (const auto* number = node.as_floating_point()) return number->get();
+  const auto* list = node.as_array();
+  if (list != nullptr && (list->empty() || list->is_homogeneous<std::string>())) {
+    std::vector<std::string> texts;
+    for (const auto& text : *list) texts.push_back(text.as_string()->get());
+    return texts;
+  }
   throw ConfigError(place + ": neither text nor a number");
 }
 
 nn::LayerSpec layer_in(const toml::node& node, const std::string& path) {
-  const std::string begin = path + ":" + std::to_string(node.source().begin.line) + ": layer";
+  const std::string line = path + ":" + std::to_string(node.source().begin.line);
+  const std::string begin = line + ": layer";
   const auto* table = node.as_table();
   if (table == nullptr) throw ConfigError(begin + ": not a table", "write [[layer]]");
   nn::Fields fields;
@@ -57,7 +64,9 @@ nn::LayerSpec layer_in(const toml::node& node, const std::string& path) {
     fields.emplace_back(key.str(), field_value(value, place + std::string(key.str())));
   }
   try {
-    return nn::layer_of(fields);
+    nn::LayerSpec layer = nn::layer_of(fields);
+    layer.place = line;
+    return layer;
   } catch (const ConfigError& error) {
     throw ConfigError(begin + ": " + error.what());
   }

@@ -9,37 +9,40 @@ namespace {
 /// The windows of one pooled image. Channels are contiguous; loops run over all of them.
 class PoolWindows {
  public:
-  PoolWindows(const Pool& spec, const FeatureShape& input, const FeatureShape& output)
-      : input_(input), output_(output), size_(spec.size) {}
+  /// Windows of rows x columns pixels, side by side.
+  PoolWindows(std::size_t rows, std::size_t columns, const FeatureShape& input,
+              const FeatureShape& output)
+      : input_(input), output_(output), rows_(rows), columns_(columns) {}
 
   /// Calls visit(out, in) for every window in order: the offsets of its channels in the output and
   /// of its first pixel's channels in the input.
   template <class Visit>
   void for_each(Visit visit) const {
     for (std::size_t p = 0; p < output_.positions(); ++p) {
-      const std::size_t row = p / output_.columns * size_;
-      const std::size_t column = p % output_.columns * size_;
+      const std::size_t row = p / output_.columns * rows_;
+      const std::size_t column = p % output_.columns * columns_;
       visit(p * channels(), (row * input_.columns + column) * channels());
     }
   }
 
   /// The offset of pixel `k` of a window, row by row, from its first pixel.
   std::size_t step(std::size_t k) const noexcept {
-    return (k / size_ * input_.columns + k % size_) * channels();
+    return (k / columns_ * input_.columns + k % columns_) * channels();
   }
 
   std::size_t channels() const noexcept { return input_.channels; }
-  std::size_t pixels() const noexcept { return size_ * size_; }
+  std::size_t pixels() const noexcept { return rows_ * columns_; }
 
   /// True if every pixel is in a window.
   bool cover() const noexcept {
-    return output_.rows * size_ == input_.rows && output_.columns * size_ == input_.columns;
+    return output_.rows * rows_ == input_.rows && output_.columns * columns_ == input_.columns;
   }
 
  private:
   FeatureShape input_;
   FeatureShape output_;
-  std::size_t size_;
+  std::size_t rows_;
+  std::size_t columns_;
 };
 
 /// A NaN counts as the maximum, so that it propagates. Branch-free, so that loops over channels are
@@ -52,8 +55,8 @@ bool is_greater(Real value, Real than) {
 template <class Real>
 class PoolLayer : public Layer<Real> {
  public:
-  PoolLayer(const Pool& spec, const FeatureShape& input, const FeatureShape& output)
-      : Layer<Real>(input.size(), output.size()), windows_(spec, input, output) {}
+  PoolLayer(const PoolWindows& windows, const FeatureShape& input, const FeatureShape& output)
+      : Layer<Real>(input.size(), output.size()), windows_(windows) {}
 
   void forward(const Pass<Real>&, Matrix<const Real> x, Matrix<Real> y) final {
     share(x.rows, 1, x.cols, [&](Range rows, std::size_t) {
@@ -161,6 +164,7 @@ struct Windows {
   FeatureShape input;
   FeatureShape output;
   std::size_t kernel = 1;
+  std::size_t stride = 1;
   std::size_t before = 0;  ///< rows and columns of zero padding before the first
 
   /// The number of values of a window: row, column, channel.
@@ -220,9 +224,11 @@ struct Windows {
   /// padding, and whether the whole window is inside the image.
   template <class Visit>
   void for_each_window(Visit visit) const {
-    for (std::size_t row = 0; row < output.rows; ++row) {
+    for (std::size_t i = 0; i < output.rows; ++i) {
+      const std::size_t row = i * stride;
       const bool rows_inside = row >= before && row + kernel <= input.rows + before;
-      for (std::size_t column = 0; column < output.columns; ++column) {
+      for (std::size_t j = 0; j < output.columns; ++j) {
+        const std::size_t column = j * stride;
         visit(row, column,
               rows_inside && column >= before && column + kernel <= input.columns + before);
       }
@@ -277,7 +283,7 @@ class ConvolutionLayer final : public Layer<Real> {
   ConvolutionLayer(const Convolution& spec, const FeatureShape& input, const FeatureShape& output)
       : Layer<Real>(input.size(), output.size()),
         spec_(spec),
-        windows_{input, output, spec.kernel,
+        windows_{input, output, spec.kernel, spec.stride,
                  spec.padding == Padding::same ? (spec.kernel - 1) / 2 : 0},
         positions_(output.positions()) {}
 
@@ -385,19 +391,38 @@ class ConvolutionLayer final : public Layer<Real> {
 
 }  // namespace
 
+namespace {
+
+template <class Real>
+std::unique_ptr<Layer<Real>> make_pool(Pooling pooling, const PoolWindows& windows,
+                                       const FeatureShape& input, const FeatureShape& output) {
+  if (pooling == Pooling::max) return std::make_unique<MaxPool<Real>>(windows, input, output);
+  return std::make_unique<AveragePool<Real>>(windows, input, output);
+}
+
+}  // namespace
+
 template <class Real>
 std::unique_ptr<Layer<Real>> make_layer(const Pool& spec, const FeatureShape& input) {
-  const FeatureShape output = output_of(spec, input);
-  if (spec.pooling == Pooling::max) return std::make_unique<MaxPool<Real>>(spec, input, output);
-  return std::make_unique<AveragePool<Real>>(spec, input, output);
+  const FeatureShape output = spec.output_of(input);
+  return make_pool<Real>(spec.pooling, {spec.size, spec.size, input, output}, input, output);
 }
+
+template <class Real>
+std::unique_ptr<Layer<Real>> make_layer(const GlobalPool& spec, const FeatureShape& input) {
+  const FeatureShape output = spec.output_of(input);
+  return make_pool<Real>(spec.pooling, {input.rows, input.columns, input, output}, input, output);
+}
+
+template std::unique_ptr<Layer<float>> make_layer(const GlobalPool&, const FeatureShape&);
+template std::unique_ptr<Layer<double>> make_layer(const GlobalPool&, const FeatureShape&);
 
 template std::unique_ptr<Layer<float>> make_layer(const Pool&, const FeatureShape&);
 template std::unique_ptr<Layer<double>> make_layer(const Pool&, const FeatureShape&);
 
 template <class Real>
 std::unique_ptr<Layer<Real>> make_layer(const Convolution& spec, const FeatureShape& input) {
-  return std::make_unique<ConvolutionLayer<Real>>(spec, input, output_of(spec, input));
+  return std::make_unique<ConvolutionLayer<Real>>(spec, input, spec.output_of(input));
 }
 
 template std::unique_ptr<Layer<float>> make_layer(const Convolution&, const FeatureShape&);

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "lockstep/nn/layer_spec.hpp"
 #include "lockstep/nn/loss.hpp"
+#include "lockstep/nn/network_shape.hpp"
 
 namespace lockstep::nn {
 

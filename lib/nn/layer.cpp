@@ -48,8 +48,16 @@ std::vector<NumberedLayer<Real>> make_layers(const NetworkShape& shape) {
   std::vector<NumberedLayer<Real>> layers;
   const auto sizes = shape.sizes();
   for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const std::vector<FeatureShape>& inputs = sizes[i].inputs;
     auto layer = std::visit(
-        [&](const auto& spec) { return make_layer<Real>(spec, sizes[i].input); }, shape.layers[i]);
+        [&]<class Function>(const Function& function) {
+          if constexpr (Merges<Function>) {
+            return make_layer<Real>(function, std::span(inputs));
+          } else {
+            return make_layer<Real>(function, inputs[0]);
+          }
+        },
+        shape.layers[i].function);
     if (layer != nullptr) layers.push_back({i, std::move(layer)});
   }
   return layers;

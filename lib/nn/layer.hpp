@@ -14,6 +14,7 @@
 
 #include "lockstep/base/aligned.hpp"
 #include "lockstep/nn/layer_spec.hpp"
+#include "lockstep/nn/network_shape.hpp"
 #include "lockstep/nn/parameters.hpp"
 #include "lockstep/numerics/leaf_tree.hpp"
 #include "lockstep/numerics/matrix.hpp"
@@ -104,7 +105,8 @@ struct Draws {
 template <class Real>
 class Scratch {
  public:
-  enum Use { columns, waiting, uses };
+  /// contribution: of a user of an activation with several (Network::backward).
+  enum Use { columns, waiting, contribution, uses };
 
   /// Returns `count` elements, aligned to 64 bytes. Does not preserve earlier contents.
   std::span<Real> get(Use use, std::size_t count) {
@@ -126,6 +128,7 @@ struct Pass {
   Scratch<Real>& scratch;
   std::optional<Draws> draws;  ///< none: evaluation
   BatchSums* batch = nullptr;  ///< null: evaluation, or no layer sums over the batch
+  std::size_t input = 0;       ///< index of x among the inputs of a layer of several
 };
 
 /// The requested slice of the gradient block.
@@ -153,7 +156,11 @@ struct GradientSlice {
 /// calls: weight_gradients() also receives rows computed on other ranks. A layer is canonical if
 /// each row of forward() and backward_input() is one fixed expression of its input row, and
 /// weight_gradients() is the leaf-wise sum of numerics/strict.hpp over the rows.
-/// Shapes   x, dx [B, inputs()]; y, dz [B, outputs()]; B may be 0.
+///
+/// A layer of several inputs (Merges) has no tensors. forward() is called for each of them in
+/// order, Pass::input of them before, and adds x to what the calls before left in y;
+/// backward_input() is called for each of them in order, with that input as x and dx.
+/// Shapes   x, dx [B, inputs()], or the width of that input; y, dz [B, outputs()]; B may be 0.
 template <class Real>
 class Layer {
  public:
@@ -162,12 +169,13 @@ class Layer {
   Layer& operator=(const Layer&) = delete;
   virtual ~Layer() = default;
 
-  /// Number of values per example.
+  /// Number of values per example; of several inputs, of the first.
   std::size_t inputs() const noexcept { return inputs_; }
   std::size_t outputs() const noexcept { return outputs_; }
 
   /// The activation that forward() applies last. `dz` in the functions below is the gradient with
-  /// respect to its input: the next layer multiplies by the derivative, which it computes from `y`.
+  /// respect to its input: the next layer multiplies by the derivative, which it computes from `y`;
+  /// if there are several, Network::backward does after adding their gradients.
   virtual Activation activation() const noexcept { return Activation::identity; }
 
   /// The layer's tensors in the order of the block, named "`prefix`.weight" and so on; none by
@@ -279,22 +287,25 @@ struct NumberedLayer {
 template <class Real>
 std::vector<NumberedLayer<Real>> make_layers(const NetworkShape& shape);
 
-/// Creates one layer for inputs of the given shape.
+/// Creates one layer for inputs of the given shapes.
 ///
 // clang-format off
 ///   dense        y = activation(x W + b)
 ///   convolution  the dense product of every window with W [kernel * kernel * channels, filters],
 ///                whose rows are in the window's order: row, column, channel. dx adds up windows
 ///                in the order of their pixels
+///                and the windows of stride s are every s-th of stride 1
 ///   pool         max: the greatest value, dx goes to the first of them; average: the sum in the
-///                window's order, divided by their number
+///                window's order, divided by their number; global-pool: one window, the image
 ///   dropout      element e of row r: word e % 4 of Philox(e / 4, r; key of seed, layer, step)
 ///                below rate * 2^32 is zero
 ///   layer norm   m = sum(x) / C, s = sum((x - m)^2) / C, each in order; y = (x - m) /
 ///                sqrt(s + 1e-5) * gain + bias, every operation rounded
 ///   batch norm   as layer norm, but with m = S1 / N and s = S2 / N - m^2 of the sums S1 of x and
 ///                S2 of x^2 over the batch (BatchSums), N terms per channel, and
-///                1 / sqrt(s + 1e-5), all in double and then rounded
+///                1 / sqrt(s + 1e-5), all in double and then rounded; then the activation
+///   add          y = activation((x1 + x2) + x3 ...), every addition rounded
+///   concatenate  the channels of every pixel, input after input
 // clang-format on
 template <class Real>
 std::unique_ptr<Layer<Real>> make_layer(const Dense& spec, const FeatureShape& input);
@@ -303,10 +314,17 @@ std::unique_ptr<Layer<Real>> make_layer(const Convolution& spec, const FeatureSh
 template <class Real>
 std::unique_ptr<Layer<Real>> make_layer(const Pool& spec, const FeatureShape& input);
 template <class Real>
+std::unique_ptr<Layer<Real>> make_layer(const GlobalPool& spec, const FeatureShape& input);
+template <class Real>
 std::unique_ptr<Layer<Real>> make_layer(const Dropout& spec, const FeatureShape& input);
 template <class Real>
 std::unique_ptr<Layer<Real>> make_layer(const LayerNorm& spec, const FeatureShape& input);
 template <class Real>
 std::unique_ptr<Layer<Real>> make_layer(const BatchNorm& spec, const FeatureShape& input);
+template <class Real>
+std::unique_ptr<Layer<Real>> make_layer(const Add& spec, std::span<const FeatureShape> inputs);
+template <class Real>
+std::unique_ptr<Layer<Real>> make_layer(const Concatenate& spec,
+                                        std::span<const FeatureShape> inputs);
 
 }  // namespace lockstep::nn

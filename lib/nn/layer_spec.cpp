@@ -13,11 +13,6 @@ namespace {
 
 constexpr double max_values = 1099511627776.0;  // 2^40 per example: 4 TB
 
-std::string image_text(const FeatureShape& shape) {
-  return std::to_string(shape.rows) + "x" + std::to_string(shape.columns) + "x" +
-         std::to_string(shape.channels);
-}
-
 void require_image(const FeatureShape& input) {
   if (input.image) return;
   throw ConfigError("takes images, but " + std::to_string(input.size()) +
@@ -88,13 +83,19 @@ class Reader {
     return static_cast<std::size_t>(found - words.begin());
   }
 
-  Activation activation() const {
+  std::uint64_t count(const char* key, std::uint64_t max, std::uint64_t otherwise) const {
+    return find(key) == nullptr ? otherwise : count(key, max);
+  }
+
+  Activation activation(Activation otherwise) const {
+    if (find("activation") == nullptr) return otherwise;
     return choice("activation", {"relu", "identity"}) == 0 ? Activation::relu
                                                            : Activation::identity;
   }
 
   void require_known(Words keys) const {
     keys.insert(keys.begin(), "kind");
+    keys.insert(keys.end(), {"name", "from"});
     for (const auto& [key, value] : fields_) {
       if (std::find(keys.begin(), keys.end(), key) == keys.end()) fail_unknown("key", key, keys);
     }
@@ -119,21 +120,30 @@ const char* name_of(Activation activation) {
   return activation == Activation::relu ? "relu" : "identity";
 }
 
-LayerSpec read_dense(const Reader& fields) {
+/// The key of an activation that is identity by default, as files had it before the key existed.
+void add_activation(Fields& fields, Activation activation) {
+  if (activation == Activation::relu) fields.emplace_back("activation", "relu");
+}
+
+LayerFunction read_dense(const Reader& fields) {
   fields.require_known({"width", "activation"});
-  return Dense{fields.count("width", max_width), fields.activation()};
+  return Dense{fields.count("width", max_width), fields.activation(Activation::relu)};
 }
 
 }  // namespace
 
 FeatureShape Dense::output_of(const FeatureShape& input) const {
   if (!input.image) return flat(width);
-  throw ConfigError("takes a row of values, but an image of " + image_text(input) + " comes in",
+  throw ConfigError("takes a row of values, but an image of " + text_of(input) + " comes in",
                     "put a layer of kind = \"flatten\" before it");
 }
 
 double Dense::weights(const FeatureShape& input) const {
   return (static_cast<double>(input.size()) + 1) * static_cast<double>(width);
+}
+
+double Dense::multiply_adds(const FeatureShape& input) const {
+  return static_cast<double>(input.size()) * static_cast<double>(width);
 }
 
 std::string Dense::text() const { return "dense " + std::to_string(width); }
@@ -144,24 +154,28 @@ Fields Dense::fields() const {
 
 namespace {
 
-LayerSpec read_convolution(const Reader& fields) {
-  fields.require_known({"filters", "kernel", "padding", "activation"});
+LayerFunction read_convolution(const Reader& fields) {
+  fields.require_known({"filters", "kernel", "stride", "padding", "activation"});
   const bool valid = fields.choice("padding", {"valid", "same"}) == 0;
   return Convolution{fields.count("filters", max_filters), fields.count("kernel", max_window),
-                     valid ? Padding::valid : Padding::same, fields.activation()};
+                     valid ? Padding::valid : Padding::same, fields.activation(Activation::relu),
+                     fields.count("stride", max_window, 1)};
 }
 
 }  // namespace
 
 FeatureShape Convolution::output_of(const FeatureShape& input) const {
   require_image(input);
-  if (padding == Padding::same) return limited({input.rows, input.columns, filters, true});
-  if (kernel > input.rows || kernel > input.columns) {
-    throw ConfigError(
-        "a kernel of " + std::to_string(kernel) + " on an image of " + image_text(input),
-        "use a smaller kernel, or padding = \"same\"");
+  const auto windows = [&](std::size_t origins) { return (origins - 1) / stride + 1; };
+  if (padding == Padding::same) {
+    return limited({windows(input.rows), windows(input.columns), filters, true});
   }
-  return limited({input.rows - kernel + 1, input.columns - kernel + 1, filters, true});
+  if (kernel > input.rows || kernel > input.columns) {
+    throw ConfigError("a kernel of " + std::to_string(kernel) + " on an image of " + text_of(input),
+                      "use a smaller kernel, or padding = \"same\"");
+  }
+  return limited(
+      {windows(input.rows - kernel + 1), windows(input.columns - kernel + 1), filters, true});
 }
 
 double Convolution::weights(const FeatureShape& input) const {
@@ -169,23 +183,31 @@ double Convolution::weights(const FeatureShape& input) const {
   return (side * side * static_cast<double>(input.channels) + 1) * static_cast<double>(filters);
 }
 
+double Convolution::multiply_adds(const FeatureShape& input) const {
+  const auto side = static_cast<double>(kernel);
+  return side * side * static_cast<double>(input.channels) *
+         static_cast<double>(output_of(input).size());
+}
+
 std::string Convolution::text() const {
   const std::string side = std::to_string(kernel);
-  return "conv " + std::to_string(filters) + "@" + side + "x" + side;
+  return "conv " + std::to_string(filters) + "@" + side + "x" + side +
+         (stride > 1 ? " stride " + std::to_string(stride) : "");
 }
 
 Fields Convolution::fields() const {
-  return {{"kind", "conv"},
-          {"filters", std::uint64_t{filters}},
-          {"kernel", std::uint64_t{kernel}},
-          {"padding", padding == Padding::same ? "same" : "valid"},
-          {"activation", name_of(activation)}};
+  Fields fields = {
+      {"kind", "conv"}, {"filters", std::uint64_t{filters}}, {"kernel", std::uint64_t{kernel}}};
+  if (stride > 1) fields.emplace_back("stride", std::uint64_t{stride});
+  fields.emplace_back("padding", padding == Padding::same ? "same" : "valid");
+  fields.emplace_back("activation", name_of(activation));
+  return fields;
 }
 
 namespace {
 
 template <Pooling pooling>
-LayerSpec read_pool(const Reader& fields) {
+LayerFunction read_pool(const Reader& fields) {
   fields.require_known({"size"});
   return Pool{pooling, fields.count("size", max_window)};
 }
@@ -199,7 +221,7 @@ const char* kind_of(Pooling pooling) {
 FeatureShape Pool::output_of(const FeatureShape& input) const {
   require_image(input);
   if (size > input.rows || size > input.columns) {
-    throw ConfigError("windows of " + std::to_string(size) + " on an image of " + image_text(input),
+    throw ConfigError("windows of " + std::to_string(size) + " on an image of " + text_of(input),
                       "use a smaller size, or fewer layers before it");
   }
   return {input.rows / size, input.columns / size, input.channels, true};
@@ -211,7 +233,30 @@ Fields Pool::fields() const { return {{"kind", kind_of(pooling)}, {"size", std::
 
 namespace {
 
-LayerSpec read_dropout(const Reader& fields) {
+LayerFunction read_global_pool(const Reader& fields) {
+  fields.require_known({"pooling"});
+  return GlobalPool{fields.choice("pooling", {"average", "max"}) == 0 ? Pooling::average
+                                                                      : Pooling::max};
+}
+
+const char* name_of(Pooling pooling) { return pooling == Pooling::max ? "max" : "average"; }
+
+}  // namespace
+
+FeatureShape GlobalPool::output_of(const FeatureShape& input) const {
+  require_image(input);
+  return flat(input.channels);
+}
+
+std::string GlobalPool::text() const { return std::string("global-pool ") + name_of(pooling); }
+
+Fields GlobalPool::fields() const {
+  return {{"kind", "global-pool"}, {"pooling", name_of(pooling)}};
+}
+
+namespace {
+
+LayerFunction read_dropout(const Reader& fields) {
   fields.require_known({"rate"});
   return Dropout{fields.share("rate")};
 }
@@ -224,20 +269,83 @@ Fields Dropout::fields() const { return {{"kind", "dropout"}, {"rate", rate}}; }
 
 namespace {
 
-LayerSpec read_batch_norm(const Reader& fields) {
-  fields.require_known({"momentum"});
-  return BatchNorm{fields.share("momentum", BatchNorm().momentum)};
+LayerFunction read_batch_norm(const Reader& fields) {
+  fields.require_known({"momentum", "activation"});
+  return BatchNorm{fields.share("momentum", BatchNorm().momentum),
+                   fields.activation(Activation::identity)};
 }
 
 }  // namespace
 
-Fields BatchNorm::fields() const { return {{"kind", "batch-norm"}, {"momentum", momentum}}; }
+Fields BatchNorm::fields() const {
+  Fields fields = {{"kind", "batch-norm"}, {"momentum", momentum}};
+  add_activation(fields, activation);
+  return fields;
+}
+
+namespace {
+
+LayerFunction read_add(const Reader& fields) {
+  fields.require_known({"activation"});
+  return Add{fields.activation(Activation::identity)};
+}
+
+LayerFunction read_concatenate(const Reader& fields) {
+  fields.require_known({});
+  return Concatenate{};
+}
+
+void require_several(std::span<const FeatureShape> inputs) {
+  if (inputs.size() > 1) return;
+  throw ConfigError("takes two or more inputs, but one comes in",
+                    "name them: from = [\"a\", \"b\"]");
+}
+
+}  // namespace
+
+FeatureShape Add::output_of(std::span<const FeatureShape> inputs) const {
+  require_several(inputs);
+  for (const FeatureShape& input : inputs) {
+    if (input == inputs[0]) continue;
+    throw ConfigError("adds inputs of equal shape, but " + text_of(inputs[0]) + " and " +
+                          text_of(input) + " come in",
+                      "give them equal shapes: a convolution of kernel 1 with the same stride and "
+                      "filters makes a shortcut fit");
+  }
+  return inputs[0];
+}
+
+Fields Add::fields() const {
+  Fields fields = {{"kind", "add"}};
+  add_activation(fields, activation);
+  return fields;
+}
+
+FeatureShape Concatenate::output_of(std::span<const FeatureShape> inputs) const {
+  require_several(inputs);
+  FeatureShape all = inputs[0];
+  all.channels = 0;
+  for (const FeatureShape& input : inputs) {
+    all.channels += input.channels;
+    if (input.rows == all.rows && input.columns == all.columns && input.image == all.image)
+      continue;
+    throw ConfigError("joins the channels of images of equal rows and columns, or values, but " +
+                          text_of(inputs[0]) + " and " + text_of(input) + " come in",
+                      "give them equal rows and columns: use the same stride and pooling");
+  }
+  return limited(all);
+}
 
 FeatureShape Custom::output_of(const FeatureShape& input) const {
   const std::string name = kind->name();
   if (is_built_in(name)) {
     throw ConfigError("a built-in layer is of kind '" + name + "'",
                       "give LayerKind::name() another name");
+  }
+  for (const auto& [key, value] : kind->fields()) {
+    if (key != "name" && key != "from") continue;
+    throw ConfigError("LayerKind '" + name + "' has the key '" + key + "', which is LayerSpec's",
+                      "give LayerKind::fields() another key");
   }
   return limited(kind->output_of(input));
 }
@@ -251,7 +359,7 @@ Fields Custom::fields() const {
 namespace {
 
 template <class Spec>
-LayerSpec read_plain(const Reader& fields) {
+LayerFunction read_plain(const Reader& fields) {
   fields.require_known({});
   return Spec{};
 }
@@ -259,17 +367,20 @@ LayerSpec read_plain(const Reader& fields) {
 /// The built-in layers: the name in files, and the function that reads the keys.
 struct BuiltIn {
   const char* kind;
-  LayerSpec (*read)(const Reader& fields);
+  LayerFunction (*read)(const Reader& fields);
 };
 constexpr std::array built_in = {
     BuiltIn{"dense", read_dense},
     BuiltIn{"conv", read_convolution},
     BuiltIn{"max-pool", read_pool<Pooling::max>},
     BuiltIn{"average-pool", read_pool<Pooling::average>},
+    BuiltIn{"global-pool", read_global_pool},
     BuiltIn{"flatten", read_plain<Flatten>},
     BuiltIn{"dropout", read_dropout},
     BuiltIn{"layer-norm", read_plain<LayerNorm>},
     BuiltIn{"batch-norm", read_batch_norm},
+    BuiltIn{"add", read_add},
+    BuiltIn{"concatenate", read_concatenate},
 };
 
 Custom read_custom(const LayerKinds::Read& read, const std::string& name, const Fields& fields) {
@@ -283,34 +394,76 @@ Custom read_custom(const LayerKinds::Read& read, const std::string& name, const 
 
 }  // namespace
 
-FeatureShape output_of(const LayerSpec& layer, const FeatureShape& input) {
-  return std::visit([&](const auto& spec) { return spec.output_of(input); }, layer);
+namespace {
+
+void require_one(std::span<const FeatureShape> inputs) {
+  if (inputs.size() == 1) return;
+  throw ConfigError("takes one input, but 'from' names " + std::to_string(inputs.size()),
+                    "join them with a layer of kind = \"add\" or kind = \"concatenate\"");
 }
 
-double weights_of(const LayerSpec& layer, const FeatureShape& input) {
+}  // namespace
+
+FeatureShape output_of(const LayerSpec& layer, std::span<const FeatureShape> inputs) {
   return std::visit(
-      [&](const auto& spec) -> double {
-        if constexpr (requires { spec.weights(input); }) return spec.weights(input);
+      [&]<class Function>(const Function& function) {
+        if constexpr (Merges<Function>) {
+          return function.output_of(inputs);
+        } else {
+          require_one(inputs);
+          return function.output_of(inputs[0]);
+        }
+      },
+      layer.function);
+}
+
+double weights_of(const LayerSpec& layer, std::span<const FeatureShape> inputs) {
+  return std::visit(
+      [&](const auto& function) -> double {
+        if constexpr (requires { function.weights(inputs[0]); }) return function.weights(inputs[0]);
         return 0;
       },
-      layer);
+      layer.function);
+}
+
+double multiply_adds_of(const LayerSpec& layer, std::span<const FeatureShape> inputs) {
+  return std::visit(
+      [&](const auto& function) -> double {
+        if constexpr (requires { function.multiply_adds(inputs[0]); }) {
+          return function.multiply_adds(inputs[0]);
+        }
+        return 0;
+      },
+      layer.function);
 }
 
 bool sums_over_batch(const LayerSpec& layer) {
   return std::visit(
-      [](const auto& spec) {
-        if constexpr (requires { spec.sums_over_batch(); }) return spec.sums_over_batch();
+      [](const auto& function) {
+        if constexpr (requires { function.sums_over_batch(); }) return function.sums_over_batch();
         return false;
       },
-      layer);
+      layer.function);
+}
+
+std::string text_of(const FeatureShape& shape) {
+  if (!shape.image) return std::to_string(shape.size()) + " values";
+  return std::to_string(shape.rows) + "x" + std::to_string(shape.columns) + "x" +
+         std::to_string(shape.channels);
 }
 
 std::string text_of(const LayerSpec& layer) {
-  return std::visit([](const auto& spec) { return spec.text(); }, layer);
+  return std::visit([](const auto& function) { return function.text(); }, layer.function);
 }
 
 Fields fields_of(const LayerSpec& layer) {
-  return std::visit([](const auto& spec) { return spec.fields(); }, layer);
+  Fields fields =
+      std::visit([](const auto& function) { return function.fields(); }, layer.function);
+  auto at = fields.begin() + 1;
+  if (!layer.name.empty()) at = fields.insert(at, {"name", layer.name}) + 1;
+  if (layer.from.size() == 1) fields.insert(at, {"from", layer.from[0]});
+  if (layer.from.size() > 1) fields.insert(at, {"from", layer.from});
+  return fields;
 }
 
 bool is_built_in(const std::string& kind) {
@@ -337,7 +490,41 @@ Words LayerKinds::names() const {
   return names;
 }
 
-LayerSpec layer_of(const Fields& fields, const LayerKinds& own) {
+namespace {
+
+/// Names need no escapes in TOML and JSON.
+std::string checked_name(const std::string& key, const std::string& name) {
+  const bool usable = !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || c == '.' || c == '/';
+  });
+  if (usable) return name;
+  throw ConfigError(key + ": '" + name + "' is no name of letters, digits and -_./",
+                    "use a name such as \"block1.add\"");
+}
+
+std::string name_in(const FieldValue& value) {
+  const auto* name = std::get_if<std::string>(&value);
+  if (name == nullptr) throw ConfigError("name: " + literal_of(value) + " is no text");
+  if (*name == input_name) {
+    throw ConfigError("name: 'input' is the network's input", "use another name");
+  }
+  return checked_name("name", *name);
+}
+
+Words sources_in(const FieldValue& value) {
+  Words from;
+  if (const auto* name = std::get_if<std::string>(&value)) from = {*name};
+  if (const auto* list = std::get_if<Words>(&value)) from = *list;
+  if (from.empty()) {
+    throw ConfigError("from: " + literal_of(value) + " names no layer",
+                      "give a name, or a list of names: from = [\"a\", \"b\"]");
+  }
+  for (const std::string& name : from) checked_name("from", name);
+  return from;
+}
+
+LayerFunction function_of(const Fields& fields, const LayerKinds& own) {
   Words kinds;
   for (const BuiltIn& layer : built_in) kinds.emplace_back(layer.kind);
   for (const auto& name : own.names()) kinds.push_back(name);
@@ -350,121 +537,34 @@ LayerSpec layer_of(const Fields& fields, const LayerKinds& own) {
   return read_custom(*own.find(kinds[chosen]), kinds[chosen], fields);
 }
 
+}  // namespace
+
+LayerSpec layer_of(const Fields& fields, const LayerKinds& own) {
+  std::string name;
+  Words from;
+  Fields others;
+  for (const auto& [key, value] : fields) {
+    if (key == "name") {
+      name = name_in(value);
+    } else if (key == "from") {
+      from = sources_in(value);
+    } else {
+      others.emplace_back(key, value);
+    }
+  }
+  return {function_of(others, own), std::move(name), std::move(from)};
+}
+
 std::string literal_of(const FieldValue& value) {
   if (const auto* count = std::get_if<std::uint64_t>(&value)) return std::to_string(*count);
   if (const auto* number = std::get_if<double>(&value)) return shortest(*number);
-  return '"' + std::get<std::string>(value) + '"';
-}
-
-namespace {
-
-bool is_dense(const LayerSpec& layer, Activation activation) {
-  const auto* dense = std::get_if<Dense>(&layer);
-  return dense != nullptr && dense->activation == activation;
-}
-
-}  // namespace
-
-NetworkShape::NetworkShape(std::size_t feature_count, const std::vector<std::size_t>& hidden,
-                           std::size_t class_count)
-    : input(flat(feature_count)), features(feature_count), classes(class_count) {
-  for (const std::size_t width : hidden) layers.emplace_back(Dense{width, Activation::relu});
-  layers.emplace_back(Dense{classes, Activation::identity});
-}
-
-NetworkShape::NetworkShape(const FeatureShape& from, std::vector<LayerSpec> hidden,
-                           std::size_t class_count)
-    : input(from), layers(std::move(hidden)), features(from.size()), classes(class_count) {
-  layers.emplace_back(Dense{classes, Activation::identity});
-  FeatureShape shape = input;
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    try {
-      shape = output_of(layers[i], shape);
-    } catch (const ConfigError& error) {
-      const bool last = i + 1 == layers.size();
-      throw ConfigError(
-          (last ? "the last layer, to the classes, " : "layer " + std::to_string(i + 1) + " (") +
-          text_of(layers[i]) + (last ? ": " : "): ") + error.what());
-    }
+  const auto quoted = [](const std::string& text) { return '"' + text + '"'; };
+  if (const auto* text = std::get_if<std::string>(&value)) return quoted(*text);
+  std::string list;
+  for (const std::string& text : std::get<Words>(value)) {
+    list += (list.empty() ? "" : ", ") + quoted(text);
   }
-}
-
-bool NetworkShape::is_mlp() const {
-  return !input.image && !layers.empty() && is_dense(layers.back(), Activation::identity) &&
-         std::all_of(layers.begin(), layers.end() - 1,
-                     [](const LayerSpec& layer) { return is_dense(layer, Activation::relu); });
-}
-
-std::vector<std::size_t> NetworkShape::widths() const {
-  std::vector<std::size_t> all = {features};
-  for (const LayerSize& size : sizes()) all.push_back(size.output.size());
-  return all;
-}
-
-std::vector<LayerSize> NetworkShape::sizes() const {
-  std::vector<LayerSize> all;
-  FeatureShape shape = input;
-  for (const LayerSpec& layer : layers) {
-    const FeatureShape output = output_of(layer, shape);
-    all.push_back({shape, output, weights_of(layer, shape)});
-    shape = output;
-  }
-  return all;
-}
-
-double NetworkShape::weights() const {
-  double sum = 0;
-  for (const LayerSize& size : sizes()) sum += size.weights;
-  return sum;
-}
-
-double NetworkShape::row_values() const {
-  auto values = static_cast<double>(features);
-  const auto all = sizes();
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (std::holds_alternative<Flatten>(layers[i])) continue;
-    values += 2 * static_cast<double>(all[i].output.size());  // its output and its gradient
-  }
-  return values;
-}
-
-double NetworkShape::exchanged_values() const {
-  const auto all = sizes();
-  double values = all.empty() || all[0].weights > 0 ? 0 : static_cast<double>(features);
-  for (const LayerSize& size : all) {
-    if (size.weights == 0) continue;
-    values += static_cast<double>(size.input.size()) + static_cast<double>(size.output.size());
-  }
-  return values;
-}
-
-bool NetworkShape::sums_over_batch() const {
-  return std::any_of(layers.begin(), layers.end(),
-                     [](const LayerSpec& layer) { return nn::sums_over_batch(layer); });
-}
-
-std::string NetworkShape::text() const {
-  std::string text = std::to_string(features);
-  if (is_mlp()) {
-    const auto all = widths();
-    for (std::size_t i = 1; i < all.size(); ++i) text += "-" + std::to_string(all[i]);
-    return text;
-  }
-  if (input.image) {
-    text = std::to_string(input.rows) + "x" + std::to_string(input.columns) + "x" +
-           std::to_string(input.channels);
-  }
-  for (const LayerSpec& layer : layers) text += ", " + text_of(layer);
-  return text;
-}
-
-std::vector<LayerSpec> lenet_layers() {
-  return {Convolution{20, 5, Padding::valid, Activation::relu},
-          Pool{Pooling::max, 2},
-          Convolution{50, 5, Padding::valid, Activation::relu},
-          Pool{Pooling::max, 2},
-          Flatten{},
-          Dense{500, Activation::relu}};
+  return '[' + list + ']';
 }
 
 }  // namespace lockstep::nn

@@ -1,10 +1,12 @@
-// Descriptions of layers and networks without weights, as stored in run files and checkpoints.
+// Descriptions of layers without weights, as stored in run files and checkpoints.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -23,13 +25,14 @@ struct FeatureShape {
 
   std::size_t positions() const noexcept { return rows * columns; }
   std::size_t size() const noexcept { return positions() * channels; }
+  friend bool operator==(const FeatureShape&, const FeatureShape&) = default;
 };
 
 /// The shape of `size` values that are not an image.
 inline FeatureShape flat(std::size_t size) { return {1, 1, size, false}; }
 
 /// A layer's keys and values, as in run files and checkpoints.
-using FieldValue = std::variant<std::uint64_t, double, std::string>;
+using FieldValue = std::variant<std::uint64_t, double, std::string, std::vector<std::string>>;
 using Fields = std::vector<std::pair<std::string, FieldValue>>;
 
 template <class Real>
@@ -47,7 +50,8 @@ class LayerKind {
   /// The layer's "kind" in checkpoints. NetworkShape rejects the names of built-in layers.
   virtual std::string name() const = 0;
 
-  /// Its other keys and values, from which LayerKinds::Read restores it.
+  /// Its other keys and values, from which LayerKinds::Read restores it. "name" and "from" are keys
+  /// of LayerSpec.
   virtual Fields fields() const { return {}; }
 
   /// Its description in the banner: "scale 3".
@@ -70,7 +74,8 @@ class LayerKind {
 };
 
 // The built-in layers. Their functions are those of LayerSpec below, which call them; a layer
-// without weights() has none, and one without sums_over_batch() does not sum.
+// without weights() has none, one without multiply_adds() has no products, and one without
+// sums_over_batch() does not sum.
 
 /// A fully connected layer. Its input is not an image.
 struct Dense {
@@ -79,23 +84,28 @@ struct Dense {
 
   FeatureShape output_of(const FeatureShape& input) const;
   double weights(const FeatureShape& input) const;
+  double multiply_adds(const FeatureShape& input) const;
   std::string text() const;
   Fields fields() const;
 };
 
-/// same: zero padding keeps the image size; with an even kernel one more zero after than before.
-/// valid: no padding.
+/// same: (kernel - 1) / 2 zeros, rounded down, before the first row and column, and as many windows
+/// as fill the image: the image size is kept with a stride of 1, else divided by the stride and
+/// rounded up. With an odd kernel this is PyTorch's padding = (kernel - 1) / 2; TensorFlow's "same"
+/// begins elsewhere if the stride is above 1. valid: no padding.
 enum class Padding { same, valid };
 
-/// A kernel x kernel window over all channels, at every pixel.
+/// A kernel x kernel window over all channels, at every stride-th pixel.
 struct Convolution {
   std::size_t filters = 0;
   std::size_t kernel = 0;
   Padding padding = Padding::valid;
   Activation activation = Activation::relu;
+  std::size_t stride = 1;
 
   FeatureShape output_of(const FeatureShape& input) const;
   double weights(const FeatureShape& input) const;
+  double multiply_adds(const FeatureShape& input) const;
   std::string text() const;
   Fields fields() const;
 };
@@ -106,6 +116,15 @@ enum class Pooling { max, average };
 struct Pool {
   Pooling pooling = Pooling::max;
   std::size_t size = 0;
+
+  FeatureShape output_of(const FeatureShape& input) const;
+  std::string text() const;
+  Fields fields() const;
+};
+
+/// Pooling of each channel over the whole image; gives a value a channel, which are no image.
+struct GlobalPool {
+  Pooling pooling = Pooling::average;
 
   FeatureShape output_of(const FeatureShape& input) const;
   std::string text() const;
@@ -144,6 +163,7 @@ struct LayerNorm {
 /// after each step running = running * momentum + (the batch's) * (1 - momentum).
 struct BatchNorm {
   double momentum = 0.9;
+  Activation activation = Activation::identity;
 
   FeatureShape output_of(const FeatureShape& input) const { return input; }
   double weights(const FeatureShape& input) const {
@@ -152,6 +172,22 @@ struct BatchNorm {
   bool sums_over_batch() const { return true; }
   std::string text() const { return "batch-norm"; }
   Fields fields() const;
+};
+
+/// The sum of two or more inputs of equal shape, in their order.
+struct Add {
+  Activation activation = Activation::identity;
+
+  FeatureShape output_of(std::span<const FeatureShape> inputs) const;
+  std::string text() const { return "add"; }
+  Fields fields() const;
+};
+
+/// The channels of two or more inputs of equal rows and columns, side by side in their order.
+struct Concatenate {
+  FeatureShape output_of(std::span<const FeatureShape> inputs) const;
+  std::string text() const { return "concatenate"; }
+  Fields fields() const { return {{"kind", "concatenate"}}; }
 };
 
 /// A custom layer.
@@ -165,25 +201,57 @@ struct Custom {
   Fields fields() const;
 };
 
-using LayerSpec =
-    std::variant<Dense, Convolution, Pool, Flatten, Dropout, LayerNorm, BatchNorm, Custom>;
+/// What a layer computes.
+using LayerFunction = std::variant<Dense, Convolution, Pool, GlobalPool, Flatten, Dropout,
+                                   LayerNorm, BatchNorm, Add, Concatenate, Custom>;
 
-/// The output shape of a layer.
-/// Errors   throws ConfigError, with the reason only: the layer does not accept this input, or has
-///          more than 2^40 outputs.
-FeatureShape output_of(const LayerSpec& layer, const FeatureShape& input);
+/// A function of two or more inputs.
+template <class Function>
+concept Merges = requires(const Function& function, std::span<const FeatureShape> inputs) {
+  { function.output_of(inputs) } -> std::same_as<FeatureShape>;
+};
+
+/// A layer of a network: its function, its name and where its inputs come from.
+struct LayerSpec {
+  LayerFunction function;
+  std::string name;               ///< for `from` of later layers; empty: none
+  std::vector<std::string> from;  ///< names of earlier layers, or "input"; empty: the layer before
+  std::string place = {};         ///< where it is written, for errors: "run.toml:12"; may be empty
+
+  template <class Function>
+  requires std::constructible_from<LayerFunction, Function> LayerSpec(
+      Function its_function, std::string its_name = {},  // NOLINT: converts functions
+      std::vector<std::string> its_from = {})
+      : function(std::move(its_function)), name(std::move(its_name)), from(std::move(its_from)) {}
+};
+
+/// The name of the network's input in LayerSpec::from.
+inline constexpr const char* input_name = "input";
+
+/// The output shape of a layer for its inputs, in order.
+/// Errors   throws ConfigError, with the reason only: the layer does not accept these inputs, or
+///          this number of them, or has more than 2^40 outputs.
+FeatureShape output_of(const LayerSpec& layer, std::span<const FeatureShape> inputs);
 
 /// Number of weights of the layer, including running statistics; double, so that it cannot
 /// overflow.
-double weights_of(const LayerSpec& layer, const FeatureShape& input);
+double weights_of(const LayerSpec& layer, std::span<const FeatureShape> inputs);
+
+/// Number of multiplications, each with an addition, of one example's products in the forward pass:
+/// of dense layers and convolutions, and 0 for others.
+double multiply_adds_of(const LayerSpec& layer, std::span<const FeatureShape> inputs);
 
 /// True if the layer sums over the global batch in training, so that rows depend on each other.
 bool sums_over_batch(const LayerSpec& layer);
 
-/// The description of a layer: "conv 6@5x5".
+/// The description of a shape: "28x28x1", or "784 values".
+std::string text_of(const FeatureShape& shape);
+
+/// The description of a layer's function: "conv 6@5x5".
 std::string text_of(const LayerSpec& layer);
 
-/// The keys and values of a layer, "kind" first.
+/// The keys and values of a layer: "kind", then "name" and "from" if it has them, then those of its
+/// function.
 Fields fields_of(const LayerSpec& layer);
 
 /// True if a built-in layer has this "kind".
@@ -217,60 +285,5 @@ LayerSpec layer_of(const Fields& fields, const LayerKinds& kinds = {});
 
 /// A value as a literal that is valid in TOML and in JSON.
 std::string literal_of(const FieldValue& value);
-
-/// Input and output shape and number of weights of one layer.
-struct LayerSize {
-  FeatureShape input;
-  FeatureShape output;
-  double weights = 0;
-};
-
-/// A sequence of layers; the last is dense and computes the logits of the classes.
-struct NetworkShape {
-  FeatureShape input;
-  std::vector<LayerSpec> layers;
-  std::size_t features = 0;  ///< input.size()
-  std::size_t classes = 0;
-
-  NetworkShape() = default;
-
-  /// features -> hidden widths, each followed by ReLU -> classes. No hidden widths: a linear
-  /// classifier.
-  NetworkShape(std::size_t features, const std::vector<std::size_t>& hidden, std::size_t classes);
-
-  /// `hidden` layers, then a dense one to the classes.
-  /// Errors   throws ConfigError: a layer does not accept the output of the layer before it.
-  NetworkShape(const FeatureShape& input, std::vector<LayerSpec> hidden, std::size_t classes);
-
-  /// True if the constructor with hidden widths can create this shape.
-  bool is_mlp() const;
-
-  /// Features, hidden widths and classes of an mlp.
-  std::vector<std::size_t> widths() const;
-
-  /// The size of each of `layers`.
-  std::vector<LayerSize> sizes() const;
-
-  /// Number of weights; double, because it may exceed the memory size.
-  double weights() const;
-  std::size_t parameters() const { return static_cast<std::size_t>(weights()); }
-
-  /// Number of values in a row of a network's buffers; and the number of those that ranks exchange
-  /// if each computes its slice of the gradient (Network::for_each_exchanged).
-  double row_values() const;
-  double exchanged_values() const;
-
-  /// True if training sums over the global batch, so that rows depend on each other.
-  bool sums_over_batch() const;
-
-  /// The description: "784-700-500-10", or "28x28x1, conv 6@5x5, ..., dense 10".
-  std::string text() const;
-};
-
-/// The layers of LeNet without the last, with Caffe's widths and ReLU after the convolutions; for
-/// images of about 28 x 28.
-/// Source   Caffe, examples/mnist/lenet.prototxt; after LeCun et al. 1998, "Gradient-based learning
-///          applied to document recognition", II.B.
-std::vector<LayerSpec> lenet_layers();
 
 }  // namespace lockstep::nn

@@ -13,8 +13,7 @@ namespace {
 template <class Real>
 void require_weights(const NetworkShape& shape, std::size_t number,
                      const std::vector<ParameterSpec>& tensors, const Products<Real>& products) {
-  const std::string layer =
-      "layer " + std::to_string(number + 1) + " (" + text_of(shape.layers[number]) + ")";
+  const std::string layer = shape.layer_text(number);
   std::size_t weights = 0;
   for (const ParameterSpec& tensor : tensors) {
     weights += tensor.whole_size();
@@ -62,6 +61,7 @@ Network<Real>::Network(const NetworkShape& shape, std::size_t rows, Products<Rea
              products, slices, memory),
       results_(rows, memory),
       loss_(built_in_loss<Real>(default_loss)) {
+  connect();
   constexpr std::size_t line = 16;  // elements, so that every matrix begins a cache line
   std::size_t end = 0;
   const auto place_matrix = [&](std::size_t width) {
@@ -75,6 +75,34 @@ Network<Real>::Network(const NetworkShape& shape, std::size_t rows, Products<Rea
   activation_gradients_ = AlignedBuffer<Real>(layers_.empty() ? 0 : end - starts_[1], memory);
 }
 
+/// Sets the inputs of layers: from indices of the shape's layers to those of layers_, which have no
+/// flatten.
+template <class Real>
+void Network<Real>::connect() {
+  const auto sizes = shape_.sizes();
+  std::vector<std::size_t> values(sizes.size() + 1);  // of each of the shape's
+  std::vector<bool> is_exchanged(layers_.size() + 1);
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    Placed& placed = layers_[i];
+    values[placed.number + 1] = i + 1;
+    for (const std::size_t from : sizes[placed.number].from) {
+      placed.inputs.push_back({values[from]});
+    }
+    const std::size_t value = placed.inputs[0].value;
+    placed.exchanges_input = (i == 0 || placed.trained) && !is_exchanged[value];
+    if (placed.exchanges_input) is_exchanged[value] = true;
+  }
+  std::vector<Input*> latest(layers_.size() + 1);  // use of each value, in the backward pass
+  for (std::size_t i = layers_.size(); i-- > 0;) {
+    for (Input& input : layers_[i].inputs) {
+      Input*& before = latest[input.value];
+      input.first = before == nullptr;
+      if (before != nullptr) before->last = false;
+      before = &input;
+    }
+  }
+}
+
 template <class Real>
 ParameterLayout<Real> Network<Real>::layout_of(const NetworkShape& shape,
                                                const Products<Real>& products) {
@@ -83,13 +111,14 @@ ParameterLayout<Real> Network<Real>::layout_of(const NetworkShape& shape,
 }
 
 template <class Real>
-Pass<Real> Network<Real>::pass(std::size_t layer, Range rows) {
+Pass<Real> Network<Real>::pass(std::size_t layer, Range rows, std::size_t input) {
   const Placed& placed = layers_[layer];
   std::optional<Draws> draws;
   if (training_) {
     draws = Draws{seed_, training_->step, placed.number, training_->first + rows.begin};
   }
-  return {products_, block_, placed.tensor, scratch_, draws, training_ ? batch_sums_ : nullptr};
+  return {products_, block_, placed.tensor, scratch_, draws, training_ ? batch_sums_ : nullptr,
+          input};
 }
 
 template <class Real>
@@ -100,7 +129,11 @@ Matrix<const Real> Network<Real>::forward(Range rows, std::optional<TrainingRows
   }
   training_ = training;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
-    layers_[i].layer->forward(pass(i, rows), activation(i, rows), activation(i + 1, rows));
+    const auto& inputs = layers_[i].inputs;
+    for (std::size_t k = 0; k < inputs.size(); ++k) {
+      layers_[i].layer->forward(pass(i, rows, k), activation(inputs[k].value, rows),
+                                activation(i + 1, rows));
+    }
   }
   return activation(layers_.size(), rows);
 }
@@ -139,9 +172,33 @@ void Network<Real>::set_class_weights(std::span<const float> weights) {
 template <class Real>
 void Network<Real>::backward(Range rows) {
   for (std::size_t i = layers_.size(); i-- > 1;) {
-    layers_[i].layer->backward_input(pass(i, rows), gradient(i, rows), activation(i, rows),
-                                     layers_[i - 1].layer->activation(), gradient(i - 1, rows));
+    for (std::size_t k = 0; k < layers_[i].inputs.size(); ++k) backward_input(i, k, rows);
   }
+}
+
+/// Adds the contribution of a layer to the gradient by one of its inputs.
+template <class Real>
+void Network<Real>::backward_input(std::size_t layer, std::size_t number, Range rows) {
+  const Input& input = layers_[layer].inputs[number];
+  if (input.value == 0) return;
+  const Matrix<const Real> x = activation(input.value, rows);
+  const Matrix<Real> sum = gradient(input.value - 1, rows);
+  const Activation below = layers_[input.value - 1].layer->activation();
+  const auto compute = [&](Activation derivative, Matrix<Real> dx) {
+    layers_[layer].layer->backward_input(pass(layer, rows, number), gradient(layer, rows), x,
+                                         derivative, dx);
+  };
+  if (input.first && input.last) return compute(below, sum);
+  if (input.first) return compute(Activation::identity, sum);
+  const auto memory = scratch_.get(Scratch<Real>::contribution, sum.rows * sum.cols);
+  const Matrix<Real> dx = {memory.data(), sum.rows, sum.cols};
+  compute(Activation::identity, dx);
+  share(sum.rows, 1, 2 * sum.cols, [&](Range part, std::size_t) {
+    const Matrix<Real> to = rows_of(sum, part.begin, part.size());
+    const auto from = rows_of(dx, part.begin, part.size()).flat();
+    for (std::size_t i = 0; i < from.size(); ++i) to.data[i] = to.data[i] + from[i];
+    if (input.last) apply_relu_gradient(below, rows_of(x, part.begin, part.size()), to);
+  });
 }
 
 template <class Real>
@@ -155,8 +212,8 @@ void Network<Real>::weight_gradients(Range rows, std::size_t leaf, Range slice,
   const GradientSlice<Real> out{block_.tensors(), slice, gradients};
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     if (!layers_[i].trained) continue;
-    layers_[i].layer->weight_gradients(pass(i, rows), activation(i, rows), gradient(i, rows), leaf,
-                                       out);
+    layers_[i].layer->weight_gradients(pass(i, rows), activation(layers_[i].inputs[0].value, rows),
+                                       gradient(i, rows), leaf, out);
   }
 }
 

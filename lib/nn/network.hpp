@@ -1,4 +1,4 @@
-// A network: layers, parameters, buffers for rows, and a loss.
+// A network: a graph of layers, parameters, buffers for rows, and a loss.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 #include "lockstep/nn/initialisers.hpp"
 #include "lockstep/nn/layer.hpp"
-#include "lockstep/nn/layer_spec.hpp"
 #include "lockstep/nn/loss.hpp"
+#include "lockstep/nn/network_shape.hpp"
 #include "lockstep/nn/parameters.hpp"
 
 namespace lockstep::nn {
@@ -22,6 +22,16 @@ struct TrainingRows {
 };
 
 /// The weights and gradients of one replica, and buffers for the rows of a batch.
+///
+/// The layers are a directed acyclic graph, in the order of the shape (network_shape.hpp), which is
+/// that of the forward pass. Values are numbered: 0 is the input, i + 1 the output of layer i. A
+/// layer reads the values that it takes; each has one buffer, and its gradient another.
+///
+/// The gradient by a value that is taken several times is the sum of the users' contributions in
+/// the order of the backward pass: of layers from the last to the first, and of one layer's inputs
+/// in their order; each addition is rounded. Only then is it multiplied by the derivative of the
+/// activation that computed the value. A value that is taken once is written by its user,
+/// derivative included, without a copy; so a chain of layers needs no further memory or time.
 ///
 /// The buffers hold all rows over which weight gradients are summed; a rank computes its own rows
 /// with forward and backward, and may receive the others from other ranks. All memory is allocated
@@ -113,51 +123,62 @@ class Network {
   std::size_t layers() const noexcept { return layers_.size(); }
   std::size_t number_of(std::size_t i) const noexcept { return layers_[i].number; }
 
-  /// The input of layer `i`: the network's inputs, or the output of the layer before; the logits
-  /// if `i` is layers().  [rows, width]
+  /// Value `i`: the network's inputs (0), or the output of layer i - 1; the logits if `i` is
+  /// layers().  [rows, width]
   Matrix<Real> activation(std::size_t i, Range rows) noexcept {
     const std::size_t width = widths_[i];
     return {activations_.data() + starts_[i] + rows.begin * width, rows.size(), width};
   }
 
-  /// The gradient of the loss by the output of layer `i`, before its activation function.
+  /// The gradient of the loss by value i + 1, the output of layer `i`, before its activation
+  /// function.
   Matrix<Real> gradient(std::size_t i, Range rows) noexcept {
     const std::size_t width = widths_[i + 1];
     const std::size_t start = starts_[i + 1] - starts_[1];
     return {activation_gradients_.data() + start + rows.begin * width, rows.size(), width};
   }
 
-  /// Calls visit(span) for the inputs and every buffer that weight_gradients() reads, with the
-  /// elements of `rows`.
+  /// Calls visit(span) for the inputs and every buffer that weight_gradients() reads, once each,
+  /// with the elements of `rows`.
   template <class Visit>
   void for_each_exchanged(Range rows, Visit visit) {
     for (std::size_t i = 0; i < layers_.size(); ++i) {
-      if (i == 0 || layers_[i].trained) visit(activation(i, rows).flat());
+      if (layers_[i].exchanges_input) visit(activation(layers_[i].inputs[0].value, rows).flat());
       if (layers_[i].trained) visit(gradient(i, rows).flat());
     }
   }
 
  private:
-  /// A layer with its index in the shape and the index of its first tensor in the block.
+  /// An input of a layer.
+  struct Input {
+    std::size_t value = 0;
+    bool first = true;  ///< its contribution is the first of the value's gradient
+    bool last = true;   ///< and the last
+  };
+  /// A layer with its index in the shape, the index of its first tensor in the block, and inputs.
   struct Placed {
     std::unique_ptr<Layer<Real>> layer;
     std::size_t number = 0;
     std::size_t tensor = 0;
     bool trained = false;
+    std::vector<Input> inputs = {};
+    bool exchanges_input = false;  ///< see for_each_exchanged()
   };
   static std::vector<ParameterSpec> place(const NetworkShape& shape,
                                           std::vector<NumberedLayer<Real>> layers,
                                           const Products<Real>& products,
                                           std::vector<Placed>& placed);
-  Pass<Real> pass(std::size_t layer, Range rows);
+  void connect();
+  Pass<Real> pass(std::size_t layer, Range rows, std::size_t input = 0);
+  void backward_input(std::size_t layer, std::size_t input, Range rows);
 
   NetworkShape shape_;
   std::size_t rows_;
   Products<Real>& products_;
   std::vector<Placed> layers_;
   ParameterBlock<Real> block_;
-  // Matrices [rows_, width], contiguous and aligned to cache lines. One block holds the inputs and
-  // each layer's output, the other the gradients by the outputs.
+  // Matrices [rows_, width] of values, contiguous and aligned to cache lines. One block holds the
+  // values, the other their gradients but for the inputs'.
   std::vector<std::size_t> widths_;
   std::vector<std::size_t> starts_;
   AlignedBuffer<ExampleResult> results_;  // allocated first, so freed last: see RegionMemory

@@ -18,12 +18,14 @@ class BatchNormLayer final : public Layer<Real> {
         channels_(input.channels),
         positions_(input.positions()),
         momentum_(spec.momentum),
+        activation_(spec.activation),
         sums_(2 * channels_),
         batch_mean_(channels_),
         batch_variance_(channels_),
         mean_(channels_),
         scale_(channels_) {}
 
+  Activation activation() const noexcept override { return activation_; }
   bool sums_over_batch() const noexcept override { return true; }
 
   std::vector<ParameterSpec> tensors(const std::string& prefix,
@@ -51,6 +53,8 @@ class BatchNormLayer final : public Layer<Real> {
       for (std::size_t c = 0; c < channels_; ++c) {
         out[c] = (in[c] - mean_[c]) * scale_[c] * gains[c] + biases[c];
       }
+      if (activation_ != Activation::relu) continue;
+      for (std::size_t c = 0; c < channels_; ++c) out[c] = out[c] < 0 ? Real{0} : out[c];
     }
   }
 
@@ -175,6 +179,7 @@ class BatchNormLayer final : public Layer<Real> {
   std::size_t channels_;
   std::size_t positions_;
   double momentum_;
+  Activation activation_;
   std::vector<double> sums_;            // two per channel
   std::vector<double> batch_mean_;      // of the last training pass
   std::vector<double> batch_variance_;  //

@@ -16,7 +16,7 @@
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/data/file.hpp"
-#include "lockstep/nn/layer_spec.hpp"
+#include "lockstep/nn/network_shape.hpp"
 #include "lockstep/train/json_fields.hpp"
 #include "lockstep/train/network_json.hpp"
 #include "lockstep/train/safetensors.hpp"

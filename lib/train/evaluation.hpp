@@ -12,8 +12,8 @@
 
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/data/plan.hpp"
-#include "lockstep/nn/layer_spec.hpp"
 #include "lockstep/nn/loss.hpp"
+#include "lockstep/nn/network_shape.hpp"
 #include "lockstep/numerics/matrix.hpp"
 #include "lockstep/train/groups.hpp"
 

@@ -12,7 +12,7 @@
 #include "lockstep/base/text.hpp"
 #include "lockstep/data/picture_source.hpp"
 #include "lockstep/data/table.hpp"
-#include "lockstep/nn/layer_spec.hpp"
+#include "lockstep/nn/network_shape.hpp"
 
 namespace lockstep::train {
 namespace {
@@ -116,6 +116,11 @@ nn::FeatureShape input_in(const ordered_json& json, const JsonPlace& place) {
   return {sides[0], sides[1], sides[2], true};
 }
 
+bool is_texts(const ordered_json& json) {
+  return json.is_array() &&
+         std::all_of(json.begin(), json.end(), [](const auto& item) { return item.is_string(); });
+}
+
 nn::LayerSpec layer_in(const ordered_json& json, const JsonPlace& place,
                        const nn::LayerKinds& kinds) {
   if (!json.is_object()) fail(place, "'layers' has an entry that is no object");
@@ -127,6 +132,8 @@ nn::LayerSpec layer_in(const ordered_json& json, const JsonPlace& place,
       fields.emplace_back(key, value.get<std::uint64_t>());
     } else if (value.is_number()) {
       fields.emplace_back(key, value.get<double>());
+    } else if (is_texts(value)) {
+      fields.emplace_back(key, value.get<std::vector<std::string>>());
     } else {
       fail(place, "'layers' has '" + key + "', which is neither text nor a number");
     }
@@ -142,8 +149,9 @@ nn::NetworkShape list_in(const ordered_json& json, const JsonPlace& place,
   try {
     std::vector<nn::LayerSpec> layers;
     for (const auto& layer : list) layers.push_back(layer_in(layer, place, kinds));
-    const auto* last = std::get_if<nn::Dense>(&layers.back());
-    if (last == nullptr || last->activation != Activation::identity || last->width > max_classes) {
+    const auto* last = std::get_if<nn::Dense>(&layers.back().function);
+    if (last == nullptr || !layers.back().name.empty() || !layers.back().from.empty() ||
+        last->activation != Activation::identity || last->width > max_classes) {
       fail(place, "'layers' does not end with a dense layer to the classes");
     }
     const std::size_t classes = last->width;
@@ -191,8 +199,7 @@ float divisor_in(const ordered_json& json, const JsonPlace& place) {
 std::vector<std::string> texts_in(const ordered_json& json, const char* key,
                                   const JsonPlace& place) {
   const auto& list = field(json, key, place);
-  if (!list.is_array() || list.empty() ||
-      !std::all_of(list.begin(), list.end(), [](const auto& item) { return item.is_string(); })) {
+  if (list.empty() || !is_texts(list)) {
     fail(place, std::string("'") + key + "' is no list of texts");
   }
   return list.get<std::vector<std::string>>();

@@ -66,8 +66,9 @@ NonfiniteValue find_nonfinite(const nn::Network<float>& network, const StepValue
   };
   const auto layer = [&](std::size_t i) {
     const std::size_t number = network.number_of(i);
-    return "layer " + std::to_string(number) + " (" + nn::text_of(network.shape().layers[number]) +
-           ")";
+    const nn::LayerSpec& spec = network.shape().layers[number];
+    return "layer " + std::to_string(number) + " (" + nn::text_of(spec) + ")" +
+           (spec.name.empty() ? "" : " '" + spec.name + "'");
   };
 
   if (is_found_in("the features", values.activation(0))) return found;

@@ -154,7 +154,7 @@ double weights_a_rank(const nn::NetworkShape& shape, std::uint64_t model_ranks) 
   const auto sizes = shape.sizes();
   double weights = 0;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    const bool shared = std::holds_alternative<nn::Dense>(shape.layers[i]);
+    const bool shared = std::holds_alternative<nn::Dense>(shape.layers[i].function);
     weights += sizes[i].weights / (shared ? static_cast<double>(model_ranks) : 1);
   }
   return weights;

@@ -16,7 +16,7 @@
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/data/plan.hpp"
-#include "lockstep/nn/layer_spec.hpp"
+#include "lockstep/nn/network_shape.hpp"
 #include "lockstep/train/evaluation.hpp"
 #include "lockstep/train/groups.hpp"
 #include "lockstep/train/replica_options.hpp"

@@ -205,20 +205,27 @@ std::vector<nn::NumberedLayer<Real>> make_sharded_layers(const nn::NetworkShape&
                                                          comm::Communicator& model) {
   auto layers = nn::make_layers<Real>(shape);
   const auto sizes = shape.sizes();
+  const auto uses = nn::uses_of_values(sizes);
   const auto dense = [&](std::size_t i) {
-    return i < layers.size() ? std::get_if<nn::Dense>(&shape.layers[layers[i].number]) : nullptr;
+    return i < layers.size() ? std::get_if<nn::Dense>(&shape.layers[layers[i].number].function)
+                             : nullptr;
+  };
+  const auto feeds_only_next = [&](std::size_t i) {
+    const std::size_t value = layers[i].number + 1;
+    return dense(i + 1) != nullptr && sizes[layers[i + 1].number].from[0] == value &&
+           uses[value] == 1;
   };
   bool after_columns = false;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const nn::Dense* spec = dense(i);
     if (spec == nullptr) continue;
     require_width(layers[i].number, spec->width, model.size());
-    const auto sharding = after_columns             ? Sharding::rows
-                          : dense(i + 1) != nullptr ? Sharding::columns
-                                                    : Sharding::gathered_columns;
+    const auto sharding = after_columns        ? Sharding::rows
+                          : feeds_only_next(i) ? Sharding::columns
+                                               : Sharding::gathered_columns;
     after_columns = sharding == Sharding::columns;
     layers[i].layer = std::make_unique<ShardedDense<Real>>(
-        *spec, sizes[layers[i].number].input.size(), sharding, model);
+        *spec, sizes[layers[i].number].inputs[0].size(), sharding, model);
   }
   return layers;
 }

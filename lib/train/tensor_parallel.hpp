@@ -16,9 +16,9 @@ namespace lockstep::train {
 // clang-format off
 /// Creates the layers of a shape; this rank holds a shard of the weights of every dense layer.
 ///
-///   columns   sharded by outputs: a rank computes y = act(x W + b) for its own columns. If the
-///             next layer is dense, it is sharded by rows and y is not moved; else y is
-///             all-gathered.
+///   columns   sharded by outputs: a rank computes y = act(x W + b) for its own columns. If only
+///             the next layer takes y and is dense, it is sharded by rows and y is not moved; else
+///             y is all-gathered.
 ///   rows      sharded by inputs, like the columns of the layer before: y = act(x W + b) is summed
 ///             over ranks.
 ///   sums      over ranks (y of rows, dx of columns) are not sums of partial results: the chain of

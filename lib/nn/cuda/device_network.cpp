@@ -7,10 +7,10 @@
 namespace lockstep::nn {
 namespace {
 
-[[noreturn]] void refuse_layer(std::size_t number) {
-  throw ConfigError("device cuda: layer " + std::to_string(number) +
-                        " is not dense, and other layers have no device code yet",
-                    "use `device=cpu`");
+[[noreturn]] void refuse_layer(const std::string& layer) {
+  throw ConfigError(
+      "device cuda: " + layer + " is not dense, and other layers have no device code yet",
+      "use `device=cpu`");
 }
 
 }  // namespace
@@ -28,10 +28,10 @@ DeviceNetwork::DeviceNetwork(Network<float>& host, std::size_t rows, DeviceProdu
   const auto sizes = shape().sizes();
   activations_.emplace_back(rows * shape().features);
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    if (std::holds_alternative<Flatten>(shape().layers[i])) continue;
-    const auto* dense = std::get_if<Dense>(&shape().layers[i]);
-    if (dense == nullptr) refuse_layer(i + 1);
-    const std::size_t inputs = sizes[i].input.size();
+    if (std::holds_alternative<Flatten>(shape().layers[i].function)) continue;
+    const auto* dense = std::get_if<Dense>(&shape().layers[i].function);
+    if (dense == nullptr) refuse_layer(shape().layer_text(i));
+    const std::size_t inputs = sizes[i].inputs[0].size();
     dense_.push_back({inputs, dense->width, dense->activation, 2 * dense_.size()});
     products_.reserve(inputs, dense->width);
     activations_.emplace_back(rows * dense->width);

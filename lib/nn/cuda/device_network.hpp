@@ -15,7 +15,8 @@ namespace lockstep::nn {
 /// Weights in the layout of the host's network, and buffers for rows: Network on a device.
 ///
 /// All functions enqueue, and may be recorded in a graph. Layers are numbered from the input; all
-/// are dense. One thread; everything is local.
+/// are dense, and so a chain: a layer takes one input, and each output is taken. One thread;
+/// everything is local.
 class DeviceNetwork {
  public:
   /// Copies the weights of `host`, which must have the layout of `products`. Both must outlive

@@ -263,7 +263,8 @@ TEST_CASE("a layer written for one example has the gradients of the batch",
   Network<float> again(saved.shape, 1, *products);
   train::read_weights(saved, again);
   CHECK(weights_hash(again.parameters()) == weights_hash(network.parameters()));
-  CHECK(literal_of(std::get<Custom>(saved.shape.layers[1]).fields().at(1).second) == "0.25");
+  CHECK(literal_of(std::get<Custom>(saved.shape.layers[1].function).fields().at(1).second) ==
+        "0.25");
 }
 
 TEST_CASE("checkpoints with custom layers need their kinds", "[checkpoint][custom]") {

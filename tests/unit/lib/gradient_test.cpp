@@ -21,15 +21,56 @@ std::vector<NetworkShape> layer_shapes() {
   const Pool max = {Pooling::max, 2};
   const Convolution same = {3, 4, Padding::same, Activation::relu};
   const Convolution valid = {4, 3, Padding::valid, Activation::identity};
-  return {{image, {same, Flatten{}}, 3},
-          {image, {valid, same, Flatten{}}, 3},
-          {image, {max, same, Pool{Pooling::average, 2}, Flatten{}}, 3},
-          {image, {same, max, same, Flatten{}, Dense{5}}, 2},
-          {image, {Convolution{2, 9, Padding::same, Activation::relu}, Flatten{}}, 2},
-          {image, {same, LayerNorm{}, Dropout{0.4}, Flatten{}, LayerNorm{}}, 3},
-          {image, {BatchNorm{}, same, BatchNorm{}, max, Flatten{}, Dense{4}, BatchNorm{}}, 3},
-          {flat(6), {Dense{5}, Dropout{0.5}, Dense{4, Activation::identity}, LayerNorm{}}, 3},
-          {FeatureShape{16, 16, 1, true}, lenet_layers(), 10}};
+  return {
+      {image, {same, Flatten{}}, 3},
+      {image, {valid, same, Flatten{}}, 3},
+      {image, {max, same, Pool{Pooling::average, 2}, Flatten{}}, 3},
+      {image, {same, max, same, Flatten{}, Dense{5}}, 2},
+      {image, {Convolution{2, 9, Padding::same, Activation::relu}, Flatten{}}, 2},
+      {image, {same, LayerNorm{}, Dropout{0.4}, Flatten{}, LayerNorm{}}, 3},
+      {image, {BatchNorm{}, same, BatchNorm{}, max, Flatten{}, Dense{4}, BatchNorm{}}, 3},
+      {flat(6), {Dense{5}, Dropout{0.5}, Dense{4, Activation::identity}, LayerNorm{}}, 3},
+      {FeatureShape{16, 16, 1, true}, lenet_layers(), 10},
+      // Strides that leave pixels out, and both kinds of padding.
+      {image, {Convolution{3, 3, Padding::same, Activation::relu, 2}, Flatten{}}, 3},
+      {image, {valid, Convolution{3, 2, Padding::valid, Activation::relu, 3}, Flatten{}}, 3},
+      {image, {same, Convolution{3, 1, Padding::same, Activation::identity, 2}, GlobalPool{}}, 3},
+      {image, {same, GlobalPool{Pooling::max}}, 3},
+      // Relu outputs that two and three layers take, and one layer twice.
+      {image,
+       {{same, "a"}, {same, "b"}, {Add{Activation::relu}, "", {"a", "b", "a"}}, Flatten{}},
+       3},
+      {image,
+       {{same, "a"},
+        {valid, "b"},
+        {same, "c", {"a"}},
+        {Concatenate{}, "d", {"c", "a"}},
+        {GlobalPool{}, "e"},
+        {Flatten{}, "f", {"b"}},
+        {Dense{4}, "g"},
+        {Concatenate{}, "", {"e", "g", "f"}}},
+       3},
+      {flat(6),
+       {{Dense{5}, "a"},
+        {Dropout{0.3}, "b"},
+        {LayerNorm{}, "c", {"a"}},
+        {Dense{5, Activation::identity}, "d", {"a"}},
+        {Add{}, "", {"d", "b", "c"}}},
+       3},
+      // Residual blocks, with an identity and a strided shortcut.
+      {image,
+       {{same, "stem"},
+        Convolution{3, 3, Padding::same, Activation::identity},
+        BatchNorm{0.9, Activation::relu},
+        Convolution{3, 3, Padding::same, Activation::identity},
+        {BatchNorm{}, "one"},
+        {Add{Activation::relu}, "add", {"one", "stem"}},
+        {Convolution{4, 3, Padding::same, Activation::identity, 2}},
+        {BatchNorm{}, "two"},
+        {Convolution{4, 1, Padding::same, Activation::identity, 2}, "short", {"add"}},
+        {Add{Activation::relu}, "", {"two", "short"}},
+        GlobalPool{}},
+       3}};
 }
 
 struct Problem {

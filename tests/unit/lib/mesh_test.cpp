@@ -55,7 +55,17 @@ TEST_CASE("canonical: one hash for any mesh and both exchanges", "[mesh][canonic
       nn::LayerNorm{},
       nn::Dense{40, Activation::relu},
       nn::Dropout{0.5}};
+  // Dense layers whose outputs more than the next layer takes.
+  const std::vector<nn::LayerSpec> graph = {{nn::Flatten{}, "x"},
+                                            {nn::Dense{12, Activation::relu}, "a"},
+                                            {nn::Dense{12, Activation::identity}, "b"},
+                                            {nn::Dense{12, Activation::relu}, "c", {"x"}},
+                                            {nn::Add{Activation::relu}, "add", {"a", "b", "c"}},
+                                            nn::Dense{16, Activation::relu},
+                                            {nn::Dense{9, Activation::relu}, "d"},
+                                            {nn::Concatenate{}, "", {"d", "add"}}};
   ToyRun run = GENERATE_COPY(ToyRun{}, ToyRun{.batch_size = 1}, ToyRun{.hidden = {}},
+                             ToyRun{.batch_size = 60, .layers = graph},
                              ToyRun{.batch_size = 300, .hidden = {70, 130, 33}},
                              ToyRun{.batch_size = 60, .layers = image});
   run.epochs = 2;

@@ -42,6 +42,22 @@ std::vector<nn::LayerSpec> batch_statistics() {
           nn::Dense{9},       nn::BatchNorm{}};
 }
 
+/// A residual block and an output that three layers take.
+std::vector<nn::LayerSpec> residual() {
+  const auto conv = [](std::size_t stride) {
+    return nn::Convolution{4, 3, nn::Padding::same, Activation::identity, stride};
+  };
+  return {{nn::Convolution{4, 3, nn::Padding::same, Activation::relu}, "stem"},
+          conv(1),
+          {nn::BatchNorm{0.9, Activation::relu}, "a"},
+          {nn::Dropout{0.25}, "b", {"stem"}},
+          {nn::Add{Activation::relu}, "add", {"a", "b", "stem"}},
+          {conv(2), "c"},
+          {conv(2), "d", {"add"}},
+          {nn::Concatenate{}, "", {"c", "d"}},
+          nn::GlobalPool{}};
+}
+
 struct Recorder final : Observer {
   std::vector<StepReport> steps;
   std::vector<EpochReport> epochs;
@@ -62,6 +78,8 @@ TEST_CASE("canonical: one hash for any number of ranks and both exchanges", "[tr
                ToyRun{.batch_size = 60, .layers = small_convolutions()},
                ToyRun{.batch_size = 40, .leaf = 16, .layers = random_first()},
                ToyRun{.batch_size = 60, .layers = batch_statistics()},
+               ToyRun{.batch_size = 60, .layers = residual()},
+               ToyRun{.batch_size = 7, .leaf = 2, .layers = residual()},
                ToyRun{.batch_size = 7, .leaf = 2, .layers = batch_statistics()});
   const auto alone = per_rank(1, run).front();
   run.exchange = GENERATE(train::Exchange::activations, train::Exchange::partial_sums);

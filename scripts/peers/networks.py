@@ -1,0 +1,107 @@
+"""The losses of a small residual network in PyTorch, trained step by step from given weights with SGD.
+
+  FOLDER/bin/python scripts/peers/networks.py           compares tests/unit/lib/network_figures.json with PyTorch
+  FOLDER/bin/python scripts/peers/networks.py --write   writes it
+
+The unit test `a residual network follows PyTorch` compares Lockstep with the same file, always. Weights and examples
+are formulas of their index in Lockstep's layouts: images [rows, columns, channels], weights of a convolution
+[row, column, channel, filter], of a dense layer [input, output]. PyTorch computes in float64.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import torch
+from torch.nn import functional
+
+FIGURES = Path(__file__).resolve().parents[2] / "tests/unit/lib/network_figures.json"
+STEPS, BATCH, EXAMPLES, CLASSES = 25, 8, 24, 3
+ROWS, COLUMNS, CHANNELS = 6, 5, 2
+RATE = 0.1
+
+
+def wave(count, phase, scale):
+    """scale * sin(1.3 i + phase) of i below count, rounded to float32."""
+    return (scale * torch.sin(1.3 * torch.arange(count, dtype=torch.float64) + phase)).float().double()
+
+
+class Weights:
+    """The tensors of the network in their order; each is made when a layer is first run."""
+
+    def __init__(self):
+        self.tensors = []
+        self.at = 0
+
+    def next(self, shape, start=0.0, scale=0.3):
+        if self.at == len(self.tensors):
+            values = wave(torch.Size(shape).numel(), 0.7 * self.at, scale)
+            self.tensors.append((start + values).float().double().reshape(shape).requires_grad_())
+        self.at += 1
+        return self.tensors[self.at - 1]
+
+
+def convolution(weights, x, filters, kernel, stride=1):
+    w = weights.next((kernel, kernel, x.shape[1], filters))
+    bias = weights.next((filters,))
+    return functional.conv2d(x, w.permute(3, 2, 0, 1), bias, stride, (kernel - 1) // 2)
+
+
+def batch_norm(weights, x):
+    gain = weights.next((x.shape[1],), start=1.0)
+    bias = weights.next((x.shape[1],))
+    weights.at += 2  # Lockstep's running statistics
+    while len(weights.tensors) < weights.at:
+        weights.tensors.append(None)
+    return functional.batch_norm(x, None, None, gain, bias, training=True, eps=1e-5)
+
+
+def block(weights, x, filters, stride):
+    y = batch_norm(weights, convolution(weights, x, filters, 3, stride)).relu()
+    y = batch_norm(weights, convolution(weights, y, filters, 3))
+    if stride > 1:
+        x = batch_norm(weights, convolution(weights, x, filters, 1, stride))
+    return (y + x).relu()
+
+
+def forward(weights, x):
+    weights.at = 0
+    x = batch_norm(weights, convolution(weights, x, 4, 3)).relu()
+    x = block(weights, x, 4, 1)
+    x = block(weights, x, 6, 2)
+    x = x.mean((2, 3))
+    return x @ weights.next((6, CLASSES)) + weights.next((CLASSES,))
+
+
+def losses():
+    images = wave(EXAMPLES * ROWS * COLUMNS * CHANNELS, 0.1, 1.0).reshape(EXAMPLES, ROWS, COLUMNS, CHANNELS)
+    images = images.permute(0, 3, 1, 2)
+    labels = torch.tensor([(i * i + i // 5) % CLASSES for i in range(EXAMPLES)])
+    weights = Weights()
+    found = []
+    for step in range(STEPS):
+        first = step * BATCH % EXAMPLES
+        loss = functional.cross_entropy(forward(weights, images[first:first + BATCH]), labels[first:first + BATCH])
+        found.append(loss.item())
+        tensors = [w for w in weights.tensors if w is not None]
+        for w, g in zip(tensors, torch.autograd.grad(loss, tensors), strict=True):
+            w.data -= RATE * g
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true")
+    found = losses()
+    if parser.parse_args().write:
+        FIGURES.write_text(json.dumps({"losses": found}, indent=1) + "\n")
+        return 0
+    recorded = json.loads(FIGURES.read_text())["losses"]
+    worst = max(abs(a - b) / b for a, b in zip(found, recorded, strict=True))
+    print(f"PyTorch {torch.__version__}: largest relative difference from the recorded losses {worst:.1e}")
+    return worst > 1e-9
+
+
+if __name__ == "__main__":
+    sys.exit(main())
