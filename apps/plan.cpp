@@ -11,6 +11,7 @@
 
 #include "apps/cli.hpp"
 #include "apps/console.hpp"
+#include "apps/network_table.hpp"
 #include "apps/options.hpp"
 #include "apps/run_file.hpp"
 #include "apps/settings.hpp"
@@ -40,6 +41,7 @@ struct PlanArguments {
   bool ranks_given = false;
   bool json = false;
   bool ids = false;
+  bool network = false;  ///< print the network instead of the data plan
 };
 
 constexpr std::uint64_t max_ranks = 1 << 20;  // memory: one or two numbers per rank
@@ -50,16 +52,19 @@ Syntax plan_syntax() {
   Syntax syntax = run_file_syntax(
       "lockstep plan",
       "Prints and proves the data plan of `lockstep train` with the same settings: which rank "
-      "reads which records at which step. Starts nothing; needs no MPI.\n");
-  syntax.settings = {"data",    "format",    "train-limit",  "test-limit",
-                     "classes", "divide-by", "batch-size",   "drop-remainder",
-                     "seed",    "shuffle",   "shard-policy", "rebatch",
-                     "leaf",    "mesh",      "ranks",        "test-split"};
+      "reads which records at which step; with --network, the layers of its network. Starts "
+      "nothing; needs no MPI.\n");
+  syntax.settings = {"data",         "format",     "train-limit",    "test-limit", "classes",
+                     "divide-by",    "batch-size", "drop-remainder", "seed",       "shuffle",
+                     "shard-policy", "rebatch",    "leaf",           "mesh",       "ranks",
+                     "test-split",   "model",      "layers",         "exchange",   "reduction",
+                     "prefetch"};
   for (auto& name : table_settings()) syntax.settings.push_back(std::move(name));
   syntax.flags = {{"range", "N", "instead of --data: records 0 to N - 1, not from files"},
                   {"files", "6,6", "instead of --data: records of imagined files"},
                   {"record-bytes", "N", "bytes of one record [as float32 where --data is given]"},
                   {"epoch", "N", "whose order is shown, from 1 [1]"},
+                  {"network", "", "print the layers: outputs, parameters, FLOPs, memory of a rank"},
                   {"json", "", "print one line of JSON instead"},
                   {"ids", "", "with --json: the ids of every step and rank"}};
   syntax.other_help = {{"ranks", "ranks that the records are dealt to"}};
@@ -94,6 +99,13 @@ void require_sensible(const PlanArguments& arguments, const Arguments& given) {
                         "leave it out, or give --data");
     }
   }
+  if (arguments.network) {
+    for (const char* flag : {"range", "files", "record-bytes", "epoch", "ids"}) {
+      if (!given.given(flag)) continue;
+      throw ConfigError("--" + std::string(flag) + " with --network, which prints layers",
+                        "leave one of them out");
+    }
+  }
   if (arguments.ids && !arguments.json) {
     throw ConfigError("--ids without --json", "give both, or look at the picture without");
   }
@@ -117,6 +129,7 @@ PlanArguments plan_arguments(const Arguments& given) {
   arguments.epoch = given.number("epoch", 1).value_or(1) - 1;
   arguments.json = given.given("json");
   arguments.ids = given.given("ids");
+  arguments.network = given.given("network");
   arguments.ranks_given = arguments.config.ranks != 1 || given.given("ranks");
   require_sensible(arguments, given);
   return arguments;
@@ -416,7 +429,9 @@ int plan_command(const std::vector<std::string>& words) {
     if (started && !arguments.ranks_given) {
       arguments.config.ranks = static_cast<std::uint64_t>(launch->ranks);
     }
-    return show_plan(arguments);
+    if (!arguments.network) return show_plan(arguments);
+    print_network(arguments.config, arguments.json);
+    return static_cast<int>(ExitCode::success);
   });
 }
 

@@ -184,7 +184,7 @@ std::string NetworkShape::text() const {
     return text;
   }
   if (input.image) text = text_of(input);
-  constexpr std::size_t max_listed = 24;
+  constexpr std::size_t max_listed = 16;
   constexpr std::size_t begin = 6;
   const std::size_t count = layers.size();
   const auto list = [&](std::size_t first, std::size_t last) {

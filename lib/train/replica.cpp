@@ -14,6 +14,7 @@
 #include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/device.hpp"
 #include "lockstep/train/integrity.hpp"
+#include "lockstep/train/memory.hpp"
 #include "lockstep/train/nonfinite.hpp"
 #include "lockstep/train/shared_snapshot.hpp"
 #include "lockstep/train/step.hpp"
@@ -22,9 +23,6 @@
 namespace lockstep::train {
 
 namespace {
-
-constexpr const char* less_memory =
-    "use narrower layers, a smaller `batch_size` or `prefetch`, or fewer ranks a host";
 
 bool is_canonical(const ReplicaOptions& options) {
   return options.reduction == Reduction::canonical;
@@ -150,39 +148,6 @@ void require_plan_of(const comm::Communicator& comm, const data::Plan& plan) {
 
 constexpr double snapshot_blocks = 3;  // weights and two moments, of make_snapshot()
 
-double weights_a_rank(const nn::NetworkShape& shape, std::uint64_t model_ranks) {
-  const auto sizes = shape.sizes();
-  double weights = 0;
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
-    const bool shared = std::holds_alternative<nn::Dense>(shape.layers[i].function);
-    weights += sizes[i].weights / (shared ? static_cast<double>(model_ranks) : 1);
-  }
-  return weights;
-}
-
-/// Throws unless this machine has memory for its ranks' replicas, in double, so that no width
-/// overflows it. Weights, gradients, Adam's two moments and `sum_blocks` are as long; `rows` of
-/// the network's buffers count as if no layer were shared; `read_rows` are features read ahead;
-/// `on_rank_0` and `on_a_host` are copies of all weights, on rank 0 and on each host.
-void require_memory(const nn::NetworkShape& shape, double sum_blocks, double rows, double read_rows,
-                    double on_rank_0, double on_a_host, const Groups& groups) {
-  const comm::Place& place = groups.all.place();
-  const double floats = (4 + sum_blocks) * weights_a_rank(shape, groups.model_ranks()) +
-                        rows * shape.row_values() + read_rows * static_cast<double>(shape.features);
-  const double copies = on_a_host + (place.node == 0 ? on_rank_0 : 0);
-  const double needed = sizeof(float) * (floats * place.local_ranks + copies * shape.weights());
-  const auto there = static_cast<double>(memory_limit_bytes());
-  if (needed <= there) return;
-  throw ConfigError("layers: " + std::to_string(place.local_ranks) + " replica(s) on " +
-                        place.host + " need " + bytes_text(needed) + " of memory; there are " +
-                        bytes_text(there),
-                    less_memory);
-}
-
-std::size_t evaluation_rows(const Groups& groups) {
-  return evaluation_plan(evaluation_batch, groups.batch.size()).largest_piece();
-}
-
 }  // namespace
 
 int own_cores(const comm::Communicator& comm) {
@@ -204,18 +169,10 @@ Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Gr
     optim::require_valid(options.optimizer);
     require_fitting_plan(plan, options);
     require_consistent(options, groups_);
-    const bool canonical = is_canonical(options);
-    exchange = options.device == Device::cuda ? Exchange::partial_sums
-               : canonical ? chosen_exchange(options.exchange, step_options, shape)
-                           : Exchange::automatic;
-    rows_ = std::max<std::size_t>(evaluation_rows(groups_),
-                                  canonical ? rows_needed(exchange, plan) : plan.largest_piece());
-    const auto slots = static_cast<double>(options.prefetch + (options.device == Device::cuda ? 2
-                                                               : options.prefetch > 0         ? 1
-                                                                                              : 0));
-    require_memory(shape, canonical ? static_cast<double>(sum_blocks(exchange, plan)) : 0,
-                   options.device == Device::cuda ? 0 : static_cast<double>(rows_),
-                   slots * static_cast<double>(plan.largest_piece()), snapshot_blocks,
+    const ReplicaBuffers buffers = training_buffers(shape, plan, options);
+    exchange = buffers.exchange;
+    rows_ = buffers.rows;
+    require_memory(shape, buffers, snapshot_blocks,
                    options.keeps_snapshots ? double{SharedSnapshot::blocks_a_host} : 0, groups_);
     make_network(shape, options);
     nn::initialise(*network_, options.seed);
@@ -237,9 +194,9 @@ Replica::Replica(const nn::NetworkShape& shape, const Groups& groups, const Repl
     : groups_(groups), prefetch_(0) {
   comm::together(groups_.all, [&] {
     require_consistent(options, groups_);
-    rows_ = evaluation_rows(groups_);
-    require_memory(shape, 0, options.device == Device::cuda ? 0 : static_cast<double>(rows_), 0, 0,
-                   0, groups_);
+    const ReplicaBuffers buffers = evaluation_buffers(groups_.batch.size(), options);
+    rows_ = buffers.rows;
+    require_memory(shape, buffers, 0, 0, groups_);
     make_network(shape, options);
     load(*network_);
   });

@@ -174,7 +174,7 @@ class Device(command.CommandTest):
         cases = [
             ("", 2, 1, ["ranks 0 and 1", "same device", "0000:", "--share-device"]),
             ("--backend nccl --share-device", 2, 1, ["backend nccl", "share a device"]),
-            ("--model lenet --layers 700,500", 1, 1, ["layer 1 is not dense", "--device cpu"]),
+            ("--model lenet --layers 700,500", 1, 1, ["layer 1 (conv 20@5x5) is not dense", "--device cpu"]),
         ]
         if ASKED == "fakes":
             cases += [("", 1, 0, ["no", "device"]), ("", 3, 2, ["--share-device"])]

@@ -156,7 +156,9 @@ TEST_CASE("device: what has no device code is refused", "[device][train]") {
   };
   ToyRun run{.layers = {nn::Dropout{0.5}, nn::Flatten{}, nn::Dense{5}}, .epochs = 1};
   run.options = on_device(DeviceExchange::automatic);
-  REQUIRE_THAT(message(run), Catch::Contains("layer 1 is not dense"));
+  REQUIRE_THAT(message(run), Catch::Contains("layer 1 (dropout 0.5) is not dense"));
+  run.layers = {nn::Flatten{}, {nn::Dense{5}, "a"}, {nn::Add{}, "sum", {"a", "a"}}};
+  REQUIRE_THAT(message(run), Catch::Contains("layer 3 (add) 'sum' is not dense"));
   run.layers = {};
   run.loss = nn::built_in_loss<float>("mean squared error");
   REQUIRE(run.loss != nullptr);

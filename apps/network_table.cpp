@@ -1,0 +1,122 @@
+#include "apps/network_table.hpp"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/console.hpp"
+#include "apps/options.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/text.hpp"
+#include "lockstep/data/source.hpp"
+#include "lockstep/nn/network_shape.hpp"
+#include "lockstep/train/memory.hpp"
+#include "lockstep/version.hpp"
+
+namespace lockstep::apps {
+namespace {
+
+struct Row {
+  std::string layer;
+  std::string name;
+  std::vector<std::string> from;
+  std::string output;
+  double parameters = 0;
+  double flops = 0;  ///< of an example: two for each multiplication with an addition
+  double bytes = 0;  ///< of a rank
+};
+
+struct NetworkTable {
+  std::vector<Row> rows;
+  Row total;
+  std::uint64_t ranks = 1;
+};
+
+NetworkTable table_of(const RunConfig& config) {
+  const data::DataSet data = data::open_data_set(config.data, data_options(config));
+  const data::Source& train = *data.train;
+  require_used(config, train);
+  const nn::NetworkShape shape =
+      network_of(config, train.shape(), outputs_of(config, data, data::label_counts(train)));
+  const auto mesh = mesh_of(config, config.ranks);
+  const TrainingPlan chosen =
+      training_plan(config, train.records(), train.file_records(), mesh.batch);
+  const auto buffers =
+      train::training_buffers(shape, chosen.plan, replica_options(config, /*threads=*/1));
+  NetworkTable table;
+  table.ranks = config.ranks;
+  const auto sizes = shape.sizes();
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const nn::LayerSpec& layer = shape.layers[i];
+    table.rows.push_back({nn::text_of(layer), layer.name, layer.from, nn::text_of(sizes[i].output),
+                          sizes[i].weights, 2 * nn::multiply_adds_of(layer, sizes[i].inputs),
+                          buffers.bytes(layer, sizes[i], mesh.model)});
+    table.total.parameters += sizes[i].weights;
+    table.total.flops += table.rows.back().flops;
+  }
+  table.total.bytes = buffers.bytes(shape, mesh.model);
+  table.total.output = nn::text_of(shape.input);
+  return table;
+}
+
+std::string count_text(double count) { return grouped(static_cast<std::uint64_t>(count)); }
+
+std::vector<std::string> cells_of(const std::string& label, const Row& row) {
+  return {label, row.output, count_text(row.parameters), count_text(row.flops),
+          bytes_text(row.bytes)};
+}
+
+nlohmann::ordered_json json_of(const Row& row) {
+  const auto whole = [](double count) { return static_cast<std::uint64_t>(count); };
+  return {{"parameters", whole(row.parameters)},
+          {"flops", whole(row.flops)},
+          {"bytes", whole(row.bytes)}};
+}
+
+nlohmann::ordered_json json_of(const NetworkTable& table) {
+  nlohmann::ordered_json json = {{"ranks", table.ranks}, {"input", table.total.output}};
+  json["layers"] = nlohmann::ordered_json::array();
+  for (const Row& row : table.rows) {
+    nlohmann::ordered_json layer = {
+        {"layer", row.layer}, {"name", row.name}, {"from", row.from}, {"output", row.output}};
+    layer.update(json_of(row));
+    json["layers"].push_back(std::move(layer));
+  }
+  json.update(json_of(table.total));
+  return json;
+}
+
+}  // namespace
+
+void print_network(const RunConfig& config, bool json) {
+  const NetworkTable table = table_of(config);
+  if (json) {
+    fmt::print("{}\n", json_of(table).dump());
+    return;
+  }
+  fmt::print("lockstep {}: the network of {}\n\n", version, config.data);
+  std::vector<std::vector<std::string>> lines = {
+      {"layer", "output", "parameters", "FLOPs", "memory"},
+      {"   input", table.total.output, "", "", ""}};
+  for (std::size_t i = 0; i < table.rows.size(); ++i) {
+    const Row& row = table.rows[i];
+    std::string label = fmt::format("{:>2} {}", i + 1, row.layer);
+    if (!row.name.empty()) label += fmt::format(" '{}'", row.name);
+    for (std::size_t k = 0; k < row.from.size(); ++k) {
+      label += (k == 0 ? " of " : ", ") + row.from[k];
+    }
+    lines.push_back(cells_of(label, row));
+  }
+  Row total = table.total;
+  total.output.clear();
+  lines.push_back(cells_of("total", total));
+  print_table(lines);
+  fmt::print(
+      "\nFLOPs: forward, of an example; 2 for each multiply-add of dense layers and convolutions.\n"
+      "Memory: of one of {}; the total has the features that are read ahead, too.\n",
+      counted(table.ranks, "rank"));
+}
+
+}  // namespace lockstep::apps

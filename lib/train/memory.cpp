@@ -1,0 +1,80 @@
+#include "lockstep/train/memory.hpp"
+
+#include <algorithm>
+#include <string>
+#include <variant>
+
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/process.hpp"
+#include "lockstep/base/text.hpp"
+#include "lockstep/train/evaluation.hpp"
+#include "lockstep/train/step.hpp"
+
+namespace lockstep::train {
+
+double ReplicaBuffers::bytes(const nn::LayerSpec& layer, const nn::LayerSize& size,
+                             std::uint64_t model_ranks) const {
+  const bool is_shared = std::holds_alternative<nn::Dense>(layer.function);
+  const double weights = size.weights / (is_shared ? static_cast<double>(model_ranks) : 1);
+  const bool has_buffers = !std::holds_alternative<nn::Flatten>(layer.function);
+  const double values = has_buffers ? 2 * static_cast<double>(size.output.size()) : 0;
+  return sizeof(float) * (blocks * weights + rows_on_host * values);
+}
+
+double ReplicaBuffers::bytes(const nn::NetworkShape& shape, std::uint64_t model_ranks) const {
+  const auto sizes = shape.sizes();
+  double layers = 0;
+  double values = 0;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    layers += bytes(shape.layers[i], sizes[i], model_ranks);
+    if (std::holds_alternative<nn::Flatten>(shape.layers[i].function)) continue;
+    values += 2 * static_cast<double>(sizes[i].output.size());
+  }
+  const double others = rows_on_host * (shape.row_values() - values) +
+                        read_rows * static_cast<double>(shape.features);
+  return layers + sizeof(float) * others;
+}
+
+ReplicaBuffers training_buffers(const nn::NetworkShape& shape, const data::Plan& plan,
+                                const ReplicaOptions& options) {
+  const bool on_device = options.device == Device::cuda;
+  const bool canonical = options.reduction == Reduction::canonical;
+  ReplicaBuffers buffers = evaluation_buffers(static_cast<int>(plan.options().ranks), options);
+  if (on_device) {
+    buffers.exchange = Exchange::partial_sums;
+  } else if (canonical) {
+    const StepOptions step = {
+        .optimizer = options.optimizer, .plan = &plan, .audit_every = options.audit_every};
+    buffers.exchange = chosen_exchange(options.exchange, step, shape);
+  }
+  buffers.rows = std::max<std::size_t>(
+      buffers.rows, canonical ? rows_needed(buffers.exchange, plan) : plan.largest_piece());
+  buffers.rows_on_host = on_device ? 0 : static_cast<double>(buffers.rows);
+  if (canonical) buffers.blocks += static_cast<double>(sum_blocks(buffers.exchange, plan));
+  const std::size_t slots = options.prefetch + (on_device ? 2 : options.prefetch > 0 ? 1 : 0);
+  buffers.read_rows = static_cast<double>(slots) * static_cast<double>(plan.largest_piece());
+  return buffers;
+}
+
+ReplicaBuffers evaluation_buffers(int ranks, const ReplicaOptions& options) {
+  ReplicaBuffers buffers;
+  buffers.rows = evaluation_plan(evaluation_batch, ranks).largest_piece();
+  buffers.rows_on_host = options.device == Device::cuda ? 0 : static_cast<double>(buffers.rows);
+  return buffers;
+}
+
+void require_memory(const nn::NetworkShape& shape, const ReplicaBuffers& buffers, double on_rank_0,
+                    double on_a_host, const Groups& groups) {
+  const comm::Place& place = groups.all.place();
+  const double copies = on_a_host + (place.node == 0 ? on_rank_0 : 0);
+  const double needed = buffers.bytes(shape, groups.model_ranks()) * place.local_ranks +
+                        sizeof(float) * copies * shape.weights();
+  const auto there = static_cast<double>(memory_limit_bytes());
+  if (needed <= there) return;
+  throw ConfigError("layers: " + std::to_string(place.local_ranks) + " replica(s) on " +
+                        place.host + " need " + bytes_text(needed) + " of memory; there are " +
+                        bytes_text(there),
+                    less_memory);
+}
+
+}  // namespace lockstep::train
