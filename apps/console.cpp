@@ -152,7 +152,7 @@ void print_table(const std::vector<std::vector<std::string>>& lines) {
       text += i == 0 ? fmt::format("  {:<{}}", line[i], widths[i])
                      : fmt::format("  {:>{}}", line[i], widths[i]);
     }
-    fmt::print("{}\n", text);
+    fmt::print("{}\n", text.substr(0, text.find_last_not_of(' ') + 1));
   }
 }
 

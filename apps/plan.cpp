@@ -99,6 +99,11 @@ void require_sensible(const PlanArguments& arguments, const Arguments& given) {
                         "leave it out, or give --data");
     }
   }
+  for (const char* flag : {"model", "layers", "exchange", "reduction", "prefetch"}) {
+    if (arguments.network || !given.given(flag)) continue;
+    throw ConfigError("--" + std::string(flag) + " without --network",
+                      "leave it out: the data plan does not depend on it; or give both");
+  }
   if (arguments.network) {
     for (const char* flag : {"range", "files", "record-bytes", "epoch", "ids"}) {
       if (!given.given(flag)) continue;

@@ -106,7 +106,7 @@ class Plan(command.CommandTest):
         self.refuse_plan("more than one of", "--range 9 --files 9")
         self.refuse_plan("more than one of", "--range 9 --data synthetic")
         self.refuse_plan("did you mean '--batch-size'", "--range 9 --batch-sizes 3")
-        self.refuse_plan("'--layers'", "--range 9 --layers 3")
+        self.refuse_plan("--layers without --network", "--range 9 --layers 3")
         self.refuse_plan("did you mean 'file'", "--range 9 --shard-policy fil")
         self.refuse_plan(["--ids", "--train-limit"], "--range 1000001 --json --ids")
         self.refuse_plan("--json", "--range 9 --ids")
@@ -191,7 +191,7 @@ class Plan(command.CommandTest):
         for flag in ("--range", "--files", "--epoch", "--ids", "--json", "--shard-policy",
                      "--rebatch", "--leaf", "--record-bytes"):
             self.assertIn(flag, text)
-        self.assertNotIn("--layers", text)
+        self.assertNotIn("--learning-rate", text)
         result = self.succeed("plan --range 9 --json", ranks=3)
         self.assertEqual(len(result.out.splitlines()), 1, str(result))
         self.assertEqual(json.loads(result.out)["ranks"], 3)
