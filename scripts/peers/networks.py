@@ -1,11 +1,12 @@
-"""The losses of a small residual network in PyTorch, trained step by step from given weights with SGD.
+"""A small residual network in PyTorch, trained step by step from given weights with SGD: its losses, also in evaluation.
 
   FOLDER/bin/python scripts/peers/networks.py           compares tests/unit/lib/network_figures.json with PyTorch
   FOLDER/bin/python scripts/peers/networks.py --write   writes it
 
 The unit test `a residual network follows PyTorch` compares Lockstep with the same file, always. Weights and examples
 are formulas of their index in Lockstep's layouts: images [rows, columns, channels], weights of a convolution
-[row, column, channel, filter], of a dense layer [input, output]. PyTorch computes in float64.
+[row, column, channel, filter], of a dense layer [input, output]. PyTorch computes in float64. The running variance is
+Lockstep's, of all values of a batch; PyTorch's own is larger by n / (n - 1).
 """
 
 import argparse
@@ -19,7 +20,7 @@ from torch.nn import functional
 FIGURES = Path(__file__).resolve().parents[2] / "tests/unit/lib/network_figures.json"
 STEPS, BATCH, EXAMPLES, CLASSES = 25, 8, 24, 3
 ROWS, COLUMNS, CHANNELS = 6, 5, 2
-RATE = 0.1
+RATE, MOMENTUM = 0.1, 0.9
 
 
 def wave(count, phase, scale):
@@ -33,11 +34,12 @@ class Weights:
     def __init__(self):
         self.tensors = []
         self.at = 0
+        self.training = True
 
-    def next(self, shape, start=0.0, scale=0.3):
+    def next(self, shape, start=0.0, is_trained=True):
         if self.at == len(self.tensors):
-            values = wave(torch.Size(shape).numel(), 0.7 * self.at, scale)
-            self.tensors.append((start + values).float().double().reshape(shape).requires_grad_())
+            values = start + wave(torch.Size(shape).numel(), 0.7 * self.at, 0.3)
+            self.tensors.append(values.float().double().reshape(shape).requires_grad_(is_trained))
         self.at += 1
         return self.tensors[self.at - 1]
 
@@ -51,9 +53,13 @@ def convolution(weights, x, filters, kernel, stride=1):
 def batch_norm(weights, x):
     gain = weights.next((x.shape[1],), start=1.0)
     bias = weights.next((x.shape[1],))
-    weights.at += 2  # Lockstep's running statistics
-    while len(weights.tensors) < weights.at:
-        weights.tensors.append(None)
+    mean = weights.next((x.shape[1],), is_trained=False)
+    variance = weights.next((x.shape[1],), start=1.0, is_trained=False)
+    if not weights.training:
+        return functional.batch_norm(x, mean, variance, gain, bias, training=False, eps=1e-5)
+    batch_variance, batch_mean = torch.var_mean(x.detach(), (0, 2, 3), correction=0)
+    mean.mul_(MOMENTUM).add_((1 - MOMENTUM) * batch_mean)
+    variance.mul_(MOMENTUM).add_((1 - MOMENTUM) * batch_variance)
     return functional.batch_norm(x, None, None, gain, bias, training=True, eps=1e-5)
 
 
@@ -74,7 +80,8 @@ def forward(weights, x):
     return x @ weights.next((6, CLASSES)) + weights.next((CLASSES,))
 
 
-def losses():
+def figures():
+    """The loss of each step, and that of all examples in evaluation after the last."""
     images = wave(EXAMPLES * ROWS * COLUMNS * CHANNELS, 0.1, 1.0).reshape(EXAMPLES, ROWS, COLUMNS, CHANNELS)
     images = images.permute(0, 3, 1, 2)
     labels = torch.tensor([(i * i + i // 5) % CLASSES for i in range(EXAMPLES)])
@@ -84,21 +91,25 @@ def losses():
         first = step * BATCH % EXAMPLES
         loss = functional.cross_entropy(forward(weights, images[first:first + BATCH]), labels[first:first + BATCH])
         found.append(loss.item())
-        tensors = [w for w in weights.tensors if w is not None]
+        tensors = [w for w in weights.tensors if w.requires_grad]
         for w, g in zip(tensors, torch.autograd.grad(loss, tensors), strict=True):
             w.data -= RATE * g
-    return found
+    weights.training = False
+    with torch.no_grad():
+        evaluation = functional.cross_entropy(forward(weights, images), labels).item()
+    return {"losses": found, "evaluation": evaluation}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true")
-    found = losses()
+    found = figures()
     if parser.parse_args().write:
-        FIGURES.write_text(json.dumps({"losses": found}, indent=1) + "\n")
+        FIGURES.write_text(json.dumps(found, indent=1) + "\n")
         return 0
-    recorded = json.loads(FIGURES.read_text())["losses"]
-    worst = max(abs(a - b) / b for a, b in zip(found, recorded, strict=True))
+    recorded = json.loads(FIGURES.read_text())
+    worst = max(abs(a - b) / b for a, b in zip([*found["losses"], found["evaluation"]],
+                                               [*recorded["losses"], recorded["evaluation"]], strict=True))
     print(f"PyTorch {torch.__version__}: largest relative difference from the recorded losses {worst:.1e}")
     return worst > 1e-9
 

@@ -66,39 +66,44 @@ void set_weights(Network<Real>& network) {
   }
 }
 
-/// The losses of steps of SGD.
+/// The losses of steps of SGD, and that of all examples in evaluation after them.
 template <class Real>
 std::vector<double> losses(Products<Real>& products, std::size_t steps) {
   constexpr std::size_t batch = 8;
   constexpr std::size_t examples = 24;
   constexpr double rate = 0.1;
-  Network<Real> network(residual_network(), batch, products);
+  Network<Real> network(residual_network(), examples, products);
   WholeBatch sums(batch, 4);
   network.set_batch_sums(&sums);
   set_weights(network);
   std::vector<double> found;
-  const Range rows = {0, batch};
-  for (std::size_t step = 0; step < steps; ++step) {
-    const std::size_t first = step * batch % examples;
+  const auto run = [&](std::size_t first, Range rows, std::optional<TrainingRows> training) {
     const auto x = network.inputs(rows).flat();
     for (std::size_t i = 0; i < x.size(); ++i) {
       x[i] = static_cast<Real>(wave(first * image.size() + i, 0.1, 1));
     }
     std::vector<std::int32_t> labels;
-    for (std::size_t i = first; i < first + batch; ++i) {
+    for (std::size_t i = first; i < first + rows.size(); ++i) {
       labels.push_back(static_cast<std::int32_t>((i * i + i / 5) % 3));
     }
-    network.forward(rows, TrainingRows{step + 1, 0});
-    network.loss(rows, {labels, {}}, true);
+    network.forward(rows, training);
+    network.loss(rows, {labels, {}}, training.has_value());
+    found.push_back(sum_over_leaves(network.results(rows), 4).loss_sum /
+                    static_cast<double>(rows.size()));
+  };
+  const Range rows = {0, batch};
+  for (std::size_t step = 0; step < steps; ++step) {
+    run(step * batch % examples, rows, TrainingRows{step + 1, 0});
     network.backward(rows);
+    network.end_training_pass();
     const auto values = network.parameters().values();
     network.weight_gradients(rows, 4, {0, values.size()});
     const auto gradients = network.parameters().gradients();
     for (std::size_t i = 0; i < values.size(); ++i) {
       values[i] -= static_cast<Real>(rate / batch) * gradients[i];
     }
-    found.push_back(sum_over_leaves(network.results(rows), 4).loss_sum / batch);
   }
+  run(0, {0, examples}, std::nullopt);
   return found;
 }
 
@@ -116,8 +121,11 @@ std::string refusal(std::vector<LayerSpec> layers, const FeatureShape& input = i
 
 TEST_CASE("a residual network follows PyTorch", "[nn][graph]") {
   std::ifstream file(NETWORK_FIGURES);
-  const auto recorded = nlohmann::json::parse(file).at("losses").get<std::vector<double>>();
-  REQUIRE(recorded.size() >= 20);
+  const auto figures = nlohmann::json::parse(file);
+  auto recorded = figures.at("losses").get<std::vector<double>>();
+  const std::size_t steps = recorded.size();
+  REQUIRE(steps >= 20);
+  recorded.push_back(figures.at("evaluation").get<double>());
   const auto worst = [&](const std::vector<double>& found) {
     double greatest = 0;
     for (std::size_t i = 0; i < recorded.size(); ++i) {
@@ -125,9 +133,50 @@ TEST_CASE("a residual network follows PyTorch", "[nn][graph]") {
     }
     return greatest;
   };
-  CHECK(worst(losses<double>(*make_library_products<double>(), recorded.size())) < 1e-10);
-  CHECK(worst(losses<float>(*make_library_products<float>(), recorded.size())) < 1e-5);
-  CHECK(worst(losses<float>(*make_strict_products(Simd::automatic), recorded.size())) < 1e-5);
+  CHECK(worst(losses<double>(*make_library_products<double>(), steps)) < 1e-10);
+  CHECK(worst(losses<float>(*make_library_products<float>(), steps)) < 1e-5);
+  CHECK(worst(losses<float>(*make_strict_products(Simd::automatic), steps)) < 1e-5);
+}
+
+TEST_CASE("contributions to a gradient are added from the last user to the first", "[nn][graph]") {
+  const auto products = make_strict_products(Simd::automatic);
+  const Dense dense = {9, Activation::identity};
+  const NetworkShape shape(flat(5),
+                           {{Dense{9}, "a"},
+                            {dense, "b"},
+                            {dense, "c", {"a"}},
+                            {dense, "d", {"a"}},
+                            {Add{}, "", {"d", "b", "c"}}},
+                           3);
+  constexpr Range rows = {0, 7};
+  Network<float> network(shape, rows.size(), *products);
+  set_weights(network);
+  const auto x = network.inputs(rows).flat();
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(wave(i, 0.3, 1));
+  network.forward(rows, TrainingRows{1, 0});
+  const std::vector<std::int32_t> labels = {0, 1, 2, 0, 1, 2, 0};
+  network.loss(rows, {labels, {}}, true);
+  network.backward(rows);
+  const Matrix<const float> a = network.activation(1, rows);
+  const auto contribution = [&](std::size_t layer) {
+    std::vector<float> dx(a.rows * a.cols);
+    auto& block = network.parameters();
+    const LayerWeights<float> weights = {9, 9, block.value(2 * layer), block.value(2 * layer + 1)};
+    products->backward_input(network.gradient(layer, rows), weights, a, Activation::identity,
+                             {dx.data(), a.rows, a.cols});
+    return dx;
+  };
+  const auto by_b = contribution(1);
+  const auto by_c = contribution(2);
+  const auto by_d = contribution(3);
+  const auto found = network.gradient(0, rows).flat();
+  std::size_t in_another_order = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const bool is_active = a.flat()[i] > 0;
+    REQUIRE(found[i] == (is_active ? (by_d[i] + by_c[i]) + by_b[i] : 0));
+    if (is_active && found[i] != (by_b[i] + by_c[i]) + by_d[i]) ++in_another_order;
+  }
+  CHECK(in_another_order > 0);
 }
 
 TEST_CASE("each value that the weights' gradients need is exchanged once", "[nn][graph]") {
