@@ -13,6 +13,15 @@ constexpr std::size_t max_checked = 60;  // weights per tensor
 constexpr double step = 1e-6;
 constexpr float deviation = 0.5F;  // standard deviation of the weights
 
+/// The vocabulary of the network's embedding; 0: it has none.
+std::size_t vocabulary_of(const NetworkShape& shape) {
+  for (const LayerSpec& layer : shape.layers) {
+    const auto* embedding = std::get_if<Embedding>(&layer.function);
+    if (embedding != nullptr) return embedding->vocabulary;
+  }
+  return 0;
+}
+
 /// A network with random weights, rows and targets.
 class Problem {
  public:
@@ -25,7 +34,11 @@ class Problem {
     network_.set_batch_sums(&batch_);
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
-    for (double& x : network_.inputs(all_).flat()) x = static_cast<double>(normal(random));
+    const std::size_t vocabulary = vocabulary_of(shape);
+    for (double& x : network_.inputs(all_).flat()) {
+      x = vocabulary > 0 ? static_cast<double>(random() % vocabulary)
+                         : static_cast<double>(normal(random));
+    }
     for (std::size_t i = 0; i < rows; ++i) {
       labels_.push_back(static_cast<std::int32_t>(random() % shape.classes));
     }

@@ -306,6 +306,7 @@ std::vector<NumberedLayer<Real>> make_layers(const NetworkShape& shape);
 ///                1 / sqrt(s + 1e-5), all in double and then rounded; then the activation
 ///   add          y = activation((x1 + x2) + x3 ...), every addition rounded
 ///   concatenate  the channels of every pixel, input after input
+///   embedding    the dense product of a one-hot row for each value with W [vocabulary, width]
 // clang-format on
 template <class Real>
 std::unique_ptr<Layer<Real>> make_layer(const Dense& spec, const FeatureShape& input);
@@ -321,6 +322,8 @@ template <class Real>
 std::unique_ptr<Layer<Real>> make_layer(const LayerNorm& spec, const FeatureShape& input);
 template <class Real>
 std::unique_ptr<Layer<Real>> make_layer(const BatchNorm& spec, const FeatureShape& input);
+template <class Real>
+std::unique_ptr<Layer<Real>> make_layer(const Embedding& spec, const FeatureShape& input);
 template <class Real>
 std::unique_ptr<Layer<Real>> make_layer(const Add& spec, std::span<const FeatureShape> inputs);
 template <class Real>

@@ -31,6 +31,7 @@ FeatureShape limited(const FeatureShape& shape) {
 using Words = std::vector<std::string>;
 
 constexpr std::uint64_t max_width = std::uint64_t{1} << 31;
+constexpr std::uint64_t max_vocabulary = std::uint64_t{1} << 24;  // exact in float
 constexpr std::uint64_t max_filters = std::uint64_t{1} << 20;
 constexpr std::uint64_t max_window = std::uint64_t{1} << 15;
 
@@ -336,6 +337,32 @@ FeatureShape Concatenate::output_of(std::span<const FeatureShape> inputs) const 
   return limited(all);
 }
 
+namespace {
+
+LayerFunction read_embedding(const Reader& fields) {
+  fields.require_known({"vocabulary", "width"});
+  return Embedding{fields.count("vocabulary", max_vocabulary), fields.count("width", max_width)};
+}
+
+}  // namespace
+
+FeatureShape Embedding::output_of(const FeatureShape& input) const {
+  if (!input.image) return limited({1, input.size(), width, true});
+  if (input.channels == 1) return limited({input.rows, input.columns, width, true});
+  throw ConfigError("takes one value a pixel, but an image of " + text_of(input) + " comes in",
+                    "put a layer of kind = \"flatten\" before it");
+}
+
+std::string Embedding::text() const {
+  return "embedding " + std::to_string(width) + " of " + std::to_string(vocabulary);
+}
+
+Fields Embedding::fields() const {
+  return {{"kind", "embedding"},
+          {"vocabulary", std::uint64_t{vocabulary}},
+          {"width", std::uint64_t{width}}};
+}
+
 FeatureShape Custom::output_of(const FeatureShape& input) const {
   const std::string name = kind->name();
   if (is_built_in(name)) {
@@ -381,6 +408,7 @@ constexpr std::array built_in = {
     BuiltIn{"batch-norm", read_batch_norm},
     BuiltIn{"add", read_add},
     BuiltIn{"concatenate", read_concatenate},
+    BuiltIn{"embedding", read_embedding},
 };
 
 Custom read_custom(const LayerKinds::Read& read, const std::string& name, const Fields& fields) {

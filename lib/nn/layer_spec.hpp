@@ -190,6 +190,21 @@ struct Concatenate {
   Fields fields() const { return {{"kind", "concatenate"}}; }
 };
 
+/// A row of `width` weights for each value of the network's input, which are whole numbers in
+/// [0, vocabulary): other values give NaN, and are not differentiated. The output has a channel for
+/// each of the row's weights, and is an image: of one row, if the input is none.
+struct Embedding {
+  std::size_t vocabulary = 0;
+  std::size_t width = 0;
+
+  FeatureShape output_of(const FeatureShape& input) const;
+  double weights(const FeatureShape& /*input*/) const {
+    return static_cast<double>(vocabulary) * static_cast<double>(width);
+  }
+  std::string text() const;
+  Fields fields() const;
+};
+
 /// A custom layer.
 struct Custom {
   std::shared_ptr<const LayerKind> kind;  ///< never null
@@ -203,7 +218,7 @@ struct Custom {
 
 /// What a layer computes.
 using LayerFunction = std::variant<Dense, Convolution, Pool, GlobalPool, Flatten, Dropout,
-                                   LayerNorm, BatchNorm, Add, Concatenate, Custom>;
+                                   LayerNorm, BatchNorm, Add, Concatenate, Embedding, Custom>;
 
 /// A function of two or more inputs.
 template <class Function>

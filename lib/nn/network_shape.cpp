@@ -16,6 +16,10 @@ bool is_dense(const LayerSpec& layer, Activation activation) {
 
 bool is_flatten(const LayerSpec& layer) { return std::holds_alternative<Flatten>(layer.function); }
 
+bool is_embedding(const LayerSpec& layer) {
+  return std::holds_alternative<Embedding>(layer.function);
+}
+
 /// Where errors of a layer are: "run.toml:12: layer 3 (add) 'sum': ".
 std::string place_text(const NetworkShape& shape, std::size_t number) {
   const LayerSpec& layer = shape.layers[number];
@@ -126,6 +130,10 @@ std::vector<LayerSize> NetworkShape::sizes() const {
       for (const std::size_t source : sources_of(layers, i)) {
         size.from.push_back(values[source]);
         size.inputs.push_back(shapes[source]);
+      }
+      if (is_embedding(layers[i]) && size.from[0] != 0) {
+        throw ConfigError("takes the network's input, not the output of a layer",
+                          "put it first, or give it from = \"input\"");
       }
       size.output = output_of(layers[i], size.inputs);
       size.weights = weights_of(layers[i], size.inputs);

@@ -87,6 +87,20 @@ class Networks(command.CommandTest):
                  for number, flags in enumerate(("", "--audit-every 1"))}
         self.assertEqual(len(found), 1)
 
+    def test_embeddings(self):
+        """Of a table of whole numbers; one that has no row ends training with its record."""
+        rows = [f"{i % 3},{i % 7},{i * i % 7},{i % 5}" for i in range(80)]
+        config = self.run_file(layer("embedding", vocabulary=7, width=4) + layer("flatten"))
+        table = self.folder / "table.csv"
+        table.write_text("\n".join(["label,a,b,c", *rows]))
+        flags = ("--data", table, "--test-split 0.25 --standardize false", DATA)
+        found = {self.train(config, *flags, "--exchange", exchange, name=f"{ranks}-{exchange}", threads=ranks)
+                 .summary["weights_hash"] for ranks in (1, 3) for exchange in ("activations", "sums")}
+        self.assertEqual(len(found), 1)
+        table.write_text("\n".join(["label,a,b,c", *rows]).replace("6", "9"))
+        self.assert_refused(run("train", config, *flags, "--run-dir", self.folder / "run", threads=2), 76,
+                            ["the output of layer 0 (embedding 4 of 7), for record"])
+
     def test_checkpoints_are_evaluated(self):
         trained = self.trained(threads=2)
         saved = json.loads((trained.checkpoints[-1] / "network.json").read_text())
@@ -120,7 +134,9 @@ class Networks(command.CommandTest):
         for key in ("parameters", "flops"):
             self.assertEqual(found[key], sum(row[key] for row in found["layers"]))
         self.assertGreater(found["bytes"], sum(row["bytes"] for row in found["layers"]))
-        trained = self.train(config, "--train-limit 128 --test-limit 32 --progress off")
+        trained = self.train(config, "--train-limit 128 --test-limit 32")
+        self.assert_says(trained.result.out, "conv 8@3x3, batch-norm as stem, ", trained.result)
+        self.assert_says(trained.result.out, ", 15 more layers, global-pool average, dense 10, 20,314", trained.result)
         network = json.loads((trained.checkpoints[-1] / "network.json").read_text())
         self.assertEqual(network["parameters"], found["parameters"])
         result = self.succeed("plan --network", config)

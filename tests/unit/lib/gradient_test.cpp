@@ -165,6 +165,15 @@ TEST_CASE("every kind of layer agrees with central differences", "[nn][gradient]
   }
 }
 
+TEST_CASE("an embedding agrees with central differences", "[nn][gradient][layers]") {
+  const Convolution conv = {3, 3, Padding::same, Activation::relu};
+  const auto check = check_gradients(
+      {flat(6),
+       {{Embedding{4, 5}, "a"}, {conv, "b"}, {Concatenate{}, "", {"a", "b"}}, GlobalPool{}},
+       3});
+  CHECK(check.worst < 1e-6);
+}
+
 TEST_CASE("float layers compute the double ones' gradients", "[nn][gradient][layers]") {
   const std::string by = GENERATE("library", "strict");
   for (const auto& shape : layer_shapes()) {

@@ -238,6 +238,30 @@ TEST_CASE("global pooling gives the maximum and the mean of each channel", "[nn]
         (pooling == Pooling::max ? std::vector<float>{9, 0} : std::vector<float>{4, -4}));
 }
 
+TEST_CASE("an embedding gives the rows of its inputs, and NaN without one", "[nn][graph]") {
+  const auto products = make_strict_products(Simd::automatic);
+  Network<float> network({flat(3), {Embedding{5, 2}, Flatten{}}, 2}, 40, *products);
+  set_weights(network);
+  const Range rows = {0, 40};
+  const auto x = network.inputs(rows).flat();
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i * i % 5);
+  x[6] = 5;
+  x[7] = -1;
+  x[8] = 0.5F;
+  network.forward(rows);
+  const auto table = network.parameters().logical_value(0);
+  const auto y = network.activation(1, rows).flat();
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    for (std::size_t c = 0; c < 2; ++c) {
+      if (i >= 6 && i <= 8) {
+        REQUIRE(std::isnan(y[2 * i + c]));
+      } else {
+        REQUIRE(y[2 * i + c] == table[2 * static_cast<std::size_t>(x[i]) + c]);
+      }
+    }
+  }
+}
+
 TEST_CASE("a graph is described with its names", "[nn][graph]") {
   const NetworkShape shape(image,
                            {{convolution(2), "a"},
@@ -277,6 +301,9 @@ TEST_CASE("a graph that cannot be is refused with the layer and both shapes", "[
              Contains("layer 1 (conv 4@3x3) 'a': no layer takes its output"));
   CHECK_THAT(refusal({a, {Flatten{}, "dead"}, {GlobalPool{}, "", {"a"}}}),
              Contains("layer 2 (flatten) 'dead': no layer takes its output"));
+  CHECK_THAT(refusal({Dense{4}, Embedding{5, 2}, Flatten{}}, flat(8)),
+             Contains("layer 2 (embedding 2 of 5): takes the network's input"));
+  CHECK_THAT(refusal({Embedding{5, 2}, Flatten{}}), Contains("6x5x2") && Contains("flatten"));
   CHECK_THAT(refusal({GlobalPool{}}, flat(8)), Contains("takes images"));
 }
 
@@ -284,8 +311,8 @@ TEST_CASE("a layer's keys are read as they are written", "[nn][graph]") {
   for (const LayerSpec& layer :
        {LayerSpec(Convolution{4, 3, Padding::same, Activation::identity, 2}, "a", {"input"}),
         LayerSpec(BatchNorm{0.5, Activation::relu}, "b"), LayerSpec(GlobalPool{Pooling::max}),
-        LayerSpec(Add{Activation::relu}, "c", {"a", "b"}),
-        LayerSpec(Concatenate{}, "", {"a", "c"})}) {
+        LayerSpec(Add{Activation::relu}, "c", {"a", "b"}), LayerSpec(Concatenate{}, "", {"a", "c"}),
+        LayerSpec(Embedding{7, 3})}) {
     const Fields fields = fields_of(layer);
     const LayerSpec again = layer_of(fields);
     CHECK(fields_of(again) == fields);
