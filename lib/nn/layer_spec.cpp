@@ -424,6 +424,16 @@ Custom read_custom(const LayerKinds::Read& read, const std::string& name, const 
 
 namespace {
 
+void require_plain_name(const std::string& key, const std::string& name) {
+  const bool usable = !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || c == '.' || c == '/';
+  });
+  if (usable) return;
+  throw ConfigError(key + ": '" + name + "' is no name of letters, digits and -_./",
+                    "use a name such as \"block1.add\"");
+}
+
 void require_one(std::span<const FeatureShape> inputs) {
   if (inputs.size() == 1) return;
   throw ConfigError("takes one input, but 'from' names " + std::to_string(inputs.size()),
@@ -518,26 +528,19 @@ Words LayerKinds::names() const {
   return names;
 }
 
-namespace {
-
-/// Names need no escapes in TOML and JSON.
-std::string checked_name(const std::string& key, const std::string& name) {
-  const bool usable = !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
-           c == '_' || c == '.' || c == '/';
-  });
-  if (usable) return name;
-  throw ConfigError(key + ": '" + name + "' is no name of letters, digits and -_./",
-                    "use a name such as \"block1.add\"");
+void require_layer_name(const std::string& name) {
+  require_plain_name("name", name);
+  if (name != input_name) return;
+  throw ConfigError("name: 'input' is the network's input", "use another name");
 }
+
+namespace {
 
 std::string name_in(const FieldValue& value) {
   const auto* name = std::get_if<std::string>(&value);
   if (name == nullptr) throw ConfigError("name: " + literal_of(value) + " is no text");
-  if (*name == input_name) {
-    throw ConfigError("name: 'input' is the network's input", "use another name");
-  }
-  return checked_name("name", *name);
+  require_layer_name(*name);
+  return *name;
 }
 
 Words sources_in(const FieldValue& value) {
@@ -548,7 +551,7 @@ Words sources_in(const FieldValue& value) {
     throw ConfigError("from: " + literal_of(value) + " names no layer",
                       "give a name, or a list of names: from = [\"a\", \"b\"]");
   }
-  for (const std::string& name : from) checked_name("from", name);
+  for (const std::string& name : from) require_plain_name("from", name);
   return from;
 }
 
@@ -586,11 +589,10 @@ LayerSpec layer_of(const Fields& fields, const LayerKinds& own) {
 std::string literal_of(const FieldValue& value) {
   if (const auto* count = std::get_if<std::uint64_t>(&value)) return std::to_string(*count);
   if (const auto* number = std::get_if<double>(&value)) return shortest(*number);
-  const auto quoted = [](const std::string& text) { return '"' + text + '"'; };
-  if (const auto* text = std::get_if<std::string>(&value)) return quoted(*text);
+  if (const auto* text = std::get_if<std::string>(&value)) return '"' + *text + '"';
   std::string list;
   for (const std::string& text : std::get<Words>(value)) {
-    list += (list.empty() ? "" : ", ") + quoted(text);
+    list += (list.empty() ? "" : ", ") + literal_of(text);
   }
   return '[' + list + ']';
 }

@@ -229,7 +229,7 @@ concept Merges = requires(const Function& function, std::span<const FeatureShape
 /// A layer of a network: its function, its name and where its inputs come from.
 struct LayerSpec {
   LayerFunction function;
-  std::string name;               ///< for `from` of later layers; empty: none
+  std::string name;               ///< see require_layer_name(); empty: none
   std::vector<std::string> from;  ///< names of earlier layers, or "input"; empty: the layer before
   std::string place = {};         ///< where it is written, for errors: "run.toml:12"; may be empty
 
@@ -242,6 +242,10 @@ struct LayerSpec {
 
 /// The name of the network's input in LayerSpec::from.
 inline constexpr const char* input_name = "input";
+
+/// Throws ConfigError, with the reason only, unless `name` is of letters, digits and -_./, which
+/// need no escapes in TOML and JSON, and is not that of the input.
+void require_layer_name(const std::string& name);
 
 /// The output shape of a layer for its inputs, in order.
 /// Errors   throws ConfigError, with the reason only: the layer does not accept these inputs, or

@@ -28,9 +28,13 @@ std::string place_text(const NetworkShape& shape, std::size_t number) {
   return place + "the last layer, to the classes, " + text_of(layer) + ": ";
 }
 
-void require_own_name(const std::vector<LayerSpec>& layers, std::size_t number) {
-  for (std::size_t j = 0; j < number && !layers[number].name.empty(); ++j) {
-    if (layers[j].name != layers[number].name) continue;
+/// Throws ConfigError, with the reason only, if a layer's name is invalid or that of another.
+void require_unique_name(const std::vector<LayerSpec>& layers, std::size_t number) {
+  const std::string& name = layers[number].name;
+  if (name.empty()) return;
+  require_layer_name(name);
+  for (std::size_t j = 0; j < number; ++j) {
+    if (layers[j].name != name) continue;
     throw ConfigError(
         "layer " + std::to_string(j + 1) + " (" + text_of(layers[j]) + ") has the same name",
         "give them different names");
@@ -125,7 +129,7 @@ std::vector<LayerSize> NetworkShape::sizes() const {
   std::vector<std::size_t> values = {0};       // a flatten's is the value before it
   for (std::size_t i = 0; i < layers.size(); ++i) {
     try {
-      require_own_name(layers, i);
+      require_unique_name(layers, i);
       LayerSize size;
       for (const std::size_t source : sources_of(layers, i)) {
         size.from.push_back(values[source]);

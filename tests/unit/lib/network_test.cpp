@@ -289,6 +289,9 @@ TEST_CASE("a graph that cannot be is refused with the layer and both shapes", "[
   CHECK_THAT(refusal({a, {Add{}, "b", {"a", "b"}}}), Contains("'b' is the layer itself"));
   CHECK_THAT(refusal({a, {convolution(4), "a"}}),
              Contains("layer 2 (conv 4@3x3) 'a': layer 1 (conv 4@3x3) has the same name"));
+  CHECK_THAT(refusal({{convolution(4), "input"}}),
+             Contains("name: 'input' is the network's input"));
+  CHECK_THAT(refusal({{convolution(4), "a b"}}), Contains("name: 'a b' is no name"));
   CHECK_THAT(refusal({a, {convolution(5), "b"}, {Add{}, "sum", {"a", "b"}}}),
              Contains("layer 3 (add) 'sum': adds inputs of equal shape, but 6x5x4 and 6x5x5"));
   CHECK_THAT(refusal({a, Flatten{}, {Add{}, "", {"a", "input"}}}), Contains("6x5x4 and 6x5x2"));
