@@ -391,11 +391,10 @@ Syntax sweep_syntax() {
   Syntax syntax = run_file_syntax(
       "lockstep sweep",
       "Trains one network for each choice of settings, in groups of the ranks of this job.\n"
-      "The file is a run file with a table [sweep] (apps/sweep_file.hpp, configs/sweep.toml). Each "
-      "trial is a run folder of its own, with the weights that `lockstep train` gives on any "
-      "number "
-      "of ranks; OUT/sweep.json has all of them. The same command continues a sweep that was cut "
-      "off. A trial that diverges or is refused is recorded as failed, and not repeated.\n"
+      "The file is a run file with a table [sweep]; configs/sweep.toml is one. Each trial is a run "
+      "folder with the weights that `lockstep train` gives; OUT/sweep.json lists all.\n"
+      "The same command continues a sweep that was cut off. A trial that diverges or is refused is "
+      "recorded as failed, and the others go on; a refused one is tried again then.\n"
       "Ends with 0 if a trial has succeeded, else with the code of the first trial.\n");
   syntax.usage = "SWEEP.toml [flags]";
   syntax.operand = "sweep file";

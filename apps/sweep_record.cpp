@@ -123,7 +123,7 @@ std::string text_of(const TrialSettings& settings) {
 }
 
 /// The value of a setting; its default for one that is newer than the record.
-std::string value_in(const TrialSettings& settings, const std::string& name) {
+std::string value_of(const TrialSettings& settings, const std::string& name) {
   const auto find = [&](const auto& pairs) {
     const auto found = std::find_if(pairs.begin(), pairs.end(),
                                     [&](const auto& pair) { return pair.first == name; });
@@ -135,26 +135,26 @@ std::string value_in(const TrialSettings& settings, const std::string& name) {
 
 /// The first difference between two sweeps, for a message; empty: none.
 std::string difference(const SweepRecord& there, const SweepRecord& now) {
-  const auto differ = [](const std::string& what, const auto& a, const auto& b) {
+  const auto was_and_is = [](const std::string& what, const auto& a, const auto& b) {
     return fmt::format("{} was {}, and is {}", what, a, b);
   };
-  if (there.metric != now.metric) return differ("metric", there.metric, now.metric);
-  if (there.halving != now.halving) return differ("halving", there.halving, now.halving);
+  if (there.metric != now.metric) return was_and_is("metric", there.metric, now.metric);
+  if (there.halving != now.halving) return was_and_is("halving", there.halving, now.halving);
   if (there.rungs != now.rungs) {
-    return differ("rungs", fmt::format("{}", fmt::join(there.rungs, ", ")),
-                  fmt::format("{}", fmt::join(now.rungs, ", ")));
+    return was_and_is("rungs", fmt::format("{}", fmt::join(there.rungs, ", ")),
+                      fmt::format("{}", fmt::join(now.rungs, ", ")));
   }
   for (const auto& [name, value] : now.base) {
-    const std::string before = value_in(there.base, name);
-    if (before != value) return differ(name, before, value);
+    const std::string before = value_of(there.base, name);
+    if (before != value) return was_and_is(name, before, value);
   }
   if (there.trials.size() != now.trials.size()) {
-    return differ("the number of trials", there.trials.size(), now.trials.size());
+    return was_and_is("the number of trials", there.trials.size(), now.trials.size());
   }
   for (std::size_t i = 0; i < now.trials.size(); ++i) {
     if (there.trials[i].settings == now.trials[i].settings) continue;
-    return differ(trial_name(i), text_of(there.trials[i].settings),
-                  text_of(now.trials[i].settings));
+    return was_and_is(trial_name(i), text_of(there.trials[i].settings),
+                      text_of(now.trials[i].settings));
   }
   return "";
 }
@@ -228,7 +228,11 @@ void begin_sweep_record(const fs::path& out, const SweepRecord& begin) {
                       "give another --out, or the sweep file of that one");
   }
   for (Trial& trial : record.trials) {
-    if (trial.state == "running" || trial.state == "stopped") trial.state = "waiting";
+    const bool is_refused = trial.state == "failed" && trial.code != ExitCode::diverged;
+    if (trial.state != "running" && trial.state != "stopped" && !is_refused) continue;
+    trial.state = "waiting";
+    trial.code = ExitCode::success;
+    trial.reason.clear();
   }
   record.version = begin.version;
   write_file(out / file_name, text_of(record));
@@ -285,7 +289,10 @@ void drop_after_rung(const fs::path& out, std::size_t rung) {
              cost(record.metric, record.trials[b].results[rung]);
     });
     const std::size_t kept = (there.size() + record.halving - 1) / record.halving;
-    for (std::size_t i = kept; i < there.size(); ++i) record.trials[there[i]].state = "dropped";
+    for (std::size_t i = kept; i < there.size(); ++i) {
+      Trial& trial = record.trials[there[i]];
+      if (waits_for(trial, rung + 1)) trial.state = "dropped";
+    }
   });
 }
 

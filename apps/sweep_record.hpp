@@ -71,7 +71,8 @@ SweepRecord read_sweep_record(const std::filesystem::path& out);
 FolderLock join_sweep(const std::filesystem::path& out, int world_rank);
 
 /// Creates OUT/sweep.json, or prepares it to be continued: trials that a job before has begun and
-/// not ended wait again. The caller holds the lock of the folder.
+/// not ended wait again, and so do those that were refused, since that may depend on the launch.
+/// The caller holds the lock of the folder.
 ///
 /// Errors   throws ConfigError if the folder has another sweep, with the first difference,
 ///          or if ranks of an earlier job still run trials of this one;

@@ -149,29 +149,31 @@ class Sweep(command.CommandTest):
         self.assert_says(nothing.out, "12 trials ended already", nothing)
         self.assertNotIn("\ntrial-", nothing.out)
 
-    def stop(self, process, out):
-        """SIGINT when a trial is finished."""
+    def stop(self, *argv):
+        """Starts a sweep, and interrupts it when it has finished a trial more."""
+        before = self.finished_trials()
+        process = start(argv)
         end = time.monotonic() + seconds(command.LIMIT)
-        while not any(trial["state"] == "finished" for trial in self.trials_or_none(out)):
+        while self.finished_trials() == before:
             self.assertLess(time.monotonic(), end)
-            time.sleep(0.01)
+            time.sleep(0.005)
         os.kill(process.pid, signal.SIGINT)
         return finish(process)
 
-    def trials_or_none(self, out):
-        path = self.folder / out / "sweep.json"
-        return json.loads(path.read_text())["trials"] if path.exists() else []
+    def finished_trials(self):
+        path = self.folder / "out" / "sweep.json"
+        return path.read_text().count('"finished"') if path.exists() else 0
 
     def test_stopped_and_continued(self):
         base = BASE.replace("train-limit = 500", "train-limit = 4000").replace("epochs = 1", "epochs = 3")
         path = self.file("group = 2\n", base=base)
         arguments = command.words("sweep", path, "--out", self.folder / "out")
-        stopped = self.stop(start([str(command.binary), *arguments, "--ranks", "4"]), "out")
+        stopped = self.stop(str(command.binary), *arguments, "--ranks", "4")
         self.assert_ends(stopped, 75)
         self.assert_says(stopped.err, ["stopped after", "of 12 trials", "the same command"], stopped)
         if command.MPI:
-            self.stop(start(mpirun(4, *arguments)), "out")
-        self.assertNotEqual({trial["state"] for trial in self.record()["trials"]}, {"finished"})
+            self.assertNotEqual(self.stop(*mpirun(4, *arguments)).code, 0)
+        self.assertLess(self.finished_trials(), 12)
         self.assert_ends(self.sweep(path, threads=2), 0)
         self.assert_ends(self.sweep(path, "whole", threads=2), 0)
         self.assertEqual(self.results(), self.results("whole"))
@@ -201,6 +203,10 @@ class Sweep(command.CommandTest):
         self.assertEqual([trial["exit_code"] for trial in trials], [0, 0, 0, 2, 76, 76, 76, 2])
         self.assert_says(trials[3]["reason"], ["--momentum with --optimizer adam"], result)
         self.assert_says(result.out, ["trial-005 failed (76)"], result)
+        again = self.sweep(self.file("", settings, base=base), threads=4)
+        ran = sorted(line.split()[0] for line in again.out.split("\n\n")[0].splitlines() if line.startswith("trial-"))
+        self.assertEqual(ran, ["trial-004", "trial-008"], again)  # those that another launch might not refuse
+        self.assertEqual(self.record()["trials"], trials)
         settings = "[sweep.settings]\nlearning-rate = [1e30, 1e31]\noptimizer = ['sgd']\n"
         for world in ({"threads": 2}, {"ranks": 2} if command.MPI else {}):
             none = self.sweep(self.file("", settings), f"none-{len(world)}-{world.get('ranks')}", **world)
