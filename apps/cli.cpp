@@ -74,6 +74,7 @@ std::pair<std::string, std::string> setting_in(const Syntax& syntax, const std::
 
 Arguments arguments_of(const Syntax& syntax, const cxxopts::ParseResult& result) {
   Arguments arguments;
+  arguments.own_table = syntax.own_table;
   for (const auto& flag : syntax.flags) arguments.defaults.emplace_back(flag.name, flag.otherwise);
   for (const auto& argument : result.arguments()) {
     const std::string& key = argument.key();
@@ -160,7 +161,7 @@ std::pair<std::string, std::string> key_and_value(const std::string& place,
 RunConfig config_over(const RunConfig& base, const Arguments& arguments) {
   RunConfig config = base;
   if (!arguments.run_file_text.empty()) {
-    apply_run_file(config, arguments.operand(), arguments.run_file_text);
+    apply_run_file(config, arguments.operand(), arguments.run_file_text, arguments.own_table);
   }
   for (const auto& [key, value] : arguments.settings) set_value(config, "--" + key, key, value);
   return config;

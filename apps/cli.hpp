@@ -24,15 +24,16 @@ struct Flag {
 
 /// The command line of a subcommand.
 struct Syntax {
-  std::string command;                ///< "lockstep train"
-  std::string does;                   ///< one sentence
-  std::string usage;                  ///< "[CONFIG.toml] [flags]"
-  std::string note;                   ///< what --help says behind the usage
-  std::string example;                ///< a command line; --help ends with it
-  std::string operand;                ///< what a word without dashes is: "run file"
-  std::size_t operands = 1;           ///< maximum number of these words
-  bool run_file = false;              ///< the operand is a run file
-  bool any_build = false;             ///< ranks may differ in build, and communicate by MPI alone
+  std::string command;       ///< "lockstep train"
+  std::string does;          ///< one sentence
+  std::string usage;         ///< "[CONFIG.toml] [flags]"
+  std::string note;          ///< what --help says behind the usage
+  std::string example;       ///< a command line; --help ends with it
+  std::string operand;       ///< what a word without dashes is: "run file"
+  std::size_t operands = 1;  ///< maximum number of these words
+  bool run_file = false;     ///< the operand is a run file
+  std::string own_table;     ///< of the run file, which the command reads itself; empty: none
+  bool any_build = false;    ///< ranks may differ in build, and communicate by MPI alone
   std::vector<std::string> settings;  ///< names in settings() that it takes
   std::vector<Flag> flags;
   std::map<std::string, std::string> other_help;  ///< of settings with another meaning here
@@ -58,6 +59,7 @@ struct Arguments {
   std::vector<std::pair<std::string, std::string>> flags;     ///< flags in the order given
   std::vector<std::pair<std::string, std::string>> defaults;  ///< of flags
   bool help = false;
+  std::string own_table;      ///< of the syntax
   std::string run_file_text;  ///< of the run file, as rank 0 read it; set by run_on_ranks()
 
   /// The first operand; empty if there is none.

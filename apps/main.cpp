@@ -35,6 +35,8 @@ Syntax completion_syntax();
 
 constexpr std::array subcommands = {
     Subcommand{"train", "trains a network on all ranks of this job", train_command, train_syntax},
+    Subcommand{"sweep", "trains one network for each choice of settings, in groups of ranks",
+               sweep_command, sweep_syntax},
     Subcommand{"plan", "which rank reads which record at which step, with proof", plan_command,
                plan_syntax},
     Subcommand{"evaluate", "loss and score of a checkpoint on a test set", evaluate_command,

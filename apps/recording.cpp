@@ -12,9 +12,9 @@
 namespace lockstep::apps {
 
 Recording::Recording(const RunConfig& config, comm::Communicator& comm)
-    : recorder_(comm.rank(), comm.size()) {
+    : recorder_(comm.world_rank(comm.rank()), comm.size()) {
   comm::together(comm, [&] {
-    watchdog_.emplace(recorder_, comm.rank(), static_cast<double>(config.timeout),
+    watchdog_.emplace(recorder_, comm.world_rank(comm.rank()), static_cast<double>(config.timeout),
                       launching::is_rank(comm::detect_launcher()), config.survive);
   });
 }

@@ -40,6 +40,8 @@ bool is_about_this_job(std::string_view name) {
   return name == "run-dir" || name == "resume" || name == "survive";
 }
 
+}  // namespace
+
 Decisive decisive_settings(const RunConfig& config) {
   Decisive decisive;
   for (const auto& [name, value] : key_values(config)) {
@@ -50,6 +52,8 @@ Decisive decisive_settings(const RunConfig& config) {
   }
   return decisive;
 }
+
+namespace {
 
 constexpr const char* absent = "absent";
 

@@ -44,6 +44,10 @@ struct Resume {
 std::optional<Resume> find_resume(const Arguments& arguments, const RunConfig& config,
                                   comm::Communicator& comm);
 
+/// The settings that determine results. With the canonical reduction they are free of ranks,
+/// devices and machines. Local.
+Decisive decisive_settings(const RunConfig& config);
+
 /// The settings, data and plan that determine the results of training on the ranks of `comm`. With
 /// the canonical reduction and the policy DATA they do not depend on the ranks. Local.
 ///

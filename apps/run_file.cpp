@@ -1,41 +1,19 @@
 #include "apps/run_file.hpp"
 
-#include <toml++/toml.h>
-
 #include <algorithm>
 #include <array>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
+#include "apps/toml_settings.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
 
 namespace lockstep::apps {
 namespace {
 
-/// A TOML value as the text of a flag.
-std::string flag_text(const toml::node& node, const std::string& place) {
-  if (const auto* text = node.as_string()) return text->get();
-  if (const auto* number = node.as_integer()) return std::to_string(number->get());
-  if (const auto* number = node.as_floating_point()) {
-    return shortest(number->get());
-  }
-  if (const auto* flag = node.as_boolean()) return flag->get() ? "true" : "false";
-  const auto* list = node.as_array();
-  if (list == nullptr) throw ConfigError(place + ": a table or date where a value should be");
-  std::string text;
-  for (const auto& item : *list) {
-    if (item.is_array()) throw ConfigError(place + ": a list inside a list");
-    text += (text.empty() ? "" : ",") + flag_text(item, place);
-  }
-  return text.empty() ? "none" : text;
-}
-
 constexpr const char* layer_key = "layer";
-
-/// Tables in which the settings of a kind may stand; their `name` is the setting of that name.
-constexpr std::array tables = {"optimizer", "schedule"};
 
 nn::FieldValue field_value(const toml::node& node, const std::string& place) {
   if (const auto* text = node.as_string()) return text->get();
@@ -82,14 +60,6 @@ void apply_layers(RunConfig& config, const std::string& path, const std::string&
   config.model = "layers";
 }
 
-/// Sets the setting `name`, which stands at `key`.
-void apply_key(RunConfig& config, const std::string& path, const toml::key& key,
-               std::string_view name, const toml::node& node) {
-  const std::string place = path + ":" + std::to_string(key.source().begin.line);
-  const Setting& setting = setting_named(place, std::string(name));
-  set_value(config, place, setting.name, flag_text(node, place + ": " + setting.name));
-}
-
 std::string layers_literal(const std::vector<nn::LayerSpec>& layers) {
   std::string list;
   for (const auto& layer : layers) {
@@ -118,29 +88,72 @@ std::string read_run_file(const std::string& path) {
   return text.str();
 }
 
-void apply_run_file(RunConfig& config, const std::string& path, const std::string& text) {
-  toml::table file;
+toml::table parse_toml(const std::string& path, const std::string& text) {
   try {
-    file = toml::parse(text, path);
+    return toml::parse(text, path);
   } catch (const toml::parse_error& error) {
     throw ConfigError(path + ":" + std::to_string(error.source().begin.line) +
                       ": not TOML: " + std::string(error.description()));
   }
-  for (const auto& [key, node] : file) {
-    const std::string place = path + ":" + std::to_string(key.source().begin.line);
-    if (key.str() == layer_key) {
-      apply_layers(config, path, place, node);
-      continue;
-    }
-    const bool is_group = std::find(tables.begin(), tables.end(), key.str()) != tables.end();
-    if (const auto* group = node.as_table(); group != nullptr && is_group) {
-      for (const auto& [name, value] : *group) {
-        apply_key(config, path, name, name.str() == "name" ? key.str() : name.str(), value);
-      }
-      continue;
-    }
-    apply_key(config, path, key, key.str(), node);
+}
+
+std::string flag_text(const toml::node& node, const std::string& place) {
+  if (const auto* text = node.as_string()) return text->get();
+  if (const auto* number = node.as_integer()) return std::to_string(number->get());
+  if (const auto* number = node.as_floating_point()) {
+    return shortest(number->get());
   }
+  if (const auto* flag = node.as_boolean()) return flag->get() ? "true" : "false";
+  const auto* list = node.as_array();
+  if (list == nullptr) throw ConfigError(place + ": a table or date where a value should be");
+  std::string text;
+  for (const auto& item : *list) {
+    if (item.is_array()) throw ConfigError(place + ": a list inside a list");
+    text += (text.empty() ? "" : ",") + flag_text(item, place);
+  }
+  return text.empty() ? "none" : text;
+}
+
+std::string place_of(const std::string& path, const toml::source_region& source) {
+  return path + ":" + std::to_string(source.begin.line);
+}
+
+void for_each_setting(const toml::table& table, const std::string& path,
+                      const std::function<void(const TomlSetting&)>& visit) {
+  static constexpr std::array groups = {"optimizer", "schedule"};
+  const auto visit_key = [&](const toml::key& key, std::string_view name, const toml::node& node) {
+    const std::string place = place_of(path, key.source());
+    visit({setting_named(place, std::string(name)).name, place, node});
+  };
+  for (const auto& [key, node] : table) {
+    const bool is_group = std::find(groups.begin(), groups.end(), key.str()) != groups.end();
+    const auto* group = node.as_table();
+    if (group == nullptr || !is_group) {
+      visit_key(key, key.str(), node);
+      continue;
+    }
+    for (const auto& [name, value] : *group) {
+      visit_key(name, name.str() == "name" ? key.str() : name.str(), value);
+    }
+  }
+}
+
+void apply_run_file(RunConfig& config, const std::string& path, const std::string& text,
+                    std::string_view other) {
+  toml::table file = parse_toml(path, text);
+  if (!other.empty()) file.erase(other);
+  if (const auto layers = file.find(layer_key); layers != file.end()) {
+    apply_layers(config, path, place_of(path, layers->first.source()), layers->second);
+    file.erase(layers);
+  }
+  if (const auto sweep = file.find(sweep_table); sweep != file.end()) {
+    throw ConfigError(place_of(path, sweep->first.source()) + ": [sweep] is of a sweep file",
+                      "`lockstep sweep " + path + "` runs its trials");
+  }
+  for_each_setting(file, path, [&](const TomlSetting& setting) {
+    set_value(config, setting.place, setting.name,
+              flag_text(setting.value, setting.place + ": " + setting.name));
+  });
 }
 
 std::string to_toml(const RunConfig& config) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -11,10 +12,12 @@ namespace lockstep::apps {
 /// The text of a run file; empty for an empty path. Throws ConfigError if it does not exist.
 std::string read_run_file(const std::string& path);
 
-/// Applies a run file's text; `path` is for messages. A [[layer]] list sets model to "layers".
+/// Applies a run file's text; `path` is for messages. A [[layer]] list sets model to "layers". The
+/// table `other` is left to the caller.
 ///
 /// Errors   throws ConfigError with path and line: not TOML, unknown key, bad value.
-void apply_run_file(RunConfig& config, const std::string& path, const std::string& text);
+void apply_run_file(RunConfig& config, const std::string& path, const std::string& text,
+                    std::string_view other = "");
 
 /// The whole configuration as TOML, which is a valid run file.
 std::string to_toml(const RunConfig& config);

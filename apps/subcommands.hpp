@@ -13,6 +13,7 @@ namespace lockstep::apps {
 
 // The command lines that they take.
 Syntax train_syntax();
+Syntax sweep_syntax();
 Syntax evaluate_syntax();
 Syntax predict_syntax();
 Syntax plan_syntax();
@@ -27,6 +28,15 @@ Syntax plot_syntax();
 
 /// Trains on all ranks of this job: under a launcher over MPI, else as threads of this process.
 int train_command(const std::vector<std::string>& words);
+
+/// The part of one rank of `comm` in train_command(). The configuration is the same on all ranks.
+///
+/// Errors   throws comm::AgreedError on all ranks, and errors of one rank.
+/// Ranks    collective.
+void train_on(const Arguments& arguments, const RunConfig& given, comm::Communicator& comm);
+
+/// Runs the trials of a sweep file, each on a group of the ranks of this job.
+int sweep_command(const std::vector<std::string>& words);
 
 /// Computes loss and accuracy of a checkpoint on a test set, over all ranks of this job.
 int evaluate_command(const std::vector<std::string>& words);

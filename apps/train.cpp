@@ -555,6 +555,8 @@ void RankOfRun::run_in(comm::Communicator& comm) {
   if (has_report_) print_report(report.test, names.classes);
 }
 
+}  // namespace
+
 void train_on(const Arguments& arguments, const RunConfig& given, comm::Communicator& comm) {
   const std::optional<Resume> resume = find_resume(arguments, given, comm);
   const RunConfig& config = resume ? resume->config : given;
@@ -568,8 +570,6 @@ void train_on(const Arguments& arguments, const RunConfig& given, comm::Communic
       comm, [&](comm::Communicator& group) { rank.train_in(group); },
       [&](int code) { rank.record_end(code); });
 }
-
-}  // namespace
 
 Syntax train_syntax() {
   Syntax syntax = run_file_syntax("lockstep train", "Trains a network on all ranks of this job.");

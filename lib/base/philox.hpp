@@ -44,6 +44,7 @@ struct Philox {
 ///   order of files           seed ^ files                 as order of records
 ///   test split               seed ^ split                 as order of records
 ///   map_random               seed ^ map                   draw, element (2), epoch
+///   settings of a sweep      seed ^ sweep                 hash of the name (2), trial (2)
 ///   dropout                  Philox(seed, step; layer)    group (2), row (2)
 ///   initialisers             TensorFlow's mix of seed     group (2), two words of the mix
 ///   built-in digits          their own seed               draw, part, record (2)
@@ -56,6 +57,7 @@ enum class RandomUse : std::uint64_t {
   files = 0x7321212166696C65,         // "file", "s!!!"
   map = 0x72616E646D61705F,           // "map_", "rand"
   split = 0x7421212173706C69,         // "spli", "t!!!"
+  sweep = 0x7021212173776565,         // "swee", "p!!!"
 };
 
 /// The seed of `use` for the user's `seed`: seed ^ tag.

@@ -1,0 +1,320 @@
+#include "apps/sweep_record.hpp"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <tuple>
+
+#include "apps/run_file.hpp"
+#include "lockstep/base/hash.hpp"
+#include "lockstep/base/text.hpp"
+#include "lockstep/train/json_fields.hpp"
+
+namespace lockstep::apps {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* file_name = "sweep.json";
+constexpr const char* lock_folder = ".queue";
+
+ordered_json json_of(const TrialResult& result) {
+  return {{"epochs", result.epochs},
+          {"test_loss", result.test_loss},
+          {result.is_regression ? "test_r2" : "test_accuracy", result.test_score},
+          {"seconds", result.seconds},
+          {"weights_hash", to_hex(result.weights_hash)}};
+}
+
+ordered_json json_of(const TrialSettings& settings) {
+  ordered_json json = ordered_json::object();
+  for (const auto& [name, value] : settings) json[name] = value;
+  return json;
+}
+
+std::string text_of(const SweepRecord& record) {
+  ordered_json trials = ordered_json::array();
+  for (const Trial& trial : record.trials) {
+    ordered_json results = ordered_json::array();
+    for (const TrialResult& result : trial.results) results.push_back(json_of(result));
+    trials.push_back({{"trial", trials.size() + 1},
+                      {"settings", json_of(trial.settings)},
+                      {"state", trial.state},
+                      {"exit_code", static_cast<int>(trial.code)},
+                      {"reason", trial.reason},
+                      {"results", std::move(results)}});
+  }
+  const ordered_json json = {{"version", record.version},    {"metric", record.metric},
+                             {"halving", record.halving},    {"rungs", record.rungs},
+                             {"base", json_of(record.base)}, {"trials", std::move(trials)}};
+  return json.dump(1) + "\n";
+}
+
+const ordered_json& list_in(const ordered_json& json, const char* key,
+                            const train::JsonPlace& place) {
+  const auto& list = train::field(json, key, place);
+  if (!list.is_array()) train::fail(place, std::string("'") + key + "' is not a list in []");
+  return list;
+}
+
+TrialSettings settings_in(const ordered_json& json, const char* key,
+                          const train::JsonPlace& place) {
+  TrialSettings settings;
+  const auto& object = train::field(json, key, place);
+  if (!object.is_object()) train::fail(place, std::string("'") + key + "' is not an object in {}");
+  for (const auto& [name, value] : object.items()) {
+    settings.emplace_back(name, train::text_in(object, name.c_str(), place));
+  }
+  return settings;
+}
+
+TrialResult result_in(const ordered_json& json, const train::JsonPlace& place) {
+  TrialResult result;
+  result.is_regression = json.contains("test_r2");
+  result.epochs = train::count_in(json, "epochs", place);
+  result.test_loss = train::number_in(json, "test_loss", place);
+  result.test_score =
+      train::number_in(json, result.is_regression ? "test_r2" : "test_accuracy", place);
+  result.seconds = train::number_in(json, "seconds", place);
+  result.weights_hash = train::hash_in(json, "weights_hash", place);
+  return result;
+}
+
+/// Waits for the lock on sweep.json, which is held for one change of it.
+FolderLock lock_record(const fs::path& out) {
+  constexpr auto longest = std::chrono::seconds(60);
+  const auto end = Clock::now() + longest;
+  for (;;) {
+    try {
+      return FolderLock(out / lock_folder);
+    } catch (const ConfigError&) {
+      if (Clock::now() > end) throw;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+void change(const fs::path& out, const std::function<void(SweepRecord&)>& edit) {
+  const FolderLock lock = lock_record(out);
+  SweepRecord record = read_sweep_record(out);
+  edit(record);
+  write_file(out / file_name, text_of(record));
+}
+
+bool waits_for(const Trial& trial, std::size_t rung) {
+  return trial.state == "waiting" && trial.results.size() == rung;
+}
+
+std::string text_of(const TrialSettings& settings) {
+  std::string text;
+  for (const auto& [name, value] : settings) {
+    text += (text.empty() ? "" : ", ") + name + " " + value;
+  }
+  return text;
+}
+
+/// The value of a setting; its default for one that is newer than the record.
+std::string value_of(const TrialSettings& settings, const std::string& name) {
+  const auto find = [&](const auto& pairs) {
+    const auto found = std::find_if(pairs.begin(), pairs.end(),
+                                    [&](const auto& pair) { return pair.first == name; });
+    return found == pairs.end() ? std::string("absent") : found->second;
+  };
+  const std::string value = find(settings);
+  return value == "absent" ? find(key_values(RunConfig())) : value;
+}
+
+/// The first difference between two sweeps, for a message; empty: none.
+std::string difference(const SweepRecord& there, const SweepRecord& now) {
+  const auto was_and_is = [](const std::string& what, const auto& a, const auto& b) {
+    return fmt::format("{} was {}, and is {}", what, a, b);
+  };
+  if (there.metric != now.metric) return was_and_is("metric", there.metric, now.metric);
+  if (there.halving != now.halving) return was_and_is("halving", there.halving, now.halving);
+  if (there.rungs != now.rungs) {
+    return was_and_is("rungs", fmt::format("{}", fmt::join(there.rungs, ", ")),
+                      fmt::format("{}", fmt::join(now.rungs, ", ")));
+  }
+  for (const auto& [name, value] : now.base) {
+    const std::string before = value_of(there.base, name);
+    if (before != value) return was_and_is(name, before, value);
+  }
+  if (there.trials.size() != now.trials.size()) {
+    return was_and_is("the number of trials", there.trials.size(), now.trials.size());
+  }
+  for (std::size_t i = 0; i < now.trials.size(); ++i) {
+    if (there.trials[i].settings == now.trials[i].settings) continue;
+    return was_and_is(trial_name(i), text_of(there.trials[i].settings),
+                      text_of(now.trials[i].settings));
+  }
+  return "";
+}
+
+/// Lower is better.
+double cost(const std::string& metric, const TrialResult& result) {
+  return metric == "testing loss" ? result.test_loss : -result.test_score;
+}
+
+}  // namespace
+
+std::string sweep_record_text(const fs::path& out) {
+  const fs::path file = out / file_name;
+  std::ifstream stream(file, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+  if (!stream.is_open() || stream.bad()) {
+    throw DataError(file.string() + ": cannot be read", "give the --out folder of a sweep");
+  }
+  return text;
+}
+
+SweepRecord parse_sweep_record(const std::string& text, const fs::path& out) {
+  const train::JsonPlace place = {out / file_name, 0,
+                                  "give another --out, or move this folder away"};
+  const ordered_json json = train::parse_object(text, place);
+  SweepRecord record;
+  record.version = train::text_in(json, "version", place);
+  record.metric = train::text_in(json, "metric", place);
+  record.halving = train::count_in(json, "halving", place);
+  record.rungs = train::counts_in(json, "rungs", place);
+  record.base = settings_in(json, "base", place);
+  for (const auto& entry : list_in(json, "trials", place)) {
+    Trial trial;
+    trial.settings = settings_in(entry, "settings", place);
+    trial.state = train::text_in(entry, "state", place);
+    trial.code = static_cast<ExitCode>(train::count_in(entry, "exit_code", place));
+    trial.reason = train::text_in(entry, "reason", place);
+    for (const auto& result : list_in(entry, "results", place)) {
+      trial.results.push_back(result_in(result, place));
+    }
+    record.trials.push_back(std::move(trial));
+  }
+  if (record.trials.empty()) train::fail(place, "no trial is in it");
+  return record;
+}
+
+SweepRecord read_sweep_record(const fs::path& out) {
+  return parse_sweep_record(sweep_record_text(out), out);
+}
+
+FolderLock join_sweep(const fs::path& out, int world_rank) {
+  const fs::path folder = out / lock_folder / std::to_string(world_rank);
+  make_folder(folder);
+  return FolderLock(folder);
+}
+
+void begin_sweep_record(const fs::path& out, const SweepRecord& begin) {
+  make_folder(out / lock_folder);
+  for (const auto& entry : fs::directory_iterator(out / lock_folder)) {
+    if (entry.is_directory()) const FolderLock not_in_use(entry.path());
+  }
+  remove_temporaries_in(out);
+  std::error_code ignored;
+  if (!fs::exists(out / file_name, ignored)) {
+    write_file(out / file_name, text_of(begin));
+    return;
+  }
+  SweepRecord record = read_sweep_record(out);
+  if (const std::string found = difference(record, begin); !found.empty()) {
+    throw ConfigError(out.string() + ": holds another sweep: " + found,
+                      "give another --out, or the sweep file of that one");
+  }
+  for (Trial& trial : record.trials) {
+    const bool is_refused = trial.state == "failed" && trial.code != ExitCode::diverged;
+    if (trial.state != "running" && trial.state != "stopped" && !is_refused) continue;
+    trial.state = "waiting";
+    trial.code = ExitCode::success;
+    trial.reason.clear();
+  }
+  record.version = begin.version;
+  write_file(out / file_name, text_of(record));
+}
+
+std::optional<std::size_t> claim_trial(const fs::path& out, std::size_t rung) {
+  std::optional<std::size_t> claimed;
+  change(out, [&](SweepRecord& record) {
+    const bool is_stopped =
+        std::any_of(record.trials.begin(), record.trials.end(),
+                    [](const Trial& trial) { return trial.state == "stopped"; });
+    const auto next = std::find_if(record.trials.begin(), record.trials.end(),
+                                   [&](const Trial& trial) { return waits_for(trial, rung); });
+    if (is_stopped || next == record.trials.end()) return;
+    next->state = "running";
+    claimed = next - record.trials.begin();
+  });
+  return claimed;
+}
+
+bool is_waiting(const SweepRecord& record, std::size_t rung) {
+  return std::any_of(record.trials.begin(), record.trials.end(),
+                     [&](const Trial& trial) { return waits_for(trial, rung); });
+}
+
+void add_result(const fs::path& out, std::size_t trial, const TrialResult& result) {
+  change(out, [&](SweepRecord& record) {
+    Trial& one = record.trials[trial];
+    one.results.push_back(result);
+    one.state = one.results.size() == record.rung_count() ? "finished" : "waiting";
+  });
+}
+
+void set_failed(const fs::path& out, std::size_t trial, ExitCode code, const std::string& reason) {
+  change(out, [&](SweepRecord& record) {
+    record.trials[trial].state = "failed";
+    record.trials[trial].code = code;
+    record.trials[trial].reason = reason;
+  });
+}
+
+void set_stopped(const fs::path& out, std::size_t trial) {
+  change(out, [&](SweepRecord& record) { record.trials[trial].state = "stopped"; });
+}
+
+void drop_after_rung(const fs::path& out, std::size_t rung) {
+  change(out, [&](SweepRecord& record) {
+    std::vector<std::size_t> there;
+    for (std::size_t i = 0; i < record.trials.size(); ++i) {
+      if (record.trials[i].results.size() > rung) there.push_back(i);
+    }
+    std::stable_sort(there.begin(), there.end(), [&](std::size_t a, std::size_t b) {
+      return cost(record.metric, record.trials[a].results[rung]) <
+             cost(record.metric, record.trials[b].results[rung]);
+    });
+    const std::size_t kept = (there.size() + record.halving - 1) / record.halving;
+    for (std::size_t i = kept; i < there.size(); ++i) {
+      Trial& trial = record.trials[there[i]];
+      if (waits_for(trial, rung + 1)) trial.state = "dropped";
+    }
+  });
+}
+
+std::vector<std::size_t> ranked(const SweepRecord& record) {
+  std::vector<std::size_t> order(record.trials.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  const auto key = [&](std::size_t i) {
+    const Trial& trial = record.trials[i];
+    const bool failed = trial.state == "failed";
+    return std::tuple(failed, record.rung_count() - trial.results.size(),
+                      trial.results.empty() ? 0 : cost(record.metric, trial.results.back()));
+  };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return key(a) < key(b); });
+  return order;
+}
+
+bool has_metric(const TrialResult& result, const std::string& metric) {
+  const char* const missing = result.is_regression ? "testing accuracy" : "testing R2";
+  return metric != missing && std::isfinite(cost(metric, result));
+}
+
+std::string trial_name(std::size_t trial) { return fmt::format("trial-{:03}", trial + 1); }
+
+}  // namespace lockstep::apps

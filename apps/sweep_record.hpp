@@ -1,0 +1,109 @@
+// sweep.json: the trials of a sweep and their states. The groups of ranks that run the trials share
+// the file: each takes the next trial from it when it is free.
+//
+//   {"version": "0.1.0", "metric": "testing accuracy", "halving": 1, "rungs": [],
+//    "base": {"batch-size": "128", ...},        settings that determine results, as TOML literals
+//    "trials": [{"trial": 1, "settings": {"learning-rate": "0.01"}, "state": "finished",
+//                "exit_code": 0, "reason": "",
+//                "results": [{"epochs": 3, "test_loss": 0.21, "test_accuracy": 0.94,
+//                             "seconds": 1.7, "weights_hash": "16 hex digits"}]}, ...]}
+//
+// A result is of a rung, without halving of the end. Regressions have "test_r2" in place of
+// "test_accuracy". The state is "waiting", "running", "finished", "failed", "dropped" (by halving)
+// or "stopped" (cut off by a signal or a time limit).
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "apps/sweep_file.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/files.hpp"
+
+namespace lockstep::apps {
+
+/// What a trial has reached at a rung.
+struct TrialResult {
+  std::uint64_t epochs = 0;
+  double test_loss = 0;
+  double test_score = 0;  ///< accuracy, or R2 of a regression
+  bool is_regression = false;
+  double seconds = 0;  ///< of training
+  std::uint64_t weights_hash = 0;
+};
+
+struct Trial {
+  TrialSettings settings;
+  std::string state = "waiting";
+  ExitCode code = ExitCode::success;  ///< of a failed trial
+  std::string reason = {};            ///< of a failed trial
+  std::vector<TrialResult> results = {};
+
+  const TrialResult* last() const { return results.empty() ? nullptr : &results.back(); }
+};
+
+/// The content of sweep.json.
+struct SweepRecord {
+  std::string version;
+  std::string metric;
+  std::uint64_t halving = 1;
+  std::vector<std::uint64_t> rungs;
+  TrialSettings base;
+  std::vector<Trial> trials;
+
+  std::size_t rung_count() const { return std::max<std::size_t>(1, rungs.size()); }
+};
+
+/// The text of OUT/sweep.json, its content, and both at once. Throw DataError: no such file, or a
+/// damaged one. Local.
+std::string sweep_record_text(const std::filesystem::path& out);
+SweepRecord parse_sweep_record(const std::string& text, const std::filesystem::path& out);
+SweepRecord read_sweep_record(const std::filesystem::path& out);
+
+/// Held by the first rank of each group while it takes trials, so that no other job does.
+FolderLock join_sweep(const std::filesystem::path& out, int world_rank);
+
+/// Creates OUT/sweep.json, or prepares it to be continued: trials that a job before has begun and
+/// not ended wait again, and so do those that were refused, since that may depend on the launch.
+/// The caller holds the lock of the folder.
+///
+/// Errors   throws ConfigError if the folder has another sweep, with the first difference,
+///          or if ranks of an earlier job still run trials of this one;
+///          OutputError; DataError if sweep.json is damaged.
+void begin_sweep_record(const std::filesystem::path& out, const SweepRecord& begin);
+
+/// Takes the first trial that waits for its result of `rung`, which is "running" then. nullopt:
+/// there is none, or a trial was stopped. Local; any number of processes and threads at a time.
+std::optional<std::size_t> claim_trial(const std::filesystem::path& out, std::size_t rung);
+
+/// True if a trial waits for its result of `rung`.
+bool is_waiting(const SweepRecord& record, std::size_t rung);
+
+/// How a claimed trial ended. Local; any number at a time, as of the next.
+void add_result(const std::filesystem::path& out, std::size_t trial, const TrialResult& result);
+void set_failed(const std::filesystem::path& out, std::size_t trial, ExitCode code,
+                const std::string& reason);
+void set_stopped(const std::filesystem::path& out, std::size_t trial);
+
+/// Drops all but the best 1/halving of the trials that have a result of `rung`, rounded up. A
+/// function of the results alone: a second call changes nothing.
+void drop_after_rung(const std::filesystem::path& out, std::size_t rung);
+
+/// The trials from the best to the worst: those with more results first, then by metric, then by
+/// number; failed ones last.
+std::vector<std::size_t> ranked(const SweepRecord& record);
+
+/// True if the result has the metric, and is finite.
+bool has_metric(const TrialResult& result, const std::string& metric);
+
+/// "trial-003" for index 2: trials are counted from 1.
+std::string trial_name(std::size_t trial);
+
+}  // namespace lockstep::apps

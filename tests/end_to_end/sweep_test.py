@@ -1,0 +1,244 @@
+"""`lockstep sweep`: the weights of `lockstep train` in groups of any size, through kills, and what is refused."""
+
+import json
+import os
+import signal
+import time
+import unittest
+
+import command
+from command import Run, faults, finish, mpirun, run, seconds, start
+
+BASE = """data = "synthetic"
+train-limit = 500
+test-limit = 100
+layers = [16]
+batch-size = 50
+epochs = 1
+"""
+GRID = """
+[sweep.settings]
+learning-rate = [0.01, 0.1]
+layers = [[16], [12, 8], "none"]
+[sweep.settings.optimizer]
+name = ["adam", "sgd"]
+"""
+RANDOM = """
+[sweep.settings]
+learning-rate = { min = 1e-4, max = 0.1, log = true }
+batch-size = { min = 20, max = 60 }
+layers = [[16], [8]]
+"""
+REFUSED = (  # what stands in [sweep] and below, the lines' texts
+    ("", "", ["no trials", "[sweep.settings]"]),
+    ("", "[sweep.settings]\n", ["no trials"]),
+    ("", "[sweep.settings]\nlearning-rat = [0.1]\n", [":9", "learning-rat", "learning-rate"]),
+    ("", "[sweep.settings]\nlearning-rate = []\n", [":9", "learning-rate", "empty list"]),
+    ("", "[sweep.settings]\nlearning-rate = 0.1\n", [":9", "does not vary"]),
+    ("", "[sweep.settings]\nlearning-rate = [0.1,\n-1]\n", [":10", "'-1' is not a finite number above 0"]),
+    ("", "[sweep.settings]\nrun-dir = ['a']\n", [":9", "run-dir", "not a setting of a trial"]),
+    ("", "[sweep.settings]\nlearning-rate = { min = 0.1, max = 1.0 }\n", [":9", "interval in a grid", "random"]),
+    ("group = 3\n", GRID, [":8", "2 ranks", "groups of 3"]),
+    ("metric = 'accuracy'\n", GRID, [":8", "metric", "'accuracy' is none of", "testing accuracy"]),
+    ("trails = 3\n", GRID, [":8", "'trails'", "did you mean 'trials'"]),
+    ("trials = 3\n", GRID, [":8", "trials", "of a grid"]),
+    ("method = 'random'\n", RANDOM, ["method random without trials"]),
+    ("method = 'random'\ntrials = 0\n", RANDOM, [":9", "trials"]),
+    ("method = 'random'\ntrials = 2\n", "[sweep.settings]\nbatch-size = { min = 9, max = 9 }\n",
+     [":11", "min 9 is not below max 9"]),
+    ("method = 'random'\ntrials = 2\n", "[sweep.settings]\nmomentum = { min = 0, max = 0.9, log = true }\n",
+     [":11", "no logarithm"]),
+    ("method = 'random'\ntrials = 2\n", "[sweep.settings]\nbatch-size = { min = 0.1, max = 0.2 }\n",
+     [":11", "batch-size"]),
+    ("halving = 2\n", GRID, [":8", "at least two rungs"]),
+    ("halving = 2\nrungs = [2, 1]\n", GRID, [":9", "ascending"]),
+    ("halving = 2\nrungs = [1, 2]\n", "[sweep.settings]\nepochs = [1, 2]\n", ["epochs varies beside halving"]),
+    ("halving = 2\nrungs = [1, 2]\n", "[sweep.settings]\nschedule = ['cosine']\n", ["schedule cosine"]),
+    ("rungs = [1, 2]\n", GRID, [":8", "no halving"]),
+)
+
+
+class Sweep(command.CommandTest):
+    def file(self, sweep="", settings=GRID, base=BASE):
+        path = self.folder / "sweep.toml"
+        path.write_text(f"{base}[sweep]\n{sweep}{settings}")
+        return path
+
+    def record(self, out="out"):
+        return json.loads((self.folder / out / "sweep.json").read_text())
+
+    def results(self, out="out"):
+        """Of each trial all that it reached, but for its time."""
+        return [(trial["settings"], trial["state"], trial["reason"],
+                 [{key: value for key, value in result.items() if key != "seconds"} for result in trial["results"]])
+                for trial in self.record(out)["trials"]]
+
+    def hashes(self, out="out"):
+        return [results[-1]["weights_hash"] for _, _, _, results in self.results(out)]
+
+    def table(self, out="out"):
+        """The closing table without its column of times."""
+        lines = self.succeed("sweep --show", self.folder / out).out.splitlines()
+        return [line.split()[:-2] + line.split()[-1:] for line in lines]
+
+    def sweep(self, path, out="out", **options):
+        return run("sweep", path, "--out", self.folder / out, **options)
+
+    def repeat(self, trial, out="out", *args):
+        """The weights of `lockstep train` with a trial's settings."""
+        flags = [word for name, value in self.record(out)["trials"][trial]["settings"].items() for word in (f"--{name}", value)]
+        base = self.folder / "base.toml"
+        base.write_text(BASE)
+        return self.train(base, *flags, *args, name=f"repeated-{out}-{trial}").summary["weights_hash"]
+
+    def test_one_hash_for_each_trial_in_groups_of_any_size(self):
+        worlds = [("alone", 1, {}), ("threads", 2, {"threads": 4}), ("one", 4, {"threads": 4})]
+        worlds += [(f"mpi-{group}", group, {"ranks": 4}) for group in (1, 2, 4)] if command.MPI else []
+        for out, group, world in worlds:
+            result = self.sweep(self.file(f"group = {group}\nmetric = 'testing loss'\n"), out, **world)
+            self.assert_ends(result, 0)
+            lines = [line for line in result.out.splitlines() if line.startswith("trial-")]
+            self.assertEqual(len(lines), 12, result)
+            with self.subTest(world=out):
+                self.assertEqual(self.results(out), self.results("alone"))
+                self.assertEqual(self.table(out), self.table("alone"))
+        self.assertEqual(len(set(self.hashes("alone"))), 12)
+        losses = [float(line[4]) for line in self.table("alone")[1:]]
+        self.assertEqual(losses, sorted(losses))
+        for trial in (1, 8):
+            self.assertEqual(self.repeat(trial, "alone", "--ranks 2"), self.hashes("alone")[trial])
+        folder = self.folder / "threads" / "trial-005"
+        self.assertEqual(Run(folder).summary["status"], "finished")
+        again = self.train(folder / "config.toml", name="again")
+        self.assertEqual(again.summary["weights_hash"], self.hashes("alone")[4])
+
+    def test_random_draws_depend_on_seed_and_trial_alone(self):
+        self.assert_ends(self.sweep(self.file("method = 'random'\ntrials = 4\nseed = 5\n", RANDOM), threads=2), 0)
+        settings = [trial["settings"] for trial in self.record()["trials"]]
+        self.assertEqual(settings[0], {"learning-rate": "0.009159", "batch-size": "43", "layers": "8"})
+        for one in settings:
+            self.assertTrue(1e-4 <= float(one["learning-rate"]) <= 0.1 and 20 <= int(one["batch-size"]) <= 60, one)
+        self.assertEqual(self.repeat(2), self.hashes()[2])
+        shown = self.succeed("sweep", self.folder / "sweep.toml", "--dry-run --out", self.folder / "none")
+        self.assertIn("trial-001  learning-rate 0.009159, batch-size 43, layers 8\n", shown.out)
+        self.assertFalse((self.folder / "none").exists())
+        fewer = RANDOM.replace("layers = [[16], [8]]\n", "")
+        self.assert_ends(self.sweep(self.file("method = 'random'\ntrials = 2\nseed = 5\n", fewer), "fewer"), 0)
+        for one, other in zip(self.record("fewer")["trials"], settings):
+            self.assertEqual(one["settings"]["learning-rate"], other["learning-rate"])
+        self.assert_ends(self.sweep(self.file("method = 'random'\ntrials = 2\nseed = 6\n", fewer), "other"), 0)
+        self.assertNotEqual(self.record("other")["trials"][0]["settings"], self.record("fewer")["trials"][0]["settings"])
+
+    def test_killed_and_continued_on_other_ranks(self):
+        path = self.file("", base=BASE + "checkpoint-every = 3\n")
+        self.assert_ends(self.sweep(path, "whole", threads=4), 0)
+        fault = faults("kill:rank=1,step=8")
+        killed = self.sweep(self.file("group = 2\n", base=BASE + "checkpoint-every = 3\n"), ranks=4, env=fault)
+        self.assertNotEqual(killed.code, 0)
+        states = [trial["state"] for trial in self.record()["trials"]]
+        self.assertIn("running", states)
+        path = self.file("", base=BASE + "checkpoint-every = 3\n")
+        again = self.sweep(path, threads=3)
+        self.assert_ends(again, 0)
+        self.assertEqual(self.results(), self.results("whole"))
+        self.assertEqual(self.table(), self.table("whole"))
+        resumed = [Run(self.folder / "out" / f"trial-{number:03}").summary.get("resumed_from") for number in range(1, 13)]
+        self.assertTrue(any(resumed), again)
+        nothing = self.sweep(path, threads=2)
+        self.assert_ends(nothing, 0)
+        self.assert_says(nothing.out, "12 trials ended already", nothing)
+        self.assertNotIn("\ntrial-", nothing.out)
+
+    def stop(self, *argv):
+        """Starts a sweep, and interrupts it when it has finished a trial more."""
+        before = self.finished_trials()
+        process = start(argv)
+        end = time.monotonic() + seconds(command.LIMIT)
+        while self.finished_trials() == before:
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.005)
+        os.kill(process.pid, signal.SIGINT)
+        return finish(process)
+
+    def finished_trials(self):
+        path = self.folder / "out" / "sweep.json"
+        return path.read_text().count('"finished"') if path.exists() else 0
+
+    def test_stopped_and_continued(self):
+        base = BASE.replace("train-limit = 500", "train-limit = 4000").replace("epochs = 1", "epochs = 3")
+        path = self.file("group = 2\n", base=base)
+        arguments = command.words("sweep", path, "--out", self.folder / "out")
+        stopped = self.stop(str(command.binary), *arguments, "--ranks", "4")
+        self.assert_ends(stopped, 75)
+        self.assert_says(stopped.err, ["stopped after", "of 12 trials", "the same command"], stopped)
+        if command.MPI:
+            self.assertNotEqual(self.stop(*mpirun(4, *arguments)).code, 0)
+        self.assertLess(self.finished_trials(), 12)
+        self.assert_ends(self.sweep(path, threads=2), 0)
+        self.assert_ends(self.sweep(path, "whole", threads=2), 0)
+        self.assertEqual(self.results(), self.results("whole"))
+
+    def test_halving_keeps_the_best(self):
+        rungs = "halving = 3\nrungs = [1, 2, 4]\n"
+        self.assert_ends(self.sweep(self.file(rungs), threads=3), 0)
+        trials = self.record()["trials"]
+        left = list(range(12))
+        for rung, kept in ((0, 4), (1, 2)):
+            self.assertEqual(left, [i for i in range(12) if len(trials[i]["results"]) > rung])
+            left = sorted(sorted(left, key=lambda i: -trials[i]["results"][rung]["test_accuracy"])[:kept])
+        self.assertEqual([i for i, trial in enumerate(trials) if trial["state"] == "finished"], left)
+        self.assertEqual([trial["state"] for trial in trials].count("dropped"), 10)
+        for trial in left:
+            self.assertEqual(self.repeat(trial, "out", "--epochs 4"), self.hashes()[trial])
+        again = self.sweep(self.file("group = 2\n" + rungs), threads=2)
+        self.assert_ends(again, 0)
+        self.assertEqual(self.record()["trials"], trials)
+
+    def test_trials_that_fail_are_recorded(self):
+        settings = "[sweep.settings]\nlearning-rate = [0.01, 1e30]\nmomentum = [0, 0.9]\noptimizer = ['sgd', 'adam']\n"
+        base = BASE + "momentum = 0.5\n"
+        result = self.sweep(self.file("", settings, base=base), threads=2)
+        self.assert_ends(result, 0)
+        trials = self.record()["trials"]
+        self.assertEqual([trial["exit_code"] for trial in trials], [0, 0, 0, 2, 76, 76, 76, 2])
+        self.assert_says(trials[3]["reason"], ["--momentum with --optimizer adam"], result)
+        self.assert_says(result.out, ["trial-005 failed (76)"], result)
+        again = self.sweep(self.file("", settings, base=base), threads=4)
+        ran = sorted(line.split()[0] for line in again.out.split("\n\n")[0].splitlines() if line.startswith("trial-"))
+        self.assertEqual(ran, ["trial-004", "trial-008"], again)  # those that another launch might not refuse
+        self.assertEqual(self.record()["trials"], trials)
+        settings = "[sweep.settings]\nlearning-rate = [1e30, 1e31]\noptimizer = ['sgd']\n"
+        for world in ({"threads": 2}, {"ranks": 2} if command.MPI else {}):
+            none = self.sweep(self.file("", settings), f"none-{len(world)}-{world.get('ranks')}", **world)
+            self.assert_refused(none, 76, ["all 2 trials failed", "trial-001"])
+
+    def test_refusals(self):
+        for number, (sweep, settings, texts) in enumerate(REFUSED):
+            for world in ({"threads": 2}, {"ranks": 2}) if number in (8, 2) and command.MPI else ({"threads": 2},):
+                with self.subTest(sweep=sweep, settings=settings, **world):
+                    result = self.sweep(self.file(sweep, settings), **world)
+                    self.assert_refused(result, 2, texts)
+                    self.assertFalse((self.folder / "out").exists())
+        for base, text in (("run-dir = 'a'\n", "run-dir"), ("survive = true\n", "survive"), ("sed = 1\n", "did you mean")):
+            self.assert_refused(self.sweep(self.file(base=base)), 2, [text, "sweep.toml"])
+        self.assert_refused(run("sweep", self.file(), "--learning-rate 0.5"), 2, ["--learning-rate", "varies it"])
+        self.assert_refused(run("sweep"), 2, ["no sweep file"])
+        self.assert_refused(run("train", self.file()), 2, [":7", "lockstep sweep"])
+        self.assert_refused(run("sweep --show", self.folder), 65, ["sweep.json"])
+
+    def test_another_sweep_in_the_folder_is_refused(self):
+        one = "[sweep.settings]\nlearning-rate = [0.01]\n"
+        self.assert_ends(self.sweep(self.file("", one)), 0)
+        before = self.record()
+        for sweep, settings, base, text in (("", one.replace("0.01", "0.02"), BASE, "trial-001 was learning-rate 0.01"),
+                                            ("metric = 'testing loss'\n", one, BASE, "metric was testing accuracy"),
+                                            ("", GRID, BASE, "number of trials was 1"),
+                                            ("", one, BASE + "seed = 5\n", "seed was 22, and is 5")):
+            result = self.sweep(self.file(sweep, settings, base), threads=2)
+            self.assert_refused(result, 2, ["holds another sweep", text, "--out"])
+        self.assertEqual(self.record(), before)
+        self.assert_ends(self.sweep(self.file("group = 2\n", one), threads=2), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
