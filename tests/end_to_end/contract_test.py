@@ -172,7 +172,10 @@ class Configuration(command.CommandTest):
                     settings = written.pop(table)
                     written[table] = settings.pop("name")
                     written |= settings
-                self.assertLessEqual(written.items(), self.resolved(file).items())
+                resolved = self.resolved(file)
+                for layer, full in zip(written.pop("layer", []), resolved.get("layer", []), strict=True):
+                    self.assertLessEqual(layer.items(), full.items())
+                self.assertLessEqual(written.items(), resolved.items())
 
     def test_dry_run_creates_nothing(self):
         for options in ({}, {"ranks": 2}, {"threads": 3}):
