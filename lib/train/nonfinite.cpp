@@ -65,10 +65,7 @@ NonfiniteValue find_nonfinite(const nn::Network<float>& network, const StepValue
     return is_found(what, rows.rows, [&](std::size_t row) { return all_finite(rows.row(row)); });
   };
   const auto layer = [&](std::size_t i) {
-    const std::size_t number = network.number_of(i);
-    const nn::LayerSpec& spec = network.shape().layers[number];
-    return "layer " + std::to_string(number) + " (" + nn::text_of(spec) + ")" +
-           (spec.name.empty() ? "" : " '" + spec.name + "'");
+    return network.shape().layer_text(network.number_of(i));
   };
 
   if (is_found_in("the features", values.activation(0))) return found;

@@ -38,7 +38,7 @@ struct NonfiniteValue {
 NonfiniteValue find_nonfinite(const nn::Network<float>& network, const StepValues& values);
 
 /// Describes the first such value of all ranks: "the loss is not finite: rank 1 on alpha has the
-/// first such value in the output of layer 0 (dense 700 relu), for record 17". If that is a sum
+/// first such value in the output of layer 1 (dense 700), for record 17". If that is a sum
 /// over examples, it also names the example with the greatest loss. `what`: "loss", "gradient".
 ///
 /// Ranks    collective over the ranks of "batch", which all return the same text.

@@ -242,7 +242,7 @@ class BadInput(command.CommandTest):
         job = ("--classes 10 --standardize false --layers 16,3 --batch-size 20 --epochs 2 --data", self.data)
         result = run("train", *job, "--run-dir", self.run_dir, **MPI)
         self.assert_refused(result, 76, ["diverged at step ", " has the first such value in the output "
-                                         "of layer 0 (dense 16), for record 77", "--on-nonfinite skip"])
+                                         "of layer 1 (dense 16), for record 77", "--on-nonfinite skip"])
 
         skip = (*job, "--on-nonfinite skip")
         whole = self.train(*skip, name="whole", threads=3)

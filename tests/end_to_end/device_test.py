@@ -155,7 +155,7 @@ class Device(command.CommandTest):
         for count in (1, 3):
             ended = command.run("train", *job, f"--ranks {count} --share-device --device cuda --progress off",
                                 "--run-dir", self.folder / f"ends-{count}", **devices(1))
-            self.assert_refused(ended, 76, ["diverged at step 4", "the output of layer 0 (dense 16), for record 77"])
+            self.assert_refused(ended, 76, ["diverged at step 4", "the output of layer 1 (dense 16), for record 77"])
         job = ("--on-nonfinite skip", *job)
         processor = self.train(*job, name="skipping", threads=2)
         self.assertEqual(processor.summary["skipped_steps"], 4)

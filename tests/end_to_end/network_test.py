@@ -99,7 +99,7 @@ class Networks(command.CommandTest):
         self.assertEqual(len(found), 1)
         table.write_text("\n".join(["label,a,b,c", *rows]).replace("6", "9"))
         self.assert_refused(run("train", config, *flags, "--run-dir", self.folder / "run", threads=2), 76,
-                            ["the output of layer 0 (embedding 4 of 7), for record"])
+                            ["the output of layer 1 (embedding 4 of 7), for record"])
 
     def test_checkpoints_are_evaluated(self):
         trained = self.trained(threads=2)

@@ -321,7 +321,7 @@ TEST_CASE("what is not finite is found in the order of a step", "[train][nonfini
   CHECK(loss.text == "the loss, for record 72");
   network.activation(2, {0, 5}).row(3)[1] = nan;
   const auto output = found();
-  CHECK(output.text == "the output of layer 1 (dense 2), for record 73");
+  CHECK(output.text == "the output of layer 2 (dense 2), for record 73");
   for (const std::size_t row : {0, 1, 3, 4}) network.inputs({0, 5}).row(row)[2] = nan;
   batch.ids = {};
   const auto features = found();
