@@ -104,9 +104,7 @@ void print_network(const RunConfig& config, bool json) {
     const Row& row = table.rows[i];
     std::string label = fmt::format("{:>2} {}", i + 1, row.layer);
     if (!row.name.empty()) label += fmt::format(" '{}'", row.name);
-    for (std::size_t k = 0; k < row.from.size(); ++k) {
-      label += (k == 0 ? " of " : ", ") + row.from[k];
-    }
+    if (!row.from.empty()) label += fmt::format(" of {}", fmt::join(row.from, ", "));
     lines.push_back(cells_of(label, row));
   }
   Row total = table.total;

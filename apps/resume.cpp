@@ -63,6 +63,16 @@ std::string value_in(const Decisive& decisive, const std::string& name) {
   return found == decisive.end() ? absent : found->second;
 }
 
+}  // namespace
+
+std::string saved_value(const Decisive& saved, const std::string& name) {
+  static const auto defaults = key_values(RunConfig());
+  const std::string value = value_in(saved, name);
+  return value == absent ? value_in(defaults, name) : value;
+}
+
+namespace {
+
 constexpr const char* training_data = "the training data";
 constexpr const char* test_data = "the test data";
 constexpr const char* plan_key = "the data plan";
@@ -170,10 +180,8 @@ Found find_path(const RunConfig& config) {
 /// Throws ConfigError if a given setting differs from the checkpoint's.
 void require_same_settings(const Decisive& saved, const Decisive& now,
                            const std::vector<std::string>& meant) {
-  const auto defaults = key_values(RunConfig());  // of settings that are newer than the checkpoint
   for (const auto& [name, value] : now) {
-    std::string before = value_in(saved, name);
-    if (before == absent) before = value_in(defaults, name);
+    const std::string before = saved_value(saved, name);
     if (value == before || std::find(meant.begin(), meant.end(), name) != meant.end()) continue;
     throw ConfigError(
         fmt::format("--resume: {} is {}, but the checkpoint was trained with {}", name, value,

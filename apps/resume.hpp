@@ -48,6 +48,9 @@ std::optional<Resume> find_resume(const Arguments& arguments, const RunConfig& c
 /// devices and machines. Local.
 Decisive decisive_settings(const RunConfig& config);
 
+/// The value of a setting that was saved; its default for one that is newer. Local.
+std::string saved_value(const Decisive& saved, const std::string& name);
+
 /// The settings, data and plan that determine the results of training on the ranks of `comm`. With
 /// the canonical reduction and the policy DATA they do not depend on the ranks. Local.
 ///

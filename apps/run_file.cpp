@@ -32,7 +32,7 @@ nn::FieldValue field_value(const toml::node& node, const std::string& place) {
 }
 
 nn::LayerSpec layer_in(const toml::node& node, const std::string& path) {
-  const std::string line = path + ":" + std::to_string(node.source().begin.line);
+  const std::string line = place_of(path, node.source());
   const std::string begin = line + ": layer";
   const auto* table = node.as_table();
   if (table == nullptr) throw ConfigError(begin + ": not a table", "write [[layer]]");
@@ -92,7 +92,7 @@ toml::table parse_toml(const std::string& path, const std::string& text) {
   try {
     return toml::parse(text, path);
   } catch (const toml::parse_error& error) {
-    throw ConfigError(path + ":" + std::to_string(error.source().begin.line) +
+    throw ConfigError(place_of(path, error.source()) +
                       ": not TOML: " + std::string(error.description()));
   }
 }

@@ -12,7 +12,7 @@
 #include <thread>
 #include <tuple>
 
-#include "apps/run_file.hpp"
+#include "apps/resume.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/train/json_fields.hpp"
@@ -57,24 +57,6 @@ std::string text_of(const SweepRecord& record) {
                              {"halving", record.halving},    {"rungs", record.rungs},
                              {"base", json_of(record.base)}, {"trials", std::move(trials)}};
   return json.dump(1) + "\n";
-}
-
-const ordered_json& list_in(const ordered_json& json, const char* key,
-                            const train::JsonPlace& place) {
-  const auto& list = train::field(json, key, place);
-  if (!list.is_array()) train::fail(place, std::string("'") + key + "' is not a list in []");
-  return list;
-}
-
-TrialSettings settings_in(const ordered_json& json, const char* key,
-                          const train::JsonPlace& place) {
-  TrialSettings settings;
-  const auto& object = train::field(json, key, place);
-  if (!object.is_object()) train::fail(place, std::string("'") + key + "' is not an object in {}");
-  for (const auto& [name, value] : object.items()) {
-    settings.emplace_back(name, train::text_in(object, name.c_str(), place));
-  }
-  return settings;
 }
 
 TrialResult result_in(const ordered_json& json, const train::JsonPlace& place) {
@@ -122,17 +104,6 @@ std::string text_of(const TrialSettings& settings) {
   return text;
 }
 
-/// The value of a setting; its default for one that is newer than the record.
-std::string value_of(const TrialSettings& settings, const std::string& name) {
-  const auto find = [&](const auto& pairs) {
-    const auto found = std::find_if(pairs.begin(), pairs.end(),
-                                    [&](const auto& pair) { return pair.first == name; });
-    return found == pairs.end() ? std::string("absent") : found->second;
-  };
-  const std::string value = find(settings);
-  return value == "absent" ? find(key_values(RunConfig())) : value;
-}
-
 /// The first difference between two sweeps, for a message; empty: none.
 std::string difference(const SweepRecord& there, const SweepRecord& now) {
   const auto was_and_is = [](const std::string& what, const auto& a, const auto& b) {
@@ -145,7 +116,7 @@ std::string difference(const SweepRecord& there, const SweepRecord& now) {
                       fmt::format("{}", fmt::join(now.rungs, ", ")));
   }
   for (const auto& [name, value] : now.base) {
-    const std::string before = value_of(there.base, name);
+    const std::string before = saved_value(there.base, name);
     if (before != value) return was_and_is(name, before, value);
   }
   if (there.trials.size() != now.trials.size()) {
@@ -185,14 +156,14 @@ SweepRecord parse_sweep_record(const std::string& text, const fs::path& out) {
   record.metric = train::text_in(json, "metric", place);
   record.halving = train::count_in(json, "halving", place);
   record.rungs = train::counts_in(json, "rungs", place);
-  record.base = settings_in(json, "base", place);
-  for (const auto& entry : list_in(json, "trials", place)) {
+  record.base = train::text_pairs_in(json, "base", place);
+  for (const auto& entry : train::list_in(json, "trials", place)) {
     Trial trial;
-    trial.settings = settings_in(entry, "settings", place);
+    trial.settings = train::text_pairs_in(entry, "settings", place);
     trial.state = train::text_in(entry, "state", place);
     trial.code = static_cast<ExitCode>(train::count_in(entry, "exit_code", place));
     trial.reason = train::text_in(entry, "reason", place);
-    for (const auto& result : list_in(entry, "results", place)) {
+    for (const auto& result : train::list_in(entry, "results", place)) {
       trial.results.push_back(result_in(result, place));
     }
     record.trials.push_back(std::move(trial));

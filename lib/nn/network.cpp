@@ -11,9 +11,8 @@ namespace {
 /// The layer's tensors must equal the shape's: memory, messages and checkpoints depend on the
 /// shape.
 template <class Real>
-void require_weights(const NetworkShape& shape, std::size_t number,
+void require_weights(const std::string& layer, double weights_said,
                      const std::vector<ParameterSpec>& tensors, const Products<Real>& products) {
-  const std::string layer = shape.layer_text(number);
   std::size_t weights = 0;
   for (const ParameterSpec& tensor : tensors) {
     weights += tensor.whole_size();
@@ -25,7 +24,7 @@ void require_weights(const NetworkShape& shape, std::size_t number,
                                 (tensor.vector ? "bias_size" : "weight_size") +
                                 "() of the products wants to be " + std::to_string(stored));
   }
-  const auto said = static_cast<std::size_t>(shape.sizes()[number].weights);
+  const auto said = static_cast<std::size_t>(weights_said);
   if (weights == said) return;
   throw std::invalid_argument(layer + ": its tensors hold " + std::to_string(weights) +
                               " weights, but LayerKind::weights() says " + std::to_string(said));
@@ -39,10 +38,11 @@ std::vector<ParameterSpec> Network<Real>::place(const NetworkShape& shape,
                                                 const Products<Real>& products,
                                                 std::vector<Placed>& placed) {
   std::vector<ParameterSpec> tensors;
+  const auto sizes = shape.sizes();
   for (auto& [number, layer] : layers) {
     const std::size_t first = tensors.size();
     auto own = layer->tensors(std::to_string(number), products);
-    require_weights(shape, number, own, products);
+    require_weights(shape.layer_text(number), sizes[number].weights, own, products);
     for (auto& tensor : own) tensors.push_back(std::move(tensor));
     placed.push_back({std::move(layer), number, first, tensors.size() > first});
   }

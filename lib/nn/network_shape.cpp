@@ -46,10 +46,8 @@ void require_unique_name(const std::vector<LayerSpec>& layers, std::size_t numbe
 std::size_t value_named(const std::string& name, const std::vector<LayerSpec>& layers,
                         std::size_t number) {
   if (name == input_name) return 0;
-  std::vector<std::string> known = {input_name};
   for (std::size_t j = 0; j < number; ++j) {
     if (layers[j].name == name) return j + 1;
-    if (!layers[j].name.empty()) known.push_back(layers[j].name);
   }
   const std::string from = "from: '" + name + "' ";
   if (layers[number].name == name) {
@@ -60,6 +58,10 @@ std::size_t value_named(const std::string& name, const std::vector<LayerSpec>& l
     throw ConfigError(from + "is layer " + std::to_string(j + 1) + " (" + text_of(layers[j]) +
                           "), which comes later",
                       "move it before the layers that take its output; there are no loops");
+  }
+  std::vector<std::string> known = {input_name};
+  for (std::size_t j = 0; j < number; ++j) {
+    if (!layers[j].name.empty()) known.push_back(layers[j].name);
   }
   const auto guess = nearest(name, known);
   throw ConfigError(from + "is the name of no layer",

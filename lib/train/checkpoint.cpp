@@ -429,11 +429,7 @@ TrainingState read_state(const std::filesystem::path& folder) {
       *kind,
       {count_in(optimizer, "steps", place), bits_in(optimizer, "beta1_power_bits", place),
        bits_in(optimizer, "beta2_power_bits", place)}};
-  const auto& settings = field(json, "settings", place);
-  if (!settings.is_object()) fail(place, "'settings' is not an object in {}");
-  for (const auto& [key, value] : settings.items()) {
-    state.settings.emplace_back(key, text_in(settings, key.c_str(), place));
-  }
+  state.settings = text_pairs_in(json, "settings", place);
   return state;
 }
 

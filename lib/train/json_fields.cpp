@@ -140,6 +140,24 @@ std::string text_in(const ordered_json& object, const char* key, const JsonPlace
   return value.get<std::string>();
 }
 
+const ordered_json& list_in(const ordered_json& object, const char* key, const JsonPlace& place) {
+  const auto& list = field(object, key, place);
+  if (!list.is_array()) fail(place, std::string("'") + key + "' is not a list in []");
+  return list;
+}
+
+std::vector<std::pair<std::string, std::string>> text_pairs_in(const ordered_json& object,
+                                                               const char* key,
+                                                               const JsonPlace& place) {
+  const auto& texts = field(object, key, place);
+  if (!texts.is_object()) fail(place, std::string("'") + key + "' is not an object in {}");
+  std::vector<std::pair<std::string, std::string>> pairs;
+  for (const auto& [name, value] : texts.items()) {
+    pairs.emplace_back(name, text_in(texts, name.c_str(), place));
+  }
+  return pairs;
+}
+
 std::vector<std::uint64_t> counts_in(const ordered_json& object, const char* key,
                                      const JsonPlace& place) {
   const auto& list = field(object, key, place);

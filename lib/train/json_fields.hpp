@@ -45,6 +45,15 @@ std::uint64_t count_in(const nlohmann::ordered_json& object, const char* key,
 double number_in(const nlohmann::ordered_json& object, const char* key, const JsonPlace& place);
 std::string text_in(const nlohmann::ordered_json& object, const char* key, const JsonPlace& place);
 
+/// `object[key]`, a list of anything.
+const nlohmann::ordered_json& list_in(const nlohmann::ordered_json& object, const char* key,
+                                      const JsonPlace& place);
+
+/// The keys and values of `object[key]`, an object of texts.
+std::vector<std::pair<std::string, std::string>> text_pairs_in(const nlohmann::ordered_json& object,
+                                                               const char* key,
+                                                               const JsonPlace& place);
+
 /// `object[key]` as a list of non-negative integers.
 std::vector<std::uint64_t> counts_in(const nlohmann::ordered_json& object, const char* key,
                                      const JsonPlace& place);

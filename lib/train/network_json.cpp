@@ -141,8 +141,8 @@ nn::LayerSpec layer_in(const ordered_json& json, const JsonPlace& place,
   return nn::layer_of(fields, kinds);
 }
 
-nn::NetworkShape list_in(const ordered_json& json, const JsonPlace& place,
-                         const nn::LayerKinds& kinds) {
+nn::NetworkShape layers_in(const ordered_json& json, const JsonPlace& place,
+                           const nn::LayerKinds& kinds) {
   const ordered_json& list = field(json, "layers", place);
   if (!list.is_array() || list.empty()) fail(place, "'layers' is no list of layers");
   const nn::FeatureShape input = input_in(json, place);
@@ -182,7 +182,7 @@ nn::NetworkShape shape_in(const ordered_json& json, const JsonPlace& place,
     keys.insert(keys.end(), {"widths", "activation"});
   }
   require_keys(json, keys, place);
-  nn::NetworkShape shape = listed ? list_in(json, place, kinds) : mlp_in(json, place);
+  nn::NetworkShape shape = listed ? layers_in(json, place, kinds) : mlp_in(json, place);
   if (shape.weights() >= max_weights || count_in(json, "parameters", place) != shape.parameters()) {
     fail(place, std::string("'parameters' is not the number of weights of a network of these '") +
                     (listed ? "layers'" : "widths'"));
@@ -211,12 +211,6 @@ bool flag_in(const ordered_json& json, const char* key, const JsonPlace& place) 
   return value.get<bool>();
 }
 
-const ordered_json& list_of(const ordered_json& json, const char* key, const JsonPlace& place) {
-  const auto& list = field(json, key, place);
-  if (!list.is_array()) fail(place, std::string("'") + key + "' is no list");
-  return list;
-}
-
 data::TableColumn column_of_numbers(const ordered_json& json, const JsonPlace& place) {
   data::TableColumn column = {.name = text_in(json, "name", place)};
   require_keys(json, {"name", "mean", "deviation"}, place);
@@ -243,7 +237,7 @@ std::shared_ptr<const data::TableSchema> table_in(const ordered_json& json,
   auto table = std::make_shared<data::TableSchema>();
   if (object.is_object() && object.contains("targets")) {
     keys.emplace_back("targets");
-    for (const auto& target : list_of(object, "targets", place)) {
+    for (const auto& target : list_in(object, "targets", place)) {
       table->targets.push_back(column_of_numbers(target, place));
     }
   } else {
@@ -252,10 +246,10 @@ std::shared_ptr<const data::TableSchema> table_in(const ordered_json& json,
     table->classes = texts_in(object, "classes", place);
   }
   require_keys(object, keys, place);
-  for (const auto& column : list_of(object, "columns", place)) {
+  for (const auto& column : list_in(object, "columns", place)) {
     table->columns.push_back(column_in(column, place));
   }
-  for (const auto& one : list_of(object, "left_out", place)) {
+  for (const auto& one : list_in(object, "left_out", place)) {
     require_keys(one, {"name", "reason"}, place);
     table->left_out.emplace_back(text_in(one, "name", place), text_in(one, "reason", place));
   }

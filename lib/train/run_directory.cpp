@@ -425,10 +425,8 @@ RecordedStep step_in(const std::string& line, const JsonPlace& place) {
         figure, is_skipped ? Recorded("not finite") : Recorded(number_in(json, figure, place)));
   }
   if (!json.contains("hashes")) return step;
-  const auto& hashes = json["hashes"];
-  if (!hashes.is_object()) fail(place, "'hashes' is not an object in {}");
-  for (const auto& [tensor, hash] : hashes.items()) {
-    step.tensors.emplace_back(tensor, text_in(hashes, tensor.c_str(), place));
+  for (auto& [tensor, hash] : text_pairs_in(json, "hashes", place)) {
+    step.tensors.emplace_back(tensor, std::move(hash));
   }
   return step;
 }
@@ -493,10 +491,8 @@ std::string status_in(const ordered_json& summary, const JsonPlace& place) {
 void read_summary(const std::filesystem::path& path, RecordedRun& run) {
   const JsonPlace place = place_in_run(path);
   const ordered_json json = parse_object(read_text(path), place);
-  const auto& epochs = field(json, "epochs", place);
-  if (!epochs.is_array()) fail(place, "'epochs' is not a list in []");
   auto last_step = last_steps(run.steps);
-  for (const auto& entry : epochs) {
+  for (const auto& entry : list_in(json, "epochs", place)) {
     RecordedEpoch epoch;
     epoch.epoch = count_in(entry, "epoch", place);
     epoch.last_step = last_step[epoch.epoch];
