@@ -218,12 +218,16 @@ void Console::clear_bar() {
 void Console::on_epoch(const train::EpochReport& report) {
   if (progress_ == Progress::off) return;
   clear_bar();
-  fmt::print(
-      "epoch {0}/{1}  training loss {3:.3f}, {2} {4:.3f}   testing loss {5:.3f}, {2} {6:.3f}"
-      "   {7:.1f} s, {8} examples/s\n",
-      report.epoch, epochs_, report.is_regression ? "R2" : "accuracy", report.train_loss,
-      report.train_score, report.test_loss, report.test_score, report.seconds,
-      grouped(static_cast<std::uint64_t>(report.examples_per_second)));
+  const auto figures = [&](const char* set, double loss, double score) {
+    return fmt::format("{} loss {:.3f}, {} {:.3f}   ", set, loss,
+                       report.is_regression ? "R2" : "accuracy", score);
+  };
+  const auto& validation = report.validation;
+  fmt::print("epoch {}/{}  {}{}{}{:.1f} s, {} examples/s\n", report.epoch, epochs_,
+             figures("training", report.train_loss, report.train_score),
+             validation ? figures("validation", validation->loss, validation->score) : "",
+             figures("testing", report.test_loss, report.test_score), report.seconds,
+             grouped(static_cast<std::uint64_t>(report.examples_per_second)));
   if (!report.new_shares.empty()) {
     fmt::print("balance: leaves of a batch on each rank from now on: {}\n",
                fmt::join(report.new_shares, " "));
@@ -257,6 +261,11 @@ void Console::finish(const train::RunReport& report, const std::string& saved) c
   if (std::any_of(report.bytes_read.begin(), report.bytes_read.end(), std::identity())) {
     fmt::print("each rank read {} of training data\n", read_text(report.bytes_read));
   }
+  if (report.best.epoch > 0) {
+    fmt::print("validation: best after epoch {} and {}{}\n", report.best.epoch,
+               counted(report.best.step, "step"),
+               report.stopped_early ? "; training ended early" : "");
+  }
   fmt::print("test: {}\n", error_in_words(report.test, names_));
   fmt::print("weights {} saved in {}\n", to_hex(report.weights_hash), saved);
   std::fflush(stdout);
@@ -277,6 +286,14 @@ std::string ranks_text(comm::Communicator& comm) {
   if (counts.size() > max_named) names += ", ...";
   return fmt::format("{} on {} ({})", counted(static_cast<std::uint64_t>(comm.size()), "rank"),
                      counted(static_cast<std::uint64_t>(comm.place().nodes), "host"), names);
+}
+
+std::string records_text(const data::DataSet& sets) {
+  const auto validation =
+      sets.validation ? fmt::format(", {} validation", grouped(sets.validation->records())) : "";
+  return fmt::format("{} training{} and {} test records of {} features",
+                     grouped(sets.train->records()), validation, grouped(sets.test->records()),
+                     grouped(sets.train->features()));
 }
 
 std::string table_text(const data::TableSchema& table) {

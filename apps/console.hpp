@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/collectives/communicator.hpp"
+#include "lockstep/data/source.hpp"
 #include "lockstep/data/table.hpp"
 #include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/report.hpp"
@@ -99,6 +100,9 @@ void require_reportable(std::uint64_t outputs, const data::TableSchema* table);
 
 /// The ranks and their hosts in rank order: "2 ranks on 1 host (alpha: 2)". Collective.
 std::string ranks_text(comm::Communicator& comm);
+
+/// "60,000 training and 10,000 test records of 784 features".
+std::string records_text(const data::DataSet& sets);
 
 /// "4 columns of numbers, standardized; 'x' left out (as asked); missing numbers: mean".
 std::string table_text(const data::TableSchema& table);

@@ -179,9 +179,9 @@ data::DataSetOptions data_options(const RunConfig& config) {
   if (config.image_channels != "auto") {
     options.pictures.channels = config.image_channels == "gray" ? 1 : 3;
   }
-  if (config.test_split) {  // as it is written: 0.2, not the nearest float
-    options.test_split = std::stod(shortest(*config.test_split));
-  }
+  const auto as_written = [](float share) { return std::stod(shortest(share)); };  // 0.2 in double
+  if (config.test_split) options.test_split = as_written(*config.test_split);
+  if (config.validation) options.validation = as_written(*config.validation);
   options.seed = config.seed;
   return options;
 }
@@ -248,6 +248,25 @@ const nn::Loss<float>& loss_of(const RunConfig& config, const data::Source& trai
   if (loss != nullptr) return *loss;
   throw ConfigError("`label_smoothing=" + shortest(config.label_smoothing) + "`: outside [0, 1)",
                     "give at least 0 and less than 1");
+}
+
+train::Validation validation_options(const RunConfig& config, data::BatchReader* reader) {
+  if (reader == nullptr) {
+    const RunConfig defaults;
+    const char* const given = config.patience                      ? "patience"
+                              : config.keep_best                   ? "keep_best"
+                              : config.monitor != defaults.monitor ? "monitor"
+                                                                   : nullptr;
+    if (given != nullptr) {
+      throw ConfigError(fmt::format("`{}`: there is no validation set", given),
+                        "give `validation=0.1`, or leave it out");
+    }
+    return {};
+  }
+  return {.reader = reader,
+          .monitored = config.monitor == "loss" ? train::Monitored::loss : train::Monitored::score,
+          .patience = config.patience,
+          .keeps_best = config.keep_best};
 }
 
 optim::OptimizerOptions optimizer_options(const RunConfig& config, const data::Plan& plan) {

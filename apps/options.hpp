@@ -12,6 +12,7 @@
 #include "lockstep/data/source.hpp"
 #include "lockstep/data/transform.hpp"
 #include "lockstep/train/replica.hpp"
+#include "lockstep/train/trainer.hpp"
 
 namespace lockstep::apps {
 
@@ -76,6 +77,10 @@ TrainingPlan training_plan(const RunConfig& config, std::uint64_t records,
 
 /// The loss of training on `train`. Throws ConfigError. Local.
 const nn::Loss<float>& loss_of(const RunConfig& config, const data::Source& train);
+
+/// What is decided by the validation set; `reader` is null if there is none. Throws ConfigError for
+/// settings that need one. Local.
+train::Validation validation_options(const RunConfig& config, data::BatchReader* reader);
 
 /// The optimizer of training with `plan`. Throws ConfigError for settings that do not fit. Local.
 optim::OptimizerOptions optimizer_options(const RunConfig& config, const data::Plan& plan);

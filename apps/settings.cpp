@@ -286,16 +286,14 @@ Setting divide_by() {
       [](const RunConfig& c) { return c.divide_by ? shortest(*c.divide_by) : literal("auto"); }};
 }
 
-Setting test_split() {
-  return {
-      "test-split", "none|X",
-      "the test set is this share of the training records, which the seed chooses; for data "
-      "without test files",
-      [](RunConfig& c, const std::string& value) {
-        c.test_split = value == "none" ? std::nullopt : std::optional(positive_number(value));
-        if (c.test_split >= 1) throw ConfigError("'" + value + "' is not below 1");
-      },
-      [](const RunConfig& c) { return c.test_split ? shortest(*c.test_split) : literal("none"); }};
+/// A share in (0, 1), or none.
+Setting share(const char* name, std::optional<float> RunConfig::*member, const char* help) {
+  return {name, "none|X", help,
+          [=](RunConfig& c, const std::string& value) {
+            c.*member = value == "none" ? std::nullopt : std::optional(positive_number(value));
+            if (c.*member >= 1) throw ConfigError("'" + value + "' is not below 1");
+          },
+          [=](const RunConfig& c) { return c.*member ? shortest(*(c.*member)) : literal("none"); }};
 }
 
 Setting image_size() {
@@ -335,7 +333,12 @@ std::vector<Setting> table() {
                  "format of the files in the data folder; auto: the one that is there"),
           count_or("all", "train-limit", &C::train_limit, "use the first N training records"),
           count_or("all", "test-limit", &C::test_limit, "use the first N test records"),
-          test_split(),
+          share("test-split", &C::test_split,
+                "the test set is this share of the training records, which the seed chooses; for "
+                "data without test files"),
+          share("validation", &C::validation,
+                "the validation set is this share of the training records, which the seed chooses: "
+                "they are not trained on"),
           classes(),
           choice("task", &C::task, {"auto", "classification", "regression"},
                  "of a table: predict a class, or numbers; auto: numbers if labels have fractions"),
@@ -376,6 +379,13 @@ std::vector<Setting> table() {
           count_or("none", "steps", &C::steps,
                    "end after N steps, if that comes before the epochs"),
           count("batch-size", &C::batch_size, 1, "examples of one step over all ranks"),
+          count_or("none", "patience", &C::patience,
+                   "with --validation: end after N epochs that are not better than the best one"),
+          yes_or_no("keep-best", &C::keep_best,
+                    "with --validation: save a checkpoint of the best epoch, and keep it"),
+          choice("monitor", &C::monitor, {"loss", "score"},
+                 "what makes an epoch the best: the validation loss; or its score, the accuracy or "
+                 "R2"),
           yes_or_no("drop-remainder", &C::drop_remainder,
                     "leave out the last, smaller global batch of an epoch"),
           text("class-weights", &C::class_weights, "none|balanced|W,...",

@@ -22,6 +22,7 @@ struct RunConfig {
   std::optional<std::uint64_t> train_limit;
   std::optional<std::uint64_t> test_limit;
   std::optional<float> test_split;
+  std::optional<float> validation;
   std::optional<std::uint64_t> classes;
   std::optional<float> divide_by;
   std::string task = "auto";
@@ -44,6 +45,9 @@ struct RunConfig {
   bool drop_remainder = false;
   std::uint64_t epochs = 3;
   std::optional<std::uint64_t> steps;
+  std::optional<std::uint64_t> patience;
+  bool keep_best = false;
+  std::string monitor = "loss";
   float learning_rate = 0.001F;
   std::string optimizer = "adam";
   std::optional<double> momentum;      ///< nullopt: by the optimizer

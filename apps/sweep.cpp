@@ -67,9 +67,15 @@ void print_trial(const fs::path& out, std::size_t number) {
   const Trial trial = read_sweep_record(out).trials[number];
   std::string line = fmt::format("{}  {}  ", trial_name(number), settings_text(trial.settings));
   if (const auto* result = trial.last(); trial.state != "failed" && result != nullptr) {
-    line += fmt::format("{}  testing loss {:.4f}, {} {:.4f}  {}  {:.2f} s",
-                        counted(result->epochs, "epoch"), result->test_loss, score_name(*result),
-                        result->test_score, to_hex(result->weights_hash), result->seconds);
+    const auto figures = [&](const char* set, double loss, double score) {
+      return fmt::format("  {} loss {:.4f}, {} {:.4f}", set, loss, score_name(*result), score);
+    };
+    line += counted(result->epochs, "epoch");
+    if (const auto& there = result->validation) {
+      line += figures("validation", there->loss, there->score);
+    }
+    line += figures("testing", result->test_loss, result->test_score);
+    line += fmt::format("  {}  {:.2f} s", to_hex(result->weights_hash), result->seconds);
   } else {
     line += fmt::format("failed ({}): {}", static_cast<int>(trial.code), trial.reason);
   }
@@ -85,6 +91,8 @@ void print_trials(const SweepRecord& record) {
   lines[0] = {"trial"};
   for (const auto& [name, value] : record.trials[0].settings) lines[0].push_back(name);
   if (halves) lines[0].emplace_back("epochs");
+  const bool validates = best != nullptr && best->validation;
+  if (validates) lines[0].insert(lines[0].end(), {"validation loss", score_name(*best)});
   for (const char* name : {"testing loss", best == nullptr ? "accuracy" : score_name(*best),
                            "weights", "seconds", "state"}) {
     lines[0].emplace_back(name);
@@ -96,6 +104,9 @@ void print_trials(const SweepRecord& record) {
     for (const auto& [name, value] : trial.settings) line.push_back(printable(value));
     const auto* last = trial.last();
     if (halves) line.push_back(last == nullptr ? "-" : std::to_string(last->epochs));
+    const auto& there = last == nullptr ? std::nullopt : last->validation;
+    if (validates) line.push_back(there ? fmt::format("{:.4f}", there->loss) : "-");
+    if (validates) line.push_back(there ? fmt::format("{:.4f}", there->score) : "-");
     line.push_back(last == nullptr ? "-" : fmt::format("{:.4f}", last->test_loss));
     line.push_back(last == nullptr ? "-" : fmt::format("{:.4f}", last->test_score));
     line.push_back(last == nullptr ? "-" : to_hex(last->weights_hash));
@@ -305,6 +316,7 @@ void RankOfSweep::record_end(std::size_t trial, const fs::path& folder,
     TrialResult result = {.epochs = last.epoch,
                           .test_loss = last.test_loss,
                           .test_score = last.test_score,
+                          .validation = last.validation,
                           .is_regression = last.is_regression,
                           .weights_hash = last.weights_hash};
     for (const auto& epoch : epochs) result.seconds += epoch.seconds;

@@ -318,6 +318,8 @@ void require_free(const std::string& path, const RunConfig& base) {
 
 }  // namespace
 
+bool is_of_validation(const std::string& metric) { return metric.starts_with("validation "); }
+
 RunConfig with_settings(RunConfig base, const TrialSettings& settings) {
   for (const auto& [name, value] : settings) set_value(base, "--" + name, name, value);
   return base;
@@ -341,7 +343,8 @@ Sweep read_sweep(const std::string& path, const std::string& text, const RunConf
            fmt::format("{} cannot be cut into groups of {}", counted(ranks, "rank"), sweep.group),
            "use a divisor of the number of ranks, or start other ranks");
   }
-  sweep.metric = keys.choice("metric", {"testing accuracy", "testing loss", "testing R2"});
+  sweep.metric = keys.choice("metric", {"testing accuracy", "testing loss", "testing R2",
+                                        "validation accuracy", "validation loss", "validation R2"});
   const bool is_random = keys.choice("method", {"grid", "random"}) == "random";
   if (is_random && !keys.given("trials")) {
     refuse(path, "method random without trials", "add trials = 12 to [sweep]");
@@ -358,6 +361,11 @@ Sweep read_sweep(const std::string& path, const std::string& text, const RunConf
       is_random ? random(keys.count("trials", 0, 1, max_trials), seed, all) : grid(path, all);
   sweep.trials.reserve(choices.size());
   for (const Choice& choice : choices) sweep.trials.push_back(settings_of(all, choice, base));
+  for (const TrialSettings& trial : sweep.trials) {
+    if (!is_of_validation(sweep.metric) || with_settings(base, trial).validation) continue;
+    refuse(keys.place("metric"), "there is no validation set",
+           "add validation = 0.1 above the table [sweep], or use a testing metric");
+  }
   read_halving(keys, sweep, base);
   return sweep;
 }

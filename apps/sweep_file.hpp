@@ -5,7 +5,7 @@
 //   method = "grid"                or "random"
 //   trials = 12                    of random
 //   seed = 1                       of random
-//   metric = "testing accuracy"    or "testing loss", "testing R2": decides which trial is best
+//   metric = "testing accuracy"    or loss or R2, of testing or validation: decides which is best
 //   halving = 2                    none unless given: after each of `rungs` but the last, 1/halving
 //                                  of the trials go on, rounded up
 //   rungs = [1, 2, 4]              with halving: ascending numbers of epochs
@@ -49,6 +49,9 @@ struct Sweep {
 /// Ranks    local; the same for the same text.
 Sweep read_sweep(const std::string& path, const std::string& text, const RunConfig& base,
                  std::uint64_t ranks);
+
+/// True of the metrics "validation loss" and such.
+bool is_of_validation(const std::string& metric);
 
 /// The configuration of one trial: `base` with its settings.
 RunConfig with_settings(RunConfig base, const TrialSettings& settings);

@@ -28,11 +28,17 @@ constexpr const char* file_name = "sweep.json";
 constexpr const char* lock_folder = ".queue";
 
 ordered_json json_of(const TrialResult& result) {
-  return {{"epochs", result.epochs},
-          {"test_loss", result.test_loss},
-          {result.is_regression ? "test_r2" : "test_accuracy", result.test_score},
-          {"seconds", result.seconds},
-          {"weights_hash", to_hex(result.weights_hash)}};
+  const std::string score = result.is_regression ? "r2" : "accuracy";
+  ordered_json json = {{"epochs", result.epochs},
+                       {"test_loss", result.test_loss},
+                       {"test_" + score, result.test_score}};
+  if (result.validation) {
+    json["validation_loss"] = result.validation->loss;
+    json["validation_" + score] = result.validation->score;
+  }
+  json["seconds"] = result.seconds;
+  json["weights_hash"] = to_hex(result.weights_hash);
+  return json;
 }
 
 ordered_json json_of(const TrialSettings& settings) {
@@ -64,8 +70,12 @@ TrialResult result_in(const ordered_json& json, const train::JsonPlace& place) {
   result.is_regression = json.contains("test_r2");
   result.epochs = train::count_in(json, "epochs", place);
   result.test_loss = train::number_in(json, "test_loss", place);
-  result.test_score =
-      train::number_in(json, result.is_regression ? "test_r2" : "test_accuracy", place);
+  const std::string score = result.is_regression ? "r2" : "accuracy";
+  result.test_score = train::number_in(json, ("test_" + score).c_str(), place);
+  if (json.contains("validation_loss")) {
+    result.validation = {train::number_in(json, "validation_loss", place),
+                         train::number_in(json, ("validation_" + score).c_str(), place)};
+  }
   result.seconds = train::number_in(json, "seconds", place);
   result.weights_hash = train::hash_in(json, "weights_hash", place);
   return result;
@@ -130,9 +140,14 @@ std::string difference(const SweepRecord& there, const SweepRecord& now) {
   return "";
 }
 
-/// Lower is better.
+/// Lower is better; NaN without a validation set.
 double cost(const std::string& metric, const TrialResult& result) {
-  return metric == "testing loss" ? result.test_loss : -result.test_score;
+  train::SetFigures figures = {result.test_loss, result.test_score};
+  if (is_of_validation(metric)) {
+    if (!result.validation) return std::nan("");
+    figures = *result.validation;
+  }
+  return metric.ends_with(" loss") ? figures.loss : -figures.score;
 }
 
 }  // namespace
@@ -282,8 +297,8 @@ std::vector<std::size_t> ranked(const SweepRecord& record) {
 }
 
 bool has_metric(const TrialResult& result, const std::string& metric) {
-  const char* const missing = result.is_regression ? "testing accuracy" : "testing R2";
-  return metric != missing && std::isfinite(cost(metric, result));
+  const char* const missing = result.is_regression ? " accuracy" : " R2";
+  return !metric.ends_with(missing) && std::isfinite(cost(metric, result));
 }
 
 std::string trial_name(std::size_t trial) { return fmt::format("trial-{:03}", trial + 1); }

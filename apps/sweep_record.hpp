@@ -6,6 +6,7 @@
 //    "trials": [{"trial": 1, "settings": {"learning-rate": "0.01"}, "state": "finished",
 //                "exit_code": 0, "reason": "",
 //                "results": [{"epochs": 3, "test_loss": 0.21, "test_accuracy": 0.94,
+//                             "validation_loss": 0.2, "validation_accuracy": 0.9,   if there is one
 //                             "seconds": 1.7, "weights_hash": "16 hex digits"}]}, ...]}
 //
 // A result is of a rung, without halving of the end. Regressions have "test_r2" in place of
@@ -26,6 +27,7 @@
 #include "apps/sweep_file.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
+#include "lockstep/train/report.hpp"
 
 namespace lockstep::apps {
 
@@ -34,6 +36,7 @@ struct TrialResult {
   std::uint64_t epochs = 0;
   double test_loss = 0;
   double test_score = 0;  ///< accuracy, or R2 of a regression
+  std::optional<train::SetFigures> validation = {};
   bool is_regression = false;
   double seconds = 0;  ///< of training
   std::uint64_t weights_hash = 0;

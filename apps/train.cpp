@@ -64,6 +64,8 @@ struct TrainJob {
   std::unique_ptr<data::Transform> transform;  ///< of training batches; null: none
   std::unique_ptr<data::BatchReader> train;
   std::unique_ptr<data::BatchReader> test;
+  std::unique_ptr<data::BatchReader> validation_set;  ///< null: none
+  train::Validation validation;
   Decisive decisive;  ///< what determines the results
 };
 
@@ -134,8 +136,13 @@ TrainJob make_job(const RunConfig& config, const TrainData& data, FaultInjection
     job.transform = make_transform(config, train);
     job.train =
         std::make_unique<data::BatchReader>(train, *job.plan, batch.rank(), job.transform.get());
-    const auto test_plan = train::evaluation_plan(data.sets.test->records(), batch.size());
-    job.test = std::make_unique<data::BatchReader>(*data.sets.test, test_plan, batch.rank());
+    const auto reader = [&](data::Source& source) {
+      const auto plan = train::evaluation_plan(source.records(), batch.size());
+      return std::make_unique<data::BatchReader>(source, plan, batch.rank());
+    };
+    job.test = reader(*data.sets.test);
+    if (data.sets.validation) job.validation_set = reader(*data.sets.validation);
+    job.validation = validation_options(config, job.validation_set.get());
     options = faults.wrap(replica_options(config, job.threads));
     options.optimizer = optimizer_options(config, *job.plan);
     options.class_weights = class_weights_of(config, train, data.label_counts, data.outputs);
@@ -174,9 +181,7 @@ Banner banner(const RunConfig& config, const TrainData& data, const TrainJob& jo
     banner.rows.emplace_back(label, std::move(text));
   };
   add("device", device_text(job));
-  add("data", fmt::format("{}: {} training and {} test records of {} features", config.data,
-                          grouped(data.sets.train->records()), grouped(data.sets.test->records()),
-                          grouped(data.sets.train->features())));
+  add("data", config.data + ": " + records_text(data.sets));
   if (const auto table = data.sets.train->table()) {
     add("table", table_text(*table));
     if (table->is_regression()) {
@@ -541,7 +546,7 @@ void RankOfRun::run_in(comm::Communicator& comm) {
   };
   train::Trainer trainer(
       {config_.epochs, config_.steps, config_.checkpoint_every, config_.hash_every,
-       [&] { return stop(); }, on_phase, snapshot_.get(), config_.snapshot_every},
+       [&] { return stop(); }, on_phase, snapshot_.get(), config_.snapshot_every, job.validation},
       *job.replica, *job.train, *job.test, position);
   train::RunReport report = trainer.run(observers);
   if (report.stop != 0) end_stopped(report, run_, config_, comm);

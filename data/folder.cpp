@@ -385,15 +385,7 @@ DataSet split(const FolderFiles& files, const DataSetOptions& options) {
   auto whole = std::make_shared<SubsetSource::Whole>();
   whole->source = open_part(files.format, files.train, all);
   const std::uint64_t records = whole->source->records();
-  std::vector<std::uint64_t> test = test_records(records, *options.test_split, options.seed);
-  std::vector<std::uint64_t> train;
-  for (std::uint64_t id = 0, next = 0; id < records; ++id) {
-    if (next < test.size() && test[next] == id) {
-      ++next;
-    } else {
-      train.push_back(id);
-    }
-  }
+  auto [test, train] = split_records(records, *options.test_split, options.seed, Split::test);
   const auto cut = [](std::vector<std::uint64_t>& ids, std::optional<std::uint64_t> limit) {
     if (limit && *limit < ids.size()) ids.resize(static_cast<std::size_t>(*limit));
   };
@@ -423,7 +415,7 @@ void complete(DataSet& set, const DataSetOptions& options) {
   }
   add_moments(schema, *set.train, standardize);
   const auto complete = std::make_shared<const TableSchema>(std::move(schema));
-  set.train->set_moments(complete);
+  set.train->set_moments(complete);  // and set.validation, which is of the same source
   if (set.test != nullptr) set.test->set_moments(complete);
 }
 
@@ -447,6 +439,7 @@ std::unique_ptr<Source> open_folder_part(const std::string& path, Part part,
   DataSet set;
   set.train =
       open_part(files.format, part == Part::train ? files.train : files.test, read.of(part));
+  if (part == Part::train) take_validation(set, options);
   complete(set, options);
   return std::move(set.train);
 }
@@ -475,6 +468,7 @@ DataSet open_folder(const std::string& path, const DataSetOptions& options) {
     check_same_columns(test, train);
     check_same_divisor(test, train);
   }
+  take_validation(set, options);
   complete(set, options);
   return set;
 }

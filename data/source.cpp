@@ -478,22 +478,46 @@ void ConcatSource::read_bytes(std::span<const std::uint64_t> ids, std::span<std:
   });
 }
 
-std::vector<std::uint64_t> test_records(std::uint64_t records, double share, std::uint64_t seed) {
+SplitRecords split_records(std::uint64_t records, double share, std::uint64_t seed, Split split) {
+  const bool is_test = split == Split::test;
+  const std::string option = (is_test ? "`test_split=" : "`validation=") + shortest(share) + '`';
   if (!(share > 0 && share < 1)) {
-    throw ConfigError("`test_split=" + shortest(share) + "` is not between 0 and 1",
-                      "give the share of the records that are the test set, such as 0.2");
+    throw ConfigError(option + " is not between 0 and 1",
+                      std::string("give the share of the records that are the ") +
+                          (is_test ? "test" : "validation") + " set, such as 0.2");
   }
   const auto count = static_cast<std::uint64_t>(std::ceil(share * static_cast<double>(records)));
   if (count >= records) {
-    throw ConfigError("`test_split=" + shortest(share) + "` leaves no training record of " +
-                          counted(records, "record"),
+    throw ConfigError(option + " leaves no training record of " + counted(records, "record"),
                       "give more records, or a smaller share");
   }
-  const Permutation order(records, seed_for(RandomUse::split, seed), 0);
-  std::vector<std::uint64_t> ids(count);
-  for (std::uint64_t i = 0; i < count; ++i) ids[i] = order(i);
-  std::sort(ids.begin(), ids.end());
+  const RandomUse use = is_test ? RandomUse::split : RandomUse::validation;
+  const Permutation order(records, seed_for(use, seed), 0);
+  SplitRecords ids;
+  ids.taken.resize(count);
+  for (std::uint64_t i = 0; i < count; ++i) ids.taken[i] = order(i);
+  std::sort(ids.taken.begin(), ids.taken.end());
+  ids.others.reserve(records - count);
+  for (std::uint64_t id = 0, next = 0; id < records; ++id) {
+    if (next < count && ids.taken[next] == id) {
+      ++next;
+    } else {
+      ids.others.push_back(id);
+    }
+  }
   return ids;
+}
+
+void take_validation(DataSet& set, const DataSetOptions& options) {
+  if (!options.validation) return;
+  const double share = *options.validation;
+  SplitRecords ids = split_records(set.train->records(), share, options.seed, Split::validation);
+  const auto whole = std::make_shared<SubsetSource::Whole>();
+  whole->source = std::move(set.train);
+  const std::string name =
+      "validation " + shortest(share) + " by seed " + std::to_string(options.seed);
+  set.train = std::make_unique<SubsetSource>(whole, std::move(ids.others), "all but " + name);
+  set.validation = std::make_unique<SubsetSource>(whole, std::move(ids.taken), name);
 }
 
 SubsetSource::SubsetSource(std::shared_ptr<Whole> whole, std::vector<std::uint64_t> ids,
@@ -540,7 +564,10 @@ void SubsetSource::read_bytes(std::span<const std::uint64_t> ids, std::span<std:
 
 DataSet open_data_set(const std::string& path, const DataSetOptions& options) {
   if (path != "synthetic") return open_folder(path, options);
-  return {open_data_part(path, Part::train, options), open_data_part(path, Part::test, options)};
+  DataSet set = {std::make_unique<SyntheticSource>(Part::train, options.of(Part::train)),
+                 std::make_unique<SyntheticSource>(Part::test, options.of(Part::test))};
+  take_validation(set, options);
+  return set;
 }
 
 std::vector<std::uint64_t> label_counts(const Source& source) {
@@ -559,7 +586,9 @@ std::vector<std::uint64_t> label_counts(const Source& source) {
 std::unique_ptr<Source> open_data_part(const std::string& path, Part part,
                                        const DataSetOptions& options) {
   if (path != "synthetic") return open_folder_part(path, part, options);
-  return std::make_unique<SyntheticSource>(part, options.of(part));
+  DataSet set = {std::make_unique<SyntheticSource>(part, options.of(part)), nullptr};
+  if (part == Part::train) take_validation(set, options);
+  return std::move(set.train);
 }
 
 }  // namespace lockstep::data

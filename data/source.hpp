@@ -222,6 +222,7 @@ enum class Part : std::uint8_t { train = 0, test = 1 };
 struct DataSet {
   std::unique_ptr<Source> train;
   std::unique_ptr<Source> test;  ///< null: there is none, and DataSetOptions::may_lack_test
+  std::unique_ptr<Source> validation = nullptr;  ///< null: DataSetOptions::validation is not given
 };
 
 /// Options of the two parts: limits and shared options.
@@ -242,7 +243,10 @@ struct DataSetOptions {
   /// The share of the training records that is the test set, in (0, 1); nullopt: it has files of
   /// its own.
   std::optional<double> test_split = {};
-  std::uint64_t seed = 0;  ///< of the split
+  /// The share of the training records, after limit and split, that is the validation set instead,
+  /// in (0, 1); nullopt: none.
+  std::optional<double> validation = {};
+  std::uint64_t seed = 0;  ///< of split and validation set
   /// Without test files and split, DataSet::test is null; false: that is a DataError.
   bool may_lack_test = false;
 
@@ -417,12 +421,21 @@ class ConcatSource final : public Source {
 
 // Division of one source in two parts.
 
-/// The records that a split takes as test set, in ascending order: those at the first
-/// ceil(share * records) positions of a random order, a function of `seed` and `records`.
+/// What is taken from a training set.
+enum class Split { test, validation };
+
+/// The records of both parts of a split, in ascending order.
+struct SplitRecords {
+  std::vector<std::uint64_t> taken;
+  std::vector<std::uint64_t> others;
+};
+
+/// Takes the records at the first ceil(share * records) positions of a random order, a function of
+/// `split`, `seed` and `records`.
 ///
 /// Errors   throws ConfigError unless `share` is in (0, 1) and both parts have a record.
 /// Ranks    local.
-std::vector<std::uint64_t> test_records(std::uint64_t records, double share, std::uint64_t seed);
+SplitRecords split_records(std::uint64_t records, double share, std::uint64_t seed, Split split);
 
 /// Some records of a source, of which others are read by another thread: reading locks.
 ///
@@ -483,6 +496,10 @@ class SubsetSource final : public Source {
   std::uint64_t bytes_read_ = 0;
   std::vector<std::uint64_t> asked_;
 };
+
+/// Moves the records of the validation set from set.train to set.validation, if `options` ask for
+/// one. Throws what split_records() throws. Local.
+void take_validation(DataSet& set, const DataSetOptions& options);
 
 // Shared checks, with the same messages for every source.
 

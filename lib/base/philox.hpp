@@ -43,6 +43,7 @@ struct Philox {
 ///   shuffle in a buffer      seed ^ buffer                0, draw (2), epoch
 ///   order of files           seed ^ files                 as order of records
 ///   test split               seed ^ split                 as order of records
+///   validation set           seed ^ validation            as order of records
 ///   map_random               seed ^ map                   draw, element (2), epoch
 ///   settings of a sweep      seed ^ sweep                 hash of the name (2), trial (2)
 ///   dropout                  Philox(seed, step; layer)    group (2), row (2)
@@ -57,6 +58,7 @@ enum class RandomUse : std::uint64_t {
   files = 0x7321212166696C65,         // "file", "s!!!"
   map = 0x72616E646D61705F,           // "map_", "rand"
   split = 0x7421212173706C69,         // "spli", "t!!!"
+  validation = 0x6174696F76616C69,    // "vali", "atio"
   sweep = 0x7021212173776565,         // "swee", "p!!!"
 };
 

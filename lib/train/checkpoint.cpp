@@ -160,20 +160,24 @@ std::string state_text(const TrainingState& state, const CheckpointInfo& info,
   ordered_json settings = ordered_json::object();
   for (const auto& [key, value] : state.settings) settings[key] = value;
   const TrainingPosition& position = state.position;
-  const ordered_json json = {{"step", info.step},
-                             {"examples", info.examples},
-                             {"epochs_completed", position.epoch},
-                             {"epoch",
-                              {{"steps", position.step},
-                               {"examples", position.examples},
-                               {"correct", position.tally.correct},
-                               {"loss_sum_bits", bits_text(position.tally.loss_sum)}}},
-                             {"optimizer",
-                              {{"name", optim::name_of(optimizer.kind)},
-                               {"steps", optimizer.scalars.steps},
-                               {"beta1_power_bits", bits_text(optimizer.scalars.beta1_power)},
-                               {"beta2_power_bits", bits_text(optimizer.scalars.beta2_power)}}},
-                             {"settings", settings}};
+  ordered_json json = {{"step", info.step},
+                       {"examples", info.examples},
+                       {"epochs_completed", position.epoch},
+                       {"epoch",
+                        {{"steps", position.step},
+                         {"examples", position.examples},
+                         {"correct", position.tally.correct},
+                         {"loss_sum_bits", bits_text(position.tally.loss_sum)}}},
+                       {"optimizer",
+                        {{"name", optim::name_of(optimizer.kind)},
+                         {"steps", optimizer.scalars.steps},
+                         {"beta1_power_bits", bits_text(optimizer.scalars.beta1_power)},
+                         {"beta2_power_bits", bits_text(optimizer.scalars.beta2_power)}}},
+                       {"settings", settings}};
+  if (const BestEpoch& best = position.best; best.epoch > 0) {
+    json["best"] = {
+        {"epoch", best.epoch}, {"step", best.step}, {"figure_bits", bits_text(best.figure)}};
+  }
   return json.dump(2) + "\n";
 }
 
@@ -342,12 +346,14 @@ std::optional<std::filesystem::path> newest_valid_checkpoint(
 }
 
 void remove_old_checkpoints(const std::filesystem::path& checkpoints, std::uint64_t step,
-                            std::uint64_t keep, std::optional<std::uint64_t> keep_every) {
+                            std::uint64_t keep, std::optional<std::uint64_t> keep_every,
+                            std::uint64_t best) {
   auto found = checkpoints_in(checkpoints);
   found.erase(found.upper_bound(step), found.end());
   std::uint64_t newer = 0;
   for (auto at = found.rbegin(); at != found.rend(); ++at, ++newer) {
-    if (newer < keep || (keep_every && at->first % *keep_every == 0)) continue;
+    const bool is_due = keep_every && at->first % *keep_every == 0;
+    if (newer < keep || is_due || at->first == best) continue;
     remove_folder(at->second);
   }
 }
@@ -411,7 +417,8 @@ TrainingState read_state(const std::filesystem::path& folder) {
   const ordered_json json = read_object(path);
   // Until optimizers had names there was one: "adam".
   const char* const by = json.contains("adam") ? "adam" : "optimizer";
-  require_keys(json, {"step", "examples", "epochs_completed", "epoch", by, "settings"}, place);
+  require_keys(json, {"step", "examples", "epochs_completed", "epoch", by, "settings", "best"},
+               place);
   const auto& epoch = field(json, "epoch", place);
   require_keys(epoch, {"steps", "examples", "correct", "loss_sum_bits"}, place);
   const auto& optimizer = field(json, by, place);
@@ -430,6 +437,12 @@ TrainingState read_state(const std::filesystem::path& folder) {
       {count_in(optimizer, "steps", place), bits_in(optimizer, "beta1_power_bits", place),
        bits_in(optimizer, "beta2_power_bits", place)}};
   state.settings = text_pairs_in(json, "settings", place);
+  if (json.contains("best")) {
+    const auto& best = field(json, "best", place);
+    require_keys(best, {"epoch", "step", "figure_bits"}, place);
+    state.position.best = {count_in(best, "epoch", place), count_in(best, "step", place),
+                           bits_in(best, "figure_bits", place)};
+  }
   return state;
 }
 

@@ -28,7 +28,8 @@
 //   {"step": 100, "examples": 12800, "epochs_completed": 0,
 //    "epoch": {"steps": 100, "examples": 12800, "correct": 9000, "loss_sum_bits": "16 hex digits"},
 //    "optimizer": {"name": "adam", "steps": 100, "beta1_power_bits": "...", "beta2_power_bits":
-//    "..."}, "settings": {"batch-size": "128", ...}}
+//    "..."}, "settings": {"batch-size": "128", ...},
+//    "best": {"epoch": 2, "step": 60, "figure_bits": "..."}}     with a choice of the best epoch
 // where "..._bits" are the bits of a double. manifest.json contains the version of the format; a
 // newer version, and an unknown key, are errors.
 #pragma once
@@ -69,12 +70,20 @@ struct CheckpointInfo {
   std::vector<std::string> class_names() const;
 };
 
+/// The best epoch so far, by a figure of the validation set.
+struct BestEpoch {
+  std::uint64_t epoch = 0;  ///< from 1; 0: none yet
+  std::uint64_t step = 0;   ///< completed steps of the run at its end
+  double figure = 0;
+};
+
 /// A position of training between two steps, with the sums over the steps of the current epoch.
 struct TrainingPosition {
   std::uint64_t epoch = 0;  ///< completed and evaluated epochs
   std::uint64_t step = 0;   ///< completed steps of the current epoch
   std::uint64_t examples = 0;
   nn::Tally tally = {};
+  BestEpoch best = {};
 };
 
 /// The optimizer of a checkpoint, and its scalars.
@@ -192,9 +201,10 @@ std::optional<std::filesystem::path> newest_valid_checkpoint(
     const std::filesystem::path& checkpoints, std::vector<std::string>& skipped);
 
 /// Of the checkpoints up to `step`, deletes all except the `keep` newest and, if `keep_every` is
-/// set, those of a step that it divides. Throws OutputError. Local.
+/// set, those of a step that it divides, and that of step `best`. Throws OutputError. Local.
 void remove_old_checkpoints(const std::filesystem::path& checkpoints, std::uint64_t step,
-                            std::uint64_t keep, std::optional<std::uint64_t> keep_every);
+                            std::uint64_t keep, std::optional<std::uint64_t> keep_every,
+                            std::uint64_t best = 0);
 
 /// Deletes the checkpoints of later steps than `step`, and returns their number. Throws
 /// OutputError; DataError if the folder cannot be listed. Local.

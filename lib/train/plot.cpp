@@ -268,10 +268,30 @@ class PanelDrawing {
   Axis x_, y_;
 };
 
-using Figure = double EpochReport::*;
+/// A figure of the sets of an epoch; none of a set that is not there.
+using Figure = std::optional<double> (*)(const EpochReport& epoch);
 
-Panel panel_of(std::span<const History> histories, const std::string& title, Figure train,
-               Figure test) {
+struct Figures {
+  Figure train, validation, test;
+};
+
+constexpr Figures losses = {
+    [](const EpochReport& epoch) { return std::optional(epoch.train_loss); },
+    [](const EpochReport& epoch) {
+      return epoch.validation ? std::optional(epoch.validation->loss) : std::nullopt;
+    },
+    [](const EpochReport& epoch) { return std::optional(epoch.test_loss); }};
+
+constexpr Figures scores = {
+    [](const EpochReport& epoch) { return std::optional(epoch.train_score); },
+    [](const EpochReport& epoch) {
+      return epoch.validation ? std::optional(epoch.validation->score) : std::nullopt;
+    },
+    [](const EpochReport& epoch) { return std::optional(epoch.test_score); }};
+
+/// Of several histories training and test alone, so that two lines of a color are a history.
+Panel panel_of(std::span<const History> histories, const std::string& title,
+               const Figures& figures) {
   Panel panel = {title, title, {}};
   const bool are_many = histories.size() > 1;
   for (std::size_t i = 0; i < histories.size(); ++i) {
@@ -281,22 +301,23 @@ Panel panel_of(std::span<const History> histories, const std::string& title, Fig
                      is_dashed,
                      {}};
       for (const EpochReport& epoch : histories[i].epochs) {
-        curve.points.emplace_back(static_cast<double>(epoch.epoch), epoch.*figure);
+        if (const auto value = figure(epoch)) {
+          curve.points.emplace_back(static_cast<double>(epoch.epoch), *value);
+        }
       }
-      panel.curves.push_back(std::move(curve));
+      if (!curve.points.empty()) panel.curves.push_back(std::move(curve));
     };
-    add("training", train, are_many ? i : 0, are_many);
-    add("test", test, are_many ? i : 1, false);
+    add("training", figures.train, are_many ? i : 0, are_many);
+    if (!are_many) add("validation", figures.validation, 2, false);
+    add("test", figures.test, are_many ? i : 1, false);
   }
   return panel;
 }
 
 void draw(const Canvas& canvas, std::span<const History> histories) {
   const bool is_regression = histories[0].epochs[0].is_regression;
-  const std::array panels = {
-      panel_of(histories, "Loss", &EpochReport::train_loss, &EpochReport::test_loss),
-      panel_of(histories, is_regression ? "R2" : "Accuracy", &EpochReport::train_score,
-               &EpochReport::test_score)};
+  const std::array panels = {panel_of(histories, "Loss", losses),
+                             panel_of(histories, is_regression ? "R2" : "Accuracy", scores)};
   constexpr double margin = 58;
   constexpr double half = Canvas::width / 2;
   PanelDrawing(canvas, panels[0], margin, half - 16).draw();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -38,6 +39,12 @@ struct StepReport {
   std::span<const RankMessage> messages = {};  ///< of every rank; valid until the next step
 };
 
+/// Loss and score of a data set.
+struct SetFigures {
+  double loss = 0;
+  double score = 0;
+};
+
 /// Report of one epoch. Training loss and score are of its examples, computed before the update of
 /// each step, without those of skipped steps.
 ///
@@ -50,6 +57,7 @@ struct EpochReport {
   double test_loss = 0;
   double test_score = 0;
   bool is_regression = false;
+  std::optional<SetFigures> validation = {};
   double seconds = 0;  ///< of training in this process, without evaluation
   double examples_per_second = 0;
   std::uint64_t weights_hash = 0;
@@ -78,7 +86,9 @@ struct RunReport {
   double startup_seconds = 0;
   double examples_per_second = 0;
   std::uint64_t weights_hash = 0;
-  Evaluation test;  ///< after the last step
+  BestEpoch best = {};         ///< with a validation set
+  bool stopped_early = false;  ///< before the last epoch, by Validation::patience
+  Evaluation test;             ///< after the last step
   /// Bytes of training records that each rank read from its files; empty if not counted.
   std::vector<std::uint64_t> bytes_read = {};
   /// Time of each rank's own work before the exchange of a step: means over the steps after the

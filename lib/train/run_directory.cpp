@@ -94,14 +94,19 @@ std::vector<std::string> lines_of(const std::filesystem::path& path) {
 
 ordered_json epoch_json(const EpochReport& epoch) {
   const std::string score = epoch.is_regression ? "r2" : "accuracy";
-  return {{"epoch", epoch.epoch},
-          {"train_loss", epoch.train_loss},
-          {"train_" + score, epoch.train_score},
-          {"test_loss", epoch.test_loss},
-          {"test_" + score, epoch.test_score},
-          {"seconds", epoch.seconds},
-          {"examples_per_second", epoch.examples_per_second},
-          {"weights_hash", to_hex(epoch.weights_hash)}};
+  ordered_json json = {{"epoch", epoch.epoch},
+                       {"train_loss", epoch.train_loss},
+                       {"train_" + score, epoch.train_score},
+                       {"test_loss", epoch.test_loss},
+                       {"test_" + score, epoch.test_score},
+                       {"seconds", epoch.seconds},
+                       {"examples_per_second", epoch.examples_per_second},
+                       {"weights_hash", to_hex(epoch.weights_hash)}};
+  if (epoch.validation) {
+    json["validation_loss"] = epoch.validation->loss;
+    json["validation_" + score] = epoch.validation->score;
+  }
+  return json;
 }
 
 [[noreturn]] void leave_to_others(const std::filesystem::path& path, const std::string& why) {
@@ -271,7 +276,8 @@ void RunDirectory::on_checkpoint(const DueCheckpoint& due) {
   const auto save = [this, info, state, &snapshot = due.snapshot] {
     const auto folder = path_ / "checkpoints";
     auto saved = save_checkpoint(folder, snapshot, info, &state);
-    remove_old_checkpoints(folder, info.step, retention_.newest, retention_.every);
+    remove_old_checkpoints(folder, info.step, retention_.newest, retention_.every,
+                           state.position.best.step);
     return saved;
   };
   // A copyable task, so that it is left if no thread can be started.
@@ -350,6 +356,10 @@ ordered_json report_json(const RunReport& report, const CheckpointInfo& info) {
       {"data", {{"bytes_read", report.bytes_read}}},
       {"peak_rss_bytes", peak_rss_bytes()}};
   if (!report.shares.empty()) json["shares"] = report.shares;
+  if (report.best.epoch > 0) {
+    json["best"] = {{"epoch", report.best.epoch}, {"step", report.best.step}};
+    json["stopped_early"] = report.stopped_early;
+  }
   return json;
 }
 
@@ -465,6 +475,10 @@ EpochReport epoch_in(const std::string& line, const JsonPlace& place) {
   epoch.train_score = number_in(json, ("train_" + score).c_str(), place);
   epoch.test_loss = number_in(json, "test_loss", place);
   epoch.test_score = number_in(json, ("test_" + score).c_str(), place);
+  if (json.contains("validation_loss")) {
+    epoch.validation = {number_in(json, "validation_loss", place),
+                        number_in(json, ("validation_" + score).c_str(), place)};
+  }
   epoch.seconds = number_in(json, "seconds", place);
   epoch.examples_per_second = number_in(json, "examples_per_second", place);
   epoch.weights_hash = hash_in(json, "weights_hash", place);

@@ -25,6 +25,7 @@
 //   "classes"                  of the test set: [{"label": "3", "examples": 1010, "recall": 0.98,
 //                              "precision": 0.97, "f1": 0.975}, ...]; null: of nothing; empty for
 //                              more than 256 classes
+//   "best", "stopped_early"    with a choice of the best epoch: {"epoch": 2, "step": 60}, true
 //   "targets"                  of a regression, in place of "classes": [{"name": "price", "r2":
 //   0.98,
 //                              "rmse": 12.6}, ...]; its epochs have "train_r2" and "test_r2" in

@@ -103,11 +103,15 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
     timed_.seconds += timed.seconds;
     if (stop_ != 0) break;
     report.epochs.push_back(evaluate(timed));
-    const bool is_last = finished() || position_.epoch + 1 >= options_.epochs;
+    if (const auto& figures = report.epochs.back().validation) judge(*figures);
+    const bool is_end = finished() || position_.epoch + 1 >= options_.epochs;
+    report.stopped_early = !is_end && is_patience_over();
+    const bool is_last = is_end || report.stopped_early;
+    if (options_.validation.keeps_best && position_.best.step == replica_.steps()) save(observers);
     if (balance_ && !is_last) report.epochs.back().new_shares = rebalance();
     for (Observer* observer : observers) observer->on_epoch(report.epochs.back());
     if (is_last) break;
-    position_ = {.epoch = position_.epoch + 1};
+    position_ = {.epoch = position_.epoch + 1, .best = position_.best};
   }
   save(observers);
   for (Observer* observer : observers) observer->finish_checkpoint();
@@ -121,6 +125,7 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
   report.startup_seconds = startup_seconds_;
   report.examples_per_second = timed_.rate();
   report.stop = stop_;
+  report.best = position_.best;
   if (!report.epochs.empty()) report.weights_hash = report.epochs.back().weights_hash;
   report.test = last_test_;
   return report;
@@ -137,6 +142,13 @@ EpochReport Trainer::evaluate(const Timed& timed) {
     throw_diverged(replica_.steps(), "the test loss is not finite", lower_rate);
   if (position_.examples == 0)
     throw_diverged(replica_.steps(), "all steps of the epoch were skipped", lower_rate);
+  std::optional<SetFigures> validation;
+  if (options_.validation.reader != nullptr) {
+    const Evaluation there = replica_.evaluate(*options_.validation.reader);
+    validation = {there.loss(), there.score()};
+    if (!std::isfinite(validation->loss))
+      throw_diverged(replica_.steps(), "the validation loss is not finite", lower_rate);
+  }
   const std::uint64_t hash = replica_.weights_hash();
   const auto count = static_cast<double>(position_.examples);
   const bool is_regression = !last_test_.values.empty();
@@ -147,10 +159,27 @@ EpochReport Trainer::evaluate(const Timed& timed) {
           last_test_.loss(),
           last_test_.score(),
           is_regression,
+          validation,
           timed.seconds,
           timed.rate(),
           hash,
           {}};
+}
+
+/// Compares an epoch with the best one. Of equal ones the first is the best.
+void Trainer::judge(const SetFigures& validation) {
+  BestEpoch& best = position_.best;
+  const bool is_loss = options_.validation.monitored == Monitored::loss;
+  const double figure = is_loss ? validation.loss : validation.score;
+  const bool is_better = is_loss ? figure < best.figure : figure > best.figure;
+  if (best.epoch > 0 && !is_better) return;
+  best = {position_.epoch + 1, replica_.steps(), figure};
+}
+
+bool Trainer::is_patience_over() const noexcept {
+  const auto& patience = options_.validation.patience;
+  return patience && position_.best.epoch > 0 &&
+         position_.epoch + 1 - position_.best.epoch >= *patience;
 }
 
 /// Moves leaves from slow ranks to fast ones. Returns the new shares; empty: all is as before.

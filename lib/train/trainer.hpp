@@ -18,6 +18,18 @@ namespace lockstep::train {
 
 class Balance;
 
+/// A figure of the validation set: the loss, of which less is better, or the score (EpochReport).
+enum class Monitored { loss, score };
+
+/// A validation set, and what is decided by it, which is the same on all ranks.
+struct Validation {
+  data::BatchReader* reader = nullptr;  ///< with evaluation_plan(); null: no validation set
+  Monitored monitored = Monitored::loss;
+  /// Training ends after this many epochs that are not better than the best one; nullopt: never.
+  std::optional<std::uint64_t> patience = {};
+  bool keeps_best = false;  ///< saves a checkpoint after each epoch that is the best so far
+};
+
 /// Length of training, and intervals of checkpoints and hashes.
 struct TrainerOptions {
   std::uint64_t epochs = 1;
@@ -32,6 +44,7 @@ struct TrainerOptions {
   std::function<void(Phase, std::uint64_t)> on_phase = {};
   SharedSnapshot* snapshot = nullptr;  ///< where the state is kept for other groups; null: nowhere
   std::uint64_t snapshot_every = 1;    ///< in steps
+  Validation validation = {};
 };
 
 /// Total number of training steps: those of `epochs` epochs of the plan, or `steps` if that is
@@ -84,6 +97,8 @@ class Trainer {
   };
 
   EpochReport evaluate(const Timed& timed);
+  void judge(const SetFigures& validation);
+  bool is_patience_over() const noexcept;
   Timed train_steps(const std::vector<Observer*>& observers);
   std::vector<std::pair<std::string, std::uint64_t>> hashes_due();
   std::unique_ptr<data::Prefetch> read_ahead();

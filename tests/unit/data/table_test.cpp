@@ -157,7 +157,7 @@ TEST_CASE("values to predict have mean 0 and deviation 1 over the training recor
   CHECK(sums[2] == Approx(30));
   CHECK(sums[3] == Approx(30));
   // A test record's values are in the units of the training set.
-  const auto test = data::test_records(40, 0.25, 1);
+  const auto test = data::split_records(40, 0.25, 1, data::Split::test).taken;
   set.test->target_values(3, values);
   const auto& label = set.test->table()->targets[0];
   const double expected = (100.5 + static_cast<double>(test[3]) - label.mean) / label.deviation;
@@ -270,14 +270,15 @@ TEST_CASE("columns are matched by name", "[data][table]") {
 
 TEST_CASE("a test split is exact, disjoint and a function of seed and number", "[data][table]") {
   for (const std::uint64_t records : {2U, 10U, 150U, 1000U}) {
-    const auto test = data::test_records(records, 0.2, 7);
+    const auto test = data::split_records(records, 0.2, 7, data::Split::test).taken;
     CHECK(test.size() == (records + 4) / 5);
     CHECK(std::is_sorted(test.begin(), test.end()));
     CHECK(std::set<std::uint64_t>(test.begin(), test.end()).size() == test.size());
-    CHECK(test == data::test_records(records, 0.2, 7));
+    CHECK(test == data::split_records(records, 0.2, 7, data::Split::test).taken);
   }
-  CHECK(data::test_records(1000, 0.2, 7) != data::test_records(1000, 0.2, 8));
-  CHECK_THROWS_AS(data::test_records(1, 0.2, 7), ConfigError);
+  CHECK(data::split_records(1000, 0.2, 7, data::Split::test).taken !=
+        data::split_records(1000, 0.2, 8, data::Split::test).taken);
+  CHECK_THROWS_AS(data::split_records(1, 0.2, 7, data::Split::test).taken, ConfigError);
 
   std::string text = "label,x\n";
   for (int i = 0; i < 50; ++i) text += std::to_string(i % 2) + "," + std::to_string(i) + "\n";
@@ -288,6 +289,38 @@ TEST_CASE("a test split is exact, disjoint and a function of seed and number", "
   all.insert(all.end(), test.begin(), test.end());
   std::sort(all.begin(), all.end());
   for (std::size_t i = 0; i < 50; ++i) REQUIRE(all[i] == static_cast<float>(i));
+}
+
+TEST_CASE("a validation set is of the training records of a split", "[data][table]") {
+  std::string text = "label,x\n";
+  for (int i = 0; i < 50; ++i) text += std::to_string(i % 2) + "," + std::to_string(i) + "\n";
+  const Table table(text);
+  data::DataSetOptions options = {
+      .table = TableOptions{.standardize = false}, .test_split = 0.2, .seed = 1};
+  options.classes.reset();
+  const auto without = data::open_data_set(table.path.string(), options);
+  CHECK(without.validation == nullptr);
+  options.validation = 0.25;
+  const auto set = data::open_data_set(table.path.string(), options);
+  CHECK(read_all(*set.test).x == read_all(*without.test).x);
+  auto all = read_all(*set.train).x;
+  const auto validation = read_all(*set.validation).x;
+  CHECK(all.size() == 30);
+  CHECK(validation.size() == 10);
+  double sum = 0;
+  for (const float x : all) sum += static_cast<double>(x);
+  CHECK(set.train->table()->columns[0].mean == Approx(sum / 30));  // of what is trained on, alone
+  CHECK(set.validation->table() == set.train->table());
+  all.insert(all.end(), validation.begin(), validation.end());
+  std::sort(all.begin(), all.end());
+  auto training = read_all(*without.train).x;
+  std::sort(training.begin(), training.end());
+  CHECK(all == training);
+  CHECK(set.train->identity() != without.train->identity());
+  const auto part = data::open_data_part(table.path.string(), data::Part::train, options);
+  CHECK(read_all(*part).x == read_all(*set.train).x);
+  options.validation = 1.5;
+  CHECK_THROWS_AS(data::open_data_set(table.path.string(), options), ConfigError);
 }
 
 TEST_CASE("standardized columns have mean 0 and deviation 1 over the training records",

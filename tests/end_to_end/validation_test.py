@@ -1,0 +1,113 @@
+"""Validation sets: the split, early stopping, the best checkpoint, through a resume, and what is refused."""
+
+import json
+import shutil
+import unittest
+
+import command
+from command import Run, run
+
+DATA = "--data synthetic --train-limit 400 --test-limit 60 --batch-size 40 --layers 16 --progress off"
+# The loss on 120 records of validation is least after some epochs, and rises then.
+SPLIT = "--validation 0.3 --learning-rate 0.02"
+EARLY = f"{SPLIT} --epochs 40 --patience 3"
+REFUSED = {
+    "--patience 3": ["--patience", "no validation set", "--validation 0.1"],
+    "--keep-best": ["--keep-best", "no validation set"],
+    "--monitor score": ["--monitor", "no validation set"],
+    "--validation 1.5": ["validation", "'1.5' is not below 1"],
+    "--validation 0.9999": ["--validation 0.9999", "leaves no training record of 400 records"],
+    "--validation 0.1 --patience 0": ["--patience", "0 is less than 1"],
+    "--validation 0.1 --monitor accurcy": ["monitor", "'accurcy' is none of loss|score"],
+}
+
+
+def epochs_of(folder):
+    """All that is recorded of each epoch but times."""
+    lines = [json.loads(line) for line in (folder / "epochs.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if "second" not in key} for line in lines]
+
+
+def step_of(checkpoint):
+    return int(checkpoint.name.removeprefix("step-"))
+
+
+def hash_in(checkpoint):
+    return json.loads((checkpoint / "network.json").read_text())["weights_hash"]
+
+
+class Validation(command.CommandTest):
+    def test_training_ends_at_the_same_epoch_on_any_ranks(self):
+        one = self.train(DATA, EARLY, name="one")
+        best = one.summary["best"]
+        losses = [epoch["validation_loss"] for epoch in epochs_of(one.folder)]
+        self.assertEqual(len(losses), best["epoch"] + 3)
+        self.assertLess(len(losses), 40)
+        self.assertEqual(losses.index(min(losses)) + 1, best["epoch"])
+        self.assertTrue(one.summary["stopped_early"])
+        for world in ({"threads": 3}, {"threads": 5}, {"ranks": 2} if command.MPI else {"threads": 2}):
+            with self.subTest(**world):
+                other = self.train(DATA, EARLY, name=f"other-{world}", **world)
+                self.assertEqual(epochs_of(other.folder), epochs_of(one.folder))
+
+    def test_the_checkpoint_of_the_best_epoch_is_kept(self):
+        for monitor, figure, best_of in (("loss", "validation_loss", min), ("score", "validation_accuracy", max)):
+            with self.subTest(monitor=monitor):
+                kept = self.train(DATA, EARLY, f"--keep-best --keep 1 --monitor {monitor}", name=monitor, threads=2)
+                best = kept.summary["best"]
+                figures = [epoch[figure] for epoch in epochs_of(kept.folder)]
+                self.assertEqual(figures.index(best_of(figures)) + 1, best["epoch"])
+                steps = 7 * len(figures)
+                self.assertEqual([step_of(path) for path in kept.checkpoints], [best["step"], steps])
+                shorter = self.train(DATA, SPLIT, f"--epochs {best['epoch']}", name=f"shorter-{monitor}")
+                self.assertEqual(hash_in(kept.checkpoints[0]), shorter.summary["weights_hash"])
+
+    def test_a_continued_run_ends_at_the_same_epoch(self):
+        whole = self.train(DATA, EARLY, "--checkpoint-every 5 --keep 99", name="whole", threads=2)
+        best = whole.summary["best"]["epoch"]
+        for after in (7 * (best - 1) + 3, 7 * best, 7 * (best + 1) + 5):  # steps
+            folder = self.folder / f"after-{after}"
+            shutil.copytree(whole.folder, folder)
+            for path in Run(folder).checkpoints:
+                if step_of(path) > after:
+                    shutil.rmtree(path)
+            summary = folder / "summary.json"
+            summary.write_text(summary.read_text().replace('"finished"', '"failed"'))
+            with self.subTest(after=after):
+                self.succeed("train --progress off --resume", folder, threads=3)
+                self.assertEqual(epochs_of(folder), epochs_of(whole.folder))
+                self.assertEqual(Run(folder).summary["best"], whole.summary["best"])
+        again = self.succeed("train --resume", whole.folder)
+        self.assertNotIn(f"epoch {len(epochs_of(whole.folder)) + 1}/", again.out)
+
+    def test_a_table_and_a_split_beside_it(self):
+        table = self.folder / "table.csv"
+        table.write_text("x,y,label\n" + "".join(f"{i * i % 17},{i % 5},{'ab'[i % 3 % 2]}\n" for i in range(100)))
+        args = ("--data", table, "--test-split 0.2 --validation 0.25 --batch-size 8 --layers 4 --epochs 2")
+        result = self.succeed("train", *args, "--run-dir", self.folder / "run")
+        self.assert_says(result.out, ["60 training, 20 validation and 20 test records", "validation loss"], result)
+        other = self.train(*args, "--progress off", name="other", threads=3)
+        self.assertEqual(epochs_of(other.folder), epochs_of(self.folder / "run"))
+        drawn = self.succeed("plot", self.folder / "run", "--output", self.folder / "run.svg")
+        self.assertTrue((self.folder / "run.svg").exists(), drawn)
+
+    def test_a_sweep_chooses_by_it(self):
+        path = self.folder / "sweep.toml"
+        path.write_text('data = "synthetic"\ntrain-limit = 400\ntest-limit = 60\nlayers = [8]\nepochs = 1\nvalidation = 0.2\n'
+                        '[sweep]\nmetric = "validation loss"\n[sweep.settings]\nlearning-rate = [0.0001, 0.01, 0.001]\n')
+        result = self.succeed("sweep", path, "--out", self.folder / "out", threads=2)
+        table = [line.split() for line in result.out.split("\n\n")[-1].splitlines()]
+        self.assertEqual(table[0][:5], ["trial", "learning-rate", "validation", "loss", "accuracy"], result)
+        losses = [float(line[2]) for line in table[1:]]
+        self.assertEqual(losses, sorted(losses))
+        path.write_text(path.read_text().replace("validation = 0.2\n", ""))
+        self.assert_refused(run("sweep", path, "--out", self.folder / "none"), 2, [":7", "metric", "no validation set"])
+
+    def test_refusals(self):
+        for flags, texts in REFUSED.items():
+            with self.subTest(flags=flags):
+                self.assert_refused(run("train", DATA, flags), 2, texts)
+
+
+if __name__ == "__main__":
+    unittest.main()
