@@ -129,6 +129,11 @@ std::size_t count_of(const SweepRecord& record, std::string_view state) {
                     [&](const Trial& trial) { return trial.state == state; }));
 }
 
+/// The number of trials of which nothing is left to train.
+std::size_t ended(const SweepRecord& record) {
+  return count_of(record, "failed") + count_of(record, "finished") + count_of(record, "dropped");
+}
+
 /// One rank's part of a sweep.
 class RankOfSweep {
  public:
@@ -234,7 +239,7 @@ void RankOfSweep::introduce() const {
                   counted(record.trials.size(), "trial"), arguments_.operand(),
                   counted(groups, "group"), counted(sweep_.group, "rank"), comm_.backend());
   banner.rows.emplace_back("recorded", out_.string());
-  if (const auto over = count_of(record, "finished") + count_of(record, "failed"); over > 0) {
+  if (const auto over = ended(record); over > 0) {
     banner.rows.emplace_back("before", counted(over, "trial") + " ended already");
   }
   banner.print();
@@ -340,10 +345,10 @@ void RankOfSweep::end(bool stopped) {
     print_trials(record);
   }
   if (stopped) {
-    const std::size_t over = failed + count_of(record, "finished") + count_of(record, "dropped");
-    throw comm::AgreedError(ExitCode::stopped,
-                            fmt::format("stopped after {} of {}", over, counted(trials, "trial")),
-                            "the same command continues the sweep in " + out_.string());
+    throw comm::AgreedError(
+        ExitCode::stopped,
+        fmt::format("stopped after {} of {}", ended(record), counted(trials, "trial")),
+        "the same command continues the sweep in " + out_.string());
   }
   if (failed < trials) return;
   const Trial& first = record.trials.front();
@@ -430,6 +435,10 @@ int sweep_command(const std::vector<std::string>& words) {
   if (!shows) return run_on_ranks(sweep_syntax(), words, sweep_on);
   return run_on_rank_0(sweep_syntax(), words, [](const Arguments& arguments) {
     const fs::path out = arguments.value("show");
+    if (!arguments.operands.empty() || arguments.given("dry-run") || arguments.given("out")) {
+      throw ConfigError("--show prints the table of a folder, and takes nothing else",
+                        "write `lockstep sweep --show " + out.string() + "`");
+    }
     print_trials(read_sweep_record(out));
     return static_cast<int>(ExitCode::success);
   });

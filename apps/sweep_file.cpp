@@ -23,7 +23,7 @@ constexpr std::uint64_t max_trials = 10'000;
 
 /// Settings that a sweep sets in every trial, or that concern the whole job.
 constexpr std::array fixed_settings = {"run-dir", "resume",   "survive", "ranks",
-                                       "backend", "progress", "timeout"};
+                                       "backend", "progress", "timeout", "max-time"};
 
 /// An interval to draw numbers from.
 struct Interval {
@@ -284,6 +284,12 @@ void require_halvable(const std::string& place, const Sweep& sweep, const RunCon
     if (schedule != "linear" && schedule != "cosine") continue;
     refuse(place, "halving with schedule " + schedule + ", which depends on the number of epochs",
            "use schedule constant, step or exponential");
+  }
+  if (base.epochs != RunConfig().epochs && base.epochs != sweep.rungs.back()) {
+    refuse(place,
+           fmt::format("halving to {} beside epochs = {}", counted(sweep.rungs.back(), "epoch"),
+                       base.epochs),
+           "leave epochs out: `rungs` say how long");
   }
 }
 

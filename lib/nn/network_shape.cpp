@@ -161,7 +161,7 @@ double NetworkShape::weights() const {
 
 double NetworkShape::row_values() const {
   const auto all = sizes();
-  const auto uses = uses_of_values(all);
+  const auto uses = uses_of_values(*this, all);
   auto values = static_cast<double>(features);
   std::size_t shared = 0;  // see Scratch::contribution
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -221,10 +221,12 @@ std::string NetworkShape::layer_text(std::size_t number) const {
          (layer.name.empty() ? "" : " '" + layer.name + "'");
 }
 
-std::vector<std::size_t> uses_of_values(std::span<const LayerSize> sizes) {
+std::vector<std::size_t> uses_of_values(const NetworkShape& shape,
+                                        std::span<const LayerSize> sizes) {
   std::vector<std::size_t> uses(sizes.size() + 1);
-  for (const LayerSize& size : sizes) {
-    for (const std::size_t value : size.from) ++uses[value];
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    if (is_flatten(shape.layers[i])) continue;
+    for (const std::size_t value : sizes[i].from) ++uses[value];
   }
   return uses;
 }

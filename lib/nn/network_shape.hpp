@@ -71,7 +71,8 @@ struct NetworkShape {
 };
 
 /// How often each value (LayerSize::from) is an input.
-std::vector<std::size_t> uses_of_values(std::span<const LayerSize> sizes);
+std::vector<std::size_t> uses_of_values(const NetworkShape& shape,
+                                        std::span<const LayerSize> sizes);
 
 /// The layers of LeNet without the last, with Caffe's widths and ReLU after the convolutions; for
 /// images of about 28 x 28.

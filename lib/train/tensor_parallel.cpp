@@ -205,7 +205,7 @@ std::vector<nn::NumberedLayer<Real>> make_sharded_layers(const nn::NetworkShape&
                                                          comm::Communicator& model) {
   auto layers = nn::make_layers<Real>(shape);
   const auto sizes = shape.sizes();
-  const auto uses = nn::uses_of_values(sizes);
+  const auto uses = nn::uses_of_values(shape, sizes);
   const auto dense = [&](std::size_t i) {
     return i < layers.size() ? std::get_if<nn::Dense>(&shape.layers[layers[i].number].function)
                              : nullptr;

@@ -54,7 +54,9 @@ REFUSED = (  # what stands in [sweep] and below, the lines' texts
     ("halving = 2\nrungs = [2, 1]\n", GRID, [":9", "ascending"]),
     ("halving = 2\nrungs = [1, 2]\n", "[sweep.settings]\nepochs = [1, 2]\n", ["epochs varies beside halving"]),
     ("halving = 2\nrungs = [1, 2]\n", "[sweep.settings]\nschedule = ['cosine']\n", ["schedule cosine"]),
+    ("halving = 2\nrungs = [2, 3]\n", GRID, [":8", "halving to 3 epochs beside epochs = 1"]),
     ("rungs = [1, 2]\n", GRID, [":8", "no halving"]),
+    ("", "[sweep.settings]\nmax-time = [60]\n", [":9", "max-time", "not a setting of a trial"]),
 )
 
 
@@ -180,7 +182,8 @@ class Sweep(command.CommandTest):
 
     def test_halving_keeps_the_best(self):
         rungs = "halving = 3\nrungs = [1, 2, 4]\n"
-        self.assert_ends(self.sweep(self.file(rungs), threads=3), 0)
+        base = BASE.replace("epochs = 1\n", "")
+        self.assert_ends(self.sweep(self.file(rungs, base=base), threads=3), 0)
         trials = self.record()["trials"]
         left = list(range(12))
         for rung, kept in ((0, 4), (1, 2)):
@@ -190,8 +193,9 @@ class Sweep(command.CommandTest):
         self.assertEqual([trial["state"] for trial in trials].count("dropped"), 10)
         for trial in left:
             self.assertEqual(self.repeat(trial, "out", "--epochs 4"), self.hashes()[trial])
-        again = self.sweep(self.file("group = 2\n" + rungs), threads=2)
+        again = self.sweep(self.file("group = 2\n" + rungs, base=base), threads=2)
         self.assert_ends(again, 0)
+        self.assert_says(again.out, "12 trials ended already", again)
         self.assertEqual(self.record()["trials"], trials)
 
     def test_trials_that_fail_are_recorded(self):
@@ -225,6 +229,7 @@ class Sweep(command.CommandTest):
         self.assert_refused(run("sweep"), 2, ["no sweep file"])
         self.assert_refused(run("train", self.file()), 2, [":7", "lockstep sweep"])
         self.assert_refused(run("sweep --show", self.folder), 65, ["sweep.json"])
+        self.assert_refused(run("sweep", self.file(), "--show", self.folder), 2, ["--show", "takes nothing else"])
 
     def test_another_sweep_in_the_folder_is_refused(self):
         one = "[sweep.settings]\nlearning-rate = [0.01]\n"

@@ -262,6 +262,12 @@ TEST_CASE("an embedding gives the rows of its inputs, and NaN without one", "[nn
   }
 }
 
+TEST_CASE("a flatten is no second user of its input", "[nn][graph]") {
+  const NetworkShape shape(image, {convolution(2), Flatten{}}, 3);
+  CHECK(uses_of_values(shape, shape.sizes()) == std::vector<std::size_t>{1, 1, 0, 0});
+  CHECK(shape.row_values() == 60 + 2 * 60 + 2 * 3);
+}
+
 TEST_CASE("a graph is described with its names", "[nn][graph]") {
   const NetworkShape shape(image,
                            {{convolution(2), "a"},
