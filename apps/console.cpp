@@ -218,9 +218,10 @@ void Console::clear_bar() {
 void Console::on_epoch(const train::EpochReport& report) {
   if (progress_ == Progress::off) return;
   clear_bar();
-  const auto figures = [&](const char* set, double loss, double score) {
-    return fmt::format("{} loss {:.3f}, {} {:.3f}   ", set, loss,
-                       report.is_regression ? "R2" : "accuracy", score);
+  const auto figures = [&](const char* set, double loss, std::optional<double> score) {
+    const char* const name = report.is_regression ? "R2" : "accuracy";
+    return fmt::format("{} loss {:.3f}{}   ", set, loss,
+                       score ? fmt::format(", {} {:.3f}", name, *score) : "");
   };
   const auto& validation = report.validation;
   fmt::print("epoch {}/{}  {}{}{}{:.1f} s, {} examples/s\n", report.epoch, epochs_,

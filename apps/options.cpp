@@ -236,16 +236,46 @@ TrainingPlan training_plan(const RunConfig& config, std::uint64_t records,
   return {std::move(plan), std::move(choice.reason), std::move(choice.warning)};
 }
 
+namespace {
+
+/// The name of the loss as nn::built_in_loss() takes it. Throws ConfigError.
+std::string loss_name(const RunConfig& config, bool is_regression) {
+  const bool is_auto = config.loss == "auto";
+  const std::string loss = !is_auto        ? config.loss
+                           : is_regression ? "squared-error"
+                                           : "cross-entropy";
+  const bool fits = loss == "squared-error" || (loss == "cross-entropy") != is_regression;
+  if (!fits) {
+    throw ConfigError(fmt::format("`loss={}`: {}", loss,
+                                  is_regression ? "there are no classes"
+                                                : "there are classes, and no numbers to predict"),
+                      is_regression ? "use squared-error, absolute-error or huber"
+                                    : "use cross-entropy or squared-error; of a table "
+                                      "`task=regression` predicts numbers");
+  }
+  if (loss != "huber" && config.huber_delta != RunConfig().huber_delta) {
+    throw ConfigError("`huber_delta` without the Huber loss", "add `loss=huber`, or leave it out");
+  }
+  if (loss != "cross-entropy" && config.label_smoothing != 0) {
+    throw ConfigError(is_regression ? "`label_smoothing`: there are no classes"
+                                    : "`label_smoothing` with `loss=" + loss + "`",
+                      "leave `label_smoothing` out");
+  }
+  if (loss == "huber") return nn::huber_loss(config.huber_delta);
+  if (loss == "absolute-error") return nn::absolute_error;
+  if (loss == "squared-error") return is_regression ? nn::regression_loss : nn::squared_error;
+  return config.label_smoothing == 0 ? nn::default_loss : nn::smoothed_loss(config.label_smoothing);
+}
+
+}  // namespace
+
 const nn::Loss<float>& loss_of(const RunConfig& config, const data::Source& train) {
-  const bool is_regression = train.targets() > 0;
+  const std::string name = loss_name(config, train.targets() > 0);
+  if (const auto* const loss = nn::built_in_loss<float>(name); loss != nullptr) return *loss;
   if (config.label_smoothing == 0) {
-    return *nn::built_in_loss<float>(is_regression ? nn::regression_loss : nn::default_loss);
+    throw ConfigError("`huber_delta=" + shortest(config.huber_delta) + "`: not above 0",
+                      "give more than 0");
   }
-  if (is_regression) {
-    throw ConfigError("`label_smoothing`: there are no classes", "leave `label_smoothing` out");
-  }
-  const auto* const loss = nn::built_in_loss<float>(nn::smoothed_loss(config.label_smoothing));
-  if (loss != nullptr) return *loss;
   throw ConfigError("`label_smoothing=" + shortest(config.label_smoothing) + "`: outside [0, 1)",
                     "give at least 0 and less than 1");
 }

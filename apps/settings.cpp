@@ -391,6 +391,12 @@ std::vector<Setting> table() {
           text("class-weights", &C::class_weights, "none|balanced|W,...",
                "factors of the training loss of each class, in their order; balanced: records / "
                "(classes * records of the class)"),
+          choice("loss", &C::loss,
+                 {"auto", "cross-entropy", "squared-error", "absolute-error", "huber"},
+                 "what training minimises; auto: of classes the cross-entropy, of numbers the mean "
+                 "squared error"),
+          number("huber-delta", &C::huber_delta,
+                 "distance from which on the Huber loss is linear, in deviations of the column"),
           number("label-smoothing", &C::label_smoothing,
                  "share of the target of classification that all classes have alike"),
           count("seed", &C::seed, 0,

@@ -65,7 +65,9 @@ struct RunConfig {
   double decay = 0.1;
   double final_rate = 0;
   std::string class_weights = "none";
+  std::string loss = "auto";
   double label_smoothing = 0;
+  double huber_delta = 1;
   std::uint64_t seed = 22;
   std::string shuffle = "global";
   std::string augment = "none";

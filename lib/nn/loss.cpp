@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <initializer_list>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <string>
@@ -25,6 +26,7 @@ double exponential(double x) { return std::exp(x); }
 double logarithm(double x) { return std::log(x); }
 
 constexpr const char* smoothing_mark = ", smoothing ";
+constexpr const char* huber_mark = "huber loss of values, delta ";
 
 /// sum(exp(z - greatest)), at least 1.
 template <class Real>
@@ -129,17 +131,40 @@ void softmax_cross_entropy(Matrix<const Real> z, std::span<const std::int32_t> l
 
 namespace {
 
-/// The mean squared distance of row `i` from target(j), and its gradient.
-template <class Real, class Target>
-Real mean_square(Matrix<const Real> z, std::size_t i, Target target, Matrix<Real> dz) {
+/// A function of the distance of an output from its target, and its derivative.
+template <class Real>
+struct Term {
+  Real value;
+  Real derivative;
+};
+
+template <class Real>
+Term<Real> square(Real distance) {
+  return {distance * distance, 2 * distance};
+}
+
+/// The mean of term(distance) of row `i` from target(j), and its gradient.
+template <class Real, class Target, class Function>
+Real mean_term(Matrix<const Real> z, std::size_t i, Target target, Matrix<Real> dz, Function term) {
   const auto outputs = static_cast<Real>(z.cols);
   Real sum = 0;
   for (std::size_t j = 0; j < z.cols; ++j) {
-    const Real distance = z(i, j) - target(j);
-    sum = sum + distance * distance;
-    if (dz.rows > 0) dz(i, j) = 2 * distance / outputs;
+    const Term<Real> one = term(z(i, j) - target(j));
+    sum = sum + one.value;
+    if (dz.rows > 0) dz(i, j) = one.derivative / outputs;
   }
   return sum / outputs;
+}
+
+/// The results of a loss of values that is the mean of term(distance).
+template <class Real, class Function>
+void run_on_values(Matrix<const Real> z, std::span<const float> values,
+                   std::span<ExampleResult> results, Matrix<Real> dz, Function term) {
+  assert(values.size() == z.rows * z.cols && results.size() == z.rows);
+  for (std::size_t i = 0; i < z.rows; ++i) {
+    const auto value = [&](std::size_t j) { return static_cast<Real>(values[i * z.cols + j]); };
+    results[i] = {static_cast<double>(mean_term(z, i, value, dz, term)), 0.0};
+  }
 }
 
 }  // namespace
@@ -151,7 +176,7 @@ void MeanSquaredError<Real>::run(Matrix<const Real> z, const Targets& targets,
   for (std::size_t i = 0; i < z.rows; ++i) {
     const auto label = static_cast<std::size_t>(targets.labels[i]);
     const auto one_hot = [&](std::size_t j) { return j == label ? Real{1} : Real{0}; };
-    results[i] = {static_cast<double>(mean_square(z, i, one_hot, dz)),
+    results[i] = {static_cast<double>(mean_term(z, i, one_hot, dz, square<Real>)),
                   predicted_class<Real>(z.row(i)) == label ? 1.0 : 0.0};
   }
 }
@@ -159,13 +184,35 @@ void MeanSquaredError<Real>::run(Matrix<const Real> z, const Targets& targets,
 template <class Real>
 void RegressionLoss<Real>::run(Matrix<const Real> z, const Targets& targets,
                                std::span<ExampleResult> results, Matrix<Real> dz) const {
-  assert(targets.values.size() == z.rows * z.cols && results.size() == z.rows);
-  for (std::size_t i = 0; i < z.rows; ++i) {
-    const auto value = [&](std::size_t j) {
-      return static_cast<Real>(targets.values[i * z.cols + j]);
-    };
-    results[i] = {static_cast<double>(mean_square(z, i, value, dz)), 0.0};
-  }
+  run_on_values(z, targets.values, results, dz, square<Real>);
+}
+
+template <class Real>
+void AbsoluteError<Real>::run(Matrix<const Real> z, const Targets& targets,
+                              std::span<ExampleResult> results, Matrix<Real> dz) const {
+  run_on_values(z, targets.values, results, dz, [](Real distance) {
+    const auto sign = static_cast<Real>((distance > 0 ? 1 : 0) - (distance < 0 ? 1 : 0));
+    return Term<Real>{std::abs(distance), sign};
+  });
+}
+
+std::string huber_loss(double delta) { return huber_mark + shortest(delta); }
+
+template <class Real>
+HuberLoss<Real>::HuberLoss(double delta)
+    : name_(huber_loss(delta)), delta_(static_cast<Real>(delta)) {
+  if (delta > 0 && std::isfinite(delta)) return;
+  throw ConfigError("`huber_delta=" + shortest(delta) + "`: not above 0", "give more than 0");
+}
+
+template <class Real>
+void HuberLoss<Real>::run(Matrix<const Real> z, const Targets& targets,
+                          std::span<ExampleResult> results, Matrix<Real> dz) const {
+  run_on_values(z, targets.values, results, dz, [delta = delta_](Real distance) {
+    const Real size = std::abs(distance);
+    if (size <= delta) return Term<Real>{distance * distance / 2, distance};
+    return Term<Real>{delta * (size - delta / 2), distance > 0 ? delta : -delta};
+  });
 }
 
 std::string smoothed_loss(double smoothing) {
@@ -205,20 +252,18 @@ void SmoothedCrossEntropy<Real>::run(Matrix<const Real> z, const Targets& target
 
 namespace {
 
-/// The loss with this smoothing, made when it is first asked for; null if the text is no number
-/// between 0 and 1 in its shortest form.
-template <class Real>
-const Loss<Real>* smoothed(std::string_view text) {
+/// The loss with this parameter, made when it is first asked for; null if `text` is no number above
+/// 0 and below `end` in its shortest form.
+template <class Parametrised>
+const Parametrised* loss_with(std::string_view text, double end) {
   static std::mutex mutex;
-  static std::map<double, SmoothedCrossEntropy<Real>> made;
-  double smoothing = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), smoothing);
-  const bool is_number = error == std::errc() && end == text.data() + text.size();
-  if (!is_number || !(smoothing > 0 && smoothing < 1) || shortest(smoothing) != text) {
-    return nullptr;
-  }
+  static std::map<double, Parametrised> made;
+  double number = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool is_number = error == std::errc() && stop == text.data() + text.size();
+  if (!is_number || !(number > 0 && number < end) || shortest(number) != text) return nullptr;
   const std::scoped_lock lock(mutex);
-  return &made.try_emplace(smoothing, smoothing).first->second;
+  return &made.try_emplace(number, number).first->second;
 }
 
 }  // namespace
@@ -228,12 +273,19 @@ const Loss<Real>* built_in_loss(std::string_view name) {
   static const SoftmaxCrossEntropy<Real> cross_entropy;
   static const MeanSquaredError<Real> squares;
   static const RegressionLoss<Real> regression;
-  for (const Loss<Real>* loss :
-       std::initializer_list<const Loss<Real>*>{&cross_entropy, &squares, &regression}) {
+  static const AbsoluteError<Real> distances;
+  for (const Loss<Real>* loss : std::initializer_list<const Loss<Real>*>{&cross_entropy, &squares,
+                                                                         &regression, &distances}) {
     if (name == loss->name()) return loss;
   }
-  const std::string prefix = std::string(default_loss) + smoothing_mark;
-  return name.starts_with(prefix) ? smoothed<Real>(name.substr(prefix.size())) : nullptr;
+  const std::string smoothed = std::string(default_loss) + smoothing_mark;
+  if (name.starts_with(smoothed)) {
+    return loss_with<SmoothedCrossEntropy<Real>>(name.substr(smoothed.size()), 1);
+  }
+  const std::string_view huber = huber_mark;
+  if (!name.starts_with(huber)) return nullptr;
+  return loss_with<HuberLoss<Real>>(name.substr(huber.size()),
+                                    std::numeric_limits<double>::infinity());
 }
 
 template <class Real>
@@ -262,6 +314,8 @@ Tally sum_over_leaves(std::span<const ExampleResult> results, std::size_t leaf) 
   template class SmoothedCrossEntropy<Real>;                                             \
   template class MeanSquaredError<Real>;                                                 \
   template class RegressionLoss<Real>;                                                   \
+  template class AbsoluteError<Real>;                                                    \
+  template class HuberLoss<Real>;                                                        \
   template void require_own_name(const Loss<Real>&);                                     \
   template const Loss<Real>* built_in_loss(std::string_view);
 LOCKSTEP_INSTANTIATE(float)

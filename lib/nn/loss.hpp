@@ -157,12 +157,15 @@ class SmoothedCrossEntropy final : public Loss<Real> {
 /// The name of SmoothedCrossEntropy(smoothing): "softmax cross-entropy, smoothing 0.1".
 std::string smoothed_loss(double smoothing);
 
+/// The name of MeanSquaredError.
+inline constexpr const char* squared_error = "mean squared error";
+
 /// sum((z - onehot(label))^2) / C, in the order of the classes, every operation rounded; the
 /// greatest output is the prediction.
 template <class Real>
 class MeanSquaredError final : public Loss<Real> {
  public:
-  const char* name() const noexcept override { return "mean squared error"; }
+  const char* name() const noexcept override { return squared_error; }
   void run(Matrix<const Real> z, const Targets& targets, std::span<ExampleResult> results,
            Matrix<Real> dz) const override;
 };
@@ -179,6 +182,42 @@ class RegressionLoss final : public Loss<Real> {
   void run(Matrix<const Real> z, const Targets& targets, std::span<ExampleResult> results,
            Matrix<Real> dz) const override;
 };
+
+/// The name of AbsoluteError.
+inline constexpr const char* absolute_error = "mean absolute error of values";
+
+/// sum(|z - values|) / C, in the order of the outputs, every operation rounded; the derivative of
+/// |0| is 0.
+template <class Real>
+class AbsoluteError final : public Loss<Real> {
+ public:
+  const char* name() const noexcept override { return absolute_error; }
+  TargetKind target() const noexcept override { return TargetKind::values; }
+  void run(Matrix<const Real> z, const Targets& targets, std::span<ExampleResult> results,
+           Matrix<Real> dz) const override;
+};
+
+/// sum(h(z - values)) / C, with h(d) = d^2 / 2 for |d| <= delta, else delta (|d| - delta / 2); in
+/// the order of the outputs, every operation rounded.
+/// Source   Huber 1964, "Robust estimation of a location parameter", in PyTorch's form.
+template <class Real>
+class HuberLoss final : public Loss<Real> {
+ public:
+  /// `delta` above 0. Throws ConfigError.
+  explicit HuberLoss(double delta);
+
+  const char* name() const noexcept override { return name_.c_str(); }
+  TargetKind target() const noexcept override { return TargetKind::values; }
+  void run(Matrix<const Real> z, const Targets& targets, std::span<ExampleResult> results,
+           Matrix<Real> dz) const override;
+
+ private:
+  std::string name_;
+  Real delta_;
+};
+
+/// The name of HuberLoss(delta): "huber loss of values, delta 1.0".
+std::string huber_loss(double delta);
 
 /// Returns the built-in loss of that name, with static lifetime; null: none. Any thread may call
 /// it.

@@ -283,7 +283,7 @@ constexpr Figures losses = {
     [](const EpochReport& epoch) { return std::optional(epoch.test_loss); }};
 
 constexpr Figures scores = {
-    [](const EpochReport& epoch) { return std::optional(epoch.train_score); },
+    [](const EpochReport& epoch) { return epoch.train_score; },
     [](const EpochReport& epoch) {
       return epoch.validation ? std::optional(epoch.validation->score) : std::nullopt;
     },

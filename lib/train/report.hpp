@@ -48,12 +48,12 @@ struct SetFigures {
 /// Report of one epoch. Training loss and score are of its examples, computed before the update of
 /// each step, without those of skipped steps.
 ///
-/// The score is accuracy; or, of a regression, R2: of training 1 - loss, which assumes values with
-/// a variance of 1, as a table gives them.
+/// The score is accuracy; or, of a regression, R2: of training with the mean squared error 1 -
+/// loss, which assumes values with a variance of 1, as a table gives them.
 struct EpochReport {
   std::uint64_t epoch = 0;  ///< from 1
   double train_loss = 0;
-  double train_score = 0;
+  std::optional<double> train_score = {};  ///< none of regressions with another loss
   double test_loss = 0;
   double test_score = 0;
   bool is_regression = false;

@@ -92,11 +92,15 @@ std::vector<std::string> lines_of(const std::filesystem::path& path) {
   return lines;
 }
 
+ordered_json or_null(const std::optional<double>& figure) {
+  return figure ? ordered_json(*figure) : ordered_json(nullptr);
+}
+
 ordered_json epoch_json(const EpochReport& epoch) {
   const std::string score = epoch.is_regression ? "r2" : "accuracy";
   ordered_json json = {{"epoch", epoch.epoch},
                        {"train_loss", epoch.train_loss},
-                       {"train_" + score, epoch.train_score},
+                       {"train_" + score, or_null(epoch.train_score)},
                        {"test_loss", epoch.test_loss},
                        {"test_" + score, epoch.test_score},
                        {"seconds", epoch.seconds},
@@ -303,9 +307,6 @@ void RunDirectory::finish_checkpoint() {
 namespace {
 
 ordered_json list_of_classes(const Evaluation& test, const std::vector<std::string>& names) {
-  const auto or_null = [](const std::optional<double>& share) {
-    return share ? ordered_json(*share) : ordered_json(nullptr);
-  };
   ordered_json classes = ordered_json::array();
   for (const ClassCounts& counts : test.classes()) {
     const auto index = classes.size();
@@ -472,7 +473,10 @@ EpochReport epoch_in(const std::string& line, const JsonPlace& place) {
   epoch.is_regression = json.contains("test_r2");
   const std::string score = epoch.is_regression ? "r2" : "accuracy";
   epoch.train_loss = number_in(json, "train_loss", place);
-  epoch.train_score = number_in(json, ("train_" + score).c_str(), place);
+  const std::string train_score = "train_" + score;
+  if (!field(json, train_score.c_str(), place).is_null()) {
+    epoch.train_score = number_in(json, train_score.c_str(), place);
+  }
   epoch.test_loss = number_in(json, "test_loss", place);
   epoch.test_score = number_in(json, ("test_" + score).c_str(), place);
   if (json.contains("validation_loss")) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string_view>
 
 #include "lockstep/base/process.hpp"
 #include "lockstep/collectives/agreement.hpp"
@@ -153,17 +154,15 @@ EpochReport Trainer::evaluate(const Timed& timed) {
   const auto count = static_cast<double>(position_.examples);
   const bool is_regression = !last_test_.values.empty();
   const double loss = position_.tally.loss_sum / count;
-  return {position_.epoch + 1,
-          loss,
-          is_regression ? 1 - loss : static_cast<double>(position_.tally.correct) / count,
-          last_test_.loss(),
-          last_test_.score(),
-          is_regression,
-          validation,
-          timed.seconds,
-          timed.rate(),
-          hash,
-          {}};
+  std::optional<double> score;
+  if (!is_regression) {
+    score = static_cast<double>(position_.tally.correct) / count;
+  } else if (replica_.network().loss_function().name() == std::string_view(nn::regression_loss)) {
+    score = 1 - loss;
+  }
+  return {position_.epoch + 1, loss,          score,      last_test_.loss(),
+          last_test_.score(),  is_regression, validation, timed.seconds,
+          timed.rate(),        hash,          {}};
 }
 
 /// Compares an epoch with the best one. Of equal ones the first is the best.

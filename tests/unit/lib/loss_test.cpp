@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/nn/gradient_check.hpp"
 
 using namespace lockstep;
 using namespace lockstep::nn;
@@ -102,6 +103,33 @@ TEST_CASE("losses are summed in a tree over leaves", "[nn]") {
     return sum_over_leaves(std::span(results).subspan(begin, begin == 0 ? 4 : 3), 1).loss_sum;
   };
   CHECK(sum_over_leaves(results, 1).loss_sum == half(0) + half(4));
+}
+
+TEST_CASE("absolute error and Huber loss have the figures of PyTorch", "[nn]") {
+  // torch.nn.functional.l1_loss and huber_loss(delta=0.75), of each row, and their gradients
+  const std::vector<float> values = {1, 2, -1, 0.5F};
+  const std::vector<double> z = {1.5, 2, 1, -0.25};
+  const auto check = [&](const std::string& name, const std::vector<double>& losses,
+                         const std::vector<double>& gradient) {
+    const Loss<double>* const loss = built_in_loss<double>(name);
+    REQUIRE(loss != nullptr);
+    REQUIRE(loss->name() == name);
+    REQUIRE(loss->target() == TargetKind::values);
+    std::vector<double> dz(4);
+    std::vector<ExampleResult> results(2);
+    loss->run({z.data(), 2, 2}, {{}, values}, results, {dz.data(), 2, 2});
+    CHECK(std::vector<double>{results[0].loss, results[1].loss} == losses);
+    CHECK(dz == gradient);
+  };
+  check(absolute_error, {0.25, 1.375}, {0.5, 0, 0.5, -0.5});
+  check(huber_loss(0.75), {0.0625, 0.75}, {0.25, 0, 0.375, -0.375});
+  CHECK(check_gradients(NetworkShape(3, {4}, 2), HuberLoss<double>(0.1)).worst < 1e-6);
+  CHECK(check_gradients(NetworkShape(3, {4}, 2), AbsoluteError<double>()).worst < 1e-6);
+  for (const char* name : {"huber loss of values, delta 0.0", "huber loss of values, delta -1.0",
+                           "huber loss of values, delta 1", "huber loss of values, delta inf"}) {
+    CHECK(built_in_loss<double>(name) == nullptr);
+  }
+  CHECK_THROWS_AS(HuberLoss<float>(0), ConfigError);
 }
 
 TEST_CASE("the loss of values is their mean squared distance, in both types", "[nn]") {
