@@ -218,17 +218,22 @@ void Console::clear_bar() {
 void Console::on_epoch(const train::EpochReport& report) {
   if (progress_ == Progress::off) return;
   clear_bar();
-  const auto figures = [&](const char* set, double loss, std::optional<double> score) {
+  const auto figures = [&](const char* set, double loss, std::optional<double> score,
+                           const train::NamedFigures& metrics) {
     const char* const name = report.is_regression ? "R2" : "accuracy";
-    return fmt::format("{} loss {:.3f}{}   ", set, loss,
-                       score ? fmt::format(", {} {:.3f}", name, *score) : "");
+    std::string text = fmt::format("{} loss {:.3f}", set, loss);
+    if (score) text += fmt::format(", {} {:.3f}", name, *score);
+    for (const auto& [metric, figure] : metrics) text += fmt::format(", {} {:.3f}", metric, figure);
+    return text + "   ";
   };
   const auto& validation = report.validation;
   fmt::print("epoch {}/{}  {}{}{}{:.1f} s, {} examples/s\n", report.epoch, epochs_,
-             figures("training", report.train_loss, report.train_score),
-             validation ? figures("validation", validation->loss, validation->score) : "",
-             figures("testing", report.test_loss, report.test_score), report.seconds,
-             grouped(static_cast<std::uint64_t>(report.examples_per_second)));
+             figures("training", report.train_loss, report.train_score, {}),
+             validation
+                 ? figures("validation", validation->loss, validation->score, validation->metrics)
+                 : "",
+             figures("testing", report.test_loss, report.test_score, report.test_metrics),
+             report.seconds, grouped(static_cast<std::uint64_t>(report.examples_per_second)));
   if (!report.new_shares.empty()) {
     fmt::print("balance: leaves of a batch on each rank from now on: {}\n",
                fmt::join(report.new_shares, " "));
@@ -317,9 +322,13 @@ std::string table_text(const data::TableSchema& table) {
   return text + fmt::format("; missing numbers: {}", data::name_of(table.missing));
 }
 
-std::string targets_text(const std::vector<data::TableColumn>& targets) {
+std::string targets_text(const data::TableSchema& table) {
+  if (table.is_multi_label()) {
+    return fmt::format("{}, each 0 or 1: {}", counted(table.targets.size(), "label"),
+                       listed(table.label_names()));
+  }
   std::string text;
-  for (const data::TableColumn& target : targets) {
+  for (const data::TableColumn& target : table.targets) {
     text += fmt::format("{}{} (mean {:.5g}, deviation {:.5g})", text.empty() ? "" : ", ",
                         in_quotes(target.name), target.mean, target.deviation);
   }
@@ -338,6 +347,19 @@ std::string labels_text(const std::string& where, const std::vector<std::string>
 
 namespace {
 
+/// The label with the least F1, of several: "label 'rain' is the hardest: 12 of its 40 missed,
+/// ...".
+std::string worst_flag_text(const train::Evaluation& test,
+                            const std::function<std::string(std::size_t)>& name) {
+  const auto f1 = [](const train::ClassCounts& counts) { return counts.f1().value_or(1); };
+  const auto worst = std::min_element(test.labels.begin(), test.labels.end(),
+                                      [&](const auto& a, const auto& b) { return f1(a) < f1(b); });
+  return fmt::format("label {} is the hardest: {} of its {} missed, {} given wrongly",
+                     name(static_cast<std::size_t>(worst - test.labels.begin())),
+                     grouped(worst->examples - worst->correct), grouped(worst->examples),
+                     grouped(worst->predicted - worst->correct));
+}
+
 std::string values_in_words(const train::Evaluation& test,
                             const std::vector<data::TableColumn>& targets) {
   std::string text;
@@ -352,20 +374,23 @@ std::string values_in_words(const train::Evaluation& test,
 }  // namespace
 
 OutputNames names_of(const train::CheckpointInfo& info) {
+  const bool is_regression = info.table != nullptr && info.table->is_regression();
   return {info.class_names(),
-          info.table == nullptr ? std::vector<data::TableColumn>() : info.table->targets};
+          is_regression ? info.table->targets : std::vector<data::TableColumn>()};
 }
 
 std::string error_in_words(const train::Evaluation& test, const OutputNames& names) {
   if (!test.values.empty()) return values_in_words(test, names.targets);
   const std::uint64_t misread = test.examples - test.correct;
-  std::string text = fmt::format("{} of {} examples misread ({:.1f} %)", grouped(misread),
-                                 grouped(test.examples), 100 * (1 - test.accuracy()));
-  if (misread == 0 || test.confusion.empty()) return text;
-  const WorstLabel worst = worst_label(test);
+  std::string text = fmt::format(
+      "{} of {} examples {} ({:.1f} %)", grouped(misread), grouped(test.examples),
+      test.labels.empty() ? "misread" : "have a wrong label", 100 * (1 - test.accuracy()));
   const auto name = [&](std::size_t label) {
     return names.classes.empty() ? std::to_string(label) : names.classes[label];
   };
+  if (misread > 0 && !test.labels.empty()) return text + "; " + worst_flag_text(test, name);
+  if (misread == 0 || test.confusion.empty()) return text;
+  const WorstLabel worst = worst_label(test);
   return text + fmt::format("; label {} is the hardest: {} of its {}, {} of them taken for {}",
                             name(worst.label), grouped(worst.misread), grouped(worst.examples),
                             grouped(worst.times), name(worst.predicted_as));

@@ -112,8 +112,9 @@ std::string table_text(const data::TableSchema& table);
 std::string labels_text(const std::string& where, const std::vector<std::string>& classes,
                         const std::vector<std::uint64_t>& counts);
 
-/// "'price' (mean 12.3, deviation 4.5), 'size' (mean ...)".
-std::string targets_text(const std::vector<data::TableColumn>& targets);
+/// "'price' (mean 12.3, deviation 4.5), 'size' (mean ...)"; of several labels: "2 labels, each 0 or
+/// 1: 'rain', 'wind'". Only of a table with targets.
+std::string targets_text(const data::TableSchema& table);
 
 /// The columns of a terminal that does not tell its size, and of texts for no terminal.
 inline constexpr int usual_columns = 80;

@@ -84,9 +84,10 @@ RunConfig with_seed_of(const train::SavedNetwork& saved, const RunConfig& config
   return with_seed;
 }
 
-bool is_regression(const train::SavedNetwork& saved) {
+/// What the network predicts; labels, if its loss is none of lockstep's own.
+nn::TargetKind kind_of(const train::SavedNetwork& saved) {
   const auto* const loss = nn::built_in_loss<float>(saved.loss);
-  return loss != nullptr && loss->target() == nn::TargetKind::values;
+  return loss == nullptr ? nn::TargetKind::label : loss->target();
 }
 
 /// The test set, preprocessed as in training.
@@ -114,13 +115,15 @@ std::unique_ptr<data::Source> open_test_set(const RunConfig& config,
   }
   const auto& table = saved.info.table;
   if (test->table() == nullptr && table != nullptr &&
-      (table->standardized || table->is_regression())) {
+      (table->standardized || table->task != data::Task::classification)) {
     throw DataError(fmt::format("{}: is no table, as the network in {} was trained on", config.data,
                                 saved.folder.string()),
                     "give a table with the columns that the network was trained on");
   }
-  if (needs_labels && is_regression(saved) && test->targets() != saved.shape.classes) {
-    throw DataError(config.data + ": has labels, but the network predicts numbers",
+  if (needs_labels && kind_of(saved) != nn::TargetKind::label &&
+      test->targets() != saved.shape.classes) {
+    throw DataError(config.data + ": has labels, but the network predicts " +
+                        (kind_of(saved) == nn::TargetKind::values ? "numbers" : "several of them"),
                     "evaluate it with the program that trained it");
   }
   if (test->features() != saved.shape.features) {
@@ -217,6 +220,7 @@ Syntax evaluate_syntax() {
       "Loss and accuracy, or R2, of a checkpoint on a test set, every example counted once.";
   syntax.usage = "CHECKPOINT --data PATH [flags]";
   syntax.example = "lockstep evaluate runs/latest --data iris.csv";
+  syntax.settings.emplace_back("metrics");
   syntax.flags = {{"report", "", report_help}, {"json", "", "print one line of JSON instead"}};
   return syntax;
 }
@@ -240,14 +244,15 @@ void require_finite(const train::Evaluation& result) {
                           "look for extreme values in the data, or use an earlier checkpoint");
 }
 
-std::string json_text(const train::Evaluation& result, const train::SavedNetwork& saved,
-                      bool has_report) {
+std::string json_text(const train::Evaluation& result, const std::vector<train::Metric>& metrics,
+                      const train::SavedNetwork& saved, bool has_report) {
   const bool is_regression = !result.values.empty();
   nlohmann::ordered_json json = {{"examples", result.examples},
                                  {"loss", result.loss()},
                                  {is_regression ? "r2" : "accuracy", result.score()},
                                  {"ids_digest", to_hex(result.ids_digest)},
                                  {"weights_hash", to_hex(saved.weights_hash)}};
+  for (std::size_t m = 0; m < metrics.size(); ++m) json[metrics[m].name] = result.metrics[m];
   if (is_regression || has_report) {
     json[is_regression ? "targets" : "classes"] =
         nlohmann::ordered_json::parse(train::scores_json(result, saved.info));
@@ -255,13 +260,16 @@ std::string json_text(const train::Evaluation& result, const train::SavedNetwork
   return json.dump();
 }
 
-void print_evaluation(const train::Evaluation& result, const InferenceJob& job,
-                      const RunConfig& config) {
+void print_evaluation(const train::Evaluation& result, const std::vector<train::Metric>& metrics,
+                      const InferenceJob& job, const RunConfig& config) {
   Banner table;
   table.headline = fmt::format("loss {:.6f}, {} {:.4f} on {}", result.loss(),
                                result.values.empty() ? "accuracy" : "R2", result.score(),
                                counted(result.examples, "example"));
   table.rows = subject_rows(job, config);
+  for (std::size_t m = 0; m < metrics.size(); ++m) {
+    table.rows.emplace_back(metrics[m].name, fmt::format("{:.6f}", result.metrics[m]));
+  }
   if (job.saved.loss != nn::default_loss) table.rows.emplace_back("loss", job.saved.loss);
   table.rows.emplace_back("test", error_in_words(result, names_of(job.saved.info)));
   table.rows.emplace_back("examples", fmt::format("each evaluated exactly once: ids digest {}",
@@ -273,16 +281,18 @@ void evaluate_on(const Arguments& arguments, const RunConfig& config, comm::Comm
   InferenceJob job = make_inference_job(arguments, config, true, comm);
   require_loss(job);
   const bool has_report = arguments.given("report");
+  std::vector<train::Metric> metrics;
   comm::together(comm, [&] {
+    metrics = metrics_of(config.metrics, kind_of(job.saved), job.saved.shape.classes);
     if (has_report) require_reportable(job.saved.shape.classes, job.saved.info.table.get());
   });
-  const train::Evaluation result = job.replica->evaluate(*job.reader);
+  const train::Evaluation result = job.replica->evaluate(*job.reader, metrics);
   require_finite(result);
   if (comm.rank() != 0) return;
   if (arguments.given("json")) {
-    fmt::print("{}\n", json_text(result, job.saved, has_report));
+    fmt::print("{}\n", json_text(result, metrics, job.saved, has_report));
   } else {
-    print_evaluation(result, job, config);
+    print_evaluation(result, metrics, job, config);
     if (has_report) print_report(result, job.saved.info.class_names());
   }
 }
@@ -299,7 +309,7 @@ Syntax predict_syntax() {
   syntax.flags = {
       {"output", "FILE", "write all predictions to FILE, - for stdout; else the first are printed"},
       {"output-format", "auto|csv|jsonl|npy", "auto: by the ending of FILE, else csv", "auto"},
-      {"probabilities", "", "the probability of every class, too"},
+      {"probabilities", "", "the probability of every class or label, too"},
       {"keep-columns", "all|NAME,...", "write these columns of the data, too"}};
   syntax.other_help["data"] = "a table (FILE.csv; - for stdin), a data folder, or a pattern";
   return syntax;
@@ -310,7 +320,9 @@ namespace {
 /// Throws comm::AgreedError for probabilities of a regression.
 train::Predicted predicted_of(const Arguments& arguments, const InferenceJob& job) {
   const bool wants_probabilities = arguments.given("probabilities");
-  if (!is_regression(job.saved)) {
+  const nn::TargetKind kind = kind_of(job.saved);
+  if (kind == nn::TargetKind::flags) return train::Predicted::flags;
+  if (kind == nn::TargetKind::label) {
     return wants_probabilities ? train::Predicted::probabilities : train::Predicted::label;
   }
   if (!wants_probabilities) return train::Predicted::values;
@@ -326,6 +338,7 @@ PredictionOutput output_of(const Arguments& arguments, const RunConfig& config,
   output.outputs = job.saved.shape.classes;
   output.names = names_of(job.saved.info);
   output.predicted = predicted;
+  output.has_probabilities = arguments.given("probabilities");
   if (predicted == train::Predicted::values) {  // of a program's own data: by number, as they are
     for (std::size_t i = output.names.targets.size(); i < output.outputs; ++i) {
       output.names.targets.push_back({.name = std::to_string(i)});

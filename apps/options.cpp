@@ -93,7 +93,10 @@ std::vector<float> class_weights_of(const RunConfig& config, const data::Source&
   const auto fail = [&](const std::string& problem, const std::string& remedy) {
     throw ConfigError("`class_weights=" + config.class_weights + "`: " + problem, remedy);
   };
-  if (train.targets() > 0) fail("there are no classes", "leave `class_weights` out");
+  if (train.targets() > 0) {
+    fail(train.table()->is_multi_label() ? "there are several labels" : "there are no classes",
+         "leave `class_weights` out");
+  }
   std::vector<float> weights;
   if (config.class_weights == "balanced") {
     if (counts.empty()) fail("this data does not count its labels", "give a weight for each class");
@@ -191,7 +194,8 @@ void require_used(const RunConfig& config, const data::Source& train) {
     throw ConfigError("`" + setting + "`: " + config.data + " is not a " + kind,
                       "leave it out, or give a " + std::string(kind));
   };
-  if (train.table() == nullptr && config.task == "regression") refuse("task=regression", "table");
+  const bool is_of_tables = config.task == "regression" || config.task == "multi-label";
+  if (train.table() == nullptr && is_of_tables) refuse("task=" + config.task, "table");
   if (train.pictures() != nullptr) return;
   if (config.image_size != "auto") refuse("image_size=" + config.image_size, "folder of pictures");
   if (config.image_channels != "auto") {
@@ -238,39 +242,63 @@ TrainingPlan training_plan(const RunConfig& config, std::uint64_t records,
 
 namespace {
 
+/// A loss of the setting `loss` for what is predicted.
+struct LossChoice {
+  const char* setting;
+  nn::TargetKind kind;
+  std::string name;  ///< as nn::built_in_loss() takes it
+};
+
+/// All that fit `kind`; the first is the default.
+std::vector<LossChoice> losses_of(const RunConfig& config, nn::TargetKind kind) {
+  using Kind = nn::TargetKind;
+  const std::string entropy =
+      config.label_smoothing == 0 ? nn::default_loss : nn::smoothed_loss(config.label_smoothing);
+  std::vector<LossChoice> all = {{"cross-entropy", Kind::label, entropy},
+                                 {"squared-error", Kind::label, nn::squared_error},
+                                 {"binary-cross-entropy", Kind::flags, nn::binary_cross_entropy},
+                                 {"squared-error", Kind::values, nn::regression_loss},
+                                 {"absolute-error", Kind::values, nn::absolute_error},
+                                 {"huber", Kind::values, nn::huber_loss(config.huber_delta)}};
+  std::erase_if(all, [&](const LossChoice& choice) { return choice.kind != kind; });
+  return all;
+}
+
 /// The name of the loss as nn::built_in_loss() takes it. Throws ConfigError.
-std::string loss_name(const RunConfig& config, bool is_regression) {
-  const bool is_auto = config.loss == "auto";
-  const std::string loss = !is_auto        ? config.loss
-                           : is_regression ? "squared-error"
-                                           : "cross-entropy";
-  const bool fits = loss == "squared-error" || (loss == "cross-entropy") != is_regression;
-  if (!fits) {
-    throw ConfigError(fmt::format("`loss={}`: {}", loss,
-                                  is_regression ? "there are no classes"
-                                                : "there are classes, and no numbers to predict"),
-                      is_regression ? "use squared-error, absolute-error or huber"
-                                    : "use cross-entropy or squared-error; of a table "
-                                      "`task=regression` predicts numbers");
+std::string loss_name(const RunConfig& config, nn::TargetKind kind) {
+  const auto choices = losses_of(config, kind);
+  const auto chosen = std::find_if(choices.begin(), choices.end(), [&](const LossChoice& choice) {
+    return config.loss == "auto" || config.loss == choice.setting;
+  });
+  if (chosen == choices.end()) {
+    std::vector<std::string> names(choices.size());
+    std::transform(choices.begin(), choices.end(), names.begin(),
+                   [](const LossChoice& choice) { return choice.setting; });
+    const char* const there = kind == nn::TargetKind::label    ? "classes"
+                              : kind == nn::TargetKind::values ? "numbers"
+                                                               : "several labels";
+    throw ConfigError(
+        fmt::format("`loss={}`: there are {} to predict", config.loss, there),
+        fmt::format("use {}; of a table `task` says what is predicted", fmt::join(names, " or ")));
   }
+  const std::string loss = chosen->setting;
   if (loss != "huber" && config.huber_delta != RunConfig().huber_delta) {
     throw ConfigError("`huber_delta` without the Huber loss", "add `loss=huber`, or leave it out");
   }
   if (loss != "cross-entropy" && config.label_smoothing != 0) {
-    throw ConfigError(is_regression ? "`label_smoothing`: there are no classes"
-                                    : "`label_smoothing` with `loss=" + loss + "`",
-                      "leave `label_smoothing` out");
+    throw ConfigError("`label_smoothing` with `loss=" + loss + "`", "leave `label_smoothing` out");
   }
-  if (loss == "huber") return nn::huber_loss(config.huber_delta);
-  if (loss == "absolute-error") return nn::absolute_error;
-  if (loss == "squared-error") return is_regression ? nn::regression_loss : nn::squared_error;
-  return config.label_smoothing == 0 ? nn::default_loss : nn::smoothed_loss(config.label_smoothing);
+  return chosen->name;
 }
 
 }  // namespace
 
 const nn::Loss<float>& loss_of(const RunConfig& config, const data::Source& train) {
-  const std::string name = loss_name(config, train.targets() > 0);
+  const auto table = train.table();
+  const auto kind = train.targets() == 0                          ? nn::TargetKind::label
+                    : table != nullptr && table->is_multi_label() ? nn::TargetKind::flags
+                                                                  : nn::TargetKind::values;
+  const std::string name = loss_name(config, kind);
   if (const auto* const loss = nn::built_in_loss<float>(name); loss != nullptr) return *loss;
   if (config.label_smoothing == 0) {
     throw ConfigError("`huber_delta=" + shortest(config.huber_delta) + "`: not above 0",
@@ -280,7 +308,24 @@ const nn::Loss<float>& loss_of(const RunConfig& config, const data::Source& trai
                     "give at least 0 and less than 1");
 }
 
-train::Validation validation_options(const RunConfig& config, data::BatchReader* reader) {
+std::vector<train::Metric> metrics_of(const std::string& names, nn::TargetKind kind,
+                                      std::size_t outputs) {
+  std::vector<train::Metric> metrics;
+  if (names == "none") return metrics;
+  for (const std::string& name : split_list(names)) {
+    const auto same = [&](const train::Metric& metric) { return metric.name == name; };
+    if (std::any_of(metrics.begin(), metrics.end(), same)) {
+      throw ConfigError(fmt::format("`metrics={}`: {} twice", names, name), "name each once");
+    }
+    metrics.push_back(train::metric_named(name, kind, outputs));
+  }
+  return metrics;
+}
+
+namespace {
+
+train::Validation validation_of(const RunConfig& config, const std::vector<train::Metric>& metrics,
+                                data::BatchReader* reader) {
   if (reader == nullptr) {
     const RunConfig defaults;
     const char* const given = config.patience                      ? "patience"
@@ -293,10 +338,32 @@ train::Validation validation_options(const RunConfig& config, data::BatchReader*
     }
     return {};
   }
+  std::vector<std::string> known = {"loss", "score"};
+  for (const train::Metric& metric : metrics) known.push_back(metric.name);
+  if (std::find(known.begin(), known.end(), config.monitor) == known.end()) {
+    throw ConfigError(
+        fmt::format("`monitor={}`: is none of {}", config.monitor, fmt::join(known, "|")),
+        "name a metric in `metrics`, too");
+  }
   return {.reader = reader,
-          .monitored = config.monitor == "loss" ? train::Monitored::loss : train::Monitored::score,
+          .monitored = config.monitor,
           .patience = config.patience,
           .keeps_best = config.keep_best};
+}
+
+}  // namespace
+
+train::TrainerOptions trainer_options(const RunConfig& config, const nn::Loss<float>& loss,
+                                      std::size_t outputs, data::BatchReader* validation) {
+  train::TrainerOptions options;
+  options.epochs = config.epochs;
+  options.steps = config.steps;
+  options.checkpoint_every = config.checkpoint_every;
+  options.hash_every = config.hash_every;
+  options.snapshot_every = config.snapshot_every;
+  options.metrics = metrics_of(config.metrics, loss.target(), outputs);
+  options.validation = validation_of(config, options.metrics, validation);
+  return options;
 }
 
 optim::OptimizerOptions optimizer_options(const RunConfig& config, const data::Plan& plan) {

@@ -78,9 +78,15 @@ TrainingPlan training_plan(const RunConfig& config, std::uint64_t records,
 /// The loss of training on `train`. Throws ConfigError. Local.
 const nn::Loss<float>& loss_of(const RunConfig& config, const data::Source& train);
 
-/// What is decided by the validation set; `reader` is null if there is none. Throws ConfigError for
-/// settings that need one. Local.
-train::Validation validation_options(const RunConfig& config, data::BatchReader* reader);
+/// The setting `metrics`: `names`, for targets of `kind` and a network of `outputs`. Throws
+/// ConfigError. Local.
+std::vector<train::Metric> metrics_of(const std::string& names, nn::TargetKind kind,
+                                      std::size_t outputs);
+
+/// Length, metrics and validation of training; `validation` is null if there is no validation set.
+/// Throws ConfigError for settings that need one. Local.
+train::TrainerOptions trainer_options(const RunConfig& config, const nn::Loss<float>& loss,
+                                      std::size_t outputs, data::BatchReader* validation);
 
 /// The optimizer of training with `plan`. Throws ConfigError for settings that do not fit. Local.
 optim::OptimizerOptions optimizer_options(const RunConfig& config, const data::Plan& plan);

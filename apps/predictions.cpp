@@ -74,6 +74,8 @@ std::string class_name(const PredictionOutput& output, std::size_t label) {
   return output.names.classes.empty() ? std::to_string(label) : output.names.classes[label];
 }
 
+bool has_label(float probability) { return probability > 0.5F; }
+
 /// The double of which the shortest text is that of the float.
 double exact(float number) { return std::stod(shortest(number)); }
 
@@ -96,8 +98,13 @@ std::vector<std::string> heads_of(const PredictionOutput& output) {
   std::transform(targets.begin(), targets.end(), heads.begin(),
                  [](const data::TableColumn& target) { return target.name; });
   if (!heads.empty()) return heads;
-  heads = {"label", "probability"};
-  if (output.predicted == train::Predicted::label) return heads;
+  if (output.predicted == train::Predicted::flags) {
+    for (std::size_t i = 0; i < output.outputs; ++i) heads.push_back(class_name(output, i));
+    if (!output.has_probabilities) return heads;
+  } else {
+    heads = {"label", "probability"};
+    if (output.predicted == train::Predicted::label) return heads;
+  }
   for (std::size_t i = 0; i < output.outputs; ++i) heads.push_back("p:" + class_name(output, i));
   return heads;
 }
@@ -111,6 +118,14 @@ std::vector<std::string> fields_of(const PredictionOutput& output,
     for (std::size_t i = 0; i < output.outputs; ++i) {
       fields.push_back(text_of(value_of(output, prediction, i)));
     }
+    return fields;
+  }
+  if (output.predicted == train::Predicted::flags) {
+    for (const float probability : prediction.outputs) {
+      fields.emplace_back(has_label(probability) ? "1" : "0");
+    }
+    if (!output.has_probabilities) return fields;
+    for (const float probability : prediction.outputs) fields.push_back(text_of(probability));
     return fields;
   }
   fields = {class_name(output, static_cast<std::size_t>(prediction.label)),
@@ -255,6 +270,8 @@ class JsonPredictions final : public PredictionWriter {
         for (std::size_t i = 0; i < output_.outputs; ++i) {
           json["values"][output_.names.targets[i].name] = exact(value_of(output_, prediction, i));
         }
+      } else if (output_.predicted == train::Predicted::flags) {
+        add_labels(prediction, json);
       } else {
         add_class(prediction, json);
       }
@@ -280,6 +297,18 @@ class JsonPredictions final : public PredictionWriter {
       json["label"] = class_name(output_, static_cast<std::size_t>(prediction.label));
     }
     json["probability"] = exact(prediction.probability);
+    add_probabilities(prediction, json);
+  }
+
+  void add_labels(const train::Prediction& prediction, nlohmann::ordered_json& json) const {
+    json["labels"] = nlohmann::ordered_json::array();
+    for (std::size_t i = 0; i < prediction.outputs.size(); ++i) {
+      if (has_label(prediction.outputs[i])) json["labels"].push_back(class_name(output_, i));
+    }
+    if (output_.has_probabilities) add_probabilities(prediction, json);
+  }
+
+  void add_probabilities(const train::Prediction& prediction, nlohmann::ordered_json& json) const {
     for (std::size_t i = 0; i < prediction.outputs.size(); ++i) {
       json["probabilities"][class_name(output_, i)] = exact(prediction.outputs[i]);
     }
@@ -290,8 +319,8 @@ class JsonPredictions final : public PredictionWriter {
   Target target_;
 };
 
-/// Labels as i4 [records], all probabilities as f4 [records, classes], or values as f4 [records,
-/// targets].
+/// Labels as i4 [records], or several as i4 [records, labels]; all probabilities as f4 [records,
+/// classes], or values as f4 [records, targets].
 class NpyPredictions final : public PredictionWriter {
  public:
   explicit NpyPredictions(const PredictionOutput& output) : output_(output), target_(output.path) {
@@ -300,9 +329,9 @@ class NpyPredictions final : public PredictionWriter {
                         "write CSV or JSON lines: --output FILE.csv");
     }
     std::vector<std::uint64_t> shape = {output.records};
-    const bool are_labels = output.predicted == train::Predicted::label;
-    if (!are_labels) shape.push_back(output.outputs);
-    target_.write(data::npy_header(are_labels ? "<i4" : "<f4", shape));
+    const bool is_label = output.predicted == train::Predicted::label;
+    if (!is_label) shape.push_back(output.outputs);
+    target_.write(data::npy_header(is_label || are_flags() ? "<i4" : "<f4", shape));
   }
 
   void write(std::span<const train::Prediction> predictions) override {
@@ -313,7 +342,12 @@ class NpyPredictions final : public PredictionWriter {
     for (const auto& prediction : predictions) {
       if (output_.predicted == train::Predicted::label) {
         append(std::as_bytes(std::span(&prediction.label, 1)));
-      } else if (output_.predicted == train::Predicted::probabilities) {
+      } else if (are_flags()) {
+        for (const float probability : prediction.outputs) {
+          const std::int32_t flag = has_label(probability) ? 1 : 0;
+          append(std::as_bytes(std::span(&flag, 1)));
+        }
+      } else if (output_.predicted != train::Predicted::values) {
         append(std::as_bytes(prediction.outputs));
       } else {
         for (std::size_t i = 0; i < output_.outputs; ++i) {
@@ -328,6 +362,10 @@ class NpyPredictions final : public PredictionWriter {
   void finish() override { target_.finish(); }
 
  private:
+  bool are_flags() const {
+    return output_.predicted == train::Predicted::flags && !output_.has_probabilities;
+  }
+
   PredictionOutput output_;
   Target target_;
 };

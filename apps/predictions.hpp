@@ -18,9 +18,10 @@ namespace lockstep::apps {
 struct PredictionOutput {
   std::string path;         ///< "-": stdout; empty: a table of the first records, for a person
   std::string format;       ///< csv, jsonl, npy; auto: by the ending of `path`
-  std::size_t outputs = 0;  ///< classes, or values of a regression
+  std::size_t outputs = 0;  ///< classes, labels, or values of a regression
   OutputNames names;
   train::Predicted predicted = train::Predicted::label;
+  bool has_probabilities = false;  ///< of several labels: beside 1 and 0
   std::uint64_t records = 0;
   /// CSV files of the data, of which these columns are written, too; "all": each that is not
   /// written anyway.

@@ -25,11 +25,25 @@ constexpr std::array launch_settings = {"ranks", "mesh",    "backend", "device",
 
 /// Settings that never determine results. A continued run has those of its config.toml.
 /// `on-nonfinite` is one: a step that it skips ends the run without it.
-constexpr std::array free_settings = {
-    "data",    "format",       "prefetch",       "share-device",      "checkpoint-every",
-    "keep",    "keep-every",   "sentinel-steps", "audit-every",       "max-time",
-    "timeout", "hash-every",   "snapshot-every", "straggler-warning", "progress",
-    "balance", "on-nonfinite", "keep-best"};
+constexpr std::array free_settings = {"data",
+                                      "format",
+                                      "prefetch",
+                                      "share-device",
+                                      "checkpoint-every",
+                                      "keep",
+                                      "keep-every",
+                                      "sentinel-steps",
+                                      "audit-every",
+                                      "max-time",
+                                      "timeout",
+                                      "hash-every",
+                                      "snapshot-every",
+                                      "straggler-warning",
+                                      "progress",
+                                      "balance",
+                                      "on-nonfinite",
+                                      "keep-best",
+                                      "metrics"};
 
 template <std::size_t N>
 bool is_in(const std::array<const char*, N>& names, std::string_view name) {

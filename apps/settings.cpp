@@ -340,11 +340,12 @@ std::vector<Setting> table() {
                 "the validation set is this share of the training records, which the seed chooses: "
                 "they are not trained on"),
           classes(),
-          choice("task", &C::task, {"auto", "classification", "regression"},
-                 "of a table: predict a class, or numbers; auto: numbers if labels have fractions"),
+          choice("task", &C::task, {"auto", "classification", "regression", "multi-label"},
+                 "of a table: predict a class, numbers, or for each of several columns of 0 and 1 "
+                 "whether it is 1; auto: numbers if labels have fractions"),
           text("label-column", &C::label_column, "NAME|N,...",
-               "of a table: the column of labels, or columns of numbers to predict; N: the N-th, "
-               "-1 for the last"),
+               "of a table: the column of labels, or several columns to predict; N: the N-th, -1 "
+               "for the last"),
           choice("header", &C::header, {"first", "none"},
                  "of a table: line 1 names the columns; none: they are called 1, 2, ..."),
           choice("separator", &C::separator, {"auto", "comma", "semicolon", "tab"},
@@ -383,18 +384,22 @@ std::vector<Setting> table() {
                    "with --validation: end after N epochs that are not better than the best one"),
           yes_or_no("keep-best", &C::keep_best,
                     "with --validation: save a checkpoint of the best epoch, and keep it"),
-          choice("monitor", &C::monitor, {"loss", "score"},
-                 "what makes an epoch the best: the validation loss; or its score, the accuracy or "
-                 "R2"),
+          text("monitor", &C::monitor, "loss|score|METRIC",
+               "the validation figure that makes an epoch the best: the loss; the score, accuracy "
+               "or R2; or one of the metrics"),
+          text("metrics", &C::metrics, "none|top-K,auc",
+               "more figures of each evaluation: the share of labels among the K greatest outputs; "
+               "the area under the ROC curve, the mean over classes or labels"),
           yes_or_no("drop-remainder", &C::drop_remainder,
                     "leave out the last, smaller global batch of an epoch"),
           text("class-weights", &C::class_weights, "none|balanced|W,...",
                "factors of the training loss of each class, in their order; balanced: records / "
                "(classes * records of the class)"),
           choice("loss", &C::loss,
-                 {"auto", "cross-entropy", "squared-error", "absolute-error", "huber"},
-                 "what training minimises; auto: of classes the cross-entropy, of numbers the mean "
-                 "squared error"),
+                 {"auto", "cross-entropy", "binary-cross-entropy", "squared-error",
+                  "absolute-error", "huber"},
+                 "what training minimises; auto: of classes the cross-entropy, of several labels "
+                 "the binary one, of numbers the mean squared error"),
           number("huber-delta", &C::huber_delta,
                  "distance from which on the Huber loss is linear, in deviations of the column"),
           number("label-smoothing", &C::label_smoothing,

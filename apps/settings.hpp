@@ -48,6 +48,7 @@ struct RunConfig {
   std::optional<std::uint64_t> patience;
   bool keep_best = false;
   std::string monitor = "loss";
+  std::string metrics = "none";
   float learning_rate = 0.001F;
   std::string optimizer = "adam";
   std::optional<double> momentum;      ///< nullopt: by the optimizer

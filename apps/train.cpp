@@ -64,8 +64,8 @@ struct TrainJob {
   std::unique_ptr<data::Transform> transform;  ///< of training batches; null: none
   std::unique_ptr<data::BatchReader> train;
   std::unique_ptr<data::BatchReader> test;
-  std::unique_ptr<data::BatchReader> validation_set;  ///< null: none
-  train::Validation validation;
+  std::unique_ptr<data::BatchReader> validation;  ///< null: none
+  train::TrainerOptions training;
   Decisive decisive;  ///< what determines the results
 };
 
@@ -141,12 +141,12 @@ TrainJob make_job(const RunConfig& config, const TrainData& data, FaultInjection
       return std::make_unique<data::BatchReader>(source, plan, batch.rank());
     };
     job.test = reader(*data.sets.test);
-    if (data.sets.validation) job.validation_set = reader(*data.sets.validation);
-    job.validation = validation_options(config, job.validation_set.get());
+    if (data.sets.validation) job.validation = reader(*data.sets.validation);
     options = faults.wrap(replica_options(config, job.threads));
     options.optimizer = optimizer_options(config, *job.plan);
     options.class_weights = class_weights_of(config, train, data.label_counts, data.outputs);
     options.loss = &loss_of(config, train);
+    job.training = trainer_options(config, *options.loss, data.outputs, job.validation.get());
   });
   job.replica = std::make_unique<train::Replica>(*shape, *job.plan, *job.mesh, options);
   warn_of_staging(*job.replica);
@@ -184,8 +184,8 @@ Banner banner(const RunConfig& config, const TrainData& data, const TrainJob& jo
   add("data", config.data + ": " + records_text(data.sets));
   if (const auto table = data.sets.train->table()) {
     add("table", table_text(*table));
-    if (table->is_regression()) {
-      add("targets", targets_text(table->targets));
+    if (!table->targets.empty()) {
+      add(table->is_regression() ? "targets" : "labels", targets_text(*table));
     } else {
       add("labels",
           labels_text(" of column " + in_quotes(table->label), table->classes, data.label_counts));
@@ -544,10 +544,10 @@ void RankOfRun::run_in(comm::Communicator& comm) {
     recording_.recorder().enter(phase, step);
     faults_.enter(phase, step, *job.replica);
   };
-  train::Trainer trainer(
-      {config_.epochs, config_.steps, config_.checkpoint_every, config_.hash_every,
-       [&] { return stop(); }, on_phase, snapshot_.get(), config_.snapshot_every, job.validation},
-      *job.replica, *job.train, *job.test, position);
+  job.training.stop = [&] { return stop(); };
+  job.training.on_phase = on_phase;
+  job.training.snapshot = snapshot_.get();
+  train::Trainer trainer(job.training, *job.replica, *job.train, *job.test, position);
   train::RunReport report = trainer.run(observers);
   if (report.stop != 0) end_stopped(report, run_, config_, comm);
   report.bytes_read = bytes_read(*data_.sets.train, comm);

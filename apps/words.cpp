@@ -45,6 +45,8 @@ std::optional<std::string> suggestion(std::string_view word, std::span<const std
       {"val-split", "validation"},
       {"validation-fraction", "validation"},
       {"early-stopping", "patience"},
+      {"top-k", "metrics"},
+      {"auc", "metrics"},
       {"n-iter-no-change", "patience"},
       {"save-best-only", "keep-best"},
       {"restore-best-weights", "keep-best"},

@@ -115,7 +115,7 @@ void CsvSource::assign_roles(bool needs_labels) {
           "give each column a name of its own");
     }
     if (found != names.end()) {
-      const bool is_class = schema_ == nullptr || !schema_->is_regression();
+      const bool is_class = schema_ == nullptr || schema_->targets.empty();
       label_column_ = static_cast<std::size_t>(found - names.begin());
       roles_[label_column_] = {.kind = is_class ? Role::Kind::label : Role::Kind::target,
                                .feature = i};
@@ -238,11 +238,15 @@ std::int32_t CsvSource::take_label(const Role& role, std::string_view text,
   if (role.kind == Role::Kind::label) return label_of(text, place);
   if (!is_scanning_) return 0;
   const auto number = parse_float(text);
-  if (!number && needs_labels_) {
+  const bool is_flag = schema_->is_multi_label();
+  if (needs_labels_ && (!number || (is_flag && *number != 0 && *number != 1))) {
     const auto column = static_cast<std::size_t>(&role - roles_.data());
-    throw DataError(place() + ": column " + in_quotes(header_.names[column]) + ": " +
-                        in_quotes(text) + " is not a finite number (in float32)",
-                    mend_line);
+    throw DataError(
+        place() + ": column " + in_quotes(header_.names[column]) + ": " + in_quotes(text) +
+            (is_flag ? " is neither 0 nor 1" : " is not a finite number (in float32)"),
+        is_flag ? "write 1 for a record that has the label, else 0; a column of classes is named "
+                  "alone: `label_column=NAME`"
+                : mend_line);
   }
   values_[values_.size() - targets() + role.feature] = number.value_or(0);
   return 0;

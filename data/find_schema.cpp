@@ -50,6 +50,7 @@ struct FoundLabels {
 
   bool are_numbers() const noexcept { return word.empty(); }
   bool are_whole() const noexcept { return are_numbers() && fractions == 0; }
+  bool are_flags() const noexcept { return are_whole() && least >= 0 && greatest <= 1; }
 };
 
 /// A name that may be meant by `wanted`.
@@ -103,7 +104,7 @@ class SchemaFinder {
   }
 
   TableSchema classes() const {
-    if (task() == Task::regression) {
+    if (task() != Task::classification) {
       throw DataError(place_ + in_column(labels_.front()) + "numbers to predict, not classes",
                       "name a column of classes; if the numbers are classes, "
                       "`task=classification`");
@@ -117,11 +118,12 @@ class SchemaFinder {
 
   TableSchema schema() const {
     TableSchema schema;
-    if (task() == Task::regression) {
+    if (task() == Task::classification) {
+      schema = classes();
+    } else {
+      schema.task = task();
       schema.has_header = options_.has_header;
       schema.targets = targets();
-    } else {
-      schema = classes();
     }
     schema.missing = options_.missing;
     for (std::size_t i = 0; i < names_.size(); ++i) {
@@ -327,7 +329,11 @@ class SchemaFinder {
   /// The task that is given, or found. Throws DataError for labels that are numbers and words.
   Task task() const {
     if (options_.task) return *options_.task;
-    if (labels_.size() > 1) return Task::regression;
+    if (labels_.size() > 1) {
+      const bool are_flags = std::all_of(labels_.begin(), labels_.end(),
+                                         [](const auto& labels) { return labels.are_flags(); });
+      return are_flags ? Task::multi_label : Task::regression;
+    }
     const FoundLabels& labels = labels_.front();
     if (labels.fractions > 0 && !labels.are_numbers()) {
       throw DataError(labels.place_of_word + in_column(labels) + in_quotes(labels.word) +
@@ -341,14 +347,16 @@ class SchemaFinder {
 
   std::vector<TableColumn> targets() const {
     if (classes_) {
-      throw ConfigError("`classes=" + std::to_string(*classes_) + "` with a regression",
+      const char* const what = task() == Task::regression ? "a regression" : "several labels";
+      throw ConfigError("`classes=" + std::to_string(*classes_) + "` with " + what,
                         "leave `classes` out; or, if labels are classes, `task=classification`");
     }
     std::vector<TableColumn> targets;
     for (const FoundLabels& labels : labels_) {
       if (!labels.are_numbers()) {
         throw DataError(labels.place_of_word + in_column(labels) + in_quotes(labels.word) +
-                            " is no number, as a regression needs",
+                            (task() == Task::regression ? " is no number, as a regression needs"
+                                                        : " is neither 0 nor 1"),
                         "mend the line, or name other columns: `label_column=NAME,...`");
       }
       targets.push_back({.name = names_[labels.column]});
@@ -360,7 +368,7 @@ class SchemaFinder {
     if (labels_.size() > 1) {
       throw ConfigError("`label_column` names " + counted(labels_.size(), "column") +
                             ", but a classification has one",
-                        "name one, or predict numbers: `task=regression`");
+                        "name one; or `task=multi-label`, or `task=regression`");
     }
     if (labels.texts.size() > static_cast<std::size_t>(max_found_classes)) {
       throw DataError(place_ + in_column(labels) + "more than " + grouped(max_found_classes) +

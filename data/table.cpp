@@ -23,22 +23,28 @@ std::optional<Missing> missing_named(std::string_view name) noexcept {
 }
 
 const char* name_of(Task task) noexcept {
-  return task == Task::classification ? "classification" : "regression";
+  constexpr std::array<const char*, 3> names{"classification", "regression", "multi-label"};
+  return names[static_cast<std::size_t>(task)];
 }
 
 std::optional<Task> task_named(std::string_view name) noexcept {
-  for (const Task task : {Task::classification, Task::regression}) {
+  for (const Task task : {Task::classification, Task::regression, Task::multi_label}) {
     if (name == name_of(task)) return task;
   }
   return std::nullopt;
 }
 
 std::vector<std::string> TableSchema::label_names() const {
-  if (!is_regression()) return {label};
+  if (targets.empty()) return {label};
   std::vector<std::string> names(targets.size());
   std::transform(targets.begin(), targets.end(), names.begin(),
                  [](const TableColumn& target) { return target.name; });
   return names;
+}
+
+std::vector<std::string> TableSchema::class_names() const {
+  if (is_regression()) return {};
+  return is_multi_label() ? label_names() : classes;
 }
 
 std::size_t TableSchema::features() const noexcept {
@@ -71,6 +77,7 @@ std::uint64_t hash_of(const TableSchema& schema) {
     }
   }
   hash.add(schema.label);
+  if (schema.is_multi_label()) hash.add(name_of(schema.task));
   for (const std::string& name : schema.classes) hash.add(name);
   hash.add(schema.standardized ? 1U : 0U);
   hash.add(name_of(schema.missing));
@@ -204,7 +211,9 @@ void add_moments(TableSchema& schema, Source& source, std::optional<bool> standa
     least = std::min(least, moments.greatest());
     greatest = std::max(greatest, moments.greatest());
   }
-  for (i = 0; i < of_targets.size(); ++i) of_targets[i].set(schema.targets[i]);
+  for (i = 0; schema.is_regression() && i < of_targets.size(); ++i) {
+    of_targets[i].set(schema.targets[i]);
+  }
   const bool is_of_one_scale = greatest <= 2 * least && greatest <= 10 && least >= 0.1;
   schema.standardized = standardize.value_or(!is_of_one_scale);
   schema.has_moments = true;

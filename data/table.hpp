@@ -24,10 +24,14 @@ enum class Missing : std::uint8_t {
 const char* name_of(Missing missing) noexcept;
 std::optional<Missing> missing_named(std::string_view name) noexcept;
 
-/// What is predicted: a class, or numbers.
-enum class Task : std::uint8_t { classification, regression };
+/// What is predicted.
+enum class Task : std::uint8_t {
+  classification,  ///< one of several classes
+  regression,      ///< numbers
+  multi_label,     ///< of each label whether the example has it
+};
 
-/// "classification", "regression", and the inverse; empty for any other name.
+/// "classification", "regression", "multi-label", and the inverse; empty for any other name.
 const char* name_of(Task task) noexcept;
 std::optional<Task> task_named(std::string_view name) noexcept;
 
@@ -36,7 +40,7 @@ struct TableOptions {
   char separator = '\0';  ///< ',', ';' or a tab; NUL: the one that is most frequent in line 1
   bool has_header = true;
   std::optional<Task> task = {};
-  /// The columns to predict, several for a regression: names, or numbers: 1 for the first, -1 for
+  /// The columns to predict, one for a classification: names, or numbers: 1 for the first, -1 for
   /// the last.
   std::vector<std::string> label_columns = {"label"};
   std::vector<std::string> ignored = {};  ///< names of columns to leave out
@@ -62,10 +66,12 @@ struct TableColumn {
 /// The columns of a table as features and classes, or targets; saved with a network that was
 /// trained on it.
 struct TableSchema {
+  Task task = Task::classification;
   std::vector<TableColumn> columns;       ///< in the order of the features
   std::string label = {};                 ///< of classification: the name of the column of labels
   std::vector<std::string> classes = {};  ///< of classification: the text of each label
-  /// Of a regression: the columns of numbers to predict, which are standardized.
+  /// Of a regression: the columns of numbers to predict, which are standardized. Of several labels:
+  /// their columns of 1 and 0.
   std::vector<TableColumn> targets = {};
   /// Columns that were left out, and why.
   std::vector<std::pair<std::string, std::string>> left_out = {};
@@ -76,10 +82,14 @@ struct TableSchema {
   Missing missing = Missing::mean;
 
   std::size_t features() const noexcept;
-  bool is_regression() const noexcept { return !targets.empty(); }
+  bool is_regression() const noexcept { return task == Task::regression; }
+  bool is_multi_label() const noexcept { return task == Task::multi_label; }
 
   /// The names of the columns to predict.
   std::vector<std::string> label_names() const;
+
+  /// The names of classes or labels; of a regression: none.
+  std::vector<std::string> class_names() const;
 
   /// Names of the features: that of the column, or "COLUMN=CATEGORY".
   std::vector<std::string> feature_names() const;
@@ -101,10 +111,11 @@ bool is_missing(std::string_view text) noexcept;
 ///
 /// A column of words has one category for each; it is left out if there are more than 100, or if
 /// one is longer than 1,000 bytes, and so is a column without a name: a row number. If the task is
-/// not given, it is regression if there are several columns to predict, or labels with a fraction,
-/// or more than 20 different whole numbers that are written as floats (7.0). Else labels are whole
-/// numbers or words. `classes`: labels are whole numbers in [0, classes); nullopt: what is found,
-/// in order of their numbers or bytes.
+/// not given, it is several labels if there are several columns to predict that have 0 and 1 alone;
+/// else regression if there are several, or labels with a fraction, or more than 20 different whole
+/// numbers that are written as floats (7.0). Else labels are whole numbers or words. `classes`:
+/// labels are whole numbers in [0, classes); nullopt: what is found, in order of their numbers or
+/// bytes.
 ///
 /// Errors   throws DataError with file, line and column: no column of labels (similar names are in
 ///          the message), a column of numbers and words, a first line that looks like a record, and

@@ -42,10 +42,13 @@ class Problem {
     for (std::size_t i = 0; i < rows; ++i) {
       labels_.push_back(static_cast<std::int32_t>(random() % shape.classes));
     }
-    if (loss.target() == TargetKind::values) {
+    if (loss.target() != TargetKind::label) {
+      const bool are_flags = loss.target() == TargetKind::flags;
       labels_.clear();
       values_.resize(rows * loss.target_width(shape.classes));
-      for (float& value : values_) value = normal(random);
+      for (float& value : values_) {
+        value = are_flags ? static_cast<float>(random() % 2) : normal(random);
+      }
     }
     auto& block = network_.parameters();
     for (std::size_t t = 0; t < block.tensors().size(); ++t) {

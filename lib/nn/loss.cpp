@@ -79,6 +79,25 @@ void probabilities(std::span<const Real> logits, std::span<Real> softmax) noexce
                  [&](Real logit) { return exponential(logit - greatest) / sum; });
 }
 
+template <class Real>
+Real sigmoid(Real z) noexcept {
+  const Real small = exponential(-std::abs(z));  // at most 1
+  return z >= 0 ? 1 / (1 + small) : small / (1 + small);
+}
+
+namespace {
+
+/// log(1 + x) for x in [0, 1], without losing the digits of a small x.
+/// Source   Kahan, as in Goldberg 1991, "What every computer scientist should know about
+/// floating-point arithmetic", theorem 4.
+template <class Real>
+Real log_of_one_and(Real x) {
+  const Real sum = 1 + x;
+  return sum == 1 ? x : x * logarithm(sum) / (sum - 1);
+}
+
+}  // namespace
+
 void require_labels(std::span<const std::int32_t> labels, std::size_t examples, std::size_t classes,
                     std::size_t first) {
   if (labels.size() != examples) {
@@ -101,11 +120,20 @@ void require_targets(const Targets& targets, const Loss<Real>& loss, std::size_t
                      std::size_t outputs) {
   if (loss.target() == TargetKind::label) return require_labels(targets.labels, examples, outputs);
   const std::size_t width = loss.target_width(outputs);
-  if (targets.values.size() == examples * width) return;
-  throw ConfigError(std::to_string(targets.values.size()) + " target values for " +
-                        std::to_string(examples) + " examples",
-                    "give " + std::to_string(width) + " for each, which the loss '" + loss.name() +
-                        "' takes, or another loss");
+  if (targets.values.size() != examples * width) {
+    throw ConfigError(std::to_string(targets.values.size()) + " target values for " +
+                          std::to_string(examples) + " examples",
+                      "give " + std::to_string(width) + " for each, which the loss '" +
+                          loss.name() + "' takes, or another loss");
+  }
+  if (loss.target() != TargetKind::flags) return;
+  const auto wrong = std::find_if(targets.values.begin(), targets.values.end(),
+                                  [](float flag) { return flag != 0 && flag != 1; });
+  if (wrong == targets.values.end()) return;
+  const auto at = static_cast<std::size_t>(wrong - targets.values.begin());
+  throw DataError("the target " + shortest(*wrong) + " of example " + std::to_string(at / width) +
+                      " is neither 0 nor 1, as the loss '" + loss.name() + "' needs",
+                  "give 1 for each label that an example has, and else 0");
 }
 
 template void require_targets(const Targets&, const Loss<float>&, std::size_t, std::size_t);
@@ -196,6 +224,26 @@ void AbsoluteError<Real>::run(Matrix<const Real> z, const Targets& targets,
   });
 }
 
+template <class Real>
+void BinaryCrossEntropy<Real>::run(Matrix<const Real> z, const Targets& targets,
+                                   std::span<ExampleResult> results, Matrix<Real> dz) const {
+  assert(targets.values.size() == z.rows * z.cols && results.size() == z.rows);
+  const auto outputs = static_cast<Real>(z.cols);
+  for (std::size_t i = 0; i < z.rows; ++i) {
+    Real sum = 0;
+    bool is_correct = true;
+    for (std::size_t j = 0; j < z.cols; ++j) {
+      const Real logit = z(i, j);
+      const auto flag = static_cast<Real>(targets.values[i * z.cols + j]);
+      const Real rest = log_of_one_and(exponential(-std::abs(logit)));
+      sum = sum + ((std::max(logit, Real{0}) - logit * flag) + rest);
+      is_correct = is_correct && predicts_label(logit) == (flag != 0);
+      if (dz.rows > 0) dz(i, j) = (sigmoid(logit) - flag) / outputs;
+    }
+    results[i] = {static_cast<double>(sum / outputs), is_correct ? 1.0 : 0.0};
+  }
+}
+
 std::string huber_loss(double delta) { return huber_mark + shortest(delta); }
 
 template <class Real>
@@ -274,8 +322,9 @@ const Loss<Real>* built_in_loss(std::string_view name) {
   static const MeanSquaredError<Real> squares;
   static const RegressionLoss<Real> regression;
   static const AbsoluteError<Real> distances;
-  for (const Loss<Real>* loss : std::initializer_list<const Loss<Real>*>{&cross_entropy, &squares,
-                                                                         &regression, &distances}) {
+  static const BinaryCrossEntropy<Real> binary;
+  for (const Loss<Real>* loss : std::initializer_list<const Loss<Real>*>{
+           &cross_entropy, &squares, &regression, &distances, &binary}) {
     if (name == loss->name()) return loss;
   }
   const std::string smoothed = std::string(default_loss) + smoothing_mark;
@@ -305,6 +354,7 @@ Tally sum_over_leaves(std::span<const ExampleResult> results, std::size_t leaf) 
 }
 
 #define LOCKSTEP_INSTANTIATE(Real)                                                       \
+  template Real sigmoid(Real) noexcept;                                                  \
   template std::size_t predicted_class(std::span<const Real>) noexcept;                  \
   template Real greatest_probability(std::span<const Real>) noexcept;                    \
   template Real log_sum_exp(std::span<const Real>) noexcept;                             \
@@ -315,6 +365,7 @@ Tally sum_over_leaves(std::span<const ExampleResult> results, std::size_t leaf) 
   template class MeanSquaredError<Real>;                                                 \
   template class RegressionLoss<Real>;                                                   \
   template class AbsoluteError<Real>;                                                    \
+  template class BinaryCrossEntropy<Real>;                                               \
   template class HuberLoss<Real>;                                                        \
   template void require_own_name(const Loss<Real>&);                                     \
   template const Loss<Real>* built_in_loss(std::string_view);

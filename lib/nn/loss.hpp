@@ -14,7 +14,7 @@ namespace lockstep::nn {
 /// Sums over examples, not means, so tallies of pieces of any size can be added.
 struct Tally {
   double loss_sum = 0;        ///< of per-example losses, in nats
-  std::uint64_t correct = 0;  ///< number of examples whose greatest logit is that of the label
+  std::uint64_t correct = 0;  ///< number of examples that are predicted correctly: see Loss::run()
 };
 
 /// The result of one example. Both are doubles so that they are sent in one message; `correct` is 1
@@ -28,6 +28,7 @@ struct ExampleResult {
 enum class TargetKind : std::uint8_t {
   label,   ///< classification: the index of a class
   values,  ///< regression: a number for each output
+  flags,   ///< several labels: for each output 1 if the example has its label, else 0
 };
 
 /// The targets of some examples, of either kind.
@@ -68,11 +69,22 @@ Real log_sum_exp(std::span<const Real> logits) noexcept;
 void require_labels(std::span<const std::int32_t> labels, std::size_t examples, std::size_t classes,
                     std::size_t first = 0);
 
+/// 1 / (1 + exp(-z)), the probability of a label, by the same operations. Local.
+template <class Real>
+Real sigmoid(Real z) noexcept;
+
+/// True if a label is predicted: its probability is above a half. Local.
+template <class Real>
+bool predicts_label(Real z) noexcept {
+  return z > 0;
+}
+
 template <class Real>
 class Loss;
 
 /// Checks the targets of a loss for a network of `outputs`: labels with require_labels(); throws
-/// ConfigError unless there are examples * target_width(outputs) values.
+/// ConfigError unless there are examples * target_width(outputs) values, DataError if one of
+/// TargetKind::flags is neither 0 nor 1.
 template <class Real>
 void require_targets(const Targets& targets, const Loss<Real>& loss, std::size_t examples,
                      std::size_t outputs);
@@ -111,11 +123,12 @@ class Loss {
   /// The kind of target that run() compares with.
   virtual TargetKind target() const noexcept { return TargetKind::label; }
 
-  /// Of values: how many each example has, for a network of `outputs`; by default as many.
+  /// Of values and flags: how many each example has, for a network of `outputs`; by default as
+  /// many.
   virtual std::size_t target_width(std::size_t outputs) const noexcept { return outputs; }
 
-  /// Computes every row's loss, and whether its prediction is correct (of values: 0); and the
-  /// gradient of the *sum* of losses by the outputs, unless dz is empty.
+  /// Computes every row's loss, and whether its prediction is correct (of values: 0; of flags: all
+  /// of them); and the gradient of the *sum* of losses by the outputs, unless dz is empty.
   /// Shapes   z [B, C]; labels [B] in [0, C), or values [B, target_width(C)]; results [B]; dz
   ///          [B, C], or empty. B may be 0. The caller has checked the targets: require_targets().
   virtual void run(Matrix<const Real> z, const Targets& targets, std::span<ExampleResult> results,
@@ -218,6 +231,22 @@ class HuberLoss final : public Loss<Real> {
 
 /// The name of HuberLoss(delta): "huber loss of values, delta 1.0".
 std::string huber_loss(double delta);
+
+/// The name of BinaryCrossEntropy.
+inline constexpr const char* binary_cross_entropy = "binary cross-entropy";
+
+/// sum(-y log(p) - (1 - y) log(1 - p)) / C, with p = sigmoid(z) and flags y, as
+/// max(z, 0) - z y + log(1 + exp(-|z|)), which does not overflow; in the order of the outputs,
+/// every operation rounded. An example is predicted correctly if all its labels are. Source
+/// Goodfellow et al. 2016, "Deep Learning", 6.2.2.2, in PyTorch's form.
+template <class Real>
+class BinaryCrossEntropy final : public Loss<Real> {
+ public:
+  const char* name() const noexcept override { return binary_cross_entropy; }
+  TargetKind target() const noexcept override { return TargetKind::flags; }
+  void run(Matrix<const Real> z, const Targets& targets, std::span<ExampleResult> results,
+           Matrix<Real> dz) const override;
+};
 
 /// Returns the built-in loss of that name, with static lifetime; null: none. Any thread may call
 /// it.

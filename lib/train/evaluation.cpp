@@ -38,41 +38,59 @@ void count_confusion(Matrix<const float> logits, std::span<const std::int32_t> l
   }
 }
 
-/// Outputs and values of the examples of a regression, of all ranks, and their sums.
-class GatheredValues {
- public:
-  GatheredValues(std::size_t rows, std::size_t outputs, comm::Communicator& comm)
-      : comm_(comm), outputs_(outputs), pairs_(2 * outputs * rows) {}
-
-  /// Adds the rows of a batch, in its order, to the sums of each output. Collective.
-  void add(Matrix<const float> outputs, const data::Batch& batch, std::vector<ValueSums>& sums) {
-    const std::size_t each = 2 * outputs_;
-    const auto all =
-        std::span(pairs_).first(static_cast<std::size_t>(comm_.size()) * each * batch.block);
-    const auto mine = all.subspan(static_cast<std::size_t>(comm_.rank()) * each * batch.block);
-    for (std::size_t i = 0; i < outputs.rows; ++i) {
-      const auto row = outputs.row(i);
-      std::copy(row.begin(), row.end(), mine.begin() + each * i);
-      std::copy_n(batch.values.begin() + outputs_ * i, outputs_,
-                  mine.begin() + each * i + outputs_);
+void count_labels(Matrix<const float> logits, std::span<const float> flags,
+                  std::vector<ClassCounts>& counts) {
+  for (std::size_t i = 0; i < logits.rows; ++i) {
+    for (std::size_t j = 0; j < counts.size(); ++j) {
+      const bool is_there = flags[i * logits.cols + j] != 0;
+      const bool is_predicted = nn::predicts_label(logits(i, j));
+      if (is_there) ++counts[j].examples;
+      if (is_predicted) ++counts[j].predicted;
+      if (is_there && is_predicted) ++counts[j].correct;
     }
+  }
+}
+
+/// Probabilities of classes or labels; else the outputs.
+void scores_of(std::span<const float> logits, nn::TargetKind kind, std::span<float> scores) {
+  switch (kind) {
+    case nn::TargetKind::label: return nn::probabilities<float>(logits, scores);
+    case nn::TargetKind::flags:
+      std::transform(logits.begin(), logits.end(), scores.begin(), nn::sigmoid<float>);
+      return;
+    case nn::TargetKind::values: std::copy(logits.begin(), logits.end(), scores.begin());
+  }
+}
+
+/// Rows of numbers of the examples of all ranks.
+class GatheredRows {
+ public:
+  /// `rows`: Plan::largest_gathered(). `each`: numbers in a row; 0: nothing is gathered.
+  GatheredRows(std::size_t rows, std::size_t each, comm::Communicator& comm)
+      : comm_(comm), each_(each), rows_(each * rows) {}
+
+  /// Calls fill(i, row) for the rows of this rank's piece of a batch, then take(row) for all rows
+  /// of the batch, in its order. Collective, unless rows are empty.
+  template <class Fill, class Take>
+  void gather(const data::Batch& batch, Fill fill, Take take) {
+    if (each_ == 0) return;
+    const auto block = each_ * batch.block;
+    const auto all = std::span(rows_).first(static_cast<std::size_t>(comm_.size()) * block);
+    const auto mine = all.subspan(static_cast<std::size_t>(comm_.rank()) * block, block);
+    for (std::size_t i = 0; i < batch.piece.size(); ++i) fill(i, mine.subspan(each_ * i, each_));
     comm_.all_gather(all);
     for (std::uint64_t rank = 0; rank < static_cast<std::uint64_t>(comm_.size()); ++rank) {
       const std::size_t rows = batch.rows_of(rank).size();
-      const auto of_rank = all.subspan(rank * each * batch.block, rows * each);
       for (std::size_t i = 0; i < rows; ++i) {
-        for (std::size_t j = 0; j < outputs_; ++j) {
-          sums[j].add(static_cast<double>(of_rank[each * i + j]),
-                      static_cast<double>(of_rank[each * i + outputs_ + j]));
-        }
+        take(std::span<const float>(all).subspan(rank * block + each_ * i, each_));
       }
     }
   }
 
  private:
   comm::Communicator& comm_;
-  std::size_t outputs_;
-  std::vector<float> pairs_;
+  std::size_t each_;
+  std::vector<float> rows_;
 };
 
 /// Sums of the results of all ranks' examples, batch after batch.
@@ -86,10 +104,13 @@ class EvaluationSums {
         comm_(comm),
         mine_(plan.largest_piece()),
         results_(plan.largest_gathered(), comm),
-        values_(plan.largest_gathered(), has_values() ? outputs_ : 0, comm) {
+        values_(plan.largest_gathered(), has_values() ? 2 * outputs_ : 0, comm),
+        scores_(plan.largest_gathered(), scores_set() ? outputs_ + target_width() : 0, comm) {
+    set_.outputs = outputs_;
     if (has_labels() && outputs_ <= max_counted_classes) {
       sums_.confusion.resize(outputs_ * outputs_);
     }
+    if (loss.target() == nn::TargetKind::flags) sums_.labels.resize(outputs_);
     sums_.values.resize(has_values() ? outputs_ : 0);
     sums_.metrics.resize(metrics.size());
   }
@@ -101,12 +122,15 @@ class EvaluationSums {
     const auto own = std::span(mine_).first(outputs.rows);
     loss_.run(outputs, targets, own, {});
     if (has_labels()) count_confusion(outputs, batch.labels, sums_.confusion);
-    if (has_values()) values_.add(outputs, batch, sums_.values);
+    add_values(outputs, batch);
+    add_scores(outputs, batch);
+    count_labels(outputs, batch.values, sums_.labels);
     const nn::Tally tally = sum(own, batch);
     sums_.examples += batch.global_examples;
     sums_.loss_sum += tally.loss_sum;
     sums_.correct += tally.correct;
     for (std::size_t m = 0; m < metrics_.size(); ++m) {
+      if (!metrics_[m].of_example) continue;
       for (std::size_t i = 0; i < own.size(); ++i) {
         own[i] = {metrics_[m].of_example(outputs.row(i), target_of(targets, i)), 0};
       }
@@ -117,17 +141,94 @@ class EvaluationSums {
   /// Collective.
   Evaluation finish() {
     comm_.all_reduce(std::span(sums_.confusion));
-    for (double& metric : sums_.metrics) metric /= static_cast<double>(sums_.examples);
+    std::vector<std::uint64_t> counts;
+    for (const ClassCounts& label : sums_.labels) {
+      counts.insert(counts.end(), {label.examples, label.predicted, label.correct});
+    }
+    comm_.all_reduce(std::span(counts));
+    for (std::size_t j = 0; j < sums_.labels.size(); ++j) {
+      sums_.labels[j] = {counts[3 * j], counts[3 * j + 1], counts[3 * j + 2]};
+    }
+    for (std::size_t m = 0; m < metrics_.size(); ++m) {
+      if (metrics_[m].of_example) {
+        sums_.metrics[m] /= static_cast<double>(sums_.examples);
+      } else {
+        sums_.metrics[m] = figure_of_set(metrics_[m]);
+      }
+    }
     return std::move(sums_);
   }
 
  private:
   bool has_labels() const { return loss_.target() == nn::TargetKind::label; }
-  bool has_values() const { return !has_labels() && loss_.target_width(outputs_) == outputs_; }
+  bool has_values() const {
+    return loss_.target() == nn::TargetKind::values && loss_.target_width(outputs_) == outputs_;
+  }
+
+  /// All ranks hold the same set, so they throw together.
+  double figure_of_set(const Metric& metric) const {
+    try {
+      return metric.of_set(set_);
+    } catch (const Error& error) {
+      throw comm::AgreedError(error.code(), error.problem(), error.remedy());
+    }
+  }
+
+  /// True if a metric needs the whole set.
+  bool scores_set() const {
+    return std::any_of(metrics_.begin(), metrics_.end(),
+                       [](const Metric& metric) { return !metric.of_example; });
+  }
+
+  /// Numbers in the target of an example.
+  std::size_t target_width() const { return has_labels() ? 1 : loss_.target_width(outputs_); }
+
+  /// Adds the rows of a regression to the sums of each output. Collective.
+  void add_values(Matrix<const float> outputs, const data::Batch& batch) {
+    values_.gather(
+        batch,
+        [&](std::size_t i, std::span<float> row) {
+          const auto own = outputs.row(i);
+          std::copy(own.begin(), own.end(), row.begin());
+          std::copy_n(batch.values.begin() + outputs_ * i, outputs_, row.begin() + outputs_);
+        },
+        [&](std::span<const float> row) {
+          for (std::size_t j = 0; j < outputs_; ++j) {
+            sums_.values[j].add(static_cast<double>(row[j]),
+                                static_cast<double>(row[outputs_ + j]));
+          }
+        });
+  }
+
+  /// Adds the rows to the set, if a metric needs it. Collective.
+  void add_scores(Matrix<const float> outputs, const data::Batch& batch) {
+    const std::size_t width = target_width();
+    scores_.gather(
+        batch,
+        [&](std::size_t i, std::span<float> row) {
+          scores_of(outputs.row(i), loss_.target(), row.first(outputs_));
+          const auto target = row.subspan(outputs_);
+          if (has_labels()) {
+            target[0] = std::bit_cast<float>(batch.labels[i]);
+          } else {
+            std::copy_n(batch.values.begin() + width * i, width, target.begin());
+          }
+        },
+        [&](std::span<const float> row) {
+          const auto scores = row.first(outputs_);
+          const auto target = row.subspan(outputs_);
+          set_.scores.insert(set_.scores.end(), scores.begin(), scores.end());
+          if (has_labels()) {
+            set_.labels.push_back(std::bit_cast<std::int32_t>(target[0]));
+          } else {
+            set_.values.insert(set_.values.end(), target.begin(), target.end());
+          }
+        });
+  }
 
   nn::Targets target_of(const nn::Targets& targets, std::size_t i) const {
     if (has_labels()) return targets.labels.subspan(i, 1);
-    const std::size_t width = loss_.target_width(outputs_);
+    const std::size_t width = target_width();
     return {{}, targets.values.subspan(i * width, width)};
   }
 
@@ -141,7 +242,9 @@ class EvaluationSums {
   comm::Communicator& comm_;
   std::vector<nn::ExampleResult> mine_;
   GatheredResults results_;
-  GatheredValues values_;
+  GatheredRows values_;
+  GatheredRows scores_;
+  ScoredSet set_;
   Evaluation sums_;
 };
 
@@ -192,45 +295,14 @@ void copy_features(std::span<const float> features, Matrix<float> inputs) {
   std::copy(features.begin(), features.end(), inputs.flat().begin());
 }
 
-void ValueSums::add(double output, double value) noexcept {
-  if (count_++ == 0) first_ = value;
-  const double error = output - value;
-  const double difference = value - first_;
-  squared_error_ += error * error;
-  differences_ += difference;
-  squares_ += difference * difference;
-}
-
-double ValueSums::r2() const {
-  const double distance = squares_ - differences_ * differences_ / static_cast<double>(count_);
-  if (distance > 0) return 1 - squared_error_ / distance;
-  return squared_error_ > 0 ? 0 : 1;
-}
-
-double ValueSums::rmse() const { return std::sqrt(squared_error_ / static_cast<double>(count_)); }
-
 double Evaluation::r2() const {
   double sum = 0;
   for (const ValueSums& sums : values) sum += sums.r2();
   return sum / static_cast<double>(values.size());
 }
 
-namespace {
-
-std::optional<double> share(std::uint64_t part, std::uint64_t whole) {
-  if (whole == 0) return std::nullopt;
-  return static_cast<double>(part) / static_cast<double>(whole);
-}
-
-}  // namespace
-
-std::optional<double> ClassCounts::recall() const { return share(correct, examples); }
-
-std::optional<double> ClassCounts::precision() const { return share(correct, predicted); }
-
-std::optional<double> ClassCounts::f1() const { return share(2 * correct, examples + predicted); }
-
 std::vector<ClassCounts> Evaluation::classes() const {
+  if (!labels.empty()) return labels;
   std::size_t count = 0;
   while (count * count < confusion.size()) ++count;
   std::vector<ClassCounts> classes(count);
@@ -306,8 +378,12 @@ struct Packing {
       const float probability = is_finite ? nn::greatest_probability<float>(row) : std::nanf("");
       mine[1] = label << 32 | std::bit_cast<std::uint32_t>(probability);
       if (outputs == 0) continue;
-      floats.assign(row.begin(), row.end());
-      if (predicted == Predicted::probabilities) nn::probabilities<float>(row, floats);
+      floats.resize(row.size());
+      scores_of(row,
+                predicted == Predicted::probabilities ? nn::TargetKind::label
+                : predicted == Predicted::flags       ? nn::TargetKind::flags
+                                                      : nn::TargetKind::values,
+                floats);
       std::memcpy(&mine[2], floats.data(), outputs * sizeof(float));
     }
   }

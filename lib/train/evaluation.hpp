@@ -16,6 +16,7 @@
 #include "lockstep/nn/network_shape.hpp"
 #include "lockstep/numerics/matrix.hpp"
 #include "lockstep/train/groups.hpp"
+#include "lockstep/train/metrics.hpp"
 
 namespace lockstep {
 namespace data {
@@ -57,70 +58,28 @@ void copy_features(std::span<const float> features, Matrix<float> inputs);
 /// Global batch size of evaluation. It affects speed and memory only.
 inline constexpr std::uint64_t evaluation_batch = 1024;
 
-/// Sums over the examples of one value of a regression, in the order of the records.
-class ValueSums {
- public:
-  void add(double output, double value) noexcept;
-
-  /// The coefficient of determination: 1 - squared error / squared distance from the mean. If all
-  /// values are equal it is 1 if there is no error, else 0.
-  double r2() const;
-
-  /// The root of the mean squared error, in the units of the values that the network learned.
-  double rmse() const;
-
- private:
-  std::uint64_t count_ = 0;
-  double first_ = 0;
-  double squared_error_ = 0;
-  double differences_ = 0;  ///< of the values from the first
-  double squares_ = 0;
-};
-
 /// Evaluation counts the classes of networks with at most this number of them.
 inline constexpr std::size_t max_counted_classes = 256;
-
-/// Examples of one class, and examples that were predicted to be of it.
-struct ClassCounts {
-  std::uint64_t examples = 0;
-  std::uint64_t predicted = 0;
-  std::uint64_t correct = 0;  ///< predicted to be of the class, and of it
-
-  /// The share of the class's examples that were found; none without examples.
-  std::optional<double> recall() const;
-
-  /// The share of the predictions of the class that are right; none without predictions.
-  std::optional<double> precision() const;
-
-  /// The harmonic mean of precision and recall; none without examples and predictions.
-  std::optional<double> f1() const;
-};
-
-/// A custom metric: a figure for each example, of which evaluation gives the mean. Local; a
-/// function of its arguments alone.
-struct Metric {
-  std::string name;
-  /// `outputs`: logits or values, [outputs]. `target`: one label, or Loss::target_width() values.
-  std::function<double(std::span<const float> outputs, const nn::Targets& target)> of_example;
-};
 
 /// Sums over all ranks, identical on every rank. The loss is summed over leaves in a tree, batch
 /// after batch, so the result does not depend on the number of ranks if the rows do not.
 struct Evaluation {
   std::uint64_t examples = 0;
   double loss_sum = 0;
-  std::uint64_t correct = 0;  ///< of classification
+  std::uint64_t correct = 0;  ///< of classification; with several labels: all of them are right
   /// Of regression with as many values as outputs: for each of them.
   std::vector<ValueSums> values = {};
-  /// The means of the given metrics, in their order; summed as the loss is.
+  /// The given metrics, in their order; those of examples are summed as the loss is.
   std::vector<double> metrics = {};
   /// confusion[label * classes + predicted]: number of examples; empty for more than
   /// max_counted_classes.
   std::vector<std::uint64_t> confusion;
+  /// With several labels: the counts of each.
+  std::vector<ClassCounts> labels = {};
   /// Digest of the ids evaluated by all ranks; checked to be every record once.
   std::uint64_t ids_digest = 0;
 
-  /// The counts of each class, by the confusion matrix; empty if that is.
+  /// The counts of each class, by the confusion matrix, or of each label; empty if both are.
   std::vector<ClassCounts> classes() const;
 
   double loss() const { return loss_sum / static_cast<double>(examples); }
@@ -175,6 +134,7 @@ std::uint64_t certify_ids(data::IdsDigest mine, std::uint64_t records, comm::Com
 enum class Predicted {
   label,          ///< the label and its probability alone
   probabilities,  ///< those of all classes, too
+  flags,          ///< of several labels: the probability of each
   values,         ///< of a regression: the outputs
 };
 
@@ -183,7 +143,7 @@ struct Prediction {
   std::uint64_t id = 0;                 ///< id of the record in the data set
   std::int32_t label = 0;               ///< the first index of the greatest logit
   float probability = 0;                ///< softmax of that logit
-  std::span<const float> outputs = {};  ///< probabilities or values [outputs], if asked for
+  std::span<const float> outputs = {};  ///< probabilities or values [outputs], unless `label`
 };
 
 /// Receives the predictions of one global batch. The span is valid only during the call.

@@ -63,7 +63,9 @@ ordered_json table_json(const data::TableSchema& table) {
     left_out.push_back({{"name", name}, {"reason", reason}});
   }
   ordered_json json;
-  if (table.is_regression()) {
+  if (table.is_multi_label()) {
+    json["labels"] = table.label_names();
+  } else if (table.is_regression()) {
     for (const data::TableColumn& target : table.targets) {
       json["targets"].push_back(number_json(target));
     }
@@ -237,8 +239,15 @@ std::shared_ptr<const data::TableSchema> table_in(const ordered_json& json,
   auto table = std::make_shared<data::TableSchema>();
   if (object.is_object() && object.contains("targets")) {
     keys.emplace_back("targets");
+    table->task = data::Task::regression;
     for (const auto& target : list_in(object, "targets", place)) {
       table->targets.push_back(column_of_numbers(target, place));
+    }
+  } else if (object.is_object() && object.contains("labels")) {
+    keys.emplace_back("labels");
+    table->task = data::Task::multi_label;
+    for (std::string& name : texts_in(object, "labels", place)) {
+      table->targets.push_back({.name = std::move(name)});
     }
   } else {
     keys.insert(keys.end(), {"label", "classes"});
@@ -259,11 +268,11 @@ std::shared_ptr<const data::TableSchema> table_in(const ordered_json& json,
   const auto missing = data::missing_named(text_in(object, "missing", place));
   if (!missing) fail(place, "'missing' is none of error, mean and zero");
   table->missing = *missing;
-  const std::size_t outputs =
-      table->is_regression() ? table->targets.size() : table->classes.size();
+  const bool has_classes = table->task == data::Task::classification;
+  const std::size_t outputs = has_classes ? table->classes.size() : table->targets.size();
   if (table->features() != shape.features || outputs != shape.classes) {
     fail(place, "'table' has " + std::to_string(table->features()) + " features and " +
-                    std::to_string(outputs) + (table->is_regression() ? " targets" : " classes") +
+                    std::to_string(outputs) + (has_classes ? " classes" : " targets") +
                     ", which the network has not");
   }
   return table;
@@ -302,7 +311,7 @@ std::shared_ptr<const data::PictureSchema> pictures_in(const ordered_json& json,
 }  // namespace
 
 std::vector<std::string> CheckpointInfo::class_names() const {
-  if (table != nullptr) return table->classes;
+  if (table != nullptr) return table->class_names();
   if (pictures != nullptr) return pictures->classes;
   return {};
 }

@@ -461,7 +461,8 @@ std::vector<float> Replica::outputs(std::span<const float> features) {
 }
 
 std::vector<float> Replica::probabilities(std::span<const float> features) {
-  if (network_->loss_function().target() != nn::TargetKind::label) {
+  const nn::TargetKind kind = network_->loss_function().target();
+  if (kind == nn::TargetKind::values) {
     throw ConfigError(std::string("Replica::probabilities: the loss '") +
                           network_->loss_function().name() + "' is of values, which have none",
                       "use outputs()");
@@ -469,7 +470,9 @@ std::vector<float> Replica::probabilities(std::span<const float> features) {
   std::vector<float> all;
   forward_all(features, [&](std::span<const float> row) {
     all.resize(all.size() + row.size());
-    nn::probabilities<float>(row, std::span(all).last(row.size()));
+    const auto mine = std::span(all).last(row.size());
+    if (kind == nn::TargetKind::label) return nn::probabilities<float>(row, mine);
+    std::transform(row.begin(), row.end(), mine.begin(), nn::sigmoid<float>);
   });
   return all;
 }

@@ -39,10 +39,11 @@ struct StepReport {
   std::span<const RankMessage> messages = {};  ///< of every rank; valid until the next step
 };
 
-/// Loss and score of a data set.
+/// Loss, score and metrics of a data set.
 struct SetFigures {
   double loss = 0;
   double score = 0;
+  NamedFigures metrics = {};
 };
 
 /// Report of one epoch. Training loss and score are of its examples, computed before the update of
@@ -56,6 +57,7 @@ struct EpochReport {
   std::optional<double> train_score = {};  ///< none of regressions with another loss
   double test_loss = 0;
   double test_score = 0;
+  NamedFigures test_metrics = {};  ///< TrainerOptions::metrics
   bool is_regression = false;
   std::optional<SetFigures> validation = {};
   double seconds = 0;  ///< of training in this process, without evaluation

@@ -106,9 +106,13 @@ ordered_json epoch_json(const EpochReport& epoch) {
                        {"seconds", epoch.seconds},
                        {"examples_per_second", epoch.examples_per_second},
                        {"weights_hash", to_hex(epoch.weights_hash)}};
+  for (const auto& [name, figure] : epoch.test_metrics) json["test_" + name] = figure;
   if (epoch.validation) {
     json["validation_loss"] = epoch.validation->loss;
     json["validation_" + score] = epoch.validation->score;
+    for (const auto& [name, figure] : epoch.validation->metrics) {
+      json["validation_" + name] = figure;
+    }
   }
   return json;
 }

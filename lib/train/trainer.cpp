@@ -135,20 +135,30 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
 constexpr const char* lower_rate =
     "lower `learning_rate`, or look for extreme values in the data (`divide_by`)";
 
+/// Loss, score and metrics of the records of `reader`, the `set` of an error message. Collective.
+Evaluation Trainer::evaluate_set(data::BatchReader& reader, const std::string& set,
+                                 SetFigures& figures) {
+  Evaluation result = replica_.evaluate(reader, options_.metrics);
+  if (!std::isfinite(result.loss_sum)) {
+    throw_diverged(replica_.steps(), "the " + set + " loss is not finite", lower_rate);
+  }
+  figures = {result.loss(), result.score(), {}};
+  for (std::size_t m = 0; m < options_.metrics.size(); ++m) {
+    figures.metrics.emplace_back(options_.metrics[m].name, result.metrics[m]);
+  }
+  return result;
+}
+
 /// Evaluates at the end of an epoch.
 EpochReport Trainer::evaluate(const Timed& timed) {
   enter(Phase::evaluation, replica_.steps());
-  last_test_ = replica_.evaluate(test_);
-  if (!std::isfinite(last_test_.loss_sum))
-    throw_diverged(replica_.steps(), "the test loss is not finite", lower_rate);
+  SetFigures test;
+  last_test_ = evaluate_set(test_, "test", test);
   if (position_.examples == 0)
     throw_diverged(replica_.steps(), "all steps of the epoch were skipped", lower_rate);
   std::optional<SetFigures> validation;
   if (options_.validation.reader != nullptr) {
-    const Evaluation there = replica_.evaluate(*options_.validation.reader);
-    validation = {there.loss(), there.score()};
-    if (!std::isfinite(validation->loss))
-      throw_diverged(replica_.steps(), "the validation loss is not finite", lower_rate);
+    evaluate_set(*options_.validation.reader, "validation", validation.emplace());
   }
   const std::uint64_t hash = replica_.weights_hash();
   const auto count = static_cast<double>(position_.examples);
@@ -160,17 +170,37 @@ EpochReport Trainer::evaluate(const Timed& timed) {
   } else if (replica_.network().loss_function().name() == std::string_view(nn::regression_loss)) {
     score = 1 - loss;
   }
-  return {position_.epoch + 1, loss,          score,      last_test_.loss(),
-          last_test_.score(),  is_regression, validation, timed.seconds,
-          timed.rate(),        hash,          {}};
+  return {.epoch = position_.epoch + 1,
+          .train_loss = loss,
+          .train_score = score,
+          .test_loss = test.loss,
+          .test_score = test.score,
+          .test_metrics = std::move(test.metrics),
+          .is_regression = is_regression,
+          .validation = std::move(validation),
+          .seconds = timed.seconds,
+          .examples_per_second = timed.rate(),
+          .weights_hash = hash};
 }
+
+namespace {
+
+double monitored_figure(const SetFigures& figures, const std::string& name) {
+  if (name == "loss") return figures.loss;
+  for (const auto& [metric, figure] : figures.metrics) {
+    if (metric == name) return figure;
+  }
+  return figures.score;
+}
+
+}  // namespace
 
 /// Compares an epoch with the best one. Of equal ones the first is the best.
 void Trainer::judge(const SetFigures& validation) {
   BestEpoch& best = position_.best;
-  const bool is_loss = options_.validation.monitored == Monitored::loss;
-  const double figure = is_loss ? validation.loss : validation.score;
-  const bool is_better = is_loss ? figure < best.figure : figure > best.figure;
+  const std::string& name = options_.validation.monitored;
+  const double figure = monitored_figure(validation, name);
+  const bool is_better = name == "loss" ? figure < best.figure : figure > best.figure;
   if (best.epoch > 0 && !is_better) return;
   best = {position_.epoch + 1, replica_.steps(), figure};
 }
@@ -238,7 +268,7 @@ Trainer::Timed Trainer::train_steps(const std::vector<Observer*>& observers) {
                       .hashes = std::move(hashes),
                       .skipped = replica_.why_skipped(),
                       .messages = result.messages};
-    if (replica_.network().loss_function().target() == nn::TargetKind::label) {
+    if (replica_.network().loss_function().target() != nn::TargetKind::values) {
       report.accuracy = static_cast<double>(result.tally.correct) / count;
     }
     const optim::OptimizerOptions& optimizer = replica_.optimizer();

@@ -18,13 +18,12 @@ namespace lockstep::train {
 
 class Balance;
 
-/// A figure of the validation set: the loss, of which less is better, or the score (EpochReport).
-enum class Monitored { loss, score };
-
 /// A validation set, and what is decided by it, which is the same on all ranks.
 struct Validation {
   data::BatchReader* reader = nullptr;  ///< with evaluation_plan(); null: no validation set
-  Monitored monitored = Monitored::loss;
+  /// The figure that makes an epoch the best: "loss", of which less is better; "score"
+  /// (EpochReport), or the name of one of TrainerOptions::metrics, of which more is.
+  std::string monitored = "loss";
   /// Training ends after this many epochs that are not better than the best one; nullopt: never.
   std::optional<std::uint64_t> patience = {};
   bool keeps_best = false;  ///< saves a checkpoint after each epoch that is the best so far
@@ -45,6 +44,7 @@ struct TrainerOptions {
   SharedSnapshot* snapshot = nullptr;  ///< where the state is kept for other groups; null: nowhere
   std::uint64_t snapshot_every = 1;    ///< in steps
   Validation validation = {};
+  std::vector<Metric> metrics = {};  ///< of test and validation set, after each epoch
 };
 
 /// Total number of training steps: those of `epochs` epochs of the plan, or `steps` if that is
@@ -96,6 +96,7 @@ class Trainer {
     std::vector<double> means() const;
   };
 
+  Evaluation evaluate_set(data::BatchReader& reader, const std::string& set, SetFigures& figures);
   EpochReport evaluate(const Timed& timed);
   void judge(const SetFigures& validation);
   bool is_patience_over() const noexcept;

@@ -1,4 +1,4 @@
-"""Losses from the command: one hash for any ranks, what is recorded and evaluated, and what is refused."""
+"""Losses and metrics from the command: one hash for any ranks, what is recorded and evaluated, what is refused."""
 
 import json
 import unittest
@@ -15,10 +15,16 @@ LOSSES = {  # flags and the name in network.json
 }
 REFUSED = {
     "--loss mse": ["loss", "'mse' is none of auto|cross-entropy"],
-    "--loss huber": ["--loss huber", "there are classes", "--task regression"],
+    "--loss huber": ["--loss huber", "there are classes to predict", "cross-entropy or squared-error", "--task"],
     "--huber-delta 2": ["--huber-delta", "--loss huber"],
     "--loss squared-error --label-smoothing 0.1": ["--label-smoothing", "--loss squared-error"],
 }
+
+
+def area(scores, flags):
+    """The area under the ROC curve, from all pairs."""
+    pairs = [(a, b) for a, has in zip(scores, flags) if has for b, other in zip(scores, flags) if not other]
+    return sum(1 if a > b else 0.5 if a == b else 0 for a, b in pairs) / len(pairs)
 
 
 class Losses(command.CommandTest):
@@ -60,11 +66,109 @@ class Losses(command.CommandTest):
             with self.subTest(flags=flags):
                 self.assert_refused(run("train", args, flags), 2, texts)
 
+    def labels(self, name="labels.csv", rows=240, extra=""):
+        """Three labels: a > b, a + b > 20, and a rare one."""
+        path = self.folder / name
+        pairs = [(x * 7 % 23, x * x % 19) for x in range(rows)]
+        path.write_text("a,b,more,large,rare\n" + "".join(
+            f"{a},{b},{int(a > b)},{int(a + b > 20)},{int(a * b > 250)}\n" for a, b in pairs) + extra)
+        return path
+
+    def test_several_labels(self):
+        data = ("--data", self.labels(), "--label-column more,large,rare --test-split 0.25 --batch-size 16 --layers 16",
+                "--epochs 30 --learning-rate 0.02 --progress bar")
+        one = self.train(*data, name="one")
+        self.assert_says(one.result.out, ["3 labels, each 0 or 1: 'more', 'large', 'rare'", "have a wrong label"], one.result)
+        for world in ({"threads": 3}, {"ranks": 2} if command.MPI else {"threads": 2}):
+            with self.subTest(**world):
+                other = self.train(*data, name=f"other{world}", **world)
+                self.assertEqual(other.summary["weights_hash"], one.summary["weights_hash"])
+        self.assertGreater(one.summary["epochs"][-1]["test_accuracy"], 0.8)  # all labels of a record are right
+        predicted = self.folder / "predicted.csv"
+        args = (one.folder, "--data", self.labels(), "--test-split 0.25")
+        self.succeed("predict", *args, "--probabilities --output", predicted)
+        rows = [line.split(",") for line in predicted.read_text().splitlines()]
+        self.assertEqual(rows[0], ["id", "more", "large", "rare", "p:more", "p:large", "p:rare"])
+        self.assertEqual(len(rows), 61)
+        self.assertTrue(all((float(row[4 + i]) > 0.5) == (row[1 + i] == "1") for row in rows[1:] for i in range(3)))
+        result = self.succeed("evaluate", *args, "--report --json")
+        figures = json.loads(result.out)
+        self.assertEqual([label["label"] for label in figures["classes"]], ["more", "large", "rare"])
+        self.assertEqual(figures["accuracy"], one.summary["epochs"][-1]["test_accuracy"])
+        self.assertEqual(one.summary["classes"], figures["classes"])
+        lines = self.folder / "predicted.jsonl"
+        self.succeed("predict", *args, "--output", lines)
+        first = json.loads(lines.read_text().splitlines()[0])
+        self.assertEqual(first["labels"], [name for name, flag in zip(rows[0][1:4], rows[1][1:4]) if flag == "1"])
+
+    def test_metrics_are_those_of_the_predictions(self):
+        path = self.labels()
+        records = [[int(text) for text in line.split(",")] for line in path.read_text().splitlines()[1:]]
+        classes = self.folder / "classes.csv"
+        classes.write_text("a,b,label\n" + "".join(f"{a},{b},{(a + b) // 12}\n" for a, b, *_ in records))
+        with self.subTest("several labels"):
+            made = self.train("--data", path, "--label-column more,large,rare --test-split 0.25 --epochs 2 --layers 4 "
+                              "--batch-size 32 --metrics auc", name="labels")
+            scores = self.predicted(made, path, 4)
+            expected = sum(area(scores[i], [row[2 + i] for row in records]) for i in range(3)) / 3
+            self.assertEqual(self.metrics(made, path, "auc"), [expected])
+            self.assertRegex(made.result.out, "testing loss 0.[0-9]+, accuracy 0.[0-9]+, auc 0.[0-9]{3} ")
+            self.assertIsInstance(made.summary["epochs"][-1]["test_auc"], float)
+        with self.subTest("classes"):
+            made = self.train("--data", classes, "--test-split 0.25 --epochs 2 --layers 4 --batch-size 32", name="classes")
+            labels = [(a + b) // 12 for a, b, *_ in records]
+            scores = self.predicted(made, classes, 3)
+            auc = sum(area(scores[c], [label == c for label in labels]) for c in range(4)) / 4
+            rows = list(zip(*scores))
+            ranks = [sorted(range(4), key=lambda c: -row[c]).index(label) for row, label in zip(rows, labels)]
+            top_2 = sum(rank < 2 for rank in ranks) / len(ranks)
+            for world in ({}, {"threads": 3}):
+                self.assertEqual(self.metrics(made, classes, "top-2,auc", **world), [top_2, auc])
+            self.assert_refused(run("evaluate", made.folder, "--data", classes, "--metrics top-4"), 2,
+                                ["metric 'top-4'", "there are 4 classes"])
+        with self.subTest("a class without records"):
+            some = self.folder / "some.csv"
+            some.write_text("".join(classes.read_text().splitlines(True)[:3]))
+            self.assert_refused(run("evaluate", made.folder, "--data", some, "--metrics auc", threads=2), 65,
+                                ["lockstep: error: metric auc: every record has label 0"])
+
+    def predicted(self, made, data, first):
+        """The columns of probabilities."""
+        path = self.folder / "predicted.csv"
+        self.succeed("predict", made.folder, "--data", data, "--probabilities --output", path)
+        return list(zip(*([float(text) for text in line.split(",")[first:]]
+                          for line in path.read_text().splitlines()[1:])))
+
+    def metrics(self, made, data, names, **world):
+        out = self.succeed("evaluate", made.folder, "--data", data, "--json --metrics", names, **world).out
+        return [json.loads(out)[name] for name in names.split(",")]
+
+    def test_one_label_is_a_binary_classification(self):
+        one = self.train("--data", self.labels(), "--label-column more --ignore-columns large,rare --task multi-label",
+                         "--test-split 0.25 --batch-size 16 --layers 16 --epochs 10 --progress off")
+        network = json.loads((one.checkpoints[-1] / "network.json").read_text())
+        self.assertEqual((network["loss"], network["widths"]), ("binary cross-entropy", [2, 16, 1]))
+
+    def test_refusals_of_several_labels(self):
+        args = "--label-column more,large,rare --test-split 0.25 --progress off"
+        wrong = self.labels("wrong.csv", extra="1,2,1,2,0\n")
+        self.assert_refused(run("train", "--data", wrong, args, "--task multi-label"), 65,
+                            ["wrong.csv:242", "column 'large'", "'2' is neither 0 nor 1"])
+        words = self.labels("words.csv", extra="1,2,1,yes,0\n")
+        self.assert_refused(run("train", "--data", words, args, "--task multi-label"), 65,
+                            ["words.csv:242", "column 'large'", "'yes' is neither 0 nor 1"])
+        for flags, texts in {"--loss huber": ["--loss huber", "several labels", "binary-cross-entropy"],
+                             "--class-weights balanced": ["--class-weights", "several labels"],
+                             "--classes 2": ["--classes", "several labels"],
+                             "--task classification": ["--label-column", "3 columns", "--task multi-label"]}.items():
+            with self.subTest(flags=flags):
+                self.assert_refused(run("train", "--data", self.labels(), args, flags), 2, texts)
+
     def test_refusals_of_numbers(self):
         data = ("--data", self.table(), "--label-column y", FLAGS)
-        for flags, texts in {"--loss cross-entropy": ["--loss cross-entropy", "there are no classes"],
+        for flags, texts in {"--loss cross-entropy": ["--loss cross-entropy", "there are numbers to predict", "squared-error or absolute-error or huber"],
                              "--loss huber --huber-delta 0": ["--huber-delta 0.0", "not above 0"],
-                             "--label-smoothing 0.1": ["--label-smoothing", "there are no classes"]}.items():
+                             "--label-smoothing 0.1": ["--label-smoothing", "--loss squared-error"]}.items():
             with self.subTest(flags=flags):
                 self.assert_refused(run("train", *data, flags), 2, texts)
 

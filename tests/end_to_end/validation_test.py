@@ -18,7 +18,11 @@ REFUSED = {
     "--validation 1.5": ["validation", "'1.5' is not below 1"],
     "--validation 0.9999": ["--validation 0.9999", "leaves no training record of 400 records"],
     "--validation 0.1 --patience 0": ["--patience", "0 is less than 1"],
-    "--validation 0.1 --monitor accurcy": ["monitor", "'accurcy' is none of loss|score"],
+    "--validation 0.1 --monitor accurcy": ["--monitor accurcy", "is none of loss|score", "--metrics"],
+    "--validation 0.1 --monitor top-3 --metrics auc": ["--monitor top-3", "is none of loss|score|auc"],
+    "--metrics top-10": ["metric 'top-10'", "there are 10 classes"],
+    "--metrics f2": ["metric 'f2'", "use auc or top-K"],
+    "--metrics auc,auc": ["--metrics auc,auc", "twice"],
 }
 
 
@@ -51,9 +55,11 @@ class Validation(command.CommandTest):
                 self.assertEqual(epochs_of(other.folder), epochs_of(one.folder))
 
     def test_the_checkpoint_of_the_best_epoch_is_kept(self):
-        for monitor, figure, best_of in (("loss", "validation_loss", min), ("score", "validation_accuracy", max)):
+        for monitor, figure, best_of in (("loss", "validation_loss", min), ("score", "validation_accuracy", max),
+                                        ("auc", "validation_auc", max)):
             with self.subTest(monitor=monitor):
-                kept = self.train(DATA, EARLY, f"--keep-best --keep 1 --monitor {monitor}", name=monitor, threads=2)
+                kept = self.train(DATA, EARLY, f"--keep-best --keep 1 --monitor {monitor}",
+                                  "--metrics top-2,auc", name=monitor, threads=2)
                 best = kept.summary["best"]
                 figures = [epoch[figure] for epoch in epochs_of(kept.folder)]
                 self.assertEqual(figures.index(best_of(figures)) + 1, best["epoch"])

@@ -132,6 +132,41 @@ TEST_CASE("absolute error and Huber loss have the figures of PyTorch", "[nn]") {
   CHECK_THROWS_AS(HuberLoss<float>(0), ConfigError);
 }
 
+TEST_CASE("binary cross-entropy has the figures of PyTorch", "[nn]") {
+  // torch.nn.functional.binary_cross_entropy_with_logits, of each row, and their gradients
+  const std::vector<float> flags = {1, 0, 1, 0, 1, 0, 1, 0, 1};
+  std::vector<float> with_half = flags;
+  with_half[4] = 0.5F;
+  const std::vector<double> z = {2, -1, 0.5, -30, 40, 0, -0.25, 3, -90};
+  const std::vector<double> losses = {0.30475556091376732, 0.23104906018667923, 31.291508923817528};
+  const std::vector<double> gradient = {
+      -0.039734307340705891, 0.089647140456665025, -0.12584688959938178, 3.1192076562797663e-14, 0,
+      0.16666666666666666,   -0.18739216696193267, 0.31752470894081108,  -0.33333333333333331};
+  const auto run = [&](auto zero, double margin) {
+    using Real = decltype(zero);
+    const Loss<Real>* const loss = built_in_loss<Real>(binary_cross_entropy);
+    REQUIRE(loss != nullptr);
+    REQUIRE(loss->target() == TargetKind::flags);
+    const std::vector<Real> logits(z.begin(), z.end());
+    std::vector<Real> dz(9);
+    std::vector<ExampleResult> results(3);
+    loss->run({logits.data(), 3, 3}, {{}, flags}, results, {dz.data(), 3, 3});
+    for (std::size_t i = 0; i < 3; ++i) {
+      CHECK(results[i].loss == Approx(losses[i]).epsilon(margin));
+      CHECK(results[i].correct == (i < 2 ? 1 : 0));
+    }
+    for (std::size_t i = 0; i < 9; ++i) {
+      CHECK(static_cast<double>(dz[i]) == Approx(gradient[i]).epsilon(margin).margin(margin));
+    }
+    CHECK_THROWS_AS(require_targets({{}, with_half}, *loss, 3, 3), DataError);
+    CHECK_THROWS_AS(require_targets({{}, flags}, *loss, 3, 2), ConfigError);
+    CHECK_NOTHROW(require_targets({{}, flags}, *loss, 3, 3));
+  };
+  run(0.0F, 1e-6);
+  run(0.0, 1e-14);
+  CHECK(check_gradients(NetworkShape(3, {4}, 2), BinaryCrossEntropy<double>()).worst < 1e-6);
+}
+
 TEST_CASE("the loss of values is their mean squared distance, in both types", "[nn]") {
   const std::vector<float> values = {1, 2, -1, 0.5F};
   const std::vector<double> z = {1.5, 2, 1, 0};

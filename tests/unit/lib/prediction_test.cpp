@@ -161,3 +161,33 @@ TEST_CASE("R2 of equal values is 1 without an error, else 0", "[predict]") {
   for (const double value : {1.0, 2.0, 6.0}) sums.add(3, value);  // always the mean
   CHECK(sums.r2() == 0);
 }
+
+TEST_CASE("metrics have the figures of scikit-learn", "[predict]") {
+  // sklearn.metrics.roc_auc_score of these probabilities; equal ones are counted half
+  const ScoredSet two = {.outputs = 2,
+                         .scores = {0.9F, 0.1F, 0.6F, 0.4F, 0.65F, 0.35F, 0.2F, 0.8F, 0.6F, 0.4F},
+                         .labels = {0, 0, 1, 1, 1}};
+  CHECK(area_under_curve().of_set(two) == 0.75);
+  const ScoredSet flags = {.outputs = 2,
+                           .scores = {0.1F, 0.5F, 0.4F, 0.5F, 0.35F, 0.5F, 0.8F, 0.5F},
+                           .values = {0, 1, 0, 0, 1, 1, 1, 0}};
+  CHECK(area_under_curve().of_set(flags) == (0.75 + 0.5) / 2);
+  CHECK_THROWS_AS(area_under_curve().of_set({.outputs = 1, .scores = {0.5F}, .values = {1}}),
+                  DataError);
+
+  const std::vector<float> outputs = {1, 3, 2, 3};
+  const auto is_in = [&](std::size_t k, std::int32_t label) {
+    return top_k(k).of_example(outputs, nn::Targets(std::span(&label, 1))) == 1;
+  };
+  CHECK(is_in(1, 1));
+  CHECK_FALSE(is_in(1, 3));  // equal to output 1, and after it
+  CHECK(is_in(2, 3));
+  CHECK_FALSE(is_in(2, 2));
+  CHECK(is_in(3, 2));
+  CHECK_THROWS_AS(metric_named("top-4", nn::TargetKind::label, 4), ConfigError);
+  CHECK_THROWS_AS(metric_named("top-", nn::TargetKind::label, 4), ConfigError);
+  CHECK_THROWS_AS(metric_named("top-1x", nn::TargetKind::label, 4), ConfigError);
+  CHECK_THROWS_AS(metric_named("top-2", nn::TargetKind::flags, 4), ConfigError);
+  CHECK_THROWS_AS(metric_named("auc", nn::TargetKind::values, 4), ConfigError);
+  CHECK(metric_named("top-3", nn::TargetKind::label, 4).name == "top-3");
+}
