@@ -1,15 +1,17 @@
 #include <algorithm>
+#include <bit>
 #include <limits>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "lockstep/nn/layer.hpp"
 
 namespace lockstep::nn {
 namespace {
 
-/// Elements of one-hot rows per piece.
-constexpr std::size_t max_one_hot = 1 << 18;
-
-/// The dense product of a one-hot row for each input, without a bias.
+/// A row of W for each input. Costs do not depend on the vocabulary, but for the zeros of dW.
 template <class Real>
 class EmbeddingLayer final : public Layer<Real> {
  public:
@@ -25,15 +27,13 @@ class EmbeddingLayer final : public Layer<Real> {
   }
 
   void forward(const Pass<Real>& pass, Matrix<const Real> x, Matrix<Real> y) override {
-    std::fill(y.flat().begin(), y.flat().end(), Real{0});
-    const LayerWeights<Real> weights = {
-        spec_.vocabulary, spec_.width, pass.block.value(pass.tensor), {}};
-    const std::size_t piece =
-        std::max<std::size_t>(1, max_one_hot / (this->inputs() * spec_.vocabulary));
-    for (std::size_t first = 0; first < x.rows; first += piece) {
-      const std::size_t count = std::min(piece, x.rows - first);
-      pass.products.forward(one_hot(pass, rows_of(x, first, count)), weights, Activation::identity,
-                            by_value(rows_of(y, first, count)), Output::accumulate);
+    const auto weights = pass.block.value(pass.tensor);
+    const Matrix<Real> values = reshape_to_columns(spec_.width, y);
+    for (std::size_t i = 0; i < values.rows; ++i) {
+      const auto row = row_of(x.data[i]);
+      for (std::size_t j = 0; j < spec_.width; ++j) {
+        values(i, j) = row ? weights[index(pass, *row, j)] : not_a_number;
+      }
     }
   }
 
@@ -43,40 +43,87 @@ class EmbeddingLayer final : public Layer<Real> {
     std::fill(dx.flat().begin(), dx.flat().end(), Real{0});
   }
 
+  /// The sum of an element has the leaves in which its row is used; zeros of the others change
+  /// nothing, so this is the dense product with one-hot rows.
   void weight_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
                         std::size_t leaf, const GradientSlice<Real>& out) override {
-    const std::size_t piece = piece_rows(leaf, this->inputs() * spec_.vocabulary, max_one_hot);
+    const Matrix<const Real> terms = reshape_to_columns(spec_.width, dz);
+    const std::size_t leaves = std::bit_ceil((x.rows + leaf - 1) / leaf);
     out.with(pass.tensor, [&](Range slice, std::span<Real> dw) {
-      sum_by_pieces<Real>(x.rows, piece, pass.scratch, dw,
-                          [&](std::size_t first, std::size_t count, std::span<Real> into) {
-                            pass.products.backward_weights(one_hot(pass, rows_of(x, first, count)),
-                                                           by_value(rows_of(dz, first, count)),
-                                                           leaf * this->inputs(), slice, into);
-                          });
+      std::fill(dw.begin(), dw.end(), Real{0});
+      std::vector<Use> uses = uses_in(x, leaf);
+      std::vector<Real> sum(spec_.width);
+      for (auto first = uses.begin(); first != uses.end();) {
+        const auto end =
+            std::find_if(first, uses.end(), [&](const Use& use) { return use.row != first->row; });
+        add_up(terms, {first, end}, 0, leaves, sum);
+        for (std::size_t j = 0; j < spec_.width; ++j) {
+          const std::size_t at = index(pass, first->row, j);
+          if (at >= slice.begin && at < slice.end) dw[at - slice.begin] = sum[j];
+        }
+        first = end;
+      }
     });
   }
 
  private:
-  /// A matrix row for every input.
-  template <class Element>
-  Matrix<Element> by_value(Matrix<Element> rows) const {
-    return reshape_to_columns(spec_.width, rows);
+  static constexpr Real not_a_number = std::numeric_limits<Real>::quiet_NaN();
+
+  /// An input that takes a row of W.
+  struct Use {
+    std::size_t row;
+    std::size_t leaf;
+    std::size_t input;  ///< among all of the batch
+
+    auto operator<=>(const Use&) const = default;
+  };
+
+  std::size_t index(const Pass<Real>& pass, std::size_t row, std::size_t column) const {
+    return pass.products.weight_index(spec_.vocabulary, spec_.width, row, column);
   }
 
-  /// For every input a row with a one at its index; with a NaN if it is no index.
-  Matrix<const Real> one_hot(const Pass<Real>& pass, Matrix<const Real> x) const {
-    const std::size_t rows = x.rows * x.cols;
-    const auto memory = pass.scratch.get(Scratch<Real>::columns, rows * spec_.vocabulary);
-    std::fill(memory.begin(), memory.end(), Real{0});
-    for (std::size_t i = 0; i < rows; ++i) {
-      const Real value = x.data[i];
-      const bool is_index = value >= 0 && value < static_cast<Real>(spec_.vocabulary);
-      const std::size_t index = is_index ? static_cast<std::size_t>(value) : 0;
-      const bool is_whole = is_index && static_cast<Real>(index) == value;
-      memory[i * spec_.vocabulary + index] =
-          is_whole ? Real{1} : std::numeric_limits<Real>::quiet_NaN();
+  /// None if the value is no index of a row.
+  std::optional<std::size_t> row_of(Real value) const {
+    if (!(value >= 0 && value < static_cast<Real>(spec_.vocabulary))) return std::nullopt;
+    const auto row = static_cast<std::size_t>(value);
+    if (static_cast<Real>(row) != value) return std::nullopt;
+    return row;
+  }
+
+  /// In the order of rows, leaves and inputs. A value that is no index makes its output NaN, and so
+  /// the loss; it is used as row 0.
+  std::vector<Use> uses_in(Matrix<const Real> x, std::size_t leaf) const {
+    std::vector<Use> uses;
+    uses.reserve(x.rows * x.cols);
+    for (std::size_t i = 0; i < x.rows * x.cols; ++i) {
+      uses.push_back({row_of(x.data[i]).value_or(0), i / x.cols / leaf, i});
     }
-    return {memory.data(), rows, spec_.vocabulary};
+    std::sort(uses.begin(), uses.end());
+    return uses;
+  }
+
+  /// Sets `sum` to the node of the tree over leaves [first, first + size) with these uses, of which
+  /// there is at least one; `size` is a power of two.
+  void add_up(Matrix<const Real> terms, std::span<const Use> uses, std::size_t first,
+              std::size_t size, std::span<Real> sum) const {
+    if (size == 1) {
+      std::fill(sum.begin(), sum.end(), Real{0});
+      for (const Use& use : uses) {
+        for (std::size_t j = 0; j < sum.size(); ++j) sum[j] = sum[j] + terms(use.input, j);
+      }
+      return;
+    }
+    const std::size_t middle = first + size / 2;
+    const auto split = std::partition_point(uses.begin(), uses.end(),
+                                            [&](const Use& use) { return use.leaf < middle; });
+    const std::span<const Use> left(uses.begin(), split);
+    const std::span<const Use> right(split, uses.end());
+    if (right.empty()) return add_up(terms, left, first, size / 2, sum);
+    if (left.empty()) return add_up(terms, right, middle, size / 2, sum);
+    std::vector<Real> other(sum.size());
+    add_up(terms, left, first, size / 2, sum);
+    add_up(terms, right, middle, size / 2, other);
+    for (std::size_t j = 0; j < sum.size(); ++j) sum[j] = sum[j] + other[j];
   }
 
   Embedding spec_;

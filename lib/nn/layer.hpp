@@ -306,7 +306,8 @@ std::vector<NumberedLayer<Real>> make_layers(const NetworkShape& shape);
 ///                1 / sqrt(s + 1e-5), all in double and then rounded; then the activation
 ///   add          y = activation((x1 + x2) + x3 ...), every addition rounded
 ///   concatenate  the channels of every pixel, input after input
-///   embedding    the dense product of a one-hot row for each value with W [vocabulary, width]
+///   embedding    the row of W [vocabulary, width] for each value; dW as of the dense product with
+///                one-hot rows
 // clang-format on
 template <class Real>
 std::unique_ptr<Layer<Real>> make_layer(const Dense& spec, const FeatureShape& input);

@@ -21,6 +21,10 @@ class ForwardingProducts : public Products<Real> {
   std::size_t weight_size(std::size_t inputs, std::size_t outputs) const override {
     return inner_->weight_size(inputs, outputs);
   }
+  std::size_t weight_index(std::size_t inputs, std::size_t outputs, std::size_t k,
+                           std::size_t j) const override {
+    return inner_->weight_index(inputs, outputs, k, j);
+  }
   std::size_t bias_size(std::size_t outputs) const override { return inner_->bias_size(outputs); }
   void store(Matrix<const Real> logical, std::span<Real> stored) const override {
     inner_->store(logical, stored);

@@ -79,6 +79,10 @@ class LibraryProducts final : public Products<Real> {
   std::size_t weight_size(std::size_t inputs, std::size_t outputs) const override {
     return inputs * outputs;
   }
+  std::size_t weight_index(std::size_t /*inputs*/, std::size_t outputs, std::size_t k,
+                           std::size_t j) const override {
+    return k * outputs + j;
+  }
   std::size_t bias_size(std::size_t outputs) const override { return outputs; }
 
   void store(Matrix<const Real> logical, std::span<Real> stored) const override {

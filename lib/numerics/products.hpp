@@ -52,6 +52,10 @@ class Products {
   virtual std::size_t weight_size(std::size_t inputs, std::size_t outputs) const = 0;
   virtual std::size_t bias_size(std::size_t outputs) const = 0;
 
+  /// The stored element of row k and column j of a weight [I, O].
+  virtual std::size_t weight_index(std::size_t inputs, std::size_t outputs, std::size_t k,
+                                   std::size_t j) const = 0;
+
   /// Convert between the logical matrix and the stored layout.
   virtual void store(Matrix<const Real> logical, std::span<Real> stored) const = 0;
   virtual void load(std::span<const Real> stored, Matrix<Real> logical) const = 0;

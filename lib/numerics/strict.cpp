@@ -22,6 +22,10 @@ class PanelProducts final : public Products<float> {
   std::size_t weight_size(std::size_t inputs, std::size_t outputs) const override {
     return Panels{inputs, outputs}.size();
   }
+  std::size_t weight_index(std::size_t inputs, std::size_t outputs, std::size_t k,
+                           std::size_t j) const override {
+    return Panels{inputs, outputs}.index(k, j);
+  }
   std::size_t bias_size(std::size_t outputs) const override { return round_to_unit(outputs); }
 
   void store(Matrix<const float> logical, std::span<float> stored) const override {
