@@ -2,11 +2,15 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <fstream>
 #include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/nn/gradient_check.hpp"
+#include "lockstep/nn/network.hpp"
 
 using namespace lockstep;
 using namespace lockstep::nn;
@@ -130,6 +134,84 @@ TEST_CASE("absolute error and Huber loss have the figures of PyTorch", "[nn]") {
     CHECK(built_in_loss<double>(name) == nullptr);
   }
   CHECK_THROWS_AS(HuberLoss<float>(0), ConfigError);
+}
+
+namespace {
+
+/// scale * sin(1.3 i + phase), rounded to float.
+float wave(std::size_t i, double phase, double scale) {
+  return static_cast<float>(scale * std::sin(1.3 * static_cast<double>(i) + phase));
+}
+
+/// The mean losses of steps of SGD in scripts/peers/losses.py.
+template <class Real>
+std::vector<double> losses_of_steps(const std::string& name, Products<Real>& products,
+                                    std::size_t steps) {
+  constexpr std::size_t batch = 8;
+  constexpr std::size_t examples = 24;
+  constexpr Range rows = {0, batch};
+  Network<Real> network({4, {5}, 3}, batch, products);
+  network.set_loss(*built_in_loss<Real>(name));
+  auto& block = network.parameters();
+  for (std::size_t t = 0; t < block.tensors().size(); ++t) {
+    std::vector<Real> weights(block.tensors()[t].size());
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      weights[i] = static_cast<Real>(wave(i, 0.7 * static_cast<double>(t), 0.3));
+    }
+    block.set_logical_value(t, weights);
+  }
+  std::vector<double> losses;
+  for (std::size_t step = 0; step < steps; ++step) {
+    const std::size_t first = step * batch % examples;
+    const auto x = network.inputs(rows).flat();
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      x[i] = static_cast<Real>(wave(4 * first + i, 0.1, 1));
+    }
+    std::vector<std::int32_t> labels;
+    std::vector<float> values;
+    for (std::size_t i = first; i < first + batch; ++i) {
+      labels.push_back(static_cast<std::int32_t>((i * i + i / 5) % 3));
+      for (std::size_t j = 3 * i; j < 3 * i + 3; ++j) {
+        values.push_back(name == binary_cross_entropy ? ((j * j + j / 4) % 3 == 0 ? 1.0F : 0.0F)
+                                                      : wave(j, 0.5, 1));
+      }
+    }
+    network.forward(rows, TrainingRows{step + 1, 0});
+    const bool has_labels = network.loss_function().target() == TargetKind::label;
+    network.loss(rows, has_labels ? Targets{labels} : Targets{{}, values}, true);
+    losses.push_back(sum_over_leaves(network.results(rows), 4).loss_sum / batch);
+    network.backward(rows);
+    network.end_training_pass();
+    network.weight_gradients(rows, 4, {0, block.values().size()});
+    const auto gradients = block.gradients();
+    const auto weights = block.values();
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      weights[i] -= static_cast<Real>(0.1 / batch) * gradients[i];
+    }
+  }
+  return losses;
+}
+
+}  // namespace
+
+TEST_CASE("losses follow PyTorch", "[nn]") {
+  std::ifstream file(LOSS_FIGURES);
+  const auto figures = nlohmann::json::parse(file);
+  REQUIRE(figures.size() == 7);
+  for (const auto& [name, losses] : figures.items()) {
+    INFO(name);
+    const auto recorded = losses.get<std::vector<double>>();
+    REQUIRE(recorded.size() == 100);
+    const auto worst = [&](const std::vector<double>& found) {
+      double greatest = 0;
+      for (std::size_t i = 0; i < recorded.size(); ++i) {
+        greatest = std::max(greatest, std::abs(found[i] - recorded[i]) / recorded[i]);
+      }
+      return greatest;
+    };
+    CHECK(worst(losses_of_steps(name, *make_library_products<double>(), 100)) < 1e-12);
+    CHECK(worst(losses_of_steps(name, *make_strict_products(Simd::automatic), 100)) < 1e-5);
+  }
 }
 
 TEST_CASE("binary cross-entropy has the figures of PyTorch", "[nn]") {
