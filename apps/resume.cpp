@@ -191,6 +191,33 @@ Found find_path(const RunConfig& config) {
   return {run, checkpoint};
 }
 
+/// "NAME is VALUE, but the checkpoint was trained with BEFORE"; of lists of layers only those that
+/// are first different.
+std::string difference_of(const std::string& name, const std::string& value,
+                          const std::string& before) {
+  const auto text = [](const std::string& what, std::string_view is, std::string_view was) {
+    return fmt::format("{} is {}, but the checkpoint was trained with {}", what, is, was);
+  };
+  constexpr std::string_view none = "none";
+  constexpr std::string_view end = "}";
+  if (!value.starts_with("[{") || !before.starts_with("[{")) return text(name, value, before);
+  std::string_view is = value;
+  std::string_view was = before;
+  for (std::size_t number = 1;; ++number) {
+    const auto next = [&](std::string_view& list) {
+      const std::size_t begin = list.find('{');
+      if (begin == std::string_view::npos) return none;
+      const std::string_view layer = list.substr(begin, list.find(end, begin) + 1 - begin);
+      list.remove_prefix(begin + layer.size());
+      return layer;
+    };
+    const std::string_view layer = next(is);
+    const std::string_view other = next(was);
+    if (layer != other) return text(fmt::format("{} {}", name, number), layer, other);
+    if (layer == none) return text(name, value, before);
+  }
+}
+
 /// Throws ConfigError if a given setting differs from the checkpoint's.
 void require_same_settings(const Decisive& saved, const Decisive& now,
                            const std::vector<std::string>& meant) {
@@ -198,11 +225,13 @@ void require_same_settings(const Decisive& saved, const Decisive& now,
     const std::string before = saved_value(saved, name);
     if (value == before || std::find(meant.begin(), meant.end(), name) != meant.end()) continue;
     throw ConfigError(
-        fmt::format("--resume: {} is {}, but the checkpoint was trained with {}", name, value,
-                    before),
-        fmt::format("leave --{} out; or write --resume-with {}=VALUE where you mean to change it: "
-                    "results then differ from those of a run that was never interrupted",
-                    name, name));
+        "--resume: " + difference_of(name, value, before),
+        name == "layer"
+            ? std::string("leave the layers out, or train them in a run of their own")
+            : fmt::format("leave --{} out; or write --resume-with {}=VALUE where you mean to "
+                          "change it: results then differ from those of a run that was never "
+                          "interrupted",
+                          name, name));
   }
 }
 

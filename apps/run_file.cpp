@@ -28,7 +28,7 @@ nn::FieldValue field_value(const toml::node& node, const std::string& place) {
     for (const auto& text : *list) texts.push_back(text.as_string()->get());
     return texts;
   }
-  throw ConfigError(place + ": neither text nor a number");
+  throw ConfigError(place + ": is neither text nor a number, nor a list of texts");
 }
 
 nn::LayerSpec layer_in(const toml::node& node, const std::string& path) {

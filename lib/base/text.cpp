@@ -192,8 +192,9 @@ std::uint64_t parse_count(std::string_view text, std::uint64_t min, std::uint64_
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates) {
   std::optional<std::string> best;
   std::size_t fewest = std::max<std::size_t>(2, word.size() / 3) + 1;
+  const std::string lower = lower_case(word);
   for (const auto& candidate : candidates) {
-    if (const auto distance = edits(word, candidate); distance < fewest) {
+    if (const auto distance = edits(lower, lower_case(candidate)); distance < fewest) {
       fewest = distance;
       best = candidate;
     }

@@ -57,8 +57,10 @@ class Reader {
     const FieldValue& value = required(key);
     const auto* number = std::get_if<std::uint64_t>(&value);
     if (number != nullptr && *number >= 1 && *number <= max) return *number;
-    throw ConfigError(std::string(key) + ": " + literal_of(value) +
-                      " is not a whole number in [1, " + std::to_string(max) + "]");
+    std::string given = literal_of(value);  // integers below 0 are numbers as others
+    if (given.ends_with(".0")) given.resize(given.size() - 2);
+    throw ConfigError(std::string(key) + ": " + given + " is not a whole number in [1, " +
+                      std::to_string(max) + "]");
   }
 
   double share(const char* key, std::optional<double> otherwise = std::nullopt) const {

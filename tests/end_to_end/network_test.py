@@ -79,6 +79,10 @@ class Networks(command.CommandTest):
             shutil.rmtree(path)
         summary = stopped.folder / "summary.json"
         summary.write_text(summary.read_text().replace('"finished"', '"failed"'))
+        other = self.run_file(RESIDUAL.replace("filters = 3", "filters = 5"))
+        refused = run("train", other, "--resume", stopped.folder)
+        self.assert_refused(refused, 2, ["--resume: layer 12 is", "filters = 5", "trained with", "filters = 3"])
+        self.assertNotIn("residual", refused.err)
         self.succeed("train --progress off --resume", stopped.folder, threads=5)
         self.assertEqual(stopped.summary["weights_hash"], whole)
 
@@ -158,7 +162,7 @@ class Networks(command.CommandTest):
             (RESIDUAL.replace('["strided", "sum"]', '["strided", "stem"]'),
              ["layer 13 (concatenate)", "3x3x3 and 6x6x4"]),
             (RESIDUAL.replace('from = ["strided", "sum"]\n', ""), ["layer 13 (concatenate)", "two or more inputs"]),
-            (RESIDUAL.replace('["residual", "stem"]', "[3, 4]"), ["own.toml:", "from: neither text nor a number"]),
+            (RESIDUAL.replace('["residual", "stem"]', "[3, 4]"), ["own.toml:", "from: is neither text nor a number, nor a list"]),
             (RESIDUAL.replace('["residual", "stem"]', "[]"), ["own.toml:", "from: [] names no layer"]),
             (RESIDUAL.replace('name = "stem"', 'name = "input"'), ["own.toml:", "name: 'input'"]),
             (RESIDUAL.replace("stride = 2", "stride = 0", 1), ["own.toml:", "stride: 0 is not a whole number"]),

@@ -12,14 +12,14 @@ DATA = "--data synthetic --train-limit 600 --test-limit 60 --batch-size 50 --pro
 DENSE = "--layers 24,20 --epochs 2"
 LENET = "--model lenet --epochs 1 --steps 3"
 
-# optimizer, schedule, clipping, network
+# optimizer, schedule, clipping, loss, network
 TABLE = (
     ("--optimizer sgd --learning-rate 0.1", DENSE),
     ("--optimizer sgd --learning-rate 0.05 --momentum 0.9 --weight-decay 0.001 --schedule cosine --warmup 3", DENSE),
     ("--optimizer sgd --learning-rate 0.05 --momentum 0.9 --nesterov --clip-value 0.01 --schedule step --decay 0.5",
      DENSE),
     ("--optimizer sgd --learning-rate 0.2 --clip-norm 0.5 --label-smoothing 0.1 --class-weights 1,2,1,0.5,1,3,1,1,1,2", DENSE),
-    ("--optimizer adam --schedule linear --warmup 1e --final-rate 0.1", DENSE),
+    ("--optimizer adam --schedule linear --warmup 1e --final-rate 0.1 --loss squared-error", DENSE),
     ("--optimizer adam --clip-norm 0.3 --weight-decay 0.01", DENSE),
     ("--optimizer adam --clip-value 0.001 --schedule exponential --decay 0.9 --decay-every 4", DENSE),
     ("--optimizer adamw --schedule cosine --final-rate 0.1", DENSE),

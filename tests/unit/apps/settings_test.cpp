@@ -146,7 +146,7 @@ TEST_CASE("a bad layer is refused with its place", "[config][layers]") {
                       Contains("number in [0, 1)"));
   }
   CHECK_THROWS_WITH(layer("kind = 'max-pool'\nsize = [2]\n"),
-                    Contains("run.toml:4: layer: size: neither text nor a number"));
+                    Contains("run.toml:4: layer: size: is neither text nor a number"));
   CHECK_THROWS_WITH(from_file("layer = 3\n"), Contains("run.toml:1: layer is no list"));
   CHECK_THROWS_WITH(from_file("layer = [3]\n"), Contains("not a table"));
 }

@@ -52,5 +52,6 @@ TEST_CASE("the nearest name is near", "[base]") {
   CHECK(nearest("batchsize", names) == "batch-size");
   CHECK(nearest("learning_rate", names) == "learning-rate");
   CHECK(nearest("sede", names) == "seed");
+  CHECK(nearest("BATCH-SIZE", names) == "batch-size");
   CHECK_FALSE(nearest("momentum", names).has_value());
 }
