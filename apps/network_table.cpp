@@ -24,6 +24,8 @@ struct Row {
   std::vector<std::string> from;
   std::string output;
   double parameters = 0;
+  double trained = 0;  ///< parameters that training changes by their gradients
+  bool frozen = false;
   double flops = 0;  ///< of an example: two for each multiplication with an addition
   double bytes = 0;  ///< of a rank
 };
@@ -51,9 +53,11 @@ NetworkTable table_of(const RunConfig& config) {
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     const nn::LayerSpec& layer = shape.layers[i];
     table.rows.push_back({nn::text_of(layer), layer.name, layer.from, nn::text_of(sizes[i].output),
-                          sizes[i].weights, 2 * nn::multiply_adds_of(layer, sizes[i].inputs),
+                          sizes[i].weights, nn::trained_weights_of(layer, sizes[i].inputs),
+                          layer.frozen, 2 * nn::multiply_adds_of(layer, sizes[i].inputs),
                           buffers.bytes(layer, sizes[i], mesh.model)});
     table.total.parameters += sizes[i].weights;
+    table.total.trained += table.rows.back().trained;
     table.total.flops += table.rows.back().flops;
   }
   table.total.bytes = buffers.bytes(shape, mesh.model);
@@ -71,6 +75,7 @@ std::vector<std::string> cells_of(const std::string& label, const Row& row) {
 nlohmann::ordered_json json_of(const Row& row) {
   const auto whole = [](double count) { return static_cast<std::uint64_t>(count); };
   return {{"parameters", whole(row.parameters)},
+          {"trainable_parameters", whole(row.trained)},
           {"flops", whole(row.flops)},
           {"bytes", whole(row.bytes)}};
 }
@@ -79,8 +84,11 @@ nlohmann::ordered_json json_of(const NetworkTable& table) {
   nlohmann::ordered_json json = {{"ranks", table.ranks}, {"input", table.total.output}};
   json["layers"] = nlohmann::ordered_json::array();
   for (const Row& row : table.rows) {
-    nlohmann::ordered_json layer = {
-        {"layer", row.layer}, {"name", row.name}, {"from", row.from}, {"output", row.output}};
+    nlohmann::ordered_json layer = {{"layer", row.layer},
+                                    {"name", row.name},
+                                    {"from", row.from},
+                                    {"frozen", row.frozen},
+                                    {"output", row.output}};
     layer.update(json_of(row));
     json["layers"].push_back(std::move(layer));
   }
@@ -105,6 +113,7 @@ void print_network(const RunConfig& config, bool json) {
     std::string label = fmt::format("{:>2} {}", i + 1, row.layer);
     if (!row.name.empty()) label += fmt::format(" '{}'", row.name);
     if (!row.from.empty()) label += fmt::format(" of {}", fmt::join(row.from, ", "));
+    if (row.frozen) label += " frozen";
     lines.push_back(cells_of(label, row));
   }
   Row total = table.total;
@@ -112,8 +121,10 @@ void print_network(const RunConfig& config, bool json) {
   lines.push_back(cells_of("total", total));
   print_table(lines);
   fmt::print(
-      "\nFLOPs: forward, of an example; 2 for each multiply-add of dense layers and convolutions.\n"
+      "\nTrainable parameters: {}; others, of frozen layers and running statistics: {}.\n"
+      "FLOPs: forward, of an example; 2 for each multiply-add of dense layers and convolutions.\n"
       "Memory: of one of {}; the total has the features that are read ahead, too.\n",
+      count_text(total.trained), count_text(total.parameters - total.trained),
       counted(table.ranks, "rank"));
 }
 

@@ -302,6 +302,18 @@ Decisive decisive_of(const RunConfig& config, const std::string& train_identity,
   return decisive;
 }
 
+std::string resume_text(const Resume& resume, std::uint64_t steps) {
+  if (resume.checkpoint.empty()) {
+    return resume.run.string() + " has no valid checkpoint: training starts from the beginning";
+  }
+  return fmt::format("{}, after {}", resume.checkpoint.string(), counted(steps, "step"));
+}
+
+std::string run_dir_of(const RunConfig& config, const std::optional<Resume>& resume) {
+  const bool own = config.run_dir != "auto" || !resume || resume->run.empty();
+  return own ? config.run_dir : resume->run.string();
+}
+
 void require_same_data(const Resume& resume, const Decisive& now) {
   if (resume.checkpoint.empty()) return;
   for (const auto& [name, value] : now) {

@@ -59,6 +59,12 @@ Decisive decisive_of(const RunConfig& config, const std::string& train_identity,
                      const std::string& test_identity, const data::Plan& plan,
                      const comm::Communicator& comm);
 
+/// The banner's text about a run to continue, after `steps` steps. Local.
+std::string resume_text(const Resume& resume, std::uint64_t steps);
+
+/// The folder to record in: that of the run which is continued, unless another one is given. Local.
+std::string run_dir_of(const RunConfig& config, const std::optional<Resume>& resume);
+
 /// Throws ConfigError with the names of data and plan that differ from the checkpoint's. Local.
 void require_same_data(const Resume& resume, const Decisive& now);
 

@@ -17,6 +17,7 @@ constexpr const char* layer_key = "layer";
 
 nn::FieldValue field_value(const toml::node& node, const std::string& place) {
   if (const auto* text = node.as_string()) return text->get();
+  if (const auto* truth = node.as_boolean()) return truth->get();
   if (const auto* number = node.as_integer()) {
     if (number->get() >= 0) return static_cast<std::uint64_t>(number->get());
     return static_cast<double>(number->get());

@@ -373,6 +373,19 @@ std::vector<Setting> table() {
           layers(),
           choice("precision", &C::precision, {"float32", "tf32", "bf16"},
                  "of the factors of products; tf32 and bf16: library products on a device alone"),
+          text("init", &C::init, "none|PATH",
+               "start from the weights of a run, a checkpoint or a file in the safetensors format"),
+          text(
+              "init-map", &C::init_map, "none|OURS=THEIRS,...",
+              "with --init: a layer's or tensor's name in that file; layers by name or number from "
+              "0, or last"),
+          text("init-fresh", &C::init_fresh, "none|OURS,...",
+               "with --init: layers or tensors that start at random instead; last: the last layer"),
+          text("init-ignore", &C::init_ignore, "none|THEIRS,...",
+               "with --init: tensors of the file, or what their names begin with, that are not "
+               "used"),
+          choice("init-layout", &C::init_layout, {"lockstep", "pytorch"},
+                 "of the tensors in the file; pytorch: of a state_dict(), with its names"),
       });
   add("Training",
       {

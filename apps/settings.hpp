@@ -40,6 +40,11 @@ struct RunConfig {
   std::vector<std::uint64_t> layers = {700, 500};  ///< of model mlp
   std::vector<nn::LayerSpec> layer_list;           ///< of model layers: the run file's [[layer]]
   std::string precision = "float32";
+  std::string init = "none";
+  std::string init_map = "none";
+  std::string init_fresh = "none";
+  std::string init_ignore = "none";
+  std::string init_layout = "lockstep";
 
   std::uint64_t batch_size = 128;
   bool drop_remainder = false;

@@ -13,6 +13,7 @@
 #include "apps/cli.hpp"
 #include "apps/console.hpp"
 #include "apps/fault_injection.hpp"
+#include "apps/init.hpp"
 #include "apps/options.hpp"
 #include "apps/recording.hpp"
 #include "apps/resume.hpp"
@@ -200,8 +201,8 @@ Banner banner(const RunConfig& config, const TrainData& data, const TrainJob& jo
                             config.rebatch == "ceil" ? "" : "rebatch " + config.rebatch + "; ",
                             config.shuffle));
   if (job.transform) add("augment", config.augment + ", a function of seed, epoch and record");
-  add("network", fmt::format("{}, {} parameters", job.replica->shape().text(),
-                             grouped(job.replica->shape().parameters())));
+  const nn::NetworkShape& shape = job.replica->shape();
+  add("network", shape.text() + ", " + parameters_text(shape));
   const train::Groups& groups = job.replica->groups();
   const auto model = groups.model_ranks();
   if (model > 1) {
@@ -249,9 +250,8 @@ std::unique_ptr<train::Stragglers> make_stragglers(const RunConfig& config, cons
                                              launching::print_warning);
 }
 
-/// Sets the replica to the checkpoint's state, if there is one. Collective.
+/// Sets the replica to the checkpoint's state. Collective.
 void restore_checkpoint(const Resume& resume, TrainJob& job, comm::Communicator& comm) {
-  if (resume.checkpoint.empty()) return;
   std::optional<train::SavedNetwork> saved;
   comm::together(comm, [&] {
     require_same_data(resume, job.decisive);
@@ -264,20 +264,6 @@ void restore_checkpoint(const Resume& resume, TrainJob& job, comm::Communicator&
         "train for longer: --resume-with epochs=N, or steps=N");
   });
   job.replica->restore(*saved, resume.state);
-}
-
-std::string resume_text(const Resume& resume, const TrainJob& job) {
-  if (resume.checkpoint.empty()) {
-    return resume.run.string() + " has no valid checkpoint: training starts from the beginning";
-  }
-  return fmt::format("{}, after {}", resume.checkpoint.string(),
-                     counted(job.replica->steps(), "step"));
-}
-
-/// The folder to record in: that of the run which is continued, unless another one is given.
-std::string run_dir_of(const RunConfig& config, const std::optional<Resume>& resume) {
-  const bool own = config.run_dir != "auto" || !resume || resume->run.empty();
-  return own ? config.run_dir : resume->run.string();
 }
 
 void warn_of_missing_records(const train::RunDirectory& directory, const train::Replica& replica) {
@@ -361,6 +347,7 @@ class RankOfRun {
   Recording recording_;
   FaultInjection faults_;
   TrainData data_;
+  std::string init_text_;  ///< see start_from()
   std::optional<StopRequests> requests_;
   std::optional<train::RunDirectory> directory_;     ///< on rank 0 of a group that trains
   std::unique_ptr<train::SharedSnapshot> snapshot_;  ///< null without `survive`
@@ -377,7 +364,10 @@ class RankOfRun {
 bool RankOfRun::introduce(const TrainJob& job, std::uint64_t total,
                           comm::Communicator& comm) const {
   Banner shown = banner(config_, data_, job, comm);
-  if (resume_ && resume_->found()) shown.rows.emplace_back("resume", resume_text(*resume_, job));
+  if (!init_text_.empty()) shown.rows.emplace_back("init", init_text_);
+  if (resume_ && resume_->found()) {
+    shown.rows.emplace_back("resume", resume_text(*resume_, job.replica->steps()));
+  }
   const bool prints = comm.rank() == 0 && progress_of(config_.progress) != Progress::off;
   if (prints) shown.print();
   if (is_dry_run_) {
@@ -420,7 +410,10 @@ train::TrainingPosition RankOfRun::restore(TrainJob& job, comm::Communicator& co
     job.replica->restore(*kept);
     return kept->state.position;
   }
-  if (!resume_) return {};
+  if (!resume_ || resume_->checkpoint.empty()) {
+    init_text_ = start_from(config_, *data_.sets.train, *job.replica);
+    return {};
+  }
   restore_checkpoint(*resume_, job, comm);
   return resume_->state.position;
 }

@@ -54,6 +54,9 @@ class Problem {
     for (std::size_t t = 0; t < block.tensors().size(); ++t) {
       std::vector<double> weights(block.tensors()[t].size());
       for (double& w : weights) w = static_cast<double>(deviation * normal(random));
+      if (block.tensors()[t].name.ends_with(".variance")) {
+        for (double& w : weights) w = std::abs(w);
+      }
       block.set_logical_value(t, weights);
     }
   }
@@ -103,6 +106,7 @@ GradientCheck check_gradients(const NetworkShape& shape, const Loss<double>& los
   const auto gradients = problem.gradients();
   GradientCheck check;
   for (const ParameterSpec& tensor : problem.tensors()) {
+    if (tensor.frozen) continue;
     const std::size_t stride = std::max<std::size_t>(1, tensor.size() / max_checked);
     for (std::size_t i = 0; i < tensor.size(); i += stride) {
       const double gradient = gradients[tensor.offset + i];

@@ -19,8 +19,8 @@ struct GradientCheck {
 
 /// Computes, in double, the gradient of a network of this shape with random weights on random rows
 /// (whole numbers of the vocabulary, with an embedding), and compares it with central differences
-/// of the loss for every weight, or for about sixty weights of a larger tensor. Random layers use
-/// the same random numbers in every pass. Ranks local.
+/// of the loss for every weight that is not frozen, or for about sixty weights of a larger tensor.
+/// Random layers use the same random numbers in every pass. Ranks local.
 GradientCheck check_gradients(const NetworkShape& shape,
                               const Loss<double>& loss = SoftmaxCrossEntropy<double>(),
                               std::size_t rows = 3, std::uint32_t seed = 3);

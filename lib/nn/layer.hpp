@@ -127,7 +127,7 @@ struct Pass {
   std::size_t tensor;  ///< index of the layer's first tensor in the block
   Scratch<Real>& scratch;
   std::optional<Draws> draws;  ///< none: evaluation
-  BatchSums* batch = nullptr;  ///< null: evaluation, or no layer sums over the batch
+  BatchSums* batch = nullptr;  ///< null: evaluation, frozen, or no layer sums over the batch
   std::size_t input = 0;       ///< index of x among the inputs of a layer of several
 };
 
@@ -186,7 +186,8 @@ class Layer {
   }
 
   /// True if training passes sum over the global batch (Pass::batch). Then forward() and
-  /// backward_input() are collective, and rows depend on the whole batch.
+  /// backward_input() are collective, and rows depend on the whole batch. Without Pass::batch they
+  /// use running statistics.
   virtual bool sums_over_batch() const noexcept { return false; }
 
   virtual void forward(const Pass<Real>& pass, Matrix<const Real> x, Matrix<Real> y) = 0;
@@ -196,13 +197,14 @@ class Layer {
                               Activation below, Matrix<Real> dx) = 0;
 
   /// Computes the slice of the tensors' gradients, summed over the rows in leaves of `leaf` rows.
-  /// Not called for a layer without tensors.
+  /// Not called for a layer that is frozen or has no tensors.
   virtual void weight_gradients(const Pass<Real>& /*pass*/, Matrix<const Real> /*x*/,
                                 Matrix<const Real> /*dz*/, std::size_t /*leaf*/,
                                 const GradientSlice<Real>& /*out*/) {}
 
-  /// Called after the backward pass of a step. May change the layer's tensors (from index `tensor`)
-  /// whose gradients are always zero; the change must be the same on every rank.
+  /// Called after the backward pass of a step, unless the layer is frozen. May change the layer's
+  /// tensors (from index `tensor`) whose gradients are always zero; the change must be the same on
+  /// every rank.
   virtual void end_training_pass(ParameterBlock<Real>& /*block*/, std::size_t /*tensor*/) {}
 
  private:

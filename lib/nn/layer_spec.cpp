@@ -98,7 +98,7 @@ class Reader {
 
   void require_known(Words keys) const {
     keys.insert(keys.begin(), "kind");
-    keys.insert(keys.end(), {"name", "from"});
+    keys.insert(keys.end(), {"name", "from", "freeze"});
     for (const auto& [key, value] : fields_) {
       if (std::find(keys.begin(), keys.end(), key) == keys.end()) fail_unknown("key", key, keys);
     }
@@ -372,7 +372,7 @@ FeatureShape Custom::output_of(const FeatureShape& input) const {
                       "give LayerKind::name() another name");
   }
   for (const auto& [key, value] : kind->fields()) {
-    if (key != "name" && key != "from") continue;
+    if (key != "name" && key != "from" && key != "freeze") continue;
     throw ConfigError("LayerKind '" + name + "' has the key '" + key + "', which is LayerSpec's",
                       "give LayerKind::fields() another key");
   }
@@ -436,65 +436,7 @@ void require_plain_name(const std::string& key, const std::string& name) {
                     "use a name such as \"block1.add\"");
 }
 
-void require_one(std::span<const FeatureShape> inputs) {
-  if (inputs.size() == 1) return;
-  throw ConfigError("takes one input, but 'from' names " + std::to_string(inputs.size()),
-                    "join them with a layer of kind = \"add\" or kind = \"concatenate\"");
-}
-
 }  // namespace
-
-FeatureShape output_of(const LayerSpec& layer, std::span<const FeatureShape> inputs) {
-  return std::visit(
-      [&]<class Function>(const Function& function) {
-        if constexpr (Merges<Function>) {
-          return function.output_of(inputs);
-        } else {
-          require_one(inputs);
-          return function.output_of(inputs[0]);
-        }
-      },
-      layer.function);
-}
-
-double weights_of(const LayerSpec& layer, std::span<const FeatureShape> inputs) {
-  return std::visit(
-      [&](const auto& function) -> double {
-        if constexpr (requires { function.weights(inputs[0]); }) return function.weights(inputs[0]);
-        return 0;
-      },
-      layer.function);
-}
-
-double multiply_adds_of(const LayerSpec& layer, std::span<const FeatureShape> inputs) {
-  return std::visit(
-      [&](const auto& function) -> double {
-        if constexpr (requires { function.multiply_adds(inputs[0]); }) {
-          return function.multiply_adds(inputs[0]);
-        }
-        return 0;
-      },
-      layer.function);
-}
-
-bool sums_over_batch(const LayerSpec& layer) {
-  return std::visit(
-      [](const auto& function) {
-        if constexpr (requires { function.sums_over_batch(); }) return function.sums_over_batch();
-        return false;
-      },
-      layer.function);
-}
-
-std::string text_of(const FeatureShape& shape) {
-  if (!shape.image) return std::to_string(shape.size()) + " values";
-  return std::to_string(shape.rows) + "x" + std::to_string(shape.columns) + "x" +
-         std::to_string(shape.channels);
-}
-
-std::string text_of(const LayerSpec& layer) {
-  return std::visit([](const auto& function) { return function.text(); }, layer.function);
-}
 
 Fields fields_of(const LayerSpec& layer) {
   Fields fields =
@@ -503,6 +445,7 @@ Fields fields_of(const LayerSpec& layer) {
   if (!layer.name.empty()) at = fields.insert(at, {"name", layer.name}) + 1;
   if (layer.from.size() == 1) fields.insert(at, {"from", layer.from[0]});
   if (layer.from.size() > 1) fields.insert(at, {"from", layer.from});
+  if (layer.frozen) fields.emplace_back("freeze", true);
   return fields;
 }
 
@@ -557,6 +500,12 @@ Words sources_in(const FieldValue& value) {
   return from;
 }
 
+bool truth_in(const FieldValue& value) {
+  if (const auto* truth = std::get_if<bool>(&value)) return *truth;
+  throw ConfigError("freeze: " + literal_of(value) + " is neither true nor false",
+                    "write freeze = true");
+}
+
 LayerFunction function_of(const Fields& fields, const LayerKinds& own) {
   Words kinds;
   for (const BuiltIn& layer : built_in) kinds.emplace_back(layer.kind);
@@ -575,22 +524,28 @@ LayerFunction function_of(const Fields& fields, const LayerKinds& own) {
 LayerSpec layer_of(const Fields& fields, const LayerKinds& own) {
   std::string name;
   Words from;
+  bool frozen = false;
   Fields others;
   for (const auto& [key, value] : fields) {
     if (key == "name") {
       name = name_in(value);
     } else if (key == "from") {
       from = sources_in(value);
+    } else if (key == "freeze") {
+      frozen = truth_in(value);
     } else {
       others.emplace_back(key, value);
     }
   }
-  return {function_of(others, own), std::move(name), std::move(from)};
+  LayerSpec layer = {function_of(others, own), std::move(name), std::move(from)};
+  layer.frozen = frozen;
+  return layer;
 }
 
 std::string literal_of(const FieldValue& value) {
   if (const auto* count = std::get_if<std::uint64_t>(&value)) return std::to_string(*count);
   if (const auto* number = std::get_if<double>(&value)) return shortest(*number);
+  if (const auto* truth = std::get_if<bool>(&value)) return *truth ? "true" : "false";
   if (const auto* text = std::get_if<std::string>(&value)) return '"' + *text + '"';
   std::string list;
   for (const std::string& text : std::get<Words>(value)) {

@@ -32,7 +32,7 @@ struct FeatureShape {
 inline FeatureShape flat(std::size_t size) { return {1, 1, size, false}; }
 
 /// A layer's keys and values, as in run files and checkpoints.
-using FieldValue = std::variant<std::uint64_t, double, std::string, std::vector<std::string>>;
+using FieldValue = std::variant<std::uint64_t, double, std::string, std::vector<std::string>, bool>;
 using Fields = std::vector<std::pair<std::string, FieldValue>>;
 
 template <class Real>
@@ -50,8 +50,8 @@ class LayerKind {
   /// The layer's "kind" in checkpoints. NetworkShape rejects the names of built-in layers.
   virtual std::string name() const = 0;
 
-  /// Its other keys and values, from which LayerKinds::Read restores it. "name" and "from" are keys
-  /// of LayerSpec.
+  /// Its other keys and values, from which LayerKinds::Read restores it. "name", "from" and
+  /// "freeze" are keys of LayerSpec.
   virtual Fields fields() const { return {}; }
 
   /// Its description in the banner: "scale 3".
@@ -169,6 +169,9 @@ struct BatchNorm {
   double weights(const FeatureShape& input) const {
     return 4 * static_cast<double>(input.channels);
   }
+  double running_statistics(const FeatureShape& input) const {
+    return 2 * static_cast<double>(input.channels);
+  }
   bool sums_over_batch() const { return true; }
   std::string text() const { return "batch-norm"; }
   Fields fields() const;
@@ -232,6 +235,9 @@ struct LayerSpec {
   std::string name;               ///< see require_layer_name(); empty: none
   std::vector<std::string> from;  ///< names of earlier layers, or "input"; empty: the layer before
   std::string place = {};         ///< where it is written, for errors: "run.toml:12"; may be empty
+  /// Training does not change its weights and running statistics; batch normalisation uses the
+  /// running statistics in training, too.
+  bool frozen = false;
 
   template <class Function>
   requires std::constructible_from<LayerFunction, Function> LayerSpec(
@@ -256,11 +262,16 @@ FeatureShape output_of(const LayerSpec& layer, std::span<const FeatureShape> inp
 /// overflow.
 double weights_of(const LayerSpec& layer, std::span<const FeatureShape> inputs);
 
+/// Number of weights that training changes by their gradients: not running statistics, and none of
+/// a frozen layer.
+double trained_weights_of(const LayerSpec& layer, std::span<const FeatureShape> inputs);
+
 /// Number of multiplications, each with an addition, of one example's products in the forward pass:
 /// of dense layers and convolutions, and 0 for others.
 double multiply_adds_of(const LayerSpec& layer, std::span<const FeatureShape> inputs);
 
-/// True if the layer sums over the global batch in training, so that rows depend on each other.
+/// True if the layer sums over the global batch in training, so that rows depend on each other. A
+/// frozen one does not.
 bool sums_over_batch(const LayerSpec& layer);
 
 /// The description of a shape: "28x28x1", or "784 values".
@@ -270,7 +281,7 @@ std::string text_of(const FeatureShape& shape);
 std::string text_of(const LayerSpec& layer);
 
 /// The keys and values of a layer: "kind", then "name" and "from" if it has them, then those of its
-/// function.
+/// function, and "freeze" if it is frozen.
 Fields fields_of(const LayerSpec& layer);
 
 /// True if a built-in layer has this "kind".

@@ -43,8 +43,13 @@ std::vector<ParameterSpec> Network<Real>::place(const NetworkShape& shape,
     const std::size_t first = tensors.size();
     auto own = layer->tensors(std::to_string(number), products);
     require_weights(shape.layer_text(number), sizes[number].weights, own, products);
-    for (auto& tensor : own) tensors.push_back(std::move(tensor));
-    placed.push_back({std::move(layer), number, first, tensors.size() > first});
+    const bool frozen = shape.layers[number].frozen;
+    for (auto& tensor : own) {
+      tensor.frozen = frozen;
+      tensors.push_back(std::move(tensor));
+    }
+    const std::size_t count = tensors.size() - first;
+    placed.push_back({std::move(layer), number, first, count > 0 && !frozen, count});
   }
   return tensors;
 }
@@ -92,6 +97,11 @@ void Network<Real>::connect() {
     placed.exchanges_input = (i == 0 || placed.trained) && !is_exchanged[value];
     if (placed.exchanges_input) is_exchanged[value] = true;
   }
+  const auto trained = std::find_if(layers_.begin(), layers_.end(),
+                                    [](const Placed& placed) { return placed.trained; });
+  const bool has_frozen = std::any_of(shape_.layers.begin(), shape_.layers.end(),
+                                      [](const LayerSpec& layer) { return layer.frozen; });
+  if (has_frozen) first_trained_ = static_cast<std::size_t>(trained - layers_.begin());
   std::vector<Input*> latest(layers_.size() + 1);  // use of each value, in the backward pass
   for (std::size_t i = layers_.size(); i-- > 0;) {
     for (Input& input : layers_[i].inputs) {
@@ -117,8 +127,8 @@ Pass<Real> Network<Real>::pass(std::size_t layer, Range rows, std::size_t input)
   if (training_) {
     draws = Draws{seed_, training_->step, placed.number, training_->first + rows.begin};
   }
-  return {products_, block_, placed.tensor, scratch_, draws, training_ ? batch_sums_ : nullptr,
-          input};
+  const bool sums = training_ && !shape_.layers[placed.number].frozen;
+  return {products_, block_, placed.tensor, scratch_, draws, sums ? batch_sums_ : nullptr, input};
 }
 
 template <class Real>
@@ -140,8 +150,9 @@ Matrix<const Real> Network<Real>::forward(Range rows, std::optional<TrainingRows
 
 template <class Real>
 bool Network<Real>::sums_over_batch() const noexcept {
-  return std::any_of(layers_.begin(), layers_.end(),
-                     [](const Placed& placed) { return placed.layer->sums_over_batch(); });
+  return std::any_of(layers_.begin(), layers_.end(), [&](const Placed& placed) {
+    return placed.layer->sums_over_batch() && !shape_.layers[placed.number].frozen;
+  });
 }
 
 template <class Real>
@@ -180,7 +191,7 @@ void Network<Real>::backward(Range rows) {
 template <class Real>
 void Network<Real>::backward_input(std::size_t layer, std::size_t number, Range rows) {
   const Input& input = layers_[layer].inputs[number];
-  if (input.value == 0) return;
+  if (input.value <= first_trained_) return;
   const Matrix<const Real> x = activation(input.value, rows);
   const Matrix<Real> sum = gradient(input.value - 1, rows);
   const Activation below = layers_[input.value - 1].layer->activation();
@@ -203,7 +214,9 @@ void Network<Real>::backward_input(std::size_t layer, std::size_t number, Range 
 
 template <class Real>
 void Network<Real>::end_training_pass() {
-  for (const Placed& placed : layers_) placed.layer->end_training_pass(block_, placed.tensor);
+  for (const Placed& placed : layers_) {
+    if (placed.trained) placed.layer->end_training_pass(block_, placed.tensor);
+  }
 }
 
 template <class Real>
@@ -211,7 +224,13 @@ void Network<Real>::weight_gradients(Range rows, std::size_t leaf, Range slice,
                                      std::span<Real> gradients) {
   const GradientSlice<Real> out{block_.tensors(), slice, gradients};
   for (std::size_t i = 0; i < layers_.size(); ++i) {
-    if (!layers_[i].trained) continue;
+    if (!layers_[i].trained) {
+      for (std::size_t k = 0; k < layers_[i].tensors; ++k) {
+        out.with(layers_[i].tensor + k,
+                 [](Range, std::span<Real> none) { std::fill(none.begin(), none.end(), Real{0}); });
+      }
+      continue;
+    }
     layers_[i].layer->weight_gradients(pass(i, rows), activation(layers_[i].inputs[0].value, rows),
                                        gradient(i, rows), leaf, out);
   }

@@ -103,15 +103,15 @@ class Network {
   void loss(Range rows, const Targets& targets, bool training);
 
   /// Computes, after loss(), the gradient of the *sum* of losses by every layer's output before its
-  /// activation. Random layers use the numbers of the last forward(). Changes no state, so it may
-  /// be repeated.
+  /// activation, but for layers before the first that is trained if some are frozen. Random layers
+  /// use the numbers of the last forward(). Changes no state, so it may be repeated.
   void backward(Range rows);
 
   /// Updates running statistics. Call it once per training step, after backward().
   void end_training_pass();
 
   /// Computes the slice of the gradient block, summed over `rows`, which begin at the boundary of a
-  /// leaf of `leaf` rows.
+  /// leaf of `leaf` rows; zeros for frozen layers.
   void weight_gradients(Range rows, std::size_t leaf, Range slice) {
     weight_gradients(rows, leaf, slice, block_.gradients());
   }
@@ -160,7 +160,8 @@ class Network {
     std::unique_ptr<Layer<Real>> layer;
     std::size_t number = 0;
     std::size_t tensor = 0;
-    bool trained = false;
+    bool trained = false;     ///< it has tensors, and is not frozen
+    std::size_t tensors = 0;  ///< number of its tensors
     std::vector<Input> inputs = {};
     bool exchanges_input = false;  ///< see for_each_exchanged()
   };
@@ -176,6 +177,7 @@ class Network {
   std::size_t rows_;
   Products<Real>& products_;
   std::vector<Placed> layers_;
+  std::size_t first_trained_ = 0;  // with frozen layers: earlier ones need no gradients
   ParameterBlock<Real> block_;
   // Matrices [rows_, width] of values, contiguous and aligned to cache lines. One block holds the
   // values, the other their gradients but for the inputs'.

@@ -79,12 +79,13 @@ std::vector<std::size_t> sources_of(const std::vector<LayerSpec>& layers, std::s
   return values;
 }
 
-/// " as a of b, c": the name and the inputs of a layer, where they are given.
+/// " as a of b, c frozen": the name and the inputs of a layer, where they are given.
 std::string wiring(const LayerSpec& layer) {
   std::string text = layer.name.empty() ? "" : " as " + layer.name;
   for (std::size_t k = 0; k < layer.from.size(); ++k) {
     text += (k == 0 ? " of " : ", ") + layer.from[k];
   }
+  if (layer.frozen) text += " frozen";
   return text;
 }
 
@@ -114,7 +115,10 @@ NetworkShape::NetworkShape(const FeatureShape& from, std::vector<LayerSpec> hidd
 }
 
 bool NetworkShape::is_mlp() const {
-  return !input.image && !layers.empty() && is_dense(layers.back(), Activation::identity) &&
+  const bool has_frozen = std::any_of(layers.begin(), layers.end(),
+                                      [](const LayerSpec& layer) { return layer.frozen; });
+  return !input.image && !has_frozen && !layers.empty() &&
+         is_dense(layers.back(), Activation::identity) &&
          std::all_of(layers.begin(), layers.end() - 1,
                      [](const LayerSpec& layer) { return is_dense(layer, Activation::relu); });
 }
@@ -159,6 +163,13 @@ double NetworkShape::weights() const {
   return sum;
 }
 
+double NetworkShape::trained_weights() const {
+  const auto all = sizes();
+  double sum = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) sum += trained_weights_of(layers[i], all[i].inputs);
+  return sum;
+}
+
 double NetworkShape::row_values() const {
   const auto all = sizes();
   const auto uses = uses_of_values(*this, all);
@@ -176,8 +187,10 @@ double NetworkShape::exchanged_values() const {
   std::vector<bool> is_counted(layers.size() + 1);
   is_counted[0] = true;
   auto values = static_cast<double>(features);
-  for (const LayerSize& size : sizes()) {
-    if (size.weights == 0) continue;
+  const auto all = sizes();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const LayerSize& size = all[i];
+    if (size.weights == 0 || layers[i].frozen) continue;
     if (!is_counted[size.from[0]]) values += static_cast<double>(size.inputs[0].size());
     is_counted[size.from[0]] = true;
     values += static_cast<double>(size.output.size());

@@ -54,6 +54,9 @@ struct NetworkShape {
   double weights() const;
   std::size_t parameters() const { return static_cast<std::size_t>(weights()); }
 
+  /// Number of weights that training changes by their gradients: see trained_weights_of().
+  double trained_weights() const;
+
   /// Number of values in a row of a network's buffers; and the number of those that ranks exchange
   /// if each computes its slice of the gradient (Network::for_each_exchanged).
   double row_values() const;
@@ -63,7 +66,7 @@ struct NetworkShape {
   bool sums_over_batch() const;
 
   /// The description: "784-700-500-10", or "28x28x1, conv 6@5x5, ..., dense 10". Layers with a
-  /// name or `from`: "conv 8@3x3 as a", "add of a, b".
+  /// name or `from`, and frozen ones: "conv 8@3x3 as a frozen", "add of a, b".
   std::string text() const;
 
   /// The description of a layer in messages: "layer 3 (conv 6@5x5) 'stem'".

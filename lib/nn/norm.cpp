@@ -66,6 +66,13 @@ class BatchNormLayer final : public Layer<Real> {
     const Matrix<const Real> from = reshape_to_columns(channels_, x);
     const Matrix<const Real> by_output = reshape_to_columns(channels_, dz);
     const Matrix<Real> to = reshape_to_columns(channels_, dx);
+    if (pass.batch == nullptr) {  // frozen: mean and scale are constants
+      for (std::size_t i = 0; i < from.rows; ++i) {
+        for (std::size_t c = 0; c < channels_; ++c)
+          to(i, c) = gains[c] * scale_[c] * by_output(i, c);
+      }
+      return apply_relu_gradient(below, x, dx);
+    }
     sum_gradients(pass, by_output, from);
     const double terms = terms_of(*pass.batch);
     for (double& sum : sums_) sum = sum / terms;

@@ -43,6 +43,7 @@ struct ParameterSpec {
   std::size_t offset = 0;  ///< first element in both blocks; a multiple of 16
   Start start = {};
   std::optional<Cut> cut = {};  ///< position of the shard; none: not sharded
+  bool frozen = false;  ///< of a frozen layer: its gradients are zero, and no update changes it
 
   std::size_t size() const noexcept { return rows * cols; }  ///< logical
   std::size_t whole_rows() const noexcept { return cut ? cut->rows : rows; }

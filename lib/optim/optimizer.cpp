@@ -473,6 +473,8 @@ Optimizer::Optimizer(std::size_t weights, const OptimizerOptions& options,
                      const std::vector<UpdatedTensor>& tensors)
     : options_(options), weights_(weights), tensors_(tensors) {
   require_valid(options);
+  has_frozen_ =
+      std::erase_if(tensors_, [](const UpdatedTensor& tensor) { return tensor.frozen; }) > 0;
   std::stable_partition(tensors_.begin(), tensors_.end(),
                         [](const UpdatedTensor& tensor) { return tensor.cut; });
   const std::size_t moments = moment_names(options).size();
@@ -502,7 +504,7 @@ bool Optimizer::update(std::span<float> values, std::span<const float> gradient_
   if (has_tensor_norms(options_.kind)) {
     if (options_.kind == OptimizerKind::lamb) finite = run(Pass::lamb_moments, factors, all);
     rates = tensor_rates(options_, rate, tensors_, factors, all, sums);
-  } else if (options_.weight_decay == 0) {
+  } else if (options_.weight_decay == 0 && !has_frozen_) {
     return run(pass_of(options_.kind), factors, all);
   }
   for (std::size_t i = 0; i < tensors_.size(); ++i) {

@@ -122,6 +122,7 @@ struct UpdatedTensor {
   Range range;          ///< in that range; empty if none of it is there
   bool vector = false;  ///< a bias or a gain: no weight decay, and no norm of its own
   bool cut = false;     ///< ranks of "model" have other parts of the tensor
+  bool frozen = false;  ///< no update changes it, nor counts its gradient
 };
 
 /// How ranks add words, as integers. Empty functions: this rank has all.
@@ -182,7 +183,8 @@ class Optimizer final : public OptimizerState {
  private:
   OptimizerOptions options_;
   std::size_t weights_;
-  std::vector<UpdatedTensor> tensors_;  // those that are cut first
+  std::vector<UpdatedTensor> tensors_;  // those that are cut first, and none that is frozen
+  bool has_frozen_ = false;
   OptimizerScalars state_;
   std::optional<double> gradient_norm_;
   AlignedBuffer<float> first_;  // empty if the optimizer does not have it

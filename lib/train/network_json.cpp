@@ -128,7 +128,9 @@ nn::LayerSpec layer_in(const ordered_json& json, const JsonPlace& place,
   if (!json.is_object()) fail(place, "'layers' has an entry that is no object");
   nn::Fields fields;
   for (const auto& [key, value] : json.items()) {
-    if (value.is_string()) {
+    if (value.is_boolean()) {
+      fields.emplace_back(key, value.get<bool>());
+    } else if (value.is_string()) {
       fields.emplace_back(key, value.get<std::string>());
     } else if (value.is_number_unsigned()) {
       fields.emplace_back(key, value.get<std::uint64_t>());
@@ -137,7 +139,7 @@ nn::LayerSpec layer_in(const ordered_json& json, const JsonPlace& place,
     } else if (is_texts(value)) {
       fields.emplace_back(key, value.get<std::vector<std::string>>());
     } else {
-      fail(place, "'layers' has '" + key + "', which is neither text nor a number");
+      fail(place, "'layers' has '" + key + "', which is neither text, a number, true nor false");
     }
   }
   return nn::layer_of(fields, kinds);
@@ -157,8 +159,11 @@ nn::NetworkShape layers_in(const ordered_json& json, const JsonPlace& place,
       fail(place, "'layers' does not end with a dense layer to the classes");
     }
     const std::size_t classes = last->width;
+    const bool frozen = layers.back().frozen;
     layers.pop_back();
-    return {input, std::move(layers), classes};
+    nn::NetworkShape shape(input, std::move(layers), classes);
+    shape.layers.back().frozen = frozen;
+    return shape;
   } catch (const ConfigError& error) {
     throw DataError(place.path.string() + ": 'layers': " + error.what(),
                     place.remedy +

@@ -123,6 +123,13 @@ void require_consistent(const ReplicaOptions& options, const Groups& groups) {
   }
 }
 
+/// Throws if there is nothing to train.
+void require_trained(const nn::NetworkShape& shape) {
+  if (shape.trained_weights() > 0) return;
+  throw ConfigError("every layer with weights is frozen: nothing would be trained",
+                    "leave `freeze` out of at least one");
+}
+
 /// Throws if the plan is not supported.
 void require_fitting_plan(const data::Plan& plan, const ReplicaOptions& options) {
   if (plan.steps() == 0) {
@@ -168,6 +175,7 @@ Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Gr
   comm::together(groups_.all, [&] {
     optim::require_valid(options.optimizer);
     require_fitting_plan(plan, options);
+    require_trained(shape);
     require_consistent(options, groups_);
     const ReplicaBuffers buffers = training_buffers(shape, plan, options);
     exchange = buffers.exchange;
@@ -255,6 +263,11 @@ void Replica::make_device(const ReplicaOptions& options) {
                             "use `device=cpu`, or leave it out");
   };
   if (!options.class_weights.empty()) refuse("class_weights");
+  const auto& tensors = network_->parameters().tensors();
+  if (plan_ && std::any_of(tensors.begin(), tensors.end(),
+                           [](const nn::ParameterSpec& tensor) { return tensor.frozen; })) {
+    refuse("freeze");
+  }
   const optim::OptimizerOptions& optimizer = options.optimizer;
   if (optimizer.kind != optim::OptimizerKind::adam) {
     refuse(std::string("optimizer=") + optim::name_of(optimizer.kind));

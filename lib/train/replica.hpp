@@ -39,6 +39,7 @@ enum class Moment;
 namespace lockstep::train {
 
 struct CheckpointInfo;
+struct InitialWeights;
 class DeviceReplica;
 struct KeptState;
 struct PhaseSeconds;
@@ -49,6 +50,7 @@ class Snapshot;
 struct StateBlocks;
 class Step;
 struct StepResult;
+struct TakenWeights;
 struct TrainingPosition;
 struct TrainingState;
 
@@ -277,6 +279,13 @@ class Replica {
   /// Errors   throws comm::AgreedError (65) if a rank cannot read it.
   /// Ranks    collective.
   void restore(const SavedNetwork& saved, const TrainingState& state);
+
+  /// Sets the weights of training to those of another network's file or checkpoint, before the
+  /// first step. Layers of InitialWeights::fresh keep theirs. Every rank reads its part.
+  ///
+  /// Errors   throws comm::AgreedError: those of read_initial_weights().
+  /// Ranks    collective.
+  TakenWeights start_from(const InitialWeights& initial);
 
   /// Allocates memory for keep(), which the ranks of a host share.
   ///

@@ -8,6 +8,7 @@
 #include "lockstep/nn/network.hpp"
 #include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/device.hpp"
+#include "lockstep/train/initial_weights.hpp"
 #include "lockstep/train/replica.hpp"
 #include "lockstep/train/shared_snapshot.hpp"
 #include "lockstep/train/step.hpp"
@@ -154,6 +155,15 @@ void Replica::restore(const SavedNetwork& saved, const TrainingState& state) {
     if (device_) device_->copy_weights_from_host();
   });
   set_completed(saved.info.step, saved.info.examples);
+}
+
+TakenWeights Replica::start_from(const InitialWeights& initial) {
+  TakenWeights taken;
+  comm::together(groups_.all, [&] {
+    taken = read_initial_weights(initial, *network_);
+    if (device_) device_->copy_weights_from_host();
+  });
+  return taken;
 }
 
 void Replica::set_completed(std::uint64_t steps, std::uint64_t examples) noexcept {

@@ -1,6 +1,9 @@
 #include "lockstep/train/safetensors.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -30,12 +33,6 @@ std::string header_of(const std::vector<TensorSpec>& tensors) {
   return text;
 }
 
-std::string shape_text(const std::vector<std::uint64_t>& shape) {
-  std::string text;
-  for (const auto dim : shape) text += (text.empty() ? "" : ", ") + std::to_string(dim);
-  return "[" + text + "]";
-}
-
 [[noreturn]] void fail_at(const JsonPlace& place, std::uint64_t byte, const std::string& reason) {
   throw DataError(data::place(place.path, byte) + ": " + reason, place.remedy);
 }
@@ -57,6 +54,26 @@ std::pair<ordered_json, std::uint64_t> read_header(const data::RegularFile& file
   return {std::move(header), length};
 }
 
+/// The data_offsets of a tensor of `elements` values of `width` bytes; of any number of bytes if
+/// `width` is 0.
+Range offsets_in(const ordered_json& entry, const std::string& name, std::uint64_t elements,
+                 std::uint64_t width, std::uint64_t data_bytes, const JsonPlace& place) {
+  const auto fail_here = [&](const std::string& reason) {
+    fail(place, "tensor " + name + " " + reason);
+  };
+  const auto offsets = counts_in(entry, "data_offsets", place);
+  const bool ordered = offsets.size() == 2 && offsets[0] <= offsets[1];
+  if (!ordered || (width > 0 && offsets[1] - offsets[0] != elements * width)) {
+    fail_here("has data_offsets that are not its " + std::to_string(elements) +
+              (width == sizeof(float) ? " floats'" : " values'"));
+  }
+  if (offsets[1] > data_bytes) {
+    fail_here("ends at byte " + std::to_string(offsets[1]) + " behind the header, where " +
+              std::to_string(data_bytes) + " are: the file is cut off");
+  }
+  return {offsets[0], offsets[1]};
+}
+
 /// The tensor's bytes behind the header. Throws if type, shape or size are not the expected ones.
 Range bytes_of(const ordered_json& header, const TensorSpec& tensor, std::uint64_t data_bytes,
                const JsonPlace& place) {
@@ -70,16 +87,52 @@ Range bytes_of(const ordered_json& header, const TensorSpec& tensor, std::uint64
   if (shape != tensor.shape) {
     fail_here("has the shape " + shape_text(shape) + ", not " + shape_text(tensor.shape));
   }
-  const auto offsets = counts_in(entry, "data_offsets", place);
-  const bool ordered = offsets.size() == 2 && offsets[0] <= offsets[1];
-  if (!ordered || offsets[1] - offsets[0] != tensor.size() * sizeof(float)) {
-    fail_here("has data_offsets that are not its " + std::to_string(tensor.size()) + " floats'");
+  return offsets_in(entry, tensor.name, tensor.size(), sizeof(float), data_bytes, place);
+}
+
+/// The number of elements of a shape. Throws if it has more than `max`.
+std::uint64_t elements_in(const TensorSpec& tensor, std::uint64_t max, const JsonPlace& place) {
+  std::uint64_t elements = 1;
+  for (const auto dim : tensor.shape) {
+    if (dim != 0 && elements > max / dim) {
+      fail(place, "tensor " + tensor.name + " has the shape " + shape_text(tensor.shape) +
+                      ", for which the file is too short");
+    }
+    elements *= dim;
   }
-  if (offsets[1] > data_bytes) {
-    fail_here("ends at byte " + std::to_string(offsets[1]) + " behind the header, where " +
-              std::to_string(data_bytes) + " are: the file is cut off");
+  return elements;
+}
+
+/// The bytes of a value of a type that read() converts; 0 for others.
+std::uint64_t width_of(const std::string& type) {
+  if (type == "F64") return 8;
+  if (type == "F32") return 4;
+  return type == "F16" || type == "BF16" ? 2 : 0;
+}
+
+/// IEEE 754's binary16.
+float half_to_float(std::uint16_t bits) {
+  const std::uint32_t sign = std::uint32_t{bits & 0x8000U} << 16U;
+  const std::uint32_t exponent = (bits >> 10U) & 0x1FU;
+  const std::uint32_t fraction = bits & 0x3FFU;
+  if (exponent == 0) {  // zero, or denormal: a multiple of 2^-24
+    const float value = static_cast<float>(fraction) * 0x1p-24F;
+    return sign == 0 ? value : -value;
   }
-  return {offsets[0], offsets[1]};
+  constexpr std::uint32_t bias = 127 - 15;
+  const std::uint32_t wide = exponent == 0x1FU ? 0xFFU : exponent + bias;
+  return std::bit_cast<float>(sign | wide << 23U | fraction << 13U);
+}
+
+template <class Stored, class Convert>
+std::vector<float> converted(std::span<const std::uint8_t> bytes, Convert convert) {
+  std::vector<float> values(bytes.size() / sizeof(Stored));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    Stored stored;
+    std::memcpy(&stored, bytes.data() + i * sizeof stored, sizeof stored);
+    values[i] = convert(stored);
+  }
+  return values;
 }
 
 /// Sizes are checked before, so ranges that cover the data have neither gap nor overlap.
@@ -103,6 +156,12 @@ void require_cover(std::vector<Range> ranges, std::uint64_t data_begin, std::uin
 }
 
 }  // namespace
+
+std::string shape_text(const std::vector<std::uint64_t>& shape) {
+  std::string text;
+  for (const auto dim : shape) text += (text.empty() ? "" : ", ") + std::to_string(dim);
+  return "[" + text + "]";
+}
 
 std::uint64_t TensorSpec::size() const noexcept {
   std::uint64_t size = 1;
@@ -154,6 +213,45 @@ SafetensorsReader::SafetensorsReader(const std::filesystem::path& path,
     if (!known) fail(place, "tensor " + name + " has no place in this network");
   }
   require_cover(ranges_, data_begin_, data_bytes, place);
+}
+
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, const std::string& remedy)
+    : file_(path), remedy_(remedy) {
+  const JsonPlace place = {path, 1, remedy};
+  const auto [header, length] = read_header(file_, place);
+  data_begin_ = length_bytes + length;
+  const std::uint64_t data_bytes = file_.size() - data_begin_;
+  std::vector<Range> ranges;
+  for (const auto& [name, entry] : header.items()) {
+    if (!entry.is_object()) fail(place, "tensor " + name + " has no description");
+    StoredTensor tensor = {
+        {name, counts_in(entry, "shape", place)}, text_in(entry, "dtype", place), {}};
+    const std::uint64_t width = width_of(tensor.type);
+    const std::uint64_t elements =
+        width == 0 ? 0 : elements_in(tensor.spec, data_bytes / width, place);
+    tensor.bytes = offsets_in(entry, name, elements, width, data_bytes, place);
+    ranges.push_back(tensor.bytes);
+    tensors_.push_back(std::move(tensor));
+  }
+  require_cover(ranges, data_begin_, data_bytes, place);
+}
+
+std::vector<float> SafetensorsFile::read(const StoredTensor& tensor) const {
+  if (width_of(tensor.type) == 0) {
+    fail({path(), 1, remedy_}, "tensor " + tensor.spec.name + " is of type " + tensor.type +
+                                   ", not F32, F64, F16 or BF16");
+  }
+  std::vector<std::uint8_t> bytes(tensor.bytes.size());
+  file_.read_at(data_begin_ + tensor.bytes.begin, bytes);
+  if (tensor.type == "F64") {
+    return converted<double>(bytes, [](double value) { return static_cast<float>(value); });
+  }
+  if (tensor.type == "F32") {
+    return converted<float>(bytes, [](float value) { return value; });
+  }
+  if (tensor.type == "F16") return converted<std::uint16_t>(bytes, half_to_float);
+  return converted<std::uint16_t>(
+      bytes, [](std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16U); });
 }
 
 std::vector<float> SafetensorsReader::read(std::size_t index) const {

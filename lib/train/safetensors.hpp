@@ -1,4 +1,4 @@
-// Files of named float32 tensors in the safetensors format.
+// Files of named tensors in the safetensors format: of float32, and those of other programs.
 //
 // Source   https://github.com/huggingface/safetensors, "Format".
 #pragma once
@@ -74,5 +74,35 @@ class SafetensorsReader {
   std::uint64_t data_begin_ = 0;
   std::vector<Range> ranges_;  ///< bytes behind the header, of each tensor
 };
+
+/// A tensor of a SafetensorsFile.
+struct StoredTensor {
+  TensorSpec spec;
+  std::string type;  ///< "F32", "BF16", "I64" ...
+  Range bytes;       ///< behind the header
+};
+
+/// A file of tensors of any names and types. Local.
+class SafetensorsFile {
+ public:
+  /// Errors   throws DataError as SafetensorsReader does, but for what depends on its list.
+  SafetensorsFile(const std::filesystem::path& path, const std::string& remedy);
+
+  const std::filesystem::path& path() const noexcept { return file_.path(); }
+  const std::vector<StoredTensor>& tensors() const noexcept { return tensors_; }
+
+  /// All values, row-major, rounded to float32. Throws DataError for another type than F32, F64,
+  /// F16 or BF16.
+  std::vector<float> read(const StoredTensor& tensor) const;
+
+ private:
+  data::RegularFile file_;
+  std::string remedy_;
+  std::uint64_t data_begin_ = 0;
+  std::vector<StoredTensor> tensors_;
+};
+
+/// "[2, 3]".
+std::string shape_text(const std::vector<std::uint64_t>& shape);
 
 }  // namespace lockstep::train

@@ -50,7 +50,8 @@ std::vector<optim::UpdatedTensor> tensors_in(const nn::ParameterLayout<float>& l
     };
     tensors.push_back({.range = {in_slice(tensor.offset), in_slice(tensor.offset + tensor.stored)},
                        .vector = tensor.vector,
-                       .cut = tensor.cut.has_value()});
+                       .cut = tensor.cut.has_value(),
+                       .frozen = tensor.frozen});
   }
   return tensors;
 }

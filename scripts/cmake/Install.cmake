@@ -14,7 +14,7 @@ set(LOCKSTEP_API
     distribute/tape.hpp distribute/variable.hpp
     launch/launch.hpp
     nn/layer_spec.hpp nn/layer.hpp nn/custom_layer.hpp nn/loss.hpp nn/gradient_check.hpp
-    train/replica.hpp train/checkpoint.hpp train/plot.hpp train/saved_variables.hpp)
+    train/replica.hpp train/checkpoint.hpp train/initial_weights.hpp train/plot.hpp train/saved_variables.hpp)
 
 set(LOCKSTEP_PUBLIC_HEADERS ${PROJECT_BINARY_DIR}/public)  # as they are installed
 configure_file(${CMAKE_CURRENT_LIST_DIR}/PublicHeaders.cmake.in

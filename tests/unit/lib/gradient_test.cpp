@@ -277,3 +277,19 @@ TEST_CASE("the forward product is Eigen's in double", "[numerics]") {
   const RowMajor expected = ((x * w).rowwise() + bias).cwiseMax(0);
   CHECK((y - expected).cwiseAbs().maxCoeff() < 1e-15);
 }
+
+TEST_CASE("gradients pass frozen layers, and stop before the first that is trained", "[gradient]") {
+  const auto frozen = [](LayerSpec layer) {
+    layer.frozen = true;
+    return layer;
+  };
+  const Convolution same = {3, 4, Padding::same, Activation::relu};
+  const Convolution valid = {4, 3, Padding::valid, Activation::identity};
+  const auto check =
+      check_gradients({image,
+                       {frozen(same), valid, frozen(BatchNorm{0.9, Activation::relu}), frozen(same),
+                        BatchNorm{}, frozen(LayerNorm{}), Flatten{}, frozen(Dense{4})},
+                       3});
+  INFO(check.place);
+  CHECK(check.worst < 1e-6);
+}
