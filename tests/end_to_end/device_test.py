@@ -80,6 +80,15 @@ class Device(command.CommandTest):
             result = command.run("train", FEW, "--device cuda", flags, **devices(1))
             self.assert_refused(result, 2, ["device cuda", f"no device code for {name}", "--device cpu"])
 
+    def test_weights_to_start_from(self):
+        flags = ("--init-fresh last --init", self.processor.folder)
+        here = self.train(FEW, *flags, name="here")
+        self.assertEqual(self.on_device(*flags).summary["weights_hash"], here.summary["weights_hash"])
+        path = self.folder / "frozen.toml"
+        path.write_text('[[layer]]\nkind = "flatten"\n[[layer]]\nkind = "dense"\nwidth = 8\nfreeze = true\n')
+        result = command.run("train", path, "--data synthetic --train-limit 100 --device cuda", **devices(1))
+        self.assert_refused(result, 2, ["device cuda: no device code for `freeze`", "--device cpu"])
+
     def test_one_rank_over_nccl(self):
         self.assert_same(self.on_device("--backend nccl"))
 

@@ -9,9 +9,10 @@ import unittest
 from pathlib import Path
 
 import command
-from command import run
+from command import Run, call, faults, mpirun, run
 from files import TEST, TRAIN, labels, read_safetensors, write_set
 from network_test import conv, layer, relu_norm
+from survive_test import RECOVERY
 
 DATA = "--batch-size 24 --progress off --threads 1"
 FIGURES = json.loads((Path(__file__).parent / "torch_figures.json").read_text())
@@ -117,6 +118,18 @@ class FineTuning(command.CommandTest):
         summary.write_text(summary.read_text().replace('"finished"', '"failed"'))
         self.succeed("train --progress off --resume", one.folder, threads=2)
         self.assertIn(one.summary["weights_hash"], next(iter(found)))
+
+    def test_a_rank_is_lost(self):
+        base = self.base()
+        flags = (self.run_file(frozen(BODY, "norm")), "--data", self.few, DATA, "--epochs 3 --init-fresh last --init",
+                 base.folder)
+        whole = self.train(*flags, name="whole")
+        lost = self.folder / "lost"
+        argv = mpirun(3, "train", *flags, "--survive --snapshot-every 4 --run-dir", lost, options=RECOVERY)
+        self.assert_ends(call(argv, env=faults("kill:rank=1,step=2,phase=data")), 0)
+        summary = Run(lost).summary
+        self.assertEqual([loss["ranks"] for loss in summary["losses"]], [[1]])
+        self.assertEqual(summary["weights_hash"], whole.summary["weights_hash"])
 
     def test_a_frozen_layer_in_the_middle(self):
         """Gradients pass it to the layers before, the same on any ranks and with any exchange; decay leaves it alone."""
