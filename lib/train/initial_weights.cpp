@@ -15,7 +15,7 @@
 namespace lockstep::train {
 namespace {
 
-constexpr const char* remedy =
+constexpr const char* from_remedy =
     "give the folder of a run or a checkpoint, or a file in the safetensors format";
 
 /// A tensor of the network.
@@ -286,7 +286,7 @@ TakenWeights read_initial_weights(const InitialWeights& initial, nn::Network<flo
   result.file = initial.from;
   std::error_code ignored;
   if (!std::filesystem::exists(initial.from, ignored)) {
-    throw DataError(initial.from.string() + ": no such run, checkpoint or file", remedy);
+    throw DataError(initial.from.string() + ": no such run, checkpoint or file", from_remedy);
   }
   if (!std::filesystem::is_regular_file(initial.from, ignored)) {
     const auto folder = find_checkpoint(initial.from);
@@ -299,7 +299,7 @@ TakenWeights read_initial_weights(const InitialWeights& initial, nn::Network<flo
   set_sources(initial, shape, result.saved, targets);
   set_shapes(network, initial.layout, targets);
 
-  const SafetensorsFile file(result.file, remedy);
+  const SafetensorsFile file(result.file, from_remedy);
   Contents contents(file, shape);
   auto& block = network.parameters();
   for (std::size_t i = 0; i < targets.size(); ++i) {
