@@ -92,16 +92,18 @@ std::string files_text(const data::Target& target) {
 Syntax generate_syntax() {
   Syntax syntax;
   syntax.command = "lockstep generate";
-  syntax.does = "Writes the built-in data set, drawn digits, as files.";
+  syntax.does = "Writes a built-in data set as files.";
   syntax.usage = "FOLDER [flags]";
   syntax.operand = "folder";
-  const auto records = [](data::Part part) {
-    return std::to_string(data::synthetic_records(part));
-  };
+  std::string names;
+  for (const data::DrawnSet* set : data::drawn_sets()) {
+    names += (names.empty() ? "" : "|") + std::string(set->name);
+  }
   syntax.flags = target_flags("idx");
   syntax.flags.insert(syntax.flags.end(),
-                      {{"train-limit", "N", "training images", records(data::Part::train)},
-                       {"test-limit", "N", "test images", records(data::Part::test)},
+                      {{"data", names, "digits, or objects in colour", data::drawn_digits.name},
+                       {"train-limit", "N", "training images [as many as `train` has]"},
+                       {"test-limit", "N", "test images [as many as `train` has]"},
                        {"seed", "N", "of the drawings; `train --data synthetic` has the default",
                         std::to_string(data::synthetic_seed)}});
   return syntax;
@@ -109,16 +111,23 @@ Syntax generate_syntax() {
 
 namespace {
 
-void write_part(const data::Target& target, data::Part part, std::uint64_t records,
-                std::uint64_t seed) {
-  const data::RecordShape shape = {
-      records, {data::drawing_side, data::drawing_side}, data::Element::byte};
-  std::vector<std::uint8_t> pixels(data::drawing_pixels);
+const data::DrawnSet& drawn_set_in(const Arguments& arguments) {
+  const auto name = arguments.value("data");
+  const data::DrawnSet* const set = data::drawn_set(name);
+  if (set != nullptr) return *set;
+  throw ConfigError("--data: '" + name + "' is not built in",
+                    "`lockstep convert` writes other data in another format");
+}
+
+void write_part(const data::DrawnSet& set, const data::Target& target, data::Part part,
+                std::uint64_t records, std::uint64_t seed) {
+  const data::RecordShape shape = {records, set.shape(), data::Element::byte};
+  std::vector<std::uint8_t> pixels(set.features());
   const auto record = [&](std::uint64_t index, std::span<float> features) {
     const data::DrawingId id = {seed, static_cast<std::uint32_t>(part), index};
-    data::draw(id, std::span(pixels).first<data::drawing_pixels>());
+    set.draw(id, pixels);
     std::copy(pixels.begin(), pixels.end(), features.begin());
-    return data::drawn_label(id);
+    return set.label_of(id);
   };
   data::write_records(target, shape, record);
   fmt::print("{}: {} images\n", files_text(target), grouped(records));
@@ -127,14 +136,15 @@ void write_part(const data::Target& target, data::Part part, std::uint64_t recor
 int generate(const Arguments& arguments) {
   const auto folder = arguments.operand();
   if (folder.empty()) throw ConfigError("no folder", "`lockstep generate FOLDER` writes into it");
-  const std::uint64_t train = arguments.number("train-limit", 1, max_records).value();
-  const std::uint64_t test = arguments.number("test-limit", 1, max_records).value();
+  const data::DrawnSet& set = drawn_set_in(arguments);
+  const auto train = arguments.number("train-limit", 1, max_records).value_or(set.train_records);
+  const auto test = arguments.number("test-limit", 1, max_records).value_or(set.test_records);
   const std::uint64_t seed = arguments.number("seed", 0, max_records).value();
   const data::Target train_files = target_of(folder, "train", arguments);
   const data::Target test_files = target_of(folder, "test", arguments);
   make_data_folder(folder);
-  write_part(train_files, data::Part::train, train, seed);
-  write_part(test_files, data::Part::test, test, seed);
+  write_part(set, train_files, data::Part::train, train, seed);
+  write_part(set, test_files, data::Part::test, test, seed);
   return static_cast<int>(ExitCode::success);
 }
 

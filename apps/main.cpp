@@ -43,7 +43,7 @@ constexpr std::array subcommands = {
                evaluate_syntax},
     Subcommand{"predict", "labels or numbers that a checkpoint predicts", predict_command,
                predict_syntax},
-    Subcommand{"generate", "writes the built-in data set as files", generate_command,
+    Subcommand{"generate", "writes a built-in data set as files", generate_command,
                generate_syntax},
     Subcommand{"convert", "writes a data set in another format, or other files", convert_command,
                convert_syntax},

@@ -323,11 +323,11 @@ std::vector<Setting> table() {
   };
   add("Data",
       {
-          text("data", &C::data, "PATH|GLOB|synthetic",
+          text("data", &C::data, "PATH|GLOB|synthetic|synthetic-rgb",
                "a table (FILE.csv, of values or of paths of pictures), a data folder, a folder of "
                "pictures, arrays (FILE.npz), a "
                "pattern "
-               "for files, or the built-in drawn digits"),
+               "for files, or built-in drawings: digits of 28x28, objects in colour of 32x32"),
           choice("format", &C::format,
                  {"auto", "idx", "csv", "tfrecord", "npy", "cifar", "picture"},
                  "format of the files in the data folder; auto: the one that is there"),

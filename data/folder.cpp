@@ -16,6 +16,7 @@
 #include "lockstep/data/npz.hpp"
 #include "lockstep/data/picture_source.hpp"
 #include "lockstep/data/source.hpp"
+#include "lockstep/data/synthetic.hpp"
 
 namespace lockstep::data {
 namespace {
@@ -475,17 +476,24 @@ DataSet open_folder(const std::string& path, const DataSetOptions& options) {
 
 const char* const get_data =
     "name a table (`data=FILE.csv`), a folder with files named train* and test*, or one with a "
-    "folder of pictures for each class; `data=synthetic` is built in";
+    "folder of pictures for each class; `data=synthetic` and `data=synthetic-rgb` are built in";
 
 namespace {
+
+/// The remedy for a path that does not exist.
+std::string how_to_get(const std::string& path) {
+  if (path.find("mnist") != std::string::npos) return "scripts/get_mnist.sh fetches MNIST";
+  std::vector<std::string> names;
+  for (const DrawnSet* set : drawn_sets()) names.emplace_back(set->name);
+  const auto meant = nearest(path, names);
+  return meant ? "did you mean `data=" + *meant + "`?" : get_data;
+}
 
 std::set<std::filesystem::path> files_in(const std::filesystem::path& folder) {
   std::error_code error;
   const auto status = std::filesystem::status(folder, error);
   if (status.type() == std::filesystem::file_type::not_found) {
-    const bool is_mnist = folder.string().find("mnist") != std::string::npos;
-    throw DataError(folder.string() + ": no such file or folder",
-                    is_mnist ? "scripts/get_mnist.sh fetches MNIST" : get_data);
+    throw DataError(folder.string() + ": no such file or folder", how_to_get(folder.string()));
   }
   if (!error && !std::filesystem::is_directory(status)) {
     throw DataError(folder.string() + ": is not a folder",

@@ -563,9 +563,10 @@ void SubsetSource::read_bytes(std::span<const std::uint64_t> ids, std::span<std:
 // Data sets.
 
 DataSet open_data_set(const std::string& path, const DataSetOptions& options) {
-  if (path != "synthetic") return open_folder(path, options);
-  DataSet set = {std::make_unique<SyntheticSource>(Part::train, options.of(Part::train)),
-                 std::make_unique<SyntheticSource>(Part::test, options.of(Part::test))};
+  const DrawnSet* const drawn = drawn_set(path);
+  if (drawn == nullptr) return open_folder(path, options);
+  DataSet set = {std::make_unique<SyntheticSource>(*drawn, Part::train, options.of(Part::train)),
+                 std::make_unique<SyntheticSource>(*drawn, Part::test, options.of(Part::test))};
   take_validation(set, options);
   return set;
 }
@@ -585,8 +586,9 @@ std::vector<std::uint64_t> label_counts(const Source& source) {
 
 std::unique_ptr<Source> open_data_part(const std::string& path, Part part,
                                        const DataSetOptions& options) {
-  if (path != "synthetic") return open_folder_part(path, part, options);
-  DataSet set = {std::make_unique<SyntheticSource>(part, options.of(part)), nullptr};
+  const DrawnSet* const drawn = drawn_set(path);
+  if (drawn == nullptr) return open_folder_part(path, part, options);
+  DataSet set = {std::make_unique<SyntheticSource>(*drawn, part, options.of(part)), nullptr};
   if (part == Part::train) take_validation(set, options);
   return std::move(set.train);
 }

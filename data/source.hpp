@@ -266,8 +266,8 @@ struct DataSetOptions {
   }
 };
 
-/// Opens `synthetic`, the data folder at `path`, the table in the file `path`, or the files that
-/// the pattern `path` matches (see data/README.md).
+/// Opens the built-in data set `path` (synthetic.hpp), the data folder at `path`, the table in the
+/// file `path`, or the files that the pattern `path` matches (see data/README.md).
 ///
 /// A folder named synthetic is opened as `./synthetic`. A pattern contains `*`, `?` or `[`, and no
 /// file has exactly that name.

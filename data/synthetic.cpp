@@ -7,11 +7,26 @@
 
 namespace lockstep::data {
 
-SyntheticSource::SyntheticSource(Part part, const ReadOptions& options, std::uint64_t seed)
-    : part_(part),
+std::vector<std::uint64_t> DrawnSet::shape() const {
+  if (channels == 1) return {side, side};
+  return {side, side, channels};
+}
+
+std::array<const DrawnSet*, 2> drawn_sets() noexcept { return {&drawn_digits, &drawn_objects}; }
+
+const DrawnSet* drawn_set(std::string_view name) noexcept {
+  for (const DrawnSet* set : drawn_sets()) {
+    if (name == set->name) return set;
+  }
+  return nullptr;
+}
+
+SyntheticSource::SyntheticSource(const DrawnSet& set, Part part, const ReadOptions& options,
+                                 std::uint64_t seed)
+    : set_(set),
+      part_(part),
       seed_(seed),
-      records_(std::min(synthetic_records(part),
-                        checked_limit(options).value_or(synthetic_records(part)))),
+      records_(std::min(set.records(part), checked_limit(options).value_or(set.records(part)))),
       classes_(options.classes.value_or(10)),
       scale_(options.divide_by),
       blocks_(static_cast<std::size_t>((records_ + block_records - 1) / block_records)) {
@@ -22,24 +37,28 @@ SyntheticSource::SyntheticSource(Part part, const ReadOptions& options, std::uin
 }
 
 std::string SyntheticSource::identity() const {
-  return std::string("drawn digits, ") + (part_ == Part::train ? "train" : "test") +
-         ", version 1, seed " + std::to_string(seed_) + ": " + std::to_string(records_) +
-         " records, 28x28 = 784 features";
+  std::string sizes;
+  for (const std::uint64_t size : shape()) {
+    sizes += (sizes.empty() ? "" : "x") + std::to_string(size);
+  }
+  return std::string(set_.title) + ", " + (part_ == Part::train ? "train" : "test") + ", version " +
+         std::to_string(set_.version) + ", seed " + std::to_string(seed_) + ": " +
+         std::to_string(records_) + " records, " + sizes + " = " + std::to_string(features()) +
+         " features";
 }
 
-SyntheticSource::Digit SyntheticSource::drawn(std::uint64_t index) {
+SyntheticSource::Image SyntheticSource::drawn(std::uint64_t index) {
   Block& block = blocks_[static_cast<std::size_t>(index / block_records)];
   if (block.labels.empty()) {
-    block.pixels.resize(block_records * drawing_pixels);
+    block.pixels.resize(block_records * features());
     block.labels.assign(block_records, not_drawn);
   }
   const auto slot = static_cast<std::size_t>(index % block_records);
-  const auto pixels =
-      std::span(block.pixels).subspan(slot * drawing_pixels).first<drawing_pixels>();
+  const auto pixels = std::span(block.pixels).subspan(slot * features(), features());
   if (block.labels[slot] == not_drawn) {
     const DrawingId id{seed_, static_cast<std::uint32_t>(part_), index};
-    draw(id, pixels);
-    block.labels[slot] = static_cast<std::uint8_t>(drawn_label(id));
+    set_.draw(id, pixels);
+    block.labels[slot] = static_cast<std::uint8_t>(set_.label_of(id));
   }
   return {pixels, block.labels[slot]};
 }
@@ -48,9 +67,9 @@ void SyntheticSource::read(std::span<const std::uint64_t> ids, std::span<float> 
                            std::span<std::int32_t> labels) {
   check_read(*this, ids, x.size(), labels.size());
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    const Digit digit = drawn(ids[i]);
-    scale_.apply(digit.pixels, x.subspan(i * drawing_pixels, drawing_pixels));
-    labels[i] = digit.label;
+    const Image image = drawn(ids[i]);
+    scale_.apply(image.pixels, x.subspan(i * features(), features()));
+    labels[i] = image.label;
   }
 }
 
@@ -58,10 +77,10 @@ void SyntheticSource::read_bytes(std::span<const std::uint64_t> ids, std::span<s
                                  std::span<std::int32_t> labels) {
   check_read_bytes(*this, ids, x.size(), labels.size());
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    const Digit digit = drawn(ids[i]);
-    std::copy(digit.pixels.begin(), digit.pixels.end(),
-              x.subspan(i * drawing_pixels, drawing_pixels).begin());
-    labels[i] = digit.label;
+    const Image image = drawn(ids[i]);
+    std::copy(image.pixels.begin(), image.pixels.end(),
+              x.subspan(i * features(), features()).begin());
+    labels[i] = image.label;
   }
 }
 

@@ -1,9 +1,11 @@
-// The built-in data set: synthetic digits, about as hard as MNIST, without files.
+// The built-in data sets: images that are drawn from their index, without files.
 #pragma once
 
+#include <array>
 #include <cstdint>
-#include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/data/drawing.hpp"
@@ -11,30 +13,63 @@
 
 namespace lockstep::data {
 
-/// The fixed seed of the built-in data set; independent of the run's seed.
+/// The fixed seed of the built-in data sets; independent of the run's seed.
 constexpr std::uint64_t synthetic_seed = 1;
 
-/// Records of a part without a limit; the same as in MNIST.
-constexpr std::uint64_t synthetic_records(Part part) noexcept {
-  return part == Part::train ? 60'000 : 10'000;
-}
+/// A built-in data set of 10 classes, about equally frequent.
+struct DrawnSet {
+  const char* name;             ///< of `--data`
+  const char* title;            ///< in the identity
+  int version;                  ///< raised by any change of an image
+  std::uint64_t train_records;  ///< without a limit
+  std::uint64_t test_records;
+  std::size_t side;      ///< pixels
+  std::size_t channels;  ///< bytes of a pixel: 1 or 3
 
-/// Synthetic digits, 28x28 bytes, 10 classes: see data/drawing.hpp.
+  /// The class of an image, in [0, 10), without drawing it.
+  int (*label_of)(const DrawingId& id) noexcept;
+
+  /// Draws an image of features() bytes, row-major from the top left.
+  void (*draw)(const DrawingId& id, std::span<std::uint8_t> image) noexcept;
+
+  std::uint64_t records(Part part) const noexcept {
+    return part == Part::train ? train_records : test_records;
+  }
+  std::size_t features() const noexcept { return side * side * channels; }
+  std::vector<std::uint64_t> shape() const;  ///< {28, 28}, {32, 32, 3}
+};
+
+/// `synthetic`: handwritten digits, 28x28 bytes, as many as in MNIST and about as hard.
+extern const DrawnSet drawn_digits;
+
+/// `synthetic-rgb`: objects of random colours before random backgrounds, 32x32 pixels, as many as
+/// in CIFAR-10. The classes are house, tree, car, boat, fish, mug, flower, aeroplane, mushroom and
+/// butterfly.
+extern const DrawnSet drawn_objects;
+
+/// All of them.
+std::array<const DrawnSet*, 2> drawn_sets() noexcept;
+
+/// The set of that name; null if there is none.
+const DrawnSet* drawn_set(std::string_view name) noexcept;
+
+/// The records of a built-in data set.
 ///
-/// Draws a record on its first read and caches it: 784 bytes each, allocated in blocks.
+/// Draws a record on its first read and caches its bytes, allocated in blocks.
 /// Local; not thread-safe.
 class SyntheticSource final : public Source {
  public:
   /// A limit above the number of records means all. Throws ConfigError for a limit of 0, or fewer
-  /// than 10 classes.
-  SyntheticSource(Part part, const ReadOptions& options, std::uint64_t seed = synthetic_seed);
+  /// than 10 classes. `set` must outlive the source.
+  SyntheticSource(const DrawnSet& set, Part part, const ReadOptions& options,
+                  std::uint64_t seed = synthetic_seed);
 
   std::uint64_t records() const noexcept override { return records_; }
-  std::size_t features() const noexcept override { return drawing_pixels; }
+  std::size_t features() const noexcept override { return set_.features(); }
   float divisor() const noexcept override { return scale_.divisor(); }
   std::vector<std::uint64_t> file_records() const override { return {}; }
   Element element() const noexcept override { return Element::byte; }
-  std::vector<std::uint64_t> shape() const override { return {drawing_side, drawing_side}; }
+  std::vector<std::uint64_t> shape() const override { return set_.shape(); }
   std::uint64_t classes() const noexcept override { return static_cast<std::uint64_t>(classes_); }
   std::string identity() const override;
   void read(std::span<const std::uint64_t> ids, std::span<float> x,
@@ -53,14 +88,15 @@ class SyntheticSource final : public Source {
   };
 
   /// A view of one record.
-  struct Digit {
+  struct Image {
     std::span<const std::uint8_t> pixels;
     std::int32_t label;
   };
 
   /// The record `index`; draws it if it is not cached.
-  Digit drawn(std::uint64_t index);
+  Image drawn(std::uint64_t index);
 
+  const DrawnSet& set_;
   Part part_;
   std::uint64_t seed_;
   std::uint64_t records_;

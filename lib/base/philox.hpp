@@ -48,9 +48,9 @@ struct Philox {
 ///   settings of a sweep      seed ^ sweep                 hash of the name (2), trial (2)
 ///   dropout                  Philox(seed, step; layer)    group (2), row (2)
 ///   initialisers             TensorFlow's mix of seed     group (2), two words of the mix
-///   built-in digits          their own seed               draw, part, record (2)
+///   built-in images          their own seed               draw, set and part, record (2)
 ///
-/// The digits' seed is 1 unless `generate` is given another: do not shuffle with that seed.
+/// The images' seed is 1 unless `generate` is given another: do not shuffle with that seed.
 enum class RandomUse : std::uint64_t {
   order = 0,
   augmentation = 0x656E74216175676D,  // "augm", "ent!": low word first

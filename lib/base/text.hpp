@@ -56,8 +56,8 @@ bool is_utf8(const std::string& text);
 std::uint64_t parse_count(std::string_view text, std::uint64_t min,
                           std::uint64_t max = std::numeric_limits<std::int64_t>::max());
 
-/// The candidate with the fewest edits from `word`, in lower case, if that is at most a third of its length (and
-/// at least two): the likely intended word.
+/// The candidate with the fewest edits from `word`, in lower case, if that is at most a third of
+/// its length (and at least two): the likely intended word.
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates);
 
 }  // namespace lockstep

@@ -58,6 +58,7 @@ USAGE_ERRORS = [  # words of the command, what the message must name
     ("generate", ["folder"]),
     ("generate digits --trainlimit 3", ["trainlimit"]),
     ("generate digits --train-limit 0", ["train-limit"]),
+    ("generate digits --data mnist", ["'mnist'", "convert"]),
     ("compare", ["0 run folders", "RUN_A RUN_B"]),
     ("compare a b c", ["3 run folders", "RUN_A RUN_B"]),
     ("compare a b --jsn", ["jsn", "--json"]),

@@ -132,22 +132,35 @@ class Networks(command.CommandTest):
         config = REPOSITORY / "configs/resnet.toml"
         found = json.loads(self.succeed("plan --network --json --ranks 2", config).out)
         self.assertEqual([(row["output"], row["parameters"], row["flops"]) for row in found["layers"][10:13]],
-                         [("14x14x16", 64, 0),
-                          ("14x14x16", 8 * 16 + 16, 2 * 8 * 14 * 14 * 16),
-                          ("14x14x16", 64, 0)])
+                         [("16x16x16", 64, 0),
+                          ("16x16x16", 8 * 16 + 16, 2 * 8 * 16 * 16 * 16),
+                          ("16x16x16", 64, 0)])
         for key in ("parameters", "flops"):
             self.assertEqual(found[key], sum(row[key] for row in found["layers"]))
         self.assertGreater(found["bytes"], sum(row["bytes"] for row in found["layers"]))
-        trained = self.train(config, "--train-limit 128 --test-limit 32")
+        trained = self.train(config, "--train-limit 128 --test-limit 32 --epochs 1")
         self.assert_says(trained.result.out, "conv 8@3x3, batch-norm as stem, ", trained.result)
-        self.assert_says(trained.result.out, ", 15 more layers, global-pool average, dense 10, 20,314", trained.result)
+        self.assert_says(trained.result.out, ", 15 more layers, global-pool average, dense 10, 20,458", trained.result)
         network = json.loads((trained.checkpoints[-1] / "network.json").read_text())
         self.assertEqual(network["parameters"], found["parameters"])
         result = self.succeed("plan --network", config)
-        self.assert_says(result.out, ["add 'stage1' of residual1, stem", "14x14x16", "total", "FLOPs", "memory"], result)
+        self.assert_says(result.out, ["add 'stage1' of residual1, stem", "16x16x16", "total", "FLOPs", "memory"], result)
         chain = self.succeed("plan --network --data synthetic --layers 20")
         self.assert_says(chain.out, ["dense 20", "15,700", "31,360", "of one of 1 rank"], chain)
         self.assert_refused(run("plan --network --range 10"), 2, ["--range", "--network"])
+
+    def test_objects_in_colour(self):
+        """One hash for any ranks, and from files; evaluation has the run's loss."""
+        limits = "--train-limit 96 --test-limit 30"
+        objects = self.folder / "objects"
+        self.succeed("generate", objects, "--data synthetic-rgb --format npy", limits)
+        runs = [self.train(REPOSITORY / "configs/resnet.toml", "--epochs 1 --batch-size 24 --progress off", limits, "--data", data,
+                           name=f"run-{number}", **world)
+                for number, (data, world) in enumerate((("synthetic-rgb", {"threads": 1}), ("synthetic-rgb", {"threads": 3}),
+                                                        ("synthetic-rgb", {"ranks": 2}), (objects, {"threads": 2})))]
+        self.assertEqual(len({run.summary["weights_hash"] for run in runs}), 1)
+        found = self.succeed("evaluate", runs[0].folder, "--data synthetic-rgb --test-limit 30 --json")
+        self.assertEqual(json.loads(found.out)["loss"], runs[0].summary["epochs"][-1]["test_loss"])
 
     def test_refusals(self):
         cases = (

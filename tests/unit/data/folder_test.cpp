@@ -116,6 +116,12 @@ TEST_CASE("what is no data folder is refused with its path", "[data]") {
   CHECK_THAT(message_of<DataError>([&] { data::open_data_set(missing, {}); }),
              StartsWith(missing + ": no such file or folder") && !Contains("mnist") &&
                  Contains("`data=synthetic`"));
+  const auto built_in_error = [](const char* name) {
+    return message_of<DataError>([&] { data::open_data_set(name, {}); });
+  };
+  CHECK_THAT(built_in_error("synthetic_rgb"), Contains("did you mean `data=synthetic-rgb`?"));
+  CHECK_THAT(built_in_error("syntetic"), Contains("did you mean `data=synthetic`?"));
+  CHECK_THAT(built_in_error("colours"), Contains("`data=synthetic-rgb` are built in"));
   const auto file = data.folder.write("file", images(1)).string();
   CHECK_THAT(message_of<DataError>([&] { data::open_data_set(file, {}); }),
              StartsWith(file + ": is not a folder") && Contains("TFRecord: train.tfrecord"));

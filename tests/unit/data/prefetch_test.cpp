@@ -58,7 +58,8 @@ constexpr std::uint64_t endless = std::numeric_limits<std::uint64_t>::max();
 
 /// The same of drawn digits, which are bytes.
 struct Digits {
-  SyntheticSource source{Part::train, {.limit = 50, .divide_by = 3.0F, .classes = 10}};
+  SyntheticSource source{
+      data::drawn_digits, Part::train, {.limit = 50, .divide_by = 3.0F, .classes = 10}};
   Plan plan = Plan(Setting::plan_options());
   BatchReader reader{source, plan, 0};
 };

@@ -109,12 +109,13 @@ TEST_CASE("bytes divided are what read gives, bit for bit, in every format", "[d
   }
 }
 
-TEST_CASE("drawn digits are given as bytes too", "[data][bytes]") {
+TEST_CASE("drawings are given as bytes too", "[data][bytes]") {
+  const auto& set = *data::drawn_set(GENERATE("synthetic", "synthetic-rgb"));
   const float divide_by = GENERATE(255.0F, 3.0F, 0.7F);
-  data::SyntheticSource source(data::Part::train,
+  data::SyntheticSource source(set, data::Part::train,
                                {.limit = 600, .divide_by = divide_by, .classes = 10});
   check_same(source, mixed_ids(600, 1));
-  data::SyntheticSource fresh(data::Part::train, {});
+  data::SyntheticSource fresh(set, data::Part::train, {});
   std::vector<std::uint8_t> bytes(source.features());
   std::vector<std::int32_t> label(1);
   fresh.read_bytes(std::vector<std::uint64_t>{300}, bytes, label);  // drawn by it alone
