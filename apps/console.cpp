@@ -164,13 +164,13 @@ void Console::on_step(const train::StepReport& report) {
   if (report.epoch != epoch_) {
     epoch_ = report.epoch;
     epoch_loss_ = 0;
-    epoch_examples_ = 0;
+    epoch_weight_ = 0;
   }
   seconds_ += report.seconds;
   examples_ += report.examples;
   if (report.skipped.empty()) {
-    epoch_examples_ += report.examples;
-    epoch_loss_ += report.loss * static_cast<double>(report.examples);
+    epoch_weight_ += report.weight;
+    epoch_loss_ += report.loss * report.weight;
   } else {
     clear_bar();
     launching::print_warning(fmt::format("step {} skipped: {}", report.step, report.skipped));
@@ -191,7 +191,7 @@ void Console::show_progress(const train::StepReport& report) {
   const std::string figures =
       fmt::format("step {}/{}  epoch {}/{}  loss {:.3f}  {} examples/s  {} left",
                   grouped(report.step), grouped(total_steps_), report.epoch, epochs_,
-                  epoch_loss_ / static_cast<double>(std::max<std::uint64_t>(epoch_examples_, 1)),
+                  epoch_weight_ > 0 ? epoch_loss_ / epoch_weight_ : 0.0,
                   grouped(static_cast<std::uint64_t>(static_cast<double>(examples_) / seconds_)),
                   clock_text(seconds_ / done * (all - done)));
   if (progress_ == Progress::lines) {
@@ -319,7 +319,8 @@ std::string table_text(const data::TableSchema& table) {
   if (left_out.size() > max_named) {
     text += fmt::format("; {} more left out", left_out.size() - max_named);
   }
-  return text + fmt::format("; missing numbers: {}", data::name_of(table.missing));
+  text += fmt::format("; missing numbers: {}", data::name_of(table.missing));
+  return table.weight.empty() ? text : text + "; weights in " + in_quotes(table.weight);
 }
 
 std::string targets_text(const data::TableSchema& table) {

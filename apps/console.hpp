@@ -78,7 +78,7 @@ class Console final : public train::Observer {
   std::uint64_t examples_ = 0;
   std::uint64_t epoch_ = 0;
   double epoch_loss_ = 0;
-  std::uint64_t epoch_examples_ = 0;
+  double epoch_weight_ = 0;
   bool bar_shown_ = false;
 };
 

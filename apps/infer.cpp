@@ -170,6 +170,7 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
     const bool has_seed = !config.test_split || arguments.given("seed");
     job.test = open_test_set(has_seed ? config : with_seed_of(job.saved, config), job.saved,
                              needs_labels, arguments.value("data") == "-", threads);
+    data::require_weight(*job.test);
     identity = job.test->identity();
   });
   comm::require_equal(comm, "what ranks read",

@@ -166,6 +166,12 @@ data::DataSetOptions data_options(const RunConfig& config) {
   table.has_header = config.header == "first";
   table.task = data::task_named(config.task);
   table.label_columns = column_names("label-column", config.label_column);
+  const auto weights = column_names("weight-column", config.weight_column);
+  if (weights.size() > 1) {
+    throw ConfigError("`weight_column=" + config.weight_column + "`: more than one column",
+                      "name one");
+  }
+  if (!weights.empty()) table.weight_column = weights.front();
   table.ignored = column_names("ignore-columns", config.ignore_columns);
   table.categories = column_names("category-columns", config.category_columns);
   table.missing = *data::missing_named(config.missing);
@@ -196,6 +202,9 @@ void require_used(const RunConfig& config, const data::Source& train) {
   };
   const bool is_of_tables = config.task == "regression" || config.task == "multi-label";
   if (train.table() == nullptr && is_of_tables) refuse("task=" + config.task, "table");
+  if (train.table() == nullptr && config.weight_column != "none") {
+    refuse("weight_column=" + config.weight_column, "table of numbers and words");
+  }
   if (train.pictures() != nullptr) return;
   if (config.image_size != "auto") refuse("image_size=" + config.image_size, "folder of pictures");
   if (config.image_channels != "auto") {

@@ -61,7 +61,7 @@ std::vector<std::string> column_names(const std::string& place, const std::strin
 data::DataSetOptions data_options(const RunConfig& config);
 
 /// Throws ConfigError for settings of tables or pictures that data of another kind does not heed:
-/// `task=regression`, `image_size` and `image_channels`. Local.
+/// `task=regression`, `weight_column`, `image_size` and `image_channels`. Local.
 void require_used(const RunConfig& config, const data::Source& train);
 
 /// The random changes of training images; null: none. Throws ConfigError. Local.

@@ -346,6 +346,10 @@ std::vector<Setting> table() {
           text("label-column", &C::label_column, "NAME|N,...",
                "of a table: the column of labels, or several columns to predict; N: the N-th, -1 "
                "for the last"),
+          text(
+              "weight-column", &C::weight_column, "none|NAME",
+              "of a table: a column of weights of the records: the loss is the sum of the records' "
+              "losses times weights, divided by the sum of the weights"),
           choice("header", &C::header, {"first", "none"},
                  "of a table: line 1 names the columns; none: they are called 1, 2, ..."),
           choice("separator", &C::separator, {"auto", "comma", "semicolon", "tab"},
@@ -405,9 +409,10 @@ std::vector<Setting> table() {
                "the area under the ROC curve, the mean over classes or labels"),
           yes_or_no("drop-remainder", &C::drop_remainder,
                     "leave out the last, smaller global batch of an epoch"),
-          text("class-weights", &C::class_weights, "none|balanced|W,...",
-               "factors of the training loss of each class, in their order; balanced: records / "
-               "(classes * records of the class)"),
+          text(
+              "class-weights", &C::class_weights, "none|balanced|W,...",
+              "weights of each class in the training loss, in their order, which multiply those of "
+              "--weight-column; balanced: records / (classes * records of the class)"),
           choice("loss", &C::loss,
                  {"auto", "cross-entropy", "binary-cross-entropy", "squared-error",
                   "absolute-error", "huber"},
@@ -541,8 +546,9 @@ const std::vector<Setting>& settings() {
 }
 
 std::vector<std::string> table_settings() {
-  return {"task",    "label-column",   "header",           "separator",  "standardize",
-          "missing", "ignore-columns", "category-columns", "image-size", "image-channels"};
+  return {"task",          "label-column", "weight-column",  "header",           "separator",
+          "standardize",   "missing",      "ignore-columns", "category-columns", "image-size",
+          "image-channels"};
 }
 
 std::string flag_value(const Setting& setting, const RunConfig& config) {

@@ -27,6 +27,7 @@ struct RunConfig {
   std::optional<float> divide_by;
   std::string task = "auto";
   std::string label_column = "label";
+  std::string weight_column = "none";
   std::string header = "first";
   std::string separator = "auto";
   std::string standardize = "auto";

@@ -91,6 +91,9 @@ TrainData open_data(const RunConfig& config, comm::Communicator& comm) {
     data.sets = data::open_data_set(config.data, options);
     require_fitting_data(data.sets);
     require_used(config, *data.sets.train);
+    for (const auto* set : {&data.sets.train, &data.sets.test, &data.sets.validation}) {
+      if (*set) data::require_weight(**set);
+    }
     data.label_counts = data::label_counts(*data.sets.train);
     data.outputs = outputs_of(config, data.sets, data.label_counts);
     data.train_identity = data.sets.train->identity();  // reads samples of the files

@@ -32,6 +32,8 @@ std::optional<std::string> suggestion(std::string_view word, std::span<const std
       {"target", "label-column"},
       {"label", "label-column"},
       {"y", "label-column"},
+      {"sample-weight", "weight-column"},
+      {"weights", "weight-column"},
       {"sep", "separator"},
       {"delimiter", "separator"},
       {"num-classes", "classes"},

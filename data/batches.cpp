@@ -27,7 +27,8 @@ BatchReader::BatchReader(Source& source, const Plan& plan, int rank, Transform* 
       plan_(plan),
       rank_(static_cast<std::uint64_t>(rank)),
       labels_(plan.largest_piece()),
-      values_(plan.largest_piece() * source.targets()) {
+      values_(plan.largest_piece() * source.targets()),
+      weights_(source.has_weights() ? plan.largest_piece() : 0) {
   require_worker(rank_, plan.options().ranks);
   if (source.records() != plan.options().records) {
     throw std::invalid_argument("BatchReader: the plan is for another number of records");
@@ -72,6 +73,11 @@ std::span<std::int32_t> BatchReader::look_up_targets() {
     labels_.resize(ids_.size());
     values_.resize(ids_.size() * targets);
   }
+  if (source_.has_weights()) {
+    weights_.resize(std::max(weights_.size(), ids_.size()));
+    std::transform(ids_.begin(), ids_.end(), weights_.begin(),
+                   [&](std::uint64_t id) { return source_.weight(id); });
+  }
   for (std::size_t i = 0; targets > 0 && i < ids_.size(); ++i) {
     source_.target_values(ids_[i], std::span(values_).subspan(i * targets, targets));
   }
@@ -106,6 +112,7 @@ void Prefetch::make_slots(std::size_t count, std::size_t depth, std::uint64_t ba
     if (reader_.targets() > 0) {
       slot.values = AlignedBuffer<float>(rows * reader_.targets(), memory);
     }
+    if (reader_.has_weights()) slot.weights = AlignedBuffer<float>(rows, memory);
     slot.ids.resize(rows);
   }
   ahead_.emplace(
@@ -154,9 +161,11 @@ void Prefetch::fill(Slot& slot, std::uint64_t index) {
   std::copy(slot.batch.labels.begin(), slot.batch.labels.end(), slot.labels.data());
   std::copy(slot.batch.ids.begin(), slot.batch.ids.end(), slot.ids.begin());
   std::copy(slot.batch.values.begin(), slot.batch.values.end(), slot.values.data());
+  std::copy(slot.batch.weights.begin(), slot.batch.weights.end(), slot.weights.data());
   slot.batch.labels = slot.labels.span().first(rows);
   slot.batch.ids = std::span(slot.ids).first(rows);
   slot.batch.values = slot.values.span().first(slot.batch.values.size());
+  slot.batch.weights = slot.weights.span().first(slot.batch.weights.size());
 }
 
 }  // namespace lockstep::data

@@ -24,6 +24,7 @@ struct Batch {
   std::span<const std::int32_t> labels;  ///< [piece.size()]
   std::span<const std::uint64_t> ids;    ///< [piece.size()] record indices in the data set
   std::span<const float> values = {};    ///< [piece.size(), Source::targets()] row-major
+  std::span<const float> weights = {};   ///< [piece.size()] of the examples; empty: each is 1
   std::uint64_t global_examples = 0;     ///< examples of this step over all ranks
   std::uint64_t leaf = 1;                ///< examples per leaf in this step
   std::uint64_t block = 0;               ///< rows of each rank in gathers: Plan::block()
@@ -31,6 +32,7 @@ struct Batch {
   const Plan* plan = nullptr;            ///< the reader's plan
   std::uint64_t step = 0;                ///< index in the epoch, from 0
   std::uint64_t rank = 0;                ///< which has this piece
+  const Source* source = nullptr;        ///< of the records; null: unknown
 
   /// The rows that hold the examples of rank `of`.
   Range rows_of(std::uint64_t of) const noexcept { return plan->rows(step, of); }
@@ -71,6 +73,9 @@ class BatchReader {
     return source_.element() == Element::byte && transform_ == nullptr;
   }
 
+  /// True if records have weights: Source::has_weights().
+  bool has_weights() const noexcept { return source_.has_weights(); }
+
   /// Features per record, and values to predict: Source::targets().
   std::size_t features() const noexcept { return source_.features(); }
   std::size_t targets() const noexcept { return source_.targets(); }
@@ -97,7 +102,8 @@ class BatchReader {
   Batch read_bytes(std::uint64_t epoch, std::uint64_t step, std::span<std::uint8_t> x);
 
  private:
-  /// Writes the piece's ids to ids_ and its targets to values_; returns the buffer for its labels.
+  /// Writes the piece's ids to ids_, its targets to values_ and its weights to weights_; returns
+  /// the buffer for its labels.
   std::span<std::int32_t> look_up(std::uint64_t epoch, std::uint64_t step);
 
   /// The same for the records of ids_.
@@ -107,6 +113,8 @@ class BatchReader {
   Batch last_batch(std::uint64_t step) const noexcept {
     Batch batch = batch_at(plan_, step, rank_, std::span(labels_).first(ids_.size()), ids_);
     batch.values = std::span(values_).first(ids_.size() * source_.targets());
+    if (source_.has_weights()) batch.weights = std::span(weights_).first(ids_.size());
+    batch.source = &source_;
     return batch;
   }
 
@@ -117,6 +125,7 @@ class BatchReader {
   std::vector<std::uint64_t> ids_;
   std::vector<std::int32_t> labels_;
   std::vector<float> values_;
+  std::vector<float> weights_;
 };
 
 // Prefetching of batches in a background thread.
@@ -130,13 +139,13 @@ enum class Features {
 /// Options for staged batches, which the consumer copies directly from the read buffers.
 struct Staging {
   Features features = Features::floats;
-  /// Allocates features, labels and values; must outlive the Prefetch.
+  /// Allocates features, labels, values and weights; must outlive the Prefetch.
   std::pmr::memory_resource* memory = std::pmr::new_delete_resource();
 };
 
 /// A batch and a view of its features, [piece.size(), features], in the buffer they were read into.
-/// Of `floats` and `bytes` one is empty. Labels and values of `batch` are in memory of the same
-/// resource.
+/// Of `floats` and `bytes` one is empty. Labels, values and weights of `batch` are in memory of the
+/// same resource.
 struct StagedBatch {
   Batch batch;
   std::span<const float> floats;
@@ -212,6 +221,7 @@ class Prefetch {
     AlignedBuffer<std::uint8_t> bytes;
     AlignedBuffer<std::int32_t> labels;
     AlignedBuffer<float> values;
+    AlignedBuffer<float> weights;
     std::vector<std::uint64_t> ids;
     Batch batch;
   };

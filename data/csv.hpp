@@ -75,9 +75,9 @@ class CsvSource final : public StoredSource {
   /// category that the schema does not have is read as a missing value.
   ///
   /// Errors   throws DataError, with FILE:LINE and the column, for: a missing column, a label that
-  ///          the schema does not have, no features, no records, a number of fields different from
-  ///          the header's, an invalid number, a missing value if the schema says so, unmatched
-  ///          quotes, a line longer than 64 MiB; and what read_header() throws.
+  ///          the schema does not have, a weight below 0, no features, no records, a number of
+  ///          fields different from the header's, an invalid number, a missing value if the schema
+  ///          says so, unmatched quotes, a line longer than 64 MiB; and what read_header() throws.
   CsvSource(const std::filesystem::path& path, const ReadOptions& options);
 
   /// The names in the header, without the label; with a table, those of its features.
@@ -88,6 +88,10 @@ class CsvSource final : public StoredSource {
   std::uint64_t classes() const noexcept override;
   std::size_t targets() const noexcept override;
   void target_values(std::uint64_t id, std::span<float> values) const noexcept override;
+  bool has_weights() const noexcept override { return !weights_.empty(); }
+  float weight(std::uint64_t id) const noexcept override {
+    return weights_.empty() ? 1.0F : weights_[id];
+  }
   std::string identity() const override;
 
   /// Replaces the schema by the same with moments. Until a schema has them, numbers are read as
@@ -104,6 +108,7 @@ class CsvSource final : public StoredSource {
       ignored,
       label,
       target,
+      weight,
       number,
       category
     } kind = Kind::ignored;
@@ -116,6 +121,7 @@ class CsvSource final : public StoredSource {
   using Where = std::function<std::string()>;  ///< a row's place, for error messages
 
   void assign_roles(bool needs_labels);
+  void assign_weight(const std::string& place);
   void assign_columns(const std::string& place);
   void scan();
 
@@ -125,6 +131,7 @@ class CsvSource final : public StoredSource {
                                                   std::span<float> x) const noexcept;
   std::int32_t parse_row(std::string_view row, std::span<float> x, const Where& place);
   std::int32_t label_of(std::string_view text, const Where& place) const;
+  void take_weight(std::string_view text, const Where& place);
   /// The class of a label; 0 for a target, which is put in values_ when scanning.
   std::int32_t take_label(const Role& role, std::string_view text, const Where& place);
   void take_feature(Role& role, std::string_view text, std::span<float> x, const Where& place);
@@ -148,6 +155,7 @@ class CsvSource final : public StoredSource {
   std::vector<std::unordered_map<std::string, std::size_t>> category_of_;  // by schema column
   std::vector<std::uint64_t> offsets_;  // begin of each record, and end of the last
   std::vector<float> values_;           // of targets [records, targets], as they are in the file
+  std::vector<float> weights_;          // of records; empty: the data has none
   std::string scratch_text_;
 };
 

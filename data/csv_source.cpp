@@ -92,7 +92,8 @@ void CsvSource::assign_roles(bool needs_labels) {
       schema_ == nullptr ? std::vector<std::string>{"label"} : schema_->label_names();
   const std::size_t others =
       schema_ == nullptr ? 0 : schema_->columns.size() + schema_->left_out.size();
-  const std::size_t all = others + labels.size();
+  const bool has_weight = schema_ != nullptr && !schema_->weight.empty();
+  const std::size_t all = others + labels.size() + (has_weight ? 1 : 0);
   if (!has_header_ && names.size() != all && (needs_labels || names.size() != others)) {
     throw DataError(place + ": " + counted(names.size(), "field") + ", but the training set has " +
                         counted(all, "column"),
@@ -102,6 +103,7 @@ void CsvSource::assign_roles(bool needs_labels) {
     names.clear();
     for (std::size_t i = 1; i <= all; ++i) {
       const std::string name = std::to_string(i);
+      if (has_weight && name == schema_->weight) continue;
       if (std::find(labels.begin(), labels.end(), name) == labels.end()) names.push_back(name);
     }
   }
@@ -128,7 +130,8 @@ void CsvSource::assign_roles(bool needs_labels) {
                           : "give data with labels; `lockstep predict` needs none");
     }
   }
-  is_plain_ = labels.size() == 1;
+  is_plain_ = labels.size() == 1 && !has_weight;
+  if (has_weight) assign_weight(place);
   if (schema_ != nullptr) return assign_columns(place);
   if (names.size() == 1)
     throw DataError(place + ": the header names no column besides 'label'", mend_line);
@@ -137,6 +140,18 @@ void CsvSource::assign_roles(bool needs_labels) {
     if (i != label_column_) roles_[i] = {.kind = Role::Kind::number, .feature = feature++};
   }
   describe(Element::number, {feature});
+}
+
+void CsvSource::assign_weight(const std::string& place) {
+  const auto& names = header_.names;
+  const auto found = std::find(names.begin(), names.end(), schema_->weight);
+  if (found != names.end()) {
+    roles_[static_cast<std::size_t>(found - names.begin())].kind = Role::Kind::weight;
+  } else if (needs_labels_) {
+    throw DataError(place + ": no column of the header is named " + in_quotes(schema_->weight) +
+                        ", which has the weights of the training set",
+                    "give the data this column; 1 in each line weighs all records alike");
+  }
 }
 
 void CsvSource::assign_columns(const std::string& place) {
@@ -252,6 +267,17 @@ std::int32_t CsvSource::take_label(const Role& role, std::string_view text,
   return 0;
 }
 
+void CsvSource::take_weight(std::string_view text, const Where& place) {
+  if (!is_scanning_ || !needs_labels_) return;
+  const auto number = parse_float(text);
+  if (!number || *number < 0) {
+    throw DataError(place() + ": column " + in_quotes(schema_->weight) + ": " + in_quotes(text) +
+                        " is no finite number of at least 0, as a weight has to be",
+                    mend_line);
+  }
+  weights_.push_back(*number);
+}
+
 void CsvSource::take_feature(Role& role, std::string_view text, std::span<float> x,
                              const std::function<std::string()>& place) {
   const auto column = static_cast<std::size_t>(&role - roles_.data());
@@ -302,6 +328,8 @@ std::int32_t CsvSource::parse_row(std::string_view row, std::span<float> x,
     Role& role = roles_[column];
     if (role.kind == Role::Kind::label || role.kind == Role::Kind::target) {
       label = take_label(role, text, place);
+    } else if (role.kind == Role::Kind::weight) {
+      take_weight(text, place);
     } else if (role.kind != Role::Kind::ignored) {
       take_feature(role, text, x, place);
     }
@@ -415,8 +443,12 @@ std::string CsvSource::identity() const {
   std::string text = StoredSource::identity();
   if (schema_ == nullptr) return text;
   text += ", columns " + to_hex(hash_of(*schema_));
-  if (values_.empty()) return text;
-  return text + ", values " + to_hex(lockstep::hash_of(std::as_bytes(std::span(values_))));
+  const auto add = [&](const char* what, std::span<const float> numbers) {
+    if (!numbers.empty()) text += what + to_hex(lockstep::hash_of(std::as_bytes(numbers)));
+  };
+  add(", values ", values_);
+  add(", weights ", weights_);
+  return text;
 }
 
 }  // namespace lockstep::data

@@ -126,8 +126,9 @@ class SchemaFinder {
       schema.targets = targets();
     }
     schema.missing = options_.missing;
+    schema.weight = options_.weight_column;
     for (std::size_t i = 0; i < names_.size(); ++i) {
-      if (is_label(i)) continue;
+      if (is_label(i) || is_weight(i)) continue;
       const std::string reason = reason_to_leave_out(i);
       if (!reason.empty()) {
         schema.left_out.emplace_back(names_[i], reason);
@@ -178,6 +179,7 @@ class SchemaFinder {
         if (at >= order_.size()) return;
         const auto label = label_at(order_[at]);
         if (label != labels_.end()) return add_label(*label, text, place);
+        if (is_weight(order_[at])) return;  // checked where records are read
         add(order_[at], text, place);
       };
       const std::size_t fields = split_csv(row, header.separator, scratch, take, fail);
@@ -207,17 +209,36 @@ class SchemaFinder {
     if (labels_.empty()) {
       throw ConfigError("`label_column` names no column", "name the column that has the labels");
     }
-    for (const auto* list : {&options_.ignored, &options_.categories}) {
-      for (const std::string& name : *list) {
-        if (contains(names_, name)) continue;
-        const auto similar = nearest(name, names_);
-        throw ConfigError(place + ": no column is named " + in_quotes(name) + ", as in `" +
-                              (list == &options_.ignored ? "ignore_columns" : "category_columns") +
-                              "`",
-                          similar ? "did you mean " + in_quotes(*similar) + "?"
-                                  : "the first is " + in_quotes(names_.front()));
-      }
+    for (const std::string& name : options_.ignored) require_column(name, "ignore_columns", place);
+    for (const std::string& name : options_.categories) {
+      require_column(name, "category_columns", place);
     }
+    require_weight_column(place);
+  }
+
+  void require_column(const std::string& name, const char* setting,
+                      const std::string& place) const {
+    if (contains(names_, name)) return;
+    const auto similar = nearest(name, names_);
+    throw ConfigError(
+        place + ": no column is named " + in_quotes(name) + ", as in `" + setting + "`",
+        similar ? "did you mean " + in_quotes(*similar) + "?"
+                : "the first is " + in_quotes(names_.front()));
+  }
+
+  void require_weight_column(const std::string& place) const {
+    const std::string& name = options_.weight_column;
+    if (name.empty()) return;
+    require_column(name, "weight_column", place);
+    const auto refuse = [&](const std::string& problem) {
+      throw ConfigError(place + ": `weight_column` names the column " + in_quotes(name) + problem,
+                        "name a column of weights alone");
+    };
+    if (std::count(names_.begin(), names_.end(), name) > 1) refuse(", of which there are several");
+    for (const FoundLabels& labels : labels_) {
+      if (names_[labels.column] == name) refuse(", which has the labels");
+    }
+    if (contains(options_.ignored, name)) refuse(", which `ignore_columns` leaves out");
   }
 
   [[noreturn]] void refuse_header() const {
@@ -289,6 +310,10 @@ class SchemaFinder {
   bool is_label(std::size_t column) const {
     return std::any_of(labels_.begin(), labels_.end(),
                        [&](const FoundLabels& labels) { return labels.column == column; });
+  }
+
+  bool is_weight(std::size_t column) const {
+    return !options_.weight_column.empty() && names_[column] == options_.weight_column;
   }
 
   std::string in_column(const FoundLabels& labels) const {

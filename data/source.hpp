@@ -173,6 +173,12 @@ class Source {
   /// standardized, if the table has moments.
   virtual void target_values(std::uint64_t /*id*/, std::span<float> /*values*/) const noexcept {}
 
+  /// True if records have weights of their own in losses, which are in memory.
+  virtual bool has_weights() const noexcept { return false; }
+
+  /// The weight of record `id`, finite and at least 0; 1 without weights.
+  virtual float weight(std::uint64_t /*id*/) const noexcept { return 1; }
+
   /// Where record `id` has its label, for messages: "FILE: record 17".
   virtual std::string place_of(std::uint64_t id) const { return "record " + std::to_string(id); }
 
@@ -282,6 +288,9 @@ DataSet open_data_set(const std::string& path, const DataSetOptions& options);
 /// Local.
 std::vector<std::uint64_t> label_counts(const Source& source);
 
+/// Throws DataError if records have weights, and all of them are 0. Local.
+void require_weight(const Source& source);
+
 /// Opens only one part. Ignores the files of the other part; they need not exist. Without
 /// `test_split` all records of a single file are this part.
 ///
@@ -390,6 +399,8 @@ class ConcatSource final : public Source {
   std::optional<std::int32_t> known_label(std::uint64_t id) const noexcept override;
   std::size_t targets() const noexcept override { return parts_.front()->targets(); }
   void target_values(std::uint64_t id, std::span<float> values) const noexcept override;
+  bool has_weights() const noexcept override { return parts_.front()->has_weights(); }
+  float weight(std::uint64_t id) const noexcept override;
   std::string place_of(std::uint64_t id) const override;
   std::shared_ptr<const TableSchema> table() const override { return parts_.front()->table(); }
   std::shared_ptr<const PictureSchema> pictures() const override {
@@ -465,6 +476,10 @@ class SubsetSource final : public Source {
   std::size_t targets() const noexcept override { return whole_->source->targets(); }
   void target_values(std::uint64_t id, std::span<float> values) const noexcept override {
     whole_->source->target_values(ids_[id], values);
+  }
+  bool has_weights() const noexcept override { return whole_->source->has_weights(); }
+  float weight(std::uint64_t id) const noexcept override {
+    return whole_->source->weight(ids_[id]);
   }
   std::string place_of(std::uint64_t id) const override {
     return whole_->source->place_of(ids_[id]);

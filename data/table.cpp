@@ -78,6 +78,7 @@ std::uint64_t hash_of(const TableSchema& schema) {
   }
   hash.add(schema.label);
   if (schema.is_multi_label()) hash.add(name_of(schema.task));
+  if (!schema.weight.empty()) hash.add("weights " + schema.weight);
   for (const std::string& name : schema.classes) hash.add(name);
   hash.add(schema.standardized ? 1U : 0U);
   hash.add(name_of(schema.missing));

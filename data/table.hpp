@@ -43,6 +43,8 @@ struct TableOptions {
   /// The columns to predict, one for a classification: names, or numbers: 1 for the first, -1 for
   /// the last.
   std::vector<std::string> label_columns = {"label"};
+  /// The name of a column of weights of the records in losses; empty: each is 1.
+  std::string weight_column = {};
   std::vector<std::string> ignored = {};  ///< names of columns to leave out
   std::vector<std::string> categories =
       {};  ///< names of columns of which numbers are categories, too
@@ -73,6 +75,7 @@ struct TableSchema {
   /// Of a regression: the columns of numbers to predict, which are standardized. Of several labels:
   /// their columns of 1 and 0.
   std::vector<TableColumn> targets = {};
+  std::string weight = {};  ///< the name of the column of weights; empty: there is none
   /// Columns that were left out, and why.
   std::vector<std::pair<std::string, std::string>> left_out = {};
   bool has_header = true;    ///< false: columns are named "1", "2", ...

@@ -231,6 +231,10 @@ namespace {
 
 template <class Targets>
 Dataset<typename Targets::Record> records_of(std::shared_ptr<data::Source> source) {
+  if (source->has_weights()) {
+    throw ConfigError("a data set of records with weights (TableOptions::weight_column)",
+                      "leave the weights out, or train on data::BatchReader with Trainer");
+  }
   const auto shared = std::make_shared<SharedSource>();
   shared->source = std::move(source);
   return {[shared](const Pass& pass) { return std::make_unique<Records<Targets>>(shared, pass); },

@@ -38,19 +38,25 @@ Real sum_exp(std::span<const Real> z, Real greatest) {
 
 /// node(first, size) of the tree over leaves: `size` is a power of two of leaves; the node exists,
 /// because leaf `first` does.
-double tree(std::span<const ExampleResult> results, std::size_t leaf, std::size_t first,
-            std::size_t size) {
+ExampleResult tree(std::span<const ExampleResult> results, std::size_t leaf, std::size_t first,
+                   std::size_t size) {
+  const auto add = [](ExampleResult& sum, const ExampleResult& other) {
+    sum.loss += other.loss;
+    sum.correct += other.correct;
+    sum.weight += other.weight;
+  };
   if (size == 1) {
     const std::size_t begin = first * leaf;
-    double sum = 0;
+    ExampleResult sum = {.weight = 0};
     for (const auto& result : results.subspan(begin, std::min(leaf, results.size() - begin))) {
-      sum += result.loss;
+      add(sum, result);
     }
     return sum;
   }
-  const double left = tree(results, leaf, first, size / 2);
+  ExampleResult left = tree(results, leaf, first, size / 2);
   const std::size_t middle = first + size / 2;
-  return middle * leaf < results.size() ? left + tree(results, leaf, middle, size / 2) : left;
+  if (middle * leaf < results.size()) add(left, tree(results, leaf, middle, size / 2));
+  return left;
 }
 
 }  // namespace
@@ -115,9 +121,30 @@ void require_labels(std::span<const std::int32_t> labels, std::size_t examples, 
                   "give labels from 0 to " + std::to_string(classes - 1));
 }
 
+namespace {
+
+void require_weights(std::span<const float> weights, std::size_t examples) {
+  if (weights.empty()) return;
+  if (weights.size() != examples) {
+    throw ConfigError(
+        std::to_string(weights.size()) + " weights for " + std::to_string(examples) + " examples",
+        "give a weight for each example, or none");
+  }
+  const auto wrong = std::find_if(weights.begin(), weights.end(),
+                                  [](float w) { return !(w >= 0 && std::isfinite(w)); });
+  if (wrong == weights.end()) return;
+  throw DataError("the weight " + shortest(*wrong) + " of example " +
+                      std::to_string(wrong - weights.begin()) +
+                      " is no finite number of at least 0",
+                  "give a weight of 0 or more");
+}
+
+}  // namespace
+
 template <class Real>
 void require_targets(const Targets& targets, const Loss<Real>& loss, std::size_t examples,
                      std::size_t outputs) {
+  require_weights(targets.weights, examples);
   if (loss.target() == TargetKind::label) return require_labels(targets.labels, examples, outputs);
   const std::size_t width = loss.target_width(outputs);
   if (targets.values.size() != examples * width) {
@@ -348,9 +375,8 @@ void require_own_name(const Loss<Real>& loss) {
 Tally sum_over_leaves(std::span<const ExampleResult> results, std::size_t leaf) {
   if (results.empty()) return {};
   const std::size_t leaves = (results.size() + leaf - 1) / leaf;
-  double correct = 0;
-  for (const auto& result : results) correct += result.correct;
-  return {tree(results, leaf, 0, std::bit_ceil(leaves)), static_cast<std::uint64_t>(correct)};
+  const ExampleResult sums = tree(results, leaf, 0, std::bit_ceil(leaves));
+  return {sums.loss, static_cast<std::uint64_t>(sums.correct), sums.weight};
 }
 
 #define LOCKSTEP_INSTANTIATE(Real)                                                       \

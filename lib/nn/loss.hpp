@@ -11,17 +11,20 @@
 
 namespace lockstep::nn {
 
-/// Sums over examples, not means, so tallies of pieces of any size can be added.
+/// Sums over examples, not means, so tallies of pieces of any size can be added. The mean loss is
+/// loss_sum / weight.
 struct Tally {
-  double loss_sum = 0;        ///< of per-example losses, in nats
+  double loss_sum = 0;        ///< of per-example losses times their weights, in nats
   std::uint64_t correct = 0;  ///< number of examples that are predicted correctly: see Loss::run()
+  double weight = 0;          ///< sum of the weights; without weights the number of examples
 };
 
-/// The result of one example. Both are doubles so that they are sent in one message; `correct` is 1
-/// or 0.
+/// The result of one example: its loss times its weight, 1 if the prediction is correct, else 0,
+/// and the weight. All are doubles so that they are sent in one message.
 struct ExampleResult {
   double loss = 0;
   double correct = 0;
+  double weight = 1;
 };
 
 /// What a loss compares the outputs of an example with.
@@ -44,6 +47,9 @@ struct Targets {
 
   std::span<const std::int32_t> labels = {};
   std::span<const float> values = {};  ///< [B, Loss::target_width()] row-major
+  /// [B], factors of the losses of examples, finite and at least 0; empty: each is 1. Beside what
+  /// is compared with, so Loss::run() does not read them.
+  std::span<const float> weights = {};
 };
 
 /// The first index of the greatest logit.
@@ -83,8 +89,9 @@ template <class Real>
 class Loss;
 
 /// Checks the targets of a loss for a network of `outputs`: labels with require_labels(); throws
-/// ConfigError unless there are examples * target_width(outputs) values, DataError if one of
-/// TargetKind::flags is neither 0 nor 1.
+/// ConfigError unless there are examples * target_width(outputs) values, and a weight for each
+/// example or none; DataError if one of TargetKind::flags is neither 0 nor 1, or a weight is below
+/// 0 or not finite.
 template <class Real>
 void require_targets(const Targets& targets, const Loss<Real>& loss, std::size_t examples,
                      std::size_t outputs);
@@ -257,8 +264,8 @@ const Loss<Real>* built_in_loss(std::string_view name);
 template <class Real>
 void require_own_name(const Loss<Real>& loss);
 
-/// Returns the sum over examples, in double: in order within a leaf of `leaf` examples, then in the
-/// balanced binary tree over leaves (missing leaves are skipped). One fixed expression of the
+/// Returns the sums over examples, in double: in order within a leaf of `leaf` examples, then in
+/// the balanced binary tree over leaves (missing leaves are skipped). One fixed expression of the
 /// results.
 Tally sum_over_leaves(std::span<const ExampleResult> results, std::size_t leaf);
 

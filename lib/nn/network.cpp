@@ -161,11 +161,13 @@ void Network<Real>::loss(Range rows, const Targets& targets, bool training) {
   const Matrix<const Real> logits = activation(layers_.size(), rows);
   const Matrix<Real> dz = training ? gradient(layers_.size() - 1, rows) : Matrix<Real>();
   loss_->run(logits, targets, results(rows), dz);
-  if (!training || class_weights_.empty()) return;
+  if (!training || !is_weighted(targets)) return;
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    const Real weight = class_weights_[static_cast<std::size_t>(targets.labels[i])];
-    results(rows)[i].loss *= static_cast<double>(weight);
-    for (Real& value : dz.row(i)) value *= weight;
+    const float weight = training_weight(targets, i);
+    ExampleResult& result = results(rows)[i];
+    result.loss *= static_cast<double>(weight);
+    result.weight = static_cast<double>(weight);
+    for (Real& value : dz.row(i)) value *= static_cast<Real>(weight);
   }
 }
 

@@ -96,10 +96,22 @@ class Network {
   /// std::invalid_argument for another number, or if the loss takes no labels.
   void set_class_weights(std::span<const float> weights);
 
+  /// True if a row of these targets may have another weight in training than 1.
+  bool is_weighted(const Targets& targets) const noexcept {
+    return !targets.weights.empty() || !class_weights_.empty();
+  }
+
+  /// The weight of row `i` of the targets in training: that of the example times that of its class,
+  /// rounded to float32. The targets must have passed require_targets().
+  float training_weight(const Targets& targets, std::size_t i) const noexcept {
+    const float weight = targets.weights.empty() ? 1 : targets.weights[i];
+    if (class_weights_.empty()) return weight;
+    return weight * class_weights_[static_cast<std::size_t>(targets.labels[i])];
+  }
+
   /// Computes results(rows) after forward() and, for training, the gradient by the logits, both
-  /// with class weights. Errors   throws std::invalid_argument: targets that are not those of the
-  /// rows, or a label
-  ///          outside [0, classes).
+  /// times training_weight(). Evaluation has no weights.
+  /// Errors   those of require_targets().
   void loss(Range rows, const Targets& targets, bool training);
 
   /// Computes, after loss(), the gradient of the *sum* of losses by every layer's output before its
@@ -189,7 +201,7 @@ class Network {
   Scratch<Real> scratch_;
   BatchSums* batch_sums_ = nullptr;
   const Loss<Real>* loss_;
-  std::vector<Real> class_weights_;
+  std::vector<float> class_weights_;
   std::uint64_t seed_ = 0;
   std::optional<TrainingRows> training_;  // of the last forward()
 };

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -67,7 +68,7 @@ struct OptimizerScalars {
 /// The constants of one step of Adam; a weight's update then needs one division and one square
 /// root.
 struct AdamFactors {
-  float inverse_examples;  ///< 1 / examples
+  float inverse_weight;  ///< 1 / weight
   float beta1, rest1;
   float beta2, rest2;
   float corrected_rate;       ///< rate / (1 - beta1^t)
@@ -75,10 +76,10 @@ struct AdamFactors {
   float epsilon;
 };
 
-/// The factors of the update that `state` was advanced to, at learning rate `rate`, over `examples`
-/// (at least 1) examples: computed in double, rounded once.
+/// The factors of the update that `state` was advanced to, at learning rate `rate`, over examples
+/// of weight `weight` (above 0) in all: computed in double, rounded once.
 AdamFactors adam_factors(const OptimizerOptions& options, double rate,
-                         const OptimizerScalars& state, std::uint64_t examples);
+                         const OptimizerScalars& state, double weight);
 
 /// Gradients and moments below these magnitudes are set to zero before they become denormal
 /// numbers, which slow processors down a hundredfold: after two epochs of MNIST a step took 1.5
@@ -113,9 +114,9 @@ class OptimizerState {
   virtual void restore(Moment moment, std::span<const float> from) = 0;
 };
 
-/// True if the mean over `examples` (at least 1) examples of every gradient and its square, which
-/// enter Adam's moments, are finite in float32. Local.
-bool is_finite(std::span<const float> gradient_sums, std::uint64_t examples);
+/// True if the mean, over examples of weight `weight` (above 0) in all, of every gradient and its
+/// square, which enter Adam's moments, are finite in float32. Local.
+bool is_finite(std::span<const float> gradient_sums, double weight);
 
 /// A tensor's part of a contiguous range of the parameter block.
 struct UpdatedTensor {
@@ -131,9 +132,11 @@ struct RankSums {
   std::function<void(std::span<std::uint64_t>)> over_model;  ///< ranks with other parts of tensors
 };
 
+class UpdateRule;  // update_rule.hpp
+
 /// Updates a contiguous range of the parameter block, and keeps one moment or two for each weight.
 ///
-///   g      gradient_sum * (1 / examples), times clip_norm / ||g|| where the norm over all weights
+///   g      gradient_sum * (1 / weight), times clip_norm / ||g|| where the norm over all weights
 ///          is greater, then cut to [-clip_value, clip_value]
 ///   rate   learning_rate * schedule.factor(step);  t counts updates from 1
 ///   sgd    g += decay w;  b <- momentum b + g;  w -= rate b;  nesterov: w -= rate (g + momentum b)
@@ -161,32 +164,29 @@ class Optimizer final : public OptimizerState {
   /// order. Throws std::bad_alloc, and what require_valid() throws.
   Optimizer(std::size_t weights, const OptimizerOptions& options,
             const std::vector<UpdatedTensor>& tensors);
+  ~Optimizer() override;
 
-  /// The update of step `step` (from 0) of training. `examples` (at least 1) is the number of
-  /// examples that `gradient_sums` were summed over.
+  /// The update of step `step` (from 0) of training. `weight` (above 0) is the sum of the weights
+  /// of the examples that `gradient_sums` were summed over; without weights their number.
   ///
   /// Returns false if a gradient is not finite, or its square exceeds float32 (beyond 1.8e19).
   /// Errors   throws std::invalid_argument if the spans do not have the constructor's length.
   /// Ranks    local, but where needs_norms(): then collective over the ranks of `sums`.
-  bool update(std::span<float> values, std::span<const float> gradient_sums, std::uint64_t examples,
+  bool update(std::span<float> values, std::span<const float> gradient_sums, double weight,
               std::uint64_t step, const RankSums& sums);
 
   /// The norm of the mean gradient of all weights in the last update, before it was scaled; nullopt
   /// without clip_norm.
-  std::optional<double> gradient_norm() const noexcept { return gradient_norm_; }
+  std::optional<double> gradient_norm() const noexcept;
 
-  const OptimizerScalars& scalars() const noexcept override { return state_; }
-  void set_scalars(const OptimizerScalars& scalars) override { state_ = scalars; }
+  const OptimizerScalars& scalars() const noexcept override;
+  void set_scalars(const OptimizerScalars& scalars) override;
   void copy(Moment moment, std::span<float> into) override;
   void restore(Moment moment, std::span<const float> from) override;
 
  private:
-  OptimizerOptions options_;
   std::size_t weights_;
-  std::vector<UpdatedTensor> tensors_;  // those that are cut first, and none that is frozen
-  bool has_frozen_ = false;
-  OptimizerScalars state_;
-  std::optional<double> gradient_norm_;
+  std::unique_ptr<UpdateRule> rule_;
   AlignedBuffer<float> first_;  // empty if the optimizer does not have it
   AlignedBuffer<float> second_;
 };

@@ -35,7 +35,7 @@ class AllReduceStep final : public Step {
     const Range mine = rows(batch.piece);
     global_.begin(batch);
     network_.forward(mine, nn::TrainingRows{steps() + 1, batch.piece.begin});
-    network_.loss(mine, {batch.labels, batch.values}, true);
+    network_.loss(mine, targets_of(batch), true);
     network_.backward(mine);
     network_.weight_gradients(mine, batch.leaf, {0, network_.parameters().values().size()});
   }
@@ -46,11 +46,11 @@ class AllReduceStep final : public Step {
     seconds.reduce += phase.take();
   }
 
-  void update(std::uint64_t examples) override {
+  void update(double weight) override {
     network_.end_training_pass();
     auto& parameters = network_.parameters();
     finite_ =
-        optimizer_.update(parameters.values(), parameters.gradients(), examples, steps(), sums_);
+        optimizer_.update(parameters.values(), parameters.gradients(), weight, steps(), sums_);
   }
 
   bool publish() override { return comm_.all_agree(finite_); }

@@ -194,7 +194,7 @@ class CanonicalStep : public Step {
     clear(network_, {mine.end, mine.end + batch.padding().size()});
     global_.begin(batch);
     network_.forward(mine, nn::TrainingRows{steps() + 1, first_row});
-    network_.loss(mine, {batch.labels, batch.values}, true);
+    network_.loss(mine, targets_of(batch), true);
     network_.backward(mine);
   }
 
@@ -203,10 +203,10 @@ class CanonicalStep : public Step {
   bool finite_ = true;        // this rank's last update
 
  private:
-  void update(std::uint64_t examples) final {
+  void update(double weight) final {
     network_.end_training_pass();
     const auto values = network_.parameters().values();
-    finite_ = optimizer_.update(values.subspan(slice().begin, length_), gradient_sums(), examples,
+    finite_ = optimizer_.update(values.subspan(slice().begin, length_), gradient_sums(), weight,
                                 steps(), sums_);
   }
 
@@ -238,7 +238,8 @@ class ActivationsStep final : public CanonicalStep {
     const Range all = {0, batch.block * static_cast<std::size_t>(comm_.size())};
     network_.for_each_exchanged(
         all, [&](std::span<float> values) { blocks.push_back(std::as_writable_bytes(values)); });
-    if (audit_.due(steps() + 1)) blocks.push_back(audit_.put_targets(batch));
+    if (!audit_.due(steps() + 1)) return;
+    for (const auto block : audit_.put_targets(batch)) blocks.push_back(block);
   }
 
   void reduce(const data::Batch& batch, PhaseSeconds& seconds) override {

@@ -160,20 +160,24 @@ std::string state_text(const TrainingState& state, const CheckpointInfo& info,
   ordered_json settings = ordered_json::object();
   for (const auto& [key, value] : state.settings) settings[key] = value;
   const TrainingPosition& position = state.position;
+  const nn::Tally& tally = position.tally;
   ordered_json json = {{"step", info.step},
                        {"examples", info.examples},
                        {"epochs_completed", position.epoch},
                        {"epoch",
                         {{"steps", position.step},
                          {"examples", position.examples},
-                         {"correct", position.tally.correct},
-                         {"loss_sum_bits", bits_text(position.tally.loss_sum)}}},
+                         {"correct", tally.correct},
+                         {"loss_sum_bits", bits_text(tally.loss_sum)}}},
                        {"optimizer",
                         {{"name", optim::name_of(optimizer.kind)},
                          {"steps", optimizer.scalars.steps},
                          {"beta1_power_bits", bits_text(optimizer.scalars.beta1_power)},
                          {"beta2_power_bits", bits_text(optimizer.scalars.beta2_power)}}},
                        {"settings", settings}};
+  if (tally.weight != static_cast<double>(position.examples)) {
+    json["epoch"]["weight_bits"] = bits_text(tally.weight);
+  }
   if (const BestEpoch& best = position.best; best.epoch > 0) {
     json["best"] = {
         {"epoch", best.epoch}, {"step", best.step}, {"figure_bits", bits_text(best.figure)}};
@@ -420,7 +424,7 @@ TrainingState read_state(const std::filesystem::path& folder) {
   require_keys(json, {"step", "examples", "epochs_completed", "epoch", by, "settings", "best"},
                place);
   const auto& epoch = field(json, "epoch", place);
-  require_keys(epoch, {"steps", "examples", "correct", "loss_sum_bits"}, place);
+  require_keys(epoch, {"steps", "examples", "correct", "loss_sum_bits", "weight_bits"}, place);
   const auto& optimizer = field(json, by, place);
   require_keys(optimizer, {"name", "steps", "beta1_power_bits", "beta2_power_bits"}, place);
   const std::string name = json.contains("adam") ? "adam" : text_in(optimizer, "name", place);
@@ -432,6 +436,9 @@ TrainingState read_state(const std::filesystem::path& folder) {
   state.position.examples = count_in(epoch, "examples", place);
   state.position.tally.correct = count_in(epoch, "correct", place);
   state.position.tally.loss_sum = bits_in(epoch, "loss_sum_bits", place);
+  state.position.tally.weight = epoch.contains("weight_bits")
+                                    ? bits_in(epoch, "weight_bits", place)
+                                    : static_cast<double>(state.position.examples);
   state.optimizer = {
       *kind,
       {count_in(optimizer, "steps", place), bits_in(optimizer, "beta1_power_bits", place),

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/base/hash.hpp"
+#include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/data/batches.hpp"
 #include "lockstep/data/ids_digest.hpp"
@@ -117,10 +118,14 @@ class EvaluationSums {
 
   /// Adds this rank's outputs for a batch. Collective.
   void add(Matrix<const float> outputs, const data::Batch& batch) {
-    const nn::Targets targets = {batch.labels, batch.values};
+    const nn::Targets targets = targets_of(batch);
     nn::require_targets(targets, loss_, outputs.rows, outputs_);
     const auto own = std::span(mine_).first(outputs.rows);
     loss_.run(outputs, targets, own, {});
+    for (std::size_t i = 0; i < targets.weights.size(); ++i) {
+      own[i].weight = static_cast<double>(targets.weights[i]);
+      own[i].loss *= own[i].weight;
+    }
     if (has_labels()) count_confusion(outputs, batch.labels, sums_.confusion);
     add_values(outputs, batch);
     add_scores(outputs, batch);
@@ -128,6 +133,7 @@ class EvaluationSums {
     const nn::Tally tally = sum(own, batch);
     sums_.examples += batch.global_examples;
     sums_.loss_sum += tally.loss_sum;
+    sums_.weight += tally.weight;
     sums_.correct += tally.correct;
     for (std::size_t m = 0; m < metrics_.size(); ++m) {
       if (!metrics_[m].of_example) continue;
@@ -140,6 +146,12 @@ class EvaluationSums {
 
   /// Collective.
   Evaluation finish() {
+    if (sums_.weight == 0) {
+      throw comm::AgreedError(ExitCode::data,
+                              "the weights of the " + counted(sums_.examples, "example") +
+                                  " of the evaluation sum to zero",
+                              "give at least one a weight above 0");
+    }
     comm_.all_reduce(std::span(sums_.confusion));
     std::vector<std::uint64_t> counts;
     for (const ClassCounts& label : sums_.labels) {
@@ -272,6 +284,7 @@ Evaluation evaluate_pieces(Inference& network, const nn::Loss<float>& loss, cons
     data::Batch batch = data::batch_at(plan, piece->step, static_cast<std::uint64_t>(comm.rank()),
                                        piece->targets.labels, {});
     batch.values = piece->targets.values;
+    batch.weights = piece->targets.weights;
     const std::size_t rows = batch.piece.size();
     copy_features(piece->features, network.inputs(rows));
     sums.add(network.forward(rows), batch);

@@ -63,9 +63,13 @@ inline constexpr std::size_t max_counted_classes = 256;
 
 /// Sums over all ranks, identical on every rank. The loss is summed over leaves in a tree, batch
 /// after batch, so the result does not depend on the number of ranks if the rows do not.
+///
+/// The loss is the mean over the examples with their weights, if the data has such; class weights
+/// do not enter. All other figures count each example once.
 struct Evaluation {
   std::uint64_t examples = 0;
-  double loss_sum = 0;
+  double loss_sum = 0;        ///< of losses times weights
+  double weight = 0;          ///< sum of the weights; without weights `examples`
   std::uint64_t correct = 0;  ///< of classification; with several labels: all of them are right
   /// Of regression with as many values as outputs: for each of them.
   std::vector<ValueSums> values = {};
@@ -82,7 +86,7 @@ struct Evaluation {
   /// The counts of each class, by the confusion matrix, or of each label; empty if both are.
   std::vector<ClassCounts> classes() const;
 
-  double loss() const { return loss_sum / static_cast<double>(examples); }
+  double loss() const { return loss_sum / weight; }
   double accuracy() const { return static_cast<double>(correct) / static_cast<double>(examples); }
 
   /// The mean of the outputs' R2.
@@ -100,9 +104,9 @@ data::Plan evaluation_plan(std::uint64_t records, int ranks);
 ///
 /// The network must have rows for the plan's largest_piece(); the plan is for the ranks of
 /// `groups.batch`.
-/// Errors   throws comm::AgreedError (70) if not every record was evaluated exactly once;
-///          ConfigError or DataError for targets that do not fit the loss; and the errors of
-///          reading and communication.
+/// Errors   throws comm::AgreedError if not every record was evaluated exactly once (70), or if
+///          the weights sum to zero (65); ConfigError or DataError for targets that do not fit the
+///          loss; and the errors of reading and communication.
 /// Ranks    collective.
 Evaluation evaluate(Inference& network, const nn::Loss<float>& loss, data::BatchReader& reader,
                     const Groups& groups, const std::vector<Metric>& metrics = {});

@@ -136,6 +136,7 @@ Audit::Audit(nn::Network<float>& network, const data::Plan& plan, comm::Communic
       hashes_(2 * static_cast<std::size_t>(comm.size())) {
   if (!every) return;
   const std::size_t rows = plan.largest_gathered();
+  weights_ = AlignedBuffer<float>(rows, comm.memory());
   if (network.loss_function().target() == nn::TargetKind::label) {
     labels_ = AlignedBuffer<std::int32_t>(rows, comm.memory());
   } else {
@@ -144,16 +145,21 @@ Audit::Audit(nn::Network<float>& network, const data::Plan& plan, comm::Communic
   }
 }
 
-std::span<std::byte> Audit::put_targets(const data::Batch& batch) {
-  const auto put = [&](auto mine, auto blocks, std::size_t each) {
+std::array<std::span<std::byte>, 2> Audit::put_targets(const data::Batch& batch) {
+  const auto own = [&](auto blocks, std::size_t each) {
     const std::size_t block = batch.block * each;
-    const auto all = blocks.first(block * static_cast<std::size_t>(comm_.size()));
-    const auto own = all.subspan(static_cast<std::size_t>(comm_.rank()) * block, block);
-    std::copy(mine.begin(), mine.end(), own.begin());
-    return std::as_writable_bytes(all);
+    return blocks.subspan(static_cast<std::size_t>(comm_.rank()) * block, block);
   };
-  if (values_each_ == 0) return put(batch.labels, labels_.span(), 1);
-  return put(batch.values, values_.span(), values_each_);
+  const auto put = [&](auto mine, auto blocks, std::size_t each) {
+    std::copy(mine.begin(), mine.end(), own(blocks, each).begin());
+    const std::size_t all = batch.block * each * static_cast<std::size_t>(comm_.size());
+    return std::as_writable_bytes(blocks.first(all));
+  };
+  const auto weights = own(weights_.span(), 1);
+  std::fill(weights.begin(), weights.end(), 1.0F);
+  return {put(batch.weights, weights_.span(), 1),
+          values_each_ == 0 ? put(batch.labels, labels_.span(), 1)
+                            : put(batch.values, values_.span(), values_each_)};
 }
 
 void Audit::check_leaf(std::uint64_t step, const data::Batch& batch) {
@@ -166,9 +172,10 @@ void Audit::check_leaf(std::uint64_t step, const data::Batch& batch) {
   const int auditor = (owner + 1) % comm_.size();
 
   // Every rank holds these rows; the auditor recomputes them in place.
-  const nn::Targets targets = {
+  nn::Targets targets = {
       values_each_ == 0 ? labels_.span().subspan(rows.begin, rows.size()) : labels_.span(),
       values_.span().subspan(rows.begin * values_each_, rows.size() * values_each_)};
+  targets.weights = weights_.span().subspan(rows.begin, rows.size());
   const auto compute = [&] {
     network_.forward(rows, nn::TrainingRows{step, 0});
     network_.loss(rows, targets, true);

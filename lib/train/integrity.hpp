@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -141,9 +142,9 @@ class Audit {
 
   bool due(std::uint64_t step) const noexcept { return every_ && step % *every_ == 0; }
 
-  /// Copies this rank's targets to its block. Returns the blocks of all ranks, to be all-gathered
-  /// with the rows before check_leaf(). Local.
-  std::span<std::byte> put_targets(const data::Batch& batch);
+  /// Copies this rank's targets and their weights to its blocks. Returns the blocks of all ranks,
+  /// to be all-gathered with the rows before check_leaf(). Local.
+  std::array<std::span<std::byte>, 2> put_targets(const data::Batch& batch);
 
   /// Recomputes a leaf of `batch`, after the exchange of rows and targets. Does not change the
   /// layers' state.
@@ -168,6 +169,7 @@ class Audit {
   AlignedBuffer<std::int32_t> labels_;
   std::size_t values_each_ = 0;  // 0: labels
   AlignedBuffer<float> values_;
+  AlignedBuffer<float> weights_;       // 1 where examples have none
   std::vector<std::uint64_t> hashes_;  // of every rank: its own values, and the recomputed ones
 };
 

@@ -73,6 +73,7 @@ ordered_json table_json(const data::TableSchema& table) {
     json["label"] = table.label;
     json["classes"] = table.classes;
   }
+  if (!table.weight.empty()) json["weight"] = table.weight;
   json["columns"] = std::move(columns);
   json["left_out"] = std::move(left_out);
   json["header"] = table.has_header;
@@ -258,6 +259,10 @@ std::shared_ptr<const data::TableSchema> table_in(const ordered_json& json,
     keys.insert(keys.end(), {"label", "classes"});
     table->label = text_in(object, "label", place);
     table->classes = texts_in(object, "classes", place);
+  }
+  if (object.is_object() && object.contains("weight")) {
+    keys.emplace_back("weight");
+    table->weight = text_in(object, "weight", place);
   }
   require_keys(object, keys, place);
   for (const auto& column : list_in(object, "columns", place)) {

@@ -88,7 +88,7 @@ NonfiniteValue find_nonfinite(const nn::Network<float>& network, const StepValue
     const std::size_t first = std::clamp(tensor.offset, values.slice, end);
     const std::size_t last = std::clamp(tensor.offset + tensor.stored, first, end);
     const auto part = values.gradient_sums.subspan(first - values.slice, last - first);
-    if (optim::is_finite(part, batch.global_examples)) continue;
+    if (optim::is_finite(part, values.weight)) continue;
     found.text = "the gradient of " + tensor.name;
     found.has_examples = false;
     return found;

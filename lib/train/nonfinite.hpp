@@ -22,6 +22,7 @@ struct StepValues {
   std::span<const nn::ExampleResult> results;  ///< of its examples
   std::span<const float> gradient_sums;        ///< of its slice of the block; empty on a device
   std::size_t slice = 0;                       ///< the index in the block of the first of these
+  double weight = 1;                           ///< of all examples of the step: nn::Tally
 };
 
 /// A value that is not finite.

@@ -258,23 +258,6 @@ void Replica::make_network(const nn::NetworkShape& shape, const ReplicaOptions& 
 /// Copies the weights of the network to this rank's device, if it is to have one. Collective.
 void Replica::make_device(const ReplicaOptions& options) {
   if (options.device != Device::cuda) return;
-  const auto refuse = [](const std::string& option) {
-    throw comm::AgreedError(ExitCode::usage, "device cuda: no device code for `" + option + "`",
-                            "use `device=cpu`, or leave it out");
-  };
-  if (!options.class_weights.empty()) refuse("class_weights");
-  const auto& tensors = network_->parameters().tensors();
-  if (plan_ && std::any_of(tensors.begin(), tensors.end(),
-                           [](const nn::ParameterSpec& tensor) { return tensor.frozen; })) {
-    refuse("freeze");
-  }
-  const optim::OptimizerOptions& optimizer = options.optimizer;
-  if (optimizer.kind != optim::OptimizerKind::adam) {
-    refuse(std::string("optimizer=") + optim::name_of(optimizer.kind));
-  }
-  if (optimizer.weight_decay != 0) refuse("weight_decay");
-  if (optimizer.clip_norm) refuse("clip_norm");
-  if (optimizer.clip_value) refuse("clip_value");
   DeviceOptions device;
   device.strict = is_strict(options, "cuBLAS");
   device.precision = options.precision;
@@ -330,6 +313,7 @@ nn::Tally Replica::train(std::uint64_t step, std::span<const float> features,
   const auto rank = static_cast<std::uint64_t>(groups_.batch.rank());
   data::Batch batch = data::batch_at(*plan_, step, rank, targets.labels, {});
   batch.values = targets.values;
+  batch.weights = targets.weights;
   nn::require_targets(targets, network_->loss_function(), batch.piece.size(), shape().classes);
   PhaseSeconds seconds;
   if (!device_) {
@@ -392,7 +376,8 @@ StepResult Replica::train(const data::Batch& batch, PhaseSeconds& seconds, std::
                                },
                                step_->results(batch),
                                step_->gradient_sums(),
-                               step_->slice().begin};
+                               step_->slice().begin,
+                               result.tally.weight};
     why_skipped_ = describe_nonfinite(result.not_finite, *network_, values, groups_);
     if (result.skipped) return;
     throw_diverged(steps_ + 1, why_skipped_,

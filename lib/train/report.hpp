@@ -21,7 +21,8 @@ struct RankMessage {
   std::uint64_t nanoseconds = 0;
 };
 
-/// Report of one step, over all ranks. Means are over the number of examples in the step.
+/// Report of one step, over all ranks. The loss is the mean with the weights of examples and
+/// classes, if there are such; accuracy counts each example once.
 struct StepReport {
   std::uint64_t step = 0;   ///< from 1, over the whole run
   std::uint64_t epoch = 0;  ///< from 1
@@ -37,6 +38,7 @@ struct StepReport {
   /// Why the step changed nothing; empty if it did. Then the loss may be not finite.
   std::string skipped = {};
   std::span<const RankMessage> messages = {};  ///< of every rank; valid until the next step
+  double weight = 0;  ///< of the examples in all; without weights their number
 };
 
 /// Loss, score and metrics of a data set.

@@ -4,6 +4,8 @@
 #include <cassert>
 #include <cmath>
 
+#include "lockstep/base/text.hpp"
+#include "lockstep/collectives/agreement.hpp"
 #include "lockstep/train/integrity.hpp"
 #include "lockstep/train/timing.hpp"
 
@@ -18,7 +20,7 @@ std::span<std::byte> GatheredResults::put(std::span<const nn::ExampleResult> min
   const auto own = all.subspan(static_cast<std::size_t>(comm_.rank()) * batch.block, batch.block);
   assert(mine.size() <= own.size());
   const auto rest = std::copy(mine.begin(), mine.end(), own.begin());
-  std::fill(rest, own.end(), nn::ExampleResult{});
+  std::fill(rest, own.end(), nn::ExampleResult{.weight = 0});
   return std::as_writable_bytes(all);
 }
 
@@ -71,6 +73,24 @@ Step::Step(const StepOptions& options, comm::Communicator& comm, Sentinel& senti
       results_(options.plan->largest_gathered(), comm),
       messages_(static_cast<std::size_t>(comm.size()), comm.memory()) {}
 
+void Step::throw_without_weight(const data::Batch& batch) {
+  std::string mine;
+  if (!batch.piece.empty()) {
+    mine = batch.ids.empty()         ? "row " + std::to_string(batch.piece.begin) + " of the batch"
+           : batch.source == nullptr ? "record " + std::to_string(batch.ids[0])
+                                     : batch.source->place_of(batch.ids[0]);
+  }
+  const auto places = comm::gather_text(comm_, mine);
+  const auto first = std::find_if(places.begin(), places.end(),
+                                  [](const std::string& place) { return !place.empty(); });
+  throw comm::AgreedError(
+      ExitCode::data,
+      *first + ": the weights of the " + counted(batch.global_examples, "example") + " of step " +
+          std::to_string(steps_ + 1) + ", of which it is the first, sum to zero",
+      "leave records of weight 0 out of the data, give classes weights above 0, or train with a "
+      "larger `batch_size`");
+}
+
 StepResult Step::run(const data::Batch& batch, PhaseSeconds& seconds, std::uint64_t stop) {
   Lap phase;
   const double before = comm_.recorded_seconds();
@@ -97,16 +117,18 @@ StepResult Step::run(const data::Batch& batch, PhaseSeconds& seconds, std::uint6
   StepResult result = {.tally = nn::sum_over_leaves(results_.in_order(batch), batch.leaf),
                        .stop = last_stop->stop,
                        .messages = messages};
+  const double weight = result.tally.weight;
+  if (weight == 0) throw_without_weight(batch);
   bool updates = std::isfinite(result.tally.loss_sum);
   if (!updates) result.not_finite = "loss";
   if (skips()) {
-    const bool finite = updates && has_finite_gradients(batch.global_examples);
+    const bool finite = updates && has_finite_gradients(weight);
     result.skipped = !skips_with_->all_agree(finite);
     updates = !result.skipped;
     if (result.skipped && result.not_finite == nullptr) result.not_finite = "gradient";
   }
   if (updates) {
-    update(batch.global_examples);
+    update(weight);
     result.gradient_norm = gradient_norm();
     seconds.update += phase.take();
     if (!publish()) result.not_finite = "gradient";

@@ -58,6 +58,13 @@ class GatheredResults {
   AlignedBuffer<nn::ExampleResult> all_;
 };
 
+/// The targets of this rank's examples, and their weights. Local.
+inline nn::Targets targets_of(const data::Batch& batch) noexcept {
+  nn::Targets targets = {batch.labels, batch.values};
+  targets.weights = batch.weights;
+  return targets;
+}
+
 /// Blocks that are all-gathered in one collective.
 using Blocks = std::vector<std::span<std::byte>>;
 
@@ -95,7 +102,8 @@ struct StepOptions {
 ///   dW, db          a chain over each leaf's examples, then the balanced tree over leaves
 ///   total loss      each leaf's in order, in double, then the same tree; counts are exact
 ///   no example      with FILE and OFF, rows of zeros that change no value  data/plan.hpp
-///   division        once, by the number of examples in the step
+///   total weight    each leaf's in order, in double, then the same tree
+///   division        once, by the total weight: without weights the number of examples
 ///   norms           exact sums of squares, rounded once               lib/numerics/exact_squares.hpp
 ///   update          one sequence of rounded operations per weight     lib/optim/optimizer.hpp
 ///
@@ -150,10 +158,13 @@ class Step {
   /// rank's request to stop, a number of the caller's; it travels with the results. Allocates no
   /// memory, except with FILE if a step needs more sum buffers than all steps before.
   ///
+  /// The update is that of the mean of the losses with their weights: Tally.
+  ///
   /// If the loss is not finite, there is no update on the processor. If a gradient is not, some
   /// ranks have updated their slices, unless the options say to skip such steps.
   ///
-  /// Errors   throws comm::CommError; comm::AgreedError (70) if replicas differ.
+  /// Errors   throws comm::CommError; comm::AgreedError: replicas differ (70), the weights of the
+  ///          step's examples sum to zero (65).
   /// Ranks    collective.
   StepResult run(const data::Batch& batch, PhaseSeconds& seconds, std::uint64_t stop = 0);
 
@@ -177,19 +188,23 @@ class Step {
   /// Sums the ranks' parts of the gradient, as needed for this rank's update. Collective.
   virtual void reduce(const data::Batch& batch, PhaseSeconds& seconds) = 0;
 
-  /// True if this rank's slice of the gradients, and its square, are finite. Called before update()
-  /// if the options say to skip such steps. Local.
-  virtual bool has_finite_gradients(std::uint64_t examples) {
-    return optim::is_finite(gradient_sums(), examples);
+  /// True if this rank's slice of the gradients, and its square, are finite: of sums over examples
+  /// of weight `weight` in all. Called before update() if the options say to skip such steps.
+  /// Local.
+  virtual bool has_finite_gradients(double weight) {
+    return optim::is_finite(gradient_sums(), weight);
   }
 
-  /// Updates this rank's slice of the weights with gradient sums over `examples` examples. Local;
-  /// collective if optim::needs_norms().
-  virtual void update(std::uint64_t examples) = 0;
+  /// Updates this rank's slice of the weights with gradient sums over examples of weight `weight`
+  /// in all. Local; collective if optim::needs_norms().
+  virtual void update(double weight) = 0;
 
   /// All-gathers the updated slices, where ranks updated slices. Returns true if the update was
   /// finite on every rank. Collective.
   virtual bool publish() = 0;
+
+  /// Throws on all ranks: the weights of the step sum to zero. Collective.
+  [[noreturn]] void throw_without_weight(const data::Batch& batch);
 
   Sentinel& sentinel_;
   comm::Communicator* skips_with_;

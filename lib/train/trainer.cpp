@@ -163,7 +163,7 @@ EpochReport Trainer::evaluate(const Timed& timed) {
   const std::uint64_t hash = replica_.weights_hash();
   const auto count = static_cast<double>(position_.examples);
   const bool is_regression = !last_test_.values.empty();
-  const double loss = position_.tally.loss_sum / count;
+  const double loss = position_.tally.loss_sum / position_.tally.weight;
   std::optional<double> score;
   if (!is_regression) {
     score = static_cast<double>(position_.tally.correct) / count;
@@ -255,6 +255,7 @@ Trainer::Timed Trainer::train_steps(const std::vector<Observer*>& observers) {
     if (!result.skipped) {
       position_.tally.loss_sum += result.tally.loss_sum;
       position_.tally.correct += result.tally.correct;
+      position_.tally.weight += result.tally.weight;
       position_.examples += examples;
     }
     timed.examples += examples;
@@ -263,11 +264,12 @@ Trainer::Timed Trainer::train_steps(const std::vector<Observer*>& observers) {
     StepReport report{.step = step,
                       .epoch = position_.epoch + 1,
                       .examples = examples,
-                      .loss = result.tally.loss_sum / count,
+                      .loss = result.tally.loss_sum / result.tally.weight,
                       .seconds = seconds.total,
                       .hashes = std::move(hashes),
                       .skipped = replica_.why_skipped(),
-                      .messages = result.messages};
+                      .messages = result.messages,
+                      .weight = result.tally.weight};
     if (replica_.network().loss_function().target() != nn::TargetKind::values) {
       report.accuracy = static_cast<double>(result.tally.correct) / count;
     }

@@ -25,6 +25,8 @@ RATE = 0.1
 I = torch.arange(EXAMPLES)
 LABELS = (I * I + I // 5) % OUTPUTS
 ONE_HOT = functional.one_hot(LABELS, OUTPUTS).double()
+CLASS_WEIGHTS = torch.tensor([0.5, 2.0, 1.25], dtype=torch.float64)
+SAMPLE_WEIGHTS = ((I * I + 3) % 5).double() / 4  # some are 0
 VALUES = wave(EXAMPLES * OUTPUTS, 0.5, 1).reshape(EXAMPLES, OUTPUTS)
 J = torch.arange(EXAMPLES * OUTPUTS)
 FLAGS = ((J * J + J // 4) % 3 == 0).double().reshape(EXAMPLES, OUTPUTS)
@@ -42,6 +44,23 @@ LOSSES = {
     "huber loss of values, delta 0.25":
         lambda z, rows: functional.huber_loss(z, VALUES[rows], reduction="none", delta=0.25).mean(1),
 }
+
+# The same with weights: the mean is divided by the sum of the weights, that of classes by PyTorch itself.
+WEIGHTED = {
+    "softmax cross-entropy | class weights":
+        lambda z, rows: functional.cross_entropy(z, LABELS[rows], weight=CLASS_WEIGHTS),
+    "softmax cross-entropy | sample weights": lambda z, rows: weighted("softmax cross-entropy", z, rows),
+    "softmax cross-entropy | class weights, sample weights":
+        lambda z, rows: weighted("softmax cross-entropy", z, rows, CLASS_WEIGHTS[LABELS[rows]]),
+    "binary cross-entropy | sample weights": lambda z, rows: weighted("binary cross-entropy", z, rows),
+    "huber loss of values, delta 0.25 | sample weights":
+        lambda z, rows: weighted("huber loss of values, delta 0.25", z, rows),
+}
+
+
+def weighted(name, z, rows, factors=1.0):
+    weights = SAMPLE_WEIGHTS[rows] * factors
+    return (LOSSES[name](z, rows) * weights).sum() / weights.sum()
 
 
 def trajectory(loss):
@@ -65,7 +84,7 @@ def trajectory(loss):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true")
-    figures = {name: trajectory(loss) for name, loss in LOSSES.items()}
+    figures = {name: trajectory(loss) for name, loss in (LOSSES | WEIGHTED).items()}
     if parser.parse_args().write:
         FIGURES.write_text(json.dumps(figures, indent=1).replace(",\n  ", ", ").replace("[\n  ", "[") + "\n")
         return 0

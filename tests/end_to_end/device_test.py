@@ -74,11 +74,17 @@ class Device(command.CommandTest):
         here = self.train(FEW, flags, name="scheduled")
         self.assertEqual(self.on_device(flags).summary["weights_hash"], here.summary["weights_hash"])
 
-    def test_optimizers_without_device_code(self):
-        for flags, name in (("--optimizer sgd", "--optimizer sgd"), ("--weight-decay 0.1", "--weight-decay"),
-                            ("--clip-norm 1", "--clip-norm"), ("--clip-value 1", "--clip-value")):
-            result = command.run("train", FEW, "--device cuda", flags, **devices(1))
-            self.assert_refused(result, 2, ["device cuda", f"no device code for {name}", "--device cpu"])
+    def test_optimizers_have_the_processors_bits(self):
+        """Also with weights of classes; the unit tests have all of them, on more ranks."""
+        for number, flags in enumerate(("--optimizer sgd --momentum 0.9 --learning-rate 0.05 --weight-decay 0.001 --clip-value 0.01",
+                                        "--optimizer lamb --clip-norm 0.5 --class-weights 1,2,1,0.5,1,3,1,1,0.2,2")):
+            here = self.train(FEW, flags, name=f"here-{number}")
+            for world in ({}, {"threads": 3}):
+                there = self.on_device(flags, "--share-device", name=f"there-{number}-{len(world)}", **world)
+                self.assertEqual(there.summary["weights_hash"], here.summary["weights_hash"])
+                self.assertEqual(there.losses, here.losses)
+                self.assertEqual([line.get("gradient_norm") for line in there.metrics],
+                                 [line.get("gradient_norm") for line in here.metrics])
 
     def test_weights_to_start_from(self):
         flags = ("--init-fresh last --init", self.processor.folder)
@@ -86,8 +92,9 @@ class Device(command.CommandTest):
         self.assertEqual(self.on_device(*flags).summary["weights_hash"], here.summary["weights_hash"])
         path = self.folder / "frozen.toml"
         path.write_text('[[layer]]\nkind = "flatten"\n[[layer]]\nkind = "dense"\nwidth = 8\nfreeze = true\n')
-        result = command.run("train", path, "--data synthetic --train-limit 100 --device cuda", **devices(1))
-        self.assert_refused(result, 2, ["device cuda: no device code for `freeze`", "--device cpu"])
+        frozen = [self.train(path, "--data synthetic --train-limit 100 --test-limit 20 --epochs 1", device, name=f"frozen{i}", **devices(1))
+                  for i, device in enumerate(("", "--device cuda"))]
+        self.assertEqual(*[run.summary["weights_hash"] for run in frozen])
 
     def test_one_rank_over_nccl(self):
         self.assert_same(self.on_device("--backend nccl"))

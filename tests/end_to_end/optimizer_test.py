@@ -1,4 +1,5 @@
-"""Optimizers, schedules and clipping: one hash for any ranks and meshes, through a resume, and what is refused."""
+"""Optimizers, schedules, clipping, losses, weights and networks: one hash for any ranks and meshes and through a resume;
+what is refused of optimizers."""
 
 import json
 import re
@@ -7,10 +8,38 @@ import unittest
 
 import command
 from command import Run, run
+from network_test import layer
 
 DATA = "--data synthetic --train-limit 600 --test-limit 60 --batch-size 50 --progress off"
 DENSE = "--layers 24,20 --epochs 2"
 LENET = "--model lenet --epochs 1 --steps 3"
+
+# Runs on a table, whose columns x, y and z are numbers, k a category and w a weight; p, q and r are flags.
+ON_TABLE = "--batch-size 14 --epochs 2 --test-split 0.2 --progress off --data"
+NETWORKS = {
+    "skip": layer("dense", name="first", width=12, activation="relu") + layer("dense", name="second", width=12)
+            + layer("add", name="sum", from_=["second", "first"], activation="relu")
+            + layer("concatenate", from_=["sum", "first"]),
+    "embedding": layer("embedding", vocabulary=9, width=3) + layer("flatten") + layer("dense", name="wide", width=10)
+                 + layer("dense", name="deep", width=10, activation="relu") + layer("add", from_=["deep", "wide"]),
+}
+CLASSES = "--label-column k --ignore-columns p,q,r"
+NUMBERS = "--label-column z,y --ignore-columns p,q,r"
+FLAGS = "--label-column p,q,r"
+# What is trained on the table, and the network: widths, or one of NETWORKS.
+TABLE_RUNS = (
+    ("--optimizer adamw --schedule cosine --warmup 2", f"{CLASSES} --weight-column w", "16,8"),
+    ("--optimizer sgd --learning-rate 0.1 --momentum 0.9 --nesterov --clip-norm 0.5", f"{FLAGS} --weight-column w", "12"),
+    ("--optimizer lamb --learning-rate 0.01 --schedule linear", f"{NUMBERS} --weight-column w --loss huber --huber-delta 0.3", "16,8"),
+    ("--optimizer lars --learning-rate 0.5 --trust 0.02 --schedule step --decay-every 3",
+     "--label-column z,y --ignore-columns p,q,r,w --loss absolute-error", "skip"),
+    ("--optimizer adam --clip-value 0.01", f"{CLASSES} --weight-column w --class-weights balanced --label-smoothing 0.1", "skip"),
+    ("--optimizer sgd --learning-rate 0.1 --weight-decay 0.01 --schedule exponential --decay 0.9",
+     f"{FLAGS} --weight-column w", "skip"),
+    ("--optimizer adamw --clip-norm 0.3", "--label-column p --ignore-columns q,r,x,y,z --weight-column w --class-weights 1,4 "
+     "--standardize false", "embedding"),
+    ("--optimizer lamb --learning-rate 0.02", "--label-column p,q --ignore-columns r,x,y,z,w --standardize false", "embedding"),
+)
 
 # optimizer, schedule, clipping, loss, network
 TABLE = (
@@ -53,9 +82,9 @@ REFUSED = {
 
 
 class Optimizers(command.CommandTest):
-    def hash_of(self, *args, **world):
+    def hash_of(self, *args, data=DATA, **world):
         folder = self.folder / "run"
-        result = run("train", DATA, *args, "--run-dir", folder, **world)
+        result = run("train", *args, data, "--run-dir", folder, **world)
         self.assert_ends(result, 0)
         weights = Run(folder).summary["weights_hash"]
         shutil.rmtree(folder)
@@ -80,6 +109,30 @@ class Optimizers(command.CommandTest):
                     self.assertEqual(self.hash_of(*args, "--exchange sums", threads=3), one)
             hashes.add(one)
         self.assertEqual(len(hashes), len(TABLE))
+
+    def test_weights_losses_and_networks_have_one_hash(self):
+        path = self.folder / "table.csv"
+        path.write_text("x,y,z,k,j,w,p,q,r\n" + "".join(
+            f"{i * 7 % 23},{i * i % 19},{i * 5 % 17 + 0.5},{i * i % 5},{i * 3 % 9},{i * i % 4 / 3},{int(i % 3 == 0)},{int(i * i % 7 > 2)},{i % 2}\n"
+            for i in range(100)))
+        hashes = set()
+        for number, (optimizer, data, network) in enumerate(TABLE_RUNS):
+            flags = (optimizer, data, ON_TABLE, path)
+            if network in NETWORKS:
+                config = self.folder / f"{network}.toml"
+                config.write_text(NETWORKS[network])
+                flags = (config, *flags)
+            else:
+                flags = (f"--layers {network}", *flags)
+            one = self.hash_of(*flags, data="")
+            worlds = [({"threads": threads}, "") for threads in THREADS]
+            worlds += [({"threads": 4}, "--mesh batch=2,model=2"), ({"threads": 2}, "--mesh batch=1,model=2"),
+                       ({"ranks": 2 if number % 2 else 3}, ""), ({"threads": 3}, "--exchange sums")]
+            for world, more in worlds:
+                with self.subTest(optimizer=optimizer, data=data, network=network, more=more, **world):
+                    self.assertEqual(self.hash_of(*flags, more, data="", **world), one)
+            hashes.add(one)
+        self.assertEqual(len(hashes), len(TABLE_RUNS))
 
     def test_a_continued_run_has_the_hash(self):
         for optimizer in ("--optimizer sgd --learning-rate 0.1", "--optimizer sgd --learning-rate 0.1 --momentum 0.9",

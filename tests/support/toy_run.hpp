@@ -50,6 +50,7 @@ struct ToyRun {
   std::optional<int> slow_rank = {};  ///< which needs longer for each record
   std::chrono::microseconds slow_record = std::chrono::microseconds(2000);
   std::vector<std::pair<std::uint64_t, float>> scales = {};  ///< records, and what multiplies them
+  std::function<float(std::uint64_t record)> weights = {};   ///< of training records; none: all 1
   std::uint64_t epochs = 3;
   float learning_rate = 0.01F;
   std::optional<std::uint64_t> steps = std::nullopt;
@@ -79,6 +80,7 @@ inline ToyResult train_toy(comm::Communicator& all, const ToyRun& run,
   constexpr int classes = 4;
   ToySource training(run.records, features, classes, 1);
   for (const auto& [record, factor] : run.scales) training.scale(record, factor);
+  if (run.weights) training.set_weights(run.weights);
   ToySource test(97, features, classes, 2);
   const data::Plan plan({.records = run.records,
                          .batch_size = run.batch_size,

@@ -29,6 +29,10 @@ class ToySource final : public data::Source {
   std::size_t features() const noexcept override { return features_; }
   float divisor() const noexcept override { return 1; }
   std::string identity() const override { return "toy"; }
+  bool has_weights() const noexcept override { return !weights_.empty(); }
+  float weight(std::uint64_t id) const noexcept override {
+    return weights_.empty() ? 1.0F : weights_[id];
+  }
 
   void read(std::span<const std::uint64_t> ids, std::span<float> x,
             std::span<std::int32_t> labels) override {
@@ -46,6 +50,12 @@ class ToySource final : public data::Source {
     for (float& value : row) value *= factor;
   }
 
+  /// Gives each record a weight.
+  void set_weights(const std::function<float(std::uint64_t record)>& weight) {
+    weights_.clear();
+    for (std::uint64_t i = 0; i < records_; ++i) weights_.push_back(weight(i));
+  }
+
   /// Called at every read with the number of records: where a test disturbs a run.
   std::function<void(std::size_t)> on_read;
 
@@ -54,6 +64,7 @@ class ToySource final : public data::Source {
   std::size_t features_;
   std::vector<float> x_;
   std::vector<std::int32_t> labels_;
+  std::vector<float> weights_;
 };
 
 }  // namespace lockstep

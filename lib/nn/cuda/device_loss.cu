@@ -16,6 +16,7 @@ constexpr unsigned chunk = 1024;  // exponentials that one thread adds, in order
 struct Loss {
   const float* z;
   const std::int32_t* labels;
+  const float* weights;
   nn::ExampleResult* results;
   float* dz;  // or null
   unsigned rows;
@@ -75,13 +76,15 @@ __global__ void __launch_bounds__(max_threads) cross_entropy(Loss task) {
   const std::size_t begin = std::size_t{blockIdx.x} * task.classes;
   const float* z = task.z + begin;
   const auto label = static_cast<unsigned>(task.labels[blockIdx.x]);
+  const float weight = task.weights[blockIdx.x];
   find_max(z, task.classes, candidates);
   const Candidate greatest = candidates[0];
   const float sum = sum_exp(z, task.classes, greatest.value, terms);
   if (threadIdx.x == 0) {
     shared_normaliser = greatest.value + strict_log(sum);
-    task.results[blockIdx.x] = {static_cast<double>(shared_normaliser - z[label]),
-                                greatest.index == label ? 1.0 : 0.0};
+    const auto loss = static_cast<double>(shared_normaliser - z[label]);
+    task.results[blockIdx.x] = {loss * static_cast<double>(weight),
+                                greatest.index == label ? 1.0 : 0.0, static_cast<double>(weight)};
   }
   if (task.dz == nullptr) return;
   __syncthreads();
@@ -89,6 +92,7 @@ __global__ void __launch_bounds__(max_threads) cross_entropy(Loss task) {
   for (unsigned j = threadIdx.x; j < task.classes; j += blockDim.x) {
     float p = strict_exp(z[j] - normaliser);
     if (j == label) p -= 1;
+    p *= weight;
     task.dz[begin + j] = p != p ? std::numeric_limits<float>::quiet_NaN() : p;
   }
 }
@@ -96,12 +100,13 @@ __global__ void __launch_bounds__(max_threads) cross_entropy(Loss task) {
 }  // namespace
 
 void softmax_cross_entropy(Matrix<const float> z, std::span<const std::int32_t> labels,
-                           std::span<nn::ExampleResult> results, Matrix<float> dz,
-                           const Stream& stream) {
-  assert(labels.size() == z.rows && results.size() == z.rows);
+                           std::span<const float> weights, std::span<nn::ExampleResult> results,
+                           Matrix<float> dz, const Stream& stream) {
+  assert(labels.size() == z.rows && weights.size() == z.rows && results.size() == z.rows);
   assert(dz.rows == 0 || (dz.rows == z.rows && dz.cols == z.cols));
   const Loss task = {z.data,
                      labels.data(),
+                     weights.data(),
                      results.data(),
                      dz.rows > 0 ? dz.data : nullptr,
                      static_cast<unsigned>(z.rows),

@@ -32,7 +32,8 @@ DeviceNetwork::DeviceNetwork(Network<float>& host, std::size_t rows, DeviceProdu
     const auto* dense = std::get_if<Dense>(&shape().layers[i].function);
     if (dense == nullptr) refuse_layer(shape().layer_text(i));
     const std::size_t inputs = sizes[i].inputs[0].size();
-    dense_.push_back({inputs, dense->width, dense->activation, 2 * dense_.size()});
+    dense_.push_back(
+        {inputs, dense->width, dense->activation, 2 * dense_.size(), shape().layers[i].frozen});
     products_.reserve(inputs, dense->width);
     activations_.emplace_back(rows * dense->width);
     gradients_.emplace_back(rows * dense->width);
@@ -95,9 +96,10 @@ Matrix<const float> DeviceNetwork::forward(std::size_t count, const cuda::Stream
   return activation(layers(), {0, count});
 }
 
-void DeviceNetwork::loss(std::size_t count, const cuda::Stream& stream) {
-  cuda::softmax_cross_entropy(activation(layers(), {0, count}), labels(count), results(count),
-                              gradient(layers() - 1, {0, count}), stream);
+void DeviceNetwork::loss(std::size_t count, std::span<const float> weights,
+                         const cuda::Stream& stream) {
+  cuda::softmax_cross_entropy(activation(layers(), {0, count}), labels(count), weights,
+                              results(count), gradient(layers() - 1, {0, count}), stream);
 }
 
 void DeviceNetwork::backward_input(std::size_t i, std::size_t count, const cuda::Stream& stream) {
@@ -108,6 +110,7 @@ void DeviceNetwork::backward_input(std::size_t i, std::size_t count, const cuda:
 
 void DeviceNetwork::weight_gradients(std::size_t i, Range rows, std::size_t leaf,
                                      std::span<float> gradients, const cuda::Stream& stream) {
+  if (dense_[i].frozen) return;
   products_.weight_gradients(activation(i, rows), gradient(i, rows), leaf,
                              tensor(gradients, dense_[i].tensor),
                              tensor(gradients, dense_[i].tensor + 1), stream);

@@ -26,6 +26,7 @@ class DeviceNetwork {
                 const cuda::Stream& stream);
 
   const NetworkShape& shape() const noexcept { return host_.shape(); }
+  const Network<float>& host() const noexcept { return host_; }
   std::size_t rows() const noexcept { return rows_; }
   std::size_t layers() const noexcept { return dense_.size(); }
 
@@ -62,14 +63,15 @@ class DeviceNetwork {
   /// Logits of the first `count` rows.  [count, classes]
   Matrix<const float> forward(std::size_t count, const cuda::Stream& stream);
 
-  /// After forward(): computes results and the gradient of the logits from labels(count).
-  void loss(std::size_t count, const cuda::Stream& stream);
+  /// After forward(): computes results and the gradient of the logits from labels(count) and the
+  /// training weights of the rows, [count] on the device.
+  void loss(std::size_t count, std::span<const float> weights, const cuda::Stream& stream);
 
   /// Computes the input gradient of layer `i` (at least 1) from its output gradient.
   void backward_input(std::size_t i, std::size_t count, const cuda::Stream& stream);
 
   /// Writes the gradients of layer `i` to a block as long as values(), summed over `rows`, which
-  /// begin at a leaf of `leaf` rows.
+  /// begin at a leaf of `leaf` rows. Writes nothing for a frozen layer.
   void weight_gradients(std::size_t i, Range rows, std::size_t leaf, std::span<float> gradients,
                         const cuda::Stream& stream);
 
@@ -82,6 +84,7 @@ class DeviceNetwork {
     std::size_t outputs = 0;
     Activation activation = Activation::identity;
     std::size_t tensor = 0;  ///< of the weight; the bias follows
+    bool frozen = false;
   };
 
   std::span<float> tensor(std::span<float> block, std::size_t index) const noexcept;
@@ -105,12 +108,13 @@ class DeviceNetwork {
 namespace lockstep::cuda {
 // The loss on a device.
 
-/// nn::softmax_cross_entropy() on device memory: the same bits for finite values. Non-finite values
+/// nn::softmax_cross_entropy() on device memory, times the weights of the rows, as Network::loss():
+/// the same bits for finite values. Non-finite values
 /// are the positive quiet NaN in dz, and NaN or infinity in the results. Enqueues.
-/// Shapes   z [B, C]; labels [B] in [0, C); results [B]; dz [B, C], or empty. B may be 0.
-/// Errors   throws DeviceError. Labels are not checked.
+/// Shapes   z [B, C]; labels [B] in [0, C); weights [B]; results [B]; dz [B, C], or empty. B may be
+/// 0. Errors   throws DeviceError. Labels are not checked.
 void softmax_cross_entropy(Matrix<const float> z, std::span<const std::int32_t> labels,
-                           std::span<nn::ExampleResult> results, Matrix<float> dz,
-                           const Stream& stream);
+                           std::span<const float> weights, std::span<nn::ExampleResult> results,
+                           Matrix<float> dz, const Stream& stream);
 
 }  // namespace lockstep::cuda

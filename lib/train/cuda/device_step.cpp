@@ -43,13 +43,32 @@ class DeviceStep : public Step {
         stream_(parts.compute),
         exchange_(parts.exchange),
         slice_(range_of(values, network_.values())),
-        update_(values, options.optimizer, stream_) {}
+        update_(values, options.optimizer,
+                tensors_in(network_.host().parameters().layout(), slice_), stream_) {}
+
+  std::optional<double> gradient_norm() const noexcept final { return update_.gradient_norm(); }
 
   /// True if the sums are finite. Blocks.
-  bool check(const DeviceSums& sums, std::uint64_t examples) {
-    update_.enqueue_check(sums, examples, stream_);
+  bool check(const DeviceSums& sums, double weight) {
+    update_.enqueue_check(sums, weight);
     stream_.synchronise();
     return update_.finite();
+  }
+
+  /// True if the update cannot be enqueued before the results of all ranks are known. A rank
+  /// without examples does not know whether those of others have weights.
+  bool must_wait(const data::Batch& batch) const {
+    return skips() || update_.needs_norms() || batch.piece.empty() ||
+           network_.host().is_weighted(targets_of(batch));
+  }
+
+  /// Enqueues the update with `graph`, which recorded it, or without where it needs norms.
+  /// Collective over the ranks of `ranks` if it does.
+  void run_update(const DeviceSums& sums, const cuda::Graph& graph, double weight,
+                  const optim::RankSums& ranks) {
+    if (update_.needs_norms()) return update_.run(sums, weight, steps(), ranks);
+    update_.begin(weight, steps());
+    graph.enqueue(stream_);
   }
 
   nn::DeviceNetwork& network_;
@@ -72,6 +91,7 @@ class DeviceCanonicalStep final : public DeviceStep {
  public:
   DeviceCanonicalStep(const DeviceParts& parts, const StepOptions& options, Sentinel& sentinel)
       : DeviceStep(parts, options, sentinel, slice_of(parts)),
+        ranks_(rank_sums(&comm_, options.model)),
         block_(network_.values().size()),
         slice_(block_ / static_cast<std::size_t>(comm_.size())) {
     reserve(std::max<std::size_t>(1, sum_blocks(Exchange::partial_sums, *options.plan) / 2));
@@ -80,14 +100,15 @@ class DeviceCanonicalStep final : public DeviceStep {
   const char* name() const noexcept override { return "canonical, by partial sums"; }
 
  private:
-  /// With one rank it also enqueues the update, and synchronises once; not if steps are skipped.
+  /// With one rank it also enqueues the update, unless that must wait, and synchronises once.
   void compute(const data::Batch& batch) override {
     const cuda::TraceRange range("forward, backward");
     const std::size_t slot = batches_.take(batch, stream_);
     current_ = &recorded_for(batch, slot);
-    if (!skips()) update_.begin(batch.global_examples, steps());
+    is_updated_ = device_ == nullptr && !must_wait(batch);
+    if (is_updated_) update_.begin(static_cast<double>(batch.global_examples), steps());
     current_->compute[slot].enqueue(stream_);
-    if (device_ == nullptr && !skips()) current_->update.enqueue(stream_);
+    if (is_updated_) current_->update.enqueue(stream_);
     stream_.synchronise();
   }
 
@@ -98,18 +119,15 @@ class DeviceCanonicalStep final : public DeviceStep {
     seconds.reduce += phase.take();
   }
 
-  bool has_finite_gradients(std::uint64_t examples) override {
-    return check(*current_->sums, examples);
-  }
+  bool has_finite_gradients(double weight) override { return check(*current_->sums, weight); }
 
-  void update(std::uint64_t examples) override {
-    if (skips()) update_.begin(examples, steps());
-    if (device_ != nullptr || skips()) current_->update.enqueue(stream_);
+  void update(double weight) override {
+    if (!is_updated_) run_update(*current_->sums, current_->update, weight, ranks_);
   }
 
   bool publish() override {
     if (device_ == nullptr) {
-      if (skips()) stream_.synchronise();
+      if (!is_updated_) stream_.synchronise();
       return update_.finite();
     }
     const cuda::TraceRange range("update, gather of weights");
@@ -160,8 +178,8 @@ class DeviceCanonicalStep final : public DeviceStep {
     reserve(layout.max_parts);
     recorded->sums = std::make_unique<DeviceSums>(
         received(), offsets(layout), merges_of(layout.from.size(), layout.sums), stream_);
-    recorded->update =
-        cuda::Graph::record(stream_, [&] { update_.enqueue(*recorded->sums, stream_); });
+    if (update_.needs_norms()) return recorded;
+    recorded->update = cuda::Graph::record(stream_, [&] { update_.enqueue(*recorded->sums); });
     return recorded;
   }
 
@@ -215,7 +233,9 @@ class DeviceCanonicalStep final : public DeviceStep {
     received_all_.block(stream_);
   }
 
-  std::size_t block_;  // elements of all weights, and of a rank's slice of them
+  optim::RankSums ranks_;
+  bool is_updated_ = false;  // by compute()
+  std::size_t block_;        // elements of all weights, and of a rank's slice of them
   std::size_t slice_;
   cuda::Event received_all_;
   cuda::Event updated_;
@@ -267,19 +287,21 @@ class DeviceAllReduceStep final : public DeviceStep {
         gradients_(network_.values().size()),
         sums_(gradients_.span(), stream_) {
     cuda::clear(gradients_.span(), stream_);  // padding between tensors stays zero
-    update_graph_ = cuda::Graph::record(stream_, [&] { update_.enqueue(sums_, stream_); });
+    if (update_.needs_norms()) return;
+    update_graph_ = cuda::Graph::record(stream_, [&] { update_.enqueue(sums_); });
   }
 
   const char* name() const noexcept override { return "allreduce"; }
 
  private:
   /// Gradient buckets are reduced concurrently with backward, and the update follows on the device,
-  /// so the whole step is enqueued here.
+  /// so the whole step is enqueued here, unless the update must wait.
   void compute(const data::Batch& batch) override {
     const cuda::TraceRange range("forward, backward, reduce, update");
     const std::size_t rows = batch.piece.size();
     const std::size_t slot = batches_.take(batch, stream_);
-    if (!skips()) update_.begin(batch.global_examples, steps());
+    is_updated_ = !must_wait(batch);
+    if (is_updated_) update_.begin(static_cast<double>(batch.global_examples), steps());
     const auto& graphs = graphs_for({slot, rows, batch.leaf});
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       graphs[b].enqueue(stream_);
@@ -289,17 +311,16 @@ class DeviceAllReduceStep final : public DeviceStep {
       reduced_.record(exchange_);
       reduced_.block(stream_);
     }
-    if (!skips()) update_graph_.enqueue(stream_);
+    if (is_updated_) update_graph_.enqueue(stream_);
     wait();
   }
 
   void reduce(const data::Batch& /*batch*/, PhaseSeconds& /*seconds*/) override {}
-  bool has_finite_gradients(std::uint64_t examples) override { return check(sums_, examples); }
+  bool has_finite_gradients(double weight) override { return check(sums_, weight); }
 
-  void update(std::uint64_t examples) override {
-    if (!skips()) return;
-    update_.begin(examples, steps());
-    update_graph_.enqueue(stream_);
+  void update(double weight) override {
+    if (is_updated_) return;
+    run_update(sums_, update_graph_, weight, {});  // every rank updates all weights
     stream_.synchronise();
   }
 
@@ -345,6 +366,7 @@ class DeviceAllReduceStep final : public DeviceStep {
     stream_.synchronise();
   }
 
+  bool is_updated_ = false;  // by compute()
   std::vector<Bucket> buckets_;
   cuda::DeviceBuffer<float> gradients_;
   DeviceSums sums_;
@@ -369,7 +391,7 @@ DeviceSums::DeviceSums(std::span<const float> parts, std::span<const std::size_t
   stream.synchronise();  // the caller may free the spans
 }
 
-void DeviceSums::put(cuda::DeviceAdamSlice& slice) const noexcept {
+void DeviceSums::put(cuda::DeviceUpdateSlice& slice) const noexcept {
   slice.parts = parts_.data();
   slice.offsets = offsets_.data();
   slice.merges = merges_.data();
@@ -377,18 +399,28 @@ void DeviceSums::put(cuda::DeviceAdamSlice& slice) const noexcept {
 }
 
 DeviceUpdate::DeviceUpdate(std::span<float> values, const optim::OptimizerOptions& options,
+                           const std::vector<optim::UpdatedTensor>& tensors,
                            const cuda::Stream& stream)
     : values_(values),
-      options_(options),
       stream_(stream),
-      first_(values.size()),
-      second_(values.size()),
-      factors_(1),
-      device_factors_(1),
+      rule_(options, tensors),
       not_finite_(1),
       device_not_finite_(1) {
+  const std::size_t moments = optim::moment_names(options).size();
+  if (moments > 0) first_ = cuda::DeviceBuffer<float>(values.size());
+  if (moments > 1) second_ = cuda::DeviceBuffer<float>(values.size());
   cuda::clear(first_.span(), stream);
   cuda::clear(second_.span(), stream);
+  const auto passes = rule_.passes(values.size());
+  passes_.assign(passes.begin(), passes.end());
+  constexpr std::size_t others = 3;  // squares of gradients, moments of lamb, norms of tensors
+  factors_ = cuda::PinnedBuffer<optim::PassFactors>(passes_.size() + others);
+  device_factors_ = cuda::DeviceBuffer<optim::PassFactors>(factors_.span().size());
+  if (needs_norms()) {
+    const std::size_t words = 2 * tensors.size() * ExactSquares::words;
+    squares_ = cuda::DeviceBuffer<unsigned long long>(words);
+    host_squares_ = cuda::PinnedBuffer<unsigned long long>(words);
+  }
   *not_finite_.data() = 0;
 }
 
@@ -403,37 +435,100 @@ void DeviceUpdate::restore(optim::Moment moment, std::span<const float> from) {
   stream_.synchronise();
 }
 
-void DeviceUpdate::begin(std::uint64_t examples, std::uint64_t step) {
-  state_.advance(options_);
-  const double rate = options_.learning_rate * options_.schedule.factor(step);
-  *factors_.data() = optim::adam_factors(options_, rate, state_, examples);
+void DeviceUpdate::clear_flag() const { cuda::clear(device_not_finite_.span(), stream_); }
+
+void DeviceUpdate::fetch_flag() const {
+  cuda::copy(std::span<const int>(device_not_finite_.span()), not_finite_.span(), stream_);
 }
 
-void DeviceUpdate::enqueue_check(const DeviceSums& sums, std::uint64_t examples,
-                                 const cuda::Stream& stream) {
-  optim::OptimizerScalars next = state_;
-  next.advance(options_);
-  *factors_.data() = optim::adam_factors(options_, options_.learning_rate, next, examples);
-  cuda::copy(std::span<const optim::AdamFactors>(factors_.span()), device_factors_.span(), stream);
-  cuda::clear(device_not_finite_.span(), stream);
-  cuda::check_sums(slice_with(sums), stream);
-  cuda::copy(std::span<const int>(device_not_finite_.span()), not_finite_.span(), stream);
+const optim::PassFactors* DeviceUpdate::put(const optim::PassFactors& factors, std::size_t index) {
+  const auto from = factors_.span().subspan(index, 1);
+  from[0] = factors;
+  cuda::copy(std::span<const optim::PassFactors>(from), device_factors_.span().subspan(index, 1),
+             stream_);
+  return device_factors_.data() + index;
 }
 
-void DeviceUpdate::enqueue(const DeviceSums& sums, const cuda::Stream& stream) const {
-  cuda::copy(std::span<const optim::AdamFactors>(factors_.span()), device_factors_.span(), stream);
-  cuda::clear(device_not_finite_.span(), stream);
-  cuda::sum_and_update(slice_with(sums), stream);
-  cuda::copy(std::span<const int>(device_not_finite_.span()), not_finite_.span(), stream);
+void DeviceUpdate::enqueue_check(const DeviceSums& sums, double weight) {
+  optim::PassFactors factors = {};
+  factors.adam.inverse_weight = static_cast<float>(1 / weight);
+  clear_flag();
+  cuda::check_sums(slice_with(sums), put(factors, 0), stream_);
+  fetch_flag();
+  is_finite_ = true;
 }
 
-cuda::DeviceAdamSlice DeviceUpdate::slice_with(const DeviceSums& sums) const noexcept {
-  cuda::DeviceAdamSlice slice = {};
+void DeviceUpdate::begin(double weight, std::uint64_t step) {
+  const auto passes = rule_.begin(values_.size(), weight, step);
+  std::transform(passes.begin(), passes.end(), factors_.data(),
+                 [](const optim::RangePass& pass) { return pass.factors; });
+  is_finite_ = true;
+}
+
+void DeviceUpdate::enqueue(const DeviceSums& sums) const {
+  cuda::copy(std::span<const optim::PassFactors>(factors_.span().first(passes_.size())),
+             device_factors_.span(), stream_);
+  clear_flag();
+  for (std::size_t i = 0; i < passes_.size(); ++i) {
+    cuda::run_pass(passes_[i].pass, slice_with(sums), passes_[i].range, device_factors_.data() + i,
+                   stream_);
+  }
+  fetch_flag();
+}
+
+/// The passes of an update on the device.
+class DeviceUpdate::Kernels final : public optim::UpdateKernels {
+ public:
+  Kernels(DeviceUpdate& update, const DeviceSums& sums)
+      : update_(update), slice_(update.slice_with(sums)) {}
+
+  /// A gradient that is not finite is found later: DeviceUpdate::finite().
+  bool run(const optim::RangePass& pass) override {
+    cuda::run_pass(pass.pass, slice_, pass.range, update_.put(pass.factors, next_++),
+                   update_.stream_);
+    return true;
+  }
+
+  std::vector<ExactSquares::Words> squares(std::span<const Squares> asked,
+                                           const optim::PassFactors& factors) override {
+    const std::size_t count = asked.size() * ExactSquares::words;
+    const auto on_device = update_.squares_.span().first(count);
+    const auto words = update_.host_squares_.span().first(count);
+    const auto* const of_squares = update_.put(factors, next_++);
+    cuda::clear(on_device, update_.stream_);
+    for (std::size_t i = 0; i < asked.size(); ++i) {
+      cuda::add_squares(asked[i].what, slice_, asked[i].range, of_squares,
+                        on_device.data() + i * ExactSquares::words, update_.stream_);
+    }
+    cuda::copy(std::span<const unsigned long long>(on_device), words, update_.stream_);
+    update_.stream_.synchronise();
+    std::vector<ExactSquares::Words> all(asked.size());
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      std::copy_n(words.begin() + i * ExactSquares::words, ExactSquares::words, all[i].begin());
+    }
+    return all;
+  }
+
+ private:
+  DeviceUpdate& update_;
+  cuda::DeviceUpdateSlice slice_;
+  std::size_t next_ = 0;  // index of the next factors
+};
+
+void DeviceUpdate::run(const DeviceSums& sums, double weight, std::uint64_t step,
+                       const optim::RankSums& ranks) {
+  Kernels kernels(*this, sums);
+  clear_flag();
+  is_finite_ = rule_.update(kernels, values_.size(), weight, step, ranks);
+  fetch_flag();
+}
+
+cuda::DeviceUpdateSlice DeviceUpdate::slice_with(const DeviceSums& sums) const noexcept {
+  cuda::DeviceUpdateSlice slice = {};
   slice.values = values_.data();
   slice.first = first_.data();
   slice.second = second_.data();
   slice.count = values_.size();
-  slice.factors = device_factors_.data();
   slice.not_finite = device_not_finite_.data();
   sums.put(slice);
   return slice;
@@ -453,7 +548,14 @@ void copy_to(cuda::DeviceBuffer<T>& buffer, std::size_t size, std::span<const T>
 
 DeviceBatches::DeviceBatches(nn::DeviceNetwork& network, std::size_t rows)
     : network_(network), rows_(rows), results_(rows) {
-  for (Slot& slot : slots_) slot.labels = cuda::DeviceBuffer<std::int32_t>(rows);
+  for (Slot& slot : slots_) {
+    slot.labels = cuda::DeviceBuffer<std::int32_t>(rows);
+    slot.host_weights = cuda::PinnedBuffer<float>(rows);
+    slot.weights = cuda::DeviceBuffer<float>(rows);
+    std::fill_n(slot.host_weights.data(), rows, 1.0F);
+    cuda::copy(std::span<const float>(slot.host_weights.span()), slot.weights.span(), copies_);
+  }
+  copies_.synchronise();
 }
 
 DeviceBatches::Slot* DeviceBatches::find(std::span<const std::int32_t> labels) noexcept {
@@ -467,14 +569,29 @@ void DeviceBatches::stage(const data::StagedBatch& staged, float divisor) {
   if (find(batch.labels) != nullptr) return;
   Slot* const slot = find({});
   if (slot == nullptr) throw std::logic_error("DeviceBatches: two batches are staged already");
-  nn::require_labels(batch.labels, batch.piece.size(), network_.shape().classes);
+  const auto& host = network_.host();
+  nn::require_targets(targets_of(batch), host.loss_function(), batch.piece.size(),
+                      host.shape().classes);
   divisor_ = divisor;
   const std::size_t values = rows_ * network_.shape().features;
   if (!staged.bytes.empty()) copy_to(slot->bytes, values, staged.bytes, copies_);
   if (!staged.floats.empty()) copy_to(slot->floats, values, staged.floats, copies_);
   cuda::copy(batch.labels, slot->labels.span(), copies_);
+  stage_weights(batch, *slot);
   slot->copied.record(copies_);
   slot->staged = batch.labels.data();
+}
+
+void DeviceBatches::stage_weights(const data::Batch& batch, Slot& slot) {
+  const nn::Targets targets = targets_of(batch);
+  const bool is_weighted = network_.host().is_weighted(targets);
+  if (!is_weighted && !slot.is_weighted) return;
+  slot.is_weighted = is_weighted;
+  const auto weights = slot.host_weights.span();
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    weights[i] = i < batch.piece.size() ? network_.host().training_weight(targets, i) : 1;
+  }
+  cuda::copy(std::span<const float>(weights), slot.weights.span(), copies_);
 }
 
 void DeviceBatches::drop() noexcept {
@@ -504,7 +621,7 @@ void DeviceBatches::forward(std::size_t slot, std::size_t rows, const cuda::Stre
   cuda::copy(std::span<const std::int32_t>(from.labels.span().first(rows)), network_.labels(rows),
              stream);
   network_.forward(rows, stream);
-  network_.loss(rows, stream);
+  network_.loss(rows, from.weights.span().first(rows), stream);
   cuda::copy(std::span<const nn::ExampleResult>(network_.results(rows)),
              results_.span().first(rows), stream);
 }

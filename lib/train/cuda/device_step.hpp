@@ -10,7 +10,7 @@
 #include "lockstep/collectives/cuda/device.hpp"
 #include "lockstep/data/batches.hpp"
 #include "lockstep/nn/cuda/device_network.hpp"
-#include "lockstep/optim/cuda/device_adam.hpp"
+#include "lockstep/optim/cuda/device_optimizer.hpp"
 #include "lockstep/optim/optimizer.hpp"
 #include "lockstep/train/step.hpp"
 
@@ -22,11 +22,11 @@ class DeviceSums {
   DeviceSums(std::span<const float> parts, const cuda::Stream& stream)
       : DeviceSums(parts, {0}, {0}, stream) {}
 
-  /// Part p begins at offsets[p], and merges[p] additions follow it (cuda::DeviceAdamSlice).
+  /// Part p begins at offsets[p], and merges[p] additions follow it (cuda::DeviceUpdateSlice).
   DeviceSums(std::span<const float> parts, std::span<const std::size_t> offsets,
              std::span<const std::uint8_t> merges, const cuda::Stream& stream);
 
-  void put(cuda::DeviceAdamSlice& slice) const noexcept;
+  void put(cuda::DeviceUpdateSlice& slice) const noexcept;
 
  private:
   DeviceSums(std::span<const float> parts, std::initializer_list<std::size_t> offsets,
@@ -39,42 +39,62 @@ class DeviceSums {
   cuda::DeviceBuffer<std::uint8_t> merges_;
 };
 
-/// Adam's moments of a slice, and its kernel. One thread; local.
+/// The optimizer's moments of a slice, and its kernels. One thread; local, but for run().
 class DeviceUpdate final : public optim::OptimizerState {
  public:
-  /// `values`: the slice of the weights. `stream` must outlive this.
+  /// `values`: the slice of the weights; `tensors`: see optim::Optimizer. `stream` must outlive
+  /// this.
   DeviceUpdate(std::span<float> values, const optim::OptimizerOptions& options,
-               const cuda::Stream& stream);
+               const std::vector<optim::UpdatedTensor>& tensors, const cuda::Stream& stream);
 
-  const optim::OptimizerScalars& scalars() const noexcept override { return state_; }
+  const optim::OptimizerScalars& scalars() const noexcept override { return rule_.scalars(); }
   void copy(optim::Moment moment, std::span<float> into) override;
-  void set_scalars(const optim::OptimizerScalars& scalars) override { state_ = scalars; }
+  void set_scalars(const optim::OptimizerScalars& scalars) override { rule_.set_scalars(scalars); }
   void restore(optim::Moment moment, std::span<const float> from) override;
 
-  /// Begins the update of step `step` (from 0) with sums over `examples` examples. The previous
-  /// update must be complete.
-  void begin(std::uint64_t examples, std::uint64_t step);
+  /// Enqueues a check of the sums of a slice, over examples of weight `weight` in all; then
+  /// finite() tells.
+  void enqueue_check(const DeviceSums& sums, double weight);
 
-  /// Enqueues a check of the sums of a slice, over `examples` examples; then finite() tells.
-  void enqueue_check(const DeviceSums& sums, std::uint64_t examples, const cuda::Stream& stream);
+  /// True if the update needs norms: then run() does it, else begin() and enqueue().
+  bool needs_norms() const noexcept { return optim::needs_norms(rule_.options()); }
+
+  /// Begins the update of step `step` (from 0) with sums over examples of weight `weight` in all.
+  /// The previous update must be complete.
+  void begin(double weight, std::uint64_t step);
 
   /// Enqueues the update with sums of the slice; may be recorded in a graph.
-  void enqueue(const DeviceSums& sums, const cuda::Stream& stream) const;
+  void enqueue(const DeviceSums& sums) const;
+
+  /// Does the update; the last passes are enqueued. Collective over the ranks of `ranks`.
+  void run(const DeviceSums& sums, double weight, std::uint64_t step, const optim::RankSums& ranks);
+
+  /// See optim::Optimizer.
+  std::optional<double> gradient_norm() const noexcept { return rule_.gradient_norm(); }
 
   /// True if the gradient was finite; valid when the update, or the check, is complete.
-  bool finite() const noexcept { return *not_finite_.data() == 0; }
+  bool finite() const noexcept { return is_finite_ && *not_finite_.data() == 0; }
 
  private:
-  cuda::DeviceAdamSlice slice_with(const DeviceSums& sums) const noexcept;
+  class Kernels;
+
+  cuda::DeviceUpdateSlice slice_with(const DeviceSums& sums) const noexcept;
+  void clear_flag() const;
+  void fetch_flag() const;
+  /// Enqueues a copy of the factors to the device, at `index`; returns where.
+  const optim::PassFactors* put(const optim::PassFactors& factors, std::size_t index);
 
   std::span<float> values_;
-  optim::OptimizerOptions options_;
   const cuda::Stream& stream_;
-  optim::OptimizerScalars state_;
-  cuda::DeviceBuffer<float> first_;
+  optim::UpdateRule rule_;
+  std::vector<optim::RangePass> passes_;  // without factors
+  cuda::DeviceBuffer<float> first_;       // empty if the optimizer does not have it
   cuda::DeviceBuffer<float> second_;
-  cuda::PinnedBuffer<optim::AdamFactors> factors_;
-  cuda::DeviceBuffer<optim::AdamFactors> device_factors_;
+  cuda::PinnedBuffer<optim::PassFactors> factors_;  // of each pass, and of sums of squares
+  cuda::DeviceBuffer<optim::PassFactors> device_factors_;
+  cuda::DeviceBuffer<unsigned long long> squares_;
+  cuda::PinnedBuffer<unsigned long long> host_squares_;
+  bool is_finite_ = true;  // no norm of the last update was not finite
   cuda::PinnedBuffer<int> not_finite_;
   cuda::DeviceBuffer<int> device_not_finite_;
 };
@@ -88,9 +108,9 @@ class DeviceBatches {
   /// `rows`: maximum number of rows of a piece. `network` must outlive this.
   DeviceBatches(nn::DeviceNetwork& network, std::size_t rows);
 
-  /// Begins to copy a batch from pinned memory, unless it is staged already. Its memory must not
-  /// change until the step on the batch is complete, or until drop().
-  /// Errors   those of nn::require_labels().
+  /// Begins to copy a batch from pinned memory, unless it is staged already. Its memory, but for
+  /// that of the weights, must not change until the step on the batch is complete, or until drop().
+  /// Errors   those of nn::require_targets().
   void stage(const data::StagedBatch& staged, float divisor);
 
   /// Waits for the copies of staged batches that no step has used, and drops them.
@@ -115,10 +135,16 @@ class DeviceBatches {
     cuda::DeviceBuffer<float> floats;      // or
     cuda::DeviceBuffer<std::uint8_t> bytes;
     cuda::DeviceBuffer<std::int32_t> labels;
+    bool is_weighted = false;  ///< some weights on the device are not 1
+    cuda::PinnedBuffer<float> host_weights;
+    cuda::DeviceBuffer<float> weights;
     cuda::Event copied;
   };
 
   Slot* find(std::span<const std::int32_t> labels) noexcept;
+
+  /// Begins to copy the training weights of a batch, if they are not those on the device already.
+  void stage_weights(const data::Batch& batch, Slot& slot);
 
   nn::DeviceNetwork& network_;
   std::size_t rows_;

@@ -97,6 +97,74 @@ TEST_CASE("device: training continues on devices what the processor began, and b
   }
 }
 
+TEST_CASE("device: every optimizer has the processor's bits", "[device][train][optim]") {
+  using optim::OptimizerKind;
+  const auto schedule = optim::Schedule{.kind = optim::ScheduleKind::constant, .warmup = 5};
+  const optim::OptimizerOptions optimizer = GENERATE_COPY(
+      optim::OptimizerOptions{.kind = OptimizerKind::sgd, .learning_rate = 0.1},
+      optim::OptimizerOptions{.kind = OptimizerKind::sgd,
+                              .learning_rate = 0.05,
+                              .schedule = schedule,
+                              .momentum = 0.9,
+                              .nesterov = true,
+                              .weight_decay = 0.01,
+                              .clip_value = 0.01},
+      optim::OptimizerOptions{.kind = OptimizerKind::adamw, .weight_decay = 0.1},
+      optim::OptimizerOptions{.kind = OptimizerKind::adam, .clip_norm = 0.2},
+      optim::OptimizerOptions{.kind = OptimizerKind::lamb, .weight_decay = 0.01, .clip_norm = 0.5},
+      optim::OptimizerOptions{
+          .kind = OptimizerKind::lars, .learning_rate = 0.5, .momentum = 0.9, .trust = 0.02});
+  ToyRun run{.batch_size = 50, .hidden = {33, 20}, .epochs = 2};
+  const auto set = [&](train::ReplicaOptions& options) { options.optimizer = optimizer; };
+  run.options = set;
+  comm::SelfCommunicator self;
+  const ToyResult expected = train_toy(self, run);
+  const auto exchange = GENERATE(DeviceExchange::staged, DeviceExchange::nccl);
+  run.options = [&](train::ReplicaOptions& options) {
+    on_device(exchange)(options);
+    set(options);
+  };
+  for (const int ranks : {1, 2, 5}) {
+    if (devices_for(ranks, exchange)) require_same(per_rank(ranks, run), expected);
+  }
+  run.canonical = false;  // the textbook's step learns alike
+  run.options = [&](train::ReplicaOptions& options) {
+    on_device(exchange, false)(options);
+    set(options);
+  };
+  for (const auto& result : per_rank(2, run)) {
+    for (std::size_t i = 0; i < expected.weights.size(); ++i) {
+      REQUIRE(result.weights[i] == Approx(expected.weights[i]).margin(1e-3));
+    }
+  }
+}
+
+TEST_CASE("device: weights of examples and classes, and frozen layers",
+          "[device][train][weights]") {
+  const bool is_frozen = GENERATE(false, true);
+  const bool skips = GENERATE(false, true);
+  ToyRun run{.batch_size = 7, .epochs = 1};
+  run.weights = [](std::uint64_t record) { return 0.3F * static_cast<float>(record % 7); };
+  if (is_frozen) {
+    run.layers = {nn::Flatten{}, {nn::Dense{9}}, {nn::Dense{8}}};
+    run.layers[1].frozen = true;
+  }
+  const auto set = [&](train::ReplicaOptions& options) {
+    options.class_weights = {1, 2.5F, 0.1F, 1};
+    if (skips) options.on_nonfinite = train::OnNonfinite::skip;
+  };
+  run.options = set;
+  comm::SelfCommunicator self;
+  const ToyResult expected = train_toy(self, run);
+  run.options = [&](train::ReplicaOptions& options) {
+    on_device(DeviceExchange::staged)(options);
+    set(options);
+  };
+  for (const int ranks : {1, 2, 8}) {  // of 8 some are idle
+    if (devices_for(ranks, DeviceExchange::staged)) require_same(per_rank(ranks, run), expected);
+  }
+}
+
 TEST_CASE("device: uneven pieces and idle ranks under FILE", "[device][train]") {
   test::devices(3, 1);
   ToyRun run{.records = 60,

@@ -48,15 +48,16 @@ Outcome on_processor(const Batch& b) {
   return out;
 }
 
-Outcome on_device(const Batch& b, bool with_gradient = true) {
+Outcome on_device(const Batch& b, bool with_gradient = true, float weight = 1) {
   const cuda::Stream stream;
+  Guarded<float> weights(std::vector<float>(b.rows, weight));
   Guarded<float> z(b.z);
   Guarded<std::int32_t> labels(b.labels);
   Guarded<nn::ExampleResult> results(std::vector<nn::ExampleResult>(b.rows));
   Guarded<float> dz(std::vector<float>(b.z.size(), 7.0F));
   const Matrix<float> gradient(dz.data(), b.rows, b.classes);
-  cuda::softmax_cross_entropy({z.data(), b.rows, b.classes}, labels.span(), results.span(),
-                              with_gradient ? gradient : Matrix<float>(), stream);
+  cuda::softmax_cross_entropy({z.data(), b.rows, b.classes}, labels.span(), weights.span(),
+                              results.span(), with_gradient ? gradient : Matrix<float>(), stream);
   Outcome out{results.read(stream), dz.read(stream)};
   REQUIRE(results.intact());
   REQUIRE(dz.intact());
@@ -104,6 +105,16 @@ TEST_CASE("device: the loss of logits that are not finite is the processor's", "
     }
     require_same(on_device(b), on_processor(b));
   }
+}
+
+TEST_CASE("device: the loss has weights", "[device]") {
+  const Batch b = make_batch(7, 10);
+  auto processor = on_processor(b);
+  for (auto& result : processor.results) result.loss *= static_cast<double>(0.3F);
+  for (float& value : processor.dz) value *= 0.3F;
+  const auto device = on_device(b, true, 0.3F);
+  require_same(device, processor);
+  CHECK(device.results[0].weight == static_cast<double>(0.3F));
 }
 
 TEST_CASE("device: the loss without a gradient writes none", "[device]") {

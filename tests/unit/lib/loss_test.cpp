@@ -102,6 +102,9 @@ TEST_CASE("losses are summed in a tree over leaves", "[nn]") {
   CHECK(sum_over_leaves(results, 2).correct == 7);
   CHECK(sum_over_leaves(std::span(results).first(1), 16).loss_sum == 1e16);
   CHECK(sum_over_leaves({}, 4).loss_sum == 0);
+  CHECK(sum_over_leaves(results, 2).weight == 7);
+  for (auto& result : results) result.weight = result.loss;
+  CHECK(sum_over_leaves(results, 2).weight == expected);
   // Two halves of four leaves each: the parent is their sum.
   const auto half = [&](std::size_t begin) {
     return sum_over_leaves(std::span(results).subspan(begin, begin == 0 ? 4 : 3), 1).loss_sum;
@@ -145,13 +148,18 @@ float wave(std::size_t i, double phase, double scale) {
 
 /// The mean losses of steps of SGD in scripts/peers/losses.py.
 template <class Real>
-std::vector<double> losses_of_steps(const std::string& name, Products<Real>& products,
+std::vector<double> losses_of_steps(const std::string& case_name, Products<Real>& products,
                                     std::size_t steps) {
+  const std::string name = case_name.substr(0, case_name.find(" | "));
+  const bool has_weights = case_name.find("sample weights") != std::string::npos;
   constexpr std::size_t batch = 8;
   constexpr std::size_t examples = 24;
   constexpr Range rows = {0, batch};
   Network<Real> network({4, {5}, 3}, batch, products);
   network.set_loss(*built_in_loss<Real>(name));
+  if (case_name.find("class weights") != std::string::npos) {
+    network.set_class_weights(std::vector<float>{0.5F, 2, 1.25F});
+  }
   auto& block = network.parameters();
   for (std::size_t t = 0; t < block.tensors().size(); ++t) {
     std::vector<Real> weights(block.tensors()[t].size());
@@ -169,7 +177,9 @@ std::vector<double> losses_of_steps(const std::string& name, Products<Real>& pro
     }
     std::vector<std::int32_t> labels;
     std::vector<float> values;
+    std::vector<float> sample_weights;
     for (std::size_t i = first; i < first + batch; ++i) {
+      if (has_weights) sample_weights.push_back(static_cast<float>((i * i + 3) % 5) / 4);
       labels.push_back(static_cast<std::int32_t>((i * i + i / 5) % 3));
       for (std::size_t j = 3 * i; j < 3 * i + 3; ++j) {
         values.push_back(name == binary_cross_entropy ? ((j * j + j / 4) % 3 == 0 ? 1.0F : 0.0F)
@@ -178,15 +188,18 @@ std::vector<double> losses_of_steps(const std::string& name, Products<Real>& pro
     }
     network.forward(rows, TrainingRows{step + 1, 0});
     const bool has_labels = network.loss_function().target() == TargetKind::label;
-    network.loss(rows, has_labels ? Targets{labels} : Targets{{}, values}, true);
-    losses.push_back(sum_over_leaves(network.results(rows), 4).loss_sum / batch);
+    Targets targets = has_labels ? Targets{labels} : Targets{{}, values};
+    targets.weights = sample_weights;
+    network.loss(rows, targets, true);
+    const Tally tally = sum_over_leaves(network.results(rows), 4);
+    losses.push_back(tally.loss_sum / tally.weight);
     network.backward(rows);
     network.end_training_pass();
     network.weight_gradients(rows, 4, {0, block.values().size()});
     const auto gradients = block.gradients();
     const auto weights = block.values();
     for (std::size_t i = 0; i < weights.size(); ++i) {
-      weights[i] -= static_cast<Real>(0.1 / batch) * gradients[i];
+      weights[i] -= static_cast<Real>(0.1 / tally.weight) * gradients[i];
     }
   }
   return losses;
@@ -197,7 +210,7 @@ std::vector<double> losses_of_steps(const std::string& name, Products<Real>& pro
 TEST_CASE("losses follow PyTorch", "[nn]") {
   std::ifstream file(LOSS_FIGURES);
   const auto figures = nlohmann::json::parse(file);
-  REQUIRE(figures.size() == 7);
+  REQUIRE(figures.size() == 12);
   for (const auto& [name, losses] : figures.items()) {
     INFO(name);
     const auto recorded = losses.get<std::vector<double>>();
@@ -212,6 +225,22 @@ TEST_CASE("losses follow PyTorch", "[nn]") {
     CHECK(worst(losses_of_steps(name, *make_library_products<double>(), 100)) < 1e-12);
     CHECK(worst(losses_of_steps(name, *make_strict_products(Simd::automatic), 100)) < 1e-5);
   }
+}
+
+TEST_CASE("weights of examples are checked", "[nn]") {
+  const Loss<float>& loss = *built_in_loss<float>(default_loss);
+  const std::vector<std::int32_t> labels = {0, 1, 2};
+  const auto check = [&](const std::vector<float>& weights) {
+    Targets targets = labels;
+    targets.weights = weights;
+    require_targets(targets, loss, 3, 3);
+  };
+  CHECK_NOTHROW(check({}));
+  CHECK_NOTHROW(check({0, 1.5F, 1e30F}));
+  CHECK_THROWS_AS(check({1, 1}), ConfigError);
+  CHECK_THROWS_WITH(check({1, -1, 1}), Catch::Contains("the weight -1.0 of example 1"));
+  CHECK_THROWS_AS(check({1, 1, std::numeric_limits<float>::infinity()}), DataError);
+  CHECK_THROWS_AS(check({std::numeric_limits<float>::quiet_NaN(), 1, 1}), DataError);
 }
 
 TEST_CASE("binary cross-entropy has the figures of PyTorch", "[nn]") {

@@ -96,6 +96,100 @@ TEST_CASE("canonical: one hash for any number of ranks and both exchanges", "[tr
   }
 }
 
+namespace {
+
+/// Of 0, 0.3 and more.
+float odd_weight(std::uint64_t record) { return 0.3F * static_cast<float>(record * record % 7); }
+
+}  // namespace
+
+TEST_CASE("weights of examples and classes: one hash, and the mean over their sum",
+          "[train][weights]") {
+  ToyRun run = GENERATE(ToyRun{}, ToyRun{.batch_size = 7, .audit_every = 2},
+                        ToyRun{.batch_size = 500, .leaf = 3});
+  run.weights = odd_weight;
+  run.options = [](ReplicaOptions& options) { options.class_weights = {1, 2.5F, 0.1F, 1}; };
+  Recorder recorder;
+  comm::SelfCommunicator self;
+  const ToyResult one = train_toy(self, run, {&recorder});
+  double loss = 0;
+  double weight = 0;
+  for (const StepReport& step : recorder.steps) {
+    if (step.epoch > 1) break;
+    loss += step.loss * step.weight;
+    weight += step.weight;
+    CHECK(step.weight != static_cast<double>(step.examples));
+  }
+  CHECK(one.report.epochs[0].train_loss == Approx(loss / weight).epsilon(1e-14));
+  const auto exchanges = run.audit_every
+                             ? std::vector{Exchange::activations}
+                             : std::vector{Exchange::activations, Exchange::partial_sums};
+  for (const Exchange exchange : exchanges) {
+    run.exchange = exchange;
+    for (const int ranks : {2, 3, 5, 8}) {  // with few leaves some are idle
+      for (const auto& result : per_rank(ranks, run)) {
+        REQUIRE(result.weights == one.weights);
+        REQUIRE(result.report.epochs.back().train_loss == one.report.epochs.back().train_loss);
+      }
+    }
+  }
+  ToyRun other = run;
+  other.weights = [](std::uint64_t) { return 1.0F; };
+  CHECK(train_toy(self, other).weights != one.weights);
+}
+
+TEST_CASE("equal weights change nothing", "[train][weights]") {
+  comm::SelfCommunicator self;
+  ToyRun run;
+  const ToyResult without = train_toy(self, run);
+  run.weights = [](std::uint64_t) { return 4.0F; };
+  CHECK(train_toy(self, run).weights == without.weights);
+  run.options = [](ReplicaOptions& options) { options.class_weights = {0.5F, 0.5F, 0.5F, 0.5F}; };
+  CHECK(train_toy(self, run).weights == without.weights);
+}
+
+TEST_CASE("uneven pieces and idle ranks have weights, too", "[train][weights]") {
+  ToyRun run{.records = 60,
+             .batch_size = 12,
+             .policy = data::ShardPolicy::file,
+             .files = {30, 17, 13},
+             .weights = odd_weight,
+             .epochs = 2};
+  const auto activations = per_rank(3, run);
+  run.exchange = Exchange::partial_sums;
+  const auto sums = per_rank(3, run);
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    CHECK(activations[rank].weights == activations[0].weights);
+    CHECK(sums[rank].weights == activations[0].weights);
+  }
+}
+
+TEST_CASE("a step whose weights sum to zero ends on every rank with code 65", "[train][weights]") {
+  for (const int ranks : {1, 3, 8}) {
+    INFO(ranks << " ranks");
+    ToyRun run{.records = 24, .batch_size = 4, .epochs = 1};
+    run.weights = [](std::uint64_t record) { return record < 2 ? 1.0F : 0.0F; };
+    std::vector<int> codes(static_cast<std::size_t>(ranks));
+    std::vector<std::string> texts(codes.size());
+    comm::run_ranks(ranks, [&](comm::Communicator& comm) {
+      const auto rank = static_cast<std::size_t>(comm.rank());
+      try {
+        train_toy(comm, run);
+      } catch (const comm::AgreedError& error) {
+        codes[rank] = static_cast<int>(error.code());
+        texts[rank] = error.what();
+      }
+    });
+    for (std::size_t rank = 0; rank < codes.size(); ++rank) {
+      CHECK(codes[rank] == 65);
+      CHECK(texts[rank] == texts[0]);
+      CHECK_THAT(texts[rank], Catch::Contains("record ") &&
+                                  Catch::Contains("the weights of the 4 examples of step ") &&
+                                  Catch::Contains("sum to zero"));
+    }
+  }
+}
+
 TEST_CASE("canonical: one hash for every instruction set", "[train][canonical]") {
   const auto expected = per_rank(1, {}).front().weights;
   for (const Simd simd : {Simd::scalar, Simd::avx2, Simd::avx512}) {
