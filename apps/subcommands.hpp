@@ -3,11 +3,13 @@
 // job ends (run_on_ranks in cli.hpp).
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "apps/cli.hpp"
+#include "lockstep/data/source.hpp"
 
 namespace lockstep::apps {
 
@@ -33,7 +35,9 @@ int train_command(const std::vector<std::string>& words);
 ///
 /// Errors   throws comm::AgreedError on all ranks, and errors of one rank.
 /// Ranks    collective.
-void train_on(const Arguments& arguments, const RunConfig& given, comm::Communicator& comm);
+/// `check`, unless empty, may throw a ConfigError for the training set before anything is computed.
+void train_on(const Arguments& arguments, const RunConfig& given, comm::Communicator& comm,
+              const std::function<void(const data::Source& train)>& check = {});
 
 /// Runs the trials of a sweep file, each on a group of the ranks of this job.
 int sweep_command(const std::vector<std::string>& words);

@@ -153,6 +153,7 @@ class RankOfSweep {
   std::uint64_t next_trial(std::size_t rung);
   bool run_rung(std::size_t rung);
   bool run_trial(std::size_t trial, std::size_t rung);
+  void require_metric(bool is_regression) const;
   void record_end(std::size_t trial, const fs::path& folder, std::optional<Error> failure) const;
   void on_leader(const std::function<void()>& work);
   void end(bool stopped);
@@ -296,7 +297,10 @@ bool RankOfSweep::run_trial(std::size_t trial, std::size_t rung) {
   words.run_file_text = to_toml(config);
   std::optional<Error> failure;
   try {
-    train_on(words, config, *group_);
+    train_on(words, config, *group_, [&](const data::Source& train) {
+      const auto table = train.table();
+      require_metric(table != nullptr && table->is_regression());
+    });
   } catch (const comm::AgreedError& error) {
     const ExitCode code = error.code();
     if (code == ExitCode::stopped) {
@@ -313,6 +317,13 @@ bool RankOfSweep::run_trial(std::size_t trial, std::size_t rung) {
   return false;
 }
 
+/// Throws ConfigError for a metric that data of this kind does not have.
+void RankOfSweep::require_metric(bool is_regression) const {
+  if (!sweep_.metric.ends_with(is_regression ? " accuracy" : " R2")) return;
+  throw ConfigError("the metric " + sweep_.metric + " is not one of this data",
+                    std::string("use one of ") + (is_regression ? "R2" : "accuracy") + " or loss");
+}
+
 void RankOfSweep::record_end(std::size_t trial, const fs::path& folder,
                              std::optional<Error> failure) const {
   if (!failure) {
@@ -325,8 +336,8 @@ void RankOfSweep::record_end(std::size_t trial, const fs::path& folder,
                           .is_regression = last.is_regression,
                           .weights_hash = last.weights_hash};
     for (const auto& epoch : epochs) result.seconds += epoch.seconds;
-    if (has_metric(result, sweep_.metric)) return add_result(out_, trial, result);
-    failure = ConfigError("the metric " + sweep_.metric + " is not one of this data");
+    if (is_usable(result, sweep_.metric)) return add_result(out_, trial, result);
+    failure = Error(ExitCode::diverged, "the " + sweep_.metric + " is not finite");
   }
   set_failed(out_, trial, failure->code(), with_flags(failure->problem()));
 }

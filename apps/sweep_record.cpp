@@ -296,9 +296,8 @@ std::vector<std::size_t> ranked(const SweepRecord& record) {
   return order;
 }
 
-bool has_metric(const TrialResult& result, const std::string& metric) {
-  const char* const missing = result.is_regression ? " accuracy" : " R2";
-  return !metric.ends_with(missing) && std::isfinite(cost(metric, result));
+bool is_usable(const TrialResult& result, const std::string& metric) {
+  return std::isfinite(cost(metric, result));
 }
 
 std::string trial_name(std::size_t trial) { return fmt::format("trial-{:03}", trial + 1); }

@@ -103,8 +103,8 @@ void drop_after_rung(const std::filesystem::path& out, std::size_t rung);
 /// number; failed ones last.
 std::vector<std::size_t> ranked(const SweepRecord& record);
 
-/// True if the result has the metric, and is finite.
-bool has_metric(const TrialResult& result, const std::string& metric);
+/// True if the result's metric is finite.
+bool is_usable(const TrialResult& result, const std::string& metric);
 
 /// "trial-003" for index 2: trials are counted from 1.
 std::string trial_name(std::size_t trial);

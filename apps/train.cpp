@@ -298,6 +298,8 @@ class RankOfRun {
     });
   }
 
+  const data::Source& training_set() const noexcept { return *data_.sets.train; }
+
   /// Trains to the end: from the newest snapshot of an earlier group, from the checkpoint to
   /// resume, or from the beginning. Collective.
   void train_in(comm::Communicator& comm) {
@@ -558,7 +560,8 @@ void RankOfRun::run_in(comm::Communicator& comm) {
 
 }  // namespace
 
-void train_on(const Arguments& arguments, const RunConfig& given, comm::Communicator& comm) {
+void train_on(const Arguments& arguments, const RunConfig& given, comm::Communicator& comm,
+              const std::function<void(const data::Source& train)>& check) {
   const std::optional<Resume> resume = find_resume(arguments, given, comm);
   const RunConfig& config = resume ? resume->config : given;
   if (arguments.given("print-config")) {
@@ -566,6 +569,7 @@ void train_on(const Arguments& arguments, const RunConfig& given, comm::Communic
     return;
   }
   RankOfRun rank(config, resume, arguments, comm);
+  if (check) comm::together(comm, [&] { check(rank.training_set()); });
   if (!config.survive) return rank.train_in(comm);
   launching::survive(
       comm, [&](comm::Communicator& group) { rank.train_in(group); },
@@ -588,7 +592,9 @@ Syntax train_syntax() {
 }
 
 int train_command(const std::vector<std::string>& words) {
-  return run_on_ranks(train_syntax(), words, train_on);
+  return run_on_ranks(train_syntax(), words,
+                      [](const Arguments& arguments, const RunConfig& config,
+                         comm::Communicator& comm) { train_on(arguments, config, comm); });
 }
 
 }  // namespace lockstep::apps

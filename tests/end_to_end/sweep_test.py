@@ -215,6 +215,11 @@ class Sweep(command.CommandTest):
         for world in ({"threads": 2}, {"ranks": 2} if command.MPI else {}):
             none = self.sweep(self.file("", settings), f"none-{len(world)}-{world.get('ranks')}", **world)
             self.assert_refused(none, 76, ["all 2 trials failed", "trial-001"])
+        for metric in ("testing R2", "validation R2"):  # found before anything is trained
+            out = metric.replace(" ", "-")
+            none = self.sweep(self.file(f"metric = '{metric}'\n", settings, BASE + "validation = 0.1\n"), out, threads=2)
+            self.assert_refused(none, 2, ["all 2 trials failed", f"the metric {metric} is not one of this data"])
+            self.assertFalse((self.folder / out / "trial-001").exists())
 
     def test_refusals(self):
         for number, (sweep, settings, texts) in enumerate(REFUSED):
