@@ -3,9 +3,11 @@
 #include <limits>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/text.hpp"
 #include "lockstep/nn/layer.hpp"
 
 namespace lockstep::nn {
@@ -35,6 +37,14 @@ class EmbeddingLayer final : public Layer<Real> {
         values(i, j) = row ? weights[index(pass, *row, j)] : not_a_number;
       }
     }
+  }
+
+  std::string input_problem(std::span<const Real> x) const override {
+    const auto wrong = std::find_if(x.begin(), x.end(), [&](Real value) { return !row_of(value); });
+    if (wrong == x.end()) return {};
+    return "value " + std::to_string(wrong - x.begin() + 1) + " of " + std::to_string(x.size()) +
+           " is " + shortest(static_cast<double>(*wrong)) + ", no whole number from 0 to " +
+           std::to_string(spec_.vocabulary - 1);
   }
 
   /// The inputs are not differentiable.
@@ -91,7 +101,7 @@ class EmbeddingLayer final : public Layer<Real> {
   }
 
   /// In the order of rows, leaves and inputs. A value that is no index makes its output NaN, and so
-  /// the loss; it is used as row 0.
+  /// the loss, which ends training; it is used as row 0.
   std::vector<Use> uses_in(Matrix<const Real> x, std::size_t leaf) const {
     std::vector<Use> uses;
     uses.reserve(x.rows * x.cols);

@@ -192,6 +192,10 @@ class Layer {
 
   virtual void forward(const Pass<Real>& pass, Matrix<const Real> x, Matrix<Real> y) = 0;
 
+  /// What is wrong with the inputs of an example, if they are values that the layer does not take;
+  /// else empty. Asked where outputs are not finite.
+  virtual std::string input_problem(std::span<const Real> /*x*/) const { return {}; }
+
   /// Computes the gradient by x, times the derivative of `below`, the activation that computed x.
   virtual void backward_input(const Pass<Real>& pass, Matrix<const Real> dz, Matrix<const Real> x,
                               Activation below, Matrix<Real> dx) = 0;

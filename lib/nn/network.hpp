@@ -5,6 +5,7 @@
 #include <memory_resource>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "lockstep/nn/initialisers.hpp"
@@ -140,6 +141,14 @@ class Network {
   Matrix<Real> activation(std::size_t i, Range rows) noexcept {
     const std::size_t width = widths_[i];
     return {activations_.data() + starts_[i] + rows.begin * width, rows.size(), width};
+  }
+
+  /// The value that layer `i` takes; of several the first.
+  std::size_t input_of(std::size_t i) const noexcept { return layers_[i].inputs[0].value; }
+
+  /// Layer::input_problem() of layer `i`, for an example's row of value input_of(i).
+  std::string input_problem(std::size_t i, std::span<const Real> x) const {
+    return layers_[i].layer->input_problem(x);
   }
 
   /// The gradient of the loss by value i + 1, the output of layer `i`, before its activation

@@ -13,6 +13,7 @@
 #include "lockstep/data/batches.hpp"
 #include "lockstep/data/ids_digest.hpp"
 #include "lockstep/nn/network.hpp"
+#include "lockstep/train/nonfinite.hpp"
 #include "lockstep/train/step.hpp"
 
 namespace lockstep::train {
@@ -26,9 +27,31 @@ class NetworkInference final : public Inference {
   Matrix<float> inputs(std::size_t rows) override { return network_.inputs({0, rows}); }
   Matrix<const float> forward(std::size_t rows) override { return network_.forward({0, rows}); }
 
+  std::string input_problem(std::size_t row) override {
+    for (std::size_t i = 0; i < network_.layers(); ++i) {
+      const auto x = network_.activation(network_.input_of(i), {row, row + 1});
+      const std::string problem = network_.input_problem(i, x.row(0));
+      if (problem.empty()) continue;
+      return network_.shape().layer_text(network_.number_of(i)) + ": " + problem;
+    }
+    return {};
+  }
+
  private:
   nn::Network<float>& network_;
 };
+
+/// Throws DataError for a record whose values a layer does not take. Local.
+void require_taken(Inference& network, Matrix<const float> outputs, const data::Batch& batch) {
+  for (std::size_t row = 0; row < outputs.rows; ++row) {
+    const auto values = outputs.row(row);
+    if (std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); })) {
+      continue;
+    }
+    const std::string problem = network.input_problem(row);
+    if (!problem.empty()) throw DataError(example_text(row, batch) + ": " + problem, mend_values);
+  }
+}
 
 void count_confusion(Matrix<const float> logits, std::span<const std::int32_t> labels,
                      std::vector<std::uint64_t>& confusion) {
@@ -269,7 +292,9 @@ Evaluation evaluate_records(Inference& network, const nn::Loss<float>& loss,
     const std::size_t rows = reader.piece(step).size();
     const data::Batch batch = reader.read(0, step, network.inputs(rows).flat());
     digest.add(batch.ids);
-    sums.add(network.forward(rows), batch);
+    const auto outputs = network.forward(rows);
+    require_taken(network, outputs, batch);
+    sums.add(outputs, batch);
   }
   Evaluation result = sums.finish();
   result.ids_digest = certify_ids(digest, reader.plan().examples_per_epoch(), comm);
@@ -287,7 +312,9 @@ Evaluation evaluate_pieces(Inference& network, const nn::Loss<float>& loss, cons
     batch.weights = piece->targets.weights;
     const std::size_t rows = batch.piece.size();
     copy_features(piece->features, network.inputs(rows));
-    sums.add(network.forward(rows), batch);
+    const auto outputs = network.forward(rows);
+    require_taken(network, outputs, batch);
+    sums.add(outputs, batch);
   }
   return sums.finish();
 }
@@ -445,7 +472,9 @@ void predict_on(Inference& network, data::BatchReader& reader, comm::Communicato
     const data::Batch batch = reader.read(0, step, network.inputs(rows).flat());
     digest.add(batch.ids);
     const std::size_t block = words_each * batch.block;
-    packing.pack(batch, network.forward(rows), std::span(words).subspan(rank * block, block));
+    const auto outputs = network.forward(rows);
+    require_taken(network, outputs, batch);
+    packing.pack(batch, outputs, std::span(words).subspan(rank * block, block));
     comm.all_gather(std::span(words).first(static_cast<std::size_t>(comm.size()) * block));
     packing.unpack(std::span(words).first(words_each * batch.global_examples), predictions);
     require_finite(predictions);

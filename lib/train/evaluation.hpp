@@ -46,7 +46,16 @@ class Inference {
 
   /// Logits of inputs(rows), valid until the next call.  [rows, classes]
   virtual Matrix<const float> forward(std::size_t rows) = 0;
+
+  /// What is wrong with the inputs of row `row` of the last forward(), by Layer::input_problem();
+  /// empty: nothing.
+  virtual std::string input_problem(std::size_t /*row*/) { return {}; }
 };
+
+/// The remedy for a record whose values a layer does not take.
+inline constexpr const char* mend_values =
+    "mend the record, or give the layer a larger `vocabulary`; a column of such numbers is not "
+    "standardized with `standardize=false`";
 
 /// Inference on the CPU. `network` must outlive it.
 std::unique_ptr<Inference> make_inference(nn::Network<float>& network);

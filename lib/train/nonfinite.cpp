@@ -16,7 +16,7 @@ bool all_finite(std::span<const float> values) {
                      [](float value) { return std::isfinite(value); });
 }
 
-/// "record 17", or without ids "row 3 of the batch". `row` is an index in the rank's piece.
+/// Short: "record 17", or without ids "row 3 of the batch". `row` is an index in the rank's piece.
 std::string text_of(std::size_t row, const data::Batch& batch) {
   if (batch.ids.empty()) return "row " + std::to_string(batch.piece.begin + row) + " of the batch";
   return "record " + std::to_string(batch.ids[row]);
@@ -49,6 +49,31 @@ std::string greatest_loss(const StepValues& values) {
 
 }  // namespace
 
+std::string example_text(std::size_t row, const data::Batch& batch) {
+  if (batch.ids.empty() || batch.source == nullptr) return text_of(row, batch);
+  return batch.source->place_of(batch.ids[row]);
+}
+
+namespace {
+
+/// Finds the first of the examples whose values layer `i` does not take.
+bool find_bad_input(const nn::Network<float>& network, const StepValues& values, std::size_t i,
+                    NonfiniteValue& found) {
+  const Matrix<const float> x = values.activation(network.input_of(i));
+  for (std::size_t row = 0; row < x.rows; ++row) {
+    const std::string problem = network.input_problem(i, x.row(row));
+    if (problem.empty()) continue;
+    found.text = example_text(row, values.batch) + ": " +
+                 network.shape().layer_text(network.number_of(i)) + ": " + problem;
+    found.is_bad_input = true;
+    return true;
+  }
+  ++found.order;
+  return false;
+}
+
+}  // namespace
+
 NonfiniteValue find_nonfinite(const nn::Network<float>& network, const StepValues& values) {
   const data::Batch& batch = values.batch;
   NonfiniteValue found = {.order = 0};
@@ -70,6 +95,7 @@ NonfiniteValue find_nonfinite(const nn::Network<float>& network, const StepValue
 
   if (is_found_in("the features", values.activation(0))) return found;
   for (std::size_t i = 0; i < network.layers(); ++i) {
+    if (find_bad_input(network, values, i, found)) return found;
     if (is_found_in("the output of " + layer(i), values.activation(i + 1))) {
       return found;
     }
@@ -96,8 +122,8 @@ NonfiniteValue find_nonfinite(const nn::Network<float>& network, const StepValue
   return {};
 }
 
-std::string describe_nonfinite(const char* what, const nn::Network<float>& network,
-                               const StepValues& values, const Groups& groups) {
+NonfiniteText describe_nonfinite(const char* what, const nn::Network<float>& network,
+                                 const StepValues& values, const Groups& groups) {
   comm::Communicator& comm = groups.batch;
   const auto ranks = static_cast<std::size_t>(comm.size());
   const auto me = static_cast<std::size_t>(comm.rank());
@@ -105,12 +131,15 @@ std::string describe_nonfinite(const char* what, const nn::Network<float>& netwo
   const NonfiniteValue mine = find_nonfinite(network, values);
   std::vector<std::uint64_t> orders(ranks);
   std::vector<std::uint8_t> has_examples(ranks);
+  std::vector<std::uint8_t> is_bad_input(ranks);
   std::vector<double> losses(ranks, -1);  // greater than that without examples, and than NaN
   orders[me] = mine.order;
   has_examples[me] = mine.has_examples ? 1 : 0;
+  is_bad_input[me] = mine.is_bad_input ? 1 : 0;
   for (const auto& result : values.results) losses[me] = std::max(losses[me], result.loss);
   comm.all_gather(std::span(orders));
   comm.all_gather(std::span(has_examples));
+  comm.all_gather(std::span(is_bad_input));
   comm.all_gather(std::span(losses));
   const auto texts = comm::gather_text(comm, mine.text);
   const auto greatest = comm::gather_text(comm, greatest_loss(values));
@@ -123,12 +152,13 @@ std::string describe_nonfinite(const char* what, const nn::Network<float>& netwo
   const auto rank =
       static_cast<std::size_t>(std::min_element(orders.begin(), orders.end()) - orders.begin());
   if (orders[rank] != NonfiniteValue::none) {
+    if (is_bad_input[rank] != 0) return {texts[rank], true};
     text += ": " + name(rank) + " has the first such value in " + texts[rank];
-    if (has_examples[rank] != 0) return text;
+    if (has_examples[rank] != 0) return {text};
   }
   const auto other =
       static_cast<std::size_t>(std::max_element(losses.begin(), losses.end()) - losses.begin());
-  return text + "; on " + name(other) + " " + greatest[other];
+  return {text + "; on " + name(other) + " " + greatest[other]};
 }
 
 void throw_diverged(std::uint64_t step, const std::string& what, const std::string& remedy) {

@@ -31,20 +31,31 @@ struct NonfiniteValue {
   /// by each layer's output, sums of weight gradients. `none`: there is no such value.
   std::uint64_t order = none;
   static constexpr std::uint64_t none = ~std::uint64_t{0};
-  std::string text = {};     ///< "the output of layer 1 (dense 500 relu), for record 17"
-  bool has_examples = true;  ///< false: a sum over examples
+  std::string text = {};      ///< "the output of layer 1 (dense 500 relu), for record 17"
+  bool has_examples = true;   ///< false: a sum over examples
+  bool is_bad_input = false;  ///< a layer does not take the record's values: Layer::input_problem()
 };
 
 /// Returns the first value in the order of a step. Local.
 NonfiniteValue find_nonfinite(const nn::Network<float>& network, const StepValues& values);
+
+/// What describe_nonfinite() returns.
+struct NonfiniteText {
+  std::string text;
+  bool is_bad_input = false;  ///< NonfiniteValue::is_bad_input
+};
 
 /// Describes the first such value of all ranks: "the loss is not finite: rank 1 on alpha has the
 /// first such value in the output of layer 1 (dense 700), for record 17". If that is a sum
 /// over examples, it also names the example with the greatest loss. `what`: "loss", "gradient".
 ///
 /// Ranks    collective over the ranks of "batch", which all return the same text.
-std::string describe_nonfinite(const char* what, const nn::Network<float>& network,
-                               const StepValues& values, const Groups& groups);
+NonfiniteText describe_nonfinite(const char* what, const nn::Network<float>& network,
+                                 const StepValues& values, const Groups& groups);
+
+/// "record 17", with its file if the source is known, or without ids "row 3 of the batch". `row` is
+/// an index in the rank's piece. Local.
+std::string example_text(std::size_t row, const data::Batch& batch);
 
 /// Throws comm::AgreedError (76): training diverged at `step`, because of `what`. All ranks call it
 /// in the same step. Local.

@@ -378,7 +378,9 @@ StepResult Replica::train(const data::Batch& batch, PhaseSeconds& seconds, std::
                                step_->gradient_sums(),
                                step_->slice().begin,
                                result.tally.weight};
-    why_skipped_ = describe_nonfinite(result.not_finite, *network_, values, groups_);
+    NonfiniteText found = describe_nonfinite(result.not_finite, *network_, values, groups_);
+    if (found.is_bad_input) throw comm::AgreedError(ExitCode::data, found.text, mend_values);
+    why_skipped_ = std::move(found.text);
     if (result.skipped) return;
     throw_diverged(steps_ + 1, why_skipped_,
                    "lower `learning_rate`, look for extreme values in the data (`divide_by`), or "

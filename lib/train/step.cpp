@@ -7,6 +7,7 @@
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/train/integrity.hpp"
+#include "lockstep/train/nonfinite.hpp"
 #include "lockstep/train/timing.hpp"
 
 namespace lockstep::train {
@@ -75,11 +76,7 @@ Step::Step(const StepOptions& options, comm::Communicator& comm, Sentinel& senti
 
 void Step::throw_without_weight(const data::Batch& batch) {
   std::string mine;
-  if (!batch.piece.empty()) {
-    mine = batch.ids.empty()         ? "row " + std::to_string(batch.piece.begin) + " of the batch"
-           : batch.source == nullptr ? "record " + std::to_string(batch.ids[0])
-                                     : batch.source->place_of(batch.ids[0]);
-  }
+  if (!batch.piece.empty()) mine = example_text(0, batch);
   const auto places = comm::gather_text(comm_, mine);
   const auto first = std::find_if(places.begin(), places.end(),
                                   [](const std::string& place) { return !place.empty(); });

@@ -92,7 +92,7 @@ class Networks(command.CommandTest):
         self.assertEqual(len(found), 1)
 
     def test_embeddings(self):
-        """Of a table of whole numbers; one that has no row ends training with its record."""
+        """Of a table of whole numbers; one that has no row is bad data, in training and evaluation."""
         rows = [f"{i % 3},{i % 7},{i * i % 7},{i % 5}" for i in range(80)]
         config = self.run_file(layer("embedding", vocabulary=7, width=4) + layer("flatten"))
         table = self.folder / "table.csv"
@@ -102,8 +102,10 @@ class Networks(command.CommandTest):
                  .summary["weights_hash"] for ranks in (1, 3) for exchange in ("activations", "sums")}
         self.assertEqual(len(found), 1)
         table.write_text("\n".join(["label,a,b,c", *rows]).replace("6", "9"))
-        self.assert_refused(run("train", config, *flags, "--run-dir", self.folder / "run", threads=2), 76,
-                            ["the output of layer 1 (embedding 4 of 7), for record"])
+        texts = ["table.csv: record ", ": layer 1 (embedding 4 of 7): value ", " of 3 is 9.0, no whole number from 0 to 6", "`vocabulary`"]
+        self.assert_refused(run("train", config, *flags, "--run-dir", self.folder / "run", threads=2), 65, texts)
+        for subcommand in ("evaluate", "predict"):
+            self.assert_refused(run(subcommand, self.folder / "1-sums", "--data", table, threads=2), 65, texts)
 
     def test_checkpoints_are_evaluated(self):
         trained = self.trained(threads=2)
