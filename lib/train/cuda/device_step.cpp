@@ -81,7 +81,7 @@ class DeviceCanonicalStep final : public DeviceStep {
 
  private:
   /// With one rank it also enqueues the update, and synchronises once; not if steps are skipped.
-  void compute(const data::Batch& batch) override {
+  void compute(const data::Batch& batch, PhaseSeconds& /*seconds*/) override {
     const cuda::TraceRange range("forward, backward");
     const std::size_t slot = batches_.take(batch, stream_);
     current_ = &recorded_for(batch, slot);
@@ -275,7 +275,7 @@ class DeviceAllReduceStep final : public DeviceStep {
  private:
   /// Gradient buckets are reduced concurrently with backward, and the update follows on the device,
   /// so the whole step is enqueued here.
-  void compute(const data::Batch& batch) override {
+  void compute(const data::Batch& batch, PhaseSeconds& /*seconds*/) override {
     const cuda::TraceRange range("forward, backward, reduce, update");
     const std::size_t rows = batch.piece.size();
     const std::size_t slot = batches_.take(batch, stream_);
