@@ -164,6 +164,27 @@ class BenchStep(command.CommandTest):
                     self.assertGreater(one["forward"], 0)
                     self.assertGreater(one["step"], one["forward"])
 
+    def test_a_measured_step_is_extended_to_more_ranks(self):
+        step = self.folder / "step.json"
+        step.write_text(self.succeed(self.SMALL, "--ranks 2 --threads 1").out)
+        found = json.loads(self.succeed("plan --json --predict", step, "--ranks 1000").out)
+        self.assertEqual([row["ranks"] for row in found["ranks"]],
+                         [2 ** i for i in range(1, 10)])
+        for row in found["ranks"]:
+            self.assertEqual(row["same_batch"]["batch_size"], 40)
+            self.assertEqual(row["same_examples_a_rank"]["batch_size"], 20 * row["ranks"])
+        table = self.succeed("plan --predict", step, "--ranks-a-host 4 --between-hosts 2,50")
+        self.assert_says(table.out, ["4,096", "1,024", "half of the step", "efficiency"], table)
+        for args, code, needles in (("--predict nowhere", 65, ["nowhere"]),
+                                    ("--between-hosts 5,12", 2, ["--predict"]),
+                                    (f"--predict {step} --between-hosts 5", 2, ["5,12"]),
+                                    (f"--predict {step} --epoch 2", 2, ["--epoch"]),
+                                    (f"--predict {step} --ranks 1", 2, ["--ranks"])):
+            with self.subTest(args=args):
+                self.assert_refused(run("plan " + args), code, needles)
+        (self.folder / "cut.json").write_text(step.read_text()[:100])
+        self.assert_refused(run("plan --predict", self.folder / "cut.json"), 65, ["cut.json"])
+
     def test_table_and_roofline(self):
         figure = self.folder / "roof.svg"
         result = run(self.SMALL.replace(" --json", ""), "--roofline", figure)
