@@ -329,7 +329,7 @@ int run_on_ranks(const Syntax& syntax, const std::vector<std::string>& words,
           });
           const auto config = agreed_config(syntax, arguments, mpi);
           require_fitting_launch(config, mpi);
-          if (syntax.any_build) return command(arguments, config, mpi);
+          if (syntax.over_mpi) return command(arguments, config, mpi);
           const auto shared = launching::share_nodes(config.backend, mpi, config.survive);
           comm::Communicator& comm = shared ? *shared : mpi;
           launching::warn_of_problems(comm);

@@ -33,7 +33,8 @@ struct Syntax {
   std::size_t operands = 1;  ///< maximum number of these words
   bool run_file = false;     ///< the operand is a run file
   std::string own_table;     ///< of the run file, which the command reads itself; empty: none
-  bool any_build = false;    ///< ranks may differ in build, and communicate by MPI alone
+  bool any_build = false;    ///< ranks may differ in build
+  bool over_mpi = false;     ///< under a launcher ranks communicate by MPI alone
   std::vector<std::string> settings;  ///< names in settings() that it takes
   std::vector<Flag> flags;
   std::map<std::string, std::string> other_help;  ///< of settings with another meaning here

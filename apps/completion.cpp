@@ -57,11 +57,8 @@ std::vector<Completion> completions_of(const Syntax& syntax) {
   return all;
 }
 
-/// The words that may follow a subcommand: of `bench`, "data"; of `completion`, the shells.
+/// The words that may follow a subcommand: of `bench`, its parts; of `completion`, the shells.
 std::vector<std::string> words_after(const Completed& command) {
-  const auto last = command.syntax.command.rfind(' ');
-  const std::string name = command.syntax.command.substr(last + 1);
-  if (name != command.name) return {name};
   return completion_of("", command.syntax.usage, "").values;
 }
 

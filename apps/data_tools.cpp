@@ -1,30 +1,23 @@
-// `lockstep generate`, `convert` and `bench data`: write data sets and measure their read speed.
+// `lockstep generate` and `convert`: write data sets.
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
 #include <system_error>
 
 #include "apps/cli.hpp"
-#include "apps/options.hpp"
 #include "apps/settings.hpp"
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
 #include "lockstep/base/text.hpp"
-#include "lockstep/collectives/agreement.hpp"
-#include "lockstep/data/batches.hpp"
 #include "lockstep/data/picture_source.hpp"
 #include "lockstep/data/source.hpp"
 #include "lockstep/data/synthetic.hpp"
 #include "lockstep/data/writer.hpp"
-#include "lockstep/launch/launch.hpp"
-#include "lockstep/train/replica.hpp"
 
 namespace lockstep::apps {
 namespace {
@@ -281,167 +274,7 @@ int convert(const Arguments& arguments) {
   return static_cast<int>(ExitCode::success);
 }
 
-// lockstep bench data
-
-using Clock = std::chrono::steady_clock;
-
-constexpr std::uint64_t max_seconds = 86'400;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-/// The amount that one rank read, and its duration.
-struct Reading {
-  std::uint64_t records = 0;
-  std::uint64_t bytes = 0;
-  double open_seconds = 0;
-  double seconds = 0;
-};
-
-/// One rank's source and plan, and the time to open them.
-struct Bench {
-  std::unique_ptr<data::Source> source;
-  std::optional<TrainingPlan> planned;
-  double open_seconds = 0;
-};
-
-Bench make_bench(const RunConfig& config, comm::Communicator& comm) {
-  Bench bench;
-  comm::together(comm, [&] {
-    const auto begin = Clock::now();
-    data::DataSetOptions options = data_options(config);
-    options.threads = train::own_cores(comm);
-    bench.source = data::open_data_part(config.data, data::Part::train, options);
-    bench.open_seconds = seconds_since(begin);
-  });
-  comm::require_equal(comm, "the data of ranks", {{"training set", bench.source->identity()}},
-                      "give all hosts the same files");
-  comm::together(comm, [&] {
-    bench.planned = training_plan(config, bench.source->records(), bench.source->file_records(),
-                                  static_cast<std::uint64_t>(comm.size()));
-  });
-  if (!bench.planned->warning.empty() && comm.rank() == 0) {
-    launching::print_warning(bench.planned->warning);
-  }
-  return bench;
-}
-
-/// Reads one epoch, then more until `seconds` have passed. Ranks start together.
-Reading read(Bench& bench, std::uint64_t seconds, comm::Communicator& comm) {
-  const data::Plan& plan = bench.planned->plan;
-  Reading reading{.open_seconds = bench.open_seconds};
-  comm.all_agree(true);
-  comm::together(comm, [&] {
-    data::BatchReader reader(*bench.source, plan, comm.rank());
-    std::vector<float> x(plan.largest_piece() * reader.features());
-    const auto begin = Clock::now();
-    for (std::uint64_t epoch = 0; epoch == 0 || reading.seconds < static_cast<double>(seconds);
-         ++epoch) {
-      for (std::uint64_t step = 0; step < plan.steps(); ++step) {
-        const std::size_t rows = reader.piece(step).size();
-        reader.read(epoch, step, std::span(x).first(rows * reader.features()));
-        reading.records += rows;
-      }
-      reading.seconds = seconds_since(begin);
-    }
-    reading.bytes = bench.source->bytes_read();
-  });
-  return reading;
-}
-
-/// The readings of all ranks, in rank order. Collective.
-std::vector<Reading> gather(const Reading& mine, comm::Communicator& comm) {
-  constexpr std::size_t figures = 4;
-  std::vector<double> all(figures * static_cast<std::size_t>(comm.size()));
-  const auto at = figures * static_cast<std::size_t>(comm.rank());
-  all[at] = static_cast<double>(mine.records);
-  all[at + 1] = static_cast<double>(mine.bytes);
-  all[at + 2] = mine.open_seconds;
-  all[at + 3] = mine.seconds;
-  comm.all_gather(std::span(all));
-  std::vector<Reading> readings;
-  for (std::size_t i = 0; i < all.size(); i += figures) {
-    readings.push_back({static_cast<std::uint64_t>(all[i]), static_cast<std::uint64_t>(all[i + 1]),
-                        all[i + 2], all[i + 3]});
-  }
-  return readings;
-}
-
-double per_second(std::uint64_t amount, double seconds) {
-  return seconds > 0 ? static_cast<double>(amount) / seconds : 0;
-}
-
-/// Sums over all ranks, with the slowest rank's times.
-Reading together(const std::vector<Reading>& readings) {
-  Reading sum;
-  for (const Reading& one : readings) {
-    sum.records += one.records;
-    sum.bytes += one.bytes;
-    sum.open_seconds = std::max(sum.open_seconds, one.open_seconds);
-    sum.seconds = std::max(sum.seconds, one.seconds);
-  }
-  return sum;
-}
-
-nlohmann::ordered_json to_json(const Reading& reading) {
-  return {{"records", reading.records},
-          {"bytes", reading.bytes},
-          {"open_seconds", reading.open_seconds},
-          {"seconds", reading.seconds},
-          {"records_per_second", per_second(reading.records, reading.seconds)},
-          {"bytes_per_second", per_second(reading.bytes, reading.seconds)}};
-}
-
-void print_readings(const std::vector<Reading>& readings) {
-  fmt::print("\n{:<8} {:>12} {:>12} {:>10} {:>10} {:>14} {:>12}\n", "", "records", "bytes", "open",
-             "read", "records/s", "bytes/s");
-  const auto row = [](const std::string& name, const Reading& one) {
-    fmt::print("{:<8} {:>12} {:>12} {:>8.3f} s {:>8.3f} s {:>14} {:>10}/s\n", name,
-               grouped(one.records), bytes_text(static_cast<double>(one.bytes)), one.open_seconds,
-               one.seconds,
-               grouped(static_cast<std::uint64_t>(per_second(one.records, one.seconds))),
-               bytes_text(per_second(one.bytes, one.seconds)));
-  };
-  for (std::size_t i = 0; i < readings.size(); ++i) row(fmt::format("rank {}", i), readings[i]);
-  if (readings.size() > 1) row("all", together(readings));
-}
-
-void bench_on(const Arguments& arguments, const RunConfig& config, comm::Communicator& comm) {
-  std::uint64_t seconds = 0;
-  comm::together(comm, [&] { seconds = arguments.number("seconds", 1, max_seconds).value_or(0); });
-  Bench bench = make_bench(config, comm);
-  const auto readings = gather(read(bench, seconds, comm), comm);
-  if (comm.rank() != 0) return;
-  if (arguments.given("json")) {
-    auto json = to_json(together(readings));
-    json["ranks"] = nlohmann::ordered_json::array();
-    for (const Reading& one : readings) json["ranks"].push_back(to_json(one));
-    fmt::print("{}\n", json.dump());
-    return;
-  }
-  const auto& plan = bench.planned->plan;
-  fmt::print("{}: {} of {} features, read in steps of {} with shuffle {}\n", config.data,
-             counted(plan.options().records, "record"), grouped(bench.source->features()),
-             grouped(plan.options().batch_size), config.shuffle);
-  print_readings(readings);
-}
-
 }  // namespace
-
-Syntax bench_syntax() {
-  Syntax syntax = run_file_syntax(
-      "lockstep bench data",
-      "Reads the training set as `lockstep train` would, and prints how fast that was.");
-  syntax.settings = {"data",      "format",       "train-limit",    "classes",
-                     "divide-by", "batch-size",   "drop-remainder", "seed",
-                     "shuffle",   "shard-policy", "rebatch",        "leaf",
-                     "backend",   "ranks",        "test-split",     "validation"};
-  for (auto& name : table_settings()) syntax.settings.push_back(std::move(name));
-  syntax.flags = {{"seconds", "N", "read further epochs until N seconds are over [one epoch]"},
-                  {"json", "", "print one line of JSON instead"}};
-  return syntax;
-}
 
 int generate_command(const std::vector<std::string>& words) {
   return run_on_rank_0(generate_syntax(), words, generate);
@@ -449,25 +282,6 @@ int generate_command(const std::vector<std::string>& words) {
 
 int convert_command(const std::vector<std::string>& words) {
   return run_on_rank_0(convert_syntax(), words, convert);
-}
-
-int bench_command(const std::vector<std::string>& words) {
-  const std::string part = words.empty() ? "" : words[0];
-  if (part == "data") {
-    return run_on_ranks(bench_syntax(), {words.begin() + 1, words.end()}, bench_on);
-  }
-  if (part == "--help" || part == "-h") {
-    fmt::print(
-        "Measures one part of Lockstep by itself.\n\nusage: lockstep bench data [flags]\n\n"
-        "  data       reading the training set, without training\n\n"
-        "`lockstep bench data --help` lists its flags.\n");
-    return static_cast<int>(ExitCode::success);
-  }
-  const auto launch = comm::detect_launcher();
-  if (launch && launch->rank != 0)
-    return static_cast<int>(ExitCode::success);  // only rank 0 prints the error
-  throw ConfigError(part.empty() ? "nothing to measure" : "'" + part + "' cannot be measured",
-                    "`lockstep bench data` measures how fast data is read");
 }
 
 }  // namespace lockstep::apps

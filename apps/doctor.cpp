@@ -63,6 +63,7 @@ Syntax doctor_syntax() {
       {"threads", "threads of each rank's products in training"},
       {"timeout", "end with code 86 if the checks make no progress for N seconds"}};
   syntax.any_build = true;
+  syntax.over_mpi = true;
   return syntax;
 }
 

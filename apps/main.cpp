@@ -58,7 +58,7 @@ constexpr std::array subcommands = {
                doctor_command, doctor_syntax},
     Subcommand{"completion", "a script that completes this command in a shell", completion_command,
                completion_syntax},
-    Subcommand{"bench", "measures one part by itself: `bench data`, reading", bench_command,
+    Subcommand{"bench", "measures one part by itself: reading, collectives, a step", bench_command,
                bench_syntax},
 };
 

@@ -14,6 +14,7 @@
 #include "apps/network_table.hpp"
 #include "apps/options.hpp"
 #include "apps/run_file.hpp"
+#include "apps/scaling_table.hpp"
 #include "apps/settings.hpp"
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"
@@ -52,8 +53,8 @@ Syntax plan_syntax() {
   Syntax syntax = run_file_syntax(
       "lockstep plan",
       "Prints and proves the data plan of `lockstep train` with the same settings: which rank "
-      "reads which records at which step; with --network, the layers of its network. Starts "
-      "nothing; needs no MPI.\n");
+      "reads which records at which step; with --network, the layers of its network; with "
+      "--predict, a measured step on more ranks. Starts nothing; needs no MPI.\n");
   syntax.settings = {"data",         "format",     "train-limit",    "test-limit", "classes",
                      "divide-by",    "batch-size", "drop-remainder", "seed",       "shuffle",
                      "shard-policy", "rebatch",    "leaf",           "mesh",       "ranks",
@@ -67,6 +68,8 @@ Syntax plan_syntax() {
                   {"network", "", "print the layers: outputs, parameters, FLOPs, memory of a rank"},
                   {"json", "", "print one line of JSON instead"},
                   {"ids", "", "with --json: the ids of every step and rank"}};
+  const auto& scaling = scaling_flags();
+  syntax.flags.insert(syntax.flags.end(), scaling.begin(), scaling.end());
   syntax.other_help = {{"ranks", "ranks that the records are dealt to"}};
   return syntax;
 }
@@ -110,6 +113,10 @@ void require_sensible(const PlanArguments& arguments, const Arguments& given) {
       throw ConfigError("--" + std::string(flag) + " with --network, which prints layers",
                         "leave one of them out");
     }
+  }
+  for (const Flag& flag : scaling_flags()) {
+    if (!given.given(flag.name)) continue;
+    throw ConfigError("--" + flag.name + " without --predict", "give both, or leave it out");
   }
   if (arguments.ids && !arguments.json) {
     throw ConfigError("--ids without --json", "give both, or look at the picture without");
@@ -428,6 +435,10 @@ int show_plan(const PlanArguments& arguments) {
 
 int plan_command(const std::vector<std::string>& words) {
   return run_on_rank_0(plan_syntax(), words, [](const Arguments& given) {
+    if (given.given("predict")) {
+      print_scaling(scaling_arguments(given));
+      return static_cast<int>(ExitCode::success);
+    }
     PlanArguments arguments = plan_arguments(given);
     const auto launch = comm::detect_launcher();
     const bool started = launch && launch->launcher != "sbatch" && launch->ranks > 0;

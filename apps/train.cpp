@@ -6,7 +6,6 @@
 #include <iterator>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 
@@ -21,6 +20,7 @@
 #include "apps/settings.hpp"
 #include "apps/stop_clock.hpp"
 #include "apps/subcommands.hpp"
+#include "apps/train_job.hpp"
 #include "apps/words.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
@@ -45,117 +45,6 @@
 
 namespace lockstep::apps {
 namespace {
-
-/// The data set, and hashes of its content.
-struct TrainData {
-  data::DataSet sets;
-  std::string train_identity;
-  std::string test_identity;
-  std::uint64_t outputs = 0;                ///< of the network
-  std::vector<std::uint64_t> label_counts;  ///< of training records; empty: unknown
-};
-
-/// The objects that one rank trains with in a group of ranks.
-struct TrainJob {
-  std::optional<data::Plan> plan;
-  std::string policy_reason;  ///< the reason for the plan's policy
-  int threads = 1;            ///< of this rank's products
-  std::unique_ptr<Mesh> mesh;
-  std::unique_ptr<train::Replica> replica;
-  std::unique_ptr<data::Transform> transform;  ///< of training batches; null: none
-  std::unique_ptr<data::BatchReader> train;
-  std::unique_ptr<data::BatchReader> test;
-  std::unique_ptr<data::BatchReader> validation;  ///< null: none
-  train::TrainerOptions training;
-  Decisive decisive;  ///< what determines the results
-};
-
-void require_fitting_data(const data::DataSet& data) {
-  if (data.train->features() == data.test->features()) return;
-  throw DataError("training records have " + std::to_string(data.train->features()) +
-                      " features, test records " + std::to_string(data.test->features()),
-                  "give parts of one data set");
-}
-
-/// Opens the data.
-///
-/// Errors   throws comm::AgreedError on every rank: settings that are not supported here (2), bad
-///          data (65), data that differs between ranks (2).
-/// Ranks    collective.
-TrainData open_data(const RunConfig& config, comm::Communicator& comm) {
-  TrainData data;
-  comm::together(comm, [&] {
-    mesh_of(config, static_cast<std::uint64_t>(comm.size()));
-    data::DataSetOptions options = data_options(config);
-    options.threads = threads_of(config, comm);
-    data.sets = data::open_data_set(config.data, options);
-    require_fitting_data(data.sets);
-    require_used(config, *data.sets.train);
-    for (const auto* set : {&data.sets.train, &data.sets.test, &data.sets.validation}) {
-      if (*set) data::require_weight(**set);
-    }
-    data.label_counts = data::label_counts(*data.sets.train);
-    data.outputs = outputs_of(config, data.sets, data.label_counts);
-    data.train_identity = data.sets.train->identity();  // reads samples of the files
-    data.test_identity = data.sets.test->identity();
-  });
-  if (comm.rank() == 0) {
-    std::set<std::string> texts;  // those of both parts of a split are the same
-    for (const auto* part : {data.sets.train.get(), data.sets.test.get()}) {
-      for (std::string& text : part->warnings()) texts.insert(std::move(text));
-    }
-    for (const std::string& text : texts) launching::print_warning(text);
-    if (data.outputs == 1 && data.sets.train->targets() == 0) {
-      launching::print_warning("there is one class: nothing can be learned");
-    }
-  }
-  comm::require_equal(comm, "the data of ranks",
-                      {{"training set", data.train_identity}, {"test set", data.test_identity}},
-                      "give all hosts the same files");
-  return data;
-}
-
-/// Creates the plan and the replica of this rank of `comm`; `data` must outlive the job.
-///
-/// Errors   throws comm::AgreedError (2) on every rank: settings that are not supported here, too
-///          little memory.
-/// Ranks    collective.
-TrainJob make_job(const RunConfig& config, const TrainData& data, FaultInjection& faults,
-                  comm::Communicator& comm) {
-  TrainJob job;
-  train::ReplicaOptions options;
-  data::Source& train = *data.sets.train;
-  job.threads = threads_of(config, comm);
-  job.mesh = train::make_mesh(comm, mesh_of(config, static_cast<std::uint64_t>(comm.size())));
-  comm::Communicator& batch = train::Groups(*job.mesh).batch;
-  std::optional<nn::NetworkShape> shape;
-  comm::together(comm, [&] {
-    auto chosen = training_plan(config, train.records(), train.file_records(),
-                                static_cast<std::uint64_t>(batch.size()));
-    if (!chosen.warning.empty() && comm.rank() == 0) launching::print_warning(chosen.warning);
-    job.plan = std::move(chosen.plan);
-    job.policy_reason = std::move(chosen.reason);
-    job.decisive = decisive_of(config, data.train_identity, data.test_identity, *job.plan, comm);
-    shape = network_of(config, train.shape(), data.outputs);
-    job.transform = make_transform(config, train);
-    job.train =
-        std::make_unique<data::BatchReader>(train, *job.plan, batch.rank(), job.transform.get());
-    const auto reader = [&](data::Source& source) {
-      const auto plan = train::evaluation_plan(source.records(), batch.size());
-      return std::make_unique<data::BatchReader>(source, plan, batch.rank());
-    };
-    job.test = reader(*data.sets.test);
-    if (data.sets.validation) job.validation = reader(*data.sets.validation);
-    options = faults.wrap(replica_options(config, job.threads));
-    options.optimizer = optimizer_options(config, *job.plan);
-    options.class_weights = class_weights_of(config, train, data.label_counts, data.outputs);
-    options.loss = &loss_of(config, train);
-    job.training = trainer_options(config, *options.loss, data.outputs, job.validation.get());
-  });
-  job.replica = std::make_unique<train::Replica>(*shape, *job.plan, *job.mesh, options);
-  warn_of_staging(*job.replica);
-  return job;
-}
 
 std::string batch_text(const TrainJob& job) {
   const auto& plan = *job.plan;

@@ -399,6 +399,46 @@ bool all_ranks_leave(double seconds) {
   return completes(all, seconds);
 }
 
+const char* name_of(MpiCall call) noexcept {
+  switch (call) {
+    case MpiCall::all_reduce: return "MPI_Allreduce";
+    case MpiCall::all_gather: return "MPI_Allgather";
+    case MpiCall::broadcast: return "MPI_Bcast";
+    case MpiCall::all_to_all: return "MPI_Alltoall";
+    case MpiCall::shift: return "MPI_Sendrecv";
+  }
+  return "";
+}
+
+void call_mpi(MpiCall call, std::span<const float> send, std::span<float> receive, Op op) {
+  if (receive.size() > MpiCommunicator::longest_call) {
+    throw std::invalid_argument("call_mpi: more elements than a call of MPI takes");
+  }
+  MPI_Comm world = MPI_COMM_WORLD;
+  const int ranks = query(world, MPI_Comm_size, "MPI_Comm_size");
+  const int all = static_cast<int>(receive.size());
+  const int block = all / ranks;
+  const void* const from = send.empty() ? MPI_IN_PLACE : send.data();
+  const auto check = [&](int code) { check_mpi(code, name_of(call)); };
+  switch (call) {
+    case MpiCall::all_reduce:
+      return check(MPI_Allreduce(from, receive.data(), all, MPI_FLOAT, operation(op), world));
+    case MpiCall::all_gather:
+      return check(MPI_Allgather(from, block, MPI_FLOAT, receive.data(), block, MPI_FLOAT, world));
+    case MpiCall::broadcast: return check(MPI_Bcast(receive.data(), all, MPI_FLOAT, 0, world));
+    case MpiCall::all_to_all:
+      return check(MPI_Alltoall(from, block, MPI_FLOAT, receive.data(), block, MPI_FLOAT, world));
+    case MpiCall::shift: break;
+  }
+  const int rank = query(world, MPI_Comm_rank, "MPI_Comm_rank");
+  const int next = (rank + 1) % ranks;
+  const int previous = (rank + ranks - 1) % ranks;
+  check(send.empty() ? MPI_Sendrecv_replace(receive.data(), all, MPI_FLOAT, next, 0, previous, 0,
+                                            world, MPI_STATUS_IGNORE)
+                     : MPI_Sendrecv(send.data(), all, MPI_FLOAT, next, 0, receive.data(), all,
+                                    MPI_FLOAT, previous, 0, world, MPI_STATUS_IGNORE));
+}
+
 std::string mpi_version() {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
   int length = 0;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "lockstep/collectives/communicator.hpp"
@@ -118,6 +119,23 @@ bool launcher_recovers();
 /// Errors   throws CommError.
 /// Ranks    collective; called at most once.
 bool all_ranks_leave(double seconds);
+
+/// A collective of MPI's own, for measurements beside those of a Communicator.
+enum class MpiCall { all_reduce, all_gather, broadcast, all_to_all, shift };
+
+/// "MPI_Allreduce", "MPI_Allgather", "MPI_Bcast", "MPI_Alltoall", "MPI_Sendrecv". Local.
+const char* name_of(MpiCall call) noexcept;
+
+/// One call of MPI on MPI_COMM_WORLD, as a program without Lockstep would make it. Blocks are as in
+/// Communicator; all_gather sends one block, and broadcast has root 0.
+///
+/// Shapes   `receive`: all blocks. `send`: what this rank sends, of the same length (all_gather: of
+///          a block); empty: in place (MPI_IN_PLACE, MPI_Sendrecv_replace). broadcast is in place
+///          always.
+/// Errors   throws CommError; std::invalid_argument for more than MpiCommunicator::longest_call
+///          elements.
+/// Ranks    collective over all ranks of the job.
+void call_mpi(MpiCall call, std::span<const float> send, std::span<float> receive, Op op = Op::sum);
 
 /// Name and version of the MPI library, e.g. "Open MPI v4.1.4"; needs no session. Local.
 std::string mpi_version();

@@ -23,6 +23,11 @@ bool end_launcher() noexcept { return false; }
 void finalize_mpi() noexcept {}
 bool launcher_recovers() { return false; }
 bool all_ranks_leave(double /*seconds*/) { no_mpi(); }
+const char* name_of(MpiCall /*call*/) noexcept { return "no MPI"; }
+void call_mpi(MpiCall /*call*/, std::span<const float> /*send*/, std::span<float> /*receive*/,
+              Op /*op*/) {
+  no_mpi();
+}
 std::string mpi_version() { return "no MPI"; }
 
 struct MpiCommunicator::State {};

@@ -31,11 +31,13 @@ class AllReduceStep final : public Step {
   std::span<const float> gradient_sums() override { return network_.parameters().gradients(); }
 
  private:
-  void compute(const data::Batch& batch) override {
+  void compute(const data::Batch& batch, PhaseSeconds& seconds) override {
+    Lap phase;
     const Range mine = rows(batch.piece);
     global_.begin(batch);
     network_.forward(mine, nn::TrainingRows{steps() + 1, batch.piece.begin});
     network_.loss(mine, targets_of(batch), true);
+    seconds.forward += phase.take();
     network_.backward(mine);
     network_.weight_gradients(mine, batch.leaf, {0, network_.parameters().values().size()});
   }

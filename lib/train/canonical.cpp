@@ -189,12 +189,15 @@ class CanonicalStep : public Step {
         global_(network, comm) {}
 
   /// `first_row`: row of the global batch that is row 0 of the network's buffers.
-  void forward_and_backward(const data::Batch& batch, std::size_t first_row) {
+  void forward_and_backward(const data::Batch& batch, std::size_t first_row,
+                            PhaseSeconds& seconds) {
+    Lap phase;
     const Range mine = rows(batch.piece);
     clear(network_, {mine.end, mine.end + batch.padding().size()});
     global_.begin(batch);
     network_.forward(mine, nn::TrainingRows{steps() + 1, first_row});
     network_.loss(mine, targets_of(batch), true);
+    seconds.forward += phase.take();
     network_.backward(mine);
   }
 
@@ -232,7 +235,9 @@ class ActivationsStep final : public CanonicalStep {
   }
 
  private:
-  void compute(const data::Batch& batch) override { forward_and_backward(batch, 0); }
+  void compute(const data::Batch& batch, PhaseSeconds& seconds) override {
+    forward_and_backward(batch, 0, seconds);
+  }
 
   void add_blocks(const data::Batch& batch, Blocks& blocks) override {
     const Range all = {0, batch.block * static_cast<std::size_t>(comm_.size())};
@@ -278,12 +283,12 @@ class PartialSumsStep final : public CanonicalStep {
   std::span<const float> gradient_sums() override { return part(0); }
 
  private:
-  void compute(const data::Batch& batch) override {
+  void compute(const data::Batch& batch, PhaseSeconds& seconds) override {
     if (!layout_.fits(batch)) {
       layout_ = leaf_layout(batch, comm_);
       reserve(layout_.max_parts);
     }
-    forward_and_backward(batch, batch.piece.begin);
+    forward_and_backward(batch, batch.piece.begin, seconds);
     const std::size_t summed = batch.piece.size() + batch.padding().size();
     for (std::size_t i = 0; i < layout_.mine.size(); ++i) {
       network_.weight_gradients(layout_.rows_of(layout_.mine[i], summed), batch.leaf,

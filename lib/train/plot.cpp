@@ -19,9 +19,17 @@ namespace lockstep::train {
 
 #ifndef LOCKSTEP_CAIRO
 
-void plot(std::span<const History> /*histories*/, const std::filesystem::path& file) {
+void require_drawable(const std::filesystem::path& file) {
   throw ConfigError(file.string() + ": cannot be drawn: this build has no cairo",
                     "install its development files (libcairo2-dev), and build again");
+}
+
+void draw(std::span<const Panel> /*panels*/, const std::filesystem::path& file) {
+  require_drawable(file);
+}
+
+void plot(std::span<const History> /*histories*/, const std::filesystem::path& file) {
+  require_drawable(file);
 }
 
 #else
@@ -41,18 +49,7 @@ constexpr std::array<Color, 7> palette = {{{0.000, 0.447, 0.698},
                                            {0.337, 0.706, 0.914},
                                            {0.000, 0.000, 0.000}}};
 
-struct Curve {
-  std::string name;
-  Color color{};
-  bool is_dashed = false;
-  std::vector<std::pair<double, double> > points;  // in the order of x; y may be not finite
-};
-
-struct Panel {
-  std::string title;
-  std::string y_name;
-  std::vector<Curve> curves;
-};
+const Color& color_of(const Curve& curve) { return palette[curve.color % palette.size()]; }
 
 /// The end points of an axis, which are ticks, and the distance between ticks.
 struct Axis {
@@ -75,6 +72,13 @@ Axis axis_of(double least, double greatest, double count, double smallest_step) 
   step = std::max(step, smallest_step);
   Axis axis = {std::floor(least / step) * step, std::ceil(greatest / step) * step, step};
   if (axis.last <= axis.first) axis.last = axis.first + step;
+  return axis;
+}
+
+/// All powers of ten around the values, which are greater than 0; ends and step are exponents.
+Axis logarithmic_axis(double least, double greatest) {
+  Axis axis = {std::floor(std::log10(least)), std::ceil(std::log10(greatest)), 1};
+  if (axis.last <= axis.first) axis.last = axis.first + 1;
   return axis;
 }
 
@@ -113,6 +117,11 @@ class Canvas {
     cairo_stroke(get());
   }
 
+  void dot(double x, double y, double radius) const {
+    cairo_arc(get(), x, y, radius, 0, 2 * M_PI);
+    cairo_fill(get());
+  }
+
   void dashes(bool are_on) const {
     constexpr std::array<double, 2> pattern = {5, 3};
     cairo_set_dash(get(), pattern.data(), are_on ? 2 : 0, 0);
@@ -140,6 +149,7 @@ class Canvas {
 constexpr Color ink = {0.2, 0.2, 0.2};
 constexpr Color grid = {0.88, 0.88, 0.88};
 constexpr double font_size = 11;
+constexpr double point_radius = 4.5;  // of points without a line
 
 /// One panel in the rectangle that its axes enclose.
 class PanelDrawing {
@@ -160,6 +170,11 @@ class PanelDrawing {
       }
     }
     if (least > greatest) least = greatest = 0;
+    if (panel.is_logarithmic) {
+      x_ = logarithmic_axis(first, last);
+      y_ = logarithmic_axis(least, greatest);
+      return;
+    }
     x_ = axis_of(first, last, 12, 1);
     x_.first = first;  // epochs begin at 1, and the line at the axis
     x_.last = std::max(last, first + 1);
@@ -178,10 +193,17 @@ class PanelDrawing {
   static constexpr double top = 40;
   static constexpr double bottom = Canvas::height - 50;
 
-  double x_of(double x) const {
+  double on_axis(double value) const { return panel_.is_logarithmic ? std::log10(value) : value; }
+  std::string label_of(const Axis& axis, double at) const {
+    return panel_.is_logarithmic ? tick_text(std::pow(10, at), std::min(1.0, std::pow(10, at)))
+                                 : tick_text(at, axis.step);
+  }
+  double x_of(double x) const { return x_at(on_axis(x)); }
+  double y_of(double y) const { return y_at(on_axis(y)); }
+  double x_at(double x) const {
     return left_ + (x - x_.first) / (x_.last - x_.first) * (right_ - left_);
   }
-  double y_of(double y) const {
+  double y_at(double y) const {
     return bottom - (y - y_.first) / (y_.last - y_.first) * (bottom - top);
   }
 
@@ -189,26 +211,25 @@ class PanelDrawing {
     for (double i = 0; i <= std::round((y_.last - y_.first) / y_.step); ++i) {
       const double value = y_.first + i * y_.step;
       canvas_.set(grid);
-      canvas_.line(left_, y_of(value), right_, y_of(value), 0.8);
+      canvas_.line(left_, y_at(value), right_, y_at(value), 0.8);
       canvas_.set(ink);
-      canvas_.text(left_ - 7, y_of(value) + font_size * 0.36, tick_text(value, y_.step), font_size,
-                   1);
+      canvas_.text(left_ - 7, y_at(value) + font_size * 0.36, label_of(y_, value), font_size, 1);
     }
     for (double value = std::ceil(x_.first / x_.step) * x_.step; value <= x_.last;
          value += x_.step) {
       canvas_.set(ink);
-      canvas_.line(x_of(value), bottom, x_of(value), bottom + 4, 0.8);
-      canvas_.text(x_of(value), bottom + 18, tick_text(value, x_.step), font_size, 0.5);
+      canvas_.line(x_at(value), bottom, x_at(value), bottom + 4, 0.8);
+      canvas_.text(x_at(value), bottom + 18, label_of(x_, value), font_size, 0.5);
     }
     canvas_.set(ink);
     canvas_.line(left_, bottom, right_, bottom, 0.8);
     canvas_.line(left_, top, left_, bottom, 0.8);
     canvas_.text((left_ + right_) / 2, top - 14, panel_.title, font_size + 2, 0.5);
-    canvas_.text((left_ + right_) / 2, bottom + 36, "epoch", font_size, 0.5);
+    canvas_.text((left_ + right_) / 2, bottom + 36, panel_.x_name, font_size, 0.5);
+    canvas_.text(left_ - 45, top - 14, panel_.y_name, font_size, 0);
   }
 
-  void draw_curve(const Curve& curve) const {
-    canvas_.set(curve.color);
+  void draw_line(const Curve& curve) const {
     canvas_.dashes(curve.is_dashed);
     cairo_set_line_width(canvas_.get(), 1.8);
     bool is_connected = false;
@@ -222,11 +243,15 @@ class PanelDrawing {
     }
     cairo_stroke(canvas_.get());
     canvas_.dashes(false);
+  }
+
+  void draw_curve(const Curve& curve) const {
+    canvas_.set(color_of(curve));
+    if (curve.is_line) draw_line(curve);
     if (curve.points.size() > 30) return;  // of which marks would be a band
+    const double radius = curve.is_line ? 2.6 : point_radius;
     for (const auto& [x, y] : curve.points) {
-      if (!std::isfinite(y)) continue;
-      cairo_arc(canvas_.get(), x_of(x), y_of(y), 2.6, 0, 2 * M_PI);
-      cairo_fill(canvas_.get());
+      if (std::isfinite(y)) canvas_.dot(x_of(x), y_of(y), radius);
     }
   }
 
@@ -252,10 +277,14 @@ class PanelDrawing {
     cairo_rectangle(canvas_.get(), x - 6, y - 4, width + 46, rows + 6);
     cairo_fill(canvas_.get());
     for (const Curve& curve : panel_.curves) {
-      canvas_.set(curve.color);
-      canvas_.dashes(curve.is_dashed);
-      canvas_.line(x, y + row / 2, x + 26, y + row / 2, 1.8);
-      canvas_.dashes(false);
+      canvas_.set(color_of(curve));
+      if (curve.is_line) {
+        canvas_.dashes(curve.is_dashed);
+        canvas_.line(x, y + row / 2, x + 26, y + row / 2, 1.8);
+        canvas_.dashes(false);
+      } else {
+        canvas_.dot(x + 13, y + row / 2, point_radius);
+      }
       canvas_.set(ink);
       canvas_.text(x + 33, y + row / 2 + font_size * 0.36, curve.name, font_size, 0);
       y += row;
@@ -292,14 +321,13 @@ constexpr Figures scores = {
 /// Of several histories training and test alone, so that two lines of a color are a history.
 Panel panel_of(std::span<const History> histories, const std::string& title,
                const Figures& figures) {
-  Panel panel = {title, title, {}};
+  Panel panel = {.title = title, .x_name = "epoch"};
   const bool are_many = histories.size() > 1;
   for (std::size_t i = 0; i < histories.size(); ++i) {
     const auto add = [&](const char* set, Figure figure, std::size_t color, bool is_dashed) {
-      Curve curve = {are_many ? histories[i].name + ", " + set : set,
-                     palette[color % palette.size()],
-                     is_dashed,
-                     {}};
+      Curve curve = {.name = are_many ? histories[i].name + ", " + set : set,
+                     .color = color,
+                     .is_dashed = is_dashed};
       for (const EpochReport& epoch : histories[i].epochs) {
         if (const auto value = figure(epoch)) {
           curve.points.emplace_back(static_cast<double>(epoch.epoch), *value);
@@ -314,14 +342,13 @@ Panel panel_of(std::span<const History> histories, const std::string& title,
   return panel;
 }
 
-void draw(const Canvas& canvas, std::span<const History> histories) {
-  const bool is_regression = histories[0].epochs[0].is_regression;
-  const std::array panels = {panel_of(histories, "Loss", losses),
-                             panel_of(histories, is_regression ? "R2" : "Accuracy", scores)};
+void draw_on(const Canvas& canvas, std::span<const Panel> panels) {
   constexpr double margin = 58;
-  constexpr double half = Canvas::width / 2;
-  PanelDrawing(canvas, panels[0], margin, half - 16).draw();
-  PanelDrawing(canvas, panels[1], half + margin, Canvas::width - 16).draw();
+  const double width = Canvas::width / static_cast<double>(panels.size());
+  for (std::size_t i = 0; i < panels.size(); ++i) {
+    const double left = static_cast<double>(i) * width;
+    PanelDrawing(canvas, panels[i], left + margin, left + width - 16).draw();
+  }
 }
 
 void require_histories(std::span<const History> histories) {
@@ -352,24 +379,28 @@ void require(cairo_status_t status, const std::filesystem::path& file) {
   throw OutputError(file.string() + ": cannot be drawn: " + cairo_status_to_string(status));
 }
 
-std::string svg_of(std::span<const History> histories, const std::filesystem::path& file) {
+bool is_svg(const std::filesystem::path& file) {
+  return lower_case(file.extension().string()) == ".svg";
+}
+
+std::string svg_of(std::span<const Panel> panels, const std::filesystem::path& file) {
   std::string bytes;
   const Canvas canvas(
       cairo_svg_surface_create_for_stream(append, &bytes, Canvas::width, Canvas::height));
-  draw(canvas, histories);
+  draw_on(canvas, panels);
   cairo_surface_finish(canvas.surface());
   require(cairo_surface_status(canvas.surface()), file);
   return bytes;
 }
 
-std::string png_of(std::span<const History> histories, const std::filesystem::path& file) {
+std::string png_of(std::span<const Panel> panels, const std::filesystem::path& file) {
   constexpr int scale = 2;
   auto* surface =
       cairo_image_surface_create(CAIRO_FORMAT_RGB24, scale * static_cast<int>(Canvas::width),
                                  scale * static_cast<int>(Canvas::height));
   cairo_surface_set_device_scale(surface, scale, scale);
   const Canvas canvas(surface);
-  draw(canvas, histories);
+  draw_on(canvas, panels);
   std::string bytes;
   require(cairo_surface_write_to_png_stream(surface, append, &bytes), file);
   return bytes;
@@ -377,13 +408,22 @@ std::string png_of(std::span<const History> histories, const std::filesystem::pa
 
 }  // namespace
 
+void require_drawable(const std::filesystem::path& file) {
+  if (is_svg(file) || lower_case(file.extension().string()) == ".png") return;
+  throw ConfigError(file.string() + ": is neither *.svg nor *.png", "end the name with one");
+}
+
+void draw(std::span<const Panel> panels, const std::filesystem::path& file) {
+  require_drawable(file);
+  write_file(file, is_svg(file) ? svg_of(panels, file) : png_of(panels, file));
+}
+
 void plot(std::span<const History> histories, const std::filesystem::path& file) {
-  const std::string extension = lower_case(file.extension().string());
-  if (extension != ".svg" && extension != ".png") {
-    throw ConfigError(file.string() + ": is neither *.svg nor *.png", "end the name with one");
-  }
   require_histories(histories);
-  write_file(file, extension == ".svg" ? svg_of(histories, file) : png_of(histories, file));
+  const bool is_regression = histories[0].epochs[0].is_regression;
+  const std::array panels = {panel_of(histories, "Loss", losses),
+                             panel_of(histories, is_regression ? "R2" : "Accuracy", scores)};
+  draw(panels, file);
 }
 
 #endif

@@ -1,14 +1,45 @@
-// Figures of training: loss and score against epochs, as SVG or PNG.
+// Figures as SVG or PNG: curves in panels; of training, loss and score against epochs.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/train/report.hpp"
 
 namespace lockstep::train {
+
+/// A line of a panel, or points alone.
+struct Curve {
+  std::string name;       ///< in the legend
+  std::size_t color = 0;  ///< index in a palette of 7
+  bool is_dashed = false;
+  bool is_line = true;
+  std::vector<std::pair<double, double>> points = {};  ///< in the order of x; y may be not finite
+};
+
+/// Curves in one pair of axes.
+struct Panel {
+  std::string title;
+  std::string x_name;
+  std::string y_name = {};      ///< empty: the title says it
+  bool is_logarithmic = false;  ///< both axes: values are greater than 0
+  std::vector<Curve> curves = {};
+};
+
+/// Throws ConfigError unless draw() can draw to a file of this name: it has another extension, or
+/// this build has no cairo, the library that draws. Local.
+void require_drawable(const std::filesystem::path& file);
+
+/// Draws one panel, or two side by side.
+///
+/// file     "*.svg", 960 x 360 points, or "*.png", 1920 x 720 pixels; replaced atomically.
+/// Errors   those of require_drawable(); OutputError: the file cannot be written.
+/// Ranks    local; call it on one.
+void draw(std::span<const Panel> panels, const std::filesystem::path& file);
 
 /// The epochs of one run.
 struct History {
@@ -22,10 +53,9 @@ struct History {
 ///
 ///   plot(std::array{History{"", trainer.train(replica).epochs}}, "history.svg");
 ///
-/// file     "*.svg", 960 x 360 points, or "*.png", 1920 x 720 pixels; replaced atomically.
-/// Errors   throws ConfigError: another extension; no history, or one without epochs; some are of
-///          regressions and others are not; this build has no cairo, the library that draws.
-///          OutputError: the file cannot be written.
+/// Errors   those of draw(); also throws ConfigError: no history, or one without epochs; some are
+/// of
+///          regressions and others are not.
 /// Ranks    local; call it on one.
 void plot(std::span<const History> histories, const std::filesystem::path& file);
 

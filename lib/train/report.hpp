@@ -77,6 +77,8 @@ struct PhaseSeconds {
   double compute = 0;  ///< forward, loss, backward
   double reduce = 0;   ///< sums over ranks, including the wait for the slowest rank
   double update = 0;   ///< the optimizer
+  double forward = 0;  ///< part of `compute`: forward and loss; 0 on a device
+  double publish = 0;  ///< part of `reduce`: the all-gather of updated slices
 };
 
 /// Report of the whole run.

@@ -92,7 +92,7 @@ StepResult Step::run(const data::Batch& batch, PhaseSeconds& seconds, std::uint6
   Lap phase;
   const double before = comm_.recorded_seconds();
   const auto hashes = sentinel_.begin(steps_ + 1);  // of the weights that forward reads
-  compute(batch);
+  compute(batch, seconds);
   blocks_ = {results_.put(results(batch), batch), hashes, std::as_writable_bytes(messages_.span())};
   add_blocks(batch, blocks_);
   seconds.compute += phase.take();
@@ -129,6 +129,9 @@ StepResult Step::run(const data::Batch& batch, PhaseSeconds& seconds, std::uint6
     result.gradient_norm = gradient_norm();
     seconds.update += phase.take();
     if (!publish()) result.not_finite = "gradient";
+    const double publishing = phase.take();
+    seconds.publish += publishing;
+    seconds.reduce += publishing;
   }
   seconds.reduce += phase.take();
   ++steps_;

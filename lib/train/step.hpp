@@ -178,8 +178,9 @@ class Step {
   comm::Communicator& comm_;
 
  private:
-  /// Forward, loss and backward of this rank's rows. Local, except for sums over the global batch.
-  virtual void compute(const data::Batch& batch) = 0;
+  /// Forward, loss and backward of this rank's rows. Adds the time of the first two to
+  /// `seconds.forward`. Local, except for sums over the global batch.
+  virtual void compute(const data::Batch& batch, PhaseSeconds& seconds) = 0;
 
   /// Appends the blocks to all-gather together with the results: the rows of all ranks, or none.
   /// Local.

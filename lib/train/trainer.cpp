@@ -29,9 +29,10 @@ double median_of(std::span<const PhaseSeconds> steps, double PhaseSeconds::*phas
 /// Medians after the warm-up steps; over all steps if the run is not longer than the warm-up.
 PhaseSeconds medians(std::span<const PhaseSeconds> steps) {
   if (steps.size() > warm_up_steps) steps = steps.subspan(warm_up_steps);
-  return {median_of(steps, &PhaseSeconds::total), median_of(steps, &PhaseSeconds::data),
+  return {median_of(steps, &PhaseSeconds::total),   median_of(steps, &PhaseSeconds::data),
           median_of(steps, &PhaseSeconds::compute), median_of(steps, &PhaseSeconds::reduce),
-          median_of(steps, &PhaseSeconds::update)};
+          median_of(steps, &PhaseSeconds::update),  median_of(steps, &PhaseSeconds::forward),
+          median_of(steps, &PhaseSeconds::publish)};
 }
 
 }  // namespace

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Lockstep beside PyTorch on the same files and network, interleaved in one run.
+"""Lockstep beside its peers on the same files and network, interleaved in one run.
 
-  scripts/peers/install.sh FOLDER
-  scripts/peers/compare.py FOLDER [--rounds 3] [--batch-sizes 32,128,512] [--layers 700,500]
+  scripts/peers/install.sh FOLDER torch numpy mpi4py jax optax tensorflow-cpu
+  scripts/peers/compare.py FOLDER [--rounds 3] [--batch-sizes 32,128,512,4096] [--json FILE]
 
-Writes the built-in data set once, then runs every contender in turn, ROUNDS times over, and
-prints a Markdown table of medians. Examples/s are a global batch over the median step; the first
-ten steps do not count. Nothing else should run meanwhile.
+Writes the built-in data set once (or reads --data), then runs every contender in turn, ROUNDS
+times over, and prints a Markdown table of medians. Examples/s are a global batch over the median
+step; the first ten steps do not count. Peers that FOLDER lacks are left out. Nothing else should
+run meanwhile: scripts/bench/METHOD.md.
 """
 import argparse
 import json
@@ -19,79 +20,149 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 LOCKSTEP = HERE.parent.parent / "build" / "release" / "lockstep"
-ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                   TF_CPP_MIN_LOG_LEVEL="3")
+MPIRUN = ["mpirun", "-n", 2]
 
 
-def arguments():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("venv", type=pathlib.Path, help="the folder of scripts/peers/install.sh")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--batch-sizes", default="32,128,512,4096")
-    parser.add_argument("--layers", default="700,500")
-    parser.add_argument("--steps", type=int, default=300)
-    return parser.parse_args()
-
-
-def output_of(command):
+def output_of(command, limit=1800):
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True,
-                          env=ENVIRONMENT, timeout=1800)
+                          env=ENVIRONMENT, timeout=limit)
     if done.returncode != 0:
         sys.exit(f"{command} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     return done.stdout
 
 
-def lockstep(a, data, batch_size):
-    """(examples/s, seconds to the end of the first step) of two ranks."""
-    with tempfile.TemporaryDirectory() as folder:
-        run = pathlib.Path(folder) / "run"
-        output_of(["mpirun", "-n", 2, LOCKSTEP, "train", "--data", data, "--batch-size", batch_size,
-                   "--layers", a.layers, "--steps", a.steps, "--epochs", 1000, "--test-limit", 100,
-                   "--shuffle", "none", "--drop-remainder", "--run-dir", run])
-        summary = json.loads((run / "summary.json").read_text())
-    return batch_size / summary["step_seconds"]["median"], summary["startup_seconds"]
+def lockstep(launcher, *flags):
+    """A contender: what `lockstep train` measures of itself."""
+    def measure(data, steps, batch_size, layers):
+        with tempfile.TemporaryDirectory() as folder:
+            run = pathlib.Path(folder) / "run"
+            output_of([*launcher, LOCKSTEP, "train", "--data", data, "--batch-size", batch_size,
+                       "--layers", layers, "--steps", steps + 10, "--epochs", 100000,
+                       "--test-limit", 100, "--shuffle", "none", "--drop-remainder",
+                       "--run-dir", run, *flags])
+            summary = json.loads((run / "summary.json").read_text())
+        return {"examples_per_second": batch_size / summary["step_seconds"]["median"],
+                "first_step_seconds": summary["startup_seconds"],
+                "peak_rss_bytes": summary["peak_rss_bytes"]}
+    return measure
 
 
-def torch(a, data, batch_size, launcher, *flags):
-    line = output_of([*launcher, HERE / "torch_peer.py", "--data", data, "--batch-size", batch_size,
-                      "--layers", a.layers, "--steps", a.steps, *flags]).splitlines()[-1]
-    result = json.loads(line)
-    return result["examples_per_second"], result["first_step"]
+def peer(launcher, script, *flags):
+    """A contender: the line of JSON that a peer prints last."""
+    def measure(data, steps, batch_size, layers):
+        out = output_of([*launcher, HERE / script, "--data", data, "--batch-size", batch_size,
+                         "--layers", layers, "--steps", steps, *flags])
+        return json.loads([line for line in out.splitlines() if line.startswith("{")][-1])
+    return measure
 
 
-def contenders(a):
-    python, torchrun = a.venv / "bin" / "python", a.venv / "bin" / "torchrun"
+def contenders(venv):
+    """{name: contender}, Lockstep first; of the peers those that are installed."""
+    python, torchrun = venv / "bin" / "python", venv / "bin" / "torchrun"
     cores = len(os.sched_getaffinity(0))
-    return {
-        "Lockstep, 2 ranks": lockstep,
-        f"PyTorch, one process, {cores} threads":
-            lambda *job: torch(*job, [python], "--threads", cores),
-        "PyTorch, 2 ranks, DDP over gloo":
-            lambda *job: torch(*job, [torchrun, "--nproc-per-node", 2]),
-        "PyTorch, 2 ranks, one flat MPI_Allreduce":
-            lambda *job: torch(*job, ["mpirun", "-n", 2, python], "--reduce", "mpi"),
-    }
+    def has(package):
+        return subprocess.run([python, "-c", f"import importlib.util as u, sys; "
+                               f"sys.exit(u.find_spec('{package}') is None)"]).returncode == 0
+    found = {"Lockstep, 2 ranks": lockstep(MPIRUN),
+             f"Lockstep, 1 rank, {cores} threads": lockstep([], "--threads", cores)}
+    if has("torch"):
+        found[f"PyTorch, one process, {cores} threads"] = peer([python], "torch_peer.py",
+                                                               "--threads", cores)
+        found["PyTorch, 2 ranks, DDP over gloo"] = peer([torchrun, "--nproc-per-node", 2],
+                                                        "torch_peer.py")
+    if has("torch") and has("mpi4py"):
+        found["PyTorch, 2 ranks, one flat MPI_Allreduce"] = peer([*MPIRUN, python],
+                                                                 "torch_peer.py", "--reduce", "mpi")
+    if has("jax") and has("optax"):
+        found["JAX, one process"] = peer([python], "jax_peer.py")
+    if has("tensorflow"):
+        found["TensorFlow, one process"] = peer([python], "tensorflow_peer.py", "--devices", 1)
+        found["TensorFlow, DTensor on 2 devices"] = peer([python], "tensorflow_peer.py",
+                                                         "--devices", 2)
+    return found
+
+
+def works_of(batch_sizes, wide_layers):
+    """[(column, batch size, layers)]."""
+    works = [(f"batch {size}", int(size), "700,500") for size in batch_sizes.split(",")]
+    if wide_layers:
+        works.append((f"128, layers {wide_layers}", 128, wide_layers))
+    return works
+
+
+def steps_of(steps, batch_size, layers):
+    """Fewer steps of large batches and wide layers, which take longer."""
+    wide = max(int(width) for width in layers.split(",")) > 1000
+    return max(12, steps * 128 // max(batch_size, 128) // (8 if wide else 1))
+
+
+def measure(venv, data, works, rounds, steps):
+    """{contender: {column: [result of each round]}}, interleaved."""
+    all_contenders = contenders(venv)
+    results = {name: {column: [] for column, _, _ in works} for name in all_contenders}
+    for turn in range(rounds):
+        for column, batch_size, layers in works:
+            for name, run in all_contenders.items():
+                result = run(data, steps_of(steps, batch_size, layers), batch_size, layers)
+                results[name][column].append(result)
+                print(f"round {turn + 1}: {name}, {column}: "
+                      f"{result['examples_per_second']:,.0f} examples/s", file=sys.stderr)
+    return results
+
+
+def median_of(results, figure):
+    return statistics.median(result[figure] for result in results)
+
+
+def medians(results):
+    """{contender: {column: {figure: median}}}."""
+    figures = ["examples_per_second", "first_step_seconds", "peak_rss_bytes"]
+    return {name: {column: {figure: median_of(rounds, figure) for figure in figures}
+                   for column, rounds in columns.items()} for name, columns in results.items()}
+
+
+def table(found):
+    """Markdown: examples/s of each column; first step and memory of the narrowest work."""
+    columns = list(next(iter(found.values())))
+    usual = "batch 128" if "batch 128" in columns else columns[0]
+    lines = ["| examples/s | " + " | ".join(columns) + " | first step after | memory a process |",
+             "| --- " * (len(columns) + 3) + "|"]
+    for name, of in found.items():
+        rates = [f"{of[column]['examples_per_second']:,.0f}" for column in columns]
+        lines.append(f"| {name} | " + " | ".join(rates) +
+                     f" | {of[usual]['first_step_seconds']:.2f} s"
+                     f" | {of[usual]['peak_rss_bytes'] / 1e6:,.0f} MB |")
+    ours = next(iter(found))
+    peers = [name for name in found if not name.startswith("Lockstep")]
+    if peers:
+        ratios = [found[ours][column]["examples_per_second"] /
+                  max(found[name][column]["examples_per_second"] for name in peers)
+                  for column in columns]
+        lines.append(f"| {ours} over the best peer | " +
+                     " | ".join(f"{ratio:.2f}" for ratio in ratios) + " | | |")
+    return "\n".join(lines)
 
 
 def main():
-    a = arguments()
-    batch_sizes = [int(size) for size in a.batch_sizes.split(",")]
-    results = {}
-    with tempfile.TemporaryDirectory() as data:
-        output_of([LOCKSTEP, "generate", data])
-        for _ in range(a.rounds):
-            for batch_size in batch_sizes:
-                for name, measure in contenders(a).items():
-                    results.setdefault((name, batch_size), []).append(measure(a, data, batch_size))
-                    print(f"{name}, batch {batch_size}: {results[name, batch_size][-1]}",
-                          file=sys.stderr)
-    columns = [f"batch {size}" for size in batch_sizes] + ["first step after"]
-    print("| examples/s | " + " | ".join(columns) + " |")
-    print("| --- " * (len(columns) + 1) + "|")
-    for name in contenders(a):
-        cells = [f"{statistics.median(r[0] for r in results[name, size]):,.0f}"
-                 for size in batch_sizes]
-        first = statistics.median(r[1] for size in batch_sizes for r in results[name, size])
-        print(f"| {name} | " + " | ".join(cells) + f" | {first:.2f} s |")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("venv", type=pathlib.Path, help="the folder of scripts/peers/install.sh")
+    parser.add_argument("--data", help="folder of IDX files of MNIST's shape [drawn digits]")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batch-sizes", default="32,128,512,4096")
+    parser.add_argument("--wide-layers", default="2048,2048,2048", help="at batch 128; '': none")
+    parser.add_argument("--steps", type=int, default=300, help="of batch 128; of others in proportion")
+    parser.add_argument("--json", type=pathlib.Path, help="write the medians to this file")
+    a = parser.parse_args()
+    works = works_of(a.batch_sizes, a.wide_layers)
+    with tempfile.TemporaryDirectory() as folder:
+        if a.data is None:
+            output_of([LOCKSTEP, "generate", folder])
+        found = medians(measure(a.venv, a.data or folder, works, a.rounds, a.steps))
+    if a.json:
+        a.json.write_text(json.dumps(found, indent=1) + "\n")
+    print(table(found))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,8 @@ try:
     import torch
     from torch import nn
     from idx import idx
-    from torch_peer import network, process_age
+    from peer import process_age, widths
+    from torch_peer import network
 except ImportError as error:
     skip(f"{error} (scripts/peers/install.sh FOLDER brings PyTorch)")
 
@@ -82,7 +83,7 @@ class Training:
     def __init__(self, a):
         torch.set_float32_matmul_precision("high" if a.precision == "tf32" else "highest")
         torch.manual_seed(22)
-        plain = network(a).cuda()
+        plain = network(widths(a)).cuda()
         self.model, self.compiled = compiled(a, plain)
         self.adam = torch.optim.Adam(plain.parameters(), lr=1e-3, eps=1e-7, fused=True,
                                      capturable=True)

@@ -7,41 +7,18 @@
 The data is a tensor in memory that each step slices: the fastest loader there is. The last line
 of the output is JSON.
 """
-import argparse
-import json
 import os
-import statistics
-import time
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from idx import idx
+from peer import EPSILON, RATE, SEED, Clock, arguments, batch_starts, digits, widths
 
 
-def arguments():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--data", required=True, help="folder of IDX files")
-    parser.add_argument("--batch-size", type=int, default=128, help="global")
-    parser.add_argument("--layers", default="700,500")
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--warmup", type=int, default=10, help="steps that are not timed")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--reduce", choices=["ddp", "mpi"], default="ddp")
-    return parser.parse_args()
-
-
-def process_age():
-    """Seconds since the kernel started this process."""
-    ticks = int(open("/proc/self/stat").read().rsplit(")", 1)[1].split()[19])
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-
-
-def world(a):
+def world(reduce):
     """(ranks, rank, MPI's communicator or None)."""
-    if a.reduce == "mpi":
+    if reduce == "mpi":
         from mpi4py import MPI
         return MPI.COMM_WORLD.size, MPI.COMM_WORLD.rank, MPI.COMM_WORLD
     ranks = int(os.environ.get("WORLD_SIZE", 1))
@@ -50,10 +27,9 @@ def world(a):
     return ranks, int(os.environ.get("RANK", 0)), None
 
 
-def network(a):
-    widths = [784] + [int(w) for w in a.layers.split(",")] + [10]
+def network(sizes):
     layers = []
-    for n_in, n_out in zip(widths, widths[1:]):
+    for n_in, n_out in zip(sizes, sizes[1:]):
         layers += [nn.Linear(n_in, n_out), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
@@ -66,38 +42,49 @@ def flat_gradient(parameters):
     return flat
 
 
-def main():
-    a = arguments()
-    torch.set_num_threads(a.threads)
-    torch.manual_seed(22)
-    ranks, rank, mpi = world(a)
-    x = torch.from_numpy(idx(a.data, "train-images").reshape(-1, 784).astype(np.float32) / 255)
-    y = torch.from_numpy(idx(a.data, "train-labels").astype(np.int64))
-    model = network(a)
-    parameters = list(model.parameters())
-    flat = flat_gradient(parameters) if mpi else None
-    if ranks > 1 and not mpi:
-        model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
-    adam = torch.optim.Adam(parameters, lr=1e-3, eps=1e-7, fused=True)
-    loss_of = nn.CrossEntropyLoss()
-    local, per_epoch = a.batch_size // ranks, len(x) // a.batch_size
-    marks, first = [], None
-    for step in range(a.warmup + a.steps):
-        at = step % per_epoch * a.batch_size + rank * local
-        adam.zero_grad(set_to_none=mpi is None)
-        loss = loss_of(model(x[at:at + local]), y[at:at + local])
+def adam(parameters):
+    return torch.optim.Adam(parameters, lr=RATE, eps=EPSILON, fused=True)
+
+
+class Trainer:
+    """A network on this rank of `ranks`, with its optimizer and the reduction of gradients."""
+
+    def __init__(self, sizes, ranks, mpi, optimizer_of=adam):
+        torch.manual_seed(SEED)
+        self.model, self.ranks, self.mpi = network(sizes), ranks, mpi
+        parameters = list(self.model.parameters())
+        self.flat = flat_gradient(parameters) if mpi else None
+        if ranks > 1 and not mpi:
+            self.model = nn.parallel.DistributedDataParallel(self.model,
+                                                             gradient_as_bucket_view=True)
+        self.optimizer = optimizer_of(parameters)
+        self.loss_of = nn.CrossEntropyLoss()
+
+    def step(self, x, y):
+        self.optimizer.zero_grad(set_to_none=self.mpi is None)
+        loss = self.loss_of(self.model(x), y)
         loss.backward()
-        if mpi:
+        if self.mpi:
             from mpi4py import MPI
-            mpi.Allreduce(MPI.IN_PLACE, flat.numpy())
-            flat.div_(ranks)
-        adam.step()
-        loss.item()
-        marks.append(time.perf_counter())
-        first = first or process_age()
+            self.mpi.Allreduce(MPI.IN_PLACE, self.flat.numpy())
+            self.flat.div_(self.ranks)
+        self.optimizer.step()
+        return loss.item()
+
+
+def main():
+    a = arguments(threads=dict(type=int, default=1),
+                  reduce=dict(choices=["ddp", "mpi"], default="ddp"))
+    torch.set_num_threads(a.threads)
+    ranks, rank, mpi = world(a.reduce)
+    x, y = (torch.from_numpy(values) for values in digits(a))
+    trainer, clock, local = Trainer(widths(a), ranks, mpi), Clock(a), a.batch_size // ranks
+    for start in batch_starts(a, len(x)):
+        mine = slice(start + rank * local, start + (rank + 1) * local)
+        loss = trainer.step(x[mine], y[mine])
+        clock.mark()
     if rank == 0:
-        seconds = statistics.median(np.diff(marks[a.warmup - 1:]))
-        print(json.dumps({"examples_per_second": a.batch_size / seconds, "first_step": first}))
+        clock.report(loss)
     if dist.is_initialized():
         dist.destroy_process_group()
 

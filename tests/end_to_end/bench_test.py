@@ -1,4 +1,4 @@
-"""`lockstep bench data`: it reads what training reads, no more and no less, and says how fast."""
+"""`lockstep bench`: the parts measure what they say; how fast that is, no test says."""
 
 import json
 import unittest
@@ -49,7 +49,7 @@ class BenchData(command.CommandTest):
 
     def test_refusals(self):
         for args, code, needles in (("bench", 2, ["nothing to measure"]),
-                                    ("bench dta", 2, ["'dta'", "bench data"]),
+                                    ("bench dta", 2, ["'dta'", "'data', 'collectives'"]),
                                     ("bench data --seconds 0", 2, ["--seconds"]),
                                     ("bench data --layers 3", 2, ["'--layers'"]),
                                     ("bench data --data nowhere", 65, ["nowhere"]),
@@ -58,7 +58,159 @@ class BenchData(command.CommandTest):
             for options in ({}, {"ranks": 2}):
                 with self.subTest(args=args, **options):
                     self.assert_refused(run(args, **options), code, needles)
-        self.assert_says(self.succeed("bench --help").out, ["bench data"], None)
+        self.assert_says(self.succeed("bench --help").out, ["data", "collectives", "step"], None)
+
+
+class BenchCollectives(command.CommandTest):
+    OPERATIONS = ["all_reduce", "all_gather", "broadcast", "all_to_all", "shift"]
+    SMALL = "bench collectives --max-bytes 5000 --factor 64 --rounds 2"
+
+    def results(self, args, **options):
+        found = json.loads(self.succeed(self.SMALL, "--json", args, **options).out)
+        for one in found["results"]:
+            places = [place for place in (one["out_of_place"], one["in_place"]) if place]
+            self.assertTrue(places, one)
+            for place in places:
+                self.assertEqual(place["wrong"], 0, one)
+                self.assertAlmostEqual(place["algbw"] * place["seconds"], one["bytes"], 3)
+        return found["results"]
+
+    def test_threads(self):
+        for ranks in (2, 3, 5):
+            for redop in ("sum", "min", "max"):
+                with self.subTest(ranks=ranks, redop=redop):
+                    found = self.results(f"--ranks {ranks} --redop {redop}")
+                    self.assertEqual([one["operation"] for one in found],
+                                     self.OPERATIONS)
+                    for one in found:
+                        self.assertEqual(one["count"] % ranks, 0)
+                        self.assertIsNone(one["of_mpi"])
+
+    def test_bus_bandwidth(self):
+        """The factors of nccl-tests, doc/PERFORMANCE.md."""
+        factors = {"all_reduce": 2 * 3 / 4, "all_gather": 3 / 4, "broadcast": 1,
+                   "all_to_all": 3 / 4, "shift": 1}
+        for one in self.results("--ranks 4"):
+            place = one["in_place"] or one["out_of_place"]
+            self.assertAlmostEqual(place["busbw"] / place["algbw"], factors[one["operation"]])
+
+    def test_beside_mpi(self):
+        for options in ({"ranks": 2}, {"ranks": 3}):
+            with self.subTest(**options):
+                found = self.results("--operation all_reduce,shift", **options)
+                self.assertEqual([(one["operation"], one["backend"]) for one in found],
+                                 [("all_reduce", name) for name in
+                                  ("shared", "mpi", "tcp", "MPI_Allreduce")] +
+                                 [("shift", name) for name in
+                                  ("shared", "mpi", "tcp", "MPI_Sendrecv")])
+                for one in found:
+                    of_mpi = one["backend"].startswith("MPI_")
+                    self.assertEqual(one["of_mpi"] is None, of_mpi)
+                    if of_mpi:
+                        self.assertTrue(one["in_place"] and one["out_of_place"])
+        found = self.results("--operation all_gather,broadcast,all_to_all --backend mpi "
+                             "--private-memory", ranks=3)
+        self.assertEqual([one["backend"] for one in found],
+                         ["mpi", "MPI_Allgather", "mpi", "MPI_Bcast", "mpi", "MPI_Alltoall"])
+
+    def test_table(self):
+        result = self.succeed(self.SMALL, "--ranks 2")
+        self.assert_says(result.out, ["# all_reduce", "algbw", "busbw", "#wrong", "threads"],
+                         result)
+
+    def test_refusals(self):
+        for args, needles in (("", ["one rank", "mpirun"]),
+                              ("--ranks 2 --operation sum", ["'sum'", "all_gather"]),
+                              ("--ranks 2 --redop prod", ["'prod'", "sum|min|max"]),
+                              ("--ranks 2 --backend mpi", ["'mpi'", "mpirun"]),
+                              ("--ranks 2 --min-bytes 3", ["--min-bytes"]),
+                              ("--ranks 2 --max-bytes 5X", ["--max-bytes", "'5X'"]),
+                              ("--ranks 2 --min-bytes 2K --max-bytes 1K", ["--min-bytes"]),
+                              ("--ranks 2 --rounds 0", ["--rounds"]),
+                              ("--ranks 2 --data synthetic", ["'--data'"])):
+            with self.subTest(args=args):
+                self.assert_refused(run("bench collectives " + args), 2, needles)
+        self.assert_refused(run("bench collectives --backend threads", ranks=2), 2,
+                            ["'threads'", "--ranks"])
+
+
+class BenchStep(command.CommandTest):
+    PHASES = ["data", "forward", "backward", "exchange", "update", "publish", "other"]
+    SMALL = ("bench step --train-limit 200 --test-limit 10 --layers 30,20 --batch-size 40 "
+             "--rounds 2 --round-steps 7 --json")
+
+    def test_phases(self):
+        products = 784 * 30 + 30 * 20 + 20 * 10
+        for args, options in (("", {}), ("--ranks 3", {}), ("--reduction allreduce", {"ranks": 2}),
+                              ("--exchange sums", {"ranks": 2})):
+            with self.subTest(args=args, **options):
+                result = self.succeed(self.SMALL, args, "--threads 1", **options)
+                found = json.loads(result.out)
+                self.assertEqual(list(found["phases"]), self.PHASES)
+                ranks = len(found["seconds_of_ranks"])
+                self.assertEqual(found["ranks"], ranks)
+                phases = found["phases"]
+                self.assertEqual(phases["forward"]["flops"], 2 * 40 * products)
+                self.assertEqual(phases["backward"]["flops"],
+                                 2 * 40 * (2 * products - 784 * 30))
+                self.assertEqual(phases["exchange"]["bytes"] > 0, ranks > 1)
+                self.assertGreater(phases["update"]["bytes"], 0)
+                self.assertGreater(found["peak"]["flops_per_second"], 0)
+                limit = found["limit"]
+                self.assertAlmostEqual(
+                    limit["share"] * found["step_seconds"],
+                    limit["arithmetic_seconds"] + limit["bytes_seconds"])
+                for one in found["seconds_of_ranks"]:
+                    self.assertGreater(one["forward"], 0)
+                    self.assertGreater(one["step"], one["forward"])
+
+    def test_a_measured_step_is_extended_to_more_ranks(self):
+        step = self.folder / "step.json"
+        step.write_text(self.succeed(self.SMALL, "--ranks 2 --threads 1").out)
+        found = json.loads(self.succeed("plan --json --predict", step, "--ranks 1000").out)
+        self.assertEqual([row["ranks"] for row in found["ranks"]],
+                         [2 ** i for i in range(1, 10)])
+        for row in found["ranks"]:
+            self.assertEqual(row["same_batch"]["batch_size"], 40)
+            self.assertEqual(row["same_examples_a_rank"]["batch_size"], 20 * row["ranks"])
+        table = self.succeed("plan --predict", step, "--ranks-a-host 4 --between-hosts 2,50")
+        self.assert_says(table.out, ["4,096", "1,024", "half of the step", "efficiency"], table)
+        for args, code, needles in (("--predict nowhere", 65, ["nowhere"]),
+                                    ("--between-hosts 5,12", 2, ["--predict"]),
+                                    (f"--predict {step} --between-hosts 5", 2, ["5,12"]),
+                                    (f"--predict {step} --epoch 2", 2, ["--epoch"]),
+                                    (f"--predict {step} --ranks 1", 2, ["--ranks"])):
+            with self.subTest(args=args):
+                self.assert_refused(run("plan " + args), code, needles)
+        (self.folder / "cut.json").write_text(step.read_text()[:100])
+        self.assert_refused(run("plan --predict", self.folder / "cut.json"), 65, ["cut.json"])
+
+    def test_table_and_roofline(self):
+        figure = self.folder / "roof.svg"
+        result = run(self.SMALL.replace(" --json", ""), "--roofline", figure)
+        if result.code == 2 and "cairo" in result.err:
+            self.skipTest("this build has no cairo")
+        self.assert_says(result.out, [*self.PHASES, "GFLOP/s", "of peak", "limit:"], result)
+        self.assertIn("<svg", figure.read_text())
+
+    def test_run_file(self):
+        file = self.folder / "run.toml"
+        file.write_text('model = "lenet"\nbatch-size = 20\nepochs = 7\n')
+        result = self.succeed("bench step", file, "--train-limit 100 --test-limit 10 --rounds 1 "
+                              "--round-steps 3 --json --ranks 2")
+        self.assertIn("conv", json.loads(result.out)["network"])
+
+    def test_refusals(self):
+        for args, code, needles in (("--rounds 0", 2, ["--rounds"]),
+                                    ("--epochs 3", 2, ["'--epochs'"]),
+                                    ("--device cuda", 2, ["--device", "processors"]),
+                                    ("--simd scalar", 2, ["scalar", "--simd auto"]),
+                                    ("--roofline a.pdf", 2, ["a.pdf"]),
+                                    ("--ranks 2 --mesh model=2", 2, ["--mesh"]),
+                                    ("--data nowhere", 65, ["nowhere"])):
+            with self.subTest(args=args):
+                self.assert_refused(run("bench step " + args), code, needles)
+        self.assert_refused(run("bench step --roofline a.pdf", ranks=2), 2, ["a.pdf"])
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ class DeviceCanonicalStep final : public DeviceStep {
 
  private:
   /// With one rank it also enqueues the update, unless that must wait, and synchronises once.
-  void compute(const data::Batch& batch) override {
+  void compute(const data::Batch& batch, PhaseSeconds& /*seconds*/) override {
     const cuda::TraceRange range("forward, backward");
     const std::size_t slot = batches_.take(batch, stream_);
     current_ = &recorded_for(batch, slot);
@@ -296,7 +296,7 @@ class DeviceAllReduceStep final : public DeviceStep {
  private:
   /// Gradient buckets are reduced concurrently with backward, and the update follows on the device,
   /// so the whole step is enqueued here, unless the update must wait.
-  void compute(const data::Batch& batch) override {
+  void compute(const data::Batch& batch, PhaseSeconds& /*seconds*/) override {
     const cuda::TraceRange range("forward, backward, reduce, update");
     const std::size_t rows = batch.piece.size();
     const std::size_t slot = batches_.take(batch, stream_);

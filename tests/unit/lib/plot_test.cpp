@@ -91,6 +91,25 @@ TEST_CASE("a figure has the lines of its histories", "[plot]") {
   CHECK_THAT(text, Contains("stroke-dasharray"));
 }
 
+TEST_CASE("a panel with logarithmic axes has lines and points", "[plot]") {
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "a.png";
+  const Curve roof = {.name = "roof", .points = {{0.1, 10}, {1, 100}, {100, 100}}};
+  const Curve point = {.name = "point", .color = 1, .is_line = false, .points = {{10, 80}}};
+  const Panel panel = {
+      .title = "t", .x_name = "x", .is_logarithmic = true, .curves = {roof, point}};
+  try {
+    draw(std::array{panel, panel}, file);
+  } catch (const ConfigError& error) {
+    WARN("SKIPPED: " << error.what());
+    return;
+  }
+  CHECK(pixels_of(file, blue) > 500);
+  const std::size_t dot = pixels_of(file, orange);
+  CHECK(dot > 100);  // the point, and in the legend
+  CHECK(dot < 1000);
+}
+
 TEST_CASE("figures that cannot be drawn are refused", "[plot]") {
   const TemporaryFolder folder;
   const auto file = folder.path() / "a.png";

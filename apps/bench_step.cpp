@@ -1,0 +1,439 @@
+// `lockstep bench step`: the phases of a training step, beside the arithmetic and the bandwidth
+// that the same cores reach at the same time.
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "apps/bench.hpp"
+#include "apps/console.hpp"
+#include "apps/fault_injection.hpp"
+#include "apps/options.hpp"
+#include "apps/train_job.hpp"
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/text.hpp"
+#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/numerics/machine.hpp"
+#include "lockstep/train/plot.hpp"
+#include "lockstep/train/step.hpp"
+#include "lockstep/train/timing.hpp"
+#include "lockstep/train/work.hpp"
+#include "lockstep/version.hpp"
+
+namespace lockstep::apps {
+namespace {
+
+/// The phases of a step, in order, with their work; "other" is what lies between them.
+struct PhaseOfStep {
+  const char* name;
+  train::Work train::StepWork::*work;  ///< null: none
+  double (*seconds)(const train::PhaseSeconds& step);
+};
+
+constexpr std::array phases = {
+    PhaseOfStep{"data", &train::StepWork::data, [](auto& step) { return step.data; }},
+    PhaseOfStep{"forward", &train::StepWork::forward, [](auto& step) { return step.forward; }},
+    PhaseOfStep{"backward", &train::StepWork::backward,
+                [](auto& step) { return step.compute - step.forward; }},
+    PhaseOfStep{"exchange", &train::StepWork::exchange,
+                [](auto& step) { return step.reduce - step.publish; }},
+    PhaseOfStep{"update", &train::StepWork::update, [](auto& step) { return step.update; }},
+    PhaseOfStep{"publish", &train::StepWork::publish, [](auto& step) { return step.publish; }},
+    PhaseOfStep{"other", nullptr, [](auto& step) {
+                  return step.total - step.data - step.compute - step.reduce - step.update;
+                }}};
+
+constexpr std::size_t cache_bytes = std::size_t{1} << 18;  // of a thread: fits in level 2
+
+/// What one rank measured, or the means (of seconds) and sums (of rates) of all ranks. Medians of
+/// rounds.
+struct StepFigures {
+  std::array<double, phases.size()> seconds = {};
+  double step = 0;             ///< seconds of the whole step
+  double flops = 0;            ///< per second, of multiply-adds
+  double bandwidth = 0;        ///< bytes per second, over as many bytes as the replica touches
+  double cache_bandwidth = 0;  ///< over cache_bytes for each thread
+};
+
+/// How much is measured.
+struct Amount {
+  std::uint64_t rounds = 0;
+  std::uint64_t steps = 0;  ///< of a round
+};
+
+/// One rank's part of the measurement. All functions are collective.
+class StepBench {
+ public:
+  StepBench(const RunConfig& config, TrainJob& job, const train::StepWork& work,
+            comm::Communicator& comm)
+      : job_(job),
+        comm_(comm),
+        simd_(replica_options(config, job.threads).simd),
+        replica_probe_(static_cast<std::size_t>(work.resident)),
+        cache_probe_(cache_bytes * static_cast<std::size_t>(job.threads)) {}
+
+  /// `steps` of a round: 0: as many as take a fifth of a second.
+  Amount warm_up(std::uint64_t rounds, std::uint64_t steps) {
+    constexpr std::uint64_t timed = 5;
+    constexpr double round_seconds = 0.2;
+    constexpr std::uint64_t most_steps = 5000;
+    const auto warm = run_steps(0, train::warm_up_steps + timed);
+    double once = warm.empty() ? round_seconds : median_of(warm).step;
+    comm_.all_reduce(std::span(&once, 1), comm::Op::max);
+    if (steps == 0) {
+      steps = std::clamp(static_cast<std::uint64_t>(round_seconds / once), timed, most_steps);
+    }
+    return {rounds, steps};
+  }
+
+  /// Runs the rounds; the medians of this rank.
+  StepFigures run(const Amount& amount) {
+    std::vector<StepFigures> rounds;
+    for (std::uint64_t round = 0; round < amount.rounds; ++round) {
+      StepFigures& now = rounds.emplace_back(median_of(run_steps(round, amount.steps)));
+      constexpr double probe_seconds = 0.01;
+      comm_.barrier();
+      now.flops = measured_flops(simd_, probe_seconds);
+      comm_.barrier();
+      now.bandwidth = replica_probe_.measured(simd_, probe_seconds);
+      comm_.barrier();
+      now.cache_bandwidth = cache_probe_.measured(simd_, probe_seconds);
+    }
+    return median_of(rounds);
+  }
+
+  double probed_bytes() const noexcept { return static_cast<double>(replica_probe_.bytes()); }
+
+ private:
+  /// Trains `count` steps from the beginning of epoch `epoch`. The times of those over a full
+  /// batch.
+  std::vector<StepFigures> run_steps(std::uint64_t epoch, std::uint64_t count) {
+    train::Replica& replica = *job_.replica;
+    const data::Plan& plan = job_.train->plan();
+    data::Prefetch batches = replica.prefetch(*job_.train, count);
+    comm::together(comm_, [&] { batches.start(); });
+    comm_.barrier();
+    std::vector<StepFigures> steps;
+    train::Lap whole;
+    for (std::uint64_t i = 0; i < count; ++i) {
+      train::PhaseSeconds seconds;
+      train::Lap phase;
+      const data::Batch batch = replica.load(batches, epoch + i / plan.steps(), i % plan.steps());
+      seconds.data = phase.take();
+      replica.train(batch, seconds);
+      seconds.total = whole.take();
+      if (batch.global_examples < plan.examples(0)) continue;
+      StepFigures& step = steps.emplace_back();
+      step.step = seconds.total;
+      for (std::size_t p = 0; p < phases.size(); ++p) step.seconds[p] = phases[p].seconds(seconds);
+    }
+    replica.drop_staged();
+    return steps;
+  }
+
+  static StepFigures median_of(const std::vector<StepFigures>& all) {
+    const auto of = [&](const auto& figure) {
+      std::vector<double> values(all.size());
+      std::transform(all.begin(), all.end(), values.begin(), figure);
+      return train::median(values);
+    };
+    StepFigures found;
+    for (std::size_t p = 0; p < phases.size(); ++p) {
+      found.seconds[p] = of([&](const StepFigures& one) { return one.seconds[p]; });
+    }
+    found.step = of([](const StepFigures& one) { return one.step; });
+    found.flops = of([](const StepFigures& one) { return one.flops; });
+    found.bandwidth = of([](const StepFigures& one) { return one.bandwidth; });
+    found.cache_bandwidth = of([](const StepFigures& one) { return one.cache_bandwidth; });
+    return found;
+  }
+
+  TrainJob& job_;
+  comm::Communicator& comm_;
+  Simd simd_;
+  BandwidthProbe replica_probe_;
+  BandwidthProbe cache_probe_;
+};
+
+/// The measurements of all ranks, in rank order. Collective.
+std::vector<StepFigures> gather(const StepFigures& mine, comm::Communicator& comm) {
+  constexpr std::size_t figures = sizeof(StepFigures) / sizeof(double);
+  std::vector<StepFigures> all(static_cast<std::size_t>(comm.size()));
+  all[static_cast<std::size_t>(comm.rank())] = mine;
+  comm.all_gather(std::span(reinterpret_cast<double*>(all.data()), figures * all.size()));
+  return all;
+}
+
+StepFigures together(const std::vector<StepFigures>& ranks) {
+  StepFigures all;
+  const auto share = 1 / static_cast<double>(ranks.size());
+  for (const StepFigures& one : ranks) {
+    for (std::size_t p = 0; p < phases.size(); ++p) all.seconds[p] += share * one.seconds[p];
+    all.step += share * one.step;
+    all.flops += one.flops;
+    all.bandwidth += one.bandwidth;
+    all.cache_bandwidth += one.cache_bandwidth;
+  }
+  return all;
+}
+
+/// All that is reported.
+struct StepFindings {
+  const RunConfig& config;
+  const TrainJob& job;
+  const char* simd;
+  Amount amount;
+  train::StepWork work;
+  double probed_bytes;
+  StepFigures all;
+  std::vector<StepFigures> ranks;
+
+  double arithmetic_seconds() const { return work.flops() / all.flops; }
+  double bytes_seconds() const { return work.bytes() / all.bandwidth; }
+  double limit_share() const { return (arithmetic_seconds() + bytes_seconds()) / all.step; }
+  double examples() const { return static_cast<double>(job.plan->examples(0)); }
+};
+
+train::Work work_in(const PhaseOfStep& phase, const train::StepWork& work) {
+  return phase.work == nullptr ? train::Work() : work.*phase.work;
+}
+
+nlohmann::ordered_json json_of(const StepFindings& found) {
+  nlohmann::ordered_json json = {
+      {"version", version},
+      {"ranks", found.ranks.size()},
+      {"threads", found.job.threads},
+      {"network", found.job.replica->shape().text()},
+      {"parameters", found.job.replica->shape().parameters()},
+      {"batch_size", found.job.plan->examples(0)},
+      {"leaf", found.job.plan->leaf(0)},
+      {"exchanged_values", found.job.replica->shape().exchanged_values()},
+      {"reduction", found.job.replica->reduction()},
+      {"products", found.job.replica->products()},
+      {"simd", found.simd},
+      {"rounds", found.amount.rounds},
+      {"round_steps", found.amount.steps},
+      {"step_seconds", found.all.step},
+      {"examples_per_second", found.examples() / found.all.step},
+      {"peak",
+       {{"flops_per_second", found.all.flops},
+        {"bytes_per_second", found.all.bandwidth},
+        {"bytes", found.probed_bytes},
+        {"cache_bytes_per_second", found.all.cache_bandwidth},
+        {"cache_bytes", cache_bytes}}},
+      {"limit",
+       {{"arithmetic_seconds", found.arithmetic_seconds()},
+        {"bytes_seconds", found.bytes_seconds()},
+        {"share", found.limit_share()}}}};
+  for (std::size_t p = 0; p < phases.size(); ++p) {
+    const double seconds = found.all.seconds[p];
+    const train::Work work = work_in(phases[p], found.work);
+    const auto rate = [&](double amount) { return seconds > 0 ? amount / seconds : 0; };
+    json["phases"][phases[p].name] = {
+        {"seconds", seconds},
+        {"flops", work.flops},
+        {"flops_per_second", rate(work.flops)},
+        {"share_of_peak", rate(work.flops) / found.all.flops},
+        {"bytes", work.bytes},
+        {"bytes_per_second", rate(work.bytes)},
+        {"share_of_bandwidth", rate(work.bytes) / found.all.bandwidth}};
+  }
+  json["seconds_of_ranks"] = nlohmann::ordered_json::array();
+  for (const StepFigures& one : found.ranks) {
+    nlohmann::ordered_json& rank = json["seconds_of_ranks"].emplace_back();
+    for (std::size_t p = 0; p < phases.size(); ++p) rank[phases[p].name] = one.seconds[p];
+    rank["step"] = one.step;
+  }
+  return json;
+}
+
+std::string milliseconds(double seconds) { return fmt::format("{:.3f} ms", 1e3 * seconds); }
+std::string giga(double rate) { return fmt::format("{:.1f}", 1e-9 * rate); }
+std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
+
+std::vector<std::string> row_of(const StepFindings& found, const std::string& name, double seconds,
+                                const train::Work& work) {
+  std::vector<std::string> cells = {name, milliseconds(seconds), percent(seconds / found.all.step)};
+  if (work.flops > 0 && seconds > 0) {
+    const double rate = work.flops / seconds;
+    cells.insert(cells.end(), {giga(rate), percent(rate / found.all.flops)});
+  } else {
+    cells.insert(cells.end(), {"", ""});
+  }
+  if (work.bytes > 0 && seconds > 0) {
+    const double rate = work.bytes / seconds;
+    cells.insert(cells.end(),
+                 {bytes_text(work.bytes), giga(rate), percent(rate / found.all.bandwidth)});
+  } else {
+    cells.insert(cells.end(), {"", "", ""});
+  }
+  return cells;
+}
+
+void print(const StepFindings& found, const std::string& where) {
+  const StepFigures& all = found.all;
+  Banner banner;
+  banner.headline = fmt::format("lockstep {}: a step on {}", version, where);
+  const train::Replica& replica = *found.job.replica;
+  const auto parameters = grouped(replica.shape().parameters());
+  banner.rows = {
+      {"network", replica.shape().text() + ", " + parameters + " parameters"},
+      {"batch", grouped(found.job.plan->examples(0)) + " global"},
+      {"reduction",
+       fmt::format("{}; {} products; {} and {} a rank", replica.reduction(), replica.products(),
+                   found.simd, counted(static_cast<std::uint64_t>(found.job.threads), "thread"))},
+      {"measured",
+       fmt::format("{} of {}: medians, means of the ranks", counted(found.amount.rounds, "round"),
+                   counted(found.amount.steps, "step"))},
+      {"peak", fmt::format("{} GFLOP/s of multiply-adds, on all ranks at once between the rounds",
+                           giga(all.flops))},
+      {"bandwidth", fmt::format("{} GB/s over {} a rank; {} GB/s over {} a thread",
+                                giga(all.bandwidth), bytes_text(found.probed_bytes),
+                                giga(all.cache_bandwidth), bytes_text(cache_bytes))}};
+  banner.print();
+  fmt::print("\n");
+  std::vector<std::vector<std::string>> lines = {
+      {"phase", "time", "of step", "GFLOP/s", "of peak", "bytes", "GB/s", "of bandwidth"}};
+  for (std::size_t p = 0; p < phases.size(); ++p) {
+    lines.push_back(row_of(found, phases[p].name, all.seconds[p], work_in(phases[p], found.work)));
+  }
+  lines.push_back(row_of(found, "step", all.step, {.flops = found.work.flops()}));
+  print_table(lines);
+  fmt::print(
+      "\nlimit: {} of dense arithmetic at the peak, and {} for the bytes of the phases without "
+      "it:\n"
+      "{} of the step, at {} examples/s\n",
+      milliseconds(found.arithmetic_seconds()), milliseconds(found.bytes_seconds()),
+      percent(found.limit_share()),
+      grouped(static_cast<std::uint64_t>(found.examples() / all.step)));
+}
+
+/// The roofline of Williams, Waterman & Patterson 2009, doi:10.1145/1498765.1498785: arithmetic per
+/// second against arithmetic per byte.
+train::Panel roofline(const StepFindings& found) {
+  train::Panel panel = {
+      .title = fmt::format("Step of {} at batch {} on {}", found.job.replica->shape().text(),
+                           found.job.plan->examples(0), counted(found.ranks.size(), "rank")),
+      .x_name = "floating-point operations per byte that has to move",
+      .y_name = "GFLOP/s",
+      .is_logarithmic = true};
+  const double peak = 1e-9 * found.all.flops;
+  double least = 1;
+  double greatest = 1;
+  std::vector<train::Curve> points;
+  const auto point = [&](const std::string& name, const train::Work& work, double seconds) {
+    if (work.flops == 0 || work.bytes == 0 || seconds <= 0) return;
+    const double intensity = work.flops / work.bytes;
+    least = std::min(least, intensity);
+    greatest = std::max(greatest, intensity);
+    const double rate = 1e-9 * work.flops / seconds;
+    points.push_back({.name = fmt::format("{}: {:.0f} GFLOP/s, {:.0f} % of the peak", name, rate,
+                                          100 * rate / peak),
+                      .color = points.size() + 2,
+                      .is_line = false,
+                      .points = {{intensity, rate}}});
+  };
+  train::Work whole;
+  for (std::size_t p = 0; p < phases.size(); ++p) {
+    const train::Work work = work_in(phases[p], found.work);
+    whole.flops += work.flops;
+    whole.bytes += work.bytes;
+    point(phases[p].name, work, found.all.seconds[p]);
+  }
+  point("whole step", whole, found.all.step);
+  const auto roof = [&](const std::string& name, double bandwidth, std::size_t color) {
+    const double ridge = found.all.flops / bandwidth;
+    panel.curves.push_back(
+        {.name = name,
+         .color = color,
+         .points = {{least, 1e-9 * bandwidth * least}, {ridge, peak}, {greatest, peak}}});
+  };
+  least = std::min(least, found.all.flops / found.all.cache_bandwidth / 4);
+  greatest = std::max(greatest, 4 * found.all.flops / found.all.bandwidth);
+  roof(fmt::format("{} GB/s over {} a thread", giga(found.all.cache_bandwidth),
+                   bytes_text(cache_bytes)),
+       found.all.cache_bandwidth, 0);
+  roof(fmt::format("{} GB/s over {} a rank", giga(found.all.bandwidth),
+                   bytes_text(found.probed_bytes)),
+       found.all.bandwidth, 1);
+  for (train::Curve& one : points) panel.curves.push_back(std::move(one));
+  return panel;
+}
+
+/// Throws for settings of which the work is not known.
+void require_measurable(const RunConfig& config, std::uint64_t ranks) {
+  if (config.device == "cuda") {
+    throw ConfigError("--device cuda: the limits that are measured are those of processors",
+                      "leave --device out");
+  }
+  if (mesh_of(config, ranks).model > 1) {
+    throw ConfigError("--mesh: the work of a rank is known for whole replicas alone",
+                      "leave --mesh out");
+  }
+}
+
+}  // namespace
+
+Syntax bench_step_syntax() {
+  Syntax syntax = run_file_syntax(
+      "lockstep bench step",
+      "Runs steps of training, and prints what their phases take beside what these cores can do.");
+  syntax.example = "mpirun -n 2 lockstep bench step --batch-size 512 --roofline step.svg";
+  const std::set<std::string> others = {
+      "epochs",  "steps",      "patience",       "keep-best",   "monitor",
+      "metrics", "validation", "init",           "init-map",    "init-fresh",
+      "run-dir", "resume",     "init-ignore",    "init-layout", "checkpoint-every",
+      "keep",    "keep-every", "hash-every",     "max-time",    "straggler-warning",
+      "survive", "progress",   "snapshot-every", "balance",     "share-device"};
+  for (const auto& setting : settings()) {
+    if (!others.contains(setting.name)) syntax.settings.push_back(setting.name);
+  }
+  syntax.flags = {{"rounds", "N", "of steps; peak and bandwidth are measured between them", "5"},
+                  {"round-steps", "N", "steps of a round [as many as take 0.2 s]"},
+                  {"roofline", "FILE", "draw arithmetic against bytes: *.svg or *.png"},
+                  {"json", "", "print one line of JSON instead"}};
+  return syntax;
+}
+
+void bench_step(const Arguments& arguments, const RunConfig& config, comm::Communicator& comm) {
+  std::uint64_t rounds = 0;
+  std::uint64_t steps = 0;
+  const char* simd = nullptr;
+  comm::together(comm, [&] {
+    rounds = arguments.number("rounds", 1, 10'000).value();
+    steps = arguments.number("round-steps", 1, 1'000'000).value_or(0);
+    require_measurable(config, static_cast<std::uint64_t>(comm.size()));
+    if (arguments.given("roofline")) train::require_drawable(arguments.value("roofline"));
+    simd = simd_in_use(replica_options(config, /*threads=*/1).simd);
+  });
+  TrainData data = open_data(config, comm);
+  FaultInjection faults(comm);
+  TrainJob job = make_job(config, data, faults, comm);
+  const double feature_bytes = data.sets.train->element() == data::Element::byte ? 1 : 4;
+  train::ReplicaOptions options = replica_options(config, job.threads);
+  options.optimizer = job.replica->optimizer();
+  const train::StepWork work =
+      train::work_of(job.replica->shape(), *job.plan, options, feature_bytes);
+  StepBench bench(config, job, work, comm);
+  const Amount amount = bench.warm_up(rounds, steps);
+  const auto ranks = gather(bench.run(amount), comm);
+  const std::string where = ranks_text(comm) + ", backend " + comm.backend();
+  const StepFindings found = {config,          job,  simd, amount, work, bench.probed_bytes(),
+                              together(ranks), ranks};
+  comm::together(comm, [&] {
+    if (comm.rank() != 0) return;
+    if (arguments.given("roofline")) {
+      train::draw(std::array{roofline(found)}, arguments.value("roofline"));
+    }
+    if (!arguments.given("json")) return print(found, where);
+    fmt::print("{}\n", json_of(found).dump());
+  });
+}
+
+}  // namespace lockstep::apps

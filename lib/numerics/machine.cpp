@@ -1,0 +1,181 @@
+#include "lockstep/numerics/machine.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <vector>
+
+#include "lockstep/base/errors.hpp"
+#include "lockstep/numerics/strict.hpp"
+#include "lockstep/numerics/threads.hpp"
+
+// As in strict_simd.cpp.
+#define HWY_COMPILE_ALL_ATTAINABLE
+#define HWY_WANT_AVX3_DL
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "lib/numerics/machine.cpp"
+#include <hwy/foreach_target.h>
+// Highway includes this file once more for every target, so foreach_target.h must come first.
+#include <hwy/highway.h>
+
+#ifndef LOCKSTEP_MACHINE_KERNELS  // once, not per target
+#define LOCKSTEP_MACHINE_KERNELS
+namespace lockstep {
+namespace {
+
+constexpr std::size_t chains = 12;  // of latency 4 or 5, on two units
+constexpr std::size_t links = 4096;
+
+// x * 0.75 + 0.25 stays near 1: no overflow, no denormal numbers.
+constexpr float factor = 0.75F;
+constexpr float summand = 0.25F;
+
+struct MachineKernels {
+  /// Computes `links` multiply-adds in each of `chains` chains; returns something of their results.
+  float (*multiply_add)(float factor, float summand);
+  std::size_t lanes;  ///< of a chain
+  /// a[i] = s * b[i] + a[i]; `count` is a multiple of 16.
+  void (*add_scaled)(float s, const float* b, float* a, std::size_t count);
+};
+
+}  // namespace
+}  // namespace lockstep
+#endif
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+
+HWY_BEFORE_NAMESPACE();
+namespace lockstep::HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+constexpr hn::ScalableTag<float> tag;
+constexpr std::size_t lanes = hn::MaxLanes(tag);
+
+float multiply_add(float factor, float summand) {
+  const auto m = hn::Set(tag, factor);
+  const auto c = hn::Set(tag, summand);
+  auto x0 = c, x1 = c, x2 = c, x3 = c, x4 = c, x5 = c, x6 = c, x7 = c, x8 = c, x9 = c, x10 = c,
+       x11 = c;
+  for (std::size_t i = 0; i < links; ++i) {
+    x0 = hn::MulAdd(x0, m, c);
+    x1 = hn::MulAdd(x1, m, c);
+    x2 = hn::MulAdd(x2, m, c);
+    x3 = hn::MulAdd(x3, m, c);
+    x4 = hn::MulAdd(x4, m, c);
+    x5 = hn::MulAdd(x5, m, c);
+    x6 = hn::MulAdd(x6, m, c);
+    x7 = hn::MulAdd(x7, m, c);
+    x8 = hn::MulAdd(x8, m, c);
+    x9 = hn::MulAdd(x9, m, c);
+    x10 = hn::MulAdd(x10, m, c);
+    x11 = hn::MulAdd(x11, m, c);
+#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
+    // Equal chains would be computed once.
+    asm("" : "+v"(x0.raw), "+v"(x1.raw), "+v"(x2.raw), "+v"(x3.raw), "+v"(x4.raw), "+v"(x5.raw));
+    asm("" : "+v"(x6.raw), "+v"(x7.raw), "+v"(x8.raw), "+v"(x9.raw), "+v"(x10.raw), "+v"(x11.raw));
+#endif
+  }
+  x0 = hn::Add(hn::Add(hn::Add(x0, x1), hn::Add(x2, x3)), hn::Add(x4, x5));
+  x6 = hn::Add(hn::Add(hn::Add(x6, x7), hn::Add(x8, x9)), hn::Add(x10, x11));
+  return hn::GetLane(hn::Add(x0, x6));
+}
+
+void add_scaled(float s, const float* HWY_RESTRICT b, float* HWY_RESTRICT a, std::size_t count) {
+  const auto scale = hn::Set(tag, s);
+  for (std::size_t i = 0; i < count; i += lanes) {
+    hn::Store(hn::MulAdd(scale, hn::Load(tag, b + i), hn::Load(tag, a + i)), tag, a + i);
+  }
+}
+
+}  // namespace
+
+extern const MachineKernels kernels;
+constexpr MachineKernels kernels = {multiply_add, lanes, add_scaled};
+
+}  // namespace lockstep::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // AVX2 or AVX3
+
+#if HWY_ONCE
+namespace lockstep {
+namespace {
+
+const MachineKernels& kernels_of(Simd simd) {
+  switch (strict_products(simd).simd) {
+#if HWY_TARGETS & HWY_AVX3
+    case Simd::avx512: return N_AVX3::kernels;
+#endif
+#if HWY_TARGETS & HWY_AVX2
+    case Simd::avx2: return N_AVX2::kernels;
+#endif
+    default:
+      throw ConfigError("simd scalar: the limits of a processor are measured in its vectors",
+                        "use `simd=auto`, on a processor with AVX2");
+  }
+}
+
+/// Calls `work(thread)`, which returns an amount of work, on each product thread until `seconds`
+/// have passed. Returns the sum of their amounts per second.
+template <class Work>
+double rate_of(double seconds, const Work& work) {
+  using Clock = std::chrono::steady_clock;
+  const std::size_t threads = product_threads();
+  std::vector<double> rates(threads);
+  share(threads, 1, min_shared_operations, [&](Range part, std::size_t) {
+    const auto begin = Clock::now();
+    double amount = 0;
+    double passed = 0;
+    do {
+      amount += work(part.begin);
+      passed = std::chrono::duration<double>(Clock::now() - begin).count();
+    } while (passed < seconds);
+    rates[part.begin] = amount / passed;
+  });
+  return std::accumulate(rates.begin(), rates.end(), 0.0);
+}
+
+}  // namespace
+
+const char* simd_in_use(Simd simd) { return kernels_of(simd).lanes == 16 ? "AVX-512" : "AVX2"; }
+
+double measured_flops(Simd simd, double seconds) {
+  const MachineKernels& kernels = kernels_of(simd);
+  return rate_of(seconds, [&](std::size_t) {
+    volatile float used = kernels.multiply_add(factor, summand);
+    static_cast<void>(used);
+    return static_cast<double>(2 * chains * links * kernels.lanes);
+  });
+}
+
+namespace {
+
+constexpr std::size_t unit = 16;  // floats of the widest vector
+
+std::size_t floats_of_array(std::size_t bytes) {
+  const std::size_t least = product_threads() * 512;
+  return (std::max(bytes / (2 * sizeof(float)), least) + unit - 1) / unit * unit;
+}
+
+}  // namespace
+
+BandwidthProbe::BandwidthProbe(std::size_t bytes)
+    : a_(floats_of_array(bytes)), b_(floats_of_array(bytes)) {
+  std::fill(b_.span().begin(), b_.span().end(), 1.0F);
+}
+
+double BandwidthProbe::measured(Simd simd, double seconds) {
+  const MachineKernels& kernels = kernels_of(simd);
+  const std::size_t threads = product_threads();
+  const std::size_t each = (a_.size() / unit + threads - 1) / threads * unit;
+  return rate_of(seconds, [&](std::size_t thread) {
+    const std::size_t first = std::min(a_.size(), thread * each);
+    const std::size_t count = std::min(each, a_.size() - first);
+    kernels.add_scaled(factor, b_.data() + first, a_.data() + first, count);
+    return static_cast<double>(count) * 3 * sizeof(float);
+  });
+}
+
+}  // namespace lockstep
+#endif

@@ -1,0 +1,46 @@
+// What the cores of a rank can do at most, measured by kernels of known work: the limits that
+// `lockstep bench step` compares a training step with.
+#pragma once
+
+#include <cstddef>
+
+#include "lockstep/base/aligned.hpp"
+#include "lockstep/numerics/products.hpp"
+
+namespace lockstep {
+
+/// The vectors that strict products use for `simd`: "AVX2" or "AVX-512".
+///
+/// Errors   throws ConfigError if there are none, or this processor lacks them.
+const char* simd_in_use(Simd simd);
+
+/// Multiply-adds per second in registers, times two: floating-point operations per second of the
+/// threads of set_product_threads() together, each with 12 independent chains of fused
+/// multiply-adds in the vectors of `simd`. Measured for `seconds`. Local; call it on all ranks at
+/// the same time, because cores that compute alone are clocked higher.
+///
+/// Errors   as simd_in_use().
+double measured_flops(Simd simd, double seconds);
+
+/// Measures the bandwidth of memory or a cache: passes of a[i] = s * b[i] + a[i] over two arrays of
+/// floats, 12 bytes for each i, of which 8 are read and 4 written.
+class BandwidthProbe {
+ public:
+  /// `bytes`: of both arrays, those of all threads of this rank; at least 4 KiB a thread.
+  explicit BandwidthProbe(std::size_t bytes);
+
+  /// Bytes of both arrays.
+  std::size_t bytes() const noexcept { return 2 * a_.size() * sizeof(float); }
+
+  /// Bytes per second of the threads of set_product_threads() together, each with its part of the
+  /// arrays. Measured for `seconds`. Local; call it on all ranks at the same time.
+  ///
+  /// Errors   as simd_in_use().
+  double measured(Simd simd, double seconds);
+
+ private:
+  AlignedBuffer<float> a_;
+  AlignedBuffer<float> b_;
+};
+
+}  // namespace lockstep

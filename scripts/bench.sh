@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Builds and measures Lockstep, alone and beside its peers, and prints the README's tables:
+#   scripts/peers/install.sh FOLDER torch numpy mpi4py pandas jax optax tensorflow-cpu   # once
+#   scripts/bench.sh FOLDER [--short] [--figure FILE.svg] [--rounds N]
+# scripts/bench/METHOD.md says how to measure, and what the numbers mean.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+cmake --preset release --log-level=WARNING > /dev/null
+cmake --build --preset release --target lockstep > /dev/null
+exec python3 scripts/bench/bench.py "$@"

@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Measures Lockstep alone and beside its peers: scripts/bench.sh, which builds it first.
+
+Prints Markdown tables and appends the figures as a line of JSON to scripts/bench/results.jsonl.
+"""
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "peers"))
+import compare
+import higgs
+from compare import LOCKSTEP, MPIRUN, output_of
+
+PARTS = ["collectives", "step", "peers", "table"]
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="scripts/bench.sh", description=__doc__)
+    parser.add_argument("venv", nargs="?", type=pathlib.Path,
+                        help="the folder of scripts/peers/install.sh; without: no peers")
+    parser.add_argument("--short", action="store_true", help="a minute or two, to see that it runs")
+    parser.add_argument("--rounds", type=int, help="of peers and tables [3; short: 1]")
+    parser.add_argument("--parts", default=",".join(PARTS), help=",".join(PARTS))
+    parser.add_argument("--data", help="folder of IDX files of MNIST's shape [drawn digits]")
+    parser.add_argument("--figure", type=pathlib.Path, help="draw the roofline of 2 ranks at 512")
+    parser.add_argument("--no-record", action="store_true", help="leave results.jsonl as it is")
+    higgs.add_flags(parser)
+    a = parser.parse_args()
+    a.rounds = a.rounds or (1 if a.short else 3)
+    a.parts = a.parts.split(",")
+    unknown = sorted(set(a.parts) - set(PARTS))
+    if unknown:
+        parser.error(f"--parts: {unknown[0]} is none of {','.join(PARTS)}")
+    if a.short:
+        a.records = min(a.records, 20_000)
+    return a
+
+
+def processor():
+    lines = open("/proc/cpuinfo").read().splitlines()
+    return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+
+
+def commit():
+    def git(*words):
+        return subprocess.run(["git", "-C", HERE, *words], capture_output=True, text=True).stdout
+    changed = "+" if git("status", "--porcelain", "--untracked-files=no").strip() else ""
+    return git("rev-parse", "--short=12", "HEAD").strip() + changed
+
+
+def warn_of_load():
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        print(f"bench: the load is {load:.1f}: other work runs here, so that only ratios of "
+              "interleaved runs count (scripts/bench/METHOD.md)", file=sys.stderr)
+
+
+# lockstep bench collectives
+
+def collectives(a):
+    words = ["--max-bytes", "1M"] if a.short else []
+    found = json.loads(output_of([*MPIRUN, LOCKSTEP, "bench", "collectives", "--json", "--rounds",
+                                  5 if a.short else 15, *words]))
+    def best(result):
+        return min(place["seconds"] for place in (result["out_of_place"], result["in_place"])
+                   if place)
+    figures = {}
+    for result in found["results"]:
+        by_size = figures.setdefault(result["operation"], {}).setdefault(result["bytes"], {})
+        name = "MPI itself" if result["backend"].startswith("MPI_") else result["backend"]
+        by_size[name] = best(result)
+    return figures
+
+
+def collectives_table(figures):
+    backends = list(next(iter(next(iter(figures.values())).values())))
+    lines = ["| microseconds, 2 ranks | bytes | " + " | ".join(backends) +
+             f" | {backends[0]} / MPI itself |", "| --- " * (len(backends) + 3) + "|"]
+    for operation, sizes in figures.items():
+        for size, times in sizes.items():
+            cells = [f"{1e6 * times[name]:,.2f}" for name in backends]
+            ratio = times[backends[0]] / times["MPI itself"]
+            lines.append(f"| {operation} | {size:,} | " + " | ".join(cells) + f" | {ratio:.2f} |")
+    return "\n".join(lines)
+
+
+# lockstep bench step
+
+def step(a):
+    """{"ranks, batch": what `bench step` says}."""
+    figures = {}
+    for ranks in (1, 2):
+        for batch in (128,) if a.short else (32, 128, 512, 1024, 4096):
+            launcher = MPIRUN if ranks == 2 else []
+            flags = ["--threads", 1, "--rounds", 3 if a.short else 9]
+            if a.data:
+                flags += ["--data", a.data]
+            if a.figure and ranks == 2 and batch in (128 if a.short else 512,):
+                flags += ["--roofline", a.figure]
+            figures[f"{ranks}, {batch}"] = json.loads(
+                output_of([*launcher, LOCKSTEP, "bench", "step", "--json", "--batch-size", batch,
+                           *flags]))
+    return figures
+
+
+def step_table(figures):
+    lines = ["| ranks, batch | step | peak, GFLOP/s | forward | backward | other phases |"
+             " share of the limit |", "| --- " * 7 + "|"]
+    for name, found in figures.items():
+        phases, whole = found["phases"], found["step_seconds"]
+        products = phases["forward"]["seconds"] + phases["backward"]["seconds"]
+        lines.append(
+            f"| {name} | {1e3 * whole:.2f} ms | {found['peak']['flops_per_second'] / 1e9:.0f} | "
+            + " | ".join(f"{phases[phase]['share_of_peak']:.0%}" for phase in
+                         ("forward", "backward"))
+            + f" | {1 - products / whole:.0%} of the step | {found['limit']['share']:.0%} |")
+    return "\n".join(lines)
+
+
+# Beside peers
+
+def peers(a):
+    sizes = "128" if a.short else "32,128,512,4096"
+    works = compare.works_of(sizes, "" if a.short else "2048,2048,2048")
+    data = a.data
+    if data is None:
+        data = HERE.parent.parent / "build" / "bench-digits"
+        if not data.exists():
+            output_of([LOCKSTEP, "generate", data])
+    steps = 100 if a.short else 300
+    return compare.medians(compare.measure(a.venv, data, works, a.rounds, steps))
+
+
+def rounded(value):
+    """Four digits of every number: the file stays small."""
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, dict):
+        return {str(key): rounded(one) for key, one in value.items()}
+    return [rounded(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def main():
+    a = arguments()
+    warn_of_load()
+    record = {"commit": commit(), "date": time.strftime("%Y-%m-%d"), "processor": processor(),
+              "cores": len(os.sched_getaffinity(0)), "short": a.short, "rounds": a.rounds}
+    print(f"On {record['cores']} cores of a {record['processor']}, commit {record['commit']}:")
+    measures = {"collectives": (collectives, collectives_table), "step": (step, step_table),
+                "peers": (peers, compare.table),
+                "table": (lambda a: higgs.measure(a.venv, a), lambda f: higgs.table(f, a))}
+    for part in PARTS:
+        if part not in a.parts:
+            continue
+        if part in ("peers", "table") and a.venv is None:
+            print(f"bench: {part} left out: no folder of scripts/peers/install.sh is given",
+                  file=sys.stderr)
+            continue
+        measure, table = measures[part]
+        record[part] = measure(a)
+        print(f"\n{table(record[part])}", flush=True)
+    if not a.no_record:
+        with open(HERE / "results.jsonl", "a") as file:
+            file.write(json.dumps(rounded(record)) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+// The work of a step, against counts by hand; and the limits of the processor, which are rates.
+#include "lockstep/train/work.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "lockstep/base/errors.hpp"
+#include "lockstep/numerics/machine.hpp"
+#include "lockstep/numerics/strict.hpp"
+
+namespace lockstep::train {
+namespace {
+
+data::Plan plan_of(std::uint64_t ranks) {
+  return data::Plan({.records = 80, .batch_size = 32, .ranks = ranks, .drop_remainder = true});
+}
+
+constexpr double weights = 4 * 3 + 3 + 3 * 2 + 2;
+
+TEST_CASE("the work of a step is that of the formulae", "[work]") {
+  const nn::NetworkShape shape(4, {3}, 2);
+  ReplicaOptions options;
+  options.exchange = Exchange::activations;
+  const double ranks = GENERATE(1.0, 2.0, 4.0);
+  const StepWork work = work_of(shape, plan_of(static_cast<std::uint64_t>(ranks)), options, 1);
+  CHECK(work.data.bytes == 32 * 4 * (1 + 4));
+  CHECK(work.forward.flops == 2 * 32 * (4 * 3 + 3 * 2));
+  CHECK(work.forward.bytes == 4 * (32 * (4 + 3 + 3 + 2) + ranks * weights));
+  CHECK(work.backward.flops == 2 * 32 * (4 * 3 + 3 * 2 + 3 * 2));  // dW, dW, dX of the second
+  CHECK(work.backward.bytes ==
+        4 * (32 * (4 + 3 + 3 + 2) + weights) + 4 * (32 * (2 * 3 + 2) + ranks * (3 * 2 + 2)));
+  CHECK(work.exchange.bytes == 8 * (ranks - 1) * 32 * (4 + 3 + 3 + 2));
+  CHECK(work.update.bytes == 4 * 7 * weights);
+  CHECK(work.publish.bytes == 8 * (ranks - 1) * weights);
+  CHECK(work.flops() == work.forward.flops + work.backward.flops);
+  CHECK(work.bytes() ==
+        work.data.bytes + work.exchange.bytes + work.update.bytes + work.publish.bytes);
+  CHECK(work.resident == 4 * (weights * (1 + 3 / ranks) + 32 * (4 + 2 * 3 + 2 * 2)));
+}
+
+TEST_CASE("the exchange of sums and of whole gradients", "[work]") {
+  const nn::NetworkShape shape(4, {3}, 2);
+  ReplicaOptions options;
+  options.exchange = Exchange::partial_sums;
+  options.optimizer.kind = optim::OptimizerKind::sgd;
+  const StepWork sums = work_of(shape, plan_of(2), options, 4);
+  CHECK(sums.exchange.bytes == 8 * weights);
+  CHECK(sums.update.bytes == 4 * 3 * weights + 4 * 2 * weights);
+  options.exchange = Exchange::automatic;
+  options.reduction = Reduction::allreduce;
+  const StepWork whole = work_of(shape, plan_of(2), options, 4);
+  CHECK(whole.exchange.bytes == 4 * 5 * weights);
+  CHECK(whole.update.bytes == 2 * 4 * 3 * weights);
+  CHECK(whole.publish.bytes == 0);
+  CHECK(whole.flops() == sums.flops());
+}
+
+TEST_CASE("frozen layers have no weight gradients", "[work]") {
+  std::vector<nn::LayerSpec> hidden = {nn::Dense{.width = 3}};
+  hidden[0].frozen = true;
+  const nn::NetworkShape shape(nn::flat(4), hidden, 2);
+  const StepWork work = work_of(shape, plan_of(1), {}, 4);
+  CHECK(work.forward.flops == 2 * 32 * (4 * 3 + 3 * 2));
+  CHECK(work.backward.flops == 2 * 32 * 3 * 2);
+}
+
+TEST_CASE("the limits of the processor are measured in its vectors", "[work]") {
+  CHECK_THROWS_AS(measured_flops(Simd::scalar, 0.001), ConfigError);
+  if (!has_simd(Simd::avx2)) return;
+  CHECK(measured_flops(Simd::avx2, 0.001) > 1e8);
+  BandwidthProbe probe(1);
+  CHECK(probe.bytes() >= 4096);
+  CHECK(probe.measured(Simd::avx2, 0.001) > 1e7);
+}
+
+}  // namespace
+}  // namespace lockstep::train
