@@ -20,7 +20,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
-#include "lockstep/base/signals.hpp"
+#include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/launch/launch.hpp"

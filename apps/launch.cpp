@@ -24,7 +24,7 @@
 #include "apps/cli.hpp"
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"
-#include "lockstep/base/signals.hpp"
+#include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/launch/hosts.hpp"
 #include "lockstep/launch/watchdog.hpp"

@@ -13,7 +13,7 @@
 #include "apps/subcommands.hpp"
 #include "apps/words.hpp"
 #include "lockstep/base/errors.hpp"
-#include "lockstep/base/signals.hpp"
+#include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/launch/launch.hpp"
 #include "lockstep/version.hpp"

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "apps/settings.hpp"
-#include "lockstep/base/signals.hpp"
+#include "lockstep/base/process.hpp"
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/train/report.hpp"
 #include "lockstep/train/step.hpp"

@@ -29,7 +29,7 @@
 #include "lockstep/base/files.hpp"
 #include "lockstep/base/flight_recorder.hpp"
 #include "lockstep/base/hash.hpp"
-#include "lockstep/base/signals.hpp"
+#include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/communicator.hpp"

@@ -24,7 +24,7 @@
 #include "apps/words.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
-#include "lockstep/base/signals.hpp"
+#include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/communicator.hpp"

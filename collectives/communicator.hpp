@@ -34,7 +34,7 @@ struct RankLost : CommError {
   using CommError::CommError;
 };
 
-/// A collective waits for a rank of which the program has returned, or destroyed the communicator.
+/// A collective waits for a rank whose program has returned or destroyed the communicator.
 struct RankLeft : CommError {
   RankLeft(const std::string& collective, int world_rank);
 };
@@ -230,7 +230,7 @@ class Communicator {
   /// True if collectives throw RankLost soon after a rank has ended, and living() is there. Local.
   virtual bool reports_losses() const noexcept { return false; }
 
-  /// The group of the ranks of this one whose processes run, in their order; world_rank() gives
+  /// The group of those ranks whose processes run, in their order; world_rank() gives
   /// their ranks in the first group. For use after RankLost, when nothing in memory() is used any
   /// more; this communicator is unusable afterwards. One made by split() cannot be used.
   ///

@@ -7,7 +7,6 @@
 #include <cstring>
 
 #include "lockstep/base/hash.hpp"
-#include "lockstep/collectives/reduce.hpp"
 
 namespace lockstep::comm {
 namespace {
@@ -41,12 +40,74 @@ void require_same(const Communicator& comm, int peer, const Call& first, const C
                   call_of(peer, other));
 }
 
+struct Sum {
+  template <class T>
+  T operator()(T a, T b) const {
+    return static_cast<T>(a + b);
+  }
+};
+struct Min {
+  template <class T>
+  T operator()(T a, T b) const {
+    return b < a ? b : a;
+  }
+};
+struct Max {
+  template <class T>
+  T operator()(T a, T b) const {
+    return a < b ? b : a;
+  }
+};
+
+// One block of sums stays in L1 for all inputs. It is written last, so `out` may be an input.
+template <class T, class Combine>
+void reduce_block(Inputs inputs, Range range, std::byte* out, Combine combine) {
+  constexpr std::size_t capacity = 4096 / sizeof(T);
+  std::array<T, capacity> sums;
+  for (std::size_t begin = range.begin; begin < range.end; begin += capacity) {
+    const std::size_t now = std::min<std::size_t>(capacity, range.end - begin);
+    const std::size_t offset = begin * sizeof(T);
+    std::memcpy(sums.data(), inputs[0] + offset, now * sizeof(T));
+    for (const std::byte* input : inputs.subspan(1)) {
+      const T* values = reinterpret_cast<const T*>(input + offset);
+      for (std::size_t i = 0; i < now; ++i) sums[i] = combine(sums[i], values[i]);
+    }
+    std::memcpy(out + offset, sums.data(), now * sizeof(T));
+  }
+}
+
+template <class T>
+void reduce_typed(Inputs inputs, Op op, Range range, std::byte* out) {
+  switch (op) {
+    case Op::sum: return reduce_block<T>(inputs, range, out, Sum{});
+    case Op::min: return reduce_block<T>(inputs, range, out, Min{});
+    case Op::max: return reduce_block<T>(inputs, range, out, Max{});
+  }
+}
+
 }  // namespace
 
 bool spin(int step) noexcept {
   if (step >= 1000) return false;
   step < 200 ? spin_hint() : static_cast<void>(sched_yield());
   return true;
+}
+
+Range part_of(std::size_t count, int rank, int size) {
+  constexpr std::size_t line = 64;  // elements: at least a cache line of any type
+  const auto ranks = static_cast<std::size_t>(size);
+  const std::size_t each = ((count + ranks - 1) / ranks + line - 1) / line * line;
+  const std::size_t begin = std::min(count, static_cast<std::size_t>(rank) * each);
+  return {begin, std::min(count, begin + each)};
+}
+
+void reduce_in_rank_order(Inputs inputs, Type type, Op op, Range range, std::byte* out) {
+  switch (type) {
+    case Type::u8: return reduce_typed<std::uint8_t>(inputs, op, range, out);
+    case Type::u64: return reduce_typed<std::uint64_t>(inputs, op, range, out);
+    case Type::f32: return reduce_typed<float>(inputs, op, range, out);
+    case Type::f64: return reduce_typed<double>(inputs, op, range, out);
+  }
 }
 
 DirectCommunicator::DirectCommunicator(int rank, int size)
@@ -57,15 +118,15 @@ void DirectCommunicator::do_all_reduce(Elements values, Op op) {
   const bool small =
       publish({Call::Kind::all_reduce, values.type, values.count, static_cast<std::int64_t>(op)},
               values.data, bytes);
-  const Part mine = small ? Part{0, values.count} : part_of(values.count, rank(), size());
-  reduce_in_rank_order(inputs_, values.type, op, mine.first, mine.count, values.data);
+  const Range mine = small ? Range{0, values.count} : part_of(values.count, rank(), size());
+  reduce_in_rank_order(inputs_, values.type, op, mine, values.data);
   if (small) return;
   barrier("all_reduce");
   for (int peer = 0; peer < size(); ++peer) {
-    const Part part = part_of(values.count, peer, size());
-    const std::size_t offset = part.first * width(values.type);
+    const Range part = part_of(values.count, peer, size());
+    const std::size_t offset = part.begin * width(values.type);
     if (peer != rank()) {
-      std::memcpy(values.data + offset, input(peer) + offset, part.count * width(values.type));
+      std::memcpy(values.data + offset, input(peer) + offset, part.size() * width(values.type));
     }
   }
   barrier("all_reduce");
@@ -118,7 +179,7 @@ void DirectCommunicator::gather_group(Buffers buffers) {
       {Call::Kind::grouped_all_gather, Type::u8, bytes * ranks, static_cast<std::int64_t>(lengths)},
       turn);
   for (int step = 1; step < size(); ++step) {
-    const int peer = (rank() + step) % size();  // not all at the same peer at once
+    const int peer = (rank() + step) % size();  // each rank starts at another peer
     const Slot& theirs = this->slot(peer, turn);
     if (small) {
       unpack(buffers, peer, theirs.small.data());
@@ -138,7 +199,7 @@ void DirectCommunicator::do_all_to_all(const std::byte* send, Elements receive) 
   const std::size_t block = bytes / static_cast<std::size_t>(size());
   const bool small = publish({Call::Kind::all_to_all, receive.type, receive.count, 0}, send, bytes);
   for (int step = 0; step < size(); ++step) {
-    const int peer = (rank() + step) % size();  // not all at the same peer at once
+    const int peer = (rank() + step) % size();  // each rank starts at another peer
     std::memcpy(receive.data + static_cast<std::size_t>(peer) * block,
                 input(peer) + static_cast<std::size_t>(rank()) * block, block);
   }

@@ -1,4 +1,5 @@
-// Collectives for ranks that can read each other's memory: threads, or processes of one machine.
+// Collectives for ranks that can read each other's memory: threads, or processes of one machine;
+// and reduction in rank order, so that the bits of a sum depend on the number of ranks alone.
 #pragma once
 
 #include <array>
@@ -7,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "lockstep/base/range.hpp"
 #include "lockstep/collectives/communicator.hpp"
 
 #if defined(__x86_64__)
@@ -102,5 +104,16 @@ class DirectCommunicator : public Communicator {
   std::vector<const std::byte*> inputs_;  // inputs of all ranks in the current collective
   unsigned round_ = 0;                    // number of collectives so far
 };
+
+/// The elements of `count` that rank `rank` of `size` reduces: whole cache lines; the last ranks
+/// may have fewer, or none.
+Range part_of(std::size_t count, int rank, int size);
+
+/// The elements of each rank, in rank order.
+using Inputs = std::span<const std::byte* const>;
+
+/// Combines element i of all `inputs` in rank order, (((in0 op in1) op in2) ...), for all i in
+/// `range`. `out` gets the results at the same positions; it may be an input.
+void reduce_in_rank_order(Inputs inputs, Type type, Op op, Range range, std::byte* out);
 
 }  // namespace lockstep::comm

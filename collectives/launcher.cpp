@@ -1,22 +1,20 @@
 #include "lockstep/collectives/launcher.hpp"
 
-#include <charconv>
 #include <cstdlib>
+#include <limits>
 #include <string_view>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/text.hpp"
 
 namespace lockstep::comm {
 namespace {
 
 std::optional<int> number(const Lookup& lookup, const char* variable) {
-  const char* found = lookup(variable);
-  if (found == nullptr) return std::nullopt;
-  const std::string_view text = found;
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size() || value < 0) return std::nullopt;
-  return value;
+  const char* const found = lookup(variable);
+  const auto value = found == nullptr ? std::nullopt : whole_number(found);
+  if (!value || *value > std::numeric_limits<int>::max()) return std::nullopt;
+  return static_cast<int>(*value);
 }
 
 std::optional<Launch> launch(const char* launcher, std::optional<int> ranks,

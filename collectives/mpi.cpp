@@ -22,6 +22,7 @@
 
 #include "lockstep/base/hash.hpp"
 #include "lockstep/collectives/launcher.hpp"
+#include "lockstep/collectives/peer_watch.hpp"
 
 namespace lockstep::comm {
 namespace {
@@ -137,7 +138,7 @@ struct MpiCommunicator::State {
   }
 };
 
-/// Counts a collective, and says while it lives that this rank is in it.
+/// Counts a collective, and marks this rank as inside it until the destructor.
 class MpiCommunicator::InCollective {
  public:
   InCollective(const State& state, const char* name) : counts_(*state.counts) {

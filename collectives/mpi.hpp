@@ -8,9 +8,10 @@
 #include <string>
 
 #include "lockstep/collectives/communicator.hpp"
-#include "lockstep/collectives/peer_watch.hpp"
 
 namespace lockstep::comm {
+class PeerWatch;
+
 /// All ranks of the job, on a duplicate of MPI_COMM_WORLD.
 ///
 /// Requires an MpiSession that outlives it; used only by the thread that created the session.

@@ -3,6 +3,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/collectives/mpi.hpp"
+#include "lockstep/collectives/peer_watch.hpp"
 
 namespace lockstep::comm {
 namespace {

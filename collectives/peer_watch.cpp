@@ -15,7 +15,7 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr std::size_t max_entries = 64;  // of a message: within every network's packets
+constexpr std::size_t max_entries = 64;  // of a message: fits a packet of any network
 
 struct Message {
   std::array<std::uint64_t, 2> key;
@@ -47,7 +47,7 @@ PeerWatch::PeerWatch(Communicator& wire, std::shared_ptr<const CollectiveCounts>
   together(wire, [&] { socket_ = Socket::for_datagrams(); });
   contacts_ = share_contacts(wire, socket_.port());
   together(wire, [&] {
-    thread_ = start_thread("that notices ranks that have finished",
+    thread_ = start_thread("that detects ranks that have finished",
                            [this](const std::stop_token& stop) { run(stop); });
   });
 }

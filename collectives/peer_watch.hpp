@@ -1,5 +1,5 @@
-// PeerWatch: notices that a collective waits for a rank that has finished, where the transport of
-// the collective does not report it.
+// PeerWatch: detects that a collective waits for a rank that has finished, for transports that do
+// not report it.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "lockstep/collectives/communicator.hpp"
-#include "lockstep/collectives/tcp_socket.hpp"
+#include "lockstep/collectives/socket.hpp"
 
 namespace lockstep::comm {
 
@@ -28,7 +28,7 @@ class CollectiveCount {
   /// A number of the communicator, the same on all its ranks.
   std::uint64_t id() const noexcept { return id_; }
 
-  /// Calls so far, that of now included.
+  /// Calls so far, including the current one.
   std::uint64_t calls() const noexcept { return calls_.load(); }
 
   /// The last one's name; null: none.
@@ -42,7 +42,7 @@ class CollectiveCount {
   std::atomic<const char*> name_{nullptr};
 };
 
-/// Those of all communicators of a process. Local.
+/// The counts of all communicators of a process. Local.
 class CollectiveCounts {
  public:
   struct Entry {
@@ -61,7 +61,7 @@ class CollectiveCounts {
   }
   void end() noexcept { current_.store(nullptr, std::memory_order_release); }
 
-  /// Of the collective in which this rank is; null: none.
+  /// The count of the communicator whose collective this rank is in; null: none.
   const CollectiveCount* current() const noexcept {
     return current_.load(std::memory_order_acquire);
   }
@@ -74,10 +74,9 @@ class CollectiveCounts {
   std::atomic<const CollectiveCount*> current_{nullptr};
 };
 
-/// A rank that has finished sends the others the numbers of collectives that it has called on each
-/// communicator. A rank that is in a later one of these waits in vain. A thread receives the
-/// messages, which are datagrams (UDP) with a random key: the thread that calls collectives,
-/// blocked in its transport, does not take part.
+/// A rank that has finished sends the others the number of its collectives on each communicator. A
+/// rank inside a later collective then waits for ever. A thread of its own receives the messages,
+/// datagrams (UDP) with a random key, because the thread that calls collectives is blocked.
 class PeerWatch {
  public:
   /// Calls `on_left`, once and from the thread, when a collective of this rank waits for a rank

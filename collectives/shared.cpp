@@ -23,6 +23,7 @@
 
 #include "lockstep/base/aligned.hpp"
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/hash.hpp"
 #include "lockstep/base/process.hpp"
 #include "lockstep/collectives/agreement.hpp"
 
@@ -167,11 +168,11 @@ void wake_all(std::atomic<std::uint32_t>& word) {
 
 }  // namespace
 
-/// The header of every rank's region. Behind it stands a Barrier for each size of a group: groups
-/// after a loss are ever smaller, so each one begins with counters that nobody has used.
+/// The header of every rank's region. One Barrier for each group size follows it: each group after
+/// a loss is smaller than all before, so the counters of its Barrier are unused.
 struct SharedCommunicator::Header {
   alignas(64) std::int32_t process;
-  std::atomic<std::uint64_t> group;  // of the ranks that run, as the owner sees it: see living()
+  std::atomic<std::uint64_t> group;  // hash of the ranks that the owner finds running: see living()
   std::atomic<std::int32_t> left;    // size of the group that the owner has left last; 0: none
   std::atomic<bool> finished;        // the owner has destroyed its communicator
   std::array<Slot, 2> slots;
@@ -236,7 +237,7 @@ SharedCommunicator::SharedCommunicator(SharedCommunicator& old, const Communicat
   place_.nodes = group.place().nodes;
 }
 
-/// What the constructors have in common, once the regions are mapped.
+/// The rest of every constructor, after the regions are mapped.
 void SharedCommunicator::start() {
   for (int rank = 0; rank < size(); ++rank) processes_.add(header(rank).process);
   memory_ = std::make_unique<RegionMemory>(
@@ -271,22 +272,22 @@ std::vector<int> SharedCommunicator::running() {
   return ranks;
 }
 
-// Every rank publishes the group that it sees and waits until all members have published the same
-// one. An end is permanent and seen by all, so views only shrink, and become equal. A rank that has
-// agreed may go on while another one, which sees a later loss first, still waits for a smaller
-// group: the new group's collectives then report that loss to the rank that went on, and it returns
-// here.
+// Every rank publishes the group of ranks that it finds running, and waits until all members of
+// this group have published the same one. Processes do not return, so the groups shrink until they
+// are equal. One rank may return while another has found a later loss and waits for a smaller
+// group: collectives of the new group then throw RankLost on the first one, which calls living()
+// again.
 std::unique_ptr<Communicator> SharedCommunicator::living() {
   for (;;) {
     const std::vector<int> group = running();
-    std::uint64_t view = group.size();
+    std::vector<int> world_ranks;
     for (const int rank : group) {
-      view = view * 0x9E3779B97F4A7C15U +
-             static_cast<std::uint64_t>(ranks_[static_cast<std::size_t>(rank)]) + 1;
+      world_ranks.push_back(ranks_[static_cast<std::size_t>(rank)]);
     }
-    header(rank()).group.store(view);
+    const std::uint64_t hash = hash_of(std::as_bytes(std::span(world_ranks)));
+    header(rank()).group.store(hash);
     const bool agreed = std::all_of(group.begin(), group.end(),
-                                    [&](int rank) { return header(rank).group.load() == view; });
+                                    [&](int rank) { return header(rank).group.load() == hash; });
     if (agreed) {
       const auto size = static_cast<int>(group.size());
       return std::unique_ptr<Communicator>(new SharedCommunicator(*this, group, size));
@@ -345,7 +346,7 @@ void SharedCommunicator::wait_for(int peer, const char* collective) {
     const auto ended = processes_.first_ended();
     const auto left = first_rank([&](const Header& of) { return of.left.load() == group_size_; });
     const auto finished = first_rank([](const Header& of) { return of.finished.load(); });
-    // A peer that has left this barrier may end properly.
+    // A peer that has passed this barrier may end normally.
     if (!(ended || left || finished) || is_here(theirs.arrived.load(std::memory_order_acquire))) {
       continue;
     }

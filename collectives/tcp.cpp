@@ -4,12 +4,12 @@
 #include <cstring>
 #include <utility>
 
-#include "lockstep/collectives/reduce.hpp"
+#include "lockstep/collectives/direct.hpp"
 
 namespace lockstep::comm {
 namespace {
 
-// Longer data is not sent to all ranks by one, but in parts by all.
+// Longer data is sent in parts by all ranks, not as a whole by one.
 constexpr std::size_t short_bytes = 16384;
 
 using Bytes = std::span<std::byte>;
@@ -61,7 +61,7 @@ template <class Send, class Receive>
 void TcpCommunicator::transfer(Kind kind, int detail, Send send, Receive receive) {
   transfers_.clear();
   for (int step = 1; step < size(); ++step) {
-    const int peer = (rank() + step) % size();  // not all to the same one first
+    const int peer = (rank() + step) % size();  // each rank starts at another peer
     transfers_.push_back({members_[static_cast<std::size_t>(peer)], send(peer), receive(peer)});
   }
   const std::uint64_t call =
@@ -80,7 +80,7 @@ void TcpCommunicator::do_all_gather(Elements values) {
 
 void TcpCommunicator::do_grouped_all_gather(Buffers buffers) { gather_packed(buffers, packed_); }
 
-// Long data goes in parts to one rank each, which then pass them on to each other.
+// The root sends one part of long data to each rank; then all ranks exchange their parts.
 void TcpCommunicator::do_broadcast(Elements values, int root) {
   const Bytes all(values.data, values.count * width(values.type));
   if (all.size() <= short_bytes) {
@@ -89,8 +89,8 @@ void TcpCommunicator::do_broadcast(Elements values, int root) {
         [&](int peer) { return peer == root ? all : Bytes(); });
   }
   const auto part_for = [&](int rank) {
-    const Part part = part_of(all.size(), rank, size());
-    return all.subspan(part.first, part.count);
+    const Range part = part_of(all.size(), rank, size());
+    return all.subspan(part.begin, part.size());
   };
   transfer(
       Kind::broadcast, root, [&](int peer) { return rank() == root ? part_for(peer) : Bytes(); },
@@ -107,8 +107,8 @@ void TcpCommunicator::do_all_reduce(Elements values, Op op) {
   const bool is_short = all.size() <= short_bytes;
   const auto part_for = [&](int rank) {
     if (is_short) return all;
-    const Part part = part_of(values.count, rank, size());
-    return all.subspan(part.first * bytes, part.count * bytes);
+    const Range part = part_of(values.count, rank, size());
+    return all.subspan(part.begin * bytes, part.size() * bytes);
   };
   const Bytes mine = part_for(rank());
   inputs_.resize(mine.size() * static_cast<std::size_t>(size()));
@@ -121,7 +121,7 @@ void TcpCommunicator::do_all_reduce(Elements values, Op op) {
   for (int peer = 0; peer < size(); ++peer) {
     inputs.push_back(peer == rank() ? mine.data() : input(peer).data());
   }
-  reduce_in_rank_order(inputs, values.type, op, 0, mine.size() / bytes, mine.data());
+  reduce_in_rank_order(inputs, values.type, op, {0, mine.size() / bytes}, mine.data());
   if (is_short) return;
   transfer(
       Kind::all_reduce, static_cast<int>(op), [&](int) { return mine; }, part_for);

@@ -1,5 +1,3 @@
-#include "lockstep/collectives/tcp_mesh.hpp"
-
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -17,6 +15,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/collectives/agreement.hpp"
+#include "lockstep/collectives/tcp.hpp"
 
 namespace lockstep::comm {
 namespace {
@@ -29,15 +28,16 @@ constexpr auto later_limit = std::chrono::milliseconds(1200);
 
 constexpr auto start_limit = std::chrono::seconds(30);  // for all of the first connections
 
-// Members that a silent network has cut off from those with the lowest rank let them go on first.
+// If the network is cut, the part with the lowest rank goes on first: the others wait this long.
 constexpr auto pause_without_first = std::chrono::milliseconds(2500);
 
-/// Sends the first bytes on a connection, for which there is room. What fails is noticed by poll().
+/// Sends the first bytes on a connection; its buffer has room for them. poll() reports a failure.
 void send_first(const Socket& socket, std::span<const std::byte> bytes) {
   static_cast<void>(::send(socket.descriptor(), bytes.data(), bytes.size(), MSG_NOSIGNAL));
 }
 
-/// Receives what is there of `bytes`, of which `received` have been; false if the connection ended.
+/// Receives the available ones of `bytes` after the first `received`; false if the connection
+/// ended.
 bool receive_into(const Socket& socket, std::span<std::byte> bytes, std::size_t& received) {
   while (received < bytes.size()) {
     const auto rest = bytes.subspan(received);
@@ -93,7 +93,7 @@ TcpMesh::TcpMesh(Communicator& wire)
 
 void TcpMesh::connect_living() { connect(members_); }
 
-/// One try to connect the group `number`: ends in agreement, or in a later number to try.
+/// One attempt to connect the group `number`: all members agree on it, or a later number is next.
 class TcpMesh::Attempt {
  public:
   Attempt(TcpMesh& mesh, std::uint64_t number, const std::vector<int>& candidates);
@@ -101,7 +101,7 @@ class TcpMesh::Attempt {
   /// True if all candidates that are left have agreed on the group.
   bool run();
 
-  /// After run(): those that are left, and the number to try next.
+  /// After run(): the candidates that are left, and the number of the next attempt.
   std::vector<int> candidates() const;
   std::uint64_t next() const noexcept { return next_; }
 
@@ -113,14 +113,14 @@ class TcpMesh::Attempt {
     enum class State { connecting, connected, lost } state = State::connecting;
     std::size_t address = 0;
     Clock::time_point limit = {};
-    View view = {};            // what it sees
+    View view = {};            // that it has sent
     std::size_t received = 0;  // bytes of `view`
 
     bool has_sent_view() const { return received == view.size(); }
   };
   using State = Candidate::State;
 
-  /// A connection whose Hello has not arrived.
+  /// An accepted connection whose Hello has not arrived.
   struct Guest {
     Socket socket;
     Hello hello = {};
@@ -136,7 +136,7 @@ class TcpMesh::Attempt {
   void send_views();
   void wait();
   bool is_over() const;
-  /// A host that refuses a connection answers; any other one may be cut off.
+  /// A host that refuses a connection is reachable; any other error may be a cut network.
   void note_failure(int error) { mesh_.may_be_cut_off_ |= error != ECONNREFUSED; }
   void restart() { next_ = std::max(next_, number_ + 1); }
   View view() const;
@@ -147,7 +147,7 @@ class TcpMesh::Attempt {
   std::vector<Candidate> others_;
   std::vector<Guest> guests_;
   bool views_are_sent_ = false;
-  Clock::time_point limit_;  // of all of it
+  Clock::time_point limit_;  // of the whole attempt
 };
 
 TcpMesh::Attempt::Attempt(TcpMesh& mesh, std::uint64_t number, const std::vector<int>& candidates)
@@ -233,7 +233,7 @@ void TcpMesh::Attempt::receive_hello(Guest& guest) {
   const auto known = std::find_if(others_.begin(), others_.end(), [&](const Candidate& other) {
     return static_cast<std::uint64_t>(other.rank) == hello.rank && other.state != State::lost;
   });
-  if (known == others_.end()) {  // it would try again if this were closed
+  if (known == others_.end()) {  // kept open: it would try again after a close
     mesh_.ignored_.push_back(std::move(guest.socket));
     return;
   }
@@ -314,7 +314,7 @@ bool TcpMesh::Attempt::run() {
     send_views();
     if (next_ != number_) return false;
     if (is_over()) break;
-    if (Clock::now() >= limit_) {  // those that were not heard of
+    if (Clock::now() >= limit_) {  // drops candidates that have sent nothing
       for (Candidate& other : others_) {
         if (other.received == 0) other.state = State::lost;
       }
@@ -339,7 +339,7 @@ bool TcpMesh::Attempt::run() {
 void TcpMesh::connect(std::vector<int> candidates) {
   may_be_cut_off_ = false;
   for (std::uint64_t number = number_ + 1;;) {
-    for (Peer& peer : peers_) {  // leaves the group before: its other members notice
+    for (Peer& peer : peers_) {  // leaves the previous group; its other members then leave it too
       peer.out.close();
       if (peer.in_number < number) peer.in.close();
     }
@@ -372,8 +372,8 @@ constexpr std::uint64_t end_of_stream = ~std::uint64_t{0};  // the call of the l
 
 enum class Incoming { nothing, data, end };
 
-/// What has come on a connection.
-Incoming look_at(const Socket& socket) {
+/// Checks a connection for data, without receiving it.
+Incoming incoming_on(const Socket& socket) {
   std::byte next{};
   const ssize_t bytes = ::recv(socket.descriptor(), &next, 1, MSG_PEEK);
   if (bytes > 0) return Incoming::data;
@@ -490,12 +490,12 @@ void TcpMesh::transfer(std::uint64_t call, std::span<const Transfer> transfers) 
   }
 }
 
-/// Waits until a stream can move. Throws RankLost if another member has closed its connection. One
-/// that has sent more may have ended properly behind that; if not, the member that waits for it
-/// knows.
+/// Waits until a stream can move. Throws RankLost if another member has closed its connection. A
+/// member with data on its connection does not count as closed, since it may have ended normally
+/// after sending: the member that waits for it reports its loss.
 void TcpMesh::wait(std::span<const Stream> streams) {
   std::vector<pollfd> polled;
-  std::vector<int> others;  // than those whose streams move
+  std::vector<int> others;  // members without an unfinished stream
   for (const int member : members_) {
     if (member != rank_) others.push_back(member);
   }
@@ -508,7 +508,7 @@ void TcpMesh::wait(std::span<const Stream> streams) {
   }
   for (const int other : others) {
     const Socket& in = peer(other).in;
-    const Incoming incoming = look_at(in);
+    const Incoming incoming = incoming_on(in);
     if (incoming == Incoming::end) lose(other, "the connection was closed");
     if (incoming == Incoming::nothing) polled.push_back({in.descriptor(), POLLRDHUP, 0});
   }

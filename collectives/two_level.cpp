@@ -41,7 +41,7 @@ TwoLevelCommunicator::TwoLevelCommunicator(std::unique_ptr<Communicator> wire,
   connect_leaders();
 }
 
-/// What the constructors have in common, once the ranks of a node share memory. Collective.
+/// The rest of every constructor, after the ranks of a node share memory. Collective.
 void TwoLevelCommunicator::connect_leaders() {
   const Place& place = local_.place();
   leaders_ = wire_.split(place.local_rank == 0 ? 0 : 1);

@@ -28,7 +28,8 @@ CifarSource::CifarSource(const std::filesystem::path& path, const ReadOptions& o
   const std::uint64_t size = content_.size();
   if (size == 0 || size % offset(1) != 0) {
     throw DataError(content_.place(size / offset(1) * offset(1)) + ": the file has " +
-                        grouped(size) + " bytes, no multiple of a record's " + grouped(offset(1)),
+                        grouped(size) + " bytes, not a multiple of a record's " +
+                        grouped(offset(1)),
                     std::string("fetch the binary version of ") +
                         (label_bytes_ == 1 ? "CIFAR-10" : "CIFAR-100") +
                         " again: this copy is incomplete, or another file");

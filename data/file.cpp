@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zip.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -18,7 +19,6 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
-#include "lockstep/data/npz.hpp"
 
 namespace lockstep::data {
 namespace {
@@ -74,7 +74,7 @@ RegularFile::RegularFile(std::filesystem::path path) : path_(std::move(path)) {
   ::close(descriptor_);
   if (code != 0)
     throw DataError(path_.string() + ": cannot be examined: " + reason(code),
-                    "check the disk or file system it stands on");
+                    "check the disk or file system that holds it");
   throw DataError(path_.string() + ": is " + kind_of(status.st_mode) + ", not a regular file",
                   "put a plain or gzip-compressed file in its place");
 }
@@ -114,10 +114,186 @@ std::uint64_t sampled_blocks_of_each(std::size_t files) noexcept {
   return std::clamp<std::uint64_t>(max_of_all / std::max<std::uint64_t>(files, 1), 2, max_of_one);
 }
 
+/// Reads compressed data from its begin to its end.
+class Decompressor {
+ public:
+  Decompressor() = default;
+  virtual ~Decompressor() = default;
+  Decompressor(const Decompressor&) = delete;
+  Decompressor& operator=(const Decompressor&) = delete;
+
+  /// Writes the next decompressed bytes to the front of `bytes`, which is not empty, and returns
+  /// their number: at least 1, or 0 at the end, after all checks. Throws DataError, with the file,
+  /// if the compressed data is damaged or ends early.
+  virtual std::size_t read_some(std::span<std::uint8_t> bytes) = 0;
+
+  /// Fills `bytes` with the next decompressed bytes. Throws DataError if there are fewer, and what
+  /// read_some() throws.
+  void read(std::span<std::uint8_t> bytes) {
+    while (!bytes.empty()) {
+      const std::size_t got = read_some(bytes);
+      if (got == 0) fail("the compressed data ends too early");
+      bytes = bytes.subspan(got);
+    }
+  }
+
+  /// Throws DataError unless the decompressed data ends exactly here and its checksums match.
+  void expect_end() {
+    std::uint8_t one_more = 0;
+    if (read_some({&one_more, 1}) > 0) fail("the decompressed bytes go on after the last record");
+  }
+
+ private:
+  /// Throws DataError with the current position.
+  [[noreturn]] virtual void fail(const std::string& problem) const = 0;
+};
+
 namespace {
 
 constexpr std::size_t chunk_bytes = std::size_t{1} << 16;
 constexpr int gzip_window = 15 + 16;  // zlib's code for the largest window, in a gzip wrapper
+
+/// True if the file begins with gzip's two magic bytes; the name does not matter.
+bool is_gzip(const RegularFile& file) {
+  std::array<std::uint8_t, 2> magic{};
+  if (file.size() < magic.size()) return false;
+  file.read_at(0, magic);
+  return magic[0] == 0x1F && magic[1] == 0x8B;
+}
+
+/// A gzip file of one or more members: verifies every member's CRC and length. Uses about 100 kB.
+class GzipReader final : public Decompressor {
+ public:
+  /// `file` must outlive it.
+  explicit GzipReader(const RegularFile& file) : file_(file) {
+    if (inflateInit2(&stream_, gzip_window) != Z_OK) throw std::bad_alloc();
+  }
+  ~GzipReader() override { inflateEnd(&stream_); }
+
+  std::size_t read_some(std::span<std::uint8_t> bytes) override {
+    while (!member_ended_ || has_input()) {
+      const std::size_t got = inflate_some(bytes);
+      if (got > 0) return got;
+    }
+    return 0;
+  }
+
+ private:
+  bool has_input() const noexcept { return stream_.avail_in > 0 || loaded_ < file_.size(); }
+
+  void load() {
+    const std::uint64_t count = std::min<std::uint64_t>(chunk_bytes, file_.size() - loaded_);
+    if (count == 0) fail("the gzip stream ends too early");
+    file_.read_at(loaded_, std::span(input_.data(), static_cast<std::size_t>(count)));
+    loaded_ += count;
+    stream_.next_in = input_.data();
+    stream_.avail_in = static_cast<uInt>(count);
+  }
+
+  /// Calls inflate once; returns the number of bytes written.
+  std::size_t inflate_some(std::span<std::uint8_t> out) {
+    if (stream_.avail_in == 0) load();
+    if (member_ended_) {
+      if (inflateReset(&stream_) != Z_OK) fail("gzip cannot be restarted");
+      member_ended_ = false;
+    }
+    stream_.next_out = out.data();
+    stream_.avail_out = static_cast<uInt>(std::min<std::size_t>(out.size(), 1U << 30));
+    const uInt before = stream_.avail_out;
+    const int code = ::inflate(&stream_, Z_NO_FLUSH);
+    if (code == Z_MEM_ERROR) throw std::bad_alloc();
+    if (code == Z_STREAM_END) member_ended_ = true;
+    if (code != Z_OK && code != Z_STREAM_END && code != Z_BUF_ERROR) {
+      fail(std::string("the gzip stream is damaged: ") +
+           (stream_.msg != nullptr ? stream_.msg : "it needs a dictionary"));
+    }
+    return before - stream_.avail_out;
+  }
+
+  /// With the offset in the compressed data.
+  [[noreturn]] void fail(const std::string& problem) const override {
+    throw DataError(place(file_.path(), loaded_ - stream_.avail_in) + " (compressed): " + problem,
+                    "fetch the file again: this copy is damaged");
+  }
+
+  const RegularFile& file_;
+  z_stream stream_{};
+  std::uint64_t loaded_ = 0;
+  bool member_ended_ = false;
+  std::array<std::uint8_t, chunk_bytes> input_{};
+};
+
+struct CloseZip {
+  void operator()(zip_t* archive) const noexcept { zip_discard(archive); }
+  void operator()(zip_file_t* file) const noexcept { zip_fclose(file); }
+};
+using Archive = std::unique_ptr<zip_t, CloseZip>;
+
+Archive open_archive(const std::filesystem::path& path) {
+  int code = 0;
+  Archive archive(zip_open(path.c_str(), ZIP_RDONLY, &code));
+  if (archive != nullptr) return archive;
+  zip_error_t error;
+  zip_error_init_with_code(&error, code);
+  const std::string text = zip_error_strerror(&error);
+  zip_error_fini(&error);
+  throw DataError(path.string() + ": cannot be opened as a ZIP archive: " + text, fetch_again);
+}
+
+/// One file of a ZIP archive.
+class ZipReader final : public Decompressor {
+ public:
+  explicit ZipReader(std::filesystem::path path)
+      : path_(std::move(path)),
+        archive_(open_archive(path_.parent_path())),
+        file_(zip_fopen(archive_.get(), path_.filename().c_str(), 0)) {
+    if (file_ == nullptr) fail(std::string("cannot be read: ") + zip_strerror(archive_.get()));
+  }
+
+  std::size_t read_some(std::span<std::uint8_t> bytes) override {
+    const auto got = zip_fread(file_.get(), bytes.data(), bytes.size());
+    if (got >= 0) return static_cast<std::size_t>(got);
+    fail(std::string("cannot be decompressed: ") + zip_file_strerror(file_.get()));
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& problem) const override {
+    throw DataError(path_.string() + ": " + problem, fetch_again);
+  }
+
+  std::filesystem::path path_;
+  Archive archive_;
+  std::unique_ptr<zip_file_t, CloseZip> file_;  // closed before the archive
+};
+
+}  // namespace
+
+std::uint64_t max_inflated(std::uint64_t compressed) noexcept {
+  constexpr std::uint64_t best_ratio = 1032;  // 258 bytes from 2 bits
+  constexpr std::uint64_t max = std::numeric_limits<std::uint64_t>::max();
+  return compressed > max / best_ratio ? max : compressed * best_ratio;
+}
+
+std::filesystem::path archive_of(const std::filesystem::path& path) {
+  return is_npz_file(path.parent_path()) ? path.parent_path() : path;
+}
+
+bool is_npz_file(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return path.extension() == ".npz" && std::filesystem::is_regular_file(path, ignored);
+}
+
+std::vector<std::string> names_in_archive(const std::filesystem::path& archive) {
+  const Archive opened = open_archive(archive);
+  std::vector<std::string> names;
+  for (zip_int64_t i = 0; i < zip_get_num_entries(opened.get(), 0); ++i) {
+    const char* const name = zip_get_name(opened.get(), static_cast<zip_uint64_t>(i), 0);
+    if (name != nullptr) names.emplace_back(name);
+  }
+  return names;
+}
+
+namespace {
 
 std::string spill_folder() {
   const char* const named = std::getenv("TMPDIR");
@@ -239,98 +415,5 @@ void Content::read_kept(std::uint64_t offset, std::span<std::uint8_t> bytes) con
 void Content::add_sample(Hash& hash, std::uint64_t end, std::uint64_t blocks) const {
   hash_sample(hash, end, blocks, [this](auto offset, auto bytes) { read_kept(offset, bytes); });
 }
-
-void Decompressor::read(std::span<std::uint8_t> bytes) {
-  while (!bytes.empty()) {
-    const std::size_t got = read_some(bytes);
-    if (got == 0) fail("the compressed data ends too early");
-    bytes = bytes.subspan(got);
-  }
-}
-
-void Decompressor::expect_end() {
-  std::uint8_t one_more = 0;
-  if (read_some({&one_more, 1}) > 0) fail("the decompressed bytes go on after the last record");
-}
-
-bool is_gzip(const RegularFile& file) {
-  std::array<std::uint8_t, 2> magic{};
-  if (file.size() < magic.size()) return false;
-  file.read_at(0, magic);
-  return magic[0] == 0x1F && magic[1] == 0x8B;
-}
-
-std::uint64_t max_inflated(std::uint64_t compressed) noexcept {
-  constexpr std::uint64_t best_ratio = 1032;  // 258 bytes from 2 bits
-  constexpr std::uint64_t max = std::numeric_limits<std::uint64_t>::max();
-  return compressed > max / best_ratio ? max : compressed * best_ratio;
-}
-
-struct GzipReader::State {
-  explicit State(const RegularFile& opened) : file(opened) {
-    if (inflateInit2(&stream, gzip_window) != Z_OK) throw std::bad_alloc();
-  }
-  ~State() { inflateEnd(&stream); }
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
-
-  std::uint64_t offset() const noexcept { return loaded - stream.avail_in; }
-
-  [[noreturn]] void fail(const std::string& problem) const {
-    throw DataError(place(file.path(), offset()) + " (compressed): " + problem,
-                    "fetch the file again: this copy is damaged");
-  }
-
-  bool at_end() const noexcept { return member_ended && !input_left(); }
-  bool input_left() const noexcept { return stream.avail_in > 0 || loaded < file.size(); }
-
-  void load() {
-    const std::uint64_t count = std::min<std::uint64_t>(chunk_bytes, file.size() - loaded);
-    if (count == 0) fail("the gzip stream ends too early");
-    file.read_at(loaded, std::span(input.data(), static_cast<std::size_t>(count)));
-    loaded += count;
-    stream.next_in = input.data();
-    stream.avail_in = static_cast<uInt>(count);
-  }
-
-  /// Calls inflate once, for at most `room` bytes to `out`; returns the number of bytes written.
-  std::size_t inflate_some(std::uint8_t* out, std::size_t room) {
-    if (stream.avail_in == 0) load();
-    if (member_ended) {
-      if (inflateReset(&stream) != Z_OK) fail("gzip cannot be restarted");
-      member_ended = false;
-    }
-    stream.next_out = out;
-    stream.avail_out = static_cast<uInt>(std::min<std::size_t>(room, 1U << 30));
-    const uInt before = stream.avail_out;
-    const int code = ::inflate(&stream, Z_NO_FLUSH);
-    if (code == Z_MEM_ERROR) throw std::bad_alloc();
-    if (code == Z_STREAM_END) member_ended = true;
-    if (code != Z_OK && code != Z_STREAM_END && code != Z_BUF_ERROR) {
-      fail(std::string("the gzip stream is damaged: ") +
-           (stream.msg != nullptr ? stream.msg : "it needs a dictionary"));
-    }
-    return before - stream.avail_out;
-  }
-
-  const RegularFile& file;
-  z_stream stream{};
-  std::uint64_t loaded = 0;
-  bool member_ended = false;
-  std::array<std::uint8_t, chunk_bytes> input{};
-};
-
-GzipReader::GzipReader(const RegularFile& file) : state_(std::make_unique<State>(file)) {}
-GzipReader::~GzipReader() = default;
-
-std::size_t GzipReader::read_some(std::span<std::uint8_t> bytes) {
-  while (!state_->at_end()) {
-    if (const std::size_t got = state_->inflate_some(bytes.data(), bytes.size()); got > 0)
-      return got;
-  }
-  return 0;
-}
-
-void GzipReader::fail(const std::string& problem) const { state_->fail(problem); }
 
 }  // namespace lockstep::data

@@ -1,4 +1,4 @@
-// Files of data: positional reads and gzip decompression.
+// Files of data: positional reads, and decompression of gzip files and of files in ZIP archives.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ inline constexpr const char* fetch_again =
 /// Limit of the sizes that headers state: fits off_t together with a header.
 inline constexpr std::uint64_t max_stored_bytes = std::uint64_t{1} << 62;
 
-/// The number that four bytes are, the highest first.
+/// The big-endian number in four bytes.
 std::uint32_t big_endian(std::span<const std::uint8_t, 4> bytes) noexcept;
 
 /// "PATH: byte 16": a file location for error messages.
@@ -62,7 +62,7 @@ std::uint64_t sampled_blocks_of_each(std::size_t files) noexcept;
 class Decompressor;
 
 /// The bytes of one file, decompressed if its first two bytes are gzip's magic, or if it is in a
-/// ZIP archive (npz.hpp).
+/// ZIP archive, whose path is then followed by the file's name: "mnist.npz/x_train.npy".
 ///
 /// From a plain file only the requested bytes are read. A compressed file is decompressed once,
 /// sequentially: on request up to the requested bytes, and by finish() to its end. The first
@@ -74,7 +74,7 @@ class Content {
   static constexpr std::uint64_t max_in_memory = std::uint64_t{1} << 20;
   static constexpr std::uint64_t all = std::numeric_limits<std::uint64_t>::max();
 
-  /// Throws what RegularFile and ZipReader throw.
+  /// Throws what RegularFile throws; DataError if an archive is damaged, or has no such file.
   explicit Content(std::filesystem::path path);
   ~Content();
   Content(const Content&) = delete;
@@ -128,55 +128,16 @@ class Content {
   std::uint64_t kept_ = 0;
 };
 
-// Sequential decompression.
-
-/// Reads compressed data from its begin to its end.
-class Decompressor {
- public:
-  Decompressor() = default;
-  virtual ~Decompressor() = default;
-  Decompressor(const Decompressor&) = delete;
-  Decompressor& operator=(const Decompressor&) = delete;
-
-  /// Writes the next decompressed bytes to the front of `bytes`, which is not empty, and returns
-  /// their number: at least 1, or 0 at the end, after all checks. Throws DataError, with the file,
-  /// if the compressed data is damaged or ends early.
-  virtual std::size_t read_some(std::span<std::uint8_t> bytes) = 0;
-
-  /// Fills `bytes` with the next decompressed bytes. Throws DataError if there are fewer, and what
-  /// read_some() throws.
-  void read(std::span<std::uint8_t> bytes);
-
-  /// Throws DataError unless the decompressed data ends exactly here and its checksums match.
-  void expect_end();
-
- private:
-  /// Throws DataError with the place that has been reached.
-  [[noreturn]] virtual void fail(const std::string& problem) const = 0;
-};
-
-/// True if the file begins with gzip's two magic bytes; the name does not matter.
-bool is_gzip(const RegularFile& file);
-
 /// The most bytes that `compressed` bytes of deflate can decompress to; saturates.
 std::uint64_t max_inflated(std::uint64_t compressed) noexcept;
 
-/// Decompresses a gzip file of one or more members sequentially.
-///
-/// Verifies every member's CRC and length. Uses about 100 kB. `file` must outlive it.
-class GzipReader final : public Decompressor {
- public:
-  explicit GzipReader(const RegularFile& file);
-  ~GzipReader() override;
+/// The archive in which `path` is; else `path`.
+std::filesystem::path archive_of(const std::filesystem::path& path);
 
-  /// Errors are with the offset in the compressed data.
-  std::size_t read_some(std::span<std::uint8_t> bytes) override;
+/// True for a regular file whose name ends in .npz.
+bool is_npz_file(const std::filesystem::path& path);
 
- private:
-  [[noreturn]] void fail(const std::string& problem) const override;
-
-  struct State;
-  std::unique_ptr<State> state_;
-};
+/// The names of the files in a ZIP archive. Throws DataError if it is damaged. Local.
+std::vector<std::string> names_in_archive(const std::filesystem::path& archive);
 
 }  // namespace lockstep::data

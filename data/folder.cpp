@@ -12,8 +12,9 @@
 #include <utility>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/files.hpp"
 #include "lockstep/base/text.hpp"
-#include "lockstep/data/npz.hpp"
+#include "lockstep/data/npy.hpp"
 #include "lockstep/data/picture_source.hpp"
 #include "lockstep/data/source.hpp"
 #include "lockstep/data/synthetic.hpp"
@@ -146,7 +147,7 @@ Format only_format(const std::map<Format, std::filesystem::path>& first, std::op
   throw DataError(where + ": files of two formats, " + one_path.filename().string() + " (" +
                       name_of(one) + ") and " + other_path.filename().string() + " (" +
                       name_of(other) + ")",
-                  std::string("say which with `format=") + name_of(one) +
+                  std::string("choose one with `format=") + name_of(one) +
                       "` or `format=" + name_of(other) + "`, or keep one of them in the folder");
 }
 
@@ -194,7 +195,7 @@ RecordFiles arrays_in(const std::filesystem::path& archive, Part part) {
   const NpzArrays arrays = find_npz_arrays(archive);
   const auto& named = part == Part::train ? arrays.train : arrays.test;
   if (const auto& pair = named ? named : arrays.unnamed) return *pair;
-  throw DataError(archive.string() + ": has no arrays of the part that its name says",
+  throw DataError(archive.string() + ": has arrays of the other part only",
                   "name the arrays X and y");
 }
 
@@ -502,10 +503,9 @@ std::set<std::filesystem::path> files_in(const std::filesystem::path& folder) {
                     "train.tfrecord)");
   }
   std::set<std::filesystem::path> files;
-  std::filesystem::directory_iterator entry;
-  if (!error) entry = std::filesystem::directory_iterator(folder, error);
-  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    files.insert(folder / entry->path().filename());
+  if (!error) {
+    const auto entries = list_folder(folder, error);
+    files.insert(entries.begin(), entries.end());
   }
   if (error) {
     throw DataError(folder.string() + ": cannot be listed: " + error.message(),

@@ -10,7 +10,7 @@
 // may have several files, archives or pairs, such as train-00000-of-00005-images-idx3-ubyte, read
 // in the order of their names. All other files are ignored. The files that a pattern matches, in
 // any folders, are treated alike. A folder without such files may have pictures, and so may a table
-// (picture_source.hpp); an NPZ file has both parts, or one (npz.hpp).
+// (picture_source.hpp); an NPZ file has both parts, or one (npy.hpp).
 #pragma once
 
 #include <filesystem>

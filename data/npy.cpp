@@ -7,8 +7,13 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <optional>
+#include <span>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
@@ -112,7 +117,7 @@ void NpySource::load_labels(const std::filesystem::path& path) {
                     "check whether images and labels are exchanged");
   }
   if (!header.type.is_integer()) {
-    throw DataError(content.place(10) + ": labels of type '" + header.descr + "' are no integers",
+    throw DataError(content.place(10) + ": labels of type '" + header.descr + "' are not integers",
                     "save them so: numpy.save(path, labels.astype('int64'))");
   }
   if (header.shape[0] != header_.shape[0]) {
@@ -376,6 +381,71 @@ NpyHeader read_npy_header(Content& content, std::uint64_t keep) {
   const std::uint64_t size = content.size();
   require_length(header, expected, size, content.place(std::min(size, expected)));
   return header;
+}
+
+namespace {
+
+const char* const save_arrays =
+    "save them so: numpy.savez(path, x_train=..., y_train=..., x_test=..., y_test=...)";
+
+bool is_one_of(std::string_view name, std::span<const std::string_view> names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+/// Removes `part` and an underscore from the begin or the end of `name`; false if neither has it.
+bool remove_part(std::string& name, const std::string& part) {
+  if (name.starts_with(part + "_")) {
+    name.erase(0, part.size() + 1);
+  } else if (name.ends_with("_" + part)) {
+    name.resize(name.size() - part.size() - 1);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+NpzArrays find_npz_arrays(const std::filesystem::path& archive) {
+  constexpr std::array<std::string_view, 4> images{"x", "images", "data", "features"};
+  constexpr std::array<std::string_view, 4> labels{"y", "labels", "target", "targets"};
+  std::map<std::string, RecordFiles> parts;
+  std::vector<std::string> names;
+  for (const std::string& file : names_in_archive(archive)) {
+    if (!file.ends_with(".npy")) continue;
+    std::string name = file.substr(0, file.size() - 4);
+    names.push_back(name);
+    name = lower_case(name);
+    const std::string part = remove_part(name, "train")  ? "train"
+                             : remove_part(name, "test") ? "test"
+                                                         : "";
+    if (!is_one_of(name, images) && !is_one_of(name, labels)) continue;
+    RecordFiles& pair = parts[part];
+    auto& place = is_one_of(name, images) ? pair.records : pair.labels;
+    if (!place.empty()) {
+      throw DataError(archive.string() + ": both " + place.filename().string() + " and " + file +
+                          " could be the " + (is_one_of(name, images) ? "images" : "labels"),
+                      save_arrays);
+    }
+    place = archive / file;
+  }
+  NpzArrays arrays;
+  for (const auto& [part, pair] : parts) {
+    const bool is_half = pair.records.empty() || pair.labels.empty();
+    if (is_half && part.empty() && parts.size() > 1) continue;  // other arrays
+    if (is_half) {
+      const bool no_labels = pair.labels.empty();
+      throw DataError((no_labels ? pair.records : pair.labels).string() + ": has no " +
+                          (no_labels ? "labels" : "images") + " beside it",
+                      save_arrays);
+    }
+    (part == "train" ? arrays.train : part == "test" ? arrays.test : arrays.unnamed) = pair;
+  }
+  if (parts.empty()) {
+    throw DataError(archive.string() + ": no arrays of images and labels, but " + listed(names),
+                    save_arrays);
+  }
+  return arrays;
 }
 
 }  // namespace lockstep::data

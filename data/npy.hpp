@@ -1,4 +1,5 @@
-// NPY, NumPy's format: images in one file, their labels in another.
+// NPY, NumPy's format: images in one file, their labels in another; and NPZ, arrays in a ZIP
+// archive.
 //
 //   offset   bytes    meaning
 //   0        6        \x93NUMPY
@@ -12,10 +13,17 @@
 // bytes (|u1), other integers, booleans, or floats of 4 or 8 bytes, in either byte order, and are
 // rounded to the nearest float32. Labels have one dimension (or a second one of 1) and are
 // integers. Either file may be gzip-compressed.
+//
+// An array of an NPZ archive (numpy.savez, numpy.savez_compressed) is the NPY file
+// "mnist.npz/x_train.npy" (Content). Arrays of images are called x, images, data or features,
+// arrays of labels y, labels, target or targets, in either case; those of a training and a test set
+// have `train` and `test` before or behind, with an underscore: x_train, train_images. Other arrays
+// are ignored. Every rank that opens an array decompresses it, as it does gzip.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -73,5 +81,17 @@ class NpySource final : public StoredSource {
 
   NpyHeader header_;
 };
+
+/// The arrays of images and labels in an NPZ archive, by the set in their names.
+struct NpzArrays {
+  std::optional<RecordFiles> train;
+  std::optional<RecordFiles> test;
+  std::optional<RecordFiles> unnamed;  ///< of neither: X and y
+};
+
+/// Errors   throws DataError: a damaged archive, two arrays for one purpose, images without labels,
+///          or no images.
+/// Ranks    local.
+NpzArrays find_npz_arrays(const std::filesystem::path& archive);
 
 }  // namespace lockstep::data

@@ -125,9 +125,8 @@ Kind kind_of(const RegularFile& file) {
                      : begin.starts_with("BM")   ? " (BMP)"
                      : begin.starts_with("RIFF") ? " (WebP)"
                                                  : "";
-  throw DataError(
-      file.path().string() + ": is neither PNG nor JPEG" + what + ", whatever its name says",
-      "convert it to PNG, or remove it");
+  throw DataError(file.path().string() + ": is neither PNG nor JPEG" + what + ", despite its name",
+                  "convert it to PNG, or remove it");
 }
 
 // Decoders. The libraries report errors by longjmp, so functions that call setjmp have no objects

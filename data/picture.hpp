@@ -29,7 +29,7 @@
 
 namespace lockstep::data {
 
-/// What the header of a picture says.
+/// The header of a picture.
 struct PictureHeader {
   ImageSize size;
   std::size_t channels = 1;  ///< 1: gray, 3: RGB; without transparency

@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/files.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"
@@ -49,15 +50,13 @@ void walk(const fs::path& folder, Take take) {
 std::vector<std::string> folders_in(const fs::path& folder) {
   std::vector<std::string> names;
   std::error_code error;
-  fs::directory_iterator at(folder, error);
-  for (; !error && at != fs::directory_iterator(); at.increment(error)) {
+  for (const auto& entry : list_folder(folder, error)) {
     std::error_code ignored;
-    if (!is_hidden(at->path()) && at->is_directory(ignored)) {
-      names.push_back(at->path().filename().string());
+    if (!is_hidden(entry.path()) && entry.is_directory(ignored)) {
+      names.push_back(entry.path().filename().string());
     }
   }
   if (error) fail_to_list(folder, error);
-  std::sort(names.begin(), names.end());
   return names;
 }
 
@@ -144,7 +143,7 @@ bool names_pictures(const fs::path& table, const TableOptions& options) {
     if (options.has_header && have_picture(names)) return true;
     const std::size_t label = column_named(names, options.label_columns.front());
     return find_paths(rows, options, label) < names.size();
-  } catch (const DataError&) {  // which reading it as a table says better
+  } catch (const DataError&) {  // reading it as a table reports the error better
     return false;
   }
 }
@@ -231,7 +230,7 @@ void PictureSource::list_rows(const ReadOptions& options) {
   const std::string header = table.string() + ":1";
   if (how.has_header && have_picture(names)) {
     throw_no_header(header, names.front(),
-                    is_found ? "say so with `header=none`, or give the file a header line"
+                    is_found ? "set `header=none`, or give the file a header line"
                              : "give the file the header line of the training set");
   }
   if (is_found && options.needs_labels) {

@@ -40,7 +40,7 @@ Plan::Plan(const PlanOptions& options) : options_(options) {
   options_.policy =
       choose_policy(options.policy, options.file_records.size(), options.ranks).policy;
   if (options.records > max_examples / options.ranks) {
-    throw ConfigError("a plan of more examples than can be counted", "use fewer ranks");
+    throw ConfigError("a plan of more than 2^63 examples", "use fewer ranks");
   }
   if (options_.policy != ShardPolicy::data) {
     if (options.balance) {
@@ -256,7 +256,7 @@ Multiplicity counted_multiplicity(const Plan& plan, const PlanFacts& facts, std:
     }
   }
   if (reads != facts.records_per_rank) {
-    throw std::logic_error("plan: a rank's records do not add up to the closed form");
+    throw std::logic_error("plan: the number of a rank's records disagrees with the formula");
   }
   const auto [min, max] = std::minmax_element(times.begin(), times.end());
   if (times.empty()) return {};
@@ -296,7 +296,7 @@ PlanProof prove(const Plan& plan, const PlanFacts& facts, std::uint64_t epoch) {
   proof.enumerated = options.records <= max_enumerated && facts.examples <= max_enumerated &&
                      plan.steps() <= max_enumerated / options.ranks;
   if (proof.enumerated && counted_multiplicity(plan, facts, epoch) != facts.multiplicity) {
-    throw std::logic_error("plan: the ids that were listed do not bear the closed form out");
+    throw std::logic_error("plan: enumeration disagrees with the formula");
   }
   proof.text = grouped(proof.reads) + " reads of " + counted(options.records, "record") + ": " +
                times_text(facts.multiplicity) +

@@ -10,7 +10,6 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/text.hpp"
-#include "lockstep/base/warnings.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/data/source.hpp"
 #include "lockstep/distribute/operations.hpp"

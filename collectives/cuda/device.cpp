@@ -101,7 +101,7 @@ void require_device_memory(const char* collective, const void* memory) {
   cuda::check(cudaPointerGetAttributes(&attributes, memory), "cudaPointerGetAttributes");
   if (attributes.type == cudaMemoryTypeDevice) return;
   throw std::invalid_argument(std::string(collective) +
-                              ": the values lie in host memory, which is for the host's "
+                              ": the values are in host memory: use the host "
                               "communicator");
 }
 

@@ -1,7 +1,7 @@
-// The errors of the library, and the command's exit code for each.
+// Errors of the library, with the command's exit code for each, and warnings.
 #pragma once
 
-#include <algorithm>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -30,30 +30,15 @@ enum class ExitCode : int {
 class Error : public std::runtime_error {
  public:
   /// `problem` includes the object and the place; `remedy` is one imperative sentence, or empty.
-  Error(ExitCode code, const std::string& problem, const std::string& remedy = "")
-      : std::runtime_error(whole(problem, remedy)), code_(code) {}
+  Error(ExitCode code, const std::string& problem, const std::string& remedy = "");
 
   ExitCode code() const noexcept { return code_; }
 
   /// The two parts of what(), which is "PROBLEM\n  remedy: REMEDY".
-  std::string problem() const { return text().substr(0, text().find(mark)); }
-  std::string remedy() const {
-    const auto at = text().find(mark);
-    return at == std::string::npos ? "" : text().substr(at + std::string(mark).size());
-  }
+  std::string problem() const;
+  std::string remedy() const;
 
  private:
-  static constexpr const char* mark = "\n  remedy: ";
-
-  // what() ends at the first NUL.
-  static std::string whole(const std::string& problem, const std::string& remedy) {
-    std::string text = remedy.empty() ? problem : problem + mark + remedy;
-    std::replace(text.begin(), text.end(), '\0', '?');
-    return text;
-  }
-
-  std::string text() const { return what(); }
-
   ExitCode code_;
 };
 
@@ -91,5 +76,17 @@ struct OutputError : Error {
   explicit OutputError(const std::string& problem, const std::string& remedy = "")
       : Error(ExitCode::output, problem, remedy) {}
 };
+
+// Warnings. Libraries never print: the program's handler does.
+
+/// Called with the text of a warning, in the thread that found it, one call at a time.
+using WarningHandler = std::function<void(const std::string& text)>;
+
+/// Sets the handler of this process (null: none) and returns the previous one. Texts reported
+/// before are reported again. Without a handler, run_replicas sets one that prints to stderr.
+WarningHandler set_warning_handler(WarningHandler handler);
+
+/// Calls the handler, once for equal texts. Called by one rank of the job. Local; any thread.
+void report_warning(const std::string& text);
 
 }  // namespace lockstep

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "lockstep/base/errors.hpp"
-#include "lockstep/base/signals.hpp"
+#include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"
 
 namespace lockstep {
@@ -233,6 +233,17 @@ bool LineFile::is_in_place() const noexcept {
   return open.st_dev == named.st_dev && open.st_ino == named.st_ino;
 }
 
+std::vector<std::filesystem::directory_entry> list_folder(const std::filesystem::path& folder,
+                                                          std::error_code& error) {
+  std::vector<std::filesystem::directory_entry> entries;
+  std::filesystem::directory_iterator next(folder, error);
+  for (; !error && next != std::filesystem::directory_iterator(); next.increment(error)) {
+    entries.push_back(*next);
+  }
+  std::sort(entries.begin(), entries.end());
+  return entries;
+}
+
 void make_folder(const std::filesystem::path& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
@@ -314,12 +325,10 @@ void remove_folder(const std::filesystem::path& path) {
 
 void remove_temporaries_in(const std::filesystem::path& folder) noexcept {
   std::error_code error;
-  std::vector<std::filesystem::path> found;
-  std::filesystem::directory_iterator entry(folder, error);
-  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    if (is_temporary_name(entry->path().filename().string())) found.push_back(entry->path());
+  for (const auto& entry : list_folder(folder, error)) {
+    const auto& path = entry.path();
+    if (is_temporary_name(path.filename().string())) std::filesystem::remove_all(path, error);
   }
-  for (const auto& path : found) std::filesystem::remove_all(path, error);
 }
 
 }  // namespace lockstep

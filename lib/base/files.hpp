@@ -1,4 +1,4 @@
-// Atomic writes of files, line-oriented output, and folders.
+// Atomic writes of files, line-oriented output, and folders: listed, created, locked, replaced.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,9 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 namespace lockstep {
 /// Writes a file sequentially under a hidden temporary name in the target folder.
@@ -77,6 +79,10 @@ class LineFile {
   std::uint64_t lines_ = 0;
   std::string buffer_;
 };
+
+/// The entries of a folder, sorted by path; those listed before a failure if `error` is set. Local.
+std::vector<std::filesystem::directory_entry> list_folder(const std::filesystem::path& folder,
+                                                          std::error_code& error);
 
 /// Creates the folder and its parents. Throws OutputError with the path and the reason.
 void make_folder(const std::filesystem::path& path);

@@ -171,8 +171,8 @@ Flight read_flight(const std::filesystem::path& path) {
   std::ifstream input(path, std::ios::binary);
   input.read(reinterpret_cast<char*>(&file), sizeof file);
   if (!input || file.magic_number != magic || file.phase > Phase::end) {
-    throw DataError(path.string() + ": is no flight recorder's file",
-                    "give the folder of a run, as this version of lockstep records it");
+    throw DataError(path.string() + ": is not a flight recorder file",
+                    "give the folder of a run of this version of lockstep");
   }
   file.host.back() = '\0';
   Flight flight = {.rank = file.rank,

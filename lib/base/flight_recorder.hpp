@@ -1,8 +1,7 @@
 // A flight recorder: what a rank does, in a mapped file that is readable however the process ends.
 //
-// The file is binary, of this machine's byte order, and has a fixed size: a header, then a ring of
-// the last operations. It is a diagnosis, not data: a reader may see a record that is being
-// written.
+// The file is binary, in this machine's byte order, and has a fixed size: a header, then a ring of
+// the last operations. For diagnosis only: a reader may see a record that is only partly written.
 #pragma once
 
 #include <array>
@@ -34,7 +33,7 @@ struct FlightOperation {
   double end = 0;    ///< 0: not ended
 };
 
-/// What a rank does now, and did last.
+/// The current state of a rank, and its last operations.
 struct Flight {
   std::uint32_t rank = 0;
   std::uint32_t ranks = 0;

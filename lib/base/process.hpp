@@ -1,5 +1,5 @@
-// Memory, cores, age and executable of this process, as reported by the operating system; its
-// threads; the end of other processes.
+// The process: its memory, cores, age and executable, as reported by the operating system; its
+// signals and threads; the end of other processes.
 #pragma once
 
 #include <poll.h>
@@ -26,8 +26,8 @@ std::uint64_t peak_rss_bytes();
 /// group and of those above it, as batch systems and containers set them.
 ///
 /// Reads /proc/self/cgroup, /proc/self/mountinfo and, where they are mounted, `memory.max` of
-/// control groups v2 and `memory.limit_in_bytes` of v1. What cannot be read limits nothing: in a
-/// container, groups may have names that do not exist in it.
+/// control groups v2 and `memory.limit_in_bytes` of v1. Files that cannot be read are
+/// ignored: in a container, groups may have names that do not exist in it.
 ///
 /// `root`    the folder that holds proc/ and sys/; tests give another.
 std::uint64_t memory_limit_bytes(const std::filesystem::path& root = "/");
@@ -87,5 +87,35 @@ std::jthread start_thread(const std::string& purpose, Work work) {
     fail_to_start_thread(purpose, error);
   }
 }
+
+/// Adds a file to the list of files to remove on a signal, or removes it from the list.
+/// Thread-safe. The list holds 4096 files; further files are not added.
+void add_temporary(const std::filesystem::path& path);
+void forget_temporary(const std::filesystem::path& path) noexcept;
+
+/// Makes SIGHUP, SIGINT and SIGTERM remove the listed files before they end the process. Ignored
+/// signals stay ignored.
+void remove_temporaries_on_signals() noexcept;
+
+/// While an object exists, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2 and SIGPIPE do not end the
+/// process but are requests to stop, unless they are ignored.
+///
+/// Ctrl-C after the first signal ends the process at once, and so does any signal a second or more
+/// after it; earlier ones are repetitions (`timeout mpirun` sends each signal twice). Thread-safe;
+/// several objects may exist, as with ranks that are threads.
+class StopRequests {
+ public:
+  StopRequests();
+  ~StopRequests();
+  StopRequests(const StopRequests&) = delete;
+  StopRequests& operator=(const StopRequests&) = delete;
+
+  /// The number of the signal that arrived first; 0 if none did.
+  int signal() const noexcept;
+};
+
+/// True if a signal was a request to stop; stays true after the last StopRequests ends, until a new
+/// first one is made.
+bool is_stop_requested() noexcept;
 
 }  // namespace lockstep

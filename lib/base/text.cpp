@@ -172,6 +172,14 @@ std::string presentable(std::string_view text, std::size_t max_line) {
   return result;
 }
 
+std::optional<std::uint64_t> whole_number(std::string_view text, int base) noexcept {
+  std::uint64_t number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number, base);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  return number;
+}
+
 std::uint64_t parse_count(std::string_view text, std::uint64_t min, std::uint64_t max) {
   std::uint64_t number = 0;
   const char* end = text.data() + text.size();

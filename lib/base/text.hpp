@@ -50,6 +50,9 @@ std::string presentable(std::string_view text, std::size_t max_line = 1000);
 /// True if `text` is UTF-8, as JSON and TOML must be.
 bool is_utf8(const std::string& text);
 
+/// All of `text` as a number without a sign; nullopt for anything else, or more than 64 bits.
+std::optional<std::uint64_t> whole_number(std::string_view text, int base = 10) noexcept;
+
 /// A whole number in [min, max]; `max` is at most 2^63 - 1, which is also TOML's limit.
 ///
 /// Errors   throws ConfigError with the reason only; the caller adds the place.

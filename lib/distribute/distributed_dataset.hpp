@@ -486,7 +486,7 @@ class DistributedDataset {
   data::ShardPolicy policy() const noexcept { return parts_.choice.policy; }
   const std::string& reason() const noexcept { return parts_.choice.reason; }
 
-  /// The warning that was reported (base/warnings.hpp); may be empty.
+  /// The warning that was reported (base/errors.hpp); may be empty.
   const std::string& warning() const noexcept { return parts_.choice.warning; }
 
  private:

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/base/warnings.hpp"
+#include "lockstep/base/errors.hpp"
 #include "lockstep/distribute/devices.hpp"
 #include "lockstep/distribute/distributed_dataset.hpp"
 #include "lockstep/distribute/sources.hpp"
@@ -96,7 +96,7 @@ class Strategy {
   /// OFF    as FILE, but each replica reads all data.
   /// AUTO   see data::choose_policy.
   ///
-  /// Replica 0 reports the policy's warning (base/warnings.hpp); run_replicas prints it.
+  /// Replica 0 reports the policy's warning (base/errors.hpp); run_replicas prints it.
   ///
   /// If the data set ends in batch (and prefetch) and its elements allow random access, it follows
   /// a data::Plan and each rank reads its own examples only. Batches that are transformed further

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -49,13 +48,6 @@ bool contains(const Words& words, const std::string& word) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-std::optional<std::uint64_t> number_in(std::string_view text) {
-  std::uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
 /// The options with one of these names, before the program that mpirun starts.
 std::vector<Option> options(const Words& command, std::initializer_list<std::string_view> names) {
   std::vector<Option> found;
@@ -82,7 +74,7 @@ std::vector<Option> rank_options(const Words& command) {
 Entry entry_of_list(const std::string& text) {
   Entry entry = {text, text.substr(0, text.find(':'))};
   if (const auto colon = text.find(':'); colon != std::string::npos) {
-    entry.slots = number_in(std::string_view(text).substr(colon + 1)).value_or(1);
+    entry.slots = whole_number(std::string_view(text).substr(colon + 1)).value_or(1);
   }
   return entry;
 }
@@ -95,7 +87,7 @@ std::optional<Entry> entry_of_line(const std::string& line) {
   for (std::string word; words >> word;) {
     constexpr std::string_view slots = "slots=";
     if (word.starts_with(slots)) {
-      entry.slots = number_in(std::string_view(word).substr(slots.size())).value_or(1);
+      entry.slots = whole_number(std::string_view(word).substr(slots.size())).value_or(1);
     }
   }
   return entry;
@@ -190,7 +182,7 @@ Words without_hosts(const Words& command, const Words& gone, const fs::path& hos
   if (left.size() == entries.size()) return command;
   Words rest = command;
   if (const auto options = rank_options(command); !options.empty()) {  // a later one is a program's
-    const auto ranks = number_in(options[0].value);
+    const auto ranks = whole_number(options[0].value);
     const auto slots = slots_of(entries);
     if (ranks) {
       rest[options[0].at + 1] = std::to_string(fewer_ranks(*ranks, slots, slots_of(left)));

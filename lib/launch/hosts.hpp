@@ -1,5 +1,5 @@
-// The hosts that an mpirun command line names: which of them answer, and the command without the
-// others.
+// The hosts in an mpirun command line: which of them answer, and the command without those that do
+// not.
 #pragma once
 
 #include <filesystem>

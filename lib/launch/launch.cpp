@@ -18,7 +18,6 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
-#include "lockstep/base/warnings.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/launcher.hpp"
 #include "lockstep/collectives/mpi.hpp"
@@ -100,14 +99,14 @@ int run_rank(comm::MpiCommunicator& comm, const MpiRankBody& body) {
     return static_cast<int>(ExitCode::success);
   } catch (const comm::AgreedError& error) {
     if (!comm::all_ranks_leave(seconds_to_leave)) end_job(error.what(), exit_code(error));
-    // `srun -K` terminates the other ranks when the first one ends with a code: they end with it,
-    // too.
+    // `srun -K` terminates the other ranks when the first one ends with a code; ignoring SIGTERM
+    // lets them return the same code.
     std::signal(SIGTERM, SIG_IGN);
     if (comm.rank() == 0) print(error);
     if (comm.rank() == 0 && comm::launcher_recovers()) comm::abort_job(exit_code(error));
     return exit_code(error);
   } catch (const comm::RankLost& error) {
-    // The lost rank, or the launcher, has said why; a launcher then ends this rank, too.
+    // The lost rank or the launcher has printed the cause; the launcher usually ends this rank too.
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds_to_leave));
     end_job(error.what(), exit_code(error));
   } catch (const std::exception& error) {
@@ -182,7 +181,7 @@ std::unique_ptr<comm::Communicator> over_shared_memory(const std::string& backen
     return std::make_unique<comm::TwoLevelCommunicator>(mpi, place);
   } catch (const comm::AgreedError& error) {
     if (backend == "shared" || survives) throw;
-    if (mpi.rank() == 0) print_warning("backend auto takes MPI alone: " + error.problem());
+    if (mpi.rank() == 0) print_warning("backend auto uses MPI alone: " + error.problem());
     return nullptr;
   }
 }
@@ -193,7 +192,7 @@ std::unique_ptr<comm::Communicator> share_nodes(const std::string& backend,
                                                 comm::MpiCommunicator& mpi, bool survives) {
   auto shared = over_shared_memory(backend, mpi, survives);
   const bool uses_mpi = !shared || (mpi.place().nodes > 1 && !survives);
-  if (uses_mpi) {  // the others report ranks that have left
+  if (uses_mpi) {  // other transports report ranks that have left
     mpi.watch_peers([&mpi](const comm::RankLeft& error) { end_job_of(mpi, error); });
   }
   return shared;
@@ -242,9 +241,9 @@ std::string lost_ranks(const comm::Communicator& before, const comm::Communicato
   return (lost == 1 ? "rank " : "ranks ") + names;
 }
 
-/// Returns when all ranks of the group have called it. A rank may end then; over TCP its end can
-/// reach another rank before the last message does, which the second call is for: a loss in it
-/// comes after the end of everything.
+/// Returns when all ranks of the group have called it. Over TCP, the end of a rank can reach
+/// another one before its last message does. So there are two rounds: a loss in the second one is
+/// ignored, because all work has ended.
 void leave_together(comm::Communicator& group) {
   group.all_agree(true);
   try {
@@ -309,11 +308,11 @@ void survive(comm::Communicator& comm, const RankBody& body,
     try {
       const int code = run_group(*group, body);
       const bool is_cut_off = code == static_cast<int>(ExitCode::timeout);
-      if (is_cut_off) std::_Exit(code);  // the job goes on elsewhere
+      if (is_cut_off) std::_Exit(code);  // the job continues on other hosts
       if (group->rank() == 0) on_end(code);
       end_rank(*group, code, comm.place(), own != nullptr);
     } catch (const comm::RankLost&) {
-      // Handled below, when nothing is left of this group's objects.
+      // Handled below, after all objects of body() are destroyed.
     }
     auto living = group->living();
     if (living->rank() == 0) {

@@ -24,7 +24,7 @@ using RankBody = std::function<void(comm::Communicator&)>;
 /// Under mpirun or srun the ranks are the started processes; those of one machine share memory.
 /// Otherwise they are `threads` threads of this process, which call `body` at the same time, each
 /// with its own communicator.
-/// Prints warnings to stderr, unless the program has set a handler (base/warnings.hpp).
+/// Prints warnings to stderr, unless the program has set a handler (base/errors.hpp).
 /// Errors   never throws. Prints "PROGRAM: error: ..." once: rank 0 prints an error of all ranks;
 ///          any other error is printed with the number of its rank, and the whole job ends. Returns
 ///          the exit code of the error (ExitCode), or output (74) where stdout cannot be written.

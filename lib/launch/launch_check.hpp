@@ -1,5 +1,5 @@
-// Checks of a launch: facts about every rank and its host, what is wrong with them, and the speed
-// of the network.
+// Checks of a launch: facts about every rank and its host, problems in them, and the speed of the
+// network.
 #pragma once
 
 #include <cstdint>

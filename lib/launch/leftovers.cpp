@@ -7,16 +7,17 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 #include <ctime>
 #include <exception>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
 
+#include "lockstep/base/files.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/communicator.hpp"
 
@@ -27,13 +28,6 @@ namespace fs = std::filesystem;
 
 // A rank creates its segment, closes it and maps it again: for an instant it is not in use.
 constexpr std::time_t min_age_seconds = 10;
-
-template <class Function>
-void for_each_entry(const fs::path& folder, const Function& use) {
-  std::error_code error;
-  fs::directory_iterator entry(folder, error);
-  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) use(entry->path());
-}
 
 /// The status of a file or folder of this user that is old enough; nullopt for others and for
 /// links.
@@ -70,15 +64,6 @@ Use use_of(const fs::path& path) {
   return error == EAGAIN ? Use::some : Use::unknown;
 }
 
-template <class Number>
-std::optional<Number> number_in(std::string_view text, int base = 10) {
-  Number number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number, base);
-  if (error != std::errc() || stop != end) return std::nullopt;
-  return number;
-}
-
 /// Removes the last part of "a.b.c" and returns it.
 std::string_view take_last_part(std::string_view& name) {
   const auto dot = name.rfind('.');
@@ -91,9 +76,9 @@ std::string_view take_last_part(std::string_view& name) {
 /// True for vader_segment.HOST.UID.JOB.RANK with this user's UID.
 bool is_own_segment(std::string_view name) {
   if (!name.starts_with("vader_segment.") && !name.starts_with("sm_segment.")) return false;
-  const auto rank = number_in<std::uint32_t>(take_last_part(name));
-  const auto job = number_in<std::uint32_t>(take_last_part(name), 16);
-  return rank && job && number_in<uid_t>(take_last_part(name)) == ::geteuid();
+  const auto rank = whole_number(take_last_part(name));
+  const auto job = whole_number(take_last_part(name), 16);
+  return rank && job && whole_number(take_last_part(name)) == ::geteuid();
 }
 
 std::optional<Leftover> segment_at(const fs::path& path) {
@@ -109,7 +94,9 @@ std::optional<Leftover> segment_at(const fs::path& path) {
 std::optional<pid_t> launcher_of(const std::string& name) {
   constexpr std::string_view prefix = "pid.";
   if (!name.starts_with(prefix)) return std::nullopt;
-  return number_in<pid_t>(std::string_view(name).substr(prefix.size()));
+  const auto id = whole_number(std::string_view(name).substr(prefix.size()));
+  if (!id || *id > std::numeric_limits<pid_t>::max()) return std::nullopt;
+  return static_cast<pid_t>(*id);
 }
 
 std::optional<Leftover> session_at(const fs::path& path) {
@@ -164,9 +151,10 @@ std::vector<Leftover> mpi_leftovers(const MpiFolders& folders) {
   const auto add = [&](const std::optional<Leftover>& one) {
     if (one) found.push_back(*one);
   };
-  for_each_entry(folders.segments, [&](const fs::path& path) { add(segment_at(path)); });
+  std::error_code ignored;
+  for (const auto& entry : list_folder(folders.segments, ignored)) add(segment_at(entry));
   if (is_private(folders.sessions)) {
-    for_each_entry(folders.sessions, [&](const fs::path& path) { add(session_at(path)); });
+    for (const auto& entry : list_folder(folders.sessions, ignored)) add(session_at(entry));
   }
   std::sort(found.begin(), found.end(),
             [](const Leftover& a, const Leftover& b) { return a.path < b.path; });

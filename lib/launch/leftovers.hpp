@@ -37,15 +37,15 @@ struct Leftover {
 /// What is left in `folders`, sorted by path. Files that are in use, or younger than ten seconds,
 /// are not listed.
 ///
-/// A segment is dead if no process has mapped it, for which the kernel grants a lease; a folder
-/// pid.PID if besides the process PID does not exist. Where the file system has no leases, and for
-/// folders jf.JOB, nothing is proved.
+/// A segment is dead if the kernel grants a read lease, so that no process has mapped it; a folder
+/// pid.PID if this holds for its files and the process PID does not exist. Without leases in the
+/// file system, and for folders jf.JOB, is_dead is false.
 /// Errors   none: what cannot be read is not listed.
 /// Ranks    local; the same for every process of a host.
 std::vector<Leftover> mpi_leftovers(const MpiFolders& folders = mpi_folders());
 
-/// What a person has to decide on, and how to remove it: those of `leftovers` that are not dead, of
-/// many the largest five. Empty without any. Pure.
+/// A message about those of `leftovers` that are not dead (the five largest), with the command that
+/// removes them. Empty without any. Pure.
 std::string text_of(std::span<const Leftover> leftovers);
 
 /// Removes what is dead, and returns the number of segments and folders. Local; safe beside other

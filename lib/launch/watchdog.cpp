@@ -54,12 +54,11 @@ double limit_of(Phase phase, double seconds) {
 
 std::vector<Flight> read_flights(const std::filesystem::path& folder) {
   std::vector<Flight> flights;
-  std::error_code error;
-  std::filesystem::directory_iterator entry(folder, error);
-  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    if (!entry->path().filename().string().starts_with("rank-")) continue;
+  std::error_code ignored;
+  for (const auto& entry : list_folder(folder, ignored)) {
+    if (!entry.path().filename().string().starts_with("rank-")) continue;
     try {
-      flights.push_back(read_flight(entry->path()));
+      flights.push_back(read_flight(entry.path()));
     } catch (const DataError&) {  // a file of another version, or cut off
     }
   }
@@ -84,7 +83,7 @@ Watchdog::Watchdog(const FlightRecorder& recorder, int rank, double seconds, boo
       seconds_(seconds),
       parent_(launched ? ::getppid() : 0),
       survives_(survives) {
-  thread_ = start_thread("that notices ranks without progress",
+  thread_ = start_thread("that detects ranks without progress",
                          [this](const std::stop_token& stop) { run(stop); });
 }
 
@@ -94,7 +93,7 @@ void Watchdog::read_recorders_in(const std::filesystem::path& folder) {
 }
 
 bool Watchdog::is_over() const {
-  // The lowest rank that runs prints; each next one gives it a second more.
+  // The lowest running rank prints: each higher one waits a second longer.
   const int later = std::min(rank_, max_seconds_later);
   return recorder_.idle_seconds() > limit_of(recorder_.phase(), seconds_) + later;
 }
@@ -105,11 +104,12 @@ void Watchdog::run(const std::stop_token& stop) {
   auto silent_until = woken;
   while (waits(stop)) {
     const auto now = Clock::now();
-    // A process that was stopped and goes on waited for nobody.
+    // After a stop (SIGSTOP) of this process, the idle time is not a hang of another rank.
     if (now - woken > max_pause) silent_until = now + std::chrono::seconds(5);
     woken = now;
     if (parent_ != 0 && ::getppid() != parent_) {
-      print_error("rank " + std::to_string(rank_) + ": the launcher has ended; so does this rank");
+      print_error("rank " + std::to_string(rank_) +
+                  ": the launcher has ended, so this rank ends too");
       comm::abort_job(static_cast<int>(ExitCode::timeout));
     }
     if (!is_over()) waits_for_hosts_ = false;
@@ -136,7 +136,7 @@ void Watchdog::report() {
   if (survives_ && kill_odd(flights, diagnosis.odd)) {
     return print_warning(text + "\n  killed, so that the other ranks can go on");
   }
-  // The watchdogs of other hosts may kill ranks there.
+  // Gives the watchdogs of other hosts time to kill their ranks.
   if (survives_ && !waits_for_hosts_ && are_elsewhere(flights, diagnosis.odd)) {
     waits_for_hosts_ = true;
     return;
@@ -144,7 +144,7 @@ void Watchdog::report() {
   if (!folder.empty()) {
     try {
       write_file(folder / diagnosis_name, text + "\n");
-    } catch (const OutputError&) {  // it is printed
+    } catch (const OutputError&) {  // printed below
     }
   }
   print_error(text +

@@ -1,4 +1,4 @@
-// Ends a job in which a rank no longer makes progress, and says why.
+// Ends a job in which a rank no longer makes progress, and prints the cause.
 #pragma once
 
 #include <atomic>

@@ -11,7 +11,7 @@
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/data/batches.hpp"
-#include "lockstep/data/ids_digest.hpp"
+#include "lockstep/data/plan.hpp"
 #include "lockstep/nn/network.hpp"
 #include "lockstep/train/nonfinite.hpp"
 #include "lockstep/train/step.hpp"

@@ -162,7 +162,7 @@ class Formats(command.CommandTest):
         self.assertEqual(self.trained("parts", self.folder / "parts").summary["weights_hash"], expected)
         write("parts/test.npz", {"x_train": "test-images", "y_train": "test-labels"})
         result = run("train", TRAIN, "--data", self.folder / "parts", "--run-dir", self.folder / "none")
-        self.assert_refused(result, 65, ["parts/test.npz: has no arrays of the part"])
+        self.assert_refused(result, 65, ["parts/test.npz: has arrays of the other part only"])
         plain = write("plain.npz", {"X": "train-images", "y": "train-labels"})
         result = run("train", TRAIN, "--data", plain, "--run-dir", self.folder / "none")
         self.assert_refused(result, 65, ["plain.npz", "no test files", "--test-split 0.2"])

@@ -71,9 +71,9 @@ TEST_CASE("a file that no recorder wrote is refused", "[flight]") {
   const test::TemporaryFolder folder;
   CHECK_THROWS_AS(read_flight(folder.path() / "no"), DataError);
   std::ofstream(folder.path() / "short") << "x";
-  CHECK_THROWS_WITH(read_flight(folder.path() / "short"), Contains("no flight recorder's file"));
+  CHECK_THROWS_WITH(read_flight(folder.path() / "short"), Contains("not a flight recorder file"));
   std::ofstream(folder.path() / "other") << std::string(100'000, 'x');
-  CHECK_THROWS_WITH(read_flight(folder.path() / "other"), Contains("no flight recorder's file"));
+  CHECK_THROWS_WITH(read_flight(folder.path() / "other"), Contains("not a flight recorder file"));
 }
 
 TEST_CASE("the rank that others wait for is named", "[flight]") {

@@ -180,7 +180,7 @@ TEST_CASE("what is wrong with an NPY pair is named with file and byte", "[data]"
   CHECK_THAT(error(npy(dict("|u1", "(2, 3)") + "x", {}), good_labels), Contains("follows"));
   const auto with_labels = [&](const Bytes& l) { return error(good_bytes, l); };
   CHECK_THAT(with_labels(npy(dict("<f4", "(2,)"), raw<float>({1, 2}))),
-             StartsWith("l.npy: byte 10: labels of type '<f4' are no integers"));
+             StartsWith("l.npy: byte 10: labels of type '<f4' are not integers"));
   CHECK_THAT(with_labels(npy(dict("|u1", "(3,)"), {1, 2, 3})),
              StartsWith("l.npy: byte 10: holds 3 labels, but i.npy holds 2 images"));
   CHECK_THAT(with_labels(npy(dict("|u1", "(1, 2)"), {1, 2})),

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <numeric>
 #include <random>
 #include <set>
+#include <vector>
 
 #include "lockstep/base/errors.hpp"
 #include "tests/support/sharing_model.hpp"
@@ -192,4 +194,51 @@ TEST_CASE("a plan needs a batch and a rank", "[plan]") {
   CHECK_THROWS_AS(Plan({.records = 1, .batch_size = 0}), ConfigError);
   CHECK_THROWS_AS(Plan({.records = 1, .ranks = 0}), ConfigError);
   CHECK(Plan({.records = 5, .batch_size = 6, .drop_remainder = true}).steps() == 0);
+}
+
+namespace {
+
+std::vector<std::uint64_t> all_ids(std::uint64_t n) {
+  std::vector<std::uint64_t> ids(n);
+  std::iota(ids.begin(), ids.end(), 0U);
+  return ids;
+}
+
+IdsDigest digest_of(const std::vector<std::uint64_t>& ids) {
+  IdsDigest digest;
+  digest.add(ids);
+  return digest;
+}
+
+}  // namespace
+
+TEST_CASE("a digest does not depend on order or division", "[plan]") {
+  auto ids = all_ids(1000);
+  const IdsDigest expected = digest_of_all(1000);
+  CHECK(digest_of(ids) == expected);
+  std::reverse(ids.begin(), ids.end());
+  CHECK(digest_of(ids) == expected);
+
+  IdsDigest first = digest_of({ids.begin(), ids.begin() + 300});
+  IdsDigest second = digest_of({ids.begin() + 300, ids.end()});
+  for (std::size_t i = 0; i < 2; ++i) first.parts()[i] += second.parts()[i];  // as ranks do
+  CHECK(first == expected);
+  CHECK(first.value() == expected.value());
+  CHECK(first.count() == 1000);
+}
+
+TEST_CASE("a digest tells a missing, a doubled and another's id", "[plan]") {
+  const IdsDigest expected = digest_of_all(100);
+  for (const std::uint64_t at : {0, 1, 50, 99}) {
+    auto ids = all_ids(100);
+    ids[at] = ids[(at + 1) % 100];
+    CHECK(digest_of(ids) != expected);
+    CHECK(digest_of(ids).value() != expected.value());
+    ids[at] = 100;
+    CHECK(digest_of(ids) != expected);
+    ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(at));
+    CHECK(digest_of(ids) != expected);
+  }
+  CHECK(digest_of_all(0) == IdsDigest());
+  CHECK(digest_of_all(99).value() != digest_of_all(100).value());
 }

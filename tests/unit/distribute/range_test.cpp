@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <ranges>
 
-#include "lockstep/base/warnings.hpp"
+#include "lockstep/base/errors.hpp"
 #include "lockstep/distribute/strategy.hpp"
 #include "tests/support/per_rank.hpp"
 

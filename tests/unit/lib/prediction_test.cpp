@@ -5,7 +5,7 @@
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/threads.hpp"
 #include "lockstep/data/batches.hpp"
-#include "lockstep/data/ids_digest.hpp"
+#include "lockstep/data/plan.hpp"
 #include "lockstep/nn/network.hpp"
 #include "lockstep/train/evaluation.hpp"
 #include "tests/support/toy_source.hpp"

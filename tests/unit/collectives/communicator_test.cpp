@@ -1,6 +1,7 @@
+#include "lockstep/collectives/communicator.hpp"
+
 #include <catch2/catch.hpp>
 
-#include "lockstep/collectives/communicator.hpp"
 #include "tests/support/communicator_contract.hpp"
 
 using namespace lockstep;

@@ -1,4 +1,4 @@
-// Sockets, which do not block, and how the ranks of a group reach each other.
+// Non-blocking sockets, and the addresses at which the ranks of a group reach each other.
 #pragma once
 
 #include <array>
@@ -31,7 +31,7 @@ class Socket {
   static Socket for_datagrams();
 
   /// Begins to connect; poll() reports the end, and SO_ERROR an error. Returns a closed socket, and
-  /// sets errno, if that fails at once. Of the new connection, probe() and limit_silence() hold.
+  /// sets errno, if that fails at once. The connection has probe() and limit_silence(true).
   static Socket connecting(const std::string& address, const std::string& port);
 
   int descriptor() const noexcept { return descriptor_; }
@@ -41,8 +41,7 @@ class Socket {
   /// The port on this host, as text.
   std::string port() const;
 
-  /// Lets the system end the connection when the peer's host does not answer for 3 seconds, though
-  /// nothing was sent to it.
+  /// Makes the system end an idle connection when the peer's host does not answer for 3 seconds.
   void probe();
 
   /// Limits the time until the peer's host acknowledges what was sent to 3 seconds, or to the
@@ -68,7 +67,7 @@ void send_datagram(const std::string& address, const std::string& port,
 struct Contact {
   int node = 0;  ///< as its Place::node
   std::string port;
-  std::vector<std::string> addresses;  ///< some may lead nowhere; the likeliest is first
+  std::vector<std::string> addresses;  ///< most likely first; some may be unreachable
 };
 
 /// Where the ranks of `wire` are reached, by rank, as seen from this host; `port` is this rank's.
@@ -78,10 +77,10 @@ std::vector<Contact> share_contacts(Communicator& wire, const std::string& port)
 /// A random key, the same on all ranks of `wire`. Collective.
 std::array<std::uint64_t, 2> shared_key(Communicator& wire);
 
-/// What the system says of an error number.
+/// The system's text for an error number.
 std::string reason(int error);
 
-/// True if a call of a socket that does not block would have, or was interrupted.
+/// True if a call failed because it would have blocked, or was interrupted.
 bool would_block(int error);
 
 }  // namespace lockstep::comm

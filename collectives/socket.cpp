@@ -1,4 +1,4 @@
-#include "lockstep/collectives/tcp_socket.hpp"
+#include "lockstep/collectives/socket.hpp"
 
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -170,9 +170,9 @@ std::vector<Contact> share_contacts(Communicator& wire, const std::string& port)
     words >> contact.node >> contact.port;
     if (contact.node == wire.place().node) contact.addresses = {"127.0.0.1"};
     for (std::string address; words >> address;) {
-      // An address that this host has too, such as that of a bridge for containers, leads here.
-      const bool leads_here = std::find(own.begin(), own.end(), address) != own.end();
-      if (!leads_here) contact.addresses.push_back(address);
+      // An address that this host has too, such as that of a container bridge, is this host.
+      const bool is_own = std::find(own.begin(), own.end(), address) != own.end();
+      if (!is_own) contact.addresses.push_back(address);
     }
   }
   return contacts;

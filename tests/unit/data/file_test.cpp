@@ -1,9 +1,10 @@
+#include "lockstep/data/file.hpp"
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 
 #include "lockstep/base/errors.hpp"
-#include "lockstep/data/file.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/data/idx_bytes.hpp"
 

@@ -1,3 +1,5 @@
+#include "lockstep/collectives/threads.hpp"
+
 #include <array>
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -8,7 +10,6 @@
 #include <vector>
 
 #include "lockstep/collectives/agreement.hpp"
-#include "lockstep/collectives/threads.hpp"
 #include "tests/support/communicator_contract.hpp"
 
 using namespace lockstep;
