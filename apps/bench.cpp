@@ -206,7 +206,7 @@ constexpr std::array parts = {
 
 void print_parts() {
   fmt::print("Measures one part of Lockstep by itself.\n\nusage: lockstep bench PART [flags]\n\n");
-  for (const Part& part : parts) fmt::print("  {:<11} {}\n", part.name, part.does);
+  for (const Part& part : parts) fmt::print("  {:<12} {}\n", part.name, part.does);
   fmt::print("\n`lockstep bench PART --help` lists its flags.\n");
 }
 

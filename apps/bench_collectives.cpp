@@ -501,7 +501,7 @@ Syntax bench_collectives_syntax() {
   syntax.settings = {"ranks"};
   std::string names;
   for (const Operation& one : operations)
-    names += (names.empty() ? "" : ",") + std::string(one.name);
+    names += (names.empty() ? "" : ", ") + std::string(one.name);
   syntax.flags = {
       {"operation", "all|NAME,...", names, "all"},
       {"backend", "all|NAME,...", "shared,mpi,tcp under a launcher, else threads", "all"},

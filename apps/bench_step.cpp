@@ -185,7 +185,6 @@ StepFigures together(const std::vector<StepFigures>& ranks) {
 
 /// All that is reported.
 struct StepFindings {
-  const RunConfig& config;
   const TrainJob& job;
   const char* simd;
   Amount amount;
@@ -424,8 +423,8 @@ void bench_step(const Arguments& arguments, const RunConfig& config, comm::Commu
   const Amount amount = bench.warm_up(rounds, steps);
   const auto ranks = gather(bench.run(amount), comm);
   const std::string where = ranks_text(comm) + ", backend " + comm.backend();
-  const StepFindings found = {config,          job,  simd, amount, work, bench.probed_bytes(),
-                              together(ranks), ranks};
+  const StepFindings found = {job,  simd, amount, work, bench.probed_bytes(), together(ranks),
+                              ranks};
   comm::together(comm, [&] {
     if (comm.rank() != 0) return;
     if (arguments.given("roofline")) {

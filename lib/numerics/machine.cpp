@@ -55,6 +55,7 @@ constexpr std::size_t lanes = hn::MaxLanes(tag);
 float multiply_add(float factor, float summand) {
   const auto m = hn::Set(tag, factor);
   const auto c = hn::Set(tag, summand);
+  // Not an array: it would not stay in registers.
   auto x0 = c, x1 = c, x2 = c, x3 = c, x4 = c, x5 = c, x6 = c, x7 = c, x8 = c, x9 = c, x10 = c,
        x11 = c;
   for (std::size_t i = 0; i < links; ++i) {
