@@ -28,7 +28,7 @@ def arguments():
     parser.add_argument("--rounds", type=int, help="of peers and tables [3; short: 1]")
     parser.add_argument("--parts", default=",".join(PARTS), help=",".join(PARTS))
     parser.add_argument("--data", help="folder of IDX files of MNIST's shape [drawn digits]")
-    parser.add_argument("--figure", type=pathlib.Path, help="draw the roofline of 2 ranks at 512")
+    parser.add_argument("--figure", type=pathlib.Path, help="draw the roofline of 2 ranks at 512 [short: 128]")
     parser.add_argument("--no-record", action="store_true", help="leave results.jsonl as it is")
     higgs.add_flags(parser)
     a = parser.parse_args()
@@ -101,7 +101,7 @@ def step(a):
             flags = ["--threads", 1, "--rounds", 3 if a.short else 9]
             if a.data:
                 flags += ["--data", a.data]
-            if a.figure and ranks == 2 and batch in (128 if a.short else 512,):
+            if a.figure and (ranks, batch) == (2, 128 if a.short else 512):
                 flags += ["--roofline", a.figure]
             figures[f"{ranks}, {batch}"] = json.loads(
                 output_of([*launcher, LOCKSTEP, "bench", "step", "--json", "--batch-size", batch,
@@ -121,6 +121,14 @@ def step_table(figures):
                          ("forward", "backward"))
             + f" | {1 - products / whole:.0%} of the step | {found['limit']['share']:.0%} |")
     return "\n".join(lines)
+
+
+def step_record(figures):
+    """What is kept of them: seconds, and the limits."""
+    return {name: {"step_seconds": found["step_seconds"], "peak": found["peak"],
+                   "limit": found["limit"],
+                   "seconds": {phase: of["seconds"] for phase, of in found["phases"].items()}}
+            for name, found in figures.items()}
 
 
 # Beside peers
@@ -152,9 +160,10 @@ def main():
     record = {"commit": commit(), "date": time.strftime("%Y-%m-%d"), "processor": processor(),
               "cores": len(os.sched_getaffinity(0)), "short": a.short, "rounds": a.rounds}
     print(f"On {record['cores']} cores of a {record['processor']}, commit {record['commit']}:")
-    measures = {"collectives": (collectives, collectives_table), "step": (step, step_table),
-                "peers": (peers, compare.table),
-                "table": (lambda a: higgs.measure(a.venv, a), lambda f: higgs.table(f, a))}
+    measures = {"collectives": (collectives, collectives_table, dict),
+                "step": (step, step_table, step_record),
+                "peers": (peers, compare.table, dict),
+                "table": (lambda a: higgs.measure(a.venv, a), lambda f: higgs.table(f, a), dict)}
     for part in PARTS:
         if part not in a.parts:
             continue
@@ -162,9 +171,10 @@ def main():
             print(f"bench: {part} left out: no folder of scripts/peers/install.sh is given",
                   file=sys.stderr)
             continue
-        measure, table = measures[part]
-        record[part] = measure(a)
-        print(f"\n{table(record[part])}", flush=True)
+        measure, table, kept = measures[part]
+        figures = measure(a)
+        record[part] = kept(figures)
+        print(f"\n{table(figures)}", flush=True)
     if not a.no_record:
         with open(HERE / "results.jsonl", "a") as file:
             file.write(json.dumps(rounded(record)) + "\n")
