@@ -83,8 +83,7 @@ class StepBench {
     constexpr std::uint64_t timed = 5;
     constexpr double round_seconds = 0.2;
     constexpr std::uint64_t most_steps = 5000;
-    const auto warm = run_steps(0, train::warm_up_steps + timed);
-    double once = warm.empty() ? round_seconds : median_of(warm).step;
+    double once = median_of(run_steps(0, train::warm_up_steps + timed)).step;
     comm_.all_reduce(std::span(&once, 1), comm::Op::max);
     if (steps == 0) {
       steps = std::clamp(static_cast<std::uint64_t>(round_seconds / once), timed, most_steps);
@@ -112,7 +111,7 @@ class StepBench {
 
  private:
   /// Trains `count` steps from the beginning of epoch `epoch`. The times of those over a full
-  /// batch.
+  /// batch, of which the first step is one.
   std::vector<StepFigures> run_steps(std::uint64_t epoch, std::uint64_t count) {
     train::Replica& replica = *job_.replica;
     const data::Plan& plan = job_.train->plan();
