@@ -15,6 +15,7 @@
 #include "apps/console.hpp"
 #include "lockstep/base/aligned.hpp"
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/mpi.hpp"
@@ -275,6 +276,20 @@ struct CallTimes {
   double median = 0;            ///< of `seconds`
 };
 
+/// Throws ConfigError unless this machine has memory for the buffers of its ranks, of `count`
+/// elements.
+void require_memory(const std::vector<Contender>& contenders, std::size_t count, int local_ranks) {
+  double buffers = 0;
+  for (const Contender& one : contenders) buffers += one.is_in_place ? 1 : 2;
+  const double needed = buffers * local_ranks * static_cast<double>(count * sizeof(float));
+  const auto there = static_cast<double>(memory_limit_bytes());
+  if (needed <= there) return;
+  throw ConfigError(fmt::format("--max-bytes: the buffers of {} on this host need {}; there are {}",
+                                counted(static_cast<std::uint64_t>(local_ranks), "rank"),
+                                bytes_text(needed), bytes_text(there)),
+                    "give less, or fewer --backend");
+}
+
 /// Measures all contenders of an operation, in turn in each round.
 class Race {
  public:
@@ -287,6 +302,7 @@ class Race {
         rank_(static_cast<std::size_t>(comm.rank())),
         ranks_(static_cast<std::size_t>(comm.size())) {
     comm::together(comm, [&] {
+      require_memory(contenders, sweep.counts.back(), comm.place().local_ranks);
       for (const Contender& one : contenders) {
         send_.emplace_back(one.is_in_place ? 0 : sweep.counts.back(), *one.memory);
         receive_.emplace_back(sweep.counts.back(), *one.memory);
