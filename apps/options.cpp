@@ -424,6 +424,7 @@ train::ReplicaOptions replica_options(const RunConfig& config, int threads) {
                  : config.simd == "avx2"   ? Simd::avx2
                  : config.simd == "avx512" ? Simd::avx512
                                            : Simd::automatic;
+  options.zeros = config.zeros == "dense" ? Zeros::dense : Zeros::automatic;
   options.prefetch = config.prefetch;
   options.share_device = config.share_device;
   if (config.backend == "nccl") options.device_exchange = train::DeviceExchange::nccl;

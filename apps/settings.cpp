@@ -529,6 +529,9 @@ std::vector<Setting> table() {
                  "matrix products; auto: strict for canonical, library for allreduce"),
           choice("simd", &C::simd, {"auto", "scalar", "avx2", "avx512"},
                  "instructions of the strict products; does not affect results"),
+          choice("zeros", &C::zeros, {"auto", "dense"},
+                 "auto: strict products leave out terms that are exactly zero; does not affect "
+                 "results"),
           count_or(
               "auto", "leaf", &C::leaf,
               "examples per leaf; pieces are whole leaves; auto: 16 for batches of 128 and more"),

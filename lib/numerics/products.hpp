@@ -95,8 +95,12 @@ const char* library_products_name() noexcept;
 /// The instruction set to use; the bits do not depend on it.
 enum class Simd { automatic, scalar, avx2, avx512 };
 
+/// Whether strict products leave out terms with a factor that is exactly zero, or compute them: the
+/// same bits, since weights are finite (strict.hpp).
+enum class Zeros { automatic, dense };
+
 /// Weights in panels; every element is a fixed expression (strict.hpp).
 /// Errors   throws ConfigError if this processor lacks the instructions.
-std::unique_ptr<Products<float>> make_strict_products(Simd simd);
+std::unique_ptr<Products<float>> make_strict_products(Simd simd, Zeros zeros = Zeros::automatic);
 
 }  // namespace lockstep

@@ -15,7 +15,7 @@ constexpr std::size_t slice_unit = 24 * panel_columns;
 
 class PanelProducts final : public Products<float> {
  public:
-  explicit PanelProducts(Simd simd) : strict_(strict_products(simd)) {}
+  PanelProducts(Simd simd, Zeros zeros) : strict_(strict_products(simd)), zeros_(zeros) {}
 
   const char* name() const noexcept override { return "strict"; }
 
@@ -37,14 +37,16 @@ class PanelProducts final : public Products<float> {
 
   void forward(Matrix<const float> x, const LayerWeights<float>& w, Activation activation,
                Matrix<float> y, Output output) override {
-    share(x.rows, 1, 2 * w.inputs * w.outputs, [&](Range rows, std::size_t) {
-      strict_.forward(part(x, rows), panels(w), w.bias, activation, part(y, rows), output);
+    reserve(strict_forward_scratch_size(x.rows, x.cols));
+    share(x.rows, 1, 2 * w.inputs * w.outputs, [&](Range rows, std::size_t thread) {
+      strict_.forward(part(x, rows), panels(w), w.bias, activation, part(y, rows), output, zeros_,
+                      scratch_[thread].span());
     });
   }
 
   void backward_input(Matrix<const float> dz, const LayerWeights<float>& w, Matrix<const float> x,
                       Activation below, Matrix<float> dx, Output output) override {
-    reserve(dz.rows, w.outputs);
+    reserve(strict_scratch_size(dz.rows, w.outputs));
     share(dz.rows, 1, 2 * w.inputs * w.outputs, [&](Range rows, std::size_t thread) {
       strict_.backward_input(part(dz, rows), panels(w), part(x, rows), below, part(dx, rows),
                              output, scratch_[thread].span());
@@ -53,16 +55,17 @@ class PanelProducts final : public Products<float> {
 
   void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
                         Range slice, std::span<float> dw) override {
-    reserve(dz.rows, dz.cols);
+    reserve(strict_scratch_size(dz.rows, dz.cols));
     share(slice.size(), slice_unit, 2 * dz.rows, [&](Range mine, std::size_t thread) {
       strict_.backward_weights(x, dz, leaf, {slice.begin + mine.begin, slice.begin + mine.end},
-                               dw.subspan(mine.begin, mine.size()), scratch_[thread].span());
+                               dw.subspan(mine.begin, mine.size()), zeros_,
+                               scratch_[thread].span());
     });
   }
 
   void backward_bias(Matrix<const float> dz, std::size_t leaf, Range slice,
                      std::span<float> db) override {
-    reserve(dz.rows, dz.cols);
+    reserve(strict_scratch_size(dz.rows, dz.cols));
     strict_.backward_bias(dz, leaf, slice, db, scratch_[0].span());
   }
 
@@ -77,8 +80,7 @@ class PanelProducts final : public Products<float> {
   }
 
   /// Scratch for every thread; allocates only if a call is the largest so far.
-  void reserve(std::size_t rows, std::size_t outputs) {
-    const std::size_t floats = strict_scratch_size(rows, outputs);
+  void reserve(std::size_t floats) {
     const std::size_t threads = product_threads();
     if (floats <= scratch_floats_ && threads <= scratch_.size()) return;
     scratch_floats_ = std::max(floats, scratch_floats_);
@@ -87,14 +89,15 @@ class PanelProducts final : public Products<float> {
   }
 
   const StrictProducts& strict_;
+  Zeros zeros_;
   std::size_t scratch_floats_ = 0;
   std::vector<AlignedBuffer<float>> scratch_;
 };
 
 }  // namespace
 
-std::unique_ptr<Products<float>> make_strict_products(Simd simd) {
-  return std::make_unique<PanelProducts>(simd);
+std::unique_ptr<Products<float>> make_strict_products(Simd simd, Zeros zeros) {
+  return std::make_unique<PanelProducts>(simd, zeros);
 }
 
 PanelBlock Panels::block_at(std::size_t first, std::size_t last) const noexcept {

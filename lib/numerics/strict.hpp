@@ -12,13 +12,14 @@
 //   db          db[j] = the tree over leaves of
 //                                  a = 0;     for i in the leaf: a = a + dz[i][j]
 //
-//   act         relu: a < 0 ? 0 : a, so NaN and -0 are kept; identity: a
+//   act         relu: a < 0 ? 0 : a, so NaN is kept; identity: a
 //   leaf q      the rows [q L, (q + 1) L), the last one possibly short
 //   the tree    node(h, q) = node(h-1, 2q) + node(h-1, 2q+1), node(0, q) = leaf q; a node without
 //               leaves does not exist, and the sum of one child is that child (nothing is added).
 //               The result is the root; without any leaf it is 0.
 //   NaN         every NaN written is the positive quiet NaN, 0x7fc00000: IEEE 754 does not
 //               define the sign and payload of a result.
+//   zero        every zero written is +0: a + 0 is written for a.
 //
 // Why bits do not depend on ranks, rows, blocking, threads or vectors. The right-hand side of an
 // element specifies its operands and their order only: it contains neither B (in forward and dX),
@@ -30,6 +31,18 @@
 // q) is itself such an expression: over leaves that begin at a multiple of 2^h the products below
 // yield exactly that node, and adding two such nodes, left to right, yields their parent. Sums of
 // leaves in any other grouping are not guaranteed to match.
+//
+// Why terms with a factor x that is zero may be left out (Zeros::automatic), in forward and dW.
+// Take a chain with all terms and the same chain without them, whose values are equal but for the
+// sign of a zero. A term that is in both adds the same product to equal values, or to two zeros:
+// the results are equal, again but for the sign of a zero (a product that is zero, or becomes zero
+// by rounding, included). A term fma(0, w, a) that is only in one adds a zero, if w is finite: it
+// changes a at most from one zero to the other. The sums of the tree are the same argument, and so
+// are chains that continue after a result was written. At last, all zeros are written as +0. So the
+// bits are equal if the other factor is finite. Weights are: the update reports one that is not,
+// like a gradient (optim::Optimizer::update), and reading refuses them (read_weights). If a dz is
+// not finite, db, of which no term is left out, is not finite either, and training ends in both
+// cases.
 //
 // All functions are local to the rank and may run concurrently on many threads with separate
 // outputs and scratch. They neither allocate nor throw. Shapes must match (asserted).
@@ -119,9 +132,11 @@ struct StrictProducts {
   /// y = activation(x W + b), or activation(x W + y) when accumulating.
   ///
   /// Shapes   x [B, I], w panels of [I, O], bias of round_to_unit(O) with zeros beyond O (not read
-  ///          when accumulating), y [B, O]; B may be 0.
+  ///          when accumulating), y [B, O]; B may be 0. scratch: strict_forward_scratch_size
+  ///          floats; empty for Zeros::dense.
   void (*forward)(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
-                  Activation activation, Matrix<float> y, Output output);
+                  Activation activation, Matrix<float> y, Output output, Zeros zeros,
+                  std::span<float> scratch);
 
   /// dx = dz W^T, or dz W^T + dx when accumulating; times the derivative of the activation
   /// that gave x.
@@ -138,7 +153,7 @@ struct StrictProducts {
   ///          and aligned to 64 bytes. Padding becomes zero, and so does everything for B = 0.
   ///          scratch: strict_scratch_size floats. Concatenated slices equal the whole.
   void (*backward_weights)(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
-                           Range slice, std::span<float> dw, std::span<float> scratch);
+                           Range slice, std::span<float> dw, Zeros zeros, std::span<float> scratch);
 
   /// The slice of db, which has round_to_unit(O) floats; as above.
   void (*backward_bias)(Matrix<const float> dz, std::size_t leaf, Range slice, std::span<float> db,
@@ -156,8 +171,9 @@ const StrictProducts& strict_products(Simd simd);
 /// The products in plain loops: strict_products(Simd::scalar).
 const StrictProducts& scalar_products() noexcept;
 
-/// The size of scratch in floats, aligned to 64 bytes, for every product of up to `rows` rows and
-/// `outputs` outputs, for any leaf.
+/// The size of scratch in floats, aligned to 64 bytes, for every product but forward of up to
+/// `rows` rows and `outputs` outputs, for any leaf; and that of forward.
 std::size_t strict_scratch_size(std::size_t rows, std::size_t outputs) noexcept;
+std::size_t strict_forward_scratch_size(std::size_t rows, std::size_t inputs) noexcept;
 
 }  // namespace lockstep

@@ -24,8 +24,9 @@ namespace {
 /// Neighbouring columns, computed in the same loops but independently.
 using Unit = std::array<float, panel_unit>;
 
-LOCKSTEP_LOOPS float canonical_nan(float a) {
-  return a != a ? std::numeric_limits<float>::quiet_NaN() : a;
+/// The value written for a sum: +0 for -0, and one NaN.
+LOCKSTEP_LOOPS float canonical(float a) {
+  return a != a ? std::numeric_limits<float>::quiet_NaN() : a + 0.0F;
 }
 
 LOCKSTEP_LOOPS void forward_loops(const Matrix<const float>& x, const PanelWeights& w,
@@ -45,7 +46,7 @@ LOCKSTEP_LOOPS void forward_loops(const Matrix<const float>& x, const PanelWeigh
         }
       }
       for (std::size_t c = 0; c < columns; ++c) {
-        const float a = canonical_nan(sums[c]);
+        const float a = canonical(sums[c]);
         y.data[i * y.cols + j + c] = activation == Activation::relu && a < 0 ? 0.0F : a;
       }
     }
@@ -62,7 +63,7 @@ LOCKSTEP_LOOPS void input_loops(const Matrix<const float>& dz, const PanelWeight
         a = __builtin_fmaf(dz.data[i * dz.cols + j], w.values[w.layout.index(k, j)], a);
       }
       const bool active = below != Activation::relu || x.data[i * x.cols + k] > 0;
-      dx.data[i * dx.cols + k] = active ? canonical_nan(a) : 0.0F;
+      dx.data[i * dx.cols + k] = active ? canonical(a) : 0.0F;
     }
   }
 }
@@ -103,7 +104,7 @@ LOCKSTEP_LOOPS Unit tree_sums(const Matrix<const float>& x, const Matrix<const f
     waiting[count++] = node;
   }
   Unit root = count == 0 ? Unit{} : waiting[0];
-  for (float& a : root) a = canonical_nan(a);
+  for (float& a : root) a = canonical(a);
   return root;
 }
 
@@ -128,7 +129,8 @@ LOCKSTEP_LOOPS void bias_loops(const Matrix<const float>& dz, std::size_t leaf, 
 /// The loops as separate functions with the signatures of StrictProducts.
 struct Plain {
   static void forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
-                      Activation activation, Matrix<float> y, Output output) {
+                      Activation activation, Matrix<float> y, Output output, Zeros,
+                      std::span<float>) {
     forward_loops(x, w, bias, activation, y, output);
   }
   static void input(Matrix<const float> dz, PanelWeights w, Matrix<const float> x, Activation below,
@@ -136,7 +138,7 @@ struct Plain {
     input_loops(dz, w, x, below, dx, output);
   }
   static void weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf, Range slice,
-                      std::span<float> dw, std::span<float>) {
+                      std::span<float> dw, Zeros, std::span<float>) {
     weights_loops(x, dz, leaf, slice, dw);
   }
   static void bias(Matrix<const float> dz, std::size_t leaf, Range slice, std::span<float> db,
@@ -150,7 +152,7 @@ struct Plain {
 struct Fused {
   LOCKSTEP_FMA static void forward(Matrix<const float> x, PanelWeights w,
                                    std::span<const float> bias, Activation activation,
-                                   Matrix<float> y, Output output) {
+                                   Matrix<float> y, Output output, Zeros, std::span<float>) {
     forward_loops(x, w, bias, activation, y, output);
   }
   LOCKSTEP_FMA static void input(Matrix<const float> dz, PanelWeights w, Matrix<const float> x,
@@ -159,7 +161,7 @@ struct Fused {
     input_loops(dz, w, x, below, dx, output);
   }
   LOCKSTEP_FMA static void weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
-                                   Range slice, std::span<float> dw, std::span<float>) {
+                                   Range slice, std::span<float> dw, Zeros, std::span<float>) {
     weights_loops(x, dz, leaf, slice, dw);
   }
   LOCKSTEP_FMA static void bias(Matrix<const float> dz, std::size_t leaf, Range slice,

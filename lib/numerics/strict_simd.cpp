@@ -39,6 +39,8 @@ struct ForwardTask {
   std::size_t columns;  ///< of y that exist from here on
   bool relu;
   bool accumulate;
+  const std::uint32_t* list;  ///< columns of x that are not zero in all rows of the tile; or null
+  std::size_t listed;
 };
 
 /// Loads y, and zero beyond its columns.
@@ -64,10 +66,14 @@ struct ForwardTile {
         LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) sums.at[r][v] = bias;
       }
     }
-    multiply_add<12>(sums, t.x, t.inputs, 1, t.weights, t.width, t.inputs);
+    if (t.list == nullptr) {
+      multiply_add<12>(sums, t.x, t.inputs, 1, t.weights, t.width, t.inputs);
+    } else {
+      multiply_add_listed<list_ahead>(sums, t.x, t.inputs, t.weights, t.width, t.list, t.listed);
+    }
     LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
       LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
-        Vector a = canonical_nan(sums.at[r][v]);
+        Vector a = canonical(sums.at[r][v]);
         if (t.relu) a = hn::IfThenZeroElse(hn::Lt(a, hn::Zero(tag)), a);
         float* y = t.y + r * t.outputs + v * lanes;
         if ((v + 1) * lanes <= t.columns) {
@@ -80,31 +86,105 @@ struct ForwardTile {
   }
 };
 
-void forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
-             Activation activation, Matrix<float> y, Output output) {
-  const Panels& layout = w.layout;
-  assert(x.rows == y.rows && x.cols == layout.inputs && y.cols == layout.outputs);
-  const bool accumulate = output == Output::accumulate;
-  assert(w.values.size() == layout.size());
-  assert(accumulate || bias.size() == round_to_unit(y.cols));
-  for (std::size_t j = 0, columns = 0; j < round_to_unit(y.cols); j += columns) {
+/// Writes the numbers of the columns of x that are not zero (of either sign) in all rows, and
+/// list_ahead more; returns how many. Room for list_floats(x.cols).
+std::size_t list_columns(Matrix<const float> x, std::uint32_t* list) {
+  constexpr hn::RebindToUnsigned<decltype(tag)> words;
+  std::size_t count = 0;
+  for (std::size_t k = 0; k < x.cols; k += lanes) {
+    const auto mask = first_lanes(x.cols - k);
+    auto bits = hn::Zero(words);
+    for (std::size_t i = 0; i < x.rows; ++i) {
+      const auto row = hn::MaskedLoad(mask, tag, x.data + i * x.cols + k);
+      bits = hn::Or(bits, hn::BitCast(words, row));
+    }
+    const auto used = hn::Ne(hn::ShiftLeft<1>(bits), hn::Zero(words));  // without the signs
+    const auto columns = hn::Iota(words, static_cast<std::uint32_t>(k));
+    hn::StoreU(hn::Compress(columns, used), words, list + count);
+    count += hn::CountTrue(words, used);
+  }
+  std::fill_n(list + count, list_ahead, count == 0 ? 0 : list[count - 1]);
+  return count;
+}
+
+/// A panel's part of y: tiles of rows, each with its list of columns if there are any.
+struct ForwardCall {
+  Matrix<const float> x;
+  PanelWeights w;
+  const float* bias;
+  Activation activation;
+  Matrix<float> y;
+  const std::uint32_t* lists;  ///< of list_floats(x.cols) each; null: no tile has one
+  const std::size_t* listed;   ///< lengths; x.cols: all columns, without a list
+};
+
+void forward_panels(const ForwardCall& c) {
+  const Panels& layout = c.w.layout;
+  for (std::size_t j = 0, columns = 0; j < round_to_unit(c.y.cols); j += columns) {
     const std::size_t panel = j / panel_columns;
     const std::size_t width = layout.width(panel);
     columns = std::min(max_columns, width - j % panel_columns);
-    for_tiles(x.rows, columns, [&](std::size_t i, std::size_t rows) HWY_ATTR {
-      Dispatch<ForwardTile, ForwardTask>::call(
-          rows, columns,
-          {.x = x.data + i * x.cols,
-           .inputs = x.cols,
-           .weights = w.values.data() + layout.first_of(panel) + j % panel_columns,
-           .width = width,
-           .bias = accumulate ? nullptr : bias.data() + j,
-           .y = y.data + i * y.cols + j,
-           .outputs = y.cols,
-           .columns = y.cols - std::min(j, y.cols),
-           .relu = activation == Activation::relu,
-           .accumulate = accumulate});
-    });
+    ForwardTask task = {.x = nullptr,
+                        .inputs = c.x.cols,
+                        .weights = c.w.values.data() + layout.first_of(panel) + j % panel_columns,
+                        .width = width,
+                        .bias = c.bias == nullptr ? nullptr : c.bias + j,
+                        .y = nullptr,
+                        .outputs = c.y.cols,
+                        .columns = c.y.cols - std::min(j, c.y.cols),
+                        .relu = c.activation == Activation::relu,
+                        .accumulate = c.bias == nullptr,
+                        .list = nullptr,
+                        .listed = 0};
+    std::size_t tile = 0;
+    // With lists, tiles have the same rows in every panel.
+    for_tiles(c.x.rows, c.lists == nullptr ? columns : max_columns,
+              [&](std::size_t i, std::size_t rows) HWY_ATTR {
+                task.x = c.x.data + i * c.x.cols;
+                task.y = c.y.data + i * c.y.cols + j;
+                if (c.lists != nullptr) {
+                  task.listed = c.listed[tile];
+                  task.list =
+                      task.listed == c.x.cols ? nullptr : c.lists + tile * list_floats(c.x.cols);
+                  ++tile;
+                }
+                Dispatch<ForwardTile, ForwardTask>::call(rows, columns, task);
+              });
+  }
+}
+
+void forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
+             Activation activation, Matrix<float> y, Output output, Zeros zeros,
+             std::span<float> scratch) {
+  assert(x.rows == y.rows && x.cols == w.layout.inputs && y.cols == w.layout.outputs);
+  const bool accumulate = output == Output::accumulate;
+  assert(w.values.size() == w.layout.size());
+  assert(accumulate || bias.size() == round_to_unit(y.cols));
+  const bool lists = zeros == Zeros::automatic && y.cols >= min_listed_outputs;
+  assert(!lists || scratch.size() >= strict_forward_scratch_size(x.rows, x.cols));
+  const std::size_t block = lists ? forward_rows : x.rows + 1;
+  static_assert(max_rows(max_vectors) == listed_tile_rows);
+  std::array<std::size_t, forward_rows / listed_tile_rows> listed;
+  for (std::size_t i = 0; i < x.rows; i += block) {
+    const std::size_t rows = std::min(block, x.rows - i);
+    const Matrix<const float> part(x.data + i * x.cols, rows, x.cols);
+    auto* const list = reinterpret_cast<std::uint32_t*>(scratch.data());
+    std::size_t tile = 0;
+    if (lists) {
+      for_tiles(rows, max_columns, [&](std::size_t first, std::size_t count) HWY_ATTR {
+        const std::size_t used = list_columns({part.data + first * x.cols, count, x.cols},
+                                              list + tile * list_floats(x.cols));
+        // A list costs a little: not for a few columns.
+        listed[tile++] = used > x.cols - x.cols / 16 ? x.cols : used;
+      });
+    }
+    forward_panels({.x = part,
+                    .w = w,
+                    .bias = accumulate ? nullptr : bias.data(),
+                    .activation = activation,
+                    .y = {y.data + i * y.cols, rows, y.cols},
+                    .lists = lists ? list : nullptr,
+                    .listed = listed.data()});
   }
 }
 
@@ -211,7 +291,7 @@ void store_transposed(const float* tile, std::size_t k, Matrix<const float> x, A
       }
       transpose(m);
       for (std::size_t r = 0; r < std::min(lanes, dx.rows - i); ++r) {
-        Vector a = canonical_nan(m[r]);
+        Vector a = canonical(m[r]);
         if (below == Activation::relu) {
           const Vector in = hn::MaskedLoad(mask, tag, x.data + (i + r) * x.cols + k);
           a = hn::IfThenElseZero(hn::Gt(in, hn::Zero(tag)), a);
@@ -306,9 +386,16 @@ const StrictProducts& strict_products(Simd simd) {
 std::size_t strict_scratch_size(std::size_t rows, std::size_t outputs) noexcept {
   const std::size_t columns = round_to_unit(outputs);
   const std::size_t for_input = columns * input_columns;
-  const std::size_t for_weights =
-      strip_tiles * block_levels(rows) * tile_floats + rows * (columns + strip_inputs) + panel_unit;
+  const std::size_t for_weights = strip_tiles * block_levels(rows) * tile_floats +
+                                  rows * (columns + strip_inputs) + panel_unit +
+                                  strip_groups * mask_rounds(rows) * mask_words;
   return std::max(for_input, for_weights);
+}
+
+std::size_t strict_forward_scratch_size(std::size_t rows, std::size_t inputs) noexcept {
+  const std::size_t tiles =
+      (std::min(rows, forward_rows) + listed_tile_rows - 1) / listed_tile_rows;
+  return tiles * list_floats(inputs);
 }
 
 }  // namespace lockstep

@@ -13,6 +13,7 @@
 
 #include <array>
 #include <bit>
+#include <cstdint>
 #include <limits>
 #include <utility>
 
@@ -27,9 +28,24 @@ constexpr std::size_t input_columns = 64;  // examples of one block of dx
 constexpr std::size_t block_rows = 128;    // examples of one block of dw: their dz stays in L1
 constexpr std::size_t group_inputs = 24;   // inputs of x packed together: whole tiles
 constexpr std::size_t strip_inputs = 192;  // inputs of x that stay in L2
+constexpr std::size_t strip_groups = strip_inputs / group_inputs;
 constexpr std::size_t tile_floats = 24 * 16;
-constexpr std::size_t strip_tiles = strip_inputs / group_inputs * 4;
+constexpr std::size_t strip_tiles = strip_groups * 4;
 constexpr std::size_t max_waiting = 7;  // nodes, within block_rows leaves of one example
+
+// Zeros of x. Forward: a list of the columns that a tile of rows needs. dW: for each input a word
+// of mask_rows bits, the examples where it is not zero.
+constexpr std::size_t forward_rows = 384;        // the most that are listed at once
+constexpr std::size_t listed_tile_rows = 6;      // of a tile of whole panels
+constexpr std::size_t list_ahead = 12;           // rows of the weights to prefetch
+constexpr std::size_t min_listed_outputs = 256;  // fewer do not pay for the lists
+constexpr std::size_t mask_rows = 32;
+constexpr std::size_t mask_words = 32;  // of the inputs of a group, rounded up to whole vectors
+
+/// Room for a list of columns: the prefetched entries, and a vector that is stored past the end.
+constexpr std::size_t list_floats(std::size_t inputs) { return inputs + list_ahead + panel_unit; }
+
+constexpr std::size_t mask_rounds(std::size_t rows) { return (rows + mask_rows - 1) / mask_rows; }
 
 /// Levels of the tree over blocks; every block but the last has more than block_rows / 2 rows.
 constexpr std::size_t block_levels(std::size_t rows) {
@@ -111,13 +127,38 @@ HWY_INLINE void multiply_add(Sums<R, V>& sums, const float* a, std::size_t row, 
   }
 }
 
+/// The same for the `count` rows of b, and factors, that `list` names. The list goes on with any
+/// rows of b, to prefetch.
+template <std::size_t ahead, std::size_t R, std::size_t V>
+HWY_INLINE void multiply_add_listed(Sums<R, V>& sums, const float* a, std::size_t row,
+                                    const float* b, std::size_t stride, const std::uint32_t* list,
+                                    std::size_t count) {
+  for (std::size_t t = 0; t < count; ++t) {
+    const float* from = b + list[t] * stride;
+    const float* next = b + list[t + ahead] * stride;
+    Vector columns[V];
+    LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
+      columns[v] = hn::LoadU(tag, from + v * lanes);
+      hwy::Prefetch(next + v * lanes);
+    }
+    LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
+      const Vector factor = hn::Set(tag, a[r * row + list[t]]);
+      LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
+        sums.at[r][v] = hn::MulAdd(factor, columns[v], sums.at[r][v]);
+      }
+    }
+  }
+}
+
 /// The first `count` lanes.
 HWY_INLINE hn::Mask<decltype(tag)> first_lanes(std::size_t count) {
   return hn::FirstN(tag, std::min(count, lanes));
 }
 
-HWY_INLINE Vector canonical_nan(Vector a) {
-  return hn::IfThenElse(hn::IsNaN(a), hn::Set(tag, std::numeric_limits<float>::quiet_NaN()), a);
+/// The value written for a sum: +0 for -0, and one NaN.
+HWY_INLINE Vector canonical(Vector a) {
+  return hn::IfThenElse(hn::IsNaN(a), hn::Set(tag, std::numeric_limits<float>::quiet_NaN()),
+                        hn::Add(a, hn::Zero(tag)));
 }
 
 /// Calls Kernel<R, V>::run(task) for numbers of rows and columns that are known at run time only.

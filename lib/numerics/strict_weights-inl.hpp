@@ -26,9 +26,13 @@ struct WeightsTask {
   std::size_t rows;     ///< of this block
   std::size_t leaf;
   std::size_t block;  ///< index of this block
+  std::size_t first;  ///< row of the call that is row 0 of this block
   bool last;          ///< true for the last block
-  float* leaves;      ///< pending nodes within the block (without their right sibling yet)
-  float* blocks;      ///< pending nodes of whole blocks
+  /// Of the tile's first input, for rows of the call: a word of mask_rows rows after the other,
+  /// mask_words apart; null: no term is left out.
+  const std::uint32_t* masks;
+  float* leaves;  ///< pending nodes within the block (without their right sibling yet)
+  float* blocks;  ///< pending nodes of whole blocks
 };
 
 /// Adds node `index` of one tree level, given in `sums`; `waiting` holds the pending nodes, those
@@ -51,11 +55,34 @@ HWY_INLINE void merge_pending_nodes(Sums<R, V>& sums, float* waiting, std::size_
   if (!last) store(sums, top, V * lanes);
 }
 
+/// One leaf, without the examples of which all inputs of the tile are zero, where there are
+/// several.
 template <std::size_t R, std::size_t V>
 HWY_INLINE void sum_leaf(Sums<R, V>& sums, const WeightsTask& t, std::size_t i, std::size_t count) {
   clear(sums);
-  multiply_add<0>(sums, t.x + i * group_inputs, 1, group_inputs, t.dz + i * t.dz_step, t.dz_step,
-                  count);
+  const float* x = t.x + i * group_inputs;
+  const float* dz = t.dz + i * t.dz_step;
+  if (t.masks == nullptr) {
+    return multiply_add<0>(sums, x, 1, group_inputs, dz, t.dz_step, count);
+  }
+  for (std::size_t row = t.first + i, end = row + count, rows = 0; row < end; row += rows) {
+    const std::size_t bit = row % mask_rows;
+    rows = std::min(mask_rows - bit, end - row);
+    const std::uint32_t* masks = t.masks + row / mask_rows * mask_words;
+    std::uint64_t used = 0;
+    LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) used |= masks[r];
+    used = used >> bit & ((std::uint64_t{1} << rows) - 1);
+    if (static_cast<std::size_t>(std::popcount(used)) >= rows - rows / 8) {
+      multiply_add<0>(sums, x, 1, group_inputs, dz, t.dz_step, rows);
+    } else {
+      for (; used != 0; used &= used - 1) {
+        const auto n = static_cast<std::size_t>(std::countr_zero(used));
+        multiply_add<0>(sums, x + n * group_inputs, 1, 0, dz + n * t.dz_step, 0, 1);
+      }
+    }
+    x += rows * group_inputs;
+    dz += rows * t.dz_step;
+  }
 }
 
 template <std::size_t R, std::size_t V>
@@ -85,7 +112,7 @@ struct WeightsTile {
       // Sets padding to zero: infinity times its zeros is NaN.
       const auto exist = first_lanes(t.columns - std::min(t.columns, v * lanes));
       LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
-        sums.at[r][v] = hn::IfThenElseZero(exist, canonical_nan(sums.at[r][v]));
+        sums.at[r][v] = hn::IfThenElseZero(exist, canonical(sums.at[r][v]));
       }
     }
     store(sums, t.dw, t.width);
@@ -104,14 +131,44 @@ void pack(const float* first, std::size_t step, std::size_t rows, std::size_t ex
   }
 }
 
+/// Packs the inputs of a group, as above, and writes their masks (WeightsTask::masks).
+void pack_masked(const float* first, std::size_t step, std::size_t rows, std::size_t exist,
+                 float* out, std::uint32_t* masks) {
+  constexpr hn::RebindToUnsigned<decltype(tag)> words;
+  constexpr std::size_t vectors = (group_inputs + lanes - 1) / lanes;
+  static_assert(vectors * lanes <= mask_words);
+  for (std::size_t i = 0; i < rows; masks += mask_words) {
+    hn::Vec<decltype(words)> used[vectors];
+    LOCKSTEP_UNROLL for (std::size_t v = 0; v < vectors; ++v) used[v] = hn::Zero(words);
+    std::uint32_t bit = 1;
+    for (const std::size_t end = std::min(rows, i + mask_rows); i < end; ++i, bit <<= 1U) {
+      LOCKSTEP_UNROLL for (std::size_t v = 0; v < vectors; ++v) {
+        const std::size_t c = v * lanes;
+        const auto mask = first_lanes(c < exist ? std::min(exist, group_inputs) - c : 0);
+        const Vector x = hn::MaskedLoad(mask, tag, first + c);
+        hn::StoreU(x, tag, out + c);
+        const auto bits = hn::ShiftLeft<1>(hn::BitCast(words, x));  // without the sign
+        used[v] =
+            hn::Or(used[v], hn::IfThenElseZero(hn::Ne(bits, hn::Zero(words)), hn::Set(words, bit)));
+      }
+      first += step;
+      out += group_inputs;
+    }
+    LOCKSTEP_UNROLL for (std::size_t v = 0; v < vectors; ++v) {
+      hn::StoreU(used[v], words, masks + v * lanes);
+    }
+  }
+}
+
 /// One call and its parts of scratch.
 struct WeightsCall {
   Panels layout;
   std::size_t rows;
   std::size_t leaf;
-  float* waiting;  ///< nodes of a strip: [tile][level]
-  float* columns;  ///< dz: [panel][row][width]
-  float* factors;  ///< x of a strip: [group][row][group_inputs]
+  float* waiting;        ///< nodes of a strip: [tile][level]
+  float* columns;        ///< dz: [panel][row][width]
+  float* factors;        ///< x of a strip: [group][row][group_inputs]
+  std::uint32_t* masks;  ///< of a strip: [group][row / mask_rows][mask_words]; null: none
 };
 
 /// Rows [first, last) of the strip in c.factors, times dz of columns that make one tile.
@@ -128,6 +185,7 @@ void weights_tiles(const WeightsCall& c, std::size_t first, std::size_t last, st
   for (std::size_t i = 0; i < c.rows; i += rows) {
     task.rows = std::min(rows, c.rows - i);
     task.block = i / rows;
+    task.first = i;
     task.last = i + rows >= c.rows;
     task.blocks = c.waiting;
     task.dz = dz + i * task.dz_step;
@@ -135,8 +193,12 @@ void weights_tiles(const WeightsCall& c, std::size_t first, std::size_t last, st
       const std::size_t skip = k % group_inputs;
       inputs = std::min(group_inputs - skip, last - k);
       const float* x = c.factors + (k - skip) * c.rows + i * group_inputs + skip;
+      const std::size_t group = k / group_inputs;
       for_tiles(inputs, columns, [&](std::size_t r, std::size_t height) HWY_ATTR {
         task.x = x + r;
+        if (c.masks != nullptr) {
+          task.masks = c.masks + group * mask_rounds(c.rows) * mask_words + skip + r;
+        }
         task.dw = dw + (k - first + r) * task.width;
         Dispatch<WeightsTile, WeightsTask>::call(height, columns, task);
         task.blocks += node_floats;
@@ -167,19 +229,23 @@ void weights_strip(const WeightsCall& c, Range slice, std::size_t first, std::si
 }
 
 void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf, Range slice,
-                      std::span<float> dw, std::span<float> scratch) {
+                      std::span<float> dw, Zeros zeros, std::span<float> scratch) {
   const Panels layout{x.cols, dz.cols};
   assert(x.rows == dz.rows);
   assert(dw.size() == slice.size() && slice.end <= layout.size() && leaf > 0);
   assert(scratch.size() >= strict_scratch_size(dz.rows, dz.cols));
   if (dz.rows == 0) return std::fill(dw.begin(), dw.end(), 0.0F);
   float* columns = scratch.data() + strip_tiles * block_levels(dz.rows) * tile_floats;
+  float* factors = columns + dz.rows * round_to_unit(dz.cols);
+  auto* const masks =
+      reinterpret_cast<std::uint32_t*>(factors + dz.rows * strip_inputs + panel_unit);
   const WeightsCall call{.layout = layout,
                          .rows = dz.rows,
                          .leaf = leaf,
                          .waiting = scratch.data(),
                          .columns = columns,
-                         .factors = columns + dz.rows * round_to_unit(dz.cols)};
+                         .factors = factors,
+                         .masks = zeros == Zeros::dense ? nullptr : masks};
   const std::size_t panel_floats = panel_columns * layout.inputs;
   for (std::size_t panel = slice.begin / panel_floats; panel * panel_floats < slice.end; ++panel) {
     const std::size_t j = panel * panel_columns;
@@ -188,7 +254,13 @@ void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t
   for (std::size_t k = 0; k < layout.inputs; k += strip_inputs) {
     const std::size_t last = std::min(k + strip_inputs, layout.inputs);
     for (std::size_t g = k; g < last; g += group_inputs) {
-      pack(x.data + g, x.cols, dz.rows, last - g, group_inputs, call.factors + (g - k) * dz.rows);
+      float* const group = call.factors + (g - k) * dz.rows;
+      if (call.masks == nullptr) {
+        pack(x.data + g, x.cols, dz.rows, last - g, group_inputs, group);
+      } else {
+        pack_masked(x.data + g, x.cols, dz.rows, last - g, group,
+                    call.masks + (g - k) / group_inputs * mask_rounds(dz.rows) * mask_words);
+      }
     }
     weights_strip(call, slice, k, last, dw.data());
   }
@@ -212,7 +284,7 @@ void bias_columns(const float* dz, Matrix<const float> all, std::size_t leaf, st
     merge_pending_nodes(sums, waiting, q, i == all.rows);
   }
   LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
-    hn::StoreU(canonical_nan(sums.at[0][v]), tag, out.data() + v * lanes);
+    hn::StoreU(canonical(sums.at[0][v]), tag, out.data() + v * lanes);
   }
 }
 

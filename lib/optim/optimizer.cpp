@@ -92,15 +92,21 @@ HWY_INLINE hn::Vec<D> direction_at(D d, const PassFactors& f, const Spans& s, st
   return decayed(d, f, r, hn::LoadU(d, s.values + i));
 }
 
+/// Writes the new weights; returns all-ones where they are finite.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE hn::Mask<D> store_weights(D d, V w, const Spans& s, std::size_t i) {
+  hn::StoreU(w, d, s.values + i);
+  return hn::IsFinite(w);
+}
+
 /// Does `pass` to Lanes(d) weights from i on. Returns all-ones where the gradient and its square,
-/// and Adam's second moment, are finite.
+/// Adam's second moment and the new weight are finite.
 template <Pass pass, class D>
 HWY_INLINE hn::Mask<D> update_at(D d, const PassFactors& f, const Spans& s, std::size_t i) {
   const auto constant = [d](float value) { return hn::Set(d, value); };
   if constexpr (pass == Pass::lamb_weights) {
     const auto step = hn::Mul(constant(f.scale), direction_at(d, f, s, i));
-    hn::StoreU(hn::Sub(hn::LoadU(d, s.values + i), step), d, s.values + i);
-    return hn::FirstN(d, hn::Lanes(d));
+    return store_weights(d, hn::Sub(hn::LoadU(d, s.values + i), step), s, i);
   } else {
     const auto mean = mean_at(d, f, s, i);
     auto g = f.clips ? clipped(d, f, mean) : mean;
@@ -118,15 +124,13 @@ HWY_INLINE hn::Mask<D> update_at(D d, const PassFactors& f, const Spans& s, std:
         hn::StoreU(b, d, s.first + i);
         g = f.nesterov ? hn::Add(g, hn::Mul(constant(f.momentum), b)) : b;
       }
-      hn::StoreU(hn::Sub(w, hn::Mul(constant(f.rate), g)), d, s.values + i);
-      return finite;
+      return hn::And(finite, store_weights(d, hn::Sub(w, hn::Mul(constant(f.rate), g)), s, i));
     } else if constexpr (pass == Pass::lars) {
       const auto sum = hn::Add(hn::Mul(constant(f.momentum), hn::LoadU(d, s.first + i)),
                                hn::Mul(constant(f.scale), decayed(d, f, g, w)));
       const auto b = flush_small_to_zero(d, sum, min_first_moment);
       hn::StoreU(b, d, s.first + i);
-      hn::StoreU(hn::Sub(w, b), d, s.values + i);
-      return finite;
+      return hn::And(finite, store_weights(d, hn::Sub(w, b), s, i));
     } else {
       if constexpr (pass == Pass::adam) {
         if (f.decay != 0) g = decayed(d, f, g, w);
@@ -137,7 +141,7 @@ HWY_INLINE hn::Mask<D> update_at(D d, const PassFactors& f, const Spans& s, std:
         if constexpr (pass == Pass::adamw) w = hn::Mul(w, constant(f.kept));
         const auto step = hn::Div(hn::Mul(m, constant(f.adam.corrected_rate)),
                                   hn::Add(hn::Sqrt(corrected_v), constant(f.adam.epsilon)));
-        hn::StoreU(hn::Sub(w, step), d, s.values + i);
+        finite = hn::And(finite, store_weights(d, hn::Sub(w, step), s, i));
       }
       return hn::And(finite, hn::IsFinite(corrected_v));
     }

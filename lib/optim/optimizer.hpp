@@ -169,7 +169,8 @@ class Optimizer final : public OptimizerState {
   /// The update of step `step` (from 0) of training. `weight` (above 0) is the sum of the weights
   /// of the examples that `gradient_sums` were summed over; without weights their number.
   ///
-  /// Returns false if a gradient is not finite, or its square exceeds float32 (beyond 1.8e19).
+  /// Returns false if a gradient is not finite, its square exceeds float32 (beyond 1.8e19), or an
+  /// updated weight is not finite.
   /// Errors   throws std::invalid_argument if the spans do not have the constructor's length.
   /// Ranks    local, but where needs_norms(): then collective over the ranks of `sums`.
   bool update(std::span<float> values, std::span<const float> gradient_sums, double weight,

@@ -399,6 +399,7 @@ void read_weights(const SavedNetwork& saved, nn::Network<float>& network) {
   nn::WeightsHash weights_hash;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto weights = model.read(i);
+    require_finite(weights, model.place(), tensors[i].name, remedy);
     block.set_from_whole(i, weights);
     weights_hash.add(tensors[i], weights);
   }

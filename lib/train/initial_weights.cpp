@@ -309,6 +309,8 @@ TakenWeights read_initial_weights(const InitialWeights& initial, nn::Network<flo
       continue;
     }
     auto values = file.read(contents.at(targets[i]));
+    require_finite(values, file.path().string(), targets[i].source,
+                   "take the file from before training diverged");
     if (targets[i].channels > 0) values = from_pytorch(values, targets[i], tensor);
     block.set_from_whole(i, values);
     result.taken.push_back(tensor.name);

@@ -119,6 +119,14 @@ NonfiniteValue find_nonfinite(const nn::Network<float>& network, const StepValue
     found.has_examples = false;
     return found;
   }
+  ++found.order;
+  const auto weights = std::as_const(network).parameters().values();
+  for (const nn::ParameterSpec& tensor : network.parameters().tensors()) {
+    if (all_finite(weights.subspan(tensor.offset, tensor.stored))) continue;
+    found.text = "the updated weights of " + tensor.name;
+    found.has_examples = false;
+    return found;
+  }
   return {};
 }
 

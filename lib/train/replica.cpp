@@ -238,7 +238,7 @@ void Replica::make_network(const nn::NetworkShape& shape, const ReplicaOptions& 
   const bool sliced = plan_ && is_canonical(options);
   set_product_threads(options.threads > 0 ? options.threads : own_cores(groups_.all));
   products_ = is_strict(options, on_device ? "cuBLAS" : library_products_name())
-                  ? make_strict_products(on_device ? Simd::automatic : options.simd)
+                  ? make_strict_products(on_device ? Simd::automatic : options.simd, options.zeros)
                   : make_library_products<float>();
   if (options.wrap_products) products_ = options.wrap_products(std::move(products_));
   try {

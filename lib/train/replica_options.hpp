@@ -67,6 +67,7 @@ struct ReplicaOptions {
   ProductsChoice products = ProductsChoice::automatic;
   Precision precision = Precision::float32;  ///< of the library's products on a device
   Simd simd = Simd::automatic;               ///< of strict products on the CPU
+  Zeros zeros = Zeros::automatic;            ///< of strict products on the CPU
   bool keeps_snapshots = false;              ///< make_shared_snapshot() will be called
   int threads = 0;                           ///< of this rank's products; 0: own_cores()
   std::size_t prefetch = 0;                  ///< number of batches that prefetch() reads ahead

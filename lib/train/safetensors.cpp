@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -156,6 +157,16 @@ void require_cover(std::vector<Range> ranges, std::uint64_t data_begin, std::uin
 }
 
 }  // namespace
+
+void require_finite(std::span<const float> values, const std::string& place,
+                    const std::string& tensor, const std::string& remedy) {
+  const auto bad =
+      std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
+  if (bad == values.end()) return;
+  throw DataError(place + ": value " + std::to_string(bad - values.begin()) + " of tensor '" +
+                      tensor + "' is " + std::to_string(*bad) + ", and weights must be finite",
+                  remedy);
+}
 
 std::string shape_text(const std::vector<std::uint64_t>& shape) {
   std::string text;

@@ -102,6 +102,10 @@ class SafetensorsFile {
   std::vector<StoredTensor> tensors_;
 };
 
+/// Throws DataError if one of the values of `tensor`, read from `place`, is not finite. Local.
+void require_finite(std::span<const float> values, const std::string& place,
+                    const std::string& tensor, const std::string& remedy);
+
 /// "[2, 3]".
 std::string shape_text(const std::vector<std::uint64_t>& shape);
 

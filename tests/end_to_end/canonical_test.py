@@ -63,6 +63,14 @@ class Canonical(command.CommandTest):
                 self.assertEqual(self.hashes(job, [{"threads": 2}], f"--simd {simd}").keys(),
                                  expected.keys())
 
+    def test_terms_that_are_zero(self):
+        """Images, most of whose pixels are zero, and layers wide enough to leave terms out."""
+        for job in ("tutorial", "wide"):
+            expected = self.hashes(JOBS[job], [{"threads": 2}])
+            worlds = [{"threads": 1}, {"ranks": 2}, {"threads": 3}]
+            self.assertEqual(self.hashes(JOBS[job], worlds, "--zeros dense").keys(),
+                             expected.keys())
+
     @staticmethod
     def has(simd):
         flags = Path("/proc/cpuinfo").read_text().split()

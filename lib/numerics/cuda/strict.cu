@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(T::threads, T::resident) strict_forward(Forwar
       [&](auto a, auto b, unsigned) { multiply<T, T::terms>(a, b, 0, sums); });
   for_each_sum<T>(place, sums, [&](unsigned i, unsigned j, float sum) {
     if (i >= task.x.lines || j >= task.outputs) return;
-    const float z = canonical_nan(sum);
+    const float z = canonical(sum);
     task.y[std::size_t{i} * task.outputs + j] = task.relu && z < 0 ? 0.0F : z;
   });
 }
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(T::threads, T::resident) strict_input(InputTas
     if (i >= task.dz.lines || k >= task.inputs) return;
     const std::size_t at = std::size_t{i} * task.inputs + k;
     const bool active = task.mask == nullptr || task.mask[at] > 0;
-    task.dx[at] = active ? canonical_nan(sum) : 0.0F;
+    task.dx[at] = active ? canonical(sum) : 0.0F;
   });
 }
 
@@ -164,8 +164,8 @@ __device__ __forceinline__ void store_weights(const WeightsTask& task, const Pla
           place.column + element_of<T::columns, T::thread_columns>(threadIdx.x % T::across, n);
       if (k >= inputs || j >= outputs) continue;
       *reinterpret_cast<float2*>(out + panel_at(k, j, inputs, outputs)) =
-          make_float2(j < task.dz.length ? canonical_nan(sums[m][n]) : 0.0F,
-                      j + 1 < task.dz.length ? canonical_nan(sums[m][n + 1]) : 0.0F);
+          make_float2(j < task.dz.length ? canonical(sums[m][n]) : 0.0F,
+                      j + 1 < task.dz.length ? canonical(sums[m][n + 1]) : 0.0F);
     }
   }
 }
@@ -214,8 +214,8 @@ static __global__ void strict_groups(const float4* nodes, unsigned groups, std::
     }
     waiting[top++] = node;
   }
-  out[at] = make_float4(canonical_nan(node.x), canonical_nan(node.y), canonical_nan(node.z),
-                        canonical_nan(node.w));
+  out[at] = make_float4(canonical(node.x), canonical(node.y), canonical(node.z),
+                        canonical(node.w));
 }
 
 /// The shape of a block that sums db: columns along x, groups of leaves along y.
@@ -262,7 +262,7 @@ static __global__ void __launch_bounds__(bias_columns* bias_groups)
     nodes[threadIdx.y][threadIdx.x] += nodes[threadIdx.y + apart][threadIdx.x];
   }
   if (threadIdx.y != 0 || column >= outputs) return;
-  db[column] = column < dz.length ? canonical_nan(nodes[0][threadIdx.x]) : 0.0F;
+  db[column] = column < dz.length ? canonical(nodes[0][threadIdx.x]) : 0.0F;
 }
 
 }  // namespace lockstep::cuda

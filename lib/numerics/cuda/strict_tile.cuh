@@ -229,9 +229,9 @@ __device__ __forceinline__ void for_each_stage(Shared<T>& shared, const A& a, co
   }
 }
 
-/// Replaces any NaN by the one NaN that products write.
-__device__ inline float canonical_nan(float a) {
-  return a != a ? std::numeric_limits<float>::quiet_NaN() : a;
+/// The value written for a sum: +0 for -0, and one NaN.
+__device__ inline float canonical(float a) {
+  return a != a ? std::numeric_limits<float>::quiet_NaN() : a + 0.0F;
 }
 
 }  // namespace lockstep::cuda

@@ -59,13 +59,13 @@ __device__ float direction_of(const PassFactors& f, float value, float first, fl
   return m / (sqrtf(v) + f.adam.epsilon) + f.decay * value;
 }
 
-/// Does `pass` to one weight, as optimizer.cpp. Returns true if the gradient, its square and the
-/// second moment are finite.
+/// Does `pass` to one weight, as optimizer.cpp. Returns true if the gradient, its square, the second
+/// moment and the new weight are finite.
 template <Pass pass>
 __device__ bool update(const PassFactors& f, float sum, float& value, float& first, float& second) {
   if constexpr (pass == Pass::lamb_weights) {
     value = value - f.scale * direction_of(f, value, first, second);
-    return true;
+    return is_finite(value);
   } else {
     const float mean = mean_of(f, sum);
     float g = clipped(f, mean);
@@ -77,12 +77,12 @@ __device__ bool update(const PassFactors& f, float sum, float& value, float& fir
         g = f.nesterov ? g + f.momentum * first : first;
       }
       value = value - f.rate * g;
-      return finite;
+      return finite && is_finite(value);
     } else if constexpr (pass == Pass::lars) {
       const float step = f.scale * (g + f.decay * value);
       first = flush_small_to_zero(f.momentum * first + step, optim::min_first_moment);
       value = value - first;
-      return finite;
+      return finite && is_finite(value);
     } else {
       if constexpr (pass == Pass::adam) {
         if (f.decay != 0) g = g + f.decay * value;
@@ -96,7 +96,7 @@ __device__ bool update(const PassFactors& f, float sum, float& value, float& fir
         const float root = sqrtf(corrected_second);
         value = value - first * f.adam.corrected_rate / (root + f.adam.epsilon);
       }
-      return finite && is_finite(corrected_second);
+      return finite && is_finite(corrected_second) && is_finite(value);
     }
   }
 }

@@ -74,10 +74,11 @@ inline Results on_processor(const Case& c, Activation activation) {
   AlignedBuffer<float> scratch(strict_scratch_size(c.rows, c.outputs));
   Results r{std::vector<float>(c.rows * c.outputs), std::vector<float>(c.rows * c.inputs), {}, {}};
   p.forward(c.xs(), c.weights(), c.bias.span(), activation, {r.y.data(), c.rows, c.outputs},
-            Output::overwrite);
+            Output::overwrite, Zeros::dense, {});
   p.backward_input(c.dzs(), c.weights(), c.xs(), activation, {r.dx.data(), c.rows, c.inputs},
                    Output::overwrite, scratch.span());
-  p.backward_weights(c.xs(), c.dzs(), c.leaf, c.layout.all(), dw.span(), scratch.span());
+  p.backward_weights(c.xs(), c.dzs(), c.leaf, c.layout.all(), dw.span(), Zeros::dense,
+                     scratch.span());
   p.backward_bias(c.dzs(), c.leaf, {0, db.size()}, db.span(), scratch.span());
   r.dw.assign(dw.span().begin(), dw.span().end());
   r.db.assign(db.span().begin(), db.span().end());

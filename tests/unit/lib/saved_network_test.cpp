@@ -130,6 +130,14 @@ TEST_CASE("every flipped bit of the weights is found", "[saved]") {
   }
 }
 
+TEST_CASE("weights that are not finite are refused", "[saved]") {
+  const Saved saved;
+  std::string bad = saved.text("model.safetensors");
+  bad.replace(bad.size() - 4, 4, std::string("\0\0\x80\x7f", 4));  // infinity
+  saved.write("model.safetensors", bad);
+  require_says(saved, {"model.safetensors", "is inf, and weights must be finite"});
+}
+
 TEST_CASE("headers are not trusted", "[saved]") {
   const Saved saved;
   const std::string whole = saved.text("model.safetensors");

@@ -25,7 +25,10 @@ Bits bits(std::span<const float> values) {
   return result;
 }
 
-float positive_nan(float a) { return a != a ? std::numeric_limits<float>::quiet_NaN() : a; }
+/// One NaN, and one zero.
+float canonical(float a) {
+  return a != a ? std::numeric_limits<float>::quiet_NaN() : a == 0 ? 0.0F : a;
+}
 
 /// One layer and one batch, and everything the products make of them.
 struct Case {
@@ -33,6 +36,8 @@ struct Case {
   AlignedBuffer<float> x, w, bias, dz;
   Panels layout{inputs, outputs};
   AlignedBuffer<float> panels{layout.size()}, scratch{strict_scratch_size(rows, outputs)};
+  mutable AlignedBuffer<float> lists{strict_forward_scratch_size(rows, inputs)};
+  Zeros zeros = Zeros::dense;
 
   Matrix<const float> xs() const { return {x.data(), rows, inputs}; }
   Matrix<const float> dzs() const { return {dz.data(), rows, outputs}; }
@@ -41,7 +46,7 @@ struct Case {
   std::vector<float> forward(const StrictProducts& p, Activation activation) const {
     std::vector<float> y(rows * outputs, 7.0F);
     p.forward(xs(), weights(), bias.span(), activation, {y.data(), rows, outputs},
-              Output::overwrite);
+              Output::overwrite, zeros, lists.span());
     return y;
   }
   std::vector<float> input(const StrictProducts& p, Activation below) {
@@ -53,7 +58,7 @@ struct Case {
   std::vector<float> slice(const StrictProducts& p, Range slice) {
     AlignedBuffer<float> dw(slice.size());
     std::fill(dw.span().begin(), dw.span().end(), 7.0F);
-    p.backward_weights(xs(), dzs(), leaf, slice, dw.span(), scratch.span());
+    p.backward_weights(xs(), dzs(), leaf, slice, dw.span(), zeros, scratch.span());
     return {dw.span().begin(), dw.span().end()};
   }
   std::vector<float> bias_slice(const StrictProducts& p, Range slice) {
@@ -113,7 +118,7 @@ std::vector<float> naive_forward(const Case& c, Activation activation) {
       for (std::size_t k = 0; k < c.inputs; ++k) {
         a = std::fma(c.xs()(i, k), c.w.data()[k * c.outputs + j], a);
       }
-      y.push_back(positive_nan(activation == Activation::relu && a < 0 ? 0 : a));
+      y.push_back(canonical(activation == Activation::relu && a < 0 ? 0 : a));
     }
   }
   return y;
@@ -127,7 +132,7 @@ std::vector<float> naive_input(const Case& c, Activation below) {
       for (std::size_t j = 0; j < c.outputs; ++j) {
         a = std::fma(c.dzs()(i, j), c.w.data()[k * c.outputs + j], a);
       }
-      dx.push_back(below == Activation::identity || c.xs()(i, k) > 0 ? positive_nan(a) : 0);
+      dx.push_back(below == Activation::identity || c.xs()(i, k) > 0 ? canonical(a) : 0);
     }
   }
   return dx;
@@ -151,7 +156,7 @@ float node(const Case& c, std::size_t height, std::size_t q, std::size_t k, std:
 float naive_sum(const Case& c, std::size_t k, std::size_t j) {
   if (c.rows == 0) return 0;
   const std::size_t leaves = (c.rows + c.leaf - 1) / c.leaf;
-  return positive_nan(node(c, static_cast<std::size_t>(std::bit_width(leaves - 1)), 0, k, j));
+  return canonical(node(c, static_cast<std::size_t>(std::bit_width(leaves - 1)), 0, k, j));
 }
 
 std::vector<float> naive_weights(const Case& c) {
@@ -289,6 +294,49 @@ TEST_CASE("more rows than a block holds, and more inputs than a strip", "[strict
   }
 }
 
+TEST_CASE("terms that are zero may be left out if the other factor is finite", "[strict]") {
+  const float extreme[] = {0.0F, -0.0F, 1e-40F, -1e-45F, 3e38F, -3e38F, 1e-38F, -1e-30F};
+  std::mt19937 random(15);
+  for (const unsigned percent : {0U, 3U, 20U, 50U, 80U, 97U, 100U}) {  // of x that is not zero
+    for (const auto& [rows, inputs, outputs] : {std::array<std::size_t, 3>{1, 40, 260},
+                                                {17, 61, 300},
+                                                {64, 24, 70},
+                                                {401, 29, 256},
+                                                {150, 200, 40}}) {
+      const std::size_t leaf = 1 + random() % 40;
+      INFO(percent << " %, " << rows << " rows, " << inputs << " -> " << outputs << ", leaves of "
+                   << leaf);
+      Case c = make_case(rows, inputs, outputs, leaf, 16);
+      for (auto* buffer : {&c.x, &c.w, &c.dz, &c.bias}) {
+        for (float& value : buffer->span()) {
+          if (random() % 10 == 0) value = extreme[random() % std::size(extreme)];
+        }
+      }
+      std::fill(c.bias.span().begin() + static_cast<std::ptrdiff_t>(outputs), c.bias.span().end(),
+                0.0F);
+      to_panels({c.w.data(), inputs, outputs}, c.layout, c.panels.span());
+      bool zero = false;
+      for (float& value : c.x.span()) {  // zeros in runs, as in images
+        if (random() % 8 == 0) zero = random() % 100 >= percent;
+        if (zero) value = random() % 2 == 0 ? 0.0F : -0.0F;
+      }
+      c.zeros = Zeros::dense;
+      const Bits y = bits(c.forward(scalar_products(), Activation::relu));
+      const Bits dw = bits(c.slice(scalar_products(), c.layout.all()));
+      const Range part = {16 * (c.layout.size() / 48), 16 * (c.layout.size() / 20)};
+      c.zeros = Zeros::automatic;
+      for (const StrictProducts* p : all_products()) {
+        INFO("simd " << static_cast<int>(p->simd));
+        REQUIRE((bits(c.forward(*p, Activation::relu)) == y));
+        REQUIRE((bits(c.slice(*p, c.layout.all())) == dw));
+        REQUIRE(
+            (bits(c.slice(*p, part)) == Bits(dw.begin() + static_cast<std::ptrdiff_t>(part.begin),
+                                             dw.begin() + static_cast<std::ptrdiff_t>(part.end))));
+      }
+    }
+  }
+}
+
 TEST_CASE("a row alone has the bits that it has in a batch", "[strict]") {
   Case c = make_case(77, 50, 70, 4, 10);
   for (const StrictProducts* p : all_products()) {
@@ -297,7 +345,8 @@ TEST_CASE("a row alone has the bits that it has in a batch", "[strict]") {
     for (std::size_t i = 0; i < c.rows; ++i) {
       std::vector<float> one(c.outputs);
       p->forward({c.x.data() + i * c.inputs, 1, c.inputs}, c.weights(), c.bias.span(),
-                 Activation::relu, {one.data(), 1, c.outputs}, Output::overwrite);
+                 Activation::relu, {one.data(), 1, c.outputs}, Output::overwrite, c.zeros,
+                 c.lists.span());
       REQUIRE((bits(one) == bits(std::span(y).subspan(i * c.outputs, c.outputs))));
       std::vector<float> back(c.inputs);
       p->backward_input({c.dz.data() + i * c.outputs, 1, c.outputs}, c.weights(),
@@ -326,7 +375,7 @@ TEST_CASE("a chain that pauses anywhere is the chain that never stopped", "[stri
       for (const Activation a : {Activation::identity, Activation::relu}) {
         auto y = low_k.forward(*p, Activation::identity);
         p->forward(high_k.xs(), high_k.weights(), {}, a, {y.data(), rows, outputs},
-                   Output::accumulate);
+                   Output::accumulate, high_k.zeros, high_k.lists.span());
         REQUIRE((bits(y) == bits(c.forward(*p, a))));
         auto dx = low_j.input(*p, Activation::identity);
         p->backward_input(high_j.dzs(), high_j.weights(), high_j.xs(), a, {dx.data(), rows, inputs},
@@ -368,7 +417,7 @@ TEST_CASE("the tree over leaves is the sum of its subtrees", "[strict]") {
       AlignedBuffer<float> dw(c.layout.size());
       p->backward_weights({c.x.data() + first * c.inputs, last - first, c.inputs},
                           {c.dz.data() + first * c.outputs, last - first, c.outputs}, c.leaf,
-                          c.layout.all(), dw.span(), c.scratch.span());
+                          c.layout.all(), dw.span(), c.zeros, c.scratch.span());
       return dw;
     };
     const auto left = part(0, 12);
