@@ -1,5 +1,3 @@
-#include "apps/network_table.hpp"
-
 #include <spdlog/fmt/fmt.h>
 
 #include <nlohmann/json.hpp>
@@ -8,6 +6,7 @@
 
 #include "apps/console.hpp"
 #include "apps/options.hpp"
+#include "apps/plan.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/data/source.hpp"
