@@ -11,7 +11,7 @@
 #include "lockstep/base/text.hpp"
 #include "lockstep/data/source.hpp"
 #include "lockstep/nn/network_shape.hpp"
-#include "lockstep/train/memory.hpp"
+#include "lockstep/train/cost.hpp"
 #include "lockstep/version.hpp"
 
 namespace lockstep::apps {
