@@ -20,10 +20,10 @@
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/numerics/machine.hpp"
+#include "lockstep/train/cost.hpp"
 #include "lockstep/train/plot.hpp"
 #include "lockstep/train/step.hpp"
 #include "lockstep/train/timing.hpp"
-#include "lockstep/train/work.hpp"
 #include "lockstep/version.hpp"
 
 namespace lockstep::apps {

@@ -11,10 +11,9 @@
 
 #include "apps/cli.hpp"
 #include "apps/console.hpp"
-#include "apps/network_table.hpp"
 #include "apps/options.hpp"
+#include "apps/plan.hpp"
 #include "apps/run_file.hpp"
-#include "apps/scaling_table.hpp"
 #include "apps/settings.hpp"
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"

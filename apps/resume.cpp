@@ -117,17 +117,15 @@ std::string settings_text(const std::filesystem::path& run, const train::Trainin
 
 /// The newest run in runs/ that has checkpoints; empty if there is none. Names are dates.
 std::filesystem::path newest_run() {
-  std::vector<std::filesystem::path> runs;
-  std::error_code error;
-  std::filesystem::directory_iterator entry("runs", error);
-  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    std::error_code ignored;
-    const bool is_link = entry->is_symlink(ignored);  // runs/latest
-    if (!is_link && std::filesystem::is_directory(entry->path() / "checkpoints", ignored)) {
-      runs.push_back(entry->path());
+  std::filesystem::path newest;
+  std::error_code ignored;
+  for (const auto& entry : list_folder("runs", ignored)) {
+    const bool is_link = entry.is_symlink(ignored);  // runs/latest
+    if (!is_link && std::filesystem::is_directory(entry.path() / "checkpoints", ignored)) {
+      newest = entry.path();
     }
   }
-  return runs.empty() ? std::filesystem::path() : *std::max_element(runs.begin(), runs.end());
+  return newest;
 }
 
 /// What rank 0 finds and tells the others.

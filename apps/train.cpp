@@ -14,7 +14,6 @@
 #include "apps/fault_injection.hpp"
 #include "apps/init.hpp"
 #include "apps/options.hpp"
-#include "apps/recording.hpp"
 #include "apps/resume.hpp"
 #include "apps/run_file.hpp"
 #include "apps/settings.hpp"

@@ -281,6 +281,7 @@ std::unique_ptr<Communicator> SharedCommunicator::living() {
   for (;;) {
     const std::vector<int> group = running();
     std::vector<int> world_ranks;
+    world_ranks.reserve(group.size());
     for (const int rank : group) {
       world_ranks.push_back(ranks_[static_cast<std::size_t>(rank)]);
     }

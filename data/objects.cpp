@@ -237,7 +237,7 @@ Colour random_colour(Draws& draws) noexcept {
   return {red, green, 255.0F * draws.unit()};
 }
 
-/// Of two random colours that which differs more from `other`.
+/// The one of two random colours that differs more from `other`.
 Colour colour_unlike(const Colour& other, Draws& draws) noexcept {
   const Colour a = random_colour(draws);
   const Colour b = random_colour(draws);

@@ -1,4 +1,4 @@
-// `lockstep plan --predict`: a measured step on more ranks, by a model of latency and bandwidth.
+// The parts of `lockstep plan` beside the data plan: a network's layers, and steps on more ranks.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,23 @@
 #include <vector>
 
 #include "apps/cli.hpp"
+#include "apps/settings.hpp"
 
 namespace lockstep::apps {
 
-/// What is predicted.
+// `plan --network`: the layers of a network with their sizes.
+
+/// Prints the layers of the network that `lockstep train` trains with these settings: output shape,
+/// parameters, FLOPs of an example and memory of a rank, and their totals; with `json` as one line.
+///
+/// Errors   throws ConfigError and DataError as training does: data, network or plan that cannot
+///          be.
+/// Ranks    local.
+void print_network(const RunConfig& config, bool json);
+
+// `plan --predict`: a measured step on more ranks, by a model of latency and bandwidth.
+
+/// The arguments of --predict.
 struct ScalingArguments {
   std::string file;                ///< of `bench step --json`
   std::uint64_t max_ranks = 4096;  ///< that are predicted

@@ -1,5 +1,5 @@
 // The work of a step, against counts by hand; and the limits of the processor, which are rates.
-#include "lockstep/train/work.hpp"
+#include "lockstep/train/cost.hpp"
 
 #include <catch2/catch.hpp>
 

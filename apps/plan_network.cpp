@@ -1,5 +1,3 @@
-#include "apps/network_table.hpp"
-
 #include <spdlog/fmt/fmt.h>
 
 #include <nlohmann/json.hpp>
@@ -8,11 +6,12 @@
 
 #include "apps/console.hpp"
 #include "apps/options.hpp"
+#include "apps/plan.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/data/source.hpp"
 #include "lockstep/nn/network_shape.hpp"
-#include "lockstep/train/memory.hpp"
+#include "lockstep/train/cost.hpp"
 #include "lockstep/version.hpp"
 
 namespace lockstep::apps {

@@ -1,5 +1,3 @@
-#include "apps/scaling_table.hpp"
-
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "apps/console.hpp"
+#include "apps/plan.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/train/scaling.hpp"
