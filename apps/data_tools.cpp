@@ -18,6 +18,7 @@
 #include "lockstep/base/files.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
+#include "lockstep/collectives/launcher.hpp"
 #include "lockstep/data/batches.hpp"
 #include "lockstep/data/picture_source.hpp"
 #include "lockstep/data/source.hpp"

@@ -15,7 +15,7 @@
 #include "lockstep/base/text.hpp"
 #include "lockstep/data/npz.hpp"
 #include "lockstep/data/picture_source.hpp"
-#include "lockstep/data/source.hpp"
+#include "lockstep/data/stored_source.hpp"
 #include "lockstep/data/synthetic.hpp"
 
 namespace lockstep::data {

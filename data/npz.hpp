@@ -15,7 +15,7 @@
 #include <span>
 
 #include "lockstep/data/file.hpp"
-#include "lockstep/data/source.hpp"
+#include "lockstep/data/stored_source.hpp"
 
 namespace lockstep::data {
 

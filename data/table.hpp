@@ -1,4 +1,4 @@
-// Tables: what the columns of delimited text (csv.hpp) mean as features and labels.
+// Tables: what the columns of delimited text mean as features and labels.
 #pragma once
 
 #include <cstddef>

@@ -11,6 +11,7 @@
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/data/batches.hpp"
 #include "lockstep/nn/network.hpp"
+#include "lockstep/numerics/threads.hpp"
 #include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/device.hpp"
 #include "lockstep/train/integrity.hpp"

@@ -8,7 +8,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/data/csv.hpp"
-#include "lockstep/data/source.hpp"
+#include "lockstep/data/stored_source.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/data/idx_bytes.hpp"
 
