@@ -84,10 +84,10 @@ class Loss;
 
 /// Checks the targets of a loss for a network of `outputs`: labels with require_labels(); throws
 /// ConfigError unless there are examples * target_width(outputs) values, DataError if one of
-/// TargetKind::flags is neither 0 nor 1.
+/// TargetKind::flags is neither 0 nor 1. Examples are counted from `first`.
 template <class Real>
 void require_targets(const Targets& targets, const Loss<Real>& loss, std::size_t examples,
-                     std::size_t outputs);
+                     std::size_t outputs, std::size_t first = 0);
 
 /// Computes the loss -log softmax(z)[label] of every row, and whether its prediction is correct.
 ///

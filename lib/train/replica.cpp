@@ -331,7 +331,8 @@ nn::Tally Replica::train(std::uint64_t step, std::span<const float> features,
   const auto rank = static_cast<std::uint64_t>(groups_.batch.rank());
   data::Batch batch = data::batch_at(*plan_, step, rank, targets.labels, {});
   batch.values = targets.values;
-  nn::require_targets(targets, network_->loss_function(), batch.piece.size(), shape().classes);
+  nn::require_targets(targets, network_->loss_function(), batch.piece.size(), shape().classes,
+                      plan_->positions(step, rank).begin);
   PhaseSeconds seconds;
   if (!device_) {
     copy_features(features, network_->inputs(step_->rows(batch.piece)));
