@@ -223,6 +223,7 @@ class Interleaved final : public Reader<T> {
 }  // namespace lockstep::readers
 
 // Readers of usual elements are compiled in the library, so that programs need not.
+// NOLINTBEGIN(bugprone-macro-parentheses): no expressions
 #define LOCKSTEP_READERS(EXTERN, T)                           \
   EXTERN template class lockstep::readers::BatchesOf<T>;      \
   EXTERN template class lockstep::readers::Prefetched<T>;     \
@@ -238,4 +239,5 @@ class Interleaved final : public Reader<T> {
   LOCKSTEP_READERS(EXTERN, lockstep::Tensor<float>)        \
   LOCKSTEP_READERS(EXTERN, lockstep::Example)              \
   LOCKSTEP_READERS(EXTERN, lockstep::Batched<lockstep::Example>)
+// NOLINTEND(bugprone-macro-parentheses)
 LOCKSTEP_READERS_OF_USUAL_ELEMENTS(extern)

@@ -380,17 +380,16 @@ const std::string& DistributedBatches::reason() const noexcept { return state_->
 const std::string& DistributedBatches::warning() const noexcept { return state_->choice.warning; }
 
 std::shared_ptr<DistributedBatches::State> pieces::distribute(comm::Communicator& comm,
-                                                              AnyDataset dataset,
+                                                              const AnyDataset& dataset,
                                                               const DistributeOptions& options) {
-  const DatasetFacts facts = dataset.facts;
+  const DatasetFacts& facts = dataset.facts;
   const auto share = pieces::agree_on_share(
       comm, facts, options, [&](const Pass& pass) { return dataset.open(pass, false); });
   if (!share.choice.warning.empty() && comm.rank() == 0) report_warning(share.choice.warning);
   return std::make_shared<DistributedBatches::State>(DistributedBatches::State{
       .comm = &comm,
       .type = dataset.type,
-      .pieces = [dataset = std::move(dataset),
-                 share](std::uint64_t epoch) { return pieces_of(dataset, share, epoch); },
+      .pieces = [dataset, share](std::uint64_t epoch) { return pieces_of(dataset, share, epoch); },
       .prefetch = options.prefetch.value_or(facts.reads_ahead ? facts.prefetch : 1),
       .rule = {.ending = share.ends_differ() ? Ending::asked : Ending::alone,
                .rows = share.fixed_rows(),

@@ -140,6 +140,7 @@ AnyDataset any_dataset(const Dataset<T>& dataset) {
 }
 
 // Those of usual batches are compiled in the library, so that programs need not.
+// NOLINTBEGIN(bugprone-macro-parentheses): no expressions
 #define LOCKSTEP_BATCHES(EXTERN, T)  \
   EXTERN template class ReaderOf<T>; \
   EXTERN template const BatchType& type_of_batches<T>() noexcept;
@@ -147,6 +148,7 @@ AnyDataset any_dataset(const Dataset<T>& dataset) {
   LOCKSTEP_BATCHES(EXTERN, Tensor<std::int64_t>) \
   LOCKSTEP_BATCHES(EXTERN, Tensor<float>)        \
   LOCKSTEP_BATCHES(EXTERN, Batched<Example>)
+// NOLINTEND(bugprone-macro-parentheses)
 LOCKSTEP_USUAL_BATCHES(extern)
 
 /// This rank's pieces of one epoch, one for each step.
@@ -286,7 +288,8 @@ class DistributedDataset : public DistributedBatches {
 namespace pieces {
 
 /// Distributes a data set: see Strategy::distribute_dataset. Collective.
-std::shared_ptr<DistributedBatches::State> distribute(comm::Communicator& comm, AnyDataset dataset,
+std::shared_ptr<DistributedBatches::State> distribute(comm::Communicator& comm,
+                                                      const AnyDataset& dataset,
                                                       const DistributeOptions& options);
 
 /// The data sets that `make` makes, one on each rank: see

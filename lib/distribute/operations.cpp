@@ -145,6 +145,7 @@ DTensor<T> sum_addends(const DTensor<T>& tensor) {
 // The axes of a tensor with `count` axes, counted from 0, in descending order, each once.
 std::vector<std::size_t> descending(const std::vector<std::ptrdiff_t>& wanted, std::size_t count) {
   std::vector<std::size_t> axes;
+  axes.reserve(wanted.size());
   for (const auto axis : wanted) axes.push_back(collective::axis_from_0(axis, count));
   std::sort(axes.rbegin(), axes.rend());
   const auto twice = std::adjacent_find(axes.begin(), axes.end());
