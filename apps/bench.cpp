@@ -19,6 +19,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
+#include "lockstep/collectives/launcher.hpp"
 #include "lockstep/data/batches.hpp"
 #include "lockstep/data/source.hpp"
 #include "lockstep/launch/launch.hpp"

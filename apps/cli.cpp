@@ -20,6 +20,7 @@
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/collectives/launcher.hpp"
+#include "lockstep/collectives/mpi.hpp"
 #include "lockstep/launch/launch.hpp"
 #include "lockstep/launch/launch_check.hpp"
 #include "lockstep/launch/watchdog.hpp"

@@ -19,7 +19,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/text.hpp"
-#include "lockstep/data/source.hpp"
+#include "lockstep/data/stored_source.hpp"
 #include "lockstep/nn/network.hpp"
 #include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/run_directory.hpp"

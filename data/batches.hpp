@@ -14,7 +14,7 @@
 #include "lockstep/base/aligned.hpp"
 #include "lockstep/data/plan.hpp"
 #include "lockstep/data/read_ahead.hpp"
-#include "lockstep/data/source.hpp"
+#include "lockstep/data/stored_source.hpp"
 
 namespace lockstep::data {
 class Transform;  // transform.hpp

@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-#include "lockstep/data/source.hpp"
+#include "lockstep/data/stored_source.hpp"
 
 namespace lockstep::data {
 

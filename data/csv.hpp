@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "lockstep/data/file.hpp"
-#include "lockstep/data/source.hpp"
+#include "lockstep/data/stored_source.hpp"
 #include "lockstep/data/table.hpp"
 
 namespace lockstep::data {

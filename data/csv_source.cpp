@@ -8,7 +8,7 @@
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/data/csv.hpp"
-#include "lockstep/data/source.hpp"
+#include "lockstep/data/stored_source.hpp"
 
 namespace lockstep::data {
 namespace {
@@ -403,10 +403,7 @@ void CsvSource::apply_moments(std::span<float> x) const noexcept {
     const std::size_t at = feature;
     feature += column.features();
     if (!column.categories.empty()) continue;
-    auto value = static_cast<double>(x[at]);
-    if (std::isnan(value)) value = schema_->missing == Missing::mean ? column.mean : 0;
-    if (schema_->standardized) value = (value - column.mean) / column.deviation;
-    x[at] = static_cast<float>(value);
+    x[at] = feature_of(*schema_, column, static_cast<double>(x[at]));
   }
 }
 

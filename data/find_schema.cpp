@@ -9,7 +9,7 @@
 #include "lockstep/base/text.hpp"
 #include "lockstep/data/csv.hpp"
 #include "lockstep/data/file.hpp"
-#include "lockstep/data/source.hpp"
+#include "lockstep/data/stored_source.hpp"
 #include "lockstep/data/table.hpp"
 
 namespace lockstep::data {

@@ -16,7 +16,7 @@
 #include "lockstep/base/text.hpp"
 #include "lockstep/data/npy.hpp"
 #include "lockstep/data/picture_source.hpp"
-#include "lockstep/data/source.hpp"
+#include "lockstep/data/stored_source.hpp"
 #include "lockstep/data/synthetic.hpp"
 
 namespace lockstep::data {

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "lockstep/base/errors.hpp"
-#include "lockstep/data/source.hpp"
+#include "lockstep/data/stored_source.hpp"
 
 namespace lockstep::data {
 IdxSource::IdxSource(const std::filesystem::path& images, const std::filesystem::path& labels,

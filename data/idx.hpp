@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/data/source.hpp"
+#include "lockstep/data/stored_source.hpp"
 
 namespace lockstep::data {
 

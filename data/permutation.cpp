@@ -1,9 +1,8 @@
-#include "lockstep/data/permutation.hpp"
-
 #include <bit>
 #include <cassert>
 
 #include "lockstep/base/philox.hpp"
+#include "lockstep/data/plan.hpp"
 
 namespace lockstep::data {
 

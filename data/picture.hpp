@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "lockstep/data/file.hpp"
-#include "lockstep/data/source.hpp"
+#include "lockstep/data/stored_source.hpp"
 
 namespace lockstep::data {
 

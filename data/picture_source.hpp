@@ -35,7 +35,7 @@
 #include <vector>
 
 #include "lockstep/data/picture.hpp"
-#include "lockstep/data/source.hpp"
+#include "lockstep/data/stored_source.hpp"
 
 namespace lockstep::data {
 

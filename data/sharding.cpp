@@ -1,5 +1,3 @@
-#include "lockstep/data/sharding.hpp"
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -9,6 +7,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/data/plan.hpp"
 
 namespace lockstep::data {
 namespace {
@@ -87,7 +86,8 @@ PolicyChoice choose_policy(ShardPolicy asked, std::uint64_t files, std::uint64_t
   }
   return {ShardPolicy::data,
           std::string(data_reason) + " (auto: the data does not come from files)",
-          "shard-policy auto: the data does not come from files, so it is sharded as by data"};
+          "shard-policy auto: the data does not come from files, so it is sharded as by data; to "
+          "choose that, use `shard_policy=data`"};
 }
 
 void require_worker(std::uint64_t worker, std::uint64_t workers) {

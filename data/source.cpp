@@ -17,8 +17,9 @@
 #include "lockstep/data/folder.hpp"
 #include "lockstep/data/idx.hpp"
 #include "lockstep/data/npy.hpp"
-#include "lockstep/data/permutation.hpp"
 #include "lockstep/data/picture_source.hpp"
+#include "lockstep/data/plan.hpp"
+#include "lockstep/data/stored_source.hpp"
 #include "lockstep/data/synthetic.hpp"
 #include "lockstep/data/tfrecord.hpp"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/base/errors.hpp"
-#include "lockstep/data/source.hpp"
+#include "lockstep/data/stored_source.hpp"
 
 namespace lockstep::data {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lockstep/data/drawing.hpp"
-#include "lockstep/data/source.hpp"
+#include "lockstep/data/stored_source.hpp"
 
 namespace lockstep::data {
 

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <limits>
 
+#include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
+#include "lockstep/base/text.hpp"
 #include "lockstep/data/csv.hpp"
 #include "lockstep/data/source.hpp"
 
@@ -62,6 +64,48 @@ std::vector<std::string> TableSchema::feature_names() const {
     }
   }
   return names;
+}
+
+float feature_of(const TableSchema& schema, const TableColumn& column, double number) noexcept {
+  if (std::isnan(number)) number = schema.missing == Missing::mean ? column.mean : 0;
+  if (schema.standardized) number = (number - column.mean) / column.deviation;
+  return static_cast<float>(number);
+}
+
+std::vector<float> features_of(const TableSchema& schema, std::span<const std::string> texts) {
+  if (texts.size() != schema.columns.size()) {
+    std::vector<std::string> names;
+    for (const TableColumn& column : schema.columns) names.push_back(column.name);
+    throw DataError(counted(texts.size(), "value") + " for " + counted(names.size(), "column"),
+                    "give one for each of " + listed(names));
+  }
+  std::vector<float> features;
+  features.reserve(schema.features());
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const TableColumn& column = schema.columns[i];
+    const std::string_view text = without_blanks(texts[i]);
+    const auto refuse = [&](const std::string& problem) {
+      throw DataError("column " + in_quotes(column.name) + ": " + in_quotes(text) + problem,
+                      "give a value as in the table that the network was trained on");
+    };
+    const bool refuses_missing = schema.missing == Missing::error;
+    if (column.categories.empty()) {
+      const auto number = parse_float(text);
+      if (!number && !is_missing(text)) refuse(" is not a finite number (in float32)");
+      if (!number && refuses_missing) refuse(": a missing value");
+      features.push_back(
+          feature_of(schema, column, number ? *number : std::numeric_limits<double>::quiet_NaN()));
+      continue;
+    }
+    const auto word = std::find(column.categories.begin(), column.categories.end(), text);
+    if (word == column.categories.end() && refuses_missing) {
+      refuse(is_missing(text) ? ": a missing value" : " is no category of the training set");
+    }
+    for (auto other = column.categories.begin(); other != column.categories.end(); ++other) {
+      features.push_back(other == word ? 1.0F : 0.0F);
+    }
+  }
+  return features;
 }
 
 std::uint64_t hash_of(const TableSchema& schema) {

@@ -1,4 +1,4 @@
-// Tables: what the columns of delimited text (csv.hpp) mean as features and labels.
+// Tables: what the columns of delimited text mean as features and labels.
 #pragma once
 
 #include <cstddef>
@@ -136,6 +136,22 @@ TableSchema find_classes(const std::filesystem::path& path, const TableOptions& 
 
 /// The text in TableSchema::classes of a label that is written as `text`: "7" of " 7.0".
 std::string class_text(std::string_view text);
+
+/// The feature of a number in `column`, one of schema.columns: standardized if the schema says so;
+/// NaN: missing. Local.
+float feature_of(const TableSchema& schema, const TableColumn& column, double number) noexcept;
+
+/// The features of a record, as a network that was trained on the table takes them (for example
+/// train::Replica::predict): one text for each of schema.columns, in their order.
+///
+///   const auto& table = *saved.info.table;  // of a train::SavedNetwork
+///   const auto features = data::features_of(table, std::vector<std::string>{"5.1", "red"});
+///
+/// Returns  [schema.features()].
+/// Errors   throws DataError with the column: another number of texts; a text that is not a number
+///          in a column of numbers; with Missing::error, a missing value or an unknown category.
+/// Ranks    local.
+std::vector<float> features_of(const TableSchema& schema, std::span<const std::string> texts);
 
 class Source;
 

@@ -10,7 +10,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
-#include "lockstep/data/source.hpp"
+#include "lockstep/data/stored_source.hpp"
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
@@ -270,6 +270,7 @@ std::string parse_feature(const std::string& name, const FeatureSpec& spec, cons
   List list;
   if (feature != nullptr && !find_list(*feature, list)) return malformed;
   if (list.kind == 0) {  // a Feature without a list counts as missing
+    if (spec.any_length) return parse_list({}, spec.type, values);
     if (!spec.default_value) return "the example has no feature " + in_quotes(name);
     values = default_of(spec);
     return "";
@@ -282,7 +283,7 @@ std::string parse_feature(const std::string& name, const FeatureSpec& spec, cons
   };
   if (stored != spec.type) return holds + name_of_type(stored) + ", not " + name_of_type(spec.type);
   std::string problem = parse_list(list, stored, values);
-  if (!problem.empty() || count_of(values) == places_of(spec)) return problem;
+  if (!problem.empty() || spec.any_length || count_of(values) == places_of(spec)) return problem;
   return holds + counted(count_of(values), "value") + ", not " + std::to_string(places_of(spec)) +
          (spec.shape.size() > 1 ? " (" + shape_text(spec.shape) + ")" : "");
 }
@@ -306,6 +307,11 @@ std::string parse_example(std::span<const std::uint8_t> payload, TfExample& exam
 void require_features(const FeatureSpecs& specs) {
   if (specs.empty()) throw ConfigError("a specification of no features", "give at least one");
   for (const auto& [name, spec] : specs) {
+    if (spec.any_length && (spec.default_value || !spec.shape.empty())) {
+      throw ConfigError(
+          "feature " + in_quotes(name) + " of any length has a shape or a default value",
+          "leave them out: an example without it has a list of no values");
+    }
     if (!spec.default_value) continue;
     const std::size_t count = count_of(*spec.default_value);
     if (type_of(*spec.default_value) == spec.type && (count == 1 || count == places_of(spec))) {

@@ -23,7 +23,7 @@
 #include <variant>
 #include <vector>
 
-#include "lockstep/data/source.hpp"
+#include "lockstep/data/stored_source.hpp"
 
 namespace lockstep::data {
 /// The parsed features of one tf.train.Example. Contains a view into the payload.
@@ -42,36 +42,15 @@ struct TfExample {
 /// Parses `payload` into `example`, reusing its memory. Returns an error message, or an empty text.
 std::string parse_example(std::span<const std::uint8_t> payload, TfExample& example);
 
-// Features by a specification, as tf.io.parse_single_example reads them.
+// Features by a specification (source.hpp).
 
-/// The type of a feature's list: tf.float32, tf.int64 or tf.string.
-enum class FeatureType : std::uint8_t { float32, int64, bytes };
-
-/// The values of a feature, in the order of FeatureType.
-using FeatureValues =
-    std::variant<std::vector<float>, std::vector<std::int64_t>, std::vector<std::string>>;
-
-/// A feature of fixed shape, {} for one value: tf.io.FixedLenFeature.
-struct FeatureSpec {
-  FeatureType type = FeatureType::float32;
-  std::vector<std::size_t> shape = {};
-  /// For examples without the feature: one value, repeated, or one for each place of the shape.
-  std::optional<FeatureValues> default_value = std::nullopt;
-};
-
-/// The features to read, by name; an example's others are ignored.
-///
-///   {{"image", {FeatureType::float32, {28, 28}}},
-///    {"label", {FeatureType::int64}},
-///    {"weight", {FeatureType::float32, {}, std::vector<float>{1}}}}
-using FeatureSpecs = std::map<std::string, FeatureSpec>;
-
-/// Throws ConfigError for no features, and for default values of another type or number.
+/// Throws ConfigError for no features; for default values of another type or number; for a shape or
+/// a default value of a feature of any length.
 void require_features(const FeatureSpecs& specs);
 
 /// Parses the features of `payload` into `values`, one entry for each of `specs`. Returns an error
-/// message, or an empty text: a missing feature without default value; a list of another type or
-/// number of values; no tf.train.Example.
+/// message, or an empty text: a missing feature of fixed shape without default value; a list of
+/// another type or number of values; no tf.train.Example.
 std::string parse_features(std::span<const std::uint8_t> payload, const FeatureSpecs& specs,
                            std::map<std::string, FeatureValues>& values);
 

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <lockstep/lockstep.hpp>
-#include <lockstep/nn/loss.hpp>
+#include <lockstep/nn/network.hpp>
 #include <lockstep/train/checkpoint.hpp>
 
 using namespace lockstep;

@@ -221,3 +221,23 @@ class Interleaved final : public Reader<T> {
 };
 
 }  // namespace lockstep::readers
+
+// Readers of usual elements are compiled in the library, so that programs need not.
+// NOLINTBEGIN(bugprone-macro-parentheses): no expressions
+#define LOCKSTEP_READERS(EXTERN, T)                           \
+  EXTERN template class lockstep::readers::BatchesOf<T>;      \
+  EXTERN template class lockstep::readers::Prefetched<T>;     \
+  EXTERN template class lockstep::readers::Repeated<T>;       \
+  EXTERN template class lockstep::readers::Shuffled<T>;       \
+  EXTERN template class lockstep::readers::BufferShuffled<T>; \
+  EXTERN template class lockstep::readers::Sharded<T>;        \
+  EXTERN template class lockstep::readers::Skipped<T>;        \
+  EXTERN template class lockstep::readers::Taken<T>;
+#define LOCKSTEP_READERS_OF_USUAL_ELEMENTS(EXTERN)         \
+  LOCKSTEP_READERS(EXTERN, std::int64_t)                   \
+  LOCKSTEP_READERS(EXTERN, lockstep::Tensor<std::int64_t>) \
+  LOCKSTEP_READERS(EXTERN, lockstep::Tensor<float>)        \
+  LOCKSTEP_READERS(EXTERN, lockstep::Example)              \
+  LOCKSTEP_READERS(EXTERN, lockstep::Batched<lockstep::Example>)
+// NOLINTEND(bugprone-macro-parentheses)
+LOCKSTEP_READERS_OF_USUAL_ELEMENTS(extern)

@@ -23,12 +23,6 @@ struct DatasetFacts {
   std::string identity = {};     ///< text that identifies the data
 };
 
-/// A record of a data::Source: its features [features] and its label.
-using Example = std::pair<Tensor<float>, std::int32_t>;
-
-/// A record with values to predict: its features [features] and its values [targets].
-using ValuesExample = std::pair<Tensor<float>, Tensor<float>>;
-
 /// The facts of a data set that reads two others. A worker can read its own files only if both come
 /// from files; batch sizes count only if they are equal.
 DatasetFacts combined_facts(const DatasetFacts& a, const DatasetFacts& b);

@@ -2,163 +2,34 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "lockstep/base/hash.hpp"
+#include "lockstep/base/errors.hpp"
 #include "lockstep/collectives/agreement.hpp"
+#include "lockstep/distribute/share.hpp"
 
 namespace lockstep {
 namespace {
 
 using data::Rebatch;
 using data::ShardPolicy;
+using pieces::AnyBatch;
+using pieces::AnyDataset;
+using pieces::AnyReader;
+using pieces::BatchType;
+using pieces::Share;
+using pieces::WhyNoPlan;
 
-/// Under DATA and OFF the plan of one stream; under FILE each worker's stream is a file of the
-/// plan.
-std::optional<data::PlanOptions> plan_options(const Share& share, const CountExamples& count) {
-  data::PlanOptions options = {.batch_size = share.batch_size,
-                               .ranks = share.ranks,
-                               .leaf = share.leaf,
-                               .policy = share.choice.policy,
-                               .rebatch = share.rebatch};
-  const bool by_files = share.choice.policy == ShardPolicy::file;
-  for (std::uint64_t worker = 0; worker < (by_files ? share.ranks : 1); ++worker) {
-    const auto examples = count({0, worker, by_files ? share.ranks : 1}).by_position;
-    if (!examples || *examples == endless) return std::nullopt;
-    options.records += *examples;
-    if (by_files) options.file_records.push_back(*examples);
-  }
-  return options;
-}
+/// The numbers of elements of all ranks' streams.
+struct StreamLengths {
+  std::uint64_t longest = 0;  ///< possibly `endless`
+  bool some_empty = false;    ///< a rank has no element, another has
+};
 
-void require_cuttable(const Share& share) {
-  if (share.rebatch != Rebatch::balanced) return;
-  if (share.choice.policy == ShardPolicy::data) {
-    throw ConfigError("rebatch balanced with shard-policy data, whose pieces are whole leaves",
-                      "use `rebatch=ceil`, or `shard_policy=file` or off");
-  }
-  if (share.batch_size == 0) {
-    throw ConfigError("rebatch balanced needs the size of the batches, which is not known",
-                      "batch the data set last, or use `rebatch=ceil`");
-  }
-  if (share.batch_size < share.ranks) {
-    throw ConfigError("rebatch balanced cuts batches of " + std::to_string(share.batch_size) +
-                          " for " + std::to_string(share.ranks) + " replicas",
-                      "give a batch for all of them, or use `rebatch=ceil`");
-  }
-}
-
-/// Batches that are not read by position are cut as those of a plan are if they have its numbers
-/// of examples.
-void add_training_plan(Share& share, const CountExamples& count) {
-  if (share.plan) {
-    share.training_plan = share.plan;
-    return;
-  }
-  if (share.batch_size == 0) {
-    share.why_no_plan = {"the size of its batches is not known", "batch the data set last"};
-    return;
-  }
-  if (share.choice.policy != ShardPolicy::data) {
-    share.why_no_plan = {
-        "with shard-policy " + std::string(data::name_of(share.choice.policy)) +
-            " the numbers of examples of all workers must be known before they are read",
-        "use a data set of known size and batch it last, or `shard_policy=data`"};
-    return;
-  }
-  const auto examples = count({}).before_map;
-  const bool finite = examples && *examples != endless;
-  if (!examples && !share.drop_remainder) {
-    share.why_no_plan = {
-        "the number of its examples is not known, so its last batch may be smaller",
-        "use batch(size, true), which leaves a smaller batch out, or a data set of "
-        "known size"};
-    return;
-  }
-  share.training_plan.emplace(data::PlanOptions{.records = finite ? *examples : share.batch_size,
-                                                .batch_size = share.batch_size,
-                                                .ranks = share.ranks,
-                                                .leaf = share.leaf,
-                                                .drop_remainder = finite && share.drop_remainder});
-}
-
-Share decide(comm::Communicator& comm, const DatasetFacts& facts, const DistributeOptions& options,
-             const CountExamples& count) {
-  Share share{.rebatch = options.rebatch,
-              .leaf = options.leaf,
-              .rank = static_cast<std::uint64_t>(comm.rank()),
-              .ranks = static_cast<std::uint64_t>(comm.size()),
-              .batch_size = facts.batch_size,
-              .drop_remainder = facts.drop_remainder};
-  share.choice = data::choose_policy(options.policy, facts.files, share.ranks);
-  require_cuttable(share);
-  if (const auto plan = plan_options(share, count)) {
-    share.plan.emplace(*plan);
-  } else {
-    share.endless_batches =
-        share.choice.policy == ShardPolicy::data && count({}).by_position.value_or(0) == endless;
-  }
-  add_training_plan(share, count);
-  return share;
-}
-
-}  // namespace
-
-bool Share::ends_differ() const noexcept {
-  if (plan || ranks == 1) return false;
-  return choice.policy == ShardPolicy::file || rebatch == Rebatch::balanced;
-}
-
-std::optional<std::size_t> Share::fixed_rows() const {
-  if (batch_size == 0 || batch_size % ranks != 0) return std::nullopt;
-  const std::uint64_t each = batch_size / ranks;
-  if (!plan) {
-    const bool full = drop_remainder || endless_batches;
-    const std::uint64_t in_leaf = leaf > 0 ? leaf : data::automatic_leaf(batch_size);
-    const bool regular = choice.policy == ShardPolicy::off ||
-                         (choice.policy == ShardPolicy::data &&
-                          data::piece_of(batch_size, in_leaf, ranks - 1, ranks).size() == each);
-    return full && regular ? std::optional<std::size_t>(each) : std::nullopt;
-  }
-  if (plan->steps() == 0) return std::nullopt;
-  const bool by_streams = choice.policy != ShardPolicy::data;
-  for (std::uint64_t worker = 0; worker < ranks; ++worker) {
-    const std::uint64_t length =
-        by_streams ? plan->examples_of(worker) : plan->examples_per_epoch();
-    if (length % batch_size != 0 || length != (by_streams ? plan->examples_of(0) : length) ||
-        plan->piece_size(0, worker) != each) {
-      return std::nullopt;
-    }
-  }
-  return each;
-}
-
-Share agree_on_share(comm::Communicator& comm, const DatasetFacts& facts,
-                     const DistributeOptions& options, const CountExamples& count) {
-  Share share;
-  comm::together(comm, [&] { share = decide(comm, facts, options, count); });
-  comm::require_equal(
-      comm, "the data set that is shared out",
-      {{"data", facts.identity},
-       {"batch size", std::to_string(facts.batch_size)},
-       {"drop remainder", facts.drop_remainder ? "yes" : "no"},
-       {"shard policy", data::name_of(share.choice.policy)},
-       {"rebatch", data::name_of(options.rebatch)},
-       {"leaf", std::to_string(options.leaf)},
-       {"plan", share.training_plan ? to_hex(share.training_plan->digest()) : "none"}},
-      "make the same data set with the same options on every rank");
-  return share;
-}
-
-bool Share::some_empty() const {
-  if (!plan || choice.policy != ShardPolicy::file) return false;
-  for (std::uint64_t worker = 0; worker < ranks; ++worker) {
-    if (plan->examples_of(worker) == 0) return plan->steps() > 0;
-  }
-  return false;
-}
-
+/// nullopt if any rank's count is unknown. Collective.
 std::optional<StreamLengths> agree_on_lengths(comm::Communicator& comm,
                                               std::optional<std::uint64_t> mine) {
   const auto me = static_cast<std::size_t>(comm.rank());
@@ -177,11 +48,427 @@ std::optional<StreamLengths> agree_on_lengths(comm::Communicator& comm,
   return lengths;
 }
 
+/// The message that ranks exchange each step if their streams may end at different steps.
+struct StepNews {
+  bool has_examples = false;
+  bool has_more = false;
+  bool failed = false;
+  bool lacks_shape = false;  ///< has not had an example yet
+};
+
+/// The logical OR over all ranks, field by field. Collective.
 StepNews any_rank(comm::Communicator& comm, const StepNews& mine) {
   std::array<std::uint8_t, 4> flags = {mine.has_examples, mine.has_more, mine.failed,
                                        mine.lacks_shape};
   comm.all_reduce(std::span<std::uint8_t>(flags), comm::Op::max);
   return {flags[0] != 0, flags[1] != 0, flags[2] != 0, flags[3] != 0};
+}
+
+// Readers of one rank's pieces, one per step.
+
+/// Returns this rank's piece of each step, in order; null at the end of its stream. Local.
+using Pieces = std::function<AnyBatch()>;
+using SharedReader = std::shared_ptr<AnyReader>;
+
+/// With a plan: reads only this rank's examples.
+Pieces planned(SharedReader reader, const Share& share) {
+  return [reader = std::move(reader), plan = *share.plan, rank = share.rank,
+          step = std::uint64_t{0}]() mutable -> AnyBatch {
+    if (step == plan.steps()) return nullptr;
+    const Range mine = plan.positions(step++, rank);
+    return reader->rows(mine.size() > 0 ? mine : Range{0, 0});
+  };
+}
+
+Range piece_of_batch(std::uint64_t examples, const Share& share) {
+  const std::uint64_t leaf = share.leaf > 0 ? share.leaf : data::automatic_leaf(examples);
+  return data::piece_of(examples, leaf, share.rank, share.ranks);
+}
+
+/// Under DATA, endless data: reads only this rank's examples.
+Pieces endless_batches(SharedReader reader, const Share& share) {
+  const Range mine = piece_of_batch(share.batch_size, share);
+  return [reader = std::move(reader), mine, size = share.batch_size,
+          first = std::uint64_t{0}]() mutable {
+    const std::uint64_t at = std::exchange(first, first + size);
+    return reader->rows({at + mine.begin, at + mine.end});
+  };
+}
+
+/// Under DATA, sequential data: every rank reads all batches and keeps its pieces.
+Pieces kept(const BatchType& type, SharedReader reader, const Share& share) {
+  return [&type, reader = std::move(reader), share]() -> AnyBatch {
+    const auto batch = reader->next();
+    if (!batch) return nullptr;
+    const Range mine = piece_of_batch(type.rows(batch.get()), share);
+    return type.cut(batch.get(), mine.begin, mine.end);
+  };
+}
+
+/// Under FILE and OFF, rule `ceil`: cuts each batch of this rank's stream into as many pieces as
+/// there are replicas. Trailing pieces may be empty; with `all_alike` they are empty on all ranks
+/// and are skipped.
+Pieces own(const BatchType& type, SharedReader reader, const Share& share, bool all_alike) {
+  return [&type, reader = std::move(reader), all_alike, ranks = share.ranks, batch = AnyBatch(),
+          piece = share.ranks]() mutable -> AnyBatch {
+    while (true) {
+      if (piece == ranks) {
+        batch = reader->next();
+        if (!batch) return nullptr;
+        piece = 0;
+      }
+      const Range mine = data::piece_of(type.rows(batch.get()), 1, piece++, ranks);
+      if (mine.size() > 0 || !all_alike) return type.cut(batch.get(), mine.begin, mine.end);
+    }
+  };
+}
+
+/// Under FILE and OFF, rule `balanced`: pieces span batch boundaries.
+class Balanced {
+ public:
+  Balanced(const BatchType& type, SharedReader reader, const Share& share)
+      : type_(&type),
+        reader_(std::move(reader)),
+        sizes_(data::BalancedPieces(share.batch_size, share.ranks).sizes(share.rank)) {}
+
+  AnyBatch operator()() {
+    const std::uint64_t wanted = sizes_[turn_++ % sizes_.size()];
+    std::vector<AnyBatch> parts;
+    for (std::uint64_t have = 0; have < wanted; have += type_->rows(parts.back().get())) {
+      if (at_ == end_ && !read()) break;
+      const std::uint64_t some = std::min(wanted - have, end_ - at_);
+      parts.push_back(type_->cut(batch_.get(), at_, at_ + some));
+      at_ += some;
+    }
+    return parts.empty() ? nullptr : type_->join(parts);
+  }
+
+ private:
+  bool read() {
+    do {
+      batch_ = reader_->next();
+      if (!batch_) return false;
+      at_ = 0;
+      end_ = type_->rows(batch_.get());
+    } while (end_ == 0);
+    return true;
+  }
+
+  const BatchType* type_;
+  SharedReader reader_;
+  std::vector<std::uint64_t> sizes_;
+  std::size_t turn_ = 0;
+  AnyBatch batch_;
+  std::uint64_t at_ = 0;
+  std::uint64_t end_ = 0;
+};
+
+/// The pieces of `epoch` for this share.
+Pieces pieces_of(const AnyDataset& dataset, const Share& share, std::uint64_t epoch) {
+  const BatchType& type = *dataset.type;
+  SharedReader reader = dataset.open(share.pass(epoch), false);
+  if (share.plan) return planned(std::move(reader), share);
+  if (share.endless_batches) return endless_batches(std::move(reader), share);
+  if (share.choice.policy == ShardPolicy::data) return kept(type, std::move(reader), share);
+  if (share.rebatch == Rebatch::balanced) return Balanced(type, std::move(reader), share);
+  const bool all_alike = share.choice.policy == ShardPolicy::off || share.ranks == 1;
+  return own(type, std::move(reader), share, all_alike);
+}
+
+/// What is known of a data set's batches after the first one, in all epochs.
+struct Memory {
+  AnyBatch empty;              ///< a batch of 0 examples; set once an example was read
+  bool shapes_agreed = false;  ///< all ranks called agree_on_shapes
+};
+
+/// This rank's pieces of one epoch, read ahead. The first can be looked at before it is taken.
+class Stream {
+ public:
+  Stream(const BatchType& type, Pieces pieces, std::size_t prefetch, std::shared_ptr<Memory> memory)
+      : type_(&type), ahead_(std::move(pieces), prefetch), memory_(std::move(memory)) {}
+
+  /// The next piece; null at the end.
+  AnyBatch next() {
+    if (!std::exchange(started_, true)) look();
+    if (first_) return std::exchange(first_, nullptr);
+    return read();
+  }
+
+  /// The spec of the pieces; reads the first one if nothing was read.
+  ElementSpec spec(std::optional<std::size_t> rows) {
+    if (!memory_->empty && !std::exchange(started_, true)) look();
+    const auto& known = memory_->empty ? memory_->empty : first_ ? first_ : type_->unknown();
+    return type_->spec(known.get(), rows);
+  }
+
+  bool has_examples(const AnyBatch& piece) const {
+    return piece != nullptr && type_->rows(piece.get()) > 0;
+  }
+  bool knows_shape() const noexcept { return memory_->empty != nullptr; }
+  bool shapes_agreed() const noexcept { return memory_->shapes_agreed; }
+
+  /// Ranks without an example take shape and names of an empty batch from the first rank with one.
+  /// Collective.
+  void agree_on_shapes(comm::Communicator& comm) {
+    const auto mine = knows_shape() ? type_->pack(memory_->empty.get()) : std::string();
+    for (const auto& theirs : comm::gather_text(comm, mine)) {
+      if (theirs.empty()) continue;
+      std::string_view structure = theirs;
+      if (!knows_shape()) memory_->empty = type_->unpack(structure);
+      break;
+    }
+    memory_->shapes_agreed = true;
+  }
+
+  /// `piece`, or a batch of 0 examples after the end of this rank's stream.
+  AnyBatch filled(AnyBatch piece) const {
+    if (piece && (has_examples(piece) || !memory_->empty)) return piece;
+    return memory_->empty ? memory_->empty : type_->unknown();
+  }
+
+ private:
+  AnyBatch read() {
+    auto piece = ahead_.next();
+    if (!memory_->empty && has_examples(piece)) memory_->empty = type_->cut(piece.get(), 0, 0);
+    return piece;
+  }
+  void look() { first_ = read(); }
+
+  const BatchType* type_;
+  Prefetcher ahead_;
+  std::shared_ptr<Memory> memory_;
+  bool started_ = false;
+  AnyBatch first_;
+};
+
+/// How the end of an epoch is determined.
+enum class Ending {
+  alone,    ///< from this rank's own stream
+  counted,  ///< after StepRule::count steps
+  asked,    ///< by a message per step
+};
+
+/// What is known of the steps of all epochs.
+struct StepRule {
+  Ending ending = Ending::alone;
+  std::uint64_t count = 0;                         ///< if `counted`
+  std::optional<std::size_t> rows = std::nullopt;  ///< Share::fixed_rows
+  std::uint64_t in_plan = 0;                       ///< steps of the training plan; 0: none
+  bool some_empty = false;  ///< a rank never has an example: shapes are exchanged at step 0
+};
+
+}  // namespace
+
+/// A distributed data set, and its epochs.
+struct DistributedBatches::State {
+  comm::Communicator* comm;
+  const BatchType* type;
+  std::function<Pieces(std::uint64_t epoch)> pieces;
+  std::size_t prefetch = 0;
+  StepRule rule = {};
+  std::optional<data::Plan> plan = std::nullopt;  ///< to train by
+  WhyNoPlan why_no_plan = {};
+  data::PolicyChoice choice = {};
+
+  std::shared_ptr<Memory> memory = std::make_shared<Memory>();
+  std::uint64_t epoch = 0;                    ///< the next one
+  std::shared_ptr<Stream> waiting = nullptr;  ///< of `epoch`, opened by element_spec()
+  std::weak_ptr<Stream> latest = {};          ///< of the last iterator
+
+  std::shared_ptr<Stream> open(std::uint64_t of_epoch) const {
+    return std::make_shared<Stream>(*type, pieces(of_epoch), prefetch, memory);
+  }
+};
+
+class pieces::Steps {
+ public:
+  Steps(comm::Communicator& comm, std::shared_ptr<Stream> stream, const StepRule& rule)
+      : comm_(&comm), stream_(std::move(stream)), rule_(rule) {}
+
+  Step next() {
+    if (ended_) return {};
+    auto piece = rule_.ending == Ending::asked ? next_asked() : next_known();
+    ended_ = !piece;
+    if (ended_ || rule_.in_plan == 0) return {std::move(piece)};
+    return {std::move(piece), read_++ % rule_.in_plan};
+  }
+
+  ElementSpec spec() const { return stream_->spec(rule_.rows); }
+
+ private:
+  AnyBatch next_known() {
+    if (rule_.ending == Ending::alone && !rule_.some_empty) return stream_->next();
+    if (rule_.ending == Ending::counted) {
+      if (step_ == rule_.count) return nullptr;
+      if (rule_.count != endless) ++step_;
+    }
+    auto piece = stream_->next();
+    if (!piece && rule_.ending == Ending::alone) return nullptr;
+    if (rule_.some_empty && !stream_->shapes_agreed()) stream_->agree_on_shapes(*comm_);
+    return stream_->filled(std::move(piece));
+  }
+
+  /// Skips steps at which no replica has an example.
+  AnyBatch next_asked() {
+    while (true) {
+      std::exception_ptr failure;
+      AnyBatch piece;
+      try {
+        piece = stream_->next();
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      const auto news = any_rank(*comm_, {stream_->has_examples(piece), piece != nullptr,
+                                          failure != nullptr, !stream_->knows_shape()});
+      if (news.failed) {
+        comm::together(*comm_, [&] {
+          if (failure) std::rethrow_exception(failure);
+        });
+      }
+      if (news.has_examples && news.lacks_shape) stream_->agree_on_shapes(*comm_);
+      if (news.has_examples) return stream_->filled(std::move(piece));
+      if (!news.has_more) return nullptr;
+    }
+  }
+
+  comm::Communicator* comm_;
+  std::shared_ptr<Stream> stream_;
+  StepRule rule_;
+  std::uint64_t step_ = 0;
+  std::uint64_t read_ = 0;
+  bool ended_ = false;
+};
+
+namespace pieces {
+LOCKSTEP_USUAL_BATCHES()
+}
+
+pieces::Step pieces::next_step(Steps& steps) { return steps.next(); }
+ElementSpec pieces::element_spec(const Steps& steps) { return steps.spec(); }
+
+OutOfRange::OutOfRange()
+    : Error(ExitCode::internal, "no replica has data for another step",
+            "catch it and go on with the next epoch, or use next_as_optional()") {}
+
+std::shared_ptr<pieces::Steps> DistributedBatches::steps(std::optional<std::uint64_t> epoch) const {
+  const std::uint64_t wanted = epoch.value_or(state_->epoch);
+  auto stream = std::exchange(state_->waiting, nullptr);
+  if (!stream || state_->epoch != wanted) stream = state_->open(wanted);
+  state_->latest = stream;
+  state_->epoch = wanted + 1;
+  return std::make_shared<pieces::Steps>(*state_->comm, std::move(stream), state_->rule);
+}
+
+ElementSpec DistributedBatches::element_spec() const {
+  const auto& rows = state_->rule.rows;
+  if (auto latest = state_->latest.lock()) return latest->spec(rows);
+  if (!state_->waiting && !state_->memory->empty) state_->waiting = state_->open(state_->epoch);
+  if (state_->waiting) return state_->waiting->spec(rows);
+  return state_->type->spec(state_->memory->empty.get(), rows);
+}
+
+const data::Plan& DistributedBatches::plan() const {
+  if (has_plan()) return *state_->plan;
+  throw ConfigError("the distributed data set has no plan: " + state_->why_no_plan.problem,
+                    state_->why_no_plan.remedy);
+}
+
+bool DistributedBatches::has_plan() const noexcept { return state_->plan.has_value(); }
+comm::Communicator& DistributedBatches::communicator() const noexcept { return *state_->comm; }
+data::ShardPolicy DistributedBatches::policy() const noexcept { return state_->choice.policy; }
+const std::string& DistributedBatches::reason() const noexcept { return state_->choice.reason; }
+const std::string& DistributedBatches::warning() const noexcept { return state_->choice.warning; }
+
+std::shared_ptr<DistributedBatches::State> pieces::distribute(comm::Communicator& comm,
+                                                              const AnyDataset& dataset,
+                                                              const DistributeOptions& options) {
+  const DatasetFacts& facts = dataset.facts;
+  const auto share = pieces::agree_on_share(
+      comm, facts, options, [&](const Pass& pass) { return dataset.open(pass, false); });
+  if (!share.choice.warning.empty() && comm.rank() == 0) report_warning(share.choice.warning);
+  return std::make_shared<DistributedBatches::State>(DistributedBatches::State{
+      .comm = &comm,
+      .type = dataset.type,
+      .pieces = [dataset, share](std::uint64_t epoch) { return pieces_of(dataset, share, epoch); },
+      .prefetch = options.prefetch.value_or(facts.reads_ahead ? facts.prefetch : 1),
+      .rule = {.ending = share.ends_differ() ? Ending::asked : Ending::alone,
+               .rows = share.fixed_rows(),
+               .in_plan = share.training_plan ? share.training_plan->steps() : 0,
+               .some_empty = share.some_empty()},
+      .plan = share.training_plan,
+      .why_no_plan = share.why_no_plan,
+      .choice = share.choice});
+}
+
+namespace {
+
+/// The examples of every batch of a worker's own data set, if they are equal.
+std::optional<std::size_t> own_rows(const DatasetFacts& facts,
+                                    std::optional<std::uint64_t> examples) {
+  const bool full = examples && (*examples == endless || *examples % facts.batch_size == 0);
+  if (facts.batch_size == 0 || !(full || facts.drop_remainder)) return std::nullopt;
+  return static_cast<std::size_t>(facts.batch_size);
+}
+
+/// The plan of workers that batch data sets of their own: each reads its stream in pieces of
+/// `batch_size` examples, as under FILE with rule `balanced`. nullopt unless all have the same
+/// batch size and a known number of examples, and any has one. Collective.
+std::optional<data::Plan> plan_of_workers(comm::Communicator& comm, std::uint64_t batch_size,
+                                          std::optional<std::uint64_t> examples) {
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  const auto me = static_cast<std::size_t>(comm.rank());
+  const bool known = examples && *examples != endless && batch_size > 0;
+  std::vector<std::uint64_t> all(2 * ranks);
+  all[2 * me] = known ? batch_size : 0;
+  all[2 * me + 1] = known ? *examples : 0;
+  comm.all_gather(std::span(all));
+  data::PlanOptions options = {.batch_size = batch_size * ranks,
+                               .ranks = ranks,
+                               .policy = ShardPolicy::file,
+                               .rebatch = Rebatch::balanced};
+  for (std::size_t i = 0; i < all.size(); i += 2) {
+    if (all[i] == 0 || all[i] != all[0]) return std::nullopt;
+    options.records += all[i + 1];
+    options.file_records.push_back(all[i + 1]);
+  }
+  if (options.records == 0) return std::nullopt;
+  return data::Plan(options);
+}
+
+}  // namespace
+
+std::shared_ptr<DistributedBatches::State> pieces::distribute_made(
+    comm::Communicator& comm, const std::function<AnyDataset()>& make) {
+  AnyDataset dataset;
+  std::optional<std::uint64_t> size;
+  std::optional<std::uint64_t> examples;
+  comm::together(comm, [&] {
+    dataset = make();
+    const auto reader = dataset.open({}, false);
+    size = reader->size();
+    examples = size ? reader->examples_before_map() : std::nullopt;
+  });
+  const auto lengths = agree_on_lengths(comm, size);
+  const auto plan = plan_of_workers(comm, dataset.facts.batch_size, examples);
+  return std::make_shared<DistributedBatches::State>(DistributedBatches::State{
+      .comm = &comm,
+      .type = dataset.type,
+      .pieces = [dataset](std::uint64_t epoch) -> Pieces {
+        return [reader = SharedReader(dataset.open({.epoch = epoch}, true))] {
+          return reader->next();
+        };
+      },
+      .rule = {.ending = lengths ? Ending::counted : Ending::asked,
+               .count = lengths ? lengths->longest : 0,
+               .rows = own_rows(dataset.facts, examples),
+               .in_plan = plan ? plan->steps() : 0,
+               .some_empty = lengths && lengths->some_empty},
+      .plan = plan,
+      .why_no_plan = {"the numbers of examples of all workers' data sets are not known before they "
+                      "are read, or their batch sizes differ",
+                      "make data sets of known size that end in batch(size), of one size; or use "
+                      "distribute_dataset"},
+      .choice = {ShardPolicy::data, "each worker's data set shards itself", ""}});
 }
 
 }  // namespace lockstep

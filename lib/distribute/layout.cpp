@@ -422,7 +422,7 @@ Layout reduced_layout(const Layout& layout, std::size_t axis) {
   if (axis >= layout.rank()) {
     collective::refuse("a tensor with " + to_text(layout) + " has no axis " +
                            std::to_string(static_cast<std::ptrdiff_t>(axis)),
-                       "axes are counted from 0, also those at the end");
+                       "axes are counted from 0 for the first one, or from -1 for the last one");
   }
   const auto& spec = layout.spec(axis);
   const Layout rest = layout.without_axis(axis);

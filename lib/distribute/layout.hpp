@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/data/sharding.hpp"
+#include "lockstep/data/plan.hpp"
 #include "lockstep/distribute/mesh.hpp"
 #include "lockstep/distribute/tensor.hpp"
 

@@ -143,8 +143,11 @@ DTensor<T> sum_addends(const DTensor<T>& tensor) {
                  }));
 }
 
-// The axes in descending order, each once.
-std::vector<std::size_t> descending(std::vector<std::size_t> axes) {
+// The axes of a tensor with `count` axes, counted from 0, in descending order, each once.
+std::vector<std::size_t> descending(const std::vector<std::ptrdiff_t>& wanted, std::size_t count) {
+  std::vector<std::size_t> axes;
+  axes.reserve(wanted.size());
+  for (const auto axis : wanted) axes.push_back(collective::axis_from_0(axis, count));
   std::sort(axes.rbegin(), axes.rend());
   const auto twice = std::adjacent_find(axes.begin(), axes.end());
   if (twice == axes.end()) return axes;
@@ -324,15 +327,17 @@ DTensor<T> relu(const DTensor<T>& tensor) {
 }
 
 template <MeshNumber T>
-DTensor<T> reduce_sum(const DTensor<T>& tensor, std::size_t axis, const std::optional<Layout>& to) {
-  return sharding::completed(sharding::sum_addends(tensor, axis), to);
+DTensor<T> reduce_sum(const DTensor<T>& tensor, std::ptrdiff_t axis,
+                      const std::optional<Layout>& to) {
+  const std::size_t from_0 = collective::axis_from_0(axis, tensor.shape().size());
+  return sharding::completed(sharding::sum_addends(tensor, from_0), to);
 }
 
 template <MeshNumber T>
-DTensor<T> reduce_sum(const DTensor<T>& tensor, std::vector<std::size_t> axes,
+DTensor<T> reduce_sum(const DTensor<T>& tensor, const std::vector<std::ptrdiff_t>& axes,
                       const std::optional<Layout>& to) {
   DTensor<T> sum = tensor;
-  for (const auto axis : sharding::descending(std::move(axes))) {
+  for (const auto axis : sharding::descending(axes, tensor.shape().size())) {
     sum = sharding::sum_addends(sum, axis);
   }
   return sharding::completed(sum, to);
@@ -344,18 +349,22 @@ DTensor<T> reduce_sum(const DTensor<T>& tensor) {
 }
 
 template <MeshNumber T>
-DTensor<T> reduce_mean(const DTensor<T>& tensor, std::size_t axis,
+DTensor<T> reduce_mean(const DTensor<T>& tensor, std::ptrdiff_t axis,
                        const std::optional<Layout>& to) {
-  const std::size_t count = axis < tensor.shape().size() ? tensor.shape()[axis] : 1;
+  const std::size_t from_0 = collective::axis_from_0(axis, tensor.shape().size());
+  const std::size_t count = from_0 < tensor.shape().size() ? tensor.shape()[from_0] : 1;
   sharding::require_mean(tensor, count, to);
   return sharding::divided(reduce_sum(tensor, axis, to), count);
 }
 
 template <MeshNumber T>
-DTensor<T> reduce_mean(const DTensor<T>& tensor, const std::vector<std::size_t>& axes,
+DTensor<T> reduce_mean(const DTensor<T>& tensor, const std::vector<std::ptrdiff_t>& axes,
                        const std::optional<Layout>& to) {
   std::size_t count = 1;
-  for (const auto axis : axes) count *= axis < tensor.shape().size() ? tensor.shape()[axis] : 1;
+  for (const auto axis : axes) {
+    const std::size_t from_0 = collective::axis_from_0(axis, tensor.shape().size());
+    count *= from_0 < tensor.shape().size() ? tensor.shape()[from_0] : 1;
+  }
   sharding::require_mean(tensor, count, to);
   return sharding::divided(reduce_sum(tensor, axes, to), count);
 }
@@ -421,12 +430,13 @@ DTensor<T> reshape(const DTensor<T>& tensor, const Shape& shape, const std::opti
 }
 
 template <MeshNumber T>
-DTensor<T> slice_along(const DTensor<T>& tensor, std::size_t axis, Range range,
+DTensor<T> slice_along(const DTensor<T>& tensor, std::ptrdiff_t wanted, Range range,
                        const std::optional<Layout>& to) {
+  const std::size_t axis = collective::axis_from_0(wanted, tensor.shape().size());
   if (axis >= tensor.shape().size() || range.begin > range.end ||
       range.end > tensor.shape()[axis]) {
     collective::refuse("slice_along: indices [" + std::to_string(range.begin) + ", " +
-                           std::to_string(range.end) + ") of axis " + std::to_string(axis) +
+                           std::to_string(range.end) + ") of axis " + std::to_string(wanted) +
                            " of shape " + to_text(tensor.shape()),
                        "give an axis and indices that the tensor has");
   }
@@ -445,24 +455,25 @@ DTensor<T> slice_along(const DTensor<T>& tensor, std::size_t axis, Range range,
 }
 
 #define LOCKSTEP_TO const std::optional<Layout>&
-#define LOCKSTEP_INSTANTIATE(T)                                                             \
-  template Tensor<T> sharding::product(const Tensor<T>&, const Tensor<T>&);                 \
-  template sharding::Operands<T> sharding::operands_of(const char*, const DTensor<T>&,      \
-                                                       const DTensor<T>&);                  \
-  template DTensor<T> matmul(const DTensor<T>&, const DTensor<T>&, LOCKSTEP_TO);            \
-  template DTensor<T> add(const DTensor<T>&, const DTensor<T>&, LOCKSTEP_TO);               \
-  template DTensor<T> subtract(const DTensor<T>&, const DTensor<T>&, LOCKSTEP_TO);          \
-  template DTensor<T> multiply(const DTensor<T>&, const DTensor<T>&, LOCKSTEP_TO);          \
-  template DTensor<T> reduce_sum(const DTensor<T>&, std::size_t, LOCKSTEP_TO);              \
-  template DTensor<T> reduce_sum(const DTensor<T>&, std::vector<std::size_t>, LOCKSTEP_TO); \
-  template DTensor<T> reduce_sum(const DTensor<T>&);                                        \
-  template DTensor<T> reduce_mean(const DTensor<T>&, std::size_t, LOCKSTEP_TO);             \
-  template DTensor<T> reduce_mean(const DTensor<T>&, const std::vector<std::size_t>&,       \
-                                  LOCKSTEP_TO);                                             \
-  template DTensor<T> reduce_mean(const DTensor<T>&);                                       \
-  template DTensor<T> transpose(const DTensor<T>&);                                         \
-  template DTensor<T> reshape(const DTensor<T>&, const Shape&, LOCKSTEP_TO);                \
-  template DTensor<T> slice_along(const DTensor<T>&, std::size_t, Range, LOCKSTEP_TO);
+#define LOCKSTEP_INSTANTIATE(T)                                                          \
+  template Tensor<T> sharding::product(const Tensor<T>&, const Tensor<T>&);              \
+  template sharding::Operands<T> sharding::operands_of(const char*, const DTensor<T>&,   \
+                                                       const DTensor<T>&);               \
+  template DTensor<T> matmul(const DTensor<T>&, const DTensor<T>&, LOCKSTEP_TO);         \
+  template DTensor<T> add(const DTensor<T>&, const DTensor<T>&, LOCKSTEP_TO);            \
+  template DTensor<T> subtract(const DTensor<T>&, const DTensor<T>&, LOCKSTEP_TO);       \
+  template DTensor<T> multiply(const DTensor<T>&, const DTensor<T>&, LOCKSTEP_TO);       \
+  template DTensor<T> reduce_sum(const DTensor<T>&, std::ptrdiff_t, LOCKSTEP_TO);        \
+  template DTensor<T> reduce_sum(const DTensor<T>&, const std::vector<std::ptrdiff_t>&,  \
+                                 LOCKSTEP_TO);                                           \
+  template DTensor<T> reduce_sum(const DTensor<T>&);                                     \
+  template DTensor<T> reduce_mean(const DTensor<T>&, std::ptrdiff_t, LOCKSTEP_TO);       \
+  template DTensor<T> reduce_mean(const DTensor<T>&, const std::vector<std::ptrdiff_t>&, \
+                                  LOCKSTEP_TO);                                          \
+  template DTensor<T> reduce_mean(const DTensor<T>&);                                    \
+  template DTensor<T> transpose(const DTensor<T>&);                                      \
+  template DTensor<T> reshape(const DTensor<T>&, const Shape&, LOCKSTEP_TO);             \
+  template DTensor<T> slice_along(const DTensor<T>&, std::ptrdiff_t, Range, LOCKSTEP_TO);
 LOCKSTEP_INSTANTIATE(float)
 LOCKSTEP_INSTANTIATE(double)
 LOCKSTEP_INSTANTIATE(std::int8_t)

@@ -228,24 +228,25 @@ DTensor<T> operator-(std::type_identity_t<T> minuend, const DTensor<T>& a) {
 template <Differentiable T>
 DTensor<T> relu(const DTensor<T>& tensor);
 
-/// The sum along `axis`, which is removed. Each rank sums in double and rounds once.
+/// The sum along `axis`, which is removed; -1 is the last one. Each rank sums in double and rounds
+/// once.
 ///
 ///   axis       result
 ///   unsharded  the layout without the axis; nothing is sent
 ///   cut by s   the same, summed over s: an all-reduce, or a reduce-scatter if `to` cuts over s
 template <MeshNumber T>
-DTensor<T> reduce_sum(const DTensor<T>& tensor, std::size_t axis,
+DTensor<T> reduce_sum(const DTensor<T>& tensor, std::ptrdiff_t axis,
                       const std::optional<Layout>& to = std::nullopt);
 
 /// The sum along several axes, the last one first; each is rounded. Along none, {}: the tensor.
 /// Errors   also throws comm::AgreedError (2) for an axis that is named twice.
 template <MeshNumber T>
-DTensor<T> reduce_sum(const DTensor<T>& tensor, std::vector<std::size_t> axes,
+DTensor<T> reduce_sum(const DTensor<T>& tensor, const std::vector<std::ptrdiff_t>& axes,
                       const std::optional<Layout>& to = std::nullopt);
 template <MeshNumber T>
-DTensor<T> reduce_sum(const DTensor<T>& tensor, std::initializer_list<std::size_t> axes,
+DTensor<T> reduce_sum(const DTensor<T>& tensor, std::initializer_list<std::ptrdiff_t> axes,
                       const std::optional<Layout>& to = std::nullopt) {
-  return reduce_sum(tensor, std::vector<std::size_t>(axes), to);
+  return reduce_sum(tensor, std::vector<std::ptrdiff_t>(axes), to);
 }
 
 /// The sum of all elements, shape (), on every rank.
@@ -255,15 +256,15 @@ DTensor<T> reduce_sum(const DTensor<T>& tensor);
 /// The sum divided by the number of addends.
 /// Errors   also throws comm::AgreedError (2) for integers, no addends, and a partial `to`.
 template <MeshNumber T>
-DTensor<T> reduce_mean(const DTensor<T>& tensor, std::size_t axis,
+DTensor<T> reduce_mean(const DTensor<T>& tensor, std::ptrdiff_t axis,
                        const std::optional<Layout>& to = std::nullopt);
 template <MeshNumber T>
-DTensor<T> reduce_mean(const DTensor<T>& tensor, const std::vector<std::size_t>& axes,
+DTensor<T> reduce_mean(const DTensor<T>& tensor, const std::vector<std::ptrdiff_t>& axes,
                        const std::optional<Layout>& to = std::nullopt);
 template <MeshNumber T>
-DTensor<T> reduce_mean(const DTensor<T>& tensor, std::initializer_list<std::size_t> axes,
+DTensor<T> reduce_mean(const DTensor<T>& tensor, std::initializer_list<std::ptrdiff_t> axes,
                        const std::optional<Layout>& to = std::nullopt) {
-  return reduce_mean(tensor, std::vector<std::size_t>(axes), to);
+  return reduce_mean(tensor, std::vector<std::ptrdiff_t>(axes), to);
 }
 template <MeshNumber T>
 DTensor<T> reduce_mean(const DTensor<T>& tensor);
@@ -306,11 +307,11 @@ template <MeshNumber T>
 DTensor<T> reshape(const DTensor<T>& tensor, const Shape& shape,
                    const std::optional<Layout>& to = std::nullopt);
 
-/// The indices `range` of `axis`. If the axis is cut, it is gathered before; by default the result
-/// is cut as the tensor was.
-/// Errors   also throws comm::AgreedError (2) for an axis or a range outside the tensor.
+/// The indices `range` of `axis`; -1 is the last one. If the axis is cut, it is gathered before; by
+/// default the result is cut as the tensor was. Errors   also throws comm::AgreedError (2) for an
+/// axis or a range outside the tensor.
 template <MeshNumber T>
-DTensor<T> slice_along(const DTensor<T>& tensor, std::size_t axis, Range range,
+DTensor<T> slice_along(const DTensor<T>& tensor, std::ptrdiff_t axis, Range range,
                        const std::optional<Layout>& to = std::nullopt);
 
 }  // namespace lockstep

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <iterator>
 #include <limits>
@@ -16,9 +15,7 @@
 #include <vector>
 
 #include "lockstep/base/philox.hpp"
-#include "lockstep/data/permutation.hpp"
-#include "lockstep/data/read_ahead.hpp"
-#include "lockstep/data/sharding.hpp"
+#include "lockstep/data/plan.hpp"
 #include "lockstep/distribute/tensor.hpp"
 
 namespace lockstep {
@@ -122,45 +119,27 @@ struct Draw {
 // Values that a thread reads ahead.
 
 /// Calls `produce` in a separate thread, at most `depth` values ahead of next(): data::ReadAhead
-/// for a sequence that can be read in order only. A depth of 0 means no thread.
+/// for a sequence that can be read in order only, of values of any type. A depth of 0 means no
+/// thread.
 ///
 /// Threads  next() and the destructor belong to one thread; the destructor waits for a running call
 ///          of `produce`. See data::ReadAhead.
-template <class T>
 class Prefetcher {
  public:
-  using Produce = std::function<std::optional<T>()>;
+  using Produce = std::function<std::shared_ptr<void>()>;  ///< null at the end
 
-  Prefetcher(Produce produce, std::size_t depth)
-      : produce_(std::move(produce)),
-        ahead_(std::vector<std::optional<T>>(depth + 1), depth,
-               [this](std::optional<T>& slot, std::uint64_t) { return fill(slot); }) {}
+  Prefetcher(Produce produce, std::size_t depth);
+  ~Prefetcher();
+  Prefetcher(const Prefetcher&) = delete;
+  Prefetcher& operator=(const Prefetcher&) = delete;
 
-  /// The next value in order; nullopt at the end and on every later call. Rethrows an exception of
+  /// The next value in order; null at the end and on every later call. Rethrows an exception of
   /// `produce` after the values before it, and on every later call.
-  std::optional<T> next() {
-    std::optional<T>* const slot = ahead_.take(taken_);
-    if (slot == nullptr) return std::nullopt;
-    ++taken_;
-    return std::exchange(*slot, std::nullopt);
-  }
+  std::shared_ptr<void> next();
 
  private:
-  bool fill(std::optional<T>& slot) {
-    if (failure_) std::rethrow_exception(failure_);
-    try {
-      slot = produce_();
-    } catch (...) {
-      failure_ = std::current_exception();
-      throw;
-    }
-    return slot.has_value();
-  }
-
-  Produce produce_;
-  std::exception_ptr failure_;  // of `produce_`, which is not called again
-  std::uint64_t taken_ = 0;
-  data::ReadAhead<std::optional<T>> ahead_;  // last member: its thread uses the members above
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 /// A single-pass iterator over the values that `next` returns until nullopt. Copies share the pass.
@@ -492,9 +471,19 @@ template <class T>
 class Prefetched final : public Reader<T> {
  public:
   Prefetched(ReaderPtr<T> from, std::size_t depth)
-      : from_(std::move(from)), ahead_([this] { return from_->next(); }, depth) {}
+      : from_(std::move(from)),
+        ahead_(
+            [this]() -> std::shared_ptr<void> {
+              auto item = from_->next();
+              return item ? std::make_shared<Item<T>>(std::move(*item)) : nullptr;
+            },
+            depth) {}
 
-  std::optional<Item<T>> next() override { return ahead_.next(); }
+  std::optional<Item<T>> next() override {
+    const auto item = ahead_.next();
+    if (!item) return std::nullopt;
+    return std::move(*static_cast<Item<T>*>(item.get()));
+  }
 
   std::optional<std::uint64_t> examples_before_map() const override {
     return from_->examples_before_map();
@@ -502,7 +491,7 @@ class Prefetched final : public Reader<T> {
 
  private:
   ReaderPtr<T> from_;
-  Prefetcher<Item<T>> ahead_;  // after the reader, which its thread uses
+  Prefetcher ahead_;  // after the reader, which its thread uses
 };
 
 }  // namespace lockstep::readers

@@ -46,7 +46,7 @@ DTensor<T> as_column(const DTensor<T>& tensor) {
 // The sum of each row, [..., 1]. Local if rows are whole.
 template <Differentiable T>
 DTensor<T> row_sums(const DTensor<T>& tensor) {
-  return as_column(reduce_sum(tensor, tensor.shape().size() - 1));
+  return as_column(reduce_sum(tensor, -1));
 }
 
 template <Differentiable T>

@@ -5,18 +5,16 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
-#include <system_error>
 #include <type_traits>
 #include <utility>
 
 #include "lockstep/base/errors.hpp"
-#include "lockstep/base/hash.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/data/batches.hpp"
-#include "lockstep/data/file.hpp"
 #include "lockstep/data/folder.hpp"
-#include "lockstep/data/permutation.hpp"
 #include "lockstep/data/plan.hpp"
+#include "lockstep/data/stored_source.hpp"
+#include "lockstep/data/tfrecord.hpp"
 #include "lockstep/distribute/readers.hpp"
 
 namespace lockstep {
@@ -219,14 +217,6 @@ DatasetFacts combined_facts(const DatasetFacts& a, const DatasetFacts& b) {
           .identity = a.identity + ", " + b.identity};
 }
 
-namespace readers {
-std::uint64_t combined_id(std::uint64_t outer, std::uint64_t inner) noexcept {
-  const auto low = [](std::uint64_t word) { return static_cast<std::uint32_t>(word); };
-  const auto block = Philox::at({low(inner), low(inner >> 32), 0, 0}, philox_key(outer));
-  return std::uint64_t{block[0]} << 32 | block[1];
-}
-}  // namespace readers
-
 namespace {
 
 template <class Targets>
@@ -256,52 +246,73 @@ Dataset<ValuesExample> from_source_of_values(std::shared_ptr<data::Source> sourc
                     "use from_source, or give TableOptions the task regression");
 }
 
-std::vector<std::string> regular_files(const std::string& pattern) {
-  std::vector<std::string> paths;
-  for (const auto& path : data::files_matching(pattern)) {
-    std::error_code error;
-    if (std::filesystem::is_regular_file(path, error)) paths.push_back(path.string());
+namespace {
+
+/// A feature's values as a tensor of the shape in its specification.
+Feature tensor_of(const data::FeatureValues& values, const FeatureSpec& spec) {
+  return std::visit(
+      [&](const auto& list) {
+        const Shape shape = spec.any_length ? Shape{list.size()} : spec.shape;
+        return Feature(Tensor<typename std::decay_t<decltype(list)>::value_type>(shape, list));
+      },
+      values);
+}
+
+/// The specification as text: all that determines what is read from a file.
+std::string identity_of(const FeatureSpecs& specs) {
+  std::string text = "features";
+  for (const auto& [name, spec] : specs) {
+    text += " " + to_text(name) + " " + std::to_string(static_cast<int>(spec.type)) +
+            (spec.any_length ? "[]" : to_text(spec.shape));
+    if (!spec.default_value) continue;
+    std::visit([&](const auto& list) { text += "=" + to_text(Tensor(list)); }, *spec.default_value);
   }
-  if (!paths.empty()) return paths;
-  throw DataError(pattern + ": no such regular file", "give a pattern that matches the data");
+  return text;
 }
 
-std::vector<NumberedFile> dealt_files(const std::vector<std::string>& paths, const Pass& pass) {
-  std::vector<NumberedFile> files;
-  for (std::uint64_t i = pass.worker; i < paths.size(); i += pass.workers) {
-    files.push_back({paths[i], i});
+}  // namespace
+
+Dataset<Features> tfrecord_dataset(std::vector<std::string> paths, FeatureSpecs specs,
+                                   const FileOptions& options) {
+  data::require_features(specs);
+  const std::string identity = identity_of(specs);
+  const auto read = [specs = std::move(specs)](const std::string& path) -> Generator<Features> {
+    const auto reader = std::make_shared<data::TfFeatureReader>(path, specs);
+    return [specs, reader]() -> std::optional<Features> {
+      const auto* const values = reader->next();
+      if (values == nullptr) return std::nullopt;
+      Features features;
+      for (const auto& [name, list] : *values) {
+        features.emplace(name, tensor_of(list, specs.at(name)));
+      }
+      return features;
+    };
+  };
+  const auto examples = from_paths<Features>(std::move(paths), read, options);
+  DatasetFacts facts = examples.facts();
+  facts.identity += ", " + identity;
+  return {[examples](const Pass& pass) { return examples.open(pass); }, facts};
+}
+
+Dataset<Example> from_record_files(const std::vector<data::RecordFiles>& files,
+                                   const data::ReadOptions& options) {
+  if (files.empty()) throw ConfigError("a data set of no files", "give at least one");
+  const auto& first = files.front().records;
+  const auto format = data::format_of_file(data::bare_name(first));
+  if (!format) {
+    throw ConfigError(first.string() + ": its name has no known format",
+                      "name it *.csv, *.npy, *.tfrecord, or *-ubyte with *images* and *labels*");
   }
-  return files;
-}
-
-std::vector<NumberedFile> shuffled_files(const std::vector<NumberedFile>& files, std::uint64_t seed,
-                                         const Pass& pass) {
-  const std::uint64_t own = seed_for(RandomUse::files, data::worker_seed(seed, pass.worker));
-  const data::Permutation order(files.size(), own, pass.epoch);
-  std::vector<NumberedFile> shuffled;
-  for (std::uint64_t i = 0; i < files.size(); ++i) shuffled.push_back(files[order(i)]);
-  return shuffled;
-}
-
-std::uint64_t file_record_id(std::uint64_t number, std::uint64_t place) noexcept {
-  return (number << 40) + place;
-}
-
-std::string identity_of(const std::vector<std::string>& paths) {
-  const std::uint64_t blocks = data::sampled_blocks_of_each(paths.size());
-  Hash hash;
-  for (const auto& path : paths) {
-    hash.add(std::filesystem::path(path).filename().string());
-    data::RegularFile(path).add_sample(hash, blocks);
+  std::vector<std::unique_ptr<data::Source>> parts;
+  for (const auto& file : files) {
+    parts.push_back(data::open_files(*format, file, options));
+    if (parts.back()->features() == parts.front()->features()) continue;
+    throw DataError(file.records.string() + ": " + counted(parts.back()->features(), "feature") +
+                        " a record, but " + std::to_string(parts.front()->features()) + " in " +
+                        first.string(),
+                    "give files of one shape");
   }
-  return counted(paths.size(), "file") + ", hash of names and samples " + to_hex(hash.value());
-}
-
-void require_lengths(std::size_t cycle_length, std::size_t block_length) {
-  if (cycle_length > 0 && block_length > 0) return;
-  throw ConfigError("reading in turn with cycle_length " + std::to_string(cycle_length) +
-                        " and block_length " + std::to_string(block_length),
-                    "give at least 1 for both");
+  return from_source(std::make_shared<data::ConcatSource>(std::move(parts)));
 }
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -35,6 +36,17 @@ struct ValueContext {
   std::uint64_t replica_id_in_sync_group = 0;  ///< this replica's index
   std::uint64_t num_replicas_in_sync = 1;
 };
+
+/// What Strategy::reduce and gather take: the compiler's errors are sentences for anything else.
+template <class T>
+struct HoldsCombinable : std::false_type {};
+template <class T>
+struct HoldsCombinable<PerReplica<T>> : IsCombinable<T> {};
+template <Structured T>
+struct HoldsCombinable<T> : IsPerReplica<T> {};
+template <class Value, class... Axis>
+concept TakesAxes = HoldsCombinable<Value>::value && sizeof...(Axis) <= 1 &&
+                    (std::is_integral_v<Axis> && ...);
 
 /// Replicas in sync, one on each rank of a communicator.
 ///
@@ -101,30 +113,13 @@ class Strategy {
   /// If the data set ends in batch (and prefetch) and its elements allow random access, it follows
   /// a data::Plan and each rank reads its own examples only. Batches that are transformed further
   /// are read whole by every rank that cuts them.
-  /// Errors   throws comm::AgreedError (2): see agree_on_share.
+  /// Errors   throws comm::AgreedError (2): data or options that data::Plan or data::choose_policy
+  ///          reject; `balanced` with DATA; ranks with different data or options.
   /// Ranks    collective.
   template <BatchLike T>
   DistributedDataset<T> distribute_dataset(const Dataset<T>& dataset,
                                            const DistributeOptions& options = {}) {
-    const auto share = agree_on_share(comm_, dataset.facts(), options, [&](const Pass& pass) {
-      const auto reader = dataset.open_plain(pass);
-      return ExampleCounts{reader->examples(), reader->examples_before_map()};
-    });
-    if (!share.choice.warning.empty() && comm_.rank() == 0) report_warning(share.choice.warning);
-    using Ending = typename DistributedIterator<T>::Ending;
-    const DatasetFacts& facts = dataset.facts();
-    const std::size_t automatic = facts.reads_ahead ? facts.prefetch : 1;
-    return {comm_,
-            {.open = [dataset,
-                      share](std::uint64_t epoch) { return pieces::of(dataset, share, epoch); },
-             .prefetch = options.prefetch.value_or(automatic),
-             .steps = {.ending = share.ends_differ() ? Ending::asked : Ending::alone,
-                       .rows = share.fixed_rows(),
-                       .in_plan = share.training_plan ? share.training_plan->steps() : 0,
-                       .some_empty = share.some_empty()},
-             .plan = share.training_plan,
-             .why_no_plan = share.why_no_plan,
-             .choice = share.choice}};
+    return DistributedDataset<T>(pieces::distribute(comm_, pieces::any_dataset(dataset), options));
   }
 
   template <class T>
@@ -150,28 +145,8 @@ class Strategy {
         "distribute_datasets_from_function: the function does not return a Dataset of "
         "batches; call batch(per-replica batch size) in it");
     using T = typename Made::Element;
-    using Ending = typename DistributedIterator<T>::Ending;
-    std::optional<Dataset<T>> dataset;
-    std::optional<std::uint64_t> size;
-    comm::together(comm_, [&] {
-      dataset.emplace(make(input_context()));
-      size = dataset->size();
-    });
-    const auto lengths = agree_on_lengths(comm_, size);
     return DistributedDataset<T>(
-        comm_,
-        {.open = [dataset = *dataset](
-                     std::uint64_t epoch) { return values_of(dataset.open({.epoch = epoch})); },
-         .prefetch = 0,
-         .steps = {.ending = lengths ? Ending::counted : Ending::asked,
-                   .count = lengths ? lengths->longest : 0,
-                   .rows = own_rows(*dataset),
-                   .some_empty = lengths && lengths->some_empty},
-         .plan = std::nullopt,
-         .why_no_plan = {"each worker's data set is made by a function, and shards itself",
-                         "use distribute_dataset, or Replica::train(step, features, labels) with a "
-                         "data::Plan of the program's own"},
-         .choice = {data::ShardPolicy::data, "each worker's data set shards itself", ""}});
+        pieces::distribute_made(comm_, [&] { return pieces::any_dataset(make(input_context())); }));
   }
 
   /// The per-replica value of `make(ValueContext)`. Local.
@@ -215,25 +190,37 @@ class Strategy {
     return collective::reduce_values(comm_, op, Tensor<T>(value.value_)).item();
   }
 
-  /// The reduction over all replicas and along `axis`, which is removed. Every example counts once,
-  /// also in the mean; replicas without examples are skipped. Each replica sums in double in the
-  /// order of the indices; the replicas' sums are added by rank and rounded once.
-  /// Errors   throws comm::AgreedError (2): the mean of no values; an axis that does not exist;
+  /// The reduction over all replicas and along `axis` (-1: the last one), which is removed. Every
+  /// example counts once, also in the mean; replicas without examples are skipped. Each replica
+  /// sums in double in the order of the indices; the replicas' sums are added by rank and rounded
+  /// once. Errors   throws comm::AgreedError (2): the mean of no values; an axis that does not
+  /// exist;
   ///          different shapes.
   /// Ranks    collective.
   template <Number T>
-  Tensor<T> reduce(ReduceOp op, const PerReplica<Tensor<T>>& value, std::size_t axis) const {
+  Tensor<T> reduce(ReduceOp op, const PerReplica<Tensor<T>>& value, std::ptrdiff_t axis) const {
     return collective::reduce_along(comm_, op, value.value_, axis);
+  }
+
+  /// The same of a variant of tensors, which has the same type on every replica.
+  /// Errors   also throws comm::AgreedError (2) for different types, and for texts.
+  template <OneOfTensors T, class... Axis>
+  T reduce(ReduceOp op, const PerReplica<T>& value, Axis... axis) const {
+    return of_one_type(value.value_, [&]<class Value>(const Tensor<Value>& tensor) -> T {
+      if constexpr (Number<Value>) return reduce(op, one(tensor), axis...);
+      collective::refuse("a reduction of texts", "reduce the numbers alone, or gather the texts");
+    });
   }
 
   /// The reduction of every part of a pair, tuple or map: of a per-replica value, or of a structure
   /// of such values. Errors and ranks as above; names of maps must be the same on all ranks.
   template <Structured T, class... Axis>
-  auto reduce(ReduceOp op, const PerReplica<T>& value, Axis... axis) const {
+  requires IsCombinable<T>::value auto reduce(ReduceOp op, const PerReplica<T>& value,
+                                              Axis... axis) const {
     return parts(value.value_, [&](const auto& part) { return reduce(op, one(part), axis...); });
   }
   template <Structured T, class... Axis>
-  auto reduce(ReduceOp op, const T& values, Axis... axis) const {
+  requires IsPerReplica<T>::value auto reduce(ReduceOp op, const T& values, Axis... axis) const {
     return parts(values, [&](const auto& part) { return reduce(op, part, axis...); });
   }
 
@@ -241,19 +228,46 @@ class Strategy {
   /// Replicas without values are skipped.
   /// Errors   throws comm::AgreedError (2) if the other axes differ.
   /// Ranks    collective.
-  template <Number T>
-  Tensor<T> gather(const PerReplica<Tensor<T>>& value, std::size_t axis) const {
+  template <collective::Sendable T>
+  Tensor<T> gather(const PerReplica<Tensor<T>>& value, std::ptrdiff_t axis) const {
     return collective::gather_along(comm_, value.value_, axis);
+  }
+
+  /// The same of a variant of tensors, which has the same type on every replica.
+  template <OneOfTensors T>
+  T gather(const PerReplica<T>& value, std::ptrdiff_t axis) const {
+    return of_one_type(value.value_,
+                       [&](const auto& tensor) -> T { return gather(one(tensor), axis); });
   }
 
   /// The same of every part of a pair, tuple or map: see reduce.
   template <Structured T>
-  auto gather(const PerReplica<T>& value, std::size_t axis) const {
+  requires IsCombinable<T>::value auto gather(const PerReplica<T>& value,
+                                              std::ptrdiff_t axis) const {
     return parts(value.value_, [&](const auto& part) { return gather(one(part), axis); });
   }
   template <Structured T>
-  auto gather(const T& values, std::size_t axis) const {
+  requires IsPerReplica<T>::value auto gather(const T& values, std::ptrdiff_t axis) const {
     return parts(values, [&](const auto& part) { return gather(part, axis); });
+  }
+
+  // Calls that do not compile, with a sentence.
+  template <class Op, class Value, class... Axis>
+  requires(!std::same_as<Op, ReduceOp> ||
+           !TakesAxes<Value, Axis...>) auto reduce(const Op& /*op*/, const Value& value,
+                                                   const Axis&... /*axis*/) const {
+    static_assert(std::same_as<Op, ReduceOp>,
+                  "reduce: the first argument is ReduceOp::sum or ReduceOp::mean");
+    require_per_replica<Value, Axis...>();
+    return value;
+  }
+  template <class Value, class... Axis>
+  requires(sizeof...(Axis) != 1 ||
+           !TakesAxes<Value, Axis...>) auto gather(const Value& value,
+                                                   const Axis&... /*axis*/) const {
+    static_assert(sizeof...(Axis) == 1, "gather: give the value and an axis, such as 0");
+    require_per_replica<Value, Axis...>();
+    return value;
   }
 
   /// The components in this process: this replica's only. Those of a structure of per-replica
@@ -336,6 +350,29 @@ class Strategy {
     }
   }
 
+  template <class Value, class... Axis>
+  static constexpr void require_per_replica() {
+    static_assert(IsPerReplica<Value>::value,
+                  "reduce, gather: the value is no per-replica value, such as a result of run or a "
+                  "batch of a distributed data set");
+    static_assert(!IsPerReplica<Value>::value || HoldsCombinable<Value>::value,
+                  "reduce, gather: a replica's value is no number, tensor of numbers, or pair, "
+                  "tuple or map of these");
+    static_assert(sizeof...(Axis) <= 1 && (std::is_integral_v<Axis> && ...),
+                  "reduce, gather: the axis is no whole number");
+  }
+
+  /// `combine` of the tensor that a variant holds, which is of one type on all ranks. Collective.
+  template <OneOfTensors T, class Combine>
+  T of_one_type(const T& value, Combine combine) const {
+    const auto name = [](const auto& tensor) {
+      return type_name<typename std::decay_t<decltype(tensor)>::Value>();
+    };
+    comm::require_equal(comm_, "the value of a replica", {{"type", std::visit(name, value)}},
+                        "give values of one type");
+    return std::visit(combine, value);
+  }
+
   template <class T>
   static PerReplica<T> one(const T& value) {
     return PerReplica<T>(value);
@@ -349,15 +386,6 @@ class Strategy {
                           "give the map the same names on every rank");
     }
     return structure::with_parts(value, combine);
-  }
-
-  template <BatchLike T>
-  static std::optional<std::size_t> own_rows(const Dataset<T>& dataset) {
-    const auto& facts = dataset.facts();
-    const auto examples = dataset.open_plain({})->examples();
-    const bool full = examples && (*examples == endless || *examples % facts.batch_size == 0);
-    if (facts.batch_size == 0 || !(full || facts.drop_remainder)) return std::nullopt;
-    return static_cast<std::size_t>(facts.batch_size);
   }
 
   std::string describe_texts(const std::string& mine) const;

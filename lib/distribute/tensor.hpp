@@ -356,6 +356,12 @@ decltype(auto) call_with(Function&& function, Value&& value) {
   }
 }
 
+/// A record of a data::Source: its features [features] and its label.
+using Example = std::pair<Tensor<float>, std::int32_t>;
+
+/// A record with values to predict: its features [features] and its values [targets].
+using ValuesExample = std::pair<Tensor<float>, Tensor<float>>;
+
 /// The number of examples of a batch: the length of axis 0 of all its parts.
 /// Errors   throws DataError if parts differ; std::invalid_argument for a part of shape ().
 template <BatchLike T>

@@ -6,11 +6,13 @@
 #include <concepts>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -43,6 +45,10 @@ struct AxisView {
 /// Throws ConfigError if `axis` is not below the number of axes.
 AxisView view_axis(const Shape& shape, std::size_t axis);
 
+/// `axis` of `axes`, counted from 0: negative ones are counted from the end, -1 is the last. One
+/// that does not exist is returned as it is, for the error of view_axis.
+std::size_t axis_from_0(std::ptrdiff_t axis, std::size_t axes) noexcept;
+
 /// Throws comm::AgreedError (2). Every rank must call it, with the same text.
 [[noreturn]] void refuse(const std::string& problem, const std::string& remedy);
 
@@ -50,16 +56,35 @@ AxisView view_axis(const Shape& shape, std::size_t axis);
 /// same shapes on all ranks.
 void require_alike(const std::vector<Shape>& shapes, std::optional<std::size_t> axis);
 
+/// The front of `rest`, which it is removed from: a packed shape; a text packed as its length.
+Shape take_shape(std::string_view& rest);
+std::string take_text(std::string_view& rest);
+
+/// The element types that ranks can send.
+template <class T>
+concept Sendable = Number<T> || std::same_as<T, std::string>;
+
 /// The tensors of all ranks, in rank order. Collective.
-template <Number T>
+template <Sendable T>
 std::vector<Tensor<T>> all_tensors(comm::Communicator& comm, const Tensor<T>& mine) {
-  std::vector<Tensor<T>> all;
+  std::string packed;
   const auto values = mine.values();
-  for (const auto& packed :
-       comm::gather_text(comm, pack(mine.shape(), values.data(), values.size_bytes()))) {
-    Shape shape = unpack_shape(packed);
+  if constexpr (Number<T>) {
+    packed = pack(mine.shape(), values.data(), values.size_bytes());
+  } else {
+    packed = pack(mine.shape(), nullptr, 0);
+    for (const T& text : values) packed += pack({text.size()}, text.data(), text.size());
+  }
+  std::vector<Tensor<T>> all;
+  for (const auto& theirs : comm::gather_text(comm, packed)) {
+    std::string_view rest = theirs;
+    Shape shape = take_shape(rest);
     std::vector<T> copy(elements_of(shape));
-    if (!copy.empty()) std::memcpy(copy.data(), unpack_values(packed), copy.size() * sizeof(T));
+    if constexpr (Number<T>) {
+      if (!copy.empty()) std::memcpy(copy.data(), rest.data(), copy.size() * sizeof(T));
+    } else {
+      for (T& text : copy) text = take_text(rest);
+    }
     all.emplace_back(std::move(shape), std::move(copy));
   }
   return all;
@@ -157,7 +182,8 @@ void require_divisible(ReduceOp op) {
 /// The reduction over all replicas and along `axis`. Collective.
 template <Number T>
 Tensor<T> reduce_along(comm::Communicator& comm, ReduceOp op, const Tensor<T>& mine,
-                       std::size_t axis) {
+                       std::ptrdiff_t wanted) {
+  const std::size_t axis = axis_from_0(wanted, mine.shape().size());
   require_divisible<T>(op);
   Tensor<Wide<T>> sums;
   std::vector<std::uint64_t> counts(static_cast<std::size_t>(comm.size()));
@@ -200,17 +226,14 @@ Tensor<T> reduce_values(comm::Communicator& comm, ReduceOp op, Tensor<T> mine) {
 }
 
 /// All replicas' tensors concatenated along `axis` in rank order. Collective.
-template <Number T>
-Tensor<T> gather_along(comm::Communicator& comm, const Tensor<T>& mine, std::size_t axis) {
+template <Sendable T>
+Tensor<T> gather_along(comm::Communicator& comm, const Tensor<T>& mine, std::ptrdiff_t wanted) {
   auto all = all_tensors(comm, mine);
   drop_empty(all);
+  const std::size_t axis = axis_from_0(wanted, all.front().shape().size());
   require_alike(all, axis);
   return concatenate(all, axis);
 }
-
-/// The front of `rest`, which it is removed from: a packed shape; a text packed as its length.
-Shape take_shape(std::string_view& rest);
-std::string take_text(std::string_view& rest);
 
 /// The shapes of a batch's parts, and the names of its maps; and a batch of 0 examples like it.
 template <BatchLike T>
@@ -264,19 +287,6 @@ T unpack_structure(std::string_view& rest) {
   }
 }
 
-/// Gives `empty`, a batch of 0 examples, the shapes and names that the first rank with `known` has.
-/// False if no rank knows them. Collective.
-template <BatchLike T>
-bool agree_on_structure(comm::Communicator& comm, T& empty, bool known) {
-  for (const auto& theirs : comm::gather_text(comm, known ? pack_structure(empty) : "")) {
-    if (theirs.empty()) continue;
-    std::string_view rest = theirs;
-    if (!known) empty = unpack_structure<T>(rest);
-    return true;
-  }
-  return false;
-}
-
 /// The hash of packed bytes, as hexadecimal text. Local.
 std::string bits_of(const std::string& packed);
 
@@ -317,6 +327,35 @@ class PerReplica {
   T value_;                            // of this replica
   std::optional<std::uint64_t> step_;  // in the data set's plan; of a batch of an iteration
 };
+
+/// What reduce and gather take from each replica: a number, a tensor, a variant of tensors, or a
+/// pair, tuple or map of such values.
+template <class T>
+struct IsCombinable : std::bool_constant<Number<T> || OneOfTensors<T>> {};
+template <class T>
+struct IsCombinable<Tensor<T>> : std::bool_constant<collective::Sendable<T>> {};
+template <class A, class B>
+struct IsCombinable<std::pair<A, B>>
+    : std::bool_constant<IsCombinable<A>::value && IsCombinable<B>::value> {};
+template <class... Parts>
+struct IsCombinable<std::tuple<Parts...>>
+    : std::bool_constant<(IsCombinable<Parts>::value && ...)> {};
+template <class Part>
+struct IsCombinable<std::map<std::string, Part>> : IsCombinable<Part> {};
+
+/// A per-replica value, or a structure of such values.
+template <class T>
+struct IsPerReplica : std::false_type {};
+template <class T>
+struct IsPerReplica<PerReplica<T>> : std::true_type {};
+template <class A, class B>
+struct IsPerReplica<std::pair<A, B>>
+    : std::bool_constant<IsPerReplica<A>::value && IsPerReplica<B>::value> {};
+template <class... Parts>
+struct IsPerReplica<std::tuple<Parts...>>
+    : std::bool_constant<(IsPerReplica<Parts>::value && ...)> {};
+template <class Part>
+struct IsPerReplica<std::map<std::string, Part>> : IsPerReplica<Part> {};
 
 /// The types that a variable can hold: numbers and tensors of numbers.
 template <class T>

@@ -10,10 +10,13 @@
 #include <vector>
 
 #include "lockstep/collectives/communicator.hpp"
-#include "lockstep/collectives/launcher.hpp"
-#include "lockstep/collectives/mpi.hpp"
 
 namespace lockstep {
+namespace comm {
+struct Launch;
+class MpiCommunicator;
+}  // namespace comm
+
 /// The program of one rank. All ranks must throw a comm::AgreedError together.
 using RankBody = std::function<void(comm::Communicator&)>;
 

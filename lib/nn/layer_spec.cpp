@@ -266,6 +266,8 @@ LayerFunction read_dropout(const Reader& fields) {
 
 }  // namespace
 
+Fields Flatten::fields() const { return {{"kind", "flatten"}}; }
+
 std::string Dropout::text() const { return "dropout " + literal_of(FieldValue(rate)); }
 
 Fields Dropout::fields() const { return {{"kind", "dropout"}, {"rate", rate}}; }
@@ -279,6 +281,8 @@ LayerFunction read_batch_norm(const Reader& fields) {
 }
 
 }  // namespace
+
+Fields LayerNorm::fields() const { return {{"kind", "layer-norm"}}; }
 
 Fields BatchNorm::fields() const {
   Fields fields = {{"kind", "batch-norm"}, {"momentum", momentum}};
@@ -323,6 +327,8 @@ Fields Add::fields() const {
   add_activation(fields, activation);
   return fields;
 }
+
+Fields Concatenate::fields() const { return {{"kind", "concatenate"}}; }
 
 FeatureShape Concatenate::output_of(std::span<const FeatureShape> inputs) const {
   require_several(inputs);

@@ -135,7 +135,7 @@ struct GlobalPool {
 struct Flatten {
   FeatureShape output_of(const FeatureShape& input) const { return flat(input.size()); }
   std::string text() const { return "flatten"; }
-  Fields fields() const { return {{"kind", "flatten"}}; }
+  Fields fields() const;
 };
 
 /// In training, sets a value to zero with probability `rate`, else divides it by 1 - rate.
@@ -155,7 +155,7 @@ struct LayerNorm {
     return 2 * static_cast<double>(input.channels);
   }
   std::string text() const { return "layer-norm"; }
-  Fields fields() const { return {{"kind", "layer-norm"}}; }
+  Fields fields() const;
 };
 
 /// Normalises each channel to mean 0 and variance 1 over all examples and pixels of the global
@@ -190,7 +190,7 @@ struct Add {
 struct Concatenate {
   FeatureShape output_of(std::span<const FeatureShape> inputs) const;
   std::string text() const { return "concatenate"; }
-  Fields fields() const { return {{"kind", "concatenate"}}; }
+  Fields fields() const;
 };
 
 /// A row of `width` weights for each value of the network's input, which are whole numbers in

@@ -143,9 +143,11 @@ void require_weights(std::span<const float> weights, std::size_t examples) {
 
 template <class Real>
 void require_targets(const Targets& targets, const Loss<Real>& loss, std::size_t examples,
-                     std::size_t outputs) {
+                     std::size_t outputs, std::size_t first) {
   require_weights(targets.weights, examples);
-  if (loss.target() == TargetKind::label) return require_labels(targets.labels, examples, outputs);
+  if (loss.target() == TargetKind::label) {
+    return require_labels(targets.labels, examples, outputs, first);
+  }
   const std::size_t width = loss.target_width(outputs);
   if (targets.values.size() != examples * width) {
     throw ConfigError(std::to_string(targets.values.size()) + " target values for " +
@@ -158,13 +160,16 @@ void require_targets(const Targets& targets, const Loss<Real>& loss, std::size_t
                                   [](float flag) { return flag != 0 && flag != 1; });
   if (wrong == targets.values.end()) return;
   const auto at = static_cast<std::size_t>(wrong - targets.values.begin());
-  throw DataError("the target " + shortest(*wrong) + " of example " + std::to_string(at / width) +
-                      " is neither 0 nor 1, as the loss '" + loss.name() + "' needs",
+  throw DataError("the target " + shortest(*wrong) + " of example " +
+                      std::to_string(first + at / width) + " is neither 0 nor 1, as the loss '" +
+                      loss.name() + "' needs",
                   "give 1 for each label that an example has, and else 0");
 }
 
-template void require_targets(const Targets&, const Loss<float>&, std::size_t, std::size_t);
-template void require_targets(const Targets&, const Loss<double>&, std::size_t, std::size_t);
+template void require_targets(const Targets&, const Loss<float>&, std::size_t, std::size_t,
+                              std::size_t);
+template void require_targets(const Targets&, const Loss<double>&, std::size_t, std::size_t,
+                              std::size_t);
 
 template <class Real>
 void softmax_cross_entropy(Matrix<const Real> z, std::span<const std::int32_t> labels,

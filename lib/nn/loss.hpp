@@ -91,10 +91,10 @@ class Loss;
 /// Checks the targets of a loss for a network of `outputs`: labels with require_labels(); throws
 /// ConfigError unless there are examples * target_width(outputs) values, and a weight for each
 /// example or none; DataError if one of TargetKind::flags is neither 0 nor 1, or a weight is below
-/// 0 or not finite.
+/// 0 or not finite. Examples are counted from `first`.
 template <class Real>
 void require_targets(const Targets& targets, const Loss<Real>& loss, std::size_t examples,
-                     std::size_t outputs);
+                     std::size_t outputs, std::size_t first = 0);
 
 /// Computes the loss -log softmax(z)[label] of every row, and whether its prediction is correct.
 ///

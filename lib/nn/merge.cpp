@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "lockstep/nn/layer.hpp"
+#include "lockstep/numerics/threads.hpp"
 
 namespace lockstep::nn {
 namespace {

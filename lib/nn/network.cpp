@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "lockstep/numerics/threads.hpp"
+
 namespace lockstep::nn {
 namespace {
 

@@ -8,7 +8,6 @@
 #include <span>
 
 #include "lockstep/numerics/matrix.hpp"
-#include "lockstep/numerics/threads.hpp"
 
 namespace lockstep {
 

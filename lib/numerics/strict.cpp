@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/base/aligned.hpp"
+#include "lockstep/numerics/threads.hpp"
 
 namespace lockstep {
 namespace {

@@ -16,10 +16,12 @@
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/data/file.hpp"
+#include "lockstep/data/table.hpp"
 #include "lockstep/nn/network_shape.hpp"
 #include "lockstep/train/json_fields.hpp"
 #include "lockstep/train/network_json.hpp"
 #include "lockstep/train/safetensors.hpp"
+#include "lockstep/train/shared_snapshot.hpp"
 
 namespace lockstep::train {
 namespace {

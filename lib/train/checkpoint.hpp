@@ -38,19 +38,21 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "lockstep/base/aligned.hpp"
-#include "lockstep/collectives/shared.hpp"
-#include "lockstep/data/table.hpp"
-#include "lockstep/nn/network.hpp"
+#include "lockstep/nn/loss.hpp"
+#include "lockstep/nn/network_shape.hpp"
 #include "lockstep/optim/optimizer.hpp"
 
 namespace lockstep::data {
-struct PictureSchema;  // picture_source.hpp
+struct PictureSchema;
+struct TableSchema;  // table.hpp
+}  // namespace lockstep::data
+namespace lockstep::nn {
+template <class Real>
+class Network;  // network.hpp
 }
 
 namespace lockstep::train {
@@ -100,68 +102,17 @@ struct TrainingState {
   std::vector<std::pair<std::string, std::string>> settings = {};
 };
 
-/// The weights and the optimizer's moments, each a flat block as in a ParameterBlock; empty: the
-/// optimizer does not have it.
-struct StateBlocks {
-  std::span<float> weights;
-  std::span<float> first;
-  std::span<float> second;
-
-  std::span<float> of(optim::Moment moment) const noexcept {
-    return moment == optim::Moment::first ? first : second;
-  }
-};
-
-/// A copy of a network's weights and its optimizer's state, made between two steps and saved later,
-/// while training continues.
-class Snapshot {
- public:
-  /// `layout` must have no sharded tensor, and outlive the snapshot. `region`, of bytes(): memory
-  /// of the ranks of a host, each of which has a snapshot of the same blocks; nullopt: its own.
-  /// `optimizer`: null for the weights alone.
-  ///
-  /// Errors   throws std::bad_alloc; std::invalid_argument for a sharded tensor.
-  Snapshot(const nn::NetworkShape& shape, const nn::Loss<float>& loss,
-           const nn::ParameterLayout<float>& layout, const optim::OptimizerOptions* optimizer,
-           std::optional<comm::SharedRegion> region = std::nullopt);
-
-  static std::size_t bytes(const nn::ParameterLayout<float>& layout,
-                           const optim::OptimizerOptions* optimizer);
-
-  bool is_shared() const noexcept { return region_.has_value(); }
-
-  nn::NetworkShape shape;
-  std::string loss;  ///< Loss::name()
-  const nn::ParameterLayout<float>& layout;
-  StateBlocks blocks;  ///< [layout.length()] each; the moments may be empty
-  SavedOptimizer optimizer;
-  std::vector<std::string> moments;  ///< optim::moment_names()
-
- private:
-  std::optional<comm::SharedRegion> region_;
-  AlignedBuffer<float> own_;
-};
-
 /// The folder name of a checkpoint: "step-00001407".
 std::string checkpoint_name(std::uint64_t step);
 
 /// Throws OutputError if the folder `checkpoints` has a checkpoint of this step. Local.
 void require_no_checkpoint(const std::filesystem::path& checkpoints, std::uint64_t step);
 
-/// Writes `checkpoints`/step-NNNNNNNN/ and returns its path; replaces a checkpoint of this step.
-/// Disk space for the tensors is reserved first. `state`: null to save the weights alone; its
-/// `optimizer` is replaced by the snapshot's.
+/// Writes `checkpoints`/step-NNNNNNNN/ with the weights of a network, which may have layers of any
+/// kind, and returns its path. Disk space for the tensors is reserved first.
 ///
-/// Errors   throws OutputError; other checkpoints are not changed, nor is one of this step.
-/// Ranks    local; any thread.
-std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
-                                      const Snapshot& snapshot, const CheckpointInfo& info,
-                                      const TrainingState* state);
-
-/// The same for the weights of a network, which may have layers of any kind.
-///
-/// Errors   throws OutputError, also if a checkpoint of this step exists; std::invalid_argument as
-///          Snapshot() does, and for a network of which this rank holds only a part (use
+/// Errors   throws OutputError, also if a checkpoint of this step exists: other checkpoints are not
+///          changed; std::invalid_argument for a network of which this rank holds only a part (use
 ///          Replica::save() instead).
 /// Ranks    local; call it on one rank of a job.
 std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
@@ -233,15 +184,5 @@ void read_weights(const SavedNetwork& saved, nn::Network<float>& network);
 /// Errors   throws DataError; also for a checkpoint that holds weights alone.
 /// Ranks    local.
 TrainingState read_state(const std::filesystem::path& folder);
-
-/// Reads one moment of `optimizer` of every weight from optimizer.safetensors into a block of this
-/// layout; of tensors that are sharded over ranks, this rank's shard.
-///
-/// Errors   throws DataError as SafetensorsReader does. Checksums are not compared: call
-///          verify_checkpoint() on one rank.
-/// Ranks    local.
-void read_moments(const std::filesystem::path& folder, const nn::ParameterLayout<float>& layout,
-                  const optim::OptimizerOptions& optimizer, optim::Moment moment,
-                  std::span<float> block);
 
 }  // namespace lockstep::train

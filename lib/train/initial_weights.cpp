@@ -10,6 +10,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/nn/network.hpp"
 #include "lockstep/train/safetensors.hpp"
 
 namespace lockstep::train {

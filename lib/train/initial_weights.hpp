@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/nn/network.hpp"
 #include "lockstep/train/checkpoint.hpp"
 
 namespace lockstep::train {

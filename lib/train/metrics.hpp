@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -63,14 +64,36 @@ struct ScoredSet {
   std::size_t records() const noexcept { return outputs == 0 ? 0 : scores.size() / outputs; }
 };
 
+/// A std::function. For a function that does not take Arguments the compiler's error is a sentence.
+template <class... Arguments>
+class Figure : public std::function<double(Arguments...)> {
+ public:
+  Figure() = default;
+  template <class Function>
+  requires(!std::is_base_of_v<Figure, Function>) Figure(Function figure)  // NOLINT: converts
+      : std::function<double(Arguments...)>(checked(std::move(figure))) {}
+
+ private:
+  template <class Function>
+  static std::function<double(Arguments...)> checked(Function figure) {
+    constexpr bool fits = std::is_invocable_r_v<double, Function&, Arguments...>;
+    static_assert(
+        fits,
+        "a metric's function returns a double, and takes (std::span<const float> outputs, "
+        "const nn::Targets& target) for each example, or (const train::ScoredSet&)");
+    if constexpr (fits) return figure;
+    return {};
+  }
+};
+
 /// A metric: one of both functions is set. Local; a function of its arguments alone.
 struct Metric {
   std::string name;
   /// A figure for each example, of which evaluation gives the mean. `outputs`: logits or values,
   /// [outputs]. `target`: one label, or Loss::target_width() values.
-  std::function<double(std::span<const float> outputs, const nn::Targets& target)> of_example = {};
+  Figure<std::span<const float>, const nn::Targets&> of_example = {};
   /// A figure of the whole set, which every rank holds: 4 bytes for each record and output.
-  std::function<double(const ScoredSet& set)> of_set = {};
+  Figure<const ScoredSet&> of_set = {};
 };
 
 /// Names and figures of metrics.

@@ -11,6 +11,7 @@
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/data/batches.hpp"
 #include "lockstep/nn/network.hpp"
+#include "lockstep/numerics/threads.hpp"
 #include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/cost.hpp"
 #include "lockstep/train/device.hpp"
@@ -314,7 +315,8 @@ nn::Tally Replica::train(std::uint64_t step, std::span<const float> features,
   data::Batch batch = data::batch_at(*plan_, step, rank, targets.labels, {});
   batch.values = targets.values;
   batch.weights = targets.weights;
-  nn::require_targets(targets, network_->loss_function(), batch.piece.size(), shape().classes);
+  nn::require_targets(targets, network_->loss_function(), batch.piece.size(), shape().classes,
+                      plan_->positions(step, rank).begin);
   PhaseSeconds seconds;
   if (!device_) {
     copy_features(features, network_->inputs(step_->rows(batch.piece)));

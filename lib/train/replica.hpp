@@ -62,6 +62,12 @@ concept TrainingPair = requires {
       std::same_as<typename T::second_type::Value, std::int32_t>;
 };
 
+/// An element of a DistributedDataset of such pairs.
+template <class T>
+concept TrainingBatch = requires {
+  requires TrainingPair<typename T::Value>;
+};
+
 /// A DistributedDataset.
 template <class T>
 concept BatchesWithPlan = requires(const T& batches) {
@@ -99,6 +105,16 @@ class Replica {
   template <BatchesWithPlan Batches>
   Replica(const nn::NetworkShape& shape, const Batches& batches, const ReplicaOptions& options = {})
       : Replica(shape, agreed_plan(batches), batches.communicator(), options) {}
+
+  template <class Other>
+  requires(!BatchesWithPlan<Other>) Replica(const nn::NetworkShape& shape, const Other& /*data*/,
+                                            const ReplicaOptions& options = {})
+      : Replica(shape, no_plan(), no_ranks(), options) {
+    static_assert(BatchesWithPlan<Other>,
+                  "Replica: give a shape and a distributed data set, such as "
+                  "strategy.distribute_dataset(dataset.batch(128)), or a shape, a data::Plan and "
+                  "the ranks that it is for");
+  }
 
   /// Creates a replica for evaluate() and predict() only. load(network) sets the weights.
   ///
@@ -151,10 +167,10 @@ class Replica {
   /// Shapes   features [b, shape.features] row-major; labels [b] in [0, classes), or values [b,
   ///          outputs] for a loss of values; b is the plan's piece for this rank and step, and may
   ///          be 0.
-  /// Errors   throws ConfigError for other shapes, DataError for other labels; comm::AgreedError
-  /// (76)
-  ///          if the loss or a gradient is not finite: see describe_nonfinite(); FaultFound (70) if
-  ///          replicas differ; comm::CommError.
+  /// Errors   throws ConfigError for other shapes, DataError for other labels, with the position of
+  ///          the example in the plan's order (Plan::positions); comm::AgreedError (76) if the loss
+  ///          or a gradient is not finite: see describe_nonfinite(); FaultFound (70) if replicas
+  ///          differ; comm::CommError.
   /// Ranks    collective: all ranks must train the same step.
   nn::Tally train(std::uint64_t step, std::span<const float> features, const nn::Targets& targets);
 
@@ -166,8 +182,15 @@ class Replica {
   ///                 the step is not known.
   template <class Batch>
   nn::Tally train(const Batch& batch) {
-    const Piece piece = piece_of(batch);
-    return train(piece.step, piece.features, piece.targets);
+    static_assert(TrainingBatch<Batch>,
+                  "train: the batch is no element of a distributed data set of pairs: features, "
+                  "Tensor<float>, and labels, Tensor<std::int32_t>, or values, Tensor<float>");
+    if constexpr (TrainingBatch<Batch>) {
+      const Piece piece = piece_of(batch);
+      return train(piece.step, piece.features, piece.targets);
+    } else {
+      return {};
+    }
   }
 
   /// Creates a reader that prefetches batches for load(), at most `batches` in total. `reader` must
@@ -204,6 +227,9 @@ class Replica {
   Evaluation evaluate(Batches& batches, const std::vector<Metric>& metrics = {}) {
     auto iterator = batches.make_iterator();
     std::optional<typename Batches::Element> batch;
+    static_assert(TrainingBatch<typename Batches::Element>,
+                  "evaluate: the data set is not of pairs: features, Tensor<float>, and labels, "
+                  "Tensor<std::int32_t>, or values, Tensor<float>");
     return evaluate(
         agreed_plan(batches),
         [&]() -> std::optional<Piece> {
@@ -325,13 +351,12 @@ class Replica {
     comm::together(batches.communicator(), [&] { plan = &batches.plan(); });
     return *plan;
   }
+  static const data::Plan& no_plan();  // of calls that do not compile
+  static const Groups& no_ranks();
   static std::uint64_t step_of(std::optional<std::uint64_t> step);
-  template <class Batch>
+  template <TrainingBatch Batch>
   static Piece piece_of(const Batch& batch) {
     using Value = typename Batch::Value;
-    static_assert(TrainingPair<Value>,
-                  "a batch to train on is a pair of features, Tensor<float>, and labels, "
-                  "Tensor<std::int32_t>, or values, Tensor<float>");
     const auto& [features, targets] = batch.value_;
     if constexpr (std::is_same_v<typename Value::second_type::Value, float>) {
       return {step_of(batch.step_), features.values(), {{}, targets.values()}};

@@ -10,6 +10,7 @@
 
 #include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/evaluation.hpp"
+#include "lockstep/train/plot.hpp"
 
 namespace lockstep::train {
 
@@ -39,35 +40,6 @@ struct StepReport {
   std::string skipped = {};
   std::span<const RankMessage> messages = {};  ///< of every rank; valid until the next step
   double weight = 0;  ///< of the examples in all; without weights their number
-};
-
-/// Loss, score and metrics of a data set.
-struct SetFigures {
-  double loss = 0;
-  double score = 0;
-  NamedFigures metrics = {};
-};
-
-/// Report of one epoch. Training loss and score are of its examples, computed before the update of
-/// each step, without those of skipped steps.
-///
-/// The score is accuracy; or, of a regression, R2: of training with the mean squared error 1 -
-/// loss, which assumes values with a variance of 1, as a table gives them.
-struct EpochReport {
-  std::uint64_t epoch = 0;  ///< from 1
-  double train_loss = 0;
-  std::optional<double> train_score = {};  ///< none of regressions with another loss
-  double test_loss = 0;
-  double test_score = 0;
-  NamedFigures test_metrics = {};  ///< TrainerOptions::metrics
-  bool is_regression = false;
-  std::optional<SetFigures> validation = {};
-  double seconds = 0;  ///< of training in this process, without evaluation
-  double examples_per_second = 0;
-  std::uint64_t weights_hash = 0;
-  /// The leaves of a batch that each rank computes from the next epoch on (Plan::shares()); empty
-  /// if that does not change.
-  std::vector<std::uint64_t> new_shares = {};
 };
 
 /// Seconds of one step by phase, measured on rank 0; `total` includes the time between phases.
@@ -103,6 +75,8 @@ struct RunReport {
   /// The leaves of a batch that each of them computed in the last epoch; empty without `balance`.
   std::vector<std::uint64_t> shares = {};
 };
+
+class Snapshot;  // shared_snapshot.hpp
 
 /// A checkpoint that is to be saved.
 struct DueCheckpoint {

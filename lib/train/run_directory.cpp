@@ -16,7 +16,9 @@
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/data/table.hpp"
 #include "lockstep/train/json_fields.hpp"
+#include "lockstep/train/shared_snapshot.hpp"
 
 namespace lockstep::train {
 

@@ -20,9 +20,10 @@ constexpr std::uint64_t length_bytes = 8;              // of the header's length
 constexpr std::uint64_t max_header_bytes = 100 << 20;  // limit of safetensors
 
 /// The header: name -> type, shape, and bytes [begin, end) behind the header.
-std::string header_of(const std::vector<TensorSpec>& tensors) {
+std::string header_of(const std::vector<TensorSpec>& tensors, const Metadata& metadata) {
   ordered_json header;
   header["__metadata__"] = {{"format", "lockstep"}};
+  for (const auto& [name, text] : metadata) header["__metadata__"][name] = text;
   std::uint64_t at = 0;
   for (const TensorSpec& tensor : tensors) {
     const std::uint64_t end = at + tensor.size() * sizeof(float);
@@ -38,9 +39,10 @@ std::string header_of(const std::vector<TensorSpec>& tensors) {
   throw DataError(data::place(place.path, byte) + ": " + reason, place.remedy);
 }
 
-/// Reads the header; returns it and its length.
+/// Reads the header; returns it and its length. `metadata`: set to the texts in it, unless null.
 std::pair<ordered_json, std::uint64_t> read_header(const data::RegularFile& file,
-                                                   const JsonPlace& place) {
+                                                   const JsonPlace& place,
+                                                   Metadata* metadata = nullptr) {
   if (file.size() < length_bytes) fail_at(place, file.size(), "ends within the header's length");
   std::uint64_t length = 0;
   file.read_at(0, {reinterpret_cast<std::uint8_t*>(&length), sizeof length});
@@ -51,6 +53,11 @@ std::pair<ordered_json, std::uint64_t> read_header(const data::RegularFile& file
                 " can be");
   }
   ordered_json header = parse_object(text_at(file, length_bytes, length), place);
+  if (metadata != nullptr && header.contains("__metadata__")) {
+    for (const auto& [name, text] : header["__metadata__"].items()) {
+      if (text.is_string()) metadata->emplace(name, text.get<std::string>());
+    }
+  }
   header.erase("__metadata__");
   return {std::move(header), length};
 }
@@ -181,9 +188,10 @@ std::uint64_t TensorSpec::size() const noexcept {
 }
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
-                                     const std::vector<TensorSpec>& tensors)
+                                     const std::vector<TensorSpec>& tensors,
+                                     const Metadata& metadata)
     : file_(path) {
-  const std::string header = header_of(tensors);
+  const std::string header = header_of(tensors, metadata);
   const std::uint64_t length = header.size();
   std::uint64_t bytes = length_bytes + length;
   for (const TensorSpec& tensor : tensors) bytes += tensor.size() * sizeof(float);
@@ -211,7 +219,7 @@ SafetensorsReader::SafetensorsReader(const std::filesystem::path& path,
                                      const std::string& remedy)
     : file_(path) {
   const JsonPlace place = {path, 1, remedy};
-  const auto [header, length] = read_header(file_, place);
+  const auto [header, length] = read_header(file_, place, &metadata_);
   data_begin_ = length_bytes + length;
   const std::uint64_t data_bytes = file_.size() - data_begin_;
   ranges_.reserve(tensors.size());

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,11 +33,15 @@ struct FileSum {
   bool operator==(const FileSum&) const = default;
 };
 
+/// Texts by name in a file's header, which other libraries pass over.
+using Metadata = std::map<std::string, std::string>;
+
 /// Writes a file of F32 tensors, sequentially and atomically. Local.
 class SafetensorsWriter {
  public:
   /// Reserves disk space for the whole file. Throws OutputError, as all members do.
-  SafetensorsWriter(const std::filesystem::path& path, const std::vector<TensorSpec>& tensors);
+  SafetensorsWriter(const std::filesystem::path& path, const std::vector<TensorSpec>& tensors,
+                    const Metadata& metadata = {});
 
   /// Writes the next tensor: all of its values, row-major.
   void add(std::span<const float> values);
@@ -66,12 +71,15 @@ class SafetensorsReader {
   /// All values of tensor `index` of the constructor's list, row-major. Throws DataError.
   std::vector<float> read(std::size_t index) const;
 
+  const Metadata& metadata() const noexcept { return metadata_; }
+
   /// "PATH: byte N", where N is the begin of the first tensor.
   std::string place() const { return data::place(file_.path(), data_begin_); }
 
  private:
   data::RegularFile file_;
   std::uint64_t data_begin_ = 0;
+  Metadata metadata_;
   std::vector<Range> ranges_;  ///< bytes behind the header, of each tensor
 };
 

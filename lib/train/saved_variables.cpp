@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/hash.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/distribute/tape.hpp"
@@ -49,6 +50,13 @@ std::vector<TensorSpec> specs_of(std::span<const DVariable<float>> variables) {
   return specs;
 }
 
+// The name of a variable's checksum in the file's header.
+std::string checksum_name(const std::string& variable) { return "xxh3 of " + variable; }
+
+std::string checksum_of(std::span<const float> values) {
+  return to_hex(hash_of(std::as_bytes(values)));
+}
+
 }  // namespace
 
 void save_variables(const std::filesystem::path& path,
@@ -56,13 +64,18 @@ void save_variables(const std::filesystem::path& path,
   const auto specs = specs_of(variables);
   const sharding::RecordingPause pause;
   auto& comm = variables.front().mesh().communicator();
+  Metadata checksums;
+  for (const auto& variable : variables) {
+    const auto whole = variable.to_global();
+    checksums.emplace(checksum_name(variable.name()), checksum_of(whole.values()));
+  }
   std::optional<SafetensorsWriter> file;
   const auto on_rank_0 = [&](const std::function<void()>& work) {
     comm::together(comm, [&] {
       if (comm.rank() == 0) work();
     });
   };
-  on_rank_0([&] { file.emplace(path, specs); });
+  on_rank_0([&] { file.emplace(path, specs, checksums); });
   for (const auto& variable : variables) {
     const auto whole = variable.to_global();
     on_rank_0([&] { file->add(whole.values()); });
@@ -80,7 +93,15 @@ void restore_variables(const std::filesystem::path& path, std::span<DVariable<fl
   std::vector<DTensor<float>> values;
   for (std::size_t i = 0; i < variables.size(); ++i) {
     Tensor<float> whole;
-    comm::together(comm, [&] { whole = {variables[i].shape(), file->read(i)}; });
+    comm::together(comm, [&] {
+      whole = {variables[i].shape(), file->read(i)};
+      const auto checksum = file->metadata().find(checksum_name(variables[i].name()));
+      if (checksum == file->metadata().end()) return;  // written by another library
+      if (checksum->second == checksum_of(whole.values())) return;
+      throw DataError(
+          path.string() + ": the checksum of " + in_quotes(variables[i].name()) + " differs",
+          data::fetch_again);
+    });
     values.push_back(copy_to_mesh(variables[i].mesh(), whole, variables[i].layout()));
   }
   for (std::size_t i = 0; i < variables.size(); ++i) variables[i].assign(values[i]);

@@ -1,18 +1,19 @@
 // Saves variables over a mesh in a file, and restores them under any mesh and layout.
 //
 // The file is a safetensors file of whole F32 tensors, by name, without optimizer or settings:
-// libraries of other languages read it as it is.
+// libraries of other languages read it as it is. Its header has the XXH3 of the values of each.
 #pragma once
 
 #include <filesystem>
 #include <span>
 
-#include "lockstep/distribute/variable.hpp"
+#include "lockstep/distribute/dtensor.hpp"
 
 namespace lockstep::train {
 
 /// Writes the variables, at least one, to a new file, or in place of one of that name. Each is
-/// gathered in turn, so a rank holds one whole variable at a time; rank 0 writes.
+/// gathered in turn, for its checksum and to be written, so a rank holds one whole variable at a
+/// time; rank 0 writes.
 ///
 ///   save_variables("weights.safetensors", weights);  // a std::vector<DVariable<float>>
 ///
@@ -22,9 +23,9 @@ namespace lockstep::train {
 /// Ranks    collective; all variables are on one mesh.
 void save_variables(const std::filesystem::path& path, std::span<const DVariable<float>> variables);
 
-/// Assigns to each variable the tensor of its name. The file, of which values have no checksum,
-/// must have exactly these names and shapes; layouts, mesh and ranks may be others than when it was
-/// saved. Every rank reads it; a rank holds one whole tensor at a time.
+/// Assigns to each variable the tensor of its name. The file must have exactly these names and
+/// shapes; layouts, mesh and ranks may be others than when it was saved. Every rank reads it, and
+/// compares checksums if the file has them; a rank holds one whole tensor at a time.
 ///
 /// Errors   throws the same comm::AgreedError on all ranks: (2) as above; (65) for a file that is
 ///          missing, damaged or of other variables; (70) if ranks read different values. The

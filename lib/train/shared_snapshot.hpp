@@ -1,18 +1,86 @@
-// Shared snapshots: the state of training in memory of each host's ranks, which outlives each rank.
+// Snapshots: copies of the state of training in memory, which are saved as checkpoints; and shared
+// ones, in memory of each host's ranks, which outlive each rank.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
+#include "lockstep/base/aligned.hpp"
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/collectives/shared.hpp"
+#include "lockstep/nn/network.hpp"
 #include "lockstep/optim/optimizer.hpp"
 #include "lockstep/train/checkpoint.hpp"
 
 namespace lockstep::train {
+
+/// The weights and the optimizer's moments, each a flat block as in a ParameterBlock; empty: the
+/// optimizer does not have it.
+struct StateBlocks {
+  std::span<float> weights;
+  std::span<float> first;
+  std::span<float> second;
+
+  std::span<float> of(optim::Moment moment) const noexcept {
+    return moment == optim::Moment::first ? first : second;
+  }
+};
+
+/// A copy of a network's weights and its optimizer's state, made between two steps and saved later,
+/// while training continues.
+class Snapshot {
+ public:
+  /// `layout` must have no sharded tensor, and outlive the snapshot. `region`, of bytes(): memory
+  /// of the ranks of a host, each of which has a snapshot of the same blocks; nullopt: its own.
+  /// `optimizer`: null for the weights alone.
+  ///
+  /// Errors   throws std::bad_alloc; std::invalid_argument for a sharded tensor.
+  Snapshot(const nn::NetworkShape& shape, const nn::Loss<float>& loss,
+           const nn::ParameterLayout<float>& layout, const optim::OptimizerOptions* optimizer,
+           std::optional<comm::SharedRegion> region = std::nullopt);
+
+  static std::size_t bytes(const nn::ParameterLayout<float>& layout,
+                           const optim::OptimizerOptions* optimizer);
+
+  bool is_shared() const noexcept { return region_.has_value(); }
+
+  nn::NetworkShape shape;
+  std::string loss;  ///< Loss::name()
+  const nn::ParameterLayout<float>& layout;
+  StateBlocks blocks;  ///< [layout.length()] each; the moments may be empty
+  SavedOptimizer optimizer;
+  std::vector<std::string> moments;  ///< optim::moment_names()
+
+ private:
+  std::optional<comm::SharedRegion> region_;
+  AlignedBuffer<float> own_;
+};
+
+/// Writes `checkpoints`/step-NNNNNNNN/ and returns its path; replaces a checkpoint of this step.
+/// Disk space for the tensors is reserved first. `state`: null to save the weights alone; its
+/// `optimizer` is replaced by the snapshot's.
+///
+/// Errors   throws OutputError; other checkpoints are not changed, nor is one of this step.
+/// Ranks    local; any thread.
+std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
+                                      const Snapshot& snapshot, const CheckpointInfo& info,
+                                      const TrainingState* state);
+
+/// Reads one moment of `optimizer` of every weight from optimizer.safetensors into a block of this
+/// layout; of tensors that are sharded over ranks, this rank's shard.
+///
+/// Errors   throws DataError as SafetensorsReader does. Checksums are not compared: call
+///          verify_checkpoint() on one rank.
+/// Ranks    local.
+void read_moments(const std::filesystem::path& folder, const nn::ParameterLayout<float>& layout,
+                  const optim::OptimizerOptions& optimizer, optim::Moment moment,
+                  std::span<float> block);
 
 /// The state of training after a step, without weights and moments.
 struct ReplicaState {

@@ -7,13 +7,11 @@ include(GNUInstallDirs)
 set(LOCKSTEP_API
     lockstep.hpp base/errors.hpp base/philox.hpp
     collectives/communicator.hpp collectives/agreement.hpp collectives/threads.hpp
-    data/source.hpp data/plan.hpp
-    distribute/tensor.hpp distribute/dataset.hpp distribute/sources.hpp distribute/record_files.hpp
-    distribute/strategy.hpp distribute/devices.hpp distribute/mesh.hpp
-    distribute/layout.hpp distribute/dtensor.hpp distribute/operations.hpp
-    distribute/tape.hpp distribute/variable.hpp
+    data/source.hpp data/table.hpp data/plan.hpp
+    distribute/tensor.hpp distribute/dataset.hpp distribute/sources.hpp distribute/strategy.hpp
+    distribute/mesh.hpp distribute/dtensor.hpp distribute/operations.hpp distribute/tape.hpp
     launch/launch.hpp
-    nn/layer_spec.hpp nn/layer.hpp nn/custom_layer.hpp nn/loss.hpp nn/gradient_check.hpp
+    nn/network_shape.hpp nn/layer.hpp nn/custom_layer.hpp nn/loss.hpp nn/network.hpp nn/gradient_check.hpp
     train/replica.hpp train/checkpoint.hpp train/initial_weights.hpp train/plot.hpp train/saved_variables.hpp)
 
 set(LOCKSTEP_PUBLIC_HEADERS ${PROJECT_BINARY_DIR}/public)  # as they are installed

@@ -16,7 +16,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/data/file.hpp"
-#include "lockstep/data/source.hpp"
+#include "lockstep/data/stored_source.hpp"
 #include "lockstep/data/tfrecord.hpp"
 
 namespace lockstep::data {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "lockstep/data/sharding.hpp"
+#include "lockstep/data/plan.hpp"
 #include "tests/support/dealt.hpp"
 
 namespace lockstep::support {

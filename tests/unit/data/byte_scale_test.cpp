@@ -4,7 +4,7 @@
 #include <numeric>
 #include <vector>
 
-#include "lockstep/data/source.hpp"
+#include "lockstep/data/stored_source.hpp"
 
 namespace lockstep::test {
 namespace {

@@ -2,7 +2,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "lockstep/data/source.hpp"
+#include "lockstep/data/stored_source.hpp"
 #include "tests/unit/data/idx_bytes.hpp"
 
 namespace lockstep::test {

@@ -1,8 +1,8 @@
-#include "lockstep/data/permutation.hpp"
-
 #include <array>
 #include <catch2/catch.hpp>
 #include <vector>
+
+#include "lockstep/data/plan.hpp"
 
 using namespace lockstep::data;
 

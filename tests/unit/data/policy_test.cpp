@@ -5,7 +5,6 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/data/plan.hpp"
-#include "lockstep/data/sharding.hpp"
 #include "tests/support/sharing_model.hpp"
 
 using namespace lockstep;

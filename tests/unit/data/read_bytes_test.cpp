@@ -6,7 +6,7 @@
 
 #include "lockstep/data/batches.hpp"
 #include "lockstep/data/folder.hpp"
-#include "lockstep/data/source.hpp"
+#include "lockstep/data/stored_source.hpp"
 #include "lockstep/data/synthetic.hpp"
 #include "lockstep/data/transform.hpp"
 #include "lockstep/data/writer.hpp"

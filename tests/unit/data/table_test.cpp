@@ -8,7 +8,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/data/csv.hpp"
-#include "lockstep/data/source.hpp"
+#include "lockstep/data/stored_source.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/data/idx_bytes.hpp"
 
@@ -242,6 +242,33 @@ TEST_CASE("what is wrong with a table is named with a remedy", "[data][table]") 
   for (int i = 0; i < 101; ++i) words += "1,w" + std::to_string(i) + "\n";
   CHECK_THAT(Table(words).error(), Contains("no column of features"));  // too many words
   CHECK(Table(words).find({.categories = {"a"}}).features() == 101);
+}
+
+TEST_CASE("texts of a record become the features that its file gives", "[data][table]") {
+  const std::string rows = "label,a,b,c\nx,1,20,u\ny,3,40,v\nx,5,NA,u\n";
+  TableSchema schema = Table(rows).find();
+  const Table table(rows);
+  data::ReadOptions options;
+  options.table = std::make_shared<const TableSchema>(schema);
+  data::CsvSource source(table.path, options);
+  data::add_moments(schema, source, true);
+  const Records expected = table.read(schema);
+  const std::vector<Texts> records = {{"1", "20", "u"}, {" 3", "40.0", "v "}, {"5", "", "u"}};
+  std::vector<float> features;
+  for (const Texts& record : records) {
+    const auto row = data::features_of(schema, record);
+    features.insert(features.end(), row.begin(), row.end());
+  }
+  CHECK(features == expected.x);
+  CHECK(data::features_of(schema, Texts{"1", "20", "w"})[3] == 0);
+  const auto error = [&](const Texts& record) {
+    return message_of<DataError>([&] { data::features_of(schema, record); });
+  };
+  CHECK_THAT(error({"1", "20"}), Contains("2 values for 3 columns"));
+  CHECK_THAT(error({"1", "two", "u"}), StartsWith("column 'b': 'two' is not a finite number"));
+  schema.missing = data::Missing::error;
+  CHECK_THAT(error({"1", "NA", "u"}), Contains("a missing value"));
+  CHECK_THAT(error({"1", "2", "w"}), Contains("'w' is no category"));
 }
 
 TEST_CASE("columns are matched by name", "[data][table]") {

@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "lockstep/data/source.hpp"
+#include "lockstep/data/stored_source.hpp"
 #include "lockstep/nn/cuda/device_network.hpp"
 #include "lockstep/numerics/cuda/elementwise.hpp"
 #include "tests/support/device.hpp"

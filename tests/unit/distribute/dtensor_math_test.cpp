@@ -334,7 +334,10 @@ TEST_CASE("reductions under every layout", "[mesh]") {
     for (const auto& layout : test::layouts_of(mesh, 3)) {
       const auto tensor = copy_to_mesh(mesh, whole, layout);
       const auto rest = layout.without_axis(axis);
+      const auto from_end = static_cast<std::ptrdiff_t>(axis) - 3;
       if (!holds(reduce_sum(tensor, axis), sums, rest)) return "sum: " + to_text(layout);
+      if (!holds(reduce_sum(tensor, {from_end}), sums, rest)) return "from the end";
+      if (!holds(reduce_mean(tensor, from_end), means, rest)) return "mean from the end";
       if (!holds(reduce_mean(tensor, axis), means, rest)) return "mean: " + to_text(layout);
       if (reduce_sum(tensor).to_global().item() != 7260) return "all: " + to_text(layout);
       if (reduce_mean(tensor).to_global().item() != 60.5F) return "mean of all";
@@ -383,6 +386,8 @@ TEST_CASE("operations that cannot be are refused alike", "[mesh]") {
   CHECK_THAT(
       refusal([](Mesh&, const Matrix& a) { reduce_sum(a, 2); }),
       StartsWith("2: a tensor with sharding_specs:[x, unsharded], mesh:[x=2] has no axis 2"));
+  CHECK_THAT(refusal([](Mesh&, const Matrix& a) { reduce_mean(a, -3); }),
+             Catch::Contains("has no axis -3"));
   CHECK_THAT(refusal([](Mesh&, const Matrix& a) { reduce_mean(a, 2); }),
              StartsWith("2: a tensor with"));
   CHECK_THAT(

@@ -1,9 +1,8 @@
 // Files by explicit paths: TFRecord with a specification of features, and the command's formats.
-#include "lockstep/distribute/record_files.hpp"
-
 #include <catch2/catch.hpp>
 
 #include "lockstep/collectives/agreement.hpp"
+#include "lockstep/distribute/sources.hpp"
 #include "lockstep/distribute/strategy.hpp"
 #include "tests/support/per_rank.hpp"
 #include "tests/support/temporary_folder.hpp"
@@ -126,6 +125,47 @@ TEST_CASE("default values stand for missing features", "[distribute]") {
   CHECK_THROWS_AS(tfrecord_dataset(files.paths(), wanted), ConfigError);
   CHECK_THROWS_AS(tfrecord_dataset(files.paths(), {}), ConfigError);
   CHECK_THROWS_AS(tfrecord_dataset({}, specs), ConfigError);
+}
+
+TEST_CASE("lists of any length are read as they are", "[distribute]") {
+  const test::TemporaryFolder folder;
+  const auto path =
+      folder.write("a.tfrecord", test::record(test::example(test::entry("ids", ints({7, 8, 9})) +
+                                                            test::entry("words", texts({"a"})))) +
+                                     test::record(test::example(test::entry("ids", ints({1})))));
+  FeatureSpecs wanted = {{"ids", {.type = FeatureType::int64, .any_length = true}},
+                         {"words", {.type = FeatureType::bytes, .any_length = true}}};
+  const auto data = tfrecord_dataset({path}, wanted);
+  CHECK(text_of(data) == R"({ids: [7, 8, 9], words: ["a"]}{ids: [1], words: []})");
+  const auto first_two = data.map([](const Features& features) {
+    auto ids = std::get<Tensor<std::int64_t>>(features.at("ids")).values();
+    std::vector<std::int64_t> two(ids.begin(),
+                                  ids.begin() + std::min<std::ptrdiff_t>(2, ids.size()));
+    two.resize(2, -1);
+    return Tensor<std::int64_t>(std::move(two));
+  });
+  CHECK(to_text(*first_two.batch(2).begin()) == "[[7, 8], [1, -1]]");
+  wanted["ids"].default_value = std::vector<std::int64_t>{0};
+  CHECK_THROWS_WITH(tfrecord_dataset({path}, wanted), Contains("'ids' of any length"));
+}
+
+TEST_CASE("the specification is part of what identifies the data", "[distribute]") {
+  const Readings files;
+  const auto identity = [&](const FeatureSpecs& wanted) {
+    return tfrecord_dataset(files.paths(), wanted).facts().identity;
+  };
+  FeatureSpecs other = specs;
+  CHECK(identity(specs) == identity(other));
+  other["x"].shape = {1, 2};
+  CHECK(identity(specs) != identity(other));
+  other = specs;
+  other["count"].default_value = std::vector<std::int64_t>{1};
+  CHECK(identity(specs) != identity(other));
+  const auto differ = [&](comm::Communicator& comm) {
+    Strategy(comm).distribute_dataset(
+        tfrecord_dataset(files.paths(), comm.rank() == 0 ? specs : other).batch(2));
+  };
+  CHECK_THROWS_AS(comm::run_ranks(2, differ), comm::AgreedError);
 }
 
 TEST_CASE("a feature that is missing, of another type or number is named", "[distribute]") {

@@ -82,6 +82,33 @@ TEST_CASE("data sets from a function may end at different times", "[distribute]"
   CHECK(text == once + once);
 }
 
+TEST_CASE("the sizes of workers' own data sets make a plan to train by", "[distribute]") {
+  const auto sizes = GENERATE(std::vector<std::int64_t>{5, 2, 0}, std::vector<std::int64_t>{4, 4});
+  const auto ranks = static_cast<int>(sizes.size());
+  const auto pieces = test::per_rank(ranks, [&](comm::Communicator& comm) -> std::string {
+    Strategy strategy(comm);
+    const auto mine = sizes[static_cast<std::size_t>(comm.rank())];
+    auto data = strategy.distribute_datasets_from_function(
+        [&](const InputContext&) { return range_dataset(mine).batch(2); });
+    const auto& plan = data.plan();
+    std::uint64_t step = 0;
+    for (auto& batch : data) {
+      const auto rows = strategy.local_results(batch).front().rows();
+      if (rows != plan.piece_size(step++, static_cast<std::uint64_t>(comm.rank()))) return "piece";
+    }
+    return step == plan.steps() ? "" : "steps";
+  });
+  CHECK(pieces == std::vector<std::string>(sizes.size()));
+  const auto no_plan = [](comm::Communicator& comm) {
+    Strategy strategy(comm);
+    const bool first = comm.rank() == 0;
+    const auto data = strategy.distribute_datasets_from_function(
+        [&](const InputContext&) { return range_dataset(4).batch(first ? 1 : 2); });
+    return data.has_plan() ? 1 : 0;
+  };
+  CHECK(on_all(2, no_plan) == 0);
+}
+
 TEST_CASE("infinite data sets may differ in their seed", "[distribute]") {
   const auto steps = on_all(2, [](comm::Communicator& comm) {
     Strategy strategy(comm);
@@ -257,7 +284,9 @@ TEST_CASE("gather joins along any axis", "[distribute]") {
     Strategy strategy(comm);
     const auto id = static_cast<float>(strategy.replica_id());
     const auto value = strategy.run([&] { return Tensor<float>({2, 1}, {id, 10 + id}); });
-    return strategy.gather(value, 1);
+    if (strategy.gather(value, -1) != strategy.gather(value, 1)) return Tensor<float>();
+    const auto last = strategy.reduce(ReduceOp::sum, value, -1);
+    return last == Tensor<float>({3, 33}) ? strategy.gather(value, 1) : last;
   });
   CHECK(joined == Tensor<float>({2, 3}, {0, 1, 2, 10, 11, 12}));
 }
@@ -274,9 +303,10 @@ TEST_CASE("what cannot be reduced is refused on every rank", "[distribute]") {
     const auto value = strategy.run([&] { return Tensor<float>(std::vector<float>(id + 1)); });
     strategy.reduce(ReduceOp::sum, value);
   });
-  const auto axis = refuse([](Strategy& strategy) {
+  const std::ptrdiff_t axis_of_two = GENERATE(1, -2);
+  const auto axis = refuse([&](Strategy& strategy) {
     const auto value = strategy.run([] { return Tensor<float>({1, 2}); });
-    strategy.reduce(ReduceOp::sum, value, 1);
+    strategy.reduce(ReduceOp::sum, value, axis_of_two);
   });
   const auto whole = refuse(
       [](Strategy& strategy) { strategy.reduce(ReduceOp::mean, strategy.run([] { return 1; })); });
@@ -287,7 +317,8 @@ TEST_CASE("what cannot be reduced is refused on every rank", "[distribute]") {
     strategy.gather(strategy.run([] { return Tensor<float>(1.0F); }), 0);
   });
   CHECK_THROWS_AS(comm::run_ranks(3, shapes), comm::AgreedError);
-  CHECK_THROWS_AS(comm::run_ranks(3, axis), comm::AgreedError);
+  CHECK_THROWS_WITH(comm::run_ranks(3, axis),
+                    Catch::Contains("(2) has no axis " + std::to_string(axis_of_two)));
   CHECK_THROWS_AS(comm::run_ranks(3, whole), comm::AgreedError);
   CHECK_THROWS_AS(comm::run_ranks(3, nothing), comm::AgreedError);
   CHECK_THROWS_AS(comm::run_ranks(3, gathered), comm::AgreedError);

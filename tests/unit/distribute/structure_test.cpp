@@ -84,6 +84,47 @@ TEST_CASE("values of several parts are reduced, gathered and read", "[distribute
   CHECK_THROWS_AS(comm::run_ranks(2, names), comm::AgreedError);
 }
 
+TEST_CASE("features of any type are reduced and gathered, on any number of replicas",
+          "[distribute]") {
+  const int ranks = GENERATE(1, 2, 3);
+  const auto batch = range_dataset(5).map([](std::int64_t i) {
+    return Features{{"count", Numbers(i)},
+                    {"name", Tensor<std::string>(std::string("n") + std::to_string(i))},
+                    {"x", Tensor<float>({static_cast<float>(i), 1})}};
+  });
+  const auto text = on_all(ranks, [&](comm::Communicator& comm) {
+    Strategy strategy(comm);
+    auto data = strategy.distribute_dataset(batch.batch(5));
+    const auto features = data.make_iterator().next();
+    const auto numbers = strategy.run(
+        [](Features values) {
+          values.erase("name");
+          return values;
+        },
+        features);
+    return to_text(strategy.gather(features, 0)) +
+           to_text(strategy.reduce(ReduceOp::sum, numbers, 0));
+  });
+  CHECK(text == R"({count: [0, 1, 2, 3, 4], name: ["n0", "n1", "n2", "n3", "n4"], )"
+                "x: [[0.0, 1.0], [1.0, 1.0], [2.0, 1.0], [3.0, 1.0], [4.0, 1.0]]}"
+                "{count: 10, x: [10.0, 5.0]}");
+  const auto refuse = [&](auto value) {
+    return [value](comm::Communicator& comm) {
+      Strategy strategy(comm);
+      strategy.reduce(ReduceOp::sum, strategy.run([&] { return value(comm.rank()); }), 0);
+    };
+  };
+  CHECK_THROWS_WITH(
+      comm::run_ranks(ranks, refuse([](int) -> Feature { return Tensor<std::string>({"a"}); })),
+      Catch::Contains("a reduction of texts"));
+  if (ranks == 1) return;
+  const auto differ = refuse([](int rank) -> Feature {
+    if (rank == 1) return Tensor<float>({1});
+    return Numbers({1});
+  });
+  CHECK_THROWS_WITH(comm::run_ranks(ranks, differ), Catch::Contains("float32"));
+}
+
 TEST_CASE("run takes pairs, tuples and maps apart beside other arguments", "[distribute]") {
   const auto text = on_all(2, [](comm::Communicator& comm) {
     Strategy strategy(comm);

@@ -6,8 +6,8 @@
 #include <functional>
 #include <string>
 
+#include "lockstep/distribute/dtensor.hpp"
 #include "lockstep/distribute/operations.hpp"
-#include "lockstep/distribute/variable.hpp"
 #include "tests/support/layouts.hpp"
 #include "tests/support/refusal.hpp"
 

@@ -5,6 +5,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/collectives/agreement.hpp"
+#include "lockstep/collectives/launcher.hpp"
 
 using namespace lockstep;
 

@@ -7,7 +7,9 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
+#include "lockstep/nn/network.hpp"
 #include "lockstep/train/run_directory.hpp"
+#include "lockstep/train/shared_snapshot.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 using namespace lockstep;

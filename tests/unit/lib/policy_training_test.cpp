@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "lockstep/collectives/threads.hpp"
+#include "lockstep/nn/network.hpp"
 #include "lockstep/train/canonical.hpp"
 #include "tests/support/toy_run.hpp"
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/nn/network.hpp"
 #include "lockstep/train/checkpoint.hpp"
 #include "tests/support/manifest.hpp"
 #include "tests/support/temporary_folder.hpp"

@@ -2,6 +2,7 @@
 #include "lockstep/train/saved_variables.hpp"
 
 #include <catch2/catch.hpp>
+#include <fstream>
 
 #include "tests/support/layouts.hpp"
 #include "tests/support/refusal.hpp"
@@ -115,6 +116,18 @@ TEST_CASE("files of variables that cannot be are refused, and nothing changes", 
                                         all);
              }),
              StartsWith("70: "));
+  CHECK_THAT(refusal([&](auto& all) {
+               auto& comm = all[0].mesh().communicator();
+               train::save_variables(path, variables(all[0].mesh(), all[0].layout(), 5));
+               if (comm.rank() == 0) {  // a bit of the last value
+                 std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+                 file.seekp(-1, std::ios::end);
+                 file.put('\x01');
+               }
+               comm.all_agree(true);
+               train::restore_variables(path, all);
+             }),
+             StartsWith("65: ") && Contains("the checksum of"));
   CHECK_THAT(refusal([&](auto& all) {
                train::save_variables(path, std::span(all).first(1));
                train::restore_variables(path, all);

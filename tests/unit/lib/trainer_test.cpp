@@ -8,6 +8,7 @@
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/collectives/threads.hpp"
+#include "lockstep/nn/network.hpp"
 #include "lockstep/numerics/strict.hpp"
 #include "lockstep/train/nonfinite.hpp"
 #include "tests/support/toy_run.hpp"

@@ -1,0 +1,110 @@
+#include "lockstep/distribute/readers.hpp"
+
+#include <exception>
+#include <filesystem>
+#include <system_error>
+
+#include "lockstep/base/hash.hpp"
+#include "lockstep/base/text.hpp"
+#include "lockstep/data/file.hpp"
+#include "lockstep/data/folder.hpp"
+#include "lockstep/data/read_ahead.hpp"
+#include "lockstep/distribute/combined_readers.hpp"
+
+namespace lockstep {
+
+struct Prefetcher::State {
+  using Value = std::shared_ptr<void>;
+
+  State(Produce function, std::size_t depth)
+      : produce(std::move(function)),
+        ahead(std::vector<Value>(depth + 1), depth,
+              [this](Value& slot, std::uint64_t) { return fill(slot); }) {}
+
+  bool fill(Value& slot) {
+    if (failure) std::rethrow_exception(failure);
+    try {
+      slot = produce();
+    } catch (...) {
+      failure = std::current_exception();
+      throw;
+    }
+    return slot != nullptr;
+  }
+
+  Produce produce;
+  std::exception_ptr failure;  // of `produce`, which is not called again
+  std::uint64_t taken = 0;
+  data::ReadAhead<Value> ahead;  // last member: its thread uses the members above
+};
+
+Prefetcher::Prefetcher(Produce produce, std::size_t depth)
+    : state_(std::make_unique<State>(std::move(produce), depth)) {}
+Prefetcher::~Prefetcher() = default;
+
+std::shared_ptr<void> Prefetcher::next() {
+  auto* const slot = state_->ahead.take(state_->taken);
+  if (slot == nullptr) return nullptr;
+  ++state_->taken;
+  return std::exchange(*slot, nullptr);
+}
+
+namespace readers {
+std::uint64_t combined_id(std::uint64_t outer, std::uint64_t inner) noexcept {
+  const auto low = [](std::uint64_t word) { return static_cast<std::uint32_t>(word); };
+  const auto block = Philox::at({low(inner), low(inner >> 32), 0, 0}, philox_key(outer));
+  return std::uint64_t{block[0]} << 32 | block[1];
+}
+}  // namespace readers
+
+std::vector<std::string> regular_files(const std::string& pattern) {
+  std::vector<std::string> paths;
+  for (const auto& path : data::files_matching(pattern)) {
+    std::error_code error;
+    if (std::filesystem::is_regular_file(path, error)) paths.push_back(path.string());
+  }
+  if (!paths.empty()) return paths;
+  throw DataError(pattern + ": no such regular file", "give a pattern that matches the data");
+}
+
+std::vector<NumberedFile> dealt_files(const std::vector<std::string>& paths, const Pass& pass) {
+  std::vector<NumberedFile> files;
+  for (std::uint64_t i = pass.worker; i < paths.size(); i += pass.workers) {
+    files.push_back({paths[i], i});
+  }
+  return files;
+}
+
+std::vector<NumberedFile> shuffled_files(const std::vector<NumberedFile>& files, std::uint64_t seed,
+                                         const Pass& pass) {
+  const std::uint64_t own = seed_for(RandomUse::files, data::worker_seed(seed, pass.worker));
+  const data::Permutation order(files.size(), own, pass.epoch);
+  std::vector<NumberedFile> shuffled;
+  for (std::uint64_t i = 0; i < files.size(); ++i) shuffled.push_back(files[order(i)]);
+  return shuffled;
+}
+
+std::uint64_t file_record_id(std::uint64_t number, std::uint64_t place) noexcept {
+  return (number << 40) + place;
+}
+
+std::string identity_of(const std::vector<std::string>& paths) {
+  const std::uint64_t blocks = data::sampled_blocks_of_each(paths.size());
+  Hash hash;
+  for (const auto& path : paths) {
+    hash.add(std::filesystem::path(path).filename().string());
+    data::RegularFile(path).add_sample(hash, blocks);
+  }
+  return counted(paths.size(), "file") + ", hash of names and samples " + to_hex(hash.value());
+}
+
+void require_lengths(std::size_t cycle_length, std::size_t block_length) {
+  if (cycle_length > 0 && block_length > 0) return;
+  throw ConfigError("reading in turn with cycle_length " + std::to_string(cycle_length) +
+                        " and block_length " + std::to_string(block_length),
+                    "give at least 1 for both");
+}
+
+}  // namespace lockstep
+
+LOCKSTEP_READERS_OF_USUAL_ELEMENTS()

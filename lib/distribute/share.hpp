@@ -1,0 +1,65 @@
+// The part of a data set that a rank reads, which all ranks agree on.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lockstep/collectives/communicator.hpp"
+#include "lockstep/data/plan.hpp"
+#include "lockstep/distribute/distributed_dataset.hpp"
+
+namespace lockstep::pieces {
+
+/// Why a distributed data set has no plan to train by.
+struct WhyNoPlan {
+  std::string problem;
+  std::string remedy;
+};
+
+/// The part of a data set that a rank reads.
+struct Share {
+  data::PolicyChoice choice = {};
+  data::Rebatch rebatch = data::Rebatch::ceil;
+  std::uint64_t leaf = 0;
+  std::uint64_t rank = 0;
+  std::uint64_t ranks = 1;
+  std::uint64_t batch_size = 0;
+  bool drop_remainder = false;
+  /// All that is read, in closed form; nullopt if the number of examples is unknown, or if it does
+  /// not determine the batches (transformed batches).
+  std::optional<data::Plan> plan = std::nullopt;
+  bool endless_batches = false;  ///< as `plan`, for an endless data set under DATA
+  /// The plan to train by: `plan`; or that of batches which are transformed and keep their numbers
+  /// of examples; or the plan of one step, of which all are full batches. nullopt: see why_no_plan.
+  std::optional<data::Plan> training_plan = std::nullopt;
+  WhyNoPlan why_no_plan = {};
+
+  /// The pass over the data set that this rank reads.
+  Pass pass(std::uint64_t epoch) const noexcept;
+
+  /// True if a rank cannot determine locally when the other ranks' streams end.
+  bool ends_differ() const noexcept;
+
+  /// The number of examples per piece, if it is equal at every step on every rank.
+  std::optional<std::size_t> fixed_rows() const;
+
+  /// True if the plan has no example for a worker, and some for another.
+  bool some_empty() const;
+};
+
+/// Opens a pass to count its examples.
+using OpenToCount = std::function<std::unique_ptr<AnyReader>(const Pass&)>;
+
+/// Determines this rank's part of a data set.
+///
+/// Errors   throws comm::AgreedError (2): data or options that data::Plan or data::choose_policy
+///          reject; `balanced` with DATA; ranks with different data or options.
+/// Ranks    collective.
+Share agree_on_share(comm::Communicator& comm, const DatasetFacts& facts,
+                     const DistributeOptions& options, const OpenToCount& open);
+
+}  // namespace lockstep::pieces
