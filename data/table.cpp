@@ -5,7 +5,9 @@
 #include <cmath>
 #include <limits>
 
+#include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
+#include "lockstep/base/text.hpp"
 #include "lockstep/data/csv.hpp"
 #include "lockstep/data/source.hpp"
 
@@ -218,6 +220,17 @@ void add_moments(TableSchema& schema, Source& source, std::optional<bool> standa
   const bool is_of_one_scale = greatest <= 2 * least && greatest <= 10 && least >= 0.1;
   schema.standardized = standardize.value_or(!is_of_one_scale);
   schema.has_moments = true;
+}
+
+void require_weight(const Source& source) {
+  if (!source.has_weights()) return;
+  for (std::uint64_t id = 0; id < source.records(); ++id) {
+    if (source.weight(id) > 0) return;
+  }
+  throw DataError(source.place_of(0) + " and all others of this set (" +
+                      counted(source.records(), "record") + "): column " +
+                      in_quotes(source.table()->weight) + ": the weights sum to zero",
+                  "give at least one record a weight above 0");
 }
 
 }  // namespace lockstep::data
