@@ -413,11 +413,6 @@ void ConcatSource::target_values(std::uint64_t id, std::span<float> values) cons
   part->target_values(record, values);
 }
 
-float ConcatSource::weight(std::uint64_t id) const noexcept {
-  const auto [part, record] = part_of(id);
-  return part->weight(record);
-}
-
 std::string ConcatSource::place_of(std::uint64_t id) const {
   const auto [part, record] = part_of(id);
   return part->place_of(record);
@@ -588,17 +583,6 @@ std::vector<std::uint64_t> label_counts(const Source& source) {
     ++counts[label];
   }
   return counts;
-}
-
-void require_weight(const Source& source) {
-  if (!source.has_weights()) return;
-  for (std::uint64_t id = 0; id < source.records(); ++id) {
-    if (source.weight(id) > 0) return;
-  }
-  throw DataError(source.place_of(0) + " and all others of this set (" +
-                      counted(source.records(), "record") + "): column " +
-                      in_quotes(source.table()->weight) + ": the weights sum to zero",
-                  "give at least one record a weight above 0");
 }
 
 std::unique_ptr<Source> open_data_part(const std::string& path, Part part,

@@ -264,9 +264,6 @@ DataSet open_data_set(const std::string& path, const DataSetOptions& options);
 /// Local.
 std::vector<std::uint64_t> label_counts(const Source& source);
 
-/// Throws DataError if records have weights, and all of them are 0. Local.
-void require_weight(const Source& source);
-
 /// Opens only one part. Ignores the files of the other part; they need not exist. Without
 /// `test_split` all records of a single file are this part.
 ///

@@ -143,7 +143,10 @@ class ConcatSource final : public Source {
   std::size_t targets() const noexcept override { return parts_.front()->targets(); }
   void target_values(std::uint64_t id, std::span<float> values) const noexcept override;
   bool has_weights() const noexcept override { return parts_.front()->has_weights(); }
-  float weight(std::uint64_t id) const noexcept override;
+  float weight(std::uint64_t id) const noexcept override {
+    const auto [part, record] = part_of(id);
+    return part->weight(record);
+  }
   std::string place_of(std::uint64_t id) const override;
   std::shared_ptr<const TableSchema> table() const override { return parts_.front()->table(); }
   std::shared_ptr<const PictureSchema> pictures() const override {

@@ -264,4 +264,15 @@ void add_moments(TableSchema& schema, Source& source, std::optional<bool> standa
   schema.has_moments = true;
 }
 
+void require_weight(const Source& source) {
+  if (!source.has_weights()) return;
+  for (std::uint64_t id = 0; id < source.records(); ++id) {
+    if (source.weight(id) > 0) return;
+  }
+  throw DataError(source.place_of(0) + " and all others of this set (" +
+                      counted(source.records(), "record") + "): column " +
+                      in_quotes(source.table()->weight) + ": the weights sum to zero",
+                  "give at least one record a weight above 0");
+}
+
 }  // namespace lockstep::data

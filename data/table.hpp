@@ -164,4 +164,7 @@ class Source;
 /// ranks. Reads the records once. Local.
 void add_moments(TableSchema& schema, Source& source, std::optional<bool> standardize);
 
+/// Throws DataError if records have weights, and all of them are 0. Local.
+void require_weight(const Source& source);
+
 }  // namespace lockstep::data

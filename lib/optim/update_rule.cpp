@@ -92,8 +92,8 @@ double scaled_rate(const OptimizerOptions& options, double rate, double weights,
 /// The norm of the mean gradient of all weights. Collective.
 double norm_of_gradients(UpdateKernels& kernels, const std::vector<UpdatedTensor>& tensors,
                          const PassFactors& factors, const RankSums& sums) {
-  std::vector<Squares> asked;
-  for (const auto& tensor : tensors) asked.push_back({Squared::gradients, tensor.range});
+  std::vector<Squares> asked(tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) asked[i].range = tensors[i].range;
   const auto squares = kernels.squares(asked, factors);
   SharedSquares shared(2, 1);  // of tensors that are cut, and of the others
   for (std::size_t i = 0; i < tensors.size(); ++i) {

@@ -57,7 +57,8 @@ struct ReplicaOptions {
   nn::SeedPair seed = {22, 23};  ///< of the initial weights, and of random layers
   optim::OptimizerOptions optimizer = {.learning_rate = static_cast<double>(0.001F)};
   const nn::Loss<float>* loss = nullptr;  ///< must outlive the replica; null: cross-entropy
-  /// Factors of the training loss of each class; empty: none.
+  /// Weights of each class in the training loss, which multiply those of examples; the loss is
+  /// divided by the sum of the weights. Empty: none.
   std::vector<float> class_weights = {};
   Reduction reduction = Reduction::canonical;
   Exchange exchange = Exchange::automatic;        ///< of the canonical reduction
