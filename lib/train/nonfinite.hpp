@@ -28,7 +28,8 @@ struct StepValues {
 /// A value that is not finite.
 struct NonfiniteValue {
   /// Its place in the order of a step: features, each layer's output, losses of examples, gradients
-  /// by each layer's output, sums of weight gradients, updated weights. `none`: there is no such value.
+  /// by each layer's output, sums of weight gradients, updated weights. `none`: there is no such
+  /// value.
   std::uint64_t order = none;
   static constexpr std::uint64_t none = ~std::uint64_t{0};
   std::string text = {};      ///< "the output of layer 1 (dense 500 relu), for record 17"

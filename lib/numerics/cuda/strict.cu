@@ -214,8 +214,7 @@ static __global__ void strict_groups(const float4* nodes, unsigned groups, std::
     }
     waiting[top++] = node;
   }
-  out[at] = make_float4(canonical(node.x), canonical(node.y), canonical(node.z),
-                        canonical(node.w));
+  out[at] = make_float4(canonical(node.x), canonical(node.y), canonical(node.z), canonical(node.w));
 }
 
 /// The shape of a block that sums db: columns along x, groups of leaves along y.

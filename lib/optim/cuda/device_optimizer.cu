@@ -59,8 +59,8 @@ __device__ float direction_of(const PassFactors& f, float value, float first, fl
   return m / (sqrtf(v) + f.adam.epsilon) + f.decay * value;
 }
 
-/// Does `pass` to one weight, as optimizer.cpp. Returns true if the gradient, its square, the second
-/// moment and the new weight are finite.
+/// Does `pass` to one weight, as optimizer.cpp. Returns true if the gradient, its square, the
+/// second moment and the new weight are finite.
 template <Pass pass>
 __device__ bool update(const PassFactors& f, float sum, float& value, float& first, float& second) {
   if constexpr (pass == Pass::lamb_weights) {

@@ -22,8 +22,8 @@ class Adam {
  public:
   Adam(std::size_t count, const OptimizerOptions& options) : optimizer_(count, options, {}) {}
 
-  bool update(std::span<float> w, std::span<const float> sums, std::uint64_t examples) {
-    return optimizer_.update(w, sums, examples, step_++, {});
+  bool update(std::span<float> w, std::span<const float> sums, double weight) {
+    return optimizer_.update(w, sums, weight, step_++, {});
   }
   const OptimizerScalars& scalars() const { return optimizer_.scalars(); }
 
