@@ -1,5 +1,7 @@
 // Batch normalisation and layer normalisation.
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "lockstep/nn/layer.hpp"
 
@@ -176,10 +178,12 @@ class BatchNormLayer final : public Layer<Real> {
     return terms;
   }
 
+  /// A variance of finite values may exceed float32: then the running one is its greatest number.
   void update_running(std::span<Real> running, const std::vector<double>& batch) const {
+    constexpr double greatest = std::numeric_limits<Real>::max();
     for (std::size_t c = 0; c < channels_; ++c) {
-      running[c] = static_cast<Real>(static_cast<double>(running[c]) * momentum_ +
-                                     batch[c] * (1 - momentum_));
+      const double next = static_cast<double>(running[c]) * momentum_ + batch[c] * (1 - momentum_);
+      running[c] = static_cast<Real>(std::min(next, greatest));  // keeps NaN
     }
   }
 

@@ -328,13 +328,13 @@ TEST_CASE("gradients that are not finite are reported by every optimizer", "[opt
 TEST_CASE("an updated weight that is not finite is reported", "[optimizer]") {
   for (const auto kind : {OptimizerKind::sgd, OptimizerKind::adam, OptimizerKind::adamw}) {
     INFO(name_of(kind));
-    Optimizer optimizer(weights, {.kind = kind, .learning_rate = 3e38}, whole_tensors());
+    Optimizer optimizer(weights, {.kind = kind, .learning_rate = 3e37}, whole_tensors());
     auto w = first_weights();
     std::vector<float> sums(weights, 0);
     sums[5] = 1;
-    w[5] = 3e38F;  // the step is of the other sign
+    w[5] = 3.4e38F;  // the step has the other sign
     CHECK(optimizer.update(w, sums, 1, 0, {}));
-    w[5] = -3e38F;
+    w[5] = -3.4e38F;
     CHECK_FALSE(optimizer.update(w, sums, 1, 1, {}));
   }
 }
