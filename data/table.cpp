@@ -75,6 +75,7 @@ float feature_of(const TableSchema& schema, const TableColumn& column, double nu
 std::vector<float> features_of(const TableSchema& schema, std::span<const std::string> texts) {
   if (texts.size() != schema.columns.size()) {
     std::vector<std::string> names;
+    names.reserve(schema.columns.size());
     for (const TableColumn& column : schema.columns) names.push_back(column.name);
     throw DataError(counted(texts.size(), "value") + " for " + counted(names.size(), "column"),
                     "give one for each of " + listed(names));
