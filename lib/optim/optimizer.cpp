@@ -99,6 +99,14 @@ HWY_INLINE hn::Mask<D> store_weights(D d, V w, const Spans& s, std::size_t i) {
   return hn::IsFinite(w);
 }
 
+/// All-ones where both are finite: only then is a product with zero not NaN. Half the operations of
+/// two calls of IsFinite.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE hn::Mask<D> are_finite(D d, V a, V b) {
+  const auto zero = hn::Zero(d);
+  return hn::Eq(hn::MulAdd(a, zero, hn::Mul(b, zero)), zero);
+}
+
 /// Does `pass` to Lanes(d) weights from i on. Returns all-ones where the gradient and its square,
 /// Adam's second moment and the new weight are finite.
 template <Pass pass, class D>
@@ -141,9 +149,10 @@ HWY_INLINE hn::Mask<D> update_at(D d, const PassFactors& f, const Spans& s, std:
         if constexpr (pass == Pass::adamw) w = hn::Mul(w, constant(f.kept));
         const auto step = hn::Div(hn::Mul(m, constant(f.adam.corrected_rate)),
                                   hn::Add(hn::Sqrt(corrected_v), constant(f.adam.epsilon)));
-        finite = hn::And(finite, store_weights(d, hn::Sub(w, step), s, i));
+        w = hn::Sub(w, step);
+        hn::StoreU(w, d, s.values + i);
       }
-      return hn::And(finite, hn::IsFinite(corrected_v));
+      return hn::And(finite, are_finite(d, w, corrected_v));
     }
   }
 }
