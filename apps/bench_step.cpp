@@ -1,5 +1,5 @@
 // `lockstep bench step`: the phases of a training step, beside the arithmetic and the bandwidth
-// that the same cores reach at the same time.
+// that the same cores reach at the same time, and its share of the limit that these set.
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>

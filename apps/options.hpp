@@ -1,4 +1,4 @@
-// The library's options that the settings of a run stand for.
+// Converts the settings of a run (flags, run file) to the option structs of the library.
 #pragma once
 
 #include <cstdint>

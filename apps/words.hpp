@@ -1,5 +1,5 @@
-// What a person writes and reads: other programs' names of settings, words in a shell, and flags in
-// the place of a library's options.
+// Translates names: settings of other programs, for hints; options of the library to flags, in
+// messages; and quotes words for a shell.
 #pragma once
 
 #include <optional>

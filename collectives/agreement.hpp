@@ -1,4 +1,5 @@
-// Errors thrown on all ranks; comparison of settings and texts between ranks.
+// together(): where one rank throws, all ranks throw its error. require_equal(): ranks compare
+// settings. What ends the job after any other exception: lib/launch.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
 // PeerWatch: detects that a collective waits for a rank that has finished, for transports that do
-// not report it.
+// not report it (MPI). Ranks that died: tcp.hpp, shared.hpp.
 #pragma once
 
 #include <array>

@@ -1,3 +1,4 @@
+// CsvSource: records of a CSV file by position. Its rows and quotes are parsed in csv.cpp.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -1,3 +1,4 @@
+// Finds what the columns of a table are: numbers, words, labels (table.hpp).
 #include <algorithm>
 #include <filesystem>
 #include <limits>

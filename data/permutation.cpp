@@ -1,3 +1,4 @@
+// The order of a shuffled epoch: Permutation of plan.hpp.
 #include <bit>
 #include <cassert>
 

@@ -1,3 +1,4 @@
+// The rules that deal records to ranks: policies, and pieces of a batch (plan.hpp).
 #include <algorithm>
 #include <array>
 #include <bit>

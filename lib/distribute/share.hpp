@@ -1,4 +1,5 @@
-// The part of a data set that a rank reads, which all ranks agree on.
+// The part of a data set that this rank reads, which all ranks agree on, by the rules of
+// data/plan.hpp.
 #pragma once
 
 #include <cstddef>

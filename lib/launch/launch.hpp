@@ -1,4 +1,5 @@
-// run_replicas(): runs a function on every rank, over MPI or as threads, as a program's main().
+// run_replicas(): runs a function on every rank, over MPI or as threads, as a program's main(). An
+// exception of any rank is printed, and ends the job with the documented exit code.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Loss functions on logits, and sums of example results.
+// Loss functions on logits, weights of examples and classes, and sums of example results.
 #pragma once
 
 #include <concepts>

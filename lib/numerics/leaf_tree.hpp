@@ -1,4 +1,5 @@
-// The balanced binary tree over the leaves of a batch, and its division among ranks.
+// The balanced binary tree over the leaves of a batch, and its division among ranks. A leaf is a
+// fixed number of consecutive examples of the global batch: the unit of summation.
 //
 // Leaf i is at position i of a complete binary tree; positions without a leaf are skipped. A rank
 // that holds consecutive leaves sums the subtrees that lie entirely within them, the maximal

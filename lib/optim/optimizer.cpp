@@ -1,3 +1,4 @@
+// The arithmetic of the optimizers in vectors: SGD, Adam, AdamW, LARS and LAMB.
 #include "lockstep/optim/optimizer.hpp"
 
 #include <algorithm>

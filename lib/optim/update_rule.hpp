@@ -1,5 +1,6 @@
-// UpdateRule: the order of an update's passes over the weights and their constants, for arrays on
-// the processor or on a device.
+// UpdateRule: which passes over the weights an update makes, in which order and with which
+// constants, for arrays on the processor (optimizer.cpp, with the arithmetic of Adam and the
+// others) or on a device (cuda/).
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// The baseline all-reduce step.
+// The baseline step: gradients are summed by the all-reduce of the transport, so that results
+// depend on the number of ranks, unlike those of canonical.cpp.
 #include "lockstep/train/canonical.hpp"
 #include "lockstep/train/step.hpp"
 #include "lockstep/train/timing.hpp"
