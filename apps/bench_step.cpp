@@ -115,7 +115,7 @@ class StepBench {
   std::vector<StepFigures> run_steps(std::uint64_t epoch, std::uint64_t count) {
     train::Replica& replica = *job_.replica;
     const data::Plan& plan = job_.train->plan();
-    data::Prefetch batches = replica.prefetch(*job_.train, count);
+    data::Prefetch batches = replica.prefetch(*job_.train, epoch * plan.steps() + count);
     comm::together(comm_, [&] { batches.start(); });
     comm_.barrier();
     std::vector<StepFigures> steps;

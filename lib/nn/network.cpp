@@ -162,6 +162,7 @@ void Network<Real>::loss(Range rows, const Targets& targets, bool training) {
   require_targets(targets, *loss_, rows.size(), shape_.classes);
   const Matrix<const Real> logits = activation(layers_.size(), rows);
   const Matrix<Real> dz = training ? gradient(layers_.size() - 1, rows) : Matrix<Real>();
+  std::ranges::fill(results(rows), ExampleResult{});  // a custom loss need not set the weight
   loss_->run(logits, targets, results(rows), dz);
   if (!training || !is_weighted(targets)) return;
   for (std::size_t i = 0; i < rows.size(); ++i) {

@@ -111,7 +111,7 @@ class Network {
   }
 
   /// Computes results(rows) after forward() and, for training, the gradient by the logits, both
-  /// times training_weight(). Evaluation has no weights.
+  /// times training_weight(). Evaluation applies weights of examples itself.
   /// Errors   those of require_targets().
   void loss(Range rows, const Targets& targets, bool training);
 

@@ -80,8 +80,10 @@ struct PredictedStep {
 ///   within a host        each byte that a rank needs from others, read and written once
 ///   between hosts        all_gather_seconds(), or all_to_all_seconds() of the ranks' sums
 ///
-/// It leaves out: waiting for the slowest rank, contention in the network, overlap of communication
-/// and computation, and limits of a host's memory beyond those measured. Local.
+/// It leaves out: the additions of partial sums, and that a rank may have several of them; another
+/// leaf of other batches (measure at the batch that is asked for); waiting for the slowest rank,
+/// contention in the network, overlap of communication and computation, and limits of a host's
+/// memory beyond those measured. Local.
 // clang-format on
 PredictedStep predicted_step(const MeasuredStep& measured, const Layout& layout,
                              const Link& between_hosts);
