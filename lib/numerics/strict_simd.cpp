@@ -39,7 +39,7 @@ struct ForwardTask {
   std::size_t columns;  ///< of y that exist from here on
   bool relu;
   bool accumulate;
-  const std::uint32_t* list;  ///< columns of x that are not zero in all rows of the tile; or null
+  const std::uint32_t* list;  ///< columns of x with a value that is not zero; null: all
   std::size_t listed;
 };
 
@@ -86,7 +86,7 @@ struct ForwardTile {
   }
 };
 
-/// Writes the numbers of the columns of x that are not zero (of either sign) in all rows, and
+/// Writes the numbers of the columns of x with a value that is not zero (of either sign), and
 /// list_ahead more; returns how many. Room for list_floats(x.cols).
 std::size_t list_columns(Matrix<const float> x, std::uint32_t* list) {
   constexpr hn::RebindToUnsigned<decltype(tag)> words;
