@@ -425,6 +425,7 @@ train::ReplicaOptions replica_options(const RunConfig& config, int threads) {
                  : config.simd == "avx512" ? Simd::avx512
                                            : Simd::automatic;
   options.zeros = config.zeros == "dense" ? Zeros::dense : Zeros::automatic;
+  options.micro_batch = config.micro_batch.value_or(0);
   options.prefetch = config.prefetch;
   options.share_device = config.share_device;
   if (config.backend == "nccl") options.device_exchange = train::DeviceExchange::nccl;

@@ -58,7 +58,7 @@ Syntax plan_syntax() {
                      "divide-by",    "batch-size", "drop-remainder", "seed",       "shuffle",
                      "shard-policy", "rebatch",    "leaf",           "mesh",       "ranks",
                      "test-split",   "model",      "layers",         "exchange",   "reduction",
-                     "prefetch",     "validation"};
+                     "prefetch",     "validation", "micro-batch"};
   for (auto& name : table_settings()) syntax.settings.push_back(std::move(name));
   syntax.flags = {{"range", "N", "instead of --data: records 0 to N - 1, not from files"},
                   {"files", "6,6", "instead of --data: records of imagined files"},
@@ -101,7 +101,7 @@ void require_sensible(const PlanArguments& arguments, const Arguments& given) {
                         "leave it out, or give --data");
     }
   }
-  for (const char* flag : {"model", "layers", "exchange", "reduction", "prefetch"}) {
+  for (const char* flag : {"model", "layers", "exchange", "reduction", "prefetch", "micro-batch"}) {
     if (arguments.network || !given.given(flag)) continue;
     throw ConfigError("--" + std::string(flag) + " without --network",
                       "leave it out: the data plan does not depend on it; or give both");

@@ -20,8 +20,8 @@ namespace lockstep::apps {
 namespace {
 
 /// Settings of one machine or launch. They determine results only where sums depend on ranks.
-constexpr std::array launch_settings = {"ranks", "mesh",  "backend", "device",
-                                        "simd",  "zeros", "threads", "exchange"};
+constexpr std::array launch_settings = {"ranks", "mesh",    "backend",  "device",     "simd",
+                                        "zeros", "threads", "exchange", "micro-batch"};
 
 /// Settings that never determine results. A continued run has those of its config.toml.
 /// `on-nonfinite` is one: a step that it skips ends the run without it.

@@ -535,6 +535,10 @@ std::vector<Setting> table() {
           count_or(
               "auto", "leaf", &C::leaf,
               "examples per leaf; pieces are whole leaves; auto: 16 for batches of 128 and more"),
+          count_or(
+              "none", "micro-batch", &C::micro_batch,
+              "gradient accumulation: examples that a rank computes at a time, with the memory "
+              "of their activations; does not affect results"),
           count("prefetch", &C::prefetch, 0, "batches read ahead by a thread in the background",
                 max_prefetched),
       });

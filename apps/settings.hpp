@@ -86,6 +86,7 @@ struct RunConfig {
   std::string products = "auto";
   std::string simd = "auto";
   std::string zeros = "auto";
+  std::optional<std::uint64_t> micro_batch;
   std::optional<std::uint64_t> leaf;
   bool balance = false;
   std::string mesh = "auto";

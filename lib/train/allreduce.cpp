@@ -1,6 +1,7 @@
 // The baseline step: gradients are summed by the all-reduce of the transport, so that results
 // depend on the number of ranks, unlike those of canonical.cpp.
 #include "lockstep/train/canonical.hpp"
+#include "lockstep/train/micro_batches.hpp"
 #include "lockstep/train/step.hpp"
 #include "lockstep/train/timing.hpp"
 
@@ -11,7 +12,7 @@ class AllReduceStep final : public Step {
  public:
   AllReduceStep(nn::Network<float>& network, const StepOptions& options, comm::Communicator& comm,
                 Sentinel& sentinel)
-      : Step(options, comm, sentinel),
+      : Step(options, comm, sentinel, make_micro_batches(network, options)),
         network_(network),
         optimizer_(
             network.parameters().values().size(), options.optimizer,
@@ -27,14 +28,18 @@ class AllReduceStep final : public Step {
   }
 
   std::span<const nn::ExampleResult> results(const data::Batch& batch) override {
-    return network_.results(rows(batch.piece));
+    return micro_batches_ ? micro_batches_->results() : network_.results(rows(batch.piece));
   }
   std::span<const float> gradient_sums() override { return network_.parameters().gradients(); }
 
  private:
   void compute(const data::Batch& batch, PhaseSeconds& seconds) override {
-    Lap phase;
     const Range mine = rows(batch.piece);
+    if (micro_batches_) {
+      micro_batches_->begin(batch, steps() + 1);
+      return micro_batches_->sum(mine, network_.parameters().gradients(), seconds);
+    }
+    Lap phase;
     global_.begin(batch);
     network_.forward(mine, nn::TrainingRows{steps() + 1, batch.piece.begin});
     network_.loss(mine, targets_of(batch), true);

@@ -7,6 +7,7 @@
 #include "lockstep/base/aligned.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/train/integrity.hpp"
+#include "lockstep/train/micro_batches.hpp"
 #include "lockstep/train/step.hpp"
 #include "lockstep/train/timing.hpp"
 
@@ -46,6 +47,10 @@ Exchange chosen_exchange(Exchange asked, const StepOptions& options,
     throw ConfigError("audit-every with exchange sums: an auditor needs the others' activations",
                       "use `exchange=activations`, or leave the audit out");
   }
+  if (options.audit_every && options.micro_batch > 0) {
+    throw ConfigError("audit-every with micro-batch: an auditor needs the others' activations",
+                      "leave out one of the two");
+  }
   if (options.audit_every && shape.sums_over_batch()) {
     throw ConfigError(
         "audit-every with a layer that sums over the batch, as batch-norm does: its rows cannot "
@@ -56,6 +61,12 @@ Exchange chosen_exchange(Exchange asked, const StepOptions& options,
     throw ConfigError("balance with exchange activations, of which all ranks send as many",
                       "use `exchange=sums`, or leave `balance` out");
   }
+  if (options.micro_batch > 0 && asked == Exchange::activations) {
+    throw ConfigError(
+        "micro-batch with exchange activations, for which a rank has all rows of a batch",
+        "use `exchange=sums`, or leave `micro_batch` out");
+  }
+  if (options.micro_batch > 0) return Exchange::partial_sums;
   if (asked != Exchange::automatic) return asked;
   if (options.audit_every || plan.options().ranks == 1) return Exchange::activations;
   if (plan.options().balance) return Exchange::partial_sums;
@@ -105,6 +116,13 @@ LeafLayout leaf_layout(const data::Batch& batch, const comm::Communicator& comm)
   }
   layout.sums = sums_of(all);
   return layout;
+}
+
+std::unique_ptr<MicroBatches> make_micro_batches(nn::Network<float>& network,
+                                                 const StepOptions& options) {
+  if (options.micro_batch == 0) return nullptr;
+  return std::make_unique<MicroBatches>(network, options.micro_batch,
+                                        options.plan->largest_piece());
 }
 
 GlobalBatch::GlobalBatch(nn::Network<float>& network, comm::Communicator& comm)
@@ -174,13 +192,13 @@ class CanonicalStep : public Step {
   std::optional<double> gradient_norm() const noexcept final { return optimizer_.gradient_norm(); }
 
   std::span<const nn::ExampleResult> results(const data::Batch& batch) final {
-    return network_.results(rows(batch.piece));
+    return micro_batches_ ? micro_batches_->results() : network_.results(rows(batch.piece));
   }
 
  protected:
   CanonicalStep(nn::Network<float>& network, const StepOptions& options, comm::Communicator& comm,
                 Sentinel& sentinel)
-      : Step(options, comm, sentinel),
+      : Step(options, comm, sentinel, make_micro_batches(network, options)),
         network_(network),
         length_(network.parameters().values().size() / static_cast<std::size_t>(comm.size())),
         optimizer_(length_, options.optimizer,
@@ -288,11 +306,19 @@ class PartialSumsStep final : public CanonicalStep {
       layout_ = leaf_layout(batch, comm_);
       reserve(layout_.max_parts);
     }
-    forward_and_backward(batch, batch.piece.begin, seconds);
     const std::size_t summed = batch.piece.size() + batch.padding().size();
+    if (micro_batches_) {
+      micro_batches_->begin(batch, steps() + 1);
+    } else {
+      forward_and_backward(batch, batch.piece.begin, seconds);
+    }
     for (std::size_t i = 0; i < layout_.mine.size(); ++i) {
-      network_.weight_gradients(layout_.rows_of(layout_.mine[i], summed), batch.leaf,
-                                {0, block_size()}, own_[i].span());
+      const Range rows = layout_.rows_of(layout_.mine[i], summed);
+      if (micro_batches_) {
+        micro_batches_->sum(rows, own_[i].span(), seconds);
+      } else {
+        network_.weight_gradients(rows, batch.leaf, {0, block_size()}, own_[i].span());
+      }
     }
   }
 

@@ -8,6 +8,7 @@
 #include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/train/evaluation.hpp"
+#include "lockstep/train/micro_batches.hpp"
 #include "lockstep/train/step.hpp"
 
 namespace lockstep::train {
@@ -43,22 +44,35 @@ ReplicaBuffers training_buffers(const nn::NetworkShape& shape, const data::Plan&
   if (on_device) {
     buffers.exchange = Exchange::partial_sums;
   } else if (canonical) {
-    const StepOptions step = {
-        .optimizer = options.optimizer, .plan = &plan, .audit_every = options.audit_every};
+    const StepOptions step = {.optimizer = options.optimizer,
+                              .plan = &plan,
+                              .audit_every = options.audit_every,
+                              .micro_batch = options.micro_batch};
     buffers.exchange = chosen_exchange(options.exchange, step, shape);
   }
-  buffers.rows = std::max<std::size_t>(
-      buffers.rows, canonical ? rows_needed(buffers.exchange, plan) : plan.largest_piece());
+  const std::size_t piece = canonical ? rows_needed(buffers.exchange, plan) : plan.largest_piece();
+  if (options.micro_batch > 0) {
+    buffers.rows = std::max(buffers.rows, std::min(piece, options.micro_batch));
+    buffers.blocks +=
+        static_cast<double>(micro_batch_blocks(piece, options.micro_batch, plan.leaf(0)));
+  } else {
+    buffers.rows = std::max(buffers.rows, piece);
+  }
   buffers.rows_on_host = on_device ? 0 : static_cast<double>(buffers.rows);
   if (canonical) buffers.blocks += static_cast<double>(sum_blocks(buffers.exchange, plan));
-  const std::size_t slots = options.prefetch + (on_device ? 2 : options.prefetch > 0 ? 1 : 0);
-  buffers.read_rows = static_cast<double>(slots) * static_cast<double>(plan.largest_piece());
+  const bool staged = on_device || options.micro_batch > 0;
+  const std::size_t slots = options.prefetch + (staged ? 2 : options.prefetch > 0 ? 1 : 0);
+  buffers.read_rows += static_cast<double>(slots) * static_cast<double>(plan.largest_piece());
   return buffers;
 }
 
 ReplicaBuffers evaluation_buffers(int ranks, const ReplicaOptions& options) {
   ReplicaBuffers buffers;
   buffers.rows = evaluation_plan(evaluation_batch, ranks).largest_piece();
+  if (options.micro_batch > 0 && options.micro_batch < buffers.rows) {
+    buffers.read_rows = static_cast<double>(buffers.rows);
+    buffers.rows = options.micro_batch;
+  }
   buffers.rows_on_host = options.device == Device::cuda ? 0 : static_cast<double>(buffers.rows);
   return buffers;
 }

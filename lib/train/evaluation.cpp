@@ -24,10 +24,32 @@ class NetworkInference final : public Inference {
   explicit NetworkInference(nn::Network<float>& network) : network_(network) {}
 
   const nn::NetworkShape& shape() const noexcept override { return network_.shape(); }
-  Matrix<float> inputs(std::size_t rows) override { return network_.inputs({0, rows}); }
-  Matrix<const float> forward(std::size_t rows) override { return network_.forward({0, rows}); }
+
+  Matrix<float> inputs(std::size_t rows) override {
+    if (rows <= network_.rows()) return network_.inputs({0, rows});
+    return all_rows(inputs_, rows, shape().features);
+  }
+
+  Matrix<const float> forward(std::size_t rows) override {
+    is_in_parts_ = rows > network_.rows();
+    if (!is_in_parts_) return network_.forward({0, rows});
+    const auto x = inputs(rows);
+    const auto outputs = all_rows(outputs_, rows, shape().classes);
+    for (std::size_t first = 0; first < rows; first += network_.rows()) {
+      const std::size_t count = std::min(network_.rows(), rows - first);
+      copy_features(nn::rows_of(x, first, count).flat(), network_.inputs({0, count}));
+      const auto part = network_.forward({0, count}).flat();
+      std::ranges::copy(part, nn::rows_of(outputs, first, count).flat().begin());
+    }
+    return outputs;
+  }
 
   std::string input_problem(std::size_t row) override {
+    if (is_in_parts_) {  // the network has the last rows only
+      copy_features(all_rows(inputs_, row + 1, shape().features).row(row), network_.inputs({0, 1}));
+      network_.forward({0, 1});
+      row = 0;
+    }
     for (std::size_t i = 0; i < network_.layers(); ++i) {
       const auto x = network_.activation(network_.input_of(i), {row, row + 1});
       const std::string problem = network_.input_problem(i, x.row(0));
@@ -38,7 +60,15 @@ class NetworkInference final : public Inference {
   }
 
  private:
+  static Matrix<float> all_rows(std::vector<float>& memory, std::size_t rows, std::size_t width) {
+    if (memory.size() < rows * width) memory.resize(rows * width);
+    return {memory.data(), rows, width};
+  }
+
   nn::Network<float>& network_;
+  bool is_in_parts_ = false;   // the last forward(): of more rows than the network has
+  std::vector<float> inputs_;  // then
+  std::vector<float> outputs_;
 };
 
 /// Throws DataError for a record whose values a layer does not take. Local.
@@ -325,13 +355,16 @@ std::unique_ptr<Inference> make_inference(nn::Network<float>& network) {
   return std::make_unique<NetworkInference>(network);
 }
 
+void require_features(std::span<const float> features, std::size_t examples, std::size_t width) {
+  if (features.size() == examples * width) return;
+  throw ConfigError(
+      std::to_string(features.size()) + " features for " + std::to_string(examples) + " examples",
+      "give " + std::to_string(width) +
+          " for each, the inputs of the network, example after example");
+}
+
 void copy_features(std::span<const float> features, Matrix<float> inputs) {
-  if (features.size() != inputs.flat().size()) {
-    throw ConfigError(std::to_string(features.size()) + " features for " +
-                          std::to_string(inputs.rows) + " examples",
-                      "give " + std::to_string(inputs.cols) +
-                          " for each, the inputs of the network, example after example");
-  }
+  require_features(features, inputs.rows, inputs.cols);
   std::copy(features.begin(), features.end(), inputs.flat().begin());
 }
 

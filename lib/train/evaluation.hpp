@@ -57,11 +57,13 @@ inline constexpr const char* mend_values =
     "mend the record, or give the layer a larger `vocabulary`; a column of such numbers is not "
     "standardized with `standardize=false`";
 
-/// Inference on the CPU. `network` must outlive it.
+/// Inference on the CPU, of as many rows at a time as the network has. `network` must outlive it.
 std::unique_ptr<Inference> make_inference(nn::Network<float>& network);
 
-/// Copies features to the input buffer of a network.
-/// Errors   throws ConfigError unless there are [inputs.rows, inputs.cols].
+/// Throws ConfigError unless there are `width` features for each of `examples`.
+void require_features(std::span<const float> features, std::size_t examples, std::size_t width);
+
+/// Copies features to the input buffer of a network. Errors   those of require_features().
 void copy_features(std::span<const float> features, Matrix<float> inputs);
 
 /// Global batch size of evaluation. It affects speed and memory only.

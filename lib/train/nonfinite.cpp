@@ -36,15 +36,14 @@ std::string text_of(const std::vector<std::size_t>& rows, const data::Batch& bat
   return text;
 }
 
-std::string greatest_loss(const StepValues& values) {
-  const auto results = values.results;
+std::string greatest_loss(std::span<const nn::ExampleResult> results, const data::Batch& batch) {
   const auto greatest = std::max_element(results.begin(), results.end(),
                                          [](auto& a, auto& b) { return a.loss < b.loss; });
   if (greatest == results.end()) return "";
   std::ostringstream loss;
   loss << greatest->loss;
   return "the greatest loss of its examples is " + loss.str() + ", of " +
-         text_of(static_cast<std::size_t>(greatest - results.begin()), values.batch);
+         text_of(static_cast<std::size_t>(greatest - results.begin()), batch);
 }
 
 }  // namespace
@@ -56,15 +55,21 @@ std::string example_text(std::size_t row, const data::Batch& batch) {
 
 namespace {
 
+/// Number of places in the order of a step before the sums over examples.
+std::uint64_t places_of_examples(const nn::Network<float>& network) {
+  return 1 + 3 * network.layers() + 1;
+}
+
 /// Finds the first of the examples whose values layer `i` does not take.
-bool find_bad_input(const nn::Network<float>& network, const StepValues& values, std::size_t i,
+bool find_bad_input(const nn::Network<float>& network, const ExampleValues& values, std::size_t i,
                     NonfiniteValue& found) {
   const Matrix<const float> x = values.activation(network.input_of(i));
   for (std::size_t row = 0; row < x.rows; ++row) {
     const std::string problem = network.input_problem(i, x.row(row));
     if (problem.empty()) continue;
-    found.text = example_text(row, values.batch) + ": " +
+    found.text = example_text(values.first + row, values.batch) + ": " +
                  network.shape().layer_text(network.number_of(i)) + ": " + problem;
+    found.rows = {values.first + row};
     found.is_bad_input = true;
     return true;
   }
@@ -74,17 +79,23 @@ bool find_bad_input(const nn::Network<float>& network, const StepValues& values,
 
 }  // namespace
 
-NonfiniteValue find_nonfinite(const nn::Network<float>& network, const StepValues& values) {
-  const data::Batch& batch = values.batch;
+void NonfiniteValue::add(const NonfiniteValue& other) {
+  if (other.order < order) {
+    *this = other;
+  } else if (other.order == order) {
+    rows.insert(rows.end(), other.rows.begin(), other.rows.end());
+  }
+}
+
+NonfiniteValue find_nonfinite(const nn::Network<float>& network, const ExampleValues& values) {
   NonfiniteValue found = {.order = 0};
   const auto is_found = [&](const std::string& what, std::size_t count, auto&& is_finite) {
-    std::vector<std::size_t> rows;
     for (std::size_t row = 0; row < count; ++row) {
-      if (!is_finite(row)) rows.push_back(row);
+      if (!is_finite(row)) found.rows.push_back(values.first + row);
     }
-    if (!rows.empty()) found.text = what + ", for " + text_of(rows, batch);
-    if (rows.empty()) ++found.order;
-    return !rows.empty();
+    found.text = what;
+    if (found.rows.empty()) ++found.order;
+    return !found.rows.empty();
   };
   const auto is_found_in = [&](const std::string& what, Matrix<const float> rows) {
     return is_found(what, rows.rows, [&](std::size_t row) { return all_finite(rows.row(row)); });
@@ -96,61 +107,59 @@ NonfiniteValue find_nonfinite(const nn::Network<float>& network, const StepValue
   if (is_found_in("the features", values.activation(0))) return found;
   for (std::size_t i = 0; i < network.layers(); ++i) {
     if (find_bad_input(network, values, i, found)) return found;
-    if (is_found_in("the output of " + layer(i), values.activation(i + 1))) {
-      return found;
-    }
+    if (is_found_in("the output of " + layer(i), values.activation(i + 1))) return found;
   }
   if (is_found("the loss", values.results.size(),
                [&](std::size_t row) { return std::isfinite(values.results[row].loss); })) {
     return found;
   }
   for (std::size_t i = network.layers(); i-- > 0;) {
-    if (is_found_in("the gradient by the output of " + layer(i), values.gradient(i))) {
-      return found;
-    }
-  }
-  for (const nn::ParameterSpec& tensor : network.parameters().tensors()) {
-    const std::size_t end = values.slice + values.gradient_sums.size();
-    const std::size_t first = std::clamp(tensor.offset, values.slice, end);
-    const std::size_t last = std::clamp(tensor.offset + tensor.stored, first, end);
-    const auto part = values.gradient_sums.subspan(first - values.slice, last - first);
-    if (optim::is_finite(part, values.weight)) continue;
-    found.text = "the gradient of " + tensor.name;
-    found.has_examples = false;
-    return found;
-  }
-  ++found.order;
-  const auto weights = std::as_const(network).parameters().values();
-  for (const nn::ParameterSpec& tensor : network.parameters().tensors()) {
-    if (all_finite(weights.subspan(tensor.offset, tensor.stored))) continue;
-    found.text = "the updated weights of " + tensor.name;
-    found.has_examples = false;
-    return found;
+    if (is_found_in("the gradient by the output of " + layer(i), values.gradient(i))) return found;
   }
   return {};
 }
 
-NonfiniteText describe_nonfinite(const char* what, const nn::Network<float>& network,
-                                 const StepValues& values, const Groups& groups) {
+NonfiniteValue find_nonfinite(const nn::Network<float>& network, const GradientSums& values) {
+  const std::uint64_t place = places_of_examples(network);
+  for (const nn::ParameterSpec& tensor : network.parameters().tensors()) {
+    const std::size_t end = values.slice + values.sums.size();
+    const std::size_t first = std::clamp(tensor.offset, values.slice, end);
+    const std::size_t last = std::clamp(tensor.offset + tensor.stored, first, end);
+    const auto part = values.sums.subspan(first - values.slice, last - first);
+    if (optim::is_finite(part, values.weight)) continue;
+    return {.order = place, .text = "the gradient of " + tensor.name};
+  }
+  const auto weights = network.parameters().values();
+  for (const nn::ParameterSpec& tensor : network.parameters().tensors()) {
+    if (all_finite(weights.subspan(tensor.offset, tensor.stored))) continue;
+    return {.order = place + 1, .text = "the updated weights of " + tensor.name};
+  }
+  return {};
+}
+
+NonfiniteText describe_nonfinite(const char* what, const NonfiniteValue& mine,
+                                 const data::Batch& batch,
+                                 std::span<const nn::ExampleResult> results, const Groups& groups) {
   comm::Communicator& comm = groups.batch;
   const auto ranks = static_cast<std::size_t>(comm.size());
   const auto me = static_cast<std::size_t>(comm.rank());
 
-  const NonfiniteValue mine = find_nonfinite(network, values);
   std::vector<std::uint64_t> orders(ranks);
   std::vector<std::uint8_t> has_examples(ranks);
   std::vector<std::uint8_t> is_bad_input(ranks);
   std::vector<double> losses(ranks, -1);  // greater than that without examples, and than NaN
   orders[me] = mine.order;
-  has_examples[me] = mine.has_examples ? 1 : 0;
+  has_examples[me] = mine.rows.empty() ? 0 : 1;
   is_bad_input[me] = mine.is_bad_input ? 1 : 0;
-  for (const auto& result : values.results) losses[me] = std::max(losses[me], result.loss);
+  for (const auto& result : results) losses[me] = std::max(losses[me], result.loss);
   comm.all_gather(std::span(orders));
   comm.all_gather(std::span(has_examples));
   comm.all_gather(std::span(is_bad_input));
   comm.all_gather(std::span(losses));
-  const auto texts = comm::gather_text(comm, mine.text);
-  const auto greatest = comm::gather_text(comm, greatest_loss(values));
+  const bool names_rows = !mine.rows.empty() && !mine.is_bad_input;
+  const auto texts = comm::gather_text(
+      comm, names_rows ? mine.text + ", for " + text_of(mine.rows, batch) : mine.text);
+  const auto greatest = comm::gather_text(comm, greatest_loss(results, batch));
   const auto hosts = comm::gather_text(comm, groups.all.place().host);
   const auto name = [&](std::size_t rank) {
     return "rank " + std::to_string(comm.world_rank(static_cast<int>(rank))) + " on " + hosts[rank];

@@ -5,6 +5,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "lockstep/data/batches.hpp"
 #include "lockstep/nn/network.hpp"
@@ -12,17 +13,22 @@
 
 namespace lockstep::train {
 
-/// One rank's part of a step, after it.
-struct StepValues {
+/// Values of some of one rank's examples in a step, after it.
+struct ExampleValues {
   const data::Batch& batch;
   /// The features (0) or the output of layer i - 1, a row an example; valid until the next call.
   std::function<Matrix<const float>(std::size_t i)> activation;
   /// The gradient by the output of layer i, likewise.
   std::function<Matrix<const float>(std::size_t i)> gradient;
-  std::span<const nn::ExampleResult> results;  ///< of its examples
-  std::span<const float> gradient_sums;        ///< of its slice of the block; empty on a device
-  std::size_t slice = 0;                       ///< the index in the block of the first of these
-  double weight = 1;                           ///< of all examples of the step: nn::Tally
+  std::span<const nn::ExampleResult> results;
+  std::size_t first = 0;  ///< the index in the rank's piece of the first example
+};
+
+/// The sums over examples that one rank computes in a step, after it.
+struct GradientSums {
+  std::span<const float> sums;  ///< of its slice of the block; empty on a device
+  std::size_t slice = 0;        ///< the index in the block of the first of these
+  double weight = 1;            ///< of all examples of the step: nn::Tally
 };
 
 /// A value that is not finite.
@@ -32,13 +38,17 @@ struct NonfiniteValue {
   /// value.
   std::uint64_t order = none;
   static constexpr std::uint64_t none = ~std::uint64_t{0};
-  std::string text = {};      ///< "the output of layer 1 (dense 500 relu), for record 17"
-  bool has_examples = true;   ///< false: a sum over examples
-  bool is_bad_input = false;  ///< a layer does not take the record's values: Layer::input_problem()
+  std::string text = {};               ///< "the output of layer 1 (dense 500 relu)"
+  std::vector<std::size_t> rows = {};  ///< the examples that have it; empty: a sum over examples
+  bool is_bad_input = false;  ///< a layer does not take an example's values: Layer::input_problem()
+
+  /// Keeps the first of both in the order of a step; of two at one place the examples of both.
+  void add(const NonfiniteValue& other);
 };
 
 /// Returns the first value in the order of a step. Local.
-NonfiniteValue find_nonfinite(const nn::Network<float>& network, const StepValues& values);
+NonfiniteValue find_nonfinite(const nn::Network<float>& network, const ExampleValues& values);
+NonfiniteValue find_nonfinite(const nn::Network<float>& network, const GradientSums& values);
 
 /// What describe_nonfinite() returns.
 struct NonfiniteText {
@@ -48,11 +58,14 @@ struct NonfiniteText {
 
 /// Describes the first such value of all ranks: "the loss is not finite: rank 1 on alpha has the
 /// first such value in the output of layer 1 (dense 700), for record 17". If that is a sum
-/// over examples, it also names the example with the greatest loss. `what`: "loss", "gradient".
+/// over examples, it also names the example with the greatest loss.
+///
+/// `what`: "loss", "gradient". `mine`: the first value of this rank. `results`: of its examples.
 ///
 /// Ranks    collective over the ranks of "batch", which all return the same text.
-NonfiniteText describe_nonfinite(const char* what, const nn::Network<float>& network,
-                                 const StepValues& values, const Groups& groups);
+NonfiniteText describe_nonfinite(const char* what, const NonfiniteValue& mine,
+                                 const data::Batch& batch,
+                                 std::span<const nn::ExampleResult> results, const Groups& groups);
 
 /// "record 17", with its file if the source is known, or without ids "row 3 of the batch". `row` is
 /// an index in the rank's piece. Local.

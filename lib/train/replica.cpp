@@ -16,6 +16,7 @@
 #include "lockstep/train/cost.hpp"
 #include "lockstep/train/device.hpp"
 #include "lockstep/train/integrity.hpp"
+#include "lockstep/train/micro_batches.hpp"
 #include "lockstep/train/nonfinite.hpp"
 #include "lockstep/train/shared_snapshot.hpp"
 #include "lockstep/train/step.hpp"
@@ -78,6 +79,7 @@ void require_fits_device(const ReplicaOptions& options, const Groups& groups) {
   if (options.exchange == Exchange::activations) {
     refuse("exchange activations", "use `exchange=sums`, or leave it out");
   }
+  if (options.micro_batch > 0) refuse("micro-batch", "use `device=cpu`, or leave it out");
   if (options.audit_every) refuse("audit-every", "use `device=cpu`, or leave the audit out");
   if (groups.model != nullptr) {
     throw ConfigError(mesh_text(groups) + " with device cuda: a device holds whole layers",
@@ -131,6 +133,27 @@ void require_trained(const nn::NetworkShape& shape) {
                     "leave `freeze` out of at least one");
 }
 
+/// Throws if a batch cannot be computed in micro-batches of this size.
+void require_fitting_micro_batch(const nn::NetworkShape& shape, const data::Plan& plan,
+                                 std::size_t micro_batch) {
+  if (micro_batch == 0) return;
+  if (plan.leaf(0) > micro_batch) {
+    throw ConfigError("micro-batch " + std::to_string(micro_batch) + ": gradients are summed by " +
+                          "leaves of " + std::to_string(plan.leaf(0)) +
+                          " examples, which are computed together",
+                      "use `micro_batch=" + std::to_string(plan.leaf(0)) +
+                          "` or more, or a smaller `leaf`, which changes the weights");
+  }
+  const auto sums =
+      std::find_if(shape.layers.begin(), shape.layers.end(),
+                   [](const nn::LayerSpec& layer) { return nn::sums_over_batch(layer); });
+  if (sums == shape.layers.end()) return;
+  throw ConfigError("micro-batch with " +
+                        shape.layer_text(static_cast<std::size_t>(sums - shape.layers.begin())) +
+                        ", which sums over the whole batch",
+                    "use layer-norm, or leave `micro_batch` out");
+}
+
 /// Throws if the plan is not supported.
 void require_fitting_plan(const data::Plan& plan, const ReplicaOptions& options) {
   if (plan.steps() == 0) {
@@ -164,13 +187,18 @@ int own_cores(const comm::Communicator& comm) {
 
 Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Groups& groups,
                  const ReplicaOptions& options)
-    : plan_(plan), groups_(groups), optimizer_(options.optimizer), prefetch_(options.prefetch) {
+    : plan_(plan),
+      groups_(groups),
+      optimizer_(options.optimizer),
+      prefetch_(options.prefetch),
+      has_micro_batches_(options.micro_batch > 0) {
   const StepOptions step_options = {
       .optimizer = options.optimizer,
       .plan = &*plan_,
       .audit_every = options.audit_every,
       .skip_with = options.on_nonfinite == OnNonfinite::skip ? &groups_.all : nullptr,
-      .model = groups_.model};
+      .model = groups_.model,
+      .micro_batch = options.micro_batch};
   auto exchange = Exchange::automatic;
   require_plan_of(groups_.batch, plan);
   comm::together(groups_.all, [&] {
@@ -178,6 +206,7 @@ Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Gr
     require_fitting_plan(plan, options);
     require_trained(shape);
     require_consistent(options, groups_);
+    require_fitting_micro_batch(shape, plan, options.micro_batch);
     const ReplicaBuffers buffers = training_buffers(shape, plan, options);
     exchange = buffers.exchange;
     rows_ = buffers.rows;
@@ -318,6 +347,11 @@ nn::Tally Replica::train(std::uint64_t step, std::span<const float> features,
   nn::require_targets(targets, network_->loss_function(), batch.piece.size(), shape().classes,
                       plan_->positions(step, rank).begin);
   PhaseSeconds seconds;
+  if (has_micro_batches_) {
+    require_features(features, batch.piece.size(), shape().features);
+    step_->set_features({.floats = features});
+    return train(batch, seconds).tally;
+  }
   if (!device_) {
     copy_features(features, network_->inputs(step_->rows(batch.piece)));
     return train(batch, seconds).tally;
@@ -341,12 +375,22 @@ data::Batch Replica::stage_copy(data::Batch batch, std::span<const float> featur
 }
 
 data::Prefetch Replica::prefetch(data::BatchReader& reader, std::uint64_t batches) const {
-  if (!device_) return data::Prefetch(reader, prefetch_, batches);
-  return data::Prefetch(reader, prefetch_, batches,
-                        {data::Features::bytes, &device_->staging_memory()});
+  if (device_) {
+    return data::Prefetch(reader, prefetch_, batches,
+                          {data::Features::bytes, &device_->staging_memory()});
+  }
+  if (has_micro_batches_) {
+    return data::Prefetch(reader, prefetch_, batches, {.features = data::Features::bytes});
+  }
+  return data::Prefetch(reader, prefetch_, batches);
 }
 
 data::Batch Replica::load(data::Prefetch& batches, std::uint64_t epoch, std::uint64_t step) {
+  if (has_micro_batches_) {
+    const data::StagedBatch staged = batches.take(epoch, step);
+    step_->set_features({staged.floats, staged.bytes, batches.divisor()});
+    return staged.batch;
+  }
   if (!device_) {
     const Range rows = step_->rows(batches.piece(step));
     return batches.read(epoch, step, network_->inputs(rows).flat());
@@ -366,21 +410,11 @@ StepResult Replica::train(const data::Batch& batch, PhaseSeconds& seconds, std::
     result = step_->run(batch, seconds, stop);
     why_skipped_.clear();
     if (result.not_finite == nullptr) return;
-    const Range rows = device_ ? batch.piece : step_->rows(batch.piece);
-    const StepValues values = {batch,
-                               [&](std::size_t i) -> Matrix<const float> {
-                                 if (device_) return device_->copy_activation(i, rows.size());
-                                 return network_->activation(i, rows);
-                               },
-                               [&](std::size_t i) -> Matrix<const float> {
-                                 if (device_) return device_->copy_gradient(i, rows.size());
-                                 return network_->gradient(i, rows);
-                               },
-                               step_->results(batch),
-                               step_->gradient_sums(),
-                               step_->slice().begin,
-                               result.tally.weight};
-    NonfiniteText found = describe_nonfinite(result.not_finite, *network_, values, groups_);
+    const auto results = step_->results(batch);
+    NonfiniteValue first = first_nonfinite(batch, results);
+    first.add(find_nonfinite(*network_, GradientSums{step_->gradient_sums(), step_->slice().begin,
+                                                     result.tally.weight}));
+    NonfiniteText found = describe_nonfinite(result.not_finite, first, batch, results, groups_);
     if (found.is_bad_input) throw comm::AgreedError(ExitCode::data, found.text, mend_values);
     why_skipped_ = std::move(found.text);
     if (result.skipped) return;
@@ -394,6 +428,22 @@ StepResult Replica::train(const data::Batch& batch, PhaseSeconds& seconds, std::
   ++steps_;
   examples_ += batch.global_examples;
   return result;
+}
+
+/// The first value of this rank's last piece that is not finite. Local.
+NonfiniteValue Replica::first_nonfinite(const data::Batch& batch,
+                                        std::span<const nn::ExampleResult> results) {
+  if (has_micro_batches_) return *step_->nonfinite();
+  const Range rows = device_ ? batch.piece : step_->rows(batch.piece);
+  const auto activation = [&](std::size_t i) -> Matrix<const float> {
+    if (device_) return device_->copy_activation(i, rows.size());
+    return network_->activation(i, rows);
+  };
+  const auto gradient = [&](std::size_t i) -> Matrix<const float> {
+    if (device_) return device_->copy_gradient(i, rows.size());
+    return network_->gradient(i, rows);
+  };
+  return find_nonfinite(*network_, ExampleValues{batch, activation, gradient, results});
 }
 
 void Replica::drop_staged() noexcept {
@@ -416,10 +466,13 @@ Evaluation Replica::evaluate(const data::Plan& plan,
                              const std::vector<Metric>& metrics) {
   require_loss();
   require_plan_of(groups_.batch, plan);
-  if (plan.largest_piece() > rows_) {
+  const std::uint64_t of_evaluation =
+      evaluation_plan(evaluation_batch, groups_.batch.size()).largest_piece();
+  const std::uint64_t rows = std::max<std::uint64_t>(rows_, device_ ? 0 : of_evaluation);
+  if (plan.largest_piece() > rows) {
     throw comm::AgreedError(ExitCode::usage,
                             "evaluate: batches of " + std::to_string(plan.options().batch_size) +
-                                " examples, for buffers of " + std::to_string(rows_) +
+                                " examples, for buffers of " + std::to_string(rows) +
                                 " rows on each rank",
                             "batch the data set by at most " + std::to_string(evaluation_batch));
   }

@@ -42,6 +42,7 @@ struct CheckpointInfo;
 struct InitialWeights;
 class DeviceReplica;
 struct KeptState;
+struct NonfiniteValue;
 struct PhaseSeconds;
 struct SavedNetwork;
 class Sentinel;
@@ -367,6 +368,8 @@ class Replica {
   }
   Evaluation evaluate(const data::Plan& plan, const std::function<std::optional<Piece>()>& next,
                       const std::vector<Metric>& metrics);
+  NonfiniteValue first_nonfinite(const data::Batch& batch,
+                                 std::span<const nn::ExampleResult> results);
   void require_loss() const;
   void make_network(const nn::NetworkShape& shape, const ReplicaOptions& options);
   void make_device(const ReplicaOptions& options);
@@ -384,6 +387,7 @@ class Replica {
   Groups groups_;
   optim::OptimizerOptions optimizer_ = {};  ///< of training
   std::size_t prefetch_;
+  bool has_micro_batches_ = false;
   std::size_t rows_ = 0;  ///< maximum number of rows in a pass
   std::unique_ptr<Products<float>> products_;
   std::unique_ptr<nn::Network<float>> network_;

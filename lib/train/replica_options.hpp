@@ -71,7 +71,11 @@ struct ReplicaOptions {
   Zeros zeros = Zeros::automatic;            ///< of strict products on the CPU
   bool keeps_snapshots = false;              ///< make_shared_snapshot() will be called
   int threads = 0;                           ///< of this rank's products; 0: own_cores()
-  std::size_t prefetch = 0;                  ///< number of batches that prefetch() reads ahead
+  /// Gradient accumulation: the most examples of a rank that are computed at a time, so that memory
+  /// is needed for their activations only; 0: all of its piece of the batch. Does not affect
+  /// results. Not less than a leaf, not on a device, and not with a layer that sums over the batch.
+  std::size_t micro_batch = 0;
+  std::size_t prefetch = 0;  ///< number of batches that prefetch() reads ahead
 
   Device device = Device::cpu;
   bool share_device = false;  ///< ranks of a host may share a device

@@ -7,6 +7,7 @@
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/train/integrity.hpp"
+#include "lockstep/train/micro_batches.hpp"
 #include "lockstep/train/nonfinite.hpp"
 #include "lockstep/train/timing.hpp"
 
@@ -67,12 +68,22 @@ optim::RankSums rank_sums(comm::Communicator* batch, comm::Communicator* model) 
   return {over(batch), over(model)};
 }
 
-Step::Step(const StepOptions& options, comm::Communicator& comm, Sentinel& sentinel)
+Step::Step(const StepOptions& options, comm::Communicator& comm, Sentinel& sentinel,
+           std::unique_ptr<MicroBatches> micro_batches)
     : comm_(comm),
+      micro_batches_(std::move(micro_batches)),
       sentinel_(sentinel),
       skips_with_(options.skip_with),
       results_(options.plan->largest_gathered(), comm),
       messages_(static_cast<std::size_t>(comm.size()), comm.memory()) {}
+
+Step::~Step() = default;
+
+void Step::set_features(const PieceFeatures& features) { micro_batches_->set_features(features); }
+
+const NonfiniteValue* Step::nonfinite() const noexcept {
+  return micro_batches_ ? &micro_batches_->nonfinite() : nullptr;
+}
 
 void Step::throw_without_weight(const data::Batch& batch) {
   std::string mine;

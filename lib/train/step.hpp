@@ -18,7 +18,10 @@
 
 namespace lockstep::train {
 
+class MicroBatches;
 class Sentinel;
+struct NonfiniteValue;
+struct PieceFeatures;
 
 /// The result of a step, identical on every rank.
 struct StepResult {
@@ -84,6 +87,7 @@ struct StepOptions {
   /// the ranks of this communicator.
   comm::Communicator* skip_with = nullptr;
   comm::Communicator* model = nullptr;  ///< the ranks that have other parts of tensors; null: none
+  std::size_t micro_batch = 0;          ///< see ReplicaOptions
 };
 
 // clang-format off
@@ -123,7 +127,7 @@ class Step {
  public:
   Step(const Step&) = delete;
   Step& operator=(const Step&) = delete;
-  virtual ~Step() = default;
+  virtual ~Step();
 
   /// The reduction: "allreduce", "canonical, by activations".
   virtual const char* name() const noexcept = 0;
@@ -142,7 +146,15 @@ class Step {
   /// Of the last update: see optim::Optimizer. Local.
   virtual std::optional<double> gradient_norm() const noexcept { return std::nullopt; }
 
-  /// Rows of the network's buffers that hold this rank's piece of a batch. Local.
+  /// Sets the features of the next batch, with micro-batches. Local.
+  void set_features(const PieceFeatures& features);
+
+  /// With micro-batches: the first value of this rank's last piece that is not finite; else null.
+  /// Local.
+  const NonfiniteValue* nonfinite() const noexcept;
+
+  /// Rows of the network's buffers that hold this rank's piece of a batch, without micro-batches.
+  /// Local.
   virtual Range rows(Range piece) const noexcept { return {0, piece.size()}; }
 
   /// The results of this rank's examples, and the sums of its slice of the gradients, of the last
@@ -153,10 +165,11 @@ class Step {
   /// Runs forward, loss, backward, exchange, update and publish. Afterwards the weights are bitwise
   /// identical on every rank.
   ///
-  /// The batch's features must be in the network's rows(batch.piece), or staged on the device. Adds
-  /// the time of each phase to `seconds`, which begins with that of reading the batch. `stop`: this
-  /// rank's request to stop, a number of the caller's; it travels with the results. Allocates no
-  /// memory, except with FILE if a step needs more sum buffers than all steps before.
+  /// The batch's features must be in the network's rows(batch.piece), staged on the device, or with
+  /// micro-batches those of set_features(). Adds the time of each phase to `seconds`, which begins
+  /// with that of reading the batch. `stop`: this rank's request to stop, a number of the caller's;
+  /// it travels with the results. Allocates no memory, except with FILE if a step needs more sum
+  /// buffers than all steps before.
   ///
   /// The update is that of the mean of the losses with their weights: Tally.
   ///
@@ -170,12 +183,14 @@ class Step {
 
  protected:
   /// All must outlive the step.
-  Step(const StepOptions& options, comm::Communicator& comm, Sentinel& sentinel);
+  Step(const StepOptions& options, comm::Communicator& comm, Sentinel& sentinel,
+       std::unique_ptr<MicroBatches> micro_batches = nullptr);
 
   /// Steps that are not finite are skipped: nothing may be updated before update().
   bool skips() const noexcept { return skips_with_ != nullptr; }
 
   comm::Communicator& comm_;
+  const std::unique_ptr<MicroBatches> micro_batches_;  // null: the whole piece at once
 
  private:
   /// Forward, loss and backward of this rank's rows. Adds the time of the first two to
@@ -217,15 +232,15 @@ class Step {
 
 /// Resolves `asked` for this plan and network: `automatic` chooses the exchange that moves less
 /// data. The result is the same on every rank.
-/// Errors   throws ConfigError for an audit with partial sums, where a rank has no rows of other
-///          ranks, or with layers that sum over the batch.
+/// Errors   throws ConfigError for an audit or micro-batches with what they cannot be used with.
 Exchange chosen_exchange(Exchange asked, const StepOptions& options, const nn::NetworkShape& shape);
 
 /// Number of blocks of the weights' size that the canonical step allocates for sums, in addition to
 /// the network's blocks.
 std::uint64_t sum_blocks(Exchange exchange, const data::Plan& plan);
 
-/// Number of rows that the network's buffers must have for the canonical step.
+/// Number of rows that the network's buffers must have for the canonical step, without
+/// micro-batches.
 std::uint64_t rows_needed(Exchange exchange, const data::Plan& plan) noexcept;
 
 /// Creates the canonical step. Each rank stores the optimizer state of its own slice only.

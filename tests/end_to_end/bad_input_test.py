@@ -244,6 +244,9 @@ class BadInput(command.CommandTest):
         self.assert_refused(result, 76, ["diverged at step ", " has the first such value in the output "
                                          "of layer 1 (dense 16), for record 77", "--on-nonfinite skip"])
 
+        parts = run("train", *job, "--micro-batch 3 --run-dir", self.folder / "parts", **MPI)
+        self.assertEqual(parts.err.splitlines()[:2], result.err.splitlines()[:2])
+
         skip = (*job, "--on-nonfinite skip")
         whole = self.train(*skip, name="whole", threads=3)
         skipped = [line for line in whole.metrics if "skipped" in line]
@@ -252,7 +255,7 @@ class BadInput(command.CommandTest):
         for options in (ALONE, {"ranks": 5}):
             with self.subTest(**options):
                 name = f"on-{len(options)}"
-                self.train(*skip, f"--steps {skipped[1]['step']}", name=name, **options)
+                self.train(*skip, f"--micro-batch 7 --steps {skipped[1]['step']}", name=name, **options)
                 result = run("train --resume-with steps=40 --resume", self.folder / name, **options)
                 self.assertEqual(result.code, 0, str(result))
                 made = command.Run(self.folder / name)

@@ -21,7 +21,7 @@ DEFAULTS = {
     "precision": "float32", "batch-size": 128, "drop-remainder": False, "epochs": 3,
     "steps": "none", "learning-rate": 0.001, "seed": 22, "shuffle": "global",
     "shard-policy": "data", "rebatch": "ceil", "reduction": "canonical", "products": "auto", "simd": "auto", "zeros": "auto",
-    "leaf": "auto", "exchange": "auto", "sentinel-steps": 16, "backend": "auto", "ranks": 1, "device": "auto", "threads": "auto",
+    "leaf": "auto", "micro-batch": "none", "exchange": "auto", "sentinel-steps": 16, "backend": "auto", "ranks": 1, "device": "auto", "threads": "auto",
     "resume": "none", "checkpoint-every": "end", "keep": 3, "keep-every": "none", "hash-every": "none", "audit-every": "none", "on-nonfinite": "stop", "max-time": "none", "timeout": 120, "straggler-warning": 1.5, "progress": "auto",
 }
 SUMMARY = {"version", "ranks", "device", "parameters", "steps", "examples", "skipped_steps",

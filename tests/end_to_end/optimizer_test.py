@@ -1,4 +1,4 @@
-"""Optimizers, schedules, clipping, losses, weights and networks: one hash for any ranks and meshes and through a resume;
+"""Optimizers, schedules, clipping, losses, weights and networks: one hash for any ranks and meshes, in micro-batches and through a resume;
 what is refused of optimizers."""
 
 import json
@@ -77,6 +77,9 @@ REFUSED = {
     "--schedule step --decay 2": ["--decay", "at most 1"],
     "--schedule linear --final-rate 2": ["--final-rate", "from 0 to 1"],
     "--label-smoothing 1": ["--label-smoothing 1.0", "outside [0, 1)"],
+    "--micro-batch 3": ["micro-batch 3", "leaves of 4 examples", "--micro-batch 4"],
+    "--micro-batch 8 --exchange activations": ["micro-batch", "activations", "--exchange sums"],
+    "--micro-batch 8 --audit-every 2": ["audit-every with micro-batch"],
     "--beta2 1": ["--beta2 1.0", "[0, 1)"],
 }
 
@@ -104,6 +107,8 @@ class Optimizers(command.CommandTest):
                 with self.subTest(optimizer=optimizer, mesh=mesh):
                     ranks = 4 if mesh == MESHES[0] else 3
                     self.assertEqual(self.hash_of(*args, "--mesh", mesh, threads=ranks), one)
+            with self.subTest(optimizer=optimizer, micro_batches=True):
+                self.assertEqual(self.hash_of(*args, f"--micro-batch {4 + number}", threads=2 + number % 2), one)
             if number % 4 == 0:
                 with self.subTest(optimizer=optimizer, exchange="sums"):
                     self.assertEqual(self.hash_of(*args, "--exchange sums", threads=3), one)
@@ -127,7 +132,8 @@ class Optimizers(command.CommandTest):
             one = self.hash_of(*flags, data="")
             worlds = [({"threads": threads}, "") for threads in THREADS]
             worlds += [({"threads": 4}, "--mesh batch=2,model=2"), ({"threads": 2}, "--mesh batch=1,model=2"),
-                       ({"ranks": 2 if number % 2 else 3}, ""), ({"threads": 3}, "--exchange sums")]
+                       ({"ranks": 2 if number % 2 else 3}, ""), ({"threads": 3}, "--exchange sums"),
+                       ({"threads": 1 + number % 3}, "--micro-batch 2"), ({"threads": 4}, "--mesh batch=2,model=2 --micro-batch 3")]
             for world, more in worlds:
                 with self.subTest(optimizer=optimizer, data=data, network=network, more=more, **world):
                     self.assertEqual(self.hash_of(*flags, more, data="", **world), one)
@@ -186,6 +192,10 @@ class Optimizers(command.CommandTest):
                     result = run("train", DATA, DENSE, flags, "--run-dir", self.folder / "run", **world)
                     self.assert_refused(result, 2, texts)
                     self.assertFalse((self.folder / "run").exists())
+        config = self.folder / "norm.toml"
+        config.write_text(layer("batch-norm") + layer("flatten") + layer("dense", width=4))
+        self.assert_refused(run("train", config, DATA, "--micro-batch 8", ranks=2), 2,
+                            ["micro-batch with layer 1 (batch-norm)", "layer-norm"])
 
 
 if __name__ == "__main__":

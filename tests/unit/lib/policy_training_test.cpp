@@ -52,6 +52,9 @@ TEST_CASE("uneven files: every example once, the same bits on all ranks", "[trai
   run.exchange = train::Exchange::partial_sums;
   REQUIRE(per_rank(3, run).front().weights == results.front().weights);
   run.exchange = train::Exchange::automatic;
+  run.options = [](train::ReplicaOptions& options) { options.micro_batch = 16; };
+  REQUIRE(per_rank(3, run).front().weights == results.front().weights);
+  run.options = nullptr;
   run.threads = 2;
   REQUIRE(per_rank(3, run).front().weights == results.front().weights);
 

@@ -352,7 +352,11 @@ TEST_CASE("a step that is not finite is skipped and changes nothing", "[train][n
                         ToyRun{.canonical = false, .layers = small_convolutions()});
   run.scales = {{17, 3e38F}, {101, 1e25F}};
   run.hash_every = 1;
-  run.options = [](ReplicaOptions& options) { options.on_nonfinite = OnNonfinite::skip; };
+  const bool in_parts = run.exchange == Exchange::partial_sums && GENERATE(false, true);
+  run.options = [&](ReplicaOptions& options) {
+    options.on_nonfinite = OnNonfinite::skip;
+    options.micro_batch = in_parts ? 16 : 0;
+  };
   const auto recorded = [&](int ranks) {
     Recorder recorder;
     const auto results = test::per_rank(
@@ -392,17 +396,16 @@ TEST_CASE("what is not finite is found in the order of a step", "[train][nonfini
     network.weight_gradients({0, 5}, 5, {0, network.parameters().values().size()});
   };
   const auto found = [&] {
-    return find_nonfinite(network, {.batch = batch,
-                                    .activation =
-                                        [&](auto i) {
-                                          return network.activation(i, {0, 5});
-                                        },
-                                    .gradient =
-                                        [&](auto i) {
-                                          return network.gradient(i, {0, 5});
-                                        },
-                                    .results = network.results({0, 5}),
-                                    .gradient_sums = network.parameters().gradients()});
+    const auto activation = [&](std::size_t i) { return network.activation(i, {0, 5}); };
+    const auto gradient = [&](std::size_t i) { return network.gradient(i, {0, 5}); };
+    NonfiniteValue first = find_nonfinite(
+        network, ExampleValues{batch, activation, gradient, network.results({0, 5})});
+    first.add(find_nonfinite(network, GradientSums{network.parameters().gradients()}));
+    return first;
+  };
+  comm::SelfCommunicator comm;
+  const auto described = [&](const NonfiniteValue& value) {
+    return describe_nonfinite("gradient", value, batch, network.results({0, 5}), Groups(comm)).text;
   };
   std::ranges::fill(network.inputs({0, 5}).flat(), 1.0F);
   compute();
@@ -411,20 +414,33 @@ TEST_CASE("what is not finite is found in the order of a step", "[train][nonfini
   network.parameters().gradients()[0] = 1e30F;  // its square is not finite
   const auto gradient = found();
   CHECK(gradient.text == "the gradient of 0.weight");
+  CHECK(gradient.rows.empty());
   network.results({0, 5})[2].loss = nan;
   const auto loss = found();
-  CHECK(loss.text == "the loss, for record 72");
+  CHECK(loss.text == "the loss");
+  CHECK(loss.rows == std::vector<std::size_t>{2});
   network.activation(2, {0, 5}).row(3)[1] = nan;
   const auto output = found();
-  CHECK(output.text == "the output of layer 2 (dense 2), for record 73");
+  CHECK(output.text == "the output of layer 2 (dense 2)");
+  CHECK(described(output) ==
+        "the gradient is not finite: rank 0 on " + comm.place().host +
+            " has the first such value in the output of layer 2 (dense 2), for record 73");
   for (const std::size_t row : {0, 1, 3, 4}) network.inputs({0, 5}).row(row)[2] = nan;
   batch.ids = {};
   const auto features = found();
-  CHECK(features.text ==
-        "the features, for row 10 of the batch, row 11 of the batch, row 13 of the batch and 1 "
-        "more");
+  CHECK_THAT(described(features),
+             Catch::EndsWith("the features, for row 10 of the batch, row 11 of the batch, row 13 "
+                             "of the batch and 1 more"));
   network.inputs({0, 5}).row(2)[0] = nan;
-  CHECK(found().text == "the features, for all of its 5 examples");
+  CHECK_THAT(described(found()), Catch::EndsWith("the features, for all of its 5 examples"));
+
+  NonfiniteValue both = loss;  // of two parts of a piece
+  both.add({.order = loss.order, .rows = {4}});
+  both.add({.order = gradient.order, .text = "a sum"});
+  CHECK(both.text == "the loss");
+  CHECK(both.rows == std::vector<std::size_t>{2, 4});
+  both.add(output);
+  CHECK(both.rows == output.rows);
   CHECK(features.order < output.order);
   CHECK(output.order < loss.order);
   CHECK(loss.order < gradient.order);

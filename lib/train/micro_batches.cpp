@@ -1,0 +1,104 @@
+#include "lockstep/train/micro_batches.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "lockstep/numerics/leaf_tree.hpp"
+#include "lockstep/optim/optimizer.hpp"
+#include "lockstep/train/evaluation.hpp"
+#include "lockstep/train/step.hpp"
+#include "lockstep/train/timing.hpp"
+
+namespace lockstep::train {
+
+std::size_t micro_batch_rows(std::size_t limit, std::size_t leaf) noexcept {
+  return std::bit_floor(limit / leaf) * leaf;
+}
+
+std::size_t micro_batch_blocks(std::size_t rows, std::size_t limit, std::size_t leaf) noexcept {
+  const std::size_t each = micro_batch_rows(limit, leaf);
+  return rows <= each ? 0 : tree_slots((rows + each - 1) / each);
+}
+
+void MicroBatches::set_features(const PieceFeatures& features) {
+  features_ = features;
+  if (features.bytes.empty() || (scale_ && scale_->divisor() == features.divisor)) return;
+  scale_.emplace(features.divisor);
+}
+
+void MicroBatches::begin(const data::Batch& batch, std::uint64_t step) {
+  nn::require_targets(targets_of(batch), network_.loss_function(), batch.piece.size(),
+                      network_.shape().classes);
+  batch_ = &batch;
+  step_ = step;
+  nonfinite_ = {};
+}
+
+void MicroBatches::sum(Range rows, std::span<float> sums, PhaseSeconds& seconds) {
+  const std::size_t each = micro_batch_rows(limit_, batch_->leaf);
+  if (rows.size() <= each) return compute(rows, sums, seconds);
+  const std::size_t parts = (rows.size() + each - 1) / each;
+  const std::size_t needed = tree_slots(parts) * sums.size();
+  if (waiting_.size() < needed) waiting_ = AlignedBuffer<float>(needed);
+  sum_tree(parts, waiting_.span().first(needed), sums, [&](std::uint64_t part, auto into) {
+    const std::size_t first = rows.begin + part * each;
+    compute({first, std::min(first + each, rows.end)}, into, seconds);
+  });
+}
+
+/// One micro-batch: `rows` of the piece, in the first rows of the network's buffers.
+void MicroBatches::compute(Range rows, std::span<float> sums, PhaseSeconds& seconds) {
+  Lap phase;
+  const std::size_t end = std::min(rows.end, batch_->piece.size());
+  const Range examples = {std::min(rows.begin, end), end};
+  const Range mine = {0, examples.size()};
+  network_.for_each_exchanged({mine.end, rows.size()}, [](std::span<float> values) {
+    std::fill(values.begin(), values.end(), 0.0F);
+  });
+  read_features(examples);
+  network_.forward(mine, nn::TrainingRows{step_, batch_->piece.begin + examples.begin});
+  network_.loss(mine, targets(examples), true);
+  const auto results = network_.results(mine);
+  std::copy(results.begin(), results.end(), results_.begin() + examples.begin);
+  seconds.forward += phase.take();
+  network_.backward(mine);
+  network_.weight_gradients({0, rows.size()}, batch_->leaf, {0, sums.size()}, sums);
+  const bool is_finite =
+      std::all_of(results.begin(), results.end(),
+                  [](const nn::ExampleResult& result) { return std::isfinite(result.loss); }) &&
+      optim::is_finite(sums, 1);
+  if (is_finite) return;
+  const auto values = [&](std::size_t i) -> Matrix<const float> {
+    return network_.activation(i, mine);
+  };
+  const auto gradients = [&](std::size_t i) -> Matrix<const float> {
+    return network_.gradient(i, mine);
+  };
+  nonfinite_.add(find_nonfinite(
+      network_, ExampleValues{*batch_, values, gradients, network_.results(mine), examples.begin}));
+}
+
+void MicroBatches::read_features(Range rows) {
+  const std::size_t width = network_.shape().features;
+  const auto inputs = network_.inputs({0, rows.size()}).flat();
+  const std::size_t first = rows.begin * width;
+  if (features_.bytes.empty()) {
+    const auto from = features_.floats.subspan(first, inputs.size());
+    std::copy(from.begin(), from.end(), inputs.begin());
+  } else {
+    scale_->apply(features_.bytes.subspan(first, inputs.size()), inputs);
+  }
+}
+
+nn::Targets MicroBatches::targets(Range rows) const {
+  const auto part = [&](auto all, std::size_t width) {
+    return all.empty() ? all : all.subspan(rows.begin * width, rows.size() * width);
+  };
+  const std::size_t width = network_.loss_function().target_width(network_.shape().classes);
+  nn::Targets targets = {part(batch_->labels, 1), part(batch_->values, width)};
+  targets.weights = part(batch_->weights, 1);
+  return targets;
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,82 @@
+// Micro-batches: a rank's piece of a batch is computed in parts, so that the network's buffers hold
+// the rows of one part only. The sums of gradients are bitwise those of the whole piece.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "lockstep/base/aligned.hpp"
+#include "lockstep/data/batches.hpp"
+#include "lockstep/nn/network.hpp"
+#include "lockstep/train/nonfinite.hpp"
+#include "lockstep/train/report.hpp"
+
+namespace lockstep::train {
+
+/// The features of a rank's piece, [piece.size(), features] row-major, in `floats` or in `bytes`.
+struct PieceFeatures {
+  std::span<const float> floats = {};
+  std::span<const std::uint8_t> bytes = {};  ///< to be divided by `divisor`
+  float divisor = 1;
+};
+
+/// The most rows of a micro-batch of at most `limit` examples in leaves of `leaf`: a power of two
+/// of leaves, so that a micro-batch is a subtree of the sums. 0 if `limit` is less than a leaf.
+std::size_t micro_batch_rows(std::size_t limit, std::size_t leaf) noexcept;
+
+/// The number of blocks of the weights' length that MicroBatches needs for `rows` rows of a rank.
+std::size_t micro_batch_blocks(std::size_t rows, std::size_t limit, std::size_t leaf) noexcept;
+
+/// Computes one rank's piece of each step in micro-batches. Local; one thread.
+///
+/// The gradient of a subtree of leaves is the sum of its micro-batches in the order of the tree
+/// (numerics/leaf_tree.hpp): the additions that Network::weight_gradients() makes for all rows at
+/// once. All else that a step computes is computed row by row. A layer that sums over the batch has
+/// no such parts; a replica refuses it.
+class MicroBatches {
+ public:
+  /// `network` must outlive this and have rows for a micro-batch of at most `limit` examples.
+  /// `piece`: the most examples of this rank in a step.
+  MicroBatches(nn::Network<float>& network, std::size_t limit, std::size_t piece)
+      : network_(network), limit_(limit), results_(piece) {}
+
+  /// Sets the features of the next batch, which must stay valid until its last sum().
+  void set_features(const PieceFeatures& features);
+
+  /// Begins a batch at step `step` of the run, counted from 1.
+  /// Errors   those of nn::require_targets().
+  void begin(const data::Batch& batch, std::uint64_t step);
+
+  /// Computes forward, loss and backward of `rows` of the batch's piece, a subtree of its leaves,
+  /// and writes their weight gradients to `sums`, as long as the network's block. Rows after the
+  /// piece hold no example, and count as zeros. Adds the time of forward to `seconds`.
+  void sum(Range rows, std::span<float> sums, PhaseSeconds& seconds);
+
+  /// The results of the piece, after the sums of all its rows.
+  std::span<const nn::ExampleResult> results() const noexcept {
+    return std::span(results_).first(batch_->piece.size());
+  }
+
+  /// The first value of the batch that is not finite, in the order of a step.
+  const NonfiniteValue& nonfinite() const noexcept { return nonfinite_; }
+
+ private:
+  void compute(Range rows, std::span<float> sums, PhaseSeconds& seconds);
+  void read_features(Range rows);
+  nn::Targets targets(Range rows) const;
+
+  nn::Network<float>& network_;
+  std::size_t limit_;
+  PieceFeatures features_;
+  std::optional<data::ByteScale> scale_;
+  const data::Batch* batch_ = nullptr;
+  std::uint64_t step_ = 0;
+  std::vector<nn::ExampleResult> results_;
+  AlignedBuffer<float> waiting_;  // sums of micro-batches that wait for their sibling in the tree
+  NonfiniteValue nonfinite_;
+};
+
+}  // namespace lockstep::train
