@@ -393,6 +393,7 @@ class Replica {
   std::unique_ptr<DeviceReplica> device_;
   AlignedBuffer<float> staged_features_;  // of train(step, features, labels) on a device
   AlignedBuffer<std::int32_t> staged_labels_;
+  AlignedBuffer<float> staged_values_;
   std::unique_ptr<Sentinel> sentinel_;
   std::unique_ptr<Step> step_;
   std::uint64_t steps_ = 0;
