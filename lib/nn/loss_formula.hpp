@@ -25,6 +25,13 @@ constexpr Real magnitude(Real x) noexcept {
   return x < 0 ? -x : x;
 }
 
+/// A loss or a gradient times the weight of its example: of weight 0 it is 0, even if it is not
+/// finite.
+template <class Real>
+constexpr Real weighted(Real value, Real weight) noexcept {
+  return weight == 0 ? Real{0} : value * weight;
+}
+
 /// sigmoid(z), from exp(-|z|), which is at most 1.
 template <class Real>
 constexpr Real sigmoid_from(Real z, Real small) noexcept {

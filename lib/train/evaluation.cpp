@@ -12,6 +12,7 @@
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/data/batches.hpp"
 #include "lockstep/data/plan.hpp"
+#include "lockstep/nn/loss_formula.hpp"
 #include "lockstep/nn/network.hpp"
 #include "lockstep/train/nonfinite.hpp"
 #include "lockstep/train/step.hpp"
@@ -147,7 +148,7 @@ class EvaluationSums {
     loss_.run(outputs, targets, own, {});
     for (std::size_t i = 0; i < targets.weights.size(); ++i) {
       own[i].weight = static_cast<double>(targets.weights[i]);
-      own[i].loss *= own[i].weight;
+      own[i].loss = nn::weighted(own[i].loss, own[i].weight);
     }
     if (has_labels()) count_confusion(outputs, batch.labels, sums_.confusion);
     add_values(outputs, batch);

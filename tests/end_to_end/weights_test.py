@@ -111,6 +111,21 @@ class Weights(command.CommandTest):
         data.write_text("".join(f"{a},{b}\n" for a, b, *_ in RECORDS))
         self.succeed("predict", made.folder, "--data", data)
 
+    def test_a_record_of_weight_0_takes_no_part(self):
+        """Even if its loss is not finite."""
+        hashes, losses = set(), set()
+        for number, (value, flags) in enumerate(((1, ""), (3e38, ""), (3e38, "--ranks 3"), (3e38, "--ranks 2 --exchange sums"))):
+            data = self.folder / f"values-{number}"
+            data.mkdir()
+            rows = "a,b,w,y\n" + "".join(f"{a},{b},{int(i != 7)},{value if i == 7 else a - b}\n" for i, (a, b, *_) in enumerate(RECORDS))
+            (data / "train.csv").write_text(rows)
+            (data / "test.csv").write_text(rows)
+            made = self.train("--data", data, FLAGS, "--label-column y --weight-column w --epochs 2 --batch-size 16 --loss squared-error",
+                              flags, name=f"run-{number}")
+            hashes.add(made.summary["weights_hash"])
+            losses.add((tuple(made.losses), made.summary["epochs"][-1]["test_loss"]))
+        self.assertEqual((len(hashes), len(losses)), (1, 1), losses)
+
     def test_refusals(self):
         for number, (values, flags, code, texts) in enumerate(REFUSED):
             with self.subTest(flags=flags, values=list(values)[:1]):

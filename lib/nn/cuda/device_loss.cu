@@ -75,12 +75,12 @@ __device__ float ordered_sum(unsigned count, Number number, float* numbers) {
 
 __device__ void put_result(const Task& task, float loss, bool is_correct) {
   const auto weight = static_cast<double>(task.weights[blockIdx.x]);
-  task.results[blockIdx.x] = {static_cast<double>(loss) * weight, is_correct ? 1.0 : 0.0,
-                              weight};
+  task.results[blockIdx.x] = {nn::weighted(static_cast<double>(loss), weight),
+                              is_correct ? 1.0 : 0.0, weight};
 }
 
 __device__ void put_gradient(const Task& task, std::size_t at, float gradient) {
-  const float weighted = gradient * task.weights[blockIdx.x];
+  const float weighted = nn::weighted(gradient, task.weights[blockIdx.x]);
   task.dz[at] = weighted != weighted ? std::numeric_limits<float>::quiet_NaN() : weighted;
 }
 

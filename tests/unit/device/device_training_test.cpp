@@ -149,11 +149,14 @@ TEST_CASE("device: every built-in loss has the processor's bits", "[device][trai
   if (run.loss->target() != nn::TargetKind::label) {
     run.values = [=](std::uint64_t record, std::size_t output) {
       const auto number = static_cast<float>((record * 7 + output * 5) % 11);
+      if (has_weights && record == 200 && name != nn::binary_cross_entropy) return 3e38F;
       return name == nn::binary_cross_entropy ? (number > 5 ? 1.0F : 0.0F) : number / 3 - 1;
     };
   }
   if (has_weights) {
-    run.weights = [](std::uint64_t record) { return 0.5F * static_cast<float>(record % 4); };
+    run.weights = [](std::uint64_t record) {  // record 200 has none
+      return 0.5F * static_cast<float>(record % 4);
+    };
   }
   const ToyResult expected = on_processor(run);
   run.options = on_device(DeviceExchange::staged);

@@ -74,8 +74,10 @@ Outcome on_processor(const nn::Loss<float>& loss, const Batch& b) {
   loss.run(b.logits(), {b.labels, b.values}, out.results, {out.dz.data(), b.rows, b.outputs});
   for (std::size_t i = 0; i < b.rows; ++i) {
     out.results[i].weight = static_cast<double>(b.weights[i]);
-    out.results[i].loss *= out.results[i].weight;
-    for (std::size_t j = 0; j < b.outputs; ++j) out.dz[i * b.outputs + j] *= b.weights[i];
+    out.results[i].loss = nn::weighted(out.results[i].loss, out.results[i].weight);
+    for (std::size_t j = i * b.outputs; j < (i + 1) * b.outputs; ++j) {
+      out.dz[j] = nn::weighted(out.dz[j], b.weights[i]);
+    }
   }
   return out;
 }
@@ -168,6 +170,19 @@ TEST_CASE("device: losses have weights", "[device]") {
     b.weights = {0.3F, 2, 1, 0, 1e-30F, 0.7F, 5};
     INFO(name);
     require_same(on_device(loss, b), on_processor(loss, b));
+  }
+}
+
+TEST_CASE("device: an example of weight 0 adds 0, whatever its loss", "[device]") {
+  for (const std::string& name : all_losses()) {
+    const auto& loss = loss_named(name);
+    Batch b = make_batch(1, 2, loss.target());
+    b.weights = {0};
+    b.z[1] = std::numeric_limits<float>::infinity();
+    const Outcome found = on_device(loss, b);
+    INFO(name);
+    CHECK(std::bit_cast<std::uint64_t>(found.results[0].loss) == 0);
+    CHECK(bits(found.dz) == std::vector<std::uint32_t>{0, 0});
   }
 }
 

@@ -1,5 +1,6 @@
 #include "lockstep/nn/loss.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
@@ -221,6 +222,27 @@ TEST_CASE("losses follow PyTorch", "[nn]") {
     };
     CHECK(worst(losses_of_steps(name, *make_library_products<double>(), 100)) < 1e-12);
     CHECK(worst(losses_of_steps(name, *make_strict_products(Simd::automatic), 100)) < 1e-5);
+  }
+}
+
+TEST_CASE("an example of weight 0 adds 0, whatever its loss", "[nn]") {
+  const auto products = make_strict_products(Simd::automatic);
+  Network<float> network({2, {}, 2}, 2, *products);
+  network.set_loss(*built_in_loss<float>(regression_loss));
+  const std::vector<float> values = {1, 2, 3e38F, std::numeric_limits<float>::quiet_NaN()};
+  const std::vector<float> weights = {3, 0};
+  Targets targets = {{}, values};
+  targets.weights = weights;
+  std::ranges::fill(network.inputs({0, 2}).flat(), 1.0F);
+  network.forward({0, 2}, TrainingRows{});
+  network.loss({0, 2}, targets, true);
+  const auto results = network.results({0, 2});
+  CHECK(results[0].loss == 7.5);
+  CHECK((results[1].loss == 0 && !std::signbit(results[1].loss)));
+  CHECK(sum_over_leaves(results, 1).weight == 3);
+  CHECK(network.gradient(0, {0, 1}).flat()[0] == -3);
+  for (const float value : network.gradient(0, {1, 2}).flat()) {
+    CHECK((value == 0 && !std::signbit(value)));
   }
 }
 
