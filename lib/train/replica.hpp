@@ -170,7 +170,7 @@ class Replica {
   /// Errors   throws ConfigError for other shapes, DataError for other labels or weights, with the
   ///          position of the example in the plan's order (Plan::positions); comm::AgreedError if
   ///          the loss or a gradient is not finite (76): see describe_nonfinite(), or if the
-  ///          weights of the step sum to zero (65); FaultFound (70) if replicas differ;
+  ///          weights of the step cannot divide (65): see Step::run(); FaultFound (70) if replicas differ;
   ///          comm::CommError.
   /// Ranks    collective: all ranks must train the same step.
   nn::Tally train(std::uint64_t step, std::span<const float> features, const nn::Targets& targets);

@@ -17,6 +17,7 @@ REFUSED = (  # the column's values, flags, code and texts
     ({5: "heavy"}, "", 65, [":7: column 'w': 'heavy'"]),
     ({i: "0" for i in range(60)}, "", 65, ["record 0 and all others of this set (60 records)", "column 'w'", "sum to zero"]),
     ({i: "0" for i in range(58)}, "--batch-size 4 --ranks 3", 65, ["record ", "the weights of the 4 examples of step ", "sum to zero", "--batch-size"]),
+    ({i: "1e-41" for i in range(60)}, "--batch-size 4 --ranks 3", 65, ["the weights of the 4 examples of step 1", "e-41, by which a float32 cannot be divided", "scale small weights up"]),
     ({}, "--class-weights 0,1,0 --batch-size 1", 65, ["the weights of the 1 example of step ", "sum to zero"]),
     ({}, "--weight-column x", 2, ["train.csv:1: no column is named 'x', as in --weight-column"]),
     ({}, "--weight-column label", 2, ["names the column 'label', which has the labels"]),

@@ -9,6 +9,7 @@
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/distribute/strategy.hpp"
 #include "lockstep/train/checkpoint.hpp"
+#include "lockstep/train/step.hpp"
 #include "tests/support/per_rank.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/support/toy_run.hpp"
@@ -306,6 +307,33 @@ TEST_CASE("a replica refuses what does not fit its step", "[train]") {
     x[0] = std::numeric_limits<float>::infinity();
     CHECK_THROWS_AS(replica.train(0, x, labels), comm::AgreedError);
   });
+}
+
+TEST_CASE("weights that a step cannot be divided by are an error of the data", "[train]") {
+  const auto messages = test::per_rank(3, [](comm::Communicator& comm) -> std::string {
+    const data::Plan plan = plan_for(3);
+    train::Replica replica({features, {}, classes}, plan, comm, options);
+    const std::size_t rows = plan.rows(0, static_cast<std::uint64_t>(comm.rank())).size();
+    const std::vector<float> x(rows * features);
+    const std::vector<std::int32_t> labels(rows);
+    std::string problems;
+    for (const float weight : {0.0F, 1e-40F, 1e-38F}) {
+      const std::vector<float> weights(rows, weight);
+      nn::Targets targets = labels;
+      targets.weights = weights;
+      try {
+        replica.train(0, x, targets);
+      } catch (const comm::AgreedError& error) {
+        problems += error.code() == ExitCode::data ? error.problem() + ". " : "another code";
+      }
+    }
+    return problems;
+  });
+  for (const auto& message : messages) {
+    CHECK_THAT(message, Catch::StartsWith("row 0 of the batch: the weights of the 24 examples of "
+                                          "step 1, of which it is the first, sum to zero. ") &&
+                            Catch::EndsWith("e-39, by which a float32 cannot be divided. "));
+  }
 }
 
 TEST_CASE("a batch is trained as the step that it belongs to, whatever came before", "[train]") {
