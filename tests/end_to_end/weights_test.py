@@ -109,8 +109,28 @@ class Weights(command.CommandTest):
         made = self.train("--data", data, *flags)
         self.assertEqual(json.loads((made.checkpoints[-1] / "network.json").read_text())["table"]["weight"], "3")
         self.succeed("evaluate", made.folder, "--data", data, "--test-split 0.2")
-        data.write_text("".join(f"{a},{b}\n" for a, b, *_ in RECORDS))
-        self.succeed("predict", made.folder, "--data", data)
+        expected = None
+        for kept in ((0, 1), (0, 1, 2, 3)):
+            data.write_text("".join(",".join(str(record[i]) for i in kept) + "\n" for record in RECORDS))
+            found = self.succeed("predict", made.folder, "--data", data, "--output", self.folder / "p.csv")
+            found = [line.split(",")[1] for line in (self.folder / "p.csv").read_text().splitlines()]
+            self.assertEqual(found, expected or found)
+            expected = found
+        data.write_text("".join(f"{a},{b},{w}\n" for a, b, w, _ in RECORDS))
+        self.assert_refused(run("predict", made.folder, "--data", data), 65,
+                            ["plain.csv:1: 3 fields of the training set's 4 columns", "labels ('4') or that of weights ('3')", "both"])
+
+    def test_a_table_of_values_without_a_header(self):
+        """The number of columns tells whether those of values or of weights are missing."""
+        data = self.folder / "plain.csv"
+        data.write_text("".join(f"{a},{a + b},{w},{b},{a - b}\n" for a, b, w, _ in RECORDS))
+        made = self.train("--data", data, "--header none --label-column 2,5 --weight-column 3 --test-split 0.2 --epochs 1", FLAGS)
+        predictions = []
+        for kept in ((0, 1, 2, 3, 4), (0, 1, 3, 4), (0, 2, 3), (0, 3)):
+            data.write_text("".join(",".join(str((a, a + b, w, b, a - b)[i]) for i in kept) + "\n" for a, b, w, _ in RECORDS))
+            self.succeed("predict", made.folder, "--data", data, "--output", self.folder / "p.csv")
+            predictions.append([line.split(",")[1:3] for line in (self.folder / "p.csv").read_text().splitlines()])
+        self.assertTrue(all(each == predictions[0] for each in predictions), predictions)
 
     def test_a_record_of_weight_0_takes_no_part(self):
         """Even if its loss is not finite."""

@@ -336,6 +336,60 @@ TEST_CASE("weights that a step cannot be divided by are an error of the data", "
   }
 }
 
+TEST_CASE("weighted records of a data set train as those of a reader", "[train]") {
+  const auto trained = [](comm::Communicator& comm, bool by_hand, bool has_values) {
+    auto source = std::make_shared<ToySource>(50, features, classes);
+    source->set_weights([](std::uint64_t record) { return static_cast<float>(record % 4); });
+    if (has_values) {
+      source->set_values(classes, [](std::uint64_t record, std::size_t output) {
+        return static_cast<float>((record + output) % 3);
+      });
+    }
+    train::ReplicaOptions own = options;
+    if (has_values) own.loss = nn::built_in_loss<float>(nn::regression_loss);
+    Strategy strategy(comm);
+    const DistributeOptions by_data = {.policy = data::ShardPolicy::data};
+    const auto train_on = [&](const auto& elements) {
+      auto batches = strategy.distribute_dataset(elements.shuffle(3).batch(8), by_data);
+      train::Replica replica({features, {8}, classes}, batches, own);
+      if (by_hand) {
+        const data::Plan plan({.records = 50,
+                               .batch_size = 8,
+                               .ranks = static_cast<std::uint64_t>(comm.size()),
+                               .shuffle = data::Shuffle::global,
+                               .seed = 3});
+        data::BatchReader reader(*source, plan, comm.rank());
+        for (std::uint64_t step = 0; step < plan.steps(); ++step) {
+          std::vector<float> x(reader.piece(step).size() * features);
+          const auto batch = reader.read(0, step, x);
+          replica.train(step, x, train::targets_of(batch));
+        }
+      } else {
+        for (const auto& batch : batches) replica.train(batch);
+      }
+      auto all = strategy.distribute_dataset(elements.batch(train::evaluation_batch), by_data);
+      CHECK(replica.evaluate(all).loss_sum == replica.evaluate(*source).loss_sum);
+      return replica.weights_hash();
+    };
+    return has_values ? train_on(from_weighted_source_of_values(source))
+                      : train_on(from_weighted_source(source));
+  };
+  const bool has_values = GENERATE(false, true);
+  const auto hash =
+      test::on_all(1, [&](comm::Communicator& comm) { return trained(comm, true, has_values); });
+  for (const int ranks : {1, 2, 3}) {
+    CHECK(test::on_all(ranks, [&](comm::Communicator& comm) {
+            return trained(comm, false, has_values);
+          }) == hash);
+  }
+  const auto plain = std::make_shared<ToySource>(5, features, classes);
+  CHECK_THROWS_WITH(from_weighted_source(plain), Catch::Contains("use from_source"));
+  CHECK_THROWS_WITH(from_weighted_source_of_values(plain),
+                    Catch::Contains("its records have labels"));
+  plain->set_weights([](std::uint64_t) { return 2.0F; });
+  CHECK_THROWS_WITH(from_source(plain), Catch::Contains("use from_weighted_source"));
+}
+
 TEST_CASE("a batch is trained as the step that it belongs to, whatever came before", "[train]") {
   // Epochs that end early, a step twice, and the short last step first.
   const data::Plan whole = plan_for(1);
