@@ -170,6 +170,10 @@ class EvaluationSums {
 
   /// Collective.
   Evaluation finish() {
+    if (sums_.examples == 0) {
+      throw comm::AgreedError(ExitCode::data, "an evaluation of no examples",
+                              "evaluate a data set with at least one");
+    }
     if (sums_.weight == 0) {
       throw comm::AgreedError(ExitCode::data,
                               "the weights of the " + counted(sums_.examples, "example") +

@@ -336,6 +336,19 @@ TEST_CASE("weights that a step cannot be divided by are an error of the data", "
   }
 }
 
+TEST_CASE("an evaluation of no examples says so", "[train]") {
+  comm::run_ranks(2, [](comm::Communicator& comm) {
+    Strategy strategy(comm);
+    const std::shared_ptr<data::Source> source = std::make_shared<ToySource>(8, features, classes);
+    const DistributeOptions by_data = {.policy = data::ShardPolicy::data};
+    train::Replica replica({features, {}, classes},
+                           strategy.distribute_dataset(from_source(source).batch(8), by_data),
+                           options);
+    auto none = strategy.distribute_dataset(from_source(source).take(0).batch(8), by_data);
+    CHECK_THROWS_WITH(replica.evaluate(none), Catch::Contains("an evaluation of no examples"));
+  });
+}
+
 TEST_CASE("weighted records of a data set train as those of a reader", "[train]") {
   const auto trained = [](comm::Communicator& comm, bool by_hand, bool has_values) {
     auto source = std::make_shared<ToySource>(50, features, classes);
