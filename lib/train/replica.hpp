@@ -311,7 +311,8 @@ class Replica {
   /// Sets weights, optimizer state and numbers of steps and examples to those of a checkpoint, of a
   /// network of this shape, trained on any number of ranks. Every rank reads its part.
   ///
-  /// Errors   throws comm::AgreedError (65) if a rank cannot read it.
+  /// Errors   throws comm::AgreedError (65) if a rank cannot read it, or for class weights and a
+  ///          checkpoint of format 1 (checkpoint.hpp); (2) for one of another optimizer.
   /// Ranks    collective.
   void restore(const SavedNetwork& saved, const TrainingState& state);
 
