@@ -105,6 +105,18 @@ class Device(command.CommandTest):
             self.assertEqual(there.losses, here.losses)
             self.assertEqual(there.summary["epochs"][0]["test_loss"], here.summary["epochs"][0]["test_loss"])
 
+    def test_a_sweep_has_the_processors_bits(self):
+        path = self.folder / "sweep.toml"
+        path.write_text('data = "synthetic"\ntrain-limit = 100\ntest-limit = 20\nlayers = [8]\nepochs = 1\n'
+                        '[sweep.settings]\noptimizer = ["sgd", "lamb"]\nlabel-smoothing = [0.0, 0.1]\n')
+        hashes = []
+        for out, flags in (("here", ""), ("there", "--device cuda --share-device")):
+            self.succeed("sweep", path, flags, "--out", self.folder / out, threads=2, **devices(1))
+            trials = json.loads((self.folder / out / "sweep.json").read_text())["trials"]
+            hashes.append([trial["results"][-1]["weights_hash"] for trial in trials])
+        self.assertEqual(len(set(hashes[0])), 4)
+        self.assertEqual(*hashes)
+
     def test_weights_to_start_from(self):
         flags = ("--init-fresh last --init", self.processor.folder)
         here = self.train(FEW, *flags, name="here")
