@@ -1,6 +1,7 @@
 // A data set as a pipeline: a source of elements and the transformations applied to them.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -35,8 +36,13 @@ struct SourceRecords {
   std::optional<std::uint64_t> seed = std::nullopt;
 };
 
+/// What a data::Source has of a record: see from_source.
+template <class T>
+concept SourceRecord = std::same_as<T, Example> || std::same_as<T, ValuesExample> ||
+    std::same_as<T, WeightedExample> || std::same_as<T, WeightedValuesExample>;
+
 /// One pass over batches of `size` records. See from_source.
-template <class Record>
+template <SourceRecord Record>
 ReaderPtr<Batched<Record>> open_batches(const SourceRecords& records, const Pass& pass,
                                         std::uint64_t size, bool drop_remainder);
 
@@ -105,7 +111,7 @@ class Dataset {
     DatasetFacts facts = behind_prefetch();
     facts.batch_size = size;
     facts.drop_remainder = drop_remainder;
-    if constexpr (std::is_same_v<T, Example> || std::is_same_v<T, ValuesExample>) {
+    if constexpr (SourceRecord<T>) {
       if (records_) {
         return {[records = *records_, size, drop_remainder](const Pass& pass) {
                   return open_batches<T>(records, pass, size, drop_remainder);

@@ -58,7 +58,6 @@ class ListedFiles final : public IndexedReader<std::string> {
 
 /// How the targets of records become those of elements and of batches.
 struct Labels {
-  using Record = Example;
   static std::int32_t of_one(const data::Source&, std::uint64_t, std::int32_t label) {
     return label;
   }
@@ -68,7 +67,6 @@ struct Labels {
 };
 
 struct Values {
-  using Record = ValuesExample;
   static Tensor<float> of_one(const data::Source& source, std::uint64_t id, std::int32_t) {
     std::vector<float> values(source.targets());
     source.target_values(id, values);
@@ -79,12 +77,17 @@ struct Values {
   }
 };
 
-/// The records of a source.
-template <class Targets>
-class Records final : public IndexedReader<typename Targets::Record> {
- public:
-  using Record = typename Targets::Record;
+template <class Record>
+constexpr bool has_weight = std::tuple_size_v<Record> == 3;
 
+template <class Record>
+using TargetsOf = std::conditional_t<std::is_same_v<std::tuple_element_t<1, Record>, std::int32_t>,
+                                     Labels, Values>;
+
+/// The records of a source.
+template <class Record>
+class Records final : public IndexedReader<Record> {
+ public:
   Records(std::shared_ptr<SharedSource> shared, const Pass& pass)
       : shared_(std::move(shared)), pass_(pass) {
     if (pass.workers == 1) return;
@@ -103,9 +106,13 @@ class Records final : public IndexedReader<typename Targets::Record> {
       const std::lock_guard lock(shared_->reading);
       shared_->source->read(std::span(&id, 1), features, std::span(&label, 1));
     }
-    return {{Tensor<float>(std::move(features)), Targets::of_one(*shared_->source, id, label)},
-            id,
-            pass_.epoch};
+    auto target = TargetsOf<Record>::of_one(*shared_->source, id, label);
+    Tensor<float> x(std::move(features));
+    if constexpr (has_weight<Record>) {
+      return {{std::move(x), std::move(target), shared_->source->weight(id)}, id, pass_.epoch};
+    } else {
+      return {{std::move(x), std::move(target)}, id, pass_.epoch};
+    }
   }
 
  private:
@@ -115,11 +122,9 @@ class Records final : public IndexedReader<typename Targets::Record> {
 };
 
 /// Batches of a source's records.
-template <class Targets>
-class SourceBatches final : public IndexedReader<Batched<typename Targets::Record>> {
+template <class Record>
+class SourceBatches final : public IndexedReader<Batched<Record>> {
  public:
-  using Record = typename Targets::Record;
-
   SourceBatches(std::shared_ptr<SharedSource> shared, const data::PlanOptions& options,
                 const Pass& pass, bool drop_remainder)
       : shared_(std::move(shared)),
@@ -151,8 +156,14 @@ class SourceBatches final : public IndexedReader<Batched<typename Targets::Recor
       const std::lock_guard lock(shared_->reading);
       targets = reader_.read_positions(epoch_, positions, x);
     }
-    return {Tensor<float>({count, features}, std::move(x)),
-            Targets::of_batch(targets, reader_.targets())};
+    Tensor<float> rows({count, features}, std::move(x));
+    auto of_rows = TargetsOf<Record>::of_batch(targets, reader_.targets());
+    if constexpr (has_weight<Record>) {
+      return {std::move(rows), std::move(of_rows),
+              Tensor<float>({count}, {targets.weights.begin(), targets.weights.end()})};
+    } else {
+      return {std::move(rows), std::move(of_rows)};
+    }
   }
 
  private:
@@ -167,10 +178,9 @@ class SourceBatches final : public IndexedReader<Batched<typename Targets::Recor
 
 }  // namespace
 
-template <class Record>
+template <SourceRecord Record>
 ReaderPtr<Batched<Record>> open_batches(const SourceRecords& records, const Pass& pass,
                                         std::uint64_t size, bool drop_remainder) {
-  using Targets = std::conditional_t<std::is_same_v<Record, Example>, Labels, Values>;
   const data::Source& source = *records.source->source;
   data::PlanOptions options = {.records = source.records(), .batch_size = size};
   options.policy = data::ShardPolicy::data;
@@ -183,14 +193,19 @@ ReaderPtr<Batched<Record>> open_batches(const SourceRecords& records, const Pass
     options.shuffle = data::Shuffle::global;
     options.seed = *records.seed;
   }
-  return std::make_unique<SourceBatches<Targets>>(records.source, options, pass, drop_remainder);
+  return std::make_unique<SourceBatches<Record>>(records.source, options, pass, drop_remainder);
 }
 
-template ReaderPtr<Batched<Example>> open_batches<Example>(const SourceRecords&, const Pass&,
-                                                           std::uint64_t, bool);
-template ReaderPtr<Batched<ValuesExample>> open_batches<ValuesExample>(const SourceRecords&,
-                                                                       const Pass&, std::uint64_t,
-                                                                       bool);
+// clang-format off
+template ReaderPtr<Batched<Example>> open_batches<Example>(
+    const SourceRecords&, const Pass&, std::uint64_t, bool);
+template ReaderPtr<Batched<ValuesExample>> open_batches<ValuesExample>(
+    const SourceRecords&, const Pass&, std::uint64_t, bool);
+template ReaderPtr<Batched<WeightedExample>> open_batches<WeightedExample>(
+    const SourceRecords&, const Pass&, std::uint64_t, bool);
+template ReaderPtr<Batched<WeightedValuesExample>> open_batches<WeightedValuesExample>(
+    const SourceRecords&, const Pass&, std::uint64_t, bool);
+// clang-format on
 
 Dataset<std::int64_t> range_dataset(std::int64_t count) {
   if (count < 0) throw ConfigError("a range of " + std::to_string(count), "give at least 0");
@@ -219,15 +234,38 @@ DatasetFacts combined_facts(const DatasetFacts& a, const DatasetFacts& b) {
 
 namespace {
 
-template <class Targets>
-Dataset<typename Targets::Record> records_of(std::shared_ptr<data::Source> source) {
-  if (source->has_weights()) {
-    throw ConfigError("a data set of records with weights (TableOptions::weight_column)",
-                      "leave the weights out, or train on data::BatchReader with Trainer");
+/// Throws ConfigError unless the records of `source` are of this type.
+template <class Record>
+void require_records(const data::Source& source, const std::string& function) {
+  const std::string of_values = "_of_values";
+  if constexpr (std::is_same_v<TargetsOf<Record>, Labels>) {
+    if (source.targets() > 0) {
+      throw ConfigError(function + ": its records have numbers to predict, not labels",
+                        "use " + function +
+                            "_of_values, or give TableOptions the task "
+                            "classification");
+    }
+  } else if (source.targets() == 0) {
+    throw ConfigError(function + ": its records have labels",
+                      "use " + function.substr(0, function.size() - of_values.size()) +
+                          ", or give TableOptions the task regression");
   }
+  if (source.has_weights() == has_weight<Record>) return;
+  const std::string rest = function.substr(function.find("source"));
+  if (has_weight<Record>) {
+    throw ConfigError(function + ": its records have no weights",
+                      "use from_" + rest + ", or give TableOptions the weight_column");
+  }
+  throw ConfigError(function + ": its records have weights",
+                    "use from_weighted_" + rest + ", or give TableOptions no weight_column");
+}
+
+template <class Record>
+Dataset<Record> records_of(std::shared_ptr<data::Source> source, const std::string& function) {
+  require_records<Record>(*source, function);
   const auto shared = std::make_shared<SharedSource>();
   shared->source = std::move(source);
-  return {[shared](const Pass& pass) { return std::make_unique<Records<Targets>>(shared, pass); },
+  return {[shared](const Pass& pass) { return std::make_unique<Records<Record>>(shared, pass); },
           {.files = shared->source->file_records().size(), .identity = shared->source->identity()},
           SourceRecords{shared}};
 }
@@ -235,15 +273,20 @@ Dataset<typename Targets::Record> records_of(std::shared_ptr<data::Source> sourc
 }  // namespace
 
 Dataset<Example> from_source(std::shared_ptr<data::Source> source) {
-  if (source->targets() == 0) return records_of<Labels>(std::move(source));
-  throw ConfigError("from_source: its records have numbers to predict, not labels",
-                    "use from_source_of_values, or give TableOptions the task classification");
+  return records_of<Example>(std::move(source), "from_source");
 }
 
 Dataset<ValuesExample> from_source_of_values(std::shared_ptr<data::Source> source) {
-  if (source->targets() > 0) return records_of<Values>(std::move(source));
-  throw ConfigError("from_source_of_values: its records have labels",
-                    "use from_source, or give TableOptions the task regression");
+  return records_of<ValuesExample>(std::move(source), "from_source_of_values");
+}
+
+Dataset<WeightedExample> from_weighted_source(std::shared_ptr<data::Source> source) {
+  return records_of<WeightedExample>(std::move(source), "from_weighted_source");
+}
+
+Dataset<WeightedValuesExample> from_weighted_source_of_values(
+    std::shared_ptr<data::Source> source) {
+  return records_of<WeightedValuesExample>(std::move(source), "from_weighted_source_of_values");
 }
 
 namespace {
