@@ -228,8 +228,13 @@ void Network<Real>::end_training_pass() {
 template <class Real>
 void Network<Real>::weight_gradients(Range rows, std::size_t leaf, Range slice,
                                      std::span<Real> gradients) {
-  const GradientSlice<Real> out{block_.tensors(), slice, gradients};
+  const auto& tensors = block_.tensors();
+  const GradientSlice<Real> out{tensors, slice, gradients};
   for (std::size_t i = 0; i < layers_.size(); ++i) {
+    if (layers_[i].tensors == 0) continue;
+    const ParameterSpec& last = tensors[layers_[i].tensor + layers_[i].tensors - 1];
+    if (slice.end <= tensors[layers_[i].tensor].offset) continue;
+    if (slice.begin >= last.offset + last.stored) continue;
     if (!layers_[i].trained) {
       for (std::size_t k = 0; k < layers_[i].tensors; ++k) {
         out.with(layers_[i].tensor + k,

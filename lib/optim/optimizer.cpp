@@ -249,37 +249,71 @@ void add_squares(const Spans& spans, ExactSquares& squares, Write write) {
 /// Code of the passes on the processor.
 class ProcessorKernels final : public UpdateKernels {
  public:
-  explicit ProcessorKernels(const Spans& spans) : spans_(spans) {}
+  /// `gradients`: see Optimizer::update().
+  ProcessorKernels(std::span<float> values, std::span<const GradientSums> gradients, float* first,
+                   float* second)
+      : values_(values), gradients_(gradients), first_(first), second_(second) {}
 
   bool run(const RangePass& pass) override {
-    return HWY_DYNAMIC_DISPATCH(update)(pass.pass, pass.factors, part_of(spans_, pass.range));
+    bool all = true;
+    for_each_part(pass.range, [&](const Spans& part) {
+      all = HWY_DYNAMIC_DISPATCH(update)(pass.pass, pass.factors, part) && all;
+    });
+    return all;
   }
 
   std::vector<ExactSquares::Words> squares(std::span<const Squares> asked,
                                            const PassFactors& factors) override {
     std::vector<ExactSquares::Words> all;
     for (const auto& [what, range] : asked) {
-      const Spans part = part_of(spans_, range);
       ExactSquares squares;
-      switch (what) {
-        case Squared::weights: squares.add({part.values, part.count}); break;
-        case Squared::gradients:
-          add_squares(part, squares, [&](const Spans& piece, float* out) {
-            HWY_DYNAMIC_DISPATCH(write_gradients)(factors, piece, out);
-          });
-          break;
-        case Squared::directions:
-          add_squares(part, squares, [&](const Spans& piece, float* out) {
-            HWY_DYNAMIC_DISPATCH(write_directions)(factors, piece, out);
-          });
-      }
+      for_each_part(range, [&](const Spans& part) { add(what, part, factors, squares); });
       all.push_back(squares.sum());
     }
     return all;
   }
 
  private:
-  const Spans& spans_;
+  static void add(Squared what, const Spans& part, const PassFactors& factors,
+                  ExactSquares& squares) {
+    switch (what) {
+      case Squared::weights: squares.add({part.values, part.count}); break;
+      case Squared::gradients:
+        add_squares(part, squares, [&](const Spans& piece, float* out) {
+          HWY_DYNAMIC_DISPATCH(write_gradients)(factors, piece, out);
+        });
+        break;
+      case Squared::directions:
+        add_squares(part, squares, [&](const Spans& piece, float* out) {
+          HWY_DYNAMIC_DISPATCH(write_directions)(factors, piece, out);
+        });
+    }
+  }
+
+  /// Calls visit(spans) for the parts of `asked`, among the elements of all ranges, each of which
+  /// is contiguous in the block.
+  template <class Visit>
+  void for_each_part(Range asked, Visit visit) const {
+    std::size_t start = 0;  // of a range, among the elements of all
+    for (const auto& [sums, first] : gradients_) {
+      const Spans range = {values_.data() + first, sums.data(), moment(first_, start),
+                           moment(second_, start), sums.size()};
+      const std::size_t end = start + sums.size();
+      const std::size_t from = std::clamp<std::size_t>(asked.begin, start, end);
+      const std::size_t to = std::clamp<std::size_t>(asked.end, from, end);
+      if (from < to) visit(part_of(range, {from - start, to - start}));
+      start = end;
+    }
+  }
+
+  static float* moment(float* all, std::size_t start) {
+    return all == nullptr ? nullptr : all + start;
+  }
+
+  std::span<float> values_;
+  std::span<const GradientSums> gradients_;
+  float* first_;
+  float* second_;
 };
 
 }  // namespace
@@ -380,13 +414,18 @@ Optimizer::Optimizer(std::size_t weights, const OptimizerOptions& options,
 
 Optimizer::~Optimizer() = default;
 
-bool Optimizer::update(std::span<float> values, std::span<const float> gradient_sums, double weight,
-                       std::uint64_t step, const RankSums& sums) {
-  if (values.size() != weights_ || gradient_sums.size() != weights_ || !(weight > 0)) {
-    throw std::invalid_argument("Optimizer::update: spans of other lengths, or no weight");
+bool Optimizer::update(std::span<float> values, std::span<const GradientSums> gradients,
+                       double weight, std::uint64_t step, const RankSums& sums) {
+  std::size_t count = 0;
+  bool fits = weight > 0;
+  for (const auto& [some, first] : gradients) {
+    count += some.size();
+    fits = fits && first + some.size() <= values.size();
   }
-  const Spans all = {values.data(), gradient_sums.data(), first_.data(), second_.data(), weights_};
-  ProcessorKernels kernels(all);
+  if (!fits || count != weights_) {
+    throw std::invalid_argument("Optimizer::update: ranges of another length, or no weight");
+  }
+  ProcessorKernels kernels(values, gradients, first_.data(), second_.data());
   return rule_->update(kernels, weights_, weight, step, sums);
 }
 

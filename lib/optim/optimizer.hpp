@@ -96,8 +96,8 @@ enum class Moment { first, second };
 /// adamw and lamb; "momentum" of lars, and of sgd with momentum; none else.
 std::vector<std::string> moment_names(const OptimizerOptions& options);
 
-/// An optimizer's state of a contiguous range of the parameter block, on the processor or on a
-/// device: what is saved and restored.
+/// An optimizer's state of ranges of the parameter block, one after the other, on the processor or
+/// on a device: what is saved and restored.
 class OptimizerState {
  public:
   OptimizerState() = default;
@@ -108,7 +108,7 @@ class OptimizerState {
   virtual const OptimizerScalars& scalars() const noexcept = 0;
   virtual void set_scalars(const OptimizerScalars& scalars) = 0;
 
-  /// Copies one of its moments to `into`, or overwrites it; of the length of the range. Local;
+  /// Copies one of its moments to `into`, or overwrites it; of the length of all ranges. Local;
   /// blocks.
   virtual void copy(Moment moment, std::span<float> into) = 0;
   virtual void restore(Moment moment, std::span<const float> from) = 0;
@@ -118,9 +118,15 @@ class OptimizerState {
 /// square, which enter Adam's moments, are finite in float32. Local.
 bool is_finite(std::span<const float> gradient_sums, double weight);
 
-/// A tensor's part of a contiguous range of the parameter block.
+/// Sums of gradients over the examples of a step, of a contiguous range of the parameter block.
+struct GradientSums {
+  std::span<const float> sums;
+  std::size_t first = 0;  ///< the index in the block of the first of these
+};
+
+/// A tensor's part of the ranges of the parameter block that an optimizer updates.
 struct UpdatedTensor {
-  Range range;          ///< in that range; empty if none of it is there
+  Range range;          ///< among the elements of all of them; empty if none of it is there
   bool vector = false;  ///< a bias or a gain: no weight decay, and no norm of its own
   bool cut = false;     ///< ranks of "model" have other parts of the tensor
   bool frozen = false;  ///< no update changes it, nor counts its gradient
@@ -134,7 +140,7 @@ struct RankSums {
 
 class UpdateRule;  // update_rule.hpp
 
-/// Updates a contiguous range of the parameter block, and keeps one moment or two for each weight.
+/// Updates ranges of the parameter block, and keeps one moment or two for each weight.
 ///
 ///   g      gradient_sum * (1 / weight), times clip_norm / ||g|| where the norm over all weights
 ///          is greater, then cut to [-clip_value, clip_value]
@@ -160,21 +166,30 @@ class UpdateRule;  // update_rule.hpp
 ///          arXiv:1708.03888; You et al. 2020 (LAMB), alg. 2, arXiv:1904.00962.
 class Optimizer final : public OptimizerState {
  public:
-  /// For a range of `weights` weights, with moments of zero; `tensors` are all of the block, in its
-  /// order. Throws std::bad_alloc, and what require_valid() throws.
+  /// For ranges of `weights` weights in all, with moments of zero; `tensors` are all of the block,
+  /// in its order. Throws std::bad_alloc, and what require_valid() throws.
   Optimizer(std::size_t weights, const OptimizerOptions& options,
             const std::vector<UpdatedTensor>& tensors);
   ~Optimizer() override;
 
   /// The update of step `step` (from 0) of training. `weight` (above 0) is the sum of the weights
-  /// of the examples that `gradient_sums` were summed over; without weights their number.
+  /// of the examples that `gradients` were summed over; without weights their number. `values`: the
+  /// block. `gradients`: of each of the ranges, in order.
   ///
   /// Returns false if a gradient is not finite, its square exceeds float32 (beyond 1.8e19), or an
   /// updated weight is not finite.
-  /// Errors   throws std::invalid_argument if the spans do not have the constructor's length.
+  /// Errors   throws std::invalid_argument if the ranges do not have the constructor's length, or
+  ///          are not in the block.
   /// Ranks    local, but where needs_norms(): then collective over the ranks of `sums`.
-  bool update(std::span<float> values, std::span<const float> gradient_sums, double weight,
+  bool update(std::span<float> values, std::span<const GradientSums> gradients, double weight,
               std::uint64_t step, const RankSums& sums);
+
+  /// The same for one range, from the block's first element on.
+  bool update(std::span<float> values, std::span<const float> gradient_sums, double weight,
+              std::uint64_t step, const RankSums& sums) {
+    const GradientSums range = {gradient_sums};
+    return update(values, std::span(&range, 1), weight, step, sums);
+  }
 
   /// The norm of the mean gradient of all weights in the last update, before it was scaled; nullopt
   /// without clip_norm.

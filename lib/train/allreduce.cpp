@@ -14,14 +14,18 @@ class AllReduceStep final : public Step {
                 Sentinel& sentinel)
       : Step(options, comm, sentinel, make_micro_batches(network, options)),
         network_(network),
-        optimizer_(
-            network.parameters().values().size(), options.optimizer,
-            tensors_in(network.parameters().layout(), {0, network.parameters().layout().length()})),
+        all_{0, network.parameters().values().size()},
+        sums_of_all_{network.parameters().gradients()},
+        optimizer_(network.parameters().values().size(), options.optimizer,
+                   tensors_in(network.parameters().layout(), std::span(&all_, 1))),
         sums_(rank_sums(nullptr, options.model)),
         global_(network, comm) {}
 
   const char* name() const noexcept override { return "allreduce"; }
-  Range slice() const noexcept override { return {0, network_.parameters().layout().length()}; }
+  std::span<const Range> slice() const noexcept override { return {&all_, 1}; }
+  std::span<const Range> segments() const noexcept override {
+    return {&all_, comm_.size() == 1 ? 1U : 0U};
+  }
   optim::OptimizerState& optimizer() noexcept override { return optimizer_; }
   std::optional<double> gradient_norm() const noexcept override {
     return optimizer_.gradient_norm();
@@ -30,7 +34,7 @@ class AllReduceStep final : public Step {
   std::span<const nn::ExampleResult> results(const data::Batch& batch) override {
     return micro_batches_ ? micro_batches_->results() : network_.results(rows(batch.piece));
   }
-  std::span<const float> gradient_sums() override { return network_.parameters().gradients(); }
+  std::span<const optim::GradientSums> gradient_sums() override { return {&sums_of_all_, 1}; }
 
  private:
   void compute(const data::Batch& batch, PhaseSeconds& seconds) override {
@@ -57,13 +61,14 @@ class AllReduceStep final : public Step {
   void update(double weight) override {
     network_.end_training_pass();
     auto& parameters = network_.parameters();
-    finite_ =
-        optimizer_.update(parameters.values(), parameters.gradients(), weight, steps(), sums_);
+    finite_ = optimizer_.update(parameters.values(), gradient_sums(), weight, steps(), sums_);
   }
 
   bool publish() override { return comm_.all_agree(finite_); }
 
   nn::Network<float>& network_;
+  const Range all_;
+  const optim::GradientSums sums_of_all_;
   optim::Optimizer optimizer_;
   optim::RankSums sums_;
   GlobalBatch global_;

@@ -177,17 +177,11 @@ void clear(nn::Network<float>& network, Range rows) {
   network.for_each_exchanged(rows, [](std::span<float> v) { std::fill(v.begin(), v.end(), 0.0F); });
 }
 
-/// The slice of `length` weights that this rank updates.
-Range slice_of(const comm::Communicator& comm, std::size_t length) {
-  const std::size_t begin = length * static_cast<std::size_t>(comm.rank());
-  return {begin, begin + length};
-}
-
 /// Base of both exchanges: computes this rank's rows and updates its slice of the weights.
 class CanonicalStep : public Step {
  public:
-  /// Slices have equal lengths, of whole cache lines.
-  Range slice() const noexcept final { return slice_of(comm_, length_); }
+  std::span<const Range> slice() const noexcept final { return slice_; }
+  std::span<const Range> segments() const noexcept final { return segments_; }
   optim::OptimizerState& optimizer() noexcept final { return optimizer_; }
   std::optional<double> gradient_norm() const noexcept final { return optimizer_.gradient_norm(); }
 
@@ -196,13 +190,16 @@ class CanonicalStep : public Step {
   }
 
  protected:
-  CanonicalStep(nn::Network<float>& network, const StepOptions& options, comm::Communicator& comm,
-                Sentinel& sentinel)
+  /// Slices have equal lengths, of whole cache lines.
+  CanonicalStep(nn::Network<float>& network, std::vector<Range> segments,
+                const StepOptions& options, comm::Communicator& comm, Sentinel& sentinel)
       : Step(options, comm, sentinel, make_micro_batches(network, options)),
         network_(network),
-        length_(network.parameters().values().size() / static_cast<std::size_t>(comm.size())),
-        optimizer_(length_, options.optimizer,
-                   tensors_in(network.parameters().layout(), slice_of(comm, length_))),
+        segments_(std::move(segments)),
+        slice_(ranges_in(segments_, static_cast<std::size_t>(comm.rank()),
+                         static_cast<std::size_t>(comm.size()))),
+        optimizer_(network.parameters().values().size() / static_cast<std::size_t>(comm.size()),
+                   options.optimizer, tensors_in(network.parameters().layout(), slice_)),
         sums_(rank_sums(&comm, options.model)),
         global_(network, comm) {}
 
@@ -220,15 +217,15 @@ class CanonicalStep : public Step {
   }
 
   nn::Network<float>& network_;
-  const std::size_t length_;  // of a slice
-  bool finite_ = true;        // this rank's last update
+  const std::vector<Range> segments_;
+  const std::vector<Range> slice_;
+  bool finite_ = true;  // this rank's last update
 
  private:
   void update(double weight) final {
     network_.end_training_pass();
-    const auto values = network_.parameters().values();
-    finite_ = optimizer_.update(values.subspan(slice().begin, length_), gradient_sums(), weight,
-                                steps(), sums_);
+    finite_ =
+        optimizer_.update(network_.parameters().values(), gradient_sums(), weight, steps(), sums_);
   }
 
   optim::Optimizer optimizer_;
@@ -240,17 +237,28 @@ class ActivationsStep final : public CanonicalStep {
  public:
   ActivationsStep(nn::Network<float>& network, const StepOptions& options, comm::Communicator& comm,
                   Sentinel& sentinel)
-      : CanonicalStep(network, options, comm, sentinel),
+      : CanonicalStep(
+            network,
+            segments_of(network.parameters().layout(), static_cast<std::size_t>(comm.size())),
+            options, comm, sentinel),
         audit_(network, *options.plan, comm, options.audit_every),
-        finite_on_(static_cast<std::size_t>(comm.size()), comm.memory()) {}
+        finite_on_(static_cast<std::size_t>(comm.size()), comm.memory()) {
+    const auto gradients = network.parameters().gradients();
+    for (const Range range : slice()) {
+      sums_.push_back({gradients.subspan(range.begin, range.size()), range.begin});
+    }
+    for (const Range segment : segments()) {
+      published_.push_back(std::as_writable_bytes(
+          network.parameters().values().subspan(segment.begin, segment.size())));
+    }
+    published_.push_back(std::as_writable_bytes(finite_on_.span()));
+  }
 
   const char* name() const noexcept override { return "canonical, by activations"; }
 
   Range rows(Range piece) const noexcept override { return piece; }
 
-  std::span<const float> gradient_sums() override {
-    return network_.parameters().gradients().subspan(slice().begin, length_);
-  }
+  std::span<const optim::GradientSums> gradient_sums() override { return sums_; }
 
  private:
   void compute(const data::Batch& batch, PhaseSeconds& seconds) override {
@@ -269,36 +277,42 @@ class ActivationsStep final : public CanonicalStep {
     Lap phase;
     const std::uint64_t step = steps() + 1;
     if (audit_.due(step)) audit_.check_leaf(step, batch);
-    network_.weight_gradients({0, batch.summed_rows}, batch.leaf, slice());
-    if (audit_.due(step)) audit_.check_gradients(step, batch, slice());
+    for (const Range range : slice()) {
+      network_.weight_gradients({0, batch.summed_rows}, batch.leaf, range);
+    }
+    if (audit_.due(step)) audit_.check_gradients(step, batch, segments());
     seconds.compute += phase.take();
   }
 
   /// Sends the slice and the flag of each rank in one collective.
   bool publish() override {
     finite_on_.data()[comm_.rank()] = finite_ ? 1 : 0;
-    const std::array blocks = {std::as_writable_bytes(network_.parameters().values()),
-                               std::as_writable_bytes(finite_on_.span())};
-    comm_.all_gather(blocks);
+    comm_.all_gather(published_);
     return std::all_of(finite_on_.span().begin(), finite_on_.span().end(),
                        [](std::uint64_t finite) { return finite != 0; });
   }
 
   Audit audit_;
   AlignedBuffer<std::uint64_t> finite_on_;  // each rank's last update
+  std::vector<optim::GradientSums> sums_;   // of the slice
+  Blocks published_;                        // the segments, and finite_on_
 };
 
 class PartialSumsStep final : public CanonicalStep {
  public:
   PartialSumsStep(nn::Network<float>& network, const StepOptions& options, comm::Communicator& comm,
                   Sentinel& sentinel)
-      : CanonicalStep(network, options, comm, sentinel) {
+      : CanonicalStep(network, {{0, network.parameters().values().size()}}, options, comm,
+                      sentinel) {
     reserve(sum_blocks(Exchange::partial_sums, *options.plan) / 2);
   }
 
   const char* name() const noexcept override { return "canonical, by partial sums"; }
 
-  std::span<const float> gradient_sums() override { return part(0); }
+  std::span<const optim::GradientSums> gradient_sums() override {
+    sums_ = {part(0), slice()[0].begin};
+    return {&sums_, 1};
+  }
 
  private:
   void compute(const data::Batch& batch, PhaseSeconds& seconds) override {
@@ -351,14 +365,16 @@ class PartialSumsStep final : public CanonicalStep {
   std::span<float> part(std::size_t index) {
     const auto ranks = static_cast<std::size_t>(comm_.size());
     const std::size_t message = layout_.from[index];
-    return received_[message / ranks].span().subspan(message % ranks * length_, length_);
+    const std::size_t length = slice()[0].size();
+    return received_[message / ranks].span().subspan(message % ranks * length, length);
   }
 
   /// Sums the tree into part 0, in pieces that fit in the cache.
   void sum_slice() {
     constexpr std::size_t piece = 4096;
-    for (std::size_t first = 0; first < length_; first += piece) {
-      const std::size_t count = std::min(piece, length_ - first);
+    const std::size_t length = slice()[0].size();
+    for (std::size_t first = 0; first < length; first += piece) {
+      const std::size_t count = std::min(piece, length - first);
       for (const TreeSum& sum : layout_.sums) {
         float* const left = part(sum.left).data() + first;
         const float* const right = part(sum.right).data() + first;
@@ -368,6 +384,7 @@ class PartialSumsStep final : public CanonicalStep {
   }
 
   LeafLayout layout_;
+  optim::GradientSums sums_;
   std::vector<AlignedBuffer<float>> own_;       // this rank's sums, a part each
   std::vector<AlignedBuffer<float>> received_;  // this rank's slice of every rank's, a round each
 };

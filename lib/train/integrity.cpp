@@ -195,30 +195,37 @@ void Audit::check_leaf(std::uint64_t step, const data::Batch& batch) {
        by_owner, hash_rows(rows));
 }
 
-void Audit::check_gradients(std::uint64_t step, const data::Batch& batch, Range slice) {
+void Audit::check_gradients(std::uint64_t step, const data::Batch& batch,
+                            std::span<const Range> segments) {
   const int ranks = comm_.size();
   const int owner = (comm_.rank() + ranks - 1) % ranks;
-  const std::size_t first = static_cast<std::size_t>(owner) * slice.size();
-  const Range theirs = {first, first + slice.size()};
+  const auto slice_of = [&](int rank) {
+    return ranges_in(segments, static_cast<std::size_t>(rank), static_cast<std::size_t>(ranks));
+  };
   const auto gradients = network_.parameters().gradients();
-  const auto hash_of = [&](Range part) {
+  const auto hash_of = [&](const std::vector<Range>& slice) {
     Hash hash;
-    hash.add(std::span<const float>(gradients.subspan(part.begin, part.size())));
+    for (const Range range : slice) {
+      hash.add(std::span<const float>(gradients.subspan(range.begin, range.size())));
+    }
     return hash.value();
   };
+  const auto compute = [&](const std::vector<Range>& slice) {
+    for (const Range range : slice) {
+      network_.weight_gradients({0, batch.summed_rows}, batch.leaf, range);
+    }
+    return hash_of(slice);
+  };
   const auto me = 2 * static_cast<std::size_t>(comm_.rank());
-  hashes_[me] = hash_of(slice);
-  network_.weight_gradients({0, batch.summed_rows}, batch.leaf, theirs);
-  hashes_[me + 1] = hash_of(theirs);
+  hashes_[me] = hash_of(slice_of(comm_.rank()));
+  hashes_[me + 1] = compute(slice_of(owner));
   comm_.all_gather(std::span(hashes_));
   for (int rank = 0; rank < ranks; ++rank) {
     const auto auditor = static_cast<std::size_t>((rank + 1) % ranks);
     const std::uint64_t by_owner = hashes_[2 * static_cast<std::size_t>(rank)];
     if (by_owner == hashes_[2 * auditor + 1]) continue;
-    const std::size_t begin = static_cast<std::size_t>(rank) * slice.size();
-    const Range disputed = {begin, begin + slice.size()};
-    network_.weight_gradients({0, batch.summed_rows}, batch.leaf, disputed);
-    fail(step, batch, "its slice of the weights' gradients", rank, by_owner, hash_of(disputed));
+    fail(step, batch, "its slice of the weights' gradients", rank, by_owner,
+         compute(slice_of(rank)));
   }
 }
 

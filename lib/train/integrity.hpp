@@ -154,8 +154,9 @@ class Audit {
   void check_leaf(std::uint64_t step, const data::Batch& batch);
 
   /// Recomputes the predecessor's slice of the gradients, after weight_gradients() and before the
-  /// update. `slice` is this rank's slice; all slices have the same length.
-  void check_gradients(std::uint64_t step, const data::Batch& batch, Range slice);
+  /// update. `segments`: see Step.
+  void check_gradients(std::uint64_t step, const data::Batch& batch,
+                       std::span<const Range> segments);
 
  private:
   std::uint64_t hash_rows(Range rows);

@@ -119,15 +119,17 @@ NonfiniteValue find_nonfinite(const nn::Network<float>& network, const ExampleVa
   return {};
 }
 
-NonfiniteValue find_nonfinite(const nn::Network<float>& network, const GradientSums& values) {
+NonfiniteValue find_nonfinite(const nn::Network<float>& network,
+                              std::span<const optim::GradientSums> sums, double weight) {
   const std::uint64_t place = places_of_examples(network);
   for (const nn::ParameterSpec& tensor : network.parameters().tensors()) {
-    const std::size_t end = values.slice + values.sums.size();
-    const std::size_t first = std::clamp(tensor.offset, values.slice, end);
-    const std::size_t last = std::clamp(tensor.offset + tensor.stored, first, end);
-    const auto part = values.sums.subspan(first - values.slice, last - first);
-    if (optim::is_finite(part, values.weight)) continue;
-    return {.order = place, .text = "the gradient of " + tensor.name};
+    for (const auto& [some, begin] : sums) {
+      const std::size_t end = begin + some.size();
+      const std::size_t first = std::clamp(tensor.offset, begin, end);
+      const std::size_t last = std::clamp(tensor.offset + tensor.stored, first, end);
+      if (optim::is_finite(some.subspan(first - begin, last - first), weight)) continue;
+      return {.order = place, .text = "the gradient of " + tensor.name};
+    }
   }
   const auto weights = network.parameters().values();
   for (const nn::ParameterSpec& tensor : network.parameters().tensors()) {

@@ -9,6 +9,7 @@
 
 #include "lockstep/data/batches.hpp"
 #include "lockstep/nn/network.hpp"
+#include "lockstep/optim/optimizer.hpp"
 #include "lockstep/train/tensor_parallel.hpp"
 
 namespace lockstep::train {
@@ -22,13 +23,6 @@ struct ExampleValues {
   std::function<Matrix<const float>(std::size_t i)> gradient;
   std::span<const nn::ExampleResult> results;
   std::size_t first = 0;  ///< the index in the rank's piece of the first example
-};
-
-/// The sums over examples that one rank computes in a step, after it.
-struct GradientSums {
-  std::span<const float> sums;  ///< of its slice of the block; empty on a device
-  std::size_t slice = 0;        ///< the index in the block of the first of these
-  double weight = 1;            ///< of all examples of the step: nn::Tally
 };
 
 /// A value that is not finite.
@@ -46,9 +40,12 @@ struct NonfiniteValue {
   void add(const NonfiniteValue& other);
 };
 
-/// Returns the first value in the order of a step. Local.
+/// Returns the first value in the order of a step: of examples; of sums over examples, which
+/// `sums` has of this rank's slice (none on a device), and of the weights that were updated with
+/// them. `weight`: of all examples of the step. Local.
 NonfiniteValue find_nonfinite(const nn::Network<float>& network, const ExampleValues& values);
-NonfiniteValue find_nonfinite(const nn::Network<float>& network, const GradientSums& values);
+NonfiniteValue find_nonfinite(const nn::Network<float>& network,
+                              std::span<const optim::GradientSums> sums, double weight);
 
 /// What describe_nonfinite() returns.
 struct NonfiniteText {

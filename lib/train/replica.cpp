@@ -423,8 +423,7 @@ StepResult Replica::train(const data::Batch& batch, PhaseSeconds& seconds, std::
     if (result.not_finite == nullptr) return;
     const auto results = step_->results(batch);
     NonfiniteValue first = first_nonfinite(batch, results);
-    first.add(find_nonfinite(*network_, GradientSums{step_->gradient_sums(), step_->slice().begin,
-                                                     result.tally.weight}));
+    first.add(find_nonfinite(*network_, step_->gradient_sums(), result.tally.weight));
     NonfiniteText found = describe_nonfinite(result.not_finite, first, batch, results, groups_);
     if (found.is_bad_input) throw comm::AgreedError(ExitCode::data, found.text, mend_values);
     why_skipped_ = std::move(found.text);

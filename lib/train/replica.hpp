@@ -392,6 +392,8 @@ class Replica {
   void forward_all(std::span<const float> features, Take take);
   std::vector<optim::Moment> moments() const;
   std::span<const float> gather_moment(optim::Moment moment);
+  void copy_moment(optim::Moment moment, std::span<float> block);
+  void restore_moment(optim::Moment moment, std::span<const float> block);
   void copy_part(const StateBlocks& to, int part, int parts);
   void copy_whole(std::span<const float> block, std::span<float> into);
   void set_completed(std::uint64_t steps, std::uint64_t examples) noexcept;

@@ -1,5 +1,6 @@
 // The state of a replica: copied to snapshots and checkpoints, and set from them.
 #include <algorithm>
+#include <cstring>
 #include <new>
 #include <optional>
 
@@ -20,11 +21,17 @@ using optim::Moment;
 
 namespace {
 
-/// Part `part` of `parts` of a block: with a part for each rank, its slice.
+/// Part `part` of `parts` of a block.
 Range slice_of(std::size_t length, int part, int parts) {
   const auto number = static_cast<std::size_t>(part);
   const auto of = static_cast<std::size_t>(parts);
   return {length * number / of, length * (number + 1) / of};
+}
+
+std::size_t elements_of(std::span<const Range> ranges) {
+  std::size_t count = 0;
+  for (const Range range : ranges) count += range.size();
+  return count;
 }
 
 }  // namespace
@@ -85,23 +92,29 @@ void Replica::take(Snapshot* snapshot) {
   groups_.all.all_agree(true);  // all parts are copied
 }
 
-/// Copies part `part` of `parts` of the state to `to`. If that is this rank's slice, local; else
-/// all ranks gather the moments first, and `to` is empty on those that only take part in that.
+/// Copies part `part` of `parts` of the state to `to`. With a part for each rank of "batch" that is
+/// its slice, and local; else all ranks gather the moments first, and `to` is empty on those that
+/// only take part in that.
 void Replica::copy_part(const StateBlocks& to, int part, int parts) {
   const auto values = network_->parameters().values();
-  const Range mine = slice_of(values.size(), part, parts);
+  const bool is_slice = plan_ && !step_->segments().empty() && groups_.model == nullptr &&
+                        parts == groups_.batch.size() && part == groups_.batch.rank();
+  const Range contiguous = slice_of(values.size(), part, parts);
+  const auto mine = is_slice ? step_->slice() : std::span(&contiguous, 1);
   const auto copy = [&](std::span<const float> from, std::span<float> into) {
     if (into.empty()) return;
-    std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(mine.begin), mine.size(),
-                into.begin() + static_cast<std::ptrdiff_t>(mine.begin));
+    for (const Range range : mine) {
+      const auto some = from.subspan(range.begin, range.size());
+      std::ranges::copy(some, into.begin() + static_cast<std::ptrdiff_t>(range.begin));
+    }
   };
   copy(values, to.weights);
   for (const Moment moment : moments()) {
     const auto into = to.of(moment);
-    if (mine != step_->slice()) {
+    if (!is_slice) {
       copy(gather_moment(moment), into);
     } else if (!into.empty()) {
-      step_->optimizer().copy(moment, into.subspan(mine.begin, mine.size()));
+      copy_moment(moment, into);
     }
   }
 }
@@ -116,11 +129,38 @@ std::vector<Moment> Replica::moments() const {
 
 /// A moment of all weights, in place of the gradients, which are free between steps. Collective.
 std::span<const float> Replica::gather_moment(Moment moment) {
-  const Range slice = step_->slice();
   const auto gathered = network_->parameters().gradients();
-  step_->optimizer().copy(moment, gathered.subspan(slice.begin, slice.size()));
-  if (slice.size() < gathered.size()) groups_.batch.all_gather(gathered);
+  copy_moment(moment, gathered);
+  std::vector<std::span<std::byte>> segments;
+  for (const Range segment : step_->segments()) {
+    segments.push_back(std::as_writable_bytes(gathered.subspan(segment.begin, segment.size())));
+  }
+  if (!segments.empty()) groups_.batch.all_gather(segments);
   return gathered;
+}
+
+/// Copies a moment of this rank's slice to its places in `block`, which may be that of the
+/// gradients: these are overwritten. Local.
+void Replica::copy_moment(Moment moment, std::span<float> block) {
+  const auto slice = step_->slice();
+  const auto all = network_->parameters().gradients();
+  std::size_t end = elements_of(slice);
+  step_->optimizer().copy(moment, all.first(end));
+  for (std::size_t i = slice.size(); i-- > 0;) {  // places are not before those in the slice
+    end -= slice[i].size();
+    std::memmove(block.data() + slice[i].begin, all.data() + end, slice[i].size() * sizeof(float));
+  }
+}
+
+/// Sets a moment of this rank's slice from its places in `block`. Likewise.
+void Replica::restore_moment(Moment moment, std::span<const float> block) {
+  const auto all = network_->parameters().gradients();
+  std::size_t end = 0;
+  for (const Range range : step_->slice()) {
+    std::memmove(all.data() + end, block.data() + range.begin, range.size() * sizeof(float));
+    end += range.size();
+  }
+  step_->optimizer().restore(moment, all.first(end));
 }
 
 /// Copies a block of this replica to `into`, on rank 0 of all ranks, with the shards of all ranks
@@ -152,12 +192,10 @@ void Replica::restore(const SavedNetwork& saved, const TrainingState& state) {
     }
     auto& block = network_->parameters();
     read_weights(saved, *network_);
-    const Range slice = step_->slice();
     const auto whole = block.gradients();  // free between steps
-    const auto mine = whole.subspan(slice.begin, slice.size());
     for (const Moment moment : moments()) {
       read_moments(saved.folder, block.layout(), optimizer_, moment, whole);
-      step_->optimizer().restore(moment, mine);
+      restore_moment(moment, whole);
     }
     step_->optimizer().set_scalars(state.optimizer.scalars);
     std::fill(whole.begin(), whole.end(), 0.0F);
@@ -212,12 +250,9 @@ void Replica::keep(SharedSnapshot& snapshot, const TrainingPosition& position) {
 
 void Replica::restore(const KeptState& snapshot) {
   const auto& [state, from] = snapshot;
-  const Range slice = step_->slice();
   const auto values = network_->parameters().values();
   std::copy_n(from.weights.begin(), values.size(), values.begin());
-  for (const Moment moment : moments()) {
-    step_->optimizer().restore(moment, from.of(moment).subspan(slice.begin, slice.size()));
-  }
+  for (const Moment moment : moments()) restore_moment(moment, from.of(moment));
   step_->optimizer().set_scalars(state.optimizer);
   set_completed(state.steps, state.examples);
 }

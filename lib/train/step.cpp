@@ -7,7 +7,6 @@
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/train/integrity.hpp"
-#include "lockstep/train/micro_batches.hpp"
 #include "lockstep/train/nonfinite.hpp"
 #include "lockstep/train/timing.hpp"
 
@@ -45,13 +44,41 @@ std::span<const nn::ExampleResult> GatheredResults::gather(std::span<const nn::E
   return in_order(batch);
 }
 
+std::vector<Range> segments_of(const nn::ParameterLayout<float>& layout, std::size_t ranks) {
+  constexpr std::size_t line = alignment_bytes / sizeof(float);
+  constexpr std::size_t least_range =
+      16384;  // of a rank: shorter messages cost more than they gain
+  const std::size_t unit = line * ranks;
+  std::vector<Range> segments;
+  std::size_t begin = 0;
+  for (const nn::ParameterSpec& tensor : layout.tensors()) {
+    const std::size_t end = (tensor.offset + tensor.stored + unit - 1) / unit * unit;
+    if (end < begin + least_range * ranks || end + least_range * ranks > layout.length()) continue;
+    segments.push_back({begin, end});
+    begin = end;
+  }
+  segments.push_back({begin, layout.length()});
+  return segments;
+}
+
+std::vector<Range> ranges_in(std::span<const Range> segments, std::size_t rank, std::size_t ranks) {
+  std::vector<Range> ranges;
+  for (const Range segment : segments) {
+    const std::size_t each = segment.size() / ranks;
+    ranges.push_back({segment.begin + rank * each, segment.begin + (rank + 1) * each});
+  }
+  return ranges;
+}
+
 std::vector<optim::UpdatedTensor> tensors_in(const nn::ParameterLayout<float>& layout,
-                                             Range slice) {
+                                             std::span<const Range> slice) {
+  const auto in_slice = [&](std::uint64_t at) {  // elements of the slice before `at`
+    std::uint64_t before = 0;
+    for (const Range range : slice) before += std::clamp(at, range.begin, range.end) - range.begin;
+    return before;
+  };
   std::vector<optim::UpdatedTensor> tensors;
   for (const nn::ParameterSpec& tensor : layout.tensors()) {
-    const auto in_slice = [&](std::uint64_t at) {
-      return std::clamp(at, slice.begin, slice.end) - slice.begin;
-    };
     tensors.push_back({.range = {in_slice(tensor.offset), in_slice(tensor.offset + tensor.stored)},
                        .vector = tensor.vector,
                        .cut = tensor.cut.has_value(),
@@ -94,6 +121,13 @@ void Step::set_features(const PieceFeatures& features) { micro_batches_->set_fea
 
 const NonfiniteValue* Step::nonfinite() const noexcept {
   return micro_batches_ ? &micro_batches_->nonfinite() : nullptr;
+}
+
+bool Step::has_finite_gradients(double weight) {
+  const auto all = gradient_sums();
+  return std::all_of(all.begin(), all.end(), [&](const optim::GradientSums& some) {
+    return optim::is_finite(some.sums, weight);
+  });
 }
 
 void Step::throw_of_weight(const data::Batch& batch, double weight) {

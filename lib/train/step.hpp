@@ -13,15 +13,13 @@
 #include "lockstep/data/batches.hpp"
 #include "lockstep/nn/network.hpp"
 #include "lockstep/optim/optimizer.hpp"
+#include "lockstep/train/micro_batches.hpp"
 #include "lockstep/train/replica_options.hpp"
 #include "lockstep/train/report.hpp"
 
 namespace lockstep::train {
 
-class MicroBatches;
 class Sentinel;
-struct NonfiniteValue;
-struct PieceFeatures;
 
 /// The result of a step, identical on every rank.
 struct StepResult {
@@ -71,8 +69,19 @@ inline nn::Targets targets_of(const data::Batch& batch) noexcept {
 /// Blocks that are all-gathered in one collective.
 using Blocks = std::vector<std::span<std::byte>>;
 
-/// The parts of all tensors of `layout` in `slice` of its block. Local.
-std::vector<optim::UpdatedTensor> tensors_in(const nn::ParameterLayout<float>& layout, Range slice);
+/// Segments of a flat block of `layout` of one slice for each of `ranks`, in order. Each is cut
+/// into an equal range for every rank, so all ranks have a part of every large tensor: terms that
+/// are zero are left out in the first layers most, and a rank that had these alone would wait.
+/// Local.
+std::vector<Range> segments_of(const nn::ParameterLayout<float>& layout, std::size_t ranks);
+
+/// The ranges of `rank`, one in each segment. Local.
+std::vector<Range> ranges_in(std::span<const Range> segments, std::size_t rank, std::size_t ranks);
+
+/// The parts of all tensors of `layout` in `slice`, the ranges of its block that a rank updates:
+/// positions among the elements of all ranges. Local.
+std::vector<optim::UpdatedTensor> tensors_in(const nn::ParameterLayout<float>& layout,
+                                             std::span<const Range> slice);
 
 /// Sums over `batch`, the ranks that update other slices, and `model`, those that have other parts
 /// of tensors; null: none. Both must outlive the result.
@@ -139,9 +148,14 @@ class Step {
   /// depend on it. Local.
   void set_steps(std::uint64_t steps) noexcept { steps_ = steps; }
 
-  /// The part of the flat block that this rank updates, and the optimizer's state of it. Local.
-  virtual Range slice() const noexcept = 0;
+  /// The ranges of the flat block that this rank updates, in order, and the optimizer's state of
+  /// them, one after the other. Local.
+  virtual std::span<const Range> slice() const noexcept = 0;
   virtual optim::OptimizerState& optimizer() noexcept = 0;
+
+  /// The segments of the flat block, each of which is cut into an equal range for every rank;
+  /// empty: each rank updates all. Local.
+  virtual std::span<const Range> segments() const noexcept = 0;
 
   /// Of the last update: see optim::Optimizer. Local.
   virtual std::optional<double> gradient_norm() const noexcept { return std::nullopt; }
@@ -160,7 +174,7 @@ class Step {
   /// The results of this rank's examples, and the sums of its slice of the gradients, of the last
   /// run(). A device keeps its gradients: then they are empty. Local.
   virtual std::span<const nn::ExampleResult> results(const data::Batch& batch) = 0;
-  virtual std::span<const float> gradient_sums() { return {}; }
+  virtual std::span<const optim::GradientSums> gradient_sums() { return {}; }
 
   /// Runs forward, loss, backward, exchange, update and publish. Afterwards the weights are bitwise
   /// identical on every rank.
@@ -207,9 +221,7 @@ class Step {
   /// True if this rank's slice of the gradients, and its square, are finite: of sums over examples
   /// of weight `weight` in all. Called before update() if the options say to skip such steps.
   /// Local.
-  virtual bool has_finite_gradients(double weight) {
-    return optim::is_finite(gradient_sums(), weight);
-  }
+  virtual bool has_finite_gradients(double weight);
 
   /// Updates this rank's slice of the weights with gradient sums over examples of weight `weight`
   /// in all. Local; collective if optim::needs_norms().

@@ -25,7 +25,11 @@ Range range_of(std::span<const float> part, std::span<const float> whole) {
 /// Base of both device steps: the update on the device, and its finite flag.
 class DeviceStep : public Step {
  public:
-  Range slice() const noexcept final { return slice_; }
+  std::span<const Range> slice() const noexcept final { return {&slice_, 1}; }
+  std::span<const Range> segments() const noexcept final {
+    if (slice_ == all_ && comm_.size() > 1) return {};
+    return {&all_, 1};
+  }
   optim::OptimizerState& optimizer() noexcept final { return update_; }
 
   std::span<const nn::ExampleResult> results(const data::Batch& batch) final {
@@ -42,9 +46,11 @@ class DeviceStep : public Step {
         device_(parts.device),
         stream_(parts.compute),
         exchange_(parts.exchange),
+        all_{0, network_.values().size()},
         slice_(range_of(values, network_.values())),
         update_(values, options.optimizer,
-                tensors_in(network_.host().parameters().layout(), slice_), stream_) {}
+                tensors_in(network_.host().parameters().layout(), std::span(&slice_, 1)), stream_) {
+  }
 
   std::optional<double> gradient_norm() const noexcept final { return update_.gradient_norm(); }
 
@@ -76,7 +82,8 @@ class DeviceStep : public Step {
   comm::DeviceCommunicator* device_;
   const cuda::Stream& stream_;
   const cuda::Stream& exchange_;
-  Range slice_;
+  const Range all_;
+  const Range slice_;
   DeviceUpdate update_;
 };
 

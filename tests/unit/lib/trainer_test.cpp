@@ -400,7 +400,8 @@ TEST_CASE("what is not finite is found in the order of a step", "[train][nonfini
     const auto gradient = [&](std::size_t i) { return network.gradient(i, {0, 5}); };
     NonfiniteValue first = find_nonfinite(
         network, ExampleValues{batch, activation, gradient, network.results({0, 5})});
-    first.add(find_nonfinite(network, GradientSums{network.parameters().gradients()}));
+    const optim::GradientSums sums = {network.parameters().gradients()};
+    first.add(find_nonfinite(network, std::span(&sums, 1), 1));
     return first;
   };
   comm::SelfCommunicator comm;
