@@ -124,7 +124,7 @@ Pipeline Pipeline::shard(std::uint64_t count, std::uint64_t index) const {
 }
 
 Pipeline Pipeline::shuffle(std::uint64_t seed) const {
-  const auto all = size();
+  const auto all = open_({})->size();
   if (!all || *all == endless) {
     throw ConfigError("shuffle of a data set whose end is not known",
                       "give the number of elements to draw from: shuffle(seed, places)");
@@ -157,6 +157,13 @@ Pipeline Pipeline::prefetch(std::size_t depth) const {
   facts.prefetch = depth;
   facts.reads_ahead = true;
   return {opener(), std::move(facts)};
+}
+
+Pipeline Pipeline::assert_cardinality(std::uint64_t count) const {
+  return {[open = opener(), count](const Pass& pass) {
+            return std::make_unique<Counted>(open(pass), count);
+          },
+          behind_prefetch()};
 }
 
 Pipeline Pipeline::enumerate(std::int64_t first,

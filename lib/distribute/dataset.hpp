@@ -119,6 +119,9 @@ class Reader {
   /// The number of elements, possibly `endless`; nullopt if elements can only be read in order.
   virtual std::optional<std::uint64_t> size() const { return std::nullopt; }
 
+  /// The same, also of elements that can only be read in order.
+  virtual std::optional<std::uint64_t> count() const { return size(); }
+
   /// Element `index`, below size(). Does not change the position of next().
   virtual Item at(std::uint64_t) { throw std::logic_error("Reader::at: no random access"); }
 
@@ -177,7 +180,7 @@ class Pipeline {
   Pipeline(Open open, DatasetFacts facts, std::shared_ptr<const SourceRecords> records = nullptr);
 
   const DatasetFacts& facts() const noexcept { return facts_; }
-  std::optional<std::uint64_t> size() const { return open_({})->size(); }
+  std::optional<std::uint64_t> count() const { return open_({})->count(); }
 
   Pipeline map(std::function<Any(Item)> function) const;
   Pipeline filter(std::function<bool(const Any&)> accepts) const;
@@ -189,6 +192,7 @@ class Pipeline {
   Pipeline shuffle(std::uint64_t seed) const;
   Pipeline shuffle(std::uint64_t seed, std::size_t places) const;
   Pipeline prefetch(std::size_t depth) const;
+  Pipeline assert_cardinality(std::uint64_t count) const;
   Pipeline enumerate(std::int64_t first, Any (*numbered)(std::int64_t number, Any element)) const;
   Pipeline zip(const Pipeline& other, Any (*paired)(Any first, Any second)) const;
   Pipeline concatenate(const Pipeline& other) const;
@@ -275,7 +279,7 @@ class Dataset {
   const DatasetFacts& facts() const noexcept { return pipeline_.facts(); }
 
   /// The number of elements of an epoch, possibly `endless`; nullopt if unknown before reading.
-  std::optional<std::uint64_t> size() const { return pipeline_.size(); }
+  std::optional<std::uint64_t> size() const { return pipeline_.count(); }
 
   /// Applies `function(element)`, or `function(parts...)` for a pair or tuple.
   template <class Function>
@@ -405,6 +409,15 @@ class Dataset {
   /// A thread reads at most `depth` (at least 1) elements ahead. Use it last in a pipeline: its
   /// result can only be read in order.
   Dataset prefetch(std::size_t depth) const { return Dataset(pipeline_.prefetch(depth)); }
+
+  /// States that an epoch has `count` elements; under FILE, in each worker's files. With it, last
+  /// before batch(), distributed batches of a generator have a plan, which train::Replica needs. In
+  /// distribute_datasets_from_function each worker may have another count.
+  ///
+  /// Errors   reading throws DataError if there are more or fewer elements.
+  Dataset assert_cardinality(std::uint64_t count) const {
+    return Dataset(pipeline_.assert_cardinality(count));
+  }
 
   /// The pipeline without its type: for functions of the library.
   const readers::Pipeline& pipeline() const noexcept { return pipeline_; }

@@ -452,7 +452,7 @@ std::shared_ptr<DistributedBatches::State> pieces::distribute_made(
     made = make();
     const auto reader = made->pipeline.open_plain({});
     size = reader->size();
-    examples = size ? reader->examples_before_map() : std::nullopt;
+    examples = reader->examples_before_map();
   });
   const DatasetFacts facts = made->pipeline.facts();
   const auto lengths = agree_on_lengths(comm, size);
@@ -470,10 +470,12 @@ std::shared_ptr<DistributedBatches::State> pieces::distribute_made(
                .in_plan = plan ? plan->steps() : 0,
                .some_empty = lengths && lengths->some_empty},
       .plan = plan,
-      .why_no_plan = {"the numbers of examples of all workers' data sets are not known before they "
-                      "are read, or their batch sizes differ",
-                      "make data sets of known size that end in batch(size), of one size; or use "
-                      "distribute_dataset"},
+      .why_no_plan =
+          {"the numbers of examples of all workers' data sets are not known before they "
+           "are read, or their batch sizes differ",
+           "end each in batch(size), of one size; give the number of elements of a generator "
+           "by assert_cardinality(n), before batch; or use "
+           "distribute_dataset"},
       .choice = {ShardPolicy::data, "each worker's data set shards itself", ""}});
 }
 

@@ -181,12 +181,16 @@ class DistributedBatches {
   ElementSpec element_spec() const;
 
   /// The examples of each rank and step: positions in the data set's order. train::Replica trains
-  /// by it. It is known for batches of a data set of known size, also if map was applied to them
-  /// (which must then keep their numbers of examples). Under DATA it is known, too, if all batches
-  /// are full (an endless data set, or drop_remainder): then it has one step, which repeats. Of
-  /// data sets that a function makes it is known if all workers' sizes are, which may differ, and
-  /// their batch sizes are equal. Errors   plan() throws ConfigError with the reason if the data
-  /// set has none. Local.
+  /// by it. It is known
+  ///   - for batches of a data set of known size, also if map was applied to them (which must then
+  ///     keep their numbers of examples); assert_cardinality gives the size of a generator;
+  ///   - under DATA if all batches are full (an endless data set, or drop_remainder): then it has
+  ///     one step, which repeats;
+  ///   - for data sets that a function makes if all workers' sizes are known, which may differ, and
+  ///     their batch sizes are equal.
+  ///
+  /// Errors   plan() throws ConfigError with the reason if the data set has none.
+  /// Ranks    local.
   const data::Plan& plan() const;
   bool has_plan() const noexcept;
 

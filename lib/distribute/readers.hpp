@@ -104,6 +104,7 @@ class Mapped final : public Reader {
     return mapped(std::move(*item));
   }
   std::optional<std::uint64_t> size() const override { return from_->size(); }
+  std::optional<std::uint64_t> count() const override { return from_->count(); }
   Item at(std::uint64_t index) override { return mapped(from_->at(index)); }
   std::optional<std::uint64_t> examples_before_map() const override {
     return from_->examples_before_map();
@@ -139,11 +140,8 @@ class BatchesOf final : public Reader {
     return batch;
   }
 
-  std::optional<std::uint64_t> size() const override {
-    const auto all = examples();
-    if (!all || *all == endless) return all;
-    return data::ceil_divide(*all, size_);
-  }
+  std::optional<std::uint64_t> size() const override { return batches_of(examples()); }
+  std::optional<std::uint64_t> count() const override { return batches_of(examples_before_map()); }
 
   Item at(std::uint64_t index) override {
     const std::uint64_t begin = index * size_;
@@ -154,10 +152,9 @@ class BatchesOf final : public Reader {
     return {batch_of(elements), first.id, first.epoch};
   }
 
-  std::optional<std::uint64_t> examples() const override {
-    const auto all = from_->size();
-    if (!all || *all == endless || !drop_) return all;
-    return *all - *all % size_;
+  std::optional<std::uint64_t> examples() const override { return kept_of(from_->size()); }
+  std::optional<std::uint64_t> examples_before_map() const override {
+    return kept_of(from_->count());
   }
 
   Any rows(Range positions) override {
@@ -171,6 +168,15 @@ class BatchesOf final : public Reader {
   }
 
  private:
+  std::optional<std::uint64_t> kept_of(std::optional<std::uint64_t> all) const {
+    if (!all || *all == endless || !drop_) return all;
+    return *all - *all % size_;
+  }
+  std::optional<std::uint64_t> batches_of(std::optional<std::uint64_t> examples) const {
+    if (!examples || *examples == endless) return examples;
+    return data::ceil_divide(*examples, size_);
+  }
+
   void append(Range positions, std::vector<Any>& elements) {
     elements.reserve(elements.size() + positions.size());
     for (std::uint64_t i = positions.begin; i < positions.end; ++i) {
@@ -353,6 +359,7 @@ class Prefetched final : public Reader {
     return std::move(value_in<Item>(item));
   }
 
+  std::optional<std::uint64_t> count() const override { return from_->count(); }
   std::optional<std::uint64_t> examples_before_map() const override {
     return from_->examples_before_map();
   }
@@ -387,6 +394,29 @@ class Enumerated final : public Reader {
   ReaderPtr from_;
   std::int64_t first_;
   MakePair make_pair_;
+  std::uint64_t read_ = 0;
+};
+
+/// The elements of a pass that should have `count`.
+class Counted final : public Reader {
+ public:
+  Counted(ReaderPtr from, std::uint64_t count) : from_(std::move(from)), count_(count) {}
+
+  std::optional<Item> next() override {
+    auto item = from_->next();
+    if (item) ++read_;
+    if (item ? read_ > count_ : read_ < count_) {
+      throw DataError("a data set of " + std::to_string(count_) + " elements has " +
+                          (item ? "more" : std::to_string(read_)),
+                      "give assert_cardinality() the number that an epoch has");
+    }
+    return item;
+  }
+  std::optional<std::uint64_t> count() const override { return count_; }
+
+ private:
+  ReaderPtr from_;
+  std::uint64_t count_;
   std::uint64_t read_ = 0;
 };
 
