@@ -368,16 +368,16 @@ Dataset<Example> from_record_files(const std::vector<data::RecordFiles>& files,
   const auto& first = files.front().records;
   const auto format = data::format_of_file(data::bare_name(first));
   if (!format) {
-    throw ConfigError(first.string() + ": its name has no known format",
+    throw ConfigError(first + ": its name has no known format",
                       "name it *.csv, *.npy, *.tfrecord, or *-ubyte with *images* and *labels*");
   }
   std::vector<std::unique_ptr<data::Source>> parts;
   for (const auto& file : files) {
     parts.push_back(data::open_files(*format, file, options));
     if (parts.back()->features() == parts.front()->features()) continue;
-    throw DataError(file.records.string() + ": " + counted(parts.back()->features(), "feature") +
+    throw DataError(file.records + ": " + counted(parts.back()->features(), "feature") +
                         " a record, but " + std::to_string(parts.front()->features()) + " in " +
-                        first.string(),
+                        first,
                     "give files of one shape");
   }
   return from_source(std::make_shared<data::ConcatSource>(std::move(parts)));

@@ -1,5 +1,5 @@
 // Meshes and layouts as arithmetic, without ranks.
-#include "lockstep/distribute/layout.hpp"
+#include "lockstep/distribute/mesh.hpp"
 
 #include <catch2/catch.hpp>
 #include <set>

@@ -1,5 +1,5 @@
 // Fine-tuning in a program: frozen layers, and weights to start from.
-#include "lockstep/train/initial_weights.hpp"
+#include "lockstep/train/checkpoint.hpp"
 
 #include <catch2/catch.hpp>
 #include <cstring>

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lockstep/base/errors.hpp"
-#include "lockstep/nn/gradient_check.hpp"
+#include "lockstep/nn/custom_layer.hpp"
 #include "lockstep/nn/network.hpp"
 
 using namespace lockstep;
