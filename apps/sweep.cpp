@@ -285,7 +285,7 @@ bool RankOfSweep::run_trial(std::size_t trial, std::size_t rung) {
   config.resume = "auto";
   config.progress = "off";
   if (config.ranks > 1) config.ranks = sweep_.group;
-  if (part_ && !config.threads) {  // the ranks of a host share its cores with other groups
+  if (part_ && !config.threads && config.device != "cuda") {  // groups of a host share its cores
     config.threads = static_cast<std::uint64_t>(train::own_cores(comm_));
   }
   Arguments words;

@@ -59,7 +59,8 @@ RecordTargets BatchReader::read_positions(std::uint64_t epoch, Range positions,
   const auto labels = look_up_targets();
   source_.read(ids_, x, labels);
   if (transform_ != nullptr) transform_->apply(epoch, ids_, x);
-  return {labels, std::span(values_).first(ids_.size() * source_.targets())};
+  return {labels, std::span(values_).first(ids_.size() * source_.targets()),
+          source_.has_weights() ? std::span(weights_).first(ids_.size()) : std::span<float>()};
 }
 
 std::span<std::int32_t> BatchReader::look_up(std::uint64_t epoch, std::uint64_t step) {

@@ -51,10 +51,12 @@ struct Batch {
 Batch batch_at(const Plan& plan, std::uint64_t step, std::uint64_t rank,
                std::span<const std::int32_t> labels, std::span<const std::uint64_t> ids) noexcept;
 
-/// What records have to be predicted: labels, and `values`, [records, Source::targets()].
+/// What records have to be predicted: labels, and `values`, [records, Source::targets()]; and their
+/// weights, [records], or none.
 struct RecordTargets {
   std::span<const std::int32_t> labels;
   std::span<const float> values;
+  std::span<const float> weights;
 };
 
 /// Reads the batches of one rank. Local; not thread-safe.

@@ -121,6 +121,10 @@ class CsvSource final : public StoredSource {
   using Where = std::function<std::string()>;  ///< a row's place, for error messages
 
   void assign_roles(bool needs_labels);
+  /// Names the columns of a file without a header line, which has all columns of the training set
+  /// but for one of the sets in `lacking`. Throws DataError if that is none or not clear.
+  void name_columns(std::size_t all, std::vector<std::vector<std::string>> lacking,
+                    const std::string& place);
   void assign_weight(const std::string& place);
   void assign_columns(const std::string& place);
   void scan();

@@ -86,6 +86,34 @@ void throw_missing_columns(const std::string& place, const std::vector<std::stri
 
 }  // namespace
 
+void CsvSource::name_columns(std::size_t all, std::vector<std::vector<std::string>> lacking,
+                             const std::string& place) {
+  auto& names = header_.names;
+  std::sort(lacking.begin(), lacking.end());
+  lacking.erase(std::unique(lacking.begin(), lacking.end()), lacking.end());
+  std::erase_if(lacking, [&](const auto& columns) { return all - columns.size() != names.size(); });
+  if (lacking.empty()) {
+    throw DataError(place + ": " + counted(names.size(), "field") + ", but the training set has " +
+                        counted(all, "column"),
+                    "give data with the columns of the training set, in the same order");
+  }
+  if (lacking.size() > 1) {
+    throw DataError(place + ": " + counted(names.size(), "field") + " of the training set's " +
+                        counted(all, "column") + ": the column of labels (" +
+                        in_quotes(schema_->label_names().front()) + ") or that of weights (" +
+                        in_quotes(schema_->weight) + ") is missing, without a header line to tell",
+                    "give both of these columns, or neither");
+  }
+  names.clear();  // "1", "2", ..., as in the training set
+  for (std::size_t i = 1; i <= all; ++i) {
+    const auto& missing = lacking.front();
+    auto name = std::to_string(i);
+    if (std::find(missing.begin(), missing.end(), name) == missing.end()) {
+      names.push_back(std::move(name));
+    }
+  }
+}
+
 void CsvSource::assign_roles(bool needs_labels) {
   auto& names = header_.names;
   const std::string place = path().string() + ":1";
@@ -94,19 +122,13 @@ void CsvSource::assign_roles(bool needs_labels) {
   const std::size_t others =
       schema_ == nullptr ? 0 : schema_->columns.size() + schema_->left_out.size();
   const bool has_weight = schema_ != nullptr && !schema_->weight.empty();
-  const std::size_t all = others + labels.size() + (has_weight ? 1 : 0);
-  if (!has_header_ && names.size() != all && (needs_labels || names.size() != others)) {
-    throw DataError(place + ": " + counted(names.size(), "field") + ", but the training set has " +
-                        counted(all, "column"),
-                    "give data with the columns of the training set, in the same order");
-  }
-  if (!has_header_ && names.size() == others) {  // "1", "2", ... without those of labels
-    names.clear();
-    for (std::size_t i = 1; i <= all; ++i) {
-      const std::string name = std::to_string(i);
-      if (has_weight && name == schema_->weight) continue;
-      if (std::find(labels.begin(), labels.end(), name) == labels.end()) names.push_back(name);
-    }
+  if (!has_header_) {
+    auto all = labels;
+    if (has_weight) all.push_back(schema_->weight);
+    const std::vector<std::string> weight(all.begin() + labels.size(), all.end());
+    std::vector<std::vector<std::string>> lacking = {{}};  // columns that the file may lack
+    if (!needs_labels) lacking = {{}, all, labels, weight};
+    name_columns(others + all.size(), std::move(lacking), place);
   }
   roles_.resize(names.size());
   label_column_ = names.size();

@@ -368,16 +368,16 @@ void StoredSource::read_bytes(std::span<const std::uint64_t> ids, std::span<std:
 
 ConcatSource::ConcatSource(std::vector<std::unique_ptr<Source>> parts) : parts_(std::move(parts)) {
   if (parts_.empty()) throw std::invalid_argument("ConcatSource: no parts");
+  const auto require_equal = [](const std::string& what, auto one, auto other) {
+    if (one == other) return;
+    throw std::invalid_argument("ConcatSource: the " + what + " of a part is " +
+                                std::to_string(other) + ", not " + std::to_string(one));
+  };
   std::uint64_t records = 0;
   for (const auto& part : parts_) {
-    if (part->features() != parts_.front()->features()) {
-      throw std::invalid_argument("ConcatSource: parts of " + std::to_string(features()) +
-                                  " and of " + std::to_string(part->features()) + " features");
-    }
-    if (part->divisor() != divisor()) {
-      throw std::invalid_argument("ConcatSource: parts divided by " + std::to_string(divisor()) +
-                                  " and by " + std::to_string(part->divisor()));
-    }
+    require_equal("number of features", features(), part->features());
+    require_equal("divisor", divisor(), part->divisor());
+    require_equal("number of values to predict", targets(), part->targets());
     if (part->element() != Element::byte) element_ = Element::number;
     records += part->records();
     ends_.push_back(records);

@@ -2,6 +2,7 @@
 // some records of another, and checks with the same messages.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -126,8 +127,8 @@ class StoredSource : public Source {
 /// Owns the sources. Local; not thread-safe.
 class ConcatSource final : public Source {
  public:
-  /// Throws std::invalid_argument for no parts, or if the parts differ in number of features or in
-  /// divisor.
+  /// Throws std::invalid_argument for no parts, or if the parts differ in number of features, in
+  /// divisor or in number of values to predict.
   explicit ConcatSource(std::vector<std::unique_ptr<Source>> parts);
 
   std::uint64_t records() const noexcept override { return ends_.back(); }
@@ -142,7 +143,11 @@ class ConcatSource final : public Source {
   std::optional<std::int32_t> known_label(std::uint64_t id) const noexcept override;
   std::size_t targets() const noexcept override { return parts_.front()->targets(); }
   void target_values(std::uint64_t id, std::span<float> values) const noexcept override;
-  bool has_weights() const noexcept override { return parts_.front()->has_weights(); }
+  /// True if some parts have weights; the records of the others weigh 1.
+  bool has_weights() const noexcept override {
+    return std::any_of(parts_.begin(), parts_.end(),
+                       [](const auto& part) { return part->has_weights(); });
+  }
   float weight(std::uint64_t id) const noexcept override {
     const auto [part, record] = part_of(id);
     return part->weight(record);

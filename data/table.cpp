@@ -237,6 +237,7 @@ void add_moments(TableSchema& schema, Source& source, std::optional<bool> standa
     labels.resize(ids.size());
     source.read(ids, x, labels);
     for (std::size_t row = 0; row < ids.size(); ++row) {
+      if (source.weight(ids[row]) == 0) continue;
       for (std::size_t i = 0; i < numbers.size(); ++i) {
         all[i].add(static_cast<double>(x[row * features + numbers[i]]));
       }

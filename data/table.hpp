@@ -154,8 +154,8 @@ std::vector<float> features_of(const TableSchema& schema, std::span<const std::s
 
 class Source;
 
-/// Sets mean and deviation of columns of numbers and targets from the records of `source`, which
-/// must have this schema without moments: missing numbers are NaN. Decides on
+/// Sets mean and deviation of columns of numbers and targets from the records of `source`, but for
+/// those of weight 0. It must have this schema without moments: missing numbers are NaN. Decides on
 /// `schema.standardized`: `standardize`, or if the largest absolute values of two columns differ by
 /// more than a factor of two, or one of them is above 10 or below 0.1.
 ///

@@ -95,7 +95,6 @@ class ListedFiles final : public IndexedReader {
 
 /// How the targets of records become those of elements and of batches.
 struct Labels {
-  using Record = Example;
   static std::int32_t of_one(const data::Source&, std::uint64_t, std::int32_t label) {
     return label;
   }
@@ -105,7 +104,6 @@ struct Labels {
 };
 
 struct Values {
-  using Record = ValuesExample;
   static Tensor<float> of_one(const data::Source& source, std::uint64_t id, std::int32_t) {
     std::vector<float> values(source.targets());
     source.target_values(id, values);
@@ -116,12 +114,17 @@ struct Values {
   }
 };
 
+template <class Record>
+constexpr bool has_weight = std::tuple_size_v<Record> == 3;
+
+template <class Record>
+using TargetsOf = std::conditional_t<std::is_same_v<std::tuple_element_t<1, Record>, std::int32_t>,
+                                     Labels, Values>;
+
 /// The records of a source.
-template <class Targets>
+template <class Record>
 class Records final : public IndexedReader {
  public:
-  using Record = typename Targets::Record;
-
   Records(std::shared_ptr<SharedSource> shared, const Pass& pass)
       : shared_(std::move(shared)), pass_(pass) {
     if (pass.workers == 1) return;
@@ -140,9 +143,14 @@ class Records final : public IndexedReader {
       const std::lock_guard lock(shared_->reading);
       shared_->source->read(std::span(&id, 1), features, std::span(&label, 1));
     }
-    return {boxed(Record(Tensor<float>(std::move(features)),
-                         Targets::of_one(*shared_->source, id, label))),
-            id, pass_.epoch};
+    auto target = TargetsOf<Record>::of_one(*shared_->source, id, label);
+    Tensor<float> x(std::move(features));
+    if constexpr (has_weight<Record>) {
+      return {boxed(Record(std::move(x), std::move(target), shared_->source->weight(id))), id,
+              pass_.epoch};
+    } else {
+      return {boxed(Record(std::move(x), std::move(target))), id, pass_.epoch};
+    }
   }
 
  private:
@@ -152,10 +160,10 @@ class Records final : public IndexedReader {
 };
 
 /// Batches of a source's records.
-template <class Targets>
+template <class Record>
 class SourceBatches final : public IndexedReader {
  public:
-  using Batch = Batched<typename Targets::Record>;
+  using Batch = Batched<Record>;
 
   SourceBatches(std::shared_ptr<SharedSource> shared, const data::PlanOptions& options,
                 const Pass& pass, bool drop_remainder)
@@ -188,8 +196,14 @@ class SourceBatches final : public IndexedReader {
       const std::lock_guard lock(shared_->reading);
       targets = reader_.read_positions(epoch_, positions, x);
     }
-    return boxed(Batch(Tensor<float>({count, features}, std::move(x)),
-                       Targets::of_batch(targets, reader_.targets())));
+    Tensor<float> rows({count, features}, std::move(x));
+    auto of_rows = TargetsOf<Record>::of_batch(targets, reader_.targets());
+    if constexpr (has_weight<Record>) {
+      Tensor<float> weights({count}, {targets.weights.begin(), targets.weights.end()});
+      return boxed(Batch(std::move(rows), std::move(of_rows), std::move(weights)));
+    } else {
+      return boxed(Batch(std::move(rows), std::move(of_rows)));
+    }
   }
 
  private:
@@ -203,7 +217,7 @@ class SourceBatches final : public IndexedReader {
 };
 
 /// One pass over batches of `size` records.
-template <class Targets>
+template <class Record>
 ReaderPtr open_batches(const readers::SourceRecords& records, const Pass& pass, std::uint64_t size,
                        bool drop_remainder) {
   const data::Source& source = *records.source->source;
@@ -218,7 +232,7 @@ ReaderPtr open_batches(const readers::SourceRecords& records, const Pass& pass, 
     options.shuffle = data::Shuffle::global;
     options.seed = *records.seed;
   }
-  return std::make_unique<SourceBatches<Targets>>(records.source, options, pass, drop_remainder);
+  return std::make_unique<SourceBatches<Record>>(records.source, options, pass, drop_remainder);
 }
 
 }  // namespace
@@ -287,33 +301,61 @@ Dataset<std::string> list_files(const std::string& pattern) {
 
 namespace {
 
-template <class Targets>
-Dataset<typename Targets::Record> records_of(std::shared_ptr<data::Source> source) {
-  if (source->has_weights()) {
-    throw ConfigError("a data set of records with weights (TableOptions::weight_column)",
-                      "leave the weights out, or train on data::BatchReader with Trainer");
+/// Throws ConfigError unless the records of `source` are of this type.
+template <class Record>
+void require_records(const data::Source& source, const std::string& function) {
+  const std::string of_values = "_of_values";
+  if constexpr (std::is_same_v<TargetsOf<Record>, Labels>) {
+    if (source.targets() > 0) {
+      throw ConfigError(function + ": its records have numbers to predict, not labels",
+                        "use " + function +
+                            "_of_values, or give TableOptions the task "
+                            "classification");
+    }
+  } else if (source.targets() == 0) {
+    throw ConfigError(function + ": its records have labels",
+                      "use " + function.substr(0, function.size() - of_values.size()) +
+                          ", or give TableOptions the task regression");
   }
+  if (source.has_weights() == has_weight<Record>) return;
+  const std::string rest = function.substr(function.find("source"));
+  if (has_weight<Record>) {
+    throw ConfigError(function + ": its records have no weights",
+                      "use from_" + rest + ", or give TableOptions the weight_column");
+  }
+  throw ConfigError(function + ": its records have weights",
+                    "use from_weighted_" + rest + ", or give TableOptions no weight_column");
+}
+
+template <class Record>
+Dataset<Record> records_of(std::shared_ptr<data::Source> source, const std::string& function) {
+  require_records<Record>(*source, function);
   const auto shared = std::make_shared<SharedSource>();
   shared->source = std::move(source);
-  return Dataset<typename Targets::Record>(Pipeline(
-      [shared](const Pass& pass) { return std::make_unique<Records<Targets>>(shared, pass); },
+  return Dataset<Record>(Pipeline(
+      [shared](const Pass& pass) { return std::make_unique<Records<Record>>(shared, pass); },
       {.files = shared->source->file_records().size(), .identity = shared->source->identity()},
       std::make_shared<const readers::SourceRecords>(
-          readers::SourceRecords{shared, open_batches<Targets>})));
+          readers::SourceRecords{shared, open_batches<Record>})));
 }
 
 }  // namespace
 
 Dataset<Example> from_source(std::shared_ptr<data::Source> source) {
-  if (source->targets() == 0) return records_of<Labels>(std::move(source));
-  throw ConfigError("from_source: its records have numbers to predict, not labels",
-                    "use from_source_of_values, or give TableOptions the task classification");
+  return records_of<Example>(std::move(source), "from_source");
 }
 
 Dataset<ValuesExample> from_source_of_values(std::shared_ptr<data::Source> source) {
-  if (source->targets() > 0) return records_of<Values>(std::move(source));
-  throw ConfigError("from_source_of_values: its records have labels",
-                    "use from_source, or give TableOptions the task regression");
+  return records_of<ValuesExample>(std::move(source), "from_source_of_values");
+}
+
+Dataset<WeightedExample> from_weighted_source(std::shared_ptr<data::Source> source) {
+  return records_of<WeightedExample>(std::move(source), "from_weighted_source");
+}
+
+Dataset<WeightedValuesExample> from_weighted_source_of_values(
+    std::shared_ptr<data::Source> source) {
+  return records_of<WeightedValuesExample>(std::move(source), "from_weighted_source_of_values");
 }
 
 namespace {

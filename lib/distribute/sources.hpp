@@ -26,12 +26,18 @@ Dataset<std::int64_t> range_dataset(std::int64_t count);
 /// Batches of records, shuffled or not, are read as in the command: a data::BatchReader finds the
 /// records of a batch in a data::Plan and reads them with one call of Source::read. A mutex
 /// serialises the passes: the source need not be thread-safe.
-/// Errors   throws ConfigError for records with values to predict.
+/// Errors   throws ConfigError for records with values to predict, or with weights.
 Dataset<Example> from_source(std::shared_ptr<data::Source> source);
 
 /// The same for records with values to predict.
-/// Errors   throws ConfigError for records with labels.
+/// Errors   throws ConfigError for records with labels, or with weights.
 Dataset<ValuesExample> from_source_of_values(std::shared_ptr<data::Source> source);
+
+/// The same for records with weights (TableOptions::weight_column), with labels or with values.
+/// Errors   throws ConfigError for records without weights, and for the others of labels and
+///          values.
+Dataset<WeightedExample> from_weighted_source(std::shared_ptr<data::Source> source);
+Dataset<WeightedValuesExample> from_weighted_source_of_values(std::shared_ptr<data::Source> source);
 
 /// Returns one element per call, and nullopt at the end, if there is one.
 template <class T>

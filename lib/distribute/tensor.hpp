@@ -362,6 +362,10 @@ using Example = std::pair<Tensor<float>, std::int32_t>;
 /// A record with values to predict: its features [features] and its values [targets].
 using ValuesExample = std::pair<Tensor<float>, Tensor<float>>;
 
+/// The same with the record's weight in losses.
+using WeightedExample = std::tuple<Tensor<float>, std::int32_t, float>;
+using WeightedValuesExample = std::tuple<Tensor<float>, Tensor<float>, float>;
+
 /// The number of examples of a batch: the length of axis 0 of all its parts.
 /// Errors   throws DataError if parts differ; std::invalid_argument for a part of shape ().
 template <BatchLike T>

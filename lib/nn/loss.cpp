@@ -9,21 +9,17 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <typeinfo>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
-#include "lockstep/numerics/strict_math.hpp"
+#include "lockstep/nn/loss_formula.hpp"
 
 namespace lockstep::nn {
 namespace {
-
-float exponential(float x) { return strict_exp(x); }
-float logarithm(float x) { return strict_log(x); }
-double exponential(double x) { return std::exp(x); }
-double logarithm(double x) { return std::log(x); }
 
 constexpr const char* smoothing_mark = ", smoothing ";
 constexpr const char* huber_mark = "huber loss of values, delta ";
@@ -87,22 +83,8 @@ void probabilities(std::span<const Real> logits, std::span<Real> softmax) noexce
 
 template <class Real>
 Real sigmoid(Real z) noexcept {
-  const Real small = exponential(-std::abs(z));  // at most 1
-  return z >= 0 ? 1 / (1 + small) : small / (1 + small);
+  return sigmoid_from(z, exponential(-magnitude(z)));
 }
-
-namespace {
-
-/// log(1 + x) for x in [0, 1], without losing the digits of a small x.
-/// Source   Kahan, as in Goldberg 1991, "What every computer scientist should know about
-/// floating-point arithmetic", theorem 4.
-template <class Real>
-Real log_of_one_and(Real x) {
-  const Real sum = 1 + x;
-  return sum == 1 ? x : x * logarithm(sum) / (sum - 1);
-}
-
-}  // namespace
 
 void require_labels(std::span<const std::int32_t> labels, std::size_t examples, std::size_t classes,
                     std::size_t first) {
@@ -171,109 +153,95 @@ template void require_targets(const Targets&, const Loss<float>&, std::size_t, s
 template void require_targets(const Targets&, const Loss<double>&, std::size_t, std::size_t,
                               std::size_t);
 
+namespace {
+
 template <class Real>
-void softmax_cross_entropy(Matrix<const Real> z, std::span<const std::int32_t> labels,
-                           std::span<ExampleResult> results, Matrix<Real> dz) {
-  assert(labels.size() == z.rows && results.size() == z.rows);
+void run_formula(const CrossEntropy<Real>& loss, Matrix<const Real> z, const Targets& targets,
+                 std::span<ExampleResult> results, Matrix<Real> dz) {
+  assert(targets.labels.size() == z.rows && results.size() == z.rows);
+  const Real each = loss.each(z.cols);
   for (std::size_t i = 0; i < z.rows; ++i) {
     const auto row = std::span<const Real>(z.row(i));
-    const auto label = static_cast<std::size_t>(labels[i]);
+    const auto label = static_cast<std::size_t>(targets.labels[i]);
     assert(label < row.size());
     const Real normaliser = log_sum_exp(row);
-    results[i] = {static_cast<double>(normaliser - row[label]),
+    Real all = 0;
+    if (loss.smoothing != 0) {
+      for (const Real logit : row) all = all + (normaliser - logit);
+    }
+    results[i] = {static_cast<double>(loss.loss(normaliser - row[label], all, each)),
                   predicted_class(row) == label ? 1.0 : 0.0};
     if (dz.rows == 0) continue;
     const auto out = dz.row(i);
-    for (std::size_t j = 0; j < out.size(); ++j) out[j] = exponential(row[j] - normaliser);
-    out[label] -= 1;
+    for (std::size_t j = 0; j < out.size(); ++j) {
+      out[j] = loss.gradient(exponential(row[j] - normaliser), j == label, each);
+    }
   }
 }
 
-namespace {
-
-/// A function of the distance of an output from its target, and its derivative.
+/// True if all outputs of a row predict its flags.
 template <class Real>
-struct Term {
-  Real value;
-  Real derivative;
-};
-
-template <class Real>
-Term<Real> square(Real distance) {
-  return {distance * distance, 2 * distance};
+bool predicts_flags(std::span<const Real> row, std::span<const float> flags) {
+  return std::equal(row.begin(), row.end(), flags.begin(),
+                    [](Real z, float flag) { return predicts_label(z) == (flag != 0); });
 }
 
-/// The mean of term(distance) of row `i` from target(j), and its gradient.
-template <class Real, class Target, class Function>
-Real mean_term(Matrix<const Real> z, std::size_t i, Target target, Matrix<Real> dz, Function term) {
-  const auto outputs = static_cast<Real>(z.cols);
-  Real sum = 0;
-  for (std::size_t j = 0; j < z.cols; ++j) {
-    const Term<Real> one = term(z(i, j) - target(j));
-    sum = sum + one.value;
-    if (dz.rows > 0) dz(i, j) = one.derivative / outputs;
-  }
-  return sum / outputs;
-}
-
-/// The results of a loss of values that is the mean of term(distance).
+/// The loss that is the mean of term(output, target).
 template <class Real, class Function>
-void run_on_values(Matrix<const Real> z, std::span<const float> values,
-                   std::span<ExampleResult> results, Matrix<Real> dz, Function term) {
-  assert(values.size() == z.rows * z.cols && results.size() == z.rows);
+void run_formula(TargetKind kind, Function term, Matrix<const Real> z, const Targets& targets,
+                 std::span<ExampleResult> results, Matrix<Real> dz) {
+  assert(results.size() == z.rows);
+  const auto outputs = static_cast<Real>(z.cols);
   for (std::size_t i = 0; i < z.rows; ++i) {
-    const auto value = [&](std::size_t j) { return static_cast<Real>(values[i * z.cols + j]); };
-    results[i] = {static_cast<double>(mean_term(z, i, value, dz, term)), 0.0};
+    const auto row = std::span<const Real>(z.row(i));
+    const bool has_label = kind == TargetKind::label;
+    const auto label = has_label ? static_cast<std::size_t>(targets.labels[i]) : 0;
+    const auto values =
+        has_label ? std::span<const float>() : targets.values.subspan(i * z.cols, z.cols);
+    Real sum = 0;
+    for (std::size_t j = 0; j < z.cols; ++j) {
+      const Real target = has_label ? Real(j == label ? 1 : 0) : static_cast<Real>(values[j]);
+      const Term<Real> one = term(row[j], target);
+      sum = sum + one.value;
+      if (dz.rows > 0) dz(i, j) = one.derivative / outputs;
+    }
+    const bool is_correct = has_label                   ? predicted_class(row) == label
+                            : kind == TargetKind::flags ? predicts_flags(row, values)
+                                                        : false;
+    results[i] = {static_cast<double>(sum / outputs), is_correct ? 1.0 : 0.0};
   }
 }
 
 }  // namespace
 
 template <class Real>
+void softmax_cross_entropy(Matrix<const Real> z, std::span<const std::int32_t> labels,
+                           std::span<ExampleResult> results, Matrix<Real> dz) {
+  run_formula(CrossEntropy<Real>{}, z, labels, results, dz);
+}
+
+template <class Real>
 void MeanSquaredError<Real>::run(Matrix<const Real> z, const Targets& targets,
                                  std::span<ExampleResult> results, Matrix<Real> dz) const {
-  assert(targets.labels.size() == z.rows && results.size() == z.rows);
-  for (std::size_t i = 0; i < z.rows; ++i) {
-    const auto label = static_cast<std::size_t>(targets.labels[i]);
-    const auto one_hot = [&](std::size_t j) { return j == label ? Real{1} : Real{0}; };
-    results[i] = {static_cast<double>(mean_term(z, i, one_hot, dz, square<Real>)),
-                  predicted_class<Real>(z.row(i)) == label ? 1.0 : 0.0};
-  }
+  run_formula(TargetKind::label, SquaredTerm(), z, targets, results, dz);
 }
 
 template <class Real>
 void RegressionLoss<Real>::run(Matrix<const Real> z, const Targets& targets,
                                std::span<ExampleResult> results, Matrix<Real> dz) const {
-  run_on_values(z, targets.values, results, dz, square<Real>);
+  run_formula(TargetKind::values, SquaredTerm(), z, targets, results, dz);
 }
 
 template <class Real>
 void AbsoluteError<Real>::run(Matrix<const Real> z, const Targets& targets,
                               std::span<ExampleResult> results, Matrix<Real> dz) const {
-  run_on_values(z, targets.values, results, dz, [](Real distance) {
-    const auto sign = static_cast<Real>((distance > 0 ? 1 : 0) - (distance < 0 ? 1 : 0));
-    return Term<Real>{std::abs(distance), sign};
-  });
+  run_formula(TargetKind::values, AbsoluteTerm(), z, targets, results, dz);
 }
 
 template <class Real>
 void BinaryCrossEntropy<Real>::run(Matrix<const Real> z, const Targets& targets,
                                    std::span<ExampleResult> results, Matrix<Real> dz) const {
-  assert(targets.values.size() == z.rows * z.cols && results.size() == z.rows);
-  const auto outputs = static_cast<Real>(z.cols);
-  for (std::size_t i = 0; i < z.rows; ++i) {
-    Real sum = 0;
-    bool is_correct = true;
-    for (std::size_t j = 0; j < z.cols; ++j) {
-      const Real logit = z(i, j);
-      const auto flag = static_cast<Real>(targets.values[i * z.cols + j]);
-      const Real rest = log_of_one_and(exponential(-std::abs(logit)));
-      sum = sum + ((std::max(logit, Real{0}) - logit * flag) + rest);
-      is_correct = is_correct && predicts_label(logit) == (flag != 0);
-      if (dz.rows > 0) dz(i, j) = (sigmoid(logit) - flag) / outputs;
-    }
-    results[i] = {static_cast<double>(sum / outputs), is_correct ? 1.0 : 0.0};
-  }
+  run_formula(TargetKind::flags, BinaryTerm(), z, targets, results, dz);
 }
 
 std::string huber_loss(double delta) { return huber_mark + shortest(delta); }
@@ -288,11 +256,7 @@ HuberLoss<Real>::HuberLoss(double delta)
 template <class Real>
 void HuberLoss<Real>::run(Matrix<const Real> z, const Targets& targets,
                           std::span<ExampleResult> results, Matrix<Real> dz) const {
-  run_on_values(z, targets.values, results, dz, [delta = delta_](Real distance) {
-    const Real size = std::abs(distance);
-    if (size <= delta) return Term<Real>{distance * distance / 2, distance};
-    return Term<Real>{delta * (size - delta / 2), distance > 0 ? delta : -delta};
-  });
+  run_formula(TargetKind::values, HuberTerm<Real>{delta_}, z, targets, results, dz);
 }
 
 std::string smoothed_loss(double smoothing) {
@@ -310,40 +274,41 @@ SmoothedCrossEntropy<Real>::SmoothedCrossEntropy(double smoothing)
 template <class Real>
 void SmoothedCrossEntropy<Real>::run(Matrix<const Real> z, const Targets& targets,
                                      std::span<ExampleResult> results, Matrix<Real> dz) const {
-  assert(targets.labels.size() == z.rows && results.size() == z.rows);
-  const Real each = smoothing_ / static_cast<Real>(z.cols);
-  for (std::size_t i = 0; i < z.rows; ++i) {
-    const auto row = std::span<const Real>(z.row(i));
-    const auto label = static_cast<std::size_t>(targets.labels[i]);
-    const Real normaliser = log_sum_exp(row);
-    Real all = 0;
-    for (const Real logit : row) all = all + (normaliser - logit);
-    const Real own = normaliser - row[label];
-    results[i] = {static_cast<double>((1 - smoothing_) * own + each * all),
-                  predicted_class(row) == label ? 1.0 : 0.0};
-    if (dz.rows == 0) continue;
-    const auto out = dz.row(i);
-    for (std::size_t j = 0; j < out.size(); ++j) {
-      out[j] = exponential(row[j] - normaliser) - each;
-    }
-    out[label] -= 1 - smoothing_;
-  }
+  run_formula(CrossEntropy<Real>{smoothing_}, z, targets, results, dz);
 }
 
 namespace {
 
-/// The loss with this parameter, made when it is first asked for; null if `text` is no number above
-/// 0 and below `end` in its shortest form.
-template <class Parametrised>
-const Parametrised* loss_with(std::string_view text, double end) {
-  static std::mutex mutex;
-  static std::map<double, Parametrised> made;
+/// The number above 0 and below `end` that `text` is in its shortest form.
+std::optional<double> number_in(std::string_view text, double end) {
   double number = 0;
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   const bool is_number = error == std::errc() && stop == text.data() + text.size();
-  if (!is_number || !(number > 0 && number < end) || shortest(number) != text) return nullptr;
+  if (!is_number || !(number > 0 && number < end) || shortest(number) != text) return std::nullopt;
+  return number;
+}
+
+/// The parameter in the name of a SmoothedCrossEntropy.
+std::optional<double> smoothing_in(std::string_view name) {
+  const std::string before = std::string(default_loss) + smoothing_mark;
+  if (!name.starts_with(before)) return std::nullopt;
+  return number_in(name.substr(before.size()), 1);
+}
+
+/// The parameter in the name of a HuberLoss.
+std::optional<double> delta_in(std::string_view name) {
+  const std::string_view before = huber_mark;
+  if (!name.starts_with(before)) return std::nullopt;
+  return number_in(name.substr(before.size()), std::numeric_limits<double>::infinity());
+}
+
+/// The loss with this parameter, made when it is first asked for.
+template <class Parametrised>
+const Parametrised* loss_with(double parameter) {
+  static std::mutex mutex;
+  static std::map<double, Parametrised> made;
   const std::scoped_lock lock(mutex);
-  return &made.try_emplace(number, number).first->second;
+  return &made.try_emplace(parameter, parameter).first->second;
 }
 
 }  // namespace
@@ -359,14 +324,27 @@ const Loss<Real>* built_in_loss(std::string_view name) {
            &cross_entropy, &squares, &regression, &distances, &binary}) {
     if (name == loss->name()) return loss;
   }
-  const std::string smoothed = std::string(default_loss) + smoothing_mark;
-  if (name.starts_with(smoothed)) {
-    return loss_with<SmoothedCrossEntropy<Real>>(name.substr(smoothed.size()), 1);
+  if (const auto smoothing = smoothing_in(name)) {
+    return loss_with<SmoothedCrossEntropy<Real>>(*smoothing);
   }
-  const std::string_view huber = huber_mark;
-  if (!name.starts_with(huber)) return nullptr;
-  return loss_with<HuberLoss<Real>>(name.substr(huber.size()),
-                                    std::numeric_limits<double>::infinity());
+  if (const auto delta = delta_in(name)) return loss_with<HuberLoss<Real>>(*delta);
+  return nullptr;
+}
+
+std::optional<LossFormula<float>> formula_of(const Loss<float>& loss) {
+  const std::string_view name = loss.name();  // of a built-in loss only: require_own_name()
+  const auto formula = [&](auto function) { return LossFormula<float>{loss.target(), function}; };
+  if (name == default_loss) return formula(CrossEntropy<float>{});
+  if (name == squared_error || name == regression_loss) return formula(SquaredTerm());
+  if (name == absolute_error) return formula(AbsoluteTerm());
+  if (name == binary_cross_entropy) return formula(BinaryTerm());
+  if (const auto smoothing = smoothing_in(name)) {
+    return formula(CrossEntropy<float>{static_cast<float>(*smoothing)});
+  }
+  if (const auto delta = delta_in(name)) {
+    return formula(HuberTerm<float>{static_cast<float>(*delta)});
+  }
+  return std::nullopt;
 }
 
 template <class Real>

@@ -48,7 +48,8 @@ struct Targets {
   std::span<const std::int32_t> labels = {};
   std::span<const float> values = {};  ///< [B, Loss::target_width()] row-major
   /// [B], factors of the losses of examples, finite and at least 0; empty: each is 1. Beside what
-  /// is compared with, so Loss::run() does not read them.
+  /// is compared with, so Loss::run() does not read them. An example of weight 0 adds 0 to losses
+  /// and gradients, even if its own loss is not finite; its layers' outputs must be finite.
   std::span<const float> weights = {};
 };
 

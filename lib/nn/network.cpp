@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "lockstep/nn/loss_formula.hpp"
 #include "lockstep/numerics/threads.hpp"
 
 namespace lockstep::nn {
@@ -168,9 +169,9 @@ void Network<Real>::loss(Range rows, const Targets& targets, bool training) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const float weight = training_weight(targets, i);
     ExampleResult& result = results(rows)[i];
-    result.loss *= static_cast<double>(weight);
     result.weight = static_cast<double>(weight);
-    for (Real& value : dz.row(i)) value *= static_cast<Real>(weight);
+    result.loss = weighted(result.loss, result.weight);
+    for (Real& value : dz.row(i)) value = weighted(value, static_cast<Real>(weight));
   }
 }
 

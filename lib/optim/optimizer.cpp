@@ -121,8 +121,10 @@ HWY_INLINE hn::Mask<D> update_at(D d, const PassFactors& f, const Spans& s, std:
     auto g = f.clips ? clipped(d, f, mean) : mean;
     auto w = hn::LoadU(d, s.values + i);
     auto finite = hn::FirstN(d, hn::Lanes(d));
-    // Without clipping, a second moment is not finite, either.
-    if (pass == Pass::sgd || pass == Pass::lars || f.clips) {
+    // Else the second moment is not finite, either: of adam with decay it is that of another
+    // number.
+    if (pass == Pass::sgd || pass == Pass::lars || f.clips ||
+        (pass == Pass::adam && f.decay != 0)) {
       finite = hn::IsFinite(hn::Mul(mean, mean));
     }
     if constexpr (pass == Pass::sgd) {

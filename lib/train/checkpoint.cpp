@@ -79,17 +79,20 @@ void require_whole(const nn::ParameterLayout<float>& layout) {
 
 // manifest.json.
 
-constexpr std::uint64_t manifest_version = 1;
+/// The content of manifest.json.
+struct Manifest {
+  std::uint64_t format = checkpoint_format;
+  std::map<std::string, FileSum> files = {};  ///< the other files of a checkpoint by name
 
-/// The other files of a checkpoint by name.
-using Manifest = std::map<std::string, FileSum>;
+  bool has(const char* name) const { return files.count(name) > 0; }
+};
 
 std::string manifest_text(const Manifest& manifest) {
   ordered_json files;
-  for (const auto& [name, sum] : manifest) {
+  for (const auto& [name, sum] : manifest.files) {
     files[name] = {{"bytes", sum.bytes}, {"xxh3", to_hex(sum.xxh3)}};
   }
-  const ordered_json json = {{"version", manifest_version}, {"files", files}};
+  const ordered_json json = {{"version", manifest.format}, {"files", files}};
   return json.dump(2) + "\n";
 }
 
@@ -106,16 +109,15 @@ Manifest read_manifest(const std::filesystem::path& folder) {
     fail(place, "no such file: the checkpoint is incomplete, or older than this version");
   }
   const ordered_json json = read_object(path);
-  const std::uint64_t version = count_in(json, "version", place);
-  if (version > manifest_version) {
-    throw DataError(path.string() + ": a checkpoint of format " + std::to_string(version) +
-                        "; this version of lockstep knows " + std::to_string(manifest_version),
+  Manifest manifest = {count_in(json, "version", place)};
+  if (manifest.format > checkpoint_format) {
+    throw DataError(path.string() + ": a checkpoint of format " + std::to_string(manifest.format) +
+                        "; this version of lockstep knows " + std::to_string(checkpoint_format),
                     "use the version of lockstep that saved it, or a newer one");
   }
   require_keys(json, {"version", "files"}, place);
   const auto& files = field(json, "files", place);
   if (!files.is_object()) fail(place, "'files' is not an object in {}");
-  Manifest manifest;
   for (const auto& [name, entry] : files.items()) {
     require_keys(entry, {"bytes", "xxh3"}, place);
     const FileSum sum = {count_in(entry, "bytes", place), hash_in(entry, "xxh3", place)};
@@ -125,10 +127,10 @@ Manifest read_manifest(const std::filesystem::path& folder) {
       fail(place_of(file.path()), "has " + std::to_string(file.size()) + " bytes, where " +
                                       "manifest.json says " + std::to_string(sum.bytes));
     }
-    manifest[name] = sum;
+    manifest.files[name] = sum;
   }
   for (const char* name : {"model.safetensors", "network.json"}) {
-    if (manifest.count(name) == 0) fail(place, std::string("does not name ") + name);
+    if (!manifest.has(name)) fail(place, std::string("does not name ") + name);
   }
   return manifest;
 }
@@ -288,18 +290,18 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
     weights_hash.add(tensors[i], tensor);
     model.add(tensor);
   }
-  manifest["model.safetensors"] = model.finish();
+  manifest.files["model.safetensors"] = model.finish();
   if (optimizer) {
     for (const auto moments : {snapshot.blocks.first, snapshot.blocks.second}) {
       for (std::size_t i = 0; !moments.empty() && i < tensors.size(); ++i) {
         optimizer->add(snapshot.layout.logical(moments, i));
       }
     }
-    manifest["optimizer.safetensors"] = optimizer->finish();
+    manifest.files["optimizer.safetensors"] = optimizer->finish();
   }
   const auto add_text = [&](const char* name, const std::string& text) {
     write_file(folder.path() / name, text);
-    manifest[name] = sum_of(text);
+    manifest.files[name] = sum_of(text);
   };
   add_text("network.json", network_json(snapshot.shape, snapshot.loss, info, weights_hash.value()));
   if (state != nullptr) add_text("state.json", state_text(*state, info, snapshot.optimizer));
@@ -333,7 +335,7 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& path) {
 }
 
 void verify_checkpoint(const std::filesystem::path& folder) {
-  for (const auto& [name, sum] : read_manifest(folder)) require_sum(folder / name, sum);
+  for (const auto& [name, sum] : read_manifest(folder).files) require_sum(folder / name, sum);
 }
 
 std::optional<std::filesystem::path> newest_valid_checkpoint(
@@ -378,10 +380,10 @@ SavedNetwork read_description(const std::filesystem::path& folder, const nn::Lay
   const auto path = folder / "network.json";
   const JsonPlace place = place_of(path);
   const Manifest manifest = read_manifest(folder);
-  require_sum(path, manifest.at("network.json"));
+  require_sum(path, manifest.files.at("network.json"));
   SavedNetwork saved = network_in(read_object(path), place, kinds);
   saved.folder = folder;
-  const std::uint64_t model_bytes = manifest.at("model.safetensors").bytes;
+  const std::uint64_t model_bytes = manifest.files.at("model.safetensors").bytes;
   if (saved.shape.parameters() > model_bytes / sizeof(float)) {
     fail(place_of(folder / "model.safetensors"), "is too short for the " +
                                                      std::to_string(saved.shape.parameters()) +
@@ -417,10 +419,10 @@ TrainingState read_state(const std::filesystem::path& folder) {
   const auto path = folder / "state.json";
   const JsonPlace place = place_of(path);
   const Manifest manifest = read_manifest(folder);
-  if (manifest.count("state.json") == 0 || manifest.count("optimizer.safetensors") == 0) {
+  if (!manifest.has("state.json") || !manifest.has("optimizer.safetensors")) {
     fail(place_of(folder), "holds weights alone, so training cannot continue from it");
   }
-  require_sum(path, manifest.at("state.json"));
+  require_sum(path, manifest.files.at("state.json"));
   const ordered_json json = read_object(path);
   // Until optimizers had names there was one: "adam".
   const char* const by = json.contains("adam") ? "adam" : "optimizer";
@@ -434,6 +436,7 @@ TrainingState read_state(const std::filesystem::path& folder) {
   const auto kind = optim::optimizer_named(name);
   if (!kind) fail(place, "'" + name + "' is no optimizer of this version");
   TrainingState state;
+  state.format = manifest.format;
   state.position.epoch = count_in(json, "epochs_completed", place);
   state.position.step = count_in(epoch, "steps", place);
   state.position.examples = count_in(epoch, "examples", place);

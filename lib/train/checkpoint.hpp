@@ -26,12 +26,15 @@
 //                  data::PictureSchema; if the data is a folder of them
 // state.json is one object:
 //   {"step": 100, "examples": 12800, "epochs_completed": 0,
-//    "epoch": {"steps": 100, "examples": 12800, "correct": 9000, "loss_sum_bits": "16 hex digits"},
+//    "epoch": {"steps": 100, "examples": 12800, "correct": 9000, "loss_sum_bits": "16 hex digits",
+//    "weight_bits": "..."},
 //    "optimizer": {"name": "adam", "steps": 100, "beta1_power_bits": "...", "beta2_power_bits":
 //    "..."}, "settings": {"batch-size": "128", ...},
 //    "best": {"epoch": 2, "step": 60, "figure_bits": "..."}}     with a choice of the best epoch
-// where "..._bits" are the bits of a double. manifest.json contains the version of the format; a
-// newer version, and an unknown key, are errors.
+// where "..._bits" are the bits of a double. "weight_bits" is the sum of the weights in the epoch,
+// if it is not the number of examples. manifest.json contains the version of the format; a newer
+// version, and an unknown key, are errors. In format 1 steps with class weights were divided by the
+// number of examples, so training with class weights does not continue from it.
 #pragma once
 
 #include <cstdint>
@@ -94,12 +97,16 @@ struct SavedOptimizer {
   optim::OptimizerScalars scalars = {};
 };
 
+/// The format of the checkpoints that this version writes: "version" in manifest.json.
+inline constexpr std::uint64_t checkpoint_format = 2;
+
 /// What training needs to continue, besides weights and moments: the content of state.json.
 struct TrainingState {
   TrainingPosition position;
   SavedOptimizer optimizer = {};
   /// The program's settings that determine the results, and their values.
   std::vector<std::pair<std::string, std::string>> settings = {};
+  std::uint64_t format = checkpoint_format;  ///< of the checkpoint that it was read from
 };
 
 /// The folder name of a checkpoint: "step-00001407".

@@ -12,6 +12,7 @@
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/data/batches.hpp"
 #include "lockstep/data/plan.hpp"
+#include "lockstep/nn/loss_formula.hpp"
 #include "lockstep/nn/network.hpp"
 #include "lockstep/train/nonfinite.hpp"
 #include "lockstep/train/step.hpp"
@@ -147,7 +148,7 @@ class EvaluationSums {
     loss_.run(outputs, targets, own, {});
     for (std::size_t i = 0; i < targets.weights.size(); ++i) {
       own[i].weight = static_cast<double>(targets.weights[i]);
-      own[i].loss *= own[i].weight;
+      own[i].loss = nn::weighted(own[i].loss, own[i].weight);
     }
     if (has_labels()) count_confusion(outputs, batch.labels, sums_.confusion);
     add_values(outputs, batch);
@@ -169,6 +170,10 @@ class EvaluationSums {
 
   /// Collective.
   Evaluation finish() {
+    if (sums_.examples == 0) {
+      throw comm::AgreedError(ExitCode::data, "an evaluation of no examples",
+                              "evaluate a data set with at least one");
+    }
     if (sums_.weight == 0) {
       throw comm::AgreedError(ExitCode::data,
                               "the weights of the " + counted(sums_.examples, "example") +

@@ -223,8 +223,8 @@ data::Plan evaluation_plan(std::uint64_t records, int ranks);
 /// The network must have rows for the plan's largest_piece(); the plan is for the ranks of
 /// `groups.batch`.
 /// Errors   throws comm::AgreedError if not every record was evaluated exactly once (70), or if
-///          the weights sum to zero (65); ConfigError or DataError for targets that do not fit the
-///          loss; and the errors of reading and communication.
+///          there are none or their weights sum to zero (65); ConfigError or DataError for targets
+///          that do not fit the loss; and the errors of reading and communication.
 /// Ranks    collective.
 Evaluation evaluate(Inference& network, const nn::Loss<float>& loss, data::BatchReader& reader,
                     const Groups& groups, const std::vector<Metric>& metrics = {});

@@ -327,15 +327,26 @@ nn::Tally Replica::train(std::uint64_t step, std::span<const float> features,
 
 /// Copies a batch to staging memory, for a device.
 data::Batch Replica::stage_copy(data::Batch batch, std::span<const float> features) {
+  const std::size_t rows = batch.piece.size();
   if (staged_labels_.size() == 0) {
     const auto max = static_cast<std::size_t>(plan_->largest_piece());
-    staged_features_ = AlignedBuffer<float>(max * shape().features, device_->staging_memory());
-    staged_labels_ = AlignedBuffer<std::int32_t>(max, device_->staging_memory());
+    auto& memory = device_->staging_memory();
+    staged_features_ = AlignedBuffer<float>(max * shape().features, memory);
+    staged_labels_ = AlignedBuffer<std::int32_t>(max, memory);
+    const auto& loss = network_->loss_function();
+    if (loss.target() != nn::TargetKind::label) {
+      staged_values_ = AlignedBuffer<float>(max * loss.target_width(shape().classes), memory);
+    }
   }
-  const Matrix<float> inputs = {staged_features_.data(), batch.labels.size(), shape().features};
+  const Matrix<float> inputs = {staged_features_.data(), rows, shape().features};
   copy_features(features, inputs);
-  std::copy(batch.labels.begin(), batch.labels.end(), staged_labels_.data());
-  batch.labels = staged_labels_.span().first(batch.labels.size());
+  if (staged_values_.size() > 0) {
+    std::copy(batch.values.begin(), batch.values.end(), staged_values_.data());
+    batch.values = staged_values_.span().first(batch.values.size());
+  } else {
+    std::copy(batch.labels.begin(), batch.labels.end(), staged_labels_.data());
+  }
+  batch.labels = staged_labels_.span().first(rows);  // by which the batch is found again
   device_->stage({batch, inputs.flat(), {}}, 1);
   return batch;
 }

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -53,18 +54,22 @@ struct TakenWeights;
 struct TrainingPosition;
 struct TrainingState;
 
-/// Features and labels, or values, of a batch.
+/// Of a batch: features; labels, or values; perhaps the weights of the examples.
 template <class T>
-concept TrainingPair = requires {
-  requires std::same_as<typename T::first_type::Value, float>;
-  requires std::same_as<typename T::second_type::Value, float> ||
-      std::same_as<typename T::second_type::Value, std::int32_t>;
+concept TrainingParts = requires {
+  requires std::tuple_size<T>::value == 2 || std::tuple_size<T>::value == 3;
+  requires std::same_as < typename std::tuple_element_t<0, T>::Value,
+  float > ;
+  requires std::same_as < typename std::tuple_element_t<1, T>::Value,
+  float > || std::same_as<typename std::tuple_element_t<1, T>::Value, std::int32_t>;
+  requires std::tuple_size<T>::value == 2 ||
+      std::same_as<typename std::tuple_element_t<std::tuple_size<T>::value - 1, T>::Value, float>;
 };
 
-/// An element of a DistributedDataset of such pairs.
+/// An element of a DistributedDataset of them.
 template <class T>
 concept TrainingBatch = requires {
-  requires TrainingPair<typename T::Value>;
+  requires TrainingParts<typename T::Value>;
 };
 
 /// A DistributedDataset.
@@ -175,14 +180,15 @@ class Replica {
   /// Errors   throws ConfigError for other shapes, DataError for other labels or weights, with the
   ///          position of the example in the plan's order (Plan::positions); comm::AgreedError if
   ///          the loss or a gradient is not finite (76), naming rank, layer and records, or if the
-  ///          weights of the step sum to zero (65), or if replicas differ (70);
+  ///          weights of the step cannot divide (65), or if replicas differ (70);
   ///          comm::CommError.
   /// Ranks    collective: all ranks must train the same step.
   nn::Tally train(std::uint64_t step, std::span<const float> features, const nn::Targets& targets);
 
   /// Trains on the next batch of the data set that the plan is from: `batch` is a PerReplica of a
   /// pair of features, Tensor<float> [b, ...], and labels, Tensor<std::int32_t> [b], or values,
-  /// Tensor<float> [b, outputs].
+  /// Tensor<float> [b, outputs]; or of a tuple of them and the weights of the examples,
+  /// Tensor<float> [b].
   ///
   /// Errors, ranks   as above; also throws ConfigError for the result of a run() function, of which
   ///                 the step is not known.
@@ -190,7 +196,8 @@ class Replica {
   nn::Tally train(const Batch& batch) {
     static_assert(TrainingBatch<Batch>,
                   "train: the batch is no element of a distributed data set of pairs: features, "
-                  "Tensor<float>, and labels, Tensor<std::int32_t>, or values, Tensor<float>");
+                  "Tensor<float>, and labels, Tensor<std::int32_t>, or values, Tensor<float>; or "
+                  "of tuples of these and weights, Tensor<float>");
     if constexpr (TrainingBatch<Batch>) {
       const Piece piece = piece_of(batch);
       return train(piece.step, piece.features, piece.targets);
@@ -223,7 +230,7 @@ class Replica {
   Evaluation evaluate(data::Source& source, const std::vector<Metric>& metrics = {});
   Evaluation evaluate(data::BatchReader& reader, const std::vector<Metric>& metrics = {});
 
-  /// The same over the next epoch of a distributed data set, of pairs as in train(batch), in its
+  /// The same over the next epoch of a distributed data set, of what train(batch) takes, in its
   /// batches: at most evaluation_batch examples each, or as many as the replica trains on. Whether
   /// every example is counted once follows from the data set's policy.
   ///
@@ -235,7 +242,8 @@ class Replica {
     std::optional<typename Batches::Element> batch;
     static_assert(TrainingBatch<typename Batches::Element>,
                   "evaluate: the data set is not of pairs: features, Tensor<float>, and labels, "
-                  "Tensor<std::int32_t>, or values, Tensor<float>");
+                  "Tensor<std::int32_t>, or values, Tensor<float>; nor of tuples of these and "
+                  "weights, Tensor<float>");
     return evaluate(
         agreed_plan(batches),
         [&]() -> std::optional<Piece> {
@@ -308,7 +316,8 @@ class Replica {
   /// Sets weights, optimizer state and numbers of steps and examples to those of a checkpoint, of a
   /// network of this shape, trained on any number of ranks. Every rank reads its part.
   ///
-  /// Errors   throws comm::AgreedError (65) if a rank cannot read it.
+  /// Errors   throws comm::AgreedError (65) if a rank cannot read it, or for class weights and a
+  ///          checkpoint of format 1 (checkpoint.hpp); (2) for one of another optimizer.
   /// Ranks    collective.
   void restore(const SavedNetwork& saved, const TrainingState& state);
 
@@ -363,12 +372,16 @@ class Replica {
   template <TrainingBatch Batch>
   static Piece piece_of(const Batch& batch) {
     using Value = typename Batch::Value;
-    const auto& [features, targets] = batch.value_;
-    if constexpr (std::is_same_v<typename Value::second_type::Value, float>) {
-      return {step_of(batch.step_), features.values(), {{}, targets.values()}};
+    Piece piece = {step_of(batch.step_), std::get<0>(batch.value_).values()};
+    if constexpr (std::is_same_v<typename std::tuple_element_t<1, Value>::Value, float>) {
+      piece.targets.values = std::get<1>(batch.value_).values();
     } else {
-      return {step_of(batch.step_), features.values(), targets.values()};
+      piece.targets.labels = std::get<1>(batch.value_).values();
     }
+    if constexpr (std::tuple_size_v<Value> == 3) {
+      piece.targets.weights = std::get<2>(batch.value_).values();
+    }
+    return piece;
   }
   Evaluation evaluate(const data::Plan& plan, const std::function<std::optional<Piece>()>& next,
                       const std::vector<Metric>& metrics);
@@ -398,6 +411,7 @@ class Replica {
   std::unique_ptr<DeviceReplica> device_;
   AlignedBuffer<float> staged_features_;  // of train(step, features, labels) on a device
   AlignedBuffer<std::int32_t> staged_labels_;
+  AlignedBuffer<float> staged_values_;
   std::unique_ptr<Sentinel> sentinel_;
   std::unique_ptr<Step> step_;
   std::uint64_t steps_ = 0;

@@ -140,6 +140,15 @@ void Replica::restore(const SavedNetwork& saved, const TrainingState& state) {
       throw ConfigError(saved.folder.string() + ": was trained with the optimizer " + trained_with,
                         "use `optimizer=" + trained_with + "`, or start from its weights alone");
     }
+    if (state.format < 2 && network_->is_weighted({})) {
+      throw DataError(
+          saved.folder.string() +
+              ": of a version that divided a step with class "
+              "weights by the number of examples; this one divides by the sum of weights, "
+              "so training would not continue as it began",
+          "continue with the version that saved it, or begin anew with its weights: `init=" +
+              saved.folder.string() + "`");
+    }
     auto& block = network_->parameters();
     read_weights(saved, *network_);
     const Range slice = step_->slice();

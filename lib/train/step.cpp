@@ -67,6 +67,17 @@ optim::RankSums rank_sums(comm::Communicator* batch, comm::Communicator* model) 
   return {over(batch), over(model)};
 }
 
+namespace {
+
+/// True if a float32 can be divided by the sum of weights `weight`: by a product with its inverse.
+bool can_divide_by(double weight) {
+  if (weight == 0) return false;
+  const auto inverse = static_cast<float>(1 / weight);
+  return inverse > 0 && std::isfinite(inverse);
+}
+
+}  // namespace
+
 Step::Step(const StepOptions& options, comm::Communicator& comm, Sentinel& sentinel)
     : comm_(comm),
       sentinel_(sentinel),
@@ -74,7 +85,7 @@ Step::Step(const StepOptions& options, comm::Communicator& comm, Sentinel& senti
       results_(options.plan->largest_gathered(), comm),
       messages_(static_cast<std::size_t>(comm.size()), comm.memory()) {}
 
-void Step::throw_without_weight(const data::Batch& batch) {
+void Step::throw_of_weight(const data::Batch& batch, double weight) {
   std::string mine;
   if (!batch.piece.empty()) mine = example_text(0, batch);
   const auto places = comm::gather_text(comm_, mine);
@@ -83,9 +94,11 @@ void Step::throw_without_weight(const data::Batch& batch) {
   throw comm::AgreedError(
       ExitCode::data,
       *first + ": the weights of the " + counted(batch.global_examples, "example") + " of step " +
-          std::to_string(steps_ + 1) + ", of which it is the first, sum to zero",
-      "leave records of weight 0 out of the data, give classes weights above 0, or train with a "
-      "larger `batch_size`");
+          std::to_string(steps_ + 1) + ", of which it is the first, sum to " +
+          (weight == 0 ? "zero" : shortest(weight) + ", by which a float32 cannot be divided"),
+      weight > 1 ? "scale the weights down, so that each step's sum to less"
+                 : "leave records of weight 0 out of the data, give classes weights above 0, scale "
+                   "small weights up, or train with a larger `batch_size`");
 }
 
 StepResult Step::run(const data::Batch& batch, PhaseSeconds& seconds, std::uint64_t stop) {
@@ -115,7 +128,7 @@ StepResult Step::run(const data::Batch& batch, PhaseSeconds& seconds, std::uint6
                        .stop = last_stop->stop,
                        .messages = messages};
   const double weight = result.tally.weight;
-  if (weight == 0) throw_without_weight(batch);
+  if (!can_divide_by(weight)) throw_of_weight(batch, weight);
   bool updates = std::isfinite(result.tally.loss_sum);
   if (!updates) result.not_finite = "loss";
   if (skips()) {

@@ -164,7 +164,7 @@ class Step {
   /// ranks have updated their slices, unless the options say to skip such steps.
   ///
   /// Errors   throws comm::CommError; comm::AgreedError: replicas differ (70), the weights of the
-  ///          step's examples sum to zero (65).
+  ///          step's examples sum to zero, or to a number whose inverse is no float32 (65).
   /// Ranks    collective.
   StepResult run(const data::Batch& batch, PhaseSeconds& seconds, std::uint64_t stop = 0);
 
@@ -204,8 +204,8 @@ class Step {
   /// finite on every rank. Collective.
   virtual bool publish() = 0;
 
-  /// Throws on all ranks: the weights of the step sum to zero. Collective.
-  [[noreturn]] void throw_without_weight(const data::Batch& batch);
+  /// Throws on all ranks: the weights of the step sum to `weight`, which cannot divide. Collective.
+  [[noreturn]] void throw_of_weight(const data::Batch& batch, double weight);
 
   Sentinel& sentinel_;
   comm::Communicator* skips_with_;

@@ -86,6 +86,37 @@ class Device(command.CommandTest):
                 self.assertEqual([line.get("gradient_norm") for line in there.metrics],
                                  [line.get("gradient_norm") for line in here.metrics])
 
+    def test_losses_have_the_processors_bits(self):
+        """Of numbers, labels and classes; the unit tests have all of them, on more ranks."""
+        table = self.folder / "table.csv"
+        table.write_text("a,b,y,z,w\n" + "".join(
+            f"{i % 7},{i * i % 11},{2 * (i % 7) - i % 3 + i / 8},{i * i % 11 / 4},{i % 4 / 2}\n" for i in range(80)))
+        labels = self.folder / "labels.csv"
+        labels.write_text("a,b,odd,large\n" + "".join(f"{i % 7},{i * i % 11},{i % 2},{int(i % 7 > 3)}\n" for i in range(80)))
+        flags = "--test-split 0.2 --batch-size 16 --layers 8 --epochs 1"
+        for number, job in enumerate((("--data", table, "--label-column y,z --weight-column w --loss huber --huber-delta 0.5"),
+                                      ("--data", table, "--label-column y --ignore-columns z,w --loss absolute-error"),
+                                      ("--data", labels, "--label-column odd,large --task multi-label"),
+                                      ("--data synthetic --train-limit 100 --test-limit 20 --label-smoothing 0.1",))):
+            job = (*job, "" if number == 3 else flags)
+            here = self.train(*job, name=f"here-{number}")
+            there = self.train(*job, "--device cuda --share-device", name=f"there-{number}", threads=3, **devices(1))
+            self.assertEqual(there.summary["weights_hash"], here.summary["weights_hash"])
+            self.assertEqual(there.losses, here.losses)
+            self.assertEqual(there.summary["epochs"][0]["test_loss"], here.summary["epochs"][0]["test_loss"])
+
+    def test_a_sweep_has_the_processors_bits(self):
+        path = self.folder / "sweep.toml"
+        path.write_text('data = "synthetic"\ntrain-limit = 100\ntest-limit = 20\nlayers = [8]\nepochs = 1\n'
+                        '[sweep.settings]\noptimizer = ["sgd", "lamb"]\nlabel-smoothing = [0.0, 0.1]\n')
+        hashes = []
+        for out, flags in (("here", ""), ("there", "--device cuda --share-device")):
+            self.succeed("sweep", path, flags, "--out", self.folder / out, threads=2, **devices(1))
+            trials = json.loads((self.folder / out / "sweep.json").read_text())["trials"]
+            hashes.append([trial["results"][-1]["weights_hash"] for trial in trials])
+        self.assertEqual(len(set(hashes[0])), 4)
+        self.assertEqual(*hashes)
+
     def test_weights_to_start_from(self):
         flags = ("--init-fresh last --init", self.processor.folder)
         here = self.train(FEW, *flags, name="here")

@@ -98,8 +98,9 @@ class Optimizers(command.CommandTest):
             for threads in THREADS if network == DENSE else (3,):
                 with self.subTest(optimizer=optimizer, threads=threads):
                     self.assertEqual(self.hash_of(*args, threads=threads), one)
-            with self.subTest(optimizer=optimizer, mpirun=2):
-                self.assertEqual(self.hash_of(*args, ranks=2), one)
+            for ranks in (2, 3, 5, 8) if number == 3 else (2,):
+                with self.subTest(optimizer=optimizer, mpirun=ranks):
+                    self.assertEqual(self.hash_of(*args, ranks=ranks), one)
             for mesh in MESHES if network == DENSE else MESHES[:1]:
                 with self.subTest(optimizer=optimizer, mesh=mesh):
                     ranks = 4 if mesh == MESHES[0] else 3

@@ -17,6 +17,7 @@ REFUSED = (  # the column's values, flags, code and texts
     ({5: "heavy"}, "", 65, [":7: column 'w': 'heavy'"]),
     ({i: "0" for i in range(60)}, "", 65, ["record 0 and all others of this set (60 records)", "column 'w'", "sum to zero"]),
     ({i: "0" for i in range(58)}, "--batch-size 4 --ranks 3", 65, ["record ", "the weights of the 4 examples of step ", "sum to zero", "--batch-size"]),
+    ({i: "1e-41" for i in range(60)}, "--batch-size 4 --ranks 3", 65, ["the weights of the 4 examples of step 1", "e-41, by which a float32 cannot be divided", "scale small weights up"]),
     ({}, "--class-weights 0,1,0 --batch-size 1", 65, ["the weights of the 1 example of step ", "sum to zero"]),
     ({}, "--weight-column x", 2, ["train.csv:1: no column is named 'x', as in --weight-column"]),
     ({}, "--weight-column label", 2, ["names the column 'label', which has the labels"]),
@@ -108,8 +109,43 @@ class Weights(command.CommandTest):
         made = self.train("--data", data, *flags)
         self.assertEqual(json.loads((made.checkpoints[-1] / "network.json").read_text())["table"]["weight"], "3")
         self.succeed("evaluate", made.folder, "--data", data, "--test-split 0.2")
-        data.write_text("".join(f"{a},{b}\n" for a, b, *_ in RECORDS))
-        self.succeed("predict", made.folder, "--data", data)
+        expected = None
+        for kept in ((0, 1), (0, 1, 2, 3)):
+            data.write_text("".join(",".join(str(record[i]) for i in kept) + "\n" for record in RECORDS))
+            found = self.succeed("predict", made.folder, "--data", data, "--output", self.folder / "p.csv")
+            found = [line.split(",")[1] for line in (self.folder / "p.csv").read_text().splitlines()]
+            self.assertEqual(found, expected or found)
+            expected = found
+        data.write_text("".join(f"{a},{b},{w}\n" for a, b, w, _ in RECORDS))
+        self.assert_refused(run("predict", made.folder, "--data", data), 65,
+                            ["plain.csv:1: 3 fields of the training set's 4 columns", "labels ('4') or that of weights ('3')", "both"])
+
+    def test_a_table_of_values_without_a_header(self):
+        """The number of columns tells whether those of values or of weights are missing."""
+        data = self.folder / "plain.csv"
+        data.write_text("".join(f"{a},{a + b},{w},{b},{a - b}\n" for a, b, w, _ in RECORDS))
+        made = self.train("--data", data, "--header none --label-column 2,5 --weight-column 3 --test-split 0.2 --epochs 1", FLAGS)
+        predictions = []
+        for kept in ((0, 1, 2, 3, 4), (0, 1, 3, 4), (0, 2, 3), (0, 3)):
+            data.write_text("".join(",".join(str((a, a + b, w, b, a - b)[i]) for i in kept) + "\n" for a, b, w, _ in RECORDS))
+            self.succeed("predict", made.folder, "--data", data, "--output", self.folder / "p.csv")
+            predictions.append([line.split(",")[1:3] for line in (self.folder / "p.csv").read_text().splitlines()])
+        self.assertTrue(all(each == predictions[0] for each in predictions), predictions)
+
+    def test_a_record_of_weight_0_takes_no_part(self):
+        """Even if its loss is not finite."""
+        hashes, losses = set(), set()
+        for number, (value, flags) in enumerate(((1, ""), (3e38, ""), (3e38, "--ranks 3"), (3e38, "--ranks 2 --exchange sums"))):
+            data = self.folder / f"values-{number}"
+            data.mkdir()
+            rows = "a,b,w,y\n" + "".join(f"{a},{b},{int(i != 7)},{value if i == 7 else a - b}\n" for i, (a, b, *_) in enumerate(RECORDS))
+            (data / "train.csv").write_text(rows)
+            (data / "test.csv").write_text(rows)
+            made = self.train("--data", data, FLAGS, "--label-column y --weight-column w --epochs 2 --batch-size 16 --loss squared-error",
+                              flags, name=f"run-{number}")
+            hashes.add(made.summary["weights_hash"])
+            losses.add((tuple(made.losses), made.summary["epochs"][-1]["test_loss"]))
+        self.assertEqual((len(hashes), len(losses)), (1, 1), losses)
 
     def test_refusals(self):
         for number, (values, flags, code, texts) in enumerate(REFUSED):

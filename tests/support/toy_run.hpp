@@ -51,6 +51,8 @@ struct ToyRun {
   std::chrono::microseconds slow_record = std::chrono::microseconds(2000);
   std::vector<std::pair<std::uint64_t, float>> scales = {};  ///< records, and what multiplies them
   std::function<float(std::uint64_t record)> weights = {};   ///< of training records; none: all 1
+  /// To predict, for each output; none: labels.
+  std::function<float(std::uint64_t record, std::size_t output)> values = {};
   std::uint64_t epochs = 3;
   float learning_rate = 0.01F;
   std::optional<std::uint64_t> steps = std::nullopt;
@@ -82,6 +84,10 @@ inline ToyResult train_toy(comm::Communicator& all, const ToyRun& run,
   for (const auto& [record, factor] : run.scales) training.scale(record, factor);
   if (run.weights) training.set_weights(run.weights);
   ToySource test(97, features, classes, 2);
+  if (run.values) {
+    training.set_values(classes, run.values);
+    test.set_values(classes, run.values);
+  }
   const data::Plan plan({.records = run.records,
                          .batch_size = run.batch_size,
                          .ranks = static_cast<std::uint64_t>(comm.size()),

@@ -34,6 +34,12 @@ class ToySource final : public data::Source {
     return weights_.empty() ? 1.0F : weights_[id];
   }
 
+  std::size_t targets() const noexcept override { return values_.size() / records_; }
+  void target_values(std::uint64_t id, std::span<float> values) const noexcept override {
+    std::copy_n(values_.begin() + static_cast<std::ptrdiff_t>(id * values.size()), values.size(),
+                values.begin());
+  }
+
   void read(std::span<const std::uint64_t> ids, std::span<float> x,
             std::span<std::int32_t> labels) override {
     if (on_read) on_read(ids.size());
@@ -56,6 +62,15 @@ class ToySource final : public data::Source {
     for (std::uint64_t i = 0; i < records_; ++i) weights_.push_back(weight(i));
   }
 
+  /// Gives each record `width` values to predict.
+  void set_values(std::size_t width,
+                  const std::function<float(std::uint64_t record, std::size_t output)>& value) {
+    values_.clear();
+    for (std::uint64_t i = 0; i < records_; ++i) {
+      for (std::size_t j = 0; j < width; ++j) values_.push_back(value(i, j));
+    }
+  }
+
   /// Called at every read with the number of records: where a test disturbs a run.
   std::function<void(std::size_t)> on_read;
 
@@ -65,6 +80,7 @@ class ToySource final : public data::Source {
   std::vector<float> x_;
   std::vector<std::int32_t> labels_;
   std::vector<float> weights_;
+  std::vector<float> values_;
 };
 
 }  // namespace lockstep

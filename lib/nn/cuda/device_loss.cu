@@ -1,29 +1,35 @@
 #include <cassert>
 #include <cstddef>
 #include <limits>
+#include <type_traits>
+#include <variant>
 
 #include "lockstep/nn/cuda/device_network.hpp"
-#include "lockstep/numerics/strict_math.hpp"
+#include "lockstep/nn/loss_formula.hpp"
 
 namespace lockstep::cuda {
 namespace {
 
-constexpr unsigned few_classes = 64;
+using nn::TargetKind;
+
+constexpr unsigned few_outputs = 64;
 constexpr unsigned few_threads = 32;
 constexpr unsigned max_threads = 256;
-constexpr unsigned chunk = 1024;  // exponentials that one thread adds, in order
+constexpr unsigned chunk = 1024;  // numbers that one thread adds, in order
 
-struct Loss {
+/// The arrays of a loss; one block of threads per row.
+struct Task {
   const float* z;
   const std::int32_t* labels;
+  const float* values;
   const float* weights;
   nn::ExampleResult* results;
   float* dz;  // or null
   unsigned rows;
-  unsigned classes;
+  unsigned outputs;
 };
 
-/// A logit and its class.
+/// An output and its index.
 struct Candidate {
   float value;
   unsigned index;
@@ -36,9 +42,9 @@ __device__ bool is_better(const Candidate& other, const Candidate& best) {
 
 /// The first maximum over all threads, in candidates[0]. As in std::max_element, a NaN is never
 /// chosen unless it comes first, and is then always chosen.
-__device__ void find_max(const float* z, unsigned classes, Candidate* candidates) {
+__device__ void find_max(const float* z, unsigned outputs, Candidate* candidates) {
   Candidate best = {z[0], 0};
-  for (unsigned j = threadIdx.x; j < classes; j += blockDim.x) {
+  for (unsigned j = threadIdx.x; j < outputs; j += blockDim.x) {
     if (best.value < z[j]) best = {z[j], j};
   }
   candidates[threadIdx.x] = best;
@@ -51,68 +57,129 @@ __device__ void find_max(const float* z, unsigned classes, Candidate* candidates
   __syncthreads();
 }
 
-/// The sum of exponentials in the order of classes; valid on thread 0.
-__device__ float sum_exp(const float* z, unsigned classes, float greatest, float* terms) {
+/// The sum of number(0), number(1), ... in this order; valid on thread 0.
+template <class Number>
+__device__ float ordered_sum(unsigned count, Number number, float* numbers) {
   float sum = 0;
-  for (unsigned first = 0; first < classes; first += chunk) {
-    const unsigned count = classes - first < chunk ? classes - first : chunk;
-    for (unsigned j = threadIdx.x; j < count; j += blockDim.x) {
-      terms[j] = strict_exp(z[first + j] - greatest);
-    }
+  for (unsigned first = 0; first < count; first += chunk) {
+    const unsigned size = count - first < chunk ? count - first : chunk;
+    for (unsigned j = threadIdx.x; j < size; j += blockDim.x) numbers[j] = number(first + j);
     __syncthreads();
     if (threadIdx.x == 0) {
-      for (unsigned j = 0; j < count; ++j) sum += terms[j];
+      for (unsigned j = 0; j < size; ++j) sum = sum + numbers[j];
     }
     __syncthreads();
   }
   return sum;
 }
 
-/// One block per row.
-__global__ void __launch_bounds__(max_threads) cross_entropy(Loss task) {
+__device__ void put_result(const Task& task, float loss, bool is_correct) {
+  const auto weight = static_cast<double>(task.weights[blockIdx.x]);
+  task.results[blockIdx.x] = {nn::weighted(static_cast<double>(loss), weight),
+                              is_correct ? 1.0 : 0.0, weight};
+}
+
+__device__ void put_gradient(const Task& task, std::size_t at, float gradient) {
+  const float weighted = nn::weighted(gradient, task.weights[blockIdx.x]);
+  task.dz[at] = weighted != weighted ? std::numeric_limits<float>::quiet_NaN() : weighted;
+}
+
+__global__ void __launch_bounds__(max_threads)
+    cross_entropy(Task task, nn::CrossEntropy<float> loss) {
   __shared__ Candidate candidates[max_threads];
-  __shared__ float terms[chunk];
+  __shared__ float numbers[chunk];
   __shared__ float shared_normaliser;
-  const std::size_t begin = std::size_t{blockIdx.x} * task.classes;
+  const std::size_t begin = std::size_t{blockIdx.x} * task.outputs;
   const float* z = task.z + begin;
   const auto label = static_cast<unsigned>(task.labels[blockIdx.x]);
-  const float weight = task.weights[blockIdx.x];
-  find_max(z, task.classes, candidates);
+  const float each = loss.each(task.outputs);
+  find_max(z, task.outputs, candidates);
   const Candidate greatest = candidates[0];
-  const float sum = sum_exp(z, task.classes, greatest.value, terms);
-  if (threadIdx.x == 0) {
-    shared_normaliser = greatest.value + strict_log(sum);
-    const auto loss = static_cast<double>(shared_normaliser - z[label]);
-    task.results[blockIdx.x] = {loss * static_cast<double>(weight),
-                                greatest.index == label ? 1.0 : 0.0, static_cast<double>(weight)};
-  }
-  if (task.dz == nullptr) return;
+  const float sum = ordered_sum(
+      task.outputs, [&](unsigned j) { return strict_exp(z[j] - greatest.value); }, numbers);
+  if (threadIdx.x == 0) shared_normaliser = greatest.value + strict_log(sum);
   __syncthreads();
   const float normaliser = shared_normaliser;
-  for (unsigned j = threadIdx.x; j < task.classes; j += blockDim.x) {
-    float p = strict_exp(z[j] - normaliser);
-    if (j == label) p -= 1;
-    p *= weight;
-    task.dz[begin + j] = p != p ? std::numeric_limits<float>::quiet_NaN() : p;
+  float all = 0;
+  if (loss.smoothing != 0) {
+    all = ordered_sum(
+        task.outputs, [&](unsigned j) { return normaliser - z[j]; }, numbers);
+  }
+  if (threadIdx.x == 0) {
+    put_result(task, loss.loss(normaliser - z[label], all, each), greatest.index == label);
+  }
+  if (task.dz == nullptr) return;
+  for (unsigned j = threadIdx.x; j < task.outputs; j += blockDim.x) {
+    put_gradient(task, begin + j, loss.gradient(strict_exp(z[j] - normaliser), j == label, each));
+  }
+}
+
+/// True if the outputs of a row predict its flags.
+__device__ bool predicts_flags(const float* z, const float* flags, unsigned outputs) {
+  for (unsigned j = 0; j < outputs; ++j) {
+    if ((z[j] > 0) != (flags[j] != 0)) return false;
+  }
+  return true;
+}
+
+/// The loss that is the mean of term(output, target).
+template <class Function>
+__global__ void __launch_bounds__(max_threads)
+    mean_of_terms(Task task, TargetKind kind, Function term) {
+  __shared__ Candidate candidates[max_threads];
+  __shared__ float numbers[chunk];
+  const std::size_t begin = std::size_t{blockIdx.x} * task.outputs;
+  const float* z = task.z + begin;
+  const bool has_label = kind == TargetKind::label;
+  const auto label = has_label ? static_cast<unsigned>(task.labels[blockIdx.x]) : 0U;
+  const float* values = has_label ? nullptr : task.values + begin;
+  const auto term_of = [&](unsigned j) {
+    const float target = has_label ? (j == label ? 1.0F : 0.0F) : values[j];
+    return term(z[j], target);
+  };
+  if (has_label) find_max(z, task.outputs, candidates);
+  const float sum = ordered_sum(
+      task.outputs, [&](unsigned j) { return term_of(j).value; }, numbers);
+  const auto outputs = static_cast<float>(task.outputs);
+  if (threadIdx.x == 0) {
+    const bool is_correct =
+        has_label ? candidates[0].index == label
+                  : kind == TargetKind::flags && predicts_flags(z, values, task.outputs);
+    put_result(task, sum / outputs, is_correct);
+  }
+  if (task.dz == nullptr) return;
+  for (unsigned j = threadIdx.x; j < task.outputs; j += blockDim.x) {
+    put_gradient(task, begin + j, term_of(j).derivative / outputs);
   }
 }
 
 }  // namespace
 
-void softmax_cross_entropy(Matrix<const float> z, std::span<const std::int32_t> labels,
-                           std::span<const float> weights, std::span<nn::ExampleResult> results,
-                           Matrix<float> dz, const Stream& stream) {
-  assert(labels.size() == z.rows && weights.size() == z.rows && results.size() == z.rows);
+void run_loss(const nn::LossFormula<float>& loss, Matrix<const float> z, const nn::Targets& targets,
+              std::span<nn::ExampleResult> results, Matrix<float> dz, const Stream& stream) {
+  assert(targets.weights.size() == z.rows && results.size() == z.rows);
+  assert(loss.target == TargetKind::label ? targets.labels.size() == z.rows
+                                          : targets.values.size() == z.rows * z.cols);
   assert(dz.rows == 0 || (dz.rows == z.rows && dz.cols == z.cols));
-  const Loss task = {z.data,
-                     labels.data(),
-                     weights.data(),
+  const Task task = {z.data,
+                     targets.labels.data(),
+                     targets.values.data(),
+                     targets.weights.data(),
                      results.data(),
                      dz.rows > 0 ? dz.data : nullptr,
                      static_cast<unsigned>(z.rows),
                      static_cast<unsigned>(z.cols)};
-  const unsigned threads = z.cols <= few_classes ? few_threads : max_threads;
-  launch("softmax cross-entropy", cross_entropy, {dim3(task.rows), dim3(threads)}, stream, task);
+  const Grid grid = {dim3(task.rows), dim3(z.cols <= few_outputs ? few_threads : max_threads)};
+  std::visit(
+      [&](const auto& function) {
+        using Function = std::decay_t<decltype(function)>;
+        if constexpr (std::is_same_v<Function, nn::CrossEntropy<float>>) {
+          launch("cross-entropy", cross_entropy, grid, stream, task, function);
+        } else {
+          launch("loss", mean_of_terms<Function>, grid, stream, task, loss.target, function);
+        }
+      },
+      loss.function);
 }
 
 }  // namespace lockstep::cuda

@@ -21,7 +21,6 @@ DeviceNetwork::DeviceNetwork(Network<float>& host, std::size_t rows, DeviceProdu
       rows_(rows),
       products_(products),
       values_(host.parameters().values().size()),
-      labels_(rows),
       results_(rows),
       hash_(1),
       hash_on_host_(1) {
@@ -96,10 +95,9 @@ Matrix<const float> DeviceNetwork::forward(std::size_t count, const cuda::Stream
   return activation(layers(), {0, count});
 }
 
-void DeviceNetwork::loss(std::size_t count, std::span<const float> weights,
-                         const cuda::Stream& stream) {
-  cuda::softmax_cross_entropy(activation(layers(), {0, count}), labels(count), weights,
-                              results(count), gradient(layers() - 1, {0, count}), stream);
+void DeviceNetwork::loss(std::size_t count, const Targets& targets, const cuda::Stream& stream) {
+  cuda::run_loss(formula_of(host_.loss_function()).value(), activation(layers(), {0, count}),
+                 targets, results(count), gradient(layers() - 1, {0, count}), stream);
 }
 
 void DeviceNetwork::backward_input(std::size_t i, std::size_t count, const cuda::Stream& stream) {

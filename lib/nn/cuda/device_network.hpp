@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lockstep/base/cuda/runtime.hpp"
-#include "lockstep/nn/loss.hpp"
+#include "lockstep/nn/loss_formula.hpp"
 #include "lockstep/nn/network.hpp"
 #include "lockstep/numerics/cuda/device_products.hpp"
 #include "lockstep/numerics/matrix.hpp"
@@ -46,11 +46,8 @@ class DeviceNetwork {
   /// Blocks.
   std::uint64_t hash(Range slice, const cuda::Stream& stream) const;
 
-  /// [count, features], labels [count], results [count]
+  /// [count, features], results [count]
   Matrix<float> inputs(std::size_t count) const noexcept { return activation(0, {0, count}); }
-  std::span<std::int32_t> labels(std::size_t count) const noexcept {
-    return labels_.span().first(count);
-  }
   std::span<ExampleResult> results(std::size_t count) const noexcept {
     return results_.span().first(count);
   }
@@ -63,9 +60,10 @@ class DeviceNetwork {
   /// Logits of the first `count` rows.  [count, classes]
   Matrix<const float> forward(std::size_t count, const cuda::Stream& stream);
 
-  /// After forward(): computes results and the gradient of the logits from labels(count) and the
-  /// training weights of the rows, [count] on the device.
-  void loss(std::size_t count, std::span<const float> weights, const cuda::Stream& stream);
+  /// After forward(): computes results and the gradient of the logits of the first `count` rows.
+  /// The host's loss must be built in. `targets`: of these rows, on the device; their weights are
+  /// those of training.
+  void loss(std::size_t count, const Targets& targets, const cuda::Stream& stream);
 
   /// Computes the input gradient of layer `i` (at least 1) from its output gradient.
   void backward_input(std::size_t i, std::size_t count, const cuda::Stream& stream);
@@ -97,7 +95,6 @@ class DeviceNetwork {
   cuda::DeviceBuffer<float> values_;
   std::vector<cuda::DeviceBuffer<float>> activations_;  // inputs, then each layer's output
   std::vector<cuda::DeviceBuffer<float>> gradients_;    // of the loss by each layer's output
-  cuda::DeviceBuffer<std::int32_t> labels_;
   cuda::DeviceBuffer<ExampleResult> results_;
   cuda::DeviceBuffer<unsigned long long> hash_;
   cuda::PinnedBuffer<unsigned long long> hash_on_host_;
@@ -106,15 +103,14 @@ class DeviceNetwork {
 }  // namespace lockstep::nn
 
 namespace lockstep::cuda {
-// The loss on a device.
+// Losses on a device.
 
-/// nn::softmax_cross_entropy() on device memory, times the weights of the rows, as Network::loss():
-/// the same bits for finite values. Non-finite values
-/// are the positive quiet NaN in dz, and NaN or infinity in the results. Enqueues.
-/// Shapes   z [B, C]; labels [B] in [0, C); weights [B]; results [B]; dz [B, C], or empty. B may be
-/// 0. Errors   throws DeviceError. Labels are not checked.
-void softmax_cross_entropy(Matrix<const float> z, std::span<const std::int32_t> labels,
-                           std::span<const float> weights, std::span<nn::ExampleResult> results,
-                           Matrix<float> dz, const Stream& stream);
+/// A built-in loss on device memory, times the weights of the rows, as Network::loss(): the same
+/// bits for finite values. Values that are not finite are the positive quiet NaN in dz, and NaN or
+/// infinity in the results. Enqueues.
+/// Shapes   z [B, C]; targets as for nn::Loss::run(), with weights [B]; results [B]; dz [B, C], or
+/// empty. B may be 0. Errors   throws DeviceError. Targets are not checked.
+void run_loss(const nn::LossFormula<float>& loss, Matrix<const float> z, const nn::Targets& targets,
+              std::span<nn::ExampleResult> results, Matrix<float> dz, const Stream& stream);
 
 }  // namespace lockstep::cuda

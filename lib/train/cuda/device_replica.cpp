@@ -17,9 +17,10 @@ std::unique_ptr<DeviceProducts> make_products(const DeviceOptions& options) {
 }
 
 void require_device_loss(const nn::Loss<float>& loss) {
-  if (std::string(loss.name()) == nn::default_loss) return;
-  throw ConfigError("device cuda: no device code for the loss " + std::string(loss.name()),
-                    "use `device=cpu`");
+  if (nn::formula_of(loss)) return;
+  throw ConfigError("device cuda: the loss '" + std::string(loss.name()) +
+                        "' is not built in, and others have no device code",
+                    "use `device=cpu`, or a built-in loss");
 }
 
 /// Has the same result on every rank.

@@ -425,10 +425,20 @@ void DeviceBatches::stage(const data::StagedBatch& staged, float divisor) {
   const std::size_t values = rows_ * network_.shape().features;
   if (!staged.bytes.empty()) copy_to(slot->bytes, values, staged.bytes, copies_);
   if (!staged.floats.empty()) copy_to(slot->floats, values, staged.floats, copies_);
-  cuda::copy(batch.labels, slot->labels.span(), copies_);
+  const std::size_t width = values_per_example();
+  if (width == 0) {
+    cuda::copy(batch.labels, slot->labels.span(), copies_);
+  } else {
+    copy_to(slot->values, rows_ * width, batch.values, copies_);
+  }
   stage_weights(batch, *slot);
   slot->copied.record(copies_);
   slot->staged = batch.labels.data();
+}
+
+std::size_t DeviceBatches::values_per_example() const noexcept {
+  const auto& loss = network_.host().loss_function();
+  return loss.target() == nn::TargetKind::label ? 0 : loss.target_width(network_.shape().classes);
 }
 
 void DeviceBatches::stage_weights(const data::Batch& batch, Slot& slot) {
@@ -467,10 +477,11 @@ void DeviceBatches::forward(std::size_t slot, std::size_t rows, const cuda::Stre
   } else if (!inputs.empty()) {
     cuda::copy(std::span<const float>(from.floats.span().first(inputs.size())), inputs, stream);
   }
-  cuda::copy(std::span<const std::int32_t>(from.labels.span().first(rows)), network_.labels(rows),
-             stream);
+  const std::size_t width = values_per_example();
+  nn::Targets targets = {from.labels.span().first(rows), from.values.span().first(rows * width)};
+  targets.weights = from.weights.span().first(rows);
   network_.forward(rows, stream);
-  network_.loss(rows, from.weights.span().first(rows), stream);
+  network_.loss(rows, targets, stream);
   cuda::copy(std::span<const nn::ExampleResult>(network_.results(rows)),
              results_.span().first(rows), stream);
 }

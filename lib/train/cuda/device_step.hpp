@@ -135,13 +135,17 @@ class DeviceBatches {
     cuda::DeviceBuffer<float> floats;      // or
     cuda::DeviceBuffer<std::uint8_t> bytes;
     cuda::DeviceBuffer<std::int32_t> labels;
-    bool is_weighted = false;  ///< some weights on the device are not 1
+    cuda::DeviceBuffer<float> values;  // of a loss that takes values or flags
+    bool is_weighted = false;          ///< some weights on the device are not 1
     cuda::PinnedBuffer<float> host_weights;
     cuda::DeviceBuffer<float> weights;
     cuda::Event copied;
   };
 
   Slot* find(std::span<const std::int32_t> labels) noexcept;
+
+  /// Values to predict of each example; 0 for a loss of labels.
+  std::size_t values_per_example() const noexcept;
 
   /// Begins to copy the training weights of a batch, if they are not those on the device already.
   void stage_weights(const data::Batch& batch, Slot& slot);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "lockstep/data/stored_source.hpp"
+#include "tests/support/toy_source.hpp"
 #include "tests/unit/data/idx_bytes.hpp"
 
 namespace lockstep::test {
@@ -84,10 +85,28 @@ TEST_CASE("the parts and their order are the identity", "[data]") {
   REQUIRE(identity({3, 4}) != identity({4, 3}));
 }
 
+TEST_CASE("parts with weights and without follow one another", "[data]") {
+  std::vector<std::unique_ptr<data::Source>> parts = parts_of({2});
+  auto weighted = std::make_unique<ToySource>(2, 2, 2);
+  weighted->set_weights([](std::uint64_t record) { return 3 + static_cast<float>(record); });
+  parts.push_back(std::move(weighted));
+  const ConcatSource source(std::move(parts));
+  REQUIRE(source.has_weights());
+  std::vector<float> weights;
+  for (std::uint64_t id = 0; id < 4; ++id) weights.push_back(source.weight(id));
+  REQUIRE(weights == std::vector<float>{1, 1, 3, 4});
+  REQUIRE_FALSE(ConcatSource(parts_of({2, 1})).has_weights());
+}
+
 TEST_CASE("parts that do not fit together are refused", "[data]") {
   REQUIRE_THROWS_AS(ConcatSource({}), std::invalid_argument);
   auto parts = parts_of({2});
   parts.push_back(std::make_unique<Counting>(0, 2, 3));
+  REQUIRE_THROWS_AS(ConcatSource(std::move(parts)), std::invalid_argument);
+  auto with_values = std::make_unique<ToySource>(2, 2, 2);
+  with_values->set_values(1, [](std::uint64_t, std::size_t) { return 0.5F; });
+  parts = parts_of({2});
+  parts.push_back(std::move(with_values));
   REQUIRE_THROWS_AS(ConcatSource(std::move(parts)), std::invalid_argument);
 }
 

@@ -139,6 +139,56 @@ TEST_CASE("device: every optimizer has the processor's bits", "[device][train][o
   }
 }
 
+TEST_CASE("device: every built-in loss has the processor's bits", "[device][train]") {
+  const std::string name = GENERATE(
+      nn::smoothed_loss(0.1), std::string(nn::squared_error), std::string(nn::regression_loss),
+      std::string(nn::absolute_error), nn::huber_loss(0.5), std::string(nn::binary_cross_entropy));
+  const bool has_weights = GENERATE(false, true);
+  ToyRun run{.batch_size = 50, .loss = nn::built_in_loss<float>(name), .epochs = 2};
+  REQUIRE(run.loss != nullptr);
+  if (run.loss->target() != nn::TargetKind::label) {
+    run.values = [=](std::uint64_t record, std::size_t output) {
+      const auto number = static_cast<float>((record * 7 + output * 5) % 11);
+      if (has_weights && record == 200 && name != nn::binary_cross_entropy) return 3e38F;
+      return name == nn::binary_cross_entropy ? (number > 5 ? 1.0F : 0.0F) : number / 3 - 1;
+    };
+  }
+  if (has_weights) {
+    run.weights = [](std::uint64_t record) {  // record 200 has none
+      return 0.5F * static_cast<float>(record % 4);
+    };
+  }
+  const ToyResult expected = on_processor(run);
+  run.options = on_device(DeviceExchange::staged);
+  for (const int ranks : {1, 2, 5}) {
+    if (devices_for(ranks, DeviceExchange::staged)) require_same(per_rank(ranks, run), expected);
+  }
+  run.canonical = false;
+  run.options = on_device(DeviceExchange::staged, false);
+  for (const auto& result : per_rank(2, run)) {
+    for (std::size_t i = 0; i < expected.weights.size(); ++i) {
+      REQUIRE(result.weights[i] == Approx(expected.weights[i]).margin(1e-3));
+    }
+  }
+}
+
+TEST_CASE("device: a batch of the caller's has values to predict", "[device][train]") {
+  test::devices(1, 1);
+  const data::Plan plan({.records = 6, .batch_size = 3, .ranks = 1});
+  const std::vector<float> x = {1, 2, 0.5F, -1, 0, 3};
+  const std::vector<float> y = {0.5F, 1, -1, 2, 0, 4};
+  const auto weights = [&](bool is_on_device) {
+    train::ReplicaOptions options;
+    options.loss = nn::built_in_loss<float>(nn::regression_loss);
+    if (is_on_device) on_device(DeviceExchange::automatic)(options);
+    comm::SelfCommunicator self;
+    train::Replica replica({2, {5}, 2}, plan, self, options);
+    for (std::uint64_t step = 0; step < 2; ++step) replica.train(step, x, {{}, y});
+    return replica.weights_hash();
+  };
+  CHECK(weights(true) == weights(false));
+}
+
 TEST_CASE("device: weights of examples and classes, and frozen layers",
           "[device][train][weights]") {
   const bool is_frozen = GENERATE(false, true);
@@ -228,9 +278,15 @@ TEST_CASE("device: what has no device code is refused", "[device][train]") {
   run.layers = {nn::Flatten{}, {nn::Dense{5}, "a"}, {nn::Add{}, "sum", {"a", "a"}}};
   REQUIRE_THAT(message(run), Catch::Contains("layer 3 (add) 'sum' is not dense"));
   run.layers = {};
-  run.loss = nn::built_in_loss<float>("mean squared error");
-  REQUIRE(run.loss != nullptr);
-  REQUIRE_THAT(message(run), Catch::Contains("no device code for the loss"));
+  struct OwnLoss final : nn::Loss<float> {
+    const char* name() const noexcept override { return "own"; }
+    void run(Matrix<const float>, const nn::Targets&, std::span<nn::ExampleResult>,
+             Matrix<float>) const override {}
+  };
+  const OwnLoss own;
+  run.loss = &own;
+  REQUIRE_THAT(message(run), Catch::Contains("the loss 'own' is not built in") &&
+                                 Catch::Contains("`device=cpu`"));
 }
 
 TEST_CASE("device: a gradient that is not finite ends training", "[device][train]") {

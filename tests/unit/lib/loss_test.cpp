@@ -1,5 +1,6 @@
 #include "lockstep/nn/loss.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
@@ -9,7 +10,6 @@
 #include <vector>
 
 #include "lockstep/base/errors.hpp"
-#include "lockstep/nn/custom_layer.hpp"
 #include "lockstep/nn/network.hpp"
 
 using namespace lockstep;
@@ -130,8 +130,6 @@ TEST_CASE("absolute error and Huber loss have the figures of PyTorch", "[nn]") {
   };
   check(absolute_error, {0.25, 1.375}, {0.5, 0, 0.5, -0.5});
   check(huber_loss(0.75), {0.0625, 0.75}, {0.25, 0, 0.375, -0.375});
-  CHECK(check_gradients(NetworkShape(3, {4}, 2), HuberLoss<double>(0.1)).worst < 1e-6);
-  CHECK(check_gradients(NetworkShape(3, {4}, 2), AbsoluteError<double>()).worst < 1e-6);
   for (const char* name : {"huber loss of values, delta 0.0", "huber loss of values, delta -1.0",
                            "huber loss of values, delta 1", "huber loss of values, delta inf"}) {
     CHECK(built_in_loss<double>(name) == nullptr);
@@ -227,6 +225,27 @@ TEST_CASE("losses follow PyTorch", "[nn]") {
   }
 }
 
+TEST_CASE("an example of weight 0 adds 0, whatever its loss", "[nn]") {
+  const auto products = make_strict_products(Simd::automatic);
+  Network<float> network({2, {}, 2}, 2, *products);
+  network.set_loss(*built_in_loss<float>(regression_loss));
+  const std::vector<float> values = {1, 2, 3e38F, std::numeric_limits<float>::quiet_NaN()};
+  const std::vector<float> weights = {3, 0};
+  Targets targets = {{}, values};
+  targets.weights = weights;
+  std::ranges::fill(network.inputs({0, 2}).flat(), 1.0F);
+  network.forward({0, 2}, TrainingRows{});
+  network.loss({0, 2}, targets, true);
+  const auto results = network.results({0, 2});
+  CHECK(results[0].loss == 7.5);
+  CHECK((results[1].loss == 0 && !std::signbit(results[1].loss)));
+  CHECK(sum_over_leaves(results, 1).weight == 3);
+  CHECK(network.gradient(0, {0, 1}).flat()[0] == -3);
+  for (const float value : network.gradient(0, {1, 2}).flat()) {
+    CHECK((value == 0 && !std::signbit(value)));
+  }
+}
+
 TEST_CASE("weights of examples are checked", "[nn]") {
   const Loss<float>& loss = *built_in_loss<float>(default_loss);
   const std::vector<std::int32_t> labels = {0, 1, 2};
@@ -275,7 +294,6 @@ TEST_CASE("binary cross-entropy has the figures of PyTorch", "[nn]") {
   };
   run(0.0F, 1e-6);
   run(0.0, 1e-14);
-  CHECK(check_gradients(NetworkShape(3, {4}, 2), BinaryCrossEntropy<double>()).worst < 1e-6);
 }
 
 TEST_CASE("the loss of values is their mean squared distance, in both types", "[nn]") {

@@ -325,6 +325,17 @@ TEST_CASE("gradients that are not finite are reported by every optimizer", "[opt
   }
 }
 
+TEST_CASE("a gradient whose square is not finite is reported though decay cancels it",
+          "[optimizer]") {
+  Optimizer optimizer(weights, {.kind = OptimizerKind::adam, .weight_decay = 0.125},
+                      whole_tensors());
+  auto w = first_weights();
+  auto sums = gradient_at(w, 0);
+  w[5] = -8 * 0x1p64F;
+  sums[5] = 0x1p64F;
+  CHECK_FALSE(optimizer.update(w, sums, 1, 0, {}));
+}
+
 TEST_CASE("an updated weight that is not finite is reported", "[optimizer]") {
   for (const auto kind : {OptimizerKind::sgd, OptimizerKind::adam, OptimizerKind::adamw}) {
     INFO(name_of(kind));

@@ -9,6 +9,7 @@
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/distribute/strategy.hpp"
 #include "lockstep/train/checkpoint.hpp"
+#include "lockstep/train/step.hpp"
 #include "tests/support/per_rank.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/support/toy_run.hpp"
@@ -306,6 +307,100 @@ TEST_CASE("a replica refuses what does not fit its step", "[train]") {
     x[0] = std::numeric_limits<float>::infinity();
     CHECK_THROWS_AS(replica.train(0, x, labels), comm::AgreedError);
   });
+}
+
+TEST_CASE("weights that a step cannot be divided by are an error of the data", "[train]") {
+  const auto messages = test::per_rank(3, [](comm::Communicator& comm) -> std::string {
+    const data::Plan plan = plan_for(3);
+    train::Replica replica({features, {}, classes}, plan, comm, options);
+    const std::size_t rows = plan.rows(0, static_cast<std::uint64_t>(comm.rank())).size();
+    const std::vector<float> x(rows * features);
+    const std::vector<std::int32_t> labels(rows);
+    std::string problems;
+    for (const float weight : {0.0F, 1e-40F, 1e-38F}) {
+      const std::vector<float> weights(rows, weight);
+      nn::Targets targets = labels;
+      targets.weights = weights;
+      try {
+        replica.train(0, x, targets);
+      } catch (const comm::AgreedError& error) {
+        problems += error.code() == ExitCode::data ? error.problem() + ". " : "another code";
+      }
+    }
+    return problems;
+  });
+  for (const auto& message : messages) {
+    CHECK_THAT(message, Catch::StartsWith("row 0 of the batch: the weights of the 24 examples of "
+                                          "step 1, of which it is the first, sum to zero. ") &&
+                            Catch::EndsWith("e-39, by which a float32 cannot be divided. "));
+  }
+}
+
+TEST_CASE("an evaluation of no examples says so", "[train]") {
+  comm::run_ranks(2, [](comm::Communicator& comm) {
+    Strategy strategy(comm);
+    const std::shared_ptr<data::Source> source = std::make_shared<ToySource>(8, features, classes);
+    const DistributeOptions by_data = {.policy = data::ShardPolicy::data};
+    train::Replica replica({features, {}, classes},
+                           strategy.distribute_dataset(from_source(source).batch(8), by_data),
+                           options);
+    auto none = strategy.distribute_dataset(from_source(source).take(0).batch(8), by_data);
+    CHECK_THROWS_WITH(replica.evaluate(none), Catch::Contains("an evaluation of no examples"));
+  });
+}
+
+TEST_CASE("weighted records of a data set train as those of a reader", "[train]") {
+  const auto trained = [](comm::Communicator& comm, bool by_hand, bool has_values) {
+    auto source = std::make_shared<ToySource>(50, features, classes);
+    source->set_weights([](std::uint64_t record) { return static_cast<float>(record % 4); });
+    if (has_values) {
+      source->set_values(classes, [](std::uint64_t record, std::size_t output) {
+        return static_cast<float>((record + output) % 3);
+      });
+    }
+    train::ReplicaOptions own = options;
+    if (has_values) own.loss = nn::built_in_loss<float>(nn::regression_loss);
+    Strategy strategy(comm);
+    const DistributeOptions by_data = {.policy = data::ShardPolicy::data};
+    const auto train_on = [&](const auto& elements) {
+      auto batches = strategy.distribute_dataset(elements.shuffle(3).batch(8), by_data);
+      train::Replica replica({features, {8}, classes}, batches, own);
+      if (by_hand) {
+        const data::Plan plan({.records = 50,
+                               .batch_size = 8,
+                               .ranks = static_cast<std::uint64_t>(comm.size()),
+                               .shuffle = data::Shuffle::global,
+                               .seed = 3});
+        data::BatchReader reader(*source, plan, comm.rank());
+        for (std::uint64_t step = 0; step < plan.steps(); ++step) {
+          std::vector<float> x(reader.piece(step).size() * features);
+          const auto batch = reader.read(0, step, x);
+          replica.train(step, x, train::targets_of(batch));
+        }
+      } else {
+        for (const auto& batch : batches) replica.train(batch);
+      }
+      auto all = strategy.distribute_dataset(elements.batch(train::evaluation_batch), by_data);
+      CHECK(replica.evaluate(all).loss_sum == replica.evaluate(*source).loss_sum);
+      return replica.weights_hash();
+    };
+    return has_values ? train_on(from_weighted_source_of_values(source))
+                      : train_on(from_weighted_source(source));
+  };
+  const bool has_values = GENERATE(false, true);
+  const auto hash =
+      test::on_all(1, [&](comm::Communicator& comm) { return trained(comm, true, has_values); });
+  for (const int ranks : {1, 2, 3}) {
+    CHECK(test::on_all(ranks, [&](comm::Communicator& comm) {
+            return trained(comm, false, has_values);
+          }) == hash);
+  }
+  const auto plain = std::make_shared<ToySource>(5, features, classes);
+  CHECK_THROWS_WITH(from_weighted_source(plain), Catch::Contains("use from_source"));
+  CHECK_THROWS_WITH(from_weighted_source_of_values(plain),
+                    Catch::Contains("its records have labels"));
+  plain->set_weights([](std::uint64_t) { return 2.0F; });
+  CHECK_THROWS_WITH(from_source(plain), Catch::Contains("use from_weighted_source"));
 }
 
 TEST_CASE("a batch is trained as the step that it belongs to, whatever came before", "[train]") {
