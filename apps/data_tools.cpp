@@ -74,7 +74,7 @@ void make_data_folder(const std::filesystem::path& folder) {
 
 /// "FOLDER/train.csv", or "FOLDER/train-00000-of-00016.csv ... (16 files)".
 std::string files_text(const data::Target& target) {
-  const auto first = data::files_of(target).front().records.string();
+  const auto first = data::files_of(target).front().records;
   return target.files == 1 ? first : fmt::format("{} ... ({} files)", first, target.files);
 }
 

@@ -6,7 +6,7 @@
 
 #include "apps/settings.hpp"
 #include "lockstep/data/source.hpp"
-#include "lockstep/train/initial_weights.hpp"
+#include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/replica.hpp"
 
 namespace lockstep::apps {

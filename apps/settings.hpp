@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/nn/layer_spec.hpp"
+#include "lockstep/nn/network_shape.hpp"
 
 namespace lockstep::apps {
 /// Every setting of `lockstep train`, with its default. Names and meanings: settings().

@@ -120,7 +120,7 @@ Place place_among(const std::vector<int>& nodes, int rank, const std::string& ho
 ///
 /// Threads  one thread per communicator, the one that created it.
 /// Errors   throws CommError; std::invalid_argument where documented. Threads and shared memory
-///          throw RankLeft; for MPI see MpiCommunicator::watch_peers().
+///          throw RankLeft; over MPI the job then ends with code 86 (run_replicas).
 /// Counts   threads and shared memory report counts that differ between ranks. MPI does not, and
 ///          corrupts memory: compare sizes that depend on user input with require_equal
 ///          (agreement.hpp).

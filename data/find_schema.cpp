@@ -97,11 +97,10 @@ class SchemaFinder {
       : options_(options), classes_(classes) {}
 
   /// The files of a training set.
-  void read(std::span<const std::filesystem::path> paths) {
+  void read(std::span<const std::string> paths) {
     for (const auto& path : paths) read(path);
     if (records_ > 0) return;
-    throw DataError(paths.front().string() + ":2: no record follows the header",
-                    "give it at least one");
+    throw DataError(paths.front() + ":2: no record follows the header", "give it at least one");
   }
 
   TableSchema classes() const {
@@ -484,14 +483,14 @@ class SchemaFinder {
 
 }  // namespace
 
-TableSchema find_schema(std::span<const std::filesystem::path> paths, const TableOptions& options,
+TableSchema find_schema(std::span<const std::string> paths, const TableOptions& options,
                         std::optional<int> classes) {
   SchemaFinder finder(options, classes);
   finder.read(paths);
   return finder.schema();
 }
 
-TableSchema find_classes(const std::filesystem::path& path, const TableOptions& options) {
+TableSchema find_classes(const std::string& path, const TableOptions& options) {
   SchemaFinder finder(options, std::nullopt);
   finder.read(std::span(&path, 1));
   return finder.classes();

@@ -31,16 +31,18 @@ bool replace(std::string& text, std::string_view from, std::string_view to) {
   return true;
 }
 
+std::string file_name(const std::filesystem::path& path) { return path.filename().string(); }
+
 /// The name without `.gz`.
 std::string plain_name(const std::filesystem::path& path) {
-  std::string name = path.filename().string();
+  std::string name = file_name(path);
   if (name.ends_with(".gz")) name.resize(name.size() - 3);
   return name;
 }
 
 bool has_plain_twin(const std::filesystem::path& path, const Paths& all) {
   const std::string name = plain_name(path);
-  return name != path.filename().string() && all.contains(path.parent_path() / name);
+  return name != file_name(path) && all.contains(path.parent_path() / name);
 }
 
 /// The part of a file; empty if it belongs to neither.
@@ -79,14 +81,13 @@ void enter(Groups& groups, Format format, const std::filesystem::path& path,
     }
   }
   RecordFiles& group = groups[{path.parent_path(), key}];
-  std::filesystem::path& place = labels ? group.labels : group.records;
+  std::string& place = labels ? group.labels : group.records;
   if (!place.empty()) {
-    throw DataError(where + ": both " + place.filename().string() + " and " +
-                        path.filename().string() + " could be the " +
-                        (labels ? "labels" : "images") + " of one pair",
+    throw DataError(where + ": both " + file_name(place) + " and " + file_name(path) +
+                        " could be the " + (labels ? "labels" : "images") + " of one pair",
                     "remove one of them");
   }
-  place = path;
+  place = path.string();
 }
 
 /// "train-00000-of-00005..." -> 5; 0 for a name without such a count.
@@ -109,7 +110,7 @@ void check_complete(const Groups& groups, Format format, const std::string& wher
     const auto& first = groups.lower_bound({key.first, ""})->second.records;
     throw DataError(where + ": the names say that " + std::to_string(key.second) +
                         (is_paired(format) ? " pairs" : " files") + " belong together, but " +
-                        std::to_string(count) + " are here: " + first.filename().string() + " ...",
+                        std::to_string(count) + " are here: " + file_name(first) + " ...",
                     "bring the missing files, or remove what is left of another split");
   }
 }
@@ -120,7 +121,7 @@ std::vector<RecordFiles> files_of(const Groups& groups, Format format, const std
     const bool no_labels = files.labels.empty();
     if (is_paired(format) && (no_labels || files.records.empty())) {
       const auto& there = no_labels ? files.records : files.labels;
-      throw DataError(where + ": " + there.filename().string() + " has no " +
+      throw DataError(where + ": " + file_name(there) + " has no " +
                           (no_labels ? "labels" : "images") + " beside it (" + key.second +
                           ", plain or .gz)",
                       "bring the missing file, or remove this one");
@@ -144,9 +145,8 @@ Format only_format(const std::map<Format, std::filesystem::path>& first, std::op
   }
   const auto& [one, one_path] = *first.begin();
   const auto& [other, other_path] = *std::next(first.begin());
-  throw DataError(where + ": files of two formats, " + one_path.filename().string() + " (" +
-                      name_of(one) + ") and " + other_path.filename().string() + " (" +
-                      name_of(other) + ")",
+  throw DataError(where + ": files of two formats, " + file_name(one_path) + " (" + name_of(one) +
+                      ") and " + file_name(other_path) + " (" + name_of(other) + ")",
                   std::string("choose one with `format=") + name_of(one) +
                       "` or `format=" + name_of(other) + "`, or keep one of them in the folder");
 }
@@ -219,7 +219,7 @@ FolderFiles files_of_npz(const std::string& path, std::optional<Format> format,
 /// A source, and its file for error messages.
 struct Named {
   const Source& source;
-  const std::filesystem::path& path;
+  const std::string& path;
 };
 
 void check_same_shape(const Named& one, const Named& first, bool exactly) {
@@ -229,8 +229,8 @@ void check_same_shape(const Named& one, const Named& first, bool exactly) {
   const auto text = [](const Source& source) {
     return shape_text(source.shape()) + " (" + std::to_string(source.features()) + " features)";
   };
-  throw DataError(one.path.string() + ": records are " + text(one.source) + ", but those of " +
-                      first.path.string() + " are " + text(first.source),
+  throw DataError(one.path + ": records are " + text(one.source) + ", but those of " + first.path +
+                      " are " + text(first.source),
                   "use files that belong together, with records of one shape");
 }
 
@@ -240,8 +240,8 @@ void check_same_columns(const Named& one, const Named& first) {
   const auto there = first.source.columns();
   for (std::size_t i = 0; i < std::min(here.size(), there.size()); ++i) {
     if (here[i] == there[i]) continue;
-    throw DataError(one.path.string() + ":1: feature " + std::to_string(i) + " is called '" +
-                        here[i] + "', but in " + first.path.string() + " '" + there[i] + "'",
+    throw DataError(one.path + ":1: feature " + std::to_string(i) + " is called '" + here[i] +
+                        "', but in " + first.path + " '" + there[i] + "'",
                     "give all files the same columns in the same order");
   }
 }
@@ -252,8 +252,8 @@ void check_same_divisor(const Named& one, const Named& first) {
   const auto kind = [](const Source& of) {
     return of.element() == Element::byte ? "bytes" : "numbers";
   };
-  throw DataError(one.path.string() + ": holds " + kind(one.source) + ", but " +
-                      first.path.string() + " holds " + kind(first.source),
+  throw DataError(one.path + ": holds " + kind(one.source) + ", but " + first.path + " holds " +
+                      kind(first.source),
                   "say with `divide_by` what both are to be divided by, or write them alike");
 }
 
@@ -340,7 +340,7 @@ FolderFiles files_for(const std::string& path, const DataSetOptions& options,
   FolderFiles files = find_files(path, options.format, only, may_lack_test);
   if (files.format != Format::csv || options.format || options.schema != nullptr) return files;
   const TableOptions table = options.table.value_or(TableOptions());
-  std::vector<std::filesystem::path> all;
+  std::vector<std::string> all;
   for (const auto* part : {&files.train, &files.test}) {
     for (const RecordFiles& one : *part) all.push_back(one.records);
   }
@@ -348,15 +348,15 @@ FolderFiles files_for(const std::string& path, const DataSetOptions& options,
   const auto pictures = static_cast<std::size_t>(std::count_if(all.begin(), all.end(), is_picture));
   if (pictures == 0) return files;
   if (pictures < all.size()) {
-    throw DataError(std::find_if_not(all.begin(), all.end(), is_picture)->string() +
+    throw DataError(*std::find_if_not(all.begin(), all.end(), is_picture) +
                         ": names no pictures, but " +
-                        std::find_if(all.begin(), all.end(), is_picture)->string() + " does",
+                        *std::find_if(all.begin(), all.end(), is_picture) + " does",
                     "give all tables a column of paths; or, if these are words, `format=csv`");
   }
   for (const auto* part : {&files.train, &files.test}) {
     if (part->size() < 2) continue;
-    throw DataError((*part)[1].records.string() + ": a second table of pictures, beside " +
-                        part->front().records.filename().string(),
+    throw DataError((*part)[1].records + ": a second table of pictures, beside " +
+                        file_name(part->front().records),
                     "join them in one");
   }
   files.format = Format::picture;
@@ -372,7 +372,7 @@ DataSetOptions with_schema(const FolderFiles& files, const DataSetOptions& optio
     return read;
   }
   if (read.schema != nullptr || !options.table) return read;
-  std::vector<std::filesystem::path> paths;
+  std::vector<std::string> paths;
   paths.reserve(files.train.size());
   for (const RecordFiles& one : files.train) paths.push_back(one.records);
   read.schema =
@@ -423,9 +423,9 @@ void complete(DataSet& set, const DataSetOptions& options) {
 
 void require_no_test_files(const FolderFiles& files, const std::string& path) {
   if (files.test.empty()) return;
-  throw ConfigError("`test_split`: " + path +
-                        " has test files: " + files.test.front().records.filename().string(),
-                    "leave `test_split` out, or name the training file itself");
+  throw ConfigError(
+      "`test_split`: " + path + " has test files: " + file_name(files.test.front().records),
+      "leave `test_split` out, or name the training file itself");
 }
 
 }  // namespace

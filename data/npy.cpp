@@ -423,11 +423,12 @@ NpzArrays find_npz_arrays(const std::filesystem::path& archive) {
     RecordFiles& pair = parts[part];
     auto& place = is_one_of(name, images) ? pair.records : pair.labels;
     if (!place.empty()) {
-      throw DataError(archive.string() + ": both " + place.filename().string() + " and " + file +
+      throw DataError(archive.string() + ": both " +
+                          std::filesystem::path(place).filename().string() + " and " + file +
                           " could be the " + (is_one_of(name, images) ? "images" : "labels"),
                       save_arrays);
     }
-    place = archive / file;
+    place = (archive / file).string();
   }
   NpzArrays arrays;
   for (const auto& [part, pair] : parts) {
@@ -435,7 +436,7 @@ NpzArrays find_npz_arrays(const std::filesystem::path& archive) {
     if (is_half && part.empty() && parts.size() > 1) continue;  // other arrays
     if (is_half) {
       const bool no_labels = pair.labels.empty();
-      throw DataError((no_labels ? pair.records : pair.labels).string() + ": has no " +
+      throw DataError((no_labels ? pair.records : pair.labels) + ": has no " +
                           (no_labels ? "labels" : "images") + " beside it",
                       save_arrays);
     }

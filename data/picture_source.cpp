@@ -217,7 +217,7 @@ void PictureSource::list_classes(bool are_given) {
 
 void PictureSource::list_rows(const ReadOptions& options) {
   const fs::path table = folder_;
-  folder_ = options.pictures.folder.value_or(table.parent_path());
+  folder_ = options.pictures.folder.value_or(table.parent_path().string());
   PictureSchema& schema = *schema_;
   const bool is_found = options.picture_schema == nullptr;
   TableOptions how = options.pictures.table.value_or(TableOptions());

@@ -300,7 +300,7 @@ class Plan {
   /// add up to `records`.
   explicit Plan(const PlanOptions& options);
 
-  // Defaulted in plan.cpp: every program copies plans, and need not compile how.
+  // Defaulted in the library: every program copies plans, and need not compile how.
   Plan(const Plan& other);
   Plan(Plan&& other) noexcept;
   Plan& operator=(const Plan& other);

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -42,8 +41,8 @@ std::optional<Format> format_of_file(std::string_view name) noexcept;
 
 /// A file of records, a pair of files, or a folder of pictures.
 struct RecordFiles {
-  std::filesystem::path records;  ///< of a pair: the images
-  std::filesystem::path labels;   ///< of a pair: the labels; else empty
+  std::string records;  ///< of a pair: the images
+  std::string labels;   ///< of a pair: the labels; else empty
 };
 
 /// Opens `files`. Throws what the format's source throws.
@@ -66,7 +65,7 @@ struct PictureOptions {
   std::optional<std::size_t> channels = {};  ///< 1: gray, 3: RGB; nullopt: 1 if all are gray
   std::optional<TableOptions> table = {};    ///< of a table that names pictures and their labels
   /// To which paths in a table are relative; nullopt: its folder.
-  std::optional<std::filesystem::path> folder = {};
+  std::optional<std::string> folder = {};
 };
 
 /// Read options, common to all formats.
@@ -176,7 +175,7 @@ class Source {
   /// A text that identifies the data, for comparison between ranks.
   ///
   /// For files it covers name, number of records, shape, all labels, and a sample of the bytes
-  /// (Content::add_sample), which bounds the time.
+  /// of the files (ReadOptions::sampled_blocks), which bounds the time.
   virtual std::string identity() const = 0;
 
   /// Reads the records `ids`, in that order.
@@ -197,7 +196,7 @@ class Source {
                           std::span<std::int32_t> labels);
 };
 
-/// The two parts of a data set. The values are DrawingId::part.
+/// The two parts of a data set. Built-in drawings are functions of these values.
 enum class Part : std::uint8_t { train = 0, test = 1 };
 
 /// A training set and a test set with the same number of features.

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
@@ -124,7 +123,7 @@ bool is_missing(std::string_view text) noexcept;
 ///          the message), a column of numbers and words, a first line that looks like a record, and
 ///          those of reading. ConfigError: an option names no column, or does not fit the task.
 /// Ranks    local.
-TableSchema find_schema(std::span<const std::filesystem::path> paths, const TableOptions& options,
+TableSchema find_schema(std::span<const std::string> paths, const TableOptions& options,
                         std::optional<int> classes);
 
 /// The column of labels in one table, and the classes, as find_schema() finds them; other columns
@@ -132,7 +131,7 @@ TableSchema find_schema(std::span<const std::filesystem::path> paths, const Tabl
 ///
 /// Errors   throws as find_schema(), and DataError for numbers to predict.
 /// Ranks    local.
-TableSchema find_classes(const std::filesystem::path& path, const TableOptions& options);
+TableSchema find_classes(const std::string& path, const TableOptions& options);
 
 /// The text in TableSchema::classes of a label that is written as `text`: "7" of " 7.0".
 std::string class_text(std::string_view text);

@@ -2,8 +2,8 @@
 //
 //   run_replicas         main() on ranks: threads or MPI          launch/launch.hpp
 //   Strategy, Dataset    data parallelism, as in tf.distribute    distribute/strategy.hpp
-//   Mesh, DTensor        tensors over ranks, as in DTensor        distribute/operations.hpp
-//   Tape, DVariable      their gradients and weights              distribute/tape.hpp
+//   Mesh, Layout         ranks in a grid; tensors cut over it     distribute/mesh.hpp
+//   DTensor, Tape        such tensors, and their gradients        distribute/operations.hpp
 //   Replica              a network with its training step         train/replica.hpp
 #pragma once
 

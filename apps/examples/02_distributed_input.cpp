@@ -1,11 +1,11 @@
-// The guide "Distributed Input", block by block, under its section titles. The guide's code and
-// figures: tensorflow.org/tutorials/distribute/input. A last block of the guide, "Caveats", is also
-// 05_prediction_in_order, with a network.
+// The guide "Distributed Input", its first part: how data sets are divided among replicas, under
+// the guide's section titles. The guide's code and figures:
+// tensorflow.org/tutorials/distribute/input. Iterators: 14_distributed_iterators; data from
+// functions: 15_input_from_functions.
 //
 //   02_distributed_input --ranks 2, or mpirun -n 2 02_distributed_input
 #include <cstdio>
 #include <lockstep/lockstep.hpp>
-#include <optional>
 
 using namespace lockstep;
 
@@ -58,100 +58,9 @@ void sharding(Strategy& strategy) {
   }
 }
 
-// "distribute_datasets_from_function": each worker batches and shards its own data set.
-void from_function(Strategy& strategy) {
-  auto data = strategy.distribute_datasets_from_function([](const InputContext& context) {
-    return range_dataset(96)
-        .shard(context.num_input_pipelines, context.input_pipeline_id)
-        .batch(context.per_replica_batch_size(24))
-        .prefetch(2);  // 2 batches of each worker
-  });
-  for (const auto& batch : data) {
-    print(strategy, "sum " + to_text(strategy.reduce(ReduceOp::sum, batch, 0)));
-  }
-}
-
-// "Distributed iterators", "Use iter to create an explicit iterator": one for each epoch.
-void explicit_iterator(Strategy& strategy) {
-  auto data = strategy.distribute_dataset(ones(100).batch(16));
-  int steps = 0;
-  for (int epoch = 0; epoch < 10; ++epoch) {
-    auto iterator = data.make_iterator();
-    for (int step = 0; step < 5; ++step, ++steps) strategy.run(train_step, iterator.next());
-  }
-  print(strategy, std::to_string(steps) + " steps");
-}
-
-// "Distributed iterators", the end of the data: next_as_optional() in a loop of steps.
-void optional_iterator(Strategy& strategy) {
-  auto data = strategy.distribute_dataset(range_dataset(9).batch(4));
-  auto iterator = data.make_iterator();
-  for (int step = 0; step < 5; ++step) {
-    const auto batch = iterator.next_as_optional();
-    if (!batch) break;
-    print(strategy, strategy.describe(strategy.run([](const auto& x) { return x; }, *batch)));
-  }
-  try {
-    iterator.next();
-  } catch (const OutOfRange& end) {
-    print(strategy, std::string("next(): ") + end.what());
-  }
-}
-
-// "Using the element_spec property": the type of the argument of a step.
-void element_spec(Strategy& strategy) {
-  auto data = strategy.distribute_dataset(ones(100).batch(24));
-  for (const auto& part : data.element_spec()) print(strategy, to_text(part));
-  const auto twice = [](const Tensor<float>& x, const Tensor<float>& y) {
-    const auto doubled = [](float value) { return 2 * value; };
-    return std::pair(x.map(doubled), y.map(doubled));
-  };
-  const auto output = strategy.run(twice, data.make_iterator().next());
-  print(strategy, "sums " + to_text(strategy.reduce(ReduceOp::sum, output, 0)));
-}
-
-// "Caveats": outputs in the order of the data, by an index that each element carries.
-void order(Strategy& strategy) {
-  auto data = strategy.distribute_dataset(range_dataset(24).enumerate().batch(6));
-  std::map<std::int64_t, std::int64_t> result;
-  for (const auto& [index, inputs] : data) {
-    const auto outputs = strategy.run(
-        [](const Tensor<std::int64_t>& x) { return x.map([](auto i) { return 2 * i; }); }, inputs);
-    result.merge(in_global_order(strategy, index, outputs));
-  }
-  for (const auto& [index, output] : result) {
-    print(strategy, std::to_string(index) + ": " + std::to_string(output));
-  }
-}
-
-// "Tensor inputs instead of tf.data", "values from a function".
-void values_from_function(Strategy& strategy) {
-  const auto constant =
-      strategy.distribute_values_from_function([](const ValueContext&) { return 1.0; });
-  for (int i = 0; i < 4; ++i) {
-    print(strategy, strategy.describe(strategy.run([](double x) { return x; }, constant)));
-  }
-}
-
-// "Tensor inputs instead of tf.data", "from_generator": elements [4] without an end.
-void from_a_generator(Strategy& strategy) {
-  const auto fours = from_generator<Tensor<float>>([] {
-    return [i = 0]() mutable -> std::optional<Tensor<float>> {
-      return Tensor<float>(std::vector<float>(4, static_cast<float>(i++)));
-    };
-  });
-  auto data = strategy.distribute_dataset(fours);
-  auto iterator = data.make_iterator();
-  for (int step = 0; step < 4; ++step) print(strategy, strategy.describe(iterator.next()));
-}
-
 void program(comm::Communicator& comm) {
   Strategy strategy(comm);
-  for (const auto block :
-       {distributed_datasets, batching, sharding, from_function, explicit_iterator,
-        optional_iterator, element_spec, order, values_from_function, from_a_generator}) {
-    block(strategy);
-  }
+  for (const auto block : {distributed_datasets, batching, sharding}) block(strategy);
 }
 
 }  // namespace

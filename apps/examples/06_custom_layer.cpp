@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <lockstep/lockstep.hpp>
 #include <lockstep/nn/custom_layer.hpp>
-#include <lockstep/nn/gradient_check.hpp>
 #include <lockstep/train/checkpoint.hpp>
 #include <stdexcept>
 

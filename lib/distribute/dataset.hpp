@@ -1,18 +1,62 @@
 // A data set as a pipeline: a source of elements and the transformations applied to them.
 #pragma once
 
-#include <concepts>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <iterator>
+#include <limits>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "lockstep/base/errors.hpp"
-#include "lockstep/distribute/combined_readers.hpp"
-#include "lockstep/distribute/readers.hpp"
+#include "lockstep/base/philox.hpp"
+#include "lockstep/base/range.hpp"
+#include "lockstep/distribute/tensor.hpp"
 
 namespace lockstep {
+
+/// The size of an endless pass.
+inline constexpr std::uint64_t endless = std::numeric_limits<std::uint64_t>::max();
+
+/// The epoch and the worker of a pass over a data set.
+struct Pass {
+  std::uint64_t epoch = 0;
+  /// Files are assigned round-robin to `workers`: this pass reads those of `worker`. Data that is
+  /// not in files is read whole.
+  std::uint64_t worker = 0;
+  std::uint64_t workers = 1;
+};
+
+/// Random numbers of one element in one epoch: word(0), word(1), ... without limit.
+///
+/// A pure function of (seed, epoch, id, index): the numbers are the same on every rank, whatever
+/// was transformed before. Indices are below 2^32; epochs count modulo 2^32.
+/// Source   Philox 4x32-10 with (index, id, epoch) as counter; see RandomUse for the key.
+struct Draw {
+  std::uint64_t seed = 0;
+  std::uint64_t epoch = 0;
+  std::uint64_t id = 0;  ///< of the element in the data set
+  RandomUse use = RandomUse::map;
+
+  std::uint64_t word(std::uint32_t index) const noexcept {
+    const auto block = at(index);
+    return std::uint64_t{block[0]} << 32 | block[1];
+  }
+
+  /// In [0, 1).
+  float uniform(std::uint32_t index) const noexcept { return unit_float(at(index)[2]); }
+
+ private:
+  Philox::Block at(std::uint32_t index) const noexcept {
+    const auto low = [](std::uint64_t word) { return static_cast<std::uint32_t>(word); };
+    return Philox::at({index, low(id), low(id >> 32), low(epoch)}, philox_key(seed_for(use, seed)));
+  }
+};
 
 /// Properties of a data set that are known before it is read.
 struct DatasetFacts {
@@ -24,27 +68,187 @@ struct DatasetFacts {
   std::string identity = {};     ///< text that identifies the data
 };
 
-/// The facts of a data set that reads two others. A worker can read its own files only if both come
-/// from files; batch sizes count only if they are equal.
-DatasetFacts combined_facts(const DatasetFacts& a, const DatasetFacts& b);
+}  // namespace lockstep
 
-struct SharedSource;
+namespace lockstep::readers {
+// Elements whose type is hidden, so that reading is compiled once, in the library. Internal: the
+// API is Dataset.
 
-/// Records of a data::Source in its own order, or shuffled by `seed`. They can be read in batches.
-struct SourceRecords {
-  std::shared_ptr<SharedSource> source;
-  std::optional<std::uint64_t> seed = std::nullopt;
+/// A value of any type; null: none.
+using Any = std::shared_ptr<void>;
+
+template <class T>
+Any boxed(T value) {
+  return std::make_shared<T>(std::move(value));
+}
+template <class T>
+T& value_in(const Any& any) noexcept {
+  return *static_cast<T*>(any.get());
+}
+
+/// Values in order, one per call; null at the end.
+using Next = std::function<Any()>;
+
+/// The state of an iteration.
+struct NextValue {
+  Next next;
+  Any value;
 };
 
-/// What a data::Source has of a record: see from_source.
-template <class T>
-concept SourceRecord = std::same_as<T, Example> || std::same_as<T, ValuesExample> ||
-    std::same_as<T, WeightedExample> || std::same_as<T, WeightedValuesExample>;
+/// An element, with the id and epoch that random transformations depend on.
+struct Item {
+  Any value;                ///< owned by the receiver alone
+  std::uint64_t id = 0;     ///< equal in every pass and on every rank
+  std::uint64_t epoch = 0;  ///< of the pass; each repetition counts as one epoch
+};
 
-/// One pass over batches of `size` records. See from_source.
-template <SourceRecord Record>
-ReaderPtr<Batched<Record>> open_batches(const SourceRecords& records, const Pass& pass,
-                                        std::uint64_t size, bool drop_remainder);
+/// Reads the elements of one pass. Local; one thread.
+///
+/// If size() is known, elements can be read by index. If examples() is known, the elements are
+/// batches that can be cut before they are read: rows() reads only the requested examples.
+class Reader {
+ public:
+  Reader() = default;
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+  virtual ~Reader() = default;
+
+  /// The next element; nullopt at the end, and on every later call.
+  virtual std::optional<Item> next() = 0;
+
+  /// The number of elements, possibly `endless`; nullopt if elements can only be read in order.
+  virtual std::optional<std::uint64_t> size() const { return std::nullopt; }
+
+  /// The same, also of elements that can only be read in order.
+  virtual std::optional<std::uint64_t> count() const { return size(); }
+
+  /// Element `index`, below size(). Does not change the position of next().
+  virtual Item at(std::uint64_t) { throw std::logic_error("Reader::at: no random access"); }
+
+  /// The number of examples of the pass, in all batches together.
+  virtual std::optional<std::uint64_t> examples() const { return std::nullopt; }
+
+  /// The same if the batches were mapped to batches of as many examples. They are read in order.
+  virtual std::optional<std::uint64_t> examples_before_map() const { return examples(); }
+
+  /// One batch of the examples at these positions of the pass; others may own it, too.
+  virtual Any rows(Range) { throw std::logic_error("Reader::rows: no random access"); }
+};
+
+using ReaderPtr = std::unique_ptr<Reader>;
+
+/// How elements of one type become batches.
+struct Batching {
+  Any (*batch_of)(std::vector<Any>& elements);  ///< moves from the elements
+  Any (*empty_like)(const Any& batch);          ///< a batch of 0 examples
+  Any (*unknown)();                             ///< the same, of elements whose shape is not known
+};
+
+template <class T>
+const Batching& batching() noexcept {
+  static constexpr Batching functions = {
+      [](std::vector<Any>& elements) {
+        std::vector<T> values;
+        values.reserve(elements.size());
+        for (const auto& element : elements) values.push_back(std::move(value_in<T>(element)));
+        return boxed(lockstep::batch_of(values));
+      },
+      [](const Any& batch) { return boxed(cut(value_in<Batched<T>>(batch), 0, 0)); },
+      [] { return boxed(Batched<T>{}); }};
+  return functions;
+}
+
+// Those of usual elements are compiled in the library, so that programs need not.
+// NOLINTBEGIN(bugprone-macro-parentheses): no expressions
+#define LOCKSTEP_USUAL_ELEMENTS(EXTERN)                                         \
+  EXTERN template const Batching& batching<std::int64_t>() noexcept;            \
+  EXTERN template const Batching& batching<lockstep::Tensor<float>>() noexcept; \
+  EXTERN template const Batching& batching<lockstep::Example>() noexcept;
+// NOLINTEND(bugprone-macro-parentheses)
+LOCKSTEP_USUAL_ELEMENTS(extern)
+
+struct SourceRecords;
+
+/// The transformations of Dataset; each returns a new pipeline. A function that is passed is copied
+/// for each pass.
+class Pipeline {
+ public:
+  using Open = std::function<ReaderPtr(const Pass&)>;
+
+  /// `open` opens a pass. It must own all that it uses, and may be called from any thread.
+  /// `records`: those of a source; batch() reads many of them in one call.
+  Pipeline(Open open, DatasetFacts facts, std::shared_ptr<const SourceRecords> records = nullptr);
+
+  const DatasetFacts& facts() const noexcept { return facts_; }
+  std::optional<std::uint64_t> count() const { return open_({})->count(); }
+
+  Pipeline map(std::function<Any(Item)> function) const;
+  Pipeline filter(std::function<bool(const Any&)> accepts) const;
+  Pipeline batch(std::uint64_t size, bool drop_remainder, const Batching& type) const;
+  Pipeline repeat(std::uint64_t times) const;  ///< 0: without end
+  Pipeline take(std::uint64_t count) const;
+  Pipeline skip(std::uint64_t count) const;
+  Pipeline shard(std::uint64_t count, std::uint64_t index) const;
+  Pipeline shuffle(std::uint64_t seed) const;
+  Pipeline shuffle(std::uint64_t seed, std::size_t places) const;
+  Pipeline prefetch(std::size_t depth) const;
+  Pipeline assert_cardinality(std::uint64_t count) const;
+  Pipeline enumerate(std::int64_t first, Any (*numbered)(std::int64_t number, Any element)) const;
+  Pipeline zip(const Pipeline& other, Any (*paired)(Any first, Any second)) const;
+  Pipeline concatenate(const Pipeline& other) const;
+  Pipeline interleave(std::function<Pipeline(Any)> function, std::size_t cycle_length,
+                      std::size_t block_length) const;
+
+  /// Opens a pass of one epoch, with the read-ahead of prefetch(); or without that of a prefetch at
+  /// the end, for callers that read ahead themselves.
+  ReaderPtr open(const Pass& pass) const;
+  ReaderPtr open_plain(const Pass& pass) const { return open_(pass); }
+
+  /// The same pipeline whose data is identified by `text`, too.
+  Pipeline identified(const std::string& text) const;
+
+ private:
+  Open opener() const;
+  DatasetFacts behind_prefetch() const;
+  DatasetFacts not_batched() const;
+
+  Open open_;
+  DatasetFacts facts_;
+  std::shared_ptr<const SourceRecords> records_;  // set if only shuffle(seed) was applied
+};
+
+/// The values of a pass.
+Next values_of(ReaderPtr reader);
+
+}  // namespace lockstep::readers
+
+namespace lockstep {
+
+/// A single-pass iterator over values of type T. Copies share the pass.
+template <class T>
+class InputIterator {
+ public:
+  using iterator_concept = std::input_iterator_tag;
+  using value_type = T;
+  using difference_type = std::ptrdiff_t;
+
+  explicit InputIterator(readers::Next next) : pass_(std::make_shared<readers::NextValue>()) {
+    pass_->next = std::move(next);
+    ++*this;
+  }
+
+  T& operator*() const noexcept { return readers::value_in<T>(pass_->value); }
+  T* operator->() const noexcept { return &**this; }
+  InputIterator& operator++() {
+    pass_->value = pass_->next();
+    return *this;
+  }
+  void operator++(int) { ++*this; }
+  bool operator==(std::default_sentinel_t) const noexcept { return !pass_->value; }
+
+ private:
+  std::shared_ptr<readers::NextValue> pass_;
+};
 
 /// Elements of type T in a fixed order. It describes a pipeline; nothing is read before iteration.
 ///
@@ -68,29 +272,23 @@ template <class T>
 class Dataset {
  public:
   using Element = T;
-  using Open = readers::Open<T>;
 
-  /// `open` opens a pass. It must own all that it uses, and may be called from any thread.
-  Dataset(Open open, DatasetFacts facts) : open_(std::move(open)), facts_(std::move(facts)) {}
-
-  /// As above, for records of a source; batch() reads many of them in one call.
-  Dataset(Open open, DatasetFacts facts, SourceRecords records)
-      : open_(std::move(open)), facts_(std::move(facts)), records_(std::move(records)) {}
+  explicit Dataset(readers::Pipeline pipeline) : pipeline_(std::move(pipeline)) {}
 
   /// The properties that are known without reading. Local.
-  const DatasetFacts& facts() const noexcept { return facts_; }
+  const DatasetFacts& facts() const noexcept { return pipeline_.facts(); }
 
   /// The number of elements of an epoch, possibly `endless`; nullopt if unknown before reading.
-  std::optional<std::uint64_t> size() const { return open_({})->size(); }
+  std::optional<std::uint64_t> size() const { return pipeline_.count(); }
 
   /// Applies `function(element)`, or `function(parts...)` for a pair or tuple.
   template <class Function>
   auto map(Function function) const {
     using To = std::decay_t<decltype(call_with(function, std::declval<T>()))>;
     static_assert(!std::is_void_v<To>, "map: the function returns nothing; return the new element");
-    return mapped<To>([function](Item<T> item) mutable -> To {
-      return call_with(function, std::move(item.value));
-    });
+    return Dataset<To>(pipeline_.map([function](readers::Item item) mutable {
+      return readers::boxed<To>(call_with(function, std::move(readers::value_in<T>(item.value))));
+    }));
   }
 
   /// Applies `function(element, draw)`; `draw` provides random numbers, see Draw.
@@ -99,90 +297,67 @@ class Dataset {
     static_assert(std::is_invocable_v<Function, T, const Draw&>,
                   "map_random: the function does not take (element, const Draw&)");
     using To = std::decay_t<std::invoke_result_t<Function, T, const Draw&>>;
-    return mapped<To>([function, seed](Item<T> item) mutable -> To {
-      return function(std::move(item.value), Draw{seed, item.epoch, item.id});
-    });
+    return Dataset<To>(pipeline_.map([function, seed](readers::Item item) mutable {
+      return readers::boxed<To>(
+          function(std::move(readers::value_in<T>(item.value)), Draw{seed, item.epoch, item.id}));
+    }));
   }
 
   /// Batches of `size` consecutive elements: see Batched. Under a Strategy `size` is the global
   /// batch. The last batch may be smaller; `drop_remainder` drops it.
   Dataset<Batched<T>> batch(std::uint64_t size, bool drop_remainder = false) const {
-    if (size == 0) throw ConfigError("batches of 0 elements", "give at least 1");
-    DatasetFacts facts = behind_prefetch();
-    facts.batch_size = size;
-    facts.drop_remainder = drop_remainder;
-    if constexpr (SourceRecord<T>) {
-      if (records_) {
-        return {[records = *records_, size, drop_remainder](const Pass& pass) {
-                  return open_batches<T>(records, pass, size, drop_remainder);
-                },
-                facts};
-      }
-    }
-    return {[open = opener(), size, drop_remainder](const Pass& pass) {
-              return std::make_unique<readers::BatchesOf<T>>(open(pass), size, drop_remainder);
-            },
-            facts};
+    return Dataset<Batched<T>>(pipeline_.batch(size, drop_remainder, readers::batching<T>()));
   }
 
   /// `times` (at least 1) passes in sequence: epoch e has epochs e * times, e * times + 1, ...
   Dataset repeat(std::uint64_t times) const {
     if (times == 0) throw ConfigError("0 repetitions", "give at least 1, or none: without end");
-    return repeated(times);
+    return Dataset(pipeline_.repeat(times));
   }
 
   /// Repeats without end: epoch e has epochs e, e + 1, ... An empty data set stays empty.
-  Dataset repeat() const { return repeated(0); }
+  Dataset repeat() const { return Dataset(pipeline_.repeat(0)); }
 
   /// The first `count` elements; under FILE, of each worker's files.
-  Dataset take(std::uint64_t count) const {
-    return then([count](ReaderPtr<T> from, const Pass&) {
-      return std::make_unique<readers::Taken<T>>(std::move(from), count);
-    });
-  }
+  Dataset take(std::uint64_t count) const { return Dataset(pipeline_.take(count)); }
 
   /// All elements but the first `count`; under FILE, of each worker's files.
-  Dataset skip(std::uint64_t count) const {
-    return then([count](ReaderPtr<T> from, const Pass&) {
-      return std::make_unique<readers::Skipped<T>>(std::move(from), count);
-    });
-  }
+  Dataset skip(std::uint64_t count) const { return Dataset(pipeline_.skip(count)); }
 
   /// The elements for which `accepts(element)`, or `accepts(parts...)`, is true.
   template <class Accepts>
   Dataset filter(Accepts accepts) const {
     using Answer = decltype(call_with(accepts, std::declval<const T&>()));
     static_assert(std::is_convertible_v<Answer, bool>, "filter: the function does not return bool");
-    return then([accepts](ReaderPtr<T> from, const Pass&) {
-      return std::make_unique<readers::Filtered<T, Accepts>>(std::move(from), accepts);
-    });
+    return Dataset(pipeline_.filter([accepts](const readers::Any& element) mutable -> bool {
+      return call_with(accepts, std::as_const(readers::value_in<T>(element)));
+    }));
   }
 
   /// Pairs (first + i, element i), i counted in the pass: under FILE, in each worker's files.
   Dataset<std::pair<std::int64_t, T>> enumerate(std::int64_t first = 0) const {
-    return {[open = opener(), first](const Pass& pass) {
-              return std::make_unique<readers::Enumerated<T>>(open(pass), first);
-            },
-            not_batched()};
+    using Pair = std::pair<std::int64_t, T>;
+    return Dataset<Pair>(pipeline_.enumerate(first, [](std::int64_t number, readers::Any element) {
+      return readers::boxed(Pair(number, std::move(readers::value_in<T>(element))));
+    }));
   }
 
   /// Pairs of an element of this data set and one of `other`, until either ends. FILE needs files
   /// on both sides, and pairs what each worker reads of them; otherwise AUTO takes DATA.
   template <class U>
   Dataset<std::pair<T, U>> zip(const Dataset<U>& other) const {
-    return {[mine = opener(), theirs = other.opener()](const Pass& pass) {
-              return std::make_unique<readers::Zipped<T, U>>(mine(pass), theirs(pass));
-            },
-            combined_facts(facts_, other.facts_)};
+    using Pair = std::pair<T, U>;
+    return Dataset<Pair>(
+        pipeline_.zip(other.pipeline_, [](readers::Any first, readers::Any second) {
+          return readers::boxed(Pair(std::move(readers::value_in<T>(first)),
+                                     std::move(readers::value_in<U>(second))));
+        }));
   }
 
   /// The elements of this data set, then those of `other`. FILE needs files on both sides, and each
   /// worker reads its own of both; otherwise AUTO takes DATA.
   Dataset concatenate(const Dataset& other) const {
-    return {[mine = opener(), theirs = other.opener()](const Pass& pass) {
-              return std::make_unique<readers::Concatenated<T>>(mine(pass), theirs(pass));
-            },
-            combined_facts(facts_, other.facts_)};
+    return Dataset(pipeline_.concatenate(other.pipeline_));
   }
 
   /// The elements of the data sets `function(element)` returns. `cycle_length` of them are open at
@@ -198,29 +373,15 @@ class Dataset {
   auto interleave(Function function, std::size_t cycle_length, std::size_t block_length = 1) const {
     using Inner = std::decay_t<decltype(call_with(function, std::declval<T>()))>;
     static_assert(
-        requires { typename Inner::Open; },
+        requires { requires std::is_same_v<Inner, Dataset<typename Inner::Element>>; },
         "interleave, flat_map: the function does not return a Dataset");
     using To = typename Inner::Element;
-    require_lengths(cycle_length, block_length);
-    return Dataset<To>(
-        [open = opener(), function, cycle_length, block_length](const Pass& pass) -> ReaderPtr<To> {
-          const auto outer = std::shared_ptr<Reader<T>>(open(pass));
-          using Interleaved = readers::Interleaved<To>;
-          return std::make_unique<Interleaved>(
-              [outer, function]() mutable -> typename Interleaved::Stream {
-                auto item = outer->next();
-                if (!item) return {};
-                const Inner inner = call_with(function, std::move(item->value));
-                const auto reader = std::shared_ptr<Reader<To>>(inner.open({.epoch = item->epoch}));
-                return [reader, id = item->id]() {
-                  auto element = reader->next();
-                  if (element) element->id = readers::combined_id(id, element->id);
-                  return element;
-                };
-              },
-              cycle_length, block_length);
+    return Dataset<To>(pipeline_.interleave(
+        [function](readers::Any element) mutable {
+          const Inner inner = call_with(function, std::move(readers::value_in<T>(element)));
+          return inner.pipeline_;
         },
-        not_batched());
+        cycle_length, block_length));
   }
 
   /// The elements of the data sets `function(element)` returns, one data set after the other.
@@ -231,57 +392,35 @@ class Dataset {
 
   /// Elements index, index + count, index + 2 count, ...: for data sets sharded by the caller.
   Dataset shard(std::uint64_t count, std::uint64_t index) const {
-    if (index >= count) {
-      throw ConfigError("shard " + std::to_string(index) + " of " + std::to_string(count),
-                        "shards are counted from 0");
-    }
-    return then([count, index](ReaderPtr<T> from, const Pass&) {
-      return std::make_unique<readers::Sharded<T>>(std::move(from), count, index);
-    });
+    return Dataset(pipeline_.shard(count, index));
   }
 
   /// Shuffles all elements, in another order each epoch: a function of (seed, epoch), and under
   /// FILE of the worker, in constant memory. Throws ConfigError unless the size is known and
   /// finite.
-  Dataset shuffle(std::uint64_t seed) const {
-    const auto all = size();
-    if (!all || *all == endless) {
-      throw ConfigError("shuffle of a data set whose end is not known",
-                        "give the number of elements to draw from: shuffle(seed, places)");
-    }
-    Dataset shuffled = then([seed](ReaderPtr<T> from, const Pass& pass) {
-      const std::uint64_t own = data::worker_seed(seed, pass.worker);
-      return std::make_unique<readers::Shuffled<T>>(std::move(from), own, pass.epoch);
-    });
-    if (records_ && !records_->seed) shuffled.records_ = {records_->source, seed};
-    return shuffled;
-  }
+  Dataset shuffle(std::uint64_t seed) const { return Dataset(pipeline_.shuffle(seed)); }
 
   /// Shuffles any data set with a buffer of `places` (at least 1) elements: each element is drawn
   /// from the next `places` ones.
   Dataset shuffle(std::uint64_t seed, std::size_t places) const {
-    if (places == 0) throw ConfigError("shuffle among 0 elements", "give at least 1");
-    return then([seed, places](ReaderPtr<T> from, const Pass& pass) {
-      const std::uint64_t own = data::worker_seed(seed, pass.worker);
-      return std::make_unique<readers::BufferShuffled<T>>(std::move(from), own, pass.epoch, places);
-    });
+    return Dataset(pipeline_.shuffle(seed, places));
   }
 
   /// A thread reads at most `depth` (at least 1) elements ahead. Use it last in a pipeline: its
   /// result can only be read in order.
-  Dataset prefetch(std::size_t depth) const {
-    if (depth == 0) throw ConfigError("prefetch of 0 elements", "give at least 1, or leave it out");
-    Dataset ahead(opener(), behind_prefetch());
-    ahead.facts_.prefetch = depth;
-    ahead.facts_.reads_ahead = true;
-    return ahead;
+  Dataset prefetch(std::size_t depth) const { return Dataset(pipeline_.prefetch(depth)); }
+
+  /// States that an epoch has `count` elements; under FILE, in each worker's files. With it, last
+  /// before batch(), distributed batches of a generator have a plan, which train::Replica needs. In
+  /// distribute_datasets_from_function each worker may have another count.
+  ///
+  /// Errors   reading throws DataError if there are more or fewer elements.
+  Dataset assert_cardinality(std::uint64_t count) const {
+    return Dataset(pipeline_.assert_cardinality(count));
   }
 
-  /// Opens a pass of one epoch, with the read-ahead of prefetch().
-  ReaderPtr<T> open(const Pass& pass) const { return opener()(pass); }
-
-  /// As open(), without a prefetch at the end; for callers that read ahead themselves.
-  ReaderPtr<T> open_plain(const Pass& pass) const { return open_(pass); }
+  /// The pipeline without its type: for functions of the library.
+  const readers::Pipeline& pipeline() const noexcept { return pipeline_; }
 
   /// One epoch as an input range:  for (auto& [x, y] : dataset.epoch(2))
   class Epoch;
@@ -296,53 +435,7 @@ class Dataset {
   template <class>
   friend class Dataset;
 
-  Open opener() const {
-    if (facts_.prefetch == 0) return open_;
-    return [open = open_, depth = facts_.prefetch](const Pass& pass) {
-      return std::make_unique<readers::Prefetched<T>>(open(pass), depth);
-    };
-  }
-
-  DatasetFacts behind_prefetch() const {
-    DatasetFacts facts = facts_;
-    facts.prefetch = 0;
-    return facts;
-  }
-
-  DatasetFacts not_batched() const {
-    DatasetFacts facts = behind_prefetch();
-    facts.batch_size = 0;
-    facts.drop_remainder = false;
-    return facts;
-  }
-
-  /// The data set whose passes are `wrap(pass of this data set)`.
-  template <class Wrap>
-  Dataset then(Wrap wrap) const {
-    return {[open = opener(), wrap](const Pass& pass) -> ReaderPtr<T> {
-              return wrap(open(pass), pass);
-            },
-            behind_prefetch()};
-  }
-
-  template <class To, class Function>
-  Dataset<To> mapped(Function function) const {
-    return {[open = opener(), function](const Pass& pass) -> ReaderPtr<To> {
-              return std::make_unique<readers::Mapped<T, To, Function>>(open(pass), function);
-            },
-            behind_prefetch()};
-  }
-
-  Dataset repeated(std::uint64_t times) const {
-    return {[open = opener(), times](const Pass& pass) {
-              return std::make_unique<readers::Repeated<T>>(open, pass, times);
-            },
-            behind_prefetch()};
-  }
-
-  Open open_;
-  DatasetFacts facts_;
-  std::optional<SourceRecords> records_;  // set if only shuffle(seed) was applied
+  readers::Pipeline pipeline_;
 };
 
 /// The elements of one epoch; each begin() starts a new pass.
@@ -352,7 +445,7 @@ class Dataset<T>::Epoch {
   Epoch(Dataset dataset, std::uint64_t number) : dataset_(std::move(dataset)), number_(number) {}
 
   InputIterator<T> begin() const {
-    return InputIterator<T>(values_of(dataset_.open({.epoch = number_})));
+    return InputIterator<T>(readers::values_of(dataset_.pipeline().open({.epoch = number_})));
   }
   std::default_sentinel_t end() const noexcept { return {}; }
 

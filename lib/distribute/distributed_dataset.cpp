@@ -9,6 +9,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/collectives/agreement.hpp"
+#include "lockstep/distribute/readers.hpp"
 #include "lockstep/distribute/share.hpp"
 
 namespace lockstep {
@@ -18,7 +19,6 @@ using data::Rebatch;
 using data::ShardPolicy;
 using pieces::AnyBatch;
 using pieces::AnyDataset;
-using pieces::AnyReader;
 using pieces::BatchType;
 using pieces::Share;
 using pieces::WhyNoPlan;
@@ -68,7 +68,13 @@ StepNews any_rank(comm::Communicator& comm, const StepNews& mine) {
 
 /// Returns this rank's piece of each step, in order; null at the end of its stream. Local.
 using Pieces = std::function<AnyBatch()>;
-using SharedReader = std::shared_ptr<AnyReader>;
+using SharedReader = std::shared_ptr<readers::Reader>;
+
+/// The next batch; null at the end.
+AnyBatch next_of(readers::Reader& reader) {
+  auto item = reader.next();
+  return item ? std::move(item->value) : nullptr;
+}
 
 /// With a plan: reads only this rank's examples.
 Pieces planned(SharedReader reader, const Share& share) {
@@ -98,7 +104,7 @@ Pieces endless_batches(SharedReader reader, const Share& share) {
 /// Under DATA, sequential data: every rank reads all batches and keeps its pieces.
 Pieces kept(const BatchType& type, SharedReader reader, const Share& share) {
   return [&type, reader = std::move(reader), share]() -> AnyBatch {
-    const auto batch = reader->next();
+    const auto batch = next_of(*reader);
     if (!batch) return nullptr;
     const Range mine = piece_of_batch(type.rows(batch.get()), share);
     return type.cut(batch.get(), mine.begin, mine.end);
@@ -113,7 +119,7 @@ Pieces own(const BatchType& type, SharedReader reader, const Share& share, bool 
           piece = share.ranks]() mutable -> AnyBatch {
     while (true) {
       if (piece == ranks) {
-        batch = reader->next();
+        batch = next_of(*reader);
         if (!batch) return nullptr;
         piece = 0;
       }
@@ -146,7 +152,7 @@ class Balanced {
  private:
   bool read() {
     do {
-      batch_ = reader_->next();
+      batch_ = next_of(*reader_);
       if (!batch_) return false;
       at_ = 0;
       end_ = type_->rows(batch_.get());
@@ -166,7 +172,7 @@ class Balanced {
 /// The pieces of `epoch` for this share.
 Pieces pieces_of(const AnyDataset& dataset, const Share& share, std::uint64_t epoch) {
   const BatchType& type = *dataset.type;
-  SharedReader reader = dataset.open(share.pass(epoch), false);
+  SharedReader reader = dataset.pipeline.open_plain(share.pass(epoch));
   if (share.plan) return planned(std::move(reader), share);
   if (share.endless_batches) return endless_batches(std::move(reader), share);
   if (share.choice.policy == ShardPolicy::data) return kept(type, std::move(reader), share);
@@ -382,9 +388,9 @@ const std::string& DistributedBatches::warning() const noexcept { return state_-
 std::shared_ptr<DistributedBatches::State> pieces::distribute(comm::Communicator& comm,
                                                               const AnyDataset& dataset,
                                                               const DistributeOptions& options) {
-  const DatasetFacts& facts = dataset.facts;
+  const DatasetFacts& facts = dataset.pipeline.facts();
   const auto share = pieces::agree_on_share(
-      comm, facts, options, [&](const Pass& pass) { return dataset.open(pass, false); });
+      comm, facts, options, [&](const Pass& pass) { return dataset.pipeline.open_plain(pass); });
   if (!share.choice.warning.empty() && comm.rank() == 0) report_warning(share.choice.warning);
   return std::make_shared<DistributedBatches::State>(DistributedBatches::State{
       .comm = &comm,
@@ -439,35 +445,37 @@ std::optional<data::Plan> plan_of_workers(comm::Communicator& comm, std::uint64_
 
 std::shared_ptr<DistributedBatches::State> pieces::distribute_made(
     comm::Communicator& comm, const std::function<AnyDataset()>& make) {
-  AnyDataset dataset;
+  std::optional<AnyDataset> made;
   std::optional<std::uint64_t> size;
   std::optional<std::uint64_t> examples;
   comm::together(comm, [&] {
-    dataset = make();
-    const auto reader = dataset.open({}, false);
+    made = make();
+    const auto reader = made->pipeline.open_plain({});
     size = reader->size();
-    examples = size ? reader->examples_before_map() : std::nullopt;
+    examples = reader->examples_before_map();
   });
+  const DatasetFacts facts = made->pipeline.facts();
   const auto lengths = agree_on_lengths(comm, size);
-  const auto plan = plan_of_workers(comm, dataset.facts.batch_size, examples);
+  const auto plan = plan_of_workers(comm, facts.batch_size, examples);
   return std::make_shared<DistributedBatches::State>(DistributedBatches::State{
       .comm = &comm,
-      .type = dataset.type,
-      .pieces = [dataset](std::uint64_t epoch) -> Pieces {
-        return [reader = SharedReader(dataset.open({.epoch = epoch}, true))] {
-          return reader->next();
-        };
+      .type = made->type,
+      .pieces = [pipeline = made->pipeline](std::uint64_t epoch) -> Pieces {
+        return
+            [reader = SharedReader(pipeline.open({.epoch = epoch}))] { return next_of(*reader); };
       },
       .rule = {.ending = lengths ? Ending::counted : Ending::asked,
                .count = lengths ? lengths->longest : 0,
-               .rows = own_rows(dataset.facts, examples),
+               .rows = own_rows(facts, examples),
                .in_plan = plan ? plan->steps() : 0,
                .some_empty = lengths && lengths->some_empty},
       .plan = plan,
-      .why_no_plan = {"the numbers of examples of all workers' data sets are not known before they "
-                      "are read, or their batch sizes differ",
-                      "make data sets of known size that end in batch(size), of one size; or use "
-                      "distribute_dataset"},
+      .why_no_plan =
+          {"the numbers of examples of all workers' data sets are not known before they "
+           "are read, or their batch sizes differ",
+           "end each in batch(size), of one size; give the number of elements of a generator "
+           "by assert_cardinality(n), before batch; or use "
+           "distribute_dataset"},
       .choice = {ShardPolicy::data, "each worker's data set shards itself", ""}});
 }
 

@@ -13,7 +13,6 @@
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/data/plan.hpp"
 #include "lockstep/distribute/dataset.hpp"
-#include "lockstep/distribute/readers.hpp"
 #include "lockstep/distribute/tensor.hpp"
 #include "lockstep/distribute/values.hpp"
 
@@ -38,8 +37,7 @@ namespace lockstep::pieces {
 // Batches whose type is hidden, so that reading and cutting them is compiled once, in the library.
 // Internal: the API are DistributedIterator and DistributedDataset.
 
-/// A batch of any type; null: none.
-using AnyBatch = std::shared_ptr<void>;
+using AnyBatch = readers::Any;
 
 /// The functions of a type of batches.
 struct BatchType {
@@ -87,67 +85,23 @@ const BatchType& type_of_batches() noexcept {
   return type;
 }
 
-/// A Reader of batches of any type.
-class AnyReader {
- public:
-  AnyReader() = default;
-  AnyReader(const AnyReader&) = delete;
-  AnyReader& operator=(const AnyReader&) = delete;
-  virtual ~AnyReader() = default;
-
-  virtual AnyBatch next() = 0;  ///< null at the end
-  virtual AnyBatch rows(Range positions) = 0;
-  virtual std::optional<std::uint64_t> size() const = 0;
-  virtual std::optional<std::uint64_t> examples() const = 0;
-  virtual std::optional<std::uint64_t> examples_before_map() const = 0;
-};
-
-template <BatchLike T>
-class ReaderOf final : public AnyReader {
- public:
-  explicit ReaderOf(ReaderPtr<T> reader) : reader_(std::move(reader)) {}
-
-  AnyBatch next() override {
-    auto item = reader_->next();
-    return item ? std::make_shared<T>(std::move(item->value)) : nullptr;
-  }
-  AnyBatch rows(Range positions) override { return std::make_shared<T>(reader_->rows(positions)); }
-  std::optional<std::uint64_t> size() const override { return reader_->size(); }
-  std::optional<std::uint64_t> examples() const override { return reader_->examples(); }
-  std::optional<std::uint64_t> examples_before_map() const override {
-    return reader_->examples_before_map();
-  }
-
- private:
-  ReaderPtr<T> reader_;
-};
-
 /// A Dataset of batches of any type.
 struct AnyDataset {
   const BatchType* type = nullptr;
-  DatasetFacts facts = {};
-  /// Dataset::open, or without a prefetch at the end Dataset::open_plain.
-  std::function<std::unique_ptr<AnyReader>(const Pass&, bool prefetches)> open = {};
+  readers::Pipeline pipeline;
 };
 
 template <BatchLike T>
 AnyDataset any_dataset(const Dataset<T>& dataset) {
-  return {&type_of_batches<T>(), dataset.facts(),
-          [dataset](const Pass& pass, bool prefetches) -> std::unique_ptr<AnyReader> {
-            return std::make_unique<ReaderOf<T>>(prefetches ? dataset.open(pass)
-                                                            : dataset.open_plain(pass));
-          }};
+  return {&type_of_batches<T>(), dataset.pipeline()};
 }
 
 // Those of usual batches are compiled in the library, so that programs need not.
 // NOLINTBEGIN(bugprone-macro-parentheses): no expressions
-#define LOCKSTEP_BATCHES(EXTERN, T)  \
-  EXTERN template class ReaderOf<T>; \
-  EXTERN template const BatchType& type_of_batches<T>() noexcept;
-#define LOCKSTEP_USUAL_BATCHES(EXTERN)           \
-  LOCKSTEP_BATCHES(EXTERN, Tensor<std::int64_t>) \
-  LOCKSTEP_BATCHES(EXTERN, Tensor<float>)        \
-  LOCKSTEP_BATCHES(EXTERN, Batched<Example>)
+#define LOCKSTEP_USUAL_BATCHES(EXTERN)                                               \
+  EXTERN template const BatchType& type_of_batches<Tensor<std::int64_t>>() noexcept; \
+  EXTERN template const BatchType& type_of_batches<Tensor<float>>() noexcept;        \
+  EXTERN template const BatchType& type_of_batches<Batched<Example>>() noexcept;
 // NOLINTEND(bugprone-macro-parentheses)
 LOCKSTEP_USUAL_BATCHES(extern)
 
@@ -227,12 +181,16 @@ class DistributedBatches {
   ElementSpec element_spec() const;
 
   /// The examples of each rank and step: positions in the data set's order. train::Replica trains
-  /// by it. It is known for batches of a data set of known size, also if map was applied to them
-  /// (which must then keep their numbers of examples). Under DATA it is known, too, if all batches
-  /// are full (an endless data set, or drop_remainder): then it has one step, which repeats. Of
-  /// data sets that a function makes it is known if all workers' sizes are, which may differ, and
-  /// their batch sizes are equal. Errors   plan() throws ConfigError with the reason if the data
-  /// set has none. Local.
+  /// by it. It is known
+  ///   - for batches of a data set of known size, also if map was applied to them (which must then
+  ///     keep their numbers of examples); assert_cardinality gives the size of a generator;
+  ///   - under DATA if all batches are full (an endless data set, or drop_remainder): then it has
+  ///     one step, which repeats;
+  ///   - for data sets that a function makes if all workers' sizes are known, which may differ, and
+  ///     their batch sizes are equal.
+  ///
+  /// Errors   plan() throws ConfigError with the reason if the data set has none.
+  /// Ranks    local.
   const data::Plan& plan() const;
   bool has_plan() const noexcept;
 
@@ -271,8 +229,10 @@ class DistributedDataset : public DistributedBatches {
   /// dataset) with batches of two parts, which are copied. Reads the first batch: collective, as is
   /// each increment.
   InputIterator<PerReplica<T>> begin() const {
-    return InputIterator<PerReplica<T>>(
-        [steps = make_iterator()]() mutable { return steps.next_as_optional(); });
+    return InputIterator<PerReplica<T>>([steps = make_iterator()]() mutable -> readers::Any {
+      auto batch = steps.next_as_optional();
+      return batch ? readers::boxed(std::move(*batch)) : nullptr;
+    });
   }
   std::default_sentinel_t end() const noexcept { return {}; }
 

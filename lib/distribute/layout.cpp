@@ -1,10 +1,9 @@
-#include "lockstep/distribute/layout.hpp"
-
 #include <algorithm>
 #include <map>
 #include <optional>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/distribute/mesh.hpp"
 #include "lockstep/distribute/values.hpp"
 
 namespace lockstep {

@@ -1,5 +1,5 @@
 // Operations on tensors over a mesh: products, element-wise operations with broadcasting,
-// reductions, softmax and its loss, and changes of shape. A tape records them (tape.hpp).
+// reductions, softmax and its loss, and changes of shape. A Tape records them (dtensor.hpp).
 //
 // Each rank computes on its pieces; the layouts determine the communication. All operations are
 // collective. Most take the result's layout as last argument; by default the result has the layout
@@ -24,8 +24,7 @@
 #include <vector>
 
 #include "lockstep/distribute/dtensor.hpp"
-#include "lockstep/distribute/layout.hpp"
-#include "lockstep/distribute/tape.hpp"
+#include "lockstep/distribute/mesh.hpp"
 
 namespace lockstep::sharding {
 

@@ -9,19 +9,16 @@
 #include "lockstep/data/file.hpp"
 #include "lockstep/data/folder.hpp"
 #include "lockstep/data/read_ahead.hpp"
-#include "lockstep/distribute/combined_readers.hpp"
 
 namespace lockstep {
 
 struct Prefetcher::State {
-  using Value = std::shared_ptr<void>;
-
-  State(Produce function, std::size_t depth)
+  State(readers::Next function, std::size_t depth)
       : produce(std::move(function)),
-        ahead(std::vector<Value>(depth + 1), depth,
-              [this](Value& slot, std::uint64_t) { return fill(slot); }) {}
+        ahead(std::vector<readers::Any>(depth + 1), depth,
+              [this](readers::Any& slot, std::uint64_t) { return fill(slot); }) {}
 
-  bool fill(Value& slot) {
+  bool fill(readers::Any& slot) {
     if (failure) std::rethrow_exception(failure);
     try {
       slot = produce();
@@ -32,30 +29,26 @@ struct Prefetcher::State {
     return slot != nullptr;
   }
 
-  Produce produce;
+  readers::Next produce;
   std::exception_ptr failure;  // of `produce`, which is not called again
   std::uint64_t taken = 0;
-  data::ReadAhead<Value> ahead;  // last member: its thread uses the members above
+  data::ReadAhead<readers::Any> ahead;  // last member: its thread uses the members above
 };
 
-Prefetcher::Prefetcher(Produce produce, std::size_t depth)
+Prefetcher::Prefetcher(readers::Next produce, std::size_t depth)
     : state_(std::make_unique<State>(std::move(produce), depth)) {}
 Prefetcher::~Prefetcher() = default;
 
-std::shared_ptr<void> Prefetcher::next() {
+readers::Any Prefetcher::next() {
   auto* const slot = state_->ahead.take(state_->taken);
   if (slot == nullptr) return nullptr;
   ++state_->taken;
   return std::exchange(*slot, nullptr);
 }
 
-namespace readers {
-std::uint64_t combined_id(std::uint64_t outer, std::uint64_t inner) noexcept {
-  const auto low = [](std::uint64_t word) { return static_cast<std::uint32_t>(word); };
-  const auto block = Philox::at({low(inner), low(inner >> 32), 0, 0}, philox_key(outer));
-  return std::uint64_t{block[0]} << 32 | block[1];
-}
-}  // namespace readers
+}  // namespace lockstep
+
+namespace lockstep::readers {
 
 std::vector<std::string> regular_files(const std::string& pattern) {
   std::vector<std::string> paths;
@@ -98,6 +91,12 @@ std::string identity_of(const std::vector<std::string>& paths) {
   return counted(paths.size(), "file") + ", hash of names and samples " + to_hex(hash.value());
 }
 
+std::uint64_t combined_id(std::uint64_t outer, std::uint64_t inner) noexcept {
+  const auto low = [](std::uint64_t word) { return static_cast<std::uint32_t>(word); };
+  const auto block = Philox::at({low(inner), low(inner >> 32), 0, 0}, philox_key(outer));
+  return std::uint64_t{block[0]} << 32 | block[1];
+}
+
 void require_lengths(std::size_t cycle_length, std::size_t block_length) {
   if (cycle_length > 0 && block_length > 0) return;
   throw ConfigError("reading in turn with cycle_length " + std::to_string(cycle_length) +
@@ -105,6 +104,4 @@ void require_lengths(std::size_t cycle_length, std::size_t block_length) {
                     "give at least 1 for both");
 }
 
-}  // namespace lockstep
-
-LOCKSTEP_READERS_OF_USUAL_ELEMENTS()
+}  // namespace lockstep::readers

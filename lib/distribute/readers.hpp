@@ -1,122 +1,20 @@
-// The readers that implement the transformations of Dataset. Internal: the API is dataset.hpp.
+// The readers that implement the transformations of Dataset, and what its sources have in common.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <iterator>
-#include <limits>
 #include <memory>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "lockstep/base/philox.hpp"
 #include "lockstep/data/plan.hpp"
-#include "lockstep/distribute/tensor.hpp"
+#include "lockstep/distribute/dataset.hpp"
 
 namespace lockstep {
-// One pass over a data set: the interface of all transformations.
-
-/// The size of an endless pass.
-inline constexpr std::uint64_t endless = std::numeric_limits<std::uint64_t>::max();
-
-/// The epoch and the worker of a pass over a data set.
-struct Pass {
-  std::uint64_t epoch = 0;
-  /// Files are assigned round-robin to `workers`: this pass reads those of `worker`. Data that is
-  /// not in files is read whole.
-  std::uint64_t worker = 0;
-  std::uint64_t workers = 1;
-};
-
-/// An element, with the id and epoch that random transformations depend on.
-template <class T>
-struct Item {
-  T value;
-  std::uint64_t id = 0;     ///< equal in every pass and on every rank
-  std::uint64_t epoch = 0;  ///< of the pass; each repetition counts as one epoch
-};
-
-/// Reads the elements of one pass. Local; one thread.
-///
-/// If size() is known, elements can be read by index. If examples() is known, the elements are
-/// batches that can be cut before they are read: rows() reads only the requested examples.
-template <class T>
-class Reader {
- public:
-  Reader() = default;
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
-  virtual ~Reader() = default;
-
-  /// The next element; nullopt at the end, and on every later call.
-  virtual std::optional<Item<T>> next() = 0;
-
-  /// The number of elements, possibly `endless`; nullopt if elements can only be read in order.
-  virtual std::optional<std::uint64_t> size() const { return std::nullopt; }
-
-  /// Element `index`, below size(). Does not change the position of next().
-  virtual Item<T> at(std::uint64_t) { throw std::logic_error("Reader::at: no random access"); }
-
-  /// The number of examples of the pass, in all batches together.
-  virtual std::optional<std::uint64_t> examples() const { return std::nullopt; }
-
-  /// The same if the batches were mapped to batches of as many examples. They are read in order.
-  virtual std::optional<std::uint64_t> examples_before_map() const { return examples(); }
-
-  /// One batch of the examples at these positions of the pass.
-  virtual T rows(Range) { throw std::logic_error("Reader::rows: no random access"); }
-};
-
-template <class T>
-using ReaderPtr = std::unique_ptr<Reader<T>>;
-
-/// A reader with random access, read in order.
-template <class T>
-class IndexedReader : public Reader<T> {
- public:
-  std::optional<Item<T>> next() override {
-    if (position_ >= this->size().value()) return std::nullopt;
-    return this->at(position_++);
-  }
-
- private:
-  std::uint64_t position_ = 0;
-};
-
-// Random numbers for transformations: functions of the element, independent of the rank.
-
-/// Random numbers of one element in one epoch: word(0), word(1), ... without limit.
-///
-/// A pure function of (seed, epoch, id, index): the numbers are the same on every rank, whatever
-/// was transformed before. Indices are below 2^32; epochs count modulo 2^32.
-/// Source   Philox 4x32-10 with (index, id, epoch) as counter; see RandomUse for the key.
-struct Draw {
-  std::uint64_t seed = 0;
-  std::uint64_t epoch = 0;
-  std::uint64_t id = 0;  ///< of the element in the data set
-  RandomUse use = RandomUse::map;
-
-  std::uint64_t word(std::uint32_t index) const noexcept {
-    const auto block = at(index);
-    return std::uint64_t{block[0]} << 32 | block[1];
-  }
-
-  /// In [0, 1).
-  float uniform(std::uint32_t index) const noexcept { return unit_float(at(index)[2]); }
-
- private:
-  Philox::Block at(std::uint32_t index) const noexcept {
-    const auto low = [](std::uint64_t word) { return static_cast<std::uint32_t>(word); };
-    return Philox::at({index, low(id), low(id >> 32), low(epoch)}, philox_key(seed_for(use, seed)));
-  }
-};
-
-// Values that a thread reads ahead.
 
 /// Calls `produce` in a separate thread, at most `depth` values ahead of next(): data::ReadAhead
 /// for a sequence that can be read in order only, of values of any type. A depth of 0 means no
@@ -126,67 +24,24 @@ struct Draw {
 ///          of `produce`. See data::ReadAhead.
 class Prefetcher {
  public:
-  using Produce = std::function<std::shared_ptr<void>()>;  ///< null at the end
-
-  Prefetcher(Produce produce, std::size_t depth);
+  Prefetcher(readers::Next produce, std::size_t depth);
   ~Prefetcher();
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
 
   /// The next value in order; null at the end and on every later call. Rethrows an exception of
   /// `produce` after the values before it, and on every later call.
-  std::shared_ptr<void> next();
+  readers::Any next();
 
  private:
   struct State;
   std::unique_ptr<State> state_;
 };
 
-/// A single-pass iterator over the values that `next` returns until nullopt. Copies share the pass.
-template <class T>
-class InputIterator {
- public:
-  using iterator_concept = std::input_iterator_tag;
-  using value_type = T;
-  using difference_type = std::ptrdiff_t;
+}  // namespace lockstep
 
-  explicit InputIterator(std::function<std::optional<T>()> next)
-      : state_(std::make_shared<State>(std::move(next))) {
-    ++*this;
-  }
-
-  T& operator*() const noexcept { return *state_->value; }
-  T* operator->() const noexcept { return &*state_->value; }
-  InputIterator& operator++() {
-    state_->value = state_->next();
-    return *this;
-  }
-  void operator++(int) { ++*this; }
-  bool operator==(std::default_sentinel_t) const noexcept { return !state_->value; }
-
- private:
-  struct State {
-    explicit State(std::function<std::optional<T>()> from) : next(std::move(from)) {}
-    std::function<std::optional<T>()> next;
-    std::optional<T> value;
-  };
-  std::shared_ptr<State> state_;
-};
-
-/// The values of a pass, one per call.
-template <class T>
-std::function<std::optional<T>()> values_of(ReaderPtr<T> reader) {
-  return [shared = std::shared_ptr<Reader<T>>(std::move(reader))]() -> std::optional<T> {
-    auto item = shared->next();
-    return item ? std::optional<T>(std::move(item->value)) : std::nullopt;
-  };
-}
-
-// Lists of files, equal on every rank.
-
-/// The regular files that match a shell pattern ("data/part-*.csv"), sorted by name. Local.
-/// Errors   throws DataError if no file matches.
-std::vector<std::string> regular_files(const std::string& pattern);
+namespace lockstep::readers {
+// Lists of files, equal on every rank: see regular_files().
 
 /// A file and its index in the sorted list of all files.
 struct NumberedFile {
@@ -208,123 +63,147 @@ std::uint64_t file_record_id(std::uint64_t number, std::uint64_t place) noexcept
 /// Errors   throws DataError for a file that cannot be read.
 std::string identity_of(const std::vector<std::string>& paths);
 
+struct SharedSource;
+
+/// Records of a data::Source in its own order, or shuffled by `seed`, and how batches of them are
+/// read.
+struct SourceRecords {
+  std::shared_ptr<SharedSource> source;
+  ReaderPtr (*open_batches)(const SourceRecords& records, const Pass& pass, std::uint64_t size,
+                            bool drop_remainder);
+  std::optional<std::uint64_t> seed = std::nullopt;
+};
+
+/// A reader with random access, read in order.
+class IndexedReader : public Reader {
+ public:
+  std::optional<Item> next() override {
+    if (position_ >= size().value()) return std::nullopt;
+    return at(position_++);
+  }
+
+ private:
+  std::uint64_t position_ = 0;
+};
+
+/// The id of element `inner` of data set `outer` of several: equal in every pass, on every rank.
+std::uint64_t combined_id(std::uint64_t outer, std::uint64_t inner) noexcept;
+
 /// Throws ConfigError if either is 0.
 void require_lengths(std::size_t cycle_length, std::size_t block_length);
 
-}  // namespace lockstep
-
-namespace lockstep::readers {
-template <class T>
-using Open = std::function<ReaderPtr<T>(const Pass&)>;
-
 /// Applies `function(item)` to every item; ids and epochs are kept.
-template <class From, class To, class Function>
-class Mapped final : public Reader<To> {
+class Mapped final : public Reader {
  public:
-  Mapped(ReaderPtr<From> from, Function function)
+  Mapped(ReaderPtr from, std::function<Any(Item)> function)
       : from_(std::move(from)), function_(std::move(function)) {}
 
-  std::optional<Item<To>> next() override {
+  std::optional<Item> next() override {
     auto item = from_->next();
     if (!item) return std::nullopt;
     return mapped(std::move(*item));
   }
   std::optional<std::uint64_t> size() const override { return from_->size(); }
-  Item<To> at(std::uint64_t index) override { return mapped(from_->at(index)); }
+  std::optional<std::uint64_t> count() const override { return from_->count(); }
+  Item at(std::uint64_t index) override { return mapped(from_->at(index)); }
   std::optional<std::uint64_t> examples_before_map() const override {
     return from_->examples_before_map();
   }
 
  private:
-  Item<To> mapped(Item<From> item) {
+  Item mapped(Item item) {
     const auto [id, epoch] = std::pair(item.id, item.epoch);
     return {function_(std::move(item)), id, epoch};
   }
 
-  ReaderPtr<From> from_;
-  Function function_;
+  ReaderPtr from_;
+  std::function<Any(Item)> function_;
 };
 
 /// Batches of `size` elements; the last may be smaller. A batch has the id of its first element.
-template <class T>
-class BatchesOf final : public Reader<Batched<T>> {
+class BatchesOf final : public Reader {
  public:
-  using Batch = Batched<T>;
+  BatchesOf(ReaderPtr from, std::uint64_t size, bool drop_remainder, const Batching& type)
+      : from_(std::move(from)), size_(size), drop_(drop_remainder), type_(&type) {}
 
-  BatchesOf(ReaderPtr<T> from, std::uint64_t size, bool drop_remainder)
-      : from_(std::move(from)), size_(size), drop_(drop_remainder) {}
-
-  std::optional<Item<Batch>> next() override {
-    std::vector<T> elements;
-    std::optional<Item<Batch>> batch;
+  std::optional<Item> next() override {
+    std::vector<Any> elements;
+    std::optional<Item> batch;
     while (elements.size() < size_) {
       auto item = from_->next();
       if (!item) break;
-      if (!batch) batch = Item<Batch>{{}, item->id, item->epoch};
+      if (!batch) batch = Item{nullptr, item->id, item->epoch};
       elements.push_back(std::move(item->value));
     }
     if (!batch || (drop_ && elements.size() < size_)) return std::nullopt;
-    batch->value = batch_of(elements);
+    batch->value = type_->batch_of(elements);
     return batch;
   }
 
-  std::optional<std::uint64_t> size() const override {
-    const auto all = examples();
-    if (!all || *all == endless) return all;
-    return data::ceil_divide(*all, size_);
-  }
+  std::optional<std::uint64_t> size() const override { return batches_of(examples()); }
+  std::optional<std::uint64_t> count() const override { return batches_of(examples_before_map()); }
 
-  Item<Batch> at(std::uint64_t index) override {
+  Item at(std::uint64_t index) override {
     const std::uint64_t begin = index * size_;
     auto first = from_->at(begin);
-    Item<Batch> batch{{}, first.id, first.epoch};
-    std::vector<T> elements;
+    std::vector<Any> elements;
     elements.push_back(std::move(first.value));
     append({begin + 1, begin + std::min(*examples() - begin, size_)}, elements);
-    batch.value = batch_of(elements);
-    if (!empty_) empty_ = cut(batch.value, 0, 0);
-    return batch;
+    return {batch_of(elements), first.id, first.epoch};
   }
 
-  std::optional<std::uint64_t> examples() const override {
-    const auto all = from_->size();
-    if (!all || *all == endless || !drop_) return all;
-    return *all - *all % size_;
+  std::optional<std::uint64_t> examples() const override { return kept_of(from_->size()); }
+  std::optional<std::uint64_t> examples_before_map() const override {
+    return kept_of(from_->count());
   }
 
-  Batch rows(Range positions) override {
-    if (positions.empty() && empty_) return *empty_;
-    if (positions.empty() && examples().value() == 0) return {};
-    std::vector<T> elements;
+  Any rows(Range positions) override {
+    if (positions.empty() && empty_) return empty_;
+    if (positions.empty() && examples().value() == 0) return type_->unknown();
+    std::vector<Any> elements;
     // Before the first read, record 0 provides the shape of an empty batch.
     append(positions.empty() ? Range{0, 1} : positions, elements);
-    Batch batch = batch_of(elements);
-    if (!empty_) empty_ = cut(batch, 0, 0);
-    return positions.empty() ? *empty_ : batch;
+    auto batch = batch_of(elements);
+    return positions.empty() ? empty_ : batch;
   }
 
  private:
-  void append(Range positions, std::vector<T>& elements) {
+  std::optional<std::uint64_t> kept_of(std::optional<std::uint64_t> all) const {
+    if (!all || *all == endless || !drop_) return all;
+    return *all - *all % size_;
+  }
+  std::optional<std::uint64_t> batches_of(std::optional<std::uint64_t> examples) const {
+    if (!examples || *examples == endless) return examples;
+    return data::ceil_divide(*examples, size_);
+  }
+
+  void append(Range positions, std::vector<Any>& elements) {
     elements.reserve(elements.size() + positions.size());
     for (std::uint64_t i = positions.begin; i < positions.end; ++i) {
       elements.push_back(from_->at(i).value);
     }
   }
 
-  ReaderPtr<T> from_;
+  Any batch_of(std::vector<Any>& elements) {
+    auto batch = type_->batch_of(elements);
+    if (!empty_) empty_ = type_->empty_like(batch);
+    return batch;
+  }
+
+  ReaderPtr from_;
   std::uint64_t size_;
   bool drop_;
-  std::optional<Batch> empty_;  // set once a batch was read
+  const Batching* type_;
+  Any empty_;  // set once a batch was read by position
 };
 
 /// The passes of `times` epochs in sequence; 0: without end.
-template <class T>
-class Repeated final : public Reader<T> {
+class Repeated final : public Reader {
  public:
-  Repeated(Open<T> open, const Pass& pass, std::uint64_t times)
+  Repeated(Pipeline::Open open, const Pass& pass, std::uint64_t times)
       : open_(std::move(open)), pass_(pass), times_(times), now_(open_(pass_of(0))) {}
 
-  std::optional<Item<T>> next() override {
+  std::optional<Item> next() override {
     while (times_ == 0 || at_ < times_) {
       if (auto item = now_->next()) {
         yielded_ = true;
@@ -343,7 +222,7 @@ class Repeated final : public Reader<T> {
     return times_ == 0 ? endless : *once * times_;
   }
 
-  Item<T> at(std::uint64_t index) override {
+  Item at(std::uint64_t index) override {
     const std::uint64_t once = *now_->size();
     if (once == endless) return now_->at(index);
     if (!seeking_ || sought_ != index / once) {
@@ -360,23 +239,22 @@ class Repeated final : public Reader<T> {
     return pass;
   }
 
-  Open<T> open_;
+  Pipeline::Open open_;
   Pass pass_;
   std::uint64_t times_;
-  ReaderPtr<T> now_;
+  ReaderPtr now_;
   std::uint64_t at_ = 0;
   bool yielded_ = false;
-  ReaderPtr<T> seeking_;
+  ReaderPtr seeking_;
   std::uint64_t sought_ = 0;
 };
 
 /// The first elements of a pass.
-template <class T>
-class Taken final : public Reader<T> {
+class Taken final : public Reader {
  public:
-  Taken(ReaderPtr<T> from, std::uint64_t count) : from_(std::move(from)), count_(count) {}
+  Taken(ReaderPtr from, std::uint64_t count) : from_(std::move(from)), count_(count) {}
 
-  std::optional<Item<T>> next() override {
+  std::optional<Item> next() override {
     if (yielded_ == count_) return std::nullopt;
     ++yielded_;
     return from_->next();
@@ -385,22 +263,21 @@ class Taken final : public Reader<T> {
     const auto all = from_->size();
     return all ? std::optional(std::min(*all, count_)) : std::nullopt;
   }
-  Item<T> at(std::uint64_t index) override { return from_->at(index); }
+  Item at(std::uint64_t index) override { return from_->at(index); }
 
  private:
-  ReaderPtr<T> from_;
+  ReaderPtr from_;
   std::uint64_t count_;
   std::uint64_t yielded_ = 0;
 };
 
 /// Elements index, index + count, ...
-template <class T>
-class Sharded final : public Reader<T> {
+class Sharded final : public Reader {
  public:
-  Sharded(ReaderPtr<T> from, std::uint64_t count, std::uint64_t index)
+  Sharded(ReaderPtr from, std::uint64_t count, std::uint64_t index)
       : from_(std::move(from)), count_(count), skip_(index), index_(index) {}
 
-  std::optional<Item<T>> next() override {
+  std::optional<Item> next() override {
     for (; skip_ > 0; --skip_) {
       if (!from_->next()) return std::nullopt;
     }
@@ -412,38 +289,36 @@ class Sharded final : public Reader<T> {
     if (!all || *all == endless) return all;
     return *all <= index_ ? 0 : data::ceil_divide(*all - index_, count_);
   }
-  Item<T> at(std::uint64_t index) override { return from_->at(index * count_ + index_); }
+  Item at(std::uint64_t index) override { return from_->at(index * count_ + index_); }
 
  private:
-  ReaderPtr<T> from_;
+  ReaderPtr from_;
   std::uint64_t count_;
   std::uint64_t skip_;
   std::uint64_t index_;
 };
 
 /// All elements of a finite pass in an order that is a function of (seed, epoch).
-template <class T>
-class Shuffled final : public IndexedReader<T> {
+class Shuffled final : public IndexedReader {
  public:
-  Shuffled(ReaderPtr<T> from, std::uint64_t seed, std::uint64_t epoch)
+  Shuffled(ReaderPtr from, std::uint64_t seed, std::uint64_t epoch)
       : from_(std::move(from)), order_(from_->size().value(), seed, epoch) {}
 
   std::optional<std::uint64_t> size() const override { return from_->size(); }
-  Item<T> at(std::uint64_t index) override { return from_->at(order_(index)); }
+  Item at(std::uint64_t index) override { return from_->at(order_(index)); }
 
  private:
-  ReaderPtr<T> from_;
+  ReaderPtr from_;
   data::Permutation order_;
 };
 
 /// Draws each element from a buffer of the next `places` elements of the stream.
-template <class T>
-class BufferShuffled final : public Reader<T> {
+class BufferShuffled final : public Reader {
  public:
-  BufferShuffled(ReaderPtr<T> from, std::uint64_t seed, std::uint64_t epoch, std::size_t places)
+  BufferShuffled(ReaderPtr from, std::uint64_t seed, std::uint64_t epoch, std::size_t places)
       : from_(std::move(from)), seed_(seed), epoch_(epoch), places_(places) {}
 
-  std::optional<Item<T>> next() override {
+  std::optional<Item> next() override {
     while (buffer_.size() < places_) {
       auto item = from_->next();
       if (!item) break;
@@ -452,46 +327,271 @@ class BufferShuffled final : public Reader<T> {
     if (buffer_.empty()) return std::nullopt;
     const Draw draw{seed_, epoch_, drawn_++, RandomUse::buffer};
     std::swap(buffer_[draw.word(0) % buffer_.size()], buffer_.back());
-    std::optional<Item<T>> item(std::move(buffer_.back()));
+    std::optional<Item> item(std::move(buffer_.back()));
     buffer_.pop_back();
     return item;
   }
 
  private:
-  ReaderPtr<T> from_;
+  ReaderPtr from_;
   std::uint64_t seed_;
   std::uint64_t epoch_;
   std::size_t places_;
-  std::vector<Item<T>> buffer_;
+  std::vector<Item> buffer_;
   std::uint64_t drawn_ = 0;
 };
 
 /// Elements read ahead by a thread.
-template <class T>
-class Prefetched final : public Reader<T> {
+class Prefetched final : public Reader {
  public:
-  Prefetched(ReaderPtr<T> from, std::size_t depth)
+  Prefetched(ReaderPtr from, std::size_t depth)
       : from_(std::move(from)),
         ahead_(
-            [this]() -> std::shared_ptr<void> {
+            [this]() -> Any {
               auto item = from_->next();
-              return item ? std::make_shared<Item<T>>(std::move(*item)) : nullptr;
+              return item ? boxed(std::move(*item)) : nullptr;
             },
             depth) {}
 
-  std::optional<Item<T>> next() override {
+  std::optional<Item> next() override {
     const auto item = ahead_.next();
     if (!item) return std::nullopt;
-    return std::move(*static_cast<Item<T>*>(item.get()));
+    return std::move(value_in<Item>(item));
   }
 
+  std::optional<std::uint64_t> count() const override { return from_->count(); }
   std::optional<std::uint64_t> examples_before_map() const override {
     return from_->examples_before_map();
   }
 
  private:
-  ReaderPtr<T> from_;
+  ReaderPtr from_;
   Prefetcher ahead_;  // after the reader, which its thread uses
+};
+
+/// Elements with their index in the pass, counted from `first`.
+class Enumerated final : public Reader {
+ public:
+  using MakePair = Any (*)(std::int64_t number, Any element);
+
+  Enumerated(ReaderPtr from, std::int64_t first, MakePair make_pair)
+      : from_(std::move(from)), first_(first), make_pair_(make_pair) {}
+
+  std::optional<Item> next() override {
+    auto item = from_->next();
+    if (!item) return std::nullopt;
+    return numbered(std::move(*item), read_++);
+  }
+  std::optional<std::uint64_t> size() const override { return from_->size(); }
+  Item at(std::uint64_t index) override { return numbered(from_->at(index), index); }
+
+ private:
+  Item numbered(Item item, std::uint64_t index) const {
+    const std::int64_t number = first_ + static_cast<std::int64_t>(index);
+    return {make_pair_(number, std::move(item.value)), item.id, item.epoch};
+  }
+
+  ReaderPtr from_;
+  std::int64_t first_;
+  MakePair make_pair_;
+  std::uint64_t read_ = 0;
+};
+
+/// The elements of a pass that should have `count`.
+class Counted final : public Reader {
+ public:
+  Counted(ReaderPtr from, std::uint64_t count) : from_(std::move(from)), count_(count) {}
+
+  std::optional<Item> next() override {
+    auto item = from_->next();
+    if (item) ++read_;
+    if (item ? read_ > count_ : read_ < count_) {
+      throw DataError("a data set of " + std::to_string(count_) + " elements has " +
+                          (item ? "more" : std::to_string(read_)),
+                      "give assert_cardinality() the number that an epoch has");
+    }
+    return item;
+  }
+  std::optional<std::uint64_t> count() const override { return count_; }
+
+ private:
+  ReaderPtr from_;
+  std::uint64_t count_;
+  std::uint64_t read_ = 0;
+};
+
+/// Pairs of elements, until one data set ends. A pair has the id of its first element.
+class Zipped final : public Reader {
+ public:
+  using MakePair = Any (*)(Any first, Any second);
+
+  Zipped(ReaderPtr a, ReaderPtr b, MakePair make_pair)
+      : a_(std::move(a)), b_(std::move(b)), make_pair_(make_pair) {}
+
+  std::optional<Item> next() override {
+    if (ended_) return std::nullopt;
+    auto a = a_->next();
+    auto b = a ? b_->next() : std::nullopt;
+    ended_ = !b;
+    if (ended_) return std::nullopt;
+    return paired(std::move(*a), std::move(*b));
+  }
+  std::optional<std::uint64_t> size() const override {
+    const auto a = a_->size();
+    const auto b = b_->size();
+    return a && b ? std::optional(std::min(*a, *b)) : std::nullopt;
+  }
+  Item at(std::uint64_t index) override { return paired(a_->at(index), b_->at(index)); }
+
+ private:
+  Item paired(Item a, Item b) const {
+    return {make_pair_(std::move(a.value), std::move(b.value)), a.id, a.epoch};
+  }
+
+  ReaderPtr a_;
+  ReaderPtr b_;
+  MakePair make_pair_;
+  bool ended_ = false;
+};
+
+/// The elements for which `accepts` is true.
+class Filtered final : public Reader {
+ public:
+  Filtered(ReaderPtr from, std::function<bool(const Any&)> accepts)
+      : from_(std::move(from)), accepts_(std::move(accepts)) {}
+
+  std::optional<Item> next() override {
+    while (auto item = from_->next()) {
+      if (accepts_(item->value)) return item;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  ReaderPtr from_;
+  std::function<bool(const Any&)> accepts_;
+};
+
+/// All elements but the first ones.
+class Skipped final : public Reader {
+ public:
+  Skipped(ReaderPtr from, std::uint64_t count)
+      : from_(std::move(from)), count_(count), left_(count) {}
+
+  std::optional<Item> next() override {
+    for (; left_ > 0; --left_) {
+      if (!from_->next()) return std::nullopt;
+    }
+    return from_->next();
+  }
+  std::optional<std::uint64_t> size() const override {
+    const auto all = from_->size();
+    if (!all || *all == endless) return all;
+    return *all - std::min(*all, count_);
+  }
+  Item at(std::uint64_t index) override { return from_->at(index + count_); }
+
+ private:
+  ReaderPtr from_;
+  std::uint64_t count_;
+  std::uint64_t left_;
+};
+
+/// The elements of one data set, then those of another. Ids become combined_id(0 or 1, id).
+class Concatenated final : public Reader {
+ public:
+  Concatenated(ReaderPtr first, ReaderPtr second)
+      : first_(std::move(first)), second_(std::move(second)) {}
+
+  std::optional<Item> next() override {
+    if (!first_ended_) {
+      if (auto item = first_->next()) return numbered(0, std::move(*item));
+      first_ended_ = true;
+    }
+    auto item = second_->next();
+    if (!item) return std::nullopt;
+    return numbered(1, std::move(*item));
+  }
+  std::optional<std::uint64_t> size() const override {
+    const auto first = first_->size();
+    const auto second = second_->size();
+    if (!first || !second) return std::nullopt;
+    return *first == endless || *second == endless ? endless : *first + *second;
+  }
+  Item at(std::uint64_t index) override {
+    const std::uint64_t before = *first_->size();
+    if (index < before) return numbered(0, first_->at(index));
+    return numbered(1, second_->at(index - before));
+  }
+
+ private:
+  static Item numbered(std::uint64_t part, Item item) {
+    item.id = combined_id(part, item.id);
+    return item;
+  }
+
+  ReaderPtr first_;
+  ReaderPtr second_;
+  bool first_ended_ = false;
+};
+
+/// Reads blocks of `block_length` elements from `cycle_length` open streams in turn; a stream that
+/// ends is replaced by the next one, which is read in the next round.
+class Interleaved final : public Reader {
+ public:
+  using Stream = std::function<std::optional<Item>()>;
+
+  /// `open_next` returns the streams in order, and an empty function at the end.
+  Interleaved(std::function<Stream()> open_next, std::size_t cycle_length, std::size_t block_length)
+      : open_next_(std::move(open_next)),
+        cycle_length_(cycle_length),
+        block_length_(block_length) {}
+
+  std::optional<Item> next() override {
+    while (fill()) {
+      if (taken_ < block_length_) {
+        if (auto item = open_[turn_]()) {
+          ++taken_;
+          return item;
+        }
+        replace();
+      }
+      taken_ = 0;
+      ++turn_;
+      if (turn_ >= open_.size()) turn_ = 0;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  /// Opens streams up to `cycle_length`; false if none is open.
+  bool fill() {
+    while (open_.size() < cycle_length_) {
+      auto stream = opened();
+      if (!stream) break;
+      open_.push_back(std::move(stream));
+    }
+    return !open_.empty();
+  }
+
+  void replace() {
+    open_[turn_] = opened();
+    if (!open_[turn_]) open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(turn_--));
+  }
+
+  Stream opened() {
+    auto stream = all_opened_ ? Stream() : open_next_();
+    all_opened_ = !stream;
+    return stream;
+  }
+
+  std::function<Stream()> open_next_;
+  std::size_t cycle_length_;
+  std::size_t block_length_;
+  std::vector<Stream> open_;
+  std::size_t turn_ = 0;
+  std::size_t taken_ = 0;
+  bool all_opened_ = false;
 };
 
 }  // namespace lockstep::readers

@@ -67,8 +67,8 @@ void add_training_plan(Share& share, const OpenToCount& open) {
   if (!examples && !share.drop_remainder) {
     share.why_no_plan = {
         "the number of its examples is not known, so its last batch may be smaller",
-        "use batch(size, true), which leaves a smaller batch out, or a data set of "
-        "known size"};
+        "give the number of its elements by assert_cardinality(n), before batch, or use "
+        "batch(size, true), which leaves a smaller batch out"};
     return;
   }
   share.training_plan.emplace(data::PlanOptions{.records = finite ? *examples : share.batch_size,

@@ -53,7 +53,7 @@ struct Share {
 };
 
 /// Opens a pass to count its examples.
-using OpenToCount = std::function<std::unique_ptr<AnyReader>(const Pass&)>;
+using OpenToCount = readers::Pipeline::Open;
 
 /// Determines this rank's part of a data set.
 ///

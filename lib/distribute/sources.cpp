@@ -20,35 +20,72 @@
 namespace lockstep {
 
 /// A source, and the mutex that serialises its readers.
-struct SharedSource {
+struct readers::SharedSource {
   std::shared_ptr<data::Source> source;
   std::mutex reading;
 };
 
 namespace {
 
-class RangeReader final : public IndexedReader<std::int64_t> {
+using readers::Any;
+using readers::boxed;
+using readers::IndexedReader;
+using readers::Item;
+using readers::NumberedFile;
+using readers::Pipeline;
+using readers::Reader;
+using readers::ReaderPtr;
+using readers::SharedSource;
+
+/// Elements that a function returns by index, which is their id.
+class Elements final : public IndexedReader {
  public:
-  RangeReader(std::uint64_t count, std::uint64_t epoch) : count_(count), epoch_(epoch) {}
+  using ElementAt = std::function<Any(std::uint64_t)>;
+
+  Elements(std::uint64_t count, ElementAt element_at, std::uint64_t epoch)
+      : count_(count), element_at_(std::move(element_at)), epoch_(epoch) {}
 
   std::optional<std::uint64_t> size() const override { return count_; }
-  Item<std::int64_t> at(std::uint64_t index) override {
-    return {static_cast<std::int64_t>(index), index, epoch_};
-  }
+  Item at(std::uint64_t index) override { return {element_at_(index), index, epoch_}; }
 
  private:
   std::uint64_t count_;
+  ElementAt element_at_;
   std::uint64_t epoch_;
 };
 
-class ListedFiles final : public IndexedReader<std::string> {
+/// Elements that a function returns, until it returns null. `start` makes the function when the
+/// first element is read.
+class Generated final : public Reader {
+ public:
+  Generated(std::function<readers::Next()> start, std::uint64_t epoch)
+      : start_(std::move(start)), epoch_(epoch) {}
+
+  std::optional<Item> next() override {
+    if (ended_) return std::nullopt;
+    if (!next_) next_ = start_();
+    auto value = next_();
+    ended_ = !value;
+    if (ended_) return std::nullopt;
+    return Item{std::move(value), id_++, epoch_};
+  }
+
+ private:
+  std::function<readers::Next()> start_;
+  readers::Next next_;
+  std::uint64_t epoch_;
+  std::uint64_t id_ = 0;
+  bool ended_ = false;
+};
+
+class ListedFiles final : public IndexedReader {
  public:
   ListedFiles(std::vector<NumberedFile> files, std::uint64_t epoch)
       : files_(std::move(files)), epoch_(epoch) {}
 
   std::optional<std::uint64_t> size() const override { return files_.size(); }
-  Item<std::string> at(std::uint64_t index) override {
-    return {files_.at(index).path, files_.at(index).number, epoch_};
+  Item at(std::uint64_t index) override {
+    return {boxed(files_.at(index).path), files_.at(index).number, epoch_};
   }
 
  private:
@@ -86,7 +123,7 @@ using TargetsOf = std::conditional_t<std::is_same_v<std::tuple_element_t<1, Reco
 
 /// The records of a source.
 template <class Record>
-class Records final : public IndexedReader<Record> {
+class Records final : public IndexedReader {
  public:
   Records(std::shared_ptr<SharedSource> shared, const Pass& pass)
       : shared_(std::move(shared)), pass_(pass) {
@@ -98,7 +135,7 @@ class Records final : public IndexedReader<Record> {
     return streams_ ? streams_->lengths()[pass_.worker] : shared_->source->records();
   }
 
-  Item<Record> at(std::uint64_t index) override {
+  Item at(std::uint64_t index) override {
     const std::uint64_t id = streams_ ? streams_->record(pass_.worker, index) : index;
     std::vector<float> features(shared_->source->features());
     std::int32_t label = 0;
@@ -109,9 +146,10 @@ class Records final : public IndexedReader<Record> {
     auto target = TargetsOf<Record>::of_one(*shared_->source, id, label);
     Tensor<float> x(std::move(features));
     if constexpr (has_weight<Record>) {
-      return {{std::move(x), std::move(target), shared_->source->weight(id)}, id, pass_.epoch};
+      return {boxed(Record(std::move(x), std::move(target), shared_->source->weight(id))), id,
+              pass_.epoch};
     } else {
-      return {{std::move(x), std::move(target)}, id, pass_.epoch};
+      return {boxed(Record(std::move(x), std::move(target))), id, pass_.epoch};
     }
   }
 
@@ -123,8 +161,10 @@ class Records final : public IndexedReader<Record> {
 
 /// Batches of a source's records.
 template <class Record>
-class SourceBatches final : public IndexedReader<Batched<Record>> {
+class SourceBatches final : public IndexedReader {
  public:
+  using Batch = Batched<Record>;
+
   SourceBatches(std::shared_ptr<SharedSource> shared, const data::PlanOptions& options,
                 const Pass& pass, bool drop_remainder)
       : shared_(std::move(shared)),
@@ -139,7 +179,7 @@ class SourceBatches final : public IndexedReader<Batched<Record>> {
 
   std::optional<std::uint64_t> size() const override { return data::ceil_divide(examples_, size_); }
 
-  Item<Batched<Record>> at(std::uint64_t index) override {
+  Item at(std::uint64_t index) override {
     const std::uint64_t begin = index * size_;
     return {rows({begin, std::min(begin + size_, examples_)}), plan_.record(epoch_, worker_, begin),
             epoch_};
@@ -147,7 +187,7 @@ class SourceBatches final : public IndexedReader<Batched<Record>> {
 
   std::optional<std::uint64_t> examples() const override { return examples_; }
 
-  Batched<Record> rows(Range positions) override {
+  Any rows(Range positions) override {
     const auto count = static_cast<std::size_t>(positions.size());
     const std::size_t features = reader_.features();
     std::vector<float> x(count * features);
@@ -159,10 +199,10 @@ class SourceBatches final : public IndexedReader<Batched<Record>> {
     Tensor<float> rows({count, features}, std::move(x));
     auto of_rows = TargetsOf<Record>::of_batch(targets, reader_.targets());
     if constexpr (has_weight<Record>) {
-      return {std::move(rows), std::move(of_rows),
-              Tensor<float>({count}, {targets.weights.begin(), targets.weights.end()})};
+      Tensor<float> weights({count}, {targets.weights.begin(), targets.weights.end()});
+      return boxed(Batch(std::move(rows), std::move(of_rows), std::move(weights)));
     } else {
-      return {std::move(rows), std::move(of_rows)};
+      return boxed(Batch(std::move(rows), std::move(of_rows)));
     }
   }
 
@@ -176,11 +216,10 @@ class SourceBatches final : public IndexedReader<Batched<Record>> {
   std::uint64_t examples_;
 };
 
-}  // namespace
-
-template <SourceRecord Record>
-ReaderPtr<Batched<Record>> open_batches(const SourceRecords& records, const Pass& pass,
-                                        std::uint64_t size, bool drop_remainder) {
+/// One pass over batches of `size` records.
+template <class Record>
+ReaderPtr open_batches(const readers::SourceRecords& records, const Pass& pass, std::uint64_t size,
+                       bool drop_remainder) {
   const data::Source& source = *records.source->source;
   data::PlanOptions options = {.records = source.records(), .batch_size = size};
   options.policy = data::ShardPolicy::data;
@@ -196,40 +235,68 @@ ReaderPtr<Batched<Record>> open_batches(const SourceRecords& records, const Pass
   return std::make_unique<SourceBatches<Record>>(records.source, options, pass, drop_remainder);
 }
 
-// clang-format off
-template ReaderPtr<Batched<Example>> open_batches<Example>(
-    const SourceRecords&, const Pass&, std::uint64_t, bool);
-template ReaderPtr<Batched<ValuesExample>> open_batches<ValuesExample>(
-    const SourceRecords&, const Pass&, std::uint64_t, bool);
-template ReaderPtr<Batched<WeightedExample>> open_batches<WeightedExample>(
-    const SourceRecords&, const Pass&, std::uint64_t, bool);
-template ReaderPtr<Batched<WeightedValuesExample>> open_batches<WeightedValuesExample>(
-    const SourceRecords&, const Pass&, std::uint64_t, bool);
-// clang-format on
+}  // namespace
 
-Dataset<std::int64_t> range_dataset(std::int64_t count) {
-  if (count < 0) throw ConfigError("a range of " + std::to_string(count), "give at least 0");
-  const auto size = static_cast<std::uint64_t>(count);
-  return {[size](const Pass& pass) { return std::make_unique<RangeReader>(size, pass.epoch); },
-          {.identity = "range " + std::to_string(count)}};
+Pipeline readers::elements(std::uint64_t count, std::function<Any(std::uint64_t)> element_at) {
+  return {[count, element_at = std::move(element_at)](const Pass& pass) {
+            return std::make_unique<Elements>(count, element_at, pass.epoch);
+          },
+          {.identity = std::to_string(count) + " elements"}};
 }
 
-Dataset<std::string> list_files(const std::string& pattern) {
-  auto paths = regular_files(pattern);
+Pipeline readers::generated(std::function<Next()> start) {
+  return {[start = std::move(start)](const Pass& pass) {
+            return std::make_unique<Generated>(start, pass.epoch);
+          },
+          {.identity = "a generator"}};
+}
+
+Pipeline readers::from_paths(const std::vector<std::string>& paths,
+                             std::function<Next(const std::string&)> read,
+                             const FileOptions& options) {
+  if (paths.empty()) throw ConfigError("a data set of no files", "give at least one");
+  require_lengths(options.cycle_length, options.block_length);
   DatasetFacts facts{.files = paths.size(), .identity = identity_of(paths)};
-  return {[paths = std::move(paths)](const Pass& pass) {
-            return std::make_unique<ListedFiles>(dealt_files(paths, pass), pass.epoch);
+  return {[paths, read = std::move(read), options](const Pass& pass) {
+            auto files = dealt_files(paths, pass);
+            if (options.shuffle_files) files = shuffled_files(files, options.seed, pass);
+            return std::make_unique<Interleaved>(
+                [files = std::move(files), read, epoch = pass.epoch,
+                 opened = std::size_t{0}]() mutable -> Interleaved::Stream {
+                  if (opened == files.size()) return {};
+                  const NumberedFile& file = files[opened++];
+                  return [next = read(file.path), number = file.number, epoch,
+                          place = std::uint64_t{0}]() mutable -> std::optional<Item> {
+                    auto value = next();
+                    if (!value) return std::nullopt;
+                    return Item{std::move(value), file_record_id(number, place++), epoch};
+                  };
+                },
+                options.cycle_length, options.block_length);
           },
           facts};
 }
 
-DatasetFacts combined_facts(const DatasetFacts& a, const DatasetFacts& b) {
-  const bool batched = a.batch_size == b.batch_size;
-  return {.files = std::min(a.files, b.files),
-          .batch_size = batched ? a.batch_size : 0,
-          .drop_remainder = batched && a.drop_remainder && b.drop_remainder,
-          .reads_ahead = a.reads_ahead || b.reads_ahead,
-          .identity = a.identity + ", " + b.identity};
+Dataset<std::int64_t> range_dataset(std::int64_t count) {
+  if (count < 0) throw ConfigError("a range of " + std::to_string(count), "give at least 0");
+  const auto size = static_cast<std::uint64_t>(count);
+  return Dataset<std::int64_t>(Pipeline(
+      [size](const Pass& pass) {
+        return std::make_unique<Elements>(
+            size, [](std::uint64_t index) { return boxed(static_cast<std::int64_t>(index)); },
+            pass.epoch);
+      },
+      {.identity = "range " + std::to_string(count)}));
+}
+
+Dataset<std::string> list_files(const std::string& pattern) {
+  auto paths = readers::regular_files(pattern);
+  DatasetFacts facts{.files = paths.size(), .identity = readers::identity_of(paths)};
+  return Dataset<std::string>(Pipeline(
+      [paths = std::move(paths)](const Pass& pass) {
+        return std::make_unique<ListedFiles>(readers::dealt_files(paths, pass), pass.epoch);
+      },
+      facts));
 }
 
 namespace {
@@ -265,9 +332,11 @@ Dataset<Record> records_of(std::shared_ptr<data::Source> source, const std::stri
   require_records<Record>(*source, function);
   const auto shared = std::make_shared<SharedSource>();
   shared->source = std::move(source);
-  return {[shared](const Pass& pass) { return std::make_unique<Records<Record>>(shared, pass); },
-          {.files = shared->source->file_records().size(), .identity = shared->source->identity()},
-          SourceRecords{shared}};
+  return Dataset<Record>(Pipeline(
+      [shared](const Pass& pass) { return std::make_unique<Records<Record>>(shared, pass); },
+      {.files = shared->source->file_records().size(), .identity = shared->source->identity()},
+      std::make_shared<const readers::SourceRecords>(
+          readers::SourceRecords{shared, open_batches<Record>})));
 }
 
 }  // namespace
@@ -315,7 +384,7 @@ std::string identity_of(const FeatureSpecs& specs) {
 
 }  // namespace
 
-Dataset<Features> tfrecord_dataset(std::vector<std::string> paths, FeatureSpecs specs,
+Dataset<Features> tfrecord_dataset(const std::vector<std::string>& paths, FeatureSpecs specs,
                                    const FileOptions& options) {
   data::require_features(specs);
   const std::string identity = identity_of(specs);
@@ -331,10 +400,8 @@ Dataset<Features> tfrecord_dataset(std::vector<std::string> paths, FeatureSpecs 
       return features;
     };
   };
-  const auto examples = from_paths<Features>(std::move(paths), read, options);
-  DatasetFacts facts = examples.facts();
-  facts.identity += ", " + identity;
-  return {[examples](const Pass& pass) { return examples.open(pass); }, facts};
+  const auto examples = from_paths<Features>(paths, read, options);
+  return Dataset<Features>(examples.pipeline().identified(identity));
 }
 
 Dataset<Example> from_record_files(const std::vector<data::RecordFiles>& files,
@@ -343,16 +410,16 @@ Dataset<Example> from_record_files(const std::vector<data::RecordFiles>& files,
   const auto& first = files.front().records;
   const auto format = data::format_of_file(data::bare_name(first));
   if (!format) {
-    throw ConfigError(first.string() + ": its name has no known format",
+    throw ConfigError(first + ": its name has no known format",
                       "name it *.csv, *.npy, *.tfrecord, or *-ubyte with *images* and *labels*");
   }
   std::vector<std::unique_ptr<data::Source>> parts;
   for (const auto& file : files) {
     parts.push_back(data::open_files(*format, file, options));
     if (parts.back()->features() == parts.front()->features()) continue;
-    throw DataError(file.records.string() + ": " + counted(parts.back()->features(), "feature") +
+    throw DataError(file.records + ": " + counted(parts.back()->features(), "feature") +
                         " a record, but " + std::to_string(parts.front()->features()) + " in " +
-                        first.string(),
+                        first,
                     "give files of one shape");
   }
   return from_source(std::make_shared<data::ConcatSource>(std::move(parts)));

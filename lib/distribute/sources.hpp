@@ -13,10 +13,8 @@
 #include <variant>
 #include <vector>
 
-#include "lockstep/data/plan.hpp"
 #include "lockstep/data/source.hpp"
 #include "lockstep/distribute/dataset.hpp"
-#include "lockstep/distribute/readers.hpp"
 
 namespace lockstep {
 
@@ -41,76 +39,9 @@ Dataset<ValuesExample> from_source_of_values(std::shared_ptr<data::Source> sourc
 Dataset<WeightedExample> from_weighted_source(std::shared_ptr<data::Source> source);
 Dataset<WeightedValuesExample> from_weighted_source_of_values(std::shared_ptr<data::Source> source);
 
-namespace sources {
-
-/// Elements in memory.
-template <class T>
-class Elements final : public IndexedReader<T> {
- public:
-  Elements(std::shared_ptr<const std::vector<T>> elements, std::uint64_t epoch)
-      : elements_(std::move(elements)), epoch_(epoch) {}
-
-  std::optional<std::uint64_t> size() const override { return elements_->size(); }
-  Item<T> at(std::uint64_t index) override { return {elements_->at(index), index, epoch_}; }
-
- private:
-  std::shared_ptr<const std::vector<T>> elements_;
-  std::uint64_t epoch_;
-};
-
-/// Elements that a function returns, until it returns nullopt. `start` makes the function when the
-/// first element is read.
-template <class T>
-class Generated final : public Reader<T> {
- public:
-  using Next = std::function<std::optional<T>()>;
-
-  Generated(std::function<Next()> start, std::uint64_t epoch)
-      : start_(std::move(start)), epoch_(epoch) {}
-
-  std::optional<Item<T>> next() override {
-    if (ended_) return std::nullopt;
-    if (!next_) next_ = start_();
-    auto value = next_();
-    ended_ = !value;
-    if (ended_) return std::nullopt;
-    return Item<T>{std::move(*value), id_++, epoch_};
-  }
-
- private:
-  std::function<Next()> start_;
-  Next next_;
-  std::uint64_t epoch_;
-  std::uint64_t id_ = 0;
-  bool ended_ = false;
-};
-
-}  // namespace sources
-
-/// The elements of a vector, in order; an element's index is its id.
-template <class T>
-Dataset<T> from_elements(std::vector<T> elements) {
-  const auto shared = std::make_shared<const std::vector<T>>(std::move(elements));
-  return {[shared](const Pass& pass) {
-            return std::make_unique<sources::Elements<T>>(shared, pass.epoch);
-          },
-          {.identity = std::to_string(shared->size()) + " elements"}};
-}
-
 /// Returns one element per call, and nullopt at the end, if there is one.
 template <class T>
 using Generator = std::function<std::optional<T>()>;
-
-/// The elements of a generator. `start` creates a new one for each epoch, so every pass begins at
-/// the first element; it is called when the first element of the pass is read. A Strategy requires
-/// the same elements on every rank. An element's index in the pass is its id.
-template <class T>
-Dataset<T> from_generator(std::function<Generator<T>()> start) {
-  return {[start = std::move(start)](const Pass& pass) {
-            return std::make_unique<sources::Generated<T>>(start, pass.epoch);
-          },
-          {.identity = "a generator"}};
-}
 
 /// Options for reading several files as one stream.
 struct FileOptions {
@@ -119,6 +50,46 @@ struct FileOptions {
   bool shuffle_files = false;    ///< in an order that is a function of (seed, epoch) (and worker)
   std::uint64_t seed = 22;
 };
+
+namespace readers {
+// The functions below, of elements whose type is hidden.
+
+Pipeline elements(std::uint64_t count, std::function<Any(std::uint64_t)> element_at);
+Pipeline generated(std::function<Next()> start);
+Pipeline from_paths(const std::vector<std::string>& paths,
+                    std::function<Next(const std::string&)> read, const FileOptions& options);
+
+/// The regular files that match a shell pattern ("data/part-*.csv"), sorted by name. Local.
+/// Errors   throws DataError if no file matches.
+std::vector<std::string> regular_files(const std::string& pattern);
+
+template <class T>
+Next boxed_values(Generator<T> next) {
+  return [next = std::move(next)]() -> Any {
+    auto value = next();
+    return value ? boxed<T>(std::move(*value)) : nullptr;
+  };
+}
+
+}  // namespace readers
+
+/// The elements of a vector, in order; an element's index is its id.
+template <class T>
+Dataset<T> from_elements(std::vector<T> elements) {
+  const auto shared = std::make_shared<const std::vector<T>>(std::move(elements));
+  return Dataset<T>(readers::elements(shared->size(), [shared](std::uint64_t index) {
+    return readers::boxed<T>((*shared)[index]);
+  }));
+}
+
+/// The elements of a generator. `start` creates a new one for each epoch, so every pass begins at
+/// the first element; it is called when the first element of the pass is read. A Strategy requires
+/// the same elements on every rank. An element's index in the pass is its id.
+template <class T>
+Dataset<T> from_generator(std::function<Generator<T>()> start) {
+  return Dataset<T>(
+      readers::generated([start = std::move(start)] { return readers::boxed_values<T>(start()); }));
+}
 
 /// The regular files that match a shell pattern, sorted by name: see from_files. Under FILE, worker
 /// w of N has files w, w + N, ... A file's index in the sorted list is its id.
@@ -133,31 +104,15 @@ Dataset<std::string> list_files(const std::string& pattern);
 /// Errors   throws DataError for a file that cannot be read; ConfigError for no files, and for a
 ///          cycle or block of 0.
 template <class T>
-Dataset<T> from_paths(std::vector<std::string> paths,
+Dataset<T> from_paths(const std::vector<std::string>& paths,
                       std::function<Generator<T>(const std::string& path)> read,
                       const FileOptions& options = {}) {
-  if (paths.empty()) throw ConfigError("a data set of no files", "give at least one");
-  require_lengths(options.cycle_length, options.block_length);
-  DatasetFacts facts{.files = paths.size(), .identity = identity_of(paths)};
-  return {[paths = std::move(paths), read = std::move(read), options](const Pass& pass) {
-            auto files = dealt_files(paths, pass);
-            if (options.shuffle_files) files = shuffled_files(files, options.seed, pass);
-            using Interleaved = readers::Interleaved<T>;
-            return std::make_unique<Interleaved>(
-                [files = std::move(files), read, epoch = pass.epoch,
-                 opened = std::size_t{0}]() mutable -> typename Interleaved::Stream {
-                  if (opened == files.size()) return {};
-                  const NumberedFile& file = files[opened++];
-                  return [next = read(file.path), number = file.number, epoch,
-                          place = std::uint64_t{0}]() mutable -> std::optional<Item<T>> {
-                    auto value = next();
-                    if (!value) return std::nullopt;
-                    return Item<T>{std::move(*value), file_record_id(number, place++), epoch};
-                  };
-                },
-                options.cycle_length, options.block_length);
-          },
-          facts};
+  return Dataset<T>(readers::from_paths(
+      paths,
+      [read = std::move(read)](const std::string& path) {
+        return readers::boxed_values<T>(read(path));
+      },
+      options));
 }
 
 /// The same for the files that match a shell pattern, sorted by name: the list is the same on every
@@ -166,7 +121,7 @@ template <class T>
 Dataset<T> from_files(const std::string& pattern,
                       std::function<Generator<T>(const std::string& path)> read,
                       const FileOptions& options = {}) {
-  return from_paths<T>(regular_files(pattern), std::move(read), options);
+  return from_paths<T>(readers::regular_files(pattern), std::move(read), options);
 }
 
 using data::FeatureSpec;
@@ -193,7 +148,7 @@ using Features = std::map<std::string, Feature>;
 ///          with default values of another type or number. Reading throws DataError, with the file,
 ///          the byte offset, the record and the feature: a missing feature without default value, a
 ///          list of another type or number of values, a damaged file.
-Dataset<Features> tfrecord_dataset(std::vector<std::string> paths, FeatureSpecs specs,
+Dataset<Features> tfrecord_dataset(const std::vector<std::string>& paths, FeatureSpecs specs,
                                    const FileOptions& options = {});
 
 /// The numbers whose bytes (of this machine's order) are `bytes`, as tf.io.decode_raw. Throws

@@ -1,10 +1,9 @@
-#include "lockstep/distribute/tape.hpp"
-
 #include <string>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "lockstep/distribute/dtensor.hpp"
 #include "lockstep/distribute/operations.hpp"
 #include "lockstep/distribute/values.hpp"
 

@@ -68,7 +68,7 @@ void require_no_batch_shell(const std::optional<comm::Launch>& launch, const std
 /// error, and after an AgreedError that not all ranks throw within 5 seconds, the rank prints it
 /// and ends the whole job, because its peers may be waiting in a collective. If MPI has not started
 /// after `start_seconds`, ends the process with code 86. Before MPI starts, one rank of each host
-/// calls remove_mpi_leftovers().
+/// removes what dead processes left of MPI.
 int run_over_mpi(const std::optional<comm::Launch>& launch, const MpiRankBody& body,
                  double start_seconds = 600);
 

@@ -29,6 +29,7 @@
 
 #include <algorithm>
 #include <concepts>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -37,7 +38,8 @@
 #include <vector>
 
 #include "lockstep/nn/layer.hpp"
-#include "lockstep/nn/layer_spec.hpp"
+#include "lockstep/nn/loss.hpp"
+#include "lockstep/nn/network_shape.hpp"
 #include "lockstep/nn/parameters.hpp"
 
 namespace lockstep::nn {
@@ -240,5 +242,21 @@ void add_custom(LayerKinds& kinds, const std::string& name) {
     }
   });
 }
+
+/// The greatest error, |difference - gradient| / max(1, |gradient|), and its position:
+/// "2.weight[17]". At most about 1e-6 if the gradient is correct; a step of 1e-6 rarely crosses a
+/// point where relu or a maximum is not differentiable.
+struct GradientCheck {
+  double worst = 0;
+  std::string place = {};
+};
+
+/// Computes, in double, the gradient of a network of this shape with random weights on random rows
+/// (whole numbers of the vocabulary, with an embedding), and compares it with central differences
+/// of the loss for every weight that is not frozen, or for about sixty weights of a larger tensor.
+/// Random layers use the same random numbers in every pass. Ranks local.
+GradientCheck check_gradients(const NetworkShape& shape,
+                              const Loss<double>& loss = SoftmaxCrossEntropy<double>(),
+                              std::size_t rows = 3, std::uint32_t seed = 3);
 
 }  // namespace lockstep::nn

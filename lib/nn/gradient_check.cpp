@@ -1,4 +1,4 @@
-#include "lockstep/nn/gradient_check.hpp"
+#include "lockstep/nn/custom_layer.hpp"
 
 #include <cmath>
 #include <random>

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "lockstep/base/aligned.hpp"
-#include "lockstep/nn/layer_spec.hpp"
 #include "lockstep/nn/network_shape.hpp"
 #include "lockstep/nn/parameters.hpp"
 #include "lockstep/numerics/leaf_tree.hpp"
@@ -155,7 +154,8 @@ struct GradientSlice {
 /// Rows are examples. All functions are local; one thread. A layer keeps no per-row state between
 /// calls: weight_gradients() also receives rows computed on other ranks. A layer is canonical if
 /// each row of forward() and backward_input() is one fixed expression of its input row, and
-/// weight_gradients() is the leaf-wise sum of numerics/strict.hpp over the rows.
+/// weight_gradients() is the sum over the rows by leaves: each leaf is summed row by row, and the
+/// leaves are added as a tree (numerics/leaf_tree.hpp).
 ///
 /// A layer of several inputs (Merges) has no tensors. forward() is called for each of them in
 /// order, Pass::input of them before, and adds x to what the calls before left in y;
@@ -245,7 +245,7 @@ inline std::size_t piece_rows(std::size_t leaf, std::size_t row, std::size_t max
 
 /// Sums `rows` rows into `out` in pieces of `piece` rows: sum(first, count, into) computes the tree
 /// over the leaves of one piece, and the pieces are added in the order of the tree over all leaves
-/// (numerics/strict.hpp). So the result is bitwise equal to one sum over all rows.
+/// (numerics/leaf_tree.hpp). So the result is bitwise equal to one sum over all rows.
 template <class Real, class Sum>
 void sum_by_pieces(std::size_t rows, std::size_t piece, Scratch<Real>& scratch, std::span<Real> out,
                    Sum sum) {

@@ -2,7 +2,7 @@
 #include <string>
 
 #include "lockstep/base/errors.hpp"
-#include "lockstep/nn/layer_spec.hpp"
+#include "lockstep/nn/network_shape.hpp"
 
 namespace lockstep::nn {
 namespace {

@@ -1,4 +1,4 @@
-#include "lockstep/nn/layer_spec.hpp"
+#include "lockstep/nn/network_shape.hpp"
 
 #include <algorithm>
 #include <array>

@@ -100,8 +100,8 @@ void require_targets(const Targets& targets, const Loss<Real>& loss, std::size_t
 /// Computes the loss -log softmax(z)[label] of every row, and whether its prediction is correct.
 ///
 /// In float every operation is fixed: the sum of exponentials runs over the classes in order, and
-/// exponential and logarithm are those of strict_math.hpp. So a row's result is bitwise identical
-/// on every processor.
+/// exponential and logarithm are the library's own, of fixed operations. So a row's result is
+/// bitwise identical on every processor.
 ///
 /// Shapes   z [B, C] logits; labels [B] in [0, C); results [B]; dz [B, C] gets the gradient of the
 ///          *sum* of losses, softmax(z) - onehot(label), or is empty. B may be 0.

@@ -78,7 +78,7 @@ class Network {
   void set_seed(std::uint64_t seed) noexcept { seed_ = seed; }
 
   /// Sets the sums over the global batch for layers in training; must outlive its use. Null until a
-  /// step sets it (lib/train/canonical.hpp). Use WholeBatch with one replica.
+  /// training step sets it, as train::Replica does. Use WholeBatch with one replica.
   void set_batch_sums(BatchSums* sums) noexcept { batch_sums_ = sums; }
 
   /// True if training needs batch sums.
@@ -204,7 +204,7 @@ class Network {
   // values, the other their gradients but for the inputs'.
   std::vector<std::size_t> widths_;
   std::vector<std::size_t> starts_;
-  AlignedBuffer<ExampleResult> results_;  // allocated first, so freed last: see RegionMemory
+  AlignedBuffer<ExampleResult> results_;  // allocated first, so freed last
   AlignedBuffer<Real> activations_;
   AlignedBuffer<Real> activation_gradients_;
   Scratch<Real> scratch_;

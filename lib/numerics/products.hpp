@@ -35,7 +35,7 @@ struct LayerWeights {
 ///
 /// The logical weight is a row-major matrix [I, O]; products may store it in another layout, with
 /// padding that stays zero. The caller ensures matching shapes (asserted). Everything is local; one
-/// thread at a time calls an object, which may use the threads of set_product_threads().
+/// thread at a time calls an object, which may use ReplicaOptions::threads.
 template <class Real>
 class Products {
  public:
@@ -95,10 +95,13 @@ const char* library_products_name() noexcept;
 enum class Simd { automatic, scalar, avx2, avx512 };
 
 /// Whether strict products leave out terms with a factor that is exactly zero, or compute them: the
-/// same bits, since weights are finite (strict.hpp).
+/// same bits, since weights are finite: such a term adds a zero.
 enum class Zeros { automatic, dense };
 
-/// Weights in panels; every element is a fixed expression (strict.hpp).
+/// Weights in panels. In float32 every element is a fixed expression: a chain of fused
+/// multiply-adds in the order of the inputs (outputs, for backward_input), or in leaves of rows that
+/// are added as a tree (numerics/leaf_tree.hpp). It depends neither on threads and instructions,
+/// nor on which other elements are computed.
 /// Errors   throws ConfigError if this processor lacks the instructions.
 std::unique_ptr<Products<float>> make_strict_products(Simd simd, Zeros zeros = Zeros::automatic);
 

@@ -13,9 +13,42 @@
 
 #include "lockstep/base/aligned.hpp"
 #include "lockstep/base/range.hpp"
-#include "lockstep/optim/schedule.hpp"
 
 namespace lockstep::optim {
+
+enum class ScheduleKind { constant, linear, cosine, step, exponential };
+
+/// "constant", "linear" ..., and the inverse; empty for any other name.
+const char* name_of(ScheduleKind kind) noexcept;
+std::optional<ScheduleKind> schedule_named(std::string_view name) noexcept;
+
+/// A factor of the learning rate for each step, from 0. With u the step after the warm-up:
+///
+///   warm-up        (step + 1) / warmup, in the first `warmup` steps
+///   constant       1
+///   linear         from 1 to `last`, in the steps after the warm-up up to `steps`
+///   cosine         last + (1 - last) (1 + cos(pi u / (steps - warmup))) / 2, to the same end
+///   step           decay^floor(u / every)
+///   exponential    decay^(u / every)
+///
+/// After `steps` steps, linear and cosine stay at `last`.
+struct Schedule {
+  ScheduleKind kind = ScheduleKind::constant;
+  std::uint64_t warmup = 0;
+  std::uint64_t steps = 0;  ///< of linear and cosine: all steps of training
+  double last = 0;          ///< of linear and cosine
+  double decay = 0.1;       ///< of step and exponential
+  std::uint64_t every = 1;  ///< of step and exponential
+
+  /// The factor, in fixed operations of double: the same bits for every mathematics library. Local.
+  double factor(std::uint64_t step) const noexcept;
+
+  bool operator==(const Schedule&) const = default;
+};
+
+/// Throws ConfigError for a schedule that cannot be followed: of linear and cosine, no steps after
+/// the warm-up, or `last` outside [0, 1]; of the others, `decay` outside (0, 1], or `every` 0.
+void require_valid(const Schedule& schedule);
 
 enum class OptimizerKind { sgd, adam, adamw, lars, lamb };
 
@@ -138,7 +171,7 @@ struct RankSums {
   std::function<void(std::span<std::uint64_t>)> over_model;  ///< ranks with other parts of tensors
 };
 
-class UpdateRule;  // update_rule.hpp
+class UpdateRule;  // internal: the passes of an update
 
 /// Updates ranges of the parameter block, and keeps one moment or two for each weight.
 ///
@@ -159,7 +192,7 @@ class UpdateRule;  // update_rule.hpp
 /// Gradients and moments below min_gradient, min_first_moment and min_second_moment become zero.
 /// Factors are computed in double, with b1^t and b2^t of OptimizerScalars, and rounded once; then
 /// every operation is rounded to float32, in one order, without contraction. Norms are exact sums
-/// of squares (ExactSquares), rounded once. So an update depends neither on the vector width, nor
+/// of squares, in integers, rounded once. So an update depends neither on the vector width, nor
 /// on the division of the block among ranks, nor on how tensors are cut. One thread.
 /// Source   Sutskever et al. 2013 (momentum, in PyTorch's form); Kingma & Ba 2015, alg. 1,
 ///          arXiv:1412.6980; Loshchilov & Hutter 2019, arXiv:1711.05101; You et al. 2017 (LARS),

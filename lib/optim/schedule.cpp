@@ -1,4 +1,4 @@
-#include "lockstep/optim/schedule.hpp"
+#include "lockstep/optim/optimizer.hpp"
 
 #include <algorithm>
 #include <array>

@@ -32,8 +32,8 @@ struct Groups {
   /// True if `ok` on every tensor-parallel rank of this replica. Collective over `model`.
   bool all_agree(bool ok) const { return model == nullptr ? ok : model->all_agree(ok); }
 
-  /// Runs `work`. If the ranks of one `batch` throw an AgreedError in it, all ranks throw it; a
-  /// FaultFound stays one, without its rank.
+  /// Runs `work`. If the ranks of one `batch` throw an AgreedError in it, all ranks throw it; an
+  /// error of code 70 keeps its type, without its rank.
   /// Collective; without `model` it only calls `work`.
   void fail_together(const std::function<void()>& work) const;
 

@@ -1,4 +1,4 @@
-#include "lockstep/train/initial_weights.hpp"
+#include "lockstep/train/checkpoint.hpp"
 
 #include <algorithm>
 #include <functional>

@@ -1,4 +1,4 @@
-#include "lockstep/train/metrics.hpp"
+#include "lockstep/train/evaluation.hpp"
 
 #include <algorithm>
 #include <charconv>

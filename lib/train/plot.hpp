@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/train/metrics.hpp"
+#include "lockstep/train/evaluation.hpp"
 
 namespace lockstep::train {
 
@@ -33,7 +33,7 @@ struct EpochReport {
   std::optional<double> train_score = {};  ///< none of regressions with another loss
   double test_loss = 0;
   double test_score = 0;
-  NamedFigures test_metrics = {};  ///< TrainerOptions::metrics
+  NamedFigures test_metrics = {};  ///< of the metrics given
   bool is_regression = false;
   std::optional<SetFigures> validation = {};
   double seconds = 0;  ///< of training in this process, without evaluation

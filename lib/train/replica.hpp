@@ -4,7 +4,6 @@
 
 #include <concepts>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -87,9 +86,13 @@ int own_cores(const comm::Communicator& comm);
 /// One rank's replica of a network, trained synchronously with the other ranks.
 ///
 /// Weights are bitwise identical on every rank after every step; with the canonical reduction also
-/// for any number of ranks and any mesh (proof in step.hpp). All memory is allocated in the
+/// for any number of ranks and any mesh (see Reduction). All memory is allocated in the
 /// constructor. The replica owns the network; communicator and mesh must outlive it. Use it on the
 /// communicator's thread only.
+///
+/// Functions with data::BatchReader, data::Batch, data::Prefetch, Snapshot, SharedSnapshot or
+/// KeptState serve the command, whose headers are not installed. A program trains on batches of a
+/// distributed data set, and saves and restores with save(), restore() and start_from().
 class Replica {
  public:
   /// Creates a network of `shape` with initial weights, for training with `plan` and evaluation.
@@ -104,7 +107,9 @@ class Replica {
   Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Groups& groups,
           const ReplicaOptions& options = {});
 
-  /// The same with the plan of a distributed data set, on the ranks of its Strategy.
+  /// The same with the plan of a distributed data set, on the ranks of its Strategy. A generator
+  /// has one if it states its number of elements (Dataset::assert_cardinality);
+  /// DistributedBatches::plan says which data sets have one.
   ///
   /// Errors   also throws comm::AgreedError (2) if the data set has no plan, with the reason.
   /// Ranks    collective.
@@ -175,9 +180,9 @@ class Replica {
   ///          be 0. Targets::weights [b], or none on any rank: the mean is that with weights.
   /// Errors   throws ConfigError for other shapes, DataError for other labels or weights, with the
   ///          position of the example in the plan's order (Plan::positions); comm::AgreedError if
-  ///          the loss or a gradient is not finite (76): see describe_nonfinite(), or if the
-  ///          weights of the step cannot divide (65): see Step::run(); FaultFound (70) if replicas
-  ///          differ; comm::CommError.
+  ///          the loss or a gradient is not finite (76), naming rank, layer and records, or if the
+  ///          weights of the step cannot divide (65), or if replicas differ (70);
+  ///          comm::CommError.
   /// Ranks    collective: all ranks must train the same step.
   nn::Tally train(std::uint64_t step, std::span<const float> features, const nn::Targets& targets);
 
@@ -350,10 +355,10 @@ class Replica {
   /// Errors   throws comm::AgreedError (74) if rank 0 cannot write, or if a checkpoint of this step
   ///          exists.
   /// Ranks    collective; rank 0 writes.
-  std::filesystem::path save(const std::filesystem::path& folder);
-  std::filesystem::path save(const std::filesystem::path& folder, CheckpointInfo about);
-  std::filesystem::path save(const std::filesystem::path& folder, CheckpointInfo about,
-                             const TrainingPosition& position);
+  std::string save(const std::string& folder);
+  std::string save(const std::string& folder, CheckpointInfo about);
+  std::string save(const std::string& folder, CheckpointInfo about,
+                   const TrainingPosition& position);
 
  private:
   template <class Batches>

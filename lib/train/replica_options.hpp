@@ -21,7 +21,10 @@ class DeviceReplica;
 /// Where a replica computes.
 enum class Device { cpu, cuda };
 
-/// How gradients are summed over ranks: see step.hpp.
+/// How gradients are summed over ranks. canonical: every sum of a step is one fixed expression, by
+/// leaves of the global batch (data::PlanOptions::leaf) that are added as a tree
+/// (numerics/leaf_tree.hpp), so the weights have the same bits on any number of ranks. allreduce:
+/// each rank sums its examples, then the ranks' sums are added; the bits depend on their number.
 enum class Reduction { canonical, allreduce };
 
 /// The implementation of matrix products; automatic: strict for canonical, the library's for

@@ -9,7 +9,6 @@
 #include "lockstep/nn/network.hpp"
 #include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/device.hpp"
-#include "lockstep/train/initial_weights.hpp"
 #include "lockstep/train/replica.hpp"
 #include "lockstep/train/shared_snapshot.hpp"
 #include "lockstep/train/step.hpp"
@@ -257,16 +256,14 @@ void Replica::restore(const KeptState& snapshot) {
   set_completed(state.steps, state.examples);
 }
 
-std::filesystem::path Replica::save(const std::filesystem::path& folder) {
-  return save(folder, {}, {});
-}
+std::string Replica::save(const std::string& folder) { return save(folder, {}, {}); }
 
-std::filesystem::path Replica::save(const std::filesystem::path& folder, CheckpointInfo about) {
+std::string Replica::save(const std::string& folder, CheckpointInfo about) {
   return save(folder, std::move(about), {});
 }
 
-std::filesystem::path Replica::save(const std::filesystem::path& folder, CheckpointInfo about,
-                                    const TrainingPosition& position) {
+std::string Replica::save(const std::string& folder, CheckpointInfo about,
+                          const TrainingPosition& position) {
   about.step = steps_;
   about.examples = examples_;
   const auto snapshot = make_snapshot();
@@ -277,7 +274,7 @@ std::filesystem::path Replica::save(const std::filesystem::path& folder, Checkpo
     const TrainingState state = {.position = position};
     save_checkpoint(folder, *snapshot, about, plan_ ? &state : nullptr);
   });
-  return folder / checkpoint_name(steps_);
+  return (std::filesystem::path(folder) / checkpoint_name(steps_)).string();
 }
 
 }  // namespace lockstep::train

@@ -9,7 +9,7 @@
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
-#include "lockstep/distribute/tape.hpp"
+#include "lockstep/distribute/dtensor.hpp"
 #include "lockstep/distribute/values.hpp"
 #include "lockstep/train/safetensors.hpp"
 
@@ -59,8 +59,7 @@ std::string checksum_of(std::span<const float> values) {
 
 }  // namespace
 
-void save_variables(const std::filesystem::path& path,
-                    std::span<const DVariable<float>> variables) {
+void save_variables(const std::string& path, std::span<const DVariable<float>> variables) {
   const auto specs = specs_of(variables);
   const sharding::RecordingPause pause;
   auto& comm = variables.front().mesh().communicator();
@@ -83,7 +82,7 @@ void save_variables(const std::filesystem::path& path,
   on_rank_0([&] { file->finish(); });
 }
 
-void restore_variables(const std::filesystem::path& path, std::span<DVariable<float>> variables) {
+void restore_variables(const std::string& path, std::span<DVariable<float>> variables) {
   const auto specs = specs_of(variables);
   auto& comm = variables.front().mesh().communicator();
   std::optional<SafetensorsReader> file;
@@ -98,9 +97,8 @@ void restore_variables(const std::filesystem::path& path, std::span<DVariable<fl
       const auto checksum = file->metadata().find(checksum_name(variables[i].name()));
       if (checksum == file->metadata().end()) return;  // written by another library
       if (checksum->second == checksum_of(whole.values())) return;
-      throw DataError(
-          path.string() + ": the checksum of " + in_quotes(variables[i].name()) + " differs",
-          data::fetch_again);
+      throw DataError(path + ": the checksum of " + in_quotes(variables[i].name()) + " differs",
+                      data::fetch_again);
     });
     values.push_back(copy_to_mesh(variables[i].mesh(), whole, variables[i].layout()));
   }

@@ -4,8 +4,8 @@
 // libraries of other languages read it as it is. Its header has the XXH3 of the values of each.
 #pragma once
 
-#include <filesystem>
 #include <span>
+#include <string>
 
 #include "lockstep/distribute/dtensor.hpp"
 
@@ -21,7 +21,7 @@ namespace lockstep::train {
 ///          a name that a file cannot have, or ranks with different variables; (74) if the file
 ///          cannot be written: a file of that name then stays as it was.
 /// Ranks    collective; all variables are on one mesh.
-void save_variables(const std::filesystem::path& path, std::span<const DVariable<float>> variables);
+void save_variables(const std::string& path, std::span<const DVariable<float>> variables);
 
 /// Assigns to each variable the tensor of its name. The file must have exactly these names and
 /// shapes; layouts, mesh and ranks may be others than when it was saved. Every rank reads it, and
@@ -31,6 +31,6 @@ void save_variables(const std::filesystem::path& path, std::span<const DVariable
 ///          missing, damaged or of other variables; (70) if ranks read different values. The
 ///          variables are then unchanged.
 /// Ranks    collective.
-void restore_variables(const std::filesystem::path& path, std::span<DVariable<float>> variables);
+void restore_variables(const std::string& path, std::span<DVariable<float>> variables);
 
 }  // namespace lockstep::train

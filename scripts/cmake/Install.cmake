@@ -5,14 +5,14 @@ include(GNUInstallDirs)
 
 # The public API: the headers that a program includes. Headers that these include are installed too.
 set(LOCKSTEP_API
-    lockstep.hpp base/errors.hpp base/philox.hpp
-    collectives/communicator.hpp collectives/agreement.hpp collectives/threads.hpp
+    lockstep.hpp base/errors.hpp
+    collectives/communicator.hpp collectives/agreement.hpp
     data/source.hpp data/table.hpp data/plan.hpp
     distribute/tensor.hpp distribute/dataset.hpp distribute/sources.hpp distribute/strategy.hpp
-    distribute/mesh.hpp distribute/dtensor.hpp distribute/operations.hpp distribute/tape.hpp
+    distribute/mesh.hpp distribute/dtensor.hpp distribute/operations.hpp
     launch/launch.hpp
-    nn/network_shape.hpp nn/layer.hpp nn/custom_layer.hpp nn/loss.hpp nn/network.hpp nn/gradient_check.hpp
-    train/replica.hpp train/checkpoint.hpp train/initial_weights.hpp train/plot.hpp train/saved_variables.hpp)
+    nn/network_shape.hpp nn/layer.hpp nn/custom_layer.hpp nn/loss.hpp nn/network.hpp
+    train/replica.hpp train/checkpoint.hpp train/plot.hpp train/saved_variables.hpp)
 
 set(LOCKSTEP_PUBLIC_HEADERS ${PROJECT_BINARY_DIR}/public)  # as they are installed
 configure_file(${CMAKE_CURRENT_LIST_DIR}/PublicHeaders.cmake.in
@@ -26,6 +26,7 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/apps/examples DESTINATION ${CMAKE_INSTAL
 foreach(part IN ITEMS . distribute nn train)
   install(FILES ${PROJECT_SOURCE_DIR}/lib/${part}/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/lib/${part})
 endforeach()
+install(FILES ${PROJECT_SOURCE_DIR}/data/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/data)
 set(completion ${PROJECT_BINARY_DIR}/apps/completion)
 install(FILES ${completion}.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME lockstep)
 install(FILES ${completion}.zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions RENAME _lockstep)

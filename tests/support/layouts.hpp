@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/distribute/layout.hpp"
+#include "lockstep/distribute/mesh.hpp"
 
 namespace lockstep::test {
 

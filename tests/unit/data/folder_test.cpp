@@ -41,7 +41,8 @@ struct DataFolder {
 std::vector<std::string> image_names(const std::vector<data::RecordFiles>& pairs) {
   std::vector<std::string> names;
   names.reserve(pairs.size());
-  for (const auto& pair : pairs) names.push_back(pair.records.filename().string());
+  for (const auto& pair : pairs)
+    names.push_back(std::filesystem::path(pair.records).filename().string());
   return names;
 }
 

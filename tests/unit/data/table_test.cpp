@@ -28,7 +28,8 @@ struct Table {
 
   TableSchema find(const TableOptions& options = {},
                    std::optional<int> classes = std::nullopt) const {
-    return data::find_schema(std::span(&path, 1), options, classes);
+    const std::string file = path.string();
+    return data::find_schema(std::span(&file, 1), options, classes);
   }
 
   /// The message without the folder.

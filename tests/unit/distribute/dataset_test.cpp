@@ -24,9 +24,9 @@ std::vector<T> all_of(const Dataset<T>& dataset, std::uint64_t epoch = 0) {
 /// Elements by position, where they can be reached so.
 template <class T>
 std::vector<T> by_position(const Dataset<T>& dataset, std::uint64_t epoch = 0) {
-  const auto reader = dataset.open({.epoch = epoch});
+  const auto reader = dataset.pipeline().open({.epoch = epoch});
   std::vector<T> all(reader->size().value());
-  for (std::uint64_t i = all.size(); i-- > 0;) all[i] = reader->at(i).value;
+  for (std::uint64_t i = all.size(); i-- > 0;) all[i] = readers::value_in<T>(reader->at(i).value);
   return all;
 }
 
@@ -157,10 +157,10 @@ TEST_CASE("batches read no record twice, and none for an empty piece", "[distrib
                              return i;
                            })
                            .batch(4);
-  const auto reader = batches.open({});
+  const auto reader = batches.pipeline().open({});
   CHECK(reader->at(1).id == 4);
   CHECK(read == Numbers{4, 5, 6, 7});
-  CHECK(to_text(reader->rows({0, 0})) == "[]");
+  CHECK(to_text(readers::value_in<Tensor<std::int64_t>>(reader->rows({0, 0}))) == "[]");
   CHECK(read.size() == 4);
 }
 
@@ -184,7 +184,7 @@ TEST_CASE("files by pattern are sorted and interleaved", "[distribute]") {
   for (std::uint64_t epoch = 0; epoch < 20; ++epoch) orders.insert(all_of(shuffled, epoch));
   CHECK(orders.size() > 2);
   CHECK(all_of(shuffled, 4) == all_of(shuffled, 4));
-  const auto reader = read({}).open({.worker = 1, .workers = 2});
+  const auto reader = read({}).pipeline().open({.worker = 1, .workers = 2});
   CHECK(reader->next()->id == std::uint64_t{1} << 40);
   CHECK_THROWS_AS(from_files<std::int64_t>(folder.path() / "g*", test::read_numbers), DataError);
   CHECK_THROWS_AS(read({.cycle_length = 0}), ConfigError);

@@ -25,10 +25,11 @@ using NumberBatches = Dataset<Tensor<std::int64_t>>;
 /// The same elements where nobody can know how many there are.
 Numbers as_stream(const Numbers& numbers) {
   return from_generator<std::int64_t>([numbers] {
-    const auto reader = std::shared_ptr<Reader<std::int64_t>>(numbers.open({}));
-    return [reader]() -> std::optional<std::int64_t> {
-      auto item = reader->next();
-      return item ? std::optional(item->value) : std::nullopt;
+    return [number = numbers.begin()]() mutable -> std::optional<std::int64_t> {
+      if (number == std::default_sentinel) return std::nullopt;
+      const std::int64_t now = *number;
+      ++number;
+      return now;
     };
   });
 }

@@ -1,10 +1,9 @@
 // Meshes and layouts as arithmetic, without ranks.
-#include "lockstep/distribute/layout.hpp"
-
 #include <catch2/catch.hpp>
 #include <set>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/distribute/mesh.hpp"
 #include "tests/support/layouts.hpp"
 
 using namespace lockstep;

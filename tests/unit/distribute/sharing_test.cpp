@@ -64,15 +64,13 @@ struct Case {
       dealt.ranks = pass.workers;
       dealt.policy = ShardPolicy::file;
       const Ids ids = support::told_stream(dealt, pass.worker);
-      const auto all = std::make_shared<const std::vector<std::int64_t>>(ids.begin(), ids.end());
-      ReaderPtr<std::int64_t> reader =
-          std::make_unique<sources::Elements<std::int64_t>>(all, pass.epoch);
-      if (stream) {  // nobody can ask for its size
-        reader = std::make_unique<readers::Prefetched<std::int64_t>>(std::move(reader), 0);
-      }
-      return reader;
+      const auto all = from_elements(std::vector<std::int64_t>(ids.begin(), ids.end()));
+      const auto& sized = all.pipeline();
+      const auto unsized = sized.filter([](const readers::Any&) { return true; });
+      return (stream ? unsized : sized).open(pass);
     };
-    Numbers numbers(open, {.files = from_files ? sharing.files.size() : 0, .identity = "numbers"});
+    Numbers numbers(readers::Pipeline(
+        open, {.files = from_files ? sharing.files.size() : 0, .identity = "numbers"}));
     if (skipped > 0) numbers = numbers.skip(skipped);
     if (shuffled == 1 && kind != Kind::stream) numbers = numbers.shuffle(7);
     if (shuffled == 2) numbers = numbers.shuffle(7, 5);
@@ -114,9 +112,9 @@ std::vector<Ids> streams_of(const Case& test, const Numbers& numbers, std::uint6
     }
     Ids read;
     const auto reader =
-        numbers.open({epoch, by_files ? rank : 0, by_files ? test.sharing.ranks : 1});
+        numbers.pipeline().open({epoch, by_files ? rank : 0, by_files ? test.sharing.ranks : 1});
     while (const auto item = reader->next())
-      read.push_back(static_cast<std::uint64_t>(item->value));
+      read.push_back(static_cast<std::uint64_t>(readers::value_in<std::int64_t>(item->value)));
     streams.push_back(read);
     if (test.shuffled == 0) REQUIRE(read == plain);
     for (std::uint64_t i = 0; i < test.repeated; ++i) {

@@ -109,6 +109,46 @@ TEST_CASE("the sizes of workers' own data sets make a plan to train by", "[distr
   CHECK(on_all(2, no_plan) == 0);
 }
 
+TEST_CASE("a generator of a stated number of elements has a plan", "[distribute]") {
+  const auto numbers = [](std::int64_t count) {
+    return from_generator<std::int64_t>([count] {
+      return [count, i = std::int64_t{0}]() mutable {
+        return i < count ? std::optional(i++) : std::nullopt;
+      };
+    });
+  };
+  const std::vector<std::int64_t> counts = {5, 0, 3};  // of the workers
+  const auto alike = on_all(3, [&](comm::Communicator& comm) {
+    Strategy strategy(comm);
+    const auto digest = [&](auto make) {
+      const auto data =
+          strategy.distribute_datasets_from_function([&](const InputContext& context) {
+            return make(counts[context.input_pipeline_id]).batch(2);
+          });
+      std::string text = std::to_string(data.plan().digest());
+      for (auto& batch : data) text += strategy.describe(batch);
+      return text;
+    };
+    const auto stated = [&](auto count) {
+      return numbers(count).assert_cardinality(static_cast<std::uint64_t>(count));
+    };
+    const auto ten = strategy.distribute_dataset(numbers(10).assert_cardinality(10).batch(4));
+    const bool same = ten.plan().digest() ==
+                      strategy.distribute_dataset(range_dataset(10).batch(4)).plan().digest();
+    return digest(stated) == digest(range_dataset) && same ? 1 : 0;
+  });
+  CHECK(alike == 1);
+  for (const std::uint64_t wrong : {4, 6}) {
+    const auto data = numbers(5).assert_cardinality(wrong).batch(2);
+    CHECK(data.size() == (wrong + 1) / 2);
+    const auto read = [&] {
+      for ([[maybe_unused]] auto& batch : data) {
+      }
+    };
+    CHECK_THROWS_AS(read(), DataError);
+  }
+}
+
 TEST_CASE("infinite data sets may differ in their seed", "[distribute]") {
   const auto steps = on_all(2, [](comm::Communicator& comm) {
     Strategy strategy(comm);

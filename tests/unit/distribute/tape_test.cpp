@@ -1,5 +1,4 @@
 // Gradients of every operation under every layout, against central differences in double.
-#include "lockstep/distribute/tape.hpp"
 
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -7,7 +7,6 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/collectives/threads.hpp"
-#include "lockstep/nn/gradient_check.hpp"
 #include "lockstep/nn/network.hpp"
 #include "lockstep/train/checkpoint.hpp"
 #include "tests/support/manifest.hpp"

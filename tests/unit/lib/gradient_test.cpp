@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "lockstep/nn/gradient_check.hpp"
+#include "lockstep/nn/custom_layer.hpp"
 #include "lockstep/nn/network.hpp"
 
 using namespace lockstep;

@@ -1,6 +1,4 @@
 // Fine-tuning in a program: frozen layers, and weights to start from.
-#include "lockstep/train/initial_weights.hpp"
-
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <limits>
@@ -8,6 +6,7 @@
 #include "lockstep/base/files.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/communicator.hpp"
+#include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/replica.hpp"
 #include "lockstep/train/safetensors.hpp"
 #include "tests/support/temporary_folder.hpp"

@@ -7,7 +7,6 @@
 
 #include "lockstep/collectives/threads.hpp"
 #include "lockstep/train/evaluation.hpp"
-#include "lockstep/train/metrics.hpp"
 
 using namespace lockstep;
 using namespace lockstep::train;
