@@ -538,7 +538,7 @@ std::vector<Setting> table() {
           count_or(
               "none", "micro-batch", &C::micro_batch,
               "gradient accumulation: examples that a rank computes at a time, with the memory "
-              "of their activations; does not affect results"),
+              "of their activations; with strict products does not affect results"),
           count("prefetch", &C::prefetch, 0, "batches read ahead by a thread in the background",
                 max_prefetched),
       });

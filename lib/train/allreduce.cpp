@@ -12,7 +12,8 @@ class AllReduceStep final : public Step {
  public:
   AllReduceStep(nn::Network<float>& network, const StepOptions& options, comm::Communicator& comm,
                 Sentinel& sentinel)
-      : Step(options, comm, sentinel, make_micro_batches(network, options)),
+      : Step(options, comm, sentinel,
+             make_micro_batches(network, options.micro_batch, *options.plan)),
         network_(network),
         all_{0, network.parameters().values().size()},
         sums_of_all_{network.parameters().gradients()},
@@ -32,7 +33,8 @@ class AllReduceStep final : public Step {
   }
 
   std::span<const nn::ExampleResult> results(const data::Batch& batch) override {
-    return micro_batches_ ? micro_batches_->results() : network_.results(rows(batch.piece));
+    return micro_batches_ ? micro_batches_->results(batch.piece.size())
+                          : network_.results(rows(batch.piece));
   }
   std::span<const optim::GradientSums> gradient_sums() override { return {&sums_of_all_, 1}; }
 

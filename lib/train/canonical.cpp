@@ -118,13 +118,6 @@ LeafLayout leaf_layout(const data::Batch& batch, const comm::Communicator& comm)
   return layout;
 }
 
-std::unique_ptr<MicroBatches> make_micro_batches(nn::Network<float>& network,
-                                                 const StepOptions& options) {
-  if (options.micro_batch == 0) return nullptr;
-  return std::make_unique<MicroBatches>(network, options.micro_batch,
-                                        options.plan->largest_piece());
-}
-
 GlobalBatch::GlobalBatch(nn::Network<float>& network, comm::Communicator& comm)
     : network_(network), comm_(comm), needed_(network.sums_over_batch()) {
   network_.set_batch_sums(this);
@@ -186,21 +179,23 @@ class CanonicalStep : public Step {
   std::optional<double> gradient_norm() const noexcept final { return optimizer_.gradient_norm(); }
 
   std::span<const nn::ExampleResult> results(const data::Batch& batch) final {
-    return micro_batches_ ? micro_batches_->results() : network_.results(rows(batch.piece));
+    return micro_batches_ ? micro_batches_->results(batch.piece.size())
+                          : network_.results(rows(batch.piece));
   }
 
  protected:
   /// Slices have equal lengths, of whole cache lines.
   CanonicalStep(nn::Network<float>& network, std::vector<Range> segments,
                 const StepOptions& options, comm::Communicator& comm, Sentinel& sentinel)
-      : Step(options, comm, sentinel, make_micro_batches(network, options)),
+      : Step(options, comm, sentinel,
+             make_micro_batches(network, options.micro_batch, *options.plan)),
         network_(network),
         segments_(std::move(segments)),
         slice_(ranges_in(segments_, static_cast<std::size_t>(comm.rank()),
                          static_cast<std::size_t>(comm.size()))),
         optimizer_(network.parameters().values().size() / static_cast<std::size_t>(comm.size()),
                    options.optimizer, tensors_in(network.parameters().layout(), slice_)),
-        sums_(rank_sums(&comm, options.model)),
+        rank_sums_(rank_sums(&comm, options.model)),
         global_(network, comm) {}
 
   /// `first_row`: row of the global batch that is row 0 of the network's buffers.
@@ -224,12 +219,12 @@ class CanonicalStep : public Step {
  private:
   void update(double weight) final {
     network_.end_training_pass();
-    finite_ =
-        optimizer_.update(network_.parameters().values(), gradient_sums(), weight, steps(), sums_);
+    finite_ = optimizer_.update(network_.parameters().values(), gradient_sums(), weight, steps(),
+                                rank_sums_);
   }
 
   optim::Optimizer optimizer_;
-  optim::RankSums sums_;
+  optim::RankSums rank_sums_;
   GlobalBatch global_;
 };
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -13,7 +12,6 @@
 #include "lockstep/data/batches.hpp"
 #include "lockstep/nn/network.hpp"
 #include "lockstep/numerics/leaf_tree.hpp"
-#include "lockstep/train/step.hpp"
 
 namespace lockstep::train {
 
@@ -50,10 +48,6 @@ struct LeafLayout {
 
 /// Returns the layout of `batch`. Local.
 LeafLayout leaf_layout(const data::Batch& batch, const comm::Communicator& comm);
-
-/// The micro-batches of a step with these options on a rank of their plan; null: none.
-std::unique_ptr<MicroBatches> make_micro_batches(nn::Network<float>& network,
-                                                 const StepOptions& options);
 
 /// Sums over the global batch for a network's layers, during one step.
 ///

@@ -150,6 +150,7 @@ StepWork work_of(const nn::NetworkShape& shape, const data::Plan& plan,
     work.publish.bytes = others * weights;
     if (!by_sums) rows = examples;
   }
+  if (options.micro_batch > 0) rows = std::min(rows, static_cast<double>(options.micro_batch));
   const double slices = options.reduction == Reduction::allreduce ? 1 : ranks;
   work.resident = float_bytes * (weights * (1 + (1 + state) / slices) + rows * shape.row_values());
   return work;

@@ -27,6 +27,10 @@ class NetworkInference final : public Inference {
   const nn::NetworkShape& shape() const noexcept override { return network_.shape(); }
 
   Matrix<float> inputs(std::size_t rows) override {
+    if (network_.rows() == 0 && rows > 0) {
+      throw ConfigError("a network without rows, as that of a replica on a device",
+                        "use the functions of Replica");
+    }
     if (rows <= network_.rows()) return network_.inputs({0, rows});
     return all_rows(inputs_, rows, shape().features);
   }

@@ -1,5 +1,3 @@
-#include "lockstep/train/checkpoint.hpp"
-
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -11,6 +9,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/nn/network.hpp"
+#include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/safetensors.hpp"
 
 namespace lockstep::train {

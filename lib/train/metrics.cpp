@@ -1,5 +1,3 @@
-#include "lockstep/train/evaluation.hpp"
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -9,6 +7,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/train/evaluation.hpp"
 
 namespace lockstep::train {
 

@@ -21,10 +21,22 @@ std::size_t micro_batch_blocks(std::size_t rows, std::size_t limit, std::size_t 
   return rows <= each ? 0 : tree_slots((rows + each - 1) / each);
 }
 
-void MicroBatches::set_features(const PieceFeatures& features) {
-  features_ = features;
-  if (features.bytes.empty() || (scale_ && scale_->divisor() == features.divisor)) return;
-  scale_.emplace(features.divisor);
+MicroBatches::MicroBatches(nn::Network<float>& network, std::size_t limit, const data::Plan& plan)
+    : network_(network), limit_(limit), results_(plan.largest_piece()) {
+  const std::size_t rows = plan.largest_gathered() / plan.options().ranks;
+  waiting_ = AlignedBuffer<float>(micro_batch_blocks(rows, limit, plan.leaf(0)) *
+                                  network.parameters().values().size());
+}
+
+void MicroBatches::set_features(std::span<const float> floats) {
+  floats_ = floats;
+  bytes_ = {};
+}
+
+void MicroBatches::set_features(std::span<const std::uint8_t> bytes, float divisor) {
+  floats_ = {};
+  bytes_ = bytes;
+  if (!scale_ || scale_->divisor() != divisor) scale_.emplace(divisor);
 }
 
 void MicroBatches::begin(const data::Batch& batch, std::uint64_t step) {
@@ -83,11 +95,11 @@ void MicroBatches::read_features(Range rows) {
   const std::size_t width = network_.shape().features;
   const auto inputs = network_.inputs({0, rows.size()}).flat();
   const std::size_t first = rows.begin * width;
-  if (features_.bytes.empty()) {
-    const auto from = features_.floats.subspan(first, inputs.size());
+  if (bytes_.empty()) {
+    const auto from = floats_.subspan(first, inputs.size());
     std::copy(from.begin(), from.end(), inputs.begin());
   } else {
-    scale_->apply(features_.bytes.subspan(first, inputs.size()), inputs);
+    scale_->apply(bytes_.subspan(first, inputs.size()), inputs);
   }
 }
 
@@ -99,6 +111,12 @@ nn::Targets MicroBatches::targets(Range rows) const {
   nn::Targets targets = {part(batch_->labels, 1), part(batch_->values, width)};
   targets.weights = part(batch_->weights, 1);
   return targets;
+}
+
+std::unique_ptr<MicroBatches> make_micro_batches(nn::Network<float>& network, std::size_t limit,
+                                                 const data::Plan& plan) {
+  if (limit == 0) return nullptr;
+  return std::make_unique<MicroBatches>(network, limit, plan);
 }
 
 }  // namespace lockstep::train

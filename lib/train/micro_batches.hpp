@@ -1,9 +1,11 @@
 // Micro-batches: a rank's piece of a batch is computed in parts, so that the network's buffers hold
-// the rows of one part only. The sums of gradients are bitwise those of the whole piece.
+// the rows of one part only. With strict products the sums of gradients are bitwise those of the
+// whole piece.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -15,13 +17,6 @@
 #include "lockstep/train/report.hpp"
 
 namespace lockstep::train {
-
-/// The features of a rank's piece, [piece.size(), features] row-major, in `floats` or in `bytes`.
-struct PieceFeatures {
-  std::span<const float> floats = {};
-  std::span<const std::uint8_t> bytes = {};  ///< to be divided by `divisor`
-  float divisor = 1;
-};
 
 /// The most rows of a micro-batch of at most `limit` examples in leaves of `leaf`: a power of two
 /// of leaves, so that a micro-batch is a subtree of the sums. 0 if `limit` is less than a leaf.
@@ -38,13 +33,14 @@ std::size_t micro_batch_blocks(std::size_t rows, std::size_t limit, std::size_t 
 /// no such parts; a replica refuses it.
 class MicroBatches {
  public:
-  /// `network` must outlive this and have rows for a micro-batch of at most `limit` examples.
-  /// `piece`: the most examples of this rank in a step.
-  MicroBatches(nn::Network<float>& network, std::size_t limit, std::size_t piece)
-      : network_(network), limit_(limit), results_(piece) {}
+  /// Of at most `limit` examples each, for the pieces of `plan`. `network` must outlive this and
+  /// have rows for `limit` examples. Throws std::bad_alloc.
+  MicroBatches(nn::Network<float>& network, std::size_t limit, const data::Plan& plan);
 
-  /// Sets the features of the next batch, which must stay valid until its last sum().
-  void set_features(const PieceFeatures& features);
+  /// Sets the features of the next batch, [piece.size(), features] row-major, which must stay valid
+  /// until its last sum(): floats, or bytes to be divided by `divisor`.
+  void set_features(std::span<const float> floats);
+  void set_features(std::span<const std::uint8_t> bytes, float divisor);
 
   /// Begins a batch at step `step` of the run, counted from 1.
   /// Errors   those of nn::require_targets().
@@ -55,9 +51,9 @@ class MicroBatches {
   /// piece hold no example, and count as zeros. Adds the time of forward to `seconds`.
   void sum(Range rows, std::span<float> sums, PhaseSeconds& seconds);
 
-  /// The results of the piece, after the sums of all its rows.
-  std::span<const nn::ExampleResult> results() const noexcept {
-    return std::span(results_).first(batch_->piece.size());
+  /// The results of the piece of `rows`, after the sums of all its rows.
+  std::span<const nn::ExampleResult> results(std::size_t rows) const noexcept {
+    return std::span(results_).first(rows);
   }
 
   /// The first value of the batch that is not finite, in the order of a step.
@@ -70,13 +66,18 @@ class MicroBatches {
 
   nn::Network<float>& network_;
   std::size_t limit_;
-  PieceFeatures features_;
-  std::optional<data::ByteScale> scale_;
+  std::span<const float> floats_;  // or
+  std::span<const std::uint8_t> bytes_;
+  std::optional<data::ByteScale> scale_;  // of these
   const data::Batch* batch_ = nullptr;
   std::uint64_t step_ = 0;
   std::vector<nn::ExampleResult> results_;
   AlignedBuffer<float> waiting_;  // sums of micro-batches that wait for their sibling in the tree
   NonfiniteValue nonfinite_;
 };
+
+/// nullptr if `limit` is 0.
+std::unique_ptr<MicroBatches> make_micro_batches(nn::Network<float>& network, std::size_t limit,
+                                                 const data::Plan& plan);
 
 }  // namespace lockstep::train

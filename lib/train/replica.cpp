@@ -187,11 +187,7 @@ int own_cores(const comm::Communicator& comm) {
 
 Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Groups& groups,
                  const ReplicaOptions& options)
-    : plan_(plan),
-      groups_(groups),
-      optimizer_(options.optimizer),
-      prefetch_(options.prefetch),
-      has_micro_batches_(options.micro_batch > 0) {
+    : plan_(plan), groups_(groups), optimizer_(options.optimizer), prefetch_(options.prefetch) {
   const StepOptions step_options = {
       .optimizer = options.optimizer,
       .plan = &*plan_,
@@ -347,9 +343,9 @@ nn::Tally Replica::train(std::uint64_t step, std::span<const float> features,
   nn::require_targets(targets, network_->loss_function(), batch.piece.size(), shape().classes,
                       plan_->positions(step, rank).begin);
   PhaseSeconds seconds;
-  if (has_micro_batches_) {
+  if (MicroBatches* const parts = step_->micro_batches()) {
     require_features(features, batch.piece.size(), shape().features);
-    step_->set_features({.floats = features});
+    parts->set_features(features);
     return train(batch, seconds).tally;
   }
   if (!device_) {
@@ -390,16 +386,20 @@ data::Prefetch Replica::prefetch(data::BatchReader& reader, std::uint64_t batche
     return data::Prefetch(reader, prefetch_, batches,
                           {data::Features::bytes, &device_->staging_memory()});
   }
-  if (has_micro_batches_) {
+  if (step_->micro_batches() != nullptr) {
     return data::Prefetch(reader, prefetch_, batches, {.features = data::Features::bytes});
   }
   return data::Prefetch(reader, prefetch_, batches);
 }
 
 data::Batch Replica::load(data::Prefetch& batches, std::uint64_t epoch, std::uint64_t step) {
-  if (has_micro_batches_) {
+  if (MicroBatches* const parts = step_->micro_batches()) {
     const data::StagedBatch staged = batches.take(epoch, step);
-    step_->set_features({staged.floats, staged.bytes, batches.divisor()});
+    if (staged.bytes.empty()) {
+      parts->set_features(staged.floats);
+    } else {
+      parts->set_features(staged.bytes, batches.divisor());
+    }
     return staged.batch;
   }
   if (!device_) {
@@ -443,7 +443,7 @@ StepResult Replica::train(const data::Batch& batch, PhaseSeconds& seconds, std::
 /// The first value of this rank's last piece that is not finite. Local.
 NonfiniteValue Replica::first_nonfinite(const data::Batch& batch,
                                         std::span<const nn::ExampleResult> results) {
-  if (has_micro_batches_) return *step_->nonfinite();
+  if (const MicroBatches* const parts = step_->micro_batches()) return parts->nonfinite();
   const Range rows = device_ ? batch.piece : step_->rows(batch.piece);
   const auto activation = [&](std::size_t i) -> Matrix<const float> {
     if (device_) return device_->copy_activation(i, rows.size());

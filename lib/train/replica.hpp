@@ -407,7 +407,6 @@ class Replica {
   Groups groups_;
   optim::OptimizerOptions optimizer_ = {};  ///< of training
   std::size_t prefetch_;
-  bool has_micro_batches_ = false;
   std::size_t rows_ = 0;  ///< maximum number of rows in a pass
   std::unique_ptr<Products<float>> products_;
   std::unique_ptr<nn::Network<float>> network_;

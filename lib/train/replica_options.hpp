@@ -75,8 +75,9 @@ struct ReplicaOptions {
   bool keeps_snapshots = false;              ///< make_shared_snapshot() will be called
   int threads = 0;                           ///< of this rank's products; 0: own_cores()
   /// Gradient accumulation: the most examples of a rank that are computed at a time, so that memory
-  /// is needed for their activations only; 0: all of its piece of the batch. Does not affect
-  /// results. Not less than a leaf, not on a device, and not with a layer that sums over the batch.
+  /// is needed for their activations only; 0: all of its piece of the batch. With strict products
+  /// it does not affect results. Not less than a leaf, not on a device, and not with a layer that
+  /// sums over the batch.
   std::size_t micro_batch = 0;
   std::size_t prefetch = 0;  ///< number of batches that prefetch() reads ahead
 

@@ -47,6 +47,7 @@ std::unique_ptr<Snapshot> Replica::make_snapshot() {
       if (error.code() != ExitCode::usage) throw;
     }
   }
+  const bool is_shared = region.has_value();
   std::unique_ptr<Snapshot> snapshot;
   comm::together(groups_.all, [&] {
     const bool has_it = region ? groups_.all.place().node == 0 : groups_.all.rank() == 0;
@@ -72,6 +73,7 @@ std::unique_ptr<Snapshot> Replica::make_snapshot() {
       std::fill_n(block.begin() + static_cast<std::ptrdiff_t>(mine.begin), mine.size(), 0.0F);
     }
   }
+  if (is_shared) groups_.all.all_agree(true);  // before a rank copies its slice
   return snapshot;
 }
 
@@ -145,13 +147,15 @@ void Replica::copy_moment(Moment moment, std::span<float> block) {
   const auto all = network_->parameters().gradients();
   std::size_t end = elements_of(slice);
   step_->optimizer().copy(moment, all.first(end));
-  for (std::size_t i = slice.size(); i-- > 0;) {  // places are not before those in the slice
+  // From the last range on, so that none is overwritten before it has been moved.
+  for (std::size_t i = slice.size(); i-- > 0;) {
     end -= slice[i].size();
     std::memmove(block.data() + slice[i].begin, all.data() + end, slice[i].size() * sizeof(float));
   }
 }
 
-/// Sets a moment of this rank's slice from its places in `block`. Likewise.
+/// Sets a moment of this rank's slice from its places in `block`, which may be that of the
+/// gradients: these are overwritten. Local.
 void Replica::restore_moment(Moment moment, std::span<const float> block) {
   const auto all = network_->parameters().gradients();
   std::size_t end = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <limits>
 
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
@@ -44,18 +45,18 @@ std::span<const nn::ExampleResult> GatheredResults::gather(std::span<const nn::E
   return in_order(batch);
 }
 
-std::vector<Range> segments_of(const nn::ParameterLayout<float>& layout, std::size_t ranks) {
+std::vector<Range> segments_of(const nn::ParameterLayout<float>& layout, std::size_t ranks,
+                               std::size_t least) {
   constexpr std::size_t line = alignment_bytes / sizeof(float);
-  constexpr std::size_t least_range =
-      16384;  // of a rank: shorter messages cost more than they gain
   const std::size_t unit = line * ranks;
   std::vector<Range> segments;
   std::size_t begin = 0;
   for (const nn::ParameterSpec& tensor : layout.tensors()) {
-    const std::size_t end = (tensor.offset + tensor.stored + unit - 1) / unit * unit;
-    if (end < begin + least_range * ranks || end + least_range * ranks > layout.length()) continue;
-    segments.push_back({begin, end});
-    begin = end;
+    if (ranks == 1 || tensor.stored < least * ranks) continue;
+    const std::size_t cut = tensor.offset / unit * unit;
+    if (cut < begin + least * ranks) continue;
+    segments.push_back({begin, cut});
+    begin = cut;
   }
   segments.push_back({begin, layout.length()});
   return segments;
@@ -101,7 +102,7 @@ namespace {
 bool can_divide_by(double weight) {
   if (weight == 0) return false;
   const auto inverse = static_cast<float>(1 / weight);
-  return inverse > 0 && std::isfinite(inverse);
+  return inverse >= std::numeric_limits<float>::min() && std::isfinite(inverse);
 }
 
 }  // namespace
@@ -116,12 +117,6 @@ Step::Step(const StepOptions& options, comm::Communicator& comm, Sentinel& senti
       messages_(static_cast<std::size_t>(comm.size()), comm.memory()) {}
 
 Step::~Step() = default;
-
-void Step::set_features(const PieceFeatures& features) { micro_batches_->set_features(features); }
-
-const NonfiniteValue* Step::nonfinite() const noexcept {
-  return micro_batches_ ? &micro_batches_->nonfinite() : nullptr;
-}
 
 bool Step::has_finite_gradients(double weight) {
   const auto all = gradient_sums();

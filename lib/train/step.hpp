@@ -34,7 +34,7 @@ struct StepResult {
   std::span<const RankMessage> messages = {};          ///< of every rank; valid until the next step
 };
 
-/// Example results (loss, correct) of all ranks, all-gathered.
+/// Example results (loss, correct, weight) of all ranks, all-gathered.
 class GatheredResults {
  public:
   /// `rows`: maximum number of rows in the blocks of all ranks, Plan::largest_gathered(). `comm`
@@ -69,11 +69,12 @@ inline nn::Targets targets_of(const data::Batch& batch) noexcept {
 /// Blocks that are all-gathered in one collective.
 using Blocks = std::vector<std::span<std::byte>>;
 
-/// Segments of a flat block of `layout` of one slice for each of `ranks`, in order. Each is cut
-/// into an equal range for every rank, so all ranks have a part of every large tensor: terms that
-/// are zero are left out in the first layers most, and a rank that had these alone would wait.
-/// Local.
-std::vector<Range> segments_of(const nn::ParameterLayout<float>& layout, std::size_t ranks);
+/// Segments of a flat block of `layout`, in order, each of which is cut into an equal range for
+/// every rank. So every rank has a part of every large tensor: products leave out terms that are
+/// zero, most of which are in the first layer, and contiguous slices would give one rank less work.
+/// `least`: of the elements of a range, but for that of a block with fewer. Local.
+std::vector<Range> segments_of(const nn::ParameterLayout<float>& layout, std::size_t ranks,
+                               std::size_t least = 16384);
 
 /// The ranges of `rank`, one in each segment. Local.
 std::vector<Range> ranges_in(std::span<const Range> segments, std::size_t rank, std::size_t ranks);
@@ -160,12 +161,8 @@ class Step {
   /// Of the last update: see optim::Optimizer. Local.
   virtual std::optional<double> gradient_norm() const noexcept { return std::nullopt; }
 
-  /// Sets the features of the next batch, with micro-batches. Local.
-  void set_features(const PieceFeatures& features);
-
-  /// With micro-batches: the first value of this rank's last piece that is not finite; else null.
-  /// Local.
-  const NonfiniteValue* nonfinite() const noexcept;
+  /// Computes the pieces in micro-batches; null: each at once. Local.
+  MicroBatches* micro_batches() const noexcept { return micro_batches_.get(); }
 
   /// Rows of the network's buffers that hold this rank's piece of a batch, without micro-batches.
   /// Local.
@@ -180,10 +177,10 @@ class Step {
   /// identical on every rank.
   ///
   /// The batch's features must be in the network's rows(batch.piece), staged on the device, or with
-  /// micro-batches those of set_features(). Adds the time of each phase to `seconds`, which begins
-  /// with that of reading the batch. `stop`: this rank's request to stop, a number of the caller's;
-  /// it travels with the results. Allocates no memory, except with FILE if a step needs more sum
-  /// buffers than all steps before.
+  /// micro-batches those of MicroBatches::set_features(). Adds the time of each phase to `seconds`,
+  /// which begins with that of reading the batch. `stop`: this rank's request to stop, a number of
+  /// the caller's; it travels with the results. Allocates no memory, except with FILE if a step
+  /// needs more sum buffers than all steps before.
   ///
   /// The update is that of the mean of the losses with their weights: Tally.
   ///

@@ -48,10 +48,12 @@ struct Result {
   bool operator==(const Result&) const = default;
 };
 
-/// The loop of train_toy(), written by hand.
-Result train_by_hand(comm::Communicator& comm) {
+/// The loop of train_toy(), written by hand, in micro-batches unless these are 0.
+Result train_in_parts(comm::Communicator& comm, std::size_t micro_batch) {
   const data::Plan plan = plan_for(comm.size());
-  train::Replica replica({features, {19, 8}, classes}, plan, comm, options);
+  train::ReplicaOptions own = options;
+  own.micro_batch = micro_batch;
+  train::Replica replica({features, {19, 8}, classes}, plan, comm, own);
   ToySource source(records, features, classes, 1);
   data::BatchReader reader(source, plan, comm.rank());
   Result result;
@@ -78,6 +80,8 @@ Result train_by_hand(comm::Communicator& comm) {
   result.hash = replica.weights_hash();
   return result;
 }
+
+Result train_by_hand(comm::Communicator& comm) { return train_in_parts(comm, 0); }
 
 /// The weights' hash after training on `epochs` epochs of a data set that `make(source)` makes, or
 /// on as many steps.
@@ -470,6 +474,80 @@ TEST_CASE("a replica saves all of its network, under a mesh too", "[train][check
         return "saved a part";
       });
   CHECK(problems == std::vector<std::string>(model));
+}
+
+TEST_CASE("every rank has a part of every large tensor", "[train]") {
+  const auto products = make_strict_products(Simd::automatic);
+  const nn::NetworkShape shape(64, {96, 32}, 10);
+  for (const std::size_t ranks : {1, 2, 3}) {
+    nn::Network<float> network(shape, 0, *products, ranks);
+    const auto& layout = network.parameters().layout();
+    const auto segments = train::segments_of(layout, ranks, 400);
+    CHECK(segments.size() ==
+          (ranks == 1 ? 1 : 2));  // the first and the second layer, with the third
+    std::vector<int> owners(layout.length());
+    std::vector<std::size_t> parts(layout.tensors().size());
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      const auto slice = train::ranges_in(segments, rank, ranks);
+      std::size_t length = 0;
+      for (const Range range : slice) {
+        CHECK(range.begin % 16 == 0);
+        length += range.size();
+        for (std::size_t i = range.begin; i < range.end; ++i) ++owners[i];
+      }
+      CHECK(length == layout.length() / ranks);
+      const auto tensors = train::tensors_in(layout, slice);
+      std::size_t end = 0;
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        CHECK(tensors[i].range.begin == end);
+        end = tensors[i].range.end;
+        parts[i] += tensors[i].range.size();
+        if (i % 2 == 0 && i < 4) CHECK(tensors[i].range.size() > layout.tensors()[i].stored / 8);
+      }
+    }
+    CHECK(owners == std::vector<int>(layout.length(), 1));
+    for (std::size_t i = 0; i < parts.size(); ++i) CHECK(parts[i] == layout.tensors()[i].stored);
+  }
+}
+
+TEST_CASE("ranks save and go on with slices of several ranges", "[train][checkpoint]") {
+  const nn::NetworkShape shape(features, {1024, 256, 256}, classes);  // several segments
+  const test::TemporaryFolder folder;
+  const auto train = [&](comm::Communicator& comm, bool saves) {
+    const data::Plan plan = plan_for(comm.size());
+    train::ReplicaOptions own = options;
+    own.exchange = train::Exchange::activations;
+    std::vector<std::filesystem::path> saved;
+    auto replica = std::make_unique<train::Replica>(shape, plan, comm, own);
+    ToySource source(records, features, classes, 1);
+    data::BatchReader reader(source, plan, comm.rank());
+    for (std::uint64_t step = 0; step < 4; ++step) {
+      std::vector<float> x(reader.piece(step).size() * features);
+      const auto batch = reader.read(0, step, x);
+      replica->train(step, x, batch.labels);
+      if (!saves) continue;
+      const std::string name = std::to_string(comm.size()) + "-" + std::to_string(step);
+      const auto path = replica->save(folder.path() / name);
+      const auto description = train::read_description(path);
+      CHECK(description.weights_hash == replica->weights_hash());
+      replica = std::make_unique<train::Replica>(shape, plan, comm, own);
+      replica->restore(description, train::read_state(path));
+    }
+    return replica->weights_hash();
+  };
+  const auto expected = test::on_all(1, [&](auto& comm) { return train(comm, false); });
+  for (const int ranks : {1, 3, 8}) {
+    CHECK(test::on_all(ranks, [&](auto& comm) { return train(comm, true); }) == expected);
+  }
+}
+
+TEST_CASE("a program trains and evaluates in micro-batches with the same results", "[train]") {
+  const auto whole = test::on_all(1, train_by_hand);
+  for (const int ranks : {1, 2, 3}) {
+    for (const std::size_t limit : {2, 5, 8, 1000}) {
+      CHECK(test::on_all(ranks, [&](auto& comm) { return train_in_parts(comm, limit); }) == whole);
+    }
+  }
 }
 
 TEST_CASE("a replica that went its own way is named", "[train]") {
