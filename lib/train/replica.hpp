@@ -55,17 +55,19 @@ struct TakenWeights;
 struct TrainingPosition;
 struct TrainingState;
 
+/// The numbers in tensor `i` of a batch.
+template <class T, std::size_t i>
+using PartValue = typename std::tuple_element_t<i, T>::Value;
+
+// clang-format off
 /// Of a batch: features; labels, or values; perhaps the weights of the examples.
 template <class T>
-concept TrainingParts = requires {
-  requires std::tuple_size<T>::value == 2 || std::tuple_size<T>::value == 3;
-  requires std::same_as < typename std::tuple_element_t<0, T>::Value,
-  float > ;
-  requires std::same_as < typename std::tuple_element_t<1, T>::Value,
-  float > || std::same_as<typename std::tuple_element_t<1, T>::Value, std::int32_t>;
-  requires std::tuple_size<T>::value == 2 ||
-      std::same_as<typename std::tuple_element_t<std::tuple_size<T>::value - 1, T>::Value, float>;
-};
+concept TrainingParts =
+    std::same_as<PartValue<T, 0>, float> &&
+    (std::same_as<PartValue<T, 1>, float> || std::same_as<PartValue<T, 1>, std::int32_t>) &&
+    (std::tuple_size<T>::value == 2 ||
+     (std::tuple_size<T>::value == 3 && std::same_as<PartValue<T, 2>, float>));
+// clang-format on
 
 /// An element of a DistributedDataset of them.
 template <class T>
