@@ -325,15 +325,23 @@ class Examples(CommandTest):
         cells = [row.split(",") for row in rows]
         lines = [",".join(cell for at, cell in enumerate(row) if at != label) for row in cells]
         asked = self.folder / "asked"
-        asked.write_text("\n".join([*lines, "one", "1,2\n"]))
+        pixels = [",".join(["0"] * 783 + [word]) for word in ("one", "1abc", "1e40", "nan")]
+        asked.write_text("\n".join([*lines, "", "1,2", f"{lines[0]},{lines[1]}", *pixels, lines[0]]) + "\n")
+        program = [str(Copy.folder / "examples/13_inference_service"), str(run)]
         with asked.open() as stdin:
-            result = call([str(Copy.folder / "examples/13_inference_service"), str(run)], stdin=stdin)
+            result = call(program, stdin=stdin)
         self.assert_ends(result, 0)
-        *answers, word, last = result.out.splitlines()
+        out = result.out.splitlines()
+        answers, errors, last = out[:100], out[100:-1], out[-1]
         right = sum(answer.split()[0] == row[label] for answer, row in zip(answers, cells, strict=True))
         self.assertEqual(right, round(100 * command.Run(run).summary["epochs"][-1]["test_accuracy"]))
-        self.assertEqual(word, "error: not a number")
-        self.assertEqual(last, "error: 2 features, where an example has 784")
+        self.assertEqual(errors, [f"error: line {at}: {problem}" for at, problem in enumerate(
+            ["the line is empty", "2 numbers, where an example has 784", "1,568 numbers, where an example has 784",
+             *(f"'{word}' is not a finite number (in float32)" for word in ("one", "1abc", "1e40", "nan"))], 101)])
+        self.assertEqual(last, answers[0])
+        two = call(program + ["--ranks", "2"])
+        self.assert_ends(two, 2)
+        self.assertIn("only one rank can read stdin", two.err)
 
     def test_13_inference_service_of_a_table(self):
         """Columns as they are in the table: words, and numbers that are standardized."""
@@ -347,8 +355,8 @@ class Examples(CommandTest):
         self.assert_ends(result, 0)
         odd, even, *errors = result.out.splitlines()
         self.assertEqual([odd.split()[0], even.split()[0]], ["odd", "even"])
-        self.assertEqual(errors, ["error: 1 value for 2 columns",
-                                  "error: column 'number': 'five' is not a finite number (in float32)"])
+        self.assertEqual(errors, ["error: line 3: 1 value for 2 columns",
+                                  "error: line 4: column 'number': 'five' is not a finite number (in float32)"])
 
     def test_08_mesh(self):
         out = self.assert_alike(self.outputs("08_mesh", (1, 2, 3, 6)))
