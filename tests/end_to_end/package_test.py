@@ -102,6 +102,7 @@ def functions(replicas):
     lines = [f"sum {sum(range(first, first + 24))}" for first in range(0, 96, 24)]
     lines += [per_replica([1.0] * replicas)] * 4
     lines += [per_replica(cut([float(step)] * 4, replicas)) for step in range(4)]
+    lines += [per_replica([[0, 1]] * replicas), per_replica([[2]] + [[]] * (replicas - 1))]
     return lines
 
 
@@ -169,7 +170,8 @@ def configure(source, folder, *args, code=0):
         flags = f"-O1 -fsanitize={Copy.sanitizer} -fno-sanitize-recover=all"
     return cmake("-S", source, "-B", folder, "-G", cached("CMAKE_GENERATOR"),
                  f"-DCMAKE_CXX_COMPILER={cached('CMAKE_CXX_COMPILER')}",
-                 f"-DCMAKE_PREFIX_PATH={Copy.prefix}", f"-DCMAKE_CXX_FLAGS={flags}", *args, code=code)
+                 "-DCMAKE_BUILD_TYPE=None", f"-DCMAKE_PREFIX_PATH={Copy.prefix}",
+                 f"-DCMAKE_CXX_FLAGS={flags}", *args, code=code)
 
 
 def build(source, folder, *targets):
