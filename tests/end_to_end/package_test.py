@@ -39,20 +39,20 @@ MISTAKES = (
     ("s.run([](int a, int b) { return a + b; }, v);", "run: the function does not take each replica's arguments"),
     ("s.distribute_dataset(range_dataset(3));", "call batch(global batch size) before"),
     ("s.distribute_datasets_from_function([](int) { return 1; });", "does not take an InputContext"),
-    ("s.reduce(ReduceOp::sum, Tensor<float>({1}), 0);", "reduce, gather: the value is no per-replica value"),
-    ("s.reduce(ReduceOp::sum, v, 0.5);", "reduce, gather: the axis is no whole number"),
+    ("s.reduce(ReduceOp::sum, Tensor<float>({1}), 0);", "reduce, gather: the value is not a per-replica value"),
+    ("s.reduce(ReduceOp::sum, v, 0.5);", "reduce, gather: the axis is not a whole number"),
     ("s.reduce(0, v);", "reduce: the first argument is ReduceOp::sum or ReduceOp::mean"),
     ("auto t = s.run([] { return std::optional<int>(1); }); s.reduce(ReduceOp::sum, t);",
-     "a replica's value is no number, tensor of numbers, or pair"),
+     "a replica's value is not a number, tensor of numbers, or pair"),
     ("s.gather(v);", "gather: give the value and an axis"),
-    ("s.gather(std::vector<float>{1}, 0);", "reduce, gather: the value is no per-replica value"),
+    ("s.gather(std::vector<float>{1}, 0);", "reduce, gather: the value is not a per-replica value"),
     ('train::Metric m{"mine", [](float output) { return output; }};', "a metric's function returns a double"),
     ("train::Replica r({2, {3}, 2}, range_dataset(4).batch(2));", "Replica: give a shape and a distributed data set"),
     ("train::Replica r({2, {3}, 2}, data::Plan({.records = 8, .batch_size = 2}));",
      "Replica: give a shape and a distributed data set"),
-    ("train::Replica* r = nullptr; r->train(v);", "train: the batch is no element of a distributed data set of pairs"),
+    ("train::Replica* r = nullptr; r->train(v);", "train: the batch is not an element of a distributed data set of pairs"),
     ("train::Replica* r = nullptr; r->train(std::pair(Tensor<float>(), Tensor<float>()));",
-     "train: the batch is no element of a distributed data set of pairs"))
+     "train: the batch is not an element of a distributed data set of pairs"))
 
 NAMES = """cmake_minimum_required(VERSION 3.25)
 project(names LANGUAGES CXX)
