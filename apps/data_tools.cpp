@@ -66,7 +66,7 @@ void make_data_folder(const std::filesystem::path& folder) {
     const bool of_a_part =
         name.starts_with("train") || name.starts_with("test") || name.starts_with("t10k");
     if (!of_a_part || !data::format_of_file(name)) continue;
-    throw ConfigError(entry->path().string() + ": is there already",
+    throw ConfigError(entry->path().string() + ": already exists",
                       "choose another folder, or remove it");
   }
   if (error) throw OutputError(folder.string() + ": " + error.message(), "make it readable");

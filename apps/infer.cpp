@@ -116,8 +116,8 @@ std::unique_ptr<data::Source> open_test_set(const RunConfig& config,
   const auto& table = saved.info.table;
   if (test->table() == nullptr && table != nullptr &&
       (table->standardized || table->task != data::Task::classification)) {
-    throw DataError(fmt::format("{}: is no table, as the network in {} was trained on", config.data,
-                                saved.folder.string()),
+    throw DataError(fmt::format("{}: is not a table, as the network in {} was trained on",
+                                config.data, saved.folder.string()),
                     "give a table with the columns that the network was trained on");
   }
   if (needs_labels && kind_of(saved) != nn::TargetKind::label &&

@@ -111,7 +111,8 @@ std::vector<float> class_weights_of(const RunConfig& config, const data::Source&
   }
   for (const std::string& text : split_list(config.class_weights)) {
     const auto weight = data::parse_float(text);
-    if (!weight || *weight < 0) fail("'" + text + "' is no number of at least 0", "use 1,2.5,...");
+    if (!weight || *weight < 0)
+      fail("'" + text + "' is not a number of at least 0", "use 1,2.5,...");
     weights.push_back(*weight);
   }
   if (weights.size() != outputs) {

@@ -35,7 +35,8 @@ std::uint64_t outputs_of(const RunConfig& config, const data::DataSet& data,
 /// The setting `class_weights` for a training set with `counts` records of each label (empty:
 /// unknown) and a network of `outputs`; empty for none.
 ///
-/// Errors   throws ConfigError: another number of weights, a weight that is no finite number of at
+/// Errors   throws ConfigError: another number of weights, a weight that is not a finite number of
+/// at
 ///          least 0, values to predict, or `balanced` without counts.
 /// Ranks    local.
 std::vector<float> class_weights_of(const RunConfig& config, const data::Source& train,

@@ -35,7 +35,7 @@ std::filesystem::path target_of(const std::string& output) {
                       "choose a folder that can be written to");
   }
   if (!std::filesystem::is_regular_file(status)) {
-    throw OutputError(output + ": is no regular file",
+    throw OutputError(output + ": is not a regular file",
                       "give --output the name of a file, or - for stdout");
   }
   return std::filesystem::canonical(output);

@@ -55,7 +55,7 @@ nn::LayerSpec layer_in(const toml::node& node, const std::string& path) {
 void apply_layers(RunConfig& config, const std::string& path, const std::string& place,
                   const toml::node& node) {
   const auto* list = node.as_array();
-  if (list == nullptr) throw ConfigError(place + ": layer is no list", "write [[layer]]");
+  if (list == nullptr) throw ConfigError(place + ": layer is not a list", "write [[layer]]");
   config.layer_list.clear();
   for (const auto& layer : *list) config.layer_list.push_back(layer_in(layer, path));
   config.model = "layers";

@@ -173,7 +173,7 @@ MeshDimensions mesh_dimensions(const std::string& text) {
     const auto sign = word.find('=');
     const std::string name = word.substr(0, sign);
     if (name != "batch" && name != "model") {
-      throw ConfigError("mesh " + text + ": '" + name + "' is no dimension", mesh_remedy);
+      throw ConfigError("mesh " + text + ": '" + name + "' is not a dimension", mesh_remedy);
     }
     auto& size = name == "batch" ? dimensions.batch : dimensions.model;
     if (size) throw ConfigError("mesh " + text + ": " + name + " stands there twice", mesh_remedy);
@@ -238,7 +238,7 @@ std::uint64_t duration(const std::string& text) {
     if (parts == 3) throw ConfigError("'" + text + "' is neither seconds nor HH:MM:SS");
     at = colon + 1;
   }
-  if (seconds == 0) throw ConfigError("'" + text + "' is no time");
+  if (seconds == 0) throw ConfigError("'" + text + "' is not a time");
   return seconds;
 }
 

@@ -122,7 +122,8 @@ double number_in(const toml::table& table, const char* key, const std::string& p
   const auto* node = table.get(key);
   const auto number = node == nullptr ? std::nullopt : node->value<double>();
   if (number && std::isfinite(*number)) return *number;
-  refuse(place, std::string(key) + " is no number", "write { min = 0.001, max = 0.1, log = true }");
+  refuse(place, std::string(key) + " is not a number",
+         "write { min = 0.001, max = 0.1, log = true }");
 }
 
 Interval interval_in(const std::string& path, const std::string& place, const toml::table& table) {

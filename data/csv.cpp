@@ -112,7 +112,7 @@ bool CsvRows::load() {
   if (buffer_.size() > max_row_bytes) {
     throw DataError(content_.path().string() + ":" + std::to_string(next_line_) +
                         ": a record of more than 64 MiB",
-                    "look for a quote that is never closed, or a file that is no CSV");
+                    "look for a quote that is never closed, or a file that is not a CSV");
   }
   const std::uint64_t count = std::min(csv_chunk_bytes, content_.size() - loaded_);
   if (count == 0) return false;

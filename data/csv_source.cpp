@@ -295,7 +295,7 @@ void CsvSource::take_weight(std::string_view text, const Where& place) {
   const auto number = parse_float(text);
   if (!number || *number < 0) {
     throw DataError(place() + ": column " + in_quotes(schema_->weight) + ": " + in_quotes(text) +
-                        " is no finite number of at least 0, as a weight has to be",
+                        " is not a finite number of at least 0, as a weight has to be",
                     mend_line);
   }
   weights_.push_back(*number);
@@ -326,7 +326,7 @@ void CsvSource::take_feature(Role& role, std::string_view text, std::span<float>
   const bool is_given = schema_ == nullptr || !is_missing(text);
   if (is_number && is_given) refuse(" is not a finite number (in float32)");
   if (schema_->missing == Missing::error) {
-    refuse(is_given ? " is no category of the training set" : ": a missing value");
+    refuse(is_given ? " is not a category of the training set" : ": a missing value");
   }
   if (is_number) x[role.feature] = std::numeric_limits<float>::quiet_NaN();
   if (!is_scanning_) return;

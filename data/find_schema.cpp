@@ -46,7 +46,7 @@ struct FoundLabels {
   std::string place_of_greatest;
   std::uint64_t floats = 0;     // whole numbers that are written as floats
   std::uint64_t fractions = 0;  // numbers that are not whole
-  std::string word;             // the first that is no number
+  std::string word;             // the first that is not a number
   std::string place_of_word;
 
   bool are_numbers() const noexcept { return word.empty(); }
@@ -326,7 +326,7 @@ class SchemaFinder {
       throw DataError(place() + in_column(labels) + reason, remedy);
     };
     if (is_missing(text)) {
-      fail(in_quotes(text) + " is no label",
+      fail(in_quotes(text) + " is not a label",
            "remove records without a label from the training set");
     }
     text = without_blanks(text);
@@ -362,7 +362,7 @@ class SchemaFinder {
     const FoundLabels& labels = labels_.front();
     if (labels.fractions > 0 && !labels.are_numbers()) {
       throw DataError(labels.place_of_word + in_column(labels) + in_quotes(labels.word) +
-                          " is no number, but other labels are, with a fraction",
+                          " is not a number, but other labels are, with a fraction",
                       "mend the line; or, if each is a class, `task=classification`");
     }
     const bool are_floats = labels.floats > 0 && labels.texts.size() > max_float_classes;
@@ -380,7 +380,7 @@ class SchemaFinder {
     for (const FoundLabels& labels : labels_) {
       if (!labels.are_numbers()) {
         throw DataError(labels.place_of_word + in_column(labels) + in_quotes(labels.word) +
-                            (task() == Task::regression ? " is no number, as a regression needs"
+                            (task() == Task::regression ? " is not a number, as a regression needs"
                                                         : " is neither 0 nor 1"),
                         "mend the line, or name other columns: `label_column=NAME,...`");
       }
@@ -442,7 +442,7 @@ class SchemaFinder {
     const std::string place = found.place + ": column " + in_quotes(name) + ": ";
     if (found.numbers > 0) {
       throw DataError(
-          place + in_quotes(found.first_word) + " is no number, but " +
+          place + in_quotes(found.first_word) + " is not a number, but " +
               counted(found.numbers, "other field") + " of the column are",
           "mend the line; or, if the numbers are categories, `category_columns=" + csv_field(name) +
               "`; or leave the column out, `ignore_columns=" + csv_field(name) + "`");

@@ -214,7 +214,7 @@ class DictParser {
     return true;
   }
   void expect(char c) {
-    if (!take(c)) fail(std::string("the header is no dictionary: '") + c + "' is missing");
+    if (!take(c)) fail(std::string("the header is not a dictionary: '") + c + "' is missing");
   }
 
   std::string quoted() {

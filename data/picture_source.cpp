@@ -269,7 +269,7 @@ void PictureSource::list_rows(const ReadOptions& options) {
     File file = {std::string(without_blanks((*record)[path_column])), 0, 0};
     std::error_code error;
     if (!fs::is_regular_file(folder_ / file.name, error)) {
-      throw DataError(rows.place() + ": " + in_quotes(file.name) + " is no file in " +
+      throw DataError(rows.place() + ": " + in_quotes(file.name) + " is not a file in " +
                           (folder_.empty() ? "this folder" : folder_.string()),
                       "mend the path, which is relative to that folder; or, if the column has "
                       "words, `format=csv`");

@@ -100,7 +100,7 @@ std::vector<float> features_of(const TableSchema& schema, std::span<const std::s
     }
     const auto word = std::find(column.categories.begin(), column.categories.end(), text);
     if (word == column.categories.end() && refuses_missing) {
-      refuse(is_missing(text) ? ": a missing value" : " is no category of the training set");
+      refuse(is_missing(text) ? ": a missing value" : " is not a category of the training set");
     }
     for (auto other = column.categories.begin(); other != column.categories.end(); ++other) {
       features.push_back(other == word ? 1.0F : 0.0F);

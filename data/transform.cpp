@@ -42,7 +42,7 @@ double amount_of(const Change& change, const std::string& text) {
   const auto [stop, error] = std::from_chars(text.data(), end, amount);
   const bool good = error == std::errc() && stop == end && amount >= 0 && amount <= change.max;
   if (good) return amount;
-  throw ConfigError("'" + text + "' is no number from 0 to " + shortest(change.max) + " for " +
+  throw ConfigError("'" + text + "' is not a number from 0 to " + shortest(change.max) + " for " +
                     change.name);
 }
 

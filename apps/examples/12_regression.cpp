@@ -1,5 +1,4 @@
-// Regression: examples drawn by a function, two numbers to predict for each, and a metric. Workers
-// may hold different numbers of examples: each one counts once.
+// Regression: examples drawn by a function, two numbers to predict for each, and a metric.
 //
 //   12_regression --ranks 3, or mpirun -n 3 12_regression
 #include <cmath>

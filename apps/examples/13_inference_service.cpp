@@ -3,6 +3,8 @@
 //
 //   13_inference_service FOLDER < EXAMPLES.csv
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <iostream>
 #include <lockstep/data/table.hpp>
 #include <lockstep/lockstep.hpp>
@@ -12,29 +14,46 @@ using namespace lockstep;
 
 namespace {
 
-std::vector<float> features_in(const std::string& line, const train::CheckpointInfo& info) {
+float number_in(const std::string& word) {
+  float number = 0;
+  const char* const end = word.data() + word.size();
+  const auto read = std::from_chars(word.data(), end, number);
+  if (read.ec == std::errc() && read.ptr == end && std::isfinite(number)) return number;
+  throw DataError(in_quotes(word) + " is not a finite number (in float32)");
+}
+
+/// The input of the network, of exactly one example.
+std::vector<float> features_in(const std::string& line, const train::SavedNetwork& saved) {
   const auto words = split_list(line);  // at commas
-  if (info.table) return data::features_of(*info.table, words);
+  if (words.empty()) throw DataError("the line is empty");
+  if (saved.info.table) return data::features_of(*saved.info.table, words);
+  const std::size_t expected = saved.shape.features;
+  if (words.size() != expected) {
+    throw DataError(counted(words.size(), "number") + ", where an example has " +
+                    std::to_string(expected));
+  }
   std::vector<float> features;
-  for (const auto& word : words) features.push_back(std::stof(word) / info.divide_by);
+  for (const auto& word : words) features.push_back(number_in(word) / saved.info.divide_by);
   return features;
 }
 
 void serve(comm::Communicator& comm, const std::vector<std::string>& arguments) {
+  if (comm.size() > 1) throw ConfigError("only one rank can read stdin", "start one rank");
   if (arguments.size() != 1) throw ConfigError("one argument is missing", "give a checkpoint");
   const auto saved = train::read_description(train::find_checkpoint(arguments[0]));
   train::Replica replica(saved, comm);
   const auto names = saved.info.class_names();  // empty: classes are numbers
-  for (std::string line; std::getline(std::cin, line);) {
+  std::string line;
+  for (int at = 1; std::getline(std::cin, line); ++at) {
     try {
-      const auto p = replica.probabilities(features_in(line, saved.info));
+      const auto p = replica.probabilities(features_in(line, saved));
       const auto best = static_cast<std::size_t>(std::max_element(p.begin(), p.end()) - p.begin());
       std::cout << (names.empty() ? std::to_string(best) : names.at(best)) << ' ' << p.at(best)
                 << std::endl;
     } catch (const Error& error) {  // the service goes on after a wrong line
-      std::cout << "error: " << error.problem() << std::endl;
-    } catch (const std::invalid_argument&) {
-      std::cout << "error: not a number" << std::endl;
+      std::cout << "error: line " << at << ": " << error.problem() << std::endl;
+    } catch (const std::exception& error) {
+      std::cout << "error: line " << at << ": " << error.what() << std::endl;
     }
   }
 }

@@ -49,9 +49,19 @@ void from_a_generator(Strategy& strategy) {
   for (int step = 0; step < 4; ++step) print(strategy, strategy.describe(iterator.next()));
 }
 
+// Workers may have different numbers of examples: here worker 0 has one more than the others.
+void uneven_workers(Strategy& strategy) {
+  auto data = strategy.distribute_datasets_from_function([](const InputContext& context) {
+    return range_dataset(context.input_pipeline_id == 0 ? 3 : 2).batch(2);
+  });
+  for (const auto& batch : data) print(strategy, strategy.describe(batch));
+}
+
 void program(comm::Communicator& comm) {
   Strategy strategy(comm);
-  for (const auto block : {from_function, values_from_function, from_a_generator}) block(strategy);
+  for (const auto block : {from_function, values_from_function, from_a_generator, uneven_workers}) {
+    block(strategy);
+  }
 }
 
 }  // namespace

@@ -418,7 +418,7 @@ std::optional<std::size_t> own_rows(const DatasetFacts& facts,
 
 /// The plan of workers that batch data sets of their own: each reads its stream in pieces of
 /// `batch_size` examples, as under FILE with rule `balanced`. nullopt unless all have the same
-/// batch size and a known number of examples, and any has one. Collective.
+/// batch size and a known number of examples. Collective.
 std::optional<data::Plan> plan_of_workers(comm::Communicator& comm, std::uint64_t batch_size,
                                           std::optional<std::uint64_t> examples) {
   const auto ranks = static_cast<std::size_t>(comm.size());
@@ -437,7 +437,6 @@ std::optional<data::Plan> plan_of_workers(comm::Communicator& comm, std::uint64_
     options.records += all[i + 1];
     options.file_records.push_back(all[i + 1]);
   }
-  if (options.records == 0) return std::nullopt;
   return data::Plan(options);
 }
 

@@ -22,6 +22,7 @@ namespace lockstep {
 namespace sharding {
 
 struct Maker;
+struct TapeState;
 struct DTensorTest;
 
 template <class T, class... Others>
@@ -206,14 +207,6 @@ DTensor<T> stateless_uniform(Mesh& mesh, const Shape& shape, nn::SeedPair seed, 
 template <Differentiable T = float>
 DTensor<T> glorot_uniform(Mesh& mesh, const Shape& shape, nn::SeedPair seed, const Layout& layout);
 
-}  // namespace lockstep
-
-namespace lockstep::sharding {
-struct TapeState;
-}  // namespace lockstep::sharding
-
-namespace lockstep {
-
 struct TapeOptions {
   bool persistent = false;  ///< gradient() may be called more than once
 };
@@ -288,9 +281,7 @@ class Tape {
 template <Differentiable T>
 DTensor<T> stop_gradient(const DTensor<T>& tensor);
 
-}  // namespace lockstep
-
-namespace lockstep::sharding {
+namespace sharding {
 
 /// What an operation's gradient functions take. A relayout passes partial sums on, so that they are
 /// completed once, in the layout before it.
@@ -357,4 +348,5 @@ DTensor<T> relayout_on_tape(DTensor<T> result, const DTensor<T>& operand) {
   return result;
 }
 
-}  // namespace lockstep::sharding
+}  // namespace sharding
+}  // namespace lockstep

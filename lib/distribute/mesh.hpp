@@ -300,9 +300,7 @@ std::string to_text(const Layout& layout);
 ///          lengths than Layout::owned.
 Shape global_shape(const Layout& layout, const std::vector<Shape>& pieces);
 
-}  // namespace lockstep
-
-namespace lockstep::sharding {
+namespace sharding {
 
 /// A layout change along one mesh dimension. If several moves are possible, the first of this list
 /// is made first, so that pieces shrink early.
@@ -351,8 +349,7 @@ BinaryPlan matmul_plan(const Layout& a, const Shape& a_shape, const Layout& b,
 
 /// For element-wise operations with broadcasting; see elementwise in operations.hpp.
 /// Errors   throws comm::AgreedError (2), which begins with `operation`, for incompatible shapes
-/// and
-///          for different meshes.
+///          and for different meshes.
 BinaryPlan elementwise_plan(const std::string& operation, const Layout& a, const Shape& a_shape,
                             const Layout& b, const Shape& b_shape);
 
@@ -363,4 +360,5 @@ Layout reduced_layout(const Layout& layout, std::size_t axis);
 /// The layout after summing all axes.
 Layout fully_reduced_layout(const Layout& layout);
 
-}  // namespace lockstep::sharding
+}  // namespace sharding
+}  // namespace lockstep

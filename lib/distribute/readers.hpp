@@ -412,7 +412,12 @@ class Counted final : public Reader {
     }
     return item;
   }
+  /// If it is not count_, elements are read in order, and next() finds the difference.
+  std::optional<std::uint64_t> size() const override {
+    return from_->size() == count_ ? from_->size() : std::nullopt;
+  }
   std::optional<std::uint64_t> count() const override { return count_; }
+  Item at(std::uint64_t index) override { return from_->at(index); }
 
  private:
   ReaderPtr from_;

@@ -139,10 +139,8 @@ class Records final : public IndexedReader {
     const std::uint64_t id = streams_ ? streams_->record(pass_.worker, index) : index;
     std::vector<float> features(shared_->source->features());
     std::int32_t label = 0;
-    {
-      const std::lock_guard lock(shared_->reading);
-      shared_->source->read(std::span(&id, 1), features, std::span(&label, 1));
-    }
+    const std::lock_guard lock(shared_->reading);
+    shared_->source->read(std::span(&id, 1), features, std::span(&label, 1));
     auto target = TargetsOf<Record>::of_one(*shared_->source, id, label);
     Tensor<float> x(std::move(features));
     if constexpr (has_weight<Record>) {

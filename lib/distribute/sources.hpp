@@ -84,7 +84,8 @@ Dataset<T> from_elements(std::vector<T> elements) {
 
 /// The elements of a generator. `start` creates a new one for each epoch, so every pass begins at
 /// the first element; it is called when the first element of the pass is read. A Strategy requires
-/// the same elements on every rank. An element's index in the pass is its id.
+/// the same elements on every rank, so a generator that depends on the rank belongs in
+/// Strategy::distribute_datasets_from_function. An element's index in the pass is its id.
 template <class T>
 Dataset<T> from_generator(std::function<Generator<T>()> start) {
   return Dataset<T>(
@@ -156,7 +157,7 @@ Dataset<Features> tfrecord_dataset(const std::vector<std::string>& paths, Featur
 template <Number T>
 Tensor<T> decode_raw(const std::string& bytes) {
   if (bytes.size() % sizeof(T) != 0) {
-    throw DataError(std::to_string(bytes.size()) + " bytes are no whole number of values of " +
+    throw DataError(std::to_string(bytes.size()) + " bytes are not a whole number of values of " +
                         std::to_string(sizeof(T)) + " bytes",
                     "give the type that was written");
   }

@@ -352,14 +352,15 @@ class Strategy {
 
   template <class Value, class... Axis>
   static constexpr void require_per_replica() {
-    static_assert(IsPerReplica<Value>::value,
-                  "reduce, gather: the value is no per-replica value, such as a result of run or a "
-                  "batch of a distributed data set");
+    static_assert(
+        IsPerReplica<Value>::value,
+        "reduce, gather: the value is not a per-replica value, such as a result of run or a "
+        "batch of a distributed data set");
     static_assert(!IsPerReplica<Value>::value || HoldsCombinable<Value>::value,
-                  "reduce, gather: a replica's value is no number, tensor of numbers, or pair, "
+                  "reduce, gather: a replica's value is not a number, tensor of numbers, or pair, "
                   "tuple or map of these");
     static_assert(sizeof...(Axis) <= 1 && (std::is_integral_v<Axis> && ...),
-                  "reduce, gather: the axis is no whole number");
+                  "reduce, gather: the axis is not a whole number");
   }
 
   /// `combine` of the tensor that a variant holds, which is of one type on all ranks. Collective.

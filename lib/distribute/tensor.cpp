@@ -38,8 +38,15 @@ void structure::require_same_rows(const Shape& a, const Shape& b) {
   if (a.size() == b.size() && !a.empty() && std::equal(a.begin() + 1, a.end(), b.begin() + 1)) {
     return;
   }
-  throw DataError("elements of shapes " + to_text(a) + " and " + to_text(b) +
+  throw DataError("batches of shapes " + to_text(a) + " and " + to_text(b) +
                       " (axis 0 counts examples) do not make one batch",
+                  "give all elements of a data set one shape");
+}
+
+void structure::require_same_shape(const Shape& first, const Shape& shape, std::size_t number) {
+  if (shape == first) return;
+  throw DataError("element " + std::to_string(number) + " of a batch has shape " + to_text(shape) +
+                      ", those before it have " + to_text(first),
                   "give all elements of a data set one shape");
 }
 

@@ -408,6 +408,24 @@ namespace structure {
 /// Throws DataError unless the shapes are equal except for axis 0.
 void require_same_rows(const Shape& a, const Shape& b);
 
+/// Throws DataError unless element `number` of a batch, from 0, has the shape of the first.
+void require_same_shape(const Shape& first, const Shape& shape, std::size_t number);
+
+/// Equal tensors along a new axis 0.
+template <class T>
+Tensor<T> stack_tensors(const std::vector<Tensor<T>>& elements) {
+  if (elements.empty()) return {};
+  Shape shape = elements.front().shape();
+  std::vector<T> values;
+  values.reserve(elements.size() * elements.front().values().size());
+  for (std::size_t i = 0; i < elements.size(); ++i) {
+    require_same_shape(shape, elements[i].shape(), i);
+    values.insert(values.end(), elements[i].values().begin(), elements[i].values().end());
+  }
+  shape.insert(shape.begin(), elements.size());
+  return {std::move(shape), std::move(values)};
+}
+
 template <class T>
 Tensor<T> join_tensors(const std::vector<Tensor<T>>& tensors) {
   Shape shape = tensors.front().shape();
@@ -495,16 +513,7 @@ Batched<T> batch_of(const std::vector<T>& elements) {
     for (const T& element : elements) fields.emplace_back(element.fields());
     return batch_of(fields);
   } else if constexpr (IsTensor<T>::value) {
-    if (elements.empty()) return {};
-    std::vector<T> rows;
-    rows.reserve(elements.size());
-    for (const T& element : elements) {
-      Shape shape = element.shape();
-      shape.insert(shape.begin(), 1);
-      rows.emplace_back(std::move(shape),
-                        std::vector(element.values().begin(), element.values().end()));
-    }
-    return join_batches(rows);
+    return structure::stack_tensors(elements);
   } else {
     return Tensor<T>(elements);
   }

@@ -21,7 +21,12 @@
 // i-th of sizes().weights. Both are local, keep no state, and are called with float, and with
 // double by check_gradients(); so the layer is canonical (see Layer), and its weights have one hash
 // on any number of ranks. A layer with settings gives them as `nn::Fields fields() const`, and has
-// a constructor from Fields, for checkpoints.
+// a constructor from Fields, for checkpoints. sizes() throws ConfigError, with the reason and the
+// remedy only, for an input that the layer does not take.
+//
+// std::exp, std::log and std::tanh may differ in their last bits between machines, and so would the
+// weights' hash. nn::sigmoid, nn::log_sum_exp and nn::probabilities (loss.hpp) do not in float:
+// tanh(x) = 2 sigmoid(2 x) - 1.
 //
 // Speed: backward() is called for dx, and on every rank once more for each of the weights. A layer
 // with many weights is faster as a class derived from Layer (layer.hpp), which sees whole batches.
@@ -56,6 +61,9 @@ struct CustomSizes {
   FeatureShape output;
   std::vector<CustomWeights> weights = {};
 };
+
+/// Throws ConfigError, with the reason only, if weights have no name or that of others.
+void require_names(const CustomSizes& sizes);
 
 /// The weights of a custom layer, or their gradients, in the order of CustomSizes::weights.
 template <class Real>
@@ -182,7 +190,9 @@ class Kind final : public LayerKind {
     return {};
   }
   FeatureShape output_of(const FeatureShape& input) const override {
-    return functions_.sizes(input).output;
+    const CustomSizes sizes = functions_.sizes(input);
+    require_names(sizes);
+    return sizes.output;
   }
   double weights(const FeatureShape& input) const override {
     double all = 0;
@@ -254,7 +264,10 @@ struct GradientCheck {
 /// Computes, in double, the gradient of a network of this shape with random weights on random rows
 /// (whole numbers of the vocabulary, with an embedding), and compares it with central differences
 /// of the loss for every weight that is not frozen, or for about sixty weights of a larger tensor.
-/// Random layers use the same random numbers in every pass. Ranks local.
+/// Random layers use the same random numbers in every pass.
+/// Errors   throws ConfigError if all gradients are zero, so that nothing was checked: as with one
+///          output and the default loss, which is 0 for every output. Pass the loss you train with.
+/// Ranks    local.
 GradientCheck check_gradients(const NetworkShape& shape,
                               const Loss<double>& loss = SoftmaxCrossEntropy<double>(),
                               std::size_t rows = 3, std::uint32_t seed = 3);

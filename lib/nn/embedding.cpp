@@ -92,7 +92,7 @@ class EmbeddingLayer final : public Layer<Real> {
     return pass.products.weight_index(spec_.vocabulary, spec_.width, row, column);
   }
 
-  /// None if the value is no index of a row.
+  /// None if the value is not an index of a row.
   std::optional<std::size_t> row_of(Real value) const {
     if (!(value >= 0 && value < static_cast<Real>(spec_.vocabulary))) return std::nullopt;
     const auto row = static_cast<std::size_t>(value);
@@ -100,8 +100,8 @@ class EmbeddingLayer final : public Layer<Real> {
     return row;
   }
 
-  /// In the order of rows, leaves and inputs. A value that is no index makes its output NaN, and so
-  /// the loss, which ends training; it is used as row 0.
+  /// In the order of rows, leaves and inputs. A value that is not an index makes its output NaN,
+  /// and so the loss, which ends training; it is used as row 0.
   std::vector<Use> uses_in(Matrix<const Real> x, std::size_t leaf) const {
     std::vector<Use> uses;
     uses.reserve(x.rows * x.cols);

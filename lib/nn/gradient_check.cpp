@@ -1,8 +1,8 @@
-#include "lockstep/nn/custom_layer.hpp"
-
 #include <cmath>
 #include <random>
 
+#include "lockstep/base/errors.hpp"
+#include "lockstep/nn/custom_layer.hpp"
 #include "lockstep/nn/network.hpp"
 
 namespace lockstep::nn {
@@ -105,15 +105,23 @@ GradientCheck check_gradients(const NetworkShape& shape, const Loss<double>& los
   Problem problem(shape, loss, rows, seed);
   const auto gradients = problem.gradients();
   GradientCheck check;
+  bool all_zero = true;
   for (const ParameterSpec& tensor : problem.tensors()) {
     if (tensor.frozen) continue;
     const std::size_t stride = std::max<std::size_t>(1, tensor.size() / max_checked);
     for (std::size_t i = 0; i < tensor.size(); i += stride) {
       const double gradient = gradients[tensor.offset + i];
+      all_zero = all_zero && gradient == 0;
       const double difference = problem.difference(tensor.offset + i);
       const double error = std::abs(difference - gradient) / std::max(1.0, std::abs(gradient));
       if (!(error <= check.worst)) check = {error, tensor.name + "[" + std::to_string(i) + "]"};
     }
+  }
+  constexpr double rounding = 1e-6;
+  if (all_zero && check.worst < rounding) {
+    throw ConfigError("check_gradients: all gradients of the loss '" + std::string(loss.name()) +
+                          "' are zero, so nothing was checked",
+                      "pass the loss you train with, and a network with weights that are trained");
   }
   return check;
 }

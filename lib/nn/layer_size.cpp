@@ -2,6 +2,7 @@
 #include <string>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/nn/custom_layer.hpp"
 #include "lockstep/nn/network_shape.hpp"
 
 namespace lockstep::nn {
@@ -14,6 +15,21 @@ void require_one(std::span<const FeatureShape> inputs) {
 }
 
 }  // namespace
+
+void require_names(const CustomSizes& sizes) {
+  for (std::size_t i = 0; i < sizes.weights.size(); ++i) {
+    const std::string& name = sizes.weights[i].name;
+    const std::string number = std::to_string(i + 1);
+    const char* const remedy = "give each of CustomSizes::weights a name of its own";
+    if (name.empty()) throw ConfigError("its weights " + number + " have no name", remedy);
+    for (std::size_t j = 0; j < i; ++j) {
+      if (sizes.weights[j].name != name) continue;
+      throw ConfigError("its weights " + std::to_string(j + 1) + " and " + number +
+                            " are both named '" + name + "'",
+                        remedy);
+    }
+  }
+}
 
 FeatureShape output_of(const LayerSpec& layer, std::span<const FeatureShape> inputs) {
   return std::visit(

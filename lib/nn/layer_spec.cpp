@@ -1,5 +1,3 @@
-#include "lockstep/nn/network_shape.hpp"
-
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -7,6 +5,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/nn/network_shape.hpp"
 
 namespace lockstep::nn {
 namespace {
@@ -373,6 +372,10 @@ Fields Embedding::fields() const {
 
 FeatureShape Custom::output_of(const FeatureShape& input) const {
   const std::string name = kind->name();
+  if (name.empty()) {
+    throw ConfigError("a custom layer without a name",
+                      "give it one, by which checkpoints are read: name()");
+  }
   if (is_built_in(name)) {
     throw ConfigError("a built-in layer is of kind '" + name + "'",
                       "give LayerKind::name() another name");
@@ -382,7 +385,11 @@ FeatureShape Custom::output_of(const FeatureShape& input) const {
     throw ConfigError("LayerKind '" + name + "' has the key '" + key + "', which is LayerSpec's",
                       "give LayerKind::fields() another key");
   }
-  return limited(kind->output_of(input));
+  const FeatureShape output = limited(kind->output_of(input));
+  if (output.size() == 0) {
+    throw ConfigError("its output has 0 values", "give the shape of its output, as in flat(8)");
+  }
+  return output;
 }
 
 Fields Custom::fields() const {
@@ -438,7 +445,7 @@ void require_plain_name(const std::string& key, const std::string& name) {
            c == '_' || c == '.' || c == '/';
   });
   if (usable) return;
-  throw ConfigError(key + ": '" + name + "' is no name of letters, digits and -_./",
+  throw ConfigError(key + ": '" + name + "' is not a name of letters, digits and -_./",
                     "use a name such as \"block1.add\"");
 }
 
@@ -489,7 +496,7 @@ namespace {
 
 std::string name_in(const FieldValue& value) {
   const auto* name = std::get_if<std::string>(&value);
-  if (name == nullptr) throw ConfigError("name: " + literal_of(value) + " is no text");
+  if (name == nullptr) throw ConfigError("name: " + literal_of(value) + " is not a text");
   require_layer_name(*name);
   return *name;
 }

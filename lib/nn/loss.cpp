@@ -117,7 +117,7 @@ void require_weights(std::span<const float> weights, std::size_t examples) {
   if (wrong == weights.end()) return;
   throw DataError("the weight " + shortest(*wrong) + " of example " +
                       std::to_string(wrong - weights.begin()) +
-                      " is no finite number of at least 0",
+                      " is not a finite number of at least 0",
                   "give a weight of 0 or more");
 }
 
@@ -127,15 +127,24 @@ template <class Real>
 void require_targets(const Targets& targets, const Loss<Real>& loss, std::size_t examples,
                      std::size_t outputs, std::size_t first) {
   require_weights(targets.weights, examples);
+  const std::string called = "the loss '" + std::string(loss.name()) + "'";
   if (loss.target() == TargetKind::label) {
+    if (targets.labels.empty() && !targets.values.empty()) {
+      throw ConfigError(called + " takes labels, but the data has values",
+                        "use a loss of values (`loss`); one of your own overrides Loss::target()");
+    }
     return require_labels(targets.labels, examples, outputs, first);
+  }
+  if (targets.values.empty() && !targets.labels.empty()) {
+    throw ConfigError(called + " takes values, but the data has labels",
+                      "use a loss of labels (`loss`), or data with values to predict");
   }
   const std::size_t width = loss.target_width(outputs);
   if (targets.values.size() != examples * width) {
-    throw ConfigError(std::to_string(targets.values.size()) + " target values for " +
-                          std::to_string(examples) + " examples",
-                      "give " + std::to_string(width) + " for each, which the loss '" +
-                          loss.name() + "' takes, or another loss");
+    throw ConfigError(
+        std::to_string(targets.values.size()) + " target values for " + std::to_string(examples) +
+            " examples",
+        "give " + std::to_string(width) + " for each, which " + called + " takes, or another loss");
   }
   if (loss.target() != TargetKind::flags) return;
   const auto wrong = std::find_if(targets.values.begin(), targets.values.end(),
@@ -143,8 +152,8 @@ void require_targets(const Targets& targets, const Loss<Real>& loss, std::size_t
   if (wrong == targets.values.end()) return;
   const auto at = static_cast<std::size_t>(wrong - targets.values.begin());
   throw DataError("the target " + shortest(*wrong) + " of example " +
-                      std::to_string(first + at / width) + " is neither 0 nor 1, as the loss '" +
-                      loss.name() + "' needs",
+                      std::to_string(first + at / width) + " is neither 0 nor 1, as " + called +
+                      " needs",
                   "give 1 for each label that an example has, and else 0");
 }
 

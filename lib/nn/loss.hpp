@@ -90,9 +90,10 @@ template <class Real>
 class Loss;
 
 /// Checks the targets of a loss for a network of `outputs`: labels with require_labels(); throws
-/// ConfigError unless there are examples * target_width(outputs) values, and a weight for each
-/// example or none; DataError if one of TargetKind::flags is neither 0 nor 1, or a weight is below
-/// 0 or not finite. Examples are counted from `first`.
+/// ConfigError for labels in place of values and values in place of labels, and unless there are
+/// examples * target_width(outputs) values, and a weight for each example or none; DataError if one
+/// of TargetKind::flags is neither 0 nor 1, or a weight is below 0 or not finite. Examples are
+/// counted from `first`.
 template <class Real>
 void require_targets(const Targets& targets, const Loss<Real>& loss, std::size_t examples,
                      std::size_t outputs, std::size_t first = 0);
@@ -138,7 +139,8 @@ class Loss {
   /// Computes every row's loss, and whether its prediction is correct (of values: 0; of flags: all
   /// of them); and the gradient of the *sum* of losses by the outputs, unless dz is empty.
   /// Shapes   z [B, C]; labels [B] in [0, C), or values [B, target_width(C)]; results [B]; dz
-  ///          [B, C], or empty. B may be 0. The caller has checked the targets: require_targets().
+  ///          [B, C], or empty. B may be 0. Of results set `loss` and `correct` only. The caller
+  ///          has checked the targets: require_targets().
   virtual void run(Matrix<const Real> z, const Targets& targets, std::span<ExampleResult> results,
                    Matrix<Real> dz) const = 0;
 };

@@ -19,6 +19,10 @@ void require_weights(const std::string& layer, double weights_said,
   std::size_t weights = 0;
   for (const ParameterSpec& tensor : tensors) {
     weights += tensor.whole_size();
+    const auto named = [&](const ParameterSpec& other) { return other.name == tensor.name; };
+    if (std::count_if(tensors.begin(), tensors.end(), named) > 1) {
+      throw std::invalid_argument(layer + ": two tensors are named " + tensor.name);
+    }
     const std::size_t stored = tensor.vector ? products.bias_size(tensor.size())
                                              : products.weight_size(tensor.rows, tensor.cols);
     if (tensor.stored == stored) continue;

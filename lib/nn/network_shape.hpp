@@ -122,7 +122,7 @@ struct Pool {
   Fields fields() const;
 };
 
-/// Pooling of each channel over the whole image; gives a value a channel, which are no image.
+/// Pooling of each channel over the whole image; gives a value a channel, which are not an image.
 struct GlobalPool {
   Pooling pooling = Pooling::average;
 

@@ -266,7 +266,7 @@ std::size_t Snapshot::bytes(const nn::ParameterLayout<float>& layout,
 void require_no_checkpoint(const std::filesystem::path& checkpoints, std::uint64_t step) {
   const std::string name = checkpoint_name(step);
   if (!has_entry(checkpoints, name.c_str())) return;
-  throw OutputError((checkpoints / name).string() + ": is there already",
+  throw OutputError((checkpoints / name).string() + ": already exists",
                     "remove it, or choose another folder");
 }
 
@@ -325,7 +325,7 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& path) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) fail(place_of(path), "no such checkpoint");
   if (!std::filesystem::is_directory(path, ignored)) {
-    fail(place_of(path), "is no folder, as a checkpoint is");
+    fail(place_of(path), "is not a folder, as a checkpoint is");
   }
   for (const char* name : {"manifest.json", "network.json", "model.safetensors"}) {
     if (has_entry(path, name)) return path;
@@ -434,7 +434,7 @@ TrainingState read_state(const std::filesystem::path& folder) {
   require_keys(optimizer, {"name", "steps", "beta1_power_bits", "beta2_power_bits"}, place);
   const std::string name = json.contains("adam") ? "adam" : text_in(optimizer, "name", place);
   const auto kind = optim::optimizer_named(name);
-  if (!kind) fail(place, "'" + name + "' is no optimizer of this version");
+  if (!kind) fail(place, "'" + name + "' is not an optimizer of this version");
   TrainingState state;
   state.format = manifest.format;
   state.position.epoch = count_in(json, "epochs_completed", place);

@@ -230,9 +230,9 @@ struct TakenWeights {
 /// tensors that are sharded over ranks it reads this rank's shard.
 ///
 /// Errors   throws ConfigError for names that are not the network's, that are given twice, or that
-///          the file has not; DataError with the file for a file that is missing, damaged, or of
-///          another network: a tensor that is missing, not used, or of another shape or type. The
-///          weights are then unspecified.
+///          the file does not have; DataError with the file for a file that is missing, damaged, or
+///          of another network: a tensor that is missing, not used, or of another shape or type.
+///          The weights are then unspecified.
 /// Ranks    local.
 TakenWeights read_initial_weights(const InitialWeights& initial, nn::Network<float>& network);
 

@@ -21,6 +21,15 @@
 #include "lockstep/numerics/matrix.hpp"
 #include "lockstep/train/groups.hpp"
 
+namespace lockstep::data {
+class BatchReader;
+class IdsDigest;
+}  // namespace lockstep::data
+namespace lockstep::nn {
+template <class Real>
+class Network;
+}
+
 namespace lockstep::train {
 
 /// Sums over the examples of one value of a regression, in the order of the records.
@@ -125,20 +134,6 @@ Metric area_under_curve();
 /// Throws ConfigError if there is none, or if it does not fit. Local.
 Metric metric_named(std::string_view name, nn::TargetKind kind, std::size_t outputs);
 
-}  // namespace lockstep::train
-
-namespace lockstep {
-namespace data {
-class BatchReader;
-class IdsDigest;
-}  // namespace data
-namespace nn {
-template <class Real>
-class Network;
-}  // namespace nn
-}  // namespace lockstep
-
-namespace lockstep::train {
 /// Forward passes for evaluation and prediction, on the CPU or on a device. Inputs and logits are
 /// in host memory. Local; one thread.
 class Inference {

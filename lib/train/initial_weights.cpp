@@ -67,7 +67,7 @@ std::vector<std::size_t> named(const std::string& option, const std::string& wor
   const auto guess = nearest(word, known);
   throw ConfigError(
       "`" + option + "`: " + in_quotes(word) +
-          " is no layer with weights, and no tensor, of the "
+          " is neither a layer with weights nor a tensor of the "
           "network",
       guess ? "did you mean " + in_quotes(*guess) + "?"
             : "layers are called by their names, \"last\", or as tensors of checkpoints by their "

@@ -124,19 +124,19 @@ const ordered_json& field(const ordered_json& object, const char* key, const Jso
 
 std::uint64_t count_in(const ordered_json& object, const char* key, const JsonPlace& place) {
   const auto& value = field(object, key, place);
-  if (!value.is_number_unsigned()) fail(place, std::string("'") + key + "' is no whole number");
+  if (!value.is_number_unsigned()) fail(place, std::string("'") + key + "' is not a whole number");
   return value.get<std::uint64_t>();
 }
 
 double number_in(const ordered_json& object, const char* key, const JsonPlace& place) {
   const auto& value = field(object, key, place);
-  if (!value.is_number()) fail(place, std::string("'") + key + "' is no number");
+  if (!value.is_number()) fail(place, std::string("'") + key + "' is not a number");
   return value.get<double>();
 }
 
 std::string text_in(const ordered_json& object, const char* key, const JsonPlace& place) {
   const auto& value = field(object, key, place);
-  if (!value.is_string()) fail(place, std::string("'") + key + "' is no text");
+  if (!value.is_string()) fail(place, std::string("'") + key + "' is not a text");
   return value.get<std::string>();
 }
 
@@ -163,7 +163,7 @@ std::vector<std::uint64_t> counts_in(const ordered_json& object, const char* key
   const auto& list = field(object, key, place);
   const auto whole = [](const ordered_json& item) { return item.is_number_unsigned(); };
   if (!list.is_array() || !std::all_of(list.begin(), list.end(), whole)) {
-    fail(place, std::string("'") + key + "' is no list of whole numbers");
+    fail(place, std::string("'") + key + "' is not a list of whole numbers");
   }
   return list.get<std::vector<std::uint64_t>>();
 }

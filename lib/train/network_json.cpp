@@ -126,7 +126,7 @@ bool is_texts(const ordered_json& json) {
 
 nn::LayerSpec layer_in(const ordered_json& json, const JsonPlace& place,
                        const nn::LayerKinds& kinds) {
-  if (!json.is_object()) fail(place, "'layers' has an entry that is no object");
+  if (!json.is_object()) fail(place, "'layers' has an entry that is not an object");
   nn::Fields fields;
   for (const auto& [key, value] : json.items()) {
     if (value.is_boolean()) {
@@ -149,7 +149,7 @@ nn::LayerSpec layer_in(const ordered_json& json, const JsonPlace& place,
 nn::NetworkShape layers_in(const ordered_json& json, const JsonPlace& place,
                            const nn::LayerKinds& kinds) {
   const ordered_json& list = field(json, "layers", place);
-  if (!list.is_array() || list.empty()) fail(place, "'layers' is no list of layers");
+  if (!list.is_array() || list.empty()) fail(place, "'layers' is not a list of layers");
   const nn::FeatureShape input = input_in(json, place);
   try {
     std::vector<nn::LayerSpec> layers;
@@ -200,7 +200,7 @@ nn::NetworkShape shape_in(const ordered_json& json, const JsonPlace& place,
 
 float divisor_in(const ordered_json& json, const JsonPlace& place) {
   const auto divisor = static_cast<float>(number_in(json, "divide_by", place));
-  if (!std::isfinite(divisor) || divisor <= 0) fail(place, "'divide_by' is no number above 0");
+  if (!std::isfinite(divisor) || divisor <= 0) fail(place, "'divide_by' is not a number above 0");
   return divisor;
 }
 
@@ -208,7 +208,7 @@ std::vector<std::string> texts_in(const ordered_json& json, const char* key,
                                   const JsonPlace& place) {
   const auto& list = field(json, key, place);
   if (list.empty() || !is_texts(list)) {
-    fail(place, std::string("'") + key + "' is no list of texts");
+    fail(place, std::string("'") + key + "' is not a list of texts");
   }
   return list.get<std::vector<std::string>>();
 }
@@ -225,7 +225,7 @@ data::TableColumn column_of_numbers(const ordered_json& json, const JsonPlace& p
   column.mean = number_in(json, "mean", place);
   column.deviation = number_in(json, "deviation", place);
   if (!std::isfinite(column.mean) || !std::isfinite(column.deviation) || column.deviation <= 0) {
-    fail(place, "'mean' and 'deviation' are no finite number and one above 0");
+    fail(place, "'mean' and 'deviation' are not a finite number and one above 0");
   }
   return column;
 }

@@ -197,10 +197,11 @@ class Replica {
   ///                 the step is not known.
   template <class Batch>
   nn::Tally train(const Batch& batch) {
-    static_assert(TrainingBatch<Batch>,
-                  "train: the batch is no element of a distributed data set of pairs: features, "
-                  "Tensor<float>, and labels, Tensor<std::int32_t>, or values, Tensor<float>; or "
-                  "of tuples of these and weights, Tensor<float>");
+    static_assert(
+        TrainingBatch<Batch>,
+        "train: the batch is not an element of a distributed data set of pairs: features, "
+        "Tensor<float>, and labels, Tensor<std::int32_t>, or values, Tensor<float>; or "
+        "of tuples of these and weights, Tensor<float>");
     if constexpr (TrainingBatch<Batch>) {
       const Piece piece = piece_of(batch);
       return train(piece.step, piece.features, piece.targets);
@@ -272,6 +273,8 @@ class Replica {
   std::vector<std::int32_t> predict(std::span<const float> features);
 
   /// Returns the outputs of the network for each example: logits, or the values of a regression.
+  /// Those of a table are standardized: the number of target t is output * targets[t].deviation +
+  /// targets[t].mean, of its TableSchema.
   ///
   /// Shapes   features [b, shape.features] row-major, any b; returns [b, outputs] row-major.
   /// Errors, ranks   as predict().
@@ -349,7 +352,8 @@ class Replica {
   /// group of as many ranks, or of more, has kept. Local.
   void restore(const KeptState& snapshot);
 
-  /// Saves a checkpoint in `folder` and returns its path. `about`: the description of the data; its
+  /// Saves the checkpoint `folder`/step-NNNNNNNN and returns its path; `folder` is the folder of
+  /// checkpoints, RUN/checkpoints of a run directory. `about`: the description of the data; its
   /// step and examples are replaced by this replica's. `position`: the program's position in its
   /// epochs, which read_state() returns. Continue from it with restore(), or read the weights alone
   /// with read_description() and read_weights(saved, network()).

@@ -423,7 +423,7 @@ std::string read_text(const std::filesystem::path& path) {
   const auto status = std::filesystem::status(path, error);
   if (!std::filesystem::exists(status))
     fail(place_in_run(path), "no such file, so its folder holds no run");
-  if (!std::filesystem::is_regular_file(status)) fail(place_in_run(path), "is no regular file");
+  if (!std::filesystem::is_regular_file(status)) fail(place_in_run(path), "is not a regular file");
   std::ifstream file(path, std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   if (!file.is_open() || file.bad()) fail(place_in_run(path), "cannot be read");
@@ -498,7 +498,8 @@ EpochReport epoch_in(const std::string& line, const JsonPlace& place) {
 void require_folder(const std::filesystem::path& folder) {
   std::error_code ignored;
   if (!std::filesystem::exists(folder, ignored)) fail(place_in_run(folder), "no such folder");
-  if (!std::filesystem::is_directory(folder, ignored)) fail(place_in_run(folder), "is no folder");
+  if (!std::filesystem::is_directory(folder, ignored))
+    fail(place_in_run(folder), "is not a folder");
 }
 
 std::map<std::uint64_t, std::uint64_t> last_steps(const std::vector<RecordedStep>& steps) {

@@ -238,7 +238,7 @@ class Formats(command.CommandTest):
                 ((folder, to, "--format png"), 2, ["png"]),
                 ((folder, to, "--format csv --files 0"), 2, ["--files"]),
                 ((folder, to, "--format csv --files 4"), 2, ["3 test records", "4 files"]),
-                ((folder, folder, "--format csv"), 2, ["is there already"]),
+                ((folder, folder, "--format csv"), 2, ["already exists"]),
                 ((self.folder / "nowhere", to, "--format csv"), 65, ["nowhere"]),
                 ((folder, "/proc/x", "--format csv"), 74, ["/proc/x"])):
             with self.subTest(args=args):

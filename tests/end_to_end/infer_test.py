@@ -180,7 +180,7 @@ class Inference(command.CommandTest):
         empty.mkdir()
         for path, needles in ((self.folder / "nowhere", ["no such checkpoint"]),
                               (empty, ["holds no checkpoint"]),
-                              (self.checkpoint / "network.json", ["no folder"])):
+                              (self.checkpoint / "network.json", ["not a folder"])):
             with self.subTest(path=path.name):
                 self.assert_refused(run("evaluate", path, DATA), 65, [path, *needles])
         self.assert_refused(run("evaluate", self.checkpoint, "--data", self.folder / "nowhere"), 65,

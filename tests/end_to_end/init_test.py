@@ -201,7 +201,7 @@ class FineTuning(command.CommandTest):
              ["model.safetensors: tensor '6.weight' has the shape [8, 10], not [8, 4]", "layer 7 (dense 4)",
               "--init-fresh 6"]),
             (BODY, ("--init", torch), 65, ["no tensor '0.weight' for 0.weight of layer 1", "--init-map"]),
-            (BODY, ("--init", base, "--init-fresh lost"), 2, ["--init-fresh", "'lost' is no layer", "'last'"]),
+            (BODY, ("--init", base, "--init-fresh lost"), 2, ["--init-fresh", "'lost' is neither a layer", "'last'"]),
             (BODY, ("--init", base, "--init-map stem"), 2, ["'stem' is not OURS=THEIRS"]),
             (BODY, ("--init", base, "--init-map stem=0,0.bias=1.bias"), 2, ["0.bias is given twice"]),
             (BODY, ("--init", base, "--init-map stem.bias=1.bias --init-ignore 0.bias"), 2,

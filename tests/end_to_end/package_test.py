@@ -39,20 +39,20 @@ MISTAKES = (
     ("s.run([](int a, int b) { return a + b; }, v);", "run: the function does not take each replica's arguments"),
     ("s.distribute_dataset(range_dataset(3));", "call batch(global batch size) before"),
     ("s.distribute_datasets_from_function([](int) { return 1; });", "does not take an InputContext"),
-    ("s.reduce(ReduceOp::sum, Tensor<float>({1}), 0);", "reduce, gather: the value is no per-replica value"),
-    ("s.reduce(ReduceOp::sum, v, 0.5);", "reduce, gather: the axis is no whole number"),
+    ("s.reduce(ReduceOp::sum, Tensor<float>({1}), 0);", "reduce, gather: the value is not a per-replica value"),
+    ("s.reduce(ReduceOp::sum, v, 0.5);", "reduce, gather: the axis is not a whole number"),
     ("s.reduce(0, v);", "reduce: the first argument is ReduceOp::sum or ReduceOp::mean"),
     ("auto t = s.run([] { return std::optional<int>(1); }); s.reduce(ReduceOp::sum, t);",
-     "a replica's value is no number, tensor of numbers, or pair"),
+     "a replica's value is not a number, tensor of numbers, or pair"),
     ("s.gather(v);", "gather: give the value and an axis"),
-    ("s.gather(std::vector<float>{1}, 0);", "reduce, gather: the value is no per-replica value"),
+    ("s.gather(std::vector<float>{1}, 0);", "reduce, gather: the value is not a per-replica value"),
     ('train::Metric m{"mine", [](float output) { return output; }};', "a metric's function returns a double"),
     ("train::Replica r({2, {3}, 2}, range_dataset(4).batch(2));", "Replica: give a shape and a distributed data set"),
     ("train::Replica r({2, {3}, 2}, data::Plan({.records = 8, .batch_size = 2}));",
      "Replica: give a shape and a distributed data set"),
-    ("train::Replica* r = nullptr; r->train(v);", "train: the batch is no element of a distributed data set of pairs"),
+    ("train::Replica* r = nullptr; r->train(v);", "train: the batch is not an element of a distributed data set of pairs"),
     ("train::Replica* r = nullptr; r->train(std::pair(Tensor<float>(), Tensor<float>()));",
-     "train: the batch is no element of a distributed data set of pairs"))
+     "train: the batch is not an element of a distributed data set of pairs"))
 
 NAMES = """cmake_minimum_required(VERSION 3.25)
 project(names LANGUAGES CXX)
@@ -102,6 +102,7 @@ def functions(replicas):
     lines = [f"sum {sum(range(first, first + 24))}" for first in range(0, 96, 24)]
     lines += [per_replica([1.0] * replicas)] * 4
     lines += [per_replica(cut([float(step)] * 4, replicas)) for step in range(4)]
+    lines += [per_replica([[0, 1]] * replicas), per_replica([[2]] + [[]] * (replicas - 1))]
     return lines
 
 
@@ -169,7 +170,8 @@ def configure(source, folder, *args, code=0):
         flags = f"-O1 -fsanitize={Copy.sanitizer} -fno-sanitize-recover=all"
     return cmake("-S", source, "-B", folder, "-G", cached("CMAKE_GENERATOR"),
                  f"-DCMAKE_CXX_COMPILER={cached('CMAKE_CXX_COMPILER')}",
-                 f"-DCMAKE_PREFIX_PATH={Copy.prefix}", f"-DCMAKE_CXX_FLAGS={flags}", *args, code=code)
+                 "-DCMAKE_BUILD_TYPE=None", f"-DCMAKE_PREFIX_PATH={Copy.prefix}",
+                 f"-DCMAKE_CXX_FLAGS={flags}", *args, code=code)
 
 
 def build(source, folder, *targets):
@@ -325,15 +327,23 @@ class Examples(CommandTest):
         cells = [row.split(",") for row in rows]
         lines = [",".join(cell for at, cell in enumerate(row) if at != label) for row in cells]
         asked = self.folder / "asked"
-        asked.write_text("\n".join([*lines, "one", "1,2\n"]))
+        pixels = [",".join(["0"] * 783 + [word]) for word in ("one", "1abc", "1e40", "nan")]
+        asked.write_text("\n".join([*lines, "", "1,2", f"{lines[0]},{lines[1]}", *pixels, lines[0]]) + "\n")
+        program = [str(Copy.folder / "examples/13_inference_service"), str(run)]
         with asked.open() as stdin:
-            result = call([str(Copy.folder / "examples/13_inference_service"), str(run)], stdin=stdin)
+            result = call(program, stdin=stdin)
         self.assert_ends(result, 0)
-        *answers, word, last = result.out.splitlines()
+        out = result.out.splitlines()
+        answers, errors, last = out[:100], out[100:-1], out[-1]
         right = sum(answer.split()[0] == row[label] for answer, row in zip(answers, cells, strict=True))
         self.assertEqual(right, round(100 * command.Run(run).summary["epochs"][-1]["test_accuracy"]))
-        self.assertEqual(word, "error: not a number")
-        self.assertEqual(last, "error: 2 features, where an example has 784")
+        self.assertEqual(errors, [f"error: line {at}: {problem}" for at, problem in enumerate(
+            ["the line is empty", "2 numbers, where an example has 784", "1,568 numbers, where an example has 784",
+             *(f"'{word}' is not a finite number (in float32)" for word in ("one", "1abc", "1e40", "nan"))], 101)])
+        self.assertEqual(last, answers[0])
+        two = call(program + ["--ranks", "2"])
+        self.assert_ends(two, 2)
+        self.assertIn("only one rank can read stdin", two.err)
 
     def test_13_inference_service_of_a_table(self):
         """Columns as they are in the table: words, and numbers that are standardized."""
@@ -347,8 +357,8 @@ class Examples(CommandTest):
         self.assert_ends(result, 0)
         odd, even, *errors = result.out.splitlines()
         self.assertEqual([odd.split()[0], even.split()[0]], ["odd", "even"])
-        self.assertEqual(errors, ["error: 1 value for 2 columns",
-                                  "error: column 'number': 'five' is not a finite number (in float32)"])
+        self.assertEqual(errors, ["error: line 3: 1 value for 2 columns",
+                                  "error: line 4: column 'number': 'five' is not a finite number (in float32)"])
 
     def test_08_mesh(self):
         out = self.assert_alike(self.outputs("08_mesh", (1, 2, 3, 6)))

@@ -102,7 +102,7 @@ class Pictures(command.CommandTest):
         rows = "".join(f"p{i}.png,{i % 7},{'ab'[i % 2]}\n" for i in range(200))
         for part in ("train", "test"):
             write(self.folder / "words" / f"{part}.csv", ("name,x,label\n" + rows).encode())
-        self.refuse(self.folder / "words", ["train.csv:2: 'p0.png' is no file", "--format csv"])
+        self.refuse(self.folder / "words", ["train.csv:2: 'p0.png' is not a file", "--format csv"])
         for flags in ("--format csv", "--ignore-columns name"):
             made = self.train(SMALL, flags, "--data", self.folder / "words", name=flags.split()[-1])
             self.succeed("evaluate", made.folder, "--data", self.folder / "words")
@@ -117,17 +117,17 @@ class Pictures(command.CommandTest):
             return self.folder / "bad.csv"
         flags = "--test-split 0.25 --label-column class"
         for lines, needles in (
-                ([*rows[:3], "1,set/train/cats/none.png,cats"], ["bad.csv:4: 'set/train/cats/none.png' is no file", "relative"]),
-                ([*rows[:3], "1,,cats"], ["bad.csv:4: '' is no file"]),
-                ([*rows[:3], "1,set/train/cats,cats"], ["bad.csv:4: 'set/train/cats' is no file"]),
-                ([*rows[:3], "1,set/train/cats/1.png,"], ["bad.csv:4", "'' is no label"]),
+                ([*rows[:3], "1,set/train/cats/none.png,cats"], ["bad.csv:4: 'set/train/cats/none.png' is not a file", "relative"]),
+                ([*rows[:3], "1,,cats"], ["bad.csv:4: '' is not a file"]),
+                ([*rows[:3], "1,set/train/cats,cats"], ["bad.csv:4: 'set/train/cats' is not a file"]),
+                ([*rows[:3], "1,set/train/cats/1.png,"], ["bad.csv:4", "'' is not a label"]),
                 ([*rows[:3], "1,set/train/cats/1.png"], ["bad.csv:4", "fields"]),
                 (rows[1:], ["the first line is a record", "--header none"]),
                 ([row.replace("class", "kind") for row in rows], ["no column is named 'class'", "--label-column"]),
                 ([rows[0], "1,set/train/cats/1.png,0.5"], ["bad.csv:1", "numbers to predict, not classes"])):
             with self.subTest(needles=needles):
                 self.refuse(table(*lines), needles, flags=flags)
-        self.refuse(table(rows[0], "1,,cats", *rows[1:]), ["bad.csv:2: '' is no file"], flags=flags)
+        self.refuse(table(rows[0], "1,,cats", *rows[1:]), ["bad.csv:2: '' is not a file"], flags=flags)
         self.refuse(table(*rows), ["no test set", "--test-split 0.2"], flags="--label-column class")
         self.refuse(table(*rows), ["classes 3"], code=2, flags=flags + " --classes 3")
         made = self.train(SMALL, "--test-split 0.25 --label-column 3 --header none --data", table(*rows[1:]), name="headless")

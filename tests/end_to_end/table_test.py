@@ -213,7 +213,7 @@ class Tables(command.CommandTest):
         self.assertLess(recalls["none"]["rare"], 0.2)
         self.assertGreater(recalls["balanced"]["rare"], 0.5)
         for weights, code, needles in (("1", 2, ["--class-weights 1", "1 weight of 2 outputs"]),
-                                       ("1,-1", 2, ["'-1' is no number"]), ("heavy", 2, ["'heavy'"])):
+                                       ("1,-1", 2, ["'-1' is not a number"]), ("heavy", 2, ["'heavy'"])):
             self.assert_refused(run("train", *flags, "--class-weights", weights), code, needles)
         self.assert_refused(run("train", *flags, "--task regression --label-column x --class-weights balanced"), 2,
                             ["there are no classes"])
@@ -287,10 +287,10 @@ class Tables(command.CommandTest):
                 (text_of(flowers(1)), "", 2, ["--test-split", "leaves no training record"]),
                 (text_of(flowers())[:40], "", 65, ["flowers.csv:2: "]),
                 ("", "", 65, ["flowers.csv:1:"]),
-                (text_of(flowers()), "--label-column höhe", 65, ["'' is no label"]),
+                (text_of(flowers()), "--label-column höhe", 65, ["'' is not a label"]),
                 (text_of(flowers()), "--label-column 'größe (cm)' --classes 3", 2,
                  ["--classes 3 with a regression", "--task classification"]),
-                (text_of(flowers()), "--task regression", 65, ["flowers.csv:2: column 'art'", "is no number"]),
+                (text_of(flowers()), "--task regression", 65, ["flowers.csv:2: column 'art'", "is not a number"]),
                 (text_of(flowers()), "--label-column 9", 65, ["columns are 1 to 5"]),
                 (text_of(flowers(), rename={"boden": '"it\'s, so"'}).replace("Kalk", "7"), "",
                  65, ["flowers.csv:", "--ignore-columns '\"it'\\''s, so\"'"]),

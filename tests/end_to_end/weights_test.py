@@ -11,9 +11,9 @@ from command import Run, run
 FLAGS = "--layers 8 --standardize false --progress off"
 RECORDS = [(i * 7 % 23 / 10, i * i % 19 / 10, i * i % 4, "bca"[(i * 7 % 23 + i * i % 19) // 15]) for i in range(60)]
 REFUSED = (  # the column's values, flags, code and texts
-    ({5: "-1"}, "", 65, [":7: column 'w': '-1' is no finite number of at least 0", "as a weight"]),
-    ({5: "inf"}, "", 65, [":7: column 'w': 'inf' is no finite number"]),
-    ({5: ""}, "", 65, [":7: column 'w': '' is no finite number"]),
+    ({5: "-1"}, "", 65, [":7: column 'w': '-1' is not a finite number of at least 0", "as a weight"]),
+    ({5: "inf"}, "", 65, [":7: column 'w': 'inf' is not a finite number"]),
+    ({5: ""}, "", 65, [":7: column 'w': '' is not a finite number"]),
     ({5: "heavy"}, "", 65, [":7: column 'w': 'heavy'"]),
     ({i: "0" for i in range(60)}, "", 65, ["record 0 and all others of this set (60 records)", "column 'w'", "sum to zero"]),
     ({i: "0" for i in range(58)}, "--batch-size 4 --ranks 3", 65, ["record ", "the weights of the 4 examples of step ", "sum to zero", "--batch-size"]),

@@ -147,7 +147,7 @@ TEST_CASE("a bad layer is refused with its place", "[config][layers]") {
   }
   CHECK_THROWS_WITH(layer("kind = 'max-pool'\nsize = [2]\n"),
                     Contains("run.toml:4: layer: size: is neither text nor a number"));
-  CHECK_THROWS_WITH(from_file("layer = 3\n"), Contains("run.toml:1: layer is no list"));
+  CHECK_THROWS_WITH(from_file("layer = 3\n"), Contains("run.toml:1: layer is not a list"));
   CHECK_THROWS_WITH(from_file("layer = [3]\n"), Contains("not a table"));
 }
 
@@ -183,7 +183,7 @@ TEST_CASE("a mesh is what its text says, and fits the ranks", "[mesh]") {
   CHECK_THROWS_WITH(sizes_of("model=4", 6), Contains("6 ranks cannot be cut into groups of 4"));
   CHECK_THROWS_WITH(sizes_of("batch=2,model=2", 3), Contains("4 places are not the 3 ranks"));
   CHECK_THROWS_WITH(sizes_of("batch=2", 1), Contains("2 places are not the 1 rank that"));
-  CHECK_THROWS_WITH(sizes_of("rows=2", 2), Contains("'rows' is no dimension"));
+  CHECK_THROWS_WITH(sizes_of("rows=2", 2), Contains("'rows' is not a dimension"));
   for (const char* bad : {"", "batch", "batch=0", "batch=x", "batch=1,batch=1", "batch=1,", "=1"}) {
     CHECK_THROWS_AS(sizes_of(bad, 1), ConfigError);
   }

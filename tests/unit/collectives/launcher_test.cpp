@@ -78,7 +78,7 @@ TEST_CASE("an srun that goes on without lost tasks", "[collectives]") {
   CHECK_FALSE(recovers(with(with(step, options), mpirun)));
 }
 
-TEST_CASE("what is no number promises nothing", "[collectives]") {
+TEST_CASE("what is not a number promises nothing", "[collectives]") {
   const std::string bad = GENERATE("", "two", "2x", "-1", "99999999999");
   CHECK_FALSE(detect({{"PMI_SIZE", bad}, {"PMI_RANK", "0"}}).has_value());
   CHECK_FALSE(detect({{"PMI_SIZE", "0"}, {"PMI_RANK", "0"}}).has_value());

@@ -109,7 +109,7 @@ TEST_CASE("many pairs are one source in the order of their names", "[data]") {
   REQUIRE(data::open_data_set("synthetic", {}).train->file_records().empty());
 }
 
-TEST_CASE("what is no data folder is refused with its path", "[data]") {
+TEST_CASE("what is not a data folder is refused with its path", "[data]") {
   const DataFolder data;
   CHECK_THAT(data.error(), StartsWith(data.path() + ": the folder is empty") &&
                                !Contains("mnist") && Contains("`data=synthetic`"));

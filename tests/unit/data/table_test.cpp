@@ -119,10 +119,10 @@ TEST_CASE("labels with a fraction are numbers to predict", "[data][table]") {
         std::vector<std::string>{"0.5", "1.5"});
 
   CHECK_THAT(Table("a,label\n1,0.5\n2,x\n").error(),
-             StartsWith("t.csv:3: column 'label': 'x' is no number, but other labels are") &&
+             StartsWith("t.csv:3: column 'label': 'x' is not a number, but other labels are") &&
                  Contains("`task=classification`"));
   CHECK_THAT(Table("a,label\n1,x\n").error({.task = data::Task::regression}),
-             StartsWith("t.csv:2: column 'label': 'x' is no number"));
+             StartsWith("t.csv:2: column 'label': 'x' is not a number"));
   CHECK_THAT(Table("a,label\n1,0.5\n2,\n").error(), StartsWith("t.csv:3: column 'label': ''"));
   const auto refused = [&](const TableOptions& options, std::optional<int> classes = {}) {
     return message_of<ConfigError>([&] { several.find(options, classes); });
@@ -227,12 +227,13 @@ TEST_CASE("what is wrong with a table is named with a remedy", "[data][table]") 
   CHECK_THAT(Table("a,LABEL,target\n1,2,3\n").error(), Contains("`label_column=LABEL`"));
   CHECK_THAT(Table("a,b\n1,2\n").error({.label_columns = {"3"}}),
              Contains("the columns are 1 to 2"));
-  CHECK_THAT(Table("label,a\n1,2\n1,x\n3,4\n").error(),
-             StartsWith("t.csv:3: column 'a': 'x' is no number") && Contains("`ignore_columns=a`"));
+  CHECK_THAT(
+      Table("label,a\n1,2\n1,x\n3,4\n").error(),
+      StartsWith("t.csv:3: column 'a': 'x' is not a number") && Contains("`ignore_columns=a`"));
   CHECK(Table("label,a\n1,2\n1,x\n").find({.categories = {"a"}}).columns[0].categories ==
         Texts{"2", "x"});
   CHECK_THAT(Table("label,a\n1,2\n,2\n").error(),
-             StartsWith("t.csv:3: column 'label': '' is no label"));
+             StartsWith("t.csv:3: column 'label': '' is not a label"));
   CHECK_THAT(Table("label,a\n1,2,3\n").error(), StartsWith("t.csv:2: 3 fields"));
   CHECK_THAT(Table("label,a\n").error(), StartsWith("t.csv:2: no record"));
   CHECK_THAT(Table("label\n1\n").error(), Contains("no column of features"));
@@ -269,7 +270,7 @@ TEST_CASE("texts of a record become the features that its file gives", "[data][t
   CHECK_THAT(error({"1", "two", "u"}), StartsWith("column 'b': 'two' is not a finite number"));
   schema.missing = data::Missing::error;
   CHECK_THAT(error({"1", "NA", "u"}), Contains("a missing value"));
-  CHECK_THAT(error({"1", "2", "w"}), Contains("'w' is no category"));
+  CHECK_THAT(error({"1", "2", "w"}), Contains("'w' is not a category"));
 }
 
 TEST_CASE("columns are matched by name", "[data][table]") {
@@ -292,7 +293,7 @@ TEST_CASE("columns are matched by name", "[data][table]") {
   CHECK(Table("label,a,b,c\n?,1,2,u\n").read(schema, false).x == std::vector<float>{1, 2, 1, 0});
   CHECK(Table("label,a,b,c\nx,1,2,w\n").read(schema).x == std::vector<float>{1, 2, 0, 0});
   schema.missing = data::Missing::error;
-  CHECK_THAT(error("label,a,b,c\nx,1,2,w\n"), Contains(":2: column 'c': 'w' is no category"));
+  CHECK_THAT(error("label,a,b,c\nx,1,2,w\n"), Contains(":2: column 'c': 'w' is not a category"));
   CHECK_THAT(error("label,a,b,c\nx,1,,u\n"), Contains(":2: column 'b': '': a missing value"));
 }
 

@@ -47,12 +47,12 @@ TEST_CASE("augmentations are read from words", "[transform]") {
   require_refused("shfit=2", "did you mean 'shift'");
   require_refused("", "empty");
   require_refused("shift", "no amount");
-  require_refused("shift=", "no number");
+  require_refused("shift=", "not a number");
   require_refused("shift=2,shift=3", "twice");
   require_refused("rotate=181", "180");
   for (const char* bad :
        {"noise=-1", "noise=nan", "noise=inf", "noise=1x", "noise=0x1", "noise= "}) {
-    require_refused(bad, "no number");
+    require_refused(bad, "not a number");
   }
 }
 

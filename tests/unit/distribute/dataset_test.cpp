@@ -98,6 +98,23 @@ TEST_CASE("elements that do not fit together are bad data", "[distribute]") {
   CHECK_NOTHROW(all_of(ragged.batch(1)));
 }
 
+TEST_CASE("a stated number of elements hides no random access", "[distribute]") {
+  const auto stated = range_dataset(10).assert_cardinality(10);
+  CHECK(by_position(stated) == all_of(range_dataset(10)));
+  CHECK(all_of(stated.shuffle(1)) == all_of(range_dataset(10).shuffle(1)));
+  const auto wrong = range_dataset(10).assert_cardinality(9);
+  CHECK_FALSE(wrong.pipeline().open({})->size());
+  CHECK_THROWS_AS(all_of(wrong), DataError);
+}
+
+TEST_CASE("an element of another shape is named", "[distribute]") {
+  using X = Tensor<float>;
+  const auto batches = from_elements<X>({X{1, 2}, X{3, 4}, X{5}}).batch(3);
+  CHECK_THROWS_WITH(
+      all_of(batches),
+      Catch::StartsWith("element 2 of a batch has shape (1), those before it have (2)"));
+}
+
 TEST_CASE("a shuffled order is a function of seed and epoch", "[distribute]") {
   const auto pool = GENERATE(std::size_t{0}, 1, 4, 50);
   const auto shuffled = [&](std::uint64_t seed) {

@@ -403,7 +403,7 @@ concept Transformable = requires(T t) {
 || requires(T t) { t.prefetch(1); }
 || requires(T t) { t.take(1); };
 
-TEST_CASE("a distributed data set is no data set", "[distribute]") {
+TEST_CASE("a distributed data set is not a data set", "[distribute]") {
   STATIC_REQUIRE(Transformable<NumberBatches>);
   STATIC_REQUIRE_FALSE(Transformable<DistributedDataset<Tensor<std::int64_t>>>);
   STATIC_REQUIRE_FALSE(

@@ -239,16 +239,17 @@ TEST_CASE("a damaged run directory is refused with file, line and reason", "[com
   CHECK_THAT(refusal("metrics.jsonl", first + first), Contains(":2: step 1 stands behind step 1"));
   CHECK_THAT(refusal("metrics.jsonl", first + "\n"), Contains(":2: not JSON"));
   CHECK_THAT(refusal("metrics.jsonl", "[1]\n"), Contains(":1: not an object"));
-  CHECK_THAT(refusal("metrics.jsonl", "{\"step\": -1}\n"), Contains("'step' is no whole number"));
+  CHECK_THAT(refusal("metrics.jsonl", "{\"step\": -1}\n"),
+             Contains("'step' is not a whole number"));
   CHECK_THAT(refusal("metrics.jsonl", "{\"step\": 1}\n"), Contains("'epoch' is missing"));
   CHECK_THAT(refusal("metrics.jsonl", R"({"step": 1, "epoch": 1, "loss": null})"),
-             Contains("'loss' is no number"));
+             Contains("'loss' is not a number"));
   CHECK_THAT(refusal("metrics.jsonl", R"({"step": 1, "epoch": 1, "loss": 1e999})"),
              Contains(":1: holds a number"));
   CHECK_THAT(
       refusal("metrics.jsonl",
               R"({"step": 1, "epoch": 1, "loss": 1, "accuracy": 0, "hashes": {"0.bias": 3}})"),
-      Contains("'0.bias' is no text"));
+      Contains("'0.bias' is not a text"));
   CHECK_THAT(refusal("summary.json", summary.substr(0, summary.size() / 2)),
              Contains("summary.json:") && Contains("not JSON, or cut off"));
   CHECK_THAT(refusal("summary.json", "{}"), Contains("'epochs' is missing"));
@@ -259,7 +260,7 @@ TEST_CASE("a folder without a run is refused", "[compare]") {
   const TemporaryFolder folder;
   CHECK_THROWS_WITH(read_run(folder.path() / "none"), Contains("none: no such folder"));
   CHECK_THROWS_WITH(read_run(folder.path()), Contains("metrics.jsonl: no such file"));
-  CHECK_THROWS_WITH(read_run("/dev/null"), Contains("is no folder"));
+  CHECK_THROWS_WITH(read_run("/dev/null"), Contains("is not a folder"));
   std::filesystem::create_directory(folder.path() / "metrics.jsonl");
-  CHECK_THROWS_WITH(read_run(folder.path()), Contains("is no regular file"));
+  CHECK_THROWS_WITH(read_run(folder.path()), Contains("is not a regular file"));
 }

@@ -224,6 +224,44 @@ TEST_CASE("a layer that is not what its kind says is refused", "[nn][custom]") {
   }
 }
 
+namespace {
+
+/// A layer written for one example whose sizes are given.
+struct Sized {
+  std::string called = "sized";
+  CustomSizes said;
+
+  std::string name() const { return called; }
+  CustomSizes sizes(const FeatureShape&) const { return said; }
+  template <class Real>
+  void forward(std::span<const Real>, Weights<const Real>, std::span<Real>) const {}
+  template <class Real>
+  void backward(std::span<const Real>, Weights<const Real>, std::span<const Real>, std::span<Real>,
+                Weights<Real>) const {}
+};
+
+}  // namespace
+
+TEST_CASE("a layer whose checkpoint could not be read is refused with its number", "[nn][custom]") {
+  const auto refusal = [](const Sized& layer) {
+    try {
+      const NetworkShape shape(flat(4), {Dense{4}, custom(layer)}, 2);
+      return std::string();
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+  };
+  CHECK(refusal({"sized", {flat(3), {{"a", 1}, {"b", 1}}}}).empty());
+  CHECK_THAT(refusal({"sized", {flat(3), {{"a", 1}, {"b", 1}, {"a", 2}}}}),
+             Contains("layer 2 (sized): its weights 1 and 3 are both named 'a'\n  remedy: "));
+  CHECK_THAT(refusal({"sized", {flat(3), {{"", 1}}}}),
+             Contains("layer 2 (sized): its weights 1 have no name\n  remedy: "));
+  CHECK_THAT(refusal({"sized", {}}),
+             Contains("layer 2 (sized): its output has 0 values\n  remedy: "));
+  CHECK_THAT(refusal({"", {flat(3)}}),
+             Contains("layer 2 (): a custom layer without a name\n  remedy: "));
+}
+
 TEST_CASE("labels of no class are refused before anything is written", "[nn][loss]") {
   const auto products = make_strict_products(Simd::automatic);
   Network<float> network({2, {}, 3}, 2, *products);
@@ -235,6 +273,14 @@ TEST_CASE("labels of no class are refused before anything is written", "[nn][los
   }
   const std::vector<std::int32_t> one = {0};
   CHECK_THROWS_WITH(network.loss({0, 2}, one, true), Contains("1 labels for 2 examples"));
+  const std::vector<float> values(6);
+  CHECK_THROWS_WITH(network.loss({0, 2}, {{}, values}, true),
+                    Contains("'softmax cross-entropy' takes labels, but the data has values") &&
+                        Contains("Loss::target()"));
+  network.set_loss(*built_in_loss<float>(regression_loss));
+  CHECK_THROWS_WITH(
+      network.loss({0, 2}, one, true),
+      Contains("'mean squared error of values' takes values, but the data has labels"));
 }
 
 TEST_CASE("the gradient check finds a wrong gradient, and its place", "[nn][custom][gradient]") {
@@ -243,6 +289,9 @@ TEST_CASE("the gradient check finds a wrong gradient, and its place", "[nn][cust
   const auto check = check_gradients({flat(5), {Dense{4}, scale(0.5, 1.01)}, 2});
   CHECK(check.worst > 1e-4);
   CHECK(check.place == "1.scale[0]");
+  const NetworkShape one_output(flat(5), {Dense{4}}, 1);
+  CHECK_THROWS_WITH(check_gradients(one_output), Contains("'softmax cross-entropy' are zero"));
+  CHECK(check_gradients(one_output, RegressionLoss<double>()).worst < 1e-6);
 }
 
 TEST_CASE("a layer written for one example has the gradients of the batch",

@@ -156,6 +156,7 @@ TEST_CASE("gradients agree with central differences in double", "[nn][gradient]"
         std::string(regression_loss), std::string(absolute_error), huber_loss(0.1),
         std::string(binary_cross_entropy)}) {
     INFO(name);
+    if (shape.classes == 1 && name.starts_with(default_loss)) continue;  // of no gradient: refused
     CHECK(check_gradients(shape, *built_in_loss<double>(name), rows).worst < 1e-6);
   }
 }

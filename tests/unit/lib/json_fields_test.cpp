@@ -36,7 +36,7 @@ void check_refused(const std::string& text, const std::string& reason) {
   CHECK_THROWS_AS(parse(text), DataError);
 }
 
-TEST_CASE("JSON that is no object names file and line", "[json]") {
+TEST_CASE("JSON that is not an object names file and line", "[json]") {
   CHECK(parse("{\"a\": [1, {\"b\": null}]}")["a"][1]["b"].is_null());
   check_refused("[]", "network.json:1: not an object in {}");
   check_refused("", "network.json:1: not JSON, or cut off");

@@ -262,7 +262,7 @@ TEST_CASE("an embedding gives the rows of its inputs, and NaN without one", "[nn
   }
 }
 
-TEST_CASE("a flatten is no second user of its input", "[nn][graph]") {
+TEST_CASE("a flatten is not a second user of its input", "[nn][graph]") {
   const NetworkShape shape(image, {convolution(2), Flatten{}}, 3);
   CHECK(uses_of_values(shape, shape.sizes()) == std::vector<std::size_t>{1, 1, 0, 0});
   CHECK(shape.row_values() == 60 + 2 * 60 + 2 * 3);
@@ -297,7 +297,7 @@ TEST_CASE("a graph that cannot be is refused with the layer and both shapes", "[
              Contains("layer 2 (conv 4@3x3) 'a': layer 1 (conv 4@3x3) has the same name"));
   CHECK_THAT(refusal({{convolution(4), "input"}}),
              Contains("name: 'input' is the network's input"));
-  CHECK_THAT(refusal({{convolution(4), "a b"}}), Contains("name: 'a b' is no name"));
+  CHECK_THAT(refusal({{convolution(4), "a b"}}), Contains("name: 'a b' is not a name"));
   CHECK_THAT(refusal({a, {convolution(5), "b"}, {Add{}, "sum", {"a", "b"}}}),
              Contains("layer 3 (add) 'sum': adds inputs of equal shape, but 6x5x4 and 6x5x5"));
   CHECK_THAT(refusal({a, Flatten{}, {Add{}, "", {"a", "input"}}}), Contains("6x5x4 and 6x5x2"));
@@ -338,7 +338,7 @@ TEST_CASE("a layer's keys are read as they are written", "[nn][graph]") {
     }
     return std::string();
   };
-  CHECK_THAT(said({{"name", "two words"}}), Contains("name: 'two words' is no name"));
+  CHECK_THAT(said({{"name", "two words"}}), Contains("name: 'two words' is not a name"));
   CHECK_THAT(said({{"name", "input"}}), Contains("the network's input"));
   CHECK_THAT(said({{"from", std::vector<std::string>{}}}), Contains("from: [] names no layer"));
   CHECK_THAT(said({{"from", std::uint64_t{3}}}), Contains("from: 3 names no layer"));

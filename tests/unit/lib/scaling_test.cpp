@@ -135,7 +135,7 @@ TEST_CASE("more ranks compute less, and communicate more", "[scaling]") {
   CHECK_FALSE(predicted_step(measured, {64, 8, 8192}, link).by_activations);
 }
 
-TEST_CASE("a file that is no measured step is refused", "[scaling]") {
+TEST_CASE("a file that is not a measured step is refused", "[scaling]") {
   const test::TemporaryFolder folder;
   const auto file = folder.path() / "step.json";
   const auto refusal = [&](const std::string& text) -> std::string {
