@@ -360,7 +360,7 @@ PredictionOutput output_of(const Arguments& arguments, const RunConfig& config,
                       "leave --keep-columns out");
   }
   const auto files = data::find_files(config.data, data::Format::csv, data::Part::test);
-  for (const auto& file : files.test) output.files.push_back(file.records);
+  for (const auto& file : files.test) output.files.emplace_back(file.records);
   output.has_header = job.saved.info.table->has_header;
   output.separator = data_options(config).table->separator;
   return output;

@@ -99,9 +99,10 @@ enum class Simd { automatic, scalar, avx2, avx512 };
 enum class Zeros { automatic, dense };
 
 /// Weights in panels. In float32 every element is a fixed expression: a chain of fused
-/// multiply-adds in the order of the inputs (outputs, for backward_input), or in leaves of rows that
-/// are added as a tree (numerics/leaf_tree.hpp). It depends neither on threads and instructions,
-/// nor on which other elements are computed.
+/// multiply-adds in the order of the inputs (outputs, for backward_input), or in leaves of rows
+/// that are added as a tree (numerics/leaf_tree.hpp). It depends neither on threads and
+/// instructions, nor on which other elements are computed.
+///
 /// Errors   throws ConfigError if this processor lacks the instructions.
 std::unique_ptr<Products<float>> make_strict_products(Simd simd, Zeros zeros = Zeros::automatic);
 

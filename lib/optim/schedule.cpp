@@ -1,11 +1,10 @@
-#include "lockstep/optim/optimizer.hpp"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/optim/optimizer.hpp"
 
 namespace lockstep::optim {
 namespace {
