@@ -104,4 +104,41 @@ void require_lengths(std::size_t cycle_length, std::size_t block_length) {
                     "give at least 1 for both");
 }
 
+std::optional<Item> Interleaved::next() {
+  while (fill()) {
+    if (taken_ < block_length_) {
+      if (auto item = open_[turn_]()) {
+        ++taken_;
+        return item;
+      }
+      replace();
+    }
+    taken_ = 0;
+    ++turn_;
+    if (turn_ >= open_.size()) turn_ = 0;
+  }
+  return std::nullopt;
+}
+
+/// Opens streams up to `cycle_length`; false if none is open.
+bool Interleaved::fill() {
+  while (open_.size() < cycle_length_) {
+    auto stream = opened();
+    if (!stream) break;
+    open_.push_back(std::move(stream));
+  }
+  return !open_.empty();
+}
+
+void Interleaved::replace() {
+  open_[turn_] = opened();
+  if (!open_[turn_]) open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(turn_--));
+}
+
+Interleaved::Stream Interleaved::opened() {
+  auto stream = all_opened_ ? Stream() : open_next_();
+  all_opened_ = !stream;
+  return stream;
+}
+
 }  // namespace lockstep::readers

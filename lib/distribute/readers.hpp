@@ -552,43 +552,12 @@ class Interleaved final : public Reader {
         cycle_length_(cycle_length),
         block_length_(block_length) {}
 
-  std::optional<Item> next() override {
-    while (fill()) {
-      if (taken_ < block_length_) {
-        if (auto item = open_[turn_]()) {
-          ++taken_;
-          return item;
-        }
-        replace();
-      }
-      taken_ = 0;
-      ++turn_;
-      if (turn_ >= open_.size()) turn_ = 0;
-    }
-    return std::nullopt;
-  }
+  std::optional<Item> next() override;
 
  private:
-  /// Opens streams up to `cycle_length`; false if none is open.
-  bool fill() {
-    while (open_.size() < cycle_length_) {
-      auto stream = opened();
-      if (!stream) break;
-      open_.push_back(std::move(stream));
-    }
-    return !open_.empty();
-  }
-
-  void replace() {
-    open_[turn_] = opened();
-    if (!open_[turn_]) open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(turn_--));
-  }
-
-  Stream opened() {
-    auto stream = all_opened_ ? Stream() : open_next_();
-    all_opened_ = !stream;
-    return stream;
-  }
+  bool fill();
+  void replace();
+  Stream opened();
 
   std::function<Stream()> open_next_;
   std::size_t cycle_length_;

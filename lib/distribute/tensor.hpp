@@ -321,10 +321,6 @@ auto by_names(const std::vector<std::map<std::string, Part>>& values, Combine co
   return combined;
 }
 
-}  // namespace structure
-
-namespace structure {
-
 template <class Function, class Value, std::size_t... I>
 constexpr bool takes_parts_of(std::index_sequence<I...>) {
   return std::is_invocable_v<Function, decltype(std::get<I>(std::declval<Value>()))...>;
