@@ -21,7 +21,7 @@
 #define __shared__ static thread_local
 
 struct uint3 {
-  unsigned x, y, z;
+  unsigned x = 0, y = 0, z = 0;
 };
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;
