@@ -217,13 +217,6 @@ class Optimizer final : public OptimizerState {
   bool update(std::span<float> values, std::span<const GradientSums> gradients, double weight,
               std::uint64_t step, const RankSums& sums);
 
-  /// The same for one range, from the block's first element on.
-  bool update(std::span<float> values, std::span<const float> gradient_sums, double weight,
-              std::uint64_t step, const RankSums& sums) {
-    const GradientSums range = {gradient_sums};
-    return update(values, std::span(&range, 1), weight, step, sums);
-  }
-
   /// The norm of the mean gradient of all weights in the last update, before it was scaled; nullopt
   /// without clip_norm.
   std::optional<double> gradient_norm() const noexcept;

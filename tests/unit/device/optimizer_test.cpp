@@ -1,6 +1,7 @@
 #include "lockstep/optim/optimizer.hpp"
 
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -100,7 +101,9 @@ struct Slice {
   }
 
   bool update_here(double weight) {
-    return here.update(expected, gradient_sums(), weight, here.scalars().steps, {});
+    const auto all = gradient_sums();
+    return here.update(expected, std::array{optim::GradientSums{all}}, weight, here.scalars().steps,
+                       {});
   }
 
   void require_same(const cuda::Stream& stream) {
