@@ -12,7 +12,7 @@
 #include <thread>
 #include <tuple>
 
-#include "apps/resume.hpp"
+#include "apps/start_from_saved.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/train/json_fields.hpp"

@@ -171,7 +171,7 @@ struct RankSums {
   std::function<void(std::span<std::uint64_t>)> over_model;  ///< ranks with other parts of tensors
 };
 
-class UpdateRule;  // internal: the passes of an update
+class UpdatePasses;  // internal: the passes of an update
 
 /// Updates ranges of the parameter block, and keeps one moment or two for each weight.
 ///
@@ -228,7 +228,7 @@ class Optimizer final : public OptimizerState {
 
  private:
   std::size_t weights_;
-  std::unique_ptr<UpdateRule> rule_;
+  std::unique_ptr<UpdatePasses> passes_;
   AlignedBuffer<float> first_;  // empty if the optimizer does not have it
   AlignedBuffer<float> second_;
 };

@@ -2,8 +2,8 @@
 // depend on the number of ranks, unlike those of canonical.cpp.
 #include "lockstep/train/canonical.hpp"
 #include "lockstep/train/micro_batches.hpp"
+#include "lockstep/train/report.hpp"
 #include "lockstep/train/step.hpp"
-#include "lockstep/train/timing.hpp"
 
 namespace lockstep::train {
 namespace {

@@ -8,8 +8,8 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/train/integrity.hpp"
 #include "lockstep/train/micro_batches.hpp"
+#include "lockstep/train/report.hpp"
 #include "lockstep/train/step.hpp"
-#include "lockstep/train/timing.hpp"
 
 namespace lockstep::train {
 namespace {

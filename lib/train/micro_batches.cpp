@@ -7,8 +7,8 @@
 #include "lockstep/numerics/leaf_tree.hpp"
 #include "lockstep/optim/optimizer.hpp"
 #include "lockstep/train/evaluation.hpp"
+#include "lockstep/train/report.hpp"
 #include "lockstep/train/step.hpp"
-#include "lockstep/train/timing.hpp"
 
 namespace lockstep::train {
 

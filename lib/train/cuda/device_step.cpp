@@ -11,7 +11,7 @@
 #include "lockstep/numerics/cuda/elementwise.hpp"
 #include "lockstep/numerics/leaf_tree.hpp"
 #include "lockstep/train/canonical.hpp"
-#include "lockstep/train/timing.hpp"
+#include "lockstep/train/report.hpp"
 
 namespace lockstep::train {
 namespace {
