@@ -67,12 +67,13 @@ void reduce_block(Inputs inputs, Range range, std::byte* out, Combine combine) {
   for (std::size_t begin = range.begin; begin < range.end; begin += capacity) {
     const std::size_t now = std::min<std::size_t>(capacity, range.end - begin);
     const std::size_t offset = begin * sizeof(T);
-    std::memcpy(sums.data(), inputs[0] + offset, now * sizeof(T));
+    const auto* older = reinterpret_cast<const T*>(inputs[0] + offset);
     for (const std::byte* input : inputs.subspan(1)) {
-      const T* values = reinterpret_cast<const T*>(input + offset);
-      for (std::size_t i = 0; i < now; ++i) sums[i] = combine(sums[i], values[i]);
+      const auto* values = reinterpret_cast<const T*>(input + offset);
+      for (std::size_t i = 0; i < now; ++i) sums[i] = combine(older[i], values[i]);
+      older = sums.data();
     }
-    std::memcpy(out + offset, sums.data(), now * sizeof(T));
+    std::memmove(out + offset, older, now * sizeof(T));  // a single input may be `out`
   }
 }
 

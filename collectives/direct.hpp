@@ -38,12 +38,12 @@ bool spin(int step) noexcept;
 /// Sums     in rank order, so their bits depend only on the number of ranks.
 /// Errors   if calls differ in kind, count, type, op or root, all ranks throw the same CommError,
 ///          with two ranks and both calls.
-/// Cost     one barrier for up to 256 bytes per rank, copied through the slots; otherwise two, and
+/// Cost     one barrier for up to 1 KiB per rank, copied through the slots; otherwise two, and
 ///          each byte is read once, from its owner's memory. all_reduce adds a third barrier; each
 ///          rank reduces a part.
 class DirectCommunicator : public Communicator {
  public:
-  static constexpr std::size_t small_bytes = 256;
+  static constexpr std::size_t small_bytes = 1024;
 
   /// A collective and its arguments, which must be equal on all ranks.
   struct Call {
