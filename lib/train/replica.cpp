@@ -158,8 +158,8 @@ void require_fitting_micro_batch(const nn::NetworkShape& shape, const data::Plan
 void require_fitting_plan(const data::Plan& plan, const ReplicaOptions& options) {
   if (plan.steps() == 0) {
     if (plan.options().records == 0) {
-      throw ConfigError("a plan without a step: the data set has no examples",
-                        "train on a data set with at least one");
+      throw DataError("a plan without a step: the data set has no examples",
+                      "train on a data set with at least one");
     }
     throw ConfigError("a plan without a step: drop_remainder leaves no batch",
                       "use smaller batches, or keep the remainder");
@@ -428,9 +428,12 @@ StepResult Replica::train(const data::Batch& batch, PhaseSeconds& seconds, std::
     if (found.is_bad_input) throw comm::AgreedError(ExitCode::data, found.text, mend_values);
     why_skipped_ = std::move(found.text);
     if (result.skipped) return;
+    const std::string first_remedy =
+        found.in_features ? "mend these records of the data, or what computes their features"
+                          : "lower `learning_rate`, look for extreme values in the data "
+                            "(`divide_by`)";
     throw_diverged(steps_ + 1, why_skipped_,
-                   "lower `learning_rate`, look for extreme values in the data (`divide_by`), or "
-                   "leave out such steps with `on_nonfinite=skip`");
+                   first_remedy + ", or leave out such steps with `on_nonfinite=skip`");
   });
   if (groups_.model != nullptr) {
     groups_.model->all_reduce(std::span<std::uint64_t>(&result.stop, 1), comm::Op::max);

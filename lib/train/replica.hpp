@@ -103,8 +103,8 @@ class Replica {
   /// "model", and the plan is for the ranks of "batch".
   /// Errors   throws comm::AgreedError (2) on every rank: options that conflict or that this build
   ///          or host does not support, a plan without a step, layers narrower than "model", too
-  ///          little memory, no device, a custom loss with the name of a built-in one; ConfigError:
-  ///          a plan for another number of ranks.
+  ///          little memory, no device, a custom loss with the name of a built-in one; (65) for a
+  ///          plan of no examples; ConfigError: a plan for another number of ranks.
   /// Ranks    collective.
   Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Groups& groups,
           const ReplicaOptions& options = {});
