@@ -59,7 +59,7 @@ void require_fits_processor(const ReplicaOptions& options) {
   };
   if (options.precision != Precision::float32) refuse("precision " + text_of(options.precision));
   if (options.device_exchange == DeviceExchange::nccl) refuse("backend nccl");
-  if (options.share_device) refuse("share-device");
+  if (options.share_device) refuse("`share_device`");
   if (options.simd != Simd::automatic && !is_strict(options, library_products_name())) {
     throw ConfigError("simd " + text_of(options.simd) + " with products library: " +
                           library_products_name() + " chooses for itself",
@@ -79,8 +79,8 @@ void require_fits_device(const ReplicaOptions& options, const Groups& groups) {
   if (options.exchange == Exchange::activations) {
     refuse("exchange activations", "use `exchange=sums`, or leave it out");
   }
-  if (options.micro_batch > 0) refuse("micro-batch", "use `device=cpu`, or leave it out");
-  if (options.audit_every) refuse("audit-every", "use `device=cpu`, or leave the audit out");
+  if (options.micro_batch > 0) refuse("`micro_batch`", "use `device=cpu`, or leave it out");
+  if (options.audit_every) refuse("`audit_every`", "use `device=cpu`, or leave the audit out");
   if (groups.model != nullptr) {
     throw ConfigError(mesh_text(groups) + " with device cuda: a device holds whole layers",
                       "use a mesh of batch alone, or `device=cpu`");
@@ -103,7 +103,7 @@ void require_fits_allreduce(const ReplicaOptions& options, const Groups& groups)
   }
   if (options.audit_every) {
     throw ConfigError(
-        "audit-every with reduction allreduce: its ranks see their own examples alone", remedy);
+        "`audit_every` with reduction allreduce: its ranks see their own examples alone", remedy);
   }
   if (options.exchange != Exchange::automatic) {
     throw ConfigError(std::string("exchange ") +
@@ -121,7 +121,7 @@ void require_consistent(const ReplicaOptions& options, const Groups& groups) {
   }
   if (!is_canonical(options)) require_fits_allreduce(options, groups);
   if (options.audit_every && groups.model != nullptr) {
-    throw ConfigError("audit-every with " + mesh_text(groups) + ": an auditor needs whole layers",
+    throw ConfigError("`audit_every` with " + mesh_text(groups) + ": an auditor needs whole layers",
                       "use a mesh of batch alone, or leave the audit out");
   }
 }
@@ -138,9 +138,9 @@ void require_fitting_micro_batch(const nn::NetworkShape& shape, const data::Plan
                                  std::size_t micro_batch) {
   if (micro_batch == 0) return;
   if (plan.leaf(0) > micro_batch) {
-    throw ConfigError("micro-batch " + std::to_string(micro_batch) + ": gradients are summed by " +
-                          "leaves of " + std::to_string(plan.leaf(0)) +
-                          " examples, which are computed together",
+    throw ConfigError("`micro_batch` " + std::to_string(micro_batch) +
+                          ": gradients are summed by " + "leaves of " +
+                          std::to_string(plan.leaf(0)) + " examples, which are computed together",
                       "use `micro_batch=" + std::to_string(plan.leaf(0)) +
                           "` or more, or a smaller `leaf`, which changes the weights");
   }
@@ -148,7 +148,7 @@ void require_fitting_micro_batch(const nn::NetworkShape& shape, const data::Plan
       std::find_if(shape.layers.begin(), shape.layers.end(),
                    [](const nn::LayerSpec& layer) { return nn::sums_over_batch(layer); });
   if (sums == shape.layers.end()) return;
-  throw ConfigError("micro-batch with " +
+  throw ConfigError("`micro_batch` with " +
                         shape.layer_text(static_cast<std::size_t>(sums - shape.layers.begin())) +
                         ", which sums over the whole batch",
                     "use layer-norm, or leave `micro_batch` out");

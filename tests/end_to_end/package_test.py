@@ -279,9 +279,9 @@ class Examples(CommandTest):
             self.assert_ends(result, 0)
             warnings = [line for line in result.err.splitlines() if "warning: " in line]
             self.assertEqual(len(warnings), 2, str(result))  # of AUTO and of OFF
-            self.assertEqual(warnings[0], "02_distributed_input: warning: shard-policy auto: the data does "
+            self.assertEqual(warnings[0], "02_distributed_input: warning: `policy=auto`: the data does "
                              "not come from files, so it is sharded as by data; to choose that, use "
-                             "`shard_policy=data`")
+                             "`policy=data`")
 
     def test_04_dataset_from_function(self):
         self.assertEqual(self.assert_alike(self.outputs("04_dataset_from_function")),
