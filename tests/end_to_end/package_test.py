@@ -505,11 +505,28 @@ class Consumer(CommandTest):
             for name in re.findall(r"[\w/.-]+\.(?:hpp|cpp|cuh?|md)\b", (include / header).read_text()):
                 self.assertIn(name.removeprefix("lockstep/"), known, header)
 
+    def test_documents_name_only_files_that_are_installed(self):
+        """Or, as README.md says, files of the source tree: its tests, scripts and sources."""
+        documents = Copy.prefix / "share/doc/lockstep"
+        pages = sorted(documents.rglob("*.md"))
+        self.assertGreater(len(pages), 10)
+        for page in pages:
+            text = page.read_text()
+            for link in re.findall(r"\]\(([^)#:]+)\)", re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
+                self.assertTrue((page.parent / link).exists(), f"{page}: {link}")
+            for name in re.findall(r"(?<![\w/.-])(?:apps|configs|data|lib|scripts|tests)/[\w/.-]*\w", text):
+                if name.startswith(("scripts/", "tests/")) or name.endswith((".hpp", ".cpp")) and "examples" not in name:
+                    there = command.REPOSITORY / name
+                else:
+                    there = documents / name
+                self.assertTrue(there.exists(), f"{page}: {name}")
+
     def test_the_command_and_the_documents(self):
         result = call([str(Copy.prefix / "bin/lockstep"), "--version"])
         self.assert_ends(result, 0)
         self.assertRegex(result.out, r"^\d+\.\d+\.\d+\n$")
-        for name in ("LICENSE", "README.md", "examples/CMakeLists.txt", "examples/01_tutorial.cpp",
+        for name in ("LICENSE", "README.md", "apps/examples/CMakeLists.txt", "apps/examples/01_tutorial.cpp",
+                     "apps/guides/newcomer.md", "configs/tutorial.toml",
                      "lib/README.md", "lib/nn/README.md"):
             self.assertTrue((Copy.prefix / "share/doc/lockstep" / name).is_file(), name)
         for script in ("bash-completion/completions/lockstep", "zsh/site-functions/_lockstep",
