@@ -1,6 +1,4 @@
 // `lockstep bench`: measures one part by itself; and `bench data`, reading.
-#include "apps/bench.hpp"
-
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
@@ -13,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/options.hpp"
+#include "apps/library_options.hpp"
 #include "apps/settings.hpp"
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/bench.hpp"
 #include "apps/console.hpp"
+#include "apps/subcommands.hpp"
 #include "lockstep/base/aligned.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/process.hpp"
@@ -21,7 +21,7 @@
 #include "lockstep/collectives/mpi.hpp"
 #include "lockstep/collectives/tcp.hpp"
 #include "lockstep/launch/launch.hpp"
-#include "lockstep/train/timing.hpp"
+#include "lockstep/train/report.hpp"
 #include "lockstep/version.hpp"
 
 namespace lockstep::apps {

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "apps/bench.hpp"
 #include "apps/console.hpp"
 #include "apps/fault_injection.hpp"
-#include "apps/options.hpp"
+#include "apps/library_options.hpp"
+#include "apps/subcommands.hpp"
 #include "apps/train_job.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
@@ -22,8 +22,8 @@
 #include "lockstep/numerics/machine.hpp"
 #include "lockstep/train/cost.hpp"
 #include "lockstep/train/plot.hpp"
+#include "lockstep/train/report.hpp"
 #include "lockstep/train/step.hpp"
-#include "lockstep/train/timing.hpp"
 #include "lockstep/version.hpp"
 
 namespace lockstep::apps {

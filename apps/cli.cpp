@@ -11,8 +11,8 @@
 #include <sstream>
 #include <system_error>
 
+#include "apps/flag_names.hpp"
 #include "apps/run_file.hpp"
-#include "apps/words.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/process.hpp"

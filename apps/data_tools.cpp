@@ -59,14 +59,13 @@ data::Target target_of(const std::filesystem::path& folder, const std::string& p
 void make_data_folder(const std::filesystem::path& folder) {
   make_folder(folder);
   std::error_code error;
-  std::filesystem::directory_iterator entry(folder, error);
-  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    std::string name = entry->path().filename().string();
+  for (const auto& entry : list_folder(folder, error)) {
+    std::string name = entry.path().filename().string();
     if (name.ends_with(".gz")) name.resize(name.size() - 3);
     const bool of_a_part =
         name.starts_with("train") || name.starts_with("test") || name.starts_with("t10k");
     if (!of_a_part || !data::format_of_file(name)) continue;
-    throw ConfigError(entry->path().string() + ": already exists",
+    throw ConfigError(entry.path().string() + ": already exists",
                       "choose another folder, or remove it");
   }
   if (error) throw OutputError(folder.string() + ": " + error.message(), "make it readable");

@@ -17,9 +17,9 @@
 
 #include "apps/cli.hpp"
 #include "apps/console.hpp"
-#include "apps/options.hpp"
+#include "apps/flag_names.hpp"
+#include "apps/library_options.hpp"
 #include "apps/subcommands.hpp"
-#include "apps/words.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/flight_recorder.hpp"
 #include "lockstep/base/hash.hpp"

@@ -20,7 +20,7 @@
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/launch/launch.hpp"
 #include "lockstep/nn/network.hpp"
-#include "lockstep/numerics/forwarding_products.hpp"
+#include "lockstep/numerics/products.hpp"
 
 namespace lockstep::apps {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "apps/cli.hpp"
 #include "apps/console.hpp"
-#include "apps/options.hpp"
+#include "apps/library_options.hpp"
 #include "apps/predictions.hpp"
 #include "apps/settings.hpp"
 #include "apps/subcommands.hpp"

@@ -14,7 +14,7 @@
 
 #include "apps/cli.hpp"
 #include "apps/console.hpp"
-#include "apps/options.hpp"
+#include "apps/library_options.hpp"
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"

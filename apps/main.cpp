@@ -9,9 +9,9 @@
 
 #include "apps/cli.hpp"
 #include "apps/console.hpp"
+#include "apps/flag_names.hpp"
 #include "apps/settings.hpp"
 #include "apps/subcommands.hpp"
-#include "apps/words.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"

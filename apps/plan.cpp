@@ -11,7 +11,7 @@
 
 #include "apps/cli.hpp"
 #include "apps/console.hpp"
-#include "apps/options.hpp"
+#include "apps/library_options.hpp"
 #include "apps/plan.hpp"
 #include "apps/run_file.hpp"
 #include "apps/settings.hpp"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "apps/console.hpp"
-#include "apps/options.hpp"
+#include "apps/library_options.hpp"
 #include "apps/plan.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"

@@ -9,7 +9,7 @@
 #include <limits>
 #include <sstream>
 
-#include "apps/words.hpp"
+#include "apps/flag_names.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/data/picture_source.hpp"

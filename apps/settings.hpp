@@ -1,6 +1,6 @@
 // The configuration of a run: one struct, and the table of its settings. A setting is a flag of the
-// command line (--batch-size 64) and a key of a run file (batch-size = 64). options.hpp has the
-// library's options that they stand for.
+// command line (--batch-size 64) and a key of a run file (batch-size = 64). library_options.hpp has
+// the library's options that they stand for.
 #pragma once
 
 #include <cstdint>

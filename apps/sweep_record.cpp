@@ -12,7 +12,7 @@
 #include <thread>
 #include <tuple>
 
-#include "apps/resume.hpp"
+#include "apps/start_from_saved.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/train/json_fields.hpp"
@@ -199,9 +199,12 @@ FolderLock join_sweep(const fs::path& out, int world_rank) {
 
 void begin_sweep_record(const fs::path& out, const SweepRecord& begin) {
   make_folder(out / lock_folder);
-  for (const auto& entry : fs::directory_iterator(out / lock_folder)) {
+  std::error_code error;
+  for (const auto& entry : list_folder(out / lock_folder, error)) {
     if (entry.is_directory()) const FolderLock not_in_use(entry.path());
   }
+  if (error)
+    throw OutputError((out / lock_folder).string() + ": " + error.message(), "make it readable");
   remove_temporaries_in(out);
   std::error_code ignored;
   if (!fs::exists(out / file_name, ignored)) {

@@ -1,25 +1,29 @@
-// What one rank trains with: the data, the plan and the replica of a configuration, and the record
-// of what it does.
+// What one rank trains with: the data, the plan and the replica of a configuration, the record of
+// what it does, and the clock that stops it before a time limit.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "apps/fault_injection.hpp"
-#include "apps/resume.hpp"
 #include "apps/settings.hpp"
+#include "apps/start_from_saved.hpp"
 #include "lockstep/base/flight_recorder.hpp"
+#include "lockstep/base/process.hpp"
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/data/batches.hpp"
 #include "lockstep/data/plan.hpp"
 #include "lockstep/data/source.hpp"
 #include "lockstep/launch/watchdog.hpp"
-#include "lockstep/train/groups.hpp"
 #include "lockstep/train/replica.hpp"
+#include "lockstep/train/report.hpp"
+#include "lockstep/train/step.hpp"
+#include "lockstep/train/tensor_parallel.hpp"
 #include "lockstep/train/trainer.hpp"
 
 namespace lockstep::apps {
@@ -96,5 +100,30 @@ class RecordedIn {
 
 /// The bytes of the training set that each rank read. Collective.
 std::vector<std::uint64_t> bytes_read(const data::Source& train, comm::Communicator& comm);
+
+/// Decides, before each step, whether a rank wants to stop: after a signal, and on rank 0 before
+/// the time is over.
+class StopClock {
+ public:
+  /// `weights`: those of the network, which take time to save.
+  StopClock(const StopRequests& requests, const RunConfig& config, double weights, bool is_rank_0);
+
+  static constexpr std::uint64_t out_of_time = 1000;
+
+  /// A signal's number, out_of_time, or 0.
+  std::uint64_t operator()();
+
+ private:
+  const StopRequests& requests_;
+  double deadline_ = std::numeric_limits<double>::infinity();  // seconds since the process began
+  double reserve_ = 0;
+  double longest_ = 0;
+  train::Lap since_last_;
+};
+
+/// Throws the error of a stop that all ranks agreed on, with the command that continues the run in
+/// the folder `run`. Collective.
+[[noreturn]] void end_stopped(const train::RunReport& report, const std::string& run,
+                              const RunConfig& config, const comm::Communicator& comm);
 
 }  // namespace lockstep::apps

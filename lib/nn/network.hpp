@@ -169,6 +169,12 @@ class Network {
     }
   }
 
+  /// Sets `rows` of these buffers to zero: rows without an example, which are summed over.
+  void clear_exchanged(Range rows) {
+    for_each_exchanged(
+        rows, [](std::span<Real> values) { std::fill(values.begin(), values.end(), Real{0}); });
+  }
+
  private:
   /// An input of a layer.
   struct Input {

@@ -47,7 +47,7 @@ class PanelProducts final : public Products<float> {
 
   void backward_input(Matrix<const float> dz, const LayerWeights<float>& w, Matrix<const float> x,
                       Activation below, Matrix<float> dx, Output output) override {
-    reserve(strict_scratch_size(dz.rows, w.outputs));
+    reserve(strict_scratch_size(w.outputs));
     share(dz.rows, 1, 2 * w.inputs * w.outputs, [&](Range rows, std::size_t thread) {
       strict_.backward_input(part(dz, rows), panels(w), part(x, rows), below, part(dx, rows),
                              output, scratch_[thread].span());
@@ -56,7 +56,7 @@ class PanelProducts final : public Products<float> {
 
   void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
                         Range slice, std::span<float> dw) override {
-    reserve(strict_scratch_size(dz.rows, dz.cols));
+    reserve(strict_weights_scratch_size(dz.rows, dz.cols, leaf, slice.size()));
     share(slice.size(), slice_unit, 2 * dz.rows, [&](Range mine, std::size_t thread) {
       strict_.backward_weights(x, dz, leaf, {slice.begin + mine.begin, slice.begin + mine.end},
                                dw.subspan(mine.begin, mine.size()), zeros_,
@@ -66,8 +66,7 @@ class PanelProducts final : public Products<float> {
 
   void backward_bias(Matrix<const float> dz, std::size_t leaf, Range slice,
                      std::span<float> db) override {
-    reserve(strict_scratch_size(dz.rows, dz.cols));
-    strict_.backward_bias(dz, leaf, slice, db, scratch_[0].span());
+    strict_.backward_bias(dz, leaf, slice, db);
   }
 
  private:

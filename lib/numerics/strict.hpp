@@ -151,13 +151,12 @@ struct StrictProducts {
   ///
   /// Shapes   x [B, I], dz [B, O]; `slice` within [0, Panels{I, O}.size()), dw of slice.size()
   ///          and aligned to 64 bytes. Padding becomes zero, and so does everything for B = 0.
-  ///          scratch: strict_scratch_size floats. Concatenated slices equal the whole.
+  ///          scratch: strict_weights_scratch_size floats. Concatenated slices equal the whole.
   void (*backward_weights)(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
                            Range slice, std::span<float> dw, Zeros zeros, std::span<float> scratch);
 
   /// The slice of db, which has round_to_unit(O) floats; as above.
-  void (*backward_bias)(Matrix<const float> dz, std::size_t leaf, Range slice, std::span<float> db,
-                        std::span<float> scratch);
+  void (*backward_bias)(Matrix<const float> dz, std::size_t leaf, Range slice, std::span<float> db);
 };
 
 /// True if this processor has the instructions; always true for automatic and scalar.
@@ -171,9 +170,11 @@ const StrictProducts& strict_products(Simd simd);
 /// The products in plain loops: strict_products(Simd::scalar).
 const StrictProducts& scalar_products() noexcept;
 
-/// The size of scratch in floats, aligned to 64 bytes, for every product but forward of up to
-/// `rows` rows and `outputs` outputs, for any leaf; and that of forward.
-std::size_t strict_scratch_size(std::size_t rows, std::size_t outputs) noexcept;
+/// The sizes of scratch in floats, aligned to 64 bytes: of backward_input for up to `outputs`
+/// outputs; of backward_weights for a slice of up to `slice` floats; of forward.
+std::size_t strict_scratch_size(std::size_t outputs) noexcept;
+std::size_t strict_weights_scratch_size(std::size_t rows, std::size_t outputs, std::size_t leaf,
+                                        std::size_t slice) noexcept;
 std::size_t strict_forward_scratch_size(std::size_t rows, std::size_t inputs) noexcept;
 
 }  // namespace lockstep

@@ -141,8 +141,7 @@ struct Plain {
                       std::span<float> dw, Zeros, std::span<float>) {
     weights_loops(x, dz, leaf, slice, dw);
   }
-  static void bias(Matrix<const float> dz, std::size_t leaf, Range slice, std::span<float> db,
-                   std::span<float>) {
+  static void bias(Matrix<const float> dz, std::size_t leaf, Range slice, std::span<float> db) {
     bias_loops(dz, leaf, slice, db);
   }
 };
@@ -165,7 +164,7 @@ struct Fused {
     weights_loops(x, dz, leaf, slice, dw);
   }
   LOCKSTEP_FMA static void bias(Matrix<const float> dz, std::size_t leaf, Range slice,
-                                std::span<float> db, std::span<float>) {
+                                std::span<float> db) {
     bias_loops(dz, leaf, slice, db);
   }
 };

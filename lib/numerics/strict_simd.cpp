@@ -138,18 +138,18 @@ void forward_panels(const ForwardCall& c) {
                         .listed = 0};
     std::size_t tile = 0;
     // With lists, tiles have the same rows in every panel.
-    for_tiles(c.x.rows, c.lists == nullptr ? columns : max_columns,
-              [&](std::size_t i, std::size_t rows) HWY_ATTR {
-                task.x = c.x.data + i * c.x.cols;
-                task.y = c.y.data + i * c.y.cols + j;
-                if (c.lists != nullptr) {
-                  task.listed = c.listed[tile];
-                  task.list =
-                      task.listed == c.x.cols ? nullptr : c.lists + tile * list_floats(c.x.cols);
-                  ++tile;
-                }
-                Dispatch<ForwardTile, ForwardTask>::call(rows, columns, task);
-              });
+    for_tiles(
+        c.x.rows, c.lists == nullptr ? max_rows(columns / lanes) : listed_tile_rows,
+        [&](std::size_t i, std::size_t rows) HWY_ATTR {
+          task.x = c.x.data + i * c.x.cols;
+          task.y = c.y.data + i * c.y.cols + j;
+          if (c.lists != nullptr) {
+            task.listed = c.listed[tile];
+            task.list = task.listed == c.x.cols ? nullptr : c.lists + tile * list_floats(c.x.cols);
+            ++tile;
+          }
+          Dispatch<ForwardTile, ForwardTask, max_vectors, max_rows>::call(rows, columns, task);
+        });
   }
 }
 
@@ -162,16 +162,15 @@ void forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
   assert(accumulate || bias.size() == round_to_unit(y.cols));
   const bool lists = zeros == Zeros::automatic && y.cols >= min_listed_outputs;
   assert(!lists || scratch.size() >= strict_forward_scratch_size(x.rows, x.cols));
-  const std::size_t block = lists ? forward_rows : x.rows + 1;
   static_assert(max_rows(max_vectors) == listed_tile_rows);
   std::array<std::size_t, forward_rows / listed_tile_rows> listed;
-  for (std::size_t i = 0; i < x.rows; i += block) {
-    const std::size_t rows = std::min(block, x.rows - i);
+  for (std::size_t i = 0; i < x.rows; i += forward_rows) {
+    const std::size_t rows = std::min(forward_rows, x.rows - i);
     const Matrix<const float> part(x.data + i * x.cols, rows, x.cols);
     auto* const list = reinterpret_cast<std::uint32_t*>(scratch.data());
     std::size_t tile = 0;
     if (lists) {
-      for_tiles(rows, max_columns, [&](std::size_t first, std::size_t count) HWY_ATTR {
+      for_tiles(rows, listed_tile_rows, [&](std::size_t first, std::size_t count) HWY_ATTR {
         const std::size_t used = list_columns({part.data + first * x.cols, count, x.cols},
                                               list + tile * list_floats(x.cols));
         // A list costs a little: not for a few columns.
@@ -313,8 +312,8 @@ void backward_input_block(const float* dz, std::size_t stride, PanelWeights w,
     if (accumulate) transpose_columns(dx, k, inputs, tile.data(), input_columns);
     for (std::size_t i = 0; i < stride; i += max_columns) {
       const std::size_t columns = std::min(max_columns, stride - i);
-      for_tiles(inputs, columns, [&](std::size_t r, std::size_t rows) HWY_ATTR {
-        Dispatch<InputTile, InputTask>::call(
+      for_tiles(inputs, max_rows(columns / lanes), [&](std::size_t r, std::size_t rows) HWY_ATTR {
+        Dispatch<InputTile, InputTask, max_vectors, max_rows>::call(
             rows, columns,
             {w, k + r, dz + i, stride, tile.data() + r * input_columns + i, accumulate});
       });
@@ -326,7 +325,7 @@ void backward_input_block(const float* dz, std::size_t stride, PanelWeights w,
 void backward_input(Matrix<const float> dz, PanelWeights w, Matrix<const float> x, Activation below,
                     Matrix<float> dx, Output output, std::span<float> scratch) {
   assert(dz.rows == dx.rows && dz.cols == w.layout.outputs && dx.cols == w.layout.inputs);
-  assert(scratch.size() >= strict_scratch_size(dz.rows, dz.cols));
+  assert(scratch.size() >= strict_scratch_size(dz.cols));
   for (std::size_t i = 0; i < dz.rows; i += input_columns) {
     const std::size_t rows = std::min(input_columns, dz.rows - i);
     const std::size_t stride = round_to_unit(rows);
@@ -383,13 +382,13 @@ const StrictProducts& strict_products(Simd simd) {
       "use `simd=auto`: every choice gives the same bits");
 }
 
-std::size_t strict_scratch_size(std::size_t rows, std::size_t outputs) noexcept {
-  const std::size_t columns = round_to_unit(outputs);
-  const std::size_t for_input = columns * input_columns;
-  const std::size_t for_weights = strip_tiles * block_levels(rows) * tile_floats +
-                                  rows * (columns + strip_inputs) + panel_unit +
-                                  strip_groups * mask_rounds(rows) * mask_words;
-  return std::max(for_input, for_weights);
+std::size_t strict_scratch_size(std::size_t outputs) noexcept {
+  return round_to_unit(outputs) * input_columns;
+}
+
+std::size_t strict_weights_scratch_size(std::size_t rows, std::size_t outputs, std::size_t leaf,
+                                        std::size_t slice) noexcept {
+  return WeightsScratch(rows, outputs, leaf, slice).sections;
 }
 
 std::size_t strict_forward_scratch_size(std::size_t rows, std::size_t inputs) noexcept {

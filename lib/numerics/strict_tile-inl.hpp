@@ -26,10 +26,12 @@ namespace {
 
 constexpr std::size_t input_columns = 64;  // examples of one block of dx
 constexpr std::size_t block_rows = 128;    // examples of one block of dw: their dz stays in L1
-constexpr std::size_t group_inputs = 24;   // inputs of x packed together: whole tiles
+constexpr std::size_t section_rows = 512;  // examples of dw whose packed dz and x stay in L3
+constexpr std::size_t group_inputs = 16;   // inputs of x packed together: a cache line
 constexpr std::size_t strip_inputs = 192;  // inputs of x that stay in L2
 constexpr std::size_t strip_groups = strip_inputs / group_inputs;
-constexpr std::size_t tile_floats = 24 * 16;
+constexpr std::size_t strip_parts = 8;  // tiles' columns of dW that share a block of x
+constexpr std::size_t tile_floats = 8 * 16;
 constexpr std::size_t strip_tiles = strip_groups * 4;
 constexpr std::size_t max_waiting = 7;  // nodes, within block_rows leaves of one example
 
@@ -40,17 +42,47 @@ constexpr std::size_t listed_tile_rows = 6;      // of a tile of whole panels
 constexpr std::size_t list_ahead = 12;           // rows of the weights to prefetch
 constexpr std::size_t min_listed_outputs = 256;  // fewer do not pay for the lists
 constexpr std::size_t mask_rows = 32;
-constexpr std::size_t mask_words = 32;  // of the inputs of a group, rounded up to whole vectors
+constexpr std::size_t mask_words = 16;
 
 /// Room for a list of columns: the prefetched entries, and a vector that is stored past the end.
 constexpr std::size_t list_floats(std::size_t inputs) { return inputs + list_ahead + panel_unit; }
 
 constexpr std::size_t mask_rounds(std::size_t rows) { return (rows + mask_rows - 1) / mask_rows; }
 
-/// Levels of the tree over blocks; every block but the last has more than block_rows / 2 rows.
+/// The most rows, but at least a leaf, that are a power of two of leaves: a node of the tree.
+constexpr std::size_t node_rows(std::size_t most, std::size_t leaf) {
+  return std::bit_floor(std::max(most / leaf, std::size_t{1})) * leaf;
+}
+
+/// Pending nodes that dW needs room for, beside its own: of sections, for a tile and a slice; of
+/// blocks, for a tile, where every block but the last has more than block_rows / 2 rows.
+constexpr std::size_t section_levels(std::size_t rows, std::size_t leaf) {
+  const std::size_t section = node_rows(section_rows, leaf);
+  const std::size_t last = rows <= section ? 0 : (rows - 1) / section;
+  return last == 0 ? 0 : static_cast<std::size_t>(std::bit_width(last)) - 1;
+}
 constexpr std::size_t block_levels(std::size_t rows) {
   return static_cast<std::size_t>(std::bit_width(rows / (block_rows / 2)));
 }
+
+/// Sections of the scratch of dW: where they end, in floats.
+struct WeightsScratch {
+  std::size_t rows;      ///< of a section
+  std::size_t waiting;   ///< nodes of blocks: [part][tile][level]
+  std::size_t columns;   ///< dz: [columns of a tile][row][column]
+  std::size_t factors;   ///< x of a strip: [group][row][group_inputs]
+  std::size_t masks;     ///< of a strip: [group][row / mask_rows][mask_words]
+  std::size_t sections;  ///< nodes of sections: [level][slice]
+
+  constexpr WeightsScratch(std::size_t all_rows, std::size_t outputs, std::size_t leaf,
+                           std::size_t slice)
+      : rows(std::min(all_rows, node_rows(section_rows, leaf))),
+        waiting(strip_parts * strip_tiles * block_levels(rows) * tile_floats),
+        columns(waiting + rows * round_to_unit(outputs)),
+        factors(columns + rows * strip_inputs),
+        masks(factors + strip_groups * mask_rounds(rows) * mask_words),
+        sections(masks + section_levels(all_rows, leaf) * slice) {}
+};
 
 }  // namespace
 }  // namespace lockstep
@@ -161,8 +193,10 @@ HWY_INLINE Vector canonical(Vector a) {
                         hn::Add(a, hn::Zero(tag)));
 }
 
-/// Calls Kernel<R, V>::run(task) for numbers of rows and columns that are known at run time only.
-template <template <std::size_t, std::size_t> class Kernel, class Task>
+/// Calls Kernel<R, V>::run(task) for numbers of rows and columns that are known at run time only:
+/// up to max_vectors vectors of columns, and max_rows(V) rows.
+template <template <std::size_t, std::size_t> class Kernel, class Task, std::size_t vectors,
+          auto rows_of>
 struct Dispatch {
   using Function = void (*)(const Task&);
 
@@ -171,24 +205,24 @@ struct Dispatch {
     return {Kernel<R + 1, V>::run...};
   }
   template <std::size_t V>
-  static constexpr auto functions = heights<V>(std::make_index_sequence<max_rows(V)>{});
+  static constexpr auto functions = heights<V>(std::make_index_sequence<rows_of(V)>{});
 
   static void call(std::size_t rows, std::size_t columns, const Task& task) {
     if constexpr (lanes == 16) {
       if (columns == 16) return functions<1>[rows - 1](task);
-      if (columns == 32) return functions<2>[rows - 1](task);
-      if (columns == 48) return functions<3>[rows - 1](task);
+      if constexpr (vectors > 2) {
+        if (columns == 32) return functions<2>[rows - 1](task);
+        if (columns == 48) return functions<3>[rows - 1](task);
+      }
     }
-    functions<max_vectors>[rows - 1](task);
+    functions<vectors>[rows - 1](task);
   }
 };
 
-/// Splits `rows` into the fewest near-equal parts that tiles of `columns` allow: work(first,
-/// count).
+/// Splits `rows` into the fewest near-equal parts of at most `most`: work(first, count).
 template <class Work>
-HWY_INLINE void for_tiles(std::size_t rows, std::size_t columns, Work work) {
-  const std::size_t max = max_rows(columns / lanes);
-  const std::size_t parts = (rows + max - 1) / max;
+HWY_INLINE void for_tiles(std::size_t rows, std::size_t most, Work work) {
+  const std::size_t parts = (rows + most - 1) / most;
   for (std::size_t part = 0, first = 0; part < parts; ++part) {
     const std::size_t count = rows / parts + (part < rows % parts ? 1 : 0);
     work(first, count);

@@ -16,24 +16,61 @@ HWY_BEFORE_NAMESPACE();
 namespace lockstep::HWY_NAMESPACE {
 namespace {
 
+/// Vectors of columns and rows of a tile of dW: the sums of three nodes fit the 32 registers of
+/// AVX-512, so four leaves are added without a store.
+constexpr std::size_t weights_vectors = 2;
+constexpr std::size_t weights_columns = weights_vectors * lanes;
+constexpr std::size_t weights_rows(std::size_t vectors) {
+  return lanes == 16 ? 8 / vectors : 12 / vectors;
+}
+
+/// A rectangle of dW: inputs [first, last) of a strip, columns of one tile.
+struct WeightsPart {
+  std::size_t first;
+  std::size_t last;
+  std::size_t columns;  ///< a multiple of panel_unit
+  std::size_t exist;    ///< of dw from its first column on; beyond them it is padding
+  const float* dz;      ///< rows of the call, dz_step apart
+  std::size_t dz_step;
+  float* dw;
+  std::size_t dw_step;
+  float* sections;  ///< WeightsTask::sections
+};
+
+/// A tile of dW and a block of rows.
 struct WeightsTask {
   const float* x;  ///< from one input on: rows of group_inputs
   const float* dz;
-  std::size_t dz_step;  ///< distance between rows
+  std::size_t dz_step;
   float* dw;
-  std::size_t width;    ///< of a row of dw
-  std::size_t columns;  ///< of dw that exist from here on
-  std::size_t rows;     ///< of this block
+  std::size_t dw_step;
+  std::size_t exist;  ///< columns
+  std::size_t rows;   ///< of this block
   std::size_t leaf;
-  std::size_t block;  ///< index of this block
-  std::size_t first;  ///< row of the call that is row 0 of this block
-  bool last;          ///< true for the last block
-  /// Of the tile's first input, for rows of the call: a word of mask_rows rows after the other,
+  std::size_t block;    ///< index of this block in its section
+  std::size_t first;    ///< row of the section that is row 0 of this block
+  bool last;            ///< true for the last block of the section
+  std::size_t section;  ///< index of the section
+  bool last_section;
+  /// Of the tile's first input, for rows of the section: a word of mask_rows rows after the other,
   /// mask_words apart; null: no term is left out.
   const std::uint32_t* masks;
-  float* leaves;  ///< pending nodes within the block (without their right sibling yet)
-  float* blocks;  ///< pending nodes of whole blocks
+  // Pending nodes, those without their right sibling yet.
+  float* leaves;              ///< within the block
+  float* blocks;              ///< of whole blocks
+  float* sections;            ///< of whole sections but the oldest, which is in dw: as dw,
+  std::size_t sections_step;  ///< and the next level that much further on
 };
+
+/// sums = older + sums.
+template <std::size_t R, std::size_t V>
+HWY_INLINE void add(const Sums<R, V>& older, Sums<R, V>& sums) {
+  LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
+    LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
+      sums.at[r][v] = hn::Add(older.at[r][v], sums.at[r][v]);
+    }
+  }
+}
 
 /// Adds node `index` of one tree level, given in `sums`; `waiting` holds the pending nodes, those
 /// without their right sibling yet, oldest first. The tree is a binary counter: as many pending
@@ -85,17 +122,62 @@ HWY_INLINE void sum_leaf(Sums<R, V>& sums, const WeightsTask& t, std::size_t i, 
   }
 }
 
+/// Four whole leaves from row i on: (0 + 1) + (2 + 3).
+template <std::size_t R, std::size_t V>
+HWY_INLINE void sum_four_leaves(Sums<R, V>& sums, const WeightsTask& t, std::size_t i) {
+  Sums<R, V> left;
+  Sums<R, V> third;
+  sum_leaf(left, t, i, t.leaf);
+  sum_leaf(sums, t, i + t.leaf, t.leaf);
+  add(sums, left);
+  sum_leaf(third, t, i + 2 * t.leaf, t.leaf);
+  sum_leaf(sums, t, i + 3 * t.leaf, t.leaf);
+  add(third, sums);
+  add(left, sums);
+}
+
+/// The same for nodes of sections, which lie in dw and in matrices like it. The root goes to dw.
+template <std::size_t R, std::size_t V>
+HWY_INLINE void merge_pending_sections(Sums<R, V>& sums, const WeightsTask& t) {
+  auto waiting = static_cast<std::size_t>(std::popcount(t.section));
+  const auto at = [&t](std::size_t node) {
+    return node == 0 ? t.dw : t.sections + (node - 1) * t.sections_step;
+  };
+  const std::size_t merges =
+      t.last_section ? waiting : static_cast<std::size_t>(std::countr_one(t.section));
+  for (std::size_t n = 0; n < merges; ++n) {
+    Sums<R, V> older;
+    load(older, at(--waiting), t.dw_step);
+    add(older, sums);
+  }
+  if (t.last_section) {
+    LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
+      // Sets padding to zero: infinity times its zeros is NaN.
+      const auto exist = first_lanes(t.exist - std::min(t.exist, v * lanes));
+      LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
+        sums.at[r][v] = hn::IfThenElseZero(exist, canonical(sums.at[r][v]));
+      }
+    }
+  }
+  store(sums, at(waiting), t.dw_step);
+}
+
 template <std::size_t R, std::size_t V>
 struct WeightsTile {
   static void run(const WeightsTask& t) {
-    Sums<R, V> sums;
-    float* fours = t.leaves + 2 * R * V * lanes;
-    for (std::size_t q = 0, i = 0; i < t.rows; ++q) {
-      if (t.rows - i >= 4 * t.leaf) {  // unrolled, for better branch prediction
-        LOCKSTEP_UNROLL for (std::size_t n = 0; n < 4; ++n, i += t.leaf) {
-          sum_leaf(sums, t, i, t.leaf);
-          merge_pending_nodes(sums, t.leaves, n, n == 3);
+    if (t.last) {
+      for (std::size_t r = 0; r < R; ++r) {
+        LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
+          hwy::Prefetch(t.dw + r * t.dw_step + v * lanes);
         }
+      }
+    }
+    Sums<R, V> sums;
+    float* const fours = t.leaves + 2 * R * V * lanes;
+    for (std::size_t q = 0, i = 0; i < t.rows; ++q) {
+      if (t.rows - i >= 4 * t.leaf) {
+        sum_four_leaves(sums, t, i);
+        i += 4 * t.leaf;
       } else {
         for (std::size_t n = 0; i < t.rows; ++n) {
           const std::size_t count = std::min(t.leaf, t.rows - i);
@@ -107,125 +189,171 @@ struct WeightsTile {
       merge_pending_nodes(sums, fours, q, i == t.rows);
     }
     merge_pending_nodes(sums, t.blocks, t.block, t.last);
-    if (!t.last) return;
-    LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
-      // Sets padding to zero: infinity times its zeros is NaN.
-      const auto exist = first_lanes(t.columns - std::min(t.columns, v * lanes));
-      LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
-        sums.at[r][v] = hn::IfThenElseZero(exist, canonical(sums.at[r][v]));
-      }
-    }
-    store(sums, t.dw, t.width);
+    if (t.last) merge_pending_sections(sums, t);
   }
 };
 
 /// Columns [first, first + columns) of `rows` rows, one row after the other; zero beyond `exist`.
-/// Writes up to one vector past the end.
 void pack(const float* first, std::size_t step, std::size_t rows, std::size_t exist,
           std::size_t columns, float* out) {
   for (std::size_t i = 0; i < rows; ++i, first += step, out += columns) {
     for (std::size_t c = 0; c < columns; c += lanes) {
       const auto mask = first_lanes(c < exist ? exist - c : 0);
-      hn::StoreU(hn::MaskedLoad(mask, tag, first + c), tag, out + c);
+      hn::Store(hn::MaskedLoad(mask, tag, first + c), tag, out + c);
     }
   }
 }
 
-/// Packs the inputs of a group, as above, and writes their masks (WeightsTask::masks).
+/// Packs up to mask_rows rows of the inputs of a group, as above, and writes their masks
+/// (WeightsTask::masks).
 void pack_masked(const float* first, std::size_t step, std::size_t rows, std::size_t exist,
                  float* out, std::uint32_t* masks) {
   constexpr hn::RebindToUnsigned<decltype(tag)> words;
-  constexpr std::size_t vectors = (group_inputs + lanes - 1) / lanes;
-  static_assert(vectors * lanes <= mask_words);
-  for (std::size_t i = 0; i < rows; masks += mask_words) {
-    hn::Vec<decltype(words)> used[vectors];
-    LOCKSTEP_UNROLL for (std::size_t v = 0; v < vectors; ++v) used[v] = hn::Zero(words);
-    std::uint32_t bit = 1;
-    for (const std::size_t end = std::min(rows, i + mask_rows); i < end; ++i, bit <<= 1U) {
-      LOCKSTEP_UNROLL for (std::size_t v = 0; v < vectors; ++v) {
-        const std::size_t c = v * lanes;
-        const auto mask = first_lanes(c < exist ? std::min(exist, group_inputs) - c : 0);
-        const Vector x = hn::MaskedLoad(mask, tag, first + c);
-        hn::StoreU(x, tag, out + c);
-        const auto bits = hn::ShiftLeft<1>(hn::BitCast(words, x));  // without the sign
-        used[v] =
-            hn::Or(used[v], hn::IfThenElseZero(hn::Ne(bits, hn::Zero(words)), hn::Set(words, bit)));
-      }
-      first += step;
-      out += group_inputs;
+  for (std::size_t c = 0; c < group_inputs; c += lanes) {
+    const auto mask = first_lanes(c < exist ? exist - c : 0);
+    auto used = hn::Zero(words);
+    for (std::size_t i = 0; i < rows; ++i) {
+      const Vector x = hn::MaskedLoad(mask, tag, first + i * step + c);
+      hn::Store(x, tag, out + i * group_inputs + c);
+      const auto bits = hn::ShiftLeft<1>(hn::BitCast(words, x));  // without the sign
+      const auto bit = hn::Set(words, std::uint32_t{1} << i);
+      used = hn::Or(used, hn::IfThenElseZero(hn::Ne(bits, hn::Zero(words)), bit));
     }
-    LOCKSTEP_UNROLL for (std::size_t v = 0; v < vectors; ++v) {
-      hn::StoreU(used[v], words, masks + v * lanes);
+    hn::Store(used, words, masks + c);
+  }
+}
+
+/// One section of rows of a call, and the parts of scratch (WeightsScratch).
+struct WeightsSection {
+  Panels layout;
+  std::size_t rows;
+  std::size_t leaf;
+  std::size_t index;
+  bool last;
+  float* waiting;
+  float* columns;
+  float* factors;
+  std::uint32_t* masks;  ///< null: no term is left out
+  float* sections;
+  std::size_t slice;  ///< floats of dw
+
+  /// Columns of the tile that holds column j; tiles begin at multiples of weights_columns.
+  std::size_t tile_width(std::size_t j) const {
+    return std::min(weights_columns,
+                    round_to_unit(layout.outputs) - j / weights_columns * weights_columns);
+  }
+};
+
+/// Packs dz of the panels that the slice needs. Here and below some rows after the other, of all
+/// columns: a pass over all rows for each column would need a page of memory for each row.
+void pack_columns(const WeightsSection& c, Matrix<const float> dz, Range slice) {
+  const std::size_t panel_floats = panel_columns * c.layout.inputs;
+  const std::size_t begin = slice.begin / panel_floats * panel_columns;
+  const std::size_t end = std::min((slice.end + panel_floats - 1) / panel_floats * panel_columns,
+                                   round_to_unit(dz.cols));
+  for (std::size_t i = 0; i < dz.rows; i += mask_rows) {
+    const std::size_t rows = std::min(mask_rows, dz.rows - i);
+    for (std::size_t j = begin; j < end; j += weights_columns) {
+      const std::size_t width = c.tile_width(j);
+      pack(dz.data + i * dz.cols + j, dz.cols, rows, dz.cols - std::min(dz.cols, j), width,
+           c.columns + j * dz.rows + i * width);
     }
   }
 }
 
-/// One call and its parts of scratch.
-struct WeightsCall {
-  Panels layout;
-  std::size_t rows;
-  std::size_t leaf;
-  float* waiting;        ///< nodes of a strip: [tile][level]
-  float* columns;        ///< dz: [panel][row][width]
-  float* factors;        ///< x of a strip: [group][row][group_inputs]
-  std::uint32_t* masks;  ///< of a strip: [group][row / mask_rows][mask_words]; null: none
-};
+/// Packs the inputs [first, last) of x, a strip.
+void pack_factors(const WeightsSection& c, Matrix<const float> x, std::size_t first,
+                  std::size_t last) {
+  for (std::size_t i = 0; i < x.rows; i += mask_rows) {
+    const std::size_t rows = std::min(mask_rows, x.rows - i);
+    for (std::size_t k = first; k < last; k += group_inputs) {
+      const float* const from = x.data + i * x.cols + k;
+      float* const group = c.factors + (k - first) * x.rows + i * group_inputs;
+      if (c.masks == nullptr) {
+        pack(from, x.cols, rows, last - k, group_inputs, group);
+      } else {
+        pack_masked(from, x.cols, rows, last - k, group,
+                    c.masks + ((k - first) / group_inputs * mask_rounds(x.rows) + i / mask_rows) *
+                                  mask_words);
+      }
+    }
+  }
+}
 
-/// Rows [first, last) of the strip in c.factors, times dz of columns that make one tile.
-void weights_tiles(const WeightsCall& c, std::size_t first, std::size_t last, std::size_t columns,
-                   WeightsTask task) {
+/// Parts of dW, block of rows by block of rows: a block of x is read once for all of them.
+void weights_parts(const WeightsSection& c, std::span<const WeightsPart> parts) {
   alignas(64) std::array<float, max_waiting * tile_floats> leaves;
-  // A block is a power of two of leaves, hence a node of the tree.
-  const std::size_t rows = std::bit_floor(std::max(block_rows / c.leaf, std::size_t{1})) * c.leaf;
+  const std::size_t rows = node_rows(block_rows, c.leaf);
   const std::size_t node_floats = block_levels(c.rows) * tile_floats;
-  const float* dz = task.dz;
-  float* dw = task.dw;
-  task.leaf = c.leaf;
-  task.leaves = leaves.data();
   for (std::size_t i = 0; i < c.rows; i += rows) {
-    task.rows = std::min(rows, c.rows - i);
-    task.block = i / rows;
-    task.first = i;
-    task.last = i + rows >= c.rows;
-    task.blocks = c.waiting;
-    task.dz = dz + i * task.dz_step;
-    for (std::size_t k = first, inputs = 0; k < last; k += inputs) {
-      const std::size_t skip = k % group_inputs;
-      inputs = std::min(group_inputs - skip, last - k);
-      const float* x = c.factors + (k - skip) * c.rows + i * group_inputs + skip;
-      const std::size_t group = k / group_inputs;
-      for_tiles(inputs, columns, [&](std::size_t r, std::size_t height) HWY_ATTR {
-        task.x = x + r;
-        if (c.masks != nullptr) {
-          task.masks = c.masks + group * mask_rounds(c.rows) * mask_words + skip + r;
-        }
-        task.dw = dw + (k - first + r) * task.width;
-        Dispatch<WeightsTile, WeightsTask>::call(height, columns, task);
-        task.blocks += node_floats;
-      });
+    for (std::size_t p = 0; p < parts.size(); ++p) {
+      const WeightsPart& part = parts[p];
+      WeightsTask task{.x = nullptr,
+                       .dz = part.dz + i * part.dz_step,
+                       .dz_step = part.dz_step,
+                       .dw = part.dw,
+                       .dw_step = part.dw_step,
+                       .exist = part.exist,
+                       .rows = std::min(rows, c.rows - i),
+                       .leaf = c.leaf,
+                       .block = i / rows,
+                       .first = i,
+                       .last = i + rows >= c.rows,
+                       .section = c.index,
+                       .last_section = c.last,
+                       .masks = nullptr,
+                       .leaves = leaves.data(),
+                       .blocks = c.waiting + p * strip_tiles * node_floats,
+                       .sections = part.sections,
+                       .sections_step = c.slice};
+      for (std::size_t k = part.first, inputs = 0; k < part.last; k += inputs) {
+        const std::size_t skip = k % group_inputs;
+        inputs = std::min(group_inputs - skip, part.last - k);
+        const float* const x = c.factors + (k - skip) * c.rows + i * group_inputs + skip;
+        const std::size_t words = k / group_inputs * mask_rounds(c.rows) * mask_words + skip;
+        for_tiles(inputs, weights_rows(part.columns / lanes),
+                  [&](std::size_t r, std::size_t height) HWY_ATTR {
+                    task.x = x + r;
+                    if (c.masks != nullptr) task.masks = c.masks + words + r;
+                    Dispatch<WeightsTile, WeightsTask, weights_vectors, weights_rows>::call(
+                        height, part.columns, task);
+                    task.dw += height * task.dw_step;
+                    task.sections += height * task.dw_step;
+                    task.blocks += node_floats;
+                  });
+      }
     }
   }
 }
 
 /// The part of the slice in the strip of inputs [first, last).
-void weights_strip(const WeightsCall& c, Range slice, std::size_t first, std::size_t last,
+void weights_strip(const WeightsSection& c, Range slice, std::size_t first, std::size_t last,
                    float* dw) {
+  std::array<WeightsPart, strip_parts> parts;
+  std::size_t count = 0;
   for (std::size_t at = slice.begin; at < slice.end;) {
     const PanelBlock block = c.layout.block_at(at, slice.end);
     const std::size_t k = std::max(first, block.first_row);
     const std::size_t end = std::min(last, block.last_row);
-    const std::size_t panel = block.column / panel_columns;
-    for (std::size_t column = 0; k < end && column < block.width; column += max_columns) {
-      WeightsTask task{};
-      task.dz = c.columns + panel * panel_columns * c.rows + block.column % panel_columns + column;
-      task.dz_step = c.layout.width(panel);
-      task.dw = dw + (at - slice.begin) + (k - block.first_row) * block.width + column;
-      task.width = block.width;
-      task.columns = c.layout.outputs - std::min(c.layout.outputs, block.column + column);
-      weights_tiles(c, k - first, end - first, std::min(max_columns, block.width - column), task);
+    for (std::size_t column = 0, columns = 0; k < end && column < block.width; column += columns) {
+      const std::size_t j = block.column + column;
+      const std::size_t skip = j % weights_columns;
+      columns = std::min(weights_columns - skip, block.width - column);
+      if (count == parts.size()) weights_parts(c, {parts.data(), std::exchange(count, 0)});
+      const std::size_t offset = (at - slice.begin) + (k - block.first_row) * block.width + column;
+      parts[count++] = {.first = k - first,
+                        .last = end - first,
+                        .columns = columns,
+                        .exist = c.layout.outputs - std::min(c.layout.outputs, j),
+                        .dz = c.columns + (j - skip) * c.rows + skip,
+                        .dz_step = c.tile_width(j),
+                        .dw = dw + offset,
+                        .dw_step = block.width,
+                        .sections = c.sections + offset};
     }
     at += (block.last_row - block.first_row) * block.width;
   }
+  weights_parts(c, {parts.data(), count});
 }
 
 void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf, Range slice,
@@ -233,36 +361,30 @@ void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t
   const Panels layout{x.cols, dz.cols};
   assert(x.rows == dz.rows);
   assert(dw.size() == slice.size() && slice.end <= layout.size() && leaf > 0);
-  assert(scratch.size() >= strict_scratch_size(dz.rows, dz.cols));
+  const WeightsScratch ends(dz.rows, dz.cols, leaf, slice.size());
+  assert(scratch.size() >= ends.sections);
   if (dz.rows == 0) return std::fill(dw.begin(), dw.end(), 0.0F);
-  float* columns = scratch.data() + strip_tiles * block_levels(dz.rows) * tile_floats;
-  float* factors = columns + dz.rows * round_to_unit(dz.cols);
-  auto* const masks =
-      reinterpret_cast<std::uint32_t*>(factors + dz.rows * strip_inputs + panel_unit);
-  const WeightsCall call{.layout = layout,
-                         .rows = dz.rows,
+  auto* const masks = reinterpret_cast<std::uint32_t*>(scratch.data() + ends.factors);
+  WeightsSection section{.layout = layout,
+                         .rows = 0,
                          .leaf = leaf,
+                         .index = 0,
+                         .last = false,
                          .waiting = scratch.data(),
-                         .columns = columns,
-                         .factors = factors,
-                         .masks = zeros == Zeros::dense ? nullptr : masks};
-  const std::size_t panel_floats = panel_columns * layout.inputs;
-  for (std::size_t panel = slice.begin / panel_floats; panel * panel_floats < slice.end; ++panel) {
-    const std::size_t j = panel * panel_columns;
-    pack(dz.data + j, dz.cols, dz.rows, dz.cols - j, layout.width(panel), columns + j * dz.rows);
-  }
-  for (std::size_t k = 0; k < layout.inputs; k += strip_inputs) {
-    const std::size_t last = std::min(k + strip_inputs, layout.inputs);
-    for (std::size_t g = k; g < last; g += group_inputs) {
-      float* const group = call.factors + (g - k) * dz.rows;
-      if (call.masks == nullptr) {
-        pack(x.data + g, x.cols, dz.rows, last - g, group_inputs, group);
-      } else {
-        pack_masked(x.data + g, x.cols, dz.rows, last - g, group,
-                    call.masks + (g - k) / group_inputs * mask_rounds(dz.rows) * mask_words);
-      }
+                         .columns = scratch.data() + ends.waiting,
+                         .factors = scratch.data() + ends.columns,
+                         .masks = zeros == Zeros::dense ? nullptr : masks,
+                         .sections = scratch.data() + ends.masks,
+                         .slice = slice.size()};
+  for (std::size_t i = 0; i < dz.rows; i += section.rows, ++section.index) {
+    section.rows = std::min(ends.rows, dz.rows - i);
+    section.last = i + section.rows == dz.rows;
+    pack_columns(section, {dz.data + i * dz.cols, section.rows, dz.cols}, slice);
+    for (std::size_t k = 0; k < layout.inputs; k += strip_inputs) {
+      const std::size_t last = std::min(k + strip_inputs, layout.inputs);
+      pack_factors(section, {x.data + i * x.cols, section.rows, x.cols}, k, last);
+      weights_strip(section, slice, k, last, dw.data());
     }
-    weights_strip(call, slice, k, last, dw.data());
   }
 }
 
@@ -289,15 +411,15 @@ void bias_columns(const float* dz, Matrix<const float> all, std::size_t leaf, st
 }
 
 /// Leaf by leaf, directly from dz, without packing.
-void backward_bias(Matrix<const float> dz, std::size_t leaf, Range slice, std::span<float> db,
-                   std::span<float> scratch) {
+void backward_bias(Matrix<const float> dz, std::size_t leaf, Range slice, std::span<float> db) {
   assert(db.size() == slice.size() && slice.end <= round_to_unit(dz.cols) && leaf > 0);
-  assert(scratch.size() >= strict_scratch_size(dz.rows, dz.cols));
   if (dz.rows == 0) return std::fill(db.begin(), db.end(), 0.0F);
+  constexpr std::size_t levels = std::numeric_limits<std::size_t>::digits;
+  alignas(64) std::array<float, levels * max_columns> waiting;
   alignas(64) std::array<float, max_columns> sums;
   for (std::size_t j = slice.begin; j < slice.end; j += max_columns) {
     const std::size_t exist = std::min(max_columns, dz.cols - std::min(dz.cols, j));
-    bias_columns(dz.data + j, dz, leaf, exist, scratch.data(), sums);
+    bias_columns(dz.data + j, dz, leaf, exist, waiting.data(), sums);
     const std::size_t count = std::min(max_columns, slice.end - j);
     std::copy_n(sums.begin(), count, db.begin() + static_cast<std::ptrdiff_t>(j - slice.begin));
   }

@@ -11,7 +11,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/numerics/exact_squares.hpp"
-#include "lockstep/optim/update_rule.hpp"
+#include "lockstep/optim/update_passes.hpp"
 
 #ifndef LOCKSTEP_OPTIMIZER_KERNELS  // once, not per target
 #define LOCKSTEP_OPTIMIZER_KERNELS
@@ -406,7 +406,7 @@ bool is_finite(std::span<const float> gradient_sums, double weight) {
 
 Optimizer::Optimizer(std::size_t weights, const OptimizerOptions& options,
                      const std::vector<UpdatedTensor>& tensors)
-    : weights_(weights), rule_(std::make_unique<UpdateRule>(options, tensors)) {
+    : weights_(weights), passes_(std::make_unique<UpdatePasses>(options, tensors)) {
   const std::size_t moments = moment_names(options).size();
   if (moments > 0) first_ = AlignedBuffer<float>(weights);
   if (moments > 1) second_ = AlignedBuffer<float>(weights);
@@ -426,14 +426,14 @@ bool Optimizer::update(std::span<float> values, std::span<const GradientSums> gr
     throw std::invalid_argument("Optimizer::update: ranges of another length, or no weight");
   }
   ProcessorKernels kernels(values, gradients, first_.data(), second_.data());
-  return rule_->update(kernels, weights_, weight, step, sums);
+  return passes_->update(kernels, weights_, weight, step, sums);
 }
 
-std::optional<double> Optimizer::gradient_norm() const noexcept { return rule_->gradient_norm(); }
+std::optional<double> Optimizer::gradient_norm() const noexcept { return passes_->gradient_norm(); }
 
-const OptimizerScalars& Optimizer::scalars() const noexcept { return rule_->scalars(); }
+const OptimizerScalars& Optimizer::scalars() const noexcept { return passes_->scalars(); }
 
-void Optimizer::set_scalars(const OptimizerScalars& scalars) { rule_->set_scalars(scalars); }
+void Optimizer::set_scalars(const OptimizerScalars& scalars) { passes_->set_scalars(scalars); }
 
 void Optimizer::copy(Moment moment, std::span<float> into) {
   const auto& from = moment == Moment::first ? first_ : second_;

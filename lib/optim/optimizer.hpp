@@ -171,7 +171,7 @@ struct RankSums {
   std::function<void(std::span<std::uint64_t>)> over_model;  ///< ranks with other parts of tensors
 };
 
-class UpdateRule;  // internal: the passes of an update
+class UpdatePasses;  // internal: the passes of an update
 
 /// Updates ranges of the parameter block, and keeps one moment or two for each weight.
 ///
@@ -217,13 +217,6 @@ class Optimizer final : public OptimizerState {
   bool update(std::span<float> values, std::span<const GradientSums> gradients, double weight,
               std::uint64_t step, const RankSums& sums);
 
-  /// The same for one range, from the block's first element on.
-  bool update(std::span<float> values, std::span<const float> gradient_sums, double weight,
-              std::uint64_t step, const RankSums& sums) {
-    const GradientSums range = {gradient_sums};
-    return update(values, std::span(&range, 1), weight, step, sums);
-  }
-
   /// The norm of the mean gradient of all weights in the last update, before it was scaled; nullopt
   /// without clip_norm.
   std::optional<double> gradient_norm() const noexcept;
@@ -235,7 +228,7 @@ class Optimizer final : public OptimizerState {
 
  private:
   std::size_t weights_;
-  std::unique_ptr<UpdateRule> rule_;
+  std::unique_ptr<UpdatePasses> passes_;
   AlignedBuffer<float> first_;  // empty if the optimizer does not have it
   AlignedBuffer<float> second_;
 };

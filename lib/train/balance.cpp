@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "lockstep/train/timing.hpp"
+#include "lockstep/train/report.hpp"
 
 namespace lockstep::train {
 namespace {

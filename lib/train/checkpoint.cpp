@@ -206,10 +206,9 @@ std::optional<std::uint64_t> step_in(const std::string& name) {
 std::map<std::uint64_t, std::filesystem::path> checkpoints_in(const std::filesystem::path& folder) {
   std::map<std::uint64_t, std::filesystem::path> checkpoints;
   std::error_code error;
-  std::filesystem::directory_iterator entry(folder, error);
-  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    const auto step = step_in(entry->path().filename().string());
-    if (step) checkpoints[*step] = entry->path();
+  for (const auto& entry : list_folder(folder, error)) {
+    const auto step = step_in(entry.path().filename().string());
+    if (step) checkpoints[*step] = entry.path();
   }
   if (error) fail(place_of(folder), "cannot be listed: " + error.message());
   return checkpoints;

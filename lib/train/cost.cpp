@@ -59,7 +59,10 @@ ReplicaBuffers training_buffers(const nn::NetworkShape& shape, const data::Plan&
     buffers.rows = std::max(buffers.rows, piece);
   }
   buffers.rows_on_host = on_device ? 0 : static_cast<double>(buffers.rows);
-  if (canonical) buffers.blocks += static_cast<double>(sum_blocks(buffers.exchange, plan));
+  const bool one_block = plan.options().ranks == 1 && !on_device;  // of a part
+  if (canonical) {
+    buffers.blocks += static_cast<double>(sum_parts(buffers.exchange, plan) * (one_block ? 1 : 2));
+  }
   const bool staged = on_device || options.micro_batch > 0;
   const std::size_t slots = options.prefetch + (staged ? 2 : options.prefetch > 0 ? 1 : 0);
   buffers.read_rows += static_cast<double>(slots) * static_cast<double>(plan.largest_piece());
@@ -143,7 +146,7 @@ StepWork work_of(const nn::NetworkShape& shape, const data::Plan& plan,
     work.update.bytes = ranks * update;
   } else {
     const bool by_sums = buffers.exchange == Exchange::partial_sums;
-    const double parts = static_cast<double>(sum_blocks(buffers.exchange, plan)) / 2;
+    const auto parts = static_cast<double>(sum_parts(buffers.exchange, plan));
     work.exchange.bytes =
         others * (by_sums ? weights * parts : examples * shape.exchanged_values());
     work.update.bytes = update + float_bytes * ranks * parts * weights;

@@ -7,8 +7,8 @@
 
 #include "lockstep/data/plan.hpp"
 #include "lockstep/nn/network_shape.hpp"
-#include "lockstep/train/groups.hpp"
 #include "lockstep/train/replica_options.hpp"
+#include "lockstep/train/tensor_parallel.hpp"
 
 namespace lockstep::train {
 

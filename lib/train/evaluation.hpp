@@ -19,7 +19,7 @@
 #include "lockstep/nn/loss.hpp"
 #include "lockstep/nn/network_shape.hpp"
 #include "lockstep/numerics/matrix.hpp"
-#include "lockstep/train/groups.hpp"
+#include "lockstep/train/tensor_parallel.hpp"
 
 namespace lockstep::data {
 class BatchReader;

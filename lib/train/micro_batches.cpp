@@ -7,8 +7,8 @@
 #include "lockstep/numerics/leaf_tree.hpp"
 #include "lockstep/optim/optimizer.hpp"
 #include "lockstep/train/evaluation.hpp"
+#include "lockstep/train/report.hpp"
 #include "lockstep/train/step.hpp"
-#include "lockstep/train/timing.hpp"
 
 namespace lockstep::train {
 
@@ -65,9 +65,7 @@ void MicroBatches::compute(Range rows, std::span<float> sums, PhaseSeconds& seco
   const std::size_t end = std::min(rows.end, batch_->piece.size());
   const Range examples = {std::min(rows.begin, end), end};
   const Range mine = {0, examples.size()};
-  network_.for_each_exchanged({mine.end, rows.size()}, [](std::span<float> values) {
-    std::fill(values.begin(), values.end(), 0.0F);
-  });
+  network_.clear_exchanged({mine.end, rows.size()});
   read_features(examples);
   network_.forward(mine, nn::TrainingRows{step_, batch_->piece.begin + examples.begin});
   network_.loss(mine, targets(examples), true);

@@ -1,6 +1,9 @@
-// Reports of a training run, and the callbacks that receive them.
+// Reports of a training run, the callbacks that receive them, and the timer of its phases.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -13,7 +16,6 @@
 #include "lockstep/train/plot.hpp"
 
 namespace lockstep::train {
-
 /// What each rank sends in a step besides its results.
 struct RankMessage {
   std::uint64_t stop = 0;  ///< its request to stop after this step; 0: none
@@ -106,5 +108,32 @@ class Observer {
   /// outlive it too.
   virtual void flush() {}
 };
+
+/// The first steps of training, which do not count where times are summed.
+inline constexpr std::uint64_t warm_up_steps = 10;
+
+/// A timer: take() returns the seconds since its last call, or since construction.
+class Lap {
+ public:
+  double take() {
+    const double now = seconds();
+    return now - std::exchange(last_, now);
+  }
+
+ private:
+  static double seconds() {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration<double>(now).count();
+  }
+  double last_ = seconds();
+};
+
+/// The median of `values`, which are not empty; of an even number the lower one. Reorders them.
+template <class Value>
+Value median(std::vector<Value>& values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
 
 }  // namespace lockstep::train

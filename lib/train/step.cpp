@@ -9,7 +9,7 @@
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/train/integrity.hpp"
 #include "lockstep/train/nonfinite.hpp"
-#include "lockstep/train/timing.hpp"
+#include "lockstep/train/report.hpp"
 
 namespace lockstep::train {
 

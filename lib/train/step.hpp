@@ -103,8 +103,8 @@ struct StepOptions {
 // clang-format off
 /// The training step of one rank; all ranks run it at the same time.
 ///
-/// run() implements the algorithm. The private virtual functions have implementations for each
-/// reduction (canonical.cpp, allreduce.cpp) and for devices (cuda/device_step.cpp).
+/// run() implements the algorithm. The private virtual functions have implementations for the
+/// processor (processor_step.cpp) and for devices (cuda/device_step.cpp), for each reduction.
 ///
 /// Canonical reduction: every number of a step is one fixed expression of the global batch and the
 /// weights.
@@ -244,9 +244,9 @@ class Step {
 /// Errors   throws ConfigError for an audit or micro-batches with what they cannot be used with.
 Exchange chosen_exchange(Exchange asked, const StepOptions& options, const nn::NetworkShape& shape);
 
-/// Number of blocks of the weights' size that the canonical step allocates for sums, in addition to
-/// the network's blocks.
-std::uint64_t sum_blocks(Exchange exchange, const data::Plan& plan);
+/// The most parts of a batch's tree of sums on any rank; 0 without partial sums. A canonical step
+/// has two blocks of the weights' size for each, to exchange it; one rank on the processor has one.
+std::uint64_t sum_parts(Exchange exchange, const data::Plan& plan);
 
 /// Number of rows that the network's buffers must have for the canonical step, without
 /// micro-batches.

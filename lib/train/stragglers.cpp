@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "lockstep/base/text.hpp"
-#include "lockstep/train/timing.hpp"
+#include "lockstep/train/report.hpp"
 
 namespace lockstep::train {
 namespace {

@@ -10,9 +10,9 @@
 #include "lockstep/train/balance.hpp"
 #include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/nonfinite.hpp"
+#include "lockstep/train/report.hpp"
 #include "lockstep/train/shared_snapshot.hpp"
 #include "lockstep/train/step.hpp"
-#include "lockstep/train/timing.hpp"
 
 namespace lockstep::train {
 namespace {

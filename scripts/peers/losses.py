@@ -1,6 +1,6 @@
 """The losses of a small network in PyTorch, trained with each loss function for 100 steps of SGD from given weights.
 
-  FOLDER/bin/python scripts/peers/losses.py           compares tests/unit/lib/loss_figures.json with PyTorch
+  FOLDER/bin/python scripts/peers/losses.py           compares tests/unit/lib/nn/loss_figures.json with PyTorch
   FOLDER/bin/python scripts/peers/losses.py --write   writes it
 
 The unit test `losses follow PyTorch` compares Lockstep with the same file, always. Weights, examples and targets are
@@ -17,7 +17,7 @@ import torch
 from networks import wave
 from torch.nn import functional
 
-FIGURES = Path(__file__).resolve().parents[2] / "tests/unit/lib/loss_figures.json"
+FIGURES = Path(__file__).resolve().parents[2] / "tests/unit/lib/nn/loss_figures.json"
 STEPS, BATCH, EXAMPLES = 100, 8, 24
 FEATURES, HIDDEN, OUTPUTS = 4, 5, 3
 RATE = 0.1

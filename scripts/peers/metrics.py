@@ -1,6 +1,6 @@
 """Figures of evaluations by scikit-learn, of outputs and targets that are formulas of their index.
 
-  FOLDER/bin/python scripts/peers/metrics.py           compares tests/unit/lib/metric_figures.json with scikit-learn
+  FOLDER/bin/python scripts/peers/metrics.py           compares tests/unit/lib/train/metric_figures.json with scikit-learn
   FOLDER/bin/python scripts/peers/metrics.py --write   writes it
 
 The unit test `evaluations have the figures of scikit-learn` compares Lockstep with the same file, always, on several
@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from sklearn import metrics
 
-FIGURES = Path(__file__).resolve().parents[2] / "tests/unit/lib/metric_figures.json"
+FIGURES = Path(__file__).resolve().parents[2] / "tests/unit/lib/train/metric_figures.json"
 EXAMPLES, OUTPUTS = 60, 4
 
 I = np.arange(EXAMPLES)

@@ -1,6 +1,6 @@
 """A small residual network in PyTorch, trained step by step from given weights with SGD: its losses, also in evaluation.
 
-  FOLDER/bin/python scripts/peers/networks.py           compares tests/unit/lib/network_figures.json with PyTorch
+  FOLDER/bin/python scripts/peers/networks.py           compares tests/unit/lib/nn/network_figures.json with PyTorch
   FOLDER/bin/python scripts/peers/networks.py --write   writes it
 
 The unit test `a residual network follows PyTorch` compares Lockstep with the same file, always. Weights and examples
@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
-FIGURES = Path(__file__).resolve().parents[2] / "tests/unit/lib/network_figures.json"
+FIGURES = Path(__file__).resolve().parents[2] / "tests/unit/lib/nn/network_figures.json"
 STEPS, BATCH, EXAMPLES, CLASSES = 25, 8, 24, 3
 ROWS, COLUMNS, CHANNELS = 6, 5, 2
 RATE, MOMENTUM = 0.1, 0.9

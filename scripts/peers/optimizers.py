@@ -1,6 +1,6 @@
 """Optimizers, schedules and clipping of PyTorch on a small problem, step by step for 100 steps.
 
-  FOLDER/bin/python scripts/peers/optimizers.py           compares tests/unit/lib/optimizer_figures.json with PyTorch
+  FOLDER/bin/python scripts/peers/optimizers.py           compares tests/unit/lib/optim/optimizer_figures.json with PyTorch
   FOLDER/bin/python scripts/peers/optimizers.py --write   writes it
 
 The unit test `optimizers follow PyTorch` compares Lockstep with the same file, always. LARS and LAMB are not part of
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-FIGURES = Path(__file__).resolve().parents[2] / "tests/unit/lib/optimizer_figures.json"
+FIGURES = Path(__file__).resolve().parents[2] / "tests/unit/lib/optim/optimizer_figures.json"
 STEPS = 100
 SHOWN = (1, 2, 5, 10, 20, 50, 100)  # steps whose weights are recorded
 ROWS, COLS = 3, 4  # of a matrix, which a vector of COLS follows

@@ -7,7 +7,7 @@
 
 #include "lockstep/base/cuda/runtime.hpp"
 #include "lockstep/base/range.hpp"
-#include "lockstep/optim/update_rule.hpp"
+#include "lockstep/optim/update_passes.hpp"
 
 namespace lockstep::cuda {
 
@@ -30,7 +30,7 @@ struct DeviceUpdateSlice {
   int* not_finite = nullptr;
 };
 
-/// The tree over the parts, then a pass of optim::UpdateRule over the weights of `range`, which
+/// The tree over the parts, then a pass of optim::UpdatePasses over the weights of `range`, which
 /// begins at a multiple of 4: the same bits as on the processor if gradients are finite. Weights
 /// after the range, up to the next multiple of 4, must be padding. `factors`: on the device, read
 /// when the kernel runs, so that a recorded kernel can be replayed. Enqueues.

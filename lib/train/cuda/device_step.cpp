@@ -11,7 +11,7 @@
 #include "lockstep/numerics/cuda/elementwise.hpp"
 #include "lockstep/numerics/leaf_tree.hpp"
 #include "lockstep/train/canonical.hpp"
-#include "lockstep/train/timing.hpp"
+#include "lockstep/train/report.hpp"
 
 namespace lockstep::train {
 namespace {
@@ -101,7 +101,7 @@ class DeviceCanonicalStep final : public DeviceStep {
         ranks_(rank_sums(&comm_, options.model)),
         block_(network_.values().size()),
         slice_(block_ / static_cast<std::size_t>(comm_.size())) {
-    reserve(std::max<std::size_t>(1, sum_blocks(Exchange::partial_sums, *options.plan) / 2));
+    reserve(std::max<std::size_t>(1, sum_parts(Exchange::partial_sums, *options.plan)));
   }
 
   const char* name() const noexcept override { return "canonical, by partial sums"; }

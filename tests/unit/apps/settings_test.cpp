@@ -3,9 +3,9 @@
 #include <catch2/catch.hpp>
 #include <sstream>
 
-#include "apps/options.hpp"
+#include "apps/flag_names.hpp"
+#include "apps/library_options.hpp"
 #include "apps/run_file.hpp"
-#include "apps/words.hpp"
 #include "lockstep/base/errors.hpp"
 
 using namespace lockstep;

@@ -1,6 +1,7 @@
 #include "lockstep/optim/optimizer.hpp"
 
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -49,7 +50,7 @@ struct Slice {
   std::vector<optim::UpdatedTensor> tensors = {};
 
   optim::Optimizer here{count, options, tensors};
-  optim::UpdateRule rule{options, tensors};
+  optim::UpdatePasses update_passes{options, tensors};
   std::vector<float> expected{start};
 
   Guarded<float> values{start}, first{std::vector<float>(count)}, second{std::vector<float>(count)};
@@ -73,7 +74,7 @@ struct Slice {
 
   /// Begins the next step: its passes, with factors where the kernels find them.
   std::vector<optim::RangePass> begin(double weight, const cuda::Stream& stream) {
-    const auto passes = rule.begin(count, weight, here.scalars().steps);
+    const auto passes = update_passes.begin(count, weight, here.scalars().steps);
     cuda::PinnedBuffer<optim::PassFactors> host(passes.size());
     std::transform(passes.begin(), passes.end(), host.data(),
                    [](const optim::RangePass& pass) { return pass.factors; });
@@ -100,7 +101,9 @@ struct Slice {
   }
 
   bool update_here(double weight) {
-    return here.update(expected, gradient_sums(), weight, here.scalars().steps, {});
+    const auto all = gradient_sums();
+    return here.update(expected, std::array{optim::GradientSums{all}}, weight, here.scalars().steps,
+                       {});
   }
 
   void require_same(const cuda::Stream& stream) {

@@ -71,15 +71,16 @@ inline Results on_processor(const Case& c, Activation activation) {
   const StrictProducts& p = strict_products(Simd::automatic);
   AlignedBuffer<float> dw(c.layout.size());
   AlignedBuffer<float> db(round_to_unit(c.outputs));
-  AlignedBuffer<float> scratch(strict_scratch_size(c.rows, c.outputs));
+  AlignedBuffer<float> scratch(strict_scratch_size(c.outputs));
+  AlignedBuffer<float> room(
+      strict_weights_scratch_size(c.rows, c.outputs, c.leaf, c.layout.size()));
   Results r{std::vector<float>(c.rows * c.outputs), std::vector<float>(c.rows * c.inputs), {}, {}};
   p.forward(c.xs(), c.weights(), c.bias.span(), activation, {r.y.data(), c.rows, c.outputs},
             Output::overwrite, Zeros::dense, {});
   p.backward_input(c.dzs(), c.weights(), c.xs(), activation, {r.dx.data(), c.rows, c.inputs},
                    Output::overwrite, scratch.span());
-  p.backward_weights(c.xs(), c.dzs(), c.leaf, c.layout.all(), dw.span(), Zeros::dense,
-                     scratch.span());
-  p.backward_bias(c.dzs(), c.leaf, {0, db.size()}, db.span(), scratch.span());
+  p.backward_weights(c.xs(), c.dzs(), c.leaf, c.layout.all(), dw.span(), Zeros::dense, room.span());
+  p.backward_bias(c.dzs(), c.leaf, {0, db.size()}, db.span());
   r.dw.assign(dw.span().begin(), dw.span().end());
   r.db.assign(db.span().begin(), db.span().end());
   return r;

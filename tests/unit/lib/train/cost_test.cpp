@@ -37,6 +37,19 @@ TEST_CASE("the work of a step is that of the formulae", "[work]") {
   CHECK(work.resident == 4 * (weights * (1 + 3 / ranks) + 32 * (4 + 2 * 3 + 2 * 2)));
 }
 
+TEST_CASE("several ranks have another block for the partial sums that they receive", "[work]") {
+  const nn::NetworkShape shape(4, {3}, 2);
+  const auto blocks = [&](Exchange exchange, std::uint64_t ranks) {
+    ReplicaOptions options;
+    options.exchange = exchange;
+    return training_buffers(shape, plan_of(ranks), options).blocks;
+  };
+  for (const std::uint64_t ranks : {1, 2, 4}) {
+    CHECK(blocks(Exchange::partial_sums, ranks) ==
+          blocks(Exchange::activations, ranks) + (ranks == 1 ? 1 : 2));
+  }
+}
+
 TEST_CASE("the exchange of sums and of whole gradients", "[work]") {
   const nn::NetworkShape shape(4, {3}, 2);
   ReplicaOptions options;

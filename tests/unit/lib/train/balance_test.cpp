@@ -154,16 +154,16 @@ TEST_CASE("leaves move away from a slow rank between epochs", "[balance][train]"
 }
 
 TEST_CASE("room for sums with shares", "[balance]") {
-  const auto blocks = [](std::uint64_t records, std::uint64_t ranks, bool balance) {
+  const auto parts = [](std::uint64_t records, std::uint64_t ranks, bool balance) {
     const data::Plan plan({.records = records, .ranks = ranks, .balance = balance});
-    return sum_blocks(Exchange::partial_sums, plan);
+    return sum_parts(Exchange::partial_sums, plan);
   };
   for (const std::uint64_t records : {2944, 2945}) {  // the last batch has 128 examples, or one
-    CHECK(blocks(records, 2, true) == 2 * 4);         // at most 8 leaves a rank
-    CHECK(blocks(records, 4, true) == 2 * 3);         // at most 4
-    CHECK(blocks(records, 1, true) == blocks(records, 1, false));
+    CHECK(parts(records, 2, true) == 4);              // at most 8 leaves a rank
+    CHECK(parts(records, 4, true) == 3);              // at most 4
+    CHECK(parts(records, 1, true) == parts(records, 1, false));
   }
-  CHECK(blocks(2992, 2, true) == 2 * 5);  // the last batch has 12 leaves
+  CHECK(parts(2992, 2, true) == 5);  // the last batch has 12 leaves
 }
 
 TEST_CASE("what cannot be balanced is refused", "[balance]") {

@@ -1,4 +1,5 @@
-// `lockstep train --resume`: finds the checkpoint, and decides which settings continue it.
+// Where training starts from something saved: `lockstep train --resume` finds a checkpoint and
+// decides which settings continue it; `lockstep train --init` takes the weights of another network.
 #pragma once
 
 #include <filesystem>
@@ -11,9 +12,13 @@
 #include "apps/settings.hpp"
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/data/plan.hpp"
+#include "lockstep/data/source.hpp"
 #include "lockstep/train/checkpoint.hpp"
+#include "lockstep/train/replica.hpp"
 
 namespace lockstep::apps {
+
+// --resume
 
 /// A setting that determines the results, and its value: a TOML literal.
 using Decisive = std::vector<std::pair<std::string, std::string>>;
@@ -67,5 +72,22 @@ std::string run_dir_of(const RunConfig& config, const std::optional<Resume>& res
 
 /// Throws ConfigError with the names of data and plan that differ from the checkpoint's. Local.
 void require_same_data(const Resume& resume, const Decisive& now);
+
+// --init
+
+/// The settings `init...`; nullopt for `init=none`. Throws ConfigError for the others without it,
+/// and for lists that are not of names. Local.
+std::optional<train::InitialWeights> initial_weights(const RunConfig& config);
+
+/// Sets the weights of `replica` that the settings name, before its first step. Returns the
+/// banner's text; empty: none. Rank 0 warns of data that is scaled otherwise than the checkpoint's.
+///
+/// Errors   throws comm::AgreedError: those of Replica::start_from(); columns of the table that are
+///          not the checkpoint's (2).
+/// Ranks    collective.
+std::string start_from(const RunConfig& config, const data::Source& train, train::Replica& replica);
+
+/// "1,234 parameters, 120 of them trained".
+std::string parameters_text(const nn::NetworkShape& shape);
 
 }  // namespace lockstep::apps

@@ -1,4 +1,5 @@
 // Batch normalisation: its statistics, what evaluation takes, and sums over leaves.
+#include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <random>
@@ -85,7 +86,8 @@ TEST_CASE("the optimiser leaves running statistics alone", "[nn][layers][batch-n
   const auto gain = block.logical_value(0);
   optim::Optimizer adam(block.values().size(), {}, {});
   for (std::uint64_t step = 0; step < 3; ++step) {
-    CHECK(adam.update(block.values(), block.gradients(), rows, step, {}));
+    const std::array all = {optim::GradientSums{block.gradients()}};
+    CHECK(adam.update(block.values(), all, rows, step, {}));
   }
   CHECK(block.logical_value(2) == mean);
   CHECK(block.logical_value(3) == variance);

@@ -1,4 +1,4 @@
-#include "apps/words.hpp"
+#include "apps/flag_names.hpp"
 
 #include <algorithm>
 #include <cctype>

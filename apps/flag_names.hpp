@@ -1,5 +1,5 @@
-// Translates names: settings of other programs, for hints; options of the library to flags, in
-// messages; and quotes words for a shell.
+// Names of flags in messages: hints for unknown names, options of the library as flags, and words
+// in quotes for a shell.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-#include "apps/options.hpp"
+#include "apps/library_options.hpp"
 
 #include <spdlog/fmt/fmt.h>
 

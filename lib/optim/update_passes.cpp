@@ -1,4 +1,4 @@
-#include "lockstep/optim/update_rule.hpp"
+#include "lockstep/optim/update_passes.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -140,7 +140,8 @@ std::vector<double> tensor_rates(UpdateKernels& kernels, const OptimizerOptions&
 
 }  // namespace
 
-UpdateRule::UpdateRule(const OptimizerOptions& options, const std::vector<UpdatedTensor>& tensors)
+UpdatePasses::UpdatePasses(const OptimizerOptions& options,
+                           const std::vector<UpdatedTensor>& tensors)
     : options_(options), tensors_(tensors) {
   require_valid(options);
   const bool has_frozen =
@@ -151,13 +152,13 @@ UpdateRule::UpdateRule(const OptimizerOptions& options, const std::vector<Update
 }
 
 /// Begins an update; returns the factors of all weights.
-PassFactors UpdateRule::advance(double weight, std::uint64_t step) {
+PassFactors UpdatePasses::advance(double weight, std::uint64_t step) {
   state_.advance(options_);
   rate_ = options_.learning_rate * options_.schedule.factor(step);
   return factors_of(options_, rate_, state_, weight);
 }
 
-std::span<const RangePass> UpdateRule::passes(std::size_t weights) {
+std::span<const RangePass> UpdatePasses::passes(std::size_t weights) {
   passes_.clear();
   const Pass pass = pass_of(options_.kind);
   if (is_uniform_) passes_.push_back({pass, {0, weights}, {}});
@@ -167,8 +168,8 @@ std::span<const RangePass> UpdateRule::passes(std::size_t weights) {
   return passes_;
 }
 
-std::span<const RangePass> UpdateRule::begin(std::size_t weights, double weight,
-                                             std::uint64_t step) {
+std::span<const RangePass> UpdatePasses::begin(std::size_t weights, double weight,
+                                               std::uint64_t step) {
   const PassFactors factors = advance(weight, step);
   passes(weights);
   for (std::size_t i = 0; i < passes_.size(); ++i) {
@@ -178,8 +179,8 @@ std::span<const RangePass> UpdateRule::begin(std::size_t weights, double weight,
   return passes_;
 }
 
-bool UpdateRule::update(UpdateKernels& kernels, std::size_t weights, double weight,
-                        std::uint64_t step, const RankSums& sums) {
+bool UpdatePasses::update(UpdateKernels& kernels, std::size_t weights, double weight,
+                          std::uint64_t step, const RankSums& sums) {
   bool finite = true;
   if (!needs_norms(options_)) {
     for (const RangePass& pass : begin(weights, weight, step)) finite = kernels.run(pass) && finite;

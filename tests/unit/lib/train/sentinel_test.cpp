@@ -5,7 +5,7 @@
 
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/threads.hpp"
-#include "lockstep/numerics/forwarding_products.hpp"
+#include "lockstep/numerics/products.hpp"
 #include "lockstep/train/integrity.hpp"
 #include "tests/support/toy_run.hpp"
 

@@ -1,4 +1,4 @@
-// UpdateRule: which passes over the weights an update makes, in which order and with which
+// UpdatePasses: which passes over the weights an update makes, in which order and with which
 // constants, for arrays on the processor (optimizer.cpp, with the arithmetic of Adam and the
 // others) or on a device (cuda/).
 #pragma once
@@ -66,11 +66,11 @@ class UpdateKernels {
 };
 
 /// The logic of Optimizer, without its arrays. One thread.
-class UpdateRule {
+class UpdatePasses {
  public:
   /// `tensors`: all of the block, in its order, with their parts of the arrays. Throws what
   /// require_valid() throws.
-  UpdateRule(const OptimizerOptions& options, const std::vector<UpdatedTensor>& tensors);
+  UpdatePasses(const OptimizerOptions& options, const std::vector<UpdatedTensor>& tensors);
 
   const OptimizerOptions& options() const noexcept { return options_; }
 

@@ -35,7 +35,7 @@ struct Case {
   std::size_t rows, inputs, outputs, leaf;
   AlignedBuffer<float> x, w, bias, dz;
   Panels layout{inputs, outputs};
-  AlignedBuffer<float> panels{layout.size()}, scratch{strict_scratch_size(rows, outputs)};
+  AlignedBuffer<float> panels{layout.size()}, scratch{strict_scratch_size(outputs)};
   mutable AlignedBuffer<float> lists{strict_forward_scratch_size(rows, inputs)};
   Zeros zeros = Zeros::dense;
 
@@ -58,13 +58,15 @@ struct Case {
   std::vector<float> slice(const StrictProducts& p, Range slice) {
     AlignedBuffer<float> dw(slice.size());
     std::fill(dw.span().begin(), dw.span().end(), 7.0F);
-    p.backward_weights(xs(), dzs(), leaf, slice, dw.span(), zeros, scratch.span());
+    AlignedBuffer<float> room(strict_weights_scratch_size(rows, outputs, leaf, slice.size()));
+    std::fill(room.span().begin(), room.span().end(), std::numeric_limits<float>::quiet_NaN());
+    p.backward_weights(xs(), dzs(), leaf, slice, dw.span(), zeros, room.span());
     return {dw.span().begin(), dw.span().end()};
   }
   std::vector<float> bias_slice(const StrictProducts& p, Range slice) {
     AlignedBuffer<float> db(slice.size());
     std::fill(db.span().begin(), db.span().end(), 7.0F);
-    p.backward_bias(dzs(), leaf, slice, db.span(), scratch.span());
+    p.backward_bias(dzs(), leaf, slice, db.span());
     return {db.span().begin(), db.span().end()};
   }
 };
@@ -281,6 +283,17 @@ TEST_CASE("more rows than a block holds, and more inputs than a strip", "[strict
     Case c = make_case(1000, 9, 17, leaf, 7);
     require_definition(c);
   }
+  // Several sections, of which up to three wait; the last one short, or a single row.
+  for (const auto& [rows, leaf] : {std::pair<std::size_t, std::size_t>{1025, 16},
+                                   {1537, 100},
+                                   {2300, 600},
+                                   {4 * 512, 16},
+                                   {7 * 512 + 40, 1}}) {
+    Case c = make_case(rows, 20, 40, leaf, 15);
+    require_definition(c);
+    c.zeros = Zeros::automatic;
+    require_definition(c);
+  }
   Case wide = make_case(20, 500, 70, 2, 8);
   require_definition(wide);
   Case both = make_case(300, 230, 5, 16, 9);
@@ -387,7 +400,8 @@ TEST_CASE("a chain that pauses anywhere is the chain that never stopped", "[stri
 }
 
 TEST_CASE("slices glued together are the whole", "[strict]") {
-  Case c = make_case(150, 30, 150, 5, 11);
+  const std::size_t rows = GENERATE(150, 700);
+  Case c = make_case(rows, 30, 150, 5, 11);
   std::mt19937 random(12);
   for (const StrictProducts* p : all_products()) {
     const Bits whole = bits(c.slice(*p, c.layout.all()));
@@ -412,12 +426,14 @@ TEST_CASE("slices glued together are the whole", "[strict]") {
 
 TEST_CASE("the tree over leaves is the sum of its subtrees", "[strict]") {
   Case c = make_case(8 * 3 - 1, 12, 40, 3, 13);
+  AlignedBuffer<float> room(
+      strict_weights_scratch_size(c.rows, c.outputs, c.leaf, c.layout.size()));
   for (const StrictProducts* p : all_products()) {
     const auto part = [&](std::size_t first, std::size_t last) {
       AlignedBuffer<float> dw(c.layout.size());
       p->backward_weights({c.x.data() + first * c.inputs, last - first, c.inputs},
                           {c.dz.data() + first * c.outputs, last - first, c.outputs}, c.leaf,
-                          c.layout.all(), dw.span(), c.zeros, c.scratch.span());
+                          c.layout.all(), dw.span(), c.zeros, room.span());
       return dw;
     };
     const auto left = part(0, 12);
