@@ -119,6 +119,7 @@ std::optional<std::string> flag_of(const std::string& option) {
     return std::nullopt;
   }
   std::replace(name.begin(), name.end(), '_', '-');
+  if (name == "policy") name = "shard-policy";  // DistributeOptions and PlanOptions
   const auto& all = settings();
   const bool setting =
       std::any_of(all.begin(), all.end(), [&](const auto& one) { return one.name == name; });

@@ -158,6 +158,37 @@ std::string validity(const fs::path& checkpoint, bool verify) {
   }
 }
 
+/// The checkpoints in `folder`, in the order of their steps.
+std::vector<fs::path> checkpoints_in(const fs::path& folder) {
+  std::vector<fs::path> checkpoints;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    if (entry.path().filename().string().starts_with("step-")) checkpoints.push_back(entry.path());
+  }
+  std::sort(checkpoints.begin(), checkpoints.end());
+  return checkpoints;
+}
+
+void list(const std::vector<fs::path>& checkpoints, bool verify, Contents& contents,
+          bool& damaged) {
+  for (const auto& checkpoint : checkpoints) {
+    const std::string state = validity(checkpoint, verify);
+    damaged = damaged || (state != "valid" && state != "not verified");
+    contents.parts.push_back({{"checkpoint", checkpoint.filename().string()},
+                              {"bytes", bytes_in(checkpoint)},
+                              {"state", state}});
+  }
+}
+
+/// A folder of checkpoints, as Replica::save() makes it.
+Contents inspect_saved(const fs::path& folder, const std::vector<fs::path>& checkpoints,
+                       bool verify, bool& damaged) {
+  Contents contents{.headline = "checkpoints in " + folder.string(), .parts_name = "checkpoints"};
+  contents.facts["newest"] = checkpoints.back().string();
+  list(checkpoints, verify, contents, damaged);
+  return contents;
+}
+
 Contents inspect_run(const fs::path& folder, bool verify, bool& damaged) {
   Contents contents{.headline = "run " + folder.string(), .parts_name = "checkpoints"};
   auto& facts = contents.facts;
@@ -180,18 +211,7 @@ Contents inspect_run(const fs::path& folder, bool verify, bool& damaged) {
       facts["state"] = error.problem();
     }
   }
-  std::vector<fs::path> checkpoints;
-  for (const auto& entry : fs::directory_iterator(folder / "checkpoints", ignored)) {
-    if (entry.path().filename().string().starts_with("step-")) checkpoints.push_back(entry.path());
-  }
-  std::sort(checkpoints.begin(), checkpoints.end());
-  for (const auto& checkpoint : checkpoints) {
-    const std::string state = validity(checkpoint, verify);
-    damaged = damaged || (state != "valid" && state != "not verified");
-    contents.parts.push_back({{"checkpoint", checkpoint.filename().string()},
-                              {"bytes", bytes_in(checkpoint)},
-                              {"state", state}});
-  }
+  list(checkpoints_in(folder / "checkpoints"), verify, contents, damaged);
   return contents;
 }
 
@@ -252,13 +272,15 @@ int inspect(const Arguments& arguments) {
   };
   const bool is_run = holds("checkpoints") || holds("metrics.jsonl");
   const bool is_checkpoint = holds("manifest.json") || holds("network.json");
-  if (verify && !is_run && !is_checkpoint) {
+  const auto saved = checkpoints_in(path);
+  if (verify && !is_run && !is_checkpoint && saved.empty()) {
     throw ConfigError("--verify: " + path.string() + " is neither a run nor a checkpoint",
                       "leave it out: data has no manifest");
   }
-  const Contents contents = is_run ? inspect_run(path, verify, damaged)
-                            : is_checkpoint
-                                ? inspect_checkpoint(path, verify)
+  const Contents contents = is_run          ? inspect_run(path, verify, damaged)
+                            : is_checkpoint ? inspect_checkpoint(path, verify)
+                            : !saved.empty()
+                                ? inspect_saved(path, saved, verify, damaged)
                                 : inspect_data(path.string(), config_over(RunConfig(), arguments));
   if (arguments.given("json")) {
     ordered_json json = contents.facts;
@@ -276,7 +298,8 @@ Syntax inspect_syntax() {
   Syntax syntax;
   syntax.command = "lockstep inspect";
   syntax.does =
-      "Prints what a run, a checkpoint or a data set contains: shapes, ranges, hashes.\n"
+      "Prints what a run, a checkpoint, a folder of them or a data set contains: shapes, ranges, "
+      "hashes.\n"
       "Ends with 65 if a checkpoint is damaged.\n";
   syntax.usage = "PATH [flags]";
   syntax.operand = "path";

@@ -67,8 +67,8 @@ int doctor_command(const std::vector<std::string>& words);
 /// Runs a training job and restarts it when it fails. Without MPI. Returns the job's exit code.
 int launch_command(const std::vector<std::string>& words);
 
-/// Prints what a run, a checkpoint or a data set contains. Without MPI. Returns 0, or 65 if a
-/// checkpoint is damaged.
+/// Prints what a run, a checkpoint, a folder of them or a data set contains. Without MPI. Returns
+/// 0, or 65 if a checkpoint is damaged.
 int inspect_command(const std::vector<std::string>& words);
 
 /// Finds the first recorded point where two runs differ. Without MPI. Returns 0 if they are equal

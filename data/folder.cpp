@@ -137,11 +137,10 @@ Format only_format(const std::map<Format, std::filesystem::path>& first, std::op
                    const std::string& where) {
   if (first.size() == 1) return first.begin()->first;
   if (first.empty()) {
-    throw DataError(where + ": no " +
-                        (only ? files_called(*only) : "data files (train*, and test* or t10k*)") +
-                        ": neither *.csv nor *.tfrecord nor *images* and *labels*, of NPY or IDX, "
-                        "nor CIFAR-10's *.bin, nor folders of PNG or JPEG files",
-                    get_data);
+    throw DataError(
+        where + ": no " + (only ? files_called(*only) : "data files (train*, and test* or t10k*)") +
+            " with a known name (" + known_file_names + "), nor folders of PNG or JPEG files",
+        std::string("the format is that of the name: rename files; or ") + get_data);
   }
   const auto& [one, one_path] = *first.begin();
   const auto& [other, other_path] = *std::next(first.begin());
@@ -158,7 +157,9 @@ void check_found(const std::vector<RecordFiles>& files, Part part, Format format
                  const std::string& where) {
   if (!files.empty()) return;
   throw DataError(where + ": no " + files_called(part) + " of format " + name_of(format),
-                  part == Part::train ? get_data : split_remedy);
+                  part == Part::train
+                      ? std::string("name files as one of ") + known_file_names + "; or " + get_data
+                      : split_remedy);
 }
 
 const char* const get_pictures = "name a folder with a folder of pictures for each class";
@@ -474,6 +475,10 @@ DataSet open_folder(const std::string& path, const DataSetOptions& options) {
   complete(set, options);
   return set;
 }
+
+const char* const known_file_names =
+    "*.csv, *.tfrecord, *images* and *labels* as IDX or *.npy, data_batch*.bin and test_batch.bin "
+    "(CIFAR-10), train.bin and test.bin (CIFAR-100), each plain or .gz";
 
 const char* const get_data =
     "name a table (`data=FILE.csv`), a folder with files named train* and test*, or one with a "

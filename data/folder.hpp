@@ -72,6 +72,9 @@ std::set<std::filesystem::path> files_matching(const std::string& pattern);
 ///          pattern has no matches.
 std::set<std::filesystem::path> list_entries(const std::string& path);
 
+/// The names of data files, by which their format is known, for messages.
+extern const char* const known_file_names;
+
 /// The hint at the end of errors about missing data.
 extern const char* const get_data;
 

@@ -37,7 +37,7 @@ Plan& Plan::operator=(Plan&& other) noexcept = default;
 Plan::~Plan() = default;
 
 Plan::Plan(const PlanOptions& options) : options_(options) {
-  if (options.batch_size == 0) throw ConfigError("batch-size is 0", "give at least 1");
+  if (options.batch_size == 0) throw ConfigError("`batch_size` is 0", "give at least 1");
   require_whole_files(options);
   options_.policy =
       choose_policy(options.policy, options.file_records.size(), options.ranks).policy;
@@ -46,16 +46,16 @@ Plan::Plan(const PlanOptions& options) : options_(options) {
   }
   if (options_.policy != ShardPolicy::data) {
     if (options.balance) {
-      throw ConfigError("balance with shard-policy " + std::string(name_of(options_.policy)) +
-                            ", where each rank reads its own records",
-                        "use `shard_policy=data`, or leave `balance` out");
+      throw ConfigError("`balance` with `policy=" + std::string(name_of(options_.policy)) +
+                            "`, where each rank reads its own records",
+                        "use `policy=data`, or leave `balance` out");
     }
     make_streams();
     return;
   }
   if (options.rebatch == Rebatch::balanced) {
-    throw ConfigError("rebatch balanced with shard-policy data, whose pieces are whole leaves",
-                      "use `rebatch=ceil`, or `shard_policy=file` or off");
+    throw ConfigError("`rebatch=balanced` with `policy=data`, whose pieces are whole leaves",
+                      "use `rebatch=ceil`, or `policy=file` or `policy=off`");
   }
   steps_ = ceil_divide(whole_batches(options.records), options.batch_size);
   if (options.balance && steps_ > 0) make_shares();

@@ -31,11 +31,11 @@ Choice named(std::string_view name, const std::array<const char*, N>& names, con
 }
 
 [[noreturn]] void refuse_few_files(ShardPolicy asked, std::uint64_t files, std::uint64_t workers) {
-  throw ConfigError("shard-policy " + std::string(name_of(asked)) + ": " + counted(files, "file") +
+  throw ConfigError("`policy=" + std::string(name_of(asked)) + "`: " + counted(files, "file") +
                         " with records in use for " + counted(workers, "worker") +
                         ", and each needs one of its own",
-                    "use `shard_policy=data` (every worker reads its share of all files), or "
-                    "`shard_policy=off` (every worker sees everything), or split the files: "
+                    "use `policy=data` (every worker reads its share of all files), or "
+                    "`policy=off` (every worker sees everything), or split the files: "
                     "`lockstep convert --files " +
                         std::to_string(workers) + "`");
 }
@@ -63,7 +63,7 @@ const char* name_of(ShardPolicy policy) noexcept {
 const char* name_of(Rebatch rule) noexcept { return rebatch_names[static_cast<std::size_t>(rule)]; }
 
 ShardPolicy policy_named(std::string_view name) {
-  return named<ShardPolicy>(name, policy_names, "shard-policy");
+  return named<ShardPolicy>(name, policy_names, "policy");
 }
 
 Rebatch rebatch_named(std::string_view name) {
@@ -76,19 +76,19 @@ PolicyChoice choose_policy(ShardPolicy asked, std::uint64_t files, std::uint64_t
   if (asked == ShardPolicy::data) return {asked, data_reason, ""};
   if (asked == ShardPolicy::off) {
     return {asked, "every rank reads all records",
-            "shard-policy off: every rank reads all records, so each record counts " +
+            "`policy=off`: every rank reads all records, so each record counts " +
                 std::to_string(workers) + " times an epoch"};
   }
   if (files >= workers) return {ShardPolicy::file, file_reason(files, workers), ""};
   if (files > 0) refuse_few_files(asked, files, workers);
   if (asked == ShardPolicy::file) {
-    throw ConfigError("shard-policy file: the data does not come from files",
-                      "use `shard_policy=data`, or data in at least " + counted(workers, "file"));
+    throw ConfigError("`policy=file`: the data does not come from files",
+                      "use `policy=data`, or data in at least " + counted(workers, "file"));
   }
-  return {ShardPolicy::data,
-          std::string(data_reason) + " (auto: the data does not come from files)",
-          "shard-policy auto: the data does not come from files, so it is sharded as by data; to "
-          "choose that, use `shard_policy=data`"};
+  return {
+      ShardPolicy::data, std::string(data_reason) + " (auto: the data does not come from files)",
+      "`policy=auto`: the data does not come from files, so it is sharded as by data; to choose "
+      "that, use `policy=data`"};
 }
 
 void require_worker(std::uint64_t worker, std::uint64_t workers) {
@@ -120,7 +120,7 @@ StreamSteps::StreamSteps(std::vector<std::uint64_t> lengths, std::uint64_t batch
   }
   if (batch_size < ranks()) {
     throw ConfigError(
-        "rebatch balanced: batch-size " + std::to_string(batch_size) + " for " +
+        "`rebatch=balanced`: `batch_size` " + std::to_string(batch_size) + " for " +
             std::to_string(ranks()) + " ranks would leave pieces empty in every step",
         "use `rebatch=ceil`, or a `batch_size` of at least " + std::to_string(ranks()));
   }
@@ -278,7 +278,7 @@ BalancedPieces::BalancedPieces(std::uint64_t batch, std::uint64_t workers,
       workers_(workers),
       replicas_(replicas_per_worker),
       pieces_(workers * replicas_per_worker) {
-  if (batch == 0) throw ConfigError("batch-size is 0", "give at least 1");
+  if (batch == 0) throw ConfigError("`batch_size` is 0", "give at least 1");
   if (pieces_ == 0) throw ConfigError("a batch for 0 workers or replicas", "give at least 1");
 }
 

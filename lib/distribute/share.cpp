@@ -30,8 +30,8 @@ std::optional<data::PlanOptions> plan_options(const Share& share, const OpenToCo
 void require_cuttable(const Share& share) {
   if (share.rebatch != Rebatch::balanced) return;
   if (share.choice.policy == ShardPolicy::data) {
-    throw ConfigError("rebatch balanced with shard-policy data, whose pieces are whole leaves",
-                      "use `rebatch=ceil`, or `shard_policy=file` or off");
+    throw ConfigError("`rebatch=balanced` with `policy=data`, whose pieces are whole leaves",
+                      "use `rebatch=ceil`, or `policy=file` or `policy=off`");
   }
   if (share.batch_size == 0) {
     throw ConfigError("rebatch balanced needs the size of the batches, which is not known",
@@ -57,9 +57,9 @@ void add_training_plan(Share& share, const OpenToCount& open) {
   }
   if (share.choice.policy != ShardPolicy::data) {
     share.why_no_plan = {
-        "with shard-policy " + std::string(data::name_of(share.choice.policy)) +
-            " the numbers of examples of all workers must be known before they are read",
-        "use a data set of known size and batch it last, or `shard_policy=data`"};
+        "with `policy=" + std::string(data::name_of(share.choice.policy)) +
+            "` the numbers of examples of all workers must be known before they are read",
+        "use a data set of known size and batch it last, or `policy=data`"};
     return;
   }
   const auto examples = open({})->examples_before_map();

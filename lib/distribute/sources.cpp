@@ -409,7 +409,8 @@ Dataset<Example> from_record_files(const std::vector<data::RecordFiles>& files,
   const auto format = data::format_of_file(data::bare_name(first));
   if (!format) {
     throw ConfigError(first + ": its name has no known format",
-                      "name it *.csv, *.npy, *.tfrecord, or *-ubyte with *images* and *labels*");
+                      std::string("name it as one of ") + data::known_file_names +
+                          ", or use from_source(data::open_files(format, file, options))");
   }
   std::vector<std::unique_ptr<data::Source>> parts;
   for (const auto& file : files) {

@@ -86,10 +86,14 @@ Dataset<T> from_elements(std::vector<T> elements) {
 /// the first element; it is called when the first element of the pass is read. A Strategy requires
 /// the same elements on every rank, so a generator that depends on the rank belongs in
 /// Strategy::distribute_datasets_from_function. An element's index in the pass is its id.
-template <class T>
-Dataset<T> from_generator(std::function<Generator<T>()> start) {
-  return Dataset<T>(
-      readers::generated([start = std::move(start)] { return readers::boxed_values<T>(start()); }));
+template <class T, class Start>
+Dataset<T> from_generator(Start start) {
+  static_assert(std::is_invocable_r_v<Generator<T>, Start&>,
+                "from_generator: the function does not return a generator, a function that returns "
+                "std::optional of the next element");
+  return Dataset<T>(readers::generated([start = std::move(start)]() mutable {
+    return readers::boxed_values<T>(Generator<T>(start()));
+  }));
 }
 
 /// The regular files that match a shell pattern, sorted by name: see from_files. Under FILE, worker

@@ -217,6 +217,10 @@ concept OneOfTensors = IsOneOfTensors<std::remove_cvref_t<T>>::value;
 /// elements: the same structure of batches. For structs with fields: the tuple of their batches.
 template <class T>
 struct BatchOf {
+  static_assert(
+      !requires(T & value) { value.fields(); },
+      "batch: fields() of the element is not const, or returns neither a pair nor a "
+      "tuple, such as std::tie(image, label)");
   using type = Tensor<T>;
 };
 template <class T>

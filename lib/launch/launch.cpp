@@ -355,7 +355,31 @@ struct ProgramWords {
   std::vector<std::string> others = {};
 };
 
+/// True if `word` is `name` but for one letter, or for two neighbours that are swapped. nearest()
+/// permits more, and would take flags of programs, such as --range, for misspelt.
+bool is_misspelt(std::string_view word, std::string_view name) {
+  while (!word.empty() && !name.empty() && word.front() == name.front()) {
+    word.remove_prefix(1);
+    name.remove_prefix(1);
+  }
+  while (!word.empty() && !name.empty() && word.back() == name.back()) {
+    word.remove_suffix(1);
+    name.remove_suffix(1);
+  }
+  const bool swapped =
+      word.size() == 2 && name.size() == 2 && word[0] == name[1] && word[1] == name[0];
+  return swapped || std::max(word.size(), name.size()) == 1;
+}
+
 ProgramWords words_of(int argc, char** argv) {
+  for (int i = 1; i < argc && argv[i] != std::string_view("--"); ++i) {
+    const std::string word =
+        lower_case(std::string_view(argv[i]).substr(0, std::string_view(argv[i]).find('=')));
+    if (!is_misspelt(word, "--ranks")) continue;
+    throw ConfigError("unknown flag '" + word + "'; did you mean '--ranks'?",
+                      "use --ranks N, for N ranks as threads; a flag of the program's own with "
+                      "such a name stands after --");
+  }
   cxxopts::Options options(argv[0]);
   options.allow_unrecognised_options().add_options()("ranks", "", cxxopts::value<std::string>());
   try {

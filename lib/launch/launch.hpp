@@ -41,7 +41,9 @@ int run_replicas(std::uint64_t threads, const RankBody& body) noexcept;
 int run_replicas(int argc, char** argv, const RankBody& body) noexcept;
 
 /// The same for programs with arguments of their own: `body(comm, arguments)` gets all words but
-/// `--ranks N`.
+/// `--ranks N`, and refuses those that it does not know. Words after "--" are all passed on.
+///
+/// Errors   exit code 2 for a misspelt `--ranks` (one letter: `--rank`) that is not after "--".
 using RankProgram =
     std::function<void(comm::Communicator&, const std::vector<std::string>& arguments)>;
 int run_replicas(int argc, char** argv, const RankProgram& body) noexcept;

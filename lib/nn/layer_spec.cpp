@@ -431,8 +431,12 @@ Custom read_custom(const LayerKinds::Read& read, const std::string& name, const 
     Custom layer{read(fields)};
     if (layer.kind != nullptr) return layer;
   } catch (const std::bad_variant_access&) {  // std::get<double> of a text
+  } catch (const std::out_of_range&) {        // fields.at(1) of one
   }
-  throw ConfigError("kind '" + name + "' cannot be made of its keys and values");
+  std::string keys;
+  for (const auto& [key, value] : fields) keys += (keys.empty() ? "" : ", ") + key;
+  throw ConfigError("kind '" + name + "' cannot be made of its keys (" + keys +
+                    ") and their values: its constructor must read what its fields() gives");
 }
 
 }  // namespace

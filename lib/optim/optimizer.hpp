@@ -66,7 +66,7 @@ struct OptimizerOptions {
   double epsilon = 1e-7;    ///< of adam, adamw and lamb
   double momentum = 0;      ///< of sgd and lars
   bool nesterov = false;    ///< of sgd, with momentum
-  double weight_decay = 0;  ///< of tensors that are no vectors: biases and gains do not decay
+  double weight_decay = 0;  ///< of matrices; biases and gains, which are vectors, do not decay
   double trust = 1e-3;      ///< of lars
   /// The mean gradient of all weights is scaled to this norm if its own is greater; nullopt: not.
   std::optional<double> clip_norm = std::nullopt;

@@ -35,20 +35,20 @@ Exchange chosen_exchange(Exchange asked, const StepOptions& options,
                          const nn::NetworkShape& shape) {
   const data::Plan& plan = *options.plan;
   if (options.audit_every && plan.options().balance) {
-    throw ConfigError("audit-every with balance: an auditor needs the others' activations",
+    throw ConfigError("`audit_every` with balance: an auditor needs the others' activations",
                       "leave out one of the two");
   }
   if (options.audit_every && asked == Exchange::partial_sums) {
-    throw ConfigError("audit-every with exchange sums: an auditor needs the others' activations",
+    throw ConfigError("`audit_every` with exchange sums: an auditor needs the others' activations",
                       "use `exchange=activations`, or leave the audit out");
   }
   if (options.audit_every && options.micro_batch > 0) {
-    throw ConfigError("audit-every with micro-batch: an auditor needs the others' activations",
+    throw ConfigError("`audit_every` with `micro_batch`: an auditor needs the others' activations",
                       "leave out one of the two");
   }
   if (options.audit_every && shape.sums_over_batch()) {
     throw ConfigError(
-        "audit-every with a layer that sums over the batch, as batch-norm does: its rows cannot "
+        "`audit_every` with a layer that sums over the batch, as batch-norm does: its rows cannot "
         "be computed again alone",
         "use layer-norm, or leave the audit out");
   }
@@ -58,7 +58,7 @@ Exchange chosen_exchange(Exchange asked, const StepOptions& options,
   }
   if (options.micro_batch > 0 && asked == Exchange::activations) {
     throw ConfigError(
-        "micro-batch with exchange activations, for which a rank has all rows of a batch",
+        "`micro_batch` with exchange activations, for which a rank has all rows of a batch",
         "use `exchange=sums`, or leave `micro_batch` out");
   }
   if (options.micro_batch > 0) return Exchange::partial_sums;

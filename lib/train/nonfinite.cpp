@@ -16,24 +16,33 @@ bool all_finite(std::span<const float> values) {
                      [](float value) { return std::isfinite(value); });
 }
 
-/// Short: "record 17", or without ids "row 3 of the batch". `row` is an index in the rank's piece.
-std::string text_of(std::size_t row, const data::Batch& batch) {
-  if (batch.ids.empty()) return "row " + std::to_string(batch.piece.begin + row) + " of the batch";
-  return "record " + std::to_string(batch.ids[row]);
+/// The number of the record in `row`, an index in the rank's piece; without ids its position in the
+/// epoch (Plan::positions).
+std::string number_text(std::size_t row, const data::Batch& batch) {
+  const bool has_id = !batch.ids.empty();
+  return std::to_string(has_id ? batch.ids[row]
+                               : batch.plan->positions(batch.step, batch.rank).begin + row);
 }
 
-/// "record 3, record 8 and 2 others", "all of its 32 examples"; at least one row.
+/// "records 3, 8, 9 and 2 more (counted from 0)"; at least one row.
 std::string text_of(const std::vector<std::size_t>& rows, const data::Batch& batch) {
-  if (rows.size() > 1 && rows.size() == batch.piece.size()) {
-    return "all of its " + std::to_string(rows.size()) + " examples";
-  }
   constexpr std::size_t max_named = 3;
-  std::string text = text_of(rows[0], batch);
-  for (std::size_t i = 1; i < std::min(rows.size(), max_named); ++i) {
-    text += ", " + text_of(rows[i], batch);
+  std::string numbers;
+  for (std::size_t i = 0; i < std::min(rows.size(), max_named); ++i) {
+    numbers += (i == 0 ? "" : ", ") + number_text(rows[i], batch);
   }
-  if (rows.size() > max_named) text += " and " + std::to_string(rows.size() - max_named) + " more";
-  return text;
+  if (rows.size() > max_named) {
+    numbers += " and " + std::to_string(rows.size() - max_named) + " more";
+  }
+  const std::string plural = rows.size() > 1 ? "s " : " ";
+  if (!batch.ids.empty()) return "record" + plural + numbers + " (counted from 0)";
+  return "example" + plural + numbers + " of the epoch (counted from 0)";
+}
+
+/// The same, or "all of its 32 examples".
+std::string rows_text(const std::vector<std::size_t>& rows, const data::Batch& batch) {
+  if (rows.size() == 1 || rows.size() < batch.piece.size()) return text_of(rows, batch);
+  return "all of its " + std::to_string(rows.size()) + " examples";
 }
 
 std::string greatest_loss(std::span<const nn::ExampleResult> results, const data::Batch& batch) {
@@ -43,17 +52,20 @@ std::string greatest_loss(std::span<const nn::ExampleResult> results, const data
   std::ostringstream loss;
   loss << greatest->loss;
   return "the greatest loss of its examples is " + loss.str() + ", of " +
-         text_of(static_cast<std::size_t>(greatest - results.begin()), batch);
+         text_of({static_cast<std::size_t>(greatest - results.begin())}, batch);
 }
 
 }  // namespace
 
 std::string example_text(std::size_t row, const data::Batch& batch) {
-  if (batch.ids.empty() || batch.source == nullptr) return text_of(row, batch);
+  if (batch.ids.empty() || batch.source == nullptr) return text_of({row}, batch);
   return batch.source->place_of(batch.ids[row]);
 }
 
 namespace {
+
+/// The first place in the order of a step.
+constexpr std::uint64_t place_of_features = 0;
 
 /// Number of places in the order of a step before the sums over examples.
 std::uint64_t places_of_examples(const nn::Network<float>& network) {
@@ -88,7 +100,7 @@ void NonfiniteValue::add(const NonfiniteValue& other) {
 }
 
 NonfiniteValue find_nonfinite(const nn::Network<float>& network, const ExampleValues& values) {
-  NonfiniteValue found = {.order = 0};
+  NonfiniteValue found = {.order = place_of_features};
   const auto is_found = [&](const std::string& what, std::size_t count, auto&& is_finite) {
     for (std::size_t row = 0; row < count; ++row) {
       if (!is_finite(row)) found.rows.push_back(values.first + row);
@@ -160,7 +172,7 @@ NonfiniteText describe_nonfinite(const char* what, const NonfiniteValue& mine,
   comm.all_gather(std::span(losses));
   const bool names_rows = !mine.rows.empty() && !mine.is_bad_input;
   const auto texts = comm::gather_text(
-      comm, names_rows ? mine.text + ", for " + text_of(mine.rows, batch) : mine.text);
+      comm, names_rows ? mine.text + ", for " + rows_text(mine.rows, batch) : mine.text);
   const auto greatest = comm::gather_text(comm, greatest_loss(results, batch));
   const auto hosts = comm::gather_text(comm, groups.all.place().host);
   const auto name = [&](std::size_t rank) {
@@ -171,9 +183,10 @@ NonfiniteText describe_nonfinite(const char* what, const NonfiniteValue& mine,
   const auto rank =
       static_cast<std::size_t>(std::min_element(orders.begin(), orders.end()) - orders.begin());
   if (orders[rank] != NonfiniteValue::none) {
-    if (is_bad_input[rank] != 0) return {texts[rank], true};
+    if (is_bad_input[rank] != 0) return {.text = texts[rank], .is_bad_input = true};
     text += ": " + name(rank) + " has the first such value in " + texts[rank];
-    if (has_examples[rank] != 0) return {text};
+    if (has_examples[rank] != 0)
+      return {.text = text, .in_features = orders[rank] == place_of_features};
   }
   const auto other =
       static_cast<std::size_t>(std::max_element(losses.begin(), losses.end()) - losses.begin());
@@ -182,7 +195,8 @@ NonfiniteText describe_nonfinite(const char* what, const NonfiniteValue& mine,
 
 void throw_diverged(std::uint64_t step, const std::string& what, const std::string& remedy) {
   throw comm::AgreedError(ExitCode::diverged,
-                          "training diverged at step " + std::to_string(step) + ": " + what +
+                          "training diverged at step " + std::to_string(step) +
+                              " (counted from 1): " + what +
                               "; checkpoints saved before are intact",
                           remedy);
 }

@@ -51,11 +51,12 @@ NonfiniteValue find_nonfinite(const nn::Network<float>& network,
 struct NonfiniteText {
   std::string text;
   bool is_bad_input = false;  ///< NonfiniteValue::is_bad_input
+  bool in_features = false;   ///< the data is not finite: no setting of training helps
 };
 
 /// Describes the first such value of all ranks: "the loss is not finite: rank 1 on alpha has the
-/// first such value in the output of layer 1 (dense 700), for record 17". If that is a sum
-/// over examples, it also names the example with the greatest loss.
+/// first such value in the output of layer 1 (dense 700), for record 17 (counted from 0)". If that
+/// is a sum over examples, it also names the example with the greatest loss.
 ///
 /// `what`: "loss", "gradient". `mine`: the first value of this rank. `results`: of its examples.
 ///
@@ -64,12 +65,13 @@ NonfiniteText describe_nonfinite(const char* what, const NonfiniteValue& mine,
                                  const data::Batch& batch,
                                  std::span<const nn::ExampleResult> results, const Groups& groups);
 
-/// "record 17", with its file if the source is known, or without ids "row 3 of the batch". `row` is
+/// "record 17 (counted from 0)", if the source is known the record's place in its file, or without
+/// ids "example 17 of the epoch (counted from 0)", its position there (Plan::positions). `row` is
 /// an index in the rank's piece. Local.
 std::string example_text(std::size_t row, const data::Batch& batch);
 
-/// Throws comm::AgreedError (76): training diverged at `step`, because of `what`. All ranks call it
-/// in the same step. Local.
+/// Throws comm::AgreedError (76): training diverged at `step`, from 1, because of `what`. All ranks
+/// call it in the same step. Local.
 [[noreturn]] void throw_diverged(std::uint64_t step, const std::string& what,
                                  const std::string& remedy);
 

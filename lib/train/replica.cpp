@@ -18,8 +18,8 @@
 #include "lockstep/train/integrity.hpp"
 #include "lockstep/train/micro_batches.hpp"
 #include "lockstep/train/nonfinite.hpp"
+#include "lockstep/train/replica_parts.hpp"
 #include "lockstep/train/shared_snapshot.hpp"
-#include "lockstep/train/step.hpp"
 #include "lockstep/train/tensor_parallel.hpp"
 
 namespace lockstep::train {
@@ -59,7 +59,7 @@ void require_fits_processor(const ReplicaOptions& options) {
   };
   if (options.precision != Precision::float32) refuse("precision " + text_of(options.precision));
   if (options.device_exchange == DeviceExchange::nccl) refuse("backend nccl");
-  if (options.share_device) refuse("share-device");
+  if (options.share_device) refuse("`share_device`");
   if (options.simd != Simd::automatic && !is_strict(options, library_products_name())) {
     throw ConfigError("simd " + text_of(options.simd) + " with products library: " +
                           library_products_name() + " chooses for itself",
@@ -79,8 +79,8 @@ void require_fits_device(const ReplicaOptions& options, const Groups& groups) {
   if (options.exchange == Exchange::activations) {
     refuse("exchange activations", "use `exchange=sums`, or leave it out");
   }
-  if (options.micro_batch > 0) refuse("micro-batch", "use `device=cpu`, or leave it out");
-  if (options.audit_every) refuse("audit-every", "use `device=cpu`, or leave the audit out");
+  if (options.micro_batch > 0) refuse("`micro_batch`", "use `device=cpu`, or leave it out");
+  if (options.audit_every) refuse("`audit_every`", "use `device=cpu`, or leave the audit out");
   if (groups.model != nullptr) {
     throw ConfigError(mesh_text(groups) + " with device cuda: a device holds whole layers",
                       "use a mesh of batch alone, or `device=cpu`");
@@ -103,7 +103,7 @@ void require_fits_allreduce(const ReplicaOptions& options, const Groups& groups)
   }
   if (options.audit_every) {
     throw ConfigError(
-        "audit-every with reduction allreduce: its ranks see their own examples alone", remedy);
+        "`audit_every` with reduction allreduce: its ranks see their own examples alone", remedy);
   }
   if (options.exchange != Exchange::automatic) {
     throw ConfigError(std::string("exchange ") +
@@ -121,7 +121,7 @@ void require_consistent(const ReplicaOptions& options, const Groups& groups) {
   }
   if (!is_canonical(options)) require_fits_allreduce(options, groups);
   if (options.audit_every && groups.model != nullptr) {
-    throw ConfigError("audit-every with " + mesh_text(groups) + ": an auditor needs whole layers",
+    throw ConfigError("`audit_every` with " + mesh_text(groups) + ": an auditor needs whole layers",
                       "use a mesh of batch alone, or leave the audit out");
   }
 }
@@ -138,9 +138,9 @@ void require_fitting_micro_batch(const nn::NetworkShape& shape, const data::Plan
                                  std::size_t micro_batch) {
   if (micro_batch == 0) return;
   if (plan.leaf(0) > micro_batch) {
-    throw ConfigError("micro-batch " + std::to_string(micro_batch) + ": gradients are summed by " +
-                          "leaves of " + std::to_string(plan.leaf(0)) +
-                          " examples, which are computed together",
+    throw ConfigError("`micro_batch` " + std::to_string(micro_batch) +
+                          ": gradients are summed by " + "leaves of " +
+                          std::to_string(plan.leaf(0)) + " examples, which are computed together",
                       "use `micro_batch=" + std::to_string(plan.leaf(0)) +
                           "` or more, or a smaller `leaf`, which changes the weights");
   }
@@ -148,7 +148,7 @@ void require_fitting_micro_batch(const nn::NetworkShape& shape, const data::Plan
       std::find_if(shape.layers.begin(), shape.layers.end(),
                    [](const nn::LayerSpec& layer) { return nn::sums_over_batch(layer); });
   if (sums == shape.layers.end()) return;
-  throw ConfigError("micro-batch with " +
+  throw ConfigError("`micro_batch` with " +
                         shape.layer_text(static_cast<std::size_t>(sums - shape.layers.begin())) +
                         ", which sums over the whole batch",
                     "use layer-norm, or leave `micro_batch` out");
@@ -158,8 +158,8 @@ void require_fitting_micro_batch(const nn::NetworkShape& shape, const data::Plan
 void require_fitting_plan(const data::Plan& plan, const ReplicaOptions& options) {
   if (plan.steps() == 0) {
     if (plan.options().records == 0) {
-      throw ConfigError("a plan without a step: the data set has no examples",
-                        "train on a data set with at least one");
+      throw DataError("a plan without a step: the data set has no examples",
+                      "train on a data set with at least one");
     }
     throw ConfigError("a plan without a step: drop_remainder leaves no batch",
                       "use smaller batches, or keep the remainder");
@@ -187,7 +187,11 @@ int own_cores(const comm::Communicator& comm) {
 
 Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Groups& groups,
                  const ReplicaOptions& options)
-    : plan_(plan), groups_(groups), optimizer_(options.optimizer), prefetch_(options.prefetch) {
+    : plan_(plan),
+      groups_(groups),
+      optimizer_(options.optimizer),
+      prefetch_(options.prefetch),
+      parts_(std::make_unique<Parts>()) {
   const StepOptions step_options = {
       .optimizer = options.optimizer,
       .plan = &*plan_,
@@ -213,19 +217,20 @@ Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Gr
   });
   make_device(options);
   comm::together(groups_.all, [&] {
-    sentinel_ =
+    parts_->sentinel =
         std::make_unique<Sentinel>(*network_, device_.get(), groups_.batch, options.sentinel_steps);
     const bool canonical = is_canonical(options);
-    step_ = device_ ? device_->make_step(canonical, step_options, *sentinel_)
-            : canonical
-                ? make_canonical_step(*network_, exchange, step_options, groups_.batch, *sentinel_)
-                : make_allreduce_step(*network_, step_options, groups_.batch, *sentinel_);
+    parts_->step = device_     ? device_->make_step(canonical, step_options, *parts_->sentinel)
+                   : canonical ? make_canonical_step(*network_, exchange, step_options,
+                                                     groups_.batch, *parts_->sentinel)
+                               : make_allreduce_step(*network_, step_options, groups_.batch,
+                                                     *parts_->sentinel);
   });
 }
 
 Replica::Replica(const nn::NetworkShape& shape, const Groups& groups, const ReplicaOptions& options,
                  const std::function<void(nn::Network<float>&)>& load)
-    : groups_(groups), prefetch_(0) {
+    : groups_(groups), prefetch_(0), parts_(std::make_unique<Parts>()) {
   comm::together(groups_.all, [&] {
     require_consistent(options, groups_);
     const ReplicaBuffers buffers = evaluation_buffers(groups_.batch.size(), options);
@@ -278,7 +283,7 @@ void Replica::make_network(const nn::NetworkShape& shape, const ReplicaOptions& 
   }
   if (options.loss != nullptr) network_->set_loss(*options.loss);
   network_->set_class_weights(options.class_weights);
-  processor_ = make_inference(*network_);
+  parts_->processor = make_inference(*network_);
 }
 
 /// Copies the weights of the network to this rank's device, if it is to have one. Collective.
@@ -299,19 +304,19 @@ void Replica::make_device(const ReplicaOptions& options) {
 const nn::NetworkShape& Replica::shape() const noexcept { return network_->shape(); }
 
 std::uint64_t Replica::skipped_steps() const noexcept {
-  return steps_ - step_->optimizer().scalars().steps;
+  return steps_ - parts_->step->optimizer().scalars().steps;
 }
 
-const char* Replica::reduction() const noexcept { return step_->name(); }
+const char* Replica::reduction() const noexcept { return parts_->step->name(); }
 
 void Replica::begin_training() {
   if (groups_.all.size() > 1) weights_hash();
-  sentinel_->begin_after(steps_);
+  parts_->sentinel->begin_after(steps_);
 }
 
 Inference& Replica::inference() noexcept {
   if (device_) return *device_;
-  return *processor_;
+  return *parts_->processor;
 }
 
 const char* Replica::products() const noexcept {
@@ -343,13 +348,13 @@ nn::Tally Replica::train(std::uint64_t step, std::span<const float> features,
   nn::require_targets(targets, network_->loss_function(), batch.piece.size(), shape().classes,
                       plan_->positions(step, rank).begin);
   PhaseSeconds seconds;
-  if (MicroBatches* const parts = step_->micro_batches()) {
+  if (MicroBatches* const parts = parts_->step->micro_batches()) {
     require_features(features, batch.piece.size(), shape().features);
     parts->set_features(features);
     return train(batch, seconds).tally;
   }
   if (!device_) {
-    copy_features(features, network_->inputs(step_->rows(batch.piece)));
+    copy_features(features, network_->inputs(parts_->step->rows(batch.piece)));
     return train(batch, seconds).tally;
   }
   return train(stage_copy(batch, features), seconds).tally;
@@ -358,25 +363,26 @@ nn::Tally Replica::train(std::uint64_t step, std::span<const float> features,
 /// Copies a batch to staging memory, for a device.
 data::Batch Replica::stage_copy(data::Batch batch, std::span<const float> features) {
   const std::size_t rows = batch.piece.size();
-  if (staged_labels_.size() == 0) {
+  if (parts_->staged_labels.size() == 0) {
     const auto max = static_cast<std::size_t>(plan_->largest_piece());
     auto& memory = device_->staging_memory();
-    staged_features_ = AlignedBuffer<float>(max * shape().features, memory);
-    staged_labels_ = AlignedBuffer<std::int32_t>(max, memory);
+    parts_->staged_features = AlignedBuffer<float>(max * shape().features, memory);
+    parts_->staged_labels = AlignedBuffer<std::int32_t>(max, memory);
     const auto& loss = network_->loss_function();
     if (loss.target() != nn::TargetKind::label) {
-      staged_values_ = AlignedBuffer<float>(max * loss.target_width(shape().classes), memory);
+      parts_->staged_values =
+          AlignedBuffer<float>(max * loss.target_width(shape().classes), memory);
     }
   }
-  const Matrix<float> inputs = {staged_features_.data(), rows, shape().features};
+  const Matrix<float> inputs = {parts_->staged_features.data(), rows, shape().features};
   copy_features(features, inputs);
-  if (staged_values_.size() > 0) {
-    std::copy(batch.values.begin(), batch.values.end(), staged_values_.data());
-    batch.values = staged_values_.span().first(batch.values.size());
+  if (parts_->staged_values.size() > 0) {
+    std::copy(batch.values.begin(), batch.values.end(), parts_->staged_values.data());
+    batch.values = parts_->staged_values.span().first(batch.values.size());
   } else {
-    std::copy(batch.labels.begin(), batch.labels.end(), staged_labels_.data());
+    std::copy(batch.labels.begin(), batch.labels.end(), parts_->staged_labels.data());
   }
-  batch.labels = staged_labels_.span().first(rows);  // by which the batch is found again
+  batch.labels = parts_->staged_labels.span().first(rows);  // by which the batch is found again
   device_->stage({batch, inputs.flat(), {}}, 1);
   return batch;
 }
@@ -386,14 +392,14 @@ data::Prefetch Replica::prefetch(data::BatchReader& reader, std::uint64_t batche
     return data::Prefetch(reader, prefetch_, batches,
                           {data::Features::bytes, &device_->staging_memory()});
   }
-  if (step_->micro_batches() != nullptr) {
+  if (parts_->step->micro_batches() != nullptr) {
     return data::Prefetch(reader, prefetch_, batches, {.features = data::Features::bytes});
   }
   return data::Prefetch(reader, prefetch_, batches);
 }
 
 data::Batch Replica::load(data::Prefetch& batches, std::uint64_t epoch, std::uint64_t step) {
-  if (MicroBatches* const parts = step_->micro_batches()) {
+  if (MicroBatches* const parts = parts_->step->micro_batches()) {
     const data::StagedBatch staged = batches.take(epoch, step);
     if (staged.bytes.empty()) {
       parts->set_features(staged.floats);
@@ -403,7 +409,7 @@ data::Batch Replica::load(data::Prefetch& batches, std::uint64_t epoch, std::uin
     return staged.batch;
   }
   if (!device_) {
-    const Range rows = step_->rows(batches.piece(step));
+    const Range rows = parts_->step->rows(batches.piece(step));
     return batches.read(epoch, step, network_->inputs(rows).flat());
   }
   const data::StagedBatch staged = batches.take(epoch, step);
@@ -418,19 +424,22 @@ data::Batch Replica::load(data::Prefetch& batches, std::uint64_t epoch, std::uin
 StepResult Replica::train(const data::Batch& batch, PhaseSeconds& seconds, std::uint64_t stop) {
   StepResult result;
   groups_.fail_together([&] {
-    result = step_->run(batch, seconds, stop);
+    result = parts_->step->run(batch, seconds, stop);
     why_skipped_.clear();
     if (result.not_finite == nullptr) return;
-    const auto results = step_->results(batch);
+    const auto results = parts_->step->results(batch);
     NonfiniteValue first = first_nonfinite(batch, results);
-    first.add(find_nonfinite(*network_, step_->gradient_sums(), result.tally.weight));
+    first.add(find_nonfinite(*network_, parts_->step->gradient_sums(), result.tally.weight));
     NonfiniteText found = describe_nonfinite(result.not_finite, first, batch, results, groups_);
     if (found.is_bad_input) throw comm::AgreedError(ExitCode::data, found.text, mend_values);
     why_skipped_ = std::move(found.text);
     if (result.skipped) return;
+    const std::string first_remedy =
+        found.in_features ? "mend these records of the data, or what computes their features"
+                          : "lower `learning_rate`, look for extreme values in the data "
+                            "(`divide_by`)";
     throw_diverged(steps_ + 1, why_skipped_,
-                   "lower `learning_rate`, look for extreme values in the data (`divide_by`), or "
-                   "leave out such steps with `on_nonfinite=skip`");
+                   first_remedy + ", or leave out such steps with `on_nonfinite=skip`");
   });
   if (groups_.model != nullptr) {
     groups_.model->all_reduce(std::span<std::uint64_t>(&result.stop, 1), comm::Op::max);
@@ -443,8 +452,8 @@ StepResult Replica::train(const data::Batch& batch, PhaseSeconds& seconds, std::
 /// The first value of this rank's last piece that is not finite. Local.
 NonfiniteValue Replica::first_nonfinite(const data::Batch& batch,
                                         std::span<const nn::ExampleResult> results) {
-  if (const MicroBatches* const parts = step_->micro_batches()) return parts->nonfinite();
-  const Range rows = device_ ? batch.piece : step_->rows(batch.piece);
+  if (const MicroBatches* const parts = parts_->step->micro_batches()) return parts->nonfinite();
+  const Range rows = device_ ? batch.piece : parts_->step->rows(batch.piece);
   const auto activation = [&](std::size_t i) -> Matrix<const float> {
     if (device_) return device_->copy_activation(i, rows.size());
     return network_->activation(i, rows);
@@ -549,7 +558,8 @@ void Replica::copy_weights_to_host() {
 std::uint64_t Replica::weights_hash() {
   copy_weights_to_host();
   const std::uint64_t hash = whole_hash(network_->parameters(), groups_);
-  require_same_weights(groups_.all, hash, steps_, sentinel_ ? sentinel_->good_steps(steps_) : 0);
+  require_same_weights(groups_.all, hash, steps_,
+                       parts_->sentinel ? parts_->sentinel->good_steps(steps_) : 0);
   return hash;
 }
 

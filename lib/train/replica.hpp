@@ -27,10 +27,6 @@ struct Batch;
 class Prefetch;
 class Source;
 }  // namespace data
-namespace nn {
-template <class Real>
-class ParameterLayout;
-}  // namespace nn
 namespace optim {
 enum class Moment;
 }  // namespace optim
@@ -45,11 +41,9 @@ struct KeptState;
 struct NonfiniteValue;
 struct PhaseSeconds;
 struct SavedNetwork;
-class Sentinel;
 class SharedSnapshot;
 class Snapshot;
 struct StateBlocks;
-class Step;
 struct StepResult;
 struct TakenWeights;
 struct TrainingPosition;
@@ -103,8 +97,8 @@ class Replica {
   /// "model", and the plan is for the ranks of "batch".
   /// Errors   throws comm::AgreedError (2) on every rank: options that conflict or that this build
   ///          or host does not support, a plan without a step, layers narrower than "model", too
-  ///          little memory, no device, a custom loss with the name of a built-in one; ConfigError:
-  ///          a plan for another number of ranks.
+  ///          little memory, no device, a custom loss with the name of a built-in one; (65) for a
+  ///          plan of no examples; ConfigError: a plan for another number of ranks.
   /// Ranks    collective.
   Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Groups& groups,
           const ReplicaOptions& options = {});
@@ -416,15 +410,9 @@ class Replica {
   std::size_t rows_ = 0;  ///< maximum number of rows in a pass
   std::unique_ptr<Products<float>> products_;
   std::unique_ptr<nn::Network<float>> network_;
-  /// The layout of the whole network if this rank holds a part; created by make_snapshot().
-  std::unique_ptr<nn::ParameterLayout<float>> whole_layout_;
-  std::unique_ptr<Inference> processor_;
   std::unique_ptr<DeviceReplica> device_;
-  AlignedBuffer<float> staged_features_;  // of train(step, features, labels) on a device
-  AlignedBuffer<std::int32_t> staged_labels_;
-  AlignedBuffer<float> staged_values_;
-  std::unique_ptr<Sentinel> sentinel_;
-  std::unique_ptr<Step> step_;
+  struct Parts;  // used in the library only, so programs need not compile it
+  std::unique_ptr<Parts> parts_;
   std::uint64_t steps_ = 0;
   std::uint64_t examples_ = 0;
   std::string unknown_loss_;  ///< name of the checkpoint's loss, if it is not known

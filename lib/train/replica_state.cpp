@@ -10,8 +10,8 @@
 #include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/device.hpp"
 #include "lockstep/train/replica.hpp"
+#include "lockstep/train/replica_parts.hpp"
 #include "lockstep/train/shared_snapshot.hpp"
-#include "lockstep/train/step.hpp"
 #include "lockstep/train/tensor_parallel.hpp"
 
 namespace lockstep::train {
@@ -53,13 +53,14 @@ std::unique_ptr<Snapshot> Replica::make_snapshot() {
     const bool has_it = region ? groups_.all.place().node == 0 : groups_.all.rank() == 0;
     if (!has_it) return;
     try {
-      if (groups_.model != nullptr && !whole_layout_) {
-        whole_layout_ = std::make_unique<nn::ParameterLayout<float>>(
+      if (groups_.model != nullptr && !parts_->whole_layout) {
+        parts_->whole_layout = std::make_unique<nn::ParameterLayout<float>>(
             nn::Network<float>::layout_of(shape(), *products_));
       }
       snapshot = std::make_unique<Snapshot>(
-          shape(), loss, whole_layout_ ? *whole_layout_ : network_->parameters().layout(),
-          optimizer, std::move(region));
+          shape(), loss,
+          parts_->whole_layout ? *parts_->whole_layout : network_->parameters().layout(), optimizer,
+          std::move(region));
     } catch (const std::bad_alloc&) {
       throw ConfigError("layers: out of memory for checkpoints on " + groups_.all.place().host,
                         "use narrower layers, or fewer ranks a host");
@@ -89,7 +90,8 @@ void Replica::take(Snapshot* snapshot) {
   } else {
     copy_part(to, 0, 1);
   }
-  if (snapshot != nullptr && plan_) snapshot->optimizer.scalars = step_->optimizer().scalars();
+  if (snapshot != nullptr && plan_)
+    snapshot->optimizer.scalars = parts_->step->optimizer().scalars();
   groups_.all.all_agree(true);  // all parts are copied
 }
 
@@ -98,10 +100,10 @@ void Replica::take(Snapshot* snapshot) {
 /// only take part in that.
 void Replica::copy_part(const StateBlocks& to, int part, int parts) {
   const auto values = network_->parameters().values();
-  const bool is_slice = plan_ && !step_->segments().empty() && groups_.model == nullptr &&
+  const bool is_slice = plan_ && !parts_->step->segments().empty() && groups_.model == nullptr &&
                         parts == groups_.batch.size() && part == groups_.batch.rank();
   const Range contiguous = slice_of(values.size(), part, parts);
-  const auto mine = is_slice ? step_->slice() : std::span(&contiguous, 1);
+  const auto mine = is_slice ? parts_->step->slice() : std::span(&contiguous, 1);
   const auto copy = [&](std::span<const float> from, std::span<float> into) {
     if (into.empty()) return;
     for (const Range range : mine) {
@@ -133,7 +135,7 @@ std::span<const float> Replica::gather_moment(Moment moment) {
   const auto gathered = network_->parameters().gradients();
   copy_moment(moment, gathered);
   std::vector<std::span<std::byte>> segments;
-  for (const Range segment : step_->segments()) {
+  for (const Range segment : parts_->step->segments()) {
     segments.push_back(std::as_writable_bytes(gathered.subspan(segment.begin, segment.size())));
   }
   if (!segments.empty()) groups_.batch.all_gather(segments);
@@ -143,10 +145,10 @@ std::span<const float> Replica::gather_moment(Moment moment) {
 /// Copies a moment of this rank's slice to its places in `block`, which may be that of the
 /// gradients: these are overwritten. Local.
 void Replica::copy_moment(Moment moment, std::span<float> block) {
-  const auto slice = step_->slice();
+  const auto slice = parts_->step->slice();
   const auto all = network_->parameters().gradients();
   std::size_t end = elements_of(slice);
-  step_->optimizer().copy(moment, all.first(end));
+  parts_->step->optimizer().copy(moment, all.first(end));
   // From the last range on, so that none is overwritten before it has been moved.
   for (std::size_t i = slice.size(); i-- > 0;) {
     end -= slice[i].size();
@@ -159,11 +161,11 @@ void Replica::copy_moment(Moment moment, std::span<float> block) {
 void Replica::restore_moment(Moment moment, std::span<const float> block) {
   const auto all = network_->parameters().gradients();
   std::size_t end = 0;
-  for (const Range range : step_->slice()) {
+  for (const Range range : parts_->step->slice()) {
     std::memmove(all.data() + end, block.data() + range.begin, range.size() * sizeof(float));
     end += range.size();
   }
-  step_->optimizer().restore(moment, all.first(end));
+  parts_->step->optimizer().restore(moment, all.first(end));
 }
 
 /// Copies a block of this replica to `into`, on rank 0 of all ranks, with the shards of all ranks
@@ -173,7 +175,7 @@ void Replica::copy_whole(std::span<const float> block, std::span<float> into) {
   const auto& layout = network_->parameters().layout();
   for (std::size_t i = 0; i < layout.tensors().size(); ++i) {
     const auto tensor = whole_tensor(layout, block, i, groups_);
-    if (!into.empty()) whole_layout_->set_logical(into, i, tensor);
+    if (!into.empty()) parts_->whole_layout->set_logical(into, i, tensor);
   }
 }
 
@@ -200,7 +202,7 @@ void Replica::restore(const SavedNetwork& saved, const TrainingState& state) {
       read_moments(saved.folder, block.layout(), optimizer_, moment, whole);
       restore_moment(moment, whole);
     }
-    step_->optimizer().set_scalars(state.optimizer.scalars);
+    parts_->step->optimizer().set_scalars(state.optimizer.scalars);
     std::fill(whole.begin(), whole.end(), 0.0F);
     if (device_) device_->copy_weights_from_host();
   });
@@ -219,7 +221,7 @@ TakenWeights Replica::start_from(const InitialWeights& initial) {
 void Replica::set_completed(std::uint64_t steps, std::uint64_t examples) noexcept {
   steps_ = steps;
   examples_ = examples;
-  step_->set_steps(steps);
+  parts_->step->set_steps(steps);
 }
 
 std::unique_ptr<SharedSnapshot> Replica::make_shared_snapshot() {
@@ -248,7 +250,7 @@ void Replica::keep(SharedSnapshot& snapshot, const TrainingPosition& position) {
   const comm::Place& place = groups_.all.place();
   copy_part(snapshot.begin(place.local_rank), place.local_rank, place.local_ranks);
   snapshot.commit(place.local_rank, place.local_ranks,
-                  {steps_, examples_, position, step_->optimizer().scalars()});
+                  {steps_, examples_, position, parts_->step->optimizer().scalars()});
 }
 
 void Replica::restore(const KeptState& snapshot) {
@@ -256,7 +258,7 @@ void Replica::restore(const KeptState& snapshot) {
   const auto values = network_->parameters().values();
   std::copy_n(from.weights.begin(), values.size(), values.begin());
   for (const Moment moment : moments()) restore_moment(moment, from.of(moment));
-  step_->optimizer().set_scalars(state.optimizer);
+  parts_->step->optimizer().set_scalars(state.optimizer);
   set_completed(state.steps, state.examples);
 }
 

@@ -22,11 +22,15 @@ install(DIRECTORY ${LOCKSTEP_PUBLIC_HEADERS}/lockstep DESTINATION ${CMAKE_INSTAL
 
 install(TARGETS lockstep RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/apps/examples DESTINATION ${CMAKE_INSTALL_DOCDIR})
-foreach(part IN ITEMS . distribute nn train)
-  install(FILES ${PROJECT_SOURCE_DIR}/lib/${part}/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/lib/${part})
+# Documents have the paths of the tree, by which they name each other.
+foreach(folder IN ITEMS apps/examples apps/guides configs)
+  cmake_path(GET folder PARENT_PATH parent)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} DESTINATION ${CMAKE_INSTALL_DOCDIR}/${parent})
 endforeach()
-install(FILES ${PROJECT_SOURCE_DIR}/data/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/data)
+foreach(folder IN ITEMS data lib lib/base lib/distribute lib/launch lib/nn lib/numerics lib/optim
+                       lib/train)
+  install(FILES ${PROJECT_SOURCE_DIR}/${folder}/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/${folder})
+endforeach()
 set(completion ${PROJECT_BINARY_DIR}/apps/completion)
 install(FILES ${completion}.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME lockstep)
 install(FILES ${completion}.zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions RENAME _lockstep)

@@ -19,9 +19,11 @@ class Inspect(command.CommandTest):
         self.assertEqual(found["loss"], made.losses[-1])
         self.assertEqual([part["checkpoint"] for part in found["checkpoints"]], [path.name for path in made.checkpoints])
         self.assertEqual({part["state"] for part in found["checkpoints"]}, {"valid"})
+        saved = self.inspected(made.folder / "checkpoints", "--verify")
+        self.assertEqual(saved, {"newest": str(made.checkpoints[-1]), "checkpoints": found["checkpoints"]})
         weights = made.checkpoints[0] / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-        for path in (made.folder, made.checkpoints[0]):
+        for path in (made.folder, made.folder / "checkpoints", made.checkpoints[0]):
             damaged = run("inspect", path, "--verify")
             self.assert_ends(damaged, 65)
             self.assert_says(damaged.out + damaged.err, [str(weights), "checksum"], damaged)

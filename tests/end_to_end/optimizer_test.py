@@ -80,7 +80,7 @@ REFUSED = {
     "--label-smoothing 1": ["--label-smoothing 1.0", "outside [0, 1)"],
     "--micro-batch 3": ["micro-batch 3", "leaves of 4 examples", "--micro-batch 4"],
     "--micro-batch 8 --exchange activations": ["micro-batch", "activations", "--exchange sums"],
-    "--micro-batch 8 --audit-every 2": ["audit-every with micro-batch"],
+    "--micro-batch 8 --audit-every 2": ["--audit-every with --micro-batch"],
     "--beta2 1": ["--beta2 1.0", "[0, 1)"],
 }
 

@@ -36,6 +36,9 @@ MISTAKES = (
     ("range_dataset(3).map([](std::int64_t) {});", "map: the function returns nothing"),
     ("range_dataset(3).filter([](int) { return std::string(); });", "filter: the function does not return bool"),
     ("range_dataset(3).flat_map([](int) { return 1; });", "the function does not return a Dataset"),
+    ("from_generator<int>([] { return 1; });", "from_generator: the function does not return a generator"),
+    ("struct Row { int x; auto fields() { return std::tie(x); } }; from_elements(std::vector<Row>(2)).batch(2);",
+     "batch: fields() of the element is not const, or returns neither a pair nor a tuple"),
     ("s.run([](int a, int b) { return a + b; }, v);", "run: the function does not take each replica's arguments"),
     ("s.distribute_dataset(range_dataset(3));", "call batch(global batch size) before"),
     ("s.distribute_datasets_from_function([](int) { return 1; });", "does not take an InputContext"),
@@ -279,9 +282,9 @@ class Examples(CommandTest):
             self.assert_ends(result, 0)
             warnings = [line for line in result.err.splitlines() if "warning: " in line]
             self.assertEqual(len(warnings), 2, str(result))  # of AUTO and of OFF
-            self.assertEqual(warnings[0], "02_distributed_input: warning: shard-policy auto: the data does "
+            self.assertEqual(warnings[0], "02_distributed_input: warning: `policy=auto`: the data does "
                              "not come from files, so it is sharded as by data; to choose that, use "
-                             "`shard_policy=data`")
+                             "`policy=data`")
 
     def test_04_dataset_from_function(self):
         self.assertEqual(self.assert_alike(self.outputs("04_dataset_from_function")),
@@ -502,11 +505,28 @@ class Consumer(CommandTest):
             for name in re.findall(r"[\w/.-]+\.(?:hpp|cpp|cuh?|md)\b", (include / header).read_text()):
                 self.assertIn(name.removeprefix("lockstep/"), known, header)
 
+    def test_documents_name_only_files_that_are_installed(self):
+        """Or, as README.md says, files of the source tree: its tests, scripts and sources."""
+        documents = Copy.prefix / "share/doc/lockstep"
+        pages = sorted(documents.rglob("*.md"))
+        self.assertGreater(len(pages), 10)
+        for page in pages:
+            text = page.read_text()
+            for link in re.findall(r"\]\(([^)#:]+)\)", re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
+                self.assertTrue((page.parent / link).exists(), f"{page}: {link}")
+            for name in re.findall(r"(?<![\w/.-])(?:apps|configs|data|lib|scripts|tests)/[\w/.-]*\w", text):
+                if name.startswith(("scripts/", "tests/")) or name.endswith((".hpp", ".cpp")) and "examples" not in name:
+                    there = command.REPOSITORY / name
+                else:
+                    there = documents / name
+                self.assertTrue(there.exists(), f"{page}: {name}")
+
     def test_the_command_and_the_documents(self):
         result = call([str(Copy.prefix / "bin/lockstep"), "--version"])
         self.assert_ends(result, 0)
         self.assertRegex(result.out, r"^\d+\.\d+\.\d+\n$")
-        for name in ("LICENSE", "README.md", "examples/CMakeLists.txt", "examples/01_tutorial.cpp",
+        for name in ("LICENSE", "README.md", "apps/examples/CMakeLists.txt", "apps/examples/01_tutorial.cpp",
+                     "apps/guides/newcomer.md", "configs/tutorial.toml",
                      "lib/README.md", "lib/nn/README.md"):
             self.assertTrue((Copy.prefix / "share/doc/lockstep" / name).is_file(), name)
         for script in ("bash-completion/completions/lockstep", "zsh/site-functions/_lockstep",

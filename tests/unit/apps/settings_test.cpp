@@ -196,6 +196,7 @@ TEST_CASE("options in a library's message are printed as flags", "[config]") {
         "leave --backend out, or set --share-device");
   CHECK(with_flags("choose more `files`") == "choose more --files");
   CHECK(with_flags("`data=synthetic`") == "--data synthetic");
+  CHECK(with_flags("`policy=off`: no") == "--shard-policy off: no");
 }
 
 TEST_CASE("other words in backquotes stay as they are", "[config]") {

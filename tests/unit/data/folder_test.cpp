@@ -138,6 +138,10 @@ TEST_CASE("a part without files is named", "[data]") {
   const DataFolder data;
   data.add_test();
   CHECK_THAT(data.error(), StartsWith(data.path() + ": no training files (train*)"));
+  const DataFolder unknown;
+  unknown.folder.write("train.tfr", {});
+  CHECK_THAT(unknown.error(), Contains("data files") && Contains("*.tfrecord") &&
+                                  Contains("*.csv") && Contains("rename files"));
   const DataFolder other;
   other.add_train();
   CHECK_THAT(other.error(), StartsWith(other.path() + ": no test files (test* or t10k*)"));

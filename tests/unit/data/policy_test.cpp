@@ -220,15 +220,15 @@ TEST_CASE("which policy auto means, and what is refused", "[policy]") {
   CHECK(choose_policy(automatic, 3, 3).policy == ShardPolicy::file);
   CHECK(choose_policy(automatic, 3, 3).warning.empty());
   CHECK(choose_policy(automatic, 0, 3).policy == ShardPolicy::data);
-  CHECK_THAT(choose_policy(automatic, 0, 3).warning, Contains("does not come from files"));
+  CHECK_THAT(choose_policy(automatic, 0, 3).warning,
+             Contains("does not come from files") && Contains("use `policy=data`"));
   CHECK_THAT(choose_policy(ShardPolicy::off, 9, 3).warning, Contains("off"));
   CHECK(choose_policy(ShardPolicy::data, 1, 3).warning.empty());
   for (const auto asked : {automatic, ShardPolicy::file}) {
     CHECK_THROWS_AS(choose_policy(asked, 2, 3), ConfigError);
-    CHECK_THROWS_WITH(choose_policy(asked, 2, 3), Contains("2 files") && Contains("3 workers") &&
-                                                      Contains("`shard_policy=data`") &&
-                                                      Contains("`shard_policy=off`") &&
-                                                      Contains("lockstep convert --files 3"));
+    CHECK_THROWS_WITH(choose_policy(asked, 2, 3),
+                      Contains("2 files") && Contains("3 workers") && Contains("`policy=data`") &&
+                          Contains("`policy=off`") && Contains("lockstep convert --files 3"));
   }
   CHECK_THROWS_WITH(choose_policy(ShardPolicy::file, 0, 3), Contains("does not come from files"));
   CHECK_THROWS_AS(choose_policy(ShardPolicy::data, 1, 0), ConfigError);
@@ -249,7 +249,7 @@ TEST_CASE("plans that cannot be made are refused", "[policy]") {
   options = guide(ShardPolicy::off);
   options.rebatch = Rebatch::balanced;
   options.ranks = 5;
-  CHECK_THROWS_WITH(Plan(options), Catch::Contains("batch-size 4 for 5 ranks"));
+  CHECK_THROWS_WITH(Plan(options), Catch::Contains("`batch_size` 4 for 5 ranks"));
   CHECK_THROWS_AS(Plan(guide(ShardPolicy::file, {6, 5})), std::invalid_argument);
   CHECK_THROWS_AS(Plan({.records = std::uint64_t{1} << 62, .ranks = 4}), ConfigError);
   const Plan plan(guide(ShardPolicy::file, {6, 6}));

@@ -46,6 +46,29 @@ TEST_CASE("the words of a program choose its ranks", "[launch]") {
   }
 }
 
+TEST_CASE("a program's own words reach it, but for misspelt ones of the library", "[launch]") {
+  const auto words_of = [](std::vector<std::string> words) {
+    words.insert(words.begin(), "program");
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    std::string given;
+    const int code =
+        run_replicas(static_cast<int>(argv.size()), argv.data(),
+                     [&](comm::Communicator& comm, const std::vector<std::string>& arguments) {
+                       if (comm.rank() > 0) return;
+                       given = std::to_string(comm.size());
+                       for (const std::string& word : arguments) given += " " + word;
+                     });
+    return code == 0 ? given : std::to_string(code);
+  };
+  CHECK(words_of({"--ranks", "2", "--range", "5", "file"}) == "2 --range 5 file");
+  for (const char* misspelt : {"--rank", "--Rank", "-ranks", "--rnaks", "--rank=2", "--rankss"}) {
+    CAPTURE(misspelt);
+    CHECK(words_of({misspelt, "2"}) == "2");
+  }
+  CHECK(words_of({"--ranks", "2", "--", "--rank", "8"}) == "2 --rank 8");
+}
+
 TEST_CASE("what a rank throws decides the exit code", "[launch]") {
   const auto code_of = [](auto error) {
     return run_replicas(2, [&](comm::Communicator& comm) {

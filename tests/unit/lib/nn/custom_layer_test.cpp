@@ -344,6 +344,9 @@ TEST_CASE("checkpoints with custom layers need their kinds", "[checkpoint][custo
   test::write_signed(path, "network.json", damaged);
   CHECK_THROWS_WITH(train::read_description(path, kinds),
                     Contains("network.json") && Contains("'scale' cannot be made"));
+  LayerKinds eager;
+  eager.add("scale", [](const Fields& fields) { return read_scale({fields.at(7)}); });
+  CHECK_THROWS_WITH(train::read_description(path, eager), Contains("its keys (kind, factor)"));
   LayerKinds none;
   none.add("scale", [](const Fields&) { return nullptr; });
   CHECK_THROWS_AS(train::read_description(path, none), DataError);

@@ -185,10 +185,10 @@ TEST_CASE("what cannot be balanced is refused", "[balance]") {
   CHECK_THAT(refusal(other), Contains("balance with reduction allreduce"));
   other = run;
   other.audit_every = 1;
-  CHECK_THAT(refusal(other), Contains("audit-every with balance"));
+  CHECK_THAT(refusal(other), Contains("`audit_every` with balance"));
   other = run;
   other.policy = data::ShardPolicy::off;
-  CHECK_THAT(refusal(other), Contains("balance with shard-policy off"));
+  CHECK_THAT(refusal(other), Contains("`balance` with `policy=off`"));
   other = run;
   other.shares = {6, 7};
   CHECK_THAT(refusal(other), Contains("set_shares"));

@@ -334,23 +334,64 @@ TEST_CASE("weights that a step cannot be divided by are an error of the data", "
     return problems;
   });
   for (const auto& message : messages) {
-    CHECK_THAT(message, Catch::StartsWith("row 0 of the batch: the weights of the 24 examples of "
-                                          "step 1, of which it is the first, sum to zero. ") &&
-                            Catch::EndsWith("e-39, by which a float32 cannot be divided. "));
+    CHECK_THAT(message,
+               Catch::StartsWith(
+                   "example 0 of the epoch (counted from 0): the weights "
+                   "of the 24 examples of step 1, of which it is the first, sum to zero. ") &&
+                   Catch::EndsWith("e-39, by which a float32 cannot be divided. "));
   }
 }
 
-TEST_CASE("an evaluation of no examples says so", "[train]") {
-  comm::run_ranks(2, [](comm::Communicator& comm) {
+template <class Call>
+std::string refusal_of(Call call) {
+  try {
+    call();
+  } catch (const comm::AgreedError& error) {
+    return std::to_string(static_cast<int>(error.code())) + " " + error.what();
+  }
+  return "";
+}
+
+TEST_CASE("no examples are bad data, in training as in evaluation", "[train]") {
+  const auto refusals = test::per_rank(2, [](comm::Communicator& comm) {
     Strategy strategy(comm);
     const std::shared_ptr<data::Source> source = std::make_shared<ToySource>(8, features, classes);
     const DistributeOptions by_data = {.policy = data::ShardPolicy::data};
-    train::Replica replica({features, {}, classes},
-                           strategy.distribute_dataset(from_source(source).batch(8), by_data),
-                           options);
+    const nn::NetworkShape shape(features, {}, classes);
+    train::Replica replica(
+        shape, strategy.distribute_dataset(from_source(source).batch(8), by_data), options);
     auto none = strategy.distribute_dataset(from_source(source).take(0).batch(8), by_data);
-    CHECK_THROWS_WITH(replica.evaluate(none), Catch::Contains("an evaluation of no examples"));
+    return std::pair(refusal_of([&] { replica.evaluate(none); }),
+                     refusal_of([&] { train::Replica(shape, none, options); }));
   });
+  for (const auto& [evaluation, training] : refusals) {
+    CHECK_THAT(evaluation, Catch::StartsWith("65 an evaluation of no examples"));
+    CHECK_THAT(training, Catch::StartsWith("65 a plan without a step: the data set has no"));
+  }
+}
+
+TEST_CASE("features that are not finite are named by their place in the epoch", "[train]") {
+  const auto refusals = test::per_rank(2, [](comm::Communicator& comm) {
+    Strategy strategy(comm);
+    std::vector<std::pair<Tensor<float>, std::int32_t>> examples;
+    for (int i = 0; i < 24; ++i) {
+      const float x = i == 17 ? std::numeric_limits<float>::quiet_NaN() : 1.0F;
+      examples.emplace_back(Tensor<float>({2}, {x, 1}), i % 2);
+    }
+    auto data = strategy.distribute_dataset(from_elements(examples).batch(8),
+                                            {.policy = data::ShardPolicy::data});
+    train::Replica replica({2, {3}, 2}, data);
+    return refusal_of([&] {
+      for (const auto& batch : data) replica.train(batch);
+    });
+  });
+  for (const std::string& text : refusals) {
+    CHECK_THAT(text, Catch::StartsWith("76 training diverged at step 3 (counted from 1): ") &&
+                         Catch::Contains("in the features, for example 17 of the epoch (counted "
+                                         "from 0)") &&
+                         Catch::Contains("remedy: mend these records") &&
+                         !Catch::Contains("learning_rate"));
+  }
 }
 
 TEST_CASE("weighted records of a data set train as those of a reader", "[train]") {

@@ -387,7 +387,8 @@ TEST_CASE("what is not finite is found in the order of a step", "[train][nonfini
   nn::initialise(network, {1, 2});
   const std::vector<std::uint64_t> ids = {70, 71, 72, 73, 74};
   const std::vector<std::int32_t> labels(5);
-  data::Batch batch = {.piece = {10, 15}, .labels = labels, .ids = ids, .global_examples = 5};
+  const data::Plan plan({.records = 15, .batch_size = 5});
+  data::Batch batch = data::batch_at(plan, 2, 0, labels, ids);  // examples 10 to 14
   const auto nan = std::numeric_limits<float>::quiet_NaN();
   const auto compute = [&] {
     network.forward({0, 5});
@@ -423,15 +424,16 @@ TEST_CASE("what is not finite is found in the order of a step", "[train][nonfini
   network.activation(2, {0, 5}).row(3)[1] = nan;
   const auto output = found();
   CHECK(output.text == "the output of layer 2 (dense 2)");
-  CHECK(described(output) ==
-        "the gradient is not finite: rank 0 on " + comm.place().host +
-            " has the first such value in the output of layer 2 (dense 2), for record 73");
+  CHECK(described(output) == "the gradient is not finite: rank 0 on " + comm.place().host +
+                                 " has the first such value in the output of layer 2 (dense 2), "
+                                 "for record 73 (counted from 0)");
   for (const std::size_t row : {0, 1, 3, 4}) network.inputs({0, 5}).row(row)[2] = nan;
   batch.ids = {};
   const auto features = found();
-  CHECK_THAT(described(features),
-             Catch::EndsWith("the features, for row 10 of the batch, row 11 of the batch, row 13 "
-                             "of the batch and 1 more"));
+  CHECK_THAT(
+      described(features),
+      Catch::EndsWith("the features, for examples 10, 11, 13 and 1 more of the epoch (counted "
+                      "from 0)"));
   network.inputs({0, 5}).row(2)[0] = nan;
   CHECK_THAT(described(found()), Catch::EndsWith("the features, for all of its 5 examples"));
 
