@@ -17,6 +17,7 @@
 #include "apps/library_options.hpp"
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/files.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/data/stored_source.hpp"
@@ -142,7 +143,7 @@ Contents inspect_checkpoint(const fs::path& folder, bool verify) {
 std::uint64_t bytes_in(const fs::path& folder) {
   std::uint64_t bytes = 0;
   std::error_code ignored;
-  for (const auto& file : fs::directory_iterator(folder, ignored)) bytes += file.file_size(ignored);
+  for (const auto& file : list_folder(folder, ignored)) bytes += file.file_size(ignored);
   return bytes;
 }
 
@@ -162,10 +163,9 @@ std::string validity(const fs::path& checkpoint, bool verify) {
 std::vector<fs::path> checkpoints_in(const fs::path& folder) {
   std::vector<fs::path> checkpoints;
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+  for (const auto& entry : list_folder(folder, ignored)) {
     if (entry.path().filename().string().starts_with("step-")) checkpoints.push_back(entry.path());
   }
-  std::sort(checkpoints.begin(), checkpoints.end());
   return checkpoints;
 }
 

@@ -185,8 +185,9 @@ NonfiniteText describe_nonfinite(const char* what, const NonfiniteValue& mine,
   if (orders[rank] != NonfiniteValue::none) {
     if (is_bad_input[rank] != 0) return {.text = texts[rank], .is_bad_input = true};
     text += ": " + name(rank) + " has the first such value in " + texts[rank];
-    if (has_examples[rank] != 0)
+    if (has_examples[rank] != 0) {
       return {.text = text, .in_features = orders[rank] == place_of_features};
+    }
   }
   const auto other =
       static_cast<std::size_t>(std::max_element(losses.begin(), losses.end()) - losses.begin());

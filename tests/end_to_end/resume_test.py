@@ -1,5 +1,6 @@
 """Training continued after a kill: the same checkpoints, and the same records, as if nothing had happened."""
 
+import fcntl
 import json
 import os
 import random
@@ -77,6 +78,8 @@ class Resume(command.CommandTest):
                 kills += 1
             process.communicate(timeout=20)
         self.assertGreater(kills, 0)
+        with open(folder / ".lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # ranks end some moments after their launcher
         parts = self.resume(JOB, threads=4)
         self.assert_same(whole, parts)
         left = [path for path in (folder / "checkpoints").iterdir() if path.name.startswith(".")]
