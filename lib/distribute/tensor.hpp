@@ -219,8 +219,7 @@ template <class T>
 struct BatchOf {
   static_assert(
       !requires(T & value) { value.fields(); },
-      "batch: fields() of the element is not const, or returns neither a pair nor a "
-      "tuple, such as std::tie(image, label)");
+      "batch: fields() of the element is not const, or returns neither a pair nor a tuple");
   using type = Tensor<T>;
 };
 template <class T>
