@@ -72,24 +72,29 @@ HWY_INLINE void add(const Sums<R, V>& older, Sums<R, V>& sums) {
   }
 }
 
-/// Adds node `index` of one tree level, given in `sums`; `waiting` holds the pending nodes, those
-/// without their right sibling yet, oldest first. The tree is a binary counter: as many pending
-/// nodes are merged as the index has trailing ones, newest first, older + newer. The last node is
-/// merged with all pending ones and stays in `sums`; any other becomes pending.
+/// Adds node `index` of one tree level, given in `sums`. at(n) is the pending node n, one without
+/// its right sibling yet, oldest first; its rows are `row` floats apart. The tree is a binary
+/// counter: as many pending nodes are merged as the index has trailing ones, newest first, older +
+/// newer. The last node is merged with all pending ones and stays in `sums`; any other becomes
+/// pending.
+template <std::size_t R, std::size_t V, class At>
+HWY_INLINE void merge_pending(Sums<R, V>& sums, std::size_t index, bool last, At at,
+                              std::size_t row) {
+  auto waiting = static_cast<std::size_t>(std::popcount(index));
+  for (int merges = last ? std::popcount(index) : std::countr_one(index); merges > 0; --merges) {
+    Sums<R, V> older;
+    load(older, at(--waiting), row);
+    add(older, sums);
+  }
+  if (!last) store(sums, at(waiting), row);
+}
+
+/// The same for nodes that lie one after the other.
 template <std::size_t R, std::size_t V>
 HWY_INLINE void merge_pending_nodes(Sums<R, V>& sums, float* waiting, std::size_t index,
                                     bool last) {
-  const int count = std::popcount(index);
-  float* top = waiting + static_cast<std::size_t>(count) * (R * V * lanes);
-  for (int merges = last ? count : std::countr_one(index); merges > 0; --merges) {
-    top -= R * V * lanes;
-    LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
-      LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
-        sums.at[r][v] = hn::Add(hn::Load(tag, top + (r * V + v) * lanes), sums.at[r][v]);
-      }
-    }
-  }
-  if (!last) store(sums, top, V * lanes);
+  const auto at = [waiting](std::size_t node) { return waiting + node * (R * V * lanes); };
+  merge_pending(sums, index, last, at, V * lanes);
 }
 
 /// One leaf, without the examples of which all inputs of the tile are zero, where there are
@@ -139,27 +144,19 @@ HWY_INLINE void sum_four_leaves(Sums<R, V>& sums, const WeightsTask& t, std::siz
 /// The same for nodes of sections, which lie in dw and in matrices like it. The root goes to dw.
 template <std::size_t R, std::size_t V>
 HWY_INLINE void merge_pending_sections(Sums<R, V>& sums, const WeightsTask& t) {
-  auto waiting = static_cast<std::size_t>(std::popcount(t.section));
   const auto at = [&t](std::size_t node) {
     return node == 0 ? t.dw : t.sections + (node - 1) * t.sections_step;
   };
-  const std::size_t merges =
-      t.last_section ? waiting : static_cast<std::size_t>(std::countr_one(t.section));
-  for (std::size_t n = 0; n < merges; ++n) {
-    Sums<R, V> older;
-    load(older, at(--waiting), t.dw_step);
-    add(older, sums);
-  }
-  if (t.last_section) {
-    LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
-      // Sets padding to zero: infinity times its zeros is NaN.
-      const auto exist = first_lanes(t.exist - std::min(t.exist, v * lanes));
-      LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
-        sums.at[r][v] = hn::IfThenElseZero(exist, canonical(sums.at[r][v]));
-      }
+  merge_pending(sums, t.section, t.last_section, at, t.dw_step);
+  if (!t.last_section) return;
+  LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
+    // Sets padding to zero: infinity times its zeros is NaN.
+    const auto exist = first_lanes(t.exist - std::min(t.exist, v * lanes));
+    LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
+      sums.at[r][v] = hn::IfThenElseZero(exist, canonical(sums.at[r][v]));
     }
   }
-  store(sums, at(waiting), t.dw_step);
+  store(sums, t.dw, t.dw_step);
 }
 
 template <std::size_t R, std::size_t V>
