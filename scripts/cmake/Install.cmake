@@ -31,6 +31,7 @@ foreach(folder IN ITEMS data lib lib/base lib/distribute lib/launch lib/nn lib/n
                        lib/train)
   install(FILES ${PROJECT_SOURCE_DIR}/${folder}/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/${folder})
 endforeach()
+install(FILES ${PROJECT_SOURCE_DIR}/scripts/bench/step.svg DESTINATION ${CMAKE_INSTALL_DOCDIR}/scripts/bench)
 set(completion ${PROJECT_BINARY_DIR}/apps/completion)
 install(FILES ${completion}.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME lockstep)
 install(FILES ${completion}.zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions RENAME _lockstep)
