@@ -44,6 +44,7 @@ CifarSource::CifarSource(const std::filesystem::path& path, const ReadOptions& o
                           ? label
                           : checked_label(label, classes_, record, content_.place(offset(record))));
   }
+  content_.map();
 }
 
 std::uint64_t CifarSource::offset(std::uint64_t index) const noexcept {

@@ -19,6 +19,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
+#include "lockstep/data/mapped_file.hpp"
 
 namespace lockstep::data {
 namespace {
@@ -88,20 +89,38 @@ RegularFile::RegularFile(RegularFile&& other) noexcept
       descriptor_(std::exchange(other.descriptor_, -1)),
       size_(other.size_) {}
 
+namespace {
+
+[[noreturn]] void fail_at_end(const std::filesystem::path& path, std::uint64_t end,
+                              std::uint64_t missing) {
+  throw DataError(
+      place(path, end) + ": the file ends here, " + std::to_string(missing) + " bytes too early",
+      "leave data files alone while they are in use, and fetch this one again");
+}
+
+}  // namespace
+
 void RegularFile::read_at(std::uint64_t offset, std::span<std::uint8_t> bytes) const {
   while (!bytes.empty()) {
     const ssize_t got =
         ::pread(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw DataError(place(path_, offset) + ": cannot be read: " + reason(errno));
-    if (got == 0) {
-      throw DataError(place(path_, offset) + ": the file ends here, " +
-                          std::to_string(bytes.size()) + " bytes too early",
-                      "leave data files alone while they are in use, and fetch this one again");
-    }
+    if (got == 0) fail_at_end(path_, offset, bytes.size());
     offset += static_cast<std::uint64_t>(got);
     bytes = bytes.subspan(static_cast<std::size_t>(got));
   }
+}
+
+void RegularFile::check_size() const {
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0) return;
+  const auto now = static_cast<std::uint64_t>(status.st_size);
+  if (now < size_) fail_at_end(path_, now, size_ - now);
+}
+
+std::unique_ptr<MappedFile> RegularFile::map() const {
+  return std::make_unique<MappedFile>(descriptor_, size_);
 }
 
 void RegularFile::add_sample(Hash& hash, std::uint64_t blocks) const {
@@ -387,7 +406,23 @@ void Content::read_at(std::uint64_t offset, std::span<std::uint8_t> bytes) {
   read_kept(offset, bytes);
 }
 
+void Content::map() {
+  if (!compressed_) {
+    if (size() <= max_mapped) mapped_ = file_.map();
+  } else if (spill_ >= 0 && kept_ <= max_mapped) {
+    mapped_ = std::make_unique<MappedFile>(spill_, kept_ - memory_.size());
+  }
+}
+
+void Content::check_mapped() const {
+  if (mapped_ != nullptr && !compressed_) file_.check_size();
+}
+
 void Content::read_kept(std::uint64_t offset, std::span<std::uint8_t> bytes) const {
+  if (mapped_ != nullptr && bytes.size() <= MappedFile::max_read && offset >= memory_.size() &&
+      mapped_->copy(offset - memory_.size(), bytes)) {
+    return;
+  }
   if (!compressed_) return file_.read_at(offset, bytes);
   if (offset > kept_ || bytes.size() > kept_ - offset) {
     throw DataError(place(kept_) + ": the content ends here, too early", fetch_again);

@@ -28,6 +28,8 @@ std::uint32_t big_endian(std::span<const std::uint8_t, 4> bytes) noexcept;
 /// "PATH: byte 16": a file location for error messages.
 std::string place(const std::filesystem::path& path, std::uint64_t offset);
 
+class MappedFile;
+
 /// A regular file, open for reading. The destructor closes it; not thread-safe.
 ///
 /// Rejects anything else (a folder, FIFO, socket or device) without blocking.
@@ -46,6 +48,12 @@ class RegularFile {
 
   /// Fills `bytes` from `offset` on. Throws DataError if the file ends earlier or cannot be read.
   void read_at(std::uint64_t offset, std::span<std::uint8_t> bytes) const;
+
+  /// Throws DataError if the file has become shorter since it was opened.
+  void check_size() const;
+
+  /// Maps the whole file: see MappedFile.
+  std::unique_ptr<MappedFile> map() const;
 
   /// Adds to `hash` the file's size and a sample of its bytes: see Content::add_sample.
   void add_sample(Hash& hash, std::uint64_t blocks) const;
@@ -72,6 +80,7 @@ class Decompressor;
 class Content {
  public:
   static constexpr std::uint64_t max_in_memory = std::uint64_t{1} << 20;
+  static constexpr std::uint64_t max_mapped = std::uint64_t{1} << 28;
   static constexpr std::uint64_t all = std::numeric_limits<std::uint64_t>::max();
 
   /// Throws what RegularFile throws; DataError if an archive is damaged, or has no such file.
@@ -103,6 +112,15 @@ class Content {
   /// OutputError if TMPDIR is full.
   void read_at(std::uint64_t offset, std::span<std::uint8_t> bytes);
 
+  /// Prepares for many small reads: of at most `max_mapped` bytes they come from mapped memory.
+  ///
+  /// Those of a plain file do not notice that it has been cut off within a page: call
+  /// check_mapped() after them. Call finish() before.
+  void map();
+
+  /// Throws DataError if the mapped file has become shorter since it was opened.
+  void check_mapped() const;
+
   /// Adds to `hash` the number `end` and a sample of the first `end` bytes: `blocks` blocks of 4
   /// KiB at equal distances, including the first and the last, or all bytes if there are no more.
   /// Equal bytes give equal samples, compressed or not. The time does not depend on the file size.
@@ -124,6 +142,7 @@ class Content {
   std::unique_ptr<Decompressor> reader_;  // of a compressed file until it is finished
   std::vector<std::uint8_t> memory_;      // its first decompressed bytes
   int spill_ = -1;                        // file with the bytes after memory_
+  std::unique_ptr<MappedFile> mapped_;    // the plain file, or spill_
   std::uint64_t inflated_ = 0;
   std::uint64_t kept_ = 0;
 };

@@ -14,6 +14,7 @@ IdxSource::IdxSource(const std::filesystem::path& images, const std::filesystem:
       header_(read_idx_header(content_, IdxKind::images, limit_.value_or(Content::all))) {
   describe(Element::byte, header_.dims);
   load_labels(labels);
+  content_.map();
 }
 
 void IdxSource::load_labels(const std::filesystem::path& path) {

@@ -105,6 +105,7 @@ NpySource::NpySource(const std::filesystem::path& images, const std::filesystem:
   describe(is_bytes(header_.type) ? Element::byte : Element::number,
            {header_.shape.begin() + 1, header_.shape.end()});
   load_labels(labels);
+  content_.map();
 }
 
 void NpySource::load_labels(const std::filesystem::path& path) {

@@ -348,6 +348,7 @@ void StoredSource::each_run(std::span<const std::uint64_t> ids, std::span<std::i
     for (std::size_t k = 0; k < run; ++k) labels[i + k] = labels_[first + k];
     i += run;
   }
+  content_.check_mapped();
 }
 
 void StoredSource::read(std::span<const std::uint64_t> ids, std::span<float> x,

@@ -1,5 +1,10 @@
 #include "lockstep/data/file.hpp"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -68,6 +73,52 @@ TEST_CASE("plain and compressed content are the same, wherever they are read", "
   }
   CHECK_THROWS_AS(at(packed, whole.size() - 99, 100), DataError);
   CHECK_THROWS_AS(at(packed, ~std::uint64_t{0}, 100), DataError);
+}
+
+TEST_CASE("mapped content is that of the file, and one that has shrunk is bad data", "[data]") {
+  const TemporaryFolder folder;
+  const Bytes whole = large();
+  const auto path = folder.write("plain", whole);
+  Content plain(path);
+  Content mapped(path);
+  Content packed(folder.write("packed.gz", gzip(whole)));
+  packed.finish();
+  packed.map();
+  mapped.map();
+  mapped.check_mapped();
+  const std::uint64_t edge = Content::max_in_memory;
+  for (const std::uint64_t offset :
+       {std::uint64_t{0}, edge - 50, edge, 2 * edge - 50, whole.size() - 100}) {
+    CHECK(at(packed, offset, 100) == at(plain, offset, 100));
+    CHECK(at(mapped, offset, 100) == at(plain, offset, 100));
+  }
+  CHECK_THROWS_AS(at(packed, whole.size() - 99, 100), DataError);
+  CHECK_THROWS_AS(at(mapped, whole.size() - 99, 100), DataError);
+
+  // Within a page the missing bytes are zeros, beyond it there is no page.
+  std::filesystem::resize_file(path, edge + 20);
+  const std::string end = path.string() + ": byte " + std::to_string(edge + 20);
+  CHECK(at(mapped, edge, 100) != at(packed, edge, 100));
+  CHECK_THAT(message_of<DataError>([&] { mapped.check_mapped(); }), StartsWith(end));
+  CHECK_THAT(message_of<DataError>([&] { at(mapped, 2 * edge, 100); }), Contains("the file ends"));
+  CHECK_THAT(message_of<DataError>([&] { at(mapped, edge, 100); }), StartsWith(end));
+  CHECK(at(mapped, edge, 20) == at(packed, edge, 20));
+}
+
+TEST_CASE("an access to memory that no read has caused ends the process as before", "[data]") {
+  const TemporaryFolder folder;
+  const auto path = folder.write("plain", large());
+  Content(path).map();  // installs the handler
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const int file = ::open(path.c_str(), O_RDWR);
+    void* const memory = ::mmap(nullptr, 8192, PROT_READ, MAP_SHARED, file, 0);
+    if (::ftruncate(file, 0) == 0) static_cast<void>(*static_cast<volatile char*>(memory));
+    ::_exit(0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK_FALSE((WIFEXITED(status) && WEXITSTATUS(status) == 0));
 }
 
 TEST_CASE("compressed content keeps and allows as much as it is told", "[data]") {

@@ -234,7 +234,8 @@ TEST_CASE("a file that shrinks while it is open is bad data", "[data]") {
   auto source = pair.open();
   std::filesystem::resize_file(pair.images_path(), 20);
   REQUIRE_THAT(message_of<DataError>([&] { read(source, {4}); }),
-               StartsWith(pair.images_path().string() + ": byte 64: the file ends here"));
+               StartsWith(pair.images_path().string() +
+                          ": byte 20: the file ends here, 56 bytes too early"));
 }
 
 /// Opens and reads; what is accepted must be what was written.
