@@ -7,7 +7,7 @@ set -euo pipefail
 [ $# -eq 1 ] || { echo "usage: scripts/gpu_deps.sh FOLDER" >&2; exit 2; }
 # Of install.sh's list, with the shared libraries that they stand on.
 packages=(ninja-build pkgconf-bin libpkgconf3
-          libdnnl-dev libdnnl2 ocl-icd-libopencl1 libhwy-dev libhwy1 libxxhash-dev libxxhash0 zlib1g-dev zlib1g
+          libdnnl-dev libdnnl2 ocl-icd-libopencl1 libhwy-dev libhwy1 libxxhash-dev libxxhash0 zlib1g-dev zlib1g libisal-dev libisal2
           libpng-dev libpng16-16 libjpeg62-turbo-dev libjpeg62-turbo libzip-dev libzip4
           libtomlplusplus-dev libtomlplusplus3 nlohmann-json3-dev libspdlog-dev libspdlog1.10 libfmt-dev libfmt9
           libcxxopts-dev catch2 libeigen3-dev)
