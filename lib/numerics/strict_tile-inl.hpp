@@ -12,6 +12,7 @@
 #include <hwy/highway.h>
 
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstdint>
 #include <limits>

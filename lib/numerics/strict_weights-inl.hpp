@@ -16,8 +16,9 @@ HWY_BEFORE_NAMESPACE();
 namespace lockstep::HWY_NAMESPACE {
 namespace {
 
-/// Vectors of columns and rows of a tile of dW: the sums of three nodes fit the 32 registers of
-/// AVX-512, so four leaves are added without a store.
+/// Vectors of columns and rows of a tile of dW. The sums of three nodes fit the 32 registers of
+/// AVX-512, so four leaves are added without a store; those of one fill the 16 of AVX2.
+constexpr bool four_in_registers = lanes == 16;
 constexpr std::size_t weights_vectors = 2;
 constexpr std::size_t weights_columns = weights_vectors * lanes;
 constexpr std::size_t weights_rows(std::size_t vectors) {
@@ -130,15 +131,39 @@ HWY_INLINE void sum_leaf(Sums<R, V>& sums, const WeightsTask& t, std::size_t i, 
 /// Four whole leaves from row i on: (0 + 1) + (2 + 3).
 template <std::size_t R, std::size_t V>
 HWY_INLINE void sum_four_leaves(Sums<R, V>& sums, const WeightsTask& t, std::size_t i) {
-  Sums<R, V> left;
-  Sums<R, V> third;
-  sum_leaf(left, t, i, t.leaf);
-  sum_leaf(sums, t, i + t.leaf, t.leaf);
-  add(sums, left);
-  sum_leaf(third, t, i + 2 * t.leaf, t.leaf);
-  sum_leaf(sums, t, i + 3 * t.leaf, t.leaf);
-  add(third, sums);
-  add(left, sums);
+  Sums<R, V> older;
+  if constexpr (four_in_registers) {
+    Sums<R, V> third;
+    sum_leaf(older, t, i, t.leaf);
+    sum_leaf(sums, t, i + t.leaf, t.leaf);
+    add(sums, older);
+    sum_leaf(third, t, i + 2 * t.leaf, t.leaf);
+    sum_leaf(sums, t, i + 3 * t.leaf, t.leaf);
+    add(third, sums);
+    add(older, sums);
+  } else {
+    const auto keep = [&](float* node) HWY_ATTR {
+      store(sums, node, V * lanes);
+      // Else compilers keep the nodes in registers, and the sums of the next leaf in memory.
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+    };
+    const auto add_kept = [&](const float* node) HWY_ATTR {
+      load(older, node, V * lanes);
+      add(older, sums);
+    };
+    float* const left = t.leaves;
+    float* const third = left + R * V * lanes;
+    sum_leaf(sums, t, i, t.leaf);
+    keep(left);
+    sum_leaf(sums, t, i + t.leaf, t.leaf);
+    add_kept(left);
+    keep(left);
+    sum_leaf(sums, t, i + 2 * t.leaf, t.leaf);
+    keep(third);
+    sum_leaf(sums, t, i + 3 * t.leaf, t.leaf);
+    add_kept(third);
+    add_kept(left);
+  }
 }
 
 /// The same for nodes of sections, which lie in dw and in matrices like it. The root goes to dw.
