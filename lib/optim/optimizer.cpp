@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -11,6 +12,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/numerics/exact_squares.hpp"
+#include "lockstep/numerics/threads.hpp"
 #include "lockstep/optim/update_passes.hpp"
 
 #ifndef LOCKSTEP_OPTIMIZER_KERNELS  // once, not per target
@@ -255,9 +257,14 @@ class ProcessorKernels final : public UpdateKernels {
       : values_(values), gradients_(gradients), first_(first), second_(second) {}
 
   bool run(const RangePass& pass) override {
-    bool all = true;
-    for_each_part(pass.range, [&](const Spans& part) {
-      all = HWY_DYNAMIC_DISPATCH(update)(pass.pass, pass.factors, part) && all;
+    constexpr std::size_t unit = 256;  // weights that threads do not divide: whole cache lines
+    constexpr std::size_t operations = 20;
+    std::atomic<bool> all = true;
+    share(pass.range.size(), unit, operations, [&](Range mine, std::size_t /*thread*/) {
+      const Range range{pass.range.begin + mine.begin, pass.range.begin + mine.end};
+      for_each_part(range, [&](const Spans& part) {
+        if (!HWY_DYNAMIC_DISPATCH(update)(pass.pass, pass.factors, part)) all = false;
+      });
     });
     return all;
   }

@@ -65,7 +65,7 @@ class UpdateKernels {
                                                    const PassFactors& factors) = 0;
 };
 
-/// The logic of Optimizer, without its arrays. One thread.
+/// The logic of Optimizer, without its arrays.
 class UpdatePasses {
  public:
   /// `tensors`: all of the block, in its order, with their parts of the arrays. Throws what
