@@ -159,19 +159,16 @@ std::string validity(const fs::path& checkpoint, bool verify) {
   }
 }
 
-/// The checkpoints in `folder`, in the order of their steps.
-std::vector<fs::path> checkpoints_in(const fs::path& folder) {
-  std::vector<fs::path> checkpoints;
+using Checkpoints = std::map<std::uint64_t, fs::path>;  // by step
+
+/// Those in `folder`; none if it is no folder.
+Checkpoints checkpoints_in(const fs::path& folder) {
   std::error_code ignored;
-  for (const auto& entry : list_folder(folder, ignored)) {
-    if (entry.path().filename().string().starts_with("step-")) checkpoints.push_back(entry.path());
-  }
-  return checkpoints;
+  return fs::is_directory(folder, ignored) ? train::checkpoints_in(folder) : Checkpoints();
 }
 
-void list(const std::vector<fs::path>& checkpoints, bool verify, Contents& contents,
-          bool& damaged) {
-  for (const auto& checkpoint : checkpoints) {
+void list(const Checkpoints& checkpoints, bool verify, Contents& contents, bool& damaged) {
+  for (const auto& [step, checkpoint] : checkpoints) {
     const std::string state = validity(checkpoint, verify);
     damaged = damaged || (state != "valid" && state != "not verified");
     contents.parts.push_back({{"checkpoint", checkpoint.filename().string()},
@@ -181,10 +178,10 @@ void list(const std::vector<fs::path>& checkpoints, bool verify, Contents& conte
 }
 
 /// A folder of checkpoints, as Replica::save() makes it.
-Contents inspect_saved(const fs::path& folder, const std::vector<fs::path>& checkpoints,
-                       bool verify, bool& damaged) {
+Contents inspect_saved(const fs::path& folder, const Checkpoints& checkpoints, bool verify,
+                       bool& damaged) {
   Contents contents{.headline = "checkpoints in " + folder.string(), .parts_name = "checkpoints"};
-  contents.facts["newest"] = checkpoints.back().string();
+  contents.facts["newest"] = checkpoints.rbegin()->second.string();
   list(checkpoints, verify, contents, damaged);
   return contents;
 }

@@ -57,7 +57,6 @@ std::vector<TensorSpec> tensors_of(const std::vector<nn::ParameterSpec>& paramet
   return tensors;
 }
 
-/// First all first moments, then all second moments.
 /// The first moments of all tensors, then the second ones.
 std::vector<TensorSpec> moments_of(const std::vector<nn::ParameterSpec>& parameters,
                                    const std::vector<std::string>& moments) {
@@ -202,18 +201,6 @@ std::optional<std::uint64_t> step_in(const std::string& name) {
   return step;
 }
 
-/// The folders named step-NNNNNNNN by step.
-std::map<std::uint64_t, std::filesystem::path> checkpoints_in(const std::filesystem::path& folder) {
-  std::map<std::uint64_t, std::filesystem::path> checkpoints;
-  std::error_code error;
-  for (const auto& entry : list_folder(folder, error)) {
-    const auto step = step_in(entry.path().filename().string());
-    if (step) checkpoints[*step] = entry.path();
-  }
-  if (error) fail(place_of(folder), "cannot be listed: " + error.message());
-  return checkpoints;
-}
-
 bool has_entry(const std::filesystem::path& folder, const char* name) {
   std::error_code ignored;
   return std::filesystem::exists(std::filesystem::symlink_status(folder / name, ignored));
@@ -228,6 +215,17 @@ std::filesystem::path last_checkpoint_in(const std::filesystem::path& folder) {
 }
 
 }  // namespace
+
+std::map<std::uint64_t, std::filesystem::path> checkpoints_in(const std::filesystem::path& folder) {
+  std::map<std::uint64_t, std::filesystem::path> checkpoints;
+  std::error_code error;
+  for (const auto& entry : list_folder(folder, error)) {
+    const auto step = step_in(entry.path().filename().string());
+    if (step) checkpoints[*step] = entry.path();
+  }
+  if (error) fail(place_of(folder), "cannot be listed: " + error.message());
+  return checkpoints;
+}
 
 std::string checkpoint_name(std::uint64_t step) {
   constexpr std::size_t width = 8;

@@ -39,6 +39,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -111,6 +112,10 @@ struct TrainingState {
 
 /// The folder name of a checkpoint: "step-00001407".
 std::string checkpoint_name(std::uint64_t step);
+
+/// The folders in `folder` named like checkpoints, by step. Throws DataError if it cannot be listed.
+/// Local.
+std::map<std::uint64_t, std::filesystem::path> checkpoints_in(const std::filesystem::path& folder);
 
 /// Throws OutputError if the folder `checkpoints` has a checkpoint of this step. Local.
 void require_no_checkpoint(const std::filesystem::path& checkpoints, std::uint64_t step);

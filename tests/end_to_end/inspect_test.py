@@ -29,6 +29,8 @@ class Inspect(command.CommandTest):
             self.assert_says(damaged.out + damaged.err, [str(weights), "checksum"], damaged)
         plain = self.succeed("inspect", made.folder)
         self.assert_says(plain.out, ["complete", "not verified", made.checkpoints[-1].name], plain)
+        (made.folder / "checkpoints/step-2-copy").mkdir()  # not a checkpoint's name
+        self.assertEqual(self.inspected(made.folder)["checkpoints"][-1]["checkpoint"], found["checkpoints"][-1]["checkpoint"])
 
     def test_a_checkpoint(self):
         made = self.train(SMALL, "--hash-every 1")
