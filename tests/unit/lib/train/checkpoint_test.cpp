@@ -10,22 +10,16 @@
 #include "lockstep/nn/network.hpp"
 #include "lockstep/train/run_directory.hpp"
 #include "lockstep/train/shared_snapshot.hpp"
+#include "tests/support/small_network.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 using namespace lockstep;
 using namespace lockstep::train;
 using nlohmann::json;
+using test::SmallNetwork;
 using test::TemporaryFolder;
 
 namespace {
-
-/// 5-3-2 with first weights, stored in panels, so that padding and order differ from the file's.
-struct SmallNetwork {
-  std::unique_ptr<Products<float>> products = make_strict_products(Simd::automatic);
-  nn::Network<float> network{{5, {3}, 2}, 1, *products};
-
-  SmallNetwork() { nn::initialise(network, {22, 23}); }
-};
 
 json json_in(const std::filesystem::path& path) {
   std::ifstream file(path);

@@ -8,20 +8,16 @@
 #include "lockstep/nn/network.hpp"
 #include "lockstep/train/checkpoint.hpp"
 #include "tests/support/manifest.hpp"
+#include "tests/support/small_network.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 using namespace lockstep;
 using namespace lockstep::train;
 using nlohmann::ordered_json;
+using test::SmallNetwork;
 using test::TemporaryFolder;
 
 namespace {
-
-/// 5-3-2 with first weights.
-struct SmallNetwork {
-  std::unique_ptr<Products<float>> products = make_strict_products(Simd::automatic);
-  nn::Network<float> network{{5, {3}, 2}, 1, *products};
-};
 
 /// A saved network, to be damaged.
 struct Saved {
@@ -29,8 +25,7 @@ struct Saved {
   std::filesystem::path path;
 
   Saved() {
-    SmallNetwork small;
-    nn::initialise(small.network, {22, 23});
+    const SmallNetwork small;
     path = save_checkpoint(folder.path(), small.network,
                            {.step = 7, .examples = 11, .divide_by = 0.1F, .data = "here"});
   }
