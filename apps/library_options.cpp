@@ -2,6 +2,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include <algorithm>
 #include <numeric>
 #include <string>
 
@@ -330,6 +331,53 @@ std::vector<train::Metric> metrics_of(const std::string& names, nn::TargetKind k
     metrics.push_back(train::metric_named(name, kind, outputs));
   }
   return metrics;
+}
+
+namespace {
+
+/// The records of `source` with each label; empty: unknown.
+std::vector<std::uint64_t> records_with(const data::Source& source, std::size_t outputs) {
+  std::vector<std::uint64_t> counts = data::label_counts(source);
+  if (source.targets() == 0) {
+    if (!counts.empty()) counts.resize(outputs);
+    return counts;
+  }
+  counts.resize(outputs);
+  std::vector<float> flags(outputs);
+  for (std::uint64_t id = 0; id < source.records(); ++id) {
+    source.target_values(id, flags);
+    for (std::size_t label = 0; label < outputs; ++label) {
+      if (flags[label] != 0) ++counts[label];
+    }
+  }
+  return counts;
+}
+
+}  // namespace
+
+void require_labels(const data::DataSet& sets, const std::vector<train::Metric>& metrics,
+                    std::size_t outputs) {
+  const auto is_area = [](const train::Metric& metric) { return metric.name == "auc"; };
+  if (std::none_of(metrics.begin(), metrics.end(), is_area)) return;
+  const auto table = sets.train->table();
+  const auto pictures = sets.train->pictures();
+  const auto names = table != nullptr      ? table->class_names()
+                     : pictures != nullptr ? pictures->classes
+                                           : std::vector<std::string>();
+  for (const auto* set : {&sets.test, &sets.validation}) {
+    if (*set == nullptr) continue;
+    const auto counts = records_with(**set, outputs);
+    for (std::size_t label = 0; label < counts.size(); ++label) {
+      if (counts[label] > 0 && counts[label] < (*set)->records()) continue;
+      throw DataError(
+          fmt::format("metric auc: {} record of the {} set has label {}",
+                      counts[label] == 0 ? "no" : "every",
+                      set == &sets.test ? "test" : "validation",
+                      names.empty() ? std::to_string(label) : in_quotes(names[label])),
+          "give a set in which some records have each label and some do not, or leave the metric "
+          "out");
+    }
+  }
 }
 
 namespace {

@@ -84,6 +84,11 @@ const nn::Loss<float>& loss_of(const RunConfig& config, const data::Source& trai
 std::vector<train::Metric> metrics_of(const std::string& names, nn::TargetKind kind,
                                       std::size_t outputs);
 
+/// Throws DataError if test or validation set have no figure for one of `metrics`: the area under
+/// the curve needs records with and without each label. Local.
+void require_labels(const data::DataSet& sets, const std::vector<train::Metric>& metrics,
+                    std::size_t outputs);
+
 /// Length, metrics and validation of training; `validation` is null if there is no validation set.
 /// Throws ConfigError for settings that need one. Local.
 train::TrainerOptions trainer_options(const RunConfig& config, const nn::Loss<float>& loss,

@@ -103,6 +103,7 @@ TrainJob make_job(const RunConfig& config, const TrainData& data, FaultInjection
     options.class_weights = class_weights_of(config, train, data.label_counts, data.outputs);
     options.loss = &loss_of(config, train);
     job.training = trainer_options(config, *options.loss, data.outputs, job.validation.get());
+    require_labels(data.sets, job.training.metrics, data.outputs);
   });
   job.replica = std::make_unique<train::Replica>(*shape, *job.plan, *job.mesh, options);
   warn_of_staging(*job.replica);

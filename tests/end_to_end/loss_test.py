@@ -131,6 +131,14 @@ class Losses(command.CommandTest):
             some.write_text("".join(classes.read_text().splitlines(True)[:3]))
             self.assert_refused(run("evaluate", made.folder, "--data", some, "--metrics auc", threads=2), 65,
                                 ["lockstep: error: metric auc: every record has label 0"])
+            for flags, kind in (("--test-limit 1", "test"), ("--validation 0.01", "validation")):
+                result = run("train --data", classes, "--test-split 0.25 --epochs 1 --layers 4 --metrics auc", flags,
+                             "--run-dir", self.folder / "refused", threads=2)
+                self.assert_refused(result, 65, [f"metric auc: no record of the {kind} set has label '"])
+        with self.subTest("a label of all records"):
+            path.write_text("a,more,all\n" + "".join(f"{i},{i % 2},1\n" for i in range(20)))
+            result = run("train --data", path, "--label-column more,all --test-split 0.25 --epochs 1 --metrics auc")
+            self.assert_refused(result, 65, ["metric auc: every record of the test set has label 'all'"])
 
     def predicted(self, made, data, first):
         """The columns of probabilities."""
