@@ -128,7 +128,8 @@ Metric metric_named(std::string_view name, nn::TargetKind kind, std::size_t outp
   }
   if (kind != nn::TargetKind::label) refuse("there are no classes", "leave it out");
   if (k == 0 || k >= outputs) {
-    refuse("there are " + std::to_string(outputs) + " classes", "use a K from 1 to one less");
+    refuse("there are " + std::to_string(outputs) + " classes",
+           "use a K of at least 1 and below their number");
   }
   return top_k(k);
 }
