@@ -113,8 +113,8 @@ struct TrainingState {
 /// The folder name of a checkpoint: "step-00001407".
 std::string checkpoint_name(std::uint64_t step);
 
-/// The folders in `folder` named like checkpoints, by step. Throws DataError if it cannot be listed.
-/// Local.
+/// The folders in `folder` named like checkpoints, by step. Throws DataError if it cannot be
+/// listed. Local.
 std::map<std::uint64_t, std::filesystem::path> checkpoints_in(const std::filesystem::path& folder);
 
 /// Throws OutputError if the folder `checkpoints` has a checkpoint of this step. Local.

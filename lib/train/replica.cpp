@@ -520,6 +520,14 @@ void Replica::forward_all(std::span<const float> features, Take take) {
 }
 
 std::vector<std::int32_t> Replica::predict(std::span<const float> features) {
+  const nn::TargetKind kind = network_->loss_function().target();
+  if (kind != nn::TargetKind::label) {
+    const bool has_flags = kind == nn::TargetKind::flags;
+    throw ConfigError(std::string("Replica::predict: the loss '") +
+                          network_->loss_function().name() + "' is of " +
+                          (has_flags ? "several labels" : "values") + ", not of classes",
+                      has_flags ? "use probabilities()" : "use outputs()");
+  }
   std::vector<std::int32_t> labels;
   forward_all(features, [&](std::span<const float> logits) {
     labels.push_back(static_cast<std::int32_t>(nn::predicted_class<float>(logits)));

@@ -262,7 +262,7 @@ class Replica {
   /// a table are as its TableSchema describes. The same holds for outputs() and probabilities().
   ///
   /// Shapes   features [b, shape.features] row-major, any b; returns [b].
-  /// Errors   throws ConfigError for other shapes.
+  /// Errors   throws ConfigError for other shapes, and for a loss of values or several labels.
   /// Ranks    local; collective over "model" of a mesh.
   std::vector<std::int32_t> predict(std::span<const float> features);
 
@@ -271,10 +271,12 @@ class Replica {
   /// targets[t].mean, of its TableSchema.
   ///
   /// Shapes   features [b, shape.features] row-major, any b; returns [b, outputs] row-major.
-  /// Errors, ranks   as predict().
+  /// Errors   throws ConfigError for other shapes.
+  /// Ranks    as predict().
   std::vector<float> outputs(std::span<const float> features);
 
-  /// Returns the softmax of the outputs for each example: the probability of each class.
+  /// Returns the probability of each class for each example, the softmax of the outputs; of several
+  /// labels that of each label, the sigmoid of its output.
   ///
   /// Shapes, errors, ranks   as outputs(); also throws ConfigError for a loss of values.
   std::vector<float> probabilities(std::span<const float> features);

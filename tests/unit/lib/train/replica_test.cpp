@@ -254,6 +254,7 @@ TEST_CASE("records of a table with values train and are evaluated alike", "[trai
         for (const auto& batch : batches) replica.train(batch);
       }
       CHECK_THROWS_WITH(replica.probabilities({}), Catch::Contains("use outputs()"));
+      CHECK_THROWS_WITH(replica.predict({}), Catch::Contains("is of values, not of classes"));
       const auto of_source = replica.evaluate(*training);
       auto elements =
           strategy.distribute_dataset(from_source_of_values(training)
