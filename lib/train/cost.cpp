@@ -70,11 +70,16 @@ ReplicaBuffers training_buffers(const nn::NetworkShape& shape, const data::Plan&
 }
 
 ReplicaBuffers evaluation_buffers(int ranks, const ReplicaOptions& options) {
+  // The processor evaluates a piece in parts, so that evaluation needs less than training.
+  constexpr std::size_t part = 128;
   ReplicaBuffers buffers;
   buffers.rows = evaluation_plan(evaluation_batch, ranks).largest_piece();
-  if (options.micro_batch > 0 && options.micro_batch < buffers.rows) {
+  const std::size_t limit = options.micro_batch > 0          ? options.micro_batch
+                            : options.device == Device::cuda ? buffers.rows
+                                                             : part;
+  if (limit < buffers.rows) {
     buffers.read_rows = static_cast<double>(buffers.rows);
-    buffers.rows = options.micro_batch;
+    buffers.rows = limit;
   }
   buffers.rows_on_host = options.device == Device::cuda ? 0 : static_cast<double>(buffers.rows);
   return buffers;

@@ -1,11 +1,13 @@
 // The work of a step, against counts by hand; and the limits of the processor, which are rates.
 #include "lockstep/train/cost.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/numerics/machine.hpp"
 #include "lockstep/numerics/strict.hpp"
+#include "lockstep/train/evaluation.hpp"
 
 namespace lockstep::train {
 namespace {
@@ -35,6 +37,18 @@ TEST_CASE("the work of a step is that of the formulae", "[work]") {
   CHECK(work.bytes() ==
         work.data.bytes + work.exchange.bytes + work.update.bytes + work.publish.bytes);
   CHECK(work.resident == 4 * (weights * (1 + 3 / ranks) + 32 * (4 + 2 * 3 + 2 * 2)));
+}
+
+TEST_CASE("an evaluation needs no more rows of a network than a batch of 128", "[work]") {
+  const nn::NetworkShape shape(4, {3}, 2);
+  for (const int ranks : {1, 2, 8, 16}) {
+    const ReplicaBuffers buffers = evaluation_buffers(ranks, {});
+    const std::size_t piece = evaluation_batch / static_cast<std::size_t>(ranks);
+    CHECK(buffers.rows == std::min<std::size_t>(128, piece));
+    CHECK(buffers.read_rows == (piece > 128 ? static_cast<double>(piece) : 0));
+    CHECK(training_buffers(shape, plan_of(static_cast<std::uint64_t>(ranks)), {}).rows ==
+          buffers.rows);
+  }
 }
 
 TEST_CASE("several ranks have another block for the partial sums that they receive", "[work]") {
