@@ -378,8 +378,9 @@ void RankOfRun::run_recorded(comm::Communicator& comm) {
     const auto* known = dynamic_cast<const Error*>(&error);
     const auto code = static_cast<ExitCode>(launching::exit_code(error));
     const auto cause = known == nullptr ? launching::what_of(error) : known->problem();
-    const bool goes_on = config_.survive && dynamic_cast<const comm::RankLost*>(&error) != nullptr;
-    if (directory_ && !goes_on) directory_->end(code, with_flags(cause));
+    const bool continues =
+        config_.survive && dynamic_cast<const comm::RankLost*>(&error) != nullptr;
+    if (directory_ && !continues) directory_->end(code, with_flags(cause));
     directory_.reset();
     throw;
   }

@@ -272,7 +272,7 @@ void RunDirectory::require_in_place() const {
   throw OutputError(
       path_.string() + ": this run's metrics.jsonl was removed, moved or replaced; " + state,
       std::string("leave the folder of a run in place while it trains; ") +
-          (is_saved ? "continue from the checkpoint with --resume" : "start the run again"));
+          (is_saved ? "continue from the checkpoint with `resume`" : "start the run again"));
 }
 
 void RunDirectory::on_checkpoint(const DueCheckpoint& due) {
