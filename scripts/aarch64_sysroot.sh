@@ -7,7 +7,7 @@ set -euo pipefail
 [ $# -eq 1 ] || { echo "usage: scripts/aarch64_sysroot.sh FOLDER" >&2; exit 2; }
 # Of install.sh's list, what a build without MPI, oneDNN and cairo needs.
 packages=(libc6-dev libstdc++6 libgomp1
-          libhwy-dev zlib1g-dev libpng-dev libjpeg62-turbo-dev libzip-dev libxxhash-dev libeigen3-dev
+          libhwy-dev zlib1g-dev libisal-dev libpng-dev libjpeg62-turbo-dev libzip-dev libxxhash-dev libeigen3-dev
           libtomlplusplus-dev nlohmann-json3-dev libspdlog-dev libcxxopts-dev catch2)
 
 mkdir -p "$1"
