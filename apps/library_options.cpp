@@ -472,6 +472,7 @@ train::ReplicaOptions replica_options(const RunConfig& config, int threads) {
   options.simd = config.simd == "scalar"   ? Simd::scalar
                  : config.simd == "avx2"   ? Simd::avx2
                  : config.simd == "avx512" ? Simd::avx512
+                 : config.simd == "neon"   ? Simd::neon
                                            : Simd::automatic;
   options.zeros = config.zeros == "dense" ? Zeros::dense : Zeros::automatic;
   options.micro_batch = config.micro_batch.value_or(0);

@@ -527,7 +527,7 @@ std::vector<Setting> table() {
                  "results"),
           choice("products", &C::products, {"auto", "library", "strict"},
                  "matrix products; auto: strict for canonical, library for allreduce"),
-          choice("simd", &C::simd, {"auto", "scalar", "avx2", "avx512"},
+          choice("simd", &C::simd, {"auto", "scalar", "avx2", "avx512", "neon"},
                  "instructions of the strict products; does not affect results"),
           choice("zeros", &C::zeros, {"auto", "dense"},
                  "auto: strict products leave out terms that are exactly zero; does not affect "

@@ -9,7 +9,7 @@ running=(g++ cmake ninja-build pkg-config ccache
          libopenmpi-dev openmpi-bin libdnnl-dev libhwy-dev zlib1g-dev libisal-dev libpng-dev libjpeg62-turbo-dev libzip-dev libcairo2-dev libxxhash-dev libeigen3-dev
          libtomlplusplus-dev nlohmann-json3-dev libspdlog-dev libcxxopts-dev
          ca-certificates curl)
-testing=(catch2 clang-format clang-tidy-16 clang-16 libclang-rt-16-dev libomp-16-dev
+testing=(catch2 clang-format clang-tidy-16 clang-16 libclang-rt-16-dev libomp-16-dev g++-aarch64-linux-gnu qemu-user
          python3 python3-numpy git doxygen
          slurmctld slurmd slurm-client iproute2 util-linux procps)
 

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds presets and runs their tests; a warning is an error with CI=true.
-#   scripts/test.sh [PRESET...]     dev, unless others are given: asan, tsan, fuzz, cuda; CI tests dev asan fuzz cuda
+#   scripts/test.sh [PRESET...]     dev and aarch64, unless others are given: asan, tsan, fuzz, cuda; CI tests all but tsan
 #   scripts/test.sh --all           every preset, the tests labelled slow as well, and minutes of fuzzing
-# dev takes 15 to 20 minutes on two cores, from nothing. The last line is `N passed, N failed`.
+# dev takes 15 to 20 minutes on two cores, from nothing, aarch64 3. The last line is `N passed, N failed`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 presets=("$@")
 selection=(--label-exclude '^slow$')
 fuzz_seconds=4  # a crash that few seconds find is news
-[ $# -gt 0 ] || presets=(dev)
-if [ "$*" = --all ]; then presets=(dev asan tsan fuzz cuda) selection=() fuzz_seconds=120; fi
+[ $# -gt 0 ] || presets=(dev aarch64)
+if [ "$*" = --all ]; then presets=(dev asan tsan fuzz cuda aarch64) selection=() fuzz_seconds=120; fi
 for preset in "${presets[@]}"; do
-  if [[ ! $preset =~ ^(dev|asan|tsan|fuzz|cuda)$ ]]; then
-    echo "usage: scripts/test.sh [dev|asan|tsan|fuzz|cuda]... | --all" >&2
+  if [[ ! $preset =~ ^(dev|asan|tsan|fuzz|cuda|aarch64)$ ]]; then
+    echo "usage: scripts/test.sh [dev|asan|tsan|fuzz|cuda|aarch64]... | --all" >&2
     exit 2
   fi
 done
@@ -26,7 +26,7 @@ build() {  # build PRESET [TARGET...]
   local preset=$1 options=()
   shift
   # Not under sanitizers, where g++ 12 takes parts of its own <regex> for uninitialised.
-  if [[ $preset =~ ^(dev|cuda)$ ]] && [ "${CI-}" = true ]; then options=(-DLOCKSTEP_WERROR=ON); fi
+  if [[ $preset =~ ^(dev|cuda|aarch64)$ ]] && [ "${CI-}" = true ]; then options=(-DLOCKSTEP_WERROR=ON); fi
   printf '\n== %s: build\n' "$preset"
   cmake --preset "$preset" --log-level=WARNING "${options[@]}" &&
     cmake --build --preset "$preset" "${@/#/--target=}" && return
@@ -92,9 +92,20 @@ cuda() {  # without a device its tests are skipped, and say so
   fi
 }
 
+aarch64() {  # under qemu, beside the runs of dev's build
+  if ! command -v aarch64-linux-gnu-g++ >/dev/null || ! command -v qemu-aarch64 >/dev/null; then
+    notes+=("aarch64: skipped, no aarch64-linux-gnu-g++ or no qemu-aarch64 (scripts/install.sh brings them)")
+  elif ! scripts/aarch64_sysroot.sh build/aarch64-sysroot; then
+    notes+=("aarch64: skipped, no libraries for arm64 (scripts/aarch64_sysroot.sh downloads them)")
+  elif build dev lockstep && build aarch64 lockstep unit_kernels; then
+    run_tests aarch64 --parallel "$(nproc)" "${selection[@]}"
+  fi
+}
+
 for preset in "${presets[@]}"; do
   case $preset in
     fuzz) fuzz ;;
+    aarch64) aarch64 ;;
     cuda) cuda ;;
     *) if build "$preset"; then run_tests "$preset" --parallel "$(nproc)" "${selection[@]}"; fi ;;
   esac

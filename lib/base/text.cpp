@@ -127,7 +127,7 @@ std::string in_quotes(std::string_view text) {
   std::string shown(text.substr(0, length));
   if (!is_utf8(shown)) return "'" + printable(text, max) + "'";
   for (char& c : shown) {
-    if ((c >= '\0' && c < ' ') || c == '\x7F') c = '?';
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7F') c = '?';
   }
   return "'" + shown + (length < text.size() ? "...'" : "'");
 }

@@ -6,12 +6,10 @@
 #include <vector>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/numerics/simd_targets.hpp"
 #include "lockstep/numerics/strict.hpp"
 #include "lockstep/numerics/threads.hpp"
 
-// As in strict_simd.cpp.
-#define HWY_COMPILE_ALL_ATTAINABLE
-#define HWY_WANT_AVX3_DL
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "lib/numerics/machine.cpp"
 #include <hwy/foreach_target.h>
@@ -42,7 +40,7 @@ struct MachineKernels {
 }  // namespace lockstep
 #endif
 
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+#if LOCKSTEP_HAS_KERNELS
 
 HWY_BEFORE_NAMESPACE();
 namespace lockstep::HWY_NAMESPACE {
@@ -72,9 +70,16 @@ float multiply_add(float factor, float summand) {
     x10 = hn::MulAdd(x10, m, c);
     x11 = hn::MulAdd(x11, m, c);
 #if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
+#if HWY_TARGET == HWY_NEON
+#define LOCKSTEP_VECTOR "+w"
+#else
+#define LOCKSTEP_VECTOR "+v"
+#endif
     // Equal chains would be computed once.
-    asm("" : "+v"(x0.raw), "+v"(x1.raw), "+v"(x2.raw), "+v"(x3.raw), "+v"(x4.raw), "+v"(x5.raw));
-    asm("" : "+v"(x6.raw), "+v"(x7.raw), "+v"(x8.raw), "+v"(x9.raw), "+v"(x10.raw), "+v"(x11.raw));
+    asm("" : LOCKSTEP_VECTOR(x0.raw), LOCKSTEP_VECTOR(x1.raw), LOCKSTEP_VECTOR(x2.raw));
+    asm("" : LOCKSTEP_VECTOR(x3.raw), LOCKSTEP_VECTOR(x4.raw), LOCKSTEP_VECTOR(x5.raw));
+    asm("" : LOCKSTEP_VECTOR(x6.raw), LOCKSTEP_VECTOR(x7.raw), LOCKSTEP_VECTOR(x8.raw));
+    asm("" : LOCKSTEP_VECTOR(x9.raw), LOCKSTEP_VECTOR(x10.raw), LOCKSTEP_VECTOR(x11.raw));
 #endif
   }
   x0 = hn::Add(hn::Add(hn::Add(x0, x1), hn::Add(x2, x3)), hn::Add(x4, x5));
@@ -97,7 +102,7 @@ constexpr MachineKernels kernels = {multiply_add, lanes, add_scaled};
 }  // namespace lockstep::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // AVX2 or AVX3
+#endif  // LOCKSTEP_HAS_KERNELS
 
 #if HWY_ONCE
 namespace lockstep {
@@ -111,9 +116,12 @@ const MachineKernels& kernels_of(Simd simd) {
 #if HWY_TARGETS & HWY_AVX2
     case Simd::avx2: return N_AVX2::kernels;
 #endif
+#if HWY_TARGETS & HWY_NEON
+    case Simd::neon: return N_NEON::kernels;
+#endif
     default:
       throw ConfigError("simd scalar: the limits of a processor are measured in its vectors",
-                        "use `simd=auto`, on a processor with AVX2");
+                        "use `simd=auto`, on a processor with AVX2 or NEON");
   }
 }
 
@@ -139,7 +147,10 @@ double rate_of(double seconds, const Work& work) {
 
 }  // namespace
 
-const char* simd_in_use(Simd simd) { return kernels_of(simd).lanes == 16 ? "AVX-512" : "AVX2"; }
+const char* simd_in_use(Simd simd) {
+  static_cast<void>(kernels_of(simd));
+  return simd_name(strict_products(simd).simd);
+}
 
 double measured_flops(Simd simd, double seconds) {
   const MachineKernels& kernels = kernels_of(simd);

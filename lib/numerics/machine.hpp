@@ -9,7 +9,7 @@
 
 namespace lockstep {
 
-/// The vectors that strict products use for `simd`: "AVX2" or "AVX-512".
+/// The vectors that strict products use for `simd`: "AVX2", "AVX-512" or "NEON".
 ///
 /// Errors   throws ConfigError if there are none, or this processor lacks them.
 const char* simd_in_use(Simd simd);

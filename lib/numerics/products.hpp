@@ -92,7 +92,10 @@ std::unique_ptr<Products<Real>> make_library_products();
 const char* library_products_name() noexcept;
 
 /// The instruction set to use; the bits do not depend on it.
-enum class Simd { automatic, scalar, avx2, avx512 };
+enum class Simd { automatic, scalar, avx2, avx512, neon };
+
+/// "AVX2", "AVX-512" or "NEON"; "scalar", "automatic".
+const char* simd_name(Simd simd) noexcept;
 
 /// Whether strict products leave out terms with a factor that is exactly zero, or compute them: the
 /// same bits, since weights are finite: such a term adds a zero.

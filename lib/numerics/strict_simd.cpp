@@ -1,4 +1,4 @@
-// The strict products in vectors: AVX-512 and AVX2, selected at run time.
+// The strict products in vectors: AVX-512, AVX2 and NEON, selected at run time.
 //
 // All three products use one register tile: R x V vectors of sums, and per step of the chain V
 // vectors times R broadcast scalars. They differ in the operand that is broadcast and the one that
@@ -10,11 +10,9 @@
 #include <string>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/numerics/simd_targets.hpp"
 #include "lockstep/numerics/strict.hpp"
 
-// Keeps AVX2 selectable in a build for newer processors, which Highway 1.0.3 otherwise rejects.
-#define HWY_COMPILE_ALL_ATTAINABLE
-#define HWY_WANT_AVX3_DL
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "lib/numerics/strict_simd.cpp"
 #include <hwy/foreach_target.h>
@@ -22,7 +20,7 @@
 #include "lockstep/numerics/strict_tile-inl.hpp"
 #include "lockstep/numerics/strict_weights-inl.hpp"
 
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+#if LOCKSTEP_HAS_KERNELS
 
 HWY_BEFORE_NAMESPACE();
 namespace lockstep::HWY_NAMESPACE {
@@ -47,9 +45,9 @@ struct ForwardTask {
 template <std::size_t R, std::size_t V>
 HWY_INLINE void load_rows(Sums<R, V>& sums, const ForwardTask& t) {
   LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
-    const auto mask = first_lanes(t.columns - std::min(t.columns, v * lanes));
+    const auto exist = first_lanes(t.columns - std::min(t.columns, v * lanes));
     LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
-      sums.at[r][v] = hn::MaskedLoad(mask, tag, t.y + r * t.outputs + v * lanes);
+      sums.at[r][v] = load(exist, t.y + r * t.outputs + v * lanes);
     }
   }
 }
@@ -79,7 +77,7 @@ struct ForwardTile {
         if ((v + 1) * lanes <= t.columns) {
           hn::StoreU(a, tag, y);
         } else if (v * lanes < t.columns) {
-          hn::BlendedStore(a, first_lanes(t.columns - v * lanes), tag, y);
+          store(a, first_lanes(t.columns - v * lanes), y);
         }
       }
     }
@@ -92,10 +90,10 @@ std::size_t list_columns(Matrix<const float> x, std::uint32_t* list) {
   constexpr hn::RebindToUnsigned<decltype(tag)> words;
   std::size_t count = 0;
   for (std::size_t k = 0; k < x.cols; k += lanes) {
-    const auto mask = first_lanes(x.cols - k);
+    const auto exist = first_lanes(x.cols - k);
     auto bits = hn::Zero(words);
     for (std::size_t i = 0; i < x.rows; ++i) {
-      const auto row = hn::MaskedLoad(mask, tag, x.data + i * x.cols + k);
+      const auto row = load(exist, x.data + i * x.cols + k);
       bits = hn::Or(bits, hn::BitCast(words, row));
     }
     const auto used = hn::Ne(hn::ShiftLeft<1>(bits), hn::Zero(words));  // without the signs
@@ -226,7 +224,7 @@ struct InputTile {
   }
 };
 
-using Square = std::array<Vector, lanes>;
+using Square = Vector[lanes];
 
 /// Transposes 4 x 4 elements within the 128-bit blocks, then the blocks.
 HWY_INLINE void transpose(Square& m) {
@@ -251,9 +249,11 @@ HWY_INLINE void transpose(Square& m) {
       m[4 + c] = hn::ConcatLowerLower(tag, high_odd, low_odd);
       m[8 + c] = hn::ConcatUpperUpper(tag, high_even, low_even);
       m[12 + c] = hn::ConcatUpperUpper(tag, high_odd, low_odd);
-    } else {
+    } else if constexpr (lanes == 8) {
       m[c] = hn::ConcatLowerLower(tag, u[4 + c], u[c]);
       m[4 + c] = hn::ConcatUpperUpper(tag, u[4 + c], u[c]);
+    } else {
+      m[c] = u[c];
     }
   }
 }
@@ -264,12 +264,11 @@ void transpose_columns(Matrix<const float> rows, std::size_t first, std::size_t 
                        std::size_t stride) {
   for (std::size_t i = 0; i < round_to_unit(rows.rows); i += lanes) {
     for (std::size_t j = 0; j < columns; j += lanes) {
-      const auto mask = first_lanes(columns - j);
+      const auto exist = first_lanes(columns - j);
       Square m;
       for (std::size_t r = 0; r < lanes; ++r) {
-        m[r] = i + r < rows.rows
-                   ? hn::MaskedLoad(mask, tag, rows.data + (i + r) * rows.cols + first + j)
-                   : hn::Zero(tag);
+        m[r] = i + r < rows.rows ? load(exist, rows.data + (i + r) * rows.cols + first + j)
+                                 : hn::Zero(tag);
       }
       transpose(m);
       for (std::size_t c = 0; c < lanes; ++c) hn::Store(m[c], tag, out + (j + c) * stride + i);
@@ -282,7 +281,7 @@ void store_transposed(const float* tile, std::size_t k, Matrix<const float> x, A
                       Matrix<float> dx) {
   const std::size_t last = std::min(dx.cols, k + panel_unit);
   for (; k < last; k += lanes, tile += lanes * input_columns) {
-    const auto mask = first_lanes(last - k);
+    const auto exist = first_lanes(last - k);
     for (std::size_t i = 0; i < dx.rows; i += lanes) {
       Square m;
       LOCKSTEP_UNROLL for (std::size_t r = 0; r < lanes; ++r) {
@@ -292,10 +291,10 @@ void store_transposed(const float* tile, std::size_t k, Matrix<const float> x, A
       for (std::size_t r = 0; r < std::min(lanes, dx.rows - i); ++r) {
         Vector a = canonical(m[r]);
         if (below == Activation::relu) {
-          const Vector in = hn::MaskedLoad(mask, tag, x.data + (i + r) * x.cols + k);
+          const Vector in = load(exist, x.data + (i + r) * x.cols + k);
           a = hn::IfThenElseZero(hn::Gt(in, hn::Zero(tag)), a);
         }
-        hn::BlendedStore(a, mask, tag, dx.data + (i + r) * dx.cols + k);
+        store(a, exist, dx.data + (i + r) * dx.cols + k);
       }
     }
   }
@@ -340,7 +339,9 @@ void backward_input(Matrix<const float> dz, PanelWeights w, Matrix<const float> 
 }  // namespace
 
 extern const StrictProducts products;
-constexpr StrictProducts products{.simd = lanes == 16 ? Simd::avx512 : Simd::avx2,
+constexpr StrictProducts products{.simd = lanes == 16  ? Simd::avx512
+                                          : lanes == 8 ? Simd::avx2
+                                                       : Simd::neon,
                                   .forward = forward,
                                   .backward_input = backward_input,
                                   .backward_weights = backward_weights,
@@ -349,7 +350,7 @@ constexpr StrictProducts products{.simd = lanes == 16 ? Simd::avx512 : Simd::avx
 }  // namespace lockstep::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // AVX2 or AVX3
+#endif  // LOCKSTEP_HAS_KERNELS
 
 #if HWY_ONCE
 namespace lockstep {
@@ -357,8 +358,8 @@ namespace {
 
 /// Null if this build or this processor lacks the instructions.
 const StrictProducts* find(Simd simd) noexcept {
-  [[maybe_unused]] static const auto supported =
-      hwy::SupportedTargets();  // slow: queries the processor
+  // Slow: queries the processor. NEON is the baseline of its builds; Highway asks for AES besides.
+  [[maybe_unused]] static const auto supported = hwy::SupportedTargets() | HWY_ENABLED_BASELINE;
   [[maybe_unused]] const auto wanted = [simd](Simd name, auto target) {
     return (simd == name || simd == Simd::automatic) && (supported & target) != 0;
   };
@@ -367,6 +368,9 @@ const StrictProducts* find(Simd simd) noexcept {
 #endif
 #if HWY_TARGETS & HWY_AVX2
   if (wanted(Simd::avx2, HWY_AVX2)) return &N_AVX2::products;
+#endif
+#if HWY_TARGETS & HWY_NEON
+  if (wanted(Simd::neon, HWY_NEON)) return &N_NEON::products;
 #endif
   return simd == Simd::scalar || simd == Simd::automatic ? &scalar_products() : nullptr;
 }
@@ -377,9 +381,19 @@ bool has_simd(Simd simd) noexcept { return find(simd) != nullptr; }
 
 const StrictProducts& strict_products(Simd simd) {
   if (const StrictProducts* products = find(simd)) return *products;
-  throw ConfigError(
-      std::string("this processor has no ") + (simd == Simd::avx512 ? "AVX-512" : "AVX2"),
-      "use `simd=auto`: every choice gives the same bits");
+  throw ConfigError(std::string("this processor has no ") + simd_name(simd),
+                    "use `simd=auto`: every choice gives the same bits");
+}
+
+const char* simd_name(Simd simd) noexcept {
+  switch (simd) {
+    case Simd::automatic: return "automatic";
+    case Simd::scalar: return "scalar";
+    case Simd::avx2: return "AVX2";
+    case Simd::avx512: return "AVX-512";
+    case Simd::neon: return "NEON";
+  }
+  return "";
 }
 
 std::size_t strict_scratch_size(std::size_t outputs) noexcept {

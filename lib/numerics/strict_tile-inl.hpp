@@ -18,6 +18,7 @@
 #include <limits>
 #include <utility>
 
+#include "lockstep/numerics/simd_targets.hpp"
 #include "lockstep/numerics/strict.hpp"
 
 #ifndef LOCKSTEP_STRICT_SIZES
@@ -31,9 +32,9 @@ constexpr std::size_t section_rows = 512;  // examples of dw whose packed dz and
 constexpr std::size_t group_inputs = 16;   // inputs of x packed together: a cache line
 constexpr std::size_t strip_inputs = 192;  // inputs of x that stay in L2
 constexpr std::size_t strip_groups = strip_inputs / group_inputs;
-constexpr std::size_t strip_parts = 8;  // tiles' columns of dW that share a block of x
-constexpr std::size_t tile_floats = 8 * 16;
-constexpr std::size_t strip_tiles = strip_groups * 4;
+constexpr std::size_t strip_parts = 8;               // tiles' columns of dW that share a block of x
+constexpr std::size_t tile_floats = 8 * 16;          // of dW, at most
+constexpr std::size_t max_weights_columns = 2 * 16;  // of a tile of dW
 constexpr std::size_t max_waiting = 7;  // nodes, within block_rows leaves of one example
 
 // Zeros of x. Forward: a list of the columns that a tile of rows needs. dW: for each input a word
@@ -66,6 +67,11 @@ constexpr std::size_t block_levels(std::size_t rows) {
   return static_cast<std::size_t>(std::bit_width(rows / (block_rows / 2)));
 }
 
+/// Floats of the pending nodes of blocks of a part: all its tiles, of strip_inputs together.
+constexpr std::size_t part_floats(std::size_t rows) {
+  return strip_inputs * max_weights_columns * block_levels(rows);
+}
+
 /// Sections of the scratch of dW: where they end, in floats.
 struct WeightsScratch {
   std::size_t rows;      ///< of a section
@@ -78,7 +84,7 @@ struct WeightsScratch {
   constexpr WeightsScratch(std::size_t all_rows, std::size_t outputs, std::size_t leaf,
                            std::size_t slice)
       : rows(std::min(all_rows, node_rows(section_rows, leaf))),
-        waiting(strip_parts * strip_tiles * block_levels(rows) * tile_floats),
+        waiting(strip_parts * part_floats(rows)),
         columns(waiting + rows * round_to_unit(outputs)),
         factors(columns + rows * strip_inputs),
         masks(factors + strip_groups * mask_rounds(rows) * mask_words),
@@ -93,7 +99,7 @@ struct WeightsScratch {
 #undef LOCKSTEP_UNROLL
 #define LOCKSTEP_UNROLL _Pragma("GCC unroll 16")
 
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+#if LOCKSTEP_HAS_KERNELS
 
 HWY_BEFORE_NAMESPACE();
 namespace lockstep::HWY_NAMESPACE {
@@ -104,14 +110,15 @@ namespace hn = hwy::HWY_NAMESPACE;
 constexpr hn::ScalableTag<float> tag;
 using Vector = hn::Vec<decltype(tag)>;
 constexpr std::size_t lanes = hn::MaxLanes(tag);
-constexpr std::size_t max_vectors = lanes == 16 ? 4 : 2;
+constexpr std::size_t max_vectors = lanes == 8 ? 2 : 4;
 constexpr std::size_t max_columns = max_vectors * lanes;
 
-/// Rows of a tile of V vectors: limited by the number of registers (32 or 16).
+/// Rows of a tile of V vectors: limited by the number of registers (32, of AVX2 16).
 constexpr std::size_t max_rows(std::size_t vectors) { return lanes == 16 && vectors < 4 ? 8 : 6; }
 
 template <std::size_t R, std::size_t V>
 struct Sums {
+  HWY_ATTR Sums() = default;  // GCC 12 forgets the target of an implicit one
   Vector at[R][V];
 };
 
@@ -183,10 +190,33 @@ HWY_INLINE void multiply_add_listed(Sums<R, V>& sums, const float* a, std::size_
   }
 }
 
-/// The first `count` lanes.
-HWY_INLINE hn::Mask<decltype(tag)> first_lanes(std::size_t count) {
+/// The first lanes of a vector, at most all: load() gives zero for the others, store() leaves their
+/// memory as it is, and neither touches it.
+#if HWY_TARGET == HWY_NEON  // whose masked operations touch all lanes
+using FirstLanes = std::size_t;
+HWY_INLINE FirstLanes first_lanes(std::size_t count) { return std::min(count, lanes); }
+HWY_INLINE Vector load(FirstLanes exist, const float* in) {
+  if (exist == lanes) return hn::LoadU(tag, in);
+  std::array<float, lanes> all{};
+  std::copy_n(in, exist, all.data());
+  return hn::LoadU(tag, all.data());
+}
+HWY_INLINE void store(Vector a, FirstLanes exist, float* out) {
+  if (exist == lanes) return hn::StoreU(a, tag, out);
+  std::array<float, lanes> all;
+  hn::StoreU(a, tag, all.data());
+  std::copy_n(all.data(), exist, out);
+}
+#else
+using FirstLanes = hn::Mask<decltype(tag)>;
+HWY_INLINE FirstLanes first_lanes(std::size_t count) {
   return hn::FirstN(tag, std::min(count, lanes));
 }
+HWY_INLINE Vector load(FirstLanes exist, const float* in) { return hn::MaskedLoad(exist, tag, in); }
+HWY_INLINE void store(Vector a, FirstLanes exist, float* out) {
+  hn::BlendedStore(a, exist, tag, out);
+}
+#endif
 
 /// The value written for a sum: +0 for -0, and one NaN.
 HWY_INLINE Vector canonical(Vector a) {
@@ -235,5 +265,5 @@ HWY_INLINE void for_tiles(std::size_t rows, std::size_t most, Work work) {
 }  // namespace lockstep::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // AVX2 or AVX3
+#endif  // LOCKSTEP_HAS_KERNELS
 #endif  // guard

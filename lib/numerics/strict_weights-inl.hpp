@@ -10,20 +10,22 @@
 
 #include "lockstep/numerics/strict_tile-inl.hpp"
 
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+#if LOCKSTEP_HAS_KERNELS
 
 HWY_BEFORE_NAMESPACE();
 namespace lockstep::HWY_NAMESPACE {
 namespace {
 
 /// Vectors of columns and rows of a tile of dW. The sums of three nodes fit the 32 registers of
-/// AVX-512, so four leaves are added without a store; those of one fill the 16 of AVX2.
-constexpr bool four_in_registers = lanes == 16;
-constexpr std::size_t weights_vectors = 2;
+/// AVX-512 and NEON, so four leaves are added without a store; those of one fill the 16 of AVX2.
+constexpr bool four_in_registers = lanes != 8;
+constexpr std::size_t weights_vectors = lanes == 4 ? 4 : 2;
 constexpr std::size_t weights_columns = weights_vectors * lanes;
 constexpr std::size_t weights_rows(std::size_t vectors) {
-  return lanes == 16 ? 8 / vectors : 12 / vectors;
+  return lanes == 8 ? 12 / vectors : 8 / vectors;
 }
+static_assert(weights_columns <= max_weights_columns);
+static_assert(weights_rows(weights_vectors) * weights_columns <= tile_floats);
 
 /// A rectangle of dW: inputs [first, last) of a strip, columns of one tile.
 struct WeightsPart {
@@ -176,7 +178,8 @@ HWY_INLINE void merge_pending_sections(Sums<R, V>& sums, const WeightsTask& t) {
   if (!t.last_section) return;
   LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
     // Sets padding to zero: infinity times its zeros is NaN.
-    const auto exist = first_lanes(t.exist - std::min(t.exist, v * lanes));
+    const std::size_t left = t.exist - std::min(t.exist, v * lanes);
+    const auto exist = hn::FirstN(tag, std::min(left, lanes));
     LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
       sums.at[r][v] = hn::IfThenElseZero(exist, canonical(sums.at[r][v]));
     }
@@ -220,8 +223,7 @@ void pack(const float* first, std::size_t step, std::size_t rows, std::size_t ex
           std::size_t columns, float* out) {
   for (std::size_t i = 0; i < rows; ++i, first += step, out += columns) {
     for (std::size_t c = 0; c < columns; c += lanes) {
-      const auto mask = first_lanes(c < exist ? exist - c : 0);
-      hn::Store(hn::MaskedLoad(mask, tag, first + c), tag, out + c);
+      hn::Store(load(first_lanes(c < exist ? exist - c : 0), first + c), tag, out + c);
     }
   }
 }
@@ -232,10 +234,10 @@ void pack_masked(const float* first, std::size_t step, std::size_t rows, std::si
                  float* out, std::uint32_t* masks) {
   constexpr hn::RebindToUnsigned<decltype(tag)> words;
   for (std::size_t c = 0; c < group_inputs; c += lanes) {
-    const auto mask = first_lanes(c < exist ? exist - c : 0);
+    const auto inside = first_lanes(c < exist ? exist - c : 0);
     auto used = hn::Zero(words);
     for (std::size_t i = 0; i < rows; ++i) {
-      const Vector x = hn::MaskedLoad(mask, tag, first + i * step + c);
+      const Vector x = load(inside, first + i * step + c);
       hn::Store(x, tag, out + i * group_inputs + c);
       const auto bits = hn::ShiftLeft<1>(hn::BitCast(words, x));  // without the sign
       const auto bit = hn::Set(words, std::uint32_t{1} << i);
@@ -306,7 +308,7 @@ void pack_factors(const WeightsSection& c, Matrix<const float> x, std::size_t fi
 void weights_parts(const WeightsSection& c, std::span<const WeightsPart> parts) {
   alignas(64) std::array<float, max_waiting * tile_floats> leaves;
   const std::size_t rows = node_rows(block_rows, c.leaf);
-  const std::size_t node_floats = block_levels(c.rows) * tile_floats;
+  const std::size_t levels = block_levels(c.rows);
   for (std::size_t i = 0; i < c.rows; i += rows) {
     for (std::size_t p = 0; p < parts.size(); ++p) {
       const WeightsPart& part = parts[p];
@@ -325,7 +327,7 @@ void weights_parts(const WeightsSection& c, std::span<const WeightsPart> parts) 
                        .last_section = c.last,
                        .masks = nullptr,
                        .leaves = leaves.data(),
-                       .blocks = c.waiting + p * strip_tiles * node_floats,
+                       .blocks = c.waiting + p * part_floats(c.rows),
                        .sections = part.sections,
                        .sections_step = c.slice};
       for (std::size_t k = part.first, inputs = 0; k < part.last; k += inputs) {
@@ -341,7 +343,7 @@ void weights_parts(const WeightsSection& c, std::span<const WeightsPart> parts) 
                         height, part.columns, task);
                     task.dw += height * task.dw_step;
                     task.sections += height * task.dw_step;
-                    task.blocks += node_floats;
+                    task.blocks += height * part.columns * levels;
                   });
       }
     }
@@ -414,14 +416,14 @@ void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t
 void bias_columns(const float* dz, Matrix<const float> all, std::size_t leaf, std::size_t exist,
                   float* waiting, std::array<float, max_columns>& out) {
   constexpr std::size_t V = max_vectors;
-  hn::Mask<decltype(tag)> masks[V];
-  for (std::size_t v = 0; v < V; ++v) masks[v] = first_lanes(exist - std::min(exist, v * lanes));
+  FirstLanes part[V];
+  for (std::size_t v = 0; v < V; ++v) part[v] = first_lanes(exist - std::min(exist, v * lanes));
   Sums<1, V> sums;
   for (std::size_t q = 0, i = 0; i < all.rows; ++q) {
     clear(sums);
     for (const std::size_t end = i + std::min(leaf, all.rows - i); i < end; ++i, dz += all.cols) {
       LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
-        const Vector row = hn::MaskedLoad(masks[v], tag, dz + v * lanes);
+        const Vector row = load(part[v], dz + v * lanes);
         sums.at[0][v] = hn::Add(row, sums.at[0][v]);
       }
     }
@@ -451,5 +453,5 @@ void backward_bias(Matrix<const float> dz, std::size_t leaf, Range slice, std::s
 }  // namespace lockstep::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // AVX2 or AVX3
+#endif  // LOCKSTEP_HAS_KERNELS
 #endif  // guard

@@ -45,7 +45,10 @@ bool is_strict(const ReplicaOptions& options, const char* library) {
 std::string text_of(Precision precision) { return precision == Precision::tf32 ? "tf32" : "bf16"; }
 
 std::string text_of(Simd simd) {
-  return simd == Simd::scalar ? "scalar" : simd == Simd::avx2 ? "avx2" : "avx512";
+  return simd == Simd::scalar   ? "scalar"
+         : simd == Simd::avx2   ? "avx2"
+         : simd == Simd::avx512 ? "avx512"
+                                : "neon";
 }
 
 std::string mesh_text(const Groups& groups) {

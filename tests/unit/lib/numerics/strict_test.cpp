@@ -205,12 +205,12 @@ Case with_outputs(const Case& c, Range part) {
 /// Every set of instructions of this processor; says which are missing.
 std::vector<const StrictProducts*> all_products() {
   std::vector<const StrictProducts*> result;
-  for (const Simd simd : {Simd::scalar, Simd::avx2, Simd::avx512}) {
+  for (const Simd simd : {Simd::scalar, Simd::avx2, Simd::avx512, Simd::neon}) {
     if (has_simd(simd)) {
       result.push_back(&strict_products(simd));
     } else {
-      const std::string name = simd == Simd::avx2 ? "AVX2" : "AVX-512";
-      WARN("SKIPPED: this processor has no " + name + ", so its kernels are not tested");
+      WARN("SKIPPED: this processor has no " << simd_name(simd)
+                                             << ", so its kernels are not tested");
       REQUIRE_THROWS_AS(strict_products(simd), ConfigError);
     }
   }
@@ -447,6 +447,7 @@ TEST_CASE("the tree over leaves is the sum of its subtrees", "[strict]") {
 TEST_CASE("automatic takes the widest instructions", "[strict]") {
   const Simd best = has_simd(Simd::avx512) ? Simd::avx512
                     : has_simd(Simd::avx2) ? Simd::avx2
+                    : has_simd(Simd::neon) ? Simd::neon
                                            : Simd::scalar;
   REQUIRE(strict_products(Simd::automatic).simd == best);
   REQUIRE(has_simd(Simd::automatic));

@@ -193,7 +193,7 @@ TEST_CASE("a step whose weights sum to zero ends on every rank with code 65", "[
 
 TEST_CASE("canonical: one hash for every instruction set", "[train][canonical]") {
   const auto expected = per_rank(1, {}).front().weights;
-  for (const Simd simd : {Simd::scalar, Simd::avx2, Simd::avx512}) {
+  for (const Simd simd : {Simd::scalar, Simd::avx2, Simd::avx512, Simd::neon}) {
     if (!has_simd(simd)) {
       WARN("SKIPPED an instruction set that this processor lacks");
       continue;
