@@ -194,7 +194,7 @@ class UpdatePasses;  // internal: the passes of an update
 /// every operation is rounded to float32, in one order, without contraction. Norms are exact sums
 /// of squares, in integers, rounded once. So an update depends neither on the vector width, nor
 /// on the division of the block among ranks and threads, nor on how tensors are cut. Passes run on
-/// the rank's threads (numerics/threads.hpp), sums of squares on one.
+/// the rank's threads, sums of squares on one.
 /// Source   Sutskever et al. 2013 (momentum, in PyTorch's form); Kingma & Ba 2015, alg. 1,
 ///          arXiv:1412.6980; Loshchilov & Hutter 2019, arXiv:1711.05101; You et al. 2017 (LARS),
 ///          arXiv:1708.03888; You et al. 2020 (LAMB), alg. 2, arXiv:1904.00962.
