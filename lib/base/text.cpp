@@ -202,9 +202,7 @@ std::optional<std::string> nearest(std::string_view word, std::span<const std::s
   std::size_t fewest = std::max<std::size_t>(2, word.size() / 3) + 1;
   const std::string lower = lower_case(word);
   for (const auto& candidate : candidates) {
-    const auto distance = edits(lower, lower_case(candidate));
-    const bool has_common = distance < std::max(word.size(), candidate.size());
-    if (has_common && distance < fewest) {
+    if (const auto distance = edits(lower, lower_case(candidate)); distance < fewest) {
       fewest = distance;
       best = candidate;
     }

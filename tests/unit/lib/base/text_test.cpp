@@ -54,5 +54,4 @@ TEST_CASE("the nearest name is near", "[base]") {
   CHECK(nearest("sede", names) == "seed");
   CHECK(nearest("BATCH-SIZE", names) == "batch-size");
   CHECK_FALSE(nearest("momentum", names).has_value());
-  CHECK_FALSE(nearest("q", std::vector<std::string>{"0", "1"}).has_value());
 }
