@@ -133,38 +133,23 @@ HWY_INLINE void sum_leaf(Sums<R, V>& sums, const WeightsTask& t, std::size_t i, 
 /// Four whole leaves from row i on: (0 + 1) + (2 + 3).
 template <std::size_t R, std::size_t V>
 HWY_INLINE void sum_four_leaves(Sums<R, V>& sums, const WeightsTask& t, std::size_t i) {
-  Sums<R, V> older;
   if constexpr (four_in_registers) {
+    Sums<R, V> left;
     Sums<R, V> third;
-    sum_leaf(older, t, i, t.leaf);
+    sum_leaf(left, t, i, t.leaf);
     sum_leaf(sums, t, i + t.leaf, t.leaf);
-    add(sums, older);
+    add(sums, left);
     sum_leaf(third, t, i + 2 * t.leaf, t.leaf);
     sum_leaf(sums, t, i + 3 * t.leaf, t.leaf);
     add(third, sums);
-    add(older, sums);
+    add(left, sums);
   } else {
-    const auto keep = [&](float* node) HWY_ATTR {
-      store(sums, node, V * lanes);
+    LOCKSTEP_UNROLL for (std::size_t n = 0; n < 4; ++n) {
+      sum_leaf(sums, t, i + n * t.leaf, t.leaf);
+      merge_pending_nodes(sums, t.leaves, n, n == 3);
       // Else compilers keep the nodes in registers, and the sums of the next leaf in memory.
       std::atomic_signal_fence(std::memory_order_seq_cst);
-    };
-    const auto add_kept = [&](const float* node) HWY_ATTR {
-      load(older, node, V * lanes);
-      add(older, sums);
-    };
-    float* const left = t.leaves;
-    float* const third = left + R * V * lanes;
-    sum_leaf(sums, t, i, t.leaf);
-    keep(left);
-    sum_leaf(sums, t, i + t.leaf, t.leaf);
-    add_kept(left);
-    keep(left);
-    sum_leaf(sums, t, i + 2 * t.leaf, t.leaf);
-    keep(third);
-    sum_leaf(sums, t, i + 3 * t.leaf, t.leaf);
-    add_kept(third);
-    add_kept(left);
+    }
   }
 }
 
