@@ -11,6 +11,7 @@
 #include "lockstep/data/csv.hpp"
 #include "lockstep/data/picture_source.hpp"
 #include "lockstep/launch/launch.hpp"
+#include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/device.hpp"
 #include "lockstep/train/trainer.hpp"
 
@@ -359,11 +360,9 @@ void require_labels(const data::DataSet& sets, const std::vector<train::Metric>&
                     std::size_t outputs) {
   const auto is_area = [](const train::Metric& metric) { return metric.name == "auc"; };
   if (std::none_of(metrics.begin(), metrics.end(), is_area)) return;
-  const auto table = sets.train->table();
-  const auto pictures = sets.train->pictures();
-  const auto names = table != nullptr      ? table->class_names()
-                     : pictures != nullptr ? pictures->classes
-                                           : std::vector<std::string>();
+  const train::CheckpointInfo info{.table = sets.train->table(),
+                                   .pictures = sets.train->pictures()};
+  const auto names = info.class_names();
   for (const auto* set : {&sets.test, &sets.validation}) {
     if (*set == nullptr) continue;
     const auto counts = records_with(**set, outputs);
