@@ -59,8 +59,8 @@ MappedFile::MappedFile(int descriptor, std::uint64_t size) noexcept {
   if (begin == MAP_FAILED) return;
   begin_ = static_cast<std::uint8_t*>(begin);
   size_ = size;
-  ::madvise(begin, size,
-            MADV_RANDOM);  // a page that is not in memory is read without its neighbours
+  // A page that is not in memory is read without its neighbours.
+  ::madvise(begin, size, MADV_RANDOM);
 }
 
 MappedFile::~MappedFile() { unmap(); }
