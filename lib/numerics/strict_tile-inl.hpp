@@ -27,14 +27,14 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t input_columns = 64;  // examples of one block of dx
-constexpr std::size_t block_rows = 128;    // examples of one block of dw: their dz stays in L1
+constexpr std::size_t block_rows = 64;     // examples of one block of dw: their dz stays in L1
 constexpr std::size_t section_rows = 512;  // examples of dw whose packed dz and x stay in L3
 constexpr std::size_t group_inputs = 16;   // inputs of x packed together: a cache line
 constexpr std::size_t strip_inputs = 192;  // inputs of x that stay in L2
 constexpr std::size_t strip_groups = strip_inputs / group_inputs;
 constexpr std::size_t strip_parts = 8;               // tiles' columns of dW that share a block of x
-constexpr std::size_t tile_floats = 8 * 16;          // of dW, at most
-constexpr std::size_t max_weights_columns = 2 * 16;  // of a tile of dW
+constexpr std::size_t tile_floats = 16 * 16;         // of dW, at most
+constexpr std::size_t max_weights_columns = 4 * 16;  // of a tile of dW
 constexpr std::size_t max_waiting = 7;  // nodes, within block_rows leaves of one example
 
 // Zeros of x. Forward: a list of the columns that a tile of rows needs. dW: for each input a word

@@ -16,14 +16,12 @@ HWY_BEFORE_NAMESPACE();
 namespace lockstep::HWY_NAMESPACE {
 namespace {
 
-/// Vectors of columns and rows of a tile of dW. The sums of three nodes fit the 32 registers of
-/// AVX-512 and NEON, so four leaves are added without a store; those of one fill the 16 of AVX2.
-constexpr bool four_in_registers = lanes != 8;
-constexpr std::size_t weights_vectors = lanes == 4 ? 4 : 2;
+/// Vectors of columns and rows of a tile of dW: the registers hold the sums of one node, older ones
+/// wait in memory. With AVX-512 and NEON wide rather than high: all of few inputs are zero in more
+/// rows, and one test of a row serves more columns.
+constexpr std::size_t weights_vectors = lanes == 8 ? 2 : 4;
 constexpr std::size_t weights_columns = weights_vectors * lanes;
-constexpr std::size_t weights_rows(std::size_t vectors) {
-  return lanes == 8 ? 12 / vectors : 8 / vectors;
-}
+constexpr std::size_t weights_rows(std::size_t vectors) { return (lanes == 8 ? 12 : 16) / vectors; }
 static_assert(weights_columns <= max_weights_columns);
 static_assert(weights_rows(weights_vectors) * weights_columns <= tile_floats);
 
@@ -133,23 +131,11 @@ HWY_INLINE void sum_leaf(Sums<R, V>& sums, const WeightsTask& t, std::size_t i, 
 /// Four whole leaves from row i on: (0 + 1) + (2 + 3).
 template <std::size_t R, std::size_t V>
 HWY_INLINE void sum_four_leaves(Sums<R, V>& sums, const WeightsTask& t, std::size_t i) {
-  if constexpr (four_in_registers) {
-    Sums<R, V> left;
-    Sums<R, V> third;
-    sum_leaf(left, t, i, t.leaf);
-    sum_leaf(sums, t, i + t.leaf, t.leaf);
-    add(sums, left);
-    sum_leaf(third, t, i + 2 * t.leaf, t.leaf);
-    sum_leaf(sums, t, i + 3 * t.leaf, t.leaf);
-    add(third, sums);
-    add(left, sums);
-  } else {
-    LOCKSTEP_UNROLL for (std::size_t n = 0; n < 4; ++n) {
-      sum_leaf(sums, t, i + n * t.leaf, t.leaf);
-      merge_pending_nodes(sums, t.leaves, n, n == 3);
-      // Else compilers keep the nodes in registers, and the sums of the next leaf in memory.
-      std::atomic_signal_fence(std::memory_order_seq_cst);
-    }
+  LOCKSTEP_UNROLL for (std::size_t n = 0; n < 4; ++n) {
+    sum_leaf(sums, t, i + n * t.leaf, t.leaf);
+    merge_pending_nodes(sums, t.leaves, n, n == 3);
+    // Else compilers keep the nodes in registers, and the sums of the next leaf in memory.
+    std::atomic_signal_fence(std::memory_order_seq_cst);
   }
 }
 
