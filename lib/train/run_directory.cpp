@@ -356,6 +356,8 @@ ordered_json report_json(const RunReport& report, const CheckpointInfo& info) {
         {"update", seconds.update}}},
       {"seconds_before_exchange", report.seconds_before_exchange},
       {"startup_seconds", report.startup_seconds},
+      {"evaluation_seconds", report.evaluation_seconds},
+      {"checkpoint_seconds", report.checkpoint_seconds},
       {"examples_per_second", report.examples_per_second},
       {"weights_hash", to_hex(report.weights_hash)},
       {report.test.values.empty() ? "classes" : "targets", list_of_scores(report.test, info)},

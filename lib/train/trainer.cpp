@@ -115,8 +115,10 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
     if (is_last) break;
     position_ = {.epoch = position_.epoch + 1, .best = position_.best};
   }
+  Lap saving;
   save(observers);
   for (Observer* observer : observers) observer->finish_checkpoint();
+  report.checkpoint_seconds = saving.take();
   enter(Phase::end, replica_.steps());
   report.steps = replica_.steps();
   report.examples = replica_.examples();
@@ -125,6 +127,7 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
   report.seconds_before_exchange = before_exchange_.means();
   report.shares = reader_.plan().shares();
   report.startup_seconds = startup_seconds_;
+  report.evaluation_seconds = evaluation_seconds_;
   report.examples_per_second = timed_.rate();
   report.stop = stop_;
   report.best = position_.best;
@@ -154,7 +157,9 @@ Evaluation Trainer::evaluate_set(data::BatchReader& reader, const std::string& s
 EpochReport Trainer::evaluate(const Timed& timed) {
   enter(Phase::evaluation, replica_.steps());
   SetFigures test;
+  Lap testing;
   last_test_ = evaluate_set(test_, "test", test);
+  evaluation_seconds_ = testing.take();
   if (position_.examples == 0)
     throw_diverged(replica_.steps(), "all steps of the epoch were skipped", lower_rate);
   std::optional<SetFigures> validation;

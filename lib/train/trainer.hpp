@@ -119,6 +119,7 @@ class Trainer {
   std::uint64_t stop_ = 0;  ///< agreed between all ranks
   std::uint64_t saved_step_;
   double startup_seconds_ = 0;
+  double evaluation_seconds_ = 0;
   Evaluation last_test_;
   std::vector<PhaseSeconds> phases_;
   BeforeExchange before_exchange_;

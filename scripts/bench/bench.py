@@ -15,9 +15,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "peers"))
 import compare
 import higgs
+import readers
 from compare import LOCKSTEP, MPIRUN, output_of
 
-PARTS = ["collectives", "step", "peers", "table"]
+PARTS = ["collectives", "step", "peers", "table", "reading"]
 
 
 def arguments():
@@ -75,16 +76,30 @@ def collectives(a):
         by_size = figures.setdefault(result["operation"], {}).setdefault(result["bytes"], {})
         name = "MPI itself" if result["backend"].startswith("MPI_") else result["backend"]
         by_size[name] = best(result)
+    if a.venv is not None:
+        add_gloo(a, figures)
     return figures
+
+
+def add_gloo(a, figures):
+    """The same of PyTorch's gloo."""
+    sizes = ",".join(str(size) for size in next(iter(figures.values())))
+    out = output_of([a.venv / "bin" / "torchrun", "--nproc-per-node", 2,
+                     HERE.parent / "peers" / "gloo_peer.py", "--bytes", sizes])
+    for operation, times in json.loads(out.splitlines()[-1]).items():
+        for size, seconds in times.items():
+            figures[operation][int(size)]["gloo"] = seconds
 
 
 def collectives_table(figures):
     backends = list(next(iter(next(iter(figures.values())).values())))
+    def microseconds(times, name):
+        return f"{1e6 * times[name]:,.2f}" if name in times else ""
     lines = ["| microseconds, 2 ranks | bytes | " + " | ".join(backends) +
              f" | {backends[0]} / MPI itself |", "| --- " * (len(backends) + 3) + "|"]
     for operation, sizes in figures.items():
         for size, times in sizes.items():
-            cells = [f"{1e6 * times[name]:,.2f}" for name in backends]
+            cells = [microseconds(times, name) for name in backends]
             ratio = times[backends[0]] / times["MPI itself"]
             lines.append(f"| {operation} | {size:,} | " + " | ".join(cells) + f" | {ratio:.2f} |")
     return "\n".join(lines)
@@ -163,11 +178,12 @@ def main():
     measures = {"collectives": (collectives, collectives_table, dict),
                 "step": (step, step_table, step_record),
                 "peers": (peers, compare.table, dict),
-                "table": (lambda a: higgs.measure(a.venv, a), lambda f: higgs.table(f, a), dict)}
+                "table": (lambda a: higgs.measure(a.venv, a), lambda f: higgs.table(f, a), dict),
+                "reading": (lambda a: readers.measure(a.venv, a.rounds), readers.table, dict)}
     for part in PARTS:
         if part not in a.parts:
             continue
-        if part in ("peers", "table") and a.venv is None:
+        if part in ("peers", "table", "reading") and a.venv is None:
             print(f"bench: {part} left out: no folder of scripts/peers/install.sh is given",
                   file=sys.stderr)
             continue

@@ -40,11 +40,13 @@ def lockstep(launcher, *flags):
             run = pathlib.Path(folder) / "run"
             output_of([*launcher, LOCKSTEP, "train", "--data", data, "--batch-size", batch_size,
                        "--layers", layers, "--steps", steps + 10, "--epochs", 100000,
-                       "--test-limit", 100, "--shuffle", "none", "--drop-remainder",
+                       "--shuffle", "none", "--drop-remainder",
                        "--run-dir", run, *flags])
             summary = json.loads((run / "summary.json").read_text())
         return {"examples_per_second": batch_size / summary["step_seconds"]["median"],
                 "first_step_seconds": summary["startup_seconds"],
+                "evaluation_seconds": summary["evaluation_seconds"],
+                "checkpoint_seconds": summary["checkpoint_seconds"],
                 "peak_rss_bytes": summary["peak_rss_bytes"]}
     return measure
 
@@ -118,21 +120,24 @@ def median_of(results, figure):
 
 def medians(results):
     """{contender: {column: {figure: median}}}."""
-    figures = ["examples_per_second", "first_step_seconds", "peak_rss_bytes"]
+    figures = ["examples_per_second", "first_step_seconds", "evaluation_seconds",
+               "checkpoint_seconds", "peak_rss_bytes"]
     return {name: {column: {figure: median_of(rounds, figure) for figure in figures}
                    for column, rounds in columns.items()} for name, columns in results.items()}
 
 
 def table(found):
-    """Markdown: examples/s of each column; first step and memory of the narrowest work."""
+    """Markdown: examples/s of each column; all else of batch 128."""
     columns = list(next(iter(found.values())))
     usual = "batch 128" if "batch 128" in columns else columns[0]
-    lines = ["| examples/s | " + " | ".join(columns) + " | first step after | memory a process |",
-             "| --- " * (len(columns) + 3) + "|"]
+    lines = ["| examples/s | " + " | ".join(columns) + " | first step after | evaluation of the"
+             " test set | checkpoint | memory a process |", "| --- " * (len(columns) + 5) + "|"]
     for name, of in found.items():
         rates = [f"{of[column]['examples_per_second']:,.0f}" for column in columns]
         lines.append(f"| {name} | " + " | ".join(rates) +
                      f" | {of[usual]['first_step_seconds']:.2f} s"
+                     f" | {1e3 * of[usual]['evaluation_seconds']:.0f} ms"
+                     f" | {1e3 * of[usual]['checkpoint_seconds']:.0f} ms"
                      f" | {of[usual]['peak_rss_bytes'] / 1e6:,.0f} MB |")
     ours = next(iter(found))
     peers = [name for name in found if not name.startswith("Lockstep")]
@@ -141,7 +146,7 @@ def table(found):
                   max(found[name][column]["examples_per_second"] for name in peers)
                   for column in columns]
         lines.append(f"| {ours} over the best peer | " +
-                     " | ".join(f"{ratio:.2f}" for ratio in ratios) + " | | |")
+                     " | ".join(f"{ratio:.2f}" for ratio in ratios) + " | | | | |")
     return "\n".join(lines)
 
 

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from peer import EPSILON, RATE, SEED, Clock, arguments, batch_starts, digits, widths
+from peer import (EPSILON, RATE, SEED, Clock, arguments, batch_starts, digits, timed_checkpoint,
+                  timed_evaluation, widths)
 
 
 def first_weights(sizes):
@@ -23,11 +24,24 @@ def first_weights(sizes):
     return weights
 
 
-def loss_of(weights, x, y):
+def logits_of(weights, x):
     for w, b in weights[:-1]:
         x = jax.nn.relu(x @ w + b)
     w, b = weights[-1]
-    return optax.softmax_cross_entropy_with_integer_labels(x @ w + b, y).mean()
+    return x @ w + b
+
+
+def loss_of(weights, x, y):
+    return optax.softmax_cross_entropy_with_integer_labels(logits_of(weights, x), y).mean()
+
+
+@jax.jit
+def correct(weights, x, y):
+    return (logits_of(weights, x).argmax(1) == y).sum()
+
+
+def save(path, weights, state):
+    np.savez(path, *(np.asarray(value) for value in jax.tree.leaves((weights, state))))
 
 
 def main():
@@ -50,7 +64,8 @@ def main():
         weights, state, loss = step(weights, state, x, y, start)
         loss.block_until_ready()
         clock.mark()
-    clock.report(loss)
+    clock.report(loss, {**timed_evaluation(a, functools.partial(correct, weights)),
+                        **timed_checkpoint(lambda path: save(path, weights, state))})
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import statistics
+import tempfile
 import time
 
 import numpy as np
@@ -30,10 +31,10 @@ def arguments(**flags):
     return parser.parse_args()
 
 
-def digits(a):
-    """(features [n, 784] in [0, 1], labels [n]) of the training set."""
-    x = idx(a.data, "train-images").reshape(-1, 784).astype(np.float32) / np.float32(255)
-    return x, idx(a.data, "train-labels").astype(np.int64)
+def digits(a, part="train"):
+    """(features [n, 784] in [0, 1], labels [n]) of the training set, or of "t10k", the test set."""
+    x = idx(a.data, f"{part}-images").reshape(-1, 784).astype(np.float32) / np.float32(255)
+    return x, idx(a.data, f"{part}-labels").astype(np.int64)
 
 
 def widths(a, features=784, classes=10):
@@ -60,9 +61,31 @@ class Clock:
         self.marks.append(time.perf_counter())
         self.first = self.first or process_age()
 
-    def report(self, loss):
+    def report(self, loss, seconds_of={}):
         seconds = statistics.median(np.diff(self.marks[self.a.warmup - 1:]))
         rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         print(json.dumps({"examples_per_second": self.a.batch_size / seconds,
                           "first_step_seconds": self.first, "peak_rss_bytes": rss,
-                          "loss": float(loss)}), flush=True)
+                          "loss": float(loss), **seconds_of}), flush=True)
+
+
+def timed_evaluation(a, correct_of):
+    """Seconds of counting correct answers on the test set, batch by batch: correct_of(x, y). What
+    is compiled, or allocated once, is so in a round before that does not count."""
+    x, y = digits(a, "t10k")
+    for _ in range(2):
+        begin = time.perf_counter()
+        correct = sum(int(correct_of(x[i:i + a.batch_size], y[i:i + a.batch_size]))
+                      for i in range(0, len(x), a.batch_size))
+        seconds = time.perf_counter() - begin
+    if not 0 < correct <= len(x):
+        raise SystemExit(f"{correct} of {len(x)} test images are classified correctly")
+    return {"evaluation_seconds": seconds}
+
+
+def timed_checkpoint(save):
+    """Seconds of save(path), which writes weights and the optimizer's state."""
+    with tempfile.TemporaryDirectory() as folder:
+        begin = time.perf_counter()
+        save(os.path.join(folder, "checkpoint"))
+        return {"checkpoint_seconds": time.perf_counter() - begin}

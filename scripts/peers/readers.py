@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
 """Lockstep's readers beside tf.data, NumPy and PyTorch's DataLoader on the same files, interleaved.
 
-  scripts/peers/install.sh TORCH
-  scripts/peers/install.sh TENSORFLOW tensorflow-cpu
-  scripts/peers/readers.py --torch TORCH --tensorflow TENSORFLOW [--rounds 3] [--batch-size 128]
+  scripts/peers/install.sh FOLDER torch numpy tensorflow-cpu
+  scripts/peers/readers.py FOLDER [--rounds 3] [--batch-size 128]
 
 Writes the built-in training set (60,000 images of 784 bytes) in three formats, then every contender
-reads it in turn, ROUNDS times over, and a Markdown table of medians is printed: records/s of an
-epoch that is read when everything is warm, and seconds from opening the file to the end of the first
-epoch. Features become float32 divided by 255. Lockstep checks every checksum, number and label of a
-file when it opens it, and reads with one thread a rank; the others take the cores they want.
+reads it in turn, in order and shuffled, ROUNDS times over, and a Markdown table of medians is
+printed: records/s of an epoch that is read when everything is warm, and seconds from opening the
+file to the end of the first epoch in order. Features become float32 divided by 255. Lockstep checks
+every checksum, number and label of a file when it opens it, and reads with one thread a rank; the
+others take the cores they want. Lockstep's shuffle is of the whole set, tf.data's of 10,000 records.
+Peers that FOLDER lacks are left out.
 """
 import argparse
+import functools
 import json
 import os
 import pathlib
@@ -33,73 +35,93 @@ PEERS = {  # way of reader_peer.py: what it is called, whose Python runs it, its
 }
 
 
-def arguments():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--torch", type=pathlib.Path, help="a folder of scripts/peers/install.sh")
-    parser.add_argument("--tensorflow", type=pathlib.Path, help="another one, with tensorflow-cpu")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--shuffle", action="store_true")
-    parser.add_argument("--slow", action="store_true", help="CsvDataset too: half a minute a round")
-    return parser.parse_args()
+ORDERS = ("in order", "shuffled")
 
 
 def last_json(command):
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True,
-                          timeout=1800, env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3"))
+                          timeout=1800, env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3",
+                                                 OMPI_ALLOW_RUN_AS_ROOT="1",
+                                                 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1"))
     if done.returncode != 0:
         sys.exit(f"{command} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def lockstep(a, folder, ranks):
+def lockstep(folder, launcher, words, batch_size, order):
     """(records/s, seconds from opening to the end of the epoch)."""
-    found = last_json([LOCKSTEP, "bench", "data", "--json", "--data", folder, "--ranks", ranks,
-                       "--batch-size", a.batch_size, "--divide-by", 255,
-                       "--shuffle", "global" if a.shuffle else "none"])
+    found = last_json([*launcher, LOCKSTEP, "bench", "data", "--json", "--data", folder, *words,
+                       "--batch-size", batch_size, "--divide-by", 255,
+                       "--shuffle", "global" if order == "shuffled" else "none"])
     return found["records_per_second"], found["open_seconds"] + found["seconds"]
 
 
-def peer(a, venv, way, file):
-    found = last_json([venv / "bin" / "python", HERE / "reader_peer.py", way, file, "--batch-size",
-                       a.batch_size, *(["--shuffle"] if a.shuffle else [])])
+def peer(python, way, file, batch_size, order):
+    found = last_json([python, HERE / "reader_peer.py", way, file, "--batch-size", batch_size,
+                       *(["--shuffle"] if order == "shuffled" else [])])
     return found["records"] / found["second"], found["first"]
 
 
-def contenders(a, data):
-    """(format, name) and how to measure it."""
+def contenders(venv, data, batch_size, slow):
+    """{(format, name): how to measure it in an order}."""
+    python = venv / "bin" / "python"
+    def has(package):
+        return subprocess.run([python, "-c", f"import importlib.util as u, sys; "
+                               f"sys.exit(u.find_spec('{package}') is None)"]).returncode == 0
+    installed = {package for package in ("torch", "tensorflow") if has(package)}
+    found = {}
     for name in FORMATS:
-        for ranks in (1, 2):
-            label = "Lockstep, 1 rank" if ranks == 1 else f"Lockstep, {ranks} ranks"
-            yield (name, label), lambda name=name, ranks=ranks: lockstep(a, data / name, ranks)
-        for way, (label, library, form) in PEERS.items():
-            venv = getattr(a, library)
-            if form != name or (way == "tfdata-csvdataset" and not a.slow):
+        for label, launcher, words in (("1 rank", [], []),
+                                       ("2 ranks as threads", [], ["--ranks", 2]),
+                                       ("2 ranks as processes", ["mpirun", "-n", 2], [])):
+            found[name, f"Lockstep, {label}"] = functools.partial(
+                lockstep, data / name, launcher, words, batch_size)
+        for way, (label, package, form) in PEERS.items():
+            if form != name or (way == "tfdata-csvdataset" and not slow):
                 continue
-            if venv is None:
-                print(f"SKIPPED {label}: no --{library}", file=sys.stderr)
+            if package not in installed:
+                print(f"SKIPPED {label}: {venv} has no {package}", file=sys.stderr)
                 continue
-            yield (name, label), lambda venv=venv, way=way, file=data / name / FORMATS[name]: peer(
-                a, venv, way, file)
+            found[name, label] = functools.partial(peer, python, way,
+                                                   data / name / FORMATS[name], batch_size)
+    return found
 
 
-def main():
-    a = arguments()
+def measure(venv, rounds, batch_size=128, slow=False):
+    """{"format, reader": {order: (records/s, seconds of the first epoch with opening)}}: medians."""
     results = {}
     with tempfile.TemporaryDirectory() as folder:
         data = pathlib.Path(folder)
         for name in FORMATS:
             subprocess.run([LOCKSTEP, "generate", data / name, "--format", name, "--test-limit",
                             "10"], check=True, stdout=subprocess.DEVNULL)
-        for _ in range(a.rounds):
-            for key, measure in contenders(a, data):
-                results.setdefault(key, []).append(measure())
-                print(*key, results[key][-1], file=sys.stderr)
-    print("| format | reader | records/s | first epoch, opening included |")
-    print("| --- | --- | --- | --- |")
-    for (name, label), runs in results.items():
-        speed, first = (statistics.median(run[i] for run in runs) for i in (0, 1))
-        print(f"| {name} | {label} | {speed:,.0f} | {first:.2f} s |")
+        everyone = contenders(venv, data, batch_size, slow)
+        for _ in range(rounds):
+            for order in ORDERS:
+                for key, read in everyone.items():
+                    results.setdefault((key, order), []).append(read(order))
+                    print(*key, order, results[key, order][-1], file=sys.stderr)
+    return {", ".join(key): {order: [statistics.median(run[i] for run in results[key, order])
+                                     for i in (0, 1)] for order in ORDERS} for key in everyone}
+
+
+def table(found):
+    lines = ["| records/s | in order | shuffled | first epoch in order, with opening |",
+             "| --- | --- | --- | --- |"]
+    for name, of in found.items():
+        lines.append(f"| {name} | {of['in order'][0]:,.0f} | {of['shuffled'][0]:,.0f}"
+                     f" | {of['in order'][1]:.2f} s |")
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("venv", type=pathlib.Path, help="the folder of scripts/peers/install.sh")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--slow", action="store_true", help="CsvDataset too: half a minute a round")
+    a = parser.parse_args()
+    print(table(measure(a.venv, a.rounds, a.batch_size, a.slow)))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from peer import EPSILON, RATE, SEED, Clock, arguments, batch_starts, digits, widths
+from peer import (EPSILON, RATE, SEED, Clock, arguments, batch_starts, digits, timed_checkpoint,
+                  timed_evaluation, widths)
 
 
 class Single:
@@ -55,12 +56,20 @@ class Model:
                         for v in self.variables]
         self.powers = [place.variable(tf.ones, 0, []) for _ in range(2)]
 
-    def loss(self, x, y):
+    def logits(self, x):
         for w, b in self.layers[:-1]:
             x = tf.nn.relu(tf.matmul(x, w) + b)
         w, b = self.layers[-1]
+        return tf.matmul(x, w) + b
+
+    def loss(self, x, y):
         return tf.reduce_mean(
-            tf.nn.sparse_softmax_cross_entropy_with_logits(y, tf.matmul(x, w) + b))
+            tf.nn.sparse_softmax_cross_entropy_with_logits(y, self.logits(x)))
+
+    @tf.function
+    def correct(self, x, y):
+        hits = tf.equal(tf.argmax(self.logits(x), axis=1), y)
+        return tf.reduce_sum(tf.cast(hits, tf.float32))
 
     @tf.function
     def step(self, x, y):
@@ -90,7 +99,11 @@ def main():
         batch = (place.batch(v[start:start + a.batch_size]) for v in (x, y))
         loss = place.number(model.step(*batch))
         clock.mark()
-    clock.report(loss)
+    def correct(*batch):
+        return place.number(model.correct(*(place.batch(tf.constant(v)) for v in batch)))
+    state = tf.train.Checkpoint(variables=model.variables, moments=model.moments,
+                                powers=model.powers)
+    clock.report(loss, {**timed_evaluation(a, correct), **timed_checkpoint(state.write)})
 
 
 if __name__ == "__main__":

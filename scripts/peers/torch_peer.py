@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from peer import EPSILON, RATE, SEED, Clock, arguments, batch_starts, digits, widths
+from peer import (EPSILON, RATE, SEED, Clock, arguments, batch_starts, digits, timed_checkpoint,
+                  timed_evaluation, widths)
 
 
 def world(reduce):
@@ -71,6 +72,22 @@ class Trainer:
         self.optimizer.step()
         return loss.item()
 
+    def correct(self, x, y):
+        """Correct answers on a batch, of which each rank takes a part."""
+        rank = self.mpi.rank if self.mpi else dist.get_rank() if self.ranks > 1 else 0
+        x, y = (torch.from_numpy(v).tensor_split(self.ranks)[rank] for v in (x, y))
+        with torch.inference_mode():
+            count = (self.model(x).argmax(1) == y).sum()
+        if self.mpi:
+            return self.mpi.allreduce(count.item())
+        if self.ranks > 1:
+            dist.all_reduce(count)
+        return count.item()
+
+    def save(self, path):
+        torch.save({"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()},
+                   path)
+
 
 def main():
     a = arguments(threads=dict(type=int, default=1),
@@ -83,8 +100,9 @@ def main():
         mine = slice(start + rank * local, start + (rank + 1) * local)
         loss = trainer.step(x[mine], y[mine])
         clock.mark()
+    evaluation = timed_evaluation(a, trainer.correct)
     if rank == 0:
-        clock.report(loss)
+        clock.report(loss, {**evaluation, **timed_checkpoint(trainer.save)})
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -25,7 +25,8 @@ DEFAULTS = {
     "resume": "none", "checkpoint-every": "end", "keep": 3, "keep-every": "none", "hash-every": "none", "audit-every": "none", "on-nonfinite": "stop", "max-time": "none", "timeout": 120, "straggler-warning": 1.5, "progress": "auto",
 }
 SUMMARY = {"version", "ranks", "device", "parameters", "steps", "examples", "skipped_steps",
-           "epochs", "step_seconds", "seconds_before_exchange", "startup_seconds", "examples_per_second",
+           "epochs", "step_seconds", "seconds_before_exchange", "startup_seconds",
+           "evaluation_seconds", "checkpoint_seconds", "examples_per_second",
            "weights_hash", "plan_digest", "peak_rss_bytes"}
 EPOCH = {"epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "seconds",
          "examples_per_second", "weights_hash"}
@@ -204,7 +205,8 @@ class RunDirectory(command.CommandTest):
         self.assertEqual(summary["weights_hash"], summary["epochs"][-1]["weights_hash"])
         for text in (summary["weights_hash"], summary["plan_digest"]):
             self.assertRegex(text, HASH)
-        for key in ("startup_seconds", "examples_per_second", "peak_rss_bytes"):
+        for key in ("startup_seconds", "evaluation_seconds", "checkpoint_seconds",
+                    "examples_per_second", "peak_rss_bytes"):
             self.assertGreater(summary[key], 0, key)
         self.assertEqual(tomllib.loads((made.folder / "config.toml").read_text())["epochs"], 2)
         for epoch in summary["epochs"]:
