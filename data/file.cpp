@@ -423,6 +423,11 @@ void Content::check_mapped() const {
   if (mapped_ != nullptr && !compressed_) file_.check_size();
 }
 
+void Content::prefetch(std::uint64_t offset, std::size_t bytes) const noexcept {
+  if (mapped_ == nullptr || bytes > MappedFile::max_read || offset < memory_.size()) return;
+  mapped_->prefetch(offset - memory_.size(), bytes);
+}
+
 void Content::read_kept(std::uint64_t offset, std::span<std::uint8_t> bytes) const {
   if (mapped_ != nullptr && bytes.size() <= MappedFile::max_read && offset >= memory_.size() &&
       mapped_->copy(offset - memory_.size(), bytes)) {

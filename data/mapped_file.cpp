@@ -71,6 +71,12 @@ void MappedFile::unmap() noexcept {
   size_ = 0;
 }
 
+void MappedFile::prefetch(std::uint64_t offset, std::size_t bytes) const noexcept {
+  if (begin_ == nullptr || offset > size_ || bytes > size_ - offset) return;
+  constexpr std::size_t line = 64;
+  for (std::size_t i = 0; i < bytes; i += line) __builtin_prefetch(begin_ + offset + i, 0, 2);
+}
+
 bool MappedFile::copy(std::uint64_t offset, std::span<std::uint8_t> bytes) noexcept {
   if (offset > size_ || bytes.size() > size_ - offset) return false;
   const std::uint8_t* const from = begin_ + offset;

@@ -30,6 +30,10 @@ class MappedFile {
   /// file is shorter within its last page.
   bool copy(std::uint64_t offset, std::span<std::uint8_t> bytes) noexcept;
 
+  /// Fetches bytes that copy() will be asked for soon into the caches; nothing if they are not
+  /// within the mapped bytes.
+  void prefetch(std::uint64_t offset, std::size_t bytes) const noexcept;
+
  private:
   void unmap() noexcept;
 

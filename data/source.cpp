@@ -334,6 +334,12 @@ void StoredSource::each_run(std::span<const std::uint64_t> ids, std::span<std::i
   for (std::size_t i = 0; i < ids.size();) {
     const std::uint64_t first = ids[i];
     const std::uint64_t begin = offset(first);
+    // Processors fetch consecutive records ahead, but cannot guess where shuffled ones are.
+    constexpr std::size_t ahead = 4;
+    if (i + ahead < ids.size() && ids[i + ahead] != ids[i + ahead - 1] + 1) {
+      const std::uint64_t later = offset(ids[i + ahead]);
+      content_.prefetch(later, offset(ids[i + ahead] + 1) - later);
+    }
     std::size_t run = 1;  // consecutive ids are read together
     while (i + run < ids.size() && ids[i + run] == first + run &&
            offset(first + run + 1) - begin <= max_bytes_at_once) {
