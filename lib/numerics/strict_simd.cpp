@@ -84,25 +84,44 @@ struct ForwardTile {
   }
 };
 
-/// Writes the numbers of the columns of x with a value that is not zero (of either sign), and
-/// list_ahead more; returns how many. Room for list_floats(x.cols).
+constexpr hn::RebindToUnsigned<decltype(tag)> words;
+
+/// Of the columns of x from k on, a vector of them: those with a value that is not zero, of either
+/// sign.
+HWY_INLINE auto used_columns(Matrix<const float> x, std::size_t k) {
+  const auto exist = first_lanes(x.cols - k);
+  auto bits = hn::Zero(words);
+  for (std::size_t i = 0; i < x.rows; ++i) {
+    const auto row = load(exist, x.data + i * x.cols + k);
+    bits = hn::Or(bits, hn::BitCast(words, row));
+  }
+  return hn::Ne(hn::ShiftLeft<1>(bits), hn::Zero(words));  // without the signs
+}
+
+/// Whether to list columns: a list costs a little, so not to leave out a few.
+constexpr bool pays(std::size_t used, std::size_t columns) {
+  return used <= columns - columns / 16;
+}
+
+/// Writes the numbers of the used columns of x, and list_ahead more; returns how many, or x.cols if
+/// a list does not pay, perhaps without one. Room for list_floats(x.cols).
 std::size_t list_columns(Matrix<const float> x, std::uint32_t* list) {
-  constexpr hn::RebindToUnsigned<decltype(tag)> words;
+  // Every fourth vector tells inputs without zeros at a quarter of the cost.
+  std::size_t seen = 0;
+  std::size_t used = 0;
+  for (std::size_t k = 0; k + lanes <= x.cols; k += 4 * lanes, seen += lanes) {
+    used += hn::CountTrue(words, used_columns(x, k));
+  }
+  if (!pays(used, seen)) return x.cols;
   std::size_t count = 0;
   for (std::size_t k = 0; k < x.cols; k += lanes) {
-    const auto exist = first_lanes(x.cols - k);
-    auto bits = hn::Zero(words);
-    for (std::size_t i = 0; i < x.rows; ++i) {
-      const auto row = load(exist, x.data + i * x.cols + k);
-      bits = hn::Or(bits, hn::BitCast(words, row));
-    }
-    const auto used = hn::Ne(hn::ShiftLeft<1>(bits), hn::Zero(words));  // without the signs
+    const auto found = used_columns(x, k);
     const auto columns = hn::Iota(words, static_cast<std::uint32_t>(k));
-    hn::StoreU(hn::Compress(columns, used), words, list + count);
-    count += hn::CountTrue(words, used);
+    hn::StoreU(hn::Compress(columns, found), words, list + count);
+    count += hn::CountTrue(words, found);
   }
   std::fill_n(list + count, list_ahead, count == 0 ? 0 : list[count - 1]);
-  return count;
+  return pays(count, x.cols) ? count : x.cols;
 }
 
 /// A panel's part of y: tiles of rows, each with its list of columns if there are any.
@@ -169,10 +188,9 @@ void forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
     std::size_t tile = 0;
     if (lists) {
       for_tiles(rows, listed_tile_rows, [&](std::size_t first, std::size_t count) HWY_ATTR {
-        const std::size_t used = list_columns({part.data + first * x.cols, count, x.cols},
-                                              list + tile * list_floats(x.cols));
-        // A list costs a little: not for a few columns.
-        listed[tile++] = used > x.cols - x.cols / 16 ? x.cols : used;
+        listed[tile] = list_columns({part.data + first * x.cols, count, x.cols},
+                                    list + tile * list_floats(x.cols));
+        ++tile;
       });
     }
     forward_panels({.x = part,
