@@ -7,8 +7,10 @@ import argparse
 import json
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -18,7 +20,7 @@ import higgs
 import readers
 from compare import LOCKSTEP, MPIRUN, output_of
 
-PARTS = ["collectives", "step", "peers", "table", "reading"]
+PARTS = ["collectives", "step", "precision", "peers", "table", "reading"]
 
 
 def arguments():
@@ -146,18 +148,56 @@ def step_record(figures):
             for name, found in figures.items()}
 
 
-# Beside peers
-
-def peers(a):
-    sizes = "128" if a.short else "32,128,512,4096"
-    works = compare.works_of(sizes, "" if a.short else "2048,2048,2048")
+def digits(a):
+    """The folder of digits that is trained on."""
     data = a.data
     if data is None:
         data = HERE.parent.parent / "build" / "bench-digits"
         if not data.exists():
             output_of([LOCKSTEP, "generate", data])
+    return data
+
+
+# lockstep train --precision
+
+def precision(a):
+    """{precision: {"batch N": examples/s of 2 ranks, "accuracy": after three epochs}}."""
+    precisions, sizes = ("float32", "bf16"), (128,) if a.short else (128, 512, 4096)
+    rates = {(name, size): [] for name in precisions for size in sizes}
+    for _ in range(a.rounds):
+        for name, size in rates:
+            run = compare.lockstep(MPIRUN, "--precision", name)
+            steps = compare.steps_of(100 if a.short else 300, size, "700,500")
+            rates[name, size].append(run(digits(a), steps, size, "700,500")["examples_per_second"])
+    found = {name: {f"batch {size}": statistics.median(rates[name, size]) for size in sizes}
+             for name in precisions}
+    for name in precisions:
+        with tempfile.TemporaryDirectory() as folder:
+            run = pathlib.Path(folder) / "run"
+            output_of([*MPIRUN, LOCKSTEP, "train", "--data", digits(a), "--precision", name,
+                       "--epochs", 1 if a.short else 3, "--run-dir", run])
+            summary = json.loads((run / "summary.json").read_text())
+        found[name]["accuracy"] = summary["epochs"][-1]["test_accuracy"]
+    return found
+
+
+def precision_table(figures):
+    columns = list(next(iter(figures.values())))[:-1]
+    lines = ["| examples/s, 2 ranks | " + " | ".join(columns) + " | test accuracy |",
+             "| --- " * (len(columns) + 2) + "|"]
+    for name, of in figures.items():
+        lines.append(f"| {name} | " + " | ".join(f"{of[column]:,.0f}" for column in columns) +
+                     f" | {of['accuracy']:.2%} |")
+    return "\n".join(lines)
+
+
+# Beside peers
+
+def peers(a):
+    sizes = "128" if a.short else "32,128,512,4096"
+    works = compare.works_of(sizes, "" if a.short else "2048,2048,2048")
     steps = 100 if a.short else 300
-    return compare.medians(compare.measure(a.venv, data, works, a.rounds, steps))
+    return compare.medians(compare.measure(a.venv, digits(a), works, a.rounds, steps))
 
 
 def rounded(value):
@@ -177,6 +217,7 @@ def main():
     print(f"On {record['cores']} cores of a {record['processor']}, commit {record['commit']}:")
     measures = {"collectives": (collectives, collectives_table, dict),
                 "step": (step, step_table, step_record),
+                "precision": (precision, precision_table, dict),
                 "peers": (peers, compare.table, dict),
                 "table": (lambda a: higgs.measure(a.venv, a), lambda f: higgs.table(f, a), dict),
                 "reading": (lambda a: readers.measure(a.venv, a.rounds), readers.table, dict)}
