@@ -25,8 +25,8 @@ Tensor<float> float_product(const Tensor<float>& a, const Tensor<float>& b) {
     const AlignedBuffer<float> bias(round_to_unit(columns));
     strict_products(Simd::automatic)
         .forward({a.values().data(), rows, inner}, {panels, weights.span()}, bias.span(),
-                 Activation::identity, {values.data(), rows, columns}, Output::overwrite,
-                 Zeros::dense, {});  // infinite factors are allowed
+                 Activation::identity, {values.data(), rows, columns}, panels.columns(),
+                 Output::overwrite, Zeros::dense, {});  // infinite factors are allowed
   }
   return {{rows, columns}, std::move(values)};
 }

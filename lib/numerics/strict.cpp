@@ -39,9 +39,19 @@ class PanelProducts final : public Products<float> {
   void forward(Matrix<const float> x, const LayerWeights<float>& w, Activation activation,
                Matrix<float> y, Output output) override {
     reserve(strict_forward_scratch_size(x.rows, x.cols));
+    const Range all = panels(w).layout.columns();
+    // Few rows: each thread then reads the weights that it updates, instead of all of them.
+    if (2 * x.rows <= w.outputs) {
+      const std::size_t operations = 2 * w.inputs * x.rows;
+      share(all.size(), panel_unit, operations, [&](Range columns, std::size_t thread) {
+        strict_.forward(x, panels(w), w.bias, activation, y, columns, output, zeros_,
+                        scratch_[thread].span());
+      });
+      return;
+    }
     share(x.rows, 1, 2 * w.inputs * w.outputs, [&](Range rows, std::size_t thread) {
-      strict_.forward(part(x, rows), panels(w), w.bias, activation, part(y, rows), output, zeros_,
-                      scratch_[thread].span());
+      strict_.forward(part(x, rows), panels(w), w.bias, activation, part(y, rows), all, output,
+                      zeros_, scratch_[thread].span());
     });
   }
 

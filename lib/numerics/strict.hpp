@@ -106,6 +106,8 @@ struct Panels {
     return first_of(panel) + k * width(panel) + j % panel_columns;
   }
   constexpr Range all() const noexcept { return {0, size()}; }
+  /// All columns, with the padding.
+  constexpr Range columns() const noexcept { return {0, round_to_unit(outputs)}; }
 
   /// The largest rectangle of the slice that begins at the flat position `first` (a multiple of 16,
   /// below `last`): part of a row up to the row's end, or whole rows. Iterating block by block
@@ -129,13 +131,14 @@ void from_panels(PanelWeights panels, Matrix<float> matrix);
 struct StrictProducts {
   Simd simd;  ///< never automatic
 
-  /// y = activation(x W + b), or activation(x W + y) when accumulating.
+  /// y = activation(x W + b), or activation(x W + y) when accumulating: its columns `columns`.
   ///
   /// Shapes   x [B, I], w panels of [I, O], bias of round_to_unit(O) with zeros beyond O (not read
-  ///          when accumulating), y [B, O]; B may be 0. scratch: strict_forward_scratch_size
-  ///          floats; empty for Zeros::dense.
+  ///          when accumulating), y [B, O]; B may be 0; columns within w.layout.columns(), from and
+  ///          to multiples of panel_unit. scratch: strict_forward_scratch_size floats; empty for
+  ///          Zeros::dense.
   void (*forward)(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
-                  Activation activation, Matrix<float> y, Output output, Zeros zeros,
+                  Activation activation, Matrix<float> y, Range columns, Output output, Zeros zeros,
                   std::span<float> scratch);
 
   /// dx = dz W^T, or dz W^T + dx when accumulating; times the derivative of the activation

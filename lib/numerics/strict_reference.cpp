@@ -31,9 +31,9 @@ LOCKSTEP_LOOPS float canonical(float a) {
 
 LOCKSTEP_LOOPS void forward_loops(const Matrix<const float>& x, const PanelWeights& w,
                                   std::span<const float> bias, Activation activation,
-                                  const Matrix<float>& y, Output output) {
+                                  const Matrix<float>& y, Range all, Output output) {
   for (std::size_t i = 0; i < y.rows; ++i) {
-    for (std::size_t j = 0; j < y.cols; j += panel_unit) {
+    for (std::size_t j = all.begin; j < std::min(all.end, y.cols); j += panel_unit) {
       const std::size_t columns = std::min(panel_unit, y.cols - j);
       const float* weights = w.values.data() + w.layout.index(0, j);
       Unit sums{};
@@ -129,9 +129,9 @@ LOCKSTEP_LOOPS void bias_loops(const Matrix<const float>& dz, std::size_t leaf, 
 /// The loops as separate functions with the signatures of StrictProducts.
 struct Plain {
   static void forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
-                      Activation activation, Matrix<float> y, Output output, Zeros,
+                      Activation activation, Matrix<float> y, Range columns, Output output, Zeros,
                       std::span<float>) {
-    forward_loops(x, w, bias, activation, y, output);
+    forward_loops(x, w, bias, activation, y, columns, output);
   }
   static void input(Matrix<const float> dz, PanelWeights w, Matrix<const float> x, Activation below,
                     Matrix<float> dx, Output output, std::span<float>) {
@@ -151,8 +151,9 @@ struct Plain {
 struct Fused {
   LOCKSTEP_FMA static void forward(Matrix<const float> x, PanelWeights w,
                                    std::span<const float> bias, Activation activation,
-                                   Matrix<float> y, Output output, Zeros, std::span<float>) {
-    forward_loops(x, w, bias, activation, y, output);
+                                   Matrix<float> y, Range columns, Output output, Zeros,
+                                   std::span<float>) {
+    forward_loops(x, w, bias, activation, y, columns, output);
   }
   LOCKSTEP_FMA static void input(Matrix<const float> dz, PanelWeights w, Matrix<const float> x,
                                  Activation below, Matrix<float> dx, Output output,

@@ -131,16 +131,17 @@ struct ForwardCall {
   const float* bias;
   Activation activation;
   Matrix<float> y;
+  Range columns;               ///< of y, the padded ones included
   const std::uint32_t* lists;  ///< of list_floats(x.cols) each; null: no tile has one
   const std::size_t* listed;   ///< lengths; x.cols: all columns, without a list
 };
 
 void forward_panels(const ForwardCall& c) {
   const Panels& layout = c.w.layout;
-  for (std::size_t j = 0, columns = 0; j < round_to_unit(c.y.cols); j += columns) {
+  for (std::size_t j = c.columns.begin, columns = 0; j < c.columns.end; j += columns) {
     const std::size_t panel = j / panel_columns;
     const std::size_t width = layout.width(panel);
-    columns = std::min(max_columns, width - j % panel_columns);
+    columns = std::min({max_columns, width - j % panel_columns, c.columns.end - j});
     ForwardTask task = {.x = nullptr,
                         .inputs = c.x.cols,
                         .weights = c.w.values.data() + layout.first_of(panel) + j % panel_columns,
@@ -171,7 +172,7 @@ void forward_panels(const ForwardCall& c) {
 }
 
 void forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
-             Activation activation, Matrix<float> y, Output output, Zeros zeros,
+             Activation activation, Matrix<float> y, Range columns, Output output, Zeros zeros,
              std::span<float> scratch) {
   assert(x.rows == y.rows && x.cols == w.layout.inputs && y.cols == w.layout.outputs);
   const bool accumulate = output == Output::accumulate;
@@ -198,6 +199,7 @@ void forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
                     .bias = accumulate ? nullptr : bias.data(),
                     .activation = activation,
                     .y = {y.data + i * y.cols, rows, y.cols},
+                    .columns = columns,
                     .lists = lists ? list : nullptr,
                     .listed = listed.data()});
   }

@@ -251,21 +251,27 @@ void add_squares(const Spans& spans, ExactSquares& squares, Write write) {
 /// Code of the passes on the processor.
 class ProcessorKernels final : public UpdateKernels {
  public:
-  /// `gradients`: see Optimizer::update().
+  /// `gradients`: see Optimizer::update(). `ends` of tensors: of each the threads get the parts of
+  /// which they computed gradient and product, which are in their caches.
   ProcessorKernels(std::span<float> values, std::span<const GradientSums> gradients, float* first,
-                   float* second)
-      : values_(values), gradients_(gradients), first_(first), second_(second) {}
+                   float* second, std::span<const std::size_t> ends)
+      : values_(values), gradients_(gradients), first_(first), second_(second), ends_(ends) {}
 
   bool run(const RangePass& pass) override {
     constexpr std::size_t unit = 256;  // weights that threads do not divide: whole cache lines
     constexpr std::size_t operations = 20;
     std::atomic<bool> all = true;
-    share(pass.range.size(), unit, operations, [&](Range mine, std::size_t /*thread*/) {
-      const Range range{pass.range.begin + mine.begin, pass.range.begin + mine.end};
-      for_each_part(range, [&](const Spans& part) {
-        if (!HWY_DYNAMIC_DISPATCH(update)(pass.pass, pass.factors, part)) all = false;
+    for (std::size_t i = 0, first = pass.range.begin; first < pass.range.end; ++i) {
+      const std::size_t end = i < ends_.size() ? ends_[i] : pass.range.end;
+      if (end <= first) continue;
+      const std::size_t count = std::min(end, pass.range.end) - first;
+      share(count, unit, operations, [&](Range mine, std::size_t /*thread*/) {
+        for_each_part({first + mine.begin, first + mine.end}, [&](const Spans& part) {
+          if (!HWY_DYNAMIC_DISPATCH(update)(pass.pass, pass.factors, part)) all = false;
+        });
       });
-    });
+      first += count;
+    }
     return all;
   }
 
@@ -321,6 +327,7 @@ class ProcessorKernels final : public UpdateKernels {
   std::span<const GradientSums> gradients_;
   float* first_;
   float* second_;
+  std::span<const std::size_t> ends_;
 };
 
 }  // namespace
@@ -417,6 +424,8 @@ Optimizer::Optimizer(std::size_t weights, const OptimizerOptions& options,
   const std::size_t moments = moment_names(options).size();
   if (moments > 0) first_ = AlignedBuffer<float>(weights);
   if (moments > 1) second_ = AlignedBuffer<float>(weights);
+  for (const UpdatedTensor& tensor : tensors) ends_.push_back(tensor.range.end);
+  std::sort(ends_.begin(), ends_.end());
 }
 
 Optimizer::~Optimizer() = default;
@@ -432,7 +441,7 @@ bool Optimizer::update(std::span<float> values, std::span<const GradientSums> gr
   if (!fits || count != weights_) {
     throw std::invalid_argument("Optimizer::update: ranges of another length, or no weight");
   }
-  ProcessorKernels kernels(values, gradients, first_.data(), second_.data());
+  ProcessorKernels kernels(values, gradients, first_.data(), second_.data(), ends_);
   return passes_->update(kernels, weights_, weight, step, sums);
 }
 

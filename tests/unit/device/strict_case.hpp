@@ -76,7 +76,7 @@ inline Results on_processor(const Case& c, Activation activation) {
       strict_weights_scratch_size(c.rows, c.outputs, c.leaf, c.layout.size()));
   Results r{std::vector<float>(c.rows * c.outputs), std::vector<float>(c.rows * c.inputs), {}, {}};
   p.forward(c.xs(), c.weights(), c.bias.span(), activation, {r.y.data(), c.rows, c.outputs},
-            Output::overwrite, Zeros::dense, {});
+            c.layout.columns(), Output::overwrite, Zeros::dense, {});
   p.backward_input(c.dzs(), c.weights(), c.xs(), activation, {r.dx.data(), c.rows, c.inputs},
                    Output::overwrite, scratch.span());
   p.backward_weights(c.xs(), c.dzs(), c.leaf, c.layout.all(), dw.span(), Zeros::dense, room.span());
