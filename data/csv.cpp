@@ -97,8 +97,10 @@ constexpr std::size_t max_row_bytes = std::size_t{1} << 26;
 
 }  // namespace
 
-CsvRows::CsvRows(Content& content) : content_(content) {
-  if (load() && buffer_.size() >= 3 && std::memcmp(buffer_.data(), "\xEF\xBB\xBF", 3) == 0) at_ = 3;
+CsvRows::CsvRows(Content& content, const CsvPart& part)
+    : content_(content), end_(part.end), loaded_(part.begin), next_line_(part.line) {
+  if (part.begin >= part.end || !load() || part.begin > 0) return;
+  if (buffer_.size() >= 3 && std::memcmp(buffer_.data(), "\xEF\xBB\xBF", 3) == 0) at_ = 3;
 }
 
 std::string_view CsvRows::row() const noexcept {
@@ -114,7 +116,9 @@ bool CsvRows::load() {
                         ": a record of more than 64 MiB",
                     "look for a quote that is never closed, or a file that is not a CSV");
   }
-  const std::uint64_t count = std::min(csv_chunk_bytes, content_.size() - loaded_);
+  // Chunks end at the same offsets in any part, and so does a record that is too long.
+  const std::uint64_t count =
+      std::min(csv_chunk_bytes - loaded_ % csv_chunk_bytes, content_.size() - loaded_);
   if (count == 0) return false;
   const std::size_t used = buffer_.size();
   buffer_.resize(used + static_cast<std::size_t>(count));
@@ -152,6 +156,7 @@ bool CsvRows::find_end(std::size_t& length, bool& quoted) {
 }
 
 bool CsvRows::next() {
+  if (end() >= end_) return false;
   std::size_t length = 0;
   bool quoted = false;
   has_quotes_ = false;

@@ -59,7 +59,7 @@ CsvSource::CsvSource(const std::filesystem::path& path, const ReadOptions& optio
   content_.finish();
   header_ = read_header(content_, has_header_, options.separator);
   assign_roles(options.needs_labels);
-  scan();
+  scan(options.ranks);
   is_scanning_ = false;
 }
 
@@ -365,9 +365,38 @@ std::int32_t CsvSource::parse_row(std::string_view row, std::span<float> x,
   return label;
 }
 
-void CsvSource::scan() {
-  CsvRows rows(content_);
-  if (has_header_) rows.next();
+void CsvSource::scan(const OpeningRanks* ranks) {
+  std::optional<std::vector<std::string_view>> parts;
+  if (!limit_) {  // with a limit most of the file is not read
+    parts = scan_parts(content_, "records", ranks, [&](const CsvPart& part) {
+      scan(part);
+      return findings();
+    });
+    forget_records();
+  }
+  if (!parts || !take_parts(*parts)) {
+    forget_records();
+    scan(CsvPart());
+  }
+  if (records() > 0) return;
+  throw DataError(path().string() + ":2: no record follows the header", "give it at least one");
+}
+
+void CsvSource::forget_records() {
+  labels_.clear();
+  offsets_.clear();
+  values_.clear();
+  weights_.clear();
+  has_missing_ = false;
+  for (Role& role : roles_) {
+    role.unknown = 0;
+    role.example.clear();
+  }
+}
+
+void CsvSource::scan(const CsvPart& part) {
+  CsvRows rows(content_, part);
+  if (has_header_ && part.begin == 0) rows.next();
   std::vector<float> x(features());
   const auto place = [&] { return path().string() + ":" + std::to_string(rows.line()); };
   std::uint64_t blank_line = 0;
@@ -386,8 +415,51 @@ void CsvSource::scan() {
     labels_.push_back(parse_row(rows.row(), x, place));
     offsets_.push_back(rows.end());
   }
-  if (records() > 0) return;
-  throw DataError(path().string() + ":2: no record follows the header", "give it at least one");
+}
+
+/// What scan() found, as take_parts() reads it.
+std::string CsvSource::findings() const {
+  Findings findings;
+  std::vector<std::uint32_t> lengths(records());  // a record has at most 64 MiB
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    lengths[i] = static_cast<std::uint32_t>(offsets_[i + 1] - offsets_[i]);
+  }
+  findings.add(offsets_.front());
+  findings.add(std::span<const std::uint32_t>(lengths));
+  findings.add(std::span<const std::int32_t>(labels_));
+  findings.add(std::span<const float>(values_));
+  findings.add(std::span<const float>(weights_));
+  findings.add(std::uint64_t{has_missing_});
+  for (const Role& role : roles_) {
+    findings.add(role.unknown);
+    findings.add(std::string_view(role.example));
+  }
+  return findings.take();
+}
+
+/// Appends the records of all parts; false if empty lines lie between them.
+bool CsvSource::take_parts(std::span<const std::string_view> parts) {
+  std::vector<std::uint32_t> lengths;
+  for (const std::string_view part : parts) {
+    FindingsReader found(part);
+    const std::uint64_t begin = found.number();
+    lengths.clear();
+    found.append_to(lengths);
+    if (offsets_.empty()) offsets_.push_back(begin);
+    if (!lengths.empty() && offsets_.back() != begin) return false;
+    for (const std::uint32_t length : lengths) offsets_.push_back(offsets_.back() + length);
+    found.append_to(labels_);
+    found.append_to(values_);
+    found.append_to(weights_);
+    has_missing_ = found.number() != 0 || has_missing_;
+    for (Role& role : roles_) {
+      const std::uint64_t unknown = found.number();
+      const std::string_view example = found.text();
+      if (role.unknown == 0) role.example = example;
+      role.unknown += unknown;
+    }
+  }
+  return true;
 }
 
 void CsvSource::decode(std::uint64_t first, std::size_t count, std::span<const std::uint8_t> bytes,
