@@ -233,6 +233,10 @@ class CsvTexts {
 /// underflow gives 0.
 std::optional<float> parse_float(std::string_view text) noexcept;
 
+/// The float32 nearest to the decimal at the begin of `text`, and its length; 0, and no number, for
+/// one that is not as simple as "-12.5", or has more than 15 digits: parse_float() takes them all.
+std::size_t scan_decimal(std::string_view text, float& number) noexcept;
+
 /// Parses an integer; empty if invalid.
 std::optional<std::int64_t> parse_whole(std::string_view text) noexcept;
 

@@ -17,6 +17,14 @@ namespace {
 /// Fast path: compares eight bytes. Four zeros with commas are the most common text in images.
 bool are_four_zeros(const char* text) noexcept { return std::memcmp(text, "0,0,0,0,", 8) == 0; }
 
+/// True if a field of one to three characters, such as a pixel's, and its separator are at `at`.
+/// The same in most fields of a file, so that processors guess it.
+bool is_short(std::string_view record, char separator, std::size_t at) noexcept {
+  if (at + 3 >= record.size()) return false;
+  const auto is_end = [&](std::size_t i) { return record[i] == separator ? 1U : 0U; };
+  return (is_end(at + 1) | is_end(at + 2) | is_end(at + 3)) != 0;
+}
+
 /// Parses the unquoted fields at `at` as x.size() numbers; moves `at` past the last one's
 /// separator, or one past the end of the record. False if a field is missing, quoted or not a
 /// number.
@@ -32,11 +40,15 @@ bool plain_floats(std::string_view record, char separator, std::size_t& at,
     }
     if (at >= record.size()) return false;
     std::size_t end = at;
-    int whole = 0;
-    for (; end < record.size() && end < at + 3 && record[end] >= '0' && record[end] <= '9'; ++end) {
-      whole = 10 * whole + (record[end] - '0');
+    if (is_short(record, separator, at)) {
+      int whole = 0;
+      for (; record[end] >= '0' && record[end] <= '9'; ++end) {
+        whole = 10 * whole + (record[end] - '0');
+      }
+      x[i] = static_cast<float>(whole);
+    } else {
+      end += scan_decimal(record.substr(at), x[i]);
     }
-    x[i] = static_cast<float>(whole);
     if (end == at || (end < record.size() && record[end] != separator)) {
       end = std::min(record.find(separator, at), record.size());
       const auto number = parse_float(record.substr(at, end - at));

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <span>
 #include <utility>
 
 #include "lockstep/base/errors.hpp"
@@ -154,23 +155,75 @@ class SchemaFinder {
     for (const std::string_view part : *parts) add(part);
   }
 
+  /// What the fields of a file's column are added to.
+  struct Use {
+    Found* found;
+    FoundLabels* labels;  // null: it is not to predict
+    bool is_weight;
+    bool is_named;  // of words, as asked
+  };
+
+  std::vector<Use> uses_of_columns() {
+    std::vector<Use> uses;
+    for (const std::size_t column : order_) {
+      uses.push_back({&found_[column], nullptr, is_weight(column),
+                      contains(options_.categories, names_[column])});
+      for (FoundLabels& labels : labels_) {
+        if (labels.column == column) uses.back().labels = &labels;
+      }
+    }
+    return uses;
+  }
+
+  /// Fast path: takes a record of as many fields as columns, all simple numbers; else false.
+  template <class Place>
+  bool take_plain(std::string_view row, char separator, std::span<const Use> uses,
+                  const Place& place) {
+    std::size_t at = 0;
+    std::size_t label_at = 0;
+    std::size_t label_end = 0;
+    FoundLabels* labels = nullptr;
+    for (const Use& use : uses) {
+      float number = 0;
+      const std::size_t length = at < row.size() ? scan_decimal(row.substr(at), number) : 0;
+      const std::size_t end = at + length;
+      if (length == 0 || use.is_named || (end < row.size() && row[end] != separator)) return false;
+      if (use.labels != nullptr) {
+        if (labels != nullptr) return false;
+        labels = use.labels;
+        label_at = at;
+        label_end = end;
+      }
+      at = end + 1;
+    }
+    if (at != row.size() + 1) return false;
+    if (labels != nullptr) add_label(*labels, row.substr(label_at, label_end - label_at), place);
+    for (const Use& use : uses) {
+      if (use.labels == nullptr && !use.is_weight) ++use.found->numbers;
+    }
+    ++records_;
+    return true;
+  }
+
   void scan(Content& content, char separator, const CsvPart& part) {
     CsvRows rows(content, part);
     if (options_.has_header && part.begin == 0) rows.next();
+    const std::vector<Use> uses = uses_of_columns();
     std::string scratch;
     const auto place = [&] { return content.path().string() + ":" + std::to_string(rows.line()); };
     while (rows.next()) {
       const std::string_view row = rows.row();
       if (is_blank(row, separator)) continue;
+      if (take_plain(row, separator, uses, place)) continue;
       const auto fail = [&](const std::string& reason) {
         throw DataError(place() + ": " + reason, mend_line);
       };
       const auto take = [&](std::size_t at, std::string_view text) {
-        if (at >= order_.size()) return;
-        const auto label = label_at(order_[at]);
-        if (label != labels_.end()) return add_label(*label, text, place);
-        if (is_weight(order_[at])) return;  // checked where records are read
-        add(order_[at], text, place);
+        if (at >= uses.size()) return;
+        const Use& use = uses[at];
+        if (use.labels != nullptr) return add_label(*use.labels, text, place);
+        if (use.is_weight) return;  // checked where records are read
+        add(use, text, place);
       };
       const std::size_t fields = split_csv(row, separator, scratch, take, fail);
       if (fields != order_.size()) {
@@ -295,10 +348,9 @@ class SchemaFinder {
   }
 
   template <class Place>
-  void add(std::size_t column, std::string_view text, const Place& place) {
-    Found& found = found_[column];
-    const bool is_named = contains(options_.categories, names_[column]);
-    if (!is_named && parse_float(text)) {
+  void add(const Use& use, std::string_view text, const Place& place) {
+    Found& found = *use.found;
+    if (!use.is_named && parse_float(text)) {
       ++found.numbers;
       return;
     }
@@ -309,14 +361,9 @@ class SchemaFinder {
       found.place = place();
       found.first_word = text;
     }
-    if (found.texts.size() > most_texts(is_named) || found.texts.contains(text)) return;
+    if (found.texts.size() > most_texts(use.is_named) || found.texts.contains(text)) return;
     found.texts.emplace(text);
     require_utf8(std::string(text), place());
-  }
-
-  std::vector<FoundLabels>::iterator label_at(std::size_t column) {
-    return std::find_if(labels_.begin(), labels_.end(),
-                        [&](const FoundLabels& labels) { return labels.column == column; });
   }
 
   bool is_label(std::size_t column) const {
