@@ -51,9 +51,11 @@ struct Bench {
 
 Bench make_bench(const RunConfig& config, comm::Communicator& comm) {
   Bench bench;
-  comm::together(comm, [&] {
+  comm::together(comm, [&](comm::Exchange& exchange) {
     const auto begin = Clock::now();
+    const data::OpeningRanks ranks = opening_ranks(exchange);
     data::DataSetOptions options = data_options(config);
+    options.ranks = &ranks;
     options.threads = train::own_cores(comm);
     bench.source = data::open_data_part(config.data, data::Part::train, options);
     bench.open_seconds = seconds_since(begin);

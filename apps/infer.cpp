@@ -93,8 +93,10 @@ nn::TargetKind kind_of(const train::SavedNetwork& saved) {
 /// The test set, preprocessed as in training.
 std::unique_ptr<data::Source> open_test_set(const RunConfig& config,
                                             const train::SavedNetwork& saved, bool needs_labels,
-                                            bool is_stdin, int threads) {
+                                            bool is_stdin, int threads,
+                                            const data::OpeningRanks& ranks) {
   data::DataSetOptions options = options_of(config, saved, needs_labels, threads);
+  options.ranks = &ranks;
   if (is_stdin) options.pictures.folder.emplace();  // the working directory
   std::unique_ptr<data::Source> test;
   try {
@@ -158,7 +160,7 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
   InferenceJob job;
   int threads = 1;
   std::string identity;
-  comm::together(comm, [&] {
+  comm::together(comm, [&](comm::Exchange& exchange) {
     require_words(arguments);
     if (config.backend == "nccl") {
       throw ConfigError("backend nccl: there is nothing to exchange between devices here",
@@ -168,8 +170,9 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
     threads = threads_of(config, comm);
     job.saved = train::read_description(train::find_checkpoint(arguments.operand()));
     const bool has_seed = !config.test_split || arguments.given("seed");
-    job.test = open_test_set(has_seed ? config : with_seed_of(job.saved, config), job.saved,
-                             needs_labels, arguments.value("data") == "-", threads);
+    job.test =
+        open_test_set(has_seed ? config : with_seed_of(job.saved, config), job.saved, needs_labels,
+                      arguments.value("data") == "-", threads, opening_ranks(exchange));
     data::require_weight(*job.test);
     identity = job.test->identity();
   });

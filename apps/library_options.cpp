@@ -198,6 +198,12 @@ data::DataSetOptions data_options(const RunConfig& config) {
   return options;
 }
 
+data::OpeningRanks opening_ranks(comm::Exchange& exchange) {
+  return {.rank = exchange.rank(),
+          .ranks = exchange.size(),
+          .gather = [&exchange](std::string_view mine) { return exchange.gather(mine); }};
+}
+
 void require_used(const RunConfig& config, const data::Source& train) {
   const auto refuse = [&](const std::string& setting, const char* kind) {
     throw ConfigError("`" + setting + "`: " + config.data + " is not a " + kind,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/settings.hpp"
+#include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/data/plan.hpp"
 #include "lockstep/data/source.hpp"
@@ -60,6 +61,9 @@ std::vector<std::string> column_names(const std::string& place, const std::strin
 
 /// How the data of `config` is read. Throws ConfigError for lists of columns. Local.
 data::DataSetOptions data_options(const RunConfig& config);
+
+/// The ranks that open data together through `exchange`, which must outlive the result. Local.
+data::OpeningRanks opening_ranks(comm::Exchange& exchange);
 
 /// Throws ConfigError for settings of tables or pictures that data of another kind does not heed:
 /// `task=regression`, `weight_column`, `image_size` and `image_channels`. Local.

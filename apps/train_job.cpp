@@ -41,10 +41,12 @@ void require_fitting_data(const data::DataSet& data) {
 
 TrainData open_data(const RunConfig& config, comm::Communicator& comm) {
   TrainData data;
-  comm::together(comm, [&] {
+  comm::together(comm, [&](comm::Exchange& exchange) {
     mesh_of(config, static_cast<std::uint64_t>(comm.size()));
+    const data::OpeningRanks ranks = opening_ranks(exchange);
     data::DataSetOptions options = data_options(config);
     options.threads = threads_of(config, comm);
+    options.ranks = &ranks;
     data.sets = data::open_data_set(config.data, options);
     require_fitting_data(data.sets);
     require_used(config, *data.sets.train);

@@ -1,6 +1,7 @@
 #include "lockstep/collectives/agreement.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <new>
 #include <optional>
@@ -143,8 +144,10 @@ Groups group_by_value(const Settings& all, const std::string& key) {
 
 }  // namespace
 
-void together(Communicator& comm, const std::function<void()>& local_work) {
-  const auto mine = attempt(comm, local_work);
+namespace {
+
+/// The end of together(): collective.
+void agree(Communicator& comm, const std::optional<Failure>& mine) {
   if (comm.all_agree(!mine)) return;
   const auto failures = gather_failures(comm, mine);
   const auto& [rank, first] = *failures.begin();
@@ -162,21 +165,63 @@ void together(Communicator& comm, const std::function<void()>& local_work) {
   throw AgreedError(first.code, who + ": " + first.text);
 }
 
-std::vector<std::string> gather_text(Communicator& comm, const std::string& mine) {
+/// The texts of all ranks, of which `sizes` are known, in `buffer`. Collective.
+std::vector<std::string_view> gather_sized(Communicator& comm, std::string_view mine,
+                                           std::span<const std::uint64_t> sizes,
+                                           std::vector<std::uint8_t>& buffer) {
   const auto ranks = static_cast<std::size_t>(comm.size());
-  const auto me = static_cast<std::size_t>(comm.rank());
-  std::vector<std::uint64_t> sizes(ranks);
-  sizes[me] = mine.size();
-  comm.all_gather(std::span(sizes));
   const std::size_t longest = *std::max_element(sizes.begin(), sizes.end());
-  std::string all(ranks * longest, '\0');
-  mine.copy(all.data() + me * longest, mine.size());
-  comm.all_gather(bytes_of(all));
-  std::vector<std::string> texts;
+  if (buffer.size() < ranks * longest) buffer.resize(ranks * longest);
+  const auto all = std::span(buffer).first(ranks * longest);
+  const auto text = [&](std::size_t rank) { return all.subspan(rank * longest, sizes[rank]); };
+  std::copy(mine.begin(), mine.end(), text(static_cast<std::size_t>(comm.rank())).begin());
+  comm.all_gather(all);
+  std::vector<std::string_view> texts;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
-    texts.push_back(all.substr(rank * longest, sizes[rank]));
+    texts.emplace_back(reinterpret_cast<const char*>(text(rank).data()), text(rank).size());
   }
   return texts;
+}
+
+std::vector<std::uint64_t> gather_number(Communicator& comm, std::uint64_t mine) {
+  std::vector<std::uint64_t> numbers(static_cast<std::size_t>(comm.size()));
+  numbers[static_cast<std::size_t>(comm.rank())] = mine;
+  comm.all_gather(std::span(numbers));
+  return numbers;
+}
+
+constexpr std::uint64_t ended = std::numeric_limits<std::uint64_t>::max();  // instead of a size
+
+}  // namespace
+
+std::optional<std::vector<std::string_view>> Exchange::gather(std::string_view mine) {
+  if (has_ended_) return std::nullopt;
+  const auto sizes = gather_number(comm_, mine.size());
+  has_ended_ = std::find(sizes.begin(), sizes.end(), ended) != sizes.end();
+  if (has_ended_) return std::nullopt;
+  return gather_sized(comm_, mine, sizes, texts_);
+}
+
+void Exchange::end() {
+  if (!has_ended_) gather_number(comm_, ended);
+  has_ended_ = true;
+}
+
+void together(Communicator& comm, const std::function<void()>& local_work) {
+  agree(comm, attempt(comm, local_work));
+}
+
+void together(Communicator& comm, const std::function<void(Exchange&)>& shared_work) {
+  Exchange exchange(comm);
+  const auto mine = attempt(comm, [&] { shared_work(exchange); });
+  exchange.end();
+  agree(comm, mine);
+}
+
+std::vector<std::string> gather_text(Communicator& comm, const std::string& mine) {
+  std::vector<std::uint8_t> buffer;
+  const auto texts = gather_sized(comm, mine, gather_number(comm, mine.size()), buffer);
+  return {texts.begin(), texts.end()};
 }
 
 std::string broadcast_text(Communicator& comm, std::string text, int root) {

@@ -2,8 +2,11 @@
 // settings. What ends the job after any other exception: lib/launch.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -30,6 +33,33 @@ struct AgreedError : Error {
 ///          with "rank R on HOST: " and, if several ranks failed, contains their number.
 /// Ranks    collective; one all_agree if nothing fails.
 void together(Communicator& comm, const std::function<void()>& local_work);
+
+/// What ranks exchange within together(): no rank waits for one that has failed or ended its work.
+class Exchange {
+ public:
+  explicit Exchange(Communicator& comm) : comm_(comm) {}
+
+  int rank() const noexcept { return comm_.rank(); }
+  int size() const noexcept { return comm_.size(); }
+
+  /// The texts of all ranks in rank order, as gather_text() gives them, valid until the next call;
+  /// nullopt, on all ranks and for good, once one of them has ended. Collective.
+  std::optional<std::vector<std::string_view>> gather(std::string_view mine);
+
+  /// For together(): this rank gathers no more. Collective with gather() and end() of the others.
+  void end();
+
+ private:
+  Communicator& comm_;
+  std::vector<std::uint8_t> texts_ = {};
+  bool has_ended_ = false;  // on some rank, and all ranks know
+};
+
+/// The same for work that ranks share: it communicates by the Exchange alone.
+///
+/// All ranks call its gather() equally often, in the same order, unless one fails or ends earlier.
+/// Ranks    collective; without a failure one all_gather of 8 bytes per rank, and one all_agree.
+void together(Communicator& comm, const std::function<void(Exchange&)>& shared_work);
 
 /// The texts of all ranks in rank order, on every rank. Collective.
 ///

@@ -1,6 +1,8 @@
 #include "lockstep/data/csv.hpp"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <cstring>
@@ -97,8 +99,10 @@ constexpr std::size_t max_row_bytes = std::size_t{1} << 26;
 
 }  // namespace
 
-CsvRows::CsvRows(Content& content) : content_(content) {
-  if (load() && buffer_.size() >= 3 && std::memcmp(buffer_.data(), "\xEF\xBB\xBF", 3) == 0) at_ = 3;
+CsvRows::CsvRows(Content& content, const CsvPart& part)
+    : content_(content), end_(part.end), loaded_(part.begin), next_line_(part.line) {
+  if (part.begin >= part.end || !load() || part.begin > 0) return;
+  if (buffer_.size() >= 3 && std::memcmp(buffer_.data(), "\xEF\xBB\xBF", 3) == 0) at_ = 3;
 }
 
 std::string_view CsvRows::row() const noexcept {
@@ -114,7 +118,9 @@ bool CsvRows::load() {
                         ": a record of more than 64 MiB",
                     "look for a quote that is never closed, or a file that is not a CSV");
   }
-  const std::uint64_t count = std::min(csv_chunk_bytes, content_.size() - loaded_);
+  // Chunks end at the same offsets in any part, and so does a record that is too long.
+  const std::uint64_t count =
+      std::min(csv_chunk_bytes - loaded_ % csv_chunk_bytes, content_.size() - loaded_);
   if (count == 0) return false;
   const std::size_t used = buffer_.size();
   buffer_.resize(used + static_cast<std::size_t>(count));
@@ -152,6 +158,7 @@ bool CsvRows::find_end(std::size_t& length, bool& quoted) {
 }
 
 bool CsvRows::next() {
+  if (end() >= end_) return false;
   std::size_t length = 0;
   bool quoted = false;
   has_quotes_ = false;
@@ -228,8 +235,80 @@ std::optional<int> small_whole(std::string_view text) noexcept {
 
 }  // namespace
 
+namespace {
+
+bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
+
+/// Adds the digits of `text` from `at` on to `digits`; returns their end. Overflows after 19.
+std::size_t scan_digits(std::string_view text, std::size_t at, std::uint64_t& digits) noexcept {
+  for (; at < text.size() && is_digit(text[at]); ++at) {
+    digits = 10 * digits + static_cast<std::uint64_t>(text[at] - '0');
+  }
+  return at;
+}
+
+/// The same, eight at once. Source   the digits of the simdjson parser: G. Langdale, D. Lemire,
+/// "Parsing gigabytes of JSON per second", 2019.
+std::size_t scan_many_digits(std::string_view text, std::size_t at,
+                             std::uint64_t& digits) noexcept {
+  constexpr std::array<std::uint64_t, 9> powers{1,      10,      100,      1000,     10000,
+                                                100000, 1000000, 10000000, 100000000};
+  constexpr std::uint64_t bytes = 0x0101010101010101;
+  while (at + 8 <= text.size()) {
+    std::uint64_t eight = 0;
+    std::memcpy(&eight, text.data() + at, sizeof eight);
+    std::uint64_t values = eight - '0' * bytes;
+    const std::uint64_t others = (values | (eight + ('\x7F' - '9') * bytes)) & 0x80 * bytes;
+    const auto count = static_cast<std::size_t>(std::countr_zero(others)) / 8;  // 8 if none
+    if (count == 0) return at;
+    values <<= 8 * (8 - count);
+    values = 10 * values + (values >> 8);  // in every second byte
+    constexpr std::uint64_t every_fourth = 0x000000FF000000FF;
+    values = ((values & every_fourth) * 0x000F424000000064 +
+              ((values >> 16) & every_fourth) * 0x0000271000000001) >>
+             32;
+    digits = powers[count] * digits + values;
+    at += count;
+    if (count < 8) return at;
+  }
+  return scan_digits(text, at, digits);
+}
+
+}  // namespace
+
+std::size_t scan_decimal(std::string_view text, float& number) noexcept {
+  constexpr std::array<double, 16> powers{1,   1e1, 1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
+                                          1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15};
+  const std::size_t sign = text.starts_with('-') ? 1 : 0;
+  std::uint64_t digits = 0;
+  std::size_t end = scan_digits(text, sign, digits);
+  const std::size_t whole = end - sign;
+  std::size_t decimals = 0;
+  if (end < text.size() && text[end] == '.') {
+    const std::size_t begin = end + 1;
+    end = scan_many_digits(text, begin, digits);
+    decimals = end - begin;
+    if (decimals == 0) return 0;
+  }
+  if (whole == 0 || whole + decimals >= powers.size()) return 0;
+  // Both are exact in double, so the quotient is the nearest double; and the float nearest to that
+  // is nearest to the decimal, unless it is half way between two floats: then the decimal may be on
+  // either side of it.
+  auto value = static_cast<double>(digits);
+  if (decimals > 0) value /= powers[decimals];
+  constexpr std::uint64_t beyond_float = (std::uint64_t{1} << 29) - 1;
+  constexpr std::uint64_t half = std::uint64_t{1} << 28;
+  if ((std::bit_cast<std::uint64_t>(value) & beyond_float) == half) return 0;
+  constexpr std::array<double, 2> signs{1, -1};  // no branch: no processor guesses the sign
+  number = static_cast<float>(signs[sign] * value);
+  return end;
+}
+
 std::optional<float> parse_float(std::string_view text) noexcept {
   if (const auto small = small_whole(text)) return static_cast<float>(*small);
+  if (float decimal = 0; !text.empty() && scan_decimal(text, decimal) == text.size()) {
+    return decimal;
+  }
   text = trimmed(text);
   std::errc error{};
   auto number = parse<float>(text, error);

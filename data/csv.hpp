@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "lockstep/data/file.hpp"
+#include "lockstep/data/opening.hpp"
 #include "lockstep/data/stored_source.hpp"
 #include "lockstep/data/table.hpp"
 
@@ -67,8 +68,9 @@ bool looks_like_a_record(std::span<const std::string> names);
 
 /// The records of one CSV file.
 ///
-/// The constructor reads the whole file, checks every field and stores the offset of each record (8
-/// bytes each); read() then reads only the requested records. Local; not thread-safe.
+/// The constructor reads the whole file, of several ranks each a part (ReadOptions::ranks), checks
+/// every field and stores the offset of each record (8 bytes each); read() then reads only the
+/// requested records. Local, but for the constructor with ReadOptions::ranks; not thread-safe.
 class CsvSource final : public StoredSource {
  public:
   /// Columns are matched with options.table by name, in any order; surplus columns are ignored. A
@@ -127,7 +129,11 @@ class CsvSource final : public StoredSource {
                     const std::string& place);
   void assign_weight(const std::string& place);
   void assign_columns(const std::string& place);
-  void scan();
+  void scan(const OpeningRanks* ranks);
+  void scan(const CsvPart& part);
+  void forget_records();
+  std::string findings() const;
+  bool take_parts(std::span<const std::string_view> parts);
 
   /// Fast path: parses a row without quotes and errors, and returns the text of its label; empty
   /// for any other row.
@@ -171,9 +177,9 @@ class CsvSource final : public StoredSource {
 class CsvRows {
  public:
   /// `content` must be finished (Content::finish) and outlive this object.
-  explicit CsvRows(Content& content);
+  explicit CsvRows(Content& content, const CsvPart& part = {});
 
-  /// Reads the next record without its line ending; false at the end of the file. Throws DataError.
+  /// Reads the next record without its line ending; false at the end of the part. Throws DataError.
   bool next();
 
   std::string_view row() const noexcept;                 ///< valid until next()
@@ -188,13 +194,14 @@ class CsvRows {
 
   Content& content_;
   std::vector<std::uint8_t> buffer_;  // ends at file offset loaded_
-  std::uint64_t loaded_ = 0;
+  std::uint64_t end_;                 // of the part
+  std::uint64_t loaded_;
   std::size_t at_ = 0;     // buffer index after the current record
   std::size_t begin_ = 0;  // buffer index of the current record
   std::size_t length_ = 0;
   bool has_quotes_ = false;
   std::uint64_t line_ = 0;
-  std::uint64_t next_line_ = 1;
+  std::uint64_t next_line_;
 };
 
 /// The texts of a CSV file's records, one after the other. Local; not thread-safe.
@@ -225,6 +232,10 @@ class CsvTexts {
 /// The finite float32 nearest to the decimal text; empty if invalid. Blanks around it are ignored;
 /// underflow gives 0.
 std::optional<float> parse_float(std::string_view text) noexcept;
+
+/// The float32 nearest to the decimal at the begin of `text`, and its length; 0, and no number, for
+/// one that is not as simple as "-12.5", or has more than 15 digits: parse_float() takes them all.
+std::size_t scan_decimal(std::string_view text, float& number) noexcept;
 
 /// Parses an integer; empty if invalid.
 std::optional<std::int64_t> parse_whole(std::string_view text) noexcept;

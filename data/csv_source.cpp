@@ -17,6 +17,14 @@ namespace {
 /// Fast path: compares eight bytes. Four zeros with commas are the most common text in images.
 bool are_four_zeros(const char* text) noexcept { return std::memcmp(text, "0,0,0,0,", 8) == 0; }
 
+/// True if a field of one to three characters, such as a pixel's, and its separator are at `at`.
+/// The same in most fields of a file, so that processors guess it.
+bool is_short(std::string_view record, char separator, std::size_t at) noexcept {
+  if (at + 3 >= record.size()) return false;
+  const auto is_end = [&](std::size_t i) { return record[i] == separator ? 1U : 0U; };
+  return (is_end(at + 1) | is_end(at + 2) | is_end(at + 3)) != 0;
+}
+
 /// Parses the unquoted fields at `at` as x.size() numbers; moves `at` past the last one's
 /// separator, or one past the end of the record. False if a field is missing, quoted or not a
 /// number.
@@ -32,11 +40,15 @@ bool plain_floats(std::string_view record, char separator, std::size_t& at,
     }
     if (at >= record.size()) return false;
     std::size_t end = at;
-    int whole = 0;
-    for (; end < record.size() && end < at + 3 && record[end] >= '0' && record[end] <= '9'; ++end) {
-      whole = 10 * whole + (record[end] - '0');
+    if (is_short(record, separator, at)) {
+      int whole = 0;
+      for (; record[end] >= '0' && record[end] <= '9'; ++end) {
+        whole = 10 * whole + (record[end] - '0');
+      }
+      x[i] = static_cast<float>(whole);
+    } else {
+      end += scan_decimal(record.substr(at), x[i]);
     }
-    x[i] = static_cast<float>(whole);
     if (end == at || (end < record.size() && record[end] != separator)) {
       end = std::min(record.find(separator, at), record.size());
       const auto number = parse_float(record.substr(at, end - at));
@@ -59,7 +71,7 @@ CsvSource::CsvSource(const std::filesystem::path& path, const ReadOptions& optio
   content_.finish();
   header_ = read_header(content_, has_header_, options.separator);
   assign_roles(options.needs_labels);
-  scan();
+  scan(options.ranks);
   is_scanning_ = false;
 }
 
@@ -365,9 +377,38 @@ std::int32_t CsvSource::parse_row(std::string_view row, std::span<float> x,
   return label;
 }
 
-void CsvSource::scan() {
-  CsvRows rows(content_);
-  if (has_header_) rows.next();
+void CsvSource::scan(const OpeningRanks* ranks) {
+  std::optional<std::vector<std::string_view>> parts;
+  if (!limit_) {  // with a limit most of the file is not read
+    parts = scan_parts(content_, "records", ranks, [&](const CsvPart& part) {
+      scan(part);
+      return findings();
+    });
+    forget_records();
+  }
+  if (!parts || !take_parts(*parts)) {
+    forget_records();
+    scan(CsvPart());
+  }
+  if (records() > 0) return;
+  throw DataError(path().string() + ":2: no record follows the header", "give it at least one");
+}
+
+void CsvSource::forget_records() {
+  labels_.clear();
+  offsets_.clear();
+  values_.clear();
+  weights_.clear();
+  has_missing_ = false;
+  for (Role& role : roles_) {
+    role.unknown = 0;
+    role.example.clear();
+  }
+}
+
+void CsvSource::scan(const CsvPart& part) {
+  CsvRows rows(content_, part);
+  if (has_header_ && part.begin == 0) rows.next();
   std::vector<float> x(features());
   const auto place = [&] { return path().string() + ":" + std::to_string(rows.line()); };
   std::uint64_t blank_line = 0;
@@ -386,8 +427,51 @@ void CsvSource::scan() {
     labels_.push_back(parse_row(rows.row(), x, place));
     offsets_.push_back(rows.end());
   }
-  if (records() > 0) return;
-  throw DataError(path().string() + ":2: no record follows the header", "give it at least one");
+}
+
+/// What scan() found, as take_parts() reads it.
+std::string CsvSource::findings() const {
+  Findings findings;
+  std::vector<std::uint32_t> lengths(records());  // a record has at most 64 MiB
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    lengths[i] = static_cast<std::uint32_t>(offsets_[i + 1] - offsets_[i]);
+  }
+  findings.add(offsets_.front());
+  findings.add(std::span<const std::uint32_t>(lengths));
+  findings.add(std::span<const std::int32_t>(labels_));
+  findings.add(std::span<const float>(values_));
+  findings.add(std::span<const float>(weights_));
+  findings.add(std::uint64_t{has_missing_});
+  for (const Role& role : roles_) {
+    findings.add(role.unknown);
+    findings.add(std::string_view(role.example));
+  }
+  return findings.take();
+}
+
+/// Appends the records of all parts; false if empty lines lie between them.
+bool CsvSource::take_parts(std::span<const std::string_view> parts) {
+  std::vector<std::uint32_t> lengths;
+  for (const std::string_view part : parts) {
+    FindingsReader found(part);
+    const std::uint64_t begin = found.number();
+    lengths.clear();
+    found.append_to(lengths);
+    if (offsets_.empty()) offsets_.push_back(begin);
+    if (!lengths.empty() && offsets_.back() != begin) return false;
+    for (const std::uint32_t length : lengths) offsets_.push_back(offsets_.back() + length);
+    found.append_to(labels_);
+    found.append_to(values_);
+    found.append_to(weights_);
+    has_missing_ = found.number() != 0 || has_missing_;
+    for (Role& role : roles_) {
+      const std::uint64_t unknown = found.number();
+      const std::string_view example = found.text();
+      if (role.unknown == 0) role.example = example;
+      role.unknown += unknown;
+    }
+  }
+  return true;
 }
 
 void CsvSource::decode(std::uint64_t first, std::size_t count, std::span<const std::uint8_t> bytes,

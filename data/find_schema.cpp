@@ -1,15 +1,16 @@
 // Finds what the columns of a table are: numbers, words, labels (table.hpp).
 #include <algorithm>
 #include <filesystem>
-#include <limits>
 #include <map>
-#include <set>
-#include <unordered_set>
+#include <span>
+#include <utility>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/data/csv.hpp"
 #include "lockstep/data/file.hpp"
+#include "lockstep/data/found_columns.hpp"
+#include "lockstep/data/opening.hpp"
 #include "lockstep/data/stored_source.hpp"
 #include "lockstep/data/table.hpp"
 
@@ -26,33 +27,6 @@ constexpr std::size_t max_saved_values = 900'000;  // of a checkpoint's network.
 bool contains(const std::vector<std::string>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
-
-/// What is found in a column, in all files.
-struct Found {
-  std::uint64_t numbers = 0;
-  std::uint64_t words = 0;
-  bool has_long_word = false;
-  std::set<std::string, std::less<>> texts;  // at most as many as may be categories, and one
-  std::string place;                         // of the first word
-  std::string first_word;
-};
-
-/// What is found in a column to predict, in all files.
-struct FoundLabels {
-  std::size_t column = 0;
-  std::unordered_set<std::string> texts;  // at most as many as may be classes, and one
-  std::int64_t least = std::numeric_limits<std::int64_t>::max();
-  std::int64_t greatest = std::numeric_limits<std::int64_t>::min();
-  std::string place_of_greatest;
-  std::uint64_t floats = 0;     // whole numbers that are written as floats
-  std::uint64_t fractions = 0;  // numbers that are not whole
-  std::string word;             // the first that is not a number
-  std::string place_of_word;
-
-  bool are_numbers() const noexcept { return word.empty(); }
-  bool are_whole() const noexcept { return are_numbers() && fractions == 0; }
-  bool are_flags() const noexcept { return are_whole() && least >= 0 && greatest <= 1; }
-};
 
 /// A name that may be meant by `wanted`.
 std::string likely_label(const std::vector<std::string>& names, const std::string& wanted) {
@@ -93,8 +67,8 @@ std::size_t find_label(const CsvHeader& header, const TableOptions& options,
 /// Reads the columns of the files of one training set.
 class SchemaFinder {
  public:
-  SchemaFinder(const TableOptions& options, std::optional<int> classes)
-      : options_(options), classes_(classes) {}
+  SchemaFinder(const TableOptions& options, std::optional<int> classes, const OpeningRanks* ranks)
+      : options_(options), classes_(classes), ranks_(ranks) {}
 
   /// The files of a training set.
   void read(std::span<const std::string> paths) {
@@ -165,24 +139,93 @@ class SchemaFinder {
     if (names_.empty()) begin(header, path.string() + ":1");
     for (const std::string& name : header.names) require_utf8(name, path.string() + ":1");
     order(header.names, path.string() + ":1");
-    CsvRows rows(content);
-    if (options_.has_header) rows.next();
+    // What is found in this file is found apart where ranks share it, and then added.
+    auto before = std::exchange(found_, std::vector<Found>(names_.size()));
+    auto labels_before = labels_;
+    for (FoundLabels& labels : labels_) labels = {.column = labels.column};
+    const std::uint64_t records_before = std::exchange(records_, 0);
+    const auto parts = scan_parts(content, "columns", ranks_, [&](const CsvPart& part) {
+      scan(content, header.separator, part);
+      return findings();
+    });
+    found_ = std::move(before);
+    labels_ = std::move(labels_before);
+    records_ = records_before;
+    if (!parts) return scan(content, header.separator, {});
+    for (const std::string_view part : *parts) add(part);
+  }
+
+  /// What the fields of a file's column are added to.
+  struct Use {
+    Found* found;
+    FoundLabels* labels;  // null: it is not to predict
+    bool is_weight;
+    bool is_named;  // of words, as asked
+  };
+
+  std::vector<Use> uses_of_columns() {
+    std::vector<Use> uses;
+    for (const std::size_t column : order_) {
+      uses.push_back({&found_[column], nullptr, is_weight(column),
+                      contains(options_.categories, names_[column])});
+      for (FoundLabels& labels : labels_) {
+        if (labels.column == column) uses.back().labels = &labels;
+      }
+    }
+    return uses;
+  }
+
+  /// Fast path: takes a record of as many fields as columns, all simple numbers; else false.
+  template <class Place>
+  bool take_plain(std::string_view row, char separator, std::span<const Use> uses,
+                  const Place& place) {
+    std::size_t at = 0;
+    std::size_t label_at = 0;
+    std::size_t label_end = 0;
+    FoundLabels* labels = nullptr;
+    for (const Use& use : uses) {
+      float number = 0;
+      const std::size_t length = at < row.size() ? scan_decimal(row.substr(at), number) : 0;
+      const std::size_t end = at + length;
+      if (length == 0 || use.is_named || (end < row.size() && row[end] != separator)) return false;
+      if (use.labels != nullptr) {
+        if (labels != nullptr) return false;
+        labels = use.labels;
+        label_at = at;
+        label_end = end;
+      }
+      at = end + 1;
+    }
+    if (at != row.size() + 1) return false;
+    if (labels != nullptr) add_label(*labels, row.substr(label_at, label_end - label_at), place);
+    for (const Use& use : uses) {
+      if (use.labels == nullptr && !use.is_weight) ++use.found->numbers;
+    }
+    ++records_;
+    return true;
+  }
+
+  void scan(Content& content, char separator, const CsvPart& part) {
+    CsvRows rows(content, part);
+    if (options_.has_header && part.begin == 0) rows.next();
+    const std::vector<Use> uses = uses_of_columns();
     std::string scratch;
-    const auto place = [&] { return path.string() + ":" + std::to_string(rows.line()); };
+    const auto place = [&] { return content.path().string() + ":" + std::to_string(rows.line()); };
     while (rows.next()) {
       const std::string_view row = rows.row();
-      if (is_blank(row, header.separator)) continue;
+      if (is_blank(row, separator)) continue;
+      if (take_plain(row, separator, uses, place)) continue;
       const auto fail = [&](const std::string& reason) {
         throw DataError(place() + ": " + reason, mend_line);
       };
       const auto take = [&](std::size_t at, std::string_view text) {
-        if (at >= order_.size()) return;
-        const auto label = label_at(order_[at]);
-        if (label != labels_.end()) return add_label(*label, text, place);
-        if (is_weight(order_[at])) return;  // checked where records are read
-        add(order_[at], text, place);
+        if (at >= uses.size()) return;
+        const Use& use = uses[at];
+        if (use.labels != nullptr) return add_label(*use.labels, text, place);
+        if (use.is_weight) return;  // checked where records are read
+        add(use, text, place);
       };
-      const std::size_t fields = split_csv(row, header.separator, scratch, take, fail);
+      const std::size_t fields = split_csv(row, separator, scratch, take, fail);
       if (fields != order_.size()) {
         fail(std::to_string(fields) + " fields, but the " +
              (options_.has_header ? "header names " : "first line has ") +
@@ -190,6 +233,25 @@ class SchemaFinder {
       }
       ++records_;
     }
+  }
+
+  /// All that scan() found.
+  std::string findings() const {
+    Findings findings;
+    findings.add(records_);
+    for (const Found& found : found_) found.add_to(findings);
+    for (const FoundLabels& labels : labels_) labels.add_to(findings);
+    return findings.take();
+  }
+
+  /// Adds what was found in a part that follows those that were added before.
+  void add(std::string_view part) {
+    FindingsReader findings(part);
+    records_ += findings.number();
+    for (std::size_t i = 0; i < found_.size(); ++i) {
+      found_[i].add(findings, most_texts(contains(options_.categories, names_[i])));
+    }
+    for (FoundLabels& labels : labels_) labels.add(findings);
   }
 
   void begin(const CsvHeader& header, const std::string& place) {
@@ -275,6 +337,10 @@ class SchemaFinder {
         "give all files the same columns");
   }
 
+  static std::size_t most_texts(bool is_named) {
+    return is_named ? max_named_categories : max_categories;
+  }
+
   static void require_utf8(const std::string& text, const std::string& place) {
     if (is_utf8(text)) return;
     throw DataError(place + ": " + in_quotes(text) + " is not UTF-8",
@@ -282,10 +348,9 @@ class SchemaFinder {
   }
 
   template <class Place>
-  void add(std::size_t column, std::string_view text, const Place& place) {
-    Found& found = found_[column];
-    const bool is_named = contains(options_.categories, names_[column]);
-    if (!is_named && parse_float(text)) {
+  void add(const Use& use, std::string_view text, const Place& place) {
+    Found& found = *use.found;
+    if (!use.is_named && parse_float(text)) {
       ++found.numbers;
       return;
     }
@@ -296,15 +361,9 @@ class SchemaFinder {
       found.place = place();
       found.first_word = text;
     }
-    const std::size_t max = is_named ? max_named_categories : max_categories;
-    if (found.texts.size() > max || found.texts.contains(text)) return;
+    if (found.texts.size() > most_texts(use.is_named) || found.texts.contains(text)) return;
     found.texts.emplace(text);
     require_utf8(std::string(text), place());
-  }
-
-  std::vector<FoundLabels>::iterator label_at(std::size_t column) {
-    return std::find_if(labels_.begin(), labels_.end(),
-                        [&](const FoundLabels& labels) { return labels.column == column; });
   }
 
   bool is_label(std::size_t column) const {
@@ -347,8 +406,7 @@ class SchemaFinder {
       labels.word = text;
       labels.place_of_word = place();
     }
-    const bool is_full = labels.texts.size() > static_cast<std::size_t>(max_found_classes);
-    if (!is_full && labels.texts.insert(name).second) require_utf8(name, place());
+    if (!labels.is_full() && labels.texts.insert(name).second) require_utf8(name, place());
   }
 
   /// The task that is given, or found. Throws DataError for labels that are numbers and words.
@@ -472,6 +530,7 @@ class SchemaFinder {
 
   const TableOptions& options_;
   std::optional<int> classes_;
+  const OpeningRanks* ranks_;
   std::vector<std::string> names_;  // of the columns of the first file
   std::string place_;               // of its header
   bool are_labels_named_ = true;
@@ -484,14 +543,14 @@ class SchemaFinder {
 }  // namespace
 
 TableSchema find_schema(std::span<const std::string> paths, const TableOptions& options,
-                        std::optional<int> classes) {
-  SchemaFinder finder(options, classes);
+                        std::optional<int> classes, const OpeningRanks* ranks) {
+  SchemaFinder finder(options, classes, ranks);
   finder.read(paths);
   return finder.schema();
 }
 
 TableSchema find_classes(const std::string& path, const TableOptions& options) {
-  SchemaFinder finder(options, std::nullopt);
+  SchemaFinder finder(options, std::nullopt, nullptr);
   finder.read(std::span(&path, 1));
   return finder.classes();
 }

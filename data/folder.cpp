@@ -376,8 +376,8 @@ DataSetOptions with_schema(const FolderFiles& files, const DataSetOptions& optio
   std::vector<std::string> paths;
   paths.reserve(files.train.size());
   for (const RecordFiles& one : files.train) paths.push_back(one.records);
-  read.schema =
-      std::make_shared<const TableSchema>(find_schema(paths, *options.table, options.classes));
+  read.schema = std::make_shared<const TableSchema>(
+      find_schema(paths, *options.table, options.classes, options.ranks));
   return read;
 }
 
@@ -416,7 +416,7 @@ void complete(DataSet& set, const DataSetOptions& options) {
         "`standardize=true` and `divide_by`: values are either standardized or divided",
         "leave `divide_by` out");
   }
-  add_moments(schema, *set.train, standardize);
+  add_moments(schema, *set.train, standardize, options.ranks);
   const auto complete = std::make_shared<const TableSchema>(std::move(schema));
   set.train->set_moments(complete);  // and set.validation, which is of the same source
   if (set.test != nullptr) set.test->set_moments(complete);

@@ -5,6 +5,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -68,6 +70,28 @@ struct PictureOptions {
   std::optional<std::string> folder = {};
 };
 
+/// Consecutive records of a table in one file.
+struct CsvPart {
+  std::uint64_t begin = 0;  ///< the file offset of its first record
+  std::uint64_t end = std::numeric_limits<std::uint64_t>::max();  ///< after its last one
+  std::uint64_t line = 1;                                         ///< of its first record
+};
+
+/// The ranks of a job that open the same data, in the same order and with the same options: each
+/// scans a part of a large table, and they exchange what they found. What is found, and every
+/// error, is what one rank alone finds.
+struct OpeningRanks {
+  /// The texts of all ranks, of any bytes, in rank order, valid until the next call; nullopt, on
+  /// all ranks and for good, once one of them has failed or ended. See comm::Exchange. Collective.
+  using Gather = std::function<std::optional<std::vector<std::string_view>>(std::string_view mine)>;
+
+  int rank = 0;
+  int ranks = 1;
+  Gather gather = {};
+  std::uint64_t least_bytes = std::uint64_t{1} << 20;   ///< of a table: a smaller one is not shared
+  mutable std::map<std::uint64_t, CsvPart> parts = {};  ///< this rank's, by a hash of path and file
+};
+
 /// Read options, common to all formats.
 struct ReadOptions {
   /// Use only the first `limit` records, before shuffling; none: all records.
@@ -90,6 +114,8 @@ struct ReadOptions {
   /// A picture of another size than that of `picture_schema` is a DataError; false: it is resized.
   bool exact_size = false;
   int threads = 1;  ///< that decode pictures; at least 1
+  /// With whom a table is opened: opening is then collective. Null: alone. Used while opening only.
+  const OpeningRanks* ranks = nullptr;
 };
 
 /// The most classes that are taken from the labels: more are given by ReadOptions::classes.
@@ -221,6 +247,7 @@ struct DataSetOptions {
   PictureOptions pictures = {};
   std::shared_ptr<const PictureSchema> picture_schema = nullptr;
   int threads = 1;
+  const OpeningRanks* ranks = nullptr;
   /// The share of the training records that is the test set, in (0, 1); nullopt: it has files of
   /// its own.
   std::optional<double> test_split = {};
@@ -241,7 +268,8 @@ struct DataSetOptions {
                         .needs_labels = needs_labels,
                         .pictures = pictures,
                         .picture_schema = picture_schema,
-                        .threads = threads};
+                        .threads = threads,
+                        .ranks = ranks};
     if (table) read.pictures.table = table;
     return read;
   }
@@ -255,7 +283,7 @@ struct DataSetOptions {
 ///
 /// Errors   throws DataError with file, location and remedy; ConfigError for options that cannot
 ///          be applied.
-/// Ranks    local; every rank opens the same path.
+/// Ranks    local, and every rank opens the same path; collective with `options.ranks`.
 DataSet open_data_set(const std::string& path, const DataSetOptions& options);
 
 /// The number of records of each label, as far as the greatest; empty if labels are not in memory,
@@ -267,7 +295,7 @@ std::vector<std::uint64_t> label_counts(const Source& source);
 /// `test_split` all records of a single file are this part.
 ///
 /// Errors   same as open_data_set.
-/// Ranks    local.
+/// Ranks    same as open_data_set.
 std::unique_ptr<Source> open_data_part(const std::string& path, Part part,
                                        const DataSetOptions& options);
 

@@ -3,12 +3,17 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <optional>
+#include <string_view>
+#include <utility>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/data/csv.hpp"
+#include "lockstep/data/opening.hpp"
 #include "lockstep/data/source.hpp"
 
 namespace lockstep::data {
@@ -214,40 +219,123 @@ class Moments {
 
 }  // namespace
 
-void add_moments(TableSchema& schema, Source& source, std::optional<bool> standardize) {
-  constexpr std::uint64_t block = 256;
-  const std::size_t features = source.features();
-  std::vector<std::size_t> numbers;  // the feature of each column of numbers
-  std::size_t feature = 0;
-  for (const TableColumn& column : schema.columns) {
-    if (column.categories.empty()) numbers.push_back(feature);
-    feature += column.features();
-  }
-  std::vector<Moments> all(numbers.size());
-  std::vector<Moments> of_targets(schema.targets.size());
-  std::vector<std::uint64_t> ids;
-  std::vector<float> x;
-  std::vector<float> values(schema.targets.size());
-  std::vector<std::int32_t> labels;
-  for (std::uint64_t begin = 0; begin < source.records(); begin += ids.size()) {
-    ids.clear();
-    const std::uint64_t end = std::min(begin + block, source.records());
-    for (std::uint64_t id = begin; id < end; ++id) ids.push_back(id);
-    x.resize(ids.size() * features);
-    labels.resize(ids.size());
-    source.read(ids, x, labels);
-    for (std::size_t row = 0; row < ids.size(); ++row) {
-      if (source.weight(ids[row]) == 0) continue;
-      for (std::size_t i = 0; i < numbers.size(); ++i) {
-        all[i].add(static_cast<double>(x[row * features + numbers[i]]));
-      }
-      source.target_values(ids[row], values);
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        of_targets[i].add(static_cast<double>(values[i]));
-      }
+namespace {
+
+/// The numbers and targets of records, in the order of their columns.
+class Numbers {
+ public:
+  Numbers(const TableSchema& schema, Source& source) : source_(source) {
+    std::size_t feature = 0;
+    for (const TableColumn& column : schema.columns) {
+      if (column.categories.empty()) features_.push_back(feature);
+      feature += column.features();
     }
+    values_.resize(schema.targets.size());
   }
 
+  std::size_t columns() const noexcept { return features_.size() + values_.size(); }
+
+  /// Those of the records [begin, end), of which the ones of weight 0 are left out.
+  /// Returns  the bytes of [records, columns()], valid until the next call.
+  std::string_view read(std::uint64_t begin, std::uint64_t end) {
+    ids_.clear();
+    numbers_.clear();
+    if (begin >= end) return {};
+    for (std::uint64_t id = begin; id < end; ++id) ids_.push_back(id);
+    x_.resize(ids_.size() * source_.features());
+    labels_.resize(ids_.size());
+    source_.read(ids_, x_, labels_);
+    for (std::size_t row = 0; row < ids_.size(); ++row) {
+      if (source_.weight(ids_[row]) == 0) continue;
+      const float* const x = x_.data() + row * source_.features();
+      for (const std::size_t feature : features_) numbers_.push_back(x[feature]);
+      source_.target_values(ids_[row], values_);
+      numbers_.insert(numbers_.end(), values_.begin(), values_.end());
+    }
+    return {reinterpret_cast<const char*>(numbers_.data()), numbers_.size() * sizeof(float)};
+  }
+
+ private:
+  Source& source_;
+  std::vector<std::size_t> features_;  // of each column of numbers
+  std::vector<std::uint64_t> ids_;
+  std::vector<float> x_;
+  std::vector<std::int32_t> labels_;
+  std::vector<float> values_;
+  std::vector<float> numbers_;
+};
+
+/// Adds the columns [first, first + moments.size()) of `numbers`, the bytes of [records, columns].
+void add(std::string_view numbers, std::size_t columns, std::size_t first,
+         std::span<Moments> moments) {
+  if (moments.empty()) return;
+  const std::size_t row_bytes = columns * sizeof(float);
+  std::vector<float> row(moments.size());
+  for (std::size_t at = 0; at < numbers.size(); at += row_bytes) {
+    std::memcpy(row.data(), numbers.data() + at + first * sizeof(float),
+                row.size() * sizeof(float));
+    for (std::size_t i = 0; i < row.size(); ++i) moments[i].add(static_cast<double>(row[i]));
+  }
+}
+
+/// The moments of all columns. Local.
+std::vector<Moments> moments_of(const TableSchema& schema, Source& source) {
+  constexpr std::uint64_t block = 256;
+  Numbers numbers(schema, source);
+  std::vector<Moments> moments(numbers.columns());
+  for (std::uint64_t begin = 0; begin < source.records(); begin += block) {
+    add(numbers.read(begin, std::min(begin + block, source.records())), moments.size(), 0, moments);
+  }
+  return moments;
+}
+
+/// The same: each rank reads its part of the records, and sums its part of the columns over all
+/// records, in their order. Nullopt, on all ranks: each is to sum all. Collective.
+std::optional<std::vector<Moments>> shared_moments_of(const TableSchema& schema, Source& source,
+                                                      const OpeningRanks* ranks) {
+  if (ranks == nullptr || ranks->ranks == 1) return std::nullopt;
+  const auto all = static_cast<std::size_t>(ranks->ranks);
+  const auto me = static_cast<std::size_t>(ranks->rank);
+  Findings task;  // ranks on other hosts may have other files
+  for (const std::uint64_t number :
+       {hash_of(schema), source.records(), std::uint64_t{source.features()}}) {
+    task.add(number);
+  }
+  const std::string mine = task.take();
+  const auto tasks = ranks->gather(mine);
+  if (!tasks || std::any_of(tasks->begin(), tasks->end(),
+                            [&](std::string_view other) { return other != mine; })) {
+    return std::nullopt;
+  }
+  Numbers numbers(schema, source);
+  const std::size_t columns = numbers.columns();
+  const std::uint64_t bytes_of_record = sizeof(float) * std::max<std::uint64_t>(columns, 1);
+  if (source.records() * bytes_of_record < ranks->least_bytes) return std::nullopt;
+  constexpr std::uint64_t most_bytes = std::uint64_t{1} << 18;  // of a rank at once
+  const std::uint64_t block = std::max<std::uint64_t>(1, most_bytes / bytes_of_record);
+  const std::size_t first = columns * me / all;
+  std::vector<Moments> moments(columns * (me + 1) / all - first);
+  for (std::uint64_t begin = 0; begin < source.records(); begin += all * block) {
+    const std::uint64_t at = std::min(begin + me * block, source.records());
+    const auto blocks = ranks->gather(numbers.read(at, std::min(at + block, source.records())));
+    if (!blocks) return std::nullopt;
+    for (const std::string_view one : *blocks) add(one, columns, first, moments);
+  }
+  Findings summed;
+  summed.add(std::span<const Moments>(moments));
+  const auto sums = ranks->gather(summed.take());
+  if (!sums) return std::nullopt;
+  moments.clear();
+  for (const std::string_view one : *sums) FindingsReader(one).append_to(moments);
+  return moments;
+}
+
+}  // namespace
+
+void add_moments(TableSchema& schema, Source& source, std::optional<bool> standardize,
+                 const OpeningRanks* ranks) {
+  auto shared = shared_moments_of(schema, source, ranks);
+  const std::vector<Moments> all = shared ? std::move(*shared) : moments_of(schema, source);
   double least = std::numeric_limits<double>::infinity();
   double greatest = 0;
   std::size_t i = 0;
@@ -258,8 +346,8 @@ void add_moments(TableSchema& schema, Source& source, std::optional<bool> standa
     least = std::min(least, moments.greatest());
     greatest = std::max(greatest, moments.greatest());
   }
-  for (i = 0; schema.is_regression() && i < of_targets.size(); ++i) {
-    of_targets[i].set(schema.targets[i]);
+  if (schema.is_regression()) {
+    for (TableColumn& target : schema.targets) all[i++].set(target);
   }
   const bool is_of_one_scale = greatest <= 2 * least && greatest <= 10 && least >= 0.1;
   schema.standardized = standardize.value_or(!is_of_one_scale);

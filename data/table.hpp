@@ -11,6 +11,7 @@
 #include <vector>
 
 namespace lockstep::data {
+struct OpeningRanks;  // source.hpp
 
 /// What a feature that is not given is read as. A missing category is zeros in any case.
 enum class Missing : std::uint8_t {
@@ -122,9 +123,9 @@ bool is_missing(std::string_view text) noexcept;
 /// Errors   throws DataError with file, line and column: no column of labels (similar names are in
 ///          the message), a column of numbers and words, a first line that looks like a record, and
 ///          those of reading. ConfigError: an option names no column, or does not fit the task.
-/// Ranks    local.
+/// Ranks    local; collective over `ranks`, unless that is null: see OpeningRanks (source.hpp).
 TableSchema find_schema(std::span<const std::string> paths, const TableOptions& options,
-                        std::optional<int> classes);
+                        std::optional<int> classes, const OpeningRanks* ranks = nullptr);
 
 /// The column of labels in one table, and the classes, as find_schema() finds them; other columns
 /// may have any kind, and are not in the result.
@@ -160,8 +161,10 @@ class Source;
 /// more than a factor of two, or one of them is above 10 or below 0.1.
 ///
 /// Sums are in double with compensation, in the order of the records, so the same on any number of
-/// ranks. Reads the records once. Local.
-void add_moments(TableSchema& schema, Source& source, std::optional<bool> standardize);
+/// ranks. Reads the records once, each rank its part of them; and each sums some columns of all.
+/// Ranks    local; collective over `ranks`, unless that is null: see OpeningRanks (source.hpp).
+void add_moments(TableSchema& schema, Source& source, std::optional<bool> standardize,
+                 const OpeningRanks* ranks = nullptr);
 
 /// Throws DataError if records have weights, and all of them are 0. Local.
 void require_weight(const Source& source);

@@ -1,6 +1,7 @@
 """Tables: from a CSV file as people have them to predictions, without one refusal, or with a clear one."""
 
 import csv
+import gzip
 import json
 import random
 import re
@@ -157,6 +158,34 @@ class Tables(command.CommandTest):
             made, _ = self.trained(name=f"on-{options}".replace(" ", ""), **options)
             hashes.add(made.summary["weights_hash"])
         self.assertEqual(len(hashes), 1)
+
+    def test_ranks_share_the_reading_of_a_large_table(self):
+        """More than 1 MiB: each rank scans a part of it, which may begin between quotes."""
+        numbers = random.Random(4)
+        rows = [{"x": f"{numbers.gauss(50, 9):.6f}", "text": numbers.choice(['"one\n,two"', '"a ""b""\n"', "plain"]),
+                 "y": "" if i % 50 == 0 else f"{numbers.random():.15f}", "label": numbers.choice("ab")}
+                for i in range(40_000)]
+        data = self.write(text_of(rows))
+        self.assertGreater(data.stat().st_size, 1.2 * 2**20)
+        packed = self.write(gzip.compress(data.read_bytes()), "packed.csv.gz")
+        flags = "--test-split 0.1 --layers 4 --epochs 1 --batch-size 4000 --progress off"
+        alone = self.train("--data", data, flags, name="alone")
+        columns = lambda made: json.loads((made.checkpoints[-1] / "network.json").read_text())["table"]
+        for name, table, options in (("2", data, {"ranks": 2}), ("3", data, {"threads": 3}), ("5", data, {"threads": 5}),
+                                     ("packed", packed, {"ranks": 2})):
+            made = self.train("--data", table, flags, name=name, **options)
+            self.assertEqual(made.summary["weights_hash"], alone.summary["weights_hash"])
+            self.assertEqual(columns(made), columns(alone))
+            self.assertEqual(self.evaluate(made, table, **options), self.evaluate(alone, data))
+        rows[30_000]["y"], rows[35_000]["y"] = "wrong", "false"
+        self.write(text_of(rows))
+        line = text_of(rows[:30_000]).count("\n") + 1
+        first = run("train --data", data, flags).err
+        self.assertIn(f"flowers.csv:{line}: column 'y': 'wrong' is not a number", first)
+        for options in ({"ranks": 2}, {"threads": 2}, {"threads": 5}):
+            refused = run("train --data", data, flags, **options)
+            self.assert_refused(refused, 65, [])
+            self.assertEqual(refused.errors, [first.splitlines()[0]])
 
     def test_numbers_are_predicted(self):
         numbers = random.Random(2)

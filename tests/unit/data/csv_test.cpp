@@ -167,6 +167,26 @@ TEST_CASE("decimal numbers become the nearest float32", "[data]") {
     std::snprintf(text, sizeof text, i % 2 == 0 ? "%.9g" : "%.17g", static_cast<double>(value));
     REQUIRE(data::parse_float(text) == std::strtof(text, nullptr));
   }
+  // Decimals of up to 18 digits, among them such that lie half way between two floats or beside it.
+  for (int i = 0; i < 200'000; ++i) {
+    std::string text = std::to_string(bits());
+    if (i % 4 == 1) text = std::to_string((bits() % 8388608) * 2 + 16777217);
+    if (i % 4 == 2) text = std::to_string((std::uint64_t{bits()} << 27) % 1'000'000'000'000'000);
+    if (i % 4 == 3) text += std::to_string(bits() % 100'000'000);
+    text.resize(std::min<std::size_t>(text.size(), 1 + bits() % 18));
+    if (i % 3 > 0) text.insert(1 + bits() % text.size(), ".");
+    if (text.back() == '.') text.pop_back();
+    if (i % 5 == 0) text = "-" + text;
+    INFO(text);
+    const auto number = data::parse_float(text);
+    REQUIRE(number == std::strtof(text.c_str(), nullptr));
+    float scanned = 0;
+    const std::size_t length = data::scan_decimal(text + ",12345678", scanned);
+    REQUIRE((length == 0 || (length == text.size() && scanned == *number)));
+  }
+  CHECK(std::signbit(*data::parse_float("-0.0")));
+  CHECK(data::parse_float("8388608.5000000001") == 8388609.0F);
+  CHECK(data::parse_float("8388608.5") == 8388608.0F);
   CHECK(data::parse_float("1e-60") == 0.0F);
   CHECK(data::parse_float("1e-6000") == 0.0F);
   CHECK(data::parse_float("007") == 7.0F);
