@@ -142,10 +142,6 @@ Groups group_by_value(const Settings& all, const std::string& key) {
   return groups;
 }
 
-}  // namespace
-
-namespace {
-
 /// The end of together(): collective.
 void agree(Communicator& comm, const std::optional<Failure>& mine) {
   if (comm.all_agree(!mine)) return;
