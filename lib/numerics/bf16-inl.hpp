@@ -65,8 +65,10 @@ struct Strided {
 
   const float* factor(std::size_t n) const { return a + n * step; }
   const float* columns(std::size_t n) const { return b + n * stride; }
+  Strided from(std::size_t column) const { return {a, row, step, b + column, stride}; }
 };
 
+/// Of the terms that a list names.
 struct Listed {
   const float* a;
   std::size_t row;
@@ -76,6 +78,16 @@ struct Listed {
 
   const float* factor(std::size_t n) const { return a + list[n]; }
   const float* columns(std::size_t n) const { return b + list[n] * stride; }
+  Listed from(std::size_t column) const { return {a, row, b + column, stride, list}; }
+};
+
+/// The terms of a chunk.
+template <class Terms>
+struct Pair {
+  Terms even;
+  std::size_t evens;
+  Terms odd;
+  std::size_t odds;
 };
 
 #if HWY_ARCH_X86
@@ -84,7 +96,26 @@ struct Listed {
 struct Chosen {
   Strided all;
   std::uint32_t bits;
+
+  Chosen from(std::size_t column) const { return {all.from(column), bits}; }
 };
+
+/// One term. Prefetches b that many rows ahead.
+template <std::size_t ahead, std::size_t R, std::size_t V>
+HWY_INLINE void add_term(Sums<R, V>& sums, const float* a, std::size_t row, const float* b,
+                         std::size_t stride) {
+  Vector columns[V];
+  LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
+    columns[v] = hn::LoadU(tag, b + v * lanes);
+    if constexpr (ahead > 0) hwy::Prefetch(b + ahead * stride + v * lanes);
+  }
+  LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
+    const Vector factor = hn::Set(tag, a[r * row]);
+    LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
+      sums.at[r][v] = hn::MulAdd(factor, columns[v], sums.at[r][v]);
+    }
+  }
+}
 
 /// sums = the chain of these terms.
 template <std::size_t ahead, std::size_t R, std::size_t V>
@@ -102,7 +133,7 @@ HWY_INLINE void chain(Sums<R, V>& sums, const Chosen& t, std::size_t) {
   clear(sums);
   for (std::uint32_t bits = t.bits; bits != 0; bits &= bits - 1) {
     const auto n = static_cast<std::size_t>(std::countr_zero(bits));
-    multiply_add<0>(sums, t.all.factor(n), t.all.row, 0, t.all.columns(n), 0, 1);
+    add_term<0>(sums, t.all.factor(n), t.all.row, t.all.columns(n), 0);
   }
 }
 
@@ -157,37 +188,91 @@ HWY_INLINE void chain(Sums<R, V>& sums, const Terms& t, std::size_t count) {
 
 #endif
 
-/// sums = sums + (even + odd), the chains of these terms.
+/// Vectors of columns whose even and odd chains are computed together: both in registers, but with
+/// AVX2 one of them in memory.
+template <std::size_t R, std::size_t V>
+constexpr std::size_t group_vectors = lanes == 8    ? V
+                                      : 4 * R <= 28 ? std::min<std::size_t>(V, 2)
+                                                    : 1;
+
+/// even and odd = the chains of these terms.
 template <std::size_t ahead, std::size_t R, std::size_t V, class Terms>
-HWY_INLINE void add_chunk(Sums<R, V>& sums, const Terms& even_terms, std::size_t evens,
-                          const Terms& odd_terms, std::size_t odds) {
-  alignas(64) std::array<float, R * V * lanes> even;
-  Sums<R, V> chains;
-  chain<ahead>(chains, even_terms, evens);
-  store(chains, even.data(), V * lanes);
-  // Else compilers keep both chains in registers, which do not suffice.
-  asm volatile("" : : "r"(even.data()) : "memory");
-  chain<ahead>(chains, odd_terms, odds);
+HWY_INLINE void two_chains(Sums<R, V>& even, Sums<R, V>& odd, const Pair<Terms>& t) {
+  chain<ahead>(even, t.even, t.evens);
+  if constexpr (lanes == 8) {
+    // Else compilers keep both chains in registers, which do not suffice.
+    asm volatile("" : : "r"(&even) : "memory");
+  }
+  chain<ahead>(odd, t.odd, t.odds);
+}
+
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_AVX2
+
+/// The same term by term, so that twice as many multiply-adds are independent. Terms come in pairs;
+/// only the last even one may be alone.
+template <std::size_t ahead, std::size_t R, std::size_t V>
+HWY_INLINE void two_chains(Sums<R, V>& even, Sums<R, V>& odd, const Pair<Strided>& t) {
+  clear(even);
+  clear(odd);
+  for (std::size_t n = 0; n < t.odds; ++n) {
+    add_term<ahead>(even, t.even.factor(n), t.even.row, t.even.columns(n), t.even.stride);
+    add_term<ahead>(odd, t.odd.factor(n), t.odd.row, t.odd.columns(n), t.odd.stride);
+  }
+  if (t.odds == t.evens) return;
+  add_term<0>(even, t.even.factor(t.odds), t.even.row, t.even.columns(t.odds), 0);
+}
+template <std::size_t ahead, std::size_t R, std::size_t V>
+HWY_INLINE void two_chains(Sums<R, V>& even, Sums<R, V>& odd, const Pair<Listed>& t) {
+  clear(even);
+  clear(odd);
+  for (std::size_t n = 0; n < t.odds; ++n) {
+    const std::size_t next = t.even.list[n + ahead] - t.even.list[n];
+    add_term<1>(even, t.even.factor(n), t.even.row, t.even.columns(n), next * t.even.stride);
+    add_term<1>(odd, t.odd.factor(n), t.odd.row, t.odd.columns(n), next * t.odd.stride);
+  }
+  if (t.odds == t.evens) return;
+  add_term<0>(even, t.even.factor(t.odds), t.even.row, t.even.columns(t.odds), 0);
+}
+#endif
+
+/// add_chunk() of the vectors [first, first + group).
+template <std::size_t ahead, std::size_t group, std::size_t R, std::size_t V, class Terms>
+HWY_INLINE void add_group(Sums<R, V>& sums, const Pair<Terms>& t, std::size_t first, bool begin) {
+  Sums<R, group> even;
+  Sums<R, group> odd;
+  two_chains<ahead>(
+      even, odd,
+      Pair<Terms>{t.even.from(first * lanes), t.evens, t.odd.from(first * lanes), t.odds});
   LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
-    LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
-      const Vector first = hn::Load(tag, even.data() + (r * V + v) * lanes);
-      const Vector chunk = flush(hn::Add(first, chains.at[r][v]));
-      sums.at[r][v] = flush(hn::Add(flush(sums.at[r][v]), chunk));
+    LOCKSTEP_UNROLL for (std::size_t v = 0; v < group; ++v) {
+      const Vector chunk = flush(hn::Add(even.at[r][v], odd.at[r][v]));
+      Vector& sum = sums.at[r][first + v];
+      sum = begin ? chunk : flush(hn::Add(flush(sum), chunk));
     }
   }
 }
 
+/// sums = sums + (even + odd), or without `sums` if they begin here.
+template <std::size_t ahead, std::size_t R, std::size_t V, class Terms>
+HWY_INLINE void add_chunk(Sums<R, V>& sums, const Pair<Terms>& t, bool begin = false) {
+  constexpr std::size_t group = group_vectors<R, V>;
+  LOCKSTEP_UNROLL for (std::size_t first = 0; first + group <= V; first += group) {
+    add_group<ahead, group>(sums, t, first, begin);
+  }
+  if constexpr (V % group != 0) add_group<ahead, V % group>(sums, t, V - V % group, begin);
+}
+
 /// The chunk of `terms` terms from t's n-th on.
-template <std::size_t ahead, std::size_t R, std::size_t V>
-HWY_INLINE void add_chunk(Sums<R, V>& sums, const Strided& t, std::size_t n, std::size_t terms) {
+HWY_INLINE Pair<Strided> chunk_of(const Strided& t, std::size_t n, std::size_t terms) {
   const Strided even{t.factor(n), t.row, 2 * t.step, t.columns(n), 2 * t.stride};
   const Strided odd{t.factor(n + 1), t.row, even.step, t.columns(n + 1), even.stride};
-  add_chunk<ahead / 2>(sums, even, (terms + 1) / 2, odd, terms / 2);
+  return {even, (terms + 1) / 2, odd, terms / 2};
 }
 
 /// Chains in float32: strict.hpp.
 struct Float32Chain {
   static constexpr bool is_bf16 = false;
+  static constexpr std::size_t list_pays = 16;  ///< if it leaves out this part of columns
   struct Mode {
     Mode() {}  // NOLINT: as above
   };
@@ -207,26 +292,27 @@ struct Float32Chain {
 /// Chains in bf16, of terms from a multiple of 32 on.
 struct Bf16Chain {
   static constexpr bool is_bf16 = true;
+  static constexpr std::size_t list_pays = 4;
   using Mode = FlushDenormals;
 
   template <std::size_t ahead, std::size_t R, std::size_t V>
   static HWY_NOINLINE void add(Sums<R, V>& sums, const Strided& t, std::size_t count) {
     for (std::size_t n = 0; n < count; n += bf16_chunk) {
-      add_chunk<ahead>(sums, t, n, std::min(bf16_chunk, count - n));
+      add_chunk<ahead>(sums, chunk_of(t, n, std::min(bf16_chunk, count - n)));
     }
   }
 
-  /// The list begins with numbers of terms, of even and odd ones of each chunk of `inputs`.
+  /// The list begins with the number of pairs in each chunk of `inputs`.
   template <std::size_t ahead, std::size_t R, std::size_t V>
   static HWY_NOINLINE void add(Sums<R, V>& sums, const Listed& t, std::size_t, std::size_t inputs) {
     const std::size_t chunks = chunks_of(inputs);
-    Listed even = t;
-    even.list += 2 * chunks;
+    const std::uint32_t* pairs = t.list + chunks;
     for (std::size_t c = 0; c < chunks; ++c) {
-      Listed odd = even;
-      odd.list += t.list[2 * c];
-      add_chunk<ahead>(sums, even, t.list[2 * c], odd, t.list[2 * c + 1]);
-      even.list = odd.list + t.list[2 * c + 1];
+      const std::size_t alone = c + 1 == chunks ? inputs % 2 : 0;
+      const Listed even{t.a, t.row, t.b, t.stride, pairs};
+      const Listed odd{t.a + 1, t.row, t.b + t.stride, t.stride, pairs};
+      add_chunk<ahead>(sums, Pair<Listed>{even, t.list[c], odd, t.list[c] - alone});
+      pairs += t.list[c];
     }
   }
 };

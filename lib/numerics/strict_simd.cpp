@@ -92,13 +92,14 @@ struct ForwardTile {
 };
 
 /// Writes the numbers of the columns of x with a value that is not zero (of either sign), and
-/// list_ahead more; returns how many. In bf16 the list begins with the numbers of even and of odd
-/// ones in each chunk, and names the even ones of a chunk first. Room for list_floats(x.cols).
+/// list_ahead more; returns how many. In bf16 they are pairs of columns, named by the even one; the
+/// list begins with the number of pairs in each chunk, and a last column without partner is in it.
+/// Room for list_floats(x.cols).
 template <class Chain>
 std::size_t list_columns(Matrix<const float> x, std::uint32_t* list) {
   constexpr hn::RebindToUnsigned<decltype(tag)> words;
   std::uint32_t* counts = list;
-  if constexpr (Chain::is_bf16) list += 2 * chunks_of(x.cols);
+  if constexpr (Chain::is_bf16) list += chunks_of(x.cols);
   std::size_t count = 0;
   std::uint32_t chunk = 0;  // bits of a chunk's columns in use
   for (std::size_t k = 0; k < x.cols; k += lanes) {
@@ -116,11 +117,12 @@ std::size_t list_columns(Matrix<const float> x, std::uint32_t* list) {
       chunk |= std::uint32_t{stored[0]} << bit;
       if constexpr (lanes == 16) chunk |= std::uint32_t{stored[1]} << (bit + 8);
       if (bit + lanes < bf16_chunk && k + lanes < x.cols) continue;
-      for (const std::uint32_t kind : {0x55555555U, 0xaaaaaaaaU}) {
-        for (std::uint32_t left = chunk & kind; left != 0; left &= left - 1) {
-          list[count++] = static_cast<std::uint32_t>(k - bit) + std::countr_zero(left);
-        }
-        *counts++ = static_cast<std::uint32_t>(std::popcount(chunk & kind));
+      std::uint32_t pairs = (chunk | chunk >> 1) & 0x55555555U;
+      if (k + lanes >= x.cols && x.cols % 2 == 1) pairs |= 1U << (x.cols - 1) % bf16_chunk;
+      *counts++ = static_cast<std::uint32_t>(std::popcount(pairs));
+      for (; pairs != 0; pairs &= pairs - 1) {
+        list[count++] = static_cast<std::uint32_t>(k - bit) +
+                        static_cast<std::uint32_t>(std::countr_zero(pairs));
       }
       chunk = 0;
     } else {
@@ -130,7 +132,7 @@ std::size_t list_columns(Matrix<const float> x, std::uint32_t* list) {
     }
   }
   std::fill_n(list + count, list_ahead, count == 0 ? 0 : list[count - 1]);
-  return count;
+  return Chain::is_bf16 ? std::min(2 * count, x.cols) : count;
 }
 
 /// A panel's part of y: tiles of rows, each with its list of columns if there are any.
@@ -203,7 +205,7 @@ void forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
         const std::size_t used = list_columns<Chain>({part.data + first * x.cols, count, x.cols},
                                                      list + tile * list_floats(x.cols));
         // A list costs a little: not for a few columns.
-        listed[tile++] = used > x.cols - x.cols / 16 ? x.cols : used;
+        listed[tile++] = used > x.cols - x.cols / Chain::list_pays ? x.cols : used;
       });
     }
     forward_panels<Chain>({.x = part,

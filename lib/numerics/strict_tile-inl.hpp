@@ -49,10 +49,10 @@ constexpr std::size_t mask_words = 16;
 
 constexpr std::size_t chunks_of(std::size_t terms) { return (terms + bf16_chunk - 1) / bf16_chunk; }
 
-/// Room for a list of columns: in bf16 two numbers for each chunk, the prefetched entries, and a
+/// Room for a list of columns: in bf16 a number for each chunk, the prefetched entries, and a
 /// vector that is stored past the end.
 constexpr std::size_t list_floats(std::size_t inputs) {
-  return 2 * chunks_of(inputs) + inputs + list_ahead + panel_unit;
+  return chunks_of(inputs) + inputs + list_ahead + panel_unit;
 }
 
 constexpr std::size_t mask_rounds(std::size_t rows) { return (rows + mask_rows - 1) / mask_rows; }

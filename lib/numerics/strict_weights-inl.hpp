@@ -152,21 +152,37 @@ template <std::size_t R, std::size_t V>
 HWY_NOINLINE void sum_bf16_leaf(Sums<R, V>& sums, const WeightsTask& t, std::size_t i,
                                 std::size_t count) {
   const Strided rows{t.x + i * group_inputs, 1, group_inputs, t.dz + i * t.dz_step, t.dz_step};
-  clear(sums);
   for (std::size_t n = 0; n < count; n += bf16_chunk) {
     const std::size_t terms = std::min(bf16_chunk, count - n);
 #if HWY_ARCH_X86
     if (t.masks != nullptr) {
       const std::uint32_t used = used_rows<R>(t, t.first + i + n, terms);
-      if (static_cast<std::size_t>(std::popcount(used)) < terms - terms / 8) {
+      if (2 * static_cast<std::size_t>(std::popcount(used)) <= terms) {  // else not worth it
         const Strided from{rows.factor(n), rows.row, rows.step, rows.columns(n), rows.stride};
-        add_chunk<0>(sums, Chosen{from, used & 0x55555555U}, 0, Chosen{from, used & 0xaaaaaaaaU},
-                     0);
+        add_chunk<0>(sums,
+                     Pair<Chosen>{{from, used & 0x55555555U}, 0, {from, used & 0xaaaaaaaaU}, 0},
+                     n == 0);
         continue;
       }
     }
 #endif
-    add_chunk<0>(sums, rows, n, terms);
+    add_chunk<0>(sums, chunk_of(rows, n, terms), n == 0);
+  }
+}
+
+constexpr std::size_t bf16_leaves = 8;  // that are summed while denormals are flushed
+
+/// Eight leaves: ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)).
+template <std::size_t R, std::size_t V>
+HWY_INLINE void add_leaves(Sums<R, V>& sums, const std::array<Sums<R, V>, bf16_leaves>& leaves) {
+  LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
+    LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
+      Vector pairs[bf16_leaves / 2];
+      LOCKSTEP_UNROLL for (std::size_t n = 0; n < bf16_leaves / 2; ++n) {
+        pairs[n] = hn::Add(leaves[2 * n].at[r][v], leaves[2 * n + 1].at[r][v]);
+      }
+      sums.at[r][v] = hn::Add(hn::Add(pairs[0], pairs[1]), hn::Add(pairs[2], pairs[3]));
+    }
   }
 }
 
@@ -174,8 +190,9 @@ HWY_NOINLINE void sum_bf16_leaf(Sums<R, V>& sums, const WeightsTask& t, std::siz
 /// the tree without.
 template <std::size_t R, std::size_t V>
 HWY_INLINE void sum_bf16_leaves(Sums<R, V>& sums, const WeightsTask& t) {
-  std::array<Sums<R, V>, 8> leaves;
-  for (std::size_t i = 0, q = 0; i < t.rows;) {
+  std::array<Sums<R, V>, bf16_leaves> leaves;
+  float* const eights = t.leaves + 3 * R * V * lanes;
+  for (std::size_t i = 0, q = 0; i < t.rows; ++q) {
     std::size_t count = 0;
     {
       const FlushDenormals mode;
@@ -185,10 +202,15 @@ HWY_INLINE void sum_bf16_leaves(Sums<R, V>& sums, const WeightsTask& t) {
         i += rows;
       }
     }
-    for (std::size_t n = 0; n < count; ++n, ++q) {
-      sums = leaves[n];
-      merge_pending_nodes(sums, t.leaves, q, i == t.rows && n + 1 == count);
+    if (count == leaves.size()) {
+      add_leaves(sums, leaves);
+    } else {
+      for (std::size_t n = 0; n < count; ++n) {
+        sums = leaves[n];
+        merge_pending_nodes(sums, t.leaves, n, n + 1 == count);
+      }
     }
+    merge_pending_nodes(sums, eights, q, i == t.rows);
   }
 }
 

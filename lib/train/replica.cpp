@@ -60,10 +60,7 @@ void require_fits_processor(const ReplicaOptions& options, const Groups& groups)
   const auto refuse = [](const std::string& option) {
     throw ConfigError(option + " with device cpu", "use `device=cuda`, or leave it out");
   };
-  if (options.precision == Precision::tf32) {
-    throw ConfigError("precision tf32 with device cpu",
-                      "use `precision=bf16`, `device=cuda`, or leave it out");
-  }
+  if (options.precision == Precision::tf32) refuse("precision tf32");
   if (options.device_exchange == DeviceExchange::nccl) refuse("backend nccl");
   if (options.share_device) refuse("`share_device`");
   if (options.simd != Simd::automatic && !is_strict(options, library_products_name())) {
@@ -73,14 +70,11 @@ void require_fits_processor(const ReplicaOptions& options, const Groups& groups)
   }
   if (options.precision != Precision::bf16) return;
   if (!is_strict(options, library_products_name())) {
-    throw ConfigError("precision bf16 with device cpu and products library: " +
-                          std::string(library_products_name()) + " multiplies in float32",
-                      "use `products=strict`, or leave it out");
+    throw ConfigError("precision bf16 with products library and device cpu",
+                      "use `products=strict`");
   }
   if (groups.model != nullptr) {
-    throw ConfigError(mesh_text(groups) +
-                          " with precision bf16 and device cpu: sums over inputs "
-                          "go on from rank to rank, but chunks of 32 do not pause",
+    throw ConfigError(mesh_text(groups) + " with precision bf16: chunks of 32 inputs stay together",
                       "use a mesh of batch alone, or `precision=float32`");
   }
 }

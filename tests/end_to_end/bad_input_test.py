@@ -89,7 +89,7 @@ SETTINGS = {
     "--learning-rate fast": ["learning-rate", "fast"],
     "--divide-by 0": ["divide-by"],
     "--device cuda + mpi": ["device", "cuda", "--device cpu"],
-    "--precision tf32": ["precision tf32", "device cpu", "--precision bf16", "--device cuda"],
+    "--precision tf32": ["precision tf32", "device cpu", "--device cuda"],
     "--precision bf16 --reduction allreduce": ["precision bf16", "device cpu", "library",
                                                "--products strict"],
     "--device cuda --precision bf16": ["precision bf16", "strict"],
