@@ -375,8 +375,10 @@ std::vector<Setting> table() {
           choice("model", &C::model, {"mlp", "lenet", "layers"},
                  "kind of network; layers: the [[layer]] list of the run file"),
           layers(),
-          choice("precision", &C::precision, {"float32", "tf32", "bf16"},
-                 "of the factors of products; tf32 and bf16: library products on a device alone"),
+          choice(
+              "precision", &C::precision, {"float32", "tf32", "bf16"},
+              "that factors of products are rounded to; bf16: strict products on the CPU, library "
+              "products on a device; tf32: those alone"),
           text("init", &C::init, "none|PATH",
                "start from the weights of a run, a checkpoint or a file in the safetensors format"),
           text(

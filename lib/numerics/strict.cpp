@@ -3,9 +3,11 @@
 #include "lockstep/numerics/strict.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "lockstep/base/aligned.hpp"
+#include "lockstep/numerics/bf16.hpp"
 #include "lockstep/numerics/threads.hpp"
 
 namespace lockstep {
@@ -14,9 +16,9 @@ namespace {
 /// Threads process whole rows of panels, at least one register tile's worth.
 constexpr std::size_t slice_unit = 24 * panel_columns;
 
-class PanelProducts final : public Products<float> {
+class PanelProducts : public Products<float> {
  public:
-  PanelProducts(Simd simd, Zeros zeros) : strict_(strict_products(simd)), zeros_(zeros) {}
+  PanelProducts(const StrictProducts& strict, Zeros zeros) : strict_(strict), zeros_(zeros) {}
 
   const char* name() const noexcept override { return "strict"; }
 
@@ -102,12 +104,88 @@ class PanelProducts final : public Products<float> {
   Zeros zeros_;
   std::size_t scratch_floats_ = 0;
   std::vector<AlignedBuffer<float>> scratch_;
+
+ protected:
+  void set_zeros(Zeros zeros) { zeros_ = zeros; }
+};
+
+/// The same in bf16. Factors are rounded once a call, not once a thread.
+class RoundingProducts final : public PanelProducts {
+ public:
+  RoundingProducts(const Bf16Products& bf16, Zeros zeros)
+      : PanelProducts(bf16.products, zeros), bf16_(bf16), zeros_(zeros) {}
+
+  void forward(Matrix<const float> x, const LayerWeights<float>& w, Activation activation,
+               Matrix<float> y, Output output) override {
+    const auto weights = weights_.rounded(bf16_, w.weight);
+    leave_out_zeros(weights.finite);
+    PanelProducts::forward(matrix(rows_, x), {w.inputs, w.outputs, weights.values, w.bias},
+                           activation, y, output);
+  }
+
+  void backward_input(Matrix<const float> dz, const LayerWeights<float>& w, Matrix<const float> x,
+                      Activation below, Matrix<float> dx, Output output) override {
+    const auto weights = weights_.rounded(bf16_, w.weight);
+    PanelProducts::backward_input(matrix(gradients_, dz),
+                                  {w.inputs, w.outputs, weights.values, w.bias}, x, below, dx,
+                                  output);
+  }
+
+  void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
+                        Range slice, std::span<float> dw) override {
+    const auto gradients = gradients_.rounded(bf16_, {dz.data, dz.rows * dz.cols});
+    leave_out_zeros(gradients.finite);
+    PanelProducts::backward_weights(matrix(rows_, x), {gradients.values.data(), dz.rows, dz.cols},
+                                    leaf, slice, dw);
+  }
+
+ private:
+  struct Rounded {
+    std::span<const float> values;
+    bool finite;
+  };
+
+  /// Rounded values; allocates only if there are more than ever.
+  struct Copy {
+    AlignedBuffer<float> buffer;
+    std::vector<std::uint8_t> finite;  ///< of each thread
+
+    Rounded rounded(const Bf16Products& bf16, std::span<const float> values) {
+      if (buffer.size() < values.size()) buffer = AlignedBuffer<float>(values.size());
+      finite.assign(product_threads(), 1);
+      const auto out = buffer.span().first(values.size());
+      share(values.size(), panel_unit, 1, [&](Range part, std::size_t thread) {
+        finite[thread] = bf16.round(values.subspan(part.begin, part.size()),
+                                    out.subspan(part.begin, part.size()))
+                             ? 1
+                             : 0;
+      });
+      return {out, std::find(finite.begin(), finite.end(), 0) == finite.end()};
+    }
+  };
+
+  Matrix<const float> matrix(Copy& copy, Matrix<const float> values) {
+    const auto rounded = copy.rounded(bf16_, {values.data, values.rows * values.cols});
+    return {rounded.values.data(), values.rows, values.cols};
+  }
+
+  /// A factor that is zero times one that is not finite is NaN.
+  void leave_out_zeros(bool others_finite) { set_zeros(others_finite ? zeros_ : Zeros::dense); }
+
+  const Bf16Products& bf16_;
+  Zeros zeros_;
+  Copy weights_;
+  Copy rows_;
+  Copy gradients_;
 };
 
 }  // namespace
 
-std::unique_ptr<Products<float>> make_strict_products(Simd simd, Zeros zeros) {
-  return std::make_unique<PanelProducts>(simd, zeros);
+std::unique_ptr<Products<float>> make_strict_products(Simd simd, Zeros zeros, Precision precision) {
+  assert(precision != Precision::tf32);
+  if (precision == Precision::bf16)
+    return std::make_unique<RoundingProducts>(bf16_products(simd), zeros);
+  return std::make_unique<PanelProducts>(strict_products(simd), zeros);
 }
 
 PanelBlock Panels::block_at(std::size_t first, std::size_t last) const noexcept {

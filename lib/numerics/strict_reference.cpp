@@ -1,4 +1,4 @@
-// The reference of the strict products: the expressions of strict.hpp in plain loops.
+// The reference of the strict products: the expressions of strict.hpp and bf16.hpp in plain loops.
 //
 // The loops are compiled twice: without the FMA instruction std::fma is a hundred times slower (the
 // C library then computes the same bits in software).
@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+#include "lockstep/numerics/bf16.hpp"
 #include "lockstep/numerics/strict.hpp"
 
 #if defined(__x86_64__) && !defined(__FMA__)
@@ -29,6 +30,44 @@ LOCKSTEP_LOOPS float canonical(float a) {
   return a != a ? std::numeric_limits<float>::quiet_NaN() : a + 0.0F;
 }
 
+/// Chains of neighbouring columns in float32.
+template <std::size_t columns>
+struct Float32Chain {
+  std::array<float, columns> sums{};
+
+  LOCKSTEP_LOOPS void add(float factor, const float* factors, std::size_t count) {
+    for (std::size_t c = 0; c < count; ++c) {
+      sums[c] = __builtin_fmaf(factor, factors[c], sums[c]);
+    }
+  }
+  LOCKSTEP_LOOPS void end() {}
+};
+
+/// The same in bf16.
+template <std::size_t columns>
+struct Bf16Chain {
+  std::array<float, columns> sums{};
+  std::array<float, columns> even{};
+  std::array<float, columns> odd{};
+  std::size_t terms = 0;  ///< of the chunk
+
+  LOCKSTEP_LOOPS void add(float factor, const float* factors, std::size_t count) {
+    auto& chain = terms % 2 == 0 ? even : odd;
+    for (std::size_t c = 0; c < count; ++c) chain[c] = flushed_fma(factor, factors[c], chain[c]);
+    if (++terms == bf16_chunk) end();
+  }
+  LOCKSTEP_LOOPS void end() {
+    if (terms == 0) return;
+    for (std::size_t c = 0; c < columns; ++c) {
+      sums[c] = flushed_add(sums[c], flushed_add(even[c], odd[c]));
+    }
+    even = {};
+    odd = {};
+    terms = 0;
+  }
+};
+
+template <template <std::size_t> class Chain>
 LOCKSTEP_LOOPS void forward_loops(const Matrix<const float>& x, const PanelWeights& w,
                                   std::span<const float> bias, Activation activation,
                                   const Matrix<float>& y, Range all, Output output) {
@@ -36,65 +75,66 @@ LOCKSTEP_LOOPS void forward_loops(const Matrix<const float>& x, const PanelWeigh
     for (std::size_t j = all.begin; j < std::min(all.end, y.cols); j += panel_unit) {
       const std::size_t columns = std::min(panel_unit, y.cols - j);
       const float* weights = w.values.data() + w.layout.index(0, j);
-      Unit sums{};
+      Chain<panel_unit> chain;
       const float* start = output == Output::overwrite ? bias.data() : y.data + i * y.cols;
-      for (std::size_t c = 0; c < columns; ++c) sums[c] = start[j + c];
+      for (std::size_t c = 0; c < columns; ++c) chain.sums[c] = start[j + c];
       for (std::size_t k = 0; k < x.cols; ++k, weights += w.layout.width(j / panel_columns)) {
-        const float factor = x.data[i * x.cols + k];
-        for (std::size_t c = 0; c < panel_unit; ++c) {
-          sums[c] = __builtin_fmaf(factor, weights[c], sums[c]);
-        }
+        chain.add(x.data[i * x.cols + k], weights, panel_unit);
       }
+      chain.end();
       for (std::size_t c = 0; c < columns; ++c) {
-        const float a = canonical(sums[c]);
+        const float a = canonical(chain.sums[c]);
         y.data[i * y.cols + j + c] = activation == Activation::relu && a < 0 ? 0.0F : a;
       }
     }
   }
 }
 
+template <template <std::size_t> class Chain>
 LOCKSTEP_LOOPS void input_loops(const Matrix<const float>& dz, const PanelWeights& w,
                                 const Matrix<const float>& x, Activation below,
                                 const Matrix<float>& dx, Output output) {
   for (std::size_t i = 0; i < dx.rows; ++i) {
     for (std::size_t k = 0; k < dx.cols; ++k) {
-      float a = output == Output::overwrite ? 0 : dx.data[i * dx.cols + k];
+      Chain<1> chain;
+      if (output == Output::accumulate) chain.sums[0] = dx.data[i * dx.cols + k];
       for (std::size_t j = 0; j < dz.cols; ++j) {
-        a = __builtin_fmaf(dz.data[i * dz.cols + j], w.values[w.layout.index(k, j)], a);
+        chain.add(dz.data[i * dz.cols + j], &w.values[w.layout.index(k, j)], 1);
       }
+      chain.end();
       const bool active = below != Activation::relu || x.data[i * x.cols + k] > 0;
-      dx.data[i * dx.cols + k] = active ? canonical(a) : 0.0F;
+      dx.data[i * dx.cols + k] = active ? canonical(chain.sums[0]) : 0.0F;
     }
   }
 }
 
 /// The sums of one leaf: of x[i][k] dz[i][j .. j+15], or of dz alone where x is empty.
+template <template <std::size_t> class Chain>
 LOCKSTEP_LOOPS Unit leaf_sums(const Matrix<const float>& x, const Matrix<const float>& dz,
                               std::size_t first, std::size_t last, std::size_t k, std::size_t j) {
   const std::size_t columns = j < dz.cols ? std::min(panel_unit, dz.cols - j) : 0;
-  Unit sums{};
+  Chain<panel_unit> chain;
   for (std::size_t i = first; i < last; ++i) {
     const float* row = dz.data + i * dz.cols + j;
     if (x.data == nullptr) {
-      for (std::size_t c = 0; c < columns; ++c) sums[c] = sums[c] + row[c];
+      for (std::size_t c = 0; c < columns; ++c) chain.sums[c] = chain.sums[c] + row[c];
     } else {
-      const float factor = x.data[i * x.cols + k];
-      for (std::size_t c = 0; c < columns; ++c) {
-        sums[c] = __builtin_fmaf(factor, row[c], sums[c]);
-      }
+      chain.add(x.data[i * x.cols + k], row, columns);
     }
   }
-  return sums;
+  chain.end();
+  return chain.sums;
 }
 
 /// One pass over the leaves for 16 columns, with pending nodes (without their right sibling yet).
+template <template <std::size_t> class Chain>
 LOCKSTEP_LOOPS Unit tree_sums(const Matrix<const float>& x, const Matrix<const float>& dz,
                               std::size_t leaf, std::size_t k, std::size_t j) {
   const std::size_t leaves = (dz.rows + leaf - 1) / leaf;
   std::array<Unit, std::numeric_limits<std::size_t>::digits> waiting;
   std::size_t count = 0;
   for (std::size_t q = 0; q < leaves; ++q) {
-    Unit node = leaf_sums(x, dz, q * leaf, std::min(dz.rows, (q + 1) * leaf), k, j);
+    Unit node = leaf_sums<Chain>(x, dz, q * leaf, std::min(dz.rows, (q + 1) * leaf), k, j);
     const bool last = q + 1 == leaves;
     for (auto merges = last ? count : static_cast<std::size_t>(std::countr_one(q)); merges > 0;
          --merges) {
@@ -108,12 +148,13 @@ LOCKSTEP_LOOPS Unit tree_sums(const Matrix<const float>& x, const Matrix<const f
   return root;
 }
 
+template <template <std::size_t> class Chain>
 LOCKSTEP_LOOPS void weights_loops(const Matrix<const float>& x, const Matrix<const float>& dz,
                                   std::size_t leaf, Range slice, std::span<float> dw) {
   const Panels layout{x.cols, dz.cols};
   for (std::size_t at = slice.begin; at < slice.end; at += panel_unit) {
     const PanelBlock block = layout.block_at(at, at + panel_unit);
-    const Unit root = tree_sums(x, dz, leaf, block.first_row, block.column);
+    const Unit root = tree_sums<Chain>(x, dz, leaf, block.first_row, block.column);
     std::copy(root.begin(), root.end(), dw.begin() + static_cast<std::ptrdiff_t>(at - slice.begin));
   }
 }
@@ -121,25 +162,35 @@ LOCKSTEP_LOOPS void weights_loops(const Matrix<const float>& x, const Matrix<con
 LOCKSTEP_LOOPS void bias_loops(const Matrix<const float>& dz, std::size_t leaf, Range slice,
                                std::span<float> db) {
   for (std::size_t j = slice.begin; j < slice.end; j += panel_unit) {
-    const Unit root = tree_sums({}, dz, leaf, 0, j);
+    const Unit root = tree_sums<Float32Chain>({}, dz, leaf, 0, j);
     std::copy(root.begin(), root.end(), db.begin() + static_cast<std::ptrdiff_t>(j - slice.begin));
   }
 }
 
+bool round_loop(std::span<const float> values, std::span<float> rounded) {
+  bool finite = true;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    rounded[i] = round_to_bf16(values[i]);
+    finite = finite && std::isfinite(rounded[i]);
+  }
+  return finite;
+}
+
 /// The loops as separate functions with the signatures of StrictProducts.
+template <template <std::size_t> class Chain>
 struct Plain {
   static void forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
                       Activation activation, Matrix<float> y, Range columns, Output output, Zeros,
                       std::span<float>) {
-    forward_loops(x, w, bias, activation, y, columns, output);
+    forward_loops<Chain>(x, w, bias, activation, y, columns, output);
   }
   static void input(Matrix<const float> dz, PanelWeights w, Matrix<const float> x, Activation below,
                     Matrix<float> dx, Output output, std::span<float>) {
-    input_loops(dz, w, x, below, dx, output);
+    input_loops<Chain>(dz, w, x, below, dx, output);
   }
   static void weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf, Range slice,
                       std::span<float> dw, Zeros, std::span<float>) {
-    weights_loops(x, dz, leaf, slice, dw);
+    weights_loops<Chain>(x, dz, leaf, slice, dw);
   }
   static void bias(Matrix<const float> dz, std::size_t leaf, Range slice, std::span<float> db) {
     bias_loops(dz, leaf, slice, db);
@@ -148,21 +199,22 @@ struct Plain {
 
 #if LOCKSTEP_FMA_ON_REQUEST
 /// The same, with the FMA instruction.
+template <template <std::size_t> class Chain>
 struct Fused {
   LOCKSTEP_FMA static void forward(Matrix<const float> x, PanelWeights w,
                                    std::span<const float> bias, Activation activation,
                                    Matrix<float> y, Range columns, Output output, Zeros,
                                    std::span<float>) {
-    forward_loops(x, w, bias, activation, y, columns, output);
+    forward_loops<Chain>(x, w, bias, activation, y, columns, output);
   }
   LOCKSTEP_FMA static void input(Matrix<const float> dz, PanelWeights w, Matrix<const float> x,
                                  Activation below, Matrix<float> dx, Output output,
                                  std::span<float>) {
-    input_loops(dz, w, x, below, dx, output);
+    input_loops<Chain>(dz, w, x, below, dx, output);
   }
   LOCKSTEP_FMA static void weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
                                    Range slice, std::span<float> dw, Zeros, std::span<float>) {
-    weights_loops(x, dz, leaf, slice, dw);
+    weights_loops<Chain>(x, dz, leaf, slice, dw);
   }
   LOCKSTEP_FMA static void bias(Matrix<const float> dz, std::size_t leaf, Range slice,
                                 std::span<float> db) {
@@ -178,13 +230,23 @@ constexpr StrictProducts products{.simd = Simd::scalar,
                                   .backward_weights = Loops::weights,
                                   .backward_bias = Loops::bias};
 
+template <template <template <std::size_t> class> class Loops>
+constexpr Bf16Products bf16{.round = round_loop, .products = products<Loops<Bf16Chain>>};
+
 }  // namespace
 
 const StrictProducts& scalar_products() noexcept {
 #if LOCKSTEP_FMA_ON_REQUEST
-  if (__builtin_cpu_supports("fma")) return products<Fused>;
+  if (__builtin_cpu_supports("fma")) return products<Fused<Float32Chain>>;
 #endif
-  return products<Plain>;
+  return products<Plain<Float32Chain>>;
+}
+
+const Bf16Products& scalar_bf16_products() noexcept {
+#if LOCKSTEP_FMA_ON_REQUEST
+  if (__builtin_cpu_supports("fma")) return bf16<Fused>;
+#endif
+  return bf16<Plain>;
 }
 
 }  // namespace lockstep

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/numerics/bf16.hpp"
 #include "lockstep/numerics/simd_targets.hpp"
 #include "lockstep/numerics/strict.hpp"
 
@@ -17,6 +18,7 @@
 #define HWY_TARGET_INCLUDE "lib/numerics/strict_simd.cpp"
 #include <hwy/foreach_target.h>
 // Highway includes this file once more for every target, so foreach_target.h must come first.
+#include "lockstep/numerics/bf16-inl.hpp"
 #include "lockstep/numerics/strict_tile-inl.hpp"
 #include "lockstep/numerics/strict_weights-inl.hpp"
 
@@ -52,7 +54,7 @@ HWY_INLINE void load_rows(Sums<R, V>& sums, const ForwardTask& t) {
   }
 }
 
-template <std::size_t R, std::size_t V>
+template <class Chain, std::size_t R, std::size_t V>
 struct ForwardTile {
   static void run(const ForwardTask& t) {
     Sums<R, V> sums;
@@ -64,10 +66,15 @@ struct ForwardTile {
         LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) sums.at[r][v] = bias;
       }
     }
-    if (t.list == nullptr) {
-      multiply_add<12>(sums, t.x, t.inputs, 1, t.weights, t.width, t.inputs);
-    } else {
-      multiply_add_listed<list_ahead>(sums, t.x, t.inputs, t.weights, t.width, t.list, t.listed);
+    {
+      const typename Chain::Mode mode;
+      if (t.list == nullptr) {
+        const Strided all{t.x, t.inputs, 1, t.weights, t.width};
+        Chain::template add<12>(sums, all, t.inputs);
+      } else {
+        const Listed listed{t.x, t.inputs, t.weights, t.width, t.list};
+        Chain::template add<list_ahead>(sums, listed, t.listed, t.inputs);
+      }
     }
     LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
       LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
@@ -98,30 +105,52 @@ HWY_INLINE auto used_columns(Matrix<const float> x, std::size_t k) {
   return hn::Ne(hn::ShiftLeft<1>(bits), hn::Zero(words));  // without the signs
 }
 
-/// Whether to list columns: a list costs a little, so not to leave out a few.
-constexpr bool pays(std::size_t used, std::size_t columns) {
-  return used <= columns - columns / 16;
-}
-
 /// Writes the numbers of the used columns of x, and list_ahead more; returns how many, or x.cols if
-/// a list does not pay, perhaps without one. Room for list_floats(x.cols).
+/// a list does not pay, perhaps without one. In bf16 they are pairs of columns, named by the even
+/// one; the list begins with the number of pairs in each chunk, and a last column without partner
+/// is in it. Room for list_floats(x.cols).
+template <class Chain>
 std::size_t list_columns(Matrix<const float> x, std::uint32_t* list) {
+  const auto pays = [](std::size_t used, std::size_t columns) {
+    return used <= columns - columns / Chain::list_pays;
+  };
   // Every fourth vector tells inputs without zeros at a quarter of the cost.
   std::size_t seen = 0;
-  std::size_t used = 0;
+  std::size_t sampled = 0;
   for (std::size_t k = 0; k + lanes <= x.cols; k += 4 * lanes, seen += lanes) {
-    used += hn::CountTrue(words, used_columns(x, k));
+    sampled += hn::CountTrue(words, used_columns(x, k));
   }
-  if (!pays(used, seen)) return x.cols;
+  if (!pays(sampled, seen)) return x.cols;
+  std::uint32_t* counts = list;
+  if constexpr (Chain::is_bf16) list += chunks_of(x.cols);
   std::size_t count = 0;
+  std::uint32_t chunk = 0;  // bits of a chunk's columns in use
   for (std::size_t k = 0; k < x.cols; k += lanes) {
-    const auto found = used_columns(x, k);
-    const auto columns = hn::Iota(words, static_cast<std::uint32_t>(k));
-    hn::StoreU(hn::Compress(columns, found), words, list + count);
-    count += hn::CountTrue(words, found);
+    const auto used = used_columns(x, k);
+    if constexpr (Chain::is_bf16) {
+      std::array<std::uint8_t, 8> stored{};
+      hn::StoreMaskBits(words, used, stored.data());
+      const std::size_t bit = k % bf16_chunk;
+      chunk |= std::uint32_t{stored[0]} << bit;
+      if constexpr (lanes == 16) chunk |= std::uint32_t{stored[1]} << (bit + 8);
+      if (bit + lanes < bf16_chunk && k + lanes < x.cols) continue;
+      std::uint32_t pairs = (chunk | chunk >> 1) & 0x55555555U;
+      if (k + lanes >= x.cols && x.cols % 2 == 1) pairs |= 1U << (x.cols - 1) % bf16_chunk;
+      *counts++ = static_cast<std::uint32_t>(std::popcount(pairs));
+      for (; pairs != 0; pairs &= pairs - 1) {
+        list[count++] = static_cast<std::uint32_t>(k - bit) +
+                        static_cast<std::uint32_t>(std::countr_zero(pairs));
+      }
+      chunk = 0;
+    } else {
+      const auto columns = hn::Iota(words, static_cast<std::uint32_t>(k));
+      hn::StoreU(hn::Compress(columns, used), words, list + count);
+      count += hn::CountTrue(words, used);
+    }
   }
   std::fill_n(list + count, list_ahead, count == 0 ? 0 : list[count - 1]);
-  return pays(count, x.cols) ? count : x.cols;
+  const std::size_t listed = Chain::is_bf16 ? 2 * count : count;
+  return pays(listed, x.cols) ? listed : x.cols;
 }
 
 /// A panel's part of y: tiles of rows, each with its list of columns if there are any.
@@ -136,6 +165,7 @@ struct ForwardCall {
   const std::size_t* listed;   ///< lengths; x.cols: all columns, without a list
 };
 
+template <class Chain>
 void forward_panels(const ForwardCall& c) {
   const Panels& layout = c.w.layout;
   for (std::size_t j = c.columns.begin, columns = 0; j < c.columns.end; j += columns) {
@@ -156,21 +186,23 @@ void forward_panels(const ForwardCall& c) {
                         .listed = 0};
     std::size_t tile = 0;
     // With lists, tiles have the same rows in every panel.
-    for_tiles(
-        c.x.rows, c.lists == nullptr ? max_rows(columns / lanes) : listed_tile_rows,
-        [&](std::size_t i, std::size_t rows) HWY_ATTR {
-          task.x = c.x.data + i * c.x.cols;
-          task.y = c.y.data + i * c.y.cols + j;
-          if (c.lists != nullptr) {
-            task.listed = c.listed[tile];
-            task.list = task.listed == c.x.cols ? nullptr : c.lists + tile * list_floats(c.x.cols);
-            ++tile;
-          }
-          Dispatch<ForwardTile, ForwardTask, max_vectors, max_rows>::call(rows, columns, task);
-        });
+    for_tiles(c.x.rows, c.lists == nullptr ? max_rows(columns / lanes) : listed_tile_rows,
+              [&](std::size_t i, std::size_t rows) HWY_ATTR {
+                task.x = c.x.data + i * c.x.cols;
+                task.y = c.y.data + i * c.y.cols + j;
+                if (c.lists != nullptr) {
+                  task.listed = c.listed[tile];
+                  task.list =
+                      task.listed == c.x.cols ? nullptr : c.lists + tile * list_floats(c.x.cols);
+                  ++tile;
+                }
+                Dispatch<ForwardTile, Chain, ForwardTask, max_vectors, max_rows>::call(
+                    rows, columns, task);
+              });
   }
 }
 
+template <class Chain>
 void forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
              Activation activation, Matrix<float> y, Range columns, Output output, Zeros zeros,
              std::span<float> scratch) {
@@ -189,19 +221,19 @@ void forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
     std::size_t tile = 0;
     if (lists) {
       for_tiles(rows, listed_tile_rows, [&](std::size_t first, std::size_t count) HWY_ATTR {
-        listed[tile] = list_columns({part.data + first * x.cols, count, x.cols},
-                                    list + tile * list_floats(x.cols));
+        listed[tile] = list_columns<Chain>({part.data + first * x.cols, count, x.cols},
+                                           list + tile * list_floats(x.cols));
         ++tile;
       });
     }
-    forward_panels({.x = part,
-                    .w = w,
-                    .bias = accumulate ? nullptr : bias.data(),
-                    .activation = activation,
-                    .y = {y.data + i * y.cols, rows, y.cols},
-                    .columns = columns,
-                    .lists = lists ? list : nullptr,
-                    .listed = listed.data()});
+    forward_panels<Chain>({.x = part,
+                           .w = w,
+                           .bias = accumulate ? nullptr : bias.data(),
+                           .activation = activation,
+                           .y = {y.data + i * y.cols, rows, y.cols},
+                           .columns = columns,
+                           .lists = lists ? list : nullptr,
+                           .listed = listed.data()});
   }
 }
 
@@ -216,7 +248,7 @@ struct InputTask {
   bool accumulate;
 };
 
-template <std::size_t R, std::size_t V>
+template <class Chain, std::size_t R, std::size_t V>
 struct InputTile {
   static void run(const InputTask& t) {
     const Panels& layout = t.w.layout;
@@ -226,6 +258,7 @@ struct InputTile {
     } else {
       clear(sums);
     }
+    const typename Chain::Mode mode;
     for (std::size_t panel = 0; panel < layout.panels(); ++panel) {
       const std::size_t width = layout.width(panel);
       const std::size_t j = panel * panel_columns;
@@ -237,8 +270,8 @@ struct InputTile {
           hwy::Prefetch(next + c);
         }
       }
-      multiply_add<12>(sums, weights, width, 1, t.dz + j * t.stride, t.stride,
-                       std::min(panel_columns, layout.outputs - j));
+      const Strided terms{weights, width, 1, t.dz + j * t.stride, t.stride};
+      Chain::template add<12>(sums, terms, std::min(panel_columns, layout.outputs - j));
     }
     store(sums, t.dx, input_columns);
   }
@@ -321,6 +354,7 @@ void store_transposed(const float* tile, std::size_t k, Matrix<const float> x, A
 }
 
 /// Up to 64 examples; `dz` holds their transposed dz with `stride` columns.
+template <class Chain>
 void backward_input_block(const float* dz, std::size_t stride, PanelWeights w,
                           Matrix<const float> x, Activation below, Matrix<float> dx,
                           Output output) {
@@ -332,7 +366,7 @@ void backward_input_block(const float* dz, std::size_t stride, PanelWeights w,
     for (std::size_t i = 0; i < stride; i += max_columns) {
       const std::size_t columns = std::min(max_columns, stride - i);
       for_tiles(inputs, max_rows(columns / lanes), [&](std::size_t r, std::size_t rows) HWY_ATTR {
-        Dispatch<InputTile, InputTask, max_vectors, max_rows>::call(
+        Dispatch<InputTile, Chain, InputTask, max_vectors, max_rows>::call(
             rows, columns,
             {w, k + r, dz + i, stride, tile.data() + r * input_columns + i, accumulate});
       });
@@ -341,6 +375,7 @@ void backward_input_block(const float* dz, std::size_t stride, PanelWeights w,
   }
 }
 
+template <class Chain>
 void backward_input(Matrix<const float> dz, PanelWeights w, Matrix<const float> x, Activation below,
                     Matrix<float> dx, Output output, std::span<float> scratch) {
   assert(dz.rows == dx.rows && dz.cols == w.layout.outputs && dx.cols == w.layout.inputs);
@@ -350,22 +385,27 @@ void backward_input(Matrix<const float> dz, PanelWeights w, Matrix<const float> 
     const std::size_t stride = round_to_unit(rows);
     transpose_columns({dz.data + i * dz.cols, rows, dz.cols}, 0, dz.cols, scratch.data(), stride);
     const bool masked = below == Activation::relu;
-    backward_input_block(scratch.data(), stride, w,
-                         {masked ? x.data + i * x.cols : nullptr, rows, x.cols}, below,
-                         {dx.data + i * dx.cols, rows, dx.cols}, output);
+    backward_input_block<Chain>(scratch.data(), stride, w,
+                                {masked ? x.data + i * x.cols : nullptr, rows, x.cols}, below,
+                                {dx.data + i * dx.cols, rows, dx.cols}, output);
   }
 }
 
 }  // namespace
 
-extern const StrictProducts products;
-constexpr StrictProducts products{.simd = lanes == 16  ? Simd::avx512
-                                          : lanes == 8 ? Simd::avx2
-                                                       : Simd::neon,
-                                  .forward = forward,
-                                  .backward_input = backward_input,
-                                  .backward_weights = backward_weights,
-                                  .backward_bias = backward_bias};
+template <class Chain>
+constexpr StrictProducts products_of{.simd = lanes == 16  ? Simd::avx512
+                                             : lanes == 8 ? Simd::avx2
+                                                          : Simd::neon,
+                                     .forward = forward<Chain>,
+                                     .backward_input = backward_input<Chain>,
+                                     .backward_weights = backward_weights<Chain>,
+                                     .backward_bias = backward_bias};
+
+/// The products of one target.
+extern const Kernels kernels;
+constexpr Kernels kernels{.float32 = products_of<Float32Chain>,
+                          .bf16 = {.round = round, .products = products_of<Bf16Chain>}};
 
 }  // namespace lockstep::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -377,33 +417,38 @@ namespace lockstep {
 namespace {
 
 /// Null if this build or this processor lacks the instructions.
-const StrictProducts* find(Simd simd) noexcept {
+const Kernels* find(Simd simd) noexcept {
   // Slow: queries the processor. NEON is the baseline of its builds; Highway asks for AES besides.
   [[maybe_unused]] static const auto supported = hwy::SupportedTargets() | HWY_ENABLED_BASELINE;
   [[maybe_unused]] const auto wanted = [simd](Simd name, auto target) {
     return (simd == name || simd == Simd::automatic) && (supported & target) != 0;
   };
 #if HWY_TARGETS & HWY_AVX3
-  if (wanted(Simd::avx512, HWY_AVX3)) return &N_AVX3::products;
+  if (wanted(Simd::avx512, HWY_AVX3)) return &N_AVX3::kernels;
 #endif
 #if HWY_TARGETS & HWY_AVX2
-  if (wanted(Simd::avx2, HWY_AVX2)) return &N_AVX2::products;
+  if (wanted(Simd::avx2, HWY_AVX2)) return &N_AVX2::kernels;
 #endif
 #if HWY_TARGETS & HWY_NEON
-  if (wanted(Simd::neon, HWY_NEON)) return &N_NEON::products;
+  if (wanted(Simd::neon, HWY_NEON)) return &N_NEON::kernels;
 #endif
-  return simd == Simd::scalar || simd == Simd::automatic ? &scalar_products() : nullptr;
+  static const Kernels scalar{scalar_products(), scalar_bf16_products()};
+  return simd == Simd::scalar || simd == Simd::automatic ? &scalar : nullptr;
+}
+
+const Kernels& require(Simd simd) {
+  if (const Kernels* kernels = find(simd)) return *kernels;
+  throw ConfigError(std::string("this processor has no ") + simd_name(simd),
+                    "use `simd=auto`: every choice gives the same bits");
 }
 
 }  // namespace
 
 bool has_simd(Simd simd) noexcept { return find(simd) != nullptr; }
 
-const StrictProducts& strict_products(Simd simd) {
-  if (const StrictProducts* products = find(simd)) return *products;
-  throw ConfigError(std::string("this processor has no ") + simd_name(simd),
-                    "use `simd=auto`: every choice gives the same bits");
-}
+const StrictProducts& strict_products(Simd simd) { return require(simd).float32; }
+
+const Bf16Products& bf16_products(Simd simd) { return require(simd).bf16; }
 
 const char* simd_name(Simd simd) noexcept {
   switch (simd) {

@@ -18,6 +18,7 @@
 #include <limits>
 #include <utility>
 
+#include "lockstep/numerics/bf16.hpp"
 #include "lockstep/numerics/simd_targets.hpp"
 #include "lockstep/numerics/strict.hpp"
 
@@ -46,8 +47,13 @@ constexpr std::size_t min_listed_outputs = 256;  // fewer do not pay for the lis
 constexpr std::size_t mask_rows = 32;
 constexpr std::size_t mask_words = 16;
 
-/// Room for a list of columns: the prefetched entries, and a vector that is stored past the end.
-constexpr std::size_t list_floats(std::size_t inputs) { return inputs + list_ahead + panel_unit; }
+constexpr std::size_t chunks_of(std::size_t terms) { return (terms + bf16_chunk - 1) / bf16_chunk; }
+
+/// Room for a list of columns: in bf16 a number for each chunk, the prefetched entries, and a
+/// vector that is stored past the end.
+constexpr std::size_t list_floats(std::size_t inputs) {
+  return chunks_of(inputs) + inputs + list_ahead + panel_unit;
+}
 
 constexpr std::size_t mask_rounds(std::size_t rows) { return (rows + mask_rows - 1) / mask_rows; }
 
@@ -92,6 +98,13 @@ struct WeightsScratch {
 };
 
 }  // namespace
+
+/// The products of one set of instructions.
+struct Kernels {
+  StrictProducts float32;
+  Bf16Products bf16;
+};
+
 }  // namespace lockstep
 #endif
 
@@ -224,16 +237,16 @@ HWY_INLINE Vector canonical(Vector a) {
                         hn::Add(a, hn::Zero(tag)));
 }
 
-/// Calls Kernel<R, V>::run(task) for numbers of rows and columns that are known at run time only:
-/// up to max_vectors vectors of columns, and max_rows(V) rows.
-template <template <std::size_t, std::size_t> class Kernel, class Task, std::size_t vectors,
-          auto rows_of>
+/// Calls Kernel<Chain, R, V>::run(task) for numbers of rows and columns that are known at run time
+/// only: up to max_vectors vectors of columns, and max_rows(V) rows.
+template <template <class, std::size_t, std::size_t> class Kernel, class Chain, class Task,
+          std::size_t vectors, auto rows_of>
 struct Dispatch {
   using Function = void (*)(const Task&);
 
   template <std::size_t V, std::size_t... R>
   static constexpr std::array<Function, sizeof...(R)> heights(std::index_sequence<R...>) {
-    return {Kernel<R + 1, V>::run...};
+    return {Kernel<Chain, R + 1, V>::run...};
   }
   template <std::size_t V>
   static constexpr auto functions = heights<V>(std::make_index_sequence<rows_of(V)>{});

@@ -8,6 +8,7 @@
 #define LOCKSTEP_STRICT_WEIGHTS
 #endif
 
+#include "lockstep/numerics/bf16-inl.hpp"
 #include "lockstep/numerics/strict_tile-inl.hpp"
 
 #if LOCKSTEP_HAS_KERNELS
@@ -128,6 +129,89 @@ HWY_INLINE void sum_leaf(Sums<R, V>& sums, const WeightsTask& t, std::size_t i, 
   }
 }
 
+/// Bits of the rows [row, row + rows), at most bf16_chunk, of which an input of the tile is not
+/// zero.
+template <std::size_t R>
+HWY_INLINE std::uint32_t used_rows(const WeightsTask& t, std::size_t row, std::size_t rows) {
+  const std::size_t bit = row % mask_rows;
+  const std::uint32_t* masks = t.masks + row / mask_rows * mask_words;
+  std::uint64_t used = 0;
+  LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) used |= masks[r];
+  if (bit + rows > mask_rows) {
+    LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
+      used |= std::uint64_t{masks[mask_words + r]} << mask_rows;
+    }
+  }
+  return static_cast<std::uint32_t>(used >> bit & ((std::uint64_t{1} << rows) - 1));
+}
+
+/// One leaf in bf16, while denormals are flushed.
+template <std::size_t R, std::size_t V>
+HWY_NOINLINE void sum_bf16_leaf(Sums<R, V>& sums, const WeightsTask& t, std::size_t i,
+                                std::size_t count) {
+  const Strided rows{t.x + i * group_inputs, 1, group_inputs, t.dz + i * t.dz_step, t.dz_step};
+  for (std::size_t n = 0; n < count; n += bf16_chunk) {
+    const std::size_t terms = std::min(bf16_chunk, count - n);
+#if HWY_ARCH_X86
+    if (t.masks != nullptr) {
+      const std::uint32_t used = used_rows<R>(t, t.first + i + n, terms);
+      if (2 * static_cast<std::size_t>(std::popcount(used)) <= terms) {  // else not worth it
+        const Strided from{rows.factor(n), rows.row, rows.step, rows.columns(n), rows.stride};
+        add_chunk<0>(sums,
+                     Pair<Chosen>{{from, used & 0x55555555U}, 0, {from, used & 0xaaaaaaaaU}, 0},
+                     n == 0);
+        continue;
+      }
+    }
+#endif
+    add_chunk<0>(sums, chunk_of(rows, n, terms), n == 0);
+  }
+}
+
+constexpr std::size_t bf16_leaves = 8;  // that are summed while denormals are flushed
+
+/// Eight leaves: ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)).
+template <std::size_t R, std::size_t V>
+HWY_INLINE void add_leaves(Sums<R, V>& sums, const std::array<Sums<R, V>, bf16_leaves>& leaves) {
+  LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
+    LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
+      Vector pairs[bf16_leaves / 2];
+      LOCKSTEP_UNROLL for (std::size_t n = 0; n < bf16_leaves / 2; ++n) {
+        pairs[n] = hn::Add(leaves[2 * n].at[r][v], leaves[2 * n + 1].at[r][v]);
+      }
+      sums.at[r][v] = hn::Add(hn::Add(pairs[0], pairs[1]), hn::Add(pairs[2], pairs[3]));
+    }
+  }
+}
+
+/// The node of a block of leaves in bf16: some leaves with denormals flushed, then their part of
+/// the tree without.
+template <std::size_t R, std::size_t V>
+HWY_INLINE void sum_bf16_leaves(Sums<R, V>& sums, const WeightsTask& t) {
+  std::array<Sums<R, V>, bf16_leaves> leaves;
+  float* const eights = t.leaves + 3 * R * V * lanes;
+  for (std::size_t i = 0, q = 0; i < t.rows; ++q) {
+    std::size_t count = 0;
+    {
+      const FlushDenormals mode;
+      for (; count < leaves.size() && i < t.rows; ++count) {
+        const std::size_t rows = std::min(t.leaf, t.rows - i);
+        sum_bf16_leaf(leaves[count], t, i, rows);
+        i += rows;
+      }
+    }
+    if (count == leaves.size()) {
+      add_leaves(sums, leaves);
+    } else {
+      for (std::size_t n = 0; n < count; ++n) {
+        sums = leaves[n];
+        merge_pending_nodes(sums, t.leaves, n, n + 1 == count);
+      }
+    }
+    merge_pending_nodes(sums, eights, q, i == t.rows);
+  }
+}
+
 /// Four whole leaves from row i on: (0 + 1) + (2 + 3).
 template <std::size_t R, std::size_t V>
 HWY_INLINE void sum_four_leaves(Sums<R, V>& sums, const WeightsTask& t, std::size_t i) {
@@ -158,7 +242,27 @@ HWY_INLINE void merge_pending_sections(Sums<R, V>& sums, const WeightsTask& t) {
   store(sums, t.dw, t.dw_step);
 }
 
+/// The node of a block of leaves in float32.
 template <std::size_t R, std::size_t V>
+HWY_INLINE void sum_leaves(Sums<R, V>& sums, const WeightsTask& t) {
+  float* const fours = t.leaves + 2 * R * V * lanes;
+  for (std::size_t q = 0, i = 0; i < t.rows; ++q) {
+    if (t.rows - i >= 4 * t.leaf) {
+      sum_four_leaves(sums, t, i);
+      i += 4 * t.leaf;
+    } else {
+      for (std::size_t n = 0; i < t.rows; ++n) {
+        const std::size_t count = std::min(t.leaf, t.rows - i);
+        sum_leaf(sums, t, i, count);
+        i += count;
+        merge_pending_nodes(sums, t.leaves, n, i == t.rows);
+      }
+    }
+    merge_pending_nodes(sums, fours, q, i == t.rows);
+  }
+}
+
+template <class Chain, std::size_t R, std::size_t V>
 struct WeightsTile {
   static void run(const WeightsTask& t) {
     if (t.last) {
@@ -169,20 +273,10 @@ struct WeightsTile {
       }
     }
     Sums<R, V> sums;
-    float* const fours = t.leaves + 2 * R * V * lanes;
-    for (std::size_t q = 0, i = 0; i < t.rows; ++q) {
-      if (t.rows - i >= 4 * t.leaf) {
-        sum_four_leaves(sums, t, i);
-        i += 4 * t.leaf;
-      } else {
-        for (std::size_t n = 0; i < t.rows; ++n) {
-          const std::size_t count = std::min(t.leaf, t.rows - i);
-          sum_leaf(sums, t, i, count);
-          i += count;
-          merge_pending_nodes(sums, t.leaves, n, i == t.rows);
-        }
-      }
-      merge_pending_nodes(sums, fours, q, i == t.rows);
+    if constexpr (Chain::is_bf16) {
+      sum_bf16_leaves(sums, t);
+    } else {
+      sum_leaves(sums, t);
     }
     merge_pending_nodes(sums, t.blocks, t.block, t.last);
     if (t.last) merge_pending_sections(sums, t);
@@ -276,6 +370,7 @@ void pack_factors(const WeightsSection& c, Matrix<const float> x, std::size_t fi
 }
 
 /// Parts of dW, block of rows by block of rows: a block of x is read once for all of them.
+template <class Chain>
 void weights_parts(const WeightsSection& c, std::span<const WeightsPart> parts) {
   alignas(64) std::array<float, max_waiting * tile_floats> leaves;
   const std::size_t rows = node_rows(block_rows, c.leaf);
@@ -310,7 +405,7 @@ void weights_parts(const WeightsSection& c, std::span<const WeightsPart> parts) 
                   [&](std::size_t r, std::size_t height) HWY_ATTR {
                     task.x = x + r;
                     if (c.masks != nullptr) task.masks = c.masks + words + r;
-                    Dispatch<WeightsTile, WeightsTask, weights_vectors, weights_rows>::call(
+                    Dispatch<WeightsTile, Chain, WeightsTask, weights_vectors, weights_rows>::call(
                         height, part.columns, task);
                     task.dw += height * task.dw_step;
                     task.sections += height * task.dw_step;
@@ -322,6 +417,7 @@ void weights_parts(const WeightsSection& c, std::span<const WeightsPart> parts) 
 }
 
 /// The part of the slice in the strip of inputs [first, last).
+template <class Chain>
 void weights_strip(const WeightsSection& c, Range slice, std::size_t first, std::size_t last,
                    float* dw) {
   std::array<WeightsPart, strip_parts> parts;
@@ -334,7 +430,7 @@ void weights_strip(const WeightsSection& c, Range slice, std::size_t first, std:
       const std::size_t j = block.column + column;
       const std::size_t skip = j % weights_columns;
       columns = std::min(weights_columns - skip, block.width - column);
-      if (count == parts.size()) weights_parts(c, {parts.data(), std::exchange(count, 0)});
+      if (count == parts.size()) weights_parts<Chain>(c, {parts.data(), std::exchange(count, 0)});
       const std::size_t offset = (at - slice.begin) + (k - block.first_row) * block.width + column;
       parts[count++] = {.first = k - first,
                         .last = end - first,
@@ -348,9 +444,10 @@ void weights_strip(const WeightsSection& c, Range slice, std::size_t first, std:
     }
     at += (block.last_row - block.first_row) * block.width;
   }
-  weights_parts(c, {parts.data(), count});
+  weights_parts<Chain>(c, {parts.data(), count});
 }
 
+template <class Chain>
 void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf, Range slice,
                       std::span<float> dw, Zeros zeros, std::span<float> scratch) {
   const Panels layout{x.cols, dz.cols};
@@ -378,7 +475,7 @@ void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t
     for (std::size_t k = 0; k < layout.inputs; k += strip_inputs) {
       const std::size_t last = std::min(k + strip_inputs, layout.inputs);
       pack_factors(section, {x.data + i * x.cols, section.rows, x.cols}, k, last);
-      weights_strip(section, slice, k, last, dw.data());
+      weights_strip<Chain>(section, slice, k, last, dw.data());
     }
   }
 }

@@ -56,17 +56,26 @@ std::string mesh_text(const Groups& groups) {
 }
 
 /// Throws if an option is not supported on the CPU.
-void require_fits_processor(const ReplicaOptions& options) {
+void require_fits_processor(const ReplicaOptions& options, const Groups& groups) {
   const auto refuse = [](const std::string& option) {
     throw ConfigError(option + " with device cpu", "use `device=cuda`, or leave it out");
   };
-  if (options.precision != Precision::float32) refuse("precision " + text_of(options.precision));
+  if (options.precision == Precision::tf32) refuse("precision tf32");
   if (options.device_exchange == DeviceExchange::nccl) refuse("backend nccl");
   if (options.share_device) refuse("`share_device`");
   if (options.simd != Simd::automatic && !is_strict(options, library_products_name())) {
     throw ConfigError("simd " + text_of(options.simd) + " with products library: " +
                           library_products_name() + " chooses for itself",
                       "use `products=strict`");
+  }
+  if (options.precision != Precision::bf16) return;
+  if (!is_strict(options, library_products_name())) {
+    throw ConfigError("precision bf16 with products library and device cpu",
+                      "use `products=strict`");
+  }
+  if (groups.model != nullptr) {
+    throw ConfigError(mesh_text(groups) + " with precision bf16: chunks of 32 inputs stay together",
+                      "use a mesh of batch alone, or `precision=float32`");
   }
 }
 
@@ -120,7 +129,7 @@ void require_consistent(const ReplicaOptions& options, const Groups& groups) {
   if (options.device == Device::cuda) {
     require_fits_device(options, groups);
   } else {
-    require_fits_processor(options);
+    require_fits_processor(options, groups);
   }
   if (!is_canonical(options)) require_fits_allreduce(options, groups);
   if (options.audit_every && groups.model != nullptr) {
@@ -272,7 +281,8 @@ void Replica::make_network(const nn::NetworkShape& shape, const ReplicaOptions& 
   const bool sliced = plan_ && is_canonical(options);
   set_product_threads(options.threads > 0 ? options.threads : own_cores(groups_.all));
   products_ = is_strict(options, on_device ? "cuBLAS" : library_products_name())
-                  ? make_strict_products(on_device ? Simd::automatic : options.simd, options.zeros)
+                  ? make_strict_products(on_device ? Simd::automatic : options.simd, options.zeros,
+                                         on_device ? Precision::float32 : options.precision)
                   : make_library_products<float>();
   if (options.wrap_products) products_ = options.wrap_products(std::move(products_));
   try {

@@ -69,7 +69,7 @@ struct ReplicaOptions {
   std::uint64_t sentinel_steps = 16;  ///< steps in which all weights are compared: Sentinel
   OnNonfinite on_nonfinite = OnNonfinite::stop;
   ProductsChoice products = ProductsChoice::automatic;
-  Precision precision = Precision::float32;  ///< of the library's products on a device
+  Precision precision = Precision::float32;  ///< bf16 and tf32: see products.hpp
   Simd simd = Simd::automatic;               ///< of strict products on the CPU
   Zeros zeros = Zeros::automatic;            ///< of strict products on the CPU
   bool keeps_snapshots = false;              ///< make_shared_snapshot() will be called

@@ -76,6 +76,24 @@ class Canonical(command.CommandTest):
         flags = Path("/proc/cpuinfo").read_text().split()
         return simd == "scalar" or {"avx2": "avx2", "avx512": "avx512f"}[simd] in flags
 
+    def test_products_in_bf16(self):
+        """One hash again, and not that of float32."""
+        for name in ("tutorial", "wide", "linear"):
+            with self.subTest(job=name):
+                job = JOBS[name]
+                worlds = [("--backend shared", {"ranks": 2}), ("--exchange sums", {"threads": 3}),
+                          ("--exchange sums --backend mpi", {"ranks": 5})]
+                found = self.hashes(job, [{"threads": 1}, *worlds], "--precision bf16")
+                self.assert_one(found)
+                others = self.hashes(job, [{"threads": 2}], "--precision bf16 --threads 2")
+                others |= self.hashes(job, [{"threads": 2}], "--precision bf16 --zeros dense")
+                for simd in ("scalar", "avx2", "avx512"):
+                    if self.has(simd):
+                        others |= self.hashes(job, [{"threads": 2}],
+                                              f"--precision bf16 --simd {simd}")
+                self.assertEqual(found.keys(), others.keys())
+                self.assertFalse(found.keys() & self.hashes(job, [{"threads": 1}]).keys())
+
     def test_saved_weights_are_the_same_bytes(self):
         saved = set()
         for name, world in (("one", {"threads": 1}), ("five", {"threads": 5}),

@@ -20,6 +20,7 @@ PROCESSORS = {
 NETWORKS = (
     "--layers 300,33 --batch-size 50 --train-limit 220 --test-limit 60 --epochs 2",  # wide enough to leave out zeros
     "--layers 20,20,20 --leaf 5 --batch-size 37 --train-limit 300 --test-limit 60 --epochs 1 --exchange sums",
+    "--layers 300,33 --precision bf16 --batch-size 50 --train-limit 220 --test-limit 60 --epochs 1",
     "--layers 20 --train-limit 200 --test-limit 20 --epochs 1 --augment shift=2,rotate=10,noise=0.05",
     "configs/layers.toml --batch-size 32 --train-limit 64 --test-limit 20",
     "configs/resnet.toml --batch-size 8 --train-limit 16 --test-limit 8 --epochs 1",
