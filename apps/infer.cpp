@@ -145,7 +145,7 @@ Syntax inference_syntax() {
   syntax.other_help = {{"seed", "of the test split [that of training]"}};
   syntax.settings = {"data",         "format",  "test-limit", "test-split", "seed",
                      "separator",    "mesh",    "backend",    "ranks",      "device",
-                     "share-device", "threads", "simd"};
+                     "share-device", "threads", "precision",  "simd"};
   return syntax;
 }
 

@@ -269,10 +269,40 @@ HWY_INLINE Pair<Strided> chunk_of(const Strided& t, std::size_t n, std::size_t t
   return {even, (terms + 1) / 2, odd, terms / 2};
 }
 
+constexpr hn::RebindToUnsigned<decltype(tag)> word_tag;
+using Words = hn::Vec<decltype(word_tag)>;
+
+/// round_to_bf16.
+HWY_INLINE Vector rounded(Vector value) {
+  const Words bits = hn::BitCast(word_tag, value);
+  const Words even = hn::And(hn::ShiftRight<16>(bits), hn::Set(word_tag, 1U));
+  const Words sum = hn::Add(bits, hn::Add(even, hn::Set(word_tag, 0x7fffU)));
+  const auto normal = hn::Ne(hn::And(bits, hn::Set(word_tag, 0x7f800000U)), hn::Zero(word_tag));
+  const Words out = hn::IfThenElseZero(normal, hn::And(sum, hn::Set(word_tag, 0xffff0000U)));
+  const Vector nan = hn::Set(tag, std::numeric_limits<float>::quiet_NaN());
+  return hn::IfThenElse(hn::IsNaN(value), nan, hn::BitCast(tag, out));
+}
+
+/// Are the values seen finite?
+class Finite {
+ public:
+  HWY_ATTR Finite() : bits_(hn::Zero(word_tag)) {}
+  HWY_INLINE void see(Vector value) {
+    bits_ = hn::Max(bits_, hn::BitCast(word_tag, hn::Abs(value)));
+  }
+  HWY_INLINE bool all() const {
+    return hn::AllTrue(word_tag, hn::Lt(bits_, hn::Set(word_tag, 0x7f800000U)));
+  }
+
+ private:
+  Words bits_;
+};
+
 /// Chains in float32: strict.hpp.
 struct Float32Chain {
   static constexpr bool is_bf16 = false;
   static constexpr std::size_t list_pays = 16;  ///< if it leaves out this part of columns
+  static HWY_INLINE Vector factor(Vector value) { return value; }
   struct Mode {
     Mode() {}  // NOLINT: as above
   };
@@ -293,6 +323,7 @@ struct Float32Chain {
 struct Bf16Chain {
   static constexpr bool is_bf16 = true;
   static constexpr std::size_t list_pays = 4;
+  static HWY_INLINE Vector factor(Vector value) { return rounded(value); }
   using Mode = FlushDenormals;
 
   template <std::size_t ahead, std::size_t R, std::size_t V>
@@ -318,27 +349,16 @@ struct Bf16Chain {
 };
 
 /// Bf16Products::round.
-bool round(std::span<const float> values, std::span<float> rounded) {
-  assert(values.size() == rounded.size());
-  constexpr hn::RebindToUnsigned<decltype(tag)> words;
-  const auto exponent = hn::Set(words, 0x7f800000U);
-  const auto half = hn::Set(words, 0x7fffU);
-  auto largest = hn::Zero(words);
+bool round(std::span<const float> values, std::span<float> out) {
+  assert(values.size() == out.size());
+  Finite finite;
   for (std::size_t i = 0; i < values.size(); i += lanes) {
     const auto exist = first_lanes(values.size() - i);
-    const Vector value = load(exist, values.data() + i);
-    const auto bits = hn::BitCast(words, value);
-    const auto even = hn::And(hn::ShiftRight<16>(bits), hn::Set(words, 1U));
-    const auto sum = hn::And(hn::Add(bits, hn::Add(even, half)), hn::Set(words, 0xffff0000U));
-    const auto normal = hn::Ne(hn::And(bits, exponent), hn::Zero(words));
-    const auto number = hn::IfThenElseZero(normal, sum);
-    const Vector out =
-        hn::IfThenElse(hn::IsNaN(value), hn::Set(tag, std::numeric_limits<float>::quiet_NaN()),
-                       hn::BitCast(tag, number));
-    largest = hn::Max(largest, hn::And(hn::BitCast(words, out), exponent));
-    store(out, exist, rounded.data() + i);
+    const Vector value = rounded(load(exist, values.data() + i));
+    finite.see(value);
+    store(value, exist, out.data() + i);
   }
-  return hn::AllTrue(words, hn::Lt(largest, exponent));
+  return finite.all();
 }
 
 }  // namespace

@@ -38,7 +38,7 @@
 // Why terms with a factor that is zero may be left out: the argument of strict.hpp, whose steps
 // hold for F, too, with zeros for what it flushes; a chain without terms is 0, and A + 0 is A. R
 // may make an infinity of a finite factor, so terms are left out only if all R() of the other
-// factors are finite (round_to_bf16 says so).
+// factors are finite.
 //
 // How F is computed. x86 has it: MXCSR's FTZ looks at the result that is rounded without limit, and
 // DAZ at operands; kernels set both around their chains alone. ARM flushes what is below 2^-126
@@ -95,9 +95,8 @@ struct Bf16Products {
   /// Writes round_to_bf16 of each value; true if all are finite then. As many as are given.
   bool (*round)(std::span<const float> values, std::span<float> rounded);
 
-  /// Of factors x, w and dz from `round`; but not the x of backward_input and the dz of
-  /// backward_bias. Accumulating continues chains after a multiple of 32 terms. Zeros::automatic
-  /// only if all w (in forward) or all dz (in backward_weights) are finite.
+  /// Of weights from `round`; x and dz are rounded by the products. Accumulating continues chains
+  /// after a multiple of 32 terms. Forward with Zeros::automatic only if all weights are finite.
   StrictProducts products;
 };
 

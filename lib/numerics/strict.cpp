@@ -109,74 +109,45 @@ class PanelProducts : public Products<float> {
   void set_zeros(Zeros zeros) { zeros_ = zeros; }
 };
 
-/// The same in bf16. Factors are rounded once a call, not once a thread.
-class RoundingProducts final : public PanelProducts {
+/// The same in bf16. Weights are rounded once a call, not once a thread.
+class Bf16PanelProducts final : public PanelProducts {
  public:
-  RoundingProducts(const Bf16Products& bf16, Zeros zeros)
+  Bf16PanelProducts(const Bf16Products& bf16, Zeros zeros)
       : PanelProducts(bf16.products, zeros), bf16_(bf16), zeros_(zeros) {}
 
   void forward(Matrix<const float> x, const LayerWeights<float>& w, Activation activation,
                Matrix<float> y, Output output) override {
-    const auto weights = weights_.rounded(bf16_, w.weight);
-    leave_out_zeros(weights.finite);
-    PanelProducts::forward(matrix(rows_, x), {w.inputs, w.outputs, weights.values, w.bias},
-                           activation, y, output);
+    const auto factors = rounded(w);
+    // A factor that is zero times one that is not finite is NaN.
+    set_zeros(finite() ? zeros_ : Zeros::dense);
+    PanelProducts::forward(x, factors, activation, y, output);
+    set_zeros(zeros_);
   }
 
   void backward_input(Matrix<const float> dz, const LayerWeights<float>& w, Matrix<const float> x,
                       Activation below, Matrix<float> dx, Output output) override {
-    const auto weights = weights_.rounded(bf16_, w.weight);
-    PanelProducts::backward_input(matrix(gradients_, dz),
-                                  {w.inputs, w.outputs, weights.values, w.bias}, x, below, dx,
-                                  output);
-  }
-
-  void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
-                        Range slice, std::span<float> dw) override {
-    const auto gradients = gradients_.rounded(bf16_, {dz.data, dz.rows * dz.cols});
-    leave_out_zeros(gradients.finite);
-    PanelProducts::backward_weights(matrix(rows_, x), {gradients.values.data(), dz.rows, dz.cols},
-                                    leaf, slice, dw);
+    PanelProducts::backward_input(dz, rounded(w), x, below, dx, output);
   }
 
  private:
-  struct Rounded {
-    std::span<const float> values;
-    bool finite;
-  };
-
-  /// Rounded values; allocates only if there are more than ever.
-  struct Copy {
-    AlignedBuffer<float> buffer;
-    std::vector<std::uint8_t> finite;  ///< of each thread
-
-    Rounded rounded(const Bf16Products& bf16, std::span<const float> values) {
-      if (buffer.size() < values.size()) buffer = AlignedBuffer<float>(values.size());
-      finite.assign(product_threads(), 1);
-      const auto out = buffer.span().first(values.size());
-      share(values.size(), panel_unit, 1, [&](Range part, std::size_t thread) {
-        finite[thread] = bf16.round(values.subspan(part.begin, part.size()),
-                                    out.subspan(part.begin, part.size()))
-                             ? 1
-                             : 0;
-      });
-      return {out, std::find(finite.begin(), finite.end(), 0) == finite.end()};
-    }
-  };
-
-  Matrix<const float> matrix(Copy& copy, Matrix<const float> values) {
-    const auto rounded = copy.rounded(bf16_, {values.data, values.rows * values.cols});
-    return {rounded.values.data(), values.rows, values.cols};
+  /// Allocates only if there are more weights than ever.
+  LayerWeights<float> rounded(const LayerWeights<float>& w) {
+    const std::size_t size = w.weight.size();
+    if (weights_.size() < size) weights_ = AlignedBuffer<float>(size);
+    finite_.assign(product_threads(), 1);
+    share(size, panel_unit, 1, [&](Range part, std::size_t thread) {
+      const bool finite = bf16_.round(w.weight.subspan(part.begin, part.size()),
+                                      weights_.span().subspan(part.begin, part.size()));
+      finite_[thread] = finite ? 1 : 0;
+    });
+    return {w.inputs, w.outputs, weights_.span().first(size), w.bias};
   }
-
-  /// A factor that is zero times one that is not finite is NaN.
-  void leave_out_zeros(bool others_finite) { set_zeros(others_finite ? zeros_ : Zeros::dense); }
+  bool finite() const { return std::find(finite_.begin(), finite_.end(), 0) == finite_.end(); }
 
   const Bf16Products& bf16_;
   Zeros zeros_;
-  Copy weights_;
-  Copy rows_;
-  Copy gradients_;
+  AlignedBuffer<float> weights_;
+  std::vector<std::uint8_t> finite_;  ///< of each thread's part of them
 };
 
 }  // namespace
@@ -184,7 +155,7 @@ class RoundingProducts final : public PanelProducts {
 std::unique_ptr<Products<float>> make_strict_products(Simd simd, Zeros zeros, Precision precision) {
   assert(precision != Precision::tf32);
   if (precision == Precision::bf16)
-    return std::make_unique<RoundingProducts>(bf16_products(simd), zeros);
+    return std::make_unique<Bf16PanelProducts>(bf16_products(simd), zeros);
   return std::make_unique<PanelProducts>(strict_products(simd), zeros);
 }
 

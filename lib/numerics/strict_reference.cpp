@@ -53,7 +53,10 @@ struct Bf16Chain {
 
   LOCKSTEP_LOOPS void add(float factor, const float* factors, std::size_t count) {
     auto& chain = terms % 2 == 0 ? even : odd;
-    for (std::size_t c = 0; c < count; ++c) chain[c] = flushed_fma(factor, factors[c], chain[c]);
+    const float rounded = round_to_bf16(factor);
+    for (std::size_t c = 0; c < count; ++c) {
+      chain[c] = flushed_fma(rounded, round_to_bf16(factors[c]), chain[c]);
+    }
     if (++terms == bf16_chunk) end();
   }
   LOCKSTEP_LOOPS void end() {

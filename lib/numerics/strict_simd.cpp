@@ -211,12 +211,18 @@ void forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
   assert(w.values.size() == w.layout.size());
   assert(accumulate || bias.size() == round_to_unit(y.cols));
   const bool lists = zeros == Zeros::automatic && y.cols >= min_listed_outputs;
-  assert(!lists || scratch.size() >= strict_forward_scratch_size(x.rows, x.cols));
+  assert(!(lists || Chain::is_bf16) ||
+         scratch.size() >= strict_forward_scratch_size(x.rows, x.cols));
   static_assert(max_rows(max_vectors) == listed_tile_rows);
   std::array<std::size_t, forward_rows / listed_tile_rows> listed;
   for (std::size_t i = 0; i < x.rows; i += forward_rows) {
     const std::size_t rows = std::min(forward_rows, x.rows - i);
-    const Matrix<const float> part(x.data + i * x.cols, rows, x.cols);
+    Matrix<const float> part(x.data + i * x.cols, rows, x.cols);
+    if constexpr (Chain::is_bf16) {
+      float* const factors = scratch.data() + forward_lists(x.rows, x.cols);
+      round({part.data, rows * x.cols}, {factors, rows * x.cols});
+      part = {factors, rows, x.cols};
+    }
     auto* const list = reinterpret_cast<std::uint32_t*>(scratch.data());
     std::size_t tile = 0;
     if (lists) {
@@ -311,8 +317,9 @@ HWY_INLINE void transpose(Square& m) {
   }
 }
 
-/// out[j * stride + i] = rows[i][first + j] for j below `columns`, and for i below the number of
-/// rows rounded up to a unit: zero beyond the last row.
+/// out[j * stride + i] = rows[i][first + j], as a factor, for j below `columns`, and for i below
+/// the number of rows rounded up to a unit: zero beyond the last row.
+template <class Chain>
 void transpose_columns(Matrix<const float> rows, std::size_t first, std::size_t columns, float* out,
                        std::size_t stride) {
   for (std::size_t i = 0; i < round_to_unit(rows.rows); i += lanes) {
@@ -320,8 +327,9 @@ void transpose_columns(Matrix<const float> rows, std::size_t first, std::size_t 
       const auto exist = first_lanes(columns - j);
       Square m;
       for (std::size_t r = 0; r < lanes; ++r) {
-        m[r] = i + r < rows.rows ? load(exist, rows.data + (i + r) * rows.cols + first + j)
-                                 : hn::Zero(tag);
+        m[r] = i + r < rows.rows
+                   ? Chain::factor(load(exist, rows.data + (i + r) * rows.cols + first + j))
+                   : hn::Zero(tag);
       }
       transpose(m);
       for (std::size_t c = 0; c < lanes; ++c) hn::Store(m[c], tag, out + (j + c) * stride + i);
@@ -362,7 +370,7 @@ void backward_input_block(const float* dz, std::size_t stride, PanelWeights w,
   alignas(64) std::array<float, panel_unit * input_columns> tile{};
   for (std::size_t k = 0; k < dx.cols; k += panel_unit) {
     const std::size_t inputs = std::min(panel_unit, dx.cols - k);
-    if (accumulate) transpose_columns(dx, k, inputs, tile.data(), input_columns);
+    if (accumulate) transpose_columns<Float32Chain>(dx, k, inputs, tile.data(), input_columns);
     for (std::size_t i = 0; i < stride; i += max_columns) {
       const std::size_t columns = std::min(max_columns, stride - i);
       for_tiles(inputs, max_rows(columns / lanes), [&](std::size_t r, std::size_t rows) HWY_ATTR {
@@ -383,7 +391,8 @@ void backward_input(Matrix<const float> dz, PanelWeights w, Matrix<const float> 
   for (std::size_t i = 0; i < dz.rows; i += input_columns) {
     const std::size_t rows = std::min(input_columns, dz.rows - i);
     const std::size_t stride = round_to_unit(rows);
-    transpose_columns({dz.data + i * dz.cols, rows, dz.cols}, 0, dz.cols, scratch.data(), stride);
+    transpose_columns<Chain>({dz.data + i * dz.cols, rows, dz.cols}, 0, dz.cols, scratch.data(),
+                             stride);
     const bool masked = below == Activation::relu;
     backward_input_block<Chain>(scratch.data(), stride, w,
                                 {masked ? x.data + i * x.cols : nullptr, rows, x.cols}, below,
@@ -471,9 +480,7 @@ std::size_t strict_weights_scratch_size(std::size_t rows, std::size_t outputs, s
 }
 
 std::size_t strict_forward_scratch_size(std::size_t rows, std::size_t inputs) noexcept {
-  const std::size_t tiles =
-      (std::min(rows, forward_rows) + listed_tile_rows - 1) / listed_tile_rows;
-  return tiles * list_floats(inputs);
+  return forward_lists(rows, inputs) + std::min(rows, forward_rows) * inputs;
 }
 
 }  // namespace lockstep

@@ -55,6 +55,13 @@ constexpr std::size_t list_floats(std::size_t inputs) {
   return chunks_of(inputs) + inputs + list_ahead + panel_unit;
 }
 
+/// Room for the lists of all tiles of a call of forward; behind it are the factors x in bf16.
+constexpr std::size_t forward_lists(std::size_t rows, std::size_t inputs) {
+  const std::size_t tiles =
+      (std::min(rows, forward_rows) + listed_tile_rows - 1) / listed_tile_rows;
+  return round_to_unit(tiles * list_floats(inputs));
+}
+
 constexpr std::size_t mask_rounds(std::size_t rows) { return (rows + mask_rows - 1) / mask_rows; }
 
 /// The most rows, but at least a leaf, that are a power of two of leaves: a node of the tree.

@@ -283,18 +283,26 @@ struct WeightsTile {
   }
 };
 
-/// Columns [first, first + columns) of `rows` rows, one row after the other; zero beyond `exist`.
-void pack(const float* first, std::size_t step, std::size_t rows, std::size_t exist,
+/// Columns [first, first + columns) of `rows` rows as factors, one row after the other; zero beyond
+/// `exist`. True if all are finite.
+template <class Chain>
+bool pack(const float* first, std::size_t step, std::size_t rows, std::size_t exist,
           std::size_t columns, float* out) {
+  Finite finite;
   for (std::size_t i = 0; i < rows; ++i, first += step, out += columns) {
     for (std::size_t c = 0; c < columns; c += lanes) {
-      hn::Store(load(first_lanes(c < exist ? exist - c : 0), first + c), tag, out + c);
+      const Vector in = load(first_lanes(c < exist ? exist - c : 0), first + c);
+      const Vector factor = Chain::factor(in);
+      finite.see(factor);
+      hn::Store(factor, tag, out + c);
     }
   }
+  return finite.all();
 }
 
 /// Packs up to mask_rows rows of the inputs of a group, as above, and writes their masks
 /// (WeightsTask::masks).
+template <class Chain>
 void pack_masked(const float* first, std::size_t step, std::size_t rows, std::size_t exist,
                  float* out, std::uint32_t* masks) {
   constexpr hn::RebindToUnsigned<decltype(tag)> words;
@@ -302,7 +310,7 @@ void pack_masked(const float* first, std::size_t step, std::size_t rows, std::si
     const auto inside = first_lanes(c < exist ? exist - c : 0);
     auto used = hn::Zero(words);
     for (std::size_t i = 0; i < rows; ++i) {
-      const Vector x = load(inside, first + i * step + c);
+      const Vector x = Chain::factor(load(inside, first + i * step + c));
       hn::Store(x, tag, out + i * group_inputs + c);
       const auto bits = hn::ShiftLeft<1>(hn::BitCast(words, x));  // without the sign
       const auto bit = hn::Set(words, std::uint32_t{1} << i);
@@ -333,24 +341,30 @@ struct WeightsSection {
   }
 };
 
-/// Packs dz of the panels that the slice needs. Here and below some rows after the other, of all
-/// columns: a pass over all rows for each column would need a page of memory for each row.
-void pack_columns(const WeightsSection& c, Matrix<const float> dz, Range slice) {
+/// Packs dz of the panels that the slice needs; true if all of it is finite. Here and below some
+/// rows after the other, of all columns: a pass over all rows for each column would need a page of
+/// memory for each row.
+template <class Chain>
+bool pack_columns(const WeightsSection& c, Matrix<const float> dz, Range slice) {
   const std::size_t panel_floats = panel_columns * c.layout.inputs;
   const std::size_t begin = slice.begin / panel_floats * panel_columns;
   const std::size_t end = std::min((slice.end + panel_floats - 1) / panel_floats * panel_columns,
                                    round_to_unit(dz.cols));
+  bool finite = true;
   for (std::size_t i = 0; i < dz.rows; i += mask_rows) {
     const std::size_t rows = std::min(mask_rows, dz.rows - i);
     for (std::size_t j = begin; j < end; j += weights_columns) {
       const std::size_t width = c.tile_width(j);
-      pack(dz.data + i * dz.cols + j, dz.cols, rows, dz.cols - std::min(dz.cols, j), width,
-           c.columns + j * dz.rows + i * width);
+      finite &=
+          pack<Chain>(dz.data + i * dz.cols + j, dz.cols, rows, dz.cols - std::min(dz.cols, j),
+                      width, c.columns + j * dz.rows + i * width);
     }
   }
+  return finite;
 }
 
 /// Packs the inputs [first, last) of x, a strip.
+template <class Chain>
 void pack_factors(const WeightsSection& c, Matrix<const float> x, std::size_t first,
                   std::size_t last) {
   for (std::size_t i = 0; i < x.rows; i += mask_rows) {
@@ -359,11 +373,12 @@ void pack_factors(const WeightsSection& c, Matrix<const float> x, std::size_t fi
       const float* const from = x.data + i * x.cols + k;
       float* const group = c.factors + (k - first) * x.rows + i * group_inputs;
       if (c.masks == nullptr) {
-        pack(from, x.cols, rows, last - k, group_inputs, group);
+        pack<Chain>(from, x.cols, rows, last - k, group_inputs, group);
       } else {
-        pack_masked(from, x.cols, rows, last - k, group,
-                    c.masks + ((k - first) / group_inputs * mask_rounds(x.rows) + i / mask_rows) *
-                                  mask_words);
+        pack_masked<Chain>(
+            from, x.cols, rows, last - k, group,
+            c.masks +
+                ((k - first) / group_inputs * mask_rounds(x.rows) + i / mask_rows) * mask_words);
       }
     }
   }
@@ -465,16 +480,20 @@ void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t
                          .waiting = scratch.data(),
                          .columns = scratch.data() + ends.waiting,
                          .factors = scratch.data() + ends.columns,
-                         .masks = zeros == Zeros::dense ? nullptr : masks,
+                         .masks = nullptr,
                          .sections = scratch.data() + ends.masks,
                          .slice = slice.size()};
   for (std::size_t i = 0; i < dz.rows; i += section.rows, ++section.index) {
     section.rows = std::min(ends.rows, dz.rows - i);
     section.last = i + section.rows == dz.rows;
-    pack_columns(section, {dz.data + i * dz.cols, section.rows, dz.cols}, slice);
+    const bool finite =
+        pack_columns<Chain>(section, {dz.data + i * dz.cols, section.rows, dz.cols}, slice);
+    // Only bf16 asks: there a finite dz may have become infinite.
+    const bool leaves_out = zeros == Zeros::automatic && (finite || !Chain::is_bf16);
+    section.masks = leaves_out ? masks : nullptr;
     for (std::size_t k = 0; k < layout.inputs; k += strip_inputs) {
       const std::size_t last = std::min(k + strip_inputs, layout.inputs);
-      pack_factors(section, {x.data + i * x.cols, section.rows, x.cols}, k, last);
+      pack_factors<Chain>(section, {x.data + i * x.cols, section.rows, x.cols}, k, last);
       weights_strip<Chain>(section, slice, k, last, dw.data());
     }
   }

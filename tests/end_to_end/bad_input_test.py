@@ -92,6 +92,7 @@ SETTINGS = {
     "--precision tf32": ["precision tf32", "device cpu", "--device cuda"],
     "--precision bf16 --reduction allreduce": ["precision bf16", "device cpu", "library",
                                                "--products strict"],
+    "--precision bf16 --mesh model=2 --ranks 2": ["mesh model=2", "precision bf16", "float32"],
     "--device cuda --precision bf16": ["precision bf16", "strict"],
     "--backend nccl + mpi": ["backend nccl", "device cpu", "--device cuda"],
     "--share-device": ["share-device", "device cpu"],

@@ -59,6 +59,14 @@ class Inference(command.CommandTest):
                 self.assertEqual(found["weights_hash"], last["weights_hash"])
                 self.assertEqual(found["ids_digest"], self.made.summary["test_ids_digest"])
 
+    def test_evaluation_of_products_in_bf16(self):
+        """With the same products the loss of training, else another."""
+        last = self.train(SMALL, "--precision bf16", name="bf16")
+        losses = [self.evaluate(last.checkpoints[-1], JSON, "--precision", precision, threads=3)["loss"]
+                  for precision in ("bf16", "float32")]
+        self.assertEqual(losses[0], last.summary["epochs"][-1]["test_loss"])
+        self.assertNotEqual(losses[0], losses[1])
+
     def test_a_run_means_its_last_checkpoint(self):
         folder = self.made.folder
         expected = self.evaluate(self.checkpoint, JSON)
