@@ -231,7 +231,7 @@ class Optimizer final : public OptimizerState {
   std::size_t weights_;
   std::unique_ptr<UpdatePasses> passes_;
   std::vector<std::size_t> ends_;  ///< of the tensors, in ascending order
-  AlignedBuffer<float> first_;  // empty if the optimizer does not have it
+  AlignedBuffer<float> first_;     // empty if the optimizer does not have it
   AlignedBuffer<float> second_;
 };
 
