@@ -25,8 +25,8 @@ namespace {
 
 #if HWY_ARCH_X86
 
-/// While one lives, x86 flushes denormals, in and out, and rounds to nearest. Compilers know
-/// nothing of that, so all arithmetic meanwhile is in functions that are not inlined.
+/// While one lives, x86 flushes denormals, in and out. Compilers know nothing of that, so all
+/// arithmetic meanwhile is in functions that are not inlined.
 class FlushDenormals {
  public:
   FlushDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | flush_to_zero | denormals_zero); }

@@ -16,9 +16,8 @@
 //   forward     y[i][j] = act(chain(b[j]) of R(x[i][k]) R(w[k][j]) over k)
 //   dX          dx[i][k] = chain(0) of R(dz[i][j]) R(w[k][j]) over j
 //               and 0 instead where the layer below is relu and not x[i][k] > 0 (not rounded)
-//   dW          dw[k][j] = the tree over leaves of chain(0) of R(x[i][k]) R(dz[i][j]) over the i of
-//   a
-//               leaf: its chunks begin at its first row
+//   dW          dw[k][j] = the tree over leaves of
+//                          chain(0) of R(x[i][k]) R(dz[i][j]) over the i of the leaf
 //   db          as in float32, of dz that is not rounded
 //
 // The activation, leaves, the tree, NaN and zero are those of strict.hpp. The tree adds by IEEE 754
@@ -78,8 +77,8 @@ inline float round_to_bf16(float value) noexcept {
   constexpr float smallest = std::numeric_limits<float>::min();  // 2^-126
   const float sum = __builtin_fmaf(u, v, a);
   if (std::abs(sum) != smallest) return flushed(sum);
-  // Rounded up from a denormal? Then |a| is below 2^-101, for u v has 16 bits: nothing overflows
-  // below.
+  // Rounded up from a denormal? Then |a| is below 2^-101, as u v has 16 bits: a factor of 2^24
+  // makes nothing overflow.
   constexpr float scale = 0x1p24F;
   const float scaled = __builtin_fmaf(u * scale, v, a * scale);
   return std::abs(scaled) < smallest * scale ? 0.0F : sum;

@@ -53,9 +53,9 @@ struct Case {
   AlignedBuffer<float> x{rows * inputs}, w{layout.size()}, bias{round_to_unit(outputs)},
       dz{rows * outputs};
 
-  Case(std::size_t rows_, std::size_t inputs_, std::size_t outputs_, std::size_t leaf_, Kind kind,
+  Case(std::size_t batch, std::size_t in, std::size_t out, std::size_t leaf_rows, Kind kind,
        unsigned seed)
-      : rows(rows_), inputs(inputs_), outputs(outputs_), leaf(leaf_) {
+      : rows(batch), inputs(in), outputs(out), leaf(leaf_rows) {
     std::mt19937 random(seed);
     fill(x.span(), random, kind, true);
     fill(dz.span(), random, kind, true);
