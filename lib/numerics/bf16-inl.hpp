@@ -100,23 +100,6 @@ struct Chosen {
   Chosen from(std::size_t column) const { return {all.from(column), bits}; }
 };
 
-/// One term. Prefetches b that many rows ahead.
-template <std::size_t ahead, std::size_t R, std::size_t V>
-HWY_INLINE void add_term(Sums<R, V>& sums, const float* a, std::size_t row, const float* b,
-                         std::size_t stride) {
-  Vector columns[V];
-  LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
-    columns[v] = hn::LoadU(tag, b + v * lanes);
-    if constexpr (ahead > 0) hwy::Prefetch(b + ahead * stride + v * lanes);
-  }
-  LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
-    const Vector factor = hn::Set(tag, a[r * row]);
-    LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
-      sums.at[r][v] = hn::MulAdd(factor, columns[v], sums.at[r][v]);
-    }
-  }
-}
-
 /// sums = the chain of these terms.
 template <std::size_t ahead, std::size_t R, std::size_t V>
 HWY_INLINE void chain(Sums<R, V>& sums, const Strided& t, std::size_t count) {

@@ -167,23 +167,30 @@ HWY_INLINE void store(const Sums<R, V>& sums, float* out, std::size_t row) {
   }
 }
 
-/// sums[r][c] = fma(a[r * row + t * step], b[t * stride + c], sums[r][c]) for t = 0 .. count-1.
-/// Prefetches b that many rows ahead; 0 if it is in L1 already.
+/// sums[r][c] = fma(a[r * row], b[c], sums[r][c]). Prefetches b that many rows of `stride` ahead;
+/// 0 if it is in L1 already.
+template <std::size_t ahead, std::size_t R, std::size_t V>
+HWY_INLINE void add_term(Sums<R, V>& sums, const float* a, std::size_t row, const float* b,
+                         std::size_t stride) {
+  Vector columns[V];
+  LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
+    columns[v] = hn::LoadU(tag, b + v * lanes);
+    if constexpr (ahead > 0) hwy::Prefetch(b + ahead * stride + v * lanes);
+  }
+  LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
+    const Vector factor = hn::Set(tag, a[r * row]);
+    LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
+      sums.at[r][v] = hn::MulAdd(factor, columns[v], sums.at[r][v]);
+    }
+  }
+}
+
+/// The same with a + t * step and b + t * stride for t = 0 .. count-1.
 template <std::size_t ahead, std::size_t R, std::size_t V>
 HWY_INLINE void multiply_add(Sums<R, V>& sums, const float* a, std::size_t row, std::size_t step,
                              const float* b, std::size_t stride, std::size_t count) {
   for (std::size_t t = 0; t < count; ++t, a += step, b += stride) {
-    Vector columns[V];
-    LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
-      columns[v] = hn::LoadU(tag, b + v * lanes);
-      if constexpr (ahead > 0) hwy::Prefetch(b + ahead * stride + v * lanes);
-    }
-    LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
-      const Vector factor = hn::Set(tag, a[r * row]);
-      LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
-        sums.at[r][v] = hn::MulAdd(factor, columns[v], sums.at[r][v]);
-      }
-    }
+    add_term<ahead>(sums, a, row, b, stride);
   }
 }
 
@@ -194,19 +201,8 @@ HWY_INLINE void multiply_add_listed(Sums<R, V>& sums, const float* a, std::size_
                                     const float* b, std::size_t stride, const std::uint32_t* list,
                                     std::size_t count) {
   for (std::size_t t = 0; t < count; ++t) {
-    const float* from = b + list[t] * stride;
-    const float* next = b + list[t + ahead] * stride;
-    Vector columns[V];
-    LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
-      columns[v] = hn::LoadU(tag, from + v * lanes);
-      hwy::Prefetch(next + v * lanes);
-    }
-    LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
-      const Vector factor = hn::Set(tag, a[r * row + list[t]]);
-      LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
-        sums.at[r][v] = hn::MulAdd(factor, columns[v], sums.at[r][v]);
-      }
-    }
+    const std::size_t next = list[t + ahead] * stride;
+    add_term<1>(sums, a + list[t], row, b + list[t] * stride, next - list[t] * stride);
   }
 }
 
