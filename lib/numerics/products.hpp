@@ -104,8 +104,8 @@ enum class Zeros { automatic, dense };
 /// Weights in panels. In float32 every element is a fixed expression: a chain of fused
 /// multiply-adds in the order of the inputs (outputs, for backward_input), or in leaves of rows
 /// that are added as a tree (numerics/leaf_tree.hpp). It depends neither on threads and
-/// instructions, nor on which other elements are computed. In bf16 (numerics/bf16.hpp) the same
-/// holds, but chains may be split between calls at multiples of 32 terms alone. Not in tf32.
+/// instructions, nor on which other elements are computed. The same holds in bf16, but chains may
+/// be split between calls at multiples of 32 terms alone. Not in tf32.
 ///
 /// Errors   throws ConfigError if this processor lacks the instructions.
 std::unique_ptr<Products<float>> make_strict_products(Simd simd, Zeros zeros = Zeros::automatic,

@@ -79,8 +79,8 @@ class Interrupted(command.CommandTest):
             time.sleep(0.02)
         self.assertFalse(any(map(alive, ranks)), str(result))
 
-    def job(self):
-        return mpirun(3, LONG, "--run-dir", self.made.folder)
+    def job(self, examples=600):
+        return mpirun(3, LONG.replace("--train-limit 600", f"--train-limit {examples}"), "--run-dir", self.made.folder)
 
     def test_a_killed_rank_ends_the_job(self):
         for rank in (0, 2):
@@ -166,10 +166,14 @@ class Interrupted(command.CommandTest):
         shutil.rmtree(self.made.folder)
 
     def test_signals_to_mpirun_save_a_checkpoint(self):
-        """Of INT, TERM and HUP mpirun makes a SIGTERM, a second before it kills; its code is then its own."""
+        """Of INT, TERM and HUP mpirun makes a SIGTERM, a second before it kills; its code is then its own.
+
+        For the second before that it reads no output: a rank that prints some 160 lines in it, of short epochs, waits to
+        be read, and is killed as it waits.
+        """
         for number, name, code in ((signal.SIGTERM, "SIGTERM", None), (signal.SIGUSR1, "SIGUSR1", 75)):
             with self.subTest(signal=number.name):
-                process = self.begin(self.job())
+                process = self.begin(self.job(examples=6000))
                 ranks = children(process.pid)
                 process.send_signal(number)
                 result = finish(process, SOON)
@@ -182,7 +186,7 @@ class Interrupted(command.CommandTest):
         threads = words(command.binary, LONG, "--ranks 3 --run-dir", self.made.folder)
         worlds = [(threads, 75)]
         if command.MPI:
-            worlds.append((self.job(), 1))  # mpirun's own code
+            worlds.append((self.job(examples=6000), 1))  # mpirun's own code
         for argv, code in worlds:
             with self.subTest(command=argv[0]):
                 master, terminal = pty.openpty()
