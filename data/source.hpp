@@ -114,7 +114,8 @@ struct ReadOptions {
   /// A picture of another size than that of `picture_schema` is a DataError; false: it is resized.
   bool exact_size = false;
   int threads = 1;  ///< that decode pictures; at least 1
-  /// With whom a table is opened: opening is then collective. Null: alone. Used while opening only.
+  /// The ranks that open a table together, a collective call; null: this rank opens it alone. Used
+  /// only while the table is opened.
   const OpeningRanks* ranks = nullptr;
 };
 

@@ -25,8 +25,9 @@ namespace {
 
 #if HWY_ARCH_X86
 
-/// While one lives, x86 flushes denormals, in and out. Compilers know nothing of that, so all
-/// arithmetic meanwhile is in functions that are not inlined.
+/// Sets the flags of x86 by which denormal operands and results count as zero, until the end of its
+/// scope. Compilers do not know that arithmetic depends on the flags, so all arithmetic of the
+/// scope is in functions that are not inlined.
 class FlushDenormals {
  public:
   FlushDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | flush_to_zero | denormals_zero); }

@@ -99,6 +99,9 @@ struct Bf16Products {
   StrictProducts products;
 };
 
+/// Floats of the scratch of forward in bf16: room for rounded factors beside what float32 needs.
+std::size_t bf16_forward_scratch_size(std::size_t rows, std::size_t inputs) noexcept;
+
 /// As strict_products() and scalar_products().
 const Bf16Products& bf16_products(Simd simd);
 const Bf16Products& scalar_bf16_products() noexcept;

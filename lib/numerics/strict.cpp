@@ -91,6 +91,12 @@ class PanelProducts : public Products<float> {
     return {matrix.data + rows.begin * matrix.cols, rows.size(), matrix.cols};
   }
 
+  const StrictProducts& strict_;
+  Zeros zeros_;
+  std::size_t scratch_floats_ = 0;
+  std::vector<AlignedBuffer<float>> scratch_;
+
+ protected:
   /// Scratch for every thread; allocates only if a call is the largest so far.
   void reserve(std::size_t floats) {
     const std::size_t threads = product_threads();
@@ -100,12 +106,6 @@ class PanelProducts : public Products<float> {
     for (std::size_t i = 0; i < threads; ++i) scratch_.emplace_back(scratch_floats_);
   }
 
-  const StrictProducts& strict_;
-  Zeros zeros_;
-  std::size_t scratch_floats_ = 0;
-  std::vector<AlignedBuffer<float>> scratch_;
-
- protected:
   void set_zeros(Zeros zeros) { zeros_ = zeros; }
 };
 
@@ -118,6 +118,7 @@ class Bf16PanelProducts final : public PanelProducts {
   void forward(Matrix<const float> x, const LayerWeights<float>& w, Activation activation,
                Matrix<float> y, Output output) override {
     const auto factors = rounded(w);
+    reserve(bf16_forward_scratch_size(x.rows, x.cols));
     // A factor that is zero times one that is not finite is NaN.
     set_zeros(finite() ? zeros_ : Zeros::dense);
     PanelProducts::forward(x, factors, activation, y, output);

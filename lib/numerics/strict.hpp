@@ -136,7 +136,7 @@ struct StrictProducts {
   /// Shapes   x [B, I], w panels of [I, O], bias of round_to_unit(O) with zeros beyond O (not read
   ///          when accumulating), y [B, O]; B may be 0; columns within w.layout.columns(), from and
   ///          to multiples of panel_unit. scratch: strict_forward_scratch_size floats; empty for
-  ///          Zeros::dense in float32.
+  ///          Zeros::dense. In bf16 always bf16_forward_scratch_size.
   void (*forward)(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
                   Activation activation, Matrix<float> y, Range columns, Output output, Zeros zeros,
                   std::span<float> scratch);

@@ -91,18 +91,16 @@ struct ForwardTile {
   }
 };
 
-constexpr hn::RebindToUnsigned<decltype(tag)> words;
-
 /// Of the columns of x from k on, a vector of them: those with a value that is not zero, of either
 /// sign.
 HWY_INLINE auto used_columns(Matrix<const float> x, std::size_t k) {
   const auto exist = first_lanes(x.cols - k);
-  auto bits = hn::Zero(words);
+  auto bits = hn::Zero(word_tag);
   for (std::size_t i = 0; i < x.rows; ++i) {
     const auto row = load(exist, x.data + i * x.cols + k);
-    bits = hn::Or(bits, hn::BitCast(words, row));
+    bits = hn::Or(bits, hn::BitCast(word_tag, row));
   }
-  return hn::Ne(hn::ShiftLeft<1>(bits), hn::Zero(words));  // without the signs
+  return hn::Ne(hn::ShiftLeft<1>(bits), hn::Zero(word_tag));  // without the signs
 }
 
 /// Writes the numbers of the used columns of x, and list_ahead more; returns how many, or x.cols if
@@ -118,7 +116,7 @@ std::size_t list_columns(Matrix<const float> x, std::uint32_t* list) {
   std::size_t seen = 0;
   std::size_t sampled = 0;
   for (std::size_t k = 0; k + lanes <= x.cols; k += 4 * lanes, seen += lanes) {
-    sampled += hn::CountTrue(words, used_columns(x, k));
+    sampled += hn::CountTrue(word_tag, used_columns(x, k));
   }
   if (!pays(sampled, seen)) return x.cols;
   std::uint32_t* counts = list;
@@ -129,7 +127,7 @@ std::size_t list_columns(Matrix<const float> x, std::uint32_t* list) {
     const auto used = used_columns(x, k);
     if constexpr (Chain::is_bf16) {
       std::array<std::uint8_t, 8> stored{};
-      hn::StoreMaskBits(words, used, stored.data());
+      hn::StoreMaskBits(word_tag, used, stored.data());
       const std::size_t bit = k % bf16_chunk;
       chunk |= std::uint32_t{stored[0]} << bit;
       if constexpr (lanes == 16) chunk |= std::uint32_t{stored[1]} << (bit + 8);
@@ -143,9 +141,9 @@ std::size_t list_columns(Matrix<const float> x, std::uint32_t* list) {
       }
       chunk = 0;
     } else {
-      const auto columns = hn::Iota(words, static_cast<std::uint32_t>(k));
-      hn::StoreU(hn::Compress(columns, used), words, list + count);
-      count += hn::CountTrue(words, used);
+      const auto columns = hn::Iota(word_tag, static_cast<std::uint32_t>(k));
+      hn::StoreU(hn::Compress(columns, used), word_tag, list + count);
+      count += hn::CountTrue(word_tag, used);
     }
   }
   std::fill_n(list + count, list_ahead, count == 0 ? 0 : list[count - 1]);
@@ -211,8 +209,8 @@ void forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
   assert(w.values.size() == w.layout.size());
   assert(accumulate || bias.size() == round_to_unit(y.cols));
   const bool lists = zeros == Zeros::automatic && y.cols >= min_listed_outputs;
-  assert(!(lists || Chain::is_bf16) ||
-         scratch.size() >= strict_forward_scratch_size(x.rows, x.cols));
+  assert(!lists || scratch.size() >= strict_forward_scratch_size(x.rows, x.cols));
+  assert(!Chain::is_bf16 || scratch.size() >= bf16_forward_scratch_size(x.rows, x.cols));
   static_assert(max_rows(max_vectors) == listed_tile_rows);
   std::array<std::size_t, forward_rows / listed_tile_rows> listed;
   for (std::size_t i = 0; i < x.rows; i += forward_rows) {
@@ -480,6 +478,10 @@ std::size_t strict_weights_scratch_size(std::size_t rows, std::size_t outputs, s
 }
 
 std::size_t strict_forward_scratch_size(std::size_t rows, std::size_t inputs) noexcept {
+  return forward_lists(rows, inputs);
+}
+
+std::size_t bf16_forward_scratch_size(std::size_t rows, std::size_t inputs) noexcept {
   return forward_lists(rows, inputs) + std::min(rows, forward_rows) * inputs;
 }
 

@@ -284,7 +284,7 @@ struct WeightsTile {
 };
 
 /// Columns [first, first + columns) of `rows` rows as factors, one row after the other; zero beyond
-/// `exist`. True if all are finite.
+/// `exist`. False if in bf16 one is not finite.
 template <class Chain>
 bool pack(const float* first, std::size_t step, std::size_t rows, std::size_t exist,
           std::size_t columns, float* out) {
@@ -293,7 +293,7 @@ bool pack(const float* first, std::size_t step, std::size_t rows, std::size_t ex
     for (std::size_t c = 0; c < columns; c += lanes) {
       const Vector in = load(first_lanes(c < exist ? exist - c : 0), first + c);
       const Vector factor = Chain::factor(in);
-      finite.see(factor);
+      if constexpr (Chain::is_bf16) finite.see(factor);
       hn::Store(factor, tag, out + c);
     }
   }
@@ -305,18 +305,17 @@ bool pack(const float* first, std::size_t step, std::size_t rows, std::size_t ex
 template <class Chain>
 void pack_masked(const float* first, std::size_t step, std::size_t rows, std::size_t exist,
                  float* out, std::uint32_t* masks) {
-  constexpr hn::RebindToUnsigned<decltype(tag)> words;
   for (std::size_t c = 0; c < group_inputs; c += lanes) {
     const auto inside = first_lanes(c < exist ? exist - c : 0);
-    auto used = hn::Zero(words);
+    auto used = hn::Zero(word_tag);
     for (std::size_t i = 0; i < rows; ++i) {
       const Vector x = Chain::factor(load(inside, first + i * step + c));
       hn::Store(x, tag, out + i * group_inputs + c);
-      const auto bits = hn::ShiftLeft<1>(hn::BitCast(words, x));  // without the sign
-      const auto bit = hn::Set(words, std::uint32_t{1} << i);
-      used = hn::Or(used, hn::IfThenElseZero(hn::Ne(bits, hn::Zero(words)), bit));
+      const auto bits = hn::ShiftLeft<1>(hn::BitCast(word_tag, x));  // without the sign
+      const auto bit = hn::Set(word_tag, std::uint32_t{1} << i);
+      used = hn::Or(used, hn::IfThenElseZero(hn::Ne(bits, hn::Zero(word_tag)), bit));
     }
-    hn::Store(used, words, masks + c);
+    hn::Store(used, word_tag, masks + c);
   }
 }
 
@@ -341,7 +340,7 @@ struct WeightsSection {
   }
 };
 
-/// Packs dz of the panels that the slice needs; true if all of it is finite. Here and below some
+/// Packs dz of the panels that the slice needs; returns what pack() does. Here and below some
 /// rows after the other, of all columns: a pass over all rows for each column would need a page of
 /// memory for each row.
 template <class Chain>
@@ -488,9 +487,8 @@ void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t
     section.last = i + section.rows == dz.rows;
     const bool finite =
         pack_columns<Chain>(section, {dz.data + i * dz.cols, section.rows, dz.cols}, slice);
-    // Only bf16 asks: there a finite dz may have become infinite.
-    const bool leaves_out = zeros == Zeros::automatic && (finite || !Chain::is_bf16);
-    section.masks = leaves_out ? masks : nullptr;
+    // In bf16 a finite dz may have become infinite.
+    section.masks = zeros == Zeros::automatic && finite ? masks : nullptr;
     for (std::size_t k = 0; k < layout.inputs; k += strip_inputs) {
       const std::size_t last = std::min(k + strip_inputs, layout.inputs);
       pack_factors<Chain>(section, {x.data + i * x.cols, section.rows, x.cols}, k, last);

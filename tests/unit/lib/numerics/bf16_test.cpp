@@ -10,6 +10,7 @@
 
 #include "lockstep/base/aligned.hpp"
 #include "lockstep/numerics/threads.hpp"
+#include "tree_definition.hpp"
 
 using namespace lockstep;
 
@@ -98,18 +99,6 @@ float chain(float a, std::size_t count, const Terms& terms) {
   return a;
 }
 
-float node(const Case& c, std::size_t height, std::size_t q, std::size_t k, std::size_t j) {
-  const std::size_t first = (q << height) * c.leaf;
-  if (height > 0) {
-    const float left = node(c, height - 1, 2 * q, k, j);
-    const bool both = ((2 * q + 1) << (height - 1)) * c.leaf < c.rows;
-    return both ? left + node(c, height - 1, 2 * q + 1, k, j) : left;
-  }
-  return chain(0, std::min(c.leaf, c.rows - first), [&](std::size_t i) {
-    return std::pair(c.x_at(first + i, k), c.dz_at(first + i, j));
-  });
-}
-
 Results definition(const Case& c) {
   Results r;
   for (std::size_t i = 0; i < c.rows; ++i) {
@@ -127,10 +116,14 @@ Results definition(const Case& c) {
   }
   r.dw.resize(c.layout.size());
   if (c.rows == 0) return r;
-  const auto height = static_cast<std::size_t>(std::bit_width((c.rows - 1) / c.leaf));
   for (std::size_t k = 0; k < c.inputs; ++k) {
     for (std::size_t j = 0; j < c.outputs; ++j) {
-      r.dw[c.layout.index(k, j)] = canonical(node(c, height, 0, k, j));
+      const auto leaf_sum = [&](std::size_t first, std::size_t last) {
+        return chain(0, last - first, [&](std::size_t i) {
+          return std::pair(c.x_at(first + i, k), c.dz_at(first + i, j));
+        });
+      };
+      r.dw[c.layout.index(k, j)] = canonical(test::tree_sum(c.rows, c.leaf, leaf_sum));
     }
   }
   return r;

@@ -12,6 +12,7 @@
 #include "lockstep/base/aligned.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/numerics/strict_math.hpp"
+#include "tree_definition.hpp"
 
 using namespace lockstep;
 
@@ -144,25 +145,16 @@ std::vector<float> naive_input(const Case& c, Activation below) {
   return dx;
 }
 
-/// node(height, q) of x[:, k] times dz[:, j]; of dz alone where k is beyond x.
-float node(const Case& c, std::size_t height, std::size_t q, std::size_t k, std::size_t j) {
-  const std::size_t first = (q << height) * c.leaf;
-  if (height > 0) {
-    const float left = node(c, height - 1, 2 * q, k, j);
-    const bool both = ((2 * q + 1) << (height - 1)) * c.leaf < c.rows;
-    return both ? left + node(c, height - 1, 2 * q + 1, k, j) : left;
-  }
-  float a = 0;
-  for (std::size_t i = first; i < std::min(c.rows, first + c.leaf); ++i) {
-    a = k < c.inputs ? std::fma(c.xs()(i, k), c.dzs()(i, j), a) : a + c.dzs()(i, j);
-  }
-  return a;
-}
-
+/// The tree over x[:, k] times dz[:, j]; over dz alone where k is beyond x.
 float naive_sum(const Case& c, std::size_t k, std::size_t j) {
   if (c.rows == 0) return 0;
-  const std::size_t leaves = (c.rows + c.leaf - 1) / c.leaf;
-  return canonical(node(c, static_cast<std::size_t>(std::bit_width(leaves - 1)), 0, k, j));
+  return canonical(test::tree_sum(c.rows, c.leaf, [&](std::size_t first, std::size_t last) {
+    float a = 0;
+    for (std::size_t i = first; i < last; ++i) {
+      a = k < c.inputs ? std::fma(c.xs()(i, k), c.dzs()(i, j), a) : a + c.dzs()(i, j);
+    }
+    return a;
+  }));
 }
 
 std::vector<float> naive_weights(const Case& c) {
