@@ -99,50 +99,57 @@ HWY_INLINE void merge_pending_nodes(Sums<R, V>& sums, float* waiting, std::size_
   merge_pending(sums, index, last, at, V * lanes);
 }
 
+constexpr std::size_t used_bits = 64;
+static_assert(block_rows <= used_bits);  // so longer blocks are one leaf
+
+constexpr std::uint64_t low_bits(std::size_t count) {
+  return ~std::uint64_t{0} >> (used_bits - count);
+}
+
+/// Bits of the rows [i, i + rows) of a block, at most used_bits, of which an input of the tile is
+/// not zero. Bits beyond them may be set.
+template <std::size_t R>
+HWY_INLINE std::uint64_t used_rows(const WeightsTask& t, std::size_t i, std::size_t rows) {
+  if (t.masks == nullptr) return ~std::uint64_t{0};
+  const std::size_t bit = (t.first + i) % mask_rows;
+  const std::uint32_t* masks = t.masks + (t.first + i) / mask_rows * mask_words;
+  const auto next = [&masks] {
+    std::uint64_t used = 0;
+    LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) used |= masks[r];
+    masks += mask_words;
+    return used;
+  };
+  std::uint64_t used = next() >> bit;
+  for (std::size_t n = mask_rows - bit; n < rows; n += mask_rows) used |= next() << n;
+  return used;
+}
+
 /// One leaf, without the examples of which all inputs of the tile are zero, where there are
-/// several.
+/// several. `block`: used_rows() of a block of at most used_bits rows.
 template <std::size_t R, std::size_t V>
-HWY_INLINE void sum_leaf(Sums<R, V>& sums, const WeightsTask& t, std::size_t i, std::size_t count) {
+HWY_INLINE void sum_leaf(Sums<R, V>& sums, const WeightsTask& t, std::size_t i, std::size_t count,
+                         std::uint64_t block) {
   clear(sums);
   const float* x = t.x + i * group_inputs;
   const float* dz = t.dz + i * t.dz_step;
   if (t.masks == nullptr) {
     return multiply_add<0>(sums, x, 1, group_inputs, dz, t.dz_step, count);
   }
-  for (std::size_t row = t.first + i, end = row + count, rows = 0; row < end; row += rows) {
-    const std::size_t bit = row % mask_rows;
-    rows = std::min(mask_rows - bit, end - row);
-    const std::uint32_t* masks = t.masks + row / mask_rows * mask_words;
-    std::uint64_t used = 0;
-    LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) used |= masks[r];
-    used = used >> bit & ((std::uint64_t{1} << rows) - 1);
+  for (std::size_t n = 0; n < count; n += used_bits) {
+    const std::size_t rows = std::min(used_bits, count - n);
+    std::uint64_t used = t.rows <= used_bits ? block >> i : used_rows<R>(t, n, rows);
+    used &= low_bits(rows);
     if (static_cast<std::size_t>(std::popcount(used)) >= rows - rows / 8) {
       multiply_add<0>(sums, x, 1, group_inputs, dz, t.dz_step, rows);
     } else {
       for (; used != 0; used &= used - 1) {
-        const auto n = static_cast<std::size_t>(std::countr_zero(used));
-        multiply_add<0>(sums, x + n * group_inputs, 1, 0, dz + n * t.dz_step, 0, 1);
+        const auto k = static_cast<std::size_t>(std::countr_zero(used));
+        multiply_add<0>(sums, x + k * group_inputs, 1, 0, dz + k * t.dz_step, 0, 1);
       }
     }
     x += rows * group_inputs;
     dz += rows * t.dz_step;
   }
-}
-
-/// Bits of the rows [row, row + rows), at most bf16_chunk, of which an input of the tile is not
-/// zero.
-template <std::size_t R>
-HWY_INLINE std::uint32_t used_rows(const WeightsTask& t, std::size_t row, std::size_t rows) {
-  const std::size_t bit = row % mask_rows;
-  const std::uint32_t* masks = t.masks + row / mask_rows * mask_words;
-  std::uint64_t used = 0;
-  LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) used |= masks[r];
-  if (bit + rows > mask_rows) {
-    LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
-      used |= std::uint64_t{masks[mask_words + r]} << mask_rows;
-    }
-  }
-  return static_cast<std::uint32_t>(used >> bit & ((std::uint64_t{1} << rows) - 1));
 }
 
 /// One leaf in bf16, while denormals are flushed.
@@ -154,7 +161,7 @@ HWY_NOINLINE void sum_bf16_leaf(Sums<R, V>& sums, const WeightsTask& t, std::siz
     const std::size_t terms = std::min(bf16_chunk, count - n);
 #if HWY_ARCH_X86
     if (t.masks != nullptr) {
-      const std::uint32_t used = used_rows<R>(t, t.first + i + n, terms);
+      const auto used = static_cast<std::uint32_t>(used_rows<R>(t, i + n, terms) & low_bits(terms));
       if (2 * static_cast<std::size_t>(std::popcount(used)) <= terms) {  // else not worth it
         const Strided from{rows.factor(n), rows.row, rows.step, rows.columns(n), rows.stride};
         add_chunk<0>(sums,
@@ -214,12 +221,46 @@ HWY_INLINE void sum_bf16_leaves(Sums<R, V>& sums, const WeightsTask& t) {
 
 /// Four whole leaves from row i on: (0 + 1) + (2 + 3).
 template <std::size_t R, std::size_t V>
-HWY_INLINE void sum_four_leaves(Sums<R, V>& sums, const WeightsTask& t, std::size_t i) {
+HWY_INLINE void sum_four_leaves(Sums<R, V>& sums, const WeightsTask& t, std::size_t i,
+                                std::uint64_t block) {
   LOCKSTEP_UNROLL for (std::size_t n = 0; n < 4; ++n) {
-    sum_leaf(sums, t, i + n * t.leaf, t.leaf);
+    sum_leaf(sums, t, i + n * t.leaf, t.leaf, block);
     merge_pending_nodes(sums, t.leaves, n, n == 3);
     // Else compilers keep the nodes in registers, and the sums of the next leaf in memory.
     std::atomic_signal_fence(std::memory_order_seq_cst);
+  }
+}
+
+/// canonical() of all sums.
+template <std::size_t R, std::size_t V>
+HWY_INLINE void make_canonical(Sums<R, V>& sums) {
+  const Vector zero = hn::Zero(tag);
+  Vector products[V];  // zero times the sums: NaN if one is not finite
+  LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
+    products[v] = zero;
+    LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
+      sums.at[r][v] = hn::Add(sums.at[r][v], zero);
+      products[v] = hn::MulAdd(sums.at[r][v], zero, products[v]);
+    }
+  }
+  LOCKSTEP_UNROLL for (std::size_t v = 1; v < V; ++v) {
+    products[0] = hn::Add(products[0], products[v]);
+  }
+  if (hn::AllTrue(tag, hn::Eq(products[0], zero))) return;
+  LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
+    LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) sums.at[r][v] = canonical(sums.at[r][v]);
+  }
+}
+
+/// Sets columns from `exist` on to zero: an infinite dz times their zeros is NaN.
+template <std::size_t R, std::size_t V>
+HWY_INLINE void clear_padding(Sums<R, V>& sums, std::size_t exist) {
+  LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
+    const std::size_t left = exist - std::min(exist, v * lanes);
+    const auto inside = hn::FirstN(tag, std::min(left, lanes));
+    LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
+      sums.at[r][v] = hn::IfThenElseZero(inside, sums.at[r][v]);
+    }
   }
 }
 
@@ -231,14 +272,8 @@ HWY_INLINE void merge_pending_sections(Sums<R, V>& sums, const WeightsTask& t) {
   };
   merge_pending(sums, t.section, t.last_section, at, t.dw_step);
   if (!t.last_section) return;
-  LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
-    // Sets padding to zero: infinity times its zeros is NaN.
-    const std::size_t left = t.exist - std::min(t.exist, v * lanes);
-    const auto exist = hn::FirstN(tag, std::min(left, lanes));
-    LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
-      sums.at[r][v] = hn::IfThenElseZero(exist, canonical(sums.at[r][v]));
-    }
-  }
+  make_canonical(sums);
+  if (t.exist < V * lanes) clear_padding(sums, t.exist);
   store(sums, t.dw, t.dw_step);
 }
 
@@ -246,14 +281,19 @@ HWY_INLINE void merge_pending_sections(Sums<R, V>& sums, const WeightsTask& t) {
 template <std::size_t R, std::size_t V>
 HWY_INLINE void sum_leaves(Sums<R, V>& sums, const WeightsTask& t) {
   float* const fours = t.leaves + 2 * R * V * lanes;
+  const std::uint64_t block = t.rows <= used_bits ? used_rows<R>(t, 0, t.rows) : 0;
   for (std::size_t q = 0, i = 0; i < t.rows; ++q) {
     if (t.rows - i >= 4 * t.leaf) {
-      sum_four_leaves(sums, t, i);
+      if ((block >> i & low_bits(4 * t.leaf)) == 0) {
+        clear(sums);
+      } else {
+        sum_four_leaves(sums, t, i, block);
+      }
       i += 4 * t.leaf;
     } else {
       for (std::size_t n = 0; i < t.rows; ++n) {
         const std::size_t count = std::min(t.leaf, t.rows - i);
-        sum_leaf(sums, t, i, count);
+        sum_leaf(sums, t, i, count, block);
         i += count;
         merge_pending_nodes(sums, t.leaves, n, i == t.rows);
       }
