@@ -225,6 +225,7 @@ nlohmann::ordered_json json_of(const StepFindings& found) {
         {"bytes", found.probed_bytes},
         {"cache_bytes_per_second", found.all.cache_bandwidth},
         {"cache_bytes", cache_bytes}}},
+      {"caches", {cache_sizes().first, cache_sizes().second}},
       {"limit",
        {{"arithmetic_seconds", found.arithmetic_seconds()},
         {"bytes_seconds", found.bytes_seconds()},
@@ -276,6 +277,7 @@ std::vector<std::string> row_of(const StepFindings& found, const std::string& na
 
 void print(const StepFindings& found, const std::string& where) {
   const StepFigures& all = found.all;
+  const CacheSizes caches = cache_sizes();
   Banner banner;
   banner.headline = fmt::format("lockstep {}: a step on {}", version, where);
   const train::Replica& replica = *found.job.replica;
@@ -293,7 +295,10 @@ void print(const StepFindings& found, const std::string& where) {
                            giga(all.flops))},
       {"bandwidth", fmt::format("{} GB/s over {} a rank; {} GB/s over {} a thread",
                                 giga(all.bandwidth), bytes_text(found.probed_bytes),
-                                giga(all.cache_bandwidth), bytes_text(cache_bytes))}};
+                                giga(all.cache_bandwidth), bytes_text(cache_bytes))},
+      {"caches", fmt::format("{} and {} a core, for which the strict products are cut",
+                             bytes_text(static_cast<double>(caches.first)),
+                             bytes_text(static_cast<double>(caches.second)))}};
   banner.print();
   fmt::print("\n");
   std::vector<std::vector<std::string>> lines = {

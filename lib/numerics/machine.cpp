@@ -1,5 +1,7 @@
 #include "lockstep/numerics/machine.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <numeric>
@@ -108,6 +110,16 @@ HWY_AFTER_NAMESPACE();
 namespace lockstep {
 namespace {
 
+CacheSizes& cache_sizes_in_use() {
+  const auto bytes = [](int name, std::size_t otherwise) {
+    const long found = ::sysconf(name);
+    return found > 0 ? static_cast<std::size_t>(found) : otherwise;
+  };
+  static CacheSizes sizes = {.first = bytes(_SC_LEVEL1_DCACHE_SIZE, 32 << 10),
+                             .second = bytes(_SC_LEVEL2_CACHE_SIZE, 512 << 10)};
+  return sizes;
+}
+
 const MachineKernels& kernels_of(Simd simd) {
   switch (strict_products(simd).simd) {
 #if HWY_TARGETS & HWY_AVX3
@@ -146,6 +158,10 @@ double rate_of(double seconds, const Work& work) {
 }
 
 }  // namespace
+
+CacheSizes cache_sizes() noexcept { return cache_sizes_in_use(); }
+
+void set_cache_sizes(CacheSizes sizes) noexcept { cache_sizes_in_use() = sizes; }
 
 const char* simd_in_use(Simd simd) {
   static_cast<void>(kernels_of(simd));

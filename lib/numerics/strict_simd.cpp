@@ -474,7 +474,7 @@ std::size_t strict_scratch_size(std::size_t outputs) noexcept {
 
 std::size_t strict_weights_scratch_size(std::size_t rows, std::size_t outputs, std::size_t leaf,
                                         std::size_t slice) noexcept {
-  return WeightsScratch(rows, outputs, leaf, slice).sections;
+  return WeightsScratch(weights_blocking(), rows, outputs, leaf, slice).sections;
 }
 
 std::size_t strict_forward_scratch_size(std::size_t rows, std::size_t inputs) noexcept {

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "lockstep/numerics/bf16.hpp"
+#include "lockstep/numerics/machine.hpp"
 #include "lockstep/numerics/simd_targets.hpp"
 #include "lockstep/numerics/strict.hpp"
 
@@ -27,14 +28,11 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t input_columns = 64;  // examples of one block of dx
-constexpr std::size_t block_rows = 64;     // examples of one block of dw: their dz stays in L1
-constexpr std::size_t section_rows = 512;  // examples of dw whose packed dz and x stay in L3
-constexpr std::size_t group_inputs = 16;   // inputs of x packed together: a cache line
-constexpr std::size_t strip_inputs = 96;   // inputs of x that stay in L2
-constexpr std::size_t strip_groups = strip_inputs / group_inputs;
-constexpr std::size_t strip_parts = 4;               // tiles' columns of dW that share a block of x
-constexpr std::size_t tile_floats = 16 * 16;         // of dW, at most
+constexpr std::size_t input_columns = 64;     // examples of one block of dx
+constexpr std::size_t block_rows = 64;        // examples of one block of dw: their dz stays in L1
+constexpr std::size_t section_rows = 512;     // examples of dw whose packed dz and x stay in L3
+constexpr std::size_t group_inputs = 16;      // inputs of x packed together: a cache line
+constexpr std::size_t tile_floats = 16 * 16;  // of dW, at most
 constexpr std::size_t max_weights_columns = 4 * 16;  // of a tile of dW
 constexpr std::size_t max_waiting = 7;  // nodes, within block_rows leaves of one example
 
@@ -80,9 +78,32 @@ constexpr std::size_t block_levels(std::size_t rows) {
   return static_cast<std::size_t>(std::bit_width(rows / (block_rows / 2)));
 }
 
-/// Floats of the pending nodes of blocks of a part: all its tiles, of strip_inputs together.
-constexpr std::size_t part_floats(std::size_t rows) {
-  return strip_inputs * max_weights_columns * block_levels(rows);
+/// How dW is cut for the caches. Bits do not depend on it.
+struct WeightsBlocking {
+  std::size_t inputs;  ///< of a strip: a block of their x stays in L1, beside one of dz
+  std::size_t parts;   ///< tiles' columns that share a block of x: their pending nodes stay in L2
+
+  std::size_t groups() const { return inputs / group_inputs; }
+
+  /// Floats of the pending nodes of blocks of a part: all its tiles, of a strip together.
+  std::size_t part_floats(std::size_t rows) const {
+    return inputs * max_weights_columns * block_levels(rows);
+  }
+};
+
+constexpr std::size_t most_parts = 8;
+
+/// A quarter of L2 is left to pending nodes, and in L1 room for those of a tile.
+inline WeightsBlocking weights_blocking() {
+  const CacheSizes caches = cache_sizes();
+  constexpr std::size_t row = block_rows * sizeof(float);
+  constexpr std::size_t beside = max_weights_columns * row + 4 * tile_floats * sizeof(float);
+  const std::size_t inputs = (caches.first - std::min(caches.first, beside)) / row;
+  WeightsBlocking blocking = {
+      .inputs = std::clamp<std::size_t>(inputs / group_inputs, 1, 12) * group_inputs, .parts = 1};
+  const std::size_t pending = blocking.part_floats(section_rows) * sizeof(float);
+  blocking.parts = std::clamp<std::size_t>(caches.second / 4 / pending, 1, most_parts);
+  return blocking;
 }
 
 /// Sections of the scratch of dW: where they end, in floats.
@@ -94,13 +115,13 @@ struct WeightsScratch {
   std::size_t masks;     ///< of a strip: [group][row / mask_rows][mask_words]
   std::size_t sections;  ///< nodes of sections: [level][slice]
 
-  constexpr WeightsScratch(std::size_t all_rows, std::size_t outputs, std::size_t leaf,
-                           std::size_t slice)
+  WeightsScratch(const WeightsBlocking& blocking, std::size_t all_rows, std::size_t outputs,
+                 std::size_t leaf, std::size_t slice)
       : rows(std::min(all_rows, node_rows(section_rows, leaf))),
-        waiting(strip_parts * part_floats(rows)),
+        waiting(blocking.parts * blocking.part_floats(rows)),
         columns(waiting + rows * round_to_unit(outputs)),
-        factors(columns + rows * strip_inputs),
-        masks(factors + strip_groups * mask_rounds(rows) * mask_words),
+        factors(columns + rows * blocking.inputs),
+        masks(factors + blocking.groups() * mask_rounds(rows) * mask_words),
         sections(masks + section_levels(all_rows, leaf) * slice) {}
 };
 

@@ -362,6 +362,7 @@ void pack_masked(const float* first, std::size_t step, std::size_t rows, std::si
 /// One section of rows of a call, and the parts of scratch (WeightsScratch).
 struct WeightsSection {
   Panels layout;
+  WeightsBlocking blocking;
   std::size_t rows;
   std::size_t leaf;
   std::size_t index;
@@ -447,7 +448,7 @@ void weights_parts(const WeightsSection& c, std::span<const WeightsPart> parts) 
                        .last_section = c.last,
                        .masks = nullptr,
                        .leaves = leaves.data(),
-                       .blocks = c.waiting + p * part_floats(c.rows),
+                       .blocks = c.waiting + p * c.blocking.part_floats(c.rows),
                        .sections = part.sections,
                        .sections_step = c.slice};
       for (std::size_t k = part.first, inputs = 0; k < part.last; k += inputs) {
@@ -474,7 +475,7 @@ void weights_parts(const WeightsSection& c, std::span<const WeightsPart> parts) 
 template <class Chain>
 void weights_strip(const WeightsSection& c, Range slice, std::size_t first, std::size_t last,
                    float* dw) {
-  std::array<WeightsPart, strip_parts> parts;
+  std::array<WeightsPart, most_parts> parts;
   std::size_t count = 0;
   for (std::size_t at = slice.begin; at < slice.end;) {
     const PanelBlock block = c.layout.block_at(at, slice.end);
@@ -484,7 +485,8 @@ void weights_strip(const WeightsSection& c, Range slice, std::size_t first, std:
       const std::size_t j = block.column + column;
       const std::size_t skip = j % weights_columns;
       columns = std::min(weights_columns - skip, block.width - column);
-      if (count == parts.size()) weights_parts<Chain>(c, {parts.data(), std::exchange(count, 0)});
+      if (count == c.blocking.parts)
+        weights_parts<Chain>(c, {parts.data(), std::exchange(count, 0)});
       const std::size_t offset = (at - slice.begin) + (k - block.first_row) * block.width + column;
       parts[count++] = {.first = k - first,
                         .last = end - first,
@@ -507,11 +509,13 @@ void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t
   const Panels layout{x.cols, dz.cols};
   assert(x.rows == dz.rows);
   assert(dw.size() == slice.size() && slice.end <= layout.size() && leaf > 0);
-  const WeightsScratch ends(dz.rows, dz.cols, leaf, slice.size());
+  const WeightsBlocking blocking = weights_blocking();
+  const WeightsScratch ends(blocking, dz.rows, dz.cols, leaf, slice.size());
   assert(scratch.size() >= ends.sections);
   if (dz.rows == 0) return std::fill(dw.begin(), dw.end(), 0.0F);
   auto* const masks = reinterpret_cast<std::uint32_t*>(scratch.data() + ends.factors);
   WeightsSection section{.layout = layout,
+                         .blocking = blocking,
                          .rows = 0,
                          .leaf = leaf,
                          .index = 0,
@@ -529,8 +533,8 @@ void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t
         pack_columns<Chain>(section, {dz.data + i * dz.cols, section.rows, dz.cols}, slice);
     // In bf16 a finite dz may have become infinite.
     section.masks = zeros == Zeros::automatic && finite ? masks : nullptr;
-    for (std::size_t k = 0; k < layout.inputs; k += strip_inputs) {
-      const std::size_t last = std::min(k + strip_inputs, layout.inputs);
+    for (std::size_t k = 0; k < layout.inputs; k += blocking.inputs) {
+      const std::size_t last = std::min(k + blocking.inputs, layout.inputs);
       pack_factors<Chain>(section, {x.data + i * x.cols, section.rows, x.cols}, k, last);
       weights_strip<Chain>(section, slice, k, last, dw.data());
     }

@@ -11,6 +11,7 @@
 
 #include "lockstep/base/aligned.hpp"
 #include "lockstep/base/errors.hpp"
+#include "lockstep/numerics/machine.hpp"
 #include "lockstep/numerics/strict_math.hpp"
 #include "tree_definition.hpp"
 
@@ -309,6 +310,24 @@ TEST_CASE("more rows than a block holds, and more inputs than a strip", "[strict
     Case inputs = make_case(5, wider, 20, 2, 10);
     require_definition(inputs);
   }
+}
+
+TEST_CASE("dW has the same bits when it is cut for other caches", "[strict]") {
+  Case c = make_case(600, 210, 300, 3, 17);
+  const Bits dw = bits(naive_weights(c));
+  const CacheSizes found = cache_sizes();
+  for (const CacheSizes caches : {CacheSizes{1 << 10, 1 << 10}, CacheSizes{32 << 10, 512 << 10},
+                                  CacheSizes{1 << 20, 1 << 26}}) {
+    set_cache_sizes(caches);
+    for (const StrictProducts* p : all_products()) {
+      INFO(simd_name(p->simd) << ", caches of " << caches.first << " and " << caches.second);
+      for (const Zeros zeros : {Zeros::dense, Zeros::automatic}) {
+        c.zeros = zeros;
+        CHECK((bits(c.slice(*p, c.layout.all())) == dw));
+      }
+    }
+  }
+  set_cache_sizes(found);
 }
 
 TEST_CASE("terms that are zero may be left out if the other factor is finite", "[strict]") {
