@@ -36,8 +36,42 @@ double ReplicaBuffers::bytes(const nn::NetworkShape& shape, std::uint64_t model_
   return layers + sizeof(float) * others;
 }
 
+namespace {
+
+/// Throws if there is nothing to train.
+void require_trained(const nn::NetworkShape& shape) {
+  if (shape.trained_weights() > 0) return;
+  throw ConfigError("every layer with weights is frozen: nothing would be trained",
+                    "leave `freeze` out of at least one");
+}
+
+/// Throws if a batch cannot be computed in micro-batches of this size.
+void require_fitting_micro_batch(const nn::NetworkShape& shape, const data::Plan& plan,
+                                 std::size_t micro_batch) {
+  if (micro_batch == 0) return;
+  if (plan.leaf(0) > micro_batch) {
+    throw ConfigError("`micro_batch` " + std::to_string(micro_batch) +
+                          ": gradients are summed by " + "leaves of " +
+                          std::to_string(plan.leaf(0)) + " examples, which are computed together",
+                      "use `micro_batch=" + std::to_string(plan.leaf(0)) +
+                          "` or more, or a smaller `leaf`, which changes the weights");
+  }
+  const auto sums =
+      std::find_if(shape.layers.begin(), shape.layers.end(),
+                   [](const nn::LayerSpec& layer) { return nn::sums_over_batch(layer); });
+  if (sums == shape.layers.end()) return;
+  throw ConfigError("`micro_batch` with " +
+                        shape.layer_text(static_cast<std::size_t>(sums - shape.layers.begin())) +
+                        ", which sums over the whole batch",
+                    "use layer-norm, or leave `micro_batch` out");
+}
+
+}  // namespace
+
 ReplicaBuffers training_buffers(const nn::NetworkShape& shape, const data::Plan& plan,
                                 const ReplicaOptions& options) {
+  require_trained(shape);
+  require_fitting_micro_batch(shape, plan, options.micro_batch);
   const bool on_device = options.device == Device::cuda;
   const bool canonical = options.reduction == Reduction::canonical;
   ReplicaBuffers buffers = evaluation_buffers(static_cast<int>(plan.options().ranks), options);

@@ -31,7 +31,8 @@ struct ReplicaBuffers {
 };
 
 /// The buffers for training on `plan`, and for evaluation, which need no more.
-/// Errors   throws ConfigError: see chosen_exchange().
+/// Errors   throws ConfigError for a network without anything to train, for micro-batches that it
+///          or the plan cannot have, and as chosen_exchange().
 /// Ranks    local; the same on every rank.
 ReplicaBuffers training_buffers(const nn::NetworkShape& shape, const data::Plan& plan,
                                 const ReplicaOptions& options);
@@ -102,7 +103,7 @@ struct StepWork {
 /// The work of a step of `plan` on whole replicas (no "model" in a mesh). `feature_bytes`: of a
 /// feature at the source. `options`: reduction, exchange and optimizer are used.
 ///
-/// Errors   throws ConfigError: see chosen_exchange().
+/// Errors   as training_buffers().
 /// Ranks    local; the same on every rank.
 StepWork work_of(const nn::NetworkShape& shape, const data::Plan& plan,
                  const ReplicaOptions& options, double feature_bytes);

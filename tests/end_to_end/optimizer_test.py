@@ -196,8 +196,9 @@ class Optimizers(command.CommandTest):
                     self.assertFalse((self.folder / "run").exists())
         config = self.folder / "norm.toml"
         config.write_text(layer("batch-norm") + layer("flatten") + layer("dense", width=4))
-        self.assert_refused(run("train", config, DATA, "--micro-batch 8", ranks=2), 2,
-                            ["micro-batch with layer 1 (batch-norm)", "layer-norm"])
+        for result in (run("train", config, DATA, "--micro-batch 8", ranks=2),
+                       run("plan --network", config, "--micro-batch 16")):
+            self.assert_refused(result, 2, ["micro-batch with layer 1 (batch-norm)", "layer-norm"])
 
 
 if __name__ == "__main__":
