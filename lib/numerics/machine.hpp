@@ -1,6 +1,6 @@
-// The processor: its caches, for which products are blocked, and what the cores of a rank can do at
-// most, measured by kernels of known work: the limits that `lockstep bench step` compares a
-// training step with.
+// The processor: its caches, for which dW is cut, and what the cores of a rank can do at most,
+// measured by kernels of known work: the limits that `lockstep bench step` compares a training step
+// with.
 #pragma once
 
 #include <cstddef>
@@ -12,17 +12,16 @@ namespace lockstep {
 
 /// Bytes of the data caches that a core has for itself.
 struct CacheSizes {
-  std::size_t first;
-  std::size_t second;
+  std::size_t first;   ///< L1
+  std::size_t second;  ///< L2
 };
 
 /// Those of this processor, as the system reports them, or 32 KiB and 512 KiB where it does not;
 /// after set_cache_sizes() those. Local.
 CacheSizes cache_sizes() noexcept;
 
-/// Has products blocked for caches of these sizes: results are the same, times are not. Not while
-/// products run, nor between the size of their scratch and its use. For tests and measurements.
-/// Local.
+/// Has dW cut for caches of these sizes: bits are the same, times are not. Not while products run,
+/// nor between the size of their scratch and its use. For tests and measurements. Local.
 void set_cache_sizes(CacheSizes sizes) noexcept;
 
 /// The vectors that strict products use for `simd`: "AVX2", "AVX-512" or "NEON".

@@ -91,16 +91,19 @@ struct WeightsBlocking {
   }
 };
 
+constexpr std::size_t most_groups = 12;
 constexpr std::size_t most_parts = 8;
 
-/// A quarter of L2 is left to pending nodes, and in L1 room for those of a tile.
+/// Of L1, what a block of dz and the pending nodes of a tile leave is for x; of L2 a quarter is for
+/// the pending nodes of all parts.
 inline WeightsBlocking weights_blocking() {
   const CacheSizes caches = cache_sizes();
   constexpr std::size_t row = block_rows * sizeof(float);
   constexpr std::size_t beside = max_weights_columns * row + 4 * tile_floats * sizeof(float);
   const std::size_t inputs = (caches.first - std::min(caches.first, beside)) / row;
   WeightsBlocking blocking = {
-      .inputs = std::clamp<std::size_t>(inputs / group_inputs, 1, 12) * group_inputs, .parts = 1};
+      .inputs = std::clamp<std::size_t>(inputs / group_inputs, 1, most_groups) * group_inputs,
+      .parts = 1};
   const std::size_t pending = blocking.part_floats(section_rows) * sizeof(float);
   blocking.parts = std::clamp<std::size_t>(caches.second / 4 / pending, 1, most_parts);
   return blocking;

@@ -231,7 +231,7 @@ HWY_INLINE void sum_four_leaves(Sums<R, V>& sums, const WeightsTask& t, std::siz
   }
 }
 
-/// canonical() of all sums.
+/// canonical() of all sums: one by one only if one of them is not finite.
 template <std::size_t R, std::size_t V>
 HWY_INLINE void make_canonical(Sums<R, V>& sums) {
   const Vector zero = hn::Zero(tag);
