@@ -485,8 +485,9 @@ void weights_strip(const WeightsSection& c, Range slice, std::size_t first, std:
       const std::size_t j = block.column + column;
       const std::size_t skip = j % weights_columns;
       columns = std::min(weights_columns - skip, block.width - column);
-      if (count == c.blocking.parts)
+      if (count == c.blocking.parts) {
         weights_parts<Chain>(c, {parts.data(), std::exchange(count, 0)});
+      }
       const std::size_t offset = (at - slice.begin) + (k - block.first_row) * block.width + column;
       parts[count++] = {.first = k - first,
                         .last = end - first,

@@ -51,8 +51,8 @@ void require_fitting_micro_batch(const nn::NetworkShape& shape, const data::Plan
   if (micro_batch == 0) return;
   if (plan.leaf(0) > micro_batch) {
     throw ConfigError("`micro_batch` " + std::to_string(micro_batch) +
-                          ": gradients are summed by " + "leaves of " +
-                          std::to_string(plan.leaf(0)) + " examples, which are computed together",
+                          ": gradients are summed by leaves of " + std::to_string(plan.leaf(0)) +
+                          " examples, which are computed together",
                       "use `micro_batch=" + std::to_string(plan.leaf(0)) +
                           "` or more, or a smaller `leaf`, which changes the weights");
   }
