@@ -74,7 +74,7 @@ class StepBench {
             comm::Communicator& comm)
       : job_(job),
         comm_(comm),
-        simd_(replica_options(config, job.threads).simd),
+        options_(replica_options(config, job.threads)),
         replica_probe_(static_cast<std::size_t>(work.resident)),
         cache_probe_(cache_bytes * static_cast<std::size_t>(job.threads)) {}
 
@@ -98,11 +98,11 @@ class StepBench {
       StepFigures& now = rounds.emplace_back(median_of(run_steps(round, amount.steps)));
       constexpr double probe_seconds = 0.01;
       comm_.barrier();
-      now.flops = measured_flops(simd_, probe_seconds);
+      now.flops = measured_flops(options_.simd, options_.precision, probe_seconds);
       comm_.barrier();
-      now.bandwidth = replica_probe_.measured(simd_, probe_seconds);
+      now.bandwidth = replica_probe_.measured(options_.simd, probe_seconds);
       comm_.barrier();
-      now.cache_bandwidth = cache_probe_.measured(simd_, probe_seconds);
+      now.cache_bandwidth = cache_probe_.measured(options_.simd, probe_seconds);
     }
     return median_of(rounds);
   }
@@ -155,7 +155,7 @@ class StepBench {
 
   TrainJob& job_;
   comm::Communicator& comm_;
-  Simd simd_;
+  train::ReplicaOptions options_;
   BandwidthProbe replica_probe_;
   BandwidthProbe cache_probe_;
 };
@@ -413,7 +413,8 @@ void bench_step(const Arguments& arguments, const RunConfig& config, comm::Commu
     steps = arguments.number("round-steps", 1, 1'000'000).value_or(0);
     require_measurable(config, static_cast<std::uint64_t>(comm.size()));
     if (arguments.given("roofline")) train::require_drawable(arguments.value("roofline"));
-    simd = simd_in_use(replica_options(config, /*threads=*/1).simd);
+    const train::ReplicaOptions options = replica_options(config, /*threads=*/1);
+    simd = simd_in_use(options.simd, options.precision);
   });
   TrainData data = open_data(config, comm);
   FaultInjection faults(comm);

@@ -25,10 +25,10 @@
 //
 // Why this expression. It is what Intel specifies for TDPBF16PS, the instruction of AMX: two chains
 // of fused multiply-adds over 16 pairs, denormals zero in and out, their sum added to the
-// accumulator. No kernel uses AMX, for want of a processor to verify it on; one would have to give
-// these bits. A pair of terms in one chain is what VDPBF16PS (AVX512_BF16) adds, the upper half
-// first; where it was measured, on a Xeon, it multiplies at half the rate of float32, so no kernel
-// uses it either.
+// accumulator (Software Developer's Manual, volume 2). A processor's AMX is used where it gives
+// these bits, which has_amx() tries. A pair of terms in one chain is what VDPBF16PS (AVX512_BF16)
+// adds, the upper half first; where it was measured, on a Xeon, it multiplies at half the rate of
+// float32, so no kernel uses it.
 //
 // Why bits do not depend on ranks, rows, blocking, threads or vectors: the argument of strict.hpp.
 // The right-hand side names its operands and their order; F is a function. Chains may be split
@@ -51,6 +51,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <span>
 
 #include "lockstep/numerics/strict.hpp"
@@ -91,7 +92,8 @@ inline float round_to_bf16(float value) noexcept {
 
 /// The products in bf16, for one instruction set.
 struct Bf16Products {
-  /// Writes round_to_bf16 of each value; true if all are finite then. As many as are given.
+  /// Writes round_to_bf16 of each value; true if all are finite then. As many as are given. Null if
+  /// the products take weights as they are, and no term is ever left out.
   bool (*round)(std::span<const float> values, std::span<float> rounded);
 
   /// Of weights from `round`; x and dz are rounded by the products. Accumulating continues chains
@@ -99,11 +101,26 @@ struct Bf16Products {
   StrictProducts products;
 };
 
-/// Floats of the scratch of forward in bf16: room for rounded factors beside what float32 needs.
-std::size_t bf16_forward_scratch_size(std::size_t rows, std::size_t inputs) noexcept;
-
-/// As strict_products() and scalar_products().
+/// As strict_products() and scalar_products(); automatic is AMX where has_amx().
 const Bf16Products& bf16_products(Simd simd);
 const Bf16Products& scalar_bf16_products() noexcept;
+
+/// The products as Products, like make_strict_products() of products.hpp.
+std::unique_ptr<Products<float>> make_strict_products(const Bf16Products& bf16, Zeros zeros);
+
+/// Does forward of these products give the bits of this header? Tried on some thousand sums of
+/// ordinary size, about 2^-126, and with denormal, infinite and NaN operands. Local.
+bool give_definition(const Bf16Products& bf16);
+
+/// True if this processor has AMX for bf16, the system lets this process use it, and it passes
+/// give_definition(). Found once. Local.
+bool has_amx();
+
+/// The products by AMX, whether or not this processor has it; null without AVX512_BF16.
+const Bf16Products* amx_products() noexcept;
+
+/// Multiplies tiles with each other for some microseconds, by AMX, which this processor must have:
+/// returns the floating-point operations of it. Local.
+std::size_t amx_operations() noexcept;
 
 }  // namespace lockstep

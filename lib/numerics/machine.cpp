@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/numerics/bf16.hpp"
 #include "lockstep/numerics/simd_targets.hpp"
 #include "lockstep/numerics/strict.hpp"
 #include "lockstep/numerics/threads.hpp"
@@ -137,6 +138,10 @@ const MachineKernels& kernels_of(Simd simd) {
   }
 }
 
+bool multiplies_by_amx(Simd simd, Precision precision) {
+  return precision == Precision::bf16 && &bf16_products(simd) == amx_products();
+}
+
 /// Calls `work(thread)`, which returns an amount of work, on each product thread until `seconds`
 /// have passed. Returns the sum of their amounts per second.
 template <class Work>
@@ -163,13 +168,16 @@ CacheSizes cache_sizes() noexcept { return cache_sizes_in_use(); }
 
 void set_cache_sizes(CacheSizes sizes) noexcept { cache_sizes_in_use() = sizes; }
 
-const char* simd_in_use(Simd simd) {
+const char* simd_in_use(Simd simd, Precision precision) {
   static_cast<void>(kernels_of(simd));
-  return simd_name(strict_products(simd).simd);
+  return multiplies_by_amx(simd, precision) ? "AMX" : simd_name(strict_products(simd).simd);
 }
 
-double measured_flops(Simd simd, double seconds) {
+double measured_flops(Simd simd, Precision precision, double seconds) {
   const MachineKernels& kernels = kernels_of(simd);
+  if (multiplies_by_amx(simd, precision)) {
+    return rate_of(seconds, [](std::size_t) { return static_cast<double>(amx_operations()); });
+  }
   return rate_of(seconds, [&](std::size_t) {
     volatile float used = kernels.multiply_add(factor, summand);
     static_cast<void>(used);

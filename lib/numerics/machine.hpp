@@ -24,18 +24,19 @@ CacheSizes cache_sizes() noexcept;
 /// nor between the size of their scratch and its use. For tests and measurements. Local.
 void set_cache_sizes(CacheSizes sizes) noexcept;
 
-/// The vectors that strict products use for `simd`: "AVX2", "AVX-512" or "NEON".
+/// What strict products multiply by: "AVX2", "AVX-512", "NEON", or in bf16 "AMX".
 ///
-/// Errors   throws ConfigError if there are none, or this processor lacks them.
-const char* simd_in_use(Simd simd);
+/// Errors   throws ConfigError if there are no vectors, or this processor lacks them.
+const char* simd_in_use(Simd simd, Precision precision);
 
 /// Multiply-adds per second in registers, times two: floating-point operations per second of the
 /// threads of set_product_threads() together, each with 12 independent chains of fused
-/// multiply-adds in the vectors of `simd`. Measured for `seconds`. Local; call it on all ranks at
+/// multiply-adds in the vectors of `simd`, or, where bf16 is multiplied by AMX, with four tiles of
+/// sums. Measured for `seconds`. Local; call it on all ranks at
 /// the same time, because cores that compute alone are clocked higher.
 ///
 /// Errors   as simd_in_use().
-double measured_flops(Simd simd, double seconds);
+double measured_flops(Simd simd, Precision precision, double seconds);
 
 /// Measures the bandwidth of memory or a cache: passes of a[i] = s * b[i] + a[i] over two arrays of
 /// floats, 12 bytes for each i, of which 8 are read and 4 written.

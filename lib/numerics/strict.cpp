@@ -40,7 +40,7 @@ class PanelProducts : public Products<float> {
 
   void forward(Matrix<const float> x, const LayerWeights<float>& w, Activation activation,
                Matrix<float> y, Output output) override {
-    reserve(strict_forward_scratch_size(x.rows, x.cols));
+    reserve(strict_.forward_scratch(x.rows, x.cols));
     const Range all = panels(w).layout.columns();
     // Few rows: each thread then reads the weights that it updates, instead of all of them.
     if (2 * x.rows <= w.outputs) {
@@ -59,7 +59,7 @@ class PanelProducts : public Products<float> {
 
   void backward_input(Matrix<const float> dz, const LayerWeights<float>& w, Matrix<const float> x,
                       Activation below, Matrix<float> dx, Output output) override {
-    reserve(strict_scratch_size(w.outputs));
+    reserve(strict_.input_scratch(dz.rows, dz.cols));
     share(dz.rows, 1, 2 * w.inputs * w.outputs, [&](Range rows, std::size_t thread) {
       strict_.backward_input(part(dz, rows), panels(w), part(x, rows), below, part(dx, rows),
                              output, scratch_[thread].span());
@@ -68,7 +68,7 @@ class PanelProducts : public Products<float> {
 
   void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
                         Range slice, std::span<float> dw) override {
-    reserve(strict_weights_scratch_size(dz.rows, dz.cols, leaf, slice.size()));
+    reserve(strict_.weights_scratch(dz.rows, dz.cols, leaf, slice.size()));
     share(slice.size(), slice_unit, 2 * dz.rows, [&](Range mine, std::size_t thread) {
       strict_.backward_weights(x, dz, leaf, {slice.begin + mine.begin, slice.begin + mine.end},
                                dw.subspan(mine.begin, mine.size()), zeros_,
@@ -118,7 +118,6 @@ class Bf16PanelProducts final : public PanelProducts {
   void forward(Matrix<const float> x, const LayerWeights<float>& w, Activation activation,
                Matrix<float> y, Output output) override {
     const auto factors = rounded(w);
-    reserve(bf16_forward_scratch_size(x.rows, x.cols));
     // A factor that is zero times one that is not finite is NaN.
     set_zeros(finite() ? zeros_ : Zeros::dense);
     PanelProducts::forward(x, factors, activation, y, output);
@@ -155,9 +154,13 @@ class Bf16PanelProducts final : public PanelProducts {
 
 std::unique_ptr<Products<float>> make_strict_products(Simd simd, Zeros zeros, Precision precision) {
   assert(precision != Precision::tf32);
-  if (precision == Precision::bf16)
-    return std::make_unique<Bf16PanelProducts>(bf16_products(simd), zeros);
+  if (precision == Precision::bf16) return make_strict_products(bf16_products(simd), zeros);
   return std::make_unique<PanelProducts>(strict_products(simd), zeros);
+}
+
+std::unique_ptr<Products<float>> make_strict_products(const Bf16Products& bf16, Zeros zeros) {
+  if (bf16.round == nullptr) return std::make_unique<PanelProducts>(bf16.products, zeros);
+  return std::make_unique<Bf16PanelProducts>(bf16, zeros);
 }
 
 PanelBlock Panels::block_at(std::size_t first, std::size_t last) const noexcept {

@@ -135,8 +135,8 @@ struct StrictProducts {
   ///
   /// Shapes   x [B, I], w panels of [I, O], bias of round_to_unit(O) with zeros beyond O (not read
   ///          when accumulating), y [B, O]; B may be 0; columns within w.layout.columns(), from and
-  ///          to multiples of panel_unit. scratch: strict_forward_scratch_size floats; empty for
-  ///          Zeros::dense. In bf16 always bf16_forward_scratch_size.
+  ///          to multiples of panel_unit. scratch: forward_scratch() floats; in float32 empty for
+  ///          Zeros::dense.
   void (*forward)(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
                   Activation activation, Matrix<float> y, Range columns, Output output, Zeros zeros,
                   std::span<float> scratch);
@@ -145,7 +145,7 @@ struct StrictProducts {
   /// that gave x.
   ///
   /// Shapes   dz [B, O], dx [B, I]; x [B, I] is the output of the layer below, and `below` its
-  ///          activation (x is not read for identity). scratch: strict_scratch_size floats.
+  ///          activation (x is not read for identity). scratch: input_scratch() floats.
   void (*backward_input)(Matrix<const float> dz, PanelWeights w, Matrix<const float> x,
                          Activation below, Matrix<float> dx, Output output,
                          std::span<float> scratch);
@@ -154,12 +154,19 @@ struct StrictProducts {
   ///
   /// Shapes   x [B, I], dz [B, O]; `slice` within [0, Panels{I, O}.size()), dw of slice.size()
   ///          and aligned to 64 bytes. Padding becomes zero, and so does everything for B = 0.
-  ///          scratch: strict_weights_scratch_size floats. Concatenated slices equal the whole.
+  ///          scratch: weights_scratch() floats. Concatenated slices equal the whole.
   void (*backward_weights)(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
                            Range slice, std::span<float> dw, Zeros zeros, std::span<float> scratch);
 
   /// The slice of db, which has round_to_unit(O) floats; as above.
   void (*backward_bias)(Matrix<const float> dz, std::size_t leaf, Range slice, std::span<float> db);
+
+  // The sizes of scratch in floats, aligned to 64 bytes: enough for fewer rows, too. `slice`:
+  // floats of dw.
+  std::size_t (*forward_scratch)(std::size_t rows, std::size_t inputs) noexcept;
+  std::size_t (*input_scratch)(std::size_t rows, std::size_t outputs) noexcept;
+  std::size_t (*weights_scratch)(std::size_t rows, std::size_t outputs, std::size_t leaf,
+                                 std::size_t slice) noexcept;
 };
 
 /// True if this processor has the instructions; always true for automatic and scalar.
@@ -172,12 +179,5 @@ const StrictProducts& strict_products(Simd simd);
 
 /// The products in plain loops: strict_products(Simd::scalar).
 const StrictProducts& scalar_products() noexcept;
-
-/// The sizes of scratch in floats, aligned to 64 bytes: of backward_input for up to `outputs`
-/// outputs; of backward_weights for a slice of up to `slice` floats; of forward.
-std::size_t strict_scratch_size(std::size_t outputs) noexcept;
-std::size_t strict_weights_scratch_size(std::size_t rows, std::size_t outputs, std::size_t leaf,
-                                        std::size_t slice) noexcept;
-std::size_t strict_forward_scratch_size(std::size_t rows, std::size_t inputs) noexcept;
 
 }  // namespace lockstep

@@ -226,12 +226,20 @@ struct Fused {
 };
 #endif
 
+std::size_t no_scratch(std::size_t, std::size_t) noexcept { return 0; }
+std::size_t no_weights_scratch(std::size_t, std::size_t, std::size_t, std::size_t) noexcept {
+  return 0;
+}
+
 template <class Loops>
 constexpr StrictProducts products{.simd = Simd::scalar,
                                   .forward = Loops::forward,
                                   .backward_input = Loops::input,
                                   .backward_weights = Loops::weights,
-                                  .backward_bias = Loops::bias};
+                                  .backward_bias = Loops::bias,
+                                  .forward_scratch = no_scratch,
+                                  .input_scratch = no_scratch,
+                                  .weights_scratch = no_weights_scratch};
 
 template <template <template <std::size_t> class> class Loops>
 constexpr Bf16Products bf16{.round = round_loop, .products = products<Loops<Bf16Chain>>};

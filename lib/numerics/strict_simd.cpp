@@ -18,6 +18,7 @@
 #define HWY_TARGET_INCLUDE "lib/numerics/strict_simd.cpp"
 #include <hwy/foreach_target.h>
 // Highway includes this file once more for every target, so foreach_target.h must come first.
+#include "lockstep/numerics/amx-inl.hpp"
 #include "lockstep/numerics/bf16-inl.hpp"
 #include "lockstep/numerics/strict_tile-inl.hpp"
 #include "lockstep/numerics/strict_weights-inl.hpp"
@@ -151,6 +152,13 @@ std::size_t list_columns(Matrix<const float> x, std::uint32_t* list) {
   return pays(listed, x.cols) ? listed : x.cols;
 }
 
+/// Room for the lists, and in bf16 for rounded factors behind them.
+template <class Chain>
+std::size_t forward_scratch_size(std::size_t rows, std::size_t inputs) noexcept {
+  return forward_lists(rows, inputs) +
+         (Chain::is_bf16 ? std::min(rows, forward_rows) * inputs : std::size_t{0});
+}
+
 /// A panel's part of y: tiles of rows, each with its list of columns if there are any.
 struct ForwardCall {
   Matrix<const float> x;
@@ -209,8 +217,8 @@ void forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
   assert(w.values.size() == w.layout.size());
   assert(accumulate || bias.size() == round_to_unit(y.cols));
   const bool lists = zeros == Zeros::automatic && y.cols >= min_listed_outputs;
-  assert(!lists || scratch.size() >= strict_forward_scratch_size(x.rows, x.cols));
-  assert(!Chain::is_bf16 || scratch.size() >= bf16_forward_scratch_size(x.rows, x.cols));
+  assert(!(lists || Chain::is_bf16) ||
+         scratch.size() >= forward_scratch_size<Chain>(x.rows, x.cols));
   static_assert(max_rows(max_vectors) == listed_tile_rows);
   std::array<std::size_t, forward_rows / listed_tile_rows> listed;
   for (std::size_t i = 0; i < x.rows; i += forward_rows) {
@@ -281,40 +289,6 @@ struct InputTile {
   }
 };
 
-using Square = Vector[lanes];
-
-/// Transposes 4 x 4 elements within the 128-bit blocks, then the blocks.
-HWY_INLINE void transpose(Square& m) {
-  Square u;
-  LOCKSTEP_UNROLL for (std::size_t g = 0; g < lanes; g += 4) {
-    const Vector even = hn::InterleaveLower(tag, m[g], m[g + 2]);
-    const Vector odd = hn::InterleaveLower(tag, m[g + 1], m[g + 3]);
-    const Vector upper_even = hn::InterleaveUpper(tag, m[g], m[g + 2]);
-    const Vector upper_odd = hn::InterleaveUpper(tag, m[g + 1], m[g + 3]);
-    u[g] = hn::InterleaveLower(tag, even, odd);
-    u[g + 1] = hn::InterleaveUpper(tag, even, odd);
-    u[g + 2] = hn::InterleaveLower(tag, upper_even, upper_odd);
-    u[g + 3] = hn::InterleaveUpper(tag, upper_even, upper_odd);
-  }
-  LOCKSTEP_UNROLL for (std::size_t c = 0; c < 4; ++c) {
-    if constexpr (lanes == 16) {
-      const Vector low_even = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(u[4 + c]), u[c]);
-      const Vector low_odd = hn::OddEvenBlocks(u[4 + c], hn::SwapAdjacentBlocks(u[c]));
-      const Vector high_even = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(u[12 + c]), u[8 + c]);
-      const Vector high_odd = hn::OddEvenBlocks(u[12 + c], hn::SwapAdjacentBlocks(u[8 + c]));
-      m[c] = hn::ConcatLowerLower(tag, high_even, low_even);
-      m[4 + c] = hn::ConcatLowerLower(tag, high_odd, low_odd);
-      m[8 + c] = hn::ConcatUpperUpper(tag, high_even, low_even);
-      m[12 + c] = hn::ConcatUpperUpper(tag, high_odd, low_odd);
-    } else if constexpr (lanes == 8) {
-      m[c] = hn::ConcatLowerLower(tag, u[4 + c], u[c]);
-      m[4 + c] = hn::ConcatUpperUpper(tag, u[4 + c], u[c]);
-    } else {
-      m[c] = u[c];
-    }
-  }
-}
-
 /// out[j * stride + i] = rows[i][first + j], as a factor, for j below `columns`, and for i below
 /// the number of rows rounded up to a unit: zero beyond the last row.
 template <class Chain>
@@ -381,11 +355,16 @@ void backward_input_block(const float* dz, std::size_t stride, PanelWeights w,
   }
 }
 
+/// Room for the transposed dz of a block.
+std::size_t input_scratch_size(std::size_t, std::size_t outputs) noexcept {
+  return round_to_unit(outputs) * input_columns;
+}
+
 template <class Chain>
 void backward_input(Matrix<const float> dz, PanelWeights w, Matrix<const float> x, Activation below,
                     Matrix<float> dx, Output output, std::span<float> scratch) {
   assert(dz.rows == dx.rows && dz.cols == w.layout.outputs && dx.cols == w.layout.inputs);
-  assert(scratch.size() >= strict_scratch_size(dz.cols));
+  assert(scratch.size() >= input_scratch_size(dz.rows, dz.cols));
   for (std::size_t i = 0; i < dz.rows; i += input_columns) {
     const std::size_t rows = std::min(input_columns, dz.rows - i);
     const std::size_t stride = round_to_unit(rows);
@@ -407,12 +386,41 @@ constexpr StrictProducts products_of{.simd = lanes == 16  ? Simd::avx512
                                      .forward = forward<Chain>,
                                      .backward_input = backward_input<Chain>,
                                      .backward_weights = backward_weights<Chain>,
-                                     .backward_bias = backward_bias};
+                                     .backward_bias = backward_bias,
+                                     .forward_scratch = forward_scratch_size<Chain>,
+                                     .input_scratch = input_scratch_size,
+                                     .weights_scratch = weights_scratch_size};
 
 /// The products of one target.
 extern const Kernels kernels;
 constexpr Kernels kernels{.float32 = products_of<Float32Chain>,
                           .bf16 = {.round = round, .products = products_of<Bf16Chain>}};
+
+#if LOCKSTEP_HAS_AMX
+extern const Bf16Products by_amx;
+constexpr Bf16Products by_amx = {.round = nullptr,
+                                 .products = {.simd = Simd::avx512,
+                                              .forward = amx_forward,
+                                              .backward_input = amx_backward_input,
+                                              .backward_weights = amx_backward_weights,
+                                              .backward_bias = backward_bias,
+                                              .forward_scratch = amx_scratch_size,
+                                              .input_scratch = amx_scratch_size,
+                                              .weights_scratch = amx_weights_scratch_size}};
+
+/// amx_operations().
+std::size_t multiply_tiles() {
+  constexpr std::size_t rounds = 1024;
+  const TileMode mode(tile);
+  for (std::size_t n = 0; n < rounds; ++n) {
+    add_products<0, 4, 6>();
+    add_products<1, 4, 7>();
+    add_products<2, 5, 6>();
+    add_products<3, 5, 7>();
+  }
+  return rounds * 4 * 2 * tile * tile * bf16_chunk;
+}
+#endif
 
 }  // namespace lockstep::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -455,7 +463,25 @@ bool has_simd(Simd simd) noexcept { return find(simd) != nullptr; }
 
 const StrictProducts& strict_products(Simd simd) { return require(simd).float32; }
 
-const Bf16Products& bf16_products(Simd simd) { return require(simd).bf16; }
+const Bf16Products& bf16_products(Simd simd) {
+  return simd == Simd::automatic && has_amx() ? *amx_products() : require(simd).bf16;
+}
+
+const Bf16Products* amx_products() noexcept {
+#if HWY_TARGETS & HWY_AVX3
+  // Operands are rounded by VCVTNE2PS2BF16, which every processor with AMX has.
+  if (has_simd(Simd::avx512) && __builtin_cpu_supports("avx512bf16")) return &N_AVX3::by_amx;
+#endif
+  return nullptr;
+}
+
+std::size_t amx_operations() noexcept {
+#if HWY_TARGETS & HWY_AVX3
+  return N_AVX3::multiply_tiles();
+#else
+  return 0;
+#endif
+}
 
 const char* simd_name(Simd simd) noexcept {
   switch (simd) {
@@ -466,23 +492,6 @@ const char* simd_name(Simd simd) noexcept {
     case Simd::neon: return "NEON";
   }
   return "";
-}
-
-std::size_t strict_scratch_size(std::size_t outputs) noexcept {
-  return round_to_unit(outputs) * input_columns;
-}
-
-std::size_t strict_weights_scratch_size(std::size_t rows, std::size_t outputs, std::size_t leaf,
-                                        std::size_t slice) noexcept {
-  return WeightsScratch(weights_blocking(), rows, outputs, leaf, slice).sections;
-}
-
-std::size_t strict_forward_scratch_size(std::size_t rows, std::size_t inputs) noexcept {
-  return forward_lists(rows, inputs);
-}
-
-std::size_t bf16_forward_scratch_size(std::size_t rows, std::size_t inputs) noexcept {
-  return forward_lists(rows, inputs) + std::min(rows, forward_rows) * inputs;
 }
 
 }  // namespace lockstep

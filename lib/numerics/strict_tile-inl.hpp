@@ -264,6 +264,40 @@ HWY_INLINE Vector canonical(Vector a) {
                         hn::Add(a, hn::Zero(tag)));
 }
 
+using Square = Vector[lanes];
+
+/// Transposes 4 x 4 elements within the 128-bit blocks, then the blocks.
+HWY_INLINE void transpose(Square& m) {
+  Square u;
+  LOCKSTEP_UNROLL for (std::size_t g = 0; g < lanes; g += 4) {
+    const Vector even = hn::InterleaveLower(tag, m[g], m[g + 2]);
+    const Vector odd = hn::InterleaveLower(tag, m[g + 1], m[g + 3]);
+    const Vector upper_even = hn::InterleaveUpper(tag, m[g], m[g + 2]);
+    const Vector upper_odd = hn::InterleaveUpper(tag, m[g + 1], m[g + 3]);
+    u[g] = hn::InterleaveLower(tag, even, odd);
+    u[g + 1] = hn::InterleaveUpper(tag, even, odd);
+    u[g + 2] = hn::InterleaveLower(tag, upper_even, upper_odd);
+    u[g + 3] = hn::InterleaveUpper(tag, upper_even, upper_odd);
+  }
+  LOCKSTEP_UNROLL for (std::size_t c = 0; c < 4; ++c) {
+    if constexpr (lanes == 16) {
+      const Vector low_even = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(u[4 + c]), u[c]);
+      const Vector low_odd = hn::OddEvenBlocks(u[4 + c], hn::SwapAdjacentBlocks(u[c]));
+      const Vector high_even = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(u[12 + c]), u[8 + c]);
+      const Vector high_odd = hn::OddEvenBlocks(u[12 + c], hn::SwapAdjacentBlocks(u[8 + c]));
+      m[c] = hn::ConcatLowerLower(tag, high_even, low_even);
+      m[4 + c] = hn::ConcatLowerLower(tag, high_odd, low_odd);
+      m[8 + c] = hn::ConcatUpperUpper(tag, high_even, low_even);
+      m[12 + c] = hn::ConcatUpperUpper(tag, high_odd, low_odd);
+    } else if constexpr (lanes == 8) {
+      m[c] = hn::ConcatLowerLower(tag, u[4 + c], u[c]);
+      m[4 + c] = hn::ConcatUpperUpper(tag, u[4 + c], u[c]);
+    } else {
+      m[c] = u[c];
+    }
+  }
+}
+
 /// Calls Kernel<Chain, R, V>::run(task) for numbers of rows and columns that are known at run time
 /// only: up to max_vectors vectors of columns, and max_rows(V) rows.
 template <template <class, std::size_t, std::size_t> class Kernel, class Chain, class Task,

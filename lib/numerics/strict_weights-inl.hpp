@@ -381,15 +381,20 @@ struct WeightsSection {
   }
 };
 
+/// The columns of the panels that a slice has parts of.
+inline Range columns_of_slice(const Panels& layout, Range slice) {
+  const std::size_t panel_floats = panel_columns * layout.inputs;
+  return {slice.begin / panel_floats * panel_columns,
+          std::min((slice.end + panel_floats - 1) / panel_floats * panel_columns,
+                   round_to_unit(layout.outputs))};
+}
+
 /// Packs dz of the panels that the slice needs; returns what pack() does. Here and below some
 /// rows after the other, of all columns: a pass over all rows for each column would need a page of
 /// memory for each row.
 template <class Chain>
 bool pack_columns(const WeightsSection& c, Matrix<const float> dz, Range slice) {
-  const std::size_t panel_floats = panel_columns * c.layout.inputs;
-  const std::size_t begin = slice.begin / panel_floats * panel_columns;
-  const std::size_t end = std::min((slice.end + panel_floats - 1) / panel_floats * panel_columns,
-                                   round_to_unit(dz.cols));
+  const auto [begin, end] = columns_of_slice(c.layout, slice);
   bool finite = true;
   for (std::size_t i = 0; i < dz.rows; i += mask_rows) {
     const std::size_t rows = std::min(mask_rows, dz.rows - i);
@@ -502,6 +507,11 @@ void weights_strip(const WeightsSection& c, Range slice, std::size_t first, std:
     at += (block.last_row - block.first_row) * block.width;
   }
   weights_parts<Chain>(c, {parts.data(), count});
+}
+
+std::size_t weights_scratch_size(std::size_t rows, std::size_t outputs, std::size_t leaf,
+                                 std::size_t slice) noexcept {
+  return WeightsScratch(weights_blocking(), rows, outputs, leaf, slice).sections;
 }
 
 template <class Chain>

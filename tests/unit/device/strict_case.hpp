@@ -71,9 +71,8 @@ inline Results on_processor(const Case& c, Activation activation) {
   const StrictProducts& p = strict_products(Simd::automatic);
   AlignedBuffer<float> dw(c.layout.size());
   AlignedBuffer<float> db(round_to_unit(c.outputs));
-  AlignedBuffer<float> scratch(strict_scratch_size(c.outputs));
-  AlignedBuffer<float> room(
-      strict_weights_scratch_size(c.rows, c.outputs, c.leaf, c.layout.size()));
+  AlignedBuffer<float> scratch(p.input_scratch(c.rows, c.outputs));
+  AlignedBuffer<float> room(p.weights_scratch(c.rows, c.outputs, c.leaf, c.layout.size()));
   Results r{std::vector<float>(c.rows * c.outputs), std::vector<float>(c.rows * c.inputs), {}, {}};
   p.forward(c.xs(), c.weights(), c.bias.span(), activation, {r.y.data(), c.rows, c.outputs},
             c.layout.columns(), Output::overwrite, Zeros::dense, {});

@@ -6,10 +6,12 @@
 #include <limits>
 #include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "lockstep/base/aligned.hpp"
 #include "lockstep/numerics/threads.hpp"
+#include "tests/support/amx_emulator.hpp"
 #include "tree_definition.hpp"
 
 using namespace lockstep;
@@ -129,8 +131,8 @@ Results definition(const Case& c) {
   return r;
 }
 
-Results computed(const Case& c, Simd simd, Zeros zeros) {
-  const auto products = make_strict_products(simd, zeros, Precision::bf16);
+Results computed(const Case& c, const Bf16Products& bf16, Zeros zeros) {
+  const auto products = make_strict_products(bf16, zeros);
   const Matrix<const float> x{c.x.data(), c.rows, c.inputs};
   const Matrix<const float> dz{c.dz.data(), c.rows, c.outputs};
   const LayerWeights<float> w{c.inputs, c.outputs, c.w.span(), c.bias.span()};
@@ -147,10 +149,20 @@ Results computed(const Case& c, Simd simd, Zeros zeros) {
   return r;
 }
 
-std::vector<Simd> instructions() {
-  std::vector<Simd> result;
+struct Instructions {
+  std::string name;
+  const Bf16Products& products;
+};
+
+std::vector<Instructions> instructions() {
+  std::vector<Instructions> result;
   for (const Simd simd : {Simd::scalar, Simd::avx2, Simd::avx512, Simd::neon}) {
-    if (has_simd(simd)) result.push_back(simd);
+    if (has_simd(simd)) result.push_back({simd_name(simd), bf16_products(simd)});
+  }
+  if (amx_products() != nullptr) {
+    result.push_back({"AMX", *amx_products()});
+  } else {
+    WARN("SKIPPED: this processor has no AVX512_BF16, so the kernels for AMX are not tested");
   }
   return result;
 }
@@ -158,10 +170,11 @@ std::vector<Simd> instructions() {
 void require_definition(const Case& c) {
   INFO(c.rows << " rows, " << c.inputs << " -> " << c.outputs << ", leaves of " << c.leaf);
   const Results expected = definition(c);
-  for (const Simd simd : instructions()) {
+  const test::AmxEmulator amx;
+  for (const auto& [name, products] : instructions()) {
     for (const Zeros zeros : {Zeros::dense, Zeros::automatic}) {
-      INFO(simd_name(simd) << (zeros == Zeros::dense ? ", dense" : ""));
-      require_same(computed(c, simd, zeros), expected);
+      INFO(name << (zeros == Zeros::dense ? ", dense" : ""));
+      require_same(computed(c, products, zeros), expected);
     }
   }
 }
@@ -198,9 +211,9 @@ TEST_CASE("rounding to bf16", "[bf16]") {
     values.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(random())));
     expected.push_back(round_to_bf16(values.back()));
   }
-  for (const Simd simd : instructions()) {
-    INFO(simd_name(simd));
-    const auto& products = bf16_products(simd);
+  for (const auto& [name, products] : instructions()) {
+    INFO(name);
+    if (products.round == nullptr) continue;  // then other tests see how weights are rounded
     Values rounded(values.size());
     REQUIRE(!products.round(values, rounded));
     REQUIRE((bits(rounded) == bits(expected)));
@@ -242,6 +255,16 @@ TEST_CASE("all instructions give the bits of the definition in bf16", "[bf16]") 
   require_definition({140, 5, 20, 1, kind, 5});
 }
 
+TEST_CASE("a trial tells bf16 from something like it", "[bf16]") {
+  const test::AmxEmulator amx;
+  for (const auto& [name, products] : instructions()) {
+    INFO(name);
+    CHECK(give_definition(products));
+    CHECK(!give_definition({products.round, scalar_products()}));  // no chunks, no flushing
+  }
+  if (amx_products() != nullptr) CHECK(amx_operations() > 0);
+}
+
 TEST_CASE("a factor that becomes infinite meets the zeros of all rows", "[bf16]") {
   Case c(40, 40, 260, 16, Kind::ordinary, 6);
   c.w.data()[c.layout.index(3, 7)] = Float::max();
@@ -258,9 +281,11 @@ TEST_CASE("threads, rows and pauses at multiples of 32 change nothing in bf16", 
   const Case c(rows, inputs, outputs, 8, Kind::special, 7);
   const Results expected = definition(c);
   set_product_threads(3);
-  for (const Simd simd : instructions()) {
-    require_same(computed(c, simd, Zeros::automatic), expected);
-    const auto products = make_strict_products(simd, Zeros::automatic, Precision::bf16);
+  const test::AmxEmulator amx;
+  for (const auto& [name, bf16] : instructions()) {
+    INFO(name);
+    require_same(computed(c, bf16, Zeros::automatic), expected);
+    const auto products = make_strict_products(bf16, Zeros::automatic);
     Values y(outputs);
     for (std::size_t i = 0; i < rows; i += 7) {
       // Inputs [0, 32), then the others.

@@ -37,8 +37,7 @@ struct Case {
   std::size_t rows, inputs, outputs, leaf;
   AlignedBuffer<float> x, w, bias, dz;
   Panels layout{inputs, outputs};
-  AlignedBuffer<float> panels{layout.size()}, scratch{strict_scratch_size(outputs)};
-  mutable AlignedBuffer<float> lists{strict_forward_scratch_size(rows, inputs)};
+  AlignedBuffer<float> panels{layout.size()};
   Zeros zeros = Zeros::dense;
 
   Matrix<const float> xs() const { return {x.data(), rows, inputs}; }
@@ -51,20 +50,22 @@ struct Case {
   /// Other columns are 7.
   std::vector<float> forward(const StrictProducts& p, Activation activation, Range columns) const {
     std::vector<float> y(rows * outputs, 7.0F);
+    AlignedBuffer<float> room(p.forward_scratch(rows, inputs));
     p.forward(xs(), weights(), bias.span(), activation, {y.data(), rows, outputs}, columns,
-              Output::overwrite, zeros, lists.span());
+              Output::overwrite, zeros, room.span());
     return y;
   }
   std::vector<float> input(const StrictProducts& p, Activation below) {
     std::vector<float> dx(rows * inputs, 7.0F);
+    AlignedBuffer<float> room(p.input_scratch(rows, outputs));
     p.backward_input(dzs(), weights(), xs(), below, {dx.data(), rows, inputs}, Output::overwrite,
-                     scratch.span());
+                     room.span());
     return dx;
   }
   std::vector<float> slice(const StrictProducts& p, Range slice) {
     AlignedBuffer<float> dw(slice.size());
     std::fill(dw.span().begin(), dw.span().end(), 7.0F);
-    AlignedBuffer<float> room(strict_weights_scratch_size(rows, outputs, leaf, slice.size()));
+    AlignedBuffer<float> room(p.weights_scratch(rows, outputs, leaf, slice.size()));
     std::fill(room.span().begin(), room.span().end(), std::numeric_limits<float>::quiet_NaN());
     p.backward_weights(xs(), dzs(), leaf, slice, dw.span(), zeros, room.span());
     return {dw.span().begin(), dw.span().end()};
@@ -381,16 +382,18 @@ TEST_CASE("a row alone has the bits that it has in a batch", "[strict]") {
   for (const StrictProducts* p : all_products()) {
     const auto y = c.forward(*p, Activation::relu);
     const auto dx = c.input(*p, Activation::relu);
+    AlignedBuffer<float> lists(p->forward_scratch(1, c.inputs));
+    AlignedBuffer<float> room(p->input_scratch(1, c.outputs));
     for (std::size_t i = 0; i < c.rows; ++i) {
       std::vector<float> one(c.outputs);
       p->forward({c.x.data() + i * c.inputs, 1, c.inputs}, c.weights(), c.bias.span(),
                  Activation::relu, {one.data(), 1, c.outputs}, c.layout.columns(),
-                 Output::overwrite, c.zeros, c.lists.span());
+                 Output::overwrite, c.zeros, lists.span());
       REQUIRE((bits(one) == bits(std::span(y).subspan(i * c.outputs, c.outputs))));
       std::vector<float> back(c.inputs);
       p->backward_input({c.dz.data() + i * c.outputs, 1, c.outputs}, c.weights(),
                         {c.x.data() + i * c.inputs, 1, c.inputs}, Activation::relu,
-                        {back.data(), 1, c.inputs}, Output::overwrite, c.scratch.span());
+                        {back.data(), 1, c.inputs}, Output::overwrite, room.span());
       REQUIRE((bits(back) == bits(std::span(dx).subspan(i * c.inputs, c.inputs))));
     }
   }
@@ -411,14 +414,16 @@ TEST_CASE("a chain that pauses anywhere is the chain that never stopped", "[stri
     Case low_j = with_outputs(c, {0, output});
     Case high_j = with_outputs(c, {output, outputs});
     for (const StrictProducts* p : all_products()) {
+      AlignedBuffer<float> lists(p->forward_scratch(rows, high_k.inputs));
+      AlignedBuffer<float> room(p->input_scratch(rows, high_j.outputs));
       for (const Activation a : {Activation::identity, Activation::relu}) {
         auto y = low_k.forward(*p, Activation::identity);
         p->forward(high_k.xs(), high_k.weights(), {}, a, {y.data(), rows, outputs},
-                   high_k.layout.columns(), Output::accumulate, high_k.zeros, high_k.lists.span());
+                   high_k.layout.columns(), Output::accumulate, high_k.zeros, lists.span());
         REQUIRE((bits(y) == bits(c.forward(*p, a))));
         auto dx = low_j.input(*p, Activation::identity);
         p->backward_input(high_j.dzs(), high_j.weights(), high_j.xs(), a, {dx.data(), rows, inputs},
-                          Output::accumulate, high_j.scratch.span());
+                          Output::accumulate, room.span());
         REQUIRE((bits(dx) == bits(c.input(*p, a))));
       }
     }
@@ -452,9 +457,8 @@ TEST_CASE("slices glued together are the whole", "[strict]") {
 
 TEST_CASE("the tree over leaves is the sum of its subtrees", "[strict]") {
   Case c = make_case(8 * 3 - 1, 12, 40, 3, 13);
-  AlignedBuffer<float> room(
-      strict_weights_scratch_size(c.rows, c.outputs, c.leaf, c.layout.size()));
   for (const StrictProducts* p : all_products()) {
+    AlignedBuffer<float> room(p->weights_scratch(c.rows, c.outputs, c.leaf, c.layout.size()));
     const auto part = [&](std::size_t first, std::size_t last) {
       AlignedBuffer<float> dw(c.layout.size());
       p->backward_weights({c.x.data() + first * c.inputs, last - first, c.inputs},
