@@ -40,7 +40,8 @@ float positive_number(const std::string& text) {
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, number);
   if (error != std::errc() || stop != end || !std::isfinite(number) || number <= 0) {
-    throw ConfigError("'" + text + "' is not a finite number above 0 (in float32)");
+    throw ConfigError("'" + text + "' is not a finite number above 0 (in float32)",
+                      "write one such as 0.001 or 1e-3");
   }
   return number;
 }
@@ -50,7 +51,7 @@ double finite_number(const std::string& text) {
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, number);
   if (error != std::errc() || stop != end || !std::isfinite(number)) {
-    throw ConfigError("'" + text + "' is not a finite number");
+    throw ConfigError("'" + text + "' is not a finite number", "write one such as 0.9 or 1e-8");
   }
   return number;
 }
@@ -180,7 +181,7 @@ MeshDimensions mesh_dimensions(const std::string& text) {
     try {
       size = parse_count(sign == std::string::npos ? "" : word.substr(sign + 1), 1, max);
     } catch (const ConfigError& error) {
-      throw ConfigError("mesh " + text + ": " + name + ": " + error.what(), mesh_remedy);
+      throw ConfigError("mesh " + text + ": " + name + ": " + error.problem(), mesh_remedy);
     }
   }
   return dimensions;

@@ -185,14 +185,17 @@ std::uint64_t parse_count(std::string_view text, std::uint64_t min, std::uint64_
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, number);
   if (error == std::errc::result_out_of_range || (error == std::errc() && number > max)) {
-    throw ConfigError(std::string(text) + " is more than " + std::to_string(max));
+    throw ConfigError(std::string(text) + " is more than " + std::to_string(max),
+                      "use " + std::to_string(max) + " or less");
   }
   if (error != std::errc() || stop != end) {
-    throw ConfigError("'" + std::string(text) + "' is not a whole number of at least " +
-                      std::to_string(min));
+    throw ConfigError(
+        "'" + std::string(text) + "' is not a whole number of at least " + std::to_string(min),
+        "write it in digits alone, without sign, point or exponent");
   }
   if (number < min) {
-    throw ConfigError(std::string(text) + " is less than " + std::to_string(min));
+    throw ConfigError(std::string(text) + " is less than " + std::to_string(min),
+                      "use " + std::to_string(min) + " or more");
   }
   return number;
 }

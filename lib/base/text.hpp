@@ -55,7 +55,7 @@ std::optional<std::uint64_t> whole_number(std::string_view text, int base = 10) 
 
 /// A whole number in [min, max]; `max` is at most 2^63 - 1, which is also TOML's limit.
 ///
-/// Errors   throws ConfigError with the reason only; the caller adds the place.
+/// Errors   throws ConfigError with the reason and the remedy; the caller adds the place.
 std::uint64_t parse_count(std::string_view text, std::uint64_t min,
                           std::uint64_t max = std::numeric_limits<std::int64_t>::max());
 

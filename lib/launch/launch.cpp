@@ -389,6 +389,8 @@ ProgramWords words_of(int argc, char** argv) {
       found.ranks = parse_count(words["ranks"].as<std::string>(), 1);
     }
     return found;
+  } catch (const ConfigError& error) {
+    throw ConfigError("--ranks: " + error.problem(), error.remedy());
   } catch (const std::exception& error) {
     throw ConfigError(error.what(), "use --ranks N, for N ranks as threads");
   }

@@ -91,7 +91,8 @@ TEST_CASE("a bad run file names its line", "[config]") {
 }
 
 TEST_CASE("values that make no sense are refused with the reason", "[config]") {
-  CHECK_THAT(refusal("batch-size", "0"), Contains("--batch-size: 0 is less than 1"));
+  CHECK_THAT(refusal("batch-size", "0"),
+             Contains("--batch-size: 0 is less than 1\n  remedy: use 1 or more"));
   CHECK_THAT(refusal("batch-size", "-3"), Contains("'-3' is not a whole number"));
   CHECK_THAT(refusal("batch-size", "12x"), Contains("'12x'"));
   CHECK_THAT(refusal("batch-size", "99999999999999999999"), Contains("is more than"));
