@@ -40,10 +40,11 @@
 // factors are finite.
 //
 // How F is computed. x86 has it: MXCSR's FTZ looks at the result that is rounded without limit, and
-// DAZ at operands; kernels set both around their chains alone. ARM flushes what is below 2^-126
-// *before* it is rounded, which differs just below 2^-126. So its kernels multiply one factor, and
-// with it the chain, by 2^24, where rounding is exact down to 2^-126, and zero what is less than
-// that; a chunk that becomes infinite or NaN is computed again by flushed_fma.
+// DAZ at operands; kernels set both around their chains alone. AMX always computes so. ARM flushes
+// what is below 2^-126 *before* it is rounded, which differs just below 2^-126. So its kernels
+// multiply one factor, and with it the chain, by 2^24, where rounding is exact down to 2^-126, and
+// zero what is less than that; a chunk that becomes infinite or NaN is computed again by
+// flushed_fma.
 #pragma once
 
 #include <bit>
@@ -93,7 +94,7 @@ inline float round_to_bf16(float value) noexcept {
 /// The products in bf16, for one instruction set.
 struct Bf16Products {
   /// Writes round_to_bf16 of each value; true if all are finite then. As many as are given. Null if
-  /// the products take weights as they are, and no term is ever left out.
+  /// the products take weights as they are; then forward leaves out no term.
   bool (*round)(std::span<const float> values, std::span<float> rounded);
 
   /// Of weights from `round`; x and dz are rounded by the products. Accumulating continues chains
@@ -101,26 +102,11 @@ struct Bf16Products {
   StrictProducts products;
 };
 
-/// As strict_products() and scalar_products(); automatic is AMX where has_amx().
+/// As strict_products() and scalar_products(); automatic is AMX where has_amx() (amx.hpp).
 const Bf16Products& bf16_products(Simd simd);
 const Bf16Products& scalar_bf16_products() noexcept;
 
 /// The products as Products, like make_strict_products() of products.hpp.
 std::unique_ptr<Products<float>> make_strict_products(const Bf16Products& bf16, Zeros zeros);
-
-/// Does forward of these products give the bits of this header? Tried on some thousand sums of
-/// ordinary size, about 2^-126, and with denormal, infinite and NaN operands. Local.
-bool give_definition(const Bf16Products& bf16);
-
-/// True if this processor has AMX for bf16, the system lets this process use it, and it passes
-/// give_definition(). Found once. Local.
-bool has_amx();
-
-/// The products by AMX, whether or not this processor has it; null without AVX512_BF16.
-const Bf16Products* amx_products() noexcept;
-
-/// Multiplies tiles with each other for some microseconds, by AMX, which this processor must have:
-/// returns the floating-point operations of it. Local.
-std::size_t amx_operations() noexcept;
 
 }  // namespace lockstep

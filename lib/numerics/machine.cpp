@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lockstep/base/errors.hpp"
-#include "lockstep/numerics/bf16.hpp"
+#include "lockstep/numerics/amx.hpp"
 #include "lockstep/numerics/simd_targets.hpp"
 #include "lockstep/numerics/strict.hpp"
 #include "lockstep/numerics/threads.hpp"

@@ -30,10 +30,9 @@ void set_cache_sizes(CacheSizes sizes) noexcept;
 const char* simd_in_use(Simd simd, Precision precision);
 
 /// Multiply-adds per second in registers, times two: floating-point operations per second of the
-/// threads of set_product_threads() together, each with 12 independent chains of fused
-/// multiply-adds in the vectors of `simd`, or, where bf16 is multiplied by AMX, with four tiles of
-/// sums. Measured for `seconds`. Local; call it on all ranks at
-/// the same time, because cores that compute alone are clocked higher.
+/// threads of set_product_threads() together. Each has 12 independent chains of fused multiply-adds
+/// in the vectors of `simd`; in bf16 by AMX, four tiles of sums. Measured for `seconds`. Local;
+/// call it on all ranks at the same time, because cores that compute alone are clocked higher.
 ///
 /// Errors   as simd_in_use().
 double measured_flops(Simd simd, Precision precision, double seconds);

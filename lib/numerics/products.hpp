@@ -91,7 +91,8 @@ std::unique_ptr<Products<Real>> make_library_products();
 /// The library of make_library_products<float>(): "oneDNN" or "Eigen".
 const char* library_products_name() noexcept;
 
-/// The instruction set to use; the bits do not depend on it.
+/// The instruction set to use; the bits do not depend on it. `automatic` is the widest that the
+/// processor has, and for bf16 AMX.
 enum class Simd { automatic, scalar, avx2, avx512, neon };
 
 /// "AVX2", "AVX-512" or "NEON"; "scalar", "automatic".

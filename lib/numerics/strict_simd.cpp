@@ -10,6 +10,7 @@
 #include <string>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/numerics/amx.hpp"
 #include "lockstep/numerics/bf16.hpp"
 #include "lockstep/numerics/simd_targets.hpp"
 #include "lockstep/numerics/strict.hpp"
@@ -18,7 +19,7 @@
 #define HWY_TARGET_INCLUDE "lib/numerics/strict_simd.cpp"
 #include <hwy/foreach_target.h>
 // Highway includes this file once more for every target, so foreach_target.h must come first.
-#include "lockstep/numerics/amx-inl.hpp"
+#include "lockstep/numerics/amx_weights-inl.hpp"
 #include "lockstep/numerics/bf16-inl.hpp"
 #include "lockstep/numerics/strict_tile-inl.hpp"
 #include "lockstep/numerics/strict_weights-inl.hpp"
@@ -79,8 +80,7 @@ struct ForwardTile {
     }
     LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
       LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
-        Vector a = canonical(sums.at[r][v]);
-        if (t.relu) a = hn::IfThenZeroElse(hn::Lt(a, hn::Zero(tag)), a);
+        const Vector a = output_of(sums.at[r][v], t.relu);
         float* y = t.y + r * t.outputs + v * lanes;
         if ((v + 1) * lanes <= t.columns) {
           hn::StoreU(a, tag, y);
@@ -395,32 +395,6 @@ constexpr StrictProducts products_of{.simd = lanes == 16  ? Simd::avx512
 extern const Kernels kernels;
 constexpr Kernels kernels{.float32 = products_of<Float32Chain>,
                           .bf16 = {.round = round, .products = products_of<Bf16Chain>}};
-
-#if LOCKSTEP_HAS_AMX
-extern const Bf16Products by_amx;
-constexpr Bf16Products by_amx = {.round = nullptr,
-                                 .products = {.simd = Simd::avx512,
-                                              .forward = amx_forward,
-                                              .backward_input = amx_backward_input,
-                                              .backward_weights = amx_backward_weights,
-                                              .backward_bias = backward_bias,
-                                              .forward_scratch = amx_scratch_size,
-                                              .input_scratch = amx_scratch_size,
-                                              .weights_scratch = amx_weights_scratch_size}};
-
-/// amx_operations().
-std::size_t multiply_tiles() {
-  constexpr std::size_t rounds = 1024;
-  const TileMode mode(tile);
-  for (std::size_t n = 0; n < rounds; ++n) {
-    add_products<0, 4, 6>();
-    add_products<1, 4, 7>();
-    add_products<2, 5, 6>();
-    add_products<3, 5, 7>();
-  }
-  return rounds * 4 * 2 * tile * tile * bf16_chunk;
-}
-#endif
 
 }  // namespace lockstep::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

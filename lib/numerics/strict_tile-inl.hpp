@@ -298,6 +298,12 @@ HWY_INLINE void transpose(Square& m) {
   }
 }
 
+/// y of a sum.
+HWY_INLINE Vector output_of(Vector sum, bool relu) {
+  const Vector a = canonical(sum);
+  return relu ? hn::IfThenZeroElse(hn::Lt(a, hn::Zero(tag)), a) : a;
+}
+
 /// Calls Kernel<Chain, R, V>::run(task) for numbers of rows and columns that are known at run time
 /// only: up to max_vectors vectors of columns, and max_rows(V) rows.
 template <template <class, std::size_t, std::size_t> class Kernel, class Chain, class Task,

@@ -7,10 +7,11 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <catch2/catch.hpp>
 #include <cstddef>
 #include <cstring>
 
-#include "lockstep/numerics/bf16.hpp"
+#include "lockstep/numerics/amx.hpp"
 
 namespace lockstep::test {
 namespace {
@@ -81,6 +82,8 @@ class Instruction {
   Instruction(const std::uint8_t* at, const greg_t* registers) : at_(at), registers_(registers) {}
 
   bool is_vex() const { return at_[0] == 0xc4 && (at_[1] & 0x1f) == 2 && (at_[2] & 0x84) == 0; }
+  /// Addresses relative to RIP, or without base, are not decoded.
+  bool has_base() const { return mode() != 0 || (has_sib() ? at_[5] & 7 : rm()) != 5; }
   /// Opcode and the prefix that VEX stands for.
   unsigned name() const { return at_[3] | static_cast<unsigned>(at_[2] & 3) << 8; }
   bool is_memory() const { return mode() != 3; }
@@ -128,7 +131,7 @@ class Instruction {
 bool execute(const Instruction& i) {
   constexpr unsigned f3 = 2U << 8;
   constexpr unsigned f2 = 3U << 8;
-  if (!i.is_vex()) return false;
+  if (!i.is_vex() || !i.has_base()) return false;
   Tile& tile = tiles[i.reg()];
   switch (i.name()) {
     case 0x49:
@@ -154,15 +157,30 @@ bool execute(const Instruction& i) {
   }
 }
 
+struct sigaction before;
+
 void handle(int, siginfo_t*, void* context) {
   greg_t* const registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
   const Instruction instruction(reinterpret_cast<const std::uint8_t*>(registers[REG_RIP]),
                                 registers);
-  if (!execute(instruction)) {
-    ::signal(SIGILL, SIG_DFL);  // and the instruction ends the process
-    return;
+  if (execute(instruction)) {
+    registers[REG_RIP] += static_cast<greg_t>(instruction.size());
+  } else {
+    ::sigaction(SIGILL, &before, nullptr);  // which gets the instruction now
   }
-  registers[REG_RIP] += static_cast<greg_t>(instruction.size());
+}
+
+/// Does LDTILECFG raise SIGILL?
+bool is_emulated() {
+  alignas(64) std::array<std::uint8_t, 64> operand{};
+  operand[0] = 1;
+  operand[16] = operand[48] = 4;  // bytes of a row, and rows, of tile 0
+  tiles = {};
+  const AmxEmulator emulator;
+  asm volatile("ldtilecfg %0" : : "m"(operand));
+  const bool found = tiles[0].rows == 4;
+  asm volatile("tilerelease");
+  return found;
 }
 
 }  // namespace
@@ -171,10 +189,20 @@ AmxEmulator::AmxEmulator() {
   struct sigaction action = {};
   action.sa_sigaction = handle;
   action.sa_flags = SA_SIGINFO;
-  ::sigaction(SIGILL, &action, &before_);
+  ::sigaction(SIGILL, &action, &before);
 }
 
-AmxEmulator::~AmxEmulator() { ::sigaction(SIGILL, &before_, nullptr); }
+AmxEmulator::~AmxEmulator() { ::sigaction(SIGILL, &before, nullptr); }
+
+bool can_test_amx() {
+  if (amx_products() == nullptr) {
+    WARN("SKIPPED: this processor has no AVX512_BF16, so the kernels for AMX are not tested");
+    return false;
+  }
+  if (has_amx() || is_emulated()) return true;
+  WARN("SKIPPED: this processor has AMX, which this process may not use");
+  return false;
+}
 
 }  // namespace lockstep::test
 
@@ -182,5 +210,6 @@ AmxEmulator::~AmxEmulator() { ::sigaction(SIGILL, &before_, nullptr); }
 
 lockstep::test::AmxEmulator::AmxEmulator() {}
 lockstep::test::AmxEmulator::~AmxEmulator() {}
+bool lockstep::test::can_test_amx() { return false; }
 
 #endif

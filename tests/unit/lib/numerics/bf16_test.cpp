@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/base/aligned.hpp"
+#include "lockstep/numerics/amx.hpp"
 #include "lockstep/numerics/threads.hpp"
 #include "tests/support/amx_emulator.hpp"
 #include "tree_definition.hpp"
@@ -159,19 +160,17 @@ std::vector<Instructions> instructions() {
   for (const Simd simd : {Simd::scalar, Simd::avx2, Simd::avx512, Simd::neon}) {
     if (has_simd(simd)) result.push_back({simd_name(simd), bf16_products(simd)});
   }
-  if (amx_products() != nullptr) {
-    result.push_back({"AMX", *amx_products()});
-  } else {
-    WARN("SKIPPED: this processor has no AVX512_BF16, so the kernels for AMX are not tested");
-  }
+  static const bool amx = test::can_test_amx();
+  if (amx) result.push_back({"AMX", *amx_products()});
   return result;
 }
 
 void require_definition(const Case& c) {
   INFO(c.rows << " rows, " << c.inputs << " -> " << c.outputs << ", leaves of " << c.leaf);
   const Results expected = definition(c);
+  const auto all = instructions();
   const test::AmxEmulator amx;
-  for (const auto& [name, products] : instructions()) {
+  for (const auto& [name, products] : all) {
     for (const Zeros zeros : {Zeros::dense, Zeros::automatic}) {
       INFO(name << (zeros == Zeros::dense ? ", dense" : ""));
       require_same(computed(c, products, zeros), expected);
@@ -255,14 +254,81 @@ TEST_CASE("all instructions give the bits of the definition in bf16", "[bf16]") 
   require_definition({140, 5, 20, 1, kind, 5});
 }
 
-TEST_CASE("a trial tells bf16 from something like it", "[bf16]") {
-  const test::AmxEmulator amx;
-  for (const auto& [name, products] : instructions()) {
-    INFO(name);
-    CHECK(give_definition(products));
-    CHECK(!give_definition({products.round, scalar_products()}));  // no chunks, no flushing
+namespace {
+
+/// As ARM flushes: before a sum is rounded.
+void forward_flushed_early(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
+                           Activation, Matrix<float> y, Range, Output, Zeros, std::span<float>) {
+  const auto early = [](double sum) {
+    return std::abs(sum) < double{Float::min()} ? 0.0F : static_cast<float>(sum);
+  };
+  const auto fma = [&](float u, float v, float a) {
+    // Exact where it matters: about 2^-126.
+    const double exact = double{round_to_bf16(u)} * round_to_bf16(v) + flushed(a);
+    const float sum = std::fma(round_to_bf16(u), round_to_bf16(v), flushed(a));
+    return std::abs(exact) < 0x1p-100 ? early(exact) : sum;
+  };
+  for (std::size_t i = 0; i < y.rows; ++i) {
+    for (std::size_t j = 0; j < y.cols; ++j) {
+      float a = bias[j];
+      for (std::size_t first = 0; first < x.cols; first += bf16_chunk) {
+        float sums[2] = {0, 0};
+        for (std::size_t k = first; k < first + bf16_chunk; ++k) {
+          sums[k % 2] = fma(x.data[i * x.cols + k], w.values[w.layout.index(k, j)], sums[k % 2]);
+        }
+        a = flushed_add(a, flushed_add(sums[0], sums[1]));
+      }
+      y.data[i * y.cols + j] = canonical(a);
+    }
   }
-  if (amx_products() != nullptr) CHECK(amx_operations() > 0);
+}
+
+}  // namespace
+
+TEST_CASE("products that flush sums before they are rounded do not match bf16", "[bf16]") {
+  const auto all = instructions();
+  const test::AmxEmulator amx;
+  for (const auto& [name, products] : all) {
+    INFO(name);
+    CHECK(match_definition(products));
+    CHECK(!match_definition({products.round, scalar_products()}));  // no chunks, no flushing
+  }
+  Bf16Products early = scalar_bf16_products();
+  early.round = nullptr;
+  early.products.forward = forward_flushed_early;
+  CHECK(!match_definition(early));
+}
+
+TEST_CASE("the peak of AMX is measured by whole tiles", "[bf16]") {
+  if (!test::can_test_amx()) return;
+  const test::AmxEmulator amx;
+  CHECK(amx_operations() % (2 * 16 * 16 * 32) == 0);
+  CHECK(amx_operations() > 0);
+}
+
+TEST_CASE("dW in bf16 has leaves of any length, slices, and scratch of any content", "[bf16]") {
+  const auto all = instructions();
+  const test::AmxEmulator amx;
+  std::mt19937 random(8);
+  for (const std::size_t leaf : {1, 3, 4, 5, 8, 16, 31, 32, 33, 64, 65, 600, 2000}) {
+    // 1300 rows are three sections, whose nodes wait in scratch.
+    const Case c(leaf == 4 ? 1300 : 140, 37, 90, leaf, Kind::special, 9);
+    const Values expected = definition(c).dw;
+    for (const auto& [name, bf16] : all) {
+      const StrictProducts& p = bf16.products;
+      for (std::size_t first = 0, last = 0; first < c.layout.size(); first = last) {
+        last = std::min(c.layout.size(), first + 16 * (1 + random() % 200));
+        INFO(name << ", leaves of " << leaf << ", slice " << first << " to " << last);
+        AlignedBuffer<float> dw(last - first);
+        AlignedBuffer<float> room(p.weights_scratch(c.rows, c.outputs, leaf, last - first));
+        std::fill(room.span().begin(), room.span().end(), Float::quiet_NaN());
+        std::fill(dw.span().begin(), dw.span().end(), Float::quiet_NaN());
+        p.backward_weights({c.x.data(), c.rows, c.inputs}, {c.dz.data(), c.rows, c.outputs}, leaf,
+                           {first, last}, dw.span(), Zeros::automatic, room.span());
+        REQUIRE((bits(dw.span()) == bits(std::span(expected).subspan(first, last - first))));
+      }
+    }
+  }
 }
 
 TEST_CASE("a factor that becomes infinite meets the zeros of all rows", "[bf16]") {
@@ -281,8 +347,9 @@ TEST_CASE("threads, rows and pauses at multiples of 32 change nothing in bf16", 
   const Case c(rows, inputs, outputs, 8, Kind::special, 7);
   const Results expected = definition(c);
   set_product_threads(3);
+  const auto all = instructions();
   const test::AmxEmulator amx;
-  for (const auto& [name, bf16] : instructions()) {
+  for (const auto& [name, bf16] : all) {
     INFO(name);
     require_same(computed(c, bf16, Zeros::automatic), expected);
     const auto products = make_strict_products(bf16, Zeros::automatic);
@@ -304,6 +371,34 @@ TEST_CASE("threads, rows and pauses at multiples of 32 change nothing in bf16", 
                         {y.data(), 1, outputs}, Output::accumulate);
       REQUIRE((bits(y) == bits(std::span(expected.relu_y).subspan(i * outputs, outputs))));
     }
+    // Outputs [0, 64), then the others.
+    const std::size_t kept = 64;
+    const Panels low{inputs, kept};
+    const Panels high{inputs, outputs - kept};
+    AlignedBuffer<float> below(low.size());
+    AlignedBuffer<float> above(high.size());
+    Values low_dz;
+    Values high_dz;
+    for (std::size_t j = 0; j < outputs; ++j) {
+      for (std::size_t k = 0; k < inputs; ++k) {
+        float& to =
+            j < kept ? below.data()[low.index(k, j)] : above.data()[high.index(k, j - kept)];
+        to = c.w_at(k, j);
+      }
+    }
+    for (std::size_t i = 0; i < rows; ++i) {
+      for (std::size_t j = 0; j < outputs; ++j) {
+        (j < kept ? low_dz : high_dz).push_back(c.dz_at(i, j));
+      }
+    }
+    const Matrix<const float> x{c.x.data(), rows, inputs};
+    Values dx(rows * inputs);
+    products->backward_input({low_dz.data(), rows, kept}, {inputs, kept, below.span(), {}}, x,
+                             Activation::identity, {dx.data(), rows, inputs});
+    products->backward_input({high_dz.data(), rows, outputs - kept},
+                             {inputs, outputs - kept, above.span(), {}}, x, Activation::relu,
+                             {dx.data(), rows, inputs}, Output::accumulate);
+    REQUIRE((bits(dx) == bits(expected.relu_dx)));
     Values glued;
     for (std::size_t first = 0, last = 0; first < c.layout.size(); first = last) {
       last = std::min(c.layout.size(), first + 16 * 131);
