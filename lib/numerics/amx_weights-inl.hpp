@@ -187,7 +187,7 @@ void sum_section(const LeafBlocks& blocks, const AmxWeightsPart& part, float* no
       leaf.b += block + within * tile_size;
       write_sums<2, V>(leaf, nodes + n * node_floats);
     }
-    if (count == most_leaves) {
+    if (count == most_leaves) {  // a constant, so that rows do not ask for it
       merge_leaves<V>(part, nodes, most_leaves, four, q == leaves);
     } else {
       merge_leaves<V>(part, nodes, count, four, true);
@@ -220,13 +220,16 @@ void amx_backward_weights(Matrix<const float> x, Matrix<const float> dz, std::si
     part.row.last_section = i + blocks.rows == dz.rows;
     part.row.sections_step = slice.size();
     for (std::size_t k = 0; k < layout.inputs; k += most_sums) {
-      pack_inputs_of_leaves(x_rows, blocks, k, factors);
+      bool has_factors = false;  // only for inputs that the slice has
       for (std::size_t at = slice.begin; at < slice.end;) {
         const PanelBlock block = layout.block_at(at, slice.end);
         const std::size_t first = std::max(k, block.first_row);
         const std::size_t last = std::min(k + most_sums, block.last_row);
         for (std::size_t c = 0, width = 0; first < last && c < block.width; c += width) {
           width = std::min(most_sums, block.width - c);
+          if (!std::exchange(has_factors, true)) {
+            pack_inputs_of_leaves(x_rows, blocks, k, factors);
+          }
           const std::size_t j = block.column + c;
           const std::size_t offset =
               (at - slice.begin) + (first - block.first_row) * block.width + c;

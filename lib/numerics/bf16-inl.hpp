@@ -56,8 +56,11 @@ HWY_INLINE Vector flush(Vector a) {
 
 #endif
 
-/// Terms of a chain: of row r, factor(n)[r * row] times the columns from columns(n) on.
+/// Terms of a chain: of row r, factor(n)[r * row] times the columns from columns(n) on. Of the two
+/// chains of a chunk, are_pairs: the n-th terms are used together; only the last even one may be
+/// alone.
 struct Strided {
+  static constexpr bool are_pairs = true;
   const float* a;
   std::size_t row;
   std::size_t step;
@@ -66,11 +69,16 @@ struct Strided {
 
   const float* factor(std::size_t n) const { return a + n * step; }
   const float* columns(std::size_t n) const { return b + n * stride; }
+  template <std::size_t ahead>
+  std::size_t step_ahead(std::size_t) const {  ///< from columns(n) to columns(n + ahead)
+    return ahead * stride;
+  }
   Strided from(std::size_t column) const { return {a, row, step, b + column, stride}; }
 };
 
 /// Of the terms that a list names.
 struct Listed {
+  static constexpr bool are_pairs = true;
   const float* a;
   std::size_t row;
   const float* b;
@@ -79,6 +87,10 @@ struct Listed {
 
   const float* factor(std::size_t n) const { return a + list[n]; }
   const float* columns(std::size_t n) const { return b + list[n] * stride; }
+  template <std::size_t ahead>
+  std::size_t step_ahead(std::size_t n) const {
+    return (std::size_t{list[n + ahead]} - list[n]) * stride;
+  }
   Listed from(std::size_t column) const { return {a, row, b + column, stride, list}; }
 };
 
@@ -95,6 +107,7 @@ struct Pair {
 
 /// The terms of which bits are set.
 struct Chosen {
+  static constexpr bool are_pairs = false;
   Strided all;
   std::uint32_t bits;
 
@@ -182,42 +195,27 @@ constexpr std::size_t group_vectors = lanes == 8    ? V
 /// even and odd = the chains of these terms.
 template <std::size_t ahead, std::size_t R, std::size_t V, class Terms>
 HWY_INLINE void two_chains(Sums<R, V>& even, Sums<R, V>& odd, const Pair<Terms>& t) {
-  chain<ahead>(even, t.even, t.evens);
-  if constexpr (lanes == 8) {
-    // Else compilers keep both chains in registers, which do not suffice.
-    asm volatile("" : : "r"(&even) : "memory");
+  if constexpr (lanes == 16 && Terms::are_pairs) {
+    // Term by term, so that twice as many multiply-adds are independent.
+    constexpr std::size_t steps = ahead == 0 ? 0 : 1;
+    clear(even);
+    clear(odd);
+    for (std::size_t n = 0; n < t.odds; ++n) {
+      const std::size_t step = t.even.template step_ahead<ahead>(n);
+      add_term<steps>(even, t.even.factor(n), t.even.row, t.even.columns(n), step);
+      add_term<steps>(odd, t.odd.factor(n), t.odd.row, t.odd.columns(n), step);
+    }
+    if (t.odds == t.evens) return;
+    add_term<0>(even, t.even.factor(t.odds), t.even.row, t.even.columns(t.odds), 0);
+  } else {
+    chain<ahead>(even, t.even, t.evens);
+    if constexpr (lanes == 8) {
+      // Else compilers keep both chains in registers, which do not suffice.
+      asm volatile("" : : "r"(&even) : "memory");
+    }
+    chain<ahead>(odd, t.odd, t.odds);
   }
-  chain<ahead>(odd, t.odd, t.odds);
 }
-
-#if HWY_ARCH_X86 && HWY_TARGET != HWY_AVX2
-
-/// The same term by term, so that twice as many multiply-adds are independent. Terms come in pairs;
-/// only the last even one may be alone.
-template <std::size_t ahead, std::size_t R, std::size_t V>
-HWY_INLINE void two_chains(Sums<R, V>& even, Sums<R, V>& odd, const Pair<Strided>& t) {
-  clear(even);
-  clear(odd);
-  for (std::size_t n = 0; n < t.odds; ++n) {
-    add_term<ahead>(even, t.even.factor(n), t.even.row, t.even.columns(n), t.even.stride);
-    add_term<ahead>(odd, t.odd.factor(n), t.odd.row, t.odd.columns(n), t.odd.stride);
-  }
-  if (t.odds == t.evens) return;
-  add_term<0>(even, t.even.factor(t.odds), t.even.row, t.even.columns(t.odds), 0);
-}
-template <std::size_t ahead, std::size_t R, std::size_t V>
-HWY_INLINE void two_chains(Sums<R, V>& even, Sums<R, V>& odd, const Pair<Listed>& t) {
-  clear(even);
-  clear(odd);
-  for (std::size_t n = 0; n < t.odds; ++n) {
-    const std::size_t next = t.even.list[n + ahead] - t.even.list[n];
-    add_term<1>(even, t.even.factor(n), t.even.row, t.even.columns(n), next * t.even.stride);
-    add_term<1>(odd, t.odd.factor(n), t.odd.row, t.odd.columns(n), next * t.odd.stride);
-  }
-  if (t.odds == t.evens) return;
-  add_term<0>(even, t.even.factor(t.odds), t.even.row, t.even.columns(t.odds), 0);
-}
-#endif
 
 /// add_chunk() of the vectors [first, first + group).
 template <std::size_t ahead, std::size_t group, std::size_t R, std::size_t V, class Terms>
