@@ -70,11 +70,12 @@ struct Amount {
 /// One rank's part of the measurement. All functions are collective.
 class StepBench {
  public:
-  StepBench(const RunConfig& config, TrainJob& job, const train::StepWork& work,
+  StepBench(const train::ReplicaOptions& options, TrainJob& job, const train::StepWork& work,
             comm::Communicator& comm)
       : job_(job),
         comm_(comm),
-        options_(replica_options(config, job.threads)),
+        simd_(options.simd),
+        precision_(options.precision),
         replica_probe_(static_cast<std::size_t>(work.resident)),
         cache_probe_(cache_bytes * static_cast<std::size_t>(job.threads)) {}
 
@@ -98,11 +99,11 @@ class StepBench {
       StepFigures& now = rounds.emplace_back(median_of(run_steps(round, amount.steps)));
       constexpr double probe_seconds = 0.01;
       comm_.barrier();
-      now.flops = measured_flops(options_.simd, options_.precision, probe_seconds);
+      now.flops = measured_flops(simd_, precision_, probe_seconds);
       comm_.barrier();
-      now.bandwidth = replica_probe_.measured(options_.simd, probe_seconds);
+      now.bandwidth = replica_probe_.measured(simd_, probe_seconds);
       comm_.barrier();
-      now.cache_bandwidth = cache_probe_.measured(options_.simd, probe_seconds);
+      now.cache_bandwidth = cache_probe_.measured(simd_, probe_seconds);
     }
     return median_of(rounds);
   }
@@ -155,7 +156,8 @@ class StepBench {
 
   TrainJob& job_;
   comm::Communicator& comm_;
-  train::ReplicaOptions options_;
+  Simd simd_;
+  Precision precision_;
   BandwidthProbe replica_probe_;
   BandwidthProbe cache_probe_;
 };
@@ -424,7 +426,7 @@ void bench_step(const Arguments& arguments, const RunConfig& config, comm::Commu
   options.optimizer = job.replica->optimizer();
   const train::StepWork work =
       train::work_of(job.replica->shape(), *job.plan, options, feature_bytes);
-  StepBench bench(config, job, work, comm);
+  StepBench bench(options, job, work, comm);
   const Amount amount = bench.warm_up(rounds, steps);
   const auto ranks = gather(bench.run(amount), comm);
   const std::string where = ranks_text(comm) + ", backend " + comm.backend();

@@ -36,7 +36,7 @@ struct LeafBlocks {
   }
 
   std::size_t leaves() const { return (rows + leaf - 1) / leaf; }
-  std::size_t chunks() const { return (leaves() * pairs + tile_size - 1) / tile_size; }
+  std::size_t chunks() const { return tiles_of(leaves() * pairs); }
 
   /// The even row of a pair, and how many rows of its leaf exist from it on.
   struct Pair {
@@ -216,6 +216,11 @@ void amx_backward_weights(Matrix<const float> x, Matrix<const float> dz, std::si
     const Matrix<const float> x_rows = {x.data + i * x.cols, blocks.rows, x.cols};
     pack_columns_of_leaves({dz.data + i * dz.cols, blocks.rows, dz.cols}, blocks, packed, columns);
     AmxWeightsPart part = {};
+    part.terms = {.a = factors,
+                  .a_step = step,
+                  .b = columns,
+                  .b_step = step,
+                  .chunks = tiles_of(blocks.pairs)};
     part.row.section = section;
     part.row.last_section = i + blocks.rows == dz.rows;
     part.row.sections_step = slice.size();
@@ -235,11 +240,7 @@ void amx_backward_weights(Matrix<const float> x, Matrix<const float> dz, std::si
               (at - slice.begin) + (first - block.first_row) * block.width + c;
           part.first = first - k;
           part.last = last - k;
-          part.terms = {.a = factors,
-                        .a_step = step,
-                        .b = columns + (j - packed.begin) / tile_size * step,
-                        .b_step = step,
-                        .chunks = (blocks.pairs + tile_size - 1) / tile_size};
+          part.terms.b = columns + (j - packed.begin) / tile_size * step;
           part.row.dw = dw.data() + offset;
           part.row.dw_step = block.width;
           part.row.exist = layout.outputs - std::min(layout.outputs, j);

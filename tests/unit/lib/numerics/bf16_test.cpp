@@ -88,14 +88,14 @@ struct Results {
 };
 
 /// The definition: chain(a) of term(0), term(1) ...
-template <class Terms>
-float chain(float a, std::size_t count, const Terms& terms) {
+template <class Terms, class Fma = decltype(&flushed_fma)>
+float chain(float a, std::size_t count, const Terms& terms, const Fma& fma = flushed_fma) {
   for (std::size_t first = 0; first < count; first += 32) {
     float sums[2] = {0, 0};
     for (std::size_t t = first; t < std::min(count, first + 32); ++t) {
       const auto [u, v] = terms(t);
       float& sum = sums[(t - first) % 2];
-      sum = flushed_fma(round_to_bf16(u), round_to_bf16(v), sum);
+      sum = fma(round_to_bf16(u), round_to_bf16(v), sum);
     }
     a = flushed_add(a, flushed_add(sums[0], sums[1]));
   }
@@ -259,26 +259,16 @@ namespace {
 /// As ARM flushes: before a sum is rounded.
 void forward_flushed_early(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
                            Activation, Matrix<float> y, Range, Output, Zeros, std::span<float>) {
-  const auto early = [](double sum) {
-    return std::abs(sum) < double{Float::min()} ? 0.0F : static_cast<float>(sum);
-  };
-  const auto fma = [&](float u, float v, float a) {
-    // Exact where it matters: about 2^-126.
-    const double exact = double{round_to_bf16(u)} * round_to_bf16(v) + flushed(a);
-    const float sum = std::fma(round_to_bf16(u), round_to_bf16(v), flushed(a));
-    return std::abs(exact) < 0x1p-100 ? early(exact) : sum;
+  const auto fma = [](float u, float v, float a) {
+    const double exact = double{u} * v + a;  // it is exact about 2^-126
+    return std::abs(exact) < double{Float::min()} ? 0.0F : flushed_fma(u, v, a);
   };
   for (std::size_t i = 0; i < y.rows; ++i) {
     for (std::size_t j = 0; j < y.cols; ++j) {
-      float a = bias[j];
-      for (std::size_t first = 0; first < x.cols; first += bf16_chunk) {
-        float sums[2] = {0, 0};
-        for (std::size_t k = first; k < first + bf16_chunk; ++k) {
-          sums[k % 2] = fma(x.data[i * x.cols + k], w.values[w.layout.index(k, j)], sums[k % 2]);
-        }
-        a = flushed_add(a, flushed_add(sums[0], sums[1]));
-      }
-      y.data[i * y.cols + j] = canonical(a);
+      const auto terms = [&](std::size_t k) {
+        return std::pair(x.data[i * x.cols + k], w.values[w.layout.index(k, j)]);
+      };
+      y.data[i * y.cols + j] = canonical(chain(bias[j], x.cols, terms, fma));
     }
   }
 }
