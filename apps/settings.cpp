@@ -542,7 +542,9 @@ std::vector<Setting> table() {
               "none", "micro-batch", &C::micro_batch,
               "gradient accumulation: examples that a rank computes at a time, with the memory "
               "of their activations; with strict products does not affect results"),
-          count("prefetch", &C::prefetch, 0, "batches read ahead by a thread in the background",
+          count("prefetch", &C::prefetch, 0,
+                "batches read ahead by a thread in the background, "
+                "if reading them takes longer than passing them on",
                 max_prefetched),
       });
   return all;

@@ -1,6 +1,7 @@
 #include "lockstep/data/batches.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <stdexcept>
 #include <utility>
 
@@ -85,8 +86,8 @@ std::span<std::int32_t> BatchReader::look_up_targets() {
   return std::span(labels_).first(ids_.size());
 }
 
-Prefetch::Prefetch(BatchReader& reader, std::size_t depth, std::uint64_t batches)
-    : reader_(reader) {
+Prefetch::Prefetch(BatchReader& reader, std::size_t depth, ReadAheadOf which, std::uint64_t batches)
+    : reader_(reader), reads_here_(depth == 0 || which == ReadAheadOf::slow) {
   if (depth > 0) make_slots(depth + 1, depth, batches, *std::pmr::new_delete_resource());
 }
 
@@ -126,7 +127,7 @@ void Prefetch::make_slots(std::size_t count, std::size_t depth, std::uint64_t ba
 }
 
 Batch Prefetch::read(std::uint64_t epoch, std::uint64_t step, std::span<float> x) {
-  if (!ahead_) return reader_.read(epoch, step, x);
+  if (reads_here_) return read_here(epoch, step, x);
   const StagedBatch staged = view(*ahead_->take(index_of(epoch, step)));
   if (holds_bytes()) {
     scale_->apply(staged.bytes, x);
@@ -134,6 +135,17 @@ Batch Prefetch::read(std::uint64_t epoch, std::uint64_t step, std::span<float> x
     std::copy(staged.floats.begin(), staged.floats.end(), x.begin());
   }
   return staged.batch;
+}
+
+Batch Prefetch::read_here(std::uint64_t epoch, std::uint64_t step, std::span<float> x) {
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  const Batch batch = reader_.read(epoch, step, x);
+  const auto quick =
+      std::chrono::microseconds(20) + std::chrono::nanoseconds(2 * batch.ids.size() * features());
+  lost_ = std::max(std::chrono::nanoseconds(0), lost_ + (Clock::now() - begin) - quick);
+  if (ahead_ && lost_ > std::chrono::milliseconds(5)) reads_here_ = false;
+  return batch;
 }
 
 StagedBatch Prefetch::take(std::uint64_t epoch, std::uint64_t step) {

@@ -378,7 +378,7 @@ data::Prefetch Replica::prefetch(data::BatchReader& reader, std::uint64_t batche
   if (parts_->step->micro_batches() != nullptr) {
     return data::Prefetch(reader, prefetch_, batches, {.features = data::Features::bytes});
   }
-  return data::Prefetch(reader, prefetch_, batches);
+  return data::Prefetch(reader, prefetch_, data::ReadAheadOf::slow, batches);
 }
 
 data::Batch Replica::load(data::Prefetch& batches, std::uint64_t epoch, std::uint64_t step) {

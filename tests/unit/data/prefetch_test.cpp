@@ -163,6 +163,30 @@ TEST_CASE("it reads ahead by its depth, and no further", "[prefetch]") {
   CHECK(reads == 4);  // the consumer's, and three ahead
 }
 
+TEST_CASE("the thread reads once reading is slow", "[prefetch]") {
+  Setting direct;
+  Setting setting;
+  std::atomic<int> reads = 0;
+  bool slow = false;
+  setting.source.on_read = [&](std::size_t) {
+    ++reads;
+    if (slow) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  };
+  Prefetch prefetch(setting.reader, 3, ReadAheadOf::slow, endless);
+  prefetch.start();
+  CHECK(read(prefetch, 0, 0) == read(direct.reader, 0, 0));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK(reads == 1);
+  slow = true;
+  CHECK(read(prefetch, 0, 1) == read(direct.reader, 0, 1));
+  CHECK(reads == 2);
+  CHECK(read(prefetch, 0, 2) == read(direct.reader, 0, 2));
+  wait_for(reads, 6);  // the consumer's three, and three ahead
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK(reads == 6);
+  CHECK(read(prefetch, 0, 3) == read(direct.reader, 0, 3));
+}
+
 TEST_CASE("it reads nothing beyond the end that it was told, unless asked", "[prefetch]") {
   Setting setting;
   std::atomic<int> reads = 0;
