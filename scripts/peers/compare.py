@@ -25,12 +25,25 @@ ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROO
 MPIRUN = ["mpirun", "-n", 2]
 
 
-def output_of(command, limit=1800):
+def output_of(command, is_complete=lambda output: False, limit=1800):
+    """What a command prints. One that fails ends the program, unless its output is complete."""
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True,
                           env=ENVIRONMENT, timeout=limit)
     if done.returncode != 0:
-        sys.exit(f"{command} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        problem = f"{command} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+        if not is_complete(done.stdout):
+            sys.exit(problem)
+        print(problem, file=sys.stderr)
     return done.stdout
+
+
+def json_lines(output):
+    return [line for line in output.splitlines() if line.startswith("{")]
+
+
+def is_measured(output):
+    """PyTorch's DDP sometimes aborts at its end, after it has printed its line."""
+    return bool(json_lines(output))
 
 
 def lockstep(launcher, *flags):
@@ -55,8 +68,8 @@ def peer(launcher, script, *flags):
     """A contender: the line of JSON that a peer prints last."""
     def measure(data, steps, batch_size, layers):
         out = output_of([*launcher, HERE / script, "--data", data, "--batch-size", batch_size,
-                         "--layers", layers, "--steps", steps, *flags])
-        return json.loads([line for line in out.splitlines() if line.startswith("{")][-1])
+                         "--layers", layers, "--steps", steps, *flags], is_measured)
+        return json.loads(json_lines(out)[-1])
     return measure
 
 
