@@ -342,6 +342,13 @@ void backward_input_block(const float* dz, std::size_t stride, PanelWeights w,
   alignas(64) std::array<float, panel_unit * input_columns> tile{};
   for (std::size_t k = 0; k < dx.cols; k += panel_unit) {
     const std::size_t inputs = std::min(panel_unit, dx.cols - k);
+    // What store_transposed() needs; a row may begin in the middle of a cache line.
+    for (std::size_t i = 0; i < dx.rows; ++i) {
+      for (const std::size_t column : {k, k + inputs - 1}) {
+        __builtin_prefetch(dx.data + i * dx.cols + column, /*rw=*/1);
+        if (below == Activation::relu) hwy::Prefetch(x.data + i * x.cols + column);
+      }
+    }
     if (accumulate) transpose_columns<Float32Chain>(dx, k, inputs, tile.data(), input_columns);
     for (std::size_t i = 0; i < stride; i += max_columns) {
       const std::size_t columns = std::min(max_columns, stride - i);

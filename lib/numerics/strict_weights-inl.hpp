@@ -331,6 +331,7 @@ bool pack(const float* first, std::size_t step, std::size_t rows, std::size_t ex
   Finite finite;
   for (std::size_t i = 0; i < rows; ++i, first += step, out += columns) {
     for (std::size_t c = 0; c < columns; c += lanes) {
+      hwy::Prefetch(first + c + columns);  // the columns that are packed next
       const Vector in = load(first_lanes(c < exist ? exist - c : 0), first + c);
       const Vector factor = Chain::factor(in);
       if constexpr (Chain::is_bf16) finite.see(factor);
@@ -349,6 +350,7 @@ void pack_masked(const float* first, std::size_t step, std::size_t rows, std::si
     const auto inside = first_lanes(c < exist ? exist - c : 0);
     auto used = hn::Zero(word_tag);
     for (std::size_t i = 0; i < rows; ++i) {
+      hwy::Prefetch(first + i * step + c + group_inputs);  // the group that is packed next
       const Vector x = Chain::factor(load(inside, first + i * step + c));
       hn::Store(x, tag, out + i * group_inputs + c);
       const auto bits = hn::ShiftLeft<1>(hn::BitCast(word_tag, x));  // without the sign
