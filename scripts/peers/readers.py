@@ -111,7 +111,7 @@ def table(found):
              "| --- | --- | --- | --- |"]
     for name, of in found.items():
         lines.append(f"| {name} | {of['in order'][0]:,.0f} | {of['shuffled'][0]:,.0f}"
-                     f" | {of['in order'][1]:.2f} s |")
+                     f" | {1e3 * of['in order'][1]:,.0f} ms |")
     return "\n".join(lines)
 
 
