@@ -165,9 +165,9 @@ struct StagedBatch {
 /// prefetching at that step.
 ///
 /// The constructor allocates all memory: one batch of features for each of depth + 1 slots; a step
-/// allocates nothing. There is one consumer thread. This object's own thread (ReadAhead) reads; no
-/// other thread may use the reader and its source during the object's lifetime. Depth 0: no thread
-/// and no memory; the consumer's thread reads.
+/// allocates nothing. There is one consumer thread. This object's own thread (ReadAhead) reads, or
+/// the consumer's (ReadAheadOf); no other may use the reader and its source during the object's
+/// lifetime. Depth 0: no thread and no memory; the consumer's thread reads.
 ///
 /// Staging  adds one slot, also at depth 0, so that the previous batch stays valid while a device
 ///          copies it.
@@ -185,7 +185,7 @@ class Prefetch {
            std::uint64_t batches = std::numeric_limits<std::uint64_t>::max())
       : Prefetch(reader, depth, ReadAheadOf::all, batches) {}
 
-  /// The same for some of the batches.
+  /// The same, with the choice of what the thread reads.
   Prefetch(BatchReader& reader, std::size_t depth, ReadAheadOf which, std::uint64_t batches);
 
   /// The same, with slots for take() and ready(). Also throws what `staging.memory` throws.
