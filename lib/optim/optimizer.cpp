@@ -178,24 +178,11 @@ HWY_INLINE bool for_each(std::size_t count, At at) {
          hn::AllTrue(single, hn::Eq(rest, hn::Zero(single)));
 }
 
-/// Fetches what a pass will read and write a page further on: the prefetchers of processors stop at
-/// the end of a page.
-HWY_INLINE void fetch_ahead(const Spans& s, std::size_t i) {
-  constexpr std::size_t page = 4096 / sizeof(float);
-  __builtin_prefetch(s.gradient_sums + i + page);
-  for (float* const array : {s.values, s.first, s.second}) {
-    if (array != nullptr) __builtin_prefetch(array + i + page, /*rw=*/1);
-  }
-}
-
 /// Takes copies: as far as a compiler knows, what is stored might change the caller's, so that it
 /// would load them again for every vector.
 template <Pass pass>
 bool update_all(const PassFactors f, const Spans s) {
-  return for_each(s.count, [&](auto d, std::size_t i) {
-    fetch_ahead(s, i);
-    return update_at<pass>(d, f, s, i);
-  });
+  return for_each(s.count, [&](auto d, std::size_t i) { return update_at<pass>(d, f, s, i); });
 }
 
 bool update(Pass pass, const PassFactors& f, const Spans& s) {
