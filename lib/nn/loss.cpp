@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -24,11 +25,16 @@ namespace {
 constexpr const char* smoothing_mark = ", smoothing ";
 constexpr const char* huber_mark = "huber loss of values, delta ";
 
-/// sum(exp(z - greatest)), at least 1.
 template <class Real>
-Real sum_exp(std::span<const Real> z, Real greatest) {
+Real greatest(std::span<const Real> z) {
+  return *std::max_element(z.begin(), z.end());
+}
+
+/// sum(exp(z - top)) for the greatest of z: at least 1.
+template <class Real>
+Real sum_exp(std::span<const Real> z, Real top) {
   Real sum = 0;
-  for (const Real value : z) sum += exponential(value - greatest);
+  for (const Real value : z) sum += exponential(value - top);
   return sum;
 }
 
@@ -59,8 +65,8 @@ ExampleResult tree(std::span<const ExampleResult> results, std::size_t leaf, std
 
 template <class Real>
 Real log_sum_exp(std::span<const Real> z) noexcept {
-  const Real greatest = *std::max_element(z.begin(), z.end());
-  return greatest + logarithm(sum_exp(z, greatest));
+  const Real top = greatest(z);
+  return top + logarithm(sum_exp(z, top));
 }
 
 template <class Real>
@@ -70,15 +76,15 @@ std::size_t predicted_class(std::span<const Real> logits) noexcept {
 
 template <class Real>
 Real greatest_probability(std::span<const Real> logits) noexcept {
-  return 1 / sum_exp(logits, *std::max_element(logits.begin(), logits.end()));
+  return 1 / sum_exp(logits, greatest(logits));
 }
 
 template <class Real>
 void probabilities(std::span<const Real> logits, std::span<Real> softmax) noexcept {
-  const Real greatest = *std::max_element(logits.begin(), logits.end());
-  const Real sum = sum_exp(logits, greatest);
+  const Real top = greatest(logits);
+  const Real sum = sum_exp(logits, top);
   std::transform(logits.begin(), logits.end(), softmax.begin(),
-                 [&](Real logit) { return exponential(logit - greatest) / sum; });
+                 [&](Real logit) { return exponential(logit - top) / sum; });
 }
 
 template <class Real>
@@ -164,26 +170,64 @@ template void require_targets(const Targets&, const Loss<double>&, std::size_t, 
 
 namespace {
 
+/// The exponential of each value.
+void exponentials(std::span<float> values) noexcept { strict_exp(values); }
+void exponentials(std::span<double> values) noexcept {
+  for (double& value : values) value = exponential(value);
+}
+
+/// out = values - less.
+template <class Real>
+void subtract(std::span<const Real> values, Real less, std::span<Real> out) {
+  std::transform(values.begin(), values.end(), out.begin(),
+                 [less](Real value) { return value - less; });
+}
+
+/// The loss of an example with logits `row`, and whether its prediction is correct. `normaliser` is
+/// log_sum_exp() of the row.
+template <class Real>
+ExampleResult cross_entropy(const CrossEntropy<Real>& loss, std::span<const Real> row,
+                            Real normaliser, std::size_t label) {
+  assert(label < row.size());
+  Real all = 0;
+  if (loss.smoothing != 0) {
+    for (const Real logit : row) all = all + (normaliser - logit);
+  }
+  return {static_cast<double>(loss.loss(normaliser - row[label], all, loss.each(row.size()))),
+          predicted_class(row) == label ? 1.0 : 0.0};
+}
+
 template <class Real>
 void run_formula(const CrossEntropy<Real>& loss, Matrix<const Real> z, const Targets& targets,
                  std::span<ExampleResult> results, Matrix<Real> dz) {
   assert(targets.labels.size() == z.rows && results.size() == z.rows);
+  const auto logits = [&](std::size_t i) { return std::span<const Real>(z.row(i)); };
+  const auto label = [&](std::size_t i) { return static_cast<std::size_t>(targets.labels[i]); };
   const Real each = loss.each(z.cols);
-  for (std::size_t i = 0; i < z.rows; ++i) {
-    const auto row = std::span<const Real>(z.row(i));
-    const auto label = static_cast<std::size_t>(targets.labels[i]);
-    assert(label < row.size());
-    const Real normaliser = log_sum_exp(row);
-    Real all = 0;
-    if (loss.smoothing != 0) {
-      for (const Real logit : row) all = all + (normaliser - logit);
+  const std::size_t at_once = std::max<std::size_t>(1, 2048 / z.cols);  // rows that stay in L1
+  std::vector<Real> scratch(dz.rows == 0 ? at_once * z.cols : 0);
+  for (std::size_t first = 0; first < z.rows; first += at_once) {
+    const std::size_t last = std::min(z.rows, first + at_once);
+    const Matrix<Real> out(dz.rows == 0 ? scratch.data() : dz.row(first).data(), last - first,
+                           z.cols);
+    for (std::size_t i = first; i < last; ++i) {
+      subtract(logits(i), greatest(logits(i)), out.row(i - first));
     }
-    results[i] = {static_cast<double>(loss.loss(normaliser - row[label], all, each)),
-                  predicted_class(row) == label ? 1.0 : 0.0};
+    exponentials(out.flat());
+    for (std::size_t i = first; i < last; ++i) {
+      const auto row = out.row(i - first);
+      const Real sum = std::accumulate(row.begin(), row.end(), Real{0});
+      const Real normaliser = greatest(logits(i)) + logarithm(sum);  // log_sum_exp()
+      results[i] = cross_entropy(loss, logits(i), normaliser, label(i));
+      subtract(logits(i), normaliser, row);
+    }
     if (dz.rows == 0) continue;
-    const auto out = dz.row(i);
-    for (std::size_t j = 0; j < out.size(); ++j) {
-      out[j] = loss.gradient(exponential(row[j] - normaliser), j == label, each);
+    exponentials(out.flat());
+    for (std::size_t i = first; i < last; ++i) {
+      const auto row = dz.row(i);
+      for (std::size_t j = 0; j < row.size(); ++j) {
+        row[j] = loss.gradient(row[j], j == label(i), each);
+      }
     }
   }
 }

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 
 namespace lockstep {
 /// c[0] + c[1] x + c[2] x^2 + ... by Horner's rule.
@@ -57,12 +58,18 @@ struct DoubleBits {
   static constexpr int mantissa = 52;
 };
 
+/// Floats overflow above e^88.7 and are 0 below e^-104: beyond these limits all are alike.
+struct ExpRange {
+  static constexpr float least = -110;
+  static constexpr float greatest = 100;
+};
+
 /// e^x. Overflows to infinity and underflows gradually to 0; NaN gives the positive quiet NaN.
 constexpr float strict_exp(float x) noexcept {
   using Float = std::numeric_limits<float>;
   if (x != x) return Float::quiet_NaN();
-  if (x > 100) return Float::infinity();  // float overflows above e^88.7 and is 0 below e^-104
-  if (x < -110) return 0;
+  if (x > ExpRange::greatest) return Float::infinity();
+  if (x < ExpRange::least) return 0;
   constexpr auto series = exponential_series();
   const double wide = x;
   const double scaled = wide * Log2::inverse;
@@ -72,6 +79,9 @@ constexpr float strict_exp(float x) noexcept {
                                            << DoubleBits::mantissa);
   return static_cast<float>(polynomial(series, rest) * power);
 }
+
+/// Replaces each value by its strict_exp(), to the bit, in vectors. Local.
+void strict_exp(std::span<float> values) noexcept;
 
 /// The natural logarithm. -infinity for +0 and -0; the positive quiet NaN below zero and for NaN.
 constexpr float strict_log(float x) noexcept {

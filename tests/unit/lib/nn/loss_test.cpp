@@ -6,11 +6,13 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/nn/network.hpp"
+#include "lockstep/numerics/strict_math.hpp"
 
 using namespace lockstep;
 using namespace lockstep::nn;
@@ -91,6 +93,36 @@ TEST_CASE("label smoothing has PyTorch's losses and gradients", "[nn]") {
     CHECK(built_in_loss<float>(name) == nullptr);
   }
   CHECK_THROWS_AS(SmoothedCrossEntropy<float>(1), ConfigError);
+}
+
+TEST_CASE("losses and gradients have the bits of their definition", "[nn]") {
+  const auto [rows, classes] = GENERATE(
+      std::pair<std::size_t, std::size_t>{1, 1}, std::pair<std::size_t, std::size_t>{5, 3000},
+      std::pair<std::size_t, std::size_t>{700, 10}, std::pair<std::size_t, std::size_t>{0, 10});
+  std::mt19937 random(3);
+  std::vector<float> z(rows * classes);
+  for (float& logit : z) logit = std::normal_distribution<float>(0, 20)(random);
+  if (rows > 1) z.back() = std::numeric_limits<float>::infinity();
+  std::vector<std::int32_t> labels(rows);
+  for (auto& label : labels) label = static_cast<std::int32_t>(random() % classes);
+  std::vector<float> dz;
+  const auto trained = results_of<float>(z, classes, labels, &dz);
+  const auto tested = results_of<float>(z, classes, labels);
+  const auto same = [](auto a, auto b) { return a == b || (a != a && b != b); };
+  bool equal = true;
+  for (std::size_t i = 0, at = 0; i < labels.size(); ++i) {
+    const auto row = std::span<const float>(z).subspan(at, classes);
+    const float normaliser = log_sum_exp(row);
+    const auto label = static_cast<std::size_t>(labels[i]);
+    const auto loss = static_cast<double>(normaliser - row[label]);
+    equal = equal && same(trained[i].loss, loss) && same(tested[i].loss, loss);
+    equal = equal && trained[i].correct == (predicted_class(row) == label ? 1 : 0);
+    for (std::size_t j = 0; j < row.size(); ++j, ++at) {
+      const float softmax = strict_exp(row[j] - normaliser);
+      equal = equal && same(dz[at], j == label ? softmax - 1 : softmax);
+    }
+  }
+  CHECK(equal);
 }
 
 TEST_CASE("losses are summed in a tree over leaves", "[nn]") {

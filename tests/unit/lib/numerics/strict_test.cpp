@@ -536,3 +536,34 @@ TEST_CASE("exponential and logarithm at the edges", "[strict]") {
   CHECK(same(strict_log(Float::denorm_min()), -103.278929F));
   CHECK(same(strict_log(Float::max()), 88.7228394F));
 }
+
+TEST_CASE("many exponentials at once have the bits of each", "[strict]") {
+  std::mt19937 random(15);
+  std::vector<float> values = {0.0F, -0.0F, 88.7228F, 88.7229F, -103.9F, -104.0F, 1e30F, -1e30F};
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const float x : {infinity, -infinity, std::nanf(""), -std::nanf("")}) values.push_back(x);
+  for (const float limit : {ExpRange::least, ExpRange::greatest}) {
+    for (const float to : {-infinity, infinity}) values.push_back(std::nextafter(limit, to));
+    values.push_back(limit);
+  }
+  for (int i = 0; i < 100000; ++i) {
+    values.push_back(std::uniform_real_distribution<float>(-111.0F, 101.0F)(random));
+    values.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(random())));
+    // Near a change of the exponent of the result, where the quotient is rounded.
+    const auto half = static_cast<float>(static_cast<int>(random() % 300) - 160) + 0.5F;
+    values.push_back(std::nextafter(half * 0.69314718F, random() % 2 == 0 ? -200.0F : 200.0F));
+  }
+  auto together = values;
+  strict_exp(together);
+  for (float& x : values) x = strict_exp(x);
+  REQUIRE((bits(together) == bits(values)));
+  for (std::size_t count = 0; count < 40; ++count) {
+    std::vector<float> some(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(count));
+    auto expected = some;
+    for (float& x : expected) x = strict_exp(x);
+    some.push_back(7);
+    strict_exp(std::span(some).first(count));
+    expected.push_back(7);
+    REQUIRE((bits(some) == bits(expected)));
+  }
+}
