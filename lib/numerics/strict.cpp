@@ -78,7 +78,10 @@ class PanelProducts : public Products<float> {
 
   void backward_bias(Matrix<const float> dz, std::size_t leaf, Range slice,
                      std::span<float> db) override {
-    strict_.backward_bias(dz, leaf, slice, db);
+    share(slice.size(), panel_unit, dz.rows, [&](Range mine, std::size_t) {
+      strict_.backward_bias(dz, leaf, {slice.begin + mine.begin, slice.begin + mine.end},
+                            db.subspan(mine.begin, mine.size()));
+    });
   }
 
  private:

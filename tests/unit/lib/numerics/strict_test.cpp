@@ -13,6 +13,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/numerics/machine.hpp"
 #include "lockstep/numerics/strict_math.hpp"
+#include "lockstep/numerics/threads.hpp"
 #include "tree_definition.hpp"
 
 using namespace lockstep;
@@ -452,6 +453,20 @@ TEST_CASE("slices glued together are the whole", "[strict]") {
       both.insert(both.end(), rest.begin(), rest.end());
       REQUIRE((both == bias));
     }
+  }
+}
+
+TEST_CASE("threads share db", "[strict]") {
+  auto c = make_case(1500, 1, 300, 16, 8, Values::special);
+  const Range all = {0, round_to_unit(c.outputs)};
+  REQUIRE(c.rows * all.size() > min_shared_operations);
+  const auto products = make_strict_products(Simd::automatic);
+  for (const Range slice : {all, Range{16, 304}}) {
+    std::vector<float> db(slice.size());
+    set_product_threads(3);
+    products->backward_bias(c.dzs(), c.leaf, slice, db);
+    set_product_threads(1);
+    REQUIRE((bits(db) == bits(c.bias_slice(strict_products(Simd::scalar), slice))));
   }
 }
 
