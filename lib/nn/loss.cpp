@@ -1,7 +1,7 @@
 #include "lockstep/nn/loss.hpp"
 
 #include <algorithm>
-#include <bit>
+#include <array>
 #include <cassert>
 #include <charconv>
 #include <cmath>
@@ -18,6 +18,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/nn/loss_formula.hpp"
+#include "lockstep/numerics/leaf_tree.hpp"
 
 namespace lockstep::nn {
 namespace {
@@ -36,29 +37,6 @@ Real sum_exp(std::span<const Real> z, Real top) {
   Real sum = 0;
   for (const Real value : z) sum += exponential(value - top);
   return sum;
-}
-
-/// node(first, size) of the tree over leaves: `size` is a power of two of leaves; the node exists,
-/// because leaf `first` does.
-ExampleResult tree(std::span<const ExampleResult> results, std::size_t leaf, std::size_t first,
-                   std::size_t size) {
-  const auto add = [](ExampleResult& sum, const ExampleResult& other) {
-    sum.loss += other.loss;
-    sum.correct += other.correct;
-    sum.weight += other.weight;
-  };
-  if (size == 1) {
-    const std::size_t begin = first * leaf;
-    ExampleResult sum = {.weight = 0};
-    for (const auto& result : results.subspan(begin, std::min(leaf, results.size() - begin))) {
-      add(sum, result);
-    }
-    return sum;
-  }
-  ExampleResult left = tree(results, leaf, first, size / 2);
-  const std::size_t middle = first + size / 2;
-  if (middle * leaf < results.size()) add(left, tree(results, leaf, middle, size / 2));
-  return left;
 }
 
 }  // namespace
@@ -111,7 +89,7 @@ void require_labels(std::span<const std::int32_t> labels, std::size_t examples, 
 
 namespace {
 
-void require_weights(std::span<const float> weights, std::size_t examples) {
+void require_weights(std::span<const float> weights, std::size_t examples, std::size_t first) {
   if (weights.empty()) return;
   if (weights.size() != examples) {
     throw ConfigError(
@@ -121,8 +99,8 @@ void require_weights(std::span<const float> weights, std::size_t examples) {
   const auto wrong = std::find_if(weights.begin(), weights.end(),
                                   [](float w) { return !(w >= 0 && std::isfinite(w)); });
   if (wrong == weights.end()) return;
-  throw DataError("the weight " + shortest(*wrong) + " of example " +
-                      std::to_string(wrong - weights.begin()) +
+  const auto example = first + static_cast<std::size_t>(wrong - weights.begin());
+  throw DataError("the weight " + shortest(*wrong) + " of example " + std::to_string(example) +
                       " is not a finite number of at least 0",
                   "give a weight of 0 or more");
 }
@@ -132,25 +110,25 @@ void require_weights(std::span<const float> weights, std::size_t examples) {
 template <class Real>
 void require_targets(const Targets& targets, const Loss<Real>& loss, std::size_t examples,
                      std::size_t outputs, std::size_t first) {
-  require_weights(targets.weights, examples);
-  const std::string called = "the loss '" + std::string(loss.name()) + "'";
+  require_weights(targets.weights, examples, first);
+  const auto called = [&loss] { return "the loss '" + std::string(loss.name()) + "'"; };
   if (loss.target() == TargetKind::label) {
     if (targets.labels.empty() && !targets.values.empty()) {
-      throw ConfigError(called + " takes labels, but the data has values",
+      throw ConfigError(called() + " takes labels, but the data has values",
                         "use a loss of values (`loss`); one of your own overrides Loss::target()");
     }
     return require_labels(targets.labels, examples, outputs, first);
   }
   if (targets.values.empty() && !targets.labels.empty()) {
-    throw ConfigError(called + " takes values, but the data has labels",
+    throw ConfigError(called() + " takes values, but the data has labels",
                       "use a loss of labels (`loss`), or data with values to predict");
   }
   const std::size_t width = loss.target_width(outputs);
   if (targets.values.size() != examples * width) {
-    throw ConfigError(
-        std::to_string(targets.values.size()) + " target values for " + std::to_string(examples) +
-            " examples",
-        "give " + std::to_string(width) + " for each, which " + called + " takes, or another loss");
+    throw ConfigError(std::to_string(targets.values.size()) + " target values for " +
+                          std::to_string(examples) + " examples",
+                      "give " + std::to_string(width) + " for each, which " + called() +
+                          " takes, or another loss");
   }
   if (loss.target() != TargetKind::flags) return;
   const auto wrong = std::find_if(targets.values.begin(), targets.values.end(),
@@ -158,7 +136,7 @@ void require_targets(const Targets& targets, const Loss<Real>& loss, std::size_t
   if (wrong == targets.values.end()) return;
   const auto at = static_cast<std::size_t>(wrong - targets.values.begin());
   throw DataError("the target " + shortest(*wrong) + " of example " +
-                      std::to_string(first + at / width) + " is neither 0 nor 1, as " + called +
+                      std::to_string(first + at / width) + " is neither 0 nor 1, as " + called() +
                       " needs",
                   "give 1 for each label that an example has, and else 0");
 }
@@ -183,18 +161,16 @@ void subtract(std::span<const Real> values, Real less, std::span<Real> out) {
                  [less](Real value) { return value - less; });
 }
 
-/// The loss of an example with logits `row`, and whether its prediction is correct. `normaliser` is
-/// log_sum_exp() of the row.
+/// The loss of an example with logits `row`. `normaliser` is log_sum_exp() of the row.
 template <class Real>
-ExampleResult cross_entropy(const CrossEntropy<Real>& loss, std::span<const Real> row,
-                            Real normaliser, std::size_t label) {
+Real loss_of(const CrossEntropy<Real>& loss, std::span<const Real> row, Real normaliser,
+             std::size_t label) {
   assert(label < row.size());
   Real all = 0;
   if (loss.smoothing != 0) {
     for (const Real logit : row) all = all + (normaliser - logit);
   }
-  return {static_cast<double>(loss.loss(normaliser - row[label], all, loss.each(row.size()))),
-          predicted_class(row) == label ? 1.0 : 0.0};
+  return loss.loss(normaliser - row[label], all, loss.each(row.size()));
 }
 
 template <class Real>
@@ -216,10 +192,12 @@ void run_formula(const CrossEntropy<Real>& loss, Matrix<const Real> z, const Tar
     exponentials(out.flat());
     for (std::size_t i = first; i < last; ++i) {
       const auto row = out.row(i - first);
+      const std::size_t predicted = predicted_class(logits(i));
       const Real sum = std::accumulate(row.begin(), row.end(), Real{0});
-      const Real normaliser = greatest(logits(i)) + logarithm(sum);  // log_sum_exp()
-      results[i] = cross_entropy(loss, logits(i), normaliser, label(i));
-      subtract(logits(i), normaliser, row);
+      const Real normaliser = logits(i)[predicted] + logarithm(sum);  // log_sum_exp()
+      results[i] = {static_cast<double>(loss_of(loss, logits(i), normaliser, label(i))),
+                    predicted == label(i) ? 1.0 : 0.0};
+      if (dz.rows > 0) subtract(logits(i), normaliser, row);
     }
     if (dz.rows == 0) continue;
     exponentials(out.flat());
@@ -410,9 +388,22 @@ void require_own_name(const Loss<Real>& loss) {
 
 Tally sum_over_leaves(std::span<const ExampleResult> results, std::size_t leaf) {
   if (results.empty()) return {};
+  using Sums = std::array<double, 3>;  // of loss, correct and weight
+  constexpr std::size_t slots = tree_slots(std::numeric_limits<std::uint64_t>::max());
+  std::array<double, slots * std::tuple_size_v<Sums>> waiting;
+  Sums sums;
+  const auto sum_leaf = [&](std::uint64_t n, std::span<double> into) {
+    const auto first = static_cast<std::size_t>(n) * leaf;
+    std::fill(into.begin(), into.end(), 0.0);
+    for (const auto& result : results.subspan(first, std::min(leaf, results.size() - first))) {
+      into[0] += result.loss;
+      into[1] += result.correct;
+      into[2] += result.weight;
+    }
+  };
   const std::size_t leaves = (results.size() + leaf - 1) / leaf;
-  const ExampleResult sums = tree(results, leaf, 0, std::bit_ceil(leaves));
-  return {sums.loss, static_cast<std::uint64_t>(sums.correct), sums.weight};
+  sum_tree(leaves, std::span<double>(waiting), std::span<double>(sums), sum_leaf);
+  return {sums[0], static_cast<std::uint64_t>(sums[1]), sums[2]};
 }
 
 #define LOCKSTEP_INSTANTIATE(Real)                                                       \

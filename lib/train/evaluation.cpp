@@ -177,7 +177,8 @@ class EvaluationSums {
   /// Adds this rank's outputs for a batch. Collective.
   void add(Matrix<const float> outputs, const data::Batch& batch) {
     const nn::Targets targets = targets_of(batch);
-    nn::require_targets(targets, loss_, outputs.rows, outputs_);
+    nn::require_targets(targets, loss_, outputs.rows, outputs_,
+                        batch.plan->positions(batch.step, batch.rank).begin);
     const auto own = std::span(mine_).first(outputs.rows);
     loss_.run(outputs, targets, own, {});
     for (std::size_t i = 0; i < targets.weights.size(); ++i) {
