@@ -106,9 +106,7 @@ void Network<Real>::connect() {
   }
   const auto trained = std::find_if(layers_.begin(), layers_.end(),
                                     [](const Placed& placed) { return placed.trained; });
-  const bool has_frozen = std::any_of(shape_.layers.begin(), shape_.layers.end(),
-                                      [](const LayerSpec& layer) { return layer.frozen; });
-  if (has_frozen) first_trained_ = static_cast<std::size_t>(trained - layers_.begin());
+  first_trained_ = static_cast<std::size_t>(trained - layers_.begin());
   std::vector<Input*> latest(layers_.size() + 1);  // use of each value, in the backward pass
   for (std::size_t i = layers_.size(); i-- > 0;) {
     for (Input& input : layers_[i].inputs) {

@@ -116,8 +116,8 @@ class Network {
   void loss(Range rows, const Targets& targets, bool training);
 
   /// Computes, after loss(), the gradient of the *sum* of losses by every layer's output before its
-  /// activation, but for layers before the first that is trained if some are frozen. Random layers
-  /// use the numbers of the last forward(). Changes no state, so it may be repeated.
+  /// activation, but for layers before the first that is trained. Random layers use the numbers of
+  /// the last forward(). Changes no state, so it may be repeated.
   void backward(Range rows);
 
   /// Updates running statistics. Call it once per training step, after backward().
@@ -204,7 +204,7 @@ class Network {
   std::size_t rows_;
   Products<Real>& products_;
   std::vector<Placed> layers_;
-  std::size_t first_trained_ = 0;  // with frozen layers: earlier ones need no gradients
+  std::size_t first_trained_ = 0;  // earlier layers need no gradients
   ParameterBlock<Real> block_;
   // Matrices [rows_, width] of values, contiguous and aligned to cache lines. One block holds the
   // values, the other their gradients but for the inputs'.
