@@ -93,7 +93,10 @@ ReplicaBuffers training_buffers(const nn::NetworkShape& shape, const data::Plan&
     buffers.rows = std::max(buffers.rows, piece);
   }
   buffers.rows_on_host = on_device ? 0 : static_cast<double>(buffers.rows);
-  const bool one_block = plan.options().ranks == 1 && !on_device;  // of a part
+  const auto ranks = static_cast<double>(plan.options().ranks);
+  const auto moments = static_cast<double>(optim::moment_names(options.optimizer).size());
+  buffers.blocks += moments / (canonical ? ranks : 1);
+  const bool one_block = ranks == 1 && !on_device;  // of a part
   if (canonical) {
     buffers.blocks += static_cast<double>(sum_parts(buffers.exchange, plan) * (one_block ? 1 : 2));
   }
@@ -180,6 +183,8 @@ StepWork work_of(const nn::NetworkShape& shape, const data::Plan& plan,
   work.data.bytes = examples * static_cast<double>(shape.features) * (feature_bytes + float_bytes);
   add_products(shape, examples, ranks, work);
   double rows = examples / ranks;  // in the buffers of a rank
+  double sums = 1;                 // of gradients there, as long as the weights
+  double slices = 1;               // in which ranks keep moments
   if (options.reduction == Reduction::allreduce) {
     work.exchange.bytes = float_bytes * (ranks - 1 > 0 ? 3 * ranks - 1 : 0) * weights;
     work.update.bytes = ranks * update;
@@ -191,10 +196,11 @@ StepWork work_of(const nn::NetworkShape& shape, const data::Plan& plan,
     work.update.bytes = update + float_bytes * ranks * parts * weights;
     work.publish.bytes = others * weights;
     if (!by_sums) rows = examples;
+    sums = by_sums ? parts * (ranks > 1 ? 2 : 1) : 1 / ranks;
+    slices = ranks;
   }
   if (options.micro_batch > 0) rows = std::min(rows, static_cast<double>(options.micro_batch));
-  const double slices = options.reduction == Reduction::allreduce ? 1 : ranks;
-  work.resident = float_bytes * (weights * (1 + (1 + state) / slices) + rows * shape.row_values());
+  work.resident = float_bytes * (weights * (1 + sums + state / slices) + rows * shape.row_values());
   return work;
 }
 

@@ -18,7 +18,7 @@ struct ReplicaBuffers {
   Exchange exchange = Exchange::automatic;  ///< chosen_exchange(), of the canonical reduction
   std::size_t rows = 0;                     ///< of the network's buffers
   double rows_on_host = 0;                  ///< `rows`; 0 with a device
-  double blocks = 4;     ///< as long as the weights: these, gradients, two moments and sums
+  double blocks = 2;     ///< as long as the weights: these, gradients; moments and sums of training
   double read_rows = 0;  ///< of features, read ahead
 
   /// Bytes for a layer: its blocks, sharded over `model_ranks` if it is dense, and its outputs and
@@ -101,7 +101,7 @@ struct StepWork {
 };
 
 /// The work of a step of `plan` on whole replicas (no "model" in a mesh). `feature_bytes`: of a
-/// feature at the source. `options`: reduction, exchange and optimizer are used.
+/// feature at the source.
 ///
 /// Errors   as training_buffers().
 /// Ranks    local; the same on every rank.

@@ -161,7 +161,10 @@ void require_plan_of(const comm::Communicator& comm, const data::Plan& plan) {
                     "give PlanOptions::ranks the size of the communicator, or of \"batch\"");
 }
 
-constexpr double snapshot_blocks = 3;  // weights and two moments, of make_snapshot()
+/// Of weights and moments, in make_snapshot().
+double snapshot_blocks(const optim::OptimizerOptions& options) {
+  return 1 + static_cast<double>(optim::moment_names(options).size());
+}
 
 }  // namespace
 
@@ -192,7 +195,7 @@ Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Gr
     const ReplicaBuffers buffers = training_buffers(shape, plan, options);
     exchange = buffers.exchange;
     rows_ = buffers.rows;
-    require_memory(shape, buffers, snapshot_blocks,
+    require_memory(shape, buffers, snapshot_blocks(options.optimizer),
                    options.keeps_snapshots ? double{SharedSnapshot::blocks_a_host} : 0, groups_);
     make_network(shape, options);
     nn::initialise(*network_, options.seed);
@@ -286,13 +289,21 @@ void Replica::make_device(const ReplicaOptions& options) {
 
 const nn::NetworkShape& Replica::shape() const noexcept { return network_->shape(); }
 
-std::uint64_t Replica::skipped_steps() const noexcept {
-  return steps_ - parts_->step->optimizer().scalars().steps;
+/// Throws ConfigError for a replica that only evaluates.
+Step& Replica::training() const {
+  if (parts_->step) return *parts_->step;
+  throw ConfigError("Replica: made without a plan, so it cannot train",
+                    "make it with a plan or a data set, and restore() the checkpoint");
 }
 
-const char* Replica::reduction() const noexcept { return parts_->step->name(); }
+std::uint64_t Replica::skipped_steps() const {
+  return steps_ - training().optimizer().scalars().steps;
+}
+
+const char* Replica::reduction() const { return training().name(); }
 
 void Replica::begin_training() {
+  training();
   if (groups_.all.size() > 1) weights_hash();
   parts_->sentinel->begin_after(steps_);
 }
@@ -315,10 +326,7 @@ std::uint64_t Replica::step_of(std::optional<std::uint64_t> step) {
 
 nn::Tally Replica::train(std::uint64_t step, std::span<const float> features,
                          const nn::Targets& targets) {
-  if (!plan_) {
-    throw ConfigError("Replica: made without a plan, so it cannot train",
-                      "make it with a plan or a data set, and restore() the checkpoint");
-  }
+  Step& training_step = training();
   if (step >= plan_->steps()) {
     throw ConfigError("Replica: step " + std::to_string(step) + " of an epoch of " +
                           std::to_string(plan_->steps()) + " steps",
@@ -331,13 +339,13 @@ nn::Tally Replica::train(std::uint64_t step, std::span<const float> features,
   nn::require_targets(targets, network_->loss_function(), batch.piece.size(), shape().classes,
                       plan_->positions(step, rank).begin);
   PhaseSeconds seconds;
-  if (MicroBatches* const parts = parts_->step->micro_batches()) {
+  if (MicroBatches* const parts = training_step.micro_batches()) {
     require_features(features, batch.piece.size(), shape().features);
     parts->set_features(features);
     return train(batch, seconds).tally;
   }
   if (!device_) {
-    copy_features(features, network_->inputs(parts_->step->rows(batch.piece)));
+    copy_features(features, network_->inputs(training_step.rows(batch.piece)));
     return train(batch, seconds).tally;
   }
   return train(stage_copy(batch, features), seconds).tally;
@@ -375,14 +383,14 @@ data::Prefetch Replica::prefetch(data::BatchReader& reader, std::uint64_t batche
     return data::Prefetch(reader, prefetch_, batches,
                           {data::Features::bytes, &device_->staging_memory()});
   }
-  if (parts_->step->micro_batches() != nullptr) {
+  if (training().micro_batches() != nullptr) {
     return data::Prefetch(reader, prefetch_, batches, {.features = data::Features::bytes});
   }
   return data::Prefetch(reader, prefetch_, data::ReadAheadOf::slow, batches);
 }
 
 data::Batch Replica::load(data::Prefetch& batches, std::uint64_t epoch, std::uint64_t step) {
-  if (MicroBatches* const parts = parts_->step->micro_batches()) {
+  if (MicroBatches* const parts = training().micro_batches()) {
     const data::StagedBatch staged = batches.take(epoch, step);
     if (staged.bytes.empty()) {
       parts->set_features(staged.floats);
@@ -392,7 +400,7 @@ data::Batch Replica::load(data::Prefetch& batches, std::uint64_t epoch, std::uin
     return staged.batch;
   }
   if (!device_) {
-    const Range rows = parts_->step->rows(batches.piece(step));
+    const Range rows = training().rows(batches.piece(step));
     return batches.read(epoch, step, network_->inputs(rows).flat());
   }
   const data::StagedBatch staged = batches.take(epoch, step);
@@ -407,12 +415,12 @@ data::Batch Replica::load(data::Prefetch& batches, std::uint64_t epoch, std::uin
 StepResult Replica::train(const data::Batch& batch, PhaseSeconds& seconds, std::uint64_t stop) {
   StepResult result;
   groups_.fail_together([&] {
-    result = parts_->step->run(batch, seconds, stop);
+    result = training().run(batch, seconds, stop);
     why_skipped_.clear();
     if (result.not_finite == nullptr) return;
-    const auto results = parts_->step->results(batch);
+    const auto results = training().results(batch);
     NonfiniteValue first = first_nonfinite(batch, results);
-    first.add(find_nonfinite(*network_, parts_->step->gradient_sums(), result.tally.weight));
+    first.add(find_nonfinite(*network_, training().gradient_sums(), result.tally.weight));
     NonfiniteText found = describe_nonfinite(result.not_finite, first, batch, results, groups_);
     if (found.is_bad_input) throw comm::AgreedError(ExitCode::data, found.text, mend_values);
     why_skipped_ = std::move(found.text);
@@ -435,8 +443,8 @@ StepResult Replica::train(const data::Batch& batch, PhaseSeconds& seconds, std::
 /// The first value of this rank's last piece that is not finite. Local.
 NonfiniteValue Replica::first_nonfinite(const data::Batch& batch,
                                         std::span<const nn::ExampleResult> results) {
-  if (const MicroBatches* const parts = parts_->step->micro_batches()) return parts->nonfinite();
-  const Range rows = device_ ? batch.piece : parts_->step->rows(batch.piece);
+  if (const MicroBatches* const parts = training().micro_batches()) return parts->nonfinite();
+  const Range rows = device_ ? batch.piece : training().rows(batch.piece);
   const auto activation = [&](std::size_t i) -> Matrix<const float> {
     if (device_) return device_->copy_activation(i, rows.size());
     return network_->activation(i, rows);

@@ -44,6 +44,7 @@ struct SavedNetwork;
 class SharedSnapshot;
 class Snapshot;
 struct StateBlocks;
+class Step;
 struct StepResult;
 struct TakenWeights;
 struct TrainingPosition;
@@ -155,8 +156,9 @@ class Replica {
   std::uint64_t steps() const noexcept { return steps_; }
   std::uint64_t examples() const noexcept { return examples_; }
 
-  /// Number of completed steps that changed nothing: see OnNonfinite.
-  std::uint64_t skipped_steps() const noexcept;
+  /// Number of completed steps that changed nothing: see OnNonfinite. This and all that trains, or
+  /// sets the state of training, throws ConfigError for a replica that only evaluates.
+  std::uint64_t skipped_steps() const;
 
   /// Which values were not finite in the last step, if it was skipped, and where they arose; else
   /// empty. Identical on the ranks of "batch".
@@ -164,7 +166,7 @@ class Replica {
 
   /// The reduction: "canonical, by activations"; the products: "strict", "library (oneDNN)"; the
   /// device, null on the CPU.
-  const char* reduction() const noexcept;
+  const char* reduction() const;
   const char* products() const noexcept;
   const DeviceReplica* device() const noexcept { return device_.get(); }
 
@@ -394,6 +396,7 @@ class Replica {
   void require_loss() const;
   void make_network(const nn::NetworkShape& shape, const ReplicaOptions& options);
   void make_device(const ReplicaOptions& options);
+  Step& training() const;
   Inference& inference() noexcept;
   /// Calls `take` with the outputs of each example of `features`, [b, shape.features].
   template <class Take>
@@ -404,7 +407,7 @@ class Replica {
   void restore_moment(optim::Moment moment, std::span<const float> block);
   void copy_part(const StateBlocks& to, int part, int parts);
   void copy_whole(std::span<const float> block, std::span<float> into);
-  void set_completed(std::uint64_t steps, std::uint64_t examples) noexcept;
+  void set_completed(std::uint64_t steps, std::uint64_t examples);
   data::Batch stage_copy(data::Batch batch, std::span<const float> features);
   std::optional<data::Plan> plan_;  ///< training plan
   Groups groups_;

@@ -90,8 +90,7 @@ void Replica::take(Snapshot* snapshot) {
   } else {
     copy_part(to, 0, 1);
   }
-  if (snapshot != nullptr && plan_)
-    snapshot->optimizer.scalars = parts_->step->optimizer().scalars();
+  if (snapshot != nullptr && plan_) snapshot->optimizer.scalars = training().optimizer().scalars();
   groups_.all.all_agree(true);  // all parts are copied
 }
 
@@ -100,10 +99,10 @@ void Replica::take(Snapshot* snapshot) {
 /// only take part in that.
 void Replica::copy_part(const StateBlocks& to, int part, int parts) {
   const auto values = network_->parameters().values();
-  const bool is_slice = plan_ && !parts_->step->segments().empty() && groups_.model == nullptr &&
+  const bool is_slice = plan_ && !training().segments().empty() && groups_.model == nullptr &&
                         parts == groups_.batch.size() && part == groups_.batch.rank();
   const Range contiguous = slice_of(values.size(), part, parts);
-  const auto mine = is_slice ? parts_->step->slice() : std::span(&contiguous, 1);
+  const auto mine = is_slice ? training().slice() : std::span(&contiguous, 1);
   const auto copy = [&](std::span<const float> from, std::span<float> into) {
     if (into.empty()) return;
     for (const Range range : mine) {
@@ -135,7 +134,7 @@ std::span<const float> Replica::gather_moment(Moment moment) {
   const auto gathered = network_->parameters().gradients();
   copy_moment(moment, gathered);
   std::vector<std::span<std::byte>> segments;
-  for (const Range segment : parts_->step->segments()) {
+  for (const Range segment : training().segments()) {
     segments.push_back(std::as_writable_bytes(gathered.subspan(segment.begin, segment.size())));
   }
   if (!segments.empty()) groups_.batch.all_gather(segments);
@@ -145,10 +144,10 @@ std::span<const float> Replica::gather_moment(Moment moment) {
 /// Copies a moment of this rank's slice to its places in `block`, which may be that of the
 /// gradients: these are overwritten. Local.
 void Replica::copy_moment(Moment moment, std::span<float> block) {
-  const auto slice = parts_->step->slice();
+  const auto slice = training().slice();
   const auto all = network_->parameters().gradients();
   std::size_t end = elements_of(slice);
-  parts_->step->optimizer().copy(moment, all.first(end));
+  training().optimizer().copy(moment, all.first(end));
   // From the last range on, so that none is overwritten before it has been moved.
   for (std::size_t i = slice.size(); i-- > 0;) {
     end -= slice[i].size();
@@ -161,11 +160,11 @@ void Replica::copy_moment(Moment moment, std::span<float> block) {
 void Replica::restore_moment(Moment moment, std::span<const float> block) {
   const auto all = network_->parameters().gradients();
   std::size_t end = 0;
-  for (const Range range : parts_->step->slice()) {
+  for (const Range range : training().slice()) {
     std::memmove(all.data() + end, block.data() + range.begin, range.size() * sizeof(float));
     end += range.size();
   }
-  parts_->step->optimizer().restore(moment, all.first(end));
+  training().optimizer().restore(moment, all.first(end));
 }
 
 /// Copies a block of this replica to `into`, on rank 0 of all ranks, with the shards of all ranks
@@ -181,6 +180,7 @@ void Replica::copy_whole(std::span<const float> block, std::span<float> into) {
 
 void Replica::restore(const SavedNetwork& saved, const TrainingState& state) {
   comm::together(groups_.all, [&] {
+    training();
     if (state.optimizer.kind != optimizer_.kind) {
       const std::string trained_with = optim::name_of(state.optimizer.kind);
       throw ConfigError(saved.folder.string() + ": was trained with the optimizer " + trained_with,
@@ -202,7 +202,7 @@ void Replica::restore(const SavedNetwork& saved, const TrainingState& state) {
       read_moments(saved.folder, block.layout(), optimizer_, moment, whole);
       restore_moment(moment, whole);
     }
-    parts_->step->optimizer().set_scalars(state.optimizer.scalars);
+    training().optimizer().set_scalars(state.optimizer.scalars);
     std::fill(whole.begin(), whole.end(), 0.0F);
     if (device_) device_->copy_weights_from_host();
   });
@@ -218,10 +218,10 @@ TakenWeights Replica::start_from(const InitialWeights& initial) {
   return taken;
 }
 
-void Replica::set_completed(std::uint64_t steps, std::uint64_t examples) noexcept {
+void Replica::set_completed(std::uint64_t steps, std::uint64_t examples) {
   steps_ = steps;
   examples_ = examples;
-  parts_->step->set_steps(steps);
+  training().set_steps(steps);
 }
 
 std::unique_ptr<SharedSnapshot> Replica::make_shared_snapshot() {
@@ -250,15 +250,16 @@ void Replica::keep(SharedSnapshot& snapshot, const TrainingPosition& position) {
   const comm::Place& place = groups_.all.place();
   copy_part(snapshot.begin(place.local_rank), place.local_rank, place.local_ranks);
   snapshot.commit(place.local_rank, place.local_ranks,
-                  {steps_, examples_, position, parts_->step->optimizer().scalars()});
+                  {steps_, examples_, position, training().optimizer().scalars()});
 }
 
 void Replica::restore(const KeptState& snapshot) {
+  optim::OptimizerState& optimizer = training().optimizer();
   const auto& [state, from] = snapshot;
   const auto values = network_->parameters().values();
   std::copy_n(from.weights.begin(), values.size(), values.begin());
   for (const Moment moment : moments()) restore_moment(moment, from.of(moment));
-  parts_->step->optimizer().set_scalars(state.optimizer);
+  optimizer.set_scalars(state.optimizer);
   set_completed(state.steps, state.examples);
 }
 

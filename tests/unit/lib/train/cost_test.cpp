@@ -51,8 +51,19 @@ TEST_CASE("an evaluation needs no more rows of a network than a batch of 128", "
   }
 }
 
-TEST_CASE("several ranks have another block for the partial sums that they receive", "[work]") {
+TEST_CASE("blocks of memory as long as the weights", "[work]") {
   const nn::NetworkShape shape(4, {3}, 2);
+  CHECK(evaluation_buffers(2, {}).blocks == 2);
+  const auto trained = [&](optim::OptimizerKind kind, Reduction reduction) {
+    ReplicaOptions options;
+    options.optimizer.kind = kind;
+    options.reduction = reduction;
+    if (reduction == Reduction::canonical) options.exchange = Exchange::activations;
+    return training_buffers(shape, plan_of(4), options).blocks;
+  };
+  CHECK(trained(optim::OptimizerKind::sgd, Reduction::canonical) == 2);
+  CHECK(trained(optim::OptimizerKind::adam, Reduction::canonical) == 2.5);  // a quarter of both
+  CHECK(trained(optim::OptimizerKind::adam, Reduction::allreduce) == 4);
   const auto blocks = [&](Exchange exchange, std::uint64_t ranks) {
     ReplicaOptions options;
     options.exchange = exchange;
@@ -72,6 +83,7 @@ TEST_CASE("the exchange of sums and of whole gradients", "[work]") {
   const StepWork sums = work_of(shape, plan_of(2), options, 4);
   CHECK(sums.exchange.bytes == 8 * weights);
   CHECK(sums.update.bytes == 4 * 3 * weights + 4 * 2 * weights);
+  CHECK(sums.resident == 4 * (weights * (1 + 2) + 16 * (4 + 2 * 3 + 2 * 2)));
   options.exchange = Exchange::automatic;
   options.reduction = Reduction::allreduce;
   const StepWork whole = work_of(shape, plan_of(2), options, 4);

@@ -7,6 +7,8 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/nn/network.hpp"
 #include "lockstep/train/checkpoint.hpp"
+#include "lockstep/train/replica.hpp"
+#include "lockstep/train/shared_snapshot.hpp"
 #include "tests/support/manifest.hpp"
 #include "tests/support/small_network.hpp"
 #include "tests/support/temporary_folder.hpp"
@@ -91,6 +93,19 @@ TEST_CASE("a checkpoint comes back as it was saved", "[saved]") {
   read_weights(read, small.network);
   CHECK(nn::weights_hash(small.network.parameters()) == read.weights_hash);
   CHECK(read.weights_hash != 0);
+}
+
+TEST_CASE("a replica that only evaluates does not train", "[saved]") {
+  const Saved saved;
+  comm::SelfCommunicator alone;
+  Replica replica(read_description(saved.path), alone);
+  const auto says = Catch::Contains("made without a plan");
+  CHECK_THROWS_WITH(replica.train(0, {}, {}), says);
+  CHECK_THROWS_WITH(replica.begin_training(), says);
+  CHECK_THROWS_WITH(replica.restore(read_description(saved.path), {}), says);
+  CHECK_THROWS_WITH(replica.make_shared_snapshot(), says);
+  CHECK_THROWS_WITH(replica.skipped_steps(), says);
+  CHECK_THROWS_WITH(replica.reduction(), says);
 }
 
 TEST_CASE("tensors may stand in any order, with other metadata", "[saved]") {
