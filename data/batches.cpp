@@ -1,6 +1,7 @@
 #include "lockstep/data/batches.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <chrono>
 #include <stdexcept>
 #include <utility>
@@ -86,18 +87,15 @@ std::span<std::int32_t> BatchReader::look_up_targets() {
   return std::span(labels_).first(ids_.size());
 }
 
-Prefetch::Prefetch(BatchReader& reader, std::size_t depth, ReadAheadOf which, std::uint64_t batches)
-    : reader_(reader), reads_here_(depth == 0 || which == ReadAheadOf::slow) {
+Prefetch::Prefetch(BatchReader& reader, std::size_t depth, std::uint64_t batches)
+    : reader_(reader), reads_here_(true) {
   if (depth > 0) make_slots(depth + 1, depth, batches, *std::pmr::new_delete_resource());
 }
 
 Prefetch::Prefetch(BatchReader& reader, std::size_t depth, std::uint64_t batches,
-                   const Staging& staging)
-    : reader_(reader), staged_(true) {
-  if (staging.features == Features::bytes && reader.gives_bytes()) {
-    scale_.emplace(reader.divisor());
-  }
-  make_slots(depth + 2, depth, batches, *staging.memory);
+                   std::pmr::memory_resource& memory)
+    : reader_(reader), holds_bytes_(reader.gives_bytes()) {
+  make_slots(depth + 2, depth, batches, memory);
 }
 
 void Prefetch::make_slots(std::size_t count, std::size_t depth, std::uint64_t batches,
@@ -105,7 +103,7 @@ void Prefetch::make_slots(std::size_t count, std::size_t depth, std::uint64_t ba
   std::vector<Slot> slots(count);
   const auto rows = static_cast<std::size_t>(plan().largest_piece());
   for (Slot& slot : slots) {
-    if (holds_bytes()) {
+    if (holds_bytes_) {
       slot.bytes = AlignedBuffer<std::uint8_t>(rows * reader_.features(), memory);
     } else {
       slot.floats = AlignedBuffer<float>(rows * reader_.features(), memory);
@@ -128,12 +126,9 @@ void Prefetch::make_slots(std::size_t count, std::size_t depth, std::uint64_t ba
 
 Batch Prefetch::read(std::uint64_t epoch, std::uint64_t step, std::span<float> x) {
   if (reads_here_) return read_here(epoch, step, x);
-  const StagedBatch staged = view(*ahead_->take(index_of(epoch, step)));
-  if (holds_bytes()) {
-    scale_->apply(staged.bytes, x);
-  } else {
-    std::copy(staged.floats.begin(), staged.floats.end(), x.begin());
-  }
+  const StagedBatch staged = take(epoch, step);
+  assert(!holds_bytes_);
+  std::copy(staged.floats.begin(), staged.floats.end(), x.begin());
   return staged.batch;
 }
 
@@ -149,18 +144,19 @@ Batch Prefetch::read_here(std::uint64_t epoch, std::uint64_t step, std::span<flo
 }
 
 StagedBatch Prefetch::take(std::uint64_t epoch, std::uint64_t step) {
-  if (!staged_) throw std::logic_error("Prefetch::take: made without Staging");
+  assert(ahead_);
   return view(*ahead_->take(index_of(epoch, step)));
 }
 
 std::optional<StagedBatch> Prefetch::ready(std::uint64_t epoch, std::uint64_t step) noexcept {
-  const Slot* const slot = staged_ ? ahead_->ready(index_of(epoch, step)) : nullptr;
+  assert(ahead_);
+  const Slot* const slot = ahead_->ready(index_of(epoch, step));
   return slot == nullptr ? std::nullopt : std::optional(view(*slot));
 }
 
 StagedBatch Prefetch::view(const Slot& slot) const noexcept {
   const std::size_t count = slot.batch.ids.size() * reader_.features();
-  if (holds_bytes()) return {slot.batch, {}, slot.bytes.span().first(count)};
+  if (holds_bytes_) return {slot.batch, {}, slot.bytes.span().first(count)};
   return {slot.batch, slot.floats.span().first(count), {}};
 }
 
@@ -169,8 +165,8 @@ void Prefetch::fill(Slot& slot, std::uint64_t index) {
   const std::uint64_t step = index % plan().steps();
   const auto rows = static_cast<std::size_t>(reader_.piece(step).size());
   const std::size_t count = rows * reader_.features();
-  slot.batch = holds_bytes() ? reader_.read_bytes(epoch, step, slot.bytes.span().first(count))
-                             : reader_.read(epoch, step, slot.floats.span().first(count));
+  slot.batch = holds_bytes_ ? reader_.read_bytes(epoch, step, slot.bytes.span().first(count))
+                            : reader_.read(epoch, step, slot.floats.span().first(count));
   std::copy(slot.batch.labels.begin(), slot.batch.labels.end(), slot.labels.data());
   std::copy(slot.batch.ids.begin(), slot.batch.ids.end(), slot.ids.begin());
   std::copy(slot.batch.values.begin(), slot.batch.values.end(), slot.values.data());

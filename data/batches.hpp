@@ -15,7 +15,7 @@
 #include "lockstep/base/aligned.hpp"
 #include "lockstep/data/plan.hpp"
 #include "lockstep/data/read_ahead.hpp"
-#include "lockstep/data/stored_source.hpp"
+#include "lockstep/data/source.hpp"
 
 namespace lockstep::data {
 class Transform;  // transform.hpp
@@ -133,24 +133,6 @@ class BatchReader {
 
 // Prefetching of batches in a background thread.
 
-/// The element type of the features in a Prefetch slot.
-enum class Features {
-  floats,  ///< divided: the network's input
-  bytes,   ///< as stored if BatchReader::gives_bytes(), else floats
-};
-
-/// Options for staged batches, which the consumer copies directly from the read buffers.
-struct Staging {
-  Features features = Features::floats;
-  /// Allocates features, labels, values and weights; must outlive the Prefetch.
-  std::pmr::memory_resource* memory = std::pmr::new_delete_resource();
-};
-
-/// Which batches the thread of a Prefetch reads: all, or none until reading is slow. To pass a
-/// batch on costs a copy of its features and two changes of threads, which on cores that are all
-/// busy is more than reading a record from a mapped file.
-enum class ReadAheadOf { all, slow };
-
 /// A batch and a view of its features, [piece.size(), features], in the buffer they were read into.
 /// Of `floats` and `bytes` one is empty. Labels, values and weights of `batch` are in memory of the
 /// same resource.
@@ -160,36 +142,35 @@ struct StagedBatch {
   std::span<const std::uint8_t> bytes;  ///< undivided: see Prefetch::divisor()
 };
 
-/// Prefetches up to `depth` batches of a BatchReader, epoch after epoch, in step order. Batches
-/// after the first `batches` of the run are read only on request. A non-sequential read restarts
-/// prefetching at that step.
+/// Reads batches of a BatchReader, epoch after epoch, in step order, for one consumer thread:
+/// either into its memory with read(), or into slots of this object with take(). Up to `depth`
+/// batches are prefetched by a thread of this object (ReadAhead); those after the first `batches`
+/// of the run are read only on request. A non-sequential read restarts prefetching at that step.
 ///
-/// The constructor allocates all memory: one batch of features for each of depth + 1 slots; a step
-/// allocates nothing. There is one consumer thread. This object's own thread (ReadAhead) reads, or
-/// the consumer's (ReadAheadOf); no other may use the reader and its source during the object's
-/// lifetime. Depth 0: no thread and no memory; the consumer's thread reads.
+/// The constructor allocates all memory; a step allocates nothing. Only one thread reads at a time,
+/// this object's or the consumer's; no other may use the reader and its source during the object's
+/// lifetime. Depth 0: no thread; the consumer's reads.
 ///
-/// Staging  adds one slot, also at depth 0, so that the previous batch stays valid while a device
-///          copies it.
-///
-/// Slow     With ReadAheadOf::slow the consumer reads, as at depth 0, until that has taken 5 ms in
-///          all beyond 20 us a batch and 2 ns a feature; from then on the thread does. Quick
-///          batches make up for slow ones, such as the first of a mapped file. IDX and NPY in the
-///          page cache take 0.3 to 0.8 ns a feature, CSV and pictures 4 and more. On two busy cores
-///          of an EPYC, MNIST on two ranks, reading for a step of 32, 128 and 512 then takes 0.008,
-///          0.027 and 0.13 ms instead of 0.023, 0.051 and 0.18.
+/// read()   To pass a batch on costs a copy of its features and two changes of threads, which on
+///          cores that are all busy is more than reading a record from a mapped file. So the
+///          consumer reads, as at depth 0, until that has taken 5 ms in all beyond 20 us a batch
+///          and 2 ns a feature; from then on the thread does. Quick batches make up for slow ones,
+///          such as the first of a mapped file. IDX and NPY in the page cache take 0.3 to 0.8 ns a
+///          feature, CSV and pictures 4 and more. On two busy cores of an EPYC, MNIST on two ranks,
+///          reading for a step of 32, 128 and 512 then takes 0.008, 0.027 and 0.13 ms instead of
+///          0.023, 0.051 and 0.18.
+/// take()   There is one slot more, also at depth 0, so that the previous batch stays valid while a
+///          device copies it. Slots hold bytes if BatchReader::gives_bytes(), else floats.
 class Prefetch {
  public:
-  /// `reader` must outlive this object. Throws std::bad_alloc.
+  /// For read(). `reader` must outlive this object. Throws std::bad_alloc.
   Prefetch(BatchReader& reader, std::size_t depth,
-           std::uint64_t batches = std::numeric_limits<std::uint64_t>::max())
-      : Prefetch(reader, depth, ReadAheadOf::all, batches) {}
+           std::uint64_t batches = std::numeric_limits<std::uint64_t>::max());
 
-  /// The same, with the choice of what the thread reads.
-  Prefetch(BatchReader& reader, std::size_t depth, ReadAheadOf which, std::uint64_t batches);
-
-  /// The same, with slots for take() and ready(). Also throws what `staging.memory` throws.
-  Prefetch(BatchReader& reader, std::size_t depth, std::uint64_t batches, const Staging& staging);
+  /// For take() and ready(). `memory`, of which features, labels, values and weights are, must
+  /// outlive this object; throws what it throws.
+  Prefetch(BatchReader& reader, std::size_t depth, std::uint64_t batches,
+           std::pmr::memory_resource& memory);
 
   Prefetch(const Prefetch&) = delete;
   Prefetch& operator=(const Prefetch&) = delete;
@@ -213,16 +194,12 @@ class Prefetch {
     if (ahead_) ahead_->start();
   }
 
-  /// True if the slots hold bytes (see Features::bytes).
-  bool holds_bytes() const noexcept { return scale_.has_value(); }
-
-  /// read() without the copy. Throws what read() throws, and std::logic_error without Staging. The
-  /// views are valid until the second following call of read() or take().
+  /// read() without the copy. Throws what read() throws. The views are valid until the second
+  /// following call.
   StagedBatch take(std::uint64_t epoch, std::uint64_t step);
 
   /// The batch that take() of the same step will return, if it is already read: the same memory,
-  /// so that a copy can start early. Never blocks; errors are thrown by take(). Empty without
-  /// Staging and at depth 0.
+  /// so that a copy can start early. Never blocks; errors are thrown by take(). Empty at depth 0.
   ///
   /// With sequential reads the views are valid as long as those of take(). A non-sequential read
   /// drops all prefetched batches: copies from them must be complete before it.
@@ -250,11 +227,10 @@ class Prefetch {
   Batch read_here(std::uint64_t epoch, std::uint64_t step, std::span<float> x);
 
   BatchReader& reader_;
-  bool reads_here_ = false;           // the consumer's thread reads
-  std::chrono::nanoseconds lost_{0};  // by its reads that were not quick
-  bool staged_ = false;
-  std::optional<ByteScale> scale_;        // set if slots hold bytes
-  std::optional<ReadAhead<Slot>> ahead_;  // empty if batches are read directly into `x`
+  bool reads_here_ = false;               // the consumer's thread reads
+  std::chrono::nanoseconds lost_{0};      // by its reads that were not quick
+  const bool holds_bytes_ = false;        // in slots
+  std::optional<ReadAhead<Slot>> ahead_;  // empty: there are no slots
 };
 
 }  // namespace lockstep::data

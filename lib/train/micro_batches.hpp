@@ -12,6 +12,7 @@
 
 #include "lockstep/base/aligned.hpp"
 #include "lockstep/data/batches.hpp"
+#include "lockstep/data/stored_source.hpp"
 #include "lockstep/nn/network.hpp"
 #include "lockstep/train/nonfinite.hpp"
 #include "lockstep/train/report.hpp"

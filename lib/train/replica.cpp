@@ -379,14 +379,11 @@ data::Batch Replica::stage_copy(data::Batch batch, std::span<const float> featur
 }
 
 data::Prefetch Replica::prefetch(data::BatchReader& reader, std::uint64_t batches) const {
-  if (device_) {
-    return data::Prefetch(reader, prefetch_, batches,
-                          {data::Features::bytes, &device_->staging_memory()});
-  }
+  if (device_) return {reader, prefetch_, batches, device_->staging_memory()};
   if (training().micro_batches() != nullptr) {
-    return data::Prefetch(reader, prefetch_, batches, {.features = data::Features::bytes});
+    return {reader, prefetch_, batches, *std::pmr::new_delete_resource()};
   }
-  return data::Prefetch(reader, prefetch_, data::ReadAheadOf::slow, batches);
+  return {reader, prefetch_, batches};
 }
 
 data::Batch Replica::load(data::Prefetch& batches, std::uint64_t epoch, std::uint64_t step) {

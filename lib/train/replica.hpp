@@ -207,8 +207,7 @@ class Replica {
   }
 
   /// Creates a reader that prefetches batches for load(), up to batch `batches`, counted from the
-  /// first epoch on; on the processor only if reading them is slow (data::ReadAheadOf). `reader`
-  /// must outlive it. Destroy it before the replica, after drop_staged().
+  /// first epoch on. `reader` must outlive it. Destroy it before the replica, after drop_staged().
   data::Prefetch prefetch(data::BatchReader& reader, std::uint64_t batches) const;
 
   /// Loads the batch of a step into the network's rows or onto the device; on a device it also

@@ -1,10 +1,12 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory_resource>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "lockstep/data/batches.hpp"
 #include "lockstep/data/synthetic.hpp"
@@ -52,6 +54,18 @@ Copy read(Reader& reader, std::uint64_t epoch, std::uint64_t step) {
   copy.labels.assign(batch.labels.begin(), batch.labels.end());
   copy.ids.assign(batch.ids.begin(), batch.ids.end());
   return copy;
+}
+
+/// Called by each read: the first one takes so long that all others are read by the thread.
+std::function<void()> slow_begin() {
+  return [is_first = true]() mutable {
+    if (std::exchange(is_first, false)) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  };
+}
+
+/// The same as Source::on_read.
+std::function<void(std::size_t)> on_slow_begin() {
+  return [begin = slow_begin()](std::size_t) { begin(); };
 }
 
 constexpr std::uint64_t endless = std::numeric_limits<std::uint64_t>::max();
@@ -131,6 +145,7 @@ TEST_CASE("what is read ahead is what would be read", "[prefetch]") {
   const std::size_t depth = GENERATE(0, 1, 2, 5, 40);
   Setting direct;
   Setting ahead;
+  ahead.source.on_read = on_slow_begin();
   Prefetch prefetch(ahead.reader, depth);
   for (std::uint64_t epoch = 0; epoch < 5; ++epoch) {
     for (std::uint64_t step = 0; step < direct.plan.steps(); ++step) {
@@ -142,6 +157,7 @@ TEST_CASE("what is read ahead is what would be read", "[prefetch]") {
 TEST_CASE("a consumer may go anywhere", "[prefetch]") {
   Setting direct;
   Setting ahead;
+  ahead.source.on_read = on_slow_begin();
   Prefetch prefetch(ahead.reader, 2);
   const std::vector<std::pair<std::uint64_t, std::uint64_t>> walk = {
       {3, 4}, {3, 5}, {0, 0}, {0, 0}, {0, 6}, {1, 0}, {9, 2}, {8, 6}, {9, 0}, {9, 1}, {9, 2}};
@@ -152,18 +168,7 @@ TEST_CASE("a consumer may go anywhere", "[prefetch]") {
   }
 }
 
-TEST_CASE("it reads ahead by its depth, and no further", "[prefetch]") {
-  Setting setting;
-  std::atomic<int> reads = 0;
-  setting.source.on_read = [&](std::size_t) { ++reads; };
-  Prefetch prefetch(setting.reader, 3);
-  read(prefetch, 0, 0);
-  wait_for(reads, 4);
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  CHECK(reads == 4);  // the consumer's, and three ahead
-}
-
-TEST_CASE("the thread reads once reading is slow", "[prefetch]") {
+TEST_CASE("the thread reads once reading is slow, ahead by its depth", "[prefetch]") {
   Setting direct;
   Setting setting;
   std::atomic<int> reads = 0;
@@ -172,7 +177,7 @@ TEST_CASE("the thread reads once reading is slow", "[prefetch]") {
     ++reads;
     if (slow) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   };
-  Prefetch prefetch(setting.reader, 3, ReadAheadOf::slow, endless);
+  Prefetch prefetch(setting.reader, 3);
   prefetch.start();
   CHECK(read(prefetch, 0, 0) == read(direct.reader, 0, 0));
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -190,7 +195,10 @@ TEST_CASE("the thread reads once reading is slow", "[prefetch]") {
 TEST_CASE("it reads nothing beyond the end that it was told, unless asked", "[prefetch]") {
   Setting setting;
   std::atomic<int> reads = 0;
-  setting.source.on_read = [&](std::size_t) { ++reads; };
+  setting.source.on_read = [&, begin = slow_begin()](std::size_t) {
+    ++reads;
+    begin();
+  };
   const auto steps = setting.reader.plan().steps();
   Prefetch prefetch(setting.reader, 2, steps + 1);
   for (std::uint64_t step = 0; step < steps; ++step) read(prefetch, 0, step);
@@ -204,6 +212,7 @@ TEST_CASE("it reads nothing beyond the end that it was told, unless asked", "[pr
 TEST_CASE("views stay valid until the next read", "[prefetch]") {
   Setting direct;
   Setting ahead;
+  ahead.source.on_read = on_slow_begin();
   Prefetch prefetch(ahead.reader, 1);
   std::vector<float> x(8 * features);
   for (std::uint64_t step = 0; step < 6; ++step) {
@@ -218,7 +227,8 @@ TEST_CASE("views stay valid until the next read", "[prefetch]") {
 TEST_CASE("an error comes out with the batch that met it, and again", "[prefetch]") {
   Setting setting;
   std::atomic<bool> broken = true;
-  setting.source.on_read = [&, reads = 0](std::size_t) mutable {
+  setting.source.on_read = [&, reads = 0, begin = slow_begin()](std::size_t) mutable {
+    begin();
     if (++reads >= 3 && broken) throw std::runtime_error("read " + std::to_string(reads));
   };
   Prefetch prefetch(setting.reader, 5);
@@ -234,16 +244,19 @@ TEST_CASE("an error comes out with the batch that met it, and again", "[prefetch
 
 TEST_CASE("an error beyond what is asked for harms nobody", "[prefetch]") {
   Setting setting;
-  setting.source.on_read = [reads = 0](std::size_t) mutable {
-    if (++reads > 1) throw std::runtime_error("too far");
+  setting.source.on_read = [reads = 0, begin = slow_begin()](std::size_t) mutable {
+    begin();
+    if (++reads > 2) throw std::runtime_error("too far");
   };
   Prefetch prefetch(setting.reader, 2);
   read(prefetch, 0, 0);
+  read(prefetch, 0, 1);
 }
 
 TEST_CASE("a consumer may leave at any time", "[prefetch]") {
   for (int round = 0; round < 50; ++round) {
     Setting setting;
+    setting.source.on_read = on_slow_begin();
     Prefetch prefetch(setting.reader, 2);
     for (int step = 0; step < round % 4; ++step) {
       read(prefetch, 0, static_cast<std::uint64_t>(step));
@@ -253,11 +266,9 @@ TEST_CASE("a consumer may leave at any time", "[prefetch]") {
 
 TEST_CASE("what is taken is what would be read, in order", "[prefetch][staged]") {
   const std::size_t depth = GENERATE(0, 1, 2, 3, 4);
-  const Features held = GENERATE(Features::floats, Features::bytes);
   Digits direct;
   Digits ahead;
-  Prefetch prefetch(ahead.reader, depth, endless, {.features = held});
-  CHECK(prefetch.holds_bytes() == (held == Features::bytes));
+  Prefetch prefetch(ahead.reader, depth, endless, *std::pmr::new_delete_resource());
   CHECK(prefetch.divisor() == 3.0F);
   for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
     for (std::uint64_t step = 0; step < direct.plan.steps(); ++step) {
@@ -265,17 +276,16 @@ TEST_CASE("what is taken is what would be read, in order", "[prefetch][staged]")
       REQUIRE(staged.batch.step == step);
       REQUIRE(staged.batch.piece == direct.reader.piece(step));
       REQUIRE(copy_of(staged, ahead.reader) == read(direct.reader, epoch, step));
-      REQUIRE((held == Features::bytes ? staged.floats.empty() : staged.bytes.empty()));
+      REQUIRE(staged.floats.empty());
     }
   }
 }
 
 TEST_CASE("what was taken stays while the next one is taken", "[prefetch][staged]") {
   const std::size_t depth = GENERATE(0, 1, 2, 3, 4);
-  const Features held = GENERATE(Features::floats, Features::bytes);
   Digits direct;
   Digits ahead;
-  Prefetch prefetch(ahead.reader, depth, endless, {.features = held});
+  Prefetch prefetch(ahead.reader, depth, endless, *std::pmr::new_delete_resource());
   const std::uint64_t steps = direct.plan.steps();
   const auto expected = [&](std::uint64_t i) { return read(direct.reader, i / steps, i % steps); };
   StagedBatch last = prefetch.take(0, 0);
@@ -292,7 +302,7 @@ TEST_CASE("what was taken stays while the consumer goes elsewhere", "[prefetch][
   const std::size_t depth = GENERATE(0, 1, 2, 3, 4);
   Digits direct;
   Digits ahead;
-  Prefetch prefetch(ahead.reader, depth, endless, {.features = Features::bytes});
+  Prefetch prefetch(ahead.reader, depth, endless, *std::pmr::new_delete_resource());
   const std::vector<std::pair<std::uint64_t, std::uint64_t>> walk = {
       {3, 4}, {3, 5}, {0, 0}, {0, 0}, {0, 6}, {1, 0}, {9, 2}, {8, 6}, {9, 0}, {9, 1}, {9, 2}};
   std::optional<StagedBatch> last;
@@ -310,33 +320,20 @@ TEST_CASE("what was taken stays while the consumer goes elsewhere", "[prefetch][
   }
 }
 
-TEST_CASE("reading and taking may take turns, whatever is held", "[prefetch][staged]") {
-  const std::size_t depth = GENERATE(0, 1, 2);
-  const Features held = GENERATE(Features::floats, Features::bytes);
-  Digits direct;
-  Digits ahead;
-  Prefetch prefetch(ahead.reader, depth, endless, {.features = held});
-  for (std::uint64_t step = 0; step + 1 < direct.plan.steps(); step += 2) {
-    const StagedBatch staged = prefetch.take(0, step);
-    REQUIRE(read(prefetch, 0, step + 1) == read(direct.reader, 0, step + 1));
-    REQUIRE(copy_of(staged, ahead.reader) == read(direct.reader, 0, step));
-  }
-}
-
 TEST_CASE("numbers are held as floats", "[prefetch][staged]") {
   Setting direct;
   Setting ahead;
-  Prefetch prefetch(ahead.reader, 2, endless, {.features = Features::bytes});
-  CHECK_FALSE(prefetch.holds_bytes());
-  CHECK(copy_of(prefetch.take(0, 0), ahead.reader) == read(direct.reader, 0, 0));
+  Prefetch prefetch(ahead.reader, 2, endless, *std::pmr::new_delete_resource());
+  const StagedBatch staged = prefetch.take(0, 0);
+  CHECK(staged.bytes.empty());
+  CHECK(copy_of(staged, ahead.reader) == read(direct.reader, 0, 0));
 }
 
 TEST_CASE("a batch that is ready is the one that is taken", "[prefetch][staged]") {
   const std::size_t depth = GENERATE(1, 2, 3, 4);
-  const Features held = GENERATE(Features::floats, Features::bytes);
   Digits direct;
   Digits ahead;
-  Prefetch prefetch(ahead.reader, depth, endless, {.features = held});
+  Prefetch prefetch(ahead.reader, depth, endless, *std::pmr::new_delete_resource());
   CHECK_FALSE(prefetch.ready(0, 0));  // nobody has said where to begin
   prefetch.take(0, 0);
   const std::uint64_t steps = direct.plan.steps();
@@ -372,7 +369,7 @@ TEST_CASE("asking what is ready neither waits nor throws nor moves", "[prefetch]
     if (broken) throw std::runtime_error("broken");
   };
   Setting direct;
-  Prefetch prefetch(setting.reader, 1, endless, {});
+  Prefetch prefetch(setting.reader, 1, endless, *std::pmr::new_delete_resource());
   closed = true;
   CHECK_FALSE(prefetch.ready(0, 0));
   CHECK(reads == 0);
@@ -400,7 +397,7 @@ TEST_CASE("an error comes out with the batch that is taken", "[prefetch][staged]
   setting.source.on_read = [&](std::size_t) {
     if (++reads >= 3 && broken) throw std::runtime_error("broken");
   };
-  Prefetch prefetch(setting.reader, depth, endless, {});
+  Prefetch prefetch(setting.reader, depth, endless, *std::pmr::new_delete_resource());
   const StagedBatch first = prefetch.take(0, 0);
   const StagedBatch second = prefetch.take(0, 1);
   Setting direct;
@@ -423,7 +420,7 @@ TEST_CASE("going elsewhere drops what was read", "[prefetch][staged]") {
   std::atomic<int> reads = 0;
   setting.source.on_read = [&](std::size_t) { ++reads; };
   const std::uint64_t steps = setting.plan.steps();
-  Prefetch prefetch(setting.reader, 2, steps, {});
+  Prefetch prefetch(setting.reader, 2, steps, *std::pmr::new_delete_resource());
   prefetch.take(0, 0);
   wait_until_ready(prefetch, 0, 2);
   prefetch.take(0, 5);
@@ -440,33 +437,24 @@ TEST_CASE("it reads ahead by its depth when batches are staged, too", "[prefetch
   Setting setting;
   std::atomic<int> reads = 0;
   setting.source.on_read = [&](std::size_t) { ++reads; };
-  Prefetch prefetch(setting.reader, static_cast<std::size_t>(depth), endless, {});
+  Prefetch prefetch(setting.reader, static_cast<std::size_t>(depth), endless,
+                    *std::pmr::new_delete_resource());
   for (std::uint64_t step = 0; step < 3; ++step) prefetch.take(0, step);
   wait_until_ready(prefetch, 0, 2 + static_cast<std::uint64_t>(depth));
   std::this_thread::sleep_for(std::chrono::milliseconds(10));
   CHECK(reads == 3 + depth);
 }
 
-TEST_CASE("without staging there is nothing to take", "[prefetch][staged]") {
-  Setting setting;
-  Prefetch prefetch(setting.reader, GENERATE(0, 2));
-  CHECK_THROWS_AS(prefetch.take(0, 0), std::logic_error);
-  read(prefetch, 0, 0);
-  CHECK_FALSE(prefetch.ready(0, 1));
-}
-
 TEST_CASE("slots stand in the memory that is given, taken once", "[prefetch][staged]") {
   const std::size_t depth = GENERATE(0, 1, 4);
-  const Features held = GENERATE(Features::floats, Features::bytes);
   Recording memory;
   {
     Digits setting;
-    Prefetch prefetch(setting.reader, depth, endless, {.features = held, .memory = &memory});
+    Prefetch prefetch(setting.reader, depth, endless, memory);
     const std::size_t blocks = memory.blocks.size();
     CHECK(blocks == 2 * (depth + 2));  // features and labels
     const std::size_t rows = 8;
-    const std::size_t width =
-        setting.source.features() * (held == Features::bytes ? 1 : sizeof(float));
+    const std::size_t width = setting.source.features();
     CHECK(memory.bytes >= (depth + 2) * rows * (width + sizeof(std::int32_t)));
     CHECK(memory.bytes <= (depth + 2) * (rows * (width + sizeof(std::int32_t)) + 128));
     for (std::uint64_t step = 0; step < setting.plan.steps(); ++step) {
@@ -484,9 +472,7 @@ TEST_CASE("memory that is not given ends the construction", "[prefetch][staged]"
   Setting setting;
   Recording memory;
   memory.left = GENERATE(0, 1, 5);
-  const auto make = [&](std::size_t depth) {
-    Prefetch(setting.reader, depth, endless, {.features = Features::floats, .memory = &memory});
-  };
+  const auto make = [&](std::size_t depth) { Prefetch(setting.reader, depth, endless, memory); };
   CHECK_THROWS_AS(make(3), std::bad_alloc);
   CHECK(memory.blocks.empty());
 }
