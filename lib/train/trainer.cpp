@@ -115,6 +115,8 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
     if (is_last) break;
     position_ = {.epoch = position_.epoch + 1, .best = position_.best};
   }
+  replica_.drop_staged();
+  train_.reset();  // after an early stop it may still read: the caller may use the source
   Lap saving;
   save(observers);
   for (Observer* observer : observers) observer->finish_checkpoint();
