@@ -28,27 +28,16 @@ namespace {
 constexpr std::array launch_settings = {"ranks", "mesh",    "backend",  "device",     "simd",
                                         "zeros", "threads", "exchange", "micro-batch"};
 
-/// Settings that never determine results. A continued run has those of its config.toml.
-/// `on-nonfinite` is one: a step that it skips ends the run without it.
-constexpr std::array free_settings = {"data",
-                                      "format",
-                                      "prefetch",
-                                      "share-device",
-                                      "checkpoint-every",
-                                      "keep",
-                                      "keep-every",
-                                      "sentinel-steps",
-                                      "audit-every",
-                                      "max-time",
-                                      "timeout",
-                                      "hash-every",
-                                      "snapshot-every",
-                                      "straggler-warning",
-                                      "progress",
-                                      "balance",
-                                      "on-nonfinite",
-                                      "keep-best",
-                                      "metrics"};
+/// Settings of which a continued run has those of its config.toml. They do not determine results,
+/// or are launch_settings, too. `on-nonfinite` is one: a step that it skips ends the run without
+/// it. So is `micro-batch`: without it there may be too little memory.
+constexpr std::array free_settings = {"data",        "format",         "prefetch",
+                                      "micro-batch", "share-device",   "checkpoint-every",
+                                      "keep",        "keep-every",     "sentinel-steps",
+                                      "audit-every", "max-time",       "timeout",
+                                      "hash-every",  "snapshot-every", "straggler-warning",
+                                      "progress",    "balance",        "on-nonfinite",
+                                      "keep-best",   "metrics"};
 
 template <std::size_t N>
 bool is_in(const std::array<const char*, N>& names, std::string_view name) {
@@ -65,9 +54,9 @@ Decisive decisive_settings(const RunConfig& config) {
   Decisive decisive;
   for (const auto& [name, value] : key_values(config)) {
     const bool by_ranks = config.reduction == "allreduce" && is_in(launch_settings, name);
-    const bool free = is_in(free_settings, name) || is_about_this_job(name) ||
-                      (is_in(launch_settings, name) && !by_ranks);
-    if (!free) decisive.emplace_back(name, value);
+    const bool free =
+        is_in(free_settings, name) || is_about_this_job(name) || is_in(launch_settings, name);
+    if (!free || by_ranks) decisive.emplace_back(name, value);
   }
   return decisive;
 }
@@ -111,7 +100,8 @@ std::string settings_text(const std::filesystem::path& run, const train::Trainin
     RunConfig config;
     apply_run_file(config, path.string(), read_run_file(path.string()));
     for (const auto& [name, value] : key_values(config)) {
-      if (is_in(free_settings, name)) text += name + " = " + value + "\n";
+      if (!is_in(free_settings, name) || value_in(state.settings, name) != absent) continue;
+      text += name + " = " + value + "\n";
     }
   }
   for (const auto& [name, value] : state.settings) {

@@ -98,10 +98,13 @@ class Resume(command.CommandTest):
     def test_settings_come_from_the_run(self):
         whole = self.whole()
         self.copy(whole, last=28)
-        # Without a flag of JOB: they are the run's. The data stays where config.toml says.
+        # Without a flag of JOB: they are the run's. The data stays where config.toml says, and so do micro-batches.
+        config = self.folder / "run/config.toml"
+        config.write_text(config.read_text().replace('micro-batch = "none"', "micro-batch = 8"))
         made = run("train --resume", self.folder / "run", threads=2)
         self.assert_ends(made, 0)
-        self.assert_says(made.out, ["resume", "step-00000028, after 28 steps"], made)
+        self.assert_says(made.out, ["resume", "step-00000028, after 28 steps", "canonical, by partial sums"], made)
+        self.assertIn("micro-batch = 8", config.read_text())
         self.assert_same(whole, command.Run(self.folder / "run"))
         again = run("train --resume", self.folder / "run", threads=2)
         self.assert_ends(again, 0)
