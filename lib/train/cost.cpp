@@ -85,8 +85,9 @@ ReplicaBuffers training_buffers(const nn::NetworkShape& shape, const data::Plan&
     buffers.exchange = chosen_exchange(options.exchange, step, shape);
   }
   const std::size_t piece = canonical ? rows_needed(buffers.exchange, plan) : plan.largest_piece();
-  if (options.micro_batch > 0) {
-    buffers.rows = std::max(buffers.rows, std::min(piece, options.micro_batch));
+  const bool is_cut = options.micro_batch > 0 && options.micro_batch < piece;
+  if (is_cut) {
+    buffers.rows = std::max(buffers.rows, options.micro_batch);
     buffers.blocks +=
         static_cast<double>(micro_batch_blocks(piece, options.micro_batch, plan.leaf(0)));
   } else {
@@ -100,7 +101,7 @@ ReplicaBuffers training_buffers(const nn::NetworkShape& shape, const data::Plan&
   if (canonical) {
     buffers.blocks += static_cast<double>(sum_parts(buffers.exchange, plan) * (one_block ? 1 : 2));
   }
-  const bool staged = on_device || options.micro_batch > 0;
+  const bool staged = on_device || is_cut;
   const std::size_t slots = options.prefetch + (staged ? 2 : options.prefetch > 0 ? 1 : 0);
   buffers.read_rows += static_cast<double>(slots) * static_cast<double>(plan.largest_piece());
   return buffers;

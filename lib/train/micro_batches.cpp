@@ -113,7 +113,7 @@ nn::Targets MicroBatches::targets(Range rows) const {
 
 std::unique_ptr<MicroBatches> make_micro_batches(nn::Network<float>& network, std::size_t limit,
                                                  const data::Plan& plan) {
-  if (limit == 0) return nullptr;
+  if (limit == 0 || limit >= plan.largest_gathered() / plan.options().ranks) return nullptr;
   return std::make_unique<MicroBatches>(network, limit, plan);
 }
 

@@ -77,7 +77,7 @@ class MicroBatches {
   NonfiniteValue nonfinite_;
 };
 
-/// nullptr if `limit` is 0.
+/// nullptr if `limit` is 0, or no rank has more rows: then a piece is computed at once.
 std::unique_ptr<MicroBatches> make_micro_batches(nn::Network<float>& network, std::size_t limit,
                                                  const data::Plan& plan);
 
