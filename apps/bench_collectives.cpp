@@ -87,14 +87,17 @@ std::vector<const Operation*> operations_in(const std::string& text) {
   std::transform(operations.begin(), operations.end(), names.begin(),
                  [](const Operation& one) { return one.name; });
   std::vector<const Operation*> found;
+  const auto require = [&](bool is_one, const std::string& name) {
+    if (is_one) return;
+    throw ConfigError("--operation: " + in_quotes(name) + " is none of " + listed(names),
+                      "give some of these with commas between them, or all");
+  };
   for (const std::string& name : text == "all" ? names : split_list(text)) {
     const auto at = std::find(names.begin(), names.end(), name);
-    if (at == names.end()) {
-      throw ConfigError("--operation: " + in_quotes(name) + " is none of " + listed(names),
-                        "give some of these with commas between them, or all");
-    }
+    require(at != names.end(), name);
     found.push_back(&operations[static_cast<std::size_t>(at - names.begin())]);
   }
+  require(!found.empty(), text);
   return found;
 }
 

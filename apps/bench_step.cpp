@@ -71,8 +71,9 @@ struct Amount {
 class StepBench {
  public:
   StepBench(const train::ReplicaOptions& options, TrainJob& job, const train::StepWork& work,
-            comm::Communicator& comm)
+            FlightRecorder& recorder, comm::Communicator& comm)
       : job_(job),
+        recorder_(recorder),
         comm_(comm),
         simd_(options.simd),
         precision_(options.precision),
@@ -122,6 +123,7 @@ class StepBench {
     std::vector<StepFigures> steps;
     train::Lap whole;
     for (std::uint64_t i = 0; i < count; ++i) {
+      recorder_.enter(Phase::step, i);
       train::PhaseSeconds seconds;
       train::Lap phase;
       const data::Batch batch = replica.load(batches, epoch + i / plan.steps(), i % plan.steps());
@@ -155,6 +157,7 @@ class StepBench {
   }
 
   TrainJob& job_;
+  FlightRecorder& recorder_;
   comm::Communicator& comm_;
   Simd simd_;
   Precision precision_;
@@ -187,6 +190,7 @@ StepFigures together(const std::vector<StepFigures>& ranks) {
 /// All that is reported.
 struct StepFindings {
   const TrainJob& job;
+  const RunConfig& config;
   const char* simd;
   Amount amount;
   train::StepWork work;
@@ -216,6 +220,9 @@ nlohmann::ordered_json json_of(const StepFindings& found) {
       {"exchanged_values", found.job.replica->shape().exchanged_values()},
       {"reduction", found.job.replica->reduction()},
       {"products", found.job.replica->products()},
+      {"precision", found.config.precision},
+      {"zeros", found.config.zeros},
+      {"micro_batch", found.config.micro_batch.value_or(0)},
       {"simd", found.simd},
       {"rounds", found.amount.rounds},
       {"round_steps", found.amount.steps},
@@ -286,10 +293,15 @@ void print(const StepFindings& found, const std::string& where) {
   const auto parameters = grouped(replica.shape().parameters());
   banner.rows = {
       {"network", replica.shape().text() + ", " + parameters + " parameters"},
-      {"batch", grouped(found.job.plan->examples(0)) + " global"},
+      {"batch", grouped(found.job.plan->examples(0)) + " global" +
+                    (found.config.micro_batch
+                         ? ", at most " + grouped(*found.config.micro_batch) + " of a rank at once"
+                         : "")},
       {"reduction",
-       fmt::format("{}; {} products; {} and {} a rank", replica.reduction(), replica.products(),
-                   found.simd, counted(static_cast<std::uint64_t>(found.job.threads), "thread"))},
+       fmt::format("{}; {} products in {}{}; {} and {} a rank", replica.reduction(),
+                   replica.products(), found.config.precision,
+                   found.config.zeros == "dense" ? ", with those of zeros" : "", found.simd,
+                   counted(static_cast<std::uint64_t>(found.job.threads), "thread"))},
       {"measured",
        fmt::format("{} of {}: medians, means of the ranks", counted(found.amount.rounds, "round"),
                    counted(found.amount.steps, "step"))},
@@ -391,11 +403,12 @@ Syntax bench_step_syntax() {
       "Runs steps of training, and prints what their phases take beside what these cores can do.");
   syntax.example = "mpirun -n 2 lockstep bench step --batch-size 512 --roofline step.svg";
   const std::set<std::string> others = {
-      "epochs",  "steps",      "patience",       "keep-best",   "monitor",
-      "metrics", "validation", "init",           "init-map",    "init-fresh",
-      "run-dir", "resume",     "init-ignore",    "init-layout", "checkpoint-every",
-      "keep",    "keep-every", "hash-every",     "max-time",    "straggler-warning",
-      "survive", "progress",   "snapshot-every", "balance",     "share-device"};
+      "epochs",      "steps",      "patience",       "keep-best",   "monitor",
+      "metrics",     "validation", "init",           "init-map",    "init-fresh",
+      "run-dir",     "resume",     "init-ignore",    "init-layout", "checkpoint-every",
+      "keep",        "keep-every", "hash-every",     "max-time",    "straggler-warning",
+      "survive",     "progress",   "snapshot-every", "balance",     "share-device",
+      "on-nonfinite"};
   for (const auto& setting : settings()) {
     if (!others.contains(setting.name)) syntax.settings.push_back(setting.name);
   }
@@ -418,6 +431,8 @@ void bench_step(const Arguments& arguments, const RunConfig& config, comm::Commu
     const train::ReplicaOptions options = replica_options(config, /*threads=*/1);
     simd = simd_in_use(options.simd, options.precision);
   });
+  Recording recording(config, comm);
+  const RecordedIn recorded(recording.recorder(), comm);
   TrainData data = open_data(config, comm);
   FaultInjection faults(comm);
   TrainJob job = make_job(config, data, faults, comm);
@@ -426,19 +441,21 @@ void bench_step(const Arguments& arguments, const RunConfig& config, comm::Commu
   options.optimizer = job.replica->optimizer();
   const train::StepWork work =
       train::work_of(job.replica->shape(), *job.plan, options, feature_bytes);
-  StepBench bench(options, job, work, comm);
+  StepBench bench(options, job, work, recording.recorder(), comm);
   const Amount amount = bench.warm_up(rounds, steps);
   const auto ranks = gather(bench.run(amount), comm);
   const std::string where = ranks_text(comm) + ", backend " + comm.backend();
-  const StepFindings found = {job,  simd, amount, work, bench.probed_bytes(), together(ranks),
-                              ranks};
+  const StepFindings found = {
+      job, config, simd, amount, work, bench.probed_bytes(), together(ranks), ranks};
   comm::together(comm, [&] {
     if (comm.rank() != 0) return;
-    if (arguments.given("roofline")) {
-      train::draw(std::array{roofline(found)}, arguments.value("roofline"));
+    if (arguments.given("json")) {
+      fmt::print("{}\n", json_of(found).dump());
+    } else {
+      print(found, where);
     }
-    if (!arguments.given("json")) return print(found, where);
-    fmt::print("{}\n", json_of(found).dump());
+    if (!arguments.given("roofline")) return;
+    train::draw(std::array{roofline(found)}, arguments.value("roofline"));
   });
 }
 

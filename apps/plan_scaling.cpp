@@ -54,8 +54,10 @@ std::vector<ScalingRow> scaling_rows(const ScalingArguments& arguments,
   const auto on_a_host = static_cast<double>(arguments.ranks_a_host);
   const double batch = arguments.batch ? static_cast<double>(*arguments.batch) : measured.batch;
   std::vector<ScalingRow> rows;
-  for (double ranks = measured.ranks; ranks <= static_cast<double>(arguments.max_ranks);
-       ranks *= 2) {
+  const auto most = static_cast<double>(arguments.max_ranks);
+  double next = measured.ranks;
+  for (double ranks = 0; ranks < most && next <= most; next = std::min(2 * ranks, most)) {
+    ranks = next;
     ScalingRow row;
     row.fixed = {ranks, on_a_host, batch};
     row.growing = {ranks, on_a_host, batch * ranks / measured.ranks};

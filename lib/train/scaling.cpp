@@ -46,9 +46,10 @@ class Numbers {
     return checked(least, "seconds_of_ranks");
   }
 
-  /// Throws unless the step has the canonical reduction.
-  void require_canonical() const {
-    if (text_in(json_, "reduction", place_).starts_with("canonical")) return;
+  /// True for the exchange of partial sums. Throws unless the step has the canonical reduction.
+  bool is_by_sums() const {
+    const std::string reduction = text_in(json_, "reduction", place_);
+    if (reduction.starts_with("canonical")) return reduction.ends_with("partial sums");
     fail(place_, "is of a step with another reduction than canonical");
   }
 
@@ -83,15 +84,25 @@ double all_to_all_seconds(double hosts, double bytes, const Link& link) {
   return (hosts - 1) * (link.latency + bytes / link.bandwidth);
 }
 
+namespace {
+
+/// The choice of chosen_exchange() for a batch (step.hpp).
+bool moves_activations(const MeasuredStep& measured, double batch) {
+  return !measured.only_sums && batch * measured.exchanged <= 2 * measured.weights;
+}
+
+}  // namespace
+
 MeasuredStep read_measured_step(const std::filesystem::path& file) {
   const Numbers numbers(file);
-  numbers.require_canonical();
+  const bool is_by_sums = numbers.is_by_sums();
   MeasuredStep step;
   step.ranks = numbers.positive("ranks");
   step.batch = numbers.positive("batch_size");
   step.leaf = numbers.positive("leaf");
   step.weights = numbers.positive("parameters");
   step.exchanged = numbers.positive("exchanged_values");
+  step.only_sums = is_by_sums && moves_activations(step, step.batch);
   step.data = numbers.phase("data", "seconds");
   // dW has as much arithmetic as forward, if no layer is frozen; the rest of backward is dX.
   const double backward = numbers.phase("backward", "seconds");
@@ -118,7 +129,7 @@ PredictedStep predicted_step(const MeasuredStep& measured, const Layout& layout,
   const double activation_bytes = float_bytes * layout.batch * measured.exchanged;
 
   PredictedStep step;
-  step.by_activations = ranks == 1 || activation_bytes <= 2 * weight_bytes;
+  step.by_activations = ranks == 1 || moves_activations(measured, layout.batch);
   step.compute = measured.data * rows +
                  std::max(measured.rows * rows, 2 * weight_bytes / measured.bandwidth) +
                  measured.slices * fewer * layout.batch / measured.batch + measured.update * fewer +

@@ -27,13 +27,14 @@ double all_to_all_seconds(double hosts, double bytes, const Link& link);
 /// A step as `lockstep bench step --json` has measured it, with the canonical reduction.
 struct MeasuredStep {
   double ranks = 1;
-  double batch = 0;      ///< examples
-  double leaf = 1;       ///< examples
-  double weights = 0;    ///< of the network
-  double exchanged = 0;  ///< values of an example: NetworkShape::exchanged_values()
-  double data = 0;       ///< seconds of each phase, of a rank
-  double rows = 0;       ///< of forward and of dX, which are computed for a rank's own examples
-  double slices = 0;     ///< of dW, which is computed for a rank's slice of the weights
+  double batch = 0;        ///< examples
+  double leaf = 1;         ///< examples
+  double weights = 0;      ///< of the network
+  double exchanged = 0;    ///< values of an example: NetworkShape::exchanged_values()
+  bool only_sums = false;  ///< partial sums were exchanged where activations would be fewer bytes
+  double data = 0;         ///< seconds of each phase, of a rank
+  double rows = 0;         ///< of forward and of dX, which are computed for a rank's own examples
+  double slices = 0;       ///< of dW, which is computed for a rank's slice of the weights
   double update = 0;
   double other = 0;
   double copies = 0;     ///< seconds to read or write a byte that another rank of the host has
@@ -74,8 +75,9 @@ struct PredictedStep {
 ///                        weights
 ///   dW                   in proportion to B / N
 ///   update               in proportion to 1 / N
-///   exchange             the activations of all, B X values, if they are at most 2 W (step.hpp),
-///                        else sums of each rank, W values for every other
+///   exchange             the activations of all, B X values, if they are at most 2 W (step.hpp)
+///                        and the measured step would have had them, too; else sums of each rank, W
+///                        values for every other
 ///   publish              the weights of all, W values
 ///   within a host        each byte that a rank needs from others, read and written once
 ///   between hosts        all_gather_seconds(), or all_to_all_seconds() of the ranks' sums

@@ -121,6 +121,7 @@ class BenchCollectives(command.CommandTest):
     def test_refusals(self):
         for args, needles in (("", ["one rank", "mpirun"]),
                               ("--ranks 2 --operation sum", ["'sum'", "all_gather"]),
+                              ("--ranks 2 --operation=", ["''", "all_gather"]),
                               ("--ranks 2 --redop prod", ["'prod'", "sum|min|max"]),
                               ("--ranks 2 --backend mpi", ["'mpi'", "mpirun"]),
                               ("--ranks 2 --min-bytes 3", ["--min-bytes"]),
@@ -143,10 +144,12 @@ class BenchStep(command.CommandTest):
     def test_phases(self):
         products = 784 * 30 + 30 * 20 + 20 * 10
         for args, options in (("", {}), ("--ranks 3", {}), ("--reduction allreduce", {"ranks": 2}),
-                              ("--exchange sums", {"ranks": 2})):
+                              ("--zeros dense --micro-batch 10", {"ranks": 2})):
             with self.subTest(args=args, **options):
                 result = self.succeed(self.SMALL, args, "--threads 1", **options)
                 found = json.loads(result.out)
+                self.assertEqual([found[key] for key in ("precision", "zeros", "micro_batch")],
+                                 ["float32", *(("dense", 10) if "dense" in args else ("auto", 0))])
                 self.assertEqual(list(found["phases"]), self.PHASES)
                 ranks = len(found["seconds_of_ranks"])
                 self.assertEqual(found["ranks"], ranks)
@@ -170,7 +173,7 @@ class BenchStep(command.CommandTest):
         step.write_text(self.succeed(self.SMALL, "--ranks 2 --threads 1").out)
         found = json.loads(self.succeed("plan --json --predict", step, "--ranks 1000").out)
         self.assertEqual([row["ranks"] for row in found["ranks"]],
-                         [2 ** i for i in range(1, 10)])
+                         [*(2 ** i for i in range(1, 10)), 1000])
         for row in found["ranks"]:
             self.assertEqual(row["same_batch"]["batch_size"], 40)
             self.assertEqual(row["same_examples_a_rank"]["batch_size"], 20 * row["ranks"])
@@ -204,6 +207,7 @@ class BenchStep(command.CommandTest):
     def test_refusals(self):
         for args, code, needles in (("--rounds 0", 2, ["--rounds"]),
                                     ("--epochs 3", 2, ["'--epochs'"]),
+                                    ("--on-nonfinite skip", 2, ["'--on-nonfinite'"]),
                                     ("--device cuda", 2, ["--device", "processors"]),
                                     ("--simd scalar", 2, ["scalar", "--simd auto"]),
                                     ("--roofline a.pdf", 2, ["a.pdf"]),

@@ -116,6 +116,14 @@ TEST_CASE("as measured, the prediction is the measurement", "[scaling]") {
   CHECK(step.communication == Approx(2e-11 * 2 * 0.5 * 4 * (128 * 3000 + 1e6)));
 }
 
+TEST_CASE("a step that was measured with partial sums goes on with them", "[scaling]") {
+  MeasuredStep measured = measured_step();
+  measured.only_sums = true;
+  const PredictedStep step = predicted_step(measured, {2, 8, 128}, {5e-6, 12e9});
+  CHECK_FALSE(step.by_activations);
+  CHECK(step.communication == Approx(2e-11 * 2 * 0.5 * 4 * 2e6));
+}
+
 TEST_CASE("more ranks compute less, and communicate more", "[scaling]") {
   const MeasuredStep measured = measured_step();
   const Link link = {5e-6, 12e9};
