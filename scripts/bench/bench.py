@@ -18,7 +18,7 @@ sys.path.insert(0, str(HERE.parent / "peers"))
 import compare
 import higgs
 import readers
-from compare import LOCKSTEP, MPIRUN, output_of
+from compare import LOCKSTEP, MPIRUN, has, output_of
 
 PARTS = ["collectives", "step", "precision", "peers", "table", "reading"]
 
@@ -78,7 +78,7 @@ def collectives(a):
         by_size = figures.setdefault(result["operation"], {}).setdefault(result["bytes"], {})
         name = "MPI itself" if result["backend"].startswith("MPI_") else result["backend"]
         by_size[name] = best(result)
-    if a.venv is not None:
+    if a.venv is not None and has(a.venv, "torch"):
         add_gloo(a, figures)
     return figures
 

@@ -73,26 +73,29 @@ def peer(launcher, script, *flags):
     return measure
 
 
+def has(venv, *packages):
+    """Whether all of these are installed in `venv`."""
+    return subprocess.run([venv / "bin" / "python", "-c", f"import importlib.util as u, sys; "
+                           f"sys.exit(None in map(u.find_spec, {packages}))"]).returncode == 0
+
+
 def contenders(venv):
     """{name: contender}, Lockstep first; of the peers those that are installed."""
     python, torchrun = venv / "bin" / "python", venv / "bin" / "torchrun"
     cores = len(os.sched_getaffinity(0))
-    def has(package):
-        return subprocess.run([python, "-c", f"import importlib.util as u, sys; "
-                               f"sys.exit(u.find_spec('{package}') is None)"]).returncode == 0
     found = {"Lockstep, 2 ranks": lockstep(MPIRUN),
              f"Lockstep, 1 rank, {cores} threads": lockstep([], "--threads", cores)}
-    if has("torch"):
+    if has(venv, "torch"):
         found[f"PyTorch, one process, {cores} threads"] = peer([python], "torch_peer.py",
                                                                "--threads", cores)
         found["PyTorch, 2 ranks, DDP over gloo"] = peer([torchrun, "--nproc-per-node", 2],
                                                         "torch_peer.py")
-    if has("torch") and has("mpi4py"):
+    if has(venv, "torch", "mpi4py"):
         found["PyTorch, 2 ranks, one flat MPI_Allreduce"] = peer([*MPIRUN, python],
                                                                  "torch_peer.py", "--reduce", "mpi")
-    if has("jax") and has("optax"):
+    if has(venv, "jax", "optax"):
         found["JAX, one process"] = peer([python], "jax_peer.py")
-    if has("tensorflow"):
+    if has(venv, "tensorflow"):
         found["TensorFlow, one process"] = peer([python], "tensorflow_peer.py", "--devices", 1)
         found["TensorFlow, DTensor on 2 devices"] = peer([python], "tensorflow_peer.py",
                                                          "--devices", 2)

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 
-from compare import HERE, LOCKSTEP, MPIRUN, output_of
+from compare import HERE, LOCKSTEP, MPIRUN, has, output_of
 
 FEATURES, LAYERS, BATCH = 28, "300,300,300,300,300", 100
 
@@ -64,12 +64,15 @@ def torch(launcher, *flags):
 def contenders(venv):
     cores = len(os.sched_getaffinity(0))
     python = venv / "bin" / "python"
-    return {"Lockstep, 2 ranks": lockstep(MPIRUN),
-            f"Lockstep, 1 rank, {cores} threads": lockstep([], "--threads", cores),
-            f"PyTorch, one process, {cores} threads": torch([python], "--threads", cores),
-            "PyTorch, one process, 1 thread": torch([python], "--threads", 1),
-            "PyTorch, 2 ranks, one flat MPI_Allreduce":
-                torch([*MPIRUN, python], "--threads", 1, "--reduce", "mpi")}
+    found = {"Lockstep, 2 ranks": lockstep(MPIRUN),
+             f"Lockstep, 1 rank, {cores} threads": lockstep([], "--threads", cores)}
+    if has(venv, "torch", "pandas"):
+        found[f"PyTorch, one process, {cores} threads"] = torch([python], "--threads", cores)
+        found["PyTorch, one process, 1 thread"] = torch([python], "--threads", 1)
+    if has(venv, "torch", "pandas", "mpi4py"):
+        found["PyTorch, 2 ranks, one flat MPI_Allreduce"] = torch([*MPIRUN, python], "--threads",
+                                                                  1, "--reduce", "mpi")
+    return found
 
 
 def measure(venv, a):

@@ -22,6 +22,8 @@ import subprocess
 import sys
 import tempfile
 
+from compare import has
+
 HERE = pathlib.Path(__file__).resolve().parent
 LOCKSTEP = HERE.parent.parent / "build" / "release" / "lockstep"
 FORMATS = {"tfrecord": "train.tfrecord", "csv": "train.csv", "npy": "train-images.npy"}
@@ -66,10 +68,7 @@ def peer(python, way, file, batch_size, order):
 def contenders(venv, data, batch_size, slow):
     """{(format, name): how to measure it in an order}."""
     python = venv / "bin" / "python"
-    def has(package):
-        return subprocess.run([python, "-c", f"import importlib.util as u, sys; "
-                               f"sys.exit(u.find_spec('{package}') is None)"]).returncode == 0
-    installed = {package for package in ("torch", "tensorflow") if has(package)}
+    installed = {package for package in ("torch", "tensorflow") if has(venv, package)}
     found = {}
     for name in FORMATS:
         for label, launcher, words in (("1 rank", [], []),
