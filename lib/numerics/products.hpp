@@ -35,7 +35,7 @@ struct LayerWeights {
 ///
 /// The logical weight is a row-major matrix [I, O]; products may store it in another layout, with
 /// padding that stays zero. The caller ensures matching shapes (asserted). Everything is local; one
-/// thread at a time calls an object, which may use ReplicaOptions::threads.
+/// thread at a time calls an object, which may use those of set_product_threads().
 template <class Real>
 class Products {
  public:

@@ -264,7 +264,7 @@ HWY_INLINE void clear_padding(Sums<R, V>& sums, std::size_t exist) {
   }
 }
 
-/// The same for nodes of sections, which lie in dw and in matrices like it. The root goes to dw.
+/// merge_pending() for nodes of sections, in dw and in matrices like it. The root goes to dw.
 template <std::size_t R, std::size_t V>
 HWY_INLINE void merge_pending_sections(Sums<R, V>& sums, const WeightsTask& t) {
   const auto at = [&t](std::size_t node) {

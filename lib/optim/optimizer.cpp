@@ -122,8 +122,8 @@ HWY_INLINE hn::Vec<D> update_at(D d, const PassFactors& f, const Spans& s, std::
   } else {
     const auto mean = mean_at(d, f, s, i);
     auto g = f.clips ? clipped(d, f, mean) : mean;
-    // Else the second moment is not finite, either: of adam with decay it is that of another
-    // number.
+    // Else v, which is checked below, is not finite, either: it has the square of the mean, unless
+    // that was clipped or decay was added.
     if (pass == Pass::sgd || pass == Pass::lars || f.clips ||
         (pass == Pass::adam && f.decay != 0)) {
       zeros = add_zero_times(d, hn::Mul(mean, mean), zeros);

@@ -47,7 +47,7 @@ struct Schedule {
 };
 
 /// Throws ConfigError for a schedule that cannot be followed: of linear and cosine, no steps after
-/// the warm-up, or `last` outside [0, 1]; of the others, `decay` outside (0, 1], or `every` 0.
+/// the warm-up; of all, `last` outside [0, 1], `decay` outside (0, 1], or `every` 0.
 void require_valid(const Schedule& schedule);
 
 enum class OptimizerKind { sgd, adam, adamw, lars, lamb };
