@@ -76,7 +76,11 @@ std::uint64_t bytes_in(const Arguments& arguments, const std::string& flag) {
     text.pop_back();
   }
   constexpr std::uint64_t most = std::uint64_t{1} << 32;  // of a call of MPI
-  const std::uint64_t bytes = flag_count(flag, text, 1, most / unit) * unit;
+  const std::uint64_t bytes = flag_count(flag, text, 1, most) * unit;
+  if (bytes > most) {
+    throw ConfigError("--" + flag + ": " + arguments.value(flag) + " is more than 4G",
+                      "give at most 4G");
+  }
   if (bytes >= sizeof(float)) return bytes;
   throw ConfigError("--" + flag + ": less than the 4 bytes of an element", "give at least 4");
 }

@@ -168,6 +168,7 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
     }
     mesh_of(config, static_cast<std::uint64_t>(comm.size()));
     threads = threads_of(config, comm);
+    warn_of_threads(threads, comm);
     job.saved = train::read_description(train::find_checkpoint(arguments.operand()));
     const bool has_seed = !config.test_split || arguments.given("seed");
     job.test =

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/collectives/launcher.hpp"
 #include "lockstep/data/csv.hpp"
 #include "lockstep/data/picture_source.hpp"
 #include "lockstep/launch/launch.hpp"
@@ -501,17 +502,23 @@ int threads_of(const RunConfig& config, const comm::Communicator& comm) {
   if (!config.threads) return own;
   constexpr std::uint64_t max = 1024;
   if (*config.threads > max) {
-    throw ConfigError("threads: " + std::to_string(*config.threads) + " is more than " +
-                      std::to_string(max));
+    throw ConfigError(
+        "`threads` " + std::to_string(*config.threads) + " is more than " + std::to_string(max),
+        "give at most one for each core");
   }
-  const int threads = static_cast<int>(*config.threads);
-  if (threads > own && comm.rank() == 0) {
-    launching::print_warning(
-        fmt::format("{} threads a rank on {} core{}, oversubscribed; `mpirun --bind-to none` "
-                    "unbinds ranks from their cores",
-                    threads, own, own == 1 ? "" : "s"));
-  }
-  return threads;
+  return static_cast<int>(*config.threads);
+}
+
+void warn_of_threads(int threads, const comm::Communicator& comm) {
+  const int own = train::own_cores(comm);
+  if (threads <= own || comm.rank() != 0) return;
+  const auto launch = comm::detect_launcher();
+  launching::print_warning(
+      fmt::format("{} threads a rank on {}, oversubscribed{}", threads,
+                  counted(static_cast<std::uint64_t>(own), "core"),
+                  launch && launch->launcher == "mpirun"
+                      ? "; `mpirun --bind-to none` unbinds ranks from their cores"
+                      : ""));
 }
 
 void warn_of_staging(const train::Replica& replica) {

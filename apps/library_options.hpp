@@ -104,9 +104,12 @@ optim::OptimizerOptions optimizer_options(const RunConfig& config, const data::P
 /// The replica options in the settings, but for the optimizer. `threads`: see threads_of(). Local.
 train::ReplicaOptions replica_options(const RunConfig& config, int threads);
 
-/// The threads of a rank's products: the setting, else the number of this rank's cores. Rank 0
-/// warns if threads exceed cores. Local. Throws ConfigError for an implausible number.
+/// The threads of a rank's products: the setting, else the number of this rank's cores. Local.
+/// Throws ConfigError for an implausible number.
 int threads_of(const RunConfig& config, const comm::Communicator& comm);
+
+/// Warns, on rank 0, if these are more than its cores. Local.
+void warn_of_threads(int threads, const comm::Communicator& comm);
 
 /// Warns, on rank 0, if devices exchange data through host memory. Local.
 void warn_of_staging(const train::Replica& replica);

@@ -46,6 +46,7 @@ TrainData open_data(const RunConfig& config, comm::Communicator& comm) {
     const data::OpeningRanks ranks = opening_ranks(exchange);
     data::DataSetOptions options = data_options(config);
     options.threads = threads_of(config, comm);
+    warn_of_threads(options.threads, comm);
     options.ranks = &ranks;
     data.sets = data::open_data_set(config.data, options);
     require_fitting_data(data.sets);

@@ -69,7 +69,7 @@ SETTINGS = {
     "--ranks 0": ["ranks"],
     "--ranks 100000": ["ranks", "100000"],
     "--threads 0": ["threads"],
-    "--threads 100000": ["threads", "100000"],
+    "--threads 100000": ["--threads 100000", "remedy"],
     "--checkpoint-every 0": ["checkpoint-every"],
     "--seed -1": ["seed", "-1"],
     "--layers 0 + mpi": ["layers", "0"],

@@ -126,6 +126,7 @@ class BenchCollectives(command.CommandTest):
                               ("--ranks 2 --backend mpi", ["'mpi'", "mpirun"]),
                               ("--ranks 2 --min-bytes 3", ["--min-bytes"]),
                               ("--ranks 512 --max-bytes 4G", ["--max-bytes", "need"]),
+                              ("--ranks 2 --max-bytes 5G", ["--max-bytes", "5G", "4G"]),
                               ("--ranks 2 --max-bytes 5X", ["--max-bytes", "'5X'"]),
                               ("--ranks 2 --min-bytes 2K --max-bytes 1K", ["--min-bytes"]),
                               ("--ranks 2 --rounds 0", ["--rounds"]),
