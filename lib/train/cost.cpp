@@ -141,7 +141,7 @@ namespace {
 
 constexpr double float_bytes = sizeof(float);
 
-/// Adds the products of all layers to forward and backward.
+/// Adds the products of all layers to forward and backward. `ranks`: those that have examples.
 void add_products(const nn::NetworkShape& shape, double examples, double ranks, StepWork& work) {
   const auto sizes = shape.sizes();
   const auto is_trained = [&](std::size_t i) {
@@ -182,7 +182,7 @@ StepWork work_of(const nn::NetworkShape& shape, const data::Plan& plan,
 
   StepWork work;
   work.data.bytes = examples * static_cast<double>(shape.features) * (feature_bytes + float_bytes);
-  add_products(shape, examples, ranks, work);
+  add_products(shape, examples, ranks - static_cast<double>(plan.idle_ranks()), work);
   double rows = examples / ranks;  // in the buffers of a rank
   double sums = 1;                 // of gradients there, as long as the weights
   double slices = 1;               // in which ranks keep moments

@@ -59,17 +59,17 @@ struct Work {
 // clang-format off
 /// The work of one step over a full global batch, by the phases of PhaseSeconds.
 ///
-/// B examples of the batch, R ranks, F features and e bytes of each at the source; for each layer
-/// that multiplies (dense, convolution) m multiply-adds an example, i inputs, o outputs, w weights;
-/// W weights of all layers, X values of an example that ranks exchange
+/// B examples of the batch, R ranks, of which r have examples, F features and e bytes of each at the
+/// source; for each layer that multiplies (dense, convolution) m multiply-adds an example, i inputs,
+/// o outputs, w weights; W weights of all layers, X values of an example that ranks exchange
 /// (NetworkShape::exchanged_values()), P parts of sums (step.hpp), s blocks of optimizer state.
 ///
 ///   data      bytes  B F (e + 4)                      read once, written as floats
 ///   forward   flops  2 B m a layer
-///             bytes  4 (B (i + o) + R w) a layer      every rank reads all weights
+///             bytes  4 (B (i + o) + r w) a layer      a rank with examples reads all weights
 ///   backward  flops  2 B m for dW of trained layers, 2 B m for dX of layers above the first that
 ///                    is trained
-///             bytes  4 (B (i + o) + w) for dW, 4 (B (2 i + o) + R w) for dX
+///             bytes  4 (B (i + o) + w) for dW, 4 (B (2 i + o) + r w) for dX
 ///   exchange  bytes  8 (R - 1) B X by activations     a rank reads the rows of others and writes them
 ///                    8 (R - 1) W P by sums            the same of its slice, from every other rank
 ///                    4 (R W + W + 2 (R - 1) W) all-reduce: reduce-scatter, then all-gather

@@ -39,6 +39,13 @@ TEST_CASE("the work of a step is that of the formulae", "[work]") {
   CHECK(work.resident == 4 * (weights * (1 + 3 / ranks) + 32 * (4 + 2 * 3 + 2 * 2)));
 }
 
+TEST_CASE("a rank without examples does not read the weights", "[work]") {
+  const nn::NetworkShape shape(4, {3}, 2);
+  const data::Plan plan({.records = 80, .batch_size = 1, .ranks = 4});
+  const StepWork work = work_of(shape, plan, {}, 1);
+  CHECK(work.forward.bytes == 4 * ((4 + 3 + 3 + 2) + weights));
+}
+
 TEST_CASE("an evaluation needs no more rows of a network than a batch of 128", "[work]") {
   const nn::NetworkShape shape(4, {3}, 2);
   for (const int ranks : {1, 2, 8, 16}) {
