@@ -55,15 +55,14 @@ std::vector<ScalingRow> scaling_rows(const ScalingArguments& arguments,
   const double batch = arguments.batch ? static_cast<double>(*arguments.batch) : measured.batch;
   std::vector<ScalingRow> rows;
   const auto most = static_cast<double>(arguments.max_ranks);
-  double next = measured.ranks;
-  for (double ranks = 0; ranks < most && next <= most; next = std::min(2 * ranks, most)) {
-    ranks = next;
+  for (double ranks = measured.ranks; ranks <= most; ranks = std::min(2 * ranks, most)) {
     ScalingRow row;
     row.fixed = {ranks, on_a_host, batch};
     row.growing = {ranks, on_a_host, batch * ranks / measured.ranks};
     row.of_fixed = train::predicted_step(measured, row.fixed, between);
     row.of_growing = train::predicted_step(measured, row.growing, between);
     rows.push_back(row);
+    if (ranks == most) break;
   }
   if (!rows.empty()) return rows;
   throw ConfigError(fmt::format("--ranks: the step was measured on more, {:.0f}", measured.ranks),

@@ -124,6 +124,7 @@ class BenchCollectives(command.CommandTest):
                               ("--ranks 2 --operation=", ["''", "all_gather"]),
                               ("--ranks 2 --redop prod", ["'prod'", "sum|min|max"]),
                               ("--ranks 2 --backend mpi", ["'mpi'", "mpirun"]),
+                              ("--ranks 2 --backend=", ["--backend", "''", "'threads'"]),
                               ("--ranks 2 --min-bytes 3", ["--min-bytes"]),
                               ("--ranks 512 --max-bytes 4G", ["--max-bytes", "need"]),
                               ("--ranks 2 --max-bytes 5G", ["--max-bytes", "5G", "4G"]),
