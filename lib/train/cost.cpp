@@ -85,9 +85,9 @@ ReplicaBuffers training_buffers(const nn::NetworkShape& shape, const data::Plan&
     buffers.exchange = chosen_exchange(options.exchange, step, shape);
   }
   const std::size_t piece = canonical ? rows_needed(buffers.exchange, plan) : plan.largest_piece();
-  const bool is_cut = options.micro_batch > 0 && options.micro_batch < piece;
+  const bool is_cut = needs_micro_batches(options.micro_batch, plan);
   if (is_cut) {
-    buffers.rows = std::max(buffers.rows, options.micro_batch);
+    buffers.rows = std::max(buffers.rows, std::min(piece, options.micro_batch));
     buffers.blocks +=
         static_cast<double>(micro_batch_blocks(piece, options.micro_batch, plan.leaf(0)));
   } else {
@@ -184,8 +184,7 @@ StepWork work_of(const nn::NetworkShape& shape, const data::Plan& plan,
   work.data.bytes = examples * static_cast<double>(shape.features) * (feature_bytes + float_bytes);
   add_products(shape, examples, ranks - static_cast<double>(plan.idle_ranks()), work);
   double rows = examples / ranks;  // in the buffers of a rank
-  double sums = 1;                 // of gradients there, as long as the weights
-  double slices = 1;               // in which ranks keep moments
+  double gradients = 1;            // the part of their block that it touches
   if (options.reduction == Reduction::allreduce) {
     work.exchange.bytes = float_bytes * (ranks - 1 > 0 ? 3 * ranks - 1 : 0) * weights;
     work.update.bytes = ranks * update;
@@ -197,11 +196,11 @@ StepWork work_of(const nn::NetworkShape& shape, const data::Plan& plan,
     work.update.bytes = update + float_bytes * ranks * parts * weights;
     work.publish.bytes = others * weights;
     if (!by_sums) rows = examples;
-    sums = by_sums ? parts * (ranks > 1 ? 2 : 1) : 1 / ranks;
-    slices = ranks;
+    gradients = by_sums ? 0 : 1 / ranks;
   }
   if (options.micro_batch > 0) rows = std::min(rows, static_cast<double>(options.micro_batch));
-  work.resident = float_bytes * (weights * (1 + sums + state / slices) + rows * shape.row_values());
+  work.resident =
+      float_bytes * (weights * (buffers.blocks - 1 + gradients) + rows * shape.row_values());
   return work;
 }
 

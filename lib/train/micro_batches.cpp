@@ -16,6 +16,10 @@ std::size_t micro_batch_rows(std::size_t limit, std::size_t leaf) noexcept {
   return std::bit_floor(limit / leaf) * leaf;
 }
 
+bool needs_micro_batches(std::size_t limit, const data::Plan& plan) noexcept {
+  return limit > 0 && limit < rows_needed(Exchange::partial_sums, plan);
+}
+
 std::size_t micro_batch_blocks(std::size_t rows, std::size_t limit, std::size_t leaf) noexcept {
   const std::size_t each = micro_batch_rows(limit, leaf);
   return rows <= each ? 0 : tree_slots((rows + each - 1) / each);
@@ -23,7 +27,7 @@ std::size_t micro_batch_blocks(std::size_t rows, std::size_t limit, std::size_t 
 
 MicroBatches::MicroBatches(nn::Network<float>& network, std::size_t limit, const data::Plan& plan)
     : network_(network), limit_(limit), results_(plan.largest_piece()) {
-  const std::size_t rows = plan.largest_gathered() / plan.options().ranks;
+  const std::size_t rows = rows_needed(Exchange::partial_sums, plan);
   waiting_ = AlignedBuffer<float>(micro_batch_blocks(rows, limit, plan.leaf(0)) *
                                   network.parameters().values().size());
 }
@@ -113,7 +117,7 @@ nn::Targets MicroBatches::targets(Range rows) const {
 
 std::unique_ptr<MicroBatches> make_micro_batches(nn::Network<float>& network, std::size_t limit,
                                                  const data::Plan& plan) {
-  if (limit == 0 || limit >= plan.largest_gathered() / plan.options().ranks) return nullptr;
+  if (!needs_micro_batches(limit, plan)) return nullptr;
   return std::make_unique<MicroBatches>(network, limit, plan);
 }
 

@@ -23,6 +23,10 @@ namespace lockstep::train {
 /// of leaves, so that a micro-batch is a subtree of the sums. 0 if `limit` is less than a leaf.
 std::size_t micro_batch_rows(std::size_t limit, std::size_t leaf) noexcept;
 
+/// True if micro-batches of at most `limit` examples (0: any number) are less than a rank's rows of
+/// a step, so that these are computed in several.
+bool needs_micro_batches(std::size_t limit, const data::Plan& plan) noexcept;
+
 /// The number of blocks of the weights' length that MicroBatches needs for `rows` rows of a rank.
 std::size_t micro_batch_blocks(std::size_t rows, std::size_t limit, std::size_t leaf) noexcept;
 
@@ -77,7 +81,7 @@ class MicroBatches {
   NonfiniteValue nonfinite_;
 };
 
-/// nullptr if `limit` is 0, or no rank has more rows: then a piece is computed at once.
+/// nullptr unless needs_micro_batches(): then a piece is computed at once.
 std::unique_ptr<MicroBatches> make_micro_batches(nn::Network<float>& network, std::size_t limit,
                                                  const data::Plan& plan);
 
