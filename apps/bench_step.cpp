@@ -297,11 +297,9 @@ void print(const StepFindings& found, const std::string& where) {
                     (found.config.micro_batch
                          ? ", at most " + grouped(*found.config.micro_batch) + " of a rank at once"
                          : "")},
-      {"reduction",
-       fmt::format("{}; {} products in {}{}; {} and {} a rank", replica.reduction(),
-                   replica.products(), found.config.precision,
-                   found.config.zeros == "dense" ? ", with those of zeros" : "", found.simd,
-                   counted(static_cast<std::uint64_t>(found.job.threads), "thread"))},
+      {"reduction", fmt::format("{}{}; {} and {} a rank", reduction_text(found.job, found.config),
+                                found.config.zeros == "dense" ? ", zeros computed" : "", found.simd,
+                                counted(static_cast<std::uint64_t>(found.job.threads), "thread"))},
       {"measured",
        fmt::format("{} of {}: medians, means of the ranks", counted(found.amount.rounds, "round"),
                    counted(found.amount.steps, "step"))},

@@ -107,8 +107,7 @@ Banner banner(const RunConfig& config, const TrainData& data, const TrainJob& jo
                                     : "their files leave them no record"));
   }
   add("optimizer", optimizer_text(job.replica->optimizer()));
-  add("reduction", fmt::format("{}; {} products in {}", job.replica->reduction(),
-                               job.replica->products(), config.precision));
+  add("reduction", reduction_text(job, config));
   return banner;
 }
 

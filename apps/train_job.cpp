@@ -113,6 +113,11 @@ TrainJob make_job(const RunConfig& config, const TrainData& data, FaultInjection
   return job;
 }
 
+std::string reduction_text(const TrainJob& job, const RunConfig& config) {
+  return fmt::format("{}; {} products in {}", job.replica->reduction(), job.replica->products(),
+                     config.precision);
+}
+
 Recording::Recording(const RunConfig& config, comm::Communicator& comm)
     : recorder_(comm.world_rank(comm.rank()), comm.size()) {
   comm::together(comm, [&] {

@@ -67,6 +67,9 @@ TrainData open_data(const RunConfig& config, comm::Communicator& comm);
 TrainJob make_job(const RunConfig& config, const TrainData& data, FaultInjection& faults,
                   comm::Communicator& comm);
 
+/// "canonical, by activations; strict products in float32".
+std::string reduction_text(const TrainJob& job, const RunConfig& config);
+
 /// Records what this rank does, and ends the job, or with `survive` the rank, when a rank hangs.
 class Recording {
  public:
