@@ -77,12 +77,13 @@ def contenders(venv):
 
 def measure(venv, a):
     """{contender: (seconds without start, seconds of the process)}, medians."""
-    results = {name: [] for name in contenders(venv)}
+    all_contenders = contenders(venv)
+    results = {name: [] for name in all_contenders}
     with tempfile.TemporaryDirectory() as folder:
         write_table(pathlib.Path(folder) / "train.csv", a.records, 22)
         write_table(pathlib.Path(folder) / "test.csv", 100, 23)
         for turn in range(a.rounds):
-            for name, run in contenders(venv).items():
+            for name, run in all_contenders.items():
                 results[name].append(run(a, folder))
                 print(f"round {turn + 1}: {name}: {results[name][-1][0]:.2f} s", file=sys.stderr)
     return {name: tuple(statistics.median(column) for column in zip(*rounds))

@@ -15,17 +15,14 @@ Peers that FOLDER lacks are left out.
 import argparse
 import functools
 import json
-import os
 import pathlib
 import statistics
 import subprocess
 import sys
 import tempfile
 
-from compare import has
+from compare import HERE, LOCKSTEP, has, output_of
 
-HERE = pathlib.Path(__file__).resolve().parent
-LOCKSTEP = HERE.parent.parent / "build" / "release" / "lockstep"
 FORMATS = {"tfrecord": "train.tfrecord", "csv": "train.csv", "npy": "train-images.npy"}
 PEERS = {  # way of reader_peer.py: what it is called, whose Python runs it, its format
     "tfdata-tfrecord": ("tf.data, parse_example of a batch", "tensorflow", "tfrecord"),
@@ -41,13 +38,7 @@ ORDERS = ("in order", "shuffled")
 
 
 def last_json(command):
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True,
-                          timeout=1800, env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3",
-                                                 OMPI_ALLOW_RUN_AS_ROOT="1",
-                                                 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1"))
-    if done.returncode != 0:
-        sys.exit(f"{command} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(output_of(command).splitlines()[-1])
 
 
 def lockstep(folder, launcher, words, batch_size, order):
