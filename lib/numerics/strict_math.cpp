@@ -1,8 +1,6 @@
 // The exponential of many numbers, in vectors.
 #include "lockstep/numerics/strict_math.hpp"
 
-#include <algorithm>
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "lib/numerics/strict_math.cpp"
 #include <hwy/foreach_target.h>
