@@ -1,5 +1,7 @@
 // Finds what the columns of a table are: numbers, words, labels (table.hpp).
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <span>
@@ -23,6 +25,15 @@ constexpr std::size_t max_named_categories = 10'000;
 constexpr std::size_t max_word = 1000;
 constexpr std::size_t max_float_classes = 20;      // whole numbers that are written as floats
 constexpr std::size_t max_saved_values = 900'000;  // of a checkpoint's network.json
+
+/// Why a field is no number here.
+const char* why_no_number(const std::string& field) {
+  double number = 0;
+  const char* const end = field.data() + field.size();
+  const auto [stop, error] = std::from_chars(field.data(), end, number);
+  const bool is_huge = error != std::errc::invalid_argument && stop == end && std::isfinite(number);
+  return is_huge ? " is beyond the numbers of float32" : " is not a number";
+}
 
 bool contains(const std::vector<std::string>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -420,7 +431,7 @@ class SchemaFinder {
     const FoundLabels& labels = labels_.front();
     if (labels.fractions > 0 && !labels.are_numbers()) {
       throw DataError(labels.place_of_word + in_column(labels) + in_quotes(labels.word) +
-                          " is not a number, but other labels are, with a fraction",
+                          why_no_number(labels.word) + ", but other labels are, with a fraction",
                       "mend the line; or, if each is a class, `task=classification`");
     }
     const bool are_floats = labels.floats > 0 && labels.texts.size() > max_float_classes;
@@ -438,7 +449,8 @@ class SchemaFinder {
     for (const FoundLabels& labels : labels_) {
       if (!labels.are_numbers()) {
         throw DataError(labels.place_of_word + in_column(labels) + in_quotes(labels.word) +
-                            (task() == Task::regression ? " is not a number, as a regression needs"
+                            (task() == Task::regression ? why_no_number(labels.word) +
+                                                              std::string(", as a regression needs")
                                                         : " is neither 0 nor 1"),
                         "mend the line, or name other columns: `label_column=NAME,...`");
       }
@@ -500,8 +512,9 @@ class SchemaFinder {
     const std::string place = found.place + ": column " + in_quotes(name) + ": ";
     if (found.numbers > 0) {
       throw DataError(
-          place + in_quotes(found.first_word) + " is not a number, but " +
-              counted(found.numbers, "other field") + " of the column are",
+          place + in_quotes(found.first_word) + why_no_number(found.first_word) + ", but " +
+              counted(found.numbers, "other field") + " of the column " +
+              (found.numbers == 1 ? "is one" : "are"),
           "mend the line; or, if the numbers are categories, `category_columns=" + csv_field(name) +
               "`; or leave the column out, `ignore_columns=" + csv_field(name) + "`");
     }

@@ -121,9 +121,12 @@ std::vector<RecordFiles> files_of(const Groups& groups, Format format, const std
     const bool no_labels = files.labels.empty();
     if (is_paired(format) && (no_labels || files.records.empty())) {
       const auto& there = no_labels ? files.records : files.labels;
-      throw DataError(where + ": " + file_name(there) + " has no " +
-                          (no_labels ? "labels" : "images") + " beside it (" + key.second +
-                          ", plain or .gz)",
+      const std::string kind = no_labels ? "labels" : "images";
+      std::string missing = key.second;
+      replace(missing, "*", kind);
+      if (format == Format::idx) replace(missing, "idx", no_labels ? "idx1" : "idx3");
+      throw DataError(where + ": " + file_name(there) + " has no " + kind + " beside it (" +
+                          missing + ", plain or .gz)",
                       "bring the missing file, or remove this one");
     }
     result.push_back(files);

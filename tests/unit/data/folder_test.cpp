@@ -169,11 +169,14 @@ TEST_CASE("files without a partner, and ambiguous ones, are named", "[data]") {
   data.add_train();
   data.add_test();
   data.folder.write("train-more-images", images(1));
-  CHECK_THAT(data.error(), StartsWith(data.path() + ": train-more-images has no labels beside it"));
+  CHECK_THAT(
+      data.error(),
+      StartsWith(data.path() + ": train-more-images has no labels beside it (train-more-labels,"));
   std::filesystem::remove(data.folder.path() / "train-more-images");
   std::filesystem::remove(data.folder.path() / "t10k-images-idx3-ubyte");
   CHECK_THAT(data.error(),
-             StartsWith(data.path() + ": t10k-labels-idx1-ubyte has no images beside it"));
+             StartsWith(data.path() + ": t10k-labels-idx1-ubyte has no images beside it "
+                                      "(t10k-images-idx3-ubyte, plain or .gz)"));
   data.add_test();
   data.folder.write("train-images-idx2-ubyte", images(1));
   CHECK_THAT(data.error(), Contains("both train-images-idx2-ubyte and train-images-idx3-ubyte"));
