@@ -355,25 +355,28 @@ void require_valid(const OptimizerOptions& options) {
              "give at least 0 and less than 1");
     }
   };
-  const auto require_positive = [&](const char* name, double value) {
+  const auto require_positive = [&](const char* name, double value, double example) {
     if (!(value > 0 && std::isfinite(value))) {
-      refuse(std::string("`") + name + "=" + shortest(value) + "`: not above 0", "give more");
+      refuse(std::string("`") + name + "=" + shortest(value) + "`: not a finite number above 0",
+             "give one, such as " + shortest(example));
     }
   };
   const std::string with = std::string(" with `optimizer=") + name_of(options.kind) + "`";
   const bool has_momentum =
       options.kind == OptimizerKind::sgd || options.kind == OptimizerKind::lars;
-  require_positive("learning_rate", options.learning_rate);
+  require_positive("learning_rate", options.learning_rate, 1e-3);
   require_share("beta1", options.beta1);
   require_share("beta2", options.beta2);
   require_share("momentum", options.momentum);
-  require_positive("epsilon", options.epsilon);
-  require_positive("trust", options.trust);
+  require_positive("epsilon", options.epsilon, 1e-7);
+  require_positive("trust", options.trust, 1e-3);
   if (!(options.weight_decay >= 0 && std::isfinite(options.weight_decay))) {
-    refuse("`weight_decay=" + shortest(options.weight_decay) + "`: below 0", "give at least 0");
+    refuse(
+        "`weight_decay=" + shortest(options.weight_decay) + "`: not a finite number of at least 0",
+        "give 0, or such as 1e-2");
   }
-  if (options.clip_norm) require_positive("clip_norm", *options.clip_norm);
-  if (options.clip_value) require_positive("clip_value", *options.clip_value);
+  if (options.clip_norm) require_positive("clip_norm", *options.clip_norm, 1);
+  if (options.clip_value) require_positive("clip_value", *options.clip_value, 1);
   if (options.clip_norm && options.clip_value) {
     refuse("`clip_norm` and `clip_value`: one would change what the other is compared with",
            "use one of them");
