@@ -13,6 +13,7 @@
 
 #include "apps/console.hpp"
 #include "apps/subcommands.hpp"
+#include "apps/train_job.hpp"
 #include "lockstep/base/aligned.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/process.hpp"
@@ -305,10 +306,11 @@ void require_memory(const std::vector<Contender>& contenders, std::size_t count,
 class Race {
  public:
   Race(const Operation& operation, const CollectiveSweep& sweep, const Backends& backends,
-       comm::Communicator& comm)
+       FlightRecorder& recorder, comm::Communicator& comm)
       : contenders(contenders_of(operation, sweep, backends)),
         operation_(operation),
         sweep_(sweep),
+        recorder_(recorder),
         comm_(comm),
         rank_(static_cast<std::size_t>(comm.rank())),
         ranks_(static_cast<std::size_t>(comm.size())) {
@@ -326,6 +328,7 @@ class Race {
     std::vector<CallTimes> measured(contenders.size());
     for (std::uint64_t round = 0; round < sweep_.rounds; ++round) {
       for (std::size_t i = 0; i < contenders.size(); ++i) {
+        recorder_.enter(Phase::step, round);
         const Spans spans = spans_of(i, count);
         check(contenders[i], spans, measured[i]);
         time(contenders[i], spans, round == 0, measured[i]);
@@ -383,6 +386,7 @@ class Race {
 
   const Operation& operation_;
   const CollectiveSweep& sweep_;
+  FlightRecorder& recorder_;
   comm::Communicator& comm_;
   std::size_t rank_;
   std::size_t ranks_;
@@ -492,13 +496,13 @@ nlohmann::ordered_json json_of(const Operation& operation, const CollectiveSweep
 /// Measures all and prints the table, or appends to `results`. Returns the number of wrong
 /// elements. Collective.
 std::uint64_t race_all(const CollectiveSweep& sweep, comm::Communicator& comm,
-                       nlohmann::ordered_json& results) {
+                       FlightRecorder& recorder, nlohmann::ordered_json& results) {
   const Backends backends = backends_of(sweep, comm);
   const auto ranks = static_cast<double>(comm.size());
   const bool prints = comm.rank() == 0 && !sweep.json;
   std::uint64_t wrong = 0;
   for (const Operation* operation : sweep.operations) {
-    Race race(*operation, sweep, backends, comm);
+    Race race(*operation, sweep, backends, recorder, comm);
     if (prints) print_heading(*operation);
     for (const std::size_t count : sweep.counts) {
       const auto measured = race.at(count);
@@ -525,7 +529,7 @@ Syntax bench_collectives_syntax() {
   syntax.operand = "operand";
   syntax.operands = 0;
   syntax.over_mpi = true;
-  syntax.settings = {"ranks"};
+  syntax.settings = {"ranks", "timeout"};
   std::string names;
   for (const Operation& one : operations)
     names += (names.empty() ? "" : ", ") + std::string(one.name);
@@ -542,10 +546,11 @@ Syntax bench_collectives_syntax() {
   return syntax;
 }
 
-void bench_collectives(const Arguments& arguments, const RunConfig& /*config*/,
+void bench_collectives(const Arguments& arguments, const RunConfig& config,
                        comm::Communicator& comm) {
   CollectiveSweep sweep;
   comm::together(comm, [&] { sweep = sweep_of(arguments, comm); });
+  Recording recording(config, comm);
   const std::string where = ranks_text(comm);
   const bool is_root = comm.rank() == 0;
   if (is_root && !sweep.json) {
@@ -556,7 +561,7 @@ void bench_collectives(const Arguments& arguments, const RunConfig& /*config*/,
         sweep.has_private_memory ? "in ordinary memory" : "in memory that peers can read");
   }
   auto results = nlohmann::ordered_json::array();
-  const std::uint64_t wrong = race_all(sweep, comm, results);
+  const std::uint64_t wrong = race_all(sweep, comm, recording.recorder(), results);
   if (is_root && sweep.json) {
     const nlohmann::ordered_json json = {{"version", version},
                                          {"ranks", comm.size()},
