@@ -29,8 +29,22 @@ bool is_hidden(const fs::path& path) { return path.filename().string().starts_wi
                   "give a folder that this user may read");
 }
 
+/// Throws for a link to a folder above it: what is in there would be found without end.
+void require_no_loop(const fs::path& folder, const fs::directory_entry& entry) {
+  std::error_code ignored;
+  if (!entry.is_symlink(ignored) || !entry.is_directory(ignored)) return;
+  for (fs::path above = entry.path().parent_path();; above = above.parent_path()) {
+    if (fs::equivalent(above, entry.path(), ignored)) {
+      throw DataError(
+          entry.path().string() + ": is a link to " + above.string() + ", a folder that it is in",
+          "remove the link");
+    }
+    if (above == folder || !above.has_relative_path()) return;
+  }
+}
+
 /// Calls `take(entry)` for everything below `folder` that is not hidden, links to folders too, in
-/// any order; stops if it returns false.
+/// any order; stops if it returns false. Throws DataError for links that loop.
 template <class Take>
 void walk(const fs::path& folder, Take take) {
   std::error_code error;
@@ -39,9 +53,10 @@ void walk(const fs::path& folder, Take take) {
   for (; !error && at != fs::recursive_directory_iterator(); at.increment(error)) {
     if (is_hidden(at->path())) {
       at.disable_recursion_pending();
-    } else if (!take(*at)) {
-      return;
+      continue;
     }
+    require_no_loop(folder, *at);
+    if (!take(*at)) return;
   }
   if (error) fail_to_list(folder, error);
 }

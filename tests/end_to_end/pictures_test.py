@@ -298,6 +298,8 @@ class Pictures(command.CommandTest):
                 shutil.copytree(plain / part / name, deep / part / name / "a" / "b" / "c")
         made = [self.train("--data", folder, SMALL, name=folder.name + "-run") for folder in (plain, linked, deep)]
         self.assertEqual(len({run.summary["weights_hash"] for run in made}), 1)
+        (deep / "train" / "cats" / "up").symlink_to("..")
+        self.refuse(deep, ["train/cats/up: is a link to", "a folder that it is in", "remove the link"])
 
     def test_folders_that_do_not_fit(self):
         folder = self.write_set()
