@@ -245,8 +245,9 @@ std::size_t places_of(const FeatureSpec& spec) {
 FeatureValues default_of(const FeatureSpec& spec) {
   FeatureValues values = *spec.default_value;
   const auto repeat = [&](auto& list) {
+    if (list.size() != 1) return;
     const auto first = list.front();
-    if (list.size() == 1) list.resize(places_of(spec), first);
+    list.resize(places_of(spec), first);
   };
   std::visit(repeat, values);
   return values;

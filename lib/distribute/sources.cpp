@@ -412,16 +412,7 @@ Dataset<Example> from_record_files(const std::vector<data::RecordFiles>& files,
                       std::string("name it as one of ") + data::known_file_names +
                           ", or use from_source(data::open_files(format, file, options))");
   }
-  std::vector<std::unique_ptr<data::Source>> parts;
-  for (const auto& file : files) {
-    parts.push_back(data::open_files(*format, file, options));
-    if (parts.back()->features() == parts.front()->features()) continue;
-    throw DataError(file.records + ": " + counted(parts.back()->features(), "feature") +
-                        " a record, but " + std::to_string(parts.front()->features()) + " in " +
-                        first,
-                    "give files of one shape");
-  }
-  return from_source(std::make_shared<data::ConcatSource>(std::move(parts)));
+  return from_source(data::open_part(*format, files, options));
 }
 
 }  // namespace lockstep

@@ -121,6 +121,9 @@ TEST_CASE("default values stand for missing features", "[distribute]") {
   CHECK_THROWS_WITH(tfrecord_dataset(files.paths(), wanted),
                     StartsWith("feature 'tags': 3 default values of type bytes for type bytes and "
                                "2 places"));
+  wanted["tags"] = {FeatureType::bytes, {0}, std::vector<std::string>{}};
+  CHECK(text_of(tfrecord_dataset({files.path("b.tfrecord")}, wanted)) ==
+        R"({count: 4, tags: [], weight: [0.5, 0.5]})");
   wanted["tags"].default_value = std::vector<float>{1};
   CHECK_THROWS_AS(tfrecord_dataset(files.paths(), wanted), ConfigError);
   CHECK_THROWS_AS(tfrecord_dataset(files.paths(), {}), ConfigError);
@@ -207,7 +210,13 @@ TEST_CASE("the command's formats are read by explicit paths", "[distribute]") {
   CHECK(all == "[5.0, 6.0]1 [0.5, 2.0]1 [3.0, 4.0]0 ");
   CHECK(from_record_files({one, two}).facts().files == 2);
   CHECK_THROWS_WITH(from_record_files({one, write("wide.csv", "label,a,b,c\n1,2,3,4\n")}),
-                    Contains("wide.csv: 3 features a record, but 2 in"));
+                    Contains("wide.csv: records are 3 (3 features), but those of"));
+  CHECK_THROWS_WITH(from_record_files({one, write("other.csv", "label,b,a\n1,2,3\n")}),
+                    Contains("other.csv:1: feature 0 is called 'b', but in"));
+  data::ReadOptions first_two;
+  first_two.limit = 2;
+  CHECK(from_record_files({one, two}, first_two).facts().files == 1);
+  CHECK(from_record_files({two, one}, first_two).facts().files == 2);
   CHECK_THROWS_WITH(
       from_record_files({write("readings.tfr", "")}),
       Contains("no known format") && Contains("*.tfrecord") && Contains("data::open_files"));
