@@ -468,7 +468,7 @@ std::vector<std::uint64_t> SubsetSource::file_records() const {
   for (const std::uint64_t of_file : whole_->source->file_records()) {
     end += of_file;
     const auto next = std::lower_bound(at, ids_.end(), end);
-    records.push_back(static_cast<std::uint64_t>(next - at));
+    if (next != at) records.push_back(static_cast<std::uint64_t>(next - at));
     at = next;
   }
   return records;

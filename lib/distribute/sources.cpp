@@ -127,8 +127,8 @@ class Records final : public IndexedReader {
  public:
   Records(std::shared_ptr<SharedSource> shared, const Pass& pass)
       : shared_(std::move(shared)), pass_(pass) {
-    if (pass.workers == 1) return;
-    streams_.emplace(shared_->source->file_records(), pass.workers);
+    const auto files = shared_->source->file_records();
+    if (pass.workers > 1 && !files.empty()) streams_.emplace(files, pass.workers);
   }
 
   std::optional<std::uint64_t> size() const override {
