@@ -37,7 +37,7 @@ void IdxSource::load_labels(const std::filesystem::path& path) {
         good ? label
              : checked_label(label, classes_, record, content.place(header.header_bytes + record)));
   }
-  labels_name_ = bare_name(path);
+  labels_path_ = path;
 }
 
 std::uint64_t IdxSource::offset(std::uint64_t index) const noexcept {

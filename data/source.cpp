@@ -227,7 +227,7 @@ std::uint64_t StoredSource::classes() const noexcept {
 }
 
 std::string StoredSource::place_of(std::uint64_t id) const {
-  const auto file = labels_name_.empty() ? path() : path().parent_path() / labels_name_;
+  const auto& file = labels_path_.empty() ? path() : labels_path_;
   return file.string() + ": record " + std::to_string(id);
 }
 
@@ -237,10 +237,10 @@ std::string StoredSource::identity() const {
   Hash sample;
   content_.add_sample(sample, offset(records()), sampled_blocks_);
   return std::string(format_) + " " + bare_name(path()) +
-         (labels_name_.empty() ? "" : " + " + labels_name_) + ": " + std::to_string(records()) +
-         " records, " + shape_text(shape_) + " = " + std::to_string(features_) +
-         (element_ == Element::byte ? " bytes" : " numbers") + ", labels " +
-         to_hex(labels.value()) + ", sample " + to_hex(sample.value());
+         (labels_path_.empty() ? "" : " + " + bare_name(labels_path_)) + ": " +
+         std::to_string(records()) + " records, " + shape_text(shape_) + " = " +
+         std::to_string(features_) + (element_ == Element::byte ? " bytes" : " numbers") +
+         ", labels " + to_hex(labels.value()) + ", sample " + to_hex(sample.value());
 }
 
 void StoredSource::scale_bytes(std::span<const std::uint8_t> bytes,

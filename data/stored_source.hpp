@@ -100,7 +100,7 @@ class StoredSource : public Source {
   std::optional<int> given_classes_;
   int classes_;  ///< those given, or the most that may be found
   std::uint64_t sampled_blocks_;
-  std::string labels_name_;  // name of the labels file of a pair
+  std::filesystem::path labels_path_;  // of a pair; empty: the labels are in the file itself
   std::vector<std::int32_t> labels_;
 
  private:
