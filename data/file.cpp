@@ -171,12 +171,14 @@ namespace {
 
 constexpr std::size_t chunk_bytes = std::size_t{1} << 16;
 
-/// True if the file begins with gzip's two magic bytes; the name does not matter.
+/// True if the file begins with gzip's two magic bytes and its only method; the name does not
+/// matter. Two bytes alone may be the length of a TFRecord's first record.
 bool is_gzip(const RegularFile& file) {
-  std::array<std::uint8_t, 2> magic{};
-  if (file.size() < magic.size()) return false;
-  file.read_at(0, magic);
-  return magic[0] == 0x1F && magic[1] == 0x8B;
+  constexpr std::array<std::uint8_t, 3> deflate{0x1F, 0x8B, 8};
+  std::array<std::uint8_t, 3> begin{};
+  if (file.size() < begin.size()) return false;
+  file.read_at(0, begin);
+  return begin == deflate;
 }
 
 /// A gzip file of one or more members: verifies every member's CRC and length. Uses about 150 kB.
@@ -189,7 +191,7 @@ class GzipReader final : public Decompressor {
   }
 
   std::size_t read_some(std::span<std::uint8_t> bytes) override {
-    while (!member_ended() || has_input()) {
+    while (!member_ended() || has_member()) {
       const std::size_t got = inflate_some(bytes);
       if (got > 0) return got;
     }
@@ -197,7 +199,14 @@ class GzipReader final : public Decompressor {
   }
 
  private:
-  bool has_input() const noexcept { return stream_.avail_in > 0 || loaded_ < file_.size(); }
+  /// True if another member follows. Some programs pad the file with zeros, which gzip ignores too.
+  bool has_member() {
+    for (;; ++stream_.next_in, --stream_.avail_in) {
+      if (stream_.avail_in == 0 && loaded_ == file_.size()) return false;
+      if (stream_.avail_in == 0) load();
+      if (*stream_.next_in != 0) return true;
+    }
+  }
   bool member_ended() const noexcept { return stream_.block_state == ISAL_BLOCK_FINISH; }
 
   void load() {
@@ -271,7 +280,14 @@ class ZipReader final : public Decompressor {
       : path_(std::move(path)),
         archive_(open_archive(path_.parent_path())),
         file_(zip_fopen(archive_.get(), path_.filename().c_str(), 0)) {
-    if (file_ == nullptr) fail(std::string("cannot be read: ") + zip_strerror(archive_.get()));
+    if (file_ != nullptr) return;
+    const std::string problem = std::string("cannot be read: ") + zip_strerror(archive_.get());
+    const int code = zip_error_code_zip(zip_get_error(archive_.get()));
+    const bool is_sound =
+        code == ZIP_ER_COMPNOTSUPP || code == ZIP_ER_ENCRNOTSUPP || code == ZIP_ER_NOPASSWD;
+    if (!is_sound) fail(problem);
+    throw DataError(path_.string() + ": " + problem,
+                    "save it with numpy.savez or numpy.savez_compressed");
   }
 
   std::size_t read_some(std::span<std::uint8_t> bytes) override {

@@ -69,7 +69,7 @@ std::uint64_t sampled_blocks_of_each(std::size_t files) noexcept;
 
 class Decompressor;
 
-/// The bytes of one file, decompressed if its first two bytes are gzip's magic, or if it is in a
+/// The bytes of one file, decompressed if its first three bytes are gzip's, or if it is in a
 /// ZIP archive, whose path is then followed by the file's name: "mnist.npz/x_train.npy".
 ///
 /// From a plain file only the requested bytes are read. A compressed file is decompressed once,

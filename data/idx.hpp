@@ -12,7 +12,7 @@
 // The magic's third byte is the type of an element (8: a byte), its last the number of dimensions.
 // Besides n, images may also have 1 dimension (0x00000802: features) or 3 (0x00000804: rows,
 // columns, channels); all are flattened. Either file may be gzip-compressed, detected by its first
-// two bytes, not its name. No bytes may follow the last record.
+// three bytes, not its name. No bytes may follow the last record.
 #pragma once
 
 #include <cstdint>
