@@ -90,25 +90,34 @@ void enter(Groups& groups, Format format, const std::filesystem::path& path,
   place = path.string();
 }
 
-/// "train-00000-of-00005..." -> 5; 0 for a name without such a count.
-std::uint64_t stated_files(std::string_view key) {
+/// The files that belong together by their names.
+struct NumberedSet {
+  std::string stem;         // before their numbers
+  std::uint64_t files = 0;  // as the names say; 0: they do not
+  auto operator<=>(const NumberedSet&) const = default;
+};
+
+/// "train-00000-of-00005..." -> "train-", 5.
+NumberedSet set_of(std::string_view key) {
   constexpr std::string_view digits = "0123456789";
   for (auto at = key.find("-of-"); at != key.npos; at = key.find("-of-", at + 1)) {
     const std::string_view count = key.substr(at + 4).substr(0, 9);
     const std::size_t length = std::min(count.find_first_not_of(digits), count.size());
-    const bool numbered = at > 0 && digits.find(key[at - 1]) != digits.npos;
-    if (numbered && length > 0) return std::stoull(std::string(count.substr(0, length)));
+    const std::size_t number = key.substr(0, at).find_last_not_of(digits) + 1;
+    if (number == at || length == 0) continue;
+    return {std::string(key.substr(0, number)), std::stoull(std::string(count.substr(0, length)))};
   }
-  return 0;
+  return {};
 }
 
 void check_complete(const Groups& groups, Format format, const std::string& where) {
-  std::map<std::pair<std::filesystem::path, std::uint64_t>, std::uint64_t> found;
-  for (const auto& [key, files] : groups) ++found[{key.first, stated_files(key.second)}];
+  std::map<std::pair<std::filesystem::path, NumberedSet>, std::uint64_t> found;
+  for (const auto& [key, files] : groups) ++found[{key.first, set_of(key.second)}];
   for (const auto& [key, count] : found) {
-    if (key.second == 0 || key.second == count) continue;
-    const auto& first = groups.lower_bound({key.first, ""})->second.records;
-    throw DataError(where + ": the names say that " + std::to_string(key.second) +
+    const auto& [folder, set] = key;
+    if (set.files == 0 || set.files == count) continue;
+    const auto& first = groups.lower_bound({folder, set.stem})->second.records;
+    throw DataError(where + ": the names say that " + std::to_string(set.files) +
                         (is_paired(format) ? " pairs" : " files") + " belong together, but " +
                         std::to_string(count) + " are here: " + file_name(first) + " ...",
                     "bring the missing files, or remove what is left of another split");
@@ -215,7 +224,9 @@ FolderFiles files_of_npz(const std::string& path, std::optional<Format> format,
   FolderFiles files{Format::npy, {}, {}};
   if (const auto& train = has_parts ? arrays.train : arrays.unnamed) files.train = {*train};
   if (const auto& test = has_parts || !only ? arrays.test : arrays.unnamed) files.test = {*test};
-  if (only != Part::test) check_found(files.train, Part::train, Format::npy, path);
+  if (only != Part::test && files.train.empty()) {
+    throw DataError(path + ": has no arrays of training images and labels", save_arrays);
+  }
   if (only != Part::train && !may_lack_test) check_found(files.test, Part::test, Format::npy, path);
   return files;
 }
@@ -411,9 +422,8 @@ void complete(DataSet& set, const DataSetOptions& options) {
   if (found == nullptr || found->has_moments) return;
   TableSchema schema = *found;
   // Values that are divided already are not in need of another scale.
-  const auto standardize = options.divide_by
-                               ? std::optional(options.table->standardize.value_or(false))
-                               : options.table->standardize;
+  auto standardize = options.table ? options.table->standardize : std::nullopt;
+  if (options.divide_by) standardize = standardize.value_or(false);
   if (options.divide_by && *standardize) {
     throw ConfigError(
         "`standardize=true` and `divide_by`: values are either standardized or divided",

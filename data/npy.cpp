@@ -144,7 +144,7 @@ void NpySource::load_labels(const std::filesystem::path& path) {
                                              content.place(offset + i * header.type.bytes)));
     });
   }
-  labels_name_ = bare_name(path);
+  labels_path_ = path;
 }
 
 std::uint64_t NpySource::offset(std::uint64_t index) const noexcept {
@@ -385,9 +385,6 @@ NpyHeader read_npy_header(Content& content, std::uint64_t keep) {
 }
 
 namespace {
-
-const char* const save_arrays =
-    "save them so: numpy.savez(path, x_train=..., y_train=..., x_test=..., y_test=...)";
 
 bool is_one_of(std::string_view name, std::span<const std::string_view> names) {
   return std::find(names.begin(), names.end(), name) != names.end();

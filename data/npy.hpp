@@ -82,6 +82,10 @@ class NpySource final : public StoredSource {
   NpyHeader header_;
 };
 
+/// The remedy for an archive with other arrays.
+inline constexpr const char* save_arrays =
+    "save them so: numpy.savez(path, x_train=..., y_train=..., x_test=..., y_test=...)";
+
 /// The arrays of images and labels in an NPZ archive, by the set in their names.
 struct NpzArrays {
   std::optional<RecordFiles> train;

@@ -172,12 +172,16 @@ class Formats(command.CommandTest):
         for name, names, needles in (
                 ("lone.npz", {"x_train": "train-images"}, ["lone.npz/x_train.npy", "no labels"]),
                 ("twice.npz", keras | {"train_images": "train-images"}, ["both x_train.npy and train_images.npy"]),
+                ("mixed.npz", {"X": "train-images", "y": "train-labels", "x_test": "test-images",
+                               "y_test": "test-labels"}, ["no arrays of training images and labels", "numpy.savez("]),
                 ("other.npz", {"a": "train-images"}, ["no arrays of images and labels, but 'a'"]),
                 ("swapped.npz", keras | {"x_train": "train-labels", "y_train": "train-images"},
                  ["swapped.npz/x_train.npy", "exchanged"])):
             with self.subTest(name=name):
                 self.assert_refused(run("train --data", write(name, names), "--run-dir", self.folder / "none"),
                                     65, needles)
+        result = run("train --data", write("lzma.npz", keras, zipfile.ZIP_LZMA), "--run-dir", self.folder / "none")
+        self.assert_refused(result, 65, ["lzma.npz", "ompression method", "numpy.savez_compressed"])
         damaged = bytearray((self.folder / "stored.npz").read_bytes())
         damaged[len(damaged) // 3] ^= 0xFF  # a pixel
         for content_of, needle in ((damaged, "cannot be decompressed"), (damaged[:-9], "cannot be opened")):

@@ -189,6 +189,13 @@ TEST_CASE("a split of which a file is missing is refused", "[data]") {
   data.add("train-00002-of-00003-images", "train-00002-of-00003-labels", 3);
   CHECK_THAT(data.error(), StartsWith(data.path() + ": the names say that 3 pairs") &&
                                Contains("but 2 are here"));
+  std::filesystem::remove(data.folder.path() / "train-00002-of-00003-images");
+  std::filesystem::remove(data.folder.path() / "train-00002-of-00003-labels");
+  data.add("train-00001-of-00003-images", "train-00001-of-00003-labels", 3);
+  data.add("train-more-00000-of-00001-images", "train-more-00000-of-00001-labels", 3);
+  CHECK_THAT(data.error(), Contains("but 2 are here: train-00000-of-00003-images"));
+  data.add("train-00002-of-00003-images", "train-00002-of-00003-labels", 3);
+  CHECK(data.open().train->records() == 12);  // of two sets
 }
 
 TEST_CASE("images of different sizes do not mix", "[data]") {
@@ -272,6 +279,22 @@ TEST_CASE("a split of any format must be complete", "[data]") {
                           data.path() + "/elsewhere");
   CHECK_THAT(data.error(), StartsWith(data.path() + ": the names say that 3 files") &&
                                Contains("but 2 are here"));
+}
+
+TEST_CASE("files of which no record is used are not counted", "[data]") {
+  const DataFolder data;
+  const std::string text = "label,a\n0,1\n1,2\n";
+  for (const char* name : {"train-0.csv", "train-1.csv"}) {
+    data.folder.write(name, Bytes(text.begin(), text.end()));
+  }
+  const auto files = [&](std::uint64_t records) {
+    data::DataSetOptions options;
+    options.train_limit = records;
+    options.test_split = 0.25;
+    return data.open(options).train->file_records().size();
+  };
+  CHECK(files(1) == 1);
+  CHECK(files(3) == 2);
 }
 
 TEST_CASE("a pattern is read as the folder would be", "[data]") {
