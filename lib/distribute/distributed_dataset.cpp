@@ -319,13 +319,15 @@ class pieces::Steps {
     while (true) {
       std::exception_ptr failure;
       AnyBatch piece;
+      bool has_examples = false;
       try {
         piece = stream_->next();
+        has_examples = stream_->has_examples(piece);
       } catch (...) {
         failure = std::current_exception();
       }
-      const auto news = any_rank(*comm_, {stream_->has_examples(piece), piece != nullptr,
-                                          failure != nullptr, !stream_->knows_shape()});
+      const auto news = any_rank(
+          *comm_, {has_examples, piece != nullptr, failure != nullptr, !stream_->knows_shape()});
       if (news.failed) {
         comm::together(*comm_, [&] {
           if (failure) std::rethrow_exception(failure);
