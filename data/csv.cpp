@@ -28,8 +28,8 @@ char frequent_separator(std::string_view line) {
     if (c == '"') quoted = !quoted;
     for (std::size_t i = 0; i < separators.size(); ++i) counts[i] += !quoted && c == separators[i];
   }
-  return separators[static_cast<std::size_t>(std::max_element(counts.begin(), counts.end()) -
-                                             counts.begin())];
+  const auto most = std::max_element(counts.begin(), counts.end());
+  return *most == 0 ? ',' : separators[static_cast<std::size_t>(most - counts.begin())];
 }
 
 }  // namespace
@@ -232,10 +232,6 @@ std::optional<int> small_whole(std::string_view text) noexcept {
   }
   return number;
 }
-
-}  // namespace
-
-namespace {
 
 bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
 

@@ -169,7 +169,8 @@ void CsvSource::assign_roles(bool needs_labels) {
   if (has_weight) assign_weight(place);
   if (schema_ != nullptr) return assign_columns(place);
   if (names.size() == 1)
-    throw DataError(place + ": the header names no column besides 'label'", mend_line);
+    throw DataError(place + ": the header names no column besides " + in_quotes(names.front()),
+                    mend_line);
   std::size_t feature = 0;
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (i != label_column_) roles_[i] = {.kind = Role::Kind::number, .feature = feature++};
@@ -261,8 +262,7 @@ std::vector<std::string> CsvSource::columns() const {
   return names;
 }
 
-std::int32_t CsvSource::label_of(std::string_view text,
-                                 const std::function<std::string()>& place) const {
+std::int32_t CsvSource::label_of(std::string_view text, const Where& place) const {
   const auto fail = [&](const std::string& reason) {
     throw DataError(place() + ": column " + in_quotes(header_.names[label_column_]) + ": " + reason,
                     mend_line);
@@ -283,8 +283,7 @@ std::int32_t CsvSource::label_of(std::string_view text,
   return found->second;
 }
 
-std::int32_t CsvSource::take_label(const Role& role, std::string_view text,
-                                   const std::function<std::string()>& place) {
+std::int32_t CsvSource::take_label(const Role& role, std::string_view text, const Where& place) {
   if (role.kind == Role::Kind::label) return label_of(text, place);
   if (!is_scanning_) return 0;
   const auto number = parse_float(text);
@@ -314,7 +313,7 @@ void CsvSource::take_weight(std::string_view text, const Where& place) {
 }
 
 void CsvSource::take_feature(Role& role, std::string_view text, std::span<float> x,
-                             const std::function<std::string()>& place) {
+                             const Where& place) {
   const auto column = static_cast<std::size_t>(&role - roles_.data());
   const auto refuse = [&](const std::string& problem) {
     throw DataError(
@@ -346,8 +345,7 @@ void CsvSource::take_feature(Role& role, std::string_view text, std::span<float>
   has_missing_ = true;
 }
 
-std::int32_t CsvSource::parse_row(std::string_view row, std::span<float> x,
-                                  const std::function<std::string()>& place) {
+std::int32_t CsvSource::parse_row(std::string_view row, std::span<float> x, const Where& place) {
   const auto fail = [&](const std::string& reason) {
     throw DataError(place() + ": " + reason, mend_line);
   };
@@ -477,16 +475,17 @@ bool CsvSource::take_parts(std::span<const std::string_view> parts) {
 void CsvSource::decode(std::uint64_t first, std::size_t count, std::span<const std::uint8_t> bytes,
                        std::span<float> x) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  for (std::size_t k = 0; k < count; ++k) {
+  std::size_t k = 0;
+  const Where place = [&] {  // made once: it may allocate
+    return content_.place(offsets_[first + k]) + ": record " + std::to_string(first + k) +
+           " has changed since the file was opened";
+  };
+  for (; k < count; ++k) {
     const std::uint64_t begin = offsets_[first + k] - offsets_[first];
     const std::uint64_t end = offsets_[first + k + 1] - offsets_[first];
     std::string_view row = text.substr(begin, end - begin);
     if (row.ends_with('\n')) row.remove_suffix(1);
     if (row.ends_with('\r')) row.remove_suffix(1);
-    const std::function<std::string()> place = [&] {
-      return content_.place(offsets_[first + k]) + ": record " + std::to_string(first + k) +
-             " has changed since the file was opened";
-    };
     const auto record = x.subspan(k * features(), features());
     parse_row(row, record, place);
     if (schema_ == nullptr) continue;
