@@ -239,6 +239,7 @@ namespace {
 /// so a record is read as often as its position is assigned.
 Multiplicity multiplicity_of(const Plan& plan) {
   const auto& options = plan.options();
+  if (options.records == 0) return {};
   const bool off = options.policy == ShardPolicy::off;
   const std::uint64_t times = off ? options.ranks : 1;
   const std::uint64_t read = plan.examples_per_epoch() / times;

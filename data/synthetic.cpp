@@ -37,14 +37,10 @@ SyntheticSource::SyntheticSource(const DrawnSet& set, Part part, const ReadOptio
 }
 
 std::string SyntheticSource::identity() const {
-  std::string sizes;
-  for (const std::uint64_t size : shape()) {
-    sizes += (sizes.empty() ? "" : "x") + std::to_string(size);
-  }
   return std::string(set_.title) + ", " + (part_ == Part::train ? "train" : "test") + ", version " +
          std::to_string(set_.version) + ", seed " + std::to_string(seed_) + ": " +
-         std::to_string(records_) + " records, " + sizes + " = " + std::to_string(features()) +
-         " features";
+         std::to_string(records_) + " records, " + shape_text(shape()) + " = " +
+         std::to_string(features()) + " features";
 }
 
 SyntheticSource::Image SyntheticSource::drawn(std::uint64_t index) {

@@ -217,10 +217,6 @@ class Moments {
   Sum squares_;
 };
 
-}  // namespace
-
-namespace {
-
 /// The numbers and targets of records, in the order of their columns.
 class Numbers {
  public:

@@ -100,7 +100,8 @@ struct TableSchema {
   bool operator==(const TableSchema&) const = default;
 };
 
-/// A hash of all that is in the schema.
+/// A hash of the columns, targets and classes, and of what is done to their numbers; of the task
+/// only where the targets do not tell it.
 std::uint64_t hash_of(const TableSchema& schema);
 
 /// `text` without blanks and tabs around it.

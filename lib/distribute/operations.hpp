@@ -307,8 +307,8 @@ DTensor<T> reshape(const DTensor<T>& tensor, const Shape& shape,
                    const std::optional<Layout>& to = std::nullopt);
 
 /// The indices `range` of `axis`; -1 is the last one. If the axis is cut, it is gathered before; by
-/// default the result is cut as the tensor was. Errors   also throws comm::AgreedError (2) for an
-/// axis or a range outside the tensor.
+/// default the result is cut as the tensor was.
+/// Errors   also throws comm::AgreedError (2) for an axis or a range outside the tensor.
 template <MeshNumber T>
 DTensor<T> slice_along(const DTensor<T>& tensor, std::ptrdiff_t axis, Range range,
                        const std::optional<Layout>& to = std::nullopt);

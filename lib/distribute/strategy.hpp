@@ -193,8 +193,8 @@ class Strategy {
   /// The reduction over all replicas and along `axis` (-1: the last one), which is removed. Every
   /// example counts once, also in the mean; replicas without examples are skipped. Each replica
   /// sums in double in the order of the indices; the replicas' sums are added by rank and rounded
-  /// once. Errors   throws comm::AgreedError (2): the mean of no values; an axis that does not
-  /// exist;
+  /// once.
+  /// Errors   throws comm::AgreedError (2): the mean of no values; an axis that does not exist;
   ///          different shapes.
   /// Ranks    collective.
   template <Number T>

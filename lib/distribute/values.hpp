@@ -214,7 +214,7 @@ Tensor<T> reduce_values(comm::Communicator& comm, ReduceOp op, Tensor<T> mine) {
   require_divisible<T>(op);
   comm::require_equal(comm, "the value to be reduced", {{"shape", to_text(mine.shape())}},
                       "reduce values of one shape, or along axis 0");
-  if constexpr (std::is_floating_point_v<T> && sizeof(T) <= sizeof(double)) {
+  if constexpr (std::is_floating_point_v<T>) {
     comm.all_reduce(mine.values());
     if (op == ReduceOp::sum) return mine;
     return mine.map([&](T sum) { return sum / static_cast<T>(comm.size()); });
@@ -387,8 +387,9 @@ class Mirrored {
 
   /// Adds `amount` to all copies, or subtracts it, element by element; integers wrap around. As
   /// assign(): `amount` must be the same bits on all replicas. To add each replica's own amount,
-  /// add their sum: Strategy::reduce. Errors   also throws ConfigError for an amount of another
-  /// shape. Ranks    collective.
+  /// add their sum: Strategy::reduce.
+  /// Errors   also throws ConfigError for an amount of another shape.
+  /// Ranks    collective.
   void assign_add(const T& amount) { combine(amount, sharding::plus<Component>); }
   void assign_sub(const T& amount) { combine(amount, sharding::minus<Component>); }
 
@@ -454,7 +455,7 @@ class SyncOnRead {
   SyncOnRead& operator=(const SyncOnRead&) = delete;
 
   /// Adds `amount` to this replica's component. Local.
-  void add(T amount) noexcept { value_ = static_cast<T>(value_ + amount); }
+  void add(T amount) noexcept { value_ = sharding::plus(value_, amount); }
 
   /// Sets this replica's component to 0. Local.
   void reset() noexcept { value_ = 0; }
