@@ -335,6 +335,50 @@ train::Predicted predicted_of(const Arguments& arguments, const InferenceJob& jo
                           "leave --probabilities out");
 }
 
+/// True if `file` is `place`, or in it.
+bool is_in(const std::filesystem::path& place, std::filesystem::path file) {
+  std::error_code ignored;
+  for (; file.has_relative_path(); file = file.parent_path()) {
+    if (std::filesystem::equivalent(file, place, ignored)) return true;
+  }
+  return false;
+}
+
+/// The files of `data`, and its folders of pictures.
+std::vector<std::filesystem::path> places_of(const std::string& data) {
+  std::vector<std::filesystem::path> places;
+  for (const data::Part part : {data::Part::train, data::Part::test}) {
+    try {
+      const auto found = data::find_files(data, {}, part, true);
+      for (const auto* files : {&found.train, &found.test}) {
+        for (const auto& [records, labels] : *files) {
+          places.push_back(data::archive_of(records));
+          if (!labels.empty()) places.push_back(data::archive_of(labels));
+        }
+      }
+    } catch (const Error&) {  // there is no such part
+    }
+  }
+  return places;
+}
+
+/// Throws ConfigError for an output that would replace what is read.
+void require_not_read(const std::string& output, const RunConfig& config,
+                      const train::SavedNetwork& saved) {
+  std::error_code error;
+  const auto target = std::filesystem::canonical(output, error);
+  if (error) return;  // it does not exist
+  const auto refuse = [&](const std::string& what) {
+    throw ConfigError("--output " + output + ": is a file of " + what, "give it another name");
+  };
+  if (is_in(saved.folder, target)) refuse("the checkpoint " + saved.folder.string());
+  const auto places = places_of(config.data);
+  if (std::any_of(places.begin(), places.end(),
+                  [&](const auto& place) { return is_in(place, target); })) {
+    refuse("the data " + config.data);
+  }
+}
+
 PredictionOutput output_of(const Arguments& arguments, const RunConfig& config,
                            const InferenceJob& job, train::Predicted predicted) {
   PredictionOutput output;
@@ -387,6 +431,9 @@ void predict_on(const Arguments& arguments, const RunConfig& given, comm::Commun
   std::unique_ptr<PredictionWriter> writer;
   const train::Predicted predicted = predicted_of(arguments, job);
   comm::together(comm, [&] {
+    if (arguments.value("output") != "-") {
+      require_not_read(arguments.value("output"), config, job.saved);
+    }
     const PredictionOutput output = output_of(arguments, config, job, predicted);
     if (comm.rank() == 0) writer = PredictionWriter::make(output);
   });

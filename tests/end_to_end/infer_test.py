@@ -238,6 +238,18 @@ class Inference(command.CommandTest):
         self.predict("old.csv", DATA)
         self.assertEqual(len(old.read_text().splitlines()), 201)
 
+    def test_output_that_is_read(self):
+        data = files.write_set(self.folder / "data", side=28)
+        link = self.folder / "link.csv"
+        link.symlink_to(data / TEST[0])
+        for output, what in ((data / TEST[0], data), (link, data), (self.checkpoint / "model.safetensors", "checkpoint")):
+            for options in ({}, {"threads": 3}):
+                with self.subTest(output=output, **options):
+                    before = output.read_bytes()
+                    refused = run("predict", self.checkpoint, "--data", data, "--output", output, **options)
+                    self.assert_refused(refused, 2, [f"--output {output}: is a file of the", what, "another name"])
+                    self.assertEqual(output.read_bytes(), before)
+
 
 if __name__ == "__main__":
     unittest.main()
