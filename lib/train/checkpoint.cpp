@@ -1,6 +1,7 @@
 #include "lockstep/train/checkpoint.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <charconv>
 #include <cmath>
@@ -206,10 +207,18 @@ bool has_entry(const std::filesystem::path& folder, const char* name) {
   return std::filesystem::exists(std::filesystem::symlink_status(folder / name, ignored));
 }
 
+/// True for a folder with the files of a checkpoint, be it damaged: a checkpoint that is being
+/// written has another name.
+bool is_checkpoint(const std::filesystem::path& folder) {
+  constexpr std::array names = {"manifest.json", "network.json", "model.safetensors"};
+  return std::any_of(names.begin(), names.end(),
+                     [&](const char* name) { return has_entry(folder, name); });
+}
+
 std::filesystem::path last_checkpoint_in(const std::filesystem::path& folder) {
   const auto checkpoints = checkpoints_in(folder);
   for (auto at = checkpoints.rbegin(); at != checkpoints.rend(); ++at) {
-    if (has_entry(at->second, "manifest.json")) return at->second;
+    if (is_checkpoint(at->second)) return at->second;
   }
   fail(place_of(folder), "holds no checkpoint (step-NNNNNNNN)");
 }
@@ -324,9 +333,7 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& path) {
   if (!std::filesystem::is_directory(path, ignored)) {
     fail(place_of(path), "is not a folder, as a checkpoint is");
   }
-  for (const char* name : {"manifest.json", "network.json", "model.safetensors"}) {
-    if (has_entry(path, name)) return path;
-  }
+  if (is_checkpoint(path)) return path;
   const bool run = std::filesystem::is_directory(path / "checkpoints", ignored);
   return last_checkpoint_in(run ? path / "checkpoints" : path);
 }

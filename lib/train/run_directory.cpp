@@ -87,10 +87,15 @@ void copy_records(const std::filesystem::path& from, const std::filesystem::path
   }
 }
 
-std::vector<std::string> lines_of(const std::filesystem::path& path) {
+/// The lines of epochs.jsonl. Throws DataError if one is not an object.
+std::vector<std::string> epoch_lines_in(const std::filesystem::path& path) {
   std::ifstream file(path);
   std::vector<std::string> lines;
-  for (std::string line; std::getline(file, line);) lines.push_back(std::move(line));
+  JsonPlace place = {path, 1, "restore the file, or remove it: training goes on without it"};
+  for (std::string line; std::getline(file, line); ++place.line) {
+    parse_object(line, place);
+    lines.push_back(std::move(line));
+  }
   return lines;
 }
 
@@ -197,7 +202,7 @@ RunDirectory::RunDirectory(const std::string& path, const std::string& config_to
   write_file(path_ / "config.toml", config_toml);
   metrics_.emplace(path_ / "metrics.jsonl", begin.steps);
   epochs_.emplace(path_ / "epochs.jsonl", begin.epochs);
-  epoch_lines_ = lines_of(path_ / "epochs.jsonl");
+  epoch_lines_ = epoch_lines_in(path_ / "epochs.jsonl");
   steps_ = begin.steps;
   write_file(path_ / "summary.json", summary("running", nullptr, ExitCode::success, ""));
 }

@@ -117,7 +117,8 @@ class RunDirectory final : public Observer {
   /// `facts.members`: of ranks that are cut off from each other, one group continues the run: the
   /// first to lock the folder. The file .members contains its ranks.
   /// Errors   throws ConfigError if another job writes to the folder, or if it contains another
-  ///          run; OutputError if it cannot be created or written; Error (86) if other ranks
+  ///          run; OutputError if it cannot be created or written; DataError for a damaged
+  ///          epochs.jsonl; Error (86) if other ranks
   ///          continue the run, or the folder is not here.
   RunDirectory(const std::string& path, const std::string& config_toml, RunFacts facts,
                const Retention& retention = {}, const std::optional<Continued>& continued = {});

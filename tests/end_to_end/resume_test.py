@@ -152,6 +152,10 @@ class Resume(command.CommandTest):
         self.assert_says(alone.result.err, ["records 0 of the 21 steps before the checkpoint"], alone.result)
         self.assertEqual(without_seconds((alone.folder / "metrics.jsonl").read_text()),
                          without_seconds((whole.folder / "metrics.jsonl").read_text())[21:])
+        epochs = parts.folder / "epochs.jsonl"
+        epochs.write_bytes(b"\xff" + epochs.read_bytes()[1:])
+        damaged = run("train", JOB, "--resume", parts.folder)
+        self.assert_refused(damaged, 65, [f"{epochs}:1: ", "remove it"])
         refused = run("train", JOB, "--resume", parts.folder / "checkpoints" / "step-00000021")
         self.assert_refused(refused, 2, ["step-00000021", "later checkpoint", "step-00000042", "--run-dir"])
 
