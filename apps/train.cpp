@@ -144,6 +144,12 @@ void restore_checkpoint(const Resume& resume, TrainJob& job, comm::Communicator&
   comm::together(comm, [&] {
     require_same_data(resume, job.decisive);
     saved = train::read_description(resume.checkpoint);
+    const std::string network = job.replica->shape().text();
+    if (network != saved->shape.text()) {
+      throw ConfigError(fmt::format("--resume: the network is {}, but that of the checkpoint is {}",
+                                    network, saved->shape.text()),
+                        "train it in a run of its own; --init begins with the weights of another");
+    }
     const auto total = train::total_steps(resume.config.epochs, resume.config.steps, *job.plan);
     if (saved->info.step <= total) return;
     throw ConfigError(

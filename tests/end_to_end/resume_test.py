@@ -172,6 +172,8 @@ class Resume(command.CommandTest):
         self.assert_refused(run("train --resume-with epochs=1 --resume", self.copy(whole, "late", 42).folder), 2,
                             ["step 42", "after 30 steps", "epochs=N"])
         self.assert_refused(run("train --resume-with epoch=1 --resume", parts.folder), 2, ["'epochs'"])
+        self.assert_refused(run("train --resume-with layers=33 --resume", parts.folder), 2,
+                            ["the network is 784-33-10", "of the checkpoint is 784-", "--init"])
         longer = self.train(JOB.replace("--epochs 2", "--epochs 3"), name="longer")
         made = self.resume(JOB, "--resume-with epochs=3", threads=2)
         self.assert_same(longer, made, later_than=35)
