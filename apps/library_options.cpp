@@ -419,6 +419,13 @@ train::Validation validation_of(const RunConfig& config, const std::vector<train
 
 train::TrainerOptions trainer_options(const RunConfig& config, const nn::Loss<float>& loss,
                                       std::size_t outputs, data::BatchReader* validation) {
+  if (config.keep_every && !config.checkpoint_every && !config.keep_best) {
+    throw ConfigError("`keep_every`: no checkpoints are saved before the last one",
+                      "add `checkpoint_every`, or leave it out");
+  }
+  if (config.snapshot_every != RunConfig().snapshot_every && !config.survive) {
+    throw ConfigError("`snapshot_every` without `survive`", "add `survive`, or leave it out");
+  }
   train::TrainerOptions options;
   options.epochs = config.epochs;
   options.steps = config.steps;
@@ -430,9 +437,44 @@ train::TrainerOptions trainer_options(const RunConfig& config, const nn::Loss<fl
   return options;
 }
 
+namespace {
+
+/// Throws ConfigError for a number that the optimizer or the schedule does not use.
+void require_used_by(optim::OptimizerKind kind, optim::ScheduleKind schedule,
+                     const RunConfig& config) {
+  using optim::OptimizerKind;
+  using optim::ScheduleKind;
+  const RunConfig defaults;
+  const bool is_adaptive =
+      kind == OptimizerKind::adam || kind == OptimizerKind::adamw || kind == OptimizerKind::lamb;
+  const bool has_end = schedule == ScheduleKind::linear || schedule == ScheduleKind::cosine;
+  const bool decays = schedule == ScheduleKind::step || schedule == ScheduleKind::exponential;
+  const auto require = [](bool is_used, bool is_given, const char* name, const std::string& where,
+                          const char* users) {
+    if (is_used || !is_given) return;
+    throw ConfigError(std::string("`") + name + "` with `" + where + "`, which does not use it",
+                      std::string("leave it out, or use ") + users);
+  };
+  const std::string optimizer = "optimizer=" + config.optimizer;
+  const char* const adaptive = "adam, adamw or lamb";
+  require(is_adaptive, config.beta1 != defaults.beta1, "beta1", optimizer, adaptive);
+  require(is_adaptive, config.beta2 != defaults.beta2, "beta2", optimizer, adaptive);
+  require(is_adaptive, config.epsilon != defaults.epsilon, "epsilon", optimizer, adaptive);
+  require(kind == OptimizerKind::lars, config.trust != defaults.trust, "trust", optimizer, "lars");
+  const std::string of_schedule = "schedule=" + config.schedule;
+  const char* const steps = "step or exponential";
+  require(has_end, config.final_rate != defaults.final_rate, "final_rate", of_schedule,
+          "linear or cosine");
+  require(decays, config.decay != defaults.decay, "decay", of_schedule, steps);
+  require(decays, config.decay_every != defaults.decay_every, "decay_every", of_schedule, steps);
+}
+
+}  // namespace
+
 optim::OptimizerOptions optimizer_options(const RunConfig& config, const data::Plan& plan) {
   const std::uint64_t each = plan.steps();
   const auto kind = *optim::optimizer_named(config.optimizer);
+  require_used_by(kind, *optim::schedule_named(config.schedule), config);
   const bool decays = kind == optim::OptimizerKind::adamw || kind == optim::OptimizerKind::lamb;
   optim::OptimizerOptions options = {
       .kind = kind,
