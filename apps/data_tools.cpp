@@ -187,7 +187,12 @@ data::DataSet open_source(const Arguments& arguments) {
   } catch (const ConfigError& error) {
     throw ConfigError(std::string("--image-size: ") + error.what());
   }
-  return data::open_data_set(arguments.operand(), options);
+  try {
+    return data::open_data_set(arguments.operand(), options);
+  } catch (const DataError& error) {
+    if (error.remedy().find("`test_split=") == std::string::npos) throw;
+    throw DataError(error.problem(), "name a folder with files called train* and test*");
+  }
 }
 
 /// Reads a source in order, about a megabyte at a time.

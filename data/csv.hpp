@@ -55,6 +55,11 @@ CsvHeader read_header(Content& content, bool has_header, char separator);
 /// The remedy of most errors.
 inline constexpr const char* mend_line = "mend the line, or write the file again";
 
+/// The remedy for a word where there is no schema.
+inline constexpr const char* no_words =
+    "mend the line; or, in a column of words, write numbers: `lockstep convert`, and networks that "
+    "were not trained on a table, take numbers alone";
+
 /// True for a line of blanks; a tab is none where it is the separator.
 bool is_blank(std::string_view row, char separator) noexcept;
 

@@ -265,7 +265,7 @@ std::vector<std::string> CsvSource::columns() const {
 std::int32_t CsvSource::label_of(std::string_view text, const Where& place) const {
   const auto fail = [&](const std::string& reason) {
     throw DataError(place() + ": column " + in_quotes(header_.names[label_column_]) + ": " + reason,
-                    mend_line);
+                    schema_ == nullptr ? no_words : mend_line);
   };
   if (schema_ == nullptr) {
     const auto number = parse_whole(text);
@@ -318,7 +318,7 @@ void CsvSource::take_feature(Role& role, std::string_view text, std::span<float>
   const auto refuse = [&](const std::string& problem) {
     throw DataError(
         place() + ": column " + in_quotes(header_.names[column]) + ": " + in_quotes(text) + problem,
-        mend_line);
+        schema_ == nullptr ? no_words : mend_line);
   };
   const bool is_number = role.kind == Role::Kind::number;
   if (is_number) {

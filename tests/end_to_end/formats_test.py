@@ -253,6 +253,19 @@ class Formats(command.CommandTest):
         self.assert_refused(result, 65, ["two formats", "--format"])
         self.succeed("convert", folder, to, "--format npy --from-format idx")
 
+    def test_convert_takes_two_parts_and_numbers_alone(self):
+        folder = self.folder / "words"
+        folder.mkdir()
+        for part in ("train", "test"):
+            (folder / f"{part}.csv").write_text("label,c\n1,red\n")
+        for data, needles in (
+                (folder, ["train.csv:2: column 'c': 'red'", "write numbers: `lockstep convert`"]),
+                (folder / "train.csv", ["no test set", "remedy: name a folder with files called"])):
+            with self.subTest(data=data.name):
+                result = run("convert", data, self.folder / "to", "--format npy")
+                self.assert_refused(result, 65, needles)
+                self.assertNotIn("--test-split", result.err)
+
     def test_numbers_do_not_fit_into_idx(self):
         folder = self.folder / "csv"
         folder.mkdir()
