@@ -60,6 +60,7 @@ data::DataSetOptions options_of(const RunConfig& config, const train::SavedNetwo
   options.classes = static_cast<int>(saved.shape.classes);
   options.divide_by = saved.info.divide_by;
   options.schema = saved.info.table;
+  options.features = saved.shape.features;
   options.picture_schema = saved.info.pictures;
   if (const auto& input = saved.shape.input; saved.info.pictures == nullptr && input.image &&
                                              (input.channels == 1 || input.channels == 3)) {

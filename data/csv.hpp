@@ -127,6 +127,7 @@ class CsvSource final : public StoredSource {
 
   using Where = std::function<std::string()>;  ///< a row's place, for error messages
 
+  void require_features(std::size_t features) const;
   void assign_roles(bool needs_labels);
   /// Names the columns of a file without a header line, which has all columns of the training set
   /// but for one of the sets in `lacking`. Throws DataError if that is none or not clear.

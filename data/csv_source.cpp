@@ -70,6 +70,7 @@ CsvSource::CsvSource(const std::filesystem::path& path, const ReadOptions& optio
       needs_labels_(options.needs_labels) {
   content_.finish();
   header_ = read_header(content_, has_header_, options.separator);
+  if (schema_ == nullptr && options.features) require_features(*options.features);
   assign_roles(options.needs_labels);
   scan(options.ranks);
   is_scanning_ = false;
@@ -124,6 +125,18 @@ void CsvSource::name_columns(std::size_t all, std::vector<std::vector<std::strin
       names.push_back(std::move(name));
     }
   }
+}
+
+void CsvSource::require_features(std::size_t features) const {
+  const auto& names = header_.names;
+  const bool has_label =
+      needs_labels_ || std::find(names.begin(), names.end(), "label") != names.end();
+  const std::size_t found = names.size() - (has_label ? 1 : 0);
+  if (found == features) return;
+  throw DataError(path().string() + ":1: a table of " + counted(found, "column") +
+                      (has_label ? " besides the labels" : "") + ", but the network takes " +
+                      counted(features, "feature"),
+                  "give data of the kind that the network was trained on");
 }
 
 void CsvSource::assign_roles(bool needs_labels) {

@@ -106,6 +106,8 @@ struct ReadOptions {
   /// Of CSV: what the columns mean, which replaces `classes`. Null: `label`, and numbers.
   std::shared_ptr<const TableSchema> table = nullptr;
   char separator = '\0';  ///< of CSV: see TableOptions
+  /// Of CSV without a table: the features that a network takes; another number is a DataError.
+  std::optional<std::size_t> features = {};
   /// False: a CSV file with a table, and a folder of pictures, may lack labels, which are 0 then.
   bool needs_labels = true;
   PictureOptions pictures = {};
@@ -245,6 +247,7 @@ struct DataSetOptions {
   /// What their columns mean, if that is known; null: found in the training set.
   std::shared_ptr<const TableSchema> schema = nullptr;
   bool needs_labels = true;  ///< see ReadOptions, also for the next ones
+  std::optional<std::size_t> features = {};
   PictureOptions pictures = {};
   std::shared_ptr<const PictureSchema> picture_schema = nullptr;
   int threads = 1;
@@ -266,6 +269,7 @@ struct DataSetOptions {
                         .classes = classes,
                         .table = schema,
                         .separator = table ? table->separator : '\0',
+                        .features = features,
                         .needs_labels = needs_labels,
                         .pictures = pictures,
                         .picture_schema = picture_schema,

@@ -213,6 +213,13 @@ class Inference(command.CommandTest):
         for options in ({}, {"threads": 3}):
             self.assert_refused(run("evaluate", self.checkpoint, "--data", data, **options), 65,
                                 [data, "16 features", "784", "remedy:"])
+        table = self.folder / "table.csv"
+        for text, found in (("a,b,c,label\n1,2,red,1\n", "a table of 3 columns besides the labels"),
+                            ("a,b,c,d\n1,2,red,1\n", "columns")):
+            table.write_text(text)
+            for args, options in (("evaluate", {}), ("predict", {"threads": 3})):
+                self.assert_refused(run(args, self.checkpoint, "--data", table, **options), 65,
+                                    [f"{table}:1", found, "the network takes 784 features"])
 
     def test_an_empty_test_set(self):
         data = files.write_set(self.folder / "data", side=28)
