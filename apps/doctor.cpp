@@ -51,7 +51,7 @@ Syntax doctor_syntax() {
       "cores, GPUs, builds, clocks, data, network.\nWith RUN: reads the flight recorders of the "
       "run's "
       "ranks, and names the rank that others wait for.\nEnds with 0 where nothing is wrong, with 1 "
-      "where something is; 2: usage; 65: RUN has no recorder.\n";
+      "where something is; 2: usage; 65: RUN has no recorder, or one that cannot be read.\n";
   syntax.usage = "[flags] | RUN";
   syntax.operand = "run folder";
   syntax.settings = {"data",    "format",  "classes",    "backend", "device",
@@ -89,17 +89,8 @@ void print_rank(const Flight& flight, ProcessState state) {
              flight.process, text_of(state), lockstep::text_of(flight.phase), flight.step, last);
 }
 
-int examine_run(const Arguments& arguments) {
-  const std::filesystem::path run = arguments.operand();
-  if (!arguments.settings.empty()) {
-    throw ConfigError("--" + arguments.settings[0].first + " with a run folder",
-                      "give flags without RUN, to check the launch of a job");
-  }
-  const auto flights = launching::read_flights(run / "flight");
-  if (flights.empty()) {
-    throw DataError((run / "flight").string() + ": no flight recorder",
-                    "give the folder of a run that this version recorded");
-  }
+/// Prints what the ranks do or did last, and returns the exit code.
+int print_flights(const std::filesystem::path& folder, const std::vector<Flight>& flights) {
   fmt::print("{:>5}  {:<16} {:>8}  {:<10}  {:<18} {:>10}  {}\n", "rank", "host", "process", "state",
              "in", "step", "last collective");
   bool ended = true;
@@ -108,7 +99,7 @@ int examine_run(const Arguments& arguments) {
     ended = ended && flight.phase == Phase::end;
   }
   if (ended) return static_cast<int>(ExitCode::success);
-  std::ifstream written(run / "flight" / launching::diagnosis_name);
+  std::ifstream written(folder / launching::diagnosis_name);
   if (written) {
     fmt::print("\nwhen the job was ended:\n{}",
                std::string{std::istreambuf_iterator<char>(written), {}});
@@ -117,6 +108,26 @@ int examine_run(const Arguments& arguments) {
   const Diagnosis found = launching::diagnose_now(flights);
   for (const auto& finding : found.findings) fmt::print("{}\n", finding);
   return found.odd.empty() ? static_cast<int>(ExitCode::success) : something_is_wrong;
+}
+
+int examine_run(const Arguments& arguments) {
+  const auto folder = std::filesystem::path(arguments.operand()) / "flight";
+  if (!arguments.settings.empty()) {
+    throw ConfigError("--" + arguments.settings[0].first + " with a run folder",
+                      "give flags without RUN, to check the launch of a job");
+  }
+  std::vector<std::string> unreadable;
+  const auto flights = launching::read_flights(folder, &unreadable);
+  if (flights.empty() && unreadable.empty()) {
+    throw DataError(folder.string() + ": no flight recorder",
+                    "give the folder of a run that this version recorded");
+  }
+  const int code = flights.empty() ? 0 : print_flights(folder, flights);
+  if (unreadable.empty()) return code;
+  throw DataError(
+      fmt::format("{}: damaged, or flight recorders of another version: {}", folder.string(),
+                  listed(unreadable)),
+      "examine the run with the version of lockstep that recorded it, or restore these files");
 }
 
 /// Opens the data, for its identity.

@@ -52,7 +52,8 @@ double limit_of(Phase phase, double seconds) {
 
 }  // namespace
 
-std::vector<Flight> read_flights(const std::filesystem::path& folder) {
+std::vector<Flight> read_flights(const std::filesystem::path& folder,
+                                 std::vector<std::string>* unreadable) {
   std::vector<Flight> flights;
   std::error_code ignored;
   for (const auto& entry : list_folder(folder, ignored)) {
@@ -60,6 +61,7 @@ std::vector<Flight> read_flights(const std::filesystem::path& folder) {
     try {
       flights.push_back(read_flight(entry.path()));
     } catch (const DataError&) {  // a file of another version, or cut off
+      if (unreadable != nullptr) unreadable->push_back(entry.path().filename().string());
     }
   }
   std::sort(flights.begin(), flights.end(),

@@ -75,8 +75,9 @@ inline constexpr const char* diagnosis_name = "diagnosis.txt";
 inline constexpr const char* exit_code_name = "exit_code";
 
 /// The recorders of all ranks in `folder`, in the order of ranks. Files that cannot be read are
-/// left out. Local.
-std::vector<Flight> read_flights(const std::filesystem::path& folder);
+/// left out; their names are appended to `unreadable` if that is not null. Local.
+std::vector<Flight> read_flights(const std::filesystem::path& folder,
+                                 std::vector<std::string>* unreadable = nullptr);
 
 /// Compares what recorders hold as of now, with the states of processes of this host. Local.
 Diagnosis diagnose_now(std::span<const Flight> flights);

@@ -80,6 +80,12 @@ class Hang(command.CommandTest):
         self.assert_ends(result, 0)
         self.assert_says(result.out, ["the end", "rank"], result)
         self.assert_refused(run("doctor", self.folder), 65, ["flight", "no flight recorder"])
+        names = ["rank-00000", "rank-00001"]
+        for damaged in (names[:1], names):
+            (made.folder / "flight" / damaged[-1]).write_bytes(bytes(100))
+            result = run("doctor", made.folder)
+            self.assert_refused(result, 65, [made.folder / "flight", *damaged, "remedy:"])
+            self.assertEqual("the end" in result.out, damaged != names, str(result))
 
 
 if __name__ == "__main__":
