@@ -134,6 +134,8 @@ int generate(const Arguments& arguments) {
   const std::uint64_t seed = arguments.number("seed", 0, max_records).value();
   const data::Target train_files = target_of(folder, "train", arguments);
   const data::Target test_files = target_of(folder, "test", arguments);
+  data::require_files(train_files, train);
+  data::require_files(test_files, test);
   make_data_folder(folder);
   write_part(set, train_files, data::Part::train, train, seed);
   write_part(set, test_files, data::Part::test, test, seed);

@@ -253,6 +253,12 @@ class Formats(command.CommandTest):
         self.assert_refused(result, 65, ["two formats", "--format"])
         self.succeed("convert", folder, to, "--format npy --from-format idx")
 
+    def test_generate_refuses_more_files_than_records(self):
+        to = self.folder / "to"
+        result = run("generate", to, "--train-limit 20 --test-limit 5 --files 20")
+        self.assert_refused(result, 2, ["5 t10k records", "20 files"])
+        self.assertFalse(to.exists())
+
     def test_convert_takes_two_parts_and_numbers_alone(self):
         folder = self.folder / "words"
         folder.mkdir()
