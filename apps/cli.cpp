@@ -80,11 +80,15 @@ Arguments arguments_of(const Syntax& syntax, const cxxopts::ParseResult& result)
   for (const auto& argument : result.arguments()) {
     const std::string& key = argument.key();
     const std::string& value = argument.value();
-    const bool flag = std::any_of(syntax.flags.begin(), syntax.flags.end(),
-                                  [&](const Flag& one) { return one.name == key; });
+    const auto flag = std::find_if(syntax.flags.begin(), syntax.flags.end(),
+                                   [&](const Flag& one) { return one.name == key; });
     if (key == "help") {
       arguments.help = true;
-    } else if (flag) {
+    } else if (flag != syntax.flags.end()) {
+      if (value.empty() && !flag->argument.empty()) {
+        throw ConfigError("--" + key + ": the value is empty",
+                          "give " + flag->argument + ", or leave --" + key + " out");
+      }
       arguments.flags.emplace_back(key, value);
     } else if (key == "set") {
       arguments.settings.push_back(setting_in(syntax, value));

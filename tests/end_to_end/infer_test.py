@@ -202,6 +202,7 @@ class Inference(command.CommandTest):
                               (["evaluate", self.checkpoint, DATA, "--set epochs=3"], ["epochs"]),
                               (["evaluate", self.checkpoint, DATA, "--device cuda"], ["cuda"]),
                               (["predict", self.checkpoint, DATA, "--keep-columns all"], ["not trained on a table"]),
+                              (["predict", self.checkpoint, DATA, "--output="], ["--output: the value is empty"]),
                               (["predict", self.checkpoint, DATA, "--output-format npy"], ["without --output"])):
             with self.subTest(args=args):
                 self.assert_refused(run(*args), 2, needles)
