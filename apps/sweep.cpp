@@ -194,6 +194,10 @@ RankOfSweep::RankOfSweep(const Arguments& arguments, const RunConfig& base, Swee
 }
 
 void RankOfSweep::begin_record() {
+  if (const std::string name = train::run_file_in(out_); !name.empty()) {
+    throw ConfigError(out_.string() + ": holds a run of `lockstep train` (" + name + ")",
+                      "give another folder with --out");
+  }
   make_folder(out_);
   lock_.emplace(out_);
   SweepRecord begin = {.version = version,

@@ -65,13 +65,10 @@ std::filesystem::path claim_dated_folder() {
 }
 
 void require_no_run(const std::filesystem::path& path) {
-  for (const char* name : {"config.toml", "summary.json", "metrics.jsonl", "checkpoints"}) {
-    std::error_code ignored;
-    if (std::filesystem::exists(path / name, ignored)) {
-      throw ConfigError("run-dir " + path.string() + ": holds a run already (" + name + ")",
-                        "choose another `run_dir`, or move that one away");
-    }
-  }
+  const std::string name = run_file_in(path);
+  if (name.empty()) return;
+  throw ConfigError("run-dir " + path.string() + ": holds a run already (" + name + ")",
+                    "choose another `run_dir`, or move that one away");
 }
 
 /// Copies metrics.jsonl and epochs.jsonl of the run `from`, as far as it has them.
@@ -556,6 +553,14 @@ RecordedRun read_run(const std::filesystem::path& folder) {
 std::vector<EpochReport> read_epochs(const std::filesystem::path& folder) {
   require_folder(folder);
   return read_lines(folder / "epochs.jsonl", "epoch", &EpochReport::epoch, epoch_in);
+}
+
+std::string run_file_in(const std::filesystem::path& folder) {
+  for (const char* name : {"config.toml", "summary.json", "metrics.jsonl", "checkpoints"}) {
+    std::error_code ignored;
+    if (std::filesystem::exists(folder / name, ignored)) return name;
+  }
+  return "";
 }
 
 bool is_finished(const std::filesystem::path& folder) {

@@ -216,6 +216,9 @@ std::vector<EpochReport> read_epochs(const std::filesystem::path& folder);
 /// True if the run's summary.json says that it is finished; false if it cannot be read. Local.
 bool is_finished(const std::filesystem::path& folder);
 
+/// The name of a file of a run that is in `folder`; empty if it holds no run. Local.
+std::string run_file_in(const std::filesystem::path& folder);
+
 /// A recorded value that differs between two runs.
 struct Difference {
   std::uint64_t step = 0;

@@ -247,6 +247,11 @@ class Sweep(command.CommandTest):
             result = self.sweep(self.file(sweep, settings, base), threads=2)
             self.assert_refused(result, 2, ["holds another sweep", text, "--out"])
         self.assertEqual(self.record(), before)
+        trial = self.folder / "out" / "trial-001"
+        left = sorted(trial.iterdir())
+        result = self.sweep(self.file("", one), trial, threads=2)
+        self.assert_refused(result, 2, [f"{trial}: holds a run", "--out"])
+        self.assertEqual(sorted(trial.iterdir()), left)
         self.assert_ends(self.sweep(self.file("group = 2\n", one), threads=2), 0)
 
 
