@@ -63,10 +63,8 @@ cxxopts::Options options_of(const Syntax& syntax) {
 
 std::pair<std::string, std::string> setting_in(const Syntax& syntax, const std::string& text) {
   auto [key, value] = key_and_value("--set " + text, text);
-  const auto& all = settings();
-  const bool known = std::any_of(all.begin(), all.end(),
-                                 [&name = key](const Setting& one) { return one.name == name; });
-  if (known && !syntax.takes(key)) {
+  setting_named("--set " + text, key);
+  if (!syntax.takes(key)) {
     throw ConfigError("--set " + text + ": `" + syntax.command + "` has no setting '" + key + "'",
                       "`" + syntax.command + " --help` lists those that it has");
   }
@@ -157,8 +155,9 @@ cxxopts::ParseResult parse_words(cxxopts::Options& options, const std::string& c
 std::pair<std::string, std::string> key_and_value(const std::string& place,
                                                   const std::string& text) {
   const auto equals = text.find('=');
-  if (equals == std::string::npos) {
-    throw ConfigError(place + ": there is no '='", "write KEY=VALUE");
+  if (equals == std::string::npos || equals == 0) {
+    throw ConfigError(place + (equals == 0 ? ": there is no key before '='" : ": there is no '='"),
+                      "write KEY=VALUE");
   }
   return {text.substr(0, equals), text.substr(equals + 1)};
 }

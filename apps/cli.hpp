@@ -83,7 +83,8 @@ struct Arguments {
 std::uint64_t flag_count(const std::string& flag, const std::string& text, std::uint64_t min,
                          std::uint64_t max = std::numeric_limits<std::int64_t>::max());
 
-/// "KEY=VALUE" -> {"KEY", "VALUE"}. Throws ConfigError, beginning with `place`, if there is no '='.
+/// "KEY=VALUE" -> {"KEY", "VALUE"}. Throws ConfigError, beginning with `place`, if there is no '=',
+/// or no key.
 std::pair<std::string, std::string> key_and_value(const std::string& place,
                                                   const std::string& text);
 

@@ -40,7 +40,7 @@ data::Format format_in(const Arguments& arguments) {
   }
   const auto format = data::format_named(name);
   if (format && format != data::Format::picture && format != data::Format::cifar) return *format;
-  throw ConfigError("--format: '" + name + "' is none of idx|csv|npy|tfrecord");
+  throw ConfigError("--format: '" + name + "' is none of idx|csv|npy|tfrecord", "use one of them");
 }
 
 /// The output of `part`, "train" or "test"; as in MNIST, the test set's IDX files are named t10k.
@@ -172,8 +172,9 @@ std::optional<data::Format> source_format(const Arguments& arguments) {
   const auto name = arguments.value("from-format");
   const auto format = data::format_named(name);
   if (format || name == "auto") return format;
-  throw ConfigError("--from-format: '" + name +
-                    "' is none of auto|idx|csv|npy|tfrecord|cifar|picture");
+  throw ConfigError(
+      "--from-format: '" + name + "' is none of auto|idx|csv|npy|tfrecord|cifar|picture",
+      "use one of them");
 }
 
 /// The source, with undivided features; any label is valid.

@@ -113,7 +113,7 @@ Setting steps_or_epochs(const char* name, Text member, const char* help) {
 Setting text(const char* name, Text member, const char* argument, const char* help) {
   return {name, argument, help,
           [=](RunConfig& c, const std::string& value) {
-            if (value.empty()) throw ConfigError("the value is empty");
+            if (value.empty()) throw ConfigError("the value is empty", "give one, or leave it out");
             require_utf8(value);
             c.*member = value;
           },
@@ -130,7 +130,7 @@ Setting choice(const char* name, Text member, const std::vector<std::string>& wo
     if (at == words.size()) {
       const auto guess = suggestion(value, words);
       throw ConfigError("'" + value + "' is none of " + all,
-                        guess ? "did you mean '" + *guess + "'?" : "");
+                        guess ? "did you mean '" + *guess + "'?" : "use one of them");
     }
     c.*member = value;
   };
@@ -141,7 +141,7 @@ Setting yes_or_no(const char* name, bool RunConfig::*member, const char* help) {
   return {name, "true|false", help,
           [=](RunConfig& c, const std::string& value) {
             if (value != "true" && value != "false") {
-              throw ConfigError("'" + value + "' is neither true nor false");
+              throw ConfigError("'" + value + "' is neither true nor false", "write one of them");
             }
             c.*member = value == "true";
           },
@@ -156,11 +156,12 @@ std::uint64_t steps_in(const std::string& text, std::uint64_t steps_an_epoch) {
   const bool is_epochs = text.ends_with('e');
   constexpr std::uint64_t max = std::uint64_t{1} << 31;
   try {
-    const std::uint64_t number =
-        parse_count(text.substr(0, text.size() - (is_epochs ? 1 : 0)), 0, max);
+    const auto number = parse_count(text.substr(0, text.size() - (is_epochs ? 1 : 0)), 0, max);
     return is_epochs ? number * steps_an_epoch : number;
   } catch (const ConfigError&) {
-    throw ConfigError("'" + text + "' is neither a number of steps nor, as 2e, of epochs");
+    throw ConfigError(
+        "'" + text + "' is neither a number of steps up to 2^31 nor, as 2e, of epochs",
+        "write one such as 500 or 2e");
   }
 }
 
@@ -229,18 +230,19 @@ Setting layers() {
 
 /// Seconds, or HH:MM:SS.
 std::uint64_t duration(const std::string& text) {
-  std::uint64_t seconds = 0;
-  std::size_t at = 0;
-  for (int parts = 1;; ++parts) {
-    const auto colon = text.find(':', at);
-    const auto part = text.substr(at, colon == std::string::npos ? colon : colon - at);
-    seconds = 60 * seconds + parse_count(part, 0, 1'000'000'000);
-    if (colon == std::string::npos) break;
-    if (parts == 3) throw ConfigError("'" + text + "' is neither seconds nor HH:MM:SS");
-    at = colon + 1;
+  std::istringstream words(text + ':');
+  std::vector<std::uint64_t> parts;
+  try {
+    for (std::string word; std::getline(words, word, ':');) {
+      parts.push_back(parse_count(word, 0, parts.empty() ? 1'000'000'000 : 59));
+    }
+  } catch (const ConfigError&) {
+    parts.clear();
   }
-  if (seconds == 0) throw ConfigError("'" + text + "' is not a time");
-  return seconds;
+  if (parts.size() == 3) parts = {3600 * parts[0] + 60 * parts[1] + parts[2]};
+  if (parts.size() == 1 && parts[0] > 0) return parts[0];
+  throw ConfigError("'" + text + "' is not a time from 1 to 10^9 seconds",
+                    "write seconds, such as 3600, or HH:MM:SS, such as 01:00:00");
 }
 
 Setting max_time() {
@@ -258,10 +260,10 @@ Setting straggler_warning() {
   return {"straggler-warning", "off|X",
           "warn of a rank whose own work takes more than X times the median of all ranks",
           [](RunConfig& c, const std::string& value) {
-            c.straggler_warning =
-                value == "off" ? std::nullopt : std::optional(positive_number(value));
-            if (c.straggler_warning > 1 || !c.straggler_warning) return;
-            throw ConfigError("'" + value + "' is not above 1");
+            auto& limit = c.straggler_warning;
+            limit = value == "off" ? std::nullopt : std::optional(positive_number(value));
+            if (limit > 1 || !limit) return;
+            throw ConfigError("'" + value + "' is not above 1", "write one such as 1.5, or off");
           },
           [](const RunConfig& c) {
             return c.straggler_warning ? shortest(*c.straggler_warning) : literal("off");
@@ -292,7 +294,8 @@ Setting share(const char* name, std::optional<float> RunConfig::*member, const c
   return {name, "none|X", help,
           [=](RunConfig& c, const std::string& value) {
             c.*member = value == "none" ? std::nullopt : std::optional(positive_number(value));
-            if (c.*member >= 1) throw ConfigError("'" + value + "' is not below 1");
+            if (!(c.*member >= 1)) return;
+            throw ConfigError("'" + value + "' is not below 1", "write one such as 0.2, or none");
           },
           [=](const RunConfig& c) { return c.*member ? shortest(*(c.*member)) : literal("none"); }};
 }

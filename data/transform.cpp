@@ -42,8 +42,9 @@ double amount_of(const Change& change, const std::string& text) {
   const auto [stop, error] = std::from_chars(text.data(), end, amount);
   const bool good = error == std::errc() && stop == end && amount >= 0 && amount <= change.max;
   if (good) return amount;
-  throw ConfigError("'" + text + "' is not a number from 0 to " + shortest(change.max) + " for " +
-                    change.name);
+  throw ConfigError(
+      "'" + text + "' is not a number from 0 to " + shortest(change.max) + " for " + change.name,
+      std::string("write one such as ") + change.name + "=0.5, or none");
 }
 
 Philox::Block draws(std::uint64_t seed, std::uint32_t epoch, std::uint64_t id,
@@ -102,7 +103,7 @@ Augmentation parse_augmentation(std::string_view text) {
     const Change& change = change_named(name);
     if (equals == part.size()) throw ConfigError(name + " has no amount", "write " + name + "=X");
     if (std::find(seen.begin(), seen.end(), name) != seen.end()) {
-      throw ConfigError(name + " stands twice");
+      throw ConfigError(name + " stands twice", "give it once");
     }
     seen.push_back(name);
     augmentation.*change.amount = amount_of(change, part.substr(equals + 1));

@@ -225,7 +225,7 @@ class Interrupted(command.CommandTest):
         self.assertEqual(process.wait(timeout=seconds(SOON)), 75)
         self.assertEqual(self.made.checkpoints[-1].name, f"step-{len(self.made.metrics):08}")
         process.stderr.close()
-        result = command.run("train --resume", self.made.folder, "--progress off --max-time 0:03")
+        result = command.run("train --resume", self.made.folder, "--progress off --max-time 00:00:03")
         self.assert_ends(result, 75)
         self.assert_says(result.err, "stopped before the time limit after", result)
         self.assertLess(result.seconds, seconds(3))
