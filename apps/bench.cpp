@@ -58,6 +58,7 @@ Bench make_bench(const RunConfig& config, comm::Communicator& comm) {
     options.ranks = &ranks;
     options.threads = train::own_cores(comm);
     bench.source = data::open_data_part(config.data, data::Part::train, options);
+    require_used(config, *bench.source);
     bench.open_seconds = seconds_since(begin);
   });
   comm::require_equal(comm, "the data of ranks", {{"training set", bench.source->identity()}},

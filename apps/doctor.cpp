@@ -134,6 +134,7 @@ int examine_run(const Arguments& arguments) {
 void open_data(const RunConfig& config, launching::RankFacts& facts) {
   try {
     const auto sets = data::open_data_set(config.data, data_options(config));
+    require_used(config, *sets.train);
     const std::string identity = sets.train->identity() + "\n" + sets.test->identity();
     facts.data = to_hex(hash_of(std::as_bytes(std::span(identity))));
   } catch (const Error& error) {

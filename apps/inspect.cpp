@@ -245,10 +245,12 @@ ordered_json part_of(const std::string& name, data::Source& source) {
   return part;
 }
 
-Contents inspect_data(const std::string& path, const RunConfig& config) {
+Contents inspect_data(const std::string& path, RunConfig config) {
+  config.data = path;
   data::DataSetOptions options = data_options(config);
   options.may_lack_test = true;
   const auto sets = data::open_data_set(path, options);
+  require_used(config, *sets.train);
   Contents contents{.headline = "data " + path, .parts_name = "sets"};
   contents.facts["divided by"] = static_cast<double>(sets.train->divisor());
   const auto columns = sets.train->columns();

@@ -3,8 +3,10 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <string>
+#include <string_view>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
@@ -206,19 +208,41 @@ data::OpeningRanks opening_ranks(comm::Exchange& exchange) {
 }
 
 void require_used(const RunConfig& config, const data::Source& train) {
-  const auto refuse = [&](const std::string& setting, const char* kind) {
-    throw ConfigError("`" + setting + "`: " + config.data + " is not a " + kind,
-                      "leave it out, or give a " + std::string(kind));
+  using C = RunConfig;
+  struct Kind {
+    const char* name;
+    bool is_given;
   };
-  const bool is_of_tables = config.task == "regression" || config.task == "multi-label";
-  if (train.table() == nullptr && is_of_tables) refuse("task=" + config.task, "table");
-  if (train.table() == nullptr && config.weight_column != "none") {
-    refuse("weight_column=" + config.weight_column, "table of numbers and words");
-  }
-  if (train.pictures() != nullptr) return;
-  if (config.image_size != "auto") refuse("image_size=" + config.image_size, "folder of pictures");
-  if (config.image_channels != "auto") {
-    refuse("image_channels=" + config.image_channels, "folder of pictures");
+  const auto schema = train.pictures();
+  const bool is_table = train.table() != nullptr;
+  const bool names_pictures = schema != nullptr && !schema->path_column.empty();
+  const Kind table = {"table", is_table || names_pictures};
+  const Kind values = {"table of numbers and words", is_table};
+  const Kind pictures = {"folder of pictures", schema != nullptr};
+  struct Use {
+    const char* setting;
+    std::string C::*value;
+    const Kind& kind;
+    std::string_view any = {};  ///< a value that applies to data of any kind
+  };
+  const std::array<Use, 11> uses{{{"label_column", &C::label_column, table},
+                                  {"header", &C::header, table},
+                                  {"separator", &C::separator, table},
+                                  {"ignore_columns", &C::ignore_columns, table},
+                                  {"task", &C::task, values, "classification"},
+                                  {"weight_column", &C::weight_column, values},
+                                  {"standardize", &C::standardize, values, "false"},
+                                  {"missing", &C::missing, values},
+                                  {"category_columns", &C::category_columns, values},
+                                  {"image_size", &C::image_size, pictures},
+                                  {"image_channels", &C::image_channels, pictures}}};
+  const RunConfig defaults;
+  for (const Use& use : uses) {
+    const std::string& value = config.*use.value;
+    if (use.kind.is_given || value == defaults.*use.value || value == use.any) continue;
+    throw ConfigError(
+        fmt::format("`{}={}`: {} is not a {}", use.setting, value, config.data, use.kind.name),
+        fmt::format("leave it out, or give a {}", use.kind.name));
   }
 }
 

@@ -65,8 +65,8 @@ data::DataSetOptions data_options(const RunConfig& config);
 /// The ranks that open data together through `exchange`, which must outlive the result. Local.
 data::OpeningRanks opening_ranks(comm::Exchange& exchange);
 
-/// Throws ConfigError for settings of tables or pictures that data of another kind does not heed:
-/// `task=regression`, `weight_column`, `image_size` and `image_channels`. Local.
+/// Throws ConfigError for a setting of tables or pictures (table_settings()) that cannot be applied
+/// to data of the kind of `train`. Local.
 void require_used(const RunConfig& config, const data::Source& train);
 
 /// The random changes of training images; null: none. Throws ConfigError. Local.

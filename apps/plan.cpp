@@ -268,6 +268,7 @@ Records imagined(const std::vector<std::uint64_t>& files, std::optional<std::uin
 
 Records opened(const RunConfig& config) {
   const auto train = data::open_data_part(config.data, data::Part::train, data_options(config));
+  require_used(config, *train);
   const std::uint64_t bytes = train->features() * sizeof(float) + sizeof(std::int32_t);
   return {train->records(), train->file_records(), config.data, bytes};
 }

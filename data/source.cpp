@@ -499,9 +499,28 @@ void SubsetSource::read_bytes(std::span<const std::uint64_t> ids, std::span<std:
 
 // Data sets.
 
+namespace {
+
+/// Throws ConfigError for options of files.
+void require_no_file_options(const DrawnSet& drawn, const DataSetOptions& options) {
+  const auto refuse = [&](const std::string& option, const char* problem) {
+    throw ConfigError("`" + option + "`: " + drawn.name + problem,
+                      "leave it out, or name files in place of " + std::string(drawn.name));
+  };
+  if (options.format) {
+    refuse("format=" + std::string(name_of(*options.format)), " is built in, without files");
+  }
+  if (options.test_split) {
+    refuse("test_split=" + shortest(*options.test_split), " has a test set of its own");
+  }
+}
+
+}  // namespace
+
 DataSet open_data_set(const std::string& path, const DataSetOptions& options) {
   const DrawnSet* const drawn = drawn_set(path);
   if (drawn == nullptr) return open_folder(path, options);
+  require_no_file_options(*drawn, options);
   DataSet set = {std::make_unique<SyntheticSource>(*drawn, Part::train, options.of(Part::train)),
                  std::make_unique<SyntheticSource>(*drawn, Part::test, options.of(Part::test))};
   take_validation(set, options);
@@ -525,6 +544,7 @@ std::unique_ptr<Source> open_data_part(const std::string& path, Part part,
                                        const DataSetOptions& options) {
   const DrawnSet* const drawn = drawn_set(path);
   if (drawn == nullptr) return open_folder_part(path, part, options);
+  require_no_file_options(*drawn, options);
   DataSet set = {std::make_unique<SyntheticSource>(*drawn, part, options.of(part)), nullptr};
   if (part == Part::train) take_validation(set, options);
   return std::move(set.train);

@@ -115,6 +115,16 @@ SETTINGS = {
     "--exchange sums --audit-every 3": ["audit-every", "--exchange activations"],
     "--sentinel-steps 0": ["sentinel-steps", "0"],
     "--reduction allreduce --simd avx2": ["simd avx2", "--products strict"],
+    "--label-column foo + mpi": ["--label-column foo: ", "is not a table", "leave it out"],
+    "--header none": ["--header none: ", "is not a table"],
+    "--separator tab": ["--separator tab: ", "is not a table"],
+    "--ignore-columns a,b": ["--ignore-columns a,b: ", "is not a table"],
+    "--category-columns foo": ["--category-columns foo: ", "is not a table of numbers and words"],
+    "--standardize true": ["--standardize: ", "is not a table of numbers and words"],
+    "--missing error": ["--missing error: ", "is not a table of numbers and words"],
+    "--task regression": ["--task regression: ", "is not a table of numbers and words"],
+    "--data synthetic --test-split 0.2 + mpi": ["--test-split 0.2: synthetic has a test set of its own", "leave it out"],
+    "--data synthetic-rgb --format csv": ["--format csv: synthetic-rgb is built in", "leave it out"],
 }
 
 
