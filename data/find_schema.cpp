@@ -282,7 +282,13 @@ class SchemaFinder {
     if (labels_.empty()) {
       throw ConfigError("`label_column` names no column", "name the column that has the labels");
     }
-    for (const std::string& name : options_.ignored) require_column(name, "ignore_columns", place);
+    for (const std::string& name : options_.ignored) {
+      require_column(name, "ignore_columns", place);
+      if (!has_labels(name)) continue;
+      throw ConfigError(place + ": `ignore_columns` names the column " + in_quotes(name) +
+                            ", which has the labels",
+                        "leave it out of `ignore_columns`, or name another column of labels");
+    }
     for (const std::string& name : options_.categories) {
       require_column(name, "category_columns", place);
     }
@@ -308,9 +314,7 @@ class SchemaFinder {
                         "name a column of weights alone");
     };
     if (std::count(names_.begin(), names_.end(), name) > 1) refuse(", of which there are several");
-    for (const FoundLabels& labels : labels_) {
-      if (names_[labels.column] == name) refuse(", which has the labels");
-    }
+    if (has_labels(name)) refuse(", which has the labels");
     if (contains(options_.ignored, name)) refuse(", which `ignore_columns` leaves out");
   }
 
@@ -380,6 +384,11 @@ class SchemaFinder {
   bool is_label(std::size_t column) const {
     return std::any_of(labels_.begin(), labels_.end(),
                        [&](const FoundLabels& labels) { return labels.column == column; });
+  }
+
+  bool has_labels(const std::string& name) const {
+    return std::any_of(labels_.begin(), labels_.end(),
+                       [&](const FoundLabels& labels) { return names_[labels.column] == name; });
   }
 
   bool is_weight(std::size_t column) const {
