@@ -39,19 +39,28 @@ bool contains(const std::vector<std::string>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-/// A name that may be meant by `wanted`.
-std::string likely_label(const std::vector<std::string>& names, const std::string& wanted) {
+/// The remedy where no column is named `wanted`. Numbers among the names of a header may be those
+/// of a record: none of them is suggested, as `label_column=1` also means the first column.
+std::string name_label(const std::vector<std::string>& names, const TableOptions& options,
+                       const std::string& wanted) {
+  const auto take = [](const std::string& name) {
+    return "say which column has the labels: `label_column=" + csv_field(name) + "`";
+  };
+  if (!options.has_header) return take(std::to_string(names.size()));
   for (const std::string& name : names) {
-    if (lower_case(name) == lower_case(wanted)) return name;
+    if (lower_case(name) == lower_case(wanted)) return take(name);
   }
   for (const char* usual : {"label", "labels", "class", "target", "species", "y", "outcome",
                             "category", "diagnosis", "result", "type"}) {
     for (const std::string& name : names) {
-      if (lower_case(name) == usual) return name;
+      if (lower_case(name) == usual) return take(name);
     }
   }
-  if (const auto similar = nearest(wanted, names)) return *similar;
-  return names.back();
+  if (std::any_of(names.begin(), names.end(), parse_float)) {
+    return "if the line is a record: `header=none` `label_column=-1`, for the last column; else "
+           "name the column that has the labels";
+  }
+  return take(nearest(wanted, names).value_or(names.back()));
 }
 
 /// The index of a column of labels. Throws DataError.
@@ -68,11 +77,9 @@ std::size_t find_label(const CsvHeader& header, const TableOptions& options,
                         ": the columns are 1 to " + std::to_string(columns),
                     "count from 1, or from the last with -1");
   }
-  const std::string likely =
-      options.has_header ? likely_label(names, wanted) : std::to_string(columns);
   throw DataError(
       place + ": no column is named " + in_quotes(wanted) + "; the columns are " + listed(names),
-      "say which column has the labels: `label_column=" + likely + "`");
+      name_label(names, options, wanted));
 }
 
 /// Reads the columns of the files of one training set.
@@ -277,7 +284,7 @@ class SchemaFinder {
                           "name each column once");
       }
       labels_.emplace_back().column = column;
-      are_labels_named_ = are_labels_named_ && contains(names_, wanted);
+      are_labels_named_ = are_labels_named_ && contains(names_, wanted) && !parse_float(wanted);
     }
     if (labels_.empty()) {
       throw ConfigError("`label_column` names no column", "name the column that has the labels");

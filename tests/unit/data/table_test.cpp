@@ -225,6 +225,10 @@ TEST_CASE("what is wrong with a table is named with a remedy", "[data][table]") 
       StartsWith("t.csv:1: no column is named 'label'; the columns are 'sepal', 'Species'") &&
           Contains("`label_column=Species`"));
   CHECK_THAT(Table("a,LABEL,target\n1,2,3\n").error(), Contains("`label_column=LABEL`"));
+  CHECK_THAT(Table("1.5,red,1\n2.5,green,0\n").error(),
+             Contains("`header=none` `label_column=-1`") && !Contains("`label_column=1`"));
+  CHECK_THAT(Table("1.5,red,1\n2.5,green,0\n").error({.label_columns = {"1"}}),
+             StartsWith("t.csv:1: the first line is a record"));
   CHECK_THAT(Table("a,b\n1,2\n").error({.label_columns = {"3"}}),
              Contains("the columns are 1 to 2"));
   CHECK_THAT(
