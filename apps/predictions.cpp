@@ -202,6 +202,7 @@ class KeptColumns {
       std::iota(chosen_.begin(), chosen_.end(), std::size_t{0});
       return;
     }
+    data::require_unique(there, names_, output_.files[file_ - 1].string() + ":1");
     for (const std::string& name : names_) {
       const auto at = std::find(there.begin(), there.end(), name);
       if (at == there.end()) {

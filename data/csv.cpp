@@ -8,7 +8,9 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <system_error>
+#include <unordered_map>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
@@ -57,6 +59,22 @@ bool looks_like_a_record(std::span<const std::string> names) {
     whole.push_back(number.value_or(0));
   }
   return !whole.empty() && !is_count;
+}
+
+void require_unique(std::span<const std::string> names, std::span<const std::string> used,
+                    const std::string& place) {
+  std::unordered_map<std::string_view, std::size_t> first;
+  std::unordered_map<std::string_view, std::size_t> second;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (!first.emplace(names[i], i).second) second.emplace(names[i], i);
+  }
+  for (const std::string& name : used) {
+    const auto again = second.find(name);
+    if (again == second.end()) continue;
+    throw DataError(place + ": columns " + std::to_string(first[name] + 1) + " and " +
+                        std::to_string(again->second + 1) + " are both named " + in_quotes(name),
+                    "rename one of them");
+  }
 }
 
 void throw_no_header(const std::string& place, const std::string& first_name,

@@ -67,6 +67,10 @@ bool is_blank(std::string_view row, char separator) noexcept;
 /// name may be empty.
 bool looks_like_a_record(std::span<const std::string> names);
 
+/// Throws DataError if several of a header's `names` are one of those in `used`.
+void require_unique(std::span<const std::string> names, std::span<const std::string> used,
+                    const std::string& place);
+
 /// Throws DataError: the first line, at `place`, has a record where names should be.
 [[noreturn]] void throw_no_header(const std::string& place, const std::string& first_name,
                                   const std::string& remedy);

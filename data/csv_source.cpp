@@ -155,15 +155,11 @@ void CsvSource::assign_roles(bool needs_labels) {
     if (!needs_labels) lacking = {{}, all, labels, weight};
     name_columns(others + all.size(), std::move(lacking), place);
   }
+  require_unique(names, schema_ == nullptr ? labels : schema_->used_columns(), place);
   roles_.resize(names.size());
   label_column_ = names.size();
   for (std::size_t i = 0; i < labels.size(); ++i) {
     const auto found = std::find(names.begin(), names.end(), labels[i]);
-    if (std::count(names.begin(), names.end(), labels[i]) > 1) {
-      throw DataError(
-          place + ": more than one column of the header is named " + in_quotes(labels[i]),
-          "give each column a name of its own");
-    }
     if (found != names.end()) {
       const bool is_class = schema_ == nullptr || schema_->targets.empty();
       label_column_ = static_cast<std::size_t>(found - names.begin());

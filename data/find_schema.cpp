@@ -105,6 +105,7 @@ class SchemaFinder {
     schema.has_header = options_.has_header;
     schema.label = names_[labels_.front().column];
     schema.classes = classes(labels_.front());
+    require_unique(names_, schema.label_names(), place_);
     return schema;
   }
 
@@ -133,6 +134,7 @@ class SchemaFinder {
     if (options_.has_header && !are_labels_named_ && has_numbers_for_names(schema)) {
       refuse_header();
     }
+    require_unique(names_, schema.used_columns(), place_);
     std::size_t values =
         schema.classes.size() + 4 * schema.targets.size() + 3 * schema.left_out.size();
     for (const TableColumn& column : schema.columns) values += 4 + column.categories.size();
@@ -320,7 +322,6 @@ class SchemaFinder {
       throw ConfigError(place + ": `weight_column` names the column " + in_quotes(name) + problem,
                         "name a column of weights alone");
     };
-    if (std::count(names_.begin(), names_.end(), name) > 1) refuse(", of which there are several");
     if (has_labels(name)) refuse(", which has the labels");
     if (contains(options_.ignored, name)) refuse(", which `ignore_columns` leaves out");
   }

@@ -280,6 +280,7 @@ void PictureSource::list_rows(const ReadOptions& options) {
                         "; the columns are " + listed(names),
                     is_known ? "name the column of paths so" : "give the table a column of paths");
   }
+  require_unique(names, std::array{names[path_column], label_name}, header);
   for (const auto* record = &rows.next(); !record->empty(); record = &rows.next()) {
     File file = {std::string(without_blanks((*record)[path_column])), 0, 0};
     std::error_code error;

@@ -41,6 +41,13 @@ std::optional<Task> task_named(std::string_view name) noexcept {
   return std::nullopt;
 }
 
+std::vector<std::string> TableSchema::used_columns() const {
+  std::vector<std::string> names = label_names();
+  if (!weight.empty()) names.push_back(weight);
+  for (const TableColumn& column : columns) names.push_back(column.name);
+  return names;
+}
+
 std::vector<std::string> TableSchema::label_names() const {
   if (targets.empty()) return {label};
   std::vector<std::string> names(targets.size());

@@ -88,6 +88,9 @@ struct TableSchema {
   bool is_regression() const noexcept { return task == Task::regression; }
   bool is_multi_label() const noexcept { return task == Task::multi_label; }
 
+  /// The names of all columns that are read: of features, labels and weights.
+  std::vector<std::string> used_columns() const;
+
   /// The names of the columns to predict.
   std::vector<std::string> label_names() const;
 
@@ -122,8 +125,9 @@ bool is_missing(std::string_view text) noexcept;
 /// bytes.
 ///
 /// Errors   throws DataError with file, line and column: no column of labels (similar names are in
-///          the message), a column of numbers and words, a first line that looks like a record, and
-///          those of reading. ConfigError: an option names no column, or does not fit the task.
+///          the message), a column of numbers and words, a first line that looks like a record, two
+///          columns of one name that is used, and those of reading. ConfigError: an option names no
+///          column, or does not fit the task.
 /// Ranks    local; collective over `ranks`, unless that is null: see OpeningRanks (source.hpp).
 TableSchema find_schema(std::span<const std::string> paths, const TableOptions& options,
                         std::optional<int> classes, const OpeningRanks* ranks = nullptr);

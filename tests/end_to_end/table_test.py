@@ -327,6 +327,8 @@ class Tables(command.CommandTest):
                 (text_of(flowers()), "--ignore-columns boden,art", 2,
                  ["flowers.csv:1: --ignore-columns names the column 'art', which has the labels"]),
                 ("1.5,7.5,rot,1\n" * 9, "--label-column label", 65, ["the line is a record: --header none --label-column -1"]),
+                (text_of(flowers(), rename={"höhe": "boden"}), "", 65,
+                 ["flowers.csv:1: columns 3 and 4 are both named 'boden'", "rename one"]),
                 (text_of(flowers()), "--missing error", 65, ["flowers.csv:9: column 'höhe': ''"]),
                 (text_of(flowers()), "--classes 3", 65, ["labels are words", "leave --classes out"]),
                 (text_of(flowers()), "--divide-by 2 --standardize true", 2, ["--divide-by"]),

@@ -206,7 +206,8 @@ TEST_CASE("what is wrong with a CSV file is named with line and column", "[data]
   CHECK_THAT(error("label,a\n"), StartsWith("t.csv:2: no record"));
   CHECK_THAT(error("7,1\n8,2\n"),
              StartsWith("t.csv:1: no column of the header is named 'label'; it begins with '7'"));
-  CHECK_THAT(error("label,label,a\n1,1,1\n"), StartsWith("t.csv:1: more than one column"));
+  CHECK_THAT(error("label,label,a\n1,1,1\n"),
+             StartsWith("t.csv:1: columns 1 and 2 are both named 'label'"));
   CHECK_THAT(error("label\n1\n"), StartsWith("t.csv:1: the header names no column besides"));
   CHECK_THAT(error("label,a\n1,2\n1,x\n"),
              StartsWith("t.csv:3: column 'a': 'x' is not a finite number"));

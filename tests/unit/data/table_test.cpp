@@ -239,6 +239,12 @@ TEST_CASE("what is wrong with a table is named with a remedy", "[data][table]") 
   CHECK_THAT(Table("label,a\n1,2\n,2\n").error(),
              StartsWith("t.csv:3: column 'label': '' is not a label"));
   CHECK_THAT(Table("label,a\n1,2,3\n").error(), StartsWith("t.csv:2: 3 fields"));
+  const Table twice("a,b,a,b,label\n1,2,3,4,0\n4,3,2,1,1\n");
+  CHECK_THAT(twice.error({.ignored = {"a"}}),
+             StartsWith("t.csv:1: columns 2 and 4 are both named 'b'") && Contains("rename"));
+  CHECK_THAT(twice.error({.label_columns = {"3"}, .ignored = {"b"}}),
+             StartsWith("t.csv:1: columns 1 and 3 are both named 'a'"));
+  CHECK(Table("b,a,b,label\n1,2,3,0\n").find({.ignored = {"b"}}).features() == 1);
   CHECK_THAT(Table("label,a\n").error(), StartsWith("t.csv:2: no record"));
   CHECK_THAT(Table("label\n1\n").error(), Contains("no column of features"));
   CHECK_THAT(Table("label,a\nJos\xE9,2\n").error(), StartsWith("t.csv:2: 'Jos?' is not UTF-8"));
@@ -293,6 +299,7 @@ TEST_CASE("columns are matched by name", "[data][table]") {
   CHECK_THAT(error("label,c\nx,u\n"), Contains("named 'a', 'b', which the network takes"));
   CHECK_THAT(error("a,b,c\n1,2,u\n"), Contains("named 'label'"));
   CHECK_THAT(error("label,a,b,c\nz,1,2,u\n"), Contains("'z' is none of the 2 classes"));
+  CHECK_THAT(error("a,b,c,c,label\n1,2,u,v,x\n"), Contains("columns 3 and 4 are both named 'c'"));
   CHECK_THAT(error("1,1,2\n2,3,4\n"), Contains("the first line is a record"));
   CHECK(Table("label,a,b,c\n?,1,2,u\n").read(schema, false).x == std::vector<float>{1, 2, 1, 0});
   CHECK(Table("label,a,b,c\nx,1,2,w\n").read(schema).x == std::vector<float>{1, 2, 0, 0});
