@@ -86,9 +86,10 @@ class CsvSource final : public StoredSource {
   /// category that the schema does not have is read as a missing value.
   ///
   /// Errors   throws DataError, with FILE:LINE and the column, for: a missing column, a label that
-  ///          the schema does not have, a weight below 0, no features, no records, a number of
-  ///          fields different from the header's, an invalid number, a missing value if the schema
-  ///          says so, unmatched quotes, a line longer than 64 MiB; and what read_header() throws.
+  ///          the schema does not have, a weight below 0, a number to predict as in set_moments(),
+  ///          no features, no records, a number of fields different from the header's, an invalid
+  ///          number, a missing value if the schema says so, unmatched quotes, a line longer than
+  ///          64 MiB; and what read_header() throws.
   CsvSource(const std::filesystem::path& path, const ReadOptions& options);
 
   /// The names in the header, without the label; with a table, those of its features.
@@ -106,9 +107,11 @@ class CsvSource final : public StoredSource {
   std::string identity() const override;
 
   /// Replaces the schema by the same with moments. Until a schema has them, numbers are read as
-  /// they are, and missing ones as NaN. Local.
+  /// they are, and missing ones as NaN. Throws DataError, with FILE:LINE, for a number to
+  /// predict that is more than 1e18 deviations from the mean. Local.
   void set_moments(const std::shared_ptr<const TableSchema>& schema) override {
     schema_ = schema;
+    check_targets();
     forget_bytes_read();
   }
 
@@ -141,6 +144,7 @@ class CsvSource final : public StoredSource {
   void assign_columns(const std::string& place);
   void scan(const OpeningRanks* ranks);
   void scan(const CsvPart& part);
+  void check_targets();
   void forget_records();
   std::string findings() const;
   bool take_parts(std::span<const std::string_view> parts);

@@ -74,6 +74,7 @@ CsvSource::CsvSource(const std::filesystem::path& path, const ReadOptions& optio
   assign_roles(options.needs_labels);
   scan(options.ranks);
   is_scanning_ = false;
+  check_targets();
 }
 
 namespace {
@@ -399,6 +400,28 @@ void CsvSource::scan(const OpeningRanks* ranks) {
   }
   if (records() > 0) return;
   throw DataError(path().string() + ":2: no record follows the header", "give it at least one");
+}
+
+/// The squares of standardized numbers to predict, and sums over columns, have to be in float32. A
+/// record of weight 0 is in no sum.
+void CsvSource::check_targets() {
+  if (!needs_labels_ || targets() == 0 || !schema_->has_moments) return;
+  std::vector<float> values(targets());
+  for (std::uint64_t id = 0; id < records(); ++id) {
+    target_values(id, values);
+    const auto found = std::find_if(values.begin(), values.end(),
+                                    [](float value) { return !(std::abs(value) <= 1e18F); });
+    if (found == values.end() || weight(id) == 0) continue;
+    const auto column = static_cast<std::size_t>(found - values.begin());
+    CsvRows rows(content_);
+    while (rows.next() && rows.end() < offsets_[id + 1]) {
+    }
+    throw DataError(path().string() + ":" + std::to_string(rows.line()) + ": column " +
+                        in_quotes(schema_->targets[column].name) + ": " +
+                        shortest(values_[id * values.size() + column]) +
+                        " is more than 1e18 standard deviations from the mean of the training set",
+                    mend_line);
+  }
 }
 
 void CsvSource::forget_records() {

@@ -223,6 +223,12 @@ class Tables(command.CommandTest):
         self.assertAlmostEqual(self.evaluate(made, data)["r2"], sum(scores) / 2, places=5)
         self.assertEqual([target["name"] for target in made.summary["targets"]], ["size", "price"])
         self.assert_refused(run("predict", made.folder, "--data", data, "--probabilities"), 2, ["predicts numbers"])
+        self.write(data.read_bytes(), "far/train.csv")
+        rows[7]["price"] = "9" * 30
+        far = self.write(text_of(rows, ["", "price", "a", "b", "size"]), "far/test.csv")
+        for job, options in ((("evaluate", made.folder, "--data", far), {"threads": 3}),
+                             (("train --label-column size,price --layers 4 --data", far.parent), {"ranks": 2})):
+            self.assert_refused(run(*job, **options), 65, ["far/test.csv:9: column 'price': 1e+30 is more than 1e18 standard"])
 
     def test_rare_classes_may_weigh_more(self):
         numbers = random.Random(3)

@@ -165,6 +165,21 @@ TEST_CASE("values to predict have mean 0 and deviation 1 over the training recor
   CHECK(values[0] == static_cast<float>(expected));
 }
 
+TEST_CASE("a number to predict whose square would not be finite is an error with its line",
+          "[data][table]") {
+  const std::uint64_t far = data::split_records(40, 0.25, 1, data::Split::test).taken[3];
+  std::string text = "a,w,label\n";
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    text += std::to_string(i) + (i == far ? ",0,99999999999999999999\n" : ",1,0.5\n");
+  }
+  const Table table(text);
+  CHECK_THAT(message_of<DataError>([&] { table.split(0.25); }),
+             Contains("t.csv:" + std::to_string(far + 2) + ": column 'label': 1e+20 is more than"));
+  CHECK(table.split(0.25, {.weight_column = "w"}).test->records() == 10);  // of weight 0
+  const TableSchema schema = *table.split(0.25, {.weight_column = "w"}).test->table();
+  CHECK(table.read(schema, false).labels.size() == 40);  // to predict
+}
+
 TEST_CASE("separators are found, and columns may have numbers for names", "[data][table]") {
   for (const char* text : {"x;y;label\n1,5;2;a\n", "x\ty\tlabel\n1\t2\ta\n", "x,y,label\n1,2,a\n",
                            "\"x;x\",\"y;y;\",label\n1,2,a\n"}) {
