@@ -29,7 +29,7 @@ DAMAGED_FILES = {
     "cut in the labels": (TEST[1], labels(10)[:12], ["byte 12"]),
     "cut gzip": (TRAIN[0], gzip.compress(images(20))[:60], ["byte", "compressed"]),
     "cut gzip of labels": (TEST[1], gzip.compress(labels(10))[:-6], ["byte", "compressed"]),
-    "no more than gzip's magic": (TRAIN[0], b"\x1f\x8b", ["byte", "compressed"]),
+    "no more than gzip's magic": (TRAIN[0], b"\x1f\x8b\x08", ["byte", "compressed"]),
     "bytes behind the pixels": (TRAIN[0], images(20) + b"x", ["336", "337"]),
     "bytes behind the gzip": (TRAIN[0], gzip.compress(images(20)) + b"junk", ["byte"]),
     "not IDX": (TRAIN[0], b"<html>not found</html>", ["byte 0", "magic", "0x3c68746d"]),

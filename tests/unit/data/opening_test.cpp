@@ -203,7 +203,9 @@ TEST_CASE("ranks that share a table refuse it as one rank does", "[data][table]"
              Contains("t.csv:52: column 'a': 'word' is not a number, but 50 other"));
   for (const int ranks : {2, 3, 5}) CHECK(message(ranks, {}) == message(1, {}));
   folder.write("t.csv", bytes_of("a,label\n1,x\n1e300,y\n"));
-  CHECK_THAT(message(1, {}), Contains("'1e300' is beyond the numbers of float32, but 1 other field of the column is one"));
+  CHECK_THAT(
+      message(1, {}),
+      Contains("'1e300' is beyond the numbers of float32, but 1 other field of the column is one"));
   folder.write("t.csv", bytes_of("a,label\n" + std::string(200, '\n') + "1,2\n"));
   CHECK_THAT(message(1, {}), Contains("t.csv:2: an empty line between records"));
   for (const int ranks : {2, 3, 5}) CHECK(message(ranks, {}) == message(1, {}));
