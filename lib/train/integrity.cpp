@@ -51,13 +51,14 @@ void require_same_weights(comm::Communicator& comm, std::uint64_t hash, std::uin
   }
 }
 
-Sentinel::Sentinel(const nn::Network<float>& network, DeviceReplica* device,
-                   comm::Communicator& comm, std::uint64_t parts)
+Sentinel::Sentinel(const nn::Network<float>& network, DeviceReplica* device, const Groups& groups,
+                   std::uint64_t parts)
     : network_(network),
       device_(device),
-      comm_(comm),
+      groups_(groups),
+      comm_(groups.batch),
       parts_(parts),
-      hashes_(static_cast<std::size_t>(comm.size()), comm.memory()) {}
+      hashes_(static_cast<std::size_t>(comm_.size()), comm_.memory()) {}
 
 std::span<std::byte> Sentinel::begin(std::uint64_t step) {
   if (comm_.size() == 1) return {};
@@ -84,9 +85,11 @@ void Sentinel::copy_part_to_host() {
 void Sentinel::compare() {
   const auto hashes = hashes_.span();
   if (hashes.size() == 1) return;
-  if (std::count(hashes.begin(), hashes.end(), hashes[0]) == comm_.size()) return;
-  copy_part_to_host();
-  report();
+  groups_.fail_together([&] {  // the rest of a step may be collective over "model"
+    if (std::count(hashes.begin(), hashes.end(), hashes[0]) == comm_.size()) return;
+    copy_part_to_host();
+    report();
+  });
 }
 
 void Sentinel::report() {

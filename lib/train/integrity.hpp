@@ -15,6 +15,7 @@
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/data/batches.hpp"
 #include "lockstep/nn/network.hpp"
+#include "lockstep/train/tensor_parallel.hpp"
 
 namespace lockstep::train {
 
@@ -80,7 +81,7 @@ class Sentinel {
  public:
   /// `device`: the replica that holds the weights; null: `network` holds them. `parts` is at least
   /// 1. All must outlive the sentinel.
-  Sentinel(const nn::Network<float>& network, DeviceReplica* device, comm::Communicator& comm,
+  Sentinel(const nn::Network<float>& network, DeviceReplica* device, const Groups& groups,
            std::uint64_t parts);
 
   /// Hashes the part of step `step` (from 1), before the step: on the device if all ranks have one,
@@ -89,11 +90,11 @@ class Sentinel {
   /// Ranks    local, except for the first call, which is collective.
   std::span<std::byte> begin(std::uint64_t step);
 
-  /// Compares the hashes after the all-gather.
+  /// Compares the hashes of the ranks of "batch" after the all-gather.
   ///
   /// Errors   throws FaultFound on every rank, with step, tensor and the rank that differs from the
   ///          majority; with two ranks, both.
-  /// Ranks    local; collective if they differ.
+  /// Ranks    local without "model", and collective if they differ; else collective.
   void compare();
 
   /// Notes that training starts after this number of completed steps, with weights that are equal
@@ -114,7 +115,8 @@ class Sentinel {
 
   const nn::Network<float>& network_;
   DeviceReplica* device_;
-  comm::Communicator& comm_;
+  const Groups groups_;
+  comm::Communicator& comm_;  // of "batch"
   std::uint64_t parts_;
   std::uint64_t step_ = 0;
   std::uint64_t start_ = 0;

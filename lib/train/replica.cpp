@@ -203,7 +203,7 @@ Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Gr
   make_device(options);
   comm::together(groups_.all, [&] {
     parts_->sentinel =
-        std::make_unique<Sentinel>(*network_, device_.get(), groups_.batch, options.sentinel_steps);
+        std::make_unique<Sentinel>(*network_, device_.get(), groups_, options.sentinel_steps);
     const bool canonical = is_canonical(options);
     parts_->step = device_     ? device_->make_step(canonical, step_options, *parts_->sentinel)
                    : canonical ? make_canonical_step(*network_, exchange, step_options,

@@ -32,9 +32,6 @@ struct Groups {
     return model == nullptr ? 1 : static_cast<std::uint64_t>(model->size());
   }
 
-  /// True if `ok` on every tensor-parallel rank of this replica. Collective over `model`.
-  bool all_agree(bool ok) const { return model == nullptr ? ok : model->all_agree(ok); }
-
   /// Runs `work`. If the ranks of one `batch` throw an AgreedError in it, all ranks throw it; an
   /// error of code 70 keeps its type, without its rank.
   /// Collective; without `model` it only calls `work`.

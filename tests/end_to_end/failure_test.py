@@ -370,6 +370,12 @@ class Injected(command.CommandTest):
         self.assert_refused(result, 70, ["before step 32", "2 checkpoints removed", "after step 15"])
         run = command.Run(self.folder / "run")
         self.assertEqual([path.name for path in run.checkpoints], ["step-00000010"])
+        for flags in ("--on-nonfinite skip", "--clip-norm 1", "--optimizer lamb"):  # collective over "model"
+            with self.subTest(flags=flags):
+                shutil.rmtree(run.folder)
+                result = self.refused("flip-weight:rank=2,step=3,weight=0",
+                                      f"--mesh batch=2,model=2 --sentinel-steps 1 {flags}", ranks=4)
+                self.assert_refused(result, 70, ["before step 3"])
 
     def test_a_flipped_result(self):
         """Step 3 audits leaf 1, the rows of rank 1."""

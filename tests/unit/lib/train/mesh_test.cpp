@@ -138,14 +138,6 @@ TEST_CASE("what one group of a mesh agrees to be wrong ends all of them, as the 
   for (const auto& text : texts) CHECK_THAT(text, Catch::StartsWith("70: odd one"));
 }
 
-TEST_CASE("ranks that share a replica agree on what each of them sees", "[mesh]") {
-  const auto agreed = test::per_rank(4, [](comm::Communicator& comm) {
-    const auto mesh = make_mesh(comm, {2, 2});
-    return static_cast<int>(Groups(*mesh).all_agree(comm.rank() != 3));
-  });
-  CHECK(agreed == std::vector<int>{1, 1, 0, 0});
-}
-
 TEST_CASE("a run that diverges under a mesh ends on all of its ranks", "[mesh]") {
   ToyRun run;
   run.model = 2;
