@@ -129,6 +129,7 @@ void print_message(launching::Level level, const std::string& text) {
 
 int run_main(const Words& words) {
   remove_temporaries_on_signals();
+  std::signal(SIGCHLD, SIG_DFL);  // who ignores it, as a parent may, cannot wait for a child
   std::signal(SIGXFSZ, SIG_IGN);  // writes beyond `ulimit -f` then fail with an error
   spdlog::set_default_logger(spdlog::stderr_color_mt("lockstep", launching::has_colours()
                                                                      ? spdlog::color_mode::always
