@@ -24,28 +24,11 @@
 namespace lockstep::apps {
 namespace {
 
-/// The target of `output` with symbolic links resolved, so that a link is kept. An existing target
-/// must be a regular file: others cannot be replaced atomically.
-std::filesystem::path target_of(const std::string& output) {
-  std::error_code error;
-  const auto status = std::filesystem::status(output, error);
-  if (status.type() == std::filesystem::file_type::not_found) return output;
-  if (error) {
-    throw OutputError(output + ": cannot be examined: " + error.message(),
-                      "choose a folder that can be written to");
-  }
-  if (!std::filesystem::is_regular_file(status)) {
-    throw OutputError(output + ": is not a regular file",
-                      "give --output the name of a file, or - for stdout");
-  }
-  return std::filesystem::canonical(output);
-}
-
 /// A file that is renamed when it is complete, or stdout.
 class Target {
  public:
   explicit Target(const std::string& path) {
-    if (path != "-") file_.emplace(target_of(path));
+    if (path != "-") file_.emplace(replaceable(path));
   }
 
   void write(std::string_view text) {

@@ -147,6 +147,20 @@ void NewFile::publish() {
   temporary_.clear();
 }
 
+std::filesystem::path replaceable(const std::filesystem::path& path) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (status.type() == std::filesystem::file_type::not_found) return path;
+  if (error) {
+    throw OutputError(path.string() + ": cannot be examined: " + error.message(),
+                      "choose a folder that can be written to");
+  }
+  if (!std::filesystem::is_regular_file(status)) {
+    throw OutputError(path.string() + ": is not a regular file", "give the name of a file");
+  }
+  return std::filesystem::canonical(path);
+}
+
 void write_file(const std::filesystem::path& path, std::string_view text) {
   NewFile file(path);
   file.write(std::as_bytes(std::span(text)));

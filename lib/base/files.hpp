@@ -41,6 +41,10 @@ class NewFile {
   int descriptor_ = -1;
 };
 
+/// `path` with links followed, so that a NewFile of that name replaces the file and not a link to
+/// it. Throws OutputError if it exists and is not a regular file: others cannot be replaced.
+std::filesystem::path replaceable(const std::filesystem::path& path);
+
 /// Writes `text` to `path` atomically, with NewFile.
 /// Errors   throws OutputError; `path` is then unchanged.
 void write_file(const std::filesystem::path& path, std::string_view text);

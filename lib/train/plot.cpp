@@ -415,7 +415,7 @@ void require_drawable(const std::filesystem::path& file) {
 
 void draw(std::span<const Panel> panels, const std::filesystem::path& file) {
   require_drawable(file);
-  write_file(file, is_svg(file) ? svg_of(panels, file) : png_of(panels, file));
+  write_file(replaceable(file), is_svg(file) ? svg_of(panels, file) : png_of(panels, file));
 }
 
 void plot(std::span<const History> histories, const std::filesystem::path& file) {
