@@ -14,6 +14,9 @@
 
 namespace lockstep::train {
 
+inline constexpr std::size_t max_keys = 10'000;    ///< of an object that is read
+inline constexpr std::size_t max_key_bytes = 256;  ///< of a key in it
+
 /// The file and line being read, for error messages.
 struct JsonPlace {
   std::filesystem::path path;
@@ -30,8 +33,8 @@ std::string text_at(const data::RegularFile& file, std::uint64_t offset, std::ui
 /// Parses an object; `place` is the position of the beginning of `text`.
 ///
 /// Damaged text costs little time and memory: before anything is built, the text is measured. It
-/// may have 64 MiB, 64 levels of {} and [], 10,000 keys in one object, 1,000,000 values, and 256
-/// bytes in a key.
+/// may have 64 MiB, 64 levels of {} and [], max_keys in one object, 1,000,000 values, and
+/// max_key_bytes in a key.
 ///
 /// Errors   throws DataError with the line: not JSON, truncated, above these limits, or not an
 ///          object.

@@ -11,14 +11,18 @@
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/distribute/dtensor.hpp"
 #include "lockstep/distribute/values.hpp"
+#include "lockstep/train/json_fields.hpp"
 #include "lockstep/train/safetensors.hpp"
 
 namespace lockstep::train {
 namespace {
 
+// The name of a variable's checksum in the file's header.
+std::string checksum_name(const std::string& variable) { return "xxh3 of " + variable; }
+
 // Throws unless a safetensors file can have a tensor of this name, and JSON the name.
 void require_name(const std::string& name) {
-  constexpr std::size_t max_bytes = 256;
+  const std::size_t max_bytes = max_key_bytes - checksum_name("").size();
   const bool is_plain = is_utf8(name) && name.find('\0') == std::string::npos;
   if (!name.empty() && name.size() <= max_bytes && is_plain && name != "__metadata__") return;
   collective::refuse(
@@ -30,6 +34,10 @@ void require_name(const std::string& name) {
 // cannot have, a name used twice, and ranks with different variables. Collective.
 std::vector<TensorSpec> specs_of(std::span<const DVariable<float>> variables) {
   if (variables.empty()) collective::refuse("a file of no variables", "give at least one");
+  if (variables.size() >= max_keys) {  // the header has a key besides
+    collective::refuse("a file of " + std::to_string(variables.size()) + " variables",
+                       "give fewer than " + std::to_string(max_keys));
+  }
   std::string listed;
   for (const auto& variable : variables) {
     listed += (listed.empty() ? "" : ", ") + variable.name() + " " + to_text(variable.shape());
@@ -49,9 +57,6 @@ std::vector<TensorSpec> specs_of(std::span<const DVariable<float>> variables) {
   }
   return specs;
 }
-
-// The name of a variable's checksum in the file's header.
-std::string checksum_name(const std::string& variable) { return "xxh3 of " + variable; }
 
 std::string checksum_of(std::span<const float> values) {
   return to_hex(hash_of(std::as_bytes(values)));
@@ -74,7 +79,7 @@ void save_variables(const std::string& path, std::span<const DVariable<float>> v
       if (comm.rank() == 0) work();
     });
   };
-  on_rank_0([&] { file.emplace(path, specs, checksums); });
+  on_rank_0([&] { file.emplace(replaceable(path), specs, checksums); });
   for (const auto& variable : variables) {
     const auto whole = variable.to_global();
     on_rank_0([&] { file->add(whole.values()); });
