@@ -181,6 +181,7 @@ void Replica::copy_whole(std::span<const float> block, std::span<float> into) {
 void Replica::restore(const SavedNetwork& saved, const TrainingState& state) {
   comm::together(groups_.all, [&] {
     training();
+    if (groups_.all.rank() == 0) verify_checkpoint(saved.folder);  // moments have no other hash
     if (state.optimizer.kind != optimizer_.kind) {
       const std::string trained_with = optim::name_of(state.optimizer.kind);
       throw ConfigError(saved.folder.string() + ": was trained with the optimizer " + trained_with,
