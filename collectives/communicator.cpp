@@ -133,8 +133,8 @@ void Communicator::unpack(Buffers buffers, int rank, const std::byte* packed) co
 
 void Communicator::require_root(int root) const {
   if (root >= 0 && root < size_) return;
-  throw CommError("broadcast: root " + std::to_string(root) + " is not a rank, of " +
-                  std::to_string(size_));
+  throw std::invalid_argument("broadcast: root " + std::to_string(root) + " is not a rank, of " +
+                              std::to_string(size_));
 }
 
 std::unique_ptr<Communicator> Communicator::do_split(const Subgroup& /*part*/) {
@@ -157,6 +157,7 @@ std::unique_ptr<Communicator> Communicator::split(int color) {
   }
   auto made = size_ > 1 ? do_split(part) : nullptr;
   if (part.size() == 1) made = std::make_unique<SelfCommunicator>();
+  made->world_ranks_.clear();  // of a communicator that another one has split
   for (const int rank : part.ranks) made->world_ranks_.push_back(world_rank(rank));
   made->recorder_ = recorder_;
   return made;

@@ -143,7 +143,8 @@ class Communicator {
   /// The ranks of this communicator by world_rank(), in their order. Local.
   std::vector<int> world_ranks() const;
 
-  /// "self", "threads", "mpi", "shared" or "shared+mpi"; on devices "nccl" or "staged over ...".
+  /// "self", "threads", "mpi", "tcp", "shared", "shared+mpi" or "shared+tcp"; on devices "nccl" or
+  /// "staged over ...".
   virtual const char* backend() const noexcept = 0;
 
   /// Allocator for buffers of collectives: peers may read them without another copy. The spans of
@@ -169,7 +170,8 @@ class Communicator {
     do_all_reduce(erase(values), op);
   }
 
-  /// Overwrites `values` with those of `root`. Throws CommError if `root` is not a rank.
+  /// Overwrites `values` with those of `root`. Throws std::invalid_argument if `root` is
+  /// not a rank.
   template <Element T>
   void broadcast(std::span<T> values, int root = 0) {
     if (size_ == 1 || values.empty()) return;
