@@ -115,6 +115,7 @@ std::string Socket::port() const {
 Socket Socket::connecting(const std::string& address, const std::string& port) {
   const auto found = parsed(address, port, SOCK_STREAM);
   Socket socket(::socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket.is_open() && errno == EAFNOSUPPORT) return {};  // a host without IPv6
   if (!socket.is_open()) fail_tcp("socket");
   socket.set(IPPROTO_TCP, TCP_NODELAY, 1);
   socket.probe();

@@ -19,7 +19,7 @@ namespace lockstep {
 /// The parts of training, each with a time limit of its own.
 enum class Phase : std::uint32_t { start, data, step, evaluation, checkpoint, end };
 
-/// "reading the batch", "computing the step", ...
+/// "reading the batch", "computing", ...
 const char* text_of(Phase phase) noexcept;
 
 /// One collective.
@@ -47,7 +47,8 @@ struct Flight {
   std::vector<FlightOperation> operations = {};  ///< the last ones, in order
 };
 
-/// Records one rank. One thread calls the functions; idle_seconds() may be called by another.
+/// Records one rank. One thread calls the functions; another may call phase() and
+/// idle_seconds().
 class FlightRecorder {
  public:
   /// Records in memory until write_to().

@@ -30,7 +30,7 @@ Words without_hosts(const Words& command, const Words& gone, const std::filesyst
 std::string ranks_in(const Words& command);
 
 /// The program with which mpirun starts its daemons on other hosts, and its arguments: of --mca
-/// plm_rsh_agent, of that variable, or ssh. Empty if none is found. Local.
+/// plm_rsh_agent, of the variables for it, or ssh or rsh. Empty if none is found. Local.
 Words remote_shell(const Words& command);
 
 /// Those of `hosts` on which `shell` does not run `true` within `seconds`; all hosts are asked at
