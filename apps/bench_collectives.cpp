@@ -86,20 +86,13 @@ std::uint64_t bytes_in(const Arguments& arguments, const std::string& flag) {
   throw ConfigError("--" + flag + ": less than the 4 bytes of an element", "give at least 4");
 }
 
-/// The names in a list. An empty text is an empty name, which nothing has.
-std::vector<std::string> names_in(const std::string& text) {
-  auto names = split_list(text);
-  if (names.empty()) names.emplace_back();
-  return names;
-}
-
 /// The operations in `text`, a list of names or "all".
 std::vector<const Operation*> operations_in(const std::string& text) {
   std::vector<std::string> names(operations.size());
   std::transform(operations.begin(), operations.end(), names.begin(),
                  [](const Operation& one) { return one.name; });
   std::vector<const Operation*> found;
-  for (const std::string& name : text == "all" ? names : names_in(text)) {
+  for (const std::string& name : text == "all" ? names : split_list(text)) {
     const auto at = std::find(names.begin(), names.end(), name);
     if (at == names.end()) {
       throw ConfigError("--operation: " + in_quotes(name) + " is none of " + listed(names),
@@ -135,7 +128,7 @@ CollectiveSweep sweep_of(const Arguments& arguments, const comm::Communicator& c
   sweep.redop = arguments.value("redop");
   sweep.op = op_named(sweep.redop);
   if (const std::string backends = arguments.value("backend"); backends != "all") {
-    sweep.backends = names_in(backends);
+    sweep.backends = split_list(backends);
   }
   sweep.counts = counts_of(arguments, static_cast<std::size_t>(comm.size()));
   sweep.rounds = arguments.number("rounds", 1, 10'000).value();

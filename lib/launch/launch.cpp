@@ -326,6 +326,7 @@ void survive(comm::Communicator& comm, const RankBody& body,
 }
 
 void run_over_threads(std::uint64_t ranks, const RankBody& body) {
+  if (ranks == 0) throw ConfigError("0 ranks", "give at least one");
   if (ranks > max_threads) {
     throw ConfigError(
         {"ranks", std::to_string(ranks)},

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -195,11 +194,7 @@ std::string state_text(const TrainingState& state, const CheckpointInfo& info,
 std::optional<std::uint64_t> step_in(const std::string& name) {
   constexpr std::string_view prefix = "step-";
   if (!name.starts_with(prefix)) return std::nullopt;
-  std::uint64_t step = 0;
-  const char* end = name.data() + name.size();
-  const auto [stop, error] = std::from_chars(name.data() + prefix.size(), end, step);
-  if (error != std::errc() || stop != end) return std::nullopt;
-  return step;
+  return whole_number(std::string_view(name).substr(prefix.size()));
 }
 
 bool has_entry(const std::filesystem::path& folder, const char* name) {
