@@ -111,12 +111,9 @@ std::optional<bool> has_children(pid_t process) {
   const std::string id = std::to_string(process);
   std::ifstream list("/proc/" + id + "/task/" + id + "/children");
   if (!list) return std::nullopt;
-  for (std::string child; list >> child;) {
-    std::ifstream file("/proc/" + child + "/stat");
-    std::string text;
-    std::getline(file, text);
-    const auto name_end = text.rfind(')');
-    if (name_end != std::string::npos && text.compare(name_end, 3, ") Z") != 0) return true;
+  for (int child = 0; list >> child;) {
+    const char state = process_stat(child).state;
+    if (state != 0 && state != 'Z') return true;
   }
   return false;
 }

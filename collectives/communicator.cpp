@@ -1,13 +1,11 @@
 #include "lockstep/collectives/communicator.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <stdexcept>
 
 #include "lockstep/base/flight_recorder.hpp"
+#include "lockstep/base/process.hpp"
 
 namespace lockstep::comm {
 
@@ -24,12 +22,6 @@ void Communicator::Recorded::begin(const char* name, std::size_t bytes) noexcept
 }
 
 void Communicator::Recorded::end() noexcept { recorder_->end(); }
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown";
-  return name.data();
-}
 
 Place place_among(const std::vector<int>& nodes, int rank, const std::string& host) {
   Place place{.host = host, .nodes = 0, .local_ranks = 0};

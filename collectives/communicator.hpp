@@ -106,9 +106,6 @@ struct Place {
   int local_ranks = 1;  ///< number of ranks of this node
 };
 
-/// Name of this machine, from gethostname. Local.
-std::string host_name();
-
 /// The Place on `host` of rank `rank`, where nodes[r] is a number of the node of rank r. Local.
 Place place_among(const std::vector<int>& nodes, int rank, const std::string& host);
 

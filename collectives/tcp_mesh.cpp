@@ -14,6 +14,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
+#include "lockstep/base/process.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/tcp.hpp"
 

@@ -290,10 +290,7 @@ FolderLock::FolderLock(const std::filesystem::path& folder) {
     // A file system without locks: only the folder's content shows that it is in use.
     if (errno != ENOLCK && errno != ENOSYS && errno != EOPNOTSUPP) fail(path, "lock", errno);
   }
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  const std::string text =
-      "process " + std::to_string(::getpid()) + " on host " + std::string(host.data());
+  const std::string text = "process " + std::to_string(::getpid()) + " on host " + host_name();
   if (::ftruncate(file.number, 0) != 0) fail(path, "write", errno);
   write_all(file.number, std::as_bytes(std::span(text)), path);
   descriptor_ = std::exchange(file.number, -1);

@@ -11,11 +11,11 @@
 #include <cstring>
 #include <fstream>
 #include <map>
-#include <sstream>
 #include <system_error>
 #include <tuple>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"
 
 namespace lockstep {
@@ -30,30 +30,6 @@ double wall_clock() {
 
 std::int64_t steady_ns() {
   return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-}
-
-/// State and start time of a process, from /proc/PID/stat; state 0 if there is no such process.
-std::pair<char, std::uint64_t> process_stat(int process) {
-  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
-  std::string text;
-  std::getline(file, text);
-  const auto name_end = text.rfind(')');  // the name may contain blanks
-  if (name_end == std::string::npos) return {0, 0};
-  std::istringstream fields(text.substr(name_end + 1));
-  char state = 0;
-  fields >> state;
-  std::string skipped;
-  constexpr int fields_between = 18;
-  for (int i = 0; i < fields_between; ++i) fields >> skipped;
-  std::uint64_t start = 0;
-  fields >> start;
-  return {state, start};
-}
-
-std::string this_host() {
-  std::array<char, 64> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  return host.data();
 }
 
 }  // namespace
@@ -90,8 +66,8 @@ FlightRecorder::FlightRecorder(int rank, int ranks)
   file_->rank = static_cast<std::uint32_t>(rank);
   file_->ranks = static_cast<std::uint32_t>(ranks);
   file_->process = ::getpid();
-  file_->process_start = process_stat(file_->process).second;
-  const std::string host = this_host();
+  file_->process_start = process_stat(file_->process).start;
+  const std::string host = host_name();
   std::copy_n(host.begin(), std::min(host.size(), file_->host.size() - 1), file_->host.begin());
   file_->since = wall_clock();
   touch();
@@ -192,7 +168,8 @@ Flight read_flight(const std::filesystem::path& path) {
 }
 
 ProcessState state_of(const Flight& flight) {
-  if (this_host() != flight.host.data()) return ProcessState::unknown;
+  if (host_name().substr(0, flight.host.size() - 1) != flight.host.data())
+    return ProcessState::unknown;
   const auto [state, start] = process_stat(flight.process);
   if (state == 0 || state == 'Z' || state == 'X' || start != flight.process_start) {
     return ProcessState::gone;

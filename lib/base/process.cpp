@@ -95,17 +95,33 @@ fs::path below(const fs::path& mounted, const fs::path& group) {
 
 }  // namespace
 
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown";
+  return name.data();
+}
+
+ProcessStat process_stat(int process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const auto name_end = text.rfind(')');  // the name may contain blanks
+  if (name_end == std::string::npos) return {};
+  std::istringstream fields(text.substr(name_end + 1));
+  ProcessStat found;
+  fields >> found.state;
+  constexpr int between = 18;  // fields, from the state to the start, which is field 22
+  std::string skipped;
+  for (int i = 0; i < between; ++i) fields >> skipped;
+  fields >> found.start;
+  return found;
+}
+
 double process_age_seconds() {
-  std::ifstream file("/proc/self/stat");
-  std::string line;
-  std::getline(file, line);
-  std::istringstream fields(line.substr(line.rfind(')') + 1));  // the name may contain spaces
-  std::string field;
-  constexpr int start_time = 20;  // proc(5): field 22, counted from the state, field 3
-  for (int i = 0; i < start_time; ++i) fields >> field;
   timespec now{};
   clock_gettime(CLOCK_BOOTTIME, &now);
-  const double started = std::stod(field) / static_cast<double>(sysconf(_SC_CLK_TCK));
+  const double started = static_cast<double>(process_stat(::getpid()).start) /
+                         static_cast<double>(sysconf(_SC_CLK_TCK));
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) - started;
 }
 

@@ -16,6 +16,16 @@
 
 namespace lockstep {
 
+/// Name of this machine, from gethostname.
+std::string host_name();
+
+/// A process of this machine, from /proc/PID/stat.
+struct ProcessStat {
+  char state = 0;           ///< as in proc(5), 'Z' of a zombie; 0: there is no such process
+  std::uint64_t start = 0;  ///< in clock ticks since boot
+};
+ProcessStat process_stat(int process);
+
 /// Seconds since the kernel started this process; resolution 10 ms.
 double process_age_seconds();
 

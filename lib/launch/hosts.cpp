@@ -19,6 +19,7 @@
 #include <thread>
 
 #include "lockstep/base/files.hpp"
+#include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/communicator.hpp"
 
@@ -128,7 +129,7 @@ std::uint64_t fewer_ranks(std::uint64_t ranks, std::uint64_t slots, std::uint64_
 }
 
 bool is_this_host(const std::string& host) {
-  const std::string own = comm::host_name();
+  const std::string own = host_name();
   return is_among(host, {"localhost", "127.0.0.1", own, own.substr(0, own.find('.'))});
 }
 

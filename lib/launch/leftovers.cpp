@@ -18,6 +18,7 @@
 #include <system_error>
 
 #include "lockstep/base/files.hpp"
+#include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/communicator.hpp"
 
@@ -140,7 +141,7 @@ MpiFolders mpi_folders() {
   for (const char* name : {"TMP", "TEMP", "TMPDIR"}) {  // the last one first
     if (const char* const given = std::getenv(name)) temporary = given;
   }
-  const std::string host = comm::host_name();
+  const std::string host = host_name();
   folders.sessions =
       temporary / ("ompi." + host.substr(0, host.find('.')) + "." + std::to_string(::geteuid()));
   return folders;

@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "lockstep/base/process.hpp"
 #include "tests/support/communicator_contract.hpp"
 
 using namespace lockstep;
@@ -15,5 +16,5 @@ TEST_CASE("the world of one keeps the communicator's contract", "[collectives]")
     CHECK(findings.text().empty());
   }
   CHECK(std::string(self.backend()) == "self");
-  CHECK(self.place().host == comm::host_name());
+  CHECK(self.place().host == host_name());
 }

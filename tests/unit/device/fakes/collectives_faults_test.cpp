@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/base/process.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "tests/fakes/cuda/fake.hpp"
 #include "tests/fakes/cuda/fake_nccl.hpp"
@@ -212,7 +213,7 @@ TEST_CASE("device: a rank that does not come is named", "[device][collectives]")
       soon);
   CHECK(std::chrono::steady_clock::now() - begin < 3s);
   CHECK(texts[1].empty());
-  const std::string lagging = " of 3: not done after 0.3 s; rank 1 on " + comm::host_name() +
+  const std::string lagging = " of 3: not done after 0.3 s; rank 1 on " + host_name() +
                               " lags: it came to wait 1, this is 2";
   CHECK_THAT(texts[0], Catch::Equals("the second sum, by NCCL on rank 0" + lagging));
   CHECK_THAT(texts[2], Catch::Equals("the second sum, by NCCL on rank 2" + lagging));

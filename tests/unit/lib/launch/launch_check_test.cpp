@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <mutex>
 
+#include "lockstep/base/process.hpp"
 #include "lockstep/collectives/threads.hpp"
 
 using namespace lockstep;
@@ -173,7 +174,7 @@ TEST_CASE("facts and links of ranks that are threads", "[launch_check]") {
       for (int rank = 0; rank < size; ++rank) {
         const RankFacts& one = all[static_cast<std::size_t>(rank)];
         CHECK(one.data == "data of rank " + std::to_string(rank));
-        CHECK(one.host == comm::host_name());
+        CHECK(one.host == host_name());
         CHECK(one.bound_cores >= 1);
         CHECK(one.machine_cores >= one.bound_cores);
         CHECK(one.cores != "unknown");
