@@ -264,7 +264,7 @@ TEST_CASE("a path means a checkpoint, a run or its checkpoints", "[saved]") {
   }
   std::filesystem::create_directories(run / "checkpoints" / "step-300000000");  // holds none
   CHECK(find_checkpoint(run) == run / "checkpoints" / "step-100000000");
-  std::ofstream(run / "checkpoints" / "step-300000000" / "model.safetensors");
+  std::ofstream(run / "checkpoints" / "step-300000000" / "model.safetensors") << "";
   CHECK(find_checkpoint(run) == run / "checkpoints" / "step-300000000");  // damaged, which is said
   const TemporaryFolder empty;
   CHECK_THROWS_WITH(find_checkpoint(empty.path()), Catch::Contains("holds no checkpoint"));
