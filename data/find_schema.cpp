@@ -291,16 +291,16 @@ class SchemaFinder {
     if (labels_.empty()) {
       throw ConfigError("`label_column` names no column", "name the column that has the labels");
     }
-    for (const std::string& name : options_.ignored) {
-      require_column(name, "ignore_columns", place);
-      if (!has_labels(name)) continue;
-      throw ConfigError(place + ": `ignore_columns` names the column " + in_quotes(name) +
-                            ", which has the labels",
-                        "leave it out of `ignore_columns`, or name another column of labels");
-    }
-    for (const std::string& name : options_.categories) {
-      require_column(name, "category_columns", place);
-    }
+    const auto require_feature = [&](const std::string& name, const char* option) {
+      require_column(name, option, place);
+      if (!has_labels(name)) return;
+      throw ConfigError(
+          place + ": `" + option + "` names the column " + in_quotes(name) +
+              ", which has the labels",
+          std::string("leave it out of `") + option + "`, or name another column of labels");
+    };
+    for (const std::string& name : options_.ignored) require_feature(name, "ignore_columns");
+    for (const std::string& name : options_.categories) require_feature(name, "category_columns");
     require_weight_column(place);
   }
 
