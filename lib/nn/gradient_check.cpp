@@ -114,6 +114,7 @@ GradientCheck check_gradients(const NetworkShape& shape, const Loss<double>& los
       all_zero = all_zero && gradient == 0;
       const double difference = problem.difference(tensor.offset + i);
       const double error = std::abs(difference - gradient) / std::max(1.0, std::abs(gradient));
+      if (std::isnan(check.worst)) continue;  // nothing is worse
       if (!(error <= check.worst)) check = {error, tensor.name + "[" + std::to_string(i) + "]"};
     }
   }
