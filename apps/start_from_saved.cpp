@@ -31,22 +31,33 @@ constexpr std::array launch_settings = {"ranks", "mesh",    "backend",  "device"
 /// Settings of which a continued run has those of its config.toml. They do not determine results,
 /// or are launch_settings, too. `on-nonfinite` is one: a step that it skips ends the run without
 /// it. So is `micro-batch`: without it there may be too little memory.
-constexpr std::array free_settings = {"data",        "format",         "prefetch",
-                                      "micro-batch", "share-device",   "checkpoint-every",
-                                      "keep",        "keep-every",     "sentinel-steps",
-                                      "audit-every", "max-time",       "timeout",
-                                      "hash-every",  "snapshot-every", "straggler-warning",
-                                      "progress",    "balance",        "on-nonfinite",
-                                      "keep-best",   "metrics"};
+constexpr std::array free_settings = {"data",
+                                      "format",
+                                      "prefetch",
+                                      "micro-batch",
+                                      "checkpoint-every",
+                                      "keep",
+                                      "keep-every",
+                                      "sentinel-steps",
+                                      "audit-every",
+                                      "max-time",
+                                      "timeout",
+                                      "hash-every",
+                                      "straggler-warning",
+                                      "progress",
+                                      "balance",
+                                      "on-nonfinite",
+                                      "keep-best",
+                                      "metrics"};
 
 template <std::size_t N>
 bool is_in(const std::array<const char*, N>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-bool is_about_this_job(std::string_view name) {
-  return name == "run-dir" || name == "resume" || name == "survive";
-}
+/// Of no continued run: how this job is launched, and what goes with that.
+constexpr std::array job_settings = {"run-dir", "resume", "survive", "snapshot-every",
+                                     "share-device"};
 
 }  // namespace
 
@@ -55,7 +66,7 @@ Decisive decisive_settings(const RunConfig& config) {
   for (const auto& [name, value] : key_values(config)) {
     const bool by_ranks = config.reduction == "allreduce" && is_in(launch_settings, name);
     const bool free =
-        is_in(free_settings, name) || is_about_this_job(name) || is_in(launch_settings, name);
+        is_in(free_settings, name) || is_in(job_settings, name) || is_in(launch_settings, name);
     if (!free || by_ranks) decisive.emplace_back(name, value);
   }
   return decisive;

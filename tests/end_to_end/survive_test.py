@@ -127,7 +127,7 @@ class Survive(command.CommandTest):
 
     def test_a_stop_after_a_loss_is_saved_and_resumed(self):
         """mpirun's own code is 1, because with its recovery it ignores those of ranks."""
-        process, made, ranks = self.begin(3)
+        process, made, ranks = self.begin(3, "--snapshot-every 8")  # which the run that is resumed does not have
         os.kill(ranks[0], signal.SIGKILL)
         self.wait_until(process, made, 150)
         os.kill(process.pid, signal.SIGUSR1)
