@@ -280,8 +280,9 @@ std::string huber_loss(double delta) { return huber_mark + shortest(delta); }
 template <class Real>
 HuberLoss<Real>::HuberLoss(double delta)
     : name_(huber_loss(delta)), delta_(static_cast<Real>(delta)) {
-  if (delta > 0 && std::isfinite(delta)) return;
-  throw ConfigError("`huber_delta=" + shortest(delta) + "`: not above 0", "give more than 0");
+  if (delta_ > 0 && std::isfinite(delta_)) return;
+  throw ConfigError("`huber_delta=" + shortest(delta) + "`: not a finite number above 0",
+                    "give one, such as 1");
 }
 
 template <class Real>

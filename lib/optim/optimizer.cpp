@@ -356,8 +356,9 @@ void require_valid(const OptimizerOptions& options) {
     }
   };
   const auto require_positive = [&](const char* name, double value, double example) {
-    if (!(value > 0 && std::isfinite(value))) {
-      refuse(std::string("`") + name + "=" + shortest(value) + "`: not a finite number above 0",
+    const auto used = static_cast<float>(value);
+    if (!(used > 0 && std::isfinite(used))) {
+      refuse(std::string("`") + name + "=" + shortest(value) + "`: not a finite float32 above 0",
              "give one, such as " + shortest(example));
     }
   };
