@@ -167,6 +167,7 @@ void Console::on_step(const train::StepReport& report) {
     epoch_weight_ = 0;
   }
   seconds_ += report.seconds;
+  ++steps_;
   examples_ += report.examples;
   if (report.skipped.empty()) {
     epoch_weight_ += report.weight;
@@ -193,7 +194,7 @@ void Console::show_progress(const train::StepReport& report) {
                   grouped(report.step), grouped(total_steps_), report.epoch, epochs_,
                   epoch_weight_ > 0 ? epoch_loss_ / epoch_weight_ : 0.0,
                   grouped(static_cast<std::uint64_t>(static_cast<double>(examples_) / seconds_)),
-                  clock_text(seconds_ / done * (all - done)));
+                  clock_text(seconds_ / static_cast<double>(steps_) * (all - done)));
   if (progress_ == Progress::lines) {
     fmt::print("  {}\n", figures);
   } else {
@@ -281,8 +282,10 @@ std::string ranks_text(comm::Communicator& comm) {
   const auto hosts = comm::gather_text(comm, comm.place().host);
   std::vector<std::pair<std::string, int>> counts;
   for (const auto& host : hosts) {
-    if (counts.empty() || counts.back().first != host) counts.emplace_back(host, 0);
-    ++counts.back().second;
+    auto at = std::find_if(counts.begin(), counts.end(),
+                           [&](const auto& count) { return count.first == host; });
+    if (at == counts.end()) at = counts.emplace(at, host, 0);
+    ++at->second;
   }
   constexpr std::size_t max_named = 8;
   std::string names;

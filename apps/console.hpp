@@ -74,7 +74,8 @@ class Console final : public train::Observer {
   std::uint64_t total_steps_;
   OutputNames names_;
   Clock::time_point shown_ = Clock::now();
-  double seconds_ = 0;
+  double seconds_ = 0;       // of the steps below
+  std::uint64_t steps_ = 0;  // since this job began
   std::uint64_t examples_ = 0;
   std::uint64_t epoch_ = 0;
   double epoch_loss_ = 0;
