@@ -95,9 +95,12 @@ void require_sensible(const PlanArguments& arguments, const Arguments& given) {
     throw ConfigError("records from more than one of --data, --range and --files", "give one");
   }
   if (arguments.range || arguments.files) {
-    for (const char* flag : {"format", "divide-by", "classes", "test-limit"}) {
+    std::vector<std::string> of_data = table_settings();
+    of_data.insert(of_data.end(),
+                   {"format", "divide-by", "classes", "test-limit", "test-split", "validation"});
+    for (const std::string& flag : of_data) {
       if (!given.given(flag)) continue;
-      throw ConfigError("--" + std::string(flag) + " with records that are imagined",
+      throw ConfigError("--" + flag + " with records that are imagined",
                         "leave it out, or give --data");
     }
   }
