@@ -37,8 +37,7 @@ std::uint64_t outputs_of(const RunConfig& config, const data::DataSet& data,
 /// unknown) and a network of `outputs`; empty for none.
 ///
 /// Errors   throws ConfigError: another number of weights, a weight that is not a finite number of
-/// at
-///          least 0, values to predict, or `balanced` without counts.
+///          at least 0, values to predict, or `balanced` without counts.
 /// Ranks    local.
 std::vector<float> class_weights_of(const RunConfig& config, const data::Source& train,
                                     const std::vector<std::uint64_t>& counts,

@@ -23,8 +23,8 @@ struct PredictionOutput {
   train::Predicted predicted = train::Predicted::label;
   bool has_probabilities = false;  ///< of several labels: beside 1 and 0
   std::uint64_t records = 0;
-  /// CSV files of the data, of which these columns are written, too; "all": each that is not
-  /// written anyway.
+  /// CSV files of the data, of which these columns are written, too; "all": each, as
+  /// `data:NAME` where a column of that name is written anyway.
   std::vector<std::filesystem::path> files = {};
   std::vector<std::string> kept_columns = {};
   /// The file of a record, which is written as the column `file`; empty: there is none.

@@ -390,10 +390,6 @@ class ConvolutionLayer final : public Layer<Real> {
   std::size_t positions_;
 };
 
-}  // namespace
-
-namespace {
-
 template <class Real>
 std::unique_ptr<Layer<Real>> make_pool(Pooling pooling, const PoolWindows& windows,
                                        const FeatureShape& input, const FeatureShape& output) {

@@ -151,7 +151,8 @@ struct GradientSlice {
 
 /// One layer of a network. It owns no weights: they are in the parameter block of each pass.
 ///
-/// Rows are examples. All functions are local; one thread. A layer keeps no per-row state between
+/// Rows are examples. Functions are called by one thread and computed on the rank's; they are local
+/// unless sums_over_batch(). A layer keeps no per-row state between
 /// calls: weight_gradients() also receives rows computed on other ranks. A layer is canonical if
 /// each row of forward() and backward_input() is one fixed expression of its input row, and
 /// weight_gradients() is the sum over the rows by leaves: each leaf is summed row by row, and the
@@ -304,7 +305,7 @@ std::vector<NumberedLayer<Real>> make_layers(const NetworkShape& shape);
 ///   pool         max: the greatest value, dx goes to the first of them; average: the sum in the
 ///                window's order, divided by their number; global-pool: one window, the image
 ///   dropout      element e of row r: word e % 4 of Philox(e / 4, r; key of seed, layer, step)
-///                below rate * 2^32 is zero
+///                below rate * 2^32 is zero; others are multiplied by 1 / (1 - rate), rounded
 ///   layer norm   m = sum(x) / C, s = sum((x - m)^2) / C, each in order; y = (x - m) /
 ///                sqrt(s + 1e-5) * gain + bias, every operation rounded
 ///   batch norm   as layer norm, but with m = S1 / N and s = S2 / N - m^2 of the sums S1 of x and

@@ -79,7 +79,10 @@ class Reader {
     const FieldValue* value = find(key);
     if (value == nullptr) return 0;
     const auto* word = std::get_if<std::string>(value);
-    if (word == nullptr) throw ConfigError(std::string(key) + " is none of " + among(words));
+    if (word == nullptr) {
+      throw ConfigError(std::string(key) + ": " + literal_of(*value) + " is none of " +
+                        among(words));
+    }
     const auto found = std::find(words.begin(), words.end(), *word);
     if (found == words.end()) fail_unknown(std::string(key) + ":", *word, words);
     return static_cast<std::size_t>(found - words.begin());
@@ -438,10 +441,6 @@ Custom read_custom(const LayerKinds::Read& read, const std::string& name, const 
   throw ConfigError("kind '" + name + "' cannot be made of its keys (" + keys +
                     ") and their values: its constructor must read what its fields() gives");
 }
-
-}  // namespace
-
-namespace {
 
 void require_plain_name(const std::string& key, const std::string& name) {
   const bool usable = !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {

@@ -36,7 +36,8 @@ struct TrainingRows {
 ///
 /// The buffers hold all rows over which weight gradients are summed; a rank computes its own rows
 /// with forward and backward, and may receive the others from other ranks. All memory is allocated
-/// in the constructor; a step allocates nothing. One thread; all functions are local.
+/// in the constructor or by the first step, except by embeddings. Called by one thread, computed on
+/// the rank's; local, except for layers that sum over the batch.
 template <class Real>
 class Network {
  public:

@@ -138,7 +138,7 @@ struct Flatten {
   Fields fields() const;
 };
 
-/// In training, sets a value to zero with probability `rate`, else divides it by 1 - rate.
+/// In training, sets a value to zero with probability `rate`, else multiplies it by 1 / (1 - rate).
 struct Dropout {
   double rate = 0;
 

@@ -56,7 +56,8 @@ class UpdateKernels {
   UpdateKernels& operator=(const UpdateKernels&) = delete;
   virtual ~UpdateKernels() = default;
 
-  /// Runs a pass. Returns false if a gradient or its square is known to be not finite. Local.
+  /// Runs a pass. Returns false if a gradient or its square, a second moment or a new weight is
+  /// known to be not finite. Local.
   virtual bool run(const RangePass& pass) = 0;
 
   /// The exact sum of squares of each of `asked`, with these factors, after all passes so far.
