@@ -151,10 +151,10 @@ struct GradientSlice {
 
 /// One layer of a network. It owns no weights: they are in the parameter block of each pass.
 ///
-/// Rows are examples. Functions are called by one thread and computed on the rank's; they are local
-/// unless sums_over_batch(). A layer keeps no per-row state between
-/// calls: weight_gradients() also receives rows computed on other ranks. A layer is canonical if
-/// each row of forward() and backward_input() is one fixed expression of its input row, and
+/// Rows are examples. Functions are called by one thread and computed on the rank's threads; they
+/// are local unless sums_over_batch(). A layer keeps no per-row state between calls:
+/// weight_gradients() also receives rows computed on other ranks. A layer is canonical if each row
+/// of forward() and backward_input() is one fixed expression of its input row, and
 /// weight_gradients() is the sum over the rows by leaves: each leaf is summed row by row, and the
 /// leaves are added as a tree (numerics/leaf_tree.hpp).
 ///

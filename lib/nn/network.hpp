@@ -36,8 +36,9 @@ struct TrainingRows {
 ///
 /// The buffers hold all rows over which weight gradients are summed; a rank computes its own rows
 /// with forward and backward, and may receive the others from other ranks. All memory is allocated
-/// in the constructor or by the first step, except by embeddings. Called by one thread, computed on
-/// the rank's; local, except for layers that sum over the batch.
+/// in the constructor or by the first step, except by embeddings. Functions are called by one
+/// thread and computed on the rank's threads; they are local, except with layers that sum over the
+/// batch.
 template <class Real>
 class Network {
  public:
@@ -70,8 +71,8 @@ class Network {
   }
 
   /// Computes the logits [count, classes] from inputs(rows): for evaluation, or for a training
-  /// step, with random layers and the statistics of the batch. Errors   throws std::logic_error:
-  /// training with sums_over_batch() but without batch sums.
+  /// step, with random layers and the statistics of the batch.
+  /// Errors   throws std::logic_error: training with sums_over_batch() but without batch sums.
   Matrix<const Real> forward(Range rows) { return forward(rows, std::nullopt); }
   Matrix<const Real> forward(Range rows, std::optional<TrainingRows> training);
 

@@ -210,9 +210,9 @@ class Optimizer final : public OptimizerState {
   /// of the examples that `gradients` were summed over; without weights their number. `values`: the
   /// block. `gradients`: of each of the ranges, in order.
   ///
-  /// Returns false if a gradient is not finite, its square exceeds float32 (beyond 1.8e19), an
-  /// updated weight, a norm or a tensor's rate is not finite. Errors   throws std::invalid_argument
-  /// if the ranges do not have the constructor's length, or
+  /// Returns false if a gradient is not finite or its square exceeds float32 (beyond 1.8e19), or if
+  /// an updated weight, a norm or a tensor's rate is not finite.
+  /// Errors   throws std::invalid_argument if the ranges do not have the constructor's length, or
   ///          are not in the block.
   /// Ranks    local, but where needs_norms(): then collective over the ranks of `sums`.
   bool update(std::span<float> values, std::span<const GradientSums> gradients, double weight,

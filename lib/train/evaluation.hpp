@@ -167,7 +167,8 @@ std::unique_ptr<Inference> make_inference(nn::Network<float>& network);
 /// Throws ConfigError unless there are `width` features for each of `examples`.
 void require_features(std::span<const float> features, std::size_t examples, std::size_t width);
 
-/// Copies features to the input buffer of a network. Errors   those of require_features().
+/// Copies features to the input buffer of a network.
+/// Errors   those of require_features().
 void copy_features(std::span<const float> features, Matrix<float> inputs);
 
 /// Global batch size of evaluation. It affects speed and memory only.

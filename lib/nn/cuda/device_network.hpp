@@ -107,9 +107,10 @@ namespace lockstep::cuda {
 
 /// A built-in loss on device memory, times the weights of the rows, as Network::loss(): the same
 /// bits for finite values. Values that are not finite are the positive quiet NaN in dz, and NaN or
-/// infinity in the results. Enqueues.
+/// infinity in the results. Enqueues. Targets are not checked.
 /// Shapes   z [B, C]; targets as for nn::Loss::run(), with weights [B]; results [B]; dz [B, C], or
-/// empty. B may be 0. Errors   throws DeviceError. Targets are not checked.
+///          empty. B may be 0.
+/// Errors   throws DeviceError.
 void run_loss(const nn::LossFormula<float>& loss, Matrix<const float> z, const nn::Targets& targets,
               std::span<nn::ExampleResult> results, Matrix<float> dz, const Stream& stream);
 

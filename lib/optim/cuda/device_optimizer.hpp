@@ -39,7 +39,8 @@ void run_pass(optim::Pass pass, const DeviceUpdateSlice& slice, Range range,
               const optim::PassFactors* factors, const Stream& stream);
 
 /// Adds to `words`, ExactSquares::words on the device, the exact sum of squares of a range, as of
-/// run_pass(). Enqueues. Errors   throws DeviceError.
+/// run_pass(). Enqueues.
+/// Errors   throws DeviceError.
 void add_squares(optim::UpdateKernels::Squared what, const DeviceUpdateSlice& slice, Range range,
                  const optim::PassFactors* factors, unsigned long long* words,
                  const Stream& stream);

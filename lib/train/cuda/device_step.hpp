@@ -121,7 +121,8 @@ class DeviceBatches {
   void drop() noexcept;
 
   /// Returns the slot of a staged batch and makes `stream` wait for its copy. The batch is no
-  /// longer staged. Errors   throws std::logic_error if it is not staged.
+  /// longer staged.
+  /// Errors   throws std::logic_error if it is not staged.
   std::size_t take(const data::Batch& batch, const cuda::Stream& stream);
 
   /// Enqueues forward and loss of the first `rows` rows in a slot, and the copy of the results to
