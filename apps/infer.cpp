@@ -37,6 +37,7 @@ namespace {
 /// training, so its results are the same bits on any number of ranks.
 struct InferenceJob {
   train::SavedNetwork saved;
+  RunConfig config;  ///< with_settings_of(saved)
   std::unique_ptr<data::Source> test;
   std::unique_ptr<Mesh> mesh;
   std::unique_ptr<train::Replica> replica;
@@ -72,17 +73,19 @@ data::DataSetOptions options_of(const RunConfig& config, const train::SavedNetwo
   return options;
 }
 
-/// `config` with the seed of the training run, so that a test split is the one that it had. Local.
-RunConfig with_seed_of(const train::SavedNetwork& saved, const RunConfig& config) {
-  RunConfig with_seed = config;
-  if (!std::filesystem::exists(saved.folder / "state.json")) return with_seed;  // weights alone
-  const auto settings = train::read_state(saved.folder).settings;
-  const auto seed = std::find_if(settings.begin(), settings.end(),
-                                 [](const auto& setting) { return setting.first == "seed"; });
-  if (seed != settings.end()) {
-    set_value(with_seed, (saved.folder / "state.json").string(), "seed", seed->second);
+/// `config` with what the training run had and the user did not give: the seed, so that a test
+/// split is the one that it had, and bf16, so that the loss is the one that it recorded. Local.
+RunConfig with_settings_of(const train::SavedNetwork& saved, const RunConfig& config,
+                           const Arguments& arguments) {
+  RunConfig merged = config;
+  const auto state = saved.folder / "state.json";
+  if (!std::filesystem::exists(state)) return merged;  // weights alone
+  for (const auto& [name, value] : train::read_state(saved.folder).settings) {
+    if (arguments.given(name)) continue;
+    if (name == "seed" && config.test_split) set_value(merged, state.string(), name, value);
+    if (name == "precision" && value == "\"bf16\"") merged.precision = "bf16";
   }
-  return with_seed;
+  return merged;
 }
 
 /// What the network predicts; labels, if its loss is none of lockstep's own.
@@ -143,7 +146,11 @@ Syntax inference_syntax() {
   Syntax syntax;
   syntax.operand = "checkpoint";
   syntax.note = "(a checkpoint, or a run: its last one)";
-  syntax.other_help = {{"seed", "of the test split [that of training]"}};
+  syntax.other_help = {
+      {"seed", "of the test split; if not given, that of training"},
+      {"precision",
+       "that factors of products are rounded to; if not given, bf16 after training "
+       "in bf16"}};
   syntax.settings = {"data",         "format",  "test-limit", "test-split", "seed",
                      "separator",    "mesh",    "backend",    "ranks",      "device",
                      "share-device", "threads", "precision",  "simd"};
@@ -171,10 +178,9 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
     threads = threads_of(config, comm);
     warn_of_threads(threads, comm);
     job.saved = train::read_description(train::find_checkpoint(arguments.operand()));
-    const bool has_seed = !config.test_split || arguments.given("seed");
-    job.test =
-        open_test_set(has_seed ? config : with_seed_of(job.saved, config), job.saved, needs_labels,
-                      arguments.value("data") == "-", threads, opening_ranks(exchange));
+    job.config = with_settings_of(job.saved, config, arguments);
+    job.test = open_test_set(job.config, job.saved, needs_labels, arguments.value("data") == "-",
+                             threads, opening_ranks(exchange));
     data::require_weight(*job.test);
     identity = job.test->identity();
   });
@@ -182,6 +188,7 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
                       {{"checkpoint", job.saved.folder.filename().string()},
                        {"the weights' hash", to_hex(job.saved.weights_hash)},
                        {"the loss", job.saved.loss},
+                       {"precision", job.config.precision},
                        {"test set", identity}},
                       "give all hosts the same files");
   if (comm.rank() == 0) {
@@ -189,7 +196,7 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
   }
   job.mesh = train::make_mesh(comm, mesh_of(config, static_cast<std::uint64_t>(comm.size())));
   comm::Communicator& batch = train::Groups(*job.mesh).batch;
-  train::ReplicaOptions options = replica_options(config, threads);
+  train::ReplicaOptions options = replica_options(job.config, threads);
   options.loss = nn::built_in_loss<float>(job.saved.loss);  // null: sufficient for predict() only
   job.replica = std::make_unique<train::Replica>(
       job.saved.shape, *job.mesh, options,
@@ -200,13 +207,14 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
 }
 
 /// "label  text" rows about the checkpoint, the data and the ranks.
-std::vector<std::pair<std::string, std::string>> subject_rows(const InferenceJob& job,
-                                                              const RunConfig& config) {
+std::vector<std::pair<std::string, std::string>> subject_rows(const InferenceJob& job) {
+  const RunConfig& config = job.config;
   return {{"checkpoint", fmt::format("{}: after {}", job.saved.folder.string(),
                                      counted(job.saved.info.step, "step"))},
           {"network",
-           fmt::format("{}, {} parameters, weights {}", job.saved.shape.text(),
-                       grouped(job.saved.shape.parameters()), to_hex(job.saved.weights_hash))},
+           fmt::format("{}, {} parameters, weights {}{}", job.saved.shape.text(),
+                       grouped(job.saved.shape.parameters()), to_hex(job.saved.weights_hash),
+                       config.precision == "float32" ? "" : ", products in " + config.precision)},
           {"data", fmt::format("{}: {} test records{}", config.data, grouped(job.test->records()),
                                job.saved.info.table != nullptr
                                    ? ", with the columns of training"
@@ -267,12 +275,12 @@ std::string json_text(const train::Evaluation& result, const std::vector<train::
 }
 
 void print_evaluation(const train::Evaluation& result, const std::vector<train::Metric>& metrics,
-                      const InferenceJob& job, const RunConfig& config) {
+                      const InferenceJob& job) {
   Banner table;
   table.headline = fmt::format("loss {:.6f}, {} {:.4f} on {}", result.loss(),
                                result.values.empty() ? "accuracy" : "R2", result.score(),
                                counted(result.examples, "example"));
-  table.rows = subject_rows(job, config);
+  table.rows = subject_rows(job);
   for (std::size_t m = 0; m < metrics.size(); ++m) {
     table.rows.emplace_back(metrics[m].name, fmt::format("{:.6f}", result.metrics[m]));
   }
@@ -298,7 +306,7 @@ void evaluate_on(const Arguments& arguments, const RunConfig& config, comm::Comm
   if (arguments.given("json")) {
     fmt::print("{}\n", json_text(result, metrics, job.saved, has_report));
   } else {
-    print_evaluation(result, metrics, job, config);
+    print_evaluation(result, metrics, job);
     if (has_report) print_report(result, job.saved.info.class_names());
   }
 }

@@ -60,10 +60,10 @@ class Inference(command.CommandTest):
                 self.assertEqual(found["ids_digest"], self.made.summary["test_ids_digest"])
 
     def test_evaluation_of_products_in_bf16(self):
-        """With the same products the loss of training, else another."""
+        """Those of training, so with the loss of training, unless the command has others."""
         last = self.train(SMALL, "--precision bf16", name="bf16")
-        losses = [self.evaluate(last.checkpoints[-1], JSON, "--precision", precision, threads=3)["loss"]
-                  for precision in ("bf16", "float32")]
+        losses = [self.evaluate(last.checkpoints[-1], JSON, *precision, threads=3)["loss"]
+                  for precision in ([], ["--precision", "float32"])]
         self.assertEqual(losses[0], last.summary["epochs"][-1]["test_loss"])
         self.assertNotEqual(losses[0], losses[1])
 
