@@ -178,8 +178,8 @@ std::uint64_t StopClock::operator()() {
 
 namespace {
 
-/// The command that continues the run on ranks like these: its settings are in the checkpoint. With
-/// another launcher than mpirun it is that for one rank.
+/// The command that continues the run on ranks like these. What the run does not keep is in it; its
+/// other settings are in the checkpoint. With another launcher than mpirun it is that for one rank.
 std::string command_to_continue(const std::string& run, const RunConfig& config,
                                 const comm::Communicator& comm) {
   std::vector<std::string> words = mpirun_words();
@@ -188,6 +188,13 @@ std::string command_to_continue(const std::string& run, const RunConfig& config,
     words.insert(words.end(), {"--ranks", std::to_string(comm.size())});
   }
   if (config.survive) words.emplace_back("--survive");
+  for (const char* name : {"mesh", "backend", "device", "share-device", "threads", "simd", "zeros",
+                           "exchange", "snapshot-every"}) {
+    const Setting& setting = setting_named("", name);
+    const std::string value = flag_value(setting, config);
+    if (value == flag_value(setting, RunConfig())) continue;
+    words.push_back(fmt::format("--{}={}", name, value));
+  }
   for (std::string& word : words) word = in_shell(word);
   return fmt::format("{}", fmt::join(words, " "));
 }

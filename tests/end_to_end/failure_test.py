@@ -154,7 +154,7 @@ class Interrupted(command.CommandTest):
         """The command that continues the run on as many ranks."""
         train = f"{command.binary} train --resume {self.made.folder}"
         if result.argv[0] != "mpirun":
-            return f"{train} --ranks 3"
+            return f"{train} --ranks 3 --zeros=dense"
         return " ".join(result.argv[:result.argv.index(str(command.binary))]) + f" {train}"
 
     def assert_saved(self, result):
@@ -204,7 +204,8 @@ class Interrupted(command.CommandTest):
     def test_signals_to_threads_save_a_checkpoint(self):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
             with self.subTest(signal=number.name):
-                process = self.begin(words(command.binary, LONG, "--ranks 3 --run-dir", self.made.folder))
+                process = self.begin(words(command.binary, LONG, "--ranks 3 --zeros dense --run-dir",
+                                           self.made.folder))
                 process.send_signal(number)
                 process.send_signal(number)  # `timeout` sends twice
                 result = finish(process, SOON)
