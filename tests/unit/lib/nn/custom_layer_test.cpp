@@ -2,8 +2,10 @@
 #include "lockstep/nn/custom_layer.hpp"
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <fstream>
 #include <iterator>
+#include <limits>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/collectives/threads.hpp"
@@ -289,6 +291,10 @@ TEST_CASE("the gradient check finds a wrong gradient, and its place", "[nn][cust
   const auto check = check_gradients({flat(5), {Dense{4}, scale(0.5, 1.01)}, 2});
   CHECK(check.worst > 1e-4);
   CHECK(check.place == "1.scale[0]");
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+  const auto none = check_gradients({flat(5), {Dense{4}, scale(0.5, nan), Dense{3}}, 2});
+  CHECK(std::isnan(none.worst));
+  CHECK(none.place == "1.scale[0]");
   const NetworkShape one_output(flat(5), {Dense{4}}, 1);
   CHECK_THROWS_WITH(check_gradients(one_output), Contains("'softmax cross-entropy' are zero"));
   CHECK(check_gradients(one_output, RegressionLoss<double>()).worst < 1e-6);
