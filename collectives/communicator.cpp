@@ -74,10 +74,6 @@ void Communicator::all_gather(Buffers buffers) {
   do_grouped_all_gather(filled);
 }
 
-void Communicator::do_grouped_all_gather(Buffers buffers) {
-  for (const auto& buffer : buffers) do_all_gather({buffer.data(), buffer.size(), Type::u8});
-}
-
 void Communicator::gather_packed(Buffers buffers, std::pmr::vector<std::byte>& packed) {
   constexpr std::size_t longest = 65536;  // copying more takes longer than another message
   std::vector<std::span<std::byte>> few;

@@ -305,7 +305,7 @@ class Communicator {
   virtual void do_all_reduce(Elements values, Op op) = 0;
   virtual void do_broadcast(Elements values, int root) = 0;
   virtual void do_all_gather(Elements values) = 0;
-  virtual void do_grouped_all_gather(Buffers buffers);  // default: one by one
+  virtual void do_grouped_all_gather(Buffers buffers) { gather_packed(buffers, packed_); }
   virtual void do_all_to_all(const std::byte* send, Elements receive) = 0;
   virtual void do_shift(const std::byte* send, Elements receive) = 0;
 
@@ -326,6 +326,7 @@ class Communicator {
   int size_;
   std::vector<int> world_ranks_;  // empty unless created by split()
   FlightRecorder* recorder_ = nullptr;
+  std::pmr::vector<std::byte> packed_;  // of do_grouped_all_gather()
 };
 
 /// A communicator of one rank, for processes started without a launcher. Does not use MPI.

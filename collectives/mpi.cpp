@@ -230,8 +230,6 @@ void MpiCommunicator::do_all_gather(Elements values) {
             "MPI_Allgather");
 }
 
-void MpiCommunicator::do_grouped_all_gather(Buffers buffers) { gather_packed(buffers, packed_); }
-
 // Long blocks are sent in several calls, each with a packed slice of every block.
 void MpiCommunicator::do_all_to_all(const std::byte* send, Elements receive) {
   const InCollective here(*state_, "all_to_all");

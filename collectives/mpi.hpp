@@ -54,7 +54,6 @@ class MpiCommunicator final : public Communicator {
   void do_all_reduce(Elements values, Op op) override;
   void do_broadcast(Elements values, int root) override;
   void do_all_gather(Elements values) override;
-  void do_grouped_all_gather(Buffers buffers) override;
   void do_all_to_all(const std::byte* send, Elements receive) override;
   void do_shift(const std::byte* send, Elements receive) override;
   std::unique_ptr<Communicator> do_split(const Subgroup& part) override;
@@ -66,7 +65,6 @@ class MpiCommunicator final : public Communicator {
   std::unique_ptr<State> state_;
   std::size_t elements_per_call_;
   Place place_;
-  std::pmr::vector<std::byte> packed_;
   std::unique_ptr<PeerWatch> watch_;
 };
 

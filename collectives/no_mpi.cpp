@@ -45,7 +45,6 @@ void MpiCommunicator::finish() { no_mpi(); }
 void MpiCommunicator::do_all_reduce(Elements /*values*/, Op /*op*/) { no_mpi(); }
 void MpiCommunicator::do_broadcast(Elements /*values*/, int /*root*/) { no_mpi(); }
 void MpiCommunicator::do_all_gather(Elements /*values*/) { no_mpi(); }
-void MpiCommunicator::do_grouped_all_gather(Buffers /*buffers*/) { no_mpi(); }
 void MpiCommunicator::do_all_to_all(const std::byte* /*send*/, Elements /*receive*/) { no_mpi(); }
 void MpiCommunicator::do_shift(const std::byte* /*send*/, Elements /*receive*/) { no_mpi(); }
 std::unique_ptr<Communicator> MpiCommunicator::do_split(const Subgroup& /*part*/) { no_mpi(); }
