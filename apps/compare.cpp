@@ -1,7 +1,6 @@
 // `lockstep compare`: the first recorded point where two runs differ.
 #include <spdlog/fmt/fmt.h>
 
-#include <cstdio>
 #include <filesystem>
 
 #include "apps/cli.hpp"
@@ -10,6 +9,7 @@
 #include "apps/settings.hpp"
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/files.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/train/run_directory.hpp"
 
@@ -134,7 +134,7 @@ int compare_runs(const std::vector<std::string>& folders, bool json) {
                        {{"A", run_text(folders[0], a)}, {"B", run_text(folders[1], b)}});
     banner.print();
   }
-  if (std::ferror(stdout) != 0) throw OutputError("stdout: cannot be written");
+  flush_stdout();
   return comparison.first() == nullptr ? the_same : differ;
 }
 

@@ -5,7 +5,6 @@
 
 #include <array>
 #include <csignal>
-#include <cstdio>
 
 #include "apps/cli.hpp"
 #include "apps/console.hpp"
@@ -13,8 +12,8 @@
 #include "apps/settings.hpp"
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/files.hpp"
 #include "lockstep/base/process.hpp"
-#include "lockstep/base/text.hpp"
 #include "lockstep/launch/launch.hpp"
 #include "lockstep/version.hpp"
 
@@ -138,9 +137,7 @@ int run_main(const Words& words) {
   launching::set_message_printer(print_message);
   try {
     const int code = dispatch(words);
-    if (code != static_cast<int>(ExitCode::success)) return code;
-    const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
-    if (!written) throw OutputError("stdout: cannot be written");
+    if (code == static_cast<int>(ExitCode::success)) flush_stdout();
     return code;
   } catch (const std::exception& error) {
     launching::print(error);

@@ -34,18 +34,15 @@ class Target {
   void write(std::string_view text) {
     const auto bytes = std::as_bytes(std::span(text));
     if (file_) return file_->write(bytes);
-    if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size()) return;
-    throw OutputError("stdout: cannot be written: " +
-                      std::error_code(errno, std::generic_category()).message());
+    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) flush_stdout();
   }
 
   void finish() {
     if (file_) {
       file_->finish();
       file_->publish();
-    } else if (std::fflush(stdout) != 0) {
-      throw OutputError("stdout: cannot be written: " +
-                        std::error_code(errno, std::generic_category()).message());
+    } else {
+      flush_stdout();
     }
   }
 

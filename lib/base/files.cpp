@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
+#include <cstdio>
 #include <random>
 #include <string>
 #include <system_error>
@@ -123,11 +123,6 @@ NewFile::~NewFile() {
   forget_temporary(temporary_);
 }
 
-NewFile::NewFile(NewFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      temporary_(std::exchange(other.temporary_, {})),
-      descriptor_(std::exchange(other.descriptor_, -1)) {}
-
 void NewFile::reserve(std::uint64_t bytes) {
   // Not posix_fallocate(), which writes the whole file where the file system cannot reserve.
   if (bytes == 0 || ::fallocate(descriptor_, 0, 0, static_cast<off_t>(bytes)) == 0) return;
@@ -159,6 +154,13 @@ std::filesystem::path replaceable(const std::filesystem::path& path) {
     throw OutputError(path.string() + ": is not a regular file", "give the name of a file");
   }
   return std::filesystem::canonical(path);
+}
+
+void flush_stdout() {
+  if (std::fflush(stdout) != 0) {
+    throw OutputError("stdout: cannot be written: " + std::generic_category().message(errno));
+  }
+  if (std::ferror(stdout) != 0) throw OutputError("stdout: cannot be written");
 }
 
 void write_file(const std::filesystem::path& path, std::string_view text) {
@@ -212,12 +214,6 @@ LineFile::~LineFile() {
   }
   ::close(descriptor_);
 }
-
-LineFile::LineFile(LineFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      descriptor_(std::exchange(other.descriptor_, -1)),
-      lines_(other.lines_),
-      buffer_(std::move(other.buffer_)) {}
 
 void LineFile::write(std::string_view line) {
   buffer_ += line;

@@ -20,8 +20,8 @@ class NewFile {
   /// Throws OutputError with the path, the system's reason and a remedy, as the other members do.
   explicit NewFile(std::filesystem::path path);
   ~NewFile();
-  NewFile(NewFile&& other) noexcept;
-  NewFile& operator=(NewFile&&) = delete;
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
 
   /// Reserves disk space for `bytes` bytes, where the file system can, so that a full disk is
   /// found before anything is written.
@@ -49,7 +49,10 @@ std::filesystem::path replaceable(const std::filesystem::path& path);
 /// Errors   throws OutputError; `path` is then unchanged.
 void write_file(const std::filesystem::path& path, std::string_view text);
 
-/// Buffered output of lines, such as metrics.jsonl. Move-only; the destructor closes it.
+/// Throws OutputError if stdout cannot be flushed, or something before was lost.
+void flush_stdout();
+
+/// Buffered output of lines, such as metrics.jsonl. The destructor closes it.
 class LineFile {
  public:
   /// Opens `path`, which is created if it does not exist, and keeps its first `lines` lines.
@@ -58,8 +61,8 @@ class LineFile {
   /// Errors   throws OutputError; also if `path` is not a regular file.
   explicit LineFile(std::filesystem::path path, std::uint64_t lines = 0);
   ~LineFile();
-  LineFile(LineFile&& other) noexcept;
-  LineFile& operator=(LineFile&&) = delete;
+  LineFile(const LineFile&) = delete;
+  LineFile& operator=(const LineFile&) = delete;
 
   /// Number of lines kept and written.
   std::uint64_t lines() const noexcept { return lines_; }

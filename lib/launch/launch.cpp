@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/files.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/launcher.hpp"
@@ -421,11 +422,6 @@ int run_over_launcher(const std::optional<comm::Launch>& launch, const RankBody&
   });
 }
 
-void require_written_output() {
-  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
-  if (!written) throw OutputError("stdout: cannot be written");
-}
-
 /// `work(launch)` gives the exit code.
 template <class Work>
 int run_main(Work work) noexcept {
@@ -434,7 +430,7 @@ int run_main(Work work) noexcept {
       set_warning_handler(std::move(own));  // the program's
     }
     const int code = work(comm::detect_launcher());
-    require_written_output();
+    flush_stdout();
     return code;
   } catch (const std::exception& error) {
     launching::print(error);
