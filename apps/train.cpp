@@ -440,7 +440,7 @@ void RankOfRun::run_in(comm::Communicator& comm) {
   train::Trainer trainer(job.training, *job.replica, *job.train, *job.test, position);
   train::RunReport report = trainer.run(observers);
   if (report.stop != 0) end_stopped(report, run_, config_, comm);
-  report.bytes_read = bytes_read(*data_.sets.train, comm);
+  report.bytes_read = comm::gather_number(comm, data_.sets.train->bytes_read());
   if (!is_first_group) report.startup_seconds = 0;  // it was another group's step
   if (!is_rank_0) return;
   directory_->finish(report);

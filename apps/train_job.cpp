@@ -146,13 +146,6 @@ void Recording::write_to(const std::filesystem::path& run, const comm::Communica
   watchdog_->read_recorders_in(folder);
 }
 
-std::vector<std::uint64_t> bytes_read(const data::Source& train, comm::Communicator& comm) {
-  std::vector<std::uint64_t> bytes(static_cast<std::size_t>(comm.size()));
-  bytes[static_cast<std::size_t>(comm.rank())] = train.bytes_read();
-  comm.all_gather(std::span(bytes));
-  return bytes;
-}
-
 StopClock::StopClock(const StopRequests& requests, const RunConfig& config, double weights,
                      bool is_rank_0)
     : requests_(requests) {

@@ -101,9 +101,6 @@ class RecordedIn {
   comm::Communicator& comm_;
 };
 
-/// The bytes of the training set that each rank read. Collective.
-std::vector<std::uint64_t> bytes_read(const data::Source& train, comm::Communicator& comm);
-
 /// Decides, before each step, whether a rank wants to stop: after a signal, and on rank 0 before
 /// the time is over.
 class StopClock {

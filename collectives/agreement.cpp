@@ -179,13 +179,6 @@ std::vector<std::string_view> gather_sized(Communicator& comm, std::string_view 
   return texts;
 }
 
-std::vector<std::uint64_t> gather_number(Communicator& comm, std::uint64_t mine) {
-  std::vector<std::uint64_t> numbers(static_cast<std::size_t>(comm.size()));
-  numbers[static_cast<std::size_t>(comm.rank())] = mine;
-  comm.all_gather(std::span(numbers));
-  return numbers;
-}
-
 constexpr std::uint64_t ended = std::numeric_limits<std::uint64_t>::max();  // instead of a size
 
 }  // namespace
@@ -214,6 +207,13 @@ void together(Communicator& comm, const std::function<void(Exchange&)>& shared_w
   agree(comm, mine);
 }
 
+std::vector<std::uint64_t> gather_number(Communicator& comm, std::uint64_t mine) {
+  std::vector<std::uint64_t> numbers(static_cast<std::size_t>(comm.size()));
+  numbers[static_cast<std::size_t>(comm.rank())] = mine;
+  comm.all_gather(std::span(numbers));
+  return numbers;
+}
+
 std::vector<std::string> gather_text(Communicator& comm, const std::string& mine) {
   std::vector<std::uint8_t> buffer;
   const auto texts = gather_sized(comm, mine, gather_number(comm, mine.size()), buffer);
@@ -237,11 +237,9 @@ void require_equal(Communicator& comm, const std::string& what, const KeyValues&
     flat.push_back(value);
   }
   const std::string packed = pack(flat);
-  std::vector<std::uint64_t> hashes(static_cast<std::size_t>(comm.size()));
   Hash hash;
   hash.add(packed);
-  hashes[static_cast<std::size_t>(comm.rank())] = hash.value();
-  comm.all_gather(std::span(hashes));
+  const auto hashes = gather_number(comm, hash.value());
   if (std::all_of(hashes.begin(), hashes.end(), [&](auto h) { return h == hashes[0]; })) return;
 
   const Settings all = gather_settings(comm, packed);

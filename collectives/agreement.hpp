@@ -61,6 +61,9 @@ class Exchange {
 /// Ranks    collective; without a failure one all_gather of 8 bytes per rank, and one all_agree.
 void together(Communicator& comm, const std::function<void(Exchange&)>& shared_work);
 
+/// The numbers of all ranks in rank order, on every rank. Collective.
+std::vector<std::uint64_t> gather_number(Communicator& comm, std::uint64_t mine);
+
 /// The texts of all ranks in rank order, on every rank. Collective.
 ///
 /// Texts may differ in length, be empty, and contain any bytes. Transfers size() times the longest.

@@ -1,7 +1,6 @@
 #include "lockstep/train/integrity.hpp"
 
 #include <algorithm>
-#include <stdexcept>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
@@ -44,10 +43,7 @@ void require_same_weights(comm::Communicator& comm, std::uint64_t hash, std::uin
                         "the odd rank's host",
                         ExitCode::invariant);
   } catch (const comm::AgreedError& error) {
-    std::vector<std::uint64_t> hashes(static_cast<std::size_t>(comm.size()));
-    hashes[static_cast<std::size_t>(comm.rank())] = hash;
-    comm.all_gather(std::span(hashes));
-    throw FaultFound(error, steps, odd_rank(hashes), good_steps);
+    throw FaultFound(error, steps, odd_rank(comm::gather_number(comm, hash)), good_steps);
   }
 }
 
@@ -243,9 +239,7 @@ std::uint64_t Audit::hash_rows(Range rows) {
 void Audit::fail(std::uint64_t step, const data::Batch& batch, const std::string& what, int owner,
                  std::uint64_t by_owner, std::uint64_t by_this_rank) {
   const int auditor = (owner + 1) % comm_.size();
-  std::vector<std::uint64_t> votes(static_cast<std::size_t>(comm_.size()));
-  votes[static_cast<std::size_t>(comm_.rank())] = by_this_rank;
-  comm_.all_gather(std::span(votes));
+  const auto votes = comm::gather_number(comm_, by_this_rank);
   const auto right = majority(votes);
   std::optional<int> wrong;
   if (right && comm_.size() > 1) wrong = by_owner == *right ? auditor : owner;
