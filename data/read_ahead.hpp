@@ -1,12 +1,16 @@
 // A thread that reads values ahead of one consumer, into a ring of slots.
 #pragma once
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <limits>
-#include <memory>
+#include <mutex>
 #include <optional>
+#include <stop_token>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -18,8 +22,8 @@ class ReadAheadRing {
   using Fill = std::function<bool(std::size_t slot, std::uint64_t index)>;
 
   /// See ReadAhead.
-  ReadAheadRing(std::size_t slots, std::size_t depth, Fill fill, std::uint64_t limit);
-  ~ReadAheadRing();
+  ReadAheadRing(std::size_t slots, std::size_t depth, Fill fill, std::uint64_t limit)
+      : slots_(slots), depth_(depth), fill_(std::move(fill)), limit_(limit) {}
   ReadAheadRing(const ReadAheadRing&) = delete;
   ReadAheadRing& operator=(const ReadAheadRing&) = delete;
 
@@ -28,8 +32,29 @@ class ReadAheadRing {
   std::optional<std::size_t> ready(std::uint64_t index) noexcept;
 
  private:
-  class Thread;
-  std::unique_ptr<Thread> thread_;
+  void restart(std::uint64_t index);
+  bool has_work() const noexcept;
+  void run(const std::stop_token& stop);
+
+  std::size_t slots_;
+  std::size_t depth_;
+  Fill fill_;
+  std::uint64_t limit_;
+
+  // Guarded by mutex_. Slots [first_, first_ + full_) of the ring hold values next_, next_ + 1, ...
+  // The slots before first_ are in use by the consumer.
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::size_t first_ = 0;
+  std::size_t full_ = 0;
+  std::optional<std::uint64_t> next_;  // expected index of the next take()
+  std::uint64_t ahead_ = 0;            // index that the thread fills next
+  bool asked_ = false;                 // the consumer waits
+  bool ended_ = false;                 // the sequence ends before ahead_
+  std::uint64_t generation_ = 0;       // number of restarts; older results are dropped
+  std::exception_ptr error_;           // thrown at ahead_; the thread pauses there
+
+  std::jthread thread_;  // last member: joined before the others are destroyed
 };
 
 /// Fills values 0, 1, 2, ... of a sequence in a background thread, at most `depth` ahead of the
