@@ -39,7 +39,7 @@ nn::LayerSpec layer_in(const toml::node& node, const std::string& path) {
   if (table == nullptr) throw ConfigError(begin + ": not a table", "write [[layer]]");
   nn::Fields fields;
   for (const auto& [key, value] : *table) {
-    const std::string place = path + ":" + std::to_string(key.source().begin.line) + ": layer: ";
+    const std::string place = place_of(path, key.source()) + ": layer: ";
     fields.emplace_back(key.str(), field_value(value, place + std::string(key.str())));
   }
   try {

@@ -51,14 +51,6 @@ fs::path out_folder(const Arguments& arguments) {
   return fs::path("sweeps") / fs::path(arguments.operand()).stem();
 }
 
-std::string settings_text(const TrialSettings& settings) {
-  std::string text;
-  for (const auto& [name, value] : settings) {
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, printable(value));
-  }
-  return text;
-}
-
 const char* score_name(const TrialResult& result) {
   return result.is_regression ? "R2" : "accuracy";
 }

@@ -106,14 +106,6 @@ bool waits_for(const Trial& trial, std::size_t rung) {
   return trial.state == "waiting" && trial.results.size() == rung;
 }
 
-std::string text_of(const TrialSettings& settings) {
-  std::string text;
-  for (const auto& [name, value] : settings) {
-    text += (text.empty() ? "" : ", ") + name + " " + value;
-  }
-  return text;
-}
-
 /// The first difference between two sweeps, for a message; empty: none.
 std::string difference(const SweepRecord& there, const SweepRecord& now) {
   const auto was_and_is = [](const std::string& what, const auto& a, const auto& b) {
@@ -134,8 +126,8 @@ std::string difference(const SweepRecord& there, const SweepRecord& now) {
   }
   for (std::size_t i = 0; i < now.trials.size(); ++i) {
     if (there.trials[i].settings == now.trials[i].settings) continue;
-    return was_and_is(trial_name(i), text_of(there.trials[i].settings),
-                      text_of(now.trials[i].settings));
+    return was_and_is(trial_name(i), settings_text(there.trials[i].settings),
+                      settings_text(now.trials[i].settings));
   }
   return "";
 }
@@ -301,6 +293,14 @@ std::vector<std::size_t> ranked(const SweepRecord& record) {
 
 bool is_usable(const TrialResult& result, const std::string& metric) {
   return std::isfinite(cost(metric, result));
+}
+
+std::string settings_text(const TrialSettings& settings) {
+  std::string text;
+  for (const auto& [name, value] : settings) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, printable(value));
+  }
+  return text;
 }
 
 std::string trial_name(std::size_t trial) { return fmt::format("trial-{:03}", trial + 1); }

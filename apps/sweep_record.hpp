@@ -20,8 +20,6 @@
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include "apps/sweep_file.hpp"
@@ -105,6 +103,9 @@ std::vector<std::size_t> ranked(const SweepRecord& record);
 
 /// True if the result's metric is finite.
 bool is_usable(const TrialResult& result, const std::string& metric);
+
+/// "learning-rate 0.01, layers 32", for messages.
+std::string settings_text(const TrialSettings& settings);
 
 /// "trial-003" for index 2: trials are counted from 1.
 std::string trial_name(std::size_t trial);

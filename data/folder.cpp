@@ -33,15 +33,8 @@ bool replace(std::string& text, std::string_view from, std::string_view to) {
 
 std::string file_name(const std::filesystem::path& path) { return path.filename().string(); }
 
-/// The name without `.gz`.
-std::string plain_name(const std::filesystem::path& path) {
-  std::string name = file_name(path);
-  if (name.ends_with(".gz")) name.resize(name.size() - 3);
-  return name;
-}
-
 bool has_plain_twin(const std::filesystem::path& path, const Paths& all) {
-  const std::string name = plain_name(path);
+  const std::string name = bare_name(path);
   return name != file_name(path) && all.contains(path.parent_path() / name);
 }
 
@@ -62,7 +55,7 @@ using Groups = std::map<std::pair<std::filesystem::path, std::string>, RecordFil
 /// True for a regular file with the name of a table.
 bool is_table_file(const std::filesystem::path& path) {
   constexpr std::array<std::string_view, 4> endings{".csv", ".tsv", ".txt", ".data"};
-  const std::string name = plain_name(path);
+  const std::string name = bare_name(path);
   std::error_code ignored;
   return std::filesystem::is_regular_file(path, ignored) &&
          std::any_of(endings.begin(), endings.end(),
@@ -72,7 +65,7 @@ bool is_table_file(const std::filesystem::path& path) {
 /// Inserts `path` by its key: the name without `.gz`, with `*` for images or labels of a pair.
 void enter(Groups& groups, Format format, const std::filesystem::path& path,
            const std::string& where) {
-  std::string key = plain_name(path);
+  std::string key = bare_name(path);
   bool labels = false;
   if (is_paired(format)) {
     labels = !replace(key, "images", "*") && replace(key, "labels", "*");
@@ -299,7 +292,7 @@ FolderFiles find_files(const std::string& path, std::optional<Format> format,
   std::map<Format, Groups> test;
   std::map<Format, std::filesystem::path> first;
   for (const auto& file : all) {
-    const std::string name = plain_name(file);
+    const std::string name = bare_name(file);
     const bool is_archive = is_npz_file(file);
     const auto found = is_archive ? std::optional(Format::npy) : format_of_file(name);
     if (!found || (format && found != format) || has_plain_twin(file, all)) continue;

@@ -10,7 +10,6 @@
 #include <chrono>
 #include <cstring>
 #include <fstream>
-#include <map>
 #include <system_error>
 #include <tuple>
 
@@ -23,10 +22,6 @@ namespace {
 
 constexpr std::uint64_t magic = 0x3152464b434f4cULL;  // "LOCKFR1"
 constexpr std::size_t kept = 256;
-
-double wall_clock() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 std::int64_t steady_ns() {
   return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);

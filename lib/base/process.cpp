@@ -11,6 +11,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -115,6 +116,10 @@ ProcessStat process_stat(int process) {
   for (int i = 0; i < between; ++i) fields >> skipped;
   fields >> found.start;
   return found;
+}
+
+double wall_clock() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 double process_age_seconds() {

@@ -26,6 +26,9 @@ struct ProcessStat {
 };
 ProcessStat process_stat(int process);
 
+/// Seconds since 1970, by this host's clock.
+double wall_clock();
+
 /// Seconds since the kernel started this process; resolution 10 ms.
 double process_age_seconds();
 

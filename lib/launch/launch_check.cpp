@@ -198,8 +198,7 @@ RankFacts own_facts(comm::Communicator& comm) {
   comm.all_agree(true);
   const auto begin = std::chrono::steady_clock::now();
   comm.all_agree(true);
-  facts.clock =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  facts.clock = wall_clock();
   facts.clock_error =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return facts;

@@ -73,9 +73,7 @@ Diagnosis diagnose_now(std::span<const Flight> flights) {
   std::vector<ProcessState> states;
   states.reserve(flights.size());
   for (const Flight& flight : flights) states.push_back(state_of(flight));
-  const double now =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  return diagnose(flights, states, now);
+  return diagnose(flights, states, wall_clock());
 }
 
 Watchdog::Watchdog(const FlightRecorder& recorder, int rank, double seconds, bool launched,
