@@ -5,11 +5,7 @@
 #include <algorithm>
 #include <cxxopts.hpp>
 #include <exception>
-#include <filesystem>
-#include <fstream>
 #include <optional>
-#include <sstream>
-#include <system_error>
 
 #include "apps/flag_names.hpp"
 #include "apps/run_file.hpp"

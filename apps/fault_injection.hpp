@@ -35,7 +35,6 @@
 
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>

@@ -32,10 +32,10 @@ Syntax plot_syntax();
 int train_command(const std::vector<std::string>& words);
 
 /// The part of one rank of `comm` in train_command(). The configuration is the same on all ranks.
+/// `check`, unless empty, may throw a ConfigError for the training set before anything is computed.
 ///
 /// Errors   throws comm::AgreedError on all ranks, and errors of one rank.
 /// Ranks    collective.
-/// `check`, unless empty, may throw a ConfigError for the training set before anything is computed.
 void train_on(const Arguments& arguments, const RunConfig& given, comm::Communicator& comm,
               const std::function<void(const data::Source& train)>& check = {});
 

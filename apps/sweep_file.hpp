@@ -17,7 +17,6 @@
 // The settings may stand in [sweep.settings.optimizer] and [sweep.settings.schedule].
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>

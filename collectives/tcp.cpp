@@ -78,8 +78,6 @@ void TcpCommunicator::do_all_gather(Elements values) {
       Kind::all_gather, 0, [&](int) { return block_of(rank()); }, block_of);
 }
 
-void TcpCommunicator::do_grouped_all_gather(Buffers buffers) { gather_packed(buffers, packed_); }
-
 // The root sends one part of long data to each rank; then all ranks exchange their parts.
 void TcpCommunicator::do_broadcast(Elements values, int root) {
   const Bytes all(values.data, values.count * width(values.type));

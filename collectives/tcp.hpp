@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <memory_resource>
 #include <span>
 #include <string>
 #include <vector>
@@ -129,7 +128,6 @@ class TcpCommunicator final : public Communicator {
   void do_all_reduce(Elements values, Op op) override;
   void do_broadcast(Elements values, int root) override;
   void do_all_gather(Elements values) override;
-  void do_grouped_all_gather(Buffers buffers) override;
   void do_all_to_all(const std::byte* send, Elements receive) override;
   void do_shift(const std::byte* send, Elements receive) override;
   std::unique_ptr<Communicator> do_split(const Subgroup& part) override;
@@ -144,7 +142,6 @@ class TcpCommunicator final : public Communicator {
   std::uint64_t calls_ = 0;
   std::vector<TcpMesh::Transfer> transfers_;
   std::vector<std::byte> inputs_;  // of all_reduce
-  std::pmr::vector<std::byte> packed_;
 };
 
 }  // namespace lockstep::comm

@@ -6,10 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
-#include <memory>
 #include <numeric>
-#include <system_error>
 #include <thread>
 
 #include "lockstep/base/errors.hpp"

@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <limits>
-#include <new>
 #include <stdexcept>
 #include <string>
 #include <system_error>
@@ -83,11 +82,6 @@ RegularFile::RegularFile(std::filesystem::path path) : path_(std::move(path)) {
 RegularFile::~RegularFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
-
-RegularFile::RegularFile(RegularFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      descriptor_(std::exchange(other.descriptor_, -1)),
-      size_(other.size_) {}
 
 namespace {
 

@@ -38,8 +38,8 @@ class RegularFile {
   /// Throws DataError with the path and the system's reason.
   explicit RegularFile(std::filesystem::path path);
   ~RegularFile();
-  RegularFile(RegularFile&& other) noexcept;
-  RegularFile& operator=(RegularFile&&) = delete;
+  RegularFile(const RegularFile&) = delete;
+  RegularFile& operator=(const RegularFile&) = delete;
 
   const std::filesystem::path& path() const noexcept { return path_; }
 

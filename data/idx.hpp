@@ -18,7 +18,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "lockstep/data/stored_source.hpp"

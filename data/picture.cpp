@@ -10,7 +10,6 @@
 #include <array>
 #include <csetjmp>
 #include <cstring>
-#include <optional>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"

@@ -1,6 +1,5 @@
 // The built-in digits: strokes, warped by a random smooth map of the plane, each point jittered, in
 // a round pen of random width; bright on black.
-#include <algorithm>
 #include <array>
 
 #include "lockstep/data/drawing.hpp"

@@ -20,7 +20,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "lockstep/data/stored_source.hpp"

@@ -4,7 +4,6 @@
 //   16_saved_variables --ranks 8, or mpirun -n 8 16_saved_variables
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <lockstep/lockstep.hpp>

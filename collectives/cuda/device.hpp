@@ -1,7 +1,6 @@
 // Collectives on device memory: with NCCL, or staged through the host.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>

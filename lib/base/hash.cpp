@@ -23,8 +23,6 @@ struct Hash::State {
 
 Hash::Hash() : state_(std::make_unique<State>()) {}
 Hash::~Hash() = default;
-Hash::Hash(Hash&&) noexcept = default;
-Hash& Hash::operator=(Hash&&) noexcept = default;
 
 void Hash::add_bytes(std::span<const std::byte> bytes) {
   XXH3_64bits_update(state_->xxh, bytes.data(), bytes.size());

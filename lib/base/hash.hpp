@@ -18,8 +18,8 @@ class Hash {
  public:
   Hash();
   ~Hash();
-  Hash(Hash&&) noexcept;
-  Hash& operator=(Hash&&) noexcept;
+  Hash(const Hash&) = delete;
+  Hash& operator=(const Hash&) = delete;
 
   void add_bytes(std::span<const std::byte> bytes);
   void add(std::string_view text);  ///< length and bytes: "ab","c" differs from "a","bc"

@@ -14,11 +14,9 @@
 //          different meshes, a layout that is not possible for the result.
 #pragma once
 
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>

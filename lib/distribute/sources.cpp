@@ -1,15 +1,12 @@
 #include "lockstep/distribute/sources.hpp"
 
 #include <algorithm>
-#include <array>
-#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <type_traits>
 #include <utility>
 
 #include "lockstep/base/errors.hpp"
-#include "lockstep/base/text.hpp"
 #include "lockstep/data/batches.hpp"
 #include "lockstep/data/folder.hpp"
 #include "lockstep/data/plan.hpp"

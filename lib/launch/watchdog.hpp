@@ -1,7 +1,6 @@
 // Ends a job in which a rank no longer makes progress, and prints the cause.
 #pragma once
 
-#include <atomic>
 #include <filesystem>
 #include <mutex>
 #include <span>

@@ -1,7 +1,6 @@
 #include "lockstep/numerics/exact_squares.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 

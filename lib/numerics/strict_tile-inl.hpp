@@ -12,7 +12,6 @@
 #include <hwy/highway.h>
 
 #include <array>
-#include <atomic>
 #include <bit>
 #include <cstdint>
 #include <limits>

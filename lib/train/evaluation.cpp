@@ -4,7 +4,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <stdexcept>
 #include <vector>
 
 #include "lockstep/base/hash.hpp"
@@ -423,10 +422,6 @@ Evaluation evaluate(Inference& network, const nn::Loss<float>& loss, const data:
   return result;
 }
 
-Evaluation evaluate(nn::Network<float>& network, data::BatchReader& reader, const Groups& groups) {
-  return evaluate(*make_inference(network), network.loss_function(), reader, groups);
-}
-
 std::uint64_t certify_ids(data::IdsDigest mine, std::uint64_t records, comm::Communicator& comm) {
   comm.all_reduce(std::span<std::uint64_t>(mine.parts()));
   const data::IdsDigest expected = data::digest_of_all(records);
@@ -532,11 +527,6 @@ void predict(Inference& network, data::BatchReader& reader, const Groups& groups
              const PredictionSink& sink, Predicted predicted) {
   const auto* const mine = groups.all.rank() == 0 ? &sink : nullptr;
   groups.fail_together([&] { predict_on(network, reader, groups.batch, mine, predicted); });
-}
-
-void predict(nn::Network<float>& network, data::BatchReader& reader, const Groups& groups,
-             const PredictionSink& sink, Predicted predicted) {
-  predict(*make_inference(network), reader, groups, sink, predicted);
 }
 
 }  // namespace lockstep::train

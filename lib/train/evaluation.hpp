@@ -227,9 +227,6 @@ data::Plan evaluation_plan(std::uint64_t records, int ranks);
 Evaluation evaluate(Inference& network, const nn::Loss<float>& loss, data::BatchReader& reader,
                     const Groups& groups, const std::vector<Metric>& metrics = {});
 
-/// The same on the CPU, with the network's loss function.
-Evaluation evaluate(nn::Network<float>& network, data::BatchReader& reader, const Groups& groups);
-
 /// This rank's examples of a step of a plan.
 struct Piece {
   std::uint64_t step = 0;                ///< from 0
@@ -279,10 +276,6 @@ using PredictionSink = std::function<void(std::span<const Prediction>)>;
 ///          predicted exactly once (70); and the errors of reading, communication and `sink`.
 /// Ranks    collective.
 void predict(Inference& network, data::BatchReader& reader, const Groups& groups,
-             const PredictionSink& sink, Predicted predicted = Predicted::label);
-
-/// The same on the CPU.
-void predict(nn::Network<float>& network, data::BatchReader& reader, const Groups& groups,
              const PredictionSink& sink, Predicted predicted = Predicted::label);
 
 }  // namespace lockstep::train

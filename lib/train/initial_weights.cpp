@@ -1,8 +1,6 @@
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <set>
-#include <span>
 #include <system_error>
 #include <variant>
 

@@ -6,7 +6,6 @@
 #include <system_error>
 
 #include "lockstep/base/errors.hpp"
-#include "lockstep/base/text.hpp"
 #include "lockstep/train/evaluation.hpp"
 
 namespace lockstep::train {

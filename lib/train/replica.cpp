@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <new>
-#include <stdexcept>
 
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/process.hpp"

@@ -4,8 +4,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <limits>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/errors.hpp"

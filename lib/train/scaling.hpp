@@ -2,7 +2,6 @@
 // bandwidth.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 
 namespace lockstep::train {

@@ -23,6 +23,7 @@ struct Setting {
   data::Plan plan;
   nn::Network<float> network;
   data::BatchReader reader;
+  std::unique_ptr<Inference> inference = make_inference(network);
 
   explicit Setting(comm::Communicator& comm)
       : plan(evaluation_plan(source.records(), comm.size())),
@@ -36,7 +37,7 @@ std::vector<Prediction> predictions_of(int ranks) {
   std::vector<Prediction> all;
   comm::run_ranks(ranks, [&](comm::Communicator& comm) {
     Setting setting(comm);
-    predict(setting.network, setting.reader, comm, [&](std::span<const Prediction> batch) {
+    predict(*setting.inference, setting.reader, comm, [&](std::span<const Prediction> batch) {
       REQUIRE(comm.rank() == 0);
       all.insert(all.end(), batch.begin(), batch.end());
     });
@@ -93,9 +94,10 @@ TEST_CASE("predictions agree with the evaluation's count", "[predict]") {
   Evaluation evaluation;
   comm::run_ranks(1, [&](comm::Communicator& comm) {
     Setting setting(comm);
-    evaluation = evaluate(setting.network, setting.reader, comm);
+    evaluation =
+        evaluate(*setting.inference, setting.network.loss_function(), setting.reader, comm);
     std::vector<float> x(Setting::features);
-    predict(setting.network, setting.reader, comm, [&](std::span<const Prediction> batch) {
+    predict(*setting.inference, setting.reader, comm, [&](std::span<const Prediction> batch) {
       for (const Prediction& prediction : batch) {
         std::int32_t label = 0;
         setting.source.read({&prediction.id, 1}, x, {&label, 1});
@@ -122,7 +124,7 @@ TEST_CASE("outputs that are not finite end every rank with code 76", "[predict]"
     Setting setting(comm);
     setting.network.parameters().value(0)[0] = std::numeric_limits<float>::quiet_NaN();
     try {
-      predict(setting.network, setting.reader, comm, [](std::span<const Prediction>) {});
+      predict(*setting.inference, setting.reader, comm, [](std::span<const Prediction>) {});
     } catch (const comm::AgreedError& error) {
       codes[static_cast<std::size_t>(comm.rank())] = static_cast<int>(error.code());
     }
