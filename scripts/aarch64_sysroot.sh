@@ -13,7 +13,11 @@ packages=(libc6-dev libstdc++6 libgomp1
 mkdir -p "$1"
 cd "$1"
 [ "$(cat packages 2>/dev/null)" != "${packages[*]}" ] || exit 0
-rm -rf -- apt usr lib etc
+if [ ! -e packages ] && [ ! -e apt ] && [ -n "$(ls -A)" ]; then
+  echo "aarch64_sysroot: $PWD holds something else: give an empty folder" >&2
+  exit 2
+fi
+rm -rf -- packages apt usr lib etc
 mkdir -p apt/lists/partial apt/archives/partial
 touch apt/status
 apt=(apt-get -q -y -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandbox::User=

@@ -4,7 +4,10 @@
 #   scripts/bench.sh FOLDER [--short] [--figure FILE.svg] [--rounds N]
 # scripts/bench/METHOD.md says how to measure, and what the numbers mean.
 set -euo pipefail
-cd "$(dirname "$0")/.."
-cmake --preset release --log-level=WARNING > /dev/null
-cmake --build --preset release --target lockstep > /dev/null
-exec python3 scripts/bench/bench.py "$@"
+root=$(dirname "$(realpath "$0")")/..
+(
+  cd "$root"
+  cmake --preset release --log-level=WARNING
+  cmake --build --preset release --target lockstep
+) >/dev/null
+exec python3 "$root/scripts/bench/bench.py" "$@"

@@ -6,6 +6,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+git() { command git -c core.quotePath=false "$@"; }
 list=(git ls-files --cached --others --exclude-standard)
 case "${1-}" in
   '') ;;
@@ -18,6 +19,11 @@ failures=0
 skipped=0
 fail() { echo "check: $*" >&2; failures=$((failures + 1)); }
 skip() { echo "check: SKIPPED $1" >&2; skipped=$((skipped + 1)); }
+
+if [ "${1-}" = --staged ]; then  # what is checked is what would be committed
+  mapfile -t partly < <(comm -12 <(printf '%s\n' "${files[@]}" | sort) <(git diff --name-only | sort))
+  [ ${#partly[@]} -eq 0 ] || fail "staged in part, but read whole: stage or stash the rest of ${partly[*]}"
+fi
 
 # matching REGEX: the files whose path matches.
 matching() { printf '%s\n' "${files[@]}" | grep -E "$1" || true; }
@@ -40,7 +46,8 @@ fi
 
 tidy=$(command -v clang-tidy-16 || command -v clang-tidy || true)
 database=build/dev/compile_commands.json
-mapfile -t units < <(matching '\.cpp$' | while read -r file; do
+mapfile -t all_units < <(matching '\.cpp$')
+mapfile -t units < <(for file in "${all_units[@]}"; do
   if grep -qsF "\"$PWD/$file\"" "$database"; then echo "$file"; fi
 done)
 if [ -z "$tidy" ]; then
@@ -48,6 +55,7 @@ if [ -z "$tidy" ]; then
 elif [ ! -e "$database" ]; then
   skip "tidy: no $database (cmake --preset dev writes it)"
 elif [ ${#units[@]} -gt 0 ]; then
+  echo "check: clang-tidy reads ${#units[@]} of ${#all_units[@]} files *.cpp: those that the preset dev compiles"
   # One file a process; "exit 1" because xargs would stop at a crash.
   printf '%s\0' "${units[@]}" | xargs -0 -n 1 -P "$(nproc)" sh -c '"$@" || exit 1' tidy "$tidy" --quiet -p build/dev \
     2> >(grep -vE 'warnings?( and [0-9]+ errors?)? generated|treated as errors' >&2) || fail "tidy: see above"

@@ -51,9 +51,8 @@ for name in "${!md5[@]}"; do
     fetch "$mirror/$name.gz" "$temporary/$name.gz" || continue
     right "$temporary/$name.gz" "$name" && break
     echo "get_mnist: $mirror/$name.gz has the wrong checksum" >&2
-    rm -f "$temporary/$name.gz"
   done
-  [ -e "$temporary/$name.gz" ] || by_hand "$name"
+  right "$temporary/$name.gz" "$name" || by_hand "$name"
   mv "$temporary/$name.gz" "$folder/"
   fetched=$((fetched + 1))
 done

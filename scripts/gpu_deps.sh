@@ -14,7 +14,10 @@ packages=(ninja-build pkgconf-bin libpkgconf3
 
 mkdir -p "$1"
 cd "$1"
-rm -f -- *.deb
+if compgen -G '*.deb' >/dev/null; then
+  echo "gpu_deps: $PWD has packages already: give another folder, or remove them" >&2
+  exit 2
+fi
 apt-get -q download "${packages[@]}"
 for package in *.deb; do mv "$package" "${package%%_*}.deb"; done  # versions hold characters that not every copy keeps
 echo "gpu_deps: ${#packages[@]} packages in $PWD, $(du -sh . | cut -f1)"

@@ -129,7 +129,7 @@ def disturb(process, run, chance, times, hosts):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("binary", nargs="?", default="build/release/lockstep")
+    parser.add_argument("binary", nargs="?", default=REPOSITORY / "build/release/lockstep")
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds presets and runs their tests; a warning is an error with CI=true.
-#   scripts/test.sh [PRESET...]     dev and aarch64, unless others are given: asan, tsan, fuzz, cuda; CI tests all but tsan
+#   scripts/test.sh [PRESET...]     dev and aarch64, unless others are given: release, asan, tsan, fuzz, cuda; CI tests
+#                                   all but tsan
 #   scripts/test.sh --all           every preset, the tests labelled slow as well, and minutes of fuzzing
 # dev takes 15 to 20 minutes on two cores, from nothing, aarch64 3. The last line is `N passed, N failed`.
 set -euo pipefail
@@ -10,10 +11,10 @@ presets=("$@")
 selection=(--label-exclude '^slow$')
 fuzz_seconds=4  # a crash that few seconds find is news
 [ $# -gt 0 ] || presets=(dev aarch64)
-if [ "$*" = --all ]; then presets=(dev asan tsan fuzz cuda aarch64) selection=() fuzz_seconds=120; fi
+if [ "$*" = --all ]; then presets=(dev release asan tsan fuzz cuda aarch64) selection=() fuzz_seconds=120; fi
 for preset in "${presets[@]}"; do
-  if [[ ! $preset =~ ^(dev|asan|tsan|fuzz|cuda|aarch64)$ ]]; then
-    echo "usage: scripts/test.sh [dev|asan|tsan|fuzz|cuda|aarch64]... | --all" >&2
+  if [[ ! $preset =~ ^(dev|release|asan|tsan|fuzz|cuda|aarch64)$ ]]; then
+    echo "usage: scripts/test.sh [dev|release|asan|tsan|fuzz|cuda|aarch64]... | --all" >&2
     exit 2
   fi
 done
@@ -35,15 +36,17 @@ build() {  # build PRESET [TARGET...]
   return 1
 }
 
-# Prints "passed failed" of a JUnit file, then a line for each test that failed or was skipped, with its last words.
+# Prints "passed failed" of a JUnit file, then a line for each test that failed, or of which all or a part was skipped.
 results() {
   python3 - "$1" "$2" <<'PYTHON'
 import sys, xml.etree.ElementTree as xml
 preset, cases, notes = sys.argv[1], xml.parse(sys.argv[2]).getroot().findall("testcase"), []
 for case in cases:
-    if case.get("status") == "run":
-        continue
     output = (case.findtext("system-out") or "").strip().splitlines()
+    if case.get("status") == "run":
+        parts = sorted({line.strip() for line in output if line.strip().startswith("SKIPPED")})
+        notes += [f"{preset}: {case.get('name')}: {part}" for part in parts]
+        continue
     said = [line for line in output if "SKIP" in line.upper()] or output[-1:] or ["(not run)"]
     word = "FAILED" if case.get("status") == "fail" else "skipped"
     notes.append(f"{preset}: {word} {case.get('name')}" + (f": {said[0].strip()}" if word == "skipped" else ""))
@@ -67,9 +70,26 @@ run_tests() {  # run_tests PRESET CTEST_OPTION...: counts what passed and failed
   notes+=("$preset: ${good:-0} passed, $bad failed")
 }
 
+skip() {  # skip REASON: of a whole preset, which fails in CI
+  notes+=("skipped $1")
+  if [ "${CI-}" = true ]; then failed=$((failed + 1)); fi
+}
+
+release() {  # what users run: it has no tests of its own
+  if build dev lockstep && build release lockstep; then
+    if python3 tests/end_to_end/run.py build/release/lockstep builds_test.py Release; then
+      passed=$((passed + 1))
+      notes+=("release: passed, it trains dev's weights")
+    else
+      failed=$((failed + 1))
+      notes+=("release: FAILED, it does not train dev's weights")
+    fi
+  fi
+}
+
 fuzz() {
   if ! command -v clang++-16 >/dev/null; then
-    notes+=("fuzz: skipped, no clang++-16 (scripts/install.sh brings it)")
+    skip "fuzz: no clang++-16 (scripts/install.sh brings it)"
     return
   fi
   build fuzz || return 0
@@ -86,7 +106,7 @@ fuzz() {
 cuda() {  # without a device its tests are skipped, and say so
   PATH=$PATH:/usr/local/cuda/bin
   if ! command -v nvcc >/dev/null; then
-    notes+=("cuda: skipped, no nvcc")
+    notes+=("cuda: skipped, no nvcc")  # which no package of Debian brings
   elif build cuda lockstep gpu_tests; then
     run_tests cuda --label-regex '^gpu$'
   fi
@@ -94,9 +114,9 @@ cuda() {  # without a device its tests are skipped, and say so
 
 aarch64() {  # under qemu, beside the runs of dev's build
   if ! command -v aarch64-linux-gnu-g++ >/dev/null || ! command -v qemu-aarch64 >/dev/null; then
-    notes+=("aarch64: skipped, no aarch64-linux-gnu-g++ or no qemu-aarch64 (scripts/install.sh brings them)")
+    skip "aarch64: no aarch64-linux-gnu-g++ or no qemu-aarch64 (scripts/install.sh brings them)"
   elif ! scripts/aarch64_sysroot.sh build/aarch64-sysroot; then
-    notes+=("aarch64: skipped, no libraries for arm64 (scripts/aarch64_sysroot.sh downloads them)")
+    skip "aarch64: no libraries for arm64 (scripts/aarch64_sysroot.sh downloads them)"
   elif build dev lockstep && build aarch64 lockstep unit_kernels; then
     run_tests aarch64 --parallel "$(nproc)" "${selection[@]}"
   fi
@@ -104,6 +124,7 @@ aarch64() {  # under qemu, beside the runs of dev's build
 
 for preset in "${presets[@]}"; do
   case $preset in
+    release) release ;;
     fuzz) fuzz ;;
     aarch64) aarch64 ;;
     cuda) cuda ;;

@@ -25,8 +25,9 @@ shift
 hosts=$1
 LOCKSTEP_HOSTS=$(realpath "$2")/hosts
 shift 2
-mkdir -p "$LOCKSTEP_HOSTS"
+mkdir -p "$LOCKSTEP_HOSTS/tmp"
 rm -f "$LOCKSTEP_HOSTS"/*.pid
+export TMPDIR=$LOCKSTEP_HOSTS/tmp  # of Open MPI, which leaves folders there if it is killed
 
 {
   cat /etc/hosts
