@@ -1,6 +1,7 @@
-"""The build for aarch64, under qemu, trains the weights of build/dev, to the last bit.
+"""Other builds train the weights of build/dev, to the last bit: aarch64's, under qemu, and release's.
 
-`Emulated` runs with all tests of the preset aarch64; `Tutorial` is labelled slow.
+`Emulated` runs with all tests of the preset aarch64, of which `Tutorial` is labelled slow; `Release` with the preset
+release.
 """
 
 import unittest
@@ -70,6 +71,15 @@ class Tutorial(Beside):
     def test_first_100_steps(self):
         self.assert_same("configs/tutorial.toml --data synthetic --test-limit 500 --steps 100", ["SVE2"], (2,),
                          limit=1200)
+
+
+class Release(Beside):
+    def test_networks_and_optimizers(self):
+        small = "--layers 24 --batch-size 40 --train-limit 80 --test-limit 20 --epochs 1"
+        for args in (*NETWORKS, *(f"{small} {args}" for args in OPTIMIZERS)):
+            with self.subTest(args=args):
+                expected = self.trained([PEER], args, "--ranks 2")
+                self.assertEqual(self.trained([command.binary], args, "--ranks 3"), expected)
 
 
 if __name__ == "__main__":
