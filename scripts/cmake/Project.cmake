@@ -17,6 +17,11 @@ foreach(part IN LISTS parts ITEMS ${PROJECT_SOURCE_DIR}/collectives ${PROJECT_SO
   file(CREATE_LINK ${part} ${LOCKSTEP_INCLUDE}/lockstep/${name} SYMBOLIC)
 endforeach()
 
+# A plain `cmake -B FOLDER` builds what users run.
+if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES AND NOT CMAKE_CXX_FLAGS)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release, RelWithDebInfo, MinSizeRel or None" FORCE)
+endif()
+
 # C++20, warnings, include root, sanitizers; and no contraction: a * b + c is rounded twice
 # wherever the source does not say fma, so that every compiler gives the same bits. Who uses an
 # installed copy gets that too: it holds for what our headers, and layers of one's own, compute.
@@ -63,8 +68,8 @@ endfunction()
 # Leaks and races inside Open MPI and the libraries below it are not ours; see tests/support.
 set(LOCKSTEP_TEST_ENVIRONMENT
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-    "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp:print_suppressions=0"
-    "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/tsan.supp:ignore_noninstrumented_modules=1")
+    "LSAN_OPTIONS=suppressions='${PROJECT_SOURCE_DIR}/tests/support/lsan.supp':print_suppressions=0"
+    "TSAN_OPTIONS=suppressions='${PROJECT_SOURCE_DIR}/tests/support/tsan.supp':ignore_noninstrumented_modules=1")
 
 # lockstep_test(NAME SOURCES ... [LINK ...]): one Catch2 binary, one ctest entry.
 function(lockstep_test name)
