@@ -217,7 +217,7 @@ class Interrupted(command.CommandTest):
         self.assert_kept()
 
     def test_a_reader_that_leaves_and_a_time_limit(self):
-        """`lockstep train | head -1`, and --max-time."""
+        """`lockstep train | head -1`, --max-time, and the end of a Slurm job."""
         argv = words(command.binary, LONG, "--progress lines --epochs 1000000 --run-dir", self.made.folder)
         process = start(argv)
         process.stdout.readline()
@@ -226,10 +226,12 @@ class Interrupted(command.CommandTest):
         self.assertEqual(process.wait(timeout=seconds(SOON)), 75)
         self.assertEqual(self.made.checkpoints[-1].name, f"step-{len(self.made.metrics):08}")
         process.stderr.close()
-        result = command.run("train --resume", self.made.folder, "--progress off --max-time 00:00:03")
-        self.assert_ends(result, 75)
-        self.assert_says(result.err, "stopped before the time limit after", result)
-        self.assertLess(result.seconds, seconds(3))
+        slurm = {"SLURM_JOB_END_TIME": str(int(time.time()) + 5)}
+        for limit, env in (("--max-time 00:00:03", {}), ("", slurm)):
+            result = command.run("train --resume", self.made.folder, "--progress off", limit, env=env)
+            self.assert_ends(result, 75)
+            self.assert_says(result.err, "stopped before the time limit after", result)
+            self.assertLess(result.seconds, seconds(5))
 
 
 @unittest.skipUnless(command.MPI, "LOCKSTEP_MPI=OFF")

@@ -39,7 +39,7 @@ SHORTER = [
     (r"lockstep train(?! --resume|.* --(data|epochs))", "lockstep train --epochs 1"),
 ]
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-END = re.compile(r"\n@@ end (\d+) (\d+)\n")
+END = re.compile(r"\n@@ end (\d+) ([\d ]+)\n")  # the codes of a pipe's commands
 
 
 def steps_of(document):
@@ -99,15 +99,17 @@ class Readme(command.CommandTest):
         view = self.checkout()
         lines = [*before] + [line for line in (self.shell_line(*step, view) for step in steps_of(document)) if line]
         script = self.folder / "paste.sh"
-        script.write_text("".join(f"{line}\nprintf '\\n@@ end %d %d\\n' {i} $?\n" for i, line in enumerate(lines)))
+        script.write_text("".join(f"{line}\nprintf '\\n@@ end %d %s\\n' {i} \"${{PIPESTATUS[*]}}\"\n" for i, line in enumerate(lines)))
         # A new shell, without the settings that command.py gives to mpirun.
         settings = [f"{name}={value}" for name, value in command.environment().items() if not name.startswith("OMPI_")]
         result = command.call(["env", "-i", *settings, "bash", str(script)], cwd=view, limit=120, stderr=STDOUT)
         self.assertEqual(result.code, 0, str(result))
         outputs = END.split(result.out)
         self.assertEqual(outputs[1::3], [str(i) for i in range(len(lines))], str(result))
-        for line, output, code in zip(lines, outputs[0::3], outputs[2::3]):
+        for line, output, ended in zip(lines, outputs[0::3], outputs[2::3]):
             with self.subTest(document=document.name, command=line):
+                *before, code = ended.split()
+                self.assertLessEqual(set(before), {"0", "141"}, f"\n$ {line}\n{output}")  # 141: its reader has left
                 codes = ["0", *(code for pattern, code in MAY_END_WITH.items() if re.fullmatch(pattern, line))]
                 self.assertIn(code, codes, f"\n$ {line}\n{output}")
                 self.assertNotIn("lockstep: error", output, f"\n$ {line}\n{output}")

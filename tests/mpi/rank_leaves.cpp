@@ -1,4 +1,5 @@
-// Under mpirun: rank_leaves BACKEND CASE. Ranks that call fewer collectives than the others.
+// Under mpirun: rank_leaves BACKEND CASE. Ranks that call fewer collectives than the others, or
+// fail in a group of their own while the others wait for all.
 #include <unistd.h>
 
 #include <array>
@@ -27,6 +28,13 @@ void run(std::string_view what, comm::Communicator& comm) {
   if (what == "if") {
     if (comm.rank() == 0) sum(comm);
     return;
+  }
+  if (what == "fails") {
+    const auto group = comm.split(comm.rank() % 2);
+    comm::together(*group, [&] {
+      if (is_last) throw DataError("record 7 is cut off");
+    });
+    sum(comm);
   }
   if (what == "part" && !is_last) return sum(*part);
   if (what == "sleeps" && is_last) ::usleep(2'500'000);  // the others have finished

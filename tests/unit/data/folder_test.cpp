@@ -9,6 +9,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/data/writer.hpp"
+#include "tests/support/no_root.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/data/idx_bytes.hpp"
 
@@ -329,13 +330,11 @@ TEST_CASE("bytes and numbers do not mix without a divisor", "[data]") {
 TEST_CASE("a folder that may not be listed says so", "[data]") {
   const DataFolder data;
   data.add_train();
-  if (::geteuid() == 0) {
-    WARN("SKIPPED: root may list every folder, so permission cannot be denied");
-    SUCCEED();
-    return;
-  }
   std::filesystem::permissions(data.folder.path(), std::filesystem::perms::none);
-  CHECK_THAT(data.error(), StartsWith(data.path() + ": cannot be listed: Permission denied"));
+  {
+    const NoRoot no_root;
+    CHECK_THAT(data.error(), StartsWith(data.path() + ": cannot be listed: Permission denied"));
+  }
   std::filesystem::permissions(data.folder.path(), std::filesystem::perms::owner_all);
 }
 
