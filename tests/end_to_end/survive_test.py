@@ -127,13 +127,14 @@ class Survive(command.CommandTest):
 
     def test_a_stop_after_a_loss_is_saved_and_resumed(self):
         """mpirun's own code is 1, because with its recovery it ignores those of ranks."""
-        process, made, ranks = self.begin(3, "--snapshot-every 8")  # which the run that is resumed does not have
+        process, made, ranks = self.begin(3, "--snapshot-every 8")
         os.kill(ranks[0], signal.SIGKILL)
         self.wait_until(process, made, 150)
         os.kill(process.pid, signal.SIGUSR1)
         result = finish(process)
         self.assert_ends(result, 1)
-        self.assert_says(result.err, ["stopped by SIGUSR1", "saved in", "train --resume", "--survive`"], result)
+        self.assert_says(result.err, ["stopped by SIGUSR1", "saved in", "train --resume",
+                                      "--survive --snapshot-every=8`"], result)
         self.assert_ends(run("train --resume", made.folder, ranks=2), 0)
         self.assert_undisturbed(made, result)
 
