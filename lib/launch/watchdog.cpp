@@ -178,8 +178,9 @@ StartLimit::StartLimit(int rank, double seconds) {
         print_error("rank " + std::to_string(rank) + " waited for " + with_decimals(seconds, 0) +
                     " s in MPI_Init\n  remedy: start the same program and subcommand on all ranks, "
                     "and look for ranks that have ended; `timeout` sets the limit");
+        comm::abort_job(static_cast<int>(ExitCode::timeout));
       }
-      if (is_over || ::getppid() != parent) std::_Exit(static_cast<int>(ExitCode::timeout));
+      if (::getppid() != parent) std::_Exit(static_cast<int>(ExitCode::timeout));
     }
   });
 }

@@ -69,10 +69,12 @@ class Hang(command.CommandTest):
         self.assert_ended(ranks, "mpirun was killed")
 
     def test_a_rank_that_runs_another_program(self):
-        result = command.call(mpirun(1, LONG, "--timeout 1 --run-dir", self.folder / "run") +
-                              words(": -n 1 sleep 100"))
-        self.assert_ends(result, 86)
-        self.assert_says(result.err, ["rank 0 waited for 5 s in MPI_Init", "the same program", "--timeout"], result)
+        job = mpirun(1, LONG, "--timeout 1 --run-dir", self.folder / "run") + words(": -n 1 sleep 100")
+        recovery = [job[0], *words("--mca orte_enable_recovery 1"), *job[1:]]  # mpirun then ignores codes of ranks
+        for argv, code in ((job, 86), (recovery, 1)):
+            result = command.call(argv)
+            self.assert_ends(result, code)
+            self.assert_says(result.err, ["rank 0 waited for 5 s in MPI_Init", "the same program", "--timeout"], result)
 
     def test_a_run_without_a_fault(self):
         made = self.train(command.SMALL, ranks=2)
