@@ -81,6 +81,7 @@ class Launch(command.CommandTest):
 
     def test_refusals(self):
         self.assert_refused(run("launch"), 2, ["no command", "--"])
+        self.assert_refused(run("launch -- true", ranks=2), 2, ["mpirun has started it", "launch -- mpirun"])
         self.assert_refused(run("launch -- mpirun lockstep train"), 2, ["no --run-dir", "remedy"])
         self.assert_refused(run("launch -- /no/such --run-dir", self.folder / "run"), 2, ["/no/such cannot be started"])
         self.assert_refused(run("launch --max-restart 1 -- true"), 2, ["--max-restarts"])
