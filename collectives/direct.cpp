@@ -1,7 +1,5 @@
 #include "lockstep/collectives/direct.hpp"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -87,12 +85,6 @@ void reduce_typed(Inputs inputs, Op op, Range range, std::byte* out) {
 }
 
 }  // namespace
-
-bool spin(int step) noexcept {
-  if (step >= 1000) return false;
-  step < 200 ? spin_hint() : static_cast<void>(sched_yield());
-  return true;
-}
 
 Range part_of(std::size_t count, int rank, int size) {
   constexpr std::size_t line = 64;  // elements: at least a cache line of any type

@@ -11,26 +11,7 @@
 #include "lockstep/base/range.hpp"
 #include "lockstep/collectives/communicator.hpp"
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 namespace lockstep::comm {
-/// A spin-wait hint for the processor: some tens of nanoseconds.
-inline void spin_hint() noexcept {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
-/// Step `step` of a spin-wait; false once the caller should sleep instead.
-///
-/// The first 200 steps (about 10 us) are spin hints: a barrier takes 0.3 us if each waiting rank
-/// has its own core. Then sched_yield: on a busy machine two ranks often share a core for
-/// milliseconds; a barrier then takes 4 us, with hints alone 80 us.
-bool spin(int step) noexcept;
 
 /// Implements all collectives with three primitives of a backend: a slot for each rank, a barrier,
 /// and the address of a peer's memory.

@@ -25,6 +25,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/process.hpp"
+#include "lockstep/base/spin.hpp"
 #include "lockstep/collectives/agreement.hpp"
 
 namespace lockstep::comm {

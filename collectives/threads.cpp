@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/base/process.hpp"
+#include "lockstep/base/spin.hpp"
 #include "lockstep/collectives/direct.hpp"
 
 namespace lockstep::comm {

@@ -13,11 +13,11 @@
 #include <thread>
 
 #include "lockstep/base/cuda/runtime.hpp"
+#include "lockstep/base/spin.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/collectives/cuda/device.hpp"
-#include "lockstep/collectives/direct.hpp"
 
 namespace lockstep::comm {
 namespace {

@@ -15,7 +15,7 @@ void set_product_threads(int threads);
 /// The number of these threads.
 std::size_t product_threads() noexcept;
 
-/// A call of `work` for one part of a range, on thread number `thread`.
+/// A call of `work` for one part of a range, that of thread number `thread`.
 struct SharedWork {
   void (*call)(const void* work, Range part, std::size_t thread);
   const void* work;
@@ -28,9 +28,10 @@ void share_between_threads(std::size_t count, std::size_t unit, SharedWork work)
 inline constexpr std::size_t min_shared_operations = 200'000;
 
 /// Calls work(part, thread) with parts of [0, count), each a multiple of `unit` except the last, on
-/// the products' threads; at most one call per thread, and none for an empty range. `operations`:
-/// multiplications and additions for one of `count`, about; little work is done by this thread
-/// alone. `work` must not throw or call this function.
+/// the products' threads; at most one call for each number of a thread, and none for an empty
+/// range. This thread does its own part and then those that their threads have not begun, under
+/// their numbers. `operations`: multiplications and additions for one of `count`, about; little
+/// work is done by this thread alone. `work` must not throw or call this function.
 template <class Work>
 void share(std::size_t count, std::size_t unit, std::size_t operations, const Work& work) {
   if (count > 0 && count * operations < min_shared_operations) {
