@@ -57,7 +57,8 @@ const char* score_name(const TrialResult& result) {
 
 void print_trial(const fs::path& out, std::size_t number) {
   const Trial trial = read_sweep_record(out).trials[number];
-  std::string line = fmt::format("{}  {}  ", trial_name(number), settings_text(trial.settings));
+  std::string line =
+      fmt::format("{}  {}  ", trial_name(number), trial_settings_text(trial.settings));
   if (const auto* result = trial.last(); trial.state != "failed" && result != nullptr) {
     const auto figures = [&](const char* set, double loss, double score) {
       return fmt::format("  {} loss {:.4f}, {} {:.4f}", set, loss, score_name(*result), score);
@@ -405,7 +406,7 @@ void sweep_on(const Arguments& arguments, const RunConfig& base, comm::Communica
     return RankOfSweep(arguments, base, std::move(sweep), comm).run();
   }
   for (std::size_t i = 0; comm.rank() == 0 && i < sweep.trials.size(); ++i) {
-    fmt::print("{}  {}\n", trial_name(i), settings_text(sweep.trials[i]));
+    fmt::print("{}  {}\n", trial_name(i), trial_settings_text(sweep.trials[i]));
   }
 }
 

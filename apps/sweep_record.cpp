@@ -126,8 +126,8 @@ std::string difference(const SweepRecord& there, const SweepRecord& now) {
   }
   for (std::size_t i = 0; i < now.trials.size(); ++i) {
     if (there.trials[i].settings == now.trials[i].settings) continue;
-    return was_and_is(trial_name(i), settings_text(there.trials[i].settings),
-                      settings_text(now.trials[i].settings));
+    return was_and_is(trial_name(i), trial_settings_text(there.trials[i].settings),
+                      trial_settings_text(now.trials[i].settings));
   }
   return "";
 }
@@ -295,7 +295,7 @@ bool is_usable(const TrialResult& result, const std::string& metric) {
   return std::isfinite(cost(metric, result));
 }
 
-std::string settings_text(const TrialSettings& settings) {
+std::string trial_settings_text(const TrialSettings& settings) {
   std::string text;
   for (const auto& [name, value] : settings) {
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, printable(value));

@@ -105,7 +105,7 @@ std::vector<std::size_t> ranked(const SweepRecord& record);
 bool is_usable(const TrialResult& result, const std::string& metric);
 
 /// "learning-rate 0.01, layers 32", for messages.
-std::string settings_text(const TrialSettings& settings);
+std::string trial_settings_text(const TrialSettings& settings);
 
 /// "trial-003" for index 2: trials are counted from 1.
 std::string trial_name(std::size_t trial);
