@@ -523,11 +523,8 @@ Syntax bench_collectives_syntax() {
   syntax.operands = 0;
   syntax.over_mpi = true;
   syntax.settings = {"ranks", "timeout"};
-  std::string names;
-  for (const Operation& one : operations)
-    names += (names.empty() ? "" : ", ") + std::string(one.name);
   syntax.flags = {
-      {"operation", "all|NAME,...", names, "all"},
+      {"operation", "all|NAME,...", joined(operations, ", ", &Operation::name), "all"},
       {"backend", "all|NAME,...", "shared,mpi,tcp under a launcher, else threads", "all"},
       {"redop", "sum|min|max", "of all_reduce", "sum"},
       {"min-bytes", "N", "least size of a buffer, such as 1K (1024)", "1K"},

@@ -331,12 +331,10 @@ std::string targets_text(const data::TableSchema& table) {
     return fmt::format("{}, each 0 or 1: {}", counted(table.targets.size(), "label"),
                        listed(table.label_names()));
   }
-  std::string text;
-  for (const data::TableColumn& target : table.targets) {
-    text += fmt::format("{}{} (mean {:.5g}, deviation {:.5g})", text.empty() ? "" : ", ",
-                        in_quotes(target.name), target.mean, target.deviation);
-  }
-  return text;
+  return joined(table.targets, ", ", [](const data::TableColumn& target) {
+    return fmt::format("{} (mean {:.5g}, deviation {:.5g})", in_quotes(target.name), target.mean,
+                       target.deviation);
+  });
 }
 
 std::string labels_text(const std::string& where, const std::vector<std::string>& classes,

@@ -86,10 +86,7 @@ Syntax generate_syntax() {
   syntax.does = "Writes a built-in data set as files.";
   syntax.usage = "FOLDER [flags]";
   syntax.operand = "folder";
-  std::string names;
-  for (const data::DrawnSet* set : data::drawn_sets()) {
-    names += (names.empty() ? "" : "|") + std::string(set->name);
-  }
+  const std::string names = joined(data::drawn_sets(), "|", &data::DrawnSet::name);
   syntax.flags = target_flags("idx");
   syntax.flags.insert(syntax.flags.end(),
                       {{"data", names, "digits, or objects in colour", data::drawn_digits.name},

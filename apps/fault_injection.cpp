@@ -51,9 +51,7 @@ template <class Value>
 Value value_of(std::string_view word, const std::map<std::string_view, Value>& names) {
   const auto found = names.find(word);
   if (found != names.end()) return found->second;
-  std::string list;
-  for (const auto& [name, value] : names) list += (list.empty() ? "" : ", ") + std::string(name);
-  throw ConfigError("not one of " + list);
+  throw ConfigError("not one of " + joined(names, ", ", [](auto& one) { return one.first; }));
 }
 
 double parse_seconds(const std::string& text) {

@@ -225,10 +225,8 @@ ordered_json part_of(const std::string& name, data::Source& source) {
     spread.add(x);
     for (std::size_t i = 0; i < ids.size(); ++i) ++counts[labels[i]];
   }
-  std::string shape;
-  for (const auto length : source.shape())
-    shape += (shape.empty() ? "" : "x") + std::to_string(length);
-  ordered_json part = {{"set", name}, {"records", source.records()}, {"shape", shape}};
+  ordered_json part = {
+      {"set", name}, {"records", source.records()}, {"shape", joined(source.shape(), "x")}};
   spread.add_to(part);
   if (source.targets() > 0) {
     part["targets"] = source.targets();
@@ -253,7 +251,7 @@ Contents inspect_data(const std::string& path, RunConfig config) {
   Contents contents{.headline = "data " + path, .parts_name = "sets"};
   contents.facts["divided by"] = static_cast<double>(sets.train->divisor());
   const auto columns = sets.train->columns();
-  if (!columns.empty()) contents.facts["columns"] = fmt::format("{}", fmt::join(columns, ", "));
+  if (!columns.empty()) contents.facts["columns"] = joined(columns);
   contents.parts.push_back(part_of("training", *sets.train));
   if (sets.test != nullptr) contents.parts.push_back(part_of("test", *sets.test));
   return contents;

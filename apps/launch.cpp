@@ -208,7 +208,7 @@ launching::Words on_answering_hosts(const launching::Words& command, const std::
   if (hosts.empty() || shell.empty()) return command;
   const auto silent = launching::silent_hosts(hosts, shell, max_silence);
   if (silent.empty()) return command;
-  const auto names = fmt::format("{}", fmt::join(silent, ", "));
+  const std::string names = joined(silent);
   if (silent.size() == hosts.size()) {
     launching::print_warning(
         fmt::format("no host answers over {}: {}; the job is started on them", shell[0], names));

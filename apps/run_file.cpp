@@ -62,15 +62,11 @@ void apply_layers(RunConfig& config, const std::string& path, const std::string&
 }
 
 std::string layers_literal(const std::vector<nn::LayerSpec>& layers) {
-  std::string list;
-  for (const auto& layer : layers) {
-    std::string table;
-    for (const auto& [key, value] : nn::fields_of(layer)) {
-      table += (table.empty() ? "" : ", ") + key + " = " + nn::literal_of(value);
-    }
-    list += (list.empty() ? "{" : ", {") + table + "}";
-  }
-  return "[" + list + "]";
+  const auto field = [](const auto& one) { return one.first + " = " + nn::literal_of(one.second); };
+  const auto table = [&](const nn::LayerSpec& layer) {
+    return "{" + joined(nn::fields_of(layer), ", ", field) + "}";
+  };
+  return "[" + joined(layers, ", ", table) + "]";
 }
 
 }  // namespace

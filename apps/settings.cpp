@@ -122,8 +122,7 @@ Setting text(const char* name, Text member, const char* argument, const char* he
 
 Setting choice(const char* name, Text member, const std::vector<std::string>& words,
                const char* help) {
-  std::string all;
-  for (const auto& word : words) all += (all.empty() ? "" : "|") + word;
+  const std::string all = joined(words, "|");
   const auto set = [=](RunConfig& c, const std::string& value) {
     std::size_t at = 0;
     while (at < words.size() && words[at] != value) ++at;

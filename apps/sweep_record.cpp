@@ -114,8 +114,7 @@ std::string difference(const SweepRecord& there, const SweepRecord& now) {
   if (there.metric != now.metric) return was_and_is("metric", there.metric, now.metric);
   if (there.halving != now.halving) return was_and_is("halving", there.halving, now.halving);
   if (there.rungs != now.rungs) {
-    return was_and_is("rungs", fmt::format("{}", fmt::join(there.rungs, ", ")),
-                      fmt::format("{}", fmt::join(now.rungs, ", ")));
+    return was_and_is("rungs", joined(there.rungs), joined(now.rungs));
   }
   for (const auto& [name, value] : now.base) {
     const std::string before = saved_value(there.base, name);
@@ -296,11 +295,8 @@ bool is_usable(const TrialResult& result, const std::string& metric) {
 }
 
 std::string trial_settings_text(const TrialSettings& settings) {
-  std::string text;
-  for (const auto& [name, value] : settings) {
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, printable(value));
-  }
-  return text;
+  return joined(settings, ", ",
+                [](const auto& one) { return one.first + " " + printable(one.second); });
 }
 
 std::string trial_name(std::size_t trial) { return fmt::format("trial-{:03}", trial + 1); }

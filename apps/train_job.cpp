@@ -189,7 +189,7 @@ std::string command_to_continue(const std::string& run, const RunConfig& config,
     words.push_back(fmt::format("--{}={}", name, value));
   }
   for (std::string& word : words) word = in_shell(word);
-  return fmt::format("{}", fmt::join(words, " "));
+  return joined(words, " ");
 }
 
 }  // namespace

@@ -19,15 +19,14 @@ constexpr std::array rebatch_names = {"ceil", "balanced"};
 template <class Choice, std::size_t N>
 Choice named(std::string_view name, const std::array<const char*, N>& names, const char* what) {
   std::vector<std::string> words;
-  std::string all;
   for (std::size_t i = 0; i < N; ++i) {
     if (name == names[i]) return static_cast<Choice>(i);
     words.emplace_back(names[i]);
-    all += (i == 0 ? "" : "|") + words.back();
   }
   const auto guess = nearest(name, words);
-  throw ConfigError(std::string(what) + ": '" + std::string(name) + "' is none of " + all,
-                    guess ? "did you mean '" + *guess + "'?" : "");
+  throw ConfigError(
+      std::string(what) + ": '" + std::string(name) + "' is none of " + joined(words, "|"),
+      guess ? "did you mean '" + *guess + "'?" : "");
 }
 
 [[noreturn]] void refuse_few_files(ShardPolicy asked, std::uint64_t files, std::uint64_t workers) {

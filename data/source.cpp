@@ -56,10 +56,7 @@ std::optional<std::uint64_t> product(std::uint64_t a, std::uint64_t b) noexcept 
 }
 
 std::string shape_text(std::span<const std::uint64_t> dims) {
-  if (dims.empty()) return "1";
-  std::string text;
-  for (const std::uint64_t dim : dims) text += (text.empty() ? "" : "x") + std::to_string(dim);
-  return text;
+  return dims.empty() ? "1" : joined(dims, "x");
 }
 
 std::string bare_name(const std::filesystem::path& path) {

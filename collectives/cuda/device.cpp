@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -85,10 +86,7 @@ DeviceOfRank choose_device(Communicator& host, bool share) {
   const auto lines = shared_devices(host, mine);
   mine.shared = !lines.empty();
   if (!mine.shared || share) return mine;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(lines.size(), max_named); ++i) {
-    text += (i > 0 ? "\n  " : "") + lines[i];
-  }
+  std::string text = joined(std::span(lines).first(std::min(lines.size(), max_named)), "\n  ");
   if (lines.size() > max_named)
     text += "\n  and so on, " + std::to_string(lines.size()) + " in all";
   throw AgreedError(ExitCode::usage, text,

@@ -143,10 +143,7 @@ bool is_utf8(const std::string& text) {
 
 std::string listed(std::span<const std::string> names) {
   constexpr std::size_t max_named = 12;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), max_named); ++i) {
-    text += (i == 0 ? "" : ", ") + in_quotes(names[i]);
-  }
+  std::string text = joined(names.first(std::min(names.size(), max_named)), ", ", in_quotes);
   if (names.size() > max_named)
     text += " and " + std::to_string(names.size() - max_named) + " more";
   return text;

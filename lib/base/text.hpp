@@ -3,11 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 namespace lockstep {
@@ -39,6 +41,25 @@ std::string printable(std::string_view text, std::size_t max = 32);
 
 /// "'text'" for messages: at most 64 bytes, control characters as '?'; UTF-8 stays as it is.
 std::string in_quotes(std::string_view text);
+
+/// "a, b, c": the elements, or `project` of each one, which are texts or whole numbers.
+template <class Elements, class Project = std::identity>
+std::string joined(const Elements& elements, std::string_view separator = ", ",
+                   Project project = {}) {
+  std::string text;
+  bool is_first = true;
+  for (const auto& element : elements) {
+    if (!is_first) text += separator;
+    is_first = false;
+    const auto& piece = std::invoke(project, element);
+    if constexpr (std::is_integral_v<std::remove_cvref_t<decltype(piece)>>) {
+      text += std::to_string(piece);
+    } else {
+      text += piece;
+    }
+  }
+  return text;
+}
 
 /// "'a', 'b' and 3 more": the first 12 names in quotes.
 std::string listed(std::span<const std::string> names);

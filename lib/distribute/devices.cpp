@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <stdexcept>
 
 #include "lockstep/base/errors.hpp"
@@ -51,15 +52,7 @@ namespace {
 
 constexpr std::array<const char*, topology_axes> axis_names = {"node", "rank", "GPU", "core"};
 
-std::string shape_text(const std::vector<int>& shape) {
-  std::string text;
-  for (const int length : shape) text += (text.empty() ? "" : ", ") + std::to_string(length);
-  return "[" + text + "]";
-}
-
-std::string shape_text(const DeviceCoordinates& shape) {
-  return shape_text(std::vector<int>(shape.begin(), shape.end()));
-}
+std::string shape_text(std::span<const int> shape) { return "[" + joined(shape) + "]"; }
 
 bool has_gpu(const ReplicaPlace& place) { return place.device.starts_with("cuda"); }
 

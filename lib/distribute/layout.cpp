@@ -9,11 +9,7 @@
 namespace lockstep {
 namespace {
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const auto& word : words) text += (text.empty() ? "" : ", ") + word;
-  return "[" + text + "]";
-}
+std::string specs_text(const std::vector<std::string>& specs) { return "[" + joined(specs) + "]"; }
 
 Layout one_axis(MeshShape mesh, const std::string& dimension, std::size_t rank, std::size_t axis) {
   return Layout::replicated(std::move(mesh), rank).with_axis(axis, dimension);
@@ -28,7 +24,7 @@ Layout::Layout(MeshShape mesh, std::vector<std::string> sharding_specs)
     mesh_.index(specs_[axis]);
     if (axis_of(specs_[axis]) == axis) continue;
     throw ConfigError(
-        "mesh dimension \"" + specs_[axis] + "\" is used twice in the layout " + joined(specs_),
+        "mesh dimension \"" + specs_[axis] + "\" is used twice in the layout " + specs_text(specs_),
         "let each mesh dimension cut one axis, and leave others unsharded");
   }
 }
@@ -90,7 +86,7 @@ Layout Layout::summed() const {
 
 const std::string& Layout::spec(std::size_t axis) const {
   if (axis < rank()) return specs_[axis];
-  throw ConfigError("layout " + joined(specs_) + " has no axis " + std::to_string(axis),
+  throw ConfigError("layout " + specs_text(specs_) + " has no axis " + std::to_string(axis),
                     "axes are counted from 0");
 }
 
@@ -132,7 +128,7 @@ Shape Layout::largest_local_shape(const Shape& global) const { return local_shap
 
 void Layout::require_rank(const Shape& global) const {
   if (global.size() == rank()) return;
-  throw ConfigError("layout " + joined(specs_) + " for a tensor of shape " + to_text(global),
+  throw ConfigError("layout " + specs_text(specs_) + " for a tensor of shape " + to_text(global),
                     "give one spec for each axis");
 }
 
@@ -141,7 +137,7 @@ std::string to_text(const Layout& layout) {
   for (const auto& [name, size] : layout.mesh().dimensions()) {
     if (layout.is_partial_over(name)) partial += (partial.empty() ? "" : ", ") + name;
   }
-  return "sharding_specs:" + joined(layout.sharding_specs()) +
+  return "sharding_specs:" + specs_text(layout.sharding_specs()) +
          (partial.empty() ? "" : ", partial:[" + partial + "]") + ", mesh:[" +
          to_text(layout.mesh()) + "]";
 }

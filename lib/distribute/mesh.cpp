@@ -93,11 +93,9 @@ int MeshShape::rank_of(const std::vector<int>& coordinates) const {
 }
 
 std::string to_text(const std::vector<MeshDimension>& dimensions) {
-  std::string text;
-  for (const auto& [name, size] : dimensions) {
-    text += (text.empty() ? "" : ", ") + name + "=" + std::to_string(size);
-  }
-  return text;
+  return joined(dimensions, ", ", [](const MeshDimension& dimension) {
+    return dimension.name + "=" + std::to_string(dimension.size);
+  });
 }
 
 std::string to_text(const MeshShape& shape) { return to_text(shape.dimensions()); }

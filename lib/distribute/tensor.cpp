@@ -7,13 +7,7 @@ std::size_t elements_of(const Shape& shape) noexcept {
   return product;
 }
 
-std::string to_text(const Shape& shape) {
-  std::string text = "(";
-  for (std::size_t i = 0; i < shape.size(); ++i) {
-    text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
-  }
-  return text + ")";
-}
+std::string to_text(const Shape& shape) { return "(" + joined(shape) + ")"; }
 
 std::string to_text(const std::string& text) {
   const bool readable = is_utf8(text);
@@ -51,11 +45,10 @@ void structure::require_same_shape(const Shape& first, const Shape& shape, std::
 }
 
 std::string to_text(const TensorSpec& spec) {
-  std::string text;
-  for (const auto& length : spec.shape) {
-    text += (text.empty() ? "" : ", ") + (length ? std::to_string(*length) : "?");
-  }
-  return spec.type + " (" + text + ")";
+  const auto length_text = [](const auto& length) {
+    return length ? std::to_string(*length) : "?";
+  };
+  return spec.type + " (" + joined(spec.shape, ", ", length_text) + ")";
 }
 
 }  // namespace lockstep

@@ -299,9 +299,7 @@ auto with_parts(const T& value, Function&& function) {
 /// "image, label".
 template <class Part>
 std::string names_of(const std::map<std::string, Part>& value) {
-  std::string names;
-  for (const auto& [name, part] : value) names += (names.empty() ? "" : ", ") + name;
-  return names;
+  return joined(value, ", ", [](const auto& named) { return named.first; });
 }
 
 /// `combine(parts)` of the parts of each name. Throws DataError if the names differ.
@@ -547,11 +545,10 @@ std::string to_text(const T& value) {
     std::apply([&](const auto&... parts) { (add(parts), ...); }, value);
     return "(" + text + ")";
   } else if constexpr (NamedParts<T>) {
-    std::string text;
-    for (const auto& [name, part] : value) {
-      text += (text.empty() ? "" : ", ") + name + ": " + to_text(part);
-    }
-    return "{" + text + "}";
+    const auto part_text = [](const auto& named) {
+      return named.first + ": " + to_text(named.second);
+    };
+    return "{" + joined(value, ", ", part_text) + "}";
   } else if constexpr (OneOfTensors<T>) {
     return std::visit([](const auto& tensor) { return to_text(tensor); }, value);
   } else if constexpr (WithFields<T>) {

@@ -190,13 +190,10 @@ Words without_hosts(const Words& command, const Words& gone, const fs::path& hos
     }
   }
   const bool is_list = !host_options(command).empty();
-  std::string text;
-  for (const Entry& entry : left) {
-    text += is_list ? (text.empty() ? "" : ",") + entry.text : entry.text + '\n';
-  }
+  const std::string text = joined(left, is_list ? "," : "\n", &Entry::text);
   if (!is_list) {
     make_folder(hostfile.parent_path());
-    write_file(hostfile, text);
+    write_file(hostfile, text + '\n');
     rest[file_options(command)[0].at + 1] = hostfile.string();
     return rest;
   }

@@ -34,16 +34,10 @@ constexpr std::uint64_t max_vocabulary = std::uint64_t{1} << 24;  // exact in fl
 constexpr std::uint64_t max_filters = std::uint64_t{1} << 20;
 constexpr std::uint64_t max_window = std::uint64_t{1} << 15;
 
-std::string among(const Words& words) {
-  std::string all;
-  for (const auto& word : words) all += (all.empty() ? "" : ", ") + word;
-  return all;
-}
-
 [[noreturn]] void fail_unknown(const std::string& what, const std::string& word,
                                const Words& known) {
   const auto guess = nearest(word, known);
-  throw ConfigError(what + " '" + word + "' is none of " + among(known),
+  throw ConfigError(what + " '" + word + "' is none of " + joined(known),
                     guess ? "did you mean '" + *guess + "'?" : "");
 }
 
@@ -81,7 +75,7 @@ class Reader {
     const auto* word = std::get_if<std::string>(value);
     if (word == nullptr) {
       throw ConfigError(std::string(key) + ": " + literal_of(*value) + " is none of " +
-                        among(words));
+                        joined(words));
     }
     const auto found = std::find(words.begin(), words.end(), *word);
     if (found == words.end()) fail_unknown(std::string(key) + ":", *word, words);
@@ -436,9 +430,8 @@ Custom read_custom(const LayerKinds::Read& read, const std::string& name, const 
   } catch (const std::bad_variant_access&) {  // std::get<double> of a text
   } catch (const std::out_of_range&) {        // fields.at(1) of one
   }
-  std::string keys;
-  for (const auto& [key, value] : fields) keys += (keys.empty() ? "" : ", ") + key;
-  throw ConfigError("kind '" + name + "' cannot be made of its keys (" + keys +
+  throw ConfigError("kind '" + name + "' cannot be made of its keys (" +
+                    joined(fields, ", ", &Fields::value_type::first) +
                     ") and their values: its constructor must read what its fields() gives");
 }
 
@@ -529,7 +522,7 @@ LayerFunction function_of(const Fields& fields, const LayerKinds& own) {
   const Reader reader(fields);
   const auto kind = std::find_if(fields.begin(), fields.end(),
                                  [](const auto& field) { return field.first == "kind"; });
-  if (kind == fields.end()) throw ConfigError("no 'kind'", "give one of " + among(kinds));
+  if (kind == fields.end()) throw ConfigError("no 'kind'", "give one of " + joined(kinds));
   const std::size_t chosen = reader.choice("kind", kinds);
   if (chosen < built_in.size()) return built_in[chosen].read(reader);
   return read_custom(*own.find(kinds[chosen]), kinds[chosen], fields);
@@ -563,11 +556,7 @@ std::string literal_of(const FieldValue& value) {
   if (const auto* number = std::get_if<double>(&value)) return shortest(*number);
   if (const auto* truth = std::get_if<bool>(&value)) return *truth ? "true" : "false";
   if (const auto* text = std::get_if<std::string>(&value)) return '"' + *text + '"';
-  std::string list;
-  for (const std::string& text : std::get<Words>(value)) {
-    list += (list.empty() ? "" : ", ") + literal_of(text);
-  }
-  return '[' + list + ']';
+  return '[' + joined(std::get<Words>(value), ", ", literal_of) + ']';
 }
 
 }  // namespace lockstep::nn

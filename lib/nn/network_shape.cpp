@@ -180,9 +180,7 @@ std::vector<std::size_t> sources_of(const std::vector<LayerSpec>& layers, std::s
 /// " as a of b, c frozen": the name and the inputs of a layer, where they are given.
 std::string wiring(const LayerSpec& layer) {
   std::string text = layer.name.empty() ? "" : " as " + layer.name;
-  for (std::size_t k = 0; k < layer.from.size(); ++k) {
-    text += (k == 0 ? " of " : ", ") + layer.from[k];
-  }
+  if (!layer.from.empty()) text += " of " + joined(layer.from);
   if (layer.frozen) text += " frozen";
   return text;
 }
@@ -302,13 +300,8 @@ bool NetworkShape::sums_over_batch() const {
 }
 
 std::string NetworkShape::text() const {
-  std::string text = std::to_string(features);
-  if (is_mlp()) {
-    const auto all = widths();
-    for (std::size_t i = 1; i < all.size(); ++i) text += "-" + std::to_string(all[i]);
-    return text;
-  }
-  if (input.image) text = text_of(input);
+  if (is_mlp()) return joined(widths(), "-");
+  std::string text = input.image ? text_of(input) : std::to_string(features);
   constexpr std::size_t max_listed = 16;
   constexpr std::size_t begin = 6;
   const std::size_t count = layers.size();

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <sstream>
 #include <vector>
 
+#include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/optim/optimizer.hpp"
 
@@ -27,10 +29,8 @@ std::string number_text(std::size_t row, const data::Batch& batch) {
 /// "records 3, 8, 9 and 2 more (counted from 0)"; at least one row.
 std::string text_of(const std::vector<std::size_t>& rows, const data::Batch& batch) {
   constexpr std::size_t max_named = 3;
-  std::string numbers;
-  for (std::size_t i = 0; i < std::min(rows.size(), max_named); ++i) {
-    numbers += (i == 0 ? "" : ", ") + number_text(rows[i], batch);
-  }
+  std::string numbers = joined(std::span(rows).first(std::min(rows.size(), max_named)), ", ",
+                               [&](std::size_t row) { return number_text(row, batch); });
   if (rows.size() > max_named) {
     numbers += " and " + std::to_string(rows.size() - max_named) + " more";
   }

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/text.hpp"
 #include "lockstep/train/json_fields.hpp"
 
 namespace lockstep::train {
@@ -174,9 +175,7 @@ void require_finite(std::span<const float> values, const std::string& place,
 }
 
 std::string shape_text(const std::vector<std::uint64_t>& shape) {
-  std::string text;
-  for (const auto dim : shape) text += (text.empty() ? "" : ", ") + std::to_string(dim);
-  return "[" + text + "]";
+  return "[" + joined(shape) + "]";
 }
 
 std::uint64_t TensorSpec::size() const noexcept {

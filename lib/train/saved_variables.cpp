@@ -38,10 +38,9 @@ std::vector<TensorSpec> specs_of(std::span<const DVariable<float>> variables) {
     collective::refuse("a file of " + std::to_string(variables.size()) + " variables",
                        "give fewer than " + std::to_string(max_keys));
   }
-  std::string listed;
-  for (const auto& variable : variables) {
-    listed += (listed.empty() ? "" : ", ") + variable.name() + " " + to_text(variable.shape());
-  }
+  const std::string listed = joined(variables, ", ", [](const auto& variable) {
+    return variable.name() + " " + to_text(variable.shape());
+  });
   comm::require_equal(variables.front().mesh().communicator(), "the variables of a file",
                       {{"list", listed}},
                       "give the same variables in the same order on every rank");

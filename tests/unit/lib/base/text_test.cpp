@@ -30,6 +30,14 @@ TEST_CASE("lists are split at commas", "[base]") {
   CHECK(split_list("  ").empty());
 }
 
+TEST_CASE("elements are joined", "[base]") {
+  CHECK(joined(std::vector<std::string>()).empty());
+  CHECK(joined(std::array{1, 2, 3}) == "1, 2, 3");
+  CHECK(joined(std::array{"a", "", "b"}, "|") == "a||b");
+  CHECK(joined(std::array{"a", "bc"}, " ", in_quotes) == "'a' 'bc'");
+  CHECK(joined(std::vector<std::string>{"a", "bc"}, "x", &std::string::size) == "1x2");
+}
+
 TEST_CASE("what is printed has no control characters and no endless lines", "[base]") {
   CHECK(presentable("a\x1b[31mb\tc\nremedy: d\n") == "a?[31mb?c\nremedy: d\n");
   CHECK(presentable(std::string("a\0b\x7f", 4)) == "a?b?");
