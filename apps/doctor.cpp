@@ -169,7 +169,7 @@ void print_ranks(const std::vector<launching::RankFacts>& facts) {
     const auto& first = facts[static_cast<std::size_t>(ranks[0])];
     const auto& [node, cores, bound, threads, device] = key;
     lines.push_back(
-        {launching::ranks_text(ranks), first.host,
+        {ranges_text(ranks), first.host,
          fmt::format("{} of {}{}", bound, first.machine_cores, cores.empty() ? "" : ": " + cores),
          std::to_string(threads), device.empty() ? "-" : device,
          bytes_text(static_cast<double>(first.shm_bytes)),

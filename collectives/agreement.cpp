@@ -9,6 +9,7 @@
 #include <span>
 
 #include "lockstep/base/hash.hpp"
+#include "lockstep/base/text.hpp"
 
 namespace lockstep::comm {
 namespace {
@@ -78,14 +79,10 @@ using Groups = std::map<std::string, std::vector<int>>;  // value -> ranks with 
 
 std::string name_ranks(const Communicator& comm, const std::vector<int>& ranks,
                        const std::vector<std::string>& hosts) {
-  constexpr std::size_t max = 8;
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < std::min(ranks.size(), max); ++i) {
-    text += (i == 0 ? "" : ", ") + std::to_string(comm.world_rank(ranks[i]));
-  }
-  if (ranks.size() > max) text += ", ... (" + std::to_string(ranks.size()) + " in all)";
-  if (ranks.size() == 1) text += " on " + hosts[static_cast<std::size_t>(ranks[0])];
-  return text;
+  std::vector<int> of_world = ranks;
+  for (int& rank : of_world) rank = comm.world_rank(rank);
+  return ranks_text(of_world) +
+         (ranks.size() == 1 ? " on " + hosts[static_cast<std::size_t>(ranks[0])] : "");
 }
 
 // "batch-size is 64 on rank 3 on h2, 128 on the other 3 ranks": deviating ranks first.

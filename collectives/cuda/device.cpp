@@ -52,28 +52,17 @@ DeviceOfRank take(int device) {
           .memory_bytes = properties.totalGlobalMem};
 }
 
-/// "ranks 0 and 1", "ranks 0, 1 and 2".
-std::string name_ranks(const Communicator& host, const std::vector<int>& ranks) {
-  std::string text = "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (i == max_named) return text + ", ... (" + std::to_string(ranks.size()) + " in all)";
-    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
-    text += std::to_string(host.world_rank(ranks[i]));
-  }
-  return text;
-}
-
 /// One line for each device that several ranks use.
 std::vector<std::string> shared_devices(Communicator& host, const DeviceOfRank& mine) {
   std::map<std::string, std::vector<int>> ranks_of;
   const auto all = gather_text(
       host, host.place().host + " take the same device, " + mine.bus_id + " (" + mine.name + ")");
   for (int rank = 0; rank < host.size(); ++rank) {
-    ranks_of[all[static_cast<std::size_t>(rank)]].push_back(rank);
+    ranks_of[all[static_cast<std::size_t>(rank)]].push_back(host.world_rank(rank));
   }
   std::vector<std::string> lines;
   for (const auto& [device, ranks] : ranks_of) {
-    if (ranks.size() > 1) lines.push_back(name_ranks(host, ranks) + " on " + device);
+    if (ranks.size() > 1) lines.push_back(ranks_text(ranks) + " on " + device);
   }
   return lines;
 }

@@ -208,28 +208,19 @@ std::string place_of(const Flight& flight, double now) {
   return text + ", for " + with_decimals(now - since, 1) + " s";
 }
 
-std::string list_of(const std::vector<std::uint32_t>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  constexpr std::size_t max_named = 16;
-  for (std::size_t i = 0; i < std::min(ranks.size(), max_named); ++i) {
-    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-  }
-  return ranks.size() > max_named ? text + ", ..." : text;
-}
-
 }  // namespace
 
 Diagnosis diagnose(std::span<const Flight> flights, std::span<const ProcessState> states,
                    double now) {
   Diagnosis found;
-  std::vector<std::uint32_t> waiting;
+  std::vector<int> waiting;
   for (const Flight& flight : flights) {
-    if (open_operation(flight) != nullptr) waiting.push_back(flight.rank);
+    if (open_operation(flight) != nullptr) waiting.push_back(static_cast<int>(flight.rank));
   }
   const auto add = [&](const Flight& flight, const std::string& what) {
     found.findings.push_back(name_of(flight) + " " + what + ": " + place_of(flight, now));
     found.odd.push_back(flight.rank);
-    std::erase(waiting, flight.rank);
+    std::erase(waiting, static_cast<int>(flight.rank));
   };
   for (std::size_t i = 0; i < flights.size(); ++i) {
     if (flights[i].phase == Phase::end) continue;
@@ -262,8 +253,9 @@ Diagnosis diagnose(std::span<const Flight> flights, std::span<const ProcessState
     }
   }
   if (!found.odd.empty() && !waiting.empty()) {
-    found.findings.push_back(list_of(waiting) + (waiting.size() == 1 ? " waits" : " wait") +
-                             " for " + list_of(found.odd));
+    found.findings.push_back(ranks_text(waiting) + (waiting.size() == 1 ? " waits" : " wait") +
+                             " for " +
+                             ranks_text(std::vector<int>(found.odd.begin(), found.odd.end())));
   }
   return found;
 }

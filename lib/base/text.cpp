@@ -149,6 +149,25 @@ std::string listed(std::span<const std::string> names) {
   return text;
 }
 
+std::string ranges_text(std::span<const int> numbers) {
+  constexpr std::size_t max_ranges = 8;
+  std::vector<std::string> ranges;
+  std::size_t begin = 0;
+  while (begin < numbers.size() && ranges.size() < max_ranges) {
+    std::size_t end = begin + 1;
+    while (end < numbers.size() && numbers[end] == numbers[end - 1] + 1) ++end;
+    ranges.push_back(std::to_string(numbers[begin]));
+    if (end > begin + 1) ranges.back() += "-" + std::to_string(numbers[end - 1]);
+    begin = end;
+  }
+  if (begin == numbers.size()) return joined(ranges);
+  return joined(ranges) + ", ... (" + std::to_string(numbers.size()) + " in all)";
+}
+
+std::string ranks_text(std::span<const int> ranks) {
+  return (ranks.size() == 1 ? "rank " : "ranks ") + ranges_text(ranks);
+}
+
 std::string presentable(std::string_view text, std::size_t max_line) {
   std::string result;
   for (std::size_t at = 0; at <= text.size();) {

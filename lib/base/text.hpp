@@ -64,6 +64,12 @@ std::string joined(const Elements& elements, std::string_view separator = ", ",
 /// "'a', 'b' and 3 more": the first 12 names in quotes.
 std::string listed(std::span<const std::string> names);
 
+/// "0-2, 5"; of more than 8 ranges the first ones, and how many numbers there are in all.
+std::string ranges_text(std::span<const int> numbers);
+
+/// "rank 3", "ranks 0-2, 5".
+std::string ranks_text(std::span<const int> ranks);
+
 /// `text` for a terminal: control characters other than newlines as '?', and the middle of lines of
 /// more than `max_line` bytes left out, with their length. UTF-8 stays as it is.
 std::string presentable(std::string_view text, std::size_t max_line = 1000);

@@ -43,15 +43,7 @@ std::vector<int> place_of(const Layout& layout, int rank) {
 
 using Holders = std::map<std::string, std::vector<int>>;  // bits -> ranks
 
-std::string ranks_text(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < std::min<std::size_t>(ranks.size(), 8); ++i) {
-    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-  }
-  return text + (ranks.size() > 8 ? ", ..." : "");
-}
-
-// "rank 2 differs from ranks 0, 1": the minority; without one, the ranks that differ from rank 0.
+// "rank 2 differs from ranks 0-1": the minority; without one, the ranks that differ from rank 0.
 std::string difference(const Holders& holders) {
   const auto majority = std::max_element(holders.begin(), holders.end(), [](auto& a, auto& b) {
     return std::pair(a.second.size(), -a.second[0]) < std::pair(b.second.size(), -b.second[0]);

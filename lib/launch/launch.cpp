@@ -230,16 +230,15 @@ void require_survivable(comm::Communicator& comm) {
 
 /// The ranks of `before` that are not in `now`: "rank 1", "ranks 0, 2".
 std::string lost_ranks(const comm::Communicator& before, const comm::Communicator& now) {
-  std::string names;
-  int lost = 0;
+  std::vector<int> lost;
   for (int rank = 0, next = 0; rank < before.size(); ++rank) {
     if (next < now.size() && now.world_rank(next) == before.world_rank(rank)) {
       ++next;
       continue;
     }
-    names += (lost++ == 0 ? "" : ", ") + std::to_string(before.world_rank(rank));
+    lost.push_back(before.world_rank(rank));
   }
-  return (lost == 1 ? "rank " : "ranks ") + names;
+  return ranks_text(lost);
 }
 
 /// Returns when all ranks of the group have called it. Over TCP, the end of a rank can reach

@@ -55,17 +55,10 @@ int slurm_tasks() {
 }
 
 /// "a, b, c"; of more than 8 the first ones, and their number.
-std::string listed(const std::vector<std::string>& texts) {
-  std::string all;
-  for (std::size_t i = 0; i < std::min(texts.size(), max_listed); ++i) {
-    all += (i == 0 ? "" : ", ") + texts[i];
-  }
-  return texts.size() > max_listed ? all + ", ... (" + std::to_string(texts.size()) + " in all)"
-                                   : all;
-}
-
-std::string name_ranks(const std::vector<int>& ranks) {
-  return (ranks.size() == 1 ? "rank " : "ranks ") + ranks_text(ranks);
+std::string abridged(const std::vector<std::string>& texts) {
+  if (texts.size() <= max_listed) return joined(texts);
+  return joined(std::span(texts).first(max_listed)) + ", ... (" + std::to_string(texts.size()) +
+         " in all)";
 }
 
 /// Adds a problem of a host, or the host to an equal problem of others.
@@ -96,10 +89,10 @@ void require_same(std::span<const RankFacts> ranks, std::string RankFacts::*text
   std::vector<std::string> values;
   for (const auto& [value, members] : groups) {
     const auto& host = ranks[static_cast<std::size_t>(members[0])].host;
-    values.push_back(value + " on " + name_ranks(members) +
+    values.push_back(value + " on " + ranks_text(members) +
                      (members.size() == 1 ? " (" + host + ")" : ""));
   }
-  findings.push_back({Level::error, what + ": " + listed(values), remedy});
+  findings.push_back({Level::error, what + ": " + abridged(values), remedy});
 }
 
 void check_devices(std::span<const RankFacts> ranks, std::vector<Finding>& findings) {
@@ -109,7 +102,7 @@ void check_devices(std::span<const RankFacts> ranks, std::vector<Finding>& findi
     const auto& [node, device] = key;
     if (device.empty() || members.size() == 1) continue;
     add(findings, ranks[static_cast<std::size_t>(members[0])].host,
-        {Level::error, name_ranks(members) + " use the same GPU, " + device,
+        {Level::error, ranks_text(members) + " use the same GPU, " + device,
          "give each rank a GPU of its own (Slurm: --gpus-per-task=1, not --gres), start "
          "fewer ranks on a host, or pass `share_device`, which is slow"});
   }
@@ -168,22 +161,11 @@ void check_hosts(std::span<const RankFacts> ranks, const std::string& backend,
   }
   if (clocks.empty()) return;
   findings.push_back({Level::warning,
-                      "clocks differ from that of " + ranks[0].host + ": " + listed(clocks),
+                      "clocks differ from that of " + ranks[0].host + ": " + abridged(clocks),
                       "synchronize the clocks of all hosts, with chrony or another client of NTP"});
 }
 
 }  // namespace
-
-std::string ranks_text(std::span<const int> ranks) {
-  std::vector<std::string> ranges;
-  for (std::size_t begin = 0, end = 0; begin < ranks.size(); begin = end) {
-    end = begin + 1;
-    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
-    ranges.push_back(std::to_string(ranks[begin]));
-    if (end > begin + 1) ranges.back() += "-" + std::to_string(ranks[end - 1]);
-  }
-  return listed(ranges);
-}
 
 RankFacts own_facts(comm::Communicator& comm) {
   RankFacts facts;
@@ -237,7 +219,7 @@ std::vector<Finding> find_problems(std::span<const RankFacts> ranks, const std::
   require_same(ranks, &RankFacts::data, "ranks read different data",
                "give all hosts the same files", findings);
   for (Finding& finding : findings) {
-    if (!finding.hosts.empty()) finding.text = listed(finding.hosts) + ": " + finding.text;
+    if (!finding.hosts.empty()) finding.text = abridged(finding.hosts) + ": " + finding.text;
   }
   return findings;
 }

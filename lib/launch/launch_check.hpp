@@ -68,7 +68,4 @@ struct Link {
 /// Ranks    collective; every rank returns all links.
 std::vector<Link> measure_links(comm::Communicator& comm);
 
-/// "0-2, 5", of numbers in ascending order.
-std::string ranks_text(std::span<const int> ranks);
-
 }  // namespace lockstep::launching

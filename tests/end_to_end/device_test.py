@@ -219,7 +219,7 @@ class Device(command.CommandTest):
 
     def test_refusals(self):
         cases = [
-            ("", 2, 1, ["ranks 0 and 1", "same device", "0000:", "--share-device"]),
+            ("", 2, 1, ["ranks 0-1", "same device", "0000:", "--share-device"]),
             ("--backend nccl --share-device", 2, 1, ["backend nccl", "share a device"]),
             ("--model lenet --layers 700,500", 1, 1, ["layer 1 (conv 20@5x5) is not dense", "--device cpu"]),
         ]

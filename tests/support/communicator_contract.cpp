@@ -391,7 +391,7 @@ void halves_differ(Communicator& comm, Findings& findings) {
     comm::require_equal(comm, "the configuration", settings);
   });
   const std::string tail =
-      comm.size() == 2 ? " on rank 1 on " : " on ranks " + std::to_string(comm.size() / 2) + ", ";
+      comm.size() == 2 ? " on rank 1 on " : " on ranks " + std::to_string(comm.size() / 2) + "-";
   findings.expect(what.find("batch-size is 128 on rank") != std::string::npos, what);
   findings.expect(what.find(", 64" + tail) != std::string::npos, what);
   findings.expect(what.find("leaf is 16 on rank") != std::string::npos, what);

@@ -105,7 +105,7 @@ TEST_CASE("the rank that others wait for is named", "[flight]") {
     CHECK(found.odd == std::vector<std::uint32_t>{1, 2});
     CHECK_THAT(found.findings.at(0), Contains("rank 1 on alpha (process 101) is stopped"));
     CHECK_THAT(found.findings.at(1), Contains("rank 2 on alpha (process 102) has ended"));
-    CHECK(found.findings.at(2) == "rank 0 waits for ranks 1, 2");
+    CHECK(found.findings.at(2) == "rank 0 waits for ranks 1-2");
   }
   SECTION("it calls another collective") {
     flights[2] = flight(2, 9, 2, true, "broadcast");

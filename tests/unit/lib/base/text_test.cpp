@@ -38,6 +38,18 @@ TEST_CASE("elements are joined", "[base]") {
   CHECK(joined(std::vector<std::string>{"a", "bc"}, "x", &std::string::size) == "1x2");
 }
 
+TEST_CASE("ranks are written as ranges", "[base]") {
+  CHECK(ranges_text({}).empty());
+  CHECK(ranges_text(std::vector{0, 1, 2, 5}) == "0-2, 5");
+  CHECK(ranks_text(std::vector{3}) == "rank 3");
+  CHECK(ranks_text(std::vector{1, 2}) == "ranks 1-2");
+  const std::vector<int> odd = {1, 3, 5, 7, 9, 11, 13, 15};
+  CHECK(ranks_text(odd) == "ranks 1, 3, 5, 7, 9, 11, 13, 15");
+  auto many = odd;
+  many.insert(many.end(), {17, 18});
+  CHECK(ranks_text(many) == "ranks 1, 3, 5, 7, 9, 11, 13, 15, ... (10 in all)");
+}
+
 TEST_CASE("what is printed has no control characters and no endless lines", "[base]") {
   CHECK(presentable("a\x1b[31mb\tc\nremedy: d\n") == "a?[31mb?c\nremedy: d\n");
   CHECK(presentable(std::string("a\0b\x7f", 4)) == "a?b?");
