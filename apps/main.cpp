@@ -109,9 +109,8 @@ int dispatch(const Words& words) {
     if (words[0] == subcommand.name) return subcommand.run({words.begin() + 1, words.end()});
     names.emplace_back(subcommand.name);
   }
-  const auto guess = suggestion(words[0], names);
   throw ConfigError("unknown subcommand '" + words[0] + "'",
-                    guess ? "did you mean '" + *guess + "'?" : "`lockstep --help` lists them");
+                    did_you_mean(suggestion(words[0], names), "`lockstep --help` lists them"));
 }
 
 /// Prints warnings and errors, including those of the libraries.

@@ -134,10 +134,8 @@ class KeptColumns {
     for (const std::string& name : names_) {
       const auto& there = texts_->names();
       if (std::find(there.begin(), there.end(), name) != there.end()) continue;
-      const auto similar = nearest(name, there);
       throw ConfigError("--keep-columns: no column is named " + in_quotes(name),
-                        similar ? "did you mean " + in_quotes(*similar) + "?"
-                                : "the columns are " + listed(there));
+                        did_you_mean(nearest(name, there), "the columns are " + listed(there)));
     }
     choose();
     for (const std::string& name : names_) {

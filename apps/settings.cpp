@@ -127,9 +127,8 @@ Setting choice(const char* name, Text member, const std::vector<std::string>& wo
     std::size_t at = 0;
     while (at < words.size() && words[at] != value) ++at;
     if (at == words.size()) {
-      const auto guess = suggestion(value, words);
       throw ConfigError("'" + value + "' is none of " + all,
-                        guess ? "did you mean '" + *guess + "'?" : "use one of them");
+                        did_you_mean(suggestion(value, words), "use one of them"));
     }
     c.*member = value;
   };
@@ -579,10 +578,9 @@ const Setting& setting_named(std::string_view place, const std::string& key) {
   std::vector<std::string> names;
   names.reserve(all.size());
   for (const auto& setting : all) names.push_back(setting.name);
-  const auto guess = suggestion(key, names);
   throw ConfigError(
       std::string(place) + ": unknown setting '" + key + "'",
-      guess ? "did you mean '" + *guess + "'?" : "`lockstep train --help` lists all settings");
+      did_you_mean(suggestion(key, names), "`lockstep train --help` lists all settings"));
 }
 
 void set_value(RunConfig& config, std::string_view place, const std::string& key,

@@ -56,10 +56,8 @@ void require_known(const std::string& path, const toml::table& table,
   for (const auto& [key, node] : table) {
     const std::string word(key.str());
     if (std::find(names.begin(), names.end(), word) != names.end()) continue;
-    const auto guess = nearest(word, names);
     refuse(place_of(path, key.source()), "unknown key '" + printable(word) + "'",
-           guess ? "did you mean '" + *guess + "'?"
-                 : fmt::format("the keys here are {}", fmt::join(names, ", ")));
+           did_you_mean(nearest(word, names), "the keys here are " + joined(names)));
   }
 }
 
@@ -95,9 +93,8 @@ class Keys {
     if (!given(key)) return words.front();
     const std::string text = flag_text(*table_.get(key), place(key));
     if (std::find(words.begin(), words.end(), text) != words.end()) return text;
-    const auto guess = nearest(text, words);
     refuse(place(key), fmt::format("'{}' is none of {}", printable(text), fmt::join(words, ", ")),
-           guess ? "did you mean '" + *guess + "'?" : "use one of these");
+           did_you_mean(nearest(text, words), "use one of these"));
   }
 
   void require_not_given(const char* key, const std::string& why, const std::string& remedy) const {

@@ -307,11 +307,9 @@ class SchemaFinder {
   void require_column(const std::string& name, const char* setting,
                       const std::string& place) const {
     if (contains(names_, name)) return;
-    const auto similar = nearest(name, names_);
     throw ConfigError(
         place + ": no column is named " + in_quotes(name) + ", as in `" + setting + "`",
-        similar ? "did you mean " + in_quotes(*similar) + "?"
-                : "the first is " + in_quotes(names_.front()));
+        did_you_mean(nearest(name, names_), "the first is " + in_quotes(names_.front())));
   }
 
   void require_weight_column(const std::string& place) const {

@@ -23,10 +23,9 @@ Choice named(std::string_view name, const std::array<const char*, N>& names, con
     if (name == names[i]) return static_cast<Choice>(i);
     words.emplace_back(names[i]);
   }
-  const auto guess = nearest(name, words);
   throw ConfigError(
       std::string(what) + ": '" + std::string(name) + "' is none of " + joined(words, "|"),
-      guess ? "did you mean '" + *guess + "'?" : "");
+      did_you_mean(nearest(name, words)));
 }
 
 [[noreturn]] void refuse_few_files(ShardPolicy asked, std::uint64_t files, std::uint64_t workers) {

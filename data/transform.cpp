@@ -31,9 +31,8 @@ const Change& change_named(const std::string& name) {
     if (name == change.name) return change;
     names.emplace_back(change.name);
   }
-  const auto guess = nearest(name, names);
   throw ConfigError("'" + name + "' is none of shift, rotate, noise",
-                    guess ? "did you mean '" + *guess + "'?" : "write none, or shift=2,rotate=10");
+                    did_you_mean(nearest(name, names), "write none, or shift=2,rotate=10"));
 }
 
 double amount_of(const Change& change, const std::string& text) {

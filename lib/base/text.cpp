@@ -229,4 +229,8 @@ std::optional<std::string> nearest(std::string_view word, std::span<const std::s
   return best;
 }
 
+std::string did_you_mean(const std::optional<std::string>& guess, const std::string& otherwise) {
+  return guess ? "did you mean " + in_quotes(*guess) + "?" : otherwise;
+}
+
 }  // namespace lockstep

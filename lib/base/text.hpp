@@ -90,4 +90,8 @@ std::uint64_t parse_count(std::string_view text, std::uint64_t min,
 /// its length (and at least two): the likely intended word.
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates);
 
+/// The remedy for an unknown word: "did you mean 'guess'?"; without a guess, `otherwise`.
+std::string did_you_mean(const std::optional<std::string>& guess,
+                         const std::string& otherwise = "");
+
 }  // namespace lockstep

@@ -61,10 +61,8 @@ std::size_t MeshShape::index(std::string_view name) const {
     if (dimensions_[i].name == name) return i;
     names.push_back(dimensions_[i].name);
   }
-  const auto meant = nearest(name, names);
-  throw ConfigError(
-      "mesh " + to_text(*this) + " has no dimension \"" + std::string(name) + "\"",
-      meant ? "did you mean \"" + *meant + "\"?" : "name one of the mesh's dimensions");
+  throw ConfigError("mesh " + to_text(*this) + " has no dimension \"" + std::string(name) + "\"",
+                    did_you_mean(nearest(name, names), "name one of the mesh's dimensions"));
 }
 
 std::vector<int> MeshShape::coordinates(int rank) const {

@@ -36,9 +36,8 @@ constexpr std::uint64_t max_window = std::uint64_t{1} << 15;
 
 [[noreturn]] void fail_unknown(const std::string& what, const std::string& word,
                                const Words& known) {
-  const auto guess = nearest(word, known);
   throw ConfigError(what + " '" + word + "' is none of " + joined(known),
-                    guess ? "did you mean '" + *guess + "'?" : "");
+                    did_you_mean(nearest(word, known)));
 }
 
 /// Reads and checks the fields of one layer.

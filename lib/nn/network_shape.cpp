@@ -161,10 +161,9 @@ std::size_t value_named(const std::string& name, const std::vector<LayerSpec>& l
   for (std::size_t j = 0; j < number; ++j) {
     if (!layers[j].name.empty()) known.push_back(layers[j].name);
   }
-  const auto guess = nearest(name, known);
-  throw ConfigError(from + "is the name of no layer",
-                    guess ? "did you mean '" + *guess + "'?"
-                          : "give an earlier layer this name, or take 'input'");
+  throw ConfigError(
+      from + "is the name of no layer",
+      did_you_mean(nearest(name, known), "give an earlier layer this name, or take 'input'"));
 }
 
 /// The value (LayerSize::from) of each input of layer `number`, flatten included.

@@ -62,14 +62,13 @@ std::vector<std::size_t> named(const std::string& option, const std::string& wor
     }
     if (!found.empty()) return found;
   }
-  const auto guess = nearest(word, known);
   throw ConfigError(
       "`" + option + "`: " + in_quotes(word) +
           " is neither a layer with weights nor a tensor of the "
           "network",
-      guess ? "did you mean " + in_quotes(*guess) + "?"
-            : "layers are called by their names, \"last\", or as tensors of checkpoints by their "
-              "numbers from 0; `lockstep inspect` of a checkpoint prints them");
+      did_you_mean(nearest(word, known),
+                   "layers are called by their names, \"last\", or as tensors of checkpoints by "
+                   "their numbers from 0; `lockstep inspect` of a checkpoint prints them"));
 }
 
 /// The name of a layer in the file, for a layer of the network that the map does not name.
@@ -220,12 +219,11 @@ class Contents {
       std::vector<std::string> names;
       names.reserve(tensors_.size());
       for (const auto& [name, tensor] : tensors_) names.push_back(name);
-      const auto guess = nearest(target.source, names);
       const std::string problem = file_.path().string() + ": there is no tensor " +
                                   in_quotes(target.source) + " for " + needs;
       if (target.mapped) {
-        throw ConfigError(problem, guess ? "`init_map`: did you mean " + in_quotes(*guess) + "?"
-                                         : "give `init_map` a name of the file");
+        throw ConfigError(problem, "`init_map`: " + did_you_mean(nearest(target.source, names),
+                                                                 "give it a name of the file"));
       }
       throw DataError(problem, "name it in `init_map`: \"" + std::to_string(target.layer) +
                                    "=NAME\"; or " + fresh);

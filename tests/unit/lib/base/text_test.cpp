@@ -74,4 +74,7 @@ TEST_CASE("the nearest name is near", "[base]") {
   CHECK(nearest("sede", names) == "seed");
   CHECK(nearest("BATCH-SIZE", names) == "batch-size");
   CHECK_FALSE(nearest("momentum", names).has_value());
+  CHECK(did_you_mean(nearest("sede", names), "use one of them") == "did you mean 'seed'?");
+  CHECK(did_you_mean(nearest("momentum", names), "use one of them") == "use one of them");
+  CHECK(did_you_mean(std::nullopt).empty());
 }

@@ -55,7 +55,7 @@ TEST_CASE("meshes that cannot be are refused", "[mesh]") {
   refused({{"batch", 2}, {"batch", 3}}, "two dimensions of the mesh are called \"batch\"");
   refused({{"batch", 0}}, "\"batch\" of the mesh has size 0");
   refused({{"batch", 1 << 20}, {"model", 1 << 20}}, "too many ranks");
-  CHECK_THROWS_WITH(two_by_three.index("modle"), Contains("did you mean \"model\"?"));
+  CHECK_THROWS_WITH(two_by_three.index("modle"), Contains("did you mean 'model'?"));
 }
 
 TEST_CASE("a layout names a mesh dimension for each axis, or none", "[mesh]") {
