@@ -55,13 +55,12 @@ Value value_of(std::string_view word, const std::map<std::string_view, Value>& n
 }
 
 double parse_seconds(const std::string& text) {
-  char* end = nullptr;
-  const double seconds = std::strtod(text.c_str(), &end);
+  const auto seconds = number_in<double>(text);
   constexpr double most = 1e6;
-  if (text.empty() || *end != '\0' || !(seconds >= 0 && seconds <= most)) {
+  if (!seconds || !(*seconds >= 0 && *seconds <= most)) {
     throw ConfigError("not a number of seconds");
   }
-  return seconds;
+  return *seconds;
 }
 
 /// Sets `key` of a fault, if the fault has it. Throws ConfigError with the reason only.

@@ -1,7 +1,6 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -25,11 +24,9 @@ std::pair<double, double> numbers_in(const std::string& flag, const std::string&
   const auto words = split_list(text);
   std::vector<double> numbers;
   for (const std::string& word : words) {
-    double number = 0;
-    const char* const end = word.data() + word.size();
-    const auto [rest, error] = std::from_chars(word.data(), end, number);
-    if (error != std::errc() || rest != end || !(number > 0) || number > 1e9) break;
-    numbers.push_back(number);
+    const auto number = number_in<double>(word);
+    if (!number || !(*number > 0) || *number > 1e9) break;
+    numbers.push_back(*number);
   }
   if (words.size() == 2 && numbers.size() == 2) return {numbers[0], numbers[1]};
   throw ConfigError("--" + flag + ": " + in_quotes(text) + " is not LATENCY,BANDWIDTH",

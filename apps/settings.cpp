@@ -4,7 +4,6 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <sstream>
@@ -36,24 +35,20 @@ void require_utf8(const std::string& text) {
 }
 
 float positive_number(const std::string& text) {
-  float number = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  if (error != std::errc() || stop != end || !std::isfinite(number) || number <= 0) {
+  const auto number = number_in<float>(text);
+  if (!number || !std::isfinite(*number) || *number <= 0) {
     throw ConfigError("'" + text + "' is not a finite number above 0 (in float32)",
                       "write one such as 0.001 or 1e-3");
   }
-  return number;
+  return *number;
 }
 
 double finite_number(const std::string& text) {
-  double number = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  if (error != std::errc() || stop != end || !std::isfinite(number)) {
+  const auto number = number_in<double>(text);
+  if (!number || !std::isfinite(*number)) {
     throw ConfigError("'" + text + "' is not a finite number", "write one such as 0.9 or 1e-8");
   }
-  return number;
+  return *number;
 }
 
 constexpr std::uint64_t max_prefetched = 1024;

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <functional>
 #include <numeric>
-#include <system_error>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/philox.hpp"
@@ -36,11 +34,8 @@ const Change& change_named(const std::string& name) {
 }
 
 double amount_of(const Change& change, const std::string& text) {
-  double amount = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, amount);
-  const bool good = error == std::errc() && stop == end && amount >= 0 && amount <= change.max;
-  if (good) return amount;
+  const auto amount = number_in<double>(text);
+  if (amount && *amount >= 0 && *amount <= change.max) return *amount;
   throw ConfigError(
       "'" + text + "' is not a number from 0 to " + shortest(change.max) + " for " + change.name,
       std::string("write one such as ") + change.name + "=0.5, or none");

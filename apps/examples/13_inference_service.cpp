@@ -3,7 +3,6 @@
 //
 //   13_inference_service FOLDER < EXAMPLES.csv
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <iostream>
 #include <lockstep/data/table.hpp>
@@ -14,11 +13,9 @@ using namespace lockstep;
 
 namespace {
 
-float number_in(const std::string& word) {
-  float number = 0;
-  const char* const end = word.data() + word.size();
-  const auto read = std::from_chars(word.data(), end, number);
-  if (read.ec == std::errc() && read.ptr == end && std::isfinite(number)) return number;
+float finite_number(const std::string& word) {
+  const auto number = number_in<float>(word);
+  if (number && std::isfinite(*number)) return *number;
   throw DataError(in_quotes(word) + " is not a finite number (in float32)");
 }
 
@@ -33,7 +30,7 @@ std::vector<float> features_in(const std::string& line, const train::SavedNetwor
                     std::to_string(expected));
   }
   std::vector<float> features;
-  for (const auto& word : words) features.push_back(number_in(word) / saved.info.divide_by);
+  for (const auto& word : words) features.push_back(finite_number(word) / saved.info.divide_by);
   return features;
 }
 

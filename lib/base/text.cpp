@@ -43,6 +43,15 @@ std::string shortest_text(Number value) {
   return result;
 }
 
+template <class Number, class... Base>
+std::optional<Number> parsed(std::string_view text, Base... base) noexcept {
+  Number number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number, base...);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  return number;
+}
+
 }  // namespace
 
 std::string grouped(std::uint64_t number) {
@@ -189,12 +198,15 @@ std::string presentable(std::string_view text, std::size_t max_line) {
 }
 
 std::optional<std::uint64_t> whole_number(std::string_view text, int base) noexcept {
-  std::uint64_t number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number, base);
-  if (error != std::errc() || stop != end) return std::nullopt;
-  return number;
+  return parsed<std::uint64_t>(text, base);
 }
+
+template <class T>
+std::optional<T> number_in(std::string_view text) noexcept {
+  return parsed<T>(text);
+}
+template std::optional<float> number_in(std::string_view text) noexcept;
+template std::optional<double> number_in(std::string_view text) noexcept;
 
 std::uint64_t parse_count(std::string_view text, std::uint64_t min, std::uint64_t max) {
   std::uint64_t number = 0;

@@ -80,6 +80,11 @@ bool is_utf8(const std::string& text);
 /// All of `text` as a number without a sign; nullopt for anything else, or more than 64 bits.
 std::optional<std::uint64_t> whole_number(std::string_view text, int base = 10) noexcept;
 
+/// All of `text` as a decimal number, infinities and NaN included; nullopt for anything else, or
+/// out of range. T is float or double.
+template <class T>
+std::optional<T> number_in(std::string_view text) noexcept;
+
 /// A whole number in [min, max]; `max` is at most 2^63 - 1, which is also TOML's limit.
 ///
 /// Errors   throws ConfigError with the reason and the remedy; the caller adds the place.

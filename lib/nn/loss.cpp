@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
-#include <charconv>
 #include <cmath>
 #include <initializer_list>
 #include <limits>
@@ -12,7 +11,6 @@
 #include <numeric>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <typeinfo>
 
 #include "lockstep/base/errors.hpp"
@@ -312,26 +310,24 @@ void SmoothedCrossEntropy<Real>::run(Matrix<const Real> z, const Targets& target
 namespace {
 
 /// The number above 0 and below `end` that `text` is in its shortest form.
-std::optional<double> number_in(std::string_view text, double end) {
-  double number = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const bool is_number = error == std::errc() && stop == text.data() + text.size();
-  if (!is_number || !(number > 0 && number < end) || shortest(number) != text) return std::nullopt;
-  return number;
+std::optional<double> parameter_in(std::string_view text, double end) {
+  const auto number = number_in<double>(text);
+  const bool fits = number && *number > 0 && *number < end && shortest(*number) == text;
+  return fits ? number : std::nullopt;
 }
 
 /// The parameter in the name of a SmoothedCrossEntropy.
 std::optional<double> smoothing_in(std::string_view name) {
   const std::string before = std::string(default_loss) + smoothing_mark;
   if (!name.starts_with(before)) return std::nullopt;
-  return number_in(name.substr(before.size()), 1);
+  return parameter_in(name.substr(before.size()), 1);
 }
 
 /// The parameter in the name of a HuberLoss.
 std::optional<double> delta_in(std::string_view name) {
   const std::string_view before = huber_mark;
   if (!name.starts_with(before)) return std::nullopt;
-  return number_in(name.substr(before.size()), std::numeric_limits<double>::infinity());
+  return parameter_in(name.substr(before.size()), std::numeric_limits<double>::infinity());
 }
 
 /// The loss with this parameter, made when it is first asked for.

@@ -1,7 +1,6 @@
 #include "lockstep/train/json_fields.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 
 #include "lockstep/base/errors.hpp"
@@ -178,8 +177,7 @@ void require_keys(const ordered_json& object, const std::vector<std::string_view
 
 std::uint64_t hash_in(const ordered_json& json, const char* key, const JsonPlace& place) {
   const std::string text = text_in(json, key, place);
-  std::uint64_t hash = 0;
-  std::from_chars(text.data(), text.data() + text.size(), hash, 16);
+  const std::uint64_t hash = whole_number(text, 16).value_or(0);
   if (to_hex(hash) != text) fail(place, std::string("'") + key + "' is not 16 hexadecimal digits");
   return hash;
 }

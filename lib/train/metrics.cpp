@@ -1,9 +1,7 @@
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <system_error>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/train/evaluation.hpp"
@@ -119,18 +117,16 @@ Metric metric_named(std::string_view name, nn::TargetKind kind, std::size_t outp
     return area_under_curve();
   }
   constexpr std::string_view top = "top-";
-  const std::string_view digits = name.substr(std::min(top.size(), name.size()));
-  std::size_t k = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), k);
-  if (!name.starts_with(top) || error != std::errc() || end != digits.data() + digits.size()) {
+  const auto k = whole_number(name.substr(std::min(top.size(), name.size())));
+  if (!name.starts_with(top) || !k) {
     refuse("there is none of that name", "use auc or top-K, such as top-5");
   }
   if (kind != nn::TargetKind::label) refuse("there are no classes", "leave it out");
-  if (k == 0 || k >= outputs) {
+  if (*k == 0 || *k >= outputs) {
     refuse("there are " + std::to_string(outputs) + " classes",
            "use a K of at least 1 and below their number");
   }
-  return top_k(k);
+  return top_k(*k);
 }
 
 }  // namespace lockstep::train

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <catch2/catch.hpp>
+#include <cmath>
 
 using namespace lockstep;
 
@@ -28,6 +29,17 @@ TEST_CASE("lists are split at commas", "[base]") {
   CHECK(split_list("7") == std::vector<std::string>{"7"});
   CHECK(split_list("7,") == std::vector<std::string>{"7", ""});
   CHECK(split_list("  ").empty());
+}
+
+TEST_CASE("a number is the whole text", "[base]") {
+  CHECK(number_in<double>("-2.5e-1") == -0.25);
+  CHECK(number_in<float>("0.1") == 0.1F);
+  CHECK(std::isinf(number_in<double>("inf").value()));
+  for (const char* text : {"", " 1", "1 ", "+1", "1.5x", "x", "0x10", "1e400"}) {
+    INFO(text);
+    CHECK_FALSE(number_in<double>(text).has_value());
+  }
+  CHECK_FALSE(number_in<float>("1e39").has_value());
 }
 
 TEST_CASE("elements are joined", "[base]") {
