@@ -291,9 +291,24 @@ void print_evaluation(const train::Evaluation& result, const std::vector<train::
   table.print();
 }
 
+/// Warns if the network was trained on a part of the data, which is evaluated whole.
+void warn_of_trained_records(const Arguments& arguments, const InferenceJob& job) {
+  if (arguments.given("test-split") || job.config.data != job.saved.info.data ||
+      !std::filesystem::exists(job.saved.folder / "state.json")) {
+    return;
+  }
+  for (const auto& [name, value] : train::read_state(job.saved.folder).settings) {
+    if (name != "test-split" || value == "\"none\"") continue;
+    launching::print_warning(fmt::format(
+        "{}: the network was trained on some of these records; `--test-split {}` leaves them out",
+        job.config.data, value));
+  }
+}
+
 void evaluate_on(const Arguments& arguments, const RunConfig& config, comm::Communicator& comm) {
   InferenceJob job = make_inference_job(arguments, config, true, comm);
   require_loss(job);
+  if (comm.rank() == 0) warn_of_trained_records(arguments, job);
   const bool has_report = arguments.given("report");
   std::vector<train::Metric> metrics;
   comm::together(comm, [&] {

@@ -37,6 +37,23 @@ void require_fitting_data(const data::DataSet& data) {
                   "give parts of one data set");
 }
 
+/// Warns if a table's labels look like numbers to predict: whole ones, each of few records.
+void warn_of_numbers(const data::Source& train) {
+  const auto table = train.table();
+  if (table == nullptr || table->task != data::Task::classification) return;
+  constexpr std::uint64_t few = 5;
+  const auto is_number = [](const std::string& text) {
+    return number_in<double>(text).has_value();
+  };
+  if (train.records() < few * table->classes.size() &&
+      std::all_of(table->classes.begin(), table->classes.end(), is_number)) {
+    launching::print_warning(
+        fmt::format("the labels are whole numbers, and {} records have {} of them as classes: "
+                    "`--task regression` predicts them as numbers",
+                    grouped(train.records()), grouped(table->classes.size())));
+  }
+}
+
 }  // namespace
 
 TrainData open_data(const RunConfig& config, comm::Communicator& comm) {
@@ -68,6 +85,7 @@ TrainData open_data(const RunConfig& config, comm::Communicator& comm) {
     if (data.outputs == 1 && data.sets.train->targets() == 0) {
       launching::print_warning("there is one class: nothing can be learned");
     }
+    if (config.task == "auto") warn_of_numbers(*data.sets.train);
   }
   comm::require_equal(comm, "the data of ranks",
                       {{"training set", data.train_identity}, {"test set", data.test_identity}},

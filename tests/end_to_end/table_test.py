@@ -355,6 +355,8 @@ class Tables(command.CommandTest):
         found = self.evaluate(made, data, "--test-split 0.2")
         self.assertEqual(found["loss"], made.summary["epochs"][-1]["test_loss"])
         self.assertNotEqual(self.evaluate(made, data, "--test-split 0.2 --seed 6")["loss"], found["loss"])
+        whole = self.succeed("evaluate", made.folder, "--data", data)
+        self.assert_says(whole.err, ["was trained on some of these records", "`--test-split 0.2`"], whole)
 
     def test_every_command_that_opens_data_takes_the_flags_of_tables(self):
         data = self.write(text_of(flowers()))
@@ -368,6 +370,9 @@ class Tables(command.CommandTest):
         many = self.write("label,x\n" + "".join(f"{i % 300},{i % 300}\n" for i in range(3000)))
         made = self.train("--data", many, "--test-split 0.1 --layers 4 --epochs 1", name="many", threads=3)
         self.assertEqual({row["label"].isdigit() for row in self.predict(made, many)}, {True})
+        prices = self.write("label,x\n" + "".join(f"{i % 100 * 1000},{i}\n" for i in range(400)))
+        result = self.succeed("train --data", prices, "--test-split 0.2 --layers 4 --dry-run")
+        self.assert_says(result.err, ["320 records have 100 of them as classes", "`--task regression`"], result)
 
     def test_from_a_pipe_to_a_pipe(self):
         made, data = self.trained()
