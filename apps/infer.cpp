@@ -438,19 +438,7 @@ PredictionOutput output_of(const Arguments& arguments, const RunConfig& config,
   return output;
 }
 
-void predict_on(const Arguments& arguments, const RunConfig& given, comm::Communicator& comm) {
-  RunConfig config = given;
-  std::optional<StdinCopy> from_stdin;
-  if (config.data == "-") {
-    comm::together(comm, [&] {
-      if (comm.place().nodes > 1) {
-        throw ConfigError("--data -: stdin is that of rank 0 alone, and there are several hosts",
-                          "write the data to a file that all hosts see");
-      }
-      if (comm.rank() == 0) from_stdin.emplace();
-    });
-    config.data = comm::broadcast_text(comm, from_stdin ? from_stdin->path().string() : "");
-  }
+void predict_from(const Arguments& arguments, const RunConfig& config, comm::Communicator& comm) {
   InferenceJob job = make_inference_job(arguments, config, false, comm);
   std::unique_ptr<PredictionWriter> writer;
   const train::Predicted predicted = predicted_of(arguments, job);
@@ -470,6 +458,33 @@ void predict_on(const Arguments& arguments, const RunConfig& given, comm::Commun
   const std::string path = arguments.value("output");
   if (comm.rank() != 0 || path.empty() || path == "-") return;
   fmt::print("{}: {}\n", path, counted(job.test->records(), "prediction"));
+}
+
+/// Predicts a copy of rank 0's stdin. Messages about the copy name stdin.
+void predict_stdin(const Arguments& arguments, const RunConfig& given, comm::Communicator& comm) {
+  std::optional<StdinCopy> copy;
+  comm::together(comm, [&] {
+    if (comm.place().nodes > 1) {
+      throw ConfigError("--data -: stdin is that of rank 0 alone, and there are several hosts",
+                        "write the data to a file that all hosts see");
+    }
+    if (comm.rank() == 0) copy.emplace();
+  });
+  RunConfig config = given;
+  config.data = comm::broadcast_text(comm, copy ? copy->path().string() : "");
+  try {
+    predict_from(arguments, config, comm);
+  } catch (const comm::AgreedError& error) {
+    std::string problem = error.problem();
+    const std::size_t at = problem.find(config.data);
+    if (at == std::string::npos) throw;
+    throw comm::AgreedError(error.code(), problem.replace(at, config.data.size(), "stdin"),
+                            error.remedy());
+  }
+}
+
+void predict_on(const Arguments& arguments, const RunConfig& config, comm::Communicator& comm) {
+  (config.data == "-" ? predict_stdin : predict_from)(arguments, config, comm);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iterator>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "apps/console.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
+#include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/data/csv.hpp"
 #include "lockstep/data/npy.hpp"
@@ -415,23 +417,28 @@ std::unique_ptr<PredictionWriter> PredictionWriter::make(const PredictionOutput&
 
 StdinCopy::StdinCopy() {
   const char* given = std::getenv("TMPDIR");
-  std::string name =
-      std::string(given == nullptr || *given == '\0' ? "/tmp" : given) + "/lockstep-XXXXXX";
-  if (::mkdtemp(name.data()) == nullptr) {
-    throw OutputError(
-        name + ": cannot be created: " + std::error_code(errno, std::generic_category()).message(),
-        "set TMPDIR to a folder that can be written to");
-  }
-  folder_ = name;
+  const std::string folder = given == nullptr || *given == '\0' ? "/tmp" : given;
+  const std::string end = ".csv";
+  std::string name = folder + "/lockstep-XXXXXX" + end;
+  const auto fail = [&](const std::string& what) {
+    const std::string why = std::generic_category().message(errno);
+    throw OutputError(name + ": cannot be " + what + ": " + why,
+                      "set TMPDIR to a folder that can be written to");
+  };
+  const int descriptor = ::mkstemps(name.data(), static_cast<int>(end.size()));
+  if (descriptor < 0) fail("created");
+  path_ = name;
+  add_temporary(path_);
   try {
-    NewFile copy(path());
-    std::array<std::byte, 65536> bytes{};
+    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> copy(::fdopen(descriptor, "w"),
+                                                               std::fclose);
+    if (copy == nullptr) fail("opened");
+    std::array<char, 65536> bytes{};
     while (const std::size_t count = std::fread(bytes.data(), 1, bytes.size(), stdin)) {
-      copy.write(std::span(bytes).first(count));
+      if (std::fwrite(bytes.data(), 1, count, copy.get()) != count) fail("written");
     }
     if (std::ferror(stdin) != 0) throw DataError("stdin: cannot be read");
-    copy.finish();
-    copy.publish();
+    if (std::fflush(copy.get()) != 0) fail("written");
   } catch (const Error&) {
     remove();
     throw;
@@ -442,7 +449,8 @@ StdinCopy::~StdinCopy() { remove(); }
 
 void StdinCopy::remove() noexcept {
   std::error_code ignored;
-  std::filesystem::remove_all(folder_, ignored);
+  std::filesystem::remove(path_, ignored);
+  forget_temporary(path_);
 }
 
 }  // namespace lockstep::apps

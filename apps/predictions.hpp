@@ -49,7 +49,8 @@ class PredictionWriter {
   virtual void finish() = 0;
 };
 
-/// A copy of this process's stdin in a temporary file, `stdin.csv`, which the destructor removes.
+/// A copy of this process's stdin in a temporary file, which the destructor, or a signal that ends
+/// the process, removes.
 class StdinCopy {
  public:
   /// Reads stdin to its end. Throws OutputError if TMPDIR (or /tmp) is full.
@@ -58,12 +59,13 @@ class StdinCopy {
   StdinCopy(const StdinCopy&) = delete;
   StdinCopy& operator=(const StdinCopy&) = delete;
 
-  std::filesystem::path path() const { return folder_ / "stdin.csv"; }
+  /// Ends in ".csv".
+  const std::filesystem::path& path() const noexcept { return path_; }
 
  private:
   void remove() noexcept;
 
-  std::filesystem::path folder_;
+  std::filesystem::path path_;
 };
 
 }  // namespace lockstep::apps

@@ -267,7 +267,7 @@ struct sigaction handle(int signal, void (*handler)(int, siginfo_t*, void*)) {
 }  // namespace
 
 void remove_temporaries_on_signals() noexcept {
-  for (const int signal : {SIGHUP, SIGINT, SIGTERM}) handle(signal, end_by);
+  for (const int signal : {SIGHUP, SIGINT, SIGTERM, SIGPIPE}) handle(signal, end_by);
 }
 
 namespace {

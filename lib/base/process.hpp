@@ -106,8 +106,8 @@ std::jthread start_thread(const std::string& purpose, Work work) {
 void add_temporary(const std::filesystem::path& path);
 void forget_temporary(const std::filesystem::path& path) noexcept;
 
-/// Makes SIGHUP, SIGINT and SIGTERM remove the listed files before they end the process. Ignored
-/// signals stay ignored.
+/// Makes SIGHUP, SIGINT, SIGTERM and SIGPIPE remove the listed files before they end the process.
+/// Ignored signals stay ignored.
 void remove_temporaries_on_signals() noexcept;
 
 /// While an object exists, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2 and SIGPIPE do not end the

@@ -5,7 +5,9 @@ import gzip
 import json
 import random
 import re
+import signal
 import subprocess
+import time
 import unittest
 
 import command
@@ -392,6 +394,34 @@ class Tables(command.CommandTest):
         self.assertEqual(list(first), ["id", "label", "probability", "probabilities", "columns"])
         self.assertEqual(first["columns"]["höhe"], str(rows[0]["höhe"]))
         self.assertEqual(len(found), len(rows))
+
+    def test_a_pipe_that_ends(self):
+        """The copy of stdin goes in every case."""
+        made, _ = self.trained()
+        kept = self.folder / "tmp"
+        kept.mkdir()
+        job = command.words(command.binary, "predict", made.folder, "--data - --output -")
+        for ending in (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            with self.subTest(ending=ending):
+                process = command.start(job, {"TMPDIR": str(kept)}, stdin=subprocess.PIPE)
+                process.stdin.write(text_of(flowers(), ["höhe", "größe (cm)", "boden"]).encode())
+                process.stdin.flush()
+                if ending == signal.SIGPIPE:
+                    process.stdout.close()
+                    process.stdin.close()
+                else:
+                    while not list(kept.glob("*.csv")) and process.poll() is None:
+                        time.sleep(0.01)
+                    time.sleep(0.05)
+                    process.send_signal(ending)
+                self.assertEqual(process.wait(command.seconds(20)), -ending, process.stderr.read())
+                process.stdin.close()
+                process.stdout.close()
+                process.stderr.close()
+                self.assertEqual(list(kept.iterdir()), [])
+        empty = run("predict", made.folder, "--data - --output -", env={"TMPDIR": str(kept)})
+        self.assert_refused(empty, 65, ["error: stdin:1: ", "remedy:"])
+        self.assertEqual(list(kept.iterdir()), [])
 
     def test_predictions_as_npy(self):
         made, data = self.trained()
