@@ -460,6 +460,11 @@ void train_on(const Arguments& arguments, const RunConfig& given, comm::Communic
     if (comm.rank() == 0) fmt::print("{}", to_toml(config));
     return;
   }
+  comm::together(comm, [&] {
+    if (comm.rank() == 0 && !resume && config.run_dir != "auto") {
+      train::require_no_run(config.run_dir);
+    }
+  });
   RankOfRun rank(config, resume, arguments, comm);
   if (check) comm::together(comm, [&] { check(rank.training_set()); });
   if (!config.survive) return rank.train_in(comm);

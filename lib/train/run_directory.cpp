@@ -64,11 +64,11 @@ std::filesystem::path claim_dated_folder() {
   return path;
 }
 
-void require_no_run(const std::filesystem::path& path) {
+void refuse_run(const std::filesystem::path& path) {
   const std::string name = run_file_in(path);
   if (name.empty()) return;
   throw ConfigError("run-dir " + path.string() + ": holds a run already (" + name + ")",
-                    "choose another `run_dir`, or move that one away");
+                    "continue it with `resume=" + path.string() + "`, or choose another `run_dir`");
 }
 
 /// Copies metrics.jsonl and epochs.jsonl of the run `from`, as far as it has them.
@@ -172,6 +172,15 @@ std::filesystem::path run_of(const std::filesystem::path& checkpoint) {
   return parent.filename() == "checkpoints" ? parent.parent_path() : std::filesystem::path();
 }
 
+void require_no_run(const std::filesystem::path& path) {
+  if (run_file_in(path).empty()) return;
+  try {
+    const FolderLock not_in_use(path);
+  } catch (const OutputError&) {  // a folder that cannot be written to
+  }
+  refuse_run(path);
+}
+
 RunDirectory::RunDirectory(const std::string& path, const std::string& config_toml, RunFacts facts,
                            const Retention& retention, const std::optional<Continued>& continued)
     : path_(path == "auto" ? claim_dated_folder() : std::filesystem::path(path)),
@@ -182,14 +191,13 @@ RunDirectory::RunDirectory(const std::string& path, const std::string& config_to
   std::error_code ignored;
   const bool is_its_own = continued && (begin.in_place || begin.checkpoint.empty() ||
                                         std::filesystem::equivalent(run, path_, ignored));
-  if (!is_its_own) require_no_run(path_);
   if (begin.in_place) {
     lock_.emplace(lock_again(path_, facts_.members));
   } else {
     make_folder(path_);
     lock_.emplace(path_);
   }
-  if (!is_its_own) require_no_run(path_);  // a run that began before the lock
+  if (!is_its_own) refuse_run(path_);
   if (!facts_.members.empty()) write_file(path_ / ".members", text_of(facts_.members));
   make_folder(path_ / "checkpoints");
   remove_temporaries_in(path_);

@@ -219,6 +219,9 @@ bool is_finished(const std::filesystem::path& folder);
 /// The name of a file of a run that is in `folder`; empty if it holds no run. Local.
 std::string run_file_in(const std::filesystem::path& folder);
 
+/// Throws ConfigError if `folder` holds a run, which may be in use by another job. Local.
+void require_no_run(const std::filesystem::path& folder);
+
 /// A recorded value that differs between two runs.
 struct Difference {
   std::uint64_t step = 0;

@@ -156,6 +156,6 @@ TEST_CASE("a run directory records a run and refuses a second one", "[run]") {
   }
   CHECK(directory.last_checkpoint() == path / "checkpoints" / "step-00000001");
   CHECK_THROWS_WITH(RunDirectory(path.string(), "", {}),
-                    Catch::Contains(path.string()) && Catch::Contains("holds a run already"));
+                    Catch::Contains(path.string()) && Catch::Contains("is in use by another job"));
   CHECK_THROWS_AS(RunDirectory("/proc/nothing", "", {}), OutputError);
 }
