@@ -59,6 +59,20 @@ bool is_in(const std::array<const char*, N>& names, std::string_view name) {
 constexpr std::array job_settings = {"run-dir", "resume", "survive", "snapshot-every",
                                      "share-device"};
 
+/// Read before a checkpoint is: `resume-with` would come too late.
+constexpr std::array early_settings = {"ranks", "backend"};
+
+/// Of a run without a checkpoint: a checkpoint has its own weights.
+constexpr std::array init_settings = {"init", "init-map", "init-fresh", "init-ignore",
+                                      "init-layout"};
+
+/// Settings that fix the plan, the data, the network or the optimizer's state: a checkpoint cannot
+/// be continued with other values.
+constexpr std::array fixed_settings = {
+    "train-limit", "test-limit", "test-split",   "validation", "classes", "model",
+    "layers",      "layer",      "batch-size",   "seed",       "shuffle", "drop-remainder",
+    "leaf",        "rebatch",    "shard-policy", "optimizer"};
+
 }  // namespace
 
 Decisive decisive_settings(const RunConfig& config) {
@@ -222,21 +236,41 @@ std::string difference_of(const std::string& name, const std::string& value,
   }
 }
 
+/// The remedy for a value of a setting with which no checkpoint of another one can be continued;
+/// empty: `resume-with` permits it.
+std::string remedy_if_fixed(const std::string& name, const std::string& value) {
+  if (name == "layer") return "leave the layers out, or train them in a run of their own";
+  if (is_in(fixed_settings, name)) return "leave " + name + " out, or train a run of its own";
+  if (is_in(init_settings, name)) return "leave " + name + " out: a checkpoint has its own weights";
+  if (name == "reduction" && value == "\"allreduce\"") {
+    return "leave reduction out: a run with sums of canonical cannot go on with those of allreduce";
+  }
+  return "";
+}
+
 /// Throws ConfigError if a given setting differs from the checkpoint's.
 void require_same_settings(const Decisive& saved, const Decisive& now,
                            const std::vector<std::string>& meant) {
   for (const auto& [name, value] : now) {
     const std::string before = saved_value(saved, name);
-    if (value == before || std::find(meant.begin(), meant.end(), name) != meant.end()) continue;
-    throw ConfigError(
-        "--resume: " + difference_of(name, value, before),
-        name == "layer"
-            ? std::string("leave the layers out, or train them in a run of their own")
-            : fmt::format("leave --{} out; or write --resume-with {}=VALUE where you mean to "
-                          "change it: results then differ from those of a run that was never "
-                          "interrupted",
-                          name, name));
+    if (value == before) continue;
+    std::string remedy = remedy_if_fixed(name, value);
+    if (remedy.empty()) {
+      if (std::find(meant.begin(), meant.end(), name) != meant.end()) continue;
+      remedy = fmt::format(
+          "leave --{} out; or write --resume-with {}=VALUE where you mean to change it: results "
+          "then differ from those of a run that was never interrupted",
+          name, name);
+    }
+    throw ConfigError("--resume: " + difference_of(name, value, before), remedy);
   }
+}
+
+/// Throws ConfigError for a setting that `resume-with` is not for.
+void require_of_checkpoint(const std::string& name, const RunConfig& config) {
+  if (!is_in(early_settings, name) && value_in(decisive_settings(config), name) != absent) return;
+  throw ConfigError("--resume-with " + name + ": is a setting of each job, not of the checkpoint",
+                    "give --" + name + " itself");
 }
 
 }  // namespace
@@ -278,6 +312,7 @@ std::optional<Resume> find_resume(const Arguments& arguments, const RunConfig& c
       if (flag != "resume-with") continue;
       const auto [key, changed] = key_and_value("--resume-with " + value, value);
       set_value(resume.config, "--resume-with", key, changed);
+      require_of_checkpoint(key, resume.config);
       meant.push_back(key);
     }
     if (resume.checkpoint.empty()) return;

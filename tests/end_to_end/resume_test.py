@@ -164,8 +164,9 @@ class Resume(command.CommandTest):
     def test_other_settings_are_refused_by_name_or_meant(self):
         whole = self.whole()
         parts = self.copy(whole, last=28)
-        cases = {"--batch-size 32": ["batch-size is 32", "with 20", "--resume-with batch-size=VALUE"],
-                 "--learning-rate 0.1": ["learning-rate"], "--seed 3": ["seed"], "--layers 33": ["layers"],
+        cases = {"--batch-size 32": ["batch-size is 32", "with 20", "leave batch-size out"],
+                 "--learning-rate 0.1": ["learning-rate", "--resume-with learning-rate=VALUE"],
+                 "--seed 3": ["seed"], "--layers 33": ["layers"],
                  "--epochs 3": ["epochs is 3", "with 2"], "--leaf 2": ["leaf"], "--augment noise=1": ["augment"],
                  "--train-limit 500": ["train-limit"], "--reduction allreduce": ["reduction"]}
         for flags, needles in cases.items():
@@ -174,8 +175,14 @@ class Resume(command.CommandTest):
         self.assert_refused(run("train --resume-with epochs=1 --resume", self.copy(whole, "late", 42).folder), 2,
                             ["step 42", "after 30 steps", "epochs=N"])
         self.assert_refused(run("train --resume-with epoch=1 --resume", parts.folder), 2, ["'epochs'"])
-        self.assert_refused(run("train --resume-with layers=33 --resume", parts.folder), 2,
-                            ["the network is 784-33-10", "of the checkpoint is 784-", "--init"])
+        for change, needles in {"layers=33": ["layers is", "leave layers out"], "seed=3": ["seed is 3", "with 22"],
+                                "reduction=allreduce": ["cannot go on with those of allreduce"],
+                                "init=x": ["a checkpoint has its own weights"], "ranks=3": ["give --ranks itself"],
+                                "run-dir=x": ["give --run-dir itself"], "resume=x": ["give --resume itself"]}.items():
+            with self.subTest(change=change):
+                refused = run("train --resume", parts.folder, "--resume-with", change)
+                self.assert_refused(refused, 2, needles)
+                self.assertNotIn("=VALUE", refused.err)
         longer = self.train(JOB.replace("--epochs 2", "--epochs 3"), name="longer")
         made = self.resume(JOB, "--resume-with epochs=3", threads=2)
         self.assert_same(longer, made, later_than=35)
