@@ -195,6 +195,14 @@ std::optional<std::uint64_t> step_in(const std::string& name) {
   return whole_number(std::string_view(name).substr(prefix.size()));
 }
 
+/// Throws DataError for a folder step-NNNNNNNN whose network.json is of another step.
+void require_step_of_name(const std::filesystem::path& folder, std::uint64_t step) {
+  const auto named = step_in(folder.filename().string());
+  if (!named || *named == step) return;
+  fail(place_of(folder / "network.json"),
+       "is of step " + std::to_string(step) + ", in the folder of another");
+}
+
 bool has_entry(const std::filesystem::path& folder, const char* name) {
   std::error_code ignored;
   return std::filesystem::exists(std::filesystem::symlink_status(folder / name, ignored));
@@ -341,6 +349,8 @@ std::optional<std::filesystem::path> newest_valid_checkpoint(
   for (auto at = found.rbegin(); at != found.rend(); ++at) {
     try {
       verify_checkpoint(at->second);
+      const auto network = at->second / "network.json";
+      require_step_of_name(at->second, count_in(read_object(network), "step", place_of(network)));
       read_state(at->second);
       return at->second;
     } catch (const DataError& error) {
@@ -386,10 +396,7 @@ SavedNetwork read_description(const std::filesystem::path& folder, const nn::Lay
                                                      std::to_string(saved.shape.parameters()) +
                                                      " weights of network.json");
   }
-  const auto step = step_in(folder.filename().string());
-  if (step && *step != saved.info.step) {
-    fail(place, "is of step " + std::to_string(saved.info.step) + ", in the folder of another");
-  }
+  require_step_of_name(folder, saved.info.step);
   return saved;
 }
 

@@ -155,8 +155,8 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 void verify_checkpoint(const std::filesystem::path& folder);
 
 /// The checkpoint of the greatest step in the folder `checkpoints` that verify_checkpoint() and
-/// read_state() accept; nullopt if there is none. Adds the reason for each one it skips to
-/// `skipped`.
+/// read_state() accept and that is named after its step; nullopt if there is none. Adds the reason
+/// for each one it skips to `skipped`.
 ///
 /// Errors   throws DataError if the folder cannot be listed.
 /// Ranks    local.

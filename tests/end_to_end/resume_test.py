@@ -206,11 +206,13 @@ class Resume(command.CommandTest):
         content[-1] ^= 1
         weights.write_bytes(content)
         (parts.folder / "checkpoints/step-00000035/manifest.json").unlink()
+        shutil.copytree(parts.folder / "checkpoints/step-00000028", parts.folder / "checkpoints/step-00000099")
         damaged = run("train", JOB, "--resume", weights.parent)
         self.assert_refused(damaged, 65, [weights, "checksum"])
         made = self.resume(JOB, threads=3)
-        self.assert_says(made.result.err, ["skipped a checkpoint", weights, "checksum", "step-00000035", "incomplete"],
-                         made.result)
+        self.assert_says(made.result.err, ["skipped a checkpoint", weights, "checksum", "step-00000035", "incomplete",
+                                               "step-00000099/network.json: is of step 28"], made.result)
+        shutil.rmtree(parts.folder / "checkpoints/step-00000099")
         self.assert_same(whole, made)
         for path in made.checkpoints:
             (path / "state.json").write_text("{}")
