@@ -77,11 +77,16 @@ std::uint64_t bytes_in(const Arguments& arguments, const std::string& flag) {
     text.pop_back();
   }
   constexpr std::uint64_t most = std::uint64_t{1} << 32;  // of a call of MPI
-  const std::uint64_t bytes = flag_count(flag, text, 1, most) * unit;
-  if (bytes > most) {
+  if (text.empty() || text.find_first_not_of("0123456789") != std::string::npos) {
+    throw ConfigError("--" + flag + ": " + in_quotes(arguments.value(flag)) + " is not a size",
+                      "write digits, and K, M or G behind them for powers of 1024");
+  }
+  const auto number = whole_number(text);
+  if (!number || *number > most / unit) {
     throw ConfigError("--" + flag + ": " + arguments.value(flag) + " is more than 4G",
                       "give at most 4G");
   }
+  const std::uint64_t bytes = *number * unit;
   if (bytes >= sizeof(float)) return bytes;
   throw ConfigError("--" + flag + ": less than the 4 bytes of an element", "give at least 4");
 }
@@ -111,11 +116,19 @@ std::vector<std::size_t> counts_of(const Arguments& arguments, std::size_t ranks
   }
   const std::uint64_t factor = arguments.number("factor", 2, 1024).value();
   std::vector<std::size_t> counts;
+  const std::uint64_t multiple = sizeof(float) * ranks;
   for (std::uint64_t bytes = min; bytes <= max; bytes *= factor) {
-    const std::size_t count = std::max(bytes / sizeof(float) / ranks, std::size_t{1}) * ranks;
+    std::uint64_t blocks = bytes / multiple;
+    if (blocks * multiple < min) ++blocks;
+    const std::size_t count = blocks * ranks;
     if (counts.empty() || counts.back() != count) counts.push_back(count);
   }
-  return counts;
+  if (counts[0] * sizeof(float) <= max) return counts;
+  throw ConfigError(
+      fmt::format("--min-bytes {} to --max-bytes {}: no size between is a multiple of "
+                  "{} bytes, one element for each of {} ranks",
+                  min, max, multiple, ranks),
+      "give a multiple of that, or sizes farther apart");
 }
 
 CollectiveSweep sweep_of(const Arguments& arguments, const comm::Communicator& comm) {

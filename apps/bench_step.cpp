@@ -425,7 +425,9 @@ void bench_step(const Arguments& arguments, const RunConfig& config, comm::Commu
     rounds = arguments.number("rounds", 1, 10'000).value();
     steps = arguments.number("round-steps", 1, 1'000'000).value_or(0);
     require_measurable(config, static_cast<std::uint64_t>(comm.size()));
-    if (arguments.given("roofline")) train::require_drawable(arguments.value("roofline"));
+    if (comm.rank() == 0 && arguments.given("roofline")) {
+      train::require_drawable(arguments.value("roofline"));
+    }
     const train::ReplicaOptions options = replica_options(config, /*threads=*/1);
     simd = simd_in_use(options.simd, options.precision);
   });

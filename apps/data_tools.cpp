@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "apps/cli.hpp"
+#include "apps/library_options.hpp"
 #include "apps/settings.hpp"
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"
@@ -186,8 +187,13 @@ data::DataSet open_source(const Arguments& arguments) {
   } catch (const ConfigError& error) {
     throw ConfigError(std::string("--image-size: ") + error.what());
   }
+  RunConfig given;
+  given.data = arguments.operand();
+  given.image_size = arguments.value("image-size");
   try {
-    return data::open_data_set(arguments.operand(), options);
+    data::DataSet set = data::open_data_set(given.data, options);
+    require_used(given, *set.train);
+    return set;
   } catch (const DataError& error) {
     if (error.remedy().find("`test_split=") == std::string::npos) throw;
     throw DataError(error.problem(), "name a folder with files called train* and test*");

@@ -52,6 +52,10 @@ void require_words(const Arguments& arguments) {
   if (!arguments.given("data")) {
     throw ConfigError("no --data", "say which data: a table, a data folder, or `--data synthetic`");
   }
+  if (arguments.given("seed") && !arguments.given("test-split")) {
+    throw ConfigError("--seed without --test-split, which alone depends on it",
+                      "leave --seed out, or give --test-split");
+  }
 }
 
 /// How the network's data is read. Columns of a table are those that it was trained on.

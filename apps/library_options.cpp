@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <string>
 #include <string_view>
 
@@ -89,43 +88,6 @@ std::uint64_t outputs_of(const RunConfig& config, const data::DataSet& data,
     fail(*data.train, counts.size() - 1, fmt::format("no record has label {}", label));
   }
   return classes;
-}
-
-std::vector<float> class_weights_of(const RunConfig& config, const data::Source& train,
-                                    const std::vector<std::uint64_t>& counts,
-                                    std::uint64_t outputs) {
-  if (config.class_weights == "none") return {};
-  const auto fail = [&](const std::string& problem, const std::string& remedy) {
-    throw ConfigError("`class_weights=" + config.class_weights + "`: " + problem, remedy);
-  };
-  if (train.targets() > 0) {
-    fail(train.table()->is_multi_label() ? "there are several labels" : "there are no classes",
-         "leave `class_weights` out");
-  }
-  std::vector<float> weights;
-  if (config.class_weights == "balanced") {
-    if (counts.empty()) fail("this data does not count its labels", "give a weight for each class");
-    const auto records = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
-    for (std::size_t label = 0; label < outputs; ++label) {
-      const std::uint64_t count = label < counts.size() ? counts[label] : 0;
-      const auto share = static_cast<double>(outputs) * static_cast<double>(count);
-      weights.push_back(count == 0 ? 0.0F
-                                   : static_cast<float>(static_cast<double>(records) / share));
-    }
-    return weights;
-  }
-  for (const std::string& text : split_list(config.class_weights)) {
-    const auto weight = data::parse_float(text);
-    if (!weight || *weight < 0)
-      fail("'" + text + "' is not a number of at least 0", "use 1,2.5,...");
-    weights.push_back(*weight);
-  }
-  if (weights.size() != outputs) {
-    fail(
-        counted(weights.size(), "weight") + " of " + counted(outputs, "output") + " of the network",
-        "give one for each class, in the order of the banner");
-  }
-  return weights;
 }
 
 train::MeshSizes mesh_of(const RunConfig& config, std::uint64_t ranks) {

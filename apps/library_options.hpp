@@ -33,16 +33,6 @@ nn::NetworkShape network_of(const RunConfig& config, const std::vector<std::uint
 std::uint64_t outputs_of(const RunConfig& config, const data::DataSet& data,
                          const std::vector<std::uint64_t>& counts);
 
-/// The setting `class_weights` for a training set with `counts` records of each label (empty:
-/// unknown) and a network of `outputs`; empty for none.
-///
-/// Errors   throws ConfigError: another number of weights, a weight that is not a finite number of
-///          at least 0, values to predict, or `balanced` without counts.
-/// Ranks    local.
-std::vector<float> class_weights_of(const RunConfig& config, const data::Source& train,
-                                    const std::vector<std::uint64_t>& counts,
-                                    std::uint64_t outputs);
-
 /// The sizes of the mesh's dimensions on `ranks` ranks. With "model=2" alone, batch has the rest.
 /// Errors   throws ConfigError if the product of the dimensions is not the number of ranks.
 train::MeshSizes mesh_of(const RunConfig& config, std::uint64_t ranks);

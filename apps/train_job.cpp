@@ -9,6 +9,7 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <numeric>
 #include <set>
 #include <string>
 #include <string_view>
@@ -24,6 +25,7 @@
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/launcher.hpp"
+#include "lockstep/data/csv.hpp"
 #include "lockstep/launch/launch.hpp"
 #include "lockstep/train/checkpoint.hpp"
 
@@ -52,6 +54,49 @@ void warn_of_numbers(const data::Source& train) {
                     "`--task regression` predicts them as numbers",
                     grouped(train.records()), grouped(table->classes.size())));
   }
+}
+
+/// The setting `class_weights` for a training set with `counts` records of each label (empty:
+/// unknown) and a network of `outputs`; empty for none. Throws ConfigError for values to predict,
+/// `balanced` without counts, another number of weights, or weights that cannot be used.
+std::vector<float> class_weights_of(const RunConfig& config, const data::Source& train,
+                                    const std::vector<std::uint64_t>& counts,
+                                    std::uint64_t outputs) {
+  if (config.class_weights == "none") return {};
+  const auto fail = [&](const std::string& problem, const std::string& remedy) {
+    throw ConfigError("`class_weights=" + config.class_weights + "`: " + problem, remedy);
+  };
+  if (train.targets() > 0) {
+    fail(train.table()->is_multi_label() ? "there are several labels" : "there are no classes",
+         "leave `class_weights` out");
+  }
+  std::vector<float> weights;
+  if (config.class_weights == "balanced") {
+    if (counts.empty()) fail("this data does not count its labels", "give a weight for each class");
+    const auto records = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+    for (std::size_t label = 0; label < outputs; ++label) {
+      const std::uint64_t count = label < counts.size() ? counts[label] : 0;
+      const auto share = static_cast<double>(outputs) * static_cast<double>(count);
+      weights.push_back(count == 0 ? 0.0F
+                                   : static_cast<float>(static_cast<double>(records) / share));
+    }
+    return weights;
+  }
+  for (const std::string& text : split_list(config.class_weights)) {
+    const auto weight = data::parse_float(text);
+    if (!weight || *weight < 0)
+      fail("'" + text + "' is not a number of at least 0", "use 1,2.5,...");
+    weights.push_back(*weight);
+  }
+  if (weights.size() != outputs) {
+    fail(
+        counted(weights.size(), "weight") + " of " + counted(outputs, "output") + " of the network",
+        "give one for each class, in the order of the banner");
+  }
+  if (std::all_of(weights.begin(), weights.end(), [](float weight) { return weight == 0; })) {
+    fail("nothing is left to train on", "give one class a weight above 0");
+  }
+  return weights;
 }
 
 }  // namespace

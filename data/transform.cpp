@@ -119,6 +119,12 @@ Transform::Transform(const Augmentation& augmentation, std::uint64_t seed,
   rows_ = dims[0];
   columns_ = dims[1];
   if (dims.size() == 3) channels_ = dims[2];
+  if (const auto size = std::min(rows_, columns_);
+      augmentation.shift >= static_cast<double>(size)) {
+    throw ConfigError("the shift is too large for images of " + std::to_string(rows_) + "x" +
+                          std::to_string(columns_),
+                      "give a shift below " + std::to_string(size));
+  }
   before_.resize(features_);
 }
 

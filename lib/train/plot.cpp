@@ -408,8 +408,10 @@ std::string png_of(std::span<const Panel> panels, const std::filesystem::path& f
 }  // namespace
 
 void require_drawable(const std::filesystem::path& file) {
-  if (is_svg(file) || lower_case(file.extension().string()) == ".png") return;
-  throw ConfigError(file.string() + ": is neither *.svg nor *.png", "end the name with one");
+  if (!is_svg(file) && lower_case(file.extension().string()) != ".png") {
+    throw ConfigError(file.string() + ": is neither *.svg nor *.png", "end the name with one");
+  }
+  const NewFile can_be_created(replaceable(file));
 }
 
 void draw(std::span<const Panel> panels, const std::filesystem::path& file) {

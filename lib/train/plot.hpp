@@ -63,7 +63,7 @@ struct Panel {
 };
 
 /// Throws ConfigError unless draw() can draw to a file of this name: it has another extension, or
-/// this build has no cairo, the library that draws. Local.
+/// this build has no cairo, the library that draws; OutputError if it cannot be created. Local.
 void require_drawable(const std::filesystem::path& file);
 
 /// Draws one panel, or two side by side.

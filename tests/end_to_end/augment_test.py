@@ -52,6 +52,7 @@ class Augment(command.CommandTest):
                     ("--augment shift", ["amount"]),
                     ("--augment noise=-1", ["noise", "-1"]),
                     ("--augment rotate=360", ["rotate", "180"]),
+                    ("--augment shift=28", ["augment shift=28", "images of 28x28", "below 28"]),
                     ("--prefetch -1", ["prefetch"]),
                     ("--prefetch 1025", ["prefetch", "1024"]))
         for setting, needles in refusals:

@@ -129,6 +129,9 @@ class BenchCollectives(command.CommandTest):
                               ("--ranks 512 --max-bytes 4G", ["--max-bytes", "need"]),
                               ("--ranks 2 --max-bytes 5G", ["--max-bytes", "5G", "4G"]),
                               ("--ranks 2 --max-bytes 5X", ["--max-bytes", "'5X'"]),
+                              ("--ranks 2 --max-bytes 1P", ["--max-bytes", "'1P'", "K, M or G"]),
+                              ("--ranks 2 --max-bytes 99999999999G", ["99999999999G is more than 4G"]),
+                              ("--ranks 2 --min-bytes 1025 --max-bytes 1027", ["a multiple of 8 bytes"]),
                               ("--ranks 2 --min-bytes 2K --max-bytes 1K", ["--min-bytes"]),
                               ("--ranks 2 --rounds 0", ["--rounds"]),
                               ("--ranks 2 --data synthetic", ["'--data'"])):
@@ -218,6 +221,9 @@ class BenchStep(command.CommandTest):
             with self.subTest(args=args):
                 self.assert_refused(run("bench step " + args), code, needles)
         self.assert_refused(run("bench step --roofline a.pdf", ranks=2), 2, ["a.pdf"])
+        missing = run("bench step --roofline", self.folder / "missing" / "a.svg")
+        self.assertIn(missing.code, (2, 74), missing)  # 2: a build without cairo
+        self.assertEqual(missing.out, "")
 
 
 if __name__ == "__main__":

@@ -240,6 +240,7 @@ class Formats(command.CommandTest):
         for args, code, needles in (
                 ((folder, to), 2, ["--format"]), ((folder,), 2, ["convert"]), ((), 2, ["convert"]),
                 ((folder, to, "--format png"), 2, ["png"]),
+                ((folder, to, "--format npy --image-size 7"), 2, ["--image-size 7", "not a folder of pictures"]),
                 ((folder, to, "--format csv --files 0"), 2, ["--files"]),
                 ((folder, to, "--format csv --files 4"), 2, ["3 test records", "4 files"]),
                 ((folder, folder, "--format csv"), 2, ["already exists"]),

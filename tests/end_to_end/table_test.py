@@ -250,6 +250,7 @@ class Tables(command.CommandTest):
         self.assertLess(recalls["none"]["rare"], 0.2)
         self.assertGreater(recalls["balanced"]["rare"], 0.5)
         for weights, code, needles in (("1", 2, ["--class-weights 1", "1 weight of 2 outputs"]),
+                                       ("0,0", 2, ["--class-weights 0,0", "a weight above 0"]),
                                        ("1,-1", 2, ["'-1' is not a number"]), ("heavy", 2, ["'heavy'"])):
             self.assert_refused(run("train", *flags, "--class-weights", weights), code, needles)
         self.assert_refused(run("train", *flags, "--task regression --label-column x --class-weights balanced"), 2,
