@@ -59,6 +59,7 @@ Syntax launch_syntax() {
   syntax.usage = "[flags] -- COMMAND...";
   syntax.note = "(such as: -- mpirun -n 4 lockstep train run.toml --run-dir runs/A)";
   syntax.flags = {{"max-restarts", "N", "give up after N restarts", "100"}};
+  syntax.operand = "word";
   syntax.operands = 0;
   return syntax;
 }

@@ -89,8 +89,10 @@ toml::table parse_toml(const std::string& path, const std::string& text) {
   try {
     return toml::parse(text, path);
   } catch (const toml::parse_error& error) {
-    throw ConfigError(place_of(path, error.source()) +
-                      ": not TOML: " + std::string(error.description()));
+    throw ConfigError(
+        place_of(path, error.source()) + ": not TOML: " + std::string(error.description()),
+        "write KEY = VALUE, and texts in quotes; `lockstep train --print-config` prints an "
+        "example");
   }
 }
 

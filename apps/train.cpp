@@ -160,12 +160,17 @@ void restore_checkpoint(const Resume& resume, TrainJob& job, comm::Communicator&
   job.replica->restore(*saved, resume.state);
 }
 
-void warn_of_missing_records(const train::RunDirectory& directory, const train::Replica& replica) {
-  if (directory.recorded_steps() == replica.steps()) return;
-  launching::print_warning(fmt::format("{} records {} of the {} before the checkpoint",
-                                       (directory.path() / "metrics.jsonl").string(),
-                                       grouped(directory.recorded_steps()),
-                                       counted(replica.steps(), "step")));
+void warn_of_missing_records(const train::RunDirectory& directory, std::uint64_t steps,
+                             std::uint64_t epochs) {
+  const auto warn = [&](const char* file, const char* noun, std::uint64_t there,
+                        std::uint64_t trained) {
+    if (there == trained) return;
+    launching::print_warning(fmt::format("{} records {} of the {} before the checkpoint",
+                                         (directory.path() / file).string(), grouped(there),
+                                         counted(trained, noun)));
+  };
+  warn("metrics.jsonl", "step", directory.recorded_steps(), steps);
+  warn("epochs.jsonl", "epoch", directory.recorded_epochs(), epochs);
 }
 
 /// One rank's part of a run. With `survive` it trains in one group of ranks after the other, and
@@ -415,7 +420,7 @@ void RankOfRun::run_in(comm::Communicator& comm) {
     directory_.emplace(is_first_group ? run_dir_of(config_, resume_) : run_, to_toml(config_),
                        facts, train::Retention{config_.keep, config_.keep_every},
                        continued(job, position));
-    warn_of_missing_records(*directory_, *job.replica);
+    warn_of_missing_records(*directory_, job.replica->steps(), position.epoch);
     console.emplace(progress_of(config_.progress), config_.epochs, total, names);
     observers = {&*directory_, &*console};
     if (stragglers) observers.push_back(stragglers.get());

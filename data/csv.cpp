@@ -84,6 +84,23 @@ void throw_no_header(const std::string& place, const std::string& first_name,
                   remedy);
 }
 
+namespace {
+
+/// Throws DataError for the first line of a file that is UTF-16, or whose lines end in CR alone.
+void require_text(std::string_view line, const std::string& place) {
+  if (line.starts_with("\xFF\xFE") || line.starts_with("\xFE\xFF") ||
+      line.find('\0') != std::string_view::npos) {
+    throw DataError(place + ": is UTF-16, or no text",
+                    "save it as UTF-8: `iconv -f UTF-16 -t UTF-8 OLD > NEW`");
+  }
+  if (line.find('\r') != std::string_view::npos && line.find('"') == std::string_view::npos) {
+    throw DataError(place + ": lines end in CR alone",
+                    "end them in LF: `tr '\\r' '\\n' < OLD > NEW`");
+  }
+}
+
+}  // namespace
+
 CsvHeader read_header(Content& content, bool has_header, char separator) {
   CsvRows rows(content);
   const std::string place = content.path().string() + ":1";
@@ -95,6 +112,7 @@ CsvHeader read_header(Content& content, bool has_header, char separator) {
                                         : ": no record: the line is missing or empty"),
                     "give the file a line with the names of its columns, and records after it");
   }
+  require_text(rows.row(), place);
   CsvHeader header;
   header.separator = separator == '\0' ? frequent_separator(rows.row()) : separator;
   std::string scratch;

@@ -507,6 +507,10 @@ std::set<std::filesystem::path> files_in(const std::filesystem::path& folder) {
   if (status.type() == std::filesystem::file_type::not_found) {
     throw DataError(folder.string() + ": no such file or folder", how_to_get(folder.string()));
   }
+  if (std::filesystem::is_fifo(status) || std::filesystem::is_character_file(status)) {
+    throw DataError(folder.string() + ": is a stream, and data is read more than once",
+                    "write it to a file; `lockstep predict` reads stdin with --data -");
+  }
   if (!error && !std::filesystem::is_directory(status)) {
     throw DataError(folder.string() + ": is not a folder",
                     "a single file is a table (*.csv, *.tsv, *.txt or *.data) or *.npz; of other "

@@ -216,12 +216,16 @@ bool is_checkpoint(const std::filesystem::path& folder) {
                      [&](const char* name) { return has_entry(folder, name); });
 }
 
-std::filesystem::path last_checkpoint_in(const std::filesystem::path& folder) {
+std::filesystem::path last_checkpoint_in(const std::filesystem::path& folder, bool is_of_run) {
   const auto checkpoints = checkpoints_in(folder);
   for (auto at = checkpoints.rbegin(); at != checkpoints.rend(); ++at) {
     if (is_checkpoint(at->second)) return at->second;
   }
-  fail(place_of(folder), "holds no checkpoint (step-NNNNNNNN)");
+  JsonPlace place = place_of(folder);
+  if (is_of_run) {
+    place.remedy = "wait until the run saves one: every `checkpoint_every` steps, and at its end";
+  }
+  fail(place, "holds no checkpoint (step-NNNNNNNN)");
 }
 
 }  // namespace
@@ -336,7 +340,7 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& path) {
   }
   if (is_checkpoint(path)) return path;
   const bool run = std::filesystem::is_directory(path / "checkpoints", ignored);
-  return last_checkpoint_in(run ? path / "checkpoints" : path);
+  return last_checkpoint_in(run ? path / "checkpoints" : path, run);
 }
 
 void verify_checkpoint(const std::filesystem::path& folder) {

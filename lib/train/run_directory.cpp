@@ -480,7 +480,10 @@ std::vector<Line> read_lines(const std::filesystem::path& path, const std::strin
     lines.push_back(std::move(line));
     at = end + 1;
   }
-  if (lines.empty()) fail(place_in_run(path), "no " + what + " is recorded");
+  if (lines.empty()) {
+    fail({path, 0, "wait for the first " + what + " of the run, or give another run"},
+         "no " + what + " is recorded");
+  }
   return lines;
 }
 

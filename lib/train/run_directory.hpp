@@ -128,6 +128,9 @@ class RunDirectory final : public Observer {
   /// Number of steps in metrics.jsonl.
   std::uint64_t recorded_steps() const noexcept { return metrics_->lines(); }
 
+  /// Number of epochs in epochs.jsonl.
+  std::uint64_t recorded_epochs() const noexcept { return epoch_lines_.size(); }
+
   /// The checkpoint saved last; empty before the first.
   const std::filesystem::path& last_checkpoint() const noexcept { return last_checkpoint_; }
 

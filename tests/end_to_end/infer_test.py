@@ -186,7 +186,9 @@ class Inference(command.CommandTest):
     def test_wrong_paths(self):
         empty = self.folder / "empty"
         empty.mkdir()
+        (self.folder / "new" / "checkpoints").mkdir(parents=True)
         for path, needles in ((self.folder / "nowhere", ["no such checkpoint"]),
+                              (self.folder / "new", ["holds no checkpoint", "wait until the run saves one"]),
                               (empty, ["holds no checkpoint"]),
                               (self.checkpoint / "network.json", ["not a folder"])):
             with self.subTest(path=path.name):

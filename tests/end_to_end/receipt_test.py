@@ -182,7 +182,7 @@ class Damaged(command.CommandTest):
         damages = {
             "cut line": ("metrics.jsonl", metrics[:-30], [":10", "cut off"]),
             "cut first line": ("metrics.jsonl", metrics[:30], [":1", "cut off"]),
-            "no lines": ("metrics.jsonl", "", ["no step"]),
+            "no lines": ("metrics.jsonl", "", ["no step", "wait for the first step"]),
             "not JSON": ("metrics.jsonl", "<html>\n" + metrics, [":1", "not JSON"]),
             "a step twice": ("metrics.jsonl", metrics + metrics, [":11", "step 1", "step 10"]),
             "a loss that is none": ("metrics.jsonl", re.sub(r'"loss":[^,]*', '"loss":null',

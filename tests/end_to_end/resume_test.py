@@ -154,6 +154,11 @@ class Resume(command.CommandTest):
         self.assert_says(alone.result.err, ["records 0 of the 21 steps before the checkpoint"], alone.result)
         self.assertEqual(without_seconds((alone.folder / "metrics.jsonl").read_text()),
                          without_seconds((whole.folder / "metrics.jsonl").read_text())[21:])
+        emptied = self.folder / "emptied"
+        shutil.copytree(parts.folder, emptied)
+        (emptied / "epochs.jsonl").write_text("")
+        result = self.succeed("train", JOB, "--resume", emptied)
+        self.assert_says(result.err, [f"{emptied}/epochs.jsonl records 0 of the 1 epoch before"], result)
         epochs = parts.folder / "epochs.jsonl"
         epochs.write_bytes(b"\xff" + epochs.read_bytes()[1:])
         damaged = run("train", JOB, "--resume", parts.folder)

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import os
 import random
 import re
 import signal
@@ -325,6 +326,8 @@ class Tables(command.CommandTest):
                 (text_of(flowers(1)), "", 2, ["--test-split", "leaves no training record"]),
                 (text_of(flowers())[:40], "", 65, ["flowers.csv:2: "]),
                 ("", "", 65, ["flowers.csv:1:"]),
+                (text_of(flowers()).replace("\n", "\r"), "", 65, ["flowers.csv:1: lines end in CR alone", "tr '"]),
+                ("\0".join(text_of(flowers())), "", 65, ["flowers.csv:1: is UTF-16", "iconv"]),
                 (text_of(flowers()), "--label-column höhe", 65, ["'' is not a label"]),
                 (text_of(flowers()), "--label-column 'größe (cm)' --classes 3", 2,
                  ["--classes 3 with a regression", "--task classification"]),
@@ -365,6 +368,11 @@ class Tables(command.CommandTest):
         data = self.write(text_of(flowers()))
         for words in ("plan --data", "inspect", "bench data --data", "doctor --data"):
             self.succeed(words, data, "--label-column art --test-split 0.2")
+
+    def test_a_stream(self):
+        stream = self.folder / "stream.csv"
+        os.mkfifo(stream)
+        self.assert_refused(run("train --data", stream), 65, ["is a stream", "predict` reads stdin with --data -"])
 
     def test_few_and_many_classes(self):
         one = self.write("label,x,y\n" + "".join(f"only,{i},{i * i}\n" for i in range(20)))
