@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <numeric>
@@ -24,6 +25,7 @@
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/launch/launch.hpp"
+#include "lockstep/train/checkpoint.hpp"
 
 namespace lockstep::apps {
 namespace {
@@ -93,8 +95,10 @@ Progress progress_of(const std::string& setting) {
 
 void Banner::print() const {
   fmt::print("{}\n", presentable(headline));
+  std::size_t width = 10;
+  for (const auto& [label, text] : rows) width = std::max(width, presentable(label).size());
   for (const auto& [label, text] : rows) {
-    fmt::print("  {:<10} {}\n", presentable(label), presentable(text));
+    fmt::print("  {:<{}} {}\n", presentable(label), width, presentable(text));
   }
   std::fflush(stdout);
 }
@@ -269,8 +273,12 @@ void Console::finish(const train::RunReport& report, const std::string& saved) c
     fmt::print("each rank read {} of training data\n", read_text(report.bytes_read));
   }
   if (report.best.epoch > 0) {
-    fmt::print("validation: best after epoch {} and {}{}\n", report.best.epoch,
+    const auto best =
+        std::filesystem::path(saved).parent_path() / train::checkpoint_name(report.best.step);
+    std::error_code ignored;
+    fmt::print("validation: best after epoch {} and {}{}{}\n", report.best.epoch,
                counted(report.best.step, "step"),
+               std::filesystem::exists(best, ignored) ? ", saved in " + best.string() : "",
                report.stopped_early ? "; training ended early" : "");
   }
   fmt::print("test: {}\n", error_in_words(report.test, names_));

@@ -192,13 +192,14 @@ Contents inspect_run(const fs::path& folder, bool verify, bool& damaged) {
   if (fs::exists(folder / "metrics.jsonl", ignored)) {
     try {
       const train::RecordedRun run = train::read_run(folder);
-      facts["state"] = run.status == "finished" ? "complete"
+      facts["state"] = run.status == "finished" ? "finished"
                        : run.status.empty()     ? "not complete"
                                                 : "not complete (" + run.status + ")";
       facts["steps"] = run.steps.back().step;
       facts["epoch"] = run.steps.back().epoch;
       for (const auto& [name, value] : run.steps.back().figures) {
-        std::visit([&, &key = name](const auto& held) { facts[key] = held; }, value);
+        std::visit([&, key = "last batch's " + name](const auto& held) { facts[key] = held; },
+                   value);
       }
       for (const auto& [name, value] : run.settings) {
         std::visit([&, &key = name](const auto& held) { facts[key] = held; }, value);

@@ -58,11 +58,12 @@ class Validation(command.CommandTest):
         for monitor, figure, best_of in (("loss", "validation_loss", min), ("score", "validation_accuracy", max),
                                         ("auc", "validation_auc", max)):
             with self.subTest(monitor=monitor):
-                kept = self.train(DATA, EARLY, f"--keep-best --keep 1 --monitor {monitor}",
+                kept = self.train(DATA.replace("off", "lines"), EARLY, f"--keep-best --keep 1 --monitor {monitor}",
                                   "--metrics top-2,auc", name=monitor, threads=2)
                 best = kept.summary["best"]
                 figures = [epoch[figure] for epoch in epochs_of(kept.folder)]
                 self.assertEqual(figures.index(best_of(figures)) + 1, best["epoch"])
+                self.assert_says(kept.result.out, [f"{best['step']} steps, saved in {kept.checkpoints[0]}"], kept.result)
                 steps = 7 * len(figures)
                 self.assertEqual([step_of(path) for path in kept.checkpoints], [best["step"], steps])
                 shorter = self.train(DATA, SPLIT, f"--epochs {best['epoch']}", name=f"shorter-{monitor}")
