@@ -198,7 +198,7 @@ Contents inspect_run(const fs::path& folder, bool verify, bool& damaged) {
       facts["steps"] = run.steps.back().step;
       facts["epoch"] = run.steps.back().epoch;
       for (const auto& [name, value] : run.steps.back().figures) {
-        std::visit([&, key = "last batch's " + name](const auto& held) { facts[key] = held; },
+        std::visit([&, key = name + " of the last step"](const auto& held) { facts[key] = held; },
                    value);
       }
       for (const auto& [name, value] : run.settings) {

@@ -16,7 +16,7 @@ class Inspect(command.CommandTest):
         found = self.inspected(made.folder, "--verify")
         self.assertEqual(found["state"], "finished")
         self.assertEqual(found["steps"], len(made.metrics))
-        self.assertEqual(found["last batch's loss"], made.losses[-1])
+        self.assertEqual(found["loss of the last step"], made.losses[-1])
         self.assertEqual([part["checkpoint"] for part in found["checkpoints"]], [path.name for path in made.checkpoints])
         self.assertEqual({part["state"] for part in found["checkpoints"]}, {"valid"})
         saved = self.inspected(made.folder / "checkpoints", "--verify")
@@ -28,7 +28,7 @@ class Inspect(command.CommandTest):
             self.assert_ends(damaged, 65)
             self.assert_says(damaged.out + damaged.err, [str(weights), "checksum"], damaged)
         plain = self.succeed("inspect", made.folder)
-        self.assert_says(plain.out, ["finished", "last batch's accuracy", "not verified", made.checkpoints[-1].name], plain)
+        self.assert_says(plain.out, ["finished", "accuracy of the last step", "not verified", made.checkpoints[-1].name], plain)
         (made.folder / "checkpoints/step-2-copy").mkdir()  # not a checkpoint's name
         self.assertEqual(self.inspected(made.folder)["checkpoints"][-1]["checkpoint"], found["checkpoints"][-1]["checkpoint"])
 
