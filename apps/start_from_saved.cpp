@@ -68,10 +68,10 @@ constexpr std::array init_settings = {"init", "init-map", "init-fresh", "init-ig
 
 /// Settings that fix the plan, the data, the network or the optimizer's state: a checkpoint cannot
 /// be continued with other values.
-constexpr std::array fixed_settings = {
-    "train-limit", "test-limit", "test-split",   "validation", "classes", "model",
-    "layers",      "layer",      "batch-size",   "seed",       "shuffle", "drop-remainder",
-    "leaf",        "rebatch",    "shard-policy", "optimizer"};
+constexpr std::array kept_settings = {"train-limit", "test-limit", "test-split",   "validation",
+                                      "classes",     "model",      "layers",       "layer",
+                                      "batch-size",  "seed",       "shuffle",      "drop-remainder",
+                                      "leaf",        "rebatch",    "shard-policy", "optimizer"};
 
 }  // namespace
 
@@ -240,7 +240,7 @@ std::string difference_of(const std::string& name, const std::string& value,
 /// empty: `resume-with` permits it.
 std::string remedy_if_fixed(const std::string& name, const std::string& value) {
   if (name == "layer") return "leave the layers out, or train them in a run of their own";
-  if (is_in(fixed_settings, name)) return "leave " + name + " out, or train a run of its own";
+  if (is_in(kept_settings, name)) return "leave " + name + " out, or train a run of its own";
   if (is_in(init_settings, name)) return "leave " + name + " out: a checkpoint has its own weights";
   if (name == "reduction" && value == "\"allreduce\"") {
     return "leave reduction out: a run with sums of canonical cannot go on with those of allreduce";

@@ -183,7 +183,7 @@ std::string text_of(std::span<const Leftover> leftovers) {
   return "no process is known to use " + names +
          ", as if left by MPI jobs that were killed\n  remedy: if no MPI job of yours runs there, "
          "rm -r" +
-         paths;
+         paths + (unproved.size() > max_named ? "; then look again for the others" : "");
 }
 
 std::size_t remove_mpi_leftovers(const MpiFolders& folders) noexcept {
