@@ -270,22 +270,37 @@ bool claim_folder(const std::filesystem::path& path) {
   return false;
 }
 
+namespace {
+
+/// Locks the open lock file of `folder`. Throws ConfigError if another process holds the lock.
+void lock(int file, const std::filesystem::path& folder) {
+  if (::flock(file, LOCK_EX | LOCK_NB) == 0) return;
+  if (errno == EWOULDBLOCK) {
+    constexpr std::size_t max_text = 200;
+    std::string holder(max_text, '\0');
+    const ssize_t length = ::pread(file, holder.data(), holder.size(), 0);
+    holder.resize(static_cast<std::size_t>(std::max<ssize_t>(length, 0)));
+    throw ConfigError(
+        folder.string() + ": is in use by another job: " + printable(holder, max_text),
+        "choose another folder, or wait until that job has ended");
+  }
+  // A file system without locks: only the folder's content shows that it is in use.
+  if (errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP) return;
+  fail(folder / ".lock", "lock", errno);
+}
+
+}  // namespace
+
+void require_not_locked(const std::filesystem::path& folder) {
+  constexpr int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  const Descriptor file(::open((folder / ".lock").c_str(), flags));
+  if (file.number >= 0) lock(file.number, folder);
+}
+
 FolderLock::FolderLock(const std::filesystem::path& folder) {
   const auto path = folder / ".lock";
   Descriptor file(open_regular(path));
-  if (::flock(file.number, LOCK_EX | LOCK_NB) != 0) {
-    if (errno == EWOULDBLOCK) {
-      constexpr std::size_t max_text = 200;
-      std::string holder(max_text, '\0');
-      const ssize_t length = ::pread(file.number, holder.data(), holder.size(), 0);
-      holder.resize(static_cast<std::size_t>(std::max<ssize_t>(length, 0)));
-      throw ConfigError(
-          folder.string() + ": is in use by another job: " + printable(holder, max_text),
-          "choose another folder, or wait until that job has ended");
-    }
-    // A file system without locks: only the folder's content shows that it is in use.
-    if (errno != ENOLCK && errno != ENOSYS && errno != EOPNOTSUPP) fail(path, "lock", errno);
-  }
+  lock(file.number, folder);
   const std::string text = "process " + std::to_string(::getpid()) + " on host " + host_name();
   if (::ftruncate(file.number, 0) != 0) fail(path, "write", errno);
   write_all(file.number, std::as_bytes(std::span(text)), path);

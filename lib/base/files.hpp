@@ -115,6 +115,10 @@ class FolderLock {
   int descriptor_ = -1;
 };
 
+/// Throws ConfigError, as FolderLock does, if another process holds the lock of the folder. Changes
+/// nothing in it.
+void require_not_locked(const std::filesystem::path& folder);
+
 /// A folder that is filled under a hidden temporary name and then given its final name.
 ///
 /// The destructor deletes it unless it was published.

@@ -174,10 +174,7 @@ std::filesystem::path run_of(const std::filesystem::path& checkpoint) {
 
 void require_no_run(const std::filesystem::path& path) {
   if (run_file_in(path).empty()) return;
-  try {
-    const FolderLock not_in_use(path);
-  } catch (const OutputError&) {  // a folder that cannot be written to
-  }
+  require_not_locked(path);
   refuse_run(path);
 }
 
@@ -191,13 +188,14 @@ RunDirectory::RunDirectory(const std::string& path, const std::string& config_to
   std::error_code ignored;
   const bool is_its_own = continued && (begin.in_place || begin.checkpoint.empty() ||
                                         std::filesystem::equivalent(run, path_, ignored));
+  if (!is_its_own) require_no_run(path_);
   if (begin.in_place) {
     lock_.emplace(lock_again(path_, facts_.members));
   } else {
     make_folder(path_);
     lock_.emplace(path_);
   }
-  if (!is_its_own) refuse_run(path_);
+  if (!is_its_own) refuse_run(path_);  // a run that began before the lock
   if (!facts_.members.empty()) write_file(path_ / ".members", text_of(facts_.members));
   make_folder(path_ / "checkpoints");
   remove_temporaries_in(path_);

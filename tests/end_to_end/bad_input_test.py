@@ -189,7 +189,7 @@ class BadInput(command.CommandTest):
         twice = files.write_set(self.folder / "twice")
         shutil.copy(twice / TRAIN[0], twice / "train.images-idx3-ubyte")
         for data, needles in ((self.folder / "nowhere", ["no such file or folder"]),
-                              (file, ["not a folder"]), (fifo, ["not a folder"]),
+                              (file, ["not a folder"]), (fifo, ["is a stream"]),
                               (empty, ["empty"]), (only_train, ["test"]), (twice, ["train"])):
             with self.subTest(data=data.name):
                 self.data = data

@@ -3,7 +3,6 @@
 import csv
 import gzip
 import json
-import os
 import random
 import re
 import signal
@@ -368,11 +367,6 @@ class Tables(command.CommandTest):
         data = self.write(text_of(flowers()))
         for words in ("plan --data", "inspect", "bench data --data", "doctor --data"):
             self.succeed(words, data, "--label-column art --test-split 0.2")
-
-    def test_a_stream(self):
-        stream = self.folder / "stream.csv"
-        os.mkfifo(stream)
-        self.assert_refused(run("train --data", stream), 65, ["is a stream", "predict` reads stdin with --data -"])
 
     def test_few_and_many_classes(self):
         one = self.write("label,x,y\n" + "".join(f"only,{i},{i * i}\n" for i in range(20)))

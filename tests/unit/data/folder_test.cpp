@@ -130,7 +130,7 @@ TEST_CASE("what is not a data folder is refused with its path", "[data]") {
   const auto fifo = data.path() + "/fifo";
   REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
   CHECK_THAT(message_of<DataError>([&] { data::open_data_set(fifo, {}); }),
-             StartsWith(fifo + ": is not a folder"));
+             StartsWith(fifo + ": is a stream"));
   CHECK_THAT(message_of<DataError>([&] { data::open_data_set("", {}); }),
              Contains("no such file or folder"));
 }
