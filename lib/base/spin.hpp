@@ -1,4 +1,5 @@
-// How a thread waits for another one, or a rank for its peers, that is expected within microseconds.
+// How a thread waits for another one, or a rank for its peers, that is expected within
+// microseconds.
 #pragma once
 
 #include <sched.h>
