@@ -333,7 +333,9 @@ TEST_CASE("a folder that may not be listed says so", "[data]") {
   std::filesystem::permissions(data.folder.path(), std::filesystem::perms::none);
   {
     const NoRoot no_root;
-    CHECK_THAT(data.error(), StartsWith(data.path() + ": cannot be listed: Permission denied"));
+    if (no_root.holds()) {
+      CHECK_THAT(data.error(), StartsWith(data.path() + ": cannot be listed: Permission denied"));
+    }
   }
   std::filesystem::permissions(data.folder.path(), std::filesystem::perms::owner_all);
 }

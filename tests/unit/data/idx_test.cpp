@@ -223,7 +223,9 @@ TEST_CASE("a file that may not be read says so", "[data]") {
   const Pair pair(images(2), labels(2));
   std::filesystem::permissions(pair.images_path(), std::filesystem::perms::none);
   const NoRoot no_root;
-  REQUIRE_THAT(pair.error(), Contains("cannot be opened: Permission denied"));
+  if (no_root.holds()) {
+    REQUIRE_THAT(pair.error(), Contains("cannot be opened: Permission denied"));
+  }
 }
 
 TEST_CASE("a file that shrinks while it is open is bad data", "[data]") {
