@@ -18,7 +18,6 @@
 #include <fstream>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -282,14 +281,13 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
 }  // namespace
 
 int launch_command(const std::vector<std::string>& words) {
-  if (const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK")) {
-    if (std::string_view(rank) != "0") return static_cast<int>(ExitCode::usage);
-    throw ConfigError("launch: mpirun has started it, so it could start no other",
-                      "write `lockstep launch -- mpirun -n 2 lockstep train ...`");
-  }
   const auto dashes = std::find(words.begin(), words.end(), "--");
   const std::vector<std::string> own(words.begin(), dashes);
   return run_on_rank_0(launch_syntax(), own, [&](const Arguments& arguments) {
+    if (std::getenv("OMPI_COMM_WORLD_RANK") != nullptr) {
+      throw ConfigError("launch: mpirun has started it, so it could start no other",
+                        "write `lockstep launch -- mpirun -n 2 lockstep train ...`");
+    }
     const auto max_restarts = *arguments.number("max-restarts", 0);
     if (words.end() - dashes < 2) {
       throw ConfigError("launch: no command",
