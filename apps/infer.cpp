@@ -37,7 +37,9 @@ namespace {
 /// training, so its results are the same bits on any number of ranks.
 struct InferenceJob {
   train::SavedNetwork saved;
-  RunConfig config;  ///< with_settings_of(saved)
+  /// The settings of training as TOML literals; none where there are weights alone.
+  std::vector<std::pair<std::string, std::string>> trained_with;
+  RunConfig config;  ///< given, with some of those
   std::unique_ptr<data::Source> test;
   std::unique_ptr<Mesh> mesh;
   std::unique_ptr<train::Replica> replica;
@@ -78,15 +80,15 @@ data::DataSetOptions options_of(const RunConfig& config, const train::SavedNetwo
 }
 
 /// `config` with what the training run had and the user did not give: the seed, so that a test
-/// split is the one that it had, and bf16, so that the loss is the one that it recorded. Local.
-RunConfig with_settings_of(const train::SavedNetwork& saved, const RunConfig& config,
+/// split is the one that it had, and bf16, so that the loss is the one that it recorded.
+RunConfig with_settings_of(const InferenceJob& job, const RunConfig& config,
                            const Arguments& arguments) {
   RunConfig merged = config;
-  const auto state = saved.folder / "state.json";
-  if (!std::filesystem::exists(state)) return merged;  // weights alone
-  for (const auto& [name, value] : train::read_state(saved.folder).settings) {
+  for (const auto& [name, value] : job.trained_with) {
     if (arguments.given(name)) continue;
-    if (name == "seed" && config.test_split) set_value(merged, state.string(), name, value);
+    if (name == "seed" && config.test_split) {
+      set_value(merged, (job.saved.folder / "state.json").string(), name, value);
+    }
     if (name == "precision" && value == "\"bf16\"") merged.precision = "bf16";
   }
   return merged;
@@ -182,7 +184,10 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
     threads = threads_of(config, comm);
     warn_of_threads(threads, comm);
     job.saved = train::read_description(train::find_checkpoint(arguments.operand()));
-    job.config = with_settings_of(job.saved, config, arguments);
+    if (std::filesystem::exists(job.saved.folder / "state.json")) {
+      job.trained_with = train::read_state(job.saved.folder).settings;
+    }
+    job.config = with_settings_of(job, config, arguments);
     job.test = open_test_set(job.config, job.saved, needs_labels, arguments.value("data") == "-",
                              threads, opening_ranks(exchange));
     data::require_weight(*job.test);
@@ -297,11 +302,8 @@ void print_evaluation(const train::Evaluation& result, const std::vector<train::
 
 /// Warns if the network was trained on a part of the data, which is evaluated whole.
 void warn_of_trained_records(const Arguments& arguments, const InferenceJob& job) {
-  if (arguments.given("test-split") || job.config.data != job.saved.info.data ||
-      !std::filesystem::exists(job.saved.folder / "state.json")) {
-    return;
-  }
-  for (const auto& [name, value] : train::read_state(job.saved.folder).settings) {
+  if (arguments.given("test-split") || job.config.data != job.saved.info.data) return;
+  for (const auto& [name, value] : job.trained_with) {
     if (name != "test-split" || value == "\"none\"") continue;
     launching::print_warning(fmt::format(
         "{}: the network was trained on some of these records; `--test-split {}` leaves them out",

@@ -68,10 +68,10 @@ constexpr std::array init_settings = {"init", "init-map", "init-fresh", "init-ig
 
 /// Settings that fix the plan, the data, the network or the optimizer's state: a checkpoint cannot
 /// be continued with other values.
-constexpr std::array kept_settings = {"train-limit", "test-limit", "test-split",   "validation",
-                                      "classes",     "model",      "layers",       "layer",
-                                      "batch-size",  "seed",       "shuffle",      "drop-remainder",
-                                      "leaf",        "rebatch",    "shard-policy", "optimizer"};
+constexpr std::array kept_settings = {"train-limit", "test-limit",   "test-split",     "validation",
+                                      "classes",     "model",        "layers",         "batch-size",
+                                      "seed",        "shuffle",      "drop-remainder", "leaf",
+                                      "rebatch",     "shard-policy", "optimizer"};
 
 }  // namespace
 
