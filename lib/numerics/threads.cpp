@@ -16,15 +16,12 @@
 namespace lockstep {
 namespace {
 
-/// Waits while `value` is `now`: some 100 us in a loop, then asleep. OpenMP's threads spin for
-/// milliseconds and yield to nobody who needs their core; one that calls sched_yield() gives it
-/// away for a time slice, in which all others wait.
+/// Waits while `value` is `now`, first in a loop, then asleep (see spin()). OpenMP's threads spin
+/// for milliseconds, also where others need their core.
 void wait_while(const std::atomic<std::uint32_t>& value, std::uint32_t now) noexcept {
-  for (int step = 0; step < 2000; ++step) {
-    if (value.load(std::memory_order_acquire) != now) return;
-    spin_hint();
+  for (int step = 0; value.load(std::memory_order_acquire) == now; ++step) {
+    if (!spin(step)) value.wait(now, std::memory_order_acquire);
   }
-  value.wait(now, std::memory_order_acquire);
 }
 
 /// The threads that share work with the one that owns this. No turn waits for a thread that has not
