@@ -106,7 +106,8 @@ _lockstep() {{
   esac
   case $current in
     -*) ;;
-    *) words=${{words%%--*}} paths=yes ;;
+    *) words=${{words%%--*}}
+       [ "${{words// }}" ] || paths=yes ;;
   esac ;;
   esac
   COMPREPLY=($(compgen -W "$words" -- "$current"))

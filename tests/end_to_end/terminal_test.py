@@ -151,7 +151,7 @@ class Completion(command.CommandTest):
                  ("train", "--data", "so"): ["some folder"], ("train", "--survive", "--epo"): ["--epochs"],
                  ("convert", "--format", "n"): ["npy"], ("convert", "--format", "c"): ["csv"],
                  ("train", "--format", "c"): ["csv", "cifar"],
-                 ("inspect", "so"): ["some folder"], ("help", "pre"): ["predict"]}
+                 ("inspect", "so"): ["some folder"], ("bench", "so"): [], ("help", "so"): [], ("help", "pre"): ["predict"]}
         for words_there, expected in cases.items():
             with self.subTest(words=words_there):
                 program = (f"source {script}; COMP_WORDS=(lockstep \"$@\") COMP_CWORD=$#; _lockstep; "
