@@ -203,13 +203,14 @@ bool begins_with(const std::string& name, const std::string& prefix) {
 /// The tensors of a file by name.
 class Contents {
  public:
-  Contents(const SafetensorsFile& file, const nn::NetworkShape& shape)
+  Contents(const SafetensorsReader& file, const nn::NetworkShape& shape)
       : file_(file), shape_(shape) {
-    for (const StoredTensor& tensor : file.tensors()) tensors_[tensor.spec.name] = &tensor;
+    const auto& tensors = file.tensors();
+    for (std::size_t i = 0; i < tensors.size(); ++i) tensors_[tensors[i].spec.name] = i;
   }
 
-  /// The tensor that `target` takes.
-  const StoredTensor& at(const Target& target) {
+  /// The index of the tensor that `target` takes.
+  std::size_t index_for(const Target& target) {
     const auto found = tensors_.find(target.source);
     const std::string needs = tensor_text(target, shape_) + ", which has the shape " +
                               shape_text(target.shape) + " there";
@@ -218,7 +219,7 @@ class Contents {
     if (found == tensors_.end()) {
       std::vector<std::string> names;
       names.reserve(tensors_.size());
-      for (const auto& [name, tensor] : tensors_) names.push_back(name);
+      for (const auto& [name, index] : tensors_) names.push_back(name);
       const std::string problem = file_.path().string() + ": there is no tensor " +
                                   in_quotes(target.source) + " for " + needs;
       if (target.mapped) {
@@ -228,15 +229,15 @@ class Contents {
       throw DataError(problem, "name it in `init_map`: \"" + std::to_string(target.layer) +
                                    "=NAME\"; or " + fresh);
     }
-    const StoredTensor& tensor = *found->second;
-    if (tensor.spec.shape != target.shape) {
+    const auto& shape = file_.tensors()[found->second].spec.shape;
+    if (shape != target.shape) {
       throw DataError(file_.path().string() + ": tensor " + in_quotes(target.source) +
-                          " has the shape " + shape_text(tensor.spec.shape) + ", not " +
+                          " has the shape " + shape_text(shape) + ", not " +
                           shape_text(target.shape) + " as " + tensor_text(target, shape_),
                       fresh + "; or change the network");
     }
     const auto [taker, is_new] = takers_.emplace(target.source, tensor_text(target, shape_));
-    if (is_new) return tensor;
+    if (is_new) return found->second;
     throw ConfigError(file_.path().string() + ": both " + taker->second + " and " +
                           tensor_text(target, shape_) + " take the tensor " +
                           in_quotes(target.source),
@@ -254,24 +255,25 @@ class Contents {
           "`init_ignore`: " + file_.path().string() + " has no tensor " + in_quotes(prefix),
           "leave it out, or give a name of the file, or what comes before a dot");
     }
-    for (const auto& [name, tensor] : tensors_) {
+    for (const auto& [name, index] : tensors_) {
       const auto is_this = [&](const Target& target) { return target.source == name; };
       const bool ignored =
           std::any_of(initial.ignored.begin(), initial.ignored.end(),
                       [&](const std::string& prefix) { return begins_with(name, prefix); }) ||
           (initial.layout == TensorLayout::pytorch && name.ends_with("num_batches_tracked"));
       if (ignored || std::any_of(targets.begin(), targets.end(), is_this)) continue;
-      throw DataError(file_.path().string() + ": tensor " + in_quotes(name) + " " +
-                          shape_text(tensor->spec.shape) + " is of no layer of the network",
-                      "name its layer in `init_map`; or `init_ignore=" +
-                          name.substr(0, name.rfind('.')) + "` leaves it out");
+      throw DataError(
+          file_.path().string() + ": tensor " + in_quotes(name) + " " +
+              shape_text(file_.tensors()[index].spec.shape) + " is of no layer of the network",
+          "name its layer in `init_map`; or `init_ignore=" + name.substr(0, name.rfind('.')) +
+              "` leaves it out");
     }
   }
 
  private:
-  const SafetensorsFile& file_;
+  const SafetensorsReader& file_;
   const nn::NetworkShape& shape_;
-  std::map<std::string, const StoredTensor*> tensors_;
+  std::map<std::string, std::size_t> tensors_;
   std::map<std::string, std::string> takers_;
 };
 
@@ -295,7 +297,7 @@ TakenWeights read_initial_weights(const InitialWeights& initial, nn::Network<flo
   set_sources(initial, shape, result.saved, targets);
   set_shapes(network, initial.layout, targets);
 
-  const SafetensorsFile file(result.file, from_remedy);
+  const SafetensorsReader file(result.file, from_remedy);
   Contents contents(file, shape);
   auto& block = network.parameters();
   for (std::size_t i = 0; i < targets.size(); ++i) {
@@ -304,7 +306,7 @@ TakenWeights read_initial_weights(const InitialWeights& initial, nn::Network<flo
       result.fresh.push_back(tensor.name);
       continue;
     }
-    auto values = file.read(contents.at(targets[i]));
+    auto values = file.read(contents.index_for(targets[i]));
     require_finite(values, file.path().string(), targets[i].source,
                    "take the file from before training diverged");
     if (targets[i].channels > 0) values = from_pytorch(values, targets[i], tensor);

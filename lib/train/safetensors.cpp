@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/errors.hpp"
@@ -38,72 +37,13 @@ std::string header_of(const std::vector<TensorSpec>& tensors, const Metadata& me
   throw DataError(data::place(place.path, byte) + ": " + reason, place.remedy);
 }
 
-/// Reads the header; returns it and its length. `metadata`: set to the texts in it, unless null.
-std::pair<ordered_json, std::uint64_t> read_header(const data::RegularFile& file,
-                                                   const JsonPlace& place,
-                                                   Metadata* metadata = nullptr) {
-  if (file.size() < length_bytes) fail_at(place, file.size(), "ends within the header's length");
-  std::uint64_t length = 0;
-  file.read_at(0, {reinterpret_cast<std::uint8_t*>(&length), sizeof length});
-  const std::uint64_t max = std::min(file.size() - length_bytes, max_header_bytes);
-  if (length > max) {
-    fail_at(place, 0,
-            "a header of " + std::to_string(length) + " bytes, where " + std::to_string(max) +
-                " can be");
-  }
-  ordered_json header = parse_object(text_at(file, length_bytes, length), place);
-  if (metadata != nullptr && header.contains("__metadata__")) {
-    for (const auto& [name, text] : header["__metadata__"].items()) {
-      if (text.is_string()) metadata->emplace(name, text.get<std::string>());
-    }
-  }
-  header.erase("__metadata__");
-  return {std::move(header), length};
-}
-
-/// The data_offsets of a tensor of `elements` values of `width` bytes; of any number of bytes if
-/// `width` is 0.
-Range offsets_in(const ordered_json& entry, const std::string& name, std::uint64_t elements,
-                 std::uint64_t width, std::uint64_t data_bytes, const JsonPlace& place) {
-  const auto fail_here = [&](const std::string& reason) {
-    fail(place, "tensor " + name + " " + reason);
-  };
-  const auto offsets = counts_in(entry, "data_offsets", place);
-  const bool ordered = offsets.size() == 2 && offsets[0] <= offsets[1];
-  if (!ordered || (width > 0 && offsets[1] - offsets[0] != elements * width)) {
-    fail_here("has data_offsets that are not its " + std::to_string(elements) +
-              (width == sizeof(float) ? " floats'" : " values'"));
-  }
-  if (offsets[1] > data_bytes) {
-    fail_here("ends at byte " + std::to_string(offsets[1]) + " behind the header, where " +
-              std::to_string(data_bytes) + " are: the file is cut off");
-  }
-  return {offsets[0], offsets[1]};
-}
-
-/// The tensor's bytes behind the header. Throws if type, shape or size are not the expected ones.
-Range bytes_of(const ordered_json& header, const TensorSpec& tensor, std::uint64_t data_bytes,
-               const JsonPlace& place) {
-  const auto fail_here = [&](const std::string& reason) {
-    fail(place, "tensor " + tensor.name + " " + reason);
-  };
-  const auto& entry = field(header, tensor.name.c_str(), place);
-  const std::string type = text_in(entry, "dtype", place);
-  if (type != "F32") fail_here("is of type " + type + ", not F32");
-  const auto shape = counts_in(entry, "shape", place);
-  if (shape != tensor.shape) {
-    fail_here("has the shape " + shape_text(shape) + ", not " + shape_text(tensor.shape));
-  }
-  return offsets_in(entry, tensor.name, tensor.size(), sizeof(float), data_bytes, place);
-}
-
 /// The number of elements of a shape. Throws if it has more than `max`.
-std::uint64_t elements_in(const TensorSpec& tensor, std::uint64_t max, const JsonPlace& place) {
+std::uint64_t elements_in(const StoredTensor& tensor, std::uint64_t max, const JsonPlace& place) {
   std::uint64_t elements = 1;
-  for (const auto dim : tensor.shape) {
+  for (const auto dim : tensor.spec.shape) {
     if (dim != 0 && elements > max / dim) {
-      fail(place, "tensor " + tensor.name + " has the shape " + shape_text(tensor.shape) +
-                      ", for which the file is too short");
+      fail(place, "tensor " + tensor.spec.name + " has the shape " + shape_text(tensor.spec.shape) +
+                      " of " + tensor.type + ", for which the file is too short");
     }
     elements *= dim;
   }
@@ -115,6 +55,27 @@ std::uint64_t width_of(const std::string& type) {
   if (type == "F64") return 8;
   if (type == "F32") return 4;
   return type == "F16" || type == "BF16" ? 2 : 0;
+}
+
+/// The bytes of a tensor behind the header, of which there are `data_bytes`.
+Range bytes_in(const ordered_json& entry, const StoredTensor& tensor, std::uint64_t data_bytes,
+               const JsonPlace& place) {
+  const auto fail_here = [&](const std::string& reason) {
+    fail(place, "tensor " + tensor.spec.name + " " + reason);
+  };
+  const std::uint64_t width = width_of(tensor.type);
+  const std::uint64_t elements = width == 0 ? 0 : elements_in(tensor, data_bytes / width, place);
+  const auto offsets = counts_in(entry, "data_offsets", place);
+  const bool ordered = offsets.size() == 2 && offsets[0] <= offsets[1];
+  if (!ordered || (width > 0 && offsets[1] - offsets[0] != elements * width)) {
+    fail_here("has data_offsets that are not those of its " + std::to_string(elements) +
+              " values of " + tensor.type);
+  }
+  if (offsets[1] > data_bytes) {
+    fail_here("ends at byte " + std::to_string(offsets[1]) + " behind the header, where " +
+              std::to_string(data_bytes) + " are: the file is cut off");
+  }
+  return {offsets[0], offsets[1]};
 }
 
 /// IEEE 754's binary16.
@@ -131,15 +92,23 @@ float half_to_float(std::uint16_t bits) {
   return std::bit_cast<float>(sign | wide << 23U | fraction << 13U);
 }
 
-template <class Stored, class Convert>
-std::vector<float> converted(std::span<const std::uint8_t> bytes, Convert convert) {
-  std::vector<float> values(bytes.size() / sizeof(Stored));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    Stored stored;
-    std::memcpy(&stored, bytes.data() + i * sizeof stored, sizeof stored);
-    values[i] = convert(stored);
-  }
+float bf16_to_float(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16U); }
+
+float to_float(double value) { return static_cast<float>(value); }
+
+template <class Value>
+std::vector<Value> read_values(const data::RegularFile& file, std::uint64_t at,
+                               std::uint64_t bytes) {
+  std::vector<Value> values(bytes / sizeof(Value));
+  file.read_at(at, {reinterpret_cast<std::uint8_t*>(values.data()), bytes});
   return values;
+}
+
+template <class Value, class Convert>
+std::vector<float> to_floats(const std::vector<Value>& values, Convert convert) {
+  std::vector<float> floats(values.size());
+  std::transform(values.begin(), values.end(), floats.begin(), convert);
+  return floats;
 }
 
 /// Sizes are checked before, so ranges that cover the data have neither gap nor overlap.
@@ -211,71 +180,79 @@ FileSum SafetensorsWriter::finish() {
   return {bytes_, hash_.value()};
 }
 
-SafetensorsReader::SafetensorsReader(const std::filesystem::path& path,
-                                     const std::vector<TensorSpec>& tensors,
-                                     const std::string& remedy)
-    : file_(path) {
-  const JsonPlace place = {path, 1, remedy};
-  const auto [header, length] = read_header(file_, place, &metadata_);
-  data_begin_ = length_bytes + length;
-  const std::uint64_t data_bytes = file_.size() - data_begin_;
-  ranges_.reserve(tensors.size());
-  for (const TensorSpec& tensor : tensors) {
-    ranges_.push_back(bytes_of(header, tensor, data_bytes, place));
-  }
-  for (const auto& [name, entry] : header.items()) {
-    const bool known = std::any_of(tensors.begin(), tensors.end(),
-                                   [&](const TensorSpec& tensor) { return tensor.name == name; });
-    if (!known) fail(place, "tensor " + name + " has no place in this network");
-  }
-  require_cover(ranges_, data_begin_, data_bytes, place);
-}
-
-SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, const std::string& remedy)
+SafetensorsReader::SafetensorsReader(const std::filesystem::path& path, const std::string& remedy)
     : file_(path), remedy_(remedy) {
   const JsonPlace place = {path, 1, remedy};
-  const auto [header, length] = read_header(file_, place);
+  if (file_.size() < length_bytes) fail_at(place, file_.size(), "ends within the header's length");
+  std::uint64_t length = 0;
+  file_.read_at(0, {reinterpret_cast<std::uint8_t*>(&length), sizeof length});
+  const std::uint64_t max = std::min(file_.size() - length_bytes, max_header_bytes);
+  if (length > max) {
+    fail_at(place, 0,
+            "a header of " + std::to_string(length) + " bytes, where " + std::to_string(max) +
+                " can be");
+  }
   data_begin_ = length_bytes + length;
   const std::uint64_t data_bytes = file_.size() - data_begin_;
   std::vector<Range> ranges;
+  const ordered_json header = parse_object(text_at(file_, length_bytes, length), place);
   for (const auto& [name, entry] : header.items()) {
+    if (name == "__metadata__") {
+      for (const auto& [key, text] : entry.items()) {
+        if (text.is_string()) metadata_.emplace(key, text.get<std::string>());
+      }
+      continue;
+    }
     if (!entry.is_object()) fail(place, "tensor " + name + " has no description");
     StoredTensor tensor = {
         {name, counts_in(entry, "shape", place)}, text_in(entry, "dtype", place), {}};
-    const std::uint64_t width = width_of(tensor.type);
-    const std::uint64_t elements =
-        width == 0 ? 0 : elements_in(tensor.spec, data_bytes / width, place);
-    tensor.bytes = offsets_in(entry, name, elements, width, data_bytes, place);
+    tensor.bytes = bytes_in(entry, tensor, data_bytes, place);
     ranges.push_back(tensor.bytes);
     tensors_.push_back(std::move(tensor));
   }
   require_cover(ranges, data_begin_, data_bytes, place);
 }
 
-std::vector<float> SafetensorsFile::read(const StoredTensor& tensor) const {
-  if (width_of(tensor.type) == 0) {
-    fail({path(), 1, remedy_}, "tensor " + tensor.spec.name + " is of type " + tensor.type +
-                                   ", not F32, F64, F16 or BF16");
+SafetensorsReader::SafetensorsReader(const std::filesystem::path& path,
+                                     const std::vector<TensorSpec>& expected,
+                                     const std::string& remedy)
+    : SafetensorsReader(path, remedy) {
+  const JsonPlace place = {path, 1, remedy};
+  std::map<std::string, StoredTensor> stored;
+  for (StoredTensor& tensor : tensors_) stored.emplace(tensor.spec.name, std::move(tensor));
+  tensors_.clear();
+  for (const TensorSpec& wanted : expected) {
+    const auto found = stored.find(wanted.name);
+    if (found == stored.end()) fail(place, "tensor " + wanted.name + " is missing");
+    StoredTensor& tensor = found->second;
+    if (tensor.type != "F32") {
+      fail(place, "tensor " + wanted.name + " is of type " + tensor.type + ", not F32");
+    }
+    if (tensor.spec.shape != wanted.shape) {
+      fail(place, "tensor " + wanted.name + " has the shape " + shape_text(tensor.spec.shape) +
+                      ", not " + shape_text(wanted.shape));
+    }
+    tensors_.push_back(std::move(tensor));
+    stored.erase(found);
   }
-  std::vector<std::uint8_t> bytes(tensor.bytes.size());
-  file_.read_at(data_begin_ + tensor.bytes.begin, bytes);
-  if (tensor.type == "F64") {
-    return converted<double>(bytes, [](double value) { return static_cast<float>(value); });
-  }
-  if (tensor.type == "F32") {
-    return converted<float>(bytes, [](float value) { return value; });
-  }
-  if (tensor.type == "F16") return converted<std::uint16_t>(bytes, half_to_float);
-  return converted<std::uint16_t>(
-      bytes, [](std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16U); });
+  if (stored.empty()) return;
+  fail(place, "tensor " + stored.begin()->first + " has no place in this network");
 }
 
 std::vector<float> SafetensorsReader::read(std::size_t index) const {
-  const Range range = ranges_[index];
-  std::vector<float> values(range.size() / sizeof(float));
-  file_.read_at(data_begin_ + range.begin,
-                {reinterpret_cast<std::uint8_t*>(values.data()), range.size()});
-  return values;
+  const StoredTensor& tensor = tensors_[index];
+  const std::uint64_t at = data_begin_ + tensor.bytes.begin;
+  const std::uint64_t bytes = tensor.bytes.size();
+  if (tensor.type == "F32") return read_values<float>(file_, at, bytes);
+  if (tensor.type == "F64") return to_floats(read_values<double>(file_, at, bytes), to_float);
+  if (tensor.type == "F16") {
+    return to_floats(read_values<std::uint16_t>(file_, at, bytes), half_to_float);
+  }
+  if (tensor.type == "BF16") {
+    return to_floats(read_values<std::uint16_t>(file_, at, bytes), bf16_to_float);
+  }
+  fail({path(), 1, remedy_},
+       "tensor " + tensor.spec.name + " is of type " + tensor.type + ", not F32, F64, F16 or BF16");
 }
 
 }  // namespace lockstep::train

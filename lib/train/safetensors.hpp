@@ -1,4 +1,4 @@
-// Files of named tensors in the safetensors format: of float32, and those of other programs.
+// Files of named tensors in the safetensors format: of this program, and of others.
 //
 // Source   https://github.com/huggingface/safetensors, "Format".
 #pragma once
@@ -57,56 +57,45 @@ class SafetensorsWriter {
   std::uint64_t bytes_ = 0;
 };
 
-/// A file of F32 tensors. Local.
-class SafetensorsReader {
- public:
-  /// The file must contain exactly `tensors`, in any order, without gap or overlap. `remedy`: for
-  /// errors.
-  /// Errors   throws DataError with file, byte or tensor, and reason: a header that is longer than
-  ///          the file or is not JSON; a tensor that is missing, unknown, of another type or shape,
-  ///          or outside the file.
-  SafetensorsReader(const std::filesystem::path& path, const std::vector<TensorSpec>& tensors,
-                    const std::string& remedy);
-
-  /// All values of tensor `index` of the constructor's list, row-major. Throws DataError.
-  std::vector<float> read(std::size_t index) const;
-
-  const Metadata& metadata() const noexcept { return metadata_; }
-
-  /// "PATH: byte N", where N is the begin of the first tensor.
-  std::string place() const { return data::place(file_.path(), data_begin_); }
-
- private:
-  data::RegularFile file_;
-  std::uint64_t data_begin_ = 0;
-  Metadata metadata_;
-  std::vector<Range> ranges_;  ///< bytes behind the header, of each tensor
-};
-
-/// A tensor of a SafetensorsFile.
+/// A tensor of a file.
 struct StoredTensor {
   TensorSpec spec;
   std::string type;  ///< "F32", "BF16", "I64" ...
   Range bytes;       ///< behind the header
 };
 
-/// A file of tensors of any names and types. Local.
-class SafetensorsFile {
+/// A file of tensors. Local.
+class SafetensorsReader {
  public:
-  /// Errors   throws DataError as SafetensorsReader does, but for what depends on its list.
-  SafetensorsFile(const std::filesystem::path& path, const std::string& remedy);
+  /// `remedy`: for errors.
+  /// Errors   throws DataError with file, byte or tensor, and reason: a header that is longer than
+  ///          the file or is not JSON; a tensor outside the file, or with another number of bytes
+  ///          than its shape's; a gap between tensors, or an overlap.
+  SafetensorsReader(const std::filesystem::path& path, const std::string& remedy);
+
+  /// The file must contain exactly `expected`, in any order, in float32; tensors() then has their
+  /// order.
+  /// Errors   those above; throws DataError if a tensor is missing, unknown, or of another type or
+  ///          shape.
+  SafetensorsReader(const std::filesystem::path& path, const std::vector<TensorSpec>& expected,
+                    const std::string& remedy);
 
   const std::filesystem::path& path() const noexcept { return file_.path(); }
   const std::vector<StoredTensor>& tensors() const noexcept { return tensors_; }
+  const Metadata& metadata() const noexcept { return metadata_; }
 
-  /// All values, row-major, rounded to float32. Throws DataError for another type than F32, F64,
-  /// F16 or BF16.
-  std::vector<float> read(const StoredTensor& tensor) const;
+  /// All values of tensor `index` of tensors(), row-major, rounded to float32. Throws DataError for
+  /// another type than F32, F64, F16 or BF16.
+  std::vector<float> read(std::size_t index) const;
+
+  /// "PATH: byte N", where N is the begin of the first tensor.
+  std::string place() const { return data::place(file_.path(), data_begin_); }
 
  private:
   data::RegularFile file_;
   std::string remedy_;
   std::uint64_t data_begin_ = 0;
+  Metadata metadata_;
   std::vector<StoredTensor> tensors_;
 };
 
