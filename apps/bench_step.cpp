@@ -400,15 +400,11 @@ Syntax bench_step_syntax() {
       "lockstep bench step",
       "Runs steps of training, and prints what their phases take beside what these cores can do.");
   syntax.example = "mpirun -n 2 lockstep bench step --batch-size 512 --roofline step.svg";
-  const std::set<std::string> others = {
-      "epochs",      "steps",      "patience",       "keep-best",   "monitor",
-      "metrics",     "validation", "init",           "init-map",    "init-fresh",
-      "run-dir",     "resume",     "init-ignore",    "init-layout", "checkpoint-every",
-      "keep",        "keep-every", "hash-every",     "max-time",    "straggler-warning",
-      "survive",     "progress",   "snapshot-every", "balance",     "share-device",
-      "on-nonfinite"};
-  for (const auto& setting : settings()) {
-    if (!others.contains(setting.name)) syntax.settings.push_back(setting.name);
+  const std::set<std::string> others = {"epochs", "steps", "patience", "monitor", "validation"};
+  for (const Setting& setting : settings()) {
+    const bool is_beside_steps = setting.scope == Scope::init || setting.scope == Scope::run ||
+                                 setting.scope == Scope::job || others.contains(setting.name);
+    if (!is_beside_steps) syntax.settings.push_back(setting.name);
   }
   syntax.flags = {{"rounds", "N", "of steps; peak and bandwidth are measured between them", "5"},
                   {"round-steps", "N", "steps of a round [as many as take 0.2 s]"},

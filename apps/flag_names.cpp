@@ -120,10 +120,8 @@ std::optional<std::string> flag_of(const std::string& option) {
   }
   std::replace(name.begin(), name.end(), '_', '-');
   if (name == "policy") name = "shard-policy";  // DistributeOptions and PlanOptions
-  const auto& all = settings();
-  const bool setting =
-      std::any_of(all.begin(), all.end(), [&](const auto& one) { return one.name == name; });
-  if (!setting && name != "files") return std::nullopt;  // files: of `generate` and `convert`
+  const bool is_flag = find_setting(name) != nullptr || name == "files";  // of `convert`, too
+  if (!is_flag) return std::nullopt;
   std::string flag = "--" + name;
   const std::string value = equals == std::string::npos ? "" : option.substr(equals + 1);
   if (!value.empty() && value != "true") flag += " " + in_shell(value);

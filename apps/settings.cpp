@@ -311,238 +311,224 @@ Setting learning_rate() {
 
 std::vector<Setting> table() {
   using C = RunConfig;
+  using enum Scope;
   std::vector<Setting> all;
-  const auto add = [&](const char* group, std::vector<Setting> settings) {
-    for (Setting& setting : settings) {
-      setting.group = group;
-      all.push_back(std::move(setting));
-    }
+  const char* group = "";
+  const auto add = [&](Scope scope, Setting setting) {
+    setting.group = group;
+    setting.scope = scope;
+    all.push_back(std::move(setting));
   };
-  add("Data",
-      {
-          text("data", &C::data, "PATH|GLOB|synthetic|synthetic-rgb",
-               "a table (FILE.csv, of values or of paths of pictures), a data folder, a folder of "
-               "pictures, arrays (FILE.npz), a "
-               "pattern "
-               "for files, or built-in drawings: digits of 28x28, objects in colour of 32x32"),
-          choice("format", &C::format,
-                 {"auto", "idx", "csv", "tfrecord", "npy", "cifar", "picture"},
-                 "format of the files in the data folder; auto: the one that is there"),
-          count_or("all", "train-limit", &C::train_limit, "use the first N training records"),
-          count_or("all", "test-limit", &C::test_limit, "use the first N test records"),
-          share("test-split", &C::test_split,
-                "the test set is this share of the training records, which the seed chooses; for "
-                "data without test files"),
-          share("validation", &C::validation,
-                "the validation set is this share of the training records, which the seed chooses: "
-                "they are not trained on"),
-          classes(),
-          choice("task", &C::task, {"auto", "classification", "regression", "multi-label"},
-                 "of a table: predict a class, numbers, or for each of several columns of 0 and 1 "
-                 "whether it is 1; auto: numbers if labels have fractions"),
-          text("label-column", &C::label_column, "NAME|N,...",
-               "of a table: the column of labels, or several columns to predict; N: the N-th, -1 "
-               "for the last"),
-          text(
-              "weight-column", &C::weight_column, "none|NAME",
-              "of a table: a column of weights of the records: the loss is the sum of the records' "
-              "losses times weights, divided by the sum of the weights"),
-          choice("header", &C::header, {"first", "none"},
-                 "of a table: line 1 names the columns; none: they are called 1, 2, ..."),
-          choice("separator", &C::separator, {"auto", "comma", "semicolon", "tab"},
-                 "of a table; auto: the most frequent one in line 1"),
-          choice(
-              "standardize", &C::standardize, {"auto", "true", "false"},
-              "of a table: subtract the mean of each column of numbers and divide by its standard "
-              "deviation, of the training set; auto: unless all are of one scale near 1"),
-          choice("missing", &C::missing, {"mean", "zero", "error"},
-                 "of a table: what a missing number is read as"),
-          text("ignore-columns", &C::ignore_columns, "none|NAME,...",
-               "of a table: leave these out"),
-          text("category-columns", &C::category_columns, "none|NAME,...",
-               "of a table: columns of numbers that are categories"),
-          image_size(),
-          choice("image-channels", &C::image_channels, {"auto", "gray", "rgb"},
-                 "of pictures; auto: gray if all training pictures are gray, else rgb"),
-          divide_by(),
-          augment(),
-      });
-  add("Network",
-      {
-          choice("model", &C::model, {"mlp", "lenet", "layers"},
-                 "kind of network; layers: the [[layer]] list of the run file"),
-          layers(),
-          choice(
-              "precision", &C::precision, {"float32", "tf32", "bf16"},
-              "that factors of products are rounded to; bf16: strict products on the CPU, library "
-              "products on a device; tf32: those alone"),
-          text("init", &C::init, "none|PATH",
-               "start from the weights of a run, a checkpoint or a file in the safetensors format"),
-          text(
-              "init-map", &C::init_map, "none|OURS=THEIRS,...",
-              "with --init: a layer's or tensor's name in that file; layers by name or number from "
-              "0, or last"),
-          text("init-fresh", &C::init_fresh, "none|OURS,...",
-               "with --init: layers or tensors that start at random instead; last: the last layer"),
-          text("init-ignore", &C::init_ignore, "none|THEIRS,...",
-               "with --init: tensors of the file, or what their names begin with, that are not "
-               "used"),
-          choice("init-layout", &C::init_layout, {"lockstep", "pytorch"},
-                 "of the tensors in the file; pytorch: of a state_dict(), with its names"),
-      });
-  add("Training",
-      {
-          count("epochs", &C::epochs, 1, "passes over the training set"),
-          count_or("none", "steps", &C::steps,
-                   "end after N steps, if that comes before the epochs"),
-          count("batch-size", &C::batch_size, 1, "examples of one step over all ranks"),
-          count_or("none", "patience", &C::patience,
-                   "with --validation: end after N epochs that are not better than the best one"),
-          yes_or_no("keep-best", &C::keep_best,
-                    "with --validation: save a checkpoint of the best epoch, and keep it"),
-          text("monitor", &C::monitor, "loss|score|METRIC",
-               "the validation figure that makes an epoch the best: the loss; the score, accuracy "
-               "or R2; or one of the metrics"),
-          text("metrics", &C::metrics, "none|top-K,auc",
-               "more figures of each evaluation: the share of labels among the K greatest outputs; "
-               "the area under the ROC curve, the mean over classes or labels"),
-          yes_or_no("drop-remainder", &C::drop_remainder,
-                    "leave out the last, smaller global batch of an epoch"),
-          text(
-              "class-weights", &C::class_weights, "none|balanced|W,...",
-              "weights of each class in the training loss, in their order, which multiply those of "
-              "--weight-column; balanced: records / (classes * records of the class)"),
-          choice("loss", &C::loss,
-                 {"auto", "cross-entropy", "binary-cross-entropy", "squared-error",
-                  "absolute-error", "huber"},
-                 "what training minimises; auto: of classes the cross-entropy, of several labels "
-                 "the binary one, of numbers the mean squared error"),
-          number("huber-delta", &C::huber_delta,
-                 "distance from which on the Huber loss is linear, in deviations of the column"),
-          number("label-smoothing", &C::label_smoothing,
-                 "share of the target of classification that all classes have alike"),
-          count("seed", &C::seed, 0,
-                "of the first weights (TensorFlow's pair N, N+1) and the order"),
-          choice("shuffle", &C::shuffle, {"global", "none"}, "a new order of records every epoch"),
-      });
-  add("Optimizer",
-      {
-          choice("optimizer", &C::optimizer, {"adam", "adamw", "sgd", "lamb", "lars"},
-                 "how weights follow gradients"),
-          learning_rate(),
-          number_or("auto", "momentum", &C::momentum,
-                    "of sgd and lars; auto: 0.9 for lars, else none"),
-          yes_or_no("nesterov", &C::nesterov, "sgd looks ahead along its momentum"),
-          number_or("auto", "weight-decay", &C::weight_decay,
-                    "share of the weights, but for biases and gains, that a step at rate 1 takes "
-                    "away; auto: 0.01 for adamw and lamb, else none"),
-          number("beta1", &C::beta1, "of adam, adamw and lamb: decay of the mean gradient"),
-          number("beta2", &C::beta2, "of adam, adamw and lamb: decay of its mean square"),
-          number("epsilon", &C::epsilon, "of adam, adamw and lamb: added to the root of that"),
-          number("trust", &C::trust, "of lars: the norm of a step as a share of the weights'"),
-          number_or("none", "clip-norm", &C::clip_norm,
-                    "scale the mean gradient to this norm if its own is greater"),
-          number_or("none", "clip-value", &C::clip_value,
-                    "cut each element of the mean gradient to this magnitude"),
-          choice("schedule", &C::schedule, {"constant", "linear", "cosine", "step", "exponential"},
-                 "of the rate, after the warm-up; linear and cosine fall to final-rate at the end, "
-                 "step and exponential by decay in every decay-every"),
-          steps_or_epochs("warmup", &C::warmup,
-                          "steps, or epochs as 1e, in which the rate rises to its full value"),
-          number("final-rate", &C::final_rate, "of linear and cosine: share of the rate"),
-          number("decay", &C::decay, "of step and exponential: a factor of the rate"),
-          steps_or_epochs("decay-every", &C::decay_every, "of step and exponential"),
-      });
-  add("Ranks and devices",
-      {
-          count("ranks", &C::ranks, 1, "ranks as threads of this process; not under a launcher"),
-          mesh(),
-          choice(
-              "backend", &C::backend, {"auto", "threads", "shared", "mpi", "nccl"},
-              "communication between ranks; shared: memory within a host, MPI between hosts; auto: "
-              "that under a "
-              "launcher, else threads; nccl: as auto, and NCCL between devices"),
-          choice("device", &C::device, {"auto", "cpu", "cuda"},
-                 "where replicas are: on the processor, or on a GPU for each rank; auto: cpu"),
-          yes_or_no("share-device", &C::share_device,
-                    "ranks of a host may share its GPUs, and exchange through the host's memory"),
-          count_or("auto", "threads", &C::threads,
-                   "threads of each rank's products; auto: the cores the launcher bound"),
-      });
-  add("Recording",
-      {
-          text("run-dir", &C::run_dir, "auto|DIR",
-               "where the run is recorded; auto: runs/DATE-TIME"),
-          text(
-              "resume", &C::resume, "none|auto|PATH",
-              "continue a run from its newest valid checkpoint; auto: the run of --run-dir, or the "
-              "newest in runs/; PATH: a run or a checkpoint"),
-          count_or("end", "checkpoint-every", &C::checkpoint_every,
-                   "save a checkpoint every N steps, besides at the end"),
-          count("keep", &C::keep, 1, "keep the newest N checkpoints"),
-          count_or("none", "keep-every", &C::keep_every,
-                   "keep checkpoints of every N-th step besides"),
-          count_or("none", "hash-every", &C::hash_every,
-                   "record every tensor's hash every N steps, for `lockstep compare`"),
-          max_time(),
-          choice("progress", &C::progress, {"auto", "bar", "lines", "off"},
-                 "off: errors and warnings only"),
-      });
-  add("Faults",
-      {
-          count("timeout", &C::timeout, 1,
-                "end the job with code 86 if a rank makes no progress in a step for N seconds; "
-                "start, "
-                "evaluation and checkpoints have five times that",
-                1'000'000'000),
-          straggler_warning(),
-          yes_or_no(
-              "balance", &C::balance,
-              "between epochs, move leaves from slow ranks to fast ones; results do not change"),
-          yes_or_no("survive", &C::survive,
-                    "go on without ranks that end, from a snapshot in memory; needs `mpirun --mca "
-                    "orte_enable_recovery 1`, or `SLURM_NO_KILL=set SLURM_KILL_BAD_EXIT=0 srun`"),
-          count("snapshot-every", &C::snapshot_every, 1,
-                "with survive: steps between snapshots, which are repeated after a loss"),
-          count("sentinel-steps", &C::sentinel_steps, 1,
-                "compare the weights of all replicas once in N steps, a part before each step",
-                1 << 20),
-          count_or("none", "audit-every", &C::audit_every,
-                   "every N steps, recompute a leaf and a slice on another rank"),
-          choice(
-              "on-nonfinite", &C::on_nonfinite, {"stop", "skip"},
-              "if a loss or gradient is not finite: end the job with code 76, or skip that step"),
-      });
-  add("Advanced",
-      {
-          choice("shard-policy", &C::shard_policy, {"data", "auto", "file", "off"},
-                 "how records are dealt to ranks"),
-          choice("rebatch", &C::rebatch, {"ceil", "balanced"},
-                 "how a batch is cut; balanced: with shard-policy file or off"),
-          choice("reduction", &C::reduction, {"canonical", "allreduce"},
-                 "how gradients are summed"),
-          choice("exchange", &C::exchange, {"auto", "activations", "sums"},
-                 "what canonical ranks exchange: activations, or partial sums; does not affect "
-                 "results"),
-          choice("products", &C::products, {"auto", "library", "strict"},
-                 "matrix products; auto: strict for canonical, library for allreduce"),
-          choice("simd", &C::simd, {"auto", "scalar", "avx2", "avx512", "neon"},
-                 "instructions of the strict products; does not affect results"),
-          choice("zeros", &C::zeros, {"auto", "dense"},
-                 "auto: strict products leave out terms that are exactly zero; does not affect "
-                 "results"),
-          count_or(
-              "auto", "leaf", &C::leaf,
-              "examples per leaf; pieces are whole leaves; auto: 16 for batches of 128 and more"),
-          count_or(
-              "none", "micro-batch", &C::micro_batch,
-              "gradient accumulation: examples that a rank computes at a time, with the memory "
-              "of their activations; with strict products does not affect results"),
-          count("prefetch", &C::prefetch, 0,
-                "batches read ahead by a thread in the background, "
-                "if reading them takes longer than passing them on",
-                max_prefetched),
-      });
+  group = "Data";
+  add(step, text("data", &C::data, "PATH|GLOB|synthetic|synthetic-rgb",
+                 "a table (FILE.csv, of values or of paths of pictures), a data folder, a folder "
+                 "of pictures, arrays (FILE.npz), a pattern for files, or built-in drawings: "
+                 "digits of 28x28, objects in colour of 32x32"));
+  add(step,
+      choice("format", &C::format, {"auto", "idx", "csv", "tfrecord", "npy", "cifar", "picture"},
+             "format of the files in the data folder; auto: the one that is there"));
+  add(fixed, count_or("all", "train-limit", &C::train_limit, "use the first N training records"));
+  add(fixed, count_or("all", "test-limit", &C::test_limit, "use the first N test records"));
+  add(fixed, share("test-split", &C::test_split,
+                   "the test set is this share of the training records, which the seed chooses; "
+                   "for data without test files"));
+  add(fixed, share("validation", &C::validation,
+                   "the validation set is this share of the training records, which the seed "
+                   "chooses: they are not trained on"));
+  add(fixed, classes());
+  add(table, choice("task", &C::task, {"auto", "classification", "regression", "multi-label"},
+                    "of a table: predict a class, numbers, or for each of several columns of 0 and "
+                    "1 whether it is 1; auto: numbers if labels have fractions"));
+  add(table, text("label-column", &C::label_column, "NAME|N,...",
+                  "of a table: the column of labels, or several columns to predict; N: the N-th, "
+                  "-1 for the last"));
+  add(table, text("weight-column", &C::weight_column, "none|NAME",
+                  "of a table: a column of weights of the records: the loss is the sum of the "
+                  "records' losses times weights, divided by the sum of the weights"));
+  add(table, choice("header", &C::header, {"first", "none"},
+                    "of a table: line 1 names the columns; none: they are called 1, 2, ..."));
+  add(table, choice("separator", &C::separator, {"auto", "comma", "semicolon", "tab"},
+                    "of a table; auto: the most frequent one in line 1"));
+  add(table,
+      choice("standardize", &C::standardize, {"auto", "true", "false"},
+             "of a table: subtract the mean of each column of numbers and divide by its standard "
+             "deviation, of the training set; auto: unless all are of one scale near 1"));
+  add(table, choice("missing", &C::missing, {"mean", "zero", "error"},
+                    "of a table: what a missing number is read as"));
+  add(table,
+      text("ignore-columns", &C::ignore_columns, "none|NAME,...", "of a table: leave these out"));
+  add(table, text("category-columns", &C::category_columns, "none|NAME,...",
+                  "of a table: columns of numbers that are categories"));
+  add(table, image_size());
+  add(table, choice("image-channels", &C::image_channels, {"auto", "gray", "rgb"},
+                    "of pictures; auto: gray if all training pictures are gray, else rgb"));
+  add(recipe, divide_by());
+  add(recipe, augment());
+  group = "Network";
+  add(fixed, choice("model", &C::model, {"mlp", "lenet", "layers"},
+                    "kind of network; layers: the [[layer]] list of the run file"));
+  add(fixed, layers());
+  add(recipe, choice("precision", &C::precision, {"float32", "tf32", "bf16"},
+                     "that factors of products are rounded to; bf16: strict products on the CPU, "
+                     "library products on a device; tf32: those alone"));
+  add(init,
+      text("init", &C::init, "none|PATH",
+           "start from the weights of a run, a checkpoint or a file in the safetensors format"));
+  add(init, text("init-map", &C::init_map, "none|OURS=THEIRS,...",
+                 "with --init: a layer's or tensor's name in that file; layers by name or number "
+                 "from 0, or last"));
+  add(init,
+      text("init-fresh", &C::init_fresh, "none|OURS,...",
+           "with --init: layers or tensors that start at random instead; last: the last layer"));
+  add(init,
+      text("init-ignore", &C::init_ignore, "none|THEIRS,...",
+           "with --init: tensors of the file, or what their names begin with, that are not used"));
+  add(init, choice("init-layout", &C::init_layout, {"lockstep", "pytorch"},
+                   "of the tensors in the file; pytorch: of a state_dict(), with its names"));
+  group = "Training";
+  add(recipe, count("epochs", &C::epochs, 1, "passes over the training set"));
+  add(recipe,
+      count_or("none", "steps", &C::steps, "end after N steps, if that comes before the epochs"));
+  add(fixed, count("batch-size", &C::batch_size, 1, "examples of one step over all ranks"));
+  add(recipe,
+      count_or("none", "patience", &C::patience,
+               "with --validation: end after N epochs that are not better than the best one"));
+  add(run, yes_or_no("keep-best", &C::keep_best,
+                     "with --validation: save a checkpoint of the best epoch, and keep it"));
+  add(recipe, text("monitor", &C::monitor, "loss|score|METRIC",
+                   "the validation figure that makes an epoch the best: the loss; the score, "
+                   "accuracy or R2; or one of the metrics"));
+  add(run, text("metrics", &C::metrics, "none|top-K,auc",
+                "more figures of each evaluation: the share of labels among the K greatest "
+                "outputs; the area under the ROC curve, the mean over classes or labels"));
+  add(fixed, yes_or_no("drop-remainder", &C::drop_remainder,
+                       "leave out the last, smaller global batch of an epoch"));
+  add(recipe,
+      text("class-weights", &C::class_weights, "none|balanced|W,...",
+           "weights of each class in the training loss, in their order, which multiply those of "
+           "--weight-column; balanced: records / (classes * records of the class)"));
+  add(recipe, choice("loss", &C::loss,
+                     {"auto", "cross-entropy", "binary-cross-entropy", "squared-error",
+                      "absolute-error", "huber"},
+                     "what training minimises; auto: of classes the cross-entropy, of several "
+                     "labels the binary one, of numbers the mean squared error"));
+  add(recipe,
+      number("huber-delta", &C::huber_delta,
+             "distance from which on the Huber loss is linear, in deviations of the column"));
+  add(recipe, number("label-smoothing", &C::label_smoothing,
+                     "share of the target of classification that all classes have alike"));
+  add(fixed,
+      count("seed", &C::seed, 0, "of the first weights (TensorFlow's pair N, N+1) and the order"));
+  add(fixed,
+      choice("shuffle", &C::shuffle, {"global", "none"}, "a new order of records every epoch"));
+  group = "Optimizer";
+  add(fixed, choice("optimizer", &C::optimizer, {"adam", "adamw", "sgd", "lamb", "lars"},
+                    "how weights follow gradients"));
+  add(recipe, learning_rate());
+  add(recipe, number_or("auto", "momentum", &C::momentum,
+                        "of sgd and lars; auto: 0.9 for lars, else none"));
+  add(recipe, yes_or_no("nesterov", &C::nesterov, "sgd looks ahead along its momentum"));
+  add(recipe, number_or("auto", "weight-decay", &C::weight_decay,
+                        "share of the weights, but for biases and gains, that a step at rate 1 "
+                        "takes away; auto: 0.01 for adamw and lamb, else none"));
+  add(recipe, number("beta1", &C::beta1, "of adam, adamw and lamb: decay of the mean gradient"));
+  add(recipe, number("beta2", &C::beta2, "of adam, adamw and lamb: decay of its mean square"));
+  add(recipe, number("epsilon", &C::epsilon, "of adam, adamw and lamb: added to the root of that"));
+  add(recipe, number("trust", &C::trust, "of lars: the norm of a step as a share of the weights'"));
+  add(recipe, number_or("none", "clip-norm", &C::clip_norm,
+                        "scale the mean gradient to this norm if its own is greater"));
+  add(recipe, number_or("none", "clip-value", &C::clip_value,
+                        "cut each element of the mean gradient to this magnitude"));
+  add(recipe,
+      choice("schedule", &C::schedule, {"constant", "linear", "cosine", "step", "exponential"},
+             "of the rate, after the warm-up; linear and cosine fall to final-rate at the end, "
+             "step and exponential by decay in every decay-every"));
+  add(recipe, steps_or_epochs("warmup", &C::warmup,
+                              "steps, or epochs as 1e, in which the rate rises to its full value"));
+  add(recipe, number("final-rate", &C::final_rate, "of linear and cosine: share of the rate"));
+  add(recipe, number("decay", &C::decay, "of step and exponential: a factor of the rate"));
+  add(recipe, steps_or_epochs("decay-every", &C::decay_every, "of step and exponential"));
+  group = "Ranks and devices";
+  add(launch,
+      count("ranks", &C::ranks, 1, "ranks as threads of this process; not under a launcher"));
+  add(launch, mesh());
+  add(launch,
+      choice("backend", &C::backend, {"auto", "threads", "shared", "mpi", "nccl"},
+             "communication between ranks; shared: memory within a host, MPI between hosts; auto: "
+             "that under a launcher, else threads; nccl: as auto, and NCCL between devices"));
+  add(launch, choice("device", &C::device, {"auto", "cpu", "cuda"},
+                     "where replicas are: on the processor, or on a GPU for each rank; auto: cpu"));
+  add(job, yes_or_no("share-device", &C::share_device,
+                     "ranks of a host may share its GPUs, and exchange through the host's memory"));
+  add(launch, count_or("auto", "threads", &C::threads,
+                       "threads of each rank's products; auto: the cores the launcher bound"));
+  group = "Recording";
+  add(job,
+      text("run-dir", &C::run_dir, "auto|DIR", "where the run is recorded; auto: runs/DATE-TIME"));
+  add(job, text("resume", &C::resume, "none|auto|PATH",
+                "continue a run from its newest valid checkpoint; auto: the run of --run-dir, or "
+                "the newest in runs/; PATH: a run or a checkpoint"));
+  add(run, count_or("end", "checkpoint-every", &C::checkpoint_every,
+                    "save a checkpoint every N steps, besides at the end"));
+  add(run, count("keep", &C::keep, 1, "keep the newest N checkpoints"));
+  add(run, count_or("none", "keep-every", &C::keep_every,
+                    "keep checkpoints of every N-th step besides"));
+  add(run, count_or("none", "hash-every", &C::hash_every,
+                    "record every tensor's hash every N steps, for `lockstep compare`"));
+  add(run, max_time());
+  add(run, choice("progress", &C::progress, {"auto", "bar", "lines", "off"},
+                  "off: errors and warnings only"));
+  group = "Faults";
+  add(step, count("timeout", &C::timeout, 1,
+                  "end the job with code 86 if a rank makes no progress in a step for N seconds; "
+                  "start, evaluation and checkpoints have five times that",
+                  1'000'000'000));
+  add(run, straggler_warning());
+  add(run,
+      yes_or_no("balance", &C::balance,
+                "between epochs, move leaves from slow ranks to fast ones; results do not change"));
+  add(job, yes_or_no("survive", &C::survive,
+                     "go on without ranks that end, from a snapshot in memory; needs `mpirun --mca "
+                     "orte_enable_recovery 1`, or `SLURM_NO_KILL=set SLURM_KILL_BAD_EXIT=0 srun`"));
+  add(job, count("snapshot-every", &C::snapshot_every, 1,
+                 "with survive: steps between snapshots, which are repeated after a loss"));
+  add(step, count("sentinel-steps", &C::sentinel_steps, 1,
+                  "compare the weights of all replicas once in N steps, a part before each step",
+                  1 << 20));
+  add(step, count_or("none", "audit-every", &C::audit_every,
+                     "every N steps, recompute a leaf and a slice on another rank"));
+  add(run,
+      choice("on-nonfinite", &C::on_nonfinite, {"stop", "skip"},
+             "if a loss or gradient is not finite: end the job with code 76, or skip that step"));
+  group = "Advanced";
+  add(fixed, choice("shard-policy", &C::shard_policy, {"data", "auto", "file", "off"},
+                    "how records are dealt to ranks"));
+  add(fixed, choice("rebatch", &C::rebatch, {"ceil", "balanced"},
+                    "how a batch is cut; balanced: with shard-policy file or off"));
+  add(recipe,
+      choice("reduction", &C::reduction, {"canonical", "allreduce"}, "how gradients are summed"));
+  add(launch,
+      choice(
+          "exchange", &C::exchange, {"auto", "activations", "sums"},
+          "what canonical ranks exchange: activations, or partial sums; does not affect results"));
+  add(recipe, choice("products", &C::products, {"auto", "library", "strict"},
+                     "matrix products; auto: strict for canonical, library for allreduce"));
+  add(launch, choice("simd", &C::simd, {"auto", "scalar", "avx2", "avx512", "neon"},
+                     "instructions of the strict products; does not affect results"));
+  add(launch,
+      choice(
+          "zeros", &C::zeros, {"auto", "dense"},
+          "auto: strict products leave out terms that are exactly zero; does not affect results"));
+  add(fixed,
+      count_or("auto", "leaf", &C::leaf,
+               "examples per leaf; pieces are whole leaves; auto: 16 for batches of 128 and more"));
+  add(step, count_or("none", "micro-batch", &C::micro_batch,
+                     "gradient accumulation: examples that a rank computes at a time, with the "
+                     "memory of their activations; with strict products does not affect results"));
+  add(step, count("prefetch", &C::prefetch, 0,
+                  "batches read ahead by a thread in the background, if reading them takes longer "
+                  "than passing them on",
+                  max_prefetched));
   return all;
 }
 
@@ -554,9 +540,16 @@ const std::vector<Setting>& settings() {
 }
 
 std::vector<std::string> table_settings() {
-  return {"task",          "label-column", "weight-column",  "header",           "separator",
-          "standardize",   "missing",      "ignore-columns", "category-columns", "image-size",
-          "image-channels"};
+  std::vector<std::string> names;
+  for (const Setting& setting : settings()) {
+    if (setting.scope == Scope::table) names.push_back(setting.name);
+  }
+  return names;
+}
+
+bool is_default(const Setting& setting, const RunConfig& config) {
+  static const RunConfig defaults;
+  return setting.literal(config) == setting.literal(defaults);
 }
 
 std::string flag_value(const Setting& setting, const RunConfig& config) {
@@ -565,11 +558,16 @@ std::string flag_value(const Setting& setting, const RunConfig& config) {
   return text.empty() ? "none" : text;
 }
 
-const Setting& setting_named(std::string_view place, const std::string& key) {
+const Setting* find_setting(std::string_view name) {
   const auto& all = settings();
   const auto found =
-      std::find_if(all.begin(), all.end(), [&](const auto& s) { return s.name == key; });
-  if (found != all.end()) return *found;
+      std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.name == name; });
+  return found == all.end() ? nullptr : &*found;
+}
+
+const Setting& setting_named(std::string_view place, const std::string& key) {
+  if (const Setting* const found = find_setting(key)) return *found;
+  const auto& all = settings();
   std::vector<std::string> names;
   names.reserve(all.size());
   for (const auto& setting : all) names.push_back(setting.name);

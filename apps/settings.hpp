@@ -113,6 +113,20 @@ struct RunConfig {
   std::string progress = "auto";
 };
 
+/// What a setting belongs to, and so the value that it has in a run that --resume continues, unless
+/// one is given.
+enum class Scope {
+  recipe,  ///< affects results: the checkpoint's; --resume-with changes it
+  table,   ///< how a table is read, or pictures: as recipe
+  fixed,   ///< fixes the data, the plan, the network or the optimizer's state: always the
+           ///< checkpoint's
+  init,    ///< weights of a new run: a checkpoint has its own
+  step,    ///< how a step is computed, without effect on results: that of config.toml
+  run,     ///< what is recorded, and done between steps: that of config.toml
+  launch,  ///< affects results where sums depend on ranks, and is then as recipe; else as job
+  job,     ///< the default
+};
+
 /// One setting. Its name is the flag's (without --) and the run file's key.
 struct Setting {
   std::string name;
@@ -124,16 +138,23 @@ struct Setting {
   /// The value as a TOML literal that `set` parses.
   std::function<std::string(const RunConfig&)> literal;
   std::string group = {};  ///< the heading in --help: "Data"
+  Scope scope = Scope::recipe;
 };
 
 /// The value as a flag takes it: the literal without quotes, brackets and blanks.
 std::string flag_value(const Setting& setting, const RunConfig& config);
 
+/// True if `config` has the default value of the setting.
+bool is_default(const Setting& setting, const RunConfig& config);
+
 /// All settings, in the order of --help and of printed run files.
 const std::vector<Setting>& settings();
 
-/// The settings that say how a table is read, and pictures.
+/// The names of the settings of Scope::table.
 std::vector<std::string> table_settings();
+
+/// The setting of this name; null if there is none.
+const Setting* find_setting(std::string_view name);
 
 /// The setting of this name; `place` is for messages: "--seed", "runs.toml:3".
 /// Errors   throws ConfigError, with the nearest valid name.

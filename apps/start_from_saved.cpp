@@ -3,7 +3,6 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -24,64 +23,30 @@ namespace lockstep::apps {
 
 namespace {
 
-/// Settings of one machine or launch. They determine results only where sums depend on ranks.
-constexpr std::array launch_settings = {"ranks", "mesh",    "backend",  "device",     "simd",
-                                        "zeros", "threads", "exchange", "micro-batch"};
-
-/// Settings of which a continued run has those of its config.toml. They do not determine results,
-/// or are launch_settings, too. `on-nonfinite` is one: a step that it skips ends the run without
-/// it. So is `micro-batch`: without it there may be too little memory.
-constexpr std::array free_settings = {"data",
-                                      "format",
-                                      "prefetch",
-                                      "micro-batch",
-                                      "checkpoint-every",
-                                      "keep",
-                                      "keep-every",
-                                      "sentinel-steps",
-                                      "audit-every",
-                                      "max-time",
-                                      "timeout",
-                                      "hash-every",
-                                      "straggler-warning",
-                                      "progress",
-                                      "balance",
-                                      "on-nonfinite",
-                                      "keep-best",
-                                      "metrics"};
-
-template <std::size_t N>
-bool is_in(const std::array<const char*, N>& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+/// The scope of a setting, or of the run file's layers.
+Scope scope_of(const std::string& name) {
+  const Setting* const setting = find_setting(name);
+  return setting == nullptr ? Scope::fixed : setting->scope;
 }
 
-/// Of no continued run: how this job is launched, and what goes with that.
-constexpr std::array job_settings = {"run-dir", "resume", "survive", "snapshot-every",
-                                     "share-device"};
-
-/// Read before a checkpoint is: `resume-with` would come too late.
-constexpr std::array early_settings = {"ranks", "backend"};
-
-/// Of a run without a checkpoint: a checkpoint has its own weights.
-constexpr std::array init_settings = {"init", "init-map", "init-fresh", "init-ignore",
-                                      "init-layout"};
-
-/// Settings that fix the plan, the data, the network or the optimizer's state: a checkpoint cannot
-/// be continued with other values.
-constexpr std::array kept_settings = {"train-limit", "test-limit",   "test-split",     "validation",
-                                      "classes",     "model",        "layers",         "batch-size",
-                                      "seed",        "shuffle",      "drop-remainder", "leaf",
-                                      "rebatch",     "shard-policy", "optimizer"};
+/// True for a setting of which a continued run has the value of its config.toml. `on-nonfinite` is
+/// one: a step that it skips ends the run without it.
+bool is_of_run(const std::string& name) {
+  const Scope scope = scope_of(name);
+  return scope == Scope::step || scope == Scope::run;
+}
 
 }  // namespace
 
 Decisive decisive_settings(const RunConfig& config) {
   Decisive decisive;
   for (const auto& [name, value] : key_values(config)) {
-    const bool by_ranks = config.reduction == "allreduce" && is_in(launch_settings, name);
-    const bool free =
-        is_in(free_settings, name) || is_in(job_settings, name) || is_in(launch_settings, name);
-    if (!free || by_ranks) decisive.emplace_back(name, value);
+    const Scope scope = scope_of(name);
+    const bool is_free = is_of_run(name) || scope == Scope::launch || scope == Scope::job;
+    // Micro-batches cut the sums of allreduce. The setting is of the run, since memory may need it.
+    const bool is_by_ranks = scope == Scope::launch || name == "micro-batch";
+    const bool is_decisive = !is_free || (is_by_ranks && config.reduction == "allreduce");
+    if (is_decisive) decisive.emplace_back(name, value);
   }
   return decisive;
 }
@@ -111,9 +76,7 @@ constexpr const char* test_data = "the test data";
 constexpr const char* plan_key = "the data plan";
 
 bool is_setting(const std::string& name) {
-  const auto& all = settings();
-  return name == "layer" ||
-         std::any_of(all.begin(), all.end(), [&](const auto& one) { return one.name == name; });
+  return name == "layer" || find_setting(name) != nullptr;
 }
 
 /// The settings of the run as a run file: config.toml's, and the checkpoint's over them.
@@ -125,7 +88,7 @@ std::string settings_text(const std::filesystem::path& run, const train::Trainin
     RunConfig config;
     apply_run_file(config, path.string(), read_run_file(path.string()));
     for (const auto& [name, value] : key_values(config)) {
-      if (!is_in(free_settings, name) || value_in(state.settings, name) != absent) continue;
+      if (!is_of_run(name) || value_in(state.settings, name) != absent) continue;
       text += name + " = " + value + "\n";
     }
   }
@@ -240,8 +203,9 @@ std::string difference_of(const std::string& name, const std::string& value,
 /// empty: `resume-with` permits it.
 std::string remedy_if_fixed(const std::string& name, const std::string& value) {
   if (name == "layer") return "leave the layers out, or train them in a run of their own";
-  if (is_in(kept_settings, name)) return "leave " + name + " out, or train a run of its own";
-  if (is_in(init_settings, name)) return "leave " + name + " out: a checkpoint has its own weights";
+  const Scope scope = scope_of(name);
+  if (scope == Scope::fixed) return "leave " + name + " out, or train a run of its own";
+  if (scope == Scope::init) return "leave " + name + " out: a checkpoint has its own weights";
   if (name == "reduction" && value == "\"allreduce\"") {
     return "leave reduction out: a run with sums of canonical cannot go on with those of allreduce";
   }
@@ -268,7 +232,8 @@ void require_same_settings(const Decisive& saved, const Decisive& now,
 
 /// Throws ConfigError for a setting that `resume-with` is not for.
 void require_of_checkpoint(const std::string& name, const RunConfig& config) {
-  if (!is_in(early_settings, name) && value_in(decisive_settings(config), name) != absent) return;
+  const bool is_read_before = name == "ranks" || name == "backend";  // a checkpoint is
+  if (!is_read_before && value_in(decisive_settings(config), name) != absent) return;
   throw ConfigError("--resume-with " + name + ": is a setting of each job, not of the checkpoint",
                     "give --" + name + " itself");
 }
@@ -449,16 +414,11 @@ std::string other_scale(const train::SavedNetwork& saved, const data::Source& tr
 }  // namespace
 
 std::optional<train::InitialWeights> initial_weights(const RunConfig& config) {
-  const RunConfig defaults;
   if (config.init == "none") {
-    for (const auto& [name, is_default] :
-         {std::pair("init_map", config.init_map == defaults.init_map),
-          std::pair("init_fresh", config.init_fresh == defaults.init_fresh),
-          std::pair("init_ignore", config.init_ignore == defaults.init_ignore),
-          std::pair("init_layout", config.init_layout == defaults.init_layout)}) {
-      if (is_default) continue;
-      throw ConfigError(fmt::format("`{}` without `init`", name),
-                        "give `init=PATH`, or leave it out");
+    for (const Setting& setting : settings()) {
+      if (setting.scope != Scope::init || is_default(setting, config)) continue;
+      throw ConfigError(fmt::format("--{} without --init", setting.name),
+                        "give --init PATH, or leave it out");
     }
     return std::nullopt;
   }

@@ -243,13 +243,12 @@ std::string command_to_continue(const std::string& run, const RunConfig& config,
   if (std::string_view(comm.backend()) == "threads" && comm.size() > 1) {
     words.insert(words.end(), {"--ranks", std::to_string(comm.size())});
   }
-  if (config.survive) words.emplace_back("--survive");
-  for (const char* name : {"mesh", "backend", "device", "share-device", "threads", "simd", "zeros",
-                           "exchange", "snapshot-every"}) {
-    const Setting& setting = setting_named("", name);
+  static const std::set<std::string> given = {"ranks", "run-dir", "resume"};  // above
+  for (const Setting& setting : settings()) {
+    const bool is_kept = setting.scope != Scope::launch && setting.scope != Scope::job;
+    if (is_kept || given.contains(setting.name) || is_default(setting, config)) continue;
     const std::string value = flag_value(setting, config);
-    if (value == flag_value(setting, RunConfig())) continue;
-    words.push_back(fmt::format("--{}={}", name, value));
+    words.push_back("--" + setting.name + (value == "true" ? "" : "=" + value));
   }
   for (std::string& word : words) word = in_shell(word);
   return joined(words, " ");
