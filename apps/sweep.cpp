@@ -426,9 +426,7 @@ Syntax sweep_syntax() {
   syntax.own_table = sweep_table;
   syntax.example = "mpirun -n 4 lockstep sweep configs/sweep.toml --out sweeps/rates";
   for (const auto& setting : settings()) {
-    const bool is_own =
-        setting.name == "run-dir" || setting.name == "resume" || setting.name == "survive";
-    if (!is_own) syntax.settings.push_back(setting.name);
+    if (!is_of_sweep(setting.name)) syntax.settings.push_back(setting.name);
   }
   syntax.flags = {{"dry-run", "", "print the trials of the file, and end"},
                   {"out", "DIR", "record the trials in this folder [sweeps/NAME of NAME.toml]"},

@@ -21,9 +21,8 @@ namespace {
 
 constexpr std::uint64_t max_trials = 10'000;
 
-/// Settings that a sweep sets in every trial, or that concern the whole job.
-constexpr std::array fixed_settings = {"run-dir", "resume",   "survive", "ranks",
-                                       "backend", "progress", "timeout", "max-time"};
+/// Settings of the whole job, besides those of the sweep.
+constexpr std::array job_settings = {"ranks", "backend", "progress", "timeout", "max-time"};
 
 /// An interval to draw numbers from.
 struct Interval {
@@ -146,8 +145,9 @@ Interval interval_in(const std::string& path, const std::string& place, const to
 
 Varied varied_in(const std::string& path, const TomlSetting& setting, bool is_random) {
   const std::string place = setting.place + ": " + setting.name;
-  if (std::find(fixed_settings.begin(), fixed_settings.end(), setting.name) !=
-      fixed_settings.end()) {
+  const bool is_of_job =
+      std::find(job_settings.begin(), job_settings.end(), setting.name) != job_settings.end();
+  if (is_of_job || is_of_sweep(setting.name)) {
     refuse(place, "not a setting of a trial", "leave it out of [sweep.settings]");
   }
   Varied varied = {.setting = setting.name, .place = setting.place};
@@ -310,17 +310,18 @@ void read_halving(const Keys& keys, Sweep& sweep, const RunConfig& base) {
 
 /// Throws ConfigError for settings that the sweep sets itself.
 void require_free(const std::string& path, const RunConfig& base) {
-  const RunConfig defaults;
-  for (const auto& [name, is_free] : {std::pair("run-dir", base.run_dir == defaults.run_dir),
-                                      std::pair("resume", base.resume == defaults.resume),
-                                      std::pair("survive", base.survive == defaults.survive)}) {
-    if (is_free) continue;
-    refuse(path, std::string(name) + ": not a setting of a sweep",
+  for (const Setting& setting : settings()) {
+    if (!is_of_sweep(setting.name) || is_default(setting, base)) continue;
+    refuse(path, setting.name + ": not a setting of a sweep",
            "leave it out: trials are recorded in --out, and the same command continues them");
   }
 }
 
 }  // namespace
+
+bool is_of_sweep(const std::string& setting) {
+  return setting == "run-dir" || setting == "resume" || setting == "survive";
+}
 
 bool is_of_validation(const std::string& metric) { return metric.starts_with("validation "); }
 

@@ -49,6 +49,9 @@ struct Sweep {
 Sweep read_sweep(const std::string& path, const std::string& text, const RunConfig& base,
                  std::uint64_t ranks);
 
+/// True of the settings that a sweep sets itself, in each trial.
+bool is_of_sweep(const std::string& setting);
+
 /// True of the metrics "validation loss" and such.
 bool is_of_validation(const std::string& metric);
 
