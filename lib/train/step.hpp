@@ -185,6 +185,11 @@ class Step {
   ///
   /// The update is that of the mean of the losses with their weights: Tally.
   ///
+  /// The exchange is one collective, and computation waits for it: on processors MPI moves bytes on
+  /// the cores that compute. On 2 cores of an EPYC, MPI_Iallgather of 0.4 to 6.4 MB a rank beside
+  /// work of 0.7 to 3 times its duration (Open MPI 4.1, shared memory and TCP) took 0.92 to 1.05 of
+  /// both in turn with 20 calls of MPI_Test in the work, and 0.96 to 1.14 without.
+  ///
   /// If the loss is not finite, there is no update on the processor. If a gradient is not, some
   /// ranks have updated their slices, unless the options say to skip such steps.
   ///
