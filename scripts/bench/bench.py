@@ -31,7 +31,7 @@ def arguments():
     parser.add_argument("--rounds", type=int, help="of peers and tables [3; short: 1]")
     parser.add_argument("--parts", default=",".join(PARTS), help=",".join(PARTS))
     parser.add_argument("--data", help="folder of IDX files of MNIST's shape [drawn digits]")
-    parser.add_argument("--figure", type=pathlib.Path, help="draw the roofline of 2 ranks at 512 [short: 128]")
+    parser.add_argument("--figure", type=pathlib.Path, help="draw the roofline of 2 ranks at 512 [short: 128]: *.svg or *.png")
     parser.add_argument("--no-record", action="store_true", help="leave results.jsonl as it is")
     higgs.add_flags(parser)
     a = parser.parse_args()
@@ -40,6 +40,12 @@ def arguments():
     unknown = sorted(set(a.parts) - set(PARTS))
     if unknown:
         parser.error(f"--parts: {unknown[0]} is none of {','.join(PARTS)}")
+    if a.venv is not None and not (a.venv / "bin" / "python").exists():
+        parser.error(f"{a.venv}: not a folder of scripts/peers/install.sh")
+    if a.data and not pathlib.Path(a.data).is_dir():
+        parser.error(f"--data: {a.data} is not a folder")
+    if a.figure and (a.figure.suffix not in (".svg", ".png") or not a.figure.parent.is_dir()):
+        parser.error(f"--figure: {a.figure} is not *.svg or *.png in a folder that exists")
     if a.short:
         a.records = min(a.records, 20_000)
     return a
@@ -109,43 +115,99 @@ def collectives_table(figures):
 
 # lockstep bench step
 
+CANONICAL, DENSE, ALLREDUCE = "canonical", "--zeros dense", "--reduction allreduce"
+AVX2 = "--simd avx2"
+AVX2_ALLREDUCE = f"{ALLREDUCE}, AVX2"
+
+
+def variants():
+    """{name: (flags, environment)}; those held to AVX2 only where there is more."""
+    found = {CANONICAL: ([], {}), DENSE: (["--zeros", "dense"], {}),
+             ALLREDUCE: (["--reduction", "allreduce"], {})}
+    if "avx512f" in open("/proc/cpuinfo").read():
+        found[AVX2] = (["--simd", "avx2"], {})
+        found[AVX2_ALLREDUCE] = (["--reduction", "allreduce"], {"DNNL_MAX_CPU_ISA": "AVX2"})
+    return found
+
+
 def step(a):
-    """{"ranks, batch": what `bench step` says}."""
+    """{"ranks, batch": {variant: what `bench step` says in its median run}}, and of 2 ranks what
+    `plan --predict` makes of 1."""
     figures = {}
     for ranks in (1, 2):
         for batch in (128,) if a.short else (32, 128, 512, 1024, 4096):
-            launcher = MPIRUN if ranks == 2 else []
-            flags = ["--threads", 1, "--rounds", 3 if a.short else 9]
+            flags = ["--threads", 1, "--rounds", 3, "--batch-size", batch, "--json"]
             if a.data:
                 flags += ["--data", a.data]
-            if a.figure and (ranks, batch) == (2, 128 if a.short else 512):
-                flags += ["--roofline", a.figure]
-            figures[f"{ranks}, {batch}"] = json.loads(
-                output_of([*launcher, LOCKSTEP, "bench", "step", "--json", "--batch-size", batch,
-                           *flags]))
+            runs = {name: [] for name in variants()}
+            for _ in range(a.rounds):
+                for name, (more, environment) in variants().items():
+                    runs[name].append(json.loads(output_of(
+                        [*(MPIRUN if ranks == 2 else []), LOCKSTEP, "bench", "step", *flags, *more],
+                        environment=environment)))
+            figures[f"{ranks}, {batch}"] = of = {
+                name: sorted(found, key=lambda run: run["step_seconds"])[len(found) // 2]
+                for name, found in runs.items()}
+            if ranks == 2:
+                of["predicted"] = predicted(figures[f"1, {batch}"][CANONICAL])
+    if a.figure:
+        output_of([*MPIRUN, LOCKSTEP, "bench", "step", "--threads", 1, "--roofline", a.figure,
+                   "--batch-size", 128 if a.short else 512, *(["--data", a.data] if a.data else [])])
     return figures
 
 
+def predicted(one_rank):
+    """Seconds of 2 ranks, of `plan --predict`."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(one_rank, file)
+        file.flush()
+        found = json.loads(output_of([LOCKSTEP, "plan", "--predict", file.name, "--ranks", 2,
+                                      "--ranks-a-host", 2, "--json"]))
+    of_two = found["ranks"][-1]["same_batch"]
+    return of_two["compute_seconds"] + of_two["communication_seconds"]
+
+
 def step_table(figures):
-    lines = ["| ranks, batch | step | peak, GFLOP/s | forward | backward | other phases |"
-             " share of the limit |", "| --- " * 7 + "|"]
-    for name, found in figures.items():
+    lines = ["| ranks, batch | step | forward | backward | other phases | limit / step |"
+             f" {DENSE} | limit / step | dense / step | 2 ranks as predicted of 1 |",
+             "| --- " * 10 + "|"]
+    for name, of in figures.items():
+        found, dense = of[CANONICAL], of[DENSE]
         phases, whole = found["phases"], found["step_seconds"]
         products = phases["forward"]["seconds"] + phases["backward"]["seconds"]
         lines.append(
-            f"| {name} | {1e3 * whole:.2f} ms | {found['peak']['flops_per_second'] / 1e9:.0f} | "
-            + " | ".join(f"{phases[phase]['share_of_peak']:.0%}" for phase in
+            f"| {name} | {1e3 * whole:.3f} ms | "
+            + " | ".join(f"{phases[phase]['share_of_peak']:.0%} of the peak" for phase in
                          ("forward", "backward"))
-            + f" | {1 - products / whole:.0%} of the step | {found['limit']['share']:.0%} |")
+            + f" | {1 - products / whole:.0%} of the step | {found['limit']['share']:.2f} | "
+            f"{1e3 * dense['step_seconds']:.3f} ms | {dense['limit']['share']:.2f} | "
+            f"{dense['step_seconds'] / whole:.2f} | "
+            + (f"{1e3 * of['predicted']:.3f} ms |" if "predicted" in of else "|"))
+    return "\n".join(lines) + "\n\n" + reduction_table(figures)
+
+
+def reduction_table(figures):
+    pairs = [(CANONICAL, ALLREDUCE), (DENSE, ALLREDUCE), (AVX2, AVX2_ALLREDUCE)]
+    pairs = [pair for pair in pairs if pair[0] in variants()]
+    lines = ["| ranks, batch, ms | " + " | ".join(variants()) + " | "
+             + " | ".join(f"{one} / {other}" for one, other in pairs) + " |",
+             "| --- " * (1 + len(variants()) + len(pairs)) + "|"]
+    for name, of in figures.items():
+        seconds = {variant: of[variant]["step_seconds"] for variant in variants()}
+        lines.append(f"| {name} | " + " | ".join(f"{1e3 * one:.3f}" for one in seconds.values())
+                     + " | " + " | ".join(f"{seconds[one] / seconds[other]:.2f}"
+                                          for one, other in pairs) + " |")
     return "\n".join(lines)
 
 
 def step_record(figures):
     """What is kept of them: seconds, and the limits."""
-    return {name: {"step_seconds": found["step_seconds"], "peak": found["peak"],
-                   "limit": found["limit"],
-                   "seconds": {phase: of["seconds"] for phase, of in found["phases"].items()}}
-            for name, found in figures.items()}
+    def kept(found):
+        return {"step_seconds": found["step_seconds"], "peak": found["peak"],
+                "limit": found["limit"],
+                "seconds": {phase: of["seconds"] for phase, of in found["phases"].items()}}
+    return {name: {variant: found if variant == "predicted" else kept(found)
+                   for variant, found in of.items()} for name, of in figures.items()}
 
 
 def digits(a):
@@ -221,20 +283,22 @@ def main():
                 "peers": (peers, compare.table, dict),
                 "table": (lambda a: higgs.measure(a.venv, a), lambda f: higgs.table(f, a), dict),
                 "reading": (lambda a: readers.measure(a.venv, a.rounds), readers.table, dict)}
-    for part in PARTS:
-        if part not in a.parts:
-            continue
-        if part in ("peers", "table", "reading") and a.venv is None:
-            print(f"bench: {part} left out: no folder of scripts/peers/install.sh is given",
-                  file=sys.stderr)
-            continue
-        measure, table, kept = measures[part]
-        figures = measure(a)
-        record[part] = kept(figures)
-        print(f"\n{table(figures)}", flush=True)
-    if not a.no_record:
-        with open(HERE / "results.jsonl", "a") as file:
-            file.write(json.dumps(rounded(record)) + "\n")
+    try:
+        for part in PARTS:
+            if part not in a.parts:
+                continue
+            if part in ("peers", "table", "reading") and a.venv is None:
+                print(f"bench: {part} left out: no folder of scripts/peers/install.sh is given",
+                      file=sys.stderr)
+                continue
+            measure, table, kept = measures[part]
+            figures = measure(a)
+            record[part] = kept(figures)
+            print(f"\n{table(figures)}", flush=True)
+    finally:  # of a run that ends early, too
+        if not a.no_record and any(part in record for part in PARTS):
+            with open(HERE / "results.jsonl", "a") as file:
+                file.write(json.dumps(rounded(record)) + "\n")
 
 
 if __name__ == "__main__":

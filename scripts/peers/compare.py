@@ -25,10 +25,10 @@ ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROO
 MPIRUN = ["mpirun", "-n", 2]
 
 
-def output_of(command, is_complete=lambda output: False, limit=1800):
+def output_of(command, is_complete=lambda output: False, limit=1800, environment={}):
     """What a command prints. One that fails ends the program, unless its output is complete."""
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True,
-                          env=ENVIRONMENT, timeout=limit)
+                          env=ENVIRONMENT | environment, timeout=limit)
     if done.returncode != 0:
         problem = f"{command} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
         if not is_complete(done.stdout):
