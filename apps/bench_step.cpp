@@ -329,11 +329,19 @@ void print(const StepFindings& found, const std::string& where) {
       grouped(static_cast<std::uint64_t>(found.examples() / all.step)));
 }
 
+/// The network for a title of one line: its layers, or how many there are.
+std::string short_text(const nn::NetworkShape& shape) {
+  constexpr std::size_t most_bytes = 80;
+  const std::string text = shape.text();
+  if (text.size() <= most_bytes) return text;
+  return counted(shape.layers.size(), "layer") + ", " + counted(shape.parameters(), "parameter");
+}
+
 /// The roofline of Williams, Waterman & Patterson 2009, doi:10.1145/1498765.1498785: arithmetic per
 /// second against arithmetic per byte.
 train::Panel roofline(const StepFindings& found) {
   train::Panel panel = {
-      .title = fmt::format("Step of {} at batch {} on {}", found.job.replica->shape().text(),
+      .title = fmt::format("Step of {} at batch {} on {}", short_text(found.job.replica->shape()),
                            found.job.plan->examples(0), counted(found.ranks.size(), "rank")),
       .x_name = "floating-point operations per byte that has to move",
       .y_name = "GFLOP/s",

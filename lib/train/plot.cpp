@@ -254,27 +254,75 @@ class PanelDrawing {
     }
   }
 
-  /// In the corner, of those on the right, that is farther from the ends of the curves.
+  /// A rectangle of the canvas.
+  struct Box {
+    double left, top, width, height;
+
+    bool contains(double x, double y, double margin) const {
+      return x > left - margin && x < left + width + margin && y > top - margin &&
+             y < top + height + margin;
+    }
+  };
+
+  /// How much of the curves a legend in `box` would cover: points without a line count most, then
+  /// parts of lines.
+  double covered_by(const Box& box) const {
+    constexpr double weight_of_point = 1000;
+    constexpr int samples = 20;  // of the line between two points
+    double covered = 0;
+    for (const Curve& curve : panel_.curves) {
+      for (std::size_t i = 0; i < curve.points.size(); ++i) {
+        const auto [x, y] = curve.points[i];
+        if (!std::isfinite(y)) continue;
+        if (!curve.is_line) {
+          if (box.contains(x_of(x), y_of(y), 2 * point_radius)) covered += weight_of_point;
+          continue;
+        }
+        const auto [next_x, next_y] = curve.points[std::min(i + 1, curve.points.size() - 1)];
+        if (!std::isfinite(next_y)) continue;
+        for (int sample = 0; sample < samples; ++sample) {
+          const double share = sample / static_cast<double>(samples);
+          const double at_x = x_of(x) + share * (x_of(next_x) - x_of(x));
+          const double at_y = y_of(y) + share * (y_of(next_y) - y_of(y));
+          if (box.contains(at_x, at_y, 0)) covered += 1.0 / samples;
+        }
+      }
+    }
+    return covered;
+  }
+
+  /// The place at the top or the bottom where a legend covers least; of equal ones the rightmost.
+  Box legend_box(double width, double height) const {
+    constexpr double gap = 8;
+    Box best = {};
+    double least = INFINITY;
+    const double first = left_ + gap;
+    const double last = right_ - gap - width;
+    for (const double share : {1.0, 0.75, 0.5, 0.25, 0.0}) {
+      for (const double box_top : {top + gap, bottom - gap - height}) {
+        const Box box = {first + share * (last - first), box_top, width, height};
+        const double covered = covered_by(box);
+        if (covered >= least) continue;
+        least = covered;
+        best = box;
+      }
+    }
+    return best;
+  }
+
   void draw_legend() const {
     double width = 0;
-    double sum = 0;
-    double count = 0;
     for (const Curve& curve : panel_.curves) {
       width = std::max(width, canvas_.text_width(curve.name, font_size));
-      for (const auto& [x, y] : curve.points) {
-        if (x_of(x) < (left_ + right_) / 2 || !std::isfinite(y)) continue;
-        sum += y_of(y);
-        ++count;
-      }
     }
     constexpr double row = 16;
     const double rows = row * static_cast<double>(panel_.curves.size());
-    const bool is_high = count == 0 || sum / count > (top + bottom) / 2;
-    const double x = right_ - width - 44;
-    double y = is_high ? top + 8 : bottom - rows - 8;
+    const Box box = legend_box(width + 46, rows + 6);
     cairo_set_source_rgba(canvas_.get(), 1, 1, 1, 0.8);
-    cairo_rectangle(canvas_.get(), x - 6, y - 4, width + 46, rows + 6);
+    cairo_rectangle(canvas_.get(), box.left, box.top, box.width, box.height);
     cairo_fill(canvas_.get());
+    const double x = box.left + 6;
+    double y = box.top + 4;
     for (const Curve& curve : panel_.curves) {
       canvas_.set(color_of(curve));
       if (curve.is_line) {

@@ -96,8 +96,7 @@ TEST_CASE("a panel with logarithmic axes has lines and points", "[plot]") {
   const auto file = folder.path() / "a.png";
   const Curve roof = {.name = "roof", .points = {{0.1, 10}, {1, 100}, {100, 100}}};
   const Curve point = {.name = "point", .color = 1, .is_line = false, .points = {{10, 80}}};
-  const Panel panel = {
-      .title = "t", .x_name = "x", .is_logarithmic = true, .curves = {roof, point}};
+  Panel panel = {.title = "t", .x_name = "x", .is_logarithmic = true, .curves = {roof, point}};
   try {
     draw(std::array{panel, panel}, file);
   } catch (const ConfigError& error) {
@@ -108,6 +107,10 @@ TEST_CASE("a panel with logarithmic axes has lines and points", "[plot]") {
   const std::size_t dot = pixels_of(file, orange);
   CHECK(dot > 100);  // the point, and in the legend
   CHECK(dot < 1000);
+
+  panel.curves[1].points = {{80, 11}};  // in the corner that is farther from the roof
+  draw(std::array{panel, panel}, file);
+  CHECK(pixels_of(file, orange) > dot - dot / 10);
 }
 
 TEST_CASE("figures that cannot be drawn are refused", "[plot]") {
