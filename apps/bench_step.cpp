@@ -437,7 +437,7 @@ void bench_step(const Arguments& arguments, const RunConfig& config, comm::Commu
   });
   Recording recording(config, comm);
   const RecordedIn recorded(recording.recorder(), comm);
-  TrainData data = open_data(config, comm);
+  TrainData data = open_data(config, comm, /*may_lack_test=*/true);
   FaultInjection faults(comm);
   TrainJob job = make_job(config, data, faults, comm);
   const double feature_bytes = data.sets.train->element() == data::Element::byte ? 1 : 4;

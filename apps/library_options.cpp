@@ -72,7 +72,8 @@ std::uint64_t outputs_of(const RunConfig& config, const data::DataSet& data,
         "leave `classes` out");
   }
   if (config.classes || data.train->table() != nullptr || counts.empty()) return classes;
-  const auto there = data::label_counts(*data.test);
+  const auto there =
+      data.test != nullptr ? data::label_counts(*data.test) : std::vector<std::uint64_t>();
   const auto fail = [](const data::Source& source, std::size_t label, const std::string& problem) {
     std::uint64_t id = 0;
     while (source.known_label(id) != static_cast<std::int32_t>(label)) ++id;

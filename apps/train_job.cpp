@@ -33,7 +33,7 @@ namespace lockstep::apps {
 namespace {
 
 void require_fitting_data(const data::DataSet& data) {
-  if (data.train->features() == data.test->features()) return;
+  if (data.test == nullptr || data.train->features() == data.test->features()) return;
   throw DataError("training records have " + std::to_string(data.train->features()) +
                       " features, test records " + std::to_string(data.test->features()),
                   "give parts of one data set");
@@ -101,7 +101,7 @@ std::vector<float> class_weights_of(const RunConfig& config, const data::Source&
 
 }  // namespace
 
-TrainData open_data(const RunConfig& config, comm::Communicator& comm) {
+TrainData open_data(const RunConfig& config, comm::Communicator& comm, bool may_lack_test) {
   TrainData data;
   comm::together(comm, [&](comm::Exchange& exchange) {
     mesh_of(config, static_cast<std::uint64_t>(comm.size()));
@@ -110,6 +110,7 @@ TrainData open_data(const RunConfig& config, comm::Communicator& comm) {
     options.threads = threads_of(config, comm);
     warn_of_threads(options.threads, comm);
     options.ranks = &ranks;
+    options.may_lack_test = may_lack_test;
     data.sets = data::open_data_set(config.data, options);
     require_fitting_data(data.sets);
     require_used(config, *data.sets.train);
@@ -119,11 +120,12 @@ TrainData open_data(const RunConfig& config, comm::Communicator& comm) {
     data.label_counts = data::label_counts(*data.sets.train);
     data.outputs = outputs_of(config, data.sets, data.label_counts);
     data.train_identity = data.sets.train->identity();  // reads samples of the files
-    data.test_identity = data.sets.test->identity();
+    if (data.sets.test) data.test_identity = data.sets.test->identity();
   });
   if (comm.rank() == 0) {
     std::set<std::string> texts;  // those of both parts of a split are the same
     for (const auto* part : {data.sets.train.get(), data.sets.test.get()}) {
+      if (part == nullptr) continue;
       for (std::string& text : part->warnings()) texts.insert(std::move(text));
     }
     for (const std::string& text : texts) launching::print_warning(text);
@@ -162,7 +164,7 @@ TrainJob make_job(const RunConfig& config, const TrainData& data, FaultInjection
       const auto plan = train::evaluation_plan(source.records(), batch.size());
       return std::make_unique<data::BatchReader>(source, plan, batch.rank());
     };
-    job.test = reader(*data.sets.test);
+    if (data.sets.test) job.test = reader(*data.sets.test);
     if (data.sets.validation) job.validation = reader(*data.sets.validation);
     options = faults.wrap(replica_options(config, job.threads));
     options.optimizer = optimizer_options(config, *job.plan);

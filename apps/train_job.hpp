@@ -46,18 +46,19 @@ struct TrainJob {
   std::unique_ptr<train::Replica> replica;
   std::unique_ptr<data::Transform> transform;  ///< of training batches; null: none
   std::unique_ptr<data::BatchReader> train;
-  std::unique_ptr<data::BatchReader> test;
+  std::unique_ptr<data::BatchReader> test;        ///< null: there is no test set
   std::unique_ptr<data::BatchReader> validation;  ///< null: none
   train::TrainerOptions training;
   Decisive decisive;  ///< what determines the results
 };
 
-/// Opens the data.
+/// Opens the data. `may_lack_test`: without a test set TrainData::sets.test is null, which
+/// otherwise is an error.
 ///
 /// Errors   throws comm::AgreedError on every rank: settings that are not supported here (2), bad
 ///          data (65), data that differs between ranks (2).
 /// Ranks    collective.
-TrainData open_data(const RunConfig& config, comm::Communicator& comm);
+TrainData open_data(const RunConfig& config, comm::Communicator& comm, bool may_lack_test = false);
 
 /// Creates the plan and the replica of this rank of `comm`; `data` must outlive the job.
 ///

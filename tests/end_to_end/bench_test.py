@@ -209,6 +209,18 @@ class BenchStep(command.CommandTest):
                               "--round-steps 3 --json --ranks 2")
         self.assertIn("conv", json.loads(result.out)["network"])
 
+    def test_data_without_a_test_set(self):
+        table = self.folder / "table.csv"
+        table.write_text("x,label\n" + "".join(f"{i}.5,{i % 3}\n" for i in range(60)))
+        digits = files.write_set(self.folder / "digits", train=60, test=1)
+        for path in digits.glob("t10k*"):
+            path.unlink()
+        for data in (table, digits):
+            for options in ({}, {"ranks": 2}):
+                with self.subTest(data=data, **options):
+                    self.succeed("bench step --layers 5 --batch-size 20 --rounds 1 --round-steps 2 --data", data,
+                                 **options)
+
     def test_refusals(self):
         for args, code, needles in (("--rounds 0", 2, ["--rounds"]),
                                     ("--epochs 3", 2, ["'--epochs'"]),
