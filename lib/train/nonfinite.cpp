@@ -195,11 +195,9 @@ NonfiniteText describe_nonfinite(const char* what, const NonfiniteValue& mine,
 }
 
 void throw_diverged(std::uint64_t step, const std::string& what, const std::string& remedy) {
-  throw comm::AgreedError(ExitCode::diverged,
-                          "training diverged at step " + std::to_string(step) +
-                              " (counted from 1): " + what +
-                              "; checkpoints saved before are intact",
-                          remedy);
+  throw comm::AgreedError(
+      ExitCode::diverged,
+      "training diverged at step " + std::to_string(step) + " (counted from 1): " + what, remedy);
 }
 
 }  // namespace lockstep::train

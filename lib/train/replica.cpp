@@ -295,6 +295,8 @@ Step& Replica::training() const {
                     "make it with a plan or a data set, and restore() the checkpoint");
 }
 
+bool Replica::skips_nonfinite() const { return training().skips(); }
+
 std::uint64_t Replica::skipped_steps() const {
   return steps_ - training().optimizer().scalars().steps;
 }
@@ -421,12 +423,11 @@ StepResult Replica::train(const data::Batch& batch, PhaseSeconds& seconds, std::
     if (found.is_bad_input) throw comm::AgreedError(ExitCode::data, found.text, mend_values);
     why_skipped_ = std::move(found.text);
     if (result.skipped) return;
-    const std::string first_remedy =
-        found.in_features ? "mend these records of the data, or what computes their features"
-                          : "lower `learning_rate`, look for extreme values in the data "
-                            "(`divide_by`)";
     throw_diverged(steps_ + 1, why_skipped_,
-                   first_remedy + ", or leave out such steps with `on_nonfinite=skip`");
+                   found.in_features
+                       ? "mend these records of the data, or what computes their features"
+                       : "lower `learning_rate`, or look for extreme values in the data "
+                         "(`divide_by`)");
   });
   if (groups_.model != nullptr) {
     groups_.model->all_reduce(std::span<std::uint64_t>(&result.stop, 1), comm::Op::max);

@@ -156,6 +156,9 @@ class Replica {
   std::uint64_t steps() const noexcept { return steps_; }
   std::uint64_t examples() const noexcept { return examples_; }
 
+  /// True with OnNonfinite::skip. Local.
+  bool skips_nonfinite() const;
+
   /// Number of completed steps that changed nothing: see OnNonfinite. This and all that trains, or
   /// sets the state of training, throws ConfigError for a replica that only evaluates.
   std::uint64_t skipped_steps() const;

@@ -198,13 +198,13 @@ class Step {
   /// Ranks    collective.
   StepResult run(const data::Batch& batch, PhaseSeconds& seconds, std::uint64_t stop = 0);
 
+  /// Steps that are not finite are skipped: nothing may be updated before update().
+  bool skips() const noexcept { return skips_with_ != nullptr; }
+
  protected:
   /// All must outlive the step.
   Step(const StepOptions& options, comm::Communicator& comm, Sentinel& sentinel,
        std::unique_ptr<MicroBatches> micro_batches = nullptr);
-
-  /// Steps that are not finite are skipped: nothing may be updated before update().
-  bool skips() const noexcept { return skips_with_ != nullptr; }
 
   comm::Communicator& comm_;
   const std::unique_ptr<MicroBatches> micro_batches_;  // null: the whole piece at once

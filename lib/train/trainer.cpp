@@ -146,7 +146,8 @@ Evaluation Trainer::evaluate_set(data::BatchReader& reader, const std::string& s
                                  SetFigures& figures) {
   Evaluation result = replica_.evaluate(reader, options_.metrics);
   if (!std::isfinite(result.loss_sum)) {
-    throw_diverged(replica_.steps(), "the " + set + " loss is not finite", lower_rate);
+    throw_diverged(replica_.steps(), "the " + set + " loss is not finite" + text_of_saved(),
+                   lower_rate);
   }
   figures = {result.loss(), result.score(), {}};
   for (std::size_t m = 0; m < options_.metrics.size(); ++m) {
@@ -162,8 +163,10 @@ EpochReport Trainer::evaluate(const Timed& timed) {
   Lap testing;
   last_test_ = evaluate_set(test_, "test", test);
   evaluation_seconds_ = testing.take();
-  if (position_.examples == 0)
-    throw_diverged(replica_.steps(), "all steps of the epoch were skipped", lower_rate);
+  if (position_.examples == 0) {
+    throw_diverged(replica_.steps(), "all steps of the epoch were skipped" + text_of_saved(),
+                   lower_rate);
+  }
   std::optional<SetFigures> validation;
   if (options_.validation.reader != nullptr) {
     evaluate_set(*options_.validation.reader, "validation", validation.emplace());
@@ -233,6 +236,23 @@ std::vector<std::uint64_t> Trainer::rebalance() {
   return shares;
 }
 
+/// For the end of the problem of an error: "; checkpoints ...", or empty.
+std::string Trainer::text_of_saved() const {
+  return saved_step_ > 0 ? "; checkpoints saved before are intact" : "";
+}
+
+/// Replica::train(). Where training diverged, the error also names the remedies of a whole run.
+StepResult Trainer::train(const data::Batch& batch, PhaseSeconds& seconds, std::uint64_t stop) {
+  try {
+    return replica_.train(batch, seconds, stop);
+  } catch (const comm::AgreedError& error) {
+    if (error.code() != ExitCode::diverged) throw;
+    const char* const skip = "; or leave out such steps with `on_nonfinite=skip`";
+    throw comm::AgreedError(error.code(), error.problem() + text_of_saved(),
+                            error.remedy() + (replica_.skips_nonfinite() ? "" : skip));
+  }
+}
+
 Trainer::Timed Trainer::train_steps(const std::vector<Observer*>& observers) {
   Timed timed;
   Lap whole_step;
@@ -245,7 +265,7 @@ Trainer::Timed Trainer::train_steps(const std::vector<Observer*>& observers) {
     enter(Phase::step, replica_.steps() + 1);
     const std::uint64_t request = options_.stop ? options_.stop() : 0;
     seconds.compute = phase.take();
-    const StepResult result = replica_.train(batch, seconds, request);
+    const StepResult result = train(batch, seconds, request);
     stop_ = result.stop;
     const std::uint64_t step = replica_.steps();
     const std::uint64_t examples = batch.global_examples;

@@ -101,6 +101,8 @@ class Trainer {
   void judge(const SetFigures& validation);
   bool is_patience_over() const noexcept;
   Timed train_steps(const std::vector<Observer*>& observers);
+  StepResult train(const data::Batch& batch, PhaseSeconds& seconds, std::uint64_t stop);
+  std::string text_of_saved() const;
   std::vector<std::pair<std::string, std::uint64_t>> hashes_due();
   std::unique_ptr<data::Prefetch> read_ahead();
   std::vector<std::uint64_t> rebalance();

@@ -230,7 +230,7 @@ class BadInput(command.CommandTest):
                 result = run("train", command.SMALL, "--learning-rate 1e30 --checkpoint-every 1 "
                              "--run-dir", run_dir, **options)
                 self.assert_refused(result, 76, ["diverged at step", "the loss is not finite: rank ",
-                                                 "in the output of layer ", "remedy:"])
+                                                 "in the output of layer ", "checkpoints saved before", "remedy:"])
                 made = command.Run(run_dir)
                 summary = made.summary
                 self.assertEqual((summary["status"], summary["exit_code"]), ("failed", 76))
@@ -256,6 +256,7 @@ class BadInput(command.CommandTest):
         result = run("train", *job, "--run-dir", self.run_dir, **MPI)
         self.assert_refused(result, 76, ["diverged at step ", " has the first such value in the output "
                                          "of layer 1 (dense 16), for record 77", "--on-nonfinite skip"])
+        self.assertNotIn("checkpoints", result.err)  # none was due
 
         parts = run("train", *job, "--micro-batch 3 --run-dir", self.folder / "parts", **MPI)
         self.assertEqual(parts.err.splitlines()[:2], result.err.splitlines()[:2])

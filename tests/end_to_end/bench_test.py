@@ -209,6 +209,13 @@ class BenchStep(command.CommandTest):
                               "--round-steps 3 --json --ranks 2")
         self.assertIn("conv", json.loads(result.out)["network"])
 
+    def test_a_step_that_is_not_finite(self):
+        """Neither a flag that `bench step` does not have, nor checkpoints, which it does not save."""
+        result = run("bench step --train-limit 200 --layers 30 --learning-rate 1e30 --ranks 2")
+        self.assert_refused(result, 76, ["diverged at step 2", "lower --learning-rate"])
+        for word in ("--on-nonfinite", "checkpoint"):
+            self.assertNotIn(word, result.err)
+
     def test_data_without_a_test_set(self):
         table = self.folder / "table.csv"
         table.write_text("x,label\n" + "".join(f"{i}.5,{i % 3}\n" for i in range(60)))
