@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -51,13 +52,12 @@ constexpr std::array phases = {
 
 constexpr std::size_t cache_bytes = std::size_t{1} << 18;  // of a thread: fits in level 2
 
-/// What one rank measured, or the means (of seconds) and sums (of rates) of all ranks. Medians of
-/// rounds.
+/// What one rank measured, or the means of all ranks. Medians of rounds.
 struct StepFigures {
   std::array<double, phases.size()> seconds = {};
   double step = 0;             ///< seconds of the whole step
-  double flops = 0;            ///< per second, of multiply-adds
-  double bandwidth = 0;        ///< bytes per second, over as many bytes as the replica touches
+  double flops = 0;            ///< per second, of multiply-adds of all ranks together
+  double bandwidth = 0;        ///< bytes per second, over as many bytes as each replica touches
   double cache_bandwidth = 0;  ///< over cache_bytes for each thread
 };
 
@@ -66,6 +66,32 @@ struct Amount {
   std::uint64_t rounds = 0;
   std::uint64_t steps = 0;  ///< of a round
 };
+
+/// The work of all ranks per second: of a host's from its first rank's begin to its last one's end,
+/// because ranks that share cores may work one after the other. Collective.
+double rate_of_all(const TimedWork& mine, comm::Communicator& comm) {
+  const auto gathered = [&](double value) {
+    std::vector<double> values(static_cast<std::size_t>(comm.size()));
+    values[static_cast<std::size_t>(comm.rank())] = value;
+    comm.all_gather(std::span(values));
+    return values;
+  };
+  const auto nodes = gathered(comm.place().node);
+  const auto amounts = gathered(mine.amount);
+  const auto begins = gathered(mine.begin);
+  const auto ends = gathered(mine.end);
+  std::map<double, TimedWork> hosts;
+  for (std::size_t rank = 0; rank < nodes.size(); ++rank) {
+    const auto [at, is_first] = hosts.try_emplace(nodes[rank], TimedWork{0, begins[rank], 0});
+    TimedWork& host = at->second;
+    host.amount += amounts[rank];
+    host.begin = std::min(host.begin, begins[rank]);
+    host.end = std::max(host.end, ends[rank]);
+  }
+  double rate = 0;
+  for (const auto& [node, work] : hosts) rate += work.rate();
+  return rate;
+}
 
 /// One rank's part of the measurement. All functions are collective.
 class StepBench {
@@ -100,11 +126,11 @@ class StepBench {
       StepFigures& now = rounds.emplace_back(median_of(run_steps(round, amount.steps)));
       constexpr double probe_seconds = 0.01;
       comm_.barrier();
-      now.flops = measured_flops(simd_, precision_, probe_seconds);
+      now.flops = rate_of_all(measured_flops(simd_, precision_, probe_seconds), comm_);
       comm_.barrier();
-      now.bandwidth = replica_probe_.measured(simd_, probe_seconds);
+      now.bandwidth = rate_of_all(replica_probe_.measured(simd_, probe_seconds), comm_);
       comm_.barrier();
-      now.cache_bandwidth = cache_probe_.measured(simd_, probe_seconds);
+      now.cache_bandwidth = rate_of_all(cache_probe_.measured(simd_, probe_seconds), comm_);
     }
     return median_of(rounds);
   }
@@ -180,9 +206,9 @@ StepFigures together(const std::vector<StepFigures>& ranks) {
   for (const StepFigures& one : ranks) {
     for (std::size_t p = 0; p < phases.size(); ++p) all.seconds[p] += share * one.seconds[p];
     all.step += share * one.step;
-    all.flops += one.flops;
-    all.bandwidth += one.bandwidth;
-    all.cache_bandwidth += one.cache_bandwidth;
+    all.flops += share * one.flops;
+    all.bandwidth += share * one.bandwidth;
+    all.cache_bandwidth += share * one.cache_bandwidth;
   }
   return all;
 }

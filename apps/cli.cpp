@@ -348,8 +348,10 @@ int run_on_ranks(const Syntax& syntax, const std::vector<std::string>& words,
       command(arguments, config, shared ? *shared : mpi);
     });
   }
-  launching::run_over_threads(config.ranks,
-                              [&](comm::Communicator& comm) { command(arguments, config, comm); });
+  launching::run_over_threads(config.ranks, [&](comm::Communicator& comm) {
+    if (!syntax.over_mpi && comm.size() > 1) launching::warn_of_problems(comm);
+    command(arguments, config, comm);
+  });
   return static_cast<int>(ExitCode::success);
 }
 

@@ -203,7 +203,7 @@ std::vector<Finding> find_problems(std::span<const RankFacts> ranks, const std::
   require_same(ranks, &RankFacts::mpi, "ranks use different MPI libraries",
                "install the same MPI library on all hosts", findings);
   const int tasks = ranks[0].slurm_tasks;
-  if (tasks > 0 && tasks != static_cast<int>(ranks.size())) {
+  if (backend != "threads" && tasks > 0 && tasks != static_cast<int>(ranks.size())) {
     findings.push_back({Level::warning,
                         "Slurm allotted " + counted(static_cast<std::uint64_t>(tasks), "task") +
                             ", but the job has " + counted(ranks.size(), "rank"),

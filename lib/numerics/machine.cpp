@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
 #include <vector>
 
 #include "lockstep/base/errors.hpp"
@@ -142,24 +141,33 @@ bool multiplies_by_amx(Simd simd, Precision precision) {
   return precision == Precision::bf16 && &bf16_products(simd) == amx_products();
 }
 
-/// Calls `work(thread)`, which returns an amount of work, on each product thread until `seconds`
-/// have passed. Returns the sum of their amounts per second.
-template <class Work>
-double rate_of(double seconds, const Work& work) {
+double seconds_now() {
   using Clock = std::chrono::steady_clock;
+  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+}
+
+/// Calls `work(thread)`, which returns an amount of work, on each product thread until `seconds`
+/// have passed there. Threads that take turns on a core do not work at the same time, so that the
+/// sum of their rates is not one of the machine.
+template <class Work>
+TimedWork timed(double seconds, const Work& work) {
   const std::size_t threads = product_threads();
-  std::vector<double> rates(threads);
+  std::vector<TimedWork> each(threads);
   share(threads, 1, min_shared_operations, [&](Range part, std::size_t) {
-    const auto begin = Clock::now();
-    double amount = 0;
-    double passed = 0;
+    TimedWork mine{.begin = seconds_now()};
     do {
-      amount += work(part.begin);
-      passed = std::chrono::duration<double>(Clock::now() - begin).count();
-    } while (passed < seconds);
-    rates[part.begin] = amount / passed;
+      mine.amount += work(part.begin);
+      mine.end = seconds_now();
+    } while (mine.end - mine.begin < seconds);
+    each[part.begin] = mine;
   });
-  return std::accumulate(rates.begin(), rates.end(), 0.0);
+  TimedWork all = each[0];
+  for (std::size_t i = 1; i < threads; ++i) {
+    all.amount += each[i].amount;
+    all.begin = std::min(all.begin, each[i].begin);
+    all.end = std::max(all.end, each[i].end);
+  }
+  return all;
 }
 
 }  // namespace
@@ -173,12 +181,12 @@ const char* simd_in_use(Simd simd, Precision precision) {
   return multiplies_by_amx(simd, precision) ? "AMX" : simd_name(strict_products(simd).simd);
 }
 
-double measured_flops(Simd simd, Precision precision, double seconds) {
+TimedWork measured_flops(Simd simd, Precision precision, double seconds) {
   const MachineKernels& kernels = kernels_of(simd);
   if (multiplies_by_amx(simd, precision)) {
-    return rate_of(seconds, [](std::size_t) { return static_cast<double>(amx_operations()); });
+    return timed(seconds, [](std::size_t) { return static_cast<double>(amx_operations()); });
   }
-  return rate_of(seconds, [&](std::size_t) {
+  return timed(seconds, [&](std::size_t) {
     volatile float used = kernels.multiply_add(factor, summand);
     static_cast<void>(used);
     return static_cast<double>(2 * chains * links * kernels.lanes);
@@ -201,13 +209,17 @@ BandwidthProbe::BandwidthProbe(std::size_t bytes)
   std::fill(b_.span().begin(), b_.span().end(), 1.0F);
 }
 
-double BandwidthProbe::measured(Simd simd, double seconds) {
+TimedWork BandwidthProbe::measured(Simd simd, double seconds) {
   const MachineKernels& kernels = kernels_of(simd);
   const std::size_t threads = product_threads();
   const std::size_t each = (a_.size() / unit + threads - 1) / threads * unit;
-  return rate_of(seconds, [&](std::size_t thread) {
-    const std::size_t first = std::min(a_.size(), thread * each);
-    const std::size_t count = std::min(each, a_.size() - first);
+  constexpr std::size_t most = std::size_t{1} << 17;  // at a time, so that all end together
+  std::vector<std::size_t> done(threads);             // of the current pass
+  return timed(seconds, [&](std::size_t thread) {
+    const std::size_t end = std::min(a_.size(), (thread + 1) * each);
+    const std::size_t first = std::min(end, thread * each + done[thread]);
+    const std::size_t count = std::min(most, end - first);
+    done[thread] = first + count == end ? 0 : done[thread] + count;
     kernels.add_scaled(factor, b_.data() + first, a_.data() + first, count);
     return static_cast<double>(count) * 3 * sizeof(float);
   });

@@ -29,13 +29,23 @@ void set_cache_sizes(CacheSizes sizes) noexcept;
 /// Errors   throws ConfigError if there are no vectors, or this processor lacks them.
 const char* simd_in_use(Simd simd, Precision precision);
 
-/// Multiply-adds per second in registers, times two: floating-point operations per second of the
-/// threads of set_product_threads() together. Each has 12 independent chains of fused multiply-adds
-/// in the vectors of `simd`; in bf16 by AMX, four tiles of sums. Measured for `seconds`. Local;
-/// call it on all ranks at the same time, because cores that compute alone are clocked higher.
+/// Work of this rank's threads, and when they did it, on the steady clock of the host.
+struct TimedWork {
+  double amount = 0;  ///< floating-point operations, or bytes
+  double begin = 0;   ///< seconds; of the first thread
+  double end = 0;     ///< of the last thread
+
+  double rate() const noexcept { return amount / (end - begin); }
+};
+
+/// Multiply-adds in registers, times two: floating-point operations of the threads of
+/// set_product_threads() together. Each has 12 independent chains of fused multiply-adds
+/// in the vectors of `simd`; in bf16 by AMX, four tiles of sums. Each thread works for
+/// `seconds`. Local; call it on all ranks at the same time, because cores that compute alone are
+/// clocked higher.
 ///
 /// Errors   as simd_in_use().
-double measured_flops(Simd simd, Precision precision, double seconds);
+TimedWork measured_flops(Simd simd, Precision precision, double seconds);
 
 /// Measures the bandwidth of memory or a cache: passes of a[i] = s * b[i] + a[i] over two arrays of
 /// floats, 12 bytes for each i, of which 8 are read and 4 written.
@@ -47,11 +57,11 @@ class BandwidthProbe {
   /// Bytes of both arrays.
   std::size_t bytes() const noexcept { return 2 * a_.size() * sizeof(float); }
 
-  /// Bytes per second of the threads of set_product_threads() together, each with its part of the
-  /// arrays. Measured for `seconds`. Local; call it on all ranks at the same time.
+  /// Bytes of the threads of set_product_threads() together, each with its part of the arrays.
+  /// Each works for `seconds`. Local; call it on all ranks at the same time.
   ///
   /// Errors   as simd_in_use().
-  double measured(Simd simd, double seconds);
+  TimedWork measured(Simd simd, double seconds);
 
  private:
   AlignedBuffer<float> a_;

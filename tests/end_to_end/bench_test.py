@@ -1,6 +1,7 @@
 """`lockstep bench`: the parts measure what they say; how fast that is, no test says."""
 
 import json
+import os
 import unittest
 
 import command
@@ -208,6 +209,11 @@ class BenchStep(command.CommandTest):
         result = self.succeed("bench step", file, "--train-limit 100 --test-limit 10 --rounds 1 "
                               "--round-steps 3 --json --ranks 2")
         self.assertIn("conv", json.loads(result.out)["network"])
+
+    def test_ranks_that_share_cores(self):
+        ranks = len(os.sched_getaffinity(0)) + 1
+        result = self.succeed("bench step --train-limit 200 --layers 30 --rounds 1 --round-steps 2", threads=ranks)
+        self.assert_says(result.err, [f"{ranks} ranks share ", "remedy: start no more ranks"], result)
 
     def test_a_step_that_is_not_finite(self):
         """Neither a flag that `bench step` does not have, nor checkpoints, which it does not save."""
