@@ -217,6 +217,8 @@ StepFigures together(const std::vector<StepFigures>& ranks) {
 struct StepFindings {
   const TrainJob& job;
   const RunConfig& config;
+  std::string backend;
+  int hosts;
   const char* simd;
   Amount amount;
   train::StepWork work;
@@ -238,6 +240,8 @@ nlohmann::ordered_json json_of(const StepFindings& found) {
   nlohmann::ordered_json json = {
       {"version", version},
       {"ranks", found.ranks.size()},
+      {"hosts", found.hosts},
+      {"backend", found.backend},
       {"threads", found.job.threads},
       {"network", found.job.replica->shape().text()},
       {"parameters", found.job.replica->shape().parameters()},
@@ -314,7 +318,8 @@ void print(const StepFindings& found, const std::string& where) {
   const StepFigures& all = found.all;
   const CacheSizes caches = cache_sizes();
   Banner banner;
-  banner.headline = fmt::format("lockstep {}: a step on {}", version, where);
+  banner.headline =
+      fmt::format("lockstep {}: a step on {}, backend {}", version, where, found.backend);
   const train::Replica& replica = *found.job.replica;
   const auto parameters = grouped(replica.shape().parameters());
   banner.rows = {
@@ -474,9 +479,9 @@ void bench_step(const Arguments& arguments, const RunConfig& config, comm::Commu
   StepBench bench(options, job, work, recording.recorder(), comm);
   const Amount amount = bench.warm_up(rounds, steps);
   const auto ranks = gather(bench.run(amount), comm);
-  const std::string where = ranks_text(comm) + ", backend " + comm.backend();
-  const StepFindings found = {
-      job, config, simd, amount, work, bench.probed_bytes(), together(ranks), ranks};
+  const std::string where = ranks_text(comm);
+  const StepFindings found = {job,    config, comm.backend(),       comm.place().nodes, simd,
+                              amount, work,   bench.probed_bytes(), together(ranks),    ranks};
   comm::together(comm, [&] {
     if (comm.rank() != 0) return;
     if (arguments.given("json")) {

@@ -76,6 +76,7 @@ std::optional<double> dominated_from(const std::vector<ScalingRow>& rows,
 }
 
 std::string count(double number) {
+  if (!(number < 1e18)) return fmt::format("{:.3g}", number);
   return grouped(static_cast<std::uint64_t>(std::llround(number)));
 }
 
@@ -102,12 +103,13 @@ nlohmann::ordered_json json_of(const Layout& layout, const PredictedStep& step) 
           {"examples_per_second", rate_of(layout, step)}};
 }
 
-void print_json(const std::vector<ScalingRow>& rows) {
+void print_json(const std::vector<ScalingRow>& rows, const train::MeasuredStep& measured) {
   const auto from = [&](PredictedStep ScalingRow::*step) {
     const auto ranks = dominated_from(rows, step);
     return ranks ? nlohmann::ordered_json(*ranks) : nlohmann::ordered_json();
   };
-  nlohmann::ordered_json json = {{"communication_dominates_from",
+  nlohmann::ordered_json json = {{"backend", measured.backend},
+                                 {"communication_dominates_from",
                                   {{"same_batch", from(&ScalingRow::of_fixed)},
                                    {"same_examples_a_rank", from(&ScalingRow::of_growing)}}}};
   for (const ScalingRow& row : rows) {
@@ -143,11 +145,11 @@ ScalingArguments scaling_arguments(const Arguments& given) {
                       "leave it out");
   }
   ScalingArguments arguments;
-  constexpr std::uint64_t most = 1 << 20;
   arguments.file = given.value("predict");
-  arguments.max_ranks = given.number("ranks", 1, most).value_or(arguments.max_ranks);
-  arguments.batch = given.number("batch-size", 1);
-  arguments.ranks_a_host = given.number("ranks-a-host", 1, most).value_or(arguments.ranks_a_host);
+  arguments.max_ranks = given.number("ranks", 1, train::max_ranks).value_or(arguments.max_ranks);
+  arguments.batch = given.number("batch-size", 1, train::max_batch);
+  arguments.ranks_a_host =
+      given.number("ranks-a-host", 1, train::max_ranks).value_or(arguments.ranks_a_host);
   const auto [latency, bandwidth] = numbers_in(
       "between-hosts", given.given("between-hosts") ? given.value("between-hosts") : "5,12");
   arguments.latency = 1e-6 * latency;
@@ -159,7 +161,7 @@ ScalingArguments scaling_arguments(const Arguments& given) {
 void print_scaling(const ScalingArguments& arguments) {
   const train::MeasuredStep measured = train::read_measured_step(arguments.file);
   const auto rows = scaling_rows(arguments, measured);
-  if (arguments.json) return print_json(rows);
+  if (arguments.json) return print_json(rows, measured);
   const Layout& first = rows.front().fixed;
   const std::string fixed = fmt::format("batch {}", count(first.batch));
   const std::string growing = fmt::format("{:.4g} a rank", first.batch / first.ranks);
@@ -167,9 +169,10 @@ void print_scaling(const ScalingArguments& arguments) {
   banner.headline =
       fmt::format("lockstep {}: the step of {} on more ranks", version, arguments.file);
   banner.rows = {
-      {"measured", fmt::format("{} parameters on {} at batch {}", count(measured.weights),
-                               counted(static_cast<std::uint64_t>(measured.ranks), "rank"),
-                               count(measured.batch))},
+      {"measured",
+       fmt::format("{} parameters on {} at batch {}, backend {}", count(measured.weights),
+                   counted(static_cast<std::uint64_t>(measured.ranks), "rank"),
+                   count(measured.batch), printable(measured.backend))},
       {"hosts", fmt::format("{} each; {:.3g} us and {:.3g} GB/s between them",
                             counted(arguments.ranks_a_host, "rank"), 1e6 * arguments.latency,
                             1e-9 * arguments.bandwidth)}};

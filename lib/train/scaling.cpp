@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <string>
 
+#include "lockstep/base/text.hpp"
 #include "lockstep/data/file.hpp"
 #include "lockstep/train/json_fields.hpp"
 
@@ -12,6 +14,7 @@ namespace lockstep::train {
 namespace {
 
 constexpr double float_bytes = sizeof(float);
+constexpr std::uint64_t max_parameters = std::uint64_t{1} << 53;  // a double has each of these
 
 /// The examples of the rank that has most.
 double rows_of(double batch, double leaf, double ranks) {
@@ -34,6 +37,22 @@ class Numbers {
   }
   double peak(const char* figure) const { return positive(*peak_, figure); }
   double positive(const char* key) const { return positive(json_, key); }
+  std::string text(const char* key) const { return text_in(json_, key, place_); }
+
+  double whole(const char* key, std::uint64_t most) const {
+    const auto& value = field(json_, key, place_);
+    const auto number = value.is_number_unsigned() ? value.get<std::uint64_t>() : 0;
+    if (number >= 1 && number <= most) return static_cast<double>(number);
+    fail(place_, std::string("'") + key + "' is not a whole number of 1 to " + grouped(most));
+  }
+
+  /// Throws unless the ranks share a host: times of several have their link in them.
+  void require_one_host() const {
+    const std::uint64_t hosts = count_in(json_, "hosts", place_);
+    if (hosts == 1) return;
+    fail({.path = place_.path, .remedy = "measure it with all ranks on one host"},
+         "is of a step on " + counted(hosts, "host") + ", whose link would be counted twice");
+  }
 
   /// Seconds of exchange and publish on the rank that has least of them, and so waits least for
   /// others.
@@ -95,12 +114,14 @@ bool moves_activations(const MeasuredStep& measured, double batch) {
 
 MeasuredStep read_measured_step(const std::filesystem::path& file) {
   const Numbers numbers(file);
+  numbers.require_one_host();
   const bool is_by_sums = numbers.is_by_sums();
   MeasuredStep step;
-  step.ranks = numbers.positive("ranks");
-  step.batch = numbers.positive("batch_size");
-  step.leaf = numbers.positive("leaf");
-  step.weights = numbers.positive("parameters");
+  step.backend = numbers.text("backend");
+  step.ranks = numbers.whole("ranks", max_ranks);
+  step.batch = numbers.whole("batch_size", max_batch);
+  step.leaf = numbers.whole("leaf", max_batch);
+  step.weights = numbers.whole("parameters", max_parameters);
   step.exchanged = numbers.positive("exchanged_values");
   step.only_sums = is_by_sums && moves_activations(step, step.batch);
   step.data = numbers.phase("data", "seconds");

@@ -2,7 +2,9 @@
 // bandwidth.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <string>
 
 namespace lockstep::train {
 
@@ -23,8 +25,13 @@ double all_gather_seconds(double hosts, double bytes, const Link& link);
 /// message. Local.
 double all_to_all_seconds(double hosts, double bytes, const Link& link);
 
-/// A step as `lockstep bench step --json` has measured it, with the canonical reduction.
+inline constexpr std::uint64_t max_ranks = std::uint64_t{1} << 20;  ///< of a prediction
+inline constexpr std::uint64_t max_batch = std::uint64_t{1} << 40;  ///< examples
+
+/// A step as `lockstep bench step --json` has measured it on one host, with the canonical
+/// reduction.
 struct MeasuredStep {
+  std::string backend = {};  ///< Communicator::backend()
   double ranks = 1;
   double batch = 0;        ///< examples
   double leaf = 1;         ///< examples
@@ -42,8 +49,8 @@ struct MeasuredStep {
 
 /// Reads one.
 ///
-/// Errors   throws DataError, with the file and the key that is missing or no number; for another
-///          reduction.
+/// Errors   throws DataError, with the file and the key that is missing, or no number in its range;
+///          for another reduction; for several hosts.
 MeasuredStep read_measured_step(const std::filesystem::path& file);
 
 /// The ranks of a prediction.

@@ -184,11 +184,16 @@ class BenchStep(command.CommandTest):
             self.assertEqual(row["same_batch"]["batch_size"], 40)
             self.assertEqual(row["same_examples_a_rank"]["batch_size"], 20 * row["ranks"])
         table = self.succeed("plan --predict", step, "--ranks-a-host 4 --between-hosts 2,50")
-        self.assert_says(table.out, ["4,096", "1,024", "half of the step", "efficiency"], table)
+        self.assert_says(table.out, ["4,096", "1,024", "half of the step", "efficiency", "backend threads"], table)
+        self.assertEqual(found["backend"], "threads")
+        on_two = self.folder / "two.json"
+        on_two.write_text(step.read_text().replace('"hosts":1', '"hosts":2'))
         for args, code, needles in (("--predict nowhere", 65, ["nowhere"]),
                                     ("--between-hosts 5,12", 2, ["--predict"]),
                                     (f"--predict {step} --between-hosts 5", 2, ["5,12"]),
                                     (f"--predict {step} --epoch 2", 2, ["--epoch"]),
+                                    (f"--predict {on_two}", 65, ["two.json", "2 hosts", "on one host"]),
+                                    (f"--predict {step} --batch-size 9999999999999999", 2, ["--batch-size"]),
                                     (f"--predict {step} --ranks 1", 2, ["--ranks"])):
             with self.subTest(args=args):
                 self.assert_refused(run("plan " + args), code, needles)

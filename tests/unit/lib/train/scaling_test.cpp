@@ -158,10 +158,23 @@ TEST_CASE("a file that is not a measured step is refused", "[scaling]") {
   CHECK_THROWS_AS(read_measured_step(folder.path() / "none"), DataError);
   CHECK_THAT(refusal("no JSON"), Contains("step.json"));
   CHECK_THAT(refusal("{}"), Contains("phases"));
-  CHECK_THAT(refusal(R"({"phases": {}, "peak": {}, "reduction": "allreduce"})"),
-             Contains("another reduction"));
-  CHECK_THAT(refusal(R"({"phases": {}, "peak": {}, "reduction": "canonical", "ranks": 0})"),
-             Contains("'ranks' is not greater than 0"));
+  const auto refusal_of = [&](const std::string& fields) {
+    return refusal(R"({"phases": {}, "peak": {}, "backend": "mpi", )" + fields + "}");
+  };
+  CHECK_THAT(refusal_of(R"("hosts": 1, "reduction": "allreduce")"), Contains("another reduction"));
+  CHECK_THAT(refusal_of(R"("hosts": 2, "reduction": "canonical")"),
+             Contains("on 2 hosts") && Contains("remedy: measure it with all ranks on one host"));
+  const std::string one_host = R"("hosts": 1, "reduction": "canonical", "ranks": )";
+  for (const char* ranks : {"0", "-1", "2.5", "0.1", "1e300", "1048577", "\"2\""}) {
+    CHECK_THAT(refusal_of(one_host + ranks),
+               Contains("'ranks' is not a whole number of 1 to 1,048,576"));
+  }
+  for (const char* batch : {"0", "2.5", "1e300"}) {
+    CHECK_THAT(refusal_of(one_host + R"(2, "batch_size": )" + batch),
+               Contains("'batch_size' is not a whole number"));
+    CHECK_THAT(refusal_of(one_host + R"(2, "batch_size": 8, "leaf": )" + batch),
+               Contains("'leaf' is not a whole number"));
+  }
 }
 
 }  // namespace
