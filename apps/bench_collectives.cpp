@@ -51,7 +51,7 @@ comm::Op op_named(const std::string& name) {
   if (name == "sum") return comm::Op::sum;
   if (name == "min") return comm::Op::min;
   if (name == "max") return comm::Op::max;
-  throw ConfigError("--redop: " + in_quotes(name) + " is none of sum|min|max");
+  throw ConfigError("--redop: " + in_quotes(name) + " is none of sum|min|max", "give one of these");
 }
 
 /// What is measured: the command line.
@@ -91,7 +91,7 @@ std::uint64_t bytes_in(const Arguments& arguments, const std::string& flag) {
   throw ConfigError("--" + flag + ": less than the 4 bytes of an element", "give at least 4");
 }
 
-/// The operations in `text`, a list of names or "all".
+/// The operations in `text`, a list of names or "all"; each once.
 std::vector<const Operation*> operations_in(const std::string& text) {
   std::vector<std::string> names(operations.size());
   std::transform(operations.begin(), operations.end(), names.begin(),
@@ -103,7 +103,8 @@ std::vector<const Operation*> operations_in(const std::string& text) {
       throw ConfigError("--operation: " + in_quotes(name) + " is none of " + listed(names),
                         "give some of these with commas between them, or all");
     }
-    found.push_back(&operations[static_cast<std::size_t>(at - names.begin())]);
+    const Operation* const operation = &operations[static_cast<std::size_t>(at - names.begin())];
+    if (std::find(found.begin(), found.end(), operation) == found.end()) found.push_back(operation);
   }
   return found;
 }
@@ -157,6 +158,10 @@ struct Backends {
   bool has_mpi = false;
 };
 
+bool needs_mpirun(const std::string& backend) {
+  return backend == "shared" || backend == "mpi" || backend == "tcp";
+}
+
 /// Of a launch over MPI: shared memory where a host has several ranks, MPI and TCP; else threads.
 /// Collective.
 Backends backends_of(const CollectiveSweep& sweep, comm::Communicator& comm) {
@@ -175,9 +180,10 @@ Backends backends_of(const CollectiveSweep& sweep, comm::Communicator& comm) {
       if (std::find(names.begin(), names.end(), asked) != names.end()) continue;
       throw ConfigError(
           "--backend: this launch has no " + in_quotes(asked) + ", but " + listed(names),
-          asked == "threads" ? "start it without a launcher, with --ranks N"
-          : found.has_mpi    ? "leave --backend out"
-                             : "start it with mpirun");
+          asked == "threads"                      ? "start it without a launcher, with --ranks N"
+          : !found.has_mpi && needs_mpirun(asked) ? "start it with mpirun"
+                                                  : "give some of these with commas between "
+                                                    "them, or all");
     }
   });
   for (const std::string& name : names) {
@@ -501,9 +507,9 @@ nlohmann::ordered_json json_of(const Operation& operation, const CollectiveSweep
 
 /// Measures all and prints the table, or appends to `results`. Returns the number of wrong
 /// elements. Collective.
-std::uint64_t race_all(const CollectiveSweep& sweep, comm::Communicator& comm,
-                       FlightRecorder& recorder, nlohmann::ordered_json& results) {
-  const Backends backends = backends_of(sweep, comm);
+std::uint64_t race_all(const CollectiveSweep& sweep, const Backends& backends,
+                       comm::Communicator& comm, FlightRecorder& recorder,
+                       nlohmann::ordered_json& results) {
   const auto ranks = static_cast<double>(comm.size());
   const bool prints = comm.rank() == 0 && !sweep.json;
   std::uint64_t wrong = 0;
@@ -542,8 +548,8 @@ Syntax bench_collectives_syntax() {
       {"redop", "sum|min|max", "of all_reduce", "sum"},
       {"min-bytes", "N", "least size of a buffer, such as 1K (1024)", "1K"},
       {"max-bytes", "N", "greatest size of a buffer, such as 64M", "64M"},
-      {"factor", "N", "from one size to the next", "4"},
-      {"rounds", "N", "in each, every backend runs once; times are medians", "7"},
+      {"factor", "N", "each size is N times the one before", "4"},
+      {"rounds", "N", "rounds to run: every backend once in each; times are medians", "7"},
       {"private-memory", "", "buffers that peers cannot read in place, as of a plain program"},
       {"json", "", "print one line of JSON instead"}};
   return syntax;
@@ -554,6 +560,7 @@ void bench_collectives(const Arguments& arguments, const RunConfig& config,
   CollectiveSweep sweep;
   comm::together(comm, [&] { sweep = sweep_of(arguments, comm); });
   Recording recording(config, comm);
+  const Backends backends = backends_of(sweep, comm);
   const std::string where = ranks_text(comm);
   const bool is_root = comm.rank() == 0;
   if (is_root && !sweep.json) {
@@ -564,11 +571,12 @@ void bench_collectives(const Arguments& arguments, const RunConfig& config,
         sweep.has_private_memory ? "in ordinary memory" : "in memory that peers can read");
   }
   auto results = nlohmann::ordered_json::array();
-  const std::uint64_t wrong = race_all(sweep, comm, recording.recorder(), results);
+  const std::uint64_t wrong = race_all(sweep, backends, comm, recording.recorder(), results);
   if (is_root && sweep.json) {
     const nlohmann::ordered_json json = {{"version", version},
                                          {"ranks", comm.size()},
                                          {"rounds", sweep.rounds},
+                                         {"private_memory", sweep.has_private_memory},
                                          {"results", std::move(results)}};
     fmt::print("{}\n", json.dump());
   }

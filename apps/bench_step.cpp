@@ -445,10 +445,11 @@ Syntax bench_step_syntax() {
                                  setting.scope == Scope::job || others.contains(setting.name);
     if (!is_beside_steps) syntax.settings.push_back(setting.name);
   }
-  syntax.flags = {{"rounds", "N", "of steps; peak and bandwidth are measured between them", "5"},
-                  {"round-steps", "N", "steps of a round [as many as take 0.2 s]"},
-                  {"roofline", "FILE", "draw arithmetic against bytes: *.svg or *.png"},
-                  {"json", "", "print one line of JSON instead"}};
+  syntax.flags = {
+      {"rounds", "N", "rounds of steps to run; peak and bandwidth are measured between them", "5"},
+      {"round-steps", "N", "steps of a round [as many as take 0.2 s]"},
+      {"roofline", "FILE", "draw arithmetic against bytes: *.svg or *.png"},
+      {"json", "", "print one line of JSON instead"}};
   return syntax;
 }
 

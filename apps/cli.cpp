@@ -132,8 +132,26 @@ std::vector<std::string> shown_groups(const cxxopts::Options& options) {
       guess ? "did you mean '--" + *guess + "'?" : "`" + command + " --help` lists all flags");
 }
 
-cxxopts::ParseResult parse_words(cxxopts::Options& options, const std::string& command,
+/// Throws for a value of a flag that takes none: cxxopts accepts some, and does not name the flag
+/// when it refuses others.
+void require_no_values(const Syntax& syntax, const std::vector<std::string>& words) {
+  for (const std::string& word : words) {
+    if (word == "--") return;
+    const auto equals = word.find('=');
+    if (!word.starts_with("--") || equals == std::string::npos) continue;
+    const std::string name = word.substr(2, equals - 2);
+    const auto is_it = [&](const Flag& flag) { return flag.argument.empty() && flag.name == name; };
+    if (name != "help" && std::none_of(syntax.flags.begin(), syntax.flags.end(), is_it)) continue;
+    throw ConfigError(
+        "--" + name + ": takes no value, but has " + in_quotes(word.substr(equals + 1)),
+        "give --" + name + " alone, or leave it out");
+  }
+}
+
+cxxopts::ParseResult parse_words(cxxopts::Options& options, const Syntax& syntax,
                                  const std::vector<std::string>& words) {
+  require_no_values(syntax, words);
+  const std::string& command = syntax.command;
   std::vector<const char*> argv = {command.c_str()};
   for (const auto& word : words) argv.push_back(word.c_str());
   options.allow_unrecognised_options();  // cxxopts does not report the nearest valid flag
@@ -221,7 +239,7 @@ bool Arguments::given(const std::string& name) const {
 
 Arguments parse_arguments(const Syntax& syntax, const std::vector<std::string>& words) {
   auto options = options_of(syntax);
-  return arguments_of(syntax, parse_words(options, syntax.command, words));
+  return arguments_of(syntax, parse_words(options, syntax, words));
 }
 
 std::string help_text(const Syntax& syntax) {

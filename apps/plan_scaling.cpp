@@ -125,7 +125,7 @@ void print_json(const std::vector<ScalingRow>& rows, const train::MeasuredStep& 
 const std::vector<Flag>& scaling_flags() {
   static const std::vector<Flag> flags = {
       {"predict", "FILE", "extend the step that `bench step --json` measured to --ranks [4096]"},
-      {"ranks-a-host", "N", "with --predict [8]"},
+      {"ranks-a-host", "N", "with --predict: ranks on each host [8]"},
       {"between-hosts", "US,GB/S", "with --predict: latency and bandwidth of a host [5,12]"}};
   return flags;
 }

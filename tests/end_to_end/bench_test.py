@@ -68,6 +68,7 @@ class BenchCollectives(command.CommandTest):
 
     def results(self, args, **options):
         found = json.loads(self.succeed(self.SMALL, "--json", args, **options).out)
+        self.assertEqual(found["private_memory"], "--private-memory" in args)
         for one in found["results"]:
             places = [place for place in (one["out_of_place"], one["in_place"]) if place]
             self.assertTrue(places, one)
@@ -98,7 +99,7 @@ class BenchCollectives(command.CommandTest):
     def test_beside_mpi(self):
         for options in ({"ranks": 2}, {"ranks": 3}):
             with self.subTest(**options):
-                found = self.results("--operation all_reduce,shift", **options)
+                found = self.results("--operation all_reduce,shift,shift", **options)
                 self.assertEqual([(one["operation"], one["backend"]) for one in found],
                                  [("all_reduce", name) for name in
                                   ("shared", "mpi", "tcp", "MPI_Allreduce")] +
@@ -123,8 +124,11 @@ class BenchCollectives(command.CommandTest):
         for args, needles in (("", ["one rank", "mpirun"]),
                               ("--ranks 2 --operation sum", ["'sum'", "all_gather"]),
                               ("--ranks 2 --operation=", ["--operation", "the value is empty"]),
-                              ("--ranks 2 --redop prod", ["'prod'", "sum|min|max"]),
+                              ("--ranks 2 --redop prod", ["'prod'", "sum|min|max", "give one of these"]),
                               ("--ranks 2 --backend mpi", ["'mpi'", "mpirun"]),
+                              ("--ranks 2 --backend thread", ["'thread'", "'threads'", "give some of these"]),
+                              ("--ranks 2 --private-memory=no", ["--private-memory: takes no value", "'no'"]),
+                              ("--ranks 2 --json=false", ["--json: takes no value", "alone"]),
                               ("--ranks 2 --backend=", ["--backend", "the value is empty"]),
                               ("--ranks 2 --min-bytes 3", ["--min-bytes"]),
                               ("--ranks 512 --max-bytes 4G", ["--max-bytes", "need"]),
@@ -138,8 +142,11 @@ class BenchCollectives(command.CommandTest):
                               ("--ranks 2 --data synthetic", ["'--data'"])):
             with self.subTest(args=args):
                 self.assert_refused(run("bench collectives " + args), 2, needles)
-        self.assert_refused(run("bench collectives --backend threads", ranks=2), 2,
-                            ["'threads'", "--ranks"])
+        for backend, needles in (("threads", ["'threads'", "--ranks"]),
+                                 ("mpi,tpc", ["'tpc'", "'tcp'", "give some of these"])):
+            result = run("bench collectives --backend", backend, ranks=2)
+            self.assert_refused(result, 2, needles)
+            self.assertNotIn("# lockstep", result.out)
 
 
 class BenchStep(command.CommandTest):
