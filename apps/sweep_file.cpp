@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::uint64_t max_trials = 10'000;
 
-/// Settings of the whole job, besides those of the sweep.
+/// Settings of the whole job, besides those of Scope::job.
 constexpr std::array job_settings = {"ranks", "backend", "progress", "timeout", "max-time"};
 
 /// An interval to draw numbers from.
@@ -145,9 +145,11 @@ Interval interval_in(const std::string& path, const std::string& place, const to
 
 Varied varied_in(const std::string& path, const TomlSetting& setting, bool is_random) {
   const std::string place = setting.place + ": " + setting.name;
+  const Setting* const known = find_setting(setting.name);
   const bool is_of_job =
+      (known != nullptr && known->scope == Scope::job) ||
       std::find(job_settings.begin(), job_settings.end(), setting.name) != job_settings.end();
-  if (is_of_job || is_of_sweep(setting.name)) {
+  if (is_of_job) {
     refuse(place, "not a setting of a trial", "leave it out of [sweep.settings]");
   }
   Varied varied = {.setting = setting.name, .place = setting.place};

@@ -57,6 +57,7 @@ REFUSED = (  # what stands in [sweep] and below, the lines' texts
     ("halving = 2\nrungs = [2, 3]\n", GRID, [":8", "halving to 3 epochs beside epochs = 1"]),
     ("rungs = [1, 2]\n", GRID, [":8", "no halving"]),
     ("", "[sweep.settings]\nmax-time = [60]\n", [":9", "max-time", "not a setting of a trial"]),
+    ("", "[sweep.settings]\nsnapshot-every = [4]\n", [":9", "snapshot-every", "not a setting of a trial"]),
 )
 
 
