@@ -337,10 +337,10 @@ void SharedCommunicator::wait_for(int peer, const char* collective) {
   const auto is_here = [&](std::uint32_t arrived) {  // the peer may be one ahead
     return static_cast<std::int32_t>(arrived - barriers_) >= 0;
   };
-  for (int step = 0;; ++step) {
+  for (SpinWait wait;;) {
     const std::uint32_t arrived = theirs.arrived.load(std::memory_order_acquire);
     if (is_here(arrived)) return;
-    if (spins_ && spin(step)) continue;
+    if (spins_ && wait.spin()) continue;
     ++theirs.sleepers;
     const bool woken = sleep_while(theirs.arrived, arrived);
     --theirs.sleepers;

@@ -71,7 +71,7 @@ class RegionMemory final : public std::pmr::memory_resource {
 /// memory(), which is in the region, without another copy. Other spans are copied in pieces through
 /// a window of the region.
 ///
-/// Waiting  a spin-wait (see spin()), then sleep on a futex; immediate sleep if there are more
+/// Waiting  a spin-wait (see SpinWait), then sleep on a futex; immediate sleep if there are more
 ///          ranks than cores.
 /// Errors   those of DirectCommunicator; RankLost within milliseconds of the end of any rank's
 ///          process, and RankLeft of that of its communicator, whichever rank this one waits for.

@@ -23,7 +23,7 @@ namespace {
 ///
 /// Threads  wait() and abort() may be called from any thread; at most `threads` wait at once.
 ///          Writes before wait() are visible to all threads after it.
-/// Cost     waiters spin (see spin()), then sleep on a futex. They sleep immediately if there are
+/// Cost     waiters spin (see SpinWait), then sleep on a futex. They sleep immediately if there are
 ///          more running threads than cores available to this process.
 class AbortableBarrier {
  public:
@@ -65,12 +65,12 @@ bool AbortableBarrier::wait() noexcept {
 }
 
 bool AbortableBarrier::wait_for_flip(std::uint32_t before) noexcept {
-  for (int step = 0;; ++step) {
+  for (SpinWait wait;;) {
     const std::uint32_t now = state_.load(std::memory_order_acquire);
     // The order matters: a round may be complete and the next one already broken.
     if (((now ^ before) & flip) != 0) return true;
     if ((now & broken) != 0) return false;
-    if (!spins_ || !spin(step)) state_.wait(now, std::memory_order_acquire);
+    if (!spins_ || !wait.spin()) state_.wait(now, std::memory_order_acquire);
   }
 }
 

@@ -16,11 +16,12 @@
 namespace lockstep {
 namespace {
 
-/// Waits while `value` is `now`, first in a loop, then asleep (see spin()). OpenMP's threads spin
+/// Waits while `value` is `now`, first in a loop, then asleep (see SpinWait). OpenMP's threads spin
 /// for milliseconds, also where others need their core.
 void wait_while(const std::atomic<std::uint32_t>& value, std::uint32_t now) noexcept {
-  for (int step = 0; value.load(std::memory_order_acquire) == now; ++step) {
-    if (!spin(step)) value.wait(now, std::memory_order_acquire);
+  SpinWait wait;
+  while (value.load(std::memory_order_acquire) == now) {
+    if (!wait.spin()) value.wait(now, std::memory_order_acquire);
   }
 }
 
