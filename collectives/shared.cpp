@@ -240,13 +240,18 @@ SharedCommunicator::SharedCommunicator(SharedCommunicator& old, const Communicat
 
 /// The rest of every constructor, after the regions are mapped.
 void SharedCommunicator::start() {
-  for (int rank = 0; rank < size(); ++rank) processes_.add(header(rank).process);
+  std::vector<std::int32_t> processes;
+  processes.reserve(static_cast<std::size_t>(size()));
+  for (int rank = 0; rank < size(); ++rank) {
+    processes.push_back(header(rank).process);
+    processes_.add(processes.back());
+  }
   memory_ = std::make_unique<RegionMemory>(
       regions_[static_cast<std::size_t>(this->rank())],
       sizeof(Header) + static_cast<std::size_t>(first_group_size_ + 1) * sizeof(Barrier));
   window_ = static_cast<std::byte*>(memory_->allocate(window_bytes, alignment_bytes));
   packed_.emplace(memory_.get());
-  spins_ = size() <= machine_cores();  // launchers may bind each rank to one core
+  spins_ = size() <= cores_of(processes);
   exceptions_ = std::uncaught_exceptions();
 }
 

@@ -72,7 +72,7 @@ class RegionMemory final : public std::pmr::memory_resource {
 /// a window of the region.
 ///
 /// Waiting  a spin-wait (see SpinWait), then sleep on a futex; immediate sleep if there are more
-///          ranks than cores.
+///          ranks than cores that they may use.
 /// Errors   those of DirectCommunicator; RankLost within milliseconds of the end of any rank's
 ///          process, and RankLeft of that of its communicator, whichever rank this one waits for.
 class SharedCommunicator final : public DirectCommunicator {

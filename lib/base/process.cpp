@@ -160,6 +160,18 @@ int bound_cores() {
 
 int machine_cores() { return std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN))); }
 
+int cores_of(std::span<const std::int32_t> processes) {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  for (const std::int32_t process : processes) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(process, sizeof set, &set) != 0) return machine_cores();
+    CPU_OR(&all, &all, &set);
+  }
+  return std::max(1, CPU_COUNT(&all));
+}
+
 int own_cores(int local_ranks, bool are_threads) {
   const int shared = std::max(1, local_ranks);
   return std::max(

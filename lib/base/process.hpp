@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -50,6 +51,10 @@ int bound_cores();
 
 /// Cores of the machine that are online.
 int machine_cores();
+
+/// Number of cores on which at least one of these processes may run: machine_cores() where the
+/// kernel does not tell.
+int cores_of(std::span<const std::int32_t> processes);
 
 /// Cores for one of `local_ranks` ranks on this machine; at least 1. Ranks that are threads share
 /// bound_cores() equally.
