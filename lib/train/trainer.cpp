@@ -238,7 +238,7 @@ std::vector<std::uint64_t> Trainer::rebalance() {
 
 /// For the end of the problem of an error: "; checkpoints ...", or empty.
 std::string Trainer::text_of_saved() const {
-  return saved_step_ > 0 ? "; checkpoints saved before are intact" : "";
+  return has_saved_ ? "; checkpoints saved before are intact" : "";
 }
 
 /// Replica::train(). Where training diverged, the error also names the remedies of a whole run.
@@ -347,6 +347,7 @@ void Trainer::save(const std::vector<Observer*>& observers) {
   for (Observer* observer : observers) {
     observer->on_checkpoint({*snapshot_, position_, replica_.steps(), replica_.examples()});
   }
+  has_saved_ = true;
 }
 
 /// Copies the state to the shared snapshot, if there is one, when the records so far are safe from

@@ -120,6 +120,7 @@ class Trainer {
   Timed timed_;
   std::uint64_t stop_ = 0;  ///< agreed between all ranks
   std::uint64_t saved_step_;
+  bool has_saved_ = false;  // a checkpoint, since this was created
   double startup_seconds_ = 0;
   double evaluation_seconds_ = 0;
   Evaluation last_test_;
