@@ -322,7 +322,8 @@ void require_free(const std::string& path, const RunConfig& base) {
 }  // namespace
 
 bool is_of_sweep(const std::string& setting) {
-  return setting == "run-dir" || setting == "resume" || setting == "survive";
+  return setting == "run-dir" || setting == "resume" || setting == "survive" ||
+         setting == "snapshot-every";
 }
 
 bool is_of_validation(const std::string& metric) { return metric.starts_with("validation "); }

@@ -49,7 +49,7 @@ struct Sweep {
 Sweep read_sweep(const std::string& path, const std::string& text, const RunConfig& base,
                  std::uint64_t ranks);
 
-/// True of the settings that a sweep sets itself, in each trial.
+/// True of the settings that a sweep sets itself, in each trial, and of what goes with them.
 bool is_of_sweep(const std::string& setting);
 
 /// True of the metrics "validation loss" and such.
