@@ -48,10 +48,11 @@ class Numbers {
 
   /// Throws unless the ranks share a host: times of several have their link in them.
   void require_one_host() const {
-    const std::uint64_t hosts = count_in(json_, "hosts", place_);
+    const double hosts = whole("hosts", max_ranks);
     if (hosts == 1) return;
     fail({.path = place_.path, .remedy = "measure it with all ranks on one host"},
-         "is of a step on " + counted(hosts, "host") + ", whose link would be counted twice");
+         "is of a step on " + grouped(static_cast<std::uint64_t>(hosts)) +
+             " hosts, whose link would be counted twice");
   }
 
   /// Seconds of exchange and publish on the rank that has least of them, and so waits least for
