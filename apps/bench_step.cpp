@@ -67,26 +67,30 @@ struct Amount {
   std::uint64_t steps = 0;  ///< of a round
 };
 
+/// What all ranks measured, in rank order: structs of doubles. Collective.
+template <class Figures>
+std::vector<Figures> gather(const Figures& mine, comm::Communicator& comm) {
+  constexpr std::size_t figures = sizeof(Figures) / sizeof(double);
+  std::vector<Figures> all(static_cast<std::size_t>(comm.size()));
+  all[static_cast<std::size_t>(comm.rank())] = mine;
+  comm.all_gather(std::span(reinterpret_cast<double*>(all.data()), figures * all.size()));
+  return all;
+}
+
 /// The work of all ranks per second: of a host's from its first rank's begin to its last one's end,
 /// because ranks that share cores may work one after the other. Collective.
 double rate_of_all(const TimedWork& mine, comm::Communicator& comm) {
-  const auto gathered = [&](double value) {
-    std::vector<double> values(static_cast<std::size_t>(comm.size()));
-    values[static_cast<std::size_t>(comm.rank())] = value;
-    comm.all_gather(std::span(values));
-    return values;
+  struct RankWork {
+    double node;
+    TimedWork work;
   };
-  const auto nodes = gathered(comm.place().node);
-  const auto amounts = gathered(mine.amount);
-  const auto begins = gathered(mine.begin);
-  const auto ends = gathered(mine.end);
   std::map<double, TimedWork> hosts;
-  for (std::size_t rank = 0; rank < nodes.size(); ++rank) {
-    const auto [at, is_first] = hosts.try_emplace(nodes[rank], TimedWork{0, begins[rank], 0});
-    TimedWork& host = at->second;
-    host.amount += amounts[rank];
-    host.begin = std::min(host.begin, begins[rank]);
-    host.end = std::max(host.end, ends[rank]);
+  for (const auto& [node, work] :
+       gather(RankWork{static_cast<double>(comm.place().node), mine}, comm)) {
+    TimedWork& host = hosts.try_emplace(node, TimedWork{0, work.begin, 0}).first->second;
+    host.amount += work.amount;
+    host.begin = std::min(host.begin, work.begin);
+    host.end = std::max(host.end, work.end);
   }
   double rate = 0;
   for (const auto& [node, work] : hosts) rate += work.rate();
@@ -190,15 +194,6 @@ class StepBench {
   BandwidthProbe replica_probe_;
   BandwidthProbe cache_probe_;
 };
-
-/// The measurements of all ranks, in rank order. Collective.
-std::vector<StepFigures> gather(const StepFigures& mine, comm::Communicator& comm) {
-  constexpr std::size_t figures = sizeof(StepFigures) / sizeof(double);
-  std::vector<StepFigures> all(static_cast<std::size_t>(comm.size()));
-  all[static_cast<std::size_t>(comm.rank())] = mine;
-  comm.all_gather(std::span(reinterpret_cast<double*>(all.data()), figures * all.size()));
-  return all;
-}
 
 StepFigures together(const std::vector<StepFigures>& ranks) {
   StepFigures all;

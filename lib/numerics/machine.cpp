@@ -147,8 +147,8 @@ double seconds_now() {
 }
 
 /// Calls `work(thread)`, which returns an amount of work, on each product thread until `seconds`
-/// have passed there. Threads that take turns on a core do not work at the same time, so that the
-/// sum of their rates is not one of the machine.
+/// have passed there. The rates of single threads cannot be added: threads that share a core do not
+/// work at the same time.
 template <class Work>
 TimedWork timed(double seconds, const Work& work) {
   const std::size_t threads = product_threads();
