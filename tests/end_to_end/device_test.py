@@ -64,9 +64,9 @@ class Device(command.CommandTest):
     def test_one_rank(self):
         run = self.on_device("--hash-every 2 --checkpoint-every 1")
         self.assert_same(run)
-        self.assertRegex(run.result.out, r"device +cuda, .* \(0000:..:00.0\) on rank 0\n")
+        self.assertRegex(run.result.out, r"device +cuda, .* \(0000:..:..\.0\) on rank 0\n")
         self.assertRegex(run.result.out, "strict products in float32")
-        self.assertRegex(run.summary["device"], r"\(0000:..:00.0\)$")
+        self.assertRegex(run.summary["device"], r"\(0000:..:..\.0\)$")
         self.assertNotIn("warn", run.result.err)
 
     def test_a_schedule_has_the_processors_bits(self):
