@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Lockstep beside PyTorch on one GPU, same files and network, interleaved in one run.
 
-  scripts/peers/gpu_compare.py --lockstep build/gpu/lockstep [--python FOLDER/bin/python] [--rounds 3]
+  scripts/peers/gpu_compare.py --lockstep build/gpu/lockstep [--python FOLDER/bin/python] [--rounds 3] [--compile off]
   scripts/peers/gpu_compare.py --show FILE          the table of measurements that --save wrote
 
 Writes the built-in data set once, runs every contender in turn, ROUNDS times over, and prints a
@@ -37,6 +37,8 @@ def arguments():
     parser.add_argument("--batch-sizes", default="128,1024,16384")
     parser.add_argument("--networks", default="700,500 4096,4096,4096", help="--layers, by spaces")
     parser.add_argument("--precision", choices=["float32", "tf32", "bf16"], default="float32")
+    parser.add_argument("--compile", choices=["auto", "on", "off"], default="auto",
+                        help="PyTorch's network, which takes a minute a case")
     parser.add_argument("--save", type=pathlib.Path, help="writes the measurements as JSON")
     parser.add_argument("--show", type=pathlib.Path)
     a = parser.parse_args()
@@ -100,7 +102,7 @@ def torch(a, data, layers, batch_size, steps):
         return SKIPPED, "no interpreter with PyTorch was named (--python)"
     code, output, reason = ended([a.python, HERE / "torch_gpu_peer.py", "--data", data, "--layers",
                                   layers, "--batch-size", batch_size, "--steps", steps,
-                                  "--precision", a.precision])
+                                  "--precision", a.precision, "--compile", a.compile])
     if code != 0:
         return code, reason
     result = json.loads(output.splitlines()[-1])

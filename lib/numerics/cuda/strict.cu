@@ -202,24 +202,36 @@ static __global__ void strict_groups(const float4* nodes, unsigned groups, std::
                                      float4* out) {
   const std::size_t at = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (at >= fours) return;
+  constexpr unsigned ahead = 8;  // nodes that are loaded together
   float4 waiting[32];
   unsigned top = 0;
   float4 node = {};
-  for (unsigned q = 0; q < groups; ++q) {
-    node = nodes[q * fours + at];
-    const bool last = q + 1 == groups;
-    for (unsigned n = q; last ? top > 0 : n % 2 != 0; n >>= 1U) {
-      const float4 left = waiting[--top];
-      node = make_float4(left.x + node.x, left.y + node.y, left.z + node.z, left.w + node.w);
+  for (unsigned first = 0; first < groups; first += ahead) {
+    float4 next[ahead];
+#pragma unroll
+    for (unsigned n = 0; n < ahead; ++n) {
+      if (first + n < groups) next[n] = nodes[(first + n) * fours + at];
     }
-    waiting[top++] = node;
+#pragma unroll
+    for (unsigned n = 0; n < ahead; ++n) {
+      const unsigned q = first + n;
+      if (q >= groups) break;
+      node = next[n];
+      const bool last = q + 1 == groups;
+      for (unsigned k = q; last ? top > 0 : k % 2 != 0; k >>= 1U) {
+        const float4 left = waiting[--top];
+        node = make_float4(left.x + node.x, left.y + node.y, left.z + node.z, left.w + node.w);
+      }
+      waiting[top++] = node;
+    }
   }
   out[at] = make_float4(canonical(node.x), canonical(node.y), canonical(node.z), canonical(node.w));
 }
 
-/// The shape of a block that sums db: columns along x, groups of leaves along y.
-inline constexpr unsigned bias_columns = 32;
-inline constexpr unsigned bias_groups = 32;
+/// The shape of a block that sums db: columns along x, groups of leaves along y. Eight columns are
+/// the least that device memory reads at once; the more groups, the shorter each thread's sums.
+inline constexpr unsigned bias_columns = 8;
+inline constexpr unsigned bias_groups = 128;
 
 /// The root over a thread's rows (at least one) of one column.
 __device__ inline float bias_node(const Lines& dz, unsigned leaf, unsigned first, unsigned last,
@@ -231,7 +243,7 @@ __device__ inline float bias_node(const Lines& dz, unsigned leaf, unsigned first
   for (unsigned row = first, q = 0; row < last; ++q) {
     const unsigned end = last - row < leaf ? last : row + leaf;
     node = 0;
-#pragma unroll 8
+#pragma unroll 16
     for (; row < end; ++row) node = node + from[row * dz.stride];
     for (unsigned n = q; row == last ? top > 0 : n % 2 != 0; n >>= 1U) {
       node = waiting[--top] + node;
@@ -272,14 +284,18 @@ namespace {
 using cuda::Tile;
 
 // For rows: the largest tiles that still give every multiprocessor one.
-using LargeRows = Tile<128, 128, 8, 8, 8, 2>;
-using MediumRows = Tile<64, 64, 16, 4, 4, 3>;
-using SmallRows = Tile<32, 32, 32, 2, 2, 4>;
-// For weights: the same, counting the groups of leaves as well.
-using LargeWeights = Tile<128, 64, 16, 8, 4, 2>;
-using SmallWeights = Tile<32, 32, 16, 2, 2, 4>;
+using LargeRows = Tile<128, 128, 8, 8, 8, 2, 1>;
+using MediumRows = Tile<64, 64, 16, 4, 4, 3, 2>;
+using SmallRows = Tile<32, 32, 32, 2, 2, 4, 3>;
+// For weights: the same; with many rows, or where no tiles are enough, counting groups of leaves.
+using LargeWeights = Tile<128, 64, 16, 8, 4, 2, 1>;
+using MediumWeights = Tile<64, 64, 16, 4, 4, 2, 2>;
+using SmallWeights = Tile<32, 32, 16, 2, 2, 4, 3>;
 
 constexpr std::size_t max_groups = 64;
+constexpr std::size_t rounds = 4;       // of resident blocks, to be balanced
+constexpr std::size_t group_rows = 64;  // of a group, at least, to be balanced
+constexpr std::size_t few_rows = 512;   // for which small tiles cost less than groups of leaves
 // Local memory is allocated for all threads that a device can hold, so it is used only if needed.
 constexpr unsigned shallow = 9;
 constexpr unsigned deep = 30;
@@ -352,7 +368,7 @@ class StrictDeviceProducts final : public DeviceProducts {
 
  private:
   template <class T>
-  std::size_t groups_for(std::size_t inputs, std::size_t outputs) const;
+  std::size_t groups_for(std::size_t rows, std::size_t inputs, std::size_t outputs) const;
   void sum_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
                    std::span<float> dw, const cuda::Stream& stream);
   void sum_bias(Matrix<const float> dz, std::size_t leaf, std::span<float> db,
@@ -423,17 +439,24 @@ void StrictDeviceProducts::weight_gradients(Matrix<const float> x, Matrix<const 
   sum_bias(dz, rows, db, stream);
 }
 
-/// The number of groups of leaves with which the tiles give every multiprocessor one.
+/// The number of groups of leaves with which the tiles give every multiprocessor one; and with many
+/// rows several, so that none waits long for the last ones.
 template <class T>
-std::size_t StrictDeviceProducts::groups_for(std::size_t inputs, std::size_t outputs) const {
+std::size_t StrictDeviceProducts::groups_for(std::size_t rows, std::size_t inputs,
+                                             std::size_t outputs) const {
   const std::size_t each = tiles<T>(inputs, outputs);
-  return std::min(std::bit_ceil((processors_ + each - 1) / each), max_groups);
+  const auto for_blocks = [each](std::size_t blocks) {
+    return std::bit_ceil((blocks + each - 1) / each);
+  };
+  const std::size_t of_many_rows = std::bit_floor(std::max<std::size_t>(1, rows / group_rows));
+  const std::size_t several = for_blocks(rounds * T::resident * processors_);
+  return std::min(std::max(for_blocks(processors_), std::min(several, of_many_rows)), max_groups);
 }
 
 void StrictDeviceProducts::reserve(std::size_t inputs, std::size_t outputs) {
   const std::size_t leaves = std::bit_ceil(std::max<std::size_t>(rows_, 1));
-  const std::size_t to_fill = std::max(groups_for<LargeWeights>(inputs, outputs),
-                                       groups_for<SmallWeights>(inputs, outputs));
+  const std::size_t to_fill = std::max(groups_for<LargeWeights>(rows_, inputs, outputs),
+                                       groups_for<SmallWeights>(rows_, inputs, outputs));
   const std::size_t to_be_shallow = leaves / common_leaf >> shallow;
   const std::size_t groups = std::min(leaves, std::max(to_fill, to_be_shallow));
   const std::size_t floats = groups > 1 ? groups * Panels{inputs, outputs}.size() : 0;
@@ -449,26 +472,30 @@ void StrictDeviceProducts::sum_weights(Matrix<const float> x, Matrix<const float
     const std::size_t to_be_shallow = leaves >> shallow;
     return groups_of(x.rows, leaf, std::min(room, std::max(to_fill, to_be_shallow)));
   };
-  const Groups great = cut(groups_for<LargeWeights>(x.cols, dz.cols));
-  const Groups small = cut(groups_for<SmallWeights>(x.cols, dz.cols));
-  const bool fills = tiles<LargeWeights>(x.cols, dz.cols) * great.groups >= processors_;
-  const Groups& groups = fills ? great : small;
-  const cuda::WeightsTask task = {cuda::lines_of(x),
-                                  cuda::lines_of(dz),
-                                  static_cast<unsigned>(leaf),
-                                  static_cast<unsigned>(groups.group_rows),
-                                  groups.groups > 1 ? nodes_.data() : dw.data(),
-                                  dw.size()};
-  if (fills) {
-    launch_weights<LargeWeights>(task, groups, stream);
-  } else {
-    launch_weights<SmallWeights>(task, groups, stream);
+  const auto sum = [&]<class T>(T, const Groups& groups) {
+    const cuda::WeightsTask task = {cuda::lines_of(x),
+                                    cuda::lines_of(dz),
+                                    static_cast<unsigned>(leaf),
+                                    static_cast<unsigned>(groups.group_rows),
+                                    groups.groups > 1 ? nodes_.data() : dw.data(),
+                                    dw.size()};
+    launch_weights<T>(task, groups, stream);
+    if (groups.groups == 1) return;
+    cuda::launch("strict dW, the groups' tree", cuda::strict_groups, cuda::grid_of(dw.size() / 4),
+                 stream, reinterpret_cast<const float4*>(nodes_.data()),
+                 static_cast<unsigned>(groups.groups), dw.size() / 4,
+                 reinterpret_cast<float4*>(dw.data()));
+  };
+  const auto enough = [&]<class T>(T, std::size_t groups) {
+    return tiles<T>(x.cols, dz.cols) * groups >= processors_;
+  };
+  if (x.rows <= few_rows && !enough(LargeWeights(), 1)) {
+    if (enough(MediumWeights(), 1)) return sum(MediumWeights(), cut(1));
+    if (enough(SmallWeights(), 1)) return sum(SmallWeights(), cut(1));
   }
-  if (groups.groups == 1) return;
-  cuda::launch("strict dW, the groups' tree", cuda::strict_groups, cuda::grid_of(dw.size() / 4),
-               stream, reinterpret_cast<const float4*>(nodes_.data()),
-               static_cast<unsigned>(groups.groups), dw.size() / 4,
-               reinterpret_cast<float4*>(dw.data()));
+  const Groups large = cut(groups_for<LargeWeights>(x.rows, x.cols, dz.cols));
+  if (enough(LargeWeights(), large.groups)) return sum(LargeWeights(), large);
+  sum(SmallWeights(), cut(groups_for<SmallWeights>(x.rows, x.cols, dz.cols)));
 }
 
 void StrictDeviceProducts::sum_bias(Matrix<const float> dz, std::size_t leaf, std::span<float> db,

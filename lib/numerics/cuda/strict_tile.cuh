@@ -2,7 +2,7 @@
 //
 // A block computes a tile of D[m][n] = a chain over terms t, in order, of fma(A[m][t], B[t][n], .),
 // and each of its threads a smaller tile within it. Terms are processed in stages; while a stage is
-// multiplied the next one is loaded from device memory to registers. The tile shape decides which
+// multiplied the next ones are loaded from device memory to registers. The tile shape decides which
 // thread computes an element; it does not change the element's expression.
 //
 // A stage may extend beyond the last term. There A is -0 and B is +0: fma(-0, +0, a) is a for every
@@ -22,8 +22,10 @@ namespace lockstep::cuda {
 
 /// A block computes `tile_rows` x `tile_columns` elements, each thread `rows` x `columns`, in
 /// stages of `terms` terms. `resident`: blocks per multiprocessor that registers are reserved for.
+/// `ahead`: stages that are loaded before they are needed; small tiles are multiplied sooner than
+/// device memory answers.
 template <unsigned tile_rows, unsigned tile_columns, unsigned stage_terms, unsigned rows_each,
-          unsigned columns_each, unsigned resident_blocks>
+          unsigned columns_each, unsigned resident_blocks, unsigned stages_ahead>
 struct Tile {
   static constexpr unsigned rows = tile_rows;
   static constexpr unsigned columns = tile_columns;
@@ -33,6 +35,7 @@ struct Tile {
   static constexpr unsigned across = columns / columns_each;  ///< threads per tile row
   static constexpr unsigned threads = rows / rows_each * across;
   static constexpr unsigned resident = resident_blocks;
+  static constexpr unsigned ahead = stages_ahead;
 
   /// The number of tiles of a matrix.
   static constexpr std::size_t down_of(std::size_t count) { return (count + rows - 1) / rows; }
@@ -206,26 +209,33 @@ struct Place {
 template <class T, Along a_along, Along b_along, class A, class B, class Use>
 __device__ __forceinline__ void for_each_stage(Shared<T>& shared, const A& a, const B& b,
                                                const Place& place, const Use& use) {
-  Stage<T, T::rows, a_along> next_a;
-  Stage<T, T::columns, b_along> next_b;
-  next_a.load(a, place.row, place.first_term, -0.0F);
-  next_b.load(b, place.column, place.first_term, 0.0F);
-  next_a.store(shared.a[0]);
-  next_b.store(shared.b[0]);
-  __syncthreads();
+  Stage<T, T::rows, a_along> next_a[T::ahead];
+  Stage<T, T::columns, b_along> next_b[T::ahead];
+  const auto load = [&](unsigned n, unsigned term) {
+    next_a[n].load(a, place.row, term, -0.0F);
+    next_b[n].load(b, place.column, term, 0.0F);
+  };
+  const auto store = [&](unsigned to) {
+    next_a[0].store(shared.a[to]);
+    next_b[0].store(shared.b[to]);
+    __syncthreads();
+  };
+  load(0, place.first_term);
+  store(0);
+#pragma unroll
+  for (unsigned n = 0; n + 1 < T::ahead; ++n) load(n, place.first_term + (n + 1) * T::terms);
   unsigned now = 0;
   for (unsigned term = place.first_term; term < place.last_term; term += T::terms) {
-    const bool more = place.last_term - term > T::terms;
-    if (more) {
-      next_a.load(a, place.row, term + T::terms, -0.0F);
-      next_b.load(b, place.column, term + T::terms, 0.0F);
-    }
+    load(T::ahead - 1, term + T::ahead * T::terms);
     use(shared.a[now], shared.b[now], term);
-    if (!more) break;
+    if (place.last_term - term <= T::terms) break;
     now = 1 - now;  // free: all threads have passed the barrier after reading it
-    next_a.store(shared.a[now]);
-    next_b.store(shared.b[now]);
-    __syncthreads();
+    store(now);
+#pragma unroll
+    for (unsigned n = 0; n + 1 < T::ahead; ++n) {
+      next_a[n] = next_a[n + 1];
+      next_b[n] = next_b[n + 1];
+    }
   }
 }
 
