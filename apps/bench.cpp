@@ -159,10 +159,10 @@ Syntax bench_data_syntax() {
   Syntax syntax = run_file_syntax(
       "lockstep bench data",
       "Reads the training set as `lockstep train` would, and prints how fast that was.");
-  syntax.settings = {"data",      "format",       "train-limit",    "classes",
-                     "divide-by", "batch-size",   "drop-remainder", "seed",
-                     "shuffle",   "shard-policy", "rebatch",        "leaf",
-                     "backend",   "ranks",        "test-split",     "validation"};
+  syntax.settings = {"data",       "format",         "train-limit", "classes", "divide-by",
+                     "batch-size", "drop-remainder", "seed",        "shuffle", "shard-policy",
+                     "rebatch",    "leaf",           "backend",     "ranks",   "test-split",
+                     "validation", "precision"};
   for (auto& name : table_settings()) syntax.settings.push_back(std::move(name));
   syntax.flags = {{"seconds", "N", "read further epochs until N seconds are over [one epoch]"},
                   {"json", "", "print one line of JSON instead"}};

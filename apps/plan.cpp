@@ -58,7 +58,7 @@ Syntax plan_syntax() {
                      "divide-by",    "batch-size", "drop-remainder", "seed",       "shuffle",
                      "shard-policy", "rebatch",    "leaf",           "mesh",       "ranks",
                      "test-split",   "model",      "layers",         "exchange",   "reduction",
-                     "prefetch",     "validation", "micro-batch"};
+                     "prefetch",     "validation", "micro-batch",    "precision"};
   for (auto& name : table_settings()) syntax.settings.push_back(std::move(name));
   syntax.flags = {{"range", "N", "instead of --data: records 0 to N - 1, not from files"},
                   {"files", "6,6", "instead of --data: records of imagined files"},

@@ -521,7 +521,8 @@ std::vector<Setting> table() {
           "auto: strict products leave out terms that are exactly zero; does not affect results"));
   add(fixed,
       count_or("auto", "leaf", &C::leaf,
-               "examples per leaf; pieces are whole leaves; auto: 16 for batches of 128 and more"));
+               "examples per leaf; pieces are whole leaves; auto: 16 for batches of 128 and more, "
+               "with precision bf16 32 for 256 and more"));
   add(step, count_or("none", "micro-batch", &C::micro_batch,
                      "gradient accumulation: examples that a rank computes at a time, with the "
                      "memory of their activations; with strict products does not affect results"));

@@ -87,9 +87,14 @@ void require_worker(std::uint64_t worker, std::uint64_t workers);
 /// a / b, rounded up; b >= 1.
 std::uint64_t ceil_divide(std::uint64_t a, std::uint64_t b) noexcept;
 
+/// The most examples of an automatic leaf, by the precision of the products: a chunk of a chain in
+/// bf16, and a tile of AMX, has 32 terms.
+constexpr std::uint64_t float32_leaf = 16;
+constexpr std::uint64_t bf16_leaf = 32;
+
 /// Examples per leaf for `leaf=auto` in a step of `examples`: the greatest power of two that is at
-/// most examples / 8, clamped to [1, 16].
-std::uint64_t automatic_leaf(std::uint64_t examples) noexcept;
+/// most examples / 8 and at most `most`; at least 1.
+std::uint64_t automatic_leaf(std::uint64_t examples, std::uint64_t most) noexcept;
 
 /// Piece `index` when `examples`, in leaves of `leaf`, are split into `pieces` contiguous runs of
 /// ceil(leaves / pieces) leaves each; trailing pieces have fewer or none. For leaf 1 it is the
@@ -247,7 +252,8 @@ struct PlanOptions {
   std::uint64_t records = 0;
   std::uint64_t batch_size = 128;  ///< the global batch
   std::uint64_t ranks = 1;
-  std::uint64_t leaf = 0;  ///< examples per leaf; 0: automatic_leaf of each step
+  std::uint64_t leaf = 0;                  ///< examples per leaf; 0: automatic_leaf of each step
+  std::uint64_t most_leaf = float32_leaf;  ///< `most` of automatic_leaf; for bf16: bf16_leaf
   bool drop_remainder = false;
   Shuffle shuffle = Shuffle::none;
   std::uint64_t seed = 22;

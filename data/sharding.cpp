@@ -238,8 +238,8 @@ std::uint64_t ceil_divide(std::uint64_t a, std::uint64_t b) noexcept {
   return a / b + (a % b == 0 ? 0 : 1);
 }
 
-std::uint64_t automatic_leaf(std::uint64_t examples) noexcept {
-  return std::bit_floor(std::clamp<std::uint64_t>(examples / 8, 1, 16));
+std::uint64_t automatic_leaf(std::uint64_t examples, std::uint64_t most) noexcept {
+  return std::bit_floor(std::max<std::uint64_t>(1, std::min(examples / 8, most)));
 }
 
 Range piece_of(std::uint64_t examples, std::uint64_t leaf, std::uint64_t index,

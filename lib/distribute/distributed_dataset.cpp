@@ -86,14 +86,9 @@ Pieces planned(SharedReader reader, const Share& share) {
   };
 }
 
-Range piece_of_batch(std::uint64_t examples, const Share& share) {
-  const std::uint64_t leaf = share.leaf > 0 ? share.leaf : data::automatic_leaf(examples);
-  return data::piece_of(examples, leaf, share.rank, share.ranks);
-}
-
 /// Under DATA, endless data: reads only this rank's examples.
 Pieces endless_batches(SharedReader reader, const Share& share) {
-  const Range mine = piece_of_batch(share.batch_size, share);
+  const Range mine = share.piece_of(share.batch_size, share.rank);
   return [reader = std::move(reader), mine, size = share.batch_size,
           first = std::uint64_t{0}]() mutable {
     const std::uint64_t at = std::exchange(first, first + size);
@@ -106,7 +101,7 @@ Pieces kept(const BatchType& type, SharedReader reader, const Share& share) {
   return [&type, reader = std::move(reader), share]() -> AnyBatch {
     const auto batch = next_of(*reader);
     if (!batch) return nullptr;
-    const Range mine = piece_of_batch(type.rows(batch.get()), share);
+    const Range mine = share.piece_of(type.rows(batch.get()), share.rank);
     return type.cut(batch.get(), mine.begin, mine.end);
   };
 }

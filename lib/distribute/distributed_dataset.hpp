@@ -25,6 +25,9 @@ struct DistributeOptions {
   /// command: data::automatic_leaf, which is 1 for batches below 16 examples. With 1 each piece has
   /// ceil(examples / replicas) examples, as in the distribution guide, for any batch.
   std::uint64_t leaf = 0;
+  /// The most examples of an automatic leaf. To train in Precision::bf16 with the results of the
+  /// command, give data::bf16_leaf.
+  std::uint64_t most_leaf = data::float32_leaf;
   /// Pieces that a thread reads ahead; 0: no thread. nullopt: the depth of the data set's last
   /// prefetch if it ends in one; 0 if a prefetch stands before other transformations; else 1 (the
   /// replicas of an input pipeline).

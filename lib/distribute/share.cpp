@@ -15,6 +15,7 @@ std::optional<data::PlanOptions> plan_options(const Share& share, const OpenToCo
   data::PlanOptions options = {.batch_size = share.batch_size,
                                .ranks = share.ranks,
                                .leaf = share.leaf,
+                               .most_leaf = share.most_leaf,
                                .policy = share.choice.policy,
                                .rebatch = share.rebatch};
   const bool by_files = share.choice.policy == ShardPolicy::file;
@@ -75,6 +76,7 @@ void add_training_plan(Share& share, const OpenToCount& open) {
                                                 .batch_size = share.batch_size,
                                                 .ranks = share.ranks,
                                                 .leaf = share.leaf,
+                                                .most_leaf = share.most_leaf,
                                                 .drop_remainder = finite && share.drop_remainder});
 }
 
@@ -82,6 +84,7 @@ Share decide(comm::Communicator& comm, const DatasetFacts& facts, const Distribu
              const OpenToCount& open) {
   Share share{.rebatch = options.rebatch,
               .leaf = options.leaf,
+              .most_leaf = options.most_leaf,
               .rank = static_cast<std::uint64_t>(comm.rank()),
               .ranks = static_cast<std::uint64_t>(comm.size()),
               .batch_size = facts.batch_size,
@@ -105,6 +108,11 @@ Pass Share::pass(std::uint64_t epoch) const noexcept {
   return {epoch, by_files ? rank : 0, by_files ? ranks : 1};
 }
 
+Range Share::piece_of(std::uint64_t examples, std::uint64_t worker) const noexcept {
+  const std::uint64_t in_leaf = leaf > 0 ? leaf : data::automatic_leaf(examples, most_leaf);
+  return data::piece_of(examples, in_leaf, worker, ranks);
+}
+
 bool Share::ends_differ() const noexcept {
   if (plan || ranks == 1) return false;
   return choice.policy == ShardPolicy::file || rebatch == Rebatch::balanced;
@@ -115,10 +123,9 @@ std::optional<std::size_t> Share::fixed_rows() const {
   const std::uint64_t each = batch_size / ranks;
   if (!plan) {
     const bool full = drop_remainder || endless_batches;
-    const std::uint64_t in_leaf = leaf > 0 ? leaf : data::automatic_leaf(batch_size);
-    const bool regular = choice.policy == ShardPolicy::off ||
-                         (choice.policy == ShardPolicy::data &&
-                          data::piece_of(batch_size, in_leaf, ranks - 1, ranks).size() == each);
+    const bool regular =
+        choice.policy == ShardPolicy::off ||
+        (choice.policy == ShardPolicy::data && piece_of(batch_size, ranks - 1).size() == each);
     return full && regular ? std::optional<std::size_t>(each) : std::nullopt;
   }
   if (plan->steps() == 0) return std::nullopt;
@@ -146,6 +153,7 @@ Share agree_on_share(comm::Communicator& comm, const DatasetFacts& facts,
        {"shard policy", data::name_of(share.choice.policy)},
        {"rebatch", data::name_of(options.rebatch)},
        {"leaf", std::to_string(options.leaf)},
+       {"most leaf", std::to_string(options.most_leaf)},
        {"plan", share.training_plan ? to_hex(share.training_plan->digest()) : "none"}},
       "make the same data set with the same options on every rank");
   return share;

@@ -24,6 +24,7 @@ struct Share {
   data::PolicyChoice choice = {};
   data::Rebatch rebatch = data::Rebatch::ceil;
   std::uint64_t leaf = 0;
+  std::uint64_t most_leaf = data::float32_leaf;
   std::uint64_t rank = 0;
   std::uint64_t ranks = 1;
   std::uint64_t batch_size = 0;
@@ -39,6 +40,9 @@ struct Share {
 
   /// The pass over the data set that this rank reads.
   Pass pass(std::uint64_t epoch) const noexcept;
+
+  /// The piece of `worker` of a batch under DATA.
+  Range piece_of(std::uint64_t examples, std::uint64_t worker) const noexcept;
 
   /// True if a rank cannot determine locally when the other ranks' streams end.
   bool ends_differ() const noexcept;

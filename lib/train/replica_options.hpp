@@ -69,11 +69,13 @@ struct ReplicaOptions {
   std::uint64_t sentinel_steps = 16;  ///< steps in which all weights are compared: Sentinel
   OnNonfinite on_nonfinite = OnNonfinite::stop;
   ProductsChoice products = ProductsChoice::automatic;
-  Precision precision = Precision::float32;  ///< bf16 and tf32: see products.hpp
-  Simd simd = Simd::automatic;               ///< of strict products on the CPU
-  Zeros zeros = Zeros::automatic;            ///< of strict products on the CPU
-  bool keeps_snapshots = false;              ///< make_shared_snapshot() will be called
-  int threads = 0;                           ///< of this rank's products; 0: own_cores()
+  /// bf16 and tf32: see products.hpp. Does not change the plan: for bf16 `lockstep train` sets
+  /// data::PlanOptions::most_leaf to data::bf16_leaf.
+  Precision precision = Precision::float32;
+  Simd simd = Simd::automatic;     ///< of strict products on the CPU
+  Zeros zeros = Zeros::automatic;  ///< of strict products on the CPU
+  bool keeps_snapshots = false;    ///< make_shared_snapshot() will be called
+  int threads = 0;                 ///< of this rank's products; 0: own_cores()
   /// Gradient accumulation: the most examples of a rank that are computed at a time, so that memory
   /// is needed for their activations only; 0: all of its piece of the batch. With strict products
   /// it does not affect results. Not less than a leaf, not on a device, and not with a layer that

@@ -324,6 +324,8 @@ class Steps(command.CommandTest):
         wide = self.train(SMALL, "--leaf 64", ranks=2, name="wide")
         self.assert_says(usual.result.out, "64 a rank in leaves of 16", usual.result)
         self.assert_says(wide.result.out, "64 a rank in leaves of 64", wide.result)
+        bf16 = self.train(SMALL, "--precision bf16 --batch-size 256", ranks=2, name="bf16")
+        self.assert_says(bf16.result.out, "128 a rank in leaves of 32", bf16.result)
         for loss, other in zip(usual.losses, wide.losses):
             self.assertAlmostEqual(loss, other, delta=1e-5)
 

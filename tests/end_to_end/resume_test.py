@@ -191,6 +191,10 @@ class Resume(command.CommandTest):
         longer = self.train(JOB.replace("--epochs 2", "--epochs 3"), name="longer")
         made = self.resume(JOB, "--resume-with epochs=3", threads=2)
         self.assert_same(longer, made, later_than=35)
+        batch = "--layers 4 --train-limit 600 --test-limit 10 --batch-size 256 --epochs 1"
+        folder = self.train(batch, name="float32").folder
+        made = self.succeed("train --resume-with epochs=2 --resume-with precision=bf16 --resume", folder)
+        self.assert_says(made.out, ["leaves of 32", "after 3 steps"], made)
 
     def test_other_data_is_refused(self):
         data = self.folder / "data"

@@ -32,14 +32,22 @@ TEST_CASE("the guide's examples of rebatching", "[plan]") {
 }
 
 TEST_CASE("the automatic leaf", "[plan]") {
-  CHECK(automatic_leaf(0) == 1);
-  CHECK(automatic_leaf(8) == 1);
-  CHECK(automatic_leaf(15) == 1);
-  CHECK(automatic_leaf(16) == 2);
-  CHECK(automatic_leaf(32) == 4);
-  CHECK(automatic_leaf(127) == 8);
-  CHECK(automatic_leaf(128) == 16);
-  CHECK(automatic_leaf(1 << 20) == 16);
+  for (const std::uint64_t most : {float32_leaf, bf16_leaf}) {
+    CHECK(automatic_leaf(0, most) == 1);
+    CHECK(automatic_leaf(8, most) == 1);
+    CHECK(automatic_leaf(15, most) == 1);
+    CHECK(automatic_leaf(16, most) == 2);
+    CHECK(automatic_leaf(32, most) == 4);
+    CHECK(automatic_leaf(127, most) == 8);
+    CHECK(automatic_leaf(128, most) == 16);
+    CHECK(automatic_leaf(255, most) == 16);
+    CHECK(automatic_leaf(256, most) == most);
+    CHECK(automatic_leaf(1 << 20, most) == most);
+  }
+  const Plan plan({.records = 600, .batch_size = 512, .most_leaf = bf16_leaf});
+  CHECK(plan.leaf(0) == 32);
+  CHECK(plan.leaf(1) == 8);
+  CHECK(Plan({.records = 600, .batch_size = 512}).leaf(0) == 16);
 }
 
 TEST_CASE("the tutorial's last batch of 8 goes to 8 ranks one by one", "[plan]") {
@@ -57,9 +65,10 @@ TEST_CASE("pieces are disjoint, complete, in whole leaves, for any number of ran
   const auto draw = [&](std::uint64_t max) { return 1 + random() % max; };
   for (int trial = 0; trial < 3000; ++trial) {
     PlanOptions options{.records = draw(400),
-                        .batch_size = draw(150),
+                        .batch_size = draw(300),
                         .ranks = draw(20),
                         .leaf = random() % 3 == 0 ? 0 : draw(40),
+                        .most_leaf = random() % 2 == 0 ? float32_leaf : bf16_leaf,
                         .drop_remainder = random() % 4 == 0,
                         .shuffle = random() % 2 == 0 ? Shuffle::global : Shuffle::none,
                         .seed = random()};

@@ -39,6 +39,7 @@ PlanOptions drawn(std::mt19937_64& random) {
   PlanOptions options{.batch_size = draw(40),
                       .ranks = draw(9),
                       .leaf = random() % 2 == 0 ? 0 : draw(10),
+                      .most_leaf = draw(6),
                       .drop_remainder = random() % 4 == 0,
                       .seed = random(),
                       .policy = random() % 3 == 0 ? ShardPolicy::off : ShardPolicy::file};
@@ -281,7 +282,14 @@ TEST_CASE("every option that shapes a plan is in its digest", "[plan]") {
   other = base;
   other.drop_remainder = true;
   add(other);
-  CHECK(digests.size() == 8);
+  other = base;
+  other.most_leaf = bf16_leaf;
+  add(other);
+  other.leaf = 3;
+  add(other);
+  other.most_leaf = float32_leaf;  // no other plan: its leaves are not automatic
+  add(other);
+  CHECK(digests.size() == 10);
   CHECK(Plan(guide(ShardPolicy::automatic, {6, 6})).digest() == Plan(base).digest());
 }
 

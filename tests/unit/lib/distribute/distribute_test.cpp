@@ -479,17 +479,20 @@ TEST_CASE("batches of a source are read at once without a strategy, too", "[dist
 TEST_CASE("the plan is the trainer's", "[distribute]") {
   const int ranks = GENERATE(1, 2, 3, 5);
   const std::uint64_t leaf = GENERATE(0, 1, 3);
-  const data::PlanOptions options = {.records = 203,
-                                     .batch_size = 24,
+  const std::uint64_t most = GENERATE(data::float32_leaf, data::bf16_leaf);
+  const data::PlanOptions options = {.records = 703,
+                                     .batch_size = 300,
                                      .ranks = static_cast<std::uint64_t>(ranks),
                                      .leaf = leaf,
+                                     .most_leaf = most,
                                      .shuffle = data::Shuffle::global,
                                      .seed = 9};
   const data::Plan plan(options);
   const auto steps = test::per_rank(ranks, [&](comm::Communicator& comm) {
     Strategy strategy(comm);
-    auto distributed = strategy.distribute_dataset(range_dataset(203).shuffle(9).batch(24),
-                                                   {.policy = ShardPolicy::data, .leaf = leaf});
+    auto distributed =
+        strategy.distribute_dataset(range_dataset(703).shuffle(9).batch(300),
+                                    {.policy = ShardPolicy::data, .leaf = leaf, .most_leaf = most});
     distributed.make_iterator(4);
     std::vector<std::vector<std::uint64_t>> ids;
     for (auto& batch : distributed) {  // epoch 5
