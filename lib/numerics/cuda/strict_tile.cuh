@@ -14,6 +14,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
+#include <utility>
 
 #include "lockstep/numerics/matrix.hpp"
 #include "lockstep/numerics/strict.hpp"
@@ -204,38 +206,49 @@ struct Place {
   unsigned last_term;
 };
 
+/// Calls run(std::integral_constant<unsigned, n>) for n = 0 to count - 1, until one returns false.
+template <unsigned count, class Run>
+__device__ __forceinline__ bool for_each_number(const Run& run) {
+  return [&]<unsigned... n>(std::integer_sequence<unsigned, n...>) {
+    return (run(std::integral_constant<unsigned, n>()) && ...);
+  }
+  (std::make_integer_sequence<unsigned, count>());
+}
+
 /// Calls use(a, b, term) for the stages in order; `term` is the first term of a stage. All threads
 /// of the block must call it.
+///
+/// Stage s is loaded to slot s % ahead. Slots are numbers at compile time, so that they stay in
+/// registers, and nothing but the store of a stage waits for its load.
 template <class T, Along a_along, Along b_along, class A, class B, class Use>
 __device__ __forceinline__ void for_each_stage(Shared<T>& shared, const A& a, const B& b,
                                                const Place& place, const Use& use) {
   Stage<T, T::rows, a_along> next_a[T::ahead];
   Stage<T, T::columns, b_along> next_b[T::ahead];
-  const auto load = [&](unsigned n, unsigned term) {
-    next_a[n].load(a, place.row, term, -0.0F);
-    next_b[n].load(b, place.column, term, 0.0F);
+  unsigned term = place.first_term;
+  unsigned now = 0;
+  const auto load = [&](auto slot, unsigned first) {
+    next_a[slot].load(a, place.row, first, -0.0F);
+    next_b[slot].load(b, place.column, first, 0.0F);
+    return true;
   };
-  const auto store = [&](unsigned to) {
-    next_a[0].store(shared.a[to]);
-    next_b[0].store(shared.b[to]);
+  const auto store = [&](auto slot) {
+    next_a[slot].store(shared.a[now]);
+    next_b[slot].store(shared.b[now]);
     __syncthreads();
   };
-  load(0, place.first_term);
-  store(0);
-#pragma unroll
-  for (unsigned n = 0; n + 1 < T::ahead; ++n) load(n, place.first_term + (n + 1) * T::terms);
-  unsigned now = 0;
-  for (unsigned term = place.first_term; term < place.last_term; term += T::terms) {
-    load(T::ahead - 1, term + T::ahead * T::terms);
+  for_each_number<T::ahead>([&](auto slot) { return load(slot, term + slot * T::terms); });
+  store(std::integral_constant<unsigned, 0>());
+  const auto use_stage = [&](auto slot) {  // the one that is in shared memory
+    load(slot, term + T::ahead * T::terms);
     use(shared.a[now], shared.b[now], term);
-    if (place.last_term - term <= T::terms) break;
+    if (place.last_term - term <= T::terms) return false;
+    term += T::terms;
     now = 1 - now;  // free: all threads have passed the barrier after reading it
-    store(now);
-#pragma unroll
-    for (unsigned n = 0; n + 1 < T::ahead; ++n) {
-      next_a[n] = next_a[n + 1];
-      next_b[n] = next_b[n + 1];
-    }
+    store(std::integral_constant<unsigned, (slot + 1) % T::ahead>());
+    return true;
+  };
+  while (for_each_number<T::ahead>(use_stage)) {
   }
 }
 
