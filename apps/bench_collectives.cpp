@@ -22,6 +22,7 @@
 #include "lockstep/collectives/mpi.hpp"
 #include "lockstep/collectives/tcp.hpp"
 #include "lockstep/launch/launch.hpp"
+#include "lockstep/launch/launch_check.hpp"
 #include "lockstep/train/report.hpp"
 #include "lockstep/version.hpp"
 
@@ -559,6 +560,7 @@ void bench_collectives(const Arguments& arguments, const RunConfig& config,
                        comm::Communicator& comm) {
   CollectiveSweep sweep;
   comm::together(comm, [&] { sweep = sweep_of(arguments, comm); });
+  if (comm.size() > 1) launching::warn_of_problems(comm);
   Recording recording(config, comm);
   const Backends backends = backends_of(sweep, comm);
   const std::string where = ranks_text(comm);

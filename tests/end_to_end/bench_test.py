@@ -119,6 +119,9 @@ class BenchCollectives(command.CommandTest):
         result = self.succeed(self.SMALL, "--ranks 2")
         self.assert_says(result.out, ["# all_reduce", "algbw", "busbw", "#wrong", "threads"],
                          result)
+        cores = len(os.sched_getaffinity(0))
+        crowded = self.succeed(self.SMALL, f"--ranks {cores + 1} --operation shift")
+        self.assert_says(crowded.err, f"{cores + 1} ranks share {cores} core", crowded)
 
     def test_refusals(self):
         for args, needles in (("", ["one rank", "mpirun"]),
