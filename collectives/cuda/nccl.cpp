@@ -54,6 +54,7 @@ class NcclHandle {
   std::chrono::milliseconds limit_;
   std::string who_;
   int exceptions_;
+  int device_ = 0;
   ncclComm_t comm_ = nullptr;
 };
 
@@ -71,9 +72,14 @@ bool ends_within(milliseconds limit, std::function<void()> work) {
   return ended;
 }
 
-void end_within(milliseconds limit, ncclResult_t (*end)(ncclComm_t), ncclComm_t comm) noexcept {
+/// The thread has the communicator's device: with another one NCCL would leave a context on it.
+void end_within(milliseconds limit, int device, ncclResult_t (*end)(ncclComm_t),
+                ncclComm_t comm) noexcept {
   try {
-    ends_within(std::min(limit, max_to_end), [end, comm] { end(comm); });
+    ends_within(std::min(limit, max_to_end), [device, end, comm] {
+      cudaSetDevice(device);
+      end(comm);
+    });
   } catch (const std::exception&) {  // no thread could be started
     end(comm);
   }
@@ -111,9 +117,8 @@ void start(Start& start, int device, int ranks, const ncclUniqueId& id, int rank
 }
 
 /// Null if NCCL did not start within `limit`.
-ncclComm_t start_within(milliseconds limit, const Communicator& host, const ncclUniqueId& id) {
-  int device = 0;
-  cuda::check(cudaGetDevice(&device), "cudaGetDevice");
+ncclComm_t start_within(milliseconds limit, int device, const Communicator& host,
+                        const ncclUniqueId& id) {
   const auto state = std::make_shared<Start>();
   ends_within(limit, [=, ranks = host.size(), rank = host.rank()] {
     start(*state, device, ranks, id, rank);
@@ -135,7 +140,10 @@ NcclHandle::NcclHandle(Communicator& host, milliseconds limit)
   });
   host.broadcast(std::span(reinterpret_cast<std::uint8_t*>(&id), sizeof id));
   try {
-    together(host, [&] { comm_ = start_within(limit, host, id); });
+    together(host, [&] {
+      cuda::check(cudaGetDevice(&device_), "cudaGetDevice");
+      comm_ = start_within(limit, device_, host, id);
+    });
     together(host, [&] {  // reports the failed rank, not the ranks that waited for it
       if (comm_ != nullptr) return;
       throw CommError(
@@ -151,11 +159,11 @@ NcclHandle::NcclHandle(Communicator& host, milliseconds limit)
 
 NcclHandle::~NcclHandle() {
   if (std::uncaught_exceptions() > exceptions_) abort();
-  if (comm_ != nullptr) end_within(limit_, ncclCommDestroy, comm_);
+  if (comm_ != nullptr) end_within(limit_, device_, ncclCommDestroy, comm_);
 }
 
 void NcclHandle::abort() noexcept {
-  if (comm_ != nullptr) end_within(limit_, ncclCommAbort, std::exchange(comm_, nullptr));
+  if (comm_ != nullptr) end_within(limit_, device_, ncclCommAbort, std::exchange(comm_, nullptr));
 }
 
 void NcclHandle::check(ncclResult_t result, const std::string& what) {
@@ -207,6 +215,12 @@ class Group {
     if (open_) ncclGroupEnd();
   }
 
+  /// NcclHandle::check() of a call in the group, which is ended before the communicator is aborted.
+  void check(ncclResult_t result, const std::string& what) {
+    if (result != ncclSuccess && std::exchange(open_, false)) ncclGroupEnd();
+    nccl_.check(result, what);
+  }
+
   void end() {
     open_ = false;
     nccl_.check(ncclGroupEnd(), "ncclGroupEnd");
@@ -240,8 +254,9 @@ class NcclCommunicator final : public DeviceCommunicator {
   void do_shift(const std::byte* send, Elements receive) override;
 
   ncclComm_t usable();
-  void exchange(const std::byte* send, int to, std::byte* receive, int from, std::size_t count,
-                Type type);
+  ncclResult_t enqueue_all_gather(Elements values);
+  void exchange(Group& group, const std::byte* send, int to, std::byte* receive, int from,
+                std::size_t count, Type type);
   [[noreturn]] void give_up(std::string_view what, const std::string& reason);
 
   const cuda::Stream& stream_;
@@ -272,26 +287,31 @@ void NcclCommunicator::do_broadcast(Elements values, int root) {
               "ncclBroadcast");
 }
 
-void NcclCommunicator::do_all_gather(Elements values) {
+ncclResult_t NcclCommunicator::enqueue_all_gather(Elements values) {
   require_device_memory("all_gather", values.data);
   const std::size_t block = values.count / static_cast<std::size_t>(size());
   const std::size_t mine = static_cast<std::size_t>(rank()) * block * width(values.type);
-  nccl_.check(ncclAllGather(values.data + mine, values.data, block, datatype(values.type), usable(),
-                            stream_.get()),
-              "ncclAllGather");
+  return ncclAllGather(values.data + mine, values.data, block, datatype(values.type), usable(),
+                       stream_.get());
+}
+
+void NcclCommunicator::do_all_gather(Elements values) {
+  nccl_.check(enqueue_all_gather(values), "ncclAllGather");
 }
 
 void NcclCommunicator::do_grouped_all_gather(Buffers buffers) {
   usable();
   Group group(nccl_);
-  for (const auto& buffer : buffers) do_all_gather({buffer.data(), buffer.size(), Type::u8});
+  for (const auto& buffer : buffers) {
+    group.check(enqueue_all_gather({buffer.data(), buffer.size(), Type::u8}), "ncclAllGather");
+  }
   group.end();
 }
 
-void NcclCommunicator::exchange(const std::byte* send, int to, std::byte* receive, int from,
-                                std::size_t count, Type type) {
-  nccl_.check(ncclSend(send, count, datatype(type), to, usable(), stream_.get()), "ncclSend");
-  nccl_.check(ncclRecv(receive, count, datatype(type), from, usable(), stream_.get()), "ncclRecv");
+void NcclCommunicator::exchange(Group& group, const std::byte* send, int to, std::byte* receive,
+                                int from, std::size_t count, Type type) {
+  group.check(ncclSend(send, count, datatype(type), to, usable(), stream_.get()), "ncclSend");
+  group.check(ncclRecv(receive, count, datatype(type), from, usable(), stream_.get()), "ncclRecv");
 }
 
 void NcclCommunicator::do_all_to_all(const std::byte* send, Elements receive) {
@@ -306,7 +326,9 @@ void NcclCommunicator::do_all_to_all(const std::byte* send, Elements receive) {
   Group group(nccl_);
   for (int peer = 0; peer < size(); ++peer) {
     const std::size_t at = static_cast<std::size_t>(peer) * bytes;
-    if (peer != rank()) exchange(send + at, peer, receive.data + at, peer, block, receive.type);
+    if (peer != rank()) {
+      exchange(group, send + at, peer, receive.data + at, peer, block, receive.type);
+    }
   }
   group.end();
 }
@@ -319,8 +341,8 @@ void NcclCommunicator::do_shift(const std::byte* send, Elements receive) {
     return cuda::copy_bytes(send, receive.data, receive.count * width(receive.type), stream_);
   }
   Group group(nccl_);
-  exchange(send, (rank() + 1) % size(), receive.data, (rank() + size() - 1) % size(), receive.count,
-           receive.type);
+  exchange(group, send, (rank() + 1) % size(), receive.data, (rank() + size() - 1) % size(),
+           receive.count, receive.type);
   group.end();
 }
 
