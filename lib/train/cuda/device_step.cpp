@@ -123,6 +123,10 @@ class DeviceCanonicalStep final : public DeviceStep {
     if (device_ == nullptr) return;
     Lap phase;
     exchange_sums(current_->layout.max_parts);
+    // Else publish() waits, with the limit that a wait for the compute stream does not have.
+    if (skips() || update_.needs_norms()) {
+      device_->wait("the sums of step " + std::to_string(steps() + 1));
+    }
     seconds.reduce += phase.take();
   }
 
@@ -310,6 +314,8 @@ class DeviceAllReduceStep final : public DeviceStep {
     is_updated_ = !must_wait(batch);
     if (is_updated_) update_.begin(static_cast<double>(batch.global_examples), steps());
     const auto& graphs = graphs_for({slot, rows, batch.leaf});
+    // No rank still reads data or records graphs while others wait in NCCL, whose limit is short.
+    if (device_ != nullptr) comm_.all_agree(true);
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       graphs[b].enqueue(stream_);
       enqueue_reduce(buckets_[b].slice);
