@@ -34,7 +34,8 @@
 // where "..._bits" are the bits of a double. "weight_bits" is the sum of the weights in the epoch,
 // if it is not the number of examples. manifest.json contains the version of the format; a newer
 // version, and an unknown key, are errors. In format 1 steps with class weights were divided by the
-// number of examples, so training with class weights does not continue from it.
+// number of examples, and up to format 2 automatic leaves of bf16 had at most 16 examples, so such
+// training does not continue from them.
 #pragma once
 
 #include <cstdint>
@@ -99,7 +100,7 @@ struct SavedOptimizer {
 };
 
 /// The format of the checkpoints that this version writes: "version" in manifest.json.
-inline constexpr std::uint64_t checkpoint_format = 2;
+inline constexpr std::uint64_t checkpoint_format = 3;
 
 /// What training needs to continue, besides weights and moments: the content of state.json.
 struct TrainingState {

@@ -323,8 +323,9 @@ class Replica {
   /// Sets weights, optimizer state and numbers of steps and examples to those of a checkpoint, of a
   /// network of this shape, trained on any number of ranks. Every rank reads its part.
   ///
-  /// Errors   throws comm::AgreedError (65) if a rank cannot read it, or for class weights and a
-  ///          checkpoint of format 1 (checkpoint.hpp); (2) for one of another optimizer.
+  /// Errors   throws comm::AgreedError (65) if a rank cannot read it, or for one of a format from
+  ///          which this training does not continue (checkpoint.hpp); (2) for one of another
+  ///          optimizer.
   /// Ranks    collective.
   void restore(const SavedNetwork& saved, const TrainingState& state);
 

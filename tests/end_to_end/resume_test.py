@@ -195,6 +195,10 @@ class Resume(command.CommandTest):
         folder = self.train(batch, name="float32").folder
         made = self.succeed("train --resume-with epochs=2 --resume-with precision=bf16 --resume", folder)
         self.assert_says(made.out, ["leaves of 32", "after 3 steps"], made)
+        manifest = command.Run(folder).checkpoints[-1] / "manifest.json"
+        manifest.write_text(manifest.read_text().replace('"version": 3', '"version": 2'))
+        refused = run("train --resume-with epochs=3 --resume", folder)
+        self.assert_refused(refused, 65, ["step-00000006", "leaves of at most 16", "leaves of 32", "--init"])
 
     def test_other_data_is_refused(self):
         data = self.folder / "data"

@@ -127,13 +127,13 @@ TEST_CASE("the newest valid checkpoint is found, and each skipped one named", "[
   const auto manifest = folder.path() / checkpoint_name(6) / "manifest.json";
   const auto bytes = test::read_bytes(manifest);
   auto json = nlohmann::ordered_json::parse(bytes);
-  json["version"] = 3;
+  json["version"] = 4;
   std::ofstream(manifest) << json;
   CHECK(newest_valid_checkpoint(folder.path(), skipped) == folder.path() / checkpoint_name(4));
   REQUIRE(skipped.size() == 3);
   CHECK_THAT(skipped[0], Catch::Contains("incomplete"));
   CHECK_THAT(skipped[1], Catch::Contains("model.safetensors: has"));
-  CHECK_THAT(skipped[2], Catch::Contains("format 3; this version of lockstep knows 2"));
+  CHECK_THAT(skipped[2], Catch::Contains("format 4; this version of lockstep knows 3"));
 }
 
 TEST_CASE("class weights do not continue from a checkpoint of format 1", "[resume]") {
@@ -143,7 +143,7 @@ TEST_CASE("class weights do not continue from a checkpoint of format 1", "[resum
   run.resume_from = folder.path() / checkpoint_name(4);
   const auto manifest = run.resume_from / "manifest.json";
   auto json = nlohmann::ordered_json::parse(test::read_bytes(manifest));
-  REQUIRE(json["version"] == 2);
+  REQUIRE(json["version"] == 3);
   json["version"] = 1;
   std::ofstream(manifest) << json;
   CHECK_NOTHROW(per_rank(3, run));
