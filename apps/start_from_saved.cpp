@@ -298,7 +298,7 @@ Decisive decisive_of(const RunConfig& config, const std::string& train_identity,
   decisive.emplace_back(test_data, hash(test_identity));
   data::PlanOptions options = plan.options();
   if (options.policy == data::ShardPolicy::data) options.ranks = 1;  // does not affect the batches
-  options.most_leaf = data::float32_leaf;  // `precision` is compared by itself
+  options.max_leaf = data::float32_leaf;  // `precision` is compared by itself
   decisive.emplace_back(plan_key, to_hex(data::Plan(options).digest()));
   if (config.reduction == "allreduce") {
     decisive.emplace_back("the number of ranks", std::to_string(comm.size()));

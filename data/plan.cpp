@@ -130,7 +130,7 @@ std::uint64_t Plan::filled_steps(std::uint64_t rank) const noexcept {
 
 std::uint64_t Plan::leaf(std::uint64_t step) const noexcept {
   const std::uint64_t leaf =
-      options_.leaf > 0 ? options_.leaf : automatic_leaf(examples(step), options_.most_leaf);
+      options_.leaf > 0 ? options_.leaf : automatic_leaf(examples(step), options_.max_leaf);
   return by_streams() ? std::min(leaf, streams_->largest_piece(step)) : leaf;
 }
 
@@ -203,7 +203,7 @@ std::uint64_t Plan::largest_gathered() const noexcept {
   const std::uint64_t piece = largest_piece();
   const std::uint64_t leaf =
       options_.leaf > 0 ? std::min(options_.leaf, piece)
-                        : std::min(automatic_leaf(piece * options_.ranks, options_.most_leaf),
+                        : std::min(automatic_leaf(piece * options_.ranks, options_.max_leaf),
                                    std::bit_floor(piece));
   return round_up(piece, leaf) * options_.ranks;
 }
@@ -231,7 +231,12 @@ std::uint64_t Plan::digest() const {
   if (files_) {
     for (const std::uint64_t records : options_.file_records) hash.add(records);
   }
-  if (options_.leaf == 0 && options_.most_leaf != float32_leaf) hash.add(options_.most_leaf);
+  if (options_.leaf == 0 && steps_ > 0) {
+    const std::uint64_t max = options_.max_leaf;
+    if (automatic_leaf(examples(0), max) != automatic_leaf(examples(0), float32_leaf)) {
+      hash.add(max);
+    }
+  }
   return hash.value();
 }
 

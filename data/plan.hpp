@@ -252,8 +252,8 @@ struct PlanOptions {
   std::uint64_t records = 0;
   std::uint64_t batch_size = 128;  ///< the global batch
   std::uint64_t ranks = 1;
-  std::uint64_t leaf = 0;                  ///< examples per leaf; 0: automatic_leaf of each step
-  std::uint64_t most_leaf = float32_leaf;  ///< `most` of automatic_leaf; for bf16: bf16_leaf
+  std::uint64_t leaf = 0;                 ///< examples per leaf; 0: automatic_leaf of each step
+  std::uint64_t max_leaf = float32_leaf;  ///< `most` of automatic_leaf; for bf16: bf16_leaf
   bool drop_remainder = false;
   Shuffle shuffle = Shuffle::none;
   std::uint64_t seed = 22;

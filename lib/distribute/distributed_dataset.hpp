@@ -27,7 +27,7 @@ struct DistributeOptions {
   std::uint64_t leaf = 0;
   /// The most examples of an automatic leaf. To train in Precision::bf16 with the results of the
   /// command, give data::bf16_leaf.
-  std::uint64_t most_leaf = data::float32_leaf;
+  std::uint64_t max_leaf = data::float32_leaf;
   /// Pieces that a thread reads ahead; 0: no thread. nullopt: the depth of the data set's last
   /// prefetch if it ends in one; 0 if a prefetch stands before other transformations; else 1 (the
   /// replicas of an input pipeline).

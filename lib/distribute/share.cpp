@@ -15,7 +15,7 @@ std::optional<data::PlanOptions> plan_options(const Share& share, const OpenToCo
   data::PlanOptions options = {.batch_size = share.batch_size,
                                .ranks = share.ranks,
                                .leaf = share.leaf,
-                               .most_leaf = share.most_leaf,
+                               .max_leaf = share.max_leaf,
                                .policy = share.choice.policy,
                                .rebatch = share.rebatch};
   const bool by_files = share.choice.policy == ShardPolicy::file;
@@ -76,7 +76,7 @@ void add_training_plan(Share& share, const OpenToCount& open) {
                                                 .batch_size = share.batch_size,
                                                 .ranks = share.ranks,
                                                 .leaf = share.leaf,
-                                                .most_leaf = share.most_leaf,
+                                                .max_leaf = share.max_leaf,
                                                 .drop_remainder = finite && share.drop_remainder});
 }
 
@@ -84,7 +84,7 @@ Share decide(comm::Communicator& comm, const DatasetFacts& facts, const Distribu
              const OpenToCount& open) {
   Share share{.rebatch = options.rebatch,
               .leaf = options.leaf,
-              .most_leaf = options.most_leaf,
+              .max_leaf = options.max_leaf,
               .rank = static_cast<std::uint64_t>(comm.rank()),
               .ranks = static_cast<std::uint64_t>(comm.size()),
               .batch_size = facts.batch_size,
@@ -109,7 +109,7 @@ Pass Share::pass(std::uint64_t epoch) const noexcept {
 }
 
 Range Share::piece_of(std::uint64_t examples, std::uint64_t worker) const noexcept {
-  const std::uint64_t in_leaf = leaf > 0 ? leaf : data::automatic_leaf(examples, most_leaf);
+  const std::uint64_t in_leaf = leaf > 0 ? leaf : data::automatic_leaf(examples, max_leaf);
   return data::piece_of(examples, in_leaf, worker, ranks);
 }
 
@@ -153,7 +153,7 @@ Share agree_on_share(comm::Communicator& comm, const DatasetFacts& facts,
        {"shard policy", data::name_of(share.choice.policy)},
        {"rebatch", data::name_of(options.rebatch)},
        {"leaf", std::to_string(options.leaf)},
-       {"most leaf", std::to_string(options.most_leaf)},
+       {"max leaf", std::to_string(options.max_leaf)},
        {"plan", share.training_plan ? to_hex(share.training_plan->digest()) : "none"}},
       "make the same data set with the same options on every rank");
   return share;

@@ -24,7 +24,7 @@ struct Share {
   data::PolicyChoice choice = {};
   data::Rebatch rebatch = data::Rebatch::ceil;
   std::uint64_t leaf = 0;
-  std::uint64_t most_leaf = data::float32_leaf;
+  std::uint64_t max_leaf = data::float32_leaf;
   std::uint64_t rank = 0;
   std::uint64_t ranks = 1;
   std::uint64_t batch_size = 0;

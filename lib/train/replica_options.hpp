@@ -70,7 +70,7 @@ struct ReplicaOptions {
   OnNonfinite on_nonfinite = OnNonfinite::stop;
   ProductsChoice products = ProductsChoice::automatic;
   /// bf16 and tf32: see products.hpp. Does not change the plan: for bf16 `lockstep train` sets
-  /// data::PlanOptions::most_leaf to data::bf16_leaf.
+  /// data::PlanOptions::max_leaf to data::bf16_leaf.
   Precision precision = Precision::float32;
   Simd simd = Simd::automatic;     ///< of strict products on the CPU
   Zeros zeros = Zeros::automatic;  ///< of strict products on the CPU

@@ -44,7 +44,7 @@ TEST_CASE("the automatic leaf", "[plan]") {
     CHECK(automatic_leaf(256, most) == most);
     CHECK(automatic_leaf(1 << 20, most) == most);
   }
-  const Plan plan({.records = 600, .batch_size = 512, .most_leaf = bf16_leaf});
+  const Plan plan({.records = 600, .batch_size = 512, .max_leaf = bf16_leaf});
   CHECK(plan.leaf(0) == 32);
   CHECK(plan.leaf(1) == 8);
   CHECK(Plan({.records = 600, .batch_size = 512}).leaf(0) == 16);
@@ -68,7 +68,7 @@ TEST_CASE("pieces are disjoint, complete, in whole leaves, for any number of ran
                         .batch_size = draw(300),
                         .ranks = draw(20),
                         .leaf = random() % 3 == 0 ? 0 : draw(40),
-                        .most_leaf = random() % 2 == 0 ? float32_leaf : bf16_leaf,
+                        .max_leaf = random() % 2 == 0 ? float32_leaf : bf16_leaf,
                         .drop_remainder = random() % 4 == 0,
                         .shuffle = random() % 2 == 0 ? Shuffle::global : Shuffle::none,
                         .seed = random()};

@@ -39,7 +39,7 @@ PlanOptions drawn(std::mt19937_64& random) {
   PlanOptions options{.batch_size = draw(40),
                       .ranks = draw(9),
                       .leaf = random() % 2 == 0 ? 0 : draw(10),
-                      .most_leaf = draw(6),
+                      .max_leaf = draw(6),
                       .drop_remainder = random() % 4 == 0,
                       .seed = random(),
                       .policy = random() % 3 == 0 ? ShardPolicy::off : ShardPolicy::file};
@@ -283,13 +283,19 @@ TEST_CASE("every option that shapes a plan is in its digest", "[plan]") {
   other.drop_remainder = true;
   add(other);
   other = base;
-  other.most_leaf = bf16_leaf;
+  other.max_leaf = bf16_leaf;  // no other plan: so few examples have smaller leaves
   add(other);
   other.leaf = 3;
   add(other);
-  other.most_leaf = float32_leaf;  // no other plan: its leaves are not automatic
+  other.max_leaf = float32_leaf;  // no other plan: its leaves are not automatic
   add(other);
-  CHECK(digests.size() == 10);
+  other = guide(ShardPolicy::data);
+  other.records = 1200;
+  other.batch_size = 512;
+  add(other);
+  other.max_leaf = bf16_leaf;
+  add(other);
+  CHECK(digests.size() == 11);
   CHECK(Plan(guide(ShardPolicy::automatic, {6, 6})).digest() == Plan(base).digest());
 }
 

@@ -484,7 +484,7 @@ TEST_CASE("the plan is the trainer's", "[distribute]") {
                                      .batch_size = 300,
                                      .ranks = static_cast<std::uint64_t>(ranks),
                                      .leaf = leaf,
-                                     .most_leaf = most,
+                                     .max_leaf = most,
                                      .shuffle = data::Shuffle::global,
                                      .seed = 9};
   const data::Plan plan(options);
@@ -492,7 +492,7 @@ TEST_CASE("the plan is the trainer's", "[distribute]") {
     Strategy strategy(comm);
     auto distributed =
         strategy.distribute_dataset(range_dataset(703).shuffle(9).batch(300),
-                                    {.policy = ShardPolicy::data, .leaf = leaf, .most_leaf = most});
+                                    {.policy = ShardPolicy::data, .leaf = leaf, .max_leaf = most});
     distributed.make_iterator(4);
     std::vector<std::vector<std::uint64_t>> ids;
     for (auto& batch : distributed) {  // epoch 5
