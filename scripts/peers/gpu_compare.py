@@ -38,7 +38,7 @@ def arguments():
     parser.add_argument("--networks", default="700,500 4096,4096,4096", help="--layers, by spaces")
     parser.add_argument("--precision", choices=["float32", "tf32", "bf16"], default="float32")
     parser.add_argument("--compile", choices=["auto", "on", "off"], default="auto",
-                        help="PyTorch's network, which takes a minute a case")
+                        help="torch.compile of PyTorch's network, whose autotuning takes a minute a case")
     parser.add_argument("--save", type=pathlib.Path, help="writes the measurements as JSON")
     parser.add_argument("--show", type=pathlib.Path)
     a = parser.parse_args()

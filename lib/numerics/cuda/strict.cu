@@ -2,6 +2,7 @@
 #include <bit>
 #include <cassert>
 #include <cstdint>
+#include <type_traits>
 
 #include "lockstep/numerics/cuda/device_products.hpp"
 #include "lockstep/numerics/cuda/strict_tile.cuh"
@@ -293,9 +294,9 @@ using MediumWeights = Tile<64, 64, 16, 4, 4, 2, 2>;
 using SmallWeights = Tile<32, 32, 16, 2, 2, 4, 3>;
 
 constexpr std::size_t max_groups = 64;
-constexpr std::size_t rounds = 4;       // of resident blocks, to be balanced
-constexpr std::size_t group_rows = 64;  // of a group, at least, to be balanced
-constexpr std::size_t few_rows = 512;   // for which small tiles cost less than groups of leaves
+constexpr std::size_t waves = 4;  // of resident blocks, if groups have min_group_rows
+constexpr std::size_t min_group_rows = 64;
+constexpr std::size_t few_rows = 512;  // for which small tiles cost less than groups of leaves
 // Local memory is allocated for all threads that a device can hold, so it is used only if needed.
 constexpr unsigned shallow = 9;
 constexpr unsigned deep = 30;
@@ -332,9 +333,14 @@ cuda::Grid grid_for(std::size_t rows, std::size_t columns, std::size_t groups = 
 template <class T>
 void launch_weights(const cuda::WeightsTask& task, const Groups& cut, const cuda::Stream& stream) {
   const auto grid = grid_for<T>(task.x.length, task.dz.length, cut.groups);
-  if (cut.leaves > std::size_t{1} << shallow) {
-    cuda::launch("strict dW", cuda::strict_weights<T, 1, deep>, grid, stream, task);
-  } else if (task.leaf % 8 == 0 || cut.leaves == 1) {
+  constexpr std::size_t most_shallow = std::size_t{1} << shallow;
+  static_assert(few_rows <= most_shallow);  // MediumWeights has no more
+  if constexpr (!std::is_same_v<T, MediumWeights>) {
+    if (cut.leaves > most_shallow) {
+      return cuda::launch("strict dW", cuda::strict_weights<T, 1, deep>, grid, stream, task);
+    }
+  }
+  if (task.leaf % 8 == 0 || cut.leaves == 1) {
     cuda::launch("strict dW", cuda::strict_weights<T, 8, shallow>, grid, stream, task);
   } else {
     cuda::launch("strict dW", cuda::strict_weights<T, 1, shallow>, grid, stream, task);
@@ -440,7 +446,7 @@ void StrictDeviceProducts::weight_gradients(Matrix<const float> x, Matrix<const 
 }
 
 /// The number of groups of leaves with which the tiles give every multiprocessor one; and with many
-/// rows several, so that none waits long for the last ones.
+/// rows several waves of blocks, of which the last, which may be partial, is a small part.
 template <class T>
 std::size_t StrictDeviceProducts::groups_for(std::size_t rows, std::size_t inputs,
                                              std::size_t outputs) const {
@@ -448,8 +454,8 @@ std::size_t StrictDeviceProducts::groups_for(std::size_t rows, std::size_t input
   const auto for_blocks = [each](std::size_t blocks) {
     return std::bit_ceil((blocks + each - 1) / each);
   };
-  const std::size_t of_many_rows = std::bit_floor(std::max<std::size_t>(1, rows / group_rows));
-  const std::size_t several = for_blocks(rounds * T::resident * processors_);
+  const std::size_t of_many_rows = std::bit_floor(std::max<std::size_t>(1, rows / min_group_rows));
+  const std::size_t several = for_blocks(waves * T::resident * processors_);
   return std::min(std::max(for_blocks(processors_), std::min(several, of_many_rows)), max_groups);
 }
 

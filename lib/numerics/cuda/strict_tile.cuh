@@ -206,9 +206,10 @@ struct Place {
   unsigned last_term;
 };
 
-/// Calls run(std::integral_constant<unsigned, n>) for n = 0 to count - 1, until one returns false.
+/// Calls run(std::integral_constant<unsigned, n>) for n = 0 to count - 1 while it returns true;
+/// true if it always did.
 template <unsigned count, class Run>
-__device__ __forceinline__ bool for_each_number(const Run& run) {
+__device__ __forceinline__ bool all_of_slots(const Run& run) {
   return [&]<unsigned... n>(std::integer_sequence<unsigned, n...>) {
     return (run(std::integral_constant<unsigned, n>()) && ...);
   }
@@ -230,14 +231,16 @@ __device__ __forceinline__ void for_each_stage(Shared<T>& shared, const A& a, co
   const auto load = [&](auto slot, unsigned first) {
     next_a[slot].load(a, place.row, first, -0.0F);
     next_b[slot].load(b, place.column, first, 0.0F);
-    return true;
   };
   const auto store = [&](auto slot) {
     next_a[slot].store(shared.a[now]);
     next_b[slot].store(shared.b[now]);
     __syncthreads();
   };
-  for_each_number<T::ahead>([&](auto slot) { return load(slot, term + slot * T::terms); });
+  all_of_slots<T::ahead>([&](auto slot) {
+    load(slot, term + slot * T::terms);
+    return true;
+  });
   store(std::integral_constant<unsigned, 0>());
   const auto use_stage = [&](auto slot) {  // the one that is in shared memory
     load(slot, term + T::ahead * T::terms);
@@ -248,7 +251,7 @@ __device__ __forceinline__ void for_each_stage(Shared<T>& shared, const A& a, co
     store(std::integral_constant<unsigned, (slot + 1) % T::ahead>());
     return true;
   };
-  while (for_each_number<T::ahead>(use_stage)) {
+  while (all_of_slots<T::ahead>(use_stage)) {
   }
 }
 
