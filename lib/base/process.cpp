@@ -152,10 +152,8 @@ std::uint64_t memory_limit_bytes(const fs::path& root) {
 }
 
 int bound_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return machine_cores();
-  return std::max(1, CPU_COUNT(&set));
+  constexpr std::array<std::int32_t, 1> calling = {0};
+  return cores_of(calling);
 }
 
 int machine_cores() { return std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN))); }
