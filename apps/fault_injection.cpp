@@ -153,8 +153,8 @@ class FaultInjection::FaultyProducts final : public ForwardingProducts<float> {
       : ForwardingProducts(std::move(products)), faults_(faults) {}
 
   void forward(Matrix<const float> x, const LayerWeights<float>& w, Activation activation,
-               Matrix<float> y, Output output) override {
-    ForwardingProducts::forward(x, w, activation, y, output);
+               Matrix<float> y, const Part& part) override {
+    ForwardingProducts::forward(x, w, activation, y, part);
     if (const Fault* const fault = faults_.nan_; fault != nullptr && fault->row < y.rows) {
       y.row(fault->row)[0] = std::numeric_limits<float>::quiet_NaN();
     }

@@ -344,12 +344,12 @@ void amx_forward(Matrix<const float> x, PanelWeights w, std::span<const float> b
 }
 
 void amx_backward_input(Matrix<const float> dz, PanelWeights w, Matrix<const float> x,
-                        Activation below, Matrix<float> dx, Output output,
+                        Activation below, Matrix<float> dx, Range inputs, Output output,
                         std::span<float> scratch) {
   assert(dz.rows == dx.rows && dz.cols == w.layout.outputs && dx.cols == w.layout.inputs);
   const bool accumulate = output == Output::accumulate;
   amx_product(
-      dz, {0, round_to_unit(dx.cols)}, dx, scratch,
+      dz, inputs, dx, scratch,
       [&](Range part, std::uint32_t* out) HWY_ATTR { pack_rows_of_weights(w, part, out); },
       [&](std::size_t i, std::size_t k)
           HWY_ATTR { return accumulate ? values_at(dx, i, k) : hn::Zero(tag); },

@@ -93,9 +93,10 @@ class LibraryProducts final : public Products<Real> {
   }
 
   void forward(Matrix<const Real> x, const LayerWeights<Real>& w, Activation activation,
-               Matrix<Real> y, Output output) override {
+               Matrix<Real> y, const Part& part) override {
+    require_whole(part, y);
     if (y.rows == 0) return;
-    for (std::size_t i = 0; output == Output::overwrite && i < y.rows; ++i) {
+    for (std::size_t i = 0; part.output == Output::overwrite && i < y.rows; ++i) {
       std::copy(w.bias.begin(), w.bias.end(), y.row(i).begin());
     }
     gemm(Form::plain, x, Form::plain, matrix(w), Output::accumulate, y);
@@ -105,9 +106,10 @@ class LibraryProducts final : public Products<Real> {
   }
 
   void backward_input(Matrix<const Real> dz, const LayerWeights<Real>& w, Matrix<const Real> x,
-                      Activation below, Matrix<Real> dx, Output output) override {
+                      Activation below, Matrix<Real> dx, const Part& part) override {
+    require_whole(part, dx);
     if (dx.rows == 0) return;
-    gemm(Form::plain, dz, Form::transposed, matrix(w), output, dx);
+    gemm(Form::plain, dz, Form::transposed, matrix(w), part.output, dx);
     if (below == Activation::relu) {
       const auto out = dx.flat();
       const auto in = x.flat();
@@ -137,6 +139,11 @@ class LibraryProducts final : public Products<Real> {
   }
 
  private:
+  static void require_whole(const Part& part, Matrix<const Real> result) {
+    if (part.columns.begin == 0 && part.columns.end >= result.cols) return;
+    throw std::invalid_argument("library products compute whole results");
+  }
+
   static Matrix<const Real> matrix(const LayerWeights<Real>& w) {
     return {w.weight.data(), w.inputs, w.outputs};
   }

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <utility>
@@ -18,6 +20,13 @@ enum class Activation { identity, relu };
 /// over inputs (outputs, in backward_input) can so be split between calls: strict products give the
 /// same bits as one call.
 enum class Output { overwrite, accumulate };
+
+/// The part of a result that one call computes, for layers that several ranks share.
+struct Part {
+  Output output = Output::overwrite;
+  /// From and to multiples of 16, or to the last column and beyond.
+  Range columns = {0, std::numeric_limits<std::uint64_t>::max()};
+};
 
 /// The precision that factors are rounded to; sums are in float32.
 enum class Precision { float32, tf32, bf16 };
@@ -59,17 +68,20 @@ class Products {
   virtual void store(Matrix<const Real> logical, std::span<Real> stored) const = 0;
   virtual void load(std::span<const Real> stored, Matrix<Real> logical) const = 0;
 
-  /// y = activation(x W + b), or activation(x W + y) when accumulating.
+  /// y = activation(x W + b), or activation(x W + y) when accumulating; a part of its columns.
   /// Shapes   x [B, I], y [B, O]; B may be 0.
+  /// Errors   throws std::invalid_argument for a part that these products cannot compute
+  ///          separately.
   virtual void forward(Matrix<const Real> x, const LayerWeights<Real>& w, Activation activation,
-                       Matrix<Real> y, Output output = Output::overwrite) = 0;
+                       Matrix<Real> y, const Part& part = {}) = 0;
 
   /// dx = dz W^T, or dz W^T + dx when accumulating; times the derivative of `below`, the
-  /// activation that gave x: for relu, dx is zero where x is not positive.
+  /// activation that gave x: for relu, dx is zero where x is not positive. A part of dx's columns.
   /// Shapes   dz [B, O], x and dx [B, I].
+  /// Errors   as forward().
   virtual void backward_input(Matrix<const Real> dz, const LayerWeights<Real>& w,
                               Matrix<const Real> x, Activation below, Matrix<Real> dx,
-                              Output output = Output::overwrite) = 0;
+                              const Part& part = {}) = 0;
 
   /// The slice of dW = x^T dz, a sum (not a mean) over the batch; zero for B = 0. Rows form leaves
   /// of `leaf` rows; only strict products sum them separately.  dw: slice.size() elements.
@@ -134,12 +146,12 @@ class ForwardingProducts : public Products<Real> {
     inner_->load(stored, logical);
   }
   void forward(Matrix<const Real> x, const LayerWeights<Real>& w, Activation activation,
-               Matrix<Real> y, Output output) override {
-    inner_->forward(x, w, activation, y, output);
+               Matrix<Real> y, const Part& part) override {
+    inner_->forward(x, w, activation, y, part);
   }
   void backward_input(Matrix<const Real> dz, const LayerWeights<Real>& w, Matrix<const Real> x,
-                      Activation below, Matrix<Real> dx, Output output) override {
-    inner_->backward_input(dz, w, x, below, dx, output);
+                      Activation below, Matrix<Real> dx, const Part& part) override {
+    inner_->backward_input(dz, w, x, below, dx, part);
   }
   void backward_weights(Matrix<const Real> x, Matrix<const Real> dz, std::size_t leaf, Range slice,
                         std::span<Real> dw) override {

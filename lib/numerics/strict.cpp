@@ -39,30 +39,32 @@ class PanelProducts : public Products<float> {
   }
 
   void forward(Matrix<const float> x, const LayerWeights<float>& w, Activation activation,
-               Matrix<float> y, Output output) override {
+               Matrix<float> y, const Part& part) override {
     reserve(strict_.forward_scratch(x.rows, x.cols));
-    const Range all = panels(w).layout.columns();
+    const Range columns = columns_of(part, y.cols);
     // Few rows: each thread then reads the weights that it updates, instead of all of them.
     if (2 * x.rows <= w.outputs) {
       const std::size_t operations = 2 * w.inputs * x.rows;
-      share(all.size(), panel_unit, operations, [&](Range columns, std::size_t thread) {
-        strict_.forward(x, panels(w), w.bias, activation, y, columns, output, zeros_,
+      share(columns.size(), panel_unit, operations, [&](Range mine, std::size_t thread) {
+        strict_.forward(x, panels(w), w.bias, activation, y,
+                        {columns.begin + mine.begin, columns.begin + mine.end}, part.output, zeros_,
                         scratch_[thread].span());
       });
       return;
     }
-    share(x.rows, 1, 2 * w.inputs * w.outputs, [&](Range rows, std::size_t thread) {
-      strict_.forward(part(x, rows), panels(w), w.bias, activation, part(y, rows), all, output,
-                      zeros_, scratch_[thread].span());
+    share(x.rows, 1, 2 * w.inputs * columns.size(), [&](Range rows, std::size_t thread) {
+      strict_.forward(rows_of(x, rows), panels(w), w.bias, activation, rows_of(y, rows), columns,
+                      part.output, zeros_, scratch_[thread].span());
     });
   }
 
   void backward_input(Matrix<const float> dz, const LayerWeights<float>& w, Matrix<const float> x,
-                      Activation below, Matrix<float> dx, Output output) override {
+                      Activation below, Matrix<float> dx, const Part& part) override {
     reserve(strict_.input_scratch(dz.rows, dz.cols));
-    share(dz.rows, 1, 2 * w.inputs * w.outputs, [&](Range rows, std::size_t thread) {
-      strict_.backward_input(part(dz, rows), panels(w), part(x, rows), below, part(dx, rows),
-                             output, scratch_[thread].span());
+    const Range inputs = columns_of(part, dx.cols);
+    share(dz.rows, 1, 2 * inputs.size() * w.outputs, [&](Range rows, std::size_t thread) {
+      strict_.backward_input(rows_of(dz, rows), panels(w), rows_of(x, rows), below,
+                             rows_of(dx, rows), inputs, part.output, scratch_[thread].span());
     });
   }
 
@@ -90,8 +92,15 @@ class PanelProducts : public Products<float> {
   }
 
   template <class Real>
-  static Matrix<Real> part(Matrix<Real> matrix, Range rows) {
+  static Matrix<Real> rows_of(Matrix<Real> matrix, Range rows) {
     return {matrix.data + rows.begin * matrix.cols, rows.size(), matrix.cols};
+  }
+
+  /// The columns of a result `width` wide, in whole units.
+  static Range columns_of(const Part& part, std::size_t width) {
+    const Range columns = {part.columns.begin, std::min(part.columns.end, round_to_unit(width))};
+    assert(columns.begin % panel_unit == 0 && columns.begin <= columns.end);
+    return {columns.begin, round_to_unit(columns.end)};
   }
 
   const StrictProducts& strict_;
@@ -119,17 +128,17 @@ class Bf16PanelProducts final : public PanelProducts {
       : PanelProducts(bf16.products, zeros), bf16_(bf16), zeros_(zeros) {}
 
   void forward(Matrix<const float> x, const LayerWeights<float>& w, Activation activation,
-               Matrix<float> y, Output output) override {
+               Matrix<float> y, const Part& part) override {
     const auto factors = rounded(w);
     // A factor that is zero times one that is not finite is NaN.
     set_zeros(finite() ? zeros_ : Zeros::dense);
-    PanelProducts::forward(x, factors, activation, y, output);
+    PanelProducts::forward(x, factors, activation, y, part);
     set_zeros(zeros_);
   }
 
   void backward_input(Matrix<const float> dz, const LayerWeights<float>& w, Matrix<const float> x,
-                      Activation below, Matrix<float> dx, Output output) override {
-    PanelProducts::backward_input(dz, rounded(w), x, below, dx, output);
+                      Activation below, Matrix<float> dx, const Part& part) override {
+    PanelProducts::backward_input(dz, rounded(w), x, below, dx, part);
   }
 
  private:

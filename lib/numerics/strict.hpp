@@ -142,12 +142,13 @@ struct StrictProducts {
                   std::span<float> scratch);
 
   /// dx = dz W^T, or dz W^T + dx when accumulating; times the derivative of the activation
-  /// that gave x.
+  /// that gave x: its columns `inputs`.
   ///
   /// Shapes   dz [B, O], dx [B, I]; x [B, I] is the output of the layer below, and `below` its
-  ///          activation (x is not read for identity). scratch: input_scratch() floats.
+  ///          activation (x is not read for identity); inputs within [0, round_to_unit(I)), from
+  ///          and to multiples of panel_unit. scratch: input_scratch() floats.
   void (*backward_input)(Matrix<const float> dz, PanelWeights w, Matrix<const float> x,
-                         Activation below, Matrix<float> dx, Output output,
+                         Activation below, Matrix<float> dx, Range inputs, Output output,
                          std::span<float> scratch);
 
   /// The slice of dw, in the panel layout of [I, O], summed over the leaves of all rows given.

@@ -96,9 +96,9 @@ LOCKSTEP_LOOPS void forward_loops(const Matrix<const float>& x, const PanelWeigh
 template <template <std::size_t> class Chain>
 LOCKSTEP_LOOPS void input_loops(const Matrix<const float>& dz, const PanelWeights& w,
                                 const Matrix<const float>& x, Activation below,
-                                const Matrix<float>& dx, Output output) {
+                                const Matrix<float>& dx, Range inputs, Output output) {
   for (std::size_t i = 0; i < dx.rows; ++i) {
-    for (std::size_t k = 0; k < dx.cols; ++k) {
+    for (std::size_t k = inputs.begin; k < std::min(inputs.end, dx.cols); ++k) {
       Chain<1> chain;
       if (output == Output::accumulate) chain.sums[0] = dx.data[i * dx.cols + k];
       for (std::size_t j = 0; j < dz.cols; ++j) {
@@ -188,8 +188,8 @@ struct Plain {
     forward_loops<Chain>(x, w, bias, activation, y, columns, output);
   }
   static void input(Matrix<const float> dz, PanelWeights w, Matrix<const float> x, Activation below,
-                    Matrix<float> dx, Output output, std::span<float>) {
-    input_loops<Chain>(dz, w, x, below, dx, output);
+                    Matrix<float> dx, Range inputs, Output output, std::span<float>) {
+    input_loops<Chain>(dz, w, x, below, dx, inputs, output);
   }
   static void weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf, Range slice,
                       std::span<float> dw, Zeros, std::span<float>) {
@@ -211,9 +211,9 @@ struct Fused {
     forward_loops<Chain>(x, w, bias, activation, y, columns, output);
   }
   LOCKSTEP_FMA static void input(Matrix<const float> dz, PanelWeights w, Matrix<const float> x,
-                                 Activation below, Matrix<float> dx, Output output,
+                                 Activation below, Matrix<float> dx, Range inputs, Output output,
                                  std::span<float>) {
-    input_loops<Chain>(dz, w, x, below, dx, output);
+    input_loops<Chain>(dz, w, x, below, dx, inputs, output);
   }
   LOCKSTEP_FMA static void weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
                                    Range slice, std::span<float> dw, Zeros, std::span<float>) {

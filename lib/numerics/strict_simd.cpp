@@ -336,11 +336,11 @@ void store_transposed(const float* tile, std::size_t k, Matrix<const float> x, A
 /// Up to 64 examples; `dz` holds their transposed dz with `stride` columns.
 template <class Chain>
 void backward_input_block(const float* dz, std::size_t stride, PanelWeights w,
-                          Matrix<const float> x, Activation below, Matrix<float> dx,
+                          Matrix<const float> x, Activation below, Matrix<float> dx, Range all,
                           Output output) {
   const bool accumulate = output == Output::accumulate;
   alignas(64) std::array<float, panel_unit * input_columns> tile{};
-  for (std::size_t k = 0; k < dx.cols; k += panel_unit) {
+  for (std::size_t k = all.begin; k < std::min(all.end, dx.cols); k += panel_unit) {
     const std::size_t inputs = std::min(panel_unit, dx.cols - k);
     // What store_transposed() needs; a row may begin in the middle of a cache line.
     for (std::size_t i = 0; i < dx.rows; ++i) {
@@ -369,7 +369,7 @@ std::size_t input_scratch_size(std::size_t, std::size_t outputs) noexcept {
 
 template <class Chain>
 void backward_input(Matrix<const float> dz, PanelWeights w, Matrix<const float> x, Activation below,
-                    Matrix<float> dx, Output output, std::span<float> scratch) {
+                    Matrix<float> dx, Range inputs, Output output, std::span<float> scratch) {
   assert(dz.rows == dx.rows && dz.cols == w.layout.outputs && dx.cols == w.layout.inputs);
   assert(scratch.size() >= input_scratch_size(dz.rows, dz.cols));
   for (std::size_t i = 0; i < dz.rows; i += input_columns) {
@@ -380,7 +380,7 @@ void backward_input(Matrix<const float> dz, PanelWeights w, Matrix<const float> 
     const bool masked = below == Activation::relu;
     backward_input_block<Chain>(scratch.data(), stride, w,
                                 {masked ? x.data + i * x.cols : nullptr, rows, x.cols}, below,
-                                {dx.data + i * dx.cols, rows, dx.cols}, output);
+                                {dx.data + i * dx.cols, rows, dx.cols}, inputs, output);
   }
 }
 

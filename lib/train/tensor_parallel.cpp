@@ -1,6 +1,7 @@
 #include "lockstep/train/tensor_parallel.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,34 +14,81 @@ namespace lockstep::train {
 namespace {
 
 constexpr std::size_t vector_width = 16;
-constexpr std::size_t min_rows = 16;      // minimum rows of a group, for full tiles
-constexpr std::size_t groups_a_rank = 8;  // ranks idle about 1/8 of the time
+constexpr std::size_t pieces_a_rank = 8;  // ranks idle about 1/8 of the time
 
-enum class Sharding { columns, gathered_columns, rows };
+/// A result cut into pieces that ranks compute one after the other, as square as possible: a piece
+/// takes the inputs of its rows and the weights of its columns, both of which should be few.
+class Pieces {
+ public:
+  /// Cuts a matrix into `wanted` pieces, or fewer that are not too small.
+  Pieces(std::size_t rows, std::size_t columns, std::size_t wanted) noexcept
+      : rows_(rows), columns_(columns) {
+    constexpr std::size_t row_unit = 16;     // full tiles
+    constexpr std::size_t column_unit = 64;  // whole panels
+    const auto side = static_cast<std::size_t>(std::sqrt(
+        static_cast<double>(rows) * static_cast<double>(columns) / static_cast<double>(wanted)));
+    height_ = std::min(rows, (side / row_unit + 1) * row_unit);
+    width_ = std::min(columns, (side / column_unit + 1) * column_unit);
+  }
+
+  std::size_t count() const noexcept { return down() * ((columns_ + width_ - 1) / width_); }
+  std::size_t most_values() const noexcept { return height_ * width_; }
+
+  /// Those of the same columns follow each other: they take the same weights.
+  Range rows_of(std::size_t piece) const noexcept { return cut(piece % down(), height_, rows_); }
+  Range columns_of(std::size_t piece) const noexcept {
+    return cut(piece / down(), width_, columns_);
+  }
+
+ private:
+  std::size_t down() const noexcept { return (rows_ + height_ - 1) / height_; }
+  static Range cut(std::size_t index, std::size_t length, std::size_t end) noexcept {
+    return {index * length, std::min(end, (index + 1) * length)};
+  }
+
+  std::size_t rows_;
+  std::size_t columns_;
+  std::size_t height_ = 0;  // of a piece; the last may be lower
+  std::size_t width_ = 0;   // and narrower
+};
+
+/// Copies a piece of `matrix` to a message, one row after the other.
+void pack(Matrix<const float> matrix, Range rows, Range columns, std::span<float> message) {
+  auto out = message.begin();
+  for (std::size_t i = rows.begin; i < rows.end; ++i) {
+    out = std::copy_n(matrix.data + i * matrix.cols + columns.begin, columns.size(), out);
+  }
+}
+
+void unpack(std::span<const float> message, Range rows, Range columns, Matrix<float> matrix) {
+  const float* in = message.data();
+  for (std::size_t i = rows.begin; i < rows.end; ++i, in += columns.size()) {
+    std::copy_n(in, columns.size(), matrix.data + i * matrix.cols + columns.begin);
+  }
+}
 
 /// Buffers that ranks of one group exchange.
-template <class Real>
 class SharedBuffer {
  public:
   explicit SharedBuffer(comm::Communicator& comm) : comm_(comm) {}
 
-  std::span<Real> get(std::size_t count) {
-    if (buffer_.size() < count) buffer_ = AlignedBuffer<Real>(count, comm_.memory());
+  std::span<float> get(std::size_t count) {
+    if (buffer_.size() < count) buffer_ = AlignedBuffer<float>(count, comm_.memory());
     return buffer_.span().first(count);
   }
 
  private:
   comm::Communicator& comm_;
-  AlignedBuffer<Real> buffer_;
+  AlignedBuffer<float> buffer_;
 };
 
-template <class Real>
-class ShardedDense final : public nn::Layer<Real> {
+class ShardedDense final : public nn::Layer<float> {
  public:
   ShardedDense(const nn::Dense& spec, std::size_t inputs, Sharding sharding,
                comm::Communicator& model)
-      : nn::Layer<Real>(sharding == Sharding::rows ? own(inputs, model).size() : inputs,
-                        sharding == Sharding::columns ? own(spec.width, model).size() : spec.width),
+      : nn::Layer<float>(
+            sharding == Sharding::rows ? own(inputs, model).size() : inputs,
+            sharding == Sharding::columns ? own(spec.width, model).size() : spec.width),
         whole_inputs_(inputs),
         whole_outputs_(spec.width),
         in_(sharding == Sharding::rows ? own(inputs, model) : Range{0, inputs}),
@@ -54,7 +102,7 @@ class ShardedDense final : public nn::Layer<Real> {
   Activation activation() const noexcept override { return activation_; }
 
   std::vector<nn::ParameterSpec> tensors(const std::string& prefix,
-                                         const Products<Real>& products) const override {
+                                         const Products<float>& products) const override {
     const bool keeps_bias = sharding_ != Sharding::rows || first();
     nn::ParameterSpec weight = {prefix + ".weight", in_.size(), out_.size()};
     weight.stored = products.weight_size(in_.size(), out_.size());
@@ -66,38 +114,38 @@ class ShardedDense final : public nn::Layer<Real> {
     return {weight, bias};
   }
 
-  void forward(const nn::Pass<Real>& pass, Matrix<const Real> x, Matrix<Real> y) override {
+  void forward(const nn::Pass<float>& pass, Matrix<const float> x, Matrix<float> y) override {
     if (sharding_ == Sharding::columns) {
       return pass.products.forward(x, weights(pass), activation_, y);
     }
     if (sharding_ == Sharding::gathered_columns) return forward_gathered(pass, x, y);
-    go_on_over_ranks(y, [&](std::size_t begin, std::size_t count, Output output) {
-      pass.products.forward(nn::rows_of(x, begin, count), weights(pass),
+    go_on_over_ranks(y, [&](Range rows, const Part& part) {
+      pass.products.forward(nn::rows_of(x, rows.begin, rows.size()), weights(pass),
                             last() ? activation_ : Activation::identity,
-                            nn::rows_of(y, begin, count), output);
+                            nn::rows_of(y, rows.begin, rows.size()), part);
     });
   }
 
-  void backward_input(const nn::Pass<Real>& pass, Matrix<const Real> dz, Matrix<const Real> x,
-                      Activation below, Matrix<Real> dx) override {
+  void backward_input(const nn::Pass<float>& pass, Matrix<const float> dz, Matrix<const float> x,
+                      Activation below, Matrix<float> dx) override {
     if (sharding_ == Sharding::rows) {
       return pass.products.backward_input(dz, weights(pass), x, below, dx);
     }
     const auto mine = own_columns(pass, dz);
-    go_on_over_ranks(dx, [&](std::size_t begin, std::size_t count, Output output) {
-      pass.products.backward_input(
-          nn::rows_of(mine, begin, count), weights(pass), nn::rows_of(x, begin, count),
-          last() ? below : Activation::identity, nn::rows_of(dx, begin, count), output);
+    go_on_over_ranks(dx, [&](Range rows, const Part& part) {
+      const auto of = [rows](auto matrix) { return nn::rows_of(matrix, rows.begin, rows.size()); };
+      pass.products.backward_input(of(mine), weights(pass), of(x),
+                                   last() ? below : Activation::identity, of(dx), part);
     });
   }
 
-  void weight_gradients(const nn::Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
-                        std::size_t leaf, const nn::GradientSlice<Real>& out) override {
+  void weight_gradients(const nn::Pass<float>& pass, Matrix<const float> x, Matrix<const float> dz,
+                        std::size_t leaf, const nn::GradientSlice<float>& out) override {
     const auto mine = own_columns(pass, dz);
-    out.with(pass.tensor, [&](Range slice, std::span<Real> dw) {
+    out.with(pass.tensor, [&](Range slice, std::span<float> dw) {
       pass.products.backward_weights(x, mine, leaf, slice, dw);
     });
-    out.with(pass.tensor + 1, [&](Range slice, std::span<Real> db) {
+    out.with(pass.tensor + 1, [&](Range slice, std::span<float> db) {
       pass.products.backward_bias(mine, leaf, slice, db);
     });
   }
@@ -109,16 +157,16 @@ class ShardedDense final : public nn::Layer<Real> {
   bool first() const noexcept { return model_.rank() == 0; }
   bool last() const noexcept { return model_.rank() + 1 == model_.size(); }
 
-  LayerWeights<Real> weights(const nn::Pass<Real>& pass) const {
+  LayerWeights<float> weights(const nn::Pass<float>& pass) const {
     return {in_.size(), out_.size(), pass.block.value(pass.tensor),
             pass.block.value(pass.tensor + 1)};
   }
 
   /// The columns of dz for this rank's weights.
-  Matrix<const Real> own_columns(const nn::Pass<Real>& pass, Matrix<const Real> dz) {
+  Matrix<const float> own_columns(const nn::Pass<float>& pass, Matrix<const float> dz) {
     if (sharding_ != Sharding::gathered_columns) return dz;
-    const auto copy = pass.scratch.get(nn::Scratch<Real>::columns, dz.rows * out_.size());
-    const Matrix<Real> mine = {copy.data(), dz.rows, out_.size()};
+    const auto copy = pass.scratch.get(nn::Scratch<float>::columns, dz.rows * out_.size());
+    const Matrix<float> mine = {copy.data(), dz.rows, out_.size()};
     for (std::size_t i = 0; i < dz.rows; ++i) {
       std::copy_n(dz.data + i * dz.cols + out_.begin, out_.size(), mine.data + i * mine.cols);
     }
@@ -126,7 +174,7 @@ class ShardedDense final : public nn::Layer<Real> {
   }
 
   /// All-gathers blocks of equal length, as wide as the widest shard.
-  void forward_gathered(const nn::Pass<Real>& pass, Matrix<const Real> x, Matrix<Real> y) {
+  void forward_gathered(const nn::Pass<float>& pass, Matrix<const float> x, Matrix<float> y) {
     const auto ranks = static_cast<std::size_t>(model_.size());
     std::size_t widest = 0;
     for (int rank = 0; rank < model_.size(); ++rank) {
@@ -134,7 +182,7 @@ class ShardedDense final : public nn::Layer<Real> {
     }
     const std::size_t block = y.rows * widest;
     const auto all = sent_.get(ranks * block);
-    Real* const mine = all.data() + static_cast<std::size_t>(model_.rank()) * block;
+    float* const mine = all.data() + static_cast<std::size_t>(model_.rank()) * block;
     pass.products.forward(x, weights(pass), activation_, {mine, y.rows, out_.size()});
     model_.all_gather(all);
     for (std::size_t rank = 0; rank < ranks; ++rank) {
@@ -146,28 +194,26 @@ class ShardedDense final : public nn::Layer<Real> {
     }
   }
 
-  /// Fills `sums` on every rank: compute(first row, rows, chain) adds this rank's part to rows of
-  /// it. In round t rank r computes group t - r, concurrently with the other ranks.
+  /// Fills `sums` on every rank: compute(rows, part) adds this rank's terms to a piece of it. In
+  /// round t rank r computes piece t - r, concurrently with the other ranks, and passes it on.
   template <class Compute>
-  void go_on_over_ranks(Matrix<Real> sums, Compute compute) {
+  void go_on_over_ranks(Matrix<float> sums, Compute compute) {
+    if (sums.rows == 0) return;
     const auto rank = static_cast<std::size_t>(model_.rank());
     const auto ranks = static_cast<std::size_t>(model_.size());
-    if (sums.rows == 0) return;
-    const std::size_t max = std::max(min_rows, sums.rows / (groups_a_rank * ranks));
-    const std::size_t groups = (sums.rows + max - 1) / max;
-    const std::size_t values = max * sums.cols;
-    const auto sent = sent_.get(values);
-    const auto received = received_.get(values);
-    for (std::size_t round = 0; round + 1 < groups + ranks; ++round) {
-      const bool busy = round >= rank && round - rank < groups;
-      const std::size_t begin = busy ? (round - rank) * max : 0;
-      const std::size_t count = busy ? std::min(max, sums.rows - begin) : 0;
-      Real* const rows = sums.data + begin * sums.cols;
-      if (busy && !first()) std::copy_n(received.data(), count * sums.cols, rows);
-      if (busy) compute(begin, count, first() ? Output::overwrite : Output::accumulate);
-      if (round + 2 == groups + ranks) break;  // the last rank's last group
-      std::copy_n(rows, count * sums.cols, sent.data());
-      model_.shift(std::span<const Real>(sent), received);
+    const Pieces pieces(sums.rows, sums.cols, pieces_a_rank * ranks);
+    const auto sent = sent_.get(pieces.most_values());
+    const auto received = received_.get(pieces.most_values());
+    const std::size_t rounds = pieces.count() + ranks - 1;
+    for (std::size_t round = 0; round < rounds; ++round) {
+      if (round >= rank && round - rank < pieces.count()) {
+        const Range rows = pieces.rows_of(round - rank);
+        const Range columns = pieces.columns_of(round - rank);
+        if (!first()) unpack(received, rows, columns, sums);
+        compute(rows, Part{first() ? Output::overwrite : Output::accumulate, columns});
+        if (!last()) pack(sums, rows, columns, sent);
+      }
+      if (round + 1 < rounds) model_.shift(std::span<const float>(sent), received);
     }
     model_.broadcast(sums.flat(), model_.size() - 1);
   }
@@ -179,16 +225,9 @@ class ShardedDense final : public nn::Layer<Real> {
   Activation activation_;
   Sharding sharding_;
   comm::Communicator& model_;
-  SharedBuffer<Real> sent_;
-  SharedBuffer<Real> received_;
+  SharedBuffer sent_;
+  SharedBuffer received_;
 };
-
-void require_width(std::size_t layer, std::size_t width, int ranks) {
-  if (width >= static_cast<std::size_t>(ranks)) return;
-  throw ConfigError("mesh model=" + std::to_string(ranks) + ": layer " + std::to_string(layer + 1) +
-                        " has " + std::to_string(width) + " outputs, too few to share out",
-                    "use a smaller model dimension, or wider layers");
-}
 
 }  // namespace
 
@@ -200,46 +239,55 @@ Range shard_of(std::size_t width, int rank, int ranks) noexcept {
   return {begin(static_cast<std::size_t>(rank)), begin(static_cast<std::size_t>(rank) + 1)};
 }
 
-template <class Real>
-std::vector<nn::NumberedLayer<Real>> make_sharded_layers(const nn::NetworkShape& shape,
-                                                         comm::Communicator& model) {
-  auto layers = nn::make_layers<Real>(shape);
+std::vector<Sharding> shardings_of(const nn::NetworkShape& shape, std::uint64_t ranks) {
+  std::vector<Sharding> shardings(shape.layers.size(), Sharding::none);
+  if (ranks == 1) return shardings;
   const auto sizes = shape.sizes();
   const auto uses = nn::uses_of_values(shape, sizes);
-  const auto dense = [&](std::size_t i) {
-    return i < layers.size() ? std::get_if<nn::Dense>(&shape.layers[layers[i].number].function)
-                             : nullptr;
+  const auto is_dense = [&](std::size_t i) {
+    return i < sizes.size() && std::holds_alternative<nn::Dense>(shape.layers[i].function);
   };
   const auto feeds_only_next = [&](std::size_t i) {
-    const std::size_t value = layers[i].number + 1;
-    return dense(i + 1) != nullptr && sizes[layers[i + 1].number].from[0] == value &&
-           uses[value] == 1;
+    return is_dense(i + 1) && sizes[i + 1].from[0] == i + 1 && uses[i + 1] == 1;
   };
-  bool after_columns = false;
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    const nn::Dense* spec = dense(i);
-    if (spec == nullptr) continue;
-    require_width(layers[i].number, spec->width, model.size());
-    const auto sharding = after_columns        ? Sharding::rows
-                          : feeds_only_next(i) ? Sharding::columns
-                                               : Sharding::gathered_columns;
-    after_columns = sharding == Sharding::columns;
-    layers[i].layer = std::make_unique<ShardedDense<Real>>(
-        *spec, sizes[layers[i].number].inputs[0].size(), sharding, model);
+  std::size_t widest = 0;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    if (is_dense(i)) widest = std::max(widest, sizes[i].output.size());
   }
-  return layers;
+  if (widest < ranks) {
+    const std::string count = std::to_string(ranks);
+    throw ConfigError(
+        "mesh model=" + count + ": no dense layer has " + count + " outputs, one for each rank",
+        "use a smaller model dimension, or wider layers");
+  }
+  const bool are_narrow = widest < vector_width * ranks;
+  const std::size_t least = are_narrow ? ranks : vector_width * ranks;
+  bool after_columns = false;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    if (after_columns) {
+      shardings[i] = Sharding::rows;
+    } else if (is_dense(i) && sizes[i].output.size() >= least) {
+      shardings[i] = feeds_only_next(i) ? Sharding::columns : Sharding::gathered_columns;
+    }
+    after_columns = shardings[i] == Sharding::columns;
+  }
+  return shardings;
 }
 
 std::vector<nn::NumberedLayer<float>> make_layers_of(const nn::NetworkShape& shape,
                                                      const Groups& groups) {
   if (groups.model == nullptr) return {};
-  return make_sharded_layers<float>(shape, *groups.model);
+  auto layers = nn::make_layers<float>(shape);
+  const auto sizes = shape.sizes();
+  const auto shardings = shardings_of(shape, groups.model_ranks());
+  for (auto& [number, layer] : layers) {
+    if (shardings[number] == Sharding::none) continue;
+    layer = std::make_unique<ShardedDense>(std::get<nn::Dense>(shape.layers[number].function),
+                                           sizes[number].inputs[0].size(), shardings[number],
+                                           *groups.model);
+  }
+  return layers;
 }
-
-template std::vector<nn::NumberedLayer<float>> make_sharded_layers(const nn::NetworkShape&,
-                                                                   comm::Communicator&);
-template std::vector<nn::NumberedLayer<double>> make_sharded_layers(const nn::NetworkShape&,
-                                                                    comm::Communicator&);
 
 std::unique_ptr<Mesh> make_mesh(comm::Communicator& ranks, const MeshSizes& sizes) {
   return std::make_unique<Mesh>(

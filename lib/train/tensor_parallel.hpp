@@ -45,36 +45,41 @@ struct Groups {
 std::unique_ptr<Mesh> make_mesh(comm::Communicator& ranks, const MeshSizes& sizes);
 
 // clang-format off
-/// Creates the layers of a shape; this rank holds a shard of the weights of every dense layer.
+/// How the ranks of a replica share the weights of a layer.
 ///
-///   columns   sharded by outputs: a rank computes y = act(x W + b) for its own columns. If only
-///             the next layer takes y and is dense, it is sharded by rows and y is not moved; else
-///             y is all-gathered.
-///   rows      sharded by inputs, like the columns of the layer before: y = act(x W + b) is summed
-///             over ranks.
-///   sums      over ranks (y of rows, dx of columns) are not sums of partial results: the chain of
-///             each element begins on the first rank and continues from rank to rank, in the order
-///             of the unsharded layer. The rows of the batch are pipelined in groups, so that all
-///             ranks are busy.
-///   others    convolution, pooling and so on are replicated on every rank.
+///   columns           sharded by outputs: a rank computes y = act(x W + b) for its own columns. The
+///                     next layer is dense and alone takes y: it is sharded by rows and y is not
+///                     moved.
+///   gathered_columns  the same, but y is all-gathered.
+///   rows              sharded by inputs, like the columns of the layer before: y = act(x W + b) is
+///                     summed over ranks.
+///   none              replicated on every rank: convolution, pooling and so on, and dense layers
+///                     too narrow to have a vector of outputs on every rank, unless all are.
+///
+/// Sums over ranks (y of rows, dx of gathered_columns, and of columns above another layer) are not
+/// sums of partial results: the chain of each element begins on the first rank and continues from
+/// rank to rank, in the order of the unsharded layer. Pieces of the result are pipelined, so that
+/// all ranks are busy.
 ///
 /// With strict products every output, gradient and weight is bitwise equal to that of the unsharded
 /// layer, for any number of ranks in `model`. Each rank holds the shards given by
 /// ParameterSpec::cut; the bias of a layer sharded by rows is on the first rank only.
-/// Data     for each row of the batch, the y of rows and, in backward, the dx of columns are sent
-///          from neighbour to neighbour, then broadcast from the last rank. A y of columns that is
-///          all-gathered is sent once.
-/// Errors   throws ConfigError: a dense layer with fewer inputs or outputs than ranks.
-/// Ranks    construction is local; every pass is collective over `model`, which must outlive the
-///          layers: all of its ranks compute the same rows.
+/// Data     for each row of the batch, the y of rows and the dx of columns are sent from neighbour
+///          to neighbour, then broadcast from the last rank. A y that is all-gathered is sent once.
 /// Source   Shoeybi et al. 2019, "Megatron-LM", 3 (columns, then rows), arXiv:1909.08053.
 // clang-format on
-template <class Real>
-std::vector<nn::NumberedLayer<Real>> make_sharded_layers(const nn::NetworkShape& shape,
-                                                         comm::Communicator& model);
+enum class Sharding { none, columns, gathered_columns, rows };
 
-/// Returns the layers for a Network on these ranks; empty without tensor parallelism, so that the
-/// network creates its own layers.
+/// Of each layer of `shape`, shared by `ranks` ranks; all `none` for one rank.
+/// Errors   throws ConfigError if no dense layer has an output for every rank.
+/// Ranks    local; the same on every rank.
+std::vector<Sharding> shardings_of(const nn::NetworkShape& shape, std::uint64_t ranks);
+
+/// Creates the layers for a Network on these ranks, of which `groups.model` must outlive them;
+/// empty without tensor parallelism, so that the network creates its own layers.
+/// Errors   as shardings_of().
+/// Ranks    local; every pass of the layers is collective over `model`: all of its ranks compute
+///          the same rows.
 std::vector<nn::NumberedLayer<float>> make_layers_of(const nn::NetworkShape& shape,
                                                      const Groups& groups);
 

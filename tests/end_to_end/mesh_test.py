@@ -64,7 +64,7 @@ class Mesh(command.CommandTest):
         for settings, ranks, needles in (
                 ("--mesh batch=2,model=2", 3, ["4 places", "3 ranks"]),
                 ("--mesh model=2", 3, ["3 ranks", "groups of 2"]),
-                ("--mesh model=4 --layers 3", 4, ["layer 1 has 3 outputs"]),
+                ("--mesh model=11 --layers 3", 11, ["model=11", "no dense layer has 11 outputs"]),
                 ("--mesh model=2 --reduction allreduce", 2, ["--reduction canonical"]),
                 ("--mesh model=2 --audit-every 2", 2, ["audit-every", "mesh model=2"])):
             for launch in ("threads", "ranks"):

@@ -77,7 +77,7 @@ inline Results on_processor(const Case& c, Activation activation) {
   p.forward(c.xs(), c.weights(), c.bias.span(), activation, {r.y.data(), c.rows, c.outputs},
             c.layout.columns(), Output::overwrite, Zeros::dense, {});
   p.backward_input(c.dzs(), c.weights(), c.xs(), activation, {r.dx.data(), c.rows, c.inputs},
-                   Output::overwrite, scratch.span());
+                   {0, round_to_unit(c.inputs)}, Output::overwrite, scratch.span());
   p.backward_weights(c.xs(), c.dzs(), c.leaf, c.layout.all(), dw.span(), Zeros::dense, room.span());
   p.backward_bias(c.dzs(), c.leaf, {0, db.size()}, db.span());
   r.dw.assign(dw.span().begin(), dw.span().end());

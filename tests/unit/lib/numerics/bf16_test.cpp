@@ -358,7 +358,7 @@ TEST_CASE("threads, rows and pauses at multiples of 32 change nothing in bf16", 
       products->forward({x, 1, 32}, {32, outputs, below.span(), c.bias.span()},
                         Activation::identity, {y.data(), 1, outputs});
       products->forward({x + 32, 1, 64}, {64, outputs, above.span(), {}}, Activation::relu,
-                        {y.data(), 1, outputs}, Output::accumulate);
+                        {y.data(), 1, outputs}, {Output::accumulate});
       REQUIRE((bits(y) == bits(std::span(expected.relu_y).subspan(i * outputs, outputs))));
     }
     // Outputs [0, 64), then the others.
@@ -387,7 +387,7 @@ TEST_CASE("threads, rows and pauses at multiples of 32 change nothing in bf16", 
                              Activation::identity, {dx.data(), rows, inputs});
     products->backward_input({high_dz.data(), rows, outputs - kept},
                              {inputs, outputs - kept, above.span(), {}}, x, Activation::relu,
-                             {dx.data(), rows, inputs}, Output::accumulate);
+                             {dx.data(), rows, inputs}, {Output::accumulate});
     REQUIRE((bits(dx) == bits(expected.relu_dx)));
     Values glued;
     for (std::size_t first = 0, last = 0; first < c.layout.size(); first = last) {

@@ -57,10 +57,14 @@ struct Case {
     return y;
   }
   std::vector<float> input(const StrictProducts& p, Activation below) {
+    return input(p, below, {0, round_to_unit(inputs)});
+  }
+  /// Other columns are 7.
+  std::vector<float> input(const StrictProducts& p, Activation below, Range columns) {
     std::vector<float> dx(rows * inputs, 7.0F);
     AlignedBuffer<float> room(p.input_scratch(rows, outputs));
-    p.backward_input(dzs(), weights(), xs(), below, {dx.data(), rows, inputs}, Output::overwrite,
-                     room.span());
+    p.backward_input(dzs(), weights(), xs(), below, {dx.data(), rows, inputs}, columns,
+                     Output::overwrite, room.span());
     return dx;
   }
   std::vector<float> slice(const StrictProducts& p, Range slice) {
@@ -218,21 +222,29 @@ std::vector<const StrictProducts*> all_products() {
 
 void require_definition(Case& c) {
   INFO(c.rows << " rows, " << c.inputs << " -> " << c.outputs << ", leaves of " << c.leaf);
+  const auto part_of = [](std::size_t width) -> Range {
+    const std::size_t units = round_to_unit(width) / panel_unit;
+    return {units / 3 * panel_unit, (units - units / 4) * panel_unit};
+  };
+  /// `values` in a part of the columns, and 7 in the others.
+  const auto in_part = [&](std::vector<float> values, std::size_t width) {
+    const Range columns = part_of(width);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (i % width < columns.begin || i % width >= columns.end) values[i] = 7;
+    }
+    return bits(values);
+  };
   const Bits dw = bits(naive_weights(c));
   const Bits db = bits(naive_bias(c));
   for (const StrictProducts* p : all_products()) {
     INFO("simd " << static_cast<int>(p->simd));
     for (const Activation a : {Activation::identity, Activation::relu}) {
-      auto y = naive_forward(c, a);
+      const auto y = naive_forward(c, a);
       REQUIRE((bits(c.forward(*p, a)) == bits(y)));
-      const std::size_t units = c.layout.columns().size() / panel_unit;
-      const Range columns = {units / 3 * panel_unit, (units - units / 4) * panel_unit};
-      for (std::size_t i = 0; i < y.size(); ++i) {
-        const std::size_t column = i % c.outputs;
-        if (column < columns.begin || column >= columns.end) y[i] = 7;
-      }
-      REQUIRE((bits(c.forward(*p, a, columns)) == bits(y)));
-      REQUIRE((bits(c.input(*p, a)) == bits(naive_input(c, a))));
+      REQUIRE((bits(c.forward(*p, a, part_of(c.outputs))) == in_part(y, c.outputs)));
+      const auto dx = naive_input(c, a);
+      REQUIRE((bits(c.input(*p, a)) == bits(dx)));
+      REQUIRE((bits(c.input(*p, a, part_of(c.inputs))) == in_part(dx, c.inputs)));
     }
     REQUIRE((bits(c.slice(*p, c.layout.all())) == dw));
     REQUIRE((bits(c.bias_slice(*p, {0, c.bias.size()})) == db));
@@ -394,7 +406,8 @@ TEST_CASE("a row alone has the bits that it has in a batch", "[strict]") {
       std::vector<float> back(c.inputs);
       p->backward_input({c.dz.data() + i * c.outputs, 1, c.outputs}, c.weights(),
                         {c.x.data() + i * c.inputs, 1, c.inputs}, Activation::relu,
-                        {back.data(), 1, c.inputs}, Output::overwrite, room.span());
+                        {back.data(), 1, c.inputs}, {0, round_to_unit(c.inputs)}, Output::overwrite,
+                        room.span());
       REQUIRE((bits(back) == bits(std::span(dx).subspan(i * c.inputs, c.inputs))));
     }
   }
@@ -424,7 +437,7 @@ TEST_CASE("a chain that pauses anywhere is the chain that never stopped", "[stri
         REQUIRE((bits(y) == bits(c.forward(*p, a))));
         auto dx = low_j.input(*p, Activation::identity);
         p->backward_input(high_j.dzs(), high_j.weights(), high_j.xs(), a, {dx.data(), rows, inputs},
-                          Output::accumulate, room.span());
+                          {0, round_to_unit(inputs)}, Output::accumulate, room.span());
         REQUIRE((bits(dx) == bits(c.input(*p, a))));
       }
     }

@@ -67,6 +67,7 @@ TEST_CASE("canonical: one hash for any mesh and both exchanges", "[mesh][canonic
   ToyRun run = GENERATE_COPY(ToyRun{}, ToyRun{.batch_size = 1}, ToyRun{.hidden = {}},
                              ToyRun{.batch_size = 60, .layers = graph},
                              ToyRun{.batch_size = 300, .hidden = {70, 130, 33}},
+                             ToyRun{.batch_size = 60, .hidden = {9, 200, 64, 70}},
                              ToyRun{.batch_size = 60, .layers = image});
   run.epochs = 2;
   const auto alone = on_mesh({1, 1}, run).front();
@@ -170,13 +171,16 @@ TEST_CASE("shards cover a width in order, in whole vectors where it is wide", "[
   }
 }
 
-TEST_CASE("layers too narrow to be shared out are refused", "[mesh]") {
-  comm::run_ranks(3, [](comm::Communicator& comm) {
-    try {
-      make_sharded_layers<float>({12, {2, 9}, 4}, comm);
-    } catch (const ConfigError& error) {
-      if (std::string(error.what()).find("layer 1 has 2 outputs") != std::string::npos) return;
-    }
-    throw std::logic_error("not refused");
-  });
+TEST_CASE("dense layers are shared out where every rank gets a vector of outputs", "[mesh]") {
+  using enum Sharding;
+  const nn::NetworkShape pair = {12, {48, 30}, 4};
+  CHECK(shardings_of(pair, 1) == std::vector{none, none, none});
+  CHECK(shardings_of(pair, 2) == std::vector{columns, rows, none});
+  CHECK(shardings_of({12, {31, 48}, 4}, 3) == std::vector{none, columns, rows});
+  CHECK(shardings_of({12, {}, 64}, 4) == std::vector{gathered_columns});
+  // None is wide enough.
+  CHECK(shardings_of(pair, 4) == std::vector{columns, rows, gathered_columns});
+  CHECK(shardings_of({12, {3, 9}, 4}, 4) == std::vector{none, columns, rows});
+  CHECK_THROWS_WITH(shardings_of({12, {2, 9}, 4}, 10),
+                    Catch::StartsWith("mesh model=10: no dense layer has 10 outputs"));
 }

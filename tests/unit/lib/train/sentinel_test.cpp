@@ -50,13 +50,13 @@ class FaultyProducts final : public ForwardingProducts<float> {
       : ForwardingProducts(std::move(inner)), fault_(fault), call_(call) {}
 
   void forward(Matrix<const float> x, const LayerWeights<float>& w, Activation activation,
-               Matrix<float> y, Output output) override {
-    ForwardingProducts::forward(x, w, activation, y, output);
+               Matrix<float> y, const Part& part) override {
+    ForwardingProducts::forward(x, w, activation, y, part);
     spoil(Fault::forward, y.flat());
   }
   void backward_input(Matrix<const float> dz, const LayerWeights<float>& w, Matrix<const float> x,
-                      Activation below, Matrix<float> dx, Output output) override {
-    ForwardingProducts::backward_input(dz, w, x, below, dx, output);
+                      Activation below, Matrix<float> dx, const Part& part) override {
+    ForwardingProducts::backward_input(dz, w, x, below, dx, part);
     spoil(Fault::input, dx.flat());
   }
   void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
