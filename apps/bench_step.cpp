@@ -237,6 +237,7 @@ nlohmann::ordered_json json_of(const StepFindings& found) {
       {"ranks", found.ranks.size()},
       {"hosts", found.hosts},
       {"backend", found.backend},
+      {"model_ranks", found.job.replica->groups().model_ranks()},
       {"threads", found.job.threads},
       {"network", found.job.replica->shape().text()},
       {"parameters", found.job.replica->shape().parameters()},
@@ -337,6 +338,9 @@ void print(const StepFindings& found, const std::string& where) {
       {"caches", fmt::format("{} and {} a core, for which the strict products are cut",
                              bytes_text(static_cast<double>(caches.first)),
                              bytes_text(static_cast<double>(caches.second)))}};
+  if (replica.groups().model_ranks() > 1) {
+    banner.rows.insert(banner.rows.begin() + 1, {"mesh", mesh_text(replica.groups())});
+  }
   banner.print();
   fmt::print("\n");
   std::vector<std::vector<std::string>> lines = {
@@ -415,15 +419,11 @@ train::Panel roofline(const StepFindings& found) {
   return panel;
 }
 
-/// Throws for settings of which the work is not known.
-void require_measurable(const RunConfig& config, std::uint64_t ranks) {
+/// Throws for settings of which the limits are not known.
+void require_measurable(const RunConfig& config) {
   if (config.device == "cuda") {
     throw ConfigError("--device cuda: the limits that are measured are those of processors",
                       "leave --device out");
-  }
-  if (mesh_of(config, ranks).model > 1) {
-    throw ConfigError("--mesh: the work of a rank is known for whole replicas alone",
-                      "leave --mesh out");
   }
 }
 
@@ -455,7 +455,7 @@ void bench_step(const Arguments& arguments, const RunConfig& config, comm::Commu
   comm::together(comm, [&] {
     rounds = arguments.number("rounds", 1, 10'000).value();
     steps = arguments.number("round-steps", 1, 1'000'000).value_or(0);
-    require_measurable(config, static_cast<std::uint64_t>(comm.size()));
+    require_measurable(config);
     if (comm.rank() == 0 && arguments.given("roofline")) {
       train::require_drawable(arguments.value("roofline"));
     }
@@ -470,8 +470,8 @@ void bench_step(const Arguments& arguments, const RunConfig& config, comm::Commu
   const double feature_bytes = data.sets.train->element() == data::Element::byte ? 1 : 4;
   train::ReplicaOptions options = replica_options(config, job.threads);
   options.optimizer = job.replica->optimizer();
-  const train::StepWork work =
-      train::work_of(job.replica->shape(), *job.plan, options, feature_bytes);
+  const train::StepWork work = train::work_of(job.replica->shape(), *job.plan, options,
+                                              feature_bytes, job.replica->groups().model_ranks());
   StepBench bench(options, job, work, recording.recorder(), comm);
   const Amount amount = bench.warm_up(rounds, steps);
   const auto ranks = gather(bench.run(amount), comm);

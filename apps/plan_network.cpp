@@ -49,12 +49,13 @@ NetworkTable table_of(const RunConfig& config) {
   NetworkTable table;
   table.ranks = config.ranks;
   const auto sizes = shape.sizes();
+  const auto bytes = buffers.bytes_of_layers(shape, mesh.model);
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     const nn::LayerSpec& layer = shape.layers[i];
     table.rows.push_back({nn::text_of(layer), layer.name, layer.from, nn::text_of(sizes[i].output),
                           sizes[i].weights, nn::trained_weights_of(layer, sizes[i].inputs),
                           layer.frozen, 2 * nn::multiply_adds_of(layer, sizes[i].inputs),
-                          buffers.bytes(layer, sizes[i], mesh.model)});
+                          bytes[i]});
     table.total.parameters += sizes[i].weights;
     table.total.trained += table.rows.back().trained;
     table.total.flops += table.rows.back().flops;

@@ -94,10 +94,7 @@ Banner banner(const RunConfig& config, const TrainData& data, const TrainJob& jo
   add("network", shape.text() + ", " + parameters_text(shape));
   const train::Groups& groups = job.replica->groups();
   const auto model = groups.model_ranks();
-  if (model > 1) {
-    add("mesh", fmt::format("{} of {} ranks, which share out the weights of dense layers",
-                            counted(groups.batch.size(), "replica"), model));
-  }
+  if (model > 1) add("mesh", mesh_text(groups));
   add("batch", batch_text(job));
   if (const auto idle = job.plan->idle_ranks(); idle > 0) {
     const bool by_data = job.plan->options().policy == data::ShardPolicy::data;

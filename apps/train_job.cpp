@@ -183,6 +183,11 @@ std::string reduction_text(const TrainJob& job, const RunConfig& config) {
                      config.precision);
 }
 
+std::string mesh_text(const train::Groups& groups) {
+  return fmt::format("{} of {} ranks, which share out the weights of dense layers",
+                     counted(groups.batch.size(), "replica"), groups.model_ranks());
+}
+
 Recording::Recording(const RunConfig& config, comm::Communicator& comm)
     : recorder_(comm.world_rank(comm.rank()), comm.size()) {
   comm::together(comm, [&] {

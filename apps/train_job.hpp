@@ -71,6 +71,9 @@ TrainJob make_job(const RunConfig& config, const TrainData& data, FaultInjection
 /// "canonical, by activations; strict products in float32".
 std::string reduction_text(const TrainJob& job, const RunConfig& config);
 
+/// "2 replicas of 2 ranks, which share out the weights of dense layers".
+std::string mesh_text(const train::Groups& groups);
+
 /// Records what this rank does, and ends the job, or with `survive` the rank, when a rank hangs.
 class Recording {
  public:

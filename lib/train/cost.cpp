@@ -1,6 +1,7 @@
 #include "lockstep/train/cost.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <variant>
 
@@ -12,28 +13,41 @@
 #include "lockstep/train/step.hpp"
 
 namespace lockstep::train {
+namespace {
 
-double ReplicaBuffers::bytes(const nn::LayerSpec& layer, const nn::LayerSize& size,
-                             std::uint64_t model_ranks) const {
-  const bool is_shared = std::holds_alternative<nn::Dense>(layer.function);
-  const double weights = size.weights / (is_shared ? static_cast<double>(model_ranks) : 1);
-  const bool has_buffers = !std::holds_alternative<nn::Flatten>(layer.function);
-  const double values = has_buffers ? 2 * static_cast<double>(size.output.size()) : 0;
-  return sizeof(float) * (blocks * weights + rows_on_host * values);
+bool has_buffers(const nn::LayerSpec& layer) {
+  return !std::holds_alternative<nn::Flatten>(layer.function);
+}
+
+/// Values of an example: a layer's outputs and their gradients.
+double values_of(const nn::LayerSize& size) { return 2 * static_cast<double>(size.output.size()); }
+
+}  // namespace
+
+std::vector<double> ReplicaBuffers::bytes_of_layers(const nn::NetworkShape& shape,
+                                                    std::uint64_t model_ranks) const {
+  const auto sizes = shape.sizes();
+  const auto shardings = shardings_of(shape, model_ranks);
+  std::vector<double> bytes;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const bool is_shared = shardings[i] != Sharding::none;
+    const double weights = sizes[i].weights / (is_shared ? static_cast<double>(model_ranks) : 1);
+    const double values = has_buffers(shape.layers[i]) ? values_of(sizes[i]) : 0;
+    bytes.push_back(sizeof(float) * (blocks * weights + rows_on_host * values));
+  }
+  return bytes;
 }
 
 double ReplicaBuffers::bytes(const nn::NetworkShape& shape, std::uint64_t model_ranks) const {
   const auto sizes = shape.sizes();
-  double layers = 0;
+  const auto of_layers = bytes_of_layers(shape, model_ranks);
   double values = 0;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    layers += bytes(shape.layers[i], sizes[i], model_ranks);
-    if (std::holds_alternative<nn::Flatten>(shape.layers[i].function)) continue;
-    values += 2 * static_cast<double>(sizes[i].output.size());
+    if (has_buffers(shape.layers[i])) values += values_of(sizes[i]);
   }
   const double others = rows_on_host * (shape.row_values() - values) +
                         read_rows * static_cast<double>(shape.features);
-  return layers + sizeof(float) * others;
+  return std::accumulate(of_layers.begin(), of_layers.end(), sizeof(float) * others);
 }
 
 namespace {
@@ -141,48 +155,95 @@ namespace {
 
 constexpr double float_bytes = sizeof(float);
 
-/// Adds the products of all layers to forward and backward. `ranks`: those that have examples.
-void add_products(const nn::NetworkShape& shape, double examples, double ranks, StepWork& work) {
-  const auto sizes = shape.sizes();
-  const auto is_trained = [&](std::size_t i) {
-    return nn::trained_weights_of(shape.layers[i], sizes[i].inputs) > 0;
-  };
-  std::size_t first_trained = 0;
-  while (first_trained + 1 < sizes.size() && !is_trained(first_trained)) ++first_trained;
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
-    const double flops = 2 * examples * nn::multiply_adds_of(shape.layers[i], sizes[i].inputs);
-    if (flops == 0) continue;
-    const double inputs = examples * static_cast<double>(sizes[i].inputs[0].size());
-    const double outputs = examples * static_cast<double>(sizes[i].output.size());
-    const double weights = sizes[i].weights;
-    work.forward.flops += flops;
-    work.forward.bytes += float_bytes * (inputs + outputs + ranks * weights);
-    if (is_trained(i)) {
-      work.backward.flops += flops;
-      work.backward.bytes += float_bytes * (inputs + outputs + weights);
-    }
-    if (sizes[i].from[0] > first_trained) {  // the output of that layer, or of a later one
-      work.backward.flops += flops;
-      work.backward.bytes += float_bytes * (2 * inputs + outputs + ranks * weights);
+/// How often the ranks of a replica have a layer's inputs, outputs and weights, in all.
+struct Copies {
+  double inputs;
+  double outputs;
+  double weights;
+};
+
+Copies copies_of(Sharding sharding, double ranks) {
+  switch (sharding) {
+    case Sharding::none: break;
+    case Sharding::columns: return {ranks, 1, 1};
+    case Sharding::gathered_columns: return {ranks, ranks, 1};
+    case Sharding::rows: return {1, ranks, 1};
+  }
+  return {ranks, ranks, ranks};
+}
+
+/// The work of a network's layers, as `model_ranks` ranks share them.
+class LayerWork {
+ public:
+  LayerWork(const nn::NetworkShape& shape, std::uint64_t model_ranks)
+      : shape_(shape), sizes_(shape.sizes()) {
+    for (const Sharding sharding : shardings_of(shape, model_ranks)) {
+      copies_.push_back(copies_of(sharding, static_cast<double>(model_ranks)));
     }
   }
-}
+
+  /// Adds the products to forward and backward. `replicas`: those that have examples.
+  void add_products(double examples, double replicas, StepWork& work) const {
+    std::size_t first_trained = 0;
+    while (first_trained + 1 < sizes_.size() && !is_trained(first_trained)) ++first_trained;
+    for (std::size_t i = 0; i < sizes_.size(); ++i) {
+      const Copies& copies = copies_[i];
+      const double flops =
+          2 * examples * nn::multiply_adds_of(shape_.layers[i], sizes_[i].inputs) * copies.weights;
+      if (flops == 0) continue;
+      const double inputs =
+          examples * static_cast<double>(sizes_[i].inputs[0].size()) * copies.inputs;
+      const double outputs =
+          examples * static_cast<double>(sizes_[i].output.size()) * copies.outputs;
+      const double weights = sizes_[i].weights * copies.weights;
+      work.forward.flops += flops;
+      work.forward.bytes += float_bytes * (inputs + outputs + replicas * weights);
+      if (is_trained(i)) {
+        work.backward.flops += flops;
+        work.backward.bytes += float_bytes * (inputs + outputs + weights);
+      }
+      if (sizes_[i].from[0] > first_trained) {  // the output of that layer, or of a later one
+        work.backward.flops += flops;
+        work.backward.bytes += float_bytes * (2 * inputs + outputs + replicas * weights);
+      }
+    }
+  }
+
+  /// Of all layers, on all ranks of a replica.
+  double weights() const {
+    double all = 0;
+    for (std::size_t i = 0; i < sizes_.size(); ++i) all += sizes_[i].weights * copies_[i].weights;
+    return all;
+  }
+
+ private:
+  bool is_trained(std::size_t i) const {
+    return nn::trained_weights_of(shape_.layers[i], sizes_[i].inputs) > 0;
+  }
+
+  const nn::NetworkShape& shape_;
+  const std::vector<nn::LayerSize> sizes_;
+  std::vector<Copies> copies_;
+};
 
 }  // namespace
 
 StepWork work_of(const nn::NetworkShape& shape, const data::Plan& plan,
-                 const ReplicaOptions& options, double feature_bytes) {
+                 const ReplicaOptions& options, double feature_bytes, std::uint64_t model_ranks) {
   const ReplicaBuffers buffers = training_buffers(shape, plan, options);
   const auto examples = static_cast<double>(plan.examples(0));
   const auto ranks = static_cast<double>(plan.options().ranks);
-  const double weights = shape.weights();
+  const auto model = static_cast<double>(model_ranks);
+  const LayerWork layers(shape, model_ranks);
+  const double weights = layers.weights();
   const auto state = static_cast<double>(optim::moment_names(options.optimizer).size());
   const double update = float_bytes * (3 + 2 * state) * weights;
   const double others = 2 * float_bytes * (ranks - 1);
 
   StepWork work;
-  work.data.bytes = examples * static_cast<double>(shape.features) * (feature_bytes + float_bytes);
-  add_products(shape, examples, ranks - static_cast<double>(plan.idle_ranks()), work);
+  work.data.bytes =
+      model * examples * static_cast<double>(shape.features) * (feature_bytes + float_bytes);
+  layers.add_products(examples, ranks - static_cast<double>(plan.idle_ranks()), work);
   double rows = examples / ranks;  // in the buffers of a rank
   double gradients = 1;            // the part of their block that it touches
   if (options.reduction == Reduction::allreduce) {
@@ -192,15 +253,15 @@ StepWork work_of(const nn::NetworkShape& shape, const data::Plan& plan,
     const bool by_sums = buffers.exchange == Exchange::partial_sums;
     const auto parts = static_cast<double>(sum_parts(buffers.exchange, plan));
     work.exchange.bytes =
-        others * (by_sums ? weights * parts : examples * shape.exchanged_values());
+        others * (by_sums ? weights * parts : model * examples * shape.exchanged_values());
     work.update.bytes = update + float_bytes * ranks * parts * weights;
     work.publish.bytes = others * weights;
     if (!by_sums) rows = examples;
     gradients = by_sums ? 0 : 1 / ranks;
   }
   if (options.micro_batch > 0) rows = std::min(rows, static_cast<double>(options.micro_batch));
-  work.resident =
-      float_bytes * (weights * (buffers.blocks - 1 + gradients) + rows * shape.row_values());
+  work.resident = float_bytes *
+                  (weights / model * (buffers.blocks - 1 + gradients) + rows * shape.row_values());
   return work;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "lockstep/data/plan.hpp"
 #include "lockstep/nn/network_shape.hpp"
@@ -21,10 +22,10 @@ struct ReplicaBuffers {
   double blocks = 2;     ///< as long as the weights: these, gradients; moments and sums of training
   double read_rows = 0;  ///< of features, read ahead
 
-  /// Bytes for a layer: its blocks, sharded over `model_ranks` if it is dense, and its outputs and
-  /// their gradients, as if these were not sharded.
-  double bytes(const nn::LayerSpec& layer, const nn::LayerSize& size,
-               std::uint64_t model_ranks) const;
+  /// Bytes for each layer: its blocks, or a rank's part of them where `model_ranks` ranks share it
+  /// (shardings_of()), and its outputs and their gradients, as if these were not sharded.
+  std::vector<double> bytes_of_layers(const nn::NetworkShape& shape,
+                                      std::uint64_t model_ranks) const;
 
   /// Bytes for all layers, the input and what else a network of this shape needs.
   double bytes(const nn::NetworkShape& shape, std::uint64_t model_ranks) const;
@@ -59,10 +60,11 @@ struct Work {
 // clang-format off
 /// The work of one step over a full global batch, by the phases of PhaseSeconds.
 ///
-/// B examples of the batch, R ranks, of which r have examples, F features and e bytes of each at the
-/// source; for each layer that multiplies (dense, convolution) m multiply-adds an example, i inputs,
-/// o outputs, w weights; W weights of all layers, X values of an example that ranks exchange
-/// (NetworkShape::exchanged_values()), P parts of sums (step.hpp), s blocks of optimizer state.
+/// B examples of the batch, R replicas, of which r have examples, F features and e bytes of each at
+/// the source; for each layer that multiplies (dense, convolution) m multiply-adds an example, i
+/// inputs, o outputs, w weights; W weights of all layers, X values of an example that replicas
+/// exchange (NetworkShape::exchanged_values()), P parts of sums (step.hpp), s blocks of optimizer
+/// state. For replicas of one rank:
 ///
 ///   data      bytes  B F (e + 4)                      read once, written as floats
 ///   forward   flops  2 B m a layer
@@ -77,6 +79,10 @@ struct Work {
 ///                    4 R P W more, the parts; R times as much with all-reduce, on every rank
 ///   publish   bytes  8 (R - 1) W: a rank reads the slices of others and writes them; none with
 ///                    all-reduce
+///
+/// The M ranks of a replica each read all features. What several of them have of a layer counts as
+/// often, by its Sharding: columns M i, o, w; gathered columns M i, M o, w; rows i, M o, w; none
+/// M i, M o, M w and M m. Each exchanges X values, as if none were sharded.
 ///
 /// What is counted is what an implementation cannot avoid, if caches hold what a product reads more
 /// than once. Not counted: exact zeros, which may be left out (all arithmetic is counted as dense),
@@ -100,12 +106,13 @@ struct StepWork {
   }
 };
 
-/// The work of a step of `plan` on whole replicas (no "model" in a mesh). `feature_bytes`: of a
-/// feature at the source.
+/// The work of a step of `plan`, with `model_ranks` ranks a replica. `feature_bytes`: of a feature
+/// at the source.
 ///
-/// Errors   as training_buffers().
+/// Errors   as training_buffers() and shardings_of().
 /// Ranks    local; the same on every rank.
 StepWork work_of(const nn::NetworkShape& shape, const data::Plan& plan,
-                 const ReplicaOptions& options, double feature_bytes);
+                 const ReplicaOptions& options, double feature_bytes,
+                 std::uint64_t model_ranks = 1);
 
 }  // namespace lockstep::train

@@ -55,6 +55,13 @@ class Numbers {
              " hosts, whose link would be counted twice");
   }
 
+  /// Throws unless every rank has a whole replica, of which exchange and publish are known.
+  void require_whole_replicas() const {
+    if (whole("model_ranks", max_ranks) == 1) return;
+    fail({.path = place_.path, .remedy = "measure it without `model` in --mesh"},
+         "is of a step of ranks that share a network");
+  }
+
   /// Seconds of exchange and publish on the rank that has least of them, and so waits least for
   /// others.
   double least_communication() const {
@@ -116,6 +123,7 @@ bool moves_activations(const MeasuredStep& measured, double batch) {
 MeasuredStep read_measured_step(const std::filesystem::path& file) {
   const Numbers numbers(file);
   numbers.require_one_host();
+  numbers.require_whole_replicas();
   const bool is_by_sums = numbers.is_by_sums();
   MeasuredStep step;
   step.backend = numbers.text("backend");

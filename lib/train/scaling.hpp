@@ -50,7 +50,7 @@ struct MeasuredStep {
 /// Reads one.
 ///
 /// Errors   throws DataError, with the file and the key that is missing, or no number in its range;
-///          for another reduction; for several hosts.
+///          for another reduction; for several hosts; for ranks that share a network.
 MeasuredStep read_measured_step(const std::filesystem::path& file);
 
 /// The ranks of a prediction.

@@ -198,11 +198,14 @@ class BenchStep(command.CommandTest):
         self.assertEqual(found["backend"], "threads")
         on_two = self.folder / "two.json"
         on_two.write_text(step.read_text().replace('"hosts":1', '"hosts":2'))
+        shared = self.folder / "shared.json"
+        shared.write_text(self.succeed(self.SMALL, "--ranks 2 --threads 1 --mesh model=2").out)
         for args, code, needles in (("--predict nowhere", 65, ["nowhere"]),
                                     ("--between-hosts 5,12", 2, ["--predict"]),
                                     (f"--predict {step} --between-hosts 5", 2, ["5,12"]),
                                     (f"--predict {step} --epoch 2", 2, ["--epoch"]),
                                     (f"--predict {on_two}", 65, ["two.json", "2 hosts", "on one host"]),
+                                    (f"--predict {shared}", 65, ["shared.json", "--mesh"]),
                                     (f"--predict {step} --batch-size 9999999999999999", 2, ["--batch-size"]),
                                     (f"--predict {step} --ranks 1", 2, ["--ranks"])):
             with self.subTest(args=args):
@@ -256,7 +259,6 @@ class BenchStep(command.CommandTest):
                                     ("--device cuda", 2, ["--device", "processors"]),
                                     ("--simd scalar", 2, ["scalar", "--simd auto"]),
                                     ("--roofline a.pdf", 2, ["a.pdf"]),
-                                    ("--ranks 2 --mesh model=2", 2, ["--mesh"]),
                                     ("--data nowhere", 65, ["nowhere"])):
             with self.subTest(args=args):
                 self.assert_refused(run("bench step " + args), code, needles)

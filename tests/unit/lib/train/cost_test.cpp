@@ -39,6 +39,22 @@ TEST_CASE("the work of a step is that of the formulae", "[work]") {
   CHECK(work.resident == 4 * (weights * (1 + 3 / ranks) + 32 * (4 + 2 * 3 + 2 * 2)));
 }
 
+TEST_CASE("ranks that share a replica have some of it once, and some of it each", "[work]") {
+  const nn::NetworkShape shape(4, {48, 30}, 2);  // columns, rows, none
+  const double shared = 4 * 48 + 48 + 48 * 30 + 30;
+  const double weights_of_all = shared + 2 * (30 * 2 + 2);
+  const StepWork work = work_of(shape, plan_of(1), {}, 1, 2);
+  CHECK(work.data.bytes == 2 * 32 * 4 * (1 + 4));
+  CHECK(work.forward.flops == 2 * 32 * (4 * 48 + 48 * 30 + 2 * 30 * 2));
+  CHECK(work.forward.bytes ==
+        4 * (32 * ((2 * 4 + 48) + (48 + 2 * 30) + (2 * 30 + 2 * 2)) + weights_of_all));
+  CHECK(work.exchange.bytes == 0);
+  CHECK(work.update.bytes == 4 * 7 * weights_of_all);
+  CHECK(work.publish.bytes == 0);
+  const ReplicaBuffers buffers = training_buffers(shape, plan_of(1), {});
+  CHECK(buffers.bytes(shape, 1) - buffers.bytes(shape, 2) == 4 * buffers.blocks * shared / 2);
+}
+
 TEST_CASE("a rank without examples does not read the weights", "[work]") {
   const nn::NetworkShape shape(4, {3}, 2);
   const data::Plan plan({.records = 80, .batch_size = 1, .ranks = 4});

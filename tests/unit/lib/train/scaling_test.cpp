@@ -161,10 +161,14 @@ TEST_CASE("a file that is not a measured step is refused", "[scaling]") {
   const auto refusal_of = [&](const std::string& fields) {
     return refusal(R"({"phases": {}, "peak": {}, "backend": "mpi", )" + fields + "}");
   };
-  CHECK_THAT(refusal_of(R"("hosts": 1, "reduction": "allreduce")"), Contains("another reduction"));
+  CHECK_THAT(refusal_of(R"("hosts": 1, "model_ranks": 1, "reduction": "allreduce")"),
+             Contains("another reduction"));
   CHECK_THAT(refusal_of(R"("hosts": 2, "reduction": "canonical")"),
              Contains("on 2 hosts") && Contains("remedy: measure it with all ranks on one host"));
-  const std::string one_host = R"("hosts": 1, "reduction": "canonical", "ranks": )";
+  CHECK_THAT(refusal_of(R"("hosts": 1, "model_ranks": 2, "reduction": "canonical")"),
+             Contains("ranks that share a network"));
+  const std::string one_host =
+      R"("hosts": 1, "model_ranks": 1, "reduction": "canonical", "ranks": )";
   for (const char* ranks : {"0", "-1", "2.5", "0.1", "1e300", "1048577", "\"2\""}) {
     CHECK_THAT(refusal_of(one_host + ranks),
                Contains("'ranks' is not a whole number of 1 to 1,048,576"));
