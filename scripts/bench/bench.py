@@ -120,14 +120,17 @@ def collectives_table(figures):
 # lockstep bench step
 
 CANONICAL, DENSE, ALLREDUCE = "canonical", "--zeros dense", "--reduction allreduce"
+SHARED = "--mesh model=2"
 AVX2 = "--simd avx2"
 AVX2_ALLREDUCE = f"{ALLREDUCE}, AVX2"
 
 
-def variants():
+def variants(ranks=2):
     """{name: (flags, environment)}; those held to AVX2 only where there is more."""
-    found = {CANONICAL: ([], {}), DENSE: (["--zeros", "dense"], {}),
-             ALLREDUCE: (["--reduction", "allreduce"], {})}
+    found = {CANONICAL: ([], {}), DENSE: (["--zeros", "dense"], {})}
+    if ranks == 2:
+        found[SHARED] = (["--mesh", "model=2"], {})
+    found[ALLREDUCE] = (["--reduction", "allreduce"], {})
     if "avx512f" in open("/proc/cpuinfo").read():
         found[AVX2] = (["--simd", "avx2"], {})
         found[AVX2_ALLREDUCE] = (["--reduction", "allreduce"], {"DNNL_MAX_CPU_ISA": "AVX2"})
@@ -143,9 +146,9 @@ def step(a):
             flags = ["--threads", 1, "--rounds", 3, "--batch-size", batch, "--json"]
             if a.data:
                 flags += ["--data", a.data]
-            runs = {name: [] for name in variants()}
+            runs = {name: [] for name in variants(ranks)}
             for _ in range(a.rounds):
-                for name, (more, environment) in variants().items():
+                for name, (more, environment) in variants(ranks).items():
                     runs[name].append(json.loads(output_of(
                         [*(MPIRUN if ranks == 2 else []), LOCKSTEP, "bench", "step", *flags, *more],
                         environment=environment)))
@@ -191,16 +194,18 @@ def step_table(figures):
 
 
 def reduction_table(figures):
-    pairs = [(CANONICAL, ALLREDUCE), (DENSE, ALLREDUCE), (AVX2, AVX2_ALLREDUCE)]
+    pairs = [(SHARED, CANONICAL), (CANONICAL, ALLREDUCE), (DENSE, ALLREDUCE),
+             (AVX2, AVX2_ALLREDUCE)]
     pairs = [pair for pair in pairs if pair[0] in variants()]
     lines = ["| ranks, batch, ms | " + " | ".join(variants()) + " | "
              + " | ".join(f"{one} / {other}" for one, other in pairs) + " |",
              "| --- " * (1 + len(variants()) + len(pairs)) + "|"]
     for name, of in figures.items():
-        seconds = {variant: of[variant]["step_seconds"] for variant in variants()}
-        lines.append(f"| {name} | " + " | ".join(f"{1e3 * one:.3f}" for one in seconds.values())
-                     + " | " + " | ".join(f"{seconds[one] / seconds[other]:.2f}"
-                                          for one, other in pairs) + " |")
+        seconds = {variant: of[variant]["step_seconds"] for variant in variants() if variant in of}
+        cells = [f"{1e3 * seconds[one]:.3f}" if one in seconds else "" for one in variants()]
+        cells += [f"{seconds[one] / seconds[other]:.2f}" if one in seconds else ""
+                  for one, other in pairs]
+        lines.append("| " + " | ".join([name, *cells]) + " |")
     return "\n".join(lines)
 
 

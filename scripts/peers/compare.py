@@ -84,6 +84,7 @@ def contenders(venv):
     python, torchrun = venv / "bin" / "python", venv / "bin" / "torchrun"
     cores = len(os.sched_getaffinity(0))
     found = {"Lockstep, 2 ranks": lockstep(MPIRUN),
+             "Lockstep, 2 ranks that share the network": lockstep(MPIRUN, "--mesh", "model=2"),
              f"Lockstep, 1 rank, {cores} threads": lockstep([], "--threads", cores)}
     if has(venv, "torch"):
         found[f"PyTorch, one process, {cores} threads"] = peer([python], "torch_peer.py",
@@ -155,13 +156,12 @@ def table(found):
                      f" | {1e3 * of[usual]['evaluation_seconds']:.0f} ms"
                      f" | {1e3 * of[usual]['checkpoint_seconds']:.0f} ms"
                      f" | {of[usual]['peak_rss_bytes'] / 1e6:,.0f} MB |")
-    ours = next(iter(found))
     peers = [name for name in found if not name.startswith("Lockstep")]
-    if peers:
+    for ours in [name for name in found if peers and name not in peers]:
         ratios = [found[ours][column]["examples_per_second"] /
                   max(found[name][column]["examples_per_second"] for name in peers)
                   for column in columns]
-        lines.append(f"| {ours} over the best peer | " +
+        lines.append(f"| {ours}, over the best peer | " +
                      " | ".join(f"{ratio:.2f}" for ratio in ratios) + " | | | | |")
     return "\n".join(lines)
 
