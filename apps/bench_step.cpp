@@ -57,7 +57,7 @@ struct StepFigures {
   std::array<double, phases.size()> seconds = {};
   double step = 0;             ///< seconds of the whole step
   double flops = 0;            ///< per second, of multiply-adds of all ranks together
-  double bandwidth = 0;        ///< bytes per second, over as many bytes as each replica touches
+  double bandwidth = 0;        ///< bytes per second, over as many bytes as each rank touches
   double cache_bandwidth = 0;  ///< over cache_bytes for each thread
 };
 

@@ -21,10 +21,10 @@ enum class Activation { identity, relu };
 /// same bits as one call.
 enum class Output { overwrite, accumulate };
 
-/// The part of a result that one call computes, for layers that several ranks share.
+/// What one call computes of a result, for layers that several ranks share.
 struct Part {
   Output output = Output::overwrite;
-  /// From and to multiples of 16, or to the last column and beyond.
+  /// From and to multiples of 16; the end may exceed the number of columns.
   Range columns = {0, std::numeric_limits<std::uint64_t>::max()};
 };
 
@@ -68,7 +68,7 @@ class Products {
   virtual void store(Matrix<const Real> logical, std::span<Real> stored) const = 0;
   virtual void load(std::span<const Real> stored, Matrix<Real> logical) const = 0;
 
-  /// y = activation(x W + b), or activation(x W + y) when accumulating; a part of its columns.
+  /// y = activation(x W + b), or activation(x W + y) when accumulating: the columns of `part`.
   /// Shapes   x [B, I], y [B, O]; B may be 0.
   /// Errors   throws std::invalid_argument for a part that these products cannot compute
   ///          separately.
@@ -76,7 +76,8 @@ class Products {
                        Matrix<Real> y, const Part& part = {}) = 0;
 
   /// dx = dz W^T, or dz W^T + dx when accumulating; times the derivative of `below`, the
-  /// activation that gave x: for relu, dx is zero where x is not positive. A part of dx's columns.
+  /// activation that gave x: for relu, dx is zero where x is not positive: the columns of
+  /// `part`.
   /// Shapes   dz [B, O], x and dx [B, I].
   /// Errors   as forward().
   virtual void backward_input(Matrix<const Real> dz, const LayerWeights<Real>& w,

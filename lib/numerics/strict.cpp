@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <stdexcept>
 #include <vector>
 
 #include "lockstep/base/aligned.hpp"
@@ -43,7 +44,7 @@ class PanelProducts : public Products<float> {
     reserve(strict_.forward_scratch(x.rows, x.cols));
     const Range columns = columns_of(part, y.cols);
     // Few rows: each thread then reads the weights that it updates, instead of all of them.
-    if (2 * x.rows <= w.outputs) {
+    if (2 * x.rows <= columns.size()) {
       const std::size_t operations = 2 * w.inputs * x.rows;
       share(columns.size(), panel_unit, operations, [&](Range mine, std::size_t thread) {
         strict_.forward(x, panels(w), w.bias, activation, y,
@@ -98,9 +99,11 @@ class PanelProducts : public Products<float> {
 
   /// The columns of a result `width` wide, in whole units.
   static Range columns_of(const Part& part, std::size_t width) {
-    const Range columns = {part.columns.begin, std::min(part.columns.end, round_to_unit(width))};
-    assert(columns.begin % panel_unit == 0 && columns.begin <= columns.end);
-    return {columns.begin, round_to_unit(columns.end)};
+    const std::size_t end = part.columns.end < width ? part.columns.end : round_to_unit(width);
+    const Range columns = {part.columns.begin, end};
+    const bool are_whole = columns.begin % panel_unit == 0 && columns.end % panel_unit == 0;
+    if (are_whole && columns.begin <= columns.end) return columns;
+    throw std::invalid_argument("strict products compute columns from and to multiples of 16");
   }
 
   const StrictProducts& strict_;

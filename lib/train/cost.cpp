@@ -155,7 +155,8 @@ namespace {
 
 constexpr double float_bytes = sizeof(float);
 
-/// How often the ranks of a replica have a layer's inputs, outputs and weights, in all.
+/// The number of copies of a layer's inputs, outputs and weights on the ranks of a replica, sharded
+/// ones counted together.
 struct Copies {
   double inputs;
   double outputs;
@@ -176,10 +177,11 @@ Copies copies_of(Sharding sharding, double ranks) {
 class LayerWork {
  public:
   LayerWork(const nn::NetworkShape& shape, std::uint64_t model_ranks)
-      : shape_(shape), sizes_(shape.sizes()) {
-    for (const Sharding sharding : shardings_of(shape, model_ranks)) {
-      copies_.push_back(copies_of(sharding, static_cast<double>(model_ranks)));
-    }
+      : shape_(shape),
+        sizes_(shape.sizes()),
+        shardings_(shardings_of(shape, model_ranks)),
+        ranks_(static_cast<double>(model_ranks)) {
+    for (const Sharding sharding : shardings_) copies_.push_back(copies_of(sharding, ranks_));
   }
 
   /// Adds the products to forward and backward. `replicas`: those that have examples.
@@ -216,6 +218,30 @@ class LayerWork {
     return all;
   }
 
+  /// Of an example, which the ranks of a replica send in all: an output that is sharded once as
+  /// input of the layer above, and its gradient.
+  double exchanged_values() const {
+    double sharded = 0;
+    for (std::size_t i = 0; i < sizes_.size(); ++i) {
+      if (!is_trained(i)) continue;
+      if (shardings_[i] == Sharding::columns)
+        sharded += static_cast<double>(sizes_[i].output.size());
+      if (shardings_[i] == Sharding::rows) {
+        sharded += static_cast<double>(sizes_[i].inputs[0].size());
+      }
+    }
+    return ranks_ * shape_.exchanged_values() - (ranks_ - 1) * sharded;
+  }
+
+  /// Of an example, in the buffers of a rank.
+  double row_values() const {
+    double sharded = 0;
+    for (std::size_t i = 0; i < sizes_.size(); ++i) {
+      if (shardings_[i] == Sharding::columns) sharded += values_of(sizes_[i]);
+    }
+    return shape_.row_values() - (1 - 1 / ranks_) * sharded;
+  }
+
  private:
   bool is_trained(std::size_t i) const {
     return nn::trained_weights_of(shape_.layers[i], sizes_[i].inputs) > 0;
@@ -223,6 +249,8 @@ class LayerWork {
 
   const nn::NetworkShape& shape_;
   const std::vector<nn::LayerSize> sizes_;
+  const std::vector<Sharding> shardings_;
+  const double ranks_;  // of a replica
   std::vector<Copies> copies_;
 };
 
@@ -253,7 +281,7 @@ StepWork work_of(const nn::NetworkShape& shape, const data::Plan& plan,
     const bool by_sums = buffers.exchange == Exchange::partial_sums;
     const auto parts = static_cast<double>(sum_parts(buffers.exchange, plan));
     work.exchange.bytes =
-        others * (by_sums ? weights * parts : model * examples * shape.exchanged_values());
+        others * (by_sums ? weights * parts : examples * layers.exchanged_values());
     work.update.bytes = update + float_bytes * ranks * parts * weights;
     work.publish.bytes = others * weights;
     if (!by_sums) rows = examples;
@@ -261,7 +289,7 @@ StepWork work_of(const nn::NetworkShape& shape, const data::Plan& plan,
   }
   if (options.micro_batch > 0) rows = std::min(rows, static_cast<double>(options.micro_batch));
   work.resident = float_bytes *
-                  (weights / model * (buffers.blocks - 1 + gradients) + rows * shape.row_values());
+                  (weights / model * (buffers.blocks - 1 + gradients) + rows * layers.row_values());
   return work;
 }
 

@@ -23,11 +23,12 @@ struct ReplicaBuffers {
   double read_rows = 0;  ///< of features, read ahead
 
   /// Bytes for each layer: its blocks, or a rank's part of them where `model_ranks` ranks share it
-  /// (shardings_of()), and its outputs and their gradients, as if these were not sharded.
+  /// (shardings_of(), whose errors it throws), and its outputs and their gradients, as if these
+  /// were not sharded.
   std::vector<double> bytes_of_layers(const nn::NetworkShape& shape,
                                       std::uint64_t model_ranks) const;
 
-  /// Bytes for all layers, the input and what else a network of this shape needs.
+  /// Bytes for all layers, the input and what else a network of this shape needs. Throws as above.
   double bytes(const nn::NetworkShape& shape, std::uint64_t model_ranks) const;
 };
 
@@ -41,8 +42,9 @@ ReplicaBuffers training_buffers(const nn::NetworkShape& shape, const data::Plan&
 /// The buffers for evaluation alone, on `ranks` ranks of "batch". Local.
 ReplicaBuffers evaluation_buffers(int ranks, const ReplicaOptions& options);
 
-/// Throws ConfigError unless this machine has memory for its ranks' replicas. `on_rank_0` and
-/// `on_a_host` are copies of all weights, on rank 0 and on each host. Local.
+/// Throws ConfigError unless this machine has memory for its ranks' replicas, and as
+/// shardings_of(). `on_rank_0` and `on_a_host` are copies of all weights, on rank 0 and on each
+/// host. Local.
 void require_memory(const nn::NetworkShape& shape, const ReplicaBuffers& buffers, double on_rank_0,
                     double on_a_host, const Groups& groups);
 
@@ -80,13 +82,18 @@ struct Work {
 ///   publish   bytes  8 (R - 1) W: a rank reads the slices of others and writes them; none with
 ///                    all-reduce
 ///
-/// The M ranks of a replica each read all features. What several of them have of a layer counts as
-/// often, by its Sharding: columns M i, o, w; gathered columns M i, M o, w; rows i, M o, w; none
-/// M i, M o, M w and M m. Each exchanges X values, as if none were sharded.
+/// The M ranks of a replica each read all features. The numbers of a layer count once for each rank
+/// that has them, by its Sharding:
+///
+///   columns           M i, o, w, m          gathered_columns  M i, M o, w, m
+///   rows              i, M o, w, m          none              M i, M o, M w, M m
+///
+/// and in X the o of columns, which are the i of the rows above them, once, all else M times.
 ///
 /// What is counted is what an implementation cannot avoid, if caches hold what a product reads more
 /// than once. Not counted: exact zeros, which may be left out (all arithmetic is counted as dense),
-/// activations, losses, normalisation and the optimizer's arithmetic.
+/// messages between the ranks of a replica, activations, losses, normalisation and the optimizer's
+/// arithmetic.
 // clang-format on
 struct StepWork {
   Work data;

@@ -20,15 +20,21 @@ constexpr std::size_t pieces_a_rank = 8;  // ranks idle about 1/8 of the time
 /// takes the inputs of its rows and the weights of its columns, both of which should be few.
 class Pieces {
  public:
-  /// Cuts a matrix into `wanted` pieces, or fewer that are not too small.
-  Pieces(std::size_t rows, std::size_t columns, std::size_t wanted) noexcept
+  /// Cuts a matrix into at most `most` pieces: fewer, where they would be too small.
+  Pieces(std::size_t rows, std::size_t columns, std::size_t most) noexcept
       : rows_(rows), columns_(columns) {
     constexpr std::size_t row_unit = 16;     // full tiles
     constexpr std::size_t column_unit = 64;  // whole panels
-    const auto side = static_cast<std::size_t>(std::sqrt(
-        static_cast<double>(rows) * static_cast<double>(columns) / static_cast<double>(wanted)));
-    height_ = std::min(rows, (side / row_unit + 1) * row_unit);
-    width_ = std::min(columns, (side / column_unit + 1) * column_unit);
+    const auto whole = [](double length, std::size_t unit) {
+      return static_cast<std::size_t>(std::ceil(length / static_cast<double>(unit))) * unit;
+    };
+    const double area =
+        static_cast<double>(rows) * static_cast<double>(columns) / static_cast<double>(most);
+    const double side = std::sqrt(area);
+    height_ = std::min(rows, whole(side, row_unit));
+    width_ = std::min(columns, whole(area / static_cast<double>(height_), column_unit));
+    if (width_ < columns) return;
+    height_ = std::min(rows, whole(area / static_cast<double>(width_), row_unit));
   }
 
   std::size_t count() const noexcept { return down() * ((columns_ + width_ - 1) / width_); }
@@ -120,9 +126,8 @@ class ShardedDense final : public nn::Layer<float> {
     }
     if (sharding_ == Sharding::gathered_columns) return forward_gathered(pass, x, y);
     go_on_over_ranks(y, [&](Range rows, const Part& part) {
-      pass.products.forward(nn::rows_of(x, rows.begin, rows.size()), weights(pass),
-                            last() ? activation_ : Activation::identity,
-                            nn::rows_of(y, rows.begin, rows.size()), part);
+      pass.products.forward(in(rows, x), weights(pass), last() ? activation_ : Activation::identity,
+                            in(rows, y), part);
     });
   }
 
@@ -133,9 +138,8 @@ class ShardedDense final : public nn::Layer<float> {
     }
     const auto mine = own_columns(pass, dz);
     go_on_over_ranks(dx, [&](Range rows, const Part& part) {
-      const auto of = [rows](auto matrix) { return nn::rows_of(matrix, rows.begin, rows.size()); };
-      pass.products.backward_input(of(mine), weights(pass), of(x),
-                                   last() ? below : Activation::identity, of(dx), part);
+      pass.products.backward_input(in(rows, mine), weights(pass), in(rows, x),
+                                   last() ? below : Activation::identity, in(rows, dx), part);
     });
   }
 
@@ -154,6 +158,10 @@ class ShardedDense final : public nn::Layer<float> {
   static Range own(std::size_t width, const comm::Communicator& model) {
     return shard_of(width, model.rank(), model.size());
   }
+  template <class Real>
+  static Matrix<Real> in(Range rows, Matrix<Real> matrix) {
+    return nn::rows_of(matrix, rows.begin, rows.size());
+  }
   bool first() const noexcept { return model_.rank() == 0; }
   bool last() const noexcept { return model_.rank() + 1 == model_.size(); }
 
@@ -166,11 +174,8 @@ class ShardedDense final : public nn::Layer<float> {
   Matrix<const float> own_columns(const nn::Pass<float>& pass, Matrix<const float> dz) {
     if (sharding_ != Sharding::gathered_columns) return dz;
     const auto copy = pass.scratch.get(nn::Scratch<float>::columns, dz.rows * out_.size());
-    const Matrix<float> mine = {copy.data(), dz.rows, out_.size()};
-    for (std::size_t i = 0; i < dz.rows; ++i) {
-      std::copy_n(dz.data + i * dz.cols + out_.begin, out_.size(), mine.data + i * mine.cols);
-    }
-    return {mine.data, mine.rows, mine.cols};
+    pack(dz, {0, dz.rows}, out_, copy);
+    return {copy.data(), dz.rows, out_.size()};
   }
 
   /// All-gathers blocks of equal length, as wide as the widest shard.
@@ -187,10 +192,7 @@ class ShardedDense final : public nn::Layer<float> {
     model_.all_gather(all);
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       const Range part = shard_of(whole_outputs_, static_cast<int>(rank), model_.size());
-      for (std::size_t i = 0; i < y.rows; ++i) {
-        std::copy_n(all.data() + rank * block + i * part.size(), part.size(),
-                    y.data + i * y.cols + part.begin);
-      }
+      unpack(all.subspan(rank * block, block), {0, y.rows}, part, y);
     }
   }
 
@@ -247,8 +249,13 @@ std::vector<Sharding> shardings_of(const nn::NetworkShape& shape, std::uint64_t 
   const auto is_dense = [&](std::size_t i) {
     return i < sizes.size() && std::holds_alternative<nn::Dense>(shape.layers[i].function);
   };
+  const auto is_flatten = [&](std::size_t i) {
+    return std::holds_alternative<nn::Flatten>(shape.layers[i].function);
+  };
   const auto feeds_only_next = [&](std::size_t i) {
-    return is_dense(i + 1) && sizes[i + 1].from[0] == i + 1 && uses[i + 1] == 1;
+    std::size_t next = i + 1;
+    while (next < sizes.size() && is_flatten(next)) ++next;
+    return is_dense(next) && sizes[next].from[0] == i + 1 && uses[i + 1] == 1;
   };
   std::size_t widest = 0;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -260,10 +267,12 @@ std::vector<Sharding> shardings_of(const nn::NetworkShape& shape, std::uint64_t 
         "mesh model=" + count + ": no dense layer has " + count + " outputs, one for each rank",
         "use a smaller model dimension, or wider layers");
   }
-  const bool are_narrow = widest < vector_width * ranks;
-  const std::size_t least = are_narrow ? ranks : vector_width * ranks;
+  // The outputs of a vector are computed together.
+  const std::size_t least =
+      std::max<std::size_t>(ranks, widest > vector_width ? vector_width + 1 : 1);
   bool after_columns = false;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
+    if (is_flatten(i)) continue;
     if (after_columns) {
       shardings[i] = Sharding::rows;
     } else if (is_dense(i) && sizes[i].output.size() >= least) {

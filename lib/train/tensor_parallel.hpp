@@ -53,13 +53,14 @@ std::unique_ptr<Mesh> make_mesh(comm::Communicator& ranks, const MeshSizes& size
 ///   gathered_columns  the same, but y is all-gathered.
 ///   rows              sharded by inputs, like the columns of the layer before: y = act(x W + b) is
 ///                     summed over ranks.
-///   none              replicated on every rank: convolution, pooling and so on, and dense layers
-///                     too narrow to have a vector of outputs on every rank, unless all are.
+///   none              every rank has the whole layer: convolution, pooling and so on, and dense
+///                     layers that are not sharded by rows and have too few outputs: fewer than
+///                     there are ranks, or at most 16, which are computed together, in a network
+///                     that has a dense layer with more.
 ///
-/// Sums over ranks (y of rows, dx of gathered_columns, and of columns above another layer) are not
-/// sums of partial results: the chain of each element begins on the first rank and continues from
-/// rank to rank, in the order of the unsharded layer. Pieces of the result are pipelined, so that
-/// all ranks are busy.
+/// Sums over ranks (y of rows, dx of both kinds of columns) are not sums of partial results: the
+/// chain of each element begins on the first rank and continues from rank to rank, in the order of
+/// the unsharded layer. Pieces of the result are pipelined, so that all ranks are busy.
 ///
 /// With strict products every output, gradient and weight is bitwise equal to that of the unsharded
 /// layer, for any number of ranks in `model`. Each rank holds the shards given by
@@ -70,13 +71,13 @@ std::unique_ptr<Mesh> make_mesh(comm::Communicator& ranks, const MeshSizes& size
 // clang-format on
 enum class Sharding { none, columns, gathered_columns, rows };
 
-/// Of each layer of `shape`, shared by `ranks` ranks; all `none` for one rank.
+/// Returns the sharding of each layer of `shape` on `ranks` ranks; all `none` for one rank.
 /// Errors   throws ConfigError if no dense layer has an output for every rank.
 /// Ranks    local; the same on every rank.
 std::vector<Sharding> shardings_of(const nn::NetworkShape& shape, std::uint64_t ranks);
 
-/// Creates the layers for a Network on these ranks, of which `groups.model` must outlive them;
-/// empty without tensor parallelism, so that the network creates its own layers.
+/// Returns the layers for a Network on these ranks; empty without tensor parallelism, so that the
+/// network creates its own layers. `groups.model` must outlive them.
 /// Errors   as shardings_of().
 /// Ranks    local; every pass of the layers is collective over `model`: all of its ranks compute
 ///          the same rows.

@@ -125,8 +125,9 @@ AVX2 = "--simd avx2"
 AVX2_ALLREDUCE = f"{ALLREDUCE}, AVX2"
 
 
-def variants(ranks=2):
-    """{name: (flags, environment)}; those held to AVX2 only where there is more."""
+def variants(ranks):
+    """{name: (flags, environment)}; those held to AVX2 only where there is more. 2 ranks have all
+    that 1 has."""
     found = {CANONICAL: ([], {}), DENSE: (["--zeros", "dense"], {})}
     if ranks == 2:
         found[SHARED] = (["--mesh", "model=2"], {})
@@ -196,13 +197,14 @@ def step_table(figures):
 def reduction_table(figures):
     pairs = [(SHARED, CANONICAL), (CANONICAL, ALLREDUCE), (DENSE, ALLREDUCE),
              (AVX2, AVX2_ALLREDUCE)]
-    pairs = [pair for pair in pairs if pair[0] in variants()]
-    lines = ["| ranks, batch, ms | " + " | ".join(variants()) + " | "
+    names = variants(ranks=2)
+    pairs = [pair for pair in pairs if pair[0] in names]
+    lines = ["| ranks, batch, ms | " + " | ".join(names) + " | "
              + " | ".join(f"{one} / {other}" for one, other in pairs) + " |",
-             "| --- " * (1 + len(variants()) + len(pairs)) + "|"]
+             "| --- " * (1 + len(names) + len(pairs)) + "|"]
     for name, of in figures.items():
-        seconds = {variant: of[variant]["step_seconds"] for variant in variants() if variant in of}
-        cells = [f"{1e3 * seconds[one]:.3f}" if one in seconds else "" for one in variants()]
+        seconds = {variant: of[variant]["step_seconds"] for variant in names if variant in of}
+        cells = [f"{1e3 * seconds[one]:.3f}" if one in seconds else "" for one in names]
         cells += [f"{seconds[one] / seconds[other]:.2f}" if one in seconds else ""
                   for one, other in pairs]
         lines.append("| " + " | ".join([name, *cells]) + " |")

@@ -157,12 +157,14 @@ def table(found):
                      f" | {1e3 * of[usual]['checkpoint_seconds']:.0f} ms"
                      f" | {of[usual]['peak_rss_bytes'] / 1e6:,.0f} MB |")
     peers = [name for name in found if not name.startswith("Lockstep")]
-    for ours in [name for name in found if peers and name not in peers]:
-        ratios = [found[ours][column]["examples_per_second"] /
-                  max(found[name][column]["examples_per_second"] for name in peers)
-                  for column in columns]
-        lines.append(f"| {ours}, over the best peer | " +
-                     " | ".join(f"{ratio:.2f}" for ratio in ratios) + " | | | | |")
+    if peers:
+        best = [max(found[name][column]["examples_per_second"] for name in peers)
+                for column in columns]
+        for ours in [name for name in found if name not in peers]:
+            ratios = [found[ours][column]["examples_per_second"] / of_peers
+                      for column, of_peers in zip(columns, best)]
+            lines.append(f"| {ours}, over the best peer | " +
+                         " | ".join(f"{ratio:.2f}" for ratio in ratios) + " | | | | |")
     return "\n".join(lines)
 
 

@@ -184,6 +184,10 @@ class BenchStep(command.CommandTest):
                     self.assertGreater(one["forward"], 0)
                     self.assertGreater(one["step"], one["forward"])
 
+    def test_ranks_that_share_a_network(self):
+        result = self.succeed(self.SMALL.replace(" --json", ""), "--ranks 2 --mesh model=2")
+        self.assert_says(result.out, ["mesh       1 replica of 2 ranks", "limit:"], result)
+
     def test_a_measured_step_is_extended_to_more_ranks(self):
         step = self.folder / "step.json"
         step.write_text(self.succeed(self.SMALL, "--ranks 2 --threads 1").out)

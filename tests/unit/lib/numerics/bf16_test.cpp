@@ -141,9 +141,19 @@ Results computed(const Case& c, const Bf16Products& bf16, Zeros zeros) {
   for (auto* y : {&r.y, &r.relu_y}) y->assign(c.rows * c.outputs, 7);
   for (auto* dx : {&r.dx, &r.relu_dx}) dx->assign(c.rows * c.inputs, 7);
   products->forward(x, w, Activation::identity, {r.y.data(), c.rows, c.outputs});
-  products->forward(x, w, Activation::relu, {r.relu_y.data(), c.rows, c.outputs});
   products->backward_input(dz, w, x, Activation::identity, {r.dx.data(), c.rows, c.inputs});
-  products->backward_input(dz, w, x, Activation::relu, {r.relu_dx.data(), c.rows, c.inputs});
+  const auto in_two_parts = [](std::size_t columns, auto compute) {
+    const std::size_t middle = columns / 2 / panel_unit * panel_unit;
+    compute(Part{.columns = {0, middle}});
+    compute(Part{.columns = {middle, columns + 3}});
+  };
+  in_two_parts(c.outputs, [&](const Part& part) {
+    products->forward(x, w, Activation::relu, {r.relu_y.data(), c.rows, c.outputs}, part);
+  });
+  in_two_parts(c.inputs, [&](const Part& part) {
+    products->backward_input(dz, w, x, Activation::relu, {r.relu_dx.data(), c.rows, c.inputs},
+                             part);
+  });
   AlignedBuffer<float> dw(c.layout.size());
   products->backward_weights(x, dz, c.leaf, c.layout.all(), dw.span());
   r.dw = {dw.span().begin(), dw.span().end()};

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <limits>
 #include <random>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/aligned.hpp"
@@ -441,6 +443,36 @@ TEST_CASE("a chain that pauses anywhere is the chain that never stopped", "[stri
         REQUIRE((bits(dx) == bits(c.input(*p, a))));
       }
     }
+  }
+}
+
+TEST_CASE("parts of a product on several threads are those of the whole", "[strict]") {
+  const Case c = make_case(60, 300, 333, 4, 7, Values::special);
+  const auto products = make_strict_products(Simd::automatic);
+  const LayerWeights<float> w{c.inputs, c.outputs, c.panels.span(), c.bias.span()};
+  std::vector<float> y(c.rows * c.outputs);
+  std::vector<float> dx(c.rows * c.inputs);
+  for (const int threads : {1, 3}) {
+    set_product_threads(threads);
+    const auto compute = [&](const Part& part) {
+      products->forward(c.xs(), w, Activation::relu, {y.data(), c.rows, c.outputs}, part);
+      products->backward_input(c.dzs(), w, c.xs(), Activation::relu, {dx.data(), c.rows, c.inputs},
+                               part);
+    };
+    compute({});
+    const auto whole_y = bits(std::exchange(y, std::vector<float>(y.size())));
+    const auto whole_dx = bits(std::exchange(dx, std::vector<float>(dx.size())));
+    for (const Range columns : {Range{0, 112}, {112, 128}, {128, 288}, {288, 1000}}) {
+      compute({.columns = columns});
+    }
+    CHECK((bits(y) == whole_y));
+    CHECK((bits(dx) == whole_dx));
+  }
+  set_product_threads(1);
+  for (const Range columns : {Range{8, 16}, {0, 20}, {32, 16}}) {
+    CHECK_THROWS_AS(products->forward(c.xs(), w, Activation::relu, {y.data(), c.rows, c.outputs},
+                                      {.columns = columns}),
+                    std::invalid_argument);
   }
 }
 

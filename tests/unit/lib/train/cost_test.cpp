@@ -39,7 +39,7 @@ TEST_CASE("the work of a step is that of the formulae", "[work]") {
   CHECK(work.resident == 4 * (weights * (1 + 3 / ranks) + 32 * (4 + 2 * 3 + 2 * 2)));
 }
 
-TEST_CASE("ranks that share a replica have some of it once, and some of it each", "[work]") {
+TEST_CASE("of ranks that share a replica, whole layers count once a rank", "[work]") {
   const nn::NetworkShape shape(4, {48, 30}, 2);  // columns, rows, none
   const double shared = 4 * 48 + 48 + 48 * 30 + 30;
   const double weights_of_all = shared + 2 * (30 * 2 + 2);
@@ -51,6 +51,11 @@ TEST_CASE("ranks that share a replica have some of it once, and some of it each"
   CHECK(work.exchange.bytes == 0);
   CHECK(work.update.bytes == 4 * 7 * weights_of_all);
   CHECK(work.publish.bytes == 0);
+  CHECK(work.resident == 4 * (weights_of_all / 2 * 4 + 32 * (4 + 2 * 24 + 2 * 30 + 2 * 2)));
+  const StepWork two = work_of(shape, plan_of(2), {.exchange = Exchange::activations}, 1, 2);
+  // x, dz and y of columns in halves, y of rows and dz of both layers above.
+  CHECK(two.exchange.bytes == 8 * 32 * (2 * 4 + 48 + 48 + 2 * 30 + 2 * 30 + 2 * 2));
+  CHECK(two.publish.bytes == 8 * weights_of_all);
   const ReplicaBuffers buffers = training_buffers(shape, plan_of(1), {});
   CHECK(buffers.bytes(shape, 1) - buffers.bytes(shape, 2) == 4 * buffers.blocks * shared / 2);
 }

@@ -171,16 +171,23 @@ TEST_CASE("shards cover a width in order, in whole vectors where it is wide", "[
   }
 }
 
-TEST_CASE("dense layers are shared out where every rank gets a vector of outputs", "[mesh]") {
+TEST_CASE("dense layers of more than a vector of outputs are shared out", "[mesh]") {
   using enum Sharding;
   const nn::NetworkShape pair = {12, {48, 30}, 4};
   CHECK(shardings_of(pair, 1) == std::vector{none, none, none});
   CHECK(shardings_of(pair, 2) == std::vector{columns, rows, none});
-  CHECK(shardings_of({12, {31, 48}, 4}, 3) == std::vector{none, columns, rows});
+  CHECK(shardings_of(pair, 31) == std::vector{columns, rows, none});
+  CHECK(shardings_of({12, {16, 17}, 4}, 3) == std::vector{none, columns, rows});
   CHECK(shardings_of({12, {}, 64}, 4) == std::vector{gathered_columns});
-  // None is wide enough.
-  CHECK(shardings_of(pair, 4) == std::vector{columns, rows, gathered_columns});
+  // All outputs of a layer are one vector.
   CHECK(shardings_of({12, {3, 9}, 4}, 4) == std::vector{none, columns, rows});
+  CHECK(shardings_of({12, {}, 10}, 2) == std::vector{gathered_columns});
+  const nn::FeatureShape image = nn::FeatureShape{3, 4, 1, true};
+  const nn::Dense wide = {40, Activation::relu};
+  CHECK(shardings_of({image, {nn::Convolution{2, 3}, nn::Flatten{}, wide, nn::Flatten{}}, 10}, 2) ==
+        std::vector{none, none, columns, none, rows});
+  CHECK(shardings_of({nn::flat(12), {{wide, "a"}, {wide, "b"}, {nn::Add{}, "", {"a", "b"}}}, 10},
+                     2) == std::vector{gathered_columns, gathered_columns, none, none});
   CHECK_THROWS_WITH(shardings_of({12, {2, 9}, 4}, 10),
                     Catch::StartsWith("mesh model=10: no dense layer has 10 outputs"));
 }
