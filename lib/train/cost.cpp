@@ -221,16 +221,13 @@ class LayerWork {
   /// Of an example, which the ranks of a replica send in all: an output that is sharded once as
   /// input of the layer above, and its gradient.
   double exchanged_values() const {
-    double sharded = 0;
+    std::size_t sharded = 0;
     for (std::size_t i = 0; i < sizes_.size(); ++i) {
       if (!is_trained(i)) continue;
-      if (shardings_[i] == Sharding::columns)
-        sharded += static_cast<double>(sizes_[i].output.size());
-      if (shardings_[i] == Sharding::rows) {
-        sharded += static_cast<double>(sizes_[i].inputs[0].size());
-      }
+      if (shardings_[i] == Sharding::columns) sharded += sizes_[i].output.size();
+      if (shardings_[i] == Sharding::rows) sharded += sizes_[i].inputs[0].size();
     }
-    return ranks_ * shape_.exchanged_values() - (ranks_ - 1) * sharded;
+    return ranks_ * shape_.exchanged_values() - (ranks_ - 1) * static_cast<double>(sharded);
   }
 
   /// Of an example, in the buffers of a rank.
