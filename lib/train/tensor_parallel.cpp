@@ -20,8 +20,8 @@ constexpr std::size_t pieces_a_rank = 8;  // ranks idle about 1/8 of the time
 /// takes the inputs of its rows and the weights of its columns, both of which should be few.
 class Pieces {
  public:
-  /// Cuts a matrix into at most `most` pieces: fewer, where they would be too small.
-  Pieces(std::size_t rows, std::size_t columns, std::size_t most) noexcept
+  /// Cuts a matrix into about `wanted` pieces, or fewer where they would be too small.
+  Pieces(std::size_t rows, std::size_t columns, std::size_t wanted) noexcept
       : rows_(rows), columns_(columns) {
     constexpr std::size_t row_unit = 16;     // full tiles
     constexpr std::size_t column_unit = 64;  // whole panels
@@ -29,7 +29,7 @@ class Pieces {
       return static_cast<std::size_t>(std::ceil(length / static_cast<double>(unit))) * unit;
     };
     const double area =
-        static_cast<double>(rows) * static_cast<double>(columns) / static_cast<double>(most);
+        static_cast<double>(rows) * static_cast<double>(columns) / static_cast<double>(wanted);
     const double side = std::sqrt(area);
     height_ = std::min(rows, whole(side, row_unit));
     width_ = std::min(columns, whole(area / static_cast<double>(height_), column_unit));
