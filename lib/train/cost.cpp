@@ -180,16 +180,14 @@ class LayerWork {
       : shape_(shape),
         sizes_(shape.sizes()),
         shardings_(shardings_of(shape, model_ranks)),
-        ranks_(static_cast<double>(model_ranks)) {
-    for (const Sharding sharding : shardings_) copies_.push_back(copies_of(sharding, ranks_));
-  }
+        ranks_(static_cast<double>(model_ranks)) {}
 
   /// Adds the products to forward and backward. `replicas`: those that have examples.
   void add_products(double examples, double replicas, StepWork& work) const {
     std::size_t first_trained = 0;
     while (first_trained + 1 < sizes_.size() && !is_trained(first_trained)) ++first_trained;
     for (std::size_t i = 0; i < sizes_.size(); ++i) {
-      const Copies& copies = copies_[i];
+      const Copies copies = copies_of(shardings_[i], ranks_);
       const double flops =
           2 * examples * nn::multiply_adds_of(shape_.layers[i], sizes_[i].inputs) * copies.weights;
       if (flops == 0) continue;
@@ -214,7 +212,9 @@ class LayerWork {
   /// Of all layers, on all ranks of a replica.
   double weights() const {
     double all = 0;
-    for (std::size_t i = 0; i < sizes_.size(); ++i) all += sizes_[i].weights * copies_[i].weights;
+    for (std::size_t i = 0; i < sizes_.size(); ++i) {
+      all += sizes_[i].weights * copies_of(shardings_[i], ranks_).weights;
+    }
     return all;
   }
 
@@ -248,7 +248,6 @@ class LayerWork {
   const std::vector<nn::LayerSize> sizes_;
   const std::vector<Sharding> shardings_;
   const double ranks_;  // of a replica
-  std::vector<Copies> copies_;
 };
 
 }  // namespace
