@@ -301,19 +301,19 @@ class ConvolutionLayer final : public Layer<Real> {
   }
 
   void forward(const Pass<Real>& pass, Matrix<const Real> x, Matrix<Real> y) override {
-    for_pieces(x.rows, [&](std::size_t first, std::size_t count) {
-      pass.products.forward(gathered(pass, rows_of(x, first, count)), weights(pass),
-                            spec_.activation, by_position(rows_of(y, first, count)));
+    for_pieces(x.rows, [&](Range rows) {
+      pass.products.forward(gathered(pass, x.slice(rows)), weights(pass), spec_.activation,
+                            by_position(y.slice(rows)));
     });
   }
 
   void backward_input(const Pass<Real>& pass, Matrix<const Real> dz, Matrix<const Real> x,
                       Activation below, Matrix<Real> dx) override {
-    for_pieces(x.rows, [&](std::size_t first, std::size_t count) {
-      const Matrix<Real> gradients = windows(pass, count);
-      pass.products.backward_input(by_position(rows_of(dz, first, count)), weights(pass), gradients,
+    for_pieces(x.rows, [&](Range rows) {
+      const Matrix<Real> gradients = windows(pass, rows.size());
+      pass.products.backward_input(by_position(dz.slice(rows)), weights(pass), gradients,
                                    Activation::identity, gradients);
-      scatter(gradients, rows_of(dx, first, count));
+      scatter(gradients, dx.slice(rows));
     });
     apply_relu_gradient(below, x, dx);
   }
@@ -323,19 +323,15 @@ class ConvolutionLayer final : public Layer<Real> {
     const std::size_t piece = piece_rows(leaf, positions_ * windows_.size(), max_summed);
     const std::size_t rows_of_leaf = leaf * positions_;
     out.with(pass.tensor, [&](Range slice, std::span<Real> dw) {
-      sum_by_pieces<Real>(x.rows, piece, pass.scratch, dw,
-                          [&](std::size_t first, std::size_t count, std::span<Real> into) {
-                            pass.products.backward_weights(gathered(pass, rows_of(x, first, count)),
-                                                           by_position(rows_of(dz, first, count)),
-                                                           rows_of_leaf, slice, into);
-                          });
+      sum_by_pieces<Real>(x.rows, piece, pass.scratch, dw, [&](Range rows, std::span<Real> into) {
+        pass.products.backward_weights(gathered(pass, x.slice(rows)), by_position(dz.slice(rows)),
+                                       rows_of_leaf, slice, into);
+      });
     });
     out.with(pass.tensor + 1, [&](Range slice, std::span<Real> db) {
-      sum_by_pieces<Real>(x.rows, piece, pass.scratch, db,
-                          [&](std::size_t first, std::size_t count, std::span<Real> into) {
-                            pass.products.backward_bias(by_position(rows_of(dz, first, count)),
-                                                        rows_of_leaf, slice, into);
-                          });
+      sum_by_pieces<Real>(x.rows, piece, pass.scratch, db, [&](Range rows, std::span<Real> into) {
+        pass.products.backward_bias(by_position(dz.slice(rows)), rows_of_leaf, slice, into);
+      });
     });
   }
 
@@ -376,7 +372,7 @@ class ConvolutionLayer final : public Layer<Real> {
     const std::size_t piece =
         std::max<std::size_t>(1, max_cached / (positions_ * windows_.size())) * product_threads();
     for (std::size_t first = 0; first < rows; first += piece) {
-      work(first, std::min(piece, rows - first));
+      work(Range{first, std::min(rows, first + piece)});
     }
   }
 

@@ -130,20 +130,18 @@ class Rows final : public Layer<Real> {
     find_weights(pass);
     for (std::size_t tensor = 0; tensor < sizes_.weights.size(); ++tensor) {
       const std::size_t size = sizes_.weights[tensor].size;
-      const auto sum_rows = [&](Range slice, std::size_t first, std::size_t count,
-                                std::span<Real> sums) {
-        const auto terms = pass.scratch.get(Scratch<Real>::columns, count * size);
-        for (std::size_t i = 0; i < count; ++i) {
-          backward(x.row(first + i), dz.row(first + i), dx_);
-          std::copy(dweights_[tensor].begin(), dweights_[tensor].end(), terms.begin() + i * size);
+      const auto sum_rows = [&](Range slice, Range rows, std::span<Real> sums) {
+        const auto memory = pass.scratch.get(Scratch<Real>::columns, rows.size() * size);
+        const Matrix<Real> terms = {memory.data(), rows.size(), size};
+        for (std::size_t i = 0; i < rows.size(); ++i) {
+          backward(x.row(rows.begin + i), dz.row(rows.begin + i), dx_);
+          std::ranges::copy(dweights_[tensor], terms.row(i).begin());
         }
-        pass.products.backward_bias({terms.data(), count, size}, leaf, slice, sums);
+        pass.products.backward_bias(terms, leaf, slice, sums);
       };
       out.with(pass.tensor + tensor, [&](Range slice, std::span<Real> sums) {
         sum_by_pieces<Real>(x.rows, piece_rows(leaf, size, max_terms), pass.scratch, sums,
-                            [&](std::size_t first, std::size_t count, std::span<Real> part) {
-                              sum_rows(slice, first, count, part);
-                            });
+                            [&](Range rows, std::span<Real> part) { sum_rows(slice, rows, part); });
       });
     }
   }

@@ -223,12 +223,6 @@ Matrix<Real> reshape_to_columns(std::size_t cols, Matrix<Real> matrix) {
   return {matrix.data, matrix.rows * (matrix.cols / cols), cols};
 }
 
-/// Rows [first, first + count) of a matrix.
-template <class Real>
-Matrix<Real> rows_of(Matrix<Real> matrix, std::size_t first, std::size_t count) {
-  return {matrix.data + first * matrix.cols, count, matrix.cols};
-}
-
 /// Multiplies dx by the derivative of `below`, the activation that computed x.
 template <class Real>
 void apply_relu_gradient(Activation below, Matrix<const Real> x, Matrix<Real> dx) {
@@ -244,17 +238,17 @@ inline std::size_t piece_rows(std::size_t leaf, std::size_t row, std::size_t max
   return leaf * std::bit_floor(std::max<std::size_t>(1, max / (leaf * row)));
 }
 
-/// Sums `rows` rows into `out` in pieces of `piece` rows: sum(first, count, into) computes the tree
-/// over the leaves of one piece, and the pieces are added in the order of the tree over all leaves
+/// Sums `rows` rows into `out` in pieces of `piece` rows: sum(range, into) computes the tree over
+/// the leaves of one piece, and the pieces are added in the order of the tree over all leaves
 /// (numerics/leaf_tree.hpp). So the result is bitwise equal to one sum over all rows.
 template <class Real, class Sum>
 void sum_by_pieces(std::size_t rows, std::size_t piece, Scratch<Real>& scratch, std::span<Real> out,
                    Sum sum) {
-  if (rows <= piece) return sum(std::size_t{0}, rows, out);
+  if (rows <= piece) return sum(Range{0, rows}, out);
   const std::size_t pieces = (rows + piece - 1) / piece;
   const auto waiting = scratch.get(Scratch<Real>::waiting, tree_slots(pieces) * out.size());
   sum_tree(pieces, waiting, out, [&](std::size_t q, std::span<Real> into) {
-    sum(q * piece, std::min(piece, rows - q * piece), into);
+    sum(Range{q * piece, std::min((q + 1) * piece, rows)}, into);
   });
 }
 
@@ -269,12 +263,10 @@ void gain_and_bias_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matri
   const std::size_t piece = piece_rows(leaf, x.cols, max_summed);
   const auto sums = [&](std::size_t tensor, auto terms) {
     out.with(tensor, [&](Range slice, std::span<Real> into) {
-      sum_by_pieces<Real>(x.rows, piece, pass.scratch, into,
-                          [&](std::size_t first, std::size_t count, std::span<Real> part) {
-                            pass.products.backward_bias(
-                                terms(rows_of(x, first, count), rows_of(dz, first, count)),
-                                leaf * (x.cols / channels), slice, part);
-                          });
+      sum_by_pieces<Real>(x.rows, piece, pass.scratch, into, [&](Range rows, std::span<Real> part) {
+        pass.products.backward_bias(terms(x.slice(rows), dz.slice(rows)),
+                                    leaf * (x.cols / channels), slice, part);
+      });
     });
   };
   sums(pass.tensor, gain_terms);

@@ -40,10 +40,8 @@ class AddLayer final : public Layer<Real> {
  private:
   template <class Work>
   static void for_parts(Matrix<const Real> from, Matrix<Real> to, Work work) {
-    share(to.rows, 1, to.cols, [&](Range rows, std::size_t) {
-      work(rows_of(from, rows.begin, rows.size()).flat(),
-           rows_of(to, rows.begin, rows.size()).flat());
-    });
+    share(to.rows, 1, to.cols,
+          [&](Range rows, std::size_t) { work(from.slice(rows).flat(), to.slice(rows).flat()); });
   }
 
   Activation activation_;

@@ -213,10 +213,10 @@ void Network<Real>::backward_input(std::size_t layer, std::size_t number, Range 
   const Matrix<Real> dx = {memory.data(), sum.rows, sum.cols};
   compute(Activation::identity, dx);
   share(sum.rows, 1, 2 * sum.cols, [&](Range part, std::size_t) {
-    const Matrix<Real> to = rows_of(sum, part.begin, part.size());
-    const auto from = rows_of(dx, part.begin, part.size()).flat();
+    const Matrix<Real> to = sum.slice(part);
+    const auto from = dx.slice(part).flat();
     for (std::size_t i = 0; i < from.size(); ++i) to.data[i] = to.data[i] + from[i];
-    if (input.last) apply_relu_gradient(below, rows_of(x, part.begin, part.size()), to);
+    if (input.last) apply_relu_gradient(below, x.slice(part), to);
   });
 }
 

@@ -93,6 +93,8 @@ bool sums_over_batch(const LayerSpec& layer) {
       layer.function);
 }
 
+bool is_flatten(const LayerSpec& layer) { return std::holds_alternative<Flatten>(layer.function); }
+
 std::string text_of(const FeatureShape& shape) {
   if (!shape.image) return std::to_string(shape.size()) + " values";
   return std::to_string(shape.rows) + "x" + std::to_string(shape.columns) + "x" +
@@ -111,8 +113,6 @@ bool is_dense(const LayerSpec& layer, Activation activation) {
   const auto* dense = std::get_if<Dense>(&layer.function);
   return dense != nullptr && dense->activation == activation;
 }
-
-bool is_flatten(const LayerSpec& layer) { return std::holds_alternative<Flatten>(layer.function); }
 
 bool is_embedding(const LayerSpec& layer) {
   return std::holds_alternative<Embedding>(layer.function);

@@ -246,6 +246,9 @@ struct LayerSpec {
       : function(std::move(its_function)), name(std::move(its_name)), from(std::move(its_from)) {}
 };
 
+/// True for a layer that computes nothing and has no buffers: its output is its input's value.
+bool is_flatten(const LayerSpec& layer);
+
 /// The name of the network's input in LayerSpec::from.
 inline constexpr const char* input_name = "input";
 

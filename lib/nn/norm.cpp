@@ -115,7 +115,8 @@ class BatchNormLayer final : public Layer<Real> {
   /// The statistics of the global batch. Squares of floats are exact in double.
   void compute_batch_statistics(BatchSums& batch, Matrix<const Real> x) {
     batch.sum(sums_, [&](std::size_t first, std::size_t count, std::span<double> into) {
-      const Matrix<const Real> rows = reshape_to_columns(channels_, rows_of(x, first, count));
+      const Matrix<const Real> rows =
+          reshape_to_columns(channels_, x.slice({first, first + count}));
       for (std::size_t i = 0; i < rows.rows; ++i) {
         const Real* in = rows.row(i).data();
         for (std::size_t c = 0; c < channels_; ++c) {

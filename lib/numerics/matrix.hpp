@@ -37,11 +37,13 @@ struct Matrix {
   }
   std::span<Real> flat() const noexcept { return {data, rows * cols}; }
 
-  /// The first `count` rows.
-  Matrix top(std::size_t count) const noexcept {
-    assert(count <= rows);
-    return {data, count, cols};
+  /// The rows of a range.
+  Matrix slice(Range range) const noexcept {
+    assert(range.begin <= range.end && range.end <= rows);
+    return {data + range.begin * cols, range.size(), cols};
   }
+  /// The first `count` rows.
+  Matrix top(std::size_t count) const noexcept { return slice({0, count}); }
 };
 
 }  // namespace lockstep

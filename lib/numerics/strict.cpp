@@ -54,7 +54,7 @@ class PanelProducts : public Products<float> {
       return;
     }
     share(x.rows, 1, 2 * w.inputs * columns.size(), [&](Range rows, std::size_t thread) {
-      strict_.forward(rows_of(x, rows), panels(w), w.bias, activation, rows_of(y, rows), columns,
+      strict_.forward(x.slice(rows), panels(w), w.bias, activation, y.slice(rows), columns,
                       part.output, zeros_, scratch_[thread].span());
     });
   }
@@ -64,8 +64,8 @@ class PanelProducts : public Products<float> {
     reserve(strict_.input_scratch(dz.rows, dz.cols));
     const Range inputs = columns_of(part, dx.cols);
     share(dz.rows, 1, 2 * inputs.size() * w.outputs, [&](Range rows, std::size_t thread) {
-      strict_.backward_input(rows_of(dz, rows), panels(w), rows_of(x, rows), below,
-                             rows_of(dx, rows), inputs, part.output, scratch_[thread].span());
+      strict_.backward_input(dz.slice(rows), panels(w), x.slice(rows), below, dx.slice(rows),
+                             inputs, part.output, scratch_[thread].span());
     });
   }
 
@@ -90,11 +90,6 @@ class PanelProducts : public Products<float> {
  private:
   static PanelWeights panels(const LayerWeights<float>& w) {
     return {{w.inputs, w.outputs}, w.weight};
-  }
-
-  template <class Real>
-  static Matrix<Real> rows_of(Matrix<Real> matrix, Range rows) {
-    return {matrix.data + rows.begin * matrix.cols, rows.size(), matrix.cols};
   }
 
   /// The columns of a result `width` wide, in whole units.

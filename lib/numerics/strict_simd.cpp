@@ -222,18 +222,19 @@ void forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
   static_assert(max_rows(max_vectors) == listed_tile_rows);
   std::array<std::size_t, forward_rows / listed_tile_rows> listed;
   for (std::size_t i = 0; i < x.rows; i += forward_rows) {
-    const std::size_t rows = std::min(forward_rows, x.rows - i);
-    Matrix<const float> part(x.data + i * x.cols, rows, x.cols);
+    const Range range = {i, std::min(x.rows, i + forward_rows)};
+    const std::size_t rows = range.size();
+    Matrix<const float> part = x.slice(range);
     if constexpr (Chain::is_bf16) {
       float* const factors = scratch.data() + forward_lists(x.rows, x.cols);
-      round({part.data, rows * x.cols}, {factors, rows * x.cols});
+      round(part.flat(), {factors, rows * x.cols});
       part = {factors, rows, x.cols};
     }
     auto* const list = reinterpret_cast<std::uint32_t*>(scratch.data());
     std::size_t tile = 0;
     if (lists) {
       for_tiles(rows, listed_tile_rows, [&](std::size_t first, std::size_t count) HWY_ATTR {
-        listed[tile] = list_columns<Chain>({part.data + first * x.cols, count, x.cols},
+        listed[tile] = list_columns<Chain>(part.slice({first, first + count}),
                                            list + tile * list_floats(x.cols));
         ++tile;
       });
@@ -242,7 +243,7 @@ void forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
                            .w = w,
                            .bias = accumulate ? nullptr : bias.data(),
                            .activation = activation,
-                           .y = {y.data + i * y.cols, rows, y.cols},
+                           .y = y.slice(range),
                            .columns = columns,
                            .lists = lists ? list : nullptr,
                            .listed = listed.data()});
@@ -373,14 +374,14 @@ void backward_input(Matrix<const float> dz, PanelWeights w, Matrix<const float> 
   assert(dz.rows == dx.rows && dz.cols == w.layout.outputs && dx.cols == w.layout.inputs);
   assert(scratch.size() >= input_scratch_size(dz.rows, dz.cols));
   for (std::size_t i = 0; i < dz.rows; i += input_columns) {
-    const std::size_t rows = std::min(input_columns, dz.rows - i);
+    const Range range = {i, std::min(dz.rows, i + input_columns)};
+    const std::size_t rows = range.size();
     const std::size_t stride = round_to_unit(rows);
-    transpose_columns<Chain>({dz.data + i * dz.cols, rows, dz.cols}, 0, dz.cols, scratch.data(),
-                             stride);
+    transpose_columns<Chain>(dz.slice(range), 0, dz.cols, scratch.data(), stride);
     const bool masked = below == Activation::relu;
     backward_input_block<Chain>(scratch.data(), stride, w,
                                 {masked ? x.data + i * x.cols : nullptr, rows, x.cols}, below,
-                                {dx.data + i * dx.cols, rows, dx.cols}, inputs, output);
+                                dx.slice(range), inputs, output);
   }
 }
 

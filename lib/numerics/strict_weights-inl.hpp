@@ -540,15 +540,15 @@ void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t
                          .sections = scratch.data() + ends.masks,
                          .slice = slice.size()};
   for (std::size_t i = 0; i < dz.rows; i += section.rows, ++section.index) {
-    section.rows = std::min(ends.rows, dz.rows - i);
+    const Range rows = {i, std::min(dz.rows, i + ends.rows)};
+    section.rows = rows.size();
     section.last = i + section.rows == dz.rows;
-    const bool finite =
-        pack_columns<Chain>(section, {dz.data + i * dz.cols, section.rows, dz.cols}, slice);
+    const bool finite = pack_columns<Chain>(section, dz.slice(rows), slice);
     // In bf16 a finite dz may have become infinite.
     section.masks = zeros == Zeros::automatic && finite ? masks : nullptr;
     for (std::size_t k = 0; k < layout.inputs; k += blocking.inputs) {
       const std::size_t last = std::min(k + blocking.inputs, layout.inputs);
-      pack_factors<Chain>(section, {x.data + i * x.cols, section.rows, x.cols}, k, last);
+      pack_factors<Chain>(section, x.slice(rows), k, last);
       weights_strip<Chain>(section, slice, k, last, dw.data());
     }
   }

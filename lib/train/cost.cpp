@@ -15,10 +15,6 @@
 namespace lockstep::train {
 namespace {
 
-bool has_buffers(const nn::LayerSpec& layer) {
-  return !std::holds_alternative<nn::Flatten>(layer.function);
-}
-
 /// Values of an example: a layer's outputs and their gradients.
 double values_of(const nn::LayerSize& size) { return 2 * static_cast<double>(size.output.size()); }
 
@@ -32,7 +28,7 @@ std::vector<double> ReplicaBuffers::bytes_of_layers(const nn::NetworkShape& shap
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     const bool is_shared = shardings[i] != Sharding::none;
     const double weights = sizes[i].weights / (is_shared ? static_cast<double>(model_ranks) : 1);
-    const double values = has_buffers(shape.layers[i]) ? values_of(sizes[i]) : 0;
+    const double values = is_flatten(shape.layers[i]) ? 0 : values_of(sizes[i]);
     bytes.push_back(sizeof(float) * (blocks * weights + rows_on_host * values));
   }
   return bytes;
@@ -43,7 +39,7 @@ double ReplicaBuffers::bytes(const nn::NetworkShape& shape, std::uint64_t model_
   const auto of_layers = bytes_of_layers(shape, model_ranks);
   double values = 0;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    if (has_buffers(shape.layers[i])) values += values_of(sizes[i]);
+    if (!is_flatten(shape.layers[i])) values += values_of(sizes[i]);
   }
   const double others = rows_on_host * (shape.row_values() - values) +
                         read_rows * static_cast<double>(shape.features);

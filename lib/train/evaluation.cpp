@@ -40,10 +40,10 @@ class NetworkInference final : public Inference {
     const auto x = inputs(rows);
     const auto outputs = all_rows(outputs_, rows, shape().classes);
     for (std::size_t first = 0; first < rows; first += network_.rows()) {
-      const std::size_t count = std::min(network_.rows(), rows - first);
-      copy_features(nn::rows_of(x, first, count).flat(), network_.inputs({0, count}));
-      const auto part = network_.forward({0, count}).flat();
-      std::ranges::copy(part, nn::rows_of(outputs, first, count).flat().begin());
+      const Range part = {first, std::min(rows, first + network_.rows())};
+      copy_features(x.slice(part).flat(), network_.inputs({0, part.size()}));
+      const auto results = network_.forward({0, part.size()}).flat();
+      std::ranges::copy(results, outputs.slice(part).flat().begin());
     }
     return outputs;
   }

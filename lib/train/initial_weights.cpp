@@ -124,13 +124,13 @@ std::vector<std::size_t> channels_of(const nn::NetworkShape& shape,
                                      const std::vector<nn::LayerSize>& sizes) {
   std::vector<std::size_t> channels = {shape.input.image ? shape.input.channels : 1};
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    const auto& function = shape.layers[i].function;
+    const nn::LayerSpec& layer = shape.layers[i];
+    const auto& function = layer.function;
     const std::size_t before = channels[sizes[i].from[0]];
     const bool keeps = std::holds_alternative<nn::Dropout>(function) ||
                        std::holds_alternative<nn::LayerNorm>(function) ||
                        std::holds_alternative<nn::BatchNorm>(function) ||
-                       std::holds_alternative<nn::Add>(function) ||
-                       std::holds_alternative<nn::Flatten>(function);
+                       std::holds_alternative<nn::Add>(function) || is_flatten(layer);
     const bool is_embedding = std::holds_alternative<nn::Embedding>(function);
     channels.push_back(keeps                                    ? before
                        : sizes[i].output.image && !is_embedding ? sizes[i].output.channels

@@ -126,8 +126,8 @@ class ShardedDense final : public nn::Layer<float> {
     }
     if (sharding_ == Sharding::gathered_columns) return forward_gathered(pass, x, y);
     go_on_over_ranks(y, [&](Range rows, const Part& part) {
-      pass.products.forward(in(rows, x), weights(pass), last() ? activation_ : Activation::identity,
-                            in(rows, y), part);
+      pass.products.forward(x.slice(rows), weights(pass),
+                            last() ? activation_ : Activation::identity, y.slice(rows), part);
     });
   }
 
@@ -138,8 +138,8 @@ class ShardedDense final : public nn::Layer<float> {
     }
     const auto mine = own_columns(pass, dz);
     go_on_over_ranks(dx, [&](Range rows, const Part& part) {
-      pass.products.backward_input(in(rows, mine), weights(pass), in(rows, x),
-                                   last() ? below : Activation::identity, in(rows, dx), part);
+      pass.products.backward_input(mine.slice(rows), weights(pass), x.slice(rows),
+                                   last() ? below : Activation::identity, dx.slice(rows), part);
     });
   }
 
@@ -157,10 +157,6 @@ class ShardedDense final : public nn::Layer<float> {
  private:
   static Range own(std::size_t width, const comm::Communicator& model) {
     return shard_of(width, model.rank(), model.size());
-  }
-  template <class Real>
-  static Matrix<Real> in(Range rows, Matrix<Real> matrix) {
-    return nn::rows_of(matrix, rows.begin, rows.size());
   }
   bool first() const noexcept { return model_.rank() == 0; }
   bool last() const noexcept { return model_.rank() + 1 == model_.size(); }
@@ -249,12 +245,9 @@ std::vector<Sharding> shardings_of(const nn::NetworkShape& shape, std::uint64_t 
   const auto is_dense = [&](std::size_t i) {
     return i < sizes.size() && std::holds_alternative<nn::Dense>(shape.layers[i].function);
   };
-  const auto is_flatten = [&](std::size_t i) {
-    return std::holds_alternative<nn::Flatten>(shape.layers[i].function);
-  };
   const auto feeds_only_next = [&](std::size_t i) {
     std::size_t next = i + 1;
-    while (next < sizes.size() && is_flatten(next)) ++next;
+    while (next < sizes.size() && is_flatten(shape.layers[next])) ++next;
     return is_dense(next) && sizes[next].from[0] == i + 1 && uses[i + 1] == 1;
   };
   std::size_t widest = 0;
@@ -272,7 +265,7 @@ std::vector<Sharding> shardings_of(const nn::NetworkShape& shape, std::uint64_t 
       std::max<std::size_t>(ranks, widest > vector_width ? vector_width + 1 : 1);
   bool after_columns = false;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    if (is_flatten(i)) continue;
+    if (is_flatten(shape.layers[i])) continue;
     if (after_columns) {
       shardings[i] = Sharding::rows;
     } else if (is_dense(i) && sizes[i].output.size() >= least) {

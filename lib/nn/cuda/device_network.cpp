@@ -27,7 +27,7 @@ DeviceNetwork::DeviceNetwork(Network<float>& host, std::size_t rows, DeviceProdu
   const auto sizes = shape().sizes();
   activations_.emplace_back(rows * shape().features);
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    if (std::holds_alternative<Flatten>(shape().layers[i].function)) continue;
+    if (is_flatten(shape().layers[i])) continue;
     const auto* dense = std::get_if<Dense>(&shape().layers[i].function);
     if (dense == nullptr) refuse_layer(shape().layer_text(i));
     const std::size_t inputs = sizes[i].inputs[0].size();
