@@ -139,67 +139,81 @@ struct TileTerms {
   std::size_t chunks;
 };
 
-/// Adds all chunks to the tiles of sums.
-template <std::size_t R, std::size_t V>
-HWY_INLINE void add_chunks(TileTerms t) {
+/// Adds the first chunk to R x V tiles of sums: 0 and 1 of the first tile of rows, 2 and 3 of the
+/// second one. Calls before<n>() when tile n is about to be added to.
+template <std::size_t R, std::size_t V, class Before>
+HWY_INLINE void add_chunk(const TileTerms& t, Before before) {
   constexpr std::size_t row_bytes = tile_size * sizeof(std::uint32_t);
-  for (std::size_t n = 0; n < t.chunks; ++n, t.a += block_words, t.b += block_words) {
-    load_tile<4>(t.a, row_bytes);
-    load_tile<6>(t.b, row_bytes);
-    add_products<0, 4, 6>();
+  load_tile<4>(t.a, row_bytes);
+  load_tile<6>(t.b, row_bytes);
+  before.template operator()<0>();
+  add_products<0, 4, 6>();
+  if constexpr (V == 2) {
+    load_tile<7>(t.b + t.b_step, row_bytes);
+    before.template operator()<1>();
+    add_products<1, 4, 7>();
+  }
+  if constexpr (R == 2) {
+    load_tile<5>(t.a + t.a_step, row_bytes);
+    before.template operator()<2>();
+    add_products<2, 5, 6>();
     if constexpr (V == 2) {
-      load_tile<7>(t.b + t.b_step, row_bytes);
-      add_products<1, 4, 7>();
-    }
-    if constexpr (R == 2) {
-      load_tile<5>(t.a + t.a_step, row_bytes);
-      add_products<2, 5, 6>();
-      if constexpr (V == 2) add_products<3, 5, 7>();
+      before.template operator()<3>();
+      add_products<3, 5, 7>();
     }
   }
 }
 
-/// The sums of R x V tiles: most_sums floats a row.
+/// Adds all chunks.
 template <std::size_t R, std::size_t V>
-HWY_INLINE void load_sums(const float* sums) {
-  constexpr std::size_t row_bytes = most_sums * sizeof(float);
-  load_tile<0>(sums, row_bytes);
-  if constexpr (V == 2) load_tile<1>(sums + tile_size, row_bytes);
-  if constexpr (R == 2) load_tile<2>(sums + tile_size * most_sums, row_bytes);
-  if constexpr (R == 2 && V == 2) load_tile<3>(sums + tile_size * most_sums + tile_size, row_bytes);
+HWY_INLINE void add_chunks(TileTerms t) {
+  for (; t.chunks > 0; --t.chunks, t.a += block_words, t.b += block_words) {
+    add_chunk<R, V>(t, []<int>() HWY_ATTR {});
+  }
+}
+
+/// What R x V tiles of sums begin with: rows of most_sums floats, row_bytes apart. With 0 bytes all
+/// rows begin with the first one.
+struct FirstSums {
+  const float* rows;
+  std::size_t row_bytes;
+};
+constexpr std::size_t sum_row_bytes = most_sums * sizeof(float);
+
+template <std::size_t R, std::size_t V>
+HWY_INLINE void load_sums(FirstSums sums) {
+  const auto* second = reinterpret_cast<const std::byte*>(sums.rows) + tile_size * sums.row_bytes;
+  load_tile<0>(sums.rows, sums.row_bytes);
+  if constexpr (V == 2) load_tile<1>(sums.rows + tile_size, sums.row_bytes);
+  if constexpr (R == 2) load_tile<2>(second, sums.row_bytes);
+  if constexpr (R == 2 && V == 2) {
+    load_tile<3>(second + tile_size * sizeof(float), sums.row_bytes);
+  }
+}
+template <int number>
+HWY_INLINE void store_sum(float* sums) {
+  store_tile<number>(sums + number / 2 * tile_size * most_sums + number % 2 * tile_size,
+                     sum_row_bytes);
 }
 template <std::size_t R, std::size_t V>
 HWY_INLINE void store_sums(float* sums) {
-  constexpr std::size_t row_bytes = most_sums * sizeof(float);
-  store_tile<0>(sums, row_bytes);
-  if constexpr (V == 2) store_tile<1>(sums + tile_size, row_bytes);
-  if constexpr (R == 2) store_tile<2>(sums + tile_size * most_sums, row_bytes);
-  if constexpr (R == 2 && V == 2)
-    store_tile<3>(sums + tile_size * most_sums + tile_size, row_bytes);
+  store_sum<0>(sums);
+  if constexpr (V == 2) store_sum<1>(sums);
+  if constexpr (R == 2) store_sum<2>(sums);
+  if constexpr (R == 2 && V == 2) store_sum<3>(sums);
 }
 
-/// sums += the products.
+/// sums = first + the products.
 template <std::size_t R, std::size_t V>
-void add_to_sums(const TileTerms& terms, float* sums) {
-  load_sums<R, V>(sums);
+void sum_products(const TileTerms& terms, FirstSums first, float* sums) {
+  load_sums<R, V>(first);
   add_chunks<R, V>(terms);
   store_sums<R, V>(sums);
 }
 
-/// sums = the products.
-template <std::size_t R, std::size_t V>
-HWY_INLINE void write_sums(const TileTerms& terms, float* sums) {
-  clear_tile<0>();
-  if constexpr (V == 2) clear_tile<1>();
-  if constexpr (R == 2) clear_tile<2>();
-  if constexpr (R == 2 && V == 2) clear_tile<3>();
-  add_chunks<R, V>(terms);
-  store_sums<R, V>(sums);
-}
-
-/// add_to_sums by whether there is a second tile of rows, and of columns.
-constexpr decltype(&add_to_sums<1, 1>) sum_kernels[2][2] = {{add_to_sums<1, 1>, add_to_sums<1, 2>},
-                                                            {add_to_sums<2, 1>, add_to_sums<2, 2>}};
+/// sum_products by whether there is a second tile of rows, and of columns.
+constexpr decltype(&sum_products<1, 1>) sum_kernels[2][2] = {
+    {sum_products<1, 1>, sum_products<1, 2>}, {sum_products<2, 1>, sum_products<2, 2>}};
 
 constexpr std::size_t tiles_of(std::size_t rows) { return (rows + tile_size - 1) / tile_size; }
 
@@ -270,63 +284,76 @@ std::size_t amx_scratch_size(std::size_t rows, std::size_t terms) noexcept {
          block_words;
 }
 
-/// out = finish(start + a b) for all rows and some columns, a multiple of 16 of them.
-/// pack(columns, blocks) packs columns of b, at most a panel of out; start(i, j) and finish(i, j,
-/// sums) are of 16 columns from j on, which may be beyond those that exist.
-template <class Pack, class Start, class Finish>
+/// out = finish(first + a b) for all rows and some columns, a multiple of 16 of them.
+/// pack(columns, blocks) packs columns of b, at most a panel of out; first(rows, columns, sums) are
+/// FirstSums, for which it may write `sums`; fetch(i, j) prefetches what finish(i, j, sums) reads.
+/// Columns may be beyond those that exist.
+template <class Pack, class First, class Fetch, class Finish>
 HWY_INLINE void amx_product(Matrix<const float> a, Range columns, Matrix<float> out,
-                            std::span<float> scratch, Pack pack, Start start, Finish finish) {
+                            std::span<float> scratch, Pack pack, First first, Fetch fetch,
+                            Finish finish) {
   assert(scratch.size() >= amx_scratch_size(a.rows, a.cols));
   const TileConfiguration tiles(tile_size);
   const std::size_t step = chunks_of(a.cols) * block_words;  // of a tile's blocks
-  alignas(64) std::array<float, most_sums * most_sums> sums;
+  // Of a panel, so that whole lines of out are written at once: [column / most_sums][row].
+  constexpr std::size_t sums_step = most_sums * most_sums;
+  alignas(64) std::array<float, panel_columns / most_sums * sums_step> sums;
   auto* const packed = reinterpret_cast<std::uint32_t*>(scratch.data());
-  const auto multiply = [&](Range rows, std::size_t first, Range across,
-                            const std::uint32_t* b) HWY_ATTR {
-    for (std::size_t i = rows.begin; i < rows.end; ++i) {
-      for (std::size_t j = across.begin; j < across.end; j += lanes) {
-        const std::size_t at = (i - rows.begin) * most_sums + j - across.begin;
-        hn::Store(start(i, j), tag, sums.data() + at);
-        __builtin_prefetch(out.data + i * out.cols + j, /*rw=*/1);
-      }
-    }
-    sum_kernels[rows.size() > tile_size][across.size() > tile_size](
-        {.a = packed + (rows.begin - first) / tile_size * step,
-         .a_step = step,
-         .b = b,
-         .b_step = step,
-         .chunks = chunks_of(a.cols)},
-        sums.data());
-    for (std::size_t j = across.begin; j < across.end; j += lanes) {
-      const auto exist = first_lanes(out.cols - std::min(out.cols, j));
+  const auto multiply = [&](Range rows, Range panel, const std::uint32_t* a_blocks,
+                            const std::uint32_t* b_blocks) HWY_ATTR {
+    const std::size_t width = panel.size();
+    for (std::size_t c = 0; c < width; c += most_sums) {
+      const Range across = {panel.begin + c, panel.begin + std::min(width, c + most_sums)};
       for (std::size_t i = rows.begin; i < rows.end; ++i) {
-        const std::size_t at = (i - rows.begin) * most_sums + j - across.begin;
-        store(finish(i, j, hn::Load(tag, sums.data() + at)), exist, out.data + i * out.cols + j);
+        for (std::size_t j = across.begin; j < across.end; j += lanes) {
+          __builtin_prefetch(out.data + i * out.cols + j, /*rw=*/1);
+          fetch(i, j);
+        }
+      }
+      float* const part = sums.data() + c / most_sums * sums_step;
+      sum_kernels[rows.size() > tile_size][across.size() > tile_size](
+          {.a = a_blocks,
+           .a_step = step,
+           .b = b_blocks + c / tile_size * step,
+           .b_step = step,
+           .chunks = chunks_of(a.cols)},
+          first(rows, across, part), part);
+    }
+    for (std::size_t i = rows.begin; i < rows.end; ++i) {
+      const float* row = sums.data() + (i - rows.begin) * most_sums;
+      for (std::size_t c = 0; c < width; c += lanes) {
+        const std::size_t j = panel.begin + c;
+        const Vector sum = hn::Load(tag, row + c / most_sums * sums_step + c % most_sums);
+        store(finish(i, j, sum), first_lanes(out.cols - std::min(out.cols, j)),
+              out.data + i * out.cols + j);
       }
     }
   };
-  for (std::size_t first = 0; first < a.rows; first += packed_rows) {
-    const std::size_t end = std::min(a.rows, first + packed_rows);
-    pack_tiles_of_rows({a.data + first * a.cols, end - first, a.cols}, packed);
-    std::uint32_t* const b = packed + tiles_of(end - first) * step;
+  for (std::size_t i = 0; i < a.rows; i += packed_rows) {
+    const std::size_t end = std::min(a.rows, i + packed_rows);
+    pack_tiles_of_rows(a.slice({i, end}), packed);
+    std::uint32_t* const b = packed + tiles_of(end - i) * step;
     Range panel = {columns.begin, columns.begin};
     for (; panel.begin < columns.end; panel.begin = panel.end) {
       panel.end = std::min(columns.end, (panel.begin / panel_columns + 1) * panel_columns);
       pack(panel, b);
-      for (std::size_t j = panel.begin; j < panel.end; j += most_sums) {
-        const Range across = {j, std::min(panel.end, j + most_sums)};
-        for (std::size_t i = first; i < end; i += most_sums) {
-          multiply({i, std::min(end, i + most_sums)}, first, across,
-                   b + (j - panel.begin) / tile_size * step);
-        }
+      for (std::size_t r = i; r < end; r += most_sums) {
+        multiply({r, std::min(end, r + most_sums)}, panel, packed + (r - i) / tile_size * step, b);
       }
     }
   }
 }
 
-/// 16 values of row i from column j on, zero beyond the last.
-HWY_INLINE Vector values_at(Matrix<const float> m, std::size_t i, std::size_t j) {
-  return load(first_lanes(m.cols - std::min(m.cols, j)), m.data + i * m.cols + j);
+/// Copies values that sums begin with, zero beyond the last column.
+HWY_INLINE FirstSums copy_sums(Matrix<const float> m, Range rows, Range columns, float* sums) {
+  for (std::size_t i = rows.begin; i < rows.end; ++i) {
+    for (std::size_t j = columns.begin; j < columns.end; j += lanes) {
+      const Vector values =
+          load(first_lanes(m.cols - std::min(m.cols, j)), m.data + i * m.cols + j);
+      hn::Store(values, tag, sums + (i - rows.begin) * most_sums + j - columns.begin);
+    }
+  }
+  return {sums, sum_row_bytes};
 }
 
 void amx_forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
@@ -337,8 +364,10 @@ void amx_forward(Matrix<const float> x, PanelWeights w, std::span<const float> b
   amx_product(
       x, columns, y, scratch,
       [&](Range part, std::uint32_t* out) HWY_ATTR { pack_columns_of_weights(w, part, out); },
-      [&](std::size_t i, std::size_t j)
-          HWY_ATTR { return accumulate ? values_at(y, i, j) : hn::LoadU(tag, bias.data() + j); },
+      [&](Range rows, Range part, float* sums) HWY_ATTR {
+        return accumulate ? copy_sums(y, rows, part, sums) : FirstSums{bias.data() + part.begin, 0};
+      },
+      [](std::size_t, std::size_t) {},
       [&](std::size_t, std::size_t, Vector sums)
           HWY_ATTR { return output_of(sums, activation == Activation::relu); });
 }
@@ -347,16 +376,24 @@ void amx_backward_input(Matrix<const float> dz, PanelWeights w, Matrix<const flo
                         Activation below, Matrix<float> dx, Range inputs, Output output,
                         std::span<float> scratch) {
   assert(dz.rows == dx.rows && dz.cols == w.layout.outputs && dx.cols == w.layout.inputs);
+  alignas(64) static constexpr std::array<float, most_sums> zeros{};
   const bool accumulate = output == Output::accumulate;
+  const bool masked = below == Activation::relu;
   amx_product(
       dz, inputs, dx, scratch,
       [&](Range part, std::uint32_t* out) HWY_ATTR { pack_rows_of_weights(w, part, out); },
-      [&](std::size_t i, std::size_t k)
-          HWY_ATTR { return accumulate ? values_at(dx, i, k) : hn::Zero(tag); },
+      [&](Range rows, Range part, float* sums) HWY_ATTR {
+        return accumulate ? copy_sums(dx, rows, part, sums) : FirstSums{zeros.data(), 0};
+      },
+      [&](std::size_t i, std::size_t k) HWY_ATTR {
+        if (masked) __builtin_prefetch(x.data + i * x.cols + k);
+      },
       [&](std::size_t i, std::size_t k, Vector sums) HWY_ATTR {
         const Vector a = canonical(sums);
-        if (below != Activation::relu) return a;
-        return hn::IfThenElseZero(hn::Gt(values_at(x, i, k), hn::Zero(tag)), a);
+        if (!masked) return a;
+        const auto exist = first_lanes(x.cols - std::min(x.cols, k));
+        const Vector values = load(exist, x.data + i * x.cols + k);
+        return hn::IfThenElseZero(hn::Gt(values, hn::Zero(tag)), a);
       });
 }
 

@@ -22,6 +22,7 @@ namespace lockstep::HWY_NAMESPACE {
 namespace {
 
 constexpr std::size_t least_amx_leaf = 4;
+constexpr std::size_t most_leaves = 4;  // whose nodes are in L1 together, beside their operands
 
 /// The pairs of rows of a section, in chunks of 16. A leaf has some of the pairs of a chunk, a
 /// power of two, or whole chunks; those beyond its rows are zero.
@@ -37,6 +38,7 @@ struct LeafBlocks {
 
   std::size_t leaves() const { return (rows + leaf - 1) / leaf; }
   std::size_t chunks() const { return tiles_of(leaves() * pairs); }
+  std::size_t pending_nodes() const { return tree_slots(leaves() / most_leaves + 1); }
 
   /// The even row of a pair, and how many rows of its leaf exist from it on.
   struct Pair {
@@ -60,21 +62,21 @@ struct LeafBlocks {
 };
 
 constexpr std::size_t node_floats = most_sums * most_sums;
-constexpr std::size_t most_leaves = 4;  // whose nodes are in L1 together, beside their operands
+constexpr std::size_t most_parts_of_strip = 32;  // whose pending nodes are in L2 together
 
 /// Parts of the scratch of dW: where they end, in words.
 struct AmxWeightsScratch {
-  std::size_t rows;     ///< of a section
-  std::size_t nodes;    ///< of four leaves, and pending ones of fours: [node][most_sums][most_sums]
-  std::size_t factors;  ///< x of most_sums inputs
-  std::size_t columns;  ///< dz
+  std::size_t rows;      ///< of a section
+  std::size_t nodes;     ///< of four leaves, then pending ones of fours: [part][node][most_sums][]
+  std::size_t factors;   ///< x of most_sums inputs
+  std::size_t columns;   ///< dz
   std::size_t sections;  ///< nodes of sections: [level][slice]
 
   AmxWeightsScratch(std::size_t all_rows, std::size_t outputs, std::size_t leaf, std::size_t slice)
       : rows(std::min(all_rows, node_rows(section_rows, leaf))) {
     const LeafBlocks blocks(rows, leaf);
     const std::size_t step = blocks.chunks() * block_words;
-    nodes = (most_leaves + tree_slots(blocks.leaves() / most_leaves + 1)) * node_floats;
+    nodes = (most_leaves + most_parts_of_strip * blocks.pending_nodes()) * node_floats;
     factors = nodes + most_tiles * step;
     columns = factors + tiles_of(outputs) * step;
     sections = columns + section_levels(all_rows, leaf) * slice;
@@ -132,8 +134,9 @@ void pack_inputs_of_leaves(Matrix<const float> x, const LeafBlocks& blocks, std:
 struct AmxWeightsPart {
   std::size_t first;
   std::size_t last;
-  TileTerms terms;  ///< of the first leaf
-  WeightsTask row;  ///< of input `first`: what merge_pending_sections() needs
+  bool is_wide;                  ///< V is 2
+  const std::uint32_t* columns;  ///< blocks of dz
+  WeightsTask row;               ///< of input `first`: what merge_pending_sections() needs
 };
 
 template <std::size_t V>
@@ -158,13 +161,12 @@ HWY_INLINE Sums<1, V> node_of_leaves(const float* row, std::size_t count) {
 
 /// Adds the node of leaves to the pending ones of a section, and the section's to dW.
 template <std::size_t V>
-HWY_INLINE void merge_leaves(const AmxWeightsPart& part, float* nodes, std::size_t count,
-                             std::size_t four, bool last) {
-  float* const fours = nodes + most_leaves * node_floats;
+HWY_INLINE void merge_leaves(const AmxWeightsPart& part, const float* nodes, std::size_t count,
+                             std::size_t four, bool last, float* pending) {
   WeightsTask row = part.row;
   for (std::size_t r = part.first; r < part.last; ++r) {
     Sums<1, V> sums = node_of_leaves<V>(nodes + r * most_sums, count);
-    const auto at = [&](std::size_t node) { return fours + node * node_floats + r * most_sums; };
+    const auto at = [&](std::size_t node) { return pending + node * node_floats + r * most_sums; };
     merge_pending(sums, four, last, at, 0);
     if (!last) continue;
     merge_pending_sections(sums, row);
@@ -173,26 +175,105 @@ HWY_INLINE void merge_leaves(const AmxWeightsPart& part, float* nodes, std::size
   }
 }
 
-/// The tree over the leaves of a section.
+/// Up to four leaves of a part, the `four`-th of the section, and what becomes of their node. `t`
+/// is of the section's first leaf.
 template <std::size_t V>
-void sum_section(const LeafBlocks& blocks, const AmxWeightsPart& part, float* nodes) {
-  const std::size_t leaves = blocks.leaves();
-  for (std::size_t q = 0, four = 0; q < leaves; ++four) {
-    const std::size_t count = std::min(most_leaves, leaves - q);
-    for (std::size_t n = 0; n < count; ++n, ++q) {
-      TileTerms leaf = part.terms;
-      const std::size_t block = q * blocks.pairs / tile_size * block_words;
-      const std::size_t within = q * blocks.pairs % tile_size;
-      leaf.a += block + within;
-      leaf.b += block + within * tile_size;
-      write_sums<2, V>(leaf, nodes + n * node_floats);
-    }
-    if (count == most_leaves) {  // a constant, so that rows do not ask for it
-      merge_leaves<V>(part, nodes, most_leaves, four, q == leaves);
-    } else {
-      merge_leaves<V>(part, nodes, count, four, true);
+void sum_four_leaves(const LeafBlocks& blocks, const AmxWeightsPart& part, TileTerms t,
+                     std::size_t four, float* nodes, float* pending) {
+  const std::size_t first = four * most_leaves;
+  const std::size_t count = std::min(most_leaves, blocks.leaves() - first);
+  t.b = part.columns;
+  for (std::size_t n = 0; n < count; ++n) {
+    TileTerms leaf = t;
+    const std::size_t pair = (first + n) * blocks.pairs;
+    leaf.a += pair / tile_size * block_words + pair % tile_size;
+    leaf.b += pair / tile_size * block_words + pair % tile_size * tile_size;
+    // The sums of the leaf before are stored meanwhile.
+    add_chunk<2, V>(leaf, [&]<int number>() HWY_ATTR {
+      if (n > 0) store_sum<number>(nodes + (n - 1) * node_floats);
+      clear_tile<number>();
+    });
+    --leaf.chunks;
+    leaf.a += block_words;
+    leaf.b += block_words;
+    add_chunks<2, V>(leaf);
+  }
+  store_sums<2, V>(nodes + (count - 1) * node_floats);
+  const bool last = first + count == blocks.leaves();
+  if (count == most_leaves) {  // a constant, so that rows do not ask for it
+    merge_leaves<V>(part, nodes, most_leaves, four, last, pending);
+  } else {
+    merge_leaves<V>(part, nodes, count, four, last, pending);
+  }
+}
+
+/// Parts of a strip, four leaves by four leaves: so x of a strip's leaves stays in L1.
+void sum_parts(const LeafBlocks& blocks, std::span<const AmxWeightsPart> parts, const TileTerms& t,
+               float* nodes) {
+  float* const pending = nodes + most_leaves * node_floats;
+  const std::size_t pending_floats = blocks.pending_nodes() * node_floats;
+  for (std::size_t four = 0; four * most_leaves < blocks.leaves(); ++four) {
+    for (std::size_t p = 0; p < parts.size(); ++p) {
+      const auto sum = parts[p].is_wide ? sum_four_leaves<2> : sum_four_leaves<1>;
+      sum(blocks, parts[p], t, four, nodes, pending + p * pending_floats);
     }
   }
+}
+
+/// One section of rows of a call.
+struct AmxWeightsSection {
+  Panels layout;
+  Range slice;
+  LeafBlocks blocks;
+  std::size_t index;
+  bool is_last;
+  Range packed;  ///< columns of dz
+  const std::uint32_t* columns;
+  std::uint32_t* factors;
+  float* nodes;
+  float* sections;
+};
+
+/// The part of the slice in the strip of inputs from k on.
+void sum_strip(const AmxWeightsSection& s, Matrix<const float> x, std::size_t k, float* dw) {
+  const std::size_t step = s.blocks.chunks() * block_words;
+  const TileTerms terms = {.a = s.factors,
+                           .a_step = step,
+                           .b = nullptr,
+                           .b_step = step,
+                           .chunks = tiles_of(s.blocks.pairs)};
+  std::array<AmxWeightsPart, most_parts_of_strip> parts;
+  std::size_t count = 0;
+  bool has_factors = false;  // only for inputs that the slice has
+  for (std::size_t at = s.slice.begin; at < s.slice.end;) {
+    const PanelBlock block = s.layout.block_at(at, s.slice.end);
+    const std::size_t first = std::max(k, block.first_row);
+    const std::size_t last = std::min(k + most_sums, block.last_row);
+    for (std::size_t c = 0, width = 0; first < last && c < block.width; c += width) {
+      width = std::min(most_sums, block.width - c);
+      if (!std::exchange(has_factors, true)) pack_inputs_of_leaves(x, s.blocks, k, s.factors);
+      if (count == parts.size()) {
+        sum_parts(s.blocks, {parts.data(), std::exchange(count, 0)}, terms, s.nodes);
+      }
+      const std::size_t j = block.column + c;
+      const std::size_t offset = (at - s.slice.begin) + (first - block.first_row) * block.width + c;
+      AmxWeightsPart& part = parts[count++];
+      part = {.first = first - k,
+              .last = last - k,
+              .is_wide = width > tile_size,
+              .columns = s.columns + (j - s.packed.begin) / tile_size * step,
+              .row = {}};
+      part.row.dw = dw + offset;
+      part.row.dw_step = block.width;
+      part.row.exist = s.layout.outputs - std::min(s.layout.outputs, j);
+      part.row.section = s.index;
+      part.row.last_section = s.is_last;
+      part.row.sections = s.sections + offset;
+      part.row.sections_step = s.slice.size();
+    }
+    at += (block.last_row - block.first_row) * block.width;
+  }
+  sum_parts(s.blocks, {parts.data(), count}, terms, s.nodes);
 }
 
 void amx_backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
@@ -206,53 +287,26 @@ void amx_backward_weights(Matrix<const float> x, Matrix<const float> dz, std::si
   if (dz.rows == 0) return std::fill(dw.begin(), dw.end(), 0.0F);
   const AmxWeightsScratch ends(dz.rows, dz.cols, leaf, slice.size());
   assert(scratch.size() >= ends.sections);
-  auto* const factors = reinterpret_cast<std::uint32_t*>(scratch.data() + ends.nodes);
   auto* const columns = reinterpret_cast<std::uint32_t*>(scratch.data() + ends.factors);
   const Range packed = columns_of_slice(layout, slice);
-  for (std::size_t i = 0, section = 0; i < dz.rows; i += ends.rows, ++section) {
-    const LeafBlocks blocks(std::min(ends.rows, dz.rows - i), leaf);
-    const std::size_t step = blocks.chunks() * block_words;
+  for (std::size_t i = 0, index = 0; i < dz.rows; i += ends.rows, ++index) {
+    const Range rows = {i, std::min(dz.rows, i + ends.rows)};
+    const LeafBlocks blocks(rows.size(), leaf);
     const TileConfiguration tiles(std::min(blocks.pairs, tile_size));
-    const Matrix<const float> x_rows = {x.data + i * x.cols, blocks.rows, x.cols};
-    pack_columns_of_leaves({dz.data + i * dz.cols, blocks.rows, dz.cols}, blocks, packed, columns);
-    AmxWeightsPart part = {};
-    part.terms = {.a = factors,
-                  .a_step = step,
-                  .b = columns,
-                  .b_step = step,
-                  .chunks = tiles_of(blocks.pairs)};
-    part.row.section = section;
-    part.row.last_section = i + blocks.rows == dz.rows;
-    part.row.sections_step = slice.size();
+    pack_columns_of_leaves(dz.slice(rows), blocks, packed, columns);
+    const AmxWeightsSection section = {
+        .layout = layout,
+        .slice = slice,
+        .blocks = blocks,
+        .index = index,
+        .is_last = rows.end == dz.rows,
+        .packed = packed,
+        .columns = columns,
+        .factors = reinterpret_cast<std::uint32_t*>(scratch.data() + ends.nodes),
+        .nodes = scratch.data(),
+        .sections = scratch.data() + ends.columns};
     for (std::size_t k = 0; k < layout.inputs; k += most_sums) {
-      bool has_factors = false;  // only for inputs that the slice has
-      for (std::size_t at = slice.begin; at < slice.end;) {
-        const PanelBlock block = layout.block_at(at, slice.end);
-        const std::size_t first = std::max(k, block.first_row);
-        const std::size_t last = std::min(k + most_sums, block.last_row);
-        for (std::size_t c = 0, width = 0; first < last && c < block.width; c += width) {
-          width = std::min(most_sums, block.width - c);
-          if (!std::exchange(has_factors, true)) {
-            pack_inputs_of_leaves(x_rows, blocks, k, factors);
-          }
-          const std::size_t j = block.column + c;
-          const std::size_t offset =
-              (at - slice.begin) + (first - block.first_row) * block.width + c;
-          part.first = first - k;
-          part.last = last - k;
-          part.terms.b = columns + (j - packed.begin) / tile_size * step;
-          part.row.dw = dw.data() + offset;
-          part.row.dw_step = block.width;
-          part.row.exist = layout.outputs - std::min(layout.outputs, j);
-          part.row.sections = scratch.data() + ends.columns + offset;
-          if (width > tile_size) {
-            sum_section<2>(blocks, part, scratch.data());
-          } else {
-            sum_section<1>(blocks, part, scratch.data());
-          }
-        }
-        at += (block.last_row - block.first_row) * block.width;
-      }
+      sum_strip(section, x.slice(rows), k, dw.data());
     }
   }
 }
