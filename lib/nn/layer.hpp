@@ -33,25 +33,22 @@ class BatchSums {
   /// Number of examples of the step over all ranks; at least 1.
   virtual std::size_t examples() const noexcept = 0;
 
-  /// Sets `sums` to the sums over all examples. `add(first, count, into)` must add to `into`, in
-  /// order, the terms of examples [first, first + count) of this rank.
-  /// Ranks    collective: a rank without examples must call it too, with the same number of sums.
+  /// Sets `sums` to the sums over all examples. `add(range, into)` must add to `into`, in order,
+  /// the terms of a range of this rank's examples. Ranks    collective: a rank without examples
+  /// must call it too, with the same number of sums.
   template <class Add>
   void sum(std::span<double> sums, const Add& add) {
-    do_sum(sums, {&add, [](const void* object, std::size_t first, std::size_t count,
-                           std::span<double> into) {
-                    (*static_cast<const Add*>(object))(first, count, into);
+    do_sum(sums, {&add, [](const void* object, Range examples, std::span<double> into) {
+                    (*static_cast<const Add*>(object))(examples, into);
                   }});
   }
 
  protected:
   struct Terms {
     const void* object;
-    void (*call)(const void* object, std::size_t first, std::size_t count, std::span<double> into);
+    void (*call)(const void* object, Range examples, std::span<double> into);
 
-    void add(std::size_t first, std::size_t count, std::span<double> into) const {
-      call(object, first, count, into);
-    }
+    void add(Range examples, std::span<double> into) const { call(object, examples, into); }
   };
 
  private:
@@ -83,7 +80,7 @@ class WholeBatch final : public BatchSums {
     sum_subtree({0, std::bit_ceil(leaves)}, leaves, sums, scratch_,
                 [&](std::uint64_t q, std::span<double> into) {
                   std::fill(into.begin(), into.end(), 0.0);
-                  terms.add(q * leaf_, std::min(leaf_, examples_ - q * leaf_), into);
+                  terms.add({q * leaf_, std::min((q + 1) * leaf_, examples_)}, into);
                 });
   }
 

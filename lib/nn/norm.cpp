@@ -114,9 +114,8 @@ class BatchNormLayer final : public Layer<Real> {
 
   /// The statistics of the global batch. Squares of floats are exact in double.
   void compute_batch_statistics(BatchSums& batch, Matrix<const Real> x) {
-    batch.sum(sums_, [&](std::size_t first, std::size_t count, std::span<double> into) {
-      const Matrix<const Real> rows =
-          reshape_to_columns(channels_, x.slice({first, first + count}));
+    batch.sum(sums_, [&](Range examples, std::span<double> into) {
+      const Matrix<const Real> rows = reshape_to_columns(channels_, x.slice(examples));
       for (std::size_t i = 0; i < rows.rows; ++i) {
         const Real* in = rows.row(i).data();
         for (std::size_t c = 0; c < channels_; ++c) {
@@ -152,8 +151,8 @@ class BatchNormLayer final : public Layer<Real> {
 
   /// Computes the sums of dz and of dz n.
   void sum_gradients(const Pass<Real>& pass, Matrix<const Real> dz, Matrix<const Real> x) {
-    pass.batch->sum(sums_, [&](std::size_t first, std::size_t count, std::span<double> into) {
-      for (std::size_t i = first * positions_; i < (first + count) * positions_; ++i) {
+    pass.batch->sum(sums_, [&](Range examples, std::span<double> into) {
+      for (std::size_t i = examples.begin * positions_; i < examples.end * positions_; ++i) {
         for (std::size_t c = 0; c < channels_; ++c) {
           const Real n = (x(i, c) - mean_[c]) * scale_[c];
           into[c] = into[c] + static_cast<double>(dz(i, c));

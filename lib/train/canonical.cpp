@@ -140,7 +140,7 @@ void GlobalBatch::do_sum(std::span<double> sums, Terms terms) {
     const std::uint64_t end = first_row_ + rows_;
     const std::uint64_t first = std::min<std::uint64_t>(q * layout_.leaf, end);
     const std::uint64_t last = std::min<std::uint64_t>((q + 1) * layout_.leaf, end);
-    if (first < last) terms.add(first - first_row_, last - first, into);
+    if (first < last) terms.add({first - first_row_, last - first_row_}, into);
   };
   const auto me = static_cast<std::size_t>(comm_.rank());
   for (std::size_t i = 0; i < layout_.mine.size(); ++i) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <numeric>
 #include <string>
-#include <variant>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/process.hpp"

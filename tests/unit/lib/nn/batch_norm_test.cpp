@@ -106,8 +106,8 @@ TEST_CASE("leaves are summed in order, then as the balanced tree", "[nn][batch-n
   const std::vector<double> terms = {1, 1e-16, 1e-16, 1e16, 3, -1e16, 0.1};
   WholeBatch batch(terms.size(), 2);
   std::vector<double> sums(1);
-  batch.sum(sums, [&](std::size_t first, std::size_t count, std::span<double> into) {
-    for (std::size_t i = first; i < first + count; ++i) into[0] += terms[i];
+  batch.sum(sums, [&](Range examples, std::span<double> into) {
+    for (std::size_t i = examples.begin; i < examples.end; ++i) into[0] += terms[i];
   });
   const double expected =
       ((terms[0] + terms[1]) + (terms[2] + terms[3])) + ((terms[4] + terms[5]) + terms[6]);

@@ -81,9 +81,9 @@ TEST_CASE("rows without an example are in no sum over the batch", "[train][polic
       const std::size_t rows = reader.piece(step).size();
       global.begin(reader.read(0, step, network.inputs({0, rows}).flat()));
       std::vector<double> sum(1);
-      global.sum(sum, [&](std::size_t first, std::size_t count, std::span<double> into) {
-        if (first + count > rows) throw std::logic_error("a row that this rank does not hold");
-        into[0] += static_cast<double>(count);
+      global.sum(sum, [&](Range examples, std::span<double> into) {
+        if (examples.end > rows) throw std::logic_error("a row that this rank does not hold");
+        into[0] += static_cast<double>(examples.size());
       });
       counts[static_cast<std::size_t>(comm.rank())].push_back(sum[0]);
     }
