@@ -137,10 +137,16 @@ struct TileTerms {
   const std::uint32_t* b;
   std::size_t b_step;
   std::size_t chunks;
+
+  HWY_INLINE void advance() {
+    a += block_words;
+    b += block_words;
+    --chunks;
+  }
 };
 
 /// Adds the first chunk to R x V tiles of sums: 0 and 1 of the first tile of rows, 2 and 3 of the
-/// second one. Calls before<n>() when tile n is about to be added to.
+/// second one. Calls before<n>() right before it adds to tile n.
 template <std::size_t R, std::size_t V, class Before>
 HWY_INLINE void add_chunk(const TileTerms& t, Before before) {
   constexpr std::size_t row_bytes = tile_size * sizeof(std::uint32_t);
@@ -167,46 +173,49 @@ HWY_INLINE void add_chunk(const TileTerms& t, Before before) {
 /// Adds all chunks.
 template <std::size_t R, std::size_t V>
 HWY_INLINE void add_chunks(TileTerms t) {
-  for (; t.chunks > 0; --t.chunks, t.a += block_words, t.b += block_words) {
-    add_chunk<R, V>(t, []<int>() HWY_ATTR {});
-  }
+  for (; t.chunks > 0; t.advance()) add_chunk<R, V>(t, []<int>() HWY_ATTR {});
 }
 
-/// What R x V tiles of sums begin with: rows of most_sums floats, row_bytes apart. With 0 bytes all
-/// rows begin with the first one.
+/// Initial values of R x V tiles: rows of 16 V floats, row_bytes apart. If row_bytes is 0, every
+/// row has the same values.
 struct FirstSums {
   const float* rows;
   std::size_t row_bytes;
 };
 constexpr std::size_t sum_row_bytes = most_sums * sizeof(float);
 
-template <std::size_t R, std::size_t V>
-HWY_INLINE void load_sums(FirstSums sums) {
-  const auto* second = reinterpret_cast<const std::byte*>(sums.rows) + tile_size * sums.row_bytes;
-  load_tile<0>(sums.rows, sums.row_bytes);
-  if constexpr (V == 2) load_tile<1>(sums.rows + tile_size, sums.row_bytes);
-  if constexpr (R == 2) load_tile<2>(second, sums.row_bytes);
-  if constexpr (R == 2 && V == 2) {
-    load_tile<3>(second + tile_size * sizeof(float), sums.row_bytes);
-  }
+/// Where tile `number` of such tiles begins, in bytes.
+constexpr std::size_t sum_offset(std::size_t number, std::size_t row_bytes) {
+  return (number / 2 * row_bytes + number % 2 * sizeof(float)) * tile_size;
+}
+template <int number>
+HWY_INLINE void load_sum(FirstSums sums) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(sums.rows);
+  load_tile<number>(bytes + sum_offset(number, sums.row_bytes), sums.row_bytes);
 }
 template <int number>
 HWY_INLINE void store_sum(float* sums) {
-  store_tile<number>(sums + number / 2 * tile_size * most_sums + number % 2 * tile_size,
-                     sum_row_bytes);
+  auto* bytes = reinterpret_cast<std::byte*>(sums);
+  store_tile<number>(bytes + sum_offset(number, sum_row_bytes), sum_row_bytes);
+}
+
+/// Calls each<n>() for the tiles n of R x V.
+template <std::size_t R, std::size_t V, class Each>
+HWY_INLINE void for_sums(Each each) {
+  each.template operator()<0>();
+  if constexpr (V == 2) each.template operator()<1>();
+  if constexpr (R == 2) each.template operator()<2>();
+  if constexpr (R == 2 && V == 2) each.template operator()<3>();
 }
 template <std::size_t R, std::size_t V>
 HWY_INLINE void store_sums(float* sums) {
-  store_sum<0>(sums);
-  if constexpr (V == 2) store_sum<1>(sums);
-  if constexpr (R == 2) store_sum<2>(sums);
-  if constexpr (R == 2 && V == 2) store_sum<3>(sums);
+  for_sums<R, V>([&]<int number>() HWY_ATTR { store_sum<number>(sums); });
 }
 
 /// sums = first + the products.
 template <std::size_t R, std::size_t V>
 void sum_products(const TileTerms& terms, FirstSums first, float* sums) {
-  load_sums<R, V>(first);
+  for_sums<R, V>([&]<int number>() HWY_ATTR { load_sum<number>(first); });
   add_chunks<R, V>(terms);
   store_sums<R, V>(sums);
 }
@@ -285,9 +294,9 @@ std::size_t amx_scratch_size(std::size_t rows, std::size_t terms) noexcept {
 }
 
 /// out = finish(first + a b) for all rows and some columns, a multiple of 16 of them.
-/// pack(columns, blocks) packs columns of b, at most a panel of out; first(rows, columns, sums) are
-/// FirstSums, for which it may write `sums`; fetch(i, j) prefetches what finish(i, j, sums) reads.
-/// Columns may be beyond those that exist.
+/// pack(columns, blocks) packs columns of b, at most a panel of out; first(rows, columns, sums)
+/// returns the initial values of these sums, which it may store in `sums`; fetch(i, j) prefetches
+/// what finish(i, j, sums) reads. Columns may be beyond those that exist.
 template <class Pack, class First, class Fetch, class Finish>
 HWY_INLINE void amx_product(Matrix<const float> a, Range columns, Matrix<float> out,
                             std::span<float> scratch, Pack pack, First first, Fetch fetch,
@@ -295,7 +304,9 @@ HWY_INLINE void amx_product(Matrix<const float> a, Range columns, Matrix<float> 
   assert(scratch.size() >= amx_scratch_size(a.rows, a.cols));
   const TileConfiguration tiles(tile_size);
   const std::size_t step = chunks_of(a.cols) * block_words;  // of a tile's blocks
-  // Of a panel, so that whole lines of out are written at once: [column / most_sums][row].
+  // Of a panel, [column / most_sums][row], so that a cache line of out that two pieces of most_sums
+  // columns share is written once.
+  static_assert(panel_columns % most_sums == 0);
   constexpr std::size_t sums_step = most_sums * most_sums;
   alignas(64) std::array<float, panel_columns / most_sums * sums_step> sums;
   auto* const packed = reinterpret_cast<std::uint32_t*>(scratch.data());

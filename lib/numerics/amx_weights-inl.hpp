@@ -67,7 +67,7 @@ constexpr std::size_t most_parts_of_strip = 32;  // whose pending nodes are in L
 /// Parts of the scratch of dW: where they end, in words.
 struct AmxWeightsScratch {
   std::size_t rows;      ///< of a section
-  std::size_t nodes;     ///< of four leaves, then pending ones of fours: [part][node][most_sums][]
+  std::size_t nodes;     ///< of four leaves, then [part] pending ones of groups of four leaves
   std::size_t factors;   ///< x of most_sums inputs
   std::size_t columns;   ///< dz
   std::size_t sections;  ///< nodes of sections: [level][slice]
@@ -134,9 +134,9 @@ void pack_inputs_of_leaves(Matrix<const float> x, const LeafBlocks& blocks, std:
 struct AmxWeightsPart {
   std::size_t first;
   std::size_t last;
-  bool is_wide;                  ///< V is 2
-  const std::uint32_t* columns;  ///< blocks of dz
-  WeightsTask row;               ///< of input `first`: what merge_pending_sections() needs
+  bool is_wide;     ///< V is 2, else 1
+  TileTerms terms;  ///< of the section's first leaf
+  WeightsTask row;  ///< of input `first`: what merge_pending_sections() needs
 };
 
 template <std::size_t V>
@@ -175,47 +175,43 @@ HWY_INLINE void merge_leaves(const AmxWeightsPart& part, const float* nodes, std
   }
 }
 
-/// Up to four leaves of a part, the `four`-th of the section, and what becomes of their node. `t`
-/// is of the section's first leaf.
+/// Sums group `four` of a section's leaves, four or at the end fewer, and merges their node.
 template <std::size_t V>
-void sum_four_leaves(const LeafBlocks& blocks, const AmxWeightsPart& part, TileTerms t,
-                     std::size_t four, float* nodes, float* pending) {
+void sum_leaves_of_part(const LeafBlocks& blocks, const AmxWeightsPart& part, std::size_t four,
+                        float* nodes, float* pending) {
   const std::size_t first = four * most_leaves;
   const std::size_t count = std::min(most_leaves, blocks.leaves() - first);
-  t.b = part.columns;
   for (std::size_t n = 0; n < count; ++n) {
-    TileTerms leaf = t;
+    TileTerms leaf = part.terms;
     const std::size_t pair = (first + n) * blocks.pairs;
     leaf.a += pair / tile_size * block_words + pair % tile_size;
     leaf.b += pair / tile_size * block_words + pair % tile_size * tile_size;
-    // The sums of the leaf before are stored meanwhile.
+    // The previous leaf's sums are stored between the products of this one.
     add_chunk<2, V>(leaf, [&]<int number>() HWY_ATTR {
       if (n > 0) store_sum<number>(nodes + (n - 1) * node_floats);
       clear_tile<number>();
     });
-    --leaf.chunks;
-    leaf.a += block_words;
-    leaf.b += block_words;
+    leaf.advance();
     add_chunks<2, V>(leaf);
   }
   store_sums<2, V>(nodes + (count - 1) * node_floats);
   const bool last = first + count == blocks.leaves();
-  if (count == most_leaves) {  // a constant, so that rows do not ask for it
+  if (count == most_leaves) {  // known to the compiler: no test in every row
     merge_leaves<V>(part, nodes, most_leaves, four, last, pending);
   } else {
     merge_leaves<V>(part, nodes, count, four, last, pending);
   }
 }
 
-/// Parts of a strip, four leaves by four leaves: so x of a strip's leaves stays in L1.
-void sum_parts(const LeafBlocks& blocks, std::span<const AmxWeightsPart> parts, const TileTerms& t,
-               float* nodes) {
+/// Parts of a strip, all of them for one group of leaves after the other, so that x of a group of
+/// short leaves stays in L1.
+void sum_parts(const LeafBlocks& blocks, std::span<const AmxWeightsPart> parts, float* nodes) {
   float* const pending = nodes + most_leaves * node_floats;
   const std::size_t pending_floats = blocks.pending_nodes() * node_floats;
   for (std::size_t four = 0; four * most_leaves < blocks.leaves(); ++four) {
     for (std::size_t p = 0; p < parts.size(); ++p) {
-      const auto sum = parts[p].is_wide ? sum_four_leaves<2> : sum_four_leaves<1>;
-      sum(blocks, parts[p], t, four, nodes, pending + p * pending_floats);
+      const auto sum = parts[p].is_wide ? sum_leaves_of_part<2> : sum_leaves_of_part<1>;
+      sum(blocks, parts[p], four, nodes, pending + p * pending_floats);
     }
   }
 }
@@ -237,11 +233,6 @@ struct AmxWeightsSection {
 /// The part of the slice in the strip of inputs from k on.
 void sum_strip(const AmxWeightsSection& s, Matrix<const float> x, std::size_t k, float* dw) {
   const std::size_t step = s.blocks.chunks() * block_words;
-  const TileTerms terms = {.a = s.factors,
-                           .a_step = step,
-                           .b = nullptr,
-                           .b_step = step,
-                           .chunks = tiles_of(s.blocks.pairs)};
   std::array<AmxWeightsPart, most_parts_of_strip> parts;
   std::size_t count = 0;
   bool has_factors = false;  // only for inputs that the slice has
@@ -253,7 +244,7 @@ void sum_strip(const AmxWeightsSection& s, Matrix<const float> x, std::size_t k,
       width = std::min(most_sums, block.width - c);
       if (!std::exchange(has_factors, true)) pack_inputs_of_leaves(x, s.blocks, k, s.factors);
       if (count == parts.size()) {
-        sum_parts(s.blocks, {parts.data(), std::exchange(count, 0)}, terms, s.nodes);
+        sum_parts(s.blocks, {parts.data(), std::exchange(count, 0)}, s.nodes);
       }
       const std::size_t j = block.column + c;
       const std::size_t offset = (at - s.slice.begin) + (first - block.first_row) * block.width + c;
@@ -261,7 +252,11 @@ void sum_strip(const AmxWeightsSection& s, Matrix<const float> x, std::size_t k,
       part = {.first = first - k,
               .last = last - k,
               .is_wide = width > tile_size,
-              .columns = s.columns + (j - s.packed.begin) / tile_size * step,
+              .terms = {.a = s.factors,
+                        .a_step = step,
+                        .b = s.columns + (j - s.packed.begin) / tile_size * step,
+                        .b_step = step,
+                        .chunks = tiles_of(s.blocks.pairs)},
               .row = {}};
       part.row.dw = dw + offset;
       part.row.dw_step = block.width;
@@ -273,7 +268,7 @@ void sum_strip(const AmxWeightsSection& s, Matrix<const float> x, std::size_t k,
     }
     at += (block.last_row - block.first_row) * block.width;
   }
-  sum_parts(s.blocks, {parts.data(), count}, terms, s.nodes);
+  sum_parts(s.blocks, {parts.data(), count}, s.nodes);
 }
 
 void amx_backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,

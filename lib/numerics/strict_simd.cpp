@@ -375,13 +375,11 @@ void backward_input(Matrix<const float> dz, PanelWeights w, Matrix<const float> 
   assert(scratch.size() >= input_scratch_size(dz.rows, dz.cols));
   for (std::size_t i = 0; i < dz.rows; i += input_columns) {
     const Range range = {i, std::min(dz.rows, i + input_columns)};
-    const std::size_t rows = range.size();
-    const std::size_t stride = round_to_unit(rows);
+    const std::size_t stride = round_to_unit(range.size());
     transpose_columns<Chain>(dz.slice(range), 0, dz.cols, scratch.data(), stride);
-    const bool masked = below == Activation::relu;
-    backward_input_block<Chain>(scratch.data(), stride, w,
-                                {masked ? x.data + i * x.cols : nullptr, rows, x.cols}, below,
-                                dx.slice(range), inputs, output);
+    const auto mask = below == Activation::relu ? x.slice(range) : Matrix<const float>();
+    backward_input_block<Chain>(scratch.data(), stride, w, mask, below, dx.slice(range), inputs,
+                                output);
   }
 }
 

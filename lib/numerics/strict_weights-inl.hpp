@@ -542,7 +542,7 @@ void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t
   for (std::size_t i = 0; i < dz.rows; i += section.rows, ++section.index) {
     const Range rows = {i, std::min(dz.rows, i + ends.rows)};
     section.rows = rows.size();
-    section.last = i + section.rows == dz.rows;
+    section.last = rows.end == dz.rows;
     const bool finite = pack_columns<Chain>(section, dz.slice(rows), slice);
     // In bf16 a finite dz may have become infinite.
     section.masks = zeros == Zeros::automatic && finite ? masks : nullptr;
