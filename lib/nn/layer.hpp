@@ -34,8 +34,8 @@ class BatchSums {
   virtual std::size_t examples() const noexcept = 0;
 
   /// Sets `sums` to the sums over all examples. `add(range, into)` must add to `into`, in order,
-  /// the terms of a range of this rank's examples. Ranks    collective: a rank without examples
-  /// must call it too, with the same number of sums.
+  /// the terms of a range of this rank's examples.
+  /// Ranks    collective: a rank without examples must call it too, with the same number of sums.
   template <class Add>
   void sum(std::span<double> sums, const Add& add) {
     do_sum(sums, {&add, [](const void* object, Range examples, std::span<double> into) {

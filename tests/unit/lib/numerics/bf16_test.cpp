@@ -261,8 +261,7 @@ TEST_CASE("all instructions give the bits of the definition in bf16", "[bf16]") 
   }
   require_definition({70, 100, 260, 16, kind, 3});  // wide enough for lists of columns
   require_definition({1030, 33, 40, 100, kind, 4});
-  require_definition(
-      {40, 20, 1100, 4, kind, 6});  // 35 parts of a strip of dW, more than are summed together
+  require_definition({40, 20, 1100, 4, kind, 6});  // dW of more parts than are summed together
   require_definition({140, 5, 20, 1, kind, 5});
 }
 
