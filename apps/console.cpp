@@ -24,6 +24,7 @@
 #include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
+#include "lockstep/collectives/launcher.hpp"
 #include "lockstep/launch/launch.hpp"
 #include "lockstep/train/checkpoint.hpp"
 
@@ -475,12 +476,7 @@ std::optional<int> columns_of(int descriptor) {
   return ::ioctl(descriptor, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
-bool parent_is_mpirun() {
-  std::ifstream file("/proc/" + std::to_string(::getppid()) + "/comm");
-  std::string name;
-  std::getline(file, name);
-  return name == "mpirun" || name == "mpiexec" || name == "orterun";
-}
+bool parent_is_mpirun() { return comm::is_mpirun(program_of(::getppid())); }
 
 /// Opens a file that the parent has open; -1 if it cannot.
 int open_of_parent(int descriptor, int flags) {

@@ -13,7 +13,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -92,8 +91,7 @@ pid_t start(const std::vector<std::string>& command) {
   words.push_back(nullptr);
   const pid_t child = ::fork();
   if (child < 0) {
-    throw Error(ExitCode::internal, "fork: " + std::string(std::strerror(errno)),
-                "free memory or processes");
+    throw Error(ExitCode::internal, "fork: " + system_reason(errno), "free memory or processes");
   }
   if (child > 0) return child;
   ::setpgid(0, 0);

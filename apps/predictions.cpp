@@ -13,7 +13,6 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
-#include <system_error>
 
 #include "apps/console.hpp"
 #include "lockstep/base/errors.hpp"
@@ -419,10 +418,9 @@ StdinCopy::StdinCopy() {
   const char* given = std::getenv("TMPDIR");
   const std::string folder = given == nullptr || *given == '\0' ? "/tmp" : given;
   const std::string end = ".csv";
-  std::string name = folder + "/lockstep-XXXXXX" + end;
+  std::string name = (temporary_folder() / ("lockstep-XXXXXX" + end)).string();
   const auto fail = [&](const std::string& what) {
-    const std::string why = std::generic_category().message(errno);
-    throw OutputError(name + ": cannot be " + what + ": " + why,
+    throw OutputError(name + ": cannot be " + what + ": " + system_reason(errno),
                       "set TMPDIR to a folder that can be written to");
   };
   const int descriptor = ::mkstemps(name.data(), static_cast<int>(end.size()));

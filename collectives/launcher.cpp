@@ -84,6 +84,10 @@ const char* of_environment(const char* variable) { return std::getenv(variable);
 
 std::optional<Launch> detect_launcher() { return detect_launcher(of_environment); }
 
+bool is_mpirun(std::string_view program) noexcept {
+  return program == "mpirun" || program == "mpiexec" || program == "orterun";
+}
+
 bool srun_recovers(const Lookup& lookup) {
   const auto found = first_found(lookup);
   if (!found || found->launcher != "srun") return false;

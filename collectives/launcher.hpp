@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace lockstep::comm {
 
@@ -31,6 +32,9 @@ std::optional<Launch> detect_launcher(const Lookup& lookup);
 
 /// detect_launcher over this process's environment.
 std::optional<Launch> detect_launcher();
+
+/// True for the names of Open MPI's launcher as a program: mpirun, mpiexec, orterun. Local.
+bool is_mpirun(std::string_view program) noexcept;
 
 /// True in an srun step that goes on when tasks or nodes are lost: the variables SLURM_NO_KILL and
 /// SLURM_KILL_BAD_EXIT=0 are set. Tasks do not see the same options of srun's command line. Local.

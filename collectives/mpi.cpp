@@ -13,7 +13,6 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -21,6 +20,7 @@
 #include <vector>
 
 #include "lockstep/base/hash.hpp"
+#include "lockstep/base/process.hpp"
 #include "lockstep/collectives/launcher.hpp"
 #include "lockstep/collectives/peer_watch.hpp"
 
@@ -342,20 +342,6 @@ bool launcher_recovers() {
 
 namespace {
 
-std::string program_of(pid_t process) {
-  std::string name;
-  std::ifstream("/proc/" + std::to_string(process) + "/comm") >> name;
-  return name;
-}
-
-bool is_mpirun(pid_t process) {
-  const std::string name = program_of(process);
-  return name == "mpirun" || name == "mpiexec" || name == "orterun";
-}
-
-/// The part of mpirun on hosts other than its own.
-bool is_mpiruns_daemon(pid_t process) { return program_of(process) == "orted"; }
-
 /// Kills all tasks of this Slurm step, this process included.
 void kill_step() {
   const auto text = [](const char* name) {
@@ -374,7 +360,9 @@ void kill_step() {
 
 }  // namespace
 
-bool end_launcher() noexcept { return is_mpirun(::getppid()) && ::kill(::getppid(), SIGTERM) == 0; }
+bool end_launcher() noexcept {
+  return is_mpirun(program_of(::getppid())) && ::kill(::getppid(), SIGTERM) == 0;
+}
 
 void finalize_mpi() noexcept {
   if (mpi_is_running()) MPI_Finalize();
@@ -382,7 +370,8 @@ void finalize_mpi() noexcept {
 
 void abort_job(int code) noexcept {
   const pid_t parent = ::getppid();
-  if (launcher_recovers() && (is_mpirun(parent) || is_mpiruns_daemon(parent))) {
+  const std::string program = program_of(parent);  // orted: mpirun's on hosts other than its own
+  if (launcher_recovers() && (is_mpirun(program) || program == "orted")) {
     ::kill(parent, SIGTERM);
     std::_Exit(code);
   }

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <span>
 #include <utility>
 
@@ -71,14 +70,10 @@ void PeerWatch::tell() const {
 }
 
 void PeerWatch::run(const std::stop_token& stop) {
-  std::mutex mutex;
-  std::condition_variable_any never;
-  std::unique_lock lock(mutex);
-  while (!stop.stop_requested()) {
+  do {
     receive();
     if (const auto left = find_left()) return on_left_(*left);
-    never.wait_for(lock, stop, std::chrono::milliseconds(100), [] { return false; });
-  }
+  } while (sleep_unless_stopped(stop, std::chrono::milliseconds(100)));
 }
 
 void PeerWatch::receive() {

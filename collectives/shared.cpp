@@ -18,7 +18,6 @@
 #include <optional>
 #include <set>
 #include <sstream>
-#include <system_error>
 #include <utility>
 
 #include "lockstep/base/aligned.hpp"
@@ -38,8 +37,7 @@ std::size_t rounded_up(std::size_t value, std::size_t unit) {
 }
 
 [[noreturn]] void fail_shared(const std::string& what) {
-  throw ConfigError("shared memory: " + what + ": " + std::generic_category().message(errno),
-                    "use `backend=mpi`");
+  throw ConfigError("shared memory: " + what + ": " + system_reason(errno), "use `backend=mpi`");
 }
 
 /// Inode and size of an open file, which identify a peer's region.

@@ -13,7 +13,6 @@
 #include <memory>
 #include <random>
 #include <sstream>
-#include <system_error>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/collectives/agreement.hpp"
@@ -25,7 +24,7 @@ constexpr int probe_seconds = 1;  // between keepalive probes
 constexpr int max_probes = 2;     // without an answer
 
 [[noreturn]] void fail_tcp(const std::string& what) {
-  throw ConfigError("sockets: " + what + ": " + reason(errno),
+  throw ConfigError("sockets: " + what + ": " + system_reason(errno),
                     "raise the limits of this host (`ulimit -n`)");
 }
 
@@ -41,8 +40,6 @@ std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> parsed(const std::string& t
 }
 
 }  // namespace
-
-std::string reason(int error) { return std::generic_category().message(error); }
 
 bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 

@@ -77,9 +77,6 @@ std::vector<Contact> share_contacts(Communicator& wire, const std::string& port)
 /// A random key, the same on all ranks of `wire`. Collective.
 std::array<std::uint64_t, 2> shared_key(Communicator& wire);
 
-/// The system's text for an error number.
-std::string reason(int error);
-
 /// True if a call failed because it would have blocked, or was interrupted.
 bool would_block(int error);
 

@@ -427,7 +427,7 @@ class TcpMesh::Stream {
     const msghdr message = message_of(parts);
     const ssize_t bytes = ::sendmsg(out_, &message, MSG_NOSIGNAL);
     if (bytes < 0 && would_block(errno)) return false;
-    if (bytes < 0) lose(member(), reason(errno));
+    if (bytes < 0) lose(member(), system_reason(errno));
     sent_ += static_cast<std::size_t>(bytes);
     return true;
   }
@@ -440,7 +440,7 @@ class TcpMesh::Stream {
     msghdr message = message_of(parts);
     const ssize_t bytes = ::recvmsg(in_, &message, 0);
     if (bytes < 0 && would_block(errno)) return false;
-    if (bytes <= 0) lose(member(), bytes == 0 ? "the connection was closed" : reason(errno));
+    if (bytes <= 0) lose(member(), bytes == 0 ? "the connection was closed" : system_reason(errno));
     received_ += static_cast<std::size_t>(bytes);
     if (in_header && received_ == sizeof(Header)) check();
     return true;

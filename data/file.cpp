@@ -13,17 +13,16 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
-#include <system_error>
 #include <utility>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/files.hpp"
 #include "lockstep/base/hash.hpp"
+#include "lockstep/base/range.hpp"
 #include "lockstep/data/mapped_file.hpp"
 
 namespace lockstep::data {
 namespace {
-
-std::string reason(int code) { return std::generic_category().message(code); }
 
 const char* kind_of(mode_t mode) {
   if (S_ISDIR(mode)) return "a folder";
@@ -41,7 +40,7 @@ void hash_sample(Hash& hash, std::uint64_t end, std::uint64_t blocks, Read read)
   const std::uint64_t last = whole ? 0 : end - block_bytes;  // begin of the last block
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(whole ? end : block_bytes));
   for (std::uint64_t i = 0; i < (whole ? 1 : blocks); ++i) {
-    read(last / gaps * i + last % gaps * i / gaps, std::span(bytes));
+    read(share_begin(last, i, gaps), std::span(bytes));
     hash.add_bytes(std::as_bytes(std::span(bytes)));
   }
 }
@@ -61,7 +60,7 @@ RegularFile::RegularFile(std::filesystem::path path) : path_(std::move(path)) {
   descriptor_ = ::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (descriptor_ < 0) {
     const int code = errno;
-    throw DataError(path_.string() + ": cannot be opened: " + reason(code),
+    throw DataError(path_.string() + ": cannot be opened: " + system_reason(code),
                     code == EACCES ? "make the file readable for the user who runs this"
                                    : "check the path, and where its links lead");
   }
@@ -73,7 +72,7 @@ RegularFile::RegularFile(std::filesystem::path path) : path_(std::move(path)) {
   }
   ::close(descriptor_);
   if (code != 0)
-    throw DataError(path_.string() + ": cannot be examined: " + reason(code),
+    throw DataError(path_.string() + ": cannot be examined: " + system_reason(code),
                     "check the disk or file system that holds it");
   throw DataError(path_.string() + ": is " + kind_of(status.st_mode) + ", not a regular file",
                   "put a plain or gzip-compressed file in its place");
@@ -99,7 +98,8 @@ void RegularFile::read_at(std::uint64_t offset, std::span<std::uint8_t> bytes) c
     const ssize_t got =
         ::pread(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw DataError(place(path_, offset) + ": cannot be read: " + reason(errno));
+    if (got < 0)
+      throw DataError(place(path_, offset) + ": cannot be read: " + system_reason(errno));
     if (got == 0) fail_at_end(path_, offset, bytes.size());
     offset += static_cast<std::uint64_t>(got);
     bytes = bytes.subspan(static_cast<std::size_t>(got));
@@ -329,14 +329,9 @@ std::vector<std::string> names_in_archive(const std::filesystem::path& archive) 
 
 namespace {
 
-std::string spill_folder() {
-  const char* const named = std::getenv("TMPDIR");
-  return named != nullptr && *named != '\0' ? named : "/tmp";
-}
-
 [[noreturn]] void fail_to_spill(const std::filesystem::path& path, int code) {
-  throw OutputError(path.string() + ": cannot be decompressed into " + spill_folder() + ": " +
-                        std::generic_category().message(code),
+  throw OutputError(path.string() + ": cannot be decompressed into " + temporary_folder().string() +
+                        ": " + system_reason(code),
                     "set TMPDIR to a folder with room for it, or decompress the file yourself");
 }
 
@@ -364,7 +359,7 @@ std::uint64_t Content::max_bytes() const noexcept {
 }
 
 void Content::open_spill() {
-  std::string name = spill_folder() + "/lockstep-XXXXXX";
+  std::string name = (temporary_folder() / "lockstep-XXXXXX").string();
   spill_ = ::mkostemp(name.data(), O_CLOEXEC);
   if (spill_ < 0) fail_to_spill(path(), errno);
   ::unlink(name.c_str());
@@ -460,7 +455,7 @@ void Content::read_kept(std::uint64_t offset, std::span<std::uint8_t> bytes) con
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) {
       throw DataError(place(offset) + ": what was decompressed cannot be read back from " +
-                      spill_folder());
+                      temporary_folder().string());
     }
     offset += static_cast<std::uint64_t>(got);
     bytes = bytes.subspan(static_cast<std::size_t>(got));

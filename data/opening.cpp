@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "lockstep/base/hash.hpp"
+#include "lockstep/base/range.hpp"
 #include "lockstep/data/file.hpp"
 #include "lockstep/data/stored_source.hpp"
 
@@ -85,9 +86,7 @@ std::optional<CsvPart> part_to_scan(Content& content, const char* what, const Op
   const auto all = static_cast<std::uint64_t>(ranks->ranks);
   const auto me = static_cast<std::uint64_t>(ranks->rank);
   const std::uint64_t size = content.size();
-  const auto begin_of = [&](std::uint64_t rank) {
-    return size / all * rank + size % all * rank / all;
-  };
+  const auto begin_of = [&](std::uint64_t rank) { return share_begin(size, rank, all); };
   const bool is_large = size >= std::max(ranks->least_bytes, all);
   Hash of_file;  // ranks on other hosts may have another one
   of_file.add(bare_name(content.path()));

@@ -257,8 +257,8 @@ Range piece_of(std::uint64_t examples, std::uint64_t leaf, std::uint64_t index,
 Range part_of(std::uint64_t examples, std::uint64_t leaf, Range shares,
               std::uint64_t all) noexcept {
   const std::uint64_t leaves = ceil_divide(examples, leaf);
-  const auto position = [&](std::uint64_t share) {  // floor(leaves * share / all), no overflow
-    const std::uint64_t at = leaves / all * share + leaves % all * share / all;
+  const auto position = [&](std::uint64_t share) {
+    const std::uint64_t at = share_begin(leaves, share, all);
     return at == leaves ? examples : at * leaf;
   };
   return {position(shares.begin), position(shares.end)};

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/range.hpp"
 #include "lockstep/data/npy.hpp"
 #include "lockstep/data/tfrecord.hpp"
 
@@ -24,11 +25,6 @@ std::string stem_of(const Target& target, std::uint64_t file) {
   std::snprintf(numbers, sizeof numbers, "-%05llu-of-%05llu", static_cast<unsigned long long>(file),
                 static_cast<unsigned long long>(target.files));
   return target.stem + numbers;
-}
-
-/// floor(records * file / files), without overflow.
-std::uint64_t first_of(std::uint64_t file, const Target& target, std::uint64_t records) {
-  return records / target.files * file + records % target.files * file / target.files;
 }
 
 }  // namespace
@@ -80,8 +76,8 @@ FinishedFiles finish_records(const Target& target, const RecordShape& shape,
   std::vector<std::unique_ptr<FormatWriter>> writers;
   std::vector<float> features(static_cast<std::size_t>(shape.features()));
   for (std::uint64_t file = 0; file < target.files; ++file) {
-    const std::uint64_t first = first_of(file, target, shape.records);
-    const std::uint64_t last = first_of(file + 1, target, shape.records);
+    const std::uint64_t first = share_begin(shape.records, file, target.files);
+    const std::uint64_t last = share_begin(shape.records, file + 1, target.files);
     writers.push_back(new_format_writer(target.format, paths[static_cast<std::size_t>(file)],
                                         {last - first, shape.dims, shape.element}));
     for (std::uint64_t index = first; index < last; ++index) {

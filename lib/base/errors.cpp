@@ -4,6 +4,7 @@
 #include <mutex>
 #include <set>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 namespace lockstep {
@@ -34,6 +35,8 @@ std::string Error::remedy() const {
   const auto at = text.find(mark);
   return at == std::string::npos ? "" : text.substr(at + mark.size());
 }
+
+std::string system_reason(int error) { return std::generic_category().message(error); }
 
 namespace {
 

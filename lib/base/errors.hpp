@@ -42,6 +42,9 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
+/// The system's text for an error number, errno.
+std::string system_reason(int error);
+
 /// An option of the library and its value, as text.
 struct Option {
   std::string name;   ///< in snake case: "batch_size"

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <random>
 #include <string>
 #include <system_error>
@@ -38,9 +39,8 @@ const char* remedy_for(int code) {
 }
 
 [[noreturn]] void fail(const std::filesystem::path& path, const char* what, int code) {
-  throw OutputError(
-      path.string() + ": cannot " + what + ": " + std::generic_category().message(code),
-      remedy_for(code));
+  throw OutputError(path.string() + ": cannot " + what + ": " + system_reason(code),
+                    remedy_for(code));
 }
 
 void write_all(int descriptor, std::span<const std::byte> bytes,
@@ -261,6 +261,11 @@ void make_folder(const std::filesystem::path& path) {
   if (!error && !std::filesystem::is_directory(path, unknown)) {
     error = unknown ? unknown : std::make_error_code(std::errc::not_a_directory);
   }
+std::filesystem::path temporary_folder() {
+  const char* const named = std::getenv("TMPDIR");
+  return named != nullptr && *named != '\0' ? named : "/tmp";
+}
+
   if (error) fail(path, "make the folder", error.value());
 }
 

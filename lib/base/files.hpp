@@ -89,6 +89,9 @@ class LineFile {
 
 /// The entries of a folder, sorted by path; those listed before a failure if `error` is set. Local.
 std::vector<std::filesystem::directory_entry> list_folder(const std::filesystem::path& folder,
+/// The folder for temporary files: $TMPDIR, or /tmp.
+std::filesystem::path temporary_folder();
+
                                                           std::error_code& error);
 
 /// Creates the folder and its parents. Throws OutputError with the path and the reason.

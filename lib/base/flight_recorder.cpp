@@ -10,7 +10,6 @@
 #include <chrono>
 #include <cstring>
 #include <fstream>
-#include <system_error>
 #include <tuple>
 
 #include "lockstep/base/errors.hpp"
@@ -74,9 +73,8 @@ FlightRecorder::~FlightRecorder() {
 
 void FlightRecorder::write_to(const std::filesystem::path& path) {
   const auto fail = [&](int code) {
-    throw OutputError(
-        path.string() + ": cannot be written: " + std::generic_category().message(code),
-        "choose another folder");
+    throw OutputError(path.string() + ": cannot be written: " + system_reason(code),
+                      "choose another folder");
   };
   ::unlink(path.c_str());
   const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);

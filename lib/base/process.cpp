@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -118,6 +119,13 @@ ProcessStat process_stat(int process) {
   return found;
 }
 
+std::string program_of(int process) {
+  std::string name;
+  std::ifstream file("/proc/" + std::to_string(process) + "/comm");
+  std::getline(file, name);
+  return name;
+}
+
 double wall_clock() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -218,6 +226,14 @@ void fail_to_start_thread(const std::string& purpose, const std::system_error& e
   throw Error(ExitCode::usage, "cannot start a thread " + purpose + ": " + error.code().message(),
               "raise the limits of processes and of memory (`ulimit -u`, `ulimit -v`, pids.max and "
               "memory.max of a container), or use fewer ranks or `threads`");
+}
+
+bool sleep_unless_stopped(const std::stop_token& stop, std::chrono::milliseconds duration) {
+  std::mutex mutex;
+  std::condition_variable_any never;
+  std::unique_lock lock(mutex);
+  never.wait_for(lock, stop, duration, [] { return false; });
+  return !stop.stop_requested();
 }
 
 namespace {

@@ -4,6 +4,7 @@
 
 #include <poll.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -26,6 +27,10 @@ struct ProcessStat {
   std::uint64_t start = 0;  ///< in clock ticks since boot
 };
 ProcessStat process_stat(int process);
+
+/// The name of a process's program, of which the kernel keeps 15 characters; empty if there is no
+/// such process.
+std::string program_of(int process);
 
 /// Seconds since 1970, by this host's clock.
 double wall_clock();
@@ -105,6 +110,9 @@ std::jthread start_thread(const std::string& purpose, Work work) {
     fail_to_start_thread(purpose, error);
   }
 }
+
+/// Sleeps in a thread; false, at once, if it is to end.
+bool sleep_unless_stopped(const std::stop_token& stop, std::chrono::milliseconds duration);
 
 /// Adds a file to the list of files to remove on a signal, or removes it from the list.
 /// Thread-safe. The list holds 4096 files; further files are not added.

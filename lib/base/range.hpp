@@ -15,4 +15,11 @@ struct Range {
   constexpr bool operator==(const Range&) const = default;
 };
 
+/// floor(count * part / parts), without overflow: where part `part` of `parts` nearly equal ones
+/// of `count` begins.
+constexpr std::uint64_t share_begin(std::uint64_t count, std::uint64_t part,
+                                    std::uint64_t parts) noexcept {
+  return count / parts * part + count % parts * part / parts;
+}
+
 }  // namespace lockstep

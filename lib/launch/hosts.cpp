@@ -22,6 +22,7 @@
 #include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/communicator.hpp"
+#include "lockstep/collectives/launcher.hpp"
 
 namespace lockstep::launching {
 namespace {
@@ -110,9 +111,8 @@ std::vector<Entry> entries_of(const Words& command) {
   return entries;
 }
 
-bool is_mpirun(const Words& command) {
-  return !command.empty() &&
-         is_among(fs::path(command[0]).filename().string(), {"mpirun", "mpiexec", "orterun"}) &&
+bool starts_one_program(const Words& command) {
+  return !command.empty() && comm::is_mpirun(fs::path(command[0]).filename().string()) &&
          !contains(command, ":");
 }
 
@@ -168,7 +168,7 @@ pid_t start_quietly(Words command) {
 
 Words hosts_of(const Words& command) {
   Words hosts;
-  if (!is_mpirun(command)) return hosts;
+  if (!starts_one_program(command)) return hosts;
   for (const Entry& entry : entries_of(command)) {
     if (!contains(hosts, entry.host)) hosts.push_back(entry.host);
   }

@@ -11,22 +11,24 @@ namespace lockstep::launching {
 using Words = std::vector<std::string>;
 
 /// The hosts in --host (-host, -H), or else in --hostfile (-hostfile, --machinefile, -machinefile,
-/// --default-hostfile), of an mpirun or mpiexec command, each once, in their order. Local.
+/// --default-hostfile, -default-hostfile), of an mpirun or mpiexec command, each once, in their
+/// order. Local.
 ///
 /// Empty for other commands, for commands of several programs (":"), for several hostfiles, and
 /// where the file cannot be read. Options behind a word `lockstep`, or behind --run-dir, are the
 /// program's.
 Words hosts_of(const Words& command);
 
-/// `command` without the hosts `gone`, and with fewer ranks (-n, -np) where the slots of the others
-/// are fewer than its ranks; more ranks than slots are reduced in proportion. A host without a
-/// number of slots has one. Local.
+/// `command` without the hosts `gone`, and with fewer ranks (-n, -np, -c, --n, --np) where the
+/// slots of the others are fewer than its ranks; more ranks than slots are reduced in proportion. A
+/// host without a number of slots has one. Local.
 ///
 /// What is left of a hostfile is written to `hostfile`.
 /// Errors   throws OutputError if that fails.
 Words without_hosts(const Words& command, const Words& gone, const std::filesystem::path& hostfile);
 
-/// The number of ranks that -n or -np of a command asks for; empty if it does not. Pure.
+/// The number of ranks that -n, -np, -c, --n or --np of a command asks for; empty if it does not.
+/// Pure.
 std::string ranks_in(const Words& command);
 
 /// The program with which mpirun starts its daemons on other hosts, and its arguments: of --mca

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstdlib>
 #include <string>
 #include <system_error>
@@ -25,15 +24,6 @@ constexpr double long_phases = 5;     // times the limit of a step
 constexpr int max_seconds_later = 5;  // of higher ranks, which wait for the lower ones to act
 constexpr auto pause_after_report = std::chrono::seconds(8);  // for the others to go on
 constexpr auto max_pause = std::chrono::seconds(2);  // of this thread; longer: it was stopped
-
-/// Waits for `interval`; false at once if the thread is to end.
-bool waits(const std::stop_token& stop) {
-  std::mutex mutex;
-  std::condition_variable_any never;
-  std::unique_lock lock(mutex);
-  never.wait_for(lock, stop, interval, [] { return false; });
-  return !stop.stop_requested();
-}
 
 bool contains(std::span<const std::uint32_t> ranks, std::uint32_t rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
@@ -102,7 +92,7 @@ void Watchdog::run(const std::stop_token& stop) {
   using Clock = std::chrono::steady_clock;
   auto woken = Clock::now();
   auto silent_until = woken;
-  while (waits(stop)) {
+  while (sleep_unless_stopped(stop, interval)) {
     const auto now = Clock::now();
     // After a stop (SIGSTOP) of this process, the idle time is not a hang of another rank.
     if (now - woken > max_pause) silent_until = now + std::chrono::seconds(5);
@@ -172,7 +162,7 @@ StartLimit::StartLimit(int rank, double seconds) {
   const auto end = std::chrono::steady_clock::now() +
                    std::chrono::duration<double>(seconds + std::min(rank, max_seconds_later));
   thread_ = start_thread("that limits the time of MPI_Init", [=](const std::stop_token& stop) {
-    while (waits(stop)) {
+    while (sleep_unless_stopped(stop, interval)) {
       const bool is_over = std::chrono::steady_clock::now() > end;
       if (is_over) {
         print_error("rank " + std::to_string(rank) + " waited for " + with_decimals(seconds, 0) +
