@@ -137,9 +137,14 @@ std::unique_ptr<Communicator> Communicator::split(int color) {
   std::vector<std::uint64_t> colors(static_cast<std::size_t>(size_));
   colors[static_cast<std::size_t>(rank_)] = static_cast<std::uint64_t>(color);
   all_gather(std::span(colors));
+  return split(std::span<const std::uint64_t>(colors));
+}
+
+std::unique_ptr<Communicator> Communicator::split(std::span<const std::uint64_t> colors) {
+  const auto color_of = [&](int rank) { return colors[static_cast<std::size_t>(rank)]; };
   Subgroup part;
   for (int rank = 0; rank < size_; ++rank) {
-    if (colors[static_cast<std::size_t>(rank)] != static_cast<std::uint64_t>(color)) continue;
+    if (color_of(rank) != color_of(rank_)) continue;
     if (rank == rank_) part.rank = part.size();
     part.ranks.push_back(rank);
   }

@@ -171,8 +171,8 @@ class Communicator {
   /// not a rank.
   template <Element T>
   void broadcast(std::span<T> values, int root = 0) {
-    if (size_ == 1 || values.empty()) return;
     require_root(root);
+    if (size_ == 1 || values.empty()) return;
     const Recorded recorded(recorder_, "broadcast", values.size_bytes());
     do_broadcast(erase(values), root);
   }
@@ -225,6 +225,9 @@ class Communicator {
   /// Errors   throws AgreedError (2) on all ranks of a part that cannot be created.
   /// Ranks    collective.
   std::unique_ptr<Communicator> split(int color);
+
+  /// The same for ranks that know the colors of all, [size()], so that these are not exchanged.
+  std::unique_ptr<Communicator> split(std::span<const std::uint64_t> colors);
 
   /// True if collectives throw RankLost soon after a rank has ended, and living() is there. Local.
   virtual bool reports_losses() const noexcept { return false; }

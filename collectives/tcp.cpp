@@ -56,7 +56,7 @@ std::unique_ptr<Communicator> TcpCommunicator::do_split(const Subgroup& part) {
 }
 
 /// Sends send(rank) to each other rank, and receives receive(rank) from it. All ranks pass the same
-/// `kind`, with arguments that must be equal in its low bits.
+/// `kind` and `detail`, of which the lowest 8 bits are compared.
 template <class Send, class Receive>
 void TcpCommunicator::transfer(Kind kind, int detail, Send send, Receive receive) {
   transfers_.clear();

@@ -82,6 +82,7 @@ class TcpMesh {
     std::uint64_t in_number = 0;  // of the group that `in` belongs to
   };
   struct Hello;
+  struct Guest;
   class Attempt;
   class Stream;
 
@@ -93,6 +94,7 @@ class TcpMesh {
   std::array<std::uint64_t, 2> key_{};
   Socket listener_;
   std::vector<Socket> ignored_;  // opened by processes that are no longer members
+  std::vector<Guest> guests_;    // kept between attempts: they may belong to the next one
   std::vector<Peer> peers_;      // by rank of `wire`
   std::vector<int> members_;
   std::uint64_t number_ = 0;     // of the group

@@ -71,6 +71,13 @@ struct TcpMesh::Hello {
   std::uint64_t rank;
 };
 
+/// An accepted connection whose Hello has not arrived.
+struct TcpMesh::Guest {
+  Socket socket;
+  Hello hello = {};
+  std::size_t received = 0;
+};
+
 TcpMesh::TcpMesh(Communicator& wire)
     : rank_(wire.rank()), key_(shared_key(wire)), peers_(static_cast<std::size_t>(wire.size())) {
   together(wire, [&] { listener_ = Socket::listening(); });
@@ -118,13 +125,6 @@ class TcpMesh::Attempt {
   };
   using State = Candidate::State;
 
-  /// An accepted connection whose Hello has not arrived.
-  struct Guest {
-    Socket socket;
-    Hello hello = {};
-    std::size_t received = 0;
-  };
-
   void try_address(Candidate& candidate);
   void try_next_address(Candidate& candidate);
   void check_connection(Candidate& candidate);
@@ -143,7 +143,6 @@ class TcpMesh::Attempt {
   std::uint64_t number_;
   std::uint64_t next_;
   std::vector<Candidate> others_;
-  std::vector<Guest> guests_;
   bool views_are_sent_ = false;
   Clock::time_point limit_;  // of the whole attempt
 };
@@ -218,7 +217,7 @@ void TcpMesh::Attempt::accept_guests() {
         ::accept4(mesh_.listener_.descriptor(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket.is_open()) return;
     socket.probe();
-    guests_.push_back({.socket = std::move(socket)});
+    mesh_.guests_.push_back({.socket = std::move(socket)});
   }
 }
 
@@ -275,7 +274,7 @@ void TcpMesh::Attempt::wait() {
     polled.push_back({descriptor, static_cast<short>(events), 0});
   };
   auto until = limit_;
-  for (const Guest& guest : guests_) add(guest.socket.descriptor(), POLLIN);
+  for (const Guest& guest : mesh_.guests_) add(guest.socket.descriptor(), POLLIN);
   for (const Candidate& other : others_) {
     const Peer& peer = mesh_.peer(other.rank);
     const bool connects = other.state == State::connecting;
@@ -284,12 +283,12 @@ void TcpMesh::Attempt::wait() {
     const bool has_in = peer.in_number == number_ && other.state != State::lost;
     add(has_in ? peer.in.descriptor() : -1, other.has_sent_view() ? POLLRDHUP : POLLIN);
   }
-  const std::size_t guests = guests_.size();
+  const std::size_t guests = mesh_.guests_.size();
   poll_until(polled, until);
 
   const auto is_ready = [&](std::size_t i) { return polled[i].revents != 0; };
   for (std::size_t i = 0; i < guests; ++i) {
-    if (is_ready(1 + i)) receive_hello(guests_[i]);
+    if (is_ready(1 + i)) receive_hello(mesh_.guests_[i]);
   }
   for (std::size_t i = 0; i < others_.size(); ++i) {
     Candidate& other = others_[i];
@@ -301,7 +300,7 @@ void TcpMesh::Attempt::wait() {
     }
     if (is_ready(2 + guests + 2 * i)) receive_view(other);
   }
-  std::erase_if(guests_, [](const Guest& guest) {
+  std::erase_if(mesh_.guests_, [](const Guest& guest) {
     return !guest.socket.is_open() || guest.received == sizeof(Hello);
   });
   if (is_ready(0)) accept_guests();

@@ -1,6 +1,7 @@
 #include "lockstep/collectives/two_level.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include "lockstep/collectives/agreement.hpp"
 
@@ -23,7 +24,10 @@ void gather_over(Communicator& comm, Elements values) {
 
 TwoLevelCommunicator::TwoLevelCommunicator(Communicator& wire, const Place& place)
     : Communicator(wire.rank(), wire.size()), wire_(wire), local_(wire, place) {
-  connect_leaders();
+  std::vector<std::uint64_t> nodes(static_cast<std::size_t>(size()));
+  nodes[static_cast<std::size_t>(rank())] = static_cast<std::uint64_t>(place.node);
+  wire_.all_gather(std::span(nodes));
+  connect_leaders(nodes);
 }
 
 TwoLevelCommunicator::TwoLevelCommunicator(std::unique_ptr<Communicator> wire, const Place& place)
@@ -32,34 +36,45 @@ TwoLevelCommunicator::TwoLevelCommunicator(std::unique_ptr<Communicator> wire, c
 }
 
 TwoLevelCommunicator::TwoLevelCommunicator(std::unique_ptr<Communicator> wire,
-                                           SharedCommunicator& old_local)
+                                           TwoLevelCommunicator& old)
     : Communicator(wire->rank(), wire->size()),
       own_wire_(std::move(wire)),
       wire_(*own_wire_),
-      local_(old_local, wire_) {
+      local_(old.local_, wire_) {
   number_like(wire_);
-  connect_leaders();
+  std::map<int, std::uint64_t> node_of_world_rank;
+  for (int r = 0; r < old.size(); ++r) {
+    node_of_world_rank[old.wire_.world_rank(r)] =
+        static_cast<std::uint64_t>(old.node_of_[static_cast<std::size_t>(r)]);
+  }
+  std::vector<std::uint64_t> nodes;
+  nodes.reserve(static_cast<std::size_t>(size()));
+  for (int r = 0; r < size(); ++r) nodes.push_back(node_of_world_rank.at(wire_.world_rank(r)));
+  connect_leaders(nodes);
 }
 
-/// The rest of every constructor, after the ranks of a node share memory. Collective.
-void TwoLevelCommunicator::connect_leaders() {
-  const Place& place = local_.place();
-  leaders_ = wire_.split(place.local_rank == 0 ? 0 : 1);
-  if (place.local_rank != 0) leaders_.reset();
-  const auto ranks = static_cast<std::size_t>(size());
-  std::vector<std::uint64_t> places(2 * ranks);
-  const auto mine = 2 * static_cast<std::size_t>(rank());
-  places[mine] = static_cast<std::uint64_t>(place.node);
-  places[mine + 1] = static_cast<std::uint64_t>(place.local_rank);
-  wire_.all_gather(std::span(places));
-  for (std::size_t r = 0; r < ranks; ++r) {
-    node_of_.push_back(static_cast<int>(places[2 * r]));
-    local_rank_of_.push_back(static_cast<int>(places[2 * r + 1]));
+/// The rest of every constructor, after the ranks of a node share memory. `nodes`: a number for
+/// each rank, the same for those of a node. Over a wire that reports losses it sends nothing, so
+/// that no rank which is lost now can end living(). Collective.
+void TwoLevelCommunicator::connect_leaders(std::span<const std::uint64_t> nodes) {
+  std::map<std::uint64_t, int> node_numbers;  // in the order of their first ranks, as Place::node
+  std::vector<int> ranks_on;
+  for (std::size_t r = 0; r < nodes.size(); ++r) {
+    const auto [found, is_new] =
+        node_numbers.try_emplace(nodes[r], static_cast<int>(node_numbers.size()));
+    if (is_new) ranks_on.push_back(0);
+    node_of_.push_back(found->second);
+    local_rank_of_.push_back(ranks_on[static_cast<std::size_t>(found->second)]++);
     const bool continues = r > 0 && node_of_[r] == node_of_[r - 1];
     if (!continues) runs_.push_back({node_of_[r], r, 0});
     ++runs_.back().count;
   }
-  equal_runs_ = static_cast<int>(runs_.size()) == place.nodes &&
+  std::vector<std::uint64_t> colors;
+  colors.reserve(local_rank_of_.size());
+  for (const int local_rank : local_rank_of_) colors.push_back(local_rank == 0 ? 0 : 1);
+  leaders_ = wire_.split(std::span<const std::uint64_t>(colors));
+  if (place().local_rank != 0) leaders_.reset();
+  equal_runs_ = static_cast<int>(runs_.size()) == place().nodes &&
                 std::all_of(runs_.begin(), runs_.end(),
                             [&](const Run& run) { return run.count == runs_[0].count; });
 }
@@ -140,7 +155,7 @@ std::unique_ptr<Communicator> TwoLevelCommunicator::do_split(const Subgroup& par
 std::unique_ptr<Communicator> TwoLevelCommunicator::living() {
   local_.leave();  // this node's others may wait for this rank alone
   leaders_.reset();
-  return std::unique_ptr<Communicator>(new TwoLevelCommunicator(wire_.living(), local_));
+  return std::unique_ptr<Communicator>(new TwoLevelCommunicator(wire_.living(), *this));
 }
 
 }  // namespace lockstep::comm

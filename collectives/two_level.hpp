@@ -1,7 +1,9 @@
 // Communicator for several nodes: shared memory within a node, another transport between leaders.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "lockstep/collectives/shared.hpp"
@@ -48,9 +50,10 @@ class TwoLevelCommunicator final : public Communicator {
   void do_shift(const std::byte* send, Elements receive) override;
   std::unique_ptr<Communicator> do_split(const Subgroup& part) override;
 
-  TwoLevelCommunicator(std::unique_ptr<Communicator> wire, SharedCommunicator& old_local);
+  /// For living(): the ranks of `wire`, which are some of those of `old`.
+  TwoLevelCommunicator(std::unique_ptr<Communicator> wire, TwoLevelCommunicator& old);
 
-  void connect_leaders();
+  void connect_leaders(std::span<const std::uint64_t> nodes);
   void gather_on_node(Elements blocks, const Run& run);
 
   std::unique_ptr<Communicator> own_wire_;  // null: the caller owns it

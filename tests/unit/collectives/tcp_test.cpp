@@ -55,6 +55,22 @@ TEST_CASE("ranks whose collectives differ are named over TCP", "[collectives]") 
         }) == "");
 }
 
+TEST_CASE("a loss is reported once over TCP", "[collectives][survive]") {
+  constexpr int ranks = 4;
+  for (int round = 0; round < 40; ++round) {
+    comm::run_ranks(ranks, [&](Communicator& wire) {
+      const auto first = std::make_unique<comm::TcpCommunicator>(wire);
+      if (wire.rank() == round % ranks) return;
+      try {
+        for (;;) first->all_agree(true);
+      } catch (const comm::RankLost&) {  // not again, in the group that is left
+        const auto rest = first->living();
+        for (int step = 0; step < 20; ++step) rest->all_agree(true);
+      }
+    });
+  }
+}
+
 TEST_CASE("ranks agree on who is left over TCP", "[collectives][survive]") {
   // Rank r leaves after round leaves_in[r], within a long collective or before it.
   const auto leaves_in = GENERATE(std::vector<int>{9, 0, 9, 9, 9}, std::vector<int>{0, 9, 9, 0, 9},
