@@ -52,7 +52,8 @@ class Reader {
     std::string given = literal_of(value);  // integers below 0 are numbers as others
     if (given.ends_with(".0")) given.resize(given.size() - 2);
     throw ConfigError(std::string(key) + ": " + given + " is not a whole number in [1, " +
-                      std::to_string(max) + "]");
+                          std::to_string(max) + "]",
+                      "give one in this range");
   }
 
   double share(const char* key, std::optional<double> otherwise = std::nullopt) const {
@@ -64,7 +65,8 @@ class Reader {
                          : number != nullptr ? *number
                                              : -1.0;
     if (share >= 0 && share < 1) return share;
-    throw ConfigError(std::string(key) + ": " + literal_of(value) + " is not a number in [0, 1)");
+    throw ConfigError(std::string(key) + ": " + literal_of(value) + " is not a number in [0, 1)",
+                      "give one in this range");
   }
 
   /// The index of the value in `words`; 0 if the key is missing.
@@ -73,8 +75,9 @@ class Reader {
     if (value == nullptr) return 0;
     const auto* word = std::get_if<std::string>(value);
     if (word == nullptr) {
-      throw ConfigError(std::string(key) + ": " + literal_of(*value) + " is none of " +
-                        joined(words));
+      throw ConfigError(
+          std::string(key) + ": " + literal_of(*value) + " is none of " + joined(words),
+          "give one of them, in quotes");
     }
     const auto found = std::find(words.begin(), words.end(), *word);
     if (found == words.end()) fail_unknown(std::string(key) + ":", *word, words);
@@ -196,7 +199,7 @@ std::string Convolution::text() const {
 Fields Convolution::fields() const {
   Fields fields = {
       {"kind", "conv"}, {"filters", std::uint64_t{filters}}, {"kernel", std::uint64_t{kernel}}};
-  if (stride > 1) fields.emplace_back("stride", std::uint64_t{stride});
+  if (stride != 1) fields.emplace_back("stride", std::uint64_t{stride});
   fields.emplace_back("padding", padding == Padding::same ? "same" : "valid");
   fields.emplace_back("activation", name_of(activation));
   return fields;
@@ -430,8 +433,8 @@ Custom read_custom(const LayerKinds::Read& read, const std::string& name, const 
   } catch (const std::out_of_range&) {        // fields.at(1) of one
   }
   throw ConfigError("kind '" + name + "' cannot be made of its keys (" +
-                    joined(fields, ", ", &Fields::value_type::first) +
-                    ") and their values: its constructor must read what its fields() gives");
+                        joined(fields, ", ", &Fields::value_type::first) + ") and their values",
+                    "let its constructor read what its fields() gives");
 }
 
 void require_plain_name(const std::string& key, const std::string& name) {
@@ -491,7 +494,8 @@ namespace {
 
 std::string name_in(const FieldValue& value) {
   const auto* name = std::get_if<std::string>(&value);
-  if (name == nullptr) throw ConfigError("name: " + literal_of(value) + " is not a text");
+  if (name == nullptr)
+    throw ConfigError("name: " + literal_of(value) + " is not a text", "put it in quotes");
   require_layer_name(*name);
   return *name;
 }
@@ -528,6 +532,11 @@ LayerFunction function_of(const Fields& fields, const LayerKinds& own) {
 }
 
 }  // namespace
+
+void require_valid(const LayerFunction& function) {
+  if (std::holds_alternative<Custom>(function)) return;
+  function_of(std::visit([](const auto& one) { return one.fields(); }, function), {});
+}
 
 LayerSpec layer_of(const Fields& fields, const LayerKinds& own) {
   std::string name;

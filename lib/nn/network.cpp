@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 
+#include "lockstep/base/errors.hpp"
+#include "lockstep/base/text.hpp"
 #include "lockstep/nn/loss_formula.hpp"
 #include "lockstep/numerics/threads.hpp"
 
@@ -27,14 +30,14 @@ void require_weights(const std::string& layer, double weights_said,
                                              : products.weight_size(tensor.rows, tensor.cols);
     if (tensor.stored == stored) continue;
     throw std::invalid_argument(layer + ": tensor " + tensor.name + " is stored in " +
-                                std::to_string(tensor.stored) + " elements, which " +
+                                std::to_string(tensor.stored) + " elements, but " +
                                 (tensor.vector ? "bias_size" : "weight_size") +
-                                "() of the products wants to be " + std::to_string(stored));
+                                "() of the products is " + std::to_string(stored));
   }
   const auto said = static_cast<std::size_t>(weights_said);
   if (weights == said) return;
   throw std::invalid_argument(layer + ": its tensors hold " + std::to_string(weights) +
-                              " weights, but LayerKind::weights() says " + std::to_string(said));
+                              " weights, but LayerKind::weights() is " + std::to_string(said));
 }
 
 }  // namespace
@@ -181,9 +184,15 @@ template <class Real>
 void Network<Real>::set_class_weights(std::span<const float> weights) {
   if (!weights.empty() &&
       (weights.size() != shape_.classes || loss_->target() != TargetKind::label)) {
-    throw std::invalid_argument(
-        std::to_string(weights.size()) + " class weights for a network of " +
-        std::to_string(shape_.classes) + " outputs and the loss " + loss_->name());
+    throw ConfigError("`class_weights`: " + std::to_string(weights.size()) + " for a network of " +
+                          std::to_string(shape_.classes) + " outputs and the loss " + loss_->name(),
+                      "give one for each class, with a loss of classes");
+  }
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (weights[i] >= 0 && std::isfinite(weights[i])) continue;
+    throw ConfigError(
+        "`class_weights`: that of class " + std::to_string(i) + " is " + shortest(weights[i]),
+        "give finite numbers of at least 0");
   }
   class_weights_.assign(weights.begin(), weights.end());
 }

@@ -95,8 +95,8 @@ class Network {
   void set_loss(const Loss<Real>&&) = delete;  ///< no temporaries
   const Loss<Real>& loss_function() const noexcept { return *loss_; }
 
-  /// Sets factors of the training loss of each class, [classes]; empty: none. Throws
-  /// std::invalid_argument for another number, or if the loss takes no labels.
+  /// Sets factors of the training loss of each class, [classes], finite and at least 0; empty:
+  /// none. Throws ConfigError for others, for another number, or if the loss takes no labels.
   void set_class_weights(std::span<const float> weights);
 
   /// True if a row of these targets may have another weight in training than 1.

@@ -38,6 +38,7 @@ void require_names(const CustomSizes& sizes) {
 }
 
 FeatureShape output_of(const LayerSpec& layer, std::span<const FeatureShape> inputs) {
+  require_valid(layer.function);
   return std::visit(
       [&]<class Function>(const Function& function) {
         if constexpr (Merges<Function>) {
@@ -191,6 +192,7 @@ NetworkShape::NetworkShape(std::size_t feature_count, const std::vector<std::siz
     : input(flat(feature_count)), features(feature_count), classes(class_count) {
   for (const std::size_t width : hidden) layers.emplace_back(Dense{width, Activation::relu});
   layers.emplace_back(Dense{classes, Activation::identity});
+  sizes();
 }
 
 NetworkShape::NetworkShape(const FeatureShape& from, std::vector<LayerSpec> hidden,

@@ -256,9 +256,13 @@ inline constexpr const char* input_name = "input";
 /// need no escapes in TOML and JSON, and is not that of the input.
 void require_layer_name(const std::string& name);
 
+/// Throws ConfigError, with the reason only, for a setting of a built-in layer that a run file may
+/// not have either, such as a width of 0.
+void require_valid(const LayerFunction& function);
+
 /// The output shape of a layer for its inputs, in order.
 /// Errors   throws ConfigError, with the reason only: the layer does not accept these inputs, or
-///          this number of them, or has more than 2^40 outputs.
+///          this number of them, or has more than 2^40 outputs; and what require_valid() throws.
 FeatureShape output_of(const LayerSpec& layer, std::span<const FeatureShape> inputs);
 
 /// Number of weights of the layer, including running statistics; double, so that it cannot
@@ -342,7 +346,7 @@ struct NetworkShape {
   NetworkShape() = default;
 
   /// features -> hidden widths, each followed by ReLU -> classes. No hidden widths: a linear
-  /// classifier.
+  /// classifier. Throws ConfigError for widths, or a number of classes, that no layer has.
   NetworkShape(std::size_t features, const std::vector<std::size_t>& hidden, std::size_t classes);
 
   /// `hidden` layers, then a dense one from the last of them to the classes.

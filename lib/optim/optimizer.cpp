@@ -370,9 +370,10 @@ void require_valid(const OptimizerOptions& options) {
   require_share("momentum", options.momentum);
   require_positive("epsilon", options.epsilon, 1e-7);
   require_positive("trust", options.trust, 1e-3);
-  if (!(options.weight_decay >= 0 && std::isfinite(options.weight_decay))) {
+  const auto decay = static_cast<float>(options.weight_decay);
+  if (!(decay >= 0 && std::isfinite(decay))) {
     refuse(
-        "`weight_decay=" + shortest(options.weight_decay) + "`: not a finite number of at least 0",
+        "`weight_decay=" + shortest(options.weight_decay) + "`: not a finite float32 of at least 0",
         "give 0, or such as 1e-2");
   }
   if (options.clip_norm) require_positive("clip_norm", *options.clip_norm, 1);

@@ -97,7 +97,7 @@ void require_known(const ordered_json& json, const char* key, const char* known,
                    const JsonPlace& place) {
   const std::string value = text_in(json, key, place);
   if (value == known) return;
-  fail(place, std::string("'") + key + "' is '" + value + "'; this version knows " + known);
+  fail(place, std::string("'") + key + "' is '" + value + "'; this version supports " + known);
 }
 
 nn::NetworkShape mlp_in(const ordered_json& json, const JsonPlace& place) {
@@ -106,7 +106,11 @@ nn::NetworkShape mlp_in(const ordered_json& json, const JsonPlace& place) {
   const bool usable = widths.size() >= 2 && std::count(widths.begin(), widths.end(), 0U) == 0 &&
                       widths.back() <= max_classes;
   if (!usable) fail(place, "'widths' are not those of a network: features, hidden layers, classes");
-  return {widths.front(), {widths.begin() + 1, widths.end() - 1}, widths.back()};
+  try {
+    return {widths.front(), {widths.begin() + 1, widths.end() - 1}, widths.back()};
+  } catch (const ConfigError& error) {
+    fail(place, "'widths': " + error.problem());
+  }
 }
 
 nn::FeatureShape input_in(const ordered_json& json, const JsonPlace& place) {
@@ -166,8 +170,8 @@ nn::NetworkShape layers_in(const ordered_json& json, const JsonPlace& place,
     shape.layers.back().frozen = frozen;
     return shape;
   } catch (const ConfigError& error) {
-    throw DataError(place.path.string() + ": 'layers': " + error.what(),
-                    place.remedy +
+    throw DataError(place.path.string() + ": 'layers': " + error.problem(),
+                    (error.remedy().empty() ? "" : error.remedy() + "; or ") + place.remedy +
                         "; a layer of a program's own is known to programs that give its kind: "
                         "apps/examples/06_custom_layer.cpp evaluates such a checkpoint");
   }

@@ -70,6 +70,10 @@ NonfiniteText describe_nonfinite(const char* what, const NonfiniteValue& mine,
 /// an index in the rank's piece. Local.
 std::string example_text(std::size_t row, const data::Batch& batch);
 
+/// The remedy where all values of the data are finite.
+inline constexpr const char* lower_rate =
+    "lower `learning_rate`, or look for extreme values in the data (`divide_by`)";
+
 /// Throws comm::AgreedError (76): training diverged at `step`, from 1, because of `what`. All ranks
 /// call it in the same step. Local.
 [[noreturn]] void throw_diverged(std::uint64_t step, const std::string& what,

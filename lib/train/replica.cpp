@@ -25,118 +25,6 @@ namespace lockstep::train {
 
 namespace {
 
-bool is_canonical(const ReplicaOptions& options) {
-  return options.reduction == Reduction::canonical;
-}
-
-/// True if products are strict; `library` is the implementation of the others.
-bool is_strict(const ReplicaOptions& options, const char* library) {
-  const bool canonical = is_canonical(options);
-  if (canonical && options.products == ProductsChoice::library) {
-    throw ConfigError("products library with reduction canonical: " + std::string(library) +
-                          " does not promise that rows are the same bits whatever their number",
-                      "use `products=strict`, or `reduction=allreduce`");
-  }
-  return options.products == ProductsChoice::strict ||
-         (options.products == ProductsChoice::automatic && canonical);
-}
-
-std::string text_of(Precision precision) { return precision == Precision::tf32 ? "tf32" : "bf16"; }
-
-std::string text_of(Simd simd) {
-  return simd == Simd::scalar   ? "scalar"
-         : simd == Simd::avx2   ? "avx2"
-         : simd == Simd::avx512 ? "avx512"
-                                : "neon";
-}
-
-std::string mesh_text(const Groups& groups) {
-  return "mesh model=" + std::to_string(groups.model_ranks());
-}
-
-/// Throws if an option is not supported on the CPU.
-void require_fits_processor(const ReplicaOptions& options, const Groups& groups) {
-  const auto refuse = [](const std::string& option) {
-    throw ConfigError(option + " with device cpu", "use `device=cuda`, or leave it out");
-  };
-  if (options.precision == Precision::tf32) refuse("precision tf32");
-  if (options.device_exchange == DeviceExchange::nccl) refuse("backend nccl");
-  if (options.share_device) refuse("`share_device`");
-  if (options.simd != Simd::automatic && !is_strict(options, library_products_name())) {
-    throw ConfigError("simd " + text_of(options.simd) + " with products library: " +
-                          library_products_name() + " chooses for itself",
-                      "use `products=strict`");
-  }
-  if (options.precision != Precision::bf16) return;
-  if (!is_strict(options, library_products_name())) {
-    throw ConfigError("precision bf16 with products library and device cpu",
-                      "use `products=strict`");
-  }
-  if (groups.model != nullptr) {
-    throw ConfigError(mesh_text(groups) + " with precision bf16: chunks of 32 inputs stay together",
-                      "use a mesh of batch alone, or `precision=float32`");
-  }
-}
-
-/// Throws if an option is not supported on a device.
-void require_fits_device(const ReplicaOptions& options, const Groups& groups) {
-  const auto refuse = [](const std::string& option, const char* remedy) {
-    throw ConfigError(option + " with device cuda", remedy);
-  };
-  if (options.simd != Simd::automatic) {
-    refuse("simd " + text_of(options.simd), "leave `simd` out");
-  }
-  if (options.threads > 0) refuse("threads", "leave `threads` out");
-  if (options.exchange == Exchange::activations) {
-    refuse("exchange activations", "use `exchange=sums`, or leave it out");
-  }
-  if (options.micro_batch > 0) refuse("`micro_batch`", "use `device=cpu`, or leave it out");
-  if (options.audit_every) refuse("`audit_every`", "use `device=cpu`, or leave the audit out");
-  if (groups.model != nullptr) {
-    throw ConfigError(mesh_text(groups) + " with device cuda: a device holds whole layers",
-                      "use a mesh of batch alone, or `device=cpu`");
-  }
-  if (is_strict(options, "cuBLAS") && options.precision != Precision::float32) {
-    throw ConfigError("precision " + text_of(options.precision) + " with products strict",
-                      "use `reduction=allreduce` with `products=library`, or `precision=float32`");
-  }
-}
-
-/// Throws if an option is supported only by the canonical reduction.
-void require_fits_allreduce(const ReplicaOptions& options, const Groups& groups) {
-  const char* const remedy = "use `reduction=canonical`, or leave it out";
-  if (groups.model != nullptr) {
-    throw ConfigError(
-        mesh_text(groups) +
-            " with reduction allreduce: its sums have no fixed order, so the ranks of model would "
-            "drift apart in what they hold in common",
-        remedy);
-  }
-  if (options.audit_every) {
-    throw ConfigError(
-        "`audit_every` with reduction allreduce: its ranks see their own examples alone", remedy);
-  }
-  if (options.exchange != Exchange::automatic) {
-    throw ConfigError(std::string("exchange ") +
-                          (options.exchange == Exchange::activations ? "activations" : "sums") +
-                          " with reduction allreduce",
-                      remedy);
-  }
-}
-
-void require_consistent(const ReplicaOptions& options, const Groups& groups) {
-  if (options.device == Device::cuda) {
-    require_fits_device(options, groups);
-  } else {
-    require_fits_processor(options, groups);
-  }
-  if (!is_canonical(options)) require_fits_allreduce(options, groups);
-  if (options.audit_every && groups.model != nullptr) {
-    throw ConfigError("`audit_every` with " + mesh_text(groups) + ": an auditor needs whole layers",
-                      "use a mesh of batch alone, or leave the audit out");
-  }
-}
-
 /// Throws if the plan is not supported.
 void require_fitting_plan(const data::Plan& plan, const ReplicaOptions& options) {
   if (plan.steps() == 0) {
@@ -187,6 +75,7 @@ Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Gr
       .micro_batch = options.micro_batch};
   auto exchange = Exchange::automatic;
   require_plan_of(groups_.batch, plan);
+  require_equal_settings(shape, &plan, options, groups_.all);
   comm::together(groups_.all, [&] {
     optim::require_valid(options.optimizer);
     require_fitting_plan(plan, options);
@@ -199,6 +88,9 @@ Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Gr
     make_network(shape, options);
     nn::initialise(*network_, options.seed);
   });
+  comm::require_equal(groups_.all, "the replica",
+                      {{"exchange", exchange == Exchange::activations ? "activations" : "sums"}},
+                      "give all ranks the same `exchange`");
   make_device(options);
   comm::together(groups_.all, [&] {
     parts_->sentinel =
@@ -215,6 +107,7 @@ Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Gr
 Replica::Replica(const nn::NetworkShape& shape, const Groups& groups, const ReplicaOptions& options,
                  const std::function<void(nn::Network<float>&)>& load)
     : groups_(groups), prefetch_(0), parts_(std::make_unique<Parts>()) {
+  require_equal_settings(shape, nullptr, options, groups_.all);
   comm::together(groups_.all, [&] {
     require_consistent(options, groups_);
     const ReplicaBuffers buffers = evaluation_buffers(groups_.batch.size(), options);
@@ -426,8 +319,7 @@ StepResult Replica::train(const data::Batch& batch, PhaseSeconds& seconds, std::
     throw_diverged(steps_ + 1, why_skipped_,
                    found.in_features
                        ? "mend these records of the data, or what computes their features"
-                       : "lower `learning_rate`, or look for extreme values in the data "
-                         "(`divide_by`)");
+                       : lower_rate);
   });
   if (groups_.model != nullptr) {
     groups_.model->all_reduce(std::span<std::uint64_t>(&result.stop, 1), comm::Op::max);

@@ -96,11 +96,11 @@ class Replica {
   ///
   /// `groups`: a communicator, or a mesh. In a mesh dense layers are sharded over the ranks of
   /// "model" (see Sharding), and the plan is for the ranks of "batch".
-  /// Errors   throws comm::AgreedError (2) on every rank: options that conflict or that this build
-  ///          or host does not support, a plan without a step, no dense layer with an output for
-  ///          every rank of "model", too little memory, no device, a custom loss with the name of a
-  ///          built-in one; (65) for a plan of no examples; ConfigError: a plan for another number
-  ///          of ranks.
+  /// Errors   throws comm::AgreedError (2) on every rank: options, shapes or plans that differ
+  ///          between ranks, options that conflict or that this build or host does not support, a
+  ///          plan without a step, no dense layer with an output for every rank of "model", too
+  ///          little memory, no device, a custom loss with the name of a built-in one; (65) for a
+  ///          plan of no examples; ConfigError: a plan for another number of ranks.
   /// Ranks    collective.
   Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Groups& groups,
           const ReplicaOptions& options = {});

@@ -1,4 +1,5 @@
-// Members of a Replica that its header leaves out, so that programs compile in less memory.
+// What the files of Replica share: members that its header leaves out, so that programs compile in
+// less memory, and the checks of its options.
 #pragma once
 
 #include <memory>
@@ -22,5 +23,21 @@ struct Replica::Parts {
   std::unique_ptr<Sentinel> sentinel;
   std::unique_ptr<Step> step;
 };
+
+bool is_canonical(const ReplicaOptions& options);
+
+/// True if products are strict; `library` is the implementation of the others. Throws ConfigError
+/// for the library's with the canonical reduction.
+bool is_strict(const ReplicaOptions& options, const char* library);
+
+/// Throws ConfigError for options that do not go together, or not with a mesh. Local.
+void require_consistent(const ReplicaOptions& options, const Groups& groups);
+
+/// Compares what determines the results of a replica, and what its collectives depend on. `plan`:
+/// of training; null: only evaluation.
+/// Errors   throws comm::AgreedError (2) on every rank if ranks differ, naming what does.
+/// Ranks    collective.
+void require_equal_settings(const nn::NetworkShape& shape, const data::Plan* plan,
+                            const ReplicaOptions& options, comm::Communicator& comm);
 
 }  // namespace lockstep::train

@@ -138,9 +138,6 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
   return report;
 }
 
-constexpr const char* lower_rate =
-    "lower `learning_rate`, or look for extreme values in the data (`divide_by`)";
-
 /// Loss, score and metrics of the records of `reader`, the `set` of an error message. Collective.
 Evaluation Trainer::evaluate_set(data::BatchReader& reader, const std::string& set,
                                  SetFigures& figures) {

@@ -68,7 +68,7 @@ REFUSED = {
     "--momentum 0.9": ["--momentum", "--optimizer adam", "--beta1"],
     "--optimizer sgd --nesterov": ["--nesterov", "without momentum", "--momentum"],
     "--optimizer sgd --momentum 1": ["--momentum 1.0", "[0, 1)"],
-    "--weight-decay -0.1": ["--weight-decay -0.1", "not a finite number of at least 0"],
+    "--weight-decay -0.1": ["--weight-decay -0.1", "not a finite float32 of at least 0"],
     "--weight-decay much": ["weight-decay", "'much' is not a finite number"],
     "--clip-norm 0": ["--clip-norm 0.0", "not a finite float32 above 0"],
     "--epsilon 1e-46": ["--epsilon 1e-46", "not a finite float32 above 0"],

@@ -198,7 +198,7 @@ TEST_CASE("a layer that is not what its kind says is refused", "[nn][custom]") {
   SECTION("weights") {
     wrong->said_weights = 0;
     CHECK_THAT(said_of(wrong), Contains("layer 1 (wrong)") && Contains("1 weights") &&
-                                   Contains("LayerKind::weights() says 0"));
+                                   Contains("LayerKind::weights() is 0"));
   }
   SECTION("sums over the batch") {
     wrong->said_sums = true;

@@ -304,6 +304,11 @@ TEST_CASE("a graph that cannot be is refused with the layer and both shapes", "[
   CHECK_THAT(refusal({a, {convolution(4, 3, 2), "b"}, {Concatenate{}, "", {"a", "b"}}}),
              Contains("layer 3 (concatenate)") && Contains("6x5x4 and 3x3x4"));
   CHECK_THAT(refusal({a, Add{}}), Contains("takes two or more inputs, but one comes in"));
+  CHECK_THAT(refusal({convolution(0)}), Contains("filters: 0 is not a whole number in [1, "));
+  CHECK_THAT(refusal({convolution(4, 3, 0)}), Contains("stride: 0 is not a whole number in [1, "));
+  CHECK_THAT(refusal({Pool{Pooling::max, 0}}), Contains("size: 0 is not a whole number in [1, "));
+  CHECK_THAT(refusal({Dropout{1}}), Contains("rate: 1.0 is not a number in [0, 1)"));
+  CHECK_THAT(refusal({Embedding{}}), Contains("vocabulary: 0 is not a whole number in [1, "));
   CHECK_THAT(refusal({a, {convolution(4), "", {"a", "a"}}}),
              Contains("takes one input, but 'from' names 2"));
   CHECK_THAT(refusal({a, {convolution(4), "b", {"input"}}, Flatten{}}),

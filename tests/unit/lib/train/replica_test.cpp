@@ -11,6 +11,7 @@
 #include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/step.hpp"
 #include "tests/support/per_rank.hpp"
+#include "tests/support/refusal.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/support/toy_run.hpp"
 
@@ -590,6 +591,51 @@ TEST_CASE("a program trains and evaluates in micro-batches with the same results
       CHECK(test::on_all(ranks, [&](auto& comm) { return train_in_parts(comm, limit); }) == whole);
     }
   }
+}
+
+TEST_CASE("ranks with other options than the rest are named before training", "[train]") {
+  const auto refused = [](auto change) {
+    return test::refusal(3, [&](comm::Communicator& comm) {
+      train::ReplicaOptions own = options;
+      std::size_t width = 8;
+      if (comm.rank() == 1) change(own, width);
+      train::Replica({features, {width}, classes}, plan_for(3), comm, own);
+    });
+  };
+  CHECK(refused([](auto&, auto&) {}) == "nothing");
+  CHECK_THAT(
+      refused([](auto& own, auto&) { own.optimizer.learning_rate = 0.5; }),
+      Catch::StartsWith("2: the replica") && Catch::Contains("learning_rate is 0.5 on rank 1"));
+  CHECK_THAT(refused([](auto& own, auto&) { own.seed.first = 7; }),
+             Catch::Contains("seed is 7, 23 on rank 1"));
+  CHECK_THAT(refused([](auto& own, auto&) {
+               own.class_weights = {1, 1, 1, 2};
+             }),
+             Catch::Contains("class_weights is 1.0, 1.0, 1.0, 2.0 on rank 1"));
+  CHECK_THAT(refused([](auto&, auto& width) { width = 9; }),
+             Catch::Contains("layer 1 is kind = \"dense\", width = 9"));
+}
+
+TEST_CASE("options out of range are refused", "[train]") {
+  const auto refused = [](train::ReplicaOptions own) {
+    return test::refusal(1, [&](comm::Communicator& comm) {
+      train::Replica({features, {8}, classes}, plan_for(1), comm, own);
+    });
+  };
+  train::ReplicaOptions own = options;
+  own.sentinel_steps = 0;
+  CHECK_THAT(refused(own), Catch::StartsWith("2: `sentinel_steps=0`"));
+  own = options;
+  own.audit_every = 0;
+  CHECK_THAT(refused(own), Catch::StartsWith("2: `audit_every=0`"));
+  own = options;
+  own.threads = -1;
+  CHECK_THAT(refused(own), Catch::StartsWith("2: `threads=-1`"));
+  own = options;
+  own.class_weights = {1, 1, 1};
+  CHECK_THAT(refused(own), Catch::StartsWith("2: `class_weights`: 3 for a network of 4 outputs"));
+  own.class_weights = {1, 1, 1, -1};
+  CHECK_THAT(refused(own), Catch::StartsWith("2: `class_weights`: that of class 3 is -1.0"));
 }
 
 TEST_CASE("a replica that went its own way is named", "[train]") {

@@ -233,7 +233,7 @@ TEST_CASE("descriptions are not trusted", "[saved]") {
       {[](ordered_json& j) {
          j["widths"] = {5, ~0ULL, 2};
        },
-       "parameters"},
+       "widths"},
       {[](ordered_json& j) {
          j["widths"] = {"5", 3, 2};
        },

@@ -1,0 +1,204 @@
+// Which options of a replica go together, and what all ranks must have the same.
+#include "lockstep/train/replica_options.hpp"
+
+#include <array>
+#include <string>
+
+#include "lockstep/base/text.hpp"
+#include "lockstep/train/replica_parts.hpp"
+
+namespace lockstep::train {
+
+bool is_canonical(const ReplicaOptions& options) {
+  return options.reduction == Reduction::canonical;
+}
+
+bool is_strict(const ReplicaOptions& options, const char* library) {
+  const bool canonical = is_canonical(options);
+  if (canonical && options.products == ProductsChoice::library) {
+    throw ConfigError("products library with reduction canonical: " + std::string(library) +
+                          " does not promise that rows are the same bits whatever their number",
+                      "use `products=strict`, or `reduction=allreduce`");
+  }
+  return options.products == ProductsChoice::strict ||
+         (options.products == ProductsChoice::automatic && canonical);
+}
+
+namespace {
+
+const char* text_of(Precision precision) {
+  constexpr std::array names = {"float32", "tf32", "bf16"};
+  return names.at(static_cast<std::size_t>(precision));
+}
+
+const char* text_of(Simd simd) {
+  constexpr std::array names = {"auto", "scalar", "avx2", "avx512", "neon"};
+  return names.at(static_cast<std::size_t>(simd));
+}
+
+std::string mesh_text(const Groups& groups) {
+  return "mesh model=" + std::to_string(groups.model_ranks());
+}
+
+/// Throws if an option is not supported on the CPU.
+void require_fits_processor(const ReplicaOptions& options, const Groups& groups) {
+  const auto refuse = [](const std::string& option) {
+    throw ConfigError(option + " with device cpu", "use `device=cuda`, or leave it out");
+  };
+  if (options.precision == Precision::tf32) refuse("precision tf32");
+  if (options.device_exchange == DeviceExchange::nccl) refuse("backend nccl");
+  if (options.share_device) refuse("`share_device`");
+  if (options.simd != Simd::automatic && !is_strict(options, library_products_name())) {
+    throw ConfigError(std::string("simd ") + text_of(options.simd) + " with products library: " +
+                          library_products_name() + " chooses for itself",
+                      "use `products=strict`");
+  }
+  if (options.precision != Precision::bf16) return;
+  if (!is_strict(options, library_products_name())) {
+    throw ConfigError("precision bf16 with products library and device cpu",
+                      "use `products=strict`");
+  }
+  if (groups.model != nullptr) {
+    throw ConfigError(mesh_text(groups) + " with precision bf16: chunks of 32 inputs stay together",
+                      "use a mesh of batch alone, or `precision=float32`");
+  }
+}
+
+/// Throws if an option is not supported on a device.
+void require_fits_device(const ReplicaOptions& options, const Groups& groups) {
+  const auto refuse = [](const std::string& option, const char* remedy) {
+    throw ConfigError(option + " with device cuda", remedy);
+  };
+  if (options.simd != Simd::automatic) {
+    refuse(std::string("simd ") + text_of(options.simd), "leave `simd` out");
+  }
+  if (options.threads > 0) refuse("threads", "leave `threads` out");
+  if (options.exchange == Exchange::activations) {
+    refuse("exchange activations", "use `exchange=sums`, or leave it out");
+  }
+  if (options.micro_batch > 0) refuse("`micro_batch`", "use `device=cpu`, or leave it out");
+  if (options.audit_every) refuse("`audit_every`", "use `device=cpu`, or leave the audit out");
+  if (groups.model != nullptr) {
+    throw ConfigError(mesh_text(groups) + " with device cuda: a device holds whole layers",
+                      "use a mesh of batch alone, or `device=cpu`");
+  }
+  if (is_strict(options, "cuBLAS") && options.precision != Precision::float32) {
+    throw ConfigError(
+        std::string("precision ") + text_of(options.precision) + " with products strict",
+        "use `reduction=allreduce` with `products=library`, or `precision=float32`");
+  }
+}
+
+/// Throws if an option is supported only by the canonical reduction.
+void require_fits_allreduce(const ReplicaOptions& options, const Groups& groups) {
+  const char* const remedy = "use `reduction=canonical`, or leave it out";
+  if (groups.model != nullptr) {
+    throw ConfigError(
+        mesh_text(groups) +
+            " with reduction allreduce: its sums have no fixed order, so the ranks of model would "
+            "drift apart in what they hold in common",
+        remedy);
+  }
+  if (options.audit_every) {
+    throw ConfigError(
+        "`audit_every` with reduction allreduce: its ranks see their own examples alone", remedy);
+  }
+  if (options.exchange != Exchange::automatic) {
+    throw ConfigError(std::string("exchange ") +
+                          (options.exchange == Exchange::activations ? "activations" : "sums") +
+                          " with reduction allreduce",
+                      remedy);
+  }
+}
+
+}  // namespace
+
+void require_consistent(const ReplicaOptions& options, const Groups& groups) {
+  if (options.threads < 0) {
+    throw ConfigError("`threads=" + std::to_string(options.threads) + "`: below 0",
+                      "give their number, or 0 for all cores of the rank");
+  }
+  if (options.sentinel_steps == 0 || options.audit_every == 0U) {
+    throw ConfigError(
+        std::string(options.sentinel_steps == 0 ? "`sentinel_steps" : "`audit_every") +
+            "=0`: every 0 steps",
+        "give at least 1");
+  }
+  if (options.device == Device::cuda) {
+    require_fits_device(options, groups);
+  } else {
+    require_fits_processor(options, groups);
+  }
+  if (!is_canonical(options)) require_fits_allreduce(options, groups);
+  if (options.audit_every && groups.model != nullptr) {
+    throw ConfigError("`audit_every` with " + mesh_text(groups) + ": an auditor needs whole layers",
+                      "use a mesh of batch alone, or leave the audit out");
+  }
+}
+
+namespace {
+
+std::string yes_or_no(bool yes) { return yes ? "yes" : "no"; }
+
+std::string text_of(const std::optional<double>& value) {
+  return value ? shortest(*value) : "none";
+}
+
+void add(const nn::NetworkShape& shape, comm::KeyValues& settings) {
+  settings.emplace_back("input", nn::text_of(shape.input));
+  for (std::size_t i = 0; i < shape.layers.size(); ++i) {
+    settings.emplace_back("layer " + std::to_string(i + 1),
+                          joined(nn::fields_of(shape.layers[i]), ", ", [](const auto& field) {
+                            return field.first + " = " + nn::literal_of(field.second);
+                          }));
+  }
+}
+
+void add(const optim::OptimizerOptions& options, comm::KeyValues& settings) {
+  const optim::Schedule& schedule = options.schedule;
+  settings.insert(settings.end(), {{"optimizer", optim::name_of(options.kind)},
+                                   {"learning_rate", shortest(options.learning_rate)},
+                                   {"schedule", optim::name_of(schedule.kind)},
+                                   {"warmup", std::to_string(schedule.warmup)},
+                                   {"steps of the schedule", std::to_string(schedule.steps)},
+                                   {"last factor of the schedule", shortest(schedule.last)},
+                                   {"decay of the schedule", shortest(schedule.decay)},
+                                   {"steps of a decay", std::to_string(schedule.every)},
+                                   {"beta1", shortest(options.beta1)},
+                                   {"beta2", shortest(options.beta2)},
+                                   {"epsilon", shortest(options.epsilon)},
+                                   {"momentum", shortest(options.momentum)},
+                                   {"nesterov", yes_or_no(options.nesterov)},
+                                   {"weight_decay", shortest(options.weight_decay)},
+                                   {"trust", shortest(options.trust)},
+                                   {"clip_norm", text_of(options.clip_norm)},
+                                   {"clip_value", text_of(options.clip_value)}});
+}
+
+}  // namespace
+
+void require_equal_settings(const nn::NetworkShape& shape, const data::Plan* plan,
+                            const ReplicaOptions& options, comm::Communicator& comm) {
+  const std::string loss = options.loss != nullptr ? options.loss->name() : nn::default_loss;
+  comm::KeyValues settings = {{"loss", loss}, {"precision", text_of(options.precision)}};
+  add(shape, settings);
+  if (plan != nullptr) {
+    const auto number = [](auto value) {
+      return std::to_string(static_cast<std::uint64_t>(value));
+    };
+    settings.insert(
+        settings.end(),
+        {{"plan", to_hex(plan->digest())},
+         {"seed", number(options.seed.first) + ", " + number(options.seed.second)},
+         {"class_weights",
+          joined(options.class_weights, ", ", [](float weight) { return shortest(weight); })},
+         {"reduction", is_canonical(options) ? "canonical" : "allreduce"},
+         {"audit_every", number(options.audit_every.value_or(0))},
+         {"sentinel_steps", number(options.sentinel_steps)},
+         {"on_nonfinite", options.on_nonfinite == OnNonfinite::skip ? "skip" : "stop"}});
+    add(options.optimizer, settings);
+  }
+  comm::require_equal(comm, "the replica", settings, "give all ranks the same");
+}
+
+}  // namespace lockstep::train
