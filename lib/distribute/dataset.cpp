@@ -47,14 +47,15 @@ Pipeline::Open Pipeline::opener() const {
   };
 }
 
-DatasetFacts Pipeline::behind_prefetch() const {
+DatasetFacts Pipeline::behind_prefetch(const std::string& step) const {
   DatasetFacts facts = facts_;
   facts.prefetch = 0;
+  if (!step.empty()) facts.identity += ", " + step;
   return facts;
 }
 
-DatasetFacts Pipeline::not_batched() const {
-  DatasetFacts facts = behind_prefetch();
+DatasetFacts Pipeline::not_batched(const std::string& step) const {
+  DatasetFacts facts = behind_prefetch(step);
   facts.batch_size = 0;
   facts.drop_remainder = false;
   return facts;
@@ -95,32 +96,30 @@ Pipeline Pipeline::repeat(std::uint64_t times) const {
   return {[open = opener(), times](const Pass& pass) {
             return std::make_unique<Repeated>(open, pass, times);
           },
-          behind_prefetch()};
+          behind_prefetch("repeat " + std::to_string(times))};
 }
 
 Pipeline Pipeline::take(std::uint64_t count) const {
   return {[open = opener(), count](const Pass& pass) {
             return std::make_unique<Taken>(open(pass), count);
           },
-          behind_prefetch()};
+          behind_prefetch("take " + std::to_string(count))};
 }
 
 Pipeline Pipeline::skip(std::uint64_t count) const {
   return {[open = opener(), count](const Pass& pass) {
             return std::make_unique<Skipped>(open(pass), count);
           },
-          behind_prefetch()};
+          behind_prefetch("skip " + std::to_string(count))};
 }
 
 Pipeline Pipeline::shard(std::uint64_t count, std::uint64_t index) const {
-  if (index >= count) {
-    throw ConfigError("shard " + std::to_string(index) + " of " + std::to_string(count),
-                      "shards are counted from 0");
-  }
+  const std::string step = "shard " + std::to_string(index) + " of " + std::to_string(count);
+  if (index >= count) throw ConfigError(step, "shards are counted from 0");
   return {[open = opener(), count, index](const Pass& pass) {
             return std::make_unique<Sharded>(open(pass), count, index);
           },
-          behind_prefetch()};
+          behind_prefetch(step)};
 }
 
 Pipeline Pipeline::shuffle(std::uint64_t seed) const {
@@ -133,7 +132,7 @@ Pipeline Pipeline::shuffle(std::uint64_t seed) const {
                        const std::uint64_t own = data::worker_seed(seed, pass.worker);
                        return std::make_unique<Shuffled>(open(pass), own, pass.epoch);
                      },
-                     behind_prefetch()});
+                     behind_prefetch("shuffle with seed " + std::to_string(seed))});
   if (records_ && !records_->seed) {
     auto records = *records_;
     records.seed = seed;
@@ -148,7 +147,8 @@ Pipeline Pipeline::shuffle(std::uint64_t seed, std::size_t places) const {
             const std::uint64_t own = data::worker_seed(seed, pass.worker);
             return std::make_unique<BufferShuffled>(open(pass), own, pass.epoch, places);
           },
-          behind_prefetch()};
+          behind_prefetch("shuffle with seed " + std::to_string(seed) + " among " +
+                          std::to_string(places))};
 }
 
 Pipeline Pipeline::prefetch(std::size_t depth) const {
@@ -171,7 +171,7 @@ Pipeline Pipeline::enumerate(std::int64_t first,
   return {[open = opener(), first, numbered](const Pass& pass) {
             return std::make_unique<Enumerated>(open(pass), first, numbered);
           },
-          not_batched()};
+          not_batched("enumerate from " + std::to_string(first))};
 }
 
 Pipeline Pipeline::zip(const Pipeline& other, Any (*paired)(Any first, Any second)) const {
@@ -207,7 +207,8 @@ Pipeline Pipeline::interleave(std::function<Pipeline(Any)> function, std::size_t
     };
     return std::make_unique<Interleaved>(open_next, cycle_length, block_length);
   };
-  return {open_pass, not_batched()};
+  return {open_pass, not_batched("interleave " + std::to_string(cycle_length) + " by " +
+                                 std::to_string(block_length))};
 }
 
 }  // namespace lockstep::readers

@@ -65,7 +65,9 @@ struct DatasetFacts {
   bool drop_remainder = false;   ///< true: all batches are full
   std::size_t prefetch = 0;      ///< elements read ahead at the end of the pipeline
   bool reads_ahead = false;      ///< a prefetch stands anywhere in the pipeline
-  std::string identity = {};     ///< text that identifies the data
+  /// Text that identifies the data and, but for functions and the values of elements, what was
+  /// applied to them.
+  std::string identity = {};
 };
 
 }  // namespace lockstep
@@ -209,8 +211,9 @@ class Pipeline {
 
  private:
   Open opener() const;
-  DatasetFacts behind_prefetch() const;
-  DatasetFacts not_batched() const;
+  /// The facts without a prefetch at the end; `step` identifies the data, too.
+  DatasetFacts behind_prefetch(const std::string& step = {}) const;
+  DatasetFacts not_batched(const std::string& step) const;
 
   Open open_;
   DatasetFacts facts_;
@@ -297,10 +300,11 @@ class Dataset {
     static_assert(std::is_invocable_v<Function, T, const Draw&>,
                   "map_random: the function does not take (element, const Draw&)");
     using To = std::decay_t<std::invoke_result_t<Function, T, const Draw&>>;
-    return Dataset<To>(pipeline_.map([function, seed](readers::Item item) mutable {
+    const auto mapped = pipeline_.map([function, seed](readers::Item item) mutable {
       return readers::boxed<To>(
           function(std::move(readers::value_in<T>(item.value)), Draw{seed, item.epoch, item.id}));
-    }));
+    });
+    return Dataset<To>(mapped.identified("map_random with seed " + std::to_string(seed)));
   }
 
   /// Batches of `size` consecutive elements: see Batched. Under a Strategy `size` is the global

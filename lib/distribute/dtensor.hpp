@@ -66,8 +66,9 @@ class DTensor {
   const Layout& layout() const noexcept { return layout_; }
   Mesh& mesh() const noexcept { return *mesh_; }
 
-  /// This rank's piece: the inverse of pack_to_mesh. Local.
-  const Tensor<T>& unpack() const noexcept { return *piece_; }
+  /// This rank's piece: the inverse of pack_to_mesh. Of a temporary, such as a sum, a copy. Local.
+  const Tensor<T>& unpack() const& noexcept { return *piece_; }
+  Tensor<T> unpack() && { return *piece_; }
 
   /// The same tensor with another layout.
   ///

@@ -124,8 +124,6 @@ Shape Layout::local_shape(const Shape& global, int rank) const {
   return shape;
 }
 
-Shape Layout::largest_local_shape(const Shape& global) const { return local_shape(global, 0); }
-
 void Layout::require_rank(const Shape& global) const {
   if (global.size() == rank()) return;
   throw ConfigError("layout " + specs_text(specs_) + " for a tensor of shape " + to_text(global),
@@ -319,13 +317,6 @@ namespace {
 
 using Specs = std::vector<std::string>;
 
-void require_one_mesh(const std::string& operation, const Layout& a, const Layout& b) {
-  if (a.mesh() == b.mesh()) return;
-  collective::refuse(operation + ": tensors on different meshes: [" + to_text(a.mesh()) +
-                         "] and [" + to_text(b.mesh()) + "]",
-                     "put both on one mesh");
-}
-
 // The operand's length on an axis of the result: 1 if missing; axes are aligned at the last one.
 std::size_t length_at(const Shape& shape, std::size_t rank, std::size_t axis) {
   const std::size_t missing = rank - shape.size();
@@ -379,7 +370,6 @@ struct Operand {
 
 BinaryPlan matmul_plan(const Layout& a, const Shape& a_shape, const Layout& b,
                        const Shape& b_shape) {
-  require_one_mesh("matmul", a, b);
   if (a_shape.size() != 2 || b_shape.size() != 2 || a_shape[1] != b_shape[0]) {
     collective::refuse(
         "matmul: no product of shapes " + to_text(a_shape) + " and " + to_text(b_shape),
@@ -402,7 +392,6 @@ BinaryPlan matmul_plan(const Layout& a, const Shape& a_shape, const Layout& b,
 
 BinaryPlan elementwise_plan(const std::string& operation, const Layout& a, const Shape& a_shape,
                             const Layout& b, const Shape& b_shape) {
-  require_one_mesh(operation, a, b);
   const Shape shape = broadcast(operation, a_shape, b_shape);
   const Operand left{a, a_shape, shape};
   const Operand right{b, b_shape, shape};

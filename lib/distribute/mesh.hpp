@@ -274,10 +274,9 @@ class Layout {
   /// The indices that mesh rank `rank` owns of an axis of `length`.
   Range owned(std::size_t length, std::size_t axis, int rank) const;
 
-  /// The shape of a rank's piece of a tensor of shape `global`; and the largest piece of any rank.
-  /// Throws ConfigError if `global` does not have rank() axes.
+  /// The shape of a rank's piece of a tensor of shape `global`; the largest one is rank 0's. Throws
+  /// ConfigError if `global` does not have rank() axes.
   Shape local_shape(const Shape& global, int rank) const;
-  Shape largest_local_shape(const Shape& global) const;
 
   bool operator==(const Layout&) const = default;
 
@@ -342,14 +341,13 @@ struct BinaryPlan {
   Shape shape;    ///< of the result, globally
 };
 
-/// For the product of [m, k] and [k, n]; see matmul in operations.hpp.
-/// Errors   throws comm::AgreedError (2) for other shapes and for layouts of different meshes.
+/// For the product of [m, k] and [k, n] on one mesh; see matmul in operations.hpp.
+/// Errors   throws comm::AgreedError (2) for other shapes.
 BinaryPlan matmul_plan(const Layout& a, const Shape& a_shape, const Layout& b,
                        const Shape& b_shape);
 
-/// For element-wise operations with broadcasting; see elementwise in operations.hpp.
-/// Errors   throws comm::AgreedError (2), which begins with `operation`, for incompatible shapes
-///          and for different meshes.
+/// For element-wise operations on one mesh with broadcasting; see elementwise in operations.hpp.
+/// Errors   throws comm::AgreedError (2), which begins with `operation`, for incompatible shapes.
 BinaryPlan elementwise_plan(const std::string& operation, const Layout& a, const Shape& a_shape,
                             const Layout& b, const Shape& b_shape);
 

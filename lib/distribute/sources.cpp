@@ -251,7 +251,12 @@ Pipeline readers::from_paths(const std::vector<std::string>& paths,
                              const FileOptions& options) {
   if (paths.empty()) throw ConfigError("a data set of no files", "give at least one");
   require_lengths(options.cycle_length, options.block_length);
-  DatasetFacts facts{.files = paths.size(), .identity = identity_of(paths)};
+  DatasetFacts facts{.files = paths.size(),
+                     .identity = identity_of(paths) + ", " + std::to_string(options.cycle_length) +
+                                 " at a time by " + std::to_string(options.block_length)};
+  if (options.shuffle_files) {
+    facts.identity += ", files shuffled with seed " + std::to_string(options.seed);
+  }
   return {[paths, read = std::move(read), options](const Pass& pass) {
             auto files = dealt_files(paths, pass);
             if (options.shuffle_files) files = shuffled_files(files, options.seed, pass);

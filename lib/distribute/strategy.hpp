@@ -114,7 +114,8 @@ class Strategy {
   /// a data::Plan and each rank reads its own examples only. Batches that are transformed further
   /// are read whole by every rank that cuts them.
   /// Errors   throws comm::AgreedError (2): data or options that data::Plan or data::choose_policy
-  ///          reject; `balanced` with DATA; ranks with different data or options.
+  ///          reject; `balanced` with DATA; ranks with different data or options. Functions, and
+  ///          elements of from_elements and generators, are not compared.
   /// Ranks    collective.
   template <BatchLike T>
   DistributedDataset<T> distribute_dataset(const Dataset<T>& dataset,
@@ -271,6 +272,9 @@ class Strategy {
     return value;
   }
 
+  /// The ranks of the replicas, for other collectives among them. Local.
+  comm::Communicator& communicator() const noexcept { return comm_; }
+
   /// The components in this process: this replica's only. Those of a structure of per-replica
   /// values are structures of components. Local.
   template <class T>
@@ -403,19 +407,22 @@ class Strategy {
 ///
 /// Shapes   `indices` [b] and `values` [b]; b may differ between replicas. If an index occurs more
 ///          than once (policy OFF), the first in rank order is kept.
-/// Errors   throws comm::AgreedError (2) unless there is one value per index.
+/// Errors   throws comm::AgreedError (2) unless each replica has one value per index.
 /// Ranks    collective.
 template <std::integral Index, Number T>
 std::map<Index, T> in_global_order(const Strategy& strategy,
                                    const PerReplica<Tensor<Index>>& indices,
                                    const PerReplica<Tensor<T>>& values) {
+  comm::together(strategy.communicator(), [&] {
+    const Shape of_indices = strategy.local_results(indices).front().shape();
+    const Shape of_values = strategy.local_results(values).front().shape();
+    if (of_indices.size() == 1 && of_indices == of_values) return;
+    throw ConfigError(
+        "indices of shape " + to_text(of_indices) + " for values of shape " + to_text(of_values),
+        "give one value for each index");
+  });
   const auto all_indices = strategy.gather(indices, 0);
   const auto all_values = strategy.gather(values, 0);
-  if (all_indices.values().size() != all_values.values().size()) {
-    collective::refuse("indices of shape " + to_text(all_indices.shape()) +
-                           " for values of shape " + to_text(all_values.shape()),
-                       "give one value for each index");
-  }
   std::map<Index, T> ordered;
   for (std::size_t i = 0; i < all_indices.values().size(); ++i) {
     ordered.emplace(all_indices.values()[i], all_values.values()[i]);

@@ -188,6 +188,7 @@ Tensor<T> reduce_along(comm::Communicator& comm, ReduceOp op, const Tensor<T>& m
   Tensor<Wide<T>> sums;
   std::vector<std::uint64_t> counts(static_cast<std::size_t>(comm.size()));
   comm::together(comm, [&] {
+    if (axis > 0 && mine.shape() == Tensor<T>().shape()) return;  // without examples
     sums = sum_along(mine, axis);
     if (mine.values().empty()) return;
     counts[static_cast<std::size_t>(comm.rank())] = view_axis(mine.shape(), axis).length;
@@ -377,18 +378,19 @@ class Mirrored {
   const T& read() const noexcept { return value_; }
 
   /// Sets all copies to `value`, which must be the same bits on all replicas.
-  /// Errors   throws comm::AgreedError (70) if it is not, naming the rank that differs; the
-  ///          variable is then unchanged.
+  /// Errors   throws comm::AgreedError (70) if it is not, naming the rank that differs, and (2) for
+  ///          a value of another shape; the variable is then unchanged.
   /// Ranks    collective.
   void assign(T value) {
     require_same(value, "the value assigned to a mirrored variable");
+    require_shape_of(value, "a value");
     value_ = std::move(value);
   }
 
   /// Adds `amount` to all copies, or subtracts it, element by element; integers wrap around. As
   /// assign(): `amount` must be the same bits on all replicas. To add each replica's own amount,
   /// add their sum: Strategy::reduce.
-  /// Errors   also throws ConfigError for an amount of another shape.
+  /// Errors   as assign().
   /// Ranks    collective.
   void assign_add(const T& amount) { combine(amount, sharding::plus<Component>); }
   void assign_sub(const T& amount) { combine(amount, sharding::minus<Component>); }
@@ -412,17 +414,23 @@ class Mirrored {
   template <class Combine>
   void combine(const T& amount, Combine function) {
     require_same(amount, "the amount added to a mirrored variable");
+    require_shape_of(amount, "an amount");
     if constexpr (Number<T>) {
       value_ = function(value_, amount);
     } else {
-      if (amount.shape() != value_.shape()) {
-        throw ConfigError("an amount of shape " + to_text(amount.shape()) +
-                              " for a variable of shape " + to_text(value_.shape()),
-                          "give one number for each of the variable");
-      }
       const auto addends = amount.values();
       const auto values = value_.values();
       std::transform(values.begin(), values.end(), addends.begin(), values.begin(), function);
+    }
+  }
+
+  /// `value` is the same on all replicas.
+  void require_shape_of(const T& value, const std::string& what) const {
+    if constexpr (!Number<T>) {
+      if (value.shape() == value_.shape()) return;
+      collective::refuse(what + " of shape " + to_text(value.shape()) +
+                             " for a variable of shape " + to_text(value_.shape()),
+                         "give one number for each of the variable");
     }
   }
 

@@ -298,6 +298,11 @@ TEST_CASE("what cannot be shared out is refused on every rank alike", "[distribu
     Strategy(comm).distribute_dataset(range_dataset(9 + comm.rank() / 2).batch(4));
   };
   CHECK_THROWS_WITH(comm::run_ranks(3, differ), Catch::Contains("data is range 10 on rank 2"));
+  const auto differ_in_seed = [](comm::Communicator& comm) {
+    Strategy(comm).distribute_dataset(range_dataset(9).shuffle(comm.rank() / 2).batch(4));
+  };
+  CHECK_THROWS_WITH(comm::run_ranks(3, differ_in_seed),
+                    Catch::Contains("data is range 9, shuffle with seed 1 on rank 2"));
 }
 
 TEST_CASE("replicas without data contribute nothing", "[distribute]") {

@@ -406,9 +406,25 @@ TEST_CASE("operations that cannot be are refused alike", "[mesh]") {
         reduce_mean(copy_to_mesh(mesh, counting<float>({0, 2}), Layout(mesh, {none, none})), 0);
       }),
       StartsWith("2: the mean of no values, of shape (0, 2)"));
-  CHECK_THAT(refusal([](Mesh& mesh, const Matrix& a) {
-               Mesh other(mesh.communicator(), {{"y", 2}});
-               add(a, copy_to_mesh(other, counting<float>({2, 3}), Layout(other, {"y", none})));
-             }),
-             StartsWith("2: add: tensors on different meshes: [x=2] and [y=2]"));
+  CHECK_THAT(
+      refusal([](Mesh& mesh, const Matrix& a) {
+        Mesh other(mesh.communicator(), {{"y", 2}});
+        add(a, copy_to_mesh(other, counting<float>({2, 3}), Layout(other, {"y", none})));
+      }),
+      StartsWith("2: add: tensors on different meshes: [x=2 of ranks 0, 1] and [y=2 of ranks "
+                 "0, 1]"));
+  const auto of_other_ranks = test::refusal(4, [](comm::Communicator& comm) {
+    const auto pair_of = [&](int color) { return comm.split(color); };
+    const auto neighbours = pair_of(comm.rank() / 2);
+    const auto others = pair_of(comm.rank() % 2);
+    Mesh mesh(*neighbours, {{"x", 2}});
+    Mesh other(*others, {{"x", 2}});
+    try {
+      add(copy_to_mesh(mesh, counting<float>({2}), Layout(mesh, {none})),
+          copy_to_mesh(other, counting<float>({2}), Layout(other, {none})));
+    } catch (const comm::AgreedError&) {  // the text has each rank's own meshes
+      throw comm::AgreedError(ExitCode::usage, "refused");
+    }
+  });
+  CHECK(of_other_ranks == "2: refused");
 }

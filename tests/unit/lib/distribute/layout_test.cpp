@@ -116,7 +116,7 @@ TEST_CASE("the pieces of every layout cover a tensor, once for each replica", "[
           const auto columns = layout.owned(shape[1], 1, rank);
           pieces.push_back(layout.local_shape(shape, rank));
           REQUIRE(pieces.back() == Shape{rows.size(), columns.size()});
-          REQUIRE(pieces.back()[0] <= layout.largest_local_shape(shape)[0]);
+          REQUIRE(pieces.back()[0] <= layout.local_shape(shape, 0)[0]);
           for (auto i = rows.begin; i < rows.end; ++i) {
             for (auto j = columns.begin; j < columns.end; ++j) ++owners[i * shape[1] + j];
           }

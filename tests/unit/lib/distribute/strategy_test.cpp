@@ -242,6 +242,21 @@ TEST_CASE("outputs are put back in global order", "[distribute]") {
   for (const auto& [index, value] : ordered) CHECK(value == 2 * index);
 }
 
+TEST_CASE("outputs of other indices are refused on every rank", "[distribute]") {
+  const auto refuse = [](comm::Communicator& comm) {
+    Strategy strategy(comm);
+    const auto of_lengths = [&](std::size_t first, std::size_t second) {
+      return strategy.distribute_values_from_function([=](const ValueContext& context) {
+        const std::size_t length = context.replica_id_in_sync_group == 0 ? first : second;
+        return Tensor<std::int64_t>(Shape{length}, std::vector<std::int64_t>(length));
+      });
+    };
+    in_global_order(strategy, of_lengths(2, 1), of_lengths(1, 2));  // 3 of both
+  };
+  CHECK_THROWS_WITH(comm::run_ranks(2, refuse),
+                    Catch::Contains("indices of shape (2) for values of shape (1)"));
+}
+
 TEST_CASE("values of replicas cannot be made by hand", "[distribute]") {
   using Value = PerReplica<Tensor<float>>;
   using Weights = Mirrored<Tensor<float>>;
@@ -324,6 +339,18 @@ TEST_CASE("reduce adds and averages over replicas", "[distribute]") {
   CHECK(std::get<3>(reduced).values()[0] == -ranks);
 }
 
+TEST_CASE("a replica without examples is left out along any axis", "[distribute]") {
+  for (const std::ptrdiff_t axis : {1, -1}) {
+    CHECK(on_all(2, [&](comm::Communicator& comm) {
+            Strategy strategy(comm);
+            const auto value = strategy.run([&] {
+              return comm.rank() == 0 ? Tensor<float>() : Tensor<float>({1, 3}, {1, 2, 3});
+            });
+            return strategy.reduce(ReduceOp::sum, value, axis);
+          }) == Tensor<float>({6.0F}));
+  }
+}
+
 TEST_CASE("gather joins along any axis", "[distribute]") {
   const auto joined = on_all(3, [](comm::Communicator& comm) {
     Strategy strategy(comm);
@@ -381,6 +408,15 @@ TEST_CASE("a mirrored variable is the same everywhere, which can be verified", "
           weights.verify();
           return std::pair(before, weights.read());
         }) == std::pair(Tensor<float>({1, 2}), Tensor<float>({0.5F, 1.5F})));
+}
+
+TEST_CASE("a mirrored variable keeps its shape", "[distribute]") {
+  const auto assign = [](comm::Communicator& comm) {
+    auto weights = Strategy(comm).create_variable(Tensor<float>({1.0F, 2}));
+    weights.assign(Tensor<float>({1.0F, 2, 3}));
+  };
+  CHECK_THROWS_WITH(comm::run_ranks(2, assign),
+                    Catch::Contains("a value of shape (3) for a variable of shape (2)"));
 }
 
 TEST_CASE("replicas that differ are named", "[distribute]") {

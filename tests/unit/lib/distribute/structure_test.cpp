@@ -159,7 +159,7 @@ TEST_CASE("mirrored variables are added to in step", "[distribute]") {
           bool refused = false;
           try {
             weights.assign_add(Tensor<float>({1}));
-          } catch (const ConfigError&) {
+          } catch (const comm::AgreedError&) {
             refused = true;
           }
           return std::tuple(weights.read(), static_cast<int>(count.read()), refused);
