@@ -14,6 +14,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/data/folder.hpp"
 #include "lockstep/data/picture_source.hpp"
 #include "lockstep/data/source.hpp"
 #include "lockstep/data/synthetic.hpp"
@@ -39,7 +40,7 @@ data::Format format_in(const Arguments& arguments) {
     throw ConfigError("--format is missing", "say which of idx, csv, npy and tfrecord to write");
   }
   const auto format = data::format_named(name);
-  if (format && format != data::Format::picture && format != data::Format::cifar) return *format;
+  if (format && data::is_writable(*format)) return *format;
   throw ConfigError("--format: '" + name + "' is none of idx|csv|npy|tfrecord", "use one of them");
 }
 
@@ -60,11 +61,7 @@ void make_data_folder(const std::filesystem::path& folder) {
   make_folder(folder);
   std::error_code error;
   for (const auto& entry : list_folder(folder, error)) {
-    std::string name = entry.path().filename().string();
-    if (name.ends_with(".gz")) name.resize(name.size() - 3);
-    const bool of_a_part =
-        name.starts_with("train") || name.starts_with("test") || name.starts_with("t10k");
-    if (!of_a_part || !data::format_of_file(name)) continue;
+    if (!data::part_of_file(entry.path())) continue;
     throw ConfigError(entry.path().string() + ": already exists",
                       "choose another folder, or remove it");
   }

@@ -6,7 +6,7 @@
 // an unquoted number are ignored. A number is rounded to the nearest float32. The file may be
 // gzip-compressed.
 //
-// A table's schema (table.hpp) says what the columns mean. Without one, the column `label` holds
+// A table's schema (table.hpp) defines what the columns mean. Without one, the column `label` holds
 // integers, and all other columns are features, in order, as numbers.
 #pragma once
 
@@ -88,8 +88,8 @@ class CsvSource final : public StoredSource {
   /// Errors   throws DataError, with FILE:LINE and the column, for: a missing column, a label that
   ///          the schema does not have, a weight below 0, a number to predict as in set_moments(),
   ///          no features, no records, a number of fields different from the header's, an invalid
-  ///          number, a missing value if the schema says so, unmatched quotes, a line longer than
-  ///          64 MiB; and what read_header() throws.
+  ///          number, a missing value with Missing::error, unmatched quotes, a line longer than 64
+  ///          MiB; and what read_header() throws.
   CsvSource(const std::filesystem::path& path, const ReadOptions& options);
 
   /// The names in the header, without the label; with a table, those of its features.

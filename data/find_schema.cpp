@@ -26,13 +26,15 @@ constexpr std::size_t max_word = 1000;
 constexpr std::size_t max_float_classes = 20;      // whole numbers that are written as floats
 constexpr std::size_t max_saved_values = 900'000;  // of a checkpoint's network.json
 
-/// Why a field is no number here.
-const char* why_no_number(const std::string& field) {
+bool is_beyond_float32(const std::string& field) {  // which is no float32
   double number = 0;
   const char* const end = field.data() + field.size();
   const auto [stop, error] = std::from_chars(field.data(), end, number);
-  const bool is_huge = error != std::errc::invalid_argument && stop == end && std::isfinite(number);
-  return is_huge ? " is beyond the numbers of float32" : " is not a number";
+  return error != std::errc::invalid_argument && stop == end && std::isfinite(number);
+}
+
+const char* why_no_number(const std::string& field) {
+  return is_beyond_float32(field) ? " is beyond the numbers of float32" : " is not a number";
 }
 
 bool contains(const std::vector<std::string>& names, std::string_view name) {
@@ -60,7 +62,13 @@ std::string name_label(const std::vector<std::string>& names, const TableOptions
     return "if the line is a record: `header=none` `label_column=-1`, for the last column; else "
            "name the column that has the labels";
   }
-  return take(nearest(wanted, names).value_or(names.back()));
+  if (names.front().starts_with("sep=")) {
+    return "remove the first line, which is for spreadsheets, and give `separator`";
+  }
+  const auto named = std::find_if(names.rbegin(), names.rend(),
+                                  [](const std::string& name) { return !name.empty(); });
+  const auto meant = nearest(wanted, names);
+  return take(meant && !meant->empty() ? *meant : named != names.rend() ? *named : "1");
 }
 
 /// The index of a column of labels. Throws DataError.
@@ -307,9 +315,9 @@ class SchemaFinder {
   void require_column(const std::string& name, const char* setting,
                       const std::string& place) const {
     if (contains(names_, name)) return;
-    throw ConfigError(
-        place + ": no column is named " + in_quotes(name) + ", as in `" + setting + "`",
-        did_you_mean(nearest(name, names_), "the first is " + in_quotes(names_.front())));
+    throw ConfigError(place + ": no column is named " + in_quotes(name) + ", as in `" + setting +
+                          "`; the columns are " + listed(names_),
+                      did_you_mean(nearest(name, names_), "name one of them"));
   }
 
   void require_weight_column(const std::string& place) const {
@@ -525,20 +533,25 @@ class SchemaFinder {
     if (found.numbers + found.words == 0) return "empty";
     if (found.words == 0) return "";
     const std::string place = found.place + ": column " + in_quotes(name) + ": ";
-    if (found.numbers > 0) {
-      throw DataError(
-          place + in_quotes(found.first_word) + why_no_number(found.first_word) + ", but " +
-              counted(found.numbers, "other field") + " of the column " +
-              (found.numbers == 1 ? "is one" : "are"),
-          "mend the line; or, if the numbers are categories, `category_columns=" + csv_field(name) +
-              "`; or leave the column out, `ignore_columns=" + csv_field(name) + "`");
+    const bool is_named = contains(options_.categories, name);
+    const bool are_huge =
+        !is_named && std::all_of(found.texts.begin(), found.texts.end(), is_beyond_float32);
+    if (found.numbers > 0 || are_huge) {
+      std::string problem = place + in_quotes(found.first_word) + why_no_number(found.first_word);
+      if (found.numbers > 0) {
+        problem += ", but " + counted(found.numbers, "other field") + " of the column " +
+                   (found.numbers == 1 ? "is one" : "are");
+      }
+      const std::string own = "_columns=" + csv_field(name) + "`";
+      throw DataError(problem, "mend the column; or, if its numbers are categories, `category" +
+                                   own + "; or leave it out, `ignore" + own);
     }
-    if (!contains(options_.categories, name) && is_decimal_comma(found.first_word)) {
+    if (!is_named && is_decimal_comma(found.first_word)) {
       throw DataError(place + in_quotes(found.first_word) + " has a decimal comma",
                       "write numbers with a decimal point: in pandas, to_csv(..., decimal='.')");
     }
     if (found.has_long_word) return "words, one of more than " + counted(max_word, "byte");
-    if (contains(options_.categories, name)) {
+    if (is_named) {
       if (found.texts.size() <= max_named_categories) return "";
       throw DataError(place + "more than " + grouped(max_named_categories) + " categories",
                       "leave the column out: `ignore_columns=" + csv_field(name) + "`");

@@ -38,11 +38,9 @@ bool has_plain_twin(const std::filesystem::path& path, const Paths& all) {
   return name != file_name(path) && all.contains(path.parent_path() / name);
 }
 
-/// The part of a file; empty if it belongs to neither.
-std::optional<Part> part_of(const std::string& name) {
-  if (name.starts_with("train") || name.starts_with("data_batch")) return Part::train;
-  if (name.starts_with("test") || name.starts_with("t10k")) return Part::test;
-  return std::nullopt;
+/// The format of a file in a folder, by its name.
+std::optional<Format> format_in_folder(const std::filesystem::path& file) {
+  return is_npz_file(file) ? std::optional(Format::npy) : format_of_file(bare_name(file));
 }
 
 const char* files_called(Part part) {
@@ -267,6 +265,14 @@ void check_same_divisor(const Named& one, const Named& first) {
 
 }  // namespace
 
+std::optional<Part> part_of_file(const std::filesystem::path& file) {
+  if (!format_in_folder(file)) return std::nullopt;
+  const std::string name = bare_name(file);
+  if (name.starts_with("train") || name.starts_with("data_batch")) return Part::train;
+  if (name.starts_with("test") || name.starts_with("t10k")) return Part::test;
+  return std::nullopt;
+}
+
 FolderFiles find_files(const std::string& path, std::optional<Format> format,
                        std::optional<Part> only, bool may_lack_test) {
   if (is_table_file(path)) {
@@ -292,16 +298,14 @@ FolderFiles find_files(const std::string& path, std::optional<Format> format,
   std::map<Format, Groups> test;
   std::map<Format, std::filesystem::path> first;
   for (const auto& file : all) {
-    const std::string name = bare_name(file);
-    const bool is_archive = is_npz_file(file);
-    const auto found = is_archive ? std::optional(Format::npy) : format_of_file(name);
+    const auto found = format_in_folder(file);
     if (!found || (format && found != format) || has_plain_twin(file, all)) continue;
-    const auto part = part_of(name);
+    const auto part = part_of_file(file);
     if (!part || (only && part != only)) continue;
     first.try_emplace(*found, file);
     Groups& groups = part == Part::train ? train[*found] : test[*found];
-    if (is_archive) {
-      groups[{file.parent_path(), name}] = arrays_in(file, *part);
+    if (is_npz_file(file)) {
+      groups[{file.parent_path(), bare_name(file)}] = arrays_in(file, *part);
     } else {
       enter(groups, *found, file, path);
     }

@@ -57,6 +57,10 @@ std::unique_ptr<Source> open_folder_part(const std::string& path, Part part,
 /// Errors   throws what the functions above throw, and DataError if the parts differ in that way.
 DataSet open_folder(const std::string& path, const DataSetOptions& options);
 
+/// The part to which find_files() would count a file of this name, in one of the formats that it
+/// finds by their names; empty if to none.
+std::optional<Part> part_of_file(const std::filesystem::path& file);
+
 // Expansion of paths and patterns to files.
 
 /// True if `path` is a pattern: it contains `*`, `?` or `[`, and no file has exactly that name.

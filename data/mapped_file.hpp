@@ -10,8 +10,8 @@ namespace lockstep::data {
 /// a host that read the same file.
 ///
 /// An access to a page that a file no longer has, or that its disk cannot give, is the signal
-/// SIGBUS. A handler, installed by the first object, puts a page of zeros there, so that copy() can
-/// say so; it passes on what no copy() has caused. systemd's journal reads its files in this way
+/// SIGBUS. A handler, installed by the first object, puts a page of zeros there, and copy() returns
+/// false; it passes on what no copy() has caused. systemd's journal reads its files in this way
 /// (src/basic/sigbus.c). The handler needs no lock and allocates nothing. Local; copy() by one
 /// thread at a time.
 class MappedFile {

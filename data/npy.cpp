@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <charconv>
 #include <cmath>
 #include <cstring>
@@ -291,8 +290,7 @@ NpyType type_of(const std::string& descr, const std::string& place) {
                     "numpy.save(path, array.astype('float32'))");
   }
   const auto bytes = static_cast<std::size_t>(type[1] - '0');
-  constexpr bool little = std::endian::native == std::endian::little;
-  return {type[0], bytes, bytes > 1 && order == (little ? '>' : '<')};
+  return {type[0], bytes, bytes > 1 && order == '>'};
 }
 
 /// Reads the dictionary's text; sets `header_bytes` to the offset of the first element.

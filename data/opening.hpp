@@ -23,7 +23,7 @@ namespace lockstep::data {
 class Content;
 
 /// This rank's part of `content`, about 1 / ranks of its bytes; it may be empty. Nullopt, on all
-/// ranks: each is to scan all. `what` tells what is scanned for.
+/// ranks: each is to scan all. `what` names the scan.
 ///
 /// Counts the quotes and lines of 1 / ranks of the bytes, the first time: whether a newline is in
 /// quotes depends on all that precede it.
@@ -33,7 +33,7 @@ std::optional<CsvPart> part_to_scan(Content& content, const char* what, const Op
 
 /// What `scan(part)` returned on each rank, in rank order, valid until ranks->gather is called
 /// again. Nullopt, on all ranks: each is to scan all, because it threw an Error on some rank, or
-/// part_to_scan() says so. Collective.
+/// part_to_scan() returned nullopt. Collective.
 template <class Scan>
 std::optional<std::vector<std::string_view>> scan_parts(Content& content, const char* what,
                                                         const OpeningRanks* ranks, Scan scan) {
@@ -100,7 +100,6 @@ class FindingsReader {
     at_ += size;
     return text_.substr(at_ - size, size);
   }
-  bool is_at_end() const noexcept { return at_ == text_.size(); }
 
  private:
   std::size_t take_count() {

@@ -17,7 +17,25 @@
 namespace lockstep::data {
 namespace {
 
-constexpr std::array<std::uint8_t, 8> png_signature{0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
+bool begins_with(std::span<const std::uint8_t> bytes,
+                 std::span<const std::uint8_t> magic) noexcept {
+  return bytes.size() >= magic.size() && std::equal(magic.begin(), magic.end(), bytes.begin());
+}
+
+}  // namespace
+
+bool begins_png(std::span<const std::uint8_t> bytes) noexcept {
+  constexpr std::array<std::uint8_t, 8> signature{0x89, 'P', 'N', 'G', '\r', '\n', 0x1A, '\n'};
+  return begins_with(bytes, signature);
+}
+
+bool begins_jpeg(std::span<const std::uint8_t> bytes) noexcept {
+  constexpr std::array<std::uint8_t, 3> start_and_marker{0xFF, 0xD8, 0xFF};
+  return begins_with(bytes, start_and_marker);
+}
+
+namespace {
+
 constexpr std::uint64_t max_file_bytes = std::uint64_t{1} << 30;
 constexpr std::uint64_t max_side = 65'535;  // that of JPEG
 const char* const replace_it = "replace the file, or remove it: it is damaged or incomplete";
@@ -116,8 +134,8 @@ Kind kind_of(const RegularFile& file) {
   std::array<std::uint8_t, 8> start{};
   const auto there = std::min<std::uint64_t>(start.size(), file.size());
   file.read_at(0, std::span(start).first(static_cast<std::size_t>(there)));
-  if (start == png_signature) return Kind::png;
-  if (start[0] == 0xFF && start[1] == 0xD8 && start[2] == 0xFF) return Kind::jpeg;
+  if (begins_png(start)) return Kind::png;
+  if (begins_jpeg(start)) return Kind::jpeg;
   const char* text = reinterpret_cast<const char*>(start.data());
   const std::string_view begin(text, start.size());
   const char* what = begin.starts_with("GIF8")   ? " (GIF)"
@@ -136,7 +154,9 @@ class PngDecoder {
   explicit PngDecoder(std::span<const std::uint8_t> file) : left_(file) {
     png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, on_error, on_warning);
     if (png_ != nullptr) info_ = png_create_info_struct(png_);
-    if (info_ == nullptr) throw std::bad_alloc();
+    if (info_ != nullptr) return;
+    png_destroy_read_struct(&png_, nullptr, nullptr);
+    throw std::bad_alloc();
   }
   ~PngDecoder() { png_destroy_read_struct(&png_, &info_, nullptr); }
   PngDecoder(const PngDecoder&) = delete;

@@ -38,6 +38,10 @@ struct PictureHeader {
 /// A picture has at most so many pixels.
 inline constexpr std::uint64_t max_picture_pixels = 100'000'000;
 
+/// True for the first bytes of a PNG file, and of a JPEG file.
+bool begins_png(std::span<const std::uint8_t> bytes) noexcept;
+bool begins_jpeg(std::span<const std::uint8_t> bytes) noexcept;
+
 /// True for the names of PNG and JPEG files: .png, .jpg and .jpeg in either case.
 bool is_picture_name(std::string_view name);
 

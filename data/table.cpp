@@ -154,20 +154,8 @@ std::string_view without_blanks(std::string_view text) noexcept {
 }
 
 bool is_missing(std::string_view text) noexcept {
-  constexpr std::array<std::string_view, 13> missing{"",
-                                                     "NA",
-                                                     "N/A",
-                                                     "n/a",
-                                                     "<NA>",
-                                                     "#N/A",
-                                                     "NaN",
-                                                     "nan",
-                                                     "-nan",
-                                                     "NUL"
-                                                     "L",
-                                                     "null",
-                                                     "None",
-                                                     "?"};
+  constexpr std::array<std::string_view, 13> missing{
+      "", "NA", "N/A", "n/a", "<NA>", "#N/A", "NaN", "nan", "-nan", "NULL", "null", "None", "?"};
   text = without_blanks(text);
   return std::find(missing.begin(), missing.end(), text) != missing.end();
 }

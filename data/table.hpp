@@ -142,8 +142,8 @@ TableSchema find_classes(const std::string& path, const TableOptions& options);
 /// The text in TableSchema::classes of a label that is written as `text`: "7" of " 7.0".
 std::string class_text(std::string_view text);
 
-/// The feature of a number in `column`, one of schema.columns: standardized if the schema says so;
-/// NaN: missing. Local.
+/// The feature of a number in `column`, one of schema.columns: standardized with
+/// schema.standardized; NaN: missing. Local.
 float feature_of(const TableSchema& schema, const TableColumn& column, double number) noexcept;
 
 /// The features of a record, as a network that was trained on the table takes them (for example

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <optional>
@@ -10,6 +9,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/data/picture.hpp"
 #include "lockstep/data/stored_source.hpp"
 
 #if defined(__x86_64__)
@@ -136,15 +136,7 @@ bool find_list(ByteView feature, List& list) {
 void append_floats(ByteView bytes, std::vector<float>& numbers) {
   const std::size_t used = numbers.size();
   numbers.resize(used + bytes.size() / sizeof(float));
-  if constexpr (std::endian::native == std::endian::little) {
-    std::memcpy(numbers.data() + used, bytes.data(), (numbers.size() - used) * sizeof(float));
-    return;
-  }
-  for (std::size_t i = used; i < numbers.size(); ++i) {
-    std::uint32_t bits = 0;
-    for (std::size_t k = 4; k-- > 0;) bits = bits << 8 | bytes[4 * (i - used) + k];
-    numbers[i] = std::bit_cast<float>(bits);
-  }
+  std::memcpy(numbers.data() + used, bytes.data(), (numbers.size() - used) * sizeof(float));
 }
 
 std::string parse_floats(ByteView list, std::vector<float>& numbers) {
@@ -361,16 +353,6 @@ bool matches(std::span<const std::uint8_t> bytes, std::span<const std::uint8_t> 
   return masked(crc32c(bytes)) == little_endian<std::uint32_t>(stored);
 }
 
-/// True for the magic bytes of PNG or JPEG: encoded images, which are not supported.
-bool is_encoded(std::span<const std::uint8_t> bytes) {
-  constexpr std::array<std::uint8_t, 8> png{0x89, 'P', 'N', 'G', '\r', '\n', 0x1A, '\n'};
-  constexpr std::array<std::uint8_t, 4> jpeg{0xFF, 0xD8, 0xFF, 0xE0};  // JFIF, as in TensorFlow
-  const auto begins = [bytes](std::span<const std::uint8_t> magic) {
-    return bytes.size() > magic.size() && std::equal(magic.begin(), magic.end(), bytes.begin());
-  };
-  return begins(png) || begins(jpeg);
-}
-
 [[noreturn]] void fail_at(const Content& content, std::uint64_t offset, std::uint64_t record,
                           const std::string& problem, const std::string& remedy) {
   throw DataError(content.place(offset) + ": record " + std::to_string(record) + ": " + problem,
@@ -476,7 +458,7 @@ void TfRecordSource::scan_record(std::uint64_t offset, std::span<const std::uint
   const std::string problem = parse_example(payload, example_);
   if (!problem.empty()) fail(offset, record, problem);
   if (record == 0) {
-    if (is_encoded(example_.bytes)) {
+    if (begins_png(example_.bytes) || begins_jpeg(example_.bytes)) {
       fail(offset, record, "feature 'image' is a PNG or JPEG file, not raw pixels",
            "decode images before they are written: tf.io.decode_image");
     }

@@ -77,11 +77,10 @@ class Formats(command.CommandTest):
             self.assertEqual(len(read[name]), ranks)
             ranks = ranks % 3 + 1
         for name in FORMATS:
-            for options in ({"threads": 2}, {"threads": 3}):
-                count = 16 if "threads" in options else 1
-                key = f"{name}-{count}"
-                made = self.trained(f"{key}-{options}", sets[key], **options)
-                hashes[f"{key} on {options}"] = made.summary["weights_hash"]
+            for threads in (2, 3):
+                key = f"{name}-16"
+                made = self.trained(f"{key}-{threads}", sets[key], threads=threads)
+                hashes[f"{key} on {threads} threads"] = made.summary["weights_hash"]
         made = self.trained("tfrecord-mpi", sets["tfrecord-16"], ranks=2)
         hashes["tfrecord-16 under mpirun"] = made.summary["weights_hash"]
         self.assertEqual(len(set(hashes.values())), 1, hashes)
@@ -249,6 +248,11 @@ class Formats(command.CommandTest):
             with self.subTest(args=args):
                 self.assert_refused(run("convert", *args), code, needles)
                 self.assertFalse(to.exists(), "a refusal that left something behind")
+        for name in "train.npz", "data_batch_1.bin", "test.csv.gz":
+            mixed = self.folder / name.split(".")[0]
+            mixed.mkdir()
+            (mixed / name).write_bytes(b"")
+            self.assert_refused(run("convert", folder, mixed, "--format npy"), 2, [name, "already exists"])
         (folder / "train.csv").write_text("label,a\n1,2\n")
         result = run("convert", folder, to, "--format npy")
         self.assert_refused(result, 65, ["two formats", "--format"])

@@ -180,6 +180,14 @@ TEST_CASE("a number to predict whose square would not be finite is an error with
   CHECK(table.read(schema, false).labels.size() == 40);  // to predict
 }
 
+TEST_CASE("a column of numbers beyond float32 is not one of categories", "[data][table]") {
+  CHECK_THAT(Table("x,label\n1e39,a\n1e39,b\n").error(),
+             Contains("column 'x': '1e39' is beyond the numbers of float32") &&
+                 Contains("category_columns=x"));
+  CHECK(Table("x,label\n12E50,a\n7A3B,b\n12E50,a\n7A3B,b\n").find().columns[0].categories.size() ==
+        2);
+}
+
 TEST_CASE("separators are found, and columns may have numbers for names", "[data][table]") {
   for (const char* text : {"x;y;label\n1,5;2;a\n", "x\ty\tlabel\n1\t2\ta\n", "x,y,label\n1,2,a\n",
                            "\"x;x\",\"y;y;\",label\n1,2,a\n"}) {

@@ -165,6 +165,8 @@ TEST_CASE("what is wrong with a TFRecord file is named with byte and record", "[
              Contains("not finite"));
   CHECK_THAT(error(record(example(image({0x89, 'P', 'N', 'G', 13, 10, 26, 10, 0}) + label(1)))),
              Contains("PNG or JPEG") && Contains("decode"));
+  CHECK_THAT(error(record(example(image({0xFF, 0xD8, 0xFF, 0xE1, 0, 24}) + label(1)))),
+             Contains("PNG or JPEG"));
 }
 
 TEST_CASE("a TFRecord file that changes while it is open is bad data", "[data]") {
