@@ -151,7 +151,7 @@ std::unique_ptr<data::Source> open_test_set(const RunConfig& config,
 Syntax inference_syntax() {
   Syntax syntax;
   syntax.operand = "checkpoint";
-  syntax.note = "(a checkpoint, or a run: its last one)";
+  syntax.note = "(a checkpoint; or a run: its last one; or RUN/best: of its best epoch)";
   syntax.other_help = {
       {"seed", "of the test split; if not given, that of training"},
       {"precision",
@@ -161,6 +161,12 @@ Syntax inference_syntax() {
                      "separator",    "mesh",    "backend",    "ranks",      "device",
                      "share-device", "threads", "precision",  "simd"};
   return syntax;
+}
+
+/// A message about the copy of stdin at `path`, with the name stdin.
+std::string with_stdin(std::string text, const std::string& path) {
+  const std::size_t at = text.find(path);
+  return at == std::string::npos ? text : text.replace(at, path.size(), "stdin");
 }
 
 /// Reads the checkpoint, opens the data and loads the weights.
@@ -201,7 +207,10 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
                        {"test set", identity}},
                       "give all hosts the same files");
   if (comm.rank() == 0) {
-    for (const std::string& text : job.test->warnings()) launching::print_warning(text);
+    const bool is_copy = arguments.value("data") == "-";
+    for (const std::string& text : job.test->warnings()) {
+      launching::print_warning(is_copy ? with_stdin(text, job.config.data) : text);
+    }
   }
   job.mesh = train::make_mesh(comm, mesh_of(config, static_cast<std::uint64_t>(comm.size())));
   comm::Communicator& batch = train::Groups(*job.mesh).batch;
@@ -481,11 +490,7 @@ void predict_stdin(const Arguments& arguments, const RunConfig& given, comm::Com
   try {
     predict_from(arguments, config, comm);
   } catch (const comm::AgreedError& error) {
-    std::string problem = error.problem();
-    const std::size_t at = problem.find(config.data);
-    if (at == std::string::npos) throw;
-    throw comm::AgreedError(error.code(), problem.replace(at, config.data.size(), "stdin"),
-                            error.remedy());
+    throw comm::AgreedError(error.code(), with_stdin(error.problem(), config.data), error.remedy());
   }
 }
 

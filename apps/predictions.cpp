@@ -76,8 +76,10 @@ float value_of(const PredictionOutput& output, const train::Prediction& predicti
 std::vector<std::string> heads_of(const PredictionOutput& output) {
   const auto& targets = output.names.targets;
   std::vector<std::string> heads(targets.size());
-  std::transform(targets.begin(), targets.end(), heads.begin(),
-                 [](const data::TableColumn& target) { return target.name; });
+  std::transform(
+      targets.begin(), targets.end(), heads.begin(), [](const data::TableColumn& target) {
+        return target.name == "id" ? "predicted:id" : target.name;  // `id` numbers the records
+      });
   if (!heads.empty()) return heads;
   if (output.predicted == train::Predicted::flags) {
     for (std::size_t i = 0; i < output.outputs; ++i) heads.push_back(class_name(output, i));
@@ -139,14 +141,21 @@ class KeptColumns {
                         did_you_mean(nearest(name, there), "the columns are " + listed(there)));
     }
     choose();
+    const auto contains = [](const std::vector<std::string>& names, const std::string& name) {
+      return std::find(names.begin(), names.end(), name) != names.end();
+    };
     for (const std::string& name : names_) {
-      const bool is_taken =
-          name == "id" || std::find(taken.begin(), taken.end(), name) != taken.end();
-      heads_.push_back(is_taken ? "data:" + name : name);
+      std::string head = name;
+      while (head == "id" || contains(taken, head) || (head != name && contains(names_, head))) {
+        head.insert(0, "data:");
+      }
+      const std::string first = head;  // of columns that are named alike
+      for (int n = 2; contains(heads_, head); ++n) head = first + ":" + std::to_string(n);
+      heads_.push_back(std::move(head));
     }
   }
 
-  /// Names of the columns, other than those of predictions.
+  /// Names of the columns, all different, and other than those of predictions.
   const std::vector<std::string>& names() const noexcept { return heads_; }
 
   /// The texts of the next record, in the order of names().
@@ -393,11 +402,15 @@ class PredictionTable final : public PredictionWriter {
 
 std::string format_of(const PredictionOutput& output) {
   if (output.format != "auto") return output.format;
-  const std::string& path = output.path;
-  if (path.ends_with(".jsonl") || path.ends_with(".ndjson") || path.ends_with(".json")) {
-    return "jsonl";
+  const std::string ending = lower_case(std::filesystem::path(output.path).extension().string());
+  if (ending == ".jsonl" || ending == ".ndjson" || ending == ".json") return "jsonl";
+  if (ending == ".npy") return "npy";
+  for (const char* other : {".gz", ".zip", ".bz2", ".xz", ".zst", ".parquet", ".tsv", ".npz"}) {
+    if (ending != other) continue;
+    throw ConfigError("--output: files named " + ending + " are not written",
+                      "name it *.csv, *.jsonl or *.npy, or give --output-format");
   }
-  return path.ends_with(".npy") ? "npy" : "csv";
+  return "csv";
 }
 
 }  // namespace
@@ -415,8 +428,6 @@ std::unique_ptr<PredictionWriter> PredictionWriter::make(const PredictionOutput&
 }
 
 StdinCopy::StdinCopy() {
-  const char* given = std::getenv("TMPDIR");
-  const std::string folder = given == nullptr || *given == '\0' ? "/tmp" : given;
   const std::string end = ".csv";
   std::string name = (temporary_folder() / ("lockstep-XXXXXX" + end)).string();
   const auto fail = [&](const std::string& what) {

@@ -98,15 +98,18 @@ std::string settings_text(const std::filesystem::path& run, const train::Trainin
   return text;
 }
 
-/// The newest run in runs/ that has checkpoints; empty if there is none. Names are dates.
+/// The run in runs/ whose folder of checkpoints was changed last; empty if there is none.
 std::filesystem::path newest_run() {
   std::filesystem::path newest;
+  auto time_of_newest = std::filesystem::file_time_type::min();
   std::error_code ignored;
   for (const auto& entry : list_folder("runs", ignored)) {
-    const bool is_link = entry.is_symlink(ignored);  // runs/latest
-    if (!is_link && std::filesystem::is_directory(entry.path() / "checkpoints", ignored)) {
-      newest = entry.path();
-    }
+    if (entry.is_symlink(ignored)) continue;  // runs/latest
+    std::error_code error;
+    const auto time = std::filesystem::last_write_time(entry.path() / "checkpoints", error);
+    if (error || time < time_of_newest) continue;
+    newest = entry.path();
+    time_of_newest = time;
   }
   return newest;
 }
@@ -253,7 +256,7 @@ std::optional<Resume> find_resume(const Arguments& arguments, const RunConfig& c
   comm::together(comm, [&] {
     if (comm.rank() != 0) return;
     const Found found = config.resume == "auto" ? find_auto(config) : find_path(config);
-    const bool complete = records_in(found.run, config) && train::is_finished(found.run);
+    const bool complete = !found.run.empty() && train::is_finished(found.run);
     nlohmann::json json = {{"run", found.run.string()},
                            {"checkpoint", found.checkpoint.string()},
                            {"complete", complete},
@@ -276,8 +279,17 @@ std::optional<Resume> find_resume(const Arguments& arguments, const RunConfig& c
     for (const auto& [flag, value] : arguments.flags) {
       if (flag != "resume-with") continue;
       const auto [key, changed] = key_and_value("--resume-with " + value, value);
+      const std::string before = value_in(decisive_settings(saved), key);
+      const std::string given = value_in(decisive_settings(resume.config), key);
       set_value(resume.config, "--resume-with", key, changed);
       require_of_checkpoint(key, resume.config);
+      // The same command may start a job and continue it, before the change and after it.
+      const std::string now = value_in(decisive_settings(resume.config), key);
+      if (!resume.checkpoint.empty() && given != before && given != now && now != before) {
+        throw ConfigError(
+            fmt::format("--resume-with {}: {} is given, too, with another value", value, key),
+            "leave one of the two out");
+      }
       meant.push_back(key);
     }
     if (resume.checkpoint.empty()) return;

@@ -231,7 +231,7 @@ class RankOfRun {
   void run_in(comm::Communicator& comm);
   void correct(const train::FaultFound& fault, comm::Communicator& comm);
   void remove_checkpoints_after(std::uint64_t steps, comm::Communicator& comm) const;
-  bool note_losses(const comm::Communicator& comm, std::uint64_t step);
+  bool note_lost_ranks(const comm::Communicator& comm, std::uint64_t step);
   train::TrainingPosition restore(TrainJob& job, comm::Communicator& comm);
   bool introduce(const TrainJob& job, std::uint64_t total, comm::Communicator& comm) const;
   std::optional<train::Continued> continued(const TrainJob& job,
@@ -250,7 +250,7 @@ class RankOfRun {
   std::optional<train::RunDirectory> directory_;     ///< on rank 0 of a group that trains
   std::unique_ptr<train::SharedSnapshot> snapshot_;  ///< null without `survive`
   std::vector<int> members_;                         ///< of the group that trains, by world rank
-  std::vector<train::Loss> losses_;
+  std::vector<train::LostRanks> lost_;
   std::vector<train::Fault> faults_found_;
   /// Completed steps of the last good state, when a fault was found.
   std::uint64_t good_steps_ = train::SharedSnapshot::any_steps;
@@ -325,14 +325,14 @@ std::optional<train::Continued> RankOfRun::continued(
 }
 
 /// Compares the group with the one before, which trained last. True if ranks were lost.
-bool RankOfRun::note_losses(const comm::Communicator& comm, std::uint64_t step) {
+bool RankOfRun::note_lost_ranks(const comm::Communicator& comm, std::uint64_t step) {
   const auto members = comm.world_ranks();
-  train::Loss loss{.step = step, .ranks = {}};
+  train::LostRanks lost{.step = step, .ranks = {}};
   std::set_difference(members_.begin(), members_.end(), members.begin(), members.end(),
-                      std::back_inserter(loss.ranks));
+                      std::back_inserter(lost.ranks));
   members_ = members;
-  if (loss.ranks.empty()) return false;
-  losses_.push_back(std::move(loss));
+  if (lost.ranks.empty()) return false;
+  lost_.push_back(std::move(lost));
   return true;
 }
 
@@ -387,7 +387,10 @@ void RankOfRun::run_recorded(comm::Communicator& comm) {
     const auto cause = known == nullptr ? launching::what_of(error) : known->problem();
     const bool continues =
         config_.survive && dynamic_cast<const comm::RankLost*>(&error) != nullptr;
-    if (directory_ && !continues) directory_->end(code, with_flags(cause));
+    if (directory_ && !continues) {
+      directory_->end(code, with_flags(cause));
+      if (code == ExitCode::stopped) record_end(static_cast<int>(code));  // mpirun returns its own
+    }
     directory_.reset();
     throw;
   }
@@ -397,7 +400,7 @@ void RankOfRun::run_in(comm::Communicator& comm) {
   const bool is_rank_0 = comm.rank() == 0;
   TrainJob job = make_job(config_, data_, faults_, comm);
   const train::TrainingPosition position = restore(job, comm);
-  const bool is_loss = note_losses(comm, job.replica->steps());
+  const bool has_lost = note_lost_ranks(comm, job.replica->steps());
   const std::uint64_t total = train::total_steps(config_.epochs, config_.steps, *job.plan);
   const auto runs = comm::gather_text(comm, run_);  // not all ranks may know it
   run_ = *std::max_element(runs.begin(), runs.end());
@@ -411,7 +414,7 @@ void RankOfRun::run_in(comm::Communicator& comm) {
   const OutputNames names = names_of(facts.checkpoint);
   comm::together(comm, [&] {
     if (!is_rank_0) return;
-    facts.losses = losses_;
+    facts.lost = lost_;
     facts.faults = faults_found_;
     if (spans_hosts_) facts.members = members_;
     directory_.emplace(is_first_group ? run_dir_of(config_, resume_) : run_, to_toml(config_),
@@ -428,7 +431,7 @@ void RankOfRun::run_in(comm::Communicator& comm) {
   if (!is_first_group && is_rank_0) {
     launching::print_warning(fmt::format("training goes on after step {}, {:.0f} ms after the {}",
                                          job.replica->steps(), since_stop_.take() * 1e3,
-                                         is_loss ? "loss was noticed" : "fault was found"));
+                                         has_lost ? "loss was noticed" : "fault was found"));
   }
   if (!requests_) requests_.emplace();
   StopClock stop(*requests_, config_, job.replica->shape().weights(), is_rank_0);
@@ -446,7 +449,8 @@ void RankOfRun::run_in(comm::Communicator& comm) {
   if (!is_first_group) report.startup_seconds = 0;  // it was another group's step
   if (!is_rank_0) return;
   directory_->finish(report);
-  const std::string saved = directory_->last_checkpoint().string();
+  const auto& last = directory_->last_checkpoint();
+  const std::string saved = (last.empty() && resume_ ? resume_->checkpoint : last).string();
   directory_.reset();  // no later error makes it a failed run
   console->finish(report, saved);
   if (has_report_) print_report(report.test, names.classes);

@@ -157,10 +157,12 @@ std::filesystem::path replaceable(const std::filesystem::path& path) {
 }
 
 void flush_stdout() {
+  constexpr const char* write_elsewhere =
+      "direct it to a file that can be written, or to a terminal";
   if (std::fflush(stdout) != 0) {
-    throw OutputError("stdout: cannot be written: " + std::generic_category().message(errno));
+    throw OutputError("stdout: cannot be written: " + system_reason(errno), write_elsewhere);
   }
-  if (std::ferror(stdout) != 0) throw OutputError("stdout: cannot be written");
+  if (std::ferror(stdout) != 0) throw OutputError("stdout: cannot be written", write_elsewhere);
 }
 
 void write_file(const std::filesystem::path& path, std::string_view text) {
@@ -172,36 +174,68 @@ void write_file(const std::filesystem::path& path, std::string_view text) {
 
 namespace {
 
-/// The length in bytes of the first `lines` complete lines, and their number.
-std::pair<std::uint64_t, std::uint64_t> length_of(int descriptor, std::uint64_t lines,
-                                                  const std::filesystem::path& path) {
+/// Calls each(line) for each complete line.
+void for_each_line(int descriptor, const std::filesystem::path& path,
+                   const std::function<void(std::string_view line)>& each) {
   std::vector<char> chunk(buffered_bytes);
-  std::uint64_t at = 0;
-  std::uint64_t end = 0;
-  std::uint64_t found = 0;
-  while (found < lines) {
-    const ssize_t got = ::pread(descriptor, chunk.data(), chunk.size(), static_cast<off_t>(at));
+  std::string line;
+  for (off_t at = 0;;) {
+    const ssize_t got = ::pread(descriptor, chunk.data(), chunk.size(), at);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail(path, "read", errno);
-    if (got == 0) break;
-    for (std::size_t i = 0; i < static_cast<std::size_t>(got) && found < lines; ++i) {
-      if (chunk[i] != '\n') continue;
-      ++found;
-      end = at + i + 1;
+    if (got == 0) return;
+    at += got;
+    std::string_view rest(chunk.data(), static_cast<std::size_t>(got));
+    for (std::size_t end = 0; (end = rest.find('\n')) != std::string_view::npos;) {
+      line += rest.substr(0, end);
+      each(line);
+      line.clear();
+      rest.remove_prefix(end + 1);
     }
-    at += static_cast<std::uint64_t>(got);
+    line += rest;
   }
-  return {end, found};
 }
 
 }  // namespace
 
-LineFile::LineFile(std::filesystem::path path, std::uint64_t lines) : path_(std::move(path)) {
+LineFile::LineFile(std::filesystem::path path,
+                   const std::function<bool(std::string_view line)>& keeps)
+    : path_(std::move(path)) {
   Descriptor file(open_regular(path_));
-  const auto [length, found] = length_of(file.number, lines, path_);
-  if (::ftruncate(file.number, static_cast<off_t>(length)) != 0) fail(path_, "write", errno);
+  std::vector<bool> is_kept;  // of each line
+  std::uint64_t read = 0;     // bytes
+  std::uint64_t kept = 0;
+  bool are_first = true;  // the kept lines are those that the file begins with
+  if (keeps) {
+    for_each_line(file.number, path_, [&](std::string_view line) {
+      read += line.size() + 1;
+      is_kept.push_back(keeps(line));
+      if (!is_kept.back()) return;
+      kept += line.size() + 1;
+      ++lines_;
+      are_first = are_first && kept == read;
+    });
+  }
+  if (!are_first) {
+    NewFile whole(path_);
+    std::string ready;
+    const auto write = [&] {
+      whole.write(std::as_bytes(std::span(std::as_const(ready))));
+      ready.clear();
+    };
+    auto is_next_kept = is_kept.begin();
+    for_each_line(file.number, path_, [&](std::string_view line) {
+      if (!*is_next_kept++) return;
+      ready.append(line).append("\n");
+      if (ready.size() >= buffered_bytes) write();
+    });
+    write();
+    whole.finish();
+    whole.publish();
+    ::close(std::exchange(file.number, open_regular(path_)));
+  }
+  if (::ftruncate(file.number, static_cast<off_t>(kept)) != 0) fail(path_, "write", errno);
   if (::lseek(file.number, 0, SEEK_END) < 0) fail(path_, "write", errno);
-  lines_ = found;
   buffer_.reserve(2 * buffered_bytes);
   descriptor_ = std::exchange(file.number, -1);
 }
@@ -243,6 +277,11 @@ bool LineFile::is_in_place() const noexcept {
   return open.st_dev == named.st_dev && open.st_ino == named.st_ino;
 }
 
+std::filesystem::path temporary_folder() {
+  const char* const named = std::getenv("TMPDIR");
+  return named != nullptr && *named != '\0' ? named : "/tmp";
+}
+
 std::vector<std::filesystem::directory_entry> list_folder(const std::filesystem::path& folder,
                                                           std::error_code& error) {
   std::vector<std::filesystem::directory_entry> entries;
@@ -261,11 +300,6 @@ void make_folder(const std::filesystem::path& path) {
   if (!error && !std::filesystem::is_directory(path, unknown)) {
     error = unknown ? unknown : std::make_error_code(std::errc::not_a_directory);
   }
-std::filesystem::path temporary_folder() {
-  const char* const named = std::getenv("TMPDIR");
-  return named != nullptr && *named != '\0' ? named : "/tmp";
-}
-
   if (error) fail(path, "make the folder", error.value());
 }
 

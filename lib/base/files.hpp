@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -55,11 +56,12 @@ void flush_stdout();
 /// Buffered output of lines, such as metrics.jsonl. The destructor closes it.
 class LineFile {
  public:
-  /// Opens `path`, which is created if it does not exist, and keeps its first `lines` lines.
-  ///
-  /// Fewer lines are kept if the file has fewer; what follows the last newline is dropped.
+  /// Opens `path`, which is created if it does not exist, and keeps the lines for which `keeps` is
+  /// true, called in their order; none without it. What follows the last newline is dropped. The
+  /// file is replaced if a line is dropped before one that is kept.
   /// Errors   throws OutputError; also if `path` is not a regular file.
-  explicit LineFile(std::filesystem::path path, std::uint64_t lines = 0);
+  explicit LineFile(std::filesystem::path path,
+                    const std::function<bool(std::string_view line)>& keeps = {});
   ~LineFile();
   LineFile(const LineFile&) = delete;
   LineFile& operator=(const LineFile&) = delete;
@@ -87,11 +89,11 @@ class LineFile {
   std::string buffer_;
 };
 
-/// The entries of a folder, sorted by path; those listed before a failure if `error` is set. Local.
-std::vector<std::filesystem::directory_entry> list_folder(const std::filesystem::path& folder,
 /// The folder for temporary files: $TMPDIR, or /tmp.
 std::filesystem::path temporary_folder();
 
+/// The entries of a folder, sorted by path; those listed before a failure if `error` is set. Local.
+std::vector<std::filesystem::directory_entry> list_folder(const std::filesystem::path& folder,
                                                           std::error_code& error);
 
 /// Creates the folder and its parents. Throws OutputError with the path and the reason.

@@ -109,7 +109,7 @@ Manifest read_manifest(const std::filesystem::path& folder) {
   Manifest manifest = {count_in(json, "version", place)};
   if (manifest.format > checkpoint_format) {
     throw DataError(path.string() + ": a checkpoint of format " + std::to_string(manifest.format) +
-                        "; this version of lockstep knows " + std::to_string(checkpoint_format),
+                        "; this version of lockstep supports " + std::to_string(checkpoint_format),
                     "use the version of lockstep that saved it, or a newer one");
   }
   require_keys(json, {"version", "files"}, place);
@@ -121,8 +121,10 @@ Manifest read_manifest(const std::filesystem::path& folder) {
     if (name.find('/') != std::string::npos) fail(place, "'files' names one in another folder");
     const RegularFile file(folder / name);
     if (file.size() != sum.bytes) {
-      fail(place_of(file.path()), "has " + std::to_string(file.size()) + " bytes, where " +
-                                      "manifest.json says " + std::to_string(sum.bytes));
+      fail(place_of(file.path()), "has " + std::to_string(file.size()) +
+                                      " bytes, but "
+                                      "in manifest.json it is " +
+                                      std::to_string(sum.bytes));
     }
     manifest.files[name] = sum;
   }
@@ -143,7 +145,7 @@ void require_sum(const std::filesystem::path& path, const FileSum& expected) {
     hash.add_bytes(std::as_bytes(bytes));
   }
   if (hash.value() == expected.xxh3 && file.size() == expected.bytes) return;
-  fail(place_of(path), "its checksum is " + to_hex(hash.value()) + ", but manifest.json says " +
+  fail(place_of(path), "its checksum is " + to_hex(hash.value()) + ", but in manifest.json it is " +
                            to_hex(expected.xxh3) + ": one of the two files is damaged");
 }
 
@@ -199,8 +201,9 @@ std::optional<std::uint64_t> step_in(const std::string& name) {
 void require_step_of_name(const std::filesystem::path& folder, std::uint64_t step) {
   const auto named = step_in(folder.filename().string());
   if (!named || *named == step) return;
-  fail(place_of(folder / "network.json"),
-       "is of step " + std::to_string(step) + ", in the folder of another");
+  JsonPlace place = place_of(folder / "network.json");
+  place.remedy = "rename the folder to " + checkpoint_name(step) + ", or give another checkpoint";
+  fail(place, "is of step " + std::to_string(step) + ", in the folder of another");
 }
 
 bool has_entry(const std::filesystem::path& folder, const char* name) {
@@ -223,9 +226,22 @@ std::filesystem::path last_checkpoint_in(const std::filesystem::path& folder, bo
   }
   JsonPlace place = place_of(folder);
   if (is_of_run) {
-    place.remedy = "wait until the run saves one: every `checkpoint_every` steps, and at its end";
+    place.remedy =
+        "wait until the run saves one, every `checkpoint_every` steps and at its end, or "
+        "give another folder";
   }
   fail(place, "holds no checkpoint (step-NNNNNNNN)");
+}
+
+std::filesystem::path best_checkpoint_in(const std::filesystem::path& folder) {
+  const std::uint64_t step = read_state(last_checkpoint_in(folder, true)).position.best.step;
+  const auto best = folder / checkpoint_name(step);
+  if (step > 0 && is_checkpoint(best)) return best;
+  JsonPlace place = place_of(folder);
+  place.remedy = "train with a validation set and `keep_best`";
+  fail(place, step == 0 ? "holds no choice of a best epoch"
+                        : "does not hold the checkpoint of the best epoch, of step " +
+                              std::to_string(step));
 }
 
 }  // namespace
@@ -235,7 +251,9 @@ std::map<std::uint64_t, std::filesystem::path> checkpoints_in(const std::filesys
   std::error_code error;
   for (const auto& entry : list_folder(folder, error)) {
     const auto step = step_in(entry.path().filename().string());
-    if (step) checkpoints[*step] = entry.path();
+    if (step && entry.path().filename() == checkpoint_name(*step)) {
+      checkpoints.emplace(*step, entry.path());
+    }
   }
   if (error) fail(place_of(folder), "cannot be listed: " + error.message());
   return checkpoints;
@@ -332,9 +350,16 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
   return save_checkpoint(checkpoints, snapshot, info, nullptr);
 }
 
-std::filesystem::path find_checkpoint(const std::filesystem::path& path) {
+std::filesystem::path find_checkpoint(const std::filesystem::path& given) {
+  const auto path = given.has_filename() ? given : given.parent_path();  // of "runs/A/"
   std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) fail(place_of(path), "no such checkpoint");
+  if (!std::filesystem::exists(path, ignored)) {
+    const auto folder = path.parent_path() / "checkpoints";
+    const bool is_best =
+        path.filename() == "best" && std::filesystem::is_directory(folder, ignored);
+    if (is_best) return best_checkpoint_in(folder);
+    fail(place_of(path), "no such checkpoint");
+  }
   if (!std::filesystem::is_directory(path, ignored)) {
     fail(place_of(path), "is not a folder, as a checkpoint is");
   }
@@ -418,7 +443,7 @@ void read_weights(const SavedNetwork& saved, nn::Network<float>& network) {
   const std::uint64_t hash = weights_hash.value();
   if (hash == saved.weights_hash) return;
   throw DataError(model.place() + ": the weights' hash is " + to_hex(hash) +
-                      ", but network.json says " + to_hex(saved.weights_hash) +
+                      ", but in network.json it is " + to_hex(saved.weights_hash) +
                       ": one of the two files is damaged",
                   remedy);
 }

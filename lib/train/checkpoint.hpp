@@ -142,9 +142,9 @@ struct SavedNetwork {
 };
 
 /// Returns `path` if it is a checkpoint; else the checkpoint of the greatest step in `path`, which
-/// is a run directory or its `checkpoints` folder.
+/// is a run directory or its `checkpoints` folder; of RUN/best that of the run's best epoch.
 ///
-/// Errors   throws DataError: no such folder, or no checkpoint in it.
+/// Errors   throws DataError: no such folder, no checkpoint in it, or not that of a best epoch.
 /// Ranks    local.
 std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 

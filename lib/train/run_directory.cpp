@@ -4,6 +4,7 @@
 #include <array>
 #include <ctime>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -84,16 +85,17 @@ void copy_records(const std::filesystem::path& from, const std::filesystem::path
   }
 }
 
-/// The lines of epochs.jsonl. Throws DataError if one is not an object.
-std::vector<std::string> epoch_lines_in(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  std::vector<std::string> lines;
-  JsonPlace place = {path, 1, "restore the file, or remove it: training goes on without it"};
-  for (std::string line; std::getline(file, line); ++place.line) {
-    parse_object(line, place);
-    lines.push_back(std::move(line));
-  }
-  return lines;
+/// For LineFile: keeps the records of steps (epochs) 1 to `last`, each later than the one before.
+/// `begin` is what a record begins with, before its number; other lines are damaged, and dropped.
+std::function<bool(std::string_view)> records_up_to(std::string_view begin, std::uint64_t last) {
+  return [begin, last, before = std::uint64_t{0}](std::string_view line) mutable {
+    if (!line.starts_with(begin) || !line.ends_with('}')) return false;
+    line.remove_prefix(begin.size());
+    const auto number = whole_number(line.substr(0, line.find(',')));
+    if (!number || *number <= before || *number > last) return false;
+    before = *number;
+    return true;
+  };
 }
 
 ordered_json or_null(const std::optional<double>& figure) {
@@ -203,9 +205,18 @@ RunDirectory::RunDirectory(const std::string& path, const std::string& config_to
   resumed_from_ = begin.checkpoint;
   if (!run.empty() && !is_its_own) copy_records(run, path_);
   write_file(path_ / "config.toml", config_toml);
-  metrics_.emplace(path_ / "metrics.jsonl", begin.steps);
-  epochs_.emplace(path_ / "epochs.jsonl", begin.epochs);
-  epoch_lines_ = epoch_lines_in(path_ / "epochs.jsonl");
+  metrics_.emplace(path_ / "metrics.jsonl", records_up_to(R"({"step":)", begin.steps));
+  JsonPlace place = {path_ / "epochs.jsonl", 0,
+                     "restore the file, or remove it: training goes on without it"};
+  const auto keeps = records_up_to(R"({"epoch":)", begin.epochs);
+  epochs_.emplace(place.path, [&](std::string_view line) {
+    ++place.line;
+    if (epoch_lines_.size() == begin.epochs) return false;
+    parse_object(std::string(line), place);  // an error if it is damaged
+    if (!keeps(line)) return false;
+    epoch_lines_.emplace_back(line);
+    return true;
+  });
   steps_ = begin.steps;
   write_file(path_ / "summary.json", summary("running", nullptr, ExitCode::success, ""));
 }
@@ -404,8 +415,8 @@ std::string RunDirectory::summary(const char* status, const RunReport* report, E
                   {"epochs", std::move(epochs)},
                   {"plan_digest", to_hex(facts_.plan_digest)}});
   if (report != nullptr) summary.update(report_json(*report, facts_.checkpoint));
-  for (const Loss& loss : facts_.losses) {
-    summary["losses"].push_back({{"step", loss.step}, {"ranks", loss.ranks}});
+  for (const LostRanks& lost : facts_.lost) {
+    summary["losses"].push_back({{"step", lost.step}, {"ranks", lost.ranks}});
   }
   for (const Fault& fault : facts_.faults) {
     summary["faults"].push_back(

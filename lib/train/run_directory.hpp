@@ -26,10 +26,9 @@
 //                              "precision": 0.97, "f1": 0.975}, ...]; null: of nothing; empty for
 //                              more than 256 classes
 //   "best", "stopped_early"    with a choice of the best epoch: {"epoch": 2, "step": 60}, true
-//   "targets"                  of a regression, in place of "classes": [{"name": "price", "r2":
-//   0.98,
-//                              "rmse": 12.6}, ...]; its epochs have "train_r2" and "test_r2" in
-//                              place of accuracies, and its steps no "accuracy"
+//   "targets"                  of a regression, in place of "classes": [{"name": "price",
+//                              "r2": 0.98, "rmse": 12.6}, ...]; its epochs have "train_r2" and
+//                              "test_r2" in place of accuracies, and its steps no "accuracy"
 //   "shares"                   with `balance`, leaves of a batch: a number for each rank, as above
 //   "losses"                   ranks that were lost: [{"step": 144, "ranks": [2]}]
 //   "faults"                   faults that were corrected: [{"step": 20, "rank": 2}]; null: unknown
@@ -56,7 +55,7 @@
 namespace lockstep::train {
 
 /// Ranks that were lost during a run, by world rank.
-struct Loss {
+struct LostRanks {
   std::uint64_t step = 0;  ///< completed step from which the others went on
   std::vector<int> ranks;
 };
@@ -76,9 +75,9 @@ struct RunFacts {
   std::uint64_t plan_digest = 0;
   /// The ranks that train, by world rank, if some of them may be cut off from the others.
   std::vector<int> members = {};
-  std::vector<Loss> losses = {};   ///< so far
-  std::vector<Fault> faults = {};  ///< so far
-  CheckpointInfo checkpoint = {};  ///< step and examples are filled in when one is saved
+  std::vector<LostRanks> lost = {};  ///< so far
+  std::vector<Fault> faults = {};    ///< so far
+  CheckpointInfo checkpoint = {};    ///< step and examples are filled in when one is saved
   /// For checkpoints: see TrainingState.
   std::vector<std::pair<std::string, std::string>> settings = {};
 };
@@ -111,15 +110,16 @@ class RunDirectory final : public Observer {
  public:
   /// Creates the folder, locks it, and writes config.toml; `path` "auto" means runs/DATE-TIME.
   ///
-  /// `continued`: keeps the records of the steps and epochs before this point, and drops later
-  /// ones; in another folder than the checkpoint's run, begins with copies of them. Temporary files
-  /// of killed processes are removed.
+  /// `continued`: keeps the records of the steps and epochs before this point, and drops later ones
+  /// and damaged ones of steps; in another folder than the checkpoint's run, begins with copies of
+  /// them. Temporary files of killed processes are removed.
+  ///
   /// `facts.members`: of ranks that are cut off from each other, one group continues the run: the
   /// first to lock the folder. The file .members contains its ranks.
+  ///
   /// Errors   throws ConfigError if another job writes to the folder, or if it contains another
   ///          run; OutputError if it cannot be created or written; DataError for a damaged
-  ///          epochs.jsonl; Error (86) if other ranks
-  ///          continue the run, or the folder is not here.
+  ///          epochs.jsonl; Error (86) if other ranks continue the run, or the folder is not here.
   RunDirectory(const std::string& path, const std::string& config_toml, RunFacts facts,
                const Retention& retention = {}, const std::optional<Continued>& continued = {});
 

@@ -109,6 +109,9 @@ class Resume(command.CommandTest):
         again = run("train --resume", self.folder / "run", threads=2)
         self.assert_ends(again, 0)
         self.assert_says(again.out, ["complete after 60 steps"], again)
+        elsewhere = run("train --resume", whole.folder, "--run-dir", self.folder / "elsewhere")
+        self.assert_says(elsewhere.out, ["nothing is left to train"], elsewhere)
+        self.assertFalse((self.folder / "elsewhere").exists())
         self.assert_same(whole, command.Run(self.folder / "run"))
 
     def test_only_a_finished_run_is_complete(self):
@@ -150,10 +153,20 @@ class Resume(command.CommandTest):
             self.assert_refused(refused, 2, [whole.folder, "holds a run already", f"--resume {whole.folder}"])
             self.assertEqual(refused.out == "", resume == "", str(refused))
         shutil.copytree(parts.folder / "checkpoints" / "step-00000021", self.folder / "step-00000021")
-        alone = self.train("--resume step-00000021", name="alone", cwd=self.folder)  # without the records before
+        alone = self.train("--resume step-00000021 --checkpoint-every 7", name="alone", cwd=self.folder)  # without the records before
         self.assert_says(alone.result.err, ["records 0 of the 21 steps before the checkpoint"], alone.result)
         self.assertEqual(without_seconds((alone.folder / "metrics.jsonl").read_text()),
                          without_seconds((whole.folder / "metrics.jsonl").read_text())[21:])
+        metrics = alone.folder / "metrics.jsonl"  # of steps 22 to 60; one of them is damaged
+        lines = metrics.read_bytes().splitlines(keepends=True)
+        metrics.write_bytes(b"".join(lines[:3] + [b"\0" * 40 + b"\n"] + lines[4:]))
+        for step in 56, 60:
+            shutil.rmtree(alone.folder / "checkpoints" / f"step-{step:08}", ignore_errors=True)
+        (alone.folder / "summary.json").unlink()
+        again = self.succeed("train --resume", alone.folder)
+        self.assert_says(again.err, [f"{metrics} records "], again)
+        steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
+        self.assertEqual(steps, [step for step in range(22, 61) if step != 25])
         emptied = self.folder / "emptied"
         shutil.copytree(parts.folder, emptied)
         (emptied / "epochs.jsonl").write_text("")
@@ -180,6 +193,9 @@ class Resume(command.CommandTest):
         self.assert_refused(run("train --resume-with epochs=1 --resume", self.copy(whole, "late", 42).folder), 2,
                             ["step 42", "after 30 steps", "epochs=N"])
         self.assert_refused(run("train --resume-with epoch=1 --resume", parts.folder), 2, ["'epochs'"])
+        self.assert_refused(run("train --resume-with epochs=5 --epochs 4 --resume", parts.folder), 2, ["epochs is given, too"])
+        twice = [self.train(JOB, "--resume auto --resume-with epochs=1", name="twice") for _ in range(2)]
+        self.assertIn("complete after 30 steps", twice[1].result.out)
         for change, needles in {"layers=33": ["layers is", "leave layers out"], "seed=3": ["seed is 3", "with 22"],
                                 "reduction=allreduce": ["cannot go on with those of allreduce"],
                                 "init=x": ["a checkpoint has its own weights"], "ranks=3": ["give --ranks itself"],

@@ -66,6 +66,9 @@ class Validation(command.CommandTest):
                 self.assert_says(kept.result.out, [f"{best['step']} steps, saved in {kept.checkpoints[0]}"], kept.result)
                 steps = 7 * len(figures)
                 self.assertEqual([step_of(path) for path in kept.checkpoints], [best["step"], steps])
+                evaluated = self.succeed("evaluate", kept.folder / "best", "--data synthetic --test-limit 50")
+                self.assert_says(evaluated.out, [f"after {best['step']} steps"], evaluated)
+                self.assert_says(self.succeed("inspect", kept.folder / "best").out, [kept.checkpoints[0].name], kept.result)
                 shorter = self.train(DATA, SPLIT, f"--epochs {best['epoch']}", name=f"shorter-{monitor}")
                 self.assertEqual(hash_in(kept.checkpoints[0]), shorter.summary["weights_hash"])
 

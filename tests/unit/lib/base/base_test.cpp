@@ -142,15 +142,19 @@ TEST_CASE("a line file keeps its lines", "[base]") {
   while (std::getline(read, line)) CHECK((line == std::to_string(lines++) || line == "end"));
   CHECK(lines == 20001);
   {
-    LineFile continued(path, 3);
-    CHECK(continued.lines() == 3);
+    LineFile continued(path, [](std::string_view number) { return number.size() == 1; });
+    CHECK(continued.lines() == 10);
     continued.write("new");
     continued.sync();
   }
-  CHECK(contents(path) == "0\n1\n2\nnew\n");
+  CHECK(contents(path) == "0\n1\n2\n3\n4\n5\n6\n7\n8\n9\nnew\n");
   std::ofstream(path, std::ios::app) << "cut off";
-  CHECK(LineFile(path, 9).lines() == 4);
-  CHECK(contents(path) == "0\n1\n2\nnew\n");
+  {
+    LineFile continued(path, [](std::string_view kept) { return kept == "0" || kept == "new"; });
+    CHECK(continued.lines() == 2);
+    continued.write("end");
+  }
+  CHECK(contents(path) == "0\nnew\nend\n");
   CHECK(LineFile(path).lines() == 0);
   CHECK_THROWS_AS(LineFile(folder.path()), OutputError);
   CHECK_THROWS_WITH(LineFile("/dev/full"), Catch::Contains("not a regular file"));

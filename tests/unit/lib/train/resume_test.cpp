@@ -133,7 +133,7 @@ TEST_CASE("the newest valid checkpoint is found, and each skipped one named", "[
   REQUIRE(skipped.size() == 3);
   CHECK_THAT(skipped[0], Catch::Contains("incomplete"));
   CHECK_THAT(skipped[1], Catch::Contains("model.safetensors: has"));
-  CHECK_THAT(skipped[2], Catch::Contains("format 4; this version of lockstep knows 3"));
+  CHECK_THAT(skipped[2], Catch::Contains("format 4; this version of lockstep supports 3"));
 }
 
 TEST_CASE("class weights do not continue from a checkpoint of format 1", "[resume]") {
