@@ -88,6 +88,8 @@ Arguments arguments_of(const Syntax& syntax, const cxxopts::ParseResult& result)
       arguments.settings.push_back(setting_in(syntax, value));
     } else if (key != "operand") {
       arguments.settings.emplace_back(key, value);
+    } else if (value.empty()) {
+      throw ConfigError("the " + syntax.operand + " is empty", "give one, or leave it out");
     } else {
       arguments.operands.push_back(value);
     }

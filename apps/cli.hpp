@@ -27,7 +27,7 @@ struct Syntax {
   std::string command;       ///< "lockstep train"
   std::string does;          ///< one sentence
   std::string usage;         ///< "[CONFIG.toml] [flags]"
-  std::string note;          ///< what --help says behind the usage
+  std::string note;          ///< text of --help behind the usage
   std::string example;       ///< a command line; --help ends with it
   std::string operand;       ///< what a word without dashes is: "run file"
   std::size_t operands = 1;  ///< maximum number of these words
@@ -42,7 +42,7 @@ struct Syntax {
   /// True if the command takes the setting.
   bool takes(const std::string& setting) const;
 
-  /// What --help says of a setting that the command takes.
+  /// The text of --help for a setting that the command takes.
   const std::string& help_of(const Setting& setting) const;
 };
 

@@ -91,7 +91,7 @@ std::string error_in_words(const train::Evaluation& test, const OutputNames& nam
 /// scikit-learn's classification_report(). `classes`: as above.
 void print_report(const train::Evaluation& test, const std::vector<std::string>& classes);
 
-/// What --help says of --report.
+/// The text of --help for --report.
 inline constexpr const char* report_help =
     "print precision, recall and F1 of each class on the test set";
 

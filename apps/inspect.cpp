@@ -19,7 +19,9 @@
 #include "lockstep/base/files.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/data/folder.hpp"
 #include "lockstep/data/stored_source.hpp"
+#include "lockstep/data/synthetic.hpp"
 #include "lockstep/nn/network.hpp"
 #include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/run_directory.hpp"
@@ -259,20 +261,31 @@ Contents inspect_data(const std::string& path, RunConfig config) {
 }
 
 int inspect(const Arguments& arguments) {
-  const fs::path path = arguments.operand();
+  fs::path path = arguments.operand();
   if (path.empty()) throw ConfigError("nothing to inspect", "write `lockstep inspect PATH`");
+  std::error_code ignored;
+  if (path.filename() == "best" && !fs::exists(path, ignored)) path = train::find_checkpoint(path);
   const bool verify = arguments.given("verify");
   bool damaged = false;
-  const auto holds = [&](const char* name) {
-    std::error_code ignored;
-    return fs::exists(path / name, ignored);
-  };
+  const auto holds = [&](const char* name) { return fs::exists(path / name, ignored); };
   const bool is_run = holds("checkpoints") || holds("metrics.jsonl");
   const bool is_checkpoint = holds("manifest.json") || holds("network.json");
   const auto saved = checkpoints_in(path);
-  if (verify && !is_run && !is_checkpoint && saved.empty()) {
+  const bool is_named =
+      data::drawn_set(path.string()) != nullptr || data::is_pattern(path.string());
+  if (!is_named && !fs::exists(path, ignored)) {
+    throw DataError(path.string() + ": no such file or folder",
+                    "give the folder of a run or a checkpoint, or data");
+  }
+  const bool is_data = !is_run && !is_checkpoint && saved.empty();
+  if (verify && is_data) {
     throw ConfigError("--verify: " + path.string() + " is neither a run nor a checkpoint",
                       "leave it out: data has no manifest");
+  }
+  if (!is_data && !arguments.settings.empty()) {
+    throw ConfigError("--" + arguments.settings.front().first + ": " + path.string() +
+                          " is no data, but a run or a checkpoint",
+                      "leave it out");
   }
   const Contents contents = is_run          ? inspect_run(path, verify, damaged)
                             : is_checkpoint ? inspect_checkpoint(path, verify)

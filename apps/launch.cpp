@@ -89,7 +89,12 @@ pid_t start(const std::vector<std::string>& command) {
   words.reserve(command.size() + 1);
   for (const auto& word : command) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
+  sigset_t blocked{};  // so that the child gets no signal while it has this process's handlers
+  sigset_t before{};
+  ::sigfillset(&blocked);
+  ::sigprocmask(SIG_SETMASK, &blocked, &before);
   const pid_t child = ::fork();
+  if (child != 0) ::sigprocmask(SIG_SETMASK, &before, nullptr);
   if (child < 0) {
     throw Error(ExitCode::internal, "fork: " + system_reason(errno), "free memory or processes");
   }
@@ -99,6 +104,7 @@ pid_t start(const std::vector<std::string>& command) {
   for (const int signal : {SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGPIPE}) {
     ::signal(signal, SIG_DFL);
   }
+  ::sigprocmask(SIG_SETMASK, &before, nullptr);
   const int nothing = ::open("/dev/null", O_RDONLY);  // a background group may not read a terminal
   if (nothing >= 0) ::dup2(nothing, STDIN_FILENO);
   ::execvp(words[0], words.data());
@@ -153,6 +159,18 @@ std::optional<int> recorded_code(const std::string& run) {
   return file >> code ? std::optional(code) : std::nullopt;
 }
 
+/// The exit code that the ranks recorded. After a request to stop waits for it: mpirun may end
+/// before its ranks, while these save.
+std::optional<int> code_of_ranks(const std::string& run, bool was_asked) {
+  const auto end = Clock::now() + max_after_end;
+  auto code = recorded_code(run);
+  while (was_asked && !code && Clock::now() < end) {
+    std::this_thread::sleep_for(poll_interval);
+    code = recorded_code(run);
+  }
+  return code;
+}
+
 /// Waits until the job ends, and passes signals on. Kills a launcher that outlives its ranks:
 /// mpirun 4.1.4 waits for a lost host for minutes, and for ever after some losses while MPI starts,
 /// and after all losses with its recovery on several hosts; srun does after the loss of a node.
@@ -167,7 +185,9 @@ Ended wait_for(pid_t job, const std::vector<std::string>& command, const std::st
     if (::waitpid(job, &status, WNOHANG) == job) {
       constexpr int by_signal = 128;
       ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : by_signal + WTERMSIG(status);
-      if (const auto code = recorded_code(run)) ended = {*code, ended.was_asked, false};
+      if (const auto code = code_of_ranks(run, ended.was_asked)) {
+        ended = {*code, ended.was_asked, false};
+      }
       return ended;
     }
     if (const int signal = requests.signal(); signal != 0 && !ended.was_asked) {
@@ -237,12 +257,12 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
   }
   if (!resumes(command)) command.insert(command.end(), {"--resume", "auto"});
   const StopRequests requests;
+  launching::Words attempt = command;
   std::optional<std::uint64_t> failed_step;
   int failures = 0;  // in a row, in this step
   for (std::uint64_t restarts = 0;; ++restarts) {
     std::error_code ignored;
     std::filesystem::remove(exit_code_of(run), ignored);
-    const auto attempt = restarts == 0 ? command : on_answering_hosts(command, run);
     const Ended ended = wait_for(start(attempt), attempt, run, requests);
     if (ended.code == cannot_start) {
       throw ConfigError("launch: " + command[0] + " cannot be started",
@@ -272,6 +292,7 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
     }
     launching::print_warning(fmt::format("{}; restart {} follows", how, restarts + 1));
     std::this_thread::sleep_for(pause);
+    attempt = on_answering_hosts(command, run);
     if (requests.signal() != 0) return ended.code;
   }
 }

@@ -1,7 +1,9 @@
 // The `lockstep` command: runs the subcommand, prints its errors, and returns the exit code.
+#include <fcntl.h>
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <array>
 #include <csignal>
@@ -125,9 +127,18 @@ void print_message(launching::Level level, const std::string& text) {
   spdlog::log(error ? spdlog::level::err : spdlog::level::warn, "{}", shown);
 }
 
+/// Opens /dev/null where stdin, stdout or stderr is closed: a file that is opened later would get
+/// its number, and what is printed. Writing to it fails, as to a closed one.
+void open_closed_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(stream, F_GETFD) == -1) ::open("/dev/null", O_RDONLY);  // gets the lowest number
+  }
+}
+
 int run_main(const Words& words) {
+  open_closed_streams();
   remove_temporaries_on_signals();
-  std::signal(SIGCHLD, SIG_DFL);  // who ignores it, as a parent may, cannot wait for a child
+  std::signal(SIGCHLD, SIG_DFL);  // ignored, as by the parent, it would leave no child to wait for
   std::signal(SIGXFSZ, SIG_IGN);  // writes beyond `ulimit -f` then fail with an error
   spdlog::set_default_logger(spdlog::stderr_color_mt("lockstep", launching::has_colours()
                                                                      ? spdlog::color_mode::always

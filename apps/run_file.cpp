@@ -75,8 +75,11 @@ std::string read_run_file(const std::string& path) {
   if (path.empty()) return "";
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) {
+    const bool is_value = path == "true" || path == "false";
     throw ConfigError(path + ": no such run file, or no regular file",
-                      "see configs/ for run files, and `lockstep train --help` for flags");
+                      is_value
+                          ? "write the value of a flag behind '=': --nesterov=" + path
+                          : "see configs/ for run files, and `lockstep train --help` for flags");
   }
   std::ifstream file(path);
   std::ostringstream text;
@@ -104,10 +107,16 @@ std::string flag_text(const toml::node& node, const std::string& place) {
   }
   if (const auto* flag = node.as_boolean()) return flag->get() ? "true" : "false";
   const auto* list = node.as_array();
-  if (list == nullptr) throw ConfigError(place + ": a table or date where a value should be");
+  if (list == nullptr) {
+    throw ConfigError(place + ": a table or date where a value should be",
+                      "write KEY = VALUE; but for [optimizer] and [schedule], settings stand in no "
+                      "table");
+  }
   std::string text;
   for (const auto& item : *list) {
-    if (item.is_array()) throw ConfigError(place + ": a list inside a list");
+    if (item.is_array()) {
+      throw ConfigError(place + ": a list inside a list", "write one list, as in [700, 500]");
+    }
     text += (text.empty() ? "" : ",") + flag_text(item, place);
   }
   return text.empty() ? "none" : text;
@@ -150,6 +159,11 @@ void apply_run_file(RunConfig& config, const std::string& path, const std::strin
                       "`lockstep sweep " + path + "` runs its trials");
   }
   for_each_setting(file, path, [&](const TomlSetting& setting) {
+    const std::string& argument = find_setting(setting.name)->argument;
+    if (setting.value.is_array() && argument.find(',') == std::string::npos) {
+      throw ConfigError(setting.place + ": " + setting.name + ": a list where one value should be",
+                        "write " + setting.name + " = VALUE");
+    }
     set_value(config, setting.place, setting.name,
               flag_text(setting.value, setting.place + ": " + setting.name));
   });

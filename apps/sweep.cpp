@@ -360,8 +360,10 @@ void RankOfSweep::end(bool stopped) {
   }
   if (failed < trials) return;
   const Trial& first = record.trials.front();
-  throw comm::AgreedError(first.code, fmt::format("all {} failed; {}: {}", counted(trials, "trial"),
-                                                  trial_name(0), first.reason));
+  throw comm::AgreedError(
+      first.code,
+      fmt::format("all {} failed; {}: {}", counted(trials, "trial"), trial_name(0), first.reason),
+      "`lockstep sweep --show " + out_.string() + "` lists the trials");
 }
 
 void RankOfSweep::run() {

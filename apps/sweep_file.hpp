@@ -1,4 +1,4 @@
-// Sweep files: a run file with the table [sweep], which says what settings are varied and how.
+// Sweep files: a run file with the table [sweep], which lists the settings to vary and how.
 //
 //   [sweep]
 //   group = 1                      ranks of a trial; a divisor of the ranks of the job

@@ -152,7 +152,11 @@ int run_over_mpi(const std::optional<comm::Launch>& launch, const MpiRankBody& b
     return run_rank(comm, body);
   } catch (const ConfigError& error) {  // the same in every process of the launch
     const bool first = !launch || launch->rank == 0 || launch->ranks == 0;  // 0: unknown
-    if (first) print_error(error.what());
+    if (first) {
+      print_error(error.what());
+    } else {  // the launcher ends the first rank when another one has ended
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+    }
     return exit_code(error);
   }
 }

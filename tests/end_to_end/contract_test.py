@@ -3,6 +3,7 @@
 import gzip
 import math
 import os
+import json
 import re
 import shutil
 import struct
@@ -68,6 +69,7 @@ USAGE_ERRORS = [  # words of the command, what the message must name
     ("train --seed 99999999999999999999", ["--seed", "99999999999999999999"]),
     ("train missing.toml", ["missing.toml", "no such"]),
     ("train .", ["."]),
+    ("train --nesterov true", ["true: no such run file", "--nesterov=true"]),
     ("train a.toml b.toml", ["a.toml", "b.toml"]),
     ("generate", ["folder"]),
     ("generate digits --trainlimit 3", ["trainlimit"]),
@@ -86,7 +88,9 @@ RUN_FILE_ERRORS = [  # text of the run file, what the message must name
     ("seed = 1\nseed = 2\n", ["bad.toml:2", "seed"]),
     ("[train]\nseed = 1\n", ["bad.toml:1", "train"]),
     ("seed = 2020-01-01\n", ["bad.toml:1", "seed"]),
-    ("layers = [[1]]\n", ["bad.toml:1", "layers"]),
+    ("layers = [[1]]\n", ["bad.toml:1", "layers", "remedy"]),
+    ("run-dir = []\n", ["bad.toml:1", "run-dir: a list where one value should be"]),
+    ("[data]\nseed = 1\n", ["bad.toml:1", "settings stand in no table"]),
     ("drop-remainder = 3\n", ["bad.toml:1", "drop-remainder"]),
     ("seed = true\n", ["bad.toml:1", "seed"]),
 ]
@@ -111,7 +115,16 @@ class Usage(command.CommandTest):
                 result = run(args, cwd=self.folder)
                 self.assert_refused(result, 2, needles)
                 self.assertEqual(result.out, "")
+        unset = command.call([str(command.binary), "train", ""], cwd=self.folder)
+        self.assert_refused(unset, 2, ["the run file is empty", "leave it out"])
         self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_closed_streams_are_not_those_of_files(self):
+        script = f"{command.binary} train --train-limit 100 --test-limit 50 --layers 4 --run-dir run --progress lines <&- >&- 2>&-"
+        closed = command.call(["sh", "-c", script], cwd=self.folder)
+        self.assertEqual(closed.code, 74, str(closed))  # stdout cannot be written
+        for line in (self.folder / "run" / "metrics.jsonl").read_text().splitlines():
+            json.loads(line)
 
     def test_run_file_errors(self):
         for text, needles in RUN_FILE_ERRORS:

@@ -43,6 +43,8 @@ class Inspect(command.CommandTest):
         for part in found["tensors"]:
             self.assertLess(part["min"], part["max"])
             self.assertEqual(part["not finite"], 0)
+        refused = run("inspect", made.folder, "--train-limit 3")
+        self.assert_refused(refused, 2, ["--train-limit", "is no data, but a run"])
         plain = self.succeed("inspect", made.checkpoints[-1])
         self.assert_says(plain.out, ["0.weight", "[784, 32]", "--verify", "learning-rate"], plain)
 
@@ -56,7 +58,7 @@ class Inspect(command.CommandTest):
         (self.folder / "alone.csv").write_text("a,kind\n1,x\n2,y\n4,x\n")
         alone = self.inspected(self.folder / "alone.csv", "--label-column kind")["sets"]
         self.assertEqual([(part["records"], part["labels"]) for part in alone], [(3, 2)])
-        self.assert_refused(run("inspect", self.folder / "nothing"), 65, ["nothing"])
+        self.assert_refused(run("inspect", self.folder / "nothing"), 65, ["nothing: no such file", "a run or a checkpoint"])
         self.assert_refused(run("inspect", self.folder / "data", "--verify"), 2, ["--verify"])
         self.assert_refused(run("inspect"), 2, ["nothing to inspect"])
 

@@ -20,9 +20,9 @@ def launch(*args, flags=""):
 
 @unittest.skipUnless(command.MPI, "LOCKSTEP_MPI=OFF")
 class Launch(command.CommandTest):
-    def begin(self, ranks):
+    def begin(self, ranks, job=JOB, **options):
         made = command.Run(self.folder / "run")
-        process = start(launch(*mpirun(ranks, "train", JOB, "--run-dir", made.folder)))
+        process = start(launch(*mpirun(ranks, "train", job, "--run-dir", made.folder)), **options)
         self.addCleanup(lambda: process.poll() is None and command.stop(process))
         return process, made
 
@@ -64,6 +64,15 @@ class Launch(command.CommandTest):
         process, made = self.begin(3)
         self.assert_ends(finish(process), 0)
         self.assertEqual(len(made.losses), STEPS)
+
+    def test_the_code_of_a_stop_is_the_ranks_own(self):
+        delay = {"OMPI_MCA_odls_base_sigkill_timeout": "1"}  # mpirun's own: the ranks have that time to save
+        process, made = self.begin(2, JOB.replace("--epochs 6", "--epochs 600"), env=delay)
+        self.mpirun_and_ranks(process, made, 20)
+        os.kill(process.pid, signal.SIGTERM)  # for which mpirun returns a code of its own
+        result = finish(process)
+        self.assert_ends(result, 75)
+        self.assert_says(result.err, ["stopped by SIGTERM", "saved in"], result)
 
     def test_what_is_not_started_again(self):
         folder = self.folder / "run"
