@@ -273,10 +273,9 @@ struct Windows {
   }
 };
 
-/// Window elements per piece: max_cached stay in a core's cache between im2col and the product;
-/// max_summed is for pieces of leaves, larger since each piece adds a whole weight gradient.
+/// Window elements per piece in forward and dX, which stay in a core's cache between im2col and the
+/// product. Pieces of dW are larger (piece_rows()), since each adds a whole weight gradient.
 constexpr std::size_t max_cached = 1 << 16;
-constexpr std::size_t max_summed = 1 << 18;
 
 template <class Real>
 class ConvolutionLayer final : public Layer<Real> {
@@ -320,7 +319,7 @@ class ConvolutionLayer final : public Layer<Real> {
 
   void weight_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
                         std::size_t leaf, const GradientSlice<Real>& out) override {
-    const std::size_t piece = piece_rows(leaf, positions_ * windows_.size(), max_summed);
+    const std::size_t piece = piece_rows(leaf, positions_ * windows_.size());
     const std::size_t rows_of_leaf = leaf * positions_;
     out.with(pass.tensor, [&](Range slice, std::span<Real> dw) {
       sum_by_pieces<Real>(x.rows, piece, pass.scratch, dw, [&](Range rows, std::span<Real> into) {

@@ -99,6 +99,7 @@ class Rows final : public Layer<Real> {
   std::vector<ParameterSpec> tensors(const std::string& prefix,
                                      const Products<Real>& products) const override {
     std::vector<ParameterSpec> specs;
+    specs.reserve(sizes_.weights.size());
     for (const auto& weights : sizes_.weights) {
       specs.push_back({.name = prefix + "." + weights.name,
                        .rows = 1,
@@ -126,7 +127,6 @@ class Rows final : public Layer<Real> {
 
   void weight_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
                         std::size_t leaf, const GradientSlice<Real>& out) override {
-    constexpr std::size_t max_terms = 1 << 18;  // in scratch memory
     find_weights(pass);
     for (std::size_t tensor = 0; tensor < sizes_.weights.size(); ++tensor) {
       const std::size_t size = sizes_.weights[tensor].size;
@@ -140,7 +140,7 @@ class Rows final : public Layer<Real> {
         pass.products.backward_bias(terms, leaf, slice, sums);
       };
       out.with(pass.tensor + tensor, [&](Range slice, std::span<Real> sums) {
-        sum_by_pieces<Real>(x.rows, piece_rows(leaf, size, max_terms), pass.scratch, sums,
+        sum_by_pieces<Real>(x.rows, piece_rows(leaf, size), pass.scratch, sums,
                             [&](Range rows, std::span<Real> part) { sum_rows(slice, rows, part); });
       });
     }

@@ -57,7 +57,7 @@ class EmbeddingLayer final : public Layer<Real> {
   void weight_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
                         std::size_t leaf, const GradientSlice<Real>& out) override {
     const Matrix<const Real> terms = reshape_to_columns(spec_.width, dz);
-    const std::size_t leaves = std::bit_ceil((x.rows + leaf - 1) / leaf);
+    const std::size_t leaves = std::bit_ceil(leaves_of(x.rows, leaf));
     out.with(pass.tensor, [&](Range slice, std::span<Real> dw) {
       std::fill(dw.begin(), dw.end(), Real{0});
       std::vector<Use> uses = uses_in(x, leaf);

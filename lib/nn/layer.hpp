@@ -76,7 +76,7 @@ class WholeBatch final : public BatchSums {
 
  private:
   void do_sum(std::span<double> sums, Terms terms) override {
-    const std::uint64_t leaves = (examples_ + leaf_ - 1) / leaf_;
+    const std::uint64_t leaves = leaves_of(examples_, leaf_);
     sum_subtree({0, std::bit_ceil(leaves)}, leaves, sums, scratch_,
                 [&](std::uint64_t q, std::span<double> into) {
                   std::fill(into.begin(), into.end(), 0.0);
@@ -93,7 +93,7 @@ class WholeBatch final : public BatchSums {
 struct Draws {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;       ///< step of the run
-  std::uint64_t layer = 0;      ///< index of the layer in the network
+  std::uint64_t layer = 0;      ///< index in NetworkShape::layers
   std::uint64_t first_row = 0;  ///< row of the global batch that is row 0 of x
 };
 
@@ -229,10 +229,11 @@ void apply_relu_gradient(Activation below, Matrix<const Real> x, Matrix<Real> dx
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = in[i] > 0 ? out[i] : Real{0};
 }
 
-/// Number of rows of a piece: the greatest power of two of whole leaves with at most `max`
-/// elements, at `row` elements per row; at least one leaf.
-inline std::size_t piece_rows(std::size_t leaf, std::size_t row, std::size_t max) {
-  return leaf * std::bit_floor(std::max<std::size_t>(1, max / (leaf * row)));
+/// Number of rows whose terms of a gradient are in scratch memory together, at `row` terms per row:
+/// a node of the tree.
+inline std::size_t piece_rows(std::size_t leaf, std::size_t row) {
+  constexpr std::size_t max_terms = 1 << 18;
+  return node_rows(max_terms / row, leaf);
 }
 
 /// Sums `rows` rows into `out` in pieces of `piece` rows: sum(range, into) computes the tree over
@@ -246,29 +247,6 @@ void sum_by_pieces(std::size_t rows, std::size_t piece, Scratch<Real>& scratch, 
   const auto waiting = scratch.get(Scratch<Real>::waiting, tree_slots(pieces) * out.size());
   sum_tree(pieces, waiting, out, [&](std::size_t q, std::span<Real> into) {
     sum(Range{q * piece, std::min((q + 1) * piece, rows)}, into);
-  });
-}
-
-/// Computes the slices of the gradients of a gain and a bias per channel, the layer's first two
-/// tensors: the sums of gain_terms(x, dz) and of dz over all rows and positions. The `channels`
-/// values of a position are adjacent.
-template <class Real, class Terms>
-void gain_and_bias_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
-                             std::size_t leaf, std::size_t channels, const GradientSlice<Real>& out,
-                             Terms gain_terms) {
-  constexpr std::size_t max_summed = 1 << 18;
-  const std::size_t piece = piece_rows(leaf, x.cols, max_summed);
-  const auto sums = [&](std::size_t tensor, auto terms) {
-    out.with(tensor, [&](Range slice, std::span<Real> into) {
-      sum_by_pieces<Real>(x.rows, piece, pass.scratch, into, [&](Range rows, std::span<Real> part) {
-        pass.products.backward_bias(terms(x.slice(rows), dz.slice(rows)),
-                                    leaf * (x.cols / channels), slice, part);
-      });
-    });
-  };
-  sums(pass.tensor, gain_terms);
-  sums(pass.tensor + 1, [&](Matrix<const Real>, Matrix<const Real> rows) {
-    return reshape_to_columns(channels, rows);
   });
 }
 
@@ -288,9 +266,9 @@ std::vector<NumberedLayer<Real>> make_layers(const NetworkShape& shape);
 // clang-format off
 ///   dense        y = activation(x W + b)
 ///   convolution  the dense product of every window with W [kernel * kernel * channels, filters],
-///                whose rows are in the window's order: row, column, channel. dx adds up windows
-///                in the order of their pixels
-///                and the windows of stride s are every s-th of stride 1
+///                whose rows are in the window's order: row, column, channel. With stride s the
+///                windows are every s-th of those with stride 1. dx: each pixel is the sum over its
+///                windows, in their order
 ///   pool         max: the greatest value, dx goes to the first of them; average: the sum in the
 ///                window's order, divided by their number; global-pool: one window, the image
 ///   dropout      element e of row r: word e % 4 of Philox(e / 4, r; key of seed, layer, step)

@@ -398,7 +398,7 @@ Tally sum_over_leaves(std::span<const ExampleResult> results, std::size_t leaf) 
       into[2] += result.weight;
     }
   };
-  const std::size_t leaves = (results.size() + leaf - 1) / leaf;
+  const std::size_t leaves = leaves_of(results.size(), leaf);
   sum_tree(leaves, std::span<double>(waiting), std::span<double>(sums), sum_leaf);
   return {sums[0], static_cast<std::uint64_t>(sums[1]), sums[2]};
 }

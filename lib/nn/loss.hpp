@@ -247,8 +247,9 @@ inline constexpr const char* binary_cross_entropy = "binary cross-entropy";
 
 /// sum(-y log(p) - (1 - y) log(1 - p)) / C, with p = sigmoid(z) and flags y, as
 /// max(z, 0) - z y + log(1 + exp(-|z|)), which does not overflow; in the order of the outputs,
-/// every operation rounded. An example is predicted correctly if all its labels are. Source
-/// Goodfellow et al. 2016, "Deep Learning", 6.2.2.2, in PyTorch's form.
+/// every operation rounded. An example is predicted correctly if all its labels are.
+///
+/// Source   Goodfellow et al. 2016, "Deep Learning", 6.2.2.2, in PyTorch's form.
 template <class Real>
 class BinaryCrossEntropy final : public Loss<Real> {
  public:

@@ -12,6 +12,34 @@ constexpr double epsilon = 1e-5;
 
 enum TensorOrder : std::size_t { gain, bias, running_mean, running_variance };
 
+/// Computes the slices of the gradients of gain and bias: the sums of dz n and of dz over all rows
+/// and positions. normalise(values, n) computes n from the values of a position, one per channel.
+template <class Real, class Normalise>
+void gain_and_bias_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
+                             std::size_t leaf, std::size_t channels, const GradientSlice<Real>& out,
+                             Normalise normalise) {
+  const std::size_t piece = piece_rows(leaf, x.cols);
+  const auto sums = [&](std::size_t tensor, auto terms_of) {
+    out.with(pass.tensor + tensor, [&](Range slice, std::span<Real> into) {
+      sum_by_pieces<Real>(x.rows, piece, pass.scratch, into, [&](Range rows, std::span<Real> part) {
+        pass.products.backward_bias(terms_of(reshape_to_columns(channels, x.slice(rows)),
+                                             reshape_to_columns(channels, dz.slice(rows))),
+                                    leaf * (x.cols / channels), slice, part);
+      });
+    });
+  };
+  sums(gain, [&](Matrix<const Real> from, Matrix<const Real> by_output) -> Matrix<const Real> {
+    const auto memory = pass.scratch.get(Scratch<Real>::columns, from.rows * channels);
+    const Matrix<Real> terms(memory.data(), from.rows, channels);
+    for (std::size_t i = 0; i < from.rows; ++i) {
+      normalise(from.row(i), terms.row(i));
+      for (std::size_t c = 0; c < channels; ++c) terms(i, c) = by_output(i, c) * terms(i, c);
+    }
+    return terms;
+  });
+  sums(bias, [](Matrix<const Real>, Matrix<const Real> by_output) { return by_output; });
+}
+
 template <class Real>
 class BatchNormLayer final : public Layer<Real> {
  public:
@@ -92,8 +120,10 @@ class BatchNormLayer final : public Layer<Real> {
   void weight_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
                         std::size_t leaf, const GradientSlice<Real>& out) override {
     gain_and_bias_gradients(pass, x, dz, leaf, channels_, out,
-                            [&](Matrix<const Real> rows, Matrix<const Real> by_rows) {
-                              return gain_terms(pass, rows, by_rows);
+                            [&](std::span<const Real> values, std::span<Real> n) {
+                              for (std::size_t c = 0; c < channels_; ++c) {
+                                n[c] = (values[c] - mean_[c]) * scale_[c];
+                              }
                             });
     for (const std::size_t tensor : {running_mean, running_variance}) {
       out.with(pass.tensor + tensor,
@@ -161,21 +191,6 @@ class BatchNormLayer final : public Layer<Real> {
         }
       }
     });
-  }
-
-  /// The terms of the gradient with respect to the gain: dz n.
-  Matrix<const Real> gain_terms(const Pass<Real>& pass, Matrix<const Real> x,
-                                Matrix<const Real> dz) const {
-    const Matrix<const Real> from = reshape_to_columns(channels_, x);
-    const Matrix<const Real> by_output = reshape_to_columns(channels_, dz);
-    const auto memory = pass.scratch.get(Scratch<Real>::columns, x.rows * x.cols);
-    const Matrix<Real> terms(memory.data(), from.rows, channels_);
-    for (std::size_t i = 0; i < from.rows; ++i) {
-      for (std::size_t c = 0; c < channels_; ++c) {
-        terms(i, c) = by_output(i, c) * ((from(i, c) - mean_[c]) * scale_[c]);
-      }
-    }
-    return terms;
   }
 
   /// A variance of finite values may exceed float32: then the running one is its greatest number.
@@ -273,28 +288,15 @@ class LayerNormLayer final : public Layer<Real> {
   void weight_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
                         std::size_t leaf, const GradientSlice<Real>& out) override {
     gain_and_bias_gradients(pass, x, dz, leaf, channels_, out,
-                            [&](Matrix<const Real> rows, Matrix<const Real> by_rows) {
-                              return gain_terms(pass, rows, by_rows);
+                            [&](std::span<const Real> values, std::span<Real> n) {
+                              const auto [mean, scale] = statistics<Real>(values);
+                              for (std::size_t c = 0; c < channels_; ++c) {
+                                n[c] = (values[c] - mean) * scale;
+                              }
                             });
   }
 
  private:
-  /// The terms of the gradient with respect to the gain: dz n.
-  Matrix<const Real> gain_terms(const Pass<Real>& pass, Matrix<const Real> x,
-                                Matrix<const Real> dz) const {
-    const Matrix<const Real> from = reshape_to_columns(channels_, x);
-    const Matrix<const Real> by_output = reshape_to_columns(channels_, dz);
-    const auto memory = pass.scratch.get(Scratch<Real>::columns, x.rows * x.cols);
-    const Matrix<Real> terms(memory.data(), from.rows, channels_);
-    for (std::size_t i = 0; i < from.rows; ++i) {
-      const auto [mean, scale] = statistics<Real>(from.row(i));
-      for (std::size_t c = 0; c < channels_; ++c) {
-        terms(i, c) = by_output(i, c) * ((from(i, c) - mean) * scale);
-      }
-    }
-    return terms;
-  }
-
   std::size_t channels_;
 };
 

@@ -293,14 +293,26 @@ std::size_t amx_scratch_size(std::size_t rows, std::size_t terms) noexcept {
          block_words;
 }
 
-/// out = finish(first + a b) for all rows and some columns, a multiple of 16 of them.
-/// pack(columns, blocks) packs columns of b, at most a panel of out; first(rows, columns, sums)
-/// returns the initial values of these sums, which it may store in `sums`; fetch(i, j) prefetches
-/// what finish(i, j, sums) reads. Columns may be beyond those that exist.
-template <class Pack, class First, class Fetch, class Finish>
-HWY_INLINE void amx_product(Matrix<const float> a, Range columns, Matrix<float> out,
-                            std::span<float> scratch, Pack pack, First first, Fetch fetch,
-                            Finish finish) {
+/// Copies values that sums begin with, zero beyond the last column.
+HWY_INLINE FirstSums copy_sums(Matrix<const float> m, Range rows, Range columns, float* sums) {
+  for (std::size_t i = rows.begin; i < rows.end; ++i) {
+    for (std::size_t j = columns.begin; j < columns.end; j += lanes) {
+      const Vector values =
+          load(first_lanes(m.cols - std::min(m.cols, j)), m.data + i * m.cols + j);
+      hn::Store(values, tag, sums + (i - rows.begin) * most_sums + j - columns.begin);
+    }
+  }
+  return {sums, sum_row_bytes};
+}
+
+/// out = finish(first + a b) for all rows and some columns, a multiple of 16 of them. `first` is
+/// out where `output` accumulates, else `bias` in each row, or zero if that is empty.
+/// pack(columns, blocks) packs columns of b, at most a panel of out; fetch(i, j) prefetches what
+/// finish(i, j, sums) reads. Columns may be beyond those that exist.
+template <class Pack, class Fetch, class Finish>
+HWY_INLINE void amx_product(Matrix<const float> a, Range columns, Matrix<float> out, Output output,
+                            std::span<const float> bias, std::span<float> scratch, Pack pack,
+                            Fetch fetch, Finish finish) {
   assert(scratch.size() >= amx_scratch_size(a.rows, a.cols));
   const TileConfiguration tiles(tile_size);
   const std::size_t step = chunks_of(a.cols) * block_words;  // of a tile's blocks
@@ -309,6 +321,7 @@ HWY_INLINE void amx_product(Matrix<const float> a, Range columns, Matrix<float> 
   static_assert(panel_columns % most_sums == 0);
   constexpr std::size_t sums_step = most_sums * most_sums;
   alignas(64) std::array<float, panel_columns / most_sums * sums_step> sums;
+  alignas(64) static constexpr std::array<float, most_sums> zeros{};
   auto* const packed = reinterpret_cast<std::uint32_t*>(scratch.data());
   const auto multiply = [&](Range rows, Range panel, const std::uint32_t* a_blocks,
                             const std::uint32_t* b_blocks) HWY_ATTR {
@@ -322,13 +335,15 @@ HWY_INLINE void amx_product(Matrix<const float> a, Range columns, Matrix<float> 
         }
       }
       float* const part = sums.data() + c / most_sums * sums_step;
+      const float* const row = bias.empty() ? zeros.data() : bias.data() + across.begin;
       sum_kernels[rows.size() > tile_size][across.size() > tile_size](
           {.a = a_blocks,
            .a_step = step,
            .b = b_blocks + c / tile_size * step,
            .b_step = step,
            .chunks = chunks_of(a.cols)},
-          first(rows, across, part), part);
+          output == Output::accumulate ? copy_sums(out, rows, across, part) : FirstSums{row, 0},
+          part);
     }
     for (std::size_t i = rows.begin; i < rows.end; ++i) {
       const float* row = sums.data() + (i - rows.begin) * most_sums;
@@ -355,29 +370,13 @@ HWY_INLINE void amx_product(Matrix<const float> a, Range columns, Matrix<float> 
   }
 }
 
-/// Copies values that sums begin with, zero beyond the last column.
-HWY_INLINE FirstSums copy_sums(Matrix<const float> m, Range rows, Range columns, float* sums) {
-  for (std::size_t i = rows.begin; i < rows.end; ++i) {
-    for (std::size_t j = columns.begin; j < columns.end; j += lanes) {
-      const Vector values =
-          load(first_lanes(m.cols - std::min(m.cols, j)), m.data + i * m.cols + j);
-      hn::Store(values, tag, sums + (i - rows.begin) * most_sums + j - columns.begin);
-    }
-  }
-  return {sums, sum_row_bytes};
-}
-
 void amx_forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
                  Activation activation, Matrix<float> y, Range columns, Output output, Zeros,
                  std::span<float> scratch) {
   assert(x.rows == y.rows && x.cols == w.layout.inputs && y.cols == w.layout.outputs);
-  const bool accumulate = output == Output::accumulate;
   amx_product(
-      x, columns, y, scratch,
+      x, columns, y, output, bias, scratch,
       [&](Range part, std::uint32_t* out) HWY_ATTR { pack_columns_of_weights(w, part, out); },
-      [&](Range rows, Range part, float* sums) HWY_ATTR {
-        return accumulate ? copy_sums(y, rows, part, sums) : FirstSums{bias.data() + part.begin, 0};
-      },
       [](std::size_t, std::size_t) {},
       [&](std::size_t, std::size_t, Vector sums)
           HWY_ATTR { return output_of(sums, activation == Activation::relu); });
@@ -387,15 +386,10 @@ void amx_backward_input(Matrix<const float> dz, PanelWeights w, Matrix<const flo
                         Activation below, Matrix<float> dx, Range inputs, Output output,
                         std::span<float> scratch) {
   assert(dz.rows == dx.rows && dz.cols == w.layout.outputs && dx.cols == w.layout.inputs);
-  alignas(64) static constexpr std::array<float, most_sums> zeros{};
-  const bool accumulate = output == Output::accumulate;
   const bool masked = below == Activation::relu;
   amx_product(
-      dz, inputs, dx, scratch,
+      dz, inputs, dx, output, {}, scratch,
       [&](Range part, std::uint32_t* out) HWY_ATTR { pack_rows_of_weights(w, part, out); },
-      [&](Range rows, Range part, float* sums) HWY_ATTR {
-        return accumulate ? copy_sums(dx, rows, part, sums) : FirstSums{zeros.data(), 0};
-      },
       [&](std::size_t i, std::size_t k) HWY_ATTR {
         if (masked) __builtin_prefetch(x.data + i * x.cols + k);
       },

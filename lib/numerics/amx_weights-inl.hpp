@@ -36,7 +36,7 @@ struct LeafBlocks {
     pairs = pairs <= tile_size ? std::bit_ceil(pairs) : round_to_unit(pairs);
   }
 
-  std::size_t leaves() const { return (rows + leaf - 1) / leaf; }
+  std::size_t leaves() const { return leaves_of(rows, leaf); }
   std::size_t chunks() const { return tiles_of(leaves() * pairs); }
   std::size_t pending_nodes() const { return tree_slots(leaves() / most_leaves + 1); }
 

@@ -16,6 +16,16 @@
 
 namespace lockstep {
 
+/// The number of leaves of `rows` rows; the last one may be short.
+constexpr std::size_t leaves_of(std::size_t rows, std::size_t leaf) noexcept {
+  return (rows + leaf - 1) / leaf;
+}
+
+/// The most rows, but at least a leaf, that are a power of two of leaves: a node of the tree.
+constexpr std::size_t node_rows(std::size_t most, std::size_t leaf) noexcept {
+  return std::bit_floor(std::max(most / leaf, std::size_t{1})) * leaf;
+}
+
 /// Positions [first, first + size) of the tree: size is a power of two that divides first.
 struct Subtree {
   std::uint64_t first = 0;

@@ -20,8 +20,9 @@ struct CacheSizes {
 /// after set_cache_sizes() those. Local.
 CacheSizes cache_sizes() noexcept;
 
-/// Has dW cut for caches of these sizes: bits are the same, times are not. Not while products run,
-/// nor between the size of their scratch and its use. For tests and measurements. Local.
+/// Sets the cache sizes for which dW is blocked: bits are the same, times are not. Not while
+/// products run, nor between the size of their scratch and its use. For tests and measurements.
+/// Local.
 void set_cache_sizes(CacheSizes sizes) noexcept;
 
 /// What strict products multiply by: "AVX2", "AVX-512", "NEON", or in bf16 "AMX".

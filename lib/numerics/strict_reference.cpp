@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "lockstep/numerics/bf16.hpp"
+#include "lockstep/numerics/leaf_tree.hpp"
 #include "lockstep/numerics/strict.hpp"
 
 #if defined(__x86_64__) && !defined(__FMA__)
@@ -133,7 +134,7 @@ LOCKSTEP_LOOPS Unit leaf_sums(const Matrix<const float>& x, const Matrix<const f
 template <template <std::size_t> class Chain>
 LOCKSTEP_LOOPS Unit tree_sums(const Matrix<const float>& x, const Matrix<const float>& dz,
                               std::size_t leaf, std::size_t k, std::size_t j) {
-  const std::size_t leaves = (dz.rows + leaf - 1) / leaf;
+  const std::size_t leaves = leaves_of(dz.rows, leaf);
   std::array<Unit, std::numeric_limits<std::size_t>::digits> waiting;
   std::size_t count = 0;
   for (std::size_t q = 0; q < leaves; ++q) {

@@ -113,7 +113,7 @@ std::size_t list_columns(Matrix<const float> x, std::uint32_t* list) {
   const auto pays = [](std::size_t used, std::size_t columns) {
     return used <= columns - columns / Chain::list_pays;
   };
-  // Every fourth vector tells inputs without zeros at a quarter of the cost.
+  // A sample of every fourth vector detects inputs without zeros at a quarter of the cost.
   std::size_t seen = 0;
   std::size_t sampled = 0;
   for (std::size_t k = 0; k + lanes <= x.cols; k += 4 * lanes, seen += lanes) {

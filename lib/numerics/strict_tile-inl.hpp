@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "lockstep/numerics/bf16.hpp"
+#include "lockstep/numerics/leaf_tree.hpp"
 #include "lockstep/numerics/machine.hpp"
 #include "lockstep/numerics/simd_targets.hpp"
 #include "lockstep/numerics/strict.hpp"
@@ -60,11 +61,6 @@ constexpr std::size_t forward_lists(std::size_t rows, std::size_t inputs) {
 }
 
 constexpr std::size_t mask_rounds(std::size_t rows) { return (rows + mask_rows - 1) / mask_rows; }
-
-/// The most rows, but at least a leaf, that are a power of two of leaves: a node of the tree.
-constexpr std::size_t node_rows(std::size_t most, std::size_t leaf) {
-  return std::bit_floor(std::max(most / leaf, std::size_t{1})) * leaf;
-}
 
 /// Pending nodes that dW needs room for, beside its own: of sections, for a tile and a slice; of
 /// blocks, for a tile, where every block but the last has more than block_rows / 2 rows.

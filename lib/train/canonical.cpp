@@ -17,8 +17,8 @@ double exchanged_activations(const data::Plan& plan, const nn::NetworkShape& sha
 /// Largest number of tree parts on any rank at `step`.
 std::size_t max_parts(const data::Plan& plan, std::uint64_t step) {
   const std::uint64_t leaf = plan.leaf(step);
-  const std::uint64_t each = (plan.block(step) + leaf - 1) / leaf;
-  const std::uint64_t leaves = (plan.summed_rows(step) + leaf - 1) / leaf;
+  const std::uint64_t each = leaves_of(plan.block(step), leaf);
+  const std::uint64_t leaves = leaves_of(plan.summed_rows(step), leaf);
   if (plan.options().balance && plan.options().ranks > 1) {
     return parts_at_most(std::min(each, leaves));
   }
@@ -82,25 +82,19 @@ std::uint64_t rows_needed(Exchange exchange, const data::Plan& plan) noexcept {
   return exchange == Exchange::activations ? all : all / plan.options().ranks;
 }
 
-namespace {
-
-std::uint64_t leaf_at(std::uint64_t row, std::uint64_t leaf) { return (row + leaf - 1) / leaf; }
-
-}  // namespace
-
 LeafLayout leaf_layout(const data::Batch& batch, const comm::Communicator& comm) {
   LeafLayout layout;
   layout.leaf = batch.leaf;
   layout.block = batch.block;
   layout.summed_rows = batch.summed_rows;
   layout.shares = batch.plan->shares();
-  layout.leaves = leaf_at(batch.summed_rows, batch.leaf);
+  layout.leaves = leaves_of(batch.summed_rows, batch.leaf);
   const auto ranks = static_cast<std::size_t>(comm.size());
   std::vector<Subtree> all;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     const Range rows = batch.summed_rows_of(rank);
-    const std::uint64_t begin = leaf_at(rows.begin, batch.leaf);
-    const std::uint64_t end = leaf_at(rows.end, batch.leaf);
+    const std::uint64_t begin = leaves_of(rows.begin, batch.leaf);
+    const std::uint64_t end = leaves_of(rows.end, batch.leaf);
     const auto parts = aligned_subtrees(begin, end, layout.leaves);
     for (std::size_t i = 0; i < parts.size(); ++i) layout.from.push_back(i * ranks + rank);
     all.insert(all.end(), parts.begin(), parts.end());

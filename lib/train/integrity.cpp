@@ -5,6 +5,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/collectives/agreement.hpp"
+#include "lockstep/numerics/leaf_tree.hpp"
 #include "lockstep/train/device.hpp"
 
 namespace lockstep::train {
@@ -162,7 +163,7 @@ std::array<std::span<std::byte>, 2> Audit::put_targets(const data::Batch& batch)
 }
 
 void Audit::check_leaf(std::uint64_t step, const data::Batch& batch) {
-  const std::uint64_t leaves = (batch.summed_rows + batch.leaf - 1) / batch.leaf;
+  const std::uint64_t leaves = leaves_of(batch.summed_rows, batch.leaf);
   std::uint64_t leaf = step / *every_ % leaves;
   while (rows_of(batch, leaf).empty()) leaf = (leaf + 1) % leaves;  // a step has an example
   const Range rows = rows_of(batch, leaf);
@@ -244,7 +245,7 @@ void Audit::fail(std::uint64_t step, const data::Batch& batch, const std::string
   std::optional<int> wrong;
   if (right && comm_.size() > 1) wrong = by_owner == *right ? auditor : owner;
   const bool is_lasting = !right || (wrong && votes[static_cast<std::size_t>(*wrong)] != *right);
-  const std::uint64_t leaves = (batch.summed_rows + batch.leaf - 1) / batch.leaf;
+  const std::uint64_t leaves = leaves_of(batch.summed_rows, batch.leaf);
   const std::uint64_t round = leaves * *every_;
   const auto name = [&](int rank) { return "rank " + std::to_string(comm_.world_rank(rank)); };
   throw FaultFound(

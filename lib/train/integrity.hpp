@@ -35,11 +35,11 @@ class FaultFound : public comm::AgreedError {
   /// The step that was checked, from 1.
   std::uint64_t step() const noexcept { return step_; }
 
-  /// The rank that most others contradict; none if no majority tells.
+  /// The rank that most others contradict; none without a majority.
   std::optional<int> rank() const noexcept { return rank_; }
 
-  /// The greatest number of completed steps after which the weights were good, as far as checks can
-  /// tell.
+  /// The greatest number of completed steps after which the weights were good, as far as
+  /// checks show.
   std::uint64_t good_steps() const noexcept { return good_steps_; }
 
   /// The same if the rank was wrong in other steps too, which no check may have found.

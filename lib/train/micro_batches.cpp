@@ -12,16 +12,12 @@
 
 namespace lockstep::train {
 
-std::size_t micro_batch_rows(std::size_t limit, std::size_t leaf) noexcept {
-  return std::bit_floor(limit / leaf) * leaf;
-}
-
 bool needs_micro_batches(std::size_t limit, const data::Plan& plan) noexcept {
   return limit > 0 && limit < rows_needed(Exchange::partial_sums, plan);
 }
 
 std::size_t micro_batch_blocks(std::size_t rows, std::size_t limit, std::size_t leaf) noexcept {
-  const std::size_t each = micro_batch_rows(limit, leaf);
+  const std::size_t each = node_rows(limit, leaf);
   return rows <= each ? 0 : tree_slots((rows + each - 1) / each);
 }
 
@@ -52,7 +48,7 @@ void MicroBatches::begin(const data::Batch& batch, std::uint64_t step) {
 }
 
 void MicroBatches::sum(Range rows, std::span<float> sums, PhaseSeconds& seconds) {
-  const std::size_t each = micro_batch_rows(limit_, batch_->leaf);
+  const std::size_t each = node_rows(limit_, batch_->leaf);
   if (rows.size() <= each) return compute(rows, sums, seconds);
   const std::size_t parts = (rows.size() + each - 1) / each;
   const std::size_t needed = tree_slots(parts) * sums.size();

@@ -19,10 +19,6 @@
 
 namespace lockstep::train {
 
-/// The most rows of a micro-batch of at most `limit` examples in leaves of `leaf`: a power of two
-/// of leaves, so that a micro-batch is a subtree of the sums. 0 if `limit` is less than a leaf.
-std::size_t micro_batch_rows(std::size_t limit, std::size_t leaf) noexcept;
-
 /// True if micro-batches of at most `limit` examples (0: any number) are less than a rank's rows of
 /// a step, so that these are computed in several.
 bool needs_micro_batches(std::size_t limit, const data::Plan& plan) noexcept;
@@ -38,8 +34,8 @@ std::size_t micro_batch_blocks(std::size_t rows, std::size_t limit, std::size_t 
 /// no such parts; a replica refuses it.
 class MicroBatches {
  public:
-  /// Of at most `limit` examples each, for the pieces of `plan`. `network` must outlive this and
-  /// have rows for `limit` examples. Throws std::bad_alloc.
+  /// Of node_rows(limit, leaf) examples each, for the pieces of `plan`; `limit` is at least a leaf.
+  /// `network` must outlive this and have rows for `limit` examples. Throws std::bad_alloc.
   MicroBatches(nn::Network<float>& network, std::size_t limit, const data::Plan& plan);
 
   /// Sets the features of the next batch, [piece.size(), features] row-major, which must stay valid

@@ -31,7 +31,7 @@ class ProcessorStep : public Step {
              make_micro_batches(network, options.micro_batch, *options.plan)),
         network_(network),
         slice_(std::move(slice)),
-        optimizer_(size_of(slice_), options.optimizer,
+        optimizer_(elements_of(slice_), options.optimizer,
                    tensors_in(network.parameters().layout(), slice_)),
         rank_sums_(rank_sums(sums_over, options.model)),
         global_(network, comm) {}
@@ -52,12 +52,6 @@ class ProcessorStep : public Step {
   bool finite_ = true;  // this rank's last update
 
  private:
-  static std::size_t size_of(std::span<const Range> slice) noexcept {
-    std::size_t size = 0;
-    for (const Range range : slice) size += range.size();
-    return size;
-  }
-
   void update(double weight) final {
     network_.end_training_pass();
     finite_ = optimizer_.update(network_.parameters().values(), gradient_sums(), weight, steps(),

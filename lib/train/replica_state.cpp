@@ -27,12 +27,6 @@ Range slice_of(std::size_t length, int part, int parts) {
   return {length * number / of, length * (number + 1) / of};
 }
 
-std::size_t elements_of(std::span<const Range> ranges) {
-  std::size_t count = 0;
-  for (const Range range : ranges) count += range.size();
-  return count;
-}
-
 }  // namespace
 
 std::unique_ptr<Snapshot> Replica::make_snapshot() {

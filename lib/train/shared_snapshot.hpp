@@ -96,8 +96,8 @@ struct KeptState {
   StateBlocks blocks;
 };
 
-/// The two newest snapshots of the weights and of both of Adam's moments, each a flat block as in a
-/// ParameterBlock, in one region on each host, which all its ranks map.
+/// The two newest snapshots of the weights and of two moments, which an optimizer may not use, each
+/// a flat block as in a ParameterBlock, in one region on each host, which all its ranks map.
 ///
 /// The ranks of a host write a part each of a snapshot, in turn over one and the other. All are
 /// complete before the next one is begun, if all ranks ran a collective since. A host's snapshot is

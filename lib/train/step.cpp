@@ -71,6 +71,12 @@ std::vector<Range> ranges_in(std::span<const Range> segments, std::size_t rank, 
   return ranges;
 }
 
+std::size_t elements_of(std::span<const Range> ranges) noexcept {
+  std::size_t count = 0;
+  for (const Range range : ranges) count += range.size();
+  return count;
+}
+
 std::vector<optim::UpdatedTensor> tensors_in(const nn::ParameterLayout<float>& layout,
                                              std::span<const Range> slice) {
   const auto in_slice = [&](std::uint64_t at) {  // elements of the slice before `at`

@@ -79,6 +79,9 @@ std::vector<Range> segments_of(const nn::ParameterLayout<float>& layout, std::si
 /// The ranges of `rank`, one in each segment. Local.
 std::vector<Range> ranges_in(std::span<const Range> segments, std::size_t rank, std::size_t ranks);
 
+/// The number of elements of all ranges. Local.
+std::size_t elements_of(std::span<const Range> ranges) noexcept;
+
 /// The parts of all tensors of `layout` in `slice`, the ranges of its block that a rank updates:
 /// positions among the elements of all ranges. Local.
 std::vector<optim::UpdatedTensor> tensors_in(const nn::ParameterLayout<float>& layout,
