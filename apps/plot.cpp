@@ -16,10 +16,10 @@ Syntax plot_syntax() {
   syntax.command = "lockstep plot";
   syntax.does =
       "Draws loss and accuracy (of a regression R2) of runs against epochs, for training and test "
-      "set. A run may still be trained.\n";
+      "set. A run may still be trained. A figure has at most 7 runs.\n";
   syntax.usage = "RUN... [--output FILE.svg|FILE.png]";
   syntax.operand = "run folder";
-  syntax.operands = 100;
+  syntax.operands = 7;
   syntax.flags = {{"output", "FILE", "write this file, *.svg or *.png", "history.svg"}};
   syntax.example = "lockstep plot runs/latest --output history.png";
   return syntax;

@@ -81,11 +81,19 @@ Axis logarithmic_axis(double least, double greatest) {
   return axis;
 }
 
+/// In decimals; with an exponent where that is long. Ticks have different texts.
 std::string tick_text(double value, double step) {
-  const int digits = std::clamp(static_cast<int>(-std::floor(std::log10(step) + 1e-9)), 0, 9);
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), "%.*f", digits, value + 0.0);
-  return text.data();
+  constexpr std::size_t long_text = 8;
+  const auto exponent = [](double number) {
+    return static_cast<int>(std::floor(std::log10(number) + 1e-9));
+  };
+  const int decimals = std::max(0, -exponent(step));
+  std::string text = with_decimals(value + 0.0, decimals);
+  if (value == 0 || text.size() < long_text) return decimals < 9 ? text : "0";
+  const int digits = std::clamp(exponent(std::abs(value)) - exponent(step) + 1, 1, 17);
+  std::array<char, 32> short_text{};
+  std::snprintf(short_text.data(), short_text.size(), "%.*g", digits, value);
+  return short_text.data();
 }
 
 /// Draws in points, with the origin at the top left.
@@ -172,12 +180,18 @@ class PanelDrawing {
     if (panel.is_logarithmic) {
       x_ = logarithmic_axis(first, last);
       y_ = logarithmic_axis(least, greatest);
-      return;
+    } else {
+      x_ = axis_of(first, last, 12, 1);
+      x_.first = first;  // epochs begin at 1, and the line at the axis
+      x_.last = std::max(last, first + 1);
+      y_ = axis_of(least, greatest, 6, 0);
     }
-    x_ = axis_of(first, last, 12, 1);
-    x_.first = first;  // epochs begin at 1, and the line at the axis
-    x_.last = std::max(last, first + 1);
-    y_ = axis_of(least, greatest, 6, 0);
+    double widest = 0;
+    for_ticks(y_, [&](double value) {
+      widest = std::max(widest, canvas_.text_width(label_of(y_, value), font_size));
+    });
+    constexpr double usual = 44;
+    left_ += std::max(0.0, widest - usual);
   }
 
   void draw() const {
@@ -191,6 +205,12 @@ class PanelDrawing {
  private:
   static constexpr double top = 40;
   static constexpr double bottom = Canvas::height - 50;
+
+  template <class Each>
+  static void for_ticks(const Axis& axis, Each each) {
+    const double last = std::round((axis.last - axis.first) / axis.step);
+    for (double i = 0; i <= last; ++i) each(axis.first + i * axis.step);
+  }
 
   double on_axis(double value) const { return panel_.is_logarithmic ? std::log10(value) : value; }
   std::string label_of(const Axis& axis, double at) const {
@@ -207,13 +227,12 @@ class PanelDrawing {
   }
 
   void draw_axes() const {
-    for (double i = 0; i <= std::round((y_.last - y_.first) / y_.step); ++i) {
-      const double value = y_.first + i * y_.step;
+    for_ticks(y_, [&](double value) {
       canvas_.set(grid);
       canvas_.line(left_, y_at(value), right_, y_at(value), 0.8);
       canvas_.set(ink);
       canvas_.text(left_ - 7, y_at(value) + font_size * 0.36, label_of(y_, value), font_size, 1);
-    }
+    });
     for (double value = std::ceil(x_.first / x_.step) * x_.step; value <= x_.last;
          value += x_.step) {
       canvas_.set(ink);
@@ -316,7 +335,9 @@ class PanelDrawing {
       width = std::max(width, canvas_.text_width(curve.name, font_size));
     }
     constexpr double row = 16;
-    const double rows = row * static_cast<double>(panel_.curves.size());
+    const auto named = std::count_if(panel_.curves.begin(), panel_.curves.end(),
+                                     [](const Curve& curve) { return !curve.name.empty(); });
+    const double rows = row * static_cast<double>(named);
     const Box box = legend_box(width + 46, rows + 6);
     cairo_set_source_rgba(canvas_.get(), 1, 1, 1, 0.8);
     cairo_rectangle(canvas_.get(), box.left, box.top, box.width, box.height);
@@ -324,6 +345,7 @@ class PanelDrawing {
     const double x = box.left + 6;
     double y = box.top + 4;
     for (const Curve& curve : panel_.curves) {
+      if (curve.name.empty()) continue;
       canvas_.set(color_of(curve));
       if (curve.is_line) {
         canvas_.dashes(curve.is_dashed);
@@ -368,11 +390,13 @@ constexpr Figures scores = {
 /// Of several histories training and test alone, so that two lines of a color are a history.
 Panel panel_of(std::span<const History> histories, const std::string& title,
                const Figures& figures) {
-  Panel panel = {.title = title, .x_name = "epoch"};
   const bool are_many = histories.size() > 1;
+  Panel panel = {.title = are_many ? title + " (dashed: training)" : title, .x_name = "epoch"};
   for (std::size_t i = 0; i < histories.size(); ++i) {
     const auto add = [&](const char* set, Figure figure, std::size_t color, bool is_dashed) {
-      Curve curve = {.name = are_many ? histories[i].name + ", " + set : set,
+      Curve curve = {.name = !are_many   ? set
+                             : is_dashed ? ""
+                                         : histories[i].name,
                      .color = color,
                      .is_dashed = is_dashed};
       for (const EpochReport& epoch : histories[i].epochs) {
@@ -399,10 +423,16 @@ void draw_on(const Canvas& canvas, std::span<const Panel> panels) {
 }
 
 void require_histories(std::span<const History> histories) {
-  if (histories.empty()) throw ConfigError("there is no history to plot", "");
+  if (histories.empty()) throw ConfigError("there is no history to plot", "give one");
+  if (histories.size() > palette.size()) {
+    throw ConfigError("a figure of " + std::to_string(histories.size()) + " histories: it has " +
+                          std::to_string(palette.size()) + " colors",
+                      "plot at most " + std::to_string(palette.size()) + " at a time");
+  }
   for (const History& history : histories) {
     if (history.epochs.empty()) {
-      throw ConfigError("history " + in_quotes(history.name) + " has no epoch", "");
+      throw ConfigError("history " + in_quotes(history.name) + " has no epoch",
+                        "plot it when an epoch is complete");
     }
     if (history.epochs[0].is_regression == histories[0].epochs[0].is_regression) continue;
     throw ConfigError("the scores of " + in_quotes(histories[0].name) + " and " +

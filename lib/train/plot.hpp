@@ -46,7 +46,7 @@ struct EpochReport {
 
 /// A line of a panel, or points alone.
 struct Curve {
-  std::string name;       ///< in the legend
+  std::string name;       ///< in the legend; empty: not in it
   std::size_t color = 0;  ///< index in a palette of 7
   bool is_dashed = false;
   bool is_line = true;
@@ -57,7 +57,7 @@ struct Curve {
 struct Panel {
   std::string title;
   std::string x_name;
-  std::string y_name = {};      ///< empty: the title says it
+  std::string y_name = {};      ///< empty: none
   bool is_logarithmic = false;  ///< both axes: values are greater than 0
   std::vector<Curve> curves = {};
 };
@@ -81,12 +81,13 @@ struct History {
 
 /// Draws two panels side by side, loss and score (accuracy, or R2), against epochs. Each has a line
 /// of the test set and one of training, which is dashed if there are several histories: then a
-/// history has a color. Values that are not finite are left out of their line.
+/// history has a color, and there are at most 7. Values that are not finite are left out of their
+/// line.
 ///
 ///   plot(std::array{History{"", trainer.train(replica).epochs}}, "history.svg");
 ///
-/// Errors   those of draw(); also throws ConfigError: no history, or one without epochs; some are
-///          of regressions and others are not.
+/// Errors   those of draw(); also throws ConfigError: no history, more than 7, or one without
+///          epochs; some are of regressions and others are not.
 /// Ranks    local; call it on one.
 void plot(std::span<const History> histories, const std::filesystem::path& file);
 
