@@ -13,7 +13,9 @@ case "${1-}" in
   --staged) list=(git diff --cached --name-only --diff-filter=ACMR) ;;
   *) echo "usage: scripts/check.sh [--staged]" >&2; exit 2 ;;
 esac
-mapfile -t files < <("${list[@]}" | while read -r file; do if [ -f "$file" ]; then echo "$file"; fi; done)
+listed=$("${list[@]}") || { echo "check: git cannot list the files" >&2; exit 1; }
+mapfile -t files < <(while read -r file; do if [ -f "$file" ]; then echo "$file"; fi; done <<<"$listed")
+if [ ${#files[@]} -eq 0 ] && [ "${1-}" != --staged ]; then echo "check: no files" >&2; exit 1; fi
 
 failures=0
 skipped=0
@@ -54,8 +56,10 @@ if [ -z "$tidy" ]; then
   skip "tidy: no clang-tidy (scripts/install.sh brings it)"
 elif [ ! -e "$database" ]; then
   skip "tidy: no $database (cmake --preset dev writes it)"
-elif [ ${#units[@]} -gt 0 ]; then
+else
   echo "check: clang-tidy reads ${#units[@]} of ${#all_units[@]} files *.cpp: those that the preset dev compiles"
+fi
+if [ -n "$tidy" ] && [ ${#units[@]} -gt 0 ]; then
   # One file a process; "exit 1" because xargs would stop at a crash.
   printf '%s\0' "${units[@]}" | xargs -0 -n 1 -P "$(nproc)" sh -c '"$@" || exit 1' tidy "$tidy" --quiet -p build/dev \
     2> >(grep -vE 'warnings?( and [0-9]+ errors?)? generated|treated as errors' >&2) || fail "tidy: see above"
@@ -76,7 +80,7 @@ forbid "includes: CUDA and NCCL belong below cuda/" \
   '^ *# *include *[<"](cuda|cublas|curand|nccl|nvml|nvtx)[A-Za-z0-9_]*[./]' "$code" '(^|/)(cuda|gpu)/'
 forbid "includes: spdlog belongs in apps/" '^ *# *include *[<"]spdlog/' "$code" '^apps/'
 
-forbid "write using instead of typedef, nullptr instead of NULL" '\b(typedef|NULL)\b' "$code"
+forbid "write using instead of typedef, nullptr instead of NULL" '\btypedef\b|(^|[^"])\bNULL\b' "$code"
 
 forbid "a path of one machine" '(^|[^A-Za-z0-9_.-])/(work|farm)/' '.'
 

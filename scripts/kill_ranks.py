@@ -136,6 +136,8 @@ def main():
     parser.add_argument("--hosts", action="store_true", help="on two emulated hosts, which are killed too")
     parser.add_argument("--tutorial", action="store_true", help="train the tutorial's network, at batch 128")
     options = parser.parse_args()
+    if options.ranks < 2 or options.kills < 1:
+        parser.error("give at least 2 ranks and 1 kill")
     command = [str(Path(options.binary).resolve()), "train", "--progress", "off",
                *(TUTORIAL if options.tutorial else HOSTS if options.hosts else SMALL).split()]
     environment = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -168,8 +170,9 @@ def main():
             print(f"{run}: code {process.returncode}, another result\n{said.decode(errors='replace')}")
     print(f"{kills} kills in {runs} runs of {options.ranks} ranks: {bad} with another result")
     ordered = sorted(times)
-    print(f"from a kill to the next new step, {len(times)} times: median {1e3 * statistics.median(times):.0f} ms, "
-          f"nine in ten within {1e3 * ordered[len(ordered) * 9 // 10]:.0f} ms, longest {1e3 * ordered[-1]:.0f} ms")
+    if times:
+        print(f"from a kill to the next new step, {len(times)} times: median {1e3 * statistics.median(times):.0f} ms, "
+              f"nine in ten within {1e3 * ordered[len(ordered) * 9 // 10]:.0f} ms, longest {1e3 * ordered[-1]:.0f} ms")
     if bad == 0:
         shutil.rmtree(folder)
     return 1 if bad else 0

@@ -8,4 +8,4 @@ shift
 [ $# -gt 0 ] || set -- torch numpy mpi4py
 [ -x "$folder/bin/python" ] || python3 -m venv "$folder"
 "$folder/bin/pip" install --quiet "$@"
-"$folder/bin/pip" list --format=freeze | grep -E "^(${1%%[=<>]*}|numpy)="
+"$folder/bin/pip" list --format=freeze | grep -E "^(${1%%[[=<>]*}|numpy)="

@@ -15,7 +15,7 @@ import time
 import unittest
 
 import command
-from command import SMALL, finish, mpirun, seconds, start, words
+from command import SMALL, finish, mpirun, run, seconds, start, words
 from failure_test import ON_TERMINAL, USUAL_GRACE
 
 LONG = "train --train-limit 600 --test-limit 200 --layers 32 --epochs 1000000"
@@ -106,10 +106,9 @@ class OnTerminal(command.CommandTest):
         env = command.faults("slow:rank=0,step=3,seconds=20")
         terminal = self.begin(words(command.binary, LONG, "--progress lines --run-dir", self.folder / "run"), env=env)
         end = time.monotonic() + seconds(20)
-        while not (self.folder / "run" / "flight").is_dir():
+        while "3" not in run("doctor", self.folder / "run").out.split():  # the rank sleeps in step 3
             self.assertLess(time.monotonic(), end)
-            time.sleep(0.02)
-        time.sleep(0.3)  # the rank sleeps in step 3
+            time.sleep(0.05)
         terminal.press(b"\x03")
         time.sleep(0.2)
         self.assertIsNone(terminal.process.poll())
