@@ -27,7 +27,7 @@ foreach(folder IN ITEMS apps/examples apps/guides configs)
   cmake_path(GET folder PARENT_PATH parent)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} DESTINATION ${CMAKE_INSTALL_DOCDIR}/${parent})
 endforeach()
-foreach(folder IN ITEMS data lib lib/base lib/distribute lib/launch lib/nn lib/numerics lib/optim
+foreach(folder IN ITEMS apps collectives data lib lib/base lib/distribute lib/launch lib/nn lib/numerics lib/optim
                        lib/train)
   install(FILES ${PROJECT_SOURCE_DIR}/${folder}/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/${folder})
 endforeach()

@@ -23,6 +23,7 @@ NOT_RUN = {
     r".* srun .*": "needs a Slurm cluster: slurm_test.sh has one",
     r".* --host h1.*": "needs two hosts: hosts_test.sh has them",
     r"cmake --install .*": "package_test installs",
+    r"cmake --preset release .*": "quickstart.sh builds",
     r"cmake --preset cuda .*": "needs the CUDA toolkit: scripts/gpu_check.sh builds this",
     r".*build/cuda/lockstep .*": "needs a GPU: scripts/gpu_check.sh runs these",
     r"scripts/gpu_check\.sh": "needs a GPU",
