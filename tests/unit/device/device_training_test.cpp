@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -240,7 +241,8 @@ TEST_CASE("device: leaves move between devices", "[device][train][balance]") {
   run.slow_rank = 1;
   const auto results = per_rank(3, run);
   require_same(results, expected);
-  CHECK_FALSE(results.front().report.epochs[1].new_shares.empty());
+  const auto& all = results.front().report.epochs;  // which of them moves leaves depends on times
+  CHECK(std::any_of(all.begin(), all.end(), [](auto& one) { return !one.new_shares.empty(); }));
 }
 
 TEST_CASE("device: the textbook's step learns as the processor's does", "[device][train]") {
