@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -239,10 +238,10 @@ TEST_CASE("device: leaves move between devices", "[device][train][balance]") {
   run.options = on_device(DeviceExchange::automatic);
   run.shares = {7, 4, 1};
   run.slow_rank = 1;
+  run.slow_record = std::chrono::milliseconds(20);  // more than all else, with sanitizers too
   const auto results = per_rank(3, run);
   require_same(results, expected);
-  const auto& all = results.front().report.epochs;  // which of them moves leaves depends on times
-  CHECK(std::any_of(all.begin(), all.end(), [](auto& one) { return !one.new_shares.empty(); }));
+  CHECK_FALSE(results.front().report.epochs[1].new_shares.empty());
 }
 
 TEST_CASE("device: the textbook's step learns as the processor's does", "[device][train]") {
