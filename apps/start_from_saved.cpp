@@ -279,12 +279,15 @@ std::optional<Resume> find_resume(const Arguments& arguments, const RunConfig& c
     for (const auto& [flag, value] : arguments.flags) {
       if (flag != "resume-with") continue;
       const auto [key, changed] = key_and_value("--resume-with " + value, value);
-      const std::string before = value_in(decisive_settings(saved), key);
-      const std::string given = value_in(decisive_settings(resume.config), key);
+      const auto value_of = [name = key](const RunConfig& config) {
+        return value_in(decisive_settings(config), name);
+      };
+      const std::string before = value_of(saved);
+      const std::string given = value_of(resume.config);
       set_value(resume.config, "--resume-with", key, changed);
       require_of_checkpoint(key, resume.config);
       // The same command may start a job and continue it, before the change and after it.
-      const std::string now = value_in(decisive_settings(resume.config), key);
+      const std::string now = value_of(resume.config);
       if (!resume.checkpoint.empty() && given != before && given != now && now != before) {
         throw ConfigError(
             fmt::format("--resume-with {}: {} is given, too, with another value", value, key),

@@ -138,8 +138,6 @@ void require_consistent(const ReplicaOptions& options, const Groups& groups) {
 
 namespace {
 
-std::string yes_or_no(bool yes) { return yes ? "yes" : "no"; }
-
 std::string text_of(const std::optional<double>& value) {
   return value ? shortest(*value) : "none";
 }
@@ -168,7 +166,7 @@ void add(const optim::OptimizerOptions& options, comm::KeyValues& settings) {
                                    {"beta2", shortest(options.beta2)},
                                    {"epsilon", shortest(options.epsilon)},
                                    {"momentum", shortest(options.momentum)},
-                                   {"nesterov", yes_or_no(options.nesterov)},
+                                   {"nesterov", options.nesterov ? "yes" : "no"},
                                    {"weight_decay", shortest(options.weight_decay)},
                                    {"trust", shortest(options.trust)},
                                    {"clip_norm", text_of(options.clip_norm)},
