@@ -279,8 +279,8 @@ std::optional<Resume> find_resume(const Arguments& arguments, const RunConfig& c
     for (const auto& [flag, value] : arguments.flags) {
       if (flag != "resume-with") continue;
       const auto [key, changed] = key_and_value("--resume-with " + value, value);
-      const auto value_of = [name = key](const RunConfig& config) {
-        return value_in(decisive_settings(config), name);
+      const auto value_of = [name = key](const RunConfig& any) {
+        return value_in(decisive_settings(any), name);
       };
       const std::string before = value_of(saved);
       const std::string given = value_of(resume.config);
