@@ -183,7 +183,7 @@ constexpr std::uint64_t ended = std::numeric_limits<std::uint64_t>::max();  // i
 std::optional<std::vector<std::string_view>> Exchange::gather(std::string_view mine) {
   if (has_ended_) return std::nullopt;
   const auto sizes = gather_number(comm_, mine.size());
-  has_ended_ = std::find(sizes.begin(), sizes.end(), ended) != sizes.end();
+  has_ended_ = contains(sizes, ended);
   if (has_ended_) return std::nullopt;
   return gather_sized(comm_, mine, sizes, texts_);
 }

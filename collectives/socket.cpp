@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 
 namespace lockstep::comm {
@@ -169,7 +170,7 @@ std::vector<Contact> share_contacts(Communicator& wire, const std::string& port)
     if (contact.node == wire.place().node) contact.addresses = {"127.0.0.1"};
     for (std::string address; words >> address;) {
       // An address that this host has too, such as that of a container bridge, is this host.
-      const bool is_own = std::find(own.begin(), own.end(), address) != own.end();
+      const bool is_own = contains(own, address);
       if (!is_own) contact.addresses.push_back(address);
     }
   }

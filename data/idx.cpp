@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/hash.hpp"
 #include "lockstep/data/stored_source.hpp"
 
 namespace lockstep::data {
@@ -56,12 +57,7 @@ constexpr std::uint32_t labels_magic = 0x801;
 constexpr std::uint32_t min_images_magic = 0x802;
 constexpr std::uint32_t max_images_magic = 0x804;
 
-std::string hex(std::uint32_t value) {
-  const char* const digits = "0123456789abcdef";
-  std::string text = "0x00000000";
-  for (std::size_t i = 0; i < 8; ++i) text[9 - i] = digits[value >> (4 * i) & 15];
-  return text;
-}
+std::string hex(std::uint32_t value) { return "0x" + to_hex(value).substr(8); }
 
 /// Reads the fields of a header in order.
 class HeaderParser {

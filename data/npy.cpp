@@ -284,7 +284,7 @@ NpyType type_of(const std::string& descr, const std::string& place) {
   const bool ordered = order == '<' || order == '>' || order == '=' || order == '|';
   const std::string_view type = ordered ? std::string_view(descr).substr(1) : "";
   const bool sized = order != '|' || type.ends_with('1');
-  if (!sized || std::find(known.begin(), known.end(), type) == known.end()) {
+  if (!sized || !contains(known, type)) {
     throw DataError(place + ": elements of type '" + printable(descr) + "' are not read",
                     "save the array as uint8, float32 or another plain integer or float type: "
                     "numpy.save(path, array.astype('float32'))");
@@ -384,10 +384,6 @@ NpyHeader read_npy_header(Content& content, std::uint64_t keep) {
 
 namespace {
 
-bool is_one_of(std::string_view name, std::span<const std::string_view> names) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
 /// Removes `part` and an underscore from the begin or the end of `name`; false if neither has it.
 bool remove_part(std::string& name, const std::string& part) {
   if (name.starts_with(part + "_")) {
@@ -415,13 +411,13 @@ NpzArrays find_npz_arrays(const std::filesystem::path& archive) {
     const std::string part = remove_part(name, "train")  ? "train"
                              : remove_part(name, "test") ? "test"
                                                          : "";
-    if (!is_one_of(name, images) && !is_one_of(name, labels)) continue;
+    if (!contains(images, name) && !contains(labels, name)) continue;
     RecordFiles& pair = parts[part];
-    auto& place = is_one_of(name, images) ? pair.records : pair.labels;
+    auto& place = contains(images, name) ? pair.records : pair.labels;
     if (!place.empty()) {
       throw DataError(archive.string() + ": both " +
                           std::filesystem::path(place).filename().string() + " and " + file +
-                          " could be the " + (is_one_of(name, images) ? "images" : "labels"),
+                          " could be the " + (contains(images, name) ? "images" : "labels"),
                       save_arrays);
     }
     place = (archive / file).string();

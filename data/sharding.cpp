@@ -17,12 +17,9 @@ constexpr std::array policy_names = {"auto", "file", "data", "off"};
 constexpr std::array rebatch_names = {"ceil", "balanced"};
 
 template <class Choice, std::size_t N>
-Choice named(std::string_view name, const std::array<const char*, N>& names, const char* what) {
-  std::vector<std::string> words;
-  for (std::size_t i = 0; i < N; ++i) {
-    if (name == names[i]) return static_cast<Choice>(i);
-    words.emplace_back(names[i]);
-  }
+Choice required(std::string_view name, const std::array<const char*, N>& names, const char* what) {
+  if (const auto choice = named<Choice>(names, name)) return *choice;
+  const std::vector<std::string> words(names.begin(), names.end());
   throw ConfigError(
       std::string(what) + ": '" + std::string(name) + "' is none of " + joined(words, "|"),
       did_you_mean(nearest(name, words)));
@@ -61,11 +58,11 @@ const char* name_of(ShardPolicy policy) noexcept {
 const char* name_of(Rebatch rule) noexcept { return rebatch_names[static_cast<std::size_t>(rule)]; }
 
 ShardPolicy policy_named(std::string_view name) {
-  return named<ShardPolicy>(name, policy_names, "policy");
+  return required<ShardPolicy>(name, policy_names, "policy");
 }
 
 Rebatch rebatch_named(std::string_view name) {
-  return named<Rebatch>(name, rebatch_names, "rebatch");
+  return required<Rebatch>(name, rebatch_names, "rebatch");
 }
 
 PolicyChoice choose_policy(ShardPolicy asked, std::uint64_t files, std::uint64_t workers) {

@@ -96,7 +96,7 @@ Augmentation parse_augmentation(std::string_view text) {
     const std::string name = part.substr(0, equals);
     const Change& change = change_named(name);
     if (equals == part.size()) throw ConfigError(name + " has no amount", "write " + name + "=X");
-    if (std::find(seen.begin(), seen.end(), name) != seen.end()) {
+    if (contains(seen, name)) {
       throw ConfigError(name + " stands twice", "give it once");
     }
     seen.push_back(name);

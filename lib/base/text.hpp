@@ -1,9 +1,12 @@
 // Helpers for words and numbers in messages and settings.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <span>
@@ -33,6 +36,9 @@ std::string with_decimals(double value, int decimals);
 /// `text` with A to Z as a to z; all other bytes as they are.
 std::string lower_case(std::string_view text);
 
+/// `text` without the blanks and tabs around it.
+std::string_view trimmed(std::string_view text) noexcept;
+
 /// "a, b, c" -> {"a", "b", "c"}: pieces between commas without surrounding blanks.
 std::vector<std::string> split_list(std::string_view text);
 
@@ -59,6 +65,20 @@ std::string joined(const Elements& elements, std::string_view separator = ", ",
     }
   }
   return text;
+}
+
+/// True if one of `elements` is `value`.
+template <class Elements, class Value>
+bool contains(const Elements& elements, const Value& value) {
+  return std::find(std::begin(elements), std::end(elements), value) != std::end(elements);
+}
+
+/// The value of an enumeration whose values 0, 1, ... are called names[0], names[1], ...
+template <class Enum, std::size_t N>
+std::optional<Enum> named(const std::array<const char*, N>& names, std::string_view name) noexcept {
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) return std::nullopt;
+  return static_cast<Enum>(found - names.begin());
 }
 
 /// "'a', 'b' and 3 more": the first 12 names in quotes.

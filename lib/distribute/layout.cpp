@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/text.hpp"
 #include "lockstep/distribute/mesh.hpp"
 #include "lockstep/distribute/values.hpp"
 
@@ -97,7 +98,7 @@ std::optional<std::size_t> Layout::axis_of(std::string_view dimension) const noe
 }
 
 bool Layout::is_partial_over(std::string_view dimension) const noexcept {
-  return std::find(partial_.begin(), partial_.end(), dimension) != partial_.end();
+  return contains(partial_, dimension);
 }
 
 bool Layout::is_fully_replicated() const noexcept {
@@ -353,8 +354,7 @@ struct Operand {
   void add_specs(Specs& specs) const {
     for (std::size_t axis = 0; axis < specs.size(); ++axis) {
       if (!has(axis) || specs[axis] != Layout::unsharded) continue;
-      if (std::find(specs.begin(), specs.end(), spec(axis)) == specs.end())
-        specs[axis] = spec(axis);
+      if (!contains(specs, spec(axis))) specs[axis] = spec(axis);
     }
   }
   Layout moved(const Specs& specs) const {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -42,20 +43,12 @@ struct Option {
   std::string value;
 };
 
-bool is_among(const std::string& word, std::initializer_list<std::string_view> names) {
-  return std::find(names.begin(), names.end(), word) != names.end();
-}
-
-bool contains(const Words& words, const std::string& word) {
-  return std::find(words.begin(), words.end(), word) != words.end();
-}
-
 /// The options with one of these names, before the program that mpirun starts.
 std::vector<Option> options(const Words& command, std::initializer_list<std::string_view> names) {
   std::vector<Option> found;
   for (std::size_t i = 1; i + 1 < command.size(); ++i) {
     if (fs::path(command[i]).filename() == "lockstep" || command[i] == "--run-dir") break;
-    if (is_among(command[i], names)) found.push_back({i, command[i + 1]});
+    if (contains(names, command[i])) found.push_back({i, command[i + 1]});
   }
   return found;
 }
@@ -130,7 +123,9 @@ std::uint64_t fewer_ranks(std::uint64_t ranks, std::uint64_t slots, std::uint64_
 
 bool is_this_host(const std::string& host) {
   const std::string own = host_name();
-  return is_among(host, {"localhost", "127.0.0.1", own, own.substr(0, own.find('.'))});
+  return contains(
+      std::array<std::string, 4>{"localhost", "127.0.0.1", own, own.substr(0, own.find('.'))},
+      host);
 }
 
 bool is_program(const std::string& name) {

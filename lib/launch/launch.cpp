@@ -234,14 +234,9 @@ void require_survivable(comm::Communicator& comm) {
 
 /// The ranks of `before` that are not in `now`: "rank 1", "ranks 0, 2".
 std::string lost_ranks(const comm::Communicator& before, const comm::Communicator& now) {
-  std::vector<int> lost;
-  for (int rank = 0, next = 0; rank < before.size(); ++rank) {
-    if (next < now.size() && now.world_rank(next) == before.world_rank(rank)) {
-      ++next;
-      continue;
-    }
-    lost.push_back(before.world_rank(rank));
-  }
+  const auto members = now.world_ranks();
+  std::vector<int> lost = before.world_ranks();
+  std::erase_if(lost, [&](int rank) { return contains(members, rank); });
   return ranks_text(lost);
 }
 

@@ -25,10 +25,6 @@ constexpr int max_seconds_later = 5;  // of higher ranks, which wait for the low
 constexpr auto pause_after_report = std::chrono::seconds(8);  // for the others to go on
 constexpr auto max_pause = std::chrono::seconds(2);  // of this thread; longer: it was stopped
 
-bool contains(std::span<const std::uint32_t> ranks, std::uint32_t rank) {
-  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
-}
-
 /// True if the ranks `odd` are on other hosts.
 bool are_elsewhere(std::span<const Flight> flights, std::span<const std::uint32_t> odd) {
   return !odd.empty() && std::all_of(flights.begin(), flights.end(), [&](const Flight& flight) {

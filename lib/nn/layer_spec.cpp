@@ -98,7 +98,7 @@ class Reader {
     keys.insert(keys.begin(), "kind");
     keys.insert(keys.end(), {"name", "from", "freeze"});
     for (const auto& [key, value] : fields_) {
-      if (std::find(keys.begin(), keys.end(), key) == keys.end()) fail_unknown("key", key, keys);
+      if (!contains(keys, key)) fail_unknown("key", key, keys);
     }
   }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/base/aligned.hpp"
+#include "lockstep/base/text.hpp"
 #include "lockstep/numerics/bf16.hpp"
 #include "lockstep/numerics/threads.hpp"
 
@@ -152,7 +153,7 @@ class Bf16PanelProducts final : public PanelProducts {
     });
     return {w.inputs, w.outputs, weights_.span().first(size), w.bias};
   }
-  bool finite() const { return std::find(finite_.begin(), finite_.end(), 0) == finite_.end(); }
+  bool finite() const { return !contains(finite_, 0); }
 
   const Bf16Products& bf16_;
   Zeros zeros_;

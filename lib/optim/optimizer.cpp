@@ -339,9 +339,7 @@ const char* name_of(OptimizerKind kind) noexcept {
 }
 
 std::optional<OptimizerKind> optimizer_named(std::string_view name) noexcept {
-  const auto* const found = std::find(optimizer_names.begin(), optimizer_names.end(), name);
-  if (found == optimizer_names.end()) return std::nullopt;
-  return static_cast<OptimizerKind>(found - optimizer_names.begin());
+  return named<OptimizerKind>(optimizer_names, name);
 }
 
 void require_valid(const OptimizerOptions& options) {

@@ -62,9 +62,7 @@ const char* name_of(ScheduleKind kind) noexcept {
 }
 
 std::optional<ScheduleKind> schedule_named(std::string_view name) noexcept {
-  const auto* const found = std::find(schedule_names.begin(), schedule_names.end(), name);
-  if (found == schedule_names.end()) return std::nullopt;
-  return static_cast<ScheduleKind>(found - schedule_names.begin());
+  return named<ScheduleKind>(schedule_names, name);
 }
 
 double Schedule::factor(std::uint64_t step) const noexcept {

@@ -170,7 +170,7 @@ void require_keys(const ordered_json& object, const std::vector<std::string_view
                   const JsonPlace& place) {
   if (!object.is_object()) fail(place, "not an object in {}");
   for (const auto& [key, value] : object.items()) {
-    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    if (contains(known, key)) continue;
     fail(place, "unknown key '" + printable(key) + "': damaged, or of a newer version");
   }
 }
