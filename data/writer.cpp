@@ -53,51 +53,84 @@ std::vector<RecordFiles> files_of(const Target& target) {
   return files;
 }
 
-FinishedFiles::FinishedFiles(std::vector<std::unique_ptr<FormatWriter>> writers)
-    : writers_(std::move(writers)) {}
-FinishedFiles::FinishedFiles(FinishedFiles&& other) noexcept = default;
-FinishedFiles::~FinishedFiles() = default;
+namespace {
 
-void FinishedFiles::publish() {
-  for (const auto& writer : writers_) writer->publish();
-}
+constexpr std::size_t write_chunk_bytes = std::size_t{1} << 20;
 
-void require_files(const Target& target, std::uint64_t records) {
-  if (target.files > 0 && target.files <= records) return;
-  throw ConfigError(std::to_string(records) + " " + target.stem + " records do not fill " +
-                        std::to_string(target.files) + " files",
-                    "ask for at least one file, and at most as many as there are records");
-}
+}  // namespace
 
-FinishedFiles finish_records(const Target& target, const RecordShape& shape,
-                             const RecordAt& record) {
-  require_files(target, shape.records);
-  const auto paths = files_of(target);
-  std::vector<std::unique_ptr<FormatWriter>> writers;
-  std::vector<float> features(static_cast<std::size_t>(shape.features()));
-  for (std::uint64_t file = 0; file < target.files; ++file) {
-    const std::uint64_t first = share_begin(shape.records, file, target.files);
-    const std::uint64_t last = share_begin(shape.records, file + 1, target.files);
-    writers.push_back(new_format_writer(target.format, paths[static_cast<std::size_t>(file)],
-                                        {last - first, shape.dims, shape.element}));
-    for (std::uint64_t index = first; index < last; ++index) {
-      const std::int32_t label = record(index, features);
-      writers.back()->add(index, features, label);
-      writers.back()->flush_some();
-    }
-    writers.back()->finish();
+/// Writes a file in chunks of about 1 MB. All members throw OutputError.
+class BufferedFile {
+ public:
+  explicit BufferedFile(const std::filesystem::path& path) : file_(path) {}
+
+  std::vector<std::uint8_t>& buffer() noexcept { return buffer_; }
+
+  /// Writes the buffer to the file if it is full enough.
+  void flush_some() {
+    if (buffer_.size() < write_chunk_bytes) return;
+    file_.write(std::as_bytes(std::span(buffer_)));
+    buffer_.clear();
   }
-  return FinishedFiles(std::move(writers));
-}
 
-void write_records(const Target& target, const RecordShape& shape, const RecordAt& record) {
-  finish_records(target, shape, record).publish();
-}
+  /// Writes the rest, syncs the file to disk and closes it.
+  void finish() {
+    file_.write(std::as_bytes(std::span(buffer_)));
+    file_.finish();
+    std::exchange(buffer_, {});
+  }
+
+  void publish() { file_.publish(); }
+
+ private:
+  NewFile file_;
+  std::vector<std::uint8_t> buffer_;
+};
+
+/// Writes one file or pair: a header if the format has one, then the records.
+class FormatWriter {
+ public:
+  /// `shape.records` is the number of records in this file.
+  FormatWriter(const RecordFiles& files, RecordShape shape)
+      : shape_(std::move(shape)), records_(files.records) {
+    if (!files.labels.empty()) labels_.emplace(files.labels);
+  }
+  FormatWriter(const FormatWriter&) = delete;
+  FormatWriter& operator=(const FormatWriter&) = delete;
+  virtual ~FormatWriter() = default;
+
+  /// Appends record `index`. Throws ConfigError if the format cannot store it.
+  virtual void add(std::uint64_t index, std::span<const float> features, std::int32_t label) = 0;
+
+  void flush_some() {
+    records_.flush_some();
+    if (labels_) labels_->flush_some();
+  }
+
+  void finish() {
+    records_.finish();
+    if (labels_) labels_->finish();
+  }
+
+  void publish() {
+    records_.publish();
+    if (labels_) labels_->publish();
+  }
+
+ protected:
+  const RecordShape& shape() const noexcept { return shape_; }
+  std::vector<std::uint8_t>& records() noexcept { return records_.buffer(); }
+  std::vector<std::uint8_t>& labels() noexcept { return labels_->buffer(); }
+
+ private:
+  RecordShape shape_;
+  BufferedFile records_;
+  std::optional<BufferedFile> labels_;
+};
 
 namespace {
 
 using Bytes = std::vector<std::uint8_t>;
-constexpr std::size_t write_chunk_bytes = std::size_t{1} << 20;
 
 void put_text(Bytes& bytes, std::string_view text) {
   bytes.insert(bytes.end(), text.begin(), text.end());
@@ -271,40 +304,7 @@ class TfRecordWriter final : public FormatWriter {
   Bytes values_, list_, feature_, entry_, features_, example_;
 };
 
-}  // namespace
-
-void BufferedFile::flush_some() {
-  if (buffer_.size() < write_chunk_bytes) return;
-  file_.write(std::as_bytes(std::span(buffer_)));
-  buffer_.clear();
-}
-
-void BufferedFile::finish() {
-  file_.write(std::as_bytes(std::span(buffer_)));
-  file_.finish();
-  std::exchange(buffer_, {});
-}
-
-FormatWriter::FormatWriter(const RecordFiles& files, RecordShape shape)
-    : shape_(std::move(shape)), records_(files.records) {
-  if (!files.labels.empty()) labels_.emplace(files.labels);
-}
-
-void FormatWriter::flush_some() {
-  records_.flush_some();
-  if (labels_) labels_->flush_some();
-}
-
-void FormatWriter::finish() {
-  records_.finish();
-  if (labels_) labels_->finish();
-}
-
-void FormatWriter::publish() {
-  records_.publish();
-  if (labels_) labels_->publish();
-}
-
+/// Throws ConfigError for a shape that the format cannot store.
 std::unique_ptr<FormatWriter> new_format_writer(Format format, const RecordFiles& files,
                                                 const RecordShape& shape) {
   switch (format) {
@@ -316,6 +316,49 @@ std::unique_ptr<FormatWriter> new_format_writer(Format format, const RecordFiles
     case Format::picture: break;
   }
   throw ConfigError(std::string("format ") + name_of(format) + " is read, but not written");
+}
+
+}  // namespace
+
+FinishedFiles::FinishedFiles(std::vector<std::unique_ptr<FormatWriter>> writers)
+    : writers_(std::move(writers)) {}
+FinishedFiles::FinishedFiles(FinishedFiles&& other) noexcept = default;
+FinishedFiles::~FinishedFiles() = default;
+
+void FinishedFiles::publish() {
+  for (const auto& writer : writers_) writer->publish();
+}
+
+void require_files(const Target& target, std::uint64_t records) {
+  if (target.files > 0 && target.files <= records) return;
+  throw ConfigError(std::to_string(records) + " " + target.stem + " records do not fill " +
+                        std::to_string(target.files) + " files",
+                    "ask for at least one file, and at most as many as there are records");
+}
+
+FinishedFiles finish_records(const Target& target, const RecordShape& shape,
+                             const RecordAt& record) {
+  require_files(target, shape.records);
+  const auto paths = files_of(target);
+  std::vector<std::unique_ptr<FormatWriter>> writers;
+  std::vector<float> features(static_cast<std::size_t>(shape.features()));
+  for (std::uint64_t file = 0; file < target.files; ++file) {
+    const std::uint64_t first = share_begin(shape.records, file, target.files);
+    const std::uint64_t last = share_begin(shape.records, file + 1, target.files);
+    writers.push_back(new_format_writer(target.format, paths[static_cast<std::size_t>(file)],
+                                        {last - first, shape.dims, shape.element}));
+    for (std::uint64_t index = first; index < last; ++index) {
+      const std::int32_t label = record(index, features);
+      writers.back()->add(index, features, label);
+      writers.back()->flush_some();
+    }
+    writers.back()->finish();
+  }
+  return FinishedFiles(std::move(writers));
+}
+
+void write_records(const Target& target, const RecordShape& shape, const RecordAt& record) {
+  finish_records(target, shape, record).publish();
 }
 
 }  // namespace lockstep::data
