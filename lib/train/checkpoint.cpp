@@ -78,8 +78,7 @@ void require_whole(const nn::ParameterLayout<float>& layout) {
 
 /// The content of manifest.json.
 struct Manifest {
-  std::uint64_t format = checkpoint_format;
-  std::map<std::string, FileSum> files = {};  ///< the other files of a checkpoint by name
+  std::map<std::string, FileSum> files;  ///< the other files of a checkpoint by name
 
   bool has(const char* name) const { return files.count(name) > 0; }
 };
@@ -89,7 +88,7 @@ std::string manifest_text(const Manifest& manifest) {
   for (const auto& [name, sum] : manifest.files) {
     files[name] = {{"bytes", sum.bytes}, {"xxh3", to_hex(sum.xxh3)}};
   }
-  const ordered_json json = {{"version", manifest.format}, {"files", files}};
+  const ordered_json json = {{"version", checkpoint_format}, {"files", files}};
   return json.dump(2) + "\n";
 }
 
@@ -106,15 +105,17 @@ Manifest read_manifest(const std::filesystem::path& folder) {
     fail(place, "no such file: the checkpoint is incomplete, or older than this version");
   }
   const ordered_json json = read_object(path);
-  Manifest manifest = {count_in(json, "version", place)};
-  if (manifest.format > checkpoint_format) {
-    throw DataError(path.string() + ": a checkpoint of format " + std::to_string(manifest.format) +
-                        "; this version of lockstep supports " + std::to_string(checkpoint_format),
-                    "use the version of lockstep that saved it, or a newer one");
+  const std::uint64_t format = count_in(json, "version", place);
+  if (format != checkpoint_format) {
+    throw DataError(path.string() + ": a checkpoint of format " + std::to_string(format) +
+                        "; this version of lockstep reads format " +
+                        std::to_string(checkpoint_format),
+                    "use the version of lockstep that saved it");
   }
   require_keys(json, {"version", "files"}, place);
   const auto& files = field(json, "files", place);
   if (!files.is_object()) fail(place, "'files' is not an object in {}");
+  Manifest manifest;
   for (const auto& [name, entry] : files.items()) {
     require_keys(entry, {"bytes", "xxh3"}, place);
     const FileSum sum = {count_in(entry, "bytes", place), hash_in(entry, "xxh3", place)};
@@ -457,19 +458,17 @@ TrainingState read_state(const std::filesystem::path& folder) {
   }
   require_sum(path, manifest.files.at("state.json"));
   const ordered_json json = read_object(path);
-  // Until optimizers had names there was one: "adam".
-  const char* const by = json.contains("adam") ? "adam" : "optimizer";
-  require_keys(json, {"step", "examples", "epochs_completed", "epoch", by, "settings", "best"},
+  require_keys(json,
+               {"step", "examples", "epochs_completed", "epoch", "optimizer", "settings", "best"},
                place);
   const auto& epoch = field(json, "epoch", place);
   require_keys(epoch, {"steps", "examples", "correct", "loss_sum_bits", "weight_bits"}, place);
-  const auto& optimizer = field(json, by, place);
+  const auto& optimizer = field(json, "optimizer", place);
   require_keys(optimizer, {"name", "steps", "beta1_power_bits", "beta2_power_bits"}, place);
-  const std::string name = json.contains("adam") ? "adam" : text_in(optimizer, "name", place);
+  const std::string name = text_in(optimizer, "name", place);
   const auto kind = optim::optimizer_named(name);
   if (!kind) fail(place, "'" + name + "' is not an optimizer of this version");
   TrainingState state;
-  state.format = manifest.format;
   state.position.epoch = count_in(json, "epochs_completed", place);
   state.position.step = count_in(epoch, "steps", place);
   state.position.examples = count_in(epoch, "examples", place);

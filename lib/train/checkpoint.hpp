@@ -32,10 +32,8 @@
 //    "..."}, "settings": {"batch-size": "128", ...},
 //    "best": {"epoch": 2, "step": 60, "figure_bits": "..."}}     with a choice of the best epoch
 // where "..._bits" are the bits of a double. "weight_bits" is the sum of the weights in the epoch,
-// if it is not the number of examples. manifest.json contains the version of the format; a newer
-// version, and an unknown key, are errors. In format 1 steps with class weights were divided by the
-// number of examples, and up to format 2 automatic leaves of bf16 had at most 16 examples, so such
-// training does not continue from them.
+// if it is not the number of examples. manifest.json contains the version of the format; another
+// version, and an unknown key, are errors.
 #pragma once
 
 #include <cstdint>
@@ -99,7 +97,7 @@ struct SavedOptimizer {
   optim::OptimizerScalars scalars = {};
 };
 
-/// The format of the checkpoints that this version writes: "version" in manifest.json.
+/// The format of the checkpoints that this version writes and reads: "version" in manifest.json.
 inline constexpr std::uint64_t checkpoint_format = 3;
 
 /// What training needs to continue, besides weights and moments: the content of state.json.
@@ -108,7 +106,6 @@ struct TrainingState {
   SavedOptimizer optimizer = {};
   /// The program's settings that determine the results, and their values.
   std::vector<std::pair<std::string, std::string>> settings = {};
-  std::uint64_t format = checkpoint_format;  ///< of the checkpoint that it was read from
 };
 
 /// The folder name of a checkpoint: "step-00001407".
@@ -151,7 +148,7 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 /// Compares lengths and checksums of all files with manifest.json. Reads them once.
 ///
 /// Errors   throws DataError with file and reason: missing, not a regular file, of another length
-///          or checksum, or of a newer format.
+///          or checksum, or of another format.
 /// Ranks    local.
 void verify_checkpoint(const std::filesystem::path& folder);
 

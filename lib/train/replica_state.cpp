@@ -181,22 +181,6 @@ void Replica::restore(const SavedNetwork& saved, const TrainingState& state) {
       throw ConfigError(saved.folder.string() + ": was trained with the optimizer " + trained_with,
                         "use `optimizer=" + trained_with + "`, or start from its weights alone");
     }
-    const auto refuse_version = [&](const std::string& difference) {
-      throw DataError(
-          saved.folder.string() + ": of a version that " + difference +
-              ", so training would not continue as it began",
-          "continue with the version that saved it, or begin anew with its weights: `init=" +
-              saved.folder.string() + "`");
-    };
-    if (state.format < 2 && network_->is_weighted({})) {
-      refuse_version(
-          "divided a step with class weights by the number of examples; this one divides by the "
-          "sum of weights");
-    }
-    if (state.format < 3 && plan_->options().leaf == 0 && plan_->leaf(0) > data::float32_leaf) {
-      refuse_version("had leaves of at most " + std::to_string(data::float32_leaf) +
-                     " examples in bf16; this one has leaves of " + std::to_string(plan_->leaf(0)));
-    }
     auto& block = network_->parameters();
     read_weights(saved, *network_);
     const auto whole = block.gradients();  // free between steps

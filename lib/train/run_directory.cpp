@@ -532,11 +532,6 @@ std::map<std::uint64_t, std::uint64_t> last_steps(const std::vector<RecordedStep
   return last;
 }
 
-/// "finished" for versions that wrote no status.
-std::string status_in(const ordered_json& summary, const JsonPlace& place) {
-  return summary.contains("status") ? text_in(summary, "status", place) : "finished";
-}
-
 void read_summary(const std::filesystem::path& path, RecordedRun& run) {
   const JsonPlace place = place_in_run(path);
   const ordered_json json = parse_object(read_text(path), place);
@@ -553,7 +548,7 @@ void read_summary(const std::filesystem::path& path, RecordedRun& run) {
   }
   run.settings.emplace_back("ranks", std::to_string(count_in(json, "ranks", place)));
   run.settings.emplace_back("version", text_in(json, "version", place));
-  run.status = status_in(json, place);
+  run.status = text_in(json, "status", place);
 }
 
 }  // namespace
@@ -586,8 +581,8 @@ std::string run_file_in(const std::filesystem::path& folder) {
 bool is_finished(const std::filesystem::path& folder) {
   const auto path = folder / "summary.json";
   try {
-    return status_in(parse_object(read_text(path), place_in_run(path)), place_in_run(path)) ==
-           "finished";
+    const JsonPlace place = place_in_run(path);
+    return text_in(parse_object(read_text(path), place), "status", place) == "finished";
   } catch (const DataError&) {
     return false;
   }

@@ -16,8 +16,7 @@
 // are known, and the last epochs may be missing. Some of them:
 //   "status"                   "running"; "finished"; "stopped", with a checkpoint; or "failed".
 //                              "running" remains where the process is killed, or ended by
-//                              `timeout`. Runs of versions before this field have the file only if
-//                              they are finished.
+//                              `timeout`
 //   "exit_code", "cause"       of a run that was stopped or failed, as rank 0 saw it: 86 where
 //                              another rank failed, whose message has the cause
 //   "skipped_steps"            steps of the whole run that changed nothing: see OnNonfinite
